@@ -15,8 +15,8 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// amountsOf reads amounts by their names, or a null as none.
-func (c *call) amountsOf() error {
+// amountsOf reads amounts by name, or null as none.
+func (c *workspace) amountsOf() error {
 	if c.json.PeekKind() == 'n' {
 		return c.json.SkipValue()
 	}
@@ -24,7 +24,7 @@ func (c *call) amountsOf() error {
 	return c.object("amounts", nil, nil, c.amountField)
 }
 
-func (c *call) amountField(name string) error {
+func (c *workspace) amountField(name string) error {
 	if name == "" || len(name) > 64 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 		return jsonerror.Bad("amounts: a name must have from 1 to 64 of a-z, 0-9 and _, such as tokens")
 	}
@@ -50,8 +50,8 @@ func (c *call) amountField(name string) error {
 	return nil
 }
 
-// reserveOf reads for how long amounts are reserved, or a null as not at all.
-func (c *call) reserveOf() error {
+// reserveOf reads for how long amounts are reserved; null means not at all.
+func (c *workspace) reserveOf() error {
 	value, err := c.value()
 	if err != nil || value == "null" {
 		return err
@@ -74,7 +74,6 @@ func (c *call) reserveOf() error {
 	return nil
 }
 
-// parseReserve reads a time as it is written, or a number of seconds.
 func parseReserve(text string, seconds bool) (d time.Duration, ok bool) {
 	var err error
 	if seconds {
@@ -87,9 +86,9 @@ func parseReserve(text string, seconds bool) (d time.Duration, ok bool) {
 	return d, err == nil && d >= time.Millisecond && d <= MaxReserve
 }
 
-// idOf reads the id of a check, or a null as none. An empty one is refused: a caller that has none would not be safe from being
-// charged twice, and not know it.
-func (c *call) idOf() error {
+// idOf reads the id of a check; null means none. An empty id is an error: its caller would believe
+// that a retry is charged once, and be wrong.
+func (c *workspace) idOf() error {
 	if c.json.PeekKind() == 'n' {
 		return c.json.SkipValue()
 	}
@@ -102,9 +101,10 @@ func (c *call) idOf() error {
 	return nil
 }
 
-// repeat names a check for the store: by its id, and by all that decides who is charged, and how much. So another request under an
-// id that was used before is charged as any other. However a check is written, its name is the same, on every node.
-func (c *call) repeat() (name counter.Once) {
+// repeat names a check for the store: by its id and by everything that decides who is charged, and
+// how much. So another request with a used id is charged like any other. The name doesn't depend on
+// how the body is written, and is the same on every node.
+func (c *workspace) repeat() (name counter.Once) {
 	b := append(c.scratch[:0], "weir check 1\x00"...)
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	number := func(n int64) { b = binary.BigEndian.AppendUint64(b, uint64(n)) }
@@ -127,7 +127,7 @@ func (c *call) repeat() (name counter.Once) {
 	}
 	attrs := make([]attribute, 0, len(c.attrs)-c.first)
 	for _, a := range c.attrs[c.first:] {
-		if a.value != "" { // to rules, one that is empty isn't there
+		if a.value != "" { // to rules, an empty attribute is missing
 			attrs = append(attrs, attribute{plainName(a.name), a.value})
 		}
 	}
@@ -142,7 +142,7 @@ func (c *call) repeat() (name counter.Once) {
 	return name
 }
 
-// plainName is the same for names that answer one question of the rules: see sameAttribute.
+// plainName maps names that mean the same to rules to one name: see sameAttribute.
 func plainName(name string) string {
 	name = strings.TrimPrefix(name, "attr:")
 	if strings.HasPrefix(name, "header:") {

@@ -18,10 +18,10 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// What each body may hold.
+// The fields of each body.
 var (
 	checkFields   = []string{"key", "method", "path", "ip", "attributes", "cost", "receipt", "amounts", "reserve", "id"}
-	subjectFields = []string{"user", "org", "tier"} // of attributes, beside others
+	subjectFields = []string{"user", "org", "tier"} // of attributes; other names are allowed
 	batchFields   = []string{"checks"}
 	takeFields    = []string{"key", "limit", "burst", "cost", "receipt", "algorithm", "mode"}
 	receiptFields = []string{"receipt"} // of a refund and a release
@@ -29,27 +29,28 @@ var (
 	renewFields   = []string{"receipt", "receipts"}
 )
 
-// body is what the fields of a check, a take or what is asked of a receipt held. Its texts are parts of one string,
-// the body as it came: a caller that keeps one of them has to clone it.
+// body holds the fields of a request. Its strings are parts of one string, the received body: clone
+// those that you keep.
 type body struct {
 	req             weir.Request
 	ip              string
 	cost            int64
-	limit           string // this and the next three are of a take
+	limit           string // limit, burst, algorithm and mode are fields of /v1/take
 	burst           int64
 	algorithm, mode string
 	id              string // of a check
-	amounts         bool   // they are given, though there may be none
-	receipt         string // this and the next are of what is asked of receipts
-	many            bool   // a list of them
+	amounts         bool   // amounts were given, even if empty
+	receipt         string // receipt to unknown are fields of requests about receipts
+	many            bool   // there is a list of receipts
 	status          int64
 	unknown         bool
 }
 
 type attribute struct{ name, value string }
 
-// document reads src, which must be one object of these fields, and turns the decoder's errors into answers.
-func (c *call) document(src []byte, known []string, read func(name string) error) error {
+// document reads src, which must be one object with the known fields, and turns the decoder's
+// errors into answers.
+func (c *workspace) document(src []byte, known []string, read func(name string) error) error {
 	c.src, c.body, c.rest = string(src), body{cost: 1}, *bytes.NewBuffer(src)
 	c.json.Reset(&c.rest, options...)
 	err := c.object("body", known, read, nil)
@@ -64,7 +65,7 @@ func (c *call) document(src []byte, known []string, read func(name string) error
 	case errors.Is(err, io.EOF):
 		return jsonerror.Bad("the body is empty: send a JSON object")
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return notJSON(len(c.src), "it ends too early")
+		return notJSON(len(c.src), "the body ends too early")
 	case ok && broken.JSONPointer != "":
 		return notJSON(int(broken.ByteOffset), "%v, in %s", broken.Err, clip(string(broken.JSONPointer)))
 	case ok:
@@ -73,15 +74,16 @@ func (c *call) document(src []byte, known []string, read func(name string) error
 	return err
 }
 
-// options leave to the readers below what is wrong with one check of a batch, and no reason to refuse the others.
+// The readers below check names and UTF-8, so that an error in one check of a batch doesn't spoil
+// the others.
 var options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 func notJSON(offset int, format string, args ...any) error {
 	return jsonerror.Bad("not valid JSON at byte %d: %s", offset+1, fmt.Sprintf(format, args...))
 }
 
-// object reads an object. It refuses fields that are given twice, and those it doesn't know unless other reads them.
-func (c *call) object(field string, known []string, read, other func(name string) error) error {
+// object reads an object. It refuses repeated fields, and unknown ones unless other reads them.
+func (c *workspace) object(field string, known []string, read, other func(name string) error) error {
 	var seen uint
 	return c.elements(field, '{', func() error {
 		name, err := c.value()
@@ -104,7 +106,7 @@ func (c *call) object(field string, known []string, read, other func(name string
 	})
 }
 
-// label is where a field stands: at the top of a check or a take, or within its attributes.
+// label names a field: at the top of a body, or within its attributes.
 func label(in, name string) string {
 	switch {
 	case in != "attributes":
@@ -115,8 +117,8 @@ func label(in, name string) string {
 	return fmt.Sprintf("attributes[%q]", clip(name))
 }
 
-// elements reads an object or a list. Each reads a member of it.
-func (c *call) elements(field string, bracket jsontext.Kind, each func() error) error {
+// elements reads an object or a list; each reads one member of it.
+func (c *workspace) elements(field string, bracket jsontext.Kind, each func() error) error {
 	if c.json.PeekKind() != bracket {
 		value, err := c.value()
 		return mismatch(field, kinds[bracket], value, err)
@@ -124,7 +126,7 @@ func (c *call) elements(field string, bracket jsontext.Kind, each func() error) 
 	_, err := c.json.ReadToken()
 	for err == nil {
 		switch c.json.PeekKind() {
-		case bracket + 2, jsontext.KindInvalid: // in ASCII the bracket that ends it; or an error
+		case bracket + 2, jsontext.KindInvalid: // in ASCII, the closing bracket is the opening one + 2
 			_, err = c.json.ReadToken()
 			return err
 		}
@@ -137,7 +139,7 @@ var kinds = map[jsontext.Kind]string{
 	'n': "null", 't': "a boolean", 'f': "a boolean", '"': "a string", '0': "a number", '{': "an object", '[': "a list",
 }
 
-// mismatch is the error of a value that isn't of the type its field wants, if it could be read.
+// mismatch is the error for a value of the wrong type, unless reading it failed with err.
 func mismatch(field, want, value string, err error) error {
 	if err != nil {
 		return err
@@ -145,24 +147,26 @@ func mismatch(field, want, value string, err error) error {
 	return jsonerror.Bad("%s: must be %s, got %s", field, want, kinds[jsontext.Value(value).Kind()])
 }
 
-// value reads a value, and returns it as it is written: a part of the source. Of an object or a list it is the bracket.
-func (c *call) value() (string, error) {
+// value reads a value and returns its source text. For an object or a list, that is the opening
+// bracket.
+func (c *workspace) value() (string, error) {
 	from := c.json.InputOffset()
 	_, err := c.json.ReadToken()
 	text := c.src[from:c.json.InputOffset()]
-	for text != "" && (text[0] <= ' ' || text[0] == ',' || text[0] == ':') { // which the decoder has passed
+	for text != "" && (text[0] <= ' ' || text[0] == ',' || text[0] == ':') { // skipped by the decoder
 		text = text[1:]
 	}
 	return text, err
 }
 
-// text returns what a string says that was read just now. If it is plain, that is a part of the source.
-func (c *call) text(quoted string) (string, error) {
+// text returns the meaning of a string that was just read. For a plain string, that is a part of
+// the source.
+func (c *workspace) text(quoted string) (string, error) {
 	if isPlain(quoted) {
 		return quoted[1 : len(quoted)-1], nil
 	}
 	text, err := jsontext.AppendUnquote(nil, quoted)
-	if err != nil { // with U+FFFD in its place, different keys would have one counter
+	if err != nil { // with U+FFFD in its place, different keys would share a counter
 		return "", notJSON(int(c.json.InputOffset())-len(quoted), "the string that begins here isn't UTF-8, or has half of a surrogate pair")
 	}
 	return string(text), nil
@@ -177,8 +181,8 @@ func isPlain(s string) bool {
 	return true
 }
 
-// textOf reads a string, or a null as no string at all.
-func (c *call) textOf(in, name string, most int, into *string) error {
+// textOf reads a string, or null as no string.
+func (c *workspace) textOf(in, name string, most int, into *string) error {
 	value, err := c.value()
 	switch {
 	case value == "null":
@@ -192,8 +196,8 @@ func (c *call) textOf(in, name string, most int, into *string) error {
 	return err
 }
 
-// wholeOf reads a whole number within bounds, or a null as none.
-func (c *call) wholeOf(field string, low, high int64, into *int64) error {
+// wholeOf reads a whole number within bounds, or null as none.
+func (c *workspace) wholeOf(field string, low, high int64, into *int64) error {
 	value, err := c.value()
 	switch {
 	case value == "null":
@@ -205,13 +209,13 @@ func (c *call) wholeOf(field string, low, high int64, into *int64) error {
 	switch {
 	case errors.Is(err, strconv.ErrSyntax):
 		return jsonerror.Bad("%s: must be a whole number, written without fraction and exponent", field)
-	case *into < low || *into > high: // also of one that isn't of 64 bits, which is read as the nearest
+	case *into < low || *into > high: // a number beyond 64 bits was read as the nearest one
 		return jsonerror.Bad("%s: must be from %d to %d", field, low, high)
 	}
 	return nil
 }
 
-func (c *call) boolOf(field string, into *bool) error {
+func (c *workspace) boolOf(field string, into *bool) error {
 	value, err := c.value()
 	switch value {
 	case "true":
@@ -223,7 +227,7 @@ func (c *call) boolOf(field string, into *bool) error {
 	return nil
 }
 
-func (c *call) checkField(name string) error {
+func (c *workspace) checkField(name string) error {
 	switch name {
 	case "key":
 		return c.textOf("", name, MaxText, &c.req.APIKey)
@@ -250,7 +254,7 @@ func (c *call) checkField(name string) error {
 	return c.object("attributes", subjectFields, c.subjectField, c.attributeField)
 }
 
-func (c *call) subjectField(name string) error {
+func (c *workspace) subjectField(name string) error {
 	switch name {
 	case "user":
 		return c.textOf("attributes", name, MaxText, &c.req.User)
@@ -260,8 +264,8 @@ func (c *call) subjectField(name string) error {
 	return c.textOf("attributes", name, MaxText, &c.req.Tier)
 }
 
-// attributeField reads an attribute of another name.
-func (c *call) attributeField(name string) error {
+// attributeField reads an attribute other than user, org and tier.
+func (c *workspace) attributeField(name string) error {
 	mine := c.attrs[c.first:]
 	switch {
 	case name == "" || len(name) > MaxAttributeName:
@@ -282,8 +286,8 @@ func (c *call) attributeField(name string) error {
 	return nil
 }
 
-// sameAttribute reports whether two names answer one question of the rules:
-// attr:region is region, and the names of headers have no case.
+// sameAttribute reports whether two names mean the same to rules: attr:region is region, and header
+// names ignore case.
 func sameAttribute(a, b string) bool {
 	a, b = strings.TrimPrefix(a, "attr:"), strings.TrimPrefix(b, "attr:")
 	x, isHeader := strings.CutPrefix(a, "header:")
@@ -291,7 +295,7 @@ func sameAttribute(a, b string) bool {
 	return a == b || isHeader && alsoHeader && strings.EqualFold(x, y)
 }
 
-func (c *call) takeField(name string) error {
+func (c *workspace) takeField(name string) error {
 	switch name {
 	case "limit":
 		return c.textOf("", name, 64, &c.limit)
@@ -302,15 +306,15 @@ func (c *call) takeField(name string) error {
 	case "mode":
 		return c.textOf("", name, MaxText, &c.mode)
 	}
-	return c.checkField(name) // which has the others
+	return c.checkField(name) // reads the fields that both have
 }
 
-// edge is the check API's name for observers.
-const edge = "check"
+// edgeName is the check API's name for observers.
+const edgeName = "check"
 
-// complete makes a request of what was read.
-func (c *call) complete() error {
-	c.req.Edge, c.req.KeyVerified, c.req.TierVerified = edge, true, true
+// complete fills in the request from the fields that were read.
+func (c *workspace) complete() error {
+	c.req.Edge, c.req.KeyVerified, c.req.TierVerified = edgeName, true, true
 	c.req.Cost, c.req.Peek = max(c.cost, 1), c.cost == 0
 	if c.ip != "" {
 		addr, err := netip.ParseAddr(c.ip)
@@ -320,7 +324,7 @@ func (c *call) complete() error {
 		c.req.IP = addr.WithZone("")
 	}
 	if c.req.Reserve > 0 {
-		c.req.Receipt = true // without one it couldn't be settled
+		c.req.Receipt = true // without a receipt, the reservation couldn't be settled
 	}
 	if c.id != "" {
 		c.req.Repeat = c.repeat()
@@ -328,7 +332,8 @@ func (c *call) complete() error {
 	return nil
 }
 
-// elsewhere are names that people try, and how the thing is called here: the first that the body may hold.
+// elsewhere maps field names that people try to the names used here. The first one that the body
+// may have is suggested.
 var elsewhere = map[string][]string{
 	"api_key": {"key"}, "apikey": {"key"}, "id": {"key"},
 	"url": {"path"}, "uri": {"path"}, "endpoint": {"path"},
@@ -340,7 +345,8 @@ var elsewhere = map[string][]string{
 	"rate": {"limit"}, "capacity": {"burst"}, "requests": {"checks"}, "items": {"checks"},
 }
 
-// unknownField names a field that doesn't exist and, if there is a guess, the one that was meant.
+// unknownField is the error for a field that doesn't exist. It suggests the field that was probably
+// meant.
 func unknownField(name string, known []string) error {
 	written := strconv.Quote(shown.Name(name))
 	meant := guess.Closest(name, known)
@@ -355,5 +361,4 @@ func unknownField(name string, known []string) error {
 	return jsonerror.Bad("there is no field %s: the fields are %s", written, strings.Join(known, ", "))
 }
 
-// clip keeps a name from filling the answer.
 func clip(s string) string { return shown.Clip(s, 64) }

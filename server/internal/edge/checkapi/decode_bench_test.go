@@ -15,7 +15,7 @@ func BenchmarkDecode(b *testing.B) {
  "attributes": {"user": "42", "org": "acme", "tier": "pro"}, "cost": 1}`
 	batch := `{"checks": [` + check + strings.Repeat(","+check, 99) + `]}`
 	b.Run("check", func(b *testing.B) {
-		c := newCall().(*call)
+		c := newWorkspace().(*workspace)
 		b.ReportAllocs()
 		for b.Loop() {
 			if err := c.readCheck([]byte(check)); err != nil {
@@ -25,7 +25,7 @@ func BenchmarkDecode(b *testing.B) {
 	})
 	b.Run("check by encoding/json", func(b *testing.B) { decodeStandard[CheckRequest](b, check) })
 	b.Run("batch of 100", func(b *testing.B) {
-		c := newCall().(*call)
+		c := newWorkspace().(*workspace)
 		c.in.WriteString(batch)
 		b.ReportAllocs()
 		for b.Loop() {

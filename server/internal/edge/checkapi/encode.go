@@ -11,8 +11,9 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// appendDecision appends the fields of a CheckResponse and the brace that ends
-// them. It writes what encoding/json would, in a tenth of the time. Of a refusal x says why. The decision was made at now.
+// appendDecision appends the fields of a CheckResponse and the closing brace. It writes what
+// encoding/json would, in a tenth of the time. x describes a refusal. now is when the decision was
+// made.
 func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused, now time.Time) []byte {
 	remaining := int64(-1)
 	if d.Policy != nil && !d.Uncounted() {
@@ -45,7 +46,7 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused, now time.T
 	return append(b, '}')
 }
 
-// guessed: the wait is for a slot. When that will be released, nobody knows.
+// guessed reports whether the wait is for a slot. Nobody knows when one will be released.
 func guessed(d *weir.Decision) bool {
 	return d.Reason == weir.ReasonLimited && d.RetryAfter > 0 && d.Policy != nil && d.Policy.Limit.Algorithm == weir.Concurrency
 }
@@ -80,7 +81,7 @@ func appendLimits(b []byte, d *weir.Decision, now time.Time) []byte {
 	return append(b, ']')
 }
 
-// appendAmounts appends a limit on an amount and what is left of it, exactly.
+// appendAmounts appends a limit on an amount and exactly what is left of it.
 func appendAmounts(b []byte, l *weir.LimitStatus) []byte {
 	p := l.Policy
 	b = jsonerror.AppendString(append(b, `,"amount":`...), p.Amount)
@@ -95,8 +96,8 @@ func appendAmounts(b []byte, l *weir.LimitStatus) []byte {
 	return append(b, l.Left().String()...)
 }
 
-// windowEnd is when a budget begins anew: of windows that count amounts, or follow the calendar. Others have none, and what isn't
-// counted, or is about a cooldown, doesn't know it.
+// windowEnd returns when a budget starts anew: a window that counts amounts or follows the
+// calendar. It is zero for other limits, for what isn't counted, and for a cooldown.
 func windowEnd(d *weir.Decision, l *weir.LimitStatus, now time.Time) (end time.Time) {
 	limit := &l.Policy.Limit
 	if limit.Algorithm != weir.FixedWindow || l.Policy.Amount == "" && limit.Calendar.Unit == weir.NoUnit || l.Degraded || d.Reason == weir.ReasonCooldown {
@@ -109,7 +110,7 @@ func windowEnd(d *weir.Decision, l *weir.LimitStatus, now time.Time) (end time.T
 	return end.Round(time.Millisecond)
 }
 
-// appendLimit appends a limit, and its burst where that says how much can be left.
+// appendLimit appends a limit, and its burst if that differs from the limit.
 func appendLimit(b []byte, p *counter.Policy) []byte {
 	if p == nil {
 		return append(b, `,"limit":-1`...)
@@ -121,8 +122,8 @@ func appendLimit(b []byte, p *counter.Policy) []byte {
 	return b
 }
 
-// retryAfterMS is the time until a refused request would be allowed, -1 if
-// waiting doesn't help. Nobody knows when a store comes back: then it is what the header says.
+// retryAfterMS returns the time until a refused request would be allowed, or -1 if waiting doesn't
+// help. If the store is down, it equals the header.
 func retryAfterMS(d *weir.Decision, x *httplimit.Refused) int64 {
 	switch {
 	case d.Allowed:
@@ -135,14 +136,14 @@ func retryAfterMS(d *weir.Decision, x *httplimit.Refused) int64 {
 	return milliseconds(d.RetryAfter)
 }
 
-// milliseconds rounds up: a client that waits that long has waited long enough.
+// milliseconds rounds up, so that a client which waits that long has waited long enough.
 func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
 
 var noStore = []string{"no-store"}
 
-// setRefusal sets the headers that refusals have beside the rate limit's own.
+// setRefusal sets the headers of a refusal, apart from the rate limit's own.
 func setRefusal(h http.Header, x *httplimit.Refused) {
 	h["Cache-Control"] = noStore
 	if x.RetryAfterSeconds > 0 {
@@ -153,8 +154,8 @@ func setRefusal(h http.Header, x *httplimit.Refused) {
 	}
 }
 
-// send writes an answer that is complete. Short ones get their Content-Length
-// from net/http, which has it at hand; others would be sent in chunks.
+// send writes a complete answer. net/http adds a Content-Length to short answers; it would send
+// long ones in chunks.
 func send(w http.ResponseWriter, status int, body []byte) {
 	if len(body) > 1024 {
 		w.Header()["Content-Length"] = []string{strconv.Itoa(len(body))}

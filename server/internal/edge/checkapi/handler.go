@@ -1,3 +1,23 @@
+// Package checkapi serves decisions over HTTP with JSON, for gateways and services that aren't written
+// in Go or don't want the limiter in their process:
+//
+//	POST /v1/check    decides one request by the rules
+//	POST /v1/checks   decides up to 1,000 requests in one call
+//	POST /v1/take     decides by a limit in the call itself, without rules
+//	POST /v1/settle   replaces, once, what a check reserved by what its request really used
+//	POST /v1/release  frees the slots that a check took
+//	POST /v1/renew    keeps them for a request that is still in flight
+//	POST /v1/refund   gives back, once, what a check or a take took
+//
+// The caller is trusted: what it says about a request counts as verified. So bind the port where only
+// your own services reach it, or require a token. Requests that a browser sends for web pages of other
+// sites are refused. The caller may still misbehave: bodies are bounded before they are read, and
+// anything ambiguous is refused with a reason, such as an unknown field, a repeated field, or bytes
+// that aren't UTF-8. Each of these could make two parties read one body differently, or two keys share
+// a counter. An answer in the 400s has charged nothing, and no answer repeats the value of a field,
+// which may be a key.
+//
+// Give the [net/http.Server] around it a ReadTimeout against slow clients.
 package checkapi
 
 import (
@@ -19,26 +39,27 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/server/internal/edge"
 	"github.com/weirhq/weir/server/internal/edge/guard"
-	"github.com/weirhq/weir/server/internal/edge/recent"
 )
 
 // Options of the check API. The zero value is useful.
 type Options struct {
-	// Parallel has the checks of a batch decided at the same time, in any order, so that those of a
-	// store that is a round trip away travel together. A store in this process is better off without.
+	// Parallel decides the checks of a batch at the same time, in any order, so that those for a
+	// remote store travel together. With an in-process store, leave it off.
 	Parallel bool
-	// Guard decides which callers may ask. Nil means all that reach the port, except for web pages
-	// of other sites.
+	// Guard decides which callers may ask. If nil, all that reach the port may, except web pages of
+	// other sites.
 	Guard *guard.Guard
-	// MaxInFlight is how many requests are decided at a time. Others wait for up to a second, and then get
-	// 503. One whose body hasn't arrived, or whose answer isn't taken, doesn't count. 0 means no bound.
+	// MaxInFlight bounds how many requests are decided at once. Others wait up to a second and then
+	// get 503. Requests whose body hasn't arrived, or whose answer is still being read, don't
+	// count. Zero means no bound.
 	MaxInFlight int
-	// OnError is told when the store couldn't be reached, once for a request, however many
-	// checks that has. The answer follows the rules all the same. Nil means that nobody is told.
+	// OnError is called once per request if the store couldn't be reached. The answer follows the
+	// failure modes all the same. It may be nil.
 	OnError func(*http.Request, error)
-	// OnNoAddress is told of every check without an address: rules that count by it take all of those for
-	// one client. Nil means that nobody is told.
+	// OnNoAddress is called for every check without an address: for rules that count by IP, all of
+	// those are one client. It may be nil.
 	OnNoAddress func()
 }
 
@@ -48,53 +69,47 @@ type handler struct {
 	answers  *httplimit.Answerer
 	opts     Options
 	gate     *inflight.Gate
-	policies recent.Cache[policyKey, *counter.Policy]
-	singles  sync.Pool // of *call, for bodies up to MaxBody
-	batches  sync.Pool // of *call, for bodies up to MaxBatchBody
+	policies edge.Cache[policyKey, *counter.Policy]
+	singles  sync.Pool // of *workspace, for bodies up to MaxBody
+	batches  sync.Pool // of *workspace, for bodies up to MaxBatchBody
 }
 
 var _ http.Handler = (*handler)(nil)
 
-// New returns a handler for the paths of the check API. The answerer decides
-// which rate-limit headers answers carry; nil means those that are sent by default.
+// New returns a handler for the paths of the check API. a writes the rate-limit headers of answers;
+// if nil, the defaults apply.
 func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
-	if a == nil {
-		var err error
-		if a, err = httplimit.NewAnswerer(httplimit.Answers{}); err != nil {
-			panic(err) // the defaults are good
-		}
-	}
 	if opts.Guard == nil {
 		opts.Guard = guard.New(guard.Options{AnyName: true})
 	}
-	h := &handler{limiter: l, answers: a, opts: opts, gate: inflight.New(opts.MaxInFlight)}
-	h.singles.New = newCall
-	h.batches.New = newCall
+	h := &handler{limiter: l, answers: edge.DefaultAnswerer(a), opts: opts, gate: inflight.New(opts.MaxInFlight)}
+	h.singles.New = newWorkspace
+	h.batches.New = newWorkspace
 	return h
 }
 
-// call is what serving one request needs, reused from request to request.
-type call struct {
+// workspace is what serving one request needs, reused from request to request.
+type workspace struct {
 	src  string // the body that is being read
 	rest bytes.Buffer
-	json jsontext.Decoder // of rest
+	json jsontext.Decoder // reads rest
 	body
 	attrs   []attribute // of all checks that were read
-	first   int         // in attrs: of the check that is being read
-	shown   []attribute // of the check that is being decided
+	first   int         // index in attrs of the first one of the check being read
+	shown   []attribute // of the check being decided
 	attr    func(string) string
 	items   []item // of /v1/checks
 	in      bytes.Buffer
 	limited io.LimitedReader // of the request's body
 	out     []byte
-	scratch []byte // of /v1/take the counter's subject, of an id what it stands for
-	inside  bool   // it has a place among those that are decided
+	scratch []byte // the counter's subject in /v1/take, or what an id stands for
+	inside  bool   // counts as in flight
 
 	receipts []string // of /v1/renew
 }
 
-func newCall() any {
-	c := new(call)
+func newWorkspace() any {
+	c := new(workspace)
 	c.attr = func(name string) string {
 		for i := range c.shown {
 			if sameAttribute(c.shown[i].name, name) {
@@ -106,8 +121,9 @@ func newCall() any {
 	return c
 }
 
-// show lets rules look at attributes beyond the fields of a request. The call can show those of one request at a time.
-func (c *call) show(req *weir.Request, attrs []attribute) {
+// show makes attributes visible to rules that aren't fields of a request: those of one request at a
+// time.
+func (c *workspace) show(req *weir.Request, attrs []attribute) {
 	if len(attrs) > 0 {
 		c.shown, req.Attr = attrs, c.attr
 	}
@@ -115,9 +131,9 @@ func (c *call) show(req *weir.Request, attrs []attribute) {
 
 var jsonType = []string{"application/json"}
 
-// endpoint answers requests, and says how long their bodies may be.
+// endpoint serves one path. most bounds its body.
 type endpoint struct {
-	serve func(*handler, http.ResponseWriter, *http.Request, *call) error
+	serve func(*handler, http.ResponseWriter, *http.Request, *workspace) error
 	most  int
 }
 
@@ -131,13 +147,13 @@ var endpoints = map[string]endpoint{
 	"/v1/renew":   {(*handler).renew, MaxBatchBody},
 }
 
-// Paths are those that the check API answers at.
+// Paths are the paths of the check API.
 var Paths = slices.Sorted(maps.Keys(endpoints))
 
-// NothingHere is what other paths are told. No other port says it.
+// NothingHere is the error at any other path. No other port sends it.
 const NothingHere = "there is nothing here: POST to /v1/check, /v1/checks, /v1/take, /v1/settle, /v1/release, /v1/renew or /v1/refund"
 
-// InFlight is how many requests are being decided.
+// InFlight returns how many requests are being decided.
 func (h *handler) InFlight() int { return h.gate.In() }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -154,7 +170,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refused.Write(w)
 		return
 	}
-	c := pool.Get().(*call)
+	c := pool.Get().(*workspace)
 	err := c.receive(r, e.most)
 	if err == nil {
 		err = h.decide(w, r, c, e)
@@ -163,17 +179,17 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		fault, ok := errors.AsType[*jsonerror.Error](err)
 		if !ok {
-			fault = unavailable // what isn't a fault came from the store, and its words are not for clients
+			fault = unavailable // other errors came from the store, and aren't for clients
 		}
 		fault.Write(w)
 	}
 }
 
 // unread stands for requests that are shed.
-var unread = weir.Request{Edge: edge}
+var unread = weir.Request{Edge: edgeName}
 
-// decide serves a request whose body has arrived, when it is its turn.
-func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *call, e endpoint) error {
+// decide serves a request whose body has arrived, once it may.
+func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *workspace, e endpoint) error {
 	if c.inside = h.gate.Enter(r.Context()); !c.inside {
 		h.limiter.Tell(r.Context(), &unread, weir.Decision{Reason: weir.ReasonOverloaded})
 		return overloaded
@@ -182,16 +198,17 @@ func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *call, e endp
 	return e.serve(h, w, r, c)
 }
 
-// leave gives up the place among those that are decided, if it hasn't been yet.
-func (h *handler) leave(c *call) {
+// leave ends the request's time in flight, unless it has ended already.
+func (h *handler) leave(c *workspace) {
 	if c.inside {
 		c.inside = false
 		h.gate.Leave()
 	}
 }
 
-// release puts a call back, unless it has grown to what is seldom needed. The client's values would live as long as the pool.
-func release(pool *sync.Pool, c *call) {
+// release returns a workspace to its pool, unless it has grown too large. It drops the client's
+// values, which would otherwise live as long as the pool.
+func release(pool *sync.Pool, c *workspace) {
 	if cap(c.out) <= MaxBatchBody {
 		c.src, c.body, c.shown, c.limited.R = "", body{}, nil, nil
 		clear(c.attrs)
@@ -203,15 +220,15 @@ func release(pool *sync.Pool, c *call) {
 
 var (
 	inASecond   = http.Header{"Retry-After": {"1"}}
-	lastAnswer  = http.Header{"Connection": {"close"}} // the rest of a body may still be under way
-	overloaded  = &jsonerror.Error{Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: "this node is overloaded: try again shortly, or ask another", Header: inASecond}
+	lastAnswer  = http.Header{"Connection": {"close"}} // the rest of the body may still be on its way
+	overloaded  = &jsonerror.Error{Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: edge.Overloaded, Header: inASecond}
 	unavailable = &jsonerror.Error{Status: http.StatusServiceUnavailable, Code: jsonerror.LimiterUnavailable, Message: "the limiter can't reach its store: try again shortly", Header: inASecond}
 	wrongMethod = &jsonerror.Error{Status: http.StatusMethodNotAllowed, Code: jsonerror.MethodNotAllowed, Message: "use POST, with a JSON object as the body", Header: http.Header{"Allow": {http.MethodPost}}}
 	tooLate     = &jsonerror.Error{Status: http.StatusRequestTimeout, Code: jsonerror.RequestTimeout, Message: "the body did not arrive in time", Header: lastAnswer}
 )
 
 // receive reads the body of a request into c.in.
-func (c *call) receive(r *http.Request, most int) error {
+func (c *workspace) receive(r *http.Request, most int) error {
 	if r.Method != http.MethodPost {
 		return wrongMethod
 	}
@@ -221,7 +238,7 @@ func (c *call) receive(r *http.Request, most int) error {
 	if r.ContentLength > int64(most) {
 		return tooLarge(most)
 	}
-	c.in.Reset() // it grows with what really arrives: a length that is only announced costs nothing
+	c.in.Reset() // it grows with what arrives, so an announced length costs nothing
 	c.limited = io.LimitedReader{R: r.Body, N: int64(most) + 1}
 	n, err := c.in.ReadFrom(&c.limited)
 	switch {
@@ -241,13 +258,14 @@ func tooLarge(most int) *jsonerror.Error {
 	return e
 }
 
-// checkMedia refuses what says that it isn't JSON. What says nothing is taken for JSON.
+// checkMedia refuses bodies that claim not to be JSON. A body without a type is taken for JSON.
 func checkMedia(h http.Header) error {
 	if v := h["Content-Encoding"]; len(v) > 0 && !strings.EqualFold(v[0], "identity") {
 		return jsonerror.New(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "send the body as it is, without Content-Encoding")
 	}
 	v := h["Content-Type"]
-	// curl -d says that whatever it sends is a form. Forms of other sites' pages say so, too: the guard has refused those.
+	// curl -d declares everything a form. So do forms of other sites' pages, but the guard has
+	// refused those.
 	if len(v) == 0 || v[0] == "application/json" || v[0] == "application/x-www-form-urlencoded" {
 		return nil
 	}
@@ -259,7 +277,7 @@ func checkMedia(h http.Header) error {
 	return nil
 }
 
-// ask has a check decided by the rules. Whoever has got a slot gets a receipt for it.
+// ask decides a check by the rules. A request that got a slot also gets a receipt for it.
 func (h *handler) ask(r *http.Request, req *weir.Request) (weir.Decision, error) {
 	if h.opts.OnNoAddress != nil && !req.IP.IsValid() {
 		h.opts.OnNoAddress()
@@ -271,7 +289,7 @@ func (h *handler) ask(r *http.Request, req *weir.Request) (weir.Decision, error)
 	return d, err
 }
 
-// report tells of a store that couldn't be reached.
+// report reports that the store couldn't be reached.
 func (h *handler) report(r *http.Request, err error) {
 	if err != nil && h.opts.OnError != nil {
 		h.opts.OnError(r, err)
@@ -279,7 +297,7 @@ func (h *handler) report(r *http.Request, err error) {
 }
 
 // respond sends a decision that was made at now.
-func (h *handler) respond(w http.ResponseWriter, c *call, d *weir.Decision, now time.Time) {
+func (h *handler) respond(w http.ResponseWriter, c *workspace, d *weir.Decision, now time.Time) {
 	header := w.Header()
 	h.answers.SetHeaders(header, &c.req, d, now)
 	header["Content-Type"] = jsonType

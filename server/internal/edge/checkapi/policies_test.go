@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/weirhq/weir/counter"
-	"github.com/weirhq/weir/server/internal/edge/recent"
+	"github.com/weirhq/weir/server/internal/edge"
 )
 
 // Whatever limits callers bring, the policies in use stay, and what is no limit isn't kept.
 func TestPolicies(t *testing.T) {
-	var p recent.Cache[policyKey, *counter.Policy]
+	var p edge.Cache[policyKey, *counter.Policy]
 	get := func(limit string, burst int64, algorithm counter.Algorithm) (*counter.Policy, error) {
 		return p.Get(policyKey{limit, burst, algorithm}, newPolicy)
 	}
@@ -18,18 +18,18 @@ func TestPolicies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 10 * recent.Generation {
+	for i := range 10 * edge.Generation {
 		made, err := get(fmt.Sprintf("%d/hour", i+1), 0, counter.TokenBucket)
 		if err != nil || made.ID != used.ID {
 			t.Fatalf("%v: the numbers of a limit are not to change whose counter it is", err)
 		}
-		if i%recent.Generation == 0 {
+		if i%edge.Generation == 0 {
 			if again, _ := get("1/second", 0, counter.TokenBucket); again != used {
 				t.Fatal("a policy in use was forgotten")
 			}
 		}
 	}
-	for i := range 10 * recent.Generation {
+	for i := range 10 * edge.Generation {
 		if _, err := get(fmt.Sprintf("%d/nothing", i), 0, counter.TokenBucket); err == nil {
 			t.Fatal("this is no limit")
 		}

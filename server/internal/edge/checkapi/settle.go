@@ -12,8 +12,8 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// receiptField reads the fields of what is asked of receipts.
-func (c *call) receiptField(name string) error {
+// receiptField reads the fields of requests about receipts.
+func (c *workspace) receiptField(name string) error {
 	switch name {
 	case "receipt":
 		return c.textOf("", name, MaxBody, &c.receipt)
@@ -28,7 +28,7 @@ func (c *call) receiptField(name string) error {
 	return c.boolOf(name, &c.unknown)
 }
 
-func (c *call) receiptOf() error {
+func (c *workspace) receiptOf() error {
 	if len(c.receipts) == MaxReceipts {
 		return jsonerror.Bad("receipts: there may be at most %d: send the rest in another call", MaxReceipts)
 	}
@@ -41,7 +41,7 @@ func (c *call) receiptOf() error {
 	return err
 }
 
-func (c *call) readReceipt(fields []string) error {
+func (c *workspace) readReceipt(fields []string) error {
 	err := c.document(c.in.Bytes(), fields, c.receiptField)
 	if err == nil && c.receipt == "" && !c.many {
 		return jsonerror.Bad(`receipt: is missing: ask for one with "receipt": true in a check`)
@@ -49,31 +49,31 @@ func (c *call) readReceipt(fields []string) error {
 	return err
 }
 
-// receiptError is the answer to a receipt that can't be used, or what the store said.
+// receiptError turns an error of a receipt into an answer, and reports an error of the store.
 func (h *handler) receiptError(r *http.Request, err error) error {
 	switch {
 	case errors.Is(err, weir.ErrReceiptInvalid):
 		return jsonerror.New(http.StatusBadRequest, jsonerror.ReceiptInvalid,
-			"this is not a receipt of this limiter: send it exactly as it was handed out, to nodes that share one secret, as those of one region do; with counters in memory, to the node that made it, if that hasn't restarted")
+			"this is not a receipt of this limiter: send it unchanged, to a node that shares the secret of the node that made it, as all nodes of a region do; with counters in memory, to that node itself, unless it has restarted")
 	case errors.Is(err, counter.ErrUsed):
-		return jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "what this receipt stands for has been settled, or given back, already")
+		return jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "this receipt has already been settled or given back")
 	case errors.Is(err, weir.ErrReceiptExpired):
 		return jsonerror.New(http.StatusGone, jsonerror.ReceiptExpired, "the receipt has expired: the limits have forgotten the check it stands for")
 	case errors.Is(err, weir.ErrSlotLost):
-		return jsonerror.New(http.StatusConflict, jsonerror.SlotLost, "the slot had ended before it was renewed, and all others are taken: check again")
+		return jsonerror.New(http.StatusConflict, jsonerror.SlotLost, "the slot ended before it was renewed, and all others are taken: check again")
 	}
 	h.report(r, err)
 	return err
 }
 
-// done answers a call that has nothing more to say.
+// done sends a fixed answer.
 func done(w http.ResponseWriter, body string) error {
 	w.Header()["Content-Type"] = jsonType
 	send(w, http.StatusOK, []byte(body))
 	return nil
 }
 
-func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *call) error {
+func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *workspace) error {
 	if err := c.readReceipt(receiptFields); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *call) error 
 	return done(w, "{\"refunded\":true}\n")
 }
 
-func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *call) error {
+func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *workspace) error {
 	if err := c.readReceipt(settleFields); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *call) error 
 	o := weir.Outcome{Status: int(c.status), Amounts: c.req.Amounts}
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, o)
 	switch {
-	case errors.Is(err, counter.ErrUsed): // the caller hasn't got the answer to its first try
+	case errors.Is(err, counter.ErrUsed): // the caller missed the answer to its first attempt
 		return done(w, "{\"settled\":false,\"already\":true}\n")
 	case err != nil:
 		return h.receiptError(r, err)
@@ -109,7 +109,7 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *call) error 
 	return done(w, "{\"settled\":true}\n")
 }
 
-func (h *handler) release(w http.ResponseWriter, r *http.Request, c *call) error {
+func (h *handler) release(w http.ResponseWriter, r *http.Request, c *workspace) error {
 	if err := c.readReceipt(receiptFields); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (h *handler) release(w http.ResponseWriter, r *http.Request, c *call) error
 	return done(w, "{\"released\":true}\n")
 }
 
-func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *call) error {
+func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) error {
 	c.receipts = c.receipts[:0]
 	if err := c.readReceipt(renewFields); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *call) error {
 	return nil
 }
 
-// whyLost says why a slot of a list wasn't renewed.
+// whyLost returns the reason why a slot in a list wasn't renewed.
 func whyLost(err error) string {
 	switch {
 	case errors.Is(err, weir.ErrSlotLost):
@@ -179,8 +179,8 @@ func whyLost(err error) string {
 	return "unavailable"
 }
 
-// together does n things at the same time, each on a goroutine of its own. A panic of one is raised again here, where net/http
-// looks after it.
+// together calls do for 0 to n-1, each on a goroutine of its own. It raises a panic of one again on
+// this goroutine, where net/http handles it.
 func together(n int, do func(i int)) {
 	panicked := make([]any, n)
 	var wg sync.WaitGroup

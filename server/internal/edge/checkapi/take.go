@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
+func (h *handler) take(w http.ResponseWriter, r *http.Request, c *workspace) error {
 	if err := c.document(c.in.Bytes(), takeFields, c.takeField); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *call) error {
 	return nil
 }
 
-// algorithms are the names of weir's, each at its number.
+// algorithms are the names of weir's algorithms, by number.
 var algorithms = func() (names []string) {
 	for a := counter.TokenBucket; a <= counter.SlidingCounter; a++ {
 		names = append(names, a.String())
@@ -56,12 +56,12 @@ var algorithms = func() (names []string) {
 	return names
 }()
 
-// modes are those of a leaky bucket.
+// modes are the modes of a leaky bucket.
 var modes = []string{"meter", "queue"}
 
-const queue = 1 // among modes
+const queue = 1 // its index in modes
 
-// oneOf returns which of a few words was written, by its number. "" is the first.
+// oneOf returns the index of a word, or 0 for "".
 func oneOf(field, written string, words []string) (int, error) {
 	if written == "" {
 		return 0, nil
@@ -70,26 +70,26 @@ func oneOf(field, written string, words []string) (int, error) {
 		return i, nil
 	}
 	if meant := guess.Closest(written, words); meant != "" {
-		return 0, jsonerror.Bad("%s: there is no such one: did you mean %q?", field, meant)
+		return 0, jsonerror.Bad("%s: unknown value: did you mean %q?", field, meant)
 	}
 	return 0, jsonerror.Bad("%s: must be one of %s", field, strings.Join(words, ", "))
 }
 
-// takeName is the name of every policy of /v1/take. Being the same for all
-// numbers, it makes a key keep its counter when they change.
+// takeName is the name of all policies of /v1/take. Because it doesn't depend on the numbers, a key
+// keeps its counter when they change.
 const takeName = "take"
 
-// policyKey is what a call says of its limit. Preparing a policy costs more than deciding by it, so that those
-// of recent calls are kept.
+// policyKey is a limit as a caller wrote it. Policies of recent calls are cached, since creating
+// one costs more than a decision.
 type policyKey struct {
-	limit     string // as it was written
+	limit     string // as written
 	burst     int64
 	algorithm counter.Algorithm
 }
 
-// newPolicy prepares a limit, or says what is wrong with it without repeating it.
+// newPolicy creates a policy, or returns what is wrong with the limit without quoting it.
 func newPolicy(key policyKey) (policyKey, *counter.Policy, error) {
-	key.limit = strings.Clone(key.limit) // the text around it has a client's key
+	key.limit = strings.Clone(key.limit) // the text around it contains a client's key
 	limit, err := counter.ParseLimit(key.limit)
 	if err != nil {
 		return key, nil, jsonerror.Bad(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
@@ -105,6 +105,6 @@ func newPolicy(key policyKey) (policyKey, *counter.Policy, error) {
 		}
 		return key, nil, jsonerror.Bad("%s: %s", wrong.Path, wrong.Text)
 	}
-	p.PerClient = true // the key is the counter's owner
+	p.PerClient = true // the key owns the counter
 	return key, p, nil
 }

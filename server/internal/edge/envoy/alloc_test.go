@@ -36,7 +36,7 @@ func routed(n int) *rls.RateLimitRequest {
 // TestMatchingAllocatesNothing: from a request's descriptors to charges.
 func TestMatchingAllocatesNothing(t *testing.T) {
 	config, req := large(t, 1000), routed(777)
-	var c call
+	var c evaluation
 	var more overrides
 	found := testing.AllocsPerRun(100, func() {
 		c.forget()
@@ -55,7 +55,7 @@ func BenchmarkMatch(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			config, req := large(b, n), routed(n-1)
-			var c call
+			var c evaluation
 			var more overrides
 			for b.Loop() {
 				c.forget()
@@ -98,7 +98,7 @@ func TestLinkedRulesAllocateNothing(t *testing.T) {
 	s := New(weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}), Options{Configured: true})
 	s.SetConfig(large(t, 1000))
 	req := routed(777)
-	var c call
+	var c evaluation
 	found := testing.AllocsPerRun(100, func() {
 		c.forget()
 		k := s.link()

@@ -15,31 +15,31 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Answers is what answers carry beside the decision.
+// Answers says what answers contain beside the decision.
 type Answers struct {
-	// Headers has Envoy add headers to the client's answer: the limit, what is left of it and when it is full
-	// again. Refusals have Retry-After in any case.
+	// Headers adds headers to the client's answer: the limit, what is left of it, and when it is
+	// full again. Refusals have Retry-After in any case.
 	Headers bool
-	// Limit, Remaining and Reset are the headers' names. "" means RateLimit-Limit, RateLimit-Remaining and
-	// RateLimit-Reset.
+	// Limit, Remaining and Reset are the headers' names. The defaults are RateLimit-Limit,
+	// RateLimit-Remaining and RateLimit-Reset.
 	Limit, Remaining, Reset string
-	// DynamicMetadata adds the request and the limits' metadata, for Envoy's other filters.
+	// DynamicMetadata adds the request and the limits' metadata for Envoy's other filters.
 	DynamicMetadata bool
 }
 
-// answer is an answer in the making, by the configuration.
+// answer builds the answer to a request that is decided by a configuration.
 type answer struct {
 	*rls.RateLimitResponse
 	opts     *Options
 	req      *rls.RateLimitRequest
-	binding  int           // the status that headers tell of, or -1
-	wait     time.Duration // the longest that a refusal asks for
+	binding  int           // index of the status that headers describe, or -1
+	wait     time.Duration // the longest wait of a refusal
 	metadata *structpb.Struct
 }
 
 func newAnswer(opts *Options, req *rls.RateLimitRequest) answer {
 	n := len(req.Descriptors)
-	statuses := make([]rls.RateLimitResponse_DescriptorStatus, n) // in one piece
+	statuses := make([]rls.RateLimitResponse_DescriptorStatus, n) // in one allocation
 	a := answer{RateLimitResponse: &rls.RateLimitResponse{Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, n)}, opts: opts, req: req, binding: -1}
 	for i := range statuses {
 		a.Statuses[i] = &statuses[i]
@@ -47,8 +47,8 @@ func newAnswer(opts *Options, req *rls.RateLimitRequest) answer {
 	return a
 }
 
-// decided fills in the statuses, and reports whether the request is refused.
-func (a *answer) decided(c *call, d *weir.Decision) (refused bool) {
+// decided fills in the statuses and reports whether the request is refused.
+func (a *answer) decided(c *evaluation, d *weir.Decision) (refused bool) {
 	least := uint32(math.MaxUint32)
 	quotas, spent := 0, 0
 	limits := d.Limits()
@@ -70,7 +70,7 @@ func (a *answer) decided(c *call, d *weir.Decision) (refused bool) {
 		}
 		s := &limits[h.at-1]
 		over := !s.Allowed
-		if s.Degraded { // its numbers say nothing
+		if s.Degraded { // its numbers mean nothing
 			if over {
 				a.wait = max(a.wait, time.Second)
 			}
@@ -115,10 +115,9 @@ func (a *answer) decided(c *call, d *weir.Decision) (refused bool) {
 	return refused
 }
 
-// seconds rounds up: who comes back then isn't too early.
+// seconds rounds up, so that a client which waits that long isn't too early.
 func seconds(d time.Duration) int64 { return int64((max(d, 1) + time.Second - 1) / time.Second) }
 
-// merge adds the metadata of a limit. What was there first stays; maps in it are merged.
 func (a *answer) merge(more *structpb.Struct) {
 	switch {
 	case more == nil || !a.opts.Answers.DynamicMetadata:
@@ -141,7 +140,6 @@ func mergeInto(into, more *structpb.Struct) {
 	}
 }
 
-// response is the whole answer.
 func (a *answer) response() *rls.RateLimitResponse {
 	if a.opts.Answers.Headers && a.binding >= 0 {
 		st := a.Statuses[a.binding]
@@ -165,7 +163,8 @@ func (a *answer) header(name, otherwise string, value int64) {
 	a.ResponseHeadersToAdd = append(a.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: strconv.FormatInt(value, 10)})
 }
 
-// describe tells Envoy's other filters of the request, and the metadata of the limits that have room.
+// describe describes the request for Envoy's other filters, with the metadata of the limits that
+// have room.
 func (a *answer) describe() *structpb.Struct {
 	list := &structpb.ListValue{}
 	for _, d := range a.req.Descriptors {

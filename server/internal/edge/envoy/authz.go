@@ -18,8 +18,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/forwardauth"
 )
 
-// authorization is Envoy's authorization service (ext_authz), version 3. A request is decided as one that Envoy asks about over
-// HTTP at /check/envoy: here is only what gRPC makes of question and answer.
+// authorization is Envoy's authorization service (ext_authz), version 3. It decides requests as
+// /check/envoy does over HTTP, and only translates between gRPC and package forwardauth.
 type authorization struct {
 	auth.UnimplementedAuthorizationServer
 	gateways *forwardauth.Handler
@@ -29,7 +29,7 @@ var _ auth.AuthorizationServer = (*authorization)(nil)
 
 // Check decides a request.
 func (a *authorization) Check(ctx context.Context, req *auth.CheckRequest) (*auth.CheckResponse, error) {
-	if _, hurried := ctx.Deadline(); hurried { // else the store's own time-out holds, as over HTTP: Envoy says how long it waits
+	if _, hurried := ctx.Deadline(); hurried { // otherwise the store's own timeout applies, as over HTTP
 		b := withBudget(ctx)
 		defer b.end()
 		ctx = b
@@ -38,27 +38,26 @@ func (a *authorization) Check(ctx context.Context, req *auth.CheckRequest) (*aut
 	if p, ok := peer.FromContext(ctx); ok {
 		from = p.Addr.String()
 	}
-	answer := a.gateways.Envoy(ctx, from, original(req.GetAttributes()))
-	if answer.Shed {
+	reply, shed := a.gateways.Envoy(ctx, from, original(req.GetAttributes()))
+	if shed {
 		return nil, overloaded
 	}
-	if answer.Status == http.StatusOK {
+	if reply.Status == http.StatusOK {
 		return &auth.CheckResponse{
 			Status:       &rpc.Status{},
-			HttpResponse: &auth.CheckResponse_OkResponse{OkResponse: &auth.OkHttpResponse{ResponseHeadersToAdd: headers(answer.Header)}},
+			HttpResponse: &auth.CheckResponse_OkResponse{OkResponse: &auth.OkHttpResponse{ResponseHeadersToAdd: headers(reply.Head)}},
 		}, nil
 	}
 	return &auth.CheckResponse{
-		Status: &rpc.Status{Code: int32(denial(answer.Status))},
+		Status: &rpc.Status{Code: int32(denial(reply.Status))},
 		HttpResponse: &auth.CheckResponse_DeniedResponse{DeniedResponse: &auth.DeniedHttpResponse{
-			Status:  &types.HttpStatus{Code: statusCode(answer.Status)},
-			Headers: headers(answer.Header),
-			Body:    strings.ToValidUTF8(string(answer.Body), "\ufffd"),
+			Status:  &types.HttpStatus{Code: statusCode(reply.Status)},
+			Headers: headers(reply.Head),
+			Body:    strings.ToValidUTF8(reply.Body.String(), "\ufffd"),
 		}},
 	}, nil
 }
 
-// original is the client's request, as Envoy got it.
 func original(a *auth.AttributeContext) *forwardauth.Original {
 	r := a.GetRequest().GetHttp()
 	o := &forwardauth.Original{
@@ -66,8 +65,8 @@ func original(a *auth.AttributeContext) *forwardauth.Original {
 		Header: make(http.Header, len(r.GetHeaders())+len(r.GetHeaderMap().GetHeaders())),
 	}
 	o.Peer, _ = netip.ParseAddr(a.GetSource().GetAddress().GetSocketAddress().GetAddress())
-	// With encode_raw_headers each line of a header comes by itself, and as the client has sent it. Otherwise those of one name
-	// are joined by commas.
+	// With encode_raw_headers, each line of a header comes separately and unchanged. Otherwise the
+	// lines of one name are joined by commas.
 	for name, value := range r.GetHeaders() {
 		addHeader(o, name, value)
 	}
@@ -81,7 +80,8 @@ func original(a *auth.AttributeContext) *forwardauth.Original {
 	return o
 }
 
-// addHeader adds a line of the client's headers, as package http has them: method, target and host stand elsewhere.
+// addHeader adds a line of the client's headers in net/http's form, which keeps method, target and
+// host elsewhere.
 func addHeader(o *forwardauth.Original, name, value string) {
 	switch name = http.CanonicalHeaderKey(name); {
 	case strings.HasPrefix(name, ":"), name == "Host":
@@ -96,7 +96,7 @@ func addHeader(o *forwardauth.Original, name, value string) {
 	}
 }
 
-// headers are those that Envoy adds to the client's answer, in place of any that are there by these names.
+// headers returns the headers that Envoy adds to the client's answer. They replace existing ones.
 func headers(h http.Header) []*core.HeaderValueOption {
 	var out []*core.HeaderValueOption
 	for name, values := range h {
@@ -117,7 +117,8 @@ func headers(h http.Header) []*core.HeaderValueOption {
 	return out
 }
 
-// denial is the code of a refusal, which Envoy has in its logs. To its filter, all but OK are the same.
+// denial returns the status code of a refusal for Envoy's logs. Envoy treats all codes but OK
+// alike.
 func denial(status int) codes.Code {
 	switch {
 	case status == http.StatusTooManyRequests:
@@ -130,7 +131,7 @@ func denial(status int) codes.Code {
 	return codes.PermissionDenied
 }
 
-// statusCode is the status that the client gets. Envoy has none that isn't in the registry.
+// statusCode returns the status for the client. Envoy accepts registered ones only.
 func statusCode(status int) types.StatusCode {
 	if _, known := types.StatusCode_name[int32(status)]; known {
 		return types.StatusCode(status)

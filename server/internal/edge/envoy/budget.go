@@ -8,25 +8,27 @@ import (
 	"time"
 )
 
-// Envoy waits 20 ms for an answer by default, and then lets the request pass. An answer by the
-// failure modes, a moment before that, is better than none.
+// Envoy waits 20 ms for an answer by default and then lets the request pass. An answer by the
+// failure modes, just before that, is better than none.
 const (
-	// unhurried is the store's budget for a caller that says nothing of its own.
+	// unhurried is the store's budget for a caller without a deadline.
 	unhurried = 15 * time.Millisecond
-	// margin is what of a caller's time is kept for the way back; of a short one, a quarter is, but at least what a late
-	// timer and the way take, up to half of it.
+	// margin is the part of a caller's time that is reserved for the way back. For a short deadline
+	// it is a quarter, but at least least, which a late timer and the way take, and at most half.
 	margin = 5 * time.Millisecond
 	least  = 2 * time.Millisecond
-	// parts is what the time of a caller without a deadline is cut into, to measure it in the node's own time.
-	parts = 3
+	// timeSlices is how many parts the time of a caller without a deadline is cut into, to measure it
+	// in the node's own time.
+	timeSlices = 3
 )
 
-// budget is a context that ends when the store's time for a request is over. Most requests are
-// decided without waiting, so its timer begins only when somebody asks to be told.
+// budget is a context that ends when the store's time for a request is over. Its timer starts only
+// when someone asks for it, since most requests are decided without waiting.
 //
-// A caller's deadline is in wall time: nobody reads an answer after it. The time of a caller without one is the node's own, as
-// the store's is. It stands still while the node is late: on an overloaded node, failure modes would otherwise let requests
-// pass that Redis has refused, in replies that nobody has read yet.
+// A caller's deadline is in real time: an answer after it is never read. Without a deadline, the
+// time is the node's own, like the store's timeout: it stands still while the node is late.
+// Otherwise, failure modes on an overloaded node would admit requests that Redis has refused, in
+// replies that weren't read yet.
 type budget struct {
 	context.Context
 	deadline time.Time
@@ -35,10 +37,10 @@ type budget struct {
 	timed    context.Context
 	cancel   context.CancelFunc
 
-	// Of the node's own time.
-	first *time.Timer   // of the first part
-	part  time.Duration // how long each takes
-	left  int           // how many there are; tick's alone
+	// For the node's own time:
+	first *time.Timer   // of the first slice
+	part  time.Duration // how long each slice takes
+	left  int           // slices left; used by tick only
 	over  atomic.Bool
 }
 
@@ -62,14 +64,14 @@ func (b *budget) start() context.Context {
 			return
 		}
 		b.timed, b.cancel = context.WithCancel(b.Context)
-		b.part, b.left = max(time.Until(b.deadline)/parts, time.Millisecond), parts
+		b.part, b.left = max(time.Until(b.deadline)/timeSlices, time.Millisecond), timeSlices
 		b.first = time.AfterFunc(b.part, b.tick)
 	})
 	return b.timed
 }
 
-// tick counts one part of the time, however late the timer fires. It yields first, so that goroutines which are ready to read a
-// reply run before the time is over.
+// tick counts one slice, however late the timer fires. It yields first, so that goroutines which
+// are ready to read a reply run before the time is over.
 func (b *budget) tick() {
 	runtime.Gosched()
 	if b.left--; b.left > 0 && b.timed.Err() == nil {
@@ -80,7 +82,6 @@ func (b *budget) tick() {
 	b.cancel()
 }
 
-// end frees the timer.
 func (b *budget) end() {
 	if b.once.Do(func() { b.timed = b.Context }); b.cancel != nil {
 		b.cancel()

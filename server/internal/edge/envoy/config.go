@@ -10,48 +10,47 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Config is a set of limits in envoyproxy/ratelimit's language, ready for requests. It is immutable.
+// Config is an immutable set of limits in envoyproxy/ratelimit's language, ready for requests.
 type Config struct {
 	domains   map[string]level
 	anyDomain bool // requests of any domain may carry limits
-	limits    int  // how many there are
+	limits    int  // number of limits
 }
 
-// Domains and Limits say how large a configuration is.
+// Domains returns the number of domains.
 func (c *Config) Domains() int { return len(c.domains) }
 
-// Limits is how many limits the configuration has.
+// Limits returns the number of limits.
 func (c *Config) Limits() int { return c.limits }
 
-// level is the descriptors right below a domain or another descriptor, by their keys. Finding one
-// takes a look into two maps, however many there are; only the wildcards of one key are tried in turn.
+// level has the descriptors directly below a domain or another descriptor, by key. Finding one
+// takes two map lookups; only the wildcards of one key are tried in turn.
 type level map[string]*choices
 
-// choices are the descriptors of one key.
 type choices struct {
-	exact map[string]*descriptor // by value, as it is written
+	exact map[string]*descriptor // by value, as written
 	wild  []*descriptor          // in the order of the file
 	any   *descriptor            // the one without a value
 }
 
-// descriptor is one of the configuration's.
+// descriptor is a descriptor of the configuration.
 type descriptor struct {
 	path  string   // domain.key_value.key_value
-	parts []string // of a value with wildcards: what is between them
-	limit *limit   // nil without one
+	parts []string // of a value with wildcards: the text between them
+	limit *limit   // nil if it has none
 	below level
 }
 
-// limit is a rate_limit.
 type limit struct {
-	// hard refuses a request. soft counts and refuses nothing: it is for requests with several
-	// descriptors in quota_mode, which are refused only together. It is nil without, and both are if unlimited.
+	// hard refuses requests. soft counts but refuses nothing; it is for requests with several
+	// descriptors in quota_mode, which are refused only together. Without quota_mode soft is nil,
+	// and if the limit is unlimited both are.
 	hard, soft *counter.Policy
 	wire       *rls.RateLimitResponse_RateLimit // as answers show it
 	shadow     bool
 	quota      bool
 	replaces   []string // names of limits
-	patterns   []string // for each key of the descriptor, what stands for its value in the counter's name, or ""
+	patterns   []string // for each key of the descriptor, what replaces its value in the counter's name, or ""
 	metadata   *structpb.Struct
 }
 
@@ -60,8 +59,8 @@ func (l *limit) unlimited() bool { return l.hard == nil }
 // closed reports whether the limit refuses everything.
 func (l *limit) closed() bool { return l.wire.RequestsPerUnit == 0 }
 
-// units are how long those of the service are. Weeks begin on Thursdays, as the epoch did, months
-// have 30 days and years 365, since envoyproxy/ratelimit counts so.
+// units are the lengths of the protocol's units. As in envoyproxy/ratelimit, weeks begin on
+// Thursdays, as the epoch did, months have 30 days and years 365.
 var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rls.RateLimitResponse_RateLimit_SECOND: time.Second,
 	rls.RateLimitResponse_RateLimit_MINUTE: time.Minute,
@@ -74,14 +73,14 @@ var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 
 const day = 24 * time.Hour
 
-// counterName names the counters of all descriptors: which one it is, its subject says. So a
-// descriptor keeps its counter when another line of the configuration, or a limit that the request
-// carries, gives it another number.
+// counterName is the name of all descriptors' counters; the subject says which descriptor is meant.
+// So a descriptor keeps its counter when the configuration, or a limit that a request carries,
+// changes its number.
 const counterName = "envoy"
 
-// newLimit makes the limit of a number and a unit. Rule is its name in metrics.
 func newLimit(rule, name string, perUnit uint32, unit rls.RateLimitResponse_RateLimit_Unit) (*limit, error) {
-	// A limit has at least one token. Of limits that refuse everything, requests ask for one more: see charge.
+	// A policy has at least one token. If the limit refuses everything, requests ask for one more:
+	// see charge.
 	p, err := counter.NewPolicy(counterName, counter.Limit{Algorithm: counter.FixedWindow, Count: int64(max(perUnit, 1)), Window: units[unit]})
 	if err != nil {
 		return nil, err
@@ -90,7 +89,7 @@ func newLimit(rule, name string, perUnit uint32, unit rls.RateLimitResponse_Rate
 	return &limit{hard: p, wire: &rls.RateLimitResponse_RateLimit{Name: name, RequestsPerUnit: perUnit, Unit: unit}}, nil
 }
 
-// soften prepares the policies for how the limit is meant, once that is known.
+// soften finishes the policies once the limit's modes are known.
 func (l *limit) soften(global Modes) {
 	if l.unlimited() {
 		return
@@ -104,18 +103,18 @@ func (l *limit) soften(global Modes) {
 	}
 }
 
-// Modes are envoyproxy/ratelimit's settings that say how all limits are meant.
+// Modes are envoyproxy/ratelimit's settings for all limits.
 type Modes struct {
-	// Shadow refuses nobody (SHADOW_MODE); statuses still tell which limits are spent.
+	// Shadow refuses nobody (SHADOW_MODE). Statuses still show which limits are exhausted.
 	Shadow bool
-	// Quota has all limits in quota_mode (QUOTA_MODE).
+	// Quota puts all limits into quota_mode (QUOTA_MODE).
 	Quota bool
 	// MergeDomains lets several files have descriptors of one domain (MERGE_DOMAIN_CONFIG).
 	MergeDomains bool
 }
 
-// find returns the descriptor at this level for a key and a value: one with that value before one
-// whose wildcards match, and that before one without a value.
+// find returns this level's descriptor for a key and a value: first one with that value, then one
+// whose wildcards match, then one without a value.
 func (l level) find(key, value string) *descriptor {
 	c := l[key]
 	if c == nil {
@@ -132,7 +131,6 @@ func (l level) find(key, value string) *descriptor {
 	return c.any
 }
 
-// matches reports whether a value is the parts in their order, with anything between them.
 func matches(parts []string, value string) bool {
 	last := len(parts) - 1
 	rest, ok := strings.CutPrefix(value, parts[0])

@@ -9,40 +9,37 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// entry is a descriptor as it is written, in a file or by an xDS server.
-type entry struct {
+// descriptorSpec is a descriptor as written in a file or sent by an xDS server.
+type descriptorSpec struct {
 	key, value                     string
 	shadow, quota, share, detailed bool
-	keyAt, shareAt                 *yaml.Node // where they stand; nil: no file has them
+	keyAt, shareAt                 *yaml.Node // their positions; nil without a file
 }
 
-// rate is a rate_limit as it is written.
-type rate struct {
+// limitSpec is a rate_limit as written.
+type limitSpec struct {
 	name, unit string
 	perUnit    uint32
 	unlimited  bool
-	replaces   []other
+	replaces   []replacedLimit
 	at, unitAt *yaml.Node
 }
 
-// other is a limit that one replaces.
-type other struct {
+type replacedLimit struct {
 	name string
 	at   *yaml.Node
 }
 
-// above is what descriptors inherit.
-type above struct {
+// inherited is what a descriptor passes on to those below it.
+type inherited struct {
 	path     string
 	label    string   // see limit
 	patterns []string // see limit
 }
 
-// top is what the descriptors right below the domain inherit.
-func (r *reader) top() above { return above{path: r.domain, label: r.domain} }
+func (r *reader) top() inherited { return inherited{path: r.domain, label: r.domain} }
 
-// deeper reports whether there may be descriptors below those above.
-func (r *reader) deeper(n *yaml.Node, path string, up above) bool {
+func (r *reader) deeper(n *yaml.Node, path string, up inherited) bool {
 	if len(up.patterns) >= maxDepth {
 		r.fail(n, path, "", "descriptors are nested more than %d deep", maxDepth)
 		return false
@@ -50,40 +47,40 @@ func (r *reader) deeper(n *yaml.Node, path string, up above) bool {
 	return true
 }
 
-// place puts a descriptor into a level. It is nil if it can't be.
-func (r *reader) place(e *entry, path string, into level, up above) (*descriptor, above) {
+// place adds a descriptor to a level. It returns nil if it can't.
+func (r *reader) place(e *descriptorSpec, path string, into level, up inherited) (*descriptor, inherited) {
 	switch {
 	case e.key == "":
 		r.fail(e.keyAt, path+".key", "", "is missing: a descriptor has a key, such as key: remote_address")
-		return nil, above{}
+		return nil, inherited{}
 	case strings.Contains(e.key, "*") && e.key != e.value: // gateways name a match by its pattern, in key and value
 		r.fail(e.keyAt, path+".key", "put it into the value", "wildcards are for values, not for keys")
-		return nil, above{}
+		return nil, inherited{}
 	case e.share && !strings.Contains(e.value, "*"):
 		r.fail(e.shareAt, path+".share_threshold", "", "is for values with a *: all that match it share one counter")
-		return nil, above{}
+		return nil, inherited{}
 	}
 	d := &descriptor{path: up.path + "." + e.key}
 	if e.value != "" {
 		d.path += "_" + e.value
 	}
 	if !into.add(e.key, e.value, d) {
-		r.fail(e.keyAt, path, "keep one of them", "the descriptor %q is there twice", clip(d.path))
-		return nil, above{}
+		r.fail(e.keyAt, path, "keep one of them", "the descriptor %q appears twice", clip(d.path))
+		return nil, inherited{}
 	}
 	pattern := ""
 	if e.share {
 		pattern = e.value
 	}
-	// The values of a configuration may be keys of clients, and thousands: they are in no label unasked.
+	// The configuration's values may be clients' keys, and numerous, so labels show them only on
+	// request.
 	label := up.label + "." + e.key
 	if e.detailed && e.value != "" {
 		label += "_" + e.value
 	}
-	return d, above{d.path, label, append(slices.Clone(up.patterns), pattern)}
+	return d, inherited{d.path, label, append(slices.Clone(up.patterns), pattern)}
 }
 
-// add adds a descriptor, unless there is one of this key and value.
 func (l level) add(key, value string, d *descriptor) bool {
 	c := l[key]
 	if c == nil {
@@ -111,8 +108,7 @@ func (l level) add(key, value string, d *descriptor) bool {
 	return true
 }
 
-// limit gives a descriptor its limit, unless that can't be.
-func (r *reader) limit(d *descriptor, e *entry, w rate, path string, here above) {
+func (r *reader) limit(d *descriptor, e *descriptorSpec, w limitSpec, path string, here inherited) {
 	number, known := rls.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(w.unit)]
 	known = known && number != 0
 	switch {

@@ -17,17 +17,17 @@ type File struct {
 	Text []byte
 }
 
-// Bounds of a configuration. They are far above what people write, and keep a hostile file from
-// taking the node's memory.
+// Bounds of a configuration. They are far above real ones, and keep a hostile file from using up
+// the node's memory.
 const (
 	MaxFile  = 16 << 20   // bytes of a file
-	maxNodes = 1_000_000  // values that a file may have, each counted as often as aliases repeat it
-	maxDepth = MaxEntries // descriptors below each other: no request has more
+	maxNodes = 1_000_000  // values in a file, counted as often as aliases repeat them
+	maxDepth = MaxEntries // levels of descriptors: no request has more
 )
 
-// Parse reads configuration files, which are one configuration together. The error is everything
-// that is wrong with them, with file, line and column. Warnings are of keys that are understood, but
-// mean nothing where they stand.
+// Parse reads configuration files, which together are one configuration. The error has everything
+// that is wrong with them, with file, line and column. Warnings are about keys that have no meaning
+// where they are.
 func Parse(files []File, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
 	return compile(len(files), modes, func(r *reader, i int) {
 		r.file, r.kind, r.lines = files[i], "file", strings.Split(string(files[i].Text), "\n")
@@ -35,7 +35,6 @@ func Parse(files []File, modes Modes) (c *Config, warnings rulefile.Problems, er
 	})
 }
 
-// compile makes a configuration of n parts, each by a reader of its own.
 func compile(n int, modes Modes, read func(r *reader, i int)) (c *Config, warnings rulefile.Problems, err error) {
 	c = &Config{domains: map[string]level{}}
 	var wrong rulefile.Problems
@@ -53,21 +52,22 @@ func compile(n int, modes Modes, read func(r *reader, i int)) (c *Config, warnin
 	return c, warnings, nil
 }
 
-// reader reads one file, or one resource of an xDS server. A resource has no lines: places in it are nil.
+// reader reads one file, or one resource of an xDS server. A resource has no lines, so positions in
+// it are nil.
 type reader struct {
 	config  *Config
 	modes   Modes
 	file    File
-	kind    string // file or resource
+	kind    string // "file" or "resource"
 	domain  string
 	lines   []string
-	nodes   int // that were looked at
-	merging int // how deep
+	nodes   int // values read so far
+	merging int // depth of merges
 
 	problems, warnings rulefile.Problems
 }
 
-// maxProblems is how many are remembered of a file.
+// maxProblems bounds the problems that are remembered of a file.
 const maxProblems = 100
 
 func (r *reader) fail(n *yaml.Node, path, hint, format string, args ...any) {
@@ -82,7 +82,6 @@ func (r *reader) warn(n *yaml.Node, path, format string, args ...any) {
 	}
 }
 
-// widest is the longest line that a problem shows.
 const widest = 160
 
 func (r *reader) problem(n *yaml.Node, path, hint, text string) rulefile.Problem {
@@ -133,7 +132,7 @@ func (r *reader) read() {
 	}
 }
 
-// enter finds the level of the reader's domain, or nil if that can't be.
+// enter returns the level of the reader's domain, or nil if it can't.
 func (r *reader) enter(at *yaml.Node) level {
 	if r.domain == "" {
 		r.fail(at, "domain", "", "is missing: name the domain that Envoy sends, such as domain: envoy")
@@ -155,10 +154,11 @@ func (r *reader) enter(at *yaml.Node) level {
 	return below
 }
 
-// misread notes what isn't YAML. The library knows little about it; the reader of rule files knows more.
+// misread reports text that isn't YAML. The rule file reader explains more errors than the YAML
+// library.
 func (r *reader) misread(err error) {
 	for _, p := range rulefile.Layout(r.file.Name, r.file.Text) {
-		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // the rule language leaves out some of YAML
+		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // the rule language leaves out parts of YAML
 			r.problems = append(r.problems, p)
 			return
 		}
@@ -173,8 +173,8 @@ func (r *reader) misread(err error) {
 	r.fail(at, "", "is a bracket or a quote missing, or a line indented too far?", "is not valid YAML: %s", text)
 }
 
-// descriptors reads a list of them into a level.
-func (r *reader) descriptors(n *yaml.Node, path string, into level, up above) {
+// descriptors reads a list of descriptors into a level.
+func (r *reader) descriptors(n *yaml.Node, path string, into level, up inherited) {
 	if !r.deeper(n, path, up) {
 		return
 	}
@@ -183,9 +183,9 @@ func (r *reader) descriptors(n *yaml.Node, path string, into level, up above) {
 	}
 }
 
-func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
-	e := entry{keyAt: n, shareAt: n}
-	var rates, metas []field // what is merged in, and the descriptor's own, which says the rest
+func (r *reader) descriptor(n *yaml.Node, path string, into level, up inherited) {
+	e := descriptorSpec{keyAt: n, shareAt: n}
+	var rates, metas []field // merged ones first, then the descriptor's own, which win
 	var below field
 	for _, f := range r.fields(n, path, descriptorKeys) {
 		switch f.name {
@@ -211,7 +211,7 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 		case "share_threshold":
 			e.share, e.shareAt = r.flag(f), f.value
 		case "detailed_metric", "value_to_metric":
-			e.detailed = r.flag(f) || e.detailed // the configuration's value: a client's values make no series
+			e.detailed = r.flag(f) || e.detailed // of the configuration: values of clients never become time series
 		}
 	}
 	d, here := r.place(&e, path, into, up)
@@ -230,8 +230,8 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up above) {
 	}
 }
 
-// rate reads a rate_limit, each part over those before.
-func (r *reader) rate(parts []field) (w rate) {
+// rate reads a rate_limit. Later parts override earlier ones.
+func (r *reader) rate(parts []field) (w limitSpec) {
 	for _, at := range parts {
 		w.at = at.value
 		if w.unitAt == nil {
@@ -255,9 +255,9 @@ func (r *reader) rate(parts []field) (w rate) {
 	return w
 }
 
-func (r *reader) replaces(f field) (list []other) {
+func (r *reader) replaces(f field) (list []replacedLimit) {
 	for i, item := range r.items(f.value, f.path) {
-		o := other{at: item}
+		o := replacedLimit{at: item}
 		for _, f := range r.fields(item, fmt.Sprintf("%s[%d]", f.path, i), replaceKeys) {
 			o.name, o.at = r.text(f), f.value
 		}

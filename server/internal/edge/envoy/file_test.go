@@ -65,7 +65,7 @@ func TestFileErrors(t *testing.T) {
 		{"domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: -1}\n", "f.yaml:4:48: descriptors[0].rate_limit.requests_per_unit: must be a whole number from 0 to 4294967295"},
 		{"domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1.5}\n", "f.yaml:4:48:"},
 		{"domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unlimited: true, unit: day}\n", "f.yaml:4:41: descriptors[0].rate_limit.unit: an unlimited rate_limit has no unit"},
-		{"domain: a\ndescriptors:\n  - key: k\n  - key: k\n", `f.yaml:4:10: descriptors[1]: the descriptor "a.k" is there twice`},
+		{"domain: a\ndescriptors:\n  - key: k\n  - key: k\n", `f.yaml:4:10: descriptors[1]: the descriptor "a.k" appears twice`},
 		{"domain: a\ndescriptors:\n  - key: k\n    value: x\n    share_threshold: true\n", "f.yaml:5:22: descriptors[0].share_threshold: is for values with a *"},
 		{"domain: a\ndescriptors:\n  - key: k\n    shadow_mode: maybe\n", "f.yaml:4:18: descriptors[0].shadow_mode: must be true or false"},
 		{"domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1, name: n, replaces: [{name: n}]}\n", "f.yaml:4:78: descriptors[0].rate_limit.replaces[0].name: a limit can't replace itself"},

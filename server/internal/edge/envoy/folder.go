@@ -14,25 +14,26 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// Folder is a folder of configuration files that is followed: saving one puts it in force, and a bad one changes
-// nothing.
+// Folder is a folder of configuration files that the service follows. Saving a valid file applies
+// it; an invalid one changes nothing.
 type Folder struct {
 	path    string
 	service *Service
-	look    chan struct{} // holds a value when the files are to be looked at now
-	last    []File        // what Open has read
-	ignored []string      // files that aren't YAML by their names
+	look    watch.Bell // rung to read the files now
+	last    []File     // as read by Open
+	ignored []string   // files without a YAML extension
 }
 
 const (
-	maxFiles  = 1000   // of a configuration
-	maxLooked = 10_000 // in its folder, whatever they are
+	maxFiles  = 1000   // in a configuration
+	maxLooked = 10_000 // files of any kind in its folder
 )
 
-// Open reads the files of a folder (*.yaml and *.yml) and puts them in force. The error is whatever is wrong with them. If a node may start
-// without, that is logged instead: until the files can be used, requests are answered with UNAVAILABLE.
+// Open reads a folder's files (*.yaml and *.yml) and puts them in force. With startWithout, it logs
+// what is wrong with them instead of returning it; requests then get UNAVAILABLE until the files
+// can be used.
 func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
-	f := &Folder{path: path, service: s, look: make(chan struct{}, 1)}
+	f := &Folder{path: path, service: s, look: watch.NewBell()}
 	files, err := f.read()
 	switch {
 	case err == nil:
@@ -46,7 +47,7 @@ func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	if !startWithout {
 		return nil, err
 	}
-	f.last = []File{{}} // is no reading: whatever Follow reads is new
+	f.last = []File{{}} // equals nothing that Follow reads
 	s.note(func(n *Source) { n.Name, n.Rejected = path, err.Error() })
 	s.opts.Logger.Warn("there is no envoy configuration yet", "error", err)
 	return f, nil
@@ -57,8 +58,9 @@ func (f *Folder) read() (files []File, err error) {
 	return files, err
 }
 
-// ReadFolder reads all *.yaml and *.yml of a folder, and of folders in it. Names that begin with a dot are others' business:
-// editors', and Kubernetes'. Other files are ignored, which envoyproxy/ratelimit would read.
+// ReadFolder reads all *.yaml and *.yml files of a folder and its subfolders. It skips names that
+// start with a dot, which belong to editors and Kubernetes. ignored lists other files, which
+// envoyproxy/ratelimit would read.
 func ReadFolder(folder string) (files []File, ignored []string, err error) {
 	looked := 0
 	err = fs.WalkDir(os.DirFS(folder), ".", func(name string, e fs.DirEntry, err error) error {
@@ -69,7 +71,7 @@ func ReadFolder(folder string) (files []File, ignored []string, err error) {
 			return nil // it was removed meanwhile
 		case err != nil:
 			if e, ok := err.(*fs.PathError); ok {
-				e.Path = path // not from the folder on
+				e.Path = path // the whole path, not only from the folder on
 			}
 			return err
 		case looked > maxLooked:
@@ -96,7 +98,6 @@ func ReadFolder(folder string) (files []File, ignored []string, err error) {
 	return files, ignored, err
 }
 
-// apply puts files in force.
 func (f *Folder) apply(files []File) error {
 	config, warnings, err := Parse(files, f.service.opts.Modes)
 	f.service.warn(warnings)
@@ -114,7 +115,7 @@ func (f *Folder) apply(files []File) error {
 	return nil
 }
 
-// Follow takes in the files whenever one changes, until ctx is done.
+// Follow applies the files whenever one changes, until ctx is done.
 func (f *Folder) Follow(ctx context.Context) error {
 	log := f.service.opts.Logger
 	return watch.Dir(ctx, f.path, f.read, same, f.last, f.look, func(files []File) {
@@ -130,10 +131,5 @@ func same(a, b []File) bool {
 	return slices.EqualFunc(a, b, func(a, b File) bool { return a.Name == b.Name && string(a.Text) == string(b.Text) })
 }
 
-// Look has the files looked at now.
-func (f *Folder) Look() {
-	select {
-	case f.look <- struct{}{}:
-	default: // it holds one
-	}
-}
+// Look reads the files now.
+func (f *Folder) Look() { f.look.Ring() }

@@ -39,7 +39,7 @@ func TestLabels(t *testing.T) {
 // TestWhoAsks: what observers are told of a descriptor's client.
 func TestWhoAsks(t *testing.T) {
 	for key, want := range map[string]string{"api_key": "v  ", "user": " v ", "remote_address": "  203.0.113.7", "tenant": "v  "} {
-		var c call
+		var c evaluation
 		value := "v"
 		if key == "remote_address" {
 			value = "203.0.113.7"

@@ -12,13 +12,13 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
-	"github.com/weirhq/weir/server/internal/edge/recent"
+	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// call is what deciding one request needs, reused from request to request.
-type call struct {
+// evaluation is what deciding one request needs, reused from request to request.
+type evaluation struct {
 	req      weir.Request
-	hits     []hit // of each descriptor
+	hits     []matched // one per descriptor
 	charges  []counter.Charge
 	subjects []byte
 	returns  []counter.Return
@@ -28,30 +28,30 @@ type call struct {
 	spent  bool                 // the limiter has allowed what all quotas together refuse
 }
 
-// hit is a descriptor of a request with the limit that it meets.
-type hit struct {
-	limit    *limit // nil: none
-	n        int64  // hits; 0 peeks
+// matched is a descriptor of a request, with its limit in the configuration.
+type matched struct {
+	limit    *limit // nil if it has none
+	n        int64  // hits; 0 is a peek
 	back     bool   // the hits are given back
-	replaced bool   // another limit of the request takes its place
-	at       int    // 1 + the index of its charge, or return; 0: it has none
-	from, to int    // where its subject lies
+	replaced bool   // another limit of the request replaces its limit
+	at       int    // 1 + the index of its charge or return; 0 if it has none
+	from, to int    // where its subject is in subjects
 }
 
-// forget lets go of the client's values, which would otherwise live as long as the pool.
-func (c *call) forget() {
+// forget drops the client's values, which would otherwise live as long as the pool.
+func (c *evaluation) forget() {
 	clear(c.hits)
 	clear(c.charges)
 	clear(c.returns)
 	c.req, c.hits, c.charges, c.subjects, c.returns = weir.Request{}, c.hits[:0], c.charges[:0], c.subjects[:0], c.returns[:0]
-	if cap(c.subjects) > 2*MaxText { // of a client's long values
+	if cap(c.subjects) > 2*MaxText { // a client sent long values
 		c.subjects = nil
 	}
 	c.answer, c.spent = answer{}, false
 }
 
 // byConfig decides a request by the configuration.
-func (s *Service) byConfig(ctx context.Context, c *call, k *link, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	if err := c.match(k.config, req, &s.overrides); err != nil {
 		return nil, err
 	}
@@ -71,14 +71,15 @@ func (s *Service) byConfig(ctx context.Context, c *call, k *link, req *rls.RateL
 		c.answer.decided(c, &d)
 	}
 	if c.spent {
-		s.failed(s.limiter.GiveBack(ctx, c.taken(&d))) // what the other limits had
+		s.failed(s.limiter.GiveBack(ctx, c.taken(&d))) // what the other limits took
 	}
 	return c.answer.response(), nil
 }
 
-// together decides a request with several quotas. The limiter refuses nothing by them, so what all of them refuse together
-// becomes a refusal here, before observers are told: by the quota that is spent for the longest.
-func (c *call) together(d *weir.Decision) {
+// together decides a request with several quotas. The limiter refuses nothing because of them, so
+// if all of them together refuse it, this turns the decision into a refusal before observers see
+// it: by the quota with the longest wait.
+func (c *evaluation) together(d *weir.Decision) {
 	if refused := c.answer.decided(c, d); !refused || !d.Allowed {
 		return
 	}
@@ -96,12 +97,12 @@ func (c *call) together(d *weir.Decision) {
 	}
 }
 
-// match finds the limit that each descriptor meets.
-func (c *call) match(config *Config, req *rls.RateLimitRequest, more *overrides) error {
+// match finds the limit of each descriptor.
+func (c *evaluation) match(config *Config, req *rls.RateLimitRequest, more *overrides) error {
 	top, known := config.domains[req.Domain]
 	known = known || config.anyDomain
 	for _, d := range req.Descriptors {
-		h := hit{n: hits(req, d), back: d.GetIsNegativeHits()}
+		h := matched{n: hits(req, d), back: d.GetIsNegativeHits()}
 		switch {
 		case !known:
 		case d.GetLimit() != nil:
@@ -117,7 +118,6 @@ func (c *call) match(config *Config, req *rls.RateLimitRequest, more *overrides)
 	return nil
 }
 
-// limit is that of the descriptor whose keys and values are these.
 func (l level) limit(entries []*ratelimit.RateLimitDescriptor_Entry) *limit {
 	var d *descriptor
 	for _, e := range entries {
@@ -132,9 +132,9 @@ func (l level) limit(entries []*ratelimit.RateLimitDescriptor_Entry) *limit {
 	return d.limit
 }
 
-// replace drops limits that others of the request replace, and returns how many descriptors are in quota_mode. Where all
-// are, one without a limit is a quota that has room.
-func (c *call) replace(global Modes) (quotas int) {
+// replace drops limits that others of the request replace, and returns how many descriptors are in
+// quota_mode. If all limits are, a descriptor without a limit is a quota with room.
+func (c *evaluation) replace(global Modes) (quotas int) {
 	for i := range c.hits {
 		if c.hits[i].limit == nil {
 			continue
@@ -157,10 +157,10 @@ func (c *call) replace(global Modes) (quotas int) {
 	return quotas
 }
 
-// charge makes charges of the hits, and returns of those that are given back. Together says that the request has
-// several quotas.
-func (c *call) charge(req *rls.RateLimitRequest, together bool) {
-	c.req.Edge, c.req.Cost = edge, 1
+// charge turns the matches into charges, and into returns for hits that are given back. together
+// reports that the request has several quotas.
+func (c *evaluation) charge(req *rls.RateLimitRequest, together bool) {
+	c.req.Edge, c.req.Cost = edgeName, 1
 	for i := range c.hits {
 		h, d := &c.hits[i], req.Descriptors[i]
 		c.identify(d)
@@ -181,17 +181,17 @@ func (c *call) charge(req *rls.RateLimitRequest, together bool) {
 			continue
 		}
 		n := h.n
-		if n == 0 && !p.CountRefused { // which alone ever is past its limit; others say whether one more would fit
+		if n == 0 && !p.CountRefused { // only such a limit ever exceeds itself; for others, the peek asks whether one more would fit
 			n = 1
 		}
-		if n > 0 && l.closed() { // its policy has one token, which nobody gets
+		if n > 0 && l.closed() { // its policy has one token, which is never given out
 			n++
 		}
 		c.charges = append(c.charges, counter.Charge{Counter: counter.Counter{Policy: p}, N: n, Peek: h.n == 0})
 		h.at = len(c.charges)
 	}
 	c.req.Peek = !slices.ContainsFunc(c.charges, func(ch counter.Charge) bool { return !ch.Peek }) && len(c.charges) > 0
-	for i := range c.hits { // now that the subjects lie where they stay
+	for i := range c.hits { // subjects don't move any more
 		h := &c.hits[i]
 		subject := c.subjects[h.from:h.to:h.to]
 		switch {
@@ -204,9 +204,9 @@ func (c *call) charge(req *rls.RateLimitRequest, together bool) {
 	}
 }
 
-// identify notes who asks, for the limit by address that holds while the store can't be reached, and for those
-// who look at what is busy.
-func (c *call) identify(d *ratelimit.RateLimitDescriptor) {
+// identify records the client, for the limit by address that applies while the store can't be
+// reached, and for views of busy clients.
+func (c *evaluation) identify(d *ratelimit.RateLimitDescriptor) {
 	for _, e := range d.GetEntries() {
 		switch e.GetKey() {
 		case "remote_address", "masked_remote_address":
@@ -220,13 +220,13 @@ func (c *call) identify(d *ratelimit.RateLimitDescriptor) {
 		}
 	}
 	if e := d.GetEntries(); c.req.APIKey == "" && c.req.User == "" && !c.req.IP.IsValid() && len(e) > 0 {
-		c.req.APIKey = e[0].GetValue() // rather than all clients as one
+		c.req.APIKey = e[0].GetValue() // rather than one client for all
 	}
 }
 
-// appendSubject appends the name of a descriptor's counter, without ambiguities: the domain, and each key with its
-// value, or with the pattern for all values that share a counter.
-func (c *call) appendSubject(domain string, d *ratelimit.RateLimitDescriptor, l *limit) {
+// appendSubject appends the unambiguous name of a descriptor's counter: the domain, and each key
+// with its value, or with the pattern for all values that share the counter.
+func (c *evaluation) appendSubject(domain string, d *ratelimit.RateLimitDescriptor, l *limit) {
 	c.appendText(0, domain)
 	for i, e := range d.GetEntries() {
 		c.appendText(0, e.GetKey())
@@ -238,13 +238,12 @@ func (c *call) appendSubject(domain string, d *ratelimit.RateLimitDescriptor, l 
 	}
 }
 
-func (c *call) appendText(kind uint64, text string) {
+func (c *evaluation) appendText(kind uint64, text string) {
 	c.subjects = binary.AppendUvarint(c.subjects, uint64(len(text))<<1|kind)
 	c.subjects = append(c.subjects, text...)
 }
 
-// taken is what the store took for the charges.
-func (c *call) taken(d *weir.Decision) (returns []counter.Return) {
+func (c *evaluation) taken(d *weir.Decision) (returns []counter.Return) {
 	for i, l := range d.Limits()[:len(c.charges)] {
 		if ch := &c.charges[i]; l.Allowed && !l.Degraded && !l.Local && !ch.Peek {
 			returns = append(returns, counter.Return{Counter: ch.Counter, N: ch.N})
@@ -253,11 +252,12 @@ func (c *call) taken(d *weir.Decision) (returns []counter.Return) {
 	return returns
 }
 
-// overrides remembers the limits that requests carried lately, since preparing one costs more than deciding by it.
+// overrides caches the limits that requests carried recently, since creating one costs more than a
+// decision.
 type overrides struct {
-	likeTheirs bool // they count as those of a configuration do
+	likeTheirs bool // they count like a configuration's limits
 	modes      Modes
-	recent     recent.Cache[override, *limit]
+	recent     edge.Cache[override, *limit]
 }
 
 type override struct {
@@ -265,7 +265,7 @@ type override struct {
 	unit    rls.RateLimitResponse_RateLimit_Unit
 }
 
-// overrideRule is the name of all of them in metrics.
+// overrideRule is the name of all carried limits in metrics.
 const overrideRule = "envoy.override"
 
 func (o *overrides) get(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (*limit, error) {
@@ -283,7 +283,7 @@ func (o *overrides) prepare(key override) (override, *limit, error) {
 	return key, l, nil
 }
 
-// remaining is what answers show as left of a limit.
+// remaining returns what answers show as left of a limit.
 func remaining(l *limit, s *weir.LimitStatus) uint32 {
 	if l.closed() {
 		return 0

@@ -7,16 +7,17 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// link is what requests are decided by: the configuration, with the rules that name its descriptors; or without a
-// configuration those rules alone. It is made anew when one of the two changes, so that a request only compares a pointer.
+// link is what requests are decided by: the configuration joined with the rules that name its
+// descriptors, or those rules alone if there is no configuration. It is remade when either changes,
+// so a request only compares a pointer.
 type link struct {
 	config *Config
 	rules  *weir.RuleSet
-	from   *Config           // that is in force, or nil
-	limits map[*limit]*limit // of rules, for those of the configuration that they take the place of
+	from   *Config           // the configuration in force, or nil
+	limits map[*limit]*limit // limits of rules, by the configuration's limits that they replace
 }
 
-// link returns that of the rules in force.
+// link returns the link for the rules in force.
 func (s *Service) link() *link {
 	k := s.linked.Load()
 	switch {
@@ -25,7 +26,7 @@ func (s *Service) link() *link {
 	case k.rules == s.limiter.Rules():
 		return k
 	case !s.linking.TryLock():
-		return k // another request makes the new one, and this one comes before it
+		return k // another request is making the new one
 	}
 	defer s.linking.Unlock()
 	return s.makeLinkLocked()
@@ -52,7 +53,7 @@ func (s *Service) makeLinkLocked() *link {
 			continue
 		}
 		if wrong := k.add(r, s.opts.Modes); wrong != "" {
-			if idle++; idle <= maxWarnings { // without the values, which may be keys of clients
+			if idle++; idle <= maxWarnings { // don't log the values, which may be clients' keys
 				s.opts.Logger.Warn("a rule for a descriptor does nothing: "+wrong, "rule", r.ID, "domain", clip(r.Descriptor[0]), "rules_version", k.rules.Version())
 			}
 		}
@@ -64,7 +65,6 @@ func (s *Service) makeLinkLocked() *link {
 	return k
 }
 
-// add adds a rule. It returns why that isn't possible, or "".
 func (k *link) add(r *weir.Rule, modes Modes) (wrong string) {
 	if k.from == nil {
 		l, err := (&limit{}).ruled(r, Modes{})
@@ -91,9 +91,9 @@ func (k *link) add(r *weir.Rule, modes Modes) (wrong string) {
 	return wrong
 }
 
-// ruled is the limit as a rule has it. All that rules don't know stays.
+// ruled returns the limit as changed by a rule. It keeps everything that rules don't have.
 func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
-	var numbers weir.Limit // with none, no policy can be made
+	var numbers weir.Limit // without numbers, no policy can be made
 	if !l.unlimited() && !l.closed() {
 		numbers = weir.Limit{Count: l.hard.Limit.Count, Window: l.hard.Limit.Window}
 	}
@@ -115,15 +115,15 @@ func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
 	name := l.wire.GetName()
 	n := *l
 	n.hard, n.wire, n.shadow = p, wire(p), l.shadow || r.Shadow
-	if name != "" { // by which others may replace it
+	if name != "" { // others may replace it by its name
 		n.wire.Name = name
 	}
 	n.soften(modes)
 	return &n, nil
 }
 
-// replace puts the rules' limits in the place of the configuration's.
-func (k *link) replace(hits []hit) {
+// replace replaces the configuration's limits by those of rules.
+func (k *link) replace(hits []matched) {
 	if len(k.limits) == 0 {
 		return
 	}
@@ -134,7 +134,7 @@ func (k *link) replace(hits []hit) {
 	}
 }
 
-// find is the descriptor that a rule names, or nil.
+// find returns the descriptor that a rule names, or nil.
 func (c *Config) find(path []string) (d *descriptor) {
 	l := c.domains[path[0]]
 	for _, entry := range path[1:] {
@@ -146,7 +146,8 @@ func (c *Config) find(path []string) (d *descriptor) {
 	return d
 }
 
-// make is find for a configuration of rules, which grows by what isn't there.
+// make returns the descriptor that a rule names, and creates what is missing, for a configuration
+// made of rules.
 func (c *Config) make(path []string) (d *descriptor) {
 	l := c.domains[path[0]]
 	if l == nil {
@@ -164,7 +165,7 @@ func (c *Config) make(path []string) (d *descriptor) {
 	return d
 }
 
-// named is the descriptor that is written with a key and, unless it is for any, a value.
+// named returns the descriptor that is written with a key and value, or with the key alone.
 func (l level) named(key, value string, valued bool) *descriptor {
 	switch c := l[key]; {
 	case c == nil:

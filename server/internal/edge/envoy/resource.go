@@ -13,16 +13,17 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// configType is the type of the resources that are limits.
 const configType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// Fields of a descriptor that the newest release of its module doesn't have. Unmarshalling keeps them as unknown.
+// Fields of a descriptor that the module's latest release lacks. Unmarshalling keeps them as
+// unknown fields.
 const (
 	quotaField    protowire.Number = 7 // bool quota_mode
 	metadataField protowire.Number = 8 // google.protobuf.Struct metadata
 )
 
-// parseResources is Parse for what an xDS server sends. The error names the resource and the path of the descriptor.
+// parseResources is Parse for what an xDS server sends. Errors name the resource and the path of
+// the descriptor.
 func parseResources(list []*anypb.Any, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
 	return compile(len(list), modes, func(r *reader, i int) {
 		r.file.Name, r.kind = fmt.Sprintf("resources[%d]", i), "resource"
@@ -50,8 +51,8 @@ func (r *reader) resource(from *anypb.Any) {
 	}
 }
 
-// entries is descriptors for those of a resource.
-func (r *reader) entries(list []*conf.RateLimitDescriptor, path string, into level, up above) {
+// entries reads a resource's descriptors into a level.
+func (r *reader) entries(list []*conf.RateLimitDescriptor, path string, into level, up inherited) {
 	if !r.deeper(nil, path, up) {
 		return
 	}
@@ -60,8 +61,8 @@ func (r *reader) entries(list []*conf.RateLimitDescriptor, path string, into lev
 	}
 }
 
-func (r *reader) entry(from *conf.RateLimitDescriptor, path string, into level, up above) {
-	e := entry{key: from.GetKey(), value: from.GetValue(), shadow: from.GetShadowMode(), detailed: from.GetDetailedMetric()}
+func (r *reader) entry(from *conf.RateLimitDescriptor, path string, into level, up inherited) {
+	e := descriptorSpec{key: from.GetKey(), value: from.GetValue(), shadow: from.GetShadowMode(), detailed: from.GetDetailedMetric()}
 	var meta *structpb.Struct
 	r.unknown(from, path, func(field protowire.Number, kind protowire.Type, value []byte) bool {
 		switch {
@@ -73,7 +74,7 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, into level, 
 			if meta == nil {
 				meta = &structpb.Struct{}
 			}
-			// A map in a map is a Struct, an entry and a Value deep.
+			// A nested map takes three levels: a Struct, an entry and a Value.
 			if err := (proto.UnmarshalOptions{Merge: true, RecursionLimit: 3 * maxDepth}).Unmarshal(v, meta); err != nil {
 				r.fail(nil, path+".metadata", "", "can't be read: %v", err)
 			}
@@ -88,13 +89,13 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, into level, 
 	}
 	if w := from.GetRateLimit(); w != nil {
 		r.unknown(w, path+".rate_limit", nil)
-		// By its number: the module doesn't know weeks, months and years.
+		// Convert it by number: the module lacks weeks, months and years.
 		unit := rls.RateLimitResponse_RateLimit_Unit(w.GetUnit()).String()
-		rate := rate{name: w.GetName(), unit: unit, perUnit: w.GetRequestsPerUnit(), unlimited: w.GetUnlimited()}
+		spec := limitSpec{name: w.GetName(), unit: unit, perUnit: w.GetRequestsPerUnit(), unlimited: w.GetUnlimited()}
 		for _, o := range w.GetReplaces() {
-			rate.replaces = append(rate.replaces, other{name: o.GetName()})
+			spec.replaces = append(spec.replaces, replacedLimit{name: o.GetName()})
 		}
-		r.limit(d, &e, rate, path+".rate_limit", here)
+		r.limit(d, &e, spec, path+".rate_limit", here)
 		if d.limit != nil && len(meta.GetFields()) > 0 {
 			d.limit.metadata = meta
 		}
@@ -105,13 +106,13 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, into level, 
 	}
 }
 
-// unknown has take look at the fields of a message that its module doesn't know, and warns of those that it doesn't
-// take: a newer server means something by them.
+// unknown calls take for the fields of a message that its module lacks, and warns of those that
+// take doesn't accept, since a newer server means something by them.
 func (r *reader) unknown(m proto.Message, path string, take func(protowire.Number, protowire.Type, []byte) bool) {
 	for rest := m.ProtoReflect().GetUnknown(); len(rest) > 0; {
 		field, kind, tag := protowire.ConsumeTag(rest)
 		length := protowire.ConsumeFieldValue(field, kind, rest[max(tag, 0):])
-		if tag < 0 || length < 0 { // never: it has been unmarshalled
+		if tag < 0 || length < 0 { // can't happen after unmarshalling
 			return
 		}
 		if take == nil || !take(field, kind, rest[tag:tag+length]) {

@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"bytes"
 	"context"
 	"math"
 	"net/http"
@@ -18,20 +17,22 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// attributes are what keys of descriptors stand for, unless the operator says otherwise. A key that isn't here is an
-// attribute of its own name: attr:KEY. The domain is attr:domain.
+// attributes are the default meanings of descriptor keys. Any other key is an attribute of its own
+// name, attr:KEY. The domain is attr:domain.
 var attributes = map[string]string{
 	"api_key": "api_key", "user": "user", "org": "org", "tier": "tier", "method": "method", "path": "path",
 	"remote_address": "ip", "masked_remote_address": "ip",
 }
 
-// Attributes are the names that a key can be mapped to, beside attr:NAME, header:NAME and claim:NAME.
+// Attributes are the meanings that a key can be given, beside attr:NAME, header:NAME and
+// claim:NAME.
 var Attributes = []string{"api_key", "user", "org", "tier", "ip", "method", "path"}
 
-// part is descriptors of a request that are decided together, since they say different things of one
-// request. Those that contradict each other, or stand for other hits, are apart.
+// part is a group of a request's descriptors that are decided together, as attributes of one
+// request. Descriptors that contradict each other, or have different hits, are in different groups.
 type part struct {
 	req     weir.Request
 	entries []*ratelimit.RateLimitDescriptor_Entry
@@ -40,17 +41,17 @@ type part struct {
 	weir.Decision
 }
 
-// byRules has the rules decide a request. Descriptors that carry a limit, or that a rule names, are decided first, each by that
-// limit or rule alone.
-func (s *Service) byRules(ctx context.Context, c *call, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+// byRules decides a request by the rules. Descriptors that carry a limit, or that a rule names, are
+// decided first, by that limit or rule alone.
+func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	now := s.limiter.Now()
 	a := newAnswer(&s.opts, req)
 	refused := false
-	var took []counter.Return // for them
+	var took []counter.Return // by the named and carried limits
 	if err := c.match(s.link().config, req, &s.overrides); err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(c.hits, func(h hit) bool { return h.limit != nil }) {
+	if slices.ContainsFunc(c.hits, func(h matched) bool { return h.limit != nil }) {
 		c.charge(req, false)
 		d, err := s.limiter.Take(ctx, &c.req, c.charges)
 		s.failed(err)
@@ -72,7 +73,7 @@ func (s *Service) byRules(ctx context.Context, c *call, req *rls.RateLimitReques
 			continue
 		}
 		p.req.Peek = p.req.Peek || refused // a refusal takes nothing
-		p.req.Receipt = i < len(parts)-1   // for should a later one be refused
+		p.req.Receipt = i < len(parts)-1   // in case a later one is refused
 		var err error
 		p.Decision, err = s.limiter.Check(ctx, &p.req)
 		s.failed(err)
@@ -107,8 +108,8 @@ func (s *Service) byRules(ctx context.Context, c *call, req *rls.RateLimitReques
 	return a.RateLimitResponse, nil
 }
 
-// split makes requests of the descriptors that are not decided yet.
-func (s *Service) split(c *call, req *rls.RateLimitRequest) []part {
+// split turns the descriptors that aren't decided yet into requests.
+func (s *Service) split(c *evaluation, req *rls.RateLimitRequest) []part {
 	parts := make([]part, 0, 1)
 	for i, d := range req.Descriptors {
 		if c.hits[i].limit != nil {
@@ -120,7 +121,7 @@ func (s *Service) split(c *call, req *rls.RateLimitRequest) []part {
 		})
 		if at < 0 {
 			at = len(parts)
-			parts = append(parts, part{back: d.GetIsNegativeHits(), req: weir.Request{Edge: edge, KeyVerified: true, TierVerified: true, Cost: n, Peek: n == 0}})
+			parts = append(parts, part{back: d.GetIsNegativeHits(), req: weir.Request{Edge: edgeName, KeyVerified: true, TierVerified: true, Cost: n, Peek: n == 0}})
 		}
 		p := &parts[at]
 		p.indices = append(p.indices, i)
@@ -136,7 +137,6 @@ func (s *Service) split(c *call, req *rls.RateLimitRequest) []part {
 	return parts
 }
 
-// contradicts reports whether two descriptors have a key with different values.
 func contradicts(a, b []*ratelimit.RateLimitDescriptor_Entry) bool {
 	for _, x := range a {
 		for _, y := range b {
@@ -148,7 +148,6 @@ func contradicts(a, b []*ratelimit.RateLimitDescriptor_Entry) bool {
 	return false
 }
 
-// meaning is what a key stands for.
 func (s *Service) meaning(key string) string {
 	if name, ok := s.opts.Attributes[key]; ok {
 		return name
@@ -156,7 +155,6 @@ func (s *Service) meaning(key string) string {
 	return attributes[key]
 }
 
-// set fills in the field of a request that a key stands for.
 func (s *Service) set(req *weir.Request, key, value string) {
 	switch s.meaning(key) {
 	case "api_key":
@@ -169,17 +167,17 @@ func (s *Service) set(req *weir.Request, key, value string) {
 		req.Tier = value
 	case "method":
 		req.Method = value
-	case "path": // Envoy's :path has the query, too
+	case "path": // Envoy's :path includes the query
 		req.Path, _, _ = strings.Cut(value, "?")
 	case "ip":
-		address, _, _ := strings.Cut(value, "/") // of a masked one, the network
+		address, _, _ := strings.Cut(value, "/") // a masked address is a network
 		if ip, err := netip.ParseAddr(address); err == nil {
 			req.IP = ip.WithZone("")
 		}
 	}
 }
 
-// attribute looks up what else rules may count by.
+// attribute returns anything else that rules may count by.
 func (s *Service) attribute(p *part, domain, name string) string {
 	bare := strings.TrimPrefix(name, "attr:")
 	for _, e := range p.entries {
@@ -196,7 +194,7 @@ func (s *Service) attribute(p *part, domain, name string) string {
 	return ""
 }
 
-// status says how a descriptor stands.
+// status fills in a descriptor's status.
 func (p *part) status(st *rls.RateLimitResponse_DescriptorStatus) {
 	st.Code = rls.RateLimitResponse_OK
 	after := p.ResetAfter
@@ -216,8 +214,8 @@ func (p *part) status(st *rls.RateLimitResponse_DescriptorStatus) {
 	st.DurationUntilReset = &durationpb.Duration{Seconds: seconds(after)}
 }
 
-// wire shows a limit in the units of the service: 43 in 10 s are 43 per SECOND with a multiplier of 10. Requests in flight have
-// no unit there, and a limit on them isn't shown.
+// wire describes a limit in the protocol's units: 43 in 10 s are 43 per SECOND with a multiplier of
+// 10. It returns nil for concurrency limits, which have no unit.
 func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 	if p.Limit.Algorithm == weir.Concurrency {
 		return nil
@@ -238,15 +236,15 @@ func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 	return out
 }
 
-// dress adds the headers that Weir's other edges send, and of a refusal the body.
+// dress adds the headers that Weir's other edges send and, to a refusal, the body.
 func (s *Service) dress(a *answer, p *part, now time.Time) {
-	w := recorder{header: http.Header{}}
-	s.opts.Rules.SetHeaders(w.header, &p.req, &p.Decision, now)
+	w := edge.Recorder{Head: http.Header{}}
+	s.opts.Rules.SetHeaders(w.Head, &p.req, &p.Decision, now)
 	if !p.Allowed {
 		s.opts.Rules.Refuse(&w, anyRequest, &p.req, &p.Decision, now)
-		a.RawBody = w.body.Bytes()
+		a.RawBody = w.Body.Bytes()
 	}
-	for name, values := range w.header {
+	for name, values := range w.Head {
 		for _, v := range values {
 			a.ResponseHeadersToAdd = append(a.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: v})
 		}
@@ -254,15 +252,6 @@ func (s *Service) dress(a *answer, p *part, now time.Time) {
 	slices.SortFunc(a.ResponseHeadersToAdd, func(a, b *core.HeaderValue) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// anyRequest stands for the client's: Envoy doesn't say which answers it accepts.
+// anyRequest stands for the client's request: Envoy doesn't say which media types the client
+// accepts.
 var anyRequest = &http.Request{Method: http.MethodGet, Header: http.Header{}}
-
-// recorder keeps what is written for a client, to be sent by Envoy.
-type recorder struct {
-	header http.Header
-	body   bytes.Buffer
-}
-
-func (r *recorder) Header() http.Header         { return r.header }
-func (r *recorder) WriteHeader(int)             {}
-func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }

@@ -28,53 +28,56 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// Bounds of a server. What a connection can have under way is bounded by its streams and its window; all
-// of them together by how many there are.
+// Bounds of a server. What a connection can have in flight is bounded by its streams and its
+// window, and all connections together by their number.
 const (
 	maxConnections = 4096
-	maxStreams     = 256       // of a connection, with a message each; Envoy has one for each of its threads, and opens more
-	streamWindow   = 64 << 10  // bytes that may be on their way to a stream
+	maxStreams     = 256       // per connection, each with one message; Envoy opens one connection per thread
+	streamWindow   = 64 << 10  // bytes in flight to a stream
 	connWindow     = 256 << 10 // and to a connection
 	maxHeaders     = 16 << 10
 	handshakeTime  = 5 * time.Second
-	pingsEvery     = 5 * time.Second        // that clients may send
+	pingsEvery     = 5 * time.Second        // between pings of clients
 	deadAfter      = 30 * time.Second       // without an answer to a ping
-	idleTime       = 30 * time.Minute       // after which a connection without a request is closed
-	busy, crowded  = 1 << 10, 16 << 10      // goroutines: a stream has one, and with it takes 12 KiB
-	streamTime     = 10 * time.Second       // in which a request must have arrived and been answered on a busy node
+	idleTime       = 30 * time.Minute       // without a request, until a connection is closed
+	busy, crowded  = 1 << 10, 16 << 10      // goroutines: a stream needs one and, with it, 12 KiB
+	streamTime     = 10 * time.Second       // for a request to arrive and be answered on a busy node
 	crowdedTime    = 100 * time.Millisecond // and on a crowded one
-	maxWatches     = maxConnections         // streams without an end, all together: one of health for each connection
+	maxWatches     = maxConnections         // endless streams of all connections: one health watch for each
 )
 
-// Server is a gRPC server with the rate limit service, the authorization service and the standard health service.
+// Server is a gRPC server with the rate limit service, the authorization service and the standard
+// health service.
 type Server struct {
 	*grpc.Server
 	health  *health.Server
-	decides func() bool        // the authorization service can; nil without one
-	end     context.CancelFunc // of streams that have no end of their own
+	decides func() bool        // reports whether the authorization service can decide; nil without one
+	end     context.CancelFunc // ends endless streams
 	conns   bounded
 }
 
 // ServerOptions of a Server.
 type ServerOptions struct {
-	// Reflection tells clients which services there are.
+	// Reflection lets clients list the services.
 	Reflection bool
-	// Guard decides which callers may use the service, by the metadata authorization. Health is for everybody. Nil, and a guard
-	// that asks for no token, let all in.
+	// Guard decides which callers may use the services, by the authorization metadata. Health
+	// checks are open to all. If it is nil or requires no token, all callers are admitted.
 	Guard *guard.Guard
-	// Gateways decides what Envoy asks the authorization service (ext_authz). Nil means that there is none.
+	// Gateways decides requests of the authorization service (ext_authz). If nil, there is none.
 	Gateways *forwardauth.Handler
-	// GatewaysReady says whether it can decide: it needs rules, and no configuration. Nil means that it always can.
+	// GatewaysReady reports whether Gateways can decide: it needs rules, but no configuration. If
+	// nil, it always can.
 	GatewaysReady func() bool
-	// Trace returns a context in the caller's trace, by the W3C trace context of a request's metadata. Nil means that there are no
-	// traces.
+	// Trace returns a context in the caller's trace, given the W3C trace context in a request's
+	// metadata. If nil, there are no traces.
 	Trace func(ctx context.Context, traceparent, tracestate string) context.Context
-	// MaxConnectionAge is how long a connection may last; 0 means 24 hours. MaxConnectionAgeGrace is how long requests may take that
-	// are in flight then; 0 means 10 seconds.
+	// MaxConnectionAge is how long a connection may last; zero means 24 hours.
+	// MaxConnectionAgeGrace is how long its requests in flight may then take; zero means 10
+	// seconds.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
-// NewServer makes a gRPC server. TLS is its listener's concern.
+// NewServer creates a gRPC server. Its listener provides TLS.
 func NewServer(s *Service, o ServerOptions) *Server {
 	if o.MaxConnectionAge <= 0 {
 		o.MaxConnectionAge = 24 * time.Hour
@@ -87,11 +90,11 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
-		grpc.InitialWindowSize(streamWindow), // fixed: estimated ones grow to megabytes
+		grpc.InitialWindowSize(streamWindow), // fixed, since estimated ones grow to megabytes
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.InTapHandle(inTime),
-		grpc.NumStreamWorkers(maxStreams), // goroutines that stay: a new one for each request spends a fifth of its time on a larger stack
+		grpc.NumStreamWorkers(maxStreams), // long-lived goroutines: a new one for each request spends a fifth of its time growing its stack
 		grpc.ChainStreamInterceptor(fewWatches(running)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -123,7 +126,8 @@ func NewServer(s *Service, o ServerOptions) *Server {
 	return out
 }
 
-// survive answers a request that panics with INTERNAL, and logs the panic. net/http recovers by itself; gRPC would end the node.
+// survive logs a panic and answers the request with INTERNAL. Unlike net/http, gRPC would end the
+// process.
 func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -134,9 +138,10 @@ func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return handle(ctx, req)
 }
 
-// inTime sets a deadline for a stream when its headers arrive. Without one, gRPC waits for the message for as long as the caller
-// likes, and a caller could hold hundreds of silent streams on each connection. The busier the node, the shorter the deadline.
-// A request that arrives in one piece, as Envoy's do, never notices it.
+// inTime sets a deadline for a stream when its headers arrive. Without one, gRPC waits for the
+// message as long as the caller likes, and a caller could hold hundreds of silent streams per
+// connection. The busier the node, the shorter the deadline. Requests that arrive in one piece, as
+// Envoy's do, never notice it.
 func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	n, most := runtime.NumGoroutine(), streamTime
 	switch {
@@ -149,11 +154,12 @@ func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 		return ctx, nil
 	}
 	timed, cancel := context.WithTimeout(ctx, most)
-	_ = cancel // the stream's own end frees the timer
+	_ = cancel // the end of the stream stops the timer
 	return &bound{timed, ctx}, nil
 }
 
-// bound is the context of a request whose time the server has bounded. Its deadline is still the caller's: the store's time comes from it.
+// bound is the context of a request whose time the server has bounded. Its deadline is still the
+// caller's, because the store's time derives from it.
 type bound struct {
 	context.Context
 	caller context.Context
@@ -161,12 +167,12 @@ type bound struct {
 
 func (b *bound) Deadline() (time.Time, bool) { return b.caller.Deadline() }
 
-// endless reports whether calls of a method go on until the caller ends them.
 func endless(method string) bool {
 	return method == healthpb.Health_Watch_FullMethodName || strings.HasPrefix(method, "/grpc.reflection.")
 }
 
-// fewWatches bounds the calls that have no end, and ends them when running does: a server that drains would wait for them.
+// fewWatches bounds the number of endless calls, and ends them when running ends: otherwise a
+// draining server would wait for them.
 func fewWatches(running context.Context) grpc.StreamServerInterceptor {
 	var open atomic.Int64
 	return func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
@@ -181,7 +187,7 @@ func fewWatches(running context.Context) grpc.StreamServerInterceptor {
 	}
 }
 
-// watched is a stream that ends with its context.
+// watched is a stream with another context.
 type watched struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -189,7 +195,7 @@ type watched struct {
 
 func (w *watched) Context() context.Context { return w.ctx }
 
-// admitted lets in callers that the guard lets in over HTTP.
+// admitted admits the callers that the guard would admit over HTTP.
 func admitted(g *guard.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if _, health := info.Server.(*health.Server); !health {
@@ -205,7 +211,6 @@ func admitted(g *guard.Guard) grpc.UnaryServerInterceptor {
 	}
 }
 
-// traced puts requests into their callers' traces.
 func traced(trace func(ctx context.Context, traceparent, tracestate string) context.Context) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if parent := metadata.ValueFromIncomingContext(ctx, "traceparent"); len(parent) > 0 {
@@ -222,10 +227,9 @@ func (s *Server) Serve(l net.Listener) error {
 	return s.Server.Serve(&s.conns)
 }
 
-// tellEvery is how often Follow looks.
 const tellEvery = 250 * time.Millisecond
 
-// Follow tells those who look at the server's health whether it is ready, until ctx is done: then it drains.
+// Follow updates the health service with the server's state until ctx is done, and then drains it.
 func (s *Server) Follow(ctx context.Context, ready func() bool) error {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
@@ -256,15 +260,15 @@ func (s *Server) tell(ready bool) {
 	}
 }
 
-// Drain tells those who look at the server's health that it is about to end.
+// Drain tells health checks and watches that the server is about to stop.
 func (s *Server) Drain() { s.health.Shutdown() }
 
 // lastHandshake is how long connections have to finish their handshake once the listener is closed.
 const lastHandshake = 250 * time.Millisecond
 
-// Shutdown lets requests in flight finish. When ctx is done, it ends the rest. Clients that watch its health have heard the last
-// of it. Connections whose client never spoke end after lastHandshake: gRPC alone would wait handshakeTime for them, and drop
-// those that it has only just accepted.
+// Shutdown lets requests in flight finish, and ends the rest when ctx is done. Health watches have
+// been told before. Connections whose client never spoke end after lastHandshake; gRPC alone would
+// wait handshakeTime for them, and drop those that it has just accepted.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.end()
@@ -287,14 +291,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// bounded is a listener that closes connections beyond maxConnections at once: those that are open go on.
+// bounded is a listener that closes connections beyond maxConnections at once.
 type bounded struct {
 	net.Listener
 	open atomic.Int64
 
-	mu    sync.Mutex            // guards the rest
-	fresh map[*counted]struct{} // connections whose handshake isn't over
-	until time.Time             // when it must be over; zero means whenever gRPC says
+	mu    sync.Mutex            // guards the fields below
+	fresh map[*counted]struct{} // connections in their handshake
+	until time.Time             // when the handshake must be over; zero means gRPC's own limit
 }
 
 // Accept waits for the next connection.
@@ -320,7 +324,6 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 }
 
-// hurry bounds the time of handshakes.
 func (b *bounded) hurry(until time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -330,14 +333,14 @@ func (b *bounded) hurry(until time.Time) {
 	}
 }
 
-// greeting reports whether there are connections whose handshake isn't over.
+// greeting reports whether connections are in their handshake.
 func (b *bounded) greeting() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.fresh) > 0
 }
 
-// counted is a connection that is counted while it is open.
+// counted is a connection that counts while it is open.
 type counted struct {
 	net.Conn
 	listener *bounded
@@ -357,7 +360,6 @@ func (c *counted) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// Close closes the connection.
 func (c *counted) Close() error {
 	if c.closed.CompareAndSwap(false, true) {
 		b := c.listener

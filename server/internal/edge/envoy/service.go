@@ -2,27 +2,34 @@ package envoy
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/rulefile"
+	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// edge is this package's name for observers.
-const edge = "envoy"
+// edgeName is this package's name for observers.
+const edgeName = "envoy"
 
-// Bounds of a request. Envoy's own requests are far below them. Only values are its clients': one of any length must be
-// decided, since Envoy lets a request pass that its service doesn't read.
+// Bounds of a request. Envoy's requests are far below them. Only values come from clients, so a
+// value may have any length: Envoy lets a request pass that its service doesn't read.
 const (
-	MaxMessage     = 256 << 10 // bytes: Envoy lets its clients send 60 KiB of headers
+	MaxMessage     = 256 << 10 // bytes: Envoy lets clients send 60 KiB of headers
 	MaxDescriptors = 64
 	MaxEntries     = 32   // of a descriptor
 	MaxText        = 4096 // bytes of a domain or a key
@@ -30,57 +37,55 @@ const (
 
 // Options of a Service. The zero value is useful.
 type Options struct {
-	// Configured has requests decided by configurations, those of a [Folder], a [Feed] or [Service.SetConfig], not by the
-	// limiter's rules. Until there is one, requests get UNAVAILABLE.
+	// Configured decides requests by configurations, from a [Folder], a [Feed] or
+	// [Service.SetConfig], instead of by the limiter's rules. Until there is one, requests get
+	// UNAVAILABLE.
 	Configured bool
-	// Modes is how the limits of a configuration are meant.
+	// Modes are the modes of all limits in a configuration.
 	Modes Modes
-	// Answers is what answers carry beside the decision.
+	// Answers says what answers contain beside the decision.
 	Answers Answers
-	// Rules writes the headers and refusals of what the rules decide. Nil means those that are sent by default.
+	// Rules writes headers and refusals of decisions by rules. If nil, the defaults apply.
 	Rules *httplimit.Answerer
-	// Attributes maps keys of descriptors to what rules call them: api_key, user, org, tier, ip, method, path,
-	// attr:NAME, header:NAME or claim:NAME. It goes before what keys stand for by themselves.
+	// Attributes maps descriptor keys to what rules call them: api_key, user, org, tier, ip,
+	// method, path, attr:NAME, header:NAME or claim:NAME. It overrides the default meanings.
 	Attributes map[string]string
-	// MaxInFlight is how many requests are decided at a time; others wait as long as their time allows.
-	// 0 means no bound.
+	// MaxInFlight bounds how many requests are decided at once; others wait as long as their time
+	// allows. Zero means no bound.
 	MaxInFlight int
-	// OnError is told when the store couldn't be reached. The answer follows the failure modes all the same.
+	// OnError is called when the store couldn't be reached. The answer follows the failure modes
+	// all the same. It may be nil.
 	OnError func(error)
-	// Logger is told of configurations. Nil means slog.Default.
+	// Logger logs changes of the configuration. The default is slog.Default.
 	Logger *slog.Logger
 }
 
-// Service is Envoy's rate limit service. Make one with [New]. It is safe for concurrent use.
+// Service is Envoy's rate limit service. Create one with [New]. It is safe for concurrent use.
 type Service struct {
 	rls.UnimplementedRateLimitServiceServer
 	limiter   *weir.Limiter
 	opts      Options
 	gate      *inflight.Gate
 	config    atomic.Pointer[Config] // nil without one
-	source    source
-	linked    atomic.Pointer[link] // of the configuration and the rules; nil before the first request
-	linking   sync.Mutex           // held while another link is made
+	sourceMu  sync.Mutex
+	source    Source               // guarded by sourceMu
+	linked    atomic.Pointer[link] // joins the configuration and the rules; nil before the first request
+	linking   sync.Mutex           // held while a new link is made
 	overrides overrides
-	calls     sync.Pool // of *call
+	calls     sync.Pool // of *evaluation
 }
 
 var _ rls.RateLimitServiceServer = (*Service)(nil)
 
-// New makes a service over a limiter.
+// New creates a service over a limiter.
 func New(l *weir.Limiter, opts Options) *Service {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	if opts.Rules == nil {
-		var err error
-		if opts.Rules, err = httplimit.NewAnswerer(httplimit.Answers{}); err != nil {
-			panic(err) // the defaults are good
-		}
-	}
+	opts.Rules = edge.DefaultAnswerer(opts.Rules)
 	s := &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
 	s.calls.New = func() any {
-		c := new(call)
+		c := new(evaluation)
 		c.judge = c.together
 		return c
 	}
@@ -88,25 +93,25 @@ func New(l *weir.Limiter, opts Options) *Service {
 	return s
 }
 
-// SetConfig puts another configuration in force. Requests under way finish with the one that they began with.
+// SetConfig puts another configuration in force. Requests in flight finish with the one they
+// started with.
 func (s *Service) SetConfig(c *Config) {
 	s.config.Store(c)
 	s.relink()
 }
 
-// InFlight is how many requests are being decided.
+// InFlight returns how many requests are being decided.
 func (s *Service) InFlight() int { return s.gate.In() }
 
-// overloaded is what a request is told that finds no place. Envoy then does what its failure_mode_deny says, and
-// counts an error, not a refusal: nobody has decided that the client sent too much.
-var overloaded = status.Error(codes.Unavailable, "this node is overloaded: try again shortly, or ask another")
+// overloaded is the error for requests that are shed. Envoy then applies its failure_mode_deny, and
+// counts an error rather than a refusal: nobody has decided that the client sent too much.
+var overloaded = status.Error(codes.Unavailable, edge.Overloaded)
 
-// unconfigured is what requests are told before the first configuration: nobody knows what it would have limited.
-// envoyproxy/ratelimit answers with an error, too.
+// unconfigured is the error before the first configuration: nobody knows what it would limit.
+// envoyproxy/ratelimit returns an error, too.
 var unconfigured = status.Error(codes.Unavailable, "this node has no configuration yet: /readyz says why")
 
-// undecided stands for requests that nothing has decided.
-var undecided = weir.Request{Edge: edge}
+var undecided = weir.Request{Edge: edgeName}
 
 // ShouldRateLimit decides a request.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
@@ -120,7 +125,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 		return nil, overloaded
 	}
 	defer s.gate.Leave()
-	c := s.calls.Get().(*call)
+	c := s.calls.Get().(*evaluation)
 	defer s.release(c)
 	if !s.opts.Configured {
 		return s.byRules(budget, c, req)
@@ -133,8 +138,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	return s.byConfig(budget, c, k, req)
 }
 
-// release puts a call back without the client's values.
-func (s *Service) release(c *call) {
+func (s *Service) release(c *evaluation) {
 	c.forget()
 	s.calls.Put(c)
 }
@@ -145,7 +149,7 @@ func (s *Service) failed(err error) {
 	}
 }
 
-// check refuses what can't be a request of Envoy's, and what is too large to be looked at.
+// check refuses requests that Envoy can't have sent, or that are too large.
 func check(req *rls.RateLimitRequest) error {
 	switch {
 	case req.GetDomain() == "":
@@ -182,10 +186,121 @@ func bad(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
-// hits is how many hits a descriptor stands for; 0 is a peek.
 func hits(req *rls.RateLimitRequest, d *ratelimit.RateLimitDescriptor) int64 {
 	if h := d.GetHitsAddend(); h != nil {
 		return int64(min(h.GetValue(), 2*weir.MaxTokens)) // more than any limit has
 	}
 	return int64(max(req.GetHitsAddend(), 1))
+}
+
+// JSON answers POST /json: request and answer are protobuf's JSON, with status 200 for OK and 429
+// for OVER_LIMIT.
+func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		jsonerror.New(http.StatusMethodNotAllowed, jsonerror.MethodNotAllowed, "use POST, with a RateLimitRequest in JSON as the body").Write(w)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxMessage))
+	if err != nil {
+		jsonerror.New(http.StatusRequestEntityTooLarge, jsonerror.BodyTooLarge, "too large, or broken off: at most %d KiB are read", MaxMessage>>10).Write(w)
+		return
+	}
+	req := &rls.RateLimitRequest{}
+	if err := protojson.Unmarshal(body, req); err != nil {
+		jsonerror.Bad("must be a RateLimitRequest in JSON, such as {\"domain\": \"envoy\", \"descriptors\": [{\"entries\": [{\"key\": \"api_key\", \"value\": \"a\"}]}]}").Write(w)
+		return
+	}
+	answer, err := s.ShouldRateLimit(r.Context(), req)
+	if err != nil {
+		code, text := status.Code(err), status.Convert(err).Message()
+		if code == codes.InvalidArgument {
+			jsonerror.Bad("%s", text).Write(w)
+			return
+		}
+		kind := jsonerror.Overloaded
+		if err == unconfigured {
+			kind = jsonerror.LimiterUnavailable
+		}
+		e := jsonerror.New(http.StatusServiceUnavailable, kind, "%s", text)
+		e.Header = http.Header{"Retry-After": {"1"}}
+		e.Write(w)
+		return
+	}
+	out, err := protojson.Marshal(answer)
+	if err != nil { // an xDS server's metadata may contain an infinite number
+		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "JSON can't carry the limit's metadata: ask over gRPC").Write(w)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if answer.GetOverallCode() == rls.RateLimitResponse_OVER_LIMIT {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	_, _ = w.Write(out) // the client may have left
+}
+
+// Source says where a service's configurations come from, and the state of the newest one.
+type Source struct {
+	// Name is the folder, or the xDS server.
+	Name string
+	// Version is the xDS server's name for the configuration in force.
+	Version string
+	// Since is when it was put in force; zero if there is none yet.
+	Since time.Time
+	// Domains and Limits are its size.
+	Domains, Limits int
+	// Rejected is why the newest configuration isn't in force, or "".
+	Rejected string
+	// Rejections counts newer configurations that were invalid.
+	Rejections uint64
+	// Connected reports whether there is a stream from the xDS server. If not, Lost says why.
+	Connected bool
+	Lost      string
+}
+
+// Source returns where configurations come from, and the state of the newest one.
+func (s *Service) Source() Source {
+	s.sourceMu.Lock()
+	defer s.sourceMu.Unlock()
+	return s.source
+}
+
+func (s *Service) note(change func(*Source)) {
+	s.sourceMu.Lock()
+	defer s.sourceMu.Unlock()
+	change(&s.source)
+}
+
+// accept puts a configuration in force.
+func (s *Service) accept(c *Config, from, version string) {
+	s.SetConfig(c)
+	s.note(func(n *Source) {
+		n.Name, n.Version, n.Since, n.Rejected = from, version, time.Now(), ""
+		n.Domains, n.Limits = c.Domains(), c.Limits()
+	})
+}
+
+// reject records that a configuration can't be put in force. It logs the same reason once.
+func (s *Service) reject(err error) {
+	again := false
+	s.note(func(n *Source) {
+		again = n.Rejected == err.Error()
+		n.Rejected = err.Error()
+		n.Rejections++
+	})
+	if !again {
+		s.opts.Logger.Error("envoy configuration rejected: the one in force stays", "error", err)
+	}
+}
+
+const maxWarnings = 20
+
+func (s *Service) warn(list rulefile.Problems) {
+	for i, w := range list {
+		if i == maxWarnings {
+			s.opts.Logger.Warn("envoy configuration: there are more warnings", "more", len(list)-i)
+			return
+		}
+		s.opts.Logger.Warn("envoy configuration", "warning", w.String())
+	}
 }

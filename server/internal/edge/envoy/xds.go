@@ -29,60 +29,63 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// XDS is an xDS server that configurations come from: aggregated, state of the world, as Envoy Gateway and Envoy AI
-// Gateway serve them.
+// XDS is an xDS server that sends configurations: aggregated discovery, state of the world, as
+// Envoy Gateway and Envoy AI Gateway serve it.
 type XDS struct {
 	// Server is its host and port, such as envoy-gateway:18001.
 	Server string
-	// Node is what this node calls itself: the server chooses the configuration by it. "" means DefaultNode.
+	// Node is this node's name, by which the server chooses the configuration. The default is
+	// DefaultNode.
 	Node string
-	// NodeMetadata is what the server is told beside it.
+	// NodeMetadata is sent with the name.
 	NodeMetadata map[string]string
-	// Headers are sent with each stream. They may hold secrets, and are never shown.
+	// Headers are sent with each stream. They may contain secrets, and are never shown.
 	Headers map[string]string
-	// TLS are the files for it; nil means plain text.
+	// TLS has the files for TLS; nil means plain text.
 	TLS *TLSFiles
-	// MaxMessage is how many bytes a configuration may have; 0 means DefaultMaxConfig.
+	// MaxMessage bounds a configuration in bytes. Zero means DefaultMaxConfig.
 	MaxMessage int
-	// Retry is the pause before the second try to connect. It doubles with each, up to MaxRetry, and each is
-	// shortened at random by up to a half. 0 means half a second, and 30 seconds.
+	// Retry is the pause before the second attempt to connect. It doubles with each attempt, up to
+	// MaxRetry, and each pause is shortened at random by up to a half. Zero means half a second,
+	// and 30 seconds.
 	Retry, MaxRetry time.Duration
 }
 
-// TLSFiles are files of a TLS client, in PEM. They are read for each connection, so they may rotate.
+// TLSFiles are the PEM files of a TLS client. They are read for each connection, so they may
+// rotate.
 type TLSFiles struct {
-	// CA signs the server's certificate; "" means the system's authorities.
+	// CA signs the server's certificate. The default is the system's authorities.
 	CA string
-	// Cert and Key are shown to the server; "" shows none.
+	// Cert and Key are the client's certificate, if the server asks for one.
 	Cert, Key string
-	// ServerName is what the server's certificate must be for; "" means the host that is connected to.
+	// ServerName is the name in the server's certificate. The default is the host.
 	ServerName string
 }
 
-// DefaultNode is what a node calls itself if it isn't told, as envoyproxy/ratelimit does.
+// DefaultNode is the default name of a node, as in envoyproxy/ratelimit.
 const DefaultNode = "default"
 
-// Bounds of what an xDS server may do to a node.
+// Bounds on what an xDS server can make a node do.
 const (
-	// DefaultMaxConfig is gRPC's own bound of a message, and envoyproxy/ratelimit's.
+	// DefaultMaxConfig is the default bound of gRPC, and of envoyproxy/ratelimit.
 	DefaultMaxConfig = 4 << 20
 	maxResources     = 10_000
-	maxReason        = 8 << 10 // bytes of what is told of an error
+	maxReason        = 8 << 10 // bytes of an error that is reported
 
-	configWindow = 1 << 20 // bytes that may be on their way
+	configWindow = 1 << 20 // bytes in flight
 	connectTime  = 5 * time.Second
 
-	// A configuration is looked at this long after the last, however many come. One that was rejected is sent again at once by
-	// go-control-plane's servers, so each time it comes the pause is twice as long.
+	// The shortest pause between two configurations, however many arrive. go-control-plane's
+	// servers send a rejected one again at once, so the pause doubles each time up to mostPace.
 	leastPace, mostPace = 100 * time.Millisecond, 2 * time.Second
 
-	// A server that is gone without a word is noticed by TCP within a minute. One whose process hangs is by pings,
-	// which gRPC servers take for an attack if they come more often than every five minutes.
+	// TCP notices a vanished server within a minute. A hanging one is noticed by pings, which gRPC
+	// servers take for an attack if they come more often than every five minutes.
 	probeAfter, probeEvery, probes = 30 * time.Second, 10 * time.Second, 3
 	pingAfter, pingTimeout         = 6 * time.Minute, 20 * time.Second
 )
 
-// Validate reports impossible settings.
+// Validate returns what is wrong with the settings.
 func (x *XDS) Validate() error {
 	host, _, err := net.SplitHostPort(strings.TrimPrefix(x.Server, "dns:///"))
 	switch {
@@ -100,7 +103,6 @@ func (x *XDS) Validate() error {
 	return nil
 }
 
-// config reads the files.
 func (t *TLSFiles) config() (*tls.Config, error) {
 	c := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
 	if t.CA != "" {
@@ -120,15 +122,17 @@ func (t *TLSFiles) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// Feed is an xDS server that is followed: what it sends is put in force, and a bad configuration changes nothing.
+// Feed follows an xDS server. It applies what the server sends; an invalid configuration changes
+// nothing.
 type Feed struct {
 	XDS
 	service *Service
 	node    *core.Node
-	again   chan struct{} // holds a value when there is to be no pause
+	again   watch.Bell // rung to skip the pause
 }
 
-// Subscribe prepares to follow an xDS server. The error is one of the settings, or of files that they name.
+// Subscribe prepares to follow an xDS server. It returns errors in the settings, or in the files
+// that they name.
 func (s *Service) Subscribe(x XDS) (*Feed, error) {
 	if err := x.Validate(); err != nil {
 		return nil, err
@@ -138,7 +142,7 @@ func (s *Service) Subscribe(x XDS) (*Feed, error) {
 			return nil, err
 		}
 	}
-	f := &Feed{XDS: x, service: s, again: make(chan struct{}, 1)}
+	f := &Feed{XDS: x, service: s, again: watch.NewBell()}
 	f.node = &core.Node{Id: cmp.Or(x.Node, DefaultNode), Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{}}, UserAgentName: "weir"}
 	for key, value := range x.NodeMetadata {
 		f.node.Metadata.Fields[key] = structpb.NewStringValue(value)
@@ -148,22 +152,17 @@ func (s *Service) Subscribe(x XDS) (*Feed, error) {
 	return f, nil
 }
 
-// Look has a server that couldn't be reached tried again now.
-func (f *Feed) Look() {
-	select {
-	case f.again <- struct{}{}:
-	default: // it holds one
-	}
-}
+// Look connects to an unreachable server again now.
+func (f *Feed) Look() { f.again.Ring() }
 
-// maxTold is how many reasons are remembered.
+// maxTold bounds how many reasons are remembered.
 const maxTold = 100
 
-// localPort is this side's port in an error of a connection, which is another one for each try.
+// localPort matches this side's port in a connection error, which differs in each attempt.
 var localPort = regexp.MustCompile(`:\d+->`)
 
-// Follow takes in what the server sends, until ctx is done. While the server is away, the last good configuration
-// stays in force.
+// Follow applies what the server sends until ctx is done. While the server is away, the last good
+// configuration stays in force.
 func (f *Feed) Follow(ctx context.Context) error {
 	log := f.service.opts.Logger
 	pause, told := f.Retry, map[string]bool{}
@@ -181,11 +180,11 @@ func (f *Feed) Follow(ctx context.Context) error {
 		switch {
 		case told[same]: // each reason once
 		case none:
-			log.Warn("the xDS server isn't reached: there is no configuration yet", "server", f.Server, "error", why)
+			log.Warn("the xDS server can't be reached: there is no configuration yet", "server", f.Server, "error", why)
 		default:
 			log.Warn("the xDS server is lost: the configuration in force stays", "server", f.Server, "error", why)
 		}
-		if len(told) == maxTold { // a server can make them up
+		if len(told) == maxTold { // a server can invent reasons
 			clear(told)
 		}
 		told[same] = true
@@ -199,10 +198,11 @@ func (f *Feed) Follow(ctx context.Context) error {
 	}
 }
 
-// stream connects to the server and takes in what it sends, until the stream ends. Answered says that it sent something.
+// stream connects to the server and applies what it sends, until the stream ends. answered reports
+// whether it sent anything.
 //
-// It asks without a version: servers count versions from 1 when they start, so another configuration may have the
-// version that is in force here, and would not be sent.
+// It asks without a version. Servers number versions from 1 when they start, so another
+// configuration may have the version that is in force here, and wouldn't be sent.
 func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
 	conn, err := f.dial()
 	if err != nil {
@@ -218,7 +218,7 @@ func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
 	f.service.note(func(n *Source) { n.Connected, n.Lost = true, "" })
 	version, rejected, pace, last := "", "", leastPace, time.Time{}
 	for ask := (&discovery.DiscoveryRequest{Node: f.node, TypeUrl: configType}); ; {
-		if err := stream.Send(ask); err != nil && !errors.Is(err, io.EOF) { // at EOF, Recv says why
+		if err := stream.Send(ask); err != nil && !errors.Is(err, io.EOF) { // after EOF, Recv returns the reason
 			return answered, err
 		}
 		got, err := stream.Recv()
@@ -253,7 +253,6 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// dial prepares a connection, which the first stream opens.
 func (f *Feed) dial() (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if f.TLS != nil {
@@ -278,7 +277,6 @@ func (f *Feed) dial() (*grpc.ClientConn, error) {
 	)
 }
 
-// apply puts in force what the server sent.
 func (f *Feed) apply(got *discovery.DiscoveryResponse) error {
 	err := f.check(got)
 	if err == nil {
@@ -306,7 +304,8 @@ func (f *Feed) check(got *discovery.DiscoveryResponse) error {
 	return nil
 }
 
-// ended says why a stream did. A configuration that is too large ends it, so the server can't be told.
+// ended returns why a stream ended. A configuration that is too large ends it, so the server can't
+// be told.
 func (f *Feed) ended(err error) error {
 	if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
 		err = fmt.Errorf("the configuration has more than %d bytes: raise max_message_bytes, or XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", f.MaxMessage)
@@ -315,7 +314,7 @@ func (f *Feed) ended(err error) error {
 	return err
 }
 
-// reason is an error as the server and the operator are told of it, without gRPC's words around it.
+// reason returns an error's text for the server and the operator, without gRPC's prefix.
 func reason(err error) string {
 	text := status.Convert(err).Message()
 	if len(text) > maxReason {

@@ -205,7 +205,7 @@ func TestHostileResources(t *testing.T) {
 		"deep metadata":      {[]*anypb.Any{within(dark)}, "descriptors[0].metadata: can't be read: "},
 		"nothing, often":     {make([]*anypb.Any, 10_000), `resources[19]: is a "": it must be a ` + configType + "\nand 80 more"},
 		"empty, often":       {[]*anypb.Any{{TypeUrl: configType, Value: []byte("\x12\x01d" + strings.Repeat("\x1a\x00", 1<<17))}}, "resources[0]: descriptors[0].key: is missing"},
-		"wildcards, a twin":  {[]*anypb.Any{packed(t, wild)}, `the descriptor "d.k_0*" is there twice`},
+		"wildcards, a twin":  {[]*anypb.Any{packed(t, wild)}, `the descriptor "d.k_0*" appears twice`},
 		"text of no meaning": {[]*anypb.Any{{TypeUrl: configType, Value: []byte("\x12\x02\xff\xfe")}}, "invalid UTF-8"},
 	} {
 		_, _, err := envoy.ParseResources(c.list, envoy.Modes{})

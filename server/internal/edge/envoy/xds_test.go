@@ -276,7 +276,7 @@ func TestResourceErrors(t *testing.T) {
 		{"domain: a\ndescriptors: [{key: k, rate_limit: {requests_per_unit: 1}}]", `a: descriptors[0].rate_limit.unit: must be second, minute, hour, day, week, month or year, got "99"`},
 		{"domain: a\ndescriptors: [{key: k, rate_limit: {unit: unknown}}]", `a: descriptors[0].rate_limit.unit: must be second, minute, hour, day, week, month or year, got "UNKNOWN"`},
 		{"domain: a\ndescriptors: [{key: k, rate_limit: {unlimited: true, unit: day}}]", "a: descriptors[0].rate_limit.unit: an unlimited rate_limit has no unit; leave it out"},
-		{"domain: a\ndescriptors: [{key: k, descriptors: [{key: l}, {key: l}]}]", `a: descriptors[0].descriptors[1]: the descriptor "a.k.l" is there twice; keep one of them`},
+		{"domain: a\ndescriptors: [{key: k, descriptors: [{key: l}, {key: l}]}]", `a: descriptors[0].descriptors[1]: the descriptor "a.k.l" appears twice; keep one of them`},
 		{"domain: a\ndescriptors: [{key: k, rate_limit: {unit: day, name: n, replaces: [{name: m}, {name: n}]}}]", "a: descriptors[0].rate_limit.replaces[1].name: a limit can't replace itself"},
 		{"domain: a\ndescriptors: [{key: k, rate_limit: {unit: day, replaces: [{}]}}]", "a: descriptors[0].rate_limit.replaces[0].name: is missing"},
 		{"domain: a\ndescriptors: [{key: k*}]", "a: descriptors[0].key: wildcards are for values, not for keys"},

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Keys of the language, by where they stand.
+// Keys of the language, by where they belong.
 var (
 	rootKeys       = []string{"domain", "descriptors"}
 	descriptorKeys = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata"}
@@ -24,14 +24,13 @@ var (
 	allKeys        = slices.Concat(rootKeys, descriptorKeys, limitKeys)
 )
 
-// field is a key of a map with its value.
 type field struct {
 	name, path string
 	value      *yaml.Node
 }
 
-// fields lists what a map holds, and what it merges in, in the order of the file. Of a name that is there several times the
-// last one counts, also before a << that stands below: so envoyproxy/ratelimit reads it.
+// fields lists the keys of a map, and those that it merges in, in the order of the file. If a name
+// occurs several times, the last one counts, even before a << below it, as in envoyproxy/ratelimit.
 func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 	var list []field
 	first := map[string]int{}
@@ -60,8 +59,8 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 		switch {
 		case slices.Contains(known, key.Value):
 			list = append(list, field{key.Value, at, value})
-		case slices.Contains(allKeys, key.Value): // envoyproxy/ratelimit takes it anywhere, and ignores it here
-			r.warn(key, at, "means nothing here, as in envoyproxy/ratelimit: here go %s", strings.Join(known, ", "))
+		case slices.Contains(allKeys, key.Value): // envoyproxy/ratelimit accepts it anywhere, and ignores it here
+			r.warn(key, at, "has no meaning here, as in envoyproxy/ratelimit: the keys here are %s", strings.Join(known, ", "))
 		default:
 			hint := "write one of " + strings.Join(known, ", ")
 			if best := guess.Closest(key.Value, known); best != "" {
@@ -77,7 +76,7 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 func (r *reader) merged(n *yaml.Node, path string, known []string) (list []field) {
 	r.merging++
 	defer func() { r.merging-- }()
-	if r.merging > maxDepth { // of maps that merge each other
+	if r.merging > maxDepth { // maps that merge each other
 		r.fail(n, path, "", "is merged into itself")
 		return nil
 	}
@@ -87,7 +86,7 @@ func (r *reader) merged(n *yaml.Node, path string, known []string) (list []field
 	return list
 }
 
-// sources are the maps that << merges in. Of a list, the first comes last, and so goes before the others.
+// sources are the maps that << merges in. The first of a list comes last, so that it wins.
 func (r *reader) sources(n *yaml.Node, path string) (maps []*yaml.Node) {
 	list := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -103,7 +102,7 @@ func (r *reader) sources(n *yaml.Node, path string) (maps []*yaml.Node) {
 }
 
 // resolve follows an alias. It returns nil once the file has too many values: aliases of aliases
-// make billions of a few lines.
+// can turn a few lines into billions.
 func (r *reader) resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -125,7 +124,7 @@ func (r *reader) isMap(n *yaml.Node, path string) bool {
 	return true
 }
 
-// items lists what a list of maps holds. Nothing, as after "descriptors:", is an empty list.
+// items returns the maps in a list. Nothing, as after "descriptors:", is an empty list.
 func (r *reader) items(n *yaml.Node, path string) []*yaml.Node {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil
@@ -146,7 +145,6 @@ func (r *reader) items(n *yaml.Node, path string) []*yaml.Node {
 	return list
 }
 
-// text reads words, and numbers as they are written: value: 10 means "10".
 func (r *reader) text(f field) string {
 	if f.value.Kind != yaml.ScalarNode {
 		r.fail(f.value, f.path, "", "must be text, got %s", Describe(f.value))
@@ -166,7 +164,7 @@ func (r *reader) flag(f field) bool {
 	return on
 }
 
-// boolean reads the words that YAML 1.1 has for true and false, which envoyproxy/ratelimit reads.
+// boolean reads YAML 1.1's words for true and false, as envoyproxy/ratelimit does.
 func boolean(n *yaml.Node) (on, ok bool) {
 	switch n.Value {
 	case "true", "True", "TRUE", "yes", "Yes", "YES", "y", "Y", "on", "On", "ON":
@@ -174,7 +172,7 @@ func boolean(n *yaml.Node) (on, ok bool) {
 	case "false", "False", "FALSE", "no", "No", "NO", "n", "N", "off", "Off", "OFF":
 		ok = true
 	}
-	bare := n.Tag == "!!bool" || n.Tag == "!!str" && n.Style == 0 // a word in quotes is text
+	bare := n.Tag == "!!bool" || n.Tag == "!!str" && n.Style == 0 // a quoted word is text
 	return on && bare, ok && bare
 }
 
@@ -189,7 +187,8 @@ func (r *reader) number(f field) uint32 {
 	return uint32(n)
 }
 
-// metadata reads what answers carry beside the limit. What is merged into a descriptor is there before its own.
+// metadata reads what answers contain beside the limit. A descriptor's own values override merged
+// ones.
 func (r *reader) metadata(list []field) *structpb.Struct {
 	all := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	for _, f := range list {
@@ -213,7 +212,7 @@ func (r *reader) metadata(list []field) *structpb.Struct {
 
 var errDeep = errors.New("is nested too deep, or too large")
 
-// fill reads a map into another.
+// fill reads a map into another one.
 func (r *reader) fill(n *yaml.Node, path string, into *structpb.Struct, depth int) error {
 	if depth > maxDepth {
 		return errDeep
@@ -263,13 +262,13 @@ func (r *reader) value(n *yaml.Node, path string, depth int) (*structpb.Value, e
 		return nil, fmt.Errorf("%s can't be read", Describe(n))
 	}
 	out, err := structpb.NewValue(v)
-	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // a date, say, or what JSON can't carry: as it is written
+	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // such as a date, or what JSON can't hold: keep it as written
 		return structpb.NewStringValue(n.Value), nil
 	}
 	return out, nil
 }
 
-// Describe says what stands where something else is wanted.
+// Describe names what was found in place of something else.
 func Describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -282,7 +281,7 @@ func Describe(n *yaml.Node) string {
 	return strconv.Quote(clip(n.Value))
 }
 
-// label is a name of the configuration as metrics and logs show it.
+// label returns a name of the configuration as metrics and logs show it.
 func label(s string) string {
 	const most = 200
 	if len(s) > most {
@@ -296,5 +295,5 @@ func label(s string) string {
 	}, s)
 }
 
-// clip keeps a name from filling a message.
+// clip shortens a name that would otherwise fill a message.
 func clip(s string) string { return shown.Clip(s, 64) }

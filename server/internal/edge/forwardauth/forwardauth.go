@@ -1,35 +1,51 @@
+// Package forwardauth answers gateways that ask about each request before they forward it: nginx
+// (auth_request), Caddy and Traefik (forward auth), HAProxy (Lua), and Envoy (ext_authz over HTTP;
+// package envoy serves it over gRPC).
+//
+// A gateway describes its client's request in headers. From these, forwardauth rebuilds the request
+// as the gateway received it and limits it like any other: a request counts under the same key
+// whether it comes this way, through package gateway or through a middleware.
+//
+// Whoever can write those headers can pose as any client. So they are read from trusted peers only,
+// only the ones that the gateway in question sets itself, and only if each appears exactly once: a
+// second one would be the client's.
 package forwardauth
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/server/internal/edge"
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
 // Options of New. The zero value is useful.
 type Options struct {
-	// Limit is how requests are identified and answered, as for those of the gateway. Its edge is set here. Its
-	// TrustedProxies may ask, beside peers on loopback.
+	// Limit says how requests are identified and answered, as for the gateway; New sets its edge.
+	// Its TrustedProxies may ask, and so may peers on loopback.
 	Limit httplimit.Options
-	// Guard, if it asks for a token, gets that of the header X-Weir-Token: Authorization is the client's.
+	// Guard checks the token in the X-Weir-Token header, if it requires one: Authorization is the
+	// client's.
 	Guard *guard.Guard
-	// Logger is told of gateways that ask in a way that can't be answered, once of each. Nil means that nobody is told.
+	// Logger logs gateways that ask in a way that can't be answered, once for each kind of fault.
+	// If nil, nothing is logged.
 	Logger *slog.Logger
 }
 
-// tokenHeader is where gateways send the port's token.
+// tokenHeader is the header in which gateways send the port's token.
 const tokenHeader = "X-Weir-Token"
 
-// New returns a handler for the paths of every gateway.
+// New returns a handler for the paths of all gateways.
 func New(l *weir.Limiter, opts Options) *Handler {
 	h := &Handler{opts: opts, gateways: map[string]*gateway{}, limits: map[string]*httplimit.Middleware{}}
 	if h.opts.Logger == nil {
@@ -46,7 +62,7 @@ func New(l *weir.Limiter, opts Options) *Handler {
 	return h
 }
 
-// Handler answers gateways. Make one with [New].
+// Handler answers gateways. Create one with [New].
 type Handler struct {
 	opts     Options
 	gateways map[string]*gateway              // by path
@@ -54,7 +70,7 @@ type Handler struct {
 	said     sync.Map                         // faults that were logged
 }
 
-// InFlight is how many requests are being decided, for the gateways that ask about the most.
+// InFlight returns how many requests are being decided, for the busiest kind of gateway.
 func (h *Handler) InFlight() (most int) {
 	for _, m := range h.limits {
 		most = max(most, m.InFlight())
@@ -74,10 +90,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is nothing here: gateways ask at %s", strings.Join(Paths(), ", ")).Write(w)
 }
 
-// serve answers a gateway.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, g *gateway) {
-	reply := &reply{header: w.Header(), status: http.StatusOK}
-	defer reply.send(w, g)
+	reply := &edge.Recorder{Status: http.StatusOK, Head: w.Header()}
+	defer send(w, reply, g)
 	if refused := h.admit(r); refused != nil {
 		h.warn(g.path, r.RemoteAddr, refused)
 		refused.Write(reply)
@@ -89,34 +104,27 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, g *gateway) {
 		return
 	}
 	if g.masks {
-		o.Header.Del("Accept") // the body becomes part of nginx' configuration, which says what type it has
+		o.Header.Del("Accept") // the body becomes part of nginx' configuration, which states its type
 	}
 	h.decide(r.Context(), reply, g, r.RemoteAddr, o)
 }
 
-// Answer is what a client is to be told. Its status is 200 if the request is admitted.
-type Answer struct {
-	Status int
-	Header http.Header
-	Body   []byte
-	Shed   bool // the node had no place for the request, and nothing was decided
-}
-
-// Envoy decides a request that Envoy asks about over gRPC, as it decides those at /check/envoy. Peer is Envoy's own address.
-func (h *Handler) Envoy(ctx context.Context, peer string, o *Original) Answer {
-	reply := &reply{header: http.Header{}, status: http.StatusOK}
-	var shed bool
+// Envoy decides a request that Envoy asks about over gRPC, as it does at /check/envoy. peer is
+// Envoy's own address. The reply's status is 200 if the request is admitted. shed reports that the
+// node had no capacity for the request, and decided nothing.
+func (h *Handler) Envoy(ctx context.Context, peer string, o *Original) (reply *edge.Recorder, shed bool) {
+	reply = &edge.Recorder{Status: http.StatusOK, Head: http.Header{}}
 	if o.Peer.IsValid() {
 		shed = h.decide(ctx, reply, h.gateways[envoyPath], peer, o)
 	} else {
 		h.refuse(reply, "--grpc", peer, jsonerror.Bad("Envoy doesn't tell the address of its client (attributes.source.address): have it listen on an address, not on a pipe"))
 	}
-	return Answer{reply.status, reply.header, reply.body.Bytes(), shed}
+	return reply, shed
 }
 
-// decide decides a client's request, and reports whether there was no place for it. Nobody here learns what the service makes
-// of a request: rules that count by that keep what they took.
-func (h *Handler) decide(ctx context.Context, reply *reply, g *gateway, peer string, o *Original) (shed bool) {
+// decide decides a client's request and reports whether the node had no capacity for it. It never
+// learns the service's answer, so rules that count by the answer keep what they took.
+func (h *Handler) decide(ctx context.Context, reply *edge.Recorder, g *gateway, peer string, o *Original) (shed bool) {
 	in, fault := o.request()
 	if fault != nil {
 		h.refuse(reply, g.path, peer, fault)
@@ -129,15 +137,14 @@ func (h *Handler) decide(ctx context.Context, reply *reply, g *gateway, peer str
 	return !v.Serve() && v.Refused().Code == jsonerror.Overloaded
 }
 
-// refuse answers a gateway about a request that can't be decided.
-func (h *Handler) refuse(reply *reply, at, peer string, fault *jsonerror.Error) {
-	if fault.Code == jsonerror.BadRequest { // the gateway's, not its client's
+func (h *Handler) refuse(reply *edge.Recorder, at, peer string, fault *jsonerror.Error) {
+	if fault.Code == jsonerror.BadRequest { // the gateway's fault, not its client's
 		h.warn(at, peer, fault)
 	}
 	fault.Write(reply)
 }
 
-// admit says why a peer may not ask, or returns nil.
+// admit returns why a peer may not ask, or nil.
 func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 	if peer := httplimit.ClientIP(r, nil); !h.trusts(peer) {
 		return jsonerror.New(http.StatusForbidden, jsonerror.UntrustedPeer,
@@ -157,20 +164,45 @@ func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// trusts reports whether a peer may speak for clients.
 func (h *Handler) trusts(peer netip.Addr) bool {
 	return peer.IsLoopback() || peer.IsValid() && slices.ContainsFunc(h.opts.Limit.TrustedProxies, func(p netip.Prefix) bool {
-		return p.Contains(peer) || p.Contains(netip.AddrFrom16(peer.As16())) // IPv4 in IPv6 clothes
+		return p.Contains(peer) || p.Contains(netip.AddrFrom16(peer.As16())) // also IPv4 addresses mapped to IPv6
 	})
 }
 
-// warn logs the first of each kind of fault: whoever set up the gateway must learn of it, and a flood of them tells no more.
+// warn logs each kind of fault once: the operator of the gateway must learn of it, and repeating it
+// tells no more.
 func (h *Handler) warn(at, peer string, fault *jsonerror.Error) {
 	said := at + fault.Code
 	if fault.Code == jsonerror.BadRequest {
-		said += fault.Message // which is about the configuration
+		said += fault.Message // it is about the configuration
 	}
 	if _, before := h.said.LoadOrStore(said, true); !before {
 		h.opts.Logger.Warn("a gateway asks in a way that can't be answered", "at", at, "peer", peer, "why", fault.Message)
 	}
 }
+
+// maxMasked is the longest body that is sent in a header: nginx reads an answer's headers into 4
+// KiB.
+const maxMasked = 2 << 10
+
+// send sends a reply in the form that a gateway understands. It is sent only now that it is complete,
+// because the limited request isn't the one that is answered: a refused HEAD has no body, but the
+// gateway that asks about it with a GET waits for one.
+func send(w http.ResponseWriter, a *edge.Recorder, g *gateway) {
+	body := a.Body.Bytes()
+	if g.marks {
+		a.Head["X-Weir-Status"] = []string{strconv.Itoa(a.Status)}
+	}
+	if g.masks && a.Status != http.StatusOK {
+		if line := bytes.TrimSpace(body); len(line) <= maxMasked && !bytes.ContainsFunc(line, isControl) {
+			a.Head["X-Weir-Body"] = []string{string(line)}
+		}
+		a.Status = http.StatusForbidden
+	}
+	a.Head["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(body) // the gateway may have left
+}
+
+func isControl(c rune) bool { return c < ' ' || c == 0x7f }

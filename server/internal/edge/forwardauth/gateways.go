@@ -9,28 +9,32 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// gateway is how one kind of gateway tells of a request, and what it makes of answers.
+// gateway describes how one kind of gateway describes a request, and what it does with answers.
 type gateway struct {
 	path string // where it asks
 	edge string
 
 	method, uri, peer control
-	// host is the header with the client's Host, if it isn't the Host of the gateway's own request.
+	// host is the header with the client's Host, if the gateway's own request has another.
 	host control
-	// behind: method and target are those of the gateway's own request, the target behind the path.
+	// behind means that method and target are those of the gateway's own request, with the target
+	// behind the path.
 	behind bool
-	// chain: the peer is the last address of a list, and the others are what the peer said of those before it.
+	// chain means that the peer is the last address of a list; the peer itself reported the ones
+	// before it.
 	chain bool
-	// marks: answers have their status in X-Weir-Status, too, by which the gateway tells them from those of something in between.
+	// marks means that answers repeat their status in X-Weir-Status, so that the gateway can tell
+	// them from those of something in between.
 	marks bool
-	// masks: the gateway understands no other refusal than 403, so the answer itself is in headers.
+	// masks means that the gateway understands no refusal but 403, so the real answer goes into
+	// headers.
 	masks bool
 }
 
-// control is a header in which a gateway tells something of a request.
+// control is a header in which a gateway describes part of a request.
 type control struct {
 	name string // in canonical form
-	fix  string // what to write into the gateway's configuration, if it is missing
+	fix  string // what to configure in the gateway if the header is missing
 }
 
 func nginx(name, value string) control {
@@ -77,14 +81,14 @@ const (
 	byTraefik = "Traefik's middleware forwardAuth sets it: ask at /check/traefik with that"
 )
 
-// envoyPath has the client's own target behind it.
+// envoyPath is followed by the client's own target.
 const envoyPath = "/check/envoy"
 
-// Behind reports whether a request is Envoy's, about the target behind its path. Such a request is not for a ServeMux, which
-// redirects from paths that it would write otherwise.
+// Behind reports whether a request comes from Envoy, with the client's target behind its path.
+// Don't route it by a ServeMux, which redirects paths that it would clean.
 func Behind(r *http.Request) bool { return strings.HasPrefix(r.RequestURI, envoyPath+"/") }
 
-// Paths are those that gateways ask at.
+// Paths returns the paths at which gateways ask.
 func Paths() []string {
 	var paths []string
 	for _, g := range gateways {
@@ -93,7 +97,7 @@ func Paths() []string {
 	return paths
 }
 
-// one is the value of a header that a gateway has set.
+// one returns the value of a header that the gateway must set.
 func (c *control) one(h http.Header) (string, *jsonerror.Error) {
 	v, fault := c.ifAny(h)
 	if v == "" && fault == nil {
@@ -102,7 +106,7 @@ func (c *control) one(h http.Header) (string, *jsonerror.Error) {
 	return v, fault
 }
 
-// ifAny is one of a header that may be missing.
+// ifAny returns the value of a header that may be missing.
 func (c *control) ifAny(h http.Header) (string, *jsonerror.Error) {
 	switch v := h[c.name]; len(v) {
 	case 0:
@@ -110,18 +114,17 @@ func (c *control) ifAny(h http.Header) (string, *jsonerror.Error) {
 	case 1:
 		return v[0], nil
 	}
-	return "", jsonerror.Bad("the header %s came twice, so that one of them may be the client's: %s", c.name, c.fix)
+	return "", jsonerror.Bad("the header %s appears twice, so one may be the client's: %s", c.name, c.fix)
 }
 
-// Original is a client's request, as its gateway got it.
+// Original is a client's request as its gateway received it.
 type Original struct {
 	Method, Target, Host string
-	Peer                 netip.Addr // that the gateway saw
+	Peer                 netip.Addr // the address that the gateway saw
 	Header, Trailer      http.Header
-	ContentLength        int64 // -1 if it isn't known
+	ContentLength        int64 // -1 if unknown
 }
 
-// original is the client's request.
 func (g *gateway) original(r *http.Request) (*Original, *jsonerror.Error) {
 	o := &Original{Method: r.Method, Host: r.Host, ContentLength: r.ContentLength, Header: make(http.Header, len(r.Header)), Trailer: r.Trailer}
 	var fault *jsonerror.Error
@@ -174,9 +177,8 @@ func (g *gateway) original(r *http.Request) (*Original, *jsonerror.Error) {
 	return o, nil
 }
 
-// request is the client's request as this process would have got it.
 func (o *Original) request() (*http.Request, *jsonerror.Error) {
-	u, err := url.ParseRequestURI(o.Target) // as package http reads the target of a request
+	u, err := url.ParseRequestURI(o.Target) // as net/http parses a request's target
 	if err != nil {
 		return nil, jsonerror.New(http.StatusBadRequest, jsonerror.BadTarget, "The request target can't be read")
 	}

@@ -28,8 +28,8 @@ func TestSlotsEndByThemselves(t *testing.T) {
 			w := &world{Handler: h}
 			ask := func() (status int, header http.Header, body string) {
 				if g.path == overGRPC.path {
-					a := h.Envoy(t.Context(), local, &forwardauth.Original{Method: "POST", Target: "/login", Host: "x", Peer: netip.MustParseAddr("203.0.113.7"), Header: http.Header{}})
-					return a.Status, a.Header, string(a.Body)
+					a, _ := h.Envoy(t.Context(), local, &forwardauth.Original{Method: "POST", Target: "/login", Host: "x", Peer: netip.MustParseAddr("203.0.113.7"), Header: http.Header{}})
+					return a.Status, a.Head, a.Body.String()
 				}
 				res := w.ask(local, g.method, g.target, g.control...)
 				return res.Code, res.Header(), res.Body.String()

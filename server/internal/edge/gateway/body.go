@@ -15,7 +15,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// unmetered is the answer to a request that can't be metered, by its path and headers.
+// unmetered returns the error for a request that can't be metered because of its path or headers,
+// or nil.
 func unmetered(r *http.Request) *jsonerror.Error {
 	media := mediaType(r.Header)
 	switch {
@@ -35,8 +36,8 @@ func unmetered(r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// masksAnswer reports whether a request uses one of the parameters of Google's APIs that leave the usage out of the answer, or change
-// its format.
+// masksAnswer reports whether a request uses a parameter of Google's APIs that removes the usage
+// from the answer or changes its format.
 func masksAnswer(r *http.Request) bool {
 	if len(usage.ModelsFromPath(r.URL.Path)) == 0 {
 		return false
@@ -66,18 +67,17 @@ func isEncoded(h http.Header) bool {
 	return false
 }
 
-// mediaType is a body's media type, in lower case, or "".
 func mediaType(h http.Header) string {
 	t, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
 	return t
 }
 
-// read finds out what a body asks for, as far as it has arrived. The fault is the answer to one that can be read in more than one
-// way, or in none.
+// read finds out what a body asks for, as far as it has arrived. It returns an error for a body
+// that can be read in more than one way, or not at all.
 //
-// What counts is the body, and not the type that a client gives it: many servers read JSON under any type. A multipart form can't be
-// mistaken for JSON.
-func (c *call) read(r *http.Request) *jsonerror.Error {
+// It looks at the body and not at its declared type, since many servers read JSON under any type. A
+// multipart form can't be mistaken for JSON.
+func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 	text := c.head.text
 	b := usage.NewBody()
 	_, err := b.Read(text)
@@ -101,7 +101,7 @@ func (c *call) read(r *http.Request) *jsonerror.Error {
 		if !b.IsLimited(r.URL.Path) {
 			c.foreign, c.asked.MaxOutput = c.asked.MaxOutput.N, usage.Amount{}
 		}
-		if rest := r.ContentLength - int64(len(text)); !c.head.whole() && rest > 0 && !b.InFile() { // a file that goes on is most of the rest
+		if rest := r.ContentLength - int64(len(text)); !c.head.whole() && rest > 0 && !b.InFile() { // a file that continues is most of the rest
 			c.asked.Input += rest / 4
 		}
 		return nil
@@ -117,32 +117,32 @@ func (c *call) read(r *http.Request) *jsonerror.Error {
 	return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "A limit on tokens or money applies to this path, and only JSON can be metered: "+fault.Message)
 }
 
-// unreadable is the answer to a body that can't be metered.
 func unreadable(f *usage.Fault) *jsonerror.Error {
 	return failure(http.StatusBadRequest, jsonerror.BadRequest, "The call can't be metered: "+f.Message)
 }
 
-// long is a body on its way to the upstream that was too long to be read before its request was decided. It is read as it passes, and
-// breaks off where it can't be metered.
+// long is a body that was too long to be read before its request was decided. It is read on its way
+// to the upstream, and breaks off where it can't be metered.
 //
-// The upstream gets neither the last byte that was read, nor the bracket that ends the document, before the body was read to its
-// end. Otherwise it could already have the whole call when the gateway finds out that the body is unreadable.
+// Until the end has been read, the upstream gets neither the last byte nor the bracket that closes
+// the document. Otherwise it could have the whole call before the gateway finds the body
+// unreadable.
 type long struct {
 	io.ReadCloser
 	most  int64  // tokens of output that are reserved
-	other int    // models that may answer in place of the one that was asked for, whose prices are reserved
-	edits bool   // a streamed chat is to tell its usage
-	buf   []byte // what was read and not yet forwarded: rest, and then held
+	other int    // models that may answer instead of the requested one, whose prices are reserved
+	edits bool   // a streamed chat is changed to report its usage
+	buf   []byte // what was read and not forwarded yet: rest, then held
 	rest  []byte // is forwarded next
 	held  []byte // is held back
-	ended bool   // held begins with the bracket that ends the document
+	ended bool   // held starts with the bracket that closes the document
 	err   error  // how reading ended
 
 	mu   sync.Mutex
 	body *usage.Body // guarded by mu
 }
 
-// maxHeld is how many bytes may be held back: the bracket, and blanks.
+// maxHeld is how many bytes may be held back: the bracket and whitespace.
 const maxHeld = 4 << 10
 
 func (l *long) Read(p []byte) (int, error) {
@@ -156,7 +156,7 @@ func (l *long) Read(p []byte) (int, error) {
 	return 0, l.err
 }
 
-// fill reads the next part, and decides how much of it is forwarded.
+// fill reads the next part and decides how much of it to forward.
 func (l *long) fill() {
 	if l.buf == nil {
 		l.buf = make([]byte, 32<<10)
@@ -165,7 +165,7 @@ func (l *long) fill() {
 	n, err := l.ReadCloser.Read(l.buf[held:])
 	all := l.buf[:held+n]
 	closing, end, fault := l.scan(all[held:], err == io.EOF)
-	from := len(all) // what is held back from now on
+	from := len(all) // hold back everything from here on
 	switch {
 	case l.ended:
 		from = 0
@@ -178,7 +178,7 @@ func (l *long) fill() {
 	case fault != nil:
 		l.err = fault
 	case len(all)-from > maxHeld:
-		l.err = &usage.Fault{Message: "more than 4,095 blanks follow the JSON document"}
+		l.err = &usage.Fault{Message: "more than 4,095 bytes of whitespace follow the JSON document"}
 	case err == io.EOF:
 		l.rest, l.err = slices.Insert(all, from, []byte(end)...), err
 	case err != nil:
@@ -188,8 +188,8 @@ func (l *long) fill() {
 	}
 }
 
-// scan reads the next part. Closing is the offset in p of the bracket that ends the document, or -1. End is what is to go in before
-// that bracket, or "".
+// scan meters the next part. closing is the offset in p of the bracket that closes the document, or
+// -1. end is the text to insert before that bracket, or "".
 func (l *long) scan(p []byte, isLast bool) (closing int, end string, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

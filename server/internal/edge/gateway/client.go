@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// client is the client's end of an exchange. Each part of the answer must be
-// taken within its patience, so that a client that reads nothing doesn't hold a connection to the upstream for ever.
+// client is the client's end of an exchange. The client must take each part of the answer within
+// its patience; otherwise one that reads nothing would hold a connection to the upstream forever.
 type client struct {
 	http.ResponseWriter
 	control  *http.ResponseController
-	patience time.Duration // 0: endless
+	patience time.Duration // 0: no limit
 }
 
 func (c *client) Write(p []byte) (int, error) {
@@ -21,17 +21,18 @@ func (c *client) Write(p []byte) (int, error) {
 	return c.ResponseWriter.Write(p)
 }
 
-// FlushError is how a [http.ResponseController] flushes.
+// FlushError is what a [http.ResponseController] calls to flush.
 func (c *client) FlushError() error {
 	defer c.hurry()()
 	return c.control.Flush()
 }
 
-// Unwrap lets a [http.ResponseController] find the rest, such as Hijack.
+// Unwrap lets a [http.ResponseController] find other methods, such as Hijack.
 func (c *client) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// hurry sets a deadline, and returns what lifts it: an HTTP/2 stream whose deadline
-// passes is reset even if nothing is being written, and pauses between parts are the upstream's right.
+// hurry sets a write deadline and returns the function that lifts it. The deadline must be lifted,
+// because HTTP/2 resets a stream whose deadline passes even if nothing is being written, and the
+// upstream may pause between parts.
 func (c *client) hurry() (relax func()) {
 	if c.patience <= 0 {
 		return func() {}
@@ -40,39 +41,40 @@ func (c *client) hurry() (relax func()) {
 	return func() { _ = c.control.SetWriteDeadline(time.Time{}) }
 }
 
-// requestBody is a client's body on its way to the upstream. It ends the
-// exchange if the client stalls, and remembers whose fault a broken body is.
+// requestBody is a client's body on its way to the upstream. It ends the exchange if the client
+// stalls, and remembers why a body broke.
 //
-// A client that sends a byte now and then stalls, too, or it would hold the upstream for as long as it likes. What counts is the time
-// that the gateway has waited for the client, so an upstream that reads slowly isn't the client's fault.
+// A client that sends a byte now and then stalls, too; otherwise it could hold the upstream as long
+// as it likes. What counts is the time for which the gateway has waited for the client, so a client
+// isn't blamed for an upstream that reads slowly.
 type requestBody struct {
 	io.ReadCloser
 	in     *http.Request
 	client *client
-	cancel context.CancelFunc // of the upstream's request
+	cancel context.CancelFunc // cancels the upstream's request
 
 	mu      sync.Mutex
-	idle    sync.Cond // of reading
+	idle    sync.Cond // signals the end of a read
 	timer   *time.Timer
-	wait    grace       // for the client
+	wait    grace       // how long the client may still be waited for
 	trailer http.Header // what the upstream gets; filled in at the end
 	reading bool
 	replied bool  // the answer has begun
-	done    bool  // the handler returns: the connection is the server's again
-	ended   bool  // read whole
-	stalled bool  // given up on
-	err     error // why it broke
+	done    bool  // the handler returns, and the connection is the server's again
+	ended   bool  // read completely
+	stalled bool  // the gateway gave up on the client
+	err     error // why the body broke
 }
 
-// newRequestBody prepares a request's body. On HTTP/1, the server is to leave it
-// alone from now on: left to itself, it reads and closes the body when an answer begins. The transport,
-// which may not be done with it, would send a body with holes, or break off the answer.
+// newRequestBody prepares a request's body. On HTTP/1 it makes the server leave the body alone:
+// otherwise the server reads and closes it when an answer begins, and the transport, which may not
+// be done with it, would send a body with holes or break off the answer.
 func newRequestBody(r *http.Request, c *client, cancel context.CancelFunc) *requestBody {
 	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel, wait: grace{most: c.patience}}
 	b.idle.L = &b.mu
 	if b.isHTTP1() {
 		_ = c.control.EnableFullDuplex()
-		_ = c.control.SetReadDeadline(time.Time{}) // ServeHTTP had set one, in case of a refusal
+		_ = c.control.SetReadDeadline(time.Time{}) // ServeHTTP set one in case of a refusal
 	}
 	return b
 }
@@ -117,7 +119,7 @@ func (b *requestBody) end(n int, err error) {
 	case nil:
 	case io.EOF:
 		b.ended = true
-		for name := range b.trailer { // of those announced: the upstream was told no others
+		for name := range b.trailer { // forward announced fields only: the upstream was told of no others
 			b.trailer[name] = b.in.Trailer[name]
 		}
 	default:
@@ -125,21 +127,21 @@ func (b *requestBody) end(n int, err error) {
 	}
 }
 
-// stall gives up on a client that sends nothing. The transport waits for the
-// read that is under way, so that has to end too, and not only the upstream's request.
+// stall gives up on a client that sends nothing. It must end the read as well as the upstream's
+// request, since the transport waits for that read.
 func (b *requestBody) stall() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.reading || b.replied || b.done {
-		return // it fired while something happened after all
+		return // something happened just as the timer fired
 	}
-	b.stalled = true // before the rest, which looks like the client's leaving
+	b.stalled = true // set it first: what follows looks as if the client had left
 	_ = b.client.control.SetReadDeadline(time.Now())
 	b.cancel()
 }
 
-// answered is called when the upstream's answer begins: from then on, pauses
-// between parts of the body are a conversation's.
+// answered is called when the upstream's answer begins. From then on the client may pause as long
+// as it likes.
 func (b *requestBody) answered() {
 	if b == nil {
 		return
@@ -150,8 +152,8 @@ func (b *requestBody) answered() {
 	b.stopTimerLocked()
 }
 
-// unfinished reports whether an answer that begins now must be the last on its
-// connection: what is left of an HTTP/1 body must not be taken for the next request.
+// unfinished reports whether an answer that begins now must be the last on its connection: the rest
+// of an HTTP/1 body must not be read as the next request.
 func (b *requestBody) unfinished() bool {
 	if b == nil {
 		return false
@@ -161,7 +163,7 @@ func (b *requestBody) unfinished() bool {
 	return !b.ended && b.isHTTP1()
 }
 
-// takeTrailer remembers where to put the values of the trailer fields that were announced.
+// takeTrailer remembers where to put the values of announced trailer fields.
 func (b *requestBody) takeTrailer(trailer http.Header) {
 	if b == nil {
 		return
@@ -176,8 +178,8 @@ func (b *requestBody) takeTrailer(trailer http.Header) {
 	b.trailer = trailer
 }
 
-// finish hands the connection back to the server: the transport may still be
-// reading from it, and of an HTTP/1 connection the server reads next.
+// finish hands the connection back to the server. The transport may still be reading from it, and
+// on HTTP/1 the server reads next.
 func (b *requestBody) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +192,7 @@ func (b *requestBody) finish() {
 	}
 }
 
-// fault reports whether the body stopped arriving, or why it broke.
+// fault reports whether the body stopped arriving, and why it broke.
 func (b *requestBody) fault() (stalled bool, err error) {
 	if b == nil {
 		return false, nil

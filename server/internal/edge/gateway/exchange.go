@@ -7,24 +7,25 @@ import (
 	"strings"
 )
 
-// exchange is one admitted request and its answer, as far as the gateway has a say in them.
+// exchange is an admitted request and its answer.
 type exchange struct {
-	own    http.Header  // what stands in the answer before the upstream is asked
-	names  []string     // headers beside the well-known ones in which the gateway states limits
-	theirs bool         // the answer states the upstream's limits, and not the gateway's
-	body   *requestBody // nil without one
+	own    http.Header  // headers of the answer that were set before the upstream was asked
+	names  []string     // nonstandard headers in which the gateway states limits
+	theirs bool         // the answer states the upstream's limits, not the gateway's
+	body   *requestBody // nil without a body
 }
 
 type exchangeKey struct{}
 
-// exchangeOf finds the exchange of a request that forward made.
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
 // merge puts the gateway's own headers into an upstream's answer.
 //
-// An answer states the limits of one limiter, the one that binds, so that a client never sees the limit of one beside what remains of
-// another. If the upstream's limiter binds, all headers of the gateway's limiter are left out; otherwise all of the upstream's are,
-// whatever dialect they are in. An upstream's Retry-After always passes: the gateway's limiter sends none with what it admits.
+// An answer states the limits of one limiter, the one that binds, so that a client never sees one
+// limiter's limit beside another's remaining requests. If the upstream's limiter binds, merge drops
+// all headers of the gateway's limiter; otherwise it drops the upstream's, whatever their dialect.
+// An upstream's Retry-After always passes: the gateway's limiter sends none with requests that it
+// admits.
 func (x *exchange) merge(res *http.Response) {
 	x.theirs = !x.speaksOfLimits() || x.upstreamBinds(res)
 	if !x.theirs {
@@ -44,10 +45,10 @@ func (x *exchange) merge(res *http.Response) {
 			continue
 		}
 		switch name {
-		case "Access-Control-Expose-Headers", "Vary", "Set-Cookie": // lists, which grow
+		case "Access-Control-Expose-Headers", "Vary", "Set-Cookie": // lists: add to them
 			res.Header[name] = append(values[:len(values):len(values)], res.Header[name]...)
 		case "Connection":
-			if res.StatusCode != http.StatusSwitchingProtocols { // where it says Upgrade, and must
+			if res.StatusCode != http.StatusSwitchingProtocols { // there it must say Upgrade
 				res.Header[name] = values
 			}
 		default:
@@ -56,11 +57,11 @@ func (x *exchange) merge(res *http.Response) {
 	}
 }
 
-// upstreamBinds reports whether the upstream's limiter binds: it refused the request, or it leaves the client less than the gateway's
-// limiter does.
+// upstreamBinds reports whether the upstream's limiter binds: because it refused the request, or
+// because it leaves the client less than the gateway's limiter does.
 func (x *exchange) upstreamBinds(res *http.Response) bool {
 	switch {
-	case res.StatusCode == http.StatusTooManyRequests, res.Header["X-Ratelimit-Rule"] != nil: // which only Weir's refusals have
+	case res.StatusCode == http.StatusTooManyRequests, res.Header["X-Ratelimit-Rule"] != nil: // only Weir's refusals have this header
 		return true
 	case res.StatusCode == http.StatusServiceUnavailable && res.Header["Retry-After"] != nil:
 		return true
@@ -84,7 +85,8 @@ func (x *exchange) restore(h http.Header) {
 	}
 }
 
-// dropTrailers drops the rate-limit fields that an upstream sent behind its answer, if the gateway's own were sent in front of it.
+// dropTrailers drops rate-limit fields in the upstream's trailers if the answer's headers state the
+// gateway's limits.
 func (x *exchange) dropTrailers(h http.Header) {
 	if x.theirs {
 		return
@@ -109,7 +111,7 @@ func (x *exchange) isLimit(name string) bool {
 	return isRateLimit(name) || slices.Contains(x.names, name)
 }
 
-// isRateLimit recognizes the headers, in canonical form, in which servers state limits.
+// isRateLimit recognizes headers, in canonical form, in which servers state limits.
 func isRateLimit(name string) bool {
 	name, x := strings.CutPrefix(name, "X-")
 	rest, ok := strings.CutPrefix(name, "Ratelimit")
@@ -119,8 +121,8 @@ func isRateLimit(name string) bool {
 	return ok && (rest == "" || rest[0] == '-')
 }
 
-// remaining is what the headers of a limiter say is left. It isn't known from a limiter that is degraded, or that speaks another
-// dialect.
+// remaining returns the remaining requests that a limiter's headers state. A degraded limiter, or
+// one with another dialect, states none.
 func remaining(h http.Header) (n int64, known bool) {
 	for _, name := range [...]string{"X-Ratelimit-Remaining", "Ratelimit-Remaining"} {
 		if v := h[name]; len(v) == 1 {
@@ -134,10 +136,10 @@ func remaining(h http.Header) (n int64, known bool) {
 	return 0, false
 }
 
-// remainingQuota is the least r of the limits in a RateLimit field: "orders";r=73;t=17.
+// remainingQuota returns the smallest r of the limits in a RateLimit field: "orders";r=73;t=17.
 func remainingQuota(field string) (least int64, known bool) {
 	parts := strings.Split(field, `"`)
-	for i := 0; i < len(parts); i += 2 { // what stands outside of quotes
+	for i := 0; i < len(parts); i += 2 { // the parts outside of quotes
 		for param := range strings.FieldsFuncSeq(parts[i], func(r rune) bool { return r == ';' || r == ',' || r == ' ' }) {
 			digits, ok := strings.CutPrefix(param, "r=")
 			if n, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && n >= 0 && (!known || n < least) {

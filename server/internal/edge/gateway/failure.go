@@ -13,10 +13,11 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// statusClientGone is what others call "client closed request". Nobody receives it.
+// statusClientGone is what other proxies log as "client closed request". It is never sent.
 const statusClientGone = 499
 
-// failure is an answer of the gateway's own. The client learns nothing of what lies behind the gateway.
+// failure returns an error response of the gateway's own. It tells the client nothing about what
+// lies behind the gateway.
 func failure(status int, code, message string) *jsonerror.Error {
 	return &jsonerror.Error{Status: status, Code: code, Message: message, Header: http.Header{"Cache-Control": {"no-store"}}}
 }
@@ -25,7 +26,6 @@ func bodyStalled() *jsonerror.Error {
 	return failure(http.StatusRequestTimeout, jsonerror.RequestTimeout, "The request body stopped arriving")
 }
 
-// fail answers a request that got no answer from the upstream.
 func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r)
 	x.restore(w.Header())
@@ -46,14 +46,14 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f.Write(w)
 }
 
-// neverSent reports whether the upstream certainly didn't get any of the request: there was no connection to it.
+// neverSent reports whether the upstream certainly got nothing of the request, because there was no
+// connection.
 func neverSent(err error) bool {
 	var network *net.OpError
 	var certificate *tls.CertificateVerificationError
 	return errors.As(err, &network) && network.Op == "dial" || errors.As(err, &certificate)
 }
 
-// diagnose says whose fault it is that there is no answer, and how loud to say so.
 func (g *Gateway) diagnose(r *http.Request, x *exchange, err error) (*jsonerror.Error, slog.Level) {
 	stalled, broken := x.body.fault()
 	var tooLarge *http.MaxBytesError

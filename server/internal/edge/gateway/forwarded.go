@@ -3,20 +3,22 @@ package gateway
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"unicode"
 
 	"github.com/weirhq/weir/httplimit"
 )
 
-// setForwarded tells the upstream which client the gateway speaks for. A trusted proxy's word is
-// passed on with its own address appended; a stranger's is replaced by what the gateway sees.
+// setForwarded tells the upstream which client the gateway speaks for. What a trusted proxy says is
+// passed on with the proxy's address appended; what any other client says is replaced by what the
+// gateway sees.
 func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
-	peer := httplimit.ClientIP(in, nil) // trusting nobody, it is the one at the other end of the connection
+	peer := httplimit.ClientIP(in, nil) // trusting no proxy, this is the other end of the connection
 	trusted := g.trusts(peer)
 	for name := range out {
-		// Servers that hand headers on as variables take X_Forwarded_For, and some X.Forwarded.For, for
-		// X-Forwarded-For, and proxies that overwrite the one let the other through.
+		// Servers that pass headers on as variables read X_Forwarded_For, and some X.Forwarded.For,
+		// as X-Forwarded-For. Proxies that overwrite one spelling let the others through.
 		if isForwarding(name) && (!trusted || strings.ContainsFunc(name, notInHeader)) {
 			delete(out, name)
 		}
@@ -44,7 +46,7 @@ func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
 	setOr(out, "X-Forwarded-Host", in.Host, prior)
 }
 
-// setOr sets a header as a trusted proxy has it, or else to a value, or else not at all.
+// setOr sets a header to what a trusted proxy sent, or else to value, or else removes it.
 func setOr(out http.Header, name, value string, prior http.Header) {
 	if v := prior[name]; len(v) > 0 {
 		out[name] = v
@@ -55,7 +57,7 @@ func setOr(out http.Header, name, value string, prior http.Header) {
 	}
 }
 
-// isForwarding reports whether a header speaks for the client of a proxy.
+// isForwarding reports whether a proxy uses a header to describe its client.
 func isForwarding(name string) bool {
 	if name == "" || name[0] != 'X' && name[0] != 'x' && name[0] != 'F' && name[0] != 'f' {
 		return false
@@ -70,28 +72,22 @@ func isForwarding(name string) bool {
 	case "forwarded", "x-real-ip":
 		return true
 	case "x-original-url", "x-original-uri", "x-rewrite-url":
-		// Some frameworks route by these: a stranger could name a path that wasn't limited.
+		// Some frameworks route by these, so a client could reach a path that wasn't limited.
 		return true
 	}
 	return strings.HasPrefix(name, "x-forwarded-")
 }
 
-// notInHeader: a character of none of those names.
 func notInHeader(c rune) bool {
 	return c != '-' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9')
 }
 
-// trusts reports whether an address is a trusted proxy's.
 func (g *Gateway) trusts(ip netip.Addr) bool {
-	for _, p := range g.trusted {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.trusted, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// foldPrefixes brings prefixes into the form of addresses that httplimit reads: IPv4 in IPv6 clothes is IPv4.
+// foldPrefixes turns IPv4-mapped IPv6 prefixes into IPv4 prefixes, like the addresses that
+// httplimit reads.
 func foldPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	folded := make([]netip.Prefix, len(prefixes))
 	for i, p := range prefixes {

@@ -1,3 +1,17 @@
+// Package gateway is a reverse proxy with the limiter in front, for operators without a gateway of
+// their own.
+//
+//	g, err := gateway.New(gateway.Options{Upstream: upstream, Limit: httplimit.New(limiter, httplimit.Options{})})
+//	…
+//	err = gateway.NewServer(g).Serve(listener)
+//
+// Requests that the limiter refuses never reach the upstream. Admitted requests are forwarded as they
+// came: the path byte for byte, the query too, even if it is malformed, and bodies as they arrive, in
+// both directions. The gateway changes only what a proxy must (hop-by-hop headers), what would let a
+// client lie about itself (X-Forwarded-*), and the rate-limit headers of the answer, which are Weir's.
+//
+// A query is forwarded unchanged because it may be signed. The limiter refuses queries in which an
+// upstream could read another API key than it did.
 package gateway
 
 import (
@@ -22,61 +36,69 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// Options of a Gateway. Upstream and Limit must be given; the rest has useful zeros.
+// Options of a Gateway. Upstream and Limit are required.
 type Options struct {
-	// Upstream is where requests go: an http or https URL. Its path, if it has one, is put in front of theirs.
+	// Upstream is where requests go: an http or https URL. Its path, if any, is put before theirs.
 	Upstream *url.URL
-	// Limit decides which requests go there.
+	// Limit decides which requests are forwarded.
 	Limit *httplimit.Middleware
-	// TrustedProxies are those whose X-Forwarded-* and Forwarded are passed on. Give Limit the same.
+	// TrustedProxies are the proxies whose X-Forwarded-* and Forwarded headers are passed on.
+	// Configure Limit with the same.
 	TrustedProxies []netip.Prefix
-	// PreserveHost sends the client's Host to the upstream. By default it gets its own, and the client's as X-Forwarded-Host.
+	// PreserveHost sends the client's Host to the upstream. By default the upstream gets its own
+	// host, and the client's in X-Forwarded-Host.
 	PreserveHost bool
-	// AllowUnsafePaths forwards paths with encoded slashes (%2F), backslashes (raw or %5C), NUL (%00), each of these and dots
-	// encoded twice (%252e), overlong UTF-8, dot segments with parameters (..;), and .. where Upstream has a path. By default they
-	// are refused with 400, since servers read them in different ways, and some would find a limited endpoint behind them.
+	// AllowUnsafePaths forwards paths with encoded slashes (%2F), backslashes (raw or %5C), NUL
+	// (%00), each of these or dots encoded twice (%252e), overlong UTF-8, dot segments with
+	// parameters (..;), and .. if Upstream has a path. By default these get 400: servers read them
+	// in different ways, and some would find a limited endpoint behind them.
 	AllowUnsafePaths bool
 
-	// DialTimeout is how long connecting to the upstream may take, and its TLS handshake. 0 means 5 s. Of this
-	// and the timeouts below, a negative value means no limit.
+	// DialTimeout bounds connecting to the upstream, and its TLS handshake. Zero means 5 s. A
+	// negative value, here and below, means no limit.
 	DialTimeout time.Duration
-	// ResponseTimeout is how long the upstream may take, once it has the request, to begin its answer. 0 means 60 s.
+	// ResponseTimeout is how long the upstream may take to begin its answer once it has the
+	// request. Zero means 60 s.
 	ResponseTimeout time.Duration
-	// IdleTimeout is how long a connection to the upstream is kept for the next request. 0 means 90 s.
+	// IdleTimeout is how long an idle connection to the upstream is kept. Zero means 90 s.
 	IdleTimeout time.Duration
-	// StallTimeout is how long a client may hold up the upstream: by not sending the next part of its body, until the answer begins, or by
-	// not taking the next part of the answer. In all it may be waited for that long, and a second more for every 500 bytes that it
-	// sends. Neither body is limited in length. 0 means 60 s.
+	// StallTimeout is how long a client may hold up the upstream, by not sending the next part of
+	// its body before the answer begins, or by not taking the next part of the answer. In all, a
+	// client may be waited for that long, plus a second for every 500 bytes that it sends. Bodies
+	// may have any length. Zero means 60 s.
 	StallTimeout time.Duration
-	// UsageHeader names a header in which the upstream says what a request took: "812", which is tokens, or "tokens=812, usd=0.012".
-	// "" means that the answers of AI models are read for it.
+	// UsageHeader names the header in which the upstream reports what a request used: "812", which
+	// means tokens, or "tokens=812, usd=0.012". If empty, the gateway reads the usage from the
+	// answers of AI models.
 	UsageHeader string
-	// Learned remembers how long models' answers are. Nil means that the gateway has one of its own.
+	// Learned remembers how long models' answers are. If nil, the gateway has its own.
 	Learned *Learned
-	// TLS is for an https upstream: RootCAs for a certificate authority of one's own. Nil means the system's.
+	// TLS configures an https upstream, for example its certificate authorities. If nil, the
+	// system's apply.
 	TLS *tls.Config
 
-	// Logger is told of upstreams that fail. It gets neither queries nor headers. Nil means nobody is told.
+	// Logger logs failures of the upstream, without queries and headers. If nil, nothing is logged.
 	Logger *slog.Logger
 }
 
-// drainTimeout is how long the rest of a body that nobody wants may take to
-// arrive, so that the connection can be kept. The server reads 256 KiB of it at most.
+// drainTimeout is how long the rest of an unwanted body may take to arrive, so that the connection
+// can be kept. The server reads at most 256 KiB of it.
 const drainTimeout = 5 * time.Second
 
-// idlePerUpstream is how many idle connections are kept: enough for bursts, few enough for an upstream's file descriptors.
+// idlePerUpstream is how many idle connections are kept: enough for bursts, and few enough for an
+// upstream's file descriptors.
 const idlePerUpstream = 256
 
-// Gateway forwards what the limiter admits. Make one with [New]; it is an
-// http.Handler for a server such as [NewServer].
+// Gateway forwards requests that the limiter admits. Create one with [New], and serve it with
+// [NewServer].
 type Gateway struct {
 	opts      Options
 	prefix    string // of the upstream, escaped
 	trusted   []netip.Prefix
 	stall     time.Duration
 	log       *slog.Logger
-	outage    outage // answers that don't come
-	broken    outage // answers that break off
+	outage    outage // answers that never came
+	broken    outage // answers that broke off
 	room      room
 	limited   http.Handler
 	proxy     *httputil.ReverseProxy
@@ -87,7 +109,7 @@ type Gateway struct {
 
 var _ http.Handler = (*Gateway)(nil)
 
-// New prepares a gateway. It doesn't ask whether the upstream is there.
+// New creates a gateway. It doesn't check that the upstream is reachable.
 func New(opts Options) (*Gateway, error) {
 	if err := validate(&opts); err != nil {
 		return nil, err
@@ -109,7 +131,7 @@ func New(opts Options) (*Gateway, error) {
 	g.broken.log, g.broken.message = g.log, brokeAnswer
 	dial := timeout(opts.DialTimeout, 5*time.Second)
 	g.transport = &http.Transport{
-		// No Proxy: the environment of the process has no say in where requests go.
+		// No Proxy: the process's environment must not redirect requests.
 		DialContext:           (&net.Dialer{Timeout: dial, KeepAlive: 30 * time.Second}).DialContext,
 		TLSHandshakeTimeout:   dial,
 		TLSClientConfig:       opts.TLS.Clone(),
@@ -119,7 +141,7 @@ func New(opts Options) (*Gateway, error) {
 		IdleConnTimeout:       timeout(opts.IdleTimeout, 90*time.Second),
 		MaxIdleConns:          idlePerUpstream,
 		MaxIdleConnsPerHost:   idlePerUpstream,
-		DisableCompression:    true, // what the client didn't ask for isn't asked for, and nothing is unpacked on the way
+		DisableCompression:    true, // ask for nothing that the client didn't ask for, and unpack nothing on the way
 	}
 	g.proxy = &httputil.ReverseProxy{
 		Rewrite:        g.rewrite,
@@ -137,7 +159,7 @@ func New(opts Options) (*Gateway, error) {
 
 func validate(o *Options) error {
 	u := o.Upstream
-	switch { // without what was given, which may hold a secret
+	switch { // leave the value out of errors: it may contain a secret
 	case u == nil:
 		return errors.New("gateway: upstream: must be given")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
@@ -152,7 +174,7 @@ func validate(o *Options) error {
 	return nil
 }
 
-// timeout is d, its default, or 0 for none.
+// timeout returns d, its default, or 0 for no limit.
 func timeout(d, byDefault time.Duration) time.Duration {
 	if d == 0 {
 		return byDefault
@@ -160,8 +182,8 @@ func timeout(d, byDefault time.Duration) time.Duration {
 	return max(d, 0)
 }
 
-// Close ends what a server's Shutdown doesn't wait for: WebSockets that are still
-// open, and idle connections to the upstream. Call it once the server has shut down.
+// Close ends what a server's Shutdown doesn't wait for: open WebSockets, and idle connections to
+// the upstream. Call it after the server has shut down.
 func (g *Gateway) Close() {
 	g.close()
 	g.outage.close()
@@ -169,11 +191,11 @@ func (g *Gateway) Close() {
 	g.transport.CloseIdleConnections()
 }
 
-// ServeHTTP asks the limiter, and forwards what it admits.
+// ServeHTTP asks the limiter and forwards what it admits.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
-	// The server reads the rest of a refused request's body before it answers, and flushes
-	// the answer once this returns. Neither may take for ever.
+	// The server reads the rest of a refused request's body before it answers, and flushes the
+	// answer after ServeHTTP returns. Neither may take forever.
 	drain := r.ProtoMajor == 1 && hasBody(r)
 	if drain {
 		_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
@@ -201,7 +223,6 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
 
-// forward sends an admitted request to the upstream, and its answer to the client.
 func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	if fault := callOf(r).admitted(r); fault != nil {
 		g.settleNothing(r)
@@ -213,8 +234,8 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	if r.Header["Upgrade"] != nil {
 		defer context.AfterFunc(g.closing, cancel)()
 	}
-	// The headers that are there already, the limiter's among them, wait in the exchange until the
-	// answer comes: the proxy would add the upstream's to them, and drop them all after a 103.
+	// Keep the headers set so far, such as the limiter's, in the exchange until the answer comes.
+	// The proxy would add the upstream's to them, and drop them all after a 103.
 	x := &exchange{own: maps.Clone(w.Header()), names: g.opts.Limit.OwnHeaders()}
 	clear(w.Header())
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: g.stall}
@@ -228,14 +249,13 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	x.dropTrailers(w.Header())
 }
 
-// rewrite makes the upstream's request of the client's.
 func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	p.Out.URL = g.target(p.In)
 	if p.Out.Host = ""; g.opts.PreserveHost {
 		p.Out.Host = p.In.Host
 	}
-	// Of protocols to switch to, WebSocket alone is offered: over h2c, and others that carry
-	// requests, a client could go on asking the upstream with no limiter in between.
+	// WebSocket is the only protocol that clients may switch to. Over h2c and others that carry
+	// requests, a client could keep asking the upstream without the limiter.
 	if up := p.Out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
 		for _, name := range []string{"Upgrade", "Connection", "Http2-Settings"} {
 			delete(p.Out.Header, name)
@@ -244,13 +264,13 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	guard.DropSessions(p.Out.Header)
 	g.setForwarded(p.In, p.Out.Header)
 	if c := callOf(p.In); c != nil && c.reserved {
-		p.Out.Header.Set("Accept-Encoding", "identity") // the answer is to be read
-		p.Out.Header.Del("Range")                       // and whole
+		p.Out.Header.Set("Accept-Encoding", "identity") // the gateway must be able to read the answer
+		p.Out.Header.Del("Range")                       // completely
 		if c.edited {
-			dropSeals(p.Out.Trailer)
+			dropDigests(p.Out.Trailer)
 		}
 	}
-	if name := g.opts.UsageHeader; name != "" { // an upstream that repeats it would believe the client
+	if name := g.opts.UsageHeader; name != "" { // an upstream that echoes it would otherwise report what the client claims
 		p.Out.Header.Del(name)
 		p.Out.Trailer.Del(name)
 	}
@@ -258,10 +278,9 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	exchangeOf(p.In).body.takeTrailer(p.Out.Trailer)
 }
 
-// modify has the last word on the upstream's answer.
 func (g *Gateway) modify(res *http.Response) error {
 	if s := res.StatusCode; (s < 200 || s > 599) && s != http.StatusSwitchingProtocols {
-		return fmt.Errorf("the upstream's status can't be: %d", s) // net/http would panic at one below 100
+		return fmt.Errorf("the upstream's status can't be: %d", s) // net/http panics at a status below 100
 	}
 	g.outage.answered()
 	x := exchangeOf(res.Request)
@@ -271,7 +290,7 @@ func (g *Gateway) modify(res *http.Response) error {
 	return nil
 }
 
-// buffers lends the proxy what it copies through.
+// buffers is the proxy's pool of copy buffers.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) Get() []byte {
@@ -282,3 +301,38 @@ func (b *buffers) Get() []byte {
 }
 
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
+
+// Bounds of a server that faces the internet.
+const (
+	// ReadHeaderTimeout bounds how long a request's headers, or a TLS handshake, may take.
+	ReadHeaderTimeout = 5 * time.Second
+	// IdleTimeout is how long a connection may wait for its next request.
+	IdleTimeout = 120 * time.Second
+	// MaxHeaderBytes bounds a request's headers, give or take the 4 KiB that net/http adds. Larger
+	// headers get 431.
+	MaxHeaderBytes = 16 << 10
+	// MaxStreams is how many concurrent requests an HTTP/2 connection may have.
+	MaxStreams = 250
+)
+
+// NewServer creates a server for untrusted clients. It bounds slow or large headers, idle
+// connections and HTTP/2 streams, but not the time for bodies and answers, which may stream for
+// hours: a Gateway notices clients that stall, and other handlers should set deadlines where they
+// read bodies.
+func NewServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: ReadHeaderTimeout,
+		IdleTimeout:       IdleTimeout,
+		MaxHeaderBytes:    MaxHeaderBytes,
+		// net/http would otherwise answer OPTIONS * itself, bypassing the handler and its limits.
+		DisableGeneralOptionsHandler: true,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: MaxStreams,
+			// A connection with open streams is never idle. A ping finds out whether its client has
+			// vanished.
+			SendPingTimeout:  30 * time.Second,
+			WriteByteTimeout: 60 * time.Second,
+		},
+	}
+}

@@ -5,11 +5,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/inuse"
 )
 
 // maxHead is how much of a body is read before its request is decided.
@@ -18,22 +20,23 @@ const maxHead = 1 << 20
 // head is a body whose beginning was read before its request was decided.
 type head struct {
 	io.ReadCloser       // the body
-	err           error // how reading it ended: io.EOF if that was all, nil if there is more
+	err           error // how reading ended: io.EOF at the end of the body, nil if there is more
 	room          *room
-	client        httplimit.Client // whose share of the room it takes
+	client        httplimit.Client // whose share of the room the text uses
 	held          atomic.Int64     // bytes of the room
 
 	mu   sync.Mutex
 	text []byte // guarded by mu
-	at   int    // guarded by mu: how much of it was read again
+	at   int    // guarded by mu: how much of text was read again
 }
 
-// readHead reads the beginning of a request's body into the room, and puts it into the call. It answers the request and returns false
-// if there is no room, or if the client stops in the middle. The client has as much time as it has later, when the upstream waits.
-func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httplimit.Client, c *call) bool {
+// readHead reads the beginning of a request's body into the room and puts it into the call. If
+// there is no room, or if the client stalls, it answers the request and returns false. The client
+// has as much time as later, when the upstream waits.
+func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httplimit.Client, c *modelCall) bool {
 	control := http.NewResponseController(w)
 	h := &head{ReadCloser: r.Body, room: &g.room, client: client}
-	most := maxHead + 1 // with room to see the end
+	most := maxHead + 1 // one more byte, to notice the end
 	if r.ContentLength >= 0 && r.ContentLength < maxHead {
 		most = int(r.ContentLength) + 1
 	}
@@ -58,15 +61,15 @@ func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httpli
 		return false
 	case g.stall > 0 && errors.As(h.err, &network) && network.Timeout():
 		h.release()
-		_ = control.EnableFullDuplex() // the server would wait for the rest before it answers
+		_ = control.EnableFullDuplex() // otherwise the server waits for the rest before it answers
 		if r.ProtoMajor == 1 {
-			w.Header()["Connection"] = []string{"close"} // nobody knows where the next request would begin
+			w.Header()["Connection"] = []string{"close"} // it is unknown where the next request would begin
 		}
 		bodyStalled().Write(w)
 		return false
 	}
 	var by time.Time
-	if !h.whole() && r.ProtoMajor == 1 { // should it be refused: see ServeHTTP
+	if !h.whole() && r.ProtoMajor == 1 { // in case the request is refused: see ServeHTTP
 		by = time.Now().Add(drainTimeout)
 	}
 	_ = control.SetReadDeadline(by)
@@ -74,7 +77,7 @@ func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httpli
 	return true
 }
 
-// grow makes room for more. A length that a client announces costs nothing: the room grows with what has arrived.
+// grow makes room for more. It grows with what has arrived, so an announced length costs nothing.
 func (h *head) grow(most int) bool {
 	if len(h.text) < cap(h.text) {
 		return true
@@ -91,7 +94,6 @@ func (h *head) grow(most int) bool {
 	return true
 }
 
-// whole reports whether there is no more of the body.
 func (h *head) whole() bool { return h.err == io.EOF }
 
 func (h *head) Read(p []byte) (int, error) {
@@ -114,7 +116,7 @@ func (h *head) readAgain(p []byte) int {
 	return n
 }
 
-// take takes the text of a whole body, whatever was read of it.
+// take removes and returns the whole body's text, whatever was read of it.
 func (h *head) take() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,7 +136,7 @@ func (h *head) releaseLocked() {
 	h.room.give(&h.client, h.held.Swap(0))
 }
 
-// replay is a whole body that is in memory.
+// replay is a whole body in memory.
 type replay struct {
 	*head
 	text []byte
@@ -150,18 +152,20 @@ func (b *replay) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// minBodyRate is how many bytes a second a client must send of its body, on average, once its patience is used up.
+// minBodyRate is how many bytes of its body per second a client must send on average once its
+// patience is used up.
 const minBodyRate = 500
 
-// grace is how long a client may be waited for: each time, and a second more in all for every minBodyRate bytes that it sends.
+// grace is how long a client may be waited for: each time, and in all a second more for every
+// minBodyRate bytes that it sends.
 type grace struct {
-	most    time.Duration // 0: endless
-	since   time.Time     // when the wait that is under way began
-	waited  time.Duration // before that
+	most    time.Duration // 0: no limit
+	since   time.Time     // when the current wait began
+	waited  time.Duration // before the current wait
 	arrived int64         // bytes
 }
 
-// begin is until when the next part must come; the zero time means that it may take for ever.
+// begin starts a wait and returns until when the next part must arrive; zero means no limit.
 func (p *grace) begin() (by time.Time) {
 	p.since = time.Now()
 	if p.most > 0 {
@@ -170,14 +174,61 @@ func (p *grace) begin() (by time.Time) {
 	return by
 }
 
-// mayWait is how long the next part may take.
+// mayWait returns how long the next part may take.
 func (p *grace) mayWait() time.Duration {
 	earned := time.Duration(min(p.arrived, 1<<40)/minBodyRate) * time.Second
 	return min(p.most, p.most+earned-p.waited)
 }
 
-// end notes that so many bytes came.
+// end records the arrival of n bytes.
 func (p *grace) end(n int) {
 	p.waited += time.Since(p.since)
 	p.arrived += int64(n)
+}
+
+// maxRoom is how many bytes of bodies are held in memory before their requests are decided.
+const maxRoom = 64 << 20
+
+// room is the memory for bodies that are read before their requests are decided. The zero value is
+// empty.
+//
+// An address may use a quarter of what it leaves free, which is a fifth of an otherwise empty room.
+// Several addresses each leave most of the rest to the next one. A client without a verified key
+// may use half as much as its address. A verified client has a share like an address's and doesn't
+// count toward its address, so strangers behind the same address can't use up what it needs.
+type room struct {
+	mu        sync.Mutex
+	addresses inuse.Count[netip.Prefix] // guarded by mu: bytes by address, of clients without a verified key
+	clients   inuse.Count[string]       // guarded by mu: bytes by client ID, and the total
+}
+
+// take reserves n bytes for a client, and reports whether it may have them.
+func (r *room) take(c *httplimit.Client, n int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	share := (maxRoom - r.clients.All() - n) / 4
+	if !c.Verified {
+		if r.addresses.Of(c.Address)+n > share {
+			return false
+		}
+		share /= 2
+	}
+	if c.ID != "" && r.clients.Of(c.ID)+n > share {
+		return false
+	}
+	r.add(c, n)
+	return true
+}
+
+func (r *room) give(c *httplimit.Client, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.add(c, -n)
+}
+
+func (r *room) add(c *httplimit.Client, n int64) {
+	r.clients.Add(c.ID, n)
+	if !c.Verified {
+		r.addresses.Add(c.Address, n)
+	}
 }

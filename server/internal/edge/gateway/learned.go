@@ -9,8 +9,8 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// Learned remembers how many tokens a model's recent answers of one choice had, to estimate calls that set no limit. The zero value
-// has learned nothing.
+// Learned remembers how many tokens the recent answers of each model had, to estimate calls that
+// set no limit. The zero value has learned nothing.
 type Learned struct {
 	mu     sync.Mutex
 	models map[string]*recentOutputs // guarded by mu
@@ -19,28 +19,28 @@ type Learned struct {
 
 const (
 	maxModels  = 256 // clients choose their names
-	maxAnswers = 64  // of a model that are remembered
-	maxOfOne   = 6   // of these that one client may have: less than a tenth
-	enough     = 8   // answers, before they say anything
-	maxTold    = 16  // models that the other nodes hear of
-	maxName    = 64  // bytes of the name of one
+	maxAnswers = 64  // remembered answers of a model
+	maxOfOne   = 6   // how many of these one client may have: less than a tenth
+	enough     = 8   // how many answers it takes for an estimate
+	maxTold    = 16  // models that other nodes hear of
+	maxName    = 64  // bytes of a model's name
 )
 
-// recentOutputs are the last answers of a model.
 type recentOutputs struct {
-	last []learned // from the oldest to the newest
+	last []learned // oldest first
 	n    int       // how many there were in all
 }
 
-// learned is the length of an answer, and who had it.
+// learned is the length of one answer and who got it.
 type learned struct {
 	client uint64
 	length int64
 }
 
-// learn records the length of an answer. Once a client has maxOfOne answers, a new one replaces its oldest. Otherwise a client with
-// very short or very long answers would decide how much the calls of all others reserve. Answers without a model's name are ignored:
-// the next one may come from another model.
+// learn records the length of an answer. Once a client has maxOfOne answers, a new one replaces its
+// oldest; otherwise a client with very short or very long answers would decide how much all other
+// clients' calls reserve. Answers that name no model are ignored: the next one may come from
+// another model.
 func (l *Learned) learn(model string, client uint64, length int64) {
 	if model == "" {
 		return
@@ -52,7 +52,7 @@ func (l *Learned) learn(model string, client uint64, length int64) {
 		if l.models == nil {
 			l.models = map[string]*recentOutputs{}
 		}
-		for other := range l.models { // any, in the order of the map
+		for other := range l.models { // any of them, in map order
 			if len(l.models) < maxModels {
 				break
 			}
@@ -80,7 +80,8 @@ func (l *Learned) learn(model string, client uint64, length int64) {
 
 var seed = maphash.MakeSeed()
 
-// learner is who an answer is learned from: a client with a verified key, or else an address, since keys can be made up.
+// learner identifies the client of an answer: by its key if that is verified, or else by its
+// address, since keys can be made up.
 func learner(c *httplimit.Client) uint64 {
 	if c.Verified {
 		return maphash.String(seed, c.ID)
@@ -88,8 +89,8 @@ func learner(c *httplimit.Client) uint64 {
 	return maphash.Comparable(seed, c.Address)
 }
 
-// estimate is a length that nine of ten recent answers of a model didn't pass: here, or else on the node where they were
-// longest. Of fewer answers than are enough, it is the longest.
+// estimate returns a length that 9 of 10 recent answers of a model didn't exceed: on this node, or
+// else on the node where answers were longest. With fewer than enough answers, it is the longest.
 func (l *Learned) estimate(model string) (output int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +117,7 @@ func (m *recentOutputs) lengths() []int64 {
 	return lengths
 }
 
-// Say is what the other nodes should hear: the estimates of the models that were asked most.
+// Say returns what other nodes should hear: the estimates of the models with the most answers.
 func (l *Learned) Say() map[string]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,8 +137,8 @@ func (l *Learned) Say() map[string]int64 {
 	return out
 }
 
-// Hear takes in what the other nodes say, in place of what they said before. Of two estimates the higher one counts: it is
-// settled when the answer is there.
+// Hear replaces what other nodes reported before. The higher of two estimates counts, since the
+// difference is settled with the answer.
 func (l *Learned) Hear(nodes []map[string]int64) {
 	heard := map[string]int64{}
 	for _, said := range nodes {

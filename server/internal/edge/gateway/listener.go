@@ -1,31 +1,33 @@
 package gateway
 
 import (
+	"math"
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 
+	"github.com/weirhq/weir/internal/inuse"
 	"github.com/weirhq/weir/internal/onclose"
+	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// Door is a listener that closes connections which aren't worth a handshake. Those of trusted proxies, which carry many clients,
-// it leaves alone.
+// Door is a listener that closes connections which aren't worth a handshake. It always accepts
+// trusted proxies, which carry many clients.
 type Door struct {
 	net.Listener
-	// Trusted are the proxies.
+	// Trusted are the addresses of trusted proxies.
 	Trusted []netip.Prefix
-	// PerIP is how many connections an address may have open, of IPv6 a /64. 0 means any number.
+	// PerIP is how many connections an address may have open; for IPv6, a /64 network. Zero means
+	// no bound.
 	PerIP int
-	// Unwelcome reports whether an address is to be turned away. Nil means that none is.
+	// Unwelcome reports whether to turn an address away. If nil, none is.
 	Unwelcome func(netip.Addr) bool
 
-	// TurnedAway and TooMany are connections that were closed.
+	// TurnedAway and TooMany count the connections that were closed.
 	TurnedAway, TooMany atomic.Uint64
 
-	mu   sync.Mutex
-	open map[netip.Prefix]int // guarded by mu
+	open inuse.Places[netip.Prefix]
 }
 
 // Accept waits for a connection that is let in.
@@ -51,44 +53,20 @@ func (d *Door) Accept() (net.Conn, error) {
 		if d.PerIP <= 0 {
 			return c, nil
 		}
-		of := netip.PrefixFrom(ip, ip.BitLen())
-		if ip.Is6() {
-			of = netip.PrefixFrom(ip, 64).Masked()
-		}
-		if !d.enter(of) {
+		of := edge.Network(ip)
+		if !d.open.Enter(of, math.MaxInt64, int64(d.PerIP)) {
 			d.TooMany.Add(1)
 			turnAway(c)
 			continue
 		}
-		return onclose.Wrap(c, func() { d.leave(of) }), nil
+		return onclose.Wrap(c, func() { d.open.Leave(of) }), nil
 	}
 }
 
-// turnAway closes a connection without the goodbyes that a peer could take its time with.
+// turnAway closes a connection at once, without waiting for the peer.
 func turnAway(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
 	_ = c.Close()
-}
-
-func (d *Door) enter(of netip.Prefix) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.open[of] >= d.PerIP {
-		return false
-	}
-	if d.open == nil {
-		d.open = map[netip.Prefix]int{}
-	}
-	d.open[of]++
-	return true
-}
-
-func (d *Door) leave(of netip.Prefix) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.open[of]--; d.open[of] == 0 {
-		delete(d.open, of)
-	}
 }

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// outageReport is how often the log says that the upstream goes on failing.
+// outageReport is how often a continuing outage is logged.
 const outageReport = time.Minute
 
-// outage logs an upstream that fails: at once, then how many requests failed in each minute,
-// until a minute passes without one. A busy gateway would bury everything else in a line for each.
+// outage logs failures of the upstream: the first at once, then how many requests failed in each
+// minute, until a minute passes without one. A line for each would bury everything else in a busy
+// gateway's log.
 type outage struct {
 	log     *slog.Logger
 	message string
-	open    atomic.Bool // it failed, and has not answered since
+	open    atomic.Bool // the upstream failed and has not answered since
 
-	mu     sync.Mutex  // guards what follows
-	timer  *time.Timer // to the next report; nil while there is nothing to report
+	mu     sync.Mutex  // guards the fields below
+	timer  *time.Timer // fires at the next report; nil while there is nothing to report
 	failed int         // requests since the last line
-	last   []slog.Attr // how the last of them did
-	back   bool        // the log said in this minute that it is back
+	last   []slog.Attr // attributes of the last of them
+	back   bool        // the log said within this minute that the upstream is back
 	since  time.Time
-	all    int // requests since then
+	all    int // failed requests since then
 }
 
-// fail notes a request that got no answer, or no whole one.
 func (o *outage) fail(attrs ...slog.Attr) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,7 +49,6 @@ const (
 	brokeAnswer = "the upstream broke off its answer"
 )
 
-// brokenAnswers is the error log of the proxy, which writes a line for each answer that breaks off.
 type brokenAnswers struct{ *outage }
 
 func (b brokenAnswers) Write(line []byte) (int, error) {
@@ -58,7 +57,7 @@ func (b brokenAnswers) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// report tells of the requests that have failed since the last line.
+// report logs the requests that have failed since the last line.
 func (o *outage) report() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -75,7 +74,7 @@ func (o *outage) report() {
 	o.timer.Reset(outageReport)
 }
 
-// answered notes that the upstream has answered. It is on the way of every answer.
+// answered records that the upstream has answered. It must be quick: it runs for every answer.
 func (o *outage) answered() {
 	if !o.open.Load() || !o.open.Swap(false) {
 		return

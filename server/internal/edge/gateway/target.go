@@ -8,17 +8,16 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// checkTarget refuses requests that can't be forwarded as they came, or whose
-// path an upstream may read differently than the limiter does. It returns the
-// request to serve, which has a path.
+// checkTarget refuses requests that can't be forwarded unchanged, or whose path an upstream may
+// read differently than the limiter does. It returns the request to serve, which has a path.
 func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error) {
 	if r.Method == http.MethodConnect {
-		return r, badTarget("CONNECT is not forwarded: the gateway is no tunnel")
+		return r, badTarget("CONNECT is not forwarded: the gateway is not a tunnel")
 	}
 	if r.URL.Opaque != "" { // GET http:login HTTP/1.1
 		return r, badTarget("The request target must be a path")
 	}
-	if r.URL.Path == "" { // GET http://host HTTP/1.1: the upstream will be asked for /, so that is what is to be limited
+	if r.URL.Path == "" { // GET http://host HTTP/1.1: the upstream will be asked for /, so that must be limited
 		u := *r.URL
 		u.Path = "/"
 		r = r.WithContext(r.Context())
@@ -29,8 +28,8 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error)
 	case path[0] != '/':
 		return r, badTarget("The request target must be a path")
 	case strings.ContainsAny(path, "# "), strings.Contains(r.URL.RawQuery, " "):
-		// An upstream could take what follows a # for a fragment, and what follows a space
-		// (HTTP/2 can carry one) for the protocol: it would see a shorter path than the limiter.
+		// An upstream might take what follows a # for a fragment, or what follows a space (which
+		// HTTP/2 can carry) for the protocol, and so see a shorter path than the limiter.
 		return r, badTarget("The request target holds a space or #, which must be sent as %20 and %23")
 	}
 	what := unsafePart(path)
@@ -51,10 +50,10 @@ func badTarget(message string) *jsonerror.Error {
 	return failure(http.StatusBadRequest, jsonerror.BadTarget, message)
 }
 
-// rawPath is the path of a request as it came, escapes and all.
+// rawPath returns the path of a request as it came, including escapes.
 func rawPath(r *http.Request) string {
 	raw, _, _ := strings.Cut(r.RequestURI, "?")
-	// The URL may have come with a scheme and host, or may have been rewritten since.
+	// The target may have a scheme and host, or may have been rewritten.
 	if !strings.HasPrefix(raw, "/") {
 		return r.URL.EscapedPath()
 	}
@@ -64,9 +63,9 @@ func rawPath(r *http.Request) string {
 	return raw
 }
 
-// unsafePart names what in an escaped path servers disagree on, or returns "".
+// unsafePart names the part of an escaped path that servers read differently, or returns "".
 func unsafePart(path string) string {
-	from := 0 // of the segment
+	from := 0 // start of the segment
 	for i := range len(path) {
 		switch {
 		case path[i] == '/':
@@ -78,7 +77,7 @@ func unsafePart(path string) string {
 				return what
 			}
 		case path[i] == ';':
-			// Some servers resolve dots before they cut ;parameters off, some afterwards.
+			// Some servers resolve dots before they remove ;parameters, others afterwards.
 			if isDots(path[from:i]) {
 				return "a dot segment with parameters (..;)"
 			}
@@ -87,10 +86,11 @@ func unsafePart(path string) string {
 	return ""
 }
 
-// unsafeEscape names what an escape at the beginning of s stands for, if that isn't safe.
+// unsafeEscape names the unsafe character that the escape at the beginning of s stands for, or
+// returns "".
 func unsafeEscape(s string) string {
 	code := s[1:]
-	for strings.HasPrefix(code, "25") { // an encoded % that makes another escape
+	for strings.HasPrefix(code, "25") { // an encoded % that starts another escape
 		code = code[2:]
 	}
 	if len(code) < 2 {
@@ -105,12 +105,12 @@ func unsafeEscape(s string) string {
 	case "00":
 		what = "NUL"
 	case "2e":
-		if !twice { // which everyone reads as a dot
+		if !twice { // every server reads a single encoding as a dot
 			return ""
 		}
 		what = "dot"
 	case "c0", "c1":
-		// No character of UTF-8, but to careless decoders a slash or dot: %c0%af.
+		// Not UTF-8, but careless decoders read a slash or a dot: %c0%af.
 		if len(code) >= 5 && code[2] == '%' && code[3] >= '8' {
 			return "an overlong character (" + s[:len(s)-len(code)] + code[:5] + ")"
 		}
@@ -124,7 +124,6 @@ func unsafeEscape(s string) string {
 	return "an encoded " + what + " (" + s[:3] + ")"
 }
 
-// climbs reports whether a path holds a .. segment.
 func climbs(path string) bool {
 	for seg := range strings.SplitSeq(path, "/") {
 		if isDots(seg) && len(seg) > 1 && !strings.EqualFold(seg, "%2e") {
@@ -148,7 +147,8 @@ func isDots(seg string) bool {
 	return seg == ""
 }
 
-// target is where a request goes: its path byte for byte, behind the upstream's own, and its query.
+// target returns the upstream's URL for a request: the path byte for byte, after the upstream's
+// own, and the query.
 func (g *Gateway) target(in *http.Request) *url.URL {
 	raw := join(g.prefix, rawPath(in))
 	u := &url.URL{Scheme: g.opts.Upstream.Scheme, Host: g.opts.Upstream.Host, RawQuery: in.URL.RawQuery, ForceQuery: in.URL.ForceQuery}
@@ -156,13 +156,13 @@ func (g *Gateway) target(in *http.Request) *url.URL {
 	if u.EscapedPath() == raw {
 		return u
 	}
-	// The path holds characters, such as | or {, that a URL may not, and that
-	// package url would escape. Only as opaque data are they sent as they are.
+	// Package url would escape characters such as | or { in the path. Only opaque data is sent
+	// unchanged.
 	if !strings.HasPrefix(raw, "//") {
 		u.Opaque = raw
 		return u
 	}
-	// Opaque data that begins with // would be taken for a host. Escape those characters, and no others.
+	// Opaque data that starts with // would be read as a host, so escape just those characters.
 	setPath(u, escapeInvalid(raw))
 	return u
 }
@@ -171,10 +171,10 @@ func join(prefix, path string) string { return strings.TrimSuffix(prefix, "/") +
 
 func setPath(u *url.URL, raw string) {
 	u.RawPath = raw
-	u.Path, _ = url.PathUnescape(raw) // it was unescaped before, or there would be no request
+	u.Path, _ = url.PathUnescape(raw) // it was unescaped before, when the request was read
 }
 
-// escapeInvalid escapes the bytes of an escaped path that may not stand in one.
+// escapeInvalid escapes the bytes of an escaped path that a path must not contain.
 func escapeInvalid(raw string) string {
 	const (
 		valid = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~!$&'()*+,;=:@[]/%"

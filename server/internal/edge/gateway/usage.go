@@ -15,66 +15,67 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// A call to an AI model costs an amount that is known only when its answer is complete. Where a rule may count amounts, the
-// gateway reads what a request asks for, has that much reserved, and settles for what the answer says was used. What can't be
-// metered is refused.
+// A call to an AI model costs an amount that is known only when its answer is complete. If a rule
+// may count amounts, the gateway reads what a request asks for, reserves that much, and settles for
+// what the answer says was used. It refuses what can't be metered.
 
 const (
 	// reserveFor is how long an estimate stands if this node dies before the answer is complete.
 	reserveFor = 10 * time.Minute
-	// assumedOutput is how many tokens a choice is assumed to have at most while nothing else is known.
+	// assumedOutput is how many tokens an answer is assumed to have at most if nothing else is
+	// known.
 	assumedOutput = 4096
-	// lateOutput is how many tokens the limits in a long body may allow in all if its first MiB has none. Clients that write their
-	// messages first and max_tokens last have it behind their pictures.
+	// lateOutput is how many tokens of output a long body may ask for if its first MiB states no
+	// limit. Clients that write their messages first and max_tokens last have it behind their
+	// pictures.
 	lateOutput = 32768
-	// unknownModel is the name under which rules by model count a call whose model can't be read, or comes after the first MiB. If
-	// such a call had no model at all, a rule with missing: skip would let it pass.
+	// unknownModel is the model by which rules count a call whose model can't be read or comes
+	// after the first MiB. Without a model, a rule with missing: skip would let the call pass.
 	unknownModel = "unknown"
 )
 
-// call is a request that may be one to a model.
-type call struct {
+// modelCall is a request that may be a call to an AI model.
+type modelCall struct {
 	kind     kind
 	asked    usage.Asked
-	foreign  int64                  // the limit of a choice's output that another API would obey, and perhaps this one
-	isCall   bool                   // the body may be one to a model
-	models   []string               // that the path, the query and the body name
-	others   int                    // how many of them may answer in place of the one that was asked for
+	foreign  int64                  // the output limit that another API would obey, and this one might
+	isCall   bool                   // the body may be a call to a model
+	models   []string               // named by the path, the query and the body
+	others   int                    // how many of them may answer instead of the requested one
 	amounts  map[string]weir.Amount // estimated
 	assumed  map[string]weir.Amount // the same with an assumed output, if the output isn't known
-	most     int64                  // tokens of output that are reserved; 0 if that isn't known
-	guess    bool                   // the output is estimated by earlier answers, or assumed
-	fault    *jsonerror.Error       // the answer, if it can't be metered and a limit applies to it
+	most     int64                  // tokens of output that are reserved; 0 if unknown
+	guess    bool                   // the output is estimated from earlier answers, or assumed
+	fault    *jsonerror.Error       // the answer if the call can't be metered and a limit applies
 	head     *head                  // nil if the body wasn't read
-	long     *long                  // of a body that head doesn't have whole, once the call is admitted
+	long     *long                  // the body if head doesn't have all of it, once the call is admitted
 	edited   bool                   // the upstream gets another body than the client sent
-	reserved bool                   // the limiter waits for what it took
+	reserved bool                   // the limiter waits for the amounts that were used
 }
 
-// kind is what a body is.
 type kind uint8
 
 const (
 	isJSON kind = iota
-	isForm      // multipart, as sound and pictures are sent
-	isFile      // sent to be stored
+	isForm      // multipart, as for audio and images
+	isFile      // uploaded to be stored
 )
 
 type callKey struct{}
 
-// callOf is the call that a request is, or nil.
-func callOf(r *http.Request) *call {
-	c, _ := r.Context().Value(callKey{}).(*call)
+func callOf(r *http.Request) *modelCall {
+	c, _ := r.Context().Value(callKey{}).(*modelCall)
 	return c
 }
 
-// estimate returns the request with the amounts that it is likely to take, or answers it: if it is refused whatever its body says, if
-// there is no room for the body, or if the body stops arriving.
+// estimate returns the request with the amounts that it will probably use. It answers the request
+// itself if it is refused whatever its body says, if there is no room for the body, or if the body
+// stops arriving.
 func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Request, answered bool) {
 	if !hasBody(r) && r.Header["Upgrade"] == nil || !g.opts.Limit.CountsAmounts(r) {
 		return r, false
 	}
-	c := &call{fault: unmetered(r)}
+	c := &modelCall{fault: unmetered(r)}
 	if c.fault == nil {
 		if !hasBody(r) {
 			return r, false
@@ -95,18 +96,19 @@ func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Requ
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
 }
 
-// model is the one that learned lengths and rules by model count by: that of the path, which upstreams go by, or else that of the body.
-func (c *call) model() string {
+// model is the model by which answer lengths are learned and rules count: the path's, which
+// upstreams use, or else the body's.
+func (c *modelCall) model() string {
 	if len(c.models) > 0 {
 		return c.models[0]
 	}
 	return ""
 }
 
-// reserve estimates what a call is likely to take.
-func (g *Gateway) reserve(c *call) {
+// reserve estimates what a call will use.
+func (g *Gateway) reserve(c *modelCall) {
 	if c.kind == isFile || c.kind == isJSON && c.head.whole() && len(c.models) == 0 && !c.isCall {
-		return // no call to a model that is known of: the rules' defaults are for that
+		return // not a call to a known model: the rules' defaults apply
 	}
 	input, output := c.asked.Input, c.asked.Output()
 	assumed := c.asked.OutputOf(max(assumedOutput, c.foreign)).N
@@ -133,7 +135,7 @@ func (g *Gateway) reserve(c *call) {
 	c.assumed = all(assumed)
 }
 
-// mostOutput is how many tokens an answer is assumed to have at most.
+// mostOutput returns how many tokens an answer is assumed to have at most.
 func mostOutput(a usage.Asked) int64 {
 	if output := a.Output(); output.Known {
 		return output.N
@@ -141,7 +143,6 @@ func mostOutput(a usage.Asked) int64 {
 	return a.OutputOf(assumedOutput).N
 }
 
-// price adds what amounts cost to them, unless that is known.
 func (g *Gateway) price(asked []string, answered string, of map[string]weir.Amount) map[string]weir.Amount {
 	if _, known := of["usd"]; !known {
 		if usd, known := g.opts.Limit.Price(asked, answered, of); known {
@@ -151,16 +152,15 @@ func (g *Gateway) price(asked []string, answered string, of map[string]weir.Amou
 	return of
 }
 
-// release ends the use of what was read ahead of a request's body.
-func (c *call) release() {
+func (c *modelCall) release() {
 	if c != nil && c.head != nil {
 		c.head.release()
 	}
 }
 
-// admitted is called when a call goes on to the upstream. A streamed chat for which something was reserved is made to tell its
-// usage. The fault is the answer to a call that has a limit and can't be metered.
-func (c *call) admitted(r *http.Request) (fault *jsonerror.Error) {
+// admitted is called when a call is forwarded. It makes a streamed chat for which amounts were
+// reserved report its usage. It returns an error for a call that has a limit and can't be metered.
+func (c *modelCall) admitted(r *http.Request) (fault *jsonerror.Error) {
 	if c == nil {
 		return nil
 	}
@@ -190,12 +190,12 @@ func (c *call) admitted(r *http.Request) (fault *jsonerror.Error) {
 		}
 	}
 	if c.edited {
-		dropSeals(r.Header)
+		dropDigests(r.Header)
 	}
 	return nil
 }
 
-// lengthen corrects the length of a request whose body has n bytes more.
+// lengthen changes the announced length of a body by n bytes.
 func lengthen(r *http.Request, n int) {
 	if n != 0 && r.ContentLength >= 0 {
 		r.ContentLength += int64(n)
@@ -203,16 +203,16 @@ func lengthen(r *http.Request, n int) {
 	}
 }
 
-// dropSeals drops the headers that vouch for a body which isn't the client's any more. They don't keep a body from being
-// changed: a client would decide by them what is metered.
-func dropSeals(h http.Header) {
+// dropDigests drops headers with digests of a body that the gateway has changed. They can't prevent
+// the change: otherwise clients would decide what is metered.
+func dropDigests(h http.Header) {
 	for _, name := range []string{"Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
 		delete(h, name)
 	}
 }
 
-// all is what was asked for, in a body that may have gone on after its request was decided.
-func (c *call) all() (asked usage.Asked, models []string) {
+// all returns what was asked for, including the part of the body that came after the decision.
+func (c *modelCall) all() (asked usage.Asked, models []string) {
 	if c.long == nil {
 		return c.asked, c.models
 	}
@@ -220,7 +220,7 @@ func (c *call) all() (asked usage.Asked, models []string) {
 	return asked, append(slices.Clone(c.models), asked.Model)
 }
 
-// watchUsage has an answer settle its request.
+// watchUsage makes an answer settle its request.
 func (g *Gateway) watchUsage(res *http.Response) {
 	c := callOf(res.Request)
 	if c == nil || !c.reserved {
@@ -237,7 +237,7 @@ func (g *Gateway) watchUsage(res *http.Response) {
 	case s >= 400 && s < 500: // the model wasn't asked
 		g.settleNothing(res.Request)
 		return
-	case s < 200 || s > 299 || s == http.StatusAccepted: // nothing is known, or not yet: what was reserved stands
+	case s < 200 || s > 299 || s == http.StatusAccepted: // unknown, or not known yet: what was reserved stands
 		return
 	}
 	m := &metered{ReadCloser: res.Body, g: g, c: c, r: res.Request}
@@ -250,7 +250,7 @@ func (g *Gateway) watchUsage(res *http.Response) {
 	res.Body = m
 }
 
-// settleNothing gives everything back that a request has reserved.
+// settleNothing gives back everything that a request has reserved.
 func (g *Gateway) settleNothing(r *http.Request) {
 	nothing := map[string]weir.Amount{"input": 0, "cached": 0, "output": 0, "tokens": 0, "usd": 0}
 	for _, name := range g.opts.Limit.Amounts() {
@@ -259,13 +259,13 @@ func (g *Gateway) settleNothing(r *http.Request) {
 	httplimit.Settle(r, nothing)
 }
 
-// metered is an answer's body that is read for what it says was used.
+// metered is an answer's body that is read for the usage it reports.
 type metered struct {
 	io.ReadCloser
-	reader *usage.Reader // nil of a stream that is packed
-	packed int64         // the bytes of that
+	reader *usage.Reader // nil for a compressed stream
+	packed int64         // the bytes of a compressed stream
 	g      *Gateway
-	c      *call
+	c      *modelCall
 	r      *http.Request
 }
 
@@ -281,7 +281,7 @@ func (m *metered) Read(p []byte) (int, error) {
 
 func (m *metered) Close() error {
 	var u usage.Usage
-	told, streamed := false, m.packed // of a packed byte, at most a token
+	told, streamed := false, m.packed // a byte of a compressed stream is at most a token
 	if m.reader != nil {
 		u, told = m.reader.Usage()
 		streamed = m.reader.Streamed()
@@ -290,7 +290,8 @@ func (m *metered) Close() error {
 	switch {
 	case told && !u.Partial && (u.Output.Known || u.Tokens.Known):
 		httplimit.Settle(m.r, m.g.price(models, u.Model, booked(&u, asked)))
-		// An answer that a limit cut says nothing of others. Nor does one of several choices: the server may have ignored n.
+		// Don't learn from answers that were cut by a limit, or had several choices: the server may
+		// have ignored n.
 		if u.Output.Known && !asked.MaxOutput.Known && m.c.foreign == 0 && asked.Choices <= 1 {
 			m.g.opts.Learned.learn(m.c.model(), learner(&m.c.head.client), u.Output.N)
 		}
@@ -300,8 +301,8 @@ func (m *metered) Close() error {
 	return m.ReadCloser.Close()
 }
 
-// booked is what an answer says was used. Of an answer that lacks a part, the request says how much its input was, and what else is
-// in the total is output.
+// booked returns what an answer says was used. If a part is missing, the request's own input
+// counts, and the rest of the total is output.
 func booked(u *usage.Usage, asked usage.Asked) map[string]weir.Amount {
 	out := amountsOf(u)
 	if !u.Input.Known {
@@ -318,7 +319,6 @@ func booked(u *usage.Usage, asked usage.Asked) map[string]weir.Amount {
 	return out
 }
 
-// amountsOf is what an answer says was used.
 func amountsOf(u *usage.Usage) map[string]weir.Amount {
 	out := map[string]weir.Amount{}
 	for name, a := range map[string]usage.Amount{"input": u.Input, "cached": u.Cached, "output": u.Output, "tokens": u.Tokens} {
@@ -329,12 +329,13 @@ func amountsOf(u *usage.Usage) map[string]weir.Amount {
 	return out
 }
 
-// likely is what a call has taken whose answer broke off, or doesn't say it: what it had told so far, what was estimated, or what
-// was streamed, whatever is more. A client that has its answers say nothing would be served for nothing otherwise.
-func (c *call) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[string]weir.Amount {
+// likely returns what a call has used if its answer broke off or doesn't report it: the largest of
+// what it reported so far, what was estimated and what was streamed. Otherwise a client that
+// suppresses the report would be served for free.
+func (c *modelCall) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[string]weir.Amount {
 	out := amountsOf(u)
 	for name, estimated := range c.amounts {
-		if name != "usd" { // which is made of the others
+		if name != "usd" { // it follows from the others
 			out[name] = max(out[name], estimated)
 		}
 	}
@@ -344,7 +345,8 @@ func (c *call) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[str
 	return out
 }
 
-// readAmounts reads a header such as "812", which is tokens, or "tokens=812, usd=0.012". Nil means that it isn't one.
+// readAmounts reads a header such as "812", which means tokens, or "tokens=812, usd=0.012". It
+// returns nil if it can't.
 func readAmounts(header string) map[string]weir.Amount {
 	if header == "" || len(header) > 1024 {
 		return nil

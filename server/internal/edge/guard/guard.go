@@ -1,6 +1,6 @@
-// Package guard decides which callers may use a port of a node: with tokens, those that send one of
-// them; without, all that reach the port, except a web page of another site that makes somebody's
-// browser send requests.
+// Package guard decides which callers may use a port of a node. If the port requires tokens,
+// callers must send one. Otherwise all callers that reach the port may use it, except a web page of
+// another site that makes somebody's browser send requests.
 package guard
 
 import (
@@ -17,26 +17,27 @@ import (
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/internal/edge"
 )
 
 // Options of a Guard.
 type Options struct {
-	// Tokens that the port asks for. Browsers attach no bearer token by themselves, so a request that has a good
-	// one is let in whatever else it says.
+	// Tokens are the tokens that the port accepts. Browsers don't attach bearer tokens by
+	// themselves, so a request with a good one is admitted whatever else it says.
 	Tokens Tokens
-	// Name is the host name that the port was told to listen on, if that is a name. Beside it, the port may be called
-	// localhost, or by an address.
+	// Name is the host name that the port listens on, if it is a name. The port may also be
+	// addressed as localhost or by IP address.
 	Name string
-	// AnyName: the port isn't on loopback alone, so clients may know it by names that it was never told. Only
-	// browsers are then held to the names above. All other clients may use any.
+	// AnyName means that the port isn't on loopback alone, so clients may use names that it was
+	// never told. Browsers must still use one of the names above.
 	AnyName bool
-	// Console: the port has pages of its own, with sessions by cookie where it asks for tokens. Pages of other origins may not
-	// even read, as far as browsers tell. Ports that gateways ask must let such requests in, since they carry the headers of
-	// the gateway's client.
+	// Console means that the port serves pages of its own, with cookie sessions if it requires
+	// tokens. Pages of other origins may then not even read. Ports that gateways ask must admit
+	// such requests, since they carry the headers of the gateway's client.
 	Console bool
 }
 
-// Guard watches a port. It is safe for concurrent use.
+// Guard protects a port. It is safe for concurrent use.
 type Guard struct {
 	opts     Options
 	tokens   atomic.Pointer[Tokens]
@@ -48,10 +49,10 @@ type Guard struct {
 	lines    lines
 }
 
-// memory bounds what a Guard remembers of bad tokens, in bytes.
+// memory bounds, in bytes, what a Guard remembers of bad tokens.
 const memory = 1 << 20
 
-// New returns a Guard.
+// New creates a Guard.
 func New(opts Options) *Guard {
 	g := &Guard{
 		opts: opts, store: memstore.New(memstore.Options{MemoryCap: memory}),
@@ -61,8 +62,8 @@ func New(opts Options) *Guard {
 	return g
 }
 
-// SetTokens replaces the tokens that the port asks for. Sessions end whose token isn't among them. It must not be called with
-// none where there were some: that would open the port.
+// SetTokens replaces the tokens that the port accepts, and ends the sessions of tokens that are
+// gone. Don't replace tokens by none: that would open the port.
 func (g *Guard) SetTokens(ts Tokens) {
 	g.tokens.Store(&ts)
 	g.sessions.keep(ts)
@@ -71,26 +72,26 @@ func (g *Guard) SetTokens(ts Tokens) {
 func policy(name string, n int64, window time.Duration) *counter.Policy {
 	p, err := counter.NewPolicy(name, counter.Limit{Count: n, Window: window})
 	if err != nil {
-		panic(err) // it is a constant
+		panic(err) // only for a wrong constant
 	}
 	return p
 }
 
-// Who is behind a request.
+// Who is the sender of a request.
 type Who struct {
 	Name string
 	Role Role
-	// Ends is when the session does by which the request was let in; zero without one.
+	// Ends is when the session that admitted the request ends; zero without a session.
 	Ends time.Time
 }
 
-// Refusal says why a request isn't let in.
+// Refusal says why a request isn't admitted.
 type Refusal struct {
 	*jsonerror.Error
 	Line
 }
 
-// Admit tells who sends a request, or why it is refused.
+// Admit returns the sender of a request, or why it is refused.
 func (g *Guard) Admit(r *http.Request) (Who, *Refusal) {
 	if g.Asks() {
 		if g.opts.Console && len(r.Header["Authorization"]) == 0 && len(r.CookiesNamed(cookieName(r))) > 0 {
@@ -108,16 +109,16 @@ func (g *Guard) Admit(r *http.Request) (Who, *Refusal) {
 	return Who{Name: "local", Role: Operate}, nil
 }
 
-// Asks reports whether the port asks for tokens.
+// Asks reports whether the port requires a token.
 func (g *Guard) Asks() bool { return len(*g.tokens.Load()) > 0 }
 
-// Digest is that of the port's tokens: see [Tokens.Digest].
+// Digest returns the digest of the port's tokens: see [Tokens.Digest].
 func (g *Guard) Digest() []byte { return g.tokens.Load().Digest() }
 
-// byToken lets in every caller with a good token, whatever others at the same address have tried.
-// Bad tokens are throttled.
+// byToken admits every caller with a good token, whatever others at its address have tried. It
+// throttles bad tokens.
 func (g *Guard) byToken(r *http.Request, secret string) (*token, *Refusal) {
-	var room [128]byte // a token that is longer costs an allocation
+	var room [128]byte // a longer token costs an allocation
 	sum := sha256.Sum256(append(room[:0], secret...))
 	if t := g.tokens.Load().find(&sum); t != nil && secret != "" {
 		return t, nil
@@ -125,10 +126,11 @@ func (g *Guard) byToken(r *http.Request, secret string) (*token, *Refusal) {
 	f := jsonerror.New(http.StatusUnauthorized, jsonerror.Unauthorized, "send a token of this node as Authorization: Bearer TOKEN")
 	f.Header = http.Header{"Www-Authenticate": {`Bearer realm="weir"`}}
 	if secret != "" {
-		f.Message = "the token isn't one of this node's"
+		f.Message = "this isn't a token of this node"
 		from := network(r.RemoteAddr)
 		wait := g.take(g.attempts, from, true)
-		// A client that repeats an old token isn't guessing, and doesn't count against the others behind its address.
+		// Repeating an old token isn't guessing, so it doesn't count against others behind the same
+		// address.
 		if wait == 0 && g.take(g.repeated, from+string(sum[:]), false) == 0 {
 			wait = g.take(g.attempts, from, false)
 		}
@@ -143,17 +145,17 @@ func (g *Guard) byToken(r *http.Request, secret string) (*token, *Refusal) {
 
 func (g *Guard) refuse(why *jsonerror.Error) *Refusal { return &Refusal{why, g.Line("")} }
 
-// Line says whether something is worth a line in the log.
+// Line says whether an event deserves a line in the log.
 type Line struct {
 	Log     bool
-	LeftOut int // so many before it weren't
+	LeftOut int // how many events before it were left out
 }
 
-// Line counts something that whoever has a name may do as often as they like. A hundred a minute are worth a line: more would let
-// anybody fill the disk. All strangers together are "".
+// Line counts an event that a caller can repeat at will. Only a hundred a minute per name are
+// logged, or any caller could fill the disk. All callers without a name count as "".
 func (g *Guard) Line(name string) Line { return g.lines.take(name, time.Now()) }
 
-// lines counts what was logged in a minute.
+// lines counts the lines logged in the current minute.
 type lines struct {
 	mu     sync.Mutex // guards byName
 	byName map[string]lineCount
@@ -195,13 +197,14 @@ func bearer(r *http.Request) string {
 	return strings.TrimSpace(secret)
 }
 
-// foreign says why a request may come from a page of another site, or "".
+// foreign returns why a request may come from a page of another site, or "".
 func (g *Guard) foreign(r *http.Request) string {
 	if g.otherPage(r) {
 		return otherPage
 	}
-	// A site can point its own name at this address (DNS rebinding). To the browser it is then the same origin, and only
-	// the Host tells. Over TLS the browser has found that the certificate isn't the site's.
+	// A site can point its own name at this address (DNS rebinding). The browser then sees one
+	// origin, and only the Host header shows the difference. Over TLS, the browser has checked that
+	// the certificate fits the name.
 	if r.TLS != nil || g.opts.AnyName && !fromBrowser(r.Header) || g.known(r.Host) {
 		return ""
 	}
@@ -210,17 +213,18 @@ func (g *Guard) foreign(r *http.Request) string {
 
 const otherPage = "a web page of another site may not do this; a service in between must not pass on its client's Origin and Sec-Fetch-… headers"
 
-// otherPage: a browser says that a page of another origin sends the request. A port of that host counts as another.
+// otherPage reports whether a browser says that a page of another origin sends the request. Another
+// port of the same host is another origin.
 func (g *Guard) otherPage(r *http.Request) bool {
 	if g.opts.Console && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		as := *r
-		as.Method = http.MethodPost // the check below lets every read pass
+		as.Method = http.MethodPost // CrossOriginProtection admits all reads
 		r = &as
 	}
 	return g.cross.Check(r) != nil
 }
 
-// known: the name is this port's own, or one that no other site can point here.
+// known reports whether a host is this port's own name, or one that no other site can point here.
 func (g *Guard) known(host string) bool {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
 		host = host[:i]
@@ -235,10 +239,12 @@ func (g *Guard) known(host string) bool {
 	return err == nil
 }
 
-// fromBrowser: browsers send an Origin with every request that isn't a GET or a HEAD, and newer ones Sec-Fetch-Site with all.
+// fromBrowser reports whether a browser sent a request. Browsers send Origin with every request
+// except GET and HEAD, and newer ones send Sec-Fetch-Site with all.
 func fromBrowser(h http.Header) bool { return len(h["Origin"]) > 0 || len(h["Sec-Fetch-Site"]) > 0 }
 
-// take counts something of a subject, or only looks, and returns how long to wait if there was too much of it.
+// take counts an event of a subject, or with peek only looks, and returns how long to wait if there
+// were too many.
 func (g *Guard) take(p *counter.Policy, subject string, peek bool) time.Duration {
 	charges := [1]counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: 1, Peek: peek}}
 	var results [1]counter.Result
@@ -246,15 +252,11 @@ func (g *Guard) take(p *counter.Policy, subject string, peek bool) time.Duration
 	return results[0].RetryAfter
 }
 
-// network is what one client is taken to own of the address space: an IPv4 address, or an IPv6 /64.
+// network returns the network of a peer, which counts as one client.
 func network(remote string) string {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return remote // not TCP
 	}
-	ip := at.Addr().Unmap().WithZone("")
-	if ip.Is6() {
-		return netip.PrefixFrom(ip, 64).Masked().String()
-	}
-	return ip.String()
+	return edge.Network(at.Addr()).String()
 }

@@ -4,7 +4,10 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"maps"
+	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -12,25 +15,26 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// A session stands for a token in a browser. Using it takes two secrets: a cookie, which no script can read, and a proof, which the
-// port's pages keep and send as a header. The cookie alone isn't enough, since browsers send it to every port of the host, and let
-// every port set it: what else listens there can steal one, or foist its own on somebody. The proof alone isn't either: a script that
-// got into a page could take it away.
+// A session stands for a token in a browser. It takes two secrets: a cookie, which scripts can't
+// read, and a proof, which the port's pages keep and send as a header. The cookie alone isn't
+// enough, since browsers send it to every port of the host and let every port set it: a service on
+// another port could steal one, or plant its own. The proof alone isn't enough either, since a
+// script injected into a page could steal it.
 //
-// Sessions are in the node's memory, by the hash of both, and end with it.
+// Sessions live in the node's memory, by the hash of both secrets, and end with it.
 
 const (
-	// sessionLife is how long one lasts, used or not: a working day.
+	// sessionLife is how long a session lasts, used or not: a working day.
 	sessionLife = 12 * time.Hour
-	// maxSessions of one token. A further one ends the oldest: whoever has a token can't log the others out.
+	// maxSessions bounds the sessions of one token. A further login ends the oldest of them.
 	maxSessions = 32
-	// proofHeader is where a page sends the proof. Pages of other origins can't send it: they would have to ask first, in a preflight.
+	// proofHeader carries the proof. Pages of other origins can't send it without a preflight.
 	proofHeader = "X-Weir-Session"
 )
 
 type session struct {
-	token [sha256.Size]byte // the sum of its token, which must still be one
-	host  string            // that the browser called the node by, when it began
+	token [sha256.Size]byte // the hash of its token, which must still be valid
+	host  string            // the host by which the browser called the node at login
 	ends  time.Time
 }
 
@@ -39,12 +43,12 @@ type sessions struct {
 	byID map[[sha256.Size]byte]session
 }
 
-// sessionID is what a session is kept by. Neither part of it has a line's end in it.
+// sessionID returns the key of a session. Neither secret contains a newline.
 func sessionID(cookie, proof string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(cookie + "\n" + proof))
 }
 
-// begin returns the secrets of a new session, and when it ends.
+// begin starts a session and returns its secrets and its end.
 func (s *sessions) begin(token [sha256.Size]byte, host string) (cookie, proof string, ends time.Time) {
 	cookie, proof = rand.Text()+rand.Text(), rand.Text()+rand.Text() // 260 bits each
 	now := time.Now()
@@ -72,8 +76,8 @@ func (s *sessions) begin(token [sha256.Size]byte, host string) (cookie, proof st
 	return cookie, proof, ends
 }
 
-// of returns the session of a request. Of several cookies, which other ports of the host may have set, it is the one that the proof
-// is for.
+// of returns a request's session. If other ports of the host have set several cookies, it is the
+// one that belongs to the proof.
 func (s *sessions) of(r *http.Request) (found session, ok bool) {
 	ids := sessionIDs(r)
 	s.mu.Lock()
@@ -86,7 +90,6 @@ func (s *sessions) of(r *http.Request) (found session, ok bool) {
 	return session{}, false
 }
 
-// end ends the session of a request, if it has one.
 func (s *sessions) end(r *http.Request) {
 	ids := sessionIDs(r)
 	s.mu.Lock()
@@ -96,7 +99,6 @@ func (s *sessions) end(r *http.Request) {
 	}
 }
 
-// sessionIDs are those that a request may have.
 func sessionIDs(r *http.Request) (ids [][sha256.Size]byte) {
 	for _, c := range r.CookiesNamed(cookieName(r)) {
 		ids = append(ids, sessionID(c.Value, r.Header.Get(proofHeader)))
@@ -104,21 +106,21 @@ func sessionIDs(r *http.Request) (ids [][sha256.Size]byte) {
 	return ids
 }
 
-// keep ends the sessions whose token isn't among these: also for the case that it comes back.
+// keep ends the sessions of all other tokens, for good: they stay ended if a token returns.
 func (s *sessions) keep(ts Tokens) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.byID, func(_ [sha256.Size]byte, old session) bool { return ts.find(&old.token) == nil })
 }
 
-// Begun is what a browser is given to use a new session with. Both are secrets.
+// Begun is a new session for the browser. Both fields are secrets.
 type Begun struct {
 	Cookie *http.Cookie
 	Proof  string
 }
 
-// Login begins a session for a caller with a good token. It is nil on a port that asks for none. A bad token counts as one that was
-// sent as a bearer.
+// Login starts a session for a caller with a good token. A bad token counts like a bad bearer
+// token. On a port that requires no token, the session is nil.
 func (g *Guard) Login(r *http.Request, secret string) (*Begun, Who, *Refusal) {
 	if !g.Asks() {
 		who, refused := g.Admit(r)
@@ -131,14 +133,15 @@ func (g *Guard) Login(r *http.Request, secret string) (*Begun, Who, *Refusal) {
 	if refused != nil {
 		return nil, Who{}, refused
 	}
-	g.sessions.end(r) // the browser forgets it
+	g.sessions.end(r) // the browser replaces its cookie
 	value, proof, ends := g.sessions.begin(t.sum, r.Host)
 	cookie := newCookie(r)
 	cookie.Value, cookie.MaxAge = value, int(sessionLife/time.Second)
 	return &Begun{cookie, proof}, Who{t.name, t.role, ends}, nil
 }
 
-// Logout ends the session of a request, if it has one, and returns what has the browser forget its cookie.
+// Logout ends a request's session, if it has one, and returns the cookie that makes the browser
+// forget it.
 func (g *Guard) Logout(r *http.Request) (*http.Cookie, *Refusal) {
 	if g.otherPage(r) {
 		return nil, g.refuse(jsonerror.New(http.StatusForbidden, jsonerror.CrossSite, "%s", otherPage))
@@ -149,18 +152,78 @@ func (g *Guard) Logout(r *http.Request) (*http.Cookie, *Refusal) {
 	return cookie, nil
 }
 
-// bySession lets in a page of this port by its cookie and its proof. What browsers say of a request's origin is looked at all the same.
+// bySession admits a page of this port by cookie and proof. It also checks the request's origin.
 func (g *Guard) bySession(r *http.Request) (Who, *Refusal) {
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if g.otherPage(r) || !reads && !fromBrowser(r.Header) {
 		return Who{}, g.refuse(jsonerror.New(http.StatusForbidden, jsonerror.CrossSite,
 			"a session is for the pages of this port: a request that changes something needs their Origin or Sec-Fetch-Site; programs send a token as Authorization: Bearer TOKEN"))
 	}
-	if s, ok := g.sessions.of(r); ok && s.host == r.Host { // the cookie may have been set for another name, which was pointed here since
+	if s, ok := g.sessions.of(r); ok && s.host == r.Host { // the cookie may be for another name that has been pointed here since
 		if t := g.tokens.Load().find(&s.token); t != nil {
 			return Who{t.name, t.role, s.ends}, nil
 		}
 	}
 	return Who{}, g.refuse(jsonerror.New(http.StatusUnauthorized, jsonerror.Unauthorized,
 		"the session has ended, or "+proofHeader+" isn't what its login answered: log in again"))
+}
+
+const cookiePrefix = "weir_session"
+
+// newCookie returns a session cookie without its value. It is Secure if the browser uses TLS, which
+// it may do only up to a proxy: then its Origin says so.
+func newCookie(r *http.Request) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName(r), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Secure: r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://"),
+	}
+}
+
+// cookieName includes the port. Browsers send cookies to all ports of a host, so two nodes on
+// localhost would otherwise end each other's sessions.
+func cookieName(r *http.Request) string {
+	_, port, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		return cookiePrefix
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+		return cookiePrefix + "_" + strconv.FormatUint(n, 10)
+	}
+	return cookiePrefix
+}
+
+// DropSessions removes session cookies from a request's headers and leaves every other byte
+// unchanged. Browsers send a host's cookies to all of its ports, so a gateway beside the console
+// receives them with the requests it forwards.
+func DropSessions(h http.Header) {
+	lines := h["Cookie"]
+	if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, cookiePrefix) }) {
+		return
+	}
+	var kept []string
+	for _, line := range lines {
+		if line = withoutSessions(line); line != "" {
+			kept = append(kept, line)
+		}
+	}
+	if h["Cookie"] = kept; kept == nil {
+		delete(h, "Cookie")
+	}
+}
+
+func withoutSessions(line string) string {
+	var kept []string
+	left := 0 // cookies removed so far
+	for cookie := range strings.SplitSeq(line, ";") {
+		bare := strings.TrimLeft(cookie, " \t")
+		switch {
+		case strings.HasPrefix(bare, cookiePrefix):
+			left++
+		case left > 0 && kept == nil: // the space separated it from the removed one
+			kept = append(kept, bare)
+		default:
+			kept = append(kept, cookie)
+		}
+	}
+	return strings.Join(kept, ";")
 }

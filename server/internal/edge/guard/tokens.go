@@ -20,9 +20,9 @@ type Role uint8
 const (
 	// Anybody has sent no token.
 	Anybody Role = iota
-	// Read may look at everything.
+	// Read may read everything.
 	Read
-	// Operate may change it, too.
+	// Operate may also change everything.
 	Operate
 )
 
@@ -37,7 +37,7 @@ func (r Role) String() string {
 	return "anybody"
 }
 
-// Tokens tell clients apart. Without any, every client that reaches the port may use it.
+// Tokens tell clients apart. Without tokens, every client that reaches the port may use it.
 type Tokens []token
 
 type token struct {
@@ -46,7 +46,8 @@ type token struct {
 	sum  [sha256.Size]byte
 }
 
-// OneToken is a single token that may do everything, under a name for logs. It must not be blank.
+// OneToken returns a single token that may do everything, with a name for logs. The token must not
+// be blank.
 func OneToken(name, secret string) (Tokens, error) {
 	if secret = strings.TrimSpace(secret); secret == "" {
 		return nil, errors.New("the token is blank")
@@ -54,8 +55,8 @@ func OneToken(name, secret string) (Tokens, error) {
 	return Tokens{{name, Operate, sha256.Sum256([]byte(secret))}}, nil
 }
 
-// LoadTokens takes a token that may do everything, if it isn't "", and those of a file, if there is one: a
-// line each, with a name, a role and the token's SHA-256 in hex.
+// LoadTokens returns the token that may do everything, unless it is "", and those of a file, if
+// there is one. The file has a line per token: a name, a role and the token's SHA-256 in hex.
 func LoadTokens(all, file string) (Tokens, error) {
 	var ts Tokens
 	if all != "" {
@@ -92,7 +93,7 @@ func LoadTokens(all, file string) (Tokens, error) {
 	return ts, nil
 }
 
-// parseToken takes what sha256sum prints behind the sum, a dash, for nothing.
+// parseToken also accepts the dash that sha256sum prints after the hash.
 func parseToken(fields []string) (t token, err error) {
 	if len(fields) == 4 && fields[3] == "-" {
 		fields = fields[:3]
@@ -114,8 +115,9 @@ func parseToken(fields []string) (t token, err error) {
 	return t, nil
 }
 
-// Digest stands for the tokens that may operate: nodes that ask for the same have the same, whatever their order and names. It is as
-// secret as they are. It is nil if there are none.
+// Digest identifies the set of tokens that may operate: nodes with the same tokens have the same
+// digest, whatever their order and names. It is as secret as the tokens. It is nil if there are
+// none.
 func (ts Tokens) Digest() []byte {
 	var sums []string
 	for i := range ts {
@@ -131,7 +133,7 @@ func (ts Tokens) Digest() []byte {
 	return all[:]
 }
 
-// find looks at every token, however early one fits: how long it takes tells nothing.
+// find compares every token, so that its time doesn't depend on which one matches.
 func (ts Tokens) find(sum *[sha256.Size]byte) *token {
 	var found *token
 	for i := range ts {

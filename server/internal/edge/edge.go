@@ -1,0 +1,90 @@
+// Package edge has what the edges of a node share.
+package edge
+
+import (
+	"bytes"
+	"net/http"
+	"net/netip"
+	"sync"
+
+	"github.com/weirhq/weir/httplimit"
+)
+
+// Overloaded is the message to a client whose request was shed.
+const Overloaded = "this node is overloaded: try again shortly, or ask another"
+
+// DefaultAnswerer returns a, or if it is nil an Answerer that writes the default headers.
+func DefaultAnswerer(a *httplimit.Answerer) *httplimit.Answerer {
+	if a == nil {
+		var err error
+		if a, err = httplimit.NewAnswerer(httplimit.Answers{}); err != nil {
+			panic(err) // only if the defaults are wrong
+		}
+	}
+	return a
+}
+
+// Network returns the addresses that count as one client: an IPv4 address, or an IPv6 /64.
+func Network(ip netip.Addr) netip.Prefix {
+	ip = ip.Unmap().WithZone("")
+	if ip.Is6() {
+		return netip.PrefixFrom(ip, 64).Masked()
+	}
+	return netip.PrefixFrom(ip, ip.BitLen())
+}
+
+// Recorder keeps an answer in memory instead of sending it.
+type Recorder struct {
+	Status int // 0 means 200
+	Head   http.Header
+	Body   bytes.Buffer
+}
+
+var _ http.ResponseWriter = (*Recorder)(nil)
+
+// Header returns the answer's headers.
+func (r *Recorder) Header() http.Header { return r.Head }
+
+// WriteHeader records the status.
+func (r *Recorder) WriteHeader(status int) { r.Status = status }
+
+func (r *Recorder) Write(b []byte) (int, error) { return r.Body.Write(b) }
+
+// Cache keeps values that cost more to make than to find. It holds at most two generations, so a
+// caller that brings a new key each time only evicts old values. The zero Cache is empty. It is safe
+// for concurrent use.
+type Cache[K comparable, V any] struct {
+	mu         sync.Mutex
+	young, old map[K]cached[K, V] // guarded by mu
+}
+
+// cached has its key, too: the key of a lookup may be part of a larger text that must not be kept.
+type cached[K comparable, V any] struct {
+	key   K
+	value V
+}
+
+// Generation is how many values a generation has.
+const Generation = 1024
+
+// Get returns the value of a key. If there is none, make returns it, with the key to keep it by;
+// an error isn't kept.
+func (c *Cache[K, V]) Get(key K, make func(K) (K, V, error)) (V, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, ok := c.young[key]; ok {
+		return e.value, nil
+	}
+	e, ok := c.old[key]
+	if !ok {
+		var err error
+		if e.key, e.value, err = make(key); err != nil {
+			return e.value, err
+		}
+	}
+	if c.young == nil || len(c.young) == Generation {
+		c.old, c.young = c.young, map[K]cached[K, V]{}
+	}
+	c.young[e.key] = e
+	return e.value, nil
+}
