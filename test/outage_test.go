@@ -128,7 +128,7 @@ func TestARestartWhileRedisIsAway(t *testing.T) {
 	if status, body := readyz(t, n); status != 200 || body["rules_version"] == 0.0 || body["rules_version"] == float64(version) {
 		t.Errorf("with a damaged copy: %v", body)
 	}
-	if !n.said("rules: not all that this node has kept can be used") {
+	if !n.said("part of the rules that this node has kept can't be used") {
 		t.Error("nobody says that the copy is damaged")
 	}
 	// Redis comes back without its data: what the node has is put back, since nobody else has anything.
@@ -220,7 +220,7 @@ func TestAFolderThatCantBeWritten(t *testing.T) {
 	data := write(t, filepath.Join(t.TempDir(), "data"), "this is no folder")
 	n := serve(t, "--store", "redis://"+r.Addr, "--data", data)
 	everywhere(t, []*node{n}, 1)
-	n.await("rules can't be kept on disk: started without the rule store, this node would have older ones or none", func(map[string]any) bool { return true })
+	n.await("rules can't be kept on disk: if this node starts without the rule store, it has older rules or none", func(map[string]any) bool { return true })
 	for range 3 {
 		mustAdmin(t, n, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_stolen"]}`)
 	}
@@ -321,7 +321,7 @@ func TestFlushAllAndAnotherSeed(t *testing.T) {
 		}
 		return nil
 	})
-	n.await("the store has gone on without the rules in force here: its own are taken, and these stay in the history as an orphan", func(map[string]any) bool { return true })
+	n.await("the rule store has gone on without the rules in force here: this node takes the store's, and its own stay in the history as an orphan", func(map[string]any) bool { return true })
 	var list struct {
 		Versions []struct {
 			Version int64

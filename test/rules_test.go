@@ -190,7 +190,7 @@ func TestRedisLosesTheRules(t *testing.T) {
 	}
 	until(t, func() error { // by whichever node looks first
 		for _, n := range nodes {
-			if n.said("the store has lost rules: those in force stay, and are put back") {
+			if n.said("the rule store has lost versions: the rules in force stay, and are put back") {
 				return nil
 			}
 		}

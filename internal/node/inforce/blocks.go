@@ -25,7 +25,6 @@ func unkept(limiter *weir.Limiter) *rulestore.Blocks {
 	return rulestore.OpenBlocks(context.Background(), rulestore.BlockOptions{Now: limiter.Now})
 }
 
-// rejoin applies the current emergency list.
 func (r *Rules) rejoin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

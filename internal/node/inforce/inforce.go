@@ -136,12 +136,12 @@ func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *w
 	r.follower = rulestore.Follow(o)
 	r.follower.Look(ctx)
 	switch {
-	case r.follower.FromDisk():
-		r.log.Warn("rules: their store can't be read: until it can, those that this node has kept are in force", "version", o.First.Name(), "folder", r.copy.Path)
+	case r.follower.Status().FromDisk:
+		r.log.Warn("the rule store can't be read: until it can, the rules that this node has kept are in force", "version", o.First.Name(), "folder", r.copy.Path)
 	case r.follower.Current().Number > 0:
 	case start.Given || start.Empty:
 		r.enforce(start.Seed)
-		r.log.Warn("rules: their store can't be read or written: until it can, these are in force", "rules", start.Message)
+		r.log.Warn("the rule store can't be read or written: until it can, these rules are in force", "rules", start.Message)
 	default:
 		r.log.Error(r.waiting)
 	}
@@ -164,7 +164,7 @@ func (r *Rules) load() (v rulestore.Version, unread bool) {
 		return nil
 	})
 	if err != nil {
-		r.log.Warn("rules: not all that this node has kept can be used", "in force", v.Number, "error", err)
+		r.log.Warn("part of the rules that this node has kept can't be used", "in force", v.Number, "error", err)
 	}
 	return v, err != nil && v.Number == 0
 }
@@ -190,7 +190,7 @@ func (r *Rules) Waiting() string {
 func (r *Rules) Stale() string {
 	switch {
 	case r.follower == nil || r.inForce.Load() == nil:
-	case r.follower.FromDisk():
+	case r.follower.Status().FromDisk:
 		return "the rule store can't be read: these rules are the last that this node has kept"
 	case r.follower.Current().Number == 0:
 		return "the rule store can't be read or written: these are the rules that it is to begin with"
@@ -202,7 +202,7 @@ func (r *Rules) Stale() string {
 // quotes nothing of the rules.
 func (r *Rules) Rejected() string {
 	if r.follower != nil {
-		if err := r.follower.Rejected(); err != nil {
+		if err := r.follower.Status().Rejected; err != nil {
 			return err.Error()
 		}
 		return ""
@@ -216,7 +216,7 @@ func (r *Rules) Rejected() string {
 // Rejections returns how often newer rules were invalid.
 func (r *Rules) Rejections() uint64 {
 	if r.follower != nil {
-		return r.follower.Rejections()
+		return r.follower.Status().Rejections
 	}
 	return r.rejects.Load()
 }
@@ -224,7 +224,7 @@ func (r *Rules) Rejections() uint64 {
 // Failures returns how often in a row the rule store couldn't be reached; 0 with a file.
 func (r *Rules) Failures() int {
 	if r.follower != nil {
-		return r.follower.Failures()
+		return r.follower.Status().Failures
 	}
 	return 0
 }
@@ -320,7 +320,7 @@ func (r *Rules) keep(ctx context.Context) {
 		err := r.copy.Save(r.follower.Current())
 		switch {
 		case err != nil && !failing:
-			r.log.Warn("rules can't be kept on disk: started without the rule store, this node would have older ones or none", "error", err)
+			r.log.Warn("rules can't be kept on disk: if this node starts without the rule store, it has older rules or none", "error", err)
 		case err == nil && failing:
 			r.log.Info("rules are kept on disk again")
 		}
@@ -386,7 +386,7 @@ func (r *Rules) byNow(d *Document) *Document {
 	}
 	again, err := parseAt(d.File.Name, d.Text, d.Version, now)
 	if err != nil {
-		r.log.Error("rules can't be read again: what has expired stays", "error", err)
+		r.log.Error("rules can't be read again: what has expired stays in force", "error", err)
 		return d
 	}
 	again.Hash, again.Since = d.Hash, d.Since
@@ -440,7 +440,6 @@ func (r *Rules) logRejected(err error) {
 	}
 }
 
-// mostWarnings is how many warnings of one document are logged.
 const mostWarnings = 20
 
 func logWarnings(log *slog.Logger, f *rulefile.File) {

@@ -47,7 +47,6 @@ func (s *splitter) next(subject []byte) uint64 {
 	return s.turns[maphash.Bytes(s.seed, subject)%uint64(len(s.turns))].Add(0x9e3779b97f4a7c15)
 }
 
-// attempt is one Take of the inner store.
 type attempt struct {
 	charges []counter.Charge
 	results []counter.Result

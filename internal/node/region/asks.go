@@ -187,7 +187,6 @@ func (s *stakes) fly(key string, c *counter.Counter, f *flight, need int64, who 
 	}
 }
 
-// askAll asks several regions at once and returns how many tokens they brought.
 func (s *stakes) askAll(ctx context.Context, key string, c *counter.Counter, f *flight, of []string) int64 {
 	var brought atomic.Int64
 	var all sync.WaitGroup

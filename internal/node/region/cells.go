@@ -37,7 +37,6 @@ type Cell struct {
 	TTL   time.Duration
 }
 
-// maxTries is how often an update is retried when other nodes are faster.
 const maxTries = 100
 
 var errBusy = errors.New("too many nodes are changing this counter")

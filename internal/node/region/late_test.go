@@ -123,14 +123,14 @@ func TestHowLongAnswersAreWaitedFor(t *testing.T) {
 				return hangs(r)
 			})
 			counter := wireCounter(counterOf(sharedPolicy(t, "w", budget)))
-			said, check, reset := act{Talk: &talk{counter, stake.Message{}}}, act{Charges: []charge{{}}}, act{Resets: []charge{{}}}
+			said, check, reset := operation{Talk: &stakeMessage{counter, stake.Message{}}}, operation{Charges: []charge{{}}}, operation{Resets: []charge{{}}}
 			for _, c := range []struct {
-				acts []act
+				acts []operation
 				want time.Duration
-			}{{[]act{said}, long}, {[]act{reset}, long}, {[]act{check}, timeout}, {[]act{said, check}, long}, {[]act{check, said}, long}} {
-				var batch []*asked
+			}{{[]operation{said}, long}, {[]operation{reset}, long}, {[]operation{check}, timeout}, {[]operation{said, check}, long}, {[]operation{check, said}, long}} {
+				var batch []*pendingOperation
 				for _, a := range c.acts {
-					batch = append(batch, &asked{act: a, ctx: t.Context(), done: make(chan struct{})})
+					batch = append(batch, &pendingOperation{operation: a, ctx: t.Context(), done: make(chan struct{})})
 				}
 				p.mu.Lock()
 				p.sending++
@@ -140,11 +140,11 @@ func TestHowLongAnswersAreWaitedFor(t *testing.T) {
 				}
 			}
 			for _, c := range []struct {
-				act
+				operation
 				want time.Duration
 			}{{said, long}, {reset, long}, {check, timeout}} {
 				begun := time.Now()
-				if _, err := p.do(t.Context(), c.act); err == nil || time.Since(begun) != c.want {
+				if _, err := p.do(t.Context(), c.operation); err == nil || time.Since(begun) != c.want {
 					t.Errorf("%v after %v, want %v", err, time.Since(begun), c.want)
 				}
 			}

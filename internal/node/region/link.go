@@ -114,7 +114,7 @@ func (l *Link) Serve(limiter *weir.Limiter, store counter.Store) {
 
 // talk sends a message about a counter to a region and returns its reply.
 func (l *Link) talk(ctx context.Context, to string, c *counter.Counter, m *stake.Message) (*stake.Message, error) {
-	r, err := l.do(ctx, to, act{Talk: &talk{wireCounter(c), *m}})
+	r, err := l.do(ctx, to, operation{Talk: &stakeMessage{wireCounter(c), *m}})
 	if err == nil && r.Said == nil {
 		err = errors.New("unexpected answer: does the region run another version of Weir?")
 	}
@@ -246,9 +246,8 @@ func (l *Link) Peers() (out []Status) {
 	return out
 }
 
-// take has a home decide charges.
 func (l *Link) take(ctx context.Context, home string, charges []counter.Charge, results []counter.Result) error {
-	a := act{}
+	a := operation{}
 	for i := range charges {
 		a.Charges = append(a.Charges, wireCharge(&charges[i]))
 	}
@@ -269,7 +268,7 @@ func (l *Link) take(ctx context.Context, home string, charges []counter.Charge, 
 }
 
 func (l *Link) giveBack(ctx context.Context, home string, once counter.Once, keep time.Duration, returns []counter.Return) error {
-	a := act{Once: once, Keep: keep.Microseconds()}
+	a := operation{Once: once, Keep: keep.Microseconds()}
 	for i := range returns {
 		a.Returns = append(a.Returns, wireReturn(&returns[i]))
 	}
@@ -281,7 +280,7 @@ func (l *Link) giveBack(ctx context.Context, home string, once counter.Once, kee
 }
 
 func (l *Link) reset(ctx context.Context, home string, counters []counter.Counter) error {
-	a := act{}
+	a := operation{}
 	for _, c := range counters {
 		a.Resets = append(a.Resets, wireCounter(&c))
 	}
@@ -289,8 +288,7 @@ func (l *Link) reset(ctx context.Context, home string, counters []counter.Counte
 	return err
 }
 
-// do has another region carry out an operation.
-func (l *Link) do(ctx context.Context, home string, a act) (result, error) {
+func (l *Link) do(ctx context.Context, home string, a operation) (result, error) {
 	p := l.peers[home]
 	if p == nil {
 		return result{}, fmt.Errorf("no region is named %q: see regions.peers", home)

@@ -27,7 +27,6 @@ const (
 	talkEvery = 50 * time.Millisecond
 )
 
-// peer is another region as this node sees it.
 type peer struct {
 	link      *Link
 	name      string
@@ -37,8 +36,8 @@ type peer struct {
 	asks, short atomic.Uint64 // see Status
 
 	mu      sync.Mutex
-	queue   []*asked // guarded by mu, as all below
-	talks   []*asked // messages about stakes that wait for a timer to queue them
+	queue   []*pendingOperation // guarded by mu, as all below
+	talks   []*pendingOperation // messages about stakes that wait for a timer to queue them
 	sending int
 	at      int // index into addresses of the one to use
 	up      bool
@@ -51,9 +50,9 @@ type peer struct {
 	err     error
 }
 
-// asked is an act that waits for its answer.
-type asked struct {
-	act
+// pendingOperation is an operation that waits for its answer.
+type pendingOperation struct {
+	operation
 	ctx  context.Context // done: nobody waits for it
 	done chan struct{}   // closed when the rest is there
 	result
@@ -77,18 +76,17 @@ func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer
 // waits returns how long to wait for an operation's answer: for a check, the check's own timeout.
 // Messages about stakes and resets may take longer: late tokens are still useful, and an operator
 // would rather wait than not know.
-func (p *peer) waits(a *act) time.Duration {
+func (p *peer) waits(a *operation) time.Duration {
 	if a.Talk != nil || len(a.Resets) > 0 {
 		return p.link.beatFor()
 	}
 	return p.link.timeout
 }
 
-// do sends an operation and waits for its answer, but no longer than its caller does.
-func (p *peer) do(ctx context.Context, a act) (result, error) {
+func (p *peer) do(ctx context.Context, a operation) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.waits(&a))
 	defer cancel()
-	x := &asked{act: a, ctx: ctx, done: make(chan struct{})}
+	x := &pendingOperation{operation: a, ctx: ctx, done: make(chan struct{})}
 	p.mu.Lock()
 	if p.silentLocked() {
 		err := p.err
@@ -133,7 +131,7 @@ func (p *peer) flushLocked() {
 
 // batchLocked takes the operations of the next message off the queue. It drops those whose caller
 // has given up, since what they took would be lost, but still sends what is given back.
-func (p *peer) batchLocked() (batch []*asked) {
+func (p *peer) batchLocked() (batch []*pendingOperation) {
 	for len(p.queue) > 0 && len(batch) < maxActs {
 		x := p.queue[0]
 		p.queue = p.queue[1:]
@@ -145,12 +143,12 @@ func (p *peer) batchLocked() (batch []*asked) {
 }
 
 // send sends operations in one message and hands out the answers.
-func (p *peer) send(batch []*asked) {
-	m := message{Acts: make([]act, len(batch))}
+func (p *peer) send(batch []*pendingOperation) {
+	m := message{Acts: make([]operation, len(batch))}
 	wait := p.link.timeout
 	for i, x := range batch {
-		m.Acts[i] = x.act
-		wait = max(wait, p.waits(&x.act))
+		m.Acts[i] = x.operation
+		wait = max(wait, p.waits(&x.operation))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
@@ -256,7 +254,6 @@ func (p *peer) post(ctx context.Context, address string, m *message) (a answer, 
 	return a, json.Unmarshal(text, &a)
 }
 
-// run sends heartbeats.
 func (p *peer) run(ctx context.Context) {
 	defer p.client.CloseIdleConnections()
 	tick := time.NewTicker(beatEvery)

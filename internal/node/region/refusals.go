@@ -52,7 +52,6 @@ func (r *refusals) find(c *counter.Charge) (counter.Result, bool) {
 	return out, true
 }
 
-// note remembers a home's refusal.
 func (r *refusals) note(c *counter.Charge, result *counter.Result) {
 	if result.Allowed || result.Err != nil || c.Peek || r.believed == 0 {
 		return

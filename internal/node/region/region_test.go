@@ -394,9 +394,9 @@ func TestStrangersAreRefused(t *testing.T) {
 // TestHostileMessages get an answer, and do nothing.
 func TestHostileMessages(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
-	many := message{To: "us", Acts: make([]act, maxActs+1)}
-	wide := message{To: "us", Acts: []act{{Charges: make([]charge, maxCharges+1)}, {Returns: make([]charge, maxCharges+1)}, {Resets: make([]charge, maxCharges+1)}}}
-	broken := message{To: "us", Acts: []act{{Charges: []charge{{N: 1}}}, {Returns: []charge{{N: 1}}}, {Resets: []charge{{}}}, {}}}
+	many := message{To: "us", Acts: make([]operation, maxActs+1)}
+	wide := message{To: "us", Acts: []operation{{Charges: make([]charge, maxCharges+1)}, {Returns: make([]charge, maxCharges+1)}, {Resets: make([]charge, maxCharges+1)}}}
+	broken := message{To: "us", Acts: []operation{{Charges: []charge{{N: 1}}}, {Returns: []charge{{N: 1}}}, {Resets: []charge{{}}}, {}}}
 	text := func(m message) string {
 		b, err := json.Marshal(m)
 		if err != nil {

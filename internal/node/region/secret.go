@@ -20,7 +20,6 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// leastSecret is how many bytes a secret has at least.
 const leastSecret = 32
 
 // Secret is shared by all regions. The link's keys and the names of clients derive from it.

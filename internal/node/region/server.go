@@ -61,8 +61,7 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(&out) // an error means that the caller has gone
 }
 
-// carryOut carries out another region's operation.
-func (l *Link) carryOut(ctx context.Context, from string, a *act) (out result, err error) {
+func (l *Link) carryOut(ctx context.Context, from string, a *operation) (out result, err error) {
 	store := l.store.Load()
 	if store == nil {
 		return out, errors.New("the region is starting")

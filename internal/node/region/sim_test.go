@@ -183,7 +183,7 @@ func (s *simulation) serve(from, to int, body []byte, beat bool) []byte {
 }
 
 // about is the counter that an act is about, if it is watched.
-func (s *simulation) about(a *act) *counted {
+func (s *simulation) about(a *operation) *counted {
 	if a.Talk == nil {
 		return nil
 	}

@@ -33,7 +33,6 @@ type stakes struct {
 	end     context.CancelFunc
 }
 
-// change is one change of a stake.
 type change struct {
 	of      *counter.Policy
 	records []string // keys of records beside the stake that change with it
@@ -41,7 +40,6 @@ type change struct {
 	done    chan error
 }
 
-// maxChanges is how many changes of one stake are made together.
 const maxChanges = 256
 
 func newStakes(l *Link, cells Cells) *stakes {
@@ -52,7 +50,6 @@ func newStakes(l *Link, cells Cells) *stakes {
 
 var errClosed = errors.New("the node is stopping")
 
-// close ends all work under way.
 func (s *stakes) close() {
 	s.mu.Lock()
 	s.closed = true
@@ -328,7 +325,6 @@ func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Dura
 
 func recorded(r counter.Return) bool { return r.Recorded }
 
-// reset makes a counter untouched in this region.
 func (s *stakes) reset(ctx context.Context, c *counter.Counter) error {
 	return s.cells.Update(ctx, []string{keyOf(c)}, func(values [][]byte, now int64) []Cell {
 		k := stake.Decode(values[0])

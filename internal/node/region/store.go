@@ -77,7 +77,6 @@ func (s *Store) takeFor(ctx context.Context, charges []counter.Charge, results [
 	t.run(ctx)
 }
 
-// run decides the charges.
 func (t *taking) run(ctx context.Context) {
 	if !slices.ContainsFunc(t.home, func(home string) bool { return home != "" }) {
 		t.Store.own.Take(ctx, t.charges, t.results)
@@ -101,7 +100,6 @@ func (t *taking) run(ctx context.Context) {
 	}
 }
 
-// taking is a Take in progress.
 type taking struct {
 	*Store
 	asked   []counter.Charge
@@ -113,7 +111,6 @@ type taking struct {
 	refused bool
 }
 
-// at returns the indices of the charges that are counted in one place.
 func (t *taking) at(home string) (of []int) {
 	for i := range t.charges {
 		if t.home[i] == home {

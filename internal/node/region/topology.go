@@ -126,7 +126,6 @@ func (l *Link) keep(ctx context.Context, heard *Topology, of int64) error {
 	return nil
 }
 
-// home returns the region that replaces a configured home.
 func (t *Topology) home(named string) string { return cmp.Or(t.Homes[named], named) }
 
 // inGrace reports whether a region became a home so recently that it doesn't own the limits yet.
@@ -179,7 +178,6 @@ func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 	return all
 }
 
-// change changes the current topology and tells the other regions.
 func (l *Link) change(ctx context.Context, old *Topology, edit func(*Topology)) error {
 	t := &Topology{Epoch: old.Epoch + 1, Homes: map[string]string{}, Away: map[string]string{}}
 	maps.Copy(t.Homes, old.Homes)
@@ -212,7 +210,6 @@ func (l *Link) current(ctx context.Context, names ...string) (*Topology, error) 
 	return l.topology(), err
 }
 
-// names returns the names of all regions.
 func (l *Link) names() []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq([]string{l.name}, maps.Keys(l.peers))))
 }

@@ -280,10 +280,10 @@ func TestActsThatNobodyWaitsFor(t *testing.T) {
 		})
 		limit := policyOf(t, "p", counter.PerHour(1_000_000), true)
 		counted := counter.Counter{Policy: limit, Subject: []byte("a")}
-		take := act{Charges: []charge{wireCharge(&counter.Charge{Counter: counted, N: 1})}}
-		back := act{Returns: []charge{wireReturn(&counter.Return{Counter: counted, N: 1})}}
+		take := operation{Charges: []charge{wireCharge(&counter.Charge{Counter: counted, N: 1})}}
+		back := operation{Returns: []charge{wireReturn(&counter.Return{Counter: counted, N: 1})}}
 		var all sync.WaitGroup
-		do := func(a act, patience time.Duration, answered bool) {
+		do := func(a operation, patience time.Duration, answered bool) {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()

@@ -10,14 +10,13 @@ import (
 
 // message is what one region sends to another: operations to carry out, or none for a heartbeat.
 type message struct {
-	From     string    `json:"from"`
-	To       string    `json:"to"`
-	Topology *Topology `json:"topology"`
-	Rules    string    `json:"rules"` // the fingerprint of the sender's global rules
-	Acts     []act     `json:"acts,omitempty"`
+	From     string      `json:"from"`
+	To       string      `json:"to"`
+	Topology *Topology   `json:"topology"`
+	Rules    string      `json:"rules"` // the fingerprint of the sender's global rules
+	Acts     []operation `json:"acts,omitempty"`
 }
 
-// answer is the reply to a message.
 type answer struct {
 	From     string    `json:"from"`
 	Topology *Topology `json:"topology"`
@@ -25,19 +24,19 @@ type answer struct {
 	Done     []result  `json:"done,omitempty"`
 }
 
-// act is one operation: a call of the other region's store, or a message about a stake.
-type act struct {
+// operation is what one region asks another to do: a call of the other region's store, or a message about a stake.
+type operation struct {
 	Charges []charge     `json:"charges,omitempty"`
 	Returns []charge     `json:"returns,omitempty"`
 	Once    counter.Once `json:"once,omitzero"`
 	Keep    int64        `json:"keep,omitempty"` // µs
 	Resets  []charge     `json:"resets,omitempty"`
 	// Talk is a message about a counter that regions share.
-	Talk *talk `json:"talk,omitempty"`
+	Talk *stakeMessage `json:"talk,omitempty"`
 }
 
-// talk is one region's message about its stake in a counter.
-type talk struct {
+// stakeMessage is one region's message about its stake in a counter.
+type stakeMessage struct {
 	Counter charge `json:"counter"`
 	stake.Message
 }
@@ -118,7 +117,6 @@ func wireReturn(of *counter.Return) charge {
 
 var errTooMany = errors.New("too many charges in one operation")
 
-// countersOf rebuilds the counters of a list, up to maxCharges.
 func countersOf(list []charge) ([]counter.Counter, error) {
 	if len(list) > maxCharges {
 		return nil, errTooMany

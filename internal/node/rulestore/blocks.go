@@ -83,7 +83,6 @@ type Blocks struct {
 	changed func() // is called after each change
 }
 
-// copyOfBlocks is the list as a file or Redis has it.
 type copyOfBlocks struct {
 	text string
 	all  blockSet
@@ -281,7 +280,6 @@ func (b *Blocks) read(c *copyOfBlocks, text string) error {
 	return nil
 }
 
-// merge adopts what another list has and this one lacks.
 func (b *Blocks) merge(o blockSet) {
 	b.mu.Lock()
 	news := false

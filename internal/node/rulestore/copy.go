@@ -26,7 +26,6 @@ type Copy struct {
 // or this release can't read it.
 const copies = 3
 
-// files returns the numbers of the files, newest first.
 func (c Copy) files() ([]int64, error) {
 	entries, err := os.ReadDir(c.Path)
 	var all []int64
@@ -110,7 +109,6 @@ func (c Copy) sweep() error {
 	return err
 }
 
-// remove removes a file, unless another process already has.
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

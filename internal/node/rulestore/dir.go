@@ -210,7 +210,6 @@ func (d *Dir) read(want Version, whole bool) (Version, error) {
 	return v, err
 }
 
-// readFile reads the file of a version.
 func readFile(path string, whole bool) (Version, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -330,7 +329,6 @@ func (d *Dir) write(v Version) error {
 	return nil
 }
 
-// writeFile writes the file of a version completely or not at all.
 func writeFile(dir, path string, v Version) error {
 	said, err := json.Marshal(header{aboutOf(v), v.Number})
 	if err != nil {

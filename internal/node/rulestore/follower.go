@@ -39,6 +39,21 @@ type Options struct {
 	Poll time.Duration
 }
 
+// Status is the state of a Follower.
+type Status struct {
+	// Current is the version in force here.
+	Current Version
+	// FromDisk means that Current is from this node's disk, and that the store hasn't been reached
+	// since the start.
+	FromDisk bool
+	// Rejected is what is wrong with the newest version, if an older one is in force because of it.
+	Rejected error
+	// Rejections counts versions that couldn't be applied, each as often as it was tried.
+	Rejections uint64
+	// Failures is how often in a row the store couldn't be reached.
+	Failures int
+}
+
 // Follower keeps a node at the newest version of its store.
 //
 // A version that can't be applied changes nothing, nor does a store that can't be reached or has
@@ -50,13 +65,9 @@ type Follower struct {
 	wake watch.Bell // rung when there is something to look at
 
 	mu       sync.Mutex // guards the fields below, and is held while a version is applied
-	current  Version
-	recent   []Version // versions that were in force here, ascending; the last is current
-	disk     bool      // current is from this node's disk, and the store hasn't been asked about it
+	status   Status
+	recent   []Version // that were in force here, ascending; the last is current
 	rejected Version   // the newest version that couldn't be applied; Number 0 if none
-	wrong    error     // why rejected couldn't be applied
-	failures int       // how often in a row the store couldn't be reached
-	rejects  uint64    // versions that couldn't be applied, counted each time they were tried
 	lost     bool      // the store has lost what is in force here, and that was logged
 	parted   Version   // the version that was in force here and became an orphan, once logged
 }
@@ -78,8 +89,8 @@ func Follow(o Options) *Follower {
 	if o.Poll <= 0 {
 		o.Poll = 2 * time.Second
 	}
-	f := &Follower{o: o, wake: watch.NewBell(), disk: o.First.Number > 0}
-	if f.disk {
+	f := &Follower{o: o, wake: watch.NewBell()}
+	if f.status.FromDisk = o.First.Number > 0; f.status.FromDisk {
 		f.o.First = dated(o.First)
 		f.remember(f.o.First)
 	}
@@ -113,47 +124,20 @@ func (f *Follower) Run(ctx context.Context) error {
 func (f *Follower) pause() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.current.Number == 0 || f.disk || f.failures > 0 {
+	if f.status.Current.Number == 0 || f.status.FromDisk || f.status.Failures > 0 {
 		return rediscall.Jittered(min(f.o.Poll, unsettled))
 	}
 	return rediscall.Jittered(f.o.Poll)
 }
 
 // Current returns the version in force here.
-func (f *Follower) Current() Version {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.current
-}
+func (f *Follower) Current() Version { return f.Status().Current }
 
-// FromDisk reports whether the rules in force come from this node's disk and the store hasn't been
-// reached since the start.
-func (f *Follower) FromDisk() bool {
+// Status returns the state of the follower.
+func (f *Follower) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.disk
-}
-
-// Rejected returns what is wrong with the newest version, if an older one is in force because of
-// it.
-func (f *Follower) Rejected() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.wrong
-}
-
-// Failures returns how often in a row the store couldn't be reached.
-func (f *Follower) Failures() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.failures
-}
-
-// Rejections returns how often a version couldn't be applied.
-func (f *Follower) Rejections() uint64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.rejects
+	return f.status
 }
 
 // Publish appends a version that is based on v.Parent and applies it here at once. If it is written
@@ -211,10 +195,10 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	head, has := p.Head, p.Mine
 	f.mu.Lock()
 	if head.Number <= f.rejected.Number && !head.Is(f.rejected) {
-		f.rejected, f.wrong = Version{}, nil // the rejected version is lost
+		f.rejected, f.status.Rejected = Version{}, nil // the rejected version is lost
 	}
 	if has != Absent {
-		f.lost, f.disk = false, false
+		f.lost, f.status.FromDisk = false, false
 	}
 	f.mu.Unlock()
 	switch {
@@ -280,7 +264,7 @@ func (f *Follower) outranks(mine, head Version) bool {
 	case unknown:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return !f.disk // its age is unknown, and so is the store it is from
+		return !f.status.FromDisk // its age is unknown, and so is the store it is from
 	}
 	return false
 }
@@ -291,7 +275,6 @@ func elder(mine, head Version) bool {
 	return mine.Number == head.Number && mine.Parent == 0 && head.Parent == 0 && mine.Time.Before(head.Time)
 }
 
-// restored starts the message of a version that was put back.
 const restored = "restored: "
 
 func restoredMessage(v Version) string { return restored + strings.TrimPrefix(v.Message, restored) }
@@ -304,13 +287,13 @@ func (f *Follower) restore(ctx context.Context, mine, head Version) error {
 	f.lost = true
 	f.mu.Unlock()
 	if !known {
-		f.o.Logger.Warn("the store has lost rules: those in force stay, and are put back", "version", mine.Name(), "newest in the store", head.Number)
+		f.o.Logger.Warn("the rule store has lost versions: the rules in force stay, and are put back", "version", mine.Name(), "newest in the store", head.Number)
 	}
 	if err := f.putBack(ctx, append(f.before(mine), mine)...); err != nil {
 		return err
 	}
 	f.mu.Lock()
-	f.disk = false
+	f.status.FromDisk = false
 	f.mu.Unlock()
 	if !known {
 		f.o.Logger.Info("rules put back", "version", mine.Name())
@@ -351,7 +334,7 @@ func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, l
 	f.parted = mine
 	f.mu.Unlock()
 	if !known {
-		f.o.Logger.Warn("the store has gone on without the rules in force here: its own are taken, and these stay in the history as an orphan",
+		f.o.Logger.Warn("the rule store has gone on without the rules in force here: this node takes the store's, and its own stay in the history as an orphan",
 			"version", mine.Name(), "author", mine.Author, "message", mine.Message, "newest in the store", head.Name(), "its author", head.Author)
 		f.o.GivenUp(mine)
 	}
@@ -387,14 +370,14 @@ func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 func (f *Follower) news(v, head Version) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return v.Number > 0 && !v.Is(f.current) && !v.Is(f.rejected) && (v.Number > f.current.Number || v.Is(head))
+	return v.Number > 0 && !v.Is(f.status.Current) && !v.Is(f.rejected) && (v.Number > f.status.Current.Number || v.Is(head))
 }
 
 // apply puts a version in force, in place of a particular version or of any with a lower number.
 func (f *Follower) apply(v, instead Version) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if v.Is(f.current) || v.Number <= f.current.Number && !instead.Is(f.current) {
+	if v.Is(f.status.Current) || v.Number <= f.status.Current.Number && !instead.Is(f.status.Current) {
 		return nil
 	}
 	if err := f.o.Apply(v); err != nil {
@@ -402,9 +385,9 @@ func (f *Follower) apply(v, instead Version) error {
 		return err
 	}
 	f.remember(v)
-	f.disk = false
+	f.status.FromDisk = false
 	if v.Number >= f.rejected.Number {
-		f.rejected, f.wrong = Version{}, nil
+		f.rejected, f.status.Rejected = Version{}, nil
 	}
 	f.o.Logger.Info("rules applied", "version", v.Number, "hash", Short(v.Hash), "author", v.Author, "message", v.Message)
 	return nil
@@ -417,11 +400,11 @@ func (f *Follower) reject(v Version, why error) {
 }
 
 func (f *Follower) rejectLocked(v Version, why error) {
-	f.rejects++
+	f.status.Rejections++
 	f.o.Logger.Error("rules rejected: the ones in force stay",
-		"version", v.Number, "author", v.Author, "in force", f.current.Number, "error", why)
+		"version", v.Number, "author", v.Author, "in force", f.status.Current.Number, "error", why)
 	if v.Number > f.rejected.Number {
-		f.rejected, f.wrong = v, fmt.Errorf("version %d: %w", v.Number, why)
+		f.rejected, f.status.Rejected = v, fmt.Errorf("version %d: %w", v.Number, why)
 	}
 }
 
@@ -432,12 +415,11 @@ const (
 	recentBytes    = 8 << 20
 )
 
-// remember makes a version the current one.
 func (f *Follower) remember(v Version) {
 	for len(f.recent) > 0 && f.recent[len(f.recent)-1].Number >= v.Number {
 		f.recent = f.recent[:len(f.recent)-1] // these have become orphans
 	}
-	f.current, f.recent = v, append(f.recent, v)
+	f.status.Current, f.recent = v, append(f.recent, v)
 	first, bytes := len(f.recent)-1, len(v.Text)
 	for first > 0 && len(f.recent)-first < recentVersions {
 		if bytes += len(f.recent[first-1].Text); bytes > recentBytes {
@@ -466,15 +448,15 @@ func (f *Follower) reached(ctx context.Context, err error) {
 		return // this node is shutting down
 	}
 	f.mu.Lock()
-	was := f.failures > 0
-	if f.failures++; err == nil {
-		f.failures = 0
+	was := f.status.Failures > 0
+	if f.status.Failures++; err == nil {
+		f.status.Failures = 0
 	}
 	f.mu.Unlock()
 	switch {
 	case err != nil && !was:
-		f.o.Logger.Warn("the store of rules can't be reached: those in force stay", "version", f.Current().Number, "error", err)
+		f.o.Logger.Warn("the rule store can't be reached: the rules in force stay", "version", f.Current().Number, "error", err)
 	case err == nil && was:
-		f.o.Logger.Info("the store of rules is back", "version", f.Current().Number)
+		f.o.Logger.Info("the rule store is back", "version", f.Current().Number)
 	}
 }

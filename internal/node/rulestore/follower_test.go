@@ -65,7 +65,7 @@ func TestVersionsOnlyRise(t *testing.T) {
 			t.Errorf("%d is in force, and the newest that can be is %d", got, good)
 		}
 		head, _ := d.Head(ctx)
-		if wrong := n.Rejected(); (wrong != nil) != (head.Number != good) {
+		if wrong := n.Status().Rejected; (wrong != nil) != (head.Number != good) {
 			t.Errorf("rejected: %v, with %d in force and %d the newest", wrong, good, head.Number)
 		}
 	})
@@ -104,7 +104,7 @@ func TestABadVersionIsRejected(t *testing.T) {
 		if got := n.Current().Number; got != 1 {
 			t.Errorf("%d is in force", got)
 		}
-		if err := n.Rejected(); err == nil || err.Error() != "version 2: line 1: bad rule" {
+		if err := n.Status().Rejected; err == nil || err.Error() != "version 2: line 1: bad rule" {
 			t.Errorf("rejected: %v", err)
 		}
 		if got := n.log.count("rules rejected"); got != 1 {
@@ -115,8 +115,8 @@ func TestABadVersionIsRejected(t *testing.T) {
 		}
 		write(t, d, "good again")
 		synctest.Wait()
-		if got := n.Current().Number; got != 3 || n.Rejected() != nil {
-			t.Errorf("%d is in force, rejected: %v", got, n.Rejected())
+		if got := n.Current().Number; got != 3 || n.Status().Rejected != nil {
+			t.Errorf("%d is in force, rejected: %v", got, n.Status().Rejected)
 		}
 		cancel()
 		synctest.Wait()
@@ -131,7 +131,7 @@ func TestTheLastGoodVersionIsFound(t *testing.T) {
 	}
 	n := newNode(d, "n", never, Version{})
 	n.Look(t.Context())
-	if err := n.Rejected(); n.Current().Number != 2 || err == nil || !strings.HasPrefix(err.Error(), "version 4: ") {
+	if err := n.Status().Rejected; n.Current().Number != 2 || err == nil || !strings.HasPrefix(err.Error(), "version 4: ") {
 		t.Errorf("%d is in force, rejected: %v", n.Current().Number, err)
 	}
 	n.Look(t.Context())
@@ -153,8 +153,8 @@ func TestStarterRulesDontComeBack(t *testing.T) {
 		}
 		n := newNode(d, "n", never, Version{})
 		n.Look(t.Context())
-		if got := n.Current().Number; got != want || n.Rejected() == nil {
-			t.Errorf("%s: %d is in force, not %d; rejected: %v", message, got, want, n.Rejected())
+		if got := n.Current().Number; got != want || n.Status().Rejected == nil {
+			t.Errorf("%s: %d is in force, not %d; rejected: %v", message, got, want, n.Status().Rejected)
 		}
 	}
 }
@@ -279,8 +279,8 @@ func TestARedisThatLostItsData(t *testing.T) {
 	told, back := 0, 0
 	for _, n := range nodes {
 		until(t, n.logged(1, "the store of rules can't be reached"))
-		until(t, n.logged(1, "the store of rules is back"))
-		told += n.log.count("the store has lost rules")
+		until(t, n.logged(1, "the rule store is back"))
+		told += n.log.count("the rule store has lost versions")
 		back += n.log.count("rules put back")
 	}
 	if told < 1 || told > len(nodes) || back < 1 || back > told {
@@ -385,7 +385,7 @@ func TestRulesStayWhileRedisIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, n.has(2))
-	until(t, n.logged(1, "the store of rules is back"))
+	until(t, n.logged(1, "the rule store is back"))
 	if got := n.log.count("can't be reached"); got != 1 {
 		t.Errorf("the loss was logged %d times", got)
 	}

@@ -22,11 +22,11 @@ func TestWhatANodeHasKept(t *testing.T) {
 		write(t, s, "one")
 		write(t, s, "two")
 		n := disk(s, kept)
-		if !n.FromDisk() {
+		if !n.Status().FromDisk {
 			t.Error("nobody would know")
 		}
 		n.Look(t.Context())
-		if got := n.Current(); got.Number != 2 || n.FromDisk() {
+		if got := n.Current(); got.Number != 2 || n.Status().FromDisk {
 			t.Errorf("%s is in force", got.Name())
 		}
 		wantHistory(t, s, "100-kept*", "2-two", "1-one")
@@ -40,7 +40,7 @@ func TestWhatANodeHasKept(t *testing.T) {
 		v := write(t, s, "one")
 		n := disk(s, v)
 		n.Look(t.Context())
-		if n.FromDisk() || len(n.numbers()) != 0 {
+		if n.Status().FromDisk || len(n.numbers()) != 0 {
 			t.Errorf("applied %v", n.numbers())
 		}
 	})

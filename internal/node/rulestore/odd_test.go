@@ -118,8 +118,8 @@ func TestVersionsWithoutAHash(t *testing.T) {
 		t.Errorf("version %d is in force, and a look reads %d fields", n.Current().Number, gets)
 	}
 	old(2, 1, "bad")
-	if gets := look(); n.Current().Number != 1 || n.Rejected() == nil || gets > 2 {
-		t.Errorf("version %d is in force, rejected: %v, and a look reads %d fields", n.Current().Number, n.Rejected(), gets)
+	if gets := look(); n.Current().Number != 1 || n.Status().Rejected == nil || gets > 2 {
+		t.Errorf("version %d is in force, rejected: %v, and a look reads %d fields", n.Current().Number, n.Status().Rejected, gets)
 	}
 	if got := n.log.count("rules rejected"); got != 1 {
 		t.Errorf("logged %d times", got)

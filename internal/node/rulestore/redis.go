@@ -71,7 +71,6 @@ func OverRedis(s *redisstore.Store) *Redis {
 	}
 }
 
-// run runs a script that may safely run twice, until Redis has answered or patience ends.
 func (r *Redis) run(ctx context.Context, s *rediscall.Script, keys []string, args ...string) (reply []string, err error) {
 	err = r.call(ctx, func(ctx context.Context) error {
 		m, err := s.Run(ctx, r.store, rediscall.Twice, keys, args...)
@@ -115,7 +114,6 @@ func (r *Redis) Head(ctx context.Context) (Version, error) {
 	return decodeHead(reply)
 }
 
-// decodeHead reads the number of the newest version, and what is known of it.
 func decodeHead(reply []string) (Version, error) {
 	switch {
 	case len(reply) == 0:
@@ -259,7 +257,6 @@ func (r *Redis) restore(ctx context.Context, v Version, orphan string) error {
 	return nil
 }
 
-// nodeReport is what a node reports about itself, as JSON.
 type nodeReport struct {
 	Version string           `json:"version"`
 	Rules   int64            `json:"rules"`

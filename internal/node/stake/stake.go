@@ -99,7 +99,6 @@ type Loan struct {
 	For   int64 `json:"f,omitempty"`
 }
 
-// out returns how much the borrower may still have.
 func (l *Loan) out() int64 {
 	if l == nil {
 		return 0

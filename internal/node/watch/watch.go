@@ -133,7 +133,6 @@ func ReadSmall(path string) ([]byte, error) {
 	return text, err
 }
 
-// kind names what isn't a regular file.
 func kind(m fs.FileMode) string {
 	switch {
 	case m.IsDir():
