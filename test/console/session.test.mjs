@@ -13,7 +13,7 @@ flow('log in, stay, log out', async (t) => {
   const token = page.getByLabel('Token')
   await token.fill('not-a-token')
   await page.getByRole('button', { name: 'Log in' }).click()
-  await page.getByText("the token isn't one of this node's").waitFor()
+  await page.getByText("this isn't a token of this node").waitFor()
   await token.fill(tokens.ada)
   await page.keyboard.press('Enter')
   await page.getByRole('heading', { name: 'Now', level: 1 }).waitFor()

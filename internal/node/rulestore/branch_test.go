@@ -175,7 +175,7 @@ func TestAFailoverThatLostAVersion(t *testing.T) {
 		t.Errorf("the orphan is %v, %v", all[1], err)
 	}
 	for _, n := range []*side{n1, n2} {
-		if n.log.count("the store has gone on without") != 1 || n.log.count("author=n1") == 0 {
+		if n.log.count("the rule store has gone on without") != 1 || n.log.count("author=n1") == 0 {
 			t.Errorf("%s doesn't say so:\n%s", n.o.Node.Name, n.log.text.String())
 		}
 	}

@@ -278,7 +278,7 @@ func TestARedisThatLostItsData(t *testing.T) {
 	}
 	told, back := 0, 0
 	for _, n := range nodes {
-		until(t, n.logged(1, "the store of rules can't be reached"))
+		until(t, n.logged(1, "the rule store can't be reached"))
 		until(t, n.logged(1, "the rule store is back"))
 		told += n.log.count("the rule store has lost versions")
 		back += n.log.count("rules put back")
@@ -373,7 +373,7 @@ func TestRulesStayWhileRedisIsAway(t *testing.T) {
 	write(t, s, "one")
 	until(t, n.has(1))
 	proxy.Down()
-	until(t, n.logged(1, "the store of rules can't be reached"))
+	until(t, n.logged(1, "the rule store can't be reached"))
 	write(t, s, "two")
 	if _, err := n.Publish(timeout(t), Version{Parent: 1, Text: []byte("no")}); err == nil || errors.Is(err, ErrConflict) {
 		t.Errorf("published: %v", err)
