@@ -97,7 +97,7 @@ func TestWhatComesBackOfHolds(t *testing.T) {
 		}, 800},
 		{"its window is over", func(t *testing.T, b *bookings) {
 			b.reserve(500)
-			time.Sleep(time.Hour)
+			time.Sleep(budget.Window)
 			take(b.site, asks(b.of, "a", 100))
 			_ = b.back(1, 500, 0)
 		}, 800},

@@ -103,7 +103,14 @@ func TestALateRefundHappensOnce(t *testing.T) {
 		before := left()
 		receipt := check(weir.Request{Reserve: time.Hour, Receipt: true}).Receipt
 		for i := range 3 {
+			for _, s := range []*site{eu, ap} { // hours of messages that say nothing take their time
+				s.cut.Store(true)
+			}
 			time.Sleep(80 * time.Minute)
+			for _, s := range []*site{eu, ap} {
+				s.cut.Store(false)
+			}
+			time.Sleep(3 * beatEvery)
 			err := l.Finish(t.Context(), &weir.Decision{Receipt: receipt}, weir.Outcome{Abandoned: true})
 			if i == 0 && err != nil || i > 0 && !errors.Is(err, counter.ErrUsed) {
 				t.Errorf("refund %d: %v", i, err)
