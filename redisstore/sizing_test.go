@@ -15,10 +15,10 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestSizing: what requests leave in Redis beside their counters takes as many bytes as docs/guides/redis.md says, and goes when
+// TestSizing: what requests leave in Redis beside their counters takes as many bytes as docs/guides/sizing.md says, and goes when
 // it says.
 func TestSizing(t *testing.T) {
-	docs, err := os.ReadFile("../docs/guides/redis.md")
+	docs, err := os.ReadFile("../docs/guides/sizing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
