@@ -52,7 +52,7 @@ func (p *proxied) work(t *testing.T, stop <-chan struct{}) {
 	}
 }
 
-// All nodes are restarted, one after the other, behind HAProxy and nginx with the settings of docs/guides/redis.md, and no client
+// All nodes are restarted, one after the other, behind HAProxy and nginx with the settings of docs/guides/upgrade.md, and no client
 // notices.
 func TestRollingRestarts(t *testing.T) {
 	t.Parallel()
@@ -80,7 +80,7 @@ func TestRollingRestarts(t *testing.T) {
 	}
 	nodes := map[string]*node{"1": begin("1"), "2": begin("2")}
 
-	page, err := os.ReadFile("../docs/guides/redis.md")
+	page, err := os.ReadFile("../docs/guides/upgrade.md")
 	if err != nil {
 		t.Fatal(err)
 	}
