@@ -106,9 +106,9 @@ func TestAlertsFire(t *testing.T) {
 
 // Whoever is woken up finds the alert's section in the runbooks, and it says what to look at and what to do.
 func TestAlertsHaveRunbooks(t *testing.T) {
-	_, runbooks, found := strings.Cut(read(t, "../docs/guides/redis.md"), "\n## Runbooks\n")
+	_, runbooks, found := strings.Cut(read(t, "../docs/guides/runbooks.md"), "\n## Runbooks\n")
 	if !found {
-		t.Fatal("docs/guides/redis.md has no runbooks")
+		t.Fatal("docs/guides/runbooks.md has no runbooks")
 	}
 	runbooks, _, _ = strings.Cut(runbooks, "\n## ")
 	sections := map[string]string{}
@@ -120,10 +120,10 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 		body, found := sections[a.Alert]
 		for _, part := range []string{"**Look.**", "**Do.**", "**Harmless**"} {
 			if !strings.Contains(body, part) {
-				t.Errorf("docs/guides/redis.md: the runbook of %s lacks %s", a.Alert, part)
+				t.Errorf("docs/guides/runbooks.md: the runbook of %s lacks %s", a.Alert, part)
 			}
 		}
-		url := "https://github.com/weirhq/weir/blob/main/docs/guides/redis.md#" + strings.ToLower(a.Alert)
+		url := "https://github.com/weirhq/weir/blob/main/docs/guides/runbooks.md#" + strings.ToLower(a.Alert)
 		if !found || a.Annotations["runbook_url"] != url || a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
 			t.Errorf("%s: %v", a.Alert, a.Annotations)
 		}
@@ -133,7 +133,7 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 		delete(sections, a.Alert)
 	}
 	for name := range sections {
-		t.Errorf("docs/guides/redis.md has a runbook of %s, which is no alert", name)
+		t.Errorf("docs/guides/runbooks.md has a runbook of %s, which is no alert", name)
 	}
 }
 
