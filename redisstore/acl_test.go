@@ -21,14 +21,14 @@ import (
 // documentedACL reads the permissions that the documentation says a node needs, on servers and on Sentinels.
 func documentedACL(t *testing.T) (servers, sentinels string) {
 	t.Helper()
-	text, err := os.ReadFile("../docs/guides/redis.md")
+	text, err := os.ReadFile("../docs/reference/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(text), "## Redis permissions")
 	lines := regexp.MustCompile(`(?m)^user weir on >PASSWORD (.+)$`).FindAllStringSubmatch(section, -1)
 	if !found || len(lines) != 2 {
-		t.Fatal(`docs/guides/redis.md hasn't two lines "user weir on >PASSWORD …" under "Redis permissions"`)
+		t.Fatal(`docs/reference/redis.md hasn't two lines "user weir on >PASSWORD …" under "Redis permissions"`)
 	}
 	return lines[0][1], lines[1][1]
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestANodeUnderTheDocumentedPermissions: a node whose user may do exactly what docs/guides/redis.md says counts, refunds, holds slots,
+// TestANodeUnderTheDocumentedPermissions: a node whose user may do exactly what docs/reference/redis.md says counts, refunds, holds slots,
 // changes rules and tells other nodes, and Redis refuses it nothing: on one server, in a Cluster and under Sentinels.
 func TestANodeUnderTheDocumentedPermissions(t *testing.T) {
 	t.Parallel()
-	_, line, found := strings.Cut(read(t, "../docs/guides/redis.md"), "\nuser weir on >PASSWORD ")
+	_, line, found := strings.Cut(read(t, "../docs/reference/redis.md"), "\nuser weir on >PASSWORD ")
 	if !found {
-		t.Fatal("docs/guides/redis.md has no permissions")
+		t.Fatal("docs/reference/redis.md has no permissions")
 	}
 	acl, _, _ := strings.Cut(line, "\n")
 	for name, open := range map[string]func(*testing.T) (url string, servers []*redistest.Server){

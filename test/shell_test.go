@@ -139,19 +139,19 @@ var shellBlocks = map[string][]shellBlock{
 	"docs/guides/migrate-from-envoyproxy-ratelimit.md: As rules": {
 		{instead: []string{"/srv/runtime_data/current/ratelimit/config", "config"}, stdout: []string{`rules.yaml: ok, 1 rule`}},
 	},
-	"docs/guides/redis.md: Changing rules": {
+	"docs/guides/change-rules.md: Change rules": {
 		{
 			instead: []string{"https://weir-1.internal:8082 WEIR_ADMIN_TOKEN=…", "127.0.0.1:8082", "edit it\n", "edit it\nsed -i 's,30/minute,60/minute,' rules.yaml\n"},
 			stdout:  []string{`(?s)\+    limit: 60/minute.*\+    limit: 60/minute`, `more for search`}, stderr: []string{`(?s)version 2 is in force.*version 3 is in force`},
 		},
 	},
-	"docs/guides/redis.md: Rotating credentials": {
+	"docs/guides/redis.md: Rotate credentials": {
 		{instead: []string{"/run/secrets/", "", "'<OLD'", "'<NEW'"}, stdout: []string{`^OK\nOK\n0\n$`}},
 	},
-	"docs/guides/redis.md: Planned failover":  {{cannot: "it needs Sentinels, and takes a primary out of service"}},
-	"docs/guides/redis.md: The console":       {{cannot: "it logs in to another machine"}},
-	"docs/concepts/regions.md: Setting it up": {{}, {cannot: "it needs the node of a region, and its rules in a file"}},
-	"docs/guides/redis.md: What is in Redis": {
+	"docs/guides/redis.md: Planned failover":   {{cannot: "it needs Sentinels, and takes a primary out of service"}},
+	"docs/guides/console.md: Open the console": {{cannot: "it logs in to another machine"}},
+	"docs/concepts/regions.md: Setting it up":  {{}, {cannot: "it needs the node of a region, and its rules in a file"}},
+	"docs/reference/redis.md: What is in Redis": {
 		{stdout: []string{`^1\n`}},
 	},
 }
@@ -198,10 +198,14 @@ domain: edge
 descriptors: [{key: api_key, rate_limit: {unit: day, requests_per_unit: 2}}]
 END
 `,
-	"docs/guides/redis.md": strings.ReplaceAll(aNode, "weir serve", "weir serve --store redis://127.0.0.1:6379") + `
-weir check sk_1 --ip 203.0.113.7 >/dev/null
-`,
+	"docs/guides/change-rules.md": onRedis,
+	"docs/guides/redis.md":        onRedis,
+	"docs/reference/redis.md":     onRedis,
 }
+
+var onRedis = strings.ReplaceAll(aNode, "weir serve", "weir serve --store redis://127.0.0.1:6379") + `
+weir check sk_1 --ip 203.0.113.7 >/dev/null
+`
 
 const aNode = `
 cat > rules.yaml <<'END'

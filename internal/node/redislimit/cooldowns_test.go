@@ -74,7 +74,7 @@ const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 60/hour, cooldo
 // An offender who goes around three nodes, and is refused too seldom by each of them, is kept out by all. The second
 // cooldown is twice the first, wherever it begins. A node that starts later knows, and one that lifts it lifts it everywhere.
 func TestCooldownsAreShared(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/guides/redis.md")
+	text, err := os.ReadFile("../../../docs/reference/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,13 +12,13 @@ import (
 // The permissions in the docs are enough for what a node does about rules, and those
 // that stand there for rules alone are used.
 func TestThePermissionsInTheDocs(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/guides/redis.md")
+	text, err := os.ReadFile("../../../docs/reference/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	line := regexp.MustCompile(`(?m)^user weir on >PASSWORD (.+)$`).FindSubmatch(text)
 	if line == nil {
-		t.Fatal(`docs/guides/redis.md has no line "user weir on >PASSWORD …"`)
+		t.Fatal(`docs/reference/redis.md has no line "user weir on >PASSWORD …"`)
 	}
 	acl := string(line[1])
 	everything := func(t *testing.T, url string, servers ...*redistest.Server) {

@@ -452,13 +452,13 @@ func TestABadListIsReadOnce(t *testing.T) {
 // TestThePermissionsInTheDocs are enough to ask and to answer.
 func TestThePermissionsInTheDocs(t *testing.T) {
 	t.Parallel() // it mostly waits
-	text, err := os.ReadFile("../../../../docs/guides/redis.md")
+	text, err := os.ReadFile("../../../../docs/reference/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, line, found := strings.Cut(string(text), "\nuser weir on >PASSWORD ")
 	if !found {
-		t.Fatal("docs/guides/redis.md says no permissions")
+		t.Fatal("docs/reference/redis.md says no permissions")
 	}
 	line, _, _ = strings.Cut(line, "\n")
 	r := redistest.New(t, redistest.Options{})
