@@ -112,6 +112,8 @@ var shellBlocks = map[string][]shellBlock{
 	},
 	"docs/reference/check-api.md: The check API": {
 		{stdout: []string{`(?s)^HTTP/1.1 200 OK.*"allowed":true.*"receipt":"`}},
+	},
+	"docs/reference/check-api.md: Requests": {
 		{stdout: []string{`"allowed":true`, `"limit":100`, `"remaining":19`}},
 	},
 	"docs/reference/check-api.md: Amounts, reservations, slots": {{stdout: []string{`"allowed":true`, `"receipt":"`}}},
