@@ -98,7 +98,7 @@ func (l *Log) renew() {
 	l.left.Store(perSecond)
 }
 
-// decisionLine is a decision, as docs/reference/metrics.md has it.
+// decisionLine is a decision, as docs/reference/events.md has it.
 type decisionLine struct {
 	Time         string     `json:"time"`
 	Outcome      string     `json:"outcome"`
