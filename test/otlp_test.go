@@ -111,7 +111,7 @@ func histogramsAgree(t *testing.T, sent *metricspb.Metric, scraped *dto.MetricFa
 
 // TestOTLPInTheDocs: the variables and the settings that the docs show send metrics and traces.
 func TestOTLPInTheDocs(t *testing.T) {
-	const page = "../docs/reference/metrics.md"
+	const page = "../docs/guides/opentelemetry.md"
 	var settings string
 	for _, block := range append(fences(t, page, "yaml"), fences(t, "../docs/reference/cli.md", "yaml")...) {
 		if _, ours, ok := strings.Cut("\n"+block, "\notlp:"); ok {

@@ -9,7 +9,7 @@
 // [Tracer.Call], and each wait for Redis is a span below the check's.
 //
 // Spans hold rule ids, outcomes, reasons, edges and shards: never a client's key, address, path or
-// query. docs/reference/metrics.md lists every attribute.
+// query. docs/guides/opentelemetry.md lists every attribute.
 package tracing
 
 import (
