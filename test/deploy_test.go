@@ -297,7 +297,7 @@ func queries(t *testing.T) map[string]string {
 // Nothing that git doesn't have, and nothing that it has in vain.
 func TestDeployFilesAreUsed(t *testing.T) {
 	var text strings.Builder
-	for _, file := range []string{deploy + "compose.yaml", "../docs/reference/metrics.md", deploy + "prometheus/prometheus.yaml"} {
+	for _, file := range []string{deploy + "compose.yaml", "../docs/guides/monitoring.md", deploy + "prometheus/prometheus.yaml"} {
 		text.WriteString(read(t, file))
 	}
 	err := filepath.WalkDir(deploy, func(path string, e fs.DirEntry, err error) error {

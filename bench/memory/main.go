@@ -1,5 +1,5 @@
 // Command memory floods a node with keys and addresses that never come again, over HTTP, and prints how much memory the
-// whole process takes. It fails if that is more than the cap allows; docs/guides/redis.md explains the bound. It reads
+// whole process takes. It fails if that is more than the cap allows; docs/guides/sizing.md explains the bound. It reads
 // /proc, so it needs Linux.
 package main
 
