@@ -42,7 +42,7 @@ var shellBlocks = map[string][]shellBlock{
 		{stdout: []string{`(?m)^ +1[0-2]\d 200$`, `(?m)^ +\d+ 429$`}, stderr: []string{`(?s)msg=serving.*msg=serving.*msg=serving`}},
 		{},
 	},
-	"docs/guides/abuse.md: Looking after them": {{cannot: "the id and the fingerprint are those of a client of the reader's"}},
+	"docs/guides/abuse.md: Look after them": {{cannot: "the id and the fingerprint are those of a client of the reader's"}},
 	"docs/reference/admin-api.md: Who may do what": {
 		{},
 		{answers: "https://weir.internal:8082/readyz", instead: []string{"0.0.0.0", "127.0.0.1"}},
