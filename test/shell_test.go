@@ -74,6 +74,7 @@ var shellBlocks = map[string][]shellBlock{
 		{stdout: []string{`(?s)^HTTP/1.1 200 OK.*"total_tokens":8`, `(?m)^tokens +100000/minute +\d+ of 20000 tokens `}},
 	},
 	"docs/guides/ai.md: Over the check API": {{stdout: []string{`"allowed":true.*"amount":"tokens".*"receipt":"|"receipt":".*"amount":"tokens"`}}},
+	"docs/guides/logins.md: Limit logins":   {{stdout: []string{`^allowed by login: 4 of 5 left\n$`}}},
 	"docs/reference/cli.md: weir demo": {
 		{stdout: []string{`429 Too Many Requests`, `After 1 s, as it said: 200 OK`}},
 	},
@@ -174,6 +175,7 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key
 	-subj /CN=weir.internal -addext subjectAltName=DNS:weir.internal 2>/dev/null
 curl() { command curl -s --cacert cert.pem --resolve weir.internal:${WEIR_ADMIN##*:}:127.0.0.1 "$@"; }
 `,
+	"docs/guides/logins.md": aNode,
 	"docs/reference/cli.md": strings.ReplaceAll(aNode, " --seed-rules rules.yaml", "") + `
 rm rules.yaml
 pass() { echo sk_stolen; }
