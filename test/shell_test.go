@@ -153,7 +153,7 @@ var shellBlocks = map[string][]shellBlock{
 	},
 	"docs/guides/redis.md: Planned failover":   {{cannot: "it needs Sentinels, and takes a primary out of service"}},
 	"docs/guides/console.md: Open the console": {{cannot: "it logs in to another machine"}},
-	"docs/concepts/regions.md: Setting it up":  {{}, {cannot: "it needs the node of a region, and its rules in a file"}},
+	"docs/guides/regions.md: Setting it up":    {{}, {cannot: "it needs the node of a region, and its rules in a file"}},
 	"docs/reference/redis.md: What is in Redis": {
 		{stdout: []string{`^1\n`}},
 	},

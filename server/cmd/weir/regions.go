@@ -16,7 +16,7 @@ func regionsCommand() *cobra.Command {
 		Short: "List the other regions: whether they are heard, their round-trip time, and their global rules",
 		Long: `List the other regions as a node sees them: whether it hears from them and since
 when, the round-trip time, and whether their rules with scope: global are the same.
-The home counts global limits that don't name one. See docs/concepts/regions.md.`,
+The home counts global limits that don't name one. See docs/guides/regions.md.`,
 		Example: "  weir regions\n  weir regions --admin weir-2:8082 --json",
 	}, "", false)
 	cmd.AddCommand(
