@@ -118,7 +118,7 @@ var shellBlocks = map[string][]shellBlock{
 		{stdout: []string{`"allowed":true`, `"limit":100`, `"remaining":19`}},
 	},
 	"docs/reference/check-api.md: Amounts, reservations, slots": {{stdout: []string{`"allowed":true`, `"receipt":"`}}},
-	"docs/guides/envoy.md: Running it": {
+	"docs/guides/envoy.md: Run it": {
 		{stdout: []string{`"overallCode":"OK"`, `"name":"quota"`}},
 	},
 	"docs/guides/envoy-gateway.md: Without Envoy Gateway": {
