@@ -127,7 +127,7 @@ var shellBlocks = map[string][]shellBlock{
 			answers: "http://127.0.0.1:8080/healthcheck",
 		},
 	},
-	"docs/guides/grpc.md: gRPC servers in Go": {
+	"docs/guides/grpc.md: Try it": {
 		{
 			instead: []string{"cd examples", "cd '" + folder("../examples") + "'"},
 			stdout:  []string{`(?s)^Hello, you remaining: \[4\]\n(?:Hello[^\n]*\n){4}ResourceExhausted Rate limit of 5 requests per minute exceeded[^\n]*\nretry in 1\ds\n$`},
