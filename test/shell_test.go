@@ -133,7 +133,7 @@ var shellBlocks = map[string][]shellBlock{
 			stdout:  []string{`(?s)^Hello, you remaining: \[4\]\n(?:Hello[^\n]*\n){4}ResourceExhausted Rate limit of 5 requests per minute exceeded[^\n]*\nretry in 1\ds\n$`},
 		},
 	},
-	"docs/guides/migrate-from-envoyproxy-ratelimit.md: From envoyproxy/ratelimit": {
+	"docs/guides/migrate-from-envoyproxy-ratelimit.md: Start Weir with your files": {
 		{
 			instead: []string{"redis://redis:", "redis://127.0.0.1:", "/srv/runtime_data/current/ratelimit/config", "config", " :808", " 127.0.0.1:808"},
 			answers: "http://127.0.0.1:8080/readyz", stderr: []string{`msg=serving`},
