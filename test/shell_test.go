@@ -33,12 +33,12 @@ type shellBlock struct {
 // shellBlocks are all that the README and the docs have, by file and heading, in the order of the text.
 // Those of a file run in one shell, in one folder, as a reader would type them.
 var shellBlocks = map[string][]shellBlock{
-	"README.md: The first minute": {
-		{stdout: []string{`\n +3  200 OK  97 of 100 left\n`, `\n +1\d\d  429 Too Many Requests  0 of 100 left\n`, `\n  Retry-After: 1\n`, `"code":\s*"RATE_LIMIT_EXCEEDED"`, `After 1 s, as it said: 200 OK`}},
+	"README.md: Start": {
 		{answers: "http://127.0.0.1:8080/readyz"},
 		{stdout: []string{`^HTTP/1.1 200 OK`, `X-Ratelimit-Remaining: 99|X-RateLimit-Remaining: 99`, `"rule":"quota"`, `\nallowed by quota: 98 of 100 left\n`, `  yes  quota: `, `  yes  address: [^\n]*, by ip, `}},
+		{stdout: []string{`\+  - id: search\n`, `allowed by search: 0 of 3 left\nrefused by search: 0 of 3 left, retry in `}, stderr: []string{`version 2 is in force`}},
 	},
-	"README.md: Three nodes on one Redis, in three commands": {
+	"README.md: Several nodes, one limit": {
 		{stdout: []string{`(?m)^ +1[0-2]\d 200$`, `(?m)^ +\d+ 429$`}, stderr: []string{`(?s)msg=serving.*msg=serving.*msg=serving`}},
 		{},
 	},
