@@ -216,8 +216,8 @@ bench-redis: redis
 	cd bench && $(GO) run ./redis
 
 ## bench-grpc: Envoy's rate limit service beside a gRPC server that does nothing: checks/s with 256 in flight, and the server's CPU; Linux
-bench-grpc: redis
-	cd bench && $(GO) build -o ../bin/bench-grpc ./grpc && taskset -c 1 ../bin/bench-grpc
+bench-grpc: build redis
+	$(GO) build -o bin/bench-grpc ./bench/grpc && taskset -c 1 bin/bench-grpc
 
 ## bench-client: a thousand goroutines against a limit of 500 a second over HTTP, with a plain client and with package client: what is sent, refused, and used of the limit; and checks over HTTP, joined and one by one
 bench-client:

@@ -12,29 +12,22 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/inflight"
-	"github.com/weirhq/weir/internal/node/redislimit"
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/memstore"
-	"github.com/weirhq/weir/metrics"
-	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/node"
 	"github.com/weirhq/weir/server/bench/internal/report"
-	"github.com/weirhq/weir/server/internal/edge/envoy"
 	"github.com/weirhq/weir/server/internal/load"
 )
 
@@ -54,20 +47,37 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err 
 	rounds := f.Int("rounds", 15, "how often to measure each server")
 	keys := f.Int("keys", 1000, "number of keys; with few keys, leases decide")
 	length := f.Duration("length", time.Second, "length of a round")
-	what := f.String("serve", "", "only serve: nothing, weir, or the address of a Redis for weir")
-	addr := f.String("listen", "127.0.0.1:0", "address for -serve")
+	weir := f.String("weir", "bin/weir", "the weir binary to run")
+	floor := f.String("floor", "", "only serve, at this address, the gRPC server that does nothing")
 	if err := f.Parse(args); err != nil {
 		return false, err
 	}
-	if *what != "" {
-		return true, serve(ctx, *what, *addr)
+	if *floor != "" {
+		return true, serveNothing(ctx, *floor)
 	}
 	redis, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		return false, err
 	}
 	defer redis.Close()
-	all := []*contender{{name: "does nothing", what: "nothing"}, {name: "weir", what: "weir"}, {name: "weir, Redis", what: redis.Addr}}
+	config, err := os.MkdirTemp("", "grpc")
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(config)
+	if err := os.WriteFile(filepath.Join(config, "bench.yaml"), []byte(limits), 0o600); err != nil {
+		return false, err
+	}
+	startWeir := func(store string) func() (*node.Process, error) {
+		return func() (*node.Process, error) {
+			return node.Start(ctx, node.Options{Binary: *weir, Core: "0", Rules: rules, Store: store, Listen: "--grpc", Flags: []string{"--envoy-config", config, "--log-level", "error"}})
+		}
+	}
+	all := []*contender{
+		{name: "does nothing", start: func() (*node.Process, error) { return node.StartSelf(ctx, "0", "-floor") }},
+		{name: "weir", start: startWeir("")},
+		{name: "weir, Redis", start: startWeir("redis://" + redis.Addr)},
+	}
 	plan := load.Plan{Duration: *length, Warmup: warmUp, Workers: inFlight, Keys: *keys}
 	plan.Prepare()
 	for range *rounds {
@@ -90,7 +100,7 @@ func print(w io.Writer, all []*contender) {
 			ratios[i] = c.rates[i] / all[0].rates[i]
 		}
 		remark := ""
-		if c.what == "weir" && median(ratios) < target {
+		if c == all[1] && median(ratios) < target {
 			remark = fmt.Sprintf("below the target of %.2f", target)
 		}
 		rows = append(rows, []string{c.name, report.Number(median(c.rates), 0), report.Number(median(ratios), 2),
@@ -101,14 +111,15 @@ func print(w io.Writer, all []*contender) {
 
 // contender is a server, and what was measured of it in each round.
 type contender struct {
-	name, what string
-	rates      []float64 // checks a second
-	cpu        []float64 // µs of its process per check
+	name  string
+	start func() (*node.Process, error)
+	rates []float64 // checks a second
+	cpu   []float64 // µs of its process per check
 }
 
 // round starts the server on one core, and loads it from the others.
 func (c *contender) round(ctx context.Context, plan load.Plan) error {
-	server, err := node.StartSelf(ctx, "0", "-serve", c.what, "-listen")
+	server, err := c.start()
 	if err != nil {
 		return err
 	}
@@ -179,53 +190,23 @@ func (nothing) ShouldRateLimit(context.Context, *rls.RateLimitRequest) (*rls.Rat
 	return &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK, Statuses: []*rls.RateLimitResponse_DescriptorStatus{{Code: rls.RateLimitResponse_OK}}}, nil
 }
 
-const config = `
+const rules = "rules: []\n"
+
+const limits = `
 domain: bench
 descriptors:
   - key: api_key
     rate_limit: {unit: hour, requests_per_unit: 4000000000}
 `
 
-// serve serves until ctx is done.
-func serve(ctx context.Context, what, addr string) error {
+// serveNothing serves a gRPC server that does nothing, until ctx is done.
+func serveNothing(ctx context.Context, addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
 	s := grpc.NewServer()
 	rls.RegisterRateLimitServiceServer(s, nothing{})
-	var server interface{ Serve(net.Listener) error } = s
-	if what != "nothing" {
-		service, err := weirService(what)
-		if err != nil {
-			return err
-		}
-		server = envoy.NewServer(service, envoy.ServerOptions{})
-	}
-	context.AfterFunc(ctx, func() { l.Close() })
-	if err := server.Serve(l); ctx.Err() == nil {
-		return err
-	}
-	return nil
-}
-
-// weirService is the service as a node runs it, with metrics.
-func weirService(what string) (*envoy.Service, error) {
-	o := weir.Options{Observe: metrics.New(prometheus.NewRegistry()).Observe}
-	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, o)
-	if what != "weir" {
-		shared, err := redislimit.New(redisstore.Options{URL: "redis://" + what, Timeout: redisstore.DefaultTimeout, Logger: slog.Default()}, memstore.New(memstore.Options{}), o, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		shared.Await(context.Background(), time.Second)
-		limiter = shared.Limiter
-	}
-	service := envoy.New(limiter, envoy.Options{Configured: true, MaxInFlight: inflight.Default()})
-	c, _, err := envoy.Parse([]envoy.File{{Name: "bench.yaml", Text: []byte(config)}}, envoy.Modes{})
-	if err != nil {
-		return nil, err
-	}
-	service.SetConfig(c)
-	return service, nil
+	context.AfterFunc(ctx, s.Stop)
+	return s.Serve(l)
 }

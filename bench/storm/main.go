@@ -75,8 +75,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }))
 	defer upstream.Close()
-	gateway, err := node.Start(ctx, node.Options{Binary: *weir, Rules: rules, Core: *core, Upstream: upstream.URL,
-		Flags: []string{"--admin", "127.0.0.1:0", "--log-level", "error"}})
+	gateway, err := node.Start(ctx, node.Options{Binary: *weir, Rules: rules, Core: *core, Listen: "--gateway",
+		Flags: []string{"--upstream", upstream.URL, "--admin", "127.0.0.1:0", "--log-level", "error"}})
 	if err != nil {
 		return false, err
 	}

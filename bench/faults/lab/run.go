@@ -127,6 +127,7 @@ func (t *experiment) prepare(ctx context.Context) error {
 func (t *experiment) underLoad(ctx context.Context) error {
 	plan := load.Plan{Duration: time.Hour, Workers: t.config.Workers, Rate: t.config.Rate, Keys: loadKeys}
 	loading, enough := context.WithCancel(ctx)
+	earlier := t.node.connections.Load()
 	var report *load.Report
 	var failed error
 	var running sync.WaitGroup
@@ -139,7 +140,7 @@ func (t *experiment) underLoad(ctx context.Context) error {
 	defer end()
 	r := t.result
 	m := startMeter()
-	err := t.connected(ctx)
+	err := t.connected(ctx, earlier)
 	if err == nil {
 		err = pause(ctx, t.config.Settle)
 	}
@@ -164,14 +165,14 @@ func (t *experiment) underLoad(ctx context.Context) error {
 	return nil
 }
 
-// connected waits until the node has accepted the connections of all workers and of the client. Each has a goroutine of
-// the node's.
-func (t *experiment) connected(ctx context.Context) error {
+// connected waits until the node has accepted the connections of all workers, beside the earlier ones. Each has a
+// goroutine of the node's.
+func (t *experiment) connected(ctx context.Context, earlier int64) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return redistest.Until(ctx, func(context.Context) error {
-		if n := t.node.connections.Load(); n <= int64(t.config.Workers) {
-			return fmt.Errorf("%d of %d connections", n, t.config.Workers+1)
+		if n := t.node.connections.Load() - earlier; n < int64(t.config.Workers) {
+			return fmt.Errorf("%d of %d connections", n, t.config.Workers)
 		}
 		return nil
 	})

@@ -2,6 +2,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,15 +29,15 @@ type Process struct {
 
 // Options describe a weir process.
 type Options struct {
-	Binary   string   // path of weir
-	Rules    string   // text of the rule file
-	Store    string   // URL of a Redis; "" keeps counters in memory
-	Core     string   // cores that it may use, as taskset takes them; "" means all
-	Upstream string   // URL; if set, the process is a gateway in front of it instead of a check API
-	Flags    []string // more flags of weir serve
+	Binary string   // path of weir
+	Rules  string   // text of the rule file
+	Store  string   // URL of a Redis; "" keeps counters in memory
+	Core   string   // cores that it may use, as taskset takes them; "" means all
+	Listen string   // flag of the listener to measure; "" means --http. The others are off
+	Flags  []string // more flags of weir serve
 }
 
-// Start starts weir serve, and waits until it listens and has reached its store.
+// Start starts weir serve and waits until it listens and, if it serves HTTP, has reached its store.
 func Start(ctx context.Context, o Options) (*Process, error) {
 	dir, err := os.MkdirTemp("", "weir")
 	if err != nil {
@@ -46,21 +47,15 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	if err := os.WriteFile(rules, []byte(o.Rules), 0o600); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	args := []string{"serve", "--rules", rules, "--data", filepath.Join(dir, "data"), "--grpc", "", "--admin", "", "--log-level", "warn", "--log-format", "json"}
+	args := []string{"serve", "--rules", rules, "--data", filepath.Join(dir, "data"), "--http", "", "--grpc", "", "--admin", "",
+		"--log-level", "warn", "--log-format", "json"}
 	if o.Store != "" {
 		args = append(args, "--store", o.Store)
 	}
-	if o.Upstream != "" {
-		args = append(args, "--upstream", o.Upstream, "--http", "")
-	}
 	args = append(args, o.Flags...)
-	if o.Upstream != "" {
-		args = append(args, "--gateway")
-	} else {
-		args = append(args, "--http")
-	}
-	p, err := start(ctx, dir, o.Core, o.Binary, args...)
-	if err != nil || o.Store == "" {
+	listen := cmp.Or(o.Listen, "--http")
+	p, err := start(ctx, dir, o.Core, o.Binary, append(args, listen)...)
+	if err != nil || o.Store == "" || listen != "--http" {
 		return p, err
 	}
 	if err := p.until(ctx, p.reachedStore); err != nil {
