@@ -239,11 +239,22 @@ type sender struct {
 	keys  workload.Keys
 }
 
+var _ load.Batcher = sender{}
+
 func (s sender) Send(_ context.Context, n uint32) (a load.Answer) {
 	if !s.check(s.keys.At(n)) {
 		a.Outcome = load.Refused
 	}
 	return a
+}
+
+func (s sender) SendBatch(clients []uint32) (refused int64) {
+	for _, n := range clients {
+		if !s.check(s.keys.At(n)) {
+			refused++
+		}
+	}
+	return refused
 }
 
 // fill checks every key once, on all cores.

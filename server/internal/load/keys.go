@@ -49,7 +49,7 @@ type sequence []uint32
 // newSequence draws four requests of each client, on average.
 func newSequence(d Distribution, keys int, exponent float64) sequence {
 	if d == Hot {
-		return make(sequence, 1)
+		return make(sequence, 64*stretch) // workers seldom reach the end
 	}
 	s := make(sequence, max(4*keys, minSequence))
 	rng := rand.New(rand.NewPCG(1, uint64(keys)))

@@ -142,6 +142,7 @@ func (r *run) workers(t Target) []*worker {
 			run: r, sender: t.Sender(), tally: r.tallies[i%len(r.tallies)],
 			seq: r.plan.sequence, luck: rand.New(rand.NewPCG(2, uint64(i))),
 		}
+		workers[i].many, _ = workers[i].sender.(Batcher)
 	}
 	return workers
 }

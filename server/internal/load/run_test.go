@@ -47,6 +47,35 @@ func TestClosedLoopTimesOneRequestInMany(t *testing.T) {
 	})
 }
 
+// batcher refuses odd clients, and remembers how many requests came in batches.
+type batcher struct{ target }
+
+func (b batcher) Sender() Sender { return b }
+func (b batcher) SendBatch(clients []uint32) (refused int64) {
+	for _, n := range clients {
+		if b.target(context.Background(), n).Outcome == Refused {
+			refused++
+		}
+	}
+	return refused
+}
+
+func TestClosedLoopSendsBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked [4]int64
+		to := batcher{func(_ context.Context, n uint32) Answer {
+			asked[n]++
+			time.Sleep(time.Millisecond)
+			return Answer{Outcome: Outcome(n % 2)}
+		}}
+		r := mustRun(t, Plan{Duration: time.Second, Keys: 4, Sample: 50}, to)
+		// A batch that begins in the measured time counts as a whole.
+		if r.Checks < 1000 || r.Checks > 1050 || r.Allowed != asked[0]+asked[2] || r.Refused != asked[1]+asked[3] {
+			t.Errorf("%d checks, %d allowed, %d refused of %v", r.Checks, r.Allowed, r.Refused, asked)
+		}
+	})
+}
+
 func TestOpenLoopCountsLatencyFromTheDueTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := mustRun(t, Plan{Duration: time.Second, Rate: 10}, takes(300*time.Millisecond))

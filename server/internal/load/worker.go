@@ -15,6 +15,7 @@ type worker struct {
 	_      [128]byte // keeps what one worker writes out of the cache lines of another
 	run    *run
 	sender Sender
+	many   Batcher // the sender, if it is one
 	tally  *tally
 	seq    sequence
 	luck   *rand.Rand
@@ -23,15 +24,20 @@ type worker struct {
 	_      [128]byte
 }
 
-// stretch is how many requests a worker takes from one place of the sequence. Then it goes to another at random:
-// workers that went through it one behind the other would meet, since who follows finds answers that are known by then.
+// stretch is how many requests a worker takes from one place of the sequence before it jumps to another at random. Workers
+// that went through the sequence behind one another would meet: the second finds in the cache what the first has fetched.
 const stretch = 16
 
-// send sends one request and counts it.
-func (w *worker) send(ctx context.Context, c *counts, measured bool) Answer {
+// jump moves to another place of the sequence if this one is used up.
+func (w *worker) jump() {
 	if w.left == 0 || w.pos == len(w.seq) {
 		w.pos, w.left = w.luck.IntN(len(w.seq)), stretch
 	}
+}
+
+// send sends one request and counts it.
+func (w *worker) send(ctx context.Context, c *counts, measured bool) Answer {
+	w.jump()
 	a := w.sender.Send(ctx, w.seq[w.pos])
 	w.pos++
 	w.left--
@@ -42,6 +48,24 @@ func (w *worker) send(ctx context.Context, c *counts, measured bool) Answer {
 	return a
 }
 
+// sendMany sends n requests, as cheaply as the sender can.
+func (w *worker) sendMany(ctx context.Context, n int, c *counts, measured bool) {
+	if w.many == nil {
+		for range n {
+			w.send(ctx, c, measured)
+		}
+		return
+	}
+	for n > 0 {
+		w.jump()
+		part := w.seq[w.pos:min(w.pos+min(n, w.left), len(w.seq))]
+		refused := w.many.SendBatch(part)
+		c.outcome[Allowed] += int64(len(part)) - refused
+		c.outcome[Refused] += refused
+		w.pos, w.left, n = w.pos+len(part), w.left-len(part), n-len(part)
+	}
+}
+
 // batch sends as many requests as there are to each that is timed, and times
 // the first. It allocates nothing, and costs little beside a check of 100 ns.
 func (w *worker) batch(ctx context.Context, measured bool) Answer {
@@ -49,9 +73,7 @@ func (w *worker) batch(ctx context.Context, measured bool) Answer {
 	begin := w.run.now()
 	first := w.send(ctx, &c, measured)
 	took := w.run.now() - begin
-	for range w.run.sample - 1 {
-		w.send(ctx, &c, measured)
-	}
+	w.sendMany(ctx, w.run.sample-1, &c, measured)
 	if measured {
 		w.tally.mu.Lock()
 		w.tally.counts.merge(&c)
