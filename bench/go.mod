@@ -7,7 +7,6 @@ require (
 	github.com/envoyproxy/go-control-plane/envoy v1.40.0
 	github.com/go-chi/httprate v0.16.1
 	github.com/go-redis/redis_rate/v10 v10.0.1
-	github.com/prometheus/client_golang v1.24.1
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/sethvargo/go-limiter v0.7.1
@@ -15,18 +14,14 @@ require (
 	github.com/ulule/limiter/v3 v3.11.2
 	github.com/weirhq/weir v0.1.0
 	github.com/weirhq/weir/grpclimit v0.1.0
-	github.com/weirhq/weir/internal/node v0.1.0
-	github.com/weirhq/weir/metrics v0.1.0
 	github.com/weirhq/weir/redisstore v0.1.0
 	github.com/weirhq/weir/server v0.1.0
 	go.uber.org/goleak v1.3.0
-	golang.org/x/sync v0.24.0
 	golang.org/x/time v0.16.0
 	google.golang.org/grpc v1.85.0
 )
 
 require (
-	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2 // indirect
 	github.com/envoyproxy/go-control-plane/ratelimit v0.1.0 // indirect
@@ -36,12 +31,9 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/hashicorp/golang-lru v0.5.4 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
-	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
-	github.com/prometheus/client_model v0.6.3 // indirect
-	github.com/prometheus/common v0.72.0 // indirect
-	github.com/prometheus/procfs v0.22.0 // indirect
+	github.com/weirhq/weir/internal/node v0.1.0 // indirect
 	github.com/weirhq/weir/internal/rediscall v0.1.0 // indirect
 	github.com/weirhq/weir/rulefile v0.1.0 // indirect
 	github.com/zeebo/xxh3 v1.1.0 // indirect
