@@ -209,11 +209,11 @@ fuzz: upstreams
 
 ## bench: Weir beside its rivals, in one run, with ratios and targets; and what a refusal costs in every edge, beside an admission
 bench:
-	cd bench && $(GO) run ./edges && $(GO) run ./inprocess
+	$(GO) run ./bench/edges && $(GO) run ./bench/inprocess
 
 ## bench-redis: the same through Redis, which it starts; with CPU and bytes per counter in Redis
 bench-redis: redis
-	cd bench && $(GO) run ./redis
+	$(GO) run ./bench/redis
 
 ## bench-grpc: Envoy's rate limit service beside a gRPC server that does nothing: checks/s with 256 in flight, and the server's CPU; Linux
 bench-grpc: build redis

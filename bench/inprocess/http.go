@@ -33,7 +33,7 @@ const (
 	httpHTTPRate = "go-chi/httprate 0.16.1, its three headers"
 )
 
-// middleware prepares what stands in front of a handler.
+// middleware makes what wraps a handler.
 type middleware func(l limit, keys int) (func(http.Handler) http.Handler, error)
 
 func httpContenders(keys int) []contender {

@@ -41,10 +41,10 @@ type storeWorker struct {
 	_       padding
 }
 
-// openLimiter is a whole check: a request against a hundred rules, one of which applies.
+// openLimiter is a whole check by rules: a request against a hundred rules, one of which applies.
 func openLimiter(l limit, keys int) (instance, error) { return openRules(l, keys, "") }
 
-// openAmount is a whole check of rules that count an amount of the request.
+// openAmount is a whole check by rules that count an amount of the request.
 func openAmount(l limit, keys int) (instance, error) { return openRules(l, keys, "tokens") }
 
 func openRules(l limit, keys int, amount string) (instance, error) {

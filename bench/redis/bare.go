@@ -17,7 +17,7 @@ type scriptCall struct {
 	keys, args []string
 }
 
-// maxSeen is how many commands are recorded; more keys than that take turns.
+// maxSeen is how many calls are recorded. More keys than that share them.
 const maxSeen = 100_000
 
 // openBare sends what the store was seen to send, without anything around it.
@@ -42,8 +42,7 @@ func openBare(ctx context.Context, e *env) (*instance, error) {
 	}, nil
 }
 
-// loadSeen records what the store sends, the first time; and has the store load
-// its scripts into the server.
+// loadSeen makes the store load its scripts into the server and, the first time, records what the store sends.
 func loadSeen(ctx context.Context, e *env) error {
 	in, err := openCharges(ctx, e, time.Minute, wide.tokens)
 	if err != nil {
@@ -93,7 +92,7 @@ func record(ctx context.Context, e *env, check check, n int) ([]scriptCall, erro
 	return seen, errors.Join(err, <-checked, ctx.Err())
 }
 
-// listen reads n calls of one script. The store's heartbeat is a script as well, but it doesn't beat at every check.
+// listen reads n calls of one script. The store's heartbeat is a script, too, but comes seldom.
 func listen(lines *bufio.Reader, n int) ([]scriptCall, error) {
 	groups := map[string][]scriptCall{}
 	for {

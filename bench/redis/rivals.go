@@ -85,14 +85,14 @@ func openRueidisHash(_ context.Context, e *env) (*instance, error) {
 	}, nil
 }
 
-// newRueidis makes a client without client-side caching, which nobody uses. It doesn't
-// ping, either: a ping that meets a command turns the client to pipelining for good,
-// which costs one goroutine alone twice the time, and whom it befalls is luck.
+// newRueidis makes a client without client-side caching, which is of no use here. It doesn't ping, either: a ping at the same
+// time as a command turns the client to pipelining for good, which doubles the latency of a single goroutine, and it is
+// luck which contender that happens to.
 func newRueidis(e *env) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{e.server.Addr}, DisableCache: true, Dialer: net.Dialer{KeepAlive: -1},
 	})
 }
 
-// seconds is a time as people pass it to the script: a float, good to a microsecond.
+// seconds is a time as the usual script takes it: a float with microseconds.
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }

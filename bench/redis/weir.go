@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/workload"
 )
 
-// newStore makes a store with the options that it comes with, except for a timeout, if one is given.
+// newStore makes a store with default options, except for the timeout, unless that is 0.
 func newStore(ctx context.Context, e *env, timeout time.Duration) (*redisstore.Store, error) {
 	s, err := redisstore.New(redisstore.Options{URL: "redis://" + e.server.Addr, Secret: []byte("bench"), Timeout: timeout})
 	if err != nil {
@@ -36,7 +36,8 @@ func openStore(ctx context.Context, e *env) (*instance, error) {
 	return openCharges(ctx, e, e.timeout, wide.tokens)
 }
 
-// openTen charges ten counters of one client at once, of so many tokens each. It has time: this is about memory.
+// openTen charges ten counters of one client at once, of so many tokens each. It has a long timeout, since it measures
+// memory.
 func openTen(tokens ...int64) func(context.Context, *env) (*instance, error) {
 	return func(ctx context.Context, e *env) (*instance, error) {
 		return openCharges(ctx, e, time.Minute, tokens...)
@@ -83,7 +84,7 @@ func openCharges(ctx context.Context, e *env, timeout time.Duration, tokens ...i
 	}, nil
 }
 
-// openLimiter is a whole check: a request against a hundred rules, one of which applies.
+// openLimiter is a whole check by rules: a request against a hundred rules, one of which applies.
 func openLimiter(ctx context.Context, e *env) (*instance, error) {
 	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: workload.HundredRules(weirLimit(wide))})
 	if err != nil {

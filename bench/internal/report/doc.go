@@ -1,3 +1,2 @@
-// Package report is how benchmarks tell what they measured: medians with their
-// spread, tables in columns, targets met or missed, progress meanwhile.
+// Package report prints what measurements found: medians with their spread, tables, targets met or missed, and progress.
 package report

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Number writes x with so many decimals; a dash for what wasn't measured.
+// Number writes x with so many decimals; a dash if it wasn't measured.
 func Number(x float64, digits int) string {
 	if math.IsNaN(x) {
 		return "–"
@@ -18,7 +18,7 @@ func Number(x float64, digits int) string {
 	return fmt.Sprintf("%.*f", digits, x)
 }
 
-// Amount is 10 M, 500 k, 37.
+// Amount writes 10 M, 500 k, 37.
 func Amount(n int) string {
 	switch {
 	case n >= 1_000_000 && n%100_000 == 0:
@@ -29,7 +29,8 @@ func Amount(n int) string {
 	return fmt.Sprint(n)
 }
 
-// Align prints columns: the first to the left, the others to the right, and behind each row its remark, if any.
+// Align prints a table whose columns line up: the first is aligned to the left, the others to the right. A row's remark, if
+// it has one, follows the row.
 func Align(w io.Writer, rows [][]string, remarks ...string) {
 	width := 0
 	for _, r := range rows {

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Keys are API keys such as sk_prod_9e3779b97f4a7c15, side by side in one string:
-// the garbage collector has nothing to scan, which would be charged to contenders that allocate.
+// Keys are API keys such as sk_prod_9e3779b97f4a7c15, side by side in one string. So the garbage collector has nothing to
+// scan, which would slow down contenders that allocate.
 type Keys struct{ all string }
 
-// What keys look like.
+// The form of keys.
 const (
 	KeyPrefix = "sk_prod_"
 	KeyLength = len(KeyPrefix) + 16

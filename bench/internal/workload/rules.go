@@ -6,10 +6,10 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// RulesPath is one that a GET of is under exactly one of [HundredRules].
+// RulesPath is a path whose GET matches exactly one of [HundredRules].
 const RulesPath = "/v1/resource12/8431"
 
-// HundredRules are four endpoints for each of 25 resources, counted by API key.
+// HundredRules limits four endpoints of each of 25 resources, by API key.
 func HundredRules(l weir.Limit) []weir.Rule {
 	var rules []weir.Rule
 	for i := range 25 {

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package cputime tells what measuring has cost.
+// Package cputime reads the processor time of this process.
 package cputime
 
 import (
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Used is what this process has used of all cores; 0 where the system doesn't tell.
+// Used is the processor time that this process has used on all cores; 0 if unknown.
 func Used() time.Duration { return used(syscall.RUSAGE_SELF) }
 
-// Children is what processes have used that this one started, and that have ended.
+// Children is the processor time of child processes that have ended.
 func Children() time.Duration { return used(syscall.RUSAGE_CHILDREN) }
 
 func used(who int) time.Duration {

@@ -21,19 +21,20 @@ import (
 type HTTPOptions struct {
 	// URL is where requests go. {n} in its path or query stands for the client's number.
 	URL *url.URL
-	// Check is what the check API of a node is asked. Nil means that the URL is any endpoint, which gets requests without a body.
+	// Check describes checks for the check API of a node. If nil, the URL is an ordinary endpoint, which gets requests
+	// without a body.
 	Check *Check
-	// Method of requests to any endpoint.
+	// Method is the method of requests to an ordinary endpoint.
 	Method string
 	// Keys is how many clients there are.
 	Keys int
-	// KeyHeader is the header in which any endpoint gets the client's key: KeyPrefix and a number. "" sends none.
+	// KeyHeader is the header in which an ordinary endpoint gets the client's key: KeyPrefix and a number. "" sends none.
 	KeyHeader, KeyPrefix string
 	// Header is sent with every request.
 	Header http.Header
 	// Timeout is how long a request may take.
 	Timeout time.Duration
-	// Connections are kept open, one for each worker.
+	// Connections is how many connections stay open: one for each worker.
 	Connections int
 	// TLS is for https URLs. If nil, Go's defaults apply.
 	TLS *tls.Config
@@ -41,7 +42,7 @@ type HTTPOptions struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// HTTP is an HTTP server as a target: the check API of a node, or any endpoint.
+// HTTP is an HTTP server as a target: the check API of a node, or an ordinary endpoint.
 type HTTP struct {
 	opts      HTTPOptions
 	transport *http.Transport
@@ -69,8 +70,8 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if t.header.Get("User-Agent") == "" {
 		t.header.Set("User-Agent", "weir-bench")
 	}
-	// No proxy, no redirects, no HTTP/2: load goes to the address that was given and nowhere else, and
-	// as many requests are in flight as there are connections.
+	// No proxy, no redirects, no HTTP/2: load goes only to the given address, and as many requests are in flight as there
+	// are connections.
 	t.transport = &http.Transport{
 		DialContext:         o.Dial,
 		TLSClientConfig:     o.TLS,
@@ -120,7 +121,7 @@ type httpSender struct {
 	answer bytes.Buffer // the last one's body, cut to maxBody
 }
 
-// maxBody is how much of an answer is looked at; the rest is read and thrown away.
+// maxBody is how much of an answer is kept; the rest is read and discarded.
 const maxBody = 16 << 10
 
 // Send sends one request and reads the answer to its end.
@@ -158,7 +159,7 @@ func (s *httpSender) exchange(ctx context.Context, n uint32) (status int, err er
 	return res.StatusCode, err
 }
 
-// request makes a new request each time: the transport may still write one that was given up.
+// request makes a new request each time, since the transport may still be writing one that was abandoned.
 func (s *httpSender) request(ctx context.Context, n uint32) (*http.Request, error) {
 	var body io.Reader
 	if s.opts.Check != nil {
@@ -190,8 +191,8 @@ func (s *httpSender) url(n uint32) *url.URL {
 	return &c
 }
 
-// judge tells answers of a limiter from others by the status. A node's refusals have more than one,
-// and its decisions are told by what they say, lest a proxy's 503 be taken for one.
+// judge recognizes a limiter's answers by their status. Refusals of a node have several statuses, so its decisions are
+// recognized by their body, lest a proxy's 503 count as one.
 func (s *httpSender) judge(status int) Answer {
 	a := Answer{Outcome: Other, Status: uint16(status)}
 	if s.opts.Check == nil {

@@ -9,15 +9,15 @@ import (
 	"unsafe"
 )
 
-// Distribution says how often each client asks.
+// Distribution says how often each client sends requests.
 type Distribution uint8
 
 const (
-	// Uniform: all clients ask equally often.
+	// Uniform means that all clients send equally many.
 	Uniform Distribution = iota
-	// Zipf: few ask often and many seldom, as in most real traffic.
+	// Zipf means that few clients send many requests and many send few, as in most real traffic.
 	Zipf
-	// Hot: one client asks, however many there are.
+	// Hot means that one client sends all requests.
 	Hot
 )
 
@@ -42,8 +42,8 @@ func (d *Distribution) UnmarshalText(text []byte) error {
 // minSequence keeps sequences of few keys from repeating soon.
 const minSequence = 1 << 16
 
-// sequence is which client each request is from, computed beforehand: drawing
-// it would cost as much as a check. Workers share it, and take a few requests here and a few there.
+// sequence lists the client of each request. It is drawn beforehand, since drawing a client costs as much as a check.
+// Workers share it, and take a few requests here and a few there.
 type sequence []uint32
 
 // newSequence draws four requests of each client, on average.
@@ -68,15 +68,15 @@ func newSequence(d Distribution, keys int, exponent float64) sequence {
 	return s
 }
 
-// name is a text with the client's number in it. It is rewritten for each client, which takes less
-// time than to fetch one of a million from memory, and allocates nothing.
+// name is a text with a client's number in it. It is rewritten for each client, which takes less time than fetching one of
+// a million names from memory, and allocates nothing.
 type name struct {
 	text   []byte
 	ends   []int // of the number
 	digits int
 }
 
-// newName makes names for n clients, whose numbers stand in place of {n}, all with as many digits.
+// newName makes names for n clients. Their numbers replace {n}, all with the same number of digits.
 func newName(pattern string, n int) *name {
 	s := &name{digits: len(strconv.Itoa(n - 1))}
 	for i, part := range strings.Split(pattern, "{n}") {
@@ -89,7 +89,7 @@ func newName(pattern string, n int) *name {
 	return s
 }
 
-// of is the name of a client, until the next one is asked for.
+// of returns the name of a client, which is valid until the next call.
 func (s *name) of(n uint32) string {
 	for _, end := range s.ends {
 		for i, rest := 1, n; i <= s.digits; i, rest = i+1, rest/10 {
@@ -99,8 +99,8 @@ func (s *name) of(n uint32) string {
 	return unsafe.String(unsafe.SliceData(s.text), len(s.text))
 }
 
-// clientAddr is a client's address, from the range that RFC 2544 sets aside for
-// benchmarks, so that rules that count by address have something to count by.
+// clientAddr is a client's address, for rules that count by address. It is from the range that RFC 2544 reserves for
+// benchmarks.
 func clientAddr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18 | byte(n>>16&1), byte(n >> 8), byte(n)})
 }

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// lineInterval is how often a meter that isn't on a terminal writes a line.
+// lineInterval is how often a meter writes a line if it isn't on a terminal.
 const lineInterval = 5 * time.Second
 
-// Meter shows the progress of a run: on a terminal a bar that is drawn over, elsewhere a line now and then.
+// Meter shows the progress of a run: as a bar on a terminal, and elsewhere as a line now and then.
 type Meter struct {
 	w        io.Writer
 	terminal bool
-	drawn    int      // how wide the bar on the screen is
-	told     Progress // of the last line, or the last time the bar was drawn
+	drawn    int      // width of the bar on the screen
+	told     Progress // shown last
 }
 
 // NewMeter makes a meter that writes to w.
 func NewMeter(w io.Writer, terminal bool) *Meter { return &Meter{w: w, terminal: terminal} }
 
-// Show shows how far a run has come.
+// Show shows progress.
 func (m *Meter) Show(p Progress) {
 	if p.Phase != m.told.Phase {
 		m.told = Progress{Phase: p.Phase}
@@ -36,12 +36,12 @@ func (m *Meter) Show(p Progress) {
 		return
 	}
 	text = bar(p) + " " + text
-	// Spaces wipe what a longer text left behind.
+	// Spaces erase what a longer text left behind.
 	fmt.Fprintf(m.w, "\r%s%s", text, strings.Repeat(" ", max(m.drawn-len(text), 0)))
 	m.drawn = len(text)
 }
 
-// Done wipes the bar.
+// Done erases the bar.
 func (m *Meter) Done() {
 	if m.drawn > 0 {
 		fmt.Fprintf(m.w, "\r%s\r", strings.Repeat(" ", m.drawn))

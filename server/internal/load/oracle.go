@@ -8,9 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Oracle is a target with an exact one beside it: each request is sent to both, at the same moment and from the same
-// client, and what they admit is counted by client. It counts from the first request on, since
-// both remember what was taken before the measured time.
+// Oracle compares a target with an exact one. It sends each request to both at the same moment, and counts what they admit
+// for each client. It counts from the first request on, since both remember what was taken during the warm-up.
 type Oracle struct {
 	target, exact Target
 	clients       []clientCounts
@@ -57,17 +56,17 @@ type Comparison struct {
 	Checks   int64 `json:"checks"`
 	Admitted int64 `json:"admitted"`
 	Exact    int64 `json:"exact"`
-	// Over is what clients were admitted beyond what the exact target admitted them, and Lost what they were
-	// not admitted: sums over the clients, that don't make up for each other.
+	// Over is how many requests the target admitted beyond the exact one, and Lost how many it admitted fewer. Both are
+	// sums over clients, so one client's Over doesn't make up for another's Lost.
 	Over int64 `json:"over"`
 	Lost int64 `json:"lost"`
-	// Degraded answers were given without the store: they may be the reason for either.
+	// Degraded answers were given without the store. They may explain Over and Lost.
 	Degraded int64 `json:"degraded"`
-	// Top are the clients that asked most often.
+	// Top are the clients with the most requests.
 	Top []ClientComparison `json:"top"`
 }
 
-// ClientComparison is the same of one client.
+// ClientComparison is the same for one client.
 type ClientComparison struct {
 	Client   int   `json:"client"`
 	Checks   int64 `json:"checks"`
@@ -75,10 +74,10 @@ type ClientComparison struct {
 	Exact    int64 `json:"exact"`
 }
 
-// topClients is how many are compared one by one.
+// topClients is how many clients are compared one by one.
 const topClients = 5
 
-// Compare tells what both admitted. It is for after the run.
+// Compare returns what both admitted. Call it after the run.
 func (o *Oracle) Compare() *Comparison {
 	out := &Comparison{Degraded: o.degraded.Load()}
 	for n := range o.clients {
@@ -97,7 +96,7 @@ func (o *Oracle) Compare() *Comparison {
 	return out
 }
 
-// add keeps a client if it is among those that asked most often.
+// add keeps a client if it is among those with the most requests.
 func (c *Comparison) add(one ClientComparison) {
 	at, _ := slices.BinarySearchFunc(c.Top, one, func(a, b ClientComparison) int { return cmp.Compare(b.Checks, a.Checks) })
 	if at < topClients {

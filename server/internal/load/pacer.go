@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// pacer hands out the requests of a schedule, each when it is due. Workers take turns: the worker
-// that has the turn waits for the next request, passes the turn on and sends the request itself, so
-// that no time is lost on waking another. While all are busy nobody has it, requests become late,
-// and the backlog is no more than a schedule that lags behind the clock.
+// pacer hands out the requests of a schedule, each when it is due. The worker that has the turn waits until the next request
+// is due, passes the turn on and sends the request itself, so that no time is lost waking another worker. While all workers
+// are busy, requests become late, and the backlog is simply a schedule that lags behind the clock.
 type pacer struct {
 	turn     chan struct{} // holds a value while a worker has the turn; only that worker touches the rest
 	schedule schedule
@@ -24,8 +23,8 @@ func newPacer(p *Plan) *pacer {
 	return s
 }
 
-// next waits until a request is due and returns when that was, which is earlier
-// if all workers were busy then. False means that there are no more.
+// next waits until a request is due, and returns when that was: earlier than now if all workers were busy. It returns false
+// if there are no more requests.
 func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
@@ -51,9 +50,9 @@ func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	return 0, false
 }
 
-// coarse is how much earlier than needed a timer is set. The runtime's timers are late by up to a
-// millisecond on some systems, which would be taken for the target's latency.
-const coarse = 2 * time.Millisecond
+// timerSlack is how much too early timers are set. On some systems the runtime's timers are up to a millisecond late, which
+// would count as the target's latency.
+const timerSlack = 2 * time.Millisecond
 
 // sleep returns when a time has come, or false when ctx is done first.
 func (p *pacer) sleep(ctx context.Context, r *run, until time.Duration) bool {
@@ -62,8 +61,8 @@ func (p *pacer) sleep(ctx context.Context, r *run, until time.Duration) bool {
 		switch {
 		case wait <= 0:
 			return true
-		case wait > coarse:
-			timer := time.NewTimer(wait - coarse)
+		case wait > timerSlack:
+			timer := time.NewTimer(wait - timerSlack)
 			select {
 			case <-timer.C:
 			case <-ctx.Done():

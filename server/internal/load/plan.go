@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Bounds of a plan. They keep a slip of the finger from filling memory.
+// Bounds of a plan. They keep a typing mistake from filling memory.
 const (
 	MaxWorkers  = 10_000
 	MaxKeys     = 10_000_000
@@ -16,33 +16,33 @@ const (
 
 // Plan says what load to make.
 type Plan struct {
-	// Duration is how long is measured.
+	// Duration is the time that is measured.
 	Duration time.Duration
-	// Warmup comes before it, with the same load, and is not measured.
+	// Warmup is a time before it with the same load, which is not measured.
 	Warmup time.Duration
 	// Workers is how many requests may be in flight at once.
 	Workers int
 	// Rate is how many requests are due a second, in an open loop. 0 means a
 	// closed loop: each worker sends as fast as it is answered.
 	Rate float64
-	// Poisson makes an open loop's requests due at random, as from clients that know
-	// nothing of each other, instead of evenly spaced.
+	// Poisson makes an open loop's requests due at random times, as from independent clients, instead of evenly spaced.
 	Poisson bool
 	// Keys is how many clients there are.
 	Keys int
-	// Distribution says how often each of them asks.
+	// Distribution says how often each client sends requests.
 	Distribution Distribution
-	// Exponent of a Zipf distribution; more than 1.
+	// Exponent is that of a Zipf distribution; more than 1.
 	Exponent float64
-	// Sample times one request in so many of a closed loop, for targets that answer in less
-	// time than it takes to read the clock. 0 means all.
+	// Sample times one of so many requests in a closed loop, for targets that answer in less time than it takes to read
+	// the clock. 0 means all.
 	Sample int
-	// StoreCPU tells what processor time the store's server has used. It is asked when the
-	// measured time begins, and after the last answer. Nil means that there is none to ask.
+	// StoreCPU returns the processor time that the store's server has used. It is called when the measured time begins, and
+	// after the last answer. If nil, the report doesn't have it.
 	StoreCPU func(context.Context) (time.Duration, error)
-	// StoreCalls tells how many calls the nodes have made to the store's server, likewise.
+	// StoreCalls returns how many calls nodes have made to the store's server. It is called like StoreCPU.
 	StoreCalls func() uint64
-	// Leases tells how many charges nodes decided themselves, and for how many they asked the store. Nil means that there are no leases.
+	// Leases returns how many charges nodes have decided themselves, and for how many they have asked the store. If nil,
+	// there are no leases.
 	Leases func() (local, asked uint64)
 	// Mark, if not nil, is called when the measured time begins, and again after the last answer, so that the
 	// caller can read clocks and counters of its own.
@@ -52,7 +52,7 @@ type Plan struct {
 	nap      func(time.Duration) // sleeps for a short time; nil means precisely. Virtual clocks need another.
 }
 
-// Validate reports the first thing that makes the plan impossible. Its text begins with the name of the flag.
+// Validate reports the first mistake in the plan. The error begins with the name of the flag.
 func (p *Plan) Validate() error {
 	switch {
 	case p.Duration <= 0 || p.Duration > MaxDuration:
@@ -78,7 +78,7 @@ func (p *Plan) Prepare() { p.sequence = newSequence(p.Distribution, p.Keys, p.Ex
 
 func (p *Plan) open() bool { return p.Rate > 0 }
 
-// sample is how many requests of a closed loop there are to each that is timed.
+// sample is how many requests there are to each that is timed.
 func (p *Plan) sample() int {
 	if p.open() {
 		return 1

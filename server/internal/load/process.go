@@ -11,17 +11,17 @@ import (
 // check would cost about as much as the check.
 const InProcessSample = 16
 
-// Check describes the requests that a limiter is asked to decide.
+// Check describes the requests that a limiter decides.
 type Check struct {
 	// KeyPrefix is what keys begin with; the client's number follows.
 	KeyPrefix string
 	// Method and Path are those of the request. {n} in the path stands for the client's number.
 	Method, Path string
-	// Cost is how many tokens each takes; 0 takes none, and asks all the same.
+	// Cost is how many tokens each request takes; 0 only peeks.
 	Cost int64
 }
 
-// InProcess is limiters in this process as a target.
+// InProcess is a target made of limiters in this process.
 type InProcess struct {
 	limiters []*weir.Limiter
 	name     string
@@ -74,7 +74,7 @@ func (c *checker) Send(ctx context.Context, n uint32) Answer {
 	return a
 }
 
-// GenerousRules refuse no client below a billion requests a second: the check itself is measured.
+// GenerousRules refuse no client below a billion requests a second, so that the check itself is measured.
 func GenerousRules() (*weir.RuleSet, error) {
 	return weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "bench", Limits: []weir.Limit{weir.PerSecond(1_000_000_000)}}}})
 }

@@ -105,7 +105,7 @@ func TestGenerousRulesRefuseNobody(t *testing.T) {
 	}
 }
 
-// Workers that share tallies, and the real limiter, under the race detector.
+// Workers that share recorders, and the real limiter, under the race detector.
 func TestInProcessWithManyWorkers(t *testing.T) {
 	set, err := GenerousRules()
 	if err != nil {
@@ -113,7 +113,7 @@ func TestInProcessWithManyWorkers(t *testing.T) {
 	}
 	for _, rate := range []float64{0, 20_000} {
 		told := 0
-		plan := Plan{Duration: 250 * time.Millisecond, Workers: 2 * maxTallies, Rate: rate, Keys: 100, Distribution: Zipf, Exponent: 1.1, Sample: InProcessSample}
+		plan := Plan{Duration: 250 * time.Millisecond, Workers: 2 * maxRecorders, Rate: rate, Keys: 100, Distribution: Zipf, Exponent: 1.1, Sample: InProcessSample}
 		r, err := Run(t.Context(), plan, inProcess(t, set, 100, Check{Cost: 1}), func(Progress) { told++ })
 		if err != nil {
 			t.Fatal(err)

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Report is what a run measured. In an open loop, what was due is what was sent
-// and what was dropped; what was sent is what was answered, what failed and what is unfinished.
+// Report is what a run measured. In an open loop, due = sent + dropped, and sent = answered + failed + unfinished.
 type Report struct {
 	Target string `json:"target"`
 	// Nodes is how many limiters in this process shared a store; 0 if it isn't shared.
@@ -16,14 +15,14 @@ type Report struct {
 	// Loop is closed or open.
 	Loop        string `json:"loop"`
 	Concurrency int    `json:"concurrency"`
-	// Rate is how many requests were due a second, and Poisson that they were so at random; open loop only.
+	// Rate is how many requests were due a second, and Poisson whether at random times; open loop only.
 	Rate         float64      `json:"rate,omitempty"`
 	Poisson      bool         `json:"poisson,omitempty"`
 	Keys         int          `json:"keys"`
 	Distribution Distribution `json:"distribution"`
 	Exponent     float64      `json:"zipf,omitempty"`
 	Warmup       float64      `json:"warmup_seconds"`
-	// Seconds is how long was measured. Interrupted says that it was to be longer.
+	// Seconds is the time that was measured. Interrupted says that the run was stopped early.
 	Seconds     float64 `json:"seconds"`
 	Interrupted bool    `json:"interrupted"`
 
@@ -32,14 +31,14 @@ type Report struct {
 	PerSecond float64 `json:"checks_per_second"`
 	Allowed   int64   `json:"allowed"`
 	Refused   int64   `json:"refused"`
-	// Other is how many answers were neither: an HTTP status that says something else.
+	// Other is how many answers were neither, by their HTTP status.
 	Other    int64 `json:"other"`
 	Degraded int64 `json:"degraded"`
-	// Errors is how many requests got no answer, Timeouts of them in the time they had.
+	// Errors is how many requests got no answer. Timeouts of them got none in time.
 	Errors     int64 `json:"errors"`
 	Timeouts   int64 `json:"timeouts"`
 	Unfinished int64 `json:"unfinished"`
-	// OpenLoop has what a closed loop doesn't know.
+	// OpenLoop has the figures that a closed loop lacks.
 	OpenLoop *OpenLoop `json:"open_loop,omitempty"`
 
 	Statuses map[int]int64 `json:"statuses,omitempty"`
@@ -47,39 +46,39 @@ type Report struct {
 
 	// Latency counts from the time that a request was due or, in a closed loop, sent; timeouts included.
 	Latency Quantiles `json:"latency_ns"`
-	// TimedOneIn is how many requests there were to each that was timed, and ClockNS
-	// what reading the clock adds to its time, where that matters.
+	// TimedOneIn is how many requests there were to each that was timed, and ClockNS how much reading the clock adds to
+	// its time, if that matters.
 	TimedOneIn int   `json:"timed_one_in"`
 	ClockNS    int64 `json:"clock_ns,omitempty"`
 
-	// CPUSeconds is what this process used of all cores; 0 where that isn't known.
+	// CPUSeconds is the processor time that this process used on all cores; 0 if unknown.
 	CPUSeconds    float64 `json:"cpu_seconds"`
 	CPUPerMillion float64 `json:"cpu_seconds_per_million_checks"`
 
-	// StoreCPU is what the store's server used, and StoreCalls what it was called for; nil if there is none.
+	// StoreCPU and StoreCalls say what the store's server used and how often it was called; nil if there is none.
 	StoreCPU   *StoreCPU   `json:"store_cpu,omitempty"`
 	StoreCalls *StoreCalls `json:"store_calls,omitempty"`
-	// Leases is there if nodes decide some checks by themselves.
+	// Leases is set if nodes decide some checks by themselves.
 	Leases *Leases `json:"leases,omitempty"`
-	// Oracle is there if there was one: see [Oracle].
+	// Oracle is set if the target was an [Oracle].
 	Oracle *Comparison `json:"oracle,omitempty"`
 
-	// Verdict is there if a [Goal] was set.
+	// Verdict is set if there was a [Goal].
 	Verdict *Verdict `json:"verdict,omitempty"`
 
 	latency histogram
 }
 
-// OpenLoop is what became of a schedule.
+// OpenLoop is what came of a schedule.
 type OpenLoop struct {
 	Due  int64 `json:"due"`
 	Sent int64 `json:"sent"`
-	// Late requests were sent more than a millisecond after they were due, since as many as may
-	// be were in flight, or this machine was busy.
+	// Late requests were sent more than a millisecond after they were due, because all workers were busy or this machine
+	// was.
 	Late int64 `json:"late"`
-	// Dropped requests were due and never sent: the time was over before there was a place for them.
+	// Dropped requests were due and never sent: the time was over before a worker was free.
 	Dropped int64 `json:"dropped"`
-	// Service is the time from when requests were really sent.
+	// Service is the latency from when requests were sent.
 	Service Quantiles `json:"service_ns"`
 }
 
@@ -104,8 +103,8 @@ type Fault struct {
 
 func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *Report {
 	p := &r.plan
-	sum := newTally(p.open())
-	for _, t := range r.tallies {
+	sum := newRecorder(p.open())
+	for _, t := range r.recorders {
 		sum.merge(t)
 	}
 	c := &sum.counts
@@ -152,7 +151,7 @@ func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *R
 	return out
 }
 
-// clockCost is what one reading of the clock takes: every time that was measured holds about one.
+// clockCost is how long one reading of the clock takes. Every measured time includes about one.
 func (r *run) clockCost() time.Duration {
 	const readings = 1000
 	best := time.Duration(1<<63 - 1)
@@ -166,21 +165,20 @@ func (r *run) clockCost() time.Duration {
 	return best / readings
 }
 
-// Goal is what a run should reach. Zeros ask for nothing.
+// Goal is what a run should reach. Zero values set no goal.
 type Goal struct {
 	MaxP99  time.Duration
 	MinRate float64
 }
 
-// Verdict says whether a run reached its goal, and if not why.
+// Verdict says whether a run reached its goal, and if not, why.
 type Verdict struct {
 	OK     bool     `json:"ok"`
 	Missed []string `json:"missed"`
 }
 
-// Judge sets the report's verdict, unless the goal asks for nothing. Requests
-// that failed or were never sent count as slower than any limit: leaving
-// them out would reward a target for not answering.
+// Judge sets the report's verdict, unless the goal is empty. Requests that failed or were never sent count as slower than
+// any bound, since leaving them out would reward a target for not answering.
 func (r *Report) Judge(g Goal) {
 	if g == (Goal{}) {
 		return

@@ -22,29 +22,29 @@ const (
 	Finishing
 )
 
-// Progress is how far a run has come.
+// Progress says how far a run has come.
 type Progress struct {
 	Phase Phase
-	// Elapsed is the time of this phase that has passed, of Total.
+	// Elapsed is how much of the phase, which takes Total, has passed.
 	Elapsed, Total time.Duration
-	// Answered and Failed are how many requests were, in the measured time.
+	// Answered and Failed count requests of the measured time.
 	Answered, Failed int64
 }
 
-// ProgressInterval is how often a run tells its progress.
+// ProgressInterval is how often a run reports its progress.
 const ProgressInterval = 200 * time.Millisecond
 
-// run is one run under way.
+// run is one call of [Run].
 type run struct {
-	plan    Plan
-	sample  int
-	pacer   *pacer // of an open loop
-	tallies []*tally
-	start   time.Time
-	phase   atomic.Int32
-	over    chan struct{} // closed when the measured time is over
-	finish  atomic.Int64  // when it is over, since start; brought forward by an interruption
-	watch   func(Progress)
+	plan      Plan
+	sample    int
+	pacer     *pacer // of an open loop
+	recorders []*recorder
+	start     time.Time
+	phase     atomic.Int32
+	over      chan struct{} // closed when the measured time is over
+	finish    atomic.Int64  // when it is over, since start; brought forward by an interruption
+	watch     func(Progress)
 }
 
 // now is the time since the start.
@@ -53,9 +53,8 @@ func (r *run) now() time.Duration { return time.Since(r.start) }
 // end is when the last request may be sent.
 func (r *run) end() time.Duration { return time.Duration(r.finish.Load()) }
 
-// Run makes the load that the plan says, and reports what came of it. When ctx is
-// done it stops early: the report then covers what was measured until then.
-// Watch, if not nil, is told of progress every [ProgressInterval].
+// Run makes the load of a plan and reports what it measured. When ctx is done, it stops early, and the report covers the
+// time until then. Watch, if not nil, is called with the progress every [ProgressInterval].
 func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -65,7 +64,7 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 		r.pacer = newPacer(&p)
 	}
 	workers := r.workers(t)
-	// However long the store takes to tell what it has used, no request is counted meanwhile.
+	// Read before the first request: the store may take long to answer.
 	var store *storeReading
 	if p.Warmup == 0 {
 		store = p.readStore(ctx)
@@ -76,8 +75,8 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 		r.phase.Store(int32(Measuring)) // before the first request, which would be missed
 	}
 
-	// Requests in flight outlive the measured time, and are given up only when ctx is done.
-	// By then the end has been brought forward, so that no worker takes this for a failure.
+	// Requests in flight outlive the measured time, and are abandoned only when ctx is done. By then the end has been
+	// brought forward, so that no worker counts them as failures.
 	sending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	var group sync.WaitGroup
@@ -103,7 +102,7 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	if completed {
 		switch {
 		case p.open():
-			began = p.Warmup // a schedule is exact where a timer is a little late
+			began = p.Warmup // the schedule is exact, while a timer is a little late
 		case p.Warmup > 0:
 			began = r.now()
 			r.finish.Store(int64(began + p.Duration))
@@ -133,21 +132,21 @@ func (r *run) workers(t Target) []*worker {
 	if r.plan.sequence == nil {
 		r.plan.Prepare()
 	}
-	for range min(r.plan.Workers, maxTallies) {
-		r.tallies = append(r.tallies, newTally(r.plan.open()))
+	for range min(r.plan.Workers, maxRecorders) {
+		r.recorders = append(r.recorders, newRecorder(r.plan.open()))
 	}
 	workers := make([]*worker, r.plan.Workers)
 	for i := range workers {
 		workers[i] = &worker{
-			run: r, sender: t.Sender(), tally: r.tallies[i%len(r.tallies)],
-			seq: r.plan.sequence, luck: rand.New(rand.NewPCG(2, uint64(i))),
+			run: r, sender: t.Sender(), recorder: r.recorders[i%len(r.recorders)],
+			seq: r.plan.sequence, rng: rand.New(rand.NewPCG(2, uint64(i))),
 		}
 		workers[i].many, _ = workers[i].sender.(Batcher)
 	}
 	return workers
 }
 
-// wait lets a phase take its time, and reports whether it did: false means that ctx was done first.
+// wait waits until a phase is over. It returns false if ctx was done first.
 func (r *run) wait(ctx context.Context, phase Phase, d time.Duration) bool {
 	begin := r.now()
 	timer := time.NewTimer(d)
@@ -175,7 +174,7 @@ func (r *run) tell(phase Phase, elapsed, total time.Duration) {
 		return
 	}
 	var c counts
-	for _, t := range r.tallies {
+	for _, t := range r.recorders {
 		s := t.snapshot()
 		c.merge(&s)
 	}

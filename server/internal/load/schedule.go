@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// schedule is when the requests of an open loop are due, in time since the
-// start. It doesn't look at the clock, and so knows nothing of answers.
+// schedule says when the requests of an open loop are due, counted from the start. It doesn't look at the clock, so it
+// doesn't depend on answers.
 type schedule struct {
 	rate float64    // requests a second
-	n    int64      // evenly spaced: how many were handed out
+	n    int64      // evenly spaced: number of requests so far
 	rng  *rand.Rand // Poisson; nil means evenly spaced
-	last float64    // Poisson: seconds
+	last float64    // Poisson: when the last request was due, in seconds
 }
 
 func newSchedule(rate float64, poisson bool) schedule {

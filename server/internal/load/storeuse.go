@@ -11,7 +11,7 @@ import (
 type StoreCPU struct {
 	Seconds    float64 `json:"seconds"`
 	PerMillion float64 `json:"seconds_per_million_checks"`
-	// Unknown is why it isn't known; "" if it is.
+	// Unknown says why it isn't known; "" if it is.
 	Unknown string `json:"unknown,omitempty"`
 }
 
@@ -22,8 +22,8 @@ func (c *StoreCPU) String() string {
 	return fmt.Sprintf("%.3g s per million checks, in the store's server", c.PerMillion)
 }
 
-// StoreCalls is how many calls nodes made to the store's server for the checks that were measured, with
-// those that gave back.
+// StoreCalls is how many calls nodes made to the store's server for the checks that were measured, including those that
+// gave tokens back.
 type StoreCalls struct {
 	Calls    int64   `json:"calls"`
 	PerCheck float64 `json:"per_check"`
@@ -49,17 +49,17 @@ func (l *Leases) String() string {
 	return fmt.Sprintf("%s of charges decided without the store; %.3g charges per check sent to it", share, l.AskedPerCheck)
 }
 
-// storeReading is what a store's server and the nodes in front of it had done at a moment.
+// storeReading is what a store's server and the nodes in front of it had done at one moment.
 type storeReading struct {
 	cpu                 time.Duration
 	cpuErr              error
 	calls, local, asked uint64
 }
 
-// storePatience is how long a server may take to tell what it used. Under load it answers late, and the report needs its answer.
+// storePatience bounds how long the server may take to say what it has used, which takes long under load.
 const storePatience = 10 * time.Second
 
-// readStore asks the store's server, also when ctx is done: an interrupted run is reported, too.
+// readStore reads what the store and the nodes have done, even when ctx is done: an interrupted run has a report, too.
 func (p *Plan) readStore(ctx context.Context) *storeReading {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storePatience)
 	defer cancel()
@@ -79,7 +79,7 @@ func (p *Plan) readStore(ctx context.Context) *storeReading {
 	return r
 }
 
-// reportStore writes into a report what was done from one reading to another. The first is nil if nothing was measured.
+// reportStore adds to a report what was done between two readings. The first is nil if nothing was measured.
 func (p *Plan) reportStore(begin, end *storeReading, r *Report) {
 	if begin == nil {
 		return

@@ -2,11 +2,11 @@ package load
 
 import "context"
 
-// Target is where requests go.
+// Target receives requests.
 type Target interface {
 	// String names the target in reports.
 	String() string
-	// Sender returns what one worker sends with.
+	// Sender returns a sender for one worker.
 	Sender() Sender
 }
 
@@ -24,10 +24,10 @@ type Batcher interface {
 	SendBatch(clients []uint32) (refused int64)
 }
 
-// Answer is what became of one request.
+// Answer is what came of one request.
 type Answer struct {
 	Outcome Outcome
-	// Degraded: decided without the store.
+	// Degraded says that the request was decided without the store.
 	Degraded bool
 	// Status is the HTTP status, or 0.
 	Status uint16
@@ -49,13 +49,12 @@ const (
 	Failed
 	// TimedOut requests got none in the time they had.
 	TimedOut
-	// Unfinished requests were given up because the run was stopped.
+	// Unfinished requests were abandoned because the run was stopped.
 	Unfinished
 
 	outcomes
 )
 
-// timed reports whether the time that a request took is one that a client would
-// have waited. A refused connection is quick and says nothing; a timeout
-// must count, or the slowest requests would be the ones left out.
+// timed reports whether a request's time counts as latency. A refused connection is quick and says nothing, but a timeout
+// must count, or the slowest requests would be left out.
 func (o Outcome) timed() bool { return o <= Other || o == TimedOut }

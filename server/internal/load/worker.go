@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// lateAfter is how long after it was due a request must be sent to be called late.
+// lateAfter is how long after it was due a request is sent to count as late.
 const lateAfter = time.Millisecond
 
 // worker sends requests, one at a time.
 type worker struct {
-	_      [128]byte // keeps what one worker writes out of the cache lines of another
-	run    *run
-	sender Sender
-	many   Batcher // the sender, if it is one
-	tally  *tally
-	seq    sequence
-	luck   *rand.Rand
-	pos    int
-	left   int // until it goes on elsewhere
-	_      [128]byte
+	_        [128]byte // keeps what one worker writes out of the cache lines of another
+	run      *run
+	sender   Sender
+	many     Batcher // the sender, if it is one
+	recorder *recorder
+	seq      sequence
+	rng      *rand.Rand
+	pos      int
+	left     int // requests until it jumps
+	_        [128]byte
 }
 
 // stretch is how many requests a worker takes from one place of the sequence before it jumps to another at random. Workers
@@ -31,7 +31,7 @@ const stretch = 16
 // jump moves to another place of the sequence if this one is used up.
 func (w *worker) jump() {
 	if w.left == 0 || w.pos == len(w.seq) {
-		w.pos, w.left = w.luck.IntN(len(w.seq)), stretch
+		w.pos, w.left = w.rng.IntN(len(w.seq)), stretch
 	}
 }
 
@@ -43,7 +43,7 @@ func (w *worker) send(ctx context.Context, c *counts, measured bool) Answer {
 	w.left--
 	c.add(&a)
 	if measured && (a.Status != 0 || a.Err != nil) {
-		w.tally.note(&a)
+		w.recorder.note(&a)
 	}
 	return a
 }
@@ -66,8 +66,8 @@ func (w *worker) sendMany(ctx context.Context, n int, c *counts, measured bool) 
 	}
 }
 
-// batch sends as many requests as there are to each that is timed, and times
-// the first. It allocates nothing, and costs little beside a check of 100 ns.
+// batch sends as many requests as there are to each that is timed, and times the first. It allocates nothing, and costs
+// little compared with a check of 100 ns.
 func (w *worker) batch(ctx context.Context, measured bool) Answer {
 	var c counts
 	begin := w.run.now()
@@ -75,32 +75,32 @@ func (w *worker) batch(ctx context.Context, measured bool) Answer {
 	took := w.run.now() - begin
 	w.sendMany(ctx, w.run.sample-1, &c, measured)
 	if measured {
-		w.tally.mu.Lock()
-		w.tally.counts.merge(&c)
+		w.recorder.mu.Lock()
+		w.recorder.counts.merge(&c)
 		if first.Outcome.timed() {
-			w.tally.latency.record(took)
+			w.recorder.latency.record(took)
 		}
-		w.tally.mu.Unlock()
+		w.recorder.mu.Unlock()
 	}
 	return first
 }
 
-// Pauses of a worker whose requests fail, or are decided without the store: a target that is gone must not be
-// met by a busy loop, and a store that isn't would be kept from coming back by one. A single failure costs next to nothing.
+// Pauses of a worker whose requests fail or are decided without the store, since a busy loop would keep a broken target or
+// store from recovering. A single failure costs next to nothing.
 const (
 	firstPause = time.Millisecond
 	maxPause   = time.Second
 )
 
-// fair is after how many batches a worker lets others go on: those whose answers have come from afar would wait for all who never
-// have to wait, for as long as these may run.
-const fair = 16
+// yieldEvery is after how many batches a worker yields. Otherwise workers whose answers came from a server would wait for
+// those that never block, until the scheduler preempts these.
+const yieldEvery = 16
 
-// closed sends the next request when the last one is answered. Those count that begin in the measured time.
+// closed sends the next request when the last one is answered. Requests that begin in the measured time count.
 func (w *worker) closed(ctx context.Context) {
 	var pause time.Duration
 	for i := 0; ; i++ {
-		if i%fair == 0 {
+		if i%yieldEvery == 0 {
 			runtime.Gosched()
 		}
 		phase := Phase(w.run.phase.Load())
@@ -120,7 +120,7 @@ func (w *worker) closed(ctx context.Context) {
 	}
 }
 
-// open sends requests when they are due, or as soon after as the one before is answered.
+// open sends requests when they are due, or as soon afterwards as a worker is free.
 func (w *worker) open(ctx context.Context) {
 	r := w.run
 	for {
@@ -139,12 +139,12 @@ func (w *worker) open(ctx context.Context) {
 		if sent-due > lateAfter {
 			c.late++
 		}
-		w.tally.mu.Lock()
-		w.tally.counts.merge(&c)
+		w.recorder.mu.Lock()
+		w.recorder.counts.merge(&c)
 		if a.Outcome.timed() {
-			w.tally.latency.record(done - due)
-			w.tally.service.record(done - sent)
+			w.recorder.latency.record(done - due)
+			w.recorder.service.record(done - sent)
 		}
-		w.tally.mu.Unlock()
+		w.recorder.mu.Unlock()
 	}
 }

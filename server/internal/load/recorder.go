@@ -9,7 +9,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// counts are how many requests had which outcome.
+// counts says how many requests had which outcome.
 type counts struct {
 	outcome  [outcomes]int64
 	degraded int64
@@ -37,10 +37,10 @@ func (c *counts) answered() int64 {
 
 func (c *counts) failed() int64 { return c.outcome[Failed] + c.outcome[TimedOut] }
 
-// sent is what left this process.
+// sent is the number of requests that left this process.
 func (c *counts) sent() int64 { return c.answered() + c.failed() + c.outcome[Unfinished] }
 
-// longest is where histograms end; the longest time itself is kept beside them.
+// longest is the upper end of histograms. The longest time itself is kept beside them.
 const longest = time.Hour
 
 // histogram holds times to three digits.
@@ -61,16 +61,16 @@ func (h *histogram) merge(o *histogram) {
 	h.hdr.Merge(o.hdr)
 }
 
-// quantile is the time within which that many percent fit.
+// quantile is the time that so many percent of the recorded times do not exceed.
 func (h *histogram) quantile(percent float64) time.Duration {
 	return min(time.Duration(h.hdr.ValueAtPercentile(percent)), h.max)
 }
 
-// maxTallies bounds the memory of histograms. Beyond it workers share.
-const maxTallies = 32
+// maxRecorders bounds the memory that histograms take. More workers share recorders.
+const maxRecorders = 32
 
-// tally is what a worker, or a few, have counted.
-type tally struct {
+// recorder records the answers of one worker, or of a few.
+type recorder struct {
 	mu       sync.Mutex // guards what follows
 	counts   counts
 	latency  histogram // from the time a request was due or, in a closed loop, sent
@@ -79,19 +79,19 @@ type tally struct {
 	faults   map[string]int64
 }
 
-func newTally(open bool) *tally {
-	t := &tally{latency: newHistogram(), statuses: map[int]int64{}, faults: map[string]int64{}}
+func newRecorder(open bool) *recorder {
+	t := &recorder{latency: newHistogram(), statuses: map[int]int64{}, faults: map[string]int64{}}
 	if open {
 		t.service = newHistogram()
 	}
 	return t
 }
 
-// maxFaults is how many kinds of errors are told apart.
+// maxFaults bounds how many kinds of errors are counted separately.
 const maxFaults = 16
 
-// note keeps what answers of checks in this process don't have: a status, an error.
-func (t *tally) note(a *Answer) {
+// note records the status and the error of an answer. Answers of limiters in this process have neither, unless they fail.
+func (t *recorder) note(a *Answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if a.Status != 0 {
@@ -106,7 +106,7 @@ func (t *tally) note(a *Answer) {
 	}
 }
 
-// faultText leaves out the local port, which would make every error one of its own.
+// faultText leaves out the local port, which differs in every error.
 func faultText(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -115,7 +115,7 @@ func faultText(err error) string {
 	return err.Error()
 }
 
-func (t *tally) merge(o *tally) {
+func (t *recorder) merge(o *recorder) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	t.counts.merge(&o.counts)
@@ -131,7 +131,7 @@ func (t *tally) merge(o *tally) {
 	}
 }
 
-func (t *tally) snapshot() counts {
+func (t *recorder) snapshot() counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.counts
