@@ -266,13 +266,7 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []counter.Char
 	if !req.IP.IsValid() {
 		m.key = req.APIKey // a caller's own word, where that of a check may be made up by its client
 	}
-	for _, c := range charges {
-		c.Peek, c.Returnable = c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
-		if c.N != 0 || !c.Peek {
-			c.N = min(max(c.N, 1), c.Policy.MaxCharge())
-		}
-		m.charges = append(m.charges, c)
-	}
+	m.addOwn(req, charges)
 	m.hold(req)
 	if rs := l.rules.Load(); rs != nil {
 		d.RulesVersion = rs.doc.Version
@@ -285,6 +279,17 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []counter.Char
 	}
 	l.end(req, m, &d, err)
 	return d, err
+}
+
+// addOwn adds charges that an edge makes itself.
+func (m *match) addOwn(req *Request, charges []counter.Charge) {
+	for _, c := range charges {
+		c.Peek, c.Returnable = c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
+		if c.N != 0 || !c.Peek {
+			c.N = min(max(c.N, 1), c.Policy.MaxCharge())
+		}
+		m.charges = append(m.charges, c)
+	}
 }
 
 // GiveBack returns tokens that [Limiter.Take] took, to counters whose charges nobody has kept. Where they went is

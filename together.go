@@ -1,0 +1,133 @@
+package weir
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/weirhq/weir/counter"
+)
+
+// Together is the answer of [Limiter.CheckTogether].
+type Together struct {
+	// Decision is about everything at once. If it refuses, nothing was taken.
+	Decision
+	// Own are the limits of the edge's own charges, in their order. It is empty if the client is kept
+	// out by a cooldown.
+	Own []LimitStatus
+	// Each has the part of the decision that is about each of the requests.
+	Each []Decision
+}
+
+// CheckTogether decides several requests by the rules, and charges that an edge makes itself, as one:
+// all or nothing. It is for edges whose callers describe more than one request in one call. Of client,
+// its IP, or without one its APIKey, and its cost serve the limit by address that holds while the store
+// can't be reached. Receipt, Reserve and Repeat have no effect.
+func (l *Limiter) CheckTogether(ctx context.Context, client *Request, own []counter.Charge, requests []*Request) (t Together, err error) {
+	if len(requests) == 1 && len(own) == 0 { // the common case costs nothing extra
+		t.Decision, err = l.Check(ctx, requests[0])
+		t.Each = []Decision{t.Decision}
+		return t, err
+	}
+	rs := l.rules.Load()
+	ctx, all := l.begin(ctx)
+	all.reset()
+	t.Each = make([]Decision, len(requests))
+	if rs == nil {
+		t.Decision = Decision{Degraded: true, Reason: ReasonUnavailable, RetryAfter: time.Second}
+		for i := range t.Each {
+			t.Each[i] = t.Decision
+		}
+		l.end(client, all, &t.Decision, nil)
+		return t, nil
+	}
+	who := *client
+	who.Peek = false
+	if all.watched = l.guard != nil && rs.abuse; !who.IP.IsValid() {
+		all.key = who.APIKey
+	}
+	all.addOwn(&who, own)
+	matches := make([]*match, len(requests)) // they hold the subjects of their charges
+	refused := (*Decision)(nil)
+	bypassed := 0
+	for i, req := range requests {
+		m := l.scratch.Get().(*match)
+		matches[i] = m
+		rs.run(req, m)
+		d := &t.Each[i]
+		d.RulesVersion = rs.doc.Version
+		if m.reason == ReasonWithin {
+			all.charges = append(all.charges, m.charges...)
+			continue
+		}
+		m.charges, all.pattern = m.charges[:0], m.pattern
+		d.Reason, d.Allowed = m.reason, m.reason == ReasonBypassed
+		if m.rule != nil {
+			d.Rule = m.rule.ID
+		}
+		if d.Allowed {
+			bypassed++
+		} else if d.RetryAfter = Never; refused == nil {
+			refused = d
+		}
+	}
+	who.Peek = true
+	for i := range all.charges {
+		c := &all.charges[i]
+		c.Peek = c.Peek || refused != nil // a refusal takes nothing
+		who.Peek = who.Peek && c.Peek
+	}
+	all.hold(&who)
+	t.RulesVersion = rs.doc.Version
+	n := len(all.charges)
+	err = l.decide(ctx, &who, all, &t.Decision)
+	if t.Reason == ReasonCooldown {
+		for i := range t.Each {
+			t.Each[i] = t.Decision
+		}
+	} else {
+		t.Own = t.Limits()[:len(own)]
+		from := len(own)
+		for i, m := range matches {
+			to := from + len(m.charges)
+			l.concludePart(all, from, to, n, &t.Each[i])
+			from = to
+		}
+	}
+	switch {
+	case refused != nil:
+		t.Allowed, t.Reason, t.Rule, t.RetryAfter = false, refused.Reason, refused.Rule, Never
+	case n == 0 && bypassed > 0:
+		t.Reason = ReasonBypassed
+	}
+	for _, m := range matches {
+		l.scratch.Put(m)
+	}
+	l.end(client, all, &t.Decision, err)
+	return t, err
+}
+
+// concludePart decides about the charges from one index to another, and those from last on, which the
+// Limiter has added for all of them.
+func (l *Limiter) concludePart(all *match, from, to, last int, d *Decision) {
+	if d.Reason != ReasonWithin {
+		return // no limit decided
+	}
+	if from == to {
+		d.Allowed, d.Reason = true, ReasonUnlimited
+		return
+	}
+	part := match{charges: slices.Concat(all.charges[from:to], all.charges[last:]), results: slices.Concat(all.results[from:to], all.results[last:])}
+	index := func(list []int) (in []int) {
+		for _, i := range list {
+			if i >= last {
+				in = append(in, i-last+to-from)
+			} else if from <= i && i < to {
+				in = append(in, i-from)
+			}
+		}
+		return in
+	}
+	part.apart, part.local = index(all.apart), index(all.local)
+	l.conclude(&part, d)
+}
