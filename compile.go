@@ -336,7 +336,15 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			if len(limits) > 1 {
 				name += "-" + l.Period()
 			}
-			p, err := counter.Define(r.definition(name, scope, l, abuse, candidate))
+			d := r.Definition(l)
+			d.Name, d.Scope, d.Split = name, scope, r.parts
+			if candidate {
+				d.Candidate, d.Shadow, d.Book, d.CountRefused = true, true, false, false
+			}
+			if !d.Shadow && !r.Book {
+				d.Abuse = abuse
+			}
+			p, err := counter.Define(d)
 			if err != nil {
 				bad.addLimit(path, err)
 				continue
@@ -406,23 +414,6 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 		}
 		bad.addf(path, `has no numbers: give it a limit such as "100/minute", or list tiers to take them from`)
 	}
-}
-
-// definition is that of a policy for one of the rule's limits.
-func (r *rule) definition(name, scope string, l Limit, abuse *Abuse, candidate bool) counter.Definition {
-	d := counter.Definition{
-		Name: name, Rule: r.ID, Endpoint: r.Match.Endpoint, Limit: l, Scope: scope, Split: r.parts, ReadSubject: r.Rule.ReadSubject,
-		Amount: r.Amount, GivesBack: r.GiveBackUnsettled && r.Amount != "",
-		Global: r.Global, Home: r.Home, Floor: r.Floor, Travels: r.Global && r.Strict, OnPartition: r.OnPartition,
-		Strict: r.Strict || r.Global, Shadow: r.Shadow || candidate, Candidate: candidate,
-		OnStoreFailure: r.OnStoreFailure, Statuses: r.Statuses, Book: r.Book && !candidate, CountRefused: r.CountRefused && !candidate,
-		ByIP:      len(r.by) == 1 && r.by[0].kind == byIP,
-		PerClient: slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byAPIKey || d.kind == byUser }),
-	}
-	if !d.Shadow && !r.Book {
-		d.Abuse = abuse
-	}
-	return d
 }
 
 // keyOverride says what to write instead of an override in a rule that doesn't count by API key. The names of overrides are

@@ -133,7 +133,7 @@ func TestFinishGivesBackOnlyWhatWasTaken(t *testing.T) {
 		store := &brokenStore{Store: memstore.New(memstore.Options{})}
 		l := weir.NewLimiter(store, nil, weir.Options{Local: memstore.New(memstore.Options{})})
 		gone, healthy, shadow := ownPolicy(t, "gone", 9, mode), ownPolicy(t, "healthy", 9, weir.FailAllow), ownPolicy(t, "shadow", 3, weir.FailAllow)
-		shadow.Shadow = true
+		shadow = shadow.With(func(d *counter.Definition) { d.Shadow = true })
 		charges := []counter.Charge{charge(gone, "s", 2), charge(healthy, "s", 2), charge(shadow, "s", 2)}
 		for i, want := range []int64{7, 5} {
 			if i == 1 {

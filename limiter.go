@@ -127,9 +127,7 @@ func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 	if preflight == nil {
 		preflight, _ = counter.NewPolicy("preflight", PerSecond(50)) // which can be a limit
 	}
-	d := preflight.Definition
-	d.OnStoreFailure = FailLocal
-	l.preflight, _ = counter.Define(d) // which is a policy already
+	l.preflight = preflight.With(func(d *counter.Definition) { d.OnStoreFailure = FailLocal })
 	l.scratch.New = func() any {
 		m := &match{observation: Observation{Lane: l.lanes.Add(1), Spread: rand.Uint64()}}
 		m.observation.Decision = &m.decision

@@ -101,9 +101,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		}
 		ret.Subject = slices.Clone(c.Subject)
 		if c.Policy.Global && r.Local { // it goes back to where it was counted
-			here := c.Policy.Definition
-			here.Global = false
-			ret.Policy, _ = counter.Define(here) // which is a policy already
+			ret.Policy = c.Policy.With(func(d *counter.Definition) { d.Global = false })
 		}
 		if req.Reserve > 0 && ret.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) {
 			o := m.owners[i].rule

@@ -182,8 +182,12 @@ func drawDue(t *rapid.T) due {
 	if err != nil {
 		t.Fatalf("%+v: %v", l, err)
 	}
-	p.ID, p.Place = rapid.Uint64Min(1).Draw(t, "id"), uint16(rapid.IntRange(0, 3).Draw(t, "place"))
-	p.Statuses = rapid.SampledFrom([][]int{nil, {401}, {4, 5, 302}}).Draw(t, "statuses")
+	p = p.With(func(d *counter.Definition) {
+		d.ID, d.Place = rapid.Uint64Min(1).Draw(t, "id"), uint16(rapid.IntRange(0, 3).Draw(t, "place"))
+	})
+	p = p.With(func(d *counter.Definition) {
+		d.Statuses = rapid.SampledFrom([][]int{nil, {401}, {4, 5, 302}}).Draw(t, "statuses")
+	})
 	r.Policy, r.Subject = p, rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "subject")
 	r.N, r.Slot = rapid.Int64Range(0, 1<<53).Draw(t, "n"), rapid.Int64Range(0, 1<<60).Draw(t, "slot")
 	if rapid.Bool().Draw(t, "held") || l.Algorithm == Concurrency {

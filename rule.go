@@ -2,8 +2,11 @@ package weir
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // Rules is a rule document: what a rule file holds. [Compile] makes it usable.
@@ -160,6 +163,23 @@ const (
 	// MissingRefuse refuses the request.
 	MissingRefuse
 )
+
+// Definition is what a policy for one of the rule's limits is made of. The policy's name is the rule's id.
+func (r *Rule) Definition(l Limit) counter.Definition {
+	d := counter.Definition{
+		Name: r.ID, Rule: r.ID, Endpoint: r.Match.Endpoint, Limit: l, Split: r.Split, ReadSubject: r.ReadSubject,
+		Amount: r.Amount, GivesBack: r.GiveBackUnsettled && r.Amount != "",
+		Strict: r.Strict || r.Global, Shadow: r.Shadow, OnStoreFailure: r.OnStoreFailure,
+		Global: r.Global, Home: r.Home, Floor: r.Floor, Travels: r.Global && r.Strict, OnPartition: r.OnPartition,
+		Statuses: r.Statuses, Book: r.Book, CountRefused: r.CountRefused,
+	}
+	if r.Descriptor == nil { // which is counted by its values
+		by := r.dimensions()
+		d.PerClient = slices.Contains(by, dimensionNames[byAPIKey]) || slices.Contains(by, dimensionNames[byUser])
+		d.ByIP = len(by) == 1 && by[0] == dimensionNames[byIP]
+	}
+	return d
+}
 
 // Problems is the error of a rule document: everything that is wrong with it.
 type Problems []Problem

@@ -18,7 +18,7 @@ func ownPolicy(t *testing.T, name string, n int64, mode weir.FailureMode) *count
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.OnStoreFailure = mode
+	p = p.With(func(d *counter.Definition) { d.OnStoreFailure = mode })
 	return p
 }
 
@@ -93,7 +93,7 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 func TestTakeIsFinishedLikeACheck(t *testing.T) {
 	l := limiter(t)
 	plain, login := ownPolicy(t, "plain", 10, weir.FailAllow), ownPolicy(t, "login", 10, weir.FailAllow)
-	login.Statuses = []int{401}
+	login = login.With(func(d *counter.Definition) { d.Statuses = []int{401} })
 	charges := []counter.Charge{charge(plain, "ada", 3), charge(login, "ada", 2), charge(plain, "bob", 1)}
 	charges[2].Peek = true
 	for _, test := range []struct {
@@ -224,7 +224,7 @@ func TestFallingBackIsAllOrNothing(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	expect("after a refusal by the emergency limit", 8, 7, 0)
-	closed.Shadow = true
+	closed = closed.With(func(d *counter.Definition) { d.Shadow = true })
 	if d := take(weir.Request{}, charge(closed, "s", 1), charge(many, "t", 1)); d.Allowed || d.Rule != "emergency" {
 		t.Fatalf("%+v", d)
 	}

@@ -427,7 +427,7 @@ func charge(t testing.TB, abuse weir.Abuse) *counter.Charge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Abuse = &abuse
+	p = p.With(func(d *counter.Definition) { d.Abuse = &abuse })
 	return &counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("k")}, N: 1}
 }
 

@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"math/big"
@@ -48,6 +49,8 @@ type Definition struct {
 	ID uint64
 	// Scope tells the counters of limits with the same Name apart.
 	Scope string
+	// CountedAs, if not "", stands for Name in the ID: the counters outlive a change of the name.
+	CountedAs string
 	// Strict limits are decided by the store at every check, never from a lease.
 	Strict bool
 	// Shadow limits are counted and reported, and refuse nobody.
@@ -119,6 +122,15 @@ func Define(d Definition) (*Policy, error) {
 	return p, nil
 }
 
+// With returns a policy that differs in what change sets. Its limit and its parts keep their numbers, and it keeps its counters.
+func (p *Policy) With(change func(*Definition)) *Policy {
+	d := p.Definition
+	change(&d)
+	d.Limit, d.Split = p.Limit, p.Split
+	q, _ := Define(d) // which can be defined, as p was
+	return q
+}
+
 // prepare works out the numbers of a limit that is possible.
 func (p *Policy) prepare(l Limit) {
 	var r rate
@@ -180,7 +192,7 @@ func (p *Policy) fingerprint(scope string) uint64 {
 		h.Write([]byte("millionths"))
 	}
 	h.Write([]byte{0})
-	h.Write([]byte(p.Name))
+	h.Write([]byte(cmp.Or(p.CountedAs, p.Name)))
 	h.Write([]byte{0})
 	h.Write([]byte(scope))
 	return binary.BigEndian.Uint64(h.Sum(nil))

@@ -152,7 +152,7 @@ func TestConcurrentLayersAreOne(t *testing.T) {
 func TestWaitingBesideALimitThatIsntLent(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		strict, busy, warmed := storetest.Policy(t, "strict", counter.Limit{Count: 100_000, Window: time.Hour}), perHour(t, 1_000_000), storetest.Policy(t, "warmed", counter.Limit{Count: 1_000_000, Window: time.Hour})
-		strict.Strict = true
+		strict = strict.With(func(d *counter.Definition) { d.Strict = true })
 		warm(t, s, warmed, "s")
 		for range 2 {
 			take(s, charge(busy, "s", 1))

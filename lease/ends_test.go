@@ -210,7 +210,7 @@ func TestAnOutageGoesOnFromNothing(t *testing.T) {
 	local := memstore.New(memstore.Options{Now: time.Now})
 	bubble(t, Options{Local: local, Nodes: func() int { return 2 }}, func(t *testing.T, s *Store, f *far) {
 		p := perDay(t, 400)
-		p.OnStoreFailure = counter.FailLocal
+		p = p.With(func(d *counter.Definition) { d.OnStoreFailure = counter.FailLocal })
 		for range 4 {
 			warm(t, s, p, "s")
 		}

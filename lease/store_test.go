@@ -315,7 +315,7 @@ func TestNewsCountAtOnce(t *testing.T) {
 func TestWhatIsNeverLent(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		strict := perDay(t, 1_000_000)
-		strict.Strict = true
+		strict = strict.With(func(d *counter.Definition) { d.Strict = true })
 		log := storetest.Policy(t, "log", counter.Limit{Algorithm: counter.SlidingLog, Count: 1_000_000, Window: time.Hour})
 		queue := storetest.Policy(t, "queue", counter.Limit{Algorithm: counter.LeakyQueue, Count: 1_000_000, Window: time.Hour})
 		peek := charge(perSecond(t, 1_000_000), "s", 1)
@@ -339,7 +339,7 @@ func TestAnOutageGoesOnFromWhatWasKnown(t *testing.T) {
 		inner := &far{Lender: storetest.NewModel(time.Now)}
 		s := New(inner, Options{Local: local, Nodes: func() int { return 2 }})
 		p := perDay(t, 400)
-		p.OnStoreFailure = counter.FailLocal
+		p = p.With(func(d *counter.Definition) { d.OnStoreFailure = counter.FailLocal })
 		warm(t, s, p, "s") // 300 are left
 		for range 200 {
 			take(s, charge(p, "s", 1))

@@ -242,7 +242,7 @@ func TestSettle(t *testing.T) {
 	} {
 		for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow} {
 			p := policy(t, counter.Limit{Algorithm: a, Decimal: true, Count: 10_000, Window: 240 * time.Hour})
-			p.GivesBack = true
+			p = p.With(func(d *counter.Definition) { d.GivesBack = true })
 			left := func(s counter.State, now int64) int64 { return p.Limit.Count*micro - taken(p, s, now) }
 			s, _ := p.Try(counter.State{}, now, 9000*micro) // 1,000 are left
 			var h holdList

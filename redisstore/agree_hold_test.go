@@ -103,9 +103,11 @@ func (w *walker) mark(i int, p *counter.Policy) {
 	if !w.holding || p.Limit.Algorithm == counter.Concurrency || p.Limit.Algorithm == counter.SlidingLog {
 		return
 	}
-	p.GivesBack = i <= 1
-	p.CountRefused = i == 1
-	p.Book = i == 4 && p.Limit.Algorithm != counter.LeakyQueue && !w.shallow()
+	p = p.With(func(d *counter.Definition) { d.GivesBack = i <= 1 })
+	p = p.With(func(d *counter.Definition) { d.CountRefused = i == 1 })
+	p = p.With(func(d *counter.Definition) {
+		d.Book = i == 4 && p.Limit.Algorithm != counter.LeakyQueue && !w.shallow()
+	})
 }
 
 // shallow: nothing goes below zero. What refills in a moment is rounded down to 2^53 in memory, which shows when the numbers of

@@ -156,7 +156,7 @@ func (w *walker) change(i int) {
 		if err != nil {
 			continue // no such limit: draw another
 		}
-		p.Shadow = i == 3
+		p = p.With(func(d *counter.Definition) { d.Shadow = i == 3 })
 		w.mark(i, p)
 		w.policies[i] = p
 		return

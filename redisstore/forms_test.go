@@ -98,7 +98,7 @@ func TestHoldsOfOtherVersions(t *testing.T) {
 		for _, late := range []bool{false, true} {
 			now = storetest.Start
 			p := amounts(t, fmt.Sprint(c.name, late), counter.FixedWindow, 10, year)
-			p.GivesBack = true
+			p = p.With(func(d *counter.Definition) { d.GivesBack = true })
 			took := charge1(p, p.Name)
 			took.N = 8_000_000
 			at = take(t.Context(), s, took)[0].Slot

@@ -33,7 +33,7 @@ func TestHoldsAreNeverCostly(t *testing.T) {
 		} {
 			each := int64(1)
 			if p.Limit.Decimal {
-				each, p.GivesBack = 1_000_000, true
+				each, p = 1_000_000, p.With(func(d *counter.Definition) { d.GivesBack = true })
 			}
 			subject := fmt.Sprint("s", n)
 			fillHolds(t, s, p, subject, each, n)
@@ -96,7 +96,7 @@ func TestChargesWithoutHoldsCostWhatTheyDid(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
 	s.end() // no heartbeat
 	for p, n := range withHolds(t, 100) {
-		if p.GivesBack = false; p.Limit.Algorithm == counter.Concurrency || p.Limit.Algorithm == counter.SlidingLog {
+		if p = p.With(func(d *counter.Definition) { d.GivesBack = false }); p.Limit.Algorithm == counter.Concurrency || p.Limit.Algorithm == counter.SlidingLog {
 			continue
 		}
 		c := charge1(p, "s"+p.Name)

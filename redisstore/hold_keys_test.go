@@ -22,7 +22,7 @@ func withHolds(t testing.TB, count int64) map[*counter.Policy]int64 {
 	}
 	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow} {
 		p := amounts(t, fmt.Sprint("amount", a), a, count, year/2)
-		p.GivesBack = true
+		p = p.With(func(d *counter.Definition) { d.GivesBack = true })
 		policies[p] = 1_000_000
 	}
 	p := storetest.Policy(t, "month", counter.Limit{Algorithm: counter.FixedWindow, Count: count, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}})
@@ -203,7 +203,7 @@ func TestHoldsLiveAsLongAsTheyMatter(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	p := amounts(t, "p", counter.TokenBucket, 10, time.Hour)
-	p.GivesBack = true
+	p = p.With(func(d *counter.Definition) { d.GivesBack = true })
 	for i, c := range []struct {
 		last    time.Duration // of the holds, one after the other
 		then    time.Duration

@@ -282,7 +282,7 @@ func TestManyHoldsEnd(t *testing.T) {
 	for _, a := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter, counter.Concurrency} {
 		for _, pause := range []time.Duration{time.Second, 24*time.Hour + 450*time.Millisecond, 48 * time.Hour} {
 			p := policy(t, fmt.Sprint(a, pause), a, 100_000, year/2)
-			p.GivesBack = a != counter.Concurrency
+			p = p.With(func(d *counter.Definition) { d.GivesBack = a != counter.Concurrency })
 			for i := range 1000 {
 				c := holding(p, "s", int64(1+i%3), i*7919%1000)
 				c.Hold.For, c.Hold.GiveBack = time.Duration(i%900)*time.Millisecond, p.GivesBack && i%5 > 0
@@ -312,7 +312,7 @@ func TestManyHoldsOfOneMoment(t *testing.T) {
 	now := storetest.Start
 	s := open(t, Options{URL: "redis://" + r.Addr, Now: func() time.Time { return now }})
 	p := policy(t, "p", counter.TokenBucket, 1000, year/2)
-	p.GivesBack = true
+	p = p.With(func(d *counter.Definition) { d.GivesBack = true })
 	for i := range 300 {
 		c := holding(p, "s", 1, i)
 		c.Hold.For, c.Hold.GiveBack = 5*time.Second, true
@@ -344,15 +344,14 @@ func TestOneHoldStandsForAll(t *testing.T) {
 	s, m := open(t, Options{URL: "redis://" + r.Addr, Now: clock}), memstore.New(memstore.Options{Now: clock})
 	rnd := rand.New(rand.NewPCG(*seed, 3))
 	for p, n := range withHolds(t, 40) {
-		shadow := *p
-		shadow.Shadow = true
+		shadow := p.With(func(d *counter.Definition) { d.Shadow = true })
 		for round := range 300 {
 			var charges []counter.Charge
 			peeks := rnd.IntN(5) == 0
 			for range 1 + rnd.IntN(3) {
 				c := holding(p, "s", n*(1+rnd.Int64N(3)), rnd.IntN(6))
 				if rnd.IntN(3) == 0 {
-					c.Policy = &shadow
+					c.Policy = shadow
 				}
 				c.Hold.For = time.Duration(rnd.IntN(60)) * time.Second
 				if c.Peek = peeks; peeks || p.Limit.Algorithm != counter.Concurrency && rnd.IntN(4) == 0 {

@@ -36,7 +36,7 @@ func TestLayersInSeveralSlots(t *testing.T) {
 			org := policy(t, fmt.Sprint("org", a), a, 150, year)
 			all := policy(t, fmt.Sprint("all", a), a, 250, year)
 			shadow := policy(t, fmt.Sprint("shadow", a), a, 200, year)
-			shadow.Shadow = true
+			shadow = shadow.With(func(d *counter.Definition) { d.Shadow = true })
 			everyone := tagged(nodes[0], 10, "everyone")
 			names := map[string]string{}
 			for i := range clients {

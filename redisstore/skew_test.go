@@ -17,7 +17,7 @@ func TestRedisOwnClockSteps(t *testing.T) {
 	r := redistest.New(t, clock.Options())
 	s := open(t, Options{URL: "redis://" + r.Addr})
 	slots, tokens := slotted(t, "slots", 1, time.Second), amounts(t, "tokens", counter.FixedWindow, 10, 300*24*time.Hour)
-	tokens.GivesBack = true
+	tokens = tokens.With(func(d *counter.Definition) { d.GivesBack = true })
 	for i, by := range []time.Duration{-time.Hour, 0, time.Hour} {
 		subject := fmt.Sprint("s", i)
 		slot, reservation := holding(slots, subject, 1, 1), holding(tokens, subject, 10_000_000, 2)

@@ -138,7 +138,7 @@ func calendarWindows(t *testing.T, open Open) {
 	t.Run("past the limit", func(t *testing.T) {
 		h := start(t, open)
 		p := Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 2, Window: 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Day}})
-		p.CountRefused = true
+		p = p.With(func(d *counter.Definition) { d.CountRefused = true })
 		h.step(time.Date(2026, 3, 15, 0, 0, 1, 0, time.UTC).Sub(Start))
 		h.take("s", 2, p)
 		h.step(-2 * time.Second)

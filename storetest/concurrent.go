@@ -19,7 +19,7 @@ func oneCounterTwice(t *testing.T, open Open) {
 			h := start(t, open)
 			p, low := Policy(t, "p", hourly(a, 10)), Policy(t, "p", hourly(a, 6))
 			ghost := Policy(t, "p", hourly(a, 10))
-			ghost.Shadow = true
+			ghost = ghost.With(func(d *counter.Definition) { d.Shadow = true })
 			other := Policy(t, "other", hourly(a, 100))
 			both := func(ns ...int64) []counter.Result {
 				charges := []counter.Charge{{Counter: named(other, "s"), N: 1}}
@@ -60,7 +60,7 @@ func oneCounterTwice(t *testing.T, open Open) {
 				}
 			}
 			lowGhost := Policy(t, "p", hourly(a, 1))
-			lowGhost.Shadow = true
+			lowGhost = lowGhost.With(func(d *counter.Definition) { d.Shadow = true })
 			for i, order := range [][]*counter.Policy{{p, lowGhost}, {lowGhost, p}} {
 				if r := h.take(fmt.Sprint("ghost ", i), 2, order...)[slices.Index(order, p)]; !r.Allowed || r.Remaining != 6 {
 					t.Fatalf("beside a shadow that doesn't fit: %+v", r)

@@ -200,8 +200,7 @@ func (m *Model) settle(now int64, r counter.Return) {
 	case n > 0:
 		m.refund(now, r.Counter, n, slot)
 	case n < 0 && !isLog(r.Counter):
-		books := *r.Policy // which takes what doesn't fit, too
-		books.Book = true
+		books := r.Policy.With(func(d *counter.Definition) { d.Book = true }) // which takes what doesn't fit, too
 		a := m.accounts[keyOf(r.Counter)]
 		a.State, _ = books.Debit(a.State, now, -n)
 		m.accounts[keyOf(r.Counter)] = a

@@ -140,7 +140,7 @@ func settleUnknown(t *testing.T, open Open, a counter.Algorithm) {
 func givenBack(t *testing.T, open Open, a counter.Algorithm) {
 	h := start(t, open)
 	p := Policy(t, "p", slowly(a, 10))
-	p.GivesBack = true
+	p = p.With(func(d *counter.Definition) { d.GivesBack = true })
 	r, _ := h.reserve(p, 9*whole, 1, time.Minute)
 	h.step(time.Minute - time.Microsecond)
 	h.about("before its time is over", p, "s", whole)
@@ -208,7 +208,7 @@ func givenBack(t *testing.T, open Open, a counter.Algorithm) {
 func reservedBackwards(t *testing.T, open Open, a counter.Algorithm) {
 	h := start(t, open)
 	p := Policy(t, "p", slowly(a, 10))
-	p.GivesBack = true
+	p = p.With(func(d *counter.Definition) { d.GivesBack = true })
 	reserve := func(n int64, i int, lasts time.Duration, back bool) counter.Result {
 		t.Helper()
 		c := held(p, "s", n, i, lasts)

@@ -220,7 +220,7 @@ func slotLayers(t *testing.T, open Open) {
 func slotShadow(t *testing.T, open Open) {
 	h := start(t, open)
 	real, ghost := Policy(t, "real", inFlight(3)), Policy(t, "ghost", inFlight(2))
-	ghost.Shadow = true
+	ghost = ghost.With(func(d *counter.Definition) { d.Shadow = true })
 	for i := range 3 {
 		rs := h.charge(slot(ghost, "s", 1, i), slot(real, "s", 1, i))
 		if !rs[1].Allowed || rs[1].Remaining != int64(2-i) {

@@ -225,7 +225,7 @@ func shadow(t *testing.T, open Open) {
 		t.Run(a.String(), func(t *testing.T) {
 			h := start(t, open)
 			real, ghost := Policy(t, "real", hourly(a, 4)), Policy(t, "ghost", hourly(a, 2))
-			ghost.Shadow = true
+			ghost = ghost.With(func(d *counter.Definition) { d.Shadow = true })
 			for i := range 4 {
 				rs := h.take("s", 1, real, ghost)
 				if !rs[0].Allowed || rs[0].Remaining != int64(3-i) {

@@ -158,7 +158,9 @@ func (w *walk) number(i int) {
 		l.Calendar, l.Window = w.zone, w.span
 	}
 	p := Policy(t, fmt.Sprint("p", i), l)
-	p.Shadow, p.Book, p.CountRefused, p.GivesBack = i == 2, i == w.books, i == w.counts, i == w.givesBack
+	p = p.With(func(d *counter.Definition) {
+		d.Shadow, d.Book, d.CountRefused, d.GivesBack = i == 2, i == w.books, i == w.counts, i == w.givesBack
+	})
 	w.policies[i] = p
 }
 

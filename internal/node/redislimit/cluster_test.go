@@ -203,7 +203,9 @@ func BenchmarkSplit(b *testing.B) {
 			b.Run(fmt.Sprintf("parts=%d/load=%v", parts, load), func(b *testing.B) {
 				p := policyOf(b, max(parts, 2), weir.Limit{Count: limit, Window: time.Second})
 				if parts == 1 {
-					p.Parts = nil
+					whole := p.Definition
+					whole.Split = 0
+					p, _ = counter.Define(whole) // it is one with parts, too
 				}
 				subject := []byte(b.Name() + fmt.Sprint(b.N))
 				var stores []counter.Store

@@ -309,7 +309,7 @@ func TestSplitSecondPart(t *testing.T) {
 			store.lose[id] = true
 		}
 		for _, q := range append(p.Parts, p) {
-			q.Shadow = c.shadow
+			q = q.With(func(d *counter.Definition) { d.Shadow = c.shadow })
 		}
 		s := newSplitter(store, time.Second)
 		allowed, decided, plains := 0, 0, int64(0)

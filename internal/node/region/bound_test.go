@@ -107,7 +107,7 @@ func simulate(t *testing.T, seed uint64, b func() *bug) (broken string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.Floor = []int{0, 5, 5, 10}[l.IntN(4)]
+			p = p.With(func(d *counter.Definition) { d.Floor = []int{0, 5, 5, 10}[l.IntN(4)] })
 			counters = append(counters, s.count(p, "s"))
 		}
 		s.run()

@@ -286,7 +286,7 @@ func TestSharesAddUp(t *testing.T) {
 		for _, floor := range []int{0, 5, 20, 50} {
 			for _, l := range []counter.Limit{budget, counter.PerHour(1000)} {
 				p := sharedPolicy(t, "p", l)
-				p.Floor = floor
+				p = p.With(func(d *counter.Definition) { d.Floor = floor })
 				var own, rate int64
 				for _, s := range sites {
 					s.link.topo.Store(c.said)

@@ -44,7 +44,7 @@ func TestOwnReservationsStay(t *testing.T) {
 	for _, travels := range []bool{false, true} {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
 			money, rate := policyOf(t, "money", budget, false), policyOf(t, "rate", counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Hour}, true)
-			rate.Travels, rate.Floor = travels, 5
+			rate = rate.With(func(d *counter.Definition) { d.Travels, d.Floor = travels, 5 })
 			h := &counter.Hold{ID: counter.Once{7}, For: time.Hour}
 			m := asks(money, "a", 500)
 			m.Hold = h
@@ -115,7 +115,7 @@ func asks(p *counter.Policy, subject string, n int64) counter.Charge {
 func TestHomeOfSomeRules(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p := sharedPolicy(t, "w", budget)
-		p.Home = "ap"
+		p = p.With(func(d *counter.Definition) { d.Home = "ap" })
 		n := drainOf(t, ap, p, "a")
 		if err := us.link.Drain(t.Context(), "ap"); err != nil {
 			t.Fatal(err)
@@ -247,7 +247,7 @@ func TestGuestsOfOtherRegions(t *testing.T) {
 	tighten(t, redis)
 	untilTight(t, RedisCells(store))
 	for _, on := range []counter.FailureMode{counter.FailRefuse, counter.FailLocal} {
-		p.OnPartition = on
+		p = p.With(func(d *counter.Definition) { d.OnPartition = on })
 		if r := take(eu, guest("invented"))[0]; r.Allowed || !errors.Is(r.Err, counter.ErrNoRoom) || errors.Is(r.Err, counter.ErrPartition) {
 			t.Errorf("a guest with a new name, on_partition %v: %+v", on, r)
 		}
@@ -268,9 +268,9 @@ func TestShadowLimitsRefuseNobody(t *testing.T) {
 	for _, travels := range []bool{false, true} {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
 			ghost, own, p, far := sharedPolicy(t, "ghost", budget), policyOf(t, "own", counter.PerHour(10), false), sharedPolicy(t, "p", budget), policyOf(t, "far", counter.PerHour(10), true)
-			ghost.Shadow, ghost.Travels = true, travels
+			ghost = ghost.With(func(d *counter.Definition) { d.Shadow, d.Travels = true, travels })
 			for i, p := range []*counter.Policy{own, p, far} {
-				p.ID = uint64(i + 1)
+				p = p.With(func(d *counter.Definition) { d.ID = uint64(i + 1) })
 			}
 			here := us
 			if travels {
@@ -305,7 +305,7 @@ func (noReset) Reset(context.Context, []counter.Counter) error {
 func TestResetsOverRegions(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		own, window := policyOf(t, "o", budget, false), sharedPolicy(t, "w", budget)
-		window.ID = 1
+		window = window.With(func(d *counter.Definition) { d.ID = 1 })
 		both := []counter.Counter{asks(own, "a", 1).Counter, asks(window, "a", 1).Counter}
 		all := []*site{us, eu, ap}
 		spend := func() {

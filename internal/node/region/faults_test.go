@@ -142,7 +142,7 @@ func TestDoubledLateAndReorderedMessages(t *testing.T) {
 	limits := []*counter.Policy{budget}
 	for i := range 4 {
 		bucket := policyOf(t, "bucket", counter.Limit{Algorithm: counter.TokenBucket, Count: 50, Window: time.Second, Burst: 100}, true)
-		bucket.ID = uint64(i + 1)
+		bucket = bucket.With(func(d *counter.Definition) { d.ID = uint64(i + 1) })
 		limits = append(limits, bucket)
 	}
 	type admission struct{ sent, answered time.Time }
@@ -169,7 +169,7 @@ func TestDoubledLateAndReorderedMessages(t *testing.T) {
 	var all sync.WaitGroup
 	end := time.Now().Add(6 * time.Second)
 	for _, p := range limits {
-		p.Travels, p.Floor = false, 5
+		p = p.With(func(d *counter.Definition) { d.Travels, d.Floor = false, 5 })
 		for _, s := range sites {
 			for range 4 {
 				all.Go(func() {
@@ -241,7 +241,7 @@ func TestAskerThatIsGone(t *testing.T) {
 	hold := make(chan struct{})
 	s := newStakes(sites[0].link, slowCells{MemoryCells(), hold})
 	p := policyOf(t, "p", counter.PerHour(100), true)
-	p.Travels, p.Floor = false, 5
+	p = p.With(func(d *counter.Definition) { d.Travels, d.Floor = false, 5 })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	go func() {
@@ -259,7 +259,7 @@ func TestAskerThatIsGone(t *testing.T) {
 func TestFlightsAreShared(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	p := policyOf(t, "p", counter.PerHour(1000), true)
-	p.Travels, p.Floor = false, 5
+	p = p.With(func(d *counter.Definition) { d.Travels, d.Floor = false, 5 })
 	var all sync.WaitGroup
 	for range 8 {
 		for _, s := range sites {
@@ -299,7 +299,7 @@ func TestManyReservationsOfOneCounter(t *testing.T) {
 		nodes = append(nodes, NewStore(s.own, s.link, RedisCells(store)))
 	}
 	p := policyOf(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 1000, Window: 1000 * time.Hour}, true)
-	p.Travels, p.Floor = false, 5
+	p = p.With(func(d *counter.Definition) { d.Travels, d.Floor = false, 5 })
 	var all sync.WaitGroup
 	for i := range 600 {
 		for _, node := range nodes { // the same on both
@@ -328,7 +328,7 @@ func TestManyReservationsOfOneCounter(t *testing.T) {
 func TestGivenBackAgainAndAgain(t *testing.T) {
 	s := world(t, time.Now, "us", "eu")[0]
 	p := policyOf(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: 1000 * time.Hour}, true)
-	p.Travels, p.Floor = false, 5
+	p = p.With(func(d *counter.Definition) { d.Travels, d.Floor = false, 5 })
 	take(s, on(p, 50))
 	for i := range 4 {
 		err := s.GiveBack(t.Context(), counter.Once{1}, time.Hour, []counter.Return{{Counter: on(p, 1).Counter, N: 10}})

@@ -119,7 +119,7 @@ func TestSharedLimitsOfAFullRedis(t *testing.T) {
 	for i, limit := range []counter.Limit{budget, {Algorithm: counter.TokenBucket, Count: 1000, Window: 1000 * time.Hour}} {
 		fill(t, false, redis)
 		p := sharedPolicy(t, "p", limit)
-		p.ID = uint64(i + 1)
+		p = p.With(func(d *counter.Definition) { d.ID = uint64(i + 1) })
 		take(s, asks(p, "known", 900))
 		take(s, asks(p, "blocked", 950))
 		fill(t, true, redis)

@@ -124,7 +124,7 @@ func TestWhatComesBackOfHolds(t *testing.T) {
 func TestMarksOfSeveralLimits(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p, q := sharedPolicy(t, "p", budget), sharedPolicy(t, "q", budget)
-		q.ID = p.ID + 1
+		q = q.With(func(d *counter.Definition) { d.ID = p.ID + 1 })
 		take(us, asks(p, "a", 100), asks(q, "a", 100))
 		of := func(p *counter.Policy) counter.Return { return counter.Return{Counter: asks(p, "a", 1).Counter, N: 40} }
 		for i, returns := range [][]counter.Return{{of(p)}, {of(p), of(q)}, {of(p), of(q)}} {

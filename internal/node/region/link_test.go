@@ -198,7 +198,7 @@ func TestLimitsThatArentShared(t *testing.T) {
 		}
 	}
 	p := sharedPolicy(t, "p", budget)
-	p.GivesBack = true
+	p = p.With(func(d *counter.Definition) { d.GivesBack = true })
 	if answer, err := sites[1].link.talk(t.Context(), "us", counterOf(p), &stake.Message{Need: 1, Held: &stake.Loan{ID: 1, Sent: 1}}); err == nil {
 		t.Errorf("one with reservations that go back by themselves: %+v", answer)
 	}

@@ -109,7 +109,7 @@ func measure(t *testing.T, regions, keys int, l counter.Limit, of load, enough i
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Floor, p.Global = 5, true
+		p = p.With(func(d *counter.Definition) { d.Floor, d.Global = 5, true })
 		if half := of.rtt / 2; half > 0 {
 			s.fate = func(int, int) []way { return []way{{out: half, back: half}} }
 		}

@@ -177,7 +177,7 @@ func (s *simulation) limit(l counter.Limit) *counted {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	p.Floor = 5
+	p = p.With(func(d *counter.Definition) { d.Floor = 5 })
 	return s.count(p, "s")
 }
 

@@ -85,7 +85,7 @@ func TestRefusalsThatArentBelieved(t *testing.T) {
 			inTime(t, func(t *testing.T, us, eu, _ *site) {
 				eu.refusals.believed = believeFor
 				p, q := policyOf(t, "p", c.limit, true), policyOf(t, "q", c.limit, true)
-				q.ID = 1
+				q = q.With(func(d *counter.Definition) { d.ID = 1 })
 				c.do(t, us, eu, p, q)
 			})
 		})

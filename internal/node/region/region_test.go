@@ -99,8 +99,7 @@ func (g *global) of(p *counter.Policy) *counter.Policy {
 	defer g.mu.Unlock()
 	q := g.policies[p]
 	if q == nil {
-		c := *p
-		c.Global, c.Strict, c.Travels, q = true, true, true, &c
+		q = p.With(func(d *counter.Definition) { d.Global, d.Strict, d.Travels = true, true, true })
 		g.policies[p] = q
 	}
 	return q
@@ -142,7 +141,7 @@ func policyOf(t testing.TB, name string, l counter.Limit, global bool) *counter.
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Global, p.Strict, p.Travels = global, global, global
+	p = p.With(func(d *counter.Definition) { d.Global, d.Strict, d.Travels = global, global, global })
 	return p
 }
 
@@ -172,9 +171,9 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 	window := counter.Limit{Algorithm: counter.FixedWindow, Count: 40, Window: 24 * time.Hour}
 	own, wide := policyOf(t, "own", window, false), policyOf(t, "wide", window, true)
 	other := policyOf(t, "other", window, true)
-	other.Home = "ap"
+	other = other.With(func(d *counter.Definition) { d.Home = "ap" })
 	apart := policyOf(t, "apart", window, true)
-	apart.OnPartition = counter.FailLocal
+	apart = apart.With(func(d *counter.Definition) { d.OnPartition = counter.FailLocal })
 	limits := []*counter.Policy{own, wide, other, apart}
 	limiters := make([]*weir.Limiter, len(sites))
 	for i, s := range sites {
@@ -265,7 +264,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 func TestGivenBackInParts(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu", "ap")
 	p, q := policyOf(t, "p", counter.PerHour(10), true), policyOf(t, "q", counter.PerHour(10), true)
-	q.Home = "ap"
+	q = q.With(func(d *counter.Definition) { d.Home = "ap" })
 	take(sites[1], on(p, 4), on(q, 4))
 	back := []counter.Return{{Counter: on(p, 1).Counter, N: 4}, {Counter: on(q, 1).Counter, N: 4}}
 	sites[2].cut.Store(true)
@@ -446,7 +445,7 @@ func TestNamesStayInTheirRegion(t *testing.T) {
 	var names []string
 	for i := range 2 {
 		c := on(policyOf(t, fmt.Sprint("p", i), counter.PerHour(10), true), 1)
-		c.Policy.ID = uint64(i + 1)
+		c.Policy = c.Policy.With(func(d *counter.Definition) { d.ID = uint64(i + 1) })
 		c.Subject = []byte("ada@example.com")
 		if r := take(sites[1], c)[0]; !r.Allowed {
 			t.Fatalf("%+v", r)

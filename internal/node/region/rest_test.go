@@ -26,7 +26,7 @@ func TestNothingIsLeft(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.Floor = 5
+			p = p.With(func(d *counter.Definition) { d.Floor = 5 })
 			c := s.count(p, "s")
 			s.run()
 			for range 1000 {
@@ -74,7 +74,7 @@ func TestKeptNoLonger(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.Floor = 5
+			p = p.With(func(d *counter.Definition) { d.Floor = 5 })
 			counted := s.count(p, "s")
 			s.run()
 			s.take(away, counted, 50)

@@ -31,7 +31,7 @@ func drainOf(t *testing.T, s *site, p *counter.Policy, subject string) (n int64)
 
 func sharedPolicy(t testing.TB, name string, l counter.Limit) *counter.Policy {
 	p := policyOf(t, name, l, true)
-	p.Travels, p.Floor = false, 5
+	p = p.With(func(d *counter.Definition) { d.Travels, d.Floor = false, 5 })
 	return p
 }
 
@@ -211,7 +211,7 @@ func TestNewHomeAsOthersKnowIt(t *testing.T) {
 func TestMissingHomes(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		travels, shared, refuses := policyOf(t, "t", counter.PerHour(10), true), sharedPolicy(t, "s", budget), sharedPolicy(t, "r", budget)
-		refuses.OnPartition = counter.FailRefuse
+		refuses = refuses.With(func(d *counter.Definition) { d.OnPartition = counter.FailRefuse })
 		own := policyOf(t, "o", budget, false)
 		missing := func(s *site) (names [4]string) {
 			for i, p := range []*counter.Policy{own, travels, shared, refuses} {

@@ -81,7 +81,7 @@ func restOf(s *site, p *counter.Policy, subject string, of ...string) time.Durat
 func TestNobodyWaitsInVain(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p, own, shadow := sharedPolicy(t, "w", budget), policyOf(t, "own", counter.PerHour(1), false), sharedPolicy(t, "s", budget)
-		shadow.Shadow, shadow.ID = true, 1
+		shadow = shadow.With(func(d *counter.Definition) { d.Shadow, d.ID = true, 1 })
 		peek := asks(p, "a", 200)
 		peek.Peek = true
 		take(eu, asks(own, "a", 1))
@@ -191,7 +191,7 @@ func TestCutOff(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		at := func(on counter.FailureMode) *counter.Policy {
 			p := sharedPolicy(t, "w", budget)
-			p.OnPartition, p.ID = on, uint64(on)+1
+			p = p.With(func(d *counter.Definition) { d.OnPartition, d.ID = on, uint64(on)+1 })
 			return p
 		}
 		share, refuse, local := at(counter.FailAllow), at(counter.FailRefuse), at(counter.FailLocal)

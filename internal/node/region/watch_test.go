@@ -30,7 +30,7 @@ type counted struct {
 const tolerance = 0.01
 
 func (s *simulation) count(p *counter.Policy, subject string) *counted {
-	p.Global, p.Strict, p.Travels = true, true, false
+	p = p.With(func(d *counter.Definition) { d.Global, d.Strict, d.Travels = true, true, false })
 	regions := len(s.sites)
 	c := &counted{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, whole: stake.Whole(p), unit: 1, written: make([][]byte, regions),
 		until: make([]int64, regions), stakes: make([]*stake.Stake, regions), last: time.Now(), used: map[int64]int64{},

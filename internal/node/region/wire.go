@@ -94,12 +94,13 @@ func wireCounter(c *counter.Counter) charge {
 // counter rebuilds the counter with the numbers that came with it.
 func (c *charge) counter() (counter.Counter, error) {
 	of := &c.Policy
-	p, err := counter.NewPolicy(of.Name, of.Limit)
+	p, err := counter.Define(counter.Definition{
+		Name: of.Name, Limit: of.Limit, ID: of.ID, Strict: true, Shadow: of.Shadow, GivesBack: of.GivesBack, Book: of.Book, CountRefused: of.CountRefused,
+		Global: true, Travels: of.Travels, Home: of.Home, Floor: of.Floor,
+	})
 	if err != nil {
 		return counter.Counter{}, fmt.Errorf("%s: %w", of.Name, err)
 	}
-	p.ID, p.Strict, p.Shadow, p.GivesBack, p.Book, p.CountRefused = of.ID, true, of.Shadow, of.GivesBack, of.Book, of.CountRefused
-	p.Global, p.Travels, p.Home, p.Floor = true, of.Travels, of.Home, of.Floor
 	return counter.Counter{Policy: p, Subject: c.Subject}, nil
 }
 

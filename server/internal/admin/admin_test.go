@@ -185,7 +185,9 @@ func keptOut(t *testing.T) *cooldown.Guard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy.Abuse = &weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Hour, Grow: 2, Most: time.Hour}
+	policy = policy.With(func(d *counter.Definition) {
+		d.Abuse = &weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Hour, Grow: 2, Most: time.Hour}
+	})
 	for range 3 {
 		g.Decided(&counter.Charge{Counter: counter.Counter{Policy: policy, Subject: []byte("k")}}, time.Hour)
 		now = now.Add(2 * time.Second)

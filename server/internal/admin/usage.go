@@ -274,11 +274,12 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	case limit.MaxDelay == 0:
 		limit.MaxDelay = 30 * time.Second
 	}
-	p, err := counter.NewPolicy(rule.ID, limit)
+	p, err := counter.Define(counter.Definition{
+		Name: rule.ID, Limit: limit, Book: rule.Book, CountRefused: rule.CountRefused && limit.Algorithm == weir.FixedWindow,
+	})
 	if err != nil {
 		return nil, jsonerror.Bad("%v", err)
 	}
-	p.Book, p.CountRefused = rule.Book, rule.CountRefused && limit.Algorithm == weir.FixedWindow
 	return p, nil
 }
 

@@ -81,11 +81,10 @@ func (n *node) openStore() error {
 		return nil
 	}
 	if c.Emergency != nil {
-		p, err := counter.NewPolicy("emergency", *c.Emergency)
+		p, err := counter.Define(counter.Definition{Name: "emergency", Limit: *c.Emergency, PerNode: true})
 		if err != nil {
 			return fmt.Errorf("--emergency-limit: %w", err)
 		}
-		p.PerNode = true
 		options.Emergency = p
 	}
 	shared, err := redislimit.New(redis, n.counters, options, n.top.FingerprintOf, n.link)

@@ -95,7 +95,7 @@ func newPolicy(key policyKey) (policyKey, *counter.Policy, error) {
 		return key, nil, jsonerror.Bad(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
 	}
 	limit.Algorithm, limit.Burst = key.algorithm, key.burst
-	p, err := counter.NewPolicy(takeName, limit)
+	p, err := counter.Define(counter.Definition{Name: takeName, Limit: limit, PerClient: true}) // the key owns the counter
 	if wrong, ok := errors.AsType[counter.Problem](err); ok {
 		switch wrong.Path {
 		case "window":
@@ -105,6 +105,5 @@ func newPolicy(key policyKey) (policyKey, *counter.Policy, error) {
 		}
 		return key, nil, jsonerror.Bad("%s: %s", wrong.Path, wrong.Text)
 	}
-	p.PerClient = true // the key owns the counter
 	return key, p, nil
 }

@@ -81,11 +81,13 @@ const counterName = "envoy"
 func newLimit(rule, name string, perUnit uint32, unit rls.RateLimitResponse_RateLimit_Unit) (*limit, error) {
 	// A policy has at least one token. If the limit refuses everything, requests ask for one more:
 	// see charge.
-	p, err := counter.NewPolicy(counterName, counter.Limit{Algorithm: counter.FixedWindow, Count: int64(max(perUnit, 1)), Window: units[unit]})
+	p, err := counter.Define(counter.Definition{
+		Name: rule, CountedAs: counterName, CountRefused: true,
+		Limit: counter.Limit{Algorithm: counter.FixedWindow, Count: int64(max(perUnit, 1)), Window: units[unit]},
+	})
 	if err != nil {
 		return nil, err
 	}
-	p.Name, p.Rule, p.CountRefused = rule, rule, true
 	return &limit{hard: p, wire: &rls.RateLimitResponse_RateLimit{Name: name, RequestsPerUnit: perUnit, Unit: unit}}, nil
 }
 
@@ -95,11 +97,9 @@ func (l *limit) soften(global Modes) {
 		return
 	}
 	l.quota = l.quota || global.Quota
-	l.hard.Shadow = l.shadow || global.Shadow
+	l.hard = l.hard.With(func(d *counter.Definition) { d.Shadow = l.shadow || global.Shadow })
 	if l.quota {
-		soft := *l.hard
-		soft.Shadow = true
-		l.soft = &soft
+		l.soft = l.hard.With(func(d *counter.Definition) { d.Shadow = true })
 	}
 }
 

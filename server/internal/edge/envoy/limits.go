@@ -278,7 +278,7 @@ func (o *overrides) prepare(key override) (override, *limit, error) {
 	if err != nil {
 		return key, nil, bad("limit: %v", err)
 	}
-	l.hard.CountRefused = o.likeTheirs
+	l.hard = l.hard.With(func(d *counter.Definition) { d.CountRefused = o.likeTheirs })
 	l.soften(o.modes)
 	return key, l, nil
 }

@@ -105,13 +105,12 @@ func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
 		numbers.Burst = burst
 	}
 	numbers.Algorithm = r.Algorithm
-	p, err := counter.NewPolicy(counterName, numbers)
+	d := r.Definition(numbers)
+	d.CountedAs = counterName
+	p, err := counter.Define(d)
 	if err != nil {
 		return nil, err
 	}
-	p.Name, p.Rule = r.ID, r.ID
-	p.Global, p.Home, p.Floor, p.Travels, p.OnPartition = r.Global, r.Home, r.Floor, r.Global && r.Strict, r.OnPartition
-	p.Strict, p.OnStoreFailure, p.Book, p.CountRefused = r.Strict || r.Global, r.OnStoreFailure, r.Book, r.CountRefused
 	name := l.wire.GetName()
 	n := *l
 	n.hard, n.wire, n.shadow = p, wire(p), l.shadow || r.Shadow

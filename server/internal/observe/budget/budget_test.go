@@ -51,7 +51,7 @@ func policy(t *testing.T, amount string, l weir.Limit) *counter.Policy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Amount = amount
+	p = p.With(func(d *counter.Definition) { d.Amount = amount })
 	return p
 }
 

@@ -143,7 +143,7 @@ func TestWhatIfInSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.CountRefused = true
+	p = p.With(func(d *counter.Definition) { d.CountRefused = true })
 	// Of 8, 8 and 2 tokens the first fits; what the second is refused counts, so that the third doesn't.
 	if got := replay(p, []tick{{slot: 6, requests: 2, tokens: 16}, {slot: 7, requests: 1, tokens: 2}, {slot: 12, requests: 1, tokens: 10}}, 10); got != 2 {
 		t.Errorf("%d would be refused, want 2", got)
