@@ -1,18 +1,18 @@
-// Package cooldown keeps clients out that keep coming while they are refused: for a while, and each
-// time for longer. Rules say so with [weir.Abuse].
+// Package cooldown keeps abusive clients out: those that keep sending requests while they are told
+// to wait. Each further cooldown lasts longer. Rules configure it with [weir.Abuse].
 //
-// A refusal counts if it comes while the client has been told to wait. The client is told whole
-// seconds, so the wait that counts is the true one rounded up, and a second at least. Some refusals
-// don't count, so that a client that waits as it is told is never kept out, whatever the limit:
-// those of requests that were in flight when the client was told, and a few for each wait, since the
-// client may have several processes that don't know of each other's refusals. No cooldown begins
-// before the client has ignored its waits for two seconds, or while it sends less than twice what
-// the limit admits. See docs/guides/abuse.md.
+// A refusal counts if it arrives during the wait that the client was told. Clients are told whole
+// seconds, so the wait is rounded up, to one second at least. Clients that wait as they are told
+// must never be kept out, so two kinds of refusals don't count: those of requests that were in
+// flight when the client was told, and a few for each wait, since a client may have several
+// processes that don't know of each other's refusals. A cooldown begins only if the client has
+// ignored its waits for two seconds, and sends at least twice what the limit admits. See
+// docs/guides/abuse.md.
 //
-// A node counts by itself. With others it shares only counts that pass its part of what begins a
-// cooldown, some at a time, so a flood costs no calls. Cooldowns are announced to all. A node keeps
-// them by its own clock, so steps of the clock that nodes share don't lengthen or shorten them. Nodes
-// announce again what is lost with the store's data.
+// Each node counts by itself, and shares only counts above its part of what begins a cooldown, in
+// batches, so a flood causes few calls. Cooldowns are announced to all nodes. Each node times them
+// by its own clock, so steps of the shared clock don't change them. If the store loses its data,
+// nodes announce them again.
 package cooldown
 
 import (
@@ -26,45 +26,49 @@ import (
 
 var _ weir.Guard = (*Guard)(nil)
 
-// Guard is a [weir.Guard]. Make one with [New]. Its Run must run beside it.
+// Guard is a [weir.Guard]. Make one with [New], and call its Run in a goroutine.
 type Guard struct {
 	options Options
 	key     atomic.Pointer[[2]uint64]
-	former  atomic.Pointer[[2]uint64] // the key before it; nil if there was none
+	former  atomic.Pointer[[2]uint64] // the previous key; nil if there was none
 	shards  [shards]shard
-	known   atomic.Int64 // clients in the table
-	kept    atomic.Int64 // of them, those that are or were kept out
-	used    atomic.Bool  // some rule has an Abuse, or somebody has asked
+	known   atomic.Int64 // clients in memory
+	kept    atomic.Int64 // those of them that have or had a cooldown
+	used    atomic.Bool  // some rule has an Abuse, or All was called
 	start   time.Time
 	begun   atomic.Uint64
 	sharing sharing
 	dropped dropped
 }
 
-// Options of a Guard. The zero value is useful.
+// Options configures a [Guard]. The zero value is useful.
 type Options struct {
-	// Secret is what names of clients are hashed under; nodes that share cooldowns share it. Nil means a random one. See
-	// [Guard.SetSecret].
+	// Secret is the key under which clients' names are hashed. Nodes that share cooldowns must
+	// share it. If nil, it is random. See [Guard.SetSecret].
 	Secret []byte
 	// Now is the node's own time. If nil, it is a clock that never steps.
 	Now func() time.Time
-	// SharedNow is the time that nodes share, by which cooldowns are announced. It may step. If nil, it is Now.
+	// SharedNow is the time that nodes share, by which cooldowns are announced. It may step. If
+	// nil, it is Now.
 	SharedNow func() time.Time
-	// Clients is how many are remembered at a time. 0 means 262,144. When there are more, the mildest offenders are forgotten.
+	// Clients bounds how many clients are remembered. Beyond it, the mildest offenders are
+	// forgotten. Zero means 262,144.
 	Clients int
-	// Fingerprint is a short name of a client, of what its subject was made of, by which other tools know it. Nil means none.
+	// Fingerprint returns a short name for a client, by which other tools know it, from the values
+	// of its subject. Nil means none.
 	Fingerprint func(values [][2]string) string
-	// Shared is what nodes tell each other through. Nil means that there is one node.
+	// Shared connects the nodes. Nil means that this is the only node.
 	Shared Shared
-	// Nodes is how many nodes there are. Nil means one.
+	// Nodes returns the number of nodes. If nil, there is one.
 	Nodes func() int
 }
 
-// New makes a Guard.
+// New returns a Guard.
 func New(o Options) *Guard {
 	g := &Guard{options: o, start: time.Now()}
 	if o.Now == nil {
-		g.options.Now = func() time.Time { return g.start.Add(time.Since(g.start)) } // which looks at the monotonic clock alone
+		// goes by the monotonic clock alone
+		g.options.Now = func() time.Time { return g.start.Add(time.Since(g.start)) }
 	}
 	if o.Nodes == nil {
 		g.options.Nodes = func() int { return 1 }
@@ -84,7 +88,7 @@ func New(o Options) *Guard {
 
 func (g *Guard) now() int64 { return g.options.Now().UnixMicro() }
 
-// ahead is how far the time that nodes share is ahead of this node's.
+// ahead returns how far the shared time is ahead of this node's, in µs.
 func (g *Guard) ahead() int64 {
 	if g.options.SharedNow == nil {
 		return 0
@@ -92,7 +96,7 @@ func (g *Guard) ahead() int64 {
 	return g.options.SharedNow().UnixMicro() - g.now()
 }
 
-// Cooldown returns for how long the client of a charge is kept out.
+// Cooldown returns how much longer the client of a charge is kept out.
 func (g *Guard) Cooldown(c *counter.Charge) time.Duration {
 	g.Use()
 	if g.kept.Load() == 0 || c.Policy.Abuse.Shadow {
@@ -113,7 +117,7 @@ func (g *Guard) Cooldown(c *counter.Charge) time.Duration {
 	return time.Duration(max(0, ends-g.now())) * time.Microsecond
 }
 
-// Use has Run listen to other nodes from now on. It is called once rules have an Abuse.
+// Use makes Run listen to other nodes. It is called once a rule has an Abuse.
 func (g *Guard) Use() {
 	if !g.used.Load() {
 		g.used.Store(true)
@@ -123,15 +127,17 @@ func (g *Guard) Use() {
 const second = int64(time.Second / time.Microsecond)
 
 const (
-	// inFlight is how long after an answer requests may arrive that were sent before it.
+	// inFlight is how long after a refusal requests may arrive that were sent before it.
 	inFlight = second / 10
-	// patience is how long a client must have ignored its waits before a cooldown begins. A parallel burst is over by then.
+	// patience is how long a client must have ignored its waits before a cooldown begins. By then a
+	// parallel burst is over.
 	patience = 2 * second
-	// shortest is the least time over which a client's requests are compared with what the limit admits.
+	// shortest is the least time over which a client's requests are compared with the limit.
 	shortest = 10 * second
 )
 
-// Decided is told how long the client of a charge must wait.
+// Decided records how long the client of a charge was told to wait; 0 means that the request was
+// admitted. It reports whether to drop the client's connection.
 func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	if wait == 0 && g.known.Load() == 0 {
 		return false
@@ -144,8 +150,9 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	unaware := min(a.Refusals, c.Policy.Limit.Max())
 	if wait == 0 {
 		if x != nil {
-			x.row = 0
-			if now >= min(x.until, x.answered+second) { // a busy bucket admits a request now and then, which doesn't end the wait
+			x.streak = 0
+			// a bucket under load admits a request now and then, which doesn't end the wait
+			if now >= min(x.until, x.answered+second) {
 				x.until, x.unaware = 0, min(x.unaware+1, unaware)
 			}
 			g.dropped.set(x, 0)
@@ -158,9 +165,10 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	}
 	if x.n > 0 && x.shadow && !a.Shadow {
 		g.kept.Add(-1)
-		x.n, x.begun, x.ends, x.forgets, x.shadow = 0, 0, 0, 0, false // cooldowns in shadow don't count once the rule is enforced
+		// shadow cooldowns don't count once the rule is enforced
+		x.n, x.begun, x.ends, x.forgets, x.shadow = 0, 0, 0, 0, false
 	}
-	x.row++
+	x.streak++
 	if now >= x.ends && x.refused(now, wait, a) && now >= x.since+patience {
 		seen := time.Duration(max(now-x.window, shortest)) * time.Microsecond
 		if x.count >= needed(a, c, min(seen, a.Window)) {
@@ -169,7 +177,7 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 			g.sharing.count(x, id, needed(a, c, a.Window), g.options.Nodes(), c)
 		}
 	}
-	if a.DropAfter == 0 || x.row <= a.DropAfter || a.Shadow {
+	if a.DropAfter == 0 || x.streak <= a.DropAfter || a.Shadow {
 		return false
 	}
 	if c.Policy.ByIP {
@@ -181,12 +189,13 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	return true
 }
 
-// needed is how many refusals begin a cooldown: as many as the rule says, and no fewer than the requests that the limit
-// admits in that time. A client with fewer sends less than twice what the limit admits.
+// needed returns how many refusals begin a cooldown: as many as the rule says, but at least as many
+// as the requests that the limit admits in that time. A client below that sends less than twice
+// what the limit admits.
 func needed(a *weir.Abuse, c *counter.Charge, in time.Duration) int64 {
 	l := &c.Policy.Limit
 	if l.Algorithm == weir.Concurrency {
-		return a.Refusals // slots have no rate
+		return a.Refusals // concurrency limits have no rate
 	}
 	rate := l.Refill
 	if rate == 0 {
@@ -202,35 +211,35 @@ func needed(a *weir.Abuse, c *counter.Charge, in time.Duration) int64 {
 	return max(a.Refusals, int64(min(rate/cost*in.Seconds(), weir.MaxTokens)))
 }
 
-// client is what is known of a client that was refused. Times are in µs.
+// client is a client that was refused. Times are in µs.
 type client struct {
 	rule     string
-	answered int64 // when the client was told to wait
-	until    int64 // the earliest end of the waits that it was told since then
+	answered int64 // when the current wait began
+	until    int64 // the earliest end of the waits that the client was told since then
 	latest   int64 // the end of the wait that it was told last
-	since    int64 // since when it has ignored its waits
+	since    int64 // since when the client has ignored its waits
 	window   int64 // since when refusals are counted
 	count    int64
-	told     int64 // of count, what the other nodes know
-	row      int64 // refusals, one after the other
+	told     int64 // the part of count that other nodes know
+	streak   int64 // consecutive refusals
 	unaware  int64 // how many more requests may come from processes of the client that weren't told to wait
 
-	n       int    // cooldowns, one after the other
-	begun   int64  // when the last cooldown began
-	ends    int64  // when it ends
-	forgets int64  // when the client is forgiven
-	said    int64  // its end as it was announced, by the time that nodes share
-	heard   uint64 // the latest sharing.round in which its announcement was read or written
-	shadow  bool
-	network netip.Prefix // of a client that is an address, and is dropped
-	shown   string
-	print   string
+	n         int    // consecutive cooldowns
+	begun     int64  // when the latest cooldown began
+	ends      int64  // when it ends
+	forgets   int64  // when the client is forgiven
+	announced int64  // the cooldown's end as announced, by the shared time
+	heard     uint64 // the latest sharing.round in which its announcement was read or written
+	shadow    bool
+	network   netip.Prefix // the client's address, if it is one and is dropped
+	shown     string
+	print     string
 }
 
-// refused reports whether a refusal counts.
+// refused counts a refusal, and reports whether it counts.
 func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
 	if wait < 0 {
-		return false // the cost can never fit, so the client isn't told to wait
+		return false // the cost never fits, so the client wasn't told to wait
 	}
 	until := now + max(second, (wait.Microseconds()+second-1)/second*second)
 	if now >= x.latest {
@@ -238,7 +247,8 @@ func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
 	}
 	x.latest = until
 	if now >= x.until {
-		// Each process of a client is told its own time to wait. If each waits as told, each sends one request during the next wait.
+		// Each process of a client is told its own time to wait. If all wait as told, each sends
+		// one request during the next wait.
 		x.answered, x.until, x.unaware = now, until, max(x.unaware, a.Refusals/4)
 		return false
 	}
@@ -257,7 +267,7 @@ func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
 	return true
 }
 
-// begin keeps a client out. Its shard is locked.
+// begin begins a cooldown. The caller holds the shard's lock.
 func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *counter.Counter) {
 	n := 1
 	if now < x.forgets {
@@ -265,18 +275,18 @@ func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *counter.Cou
 	}
 	begun, values := now+g.ahead(), c.Values()
 	ends := begun + lasts(a, n).Microseconds()
-	word := Cooldown{
+	next := Cooldown{
 		ID: id, Rule: c.Policy.Rule, Client: describe(values), Fingerprint: g.options.Fingerprint(values), N: n, Shadow: a.Shadow,
 		Begun: time.UnixMicro(begun), Ends: time.UnixMicro(ends), Forgets: time.UnixMicro(ends + a.Forgive.Microseconds()),
 	}
-	g.take(x, &word, begun-now)
+	g.take(x, &next, begun-now)
 	g.begun.Add(1)
 	if g.options.Shared != nil {
-		x.heard = g.sharing.announce(word)
+		x.heard = g.sharing.announce(next)
 	}
 }
 
-// lasts is how long the nth cooldown of a client lasts.
+// lasts returns how long a client's nth cooldown lasts.
 func lasts(a *weir.Abuse, n int) time.Duration {
 	d := float64(a.Cooldown)
 	for ; n > 1 && d < float64(a.Most); n-- {
@@ -285,27 +295,27 @@ func lasts(a *weir.Abuse, n int) time.Duration {
 	return time.Duration(min(d, float64(a.Most)))
 }
 
-// take puts a cooldown in force. Its times are by the clock that nodes share, which is ahead of this node's by the given µs. Its
-// shard is locked.
+// take makes a cooldown effective. Its times are shared times, which are ahead of this node's by
+// the given µs. The caller holds the shard's lock.
 func (g *Guard) take(x *client, c *Cooldown, ahead int64) {
 	if x.n == 0 {
 		g.kept.Add(1)
 	}
 	x.rule, x.shown, x.print, x.n, x.shadow = c.Rule, c.Client, c.Fingerprint, c.N, c.Shadow
-	x.said, x.begun, x.ends, x.forgets = c.Ends.UnixMicro(), 0, c.Ends.UnixMicro()-ahead, c.Forgets.UnixMicro()-ahead
-	if !c.Begun.IsZero() { // a node of the version before doesn't say it
+	x.announced, x.begun, x.ends, x.forgets = c.Ends.UnixMicro(), 0, c.Ends.UnixMicro()-ahead, c.Forgets.UnixMicro()-ahead
+	if !c.Begun.IsZero() { // nodes of the previous version don't send it
 		x.begun = c.Begun.UnixMicro() - ahead
 	}
 	x.until, x.latest, x.window, x.count, x.told = 0, 0, 0, 0, 0
 }
 
-// Cooldown is a client that is kept out.
+// Cooldown describes a client that is kept out. It is what nodes announce, as JSON.
 type Cooldown struct {
 	ID          ID        `json:"id"`
 	Rule        string    `json:"rule"`
-	Client      string    `json:"client,omitempty"`      // as people may see it
-	Fingerprint string    `json:"fingerprint,omitempty"` // as other tools know it
-	N           int       `json:"n"`                     // how many there were, one after the other; 0: it is lifted
+	Client      string    `json:"client,omitempty"`      // masked, for people
+	Fingerprint string    `json:"fingerprint,omitempty"` // as other tools know the client
+	N           int       `json:"n"`                     // consecutive cooldowns; 0 lifts the cooldown
 	Begun       time.Time `json:"begun,omitzero"`
 	Ends        time.Time `json:"ends"`
 	Forgets     time.Time `json:"forgets"`

@@ -8,15 +8,17 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// dropped are the addresses that are offenders themselves: no connection of theirs is worth a handshake.
+// dropped holds addresses that are offenders themselves: their connections aren't worth a
+// handshake.
 type dropped struct {
 	any      atomic.Bool
 	mu       sync.RWMutex
-	networks map[netip.Prefix]int64 // until when, in µs; guarded by mu
-	lengths  map[int]int            // how many of networks have so many bits; guarded by mu
+	networks map[netip.Prefix]int64 // end of the drop in µs; guarded by mu
+	lengths  map[int]int            // how many of networks have each prefix length; guarded by mu
 }
 
-// set has a client's address dropped until then. 0 means that it isn't any more. The client's shard is locked.
+// set drops a client's address until the given time, or no longer if that is 0. The caller holds
+// the client's shard's lock.
 func (d *dropped) set(x *client, until int64) {
 	if !x.network.IsValid() {
 		return
@@ -43,8 +45,9 @@ func (d *dropped) set(x *client, until int64) {
 	d.any.Store(len(d.networks) > 0)
 }
 
-// Dropped reports whether connections of an address are to be closed before anything is read from them: a rule that counts by
-// address alone has refused it so often in a row that it drops it, and the address is to wait still.
+// Dropped reports whether to close connections from an address before reading from them. A rule
+// that counts by address alone has refused the address as often in a row as its DropAfter says, and
+// its wait isn't over.
 func (g *Guard) Dropped(addr netip.Addr) bool {
 	d := &g.dropped
 	if !d.any.Load() {
@@ -61,7 +64,7 @@ func (g *Guard) Dropped(addr netip.Addr) bool {
 	return false
 }
 
-// networkOf is the address that a client is, if a rule counts by nothing else.
+// networkOf returns the client's address, if a rule counts by nothing else.
 func networkOf(values [][2]string) netip.Prefix {
 	if len(values) != 1 {
 		return netip.Prefix{}

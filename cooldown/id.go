@@ -13,10 +13,10 @@ import (
 	"github.com/weirhq/weir/internal/siphash"
 )
 
-// ID names a client of a rule, and can't be read.
+// ID identifies a client of a rule. The client can't be derived from it.
 type ID [2]uint64
 
-// ID is the name of the client that a counter is for, among those of its rule.
+// ID returns the ID of the client that a counter is for.
 func (g *Guard) ID(c *counter.Counter) ID { return nameOf(g.key.Load(), c) }
 
 func nameOf(key *[2]uint64, c *counter.Counter) ID {
@@ -35,20 +35,20 @@ func (id ID) String() string {
 	return hex.EncodeToString(b[:])
 }
 
-// MarshalText is for JSON.
+// MarshalText implements encoding.TextMarshaler.
 func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText reads what String wrote.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (id *ID) UnmarshalText(text []byte) error {
 	var b [16]byte
 	if n, err := hex.Decode(b[:], text[:min(len(text), 32)]); err != nil || n != 16 || len(text) != 32 {
-		return errors.New("must be 32 hexadecimal digits, as lists of cooldowns have them")
+		return errors.New("must be 32 hexadecimal digits, as in lists of cooldowns")
 	}
 	id[0], id[1] = binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])
 	return nil
 }
 
-// describe says who a client is, as people may see it.
+// describe returns a client's values, masked for people.
 func describe(values [][2]string) string {
 	var texts []string
 	for _, v := range values {

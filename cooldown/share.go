@@ -11,55 +11,58 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Shared is what nodes tell each other through.
+// Shared is the channel between nodes.
 type Shared interface {
-	// AddUp adds to what all nodes have counted, and returns the sums. A sum is forgotten a window after it has begun.
+	// AddUp adds to what all nodes have counted, and returns the sums. A sum expires one window
+	// after it began.
 	AddUp(ctx context.Context, counts []Count) ([]int64, error)
-	// Announce tells all nodes something about clients, and forgets what was counted of them.
-	Announce(ctx context.Context, about []ID, words []string) error
-	// Announced returns the next announcements after a place, and the place of the last one. The place "" is the beginning. If the
-	// announcement at the given place is lost, it returns ErrLost.
-	Announced(ctx context.Context, after string) (words []string, next string, err error)
+	// Announce sends announcements to all nodes, and deletes the counts of the clients that they
+	// are about.
+	Announce(ctx context.Context, about []ID, announcements []string) error
+	// Announced returns the announcements after a position, and the position of the last one. "" is
+	// the beginning. If the announcement at the given position is lost, it returns ErrLost.
+	Announced(ctx context.Context, after string) (announcements []string, next string, err error)
 }
 
-// ErrLost is returned by [Shared] when announcements are lost that were there before.
+// ErrLost is returned by [Shared.Announced] if announcements were lost.
 var ErrLost = errors.New("cooldown: announcements are lost")
 
-// Count is refusals of one client that nodes add up.
+// Count is a number of refusals of one client, to be added to those of other nodes.
 type Count struct {
 	ID     ID
 	N      int64
 	Window time.Duration
 }
 
-// sharing is what the other nodes are to be told.
+// sharing is what this node has to exchange with others.
 type sharing struct {
-	mu     sync.Mutex
-	counts map[ID]*counted
-	words  []Cooldown
-	place  string // of the last announcement that was read
-	// round counts how often they were read again from the beginning, as they are after a loss.
+	mu        sync.Mutex
+	counts    map[ID]*counted
+	cooldowns []Cooldown
+	place     string // position of the last announcement read
+	// round counts how often announcements were read from the beginning, as they are after a loss.
 	round uint64
-	// lost is, after a loss, the number of exchanges until this node puts back what is missing. 0 means that nothing is.
+	// lost is the number of exchanges after which this node restores what a loss of data has
+	// deleted; 0 if nothing was lost.
 	lost int
 }
 
 // counted is a client whose refusals are to be added up.
 type counted struct {
 	Count
-	need    int64 // what begins a cooldown
+	need    int64 // the sum that begins a cooldown
 	counter counter.Counter
 }
 
 const (
-	every      = 500 * time.Millisecond // between two exchanges
-	mostCounts = 10_000                 // that wait for one
-	mostWords  = 10_000
-	batch      = 1000 // in one call
+	every         = 500 * time.Millisecond // interval between exchanges
+	mostCounts    = 10_000                 // waiting for an exchange
+	mostCooldowns = 10_000
+	batch         = 1000 // per call
 )
 
-// count has the next exchange add up a client's refusals, if this node alone has counted more than its share of need. The client's
-// shard is locked.
+// count queues a client's refusals for the next exchange, if this node alone has counted more than
+// its share of need. The caller holds the shard's lock.
 func (s *sharing) count(x *client, id ID, need int64, nodes int, c *counter.Charge) {
 	if part := (need + int64(nodes) - 1) / int64(max(1, nodes)); x.count < part {
 		return
@@ -81,19 +84,19 @@ func (s *sharing) count(x *client, id ID, need int64, nodes int, c *counter.Char
 	x.told = x.count
 }
 
-// announce tells the other nodes of a cooldown with the next exchange, and returns the current round.
+// announce queues a cooldown for the next exchange, and returns the current round.
 func (s *sharing) announce(c Cooldown) (round uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.counts, c.ID)
-	if len(s.words) < mostWords {
-		s.words = append(s.words, c)
+	if len(s.cooldowns) < mostCooldowns {
+		s.cooldowns = append(s.cooldowns, c)
 	}
 	return s.round
 }
 
-// restart makes the next exchanges read all announcements from the beginning. After lost exchanges, this node announces its
-// cooldowns that are missing there; if lost is 0, it doesn't.
+// restart makes the next exchanges read all announcements from the beginning. If lost isn't 0, this
+// node announces its missing cooldowns again after that many exchanges.
 func (s *sharing) restart(lost int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +104,7 @@ func (s *sharing) restart(lost int) {
 	s.round++
 }
 
-// Run shares with the other nodes, and forgets whom it may, until ctx ends.
+// Run exchanges with other nodes and forgets clients until ctx ends.
 func (g *Guard) Run(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -118,32 +121,35 @@ func (g *Guard) Run(ctx context.Context) {
 	}
 }
 
-// exchange tells the other nodes what they don't know, and learns what they know. What can't be told now is told later.
+// exchange sends what other nodes don't know, and reads their announcements. What fails is retried
+// later.
 func (g *Guard) exchange(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*every)
 	defer cancel()
 	for g.addUp(ctx) && g.announce(ctx) {
 	}
 	if g.listenToAll(ctx) {
-		g.putBack()
+		g.restore()
 	}
 }
 
-// CatchUp learns of the cooldowns that other nodes have announced, if some rule has an Abuse. Call it before the first
-// request: until Run has listened, a node that has just started admits clients that the others keep out.
+// CatchUp reads the cooldowns that other nodes have announced, if a rule has an Abuse. Call it
+// before the first request. Until then, a node that has just started admits clients that others
+// keep out.
 func (g *Guard) CatchUp(ctx context.Context) {
 	if g.options.Shared != nil && g.used.Load() {
 		g.listenToAll(ctx)
 	}
 }
 
-// listenToAll reports whether it has learned of all cooldowns that were announced.
+// listenToAll reads all announcements, and reports whether it succeeded.
 func (g *Guard) listenToAll(ctx context.Context) bool {
 	for {
 		more, err := g.listen(ctx)
 		switch {
 		case errors.Is(err, ErrLost):
-			// Nodes wait for random times, and read meanwhile what others have put back, so that not all announce the same.
+			// Nodes wait for random times, and meanwhile read what others restore, so that not all
+			// announce the same.
 			g.sharing.restart(1 + rand.IntN(max(1, min(g.options.Nodes(), 20))))
 		case err != nil:
 			return false
@@ -153,8 +159,8 @@ func (g *Guard) listenToAll(ctx context.Context) bool {
 	}
 }
 
-// putBack announces the cooldowns that are lost with the store's data, once that is due.
-func (g *Guard) putBack() {
+// restore announces cooldowns again that the store has lost, once that is due.
+func (g *Guard) restore() {
 	s := &g.sharing
 	s.mu.Lock()
 	due, round := s.lost == 1, s.round
@@ -164,19 +170,14 @@ func (g *Guard) putBack() {
 		return
 	}
 	now, ahead := g.now(), g.ahead()
-	for i := range g.shards {
-		sh := &g.shards[i]
-		sh.mu.Lock()
-		for id, x := range sh.clients {
-			if x.n > 0 && x.heard != round && now < x.forgets {
-				x.heard = s.announce(x.cooldown(id, ahead))
-			}
+	g.each(func(_ *shard, id ID, x *client) {
+		if x.n > 0 && x.heard != round && now < x.forgets {
+			x.heard = s.announce(x.cooldown(id, ahead))
 		}
-		sh.mu.Unlock()
-	}
+	})
 }
 
-// addUp shares some counts, and reports whether there may be more.
+// addUp shares a batch of counts, and reports whether it succeeded.
 func (g *Guard) addUp(ctx context.Context) bool {
 	s := &g.sharing
 	s.mu.Lock()
@@ -195,7 +196,7 @@ func (g *Guard) addUp(ctx context.Context) bool {
 	}
 	sums, err := g.options.Shared.AddUp(ctx, counts)
 	if err != nil || len(sums) != len(some) {
-		return false // the node goes on with what it has counted itself
+		return false // the node continues with its own counts
 	}
 	now := g.now()
 	for i, w := range some {
@@ -211,45 +212,45 @@ func (g *Guard) addUp(ctx context.Context) bool {
 	return true
 }
 
-// announce tells of some cooldowns, and reports whether there are more to tell of.
+// announce sends a batch of cooldowns, and reports whether there may be more.
 func (g *Guard) announce(ctx context.Context) bool {
 	s := &g.sharing
 	s.mu.Lock()
-	some := s.words[:min(batch, len(s.words))]
+	some := s.cooldowns[:min(batch, len(s.cooldowns))]
 	s.mu.Unlock()
 	if len(some) == 0 {
 		return false
 	}
-	ids, words := make([]ID, len(some)), make([]string, len(some))
+	ids, texts := make([]ID, len(some)), make([]string, len(some))
 	for i := range some {
 		b, err := json.Marshal(&some[i])
 		if err != nil {
-			b = nil // which it can't be
+			b = nil // can't happen
 		}
-		ids[i], words[i] = some[i].ID, string(b)
+		ids[i], texts[i] = some[i].ID, string(b)
 	}
-	if err := g.options.Shared.Announce(ctx, ids, words); err != nil {
+	if err := g.options.Shared.Announce(ctx, ids, texts); err != nil {
 		return false
 	}
 	s.mu.Lock()
-	s.words = s.words[len(some):]
+	s.cooldowns = s.cooldowns[len(some):]
 	s.mu.Unlock()
 	return true
 }
 
-// listen learns of some cooldowns, and reports whether there are more.
+// listen reads a batch of announcements, and reports whether there may be more.
 func (g *Guard) listen(ctx context.Context) (more bool, err error) {
 	s := &g.sharing
 	s.mu.Lock()
 	place, round := s.place, s.round
 	s.mu.Unlock()
-	words, next, err := g.options.Shared.Announced(ctx, place)
+	texts, next, err := g.options.Shared.Announced(ctx, place)
 	if err != nil {
 		return false, err
 	}
-	for _, w := range words {
+	for _, text := range texts {
 		var c Cooldown
-		if json.Unmarshal([]byte(w), &c) == nil {
+		if json.Unmarshal([]byte(text), &c) == nil {
 			g.hear(&c, round)
 		}
 	}
@@ -258,16 +259,16 @@ func (g *Guard) listen(ctx context.Context) (more bool, err error) {
 	if s.round == round {
 		s.place = next
 	}
-	return len(words) > 0, nil
+	return len(texts) > 0, nil
 }
 
-// Bounds on what a node believes: the store may hold what no node has written.
+// Bounds on announcements, since others may write to the store.
 const (
 	longest  = 2 * 366 * 24 * time.Hour
 	mostText = 256
 )
 
-// hear puts a cooldown in force that some node has announced, or lifts it.
+// hear makes an announced cooldown effective, or lifts it.
 func (g *Guard) hear(c *Cooldown, round uint64) {
 	now, ahead, said := g.now(), g.ahead(), c.Ends.UnixMicro()
 	s := g.shard(c.ID)
@@ -275,7 +276,7 @@ func (g *Guard) hear(c *Cooldown, round uint64) {
 	defer s.mu.Unlock()
 	x := s.clients[c.ID]
 	if c.N == 0 {
-		if x != nil && x.n > 0 && x.said <= said {
+		if x != nil && x.n > 0 && x.announced <= said {
 			g.drop(s, c.ID)
 		}
 		return
@@ -291,19 +292,20 @@ func (g *Guard) hear(c *Cooldown, round uint64) {
 	case x == nil:
 		x = g.add(s, c.ID, now)
 		g.take(x, c, ahead)
-	case said > x.said || now >= x.ends && said != x.said:
+	case said > x.announced || now >= x.ends && said != x.announced:
 		g.take(x, c, ahead)
 	}
 	x.heard = round
 }
 
-// Forgive ends the cooldown of a counter's client, if it is in one.
+// Forgive ends the cooldown of a counter's client, if there is one.
 func (g *Guard) Forgive(ctx context.Context, c *counter.Counter) error {
 	_, err := g.Lift(ctx, g.ID(c))
 	return err
 }
 
-// Lift ends a client's cooldown on all nodes, forgives the client, and returns the cooldown; or nil, if there is none.
+// Lift ends a client's cooldown on all nodes, forgives the client, and returns the cooldown, or nil
+// if there is none.
 func (g *Guard) Lift(ctx context.Context, id ID) (*Cooldown, error) {
 	c, said, found := g.find(id)
 	if !found {
@@ -315,9 +317,9 @@ func (g *Guard) Lift(ctx context.Context, id ID) (*Cooldown, error) {
 	if g.options.Shared == nil {
 		return &c, nil
 	}
-	word, err := json.Marshal(&lifted)
+	text, err := json.Marshal(&lifted)
 	if err != nil {
 		return &c, err
 	}
-	return &c, g.options.Shared.Announce(ctx, []ID{id}, []string{string(word)})
+	return &c, g.options.Shared.Announce(ctx, []ID{id}, []string{string(text)})
 }
