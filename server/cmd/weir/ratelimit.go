@@ -151,8 +151,8 @@ func (e *theirs) answer(s *sections) {
 	names.Limit, names.Remaining, names.Reset = e.text("LIMIT_LIMIT_HEADER"), e.text("LIMIT_REMAINING_HEADER"), e.text("LIMIT_RESET_HEADER")
 	s.Envoy.DynamicMetadata, s.Envoy.MergeDomains = e.on("RESPONSE_DYNAMIC_METADATA"), e.on("MERGE_DOMAIN_CONFIG")
 	s.Envoy.ShadowMode, s.Envoy.QuotaMode = e.on("SHADOW_MODE"), e.on("QUOTA_MODE")
-	s.Envoy.StartWithout = e.on("FORCE_START_WITHOUT_INITIAL_CONFIG") && !e.on("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")
-	s.Envoy.MaxAge, s.Envoy.MaxAgeGrace = e.age("GRPC_MAX_CONNECTION_AGE"), e.age("GRPC_MAX_CONNECTION_AGE_GRACE")
+	s.Envoy.StartWithoutConfig = e.on("FORCE_START_WITHOUT_INITIAL_CONFIG") && !e.on("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")
+	s.Envoy.MaxConnectionAge, s.Envoy.MaxConnectionAgeGrace = e.age("GRPC_MAX_CONNECTION_AGE"), e.age("GRPC_MAX_CONNECTION_AGE_GRACE")
 
 	metrics := false // theirs sends traces alone
 	s.OTLP.Metrics, s.OTLP.Traces, s.OTLP.Sample = &metrics, &enabled, &share

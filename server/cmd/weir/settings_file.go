@@ -17,13 +17,12 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// settingsFile is weir.yaml: every flag by its name, with _ for -, and what has no flag.
+// settingsFile is what weir.yaml holds: flags by their names, with _ for -, and the sections, which have no flags.
 type settingsFile struct {
 	sections
-	// flags are the values of flags that the file sets, and variables the environment variables of those
-	// that were taken from there instead.
+	// flags are the values that the file has for flags. Variables are the environment variables that set flags instead.
 	flags, variables map[string]string
-	// places are where values stand, by their paths: http, headers.dialects.
+	// places are the nodes of values, by their paths, such as http or headers.dialects.
 	places map[string]*yaml.Node
 
 	name     string
@@ -31,7 +30,8 @@ type settingsFile struct {
 	problems rulefile.Problems
 }
 
-// readSettings reads weir.yaml. The error is everything that is wrong with it, as of rule files; what could be read comes with it.
+// readSettings reads weir.yaml. The error lists every problem, in the form of those of rule files. With it come the
+// settings that could be read.
 func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile, error) {
 	s := &settingsFile{
 		flags: map[string]string{}, variables: map[string]string{}, places: map[string]*yaml.Node{},
@@ -51,7 +51,8 @@ func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile
 	return s, nil
 }
 
-// misread notes what isn't YAML. The library knows little about it; the reader of rule files knows more.
+// misread notes that the text isn't YAML. It asks the reader of rule files for the place, which knows more than the
+// YAML library.
 func (s *settingsFile) misread(text []byte, err error) {
 	for _, p := range rulefile.Layout(s.name, text) {
 		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // weir.yaml may have what the rule language leaves out
@@ -64,15 +65,15 @@ func (s *settingsFile) misread(text []byte, err error) {
 		Hint: "is a bracket or a quote missing, or a line indented too far?"})
 }
 
-// secret is the setting of a token: the token itself is not shown.
+// secret matches the setting of a token, so that messages don't show the token.
 var secret = regexp.MustCompile(`((?:http|admin)[_-]token["']?\s*:?\s*)\S.*`)
 
-// fail notes a problem with a value, or with the name of one.
+// fail notes a problem with a value, or with its name.
 func (s *settingsFile) fail(n *yaml.Node, path, hint, format string, args ...any) {
 	s.add(rulefile.Problem{File: s.name, Line: n.Line, Column: n.Column, Path: path, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// add notes a problem with the line that it is in, unless that holds a secret.
+// add notes a problem, with its line unless that may hold a secret.
 func (s *settingsFile) add(p rulefile.Problem) {
 	p.Excerpt, p.Caret = "", 0
 	if p.Line > 0 && p.Line <= len(s.lines) {
@@ -85,13 +86,13 @@ func (s *settingsFile) add(p rulefile.Problem) {
 	s.problems = append(s.problems, p)
 }
 
-// setting is a value with its name.
+// setting is an entry of a map.
 type setting struct {
 	name       string
 	key, value *yaml.Node
 }
 
-// settings are what a map holds, each name once.
+// settings returns the entries of a map, each name once.
 func (s *settingsFile) settings(n *yaml.Node, path, what string) []setting {
 	if n.Kind != yaml.MappingNode {
 		s.fail(n, path, "", "must be %s, got %s", what, describe(n))
@@ -139,7 +140,7 @@ func (s *settingsFile) document(root *yaml.Node, flags *pflag.FlagSet) {
 	}
 }
 
-// unknown notes a name that doesn't exist.
+// unknown notes that there is no setting of that name.
 func (s *settingsFile) unknown(e setting, path, in string, names []string) {
 	hint := "write one of " + strings.Join(names, ", ")
 	if best := guess.Closest(e.name, names); best != "" {
@@ -149,12 +150,12 @@ func (s *settingsFile) unknown(e setting, path, in string, names []string) {
 		hint = "they hold secrets: put them into OTEL_EXPORTER_OTLP_HEADERS"
 	}
 	s.fail(e.key, path, hint, "there is no setting %q%s", e.name, in)
-	if p := &s.problems[len(s.problems)-1]; p.Excerpt != "" { // its value may be a secret: nobody knows what it was meant to be
+	if p := &s.problems[len(s.problems)-1]; p.Excerpt != "" { // hide the value, which may be a secret
 		p.Excerpt = strings.Repeat(" ", p.Caret) + e.name + ": …"
 	}
 }
 
-// flag takes the value of a flag: a list is joined by commas.
+// flag reads the value of a flag. The items of a list are joined by commas.
 func (s *settingsFile) flag(e setting, flag *pflag.Flag) {
 	items := []*yaml.Node{e.value}
 	if e.value.Kind == yaml.SequenceNode {
@@ -172,12 +173,16 @@ func (s *settingsFile) flag(e setting, flag *pflag.Flag) {
 	s.flags[flag.Name] = strings.Join(parts, ",")
 }
 
-// fieldNames are the names in weir.yaml of a section's fields.
+// wordEnd matches the places in a Go name where a word ends: trust_unverified is TrustUnverified, api_key is APIKey.
+var wordEnd = regexp.MustCompile(`([a-z]|[A-Z]+)([A-Z][a-z])`)
+
+// fieldNames returns the names in weir.yaml of a section's fields.
 func fieldNames(section reflect.Type) []string {
 	var names []string
 	for i := range section.NumField() {
 		f := section.Field(i)
-		names = append(names, cmp.Or(f.Tag.Get("yaml"), strings.ToLower(f.Name)))
+		name := strings.ToLower(wordEnd.ReplaceAllString(f.Name, "${1}_${2}"))
+		names = append(names, cmp.Or(f.Tag.Get("yaml"), name))
 	}
 	return names
 }
@@ -241,5 +246,5 @@ func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// describe says what stands where something else is wanted, without a token.
+// describe says what a node is, without showing a token.
 func describe(n *yaml.Node) string { return secret.ReplaceAllString(envoy.Describe(n), "$1…") }

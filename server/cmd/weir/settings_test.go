@@ -104,7 +104,7 @@ refusal:
 		}
 	}
 	i, h, r := s.Identity, s.Headers, s.Refusal
-	if i.APIKey.Header != "X-Key" || i.User.Claim != "sub" || i.JWT.Issuer != "me" || i.JWT.SecretFile != "s" || i.KnownKeys != "12" || !i.TrustUnverified ||
+	if i.APIKey.Header != "X-Key" || i.User.Claim != "sub" || i.JWT.Issuer != "me" || i.JWT.SecretFile != "s" || i.KnownKeysFile != "12" || !i.TrustUnverified ||
 		h.Dialects == nil || len(h.Dialects) != 0 || h.Names.Limit != "X-Quota" || !h.Expose || r.Status != 420 || r.Body != "calm\ndown\n" {
 		t.Errorf("%+v", s.sections)
 	}

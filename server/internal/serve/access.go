@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// guards decide which callers may use the ports that aren't for everybody.
+// guards decide which callers may use the check port and the admin port.
 type guards struct{ http, admin *guard.Guard }
 
 func (c *Config) guards() (g guards, err error) {
@@ -34,8 +34,8 @@ func (c *Config) guards() (g guards, err error) {
 	return g, nil
 }
 
-// followTokens has the admin port ask for the tokens that their file holds, soon after it changes: a token that has leaked mustn't wait
-// for a restart. A file that can't be read, or has a bad line, changes nothing.
+// followTokens applies changes to the file of admin tokens, because a leaked token mustn't stay
+// valid until a restart. If the file can't be read or has a bad line, the tokens in use stay.
 func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
 	c := &n.config
 	var last guard.Tokens
@@ -55,11 +55,11 @@ func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
 	})
 }
 
-// shortToken is a length below which somebody with time may guess a token.
+// shortToken is the length below which a token can be guessed.
 const shortToken = 16
 
-// warnOfStrangers warns of settings that let strangers use a port. The addresses are those of the check API and of gRPC,
-// or nil.
+// warnOfStrangers warns of settings that let strangers use a port. The addresses of the check API
+// and of gRPC may be nil.
 func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 	c := &n.config
 	for _, t := range []struct{ flag, token string }{{"--http-token", c.HTTPToken}, {"--admin-token", c.AdminToken}} {
@@ -76,7 +76,7 @@ func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 	grpcOpen := public(grpc) && c.HTTPToken == "" && !c.asksClients("grpc")
 	switch {
 	case c.OnlyEnvoy:
-		if httpOpen || grpcOpen { // one line: envoyproxy/ratelimit is open, too, so it comes with every start
+		if httpOpen || grpcOpen { // a single line, since this is so with every start: envoyproxy/ratelimit is open, too
 			n.log.Warn("anybody who reaches the rate limit service can use it: ask for client certificates, or let only Envoy reach its ports", "http", httpOpen, "grpc", grpcOpen)
 		}
 	default:
@@ -95,7 +95,8 @@ func public(addr net.Addr) bool {
 	return ok && !tcp.IP.IsLoopback()
 }
 
-// certificate is the certificate and the key that a listener shows, "" for none, and what their flags begin with.
+// certificate returns the certificate and key of a listener, "" for none, and the beginning of
+// their flags.
 func (c *Config) certificate(listener string) (flag, cert, key string) {
 	if listener == "grpc" && c.GRPCTLSCert != "" {
 		return "--grpc-tls-", c.GRPCTLSCert, c.GRPCTLSKey
@@ -103,7 +104,7 @@ func (c *Config) certificate(listener string) (flag, cert, key string) {
 	return "--tls-", c.TLSCert, c.TLSKey
 }
 
-// clientCA is the file whose certificates a listener asks of its clients, or "", and its flag.
+// clientCA returns the file of the CA for a listener's clients, "" for none, and its flag.
 func (c *Config) clientCA(listener string) (flag, file string) {
 	own := map[string]string{"http": c.HTTPClientCA, "grpc": c.GRPCClientCA, "admin": c.AdminClientCA}[listener]
 	if own != "" {
@@ -118,7 +119,7 @@ func (c *Config) asksClients(listener string) bool {
 	return file != ""
 }
 
-// tls is that of a listener, or nil without a certificate.
+// tls returns the TLS configuration of a listener, or nil without a certificate.
 func (c *Config) tls(listener string) (*tls.Config, error) {
 	flag, cert, key := c.certificate(listener)
 	if cert == "" {
@@ -135,14 +136,15 @@ func (c *Config) tls(listener string) (*tls.Config, error) {
 		}
 		t.ClientAuth = tls.RequireAndVerifyClientCert
 		if listener == "grpc" && c.GRPCClientSAN != "" {
-			// Of resumed sessions, too, which VerifyPeerCertificate isn't told of.
+			// VerifyPeerCertificate isn't called for resumed sessions.
 			t.VerifyConnection = func(s tls.ConnectionState) error { return bears(s.PeerCertificates[0], c.GRPCClientSAN) }
 		}
 	}
 	return t, nil
 }
 
-// bears reports whether a certificate is for a name: one of DNS, an IP address, or a URI such as SPIFFE's.
+// bears checks that a certificate is for a name: a DNS name, an IP address, or a URI such as
+// SPIFFE's.
 func bears(cert *x509.Certificate, name string) error {
 	if !strings.Contains(name, "://") {
 		return cert.VerifyHostname(name)

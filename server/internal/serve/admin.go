@@ -17,7 +17,7 @@ import (
 	"github.com/weirhq/weir/server/ui"
 )
 
-// admin serves what operators look at and change. Profiles that are being made end with ctx, and what is being watched.
+// admin serves the admin port. When ctx is done, it ends streams and unfinished profiles.
 func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
@@ -45,8 +45,8 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	return private(mux)
 }
 
-// private tells browsers that answers are for this port's own pages: no other site may frame or embed them, and they aren't kept.
-// Pages and their files say more.
+// private tells browsers to use answers only for this port's own pages: no other site may frame or
+// embed them, and they aren't cached. The console's pages and files set more headers.
 func private(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -60,10 +60,11 @@ func private(h http.Handler) http.Handler {
 	})
 }
 
-// AdminPort begins what the admin port says of paths that it doesn't have. No other port says it.
+// AdminPort begins the admin port's answer for unknown paths, so that callers can recognize the
+// port.
 const AdminPort = "this is the admin port"
 
-// index is for people: those with a browser are shown the console, if there is one.
+// index answers people who open the port: it redirects browsers to the console if there is one.
 func index(console bool) http.HandlerFunc {
 	where := "/console/    the console, in a browser; /play is the playground"
 	if !console {
@@ -90,7 +91,7 @@ Where the port has tokens, all but /readyz and /play ask for one. The rest is in
 	}
 }
 
-// slots tells who holds those that are counted in the store that all nodes share.
+// slots returns the store that all nodes share.
 func (n *node) slots() admin.Slots {
 	if n.redis != nil {
 		return n.redis
@@ -98,7 +99,7 @@ func (n *node) slots() admin.Slots {
 	return n.counters
 }
 
-// about is this node as the others see it.
+// about describes this node to others.
 func (n *node) about() rulestore.Node {
 	out := n.self
 	doc := n.rules.InForce()
@@ -111,7 +112,7 @@ func (n *node) about() rulestore.Node {
 	return out
 }
 
-// heard is what this node knows of the others. One whose store is in its own memory is alone.
+// heard returns what this node last heard of the others. A node without Redis is alone.
 func (n *node) heard() redisstore.Heard {
 	if n.redis == nil {
 		return redisstore.Heard{At: time.Now()}
@@ -119,7 +120,7 @@ func (n *node) heard() redisstore.Heard {
 	return n.redis.Heard()
 }
 
-// nothing answers paths that don't exist, with a message that says what is there.
+// nothing answers unknown paths with a message that says what is there.
 func nothing(message string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%s", message).Write(w)
@@ -131,13 +132,13 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz says whether a balancer should send requests here. A node whose last save of the rules
-// failed still serves by older ones, and says so beside it. A node without its store serves, too,
-// since every rule says what happens then: if all nodes lost the store at once, a balancer that
-// took them all out would make an outage of it. But a node that has just started isn't ready while it
-// may still reach its store, nor is one that has no rules, and so refuses everything.
+// failed still serves older rules, and says so. A node without its store is ready, too, since every
+// rule says what happens then: if all nodes lost the store at once, a balancer that took them out
+// would turn that into an outage. But a node that has just started isn't ready while it may still
+// reach its store, and neither is one without rules, which refuses everything.
 //
-// Balancers ask without a token, so anybody may. Where the store is, why it can't be reached and
-// where the rules come from is only for callers with a token.
+// Balancers ask without a token. Where the store is, why it can't be reached and where the rules
+// come from is only for callers with a token.
 func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		full := mayKnow(r)

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,105 +18,102 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/otlp"
 )
 
-// Config is a node's settings. The zero value of a field is its default.
+// Config is a node's settings. The zero value of a field is its default. Addresses to listen on and URLs may be "", which
+// means that the node has no such port, or talks to nobody there.
 type Config struct {
-	// Rules is the rule file to follow; "" means that rules are kept in a rule store: in Redis, if
-	// that is the store, or in Data.
+	// Rules is the rule file to follow. "" keeps the rules in a rule store: in Redis if Store is a Redis, otherwise in Data.
 	Rules string
-	// SeedRules is the file that an empty rule store begins with, and that serves while the store can't be read and nothing is in
-	// Data; "" means the starter rules for the former, and nothing for the latter.
+	// SeedRules is the rule file that an empty rule store begins with, and that serves while the store can't be read and
+	// Data is empty. "" means the starter rules for an empty store, and no rules in the other case.
 	SeedRules string
-	// Data is the folder for what must survive a restart: all versions of the rules when the store is Memory, else the last
-	// good ones; "" keeps none of the latter.
+	// Data is the folder of what must survive a restart: every version of the rules if Store is Memory, and the last good
+	// rules if it is a Redis. With a Redis, "" keeps nothing.
 	Data string
-	// Store is where counters are: Memory, or the URL of a Redis. "" means Memory.
+	// Store is where counters are: Memory, which "" means too, or the URL of a Redis.
 	Store string
 	// StorePrefix begins the name of every key in Redis; "" means "weir".
 	StorePrefix string
 	// StoreTimeout is the longest that a check waits for Redis.
 	StoreTimeout time.Duration
-	// Emergency is a limit by address while Redis can't be reached; nil means none.
+	// Emergency is a limit for each address while Redis can't be reached; nil means none.
 	Emergency *weir.Limit
-	// Preflight is the limit of CORS preflights by address, at the gateway; nil means 50 a second.
+	// Preflight is the limit of CORS preflights for each address at the gateway; nil means 50 a second.
 	Preflight *weir.Limit
 	// UsageHeader is [gateway.Options.UsageHeader].
 	UsageHeader string
-	// ConnectionsPerIP is how many connections an address may have open to the gateway; 0 means any number.
+	// ConnectionsPerIP is how many connections one address may have open to the gateway; 0 means any number.
 	ConnectionsPerIP int
-	// IPv4Prefix and IPv6Prefix are how many bits of an address count where a rule doesn't say it; 0 means 32, and 64.
+	// IPv4Prefix and IPv6Prefix are how many bits of an address count in rules that don't say; 0 means 32 and 64.
 	IPv4Prefix, IPv6Prefix int
 	// MaxWaiting is how many requests may wait in queues at the gateway.
 	MaxWaiting int
-	// MemoryCap of the in-process store, in bytes. A node with Redis has one, too, which counts
-	// while Redis can't be reached.
+	// MemoryCap bounds the in-process store, in bytes. A node with Redis has that store too, for the time while Redis can't
+	// be reached.
 	MemoryCap int64
-	// MaxInFlight is how many requests are decided at a time, on each of HTTP, GRPC and Gateway. 0 means inflight.Default.
+	// MaxInFlight is how many requests each of HTTP, GRPC and Gateway decides at a time. 0 means inflight.Default.
 	MaxInFlight int
-	// HTTP, GRPC, Admin, Metrics and Gateway are addresses to listen on; "" opens none. Metrics is for those who may scrape metrics
-	// and do nothing else: Admin has them, too.
+	// HTTP, GRPC, Admin, Metrics and Gateway are addresses to listen on. Metrics is a port for scrapes alone, which need no
+	// token there; Admin serves metrics too.
 	HTTP, GRPC, Admin, Metrics, Gateway string
-	// OnlyEnvoy has HTTP serve what envoyproxy/ratelimit does, and nothing beside it but health.
+	// OnlyEnvoy has HTTP serve nothing but what envoyproxy/ratelimit serves, and health.
 	OnlyEnvoy bool
-	// GRPCReflection tells gRPC clients which services there are.
+	// GRPCReflection lets gRPC clients list the services.
 	GRPCReflection bool
-	// EnvoyConfig is a folder of envoyproxy/ratelimit's configuration; "" means that the rules decide what Envoy asks.
+	// EnvoyConfig is a folder of envoyproxy/ratelimit's configuration. "" has the rules answer Envoy.
 	EnvoyConfig string
-	// EnvoyXDS is an xDS server to have that configuration from instead; nil means none.
+	// EnvoyXDS is an xDS server that serves this configuration instead; nil means none.
 	EnvoyXDS *envoy.XDS
 	Envoy    Envoy
-	// HTTPToken is what callers of the check API and of the rate limit service must send; "" asks for none.
+	// HTTPToken is the token that callers of the check API and of the rate limit service must send; "" asks for none.
 	HTTPToken string
-	// AdminToken may do everything on the admin port, and AdminTokens is a file of more. Without either, the
-	// port is for loopback.
+	// AdminToken may do everything on the admin port, and AdminTokens is a file of more tokens. Without either, Admin must be
+	// a loopback address.
 	AdminToken, AdminTokens string
-	// Pprof: the admin port gives profiles.
+	// Pprof has the admin port serve profiles.
 	Pprof bool
-	// Upstream is where the gateway sends admitted requests.
+	// Upstream is where the gateway forwards admitted requests.
 	Upstream *url.URL
 	// AllowUnsafePaths lets the gateway forward encoded slashes, backslashes and NUL.
 	AllowUnsafePaths bool
 	TrustedProxies   []netip.Prefix
-	// TLSCert and TLSKey are PEM files, for every listener; TLSClientCA asks for client certificates on all of them,
-	// and HTTPClientCA, GRPCClientCA and AdminClientCA are for one, in its place. So are GRPCTLSCert and GRPCTLSKey.
+	// TLSCert and TLSKey are PEM files for every listener, and TLSClientCA asks clients of every listener for certificates.
+	// HTTPClientCA, GRPCClientCA, AdminClientCA, GRPCTLSCert and GRPCTLSKey replace them for one listener.
 	TLSCert, TLSKey, TLSClientCA              string
 	HTTPClientCA, GRPCClientCA, AdminClientCA string
 	GRPCTLSCert, GRPCTLSKey                   string
-	// GRPCClientSAN is a name that the certificates of gRPC's clients must be for: of DNS, an IP address or a URI. "" asks for none.
+	// GRPCClientSAN is a name that the certificates of gRPC clients must have: a DNS name, an IP address or a URI. "" accepts
+	// any name.
 	GRPCClientSAN string
-	// DrainNotice is how long a node that ends goes on accepting while /readyz says so: balancers look only now and then.
+	// DrainNotice is how long a node that is ending goes on accepting while /readyz answers 503, so that balancers notice.
 	DrainNotice time.Duration
 	// DrainTimeout is how long requests in flight may take at the end.
 	DrainTimeout time.Duration
-	// Reload has the files that can change while a node runs read again, at each signal. Nil means never.
+	// Reload makes the node read its files again at each signal; nil means never.
 	Reload <-chan os.Signal
-	// Audit gets every change and every refusal on the admin port, with its caller, whatever level
-	// the log has. Nil means the log.
+	// Audit gets every change and every refusal on the admin port, with the caller, at any log level. Nil means the log.
 	Audit *slog.Logger
-
 	// DecisionLog is where refusals are logged: decisionlog.Stderr, a file, or "" or "off" for nowhere. DecisionLogSample is
-	// the share of admitted requests that is logged as well, from 0 to 1.
+	// the share of admitted requests to log as well, from 0 to 1.
 	DecisionLog       string
 	DecisionLogSample float64
-	// BudgetWebhook is the URL that is told of budgets that run low; "" tells the log alone. BudgetWebhookTokenFile holds the token
-	// that is sent to it; "" means none.
+	// BudgetWebhook is a URL to send events to when a budget runs low; they are logged in any case. BudgetWebhookTokenFile
+	// holds the token to send with them; "" means none.
 	BudgetWebhook, BudgetWebhookTokenFile string
-	// BudgetFullNames has those events name users and organizations in full. API keys stay masked.
+	// BudgetFullNames has these events name users and organizations in full. API keys stay masked.
 	BudgetFullNames bool
-
-	Region Region
-	// RegionTimeout is how long a check of a global limit waits for another region. 0 means region.DefaultTimeout.
+	Region          Region
+	// RegionTimeout is the longest that a check of a global limit waits for another region. 0 means region.DefaultTimeout.
 	RegionTimeout time.Duration
-
-	Identity Identity
-	Answers  httplimit.Answers
-	OTLP     otlp.Config
+	Identity      Identity
+	Answers       httplimit.Answers
+	OTLP          otlp.Config
 }
 
-// Identity is httplimit.Identity with files instead of what they hold.
+// Identity is httplimit.Identity with the names of files in place of what they hold.
 type Identity struct {
 	APIKey, User, Org, Tier httplimit.Source
 	JWT                     *JWT
-	KnownKeysFile           string
+	KnownKeysFile           string `yaml:"known_keys"`
 	TrustUnverified         bool
 }
 
@@ -128,114 +126,74 @@ type JWT struct {
 	Audience      string `yaml:"audience"`
 }
 
-// Validate reports impossible settings, in the words of the flags.
+// when returns an error if the settings are wrong.
+func when(wrong bool, format string, args ...any) error {
+	if !wrong {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+// in adds the name of a setting to an error about it.
+func in(setting string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", setting, err)
+}
+
+// Validate reports the first impossible setting, in terms of the flags.
 func (c *Config) Validate() error {
-	for _, a := range []struct{ flag, addr string }{{"--http", c.HTTP}, {"--grpc", c.GRPC}, {"--admin", c.Admin}, {"--metrics", c.Metrics}, {"--gateway", c.Gateway}} {
-		if err := checkAddress(a.addr); err != nil {
-			return fmt.Errorf("%s: %w", a.flag, err)
-		}
+	_, badAnswers := httplimit.NewAnswerer(c.Answers)
+	return cmp.Or(
+		in("--http", checkAddress(c.HTTP)), in("--grpc", checkAddress(c.GRPC)), in("--admin", checkAddress(c.Admin)),
+		in("--metrics", checkAddress(c.Metrics)), in("--gateway", checkAddress(c.Gateway)),
+		when((c.Gateway == "") != (c.Upstream == nil), "--gateway and --upstream go together: give the address to listen on and the URL to forward to"),
+		when(c.Upstream != nil && (c.Upstream.Scheme != "http" && c.Upstream.Scheme != "https" || c.Upstream.Host == ""), "--upstream: must be a URL such as http://127.0.0.1:9000"),
+		c.validateTLS(),
+		when(c.MaxInFlight < 0, "--max-in-flight: must be at least 1, or 0 for %d for each core, got %d", inflight.PerCore, c.MaxInFlight),
+		when(c.IPv4Prefix < 0 || c.IPv4Prefix > 32, "--ipv4-prefix: must be from 1 to 32, the bits of an address that count, got %d", c.IPv4Prefix),
+		when(c.ConnectionsPerIP < 0, "--connections-per-ip: must be at least 1, or 0 for any number, got %d", c.ConnectionsPerIP),
+		when(c.IPv6Prefix < 0 || c.IPv6Prefix > 128, "--ipv6-prefix: must be from 1 to 128, the bits of an address that count, got %d", c.IPv6Prefix),
+		when(c.MaxWaiting < 0, "--max-waiting: must be at least 1, or 0 for %d, got %d", httplimit.DefaultMaxWaiting, c.MaxWaiting),
+		when(c.DrainNotice < 0, "--drain-notice: must be at least 0s, got %s", c.DrainNotice),
+		when(c.DrainTimeout < 0, "--drain-timeout: must be at least 0s, such as 30s, got %s", c.DrainTimeout),
+		when(!(c.DecisionLogSample >= 0 && c.DecisionLogSample <= 1), "--decision-log-sample: must be from 0 to 1, such as 0.01 for one admitted request in a hundred, got %v", c.DecisionLogSample),
+		when(c.DecisionLogSample > 0 && !c.logsDecisions(), "--decision-log-sample: needs --decision-log, which says where to: stderr, or a file"),
+		c.validateBudget(),
+		c.validateStore(),
+		when(c.RegionTimeout < 0, "--region-timeout: must be more than 0, got %s", c.RegionTimeout),
+		c.Region.validate(),
+		when(c.Admin != "" && !isLoopback(c.Admin) && c.AdminToken == "" && c.AdminTokens == "", "--admin: %q isn't a loopback address, so it needs --admin-token or --admin-tokens: anybody who reaches it could change the rules", c.Admin),
+		c.Identity.validate(), badAnswers, c.OTLP.Validate(), c.Envoy.validate(),
+		when(c.EnvoyXDS != nil && c.EnvoyConfig != "", "envoy.xds: doesn't go with --envoy-config: limits come from a folder or from an xDS server; leave out one of them"),
+		c.validateXDS(),
+		when(c.Rules != "" && c.SeedRules != "", "--rules and --seed-rules don't go together: with --rules the rules are those of the file, and there is nothing to seed"),
+	)
+}
+
+func (c *Config) validateXDS() error {
+	if c.EnvoyXDS == nil {
+		return nil
 	}
-	if (c.Gateway == "") != (c.Upstream == nil) {
-		return fmt.Errorf("--gateway and --upstream go together: give the address to listen on and the URL to forward to")
-	}
-	if c.Upstream != nil && (c.Upstream.Scheme != "http" && c.Upstream.Scheme != "https" || c.Upstream.Host == "") {
-		return fmt.Errorf("--upstream: must be a URL such as http://127.0.0.1:9000")
-	}
-	if err := c.validateTLS(); err != nil {
-		return err
-	}
-	if c.MaxInFlight < 0 {
-		return fmt.Errorf("--max-in-flight: must be at least 1, or 0 for %d for each core, got %d", inflight.PerCore, c.MaxInFlight)
-	}
-	if c.IPv4Prefix < 0 || c.IPv4Prefix > 32 {
-		return fmt.Errorf("--ipv4-prefix: must be from 1 to 32, the bits of an address that count, got %d", c.IPv4Prefix)
-	}
-	if c.ConnectionsPerIP < 0 {
-		return fmt.Errorf("--connections-per-ip: must be at least 1, or 0 for any number, got %d", c.ConnectionsPerIP)
-	}
-	if c.IPv6Prefix < 0 || c.IPv6Prefix > 128 {
-		return fmt.Errorf("--ipv6-prefix: must be from 1 to 128, the bits of an address that count, got %d", c.IPv6Prefix)
-	}
-	if c.MaxWaiting < 0 {
-		return fmt.Errorf("--max-waiting: must be at least 1, or 0 for %d, got %d", httplimit.DefaultMaxWaiting, c.MaxWaiting)
-	}
-	if c.DrainNotice < 0 {
-		return fmt.Errorf("--drain-notice: must be at least 0s, got %s", c.DrainNotice)
-	}
-	if c.DrainTimeout < 0 {
-		return fmt.Errorf("--drain-timeout: must be at least 0s, such as 30s, got %s", c.DrainTimeout)
-	}
-	if c.DecisionLogSample < 0 || c.DecisionLogSample > 1 || c.DecisionLogSample != c.DecisionLogSample {
-		return fmt.Errorf("--decision-log-sample: must be from 0 to 1, such as 0.01 for one admitted request in a hundred, got %v", c.DecisionLogSample)
-	}
-	if c.DecisionLogSample > 0 && !c.logsDecisions() {
-		return fmt.Errorf("--decision-log-sample: needs --decision-log, which says where to: stderr, or a file")
-	}
-	if err := c.validateBudget(); err != nil {
-		return err
-	}
-	if err := c.validateStore(); err != nil {
-		return err
-	}
-	if c.RegionTimeout < 0 {
-		return fmt.Errorf("--region-timeout: must be more than 0, got %s", c.RegionTimeout)
-	}
-	if err := c.Region.validate(); err != nil {
-		return err
-	}
-	if c.Admin != "" && !isLoopback(c.Admin) && c.AdminToken == "" && c.AdminTokens == "" {
-		return fmt.Errorf("--admin: %q isn't a loopback address, so it needs --admin-token or --admin-tokens: anybody who reaches it could change the rules", c.Admin)
-	}
-	if err := c.Identity.validate(); err != nil {
-		return err
-	}
-	if _, err := httplimit.NewAnswerer(c.Answers); err != nil {
-		return err
-	}
-	if err := c.OTLP.Validate(); err != nil {
-		return err
-	}
-	if err := c.Envoy.validate(); err != nil {
-		return err
-	}
-	if c.EnvoyXDS != nil {
-		if c.EnvoyConfig != "" {
-			return fmt.Errorf("envoy.xds: doesn't go with --envoy-config: limits come from a folder or from an xDS server; leave out one of them")
-		}
-		if err := c.EnvoyXDS.Validate(); err != nil {
-			return fmt.Errorf("envoy.xds: %w", err)
-		}
-	}
-	if c.Rules != "" && c.SeedRules != "" {
-		return fmt.Errorf("--rules and --seed-rules don't go together: with --rules the rules are those of the file, and there is nothing to seed")
-	}
-	return nil
+	return in("envoy.xds", c.EnvoyXDS.Validate())
 }
 
 func (c *Config) validateTLS() error {
-	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return fmt.Errorf("--tls-cert and --tls-key go together")
-	}
-	if (c.GRPCTLSCert == "") != (c.GRPCTLSKey == "") {
-		return fmt.Errorf("--grpc-tls-cert and --grpc-tls-key go together")
-	}
-	for _, ca := range []struct{ flag, file, cert string }{
-		{"--tls-client-ca", c.TLSClientCA, c.TLSCert}, {"--http-client-ca", c.HTTPClientCA, c.TLSCert},
-		{"--grpc-client-ca", c.GRPCClientCA, c.TLSCert + c.GRPCTLSCert}, {"--admin-client-ca", c.AdminClientCA, c.TLSCert},
-	} {
-		if ca.file != "" && ca.cert == "" {
-			return fmt.Errorf("%s needs --tls-cert and --tls-key", ca.flag)
-		}
-	}
-	if c.GRPCClientSAN != "" && !c.asksClients("grpc") {
-		return fmt.Errorf("--grpc-client-san needs --grpc-client-ca: without it clients are asked for no certificate")
-	}
-	return nil
+	return cmp.Or(
+		when((c.TLSCert == "") != (c.TLSKey == ""), "--tls-cert and --tls-key go together"),
+		when((c.GRPCTLSCert == "") != (c.GRPCTLSKey == ""), "--grpc-tls-cert and --grpc-tls-key go together"),
+		when(c.TLSClientCA != "" && c.TLSCert == "", "--tls-client-ca needs --tls-cert and --tls-key"),
+		when(c.HTTPClientCA != "" && c.TLSCert == "", "--http-client-ca needs --tls-cert and --tls-key"),
+		when(c.GRPCClientCA != "" && c.TLSCert+c.GRPCTLSCert == "", "--grpc-client-ca needs --tls-cert and --tls-key"),
+		when(c.AdminClientCA != "" && c.TLSCert == "", "--admin-client-ca needs --tls-cert and --tls-key"),
+		when(c.GRPCClientSAN != "" && !c.asksClients("grpc"), "--grpc-client-san needs --grpc-client-ca: without it clients are asked for no certificate"),
+	)
 }
 
 func (c *Config) logsDecisions() bool { return c.DecisionLog != "" && c.DecisionLog != "off" }
 
-// checkAddress reports what can't be an address to listen on; "" opens none.
+// checkAddress reports what is wrong with an address to listen on. "" opens no port.
 func checkAddress(addr string) error {
 	if addr == "" {
 		return nil
@@ -257,7 +215,7 @@ func checkAddress(addr string) error {
 	return fmt.Errorf("must be an address and a port, such as 127.0.0.1:8080, got %q", addr)
 }
 
-// hostName is the host of an address to listen on, if that is a name.
+// hostName returns the host of an address to listen on if it is a name, and "" if it is an IP address.
 func hostName(addr string) string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

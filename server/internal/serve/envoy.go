@@ -17,23 +17,26 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// Envoy is how Envoy's rate limit service answers.
+// EnvoyHeaders are names of headers; "" means that of envoyproxy/ratelimit.
+type EnvoyHeaders struct{ Limit, Remaining, Reset string }
+
+// Envoy says how Envoy's rate limit service answers.
 type Envoy struct {
-	// NoHeaders leaves out the headers that say how a limit of EnvoyConfig stands.
+	// NoHeaders leaves out the headers that describe a limit of EnvoyConfig.
 	NoHeaders bool
-	// Names are those of the headers; "" means envoyproxy/ratelimit's.
-	Names struct{ Limit, Remaining, Reset string }
+	// Names are the names of these headers.
+	Names EnvoyHeaders
 	// DynamicMetadata adds the request and the limits' metadata to answers.
 	DynamicMetadata bool
-	// Modes is how the limits of EnvoyConfig are meant.
+	// Modes says how the limits of EnvoyConfig are applied.
 	Modes envoy.Modes
-	// MaxConnectionAge is how long a gRPC connection may last, and MaxConnectionAgeGrace how long requests may take that are in flight
-	// then; 0 means what envoy.ServerOptions says.
+	// MaxConnectionAge is how long a gRPC connection may last, and MaxConnectionAgeGrace how long
+	// its requests in flight may take after that; 0 means the defaults of envoy.ServerOptions.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
-	// StartWithout lets a node begin although EnvoyConfig isn't there or can't be used, and has /healthcheck answer 200 before the
-	// first configuration. Until then, requests are answered with UNAVAILABLE all the same.
+	// StartWithout lets a node start without a usable EnvoyConfig, and has /healthcheck answer 200
+	// before the first configuration. Until then, requests are still answered with UNAVAILABLE.
 	StartWithout bool
-	// Attributes maps keys of descriptors to what rules call them.
+	// Attributes maps keys of descriptors to attributes of rules.
 	Attributes map[string]string
 }
 
@@ -51,11 +54,11 @@ func (e *Envoy) validate() error {
 	return nil
 }
 
-// envoyConfig is where limits in envoyproxy/ratelimit's language come from.
+// envoyConfig is a source of limits in envoyproxy/ratelimit's language.
 type envoyConfig interface {
-	// Follow puts what is new in force, until ctx is done.
+	// Follow applies new configurations until ctx is done.
 	Follow(ctx context.Context) error
-	// Look has it looked for now.
+	// Look checks for a new configuration now.
 	Look()
 }
 
@@ -64,7 +67,7 @@ var (
 	_ envoyConfig = (*envoy.Feed)(nil)
 )
 
-// openEnvoy makes the rate limit service, and reads its configuration if it has one.
+// openEnvoy makes the rate limit service, and reads its configuration if there is one.
 func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 	c := &n.config
 	e := &c.Envoy
@@ -86,14 +89,14 @@ func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 	return nil
 }
 
-// grpc is the port of the rate limit service and of ext_authz.
+// grpc returns the port of the rate limit service and of ext_authz.
 func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 	o := envoy.ServerOptions{
 		Reflection: n.config.GRPCReflection, Guard: g, Gateways: gateways, GatewaysReady: n.ruled,
 		MaxConnectionAge: n.config.Envoy.MaxConnectionAge, MaxConnectionAgeGrace: n.config.Envoy.MaxConnectionAgeGrace,
 	}
 	if n.config.OnlyEnvoy {
-		o.Gateways = nil // which rules decide, and there are none
+		o.Gateways = nil // gateways need rules, and there are none
 	}
 	if n.tracer != nil {
 		o.Trace = tracing.Continue
@@ -102,7 +105,8 @@ func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
 }
 
-// serving reports what gRPC health says: as /readyz, but limits of a configuration need no rules.
+// serving reports the node's gRPC health. It follows /readyz, except that limits of a configuration
+// need no rules.
 func (n *node) serving() bool {
 	if n.envoyConfig != nil {
 		return !n.connecting() && n.unconfigured() == ""
@@ -113,7 +117,7 @@ func (n *node) serving() bool {
 // ruled reports whether there are rules to decide by.
 func (n *node) ruled() bool { return !n.connecting() && n.rules.Waiting() == "" }
 
-// unconfigured says why Envoy's rate limit service has no configuration yet, or "".
+// unconfigured says why Envoy's rate limit service has no configuration yet, or returns "".
 func (n *node) unconfigured() string {
 	s := n.envoy.Source()
 	switch {
@@ -127,7 +131,7 @@ func (n *node) unconfigured() string {
 	return "the xDS server hasn't sent a configuration: it may know none for the node " + cmp.Or(n.config.EnvoyXDS.Node, envoy.DefaultNode)
 }
 
-// envoyStatus is how a configuration stands, for /readyz.
+// envoyStatus describes the configuration for /readyz.
 func (n *node) envoyStatus(s *envoy.Source, full bool) map[string]any {
 	out := map[string]any{"domains": s.Domains, "limits": s.Limits}
 	if !s.Since.IsZero() {
@@ -145,7 +149,7 @@ func (n *node) envoyStatus(s *envoy.Source, full bool) map[string]any {
 	return out
 }
 
-// addEnvoy adds what envoyproxy/ratelimit serves over HTTP.
+// addEnvoy adds the HTTP endpoints of envoyproxy/ratelimit.
 func (n *node) addEnvoy(mux *http.ServeMux, g *guard.Guard) {
 	mux.HandleFunc("/json", func(w http.ResponseWriter, r *http.Request) {
 		if _, refused := g.Admit(r); refused != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/gateway"
 )
 
-// httpServer is the server of a port that speaks HTTP.
+// httpServer is an HTTP server that shuts down without losing requests.
 type httpServer struct {
 	*http.Server
 	draining atomic.Bool // connections end after their next answer
-	conns    sync.Map    // net.Conn to *httpConn: all that are open
+	conns    sync.Map    // open connections, from net.Conn to *httpConn
 }
 
 var _ server = (*httpServer)(nil)
@@ -26,27 +26,30 @@ var _ server = (*httpServer)(nil)
 type httpConn struct {
 	mu    sync.Mutex     // guards the rest
 	state http.ConnState // the latest
-	until time.Time      // when Shutdown ends it, if it has no request by then; zero before Shutdown
+	until time.Time      // when Shutdown closes it unless it has a request by then; zero before Shutdown
 	cut   bool           // its read deadline is until, instead of net/http's
 }
 
-// bodyTimeout is how long a request to the check API or the admin port may take
-// to arrive, and its answer to be taken.
+// bodyTimeout is how long a request to the check API or the admin port may take to arrive, and its
+// answer to be read.
 const bodyTimeout = 10 * time.Second
 
-// newHTTP makes a server. A request and its answer may take as long as patience says; 0 means that the handler looks after that itself.
+// newHTTP makes a server. Patience bounds the time that a request may take to arrive and its answer
+// to be read; with 0, the handler sets deadlines itself.
 func newHTTP(h http.Handler, patience time.Duration, log *slog.Logger) *httpServer {
 	s := &httpServer{}
 	s.Server = gateway.NewServer(s.closing(h))
 	s.ConnState = s.follow
 	s.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
-	// Both run from the request's beginning: a client that sent too slowly is still told so.
+	// Both run from the beginning of the request, so a client that sends too slowly still gets an
+	// answer.
 	s.ReadTimeout, s.WriteTimeout = patience, 2*patience
 	return s
 }
 
-// closing ends each HTTP/1 connection of a draining node with its next answer, which tells the client not to send more on it.
-// Closing the connection while it is idle can lose a request that is already on its way. HTTP/2 has a frame for that.
+// closing closes HTTP/1 connections of a draining node with their next answer, which tells the
+// client to send no more. Closing an idle connection can lose a request that is on its way. HTTP/2
+// has a frame for this.
 func (s *httpServer) closing(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor == 1 && s.draining.Load() {
@@ -56,7 +59,7 @@ func (s *httpServer) closing(h http.Handler) http.Handler {
 	})
 }
 
-// follow keeps the state of each connection. net/http calls it.
+// follow records the state of each connection for net/http.
 func (s *httpServer) follow(nc net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
@@ -77,8 +80,8 @@ func (s *httpServer) follow(nc net.Conn, state http.ConnState) {
 	if c.until.IsZero() {
 		return
 	}
-	c.until = time.Now().Add(lastRequest)   // from now, if it is idle again
-	if c.cut && state == http.StateActive { // the request came in time, and its body gets the time that net/http grants it
+	c.until = time.Now().Add(lastRequest)   // from now on, if it is idle again
+	if c.cut && state == http.StateActive { // the request came in time: its body gets the time that net/http allows
 		c.cut = false
 		deadline := time.Time{}
 		if s.ReadTimeout > 0 && !isHTTP2(nc) {
@@ -97,8 +100,9 @@ func isHTTP2(nc net.Conn) bool {
 // Drain ends connections with their next answer.
 func (s *httpServer) Drain() { s.draining.Store(true) }
 
-// Shutdown ends HTTP/1 connections that have no request within lastRequest, then has net/http wait for the others. net/http alone
-// closes idle connections at once, drops requests that it is still reading, and waits 5 seconds for connections that never had one.
+// Shutdown closes HTTP/1 connections that have no request within lastRequest, and lets net/http
+// wait for the others. By itself, net/http closes idle connections at once, drops requests that it
+// is still reading, and waits 5 seconds for connections that never had a request.
 func (s *httpServer) Shutdown(ctx context.Context) error {
 	s.Drain()
 	until := time.Now().Add(lastRequest)
@@ -112,8 +116,9 @@ func (s *httpServer) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// unused reports whether there are HTTP/1 connections without a request. It sets their read deadlines, so that net/http closes
-// them by itself unless a request comes first. It does so at each call: net/http sets others when it begins to wait.
+// unused reports whether there are HTTP/1 connections without a request. It sets their read
+// deadlines, so that net/http closes them unless a request comes first. It repeats that at each
+// call, because net/http sets deadlines of its own.
 func (s *httpServer) unused(until time.Time) (found bool) {
 	s.conns.Range(func(k, v any) bool {
 		nc, c := k.(net.Conn), v.(*httpConn)

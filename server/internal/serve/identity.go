@@ -15,8 +15,8 @@ import (
 	"github.com/weirhq/weir/jwt"
 )
 
-// load reads the files that an identity names. Keys of a JWKS are followed until ctx is done. Known is nil without a file of
-// known keys.
+// load reads the files that an identity names. Keys of a JWKS are followed until ctx is done. Known
+// is nil without a file of known keys.
 func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.Identity, known *knownKeys, err error) {
 	out = httplimit.Identity{APIKey: id.APIKey, User: id.User, Org: id.Org, Tier: id.Tier, TrustUnverified: id.TrustUnverified}
 	if id.KnownKeysFile != "" {
@@ -47,7 +47,7 @@ func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.I
 	return out, known, nil
 }
 
-// validate reports claims of tokens that nobody verifies.
+// validate rejects claims of tokens that aren't verified.
 func (id *Identity) validate() error {
 	for _, of := range []struct {
 		name string
@@ -60,8 +60,8 @@ func (id *Identity) validate() error {
 	return nil
 }
 
-// logFetches tells of every failure to fetch a JWKS, since without keys no token
-// is verified, and of the first success after one.
+// logFetches logs every failure to fetch a JWKS, because without keys no token is verified, and the
+// first success after it.
 func logFetches(log *slog.Logger) func(error) {
 	failing := true
 	return func(err error) {
@@ -75,13 +75,14 @@ func logFetches(log *slog.Logger) func(error) {
 	}
 }
 
-// knownKeys are the keys of a file that is followed: a customer's first request mustn't wait for a restart of every node.
+// knownKeys are the keys in a file that is followed, so that a new customer needs no restart of the
+// nodes.
 type knownKeys struct {
 	path string
 	log  *slog.Logger
 	keys atomic.Pointer[httplimit.KnownKeys]
-	text []byte        // that they were read from at first
-	look chan struct{} // holds a value when the file is to be looked at now
+	text []byte        // the file's text when it was opened
+	look chan struct{} // holds a value when the file should be checked now
 }
 
 func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
@@ -101,7 +102,8 @@ func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
 // Contains reports whether a key is known now.
 func (k *knownKeys) Contains(key string) bool { return k.keys.Load().Contains(key) }
 
-// follow takes in the file whenever it changes, until ctx is done. One that can't be read, or has a bad line, changes nothing.
+// follow applies changes to the file until ctx is done. If the file can't be read or has a bad
+// line, the keys in use stay.
 func (k *knownKeys) follow(ctx context.Context) error {
 	return watch.File(ctx, k.path, maxKnownKeys, k.text, k.look, func(text []byte) {
 		keys, err := parseKnownKeys(k.path, text)
@@ -116,10 +118,11 @@ func (k *knownKeys) follow(ctx context.Context) error {
 	})
 }
 
-// maxKnownKeys is the most bytes that a file of known keys may have: about a million of them.
+// maxKnownKeys is the largest size of a file of known keys in bytes: about a million keys.
 const maxKnownKeys = 64 << 20
 
-// parseKnownKeys reads SHA-256 hashes in hex, one a line, as sha256sum prints them; # begins a comment.
+// parseKnownKeys reads SHA-256 hashes in hex, one per line, as sha256sum prints them; # begins a
+// comment.
 func parseKnownKeys(path string, text []byte) (httplimit.KnownKeys, error) {
 	if len(text) > maxKnownKeys {
 		return nil, fmt.Errorf("%s: is too large: a file of known keys has at most %d MiB", path, maxKnownKeys>>20)

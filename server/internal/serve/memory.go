@@ -10,24 +10,25 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// By itself, Go lets the heap grow to twice what is live before it collects garbage. Counters are most of
-// what is live in a flood, and none of the garbage: at the cap, garbage would take as much memory again. So it is
-// collected as if counters weren't there, which costs little, since they hold no pointers to follow.
+// By default, Go lets the heap grow to twice its live size before it collects garbage. In a flood,
+// most live data is counters, which are never garbage: at the cap, garbage would take as much
+// memory again. So garbage is collected as if counters weren't there, which is cheap, since they
+// hold no pointers to follow.
 //
 // In a small heap, on the other hand, Go collects garbage so often that a node under load spends a
-// fifth of its time on that, and more with thousands of connections, whose stacks are scanned each
-// time. So some garbage may always gather.
+// fifth of its time on it, and more with thousands of connections, whose stacks are scanned each
+// time. So some garbage may always accumulate.
 
-// spareGarbage is how much garbage may gather in any case, on top of as much as is live apart from
+// spareGarbage is how much garbage may accumulate in any case, on top of as much as is live apart
 // counters.
 const spareGarbage = 32 << 20
 
-// tendEvery is how often the collector is told how much of the heap is counters: a flood makes some
-// ten MiB of them meanwhile.
+// tendEvery is how often the collector is adjusted. In this time, a flood makes some ten MiB of
+// counters.
 const tendEvery = time.Second
 
-// tendGarbage keeps garbage in proportion to the heap without counters. An operator who sets GOGC
-// has decided otherwise.
+// tendGarbage keeps garbage in proportion to the heap without counters, unless the operator has set
+// GOGC.
 func tendGarbage(ctx context.Context, counters *memstore.Store) error {
 	if os.Getenv("GOGC") != "" {
 		return nil
@@ -41,7 +42,7 @@ func tendGarbage(ctx context.Context, counters *memstore.Store) error {
 			return nil
 		case <-tick.C:
 		}
-		// Setting it stops the world for a moment, so small changes can wait.
+		// Setting it stops the world for a moment, so ignore small changes.
 		if p := garbagePercent(liveHeap(), counters.Bytes()); p > inForce+inForce/8 || p < inForce-inForce/8 {
 			debug.SetGCPercent(p)
 			inForce = p
@@ -49,13 +50,13 @@ func tendGarbage(ctx context.Context, counters *memstore.Store) error {
 	}
 }
 
-// garbagePercent is GOGC: how much garbage may gather, in percent of all that is live.
+// garbagePercent returns GOGC: how much garbage may accumulate, in percent of the live heap.
 func garbagePercent(live, counters int64) int {
 	rest := max(0, live-counters)
 	return int(min(1000, max(1, 100*(rest+spareGarbage)/max(1, live))))
 }
 
-// liveHeap is what the last collection left.
+// liveHeap returns the live heap after the last collection.
 func liveHeap() int64 {
 	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(s)

@@ -3,6 +3,7 @@ package serve
 import (
 	"net/http"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -11,82 +12,101 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weirhq/weir/internal/node/inforce"
+	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/server/internal/edge/gateway"
-	"github.com/weirhq/weir/server/internal/observe/decisionlog"
+	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
-// watch adds what is known of the stores, the rules and the process to the metrics of decisions.
+// watch adds metrics about the stores, the rules and the process to those about decisions.
 func (n *node) watch() {
 	sources := metrics.Sources{Limiter: n.limiter, Memory: n.counters, Redis: n.redis, Guard: n.guard}
 	if n.shared != nil {
 		sources.Leases = n.shared.Leases
 	}
 	n.metrics.Watch(sources)
-	gauge := func(name, help string, value func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
-	}
-	n.registry.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "weir_build_info", Help: "1, of this release and node, by the name that weir nodes shows.",
-			ConstLabels: prometheus.Labels{"version": n.self.Version, "go": runtime.Version(), "node": n.self.Name, "region": n.self.Region},
-		}, func() float64 { return 1 }),
-		gauge("weir_hot_key_rate", "Requests a second of the client that sends the most to this node, over the last ten seconds.", n.top.Hottest),
-		gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", n.rulesAge),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_rules_rejected_total", Help: "Newer rules that were invalid, so that those in force stayed."},
-			func() float64 { return float64(n.rules.Rejections()) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_envoy_config_rejected_total", Help: "Newer configurations of --envoy-config, or of the xDS server, that were invalid, so that the one in force stayed."},
-			func() float64 { return float64(n.envoy.Source().Rejections) }),
-		rulesInfo{n.rules},
-	)
+	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), rulesInfo{n.rules})
+	n.gauge("weir_build_info", "1, with this node's release, and its name as weir nodes shows it.",
+		prometheus.Labels{"version": n.self.Version, "go": runtime.Version(), "node": n.self.Name, "region": n.self.Region}, func() float64 { return 1 })
+	n.gauge("weir_hot_key_rate", "Requests a second of the client that sends the most to this node, over the last ten seconds.", nil, n.top.Hottest)
+	n.gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", nil, n.rulesAge)
+	n.counter("weir_rules_rejected_total", "Newer rules that were invalid, so that those in force stayed.", nil, func() uint64 { return uint64(n.rules.Rejections()) })
+	n.counter("weir_envoy_config_rejected_total", "Newer configurations of --envoy-config, or of the xDS server, that were invalid, so that the one in force stayed.", nil,
+		func() uint64 { return uint64(n.envoy.Source().Rejections) })
 	if n.rules.File() == "" { // a file has no store that could be lost, and a 0 would say that all is well
-		n.registry.MustRegister(gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.",
-			func() float64 { return float64(n.rules.Failures()) }))
+		n.gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.", nil,
+			func() float64 { return float64(n.rules.Failures()) })
 	}
 	if n.config.EnvoyXDS != nil {
-		n.registry.MustRegister(
-			gauge("weir_envoy_xds_connected", "1 while there is a stream from the xDS server, else 0: the configuration in force stays.", func() float64 {
-				if n.envoy.Source().Connected {
-					return 1
-				}
-				return 0
-			}),
-			gauge("weir_envoy_config_age_seconds", "Time since the xDS server's configuration was put in force; -1 while there is none.",
-				func() float64 { return age(n.envoy.Source().Since) }))
+		n.gauge("weir_envoy_xds_connected", "1 while there is a stream from the xDS server, else 0: the configuration in force stays.", nil,
+			func() float64 { return oneIf(n.envoy.Source().Connected) })
+		n.gauge("weir_envoy_config_age_seconds", "Time since the xDS server's configuration was put in force; -1 while there is none.", nil,
+			func() float64 { return age(n.envoy.Source().Since) })
 	}
-	n.watchLink()
-	if n.decided == nil {
-		return
+	if n.link != nil {
+		n.watchLink()
 	}
-	for name, c := range map[string]struct {
-		help  string
-		count func(decisionlog.Stats) uint64
-	}{
-		"weir_decision_log_lines_total":    {"Lines of the decision log.", func(s decisionlog.Stats) uint64 { return s.Written }},
-		"weir_decision_log_left_out_total": {"Decisions that have no line in the decision log: too many came at once, or it couldn't be written.", func(s decisionlog.Stats) uint64 { return s.LeftOut }},
-		"weir_decision_log_failures_total": {"Writes to the decision log that failed.", func(s decisionlog.Stats) uint64 { return s.Failures }},
-	} {
-		n.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: c.help},
-			func() float64 { return float64(c.count(n.decided.Stats())) }))
+	if n.decided != nil {
+		n.counter("weir_decision_log_lines_total", "Lines of the decision log.", nil, func() uint64 { return n.decided.Stats().Written })
+		n.counter("weir_decision_log_left_out_total", "Decisions that have no line in the decision log: too many came at once, or it couldn't be written.", nil,
+			func() uint64 { return n.decided.Stats().LeftOut })
+		n.counter("weir_decision_log_failures_total", "Writes to the decision log that failed.", nil, func() uint64 { return n.decided.Stats().Failures })
 	}
 }
 
-// watchDoor counts connections that the gateway closes before it has read from them.
+func (n *node) gauge(name, help string, labels prometheus.Labels, value func() float64) {
+	n.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
+}
+
+func (n *node) counter(name, help string, labels prometheus.Labels, value func() uint64) {
+	n.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(value()) }))
+}
+
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// watchDoor counts the connections that the gateway closes without reading from them.
 func (n *node) watchDoor(d *gateway.Door) {
 	for why, count := range map[string]*atomic.Uint64{"dropped": &d.TurnedAway, "per_ip": &d.TooMany} {
-		n.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "weir_gateway_connections_closed_total", ConstLabels: prometheus.Labels{"why": why},
-			Help: "Connections that were closed before anything was read: of addresses that rules drop, or that have too many open.",
-		}, func() float64 { return float64(count.Load()) }))
+		n.counter("weir_gateway_connections_closed_total", "Connections that were closed before anything was read: of addresses that rules drop, or that have too many open.",
+			prometheus.Labels{"why": why}, count.Load)
+	}
+}
+
+// watchBudget counts the events of budgets, and those that the webhook gets, unless it is nil.
+func (n *node) watchBudget(webhook *budget.Webhook) {
+	n.counter("weir_budget_events_total", "Events of budgets that this node has told.", nil, func() uint64 { return n.budget.Stats().Events })
+	n.counter("weir_budget_events_dropped_total", "Decisions that crossed a threshold of a budget while too many events waited.", nil, func() uint64 { return n.budget.Stats().Dropped })
+	if webhook != nil {
+		n.counter("weir_budget_webhook_sent_total", "Events that the webhook has taken.", nil, func() uint64 { return webhook.Stats().Sent })
+		n.counter("weir_budget_webhook_failed_total", "Events that the webhook didn't take, or that it was too slow for.", nil, func() uint64 { s := webhook.Stats(); return s.Failed + s.Dropped })
+	}
+}
+
+// watchLink shows the link to other regions.
+func (n *node) watchLink() {
+	n.gauge("weir_region_grace", "1 while this region has become a home so lately that it owns no more than its floor, else 0.", nil, func() float64 { return oneIf(n.link.Here().Grace) })
+	for name := range n.config.Region.Peers {
+		peer := prometheus.Labels{"peer": name}
+		status := func() region.Status {
+			all := n.link.Peers()
+			return all[slices.IndexFunc(all, func(s region.Status) bool { return s.Region == name })]
+		}
+		n.gauge("weir_region_up", "1 while this node hears of a region, else 0: what on_partition says decides its limits.", peer, func() float64 { return oneIf(status().Up) })
+		n.counter("weir_region_asks_total", "How often this node asked a region for tokens of limits that regions share.", peer, func() uint64 { return uint64(status().Asks) })
+		n.counter("weir_region_short_total", "How often a region that was asked had less than half of what requests waited for.", peer, func() uint64 { return uint64(status().Short) })
+		n.gauge("weir_region_rtt_seconds", "How long the last heartbeat to a region took, and its answer.", peer, func() float64 { return status().RTT.Seconds() })
 	}
 }
 
 func (n *node) rulesAge() float64 { return age(n.rules.InForce().Since) }
 
-// age is the time since, in seconds, or -1 if that never was.
+// age returns the seconds since a time, or -1 for the zero time.
 func age(since time.Time) float64 {
 	if since.IsZero() {
 		return -1
@@ -94,8 +114,8 @@ func age(since time.Time) float64 {
 	return time.Since(since).Seconds()
 }
 
-// rulesInfo shows a hash of the rules in force. It depends on their text alone: a file's versions are numbered by each node
-// for itself, so their numbers don't tell whether two nodes have the same rules.
+// rulesInfo shows a hash of the text of the rules in force. Version numbers don't tell whether two nodes have the same
+// rules, because each node numbers the versions of a file by itself.
 type rulesInfo struct{ rules *inforce.Rules }
 
 var rulesInfoDesc = prometheus.NewDesc("weir_rules_info", "1, with the beginning of the SHA-256 of the rules' text.", []string{"hash"}, nil)
@@ -108,7 +128,7 @@ func (r rulesInfo) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// scrapes is how many scrapes are answered at a time. One looks at every counter that leases know.
+// scrapes is how many scrapes are answered at a time. Each walks over all counters that have leases.
 const scrapes = 4
 
 // scrape answers GET /metrics.
@@ -116,7 +136,7 @@ func (n *node) scrape() http.Handler {
 	return promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapes, EnableOpenMetrics: true})
 }
 
-// onlyMetrics serves metrics and nothing else, to whoever reaches it.
+// onlyMetrics serves metrics and nothing else, without a token.
 func (n *node) onlyMetrics() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", n.scrape())

@@ -1,18 +1,24 @@
 package serve
 
 import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/metrics"
+	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// observe is the one function that is told of every decision here. It tells whatever the node has that wants to know. It runs in
-// every check, so each of them must be quick and must not wait; and it calls them by name, since a list of functions would
-// take as long as one of them does.
+// observe is called with every decision, and passes it to all that the node has for observing them. It runs in every
+// check, so none of them may block. It calls them by name, because a loop over a list of functions would take as long
+// as one of them.
 func (n *node) observe(o *weir.Observation) {
 	n.metrics.Observe(o)
 	n.top.Observe(o)
-	if o.Err != nil && n.live.failed.Load() == nil { // one a second is enough to say why
+	if o.Err != nil && n.live.failed.Load() == nil { // one a second is enough to explain a failure
 		err := o.Err
 		n.live.failed.Store(&err)
 	}
@@ -27,11 +33,62 @@ func (n *node) observe(o *weir.Observation) {
 	}
 }
 
-// closing is how long the last lines of the decision log may take.
+// closing is how long the node may take to write the last lines of the decision log.
 const closing = 2 * time.Second
 
 func (n *node) closeDecisionLog() {
 	if err := n.decided.Close(closing); err != nil {
 		n.log.Error(err.Error())
+	}
+}
+
+// newTop makes the list of hot clients.
+func (n *node) newTop() *top.Top {
+	return top.New(top.Options{
+		Totals: func(tell func(string, top.Total)) {
+			n.metrics.Totals(func(rule string, t metrics.Total) { tell(rule, top.Total(t)) })
+		},
+		Rules: func() *weir.RuleSet { return n.limiter.Rules() },
+		Secret: func() []byte {
+			if n.redis == nil {
+				return nil
+			}
+			return n.redis.Secret()
+		},
+		Now: func() time.Time { return n.limiter.Now() },
+	})
+}
+
+// hot answers which clients are hot, on all nodes that can be asked.
+func (n *node) hot(ctx context.Context, q top.Query) top.Answer {
+	if n.sharedTop == nil {
+		return top.Merge(q, []top.List{n.top.List(n.self.Name)}, n.limiter.Now())
+	}
+	out, err := n.sharedTop.Answer(ctx, q)
+	if err != nil {
+		n.log.Debug("top", "error", err)
+	}
+	return out
+}
+
+// noAddress remembers whether a check came without the client's address.
+type noAddress struct {
+	seen atomic.Pointer[weir.RuleSet] // the rules in force at the last such check
+	said sync.Once
+}
+
+// warnOfNoAddress warns once of a check without an address if a rule counts by it. All clients of such a caller share
+// that limit, and the caller wonders why they are refused.
+func (n *node) warnOfNoAddress() {
+	rules := n.limiter.Rules()
+	if n.noAddr.seen.Load() == rules || n.noAddr.seen.Swap(rules) == rules {
+		return // most checks end here
+	}
+	for _, r := range rules.Rules().Rules {
+		if slices.Contains(r.By, "ip") {
+			n.noAddr.said.Do(func() {
+				n.log.Warn(`a check came without "ip", and a rule counts by it: all such checks share one counter; send the address of the client`, "rule", r.ID)
+			})
+		}
 	}
 }

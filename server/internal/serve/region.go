@@ -11,22 +11,20 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// Region is where a node is, and how it reaches nodes of other regions.
+// Region says where a node is, and how it reaches the nodes of other regions.
 type Region struct {
-	// Name is that of the node's region. "" means that nobody asks.
+	// Name is the name of the node's region; "" means that the node has none.
 	Name string `yaml:"name"`
-	// Home is the region that counts global limits which name none. "" means that each one does, for itself.
+	// Home is the region that counts global limits which name none. "" means that each region counts for itself.
 	Home string `yaml:"home"`
-	// Listen is the address at which other regions' nodes ask this one; "" opens none.
+	// Listen is the address at which nodes of other regions reach this one; "" opens none.
 	Listen string `yaml:"listen"`
-	// SecretFile holds what all regions share.
+	// SecretFile holds the secret that all regions share.
 	SecretFile string `yaml:"secret_file"`
 	// Peers are addresses of nodes of the other regions.
 	Peers map[string][]string `yaml:"peers"`
@@ -106,7 +104,7 @@ func (n *node) openLink() error {
 	return err
 }
 
-// regions is how the other regions are.
+// regions returns the state of the other regions.
 func (n *node) regions() admin.Regions {
 	out := admin.Regions{Name: n.config.Region.Name, Home: cmp.Or(n.config.Region.Home, n.config.Region.Name), Peers: []region.Status{}}
 	if n.link != nil {
@@ -117,7 +115,7 @@ func (n *node) regions() admin.Regions {
 	return out
 }
 
-// standing is what this region has of a counter.
+// standing returns what this region has of a counter.
 func (n *node) standing(ctx context.Context, c *counter.Counter) (*region.Standing, error) {
 	if n.link == nil {
 		return nil, nil
@@ -125,7 +123,7 @@ func (n *node) standing(ctx context.Context, c *counter.Counter) (*region.Standi
 	return n.link.Standing(ctx, c)
 }
 
-// missing is the home that a limit which wasn't decided couldn't ask.
+// missing returns the home that couldn't be asked about a limit.
 func (n *node) missing(p *counter.Policy) string {
 	if n.link == nil {
 		return ""
@@ -133,7 +131,7 @@ func (n *node) missing(p *counter.Policy) string {
 	return n.link.Missing(p)
 }
 
-// regroup carries out what an operator wants of regions.
+// regroup carries out an operator's change to regions.
 func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	switch {
 	case n.link == nil:
@@ -148,95 +146,47 @@ func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	return n.link.Restore(ctx, c.Region)
 }
 
-// scopes says which global rules aren't counted where they should be, and what becomes of their requests; "" if all are.
+// scopes says which global rules aren't counted at their home, and what happens to their requests instead. It returns ""
+// if there are none.
 func (n *node) scopes() string {
-	var alone, refuse, local, share, lost []string
-	var homes []string
+	var alone, refuse, local, share, lost, homes []string
 	doc := n.limiter.Rules().Rules()
 	for i := range doc.Rules {
 		r := &doc.Rules[i]
 		switch {
-		case !r.Global:
+		case !r.Global || n.link != nil && n.link.Reaches(r):
+			continue
 		case n.link == nil:
 			alone = append(alone, r.ID)
-		case n.link.Reaches(r):
+			continue
 		case !n.link.Knows(n.link.HomeOf(r)):
 			lost = append(lost, r.ID+" ("+n.link.HomeOf(r)+")")
+			continue
 		case r.OnPartition == counter.FailAllow && n.link.Shares(r):
 			share = append(share, r.ID)
-			homes = append(homes, n.link.HomeOf(r))
 		case r.OnPartition == counter.FailLocal:
 			local = append(local, r.ID)
-			homes = append(homes, n.link.HomeOf(r))
 		default:
 			refuse = append(refuse, r.ID)
-			homes = append(homes, n.link.HomeOf(r))
 		}
+		homes = append(homes, n.link.HomeOf(r))
 	}
+	slices.Sort(homes)
 	var text []string
-	if len(alone) > 0 {
-		text = append(text, "This node has no other regions (regions.peers), and counts here what should be counted for all: "+some(alone))
-	}
-	if len(lost) > 0 {
-		text = append(text, "The home isn't a region that this node knows (regions.peers), so what on_partition says decides: "+some(lost))
-	}
-	if len(homes) > 0 {
-		slices.Sort(homes)
-		text = append(text, "Not heard: region "+some(slices.Compact(homes)))
-	}
-	if len(refuse) > 0 {
-		text = append(text, "Requests are refused with 503 by "+some(refuse))
-	}
-	if len(share) > 0 {
-		text = append(text, "This region has no more than its floor of "+some(share))
-	}
-	if len(local) > 0 {
-		text = append(text, "This region counts the whole limit by itself for "+some(local))
+	for _, part := range []struct {
+		words string
+		names []string
+	}{
+		{"This node has no other regions (regions.peers), and counts here what should be counted for all: ", alone},
+		{"The home isn't a region that this node knows (regions.peers), so what on_partition says decides: ", lost},
+		{"Not heard: region ", slices.Compact(homes)},
+		{"Requests are refused with 503 by ", refuse},
+		{"This region has no more than its floor of ", share},
+		{"This region counts the whole limit by itself for ", local},
+	} {
+		if len(part.names) > 0 {
+			text = append(text, part.words+few(part.names))
+		}
 	}
 	return strings.Join(text, ". ")
-}
-
-// some are names, as many as people read.
-func some(names []string) string {
-	const most = 5
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
-	}
-	return strings.Join(names, ", ")
-}
-
-// watchLink shows the link in metrics.
-func (n *node) watchLink() {
-	if n.link == nil {
-		return
-	}
-	n.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weir_region_grace", Help: "1 while this region has become a home so lately that it owns no more than its floor, else 0."}, func() float64 {
-		if n.link.Here().Grace {
-			return 1
-		}
-		return 0
-	}))
-	for name := range n.config.Region.Peers {
-		labels := prometheus.Labels{"peer": name}
-		of := func() (s region.Status) {
-			all := n.link.Peers()
-			return all[slices.IndexFunc(all, func(s region.Status) bool { return s.Region == name })]
-		}
-		n.registry.MustRegister(
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weir_region_up", Help: "1 while this node hears of a region, else 0: what on_partition says decides its limits.", ConstLabels: labels}, func() float64 {
-				if of().Up {
-					return 1
-				}
-				return 0
-			}),
-			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_region_asks_total", Help: "How often this node asked a region for tokens of limits that regions share.", ConstLabels: labels}, func() float64 {
-				return float64(of().Asks)
-			}),
-			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "weir_region_short_total", Help: "How often a region that was asked had less than half of what requests waited for.", ConstLabels: labels}, func() float64 {
-				return float64(of().Short)
-			}),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "weir_region_rtt_seconds", Help: "How long the last heartbeat to a region took, and its answer.", ConstLabels: labels}, func() float64 {
-				return of().RTT.Seconds()
-			}))
-	}
 }
