@@ -1,9 +1,10 @@
-// Package admin is the API with which operators look at a node and change its rules: who may do what, the
-// versions that changes make, and what they are warned of before.
+// Package admin is the API with which operators look at a node and change its rules: who may do
+// what, the versions that changes make, and the warnings about changes.
 package admin
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/weirhq/weir"
@@ -28,63 +30,67 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// API is a node's admin port.
+// API is the API of a node's admin port.
 type API struct {
 	Rules   *inforce.Rules
 	Limiter *weir.Limiter
 	Guard   *guard.Guard
-	// Audit is told who changed what, and who was refused. It must not wait.
+	// Audit logs who changed what, and who was refused. It must not block.
 	Audit *slog.Logger
-	// Self tells about this node, and Store how its store of counters is.
+	// Self describes this node, and Store the state of its store of counters.
 	Self func() rulestore.Node
-	// Regions is how the other regions are. Nil means that there are none.
+	// Regions returns the state of the other regions. If nil, there are none.
 	Regions func() Regions
-	// Regroup has a region moved, drained, forgotten or restored. It fails with region.ErrRefused where that can't be.
+	// Regroup moves, drains, forgets or restores a region. It fails with region.ErrRefused if that
+	// is impossible.
 	Regroup func(context.Context, RegionChange) error
 	Store   func() any
-	// Top tells which clients are hot.
+	// Top lists hot clients.
 	Top func(context.Context, top.Query) top.Answer
-	// Hour tells what happened in the last hour.
+	// Hour answers questions about the last hour.
 	Hour *top.Hour
-	// Cooldowns are clients that are kept out.
+	// Cooldowns knows the clients that are kept out.
 	Cooldowns *cooldown.Guard
-	// Slots tells who holds which slots.
+	// Slots lists the holders of slots.
 	Slots Slots
-	// Standing tells what this region has of a counter, or nil if regions don't share it. Nil means that there are no others.
+	// Standing returns what this region has of a counter, or nil if regions don't share the
+	// counter. If nil, there are no other regions.
 	Standing func(context.Context, *counter.Counter) (*region.Standing, error)
-	// Missing tells which home couldn't be asked, of a limit that wasn't decided; "" if it was the region's own store. Nil means that
-	// there are no other regions.
+	// Missing returns the home region that couldn't be asked about a limit, or "" if the region's
+	// own store couldn't. If nil, there are no other regions.
 	Missing func(*counter.Policy) string
-	// Heard tells what this node last heard of the others, without asking anybody.
+	// Heard returns what this node last heard of the others, without asking them.
 	Heard func() redisstore.Heard
-	// Now tells how this node is, without asking anybody.
+	// Now returns this node's state, without asking other nodes.
 	Now func() Now
-	// Tail shows decisions as they are made, until Ending is closed.
+	// Tail streams decisions, until Ending is closed.
 	Tail   *tail.Hub
 	Ending <-chan struct{}
 	// Metrics answers scrapes.
 	Metrics http.Handler
-	// Profiles answers with the profile that a path names, or fails before it has begun to. Nil means that there are none.
+	// Profiles writes the profile that a path names, or fails before it has written anything. If
+	// nil, there are no profiles.
 	Profiles func(http.ResponseWriter, *http.Request) *jsonerror.Error
 
 	changes lastChanges
 	shown   atomic.Pointer[shownRules]
 
-	// Readers wait for each other, and writers do: no reader holds up a write.
-	looks, writes *lane
-	hours         *lane // of answers about the last hour
+	// Requests that read wait for each other, and so do requests that write: reads never hold up a
+	// write.
+	looks, writes *queue
+	hours         *queue // for answers about the last hour
 }
 
-// Route is one thing that the API does.
+// Route is an endpoint of the API.
 type Route struct {
 	Method, Path string
 	Role         guard.Role
 	handle       func(*API, http.ResponseWriter, *http.Request) *jsonerror.Error
-	rules        bool // it changes the rules, or with dry_run shows what it would change
-	costly       bool // it has documents looked at: it waits for its turn
+	rules        bool // it changes the rules, or with dry_run shows what would change
+	costly       bool // it parses documents, so it waits for its turn
 }
 
-// Routes are all of them. Those under /v1/rules are there without /v1 as well.
+// Routes are all endpoints. Those under /v1/rules also exist without /v1.
 var Routes = []Route{
 	{"GET", "/v1/rules", guard.Read, (*API).rules, false, false},
 	{"PUT", "/v1/rules", guard.Operate, (*API).putRules, true, true},
@@ -103,12 +109,12 @@ var Routes = []Route{
 	{"GET", "/v1/rules/usage/{id}", guard.Read, (*API).usageOf, false, false},
 	{"POST", "/v1/rules/whatif", guard.Read, (*API).whatIf, false, true},
 	{"POST", "/v1/clients", guard.Read, (*API).client, false, false},
-	{"GET", "/v1/allowlist", guard.Read, (*API).allowlist, false, false},
-	{"PUT", "/v1/allowlist", guard.Operate, (*API).putAllowlist, true, true},
-	{"POST", "/v1/allowlist/entries", guard.Operate, (*API).editAllowlist, true, true},
-	{"GET", "/v1/denylist", guard.Read, (*API).denylist, false, false},
-	{"PUT", "/v1/denylist", guard.Operate, (*API).putDenylist, true, true},
-	{"POST", "/v1/denylist/entries", guard.Operate, (*API).editDenylist, true, true},
+	{"GET", "/v1/allowlist", guard.Read, allowlist.of((*API).list), false, false},
+	{"PUT", "/v1/allowlist", guard.Operate, allowlist.of((*API).putList), true, true},
+	{"POST", "/v1/allowlist/entries", guard.Operate, allowlist.of((*API).editList), true, true},
+	{"GET", "/v1/denylist", guard.Read, denylist.of((*API).list), false, false},
+	{"PUT", "/v1/denylist", guard.Operate, denylist.of((*API).putList), true, true},
+	{"POST", "/v1/denylist/entries", guard.Operate, denylist.of((*API).editList), true, true},
 	{"GET", "/v1/cooldowns", guard.Read, (*API).cooldowns, false, false},
 	{"DELETE", "/v1/cooldowns/{id}", guard.Operate, (*API).liftCooldown, false, false},
 	{"GET", "/v1/now", guard.Read, (*API).now, false, false},
@@ -131,7 +137,7 @@ var Routes = []Route{
 
 // Register adds the API to a mux.
 func (a *API) Register(mux *http.ServeMux) {
-	a.looks, a.writes, a.hours = newLane(lookSeats), newLane(writeSeats), newLane(hourSeats)
+	a.looks, a.writes, a.hours = newQueue(lookSeats), newQueue(writeSeats), newQueue(hourSeats)
 	for _, r := range Routes {
 		h := a.admitted(r, func(w http.ResponseWriter, req *http.Request) {
 			if takesGzip(req) {
@@ -148,10 +154,10 @@ func (a *API) Register(mux *http.ServeMux) {
 	}
 }
 
-// body reads a request's body, of at most that many bytes.
+// body reads a request's body of at most that many bytes.
 func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, *jsonerror.Error) {
 	if p, ok := w.(packs); ok {
-		w = p.ResponseWriter // whose connection ends if the body is too large
+		w = p.ResponseWriter // MaxBytesReader closes the connection only of net/http's own writer
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var tooLarge *http.MaxBytesError
@@ -164,12 +170,12 @@ func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, *jsonerro
 	return text, nil
 }
 
-// decode reads a JSON body. Unknown fields are an error.
+// decode reads a JSON body, and rejects unknown fields.
 func decode(w http.ResponseWriter, r *http.Request, into any) *jsonerror.Error {
 	return decodeWithin(w, r, rulefile.MaxSize, into)
 }
 
-// decodeWithin is decode of at most that many bytes.
+// decodeWithin is decode for a body of at most that many bytes.
 func decodeWithin(w http.ResponseWriter, r *http.Request, most int64, into any) *jsonerror.Error {
 	text, f := body(w, r, most)
 	if f != nil {
@@ -188,5 +194,71 @@ func decodeWithin(w http.ResponseWriter, r *http.Request, most int64, into any) 
 
 // document reads a rule document.
 func document(w http.ResponseWriter, r *http.Request) ([]byte, *jsonerror.Error) {
-	return body(w, r, rulefile.MaxSize+1) // the parser says what is too large, too
+	return body(w, r, rulefile.MaxSize+1) // the parser rejects what is larger
+}
+
+// WriteJSON answers with JSON.
+func WriteJSON(w http.ResponseWriter, status int, v any) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil { // don't send half an answer
+		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the answer can't be written as JSON: %v", err).Write(w)
+		return
+	}
+	write(w, status, "application/json", b.Bytes())
+}
+
+// packs writes to a client that accepts compressed answers.
+type packs struct{ http.ResponseWriter }
+
+// Unwrap lets an [http.ResponseController] find the underlying writer.
+func (p packs) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// packFrom is the size from which answers are compressed. Ten thousand rules have megabytes, and
+// the console fetches them again and again.
+const packFrom = 16 << 10
+
+// write answers with a body, compressed if it is large and the client accepts that. Compression
+// leaks what an answer has in common with text of an attacker, to those who see its length, if the
+// attacker can get both into one answer repeatedly. Here they can't: pages of other origins get
+// nothing but refusals, and answers with whole keys, which are the rules and the lists, hold
+// nothing that clients sent.
+func write(w http.ResponseWriter, status int, contentType string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Add("Vary", "Accept-Encoding")
+	if _, ok := w.(packs); ok && len(body) >= packFrom {
+		var b bytes.Buffer
+		z := packers.Get().(*gzip.Writer)
+		defer packers.Put(z)
+		z.Reset(&b)
+		_, _ = z.Write(body) // memory always takes it
+		_ = z.Close()
+		body = b.Bytes()
+		h.Set("Content-Encoding", "gzip")
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client may have left
+}
+
+var packers = sync.Pool{New: func() any {
+	z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+	if err != nil {
+		panic(err) // the level is a constant
+	}
+	return z
+}}
+
+// takesGzip reports whether a client accepts gzip, as every browser does. A client that names it
+// with a weight, which may be 0, gets uncompressed answers.
+func takesGzip(r *http.Request) bool {
+	for _, line := range r.Header["Accept-Encoding"] {
+		for coding := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(strings.TrimSpace(coding), "gzip") {
+				return true
+			}
+		}
+	}
+	return false
 }

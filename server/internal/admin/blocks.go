@@ -12,8 +12,9 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// block prepares a change of the deny list so that blocking always works: it needs no force, and an entry that can't be put into the
-// rules goes on the emergency list. Removing an entry from the deny list removes it from the emergency list, too.
+// block prepares a change of the deny list so that blocking always works: it needs no force, and an
+// entry that can't be added to the rules goes on the emergency list. Removing an entry also removes
+// it from the emergency list.
 func (a *API) block(r *http.Request, c *change, entry string, remove bool) *jsonerror.Error {
 	if remove {
 		c.then = func(out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
@@ -48,12 +49,12 @@ func (a *API) block(r *http.Request, c *change, entry string, remove bool) *json
 	return nil
 }
 
-// listed reports whether the rules in force have an entry on their deny list.
+// listed reports whether the deny list of the rules in force has an entry.
 func (a *API) listed(entry string) bool {
 	return slices.Contains(a.Rules.InForce().File.Rules.Deny, entry)
 }
 
-// lift takes an entry off the emergency list, after the rules were changed or couldn't be.
+// lift takes an entry off the emergency list, after the change to the rules, which may have failed.
 func (a *API) lift(r *http.Request, c *change, entry string, out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
 	blocks, inFile := a.Rules.Blocks(), a.Rules.File() != ""
 	switch listed := a.listed(entry); {
@@ -61,9 +62,9 @@ func (a *API) lift(r *http.Request, c *change, entry string, out *Changed, f *js
 		return nil, noEntry("denylist", entry)
 	case !blocks.Has(entry):
 		return out, f
-	case f == nil: // the rules had it, too
+	case f == nil: // the rules had it as well
 	case listed && !inFile:
-		return nil, f // the rules go on blocking the entry, so it stays on both lists
+		return nil, f // the rules still block the entry, so it stays on both lists
 	default:
 		out = a.emergency(c)
 		if listed {
@@ -74,8 +75,8 @@ func (a *API) lift(r *http.Request, c *change, entry string, out *Changed, f *js
 	return out, nil
 }
 
-// edit changes the emergency list, unless it is a dry run, and writes the change to the file and to Redis. The answer says what was
-// changed, and where the change couldn't be written.
+// edit changes the emergency list, unless it is a dry run, and saves the change to the file and to
+// Redis. The answer says what was changed, and where it couldn't be saved.
 func (a *API) edit(r *http.Request, out *Changed, entry, what string, change func(*rulestore.Blocks) bool) {
 	blocks := a.Rules.Blocks()
 	if out.DryRun {
@@ -88,7 +89,7 @@ func (a *API) edit(r *http.Request, out *Changed, entry, what string, change fun
 		out.Emergency = what
 		a.audit(r, "emergency list: entry "+what, "entry", shown.Entry(entry))
 	}
-	inFile, inRedis := blocks.Sync(r.Context()) // also if nothing changed: the caller may repeat a change that wasn't written everywhere
+	inFile, inRedis := blocks.Sync(r.Context()) // even if nothing changed: the caller may repeat a change that wasn't saved everywhere
 	if inFile != nil {
 		out.warn("the emergency list can't be kept in --data, which is tried again every second: %v", inFile)
 	}
@@ -97,7 +98,8 @@ func (a *API) edit(r *http.Request, out *Changed, entry, what string, change fun
 	}
 }
 
-// emergency is the answer to a change of the emergency list alone, which makes no new version of the rules.
+// emergency returns the answer to a change of the emergency list alone, which makes no new version
+// of the rules.
 func (a *API) emergency(c *change) *Changed {
 	version := a.Rules.InForce().Version
 	return &Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: version}
@@ -108,7 +110,8 @@ func (c *Changed) warn(format string, args ...any) {
 	c.Warnings = append(c.Warnings, rulefile.Problem{Text: fmt.Sprintf(format, args...)})
 }
 
-// Unlisted warns of entries of the emergency list that the rules don't block. They pass once an operator takes them off that list.
+// Unlisted warns of entries of the emergency list that the rules don't block. Such clients pass
+// once an operator takes the entry off that list.
 func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
 	for _, b := range emergency {
 		if denied, _ := set.Covers(b.Entry); !denied {
@@ -118,7 +121,7 @@ func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
 	return all
 }
 
-// emergencyList is the emergency list as it goes over the wire.
+// emergencyList returns the emergency list in its wire form.
 func (a *API) emergencyList() (all []Block) {
 	for _, b := range a.Rules.Blocks().List() {
 		all = append(all, Block{b.Entry, b.By, b.Message, b.Time})
@@ -126,7 +129,7 @@ func (a *API) emergencyList() (all []Block) {
 	return all
 }
 
-// NoEntry is a part of the message which says that a list lacks the entry to be removed.
+// NoEntry is part of the message which says that a list lacks the entry to remove.
 const NoEntry = " has no entry "
 
 func noEntry(name, entry string) *jsonerror.Error {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/weirhq/weir"
@@ -14,7 +13,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// resolve finds the client that a fingerprint stands for.
+// resolve returns the client with a fingerprint.
 func (a *API) resolve(r *http.Request, print string) (top.Identity, *jsonerror.Error) {
 	who, err := a.Hour.Resolve(r.Context(), print)
 	if err != nil {
@@ -23,7 +22,8 @@ func (a *API) resolve(r *http.Request, print string) (top.Identity, *jsonerror.E
 	return who, nil
 }
 
-// keyOf is the key that a change is for: as it was sent, or that of a client, which the answer then doesn't show.
+// keyOf returns the key that a change is for: the key that was sent, or that of the client with the
+// fingerprint. In the second case hidden is the key too, which answers must not show.
 func (a *API) keyOf(r *http.Request, key, client, what string) (name, hidden string, f *jsonerror.Error) {
 	switch {
 	case client == "":
@@ -40,13 +40,14 @@ func (a *API) keyOf(r *http.Request, key, client, what string) (name, hidden str
 	case who.Kind != "api_key":
 		return "", "", jsonerror.Bad("client: it is known by its %s, and this is for API keys: look at what the rules count by", who.Kind)
 	case !plain(who.Value):
-		// A client chooses what it sends as its key. One that reads as a range or a pattern would have others blocked in its place.
+		// Clients choose their keys. A key that reads as a range or a pattern would block other
+		// clients instead.
 		return "", "", jsonerror.Bad("client: its key has characters that a list or a rule might read as something else: paste the key, if it is meant")
 	}
 	return who.Value, who.Value, nil
 }
 
-// plain reports whether a key can only be read as itself, wherever it is written.
+// plain reports whether a key can't be mistaken for an address, a network or a pattern.
 func plain(key string) bool {
 	_, noAddr := netip.ParseAddr(key)
 	_, noNet := netip.ParsePrefix(key)
@@ -55,7 +56,8 @@ func plain(key string) bool {
 
 const keyBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.+/=:@~"
 
-// scrub masks a key in a text. Who names a client by its fingerprint mustn't learn its key from the answer.
+// scrub masks a key in a text: an operator who names a client by its fingerprint must not learn its
+// key.
 func scrub(text, key string) string {
 	if key == "" {
 		return text
@@ -70,7 +72,7 @@ func scrub(text, key string) string {
 		end := i + len(key)
 		before, after := i > 0 && within(rest[i-1]), end < len(rest) && within(rest[end])
 		out.WriteString(rest[:i])
-		if before || after { // a part of another word
+		if before || after { // part of a longer word
 			out.WriteString(key)
 		} else {
 			out.WriteString(shown.Key(key))
@@ -79,7 +81,7 @@ func scrub(text, key string) string {
 	}
 }
 
-// within reports whether a byte would belong to the same word as a key beside it.
+// within reports whether a byte beside a key would belong to the same word.
 func within(b byte) bool {
 	return b == '_' || b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z'
 }
@@ -91,12 +93,12 @@ func scrubAll(all []rulefile.Problem, key string) []rulefile.Problem {
 	for i := range all {
 		p := &all[i]
 		p.Text, p.Path, p.Hint = scrub(p.Text, key), scrub(p.Path, key), scrub(p.Hint, key)
-		p.Excerpt = "" // it may show a part of the key
+		p.Excerpt = "" // it may show part of the key
 	}
 	return all
 }
 
-// scrubFault is scrub for an answer that says what is wrong.
+// scrubFault is scrub for an error answer.
 func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
 	if f == nil || key == "" {
 		return f
@@ -109,7 +111,7 @@ func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
 	return &out
 }
 
-// named takes "client" out of the body of a check, and returns the client that it names, if it does.
+// named removes "client" from the body of a check, and returns the client that it names, if any.
 func (a *API) named(r *http.Request, text []byte) (rest []byte, who top.Identity, f *jsonerror.Error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(text, &fields) != nil || fields["client"] == nil {
@@ -152,63 +154,4 @@ func be(req *weir.Request, who top.Identity) *jsonerror.Error {
 		return jsonerror.Bad("client: it is known by its %s: write the request that it sends instead", who.Kind)
 	}
 	return nil
-}
-
-func (a *API) editList(w http.ResponseWriter, r *http.Request, list rulefile.List, name string) *jsonerror.Error {
-	var in ListEntry
-	if f := decode(w, r, &in); f != nil {
-		return f
-	}
-	entry, hidden, f := a.keyOf(r, strings.TrimSpace(in.Key), in.Client, name)
-	if f != nil {
-		return f
-	}
-	if entry == "" {
-		return jsonerror.Bad(`key: must be a key, a pattern such as sk_internal_* or an IP range; or give "client", a fingerprint`)
-	}
-	now := a.Limiter.Now()
-	c, f := a.change(r, func(text []byte) ([]byte, error) {
-		old, err := rulefile.ParseAt("rules", text, now)
-		if err != nil {
-			return nil, err
-		}
-		entries := old.Rules.Deny
-		if list == rulefile.Allowlist {
-			entries = old.Rules.Allow
-		}
-		there := slices.Contains(entries, entry)
-		switch {
-		case there && !in.Remove:
-			return text, nil
-		case !there && in.Remove:
-			return nil, noEntry(name, entry)
-		case in.Remove:
-			entries = slices.DeleteFunc(slices.Clone(entries), func(e string) bool { return e == entry })
-		default:
-			entries = append(slices.Clip(entries), entry)
-		}
-		return rulefile.SetList(text, list, entries)
-	})
-	if f != nil {
-		return f
-	}
-	c.removes, c.hidden = in.Remove, hidden
-	if list == rulefile.Denylist {
-		if f := a.block(r, &c, entry, in.Remove); f != nil {
-			return f
-		}
-	}
-	what := "add an entry to the " + name
-	if in.Remove {
-		what = "remove an entry of the " + name
-	}
-	return a.make(w, r, what, &c)
-}
-
-func (a *API) editAllowlist(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	return a.editList(w, r, rulefile.Allowlist, "allowlist")
-}
-
-func (a *API) editDenylist(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	return a.editList(w, r, rulefile.Denylist, "denylist")
 }

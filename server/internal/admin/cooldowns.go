@@ -14,35 +14,35 @@ import (
 type Cooldowns struct {
 	InForce   int                 `json:"in_force"`
 	Shadow    int                 `json:"shadow"`
-	Cooldowns []cooldown.Cooldown `json:"cooldowns"` // those that end last come first
+	Cooldowns []cooldown.Cooldown `json:"cooldowns"` // the last to end comes first
 }
 
-// How many cooldowns are shown, if nobody says, and at most.
+// usualCooldowns is how many cooldowns are shown by default, and mostCooldowns the most.
 const (
 	usualCooldowns = 100
 	mostCooldowns  = 10_000
 )
 
 func (a *API) cooldowns(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	k, f := howMany(r, usualCooldowns, mostCooldowns)
+	k, f := number(r, "k", usualCooldowns, mostCooldowns)
 	if f != nil {
 		return f
 	}
-	kept := map[string]bool{} // of a rule that was removed they refuse nobody
+	inForce := map[string]bool{} // cooldowns of a removed rule refuse no requests
 	for _, r := range a.Rules.InForce().File.Rules.Rules {
-		kept[strings.ToLower(r.ID)] = true
+		inForce[strings.ToLower(r.ID)] = true
 	}
 	out := Cooldowns{Cooldowns: []cooldown.Cooldown{}}
 	for _, c := range a.Cooldowns.All() {
 		switch {
-		case !kept[c.Rule]:
+		case !inForce[c.Rule]:
 			continue
 		case c.Shadow:
 			out.Shadow++
 		default:
 			out.InForce++
 		}
-		if len(out.Cooldowns) < k {
+		if int64(len(out.Cooldowns)) < k {
 			out.Cooldowns = append(out.Cooldowns, c)
 		}
 	}
@@ -50,7 +50,7 @@ func (a *API) cooldowns(w http.ResponseWriter, r *http.Request) *jsonerror.Error
 	return nil
 }
 
-// liftTime is how long a lift waits for the store to tell the other nodes.
+// liftTime is how long lifting a cooldown may take in the store, from which the other nodes learn of it.
 const liftTime = 2 * time.Second
 
 func (a *API) liftCooldown(w http.ResponseWriter, r *http.Request) *jsonerror.Error {

@@ -22,7 +22,7 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	}
 	req.Peek, req.Cost = true, max(1, req.Cost)
 	a.leastAmounts(&req)
-	shared := map[string]bool{} // rules that count by an address, while the request has none
+	shared := map[string]bool{} // rules that count by address, if the request has none
 	if doc, f := a.inForce(); f == nil && !req.IP.IsValid() {
 		if f := a.looks.work(r.Context(), func() {
 			for _, x := range doc.File.Set.Explain(&req).Rules {
@@ -32,7 +32,7 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 			return f
 		}
 	}
-	d, _ := a.Limiter.Check(r.Context(), &req) // what couldn't be reached is told as degraded
+	d, _ := a.Limiter.Check(r.Context(), &req) // limits that couldn't be decided are marked as degraded
 	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
 	now := a.Limiter.Now()
 	out.At = *moment(now)
@@ -62,7 +62,8 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	return nil
 }
 
-// stand tells what this region has of a limit. How much of it all have used nobody knows.
+// stand fills in what this region has of a limit. How much of it all regions have used together
+// isn't known.
 func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p *counter.Policy) {
 	all := a.Limiter.Counters(req)
 	if i >= len(all) || all[i].Policy != p { // the rules have changed meanwhile
@@ -85,8 +86,8 @@ func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p
 	c.Used, c.FullAt, c.RunsOutAt = nil, nil, nil
 }
 
-// leastAmounts has a request that names no amounts ask for the least of each, so that a budget refuses it once nothing is left.
-// Amounts that a rule has a default for are left to that.
+// leastAmounts makes a request that names no amounts ask for the least of each, so that an
+// exhausted budget refuses it. It leaves out amounts for which a rule has a default.
 func (a *API) leastAmounts(req *weir.Request) {
 	if len(req.Amounts) > 0 {
 		return
@@ -106,7 +107,7 @@ func (a *API) leastAmounts(req *weir.Request) {
 	req.Amounts = least
 }
 
-// counterOf is how a limit stands now. If it wasn't asked, its numbers say nothing beside how long the client has to wait.
+// counterOf describes a limit. If the limit wasn't asked, only the wait means anything.
 func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 	p := l.Policy
 	c := Counter{
@@ -115,7 +116,7 @@ func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 		ResetAfterMS: l.ResetAfter.Milliseconds(), RetryAfterMS: max(-1, l.RetryAfter.Milliseconds()), Degraded: l.Degraded,
 	}
 	if c.Remaining == c.Max {
-		c.ResetAfterMS = 0 // a window that nobody has used has an end, too, but is full already
+		c.ResetAfterMS = 0 // an untouched window has an end, too, but is full already
 	}
 	if c.Degraded || c.Max == 0 {
 		return c
@@ -123,7 +124,7 @@ func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 	used := min(1, max(0, float64(c.Max-c.Remaining)/float64(c.Max)))
 	c.Used = &used
 	switch {
-	case p.Limit.Algorithm == weir.Concurrency: // when requests in flight will have ended, nobody knows
+	case p.Limit.Algorithm == weir.Concurrency: // nobody knows when requests in flight will end
 		if asked {
 			n := p.Limit.Count - l.Remaining
 			c.InFlight = &n
@@ -146,8 +147,9 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-// binds sorts counters by what they mean to a client: first those that refuse it, the longest wait before the others; then those that nobody
-// can reach, and then by what is used of them. Those that aren't the client's own, and those that refuse nobody, come last.
+// binds sorts counters by what they mean to the client: those that refuse it, the longest wait
+// first; those that can't be reached; then the others, the most used first. Counters that other
+// clients share, and those that refuse nobody, come last.
 func binds(a, b Counter) int {
 	rank := func(c *Counter) int {
 		switch {
@@ -162,7 +164,7 @@ func binds(a, b Counter) int {
 		}
 		return 2
 	}
-	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // never, which is -1, is the longest
+	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // -1, which is never, becomes the longest
 	used := func(c *Counter) float64 {
 		if c.Used == nil {
 			return 0

@@ -1,18 +1,21 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
 
-// flag reads one from the query.
+// flag reads a boolean from the query.
 func flag(r *http.Request, name string) (bool, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
@@ -25,51 +28,43 @@ func flag(r *http.Request, name string) (bool, *jsonerror.Error) {
 	return v, nil
 }
 
-// maxMessage is how much a version can say about itself, in bytes.
+// maxMessage is the longest message of a version, in bytes.
 const maxMessage = 1000
 
-// change reads from a request what all writes have in common.
-func (a *API) change(r *http.Request, edit func([]byte) ([]byte, error)) (change, *jsonerror.Error) {
-	c := change{edit: edit, author: whoOf(r).Name, message: r.URL.Query().Get("message")}
-	var f *jsonerror.Error
-	if c.force, f = flag(r, "force"); f != nil {
-		return c, f
-	}
-	if c.dryRun, f = flag(r, "dry_run"); f != nil {
-		return c, f
-	}
-	if tag := r.Header.Get("If-Match"); tag != "" && tag != "*" {
-		var ok bool
-		if c.ifMatch, ok = parseName(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`)); !ok {
-			return c, jsonerror.Bad(`If-Match: must be the ETag of the rules, such as "42", or with the hash, "42-abcdef12"`)
-		}
-	}
-	return c, nil
-}
-
-// write makes a change, answers with its result, and records its author. What it is called names no
-// key: that is for the audit.
-func (a *API) write(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *jsonerror.Error {
-	c, f := a.change(r, edit)
-	if f != nil {
-		return f
-	}
-	return a.make(w, r, what, &c)
-}
-
-// remove is a write that is meant to take something away.
-func (a *API) remove(w http.ResponseWriter, r *http.Request, what string, edit func([]byte) ([]byte, error)) *jsonerror.Error {
-	c, f := a.change(r, edit)
-	if f != nil {
-		return f
-	}
-	c.removes = true
-	return a.make(w, r, what, &c)
-}
-
-func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c *change) *jsonerror.Error {
+// read reads from a request what all changes have in common.
+func (c *change) read(r *http.Request) (f *jsonerror.Error) {
+	c.author, c.message = whoOf(r).Name, cmp.Or(c.message, r.URL.Query().Get("message"))
 	if len(c.message) > maxMessage {
 		return jsonerror.Bad("message: has %d bytes, and may have %d", len(c.message), maxMessage)
+	}
+	if c.force, f = flag(r, "force"); f != nil {
+		return f
+	}
+	if c.dryRun, f = flag(r, "dry_run"); f != nil {
+		return f
+	}
+	if tag := ifMatch(r); tag != "" {
+		var ok bool
+		if c.ifMatch, ok = parseName(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`)); !ok {
+			return jsonerror.Bad(`If-Match: must be the ETag of the rules, such as "42", or with the hash, "42-abcdef12"`)
+		}
+	}
+	return nil
+}
+
+// ifMatch returns the version that a change is meant for, or "" if any will do.
+func ifMatch(r *http.Request) string {
+	if tag := r.Header.Get("If-Match"); tag != "*" {
+		return tag
+	}
+	return ""
+}
+
+// make makes a change, answers with the outcome, and records the author. What names the change in the audit log, so it
+// must not hold a key.
+func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c *change) *jsonerror.Error {
+	if f := c.read(r); f != nil {
+		return f
 	}
 	var out *Changed
 	var f *jsonerror.Error
@@ -80,8 +75,8 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c *chang
 		out, f = c.then(out, f)
 	}
 	if f != nil {
-		if !c.dryRun { // which anybody may send who may look
-			a.audit(r, shown.Hide(what), "answer", f.Code) // a name that isn't there may be a key
+		if !c.dryRun { // readers may send dry runs
+			a.audit(r, shown.Hide(what), "answer", f.Code) // a name that doesn't exist may be a misplaced key
 		}
 		return scrubFault(f, c.hidden)
 	}
@@ -94,8 +89,7 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c *chang
 	return nil
 }
 
-// audit logs the author, the address and the change. It names no key: keys are in the version that
-// the change made.
+// audit logs the author, the address and the change, without keys: those are in the version that the change made.
 func (a *API) audit(r *http.Request, what string, args ...any) {
 	a.Audit.Info("audit", append([]any{"who", whoOf(r).Name, "from", r.RemoteAddr, "what", what}, args...)...)
 }
@@ -108,12 +102,7 @@ func (a *API) putRules(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	if r.Header.Get("If-Match") == "" {
 		return jsonerror.New(http.StatusPreconditionRequired, jsonerror.IfMatchRequired, "send the ETag of the rules that you have changed as If-Match, or If-Match: * to replace whatever is there")
 	}
-	c, f := a.change(r, func([]byte) ([]byte, error) { return text, nil })
-	if f != nil {
-		return f
-	}
-	c.whole = true
-	return a.make(w, r, "put rules", &c)
+	return a.make(w, r, "put rules", &change{whole: true, edit: func([]byte) ([]byte, error) { return text, nil }})
 }
 
 func (a *API) putRule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -122,15 +111,15 @@ func (a *API) putRule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 		return f
 	}
 	id := r.PathValue("id")
-	return a.write(w, r, "put rule "+id, func(text []byte) ([]byte, error) { return rulefile.PutRule(text, id, rule) })
+	return a.make(w, r, "put rule "+id, &change{edit: func(text []byte) ([]byte, error) { return rulefile.PutRule(text, id, rule) }})
 }
 
 func (a *API) deleteRule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	id := r.PathValue("id")
-	return a.remove(w, r, "delete rule "+id, func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) })
+	return a.make(w, r, "delete rule "+id, &change{removes: true, edit: func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) }})
 }
 
-// read takes a limit as a text, "500/minute", or a number, which leaves the window as it is.
+// read reads a limit, which is text such as "500/minute", or a number, which keeps the window.
 func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	out := rulefile.Numbers{Capacity: n.Capacity}
 	if n.Capacity < 0 {
@@ -145,7 +134,7 @@ func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	var text string
 	var number json.Number
 	switch {
-	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Keys(text)) == 0: // what parses it repeats it
+	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Keys(text)) == 0: // the parser's errors quote it, and it may be a misplaced key
 		out.Limit = text
 	case json.Unmarshal(n.Limit, &number) == nil && n.Limit[0] != '"':
 		out.Limit = number.String()
@@ -165,7 +154,7 @@ func (a *API) putTier(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 		return f
 	}
 	tier := r.PathValue("tier")
-	return a.write(w, r, "put tier "+tier, func(text []byte) ([]byte, error) { return rulefile.SetTier(text, tier, n) })
+	return a.make(w, r, "put tier "+tier, &change{edit: func(text []byte) ([]byte, error) { return rulefile.SetTier(text, tier, n) }})
 }
 
 func (k *OverrideName) check() *jsonerror.Error {
@@ -203,15 +192,11 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 		}
 		n.Expires = now.Add(d).UTC().Truncate(time.Second).Add(time.Second)
 	}
-	c, f := a.change(r, nil)
-	if f != nil {
-		return f
-	}
-	c.hidden = hidden
+	c := &change{hidden: hidden}
 	c.edit = func(text []byte) ([]byte, error) {
 		n := n
 		if in.ExpiresIn == "" {
-			// Whoever gives a customer more today, and then still more, hasn't said "for ever".
+			// An operator who raises a temporary override doesn't mean to make it permanent.
 			old, err := rulefile.ParseAt("rules", text, now)
 			if err != nil {
 				return nil, err
@@ -228,7 +213,7 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 		}
 		return rulefile.SetOverride(text, in.Rule, in.Key, n)
 	}
-	return a.make(w, r, "override a key in rule "+in.Rule, &c)
+	return a.make(w, r, "override a key in rule "+in.Rule, c)
 }
 
 func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -244,15 +229,30 @@ func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error
 	if f := in.check(); f != nil {
 		return f
 	}
-	c, f := a.change(r, func(text []byte) ([]byte, error) { return rulefile.DeleteOverride(text, in.Rule, in.Key) })
-	if f != nil {
-		return f
-	}
-	c.hidden, c.removes, c.did = hidden, true, "take from "+shown.Entry(in.Key)+" its own numbers in rule "+in.Rule
-	return a.make(w, r, "remove an override in rule "+in.Rule, &c)
+	return a.make(w, r, "remove an override in rule "+in.Rule, &change{
+		hidden: hidden, removes: true, did: "take from " + shown.Entry(in.Key) + " its own numbers in rule " + in.Rule,
+		edit: func(text []byte) ([]byte, error) { return rulefile.DeleteOverride(text, in.Rule, in.Key) },
+	})
 }
 
-func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List, name string) *jsonerror.Error {
+// keyList is the allow list or the deny list.
+type keyList struct {
+	name    string
+	list    rulefile.List
+	entries func(*weir.Rules) []string
+}
+
+var (
+	allowlist = keyList{"allowlist", rulefile.Allowlist, func(r *weir.Rules) []string { return r.Allow }}
+	denylist  = keyList{"denylist", rulefile.Denylist, func(r *weir.Rules) []string { return r.Deny }}
+)
+
+// of makes the handler for one of the lists.
+func (l keyList) of(h func(*API, http.ResponseWriter, *http.Request, keyList) *jsonerror.Error) func(*API, http.ResponseWriter, *http.Request) *jsonerror.Error {
+	return func(a *API, w http.ResponseWriter, r *http.Request) *jsonerror.Error { return h(a, w, r, l) }
+}
+
+func (a *API) putList(w http.ResponseWriter, r *http.Request, l keyList) *jsonerror.Error {
 	var in List
 	if f := decode(w, r, &in); f != nil {
 		return f
@@ -260,20 +260,52 @@ func (a *API) putList(w http.ResponseWriter, r *http.Request, list rulefile.List
 	if in.Entries == nil {
 		return jsonerror.Bad(`entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
 	}
-	c, f := a.change(r, func(text []byte) ([]byte, error) { return rulefile.SetList(text, list, in.Entries) })
+	return a.make(w, r, "put "+l.name, &change{
+		removes: ifMatch(r) != "", // without it, the caller may drop an entry that was just added and that it hasn't seen
+		edit:    func(text []byte) ([]byte, error) { return rulefile.SetList(text, l.list, in.Entries) },
+	})
+}
+
+func (a *API) editList(w http.ResponseWriter, r *http.Request, l keyList) *jsonerror.Error {
+	var in ListEntry
+	if f := decode(w, r, &in); f != nil {
+		return f
+	}
+	entry, hidden, f := a.keyOf(r, strings.TrimSpace(in.Key), in.Client, l.name)
 	if f != nil {
 		return f
 	}
-	// A caller that doesn't say which list it has read may drop an entry that was just added,
-	// unseen.
-	c.removes = c.ifMatch.Number != 0
-	return a.make(w, r, "put "+name, &c)
-}
-
-func (a *API) putAllowlist(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	return a.putList(w, r, rulefile.Allowlist, "allowlist")
-}
-
-func (a *API) putDenylist(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	return a.putList(w, r, rulefile.Denylist, "denylist")
+	if entry == "" {
+		return jsonerror.Bad(`key: must be a key, a pattern such as sk_internal_* or an IP range; or give "client", a fingerprint`)
+	}
+	now := a.Limiter.Now()
+	c := &change{removes: in.Remove, hidden: hidden, edit: func(text []byte) ([]byte, error) {
+		old, err := rulefile.ParseAt("rules", text, now)
+		if err != nil {
+			return nil, err
+		}
+		entries := l.entries(&old.Rules)
+		there := slices.Contains(entries, entry)
+		switch {
+		case there && !in.Remove:
+			return text, nil
+		case !there && in.Remove:
+			return nil, noEntry(l.name, entry)
+		case in.Remove:
+			entries = slices.DeleteFunc(slices.Clone(entries), func(e string) bool { return e == entry })
+		default:
+			entries = append(slices.Clip(entries), entry)
+		}
+		return rulefile.SetList(text, l.list, entries)
+	}}
+	if l.list == rulefile.Denylist {
+		if f := a.block(r, c, entry, in.Remove); f != nil {
+			return f
+		}
+	}
+	what := "add an entry to the " + l.name
+	if in.Remove {
+		what = "remove an entry of the " + l.name
+	}
+	return a.make(w, r, what, c)
 }

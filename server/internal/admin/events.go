@@ -14,32 +14,30 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/tail"
 )
 
-// events shows this node's decisions as they are made, as Server-Sent Events.
+// events streams this node's decisions as Server-Sent Events.
 func (a *API) events(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	filter, f := eventFilter(r)
 	if f != nil {
 		return f
 	}
-	name := "" // everybody, on a port without tokens
+	name := "" // on a port without tokens, callers have no names
 	if a.Guard.Asks() {
 		name = whoOf(r).Name
 	}
 	v, err := a.Tail.Watch(name, filter)
 	if err != nil {
-		f := jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "%v", err)
-		f.Header = http.Header{"Retry-After": {"5"}}
-		return f
+		return retryLater(jsonerror.Busy, "5", "%v", err)
 	}
 	defer v.Close()
 	header := w.Header()
 	header.Set("Content-Type", "text/event-stream")
-	header.Set("X-Accel-Buffering", "no") // a proxy in between must not collect them
+	header.Set("X-Accel-Buffering", "no") // a proxy must not buffer events
 	w.WriteHeader(http.StatusOK)
 	if r.Method == http.MethodHead {
 		return nil
 	}
 	s := &stream{w: w, control: http.NewResponseController(w)}
-	s.add("pulse", v.Pulse()) // says that all is well, before the first decision
+	s.add("pulse", v.Pulse()) // shows that the stream works, before the first decision
 	ticks := time.NewTicker(tail.Every)
 	defer ticks.Stop()
 	for s.flush() {
@@ -50,7 +48,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 				s.add("decision", <-v.Decisions())
 			}
 		case <-ticks.C:
-			if _, refused := a.Guard.Admit(r); refused != nil { // its token was taken away, or its session has ended
+			if _, refused := a.Guard.Admit(r); refused != nil { // its token was removed, or its session has ended
 				s.add("end", End{refused.Message})
 				s.flush()
 				return nil
@@ -64,7 +62,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 			return nil
 		}
 	}
-	return nil // it took too long to read
+	return nil // the client reads too slowly, or has left
 }
 
 // End is the last event of a stream that the node ends.
@@ -72,27 +70,27 @@ type End struct {
 	Text string `json:"text"`
 }
 
-// stream is a client that reads events.
+// stream writes events to a client.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	buf     bytes.Buffer
 }
 
-// unread is for how long a client may take nothing: then it is gone, or hangs.
+// unread is how long a write may block before the client counts as gone.
 const unread = 5 * time.Second
 
 func (s *stream) add(event string, v any) { tail.Write(&s.buf, event, v) }
 
-// flush sends what was added, and reports whether the client took it.
+// flush sends what was added, and reports whether that worked.
 func (s *stream) flush() bool {
-	_ = s.control.SetWriteDeadline(time.Now().Add(unread)) // in place of the port's own, which is for whole answers
+	_ = s.control.SetWriteDeadline(time.Now().Add(unread)) // replaces the port's deadline, which is for whole answers
 	_, err := s.w.Write(s.buf.Bytes())
 	s.buf.Reset()
 	return err == nil && s.control.Flush() == nil
 }
 
-// eventFilter reads which decisions to show.
+// eventFilter reads from the query which decisions to show.
 func eventFilter(r *http.Request) (f tail.Filter, _ *jsonerror.Error) {
 	for name, values := range r.URL.Query() {
 		value := values[0]
@@ -118,7 +116,7 @@ func eventFilter(r *http.Request) (f tail.Filter, _ *jsonerror.Error) {
 		case "client":
 			n, err := strconv.ParseUint(value, 16, 32)
 			if err != nil || len(value) != 8 {
-				return f, jsonerror.Bad("client: must be a fingerprint as GET /v1/top shows them, such as 1a2b3c4d") // it may be somebody's key
+				return f, jsonerror.Bad("client: must be a fingerprint as GET /v1/top shows them, such as 1a2b3c4d") // don't quote the value: it may be a key
 			}
 			f.Client, f.ByClient = uint32(n), true
 		default:

@@ -8,7 +8,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Explain holds a request against rules.
+// Explain explains which rules apply to a request.
 func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	x := rules.Explain(req)
 	out := Explanation{
@@ -37,7 +37,7 @@ func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	return out
 }
 
-// beginning says where the windows of a calendar begin, or "" if there is none.
+// beginning says where the windows of a calendar begin, or returns "" without a calendar.
 func beginning(c weir.Calendar) string {
 	zone := cmp.Or(c.Zone, "UTC")
 	switch {
@@ -51,7 +51,8 @@ func beginning(c weir.Calendar) string {
 	return "in " + zone
 }
 
-// requestOf is a request that an endpoint matches, if there is one: its wildcards match their own names, too.
+// requestOf returns a request that an endpoint matches, if there is one. Its wildcards match their
+// own names.
 func requestOf(endpoint string) *EndpointRequest {
 	at := strings.Index(endpoint, "/")
 	if at < 0 {

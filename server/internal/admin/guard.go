@@ -17,25 +17,27 @@ func whoOf(r *http.Request) guard.Who {
 	return w
 }
 
-type laneKey struct{}
+type queueKey struct{}
 
-// inTurn does the work of a request whose route is costly, and not the answer: a slow client must not keep the others waiting.
+// inTurn does the costly part of a request when it is its turn. Writing the answer isn't part of
+// it, because a slow client must not keep the others waiting.
 func inTurn(r *http.Request, work func()) *jsonerror.Error {
-	return r.Context().Value(laneKey{}).(*lane).work(r.Context(), work)
+	return r.Context().Value(queueKey{}).(*queue).work(r.Context(), work)
 }
 
-// admitted lets requests through to what answers them. Whatever changes nothing may be looked at.
+// admitted wraps the handler of a route with authentication. Dry runs need no more than the right
+// to read.
 func (a *API) admitted(route Route, h http.HandlerFunc) http.HandlerFunc {
 	if route.Role == guard.Anybody {
-		return h // which asks the guard itself
+		return h // the handler asks the guard itself
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		role, lane := route.Role, a.looks
+		role, queue := route.Role, a.looks
 		if route.rules {
 			if dry, err := flag(r, "dry_run"); dry && err == nil {
 				role = guard.Read
 			} else {
-				lane = a.writes
+				queue = a.writes
 			}
 		}
 		who, refused := a.Guard.Admit(r)
@@ -50,13 +52,13 @@ func (a *API) admitted(route Route, h http.HandlerFunc) http.HandlerFunc {
 		default:
 			ctx := context.WithValue(r.Context(), whoKey{}, who)
 			if route.costly {
-				leave, ok := lane.receive(r)
+				leave, ok := queue.receive(r)
 				if !ok {
 					busy().Write(w)
 					return
 				}
 				defer leave()
-				ctx = context.WithValue(ctx, laneKey{}, lane)
+				ctx = context.WithValue(ctx, queueKey{}, queue)
 			}
 			h(w, r.WithContext(ctx))
 		}
@@ -64,11 +66,11 @@ func (a *API) admitted(route Route, h http.HandlerFunc) http.HandlerFunc {
 }
 
 func (a *API) refused(r *http.Request, who guard.Who, why string, line guard.Line) {
-	_, path, _ := strings.Cut(r.Pattern, " ") // of the route: whoever sends a request may write anything into its own, a key also by mistake
+	_, path, _ := strings.Cut(r.Pattern, " ") // log the route's pattern: a request's own path may hold a key
 	a.line(line, slog.LevelWarn, "admin: refused", "who", who.Name, "from", r.RemoteAddr, "method", r.Method, "path", path, "why", why)
 }
 
-// line logs what its doer may repeat as often as they like, if it is worth a line.
+// line logs a message that callers could repeat at will, unless there were too many lately.
 func (a *API) line(line guard.Line, level slog.Level, msg string, args ...any) {
 	if line.LeftOut > 0 {
 		args = append(args, "left_out", line.LeftOut)
@@ -76,4 +78,59 @@ func (a *API) line(line guard.Line, level slog.Level, msg string, args ...any) {
 	if line.Log {
 		a.Audit.Log(context.Background(), level, msg, args...)
 	}
+}
+
+func (a *API) session(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	a.writeSession(w, whoOf(r), "")
+	return nil
+}
+
+func (a *API) writeSession(w http.ResponseWriter, who guard.Who, proof string) {
+	self := a.Self()
+	out := Session{
+		Name: who.Name, Role: who.Role.String(), Session: !who.Ends.IsZero(), Tokens: a.Guard.Asks(), Proof: proof,
+		RulesInFile: a.Rules.File(), Node: self.Name, Version: self.Version,
+	}
+	if out.Session {
+		out.Expires = &who.Ends
+	}
+	WriteJSON(w, http.StatusOK, out)
+}
+
+func (a *API) login(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	var in struct {
+		Token string `json:"token"`
+	}
+	if f := decodeWithin(w, r, maxLogin, &in); f != nil {
+		return f
+	}
+	if in.Token == "" {
+		return jsonerror.Bad(`token: is missing: send {"token": "…"}`)
+	}
+	begun, who, refused := a.Guard.Login(r, in.Token)
+	if refused != nil {
+		a.refused(r, who, refused.Code, refused.Line)
+		return refused.Error
+	}
+	proof := ""
+	if begun != nil {
+		http.SetCookie(w, begun.Cookie)
+		proof = begun.Proof
+		a.line(a.Guard.Line(who.Name), slog.LevelInfo, "audit", "who", who.Name, "from", r.RemoteAddr, "what", "log in")
+	}
+	a.writeSession(w, who, proof)
+	return nil
+}
+
+// maxLogin is how many bytes of a login are read: anybody may send one.
+const maxLogin = 4 << 10
+
+func (a *API) logout(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	cookie, refused := a.Guard.Logout(r)
+	if refused != nil {
+		return refused.Error
+	}
+	http.SetCookie(w, cookie)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }

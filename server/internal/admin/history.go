@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ func onWire(v rulestore.Version) Version {
 	return Version{v.Number, v.Hash, v.Parent, v.ParentHash, v.Orphan, v.Author, v.Time, v.Message, string(v.Text)}
 }
 
-// parseName reads 42, or 42-abcdef12, of which the hash may be a part.
+// parseName reads the name of a version, such as 42 or 42-abcdef12. The hash may be shortened.
 func parseName(text string) (v rulestore.Version, ok bool) {
 	number, hash, hashed := strings.Cut(text, "-")
 	n, err := strconv.ParseInt(number, 10, 64)
@@ -37,7 +38,7 @@ func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (r
 	return v, nil
 }
 
-// history is where versions are looked up, if there are any.
+// history returns the rule store. Rules in a file have no versions.
 func (a *API) history() (rulestore.Store, *jsonerror.Error) {
 	if file := a.Rules.File(); file != "" {
 		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s, which keeps no versions: ask the tool that keeps the file", file)
@@ -45,20 +46,23 @@ func (a *API) history() (rulestore.Store, *jsonerror.Error) {
 	return a.Rules.Store(), nil
 }
 
-// number reads a number from the query.
-func number(r *http.Request, name string, otherwise int64) (int64, *jsonerror.Error) {
+// number reads a number from 1 to most from the query.
+func number(r *http.Request, name string, otherwise, most int64) (int64, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
 		return otherwise, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 1 {
+	switch {
+	case err == nil && n >= 1 && n <= most:
+		return n, nil
+	case most == math.MaxInt64:
 		return 0, jsonerror.Bad("%s: must be a number from 1 on", name)
 	}
-	return n, nil
+	return 0, jsonerror.Bad("%s: must be a number from 1 to %d", name, most)
 }
 
-// versionName reads a version's name from the query: its number, or with its hash that of an orphan.
+// versionName reads the name of a version from the query: its number, or for an orphan its number and hash.
 func versionName(r *http.Request, name string, otherwise int64) (rulestore.Version, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
@@ -71,7 +75,7 @@ func versionName(r *http.Request, name string, otherwise int64) (rulestore.Versi
 	return v, nil
 }
 
-// maxListed is how many versions one answer lists.
+// maxListed is the most versions that one answer lists.
 const maxListed = 1000
 
 func (a *API) versions(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -79,11 +83,11 @@ func (a *API) versions(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	if f != nil {
 		return f
 	}
-	before, f := number(r, "before", 0)
+	before, f := number(r, "before", 0, math.MaxInt64)
 	if f != nil {
 		return f
 	}
-	limit, f := number(r, "limit", 50)
+	limit, f := number(r, "limit", 50, math.MaxInt64)
 	if f != nil {
 		return f
 	}
@@ -169,14 +173,6 @@ func (a *API) rollback(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	if v.Orphan {
 		what = "rollback to version " + v.Name()
 	}
-	c, f := a.change(r, func([]byte) ([]byte, error) { return v.Text, nil })
-	if f != nil {
-		return f
-	}
-	c.whole, c.back = true, true // and in a hurry, so that only a block or an override that gets lost is worth a second look
-	if in.Message != "" {
-		c.message = in.Message
-	}
-	c.did = what
-	return a.make(w, r, what, &c)
+	// An operator who rolls back is in a hurry, so only blocks and overrides that get lost need force.
+	return a.make(w, r, what, &change{whole: true, back: true, message: in.Message, did: what, edit: func([]byte) ([]byte, error) { return v.Text, nil }})
 }

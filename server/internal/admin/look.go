@@ -26,7 +26,7 @@ func setETag(w http.ResponseWriter, version int64) {
 
 func wants(r *http.Request, what string) bool { return strings.Contains(r.Header.Get("Accept"), what) }
 
-// inForce returns the rules that decide, if there are any.
+// inForce returns the rules in force, if there are any.
 func (a *API) inForce() (*inforce.Document, *jsonerror.Error) {
 	if why := a.Rules.Waiting(); why != "" {
 		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%s", why)
@@ -52,13 +52,14 @@ func (a *API) rules(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// shownRules are rules with their JSON. Ten thousand take some tenths of a second to write.
+// shownRules is the JSON of a document. For ten thousand rules, it takes some tenths of a second to
+// write.
 type shownRules struct {
 	of   *inforce.Document
 	json []byte
 }
 
-// rulesAsJSON writes a document's JSON once for all that ask before the next document is in force.
+// rulesAsJSON returns a document's JSON, which it writes once until the next document is in force.
 func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *jsonerror.Error) {
 	if s := a.shown.Load(); s != nil && s.of == doc {
 		return s.json, nil
@@ -71,7 +72,7 @@ func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *
 	var err error
 	f := a.looks.work(ctx, func() {
 		if before := a.shown.Load(); before != nil && before.of == doc {
-			s = before // while this one waited for its turn
+			s = before // made while this request waited for its turn
 		} else if s.json, err = rulefile.JSON(doc.Text); err == nil {
 			a.shown.Store(s)
 		}
@@ -101,8 +102,9 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	return nil
 }
 
-// of looks at a document, and at what it would change, for as long as somebody wants to know. With an id, the text is that rule alone, and
-// is looked at in its place among those in force: what is warned about already isn't the rule's.
+// of checks a document, and what it would change, unless the client leaves. With an id, the text is
+// that rule alone, and is checked in its place among the rules in force. Warnings that these have
+// already aren't repeated.
 func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Time, inForce *inforce.Document, regions []string, emergency []Block) *jsonerror.Error {
 	var err error
 	if id != "" {
@@ -132,33 +134,26 @@ func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Ti
 	return nil
 }
 
-func (a *API) list(w http.ResponseWriter, entries func(*weir.Rules) []string, emergency []Block) *jsonerror.Error {
+func (a *API) list(w http.ResponseWriter, _ *http.Request, l keyList) *jsonerror.Error {
 	doc, f := a.inForce()
 	if f != nil {
 		return f
 	}
 	setETag(w, doc.Version)
-	out := List{Entries: entries(&doc.File.Rules), Emergency: emergency}
-	if out.Entries == nil {
-		out.Entries = []string{}
+	out := List{Entries: append([]string{}, l.entries(&doc.File.Rules)...)}
+	if l.list == rulefile.Denylist {
+		out.Emergency = a.emergencyList()
 	}
 	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 
-func (a *API) allowlist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
-	return a.list(w, func(r *weir.Rules) []string { return r.Allow }, nil)
-}
-
-func (a *API) denylist(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
-	return a.list(w, func(r *weir.Rules) []string { return r.Deny }, a.emergencyList())
-}
-
-// silent is for how long a node may not have beaten, when the list was heard, before nobody knows how its store is: two heartbeats,
-// and some more. How old the list itself may be depends on how many nodes there are: see [redisstore.Heard].
+// silent is how long a node may have been silent when the list was heard before its store's state
+// counts as unknown: two heartbeats, and a bit more. How old the list itself may be depends on the
+// number of nodes: see [redisstore.Heard].
 const silent = 5 * time.Second
 
-// nodes answers from memory: who is there, and who has lost what, is asked when Redis is lost.
+// nodes answers from memory, because operators ask when Redis is lost.
 func (a *API) nodes(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	self, heard := a.Self(), a.Heard()
 	all := []rulestore.Node{self}
@@ -207,8 +202,9 @@ func (a *API) metrics(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// request reads a request as for /v1/check, whose callers vouch for the key and the tier; with unverified, as the gateway takes a stranger's.
-// It may name a client by its fingerprint in place of the key: hidden is the key then, which the answer must not show.
+// request reads a request in the form of /v1/check, whose callers vouch for the key and the tier.
+// With unverified, they count as unverified, as in the gateway. The body may name a client by its
+// fingerprint. Hidden is then the client's key, which the answer must not show.
 func (a *API) request(w http.ResponseWriter, r *http.Request) (req weir.Request, hidden string, f *jsonerror.Error) {
 	text, f := body(w, r, checkapi.MaxBody)
 	if f != nil {
@@ -217,7 +213,7 @@ func (a *API) request(w http.ResponseWriter, r *http.Request) (req weir.Request,
 	return a.requestIn(r, bytes.TrimSpace(text))
 }
 
-// requestIn is request of a body that is there.
+// requestIn is request for a body that was read already.
 func (a *API) requestIn(r *http.Request, text []byte) (req weir.Request, hidden string, f *jsonerror.Error) {
 	text, who, f := a.named(r, text)
 	if f != nil {
@@ -248,7 +244,8 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 		return f
 	}
 	var out Explanation
-	// It waits for its turn, and holds no seat: its body is small, and one that comes slowly must keep nobody out.
+	// This takes a turn but no seat: the body is small, and one that arrives slowly must not keep
+	// others out.
 	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &req) }); f != nil {
 		return f
 	}
@@ -275,7 +272,7 @@ func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *jsonerror.E
 	if f != nil {
 		return f
 	}
-	a.leastAmounts(&req) // else rules that count one wouldn't hold for the request
+	a.leastAmounts(&req) // otherwise rules that count an amount wouldn't apply to the request
 	n, err := a.Limiter.Reset(r.Context(), &req)
 	if err != nil {
 		a.audit(r, "reset counters", "answer", jsonerror.StoreUnavailable)
@@ -295,7 +292,7 @@ func (a *API) regions(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// regroup moves a home, or takes a region out of use.
+// regroup carries out a change to regions.
 func (a *API) regroup(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	var c RegionChange
 	if f := decode(w, r, &c); f != nil {

@@ -7,12 +7,12 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Now answers GET /v1/now: how one node is, and what it has done lately.
+// Now answers GET /v1/now: the state of one node, and its last minutes.
 type Now struct {
 	Node        string    `json:"node"`
 	Version     string    `json:"version"`
 	Started     time.Time `json:"started"`
-	At          time.Time `json:"at"` // when all this was so
+	At          time.Time `json:"at"` // the time of these figures
 	SlotSeconds int       `json:"slot_seconds"`
 	Series      Series    `json:"series"`
 	Totals      Rates     `json:"totals"`
@@ -20,18 +20,20 @@ type Now struct {
 	Lease       *Lease    `json:"lease"` // nil without leases
 	Store       NowStore  `json:"store"`
 	Memory      Memory    `json:"memory"`
-	// InFlight is how many requests are being decided on the listener that has the most, of the MaxInFlight that each may have.
+	// InFlight is how many requests the busiest listener is deciding, of the MaxInFlight that each
+	// listener may.
 	InFlight     int           `json:"in_flight"`
 	MaxInFlight  int           `json:"max_in_flight"`
 	RulesVersion int64         `json:"rules_version"`
 	RulesSince   *time.Time    `json:"rules_since"` // nil while there are none
 	Trouble      []Trouble     `json:"trouble"`
 	FailureModes []FailureMode `json:"failure_modes"`
-	// FailureTotals counts all rules, those that FailureModes has no room for among them.
+	// FailureTotals counts all rules, including those that FailureModes has no room for.
 	FailureTotals []FailureTotal `json:"failure_totals"`
 }
 
-// Series are figures of the last seconds, newest last. Times are of decisions that were measured, one in 64; nil if none was.
+// Series are figures by slot, the newest last. Times are of measured decisions, one in 64; nil if a
+// slot has none.
 type Series struct {
 	Decisions []uint64   `json:"decisions"`
 	Refused   []uint64   `json:"refused"`
@@ -40,7 +42,7 @@ type Series struct {
 	P99       []*float64 `json:"p99_us"`
 }
 
-// Rates are decisions a second over the last seconds.
+// Rates are decisions per second over the last seconds.
 type Rates struct {
 	Over      float64             `json:"over_seconds"`
 	Decisions float64             `json:"decisions_per_second"`
@@ -50,13 +52,13 @@ type Rates struct {
 	ByEdge    map[string]EdgeRate `json:"by_edge"`
 }
 
-// EdgeRate is what came in at one edge.
+// EdgeRate is the rate at one edge.
 type EdgeRate struct {
 	Decisions float64 `json:"decisions_per_second"`
 	Refused   float64 `json:"refused_per_second"`
 }
 
-// Latency is how long decisions took over the last seconds, of those that were measured.
+// Latency is how long the measured decisions of the last seconds took.
 type Latency struct {
 	Over     float64  `json:"over_seconds"`
 	Measured uint64   `json:"measured"`
@@ -64,14 +66,14 @@ type Latency struct {
 	P99      *float64 `json:"p99_us"`
 }
 
-// Lease is what leases spare the store.
+// Lease tells how much leases spare the store.
 type Lease struct {
-	LocalShare *float64 `json:"local_share"` // of charges over the last seconds; nil if there were none
+	LocalShare *float64 `json:"local_share"` // share of charges decided in this process over the last seconds; nil if there were none
 	Tokens     int64    `json:"tokens"`
 	Counters   int64    `json:"counters"`
 }
 
-// Memory is the counters in the node's own process.
+// Memory describes the counters in the node's own process.
 type Memory struct {
 	Counters  int    `json:"counters"`
 	Bytes     int64  `json:"bytes"`
@@ -79,7 +81,7 @@ type Memory struct {
 	Evictions uint64 `json:"evictions"`
 }
 
-// NowStore is how the store is, with how long calls took over the last seconds.
+// NowStore is the state of the store, with how long its calls took over the last seconds.
 type NowStore struct {
 	URL    string     `json:"url"`
 	Status string     `json:"status"`
@@ -88,19 +90,19 @@ type NowStore struct {
 	Shards []NowShard `json:"shards"`
 }
 
-// NowShard is one server of the store.
+// NowShard is a server of the store.
 type NowShard struct {
 	Name    string     `json:"name"`
 	Up      bool       `json:"up"`
 	Since   *time.Time `json:"since,omitempty"`
 	Error   string     `json:"error,omitempty"`
 	Keys    int64      `json:"keys,omitempty"`
-	Breaker string     `json:"breaker"` // closed, open, or probing: its last call failed, or none has succeeded yet
+	Breaker string     `json:"breaker"` // closed, open, or probing, which means that the last call failed or that none has succeeded yet
 	P50     *float64   `json:"p50_us"`
 	P99     *float64   `json:"p99_us"`
 }
 
-// Trouble is something that an operator should know of, and what it means for clients.
+// Trouble is a problem that operators should know of, and what it means for clients.
 type Trouble struct {
 	What  string    `json:"what"`
 	Since time.Time `json:"since"`
@@ -114,7 +116,7 @@ type FailureMode struct {
 	Text string `json:"text"`
 }
 
-// FailureTotal is how many rules do the same while the store can't be reached.
+// FailureTotal counts the rules that do the same while the store can't be reached.
 type FailureTotal struct {
 	Mode  string `json:"mode"`
 	Text  string `json:"text"`

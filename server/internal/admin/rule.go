@@ -18,19 +18,19 @@ import (
 // OneRule answers GET /v1/rules/id/{id}.
 type OneRule struct {
 	Rule   string   `json:"rule"`
-	YAML   string   `json:"yaml"` // its own text with its comments, as PUT takes it
+	YAML   string   `json:"yaml"` // the rule's text with its comments, in the form that PUT takes
 	Line   int      `json:"line"` // of the document
 	Limits []string `json:"limits"`
-	// Numbers are the same limits in parts.
+	// Numbers are the same limits as Limits, in parts.
 	Numbers []RuleNumbers `json:"numbers"`
-	// Changed is the version that made the rule what it is. Nil if it isn't known: Reason says why.
+	// Changed is the version that last changed the rule. Nil if it isn't known; Reason says why.
 	Changed *Version `json:"changed"`
 	Reason  string   `json:"reason,omitempty"`
-	// Searched is how many versions were compared to know that.
+	// Searched is how many versions were compared to find Changed.
 	Searched int `json:"searched"`
 }
 
-// RuleNumbers is a limit of a rule, or one that it takes from a tier.
+// RuleNumbers is a limit of a rule, or one that the rule takes from a tier.
 type RuleNumbers struct {
 	Tier  string `json:"tier,omitempty"`
 	Limit string `json:"limit"`
@@ -84,7 +84,7 @@ func (a *API) rule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// numbersOf are a rule's numbers: its own, or those of tiers.
+// numbersOf returns a rule's numbers: its own, or those of tiers.
 func numbersOf(one *rulefile.One) []RuleNumbers {
 	out := []RuleNumbers{}
 	add := func(tier string, limits []weir.Limit) {
@@ -108,14 +108,14 @@ func numbersOf(one *rulefile.One) []RuleNumbers {
 	return out
 }
 
-// How much is compared to find a rule's last change: each version is a whole document to read. What an earlier walk has compared
-// costs nothing.
+// Bounds of the search for a rule's last change, which has to parse a document for each version.
+// Steps that an earlier search has made cost nothing.
 const (
 	mostCompared = 500
 	longestWalk  = 2 * time.Second
 )
 
-// walk looks for the last change of a rule, from a version back to its parents.
+// walk finds the last change of a rule, from a version back through its parents.
 type walk struct {
 	*API
 	id       string
@@ -124,7 +124,7 @@ type walk struct {
 	searched int
 }
 
-// back returns the version that made the rule what it is in v, or why that isn't known.
+// back returns the version that last changed the rule, or why that isn't known.
 func (w *walk) back(ctx context.Context, v rulestore.Version, is *rulefile.One) (*Version, string) {
 	store, begun, compared := w.Rules.Store(), time.Now(), 0
 	var loaded *rulestore.Version // v with its text
@@ -155,7 +155,7 @@ func (w *walk) back(ctx context.Context, v rulestore.Version, is *rulefile.One) 
 			if f := w.turn(func() { was, err = rulefile.Find(parent.Text, w.id, w.now) }); f != nil {
 				return nil, f.Message
 			}
-			if loaded.Parent > 0 && err == nil && was.Same(is) { // one that can't be read by this release is another
+			if loaded.Parent > 0 && err == nil && was.Same(is) { // a parent that this release can't read counts as different
 				step.parent = parent.Number
 				step.parentHash = parent.Hash
 			} else {
@@ -175,7 +175,7 @@ func (w *walk) back(ctx context.Context, v rulestore.Version, is *rulefile.One) 
 	}
 }
 
-// lastChanges remembers what walks have found. Versions never change.
+// lastChanges remembers the steps of earlier walks. Versions never change, so they stay valid.
 type lastChanges struct {
 	mu    sync.Mutex // guards steps
 	steps map[ruleIn]step
@@ -183,14 +183,14 @@ type lastChanges struct {
 
 type ruleIn struct{ id, version string }
 
-// step is what a version did to a rule: changed it, or left it as its parent had it.
+// step says whether a version changed a rule, or left it as it was in the parent.
 type step struct {
 	changed    *Version
 	parent     int64
 	parentHash string
 }
 
-// mostSteps is how many are remembered: some MB at most.
+// mostSteps is how many steps are remembered: some MB at most.
 const mostSteps = 20_000
 
 func (c *lastChanges) get(id, version string) (step, bool) {

@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// Slots tells who holds which slots of a Concurrency limit, as the stores do.
+// Slots lists who holds the slots of a Concurrency limit. The stores implement it.
 type Slots interface {
 	Slots(ctx context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error
 	Slot(ctx context.Context, c *counter.Counter, id counter.Once) (int64, error)
@@ -24,14 +24,14 @@ type Slots interface {
 
 const (
 	shownSlots = 100
-	// seenSlots are looked at, so that those shown are the oldest of them.
+	// seenSlots is how many slots are read, so that the oldest of them can be shown.
 	seenSlots = 1000
 )
 
-// slotLister lists the slots of a request's counters. The zero value is ready.
+// slotLister lists the slots of a request's counters. The zero value is ready to use.
 type slotLister struct {
 	counters []counter.Counter
-	err      error // why some are missing
+	err      error // why some slots are missing
 }
 
 // of lists the slots of the i-th limit of a request, the oldest first.
@@ -49,7 +49,7 @@ func (l *slotLister) of(ctx context.Context, a *API, req *weir.Request, i int, p
 	return all[:min(len(all), shownSlots)]
 }
 
-// slotNamed takes "slot" and "rule" out of the body of a check.
+// slotNamed removes "slot" and "rule" from the body of a check, and returns them.
 func slotNamed(text []byte) (rest []byte, id counter.Once, rule string, f *jsonerror.Error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
@@ -60,7 +60,7 @@ func slotNamed(text []byte) (rest []byte, id counter.Once, rule string, f *jsone
 		return nil, id, "", jsonerror.Bad("rule: must be a text, the id of a rule")
 	}
 	if v := fields["slot"]; v != nil {
-		_ = json.Unmarshal(v, &slot) // if it is no text, it is no id
+		_ = json.Unmarshal(v, &slot) // if it isn't a string, the check below rejects it
 	}
 	raw, err := hex.DecodeString(slot)
 	if err != nil || len(raw) != len(id) {
@@ -75,7 +75,8 @@ func slotNamed(text []byte) (rest []byte, id counter.Once, rule string, f *jsone
 	return rest, id, rule, nil
 }
 
-// releaseSlot frees what one request holds of a client's counters: a request has one id for all of them.
+// releaseSlot frees the slots that one request holds of a client's counters. A request has one id
+// for all of them.
 func (a *API) releaseSlot(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	text, f := body(w, r, checkapi.MaxBody)
 	if f != nil {

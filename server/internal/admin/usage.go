@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -43,14 +42,14 @@ func (a *API) usage(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 			out.Rules = append(out.Rules, top.HourRule{Rule: rule.ID, Coverage: 1})
 		}
 	}
-	// Rules that were removed are shown while somebody may ask what they did; so are limits that aren't of a rule.
+	// Removed rules are shown while somebody may ask what they did. So are limits without a rule.
 	out.Rules = slices.DeleteFunc(out.Rules, func(u top.HourRule) bool { return !inForce[u.Rule] && u.Requests == 0 })
 	slices.SortFunc(out.Rules, func(a, b top.HourRule) int { return strings.Compare(a.Rule, b.Rule) })
 	WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 
-// mostUsage is how many keys of a rule are shown at most: each has its hour with it.
+// mostUsage is the most keys of a rule that are shown, each with its hour.
 const mostUsage = 1000
 
 func (a *API) usageOf(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -91,7 +90,7 @@ func noRule(id string) *jsonerror.Error {
 }
 
 // query reads what lists of clients are asked for.
-func query(r *http.Request, most int) (top.Query, *jsonerror.Error) {
+func query(r *http.Request, most int64) (top.Query, *jsonerror.Error) {
 	values := r.URL.Query()
 	q := top.Query{Rule: values.Get("rule")}
 	switch by := values.Get("by"); by {
@@ -101,22 +100,9 @@ func query(r *http.Request, most int) (top.Query, *jsonerror.Error) {
 	default:
 		return q, jsonerror.Bad("by: must be requests or refused")
 	}
-	var f *jsonerror.Error
-	q.K, f = howMany(r, usualTop, most)
+	k, f := number(r, "k", usualTop, most)
+	q.K = int(k)
 	return q, f
-}
-
-// howMany reads k, how many are to be shown.
-func howMany(r *http.Request, usual, most int) (int, *jsonerror.Error) {
-	text := r.URL.Query().Get("k")
-	if text == "" {
-		return usual, nil
-	}
-	k, err := strconv.Atoi(text)
-	if err != nil || k < 1 || k > most {
-		return 0, jsonerror.Bad("k: must be a number from 1 to %d", most)
-	}
-	return k, nil
 }
 
 func (a *API) client(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -142,7 +128,7 @@ func (a *API) client(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	}
 	out := ClientPage{HourOfClient: hour, Overrides: []OverrideOf{}}
 	if who.Value != "" && (who.Kind == "api_key" || who.Kind == "ip") {
-		out.Blocked, out.Allowed = a.Limiter.Rules().Covers(who.Value) // with the emergency list
+		out.Blocked, out.Allowed = a.Limiter.Rules().Covers(who.Value) // includes the emergency list
 	}
 	if who.Kind == "api_key" {
 		for i := range doc.File.Rules.Rules {
@@ -160,7 +146,7 @@ func (a *API) client(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// identity is the client that the body names by itself, or none.
+// identity returns the client that the body names other than by a fingerprint, or none.
 func (c *ClientName) identity() (top.Identity, *jsonerror.Error) {
 	var all []top.Identity
 	for _, i := range []top.Identity{{Kind: "api_key", Value: c.Key}, {Kind: "user", Value: c.User}, {Kind: "ip", Value: c.IP}} {
@@ -183,14 +169,17 @@ func (c *ClientName) identity() (top.Identity, *jsonerror.Error) {
 	return top.NewIP(addr), nil
 }
 
-// hourFault is for a question that the nodes have no time for.
-func hourFault(err error) *jsonerror.Error {
-	f := jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "%v", err)
-	f.Header = http.Header{"Retry-After": {"1"}}
+// hourFault answers a question about the last hour that failed.
+func hourFault(err error) *jsonerror.Error { return retryLater(jsonerror.Busy, "1", "%v", err) }
+
+// retryLater is a 503 with a Retry-After of that many seconds.
+func retryLater(code, seconds, format string, args ...any) *jsonerror.Error {
+	f := jsonerror.New(http.StatusServiceUnavailable, code, format, args...)
+	f.Header = http.Header{"Retry-After": {seconds}}
 	return f
 }
 
-// clientFault is for a fingerprint that leads to no client.
+// clientFault answers a fingerprint that leads to no client.
 func clientFault(err error) *jsonerror.Error {
 	switch {
 	case errors.Is(err, top.ErrBusy):
@@ -233,7 +222,7 @@ func (a *API) whatIf(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// policy is the limit that is asked about, in the place of all that the rule has.
+// policy returns the limit to try.
 func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	n, f := in.read()
 	if f != nil {
@@ -249,7 +238,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	case n.Limit == "" && len(rule.Limits) > 0:
 		n.Limit = rule.Limits[0].String()
 	case n.Limit != "" && !strings.ContainsAny(n.Limit, "/ ") && len(rule.Limits) > 0:
-		n.Limit += "/" + strings.SplitAfterN(rule.Limits[0].String(), "/", 2)[1] // as other writes: a number leaves the window as it is
+		n.Limit += "/" + strings.SplitAfterN(rule.Limits[0].String(), "/", 2)[1] // as for other changes, a number keeps the window
 	}
 	limit, err := weir.ParseLimit(n.Limit)
 	if err != nil {
@@ -257,7 +246,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	}
 	limit.Algorithm, limit.Burst, limit.MaxDelay = rule.Algorithm, n.Capacity, rule.MaxDelay
 	if limit.Calendar.Unit != weir.NoUnit {
-		limit.Algorithm = weir.FixedWindow // as a rule without another has it
+		limit.Algorithm = weir.FixedWindow // the only algorithm for calendars
 	}
 	if in.Algorithm != "" {
 		var names []string
@@ -298,4 +287,44 @@ func (out *WhatIfAnswer) note(rule *weir.Rule, asked weir.Limit) {
 	add(out.Elsewhere > 0, fmt.Sprintf("%d of the requests were refused by other rules alone: they take nothing, and aren't counted as refused here", out.Elsewhere))
 	add(out.LeftOut > 0, fmt.Sprintf("%d requests of the hour aren't remembered with their keys, so would_refuse may be too low by as many", out.LeftOut))
 	add(out.KeysSpecial > 0, "keys with an override keep it: they count with what was refused")
+}
+
+// usualTop is how many clients are shown by default, and mostTop the most: nodes send each other few more.
+const (
+	usualTop = 50
+	mostTop  = 200
+)
+
+func (a *API) top(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+	q, f := query(r, mostTop)
+	if f != nil {
+		return f
+	}
+	out := a.Top(r.Context(), q)
+	a.onlyInForce(&out, q.Rule)
+	if q.Rule != "" && len(out.Rules) == 0 {
+		return noRule(q.Rule)
+	}
+	WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// onlyInForce adds the rules that no request has hit yet, and removes those that are no longer in force. Limits without a
+// rule, such as those of POST /v1/take, are shown while they are used.
+func (a *API) onlyInForce(out *top.Answer, only string) {
+	inForce := map[string]bool{}
+	for _, r := range a.Rules.InForce().File.Rules.Rules {
+		inForce[r.ID] = only == "" || r.ID == only
+	}
+	out.Rules = slices.DeleteFunc(out.Rules, func(u top.RuleUse) bool {
+		unused := !inForce[u.Rule] && u.Requests == 0
+		delete(inForce, u.Rule)
+		return unused
+	})
+	for id, wanted := range inForce {
+		if wanted {
+			out.Rules = append(out.Rules, top.RuleUse{Rule: id})
+		}
+	}
+	slices.SortFunc(out.Rules, func(a, b top.RuleUse) int { return strings.Compare(a.Rule, b.Rule) })
 }

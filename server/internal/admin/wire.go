@@ -10,9 +10,9 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// What goes over the wire, for the API and its callers.
+// The types of requests and answers, for the API and its callers.
 
-// Changed answers a write: what became of it.
+// Changed answers a change to the rules.
 type Changed struct {
 	Version    int64              `json:"version"`
 	DryRun     bool               `json:"dry_run"`
@@ -20,23 +20,26 @@ type Changed struct {
 	NeedsForce bool               `json:"needs_force"`
 	Diff       string             `json:"diff"`
 	Expires    *time.Time         `json:"expires,omitempty"` // when the override ends that was set
-	// Emergency is "added" or "removed" if the change was made to the emergency list.
+	// Emergency is "added" or "removed" if the emergency list was changed.
 	Emergency string `json:"emergency,omitempty"`
 
-	before int64  // the version that was changed
-	did    string // what the difference is, in words
+	before int64  // the version that the change was made to
+	did    string // the difference in words
 }
 
-// Session answers GET and POST /v1/session: who asks, and what the console needs to know of the node before all else.
+// Session answers GET and POST /v1/session: who the caller is, and what the console needs to know
+// first.
 type Session struct {
 	Name    string     `json:"name"`
 	Role    string     `json:"role"`    // read or operate
-	Session bool       `json:"session"` // by a cookie, not by a token
-	Tokens  bool       `json:"tokens"`  // the node asks for one
+	Session bool       `json:"session"` // the caller has a cookie, not a token
+	Tokens  bool       `json:"tokens"`  // the node asks for tokens
 	Expires *time.Time `json:"expires,omitempty"`
-	// Proof answers the login alone: requests with the cookie must have it as X-Weir-Session.
+	// Proof is part of the answer to a login alone. Requests with the cookie must send it as
+	// X-Weir-Session.
 	Proof string `json:"proof,omitempty"`
-	// RulesInFile is the file that the rules can be changed in, and nowhere else; "" means here.
+	// RulesInFile is the file in which the rules must be changed; "" means that the API can change
+	// them.
 	RulesInFile string `json:"rules_in_file"`
 	Node        string `json:"node"`
 	Version     string `json:"version"`
@@ -58,7 +61,7 @@ type Validation struct {
 
 // Numbers is the body of PUT /v1/rules/tier/{tier}.
 type Numbers struct {
-	// Limit is a text, "500/minute", or a number, which leaves the window as it is.
+	// Limit is text such as "500/minute", or a number, which keeps the window.
 	Limit    json.RawMessage `json:"limit,omitempty"`
 	Capacity int64           `json:"capacity,omitempty"`
 }
@@ -66,7 +69,7 @@ type Numbers struct {
 // OverrideName names an override. It is the body of DELETE /v1/rules/key.
 type OverrideName struct {
 	Key    string `json:"key,omitempty"`
-	Client string `json:"client,omitempty"` // its fingerprint, in place of the key
+	Client string `json:"client,omitempty"` // a fingerprint, instead of the key
 	Rule   string `json:"rule"`
 }
 
@@ -74,14 +77,15 @@ type OverrideName struct {
 type Override struct {
 	OverrideName
 	Numbers
-	// ExpiresIn is a time such as "1h", or "never". "" leaves the end of an override as it is.
+	// ExpiresIn is a duration such as "1h", or "never". "" keeps the end of an existing override.
 	ExpiresIn string `json:"expires_in,omitempty"`
 }
 
 // List is the allow list or the deny list.
 type List struct {
 	Entries []string `json:"entries"`
-	// Emergency are the blocks that apply beside the rules. They are shown with the deny list, and PUT ignores them.
+	// Emergency are the blocks on the emergency list. They are shown with the deny list, and PUT
+	// ignores them.
 	Emergency []Block `json:"emergency,omitempty"`
 }
 
@@ -107,7 +111,7 @@ type Rollback struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Version is one of the rules, with its text where one alone was asked for.
+// Version is a version of the rules. Answers with a single version have its text.
 type Version struct {
 	Number     int64     `json:"version"`
 	Hash       string    `json:"hash"`
@@ -132,7 +136,7 @@ type Difference struct {
 	Diff string `json:"diff"`
 }
 
-// Node is one of those that share a store, by its own word.
+// Node is a node that shares the store, as it describes itself.
 type Node struct {
 	Name         string     `json:"name"`
 	Region       string     `json:"region,omitempty"`
@@ -140,28 +144,29 @@ type Node struct {
 	Version      string     `json:"version"`
 	RulesVersion int64      `json:"rules_version"`
 	RulesHash    string     `json:"rules_hash"`
-	RulesText    string     `json:"rules_text_hash"`   // as weir_rules_info has it
-	Store        string     `json:"store"`             // up, degraded, or unknown: it hasn't been heard for too long
-	Since        *time.Time `json:"since,omitempty"`   // when its store was first lost, while it is
-	Lost         []string   `json:"lost,omitempty"`    // the servers that it can't reach
+	RulesText    string     `json:"rules_text_hash"`   // the hash that weir_rules_info shows
+	Store        string     `json:"store"`             // up, degraded, or unknown if the node hasn't been heard for too long
+	Since        *time.Time `json:"since,omitempty"`   // when its store was first lost, while it is lost
+	Lost         []string   `json:"lost,omitempty"`    // servers of the store that it can't reach
 	Warning      string     `json:"warning,omitempty"` // blocks of rules that were given up
 	SeenMSAgo    int64      `json:"seen_ms_ago"`
 }
 
 // Regions answers GET /v1/regions.
 type Regions struct {
-	Name string `json:"name,omitempty"` // that of the node which answers
-	// Home is the home of global limits which name none.
+	Name string `json:"name,omitempty"` // the region of the node that answers
+	// Home is the home of global limits that name none.
 	Home string `json:"home,omitempty"`
 	// Epoch rises with every change that an operator makes to regions.
 	Epoch int64 `json:"epoch,omitempty"`
-	// State is drained or forgotten, if the region is. Grace: it has become the home lately, and owns no more than its floor yet.
+	// State is drained or forgotten, if the region is. Grace means that the region became the home
+	// a short time ago and still owns no more than its floor.
 	State string          `json:"state,omitempty"`
 	Grace bool            `json:"grace,omitempty"`
 	Peers []region.Status `json:"peers"`
 }
 
-// RegionChange asks POST /v1/regions for a change.
+// RegionChange is the body of POST /v1/regions.
 type RegionChange struct {
 	Do     string `json:"do"` // move, drain, forget or restore
 	Region string `json:"region"`
@@ -172,45 +177,49 @@ type RegionChange struct {
 // Nodes answers GET /v1/nodes.
 type Nodes struct {
 	Nodes []Node `json:"nodes"`
-	// AsOf is when the node that answers last heard of the others, and AgeSeconds how long ago that is; nil if it never did.
+	// AsOf is when the node that answers last heard of the others, and AgeSeconds how long ago that
+	// was; nil if it never did.
 	AsOf       *time.Time `json:"as_of,omitempty"`
 	AgeSeconds *float64   `json:"age_seconds,omitempty"`
-	Stale      bool       `json:"stale"` // it should have heard more since
-	Store      any        `json:"store"` // of the node that answers, as in GET /v1/version
+	Stale      bool       `json:"stale"` // the node should have heard more since
+	Store      any        `json:"store"` // the store of the node that answers, as in GET /v1/version
 }
 
-// Counter is how a counter of a client stands.
+// Counter is the state of a client's counter.
 type Counter struct {
 	Rule      string `json:"rule"`
-	Policy    string `json:"policy"` // the limit's name: the rule's id, or id-1s where the rule has several
+	Policy    string `json:"policy"` // the limit's name: the rule's id, or such as id-1s if the rule has several limits
 	Algorithm string `json:"algorithm"`
-	Shadow    bool   `json:"shadow"`  // it refuses nobody
-	Refuses   bool   `json:"refuses"` // it has no room for such a request; of a shadow, it would refuse
-	// SharedAddress: it counts by the address, which the request doesn't have: the counter is that of all such requests.
+	Shadow    bool   `json:"shadow"`  // the limit refuses no requests
+	Refuses   bool   `json:"refuses"` // such a request is refused, or would be if the limit weren't in shadow
+	// SharedAddress means that the limit counts by address and the request has none, so all such
+	// requests share the counter.
 	SharedAddress bool   `json:"shared_address"`
-	Amount        string `json:"amount,omitempty"` // what it counts of a request; "" means its cost
+	Amount        string `json:"amount,omitempty"` // the amount that it counts; "" means the cost
 	Limit         string `json:"limit"`
-	// Max and Remaining are decimals, of an amount.
+	// Max and Remaining are decimals if the limit counts an amount.
 	Max       weir.Amount `json:"max"`
 	Remaining weir.Amount `json:"remaining"`
-	// InFlight is how many of Max are taken by requests in flight, of a concurrency limit.
+	// InFlight is how many slots of a concurrency limit are taken.
 	InFlight *int64 `json:"in_flight,omitempty"`
-	// Slots are those requests, the oldest first, 100 at most.
+	// Slots are the requests that hold these slots, the oldest first, 100 at most.
 	Slots []Slot `json:"slots,omitempty"`
-	// Stake is what this region has of a limit that regions share. Remaining is what is left here.
+	// Stake is what this region has of a limit that regions share. Remaining is then what is left
+	// here.
 	Stake *Stake `json:"stake,omitempty"`
-	// WindowEnd is when the window of a fixed_window ends, and RunsOutAt when a budget is used up at its pace since the window
-	// began; nil if it lasts to the end, or is used up.
+	// WindowEnd is when the window of a fixed_window ends. RunsOutAt is when a budget is used up at
+	// its pace so far; nil if it lasts to the end, or is used up already.
 	WindowEnd *time.Time `json:"window_end,omitempty"`
 	RunsOutAt *time.Time `json:"runs_out_at,omitempty"`
-	// Used is the part of Max that is taken, from 0 to 1; nil if nobody knows, since the store can't be reached.
+	// Used is the share of Max that is taken, from 0 to 1; nil if the store can't be reached.
 	Used *float64 `json:"used"`
-	// FullAt is when it is full again if nothing is taken meanwhile; nil if it is, or nobody knows, as of requests in flight.
+	// FullAt is when the counter is full again if nothing more is taken; nil if it is full, or if
+	// nobody knows, as with requests in flight.
 	FullAt       *time.Time `json:"full_at"`
-	ResetAfterMS int64      `json:"reset_after_ms"` // until it is full; 0 if it is
+	ResetAfterMS int64      `json:"reset_after_ms"` // until the counter is full; 0 if it is
 	RetryAfterMS int64      `json:"retry_after_ms"` // -1 if waiting doesn't help
 	Degraded     bool       `json:"degraded"`
-	// MissingHome is the region that couldn't be asked, if that is why it is degraded, rather than the region's own store.
+	// MissingHome is the region that couldn't be asked, if that is why the counter is degraded.
 	MissingHome string `json:"missing_home,omitempty"`
 }
 
@@ -220,11 +229,12 @@ type Stake struct {
 	Own      weir.Amount `json:"own"` // of Max
 	Borrowed weir.Amount `json:"borrowed"`
 	Lent     weir.Amount `json:"lent"`
-	// BorrowedUntil is when what was borrowed ends unless it is renewed; nil if it lasts as long as its window.
+	// BorrowedUntil is when the borrowed part ends unless it is renewed; nil if it lasts as long as
+	// its window.
 	BorrowedUntil *time.Time `json:"borrowed_until,omitempty"`
 }
 
-// Slot is a request in flight, with the slots that it has taken.
+// Slot is a request in flight and the slots that it holds.
 type Slot struct {
 	ID    string    `json:"id"` // 32 hexadecimal digits
 	Slots int64     `json:"slots"`
@@ -237,14 +247,15 @@ type Released struct {
 	Released []string `json:"released"` // names of limits
 }
 
-// Counters answers POST /v1/counters: what would become of such a request now, and how its counters stand.
+// Counters answers POST /v1/counters: whether such a request would be allowed now, and the state of
+// its counters.
 type Counters struct {
 	Allowed  bool      `json:"allowed"`
 	Binding  string    `json:"binding"` // the rule that decides, or ""
 	Reason   string    `json:"reason"`
-	Counters []Counter `json:"counters"`          // the one that binds the client first
-	At       time.Time `json:"at"`                // when they stood so, by the clock that nodes share
-	Warning  string    `json:"warning,omitempty"` // why a check may be decided otherwise
+	Counters []Counter `json:"counters"`          // the counter that binds the client comes first
+	At       time.Time `json:"at"`                // the time of these figures, by the nodes' shared clock
+	Warning  string    `json:"warning,omitempty"` // why a check may be decided differently
 }
 
 // Reset answers POST /v1/counters/reset.
@@ -256,11 +267,11 @@ type Reset struct {
 type Explanation struct {
 	Reason  string `json:"reason"`
 	Pattern string `json:"pattern,omitempty"`
-	// Emergency: the entry that decides is on the emergency list.
+	// Emergency means that the entry that decides is on the emergency list.
 	Emergency bool     `json:"emergency,omitempty"`
 	Path      string   `json:"path,omitempty"`
-	Paths     []string `json:"paths,omitempty"` // if servers may read it in several ways; Path is the first
-	// KeyVerified says how the request's key was taken; nil if it has none.
+	Paths     []string `json:"paths,omitempty"` // if servers may read the path in several ways; Path is the first
+	// KeyVerified says whether the request's key counted as verified; nil if it has none.
 	KeyVerified *bool             `json:"key_verified,omitempty"`
 	Tier        string            `json:"tier,omitempty"`
 	TierWhy     string            `json:"tier_why,omitempty"`
@@ -268,24 +279,26 @@ type Explanation struct {
 	Rules       []RuleExplanation `json:"rules"`
 }
 
-// RuleExplanation says of one rule whether it applies, and why.
+// RuleExplanation says whether a rule applies, and why.
 type RuleExplanation struct {
 	ID      string           `json:"rule"`
 	Applies bool             `json:"applies"`
 	Why     string           `json:"why"`
-	Refuses bool             `json:"refuses,omitempty"` // for want of what it counts by
+	Refuses bool             `json:"refuses,omitempty"` // because the request lacks what the rule counts by
 	Request *EndpointRequest `json:"request,omitempty"`
 	By      []string         `json:"by,omitempty"`
-	// SharedAddress: it counts by the address, which the request doesn't have.
+	// SharedAddress means that the rule counts by address and the request has none.
 	SharedAddress bool  `json:"shared_address,omitempty"`
-	Cost          int64 `json:"cost,omitempty"` // of a rule that counts no amount
-	// Amount is what the rule counts of a request, Charged how much of it this one takes, and AmountFrom where that comes from.
+	Cost          int64 `json:"cost,omitempty"` // for rules that count no amount
+	// Amount is the amount that the rule counts, Charged how much of it this request takes, and
+	// AmountFrom where that number comes from.
 	Amount     string      `json:"amount,omitempty"`
 	Charged    weir.Amount `json:"charged,omitempty"`
 	AmountFrom string      `json:"charged_from,omitempty"`
 	From       string      `json:"numbers_from,omitempty"`
-	Source     string      `json:"source,omitempty"` // of the numbers: override, rule, rule_tier or tier
-	// Scope says where a rule is counted that is for all regions, or that is each region's own, where there are some.
+	Source     string      `json:"source,omitempty"` // source of the numbers: override, rule, rule_tier or tier
+	// Scope says where the rule is counted: for all regions, or in each region apart, if there are
+	// regions.
 	Scope  string           `json:"scope,omitempty"`
 	Limits []ExplainedLimit `json:"limits,omitempty"`
 }
@@ -301,12 +314,12 @@ type ExplainedLimit struct {
 	Policy    string `json:"policy"`
 	Algorithm string `json:"algorithm"`
 	Limit     string `json:"limit"`
-	Calendar  string `json:"calendar,omitempty"` // where the calendar's windows begin, in words
+	Calendar  string `json:"calendar,omitempty"` // where the windows begin, in words
 	Burst     int64  `json:"burst,omitempty"`
 	Shadow    bool   `json:"shadow,omitempty"`
 }
 
-// ClientName is the body of POST /v1/clients: one of them.
+// ClientName is the body of POST /v1/clients. One field is set.
 type ClientName struct {
 	Client string `json:"client,omitempty"` // a fingerprint
 	Key    string `json:"key,omitempty"`
@@ -322,7 +335,7 @@ type ClientPage struct {
 	Overrides []OverrideOf `json:"overrides"`
 }
 
-// OverrideOf is what a client has in place of a rule's numbers.
+// OverrideOf is an override of a client.
 type OverrideOf struct {
 	Rule     string     `json:"rule"`
 	Limit    string     `json:"limit"`
@@ -330,15 +343,15 @@ type OverrideOf struct {
 	Expires  *time.Time `json:"expires,omitempty"`
 }
 
-// WhatIf is the body of POST /v1/rules/whatif: a limit in the place of all that the rule has.
+// WhatIf is the body of POST /v1/rules/whatif: a limit to try instead of the rule's limits.
 type WhatIf struct {
 	Rule string `json:"rule"`
 	Numbers
-	Algorithm string `json:"algorithm,omitempty"` // "" is the rule's
+	Algorithm string `json:"algorithm,omitempty"` // "" means the rule's
 }
 
-// WhatIfAnswer answers it.
+// WhatIfAnswer answers POST /v1/rules/whatif.
 type WhatIfAnswer struct {
 	top.WhatIf
-	Notes []string `json:"notes"` // what it can't know
+	Notes []string `json:"notes"` // what the answer can't know
 }

@@ -8,47 +8,50 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/aymanbagabas/go-udiff"
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/internal/node/stake"
+	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
 
-// change is a write as somebody asked for it.
+// change is a change to the rules as a caller asked for it.
 type change struct {
 	edit    func(text []byte) ([]byte, error)
-	ifMatch rulestore.Version // the version that it is meant for; Number 0: whichever is the newest; Hash "": whichever has the number
+	ifMatch rulestore.Version // the version that it is meant for; Number 0 means the newest, and Hash "" any with the number
 	force   bool
 	dryRun  bool
-	whole   bool // the edit replaces the document, whatever it is
-	removes bool // it takes something from a client on purpose, by name
+	whole   bool // the edit replaces the document, whatever its contents
+	removes bool // it removes something from a client by name, so no warning about that is needed
 	unasked bool // it needs no force, whatever the warnings
-	back    bool // to a version that was in force once: only what it takes from single clients needs force
+	back    bool // to an earlier version: only what single clients lose needs force
 	author  string
 	message string
-	hidden  string    // a key that the answer masks, since whoever asked named its client by a fingerprint
-	now     time.Time // when it is tried, which decides what overrides have expired
-	regions []string  // that the node knows
+	hidden  string    // a key that the answer masks, because the caller named its client by a fingerprint
+	now     time.Time // when it is tried, which decides which overrides have expired
+	regions []string  // the regions that the node knows
 
-	// then, if not nil, is given the result and returns the one that the client gets.
+	// then, if not nil, gets the outcome and returns the outcome for the client.
 	then func(*Changed, *jsonerror.Error) (*Changed, *jsonerror.Error)
 
-	// What edit says of what it did:
-	did  string    // in the words of a person, for the history; "" describes the difference
-	ends time.Time // when the override ends that it has set, if it does
+	// Set by edit:
+	did  string    // the change in words, for the history; "" describes the difference
+	ends time.Time // when the override that it set ends
 }
 
-// attempts at a change that isn't meant for one version, when others are faster.
+// attempts is how often a change that isn't meant for one version is tried when others are faster.
 const attempts = 20
 
-// commit makes a new version of the newest one.
+// commit makes a new version from the newest one.
 func (a *API) commit(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	if a.Rules.File() != "" && !c.dryRun {
 		return nil, a.inFile()
@@ -68,7 +71,7 @@ func (a *API) commit(ctx context.Context, c *change) (*Changed, *jsonerror.Error
 	return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "others were faster %d times: try again", attempts)
 }
 
-// inFile is the answer to changes of rules that are in a file.
+// inFile answers changes to rules that are in a file.
 func (a *API) inFile() *jsonerror.Error {
 	return jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", a.Rules.File())
 }
@@ -80,8 +83,8 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	}
 	if m := c.ifMatch; m.Number != 0 && (m.Number != base.Number || !strings.HasPrefix(base.Hash, m.Hash)) {
 		if why := a.Rules.Rejected(); why != "" && m.Number == a.Rules.InForce().Version {
-			// An operator who looks for the change finds nothing: the rules in force here are those
-			// that they have read.
+			// Say so, since an operator who looks for the other change finds nothing: the rules in
+			// force here are the ones that they have read.
 			return nil, jsonerror.New(http.StatusPreconditionFailed, jsonerror.NewestRejected,
 				"this node rejects the newest rules and goes on with version %s (%s): put a whole document in their place, as weir rules apply --if-version %d does, or go back, with weir rules rollback",
 				m.Name(), why, base.Number)
@@ -121,9 +124,7 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	v, err := a.Rules.Publish(ctx, next)
 	switch {
 	case errors.Is(err, rulestore.ErrAwaited):
-		f := jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v", err)
-		f.Header = http.Header{"Retry-After": {"3"}}
-		return nil, f
+		return nil, retryLater(jsonerror.RulesUnavailable, "3", "%v", err)
 	case errors.Is(err, rulestore.ErrConflict):
 		return nil, jsonerror.New(http.StatusPreconditionFailed, jsonerror.Conflict, "%v: look at what has changed, and apply yours to that", err)
 	case err != nil && v.Number > 0:
@@ -137,7 +138,8 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	return out, nil
 }
 
-// newest is the version that a change is made to. A damaged one has no text, and can only be replaced as a whole.
+// newest returns the version to change. A damaged version has no text, and can only be replaced as
+// a whole.
 func (a *API) newest(ctx context.Context, whole bool) (rulestore.Version, *jsonerror.Error) {
 	v, err := a.Rules.Newest(ctx)
 	switch {
@@ -151,8 +153,9 @@ func (a *API) newest(ctx context.Context, whole bool) (rulestore.Version, *jsone
 	return v, storeFault(err)
 }
 
-// judge rejects what can't be, and notes the warnings that the text before didn't have. What single clients would lose comes first. If
-// this node can't read the text before, what is in force here stands for it: a block in that may well be in the other, too.
+// judge rejects invalid rules, and collects the warnings that the document before didn't have. What
+// single clients would lose comes first. If this node can't read the document before, the rules in
+// force here stand in for it: they probably have the same blocks.
 func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulefile.File, out *Changed) *jsonerror.Error {
 	next, err := rulefile.ParseAt("rules", after, c.now)
 	if err != nil {
@@ -181,9 +184,9 @@ func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulef
 	return nil
 }
 
-// added are the warnings of a document that the one before didn't have.
+// added returns the warnings of a document that the one before didn't have.
 func added(regions []string, old, next *rulefile.File) []rulefile.Problem {
-	known := map[string]int{} // how often: a text can be about one entry of many
+	known := map[string]int{} // how often each occurs, since one text may be about several entries
 	for _, w := range warnings(regions, old) {
 		known[w.Text]++
 	}
@@ -193,12 +196,12 @@ func added(regions []string, old, next *rulefile.File) []rulefile.Problem {
 	})
 }
 
-// warnings are those of a document, and what is odd about it in these regions.
+// warnings returns the warnings about a document, including those about these regions.
 func warnings(regions []string, f *rulefile.File) []rulefile.Problem {
 	return slices.Concat(f.Warnings, rulefile.InRegions(f, regions, stake.LeastPerRegion))
 }
 
-// regionNames are the regions that the node knows, if there are others.
+// regionNames returns the regions that the node knows, if there are others.
 func (a *API) regionNames() (names []string) {
 	if a.Regions == nil {
 		return nil
@@ -226,7 +229,7 @@ func invalid(err error) *jsonerror.Error {
 	return f
 }
 
-// editFault is for an edit that can't be made.
+// editFault answers an edit that failed.
 func editFault(err error) *jsonerror.Error {
 	var f *jsonerror.Error
 	var problems rulefile.Problems
@@ -251,7 +254,7 @@ func storeFault(err error) *jsonerror.Error {
 	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store can't be reached: %v", err)
 }
 
-// diff is how texts differ, as diff -u shows it. Version 0 hasn't been written yet.
+// diff compares two texts as diff -u does. Version 0 is one that isn't written yet.
 func diff(from int64, before []byte, to int64, after []byte) string {
 	name := func(n int64) string {
 		if n == 0 {
@@ -262,5 +265,99 @@ func diff(from int64, before []byte, to int64, after []byte) string {
 	return udiff.Unified(name(from), name(to), normal(before), normal(after))
 }
 
-// normal ends with a line's end, which isn't worth a line in a diff.
+// normal makes a text end in one newline, so that its last line doesn't show up in a diff.
 func normal(text []byte) string { return strings.TrimRight(string(text), "\n") + "\n" }
+
+// numbersText describes the numbers of an override.
+func numbersText(n rulefile.Numbers) string {
+	burst := "a burst of " + strconv.FormatInt(n.Capacity, 10)
+	switch {
+	case n.Limit == "":
+		return burst
+	case n.Capacity > 0:
+		return n.Limit + " with " + burst
+	}
+	return n.Limit
+}
+
+// describe describes a change to a document for its history. Keys are masked.
+func describe(old, new *weir.Rules) string {
+	var d description
+	compare(&d, "rule", old.Rules, new.Rules, func(r weir.Rule) string { return r.ID })
+	compare(&d, "tier", old.Tiers, new.Tiers, func(t weir.Tier) string { return t.Name })
+	name := func(s weir.Sum) string { return s.Name }
+	compare(&d, "price", old.Prices, new.Prices, name)
+	compare(&d, "weight", old.Weights, new.Weights, name)
+	d.lists("block", "unblock", old.Deny, new.Deny)
+	d.lists("allow", "no longer allow", old.Allow, new.Allow)
+	if len(d.parts) == 0 && !reflect.DeepEqual(old.Prices, new.Prices) {
+		d.parts = append(d.parts, "change the order of prices")
+	}
+	if !reflect.DeepEqual(old.Keys, new.Keys) || old.DefaultTier != new.DefaultTier {
+		d.parts = append(d.parts, "change who is in which tier")
+	}
+	return cmp.Or(strings.Join(d.parts, "; "), "change nothing but the text")
+}
+
+type description struct{ parts []string }
+
+// compare describes which named items were added, changed and deleted.
+func compare[T any](d *description, what string, old, new []T, name func(T) string) {
+	was := make(map[string]T, len(old))
+	for _, v := range old {
+		was[name(v)] = v
+	}
+	var added, changed, deleted []string
+	for _, v := range new {
+		before, there := was[name(v)]
+		delete(was, name(v))
+		switch {
+		case !there:
+			added = append(added, name(v))
+		case !reflect.DeepEqual(before, v):
+			changed = append(changed, name(v))
+		}
+	}
+	for _, v := range old {
+		if _, gone := was[name(v)]; gone {
+			deleted = append(deleted, name(v))
+		}
+	}
+	d.add("add "+what, added)
+	d.add("change "+what, changed)
+	d.add("delete "+what, deleted)
+}
+
+// lists describes which entries were added to a list and removed from it.
+func (d *description) lists(put, off string, old, new []string) {
+	d.add(put, without(new, old))
+	d.add(off, without(old, new))
+}
+
+// without returns the entries that others lacks, masked.
+func without(entries, others []string) (out []string) {
+	known := make(map[string]bool, len(others))
+	for _, e := range others {
+		known[e] = true
+	}
+	for _, e := range entries {
+		if !known[e] {
+			out = append(out, shown.Entry(e))
+		}
+	}
+	return out
+}
+
+// mostNames is how many items one part names.
+const mostNames = 3
+
+func (d *description) add(what string, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	text := what + " " + strings.Join(names[:min(len(names), mostNames)], ", ")
+	if more := len(names) - mostNames; more > 0 {
+		text += " and " + strconv.Itoa(more) + " more"
+	}
+	d.parts = append(d.parts, text)
+}

@@ -1,0 +1,105 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/rulefile"
+)
+
+// queue lets one request at a time do work that may take up to some seconds of a core, such as
+// parsing and comparing documents. A few more requests may wait. The others are told to retry.
+//
+// A request takes its seat once its body has arrived, so that slow senders don't keep others out.
+// Large bodies need a seat of another kind while they arrive.
+type queue struct{ seats, turn, large chan struct{} }
+
+// Seats bound the documents that a queue holds in memory.
+const (
+	lookSeats  = 8
+	writeSeats = 256
+	largeSeats = 8
+	// hourSeats bounds the answers about the last hour, which keep a seat until they are written:
+	// some have ten megabytes.
+	hourSeats = 16
+	// small is how many bytes of a body are read without a seat. Few documents are larger.
+	small = 64 << 10
+)
+
+func newQueue(seats int) *queue {
+	return &queue{make(chan struct{}, seats), make(chan struct{}, 1), make(chan struct{}, largeSeats)}
+}
+
+// receive reads a request's body and takes a seat. It returns a function that gives up what it
+// took, or false if no seat is free. It leaves errors of the body to the handler.
+func (l *queue) receive(r *http.Request) (leave func(), ok bool) {
+	taken := []chan struct{}{}
+	leave = func() {
+		for _, seats := range taken {
+			<-seats
+		}
+	}
+	defer func() {
+		if !ok {
+			leave()
+		}
+	}()
+	var text bytes.Buffer
+	if _, err := io.CopyN(&text, r.Body, small); err == nil {
+		if !take(l.large) {
+			return leave, false
+		}
+		taken = append(taken, l.large)
+		_, _ = io.CopyN(&text, r.Body, rulefile.MaxSize+1-small)
+	}
+	if !take(l.seats) {
+		return leave, false
+	}
+	taken = append(taken, l.seats)
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(&text, r.Body), r.Body}
+	return leave, true
+}
+
+// enter takes a seat if one is free.
+func (l *queue) enter() bool { return take(l.seats) }
+
+func take(seats chan struct{}) bool {
+	select {
+	case seats <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *queue) leave() { <-l.seats }
+
+// work does the work when it is the request's turn, unless the client leaves first.
+func (l *queue) work(ctx context.Context, work func()) *jsonerror.Error {
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return left()
+	}
+	work()
+	return nil
+}
+
+// busy answers requests that find no seat.
+func busy() *jsonerror.Error {
+	return retryLater(jsonerror.Busy, "1", "the node is busy checking the rules of other requests: try again in a second")
+}
+
+// left answers a client that has gone.
+func left() *jsonerror.Error {
+	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "the client has left")
+}
