@@ -8,53 +8,54 @@ import (
 	"time"
 )
 
-// Query is what to show.
+// Query says which clients to list.
 type Query struct {
 	Refused bool // the clients that are refused the most, not those that send the most
 	K       int
 	Rule    string // what this rule bound alone; "" means whatever did
 }
 
-// Answer is which clients are hot, over all nodes that are in it.
+// Answer lists hot clients, over all nodes in Nodes.
 type Answer struct {
 	By            string   `json:"by"`
-	WindowSeconds float64  `json:"window_seconds"` // that rates are the mean of
+	WindowSeconds float64  `json:"window_seconds"` // the time over which rates are averaged
 	SlotSeconds   float64  `json:"slot_seconds"`   // that a number of a history stands for
 	Nodes         []Node   `json:"nodes"`
-	NodesMissing  []string `json:"nodes_missing"`     // that live, and haven't told theirs
+	NodesMissing  []string `json:"nodes_missing"`     // live nodes that haven't sent their lists
 	Partial       string   `json:"partial,omitempty"` // why others may be missing
-	// MissingBelow is the highest rate that a client can have without being in the answer, were K large enough.
+	// MissingBelow is the highest rate of a client that may be missing from the answer even if K is
+	// large enough.
 	MissingBelow float64   `json:"missing_below"`
 	Clients      []Client  `json:"clients"`
 	Rules        []RuleUse `json:"rules"`
-	// RulesSince is when the oldest of the nodes began: nobody knows of hits before.
+	// RulesSince is when the node that has run the longest began. No node knows of earlier hits.
 	RulesSince time.Time `json:"rules_since"`
 }
 
-// Node is one whose clients are in an answer.
+// Node is a node whose clients are in an answer.
 type Node struct {
 	Name         string  `json:"name"`
 	Self         bool    `json:"self"`
 	AgeMS        int64   `json:"age_ms"`
 	SampledOneIn float64 `json:"sampled_one_in"`
-	// Since is when it began to count.
+	// Since is when the node began to count.
 	Since time.Time `json:"since"`
 }
 
-// Client is a client, and what it sends.
+// Client is a client and its rates.
 type Client struct {
 	Client      string `json:"client"`      // masked
-	Fingerprint string `json:"fingerprint"` // tells clients apart that look the same; it is the same on all nodes
+	Fingerprint string `json:"fingerprint"` // tells clients with the same mask apart; all nodes agree on it
 	Kind        string `json:"kind"`
-	Rule        string `json:"rule"`       // that binds the most of its requests, or of its refusals, as far as that is known
-	MoreRules   int    `json:"more_rules"` // that bind others of them
+	Rule        string `json:"rule"`       // the rule that binds most of its requests, or of its refusals, as far as is known
+	MoreRules   int    `json:"more_rules"` // how many rules bind the others
 	Rates
-	PlusMinus float64 `json:"plus_minus"` // of requests, since they are sampled; 95 of 100 times it is no more
-	LowBy     float64 `json:"low_by"`     // by so much at most both are too low besides
+	PlusMinus float64 `json:"plus_minus"` // error of the requests due to sampling; in 95 of 100 cases it is no larger
+	LowBy     float64 `json:"low_by"`     // both rates may be too low by up to this much as well
 	History   past    `json:"history"`    // the newest last
 }
 
-// RuleUse is how a rule is used.
+// RuleUse tells how a rule is used.
 type RuleUse struct {
 	Rule string `json:"rule"`
 	Rates
@@ -63,7 +64,7 @@ type RuleUse struct {
 	LastRefusal *time.Time `json:"last_refusal"` // also one in shadow
 }
 
-// Merge makes one answer of the lists of several nodes. The first is this node's own.
+// Merge combines the lists of several nodes into an answer. The first list is this node's own.
 func Merge(q Query, lists []List, now time.Time) Answer {
 	out := Answer{
 		By: "requests", WindowSeconds: (window * Slot).Seconds(), SlotSeconds: Slot.Seconds(),
@@ -75,7 +76,7 @@ func Merge(q Query, lists []List, now time.Time) Answer {
 	type sum struct {
 		Client
 		variance float64
-		covered  float64 // of MissingBelow, by lists that it is in
+		covered  float64 // the part of MissingBelow that comes from lists with this client
 		bound    float64 // by Rule
 	}
 	clients, rules := map[uint64]*sum{}, map[string]*RuleUse{}

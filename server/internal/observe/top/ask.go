@@ -19,28 +19,33 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// Nodes don't tell each other of the hour until one of them is asked. It writes the question down in Redis, where all look once a second, and
-// each answers it once, with what concerns it alone: so an hour of all rules never travels.
+// Nodes don't exchange the last hour until one of them is asked about it. That node writes the
+// question to Redis, where all nodes look once a second, and each of them answers once, with what
+// concerns the question alone. So an hour of all rules never travels.
 const (
-	// allTold is how many bytes all answers to a question have together, compressed: Redis keeps them for ten seconds. Of more than a thousand
-	// nodes each still has leastTold.
+	// allTold is how many bytes all answers to one question may have together, compressed: Redis
+	// keeps them for ten seconds. With more than a thousand nodes, each may still use leastTold.
 	allTold, leastTold, mostTold = 16 << 20, 16 << 10, 2 << 20
-	// unpacked is how many times as much an answer may weigh when it is unpacked, and heard how much all answers may that are held.
+	// unpacked is how many times larger an answer may be when it is unpacked, and heard is how many
+	// bytes of answers a node holds.
 	unpacked, heard = 4, 2 * 4 * allTold
-	// questions is how many of them a node answers in a second, and looked how many it looks at: those that it has answered stay for a while.
+	// questions is how many questions a node answers in a second, and looked is how many it looks
+	// at: answered questions stay in Redis for a while.
 	questions, looked = 8, 64
-	// remembered is how long an answer does for others who ask the same, and kept how many there are.
+	// remembered is how long an answer also serves others who ask the same question, and kept is
+	// how many such answers there are.
 	remembered, kept = 3 * time.Second, 8
-	// atOnce is how many a node asks at a time, and mostAsked with those that wait for their turn. What is beyond is refused: each may wait for
-	// two seconds.
+	// atOnce is how many questions a node asks at a time, and mostAsked includes those that wait
+	// for their turn. Further questions are refused, because each may wait for two seconds.
 	atOnce, mostAsked = 4, 16
-	// told at a time, so that checks on the same connection needn't wait for megabytes.
+	// toldAtOnce is how many values a node reads from Redis at a time, so that checks on the same
+	// connection don't wait for megabytes.
 	toldAtOnce = 16
 )
 
 // asked is a question to all nodes, and their answers.
 type asked struct {
-	done    chan struct{} // closed when they are there, and what follows doesn't change any more
+	done    chan struct{} // closed when the answers have arrived; the fields below don't change afterwards
 	all     []told
 	missing []string
 	err     error
@@ -85,10 +90,10 @@ func (s *Shared) toldKey(question, node string) string {
 	return s.key("told:" + hex.EncodeToString(sum[:8]) + ":" + node)
 }
 
-// budget is how many bytes an answer may have.
+// budget returns how many bytes an answer may have.
 func budget(nodes int) int { return min(mostTold, max(leastTold, allTold/max(1, nodes))) }
 
-// answer answers questions that somebody has asked since it last looked.
+// answer answers the questions that were asked since the last look.
 func (s *Shared) answer(ctx context.Context, c rueidis.Client, asked []rueidis.ZScore) {
 	answered := make(map[string]float64, len(asked))
 	left := questions
@@ -111,14 +116,14 @@ func (s *Shared) answer(ctx context.Context, c rueidis.Client, asked []rueidis.Z
 			err = c.Do(ctx, c.B().Set().Key(s.toldKey(q.Member, s.node)).Value(rueidis.BinaryString(b)).ExSeconds(asking).Build()).Error()
 		}
 		if err != nil {
-			delete(answered, q.Member) // it looks again
+			delete(answered, q.Member) // try again at the next look
 		}
 	}
 	s.answered = answered
 }
 
-// packTold is an answer of no more than so many bytes. What doesn't fit is left out: of a rule the keys that send the least, of all rules
-// those that are used the least.
+// packTold packs an answer into at most that many bytes. It leaves out what doesn't fit: for one
+// rule, the keys with the fewest requests, and for all rules, the rules with the fewest.
 func (t *Top) packTold(q question, node string, most int, box cipher.AEAD) ([]byte, error) {
 	for space := most; ; space /= 2 {
 		out := t.tell(q, node, room{space, space / 16})
@@ -141,7 +146,8 @@ func (t *Top) packTold(q question, node string, most int, box cipher.AEAD) ([]by
 // ErrBusy means that too many questions are being asked.
 var ErrBusy = errors.New("the nodes are being asked many other questions: try again in a second")
 
-// askOthers asks the other nodes, unless somebody has just asked the same. A question that nobody waits for any more isn't asked.
+// askOthers asks the other nodes, unless the same question was asked a moment ago. It drops a
+// question for which nobody waits any more.
 func (s *Shared) askOthers(ctx context.Context, q question) *asked {
 	text := q.String()
 	s.hour.Lock()
@@ -156,7 +162,7 @@ func (s *Shared) askOthers(ctx context.Context, q question) *asked {
 		s.forgetLocked(text)
 		a = &asked{done: make(chan struct{}), cancel: cancel}
 		s.asks[text] = a
-		go s.ask1(life, q, a)
+		go s.askInTurn(life, q, a)
 	}
 	a.waiting++
 	s.hour.Unlock()
@@ -169,8 +175,8 @@ func (s *Shared) askOthers(ctx context.Context, q question) *asked {
 	}
 }
 
-// ask1 asks a question when it is its turn.
-func (s *Shared) ask1(life context.Context, q question, a *asked) {
+// askInTurn asks a question when it is its turn.
+func (s *Shared) askInTurn(life context.Context, q question, a *asked) {
 	defer a.cancel()
 	select {
 	case s.seats <- struct{}{}:
@@ -185,7 +191,7 @@ func (s *Shared) ask1(life context.Context, q question, a *asked) {
 	s.asking--
 	a.over = true
 	if a.err != nil && !errors.Is(a.err, errBadList) {
-		a.at = time.Time{} // it may be over: whoever asks next asks anew
+		a.at = time.Time{} // the failure may be over, so the next caller asks again
 	}
 	if s.asks[q.String()] != a {
 		s.room.Add(int64(a.weight)) // everybody has left
@@ -195,14 +201,14 @@ func (s *Shared) ask1(life context.Context, q question, a *asked) {
 	close(a.done)
 }
 
-// leave notes that somebody waits no more.
+// leave notes that a caller no longer waits.
 func (s *Shared) leave(text string, a *asked) {
 	s.hour.Lock()
 	defer s.hour.Unlock()
 	if a.waiting--; a.waiting == 0 && !a.over {
 		a.cancel()
 		if s.asks[text] == a {
-			delete(s.asks, text) // whoever asks it next begins anew
+			delete(s.asks, text) // the next caller starts over
 		}
 	}
 }
@@ -215,7 +221,8 @@ func (s *Shared) forgetLocked(text string) {
 	}
 }
 
-// forgetOldLocked forgets answers that are old, and the oldest of the others, until there are few enough, and they weigh little enough.
+// forgetOldLocked forgets old answers, and then the oldest ones until the rest are few and small
+// enough.
 func (s *Shared) forgetOldLocked() {
 	for {
 		oldest, n, weight := "", 0, 0
@@ -235,7 +242,8 @@ func (s *Shared) forgetOldLocked() {
 	}
 }
 
-// collect writes a question down, and waits for the answers for as long as nodes may need to see it and to answer.
+// collect writes a question to Redis, and waits for answers for as long as nodes may need to see it
+// and to answer.
 func (s *Shared) collect(ctx context.Context, q question) (all []told, missing []string, weight int, err error) {
 	if s.lost() {
 		return nil, nil, 0, redisstore.ErrUnavailable
@@ -277,53 +285,41 @@ func (s *Shared) collect(ctx context.Context, q question) (all []told, missing [
 	}
 }
 
-// hearing is what was heard of a question.
+// hearing collects the answers to a question.
 type hearing struct {
 	q       question
-	since   time.Time // what was told before is the answer to another question
+	since   time.Time // older answers belong to an earlier question
 	waiting []string  // nodes
 	most    int       // bytes of an answer
 	all     []told
 	weight  int      // of all
-	bad     []string // nodes whose answers can't be read: nobody looks at them again
+	bad     []string // nodes whose answers can't be read, and aren't read again
 	failed  error    // why not
 }
 
-// hear reads the answers that are there.
-func (s *Shared) hear(ctx context.Context, c rueidis.Client, h *hearing) error {
-	names := h.waiting
-	h.waiting = nil
-	for some := range slices.Chunk(names, toldAtOnce) {
-		names = names[len(some):]
-		var gets rueidis.Commands
-		for _, name := range some {
-			gets = append(gets, c.B().Getrange().Key(s.toldKey(h.q.String(), name)).Start(0).End(int64(h.most)).Build())
+// hear reads the answers that have arrived.
+func (s *Shared) hear(ctx context.Context, c rueidis.Client, h *hearing) (err error) {
+	key := func(node string) string { return s.toldKey(h.q.String(), node) }
+	h.waiting, err = s.fetch(ctx, c, h.waiting, key, h.most, func(node string, b []byte, wrong error) (again bool) {
+		var t told
+		if len(b) > 0 {
+			t, wrong = s.unpackTold(b, h)
 		}
-		for i, reply := range c.DoMulti(ctx, gets...) {
-			b, wrong, err := valueOf(reply, h.most)
-			if err != nil {
-				h.waiting = append(append(h.waiting, some[i:]...), names...)
-				return err
-			}
-			var t told
-			if len(b) > 0 {
-				t, wrong = s.unpackTold(b, h)
-			}
-			switch {
-			case len(b) == 0 && wrong == nil || wrong == errUnwanted:
-				h.waiting = append(h.waiting, some[i])
-			case wrong != nil:
-				h.bad, h.failed = append(h.bad, some[i]), cmp.Or(h.failed, badList(some[i], wrong))
-			default:
-				t.Node = some[i]
-				h.all = append(h.all, t)
-			}
+		switch {
+		case len(b) == 0 && wrong == nil || wrong == errUnwanted:
+			return true
+		case wrong != nil:
+			h.bad, h.failed = append(h.bad, node), cmp.Or(h.failed, badList(node, wrong))
+		default:
+			t.Node = node
+			h.all = append(h.all, t)
 		}
-	}
-	return nil
+		return false
+	})
+	return err
 }
 
-// unpackTold reads an answer. One is read at a time: they may be large.
+// unpackTold unpacks an answer. It unpacks one at a time, because they may be large.
 func (s *Shared) unpackTold(b []byte, h *hearing) (told, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()

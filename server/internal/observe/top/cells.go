@@ -7,14 +7,15 @@ import (
 )
 
 const (
-	// HourSlot is the time that one number of an hour's history stands for. Slots begin at the same moments on all nodes.
+	// HourSlot is the length of a slot in an hour's history. Slots begin at the same moments on all
+	// nodes.
 	HourSlot = 10 * time.Second
-	// HourSlots is how many of them there are.
+	// HourSlots is how many slots an hour has.
 	HourSlots = 360
 )
 
-// cell is a piece of a history, or of a subject. Cells hold no pointers, so that a million of them are nothing to the garbage
-// collector.
+// cell is a piece of a history or of a subject. Cells hold no pointers, so a million of them cost
+// the garbage collector nothing.
 type cell struct {
 	next int32  // of the same chain, or 0
 	slot uint32 // of a history: that of the first entry
@@ -25,7 +26,8 @@ type cell struct {
 // slab is how many cells are allocated at a time.
 const slab = 1 << 12
 
-// cells are allocated as they are needed, up to a number, and are never given back to the runtime. Cell 0 isn't used: it stands for none.
+// cells is an arena of cells. It allocates them as they are needed, up to a maximum, and never
+// gives them back to the runtime. Index 0 stands for no cell.
 type cells struct {
 	slabs [][]cell
 	free  int32 // a chain
@@ -36,10 +38,10 @@ type cells struct {
 
 func (c *cells) at(i int32) *cell { return &c.slabs[i/slab][i%slab] }
 
-// left is how many more there are.
+// left returns how many more cells may be taken.
 func (c *cells) left() int32 { return c.most - c.used }
 
-// take takes a cell. There must be one.
+// take takes a cell. The caller has checked that one is left.
 func (c *cells) take() int32 {
 	c.used++
 	if i := c.free; i != 0 {
@@ -56,7 +58,8 @@ func (c *cells) take() int32 {
 	return i
 }
 
-// give gives cells back, up to one that is kept, and clears them: nothing of a client's key stays longer than it must.
+// give frees the cells of a chain from first up to, but not including, kept. It clears them, so
+// that parts of a client's key don't stay in memory.
 func (c *cells) give(first, kept int32) {
 	for first != kept {
 		f := c.at(first)
@@ -68,7 +71,7 @@ func (c *cells) give(first, kept int32) {
 	}
 }
 
-// write makes a chain of a text.
+// write stores a text in a chain of cells.
 func (c *cells) write(text []byte) (first int32) {
 	last := &first
 	for len(text) > 0 {
@@ -82,7 +85,7 @@ func (c *cells) write(text []byte) (first int32) {
 	return first
 }
 
-// read is the text of a chain, appended.
+// read appends the text of a chain.
 func (c *cells) read(to []byte, first int32) []byte {
 	for ; first != 0; first = c.at(first).next {
 		f := c.at(first)
@@ -91,8 +94,8 @@ func (c *cells) read(to []byte, first int32) []byte {
 	return to
 }
 
-// series is how much there was in each slot of an hour. Slots in which nothing was take no space. The slot that runs is here, those before
-// are in cells.
+// series is the history of an hour by slot. Slots without requests take no space. The current slot
+// is in the struct, and earlier ones are in cells.
 type series struct {
 	tokens            float64
 	requests, refused float32
@@ -101,7 +104,7 @@ type series struct {
 	first, last       int32
 }
 
-// add counts in a slot, which is never older than the last one. There must be two free cells.
+// add counts requests in a slot that is no older than the last one. Two cells must be free.
 func (s *series) add(c *cells, slot uint32, n amount) {
 	if slot != s.slot {
 		s.flush(c)
@@ -113,10 +116,11 @@ func (s *series) add(c *cells, slot uint32, n amount) {
 	s.tokens += n.tokens
 }
 
-// amount is how much there was. Requests that another rule refused are elsewhere: they took no token here, and none is counted of them.
+// amount is what is counted in a slot. Requests that another rule refused are elsewhere: they took
+// no tokens here, and none are counted for them.
 type amount struct{ requests, refused, elsewhere, tokens float64 }
 
-// flush writes the slot that ran into a cell, and forgets what is older than an hour.
+// flush moves the current slot into a cell, and forgets slots that are older than an hour.
 func (s *series) flush(c *cells) {
 	if s.requests > 0 {
 		var entry [32]byte
@@ -147,7 +151,8 @@ func (s *series) flush(c *cells) {
 	s.requests, s.refused, s.elsewhere, s.tokens = 0, 0, 0, 0
 }
 
-// tick is the slot that runs, in whole numbers. One that stands for a slot with anything is at least 1.
+// tick rounds the current slot to whole numbers. A slot in which anything happened has at least 1
+// request.
 func (s *series) tick() tick {
 	t := tick{slot: s.slot, requests: max(1, toCount(float64(s.requests)))}
 	t.refused = min(t.requests, toCount(float64(s.refused)))
@@ -156,7 +161,7 @@ func (s *series) tick() tick {
 	return t
 }
 
-// drop forgets all of it.
+// drop forgets the whole history.
 func (s *series) drop(c *cells) {
 	if s.first != 0 {
 		c.give(s.first, 0)
@@ -164,8 +169,8 @@ func (s *series) drop(c *cells) {
 	*s = series{}
 }
 
-// appendEntry appends the numbers of a slot. Most have a request or few in each slot, and take a byte or two. The gap is how many slots
-// after the entry before it is; 0 is for the first one of a cell.
+// appendEntry encodes a slot. Most clients have few requests in a slot, which takes a byte or two.
+// Gap is the distance in slots to the entry before; 0 stands for the first entry of a cell.
 func appendEntry(to []byte, gap uint32, t tick) []byte {
 	head := t.requests << 4
 	if gap > 1 {
@@ -196,8 +201,8 @@ func appendEntry(to []byte, gap uint32, t tick) []byte {
 	return to
 }
 
-// mostCount bounds every number of a history, and mostGap how far an entry is from the one before in its cell, so that one, of 23 bytes at
-// most, always fits into a cell.
+// mostCount bounds the numbers of a slot, and mostGap the gap between two entries of a cell, so
+// that an entry never has more than the 23 bytes of a cell.
 const (
 	mostCount = 1<<35 - 1
 	mostGap   = 1<<14 - 1
@@ -205,16 +210,17 @@ const (
 
 func toCount(n float64) uint64 { return uint64(min(math.Round(n), mostCount)) }
 
-// tick is what was in a slot.
+// tick is a slot of a history.
 type tick struct {
 	slot                                 uint32
 	requests, refused, elsewhere, tokens uint64
 }
 
-// asked is how many requests asked this rule for tokens: it refused them, or they took theirs.
+// asked returns how many requests asked this rule for tokens, whether the rule refused them or not.
 func (t tick) asked() uint64 { return t.requests - t.elsewhere }
 
-// readEntries tells the entries of a text, of which the first is of the given slot. It reports false for a text that is none.
+// readEntries decodes entries, of which the first belongs to the given slot. It returns false for
+// malformed text.
 func readEntries(text []byte, slot uint32, tell func(tick)) bool {
 	for first := true; len(text) > 0; first = false {
 		ok := true
@@ -264,7 +270,7 @@ func lastSlot(f *cell) (slot uint32) {
 	return slot
 }
 
-// since tells all slots from the given one on, the oldest first.
+// since calls tell with each slot from oldest on, the oldest first.
 func (s *series) since(c *cells, oldest uint32, tell func(tick)) {
 	for i := s.first; i != 0; i = c.at(i).next {
 		f := c.at(i)

@@ -15,45 +15,49 @@ import (
 )
 
 const (
-	// perRule is how many keys of a rule are remembered, if there is room.
+	// perRule is how many keys of a rule are remembered if there is room.
 	perRule = 1000
-	// hourRules is how many rules are. Beyond, those that were hit the longest ago make way.
+	// hourRules is how many rules are remembered. The rules that were hit the longest ago make room
+	// for others.
 	hourRules = 10_000
-	// hourRows and hourCells bound the memory of all of them together, whatever rules and keys there are: 8 and 44 MiB. With the index of
-	// rows and what is kept of rules it is 64 MiB at most.
+	// hourRows and hourCells bound the memory for all rules and keys: 8 and 44 MiB. Together with
+	// the index of rows and the rules themselves, that is 64 MiB at most.
 	hourRows, hourCells = 1 << 17, 44 << 20 / int32(unsafe.Sizeof(cell{}))
-	// subjectBytes is how much of a subject is kept. A longer one is known by its hash, and by how it begins and ends.
+	// subjectBytes is the longest subject that is kept whole. Of a longer one, its hash, its
+	// beginning and its end are kept.
 	subjectBytes = 192
 	// spareCells and spareRows are more than one decision can need.
 	spareCells, spareRows = 64, 16
-	// halved is after how many slots a request counts half as much for who the busiest are.
+	// halved is the half-life in slots of a request's weight when the busiest keys are chosen.
 	halved = HourSlots / 2
 )
 
-// hour remembers, of every rule, how many requests its busiest keys made and had refused in the last hour. A key is what the rule counts
-// by. Who the busiest are is told by a Space-Saving sketch for each rule, as for clients: see [sketch].
+// hour remembers, for every rule, how many requests its busiest keys made in the last hour and how
+// many were refused. A key is what the rule counts by. A Space-Saving sketch for each rule, like
+// those for clients, finds the busiest keys: see [sketch].
 //
-// If the memory is used up, all rules keep fewer keys; those that have the most lose the most.
+// When memory runs out, all rules keep fewer keys, and those with the most keys lose the most.
 type hour struct {
 	key   *key
 	slot  uint32 // that runs
 	base  uint32 // the slot in which a request counts 1 for the sketches
 	rules []*hourRule
-	byID  map[string]int32 // places in rules
+	byID  map[string]int32 // indices of rules
 	rows  []row
-	free  int32 // a chain of rows through place, or -1
+	free  int32 // first of the free rows, which are chained through place; or -1
 	used  int32 // rows
-	keep  int   // keys of a rule, at present
+	keep  int   // how many keys each rule may have at present
 	index map[rowName]int32
 	cells cells
-	sweep int32 // the row that is looked at next
-	// since is when it began to remember.
+	sweep int32 // the next row to check for being idle
+	// since is when the hour began to remember.
 	since time.Time
-	// oneIn is the most that one decision stood for, by slot: of slot s it is at s % HourSlots.
+	// oneIn is the highest weight of a decision in each slot; slot s is at s % HourSlots.
 	oneIn [HourSlots]float32
 	set   *weir.RuleSet
 	known map[string]*weir.Rule // of the set
-	// weight is what a request counts now for who the busiest are: the older ones count less in comparison.
+	// weight is the weight of a request now in the sketches. Requests of earlier slots weigh less
+	// in comparison.
 	weight float64
 }
 
@@ -66,12 +70,13 @@ type rowName struct {
 type hourRule struct {
 	of           *hour
 	id           string
-	counted      string // what it counts by, as text: keys of another are forgotten
+	counted      string // what the rule counts by, as text; if that changes, its keys are forgotten
 	hit, refusal time.Time
-	total        series // of all requests that it applied to, whoever made them
-	would        series // what it would have refused, in shadow
+	total        series // all requests to which the rule applied
+	would        series // requests that the rule in shadow would have refused
 	low          []int32
-	// lost is the highest count of a key that was forgotten, and forgot the slot in which one last was that had sent something within the hour.
+	// lost is the highest count of a forgotten key. Forgot is the slot in which a key was last
+	// forgotten that had sent requests within the hour.
 	lost   float64
 	forgot uint32
 }
@@ -81,14 +86,14 @@ type row struct {
 	series
 	id    uint64
 	count float64 // of the sketch
-	full  uint32  // when its counter is full again, in seconds since 1970
-	text  int32   // its subject, or as much of it as is kept
-	lost  float32 // requests, at most, that it may have made before it was here
-	place int32   // among the rows of the rule, by count; of a free row, the next one
-	at    uint32  // ms, of the last request: the low bits of the time since 1970, of which an hour needs few
+	full  uint32  // when its counter is full again, in Unix seconds
+	text  int32   // the cells of its subject, or of the part that is kept
+	lost  float32 // how many requests it may have made at most before it got this row
+	place int32   // its index in hourRule.low; the next free row, if this one is free
+	at    uint32  // time of the last request: the low bits of Unix milliseconds, which are enough for an hour
 	rule  int16
 	cut   bool  // only a part of the subject is kept
-	used  uint8 // of its limit, after its last request, in parts of usedAll
+	used  uint8 // how much of its limit was used after its last request, in 1/usedAll
 }
 
 const usedAll = 250
@@ -97,11 +102,11 @@ func newHour() hour {
 	return hour{free: -1, keep: perRule, weight: 1, byID: map[string]int32{}, index: map[rowName]int32{}, cells: cells{most: hourCells}}
 }
 
-// charged is a rule that a decision was charged to.
+// charged is a rule to which a decision was charged.
 type charged struct {
 	rule     string
-	from, to uint32 // of the subject, in the text of the lane
-	id       uint64 // of a subject that is cut; else it is made later
+	from, to uint32 // the subject's place in written.text
+	id       uint64 // the hash of a cut subject; the hash of a whole one is made later
 	tokens   int64
 	full     time.Duration // until the counter is full again
 	cut      bool
@@ -111,7 +116,7 @@ type charged struct {
 	used     uint8
 }
 
-// of notes how a limit stands after the decision.
+// of records how a limit stands after the decision.
 func (c *charged) of(d *weir.Decision, l *weir.LimitStatus) {
 	refused := !l.Allowed && !l.Policy.Shadow && !d.Allowed
 	c.refused, c.takes = c.refused || refused, d.Allowed
@@ -128,8 +133,8 @@ func (c *charged) of(d *weir.Decision, l *weir.LimitStatus) {
 	}
 }
 
-// advance begins the slot that has begun meanwhile. A clock that was set back by more than it can drift takes what was remembered with it:
-// nobody could tell when that was.
+// advance begins the current slot. If the clock was set back by more than drift can explain, the
+// hour is forgotten, because nobody can tell when its requests came.
 func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 	slot := uint32(max(0, now.Unix()) / int64(HourSlot/time.Second))
 	if key != h.key || slot+6 < h.slot || slot > h.slot+HourSlots {
@@ -161,7 +166,7 @@ func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 		}
 		h.weight = math.Exp2(float64(slot-h.base) / halved)
 	}
-	// In as many steps as an hour has slots all rows are looked at, and there are more steps.
+	// Rows are checked in small steps, so that each is checked at least once in an hour's slots.
 	for range len(h.rows)/HourSlots + 1 {
 		if len(h.rows) == 0 {
 			break
@@ -173,7 +178,7 @@ func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 	}
 }
 
-// reread forgets the keys of rules that count by something else by now.
+// reread forgets the keys of rules that now count by something else.
 func (h *hour) reread() {
 	rules := h.set.Rules().Rules
 	h.known = make(map[string]*weir.Rule, len(rules))
@@ -188,7 +193,7 @@ func (h *hour) reread() {
 	}
 }
 
-// countedBy is what a rule counts by, as text.
+// countedBy returns what a rule counts by, as text.
 func (h *hour) countedBy(r *hourRule) string {
 	if r == nil || h.known[r.id] == nil {
 		return ""
@@ -200,7 +205,7 @@ func (h *hour) countedBy(r *hourRule) string {
 	return strings.Join(k.Descriptor, "\x00") + "\x00" + strings.Join(k.By, "\x00")
 }
 
-// find returns a rule's place.
+// find returns the index of a rule, which it adds if need be.
 func (h *hour) find(id string) int32 {
 	if i, there := h.byID[id]; there {
 		return i
@@ -220,7 +225,8 @@ func (h *hour) find(id string) int32 {
 	return int32(i)
 }
 
-// forgetRules makes room for others, a tenth at a time, so that not every new one has to look for the oldest.
+// forgetRules forgets the tenth of the rules that were hit the longest ago, so that not every new
+// rule has to look for the oldest.
 func (h *hour) forgetRules() {
 	oldest := slices.SortedFunc(maps.Keys(h.byID), func(a, b string) int {
 		return h.rules[h.byID[a]].hit.Compare(h.rules[h.byID[b]].hit)
@@ -270,7 +276,8 @@ func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) 
 	}
 	k := &h.rows[i]
 	k.series.add(&h.cells, h.slot, n)
-	// What different cores have written down isn't in the order in which it happened: of what came at once, the most that was used stands.
+	// Decisions from different cores aren't in the order in which they were made: of those in the
+	// same millisecond, keep the highest use.
 	if at := uint32(now.UnixMilli()); k.at != at || c.used >= k.used {
 		k.used, k.at, k.full = c.used, at, uint32(now.Add(max(0, c.full)+time.Second-1).Unix())
 	}
@@ -278,8 +285,8 @@ func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) 
 	heap.Fix(r, int(k.place))
 }
 
-// insert makes a row for a key that has none. It takes the place of the key with the lowest count, if there is no other, and counts on from
-// there.
+// insert makes a row for a new key. If the rule has as many keys as it may, the new key replaces
+// the one with the lowest count, and counts on from there.
 func (h *hour) insert(r *hourRule, name rowName, subject []byte, cut bool) int32 {
 	low := 0.
 	if len(r.low) >= h.keep {
@@ -290,7 +297,7 @@ func (h *hour) insert(r *hourRule, name rowName, subject []byte, cut bool) int32
 	if i >= 0 {
 		h.free = h.rows[i].place
 	} else {
-		if len(h.rows) == cap(h.rows) { // append might take more than there may be
+		if len(h.rows) == cap(h.rows) { // append might allocate more than hourRows
 			h.rows = append(make([]row, 0, min(hourRows, max(1024, 2*cap(h.rows)))), h.rows...)
 		}
 		i = int32(len(h.rows))
@@ -320,14 +327,14 @@ func (h *hour) evict(r *hourRule, place int32) {
 	h.used--
 }
 
-// shorten forgets the keys of a rule that have sent the least, until so many are left.
+// shorten forgets the keys of a rule with the lowest counts, until so many are left.
 func (h *hour) shorten(r *hourRule, left int) {
 	for len(r.low) > left {
 		h.evict(r, 0)
 	}
 }
 
-// shrink has all rules keep fewer keys, until a sixteenth of the memory is free.
+// shrink makes all rules keep fewer keys, until a sixteenth of the memory is free.
 func (h *hour) shrink() {
 	for h.cells.left() < hourCells/16 || h.used > hourRows*15/16 {
 		if h.keep == 1 {
@@ -343,8 +350,8 @@ func (h *hour) shrink() {
 	}
 }
 
-// lost is how many requests of the hour a key of a rule can have made and be forgotten. The oldest of them count a quarter of what they
-// would now.
+// lost returns how many requests of the hour a forgotten key of a rule may have made at most. The
+// oldest requests weigh a quarter of the newest.
 func (h *hour) lost(r *hourRule) float32 {
 	if r.forgot == 0 || r.forgot+HourSlots <= h.slot {
 		return 0
@@ -352,10 +359,10 @@ func (h *hour) lost(r *hourRule) float32 {
 	return float32(math.Ceil(r.lost / h.weight * (1 << (HourSlots / halved))))
 }
 
-// rarest is the most that one decision of the hour stood for.
+// rarest returns the highest weight of a decision in the hour.
 func (h *hour) rarest() float64 { return max(1, float64(slices.Max(h.oneIn[:]))) }
 
-// bytes is the memory that it holds.
+// bytes returns the memory that the hour holds.
 func (h *hour) bytes() int {
 	const perRow, perRule = 64, 256 // in the index, and of a rule with its name and its heap's header
 	return len(h.cells.slabs)*slab*int(unsafe.Sizeof(cell{})) + cap(h.rows)*int(unsafe.Sizeof(row{})) + len(h.rows)*perRow + len(h.rules)*perRule
@@ -373,7 +380,7 @@ func (r *hourRule) Swap(i, j int) {
 	r.of.rows[r.low[i]].place, r.of.rows[r.low[j]].place = int32(i), int32(j)
 }
 
-// Push isn't used, and Pop returns nothing: a number in an interface would be allocated.
+// Push isn't used, and Pop returns nil, because putting a number in an interface would allocate.
 func (r *hourRule) Push(any) { panic("insert appends") }
 
 func (r *hourRule) Pop() any {
@@ -381,8 +388,8 @@ func (r *hourRule) Pop() any {
 	return nil
 }
 
-// subject is the hash of a subject.
+// subject returns the hash of a subject.
 func (k *key) subject(s []byte) uint64 { return siphash.Hash(k.k0^subjectHash, k.k1, s) }
 
-// subjectHash tells hashes of subjects from those of clients.
+// subjectHash keeps hashes of subjects apart from those of clients.
 const subjectHash = 0x7375626a

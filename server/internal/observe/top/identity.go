@@ -9,13 +9,14 @@ import (
 	"github.com/weirhq/weir/internal/siphash"
 )
 
-// Identity is who a client is. It must not be shown.
+// Identity identifies a client. It must not be shown.
 type Identity struct {
-	Kind  string // api_key, user or ip; or what else a rule counts by: org, header:X-Tenant
+	Kind  string // api_key, user, ip, or another dimension that a rule counts by, such as org or header:X-Tenant
 	Value string
 }
 
-// Shown is the client as people may see it. Only what a client doesn't choose, and no secret can be, is shown whole.
+// Shown returns the client as people may see it. Only values that clients don't choose, and that
+// can't be secrets, are shown whole.
 func (i Identity) Shown() string {
 	kind, _, _ := strings.Cut(i.Kind, ":")
 	switch kind {
@@ -27,7 +28,7 @@ func (i Identity) Shown() string {
 	return shown.Key(i.Value)
 }
 
-// NewIP is an address, as rules count it: of IPv6 the /64.
+// NewIP returns an address as rules count it: an IPv6 address counts as its /64.
 func NewIP(addr netip.Addr) Identity {
 	if addr = addr.Unmap().WithZone(""); addr.Is4() {
 		return Identity{"ip", addr.String()}
@@ -35,7 +36,7 @@ func NewIP(addr netip.Addr) Identity {
 	return Identity{"ip", netip.PrefixFrom(addr, 64).Masked().String()}
 }
 
-// counted reads a part of a subject.
+// counted reads one dimension of a subject.
 func counted(kind, value string) Identity {
 	if kind != "ip" {
 		return Identity{kind, value}
@@ -46,7 +47,8 @@ func counted(kind, value string) Identity {
 	return Identity{Kind: "ip"} // none
 }
 
-// FingerprintOf is the fingerprint of a client that a rule counts by one dimension alone, or "".
+// FingerprintOf returns the fingerprint of a client that a rule counts by a single dimension, or ""
+// if there are more.
 func (t *Top) FingerprintOf(values [][2]string) string {
 	if len(values) != 1 {
 		return ""
@@ -54,7 +56,8 @@ func (t *Top) FingerprintOf(values [][2]string) string {
 	return fingerprint(t.key.Load().hash(counted(values[0][0], values[0][1])))
 }
 
-// hash is what stands for a client. Those of a key, a user and an address are as everywhere else: see [client].
+// hash returns the keyed hash of a client. For a key, a user and an address it is the same hash as
+// everywhere else: see [client].
 func (k *key) hash(i Identity) uint64 {
 	switch i.Kind {
 	case "api_key":
@@ -74,12 +77,12 @@ func (k *key) hash(i Identity) uint64 {
 	return siphash.Hash(k.k0^uint64(other), k.k1, []byte(i.Kind+"\x00"+i.Value))
 }
 
-// person is who a row is for.
+// person is the client of a row.
 type person struct {
 	id      uint64
 	kind    string
 	shown   string
-	parts   []Identity // none if the subject isn't kept as a whole
+	parts   []Identity // empty if the subject isn't kept whole
 	special bool       // it has numbers of its own
 }
 

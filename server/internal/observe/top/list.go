@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// listed is how many entries of each kind a node tells others about.
+// listed is how many entries of each kind a node sends to others.
 const listed = 250
 
-// List is what one node tells of its clients and rules. Each of them is a line of its own: see [packer].
+// List is what one node sends about its clients and rules. Each client and rule is a line of its
+// own: see [packer].
 type List struct {
 	Node    string     `json:"node"`
 	At      time.Time  `json:"at"`    // by the clock that nodes share
@@ -22,13 +23,13 @@ type List struct {
 	Rules   []listRule `json:"-"`
 }
 
-// clients are the hottest.
+// clients are the hottest clients of a node.
 type clients struct {
-	Missing Rates        `json:"missing"` // the highest that one can have without being here
+	Missing Rates        `json:"missing"` // the highest rates that a client may have without being here
 	Hot     []listClient `json:"-"`
 }
 
-// Rates are requests and refusals, a second.
+// Rates are requests and refusals per second.
 type Rates struct {
 	Requests float64 `json:"requests"`
 	Refused  float64 `json:"refused"`
@@ -46,7 +47,7 @@ func (r *Rates) add(o Rates) {
 	r.Refused += o.Refused
 }
 
-// past is how many there were in each slot of the last minute, the newest last.
+// past is the number of requests and refusals in each slot of the last minute, the newest last.
 type past struct {
 	Requests [Slots]uint32 `json:"requests"`
 	Refused  [Slots]uint32 `json:"refused"`
@@ -58,7 +59,7 @@ type listClient struct {
 	Kind   string  `json:"kind"`
 	Rule   string  `json:"rule"`
 	Rates  Rates   `json:"rates"`
-	Lacks  float64 `json:"lacks"` // so much at most
+	Lacks  float64 `json:"lacks"` // how much too low the rates may be at most
 	Past   past    `json:"past"`
 }
 
@@ -81,7 +82,7 @@ func (t *Top) List(node string) List {
 	}
 	for _, r := range t.rules.byID {
 		if r.id == "" {
-			continue // no rule bound
+			continue // decisions that no rule bound
 		}
 		out.Rules = append(out.Rules, listRule{r.id, Rates{rate(r.requests.last(t.slot)), rate(r.refused.last(t.slot))}, rate(r.shadow.last(t.slot)), r.hit, r.refusal})
 	}
@@ -99,7 +100,8 @@ func (t *Top) hotLocked(k *sketches) clients {
 	}
 }
 
-// hottestLocked adds the hottest of a sketch, and returns the highest rate that it has left out.
+// hottestLocked adds the hottest clients of a sketch, and returns the highest rate that it leaves
+// out.
 func (t *Top) hottestLocked(k *sketch, refused bool, found map[name]listClient) (left float64) {
 	type hot struct {
 		*entry
@@ -119,7 +121,7 @@ func (t *Top) hottestLocked(k *sketch, refused bool, found map[name]listClient) 
 	}
 	for _, h := range all {
 		n := name{h.id, h.rule}
-		// An entry of both sketches has been in one of them for longer.
+		// A client in both sketches has been in one of them for longer: use that entry.
 		if other, there := found[n]; there && other.Rates.Requests >= h.rates.Requests {
 			continue
 		}
@@ -130,7 +132,8 @@ func (t *Top) hottestLocked(k *sketch, refused bool, found map[name]listClient) 
 	return left
 }
 
-// lacking is the highest rate in the window that a decayed count can stand for: in a window it has decayed to half at most.
+// lacking returns the highest rate in the window that a decayed count can stand for. Within a
+// window, a count decays to no less than half.
 func lacking(count float64) float64 { return 2 * count / (window * Slot).Seconds() }
 
 func whole(all [Slots]float32) (out [Slots]uint32) {
@@ -140,7 +143,7 @@ func whole(all [Slots]float32) (out [Slots]uint32) {
 	return out
 }
 
-// Hottest is the rate of the client that sends the most, a second, over all rules.
+// Hottest returns the rate of the client with the most requests per second, over all rules.
 func (t *Top) Hottest() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

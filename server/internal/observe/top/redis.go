@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,52 +19,56 @@ import (
 )
 
 const (
-	// lookEvery is how often a node looks whether somebody asks who is hot. As long as nobody does, that is all.
+	// lookEvery is how often a node looks whether somebody asks which clients are hot. While nobody
+	// asks, it does no more.
 	lookEvery = time.Second
-	// asking is how many seconds after a question nodes go on to tell, and how long Redis keeps what they have told.
+	// asking is for how many seconds after a question nodes send their lists, and how long Redis
+	// keeps them.
 	asking = 10
-	// patience is how long the first question waits for the others.
+	// patience is how long the first question waits for the other nodes.
 	patience = 1500 * time.Millisecond
-	// again is how soon it looks again meanwhile.
+	// again is how soon it looks again for their lists.
 	again = 50 * time.Millisecond
-	// old is a list that the last question left behind.
+	// old is the age from which a list is left from an earlier question.
 	old = 3 * time.Second
-	// oldest is how old a list may be: what is hot was seen in the last ten seconds.
+	// oldest is the oldest list that is used: hot clients are those of the last ten seconds.
 	oldest = asking * time.Second
-	// callTime is the longest that a call waits for Redis.
+	// callTime is the longest that a call to Redis may take.
 	callTime = 500 * time.Millisecond
-	// largest is how many bytes a list has, compressed, unpackedList what it weighs when it is unpacked, and allLists what all weigh.
+	// largest is how many bytes a list may have, compressed; unpackedList is how many it may have
+	// unpacked, and allLists how many all lists may have together.
 	largest, unpackedList, allLists = 1 << 20, 4 << 20, 128 << 20
 )
 
-// Shared is a Top with those of the other nodes that use a Redis. While somebody asks, each node writes
-// its list there every second, with a short life.
+// Shared combines a Top with those of the other nodes on the same Redis. While somebody asks, each
+// node writes its list there every second, with a short life.
 type Shared struct {
 	top   *Top
 	redis *redisstore.Store
 	node  string
-	// sealer seals names on their way through Redis.
+	// sealer encrypts names on their way through Redis.
 	sealer sealer
 
-	turn  chan struct{} // is held by whoever asks, and guards what follows
+	turn  chan struct{} // held by the goroutine that asks; it guards the fields below
 	asked time.Time     // when the others were last asked
-	lists []List        // what all said, this node first
-	// missing are living nodes whose lists aren't there, and failed is why.
+	lists []List        // the lists of all nodes, this node's first
+	// missing are live nodes whose lists aren't there, and failed is why.
 	missing []string
 	failed  error
 
-	reading  sync.Mutex // is held while an answer of another node is unpacked
+	reading  sync.Mutex // held while an answer of another node is unpacked
 	hour     sync.Mutex
-	asks     map[string]*asked  // of the hour, by question; guarded by hour
-	asking   int                // questions that aren't over; likewise
-	room     atomic.Int64       // for more answers
-	seats    chan struct{}      // is full while as many questions are asked as may be at a time
-	answered map[string]float64 // questions, with when they were asked; for Run alone
+	asks     map[string]*asked  // answers about the hour, by question; guarded by hour
+	asking   int                // questions that aren't answered yet; guarded by hour
+	room     atomic.Int64       // how many more bytes of answers may be held
+	seats    chan struct{}      // holds a value for each question that is being asked
+	answered map[string]float64 // the questions that this node has answered, and when they were asked; only Run uses it
 	roster   roster
 }
 
-// Share shares what a node knows. Digest stands for what the nodes have in common that isn't in Redis, and is nil where that is nothing:
-// then nodes don't tell each other who a fingerprint stands for.
+// Share shares a node's Top with the other nodes. Digest returns a digest of the secrets that the
+// nodes have in common outside of Redis, or nil if there are none: then nodes don't tell each other
+// which client a fingerprint stands for.
 func Share(t *Top, redis *redisstore.Store, node string, digest func() []byte) *Shared {
 	s := &Shared{top: t, redis: redis, node: node, sealer: sealer{digest: digest}, turn: make(chan struct{}, 1), asks: map[string]*asked{}, seats: make(chan struct{}, atOnce)}
 	s.room.Store(heard)
@@ -74,17 +79,18 @@ func (s *Shared) key(name string) string { return s.redis.Prefix() + "{top}" + n
 
 func (s *Shared) askedKey() string { return s.key("asked") }
 
-// listKey isn't that of older releases, whose lists were of another form. So nodes of either are missing at the others while they are upgraded.
+// listKey differs from the key of older releases, whose lists have another format. During an
+// upgrade, nodes of one release count as missing for the other.
 func (s *Shared) listKey(node string) string { return s.key("hot:" + node) }
 
-// Run tells the other nodes what this one knows, while somebody asks, until ctx is done.
+// Run writes this node's list for the others while somebody asks, until ctx is done.
 func (s *Shared) Run(ctx context.Context) error {
 	for {
-		s.sealer.box(s.top.key.Load()) // so that nobody waits for it
+		s.sealer.box(s.top.key.Load()) // so that no question waits for it
 		if !rediscall.Sleep(ctx, rediscall.Jittered(lookEvery)) {
 			return nil
 		}
-		_ = s.tell(ctx) // a list that is missing is named where it is missed
+		_ = s.tell(ctx) // whoever needs the list reports that it is missing
 		s.roster.note(s.redis.Heard().Peers, time.Now())
 		s.hour.Lock()
 		s.forgetOldLocked()
@@ -105,7 +111,7 @@ func (s *Shared) tell(ctx context.Context) error {
 		s.answer(ctx, c, asked)
 	}
 	if err := replies[0].Error(); err != nil {
-		return err // mostly it isn't there
+		return err // usually the key doesn't exist
 	}
 	told := s.top.List(s.node)
 	list, _, err := told.packed()
@@ -115,8 +121,9 @@ func (s *Shared) tell(ctx context.Context) error {
 	return c.Do(ctx, c.B().Set().Key(s.listKey(s.node)).Value(rueidis.BinaryString(list)).ExSeconds(asking).Build()).Error()
 }
 
-// Answer says who is hot on all nodes that can be asked. An error is why some can't; the answer is of the others then.
-// The nodes are asked once a second, however many questions there are: a list may have some megabytes.
+// Answer lists the hot clients of all nodes that can be asked. If it fails for some nodes, the
+// error says why, and the answer is about the others. The nodes are asked once a second at most,
+// because a list may have megabytes.
 func (s *Shared) Answer(ctx context.Context, q Query) (Answer, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -133,7 +140,7 @@ func (s *Shared) Answer(ctx context.Context, q Query) (Answer, error) {
 	return out, s.failed
 }
 
-// partial says why nodes may be missing.
+// partial says why nodes may be missing from an answer.
 func partial(err error, nodes int) string {
 	switch {
 	case err == nil:
@@ -153,7 +160,8 @@ func partial(err error, nodes int) string {
 	return why + ", so this is what this node knows alone"
 }
 
-// lost reports whether no server of Redis can be reached. If one can, it may be that where nodes meet.
+// lost reports whether no server of Redis can be reached. If one can, it may be the one through
+// which nodes meet.
 func (s *Shared) lost() bool {
 	return !slices.ContainsFunc(s.redis.Health().Shards, func(sh redisstore.ShardHealth) bool { return sh.Up })
 }
@@ -169,11 +177,11 @@ func (s *Shared) ask(ctx context.Context) {
 	if ctx.Err() == nil {
 		s.asked = time.Now()
 	} else {
-		s.asked = time.Time{} // whoever asked has left, and the next one begins anew
+		s.asked = time.Time{} // the caller has left, so the next one starts over
 	}
 }
 
-// others asks for lists until all are there and new, or for as long as the others may need to hear of the question.
+// others asks for the lists of the other nodes until all are there and new, or the wait is over.
 func (s *Shared) others(ctx context.Context, wait time.Duration) (lists []List, missing []string, err error) {
 	ends := time.Now().Add(wait)
 	if s.lost() {
@@ -215,47 +223,55 @@ func (s *Shared) others(ctx context.Context, wait time.Duration) (lists []List, 
 	return lists, missing, cmp.Or(f.failed, err)
 }
 
-// found are the lists of other nodes.
+// found collects the lists of other nodes.
 type found struct {
 	lists   map[string]List
-	waiting []string // nodes whose lists aren't there, or are old
-	left    int      // of what all may weigh
-	failed  error    // why some can't be read: nobody looks at those again
+	waiting []string // nodes whose lists are missing or old
+	left    int      // how many more bytes all lists may have
+	failed  error    // why some lists can't be read; those aren't read again
 }
 
-// get looks for lists.
-func (s *Shared) get(ctx context.Context, c rueidis.Client, f *found) error {
-	names := f.waiting
-	f.waiting = nil
-	for some := range slices.Chunk(names, toldAtOnce) {
-		names = names[len(some):]
+// get reads the lists that have arrived.
+func (s *Shared) get(ctx context.Context, c rueidis.Client, f *found) (err error) {
+	f.waiting, err = s.fetch(ctx, c, f.waiting, s.listKey, largest, func(node string, b []byte, wrong error) (again bool) {
+		now := s.top.options.Now()
+		if len(b) > 0 {
+			wrong = s.unpackList(b, node, now, f)
+		}
+		if wrong != nil && wrong != errUnwanted {
+			f.failed = cmp.Or(f.failed, badList(node, wrong))
+			return false
+		}
+		list, there := f.lists[node]
+		return !there || now.Sub(list.At) > old
+	})
+	return err
+}
+
+// fetch reads a value of each node, a few at a time, so that checks on the same connection don't wait for megabytes. It
+// calls read with each value of at most that many bytes, or with what is wrong with it, and returns the nodes whose
+// values to read again.
+func (s *Shared) fetch(ctx context.Context, c rueidis.Client, nodes []string, key func(node string) string, most int, read func(node string, b []byte, wrong error) (again bool)) (waiting []string, err error) {
+	for some := range slices.Chunk(nodes, toldAtOnce) {
+		nodes = nodes[len(some):]
 		var gets rueidis.Commands
-		for _, name := range some {
-			gets = append(gets, c.B().Getrange().Key(s.listKey(name)).Start(0).End(largest).Build())
+		for _, node := range some {
+			gets = append(gets, c.B().Getrange().Key(key(node)).Start(0).End(int64(most)).Build())
 		}
 		for i, reply := range c.DoMulti(ctx, gets...) {
-			b, wrong, err := valueOf(reply, largest)
+			b, wrong, err := valueOf(reply, most)
 			if err != nil {
-				f.waiting = append(append(f.waiting, some[i:]...), names...)
-				return err
+				return append(append(waiting, some[i:]...), nodes...), err
 			}
-			now, name := s.top.options.Now(), some[i]
-			if len(b) > 0 {
-				wrong = s.unpackList(b, name, now, f)
-			}
-			list, there := f.lists[name]
-			switch {
-			case wrong != nil && wrong != errUnwanted:
-				f.failed = cmp.Or(f.failed, badList(name, wrong))
-			case !there || now.Sub(list.At) > old:
-				f.waiting = append(f.waiting, name)
+			if read(some[i], b, wrong) {
+				waiting = append(waiting, some[i])
 			}
 		}
 	}
-	return nil
+	return waiting, nil
 }
 
-// unpackList reads a list. One is read at a time.
+// unpackList unpacks a list, one at a time.
 func (s *Shared) unpackList(b []byte, name string, now time.Time, f *found) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -270,11 +286,12 @@ func (s *Shared) unpackList(b []byte, name string, now time.Time, f *found) erro
 	return err
 }
 
-// valueOf is a value, none if it isn't there, or what is wrong with it. It must have no more than so many bytes. An error is one of the connection.
+// valueOf returns a value, which is empty if the key doesn't exist, or what is wrong with it. The
+// value may have at most that many bytes. An error is one of the connection.
 func valueOf(reply rueidis.RedisResult, most int) (b []byte, wrong, err error) {
 	b, err = reply.AsBytes()
 	if refused, is := rueidis.IsRedisErr(err); is {
-		return nil, refused, nil // it is no text, or a permission is missing
+		return nil, refused, nil // the value isn't a string, or a permission is missing
 	}
 	if len(b) > most {
 		return nil, errTooLarge, nil
@@ -284,4 +301,53 @@ func valueOf(reply rueidis.RedisResult, most int) (b []byte, wrong, err error) {
 
 func badList(node string, err error) error {
 	return fmt.Errorf("the list of %q in Redis %w: %w", node, errBadList, err)
+}
+
+// Gone is a node that has ended. What it had counted is lost.
+type Gone struct {
+	Name string    `json:"name"`
+	Seen time.Time `json:"seen"` // when it was last heard
+}
+
+// roster remembers the nodes of the last hour. Those that have ended leave a gap in the answers of
+// the others.
+type roster struct {
+	mu   sync.Mutex
+	live []redisstore.Peer
+	seen map[string]time.Time // by this node's clock
+}
+
+// mostSeen bounds the roster: whoever can write to Redis can make up nodes.
+const mostSeen = 10_000
+
+func (r *roster) note(peers []redisstore.Peer, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seen == nil {
+		r.seen = map[string]time.Time{}
+	}
+	r.live = peers
+	for name, at := range r.seen {
+		if now.Sub(at) > HourSlots*HourSlot {
+			delete(r.seen, name)
+		}
+	}
+	for _, p := range peers {
+		if _, known := r.seen[p.Name]; (known || len(r.seen) < mostSeen) && clean(p.Name) {
+			r.seen[p.Name] = p.Seen
+		}
+	}
+}
+
+// gone returns the nodes that have ended. At is the present time of the clock that nodes share.
+func (r *roster) gone(at time.Time) (all []Gone) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, seen := range r.seen {
+		if !slices.ContainsFunc(r.live, func(p redisstore.Peer) bool { return p.Name == name }) {
+			all = append(all, Gone{name, at.Add(-time.Since(seen)).UTC().Truncate(time.Second)})
+		}
+	}
+	slices.SortFunc(all, func(a, b Gone) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/internal/siphash"
 )
 
-// kind says what a client is known by.
+// kind says what identifies a client.
 type kind uint8
 
 const (
@@ -19,38 +19,39 @@ const (
 	apiKey
 	user
 	ip
-	other // of what rules count by
+	other // another dimension that rules count by
 )
 
 var kindNames = [...]string{"none", "api_key", "user", "ip", "other"}
 
 func (k kind) String() string { return kindNames[k] }
 
-// sample is a decision that was looked at.
+// sample is a decision that was sampled.
 type sample struct {
 	client
-	address client // beside a key that nobody has verified: whoever makes keys up has another one for each request
+	address client // set beside an unverified key: whoever makes up keys sends another key with each request
 	key     *key   // of both hashes
 	rule    string
-	charges int     // rules that it was charged to, of those of its lane
-	share   float64 // of how many each of them stands for, where some were left out
-	weight  float64 // how many decisions it stands for
+	charges int     // how many of the charges in written are this sample's
+	share   float64 // how many charges each of them stands for, if some were left out
+	weight  float64 // how many decisions the sample stands for
 	refused bool
 }
 
-// client is whoever sent a request. It has no pointers, so that thousands of them are nothing to the garbage collector.
+// client is the sender of a request. It has no pointers, so thousands of them cost the garbage
+// collector nothing.
 type client struct {
 	id   uint64 // a keyed hash
 	kind kind
 	n    uint8
-	cut  bool                        // the text is how it begins and ends
-	text [headBytes + tailBytes]byte // of a key what its mask is made of; or an address
+	cut  bool                        // text is only the beginning and the end
+	text [headBytes + tailBytes]byte // what the mask of a key is made of, or an address
 }
 
 // A mask shows up to eight characters in front and four behind, of up to four bytes each.
 const headBytes, tailBytes = 32, 16
 
-// of writes a decision down.
+// of fills in the sample.
 func (s *sample) of(o *weir.Observation, k *key, weight float64) {
 	s.client.of(o.Request, k)
 	if s.kind != ip && !o.Request.KeyVerified {
@@ -59,11 +60,12 @@ func (s *sample) of(o *weir.Observation, k *key, weight float64) {
 	s.key, s.weight, s.rule, s.refused = k, weight, o.Decision.Rule, !o.Decision.Allowed
 }
 
-// mostCharges is how many rules of a decision are written down. Few have more.
+// mostCharges is how many rules of a decision are recorded. Few decisions have more.
 const mostCharges = 8
 
-// charge writes down the rules that a decision was charged to, and for whom. Limits of a rule that count the same follow each other, and are one.
-func (l *lane) charge(s *sample, o *weir.Observation, k *key) {
+// charge records the rules that a decision was charged to, and the subjects. Successive limits of
+// one rule that count the same subject are recorded as one.
+func (l *buffer) charge(s *sample, o *weir.Observation, k *key) {
 	limits, charges := o.Decision.Limits(), o.Charges
 	if len(limits) == 0 || len(limits) != len(charges) {
 		return // nothing was counted
@@ -76,7 +78,7 @@ func (l *lane) charge(s *sample, o *weir.Observation, k *key) {
 				rules++
 			}
 		}
-		if rules > mostCharges { // each then gets its turn
+		if rules > mostCharges { // then sample the rules, too
 			first, s.share = int(o.Spread%uint64(rules)), float64(rules)/mostCharges
 		}
 	}
@@ -101,7 +103,7 @@ func (l *lane) charge(s *sample, o *weir.Observation, k *key) {
 			} else {
 				l.write(now, c.Subject, k)
 				if now.cut && string(c.Subject[1:]) == o.Request.APIKey {
-					now.id = s.id // as it is known everywhere else
+					now.id = s.id // use the hash of the client
 				}
 			}
 			last, subject = now, c.Subject
@@ -111,13 +113,13 @@ func (l *lane) charge(s *sample, o *weir.Observation, k *key) {
 	}
 }
 
-// together reports whether two limits are of one rule, and count the same.
+// together reports whether two limits belong to one rule and count the same subject.
 func together(a, b *counter.Charge) bool {
 	return a.Policy.Rule == b.Policy.Rule && bytes.Equal(a.Subject, b.Subject)
 }
 
-// write writes a subject down.
-func (l *lane) write(c *charged, subject []byte, k *key) {
+// write stores a subject.
+func (l *buffer) write(c *charged, subject []byte, k *key) {
 	c.from = uint32(len(l.text))
 	if len(subject) <= subjectBytes {
 		l.text = append(l.text, subject...)
@@ -149,7 +151,7 @@ func (c *client) of(r *weir.Request, k *key) {
 	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, []byte(value))
 }
 
-// from makes an address the client, if there is one.
+// from makes an address the client, if it is valid.
 func (c *client) from(addr netip.Addr, k *key) {
 	if !addr.IsValid() {
 		return
@@ -157,13 +159,13 @@ func (c *client) from(addr netip.Addr, k *key) {
 	c.kind = ip
 	all := addr.As16()
 	if !addr.Unmap().Is4() {
-		clear(all[8:]) // limits count networks, too: a client has as many addresses in its /64 as it likes
+		clear(all[8:]) // limits count networks, because a client has all addresses of its /64
 	}
 	c.n = uint8(copy(c.text[:], all[:]))
 	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, all[:])
 }
 
-// String is the client as people may see it.
+// String returns the client as people may see it.
 func (c *client) String() string {
 	switch c.kind {
 	case nobody:
@@ -178,7 +180,7 @@ func (c *client) String() string {
 	return shown.Key(string(c.text[:c.n]))
 }
 
-// Fingerprint is the client of a request as answers show it: see [Client].
+// Fingerprint returns the fingerprint of a request's client: see [Client].
 func (t *Top) Fingerprint(r *weir.Request) string {
 	var c client
 	if c.of(r, t.key.Load()); c.kind == nobody {
@@ -188,3 +190,31 @@ func (t *Top) Fingerprint(r *weir.Request) string {
 }
 
 func fingerprint(id uint64) string { return fmt.Sprintf("%08x", uint32(id>>32)) }
+
+// Seen is the client of a request as people may see it: see [Client].
+type Seen struct{ Client, Kind, Fingerprint string }
+
+// See returns the client of a request.
+func (t *Top) See(r *weir.Request) Seen {
+	var c client
+	c.of(r, t.key.Load())
+	out := Seen{Client: c.String(), Kind: c.kind.String()}
+	if c.kind != nobody {
+		out.Fingerprint = fingerprint(c.id)
+	}
+	return out
+}
+
+// Prints returns the fingerprints under which a request is counted, as numbers: its client's, and
+// beside an unverified key its address's. 0 means none. Prints doesn't allocate.
+func (t *Top) Prints(r *weir.Request) (client, address uint32) {
+	var s sample
+	k := t.key.Load()
+	if s.client.of(r, k); s.client.kind == nobody {
+		return 0, 0
+	}
+	if s.client.kind != ip && !r.KeyVerified {
+		s.address.from(r.IP, k)
+	}
+	return uint32(s.client.id >> 32), uint32(s.address.id >> 32)
+}

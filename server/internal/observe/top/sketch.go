@@ -7,27 +7,27 @@ import (
 )
 
 const (
-	// Slot is the time that one number of a history stands for.
+	// Slot is the length of a slot of a history.
 	Slot = 2 * time.Second
-	// Slots is how many of them a history has: a minute.
+	// Slots is how many slots a history has: a minute.
 	Slots = 30
-	// window is how many of them a rate is the mean of: ten seconds.
+	// window is how many slots rates are averaged over: ten seconds.
 	window = 5
 	// capacity is how many entries a sketch has.
 	capacity = 1000
 )
 
-// decayed is what is left of a count after one slot: half after a window.
+// decayed is the factor by which a count decays in a slot: to half in a window.
 var decayed = math.Pow(0.5, 1./window)
 
-// sketch is a Space-Saving sketch with decay (Metwally and others, 2005; Cormode and others, 2009). It has a
-// thousand entries. A client that has none takes over the one with the lowest count, and counts on from there. So a
-// count is never too low, and one that isn't here is at most the lowest; and whoever has sent more than a
-// thousandth of all requests, the recent ones before the older, is here. Requests that count for an address, too, are
-// two of them.
+// sketch is a Space-Saving sketch with decay (Metwally and others, 2005; Cormode and others, 2009)
+// of a thousand entries. A client without an entry takes over the one with the lowest count, and
+// counts on from there. So a count is never too low, and a client without an entry has at most the
+// lowest count: whoever sends more than a thousandth of all requests, recent ones weighing more,
+// has an entry. A request that counts for an address too counts as two requests.
 //
-// Counts only say who is here. What is shown comes from the entry's history, which begins with zeros when a client takes the
-// entry over: it is never too high.
+// Counts only decide which clients have entries. What people see comes from an entry's history,
+// which begins with zeros when a client takes the entry over, and so is never too high.
 type sketch struct {
 	byName map[name]*entry
 	byLow  lowest // a heap
@@ -35,7 +35,7 @@ type sketch struct {
 
 type name struct {
 	client uint64
-	rule   string // "" over all rules, or where none binds
+	rule   string // "" over all rules, or if no rule binds
 }
 
 type entry struct {
@@ -43,12 +43,12 @@ type entry struct {
 	rule     string
 	place    int     // in the heap
 	count    float64 // decayed
-	unknown  float64 // part of count that may be others', likewise
+	unknown  float64 // the part of count that may belong to other clients, decayed too
 	requests history
 	refused  history
 }
 
-// sketches are who sends the most, and who is refused the most.
+// sketches are the clients with the most requests, and those with the most refusals.
 type sketches struct{ requests, refused sketch }
 
 func newSketches() sketches { return sketches{newSketch(), newSketch()} }
@@ -69,7 +69,8 @@ func (k *sketches) decay(slots int64) {
 
 func newSketch() sketch { return sketch{byName: make(map[name]*entry, capacity)} }
 
-// count adds a decision to its entry. Weight is how much it counts: with 0 it makes no entry.
+// count adds a decision to its client's entry. Weight is how much it adds to the count; with 0 it
+// makes no entry.
 func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 	n := name{s.id, rule}
 	e := k.byName[n]
@@ -97,7 +98,7 @@ func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 	}
 }
 
-// decay makes older requests count less.
+// decay lowers all counts.
 func (k *sketch) decay(slots int64) {
 	factor := math.Pow(decayed, float64(slots))
 	for _, e := range k.byLow { // the order stays
@@ -106,7 +107,8 @@ func (k *sketch) decay(slots int64) {
 	}
 }
 
-// missing is the highest rate that a client can have without being here, in requests or refusals a second.
+// missing returns the highest rate, in requests or refusals a second, of a client that may have no
+// entry.
 func (k *sketch) missing() float64 {
 	if len(k.byLow) < capacity {
 		return 0
@@ -134,23 +136,23 @@ func (l *lowest) Push(x any) {
 
 func (l *lowest) Pop() any { panic("entries stay") }
 
-// history is how often something happened, by slot: the slot that runs, and those before it.
+// history counts events by slot: in the current slot, and those before it.
 type history struct {
-	at    int64 // the slot that was last added to
+	at    int64 // the newest slot
 	slots [Slots + 1]float32
 }
 
 func (h *history) add(slot int64, n float64) {
 	for ; h.at < slot; h.at++ {
 		if slot-h.at > int64(len(h.slots)) {
-			h.at = slot - int64(len(h.slots)) // all of them are cleared
+			h.at = slot - int64(len(h.slots)) // all slots are cleared
 		}
 		h.slots[(h.at+1)%int64(len(h.slots))] = 0
 	}
 	h.slots[slot%int64(len(h.slots))] += float32(n)
 }
 
-// last returns the slots that are over, the newest last.
+// last returns the completed slots, the newest last.
 func (h *history) last(slot int64) (all [Slots]float32) {
 	for i := range all {
 		if at := slot - Slots + int64(i); at >= 0 && at <= h.at && at > h.at-int64(len(h.slots)) {
@@ -160,7 +162,7 @@ func (h *history) last(slot int64) (all [Slots]float32) {
 	return all
 }
 
-// rate is the mean of the last window, a second.
+// rate returns the mean rate per second over the last window.
 func rate(all [Slots]float32) float64 {
 	sum := 0.
 	for _, v := range all[Slots-window:] {

@@ -2,48 +2,55 @@ package top
 
 import (
 	"cmp"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/weirhq/weir"
 )
 
-// question is what somebody wants to know of the last hour: of all rules, without their keys, or else
+// question is a question about the last hour. The zero value asks about all rules, without their
+// keys.
 type question struct {
-	rule   string  // of that one, with its keys
-	client *uint32 // of one client, by its fingerprint: its rules, and who it is
+	rule   string  // about this rule, with its keys
+	client *uint32 // about the client with this fingerprint: its rules, and its identity
 }
 
-// told is what one node answers. Each rule, key and name is a line of its own: see [packer].
+// told is the answer of one node. Each rule, key and name is a line of its own: see [packer].
 type told struct {
 	Node  string     `json:"node"`
 	At    time.Time  `json:"at"`    // by the clock that nodes share
-	Since time.Time  `json:"since"` // likewise: it remembers nothing of before
+	Since time.Time  `json:"since"` // when the node began to remember, by the same clock
 	Slot  uint32     `json:"slot"`
-	OneIn float64    `json:"one_in"` // the most that a decision of the hour stood for
-	Bytes int        `json:"bytes"`  // of its memory
+	OneIn float64    `json:"one_in"` // the highest weight of a decision in the hour
+	Bytes int        `json:"bytes"`  // size of its memory
 	Rules []toldRule `json:"-"`
-	Left  int        `json:"left,omitempty"` // rules that there was no room for
-	Names []toldName `json:"-"`              // of clients that have the fingerprint
+	Left  int        `json:"left,omitempty"` // how many rules were left out for lack of room
+	Names []toldName `json:"-"`              // of clients with the fingerprint
 }
 
 type toldRule struct {
 	Rule    string    `json:"rule"`
 	Sum     sum       `json:"sum"`
-	Kept    uint64    `json:"kept"`            // requests of keys that are remembered
-	Lacks   uint64    `json:"lacks,omitempty"` // requests, at most, of a key that isn't among the rows
+	Kept    uint64    `json:"kept"`            // requests of the keys that are remembered
+	Lacks   uint64    `json:"lacks,omitempty"` // how many requests a key without a row may have made at most
 	Would   uint64    `json:"would"`
 	Hit     time.Time `json:"hit,omitzero"`
 	Refusal time.Time `json:"refusal,omitzero"`
 	Keys    sketched  `json:"keys"`
-	Above   sketched  `json:"above"` // those of which at least half of the limit is used
+	Above   sketched  `json:"above"` // keys with at least half of the limit used
 	Past    []byte    `json:"past,omitempty"`
 	Rows    []toldRow `json:"-"` // the busiest
 }
 
-// sum is of the hour.
+// sum counts requests over the hour.
 type sum struct {
 	Requests uint64 `json:"requests"`
 	Refused  uint64 `json:"refused"`
@@ -60,32 +67,33 @@ type toldRow struct {
 	Kind    string `json:"kind"`
 	Sum     sum    `json:"sum"`
 	Used    uint8  `json:"used"`
-	At      int64  `json:"at"`                // ms since 1970: its last request
+	At      int64  `json:"at"`                // Unix milliseconds of its last request
 	Special bool   `json:"special,omitempty"` // it has numbers of its own
-	LowBy   uint64 `json:"low_by,omitempty"`  // requests, at most, that are forgotten
-	Past    []byte `json:"past"`              // entries behind the slot of the first, in four bytes
+	LowBy   uint64 `json:"low_by,omitempty"`  // how many of its requests may be forgotten at most
+	Past    []byte `json:"past"`              // slot of the first entry in four bytes, and then the entries
 }
 
-// toldName is who has a fingerprint.
+// toldName is a client with the fingerprint that was asked about.
 type toldName struct {
 	ID     uint64 `json:"id"`
 	Kind   string `json:"kind"`
 	Client string `json:"client"` // masked
-	// Sealed is the client itself, for nodes with the same tokens. None means that it isn't kept as a whole, or that there are no tokens.
+	// Sealed is the client's encrypted identity, for nodes with the same tokens. It is empty if the
+	// identity isn't kept whole, or if there are no tokens.
 	Sealed []byte `json:"sealed,omitempty"`
 	value  string
 }
 
-// room is how much a node may tell.
+// room is how much a node may still send.
 type room struct {
 	bytes int // of histories
 	ids   int // of sketches
 }
 
-// alone is the room of a node that tells itself.
+// alone is the room for an answer that isn't sent anywhere.
 var alone = room{1 << 30, 1 << 30}
 
-// tell answers a question of what this node remembers. The lock is held for one rule at a time.
+// tell answers a question from this node's memory. It holds the lock for one rule at a time.
 func (t *Top) tell(q question, node string, most room) told {
 	t.mu.Lock()
 	t.drainLocked()
@@ -118,7 +126,7 @@ func (t *Top) tell(q question, node string, most room) told {
 	return out
 }
 
-// distinct has each client once, with what it is if that is known.
+// distinct returns each client once, with its identity if that is known.
 func distinct(names []toldName) (out []toldName) {
 	for _, n := range names {
 		i := slices.IndexFunc(out, func(o toldName) bool { return o.ID == n.ID })
@@ -132,10 +140,10 @@ func distinct(names []toldName) (out []toldName) {
 	return out[:min(len(out), mostNames)]
 }
 
-// mostNames is how many clients of a fingerprint are told. Two are too many.
+// mostNames is how many clients with the same fingerprint are sent. Two are enough to be ambiguous.
 const mostNames = 8
 
-// tell tells of a rule, with or without its keys.
+// tell describes a rule, with or without its keys.
 func (h *hour) tell(r *hourRule, whole bool, most *room, now time.Time) toldRule {
 	out := h.sum(r)
 	type one struct {
@@ -173,7 +181,7 @@ func (h *hour) tell(r *hourRule, whole bool, most *room, now time.Time) toldRule
 		row, fits := h.tellRow(r, k.row, h.who(r, k.row, text[:0]), most, now)
 		if !fits {
 			out.Lacks = out.Sum.Requests - min(listed, out.Sum.Requests)
-			break // the others have sent less
+			break // the remaining keys have fewer requests
 		}
 		listed += row.Sum.Requests
 		row.LowBy = out.forgotten(row.LowBy)
@@ -182,11 +190,13 @@ func (h *hour) tell(r *hourRule, whole bool, most *room, now time.Time) toldRule
 	return out
 }
 
-// forgotten is how many requests of a key can be forgotten, if there may be so many by another count: no more than no key has.
+// forgotten caps how many requests of a key may have been forgotten at the number of the rule's
+// requests that belong to no remembered key.
 func (r *toldRule) forgotten(n uint64) uint64 { return min(n, r.Sum.Requests-r.Kept) }
 
-// tellClient tells of a client in a rule, if it is there, and who it is. Of a rule that has forgotten keys it tells in any case, if
-// there is room for so many bare ones: the client may be one of them.
+// tellClient describes a client in a rule that counts it, and who it is. It also describes a rule
+// that has forgotten keys, because the client may be one of them, as long as bare has room for such
+// rules.
 func (h *hour) tellClient(r *hourRule, print uint32, most *room, bare *int, now time.Time, all *told) {
 	var out toldRule
 	var text [subjectBytes]byte
@@ -226,7 +236,7 @@ func (h *hour) tellClient(r *hourRule, print uint32, most *room, bare *int, now 
 	}
 }
 
-// sumKept sums a rule up, and what is remembered of its keys.
+// sumKept sums up a rule and its remembered keys.
 func (h *hour) sumKept(r *hourRule) toldRule {
 	out := h.sum(r)
 	for _, i := range r.low {
@@ -237,10 +247,10 @@ func (h *hour) sumKept(r *hourRule) toldRule {
 	return out
 }
 
-// oldest is the first slot of the hour that the present one ends.
+// oldest returns the first slot of the hour that the current slot ends.
 func (h *hour) oldest() uint32 { return h.slot - HourSlots + 1 }
 
-// sum sums a rule up.
+// sum sums up a rule.
 func (h *hour) sum(r *hourRule) toldRule {
 	return toldRule{Rule: r.id, Hit: r.hit, Refusal: r.refusal, Sum: h.sumOf(&r.total), Would: h.sumOf(&r.would).Requests}
 }
@@ -250,7 +260,7 @@ func (h *hour) sumOf(s *series) (out sum) {
 	return out
 }
 
-// tellRow tells of a key, if there is room for it.
+// tellRow describes a key if there is room for it.
 func (h *hour) tellRow(r *hourRule, k *row, who person, most *room, now time.Time) (out toldRow, fits bool) {
 	past := pastOf(&h.cells, &k.series, h.oldest())
 	most.bytes -= len(past) + perTold
@@ -260,16 +270,16 @@ func (h *hour) tellRow(r *hourRule, k *row, who person, most *room, now time.Tim
 	}, most.bytes >= 0
 }
 
-// perTold is what a key takes beside its history, about.
+// perTold is about how many bytes a key takes besides its history.
 const perTold = 100
 
-// last is when the last request was.
+// last returns the time of the last request.
 func (k *row) last(now time.Time) time.Time {
 	return now.Add(-time.Duration(uint32(now.UnixMilli())-k.at) * time.Millisecond)
 }
 
-// usedNow is how much of the limit is used, by what the last request was told. A bucket refills evenly from then on; a window is as full as
-// it was, until it ends.
+// usedNow estimates how much of the limit is used now, from what the last request saw: a bucket
+// refills evenly, and a window stays as full as it was until it ends.
 func (h *hour) usedNow(r *hourRule, k *row, now time.Time) uint8 {
 	full, last := time.Unix(int64(k.full), 0), k.last(now)
 	switch rule := h.known[r.id]; {
@@ -281,7 +291,7 @@ func (h *hour) usedNow(r *hourRule, k *row, now time.Time) uint8 {
 	return uint8(math.Round(float64(k.used) * float64(full.Sub(now)) / float64(full.Sub(last))))
 }
 
-// pastOf is the series as nodes tell it.
+// pastOf encodes a history for other nodes.
 func pastOf(c *cells, s *series, oldest uint32) (out []byte) {
 	last := uint32(0)
 	s.since(c, oldest, func(t tick) {
@@ -296,7 +306,7 @@ func pastOf(c *cells, s *series, oldest uint32) (out []byte) {
 	return out
 }
 
-// readPast reads one.
+// readPast decodes it.
 func readPast(b []byte, tell func(tick)) bool {
 	if len(b) == 0 {
 		return true
@@ -304,7 +314,7 @@ func readPast(b []byte, tell func(tick)) bool {
 	return len(b) > 4 && readEntries(b[4:], binary.BigEndian.Uint32(b), tell)
 }
 
-// sketched are the lowest hashes of keys: as many are in the others, in proportion. All of them, if there are few.
+// sketched estimates a set of keys from its lowest hashes. A small set is complete.
 type sketched struct {
 	N   int      `json:"n"`
 	Low []uint32 `json:"low,omitempty"`
@@ -315,7 +325,7 @@ func sketchOf(all []uint32, most int) sketched {
 	return sketched{len(all), all[:min(len(all), most, perRule)]}
 }
 
-// classOf is how much is used, in the two bits of a name that are free.
+// classOf returns how much is used as a class, for the two low bits of a hash.
 func classOf(used uint8) uint32 {
 	switch {
 	case used >= usedAll:
@@ -326,7 +336,8 @@ func classOf(used uint8) uint32 {
 	return 1
 }
 
-// union counts the keys that are in any of the sketches, by their class, which is the highest that any has.
+// union estimates how many keys any of the sketches has, by class. A key has the highest class that
+// any sketch has for it.
 func union(all []sketched) (n [4]float64) {
 	classes, bound := map[uint32]uint32{}, uint64(1)<<32
 	for _, s := range all {
@@ -352,7 +363,7 @@ func union(all []sketched) (n [4]float64) {
 	return n
 }
 
-// namesLocked are clients of the sketches that have a fingerprint.
+// namesLocked returns the clients in the sketches that have a fingerprint.
 func (t *Top) namesLocked(print uint32) (out []toldName) {
 	for _, k := range []*sketch{&t.clients.requests, &t.clients.refused} {
 		for _, e := range k.byLow {
@@ -370,4 +381,80 @@ func (t *Top) namesLocked(print uint32) (out []toldName) {
 		}
 	}
 	return out
+}
+
+// sealer encrypts the names of clients that nodes send each other through Redis. Whoever can read
+// and write Redis can ask questions like a node, and knows the nodes' secret. So the encryption key
+// is derived from what the nodes have in common outside of Redis: their admin tokens. Nodes that
+// have no tokens in common don't learn each other's names.
+type sealer struct {
+	digest func() []byte // the digest of the tokens; nil, or returning nil, if there are none
+
+	mu   sync.Mutex // guards what follows
+	of   string     // the digest and the secret from which made is derived
+	made cipher.AEAD
+}
+
+// guesses is how many hashes it takes to try a token on an encrypted name: some people choose
+// tokens that can be guessed.
+const guesses = 100_000
+
+// box returns the cipher, or nil if there are no tokens. It takes a moment after tokens have
+// changed.
+func (s *sealer) box(k *key) cipher.AEAD {
+	if s.digest == nil || k.secret == "" {
+		return nil
+	}
+	digest := s.digest()
+	if digest == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := string(digest) + k.secret; of != s.of {
+		s.of, s.made = of, newBox(digest, k.secret)
+	}
+	return s.made
+}
+
+func newBox(digest []byte, salt string) cipher.AEAD {
+	secret, err := pbkdf2.Key(sha256.New, string(digest), []byte("weir: names of clients"+salt), guesses, 32)
+	if err != nil {
+		panic(err) // 32 bytes are always possible
+	}
+	block, err := aes.NewCipher(secret)
+	if err != nil {
+		panic(err) // 32 bytes are a key
+	}
+	box, err := cipher.NewGCM(block)
+	if err != nil {
+		panic(err)
+	}
+	return box
+}
+
+// seal encrypts the names of clients. Without a cipher, it sends none.
+func (t *told) seal(box cipher.AEAD) {
+	for i := range t.Names {
+		if n := &t.Names[i]; n.value != "" && box != nil {
+			nonce := make([]byte, box.NonceSize())
+			_, _ = rand.Read(nonce) // never fails
+			n.Sealed = box.Seal(nonce, nonce, []byte(n.value), nil)
+		}
+	}
+}
+
+// open decrypts the names. It ignores a name that doesn't match its hash: somebody may have moved
+// an encrypted name to another client.
+func (t *told) open(box cipher.AEAD, k *key) {
+	for i := range t.Names {
+		n := &t.Names[i]
+		if box == nil || len(n.Sealed) < box.NonceSize() {
+			continue
+		}
+		value, err := box.Open(nil, n.Sealed[:box.NonceSize()], n.Sealed[box.NonceSize():], nil)
+		if err == nil && k.hash(Identity{n.Kind, string(value)}) == n.ID {
+			n.value = string(value)
+		}
+	}
 }

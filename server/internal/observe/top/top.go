@@ -1,30 +1,39 @@
-// Package top knows which clients are hot: who sends the most, and who is refused the most, now.
+// Package top finds the hot clients: those that send the most requests now, and those that are
+// refused the most.
 //
-// Decisions are written down by [Top.Observe], into a small buffer for each core, and counted by [Top.Run] in a sketch of bounded
-// size: however many clients there are, and however long their keys, a node keeps a thousand of each kind. Up to some ten
-// thousand decisions a second all are looked at. Of more, one in 2^k is, with k such that about as many remain.
+// [Top.Observe] records decisions in a small buffer for each core, and [Top.Run] counts them in
+// sketches of bounded size: however many clients there are, and however long their keys, a node
+// keeps a thousand of each kind. Up to some ten thousand decisions a second, all of them count.
+// Above that, one in 2^k counts, with k such that about as many remain.
 //
-// A client is its key, else its user, else its address. Clients are counted once over all rules, and once with the rule that binds, for
-// whoever looks at one rule alone. A request whose key nobody has verified counts for its address, too: a flood that makes up a
-// key for each request shows there. People see a client as a keyed hash and a mask.
+// A client is its key, otherwise its user, otherwise its address. Clients are counted over all
+// rules, and also for each rule that binds, for people who look at one rule. A request whose key
+// nobody has verified counts for its address as well, so that a flood of made-up keys shows up
+// there. People see a client as a keyed hash and a mask.
 //
-// Of every rule the busiest keys of the last hour are remembered as well, each ten seconds apart: see hour. Those of up to 191 bytes are kept
-// whole, in memory alone, so that whoever has a client's fingerprint can act on it without its key.
+// For each rule, the package also remembers its busiest keys of the last hour, in slots of ten
+// seconds: see hour. Keys of up to 191 bytes are kept whole, in memory alone, so that an operator
+// who has a client's fingerprint can act on the client without its key.
 //
-// What it takes of a node's memory, beside the counters' own cap:
+// Memory, on top of the cap for counters:
 //
-//   - buffers of decisions: 536 KiB for each core up to sixteen, rounded up to a power of two, and as much once more;
+//   - buffers of decisions: 536 KiB for each core up to sixteen, rounded up to a power of two,
+//     and as much once more;
 //   - sketches: four of a thousand entries, 2 MiB, and 1 MiB of rules;
 //   - the hour: what its rules and keys need, 64 MiB at most;
-//   - while somebody asks, and for three seconds after, what other nodes told of the hour, up to 128 MiB; and since somebody last asked who is
-//     hot, the other nodes' lists, about 350 KiB each where a node has many clients, up to 128 MiB. Who has few nodes sees a few MiB of either.
+//   - answers of other nodes about the hour, while somebody asks and for three seconds after:
+//     up to 128 MiB; and the other nodes' lists of hot clients since somebody last asked: about
+//     350 KiB for each node with many clients, up to 128 MiB. Small clusters use a few MiB.
 package top
 
 import (
 	"context"
 	"crypto/rand"
+	"maps"
 	"math"
 	"math/bits"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,42 +44,42 @@ import (
 )
 
 const (
-	// drainEvery is how often buffers are emptied, at least.
+	// drainEvery is the longest time between two drains of the buffers.
 	drainEvery = 100 * time.Millisecond
-	// fewest and most are how many decisions to look at in that time, about: 16,000 to 128,000 a second. To look at
-	// one costs about 200 ns, nearly all of it outside the check.
+	// fewest and most bound how many decisions are sampled in that time, about: 16,000 to 128,000 a
+	// second. Each costs about 200 ns, nearly all of it outside the check.
 	fewest, most = 1_600, 12_800
-	// buffered is how many decisions a core writes down before they are counted, bufferedCharges how many rules they were charged
-	// to, and bufferedText how many bytes of the subjects of those.
+	// buffered is how many decisions a core's buffer holds, bufferedCharges how many rules they
+	// were charged to, and bufferedText how many bytes the subjects of these charges have.
 	buffered        = 1 << 10
 	bufferedCharges = 4 * buffered
 	bufferedText    = 128 << 10
-	// rarest is the k of one in 2^k.
+	// rarest is the highest k in one in 2^k.
 	rarest = 16
 )
 
-// Top is what a node knows of its clients. Make one with [New]. It is safe for concurrent use.
+// Top finds a node's hot clients. Make one with [New]. It is safe for concurrent use.
 type Top struct {
 	options Options
-	// below is what the Spread of a decision must not exceed to be looked at. Every check reads it, and
-	// it changes at most ten times a second.
+	// below is the highest Spread of a decision that is sampled. Every check reads it, and it
+	// changes at most ten times a second.
 	below atomic.Uint64
 	_     [64]byte
 	key   atomic.Pointer[key]
-	lanes []lane        // a power of two
-	full  chan struct{} // holds a value when a lane is about to be full
-	// missed is the weight of decisions that found every lane in use.
+	buffers []buffer      // a power of two
+	full  chan struct{} // holds a value when a buffer is about to be full
+	// missed is the weight of the decisions that found every buffer in use.
 	missed atomic.Uint64
 
-	mu      sync.Mutex // guards what follows, and is held while buffers are counted
+	mu      sync.Mutex // guards the fields below, and is held while buffers are counted
 	began   time.Time
-	now     time.Time // that the nodes share, when buffers were last counted
-	second  int64     // since it began
+	now     time.Time // the time of the nodes' shared clock when buffers were last counted
+	second  int64     // since began
 	slot    int64     // likewise
 	spare   written
-	seen    int     // decisions, since it was last asked whether they are too many
-	oneIn   float64 // the most that one decision stood for in a slot that still counts
-	oneInAt int64   // that slot
+	seen    int     // decisions since the last adaptLocked
+	oneIn   float64 // the highest weight of a decision in the window
+	oneInAt int64   // the slot of that decision
 	clients sketches
 	pairs   sketches // clients with the rule that bound
 	rules   rules
@@ -79,26 +88,28 @@ type Top struct {
 
 // Options of a Top. The zero value is useful.
 type Options struct {
-	// Totals tells how often each rule was used so far. It is asked every second, and gives rules their rates, and the exact times
-	// of their last hit and refusal. Nil means that there are no rates, and times are those of decisions that were looked at.
+	// Totals calls tell with how often each rule was used so far. It is called every second, and
+	// gives rules their rates and the exact times of their last hit and refusal. If nil, there are
+	// no rates, and these times come from sampled decisions.
 	Totals func(tell func(rule string, t Total))
-	// Rules are those in force: what they count by tells who a key of the hour is. Nil means that there are none.
+	// Rules returns the rules in force, whose dimensions say what a key of the hour is. If nil,
+	// there are no rules.
 	Rules func() *weir.RuleSet
-	// Secret is what the nodes share, or nil while that isn't known. Nodes with one secret know a client by one fingerprint. Nil means
-	// a random one.
+	// Secret returns the secret that the nodes share, or nil while it isn't known. Nodes with the
+	// same secret have the same fingerprints. If nil, a random secret is used.
 	Secret func() []byte
-	// Now is the time that the nodes share. Nil means time.Now.
+	// Now returns the time of the clock that the nodes share. If nil, time.Now is used.
 	Now func() time.Time
 }
 
-// New makes a Top. It counts while [Top.Run] runs.
+// New makes a Top. It counts decisions while [Top.Run] runs.
 func New(o Options) *Top {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	t := &Top{options: o, lanes: make([]lane, observer.Stripes()), full: make(chan struct{}, 1), spare: newWritten(), began: time.Now()}
-	for i := range t.lanes {
-		t.lanes[i].written = newWritten()
+	t := &Top{options: o, buffers: make([]buffer, observer.Stripes()), full: make(chan struct{}, 1), spare: newWritten(), began: time.Now()}
+	for i := range t.buffers {
+		t.buffers[i].written = newWritten()
 	}
 	t.below.Store(math.MaxUint64)
 	t.key.Store(newKey(nil))
@@ -108,7 +119,8 @@ func New(o Options) *Top {
 	return t
 }
 
-// key is the key of the hash that stands for a client. Whoever sees fingerprints can't try out keys without it.
+// key is the key of the hash that stands for a client. Without it, nobody can check a guessed API
+// key against a fingerprint.
 type key struct {
 	secret string
 	k0, k1 uint64
@@ -124,36 +136,36 @@ func newKey(secret []byte) *key {
 	return k
 }
 
-// lane is a core's buffer, more or less.
-type lane struct {
-	mu sync.Mutex // held for a moment, and only tried: nobody waits for it
+// buffer holds the decisions of a core, more or less.
+type buffer struct {
+	mu sync.Mutex // held for a moment, and only tried: no check waits for it
 	written
-	lost float64 // weight of those that found no room
+	lost float64 // weight of the decisions that found no room
 	_    [64]byte
 }
 
-// written is what was written down.
+// written holds recorded decisions.
 type written struct {
 	samples []sample
-	charges []charged // of the samples, in their order
-	text    []byte    // of the charges
+	charges []charged // of the samples, in the same order
+	text    []byte    // subjects of the charges
 }
 
 func newWritten() written {
 	return written{make([]sample, 0, buffered), make([]charged, 0, bufferedCharges), make([]byte, 0, bufferedText)}
 }
 
-// room reports whether another decision fits, whatever it is.
+// room reports whether there is room for any decision.
 func (w *written) room() bool {
 	return len(w.samples) < cap(w.samples) && len(w.charges)+mostCharges <= cap(w.charges) && len(w.text)+mostCharges*subjectBytes <= cap(w.text)
 }
 
-// filling reports whether it is time to count.
+// filling reports whether the buffer should be drained.
 func (w *written) filling() bool {
 	return len(w.samples) >= cap(w.samples)/2 || len(w.charges) >= cap(w.charges)/2 || len(w.text) >= cap(w.text)/2
 }
 
-// clear forgets all of it: nothing of a client's key stays longer than it must.
+// clear empties the buffer, and overwrites it, so that parts of clients' keys don't stay in memory.
 func (w *written) clear() {
 	clear(w.samples)
 	clear(w.charges)
@@ -161,18 +173,19 @@ func (w *written) clear() {
 	w.samples, w.charges, w.text = w.samples[:0], w.charges[:0], w.text[:0]
 }
 
-// Observe looks at a decision. It is for [weir.Options]. It allocates nothing, and waits for nobody.
+// Observe records a decision. It is for [weir.Options]. It doesn't allocate or block.
 func (t *Top) Observe(o *weir.Observation) {
 	if below := t.below.Load(); o.Spread <= below && !o.Request.Peek {
 		t.write(o, below)
 	}
 }
 
-// write writes a decision down, in the first lane that is free. There is one, unless there are more threads than cores.
+// write records a decision in the first buffer that is free. There is one, unless there are more
+// threads than cores.
 func (t *Top) write(o *weir.Observation, below uint64) {
 	weight := float64(uint64(1) << bits.LeadingZeros64(below))
-	for i := range t.lanes {
-		l := &t.lanes[(int(o.Lane)+i)&(len(t.lanes)-1)]
+	for i := range t.buffers {
+		l := &t.buffers[(int(o.Lane)+i)&(len(t.buffers)-1)]
 		if !l.mu.TryLock() {
 			continue
 		}
@@ -198,14 +211,14 @@ func (t *Top) write(o *weir.Observation, below uint64) {
 	t.missed.Add(uint64(weight))
 }
 
-// rarer has half as many decisions looked at, unless that has been done meanwhile.
+// rarer halves the number of decisions that are sampled, unless that has happened meanwhile.
 func (t *Top) rarer(below uint64) {
 	if below > math.MaxUint64>>rarest {
 		t.below.CompareAndSwap(below, below>>1)
 	}
 }
 
-// Run counts until ctx is done.
+// Run counts decisions until ctx is done.
 func (t *Top) Run(ctx context.Context) error {
 	ticks := time.NewTicker(drainEvery)
 	defer ticks.Stop()
@@ -227,7 +240,7 @@ func (t *Top) Run(ctx context.Context) error {
 	}
 }
 
-// adaptLocked has more or fewer decisions looked at, by how many were since it was last called.
+// adaptLocked changes how many decisions are sampled, by how many there were since its last call.
 func (t *Top) adaptLocked() {
 	below := t.below.Load()
 	switch {
@@ -239,11 +252,12 @@ func (t *Top) adaptLocked() {
 	t.seen = 0
 }
 
-// drainLocked counts what is in the buffers. What found no room there is made up for by the others.
+// drainLocked counts the decisions in the buffers. It makes up for those that found no room by
+// giving the others more weight.
 func (t *Top) drainLocked() {
 	t.advanceLocked(time.Since(t.began))
-	for i := range t.lanes {
-		l := &t.lanes[i]
+	for i := range t.buffers {
+		l := &t.buffers[i]
 		l.mu.Lock()
 		w, lost := l.written, l.lost
 		l.written, l.lost = t.spare, 0
@@ -271,7 +285,7 @@ func (t *Top) drainLocked() {
 // count counts a decision.
 func (t *Top) count(s *sample, charges []charged, text []byte) {
 	if s.key != t.key.Load() {
-		return // it was written down just before the secret changed
+		return // it was recorded just before the secret changed
 	}
 	rule := t.rules.hit(s, charges, t.now)
 	for i := range charges {
@@ -294,7 +308,7 @@ func (t *Top) countFor(s *sample, rule string) {
 	t.pairs.count(s, rule, t.slot)
 }
 
-// advanceLocked begins the second, and the slot, that has begun meanwhile.
+// advanceLocked begins the current second and slot.
 func (t *Top) advanceLocked(age time.Duration) {
 	t.now = t.options.Now()
 	t.learnLocked()
@@ -318,19 +332,19 @@ func (t *Top) advanceLocked(age time.Duration) {
 	}
 }
 
-// learnLocked looks whether the nodes share another secret by now. Every answer does, so that none shows fingerprints that nobody knows a
-// moment later.
+// learnLocked takes over the nodes' secret once it is known. Every answer calls it first, so that
+// no answer shows fingerprints that become invalid a moment later.
 func (t *Top) learnLocked() {
 	if t.options.Secret == nil {
 		return
 	}
 	if secret := t.options.Secret(); secret != nil && string(secret) != t.key.Load().secret {
-		t.key.Store(newKey(secret)) // nobody is known by the fingerprints of another
+		t.key.Store(newKey(secret)) // fingerprints of the former secret mean nothing
 		t.clients, t.pairs = newSketches(), newSketches()
 	}
 }
 
-// Learn learns the secret that the nodes share, if it is known. It is for a node that is about to begin.
+// Learn takes over the nodes' secret if it is known. A node calls it when it starts.
 func (t *Top) Learn() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -343,4 +357,91 @@ func (t *Top) advanceHourLocked() {
 		set = t.options.Rules()
 	}
 	t.hour.advance(t.now, t.key.Load(), set)
+}
+
+// maxRules is how many rules are remembered. The rules that were hit the longest ago make room for
+// others.
+const maxRules = 1000
+
+// rules remembers how often rules decide, and when they were last used.
+type rules struct {
+	byID    map[string]*rule
+	evicted bool // rules were forgotten to make room
+}
+
+type rule struct {
+	id                string
+	hit, refusal      time.Time // times of the last ones; zero if there was none since the node began
+	total             Total
+	unknown           bool // the rule's count when it was added isn't known yet, so total isn't valid
+	requests, refused history
+	shadow            history
+}
+
+// Total counts how often a rule was used since the node began.
+type Total struct {
+	Decisions, Refusals uint64
+	Shadow              uint64 // what it would have refused, were it not in shadow
+	Events              uint64 // other signs of use
+}
+
+func (r *rules) find(id string) *rule {
+	if f := r.byID[id]; f != nil {
+		return f
+	}
+	if len(r.byID) >= maxRules {
+		// A tenth at a time, so that not every new one has to look for the oldest.
+		oldest := slices.SortedFunc(maps.Values(r.byID), func(a, b *rule) int { return a.hit.Compare(b.hit) })
+		for _, f := range oldest[:maxRules/10] {
+			delete(r.byID, f.id)
+		}
+		r.evicted = true
+	}
+	f := &rule{id: strings.Clone(id), unknown: r.evicted}
+	r.byID[f.id] = f
+	return f
+}
+
+// hit records which rules a decision used, and returns the id of the rule that binds.
+func (r *rules) hit(s *sample, charges []charged, now time.Time) string {
+	for i := range charges {
+		if id := charges[i].rule; id != s.rule {
+			r.find(id).hit = now
+		}
+	}
+	f := r.find(s.rule)
+	f.hit = now
+	if s.refused {
+		f.refusal = now
+	}
+	return f.id
+}
+
+// count records how often a rule was used so far. The increase since the last call belongs to the
+// slot. It never evicts a rule: a rule that is in use is hit as well.
+func (r *rules) count(id string, t Total, slot int64, now time.Time) {
+	if r.byID[id] == nil && len(r.byID) >= maxRules {
+		return
+	}
+	f := r.find(id)
+	if f.unknown {
+		f.total, f.unknown = t, false // most of the count may be old
+		return
+	}
+	if t.Decisions < f.total.Decisions {
+		f.total = Total{} // the rule was removed and added again, so it counts from 0
+	}
+	if t.Decisions > f.total.Decisions || t.Events > f.total.Events {
+		f.hit = now
+	}
+	if t.Refusals > f.total.Refusals {
+		f.refusal = now
+		f.refused.add(slot, float64(t.Refusals-f.total.Refusals))
+	}
+	if t.Shadow > f.total.Shadow {
+		f.refusal = now
+		f.shadow.add(slot, float64(t.Shadow-f.total.Shadow))
+	}
+	f.requests.add(slot, float64(t.Decisions-f.total.Decisions))
+	f.total = t
 }

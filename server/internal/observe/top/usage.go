@@ -13,37 +13,37 @@ import (
 	"time"
 )
 
-// Hour answers what happened in the last hour, on this node and those that can be asked.
+// Hour answers questions about the last hour, on this node and those that can be asked.
 type Hour struct {
 	top    *Top
 	node   string
-	shared *Shared // nil: there are no others
-	// merging is held while an answer is made of what nodes told: some have a million numbers.
+	shared *Shared // nil if there are no other nodes
+	// merging is held while answers are combined: some have a million numbers.
 	merging sync.Mutex
 }
 
-// NewHour makes an Hour of what a node remembers. Shared is nil where it shares nothing.
+// NewHour makes an Hour over a node's memory. Shared is nil if there are no other nodes.
 func NewHour(t *Top, node string, shared *Shared) *Hour {
 	return &Hour{top: t, node: node, shared: shared}
 }
 
-// Span is what an answer is about, and whose.
+// Span says which time an answer covers, and which nodes.
 type Span struct {
 	SlotSeconds  float64   `json:"slot_seconds"` // that a number of a history stands for
 	Slots        int       `json:"slots"`
-	From         time.Time `json:"from"` // when the first of them began
-	At           time.Time `json:"at"`   // the last one runs still
+	From         time.Time `json:"from"` // when the first slot began
+	At           time.Time `json:"at"`   // within the last slot, which isn't over
 	Nodes        []Node    `json:"nodes"`
 	NodesMissing []string  `json:"nodes_missing"`
-	NodesGone    []Gone    `json:"nodes_gone"`        // that ended within the hour, with what they had counted
+	NodesGone    []Gone    `json:"nodes_gone"`        // nodes that ended within the hour; what they had counted is lost
 	Partial      string    `json:"partial,omitempty"` // why others may be missing
-	// WholeSince is when the last of the nodes began to count, or the last of those that are gone ended: before, requests may be missing. It
-	// is nil while living nodes are.
+	// WholeSince is when the newest node began to count, or when the last of the nodes in NodesGone
+	// ended: earlier requests may be missing. It is nil while answers of live nodes are missing.
 	WholeSince *time.Time `json:"whole_since"`
 	first      uint32     // slot
 }
 
-// Past is how many there were in each slot, the newest last.
+// Past is the number of requests and refusals in each slot, the newest last.
 type Past struct {
 	Requests []uint64 `json:"requests"`
 	Refused  []uint64 `json:"refused"`
@@ -51,17 +51,17 @@ type Past struct {
 
 func newPast() Past { return Past{make([]uint64, HourSlots), make([]uint64, HourSlots)} }
 
-// HourOfRules is every rule over the last hour.
+// HourOfRules describes every rule over the last hour.
 type HourOfRules struct {
 	Span
-	Bytes int        `json:"bytes"` // of memory that the node which answers keeps for it
+	Bytes int        `json:"bytes"` // memory that the answering node uses for it
 	Rules []HourRule `json:"rules"`
 }
 
-// HourRule is a rule over the last hour.
+// HourRule describes a rule over the last hour.
 type HourRule struct {
 	Rule        string     `json:"rule"`
-	Requests    uint64     `json:"requests"`     // that it applied to, whether it bound or not
+	Requests    uint64     `json:"requests"`     // to which the rule applied, whether it bound or not
 	Refused     uint64     `json:"refused"`      // by this rule
 	WouldRefuse uint64     `json:"would_refuse"` // in shadow, or as a candidate
 	LastHit     *time.Time `json:"last_hit"`
@@ -73,7 +73,7 @@ type HourRule struct {
 	Coverage    float64    `json:"coverage"` // the share of the requests that those keys made
 }
 
-// HourOfRule is one rule with its keys.
+// HourOfRule is a rule with its keys.
 type HourOfRule struct {
 	Span
 	HourRule
@@ -81,29 +81,29 @@ type HourOfRule struct {
 	Clients []HourClient `json:"clients"`
 }
 
-// HourClient is a key of a rule: what the rule counts by.
+// HourClient is a key of a rule: the client as the rule counts it.
 type HourClient struct {
 	Client      string  `json:"client"` // masked
 	Fingerprint string  `json:"fingerprint"`
 	Kind        string  `json:"kind"`
 	Requests    uint64  `json:"requests"`
 	Refused     uint64  `json:"refused"`
-	LowBy       uint64  `json:"low_by"` // by so much at most the requests are too low: it may have been forgotten for a while
-	Used        float64 `json:"used"`   // of the limit, by what its last request was told; 0 once the counter is full again
+	LowBy       uint64  `json:"low_by"` // how many requests may be missing at most, because the key was forgotten for a while
+	Used        float64 `json:"used"`   // share of the limit, as of its last request; 0 once the counter is full again
 	History     Past    `json:"history"`
 }
 
-// HourOfClient is one client in the rules that count by it.
+// HourOfClient is a client in the rules that count by it.
 type HourOfClient struct {
 	Span
 	Client      string         `json:"client"` // masked
 	Fingerprint string         `json:"fingerprint"`
 	Kind        string         `json:"kind"`
 	Rules       []HourClientIn `json:"rules"`
-	Coverage    float64        `json:"coverage"` // of those rules' requests, by keys that are remembered
+	Coverage    float64        `json:"coverage"` // share of these rules' requests that the remembered keys made
 }
 
-// HourClientIn is a client in a rule.
+// HourClientIn is a client in one rule.
 type HourClientIn struct {
 	Rule     string  `json:"rule"`
 	Requests uint64  `json:"requests"`
@@ -113,7 +113,7 @@ type HourClientIn struct {
 	History  Past    `json:"history"`
 }
 
-// ask asks this node, and the others. An error means that those have too many questions to answer.
+// ask asks this node and the others. It fails if the others have too many questions to answer.
 func (h *Hour) ask(ctx context.Context, q question) ([]told, Span, error) {
 	all := []told{h.top.tell(q, h.node, alone)}
 	s := Span{SlotSeconds: HourSlot.Seconds(), Slots: HourSlots, NodesMissing: []string{}, NodesGone: []Gone{}, At: all[0].At.UTC(), first: all[0].Slot - HourSlots + 1}
@@ -132,7 +132,7 @@ func (h *Hour) ask(ctx context.Context, q question) ([]told, Span, error) {
 	}
 	for i, t := range all {
 		if t.Since.IsZero() {
-			t.Since = t.At // of a release that doesn't tell
+			t.Since = t.At // the node's release doesn't send it
 		}
 		if t.Left > 0 && s.Partial == "" {
 			s.Partial = fmt.Sprintf("%s has more rules than it can tell at once: the %d that are used the least aren't in this", t.Node, t.Left)
@@ -143,7 +143,7 @@ func (h *Hour) ask(ctx context.Context, q question) ([]told, Span, error) {
 	return all, s, nil
 }
 
-// weigh says since when the answer is whole.
+// weigh sets WholeSince.
 func (s *Span) weigh() {
 	if s.Partial != "" || len(s.NodesMissing) > 0 {
 		return
@@ -162,7 +162,7 @@ func (s *Span) weigh() {
 	s.WholeSince = &whole
 }
 
-// Rules is every rule over the last hour.
+// Rules describes every rule over the last hour.
 func (h *Hour) Rules(ctx context.Context) (HourOfRules, error) {
 	all, span, err := h.ask(ctx, question{})
 	if err != nil {
@@ -187,7 +187,7 @@ func (h *Hour) Rules(ctx context.Context) (HourOfRules, error) {
 	return out, nil
 }
 
-// mergeRule makes one of what several nodes tell of a rule.
+// mergeRule combines what several nodes send about a rule.
 func mergeRule(id string, parts []*toldRule, sampled bool) HourRule {
 	out := HourRule{Rule: id}
 	kept := uint64(0)
@@ -209,7 +209,8 @@ func mergeRule(id string, parts []*toldRule, sampled bool) HourRule {
 	return out
 }
 
-// coverage is a share, rounded down: 1 is all. Where decisions were sampled, keys may be missing that none was looked at of.
+// coverage returns a share, rounded down so that 1 means all. If decisions were sampled, keys may
+// be missing altogether.
 func coverage(kept, all uint64, sampled bool) float64 {
 	switch share := math.Floor(min(1, float64(kept)/float64(max(1, all)))*1000) / 1000; {
 	case all == 0:
@@ -221,12 +222,12 @@ func coverage(kept, all uint64, sampled bool) float64 {
 	}
 }
 
-// sampled reports whether not every decision was looked at.
+// sampled reports whether any node sampled decisions.
 func (s *Span) sampled() bool {
 	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.SampledOneIn > 1 })
 }
 
-// mergedKeys is how many keys of a rule are in an answer over all nodes at most.
+// mergedKeys is how many keys of a rule an answer has at most.
 const mergedKeys = 2000
 
 // merged is a key of a rule, over all nodes.
@@ -236,7 +237,7 @@ type merged struct {
 	lowBy uint64
 }
 
-// mergeRows makes one of each key's rows, and returns those that have sent the most.
+// mergeRows combines the rows of each key, and returns the keys with the most requests.
 func mergeRows(parts []*toldRule) []*merged {
 	byID := map[uint64]*merged{}
 	lacks := uint64(0)
@@ -290,7 +291,8 @@ func (s *Span) addTo(p *Past, histories ...[]byte) {
 
 func usedShare(used uint8) float64 { return math.Round(float64(used)/usedAll*1000) / 1000 }
 
-// Rule is one rule over the last hour, with the keys that have sent the most, or had the most refused.
+// Rule describes one rule over the last hour, with the keys that sent the most or were refused the
+// most.
 func (h *Hour) Rule(ctx context.Context, q Query) (HourOfRule, error) {
 	all, span, err := h.ask(ctx, question{rule: q.Rule})
 	if err != nil {
@@ -330,7 +332,7 @@ func partsOf(all []told, rule string) (parts []*toldRule) {
 	return parts
 }
 
-// What a fingerprint may lead to, besides a client.
+// Errors for a fingerprint that doesn't lead to one client.
 var (
 	ErrUnknownClient   = errors.New("no node remembers a client with this fingerprint: paste the key")
 	ErrUnaskedClient   = errors.New("this node doesn't remember a client with this fingerprint, and not all others could be asked: paste the key")
@@ -340,11 +342,12 @@ var (
 	ErrFingerprint     = errors.New("a fingerprint is 8 hexadecimal digits, such as 1a2b3c4d")
 )
 
-// Client is a client in the rules that count by it. It is known by itself, or else by its fingerprint.
+// Client describes a client in the rules that count by it. The client is who, or the one with the
+// fingerprint.
 func (h *Hour) Client(ctx context.Context, who Identity, print string) (HourOfClient, Identity, error) {
 	if who.Kind != "" {
 		h.top.mu.Lock()
-		h.top.drainLocked() // it may just learn the secret
+		h.top.drainLocked() // may learn the secret, which changes fingerprints
 		print = fingerprint(h.top.key.Load().hash(who))
 		h.top.mu.Unlock()
 	}
@@ -417,7 +420,7 @@ func (h *Hour) Client(ctx context.Context, who Identity, print string) (HourOfCl
 	return out, who, nil
 }
 
-// nameOf is the one client that has the fingerprint.
+// nameOf returns the one client with the fingerprint.
 func nameOf(all []told) (out toldName, err error) {
 	for i := range all {
 		for _, n := range all[i].Names {
@@ -437,8 +440,9 @@ func nameOf(all []told) (out toldName, err error) {
 	return out, nil
 }
 
-// Resolve is the client that has a fingerprint, if it is remembered as a whole. The others are asked only if this node doesn't know it: an
-// operator who wants to block a client now doesn't wait for them.
+// Resolve returns the client with a fingerprint, if it is kept whole. It asks the others only if
+// this node doesn't know the client, so that an operator who wants to block a client doesn't have
+// to wait.
 func (h *Hour) Resolve(ctx context.Context, print string) (Identity, error) {
 	client, err := parsePrint(print)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Arrivals are the requests of the last hour that a rule applied to, by those of its keys that are remembered.
+// Arrivals are the requests of the last hour to which a rule applied, as far as its keys are
+// remembered.
 type Arrivals struct {
 	span Span
 	rule HourRule
@@ -30,22 +31,22 @@ type WhatIf struct {
 	WouldRefuse uint64         `json:"would_refuse"`      // if requests were spread evenly over each slot
 	AtMost      uint64         `json:"would_refuse_most"` // if they came in bursts
 	WasRefused  uint64         `json:"was_refused"`
-	Elsewhere   uint64         `json:"refused_elsewhere"` // by other rules, so that they took nothing
+	Elsewhere   uint64         `json:"refused_elsewhere"` // refused by other rules, so that they took nothing
 	Keys        int            `json:"keys"`
 	KeysRefused int            `json:"keys_refused"`
-	KeysSpecial int            `json:"keys_special"` // that have numbers of their own, and keep them
+	KeysSpecial int            `json:"keys_special"` // with an override, which they keep
 	Clients     []WhatIfClient `json:"clients"`
-	Coverage    float64        `json:"coverage"` // the share of the rule's requests that these are
-	LeftOut     uint64         `json:"left_out"` // requests of the rule that aren't remembered with their keys
+	Coverage    float64        `json:"coverage"` // the share of the rule's requests that these keys made
+	LeftOut     uint64         `json:"left_out"` // requests of the rule whose keys aren't remembered
 	Nodes       []Node         `json:"nodes"`
 	Missing     []string       `json:"nodes_missing"`
 	Gone        []Gone         `json:"nodes_gone"`
 	WholeSince  *time.Time     `json:"whole_since"`
 	Partial     string         `json:"partial,omitempty"`
-	Resolution  float64        `json:"resolution_seconds"` // requests are spread evenly over so much
+	Resolution  float64        `json:"resolution_seconds"` // the slot over which requests are spread evenly
 }
 
-// WhatIfClient is what it would have done to one key.
+// WhatIfClient is what another limit would have done to one key.
 type WhatIfClient struct {
 	Client      string `json:"client"` // masked
 	Fingerprint string `json:"fingerprint"`
@@ -59,7 +60,8 @@ type WhatIfClient struct {
 const (
 	// worst is how many keys are listed.
 	worst = 100
-	// mostSteps bounds the work: about a second of a core. If there are more requests, those that follow each other most closely arrive together.
+	// mostSteps bounds the work to about a second of a core. If there are more requests, those that
+	// follow each other most closely arrive together.
 	mostSteps = 5_000_000
 )
 
@@ -73,7 +75,8 @@ func (h *Hour) Arrivals(ctx context.Context, rule string) (*Arrivals, error) {
 	return &Arrivals{span, mergeRule(rule, parts, span.sampled()), mergeRows(parts)}, nil
 }
 
-// Under replays the arrivals under another limit, each key with a counter of its own that was untouched before. It ends early when ctx does.
+// Under replays the arrivals under another limit, with an untouched counter for each key. It ends
+// early when ctx is done.
 func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 	out := WhatIf{
 		Rule: a.rule.Rule, Limit: p.Limit.String(), Capacity: p.Limit.Burst, Algorithm: p.Limit.Algorithm.String(), Clients: []WhatIfClient{},
@@ -123,7 +126,7 @@ func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 	return out
 }
 
-// ticks are the slots of a key, over all nodes, the oldest first.
+// ticks returns the slots of a key over all nodes, the oldest first.
 func (m *merged) ticks(first uint32) (out []tick) {
 	for _, b := range m.pasts {
 		readPast(b, func(t tick) {
@@ -147,16 +150,17 @@ func (m *merged) ticks(first uint32) (out []tick) {
 	return out[:n]
 }
 
-// replay has requests arrive at a counter, evenly spread over each slot, and counts those that it refuses. Those that another rule refused
-// take nothing, here as there.
+// replay sends requests to a counter, evenly spread over each slot, and counts those that it
+// refuses. Requests that another rule refused take nothing, as they did then.
 func replay(p *counter.Policy, ticks []tick, most uint64) (refused uint64) {
-	c := replayed{policy: p}
+	c := trial{policy: p}
 	for _, t := range ticks {
 		begin, length := int64(t.slot)*HourSlot.Microseconds(), HourSlot.Microseconds()
 		asked := t.asked()
 		steps := min(asked, most)
 		for i := range steps {
-			// In whole numbers, so that no request and no token gets lost: those up to this one, without those up to the one before.
+			// Whole numbers lose no request and no token: take those up to this step, minus those
+			// up to the one before.
 			n := asked*(i+1)/steps - asked*i/steps
 			tokens := t.tokens*(i+1)/steps - t.tokens*i/steps
 			now := begin + int64(2*i+1)*length/int64(2*steps)
@@ -166,10 +170,11 @@ func replay(p *counter.Policy, ticks []tick, most uint64) (refused uint64) {
 	return refused
 }
 
-// replayBursts is replay as if all requests of a slot came at once, at the moment that lets the least refill between bursts: at the
-// end of a slot that follows a pause, and at the beginning of any other.
+// replayBursts is replay, with all requests of a slot at once, at the moment that leaves the least
+// time to refill between bursts: the end of a slot that follows a pause, and the beginning of any
+// other.
 func replayBursts(p *counter.Policy, ticks []tick) (refused uint64) {
-	c := replayed{policy: p}
+	c := trial{policy: p}
 	for i, t := range ticks {
 		now := int64(t.slot) * HourSlot.Microseconds()
 		if i == 0 || ticks[i-1].slot+1 < t.slot {
@@ -182,16 +187,16 @@ func replayBursts(p *counter.Policy, ticks []tick) (refused uint64) {
 	return refused
 }
 
-// counter is one of any algorithm, in time of its own.
-type replayed struct {
+// trial is a counter of any algorithm, with a clock of its own.
+type trial struct {
 	policy *counter.Policy
 	state  counter.State
 	log    counter.Log
 }
 
-// take takes as many of n requests as fit at the moment, of so many tokens each.
-func (c *replayed) take(now int64, n, cost uint64) (taken uint64) {
-	// The most that fit, by halves: one alone is tried once.
+// take takes as many of n requests as fit at the moment, with cost tokens each.
+func (c *trial) take(now int64, n, cost uint64) (taken uint64) {
+	// Find the most that fit by bisection. A single request is tried once.
 	low, high := uint64(0), n+1
 	for try := n; high-low > 1; try = low + (high-low)/2 {
 		if c.fits(now, try*cost) {
@@ -209,10 +214,10 @@ func (c *replayed) take(now int64, n, cost uint64) (taken uint64) {
 	return low
 }
 
-// bounded is a cost as counters take it. Nothing admits as much.
+// bounded caps a cost at what counters accept. No limit admits as much.
 func bounded(tokens uint64) int64 { return int64(min(tokens, 2*counter.MaxTokens)) }
 
-func (c *replayed) fits(now int64, tokens uint64) bool {
+func (c *trial) fits(now int64, tokens uint64) bool {
 	switch {
 	case c.policy.Book:
 		return true
@@ -223,7 +228,7 @@ func (c *replayed) fits(now int64, tokens uint64) bool {
 	return ok
 }
 
-func (c *replayed) debit(now int64, tokens uint64) {
+func (c *trial) debit(now int64, tokens uint64) {
 	if c.policy.Limit.Algorithm == counter.SlidingLog {
 		c.policy.TryLog(&c.log, now, bounded(tokens))
 		return

@@ -8,25 +8,30 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
-// Nodes tell each other what they know in lines of JSON, compressed. The first is about the node. Each of the others begins with a letter that
-// says what it is.
+// Nodes send each other lines of JSON, compressed. The first line is about the node. Each further
+// line begins with a letter that says what it holds.
 //
-// Whoever can write to Redis can put anything there. So a reader holds one line at a time, of a bounded length, looks at it before the
-// next, and stops at the first that no node has written. What it keeps is bounded by what all lines weigh.
+// Whoever can write to Redis can put anything there. So a reader holds one line of bounded length
+// at a time, checks it before it reads the next, and stops at the first that no node would write.
+// The total size of all lines bounds what it keeps.
 const (
 	longestLine = 64 << 10
-	// perLine is what a line weighs at least: what is made of it takes so much memory, however short it is.
+	// perLine is the least that a line counts as: its decoded form takes that much memory, however
+	// short the line is.
 	perLine = 320
 )
 
 var (
-	// errBadList is a list that no node has written.
+	// errBadList means that no node would write such a list.
 	errBadList  = errors.New("makes no sense")
 	errTooLarge = errors.New("it is too large")
-	// errUnwanted ends the reading after the first line.
+	// errUnwanted ends reading after the first line.
 	errUnwanted = errors.New("it is old")
 )
 
@@ -58,7 +63,7 @@ func (p *packer) line(kind string, v any) {
 	_, p.err = p.z.Write(line)
 }
 
-// done returns all of it, and what it weighs.
+// done returns the packed lines, and their size.
 func (p *packer) done() ([]byte, int, error) {
 	if p.err == nil {
 		p.err = p.z.Close()
@@ -66,7 +71,7 @@ func (p *packer) done() ([]byte, int, error) {
 	return p.b.Bytes(), p.weight, p.err
 }
 
-// unpack reads lines that weigh no more than what is left, and takes their weight from that.
+// unpack reads lines whose sizes don't exceed left, and subtracts them from it.
 func unpack(b []byte, left *int, head func(text []byte) error, line func(kind byte, text []byte) error) error {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
@@ -102,7 +107,7 @@ func unpack(b []byte, left *int, head func(text []byte) error, line func(kind by
 	return err
 }
 
-// another reads a line into a list that has room for more.
+// another decodes a line and appends it to a list, if there is room.
 func another[T any](to *[]T, most int, text []byte, good func(*T) bool) error {
 	var v T
 	switch {
@@ -124,7 +129,7 @@ func (t *told) packed() ([]byte, int, error) {
 	for i := range t.Rules {
 		r := &t.Rules[i]
 		if !clean(r.Rule) {
-			continue // others wouldn't believe it
+			continue // other nodes would reject the line
 		}
 		p.line("r", r)
 		for j := range r.Rows {
@@ -134,14 +139,14 @@ func (t *told) packed() ([]byte, int, error) {
 	return p.done()
 }
 
-// unpackTold reads an answer to a question, unless it was given before some time.
+// unpackTold unpacks an answer to a question, unless it is older than since.
 func unpackTold(b []byte, left *int, q question, now, since time.Time) (t told, err error) {
 	rules := map[string]bool{}
 	err = unpack(b, left, func(text []byte) error {
 		switch err := json.Unmarshal(text, &t); {
 		case err != nil:
 			return err
-		case t.At.IsZero() || !been(t.At, now) || !once(t.Since, now):
+		case t.At.IsZero() || !been(t.At, now) || !beenOrNever(t.Since, now):
 			return errors.New("its time is not of now")
 		case !(t.OneIn >= 1 && t.OneIn <= mostOne):
 			return errors.New("one_in must be 1 or more")
@@ -191,7 +196,7 @@ func (l *List) packed() ([]byte, int, error) {
 	return p.done()
 }
 
-// unpackList reads a list, unless it is of the time of the one that is there already.
+// unpackList unpacks a list, unless it is the one that is there already.
 func unpackList(b []byte, left *int, now, there time.Time) (l List, err error) {
 	err = unpack(b, left, func(text []byte) error {
 		switch err := json.Unmarshal(text, &l); {
@@ -219,4 +224,67 @@ func unpackList(b []byte, left *int, now, there time.Time) (l List, err error) {
 		return fmt.Errorf("a line begins with %q", kind)
 	})
 	return l, err
+}
+
+// The sane methods reject values that no node would send. One number that isn't a rate would spoil
+// the answer of all nodes.
+const (
+	mostRate = 1e12 // a second
+	mostOne  = 1e9  // decisions that a sample stands for
+	longest  = 1024 // bytes of a name
+	aCentury = 100 * 365 * 24 * time.Hour
+	// mostSum bounds what a node can have counted in an hour.
+	mostSum = HourSlots * mostCount
+)
+
+// been reports whether a time is plausible, given that clocks differ.
+func been(at, now time.Time) bool { return !at.After(now.Add(oldest)) && now.Sub(at) < aCentury }
+
+// beenOrNever is been, or the zero time.
+func beenOrNever(at, now time.Time) bool { return at.IsZero() || been(at, now) }
+
+// clean reports whether a name may be shown.
+func clean(name string) bool {
+	return len(name) <= longest && strings.IndexFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) < 0
+}
+
+func (r Rates) sane() bool {
+	return r.Requests >= 0 && r.Requests <= mostRate && r.Refused >= 0 && r.Refused <= mostRate
+}
+
+func (c *listClient) sane() bool {
+	return c.Rates.sane() && c.Lacks >= 0 && c.Lacks <= mostRate && clean(c.Client) && clean(c.Rule) && slices.Contains(kindNames[:], c.Kind)
+}
+
+func (r *listRule) sane(now time.Time) bool {
+	return r.Rates.sane() && r.Shadow >= 0 && r.Shadow <= mostRate && clean(r.Rule) && beenOrNever(r.LastHit, now) && beenOrNever(r.LastRefusal, now)
+}
+
+func (s sum) sane() bool { return s.Refused <= s.Requests && s.Requests <= mostSum }
+
+func (s *sketched) sane() bool {
+	return s.N >= len(s.Low) && s.N <= hourRows && len(s.Low) <= perRule && slices.IsSorted(s.Low)
+}
+
+func (n *toldName) sane(q question) bool {
+	return q.client != nil && uint32(n.ID>>32) == *q.client && n.ID != 0 && clean(n.Client) && clean(n.Kind) && len(n.Sealed) <= longest
+}
+
+func (r *toldRule) sane(now time.Time) bool {
+	return clean(r.Rule) && beenOrNever(r.Hit, now) && beenOrNever(r.Refusal, now) && r.Sum.sane() && r.Kept <= r.Sum.Requests && r.Lacks <= r.Sum.Requests && r.Would <= mostSum &&
+		r.Keys.sane() && r.Above.sane() && tells(r.Past, nil)
+}
+
+func (w *toldRow) sane() bool {
+	return clean(w.Client) && clean(w.Kind) && w.Used <= usedAll && w.LowBy <= mostSum && tells(w.Past, &w.Sum)
+}
+
+// tells reports whether a history is well-formed and, unless of is nil, has that sum.
+func tells(past []byte, of *sum) bool {
+	if len(past) > 32*HourSlots {
+		return false
+	}
+	var all sum
+	ok := readPast(past, func(t tick) { all.add(sum{t.requests, t.refused}) })
+	return ok && (of == nil || all == *of)
 }
