@@ -65,7 +65,10 @@ func New(o Options) *Watcher {
 	}
 	w := &Watcher{opts: o, seed: maphash.MakeSeed(), queue: make(chan crossing, waiting), closing: make(chan struct{}), closed: make(chan struct{})}
 	w.hurry, w.stop = context.WithCancel(context.Background())
-	go w.run()
+	go func() {
+		defer close(w.closed)
+		drain(w.queue, w.closing, func(c crossing) { w.tell(&c) })
+	}()
 	return w
 }
 
@@ -140,18 +143,17 @@ func (w *Watcher) name(p *counter.Policy, subject []byte, end time.Time) uint64 
 	return h ^ h>>32
 }
 
-// run tells what waits, until the watcher is closed and nothing does.
-func (w *Watcher) run() {
-	defer close(w.closed)
+// drain calls do with what is in the queue, until closing is closed and the queue is empty.
+func drain[T any](queue <-chan T, closing <-chan struct{}, do func(T)) {
 	for {
 		select {
-		case c := <-w.queue:
-			w.tell(&c)
-		case <-w.closing:
+		case v := <-queue:
+			do(v)
+		case <-closing:
 			for {
 				select {
-				case c := <-w.queue:
-					w.tell(&c)
+				case v := <-queue:
+					do(v)
 				default:
 					return
 				}

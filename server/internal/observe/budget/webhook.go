@@ -69,7 +69,10 @@ func NewWebhook(to, token string, log *slog.Logger) *Webhook {
 		},
 	}
 	h.stopping, h.stop = context.WithCancel(context.Background())
-	go h.run()
+	go func() {
+		defer close(h.closed)
+		drain(h.queue, h.closing, h.deliver)
+	}()
 	return h
 }
 
@@ -79,25 +82,6 @@ func (h *Webhook) send(e *Event) {
 	case h.queue <- e:
 	default:
 		h.dropped.Add(1)
-	}
-}
-
-func (h *Webhook) run() {
-	defer close(h.closed)
-	for {
-		select {
-		case e := <-h.queue:
-			h.deliver(e)
-		case <-h.closing:
-			for {
-				select {
-				case e := <-h.queue:
-					h.deliver(e)
-				default:
-					return
-				}
-			}
-		}
 	}
 }
 
