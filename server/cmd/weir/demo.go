@@ -38,7 +38,7 @@ and the client all run in this process, on free loopback ports, and end with it.
 	return cmd
 }
 
-// demoTries is more requests than the starter rules allow at once, also while some more refill.
+// demoTries is more requests than the starter rules allow, including what refills meanwhile.
 const demoTries = 1000
 
 func demo(cmd *cobra.Command, colour *colour) error {
@@ -76,7 +76,7 @@ func demo(cmd *cobra.Command, colour *colour) error {
 	return fmt.Errorf("%d requests were allowed: that can't be", demoTries)
 }
 
-// demoRetry does what the refusal says.
+// demoRetry waits as long as the refusal says, and retries.
 func demoRetry(ctx context.Context, w io.Writer, colour *colour, gateway string, refusal *http.Response) error {
 	seconds, err := strconv.Atoi(refusal.Header.Get("Retry-After"))
 	if err != nil {
@@ -94,7 +94,8 @@ func demoRetry(ctx context.Context, w io.Writer, colour *colour, gateway string,
 	return nil
 }
 
-// demoNode starts a node with an API behind it. It ends with ctx, and closes ended when nothing is left of it.
+// demoNode starts a node with an API behind it. It ends with ctx, and closes ended when everything
+// has stopped.
 func demoNode(ctx context.Context) (gateway string, ended <-chan struct{}, err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

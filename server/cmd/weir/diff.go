@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// colour is when to print in colours.
+// colour is a flag that says when to print in colours.
 type colour string
 
 var _ pflag.Value = (*colour)(nil)
@@ -38,7 +38,7 @@ func (c *colour) String() string { return string(*c) }
 
 func (c *colour) Type() string { return "when" }
 
-// on says whether what is written to w is to have colours.
+// on reports whether output to w should have colours.
 func (c *colour) on(w io.Writer) bool {
 	if *c == "auto" {
 		return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -46,7 +46,7 @@ func (c *colour) on(w io.Writer) bool {
 	return *c == "always"
 }
 
-// paint is text in a style, if it is to have colours on w.
+// paint returns text in a style, if output to w has colours.
 func (c *colour) paint(w io.Writer, style, text string) string {
 	if !c.on(w) {
 		return text
@@ -54,7 +54,7 @@ func (c *colour) paint(w io.Writer, style, text string) string {
 	return style + text + plain
 }
 
-// verdict is a word that says yes or no.
+// verdict paints a word that means yes or no.
 func (c *colour) verdict(w io.Writer, yes bool, word string) string {
 	if yes {
 		return c.paint(w, green, word)
@@ -71,10 +71,10 @@ const (
 	plain = "\x1b[0m"
 )
 
-// printDiff writes a unified diff, in colours if they are wanted.
+// printDiff writes a unified diff, optionally in colours.
 func printDiff(w io.Writer, diff string, coloured bool) error {
 	var b strings.Builder
-	head := true // a removed "-- " looks like a file's name, but only behind the first @@
+	head := true // a removed "-- " looks like a file's name, which only comes before the first @@
 	for line := range strings.Lines(diff) {
 		line, end := strings.CutSuffix(line, "\n")
 		line = printable(line)
@@ -101,7 +101,8 @@ func printDiff(w io.Writer, diff string, coloured bool) error {
 	return err
 }
 
-// printable takes out what could command a terminal: others wrote the text. Tabs and the returns of CRLF stay.
+// printable replaces characters that could control a terminal, since others wrote the text. It
+// keeps tabs, and the \r of CRLF.
 func printable(line string) string {
 	line, crlf := strings.CutSuffix(line, "\r")
 	line = strings.Map(func(r rune) rune {

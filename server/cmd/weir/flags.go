@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// flagError says in our words what pflag has against a flag.
+// flagError rewords pflag's errors.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
@@ -34,7 +34,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// instead says what to write for a name that doesn't exist.
+// instead suggests what to write for a name that doesn't exist.
 func instead(cmd *cobra.Command, written string, names []string, prefix string) string {
 	if best := guess.Closest(written, names); best != "" {
 		return fmt.Sprintf("did you mean %s?", prefix+best)
@@ -42,14 +42,14 @@ func instead(cmd *cobra.Command, written string, names []string, prefix string) 
 	return fmt.Sprintf("see %s --help", cmd.CommandPath())
 }
 
-// wrongValue says what a flag takes in place of what it was given.
+// wrongValue says what a flag accepts instead of the given value.
 func wrongValue(e *pflag.InvalidValueError) string {
 	got, normally := e.GetValue(), e.GetFlag().DefValue
 	want := ""
 	switch e.GetFlag().Value.Type() {
 	case "duration":
 		unit := strings.TrimLeft(normally, "0123456789.")
-		if normally == "0s" { // off: it says nothing
+		if normally == "0s" { // a default of 0s means off, and is no example
 			normally, unit = "50ms or 2s", ""
 		}
 		want = "a time with its unit, such as " + normally
@@ -62,18 +62,18 @@ func wrongValue(e *pflag.InvalidValueError) string {
 		want = "a number"
 	case "bool":
 		want = "true or false"
-	default: // a type of our own has said it
+	default: // types of this package word their own errors
 		return e.Unwrap().Error()
 	}
 	return fmt.Sprintf("must be %s, got %q", want, got)
 }
 
-// level is the flag of a log's level.
+// level is a flag for a log level.
 type level struct{ slog.Level }
 
 var _ pflag.Value = (*level)(nil)
 
-// otherLevels are names of levels in other programs.
+// otherLevels maps level names of other programs to ours.
 var otherLevels = map[string]string{
 	"verbose": "debug", "trace": "debug", "all": "debug", "notice": "info",
 	"warning": "warn", "critical": "error", "fatal": "error", "quiet": "error", "off": "error", "none": "error",
@@ -94,7 +94,7 @@ func (l *level) Type() string { return "level" }
 
 func (l *level) String() string { return strings.ToLower(l.Level.String()) }
 
-// takes checks that a command gets as many arguments as its Use line names.
+// takes checks the number of arguments against the command's Use line.
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		_, names, _ := strings.Cut(cmd.Use, " ")
@@ -109,7 +109,7 @@ func takes(least, most int) cobra.PositionalArgs {
 				hint = "did you mean --rules " + args[0] + "?"
 			}
 			return fmt.Errorf("%s takes no arguments: %s", cmd.CommandPath(), hint)
-		case len(args) > most: // they aren't quoted: keys may be among them
+		case len(args) > most: // don't quote them: there may be keys among them
 			return fmt.Errorf("%s takes %s, got %d arguments: quote one that has blanks in it", cmd.CommandPath(), names, len(args))
 		}
 		return nil
@@ -120,7 +120,7 @@ func isRuleFile(name string) bool {
 	return strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") || strings.HasSuffix(name, ".json")
 }
 
-// isNumber: digits alone, such as a port without its address.
+// isNumber reports whether a text is all digits, such as a port without its address.
 func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// flagGroup is a part of a command's flags, with what they are about.
+// flagGroup is a titled group of a command's flags.
 type flagGroup struct {
 	title string
 	flags []string
@@ -25,7 +25,7 @@ var serveGroups = []flagGroup{
 	{"Running", []string{"config", "max-in-flight", "drain-notice", "drain-timeout"}},
 }
 
-// inGroups has a command's help show its flags in groups; those in none come last.
+// inGroups makes a command's help show its flags in groups. Other flags come last.
 func inGroups(cmd *cobra.Command, groups []flagGroup) {
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
 		out := cmd.OutOrStdout()

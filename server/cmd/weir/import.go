@@ -62,7 +62,7 @@ their limits beside your other rules, with versions, weir rules diff, and rollba
 	return cmd
 }
 
-// envoyFiles reads a file, or those of a folder.
+// envoyFiles reads a file, or the files of a folder.
 func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
 	info, err := os.Stat(name)
 	if name != "-" && err == nil && info.IsDir() {
@@ -76,7 +76,8 @@ func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
 	return []envoy.File{{Name: name, Text: text}}, err
 }
 
-// readInput reads a file, or standard input, up to a size: what is larger is refused by whoever reads it.
+// readInput reads a file, or standard input, up to one byte more than the size that its reader
+// accepts.
 func readInput(cmd *cobra.Command, name string, most int) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(io.LimitReader(cmd.InOrStdin(), int64(most)+1))
@@ -114,10 +115,10 @@ ingress-nginx: limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limi
 	return cmd
 }
 
-// manifest is what a Kubernetes manifest has, and no configuration of nginx.
+// manifest matches Kubernetes manifests, and no configuration of nginx.
 var manifest = regexp.MustCompile(`(?m)^[\s{]*"?apiVersion"?:`)
 
-// printImport prints the rules, and what to know of them. If there are none, it says why.
+// printImport prints the rules and the notes about them. If there are no rules, it says why.
 func printImport(cmd *cobra.Command, r *imports.Result, err error, asJSON bool, none string) error {
 	if err != nil {
 		return &exit{exitRefused, err}

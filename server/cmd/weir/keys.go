@@ -35,10 +35,10 @@ shows it, if a node has seen the client in the last hour.`,
 	return cmd
 }
 
-// maxKey is longer than any key that a node takes.
+// maxKey is longer than any key that a node accepts.
 const maxKey = 64 << 10
 
-// keyOf is the key that an argument is, or the first line of standard input for -.
+// keyOf returns the key in an argument, or the first line of standard input for -.
 func keyOf(cmd *cobra.Command, arg string) (string, error) {
 	if arg == "-" {
 		if in, ok := cmd.InOrStdin().(*os.File); ok && isTerminal(in) {
@@ -50,7 +50,7 @@ func keyOf(cmd *cobra.Command, arg string) (string, error) {
 		}
 		arg = line
 	}
-	// Spaces come with pasting. No header brings them to a node, so a key that has them would never be met.
+	// Pasting adds spaces, and headers don't carry them, so a key with spaces would never match.
 	if arg = strings.TrimSpace(arg); arg == "" {
 		return "", errors.New("the key is empty")
 	}

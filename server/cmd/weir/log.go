@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	// logWaits is how many bytes of the log wait for whoever reads it. Further lines are left out.
+	// logWaits is how many bytes of the log may wait to be written. Further lines are left out.
 	logWaits = 1 << 20
-	// auditWaits is how many more bytes the audit may have: whatever floods the log doesn't push it out.
+	// auditWaits is how many more bytes of the audit log may wait, so that a flood of the log
+	// doesn't push it out.
 	auditWaits = 1 << 20
-	// flushWithin is how long the end of a node may wait for its last lines to be read.
+	// flushWithin is how long a node that ends waits for its last lines to be written.
 	flushWithin = 2 * time.Second
 )
 
-// logger is a node's log and its audit log, which go the same way.
+// logger is a node's log and its audit log, which share an output.
 type logger struct {
 	*slog.Logger
 	audit *slog.Logger
 	out   *logWriter
 }
 
-// newLogger makes one. The level is the log's: changes of the rules are always logged.
+// newLogger makes a logger. The level doesn't apply to the audit log.
 func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
 	opts := &slog.HandlerOptions{Level: min(level, slog.LevelInfo)}
 	var handler func(io.Writer) slog.Handler
@@ -45,8 +46,8 @@ func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
 	return &logger{slog.New(leveled{handler(w), level}), slog.New(handler((*auditWriter)(w))), w}, nil
 }
 
-// strayLog takes what libraries write to Go's standard logger. HTTP clients write there what a server sends behind its answer, byte
-// for byte and for each answer. That may hold secrets, so it is cut off, and the rest is for debugging.
+// strayLog logs what libraries write to Go's standard logger, for debugging. HTTP clients write
+// there what a server sends after its answer, which may hold secrets, so that is cut off.
 type strayLog struct{ *slog.Logger }
 
 func (l strayLog) Write(line []byte) (int, error) {
@@ -55,17 +56,17 @@ func (l strayLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// logWriter writes lines one after the other, and never keeps a caller waiting: a pipe that nobody reads must not stop checks. A
-// line is written at once if the last one has been. Lines that find no room are left out, and a line says how many.
+// logWriter writes lines in the background, so that a pipe that nobody reads doesn't block checks.
+// Lines that find no room are left out, and a line says how many.
 type logWriter struct {
 	to   io.Writer
-	tell *slog.Logger // writes to the same, at once
+	tell *slog.Logger // writes to the same output, at once
 	wake chan struct{}
 
 	mu      sync.Mutex // guards what follows
 	waiting []byte
 	leftOut int
-	audits  int // of those left out
+	audits  int // those of leftOut that belong to the audit log
 
 	closing, closed chan struct{}
 }
@@ -83,7 +84,7 @@ func (w *auditWriter) Write(lines []byte) (int, error) {
 func (w *logWriter) write(lines []byte, most int, audit bool) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	full := w.leftOut > w.audits // a shorter line mustn't overtake one that was left out
+	full := w.leftOut > w.audits // a shorter line must not overtake one that was left out
 	if audit {
 		full = w.audits > 0
 	}
@@ -112,21 +113,22 @@ func (w *logWriter) run() {
 	}
 }
 
-// flush writes what waits. What was left out came after it, but for lines of the audit.
+// flush writes the waiting lines. Lines that were left out came later, except for lines of the
+// audit log.
 func (w *logWriter) flush() {
 	w.mu.Lock()
 	waiting, leftOut, audits := w.waiting, w.leftOut, w.audits
 	w.waiting, w.leftOut, w.audits = nil, 0, 0
 	w.mu.Unlock()
-	for line := range bytes.Lines(waiting) { // one by one, so that lines of others on the same pipe don't split them
-		_, _ = w.to.Write(line) // there is nowhere to say that it failed
+	for line := range bytes.Lines(waiting) { // one by one, so that other writers to the same pipe don't split them
+		_, _ = w.to.Write(line) // there is nowhere to report a failure
 	}
 	if leftOut > 0 {
 		w.tell.Warn("lines of this log were left out: nobody read them in time", "left_out", leftOut, "audit", audits)
 	}
 }
 
-// close writes what waits, and reports whether all of it was read in time. What is written later is lost.
+// close writes the waiting lines, and reports whether that worked in time. Later lines are lost.
 func (w *logWriter) close() bool {
 	close(w.closing)
 	late := time.NewTimer(flushWithin)
@@ -139,7 +141,7 @@ func (w *logWriter) close() bool {
 	}
 }
 
-// leveled leaves out what is below a level.
+// leveled drops records below a level.
 type leveled struct {
 	slog.Handler
 	least slog.Level

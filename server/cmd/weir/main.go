@@ -11,12 +11,12 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
-	_ "time/tzdata" // calendar windows begin in the rules' time zones, whatever the machine knows of them
+	_ "time/tzdata" // rules may name time zones that the machine doesn't know
 
 	"github.com/spf13/cobra"
 )
 
-// version is set by make build. go install leaves that of the module.
+// version is set by make build. With go install, it is the module's version.
 var version string
 
 func init() {
@@ -31,12 +31,12 @@ func init() {
 
 // Exit codes, for scripts.
 const (
-	exitRefused     = 1 // also: problems found
-	exitUsage       = 2 // also: a file that can't be read, a token that is missing or wrong
+	exitRefused     = 1 // also: problems were found
+	exitUsage       = 2 // also: an unreadable file, or a missing or wrong token
 	exitUnavailable = 3
 )
 
-// exit is an error with an exit code of its own; a nil cause has been told already.
+// exit is an error with an exit code. A nil cause means that the user has been told already.
 type exit struct {
 	code  int
 	cause error
@@ -56,7 +56,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	name, cmd := "weir", root()
 	if isRatelimit(os.Args[0]) {
 		name, cmd = ratelimitName, ratelimitCommand()
@@ -67,7 +67,7 @@ func run() int {
 	}
 	var e *exit
 	if !errors.As(err, &e) {
-		e = &exit{exitUsage, err} // cobra's own: an unknown flag, a wrong argument
+		e = &exit{exitUsage, err} // cobra's own errors: an unknown flag, or a wrong argument
 	}
 	if e.cause != nil {
 		fmt.Fprintln(os.Stderr, name+":", redact(e.cause.Error()))
@@ -75,7 +75,8 @@ func run() int {
 	return e.code
 }
 
-// execute runs a command. Help for one that doesn't exist is an error, which cobra doesn't make of it.
+// execute runs a command. Unlike cobra, it treats help for a command that doesn't exist as an
+// error.
 func execute(ctx context.Context, cmd *cobra.Command) error {
 	done, err := cmd.ExecuteContextC(ctx)
 	if err == nil && done.Flags().Changed("help") {
@@ -84,10 +85,10 @@ func execute(ctx context.Context, cmd *cobra.Command) error {
 	return err
 }
 
-// redact takes out passwords of URLs. Our own errors quote none; those of others quote what
-// was written: an argument without its flag, the lines around a mistake in weir.yaml.
+// redact removes passwords from URLs. Our own errors quote none, but errors of libraries quote what
+// the user wrote, such as lines of weir.yaml.
 func redact(text string) string {
-	const example = "://user:password@" // is meant to be read
+	const example = "://user:password@" // this example is meant to be shown
 	parts := strings.Split(text, example)
 	for i, p := range parts {
 		parts[i] = sentinelPassword.ReplaceAllString(userInfo.ReplaceAllString(p, "://…@"), "sentinel_password=…")
@@ -131,7 +132,8 @@ starter rules, and ask it:
 	return cmd
 }
 
-// help is what a command does that only holds others. It takes arguments, to say what may have been meant by them.
+// help runs a command that only holds subcommands. It takes arguments in order to suggest what they
+// may have meant.
 func help(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -139,7 +141,7 @@ func help(cmd *cobra.Command, args []string) error {
 	return unknown(cmd, args)
 }
 
-// meant are commands that people look for, and what does the same.
+// meant maps commands that people look for to those that exist.
 var meant = map[string]string{
 	"weir keys unblock": "weir keys block KEY --remove", "weir keys undeny": "weir keys block KEY --remove",
 	"weir keys unallow": "weir keys allow PATTERN --remove", "weir keys disallow": "weir keys allow PATTERN --remove",
@@ -148,7 +150,7 @@ var meant = map[string]string{
 
 const removeRegion = "weir regions drain REGION, or weir regions forget REGION if it is dead"
 
-// unknown is the error of arguments for a command that only holds others: each would be one of those.
+// unknown returns the error for arguments of a command that only holds subcommands.
 func unknown(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 || !cmd.HasSubCommands() {
 		return nil
@@ -164,7 +166,7 @@ func unknown(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("there is no command %q: %s", path, instead(cmd, args[0], names, cmd.CommandPath()+" "))
 }
 
-// helpCommand is cobra's, but for a command that doesn't exist: that is an error.
+// helpCommand is cobra's, except that help for a command that doesn't exist is an error.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",

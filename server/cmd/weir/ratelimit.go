@@ -20,11 +20,12 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// ratelimitName is the name of envoyproxy/ratelimit's program. Started under it, this one takes its place: it reads the same
-// variables, and listens where that one would. What starts a node is the same as for weir serve.
+// ratelimitName is the name of envoyproxy/ratelimit's program. Under this name, weir replaces it:
+// it reads the same variables, and listens on the same ports. The node is the same as that of weir
+// serve.
 const ratelimitName = "ratelimit"
 
-// isRatelimit: the program was started under that name.
+// isRatelimit reports whether the program was started under that name.
 func isRatelimit(program string) bool {
 	return strings.TrimSuffix(filepath.Base(program), ".exe") == ratelimitName
 }
@@ -47,7 +48,7 @@ All of them are in docs/guides/envoy-gateway.md. One that does nothing here is
 a warning in the log. Settings of weir serve that have no such variable can be given
 as its own (WEIR_ADMIN=127.0.0.1:8082 opens the admin port), and go before these.`,
 		Example: `  REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 RUNTIME_ROOT=/srv/runtime_data/current RUNTIME_SUBDIRECTORY=ratelimit ratelimit`,
-		// Theirs reads none, and an example of Envoy AI Gateway's passes some.
+		// envoyproxy/ratelimit ignores arguments, and an example of Envoy AI Gateway passes some.
 		Args:               cobra.ArbitraryArgs,
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
 		Version:            version,
@@ -81,7 +82,7 @@ as its own (WEIR_ADMIN=127.0.0.1:8082 opens the admin port), and go before these
 	return cmd
 }
 
-// translate fills in what envoyproxy/ratelimit's variables say, where Weir's own say nothing.
+// translate sets what envoyproxy/ratelimit's variables say, unless Weir's own variables set it.
 func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, error) {
 	store, noStore := env.store()
 	level, noLevel := env.logLevel()
@@ -89,7 +90,7 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 	if kind := env.text("CONFIG_TYPE"); kind != "FILE" && kind != "GRPC_XDS_SOTW" {
 		noSource = fmt.Errorf("CONFIG_TYPE: must be FILE or GRPC_XDS_SOTW, got %q", kind)
 	}
-	if err := errors.Join(env.check(), noStore, noLevel, noSource); err != nil { // all at once: each start of a Pod takes a while
+	if err := errors.Join(env.check(), noStore, noLevel, noSource); err != nil { // report all errors at once: each start of a Pod takes a while
 		return nil, err
 	}
 	s, err := settings(flags, "", false)
@@ -98,7 +99,7 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 	}
 	set := func(flag, value, from string) {
 		if flags.Changed(flag) {
-			return // by a variable of Weir's
+			return // set by one of Weir's variables
 		}
 		if bad := flags.Set(flag, value); bad != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", from, bad))
@@ -107,7 +108,7 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 	}
 	set("http", net.JoinHostPort(env.text("HOST"), strconv.Itoa(env.whole("PORT"))), "HOST and PORT")
 	set("grpc", net.JoinHostPort(env.text("GRPC_HOST"), strconv.Itoa(env.whole("GRPC_PORT"))), "GRPC_HOST and GRPC_PORT")
-	set("admin", "", "") // theirs has none
+	set("admin", "", "") // envoyproxy/ratelimit has no admin port
 	if env.on("USE_PROMETHEUS") {
 		set("metrics", env.text("PROMETHEUS_ADDR"), "PROMETHEUS_ADDR")
 	}
@@ -139,11 +140,11 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 	}
 	env.answer(&s.sections)
 	v.OnlyEnvoy = true
-	v.Data = "" // whatever the image says: the rules are in Redis, and the file system may be read-only
+	v.Data = "" // the rules are in Redis, and the file system may be read-only
 	return s, err
 }
 
-// answer fills in how requests are answered, and what is told of them.
+// answer sets how requests are answered, and what is sent to OpenTelemetry.
 func (e *theirs) answer(s *sections) {
 	headers, enabled, share := e.on("LIMIT_RESPONSE_HEADERS_ENABLED"), e.on("TRACING_ENABLED"), e.share("TRACING_SAMPLING_RATE")
 	s.Envoy.Headers = &headers
@@ -154,15 +155,15 @@ func (e *theirs) answer(s *sections) {
 	s.Envoy.StartWithoutConfig = e.on("FORCE_START_WITHOUT_INITIAL_CONFIG") && !e.on("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")
 	s.Envoy.MaxConnectionAge, s.Envoy.MaxConnectionAgeGrace = e.age("GRPC_MAX_CONNECTION_AGE"), e.age("GRPC_MAX_CONNECTION_AGE_GRACE")
 
-	metrics := false // theirs sends traces alone
+	metrics := false // envoyproxy/ratelimit sends only traces
 	s.OTLP.Metrics, s.OTLP.Traces, s.OTLP.Sample = &metrics, &enabled, &share
-	s.OTLP.Endpoint, s.OTLP.Protocol = "https://localhost:4318", "http/protobuf" // unless OTEL_EXPORTER_OTLP_ENDPOINT says otherwise
+	s.OTLP.Endpoint, s.OTLP.Protocol = "https://localhost:4318", "http/protobuf" // OTEL_EXPORTER_OTLP_ENDPOINT goes first
 	if e.text("TRACING_EXPORTER_PROTOCOL") == "grpc" {
 		s.OTLP.Endpoint, s.OTLP.Protocol = "https://localhost:4317", "grpc"
 	}
 }
 
-// xds is the server that limits come from.
+// xds returns the xDS server that serves the limits.
 func (e *theirs) xds() (*envoy.XDS, error) {
 	x := &envoy.XDS{
 		Server: e.text("CONFIG_GRPC_XDS_SERVER_URL"), Node: e.text("CONFIG_GRPC_XDS_NODE_ID"),
@@ -186,7 +187,7 @@ func (e *theirs) xds() (*envoy.XDS, error) {
 	return x, nil
 }
 
-// pairs takes a list of names and values apart. What isn't one is left out.
+// pairs parses a list of names and values, and ignores malformed items.
 func pairs(text, between string) map[string]string {
 	all := map[string]string{}
 	for pair := range strings.SplitSeq(text, ",") {
@@ -197,7 +198,7 @@ func pairs(text, between string) map[string]string {
 	return all
 }
 
-// files reports what is wrong with those that variables of a certificate, its key and a CA name, if they do.
+// files checks the files that variables name: a certificate, its key and a CA.
 func (e *theirs) files(cert, key, ca string) error {
 	if (e.text(cert) == "") != (e.text(key) == "") {
 		return fmt.Errorf("%s and %s go together: give the files of a certificate and of its key", cert, key)
@@ -212,7 +213,7 @@ func (e *theirs) files(cert, key, ca string) error {
 	return nil
 }
 
-// age is how long a connection may last: 0 means for ever there.
+// age returns how long a connection may last. In envoyproxy/ratelimit, 0 means forever.
 func (e *theirs) age(name string) time.Duration {
 	d := e.time(name)
 	if d == 0 {
@@ -221,8 +222,8 @@ func (e *theirs) age(name string) time.Duration {
 	return d
 }
 
-// clientCA is the variable that names the CA of Envoy's certificates. Envoy Gateway's own is one that envoyproxy/ratelimit doesn't
-// read: its Envoys show a certificate, and nobody there looks at it.
+// clientCA returns the variable that names the CA of Envoy's certificates. Envoy Gateway sets one
+// that envoyproxy/ratelimit doesn't read.
 func (e *theirs) clientCA() string {
 	if e.text("GRPC_CLIENT_TLS_CACERT") == "" && e.text("GRPC_SERVER_TLS_CA_CERT") != "" {
 		return "GRPC_SERVER_TLS_CA_CERT"
@@ -230,7 +231,8 @@ func (e *theirs) clientCA() string {
 	return "GRPC_CLIENT_TLS_CACERT"
 }
 
-// tracing are the standard variables of OpenTelemetry that say what theirs do, where nobody has set them.
+// tracing returns OpenTelemetry's standard variables for those of envoyproxy/ratelimit, unless they
+// are set.
 func (e *theirs) tracing() map[string]string {
 	if !e.on("TRACING_ENABLED") {
 		return nil
@@ -251,7 +253,7 @@ func (e *theirs) tracing() map[string]string {
 	return all
 }
 
-// logLevel is a level of Weir's. Theirs are logrus'.
+// logLevel maps a level of logrus to one of Weir's.
 func (e *theirs) logLevel() (string, error) {
 	switch level := strings.ToLower(e.text("LOG_LEVEL")); level {
 	case "debug", "info", "warn", "error":
@@ -266,7 +268,7 @@ func (e *theirs) logLevel() (string, error) {
 	return "", fmt.Errorf("LOG_LEVEL: must be debug, info, warn or error, got %q", e.text("LOG_LEVEL"))
 }
 
-// logFormat is one of Weir's: there, what isn't JSON is text.
+// logFormat returns text for everything but JSON, as envoyproxy/ratelimit does.
 func (e *theirs) logFormat() string {
 	if strings.EqualFold(e.text("LOG_FORMAT"), "json") {
 		return "json"

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// store is the URL of the Redis that the variables name. Errors quote nothing of them but names of files: there may be passwords
-// in the rest.
+// store returns the URL of the Redis that the variables name. Errors quote only names of files: the
+// rest may hold passwords.
 func (e *theirs) store() (string, error) {
 	if backend := e.text("BACKEND_TYPE"); backend != "redis" && backend != "" {
 		return "", errors.New("BACKEND_TYPE: must be redis: Weir doesn't count in memcached; start a Redis, and name it in REDIS_URL")
@@ -33,7 +33,8 @@ func (e *theirs) store() (string, error) {
 	return "", fmt.Errorf("REDIS_TYPE: must be single, sentinel or cluster, got %q", e.text("REDIS_TYPE"))
 }
 
-// single is the URL of one server: host:port, redis://user:password@host:port/db, or the path of a socket.
+// single returns the URL of one server, given as host:port, redis://user:password@host:port/db, or
+// the path of a socket.
 func (e *theirs) single(hosts []string, parameters url.Values) (string, error) {
 	switch socket := e.text("REDIS_SOCKET_TYPE"); {
 	case socket == "unix" && !strings.HasPrefix(hosts[0], "/"):
@@ -58,10 +59,10 @@ func (e *theirs) single(hosts []string, parameters url.Values) (string, error) {
 	return scheme + e.login(server.user, server.password) + server.host + server.database + asQuery(parameters), nil
 }
 
-// several is the URL of a Cluster, or of Sentinels with what follows them.
+// several returns the URL of a Cluster, or of Sentinels with the path that follows them.
 func (e *theirs) several(scheme string, hosts []string, path string, parameters url.Values) (string, error) {
 	var names []string
-	var user, password string // of the first that has them
+	var user, password string // from the first host that has them
 	for _, h := range hosts {
 		server, err := parseServer(strings.TrimSpace(h))
 		if err != nil {
@@ -78,7 +79,7 @@ func (e *theirs) several(scheme string, hosts []string, path string, parameters 
 	if path == "" {
 		return scheme + e.login(user, password) + strings.Join(names, ",") + asQuery(parameters), nil
 	}
-	// Those of the URLs are for the Sentinels, which are what it names.
+	// Users and passwords in the URLs are for the Sentinels, which are what it names.
 	if auth := e.text("REDIS_SENTINEL_AUTH"); auth != "" {
 		user, password = splitLogin(auth)
 	}
@@ -91,7 +92,7 @@ func (e *theirs) several(scheme string, hosts []string, path string, parameters 
 	return scheme + e.login("", "") + strings.Join(names, ",") + path + asQuery(parameters), nil
 }
 
-// redisTLS are the parameters of a store's URL that say how TLS is spoken.
+// redisTLS returns the parameters of a store's URL for TLS.
 func (e *theirs) redisTLS() (url.Values, error) {
 	parameters := url.Values{}
 	if !e.on("REDIS_TLS") {
@@ -111,7 +112,7 @@ func (e *theirs) redisTLS() (url.Values, error) {
 	return parameters, nil
 }
 
-// login is the user and password before the hosts of a URL. REDIS_AUTH goes before what REDIS_URL has, each for itself.
+// login returns the user and password for a URL. REDIS_AUTH goes before those of REDIS_URL.
 func (e *theirs) login(user, password string) string {
 	if auth := e.text("REDIS_AUTH"); auth != "" {
 		u, p := splitLogin(auth)
@@ -126,7 +127,7 @@ func (e *theirs) login(user, password string) string {
 	return escape(user) + ":" + escape(password) + "@"
 }
 
-// splitLogin takes user:password apart. What has no colon is a password.
+// splitLogin splits user:password. Without a colon, it is a password.
 func splitLogin(auth string) (user, password string) {
 	user, password, both := strings.Cut(auth, ":")
 	if !both {
@@ -135,7 +136,7 @@ func splitLogin(auth string) (user, password string) {
 	return user, password
 }
 
-// server is one of REDIS_URL's.
+// server is a server in REDIS_URL.
 type server struct{ host, user, password, database string }
 
 // parseServer reads host:port, or redis://user:password@host:port/database.
@@ -157,7 +158,7 @@ func parseServer(text string) (server, error) {
 	return s, nil
 }
 
-// escape writes text as a store's URL takes it, in which a plus is a plus.
+// escape escapes text for a store's URL, in which a plus is a plus.
 func escape(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
 
 func asQuery(parameters url.Values) string {

@@ -14,20 +14,21 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// theirVariable is one of envoyproxy/ratelimit's variables.
+// theirVariable is a variable of envoyproxy/ratelimit.
 type theirVariable struct {
 	name, normal string // normal is its default: theirs, but for the pauses between tries of an xDS server, which are Weir's
-	// valid reports what is wrong with a value, as that program's own reader would; nil takes any. Values of variables that do
-	// nothing aren't looked at.
+	// valid checks a value as envoyproxy/ratelimit does; nil accepts any. Values of variables that
+	// do nothing aren't checked.
 	valid func(string) error
-	// needs is a variable without which this one means nothing, with the value that it must have.
+	// needs is the variable that must have the value be for this one to mean anything.
 	needs, be string
-	// nothing is why it does nothing here, and silent says so to nobody, for a value that asks for what is the case anyway.
+	// nothing says why the variable does nothing here. Silent reports values for which that needs
+	// no warning, because they ask for what is the case anyway.
 	nothing string
 	silent  func(string) bool
 }
 
-// theirVariables are all that envoyproxy/ratelimit knows, and one that only Envoy Gateway does.
+// theirVariables lists all variables of envoyproxy/ratelimit, and one that only Envoy Gateway has.
 var theirVariables = []theirVariable{
 	{name: "HOST", normal: "0.0.0.0"},
 	{name: "PORT", normal: "8080", valid: aPort},
@@ -119,7 +120,7 @@ var theirVariables = []theirVariable{
 	{name: "USE_STATSD", nothing: noStatsd, silent: isBool(false)},
 	{name: "USE_DOG_STATSD", nothing: noStatsd, silent: isBool(false)},
 	{name: "USE_DOG_STATSD_MOGRIFIERS", nothing: noStatsd, needs: "USE_DOG_STATSD", be: "true"},
-	{name: "STATSD_HOST", nothing: noStatsd, silent: always}, // nothing without one of those, and they have warned
+	{name: "STATSD_HOST", nothing: noStatsd, silent: always}, // they do nothing without USE_STATSD or USE_DOG_STATSD, which warn
 	{name: "STATSD_PORT", nothing: noStatsd, silent: always},
 	{name: "STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: always},
 	{name: "EXTRA_TAGS", nothing: "Prometheus adds labels to what it scrapes", silent: is("")},
@@ -141,10 +142,11 @@ const (
 	noStatsd  = "there is no statsd: USE_PROMETHEUS=true serves metrics, and OTEL_METRICS_EXPORTER=otlp sends them to a collector"
 )
 
-// theirFamilies are beginnings of names that have no use here at all, or none but where another variable has warned of it.
+// theirFamilies are prefixes of variables that do nothing here, or for which another variable has
+// warned.
 var theirFamilies = []string{"REDIS_PERSECOND_", "MEMCACHE_"}
 
-// theirPrefixes are beginnings of names that are theirs, if they are anybody's.
+// theirPrefixes are prefixes of names that belong to envoyproxy/ratelimit.
 var theirPrefixes = []string{
 	"REDIS_", "RUNTIME_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "GRPC_SERVER_", "GRPC_CLIENT_", "GRPC_MAX_", "LIMIT_", "TRACING_", "PROMETHEUS_", "STATSD_", "USE_DOG_STATSD",
 }
@@ -188,7 +190,7 @@ func aNumber(value string) error {
 	return nil
 }
 
-// aMap quotes nothing: headers may hold tokens.
+// aMap doesn't quote the value: headers may hold tokens.
 func aMap(value string) error {
 	if strings.TrimSpace(value) == "" {
 		return nil
@@ -221,7 +223,7 @@ func isBool(want bool) func(string) bool {
 	}
 }
 
-// theirs is the environment as envoyproxy/ratelimit would read it.
+// theirs is the environment as envoyproxy/ratelimit reads it.
 type theirs struct {
 	given map[string]string
 	known map[string]*theirVariable
@@ -239,7 +241,8 @@ func newTheirs(environ []string) *theirs {
 	return e
 }
 
-// text is a variable's value. One that is set to nothing is nothing, and not its default, as there.
+// text returns a variable's value. As in envoyproxy/ratelimit, a variable that is set to "" doesn't
+// get its default.
 func (e *theirs) text(name string) string {
 	v := e.known[name]
 	if v == nil {
@@ -253,7 +256,7 @@ func (e *theirs) text(name string) string {
 
 func (e *theirs) on(name string) bool { return isBool(true)(e.text(name)) }
 
-// whole, time and share are values that were checked.
+// whole, time and share return values that were checked.
 func (e *theirs) whole(name string) int {
 	n, _ := strconv.ParseInt(e.text(name), 0, 32)
 	return int(n)
@@ -264,7 +267,7 @@ func (e *theirs) time(name string) time.Duration {
 	return d
 }
 
-// share is a number from 0 to 1: there, others mean none and all.
+// share returns a number from 0 to 1. envoyproxy/ratelimit treats others as none and all.
 func (e *theirs) share(name string) float64 {
 	n, _ := strconv.ParseFloat(e.text(name), 64)
 	return min(1, max(0, n))
@@ -283,7 +286,7 @@ func (e *theirs) check() error {
 	return errors.Join(all...)
 }
 
-// means reports whether the variable has a meaning beside the others.
+// means reports whether a variable means anything beside the others.
 func (e *theirs) means(v *theirVariable) bool {
 	switch v.be {
 	case "":
@@ -294,7 +297,7 @@ func (e *theirs) means(v *theirVariable) bool {
 	return e.text(v.needs) == v.be
 }
 
-// warn names the variables that do nothing here, never with their values.
+// warn logs the variables that do nothing here, without their values.
 func (e *theirs) warn(log *slog.Logger) {
 	known := slices.Sorted(maps.Keys(e.known))
 	for _, name := range slices.Sorted(maps.Keys(e.given)) {
@@ -326,10 +329,10 @@ func (e *theirs) warn(log *slog.Logger) {
 	}
 }
 
-// links are the names of variables that Kubernetes sets in containers beside a Service, whatever it is called.
+// links matches the variables that Kubernetes sets in containers for a Service of any name.
 var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$`)
 
-// serviceLink: Kubernetes has set it, for a Service called redis or the like.
+// serviceLink reports whether Kubernetes set the variable, for a Service called redis or the like.
 func serviceLink(name, value string) bool {
 	return links.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
 }
@@ -338,7 +341,8 @@ func hasPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// typing: the name looks like another with a typing mistake. Of other programs' variables there are too many to warn of more.
+// typing reports whether a name looks like a misspelling of another. Other programs have too many
+// variables to warn of more.
 func typing(name, meant string) bool {
 	return meant != "" && len(name)-len(meant) <= 2 && len(meant)-len(name) <= 2
 }

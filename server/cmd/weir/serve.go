@@ -31,14 +31,14 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// serving is a node that is about to be started: flags, or what stands for them, fill it in.
+// serving is a node that is about to start, as flags or their replacements describe it.
 type serving struct {
 	serve.Config
 	upstream, emergency, preflight, logFormat string
 	proxies                                   []string
 	logLevel                                  level
 	memoryCap                                 size
-	// hints has the log of a terminal begin with what to try.
+	// hints makes the log on a terminal start with commands to try.
 	hints bool
 }
 
@@ -86,15 +86,15 @@ certificates, which the node follows anyway. It never stops the node.`,
 	return cmd
 }
 
-// takeSignals has a hangup never end the node: by habit it tells a service to read its files again.
+// takeSignals makes a hangup reread files instead of ending the node, as is usual for services.
 func (v *serving) takeSignals() {
 	hangup.Catch()
 	v.Reload = hangup.Signals
-	signal.Ignore(syscall.SIGPIPE) // whoever reads the log may end before the node
+	signal.Ignore(syscall.SIGPIPE) // the reader of the log may end before the node
 }
 
-// run has a node serve until it is told to end. Flags have been read, and s is what else there is; warn tells of variables that do
-// nothing.
+// run serves until the node is told to end. The flags have been read, and s holds the other
+// settings. Warn logs variables that do nothing.
 func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logger)) (err error) {
 	c := &v.Config
 	s.apply(c)
@@ -126,7 +126,7 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 	warn(log.Logger)
 	err = serve.Run(cmd.Context(), *c, version, log.Logger, func(l serve.Listening) {
 		announce(log.Logger, c, l)
-		if v.hints && v.logFormat == "text" && l.HTTP != nil { // operators who read JSON are no newcomers
+		if v.hints && v.logFormat == "text" && l.HTTP != nil { // operators who read JSON aren't beginners
 			fmt.Fprint(log.out, hints(os.Args[0], c, l))
 		}
 	})
@@ -137,7 +137,7 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 	case err == nil:
 		return nil
 	case !read:
-		return &exit{exitRefused, nil} // to write the error to the same stderr would take for ever
+		return &exit{exitRefused, nil} // writing the error to the same stderr would block
 	case errors.Is(err, fs.ErrNotExist): // a file that a flag names
 		return s.blame(missing(err))
 	default:
@@ -145,7 +145,7 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 	}
 }
 
-// register makes the flags of a node.
+// register adds the flags of a node.
 func (v *serving) register(f *pflag.FlagSet) {
 	v.memoryCap = size(memstore.DefaultMemoryCap)
 	f.StringVar(&v.Rules, "rules", "", "rule file to follow: saving it puts its rules in force, and nothing else changes them")
@@ -199,7 +199,7 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.Var(&v.logLevel, "log-level", "debug, info, warn or error")
 }
 
-// announce says what is served, and where.
+// announce logs what is served, and where.
 func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	rules := c.Rules
 	if rules == "" {
@@ -239,7 +239,8 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	log.Info("serving", args...)
 }
 
-// urlOf is where a port is. One that listens everywhere is at [::] to the system, whatever it was told; people write something else.
+// urlOf returns the URL of a port. For a port that listens on all addresses, it has the address
+// everywhere instead of [::].
 func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
 	text, scheme := addr.String(), "http://"
 	if a, err := netip.ParseAddrPort(text); err == nil && a.Addr().IsUnspecified() {
@@ -251,7 +252,7 @@ func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
 	return scheme + text
 }
 
-// missing says what to do about a file that isn't there.
+// missing says what to do about a file that doesn't exist.
 func missing(err error) error {
 	var p *fs.PathError
 	switch {
@@ -265,7 +266,7 @@ func missing(err error) error {
 	return fmt.Errorf("%w: is the path right? It begins in the folder that weir is started in", err)
 }
 
-// hints are what to try: a node that starts should not be a riddle.
+// hints suggests commands to try on a node that has started.
 func hints(weir string, c *serve.Config, l serve.Listening) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nTry, in another terminal:\n")
@@ -275,7 +276,7 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 	}
 	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", urlOf(c, l.HTTP, "127.0.0.1"), token)
 	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, urlOf(c, l.HTTP, "127.0.0.1"))
-	if c.EnvoyConfig != "" || c.EnvoyXDS != nil { // which decides about nothing else
+	if c.EnvoyConfig != "" || c.EnvoyXDS != nil { // the configuration decides nothing but this
 		fmt.Fprintf(&b, "  curl -i %s/json%s -d '{\"domain\": \"edge\", \"descriptors\": [{\"entries\": [{\"key\": \"api_key\", \"value\": \"a\"}]}]}'    # with a domain and key of your configuration\n", urlOf(c, l.HTTP, "127.0.0.1"), token)
 	}
 	if l.Admin != nil && c.Rules == "" {
@@ -298,7 +299,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// parseLimit reads a flag that is a limit, or "" for none.
+// parseLimit parses a flag that is a limit, or "" for none.
 func parseLimit(flag, s string) (*weir.Limit, error) {
 	if s == "" {
 		return nil, nil
@@ -341,7 +342,7 @@ func parsePrefixes(list []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// size is a number of bytes as people write it.
+// size is a number of bytes with a unit.
 type size int64
 
 var _ pflag.Value = (*size)(nil)

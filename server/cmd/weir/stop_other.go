@@ -4,7 +4,7 @@ package main
 
 import "os"
 
-// Without job control nothing stops a process, and nothing has to resume it.
+// Without job control, nothing stops a process or resumes it.
 var stop, resume os.Signal
 
 func stopJob() {}

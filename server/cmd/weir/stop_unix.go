@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// stop is what Ctrl-Z asks for, and resume what ends it.
+// stop is the signal of Ctrl-Z, and resume the one that continues the process.
 var stop, resume os.Signal = syscall.SIGTSTP, syscall.SIGCONT
 
-// stopJob asks all processes of the job to stop, this one among them.
+// stopJob stops all processes of the job, including this one.
 func stopJob() { _ = syscall.Kill(0, syscall.SIGTSTP) }
 
-// stopSelf stops this process. Some instructions may run before it does.
+// stopSelf stops this process, possibly after some more instructions.
 func stopSelf() error { return syscall.Kill(syscall.Getpid(), syscall.SIGSTOP) }

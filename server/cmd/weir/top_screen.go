@@ -14,20 +14,23 @@ import (
 	"golang.org/x/term"
 )
 
-// What a terminal is told. The other screen leaves what was there as it was; without wrapping, a line that is too wide is cut.
+// Control sequences for the terminal. The alternate screen keeps what was there before, and without
+// wrapping, long lines are cut.
 const (
 	enter = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leave = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-	// A frame is shown at once by terminals that know how, and overwrites the one before: nothing flickers.
+	// A terminal that supports it shows a frame at once. Frames overwrite each other, so nothing
+	// flickers.
 	frame    = "\x1b[?2026h\x1b[H"
 	frameEnd = "\x1b[J\x1b[?2026l"
 	lineEnd  = "\x1b[K\r\n"
 )
 
-// resized is how often to look whether the terminal has another size.
+// resized is how often to check whether the terminal was resized.
 const resized = 200 * time.Millisecond
 
-// show shows the list until the user leaves, or the process is told to end. The terminal is put back in any case.
+// show shows the list until the user leaves, or the process is told to end. It restores the
+// terminal in any case.
 func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 	before, err := term.MakeRaw(int(in.Fd()))
 	if err != nil {
@@ -46,7 +49,7 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 
 	keys := make(chan []byte)
 	go read(in, keys)
-	asked := make(chan error, 1) // holds what became of a question, while there is none under way
+	asked := make(chan error, 1) // holds the outcome of a question, unless one is under way
 	var next *topView            // with its answer
 	ask := func() {
 		next = &topView{node: v.node, refused: v.refused, rule: v.rule, k: v.k}
@@ -97,7 +100,7 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 			switch {
 			case err != nil:
 				v.trouble = problem(err)
-			case next.refused == v.refused && next.rule == v.rule: // nothing else was asked for meanwhile
+			case next.refused == v.refused && next.rule == v.rule: // the user hasn't asked for something else meanwhile
 				v.answer, v.at, v.trouble = next.answer, next.at, ""
 			}
 		}
@@ -108,7 +111,8 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 	}
 }
 
-// suspend gives the terminal back, stops the process, and takes the terminal again once it goes on.
+// suspend restores the terminal, stops the process, and takes the terminal again when the process
+// resumes.
 func suspend(in, out *os.File, before *term.State, resumed <-chan os.Signal) error {
 	if _, err := out.WriteString(leave); err != nil {
 		return err
@@ -117,7 +121,7 @@ func suspend(in, out *os.File, before *term.State, resumed <-chan os.Signal) err
 		return err
 	}
 	select {
-	case <-resumed: // of an earlier time
+	case <-resumed: // left from an earlier stop
 	default:
 	}
 	if err := stopSelf(); err != nil {
@@ -131,7 +135,7 @@ func suspend(in, out *os.File, before *term.State, resumed <-chan os.Signal) err
 	return err
 }
 
-// read sends what is typed.
+// read sends what the user types.
 func read(in *os.File, keys chan<- []byte) {
 	defer close(keys)
 	for {
@@ -144,9 +148,9 @@ func read(in *os.File, keys chan<- []byte) {
 	}
 }
 
-// press does what keys are for. It reports whether to leave, and whether something else is to be asked for.
+// press handles keys. It reports whether to leave, and whether to ask the node again.
 func (v *topView) press(typed []byte) (done, ask bool) {
-	if typed[0] == 0x1b { // escape alone, or a key such as an arrow, which means nothing here
+	if typed[0] == 0x1b { // escape, or a key such as an arrow, which means nothing here
 		v.typing = nil
 		return false, false
 	}
@@ -156,7 +160,7 @@ func (v *topView) press(typed []byte) (done, ask bool) {
 		switch {
 		case r == 3: // Ctrl-C
 			return true, false
-		case r == 26: // Ctrl-Z, which a terminal in raw mode leaves to us
+		case r == 26: // Ctrl-Z: a terminal in raw mode leaves it to us
 			stopJob()
 		case v.typing != nil && r == '\r':
 			v.rule, v.typing, ask = strings.TrimSpace(*v.typing), nil, true
@@ -183,7 +187,7 @@ func (v *topView) press(typed []byte) (done, ask bool) {
 	return done, ask
 }
 
-// draw makes a frame.
+// draw returns a frame.
 func (v *topView) draw(width, height int) string {
 	style := func(code, text string) string {
 		if !v.coloured || text == "" {

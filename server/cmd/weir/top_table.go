@@ -9,7 +9,7 @@ import (
 	toplist "github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// title is the first line of the screen.
+// title returns the first line of the screen.
 func (v *topView) title() string {
 	by := "requests"
 	if v.refused {
@@ -28,7 +28,7 @@ func (v *topView) title() string {
 	return out
 }
 
-// limits says what isn't in the answer, if anything isn't.
+// limits says what the answer lacks, if anything.
 func (v *topView) limits() string {
 	var out []string
 	if v.answer.Partial != "" {
@@ -48,7 +48,7 @@ func (v *topView) limits() string {
 	return strings.Join(out, "; ")
 }
 
-// table is the clients or the rules, a line each. Width 0 means that there is no end to a line.
+// table returns a line for each client or rule. Width 0 means no limit.
 func (v *topView) table(width int) []string {
 	if v.rules {
 		return v.ruleTable()
@@ -58,7 +58,7 @@ func (v *topView) table(width int) []string {
 		if below := v.answer.MissingBelow; below > 0 {
 			some += " above " + number(below) + "/s"
 		}
-		// Rates are those of complete slots, so a request that was just made isn't in them yet.
+		// Rates are those of completed slots, so a request that was just made isn't in them yet.
 		return []string{fmt.Sprintf("%s in the last %.0f seconds; a new request shows up after about %.0f s.", some, v.answer.WindowSeconds, v.answer.SlotSeconds)}
 	}
 	rows := [][]string{{"CLIENT", "", "REQ/S", "REFUSED/S", "RULE"}}
@@ -106,7 +106,7 @@ func (v *topView) ruleTable() []string {
 	return lines
 }
 
-// ago is when something last happened, or for how long it hasn't.
+// ago says when something last happened, or for how long it hasn't.
 func (v *topView) ago(t *time.Time) string {
 	if t == nil {
 		return "none in " + short(v.at.Sub(v.answer.RulesSince))
@@ -118,7 +118,7 @@ func (v *topView) ago(t *time.Time) string {
 	return short(d) + " ago"
 }
 
-// sparkline draws counts, the highest as a full block.
+// sparkline draws counts as bars, the highest as a full block.
 func sparkline(counts []uint32) string {
 	const bars = "▁▂▃▄▅▆▇█"
 	most := uint32(0)
@@ -132,7 +132,7 @@ func sparkline(counts []uint32) string {
 			continue
 		}
 		i := int(math.Ceil(8*float64(n)/float64(most))) - 1
-		b.WriteString(bars[3*i : 3*i+3]) // each takes three bytes
+		b.WriteString(bars[3*i : 3*i+3]) // each bar takes three bytes
 	}
 	return b.String()
 }

@@ -1,8 +1,10 @@
-// Package hangup catches hangups (SIGHUP) from a node's first moment. By habit they tell a service to read its files again, and one
-// that isn't caught ends the process: a supervisor that asks for a reload just after a start would end the node.
+// Package hangup catches hangups (SIGHUP) from a node's first moment. By convention they tell a
+// service to reread its files, and an uncaught one ends the process: a supervisor that asks for a
+// reload right after a start would end the node.
 //
-// A package is initialized as soon as what it imports is, and this one imports next to nothing. The command's main waits for all
-// others, the generated ones of gRPC among them, which takes ten times as long.
+// A package is initialized as soon as its imports are, and this one imports next to nothing. The
+// command's main waits for all other packages, including the generated ones of gRPC, which takes
+// ten times as long.
 package hangup
 
 import (
@@ -11,7 +13,7 @@ import (
 	"syscall"
 )
 
-// Signals has the hangups of a node. Other commands end with their terminal.
+// Signals receives the hangups of a node. Other commands end with their terminal.
 var Signals = make(chan os.Signal, 1)
 
 func init() {
@@ -20,5 +22,5 @@ func init() {
 	}
 }
 
-// Catch has hangups go to Signals, and end nothing.
+// Catch sends hangups to Signals, so that they don't end the process.
 func Catch() { signal.Notify(Signals, syscall.SIGHUP) }
