@@ -22,32 +22,32 @@ const (
 	pastOnes = lately + 1
 )
 
-// live is what a node remembers of its last two minutes. It is fed once a second with what the metrics have counted, so a check
-// pays nothing for it, and its figures are those of the metrics.
+// live is what a node remembers of its last two minutes. It is fed once a second from what the
+// metrics have counted, so it costs a check nothing, and its figures agree with the metrics.
 type live struct {
 	mu      sync.Mutex       // guards all of this
 	slots   [slots]slotCount // a ring
 	past    [pastOnes]moment // likewise
-	slot    int64            // how many have passed since the node began
+	slot    int64            // slots since the node began
 	counted metrics.Sum      // what slots have
-	moments int64            // how many there were; the newest is at (moments-1) % pastOnes
+	moments int64            // moments so far; the newest is at (moments-1) % pastOnes
 	trouble troubles
 	modes   modes
 	failure error // why the store last failed a check
-	// failed is one that came since the last second, or nil.
+	// failed is a failure since the last second, or nil.
 	failed atomic.Pointer[error]
 
 	costly      costly
 	costlyUntil time.Time
 }
 
-// slotCount is what happened in one second.
+// slotCount counts the decisions of one second.
 type slotCount struct {
 	decisions, refused, degraded uint64
 	p50, p99                     *float64 // nil if none was measured
 }
 
-// moment is what had been counted at some time.
+// moment is a snapshot of what had been counted at some time.
 type moment struct {
 	at           time.Time
 	sum          metrics.Sum
@@ -55,13 +55,13 @@ type moment struct {
 	shards       map[string]redisstore.TimeStats
 }
 
-// costly is what takes a walk over every counter to know.
+// costly holds figures that take a walk over every counter.
 type costly struct {
 	memory memstore.Stats
 	leases admin.Lease
 }
 
-// busy is what decides requests, so many at a time.
+// busy is something that decides a bounded number of requests at a time.
 type busy interface{ InFlight() int }
 
 // followLive feeds live until ctx is done.
@@ -102,14 +102,15 @@ func (n *node) tick() {
 
 func (l *live) newest() *moment { return &l.past[(l.moments-1)%pastOnes] }
 
-// oldest is the moment that rates are since: ten seconds ago, or when the node began.
+// oldest returns the moment from which rates count: ten seconds ago, or when the node began.
 func (l *live) oldest() *moment { return &l.past[max(0, l.moments-pastOnes)%pastOnes] }
 
-// count puts what was counted into the seconds that have passed. They are several when the machine was too busy, or asleep.
+// count distributes what was counted over the seconds that have passed: several, if the machine was
+// too busy or asleep.
 func (l *live) count(sum *metrics.Sum, now int64) {
 	passed := now - l.slot
 	if passed < 1 {
-		return // that second isn't over
+		return // the current second isn't over
 	}
 	since := sum.Since(&l.counted)
 	var decisions, refused uint64
@@ -127,7 +128,7 @@ func (l *live) count(sum *metrics.Sum, now int64) {
 	l.slot, l.counted = now, *sum
 }
 
-// series are the slots that have passed, newest last.
+// series returns the slots that have passed, the newest last.
 func (l *live) series() (s admin.Series) {
 	for i := range int64(slots) {
 		one := &l.slots[(l.slot+1+i)%slots]
@@ -139,7 +140,7 @@ func (l *live) series() (s admin.Series) {
 	return s
 }
 
-// now answers GET /v1/now. It calls nobody.
+// now answers GET /v1/now, without calling other nodes or the store.
 func (n *node) now() admin.Now {
 	n.live.mu.Lock()
 	defer n.live.mu.Unlock()
@@ -169,8 +170,8 @@ func (n *node) now() admin.Now {
 	return out
 }
 
-// costlyLocked is what a walk over every counter tells. With many of them that takes some ms, so however many ask, it has at most a
-// fiftieth of a core.
+// costlyLocked returns the figures of a walk over every counter. With many counters that takes some
+// ms, so it uses at most a fiftieth of a core, however often it is called.
 func (n *node) costlyLocked() costly {
 	l := &n.live
 	begun := time.Now()
@@ -187,7 +188,7 @@ func (n *node) costlyLocked() costly {
 	return l.costly
 }
 
-// rates are those between two moments.
+// rates returns the rates between two moments.
 func rates(first, last *moment) (r admin.Rates, l admin.Latency) {
 	r = admin.Rates{ByReason: map[string]float64{}, ByEdge: map[string]admin.EdgeRate{}}
 	since, took := last.sum.Since(&first.sum), last.at.Sub(first.at)
@@ -215,7 +216,7 @@ func rates(first, last *moment) (r admin.Rates, l admin.Latency) {
 	return r, l
 }
 
-// nowStore is how the store is, and how long its calls took between two moments.
+// nowStore describes the store, and how long its calls took between two moments.
 func (n *node) nowStore(first, last *moment) admin.NowStore {
 	s := n.storeStatus()
 	out := admin.NowStore{URL: s.URL, Status: s.Status, Since: s.Since, Nodes: s.Nodes, Shards: []admin.NowShard{}}
@@ -228,8 +229,8 @@ func (n *node) nowStore(first, last *moment) admin.NowStore {
 			one.Breaker = "probing"
 		}
 		calls := last.shards[sh.Name].Buckets
-		for i, n := range first.shards[sh.Name].Buckets { // none, if it has come meanwhile
-			calls[i] -= min(n, calls[i]) // less than before, if it has gone and come back meanwhile
+		for i, n := range first.shards[sh.Name].Buckets { // none if the shard is new
+			calls[i] -= min(n, calls[i]) // fewer than before if the shard has gone and come back
 		}
 		one.P50, one.P99 = percentiles(storeBounds, calls[:])
 		out.Shards = append(out.Shards, one)
@@ -244,7 +245,8 @@ var storeBounds = func() (seconds []float64) {
 	return seconds
 }()
 
-// percentiles are those of a histogram, in microseconds, as Prometheus would estimate them; nil without any times.
+// percentiles estimates percentiles of a histogram in microseconds, as Prometheus does; nil if it
+// is empty.
 func percentiles(bounds []float64, buckets []uint64) (p50, p99 *float64) {
 	return percentile(0.5, bounds, buckets), percentile(0.99, bounds, buckets)
 }
@@ -268,7 +270,7 @@ func percentile(q float64, bounds []float64, buckets []uint64) *float64 {
 	return micros(from)
 }
 
-// micros is a time with no more digits than mean something.
+// micros rounds a time to the digits that mean something.
 func micros(seconds float64) *float64 {
 	us := float64(time.Duration(seconds*float64(time.Second)).Round(10*time.Nanosecond)) / float64(time.Microsecond)
 	return &us

@@ -13,16 +13,16 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/gateway"
 )
 
-// port is an address of a node with what answers there, in whatever protocol.
+// port is an address that a node listens on, with the server that answers there.
 type port struct {
 	name   string // of its flag
 	addr   string // to listen on; "" opens none
 	server server
 	tls    atomic.Pointer[tls.Config] // for new connections; nil without a certificate
-	door   *gateway.Door              // nil if all connections are let in
-	// secured is what the port has in place of the node's certificate. Nil means that.
+	door   *gateway.Door              // nil if all connections are accepted
+	// secured replaces the node's certificate, unless it is nil.
 	secured *tls.Config
-	socket  net.Listener // the bare TCP listener inside Listener
+	socket  net.Listener // the TCP listener inside Listener
 	net.Listener
 }
 
@@ -30,14 +30,14 @@ type port struct {
 type server interface {
 	// Serve answers until the listener is closed, or fails.
 	Serve(net.Listener) error
-	// Drain tells clients to go elsewhere for their next request. The server goes on answering.
+	// Drain tells clients to send their next request elsewhere, and goes on answering.
 	Drain()
-	// Shutdown lets requests in flight finish, once the listener is closed. When ctx is done it
-	// ends the rest, and returns ctx's error.
+	// Shutdown waits for requests in flight once the listener is closed. When ctx is done, it ends
+	// the rest, and returns ctx's error.
 	Shutdown(ctx context.Context) error
 }
 
-// setting is what a user writes to change its address.
+// setting returns the name of the setting for the port's address.
 func (p *port) setting() string {
 	if p.name == "region" {
 		return "regions.listen"
@@ -45,7 +45,7 @@ func (p *port) setting() string {
 	return "--" + p.name
 }
 
-// open begins to listen, with TLS if the node has a certificate.
+// open starts to listen, with TLS if the node has a certificate.
 func (p *port) open(ctx context.Context, c *Config) error {
 	tlsConfig, err := p.secured, error(nil)
 	if tlsConfig == nil {
@@ -55,11 +55,11 @@ func (p *port) open(ctx context.Context, c *Config) error {
 		return err
 	}
 	var plain net.ListenConfig
-	plain.SetMultipathTCP(false) // Linux has no filters for it, which refuseNew needs
+	plain.SetMultipathTCP(false) // Linux has no socket filters for it, which refuseNew needs
 	p.Listener, err = plain.Listen(ctx, "tcp", p.addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		text := fmt.Sprintf("%s: %s is in use, perhaps by another node: give another address", p.setting(), p.addr)
-		if !c.OnlyEnvoy { // envoyproxy/ratelimit's variables, which name the port then, can't close it
+		if !c.OnlyEnvoy { // envoyproxy/ratelimit's variables can't close a port
 			text += `, or "" to open none`
 		}
 		return errors.New(text)
@@ -82,7 +82,7 @@ func (p *port) open(ctx context.Context, c *Config) error {
 }
 
 // openAll opens every port before any is served: a node starts with all of them or not at all. It
-// returns those that have an address.
+// returns the ports that have an address.
 func openAll(ctx context.Context, c *Config, ports []*port) (opened []*port, err error) {
 	for _, p := range ports {
 		if p.addr == "" {
@@ -99,7 +99,7 @@ func openAll(ctx context.Context, c *Config, ports []*port) (opened []*port, err
 	return opened, nil
 }
 
-// where is the address that the port listens on, or nil if it doesn't.
+// where returns the address that the port listens on, or nil.
 func (p *port) where() net.Addr {
 	if p.Listener == nil {
 		return nil
@@ -107,18 +107,20 @@ func (p *port) where() net.Addr {
 	return p.Addr()
 }
 
-// DefaultDrainNotice is how long a draining node goes on accepting, if nobody said otherwise.
+// DefaultDrainNotice is how long a draining node goes on accepting by default.
 const DefaultDrainNotice = 250 * time.Millisecond
 
 const (
-	// handshakes is how long a client has to finish a TCP handshake that it began before the port refused new ones.
+	// handshakes is how long a client may take to finish a TCP handshake that began before the port
+	// refused new ones.
 	handshakes = 100 * time.Millisecond
-	// lastRequest is how long a connection stays open without a request once its port is closed. A client may have sent one
-	// before it heard of the close.
+	// lastRequest is how long a connection without a request stays open once its port is closed:
+	// the client may have sent one before it noticed.
 	lastRequest = 250 * time.Millisecond
 )
 
-// serve answers until ctx is done, then ends without losing a request: it closes the port, and requests in flight finish.
+// serve answers until ctx is done. Then it closes the port, and waits for requests in flight, so
+// that none is lost.
 func (p *port) serve(ctx context.Context, n *node) error {
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -126,7 +128,7 @@ func (p *port) serve(ctx context.Context, n *node) error {
 		p.drain(n)
 	})
 	err := p.server.Serve(p.Listener)
-	if stop() { // it ended by itself
+	if stop() { // the server failed
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
 	<-closed
@@ -139,8 +141,9 @@ func (p *port) serve(ctx context.Context, n *node) error {
 	return err
 }
 
-// drain closes the port. First the node isn't ready, and balancers have time to notice. Then the kernel refuses new connections,
-// and the server accepts those that wait in the kernel's queue: closing the port would reset them.
+// drain closes the port. First the node stops being ready, and balancers have time to notice. Then
+// the kernel refuses new connections, and the server accepts those in the kernel's queue, which
+// closing the port would reset.
 func (p *port) drain(n *node) {
 	n.draining.Store(true)
 	p.server.Drain()

@@ -13,25 +13,27 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// profiler gives profiles to operators, one at a time: each slows the node down. It isn't net/http/pprof, which shows the command
-// line, where passwords and tokens may be, lets a profile take any time, and has no bound on how many there are.
+// profiler serves profiles to operators, one at a time, since each slows the node down.
+// net/http/pprof isn't used, because it shows the command line, where passwords and tokens may be,
+// and lets profiles take any time and run in any number.
 type profiler struct {
-	turn chan struct{} // holds a value while one is made
+	turn chan struct{} // holds a value while a profile is being made
 	over <-chan struct{}
 }
 
 func newProfiler(ctx context.Context) *profiler { return &profiler{make(chan struct{}, 1), ctx.Done()} }
 
-// The longest that a profile takes, and what go tool pprof expects if nobody says.
+// The longest and the default duration of a profile in seconds; the latter is what go tool pprof
+// expects.
 const (
 	longestProfile = 60
 	usualProfile   = 30
 )
 
-// profiles are those that are a moment's. The others take their time: see timed.
+// profiles are the snapshots. For the others, which take time, see timed.
 var profiles = []string{"allocs", "goroutine", "heap", "threadcreate"}
 
-// timed profiles record while a node works.
+// timed profiles record the node for a while.
 var timed = map[string]struct {
 	start func(w http.ResponseWriter) error
 	stop  func()
@@ -71,7 +73,8 @@ func (p *profiler) serve(w http.ResponseWriter, r *http.Request) *jsonerror.Erro
 		_ = pprof.Lookup(name).WriteTo(w, debug) // the client may have left
 		return nil
 	}
-	// The port's own deadlines are for answers that come at once: past the first, the request would be taken for abandoned.
+	// The port's deadlines are for answers that come at once. Without this, the request would count
+	// as abandoned.
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{})
 	_ = control.SetWriteDeadline(time.Now().Add(time.Duration(seconds)*time.Second + bodyTimeout))

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onlyKnown is a socket filter that drops segments which ask for a new connection: those with SYN and without ACK. Connections
-// inherit it from their listener, and never see such a segment.
+// onlyKnown is a socket filter that drops segments which ask for a new connection: those with SYN
+// and without ACK. Accepted connections inherit it from their listener, but never get such a
+// segment.
 var onlyKnown = []unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13}, // the flags of the TCP header
 	{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0x12},
@@ -17,8 +18,9 @@ var onlyKnown = []unix.SockFilter{
 	{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
 }
 
-// refuseNew has the kernel ignore new connections to a TCP port, and reports whether it does. Connections whose handshake has
-// begun can still be accepted. A client that is ignored tries again after a second, when the port is closed.
+// refuseNew has the kernel ignore new connections to a TCP port, and reports whether it does.
+// Connections whose handshake has begun can still be accepted. An ignored client retries after a
+// second, when the port is closed.
 func refuseNew(l net.Listener) (refused bool) {
 	control(l, func(fd int) {
 		program := unix.SockFprog{Len: uint16(len(onlyKnown)), Filter: &onlyKnown[0]}
@@ -27,11 +29,11 @@ func refuseNew(l net.Listener) (refused bool) {
 	return refused
 }
 
-// queued is how many connections wait to be accepted.
+// queued returns how many connections wait to be accepted.
 func queued(l net.Listener) (n int) {
 	control(l, func(fd int) {
 		if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			n = int(info.Unacked) // of a listener, the length of its queue
+			n = int(info.Unacked) // for a listener, this is the length of its queue
 		}
 	})
 	return n

@@ -11,8 +11,9 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// reload has files looked at whenever the operator asks for it, until ctx is done: they are followed anyway, but a change may take
-// two seconds to be noticed; and the decision log opened again. What can't be used changes nothing.
+// reload checks files whenever the operator asks for it, and reopens the decision log, until ctx is
+// done. Files are followed anyway, but it may take two seconds to notice a change. What can't be
+// used changes nothing.
 func (n *node) reload(ctx context.Context) error {
 	for {
 		select {
@@ -39,7 +40,7 @@ func (n *node) reload(ctx context.Context) error {
 	}
 }
 
-// nudge has a follower look at its files, if there is one.
+// nudge makes a follower check its files now.
 func nudge(look chan<- struct{}) {
 	select {
 	case look <- struct{}{}:
@@ -47,7 +48,7 @@ func nudge(look chan<- struct{}) {
 	}
 }
 
-// certificateFiles are what the files of certificates, keys and CAs hold, by their names.
+// certificateFiles holds the contents of the files of certificates, keys and CAs, by name.
 type certificateFiles map[string]string
 
 func (c *Config) readCertificates() (certificateFiles, error) {
@@ -65,17 +66,17 @@ func (c *Config) readCertificates() (certificateFiles, error) {
 	return read, nil
 }
 
-// followCertificates has new connections use the certificates that the files hold, soon after they change: whoever renews them need
-// not know of this node. Last is what they held before those in use were read.
+// followCertificates applies changes to certificates to new connections, so that whoever renews
+// them need not know of this node. Last is what the files held before those in use were read.
 func (n *node) followCertificates(ctx context.Context, ports []*port, last certificateFiles) error {
-	_, cert, _ := n.config.certificate("grpc") // all others are mostly in the same folder
+	_, cert, _ := n.config.certificate("grpc") // the other files are usually in the same folder
 	return watch.Dir(ctx, filepath.Dir(cert), n.config.readCertificates, maps.Equal[certificateFiles, certificateFiles], last, n.certificates,
 		func(certificateFiles) { n.useCertificates(ports) },
 		func(err error) { n.log.Error("certificates can't be read: the ones in use stay", "error", err) })
 }
 
-// useCertificates has new connections use the certificates that the files hold now: on all ports, or on none if one of them can't be
-// used.
+// useCertificates applies the certificates in the files to new connections: on all ports, or on
+// none if one of them can't be used.
 func (n *node) useCertificates(ports []*port) {
 	var failed error
 	fresh := make([]*tls.Config, len(ports))

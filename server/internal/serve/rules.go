@@ -22,11 +22,11 @@ import (
 //go:embed starter.yaml
 var starter []byte
 
-// StarterName is what messages call the rules that come with the binary.
+// StarterName is the name of the built-in rules in messages.
 const StarterName = "starter.yaml"
 
-// readRules reads the rules to begin with: of the file that is the truth, of the one that
-// seeds an empty rule store, or those that come with the binary.
+// readRules reads the rules to start with: those of the file to follow, those that seed an empty
+// rule store, or the built-in ones.
 func (c *Config) readRules() (doc *inforce.Document, message string, err error) {
 	flag := ""
 	switch {
@@ -42,19 +42,19 @@ func (c *Config) readRules() (doc *inforce.Document, message string, err error) 
 		message = rulestore.StarterMessage
 	}
 	var unread *fs.PathError
-	if errors.As(err, &unread) { // problems with what was read have places of their own
+	if errors.As(err, &unread) { // problems in the rules name their place themselves
 		err = fmt.Errorf("%s: %w", flag, err)
 	}
 	return doc, message, err
 }
 
-// patience is how long a node waits for Redis, and then for the rules there, before it begins without them.
+// patience is how long a starting node waits for Redis, and then for the rules there.
 const patience = 500 * time.Millisecond
 
-// blocksName is the file with the emergency list in --data.
+// blocksName is the file of the emergency list in --data.
 const blocksName = "blocks.json"
 
-// openRules makes the source of the rules, and joins the emergency list to it.
+// openRules opens the source of the rules, and joins the emergency list to it.
 func (n *node) openRules(ctx context.Context, seed *inforce.Document, message string) error {
 	if err := n.openSource(ctx, seed, message); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (n *node) openSource(ctx context.Context, seed *inforce.Document, message s
 		dir, err := rulestore.OpenDir(c.Data)
 		n.closeRules = func() error { return dir.Close() }
 		if unwritable(err) {
-			// Its rules are read all the same. What is changed lives as long as this node.
+			// The rules there still count. Changes last as long as this node.
 			n.log.Warn("--data can't be written: changes of rules are lost with the end of this node", "error", err)
 			start.Copy = &rulestore.Copy{Path: c.Data, ReadOnly: true}
 			dir, n.closeRules, err = openTemporary()
@@ -115,7 +115,7 @@ func unwritable(err error) bool {
 		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// openTemporary opens a folder of rules that goes with this node.
+// openTemporary opens a folder of rules that is removed with the node.
 func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	path, err := os.MkdirTemp("", "weir-data-")
 	if err != nil {
@@ -127,10 +127,10 @@ func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	return dir, func() error { return errors.Join(dir.Close(), os.RemoveAll(path)) }, nil
 }
 
-// copyFolder is the folder for the rules of one Redis: rules of another Redis, or of a node alone,
-// must not serve here. Its name tells where the Redis is, but not its users and files, which
-// change: the rules must be found even when a new password is wrong. Older releases had those in
-// the name, so a folder of such a name is taken over.
+// copyFolder returns the folder for the last good rules of one Redis: those of another Redis, or of
+// a node without Redis, must not be used. Its name depends on where the Redis is, but not on users
+// and files, which change: the rules must be found even if a new password is wrong. Older releases
+// had those in the name, so such a folder is renamed.
 func copyFolder(data string, s *redisstore.Store) string {
 	named := func(of string) string {
 		sum := sha256.Sum256([]byte(of + " " + s.Prefix()))
@@ -138,12 +138,12 @@ func copyFolder(data string, s *redisstore.Store) string {
 	}
 	folder := named(s.Place())
 	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
-		_ = os.Rename(named(s.String()), folder) // mostly there is none
+		_ = os.Rename(named(s.String()), folder) // usually there is none
 	}
 	return folder
 }
 
-// nodeName tells this node from the others, on this machine and elsewhere.
+// nodeName makes a name for this node that no other node has, on this machine or elsewhere.
 func nodeName() string {
 	host, err := os.Hostname()
 	if err != nil {

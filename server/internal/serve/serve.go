@@ -1,5 +1,5 @@
-// Package serve runs a node: the check API, the gateway and the admin port over
-// one limiter, from listening to the last answer.
+// Package serve runs a node: the check API, the gateway and the admin port over one limiter, from
+// listening to the last answer.
 package serve
 
 import (
@@ -39,57 +39,58 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// node is a running Weir.
+// node is a running node.
 type node struct {
 	config   Config
 	log      *slog.Logger
 	limiter  *weir.Limiter
 	guard    *cooldown.Guard
-	counters *memstore.Store     // in this process: all of them, or what is counted while Redis is lost
+	counters *memstore.Store     // in this process: all counters, or those used while Redis is lost
 	redis    *redisstore.Store   // nil with the in-process store
-	shared   *redislimit.Limiter // what counts in it; nil without
+	shared   *redislimit.Limiter // counts in Redis; nil without
 	rules    *inforce.Rules
-	known    *knownKeys       // nil without a file of them
+	known    *knownKeys       // nil without a file of known keys
 	gateway  *gateway.Gateway // nil without one
 	learned  gateway.Learned
 	link     *region.Link // nil without other regions
 	envoy    *envoy.Service
 	metrics  *metrics.Metrics // of registry
 	registry *prometheus.Registry
-	decided  *decisionlog.Log // nil if decisions aren't written down
+	decided  *decisionlog.Log // nil if decisions aren't logged
 	top      *top.Top
 	tail     tail.Hub
 	budget   *budget.Watcher
 	tracer   *tracing.Tracer // nil without traces
 	began    time.Time
-	ready    atomic.Bool // it has been in touch with its store
-	draining atomic.Bool // balancers should send nobody
+	ready    atomic.Bool // it has reached its store
+	draining atomic.Bool // balancers should send no requests
 	noAddr   noAddress
 
 	self       rulestore.Node // its name and version
 	closeRules func() error   // nil with nothing to close
 	sharedTop  *top.Shared    // nil without Redis
-	// tokensDigest is that of the admin port's tokens.
+	// tokensDigest returns a digest of the admin port's tokens.
 	tokensDigest func() []byte
 
 	envoyConfig  envoyConfig   // nil without one
-	certificates chan struct{} // holds a value when their files are to be looked at now
-	tokens       chan struct{} // so does this for the file of tokens
+	certificates chan struct{} // holds a value when certificates should be checked now
+	tokens       chan struct{} // holds a value when the file of tokens should be checked now
 	rls          *envoy.Server
 	regionTLS    *tls.Config // nil without other regions
 
 	live live
-	busy []busy // all that bounds how many requests are decided at a time
+	busy []busy // everything that bounds how many requests are decided at a time
 }
 
-// Listening tells where a node listens, once it does, and where it counts.
+// Listening says where a node listens, and where it counts.
 type Listening struct {
 	HTTP, GRPC, Admin, Metrics, Gateway, Region net.Addr
 	Store                                       string // without passwords
-	Rules                                       string // which ones are in force
+	Rules                                       string // the rules in force
 }
 
-// Run serves until ctx is done, then lets requests in flight finish. Ready, if not nil, is called when all ports are open.
+// Run serves until ctx is done, then waits for requests in flight. Ready, if not nil, is called
+// when all ports are open.
 func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready func(Listening)) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -119,7 +120,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if err != nil {
 		return err
 	}
-	defer sender.Close() // with the last of it
+	defer sender.Close() // sends what is left
 	n.tracer = sender.Tracer
 	if err := n.openLink(); err != nil {
 		return err
@@ -133,7 +134,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	}
 	defer n.budget.Close(closing) // before the store, which it asks
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends what open began, should it fail
+	defer cancel() // ends what open began, if it fails
 	if n.shared != nil {
 		n.shared.Await(ctx, patience)
 		n.top.Learn() // before anybody sees a fingerprint
@@ -148,13 +149,13 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		n.shared.CatchUp(ctx, patience)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	certificates, _ := c.readCertificates() // open tells what is wrong with them
+	certificates, _ := c.readCertificates() // open reports what is wrong with them
 	ports, listening, err := n.open(ctx, guards)
 	if err != nil {
 		return err
 	}
 	n.watch()
-	n.tick() // GET /v1/now has something to tell from the first request on
+	n.tick() // so that GET /v1/now has figures from the first request on
 	for _, p := range ports {
 		group.Go(func() error { return p.serve(ctx, n) })
 	}
@@ -191,7 +192,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if n.redis != nil && n.gateway != nil {
 		group.Go(func() error { return n.hear(ctx) })
 	}
-	if n.link != nil { // for as long as ports answer
+	if n.link != nil { // runs for as long as ports answer
 		life, end := context.WithCancel(context.WithoutCancel(ctx))
 		ended := make(chan struct{})
 		go func() {
@@ -217,7 +218,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	return group.Wait()
 }
 
-// open opens the ports, and makes what answers on them.
+// open opens the ports, and makes their servers.
 func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, error) {
 	c := &n.config
 	answers, err := httplimit.NewAnswerer(c.Answers)
@@ -242,7 +243,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 		if n.gateway, err = n.newGateway(identity); err != nil {
 			return nil, Listening{}, err
 		}
-		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // its bodies may stream for hours
+		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // bodies may stream for hours
 		through.door = &gateway.Door{Trusted: c.TrustedProxies, PerIP: c.ConnectionsPerIP, Unwelcome: n.guard.Dropped}
 		n.watchDoor(through.door)
 	}
@@ -274,7 +275,7 @@ func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error)
 	})
 }
 
-// limitOptions are those of requests that come as their clients sent them.
+// limitOptions returns the options for requests that come unchanged from clients.
 func (n *node) limitOptions(identity httplimit.Identity) httplimit.Options {
 	c := &n.config
 	return httplimit.Options{
@@ -283,7 +284,7 @@ func (n *node) limitOptions(identity httplimit.Identity) httplimit.Options {
 	}
 }
 
-// api is the check API with forward-auth and health beside it.
+// api serves the check API, forward-auth and health.
 func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
@@ -301,7 +302,7 @@ func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *g
 	n.busy = append(n.busy, h.(busy))
 	check := n.traced(h)
 	for _, path := range checkapi.Paths {
-		mux.Handle(path, check) // which spans are named after
+		mux.Handle(path, check) // spans are named after the route
 	}
 	mux.Handle("/v1/", check)
 	gateways := n.traced(asked)
@@ -318,7 +319,7 @@ func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *g
 	})
 }
 
-// traced makes spans of the requests to a handler, if traces are sent.
+// traced makes a span of each request to a handler, if traces are sent.
 func (n *node) traced(h http.Handler) http.Handler {
 	if n.tracer == nil {
 		return h

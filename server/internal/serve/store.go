@@ -25,7 +25,7 @@ const Memory = "memory"
 
 func (c *Config) inMemory() bool { return c.Store == "" || c.Store == Memory }
 
-// validateStore never quotes the URL: there may be a password in it.
+// validateStore doesn't quote the URL: it may hold a password.
 func (c *Config) validateStore() error {
 	switch {
 	case c.inMemory() && c.Emergency != nil:
@@ -51,7 +51,7 @@ func (c *Config) validateStore() error {
 	return nil
 }
 
-// openStore makes the limiter, which has no rules yet, and what it counts in. It doesn't wait for Redis.
+// openStore makes the limiter, without rules yet, and its store. It doesn't wait for Redis.
 func (n *node) openStore() error {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
@@ -96,18 +96,19 @@ func (n *node) openStore() error {
 	return nil
 }
 
-// settling is how long after its start a node may take to reach its store before it is ready without.
+// settling is how long a starting node may take to reach its store before it becomes ready without
+// it.
 const settling = time.Second
 
-// connecting reports whether the node has just started and hasn't reached its store yet. Failure
-// modes, or rules that aren't the newest, would decide its checks, so balancers should wait.
+// connecting reports whether the node has just started and hasn't reached its store yet. Its checks
+// would be decided by failure modes, or by old rules, so balancers should wait.
 func (n *node) connecting() bool {
 	if n.redis == nil || n.ready.Load() || time.Since(n.began) >= settling {
 		return false
 	}
 	up := n.redis.Health().Up && n.rules.Stale() == ""
 	if up {
-		n.ready.Store(true) // and stays so: a store that is lost now is lost
+		n.ready.Store(true) // a store that is lost later doesn't change this
 	}
 	return !up
 }
@@ -121,27 +122,27 @@ func (n *node) closeStore() {
 	}
 }
 
-// storeFailed is told of every check that the store failed. An outage of Redis fails many at once,
-// so they aren't logged one by one: the store logs one line when Redis is lost, and one when it is
-// back.
+// storeFailed is called for every check that the store failed. An outage of Redis fails many at
+// once, so they aren't logged one by one: the store logs one line when Redis is lost, and one when
+// it is back.
 func (n *node) storeFailed(_ *http.Request, err error) {
-	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, counter.ErrPartition) { // each of thousands a second, if Redis is slow
+	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, counter.ErrPartition) { // there may be thousands a second if Redis is slow
 		n.log.Debug("store", "error", err)
 		return
 	}
 	n.log.Warn("store", "error", err)
 }
 
-// storeStatus is how the store is, on the wire.
+// storeStatus is the state of the store, on the wire.
 type storeStatus struct {
 	URL string `json:"url,omitempty"` // without passwords
-	// Status is up, or degraded: the rules' failure modes decide for counters on a shard that can't
-	// be reached.
+	// Status is up, or degraded: failure modes decide for counters on a shard that can't be
+	// reached.
 	Status string        `json:"status"`
-	Since  *time.Time    `json:"since,omitempty"` // when it was first lost, while it is
+	Since  *time.Time    `json:"since,omitempty"` // when it was first lost, while it is lost
 	Nodes  int           `json:"nodes,omitempty"`
 	Shards []shardStatus `json:"shards,omitempty"`
-	// Warning is what is wrong with the store although it is up, or "".
+	// Warning is what is wrong although the store is up, or "".
 	Warning string `json:"warning,omitempty"`
 
 	evicts, rejected string // the parts of Warning
@@ -185,7 +186,7 @@ func (n *node) storeStatus() storeStatus {
 	return out
 }
 
-// tellStore fills in how the store is, for the other nodes.
+// tellStore fills in the state of the store, for other nodes.
 func (n *node) tellStore(to *rulestore.Node) {
 	s := n.storeStatus()
 	if to.Store = s.Status; s.Since != nil {
@@ -199,7 +200,7 @@ func (n *node) tellStore(to *rulestore.Node) {
 	to.Outputs = n.learned.Say()
 }
 
-// hear takes in what the other nodes have learned.
+// hear takes over what the other nodes have learned.
 func (n *node) hear(ctx context.Context) error {
 	for rediscall.Sleep(ctx, 2*time.Second) {
 		var outputs []map[string]int64
@@ -211,7 +212,8 @@ func (n *node) hear(ctx context.Context) error {
 	return nil
 }
 
-// introduce tells the other nodes about one whose rules are in a file. The others' follow a rule store, and it is told by that.
+// introduce announces a node with rules in a file to the others. Nodes with a rule store are
+// announced by that.
 func (n *node) introduce(ctx context.Context) error {
 	for rediscall.Sleep(ctx, time.Second) {
 		n.redis.Say(rulestore.Say(n.about()))

@@ -17,34 +17,35 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// troubles are what is wrong with a node now, in words for people.
+// troubles are a node's present problems, in words for people.
 type troubles struct {
 	list  []admin.Trouble
-	since map[string]time.Time // by what it is: when it was first seen
+	since map[string]time.Time // when each kind of problem was first seen
 	nodes map[string]lastHeard // other nodes, by name
-	// told is when Redis last told of the nodes. Deaf is set when it hadn't for a while, and until it has for long enough, since heard, that those
-	// that live are back.
+	// told is when Redis last listed the nodes. Deaf means that it hadn't for a while, and that
+	// live nodes haven't had time since heard to show up again.
 	told, heard time.Time
 	deaf        bool
-	stale       bool // the last look found that they should have told more
+	stale       bool // the last list was stale
 }
 
-// lastHeard is what is known of another node.
+// lastHeard is when another node was heard.
 type lastHeard struct {
 	seen   time.Time
-	silent bool // it hadn't been heard for too long when it was last listed
+	silent bool // it had been silent for too long when it was last listed
 }
 
 const (
-	// silent is for how long a node may not have been heard before something is wrong: two heartbeats, and some more.
+	// silent is how long a node may be silent before something is wrong: two heartbeats, and a bit
+	// more.
 	silent = 5 * time.Second
-	// missed is for how long a node that fell silent is told of. One that ends takes its leave, and isn't.
+	// missed is how long a silent node is reported. Nodes that end say so, and aren't.
 	missed = 10 * time.Minute
-	// drifted is how far apart clocks may be: JWTs and certificates are checked by the node's.
+	// drifted is how far clocks may be apart: the node's clock is used for JWTs and certificates.
 	drifted = 500 * time.Millisecond
 )
 
-// lookForTroubleLocked says what is wrong, since when, and what clients notice of it.
+// lookForTroubleLocked lists what is wrong, since when, and what clients notice.
 func (n *node) lookForTroubleLocked(now time.Time) {
 	t := &n.live.trouble
 	t.list = []admin.Trouble{}
@@ -115,21 +116,22 @@ func (n *node) lookForTroubleLocked(now time.Time) {
 	}
 }
 
-// shedLocked is how many requests a second were turned away lately.
+// shedLocked returns how many requests a second were turned away lately.
 func (n *node) shedLocked() (rate float64) {
 	r, _ := rates(n.live.oldest(), n.live.newest())
 	rate = r.ByReason[weir.ReasonOverloaded.String()]
 	return math.Ceil(10*rate) / 10
 }
 
-// degradedLocked says how many decisions were made without the store lately, although it can be reached, and what clients got.
+// degradedLocked says how many decisions were made without the store lately although it can be
+// reached, and what clients got.
 func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	r, _ := rates(n.live.oldest(), n.live.newest())
 	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, counter.ErrPartition) {
 		return ""
 	}
 	if slices.ContainsFunc(s.Shards, func(sh shardStatus) bool { return sh.Since != nil && now.Sub(*sh.Since) < lately*slot }) {
-		return "" // it was just found, and these are from before
+		return "" // the store has just come back, and these are from before
 	}
 	rate := func(v float64) string { return strconv.FormatFloat(math.Ceil(10*v)/10, 'f', -1, 64) }
 	text := fmt.Sprintf("In the last %d s, %s of %s decisions a second were made without Redis, although it can be reached", lately, rate(r.Degraded), rate(r.Decisions))
@@ -164,7 +166,7 @@ func (n *node) storeLostLocked(s *storeStatus) string {
 		text += " (" + few(names) + ")"
 	}
 	if why != "" {
-		text += ": " + strings.TrimRight(why, ".") // Redis' own words end with one
+		text += ": " + strings.TrimRight(why, ".") // Redis' own messages end with one
 	}
 	if len(names) < len(s.Shards) && keys > 0 {
 		text += ". About " + count(keys, "key is", "keys are") + " there; the others are decided as ever"
@@ -180,7 +182,7 @@ func count(n int64, one, many string) string {
 	return fmt.Sprint(n, " ", many)
 }
 
-// few names some of many.
+// few lists the first few of many names.
 func few(names []string) string {
 	const most = 5
 	if more := len(names) - most; more > 0 {
@@ -189,7 +191,7 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// silentNodesLocked says which nodes have fallen silent, or that none can be heard.
+// silentNodesLocked says which nodes have fallen silent, or that nodes can't be heard.
 func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	if n.redis == nil {
 		return ""
@@ -199,7 +201,7 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 		t.stale = true
 		up := slices.ContainsFunc(s.Shards, func(sh shardStatus) bool { return sh.Up })
 		if heard.At.IsZero() || !up {
-			return "" // nobody can be heard, and that is told already
+			return "" // that Redis is lost is reported already
 		}
 		text := "What the other nodes do isn't known: Redis hasn't told for " + time.Since(heard.At).Round(time.Second).String()
 		if s.Status == "up" {
@@ -207,13 +209,14 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 		}
 		return text + ", since the part of it that keeps that is lost"
 	}
-	// With many nodes each asks for the others more seldom.
+	// The more nodes there are, the less often each asks.
 	if gap := heard.At.Sub(t.told); !t.told.IsZero() && (t.stale || gap > silent+time.Duration(s.Nodes)*20*time.Millisecond) {
 		t.deaf, t.heard = true, now
 	}
 	t.stale = false
 	t.told = heard.At
-	// Those that aren't back after a while may have taken their leave, or died: nobody was there to hear it.
+	// Nodes that aren't back after a while may have ended properly, with nobody to hear it, or
+	// died.
 	settled := now.Sub(t.heard) >= silent
 	if t.nodes == nil {
 		t.nodes = map[string]lastHeard{}
@@ -247,7 +250,7 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	return "Not heard: " + few(lost) + ". Whoever asks a node that has ended or hangs gets no answer from it; the others decide as ever"
 }
 
-// modes are what rules do without the store.
+// modes describe what rules do without the store.
 type modes struct {
 	of     *inforce.Document
 	list   []admin.FailureMode
@@ -255,10 +258,11 @@ type modes struct {
 	words  string
 }
 
-// mostModes is how many rules are told of.
+// mostModes is how many rules are listed.
 const mostModes = 1000
 
-// failureModesLocked tells what each rule does while the store can't be reached. One in memory always can.
+// failureModesLocked describes what each rule does while the store can't be reached. A store in
+// memory always can.
 func (n *node) failureModesLocked() *modes {
 	m, doc := &n.live.modes, n.rules.InForce()
 	if m.of == doc {
@@ -272,14 +276,14 @@ func (n *node) failureModesLocked() *modes {
 	return m
 }
 
-// without is what a rule does without the store: one rule, and several.
+// without describes a failure mode: for one rule, and for several.
 type without struct {
 	mode      weir.FailureMode
 	text      string
 	one, many string
 }
 
-// failureModes are those of rules that count in a store which can be lost.
+// failureModes describes the failure modes of rules whose store can be lost.
 func failureModes(rules []weir.Rule, emergency *weir.Limit) modes {
 	m := modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}, words: "no rule limits anything"}
 	all := []without{
