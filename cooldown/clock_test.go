@@ -19,7 +19,9 @@ func TestTheSharedClockSteps(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p = p.With(func(d *counter.Definition) { d.Abuse = &counter.Abuse{Refusals: 1, Window: time.Hour, Cooldown: lasts, Grow: 2, Most: time.Hour, Forgive: time.Hour} })
+				p = p.With(func(d *counter.Definition) {
+					d.Abuse = &counter.Abuse{Refusals: 1, Window: time.Hour, Cooldown: lasts, Grow: 2, Most: time.Hour, Forgive: time.Hour}
+				})
 				c := &counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("k")}, N: 1}
 
 				off := 5 * time.Minute // the clocks never agreed

@@ -63,11 +63,11 @@ type Top struct {
 	options Options
 	// below is the highest Spread of a decision that is sampled. Every check reads it, and it
 	// changes at most ten times a second.
-	below atomic.Uint64
-	_     [64]byte
-	key   atomic.Pointer[key]
+	below   atomic.Uint64
+	_       [64]byte
+	key     atomic.Pointer[key]
 	buffers []buffer      // a power of two
-	full  chan struct{} // holds a value when a buffer is about to be full
+	full    chan struct{} // holds a value when a buffer is about to be full
 	// missed is the weight of the decisions that found every buffer in use.
 	missed atomic.Uint64
 
