@@ -5,6 +5,7 @@
 package weir
 
 import (
+	"github.com/weirhq/weir/counter"
 	"testing"
 	"time"
 )
@@ -16,7 +17,7 @@ func TestAllocsPerCheckOfAmountsAreNone(t *testing.T) {
 		Rules: []Rule{
 			{ID: "requests", Limits: []Limit{PerMinute(10)}},
 			{ID: "tokens", Amount: "tokens", Limits: []Limit{PerMinute(10)}},
-			{ID: "spend", Amount: "usd", GiveBackUnsettled: true, Limits: []Limit{{Count: 50, Window: 31 * 24 * time.Hour, Calendar: Calendar{Unit: Month}}}},
+			{ID: "spend", Amount: "usd", GiveBackUnsettled: true, Limits: []Limit{{Count: 50, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}}},
 		},
 		Prices: []Sum{{Name: "gpt*", Parts: []Weight{{"tokens", 2_500_000}}}},
 	})
@@ -40,8 +41,8 @@ func TestAllocsPerCheckOfAmountsAreNone(t *testing.T) {
 		})
 	}
 	for name, req := range map[string]*Request{
-		"tokens and what they cost": {APIKey: "k", Attr: model, Amounts: map[string]Amount{"tokens": Whole(1500)}},
-		"dollars":                   {APIKey: "k", Amounts: map[string]Amount{"usd": 12_000}},
+		"tokens and what they cost": {APIKey: "k", Attr: model, Amounts: map[string]counter.Amount{"tokens": counter.Whole(1500)}},
+		"dollars":                   {APIKey: "k", Amounts: map[string]counter.Amount{"usd": 12_000}},
 		"no amounts":                {APIKey: "k"},
 		"a peek":                    {APIKey: "k", Peek: true},
 	} {
@@ -52,7 +53,7 @@ func TestAllocsPerCheckOfAmountsAreNone(t *testing.T) {
 	if holds != 0 {
 		t.Errorf("%d charges had a Hold", holds)
 	}
-	if allocs(&Request{APIKey: "k", Reserve: time.Minute, Amounts: map[string]Amount{"tokens": Whole(1500)}}); holds == 0 {
+	if allocs(&Request{APIKey: "k", Reserve: time.Minute, Amounts: map[string]counter.Amount{"tokens": counter.Whole(1500)}}); holds == 0 {
 		t.Error("a reservation has no Hold")
 	}
 }

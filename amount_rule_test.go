@@ -60,7 +60,7 @@ func spend() weir.Rules {
 }
 
 func TestWhatRequestsAreCharged(t *testing.T) {
-	whole := weir.Whole
+	whole := counter.Whole
 	model := func(name string) func(string) string {
 		return func(attr string) string {
 			if attr != "attr:model" {
@@ -73,8 +73,8 @@ func TestWhatRequestsAreCharged(t *testing.T) {
 		change(&doc.Rules[len(doc.Rules)-1])
 		return doc
 	}
-	tokens := map[string]weir.Amount{"tokens": whole(1500)}
-	parts := map[string]weir.Amount{"input": whole(1500), "output": whole(100)}
+	tokens := map[string]counter.Amount{"tokens": whole(1500)}
+	parts := map[string]counter.Amount{"input": whole(1500), "output": whole(100)}
 	const reserve = 2 * time.Minute
 	for name, row := range map[string]struct {
 		doc  weir.Rules
@@ -83,16 +83,16 @@ func TestWhatRequestsAreCharged(t *testing.T) {
 	}{
 		"an LLM call of 1,500 tokens is one request":   {llm(), weir.Request{Amounts: tokens}, "requests 1, address 1, tokens 1500000000"},
 		"a cost isn't charged to amounts":              {llm(), weir.Request{Amounts: tokens, Cost: 7}, "requests 7, address 7, tokens 1500000000"},
-		"a call without tokens isn't charged any":      {llm(), weir.Request{Amounts: map[string]weir.Amount{"usd": whole(1)}}, "requests 1, address 1"},
+		"a call without tokens isn't charged any":      {llm(), weir.Request{Amounts: map[string]counter.Amount{"usd": whole(1)}}, "requests 1, address 1"},
 		"nor is one without amounts":                   {llm(), weir.Request{}, "requests 1, address 1"},
-		"an amount of 0 is looked at":                  {llm(), weir.Request{Amounts: map[string]weir.Amount{"tokens": 0}}, "requests 1, address 1, tokens 0 peek"},
-		"as is one below":                              {llm(), weir.Request{Amounts: map[string]weir.Amount{"tokens": -5}}, "requests 1, address 1, tokens 0 peek"},
-		"one beyond all bounds is the largest":         {llm(), weir.Request{Amounts: map[string]weir.Amount{"tokens": 1 << 62}}, fmt.Sprintf("requests 1, address 1, tokens %d", int64(weir.MaxAmount))},
+		"an amount of 0 is looked at":                  {llm(), weir.Request{Amounts: map[string]counter.Amount{"tokens": 0}}, "requests 1, address 1, tokens 0 peek"},
+		"as is one below":                              {llm(), weir.Request{Amounts: map[string]counter.Amount{"tokens": -5}}, "requests 1, address 1, tokens 0 peek"},
+		"one beyond all bounds is the largest":         {llm(), weir.Request{Amounts: map[string]counter.Amount{"tokens": 1 << 62}}, fmt.Sprintf("requests 1, address 1, tokens %d", int64(counter.MaxAmount))},
 		"a default is for those that lack it":          {with(llm(), func(r *weir.Rule) { r.Default = whole(500) }), weir.Request{}, "requests 1, address 1, tokens 500000000"},
-		"and not for 0":                                {with(llm(), func(r *weir.Rule) { r.Default = whole(500) }), weir.Request{Amounts: map[string]weir.Amount{"tokens": 0}}, "requests 1, address 1, tokens 0 peek"},
+		"and not for 0":                                {with(llm(), func(r *weir.Rule) { r.Default = whole(500) }), weir.Request{Amounts: map[string]counter.Amount{"tokens": 0}}, "requests 1, address 1, tokens 0 peek"},
 		"a rule's cost multiplies":                     {with(llm(), func(r *weir.Rule) { r.Cost = 3 }), weir.Request{Amounts: tokens, Cost: 7}, "requests 7, address 7, tokens 4500000000"},
 		"a default, too":                               {with(llm(), func(r *weir.Rule) { r.Cost, r.Default = 3, whole(500) }), weir.Request{}, "requests 1, address 1, tokens 1500000000"},
-		"and overflows nothing":                        {with(llm(), func(r *weir.Rule) { r.Cost = weir.MaxTokens }), weir.Request{Amounts: map[string]weir.Amount{"tokens": weir.MaxAmount}}, fmt.Sprintf("requests 1, address 1, tokens %d", int64(1<<53))},
+		"and overflows nothing":                        {with(llm(), func(r *weir.Rule) { r.Cost = counter.MaxTokens }), weir.Request{Amounts: map[string]counter.Amount{"tokens": counter.MaxAmount}}, fmt.Sprintf("requests 1, address 1, tokens %d", int64(1<<53))},
 		"a peek is for nothing, where nothing is said": {llm(), weir.Request{Peek: true}, "requests 1 peek, address 1 peek, tokens 0 peek"},
 		"or for what is said":                          {llm(), weir.Request{Peek: true, Amounts: tokens}, "requests 1 peek, address 1 peek, tokens 1500000000 peek"},
 		"or for the default":                           {with(llm(), func(r *weir.Rule) { r.Default = whole(500) }), weir.Request{Peek: true}, "requests 1 peek, address 1 peek, tokens 500000000 peek"},
@@ -107,8 +107,8 @@ func TestWhatRequestsAreCharged(t *testing.T) {
 		"a model without a price costs nothing":        {spend(), weir.Request{Attr: model("claude"), Amounts: parts}, "weighted 1900000000"},
 		"nor does none":                                {spend(), weir.Request{Attr: model(""), Amounts: parts}, "weighted 1900000000"},
 		"also where attributes are unknown":            {spend(), weir.Request{Amounts: parts}, "weighted 1900000000"},
-		"what is said goes before what is made":        {spend(), weir.Request{Attr: model("gpt-large"), Amounts: map[string]weir.Amount{"input": whole(1500), "usd": 12_000, "tokens": whole(7)}}, "spend 12000, weighted 7000000"},
-		"a price of what isn't there is no price":      {spend(), weir.Request{Attr: model("gpt-small"), Amounts: map[string]weir.Amount{"output": whole(100)}}, "weighted 400000000"},
+		"what is said goes before what is made":        {spend(), weir.Request{Attr: model("gpt-large"), Amounts: map[string]counter.Amount{"input": whole(1500), "usd": 12_000, "tokens": whole(7)}}, "spend 12000, weighted 7000000"},
+		"a price of what isn't there is no price":      {spend(), weir.Request{Attr: model("gpt-small"), Amounts: map[string]counter.Amount{"output": whole(100)}}, "weighted 400000000"},
 	} {
 		row.req.APIKey, row.req.IP, row.req.Org = "k", ip1, "acme"
 		if got := strings.Join(charged(t, row.doc, row.req), ", "); got != row.want {
@@ -127,14 +127,14 @@ func TestAmountsBesideRequests(t *testing.T) {
 			weir.Rule{ID: "requests", Limits: per(3, time.Hour)},
 			weir.Rule{ID: "usd", Amount: "usd", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Fraction: 50_000, Window: time.Hour}}},
 		)
-		call := func(usd weir.Amount) weir.Decision {
-			return check(t, l, weir.Request{APIKey: "k", Amounts: map[string]weir.Amount{"usd": usd}})
+		call := func(usd counter.Amount) weir.Decision {
+			return check(t, l, weir.Request{APIKey: "k", Amounts: map[string]counter.Amount{"usd": usd}})
 		}
 		left := func(d weir.Decision) string {
 			return fmt.Sprint(d.Allowed, " ", d.Rule, " ", d.Limits()[0].Left(), " ", d.Limits()[1].Left(), " ", d.Remaining)
 		}
 		for _, row := range []struct {
-			usd  weir.Amount
+			usd  counter.Amount
 			want string
 		}{
 			{12_000, "true requests 2 0.038 2"},
@@ -160,8 +160,8 @@ func TestCompileRejectsAmountsThatCannotBe(t *testing.T) {
 		return weir.Rules{Rules: []weir.Rule{r}}
 	}
 	limit, twenty := per(10, time.Minute), []weir.Limit{{Count: 20}}
-	month := []weir.Limit{{Count: 50, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}}
-	in := weir.Calendar{Zone: "Europe/Berlin"}
+	month := []weir.Limit{{Count: 50, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}}
+	in := counter.Calendar{Zone: "Europe/Berlin"}
 	parts := []weir.Weight{{Amount: "input", Each: 1}}
 	for want, doc := range map[string]weir.Rules{
 		`rules[0].algorithm: sliding_window_log counts requests, not amounts`:     one(weir.Rule{Amount: "tokens", Algorithm: weir.SlidingLog, Limits: limit}),
@@ -170,7 +170,7 @@ func TestCompileRejectsAmountsThatCannotBe(t *testing.T) {
 		`rules[0].algorithm: concurrency counts requests, not amounts`:            one(weir.Rule{Amount: "tokens", Algorithm: weir.Concurrency, Limits: twenty}),
 		`rules[0].split: can't stand beside amount`:                               one(weir.Rule{Amount: "tokens", Strict: true, Split: 4, Limits: limit}),
 		`rules[0].amount: must be a name of a-z`:                                  one(weir.Rule{Amount: "Tokens used", Limits: limit}),
-		`rules[0].default: is for requests that lack the rule's amount`:           one(weir.Rule{Default: weir.Whole(5), Limits: limit}),
+		`rules[0].default: is for requests that lack the rule's amount`:           one(weir.Rule{Default: counter.Whole(5), Limits: limit}),
 		`rules[0].default: must be from 0 to 9000000000`:                          one(weir.Rule{Amount: "tokens", Default: -1, Limits: limit}),
 		`rules[0].unsettled: is for amounts that were reserved`:                   one(weir.Rule{GiveBackUnsettled: true, Limits: limit}),
 		`rules[0].limit: must be a whole number, got 0.5`:                         one(weir.Rule{Limits: []weir.Limit{{Fraction: 500_000, Window: time.Minute}}}),
@@ -190,9 +190,9 @@ func TestCompileRejectsAmountsThatCannotBe(t *testing.T) {
 		`rules[0].limit: a month of the calendar is a fixed window, and a leaky_bucket isn't`: one(weir.Rule{Algorithm: weir.LeakyBucket, Limits: month}),
 		`rules[0].limit: a month of the calendar is a fixed window, and a sliding_window_log`: one(weir.Rule{Algorithm: weir.SlidingLog, Limits: month}),
 		`calendar: is for limits over a day, a week or a month`:                               one(weir.Rule{Algorithm: weir.FixedWindow, Calendar: in, Limits: per(5, time.Hour)}),
-		`calendar.day: is the day on which months begin`:                                      one(weir.Rule{Calendar: weir.Calendar{Day: 15}, Limits: per(5, 24*time.Hour)}),
-		`calendar.day: must be from 1 to 31, got 32`:                                          one(weir.Rule{Calendar: weir.Calendar{Day: 32}, Limits: month}),
-		`calendar.tz: there is no time zone "Mars"`:                                           one(weir.Rule{Calendar: weir.Calendar{Zone: "Mars"}, Limits: month}),
+		`calendar.day: is the day on which months begin`:                                      one(weir.Rule{Calendar: counter.Calendar{Day: 15}, Limits: per(5, 24*time.Hour)}),
+		`calendar.day: must be from 1 to 31, got 32`:                                          one(weir.Rule{Calendar: counter.Calendar{Day: 32}, Limits: month}),
+		`calendar.tz: there is no time zone "Mars"`:                                           one(weir.Rule{Calendar: counter.Calendar{Zone: "Mars"}, Limits: month}),
 		`prices[0]: needs a model`:                                                            {Prices: []weir.Sum{{Parts: parts}}},
 		`prices.gpt: needs amounts`:                                                           {Prices: []weir.Sum{{Name: "gpt"}}},
 		`prices.gpt.input: must be a number from 0 to a million`:                              {Prices: []weir.Sum{{Name: "gpt", Parts: []weir.Weight{{Amount: "input", Each: -1}}}}},
@@ -221,23 +221,23 @@ func TestCompileFitsLimits(t *testing.T) {
 		"slots last 30 s":            {weir.Rule{Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 20}}}, weir.Limit{Algorithm: weir.Concurrency, Count: 20, Window: 30 * time.Second}},
 		"or as long as the rule has": {weir.Rule{Algorithm: weir.Concurrency, SlotTTL: time.Hour, Limits: []weir.Limit{{Count: 20}}}, weir.Limit{Algorithm: weir.Concurrency, Count: 20, Window: time.Hour}},
 		"a month is a fixed window": {
-			weir.Rule{Amount: "usd", Calendar: weir.Calendar{Zone: "Europe/Berlin", Day: 15}, Limits: []weir.Limit{{Count: 50, Window: 31 * day, Calendar: weir.Calendar{Unit: weir.Month}}}},
-			weir.Limit{Algorithm: weir.FixedWindow, Decimal: true, Count: 50, Window: 31 * day, Calendar: weir.Calendar{Unit: weir.Month, Zone: "Europe/Berlin", Day: 15}},
+			weir.Rule{Amount: "usd", Calendar: counter.Calendar{Zone: "Europe/Berlin", Day: 15}, Limits: []weir.Limit{{Count: 50, Window: 31 * day, Calendar: counter.Calendar{Unit: counter.Month}}}},
+			weir.Limit{Algorithm: weir.FixedWindow, Decimal: true, Count: 50, Window: 31 * day, Calendar: counter.Calendar{Unit: counter.Month, Zone: "Europe/Berlin", Day: 15}},
 		},
 		"a day is the calendar's, in a zone": {
-			weir.Rule{Calendar: weir.Calendar{Zone: "Asia/Kathmandu"}, Limits: per(50, day)},
-			weir.Limit{Algorithm: weir.FixedWindow, Count: 50, Window: day, Calendar: weir.Calendar{Unit: weir.Day, Zone: "Asia/Kathmandu"}},
+			weir.Rule{Calendar: counter.Calendar{Zone: "Asia/Kathmandu"}, Limits: per(50, day)},
+			weir.Limit{Algorithm: weir.FixedWindow, Count: 50, Window: day, Calendar: counter.Calendar{Unit: counter.Day, Zone: "Asia/Kathmandu"}},
 		},
 		"a week begins on its day": {
-			weir.Rule{Algorithm: weir.FixedWindow, Calendar: weir.Calendar{Weekday: time.Monday}, Limits: per(50, 7*day)},
-			weir.Limit{Algorithm: weir.FixedWindow, Count: 50, Window: 7 * day, Calendar: weir.Calendar{Unit: weir.Week, Weekday: time.Monday}},
+			weir.Rule{Algorithm: weir.FixedWindow, Calendar: counter.Calendar{Weekday: time.Monday}, Limits: per(50, 7*day)},
+			weir.Limit{Algorithm: weir.FixedWindow, Count: 50, Window: 7 * day, Calendar: counter.Calendar{Unit: counter.Week, Weekday: time.Monday}},
 		},
 		"a day without a calendar is a length of time": {weir.Rule{Limits: per(50, day)}, weir.Limit{Count: 50, Window: day}},
 		"30 days, too": {weir.Rule{Algorithm: weir.LeakyBucket, Amount: "tokens", Limits: per(50, 30*day)}, weir.Limit{Algorithm: weir.LeakyBucket, Decimal: true, Count: 50, Window: 30 * day}},
 	} {
 		row.rule.ID = "a"
 		l := weir.NewLimiter(storeOf(), compile(t, weir.Rules{Rules: []weir.Rule{row.rule}}), weir.Options{})
-		d := check(t, l, weir.Request{APIKey: "k", Amounts: map[string]weir.Amount{"usd": 1, "tokens": 1}})
+		d := check(t, l, weir.Request{APIKey: "k", Amounts: map[string]counter.Amount{"usd": 1, "tokens": 1}})
 		if got := d.Limits()[0].Policy.Limit; got != row.want {
 			t.Errorf("%s: %+v, want %+v", name, got, row.want)
 		}

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
 // TestBook: a charge that comes too late to be refused is always taken, whatever another rule says, and peeks are
 // refused until it has been made up for.
 func TestBook(t *testing.T) {
-	for _, algorithm := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter} {
+	for _, algorithm := range []counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			now := time.Unix(1_700_000_040, 0) // in the middle of a minute
 			rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
@@ -54,7 +55,7 @@ func TestBook(t *testing.T) {
 			}
 		})
 	}
-	for _, algorithm := range []weir.Algorithm{weir.SlidingLog, weir.LeakyQueue} {
+	for _, algorithm := range []counter.Algorithm{weir.SlidingLog, weir.LeakyQueue} {
 		_, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Algorithm: algorithm, Limits: []weir.Limit{weir.PerMinute(60)}, Book: true}}})
 		if err == nil || !strings.Contains(err.Error(), "rules[0].past_limit: ") {
 			t.Errorf("%s: %v", algorithm, err)

@@ -16,7 +16,7 @@ import (
 type RuleSet struct {
 	doc         Rules
 	rules       []rule
-	warnings    []Problem
+	warnings    []counter.Problem
 	attributes  []string
 	methods     []string // that endpoints name
 	allow, deny accessList
@@ -112,7 +112,7 @@ func (rs *RuleSet) WithVersion(version int64) *RuleSet {
 func (rs *RuleSet) Rules() Rules { return rs.doc }
 
 // Warnings lists what is allowed and probably not meant.
-func (rs *RuleSet) Warnings() []Problem { return rs.warnings }
+func (rs *RuleSet) Warnings() []counter.Problem { return rs.warnings }
 
 // Attributes lists the names that [Request.Attr] will be asked for.
 func (rs *RuleSet) Attributes() []string { return rs.attributes }
@@ -140,7 +140,7 @@ func (rs *RuleSet) compileTiers(bad *Problems) {
 		rs.tiers[t.Name] = true
 		for j, l := range t.Limits {
 			// Rules say what is counted by it, and how. A month is a fixed window in any case, and a fraction one of an amount.
-			if l.Decimal = l.Fraction != 0; l.Calendar.Unit != NoUnit {
+			if l.Decimal = l.Fraction != 0; l.Calendar.Unit != counter.NoUnit {
 				l.Algorithm = FixedWindow
 			}
 			if err := l.Validate(); err != nil {
@@ -186,7 +186,7 @@ func limitPath(path string, i, n int) string {
 }
 
 func (ps *Problems) addLimit(path string, err error) {
-	p := err.(Problem)
+	p := err.(counter.Problem)
 	if p.Path != "" {
 		path += "." + p.Path
 	}
@@ -244,8 +244,8 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 		}
 	}
 	r.cost = max(r.Cost, 1)
-	if r.Cost < 0 || r.Cost > MaxTokens {
-		bad.addf(path+".cost", "must be from 1 to %d, got %d", int64(MaxTokens), r.Cost)
+	if r.Cost < 0 || r.Cost > counter.MaxTokens {
+		bad.addf(path+".cost", "must be from 1 to %d, got %d", int64(counter.MaxTokens), r.Cost)
 	}
 	r.checkPastLimit(path, bad)
 	rs.compileAmount(r, path, bad)
@@ -312,7 +312,7 @@ func (rs *RuleSet) compileMatch(r *rule, path string, bad *Problems) {
 // compileNumbers prepares a rule's policies: its own numbers < its tier's < the key's.
 func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 	abuse := cmp.Or(r.Abuse, rs.doc.Abuse)
-	if abuse != nil && *abuse == (Abuse{}) {
+	if abuse != nil && *abuse == (counter.Abuse{}) {
 		abuse = nil
 	}
 	rs.abuse = rs.abuse || abuse != nil
@@ -349,7 +349,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 				bad.addLimit(path, err)
 				continue
 			}
-			switch usual := Amount(times(r.Default, r.cost)); {
+			switch usual := counter.Amount(times(r.Default, r.cost)); {
 			case r.Book:
 			case r.Amount == "" && r.cost > l.Max():
 				bad.addf(path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())

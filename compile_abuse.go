@@ -1,14 +1,16 @@
 package weir
 
+import "github.com/weirhq/weir/counter"
+
 import "time"
 
 // checkAbuse finds what can't be meant. Nil and the zero value are none.
-func checkAbuse(a *Abuse, path string, bad *Problems) {
+func checkAbuse(a *counter.Abuse, path string, bad *Problems) {
 	const year = 366 * 24 * time.Hour
 	switch {
-	case a == nil || *a == (Abuse{}):
-	case a.Refusals < 1 || a.Refusals > MaxTokens:
-		bad.addf(path+".refusals", "must be from 1 to %d, got %d", int64(MaxTokens), a.Refusals)
+	case a == nil || *a == (counter.Abuse{}):
+	case a.Refusals < 1 || a.Refusals > counter.MaxTokens:
+		bad.addf(path+".refusals", "must be from 1 to %d, got %d", int64(counter.MaxTokens), a.Refusals)
 	case a.Window < time.Second || a.Window > 24*time.Hour:
 		bad.addf(path+".refusals", "must be within a second to a day, got %s", a.Window)
 	case a.Cooldown < time.Second || a.Cooldown > year:

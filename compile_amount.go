@@ -2,6 +2,7 @@ package weir
 
 import (
 	"cmp"
+	"github.com/weirhq/weir/counter"
 	"strings"
 	"time"
 )
@@ -15,8 +16,8 @@ func (rs *RuleSet) compileAmount(r *rule, path string, bad *Problems) {
 		bad.addf(path+".unsettled", "is for amounts that were reserved: give the rule an amount, such as tokens")
 	case r.Amount != "" && !isName(r.Amount):
 		bad.addf(path+".amount", "must be a name of a-z, 0-9 and _ such as tokens, got %q", r.Amount)
-	case r.Default < 0 || r.Default > MaxAmount:
-		bad.addf(path+".default", "must be from 0 to %d", int64(MaxTokens))
+	case r.Default < 0 || r.Default > counter.MaxAmount:
+		bad.addf(path+".default", "must be from 0 to %d", int64(counter.MaxTokens))
 	case r.Amount != "" && r.Split > 0:
 		bad.addf(path+".split", "can't stand beside amount: leave one of them out")
 	}
@@ -47,7 +48,7 @@ func isName(s string) bool {
 func (r *rule) fit(l Limit) Limit {
 	l.Algorithm = r.Algorithm
 	l.Decimal = r.Amount != ""
-	if l.Calendar.Unit != NoUnit || r.Calendar != (Calendar{}) {
+	if l.Calendar.Unit != counter.NoUnit || r.Calendar != (counter.Calendar{}) {
 		l = r.onCalendar(l)
 	}
 	if l.Algorithm == Concurrency && l.Window == 0 {
@@ -60,15 +61,15 @@ func (r *rule) fit(l Limit) Limit {
 // unless another algorithm is named.
 func (r *rule) onCalendar(l Limit) Limit {
 	unit := unitOn(l, r.Calendar)
-	if unit == NoUnit {
+	if unit == counter.NoUnit {
 		return l
 	}
 	// Only what it begins by: the rest is for other limits of the rule, and would make another counter of it.
-	l.Calendar = Calendar{Unit: unit, Zone: r.Calendar.Zone}
+	l.Calendar = counter.Calendar{Unit: unit, Zone: r.Calendar.Zone}
 	switch unit {
-	case Month:
+	case counter.Month:
 		l.Calendar.Day = r.Calendar.Day
-	case Week:
+	case counter.Week:
 		l.Calendar.Weekday = r.Calendar.Weekday
 	}
 	if l.Calendar.Zone == "UTC" {
@@ -81,27 +82,27 @@ func (r *rule) onCalendar(l Limit) Limit {
 }
 
 // unitOn is which of the calendar's windows a limit has under a rule's calendar. A month has it in any case.
-func unitOn(l Limit, c Calendar) CalendarUnit {
+func unitOn(l Limit, c counter.Calendar) counter.CalendarUnit {
 	switch {
-	case l.Calendar.Unit != NoUnit || c == (Calendar{}):
+	case l.Calendar.Unit != counter.NoUnit || c == (counter.Calendar{}):
 		return l.Calendar.Unit
 	case l.Window == 24*time.Hour:
-		return Day
+		return counter.Day
 	case l.Window == 7*24*time.Hour:
-		return Week
+		return counter.Week
 	}
-	return NoUnit
+	return counter.NoUnit
 }
 
 // checkCalendar: a rule's calendar must mean something for each of its numbers.
 func (r *rule) checkCalendar(limits []Limit, path string, bad *Problems) {
-	if r.Calendar == (Calendar{}) || len(limits) == 0 {
+	if r.Calendar == (counter.Calendar{}) || len(limits) == 0 {
 		return
 	}
 	months, any := false, false
 	for _, l := range limits {
 		unit := unitOn(l, r.Calendar)
-		any, months = any || unit != NoUnit, months || unit == Month
+		any, months = any || unit != counter.NoUnit, months || unit == counter.Month
 	}
 	first := limits[0]
 	first.Algorithm = r.Algorithm

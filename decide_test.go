@@ -33,7 +33,7 @@ func (s *fullStore) Take(ctx context.Context, charges []counter.Charge, results 
 
 // Guests for whom there is no room share a counter by their address, and others keep their own.
 func TestGuestsWithoutRoomAreCountedByAddress(t *testing.T) {
-	for _, mode := range []weir.FailureMode{weir.FailAllow, weir.FailRefuse} {
+	for _, mode := range []counter.FailureMode{weir.FailAllow, weir.FailRefuse} {
 		store := &fullStore{Store: memstore.New(memstore.Options{}), err: counter.ErrNoRoom}
 		rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", OnStoreFailure: mode, Limits: per(2, time.Hour)}}})
 		l := weir.NewLimiter(store, rs, weir.Options{})
@@ -129,7 +129,7 @@ func TestGuestsRefusedByAddressTakeNothing(t *testing.T) {
 // What wasn't taken from the store isn't given back to it: limits that failed, or were counted locally, and
 // those in shadow that refused.
 func TestFinishGivesBackOnlyWhatWasTaken(t *testing.T) {
-	for _, mode := range []weir.FailureMode{weir.FailAllow, weir.FailLocal} {
+	for _, mode := range []counter.FailureMode{weir.FailAllow, weir.FailLocal} {
 		store := &brokenStore{Store: memstore.New(memstore.Options{})}
 		l := weir.NewLimiter(store, nil, weir.Options{Local: memstore.New(memstore.Options{})})
 		gone, healthy, shadow := ownPolicy(t, "gone", 9, mode), ownPolicy(t, "healthy", 9, weir.FailAllow), ownPolicy(t, "shadow", 3, weir.FailAllow)

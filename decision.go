@@ -90,7 +90,7 @@ type LimitStatus struct {
 }
 
 // Left is how much remains, exactly: of a limit on an amount, Remaining is rounded down.
-func (s *LimitStatus) Left() Amount { return s.Policy.Exact(s.left) }
+func (s *LimitStatus) Left() counter.Amount { return s.Policy.Exact(s.left) }
 
 // Limits lists every limit that applied, in the order of the rules. If servers may read the path
 // in several ways, those of each reading follow each other.

@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"github.com/weirhq/weir/counter"
 	"strings"
 	"time"
 )
@@ -37,7 +38,7 @@ func (r *rule) compileDescriptor(path string, seen map[string]int, bad *Problems
 		{r.Amount != "", "amount", "can't stand beside a descriptor: Envoy says how much a request takes, with hits_addend"},
 		{r.Default != 0, "default", "can't stand beside a descriptor: Envoy says how much a request takes, with hits_addend"},
 		{r.GiveBackUnsettled, "unsettled", "can't stand beside a descriptor: Envoy reserves nothing; leave it out"},
-		{r.Calendar != Calendar{}, "calendar", "can't stand beside a descriptor: leave it out; months begin on the first, in UTC"},
+		{r.Calendar != counter.Calendar{}, "calendar", "can't stand beside a descriptor: leave it out; months begin on the first, in UTC"},
 		{r.SlotTTL != 0, "slot_ttl", "can't stand beside a descriptor: leave it out"},
 		{r.Algorithm == Concurrency, "algorithm", "concurrency can't stand beside a descriptor: Envoy doesn't say when a request ends"},
 		{r.Algorithm == LeakyQueue, "mode", "can't stand beside a descriptor: Envoy lets no request wait; leave it out"},

@@ -43,7 +43,7 @@ type RuleExplanation struct {
 	// Amount is what the rule counts of a request, or "" for its cost. Charged is how much of it this request takes, and
 	// AmountFrom where that comes from, in words. A request that lacks the amount isn't charged, and the rule doesn't apply.
 	Amount     string
-	Charged    Amount
+	Charged    counter.Amount
 	AmountFrom string
 	// Limits are the numbers for this request, and From where they come from, in words. Source is the same in one:
 	// override, rule, rule_tier (the rule's numbers for the request's tier) or tier.
@@ -143,7 +143,7 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 	x.Scope = r.scopeText()
 	if r.Amount != "" {
 		n, _ := rs.asked(r, req)
-		x.Charged, x.AmountFrom = Amount(n), rs.amountFrom(r, req)
+		x.Charged, x.AmountFrom = counter.Amount(n), rs.amountFrom(r, req)
 		return x
 	}
 	for i, o := range m.owners {

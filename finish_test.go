@@ -234,7 +234,7 @@ func TestAbandonedGivesBackEverything(t *testing.T) {
 
 // What is credited goes to the window that it is now, since nobody knows which one took it, and never beyond the limit.
 func TestCredit(t *testing.T) {
-	for _, algorithm := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter, weir.TokenBucket} {
+	for _, algorithm := range []counter.Algorithm{weir.FixedWindow, weir.SlidingCounter, weir.TokenBucket} {
 		now := time.Unix(1_700_000_040, 0).Truncate(time.Hour)
 		rules := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Algorithm: algorithm, Limits: per(10, time.Hour)}}})
 		l := weir.NewLimiter(memstore.New(memstore.Options{Now: func() time.Time { return now }}), rules, weir.Options{})
@@ -292,7 +292,7 @@ func TestFinishAfterAFailure(t *testing.T) {
 				l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: []weir.Rule{rule}}), weir.Options{})
 				req := weir.Request{APIKey: "k", Receipt: name == "a receipt"}
 				if name == "reservations" {
-					req.Amounts, req.Reserve = map[string]weir.Amount{"tokens": 10_000_000}, time.Minute
+					req.Amounts, req.Reserve = map[string]counter.Amount{"tokens": 10_000_000}, time.Minute
 				}
 				var ds []weir.Decision
 				for range 10 { // so that there is something to give back too much of

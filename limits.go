@@ -1,19 +1,13 @@
 package weir
 
-import (
-	"time"
+import "github.com/weirhq/weir/counter"
 
-	"github.com/weirhq/weir/counter"
-)
-
-// Limit is an algorithm with its numbers: 100 per minute, burst 20.
+// Limit is an algorithm with its numbers, such as 100 per minute with a burst of 20.
 type Limit = counter.Limit
 
-// Algorithm says how a limit counts.
-type Algorithm = counter.Algorithm
-
-// The algorithms: see [counter.Algorithm].
+// Names that limits and rules are written with.
 const (
+	// The algorithms of a [Limit]. Most limits want a TokenBucket, which is the default: see [counter.Algorithm].
 	TokenBucket    = counter.TokenBucket
 	LeakyBucket    = counter.LeakyBucket
 	LeakyQueue     = counter.LeakyQueue
@@ -21,67 +15,24 @@ const (
 	SlidingLog     = counter.SlidingLog
 	SlidingCounter = counter.SlidingCounter
 	Concurrency    = counter.Concurrency
-)
 
-// PerSecond is a token bucket of n tokens a second.
-func PerSecond(n int64) Limit { return counter.PerSecond(n) }
-
-// PerMinute is a token bucket of n tokens a minute.
-func PerMinute(n int64) Limit { return counter.PerMinute(n) }
-
-// PerHour is a token bucket of n tokens an hour.
-func PerHour(n int64) Limit { return counter.PerHour(n) }
-
-// ParseLimit reads "100/minute", "5/15m", "20 per second", and "50/month", which is the calendar's.
-func ParseLimit(s string) (Limit, error) { return counter.ParseLimit(s) }
-
-// ParseWindow reads a length of time: "minute", "15m", "90s", "1h30m", "2 days".
-func ParseWindow(s string) (time.Duration, error) { return counter.ParseWindow(s) }
-
-// Amount is a decimal number, kept exactly in millionths: 1,500 tokens, or 0.012 dollars.
-type Amount = counter.Amount
-
-// ParseAmount reads a decimal number with at most six digits behind the point: "1500", "0.012".
-func ParseAmount(s string) (Amount, error) { return counter.ParseAmount(s) }
-
-// Whole is an amount of n.
-func Whole(n int64) Amount { return counter.Whole(n) }
-
-// Bounds of a limit's numbers and of amounts.
-const (
-	MaxTokens = counter.MaxTokens
-	MaxAmount = counter.MaxAmount
-)
-
-// Calendar makes fixed windows of a calendar's days, weeks or months.
-type Calendar = counter.Calendar
-
-// CalendarUnit is what a calendar window is.
-type CalendarUnit = counter.CalendarUnit
-
-// The zero CalendarUnit is none.
-const (
-	NoUnit = counter.NoUnit
-	Day    = counter.Day
-	Week   = counter.Week
-	Month  = counter.Month
-)
-
-// FailureMode says what a rule does while its store can't be reached.
-type FailureMode = counter.FailureMode
-
-// The failure modes: see [counter.FailureMode].
-const (
+	// What happens to requests while the store can't be reached. The default is FailAllow: see [counter.FailureMode].
 	FailAllow  = counter.FailAllow
 	FailRefuse = counter.FailRefuse
 	FailLocal  = counter.FailLocal
+
+	// Never is the RetryAfter of a request that costs more than its limit can ever admit.
+	Never = counter.Never
 )
 
-// Abuse says what happens to a client that keeps sending requests while a rule refuses it.
-type Abuse = counter.Abuse
+// PerSecond returns a token bucket of n tokens that refills at n tokens a second.
+func PerSecond(n int64) Limit { return counter.PerSecond(n) }
 
-// Problem is something wrong with a rule document, or with one limit, and where.
-type Problem = counter.Problem
+// PerMinute returns a token bucket of n tokens that refills at n tokens a minute.
+func PerMinute(n int64) Limit { return counter.PerMinute(n) }
 
-// Never is the RetryAfter of a request that is larger than its limit can ever admit.
-const Never = counter.Never
+// PerHour returns a token bucket of n tokens that refills at n tokens an hour.
+func PerHour(n int64) Limit { return counter.PerHour(n) }
+
+// ParseLimit reads a limit such as "100/minute", "5/15m", "20 per second", or "50/month", which counts calendar months.
+func ParseLimit(s string) (Limit, error) { return counter.ParseLimit(s) }

@@ -272,7 +272,7 @@ func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 			return
 		}
 	case req.Cost > 1:
-		n *= min(req.Cost, 2*MaxTokens/r.cost) // no limit admits as much, and it can't overflow
+		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // no limit admits as much, and it can't overflow
 	}
 	m.add(r, r.numbers(req, m.tier), n, req, from)
 	m.add(r, r.candidate, n, req, from)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"pgregory.net/rapid"
 )
@@ -466,7 +467,7 @@ func TestExplainAgreesWithCheck(t *testing.T) {
 				Amount:  rapid.SampledFrom([]string{"", "", "tokens", "points"}).Draw(t, "amount"),
 			})
 			if r := &doc.Rules[i]; r.Amount != "" && rapid.Bool().Draw(t, "default") {
-				r.Default = weir.Whole(2)
+				r.Default = counter.Whole(2)
 			}
 		}
 		doc.Weights = []weir.Sum{{Name: "points", Parts: []weir.Weight{{Amount: "output", Each: 2e12}}}}
@@ -481,7 +482,7 @@ func TestExplainAgreesWithCheck(t *testing.T) {
 			Path:   rapid.SampledFrom([]string{"", "/a", "/a/b", "/c/b", "/"}).Draw(t, "path"),
 			Peek:   rapid.Bool().Draw(t, "peek"),
 		}
-		req.Amounts = rapid.SampledFrom([]map[string]weir.Amount{nil, {"tokens": 1}, {"output": weir.Whole(1)}, {"usd": 5, "points": 0}}).Draw(t, "amounts")
+		req.Amounts = rapid.SampledFrom([]map[string]counter.Amount{nil, {"tokens": 1}, {"output": counter.Whole(1)}, {"usd": 5, "points": 0}}).Draw(t, "amounts")
 		d, err := weir.NewLimiter(storeOf(), rs, weir.Options{}).Check(t.Context(), &req)
 		if err != nil {
 			t.Fatal(err)

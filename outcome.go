@@ -30,7 +30,7 @@ type Outcome struct {
 	Abandoned bool
 	// Amounts are what the request really took, by name, of what it had reserved. An amount that is neither here nor made of
 	// those that are stays as it was reserved.
-	Amounts map[string]Amount
+	Amounts map[string]counter.Amount
 	// AtLeast: they are a guess. What is beyond what was reserved is taken, and nothing that was goes back.
 	AtLeast bool
 }
@@ -376,7 +376,7 @@ func (r *due) used(o Outcome) (n int64, known bool) {
 			return r.N, false
 		}
 	}
-	n = times(min(max(a, 0), MaxAmount), r.cost)
+	n = times(min(max(a, 0), counter.MaxAmount), r.cost)
 	if o.AtLeast {
 		return max(n, r.N), false
 	}

@@ -2,6 +2,7 @@ package weir
 
 import (
 	"fmt"
+	"github.com/weirhq/weir/counter"
 	"math/bits"
 	"slices"
 	"strings"
@@ -29,14 +30,14 @@ func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 }
 
 // byDefault is what a rule with a Default charges a request whose amount isn't known.
-func (r *rule) byDefault(req *Request) Amount {
-	return min(Amount(times(r.Default, max(req.Choices, 1))), MaxAmount)
+func (r *rule) byDefault(req *Request) counter.Amount {
+	return min(counter.Amount(times(r.Default, max(req.Choices, 1))), counter.MaxAmount)
 }
 
 // amount is one of the amounts of a request: as it came, or made of others by prices and weights.
-func (rs *RuleSet) amount(name string, of map[string]Amount, req *Request) (a Amount, known bool) {
+func (rs *RuleSet) amount(name string, of map[string]counter.Amount, req *Request) (a counter.Amount, known bool) {
 	if a, known = of[name]; known || len(of) == 0 {
-		return min(max(a, 0), MaxAmount), known
+		return min(max(a, 0), counter.MaxAmount), known
 	}
 	return made(rs.parts(name, req), of)
 }
@@ -67,7 +68,7 @@ func (rs *RuleSet) price(name string, req *Request) *Sum {
 // name. Letter case doesn't matter. A model without a price costs what weights of usd say, or without those as much as the dearest
 // model, and so does a call for which no model is named. If the answer's name is one of those asked for with something added, such
 // as a date, it is the same model unless it has a price of its own. known is false if there are no prices.
-func (rs *RuleSet) Price(asked []string, answered string, of map[string]Amount) (usd Amount, known bool) {
+func (rs *RuleSet) Price(asked []string, answered string, of map[string]counter.Amount) (usd counter.Amount, known bool) {
 	var models []string
 	for _, m := range asked {
 		if m != "" {
@@ -142,13 +143,13 @@ func (rs *RuleSet) model(req *Request) string {
 }
 
 // made adds up what is there of the parts. A sum is rounded up: nothing is free.
-func made(parts []Weight, of map[string]Amount) (a Amount, known bool) {
+func made(parts []Weight, of map[string]counter.Amount) (a counter.Amount, known bool) {
 	const trillion = 1_000_000_000_000
 	var hi, lo uint64
 	for _, w := range parts {
 		if n, ok := of[w.Amount]; ok {
 			known = true
-			h, l := bits.Mul64(uint64(min(max(n, 0), MaxAmount)), uint64(w.Each))
+			h, l := bits.Mul64(uint64(min(max(n, 0), counter.MaxAmount)), uint64(w.Each))
 			var carry uint64
 			lo, carry = bits.Add64(lo, l, 0)
 			hi += h + carry
@@ -156,10 +157,10 @@ func made(parts []Weight, of map[string]Amount) (a Amount, known bool) {
 	}
 	lo, carry := bits.Add64(lo, trillion-1, 0)
 	if hi += carry; hi >= trillion {
-		return MaxAmount, known
+		return counter.MaxAmount, known
 	}
 	n, _ := bits.Div64(hi, lo, trillion)
-	return Amount(min(n, MaxAmount)), known
+	return counter.Amount(min(n, counter.MaxAmount)), known
 }
 
 // checkPrices looks at what amounts are made of.
@@ -205,7 +206,7 @@ func (rs *RuleSet) checkPrices(bad *Problems) {
 const maxWeight = 1_000_000 * 1_000_000_000_000
 
 // times is an amount so many times, in millionths: at most 2^53, which no limit holds.
-func times(a Amount, n int64) int64 {
+func times(a counter.Amount, n int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(n))
 	if hi > 0 {
 		return 1 << 53

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -15,7 +16,7 @@ func perMillion(model string, usd int64) weir.Sum {
 
 // A price is that of the dearest model that a call may be for.
 func TestPrice(t *testing.T) {
-	million := map[string]weir.Amount{"input": weir.Whole(1_000_000)}
+	million := map[string]counter.Amount{"input": counter.Whole(1_000_000)}
 	some := []weir.Sum{perMillion("small", 1), perMillion("large-*", 100)}
 	all := append(some[:2:2], perMillion("*", 10))
 	for _, c := range []struct {
@@ -72,7 +73,7 @@ func TestPrice(t *testing.T) {
 // While a part of an amount is unknown, a rule charges its default, or else what is assumed; and never less than is known.
 func TestAssumedAmounts(t *testing.T) {
 	rule := func(amount string, by int64) weir.Rule {
-		return weir.Rule{ID: amount, By: []string{}, Amount: amount, Default: weir.Whole(by), Limits: []weir.Limit{{Count: 10_000, Window: time.Hour}}, Algorithm: weir.FixedWindow}
+		return weir.Rule{ID: amount, By: []string{}, Amount: amount, Default: counter.Whole(by), Limits: []weir.Limit{{Count: 10_000, Window: time.Hour}}, Algorithm: weir.FixedWindow}
 	}
 	for _, c := range []struct {
 		rule    weir.Rule
@@ -99,8 +100,8 @@ func TestAssumedAmounts(t *testing.T) {
 		l := weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{})
 		d, err := l.Check(t.Context(), &weir.Request{
 			Attr: func(string) string { return "m" }, Choices: c.choices, Reserve: time.Minute,
-			Amounts: map[string]weir.Amount{"input": weir.Whole(1000)},
-			Assumed: map[string]weir.Amount{"input": weir.Whole(1000), "output": weir.Whole(4000), "tokens": weir.Whole(5000)},
+			Amounts: map[string]counter.Amount{"input": counter.Whole(1000)},
+			Assumed: map[string]counter.Amount{"input": counter.Whole(1000), "output": counter.Whole(4000), "tokens": counter.Whole(5000)},
 		})
 		if err != nil || !d.Allowed {
 			t.Fatal(d, err)
@@ -134,7 +135,7 @@ func TestReservationsOfAnyMethod(t *testing.T) {
 		reserve time.Duration
 		limits  int
 	}{{"POST", time.Minute, 2}, {"post", time.Minute, 2}, {"PUT", time.Minute, 1}, {"GET", time.Minute, 1}, {"PUT", 0, 0}} {
-		d, err := l.Check(t.Context(), &weir.Request{Method: c.method, Path: "/chat", Reserve: c.reserve, Amounts: map[string]weir.Amount{"tokens": weir.Whole(1)}})
+		d, err := l.Check(t.Context(), &weir.Request{Method: c.method, Path: "/chat", Reserve: c.reserve, Amounts: map[string]counter.Amount{"tokens": counter.Whole(1)}})
 		if err != nil || len(d.Limits()) != c.limits {
 			t.Errorf("%s, reserved for %s: %d limits, want %d; %v", c.method, c.reserve, len(d.Limits()), c.limits, err)
 		}

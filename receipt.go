@@ -43,7 +43,7 @@ type sealed struct {
 
 // sealedLimit is the part of a Limit that every receipt has.
 type sealedLimit struct {
-	Algorithm     Algorithm
+	Algorithm     counter.Algorithm
 	Count, Window int64
 	Burst         int64
 	Refill        float64
@@ -54,8 +54,8 @@ type sealedLimit struct {
 // amount's name, the home and the amount's parts: how much each counts, how long its name is, and the name.
 type sealedMore struct {
 	Decimal      bool
-	Fraction     Amount
-	Unit         CalendarUnit
+	Fraction     counter.Amount
+	Unit         counter.CalendarUnit
 	Day, Weekday uint8
 	Held         uint8 // 1; with a hold whose ID the caller chose, 3, which nodes of the version before read as 1
 	Hold         counter.Once
@@ -84,7 +84,7 @@ func (s *sealer) seal(h *held, now time.Time) string {
 			form = withPlaces
 		}
 		l := r.Policy.Limit
-		more = more || r.Hold != nil || l.Decimal || l.Calendar.Unit != NoUnit || r.Policy.Global
+		more = more || r.Hold != nil || l.Decimal || l.Calendar.Unit != counter.NoUnit || r.Policy.Global
 	}
 	if more {
 		form = withMore
@@ -236,7 +236,7 @@ func (u *unsealer) readMore(r *due, l *Limit) error {
 		return err
 	}
 	l.Decimal, l.Fraction, r.cost = in.Decimal, in.Fraction, in.Cost
-	l.Calendar = Calendar{Unit: in.Unit, Day: int(in.Day), Weekday: time.Weekday(in.Weekday), Zone: string(u.cut(int(in.Zone)))}
+	l.Calendar = counter.Calendar{Unit: in.Unit, Day: int(in.Day), Weekday: time.Weekday(in.Weekday), Zone: string(u.cut(int(in.Zone)))}
 	r.amount, r.home, r.scope = string(u.cut(int(in.Amount))), string(u.cut(int(in.Home))), in.Scope
 	for range in.Parts {
 		each := int64(binary.LittleEndian.Uint64(u.cut(8)))

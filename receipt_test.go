@@ -151,14 +151,14 @@ func alone(t *testing.T, l Limit) *counter.Policy {
 // drawDue draws what may stand in a receipt.
 func drawDue(t *rapid.T) due {
 	l := Limit{
-		Algorithm: Algorithm(rapid.IntRange(0, int(Concurrency)).Draw(t, "algorithm")),
+		Algorithm: counter.Algorithm(rapid.IntRange(0, int(Concurrency)).Draw(t, "algorithm")),
 		Count:     rapid.Int64Range(1, 1000).Draw(t, "count"),
 		Window:    rapid.SampledFrom([]time.Duration{time.Second, time.Hour, 24 * time.Hour}).Draw(t, "window"),
 	}
 	var r due
 	if a := l.Algorithm; a == TokenBucket || a == LeakyBucket || a == FixedWindow {
 		if l.Decimal = rapid.Bool().Draw(t, "decimal"); l.Decimal {
-			l.Fraction = Amount(rapid.Int64Range(0, 999_999).Draw(t, "fraction"))
+			l.Fraction = counter.Amount(rapid.Int64Range(0, 999_999).Draw(t, "fraction"))
 		}
 	}
 	if l.Algorithm <= LeakyQueue && rapid.Bool().Draw(t, "burst") {
@@ -169,10 +169,10 @@ func drawDue(t *rapid.T) due {
 	}
 	if l.Algorithm == FixedWindow && rapid.Bool().Draw(t, "on the calendar") {
 		l.Calendar.Zone = rapid.SampledFrom([]string{"", "Europe/Berlin", "America/Santiago"}).Draw(t, "zone")
-		switch l.Calendar.Unit = CalendarUnit(rapid.IntRange(1, 3).Draw(t, "unit")); l.Calendar.Unit {
-		case Day:
+		switch l.Calendar.Unit = counter.CalendarUnit(rapid.IntRange(1, 3).Draw(t, "unit")); l.Calendar.Unit {
+		case counter.Day:
 			l.Window = 24 * time.Hour
-		case Week:
+		case counter.Week:
 			l.Window, l.Calendar.Weekday = 7*24*time.Hour, time.Weekday(rapid.IntRange(0, 6).Draw(t, "weekday"))
 		default:
 			l.Window, l.Calendar.Day = 31*24*time.Hour, rapid.SampledFrom([]int{0, 1, 2, 14, 15, 28, 29, 30, 31}).Draw(t, "day")
@@ -194,7 +194,7 @@ func drawDue(t *rapid.T) due {
 		r.Hold = &counter.Hold{For: time.Duration(rapid.Int64Range(0, int64(counter.RecordTime)).Draw(t, "for")), GiveBack: rapid.Bool().Draw(t, "back")}
 		copy(r.Hold.ID[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "hold"))
 		if l.Decimal {
-			r.amount, r.cost = rapid.SampledFrom([]string{"usd", "tokens"}).Draw(t, "amount"), rapid.Int64Range(1, MaxTokens).Draw(t, "cost")
+			r.amount, r.cost = rapid.SampledFrom([]string{"usd", "tokens"}).Draw(t, "amount"), rapid.Int64Range(1, counter.MaxTokens).Draw(t, "cost")
 			for range rapid.IntRange(0, 4).Draw(t, "parts") {
 				r.parts = append(r.parts, Weight{rapid.StringMatching(`[a-z_]{1,64}`).Draw(t, "part"), rapid.Int64Range(0, maxWeight).Draw(t, "each")})
 			}

@@ -35,11 +35,11 @@ type Request struct {
 	// Cost is how many tokens the request takes. 0 means 1.
 	Cost int64
 	// Amounts are what the request takes beside its cost, by name: tokens, usd. See [Rule.Amount].
-	Amounts map[string]Amount
+	Amounts map[string]counter.Amount
 	// Assumed is for requests of which some amounts aren't known yet, such as the output of a call to a model. It has the same
 	// amounts as Amounts, with an assumed number for what isn't known. Where the two differ, a rule charges its Default, or
 	// what is assumed if it has no Default, but no less than what is known. If nil, Amounts are complete.
-	Assumed map[string]Amount
+	Assumed map[string]counter.Amount
 	// Choices is how many answers the request asks a model for. A rule charges its Default for each of them. 0 means 1.
 	Choices int64
 	// Reserve, if positive, says that the amounts are an estimate, which [Limiter.Finish] replaces by the truth. It is for how

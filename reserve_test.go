@@ -55,10 +55,12 @@ func leftOf(t testing.TB, l *weir.Limiter, req weir.Request) string {
 }
 
 func monthly(n int64) []weir.Limit {
-	return []weir.Limit{{Count: n, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}}
+	return []weir.Limit{{Count: n, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}}
 }
 
-func tokens(n int64) map[string]weir.Amount { return map[string]weir.Amount{"tokens": weir.Whole(n)} }
+func tokens(n int64) map[string]counter.Amount {
+	return map[string]counter.Amount{"tokens": counter.Whole(n)}
+}
 
 // What a request has reserved becomes what it has used, once, whoever says so.
 func TestReserveAndFinish(t *testing.T) {
@@ -71,10 +73,10 @@ func TestReserveAndFinish(t *testing.T) {
 	}
 	abandoned := weir.Outcome{Abandoned: true}
 	used := func(n int64) weir.Outcome { return weir.Outcome{Status: 200, Amounts: tokens(n)} }
-	parts := map[string]weir.Amount{"input": weir.Whole(100), "output": weir.Whole(50)}
+	parts := map[string]counter.Amount{"input": counter.Whole(100), "output": counter.Whole(50)}
 	for name, row := range map[string]struct {
 		rule    weir.Rule
-		amounts map[string]weir.Amount
+		amounts map[string]counter.Amount
 		o       weir.Outcome
 		during  string
 		after   string // of 20 requests and 10,000 tokens
@@ -82,22 +84,22 @@ func TestReserveAndFinish(t *testing.T) {
 		"less was used":                     {of(nil), tokens(1000), used(812), "19 9000", "19 9188"},
 		"all of it":                         {of(nil), tokens(1000), used(1000), "19 9000", "19 9000"},
 		"nothing":                           {of(nil), tokens(1000), used(0), "19 9000", "19 10000"},
-		"less than nothing":                 {of(nil), tokens(1000), weir.Outcome{Amounts: map[string]weir.Amount{"tokens": -5}}, "19 9000", "19 10000"},
+		"less than nothing":                 {of(nil), tokens(1000), weir.Outcome{Amounts: map[string]counter.Amount{"tokens": -5}}, "19 9000", "19 10000"},
 		"more was used":                     {of(nil), tokens(1000), used(1500), "19 9000", "19 8500"},
 		"more than there is":                {of(nil), tokens(1000), used(11_000), "19 9000", "19 0"},
 		"nobody knows":                      {of(nil), tokens(1000), weir.Outcome{}, "19 9000", "19 9000"},
 		"nobody knows, but the status":      {of(nil), tokens(1000), weir.Outcome{Status: 502}, "19 9000", "20 9000"},
-		"something else is known":           {of(nil), tokens(1000), weir.Outcome{Amounts: map[string]weir.Amount{"usd": 5}}, "19 9000", "19 9000"},
+		"something else is known":           {of(nil), tokens(1000), weir.Outcome{Amounts: map[string]counter.Amount{"usd": 5}}, "19 9000", "19 9000"},
 		"it wasn't served":                  {of(nil), tokens(1000), abandoned, "19 9000", "20 10000"},
 		"a status that doesn't count":       {of(nil), tokens(1000), weir.Outcome{Status: 502, Amounts: tokens(812)}, "19 9000", "20 9188"},
 		"the rule counts by status, too":    {of(func(r *weir.Rule) { r.Statuses = []int{2} }), tokens(1000), weir.Outcome{Status: 502, Amounts: tokens(812)}, "19 9000", "20 10000"},
 		"and by this one":                   {of(func(r *weir.Rule) { r.Statuses = []int{2} }), tokens(1000), used(812), "19 9000", "19 9188"},
 		"its cost multiplies":               {of(func(r *weir.Rule) { r.Cost = 3 }), tokens(1000), used(812), "19 7000", "19 7564"},
-		"the default was reserved":          {of(func(r *weir.Rule) { r.Default = weir.Whole(500) }), nil, used(812), "19 9500", "19 9188"},
+		"the default was reserved":          {of(func(r *weir.Rule) { r.Default = counter.Whole(500) }), nil, used(812), "19 9500", "19 9188"},
 		"nothing was reserved":              {of(nil), tokens(0), used(812), "19 10000", "19 9188"},
 		"nothing was known":                 {of(nil), nil, used(812), "19 10000", "19 9188"},
 		"nothing was known, and nothing is": {of(nil), nil, weir.Outcome{}, "19 10000", "19 10000"},
-		"made of others, before and after":  {of(nil), parts, weir.Outcome{Amounts: map[string]weir.Amount{"input": weir.Whole(100), "output": weir.Whole(7)}}, "19 9700", "19 9872"},
+		"made of others, before and after":  {of(nil), parts, weir.Outcome{Amounts: map[string]counter.Amount{"input": counter.Whole(100), "output": counter.Whole(7)}}, "19 9700", "19 9872"},
 		"made of others, after":             {of(nil), tokens(1000), weir.Outcome{Amounts: parts}, "19 9000", "19 9700"},
 		"it may go back, and was settled":   {of(func(r *weir.Rule) { r.GiveBackUnsettled = true }), tokens(1000), used(812), "19 9000", "19 9188"},
 		"a bucket":                          {of(func(r *weir.Rule) { r.Limits = per(10_000, 366*24*time.Hour) }), tokens(1000), used(812), "19 9000", "19 9188"},
@@ -240,12 +242,12 @@ func TestRefusedRequestsReserveNothing(t *testing.T) {
 		}
 		req.Peek, req.Reserve = true, 0
 		d = check(t, l, req)
-		if got := d.Limits()[0].Left(); got != weir.Whole(9000) {
+		if got := d.Limits()[0].Left(); got != counter.Whole(9000) {
 			t.Errorf("%s are left", got)
 		}
 		time.Sleep(time.Minute)
 		d = check(t, l, req)
-		if got := d.Limits()[0].Left(); got != weir.Whole(10_000) {
+		if got := d.Limits()[0].Left(); got != counter.Whole(10_000) {
 			t.Errorf("when the only reservation is over, %s are left", got)
 		}
 	})

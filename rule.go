@@ -26,7 +26,7 @@ type Rules struct {
 	// Deny lists patterns of keys, and IP ranges, that are refused. It beats Allow.
 	Deny []string
 	// Abuse is that of every rule which has none of its own. Nil means none.
-	Abuse *Abuse
+	Abuse *counter.Abuse
 	// Prices make the amount usd of others, by the model that the request names as "attr:model"; the first that matches counts.
 	Prices []Sum
 	// Weights make amounts of others, of requests that don't have them.
@@ -81,7 +81,7 @@ type Rule struct {
 	Layer string
 	// Algorithm of all the rule's limits, which leave theirs out or repeat it. What a tier or an override
 	// gives the rule is counted by it, too.
-	Algorithm Algorithm
+	Algorithm counter.Algorithm
 	// MaxDelay of the rule's limits, for a LeakyQueue. 0 means 30 s.
 	MaxDelay time.Duration
 	// Limits are the rule's own numbers. Without any, a request gets those of its tier.
@@ -96,13 +96,13 @@ type Rule struct {
 	// for which neither Prices nor Weights make it, is charged the Default.
 	Amount string
 	// Default is the amount of requests that lack it. 0 means that they aren't charged.
-	Default Amount
+	Default counter.Amount
 	// GiveBackUnsettled returns what was reserved and not settled in the time that was asked for. Otherwise it stays taken.
 	GiveBackUnsettled bool
 	// Calendar says where the rule's windows of a day, a week or a month begin, in place of the epoch's days and weeks, and UTC's
 	// months. Its Unit is left out, and is that of each limit; Day is for months, and Weekday for weeks. Such limits are fixed
 	// windows, also of a rule whose Algorithm is left out, and its other limits are as without it.
-	Calendar Calendar
+	Calendar counter.Calendar
 	// SlotTTL is how long a slot of a Concurrency rule lasts that isn't renewed. 0 means 30 s. The rule's limits have a Count
 	// alone, and it takes none from the document's tiers.
 	SlotTTL time.Duration
@@ -121,7 +121,7 @@ type Rule struct {
 	// too busy for one server: 2 to 64. Each has its part of the limit. 0 means one counter.
 	Split int
 	// OnStoreFailure says what happens when the store can't be reached.
-	OnStoreFailure FailureMode
+	OnStoreFailure counter.FailureMode
 	// Global rules are one limit over all regions. Each region decides by what it owns of the limit and has borrowed of others.
 	// Strict ones are counted at their Home, which every check asks. Otherwise each region has a limit of its own.
 	Global bool
@@ -131,13 +131,13 @@ type Rule struct {
 	Floor int
 	// OnPartition says what happens when a Global rule's home can't be asked. FailAllow goes on with what the region has.
 	// FailLocal counts in the region's own store, the whole limit in each region. FailRefuse refuses.
-	OnPartition FailureMode
+	OnPartition counter.FailureMode
 	// Shadow rules are counted and reported, and refuse nobody.
 	Shadow bool
 	// Candidate are other numbers, counted in shadow beside the enforced ones.
 	Candidate []Limit
 	// Abuse goes before that of all rules. The zero Abuse is none.
-	Abuse *Abuse
+	Abuse *counter.Abuse
 }
 
 // Match is a rule's conditions; all that are given must hold.
@@ -182,7 +182,7 @@ func (r *Rule) Definition(l Limit) counter.Definition {
 }
 
 // Problems is the error of a rule document: everything that is wrong with it.
-type Problems []Problem
+type Problems []counter.Problem
 
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))
@@ -193,5 +193,5 @@ func (ps Problems) Error() string {
 }
 
 func (ps *Problems) addf(path, format string, args ...any) {
-	*ps = append(*ps, Problem{Path: path, Text: fmt.Sprintf(format, args...)})
+	*ps = append(*ps, counter.Problem{Path: path, Text: fmt.Sprintf(format, args...)})
 }

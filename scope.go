@@ -2,6 +2,7 @@ package weir
 
 import (
 	"fmt"
+	"github.com/weirhq/weir/counter"
 	"slices"
 )
 
@@ -53,12 +54,12 @@ func (r *rule) scopeText() string {
 		home += " " + r.Home
 	}
 	asks := "every check asks " + home + " in other regions"
-	then := map[FailureMode]string{FailAllow: "refused", FailRefuse: "refused", FailLocal: "counted in its own region, the whole limit in each,"}[r.OnPartition]
+	then := map[counter.FailureMode]string{FailAllow: "refused", FailRefuse: "refused", FailLocal: "counted in its own region, the whole limit in each,"}[r.OnPartition]
 	travels := asks + ", and is " + then + " if there is no answer in time; Envoy's rate limit service waits for 15 ms if its caller sets no deadline"
 	if r.Strict {
 		return "global: " + travels
 	}
-	alone := map[FailureMode]string{
+	alone := map[counter.FailureMode]string{
 		FailAllow:  fmt.Sprintf("goes on with the %d%% that are its own", r.Floor),
 		FailRefuse: "refuses",
 		FailLocal:  "counts the whole limit by itself",

@@ -12,7 +12,7 @@ import (
 )
 
 // ownPolicy is a limit per hour that an edge made up.
-func ownPolicy(t *testing.T, name string, n int64, mode weir.FailureMode) *counter.Policy {
+func ownPolicy(t *testing.T, name string, n int64, mode counter.FailureMode) *counter.Policy {
 	t.Helper()
 	p, err := counter.NewPolicy(name, weir.Limit{Count: n, Window: time.Hour})
 	if err != nil {
@@ -233,7 +233,7 @@ func TestFallingBackIsAllOrNothing(t *testing.T) {
 // The store took nothing for a request that one of its limits refused. What fits beside it must not be given back,
 // also where a third limit couldn't be reached: that would mint tokens.
 func TestARefusalBesideAFailureGivesNothingBack(t *testing.T) {
-	for _, mode := range []weir.FailureMode{weir.FailAllow, weir.FailRefuse, weir.FailLocal} {
+	for _, mode := range []counter.FailureMode{weir.FailAllow, weir.FailRefuse, weir.FailLocal} {
 		store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"gone"}}
 		l := weir.NewLimiter(store, nil, weir.Options{Local: memstore.New(memstore.Options{})})
 		gone, few, many := ownPolicy(t, "gone", 9, mode), ownPolicy(t, "few", 1, weir.FailAllow), ownPolicy(t, "many", 9, weir.FailAllow)

@@ -83,13 +83,13 @@ func (rs *RuleSet) warnOfPrices() (c compared) {
 func (rs *RuleSet) warnOfAbuse() {
 	for i := range rs.rules {
 		r := &rs.rules[i]
-		if a := r.Abuse; a != nil && *a != (Abuse{}) {
+		if a := r.Abuse; a != nil && *a != (counter.Abuse{}) {
 			if why := r.neverAbused(a); why != "" {
 				rs.warnf(rulePath(r)+".abuse", "begins no cooldown: %s", why)
 			}
 		}
 	}
-	if a := rs.doc.Abuse; a != nil && *a != (Abuse{}) && !slices.ContainsFunc(rs.rules, func(r rule) bool { return r.Abuse == nil && r.neverAbused(a) == "" }) {
+	if a := rs.doc.Abuse; a != nil && *a != (counter.Abuse{}) && !slices.ContainsFunc(rs.rules, func(r rule) bool { return r.Abuse == nil && r.neverAbused(a) == "" }) {
 		rs.warnf("abuse", "begins no cooldown: no rule that can refuse a client takes it; a rule's own `abuse` replaces it, and rules with `shadow` or `past_limit: book` refuse no client")
 	}
 }
@@ -98,7 +98,7 @@ func (rs *RuleSet) warnOfAbuse() {
 const mostRefusals = 1_000_000
 
 // neverAbused says why no client of the rule can begin a cooldown, or "".
-func (r *rule) neverAbused(a *Abuse) string {
+func (r *rule) neverAbused(a *counter.Abuse) string {
 	switch {
 	case r.Shadow:
 		return "the rule is in shadow, and refuses no client; leave out `abuse` until it isn't"
@@ -124,7 +124,7 @@ func (r *rule) neverAbused(a *Abuse) string {
 }
 
 func (rs *RuleSet) warnf(path, format string, args ...any) {
-	rs.warnings = append(rs.warnings, Problem{Path: path, Text: fmt.Sprintf(format, args...)})
+	rs.warnings = append(rs.warnings, counter.Problem{Path: path, Text: fmt.Sprintf(format, args...)})
 }
 
 func rulePath(r *rule) string { return fmt.Sprintf("rules[%d]", r.index) }

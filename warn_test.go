@@ -2,6 +2,7 @@ package weir
 
 import (
 	"fmt"
+	"github.com/weirhq/weir/counter"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ func compiled(t *testing.T, doc Rules) *RuleSet {
 const most = maxCompared + maxCompared/4
 
 func said(rs *RuleSet, text string) bool {
-	return slices.ContainsFunc(rs.Warnings(), func(p Problem) bool { return strings.Contains(p.Text, text) })
+	return slices.ContainsFunc(rs.Warnings(), func(p counter.Problem) bool { return strings.Contains(p.Text, text) })
 }
 
 // What a document can make Compile look at is bounded, whatever is in it, and it says what it hasn't looked at.

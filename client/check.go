@@ -97,7 +97,7 @@ type Request struct {
 	Receipt bool
 	// Amounts are what the request takes beside its cost, by name: tokens, usd. The model whose prices count is the
 	// attribute model. The fallback charges them as well, by its own rules.
-	Amounts map[string]weir.Amount
+	Amounts map[string]counter.Amount
 	// Reserve says that the amounts are an estimate, for [Client.Settle] to replace by the truth, and for how long it stands
 	// at least. It asks for a receipt, too. In the fallback the estimate is what counts: nothing is settled there.
 	Reserve time.Duration
@@ -150,7 +150,7 @@ type LimitStatus struct {
 	Amount string
 	// Limit and Remaining are whole numbers, those of amounts rounded down. LimitAmount and Left are exact.
 	Limit, Burst, Remaining int64
-	LimitAmount, Left       weir.Amount
+	LimitAmount, Left       counter.Amount
 	// WindowEnd is when the window ends, of fixed windows that count amounts or follow the calendar. Others have none.
 	WindowEnd time.Time
 	Shadow    bool

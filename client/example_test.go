@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/client"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -96,7 +97,7 @@ func ExampleClient_Hold() {
 	ctx := context.Background()
 
 	chat := func() {
-		d, err := checks.Check(ctx, &client.Request{Key: "sk_123", Amounts: map[string]weir.Amount{"tokens": weir.Whole(1500)}, Reserve: time.Minute})
+		d, err := checks.Check(ctx, &client.Request{Key: "sk_123", Amounts: map[string]counter.Amount{"tokens": counter.Whole(1500)}, Reserve: time.Minute})
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -107,7 +108,7 @@ func ExampleClient_Hold() {
 		slot := checks.Hold(&d)
 		defer func() { _ = slot.Release() }() // one that isn't released ends by itself
 		fmt.Println(d.Limits[1].Left, "tokens left while it runs")
-		used := weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(1900)}}
+		used := weir.Outcome{Amounts: map[string]counter.Amount{"tokens": counter.Whole(1900)}}
 		if _, err := checks.Settle(ctx, d.Receipt, used); err != nil {
 			log.Fatal(err)
 		}

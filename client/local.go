@@ -46,7 +46,7 @@ func (c *Client) local(ctx context.Context, req *Request, why error) Decision {
 			Rule: p.Rule, Allowed: l.Allowed, Amount: p.Amount, Limit: p.Limit.Count, Burst: burst(p), Remaining: l.Remaining,
 			LimitAmount: p.Limit.Amount(), Left: l.Left(), Shadow: p.Shadow,
 		}
-		if p.Limit.Algorithm == weir.FixedWindow && (p.Amount != "" || p.Limit.Calendar.Unit != weir.NoUnit) {
+		if p.Limit.Algorithm == weir.FixedWindow && (p.Amount != "" || p.Limit.Calendar.Unit != counter.NoUnit) {
 			s.WindowEnd = c.fallback.Now().Add(l.ResetAfter).UTC().Round(time.Second)
 		}
 		d.Limits = append(d.Limits, s)

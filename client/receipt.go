@@ -93,11 +93,11 @@ func (c *Client) renewAll(ctx context.Context, receipts []string) []error {
 
 // wireReceipt is the body of what is asked of receipts.
 type wireReceipt struct {
-	Receipt  string                 `json:"receipt,omitempty"`
-	Receipts []string               `json:"receipts,omitempty"`
-	Amounts  map[string]weir.Amount `json:"amounts,omitempty"`
-	Status   int                    `json:"status,omitempty"`
-	Unknown  bool                   `json:"unknown,omitempty"`
+	Receipt  string                    `json:"receipt,omitempty"`
+	Receipts []string                  `json:"receipts,omitempty"`
+	Amounts  map[string]counter.Amount `json:"amounts,omitempty"`
+	Status   int                       `json:"status,omitempty"`
+	Unknown  bool                      `json:"unknown,omitempty"`
 }
 
 // about asks something of receipts.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/client"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 )
@@ -222,7 +223,7 @@ func TestAPlainClient(t *testing.T) {
 func TestRandomServers(t *testing.T) {
 	for seed := range uint64(*worlds) {
 		r := rand.New(rand.NewPCG(7, seed))
-		l := weir.Limit{Algorithm: []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter}[r.IntN(4)]}
+		l := weir.Limit{Algorithm: []counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter}[r.IntN(4)]}
 		l.Window = []time.Duration{time.Second, 10 * time.Second, time.Minute}[r.IntN(3)]
 		l.Count = max(50, int64(float64(10*(1+r.IntN(30)))*l.Window.Seconds()))
 		if l.Algorithm <= weir.LeakyBucket && r.IntN(2) == 0 {

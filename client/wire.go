@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // wireRequest is the body of /v1/check.
@@ -17,9 +17,9 @@ type wireRequest struct {
 	Cost       *int64            `json:"cost,omitempty"`
 	Receipt    bool              `json:"receipt,omitempty"`
 
-	Amounts map[string]weir.Amount `json:"amounts,omitempty"`
-	Reserve string                 `json:"reserve,omitempty"`
-	ID      string                 `json:"id,omitempty"`
+	Amounts map[string]counter.Amount `json:"amounts,omitempty"`
+	Reserve string                    `json:"reserve,omitempty"`
+	ID      string                    `json:"id,omitempty"`
 }
 
 func (r *Request) wire() wireRequest {
@@ -105,8 +105,8 @@ type wireLimit struct {
 }
 
 func (w *wireLimit) status() LimitStatus {
-	const one = weir.Amount(1_000_000)
-	limit, left := weir.Amount(w.Limit), weir.Amount(w.Remaining)
+	const one = counter.Amount(1_000_000)
+	limit, left := counter.Amount(w.Limit), counter.Amount(w.Remaining)
 	return LimitStatus{
 		Rule: w.Rule, Allowed: w.Allowed, Amount: w.Amount, Limit: int64(limit / one), Burst: w.Burst, Remaining: int64(left / one),
 		LimitAmount: limit, Left: left, WindowEnd: w.WindowEnd, Shadow: w.Shadow,
@@ -114,11 +114,11 @@ func (w *wireLimit) status() LimitStatus {
 }
 
 // decimal is an Amount that may be negative: -1 is what isn't known.
-type decimal weir.Amount
+type decimal counter.Amount
 
 func (d *decimal) UnmarshalJSON(b []byte) error {
 	text, negative := strings.CutPrefix(string(b), "-")
-	a, err := weir.ParseAmount(text)
+	a, err := counter.ParseAmount(text)
 	if *d = decimal(a); negative {
 		*d = -*d
 	}

@@ -1,5 +1,5 @@
 // Package cooldown keeps abusive clients out: those that keep sending requests while they are told
-// to wait. Each further cooldown lasts longer. Rules configure it with [weir.Abuse].
+// to wait. Each further cooldown lasts longer. Rules configure it with [counter.Abuse].
 //
 // A refusal counts if it arrives during the wait that the client was told. Clients are told whole
 // seconds, so the wait is rounded up, to one second at least. Clients that wait as they are told
@@ -192,7 +192,7 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 // needed returns how many refusals begin a cooldown: as many as the rule says, but at least as many
 // as the requests that the limit admits in that time. A client below that sends less than twice
 // what the limit admits.
-func needed(a *weir.Abuse, c *counter.Charge, in time.Duration) int64 {
+func needed(a *counter.Abuse, c *counter.Charge, in time.Duration) int64 {
 	l := &c.Policy.Limit
 	if l.Algorithm == weir.Concurrency {
 		return a.Refusals // concurrency limits have no rate
@@ -208,7 +208,7 @@ func needed(a *weir.Abuse, c *counter.Charge, in time.Duration) int64 {
 	if cost <= 0 {
 		cost = 1
 	}
-	return max(a.Refusals, int64(min(rate/cost*in.Seconds(), weir.MaxTokens)))
+	return max(a.Refusals, int64(min(rate/cost*in.Seconds(), counter.MaxTokens)))
 }
 
 // client is a client that was refused. Times are in µs.
@@ -237,7 +237,7 @@ type client struct {
 }
 
 // refused counts a refusal, and reports whether it counts.
-func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
+func (x *client) refused(now int64, wait time.Duration, a *counter.Abuse) bool {
 	if wait < 0 {
 		return false // the cost never fits, so the client wasn't told to wait
 	}
@@ -268,7 +268,7 @@ func (x *client) refused(now int64, wait time.Duration, a *weir.Abuse) bool {
 }
 
 // begin begins a cooldown. The caller holds the shard's lock.
-func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *counter.Counter) {
+func (g *Guard) begin(x *client, id ID, now int64, a *counter.Abuse, c *counter.Counter) {
 	n := 1
 	if now < x.forgets {
 		n = x.n + 1
@@ -287,7 +287,7 @@ func (g *Guard) begin(x *client, id ID, now int64, a *weir.Abuse, c *counter.Cou
 }
 
 // lasts returns how long a client's nth cooldown lasts.
-func lasts(a *weir.Abuse, n int) time.Duration {
+func lasts(a *counter.Abuse, n int) time.Duration {
 	d := float64(a.Cooldown)
 	for ; n > 1 && d < float64(a.Most); n-- {
 		d *= a.Grow

@@ -38,19 +38,19 @@ func limiterOf(t testing.TB, g *cooldown.Guard, rules weir.Rules) *weir.Limiter 
 }
 
 // abuse is what "abuse: {refusals: N/minute}" means in a rule file.
-func abuse(refusals int64) *weir.Abuse {
-	return &weir.Abuse{Refusals: refusals, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
+func abuse(refusals int64) *counter.Abuse {
+	return &counter.Abuse{Refusals: refusals, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
 }
 
 // abuseFor begins with cooldowns of another length.
-func abuseFor(refusals int64, first time.Duration) *weir.Abuse {
+func abuseFor(refusals int64, first time.Duration) *counter.Abuse {
 	a := abuse(refusals)
 	a.Cooldown = first
 	return a
 }
 
 // dropping closes connections after so many refusals in a row.
-func dropping(after int64) *weir.Abuse {
+func dropping(after int64) *counter.Abuse {
 	a := abuse(1000)
 	a.DropAfter = after
 	return a
@@ -121,7 +121,7 @@ func TestFastLimits(t *testing.T) {
 	}
 }
 
-var tenAMinute = weir.Rule{ID: "api", Limits: limits(weir.PerMinute(10)), Abuse: &weir.Abuse{
+var tenAMinute = weir.Rule{ID: "api", Limits: limits(weir.PerMinute(10)), Abuse: &counter.Abuse{
 	Refusals: 20, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 5 * time.Minute, Forgive: 10 * time.Minute,
 }}
 
@@ -192,7 +192,7 @@ var toldBy = map[string]func(time.Duration) time.Duration{
 func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
-			algorithm := rapid.SampledFrom([]weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter}).Draw(r, "algorithm")
+			algorithm := rapid.SampledFrom([]counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter}).Draw(r, "algorithm")
 			seconds := func(from, to int, label string) time.Duration {
 				return time.Duration(rapid.IntRange(from, to).Draw(r, label)) * time.Second
 			}
@@ -243,7 +243,7 @@ func TestOthersArentKeptOut(t *testing.T) {
 			Rules: []weir.Rule{
 				{ID: "users", By: []string{"user"}, Limits: limits(weir.PerMinute(10))},
 				{ID: "addresses", By: []string{"ip"}, Limits: limits(weir.PerMinute(1000))},
-				{ID: "quiet", By: []string{"org"}, Limits: limits(weir.PerHour(1)), Abuse: &weir.Abuse{}, Match: weir.Match{Endpoint: "/quiet"}},
+				{ID: "quiet", By: []string{"org"}, Limits: limits(weir.PerHour(1)), Abuse: &counter.Abuse{}, Match: weir.Match{Endpoint: "/quiet"}},
 			},
 		})
 		at := netip.MustParseAddr("203.0.113.7")
@@ -421,7 +421,7 @@ func (refusesAll) Take(_ context.Context, charges []counter.Charge, results []co
 }
 
 // charge is one of a rule of which 100 an hour are allowed.
-func charge(t testing.TB, abuse weir.Abuse) *counter.Charge {
+func charge(t testing.TB, abuse counter.Abuse) *counter.Charge {
 	t.Helper()
 	p, err := counter.NewPolicy("api", weir.PerHour(100))
 	if err != nil {
@@ -436,7 +436,7 @@ func charge(t testing.TB, abuse weir.Abuse) *counter.Charge {
 func TestTheEarliestWaitCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
-		c := charge(t, weir.Abuse{Refusals: 3, Window: time.Hour, Cooldown: time.Minute, Grow: 2, Most: time.Hour})
+		c := charge(t, counter.Abuse{Refusals: 3, Window: time.Hour, Cooldown: time.Minute, Grow: 2, Most: time.Hour})
 		for range 20 {
 			g.Decided(c, 48*time.Second) // many tokens
 			g.Decided(c, 6*time.Second)  // one
@@ -489,7 +489,7 @@ func TestPartsThatDontKnow(t *testing.T) {
 func TestOutOfShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
-		c := charge(t, weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Hour, Grow: 2, Most: time.Hour, Shadow: true})
+		c := charge(t, counter.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Hour, Grow: 2, Most: time.Hour, Shadow: true})
 		for range 4 {
 			g.Decided(c, time.Minute)
 			time.Sleep(2 * time.Second)
@@ -497,7 +497,7 @@ func TestOutOfShadow(t *testing.T) {
 		if got := g.Stats(); got.Shadow != 1 {
 			t.Fatalf("%+v", got)
 		}
-		enforced := charge(t, weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Minute, Grow: 2, Most: time.Hour})
+		enforced := charge(t, counter.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Minute, Grow: 2, Most: time.Hour})
 		if wait := g.Cooldown(enforced); wait != 0 {
 			t.Error(wait)
 		}

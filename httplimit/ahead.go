@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Client identifies the sender of a request to a server that divides its memory among clients.
@@ -47,7 +48,7 @@ var unknownModel = rand.Text()
 // or past a limit that counts no amount. It reports whether it has answered the request. If it
 // hasn't, nothing was taken, and the handler of [Middleware.Wrap] decides the request.
 func (m *Middleware) RefuseAhead(w http.ResponseWriter, r *http.Request) (c Client, refused bool) {
-	none := &Estimate{Model: unknownModel, Amounts: map[string]weir.Amount{}}
+	none := &Estimate{Model: unknownModel, Amounts: map[string]counter.Amount{}}
 	for _, name := range m.Amounts() {
 		none.Amounts[name] = 0 // without an entry, the rule would charge its default
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 )
@@ -18,14 +19,14 @@ import (
 func TestRefuseAhead(t *testing.T) {
 	once := weir.Rule{ID: "requests", By: []string{}, Algorithm: weir.FixedWindow, Limits: per(1, 24*time.Hour)}
 	abused := once
-	abused.Abuse = &weir.Abuse{Refusals: 3, Window: time.Hour, Cooldown: time.Hour, Grow: 1, Most: time.Hour, Forgive: time.Hour}
+	abused.Abuse = &counter.Abuse{Refusals: 3, Window: time.Hour, Cooldown: time.Hour, Grow: 1, Most: time.Hour, Forgive: time.Hour}
 	byModel := weir.Rule{ID: "model", By: []string{"attr:model"}, Missing: weir.MissingRefuse, Limits: per(10, 24*time.Hour)}
 	tokens := daily("tokens", 1000)
-	tokens.Default = weir.Whole(900)
+	tokens.Default = counter.Whole(900)
 	for name, c := range map[string]struct {
 		rules   weir.Rules
-		before  int                    // requests that were served or refused
-		amounts map[string]weir.Amount // of each of them
+		before  int                       // requests that were served or refused
+		amounts map[string]counter.Amount // of each of them
 		key     []string
 		status  int // 0 if it isn't refused
 	}{

@@ -16,9 +16,9 @@ import (
 type Estimate struct {
 	// Amounts holds the amounts by name. Rules that count an amount which is missing here charge
 	// their default.
-	Amounts map[string]weir.Amount
+	Amounts map[string]counter.Amount
 	// Assumed is [weir.Request.Assumed].
-	Assumed map[string]weir.Amount
+	Assumed map[string]counter.Amount
 	// Choices is [weir.Request.Choices].
 	Choices int64
 	// Model is the model whose prices apply.
@@ -56,13 +56,13 @@ func Reserved(r *http.Request) bool {
 // Settle replaces the amounts that the request reserved by the amounts that it really used. It
 // takes effect once the handler has returned, and the last call wins. Without a call, the reserved
 // amounts stay taken. If nothing was reserved, Settle does nothing.
-func Settle(r *http.Request, amounts map[string]weir.Amount) {
+func Settle(r *http.Request, amounts map[string]counter.Amount) {
 	settle(r, weir.Outcome{Amounts: amounts})
 }
 
 // SettleAtLeast is [Settle] for amounts that are estimates: it takes what exceeds the reservation,
 // and never gives anything back.
-func SettleAtLeast(r *http.Request, amounts map[string]weir.Amount) {
+func SettleAtLeast(r *http.Request, amounts map[string]counter.Amount) {
 	settle(r, weir.Outcome{Amounts: amounts, AtLeast: true})
 }
 
@@ -128,7 +128,7 @@ func (m *Middleware) Amounts() []string {
 }
 
 // Price returns what amounts cost under the rules in force; see [weir.RuleSet.Price].
-func (m *Middleware) Price(asked []string, answered string, of map[string]weir.Amount) (usd weir.Amount, known bool) {
+func (m *Middleware) Price(asked []string, answered string, of map[string]counter.Amount) (usd counter.Amount, known bool) {
 	return m.limiter.Rules().Price(asked, answered, of)
 }
 

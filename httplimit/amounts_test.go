@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 )
 
@@ -18,8 +19,8 @@ func daily(amount string, n int64) weir.Rule {
 }
 
 // amounts are so many tokens.
-func amounts(tokens int64) map[string]weir.Amount {
-	return map[string]weir.Amount{"tokens": weir.Whole(tokens)}
+func amounts(tokens int64) map[string]counter.Amount {
+	return map[string]counter.Amount{"tokens": counter.Whole(tokens)}
 }
 
 // estimating puts an estimate in front of a limiter.
@@ -38,7 +39,7 @@ func TestSettle(t *testing.T) {
 		"more than all": {func(_ http.ResponseWriter, r *http.Request) { httplimit.Settle(r, amounts(3000)) }, "0"},
 		"nothing":       {func(_ http.ResponseWriter, r *http.Request) { httplimit.Settle(r, amounts(0)) }, "1000"},
 		"silent":        {func(http.ResponseWriter, *http.Request) {}, "900"},
-		"other amounts": {func(_ http.ResponseWriter, r *http.Request) { httplimit.Settle(r, map[string]weir.Amount{"usd": 1}) }, "900"},
+		"other amounts": {func(_ http.ResponseWriter, r *http.Request) { httplimit.Settle(r, map[string]counter.Amount{"usd": 1}) }, "900"},
 		"the last word": {func(_ http.ResponseWriter, r *http.Request) {
 			httplimit.Settle(r, amounts(30))
 			httplimit.Settle(r, amounts(40))
@@ -81,13 +82,13 @@ func TestEstimates(t *testing.T) {
 		Rules:  []weir.Rule{daily("usd", 10)},
 		Prices: []weir.Sum{{Name: "gpt-*", Parts: []weir.Weight{{Amount: "output", Each: 1_000_000_000_000}}}}, // a dollar each
 	}
-	two := map[string]weir.Amount{"output": weir.Whole(2)}
+	two := map[string]counter.Amount{"output": counter.Whole(2)}
 	standard := daily("tokens", 1000)
-	standard.Default = weir.Whole(50)
+	standard.Default = counter.Whole(50)
 	for name, c := range map[string]struct {
 		rules    weir.Rules
 		estimate *httplimit.Estimate
-		settle   map[string]weir.Amount
+		settle   map[string]counter.Amount
 		reserved bool
 		left     map[string]string
 	}{
@@ -97,7 +98,7 @@ func TestEstimates(t *testing.T) {
 		"no estimate":         {rules(daily("tokens", 1000)), nil, amounts(30), false, map[string]string{"tokens": "1000"}},
 		"the rule's default":  {rules(standard), nil, amounts(30), false, map[string]string{"tokens": "950"}},
 		"instead of default":  {rules(standard), &httplimit.Estimate{Reserve: time.Minute}, amounts(30), true, map[string]string{"tokens": "970"}},
-		"by a model's price":  {priced, &httplimit.Estimate{Amounts: two, Model: "gpt-small", Reserve: time.Minute}, map[string]weir.Amount{"output": weir.Whole(3)}, true, map[string]string{"usd": "7"}},
+		"by a model's price":  {priced, &httplimit.Estimate{Amounts: two, Model: "gpt-small", Reserve: time.Minute}, map[string]counter.Amount{"output": counter.Whole(3)}, true, map[string]string{"usd": "7"}},
 		"of an unknown model": {priced, &httplimit.Estimate{Amounts: two, Model: "other", Reserve: time.Minute}, nil, true, map[string]string{"usd": "10"}},
 	} {
 		l := limiter(t, c.rules)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Answers configures the headers and bodies that clients get.
@@ -264,7 +265,7 @@ func resetUnix(d *weir.Decision, now time.Time) int64 {
 		// be shown a second later.
 		const most = int64(5 * time.Second / time.Microsecond)
 		window := l.Window.Microseconds()
-		if l.Calendar.Unit != weir.NoUnit {
+		if l.Calendar.Unit != counter.NoUnit {
 			window = int64(15 * time.Minute / time.Microsecond) // time zones differ by multiples of 15 minutes
 		}
 		edge := (at + window/2) / window * window

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 )
@@ -20,7 +21,7 @@ import (
 func TestDropped(t *testing.T) {
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 		ID: "api", Limits: []weir.Limit{weir.PerHour(1)},
-		Abuse: &weir.Abuse{Refusals: 1000, Window: 60e9, Cooldown: 60e9, Grow: 2, Most: 60e9, DropAfter: 3},
+		Abuse: &counter.Abuse{Refusals: 1000, Window: 60e9, Cooldown: 60e9, Grow: 2, Most: 60e9, DropAfter: 3},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestDropped(t *testing.T) {
 func TestProxiesArentDropped(t *testing.T) {
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 		ID: "api", By: []string{"ip"}, Limits: []weir.Limit{weir.PerHour(1)},
-		Abuse: &weir.Abuse{Refusals: 1000, Window: 60e9, Cooldown: 60e9, Grow: 2, Most: 60e9, DropAfter: 3},
+		Abuse: &counter.Abuse{Refusals: 1000, Window: 60e9, Cooldown: 60e9, Grow: 2, Most: 60e9, DropAfter: 3},
 	}}})
 	if err != nil {
 		t.Fatal(err)

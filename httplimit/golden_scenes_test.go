@@ -46,7 +46,7 @@ func algorithmScenes() []scene {
 		}
 		scenes = append(scenes, scene{name: "algorithm-" + name + "-others", rules: rules(rule), options: others, steps: steps})
 	}
-	for _, a := range []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter} {
+	for _, a := range []counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter} {
 		rule := orders
 		rule.Algorithm = a
 		add(a.String(), rule, []step{ask(oddMoment), ask(3 * time.Second), ask(0), ask(7250 * time.Millisecond), ask(40 * time.Second), ask(time.Minute)})
@@ -109,7 +109,7 @@ func refusalScenes() []scene {
 	denied := weir.Rules{Rules: []weir.Rule{orders}, Deny: []string{"sk_prod_1"}}
 	required := rules(weir.Rule{ID: "orders", By: []string{"user"}, Missing: weir.MissingRefuse, Limits: per(2, time.Minute)})
 	abused := orders
-	abused.Abuse = &weir.Abuse{Refusals: 1, Window: time.Minute, Cooldown: time.Minute, Grow: 1, Most: time.Minute}
+	abused.Abuse = &counter.Abuse{Refusals: 1, Window: time.Minute, Cooldown: time.Minute, Grow: 1, Most: time.Minute}
 	kept := append(append([]step{}, three...), ask(time.Second), ask(time.Second), ask(time.Second), ask(time.Second), ask(time.Second, problem))
 	search := weir.Rule{ID: "search", Match: weir.Match{Endpoint: "GET /v1/{what}"}, Limits: per(1, time.Minute)}
 	text := "{{.Status}} {{.Code}}: {{.Message}}. Rule {{.Rule}}, limit {{.Limit}} in {{.WindowSeconds}} s, again in {{.RetryAfterSeconds}} s, whole at {{.ResetAt}}."
@@ -172,7 +172,7 @@ func degradedScenes() []scene {
 
 // amountScenes are of limits on amounts, on the calendar, and on requests in flight.
 func amountScenes() []scene {
-	taking := func(amounts map[string]weir.Amount, more ...httplimit.Dialect) httplimit.Options {
+	taking := func(amounts map[string]counter.Amount, more ...httplimit.Dialect) httplimit.Options {
 		o := httplimit.Options{Identify: func(_ *http.Request, req *weir.Request) { req.Amounts = amounts }}
 		if len(more) > 0 {
 			o.Answers.Dialects = more
@@ -186,13 +186,13 @@ func amountScenes() []scene {
 	tokens := weir.Rule{ID: "tokens", Amount: "tokens", Limits: per(200_000, time.Minute)}
 	daily := weir.Rule{ID: "daily", Amount: "tokens", Limits: per(150_000, 24*time.Hour), Algorithm: weir.FixedWindow}
 	spend := weir.Rule{
-		ID: "spend", Amount: "usd", Algorithm: weir.FixedWindow, Calendar: weir.Calendar{Zone: "Europe/Berlin", Day: 15},
-		Limits: []weir.Limit{{Count: 0, Fraction: 500_000, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}},
+		ID: "spend", Amount: "usd", Algorithm: weir.FixedWindow, Calendar: counter.Calendar{Zone: "Europe/Berlin", Day: 15},
+		Limits: []weir.Limit{{Count: 0, Fraction: 500_000, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}},
 	}
 	output := weir.Rule{ID: "output", Amount: "output_tokens", Limits: per(1000, time.Minute)}
 	shadow := weir.Rule{ID: "trial", Amount: "tokens", Shadow: true, Limits: per(1, time.Minute)}
-	thousands := func(n int64) map[string]weir.Amount {
-		return map[string]weir.Amount{"tokens": weir.Whole(n * 1000), "usd": 200_000, "output_tokens": weir.Whole(17)}
+	thousands := func(n int64) map[string]counter.Amount {
+		return map[string]counter.Amount{"tokens": counter.Whole(n * 1000), "usd": 200_000, "output_tokens": counter.Whole(17)}
 	}
 	const problem = "Accept: application/problem+json"
 	asks := []step{ask(oddMoment), ask(0), ask(0, problem)}
@@ -201,7 +201,7 @@ func amountScenes() []scene {
 	return []scene{
 		{name: "amount", rules: rules(tokens), options: taking(thousands(120)), steps: asks},
 		{name: "amount-never-fits", rules: rules(tokens), options: taking(thousands(201)), steps: asks[:1]},
-		{name: "amount-never-fits-month", rules: rules(spend), options: taking(map[string]weir.Amount{"usd": 500_001}), steps: asks[:1]},
+		{name: "amount-never-fits-month", rules: rules(spend), options: taking(map[string]counter.Amount{"usd": 500_001}), steps: asks[:1]},
 		{name: "amount-calendar", rules: rules(spend), options: taking(thousands(1)), steps: asks},
 		{name: "amount-template", rules: rules(spend), options: httplimit.Options{
 			Identify: taking(thousands(1)).Identify,

@@ -25,7 +25,7 @@ type Refused struct {
 	RetryIsAGuess     bool   // the wait is an estimate: a slot may be free sooner or later
 	ResetAt           time.Time
 
-	exact weir.Amount // the limit, unrounded
+	exact counter.Amount // the limit, unrounded
 }
 
 // RetryAfter returns the seconds that a refused client should wait: the true wait, rounded up, plus
@@ -242,7 +242,7 @@ var windowUnits = []struct {
 // appendWindow appends a window in words: per day, per 15 minutes.
 func appendWindow(b []byte, l *weir.Limit) []byte {
 	b = append(b, " per "...)
-	if l.Calendar.Unit != weir.NoUnit {
+	if l.Calendar.Unit != counter.NoUnit {
 		return append(b, l.Calendar.Unit.String()...)
 	}
 	for _, u := range windowUnits {

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var algorithms = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter}
+var algorithms = []counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter}
 
 func drawClient(t *rapid.T) weir.Request {
 	req := weir.Request{
@@ -193,7 +193,7 @@ func TestShortWaitsOfOnesOwn(t *testing.T) {
 // Within one window the reset time that clients see is the window's end, whatever
 // the distance to the store, and however its clock and ours differ.
 func TestResetDoesNotWobble(t *testing.T) {
-	for _, a := range []weir.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
+	for _, a := range []counter.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
 		for _, window := range []time.Duration{10 * time.Second, time.Minute, 90 * time.Second, time.Hour, 7 * 24 * time.Hour} {
 			for _, skew := range []time.Duration{0, 2 * time.Microsecond, time.Millisecond, -time.Millisecond, 700 * time.Millisecond, -2 * time.Second, 2 * time.Second} {
 				synctest.Test(t, func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestResetOfWindows(t *testing.T) {
 		return weir.Limit{Algorithm: weir.FixedWindow, Count: 1, Window: window}
 	}
 	sliding := weir.Limit{Algorithm: weir.SlidingCounter, Count: 1, Window: time.Hour}
-	daily := weir.Limit{Algorithm: weir.FixedWindow, Count: 1, Window: 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Day, Zone: "Asia/Kathmandu"}}
+	daily := weir.Limit{Algorithm: weir.FixedWindow, Count: 1, Window: 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Day, Zone: "Asia/Kathmandu"}}
 	midnight := time.Date(2027, 3, 1, 0, 0, 0, 0, time.FixedZone("", 5*3600+45*60)) // 18:15 UTC
 	hour := midnight.Add(45 * time.Minute)
 	answerer, err := httplimit.NewAnswerer(httplimit.Answers{})

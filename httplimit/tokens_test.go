@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 )
 
@@ -19,7 +20,7 @@ func TestTokensShowTheLimitThatBinds(t *testing.T) {
 		return weir.Rule{ID: id, Limits: per(n, window)}
 	}
 	taking := func(rule weir.Rule, n int64) weir.Rule {
-		rule.Amount, rule.Default = "tokens", weir.Whole(n)
+		rule.Amount, rule.Default = "tokens", counter.Whole(n)
 		return rule
 	}
 	few, many, more := limit("few", 3, time.Hour), limit("many", 100, time.Hour), limit("more", 200, time.Hour)

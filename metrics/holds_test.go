@@ -157,7 +157,7 @@ func TestReservations(t *testing.T) {
 		if b.gauge(`weir_reservations{state="reserved"}`) != -1 {
 			t.Error("there are reservations before any")
 		}
-		amounts := map[string]weir.Amount{"tokens": weir.Whole(10), "usd": weir.Whole(1)}
+		amounts := map[string]counter.Amount{"tokens": counter.Whole(10), "usd": counter.Whole(1)}
 		reserve := func(b *bed) *weir.Decision {
 			return b.take(weir.Request{APIKey: "a", Amounts: amounts, Reserve: time.Minute, Receipt: true})
 		}
@@ -170,9 +170,9 @@ func TestReservations(t *testing.T) {
 		b.take(weir.Request{APIKey: "a", Amounts: amounts})                          // reserves nothing
 		b.take(weir.Request{APIKey: "a", Amounts: amounts, Repeat: counter.Once{1}}) // nor does this
 		d := reserve(b)
-		finish(b, d, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1, "usd": 1}}, nil)
-		finish(b, d, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1, "usd": 1}}, counter.ErrUsed)
-		finish(b, reserve(b), weir.Outcome{Amounts: map[string]weir.Amount{"tokens": 1}}, nil) // of the other nobody knows
+		finish(b, d, weir.Outcome{Amounts: map[string]counter.Amount{"tokens": 1, "usd": 1}}, nil)
+		finish(b, d, weir.Outcome{Amounts: map[string]counter.Amount{"tokens": 1, "usd": 1}}, counter.ErrUsed)
+		finish(b, reserve(b), weir.Outcome{Amounts: map[string]counter.Amount{"tokens": 1}}, nil) // of the other nobody knows
 		finish(b, reserve(b), weir.Outcome{}, nil)
 		finish(b, reserve(b), weir.Outcome{Abandoned: true}, nil)
 		reserve(b) // never settled
@@ -193,11 +193,11 @@ func TestNearTheLimitOfAnAmount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := holding(t, memstore.New(memstore.Options{}), weir.Rule{ID: "usd", Amount: "usd", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Fraction: 500_000, Window: time.Hour}}})
 		near := func() float64 { return b.series()[`weir_near_limit_total{rule="usd"}`].GetCounter().GetValue() }
-		b.take(weir.Request{APIKey: "a", Amounts: map[string]weir.Amount{"usd": 390_000}})
+		b.take(weir.Request{APIKey: "a", Amounts: map[string]counter.Amount{"usd": 390_000}})
 		if near() != 0 {
 			t.Error("0.11 of 0.5 is near")
 		}
-		b.take(weir.Request{APIKey: "a", Amounts: map[string]weir.Amount{"usd": 20_000}})
+		b.take(weir.Request{APIKey: "a", Amounts: map[string]counter.Amount{"usd": 20_000}})
 		if near() != 1 {
 			t.Error("0.09 of 0.5 isn't near")
 		}

@@ -3,7 +3,7 @@ package rulefile
 import (
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 var abuseFields = fieldSet{
@@ -16,11 +16,11 @@ var abuseFields = fieldSet{
 }
 
 // usualAbuse is what a rule gets that says no more than that it wants it.
-var usualAbuse = weir.Abuse{Refusals: 100, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
+var usualAbuse = counter.Abuse{Refusals: 100, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
 
 // abuse reads what becomes of clients that keep coming while they are refused: true, false, or fields of which each may be
 // left out.
-func (d *decoder) abuse(v value) *weir.Abuse {
+func (d *decoder) abuse(v value) *counter.Abuse {
 	if !d.given(v) {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (d *decoder) abuse(v value) *weir.Abuse {
 			if len(d.list) > before {
 				d.list[before].Text = "must be true, false, or fields such as {refusals: 100/minute, cooldown: 1m}, got " + v.describe()
 			}
-			a = weir.Abuse{}
+			a = counter.Abuse{}
 		}
 		return &a
 	}
@@ -40,7 +40,7 @@ func (d *decoder) abuse(v value) *weir.Abuse {
 		if len(l) == 0 {
 			return nil
 		}
-		if l[0].Calendar.Unit != weir.NoUnit {
+		if l[0].Calendar.Unit != counter.NoUnit {
 			d.fail(r, "must be over a length of time, such as 100/minute or 1000/30d, got %s", l[0])
 		}
 		a.Refusals, a.Window = l[0].Count, l[0].Window

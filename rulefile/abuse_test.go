@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/rulefile"
 )
 
 // What is left out is as usual, and a rule's own goes before that of all.
 func TestAbuse(t *testing.T) {
-	usual := weir.Abuse{Refusals: 100, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
+	usual := counter.Abuse{Refusals: 100, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
 	own := usual
 	own.Refusals, own.Window, own.Cooldown, own.Grow, own.DropAfter, own.Shadow = 5, 10*time.Second, 48*time.Hour, 1.5, 1000, true
 	own.Most = own.Cooldown
@@ -31,7 +31,7 @@ rules:
 	if f.Rules.Abuse == nil || *f.Rules.Abuse != usual {
 		t.Errorf("of all: %+v", f.Rules.Abuse)
 	}
-	for i, want := range []*weir.Abuse{nil, &usual, {}, &own, &usual} {
+	for i, want := range []*counter.Abuse{nil, &usual, {}, &own, &usual} {
 		if got := f.Rules.Rules[i].Abuse; (got == nil) != (want == nil) || got != nil && *got != *want {
 			t.Errorf("%s: %+v, want %+v", f.Rules.Rules[i].ID, got, want)
 		}

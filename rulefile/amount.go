@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // amounts reads what a rule counts, and what it says of that: an amount, the calendar's windows, requests in flight. It is noted
@@ -71,12 +72,12 @@ func (d *decoder) amountName(v value) string {
 }
 
 // amount reads a decimal number. It is 0 if there is none.
-func (d *decoder) amount(v value) weir.Amount {
+func (d *decoder) amount(v value) counter.Amount {
 	if _, ok := d.number(v, "a number such as 1500 or 0.012"); !ok {
 		return 0
 	}
 	digits := strings.ReplaceAll(v.text, "_", "")
-	a, err := weir.ParseAmount(digits)
+	a, err := counter.ParseAmount(digits)
 	switch {
 	case strings.HasPrefix(digits, "-"):
 		d.fail(v, "must not be negative, got %s", shorten(v.text))
@@ -104,7 +105,7 @@ var calendarFields = fieldSet{
 var weekdays = []string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
 
 // calendar reads where the calendar's windows begin.
-func (d *decoder) calendar(v value) (c weir.Calendar, ok bool) {
+func (d *decoder) calendar(v value) (c counter.Calendar, ok bool) {
 	if !d.given(v) {
 		return c, false
 	}
@@ -114,7 +115,7 @@ func (d *decoder) calendar(v value) (c weir.Calendar, ok bool) {
 		d.fail(v, "needs a field, such as {tz: Europe/Berlin}: without a calendar, days and months are those of UTC")
 	}
 	// With its zone named it differs from none, also where weeks begin on Sundays.
-	c = weir.Calendar{Zone: "UTC", Day: int(d.integer(f["day"]))}
+	c = counter.Calendar{Zone: "UTC", Day: int(d.integer(f["day"]))}
 	c.Weekday = time.Weekday(d.choice(f["weekday"], weekdays...)+1) % 7
 	if tz := f["tz"]; tz.node != nil {
 		c.Zone = d.text(tz)
@@ -127,7 +128,7 @@ func (d *decoder) calendar(v value) (c weir.Calendar, ok bool) {
 		panic(err) // which the language has
 	}
 	month.Algorithm, month.Calendar.Day, month.Calendar.Zone = weir.FixedWindow, c.Day, c.Zone
-	var wrong weir.Problem
+	var wrong counter.Problem
 	if errors.As(month.Validate(), &wrong) {
 		p := d.fail(f[strings.TrimPrefix(wrong.Path, "calendar.")], "%s", wrong.Text)
 		if wrong.Path == "calendar.tz" {
@@ -206,7 +207,7 @@ func (d *decoder) checkMonths(algorithm value, r *weir.Rule, t *weir.Tier) {
 		return
 	}
 	for _, l := range t.Limits {
-		if l.Calendar.Unit == weir.Month {
+		if l.Calendar.Unit == counter.Month {
 			// At the limit's path, where Compile would find it, too.
 			d.add(algorithm.at, join(parent(algorithm.path), "limit"), "the tier %q has %s: %s", t.Name, l, noBudget(r.Algorithm))
 			return
@@ -215,7 +216,7 @@ func (d *decoder) checkMonths(algorithm value, r *weir.Rule, t *weir.Tier) {
 }
 
 // noBudget says why a month needs a fixed window.
-func noBudget(a weir.Algorithm) string {
+func noBudget(a counter.Algorithm) string {
 	why := "a " + a.String() + " doesn't know the calendar"
 	if a <= weir.LeakyQueue {
 		why = "a bucket is no budget, since it refills all the time"

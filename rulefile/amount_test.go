@@ -10,13 +10,14 @@ import (
 	_ "time/tzdata" // where the machine has none
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 const testDay = 24 * time.Hour
 
 // onMonth is a limit over the calendar's month.
 func onMonth(n int64) weir.Limit {
-	return weir.Limit{Count: n, Window: 31 * testDay, Calendar: weir.Calendar{Unit: weir.Month}}
+	return weir.Limit{Count: n, Window: 31 * testDay, Calendar: counter.Calendar{Unit: counter.Month}}
 }
 
 func slots(n int64) weir.Limit { return weir.Limit{Algorithm: weir.Concurrency, Count: n} }
@@ -33,7 +34,7 @@ func TestAmountRules(t *testing.T) {
 		{"a number with a window", `{id: a, amount: usd, params: {limit: 1_000.25, window: 60}}`, weir.Rule{Amount: "usd", Limits: []weir.Limit{{Count: 1000, Fraction: 250_000, Window: time.Minute}}}},
 		{"default, unsettled", `{id: a, amount: tokens, default: 0.5, unsettled: give_back, limit: 5/minute, burst: 9}`, weir.Rule{
 			Amount: "tokens", Default: 500_000, GiveBackUnsettled: true, Limits: []weir.Limit{{Count: 5, Window: time.Minute, Burst: 9}}}},
-		{"keep", `{id: a, amount: tokens, default: 1_000, unsettled: keep, limit: 5000/minute}`, weir.Rule{Amount: "tokens", Default: weir.Whole(1000), Limits: []weir.Limit{{Count: 5000, Window: time.Minute}}}},
+		{"keep", `{id: a, amount: tokens, default: 1_000, unsettled: keep, limit: 5000/minute}`, weir.Rule{Amount: "tokens", Default: counter.Whole(1000), Limits: []weir.Limit{{Count: 5000, Window: time.Minute}}}},
 		{"month", `{id: a, limit: 50/month}`, weir.Rule{Limits: []weir.Limit{onMonth(50)}}},
 		{"month, named", `{id: a, algorithm: fixed_window, limit: 50 per month}`, weir.Rule{Algorithm: weir.FixedWindow, Limits: []weir.Limit{onMonth(50)}}},
 		{"month among others", `{id: a, limits: [{limit: 20/second, burst: 5}, 1000/month], tiers: {pro: {limits: [2000/month]}}, override: {k: 7/month}, candidate: 8/month}`, weir.Rule{
@@ -42,13 +43,13 @@ func TestAmountRules(t *testing.T) {
 			Override:  map[string][]weir.Limit{"k": {onMonth(7)}},
 			Candidate: []weir.Limit{onMonth(8)}}},
 		{"calendar", `{id: a, limit: 50/month, calendar: {tz: Europe/Berlin, day: 31}}`, weir.Rule{
-			Calendar: weir.Calendar{Zone: "Europe/Berlin", Day: 31, Weekday: time.Monday}, Limits: []weir.Limit{onMonth(50)}}},
+			Calendar: counter.Calendar{Zone: "Europe/Berlin", Day: 31, Weekday: time.Monday}, Limits: []weir.Limit{onMonth(50)}}},
 		{"weeks begin on Mondays", `{id: a, limit: 50/week, calendar: {tz: Asia/Tokyo}}`, weir.Rule{
-			Calendar: weir.Calendar{Zone: "Asia/Tokyo", Weekday: time.Monday}, Limits: []weir.Limit{{Count: 50, Window: 7 * testDay}}}},
+			Calendar: counter.Calendar{Zone: "Asia/Tokyo", Weekday: time.Monday}, Limits: []weir.Limit{{Count: 50, Window: 7 * testDay}}}},
 		{"weeks that begin on Sundays", `{id: a, limit: 50/7d, calendar: {weekday: sunday}}`, weir.Rule{
-			Calendar: weir.Calendar{Zone: "UTC"}, Limits: []weir.Limit{{Count: 50, Window: 7 * testDay}}}},
+			Calendar: counter.Calendar{Zone: "UTC"}, Limits: []weir.Limit{{Count: 50, Window: 7 * testDay}}}},
 		{"weeks that begin on Saturdays", `{id: a, limits: [9/second, 50/week], calendar: {weekday: saturday}}`, weir.Rule{
-			Calendar: weir.Calendar{Zone: "UTC", Weekday: time.Saturday}, Limits: []weir.Limit{{Count: 9, Window: time.Second}, {Count: 50, Window: 7 * testDay}}}},
+			Calendar: counter.Calendar{Zone: "UTC", Weekday: time.Saturday}, Limits: []weir.Limit{{Count: 9, Window: time.Second}, {Count: 50, Window: 7 * testDay}}}},
 		{"concurrency", `{id: a, algorithm: concurrency, limit: 20}`, weir.Rule{Algorithm: weir.Concurrency, Limits: []weir.Limit{slots(20)}}},
 		{"concurrency in all its places", `{id: a, algorithm: concurrency, params: {limit: 20}, slot_ttl: 90, tiers: {pro: 50}, override: {k: {limit: 60, expires: 9999-01-01T00:00:00Z}, l: 70}, candidate: {limit: 10}}`, weir.Rule{
 			Algorithm: weir.Concurrency, SlotTTL: 90 * time.Second, Limits: []weir.Limit{slots(20)}, Tiers: []weir.Tier{{Name: "pro", Limits: []weir.Limit{slots(50)}}},
@@ -88,12 +89,12 @@ func TestAmountsFile(t *testing.T) {
 	for _, tier := range []string{"free", "pro", "team"} {
 		for _, r := range f.Set.Explain(&weir.Request{
 			APIKey: "sk_pro_acme", Tier: tier, TierVerified: true, Method: "POST", Path: "/v1/files/a",
-			Amounts: map[string]weir.Amount{"tokens": weir.Whole(1), "usd": 1},
+			Amounts: map[string]counter.Amount{"tokens": counter.Whole(1), "usd": 1},
 		}).Rules {
 			for _, p := range r.Limits {
 				l := p.Limit
 				text := fmt.Sprint(l, " ", l.Algorithm)
-				if c := l.Calendar; c.Unit != weir.NoUnit {
+				if c := l.Calendar; c.Unit != counter.NoUnit {
 					text += fmt.Sprint(" ", c.Zone, " ", c.Day, " ", c.Weekday)
 				}
 				if l.Algorithm == weir.Concurrency {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/shown"
 )
 
@@ -231,7 +232,7 @@ func perSecond(l weir.Limit) float64 {
 	case l.Algorithm == weir.Concurrency:
 		return float64(l.Count)
 	}
-	return float64(l.Amount()) / float64(weir.Whole(1)) / l.Window.Seconds()
+	return float64(l.Amount()) / float64(counter.Whole(1)) / l.Window.Seconds()
 }
 
 // limitName shows a limit as people write it.

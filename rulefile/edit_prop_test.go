@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // TestEditsUndone makes random edits on random documents, in every layout and with
@@ -158,7 +159,7 @@ func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean 
 		case r.Algorithm == weir.Concurrency:
 			n, l, bursts, earlier = Numbers{Limit: "70"}, weir.Limit{Algorithm: weir.Concurrency, Count: 70}, false, "5"
 		case r.Calendar.Zone != "":
-			n, l, bursts, earlier = Numbers{Limit: "70/month"}, weir.Limit{Count: 70, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}, false, "5/month"
+			n, l, bursts, earlier = Numbers{Limit: "70/month"}, weir.Limit{Count: 70, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}, false, "5/month"
 		case r.Amount != "":
 			n, l = Numbers{Limit: "70.25/minute"}, weir.Limit{Count: 70, Fraction: 250_000, Window: 60e9}
 		}

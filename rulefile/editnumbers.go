@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // numbersChange is Numbers, understood. Zeros leave alone.
 type numbersChange struct {
-	amount  weir.Amount
+	amount  counter.Amount
 	window  time.Duration
-	unit    weir.CalendarUnit // of the window
+	unit    counter.CalendarUnit // of the window
 	burst   int64
 	expires time.Time
 	// inherits: where no window is written, it is that of the rule's params.
@@ -48,7 +49,7 @@ func (n Numbers) parse() (numbersChange, error) {
 // parseLimit reads "500", "12.50" or "500/minute".
 func (c *numbersChange) parseLimit(s string) error {
 	if number, ok := parseNumber(s); ok {
-		a, err := weir.ParseAmount(s)
+		a, err := counter.ParseAmount(s)
 		switch {
 		case number < 1 && number == math.Trunc(number):
 			return fmt.Errorf("must be at least 1, got %s", s)
@@ -64,15 +65,15 @@ func (c *numbersChange) parseLimit(s string) error {
 		return err
 	case l.Count < 0 || l.Count == 0 && l.Fraction == 0:
 		return fmt.Errorf("must be at least 1, got %d", l.Count)
-	case l.Count > weir.MaxTokens:
-		return fmt.Errorf("must be at most %d, got %d", int64(weir.MaxTokens), l.Count)
+	case l.Count > counter.MaxTokens:
+		return fmt.Errorf("must be at most %d, got %d", int64(counter.MaxTokens), l.Count)
 	}
 	c.amount, c.window, c.unit = l.Amount(), l.Window, l.Calendar.Unit
 	return nil
 }
 
 // fits reports a change that the limit can't take: slots have neither a window nor a burst.
-func (c numbersChange) fits(a weir.Algorithm) error {
+func (c numbersChange) fits(a counter.Algorithm) error {
 	switch {
 	case a != weir.Concurrency:
 	case c.window > 0:
@@ -250,7 +251,7 @@ func (c numbersChange) apply(l weir.Limit) weir.Limit {
 	if c.window > 0 {
 		l.Window, l.Calendar.Unit = c.window, c.unit
 	}
-	if c.burst > 0 && (l.Burst > 0 || weir.Whole(c.burst) != l.Amount()) { // a burst is the limit, unless it is given
+	if c.burst > 0 && (l.Burst > 0 || counter.Whole(c.burst) != l.Amount()) { // a burst is the limit, unless it is given
 		l.Burst = c.burst
 	}
 	return l
@@ -322,7 +323,7 @@ func (e *editor) setCount(v *node, window field, old, l weir.Limit) {
 // setBucket changes a bucket that is described by its capacity and what it gains each
 // second. Its window is only shown, and stays if it is written.
 func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) ([]weir.Limit, error) {
-	if c.unit != weir.NoUnit {
+	if c.unit != counter.NoUnit {
 		return nil, fmt.Errorf("is a bucket, and %s", noBudget(weir.TokenBucket))
 	}
 	capacity, at := m.get("capacity")

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // locateErrors notes what Compile found, where it was written. It leaves out
@@ -40,7 +41,7 @@ func (d *decoder) ownNumbersPath(rule string) string {
 }
 
 // locateWarnings does the same for what Compile only warns of.
-func (d *decoder) locateWarnings(found []weir.Problem) {
+func (d *decoder) locateWarnings(found []counter.Problem) {
 	d.warned.ids = d.ids
 	for _, p := range found {
 		p.Path = d.listPath(p.Path)

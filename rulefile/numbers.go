@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // scope is what a rule says about all of its numbers.
 type scope struct {
-	algorithm weir.Algorithm
+	algorithm counter.Algorithm
 	// named: the rule names its algorithm. Without, the calendar's windows are fixed ones, and the others buckets.
 	named bool
 	// unsure: what the rule says of its algorithm is wrong, and the numbers aren't to blame.
@@ -232,7 +233,7 @@ func anyLimit(l weir.Limit) weir.Limit {
 	if l.Fraction > 0 {
 		l.Count = max(l.Count, 1)
 	}
-	l.Fraction, l.Calendar, l.Window = 0, weir.Calendar{}, cmp.Or(l.Window, time.Minute)
+	l.Fraction, l.Calendar, l.Window = 0, counter.Calendar{}, cmp.Or(l.Window, time.Minute)
 	return l
 }
 
@@ -268,7 +269,7 @@ func (d *decoder) checkBurst(burst value, l weir.Limit, s scope) {
 	case s.unsure:
 	case s.slots():
 		d.fail(burst, "concurrency has no burst: its limit is how many requests may be in flight at once")
-	case l.Calendar.Unit == weir.Month:
+	case l.Calendar.Unit == counter.Month:
 		d.fail(burst, "a month of the calendar has no burst: its limit may be taken at once; leave it out, or write 30d for that length of time")
 	case s.calendar && (l.Window == 24*time.Hour || l.Window == 7*24*time.Hour):
 		d.fail(burst, "the calendar's windows have no burst: their limit may be taken at once; leave it out, or the calendar")
@@ -313,18 +314,18 @@ func (d *decoder) count(limit, window value, s scope) weir.Limit {
 		err = fmt.Errorf("must be a whole number, got %s: only amounts have fractions", l.Amount())
 	}
 	if err != nil {
-		if _, wrong := weir.ParseAmount(strings.TrimSpace(count)); wrong != nil && s.decimal && strings.Contains(count, ".") {
+		if _, wrong := counter.ParseAmount(strings.TrimSpace(count)); wrong != nil && s.decimal && strings.Contains(count, ".") {
 			err = wrong
 		}
 		p := d.fail(limit, "%v", err)
-		if _, err := weir.ParseWindow(unit); err != nil && unit != "month" {
+		if _, err := counter.ParseWindow(unit); err != nil && unit != "month" {
 			p.Hint = guessWindow(count+"/", unit)
 		} else if number := guessCount(count); number != "" {
 			p.Hint = fmt.Sprintf("did you mean %q?", number+"/"+unit)
 		}
 	} else if window.node != nil {
 		d.fail(window, "the limit %q has a window already: keep one of them", limit.text)
-	} else if l.Calendar.Unit == weir.Month && s.named && s.algorithm != weir.FixedWindow && !s.unsure {
+	} else if l.Calendar.Unit == counter.Month && s.named && s.algorithm != weir.FixedWindow && !s.unsure {
 		d.fail(limit, "%s", noBudget(s.algorithm))
 	}
 	return l
@@ -346,8 +347,8 @@ func (d *decoder) slotLimit(limit, window value) weir.Limit {
 }
 
 // wholeAndRest are an amount's whole and its fraction.
-func wholeAndRest(a weir.Amount) (int64, weir.Amount) {
-	one := weir.Whole(1)
+func wholeAndRest(a counter.Amount) (int64, counter.Amount) {
+	one := counter.Whole(1)
 	return int64(a / one), a % one
 }
 
@@ -382,12 +383,12 @@ func (d *decoder) validate(l weir.Limit, where map[string]value, s scope) {
 	case s.unsure:
 		l = anyLimit(l)
 		l.Algorithm, l.Decimal = weir.LeakyQueue, false
-	case l.Calendar.Unit != weir.NoUnit:
+	case l.Calendar.Unit != counter.NoUnit:
 		l.Algorithm = weir.FixedWindow
 	case s.slots():
 		l.Window = time.Minute // any will do
 	}
-	var wrong weir.Problem
+	var wrong counter.Problem
 	if !errors.As(l.Validate(), &wrong) {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 var ruleFields = fieldSet{
@@ -75,7 +76,7 @@ var countFields = fieldSet{of: "count", names: []string{"status"}}
 // algorithms are the names of the language, in the order of the values below.
 var algorithms = []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter", "concurrency"}
 
-var algorithmValues = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter, weir.Concurrency}
+var algorithmValues = []counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter, weir.Concurrency}
 
 func (d *decoder) rule(v value) weir.Rule {
 	f := d.fields(v, &ruleFields)
@@ -91,12 +92,12 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.By = d.by(f["by"])
 	r.Missing = weir.Missing(max(0, d.choice(f["missing"], "ip", "skip", "refuse")))
 	r.IPv4Prefix, r.IPv6Prefix = d.prefix(f["ipv4_prefix"]), d.prefix(f["ipv6_prefix"])
-	r.OnStoreFailure = weir.FailureMode(max(0, d.choice(f["on_store_failure"], "allow", "refuse", "local")))
+	r.OnStoreFailure = counter.FailureMode(max(0, d.choice(f["on_store_failure"], "allow", "refuse", "local")))
 	r.Global, r.Home = d.choice(f["scope"], "region", "global") == 1, d.text(f["home"])
 	if r.Floor = d.percent(f["floor"]); r.Global && f["floor"].node == nil {
 		r.Floor = defaultFloor
 	}
-	r.OnPartition = [...]weir.FailureMode{weir.FailAllow, weir.FailRefuse, weir.FailLocal}[max(0, d.choice(f["on_partition"], "share", "refuse", "local"))]
+	r.OnPartition = [...]counter.FailureMode{weir.FailAllow, weir.FailRefuse, weir.FailLocal}[max(0, d.choice(f["on_partition"], "share", "refuse", "local"))]
 	r.Layer = d.text(f["layer"])
 	r.Cost = d.integer(f["cost"])
 	r.Statuses = d.statuses(f["count"])
@@ -130,7 +131,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	d.details = append(d.details, detail{f["algorithm"], weekday})
 	r.Limits = d.ownNumbers(f, &s)
 	if len(r.Limits) == 0 && (f["limit"].node != nil || f["limits"].node != nil || f["params"].node != nil) {
-		r.Calendar = weir.Calendar{} // a tier's numbers aren't to blame for those that are wrong
+		r.Calendar = counter.Calendar{} // a tier's numbers aren't to blame for those that are wrong
 	}
 	r.Tiers = d.tiers(f["tiers"], s)
 	r.Override = d.overrides(f["override"], s, r.ID)
@@ -306,7 +307,7 @@ var otherAlgorithms = map[string]string{
 
 // algorithm reads the algorithm and its mode. After a mistake the answer is a
 // LeakyQueue, which takes all numbers that any algorithm takes, so that they aren't blamed for it.
-func (d *decoder) algorithm(v, mode value) weir.Algorithm {
+func (d *decoder) algorithm(v, mode value) counter.Algorithm {
 	if v.node != nil && v.kind == scalar {
 		if hint := otherAlgorithms[v.text]; hint != "" {
 			d.fail(v, "must be %s, got %q", oneOf(algorithms), v.text).Hint = hint
@@ -332,7 +333,7 @@ func (d *decoder) algorithm(v, mode value) weir.Algorithm {
 }
 
 // maxDelay reads how long a request may wait in a queue.
-func (d *decoder) maxDelay(v value, a weir.Algorithm) time.Duration {
+func (d *decoder) maxDelay(v value, a counter.Algorithm) time.Duration {
 	delay, ok := d.duration(v)
 	if !ok {
 		return 0
@@ -341,7 +342,7 @@ func (d *decoder) maxDelay(v value, a weir.Algorithm) time.Duration {
 		d.fail(v, "must be at least 1ms, got %s: without it, requests wait as long as the queue is", delay)
 		return 0
 	}
-	var wrong weir.Problem
+	var wrong counter.Problem
 	if errors.As((weir.Limit{Algorithm: a, Count: 1, Window: time.Second, MaxDelay: delay}).Validate(), &wrong) {
 		d.fail(v, "%s", wrong.Text)
 		return 0

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/guess"
 )
 
@@ -207,7 +207,7 @@ func (d *decoder) duration(v value) (time.Duration, bool) {
 		d.fail(v, "must be a number of seconds or a time such as 15m, got %s", v.describe())
 		return 0, false
 	}
-	w, err := weir.ParseWindow(v.text)
+	w, err := counter.ParseWindow(v.text)
 	if err != nil {
 		d.fail(v, "%v", err).Hint = guessWindow("", v.text)
 		return 0, false

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
@@ -60,8 +60,8 @@ var fates = map[string]int{
 // used is what a model counts.
 type used struct{ input, output int64 }
 
-func (u used) tokens() weir.Amount { return weir.Whole(u.input + u.output) }
-func (u used) usd() weir.Amount    { return weir.Amount(u.input + 3*u.output) } // in millionths, as streamRules has it
+func (u used) tokens() counter.Amount { return counter.Whole(u.input + u.output) }
+func (u used) usd() counter.Amount    { return counter.Amount(u.input + 3*u.output) } // in millionths, as streamRules has it
 func (u used) json() string {
 	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, u.input, u.output, u.input+u.output)
 }
@@ -474,7 +474,7 @@ func (s *streaming) freed(at time.Time, want map[string]int64) {
 // booked compares the budgets with what all streams should have been charged.
 func (s *streaming) booked() {
 	s.Helper()
-	tokens, usd := weir.Amount(0), map[string]weir.Amount{}
+	tokens, usd := counter.Amount(0), map[string]counter.Amount{}
 	for _, c := range s.model.calls {
 		u := c.books()
 		tokens += u.tokens()

@@ -63,7 +63,7 @@ func openRules(l limit, keys int, amount string) (instance, error) {
 			ctx, w := context.Background(), &limiterWorker{}
 			w.req = weir.Request{Method: "GET", Path: workload.RulesPath}
 			if amount != "" {
-				w.req.Amounts = map[string]weir.Amount{amount: weir.Whole(1)}
+				w.req.Amounts = map[string]counter.Amount{amount: counter.Whole(1)}
 			}
 			return func(key string) bool {
 				w.req.APIKey = key

@@ -18,6 +18,7 @@ import (
 	_ "time/tzdata" // months begin in the rules' time zone, whatever this machine knows of it
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/rulefile"
@@ -39,8 +40,8 @@ func answers() (http.Handler, error) {
 		question := question(r)
 		words := len(strings.Fields(question))
 		fmt.Fprintln(w, strings.Repeat("word ", words))
-		httplimit.Settle(r, map[string]weir.Amount{
-			"input": weir.Whole(int64(words)), "output": weir.Whole(int64(words)), "tokens": weir.Whole(int64(2 * words)),
+		httplimit.Settle(r, map[string]counter.Amount{
+			"input": counter.Whole(int64(words)), "output": counter.Whole(int64(words)), "tokens": counter.Whole(int64(2 * words)),
 		})
 	})
 	limited := limit.Wrap(answer)
@@ -49,7 +50,7 @@ func answers() (http.Handler, error) {
 		const mostOutput = 1000
 		limited.ServeHTTP(w, httplimit.WithEstimate(r, &httplimit.Estimate{
 			Model:   "small-1",
-			Amounts: map[string]weir.Amount{"input": weir.Whole(words), "output": weir.Whole(mostOutput), "tokens": weir.Whole(words + mostOutput)},
+			Amounts: map[string]counter.Amount{"input": counter.Whole(words), "output": counter.Whole(mostOutput), "tokens": counter.Whole(words + mostOutput)},
 			Reserve: time.Minute,
 		}))
 	}), nil

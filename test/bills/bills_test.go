@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/edge/gateway"
@@ -45,7 +46,7 @@ type market struct {
 	run     int
 	call    call
 	fault   error
-	billed  weir.Amount // in millionths of a dollar; 0 if the server never had the call
+	billed  counter.Amount // in millionths of a dollar; 0 if the server never had the call
 	how     string
 }
 
@@ -81,12 +82,12 @@ func open(t testing.TB) *market {
 var client = &weir.Request{IP: netip.MustParseAddr("192.0.2.1"), Peek: true}
 
 // booked is what the limiter has counted, in millionths of a dollar.
-func (m *market) booked() (weir.Amount, error) {
+func (m *market) booked() (counter.Amount, error) {
 	d, err := m.limiter.Check(context.Background(), client)
 	if err != nil {
 		return 0, err
 	}
-	return weir.Whole(budget) - d.Limits()[0].Left(), nil
+	return counter.Whole(budget) - d.Limits()[0].Left(), nil
 }
 
 // serve is the server behind the gateway.
@@ -123,7 +124,7 @@ func (m *market) serve(w http.ResponseWriter, r *http.Request) {
 		if tokens == 0 {
 			tokens = unlimited
 		}
-		bill := weir.Amount(tokens * price(models[0]))
+		bill := counter.Amount(tokens * price(models[0]))
 		if bill > reserved && m.fault == nil {
 			m.fault = fmt.Errorf("%s reads %+v, which costs %s, and %s was reserved", name, b, bill, reserved)
 		}
@@ -230,7 +231,7 @@ func TestPlainCallsAreServed(t *testing.T) {
 	} {
 		c := call{method: "POST", path: "/v1/chat/completions", contentType: "application/json", body: []byte(body), tells: true}
 		status, err := m.try(c)
-		if err != nil || status != 200 || m.billed != weir.Amount(want) {
+		if err != nil || status != 200 || m.billed != counter.Amount(want) {
 			t.Errorf("%d, %v, billed %s: %s", status, err, m.billed, c)
 		}
 		if booked, _ := m.booked(); booked != m.billed {

@@ -119,7 +119,7 @@ func TestChecksAreAsTheAPIAnswersThem(t *testing.T) {
 				RetryAfterMS: want.RetryAfterMS, ResetAfterMS: want.ResetAfterMS, Limits: []checkapi.LimitStatus{},
 			}
 			for _, l := range d.Limits {
-				if l.LimitAmount != weir.Whole(l.Limit) || l.Left != weir.Whole(l.Remaining) {
+				if l.LimitAmount != counter.Whole(l.Limit) || l.Left != counter.Whole(l.Remaining) {
 					t.Errorf("%s: %+v", name, l)
 				}
 				have.Limits = append(have.Limits, checkapi.LimitStatus{
@@ -217,7 +217,7 @@ func TestAmounts(t *testing.T) {
 	rules := []weir.Rule{perHour(10), tokens(1000)}
 	c := open(t, client.Options{URL: node(t, checkapi.New(limiter(rules...), nil, checkapi.Options{}))})
 	dead := open(t, client.Options{URL: "http://127.0.0.1:1", Fallback: limiter(rules...)})
-	req := client.Request{Key: "a", Amounts: map[string]weir.Amount{"tokens": weir.Whole(400) + 250_000}, Reserve: 2 * time.Minute}
+	req := client.Request{Key: "a", Amounts: map[string]counter.Amount{"tokens": counter.Whole(400) + 250_000}, Reserve: 2 * time.Minute}
 	var receipt string
 	for name, c := range map[string]*client.Client{"Weir": c, "fallback": dead} {
 		d := check(t, c, req)
@@ -247,7 +247,7 @@ func TestAmounts(t *testing.T) {
 	left := func() string {
 		return check(t, c, client.Request{Key: "a", Peek: true}).Limits[1].Left.String()
 	}
-	used := weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(100)}}
+	used := weir.Outcome{Amounts: map[string]counter.Amount{"tokens": counter.Whole(100)}}
 	if !settle(c, receipt, used) || settle(c, receipt, used) || left() != "900.5" {
 		t.Errorf("%s left", left())
 	}
@@ -260,7 +260,7 @@ func TestAmounts(t *testing.T) {
 	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{Status: 200}) || left() != "100" {
 		t.Errorf("%s left of one with a status", left())
 	}
-	req.Amounts = map[string]weir.Amount{"tokens": weir.Whole(100)}
+	req.Amounts = map[string]counter.Amount{"tokens": counter.Whole(100)}
 	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{Abandoned: true}) || left() != "100" {
 		t.Errorf("%s left of one that was abandoned", left())
 	}
@@ -276,7 +276,7 @@ func TestAmounts(t *testing.T) {
 	if _, err := dead.Settle(t.Context(), "x", used); !errors.Is(err, client.ErrUnreachable) {
 		t.Error(err)
 	}
-	if _, err := c.Check(t.Context(), &client.Request{Amounts: map[string]weir.Amount{"tokens": -1}}); err == nil {
+	if _, err := c.Check(t.Context(), &client.Request{Amounts: map[string]counter.Amount{"tokens": -1}}); err == nil {
 		t.Error("a negative amount was taken")
 	}
 }
@@ -298,7 +298,7 @@ func TestNotCounted(t *testing.T) {
 	}
 	l := weir.NewLimiter(goneStore{memstore.New(memstore.Options{})}, set, weir.Options{})
 	c := open(t, client.Options{URL: node(t, checkapi.New(l, nil, checkapi.Options{}))})
-	d := check(t, c, client.Request{Amounts: map[string]weir.Amount{"tokens": weir.Whole(1)}})
+	d := check(t, c, client.Request{Amounts: map[string]counter.Amount{"tokens": counter.Whole(1)}})
 	for _, s := range d.Limits {
 		if s.Remaining != -1 || s.Left != -1_000_000 || !s.WindowEnd.IsZero() {
 			t.Errorf("%+v", s)
@@ -374,13 +374,13 @@ func TestAChat(t *testing.T) {
 		weir.Rule{ID: "streams", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 1}}},
 		weir.Rule{ID: "tokens", Amount: "tokens", Limits: []weir.Limit{weir.PerHour(2000)}},
 	), nil, checkapi.Options{}))})
-	chat := client.Request{Key: "sk_123", Amounts: map[string]weir.Amount{"tokens": weir.Whole(1500)}, Reserve: time.Minute}
+	chat := client.Request{Key: "sk_123", Amounts: map[string]counter.Amount{"tokens": counter.Whole(1500)}, Reserve: time.Minute}
 	d := check(t, checks, chat)
 	slot := checks.Hold(&d)
-	if !d.Allowed || d.Limits[1].Left != weir.Whole(500) {
+	if !d.Allowed || d.Limits[1].Left != counter.Whole(500) {
 		t.Errorf("%+v", d)
 	}
-	if _, err := checks.Settle(t.Context(), d.Receipt, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(1900)}}); err != nil {
+	if _, err := checks.Settle(t.Context(), d.Receipt, weir.Outcome{Amounts: map[string]counter.Amount{"tokens": counter.Whole(1900)}}); err != nil {
 		t.Error(err)
 	}
 	if err := slot.Release(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
@@ -28,7 +29,7 @@ func rules() (*weir.RuleSet, error) {
 	var doc weir.Rules
 	for _, r := range []struct {
 		count int64
-		mode  weir.FailureMode
+		mode  counter.FailureMode
 	}{{plenty, weir.FailAllow}, {plenty, weir.FailRefuse}, {tight, weir.FailLocal}, {tight, weir.FailAllow}} {
 		name := ruleNames[len(doc.Rules)]
 		doc.Rules = append(doc.Rules, weir.Rule{

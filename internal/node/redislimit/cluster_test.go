@@ -271,13 +271,13 @@ func TestFinishedOnceOnACluster(t *testing.T) {
 	for i := range 30 { // on all servers
 		req := &weir.Request{
 			APIKey: fmt.Sprint("key ", i), Org: fmt.Sprint("org ", i), Receipt: true,
-			Amounts: map[string]weir.Amount{"tokens": weir.Whole(100)}, Reserve: time.Minute, Repeat: counter.Once{byte(i), 1},
+			Amounts: map[string]counter.Amount{"tokens": counter.Whole(100)}, Reserve: time.Minute, Repeat: counter.Once{byte(i), 1},
 		}
 		d, err := l.Check(t.Context(), req)
 		if err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
-		if err := l.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Amounts: map[string]weir.Amount{"tokens": weir.Whole(40)}}); err != nil {
+		if err := l.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Amounts: map[string]counter.Amount{"tokens": counter.Whole(40)}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Finish(t.Context(), &weir.Decision{Receipt: d.Receipt}, weir.Outcome{Abandoned: true}); !errors.Is(err, counter.ErrUsed) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -93,7 +94,9 @@ func offend(t *testing.T, l *Limiter) {
 	})
 }
 
-func tokens(n int64) map[string]weir.Amount { return map[string]weir.Amount{"tokens": weir.Whole(n)} }
+func tokens(n int64) map[string]counter.Amount {
+	return map[string]counter.Amount{"tokens": counter.Whole(n)}
+}
 
 // A replica is promoted whose clock is an hour behind, or ahead. Slots, reservations and cooldowns that are held then last no
 // longer than their own length from there, and can be renewed, settled and released.

@@ -39,7 +39,7 @@ func compiled(t fataler, r ...weir.Rule) *weir.RuleSet {
 	return rs
 }
 
-var splitAlgorithms = []weir.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter}
+var splitAlgorithms = []counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter}
 
 // policyOf is the policy of a rule that is split.
 func policyOf(t fataler, parts int, l weir.Limit) *counter.Policy {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/server/internal/load"
 	"github.com/weirhq/weir/server/internal/serve"
 )
@@ -164,8 +165,8 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 		return errors.New("--key-header: is for endpoints: a check has its key in the body")
 	case f.Changed("zipf") && b.plan.Distribution != load.Zipf:
 		return errors.New("--zipf: needs --distribution zipf")
-	case b.check.Cost < 0 || b.check.Cost > weir.MaxTokens:
-		return fmt.Errorf("--cost: must be from 0 to %d, got %d", int64(weir.MaxTokens), b.check.Cost)
+	case b.check.Cost < 0 || b.check.Cost > counter.MaxTokens:
+		return fmt.Errorf("--cost: must be from 0 to %d, got %d", int64(counter.MaxTokens), b.check.Cost)
 	case b.timeout <= 0:
 		return fmt.Errorf("--timeout: must be more than 0, got %s", b.timeout)
 	case b.goal.MaxP99 < 0:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 	"github.com/weirhq/weir/server/internal/serve"
@@ -222,7 +223,7 @@ func (a *amountFlags) fill(cmd *cobra.Command, into *checkapi.CheckRequest) erro
 		if !ok {
 			return fmt.Errorf("--amount: must be NAME=NUMBER, such as tokens=1500, got %q", text)
 		}
-		n, err := weir.ParseAmount(value)
+		n, err := counter.ParseAmount(value)
 		if err != nil {
 			return fmt.Errorf("--amount %s: %w", name, err)
 		}
@@ -230,7 +231,7 @@ func (a *amountFlags) fill(cmd *cobra.Command, into *checkapi.CheckRequest) erro
 			return fmt.Errorf("--amount %s: is given twice", name)
 		}
 		if into.Amounts == nil {
-			into.Amounts = map[string]weir.Amount{}
+			into.Amounts = map[string]counter.Amount{}
 		}
 		into.Amounts[name] = n
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/rulefile"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
@@ -147,7 +148,7 @@ func completeOverride(cmd *cobra.Command, body *adminapi.Override, limit, lastin
 	if body.Limit = limitJSON(limit); f.Changed("burst") && body.Capacity < 1 {
 		return fmt.Errorf("--burst: must be at least 1, got %d", body.Capacity)
 	}
-	switch d, err := weir.ParseWindow(lasting); {
+	switch d, err := counter.ParseWindow(lasting); {
 	case !f.Changed("for"):
 	case lasting == "good":
 		body.ExpiresIn = "never"

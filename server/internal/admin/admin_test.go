@@ -186,7 +186,7 @@ func keptOut(t *testing.T) *cooldown.Guard {
 		t.Fatal(err)
 	}
 	policy = policy.With(func(d *counter.Definition) {
-		d.Abuse = &weir.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Hour, Grow: 2, Most: time.Hour}
+		d.Abuse = &counter.Abuse{Refusals: 1, Window: time.Hour, Cooldown: time.Hour, Grow: 2, Most: time.Hour}
 	})
 	for range 3 {
 		g.Decided(&counter.Charge{Counter: counter.Counter{Policy: policy, Subject: []byte("k")}}, time.Hour)

@@ -73,11 +73,11 @@ func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p
 	if s == nil || err != nil {
 		return
 	}
-	amount := func(n int64) weir.Amount {
+	amount := func(n int64) counter.Amount {
 		if p.Limit.Decimal {
-			return weir.Amount(n)
+			return counter.Amount(n)
 		}
-		return weir.Whole(n)
+		return counter.Whole(n)
 	}
 	c.Stake = &Stake{Home: s.Home, Own: amount(s.Own), Borrowed: amount(s.Borrowed), Lent: amount(s.Lent)}
 	if !s.Until.IsZero() {
@@ -93,7 +93,7 @@ func (a *API) leastAmounts(req *weir.Request) {
 		return
 	}
 	all := a.Limiter.Rules().Rules().Rules
-	least := map[string]weir.Amount{}
+	least := map[string]counter.Amount{}
 	for i := range all {
 		if all[i].Amount != "" {
 			least[all[i].Amount] = 1

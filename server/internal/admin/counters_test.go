@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
@@ -40,7 +41,7 @@ func TestCountersOfAmountsAndSlots(t *testing.T) {
 	if s := by["spend"]; !all.Allowed || s.Amount != "usd" || s.Limit != "10.5/month" || s.Max.String() != "10.5" || s.Remaining != s.Max || s.RunsOutAt != nil || s.FullAt != nil || s.InFlight != nil {
 		t.Errorf("untouched: %v %+v", all.Allowed, s)
 	}
-	spend := func(amounts map[string]weir.Amount) *weir.Decision {
+	spend := func(amounts map[string]counter.Amount) *weir.Decision {
 		t.Helper()
 		d, err := p.limiter.Check(t.Context(), &weir.Request{APIKey: "sk_1", Amounts: amounts})
 		if err != nil || !d.Allowed {
@@ -48,7 +49,7 @@ func TestCountersOfAmountsAndSlots(t *testing.T) {
 		}
 		return &d
 	}
-	first := spend(map[string]weir.Amount{"usd": 10_499_999, "tokens": weir.Whole(250)})
+	first := spend(map[string]counter.Amount{"usd": 10_499_999, "tokens": counter.Whole(250)})
 	spend(nil)
 	all, by = p.countersOf(t, asked)
 	if !all.Allowed {
@@ -64,19 +65,19 @@ func TestCountersOfAmountsAndSlots(t *testing.T) {
 	} else if end := s.WindowEnd.In(berlin); end.Day() != 15 || end.Hour() != 0 || time.Until(end) > 31*24*time.Hour+time.Hour {
 		t.Errorf("it ends at %v", end)
 	}
-	if c := by["tokens"]; c.Amount != "tokens" || c.Max != weir.Whole(1000) || c.Remaining < weir.Whole(750) || c.WindowEnd != nil || c.RunsOutAt != nil {
+	if c := by["tokens"]; c.Amount != "tokens" || c.Max != counter.Whole(1000) || c.Remaining < counter.Whole(750) || c.WindowEnd != nil || c.RunsOutAt != nil {
 		t.Errorf("%+v", c)
 	}
-	if c := by["calls"]; c.Amount != "" || c.Max != weir.Whole(1_000_000) || c.Remaining != weir.Whole(2) || c.WindowEnd == nil || c.RunsOutAt != nil {
+	if c := by["calls"]; c.Amount != "" || c.Max != counter.Whole(1_000_000) || c.Remaining != counter.Whole(2) || c.WindowEnd == nil || c.RunsOutAt != nil {
 		t.Errorf("%+v", c)
 	}
-	if c := by["flight"]; c.InFlight == nil || *c.InFlight != 2 || c.Max != weir.Whole(3) || c.Remaining != weir.Whole(1) || c.FullAt != nil || c.Limit != "3 in flight" {
+	if c := by["flight"]; c.InFlight == nil || *c.InFlight != 2 || c.Max != counter.Whole(3) || c.Remaining != counter.Whole(1) || c.FullAt != nil || c.Limit != "3 in flight" {
 		t.Errorf("%+v", c)
 	}
 	if err := p.limiter.Finish(t.Context(), first, weir.Outcome{}); err != nil {
 		t.Fatal(err)
 	}
-	spend(map[string]weir.Amount{"usd": 1})
+	spend(map[string]counter.Amount{"usd": 1})
 	all, by = p.countersOf(t, asked)
 	if s := by["spend"]; all.Allowed || all.Binding != "spend" || !s.Refuses || s.Remaining != 0 || s.RunsOutAt != nil {
 		t.Errorf("used up: %v by %s, %+v", all.Allowed, all.Binding, s)
@@ -93,7 +94,7 @@ func TestCountersOfAmountsAndSlots(t *testing.T) {
 func TestBudgetsAreReset(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", budgets, "If-Match: *", "Content-Type: application/yaml"), 200, "")
-	if d, err := p.limiter.Check(t.Context(), &weir.Request{APIKey: "sk_1", Amounts: map[string]weir.Amount{"usd": weir.Whole(10)}}); err != nil || !d.Allowed {
+	if d, err := p.limiter.Check(t.Context(), &weir.Request{APIKey: "sk_1", Amounts: map[string]counter.Amount{"usd": counter.Whole(10)}}); err != nil || !d.Allowed {
 		t.Fatal(d, err)
 	}
 	p.want(t, p.do(t, "POST", "/v1/counters/reset", `{"key": "sk_1"}`), 200, "")

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // Explain explains which rules apply to a request.
@@ -38,14 +39,14 @@ func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 }
 
 // beginning says where the windows of a calendar begin, or returns "" without a calendar.
-func beginning(c weir.Calendar) string {
+func beginning(c counter.Calendar) string {
 	zone := cmp.Or(c.Zone, "UTC")
 	switch {
-	case c.Unit == weir.NoUnit:
+	case c.Unit == counter.NoUnit:
 		return ""
-	case c.Unit == weir.Week:
+	case c.Unit == counter.Week:
 		return "from " + c.Weekday.String() + " in " + zone
-	case c.Unit == weir.Month && c.Day > 1:
+	case c.Unit == counter.Month && c.Day > 1:
 		return fmt.Sprintf("from day %d in %s", c.Day, zone)
 	}
 	return "in " + zone

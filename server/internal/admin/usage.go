@@ -245,7 +245,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 		return nil, jsonerror.Bad("limit: %v", err)
 	}
 	limit.Algorithm, limit.Burst, limit.MaxDelay = rule.Algorithm, n.Capacity, rule.MaxDelay
-	if limit.Calendar.Unit != weir.NoUnit {
+	if limit.Calendar.Unit != counter.NoUnit {
 		limit.Algorithm = weir.FixedWindow // the only algorithm for calendars
 	}
 	if in.Algorithm != "" {

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/rulefile"
 	"github.com/weirhq/weir/server/internal/observe/top"
@@ -198,8 +198,8 @@ type Counter struct {
 	Amount        string `json:"amount,omitempty"` // the amount that it counts; "" means the cost
 	Limit         string `json:"limit"`
 	// Max and Remaining are decimals if the limit counts an amount.
-	Max       weir.Amount `json:"max"`
-	Remaining weir.Amount `json:"remaining"`
+	Max       counter.Amount `json:"max"`
+	Remaining counter.Amount `json:"remaining"`
 	// InFlight is how many slots of a concurrency limit are taken.
 	InFlight *int64 `json:"in_flight,omitempty"`
 	// Slots are the requests that hold these slots, the oldest first, 100 at most.
@@ -225,10 +225,10 @@ type Counter struct {
 
 // Stake is what a region has of a limit that regions share.
 type Stake struct {
-	Home     string      `json:"home"`
-	Own      weir.Amount `json:"own"` // of Max
-	Borrowed weir.Amount `json:"borrowed"`
-	Lent     weir.Amount `json:"lent"`
+	Home     string         `json:"home"`
+	Own      counter.Amount `json:"own"` // of Max
+	Borrowed counter.Amount `json:"borrowed"`
+	Lent     counter.Amount `json:"lent"`
 	// BorrowedUntil is when the borrowed part ends unless it is renewed; nil if it lasts as long as
 	// its window.
 	BorrowedUntil *time.Time `json:"borrowed_until,omitempty"`
@@ -292,11 +292,11 @@ type RuleExplanation struct {
 	Cost          int64 `json:"cost,omitempty"` // for rules that count no amount
 	// Amount is the amount that the rule counts, Charged how much of it this request takes, and
 	// AmountFrom where that number comes from.
-	Amount     string      `json:"amount,omitempty"`
-	Charged    weir.Amount `json:"charged,omitempty"`
-	AmountFrom string      `json:"charged_from,omitempty"`
-	From       string      `json:"numbers_from,omitempty"`
-	Source     string      `json:"source,omitempty"` // source of the numbers: override, rule, rule_tier or tier
+	Amount     string         `json:"amount,omitempty"`
+	Charged    counter.Amount `json:"charged,omitempty"`
+	AmountFrom string         `json:"charged_from,omitempty"`
+	From       string         `json:"numbers_from,omitempty"`
+	Source     string         `json:"source,omitempty"` // source of the numbers: override, rule, rule_tier or tier
 	// Scope says where the rule is counted: for all regions, or in each region apart, if there are
 	// regions.
 	Scope  string           `json:"scope,omitempty"`

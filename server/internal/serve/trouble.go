@@ -278,7 +278,7 @@ func (n *node) failureModesLocked() *modes {
 
 // without describes a failure mode: for one rule, and for several.
 type without struct {
-	mode      weir.FailureMode
+	mode      counter.FailureMode
 	text      string
 	one, many string
 }
@@ -295,7 +295,7 @@ func failureModes(rules []weir.Rule, emergency *weir.Limit) modes {
 		most := " requests, up to " + emergency.String() + " of an address on each node (--emergency-limit)"
 		all[2] = without{weir.FailAllow, "admits" + most, "admits" + most, "admit" + most}
 	}
-	tell := func(mode weir.FailureMode, text string, is func(r *weir.Rule) bool) (n int) {
+	tell := func(mode counter.FailureMode, text string, is func(r *weir.Rule) bool) (n int) {
 		for i := range rules {
 			if r := &rules[i]; is(r) {
 				if n++; len(m.list) < mostModes {

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
 // What clients get while the store is lost is said in words that fit the number of rules, and the flags.
 func TestWordsWithoutTheStore(t *testing.T) {
-	rule := func(mode weir.FailureMode) weir.Rule { return weir.Rule{ID: "r", OnStoreFailure: mode} }
+	rule := func(mode counter.FailureMode) weir.Rule { return weir.Rule{ID: "r", OnStoreFailure: mode} }
 	emergency := &weir.Limit{Count: 10, Window: time.Second}
 	for _, c := range []struct {
 		rules     []weir.Rule

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/shown"
@@ -300,7 +301,7 @@ func (c *workspace) takeField(name string) error {
 	case "limit":
 		return c.textOf("", name, 64, &c.limit)
 	case "burst":
-		return c.wholeOf(name, 1, weir.MaxTokens, &c.burst)
+		return c.wholeOf(name, 1, counter.MaxTokens, &c.burst)
 	case "algorithm":
 		return c.textOf("", name, MaxText, &c.algorithm)
 	case "mode":

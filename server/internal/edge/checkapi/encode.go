@@ -86,7 +86,7 @@ func appendAmounts(b []byte, l *weir.LimitStatus) []byte {
 	p := l.Policy
 	b = jsonerror.AppendString(append(b, `,"amount":`...), p.Amount)
 	b = append(append(b, `,"limit":`...), p.Limit.Amount().String()...)
-	if p.Limit.Burst > 0 && weir.Whole(p.Limit.Burst) != p.Limit.Amount() {
+	if p.Limit.Burst > 0 && counter.Whole(p.Limit.Burst) != p.Limit.Amount() {
 		b = appendInt(append(b, `,"burst":`...), p.Limit.Burst)
 	}
 	b = append(b, `,"remaining":`...)
@@ -100,7 +100,7 @@ func appendAmounts(b []byte, l *weir.LimitStatus) []byte {
 // calendar. It is zero for other limits, for what isn't counted, and for a cooldown.
 func windowEnd(d *weir.Decision, l *weir.LimitStatus, now time.Time) (end time.Time) {
 	limit := &l.Policy.Limit
-	if limit.Algorithm != weir.FixedWindow || l.Policy.Amount == "" && limit.Calendar.Unit == weir.NoUnit || l.Degraded || d.Reason == weir.ReasonCooldown {
+	if limit.Algorithm != weir.FixedWindow || l.Policy.Amount == "" && limit.Calendar.Unit == counter.NoUnit || l.Degraded || d.Reason == weir.ReasonCooldown {
 		return end
 	}
 	end = now.Add(l.ResetAfter).UTC()

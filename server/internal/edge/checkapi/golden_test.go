@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
@@ -39,7 +40,7 @@ func goldenRules() weir.Rules {
 			{ID: "chats", Match: weir.Match{Endpoint: "/chat"}, Limits: perHour(60)},
 			{ID: "tokens", Match: weir.Match{Endpoint: "/chat"}, Amount: "tokens", Limits: []weir.Limit{weir.PerMinute(2000)}},
 			{ID: "spend", Match: weir.Match{Endpoint: "/chat"}, By: []string{"org"}, Missing: weir.MissingSkip, Amount: "usd",
-				Calendar: weir.Calendar{Zone: "Europe/Berlin", Day: 15}, Limits: []weir.Limit{{Count: 1, Fraction: 500_000, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}}},
+				Calendar: counter.Calendar{Zone: "Europe/Berlin", Day: 15}, Limits: []weir.Limit{{Count: 1, Fraction: 500_000, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}}},
 			{ID: "streams", Match: weir.Match{Endpoint: "/stream"}, Algorithm: weir.Concurrency, SlotTTL: 10 * time.Second, Limits: []weir.Limit{{Count: 2}}},
 			{ID: "minutes", Match: weir.Match{Endpoint: "/stream"}, Limits: perHour(60)},
 			{ID: "daily", Match: weir.Match{Endpoint: "/daily"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 10, Window: 24 * time.Hour}}},

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
@@ -16,11 +16,11 @@ const (
 	MaxText          = 1 << 10  // bytes of any text except paths and receipts, which the body's size bounds
 	MaxAttributes    = 64       // of a check
 	MaxAttributeName = 256
-	MaxCost          = weir.MaxTokens // also of amounts: no limit admits more at once
-	MaxAmounts       = 16             // of a check
-	MaxReserve       = 24 * time.Hour // for which amounts can be reserved
-	MaxID            = 128            // bytes of a check's id
-	MaxReceipts      = 1000           // in a call of /v1/renew
+	MaxCost          = counter.MaxTokens // also of amounts: no limit admits more at once
+	MaxAmounts       = 16                // of a check
+	MaxReserve       = 24 * time.Hour    // for which amounts can be reserved
+	MaxID            = 128               // bytes of a check's id
+	MaxReceipts      = 1000              // in a call of /v1/renew
 )
 
 // CheckRequest is the body of POST /v1/check. Fields that are missing, empty or null are unknown;
@@ -43,7 +43,7 @@ type CheckRequest struct {
 	// Receipt asks for a receipt, with which what was taken can be given back.
 	Receipt bool `json:"receipt,omitempty"`
 	// Amounts are what the request takes beside its cost, by name: tokens, usd.
-	Amounts map[string]weir.Amount `json:"amounts,omitempty"`
+	Amounts map[string]counter.Amount `json:"amounts,omitempty"`
 	// Reserve means that the amounts are estimates, which /v1/settle replaces, and is how long they
 	// stand at least. It implies Receipt.
 	Reserve Duration `json:"reserve,omitempty"`

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // TakeRequest is the body of POST /v1/take.
@@ -38,10 +38,10 @@ type ReleaseResponse struct {
 
 // SettleRequest is the body of POST /v1/settle: amounts, a status or both, or that neither is known.
 type SettleRequest struct {
-	Receipt string                 `json:"receipt"`
-	Amounts map[string]weir.Amount `json:"amounts,omitempty"`
-	Status  int                    `json:"status,omitempty"`
-	Unknown bool                   `json:"unknown,omitempty"`
+	Receipt string                    `json:"receipt"`
+	Amounts map[string]counter.Amount `json:"amounts,omitempty"`
+	Status  int                       `json:"status,omitempty"`
+	Unknown bool                      `json:"unknown,omitempty"`
 }
 
 // SettleResponse answers it with status 200.

@@ -226,7 +226,7 @@ func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 			unit, length = u, l
 		}
 	}
-	if p.Limit.Calendar.Unit == weir.Month {
+	if p.Limit.Calendar.Unit == counter.Month {
 		unit, length = rls.RateLimitResponse_RateLimit_MONTH, p.Limit.Window
 	}
 	out := &rls.RateLimitResponse_RateLimit{Name: p.Rule, RequestsPerUnit: uint32(min(p.Limit.Count, math.MaxUint32)), Unit: unit}

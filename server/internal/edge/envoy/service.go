@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -188,7 +189,7 @@ func bad(format string, args ...any) error {
 
 func hits(req *rls.RateLimitRequest, d *ratelimit.RateLimitDescriptor) int64 {
 	if h := d.GetHitsAddend(); h != nil {
-		return int64(min(h.GetValue(), 2*weir.MaxTokens)) // more than any limit has
+		return int64(min(h.GetValue(), 2*counter.MaxTokens)) // more than any limit has
 	}
 	return int64(max(req.GetHitsAddend(), 1))
 }

@@ -13,6 +13,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -192,11 +193,11 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 	const limited = `{"model": "small", "max_tokens": 1000}`
 	blanks := strings.Repeat(" ", mebibyte+1)
 	byDefault := func(rule weir.Rule) weir.Rule {
-		rule.Default = weir.Whole(1000)
+		rule.Default = counter.Whole(1000)
 		return rule
 	}
 	dollars := daily("usd", 10) // of which a thousand tokens of large take 0.1
-	dollars.Default = weir.Whole(1)
+	dollars.Default = counter.Whole(1)
 	var form bytes.Buffer
 	parts := multipart.NewWriter(&form)
 	_ = parts.WriteField("model", "small")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // The first byte of a stream, and each one after it, arrives before the next is sent.
@@ -131,7 +132,7 @@ func TestClientThatLeavesPaysForItsInput(t *testing.T) {
 // What a model refuses gives everything back that was reserved for it, and counts as a request.
 func TestRefusedCallsAreFree(t *testing.T) {
 	standard := daily("pictures", 10)
-	standard.Default = weir.Whole(2)
+	standard.Default = counter.Whole(2)
 	l := limiterOf(t, weir.Options{}, requests, daily("tokens", 10_000), standard)
 	d, _ := metering(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) }, setup{limiter: l})
 	d.ask(t, "/v1/chat/completions", chat)

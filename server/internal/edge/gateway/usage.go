@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/server/internal/edge/usage"
@@ -38,19 +38,19 @@ const (
 type modelCall struct {
 	kind     kind
 	asked    usage.Asked
-	foreign  int64                  // the output limit that another API would obey, and this one might
-	isCall   bool                   // the body may be a call to a model
-	models   []string               // named by the path, the query and the body
-	others   int                    // how many of them may answer instead of the requested one
-	amounts  map[string]weir.Amount // estimated
-	assumed  map[string]weir.Amount // the same with an assumed output, if the output isn't known
-	most     int64                  // tokens of output that are reserved; 0 if unknown
-	guess    bool                   // the output is estimated from earlier answers, or assumed
-	fault    *jsonerror.Error       // the answer if the call can't be metered and a limit applies
-	head     *head                  // nil if the body wasn't read
-	long     *long                  // the body if head doesn't have all of it, once the call is admitted
-	edited   bool                   // the upstream gets another body than the client sent
-	reserved bool                   // the limiter waits for the amounts that were used
+	foreign  int64                     // the output limit that another API would obey, and this one might
+	isCall   bool                      // the body may be a call to a model
+	models   []string                  // named by the path, the query and the body
+	others   int                       // how many of them may answer instead of the requested one
+	amounts  map[string]counter.Amount // estimated
+	assumed  map[string]counter.Amount // the same with an assumed output, if the output isn't known
+	most     int64                     // tokens of output that are reserved; 0 if unknown
+	guess    bool                      // the output is estimated from earlier answers, or assumed
+	fault    *jsonerror.Error          // the answer if the call can't be metered and a limit applies
+	head     *head                     // nil if the body wasn't read
+	long     *long                     // the body if head doesn't have all of it, once the call is admitted
+	edited   bool                      // the upstream gets another body than the client sent
+	reserved bool                      // the limiter waits for the amounts that were used
 }
 
 type kind uint8
@@ -122,16 +122,16 @@ func (g *Gateway) reserve(c *modelCall) {
 		}
 	}
 	c.most = output.N
-	all := func(output int64) map[string]weir.Amount {
-		return g.price(c.models, "", map[string]weir.Amount{
-			"input": weir.Whole(input), "output": weir.Whole(output), "tokens": weir.Whole(input + output),
+	all := func(output int64) map[string]counter.Amount {
+		return g.price(c.models, "", map[string]counter.Amount{
+			"input": counter.Whole(input), "output": counter.Whole(output), "tokens": counter.Whole(input + output),
 		})
 	}
 	if output.Known {
 		c.amounts = all(output.N)
 		return
 	}
-	c.amounts = g.price(c.models, "", map[string]weir.Amount{"input": weir.Whole(input)})
+	c.amounts = g.price(c.models, "", map[string]counter.Amount{"input": counter.Whole(input)})
 	c.assumed = all(assumed)
 }
 
@@ -143,7 +143,7 @@ func mostOutput(a usage.Asked) int64 {
 	return a.OutputOf(assumedOutput).N
 }
 
-func (g *Gateway) price(asked []string, answered string, of map[string]weir.Amount) map[string]weir.Amount {
+func (g *Gateway) price(asked []string, answered string, of map[string]counter.Amount) map[string]counter.Amount {
 	if _, known := of["usd"]; !known {
 		if usd, known := g.opts.Limit.Price(asked, answered, of); known {
 			of["usd"] = usd
@@ -252,7 +252,7 @@ func (g *Gateway) watchUsage(res *http.Response) {
 
 // settleNothing gives back everything that a request has reserved.
 func (g *Gateway) settleNothing(r *http.Request) {
-	nothing := map[string]weir.Amount{"input": 0, "cached": 0, "output": 0, "tokens": 0, "usd": 0}
+	nothing := map[string]counter.Amount{"input": 0, "cached": 0, "output": 0, "tokens": 0, "usd": 0}
 	for _, name := range g.opts.Limit.Amounts() {
 		nothing[name] = 0
 	}
@@ -303,14 +303,14 @@ func (m *metered) Close() error {
 
 // booked returns what an answer says was used. If a part is missing, the request's own input
 // counts, and the rest of the total is output.
-func booked(u *usage.Usage, asked usage.Asked) map[string]weir.Amount {
+func booked(u *usage.Usage, asked usage.Asked) map[string]counter.Amount {
 	out := amountsOf(u)
 	if !u.Input.Known {
 		input := asked.Input
 		if !u.Output.Known {
 			input = 0
 		}
-		out["input"] = weir.Whole(input)
+		out["input"] = counter.Whole(input)
 	}
 	if !u.Output.Known {
 		out["output"] = max(0, out["tokens"]-out["input"]-out["cached"])
@@ -319,11 +319,11 @@ func booked(u *usage.Usage, asked usage.Asked) map[string]weir.Amount {
 	return out
 }
 
-func amountsOf(u *usage.Usage) map[string]weir.Amount {
-	out := map[string]weir.Amount{}
+func amountsOf(u *usage.Usage) map[string]counter.Amount {
+	out := map[string]counter.Amount{}
 	for name, a := range map[string]usage.Amount{"input": u.Input, "cached": u.Cached, "output": u.Output, "tokens": u.Tokens} {
 		if a.Known {
-			out[name] = weir.Whole(a.N)
+			out[name] = counter.Whole(a.N)
 		}
 	}
 	return out
@@ -332,32 +332,32 @@ func amountsOf(u *usage.Usage) map[string]weir.Amount {
 // likely returns what a call has used if its answer broke off or doesn't report it: the largest of
 // what it reported so far, what was estimated and what was streamed. Otherwise a client that
 // suppresses the report would be served for free.
-func (c *modelCall) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[string]weir.Amount {
+func (c *modelCall) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[string]counter.Amount {
 	out := amountsOf(u)
 	for name, estimated := range c.amounts {
 		if name != "usd" { // it follows from the others
 			out[name] = max(out[name], estimated)
 		}
 	}
-	out["input"] = max(out["input"], weir.Whole(asked.Input)-out["cached"])
-	out["output"] = max(out["output"], weir.Whole(streamed))
+	out["input"] = max(out["input"], counter.Whole(asked.Input)-out["cached"])
+	out["output"] = max(out["output"], counter.Whole(streamed))
 	out["tokens"] = max(out["tokens"], out["input"]+out["cached"]+out["output"])
 	return out
 }
 
 // readAmounts reads a header such as "812", which means tokens, or "tokens=812, usd=0.012". It
 // returns nil if it can't.
-func readAmounts(header string) map[string]weir.Amount {
+func readAmounts(header string) map[string]counter.Amount {
 	if header == "" || len(header) > 1024 {
 		return nil
 	}
-	out := map[string]weir.Amount{}
+	out := map[string]counter.Amount{}
 	for part := range strings.SplitSeq(header, ",") {
 		name, value, named := strings.Cut(part, "=")
 		if !named {
 			name, value = "tokens", name
 		}
-		a, err := weir.ParseAmount(strings.TrimSpace(value))
+		a, err := counter.ParseAmount(strings.TrimSpace(value))
 		if err != nil {
 			return nil
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
@@ -14,7 +15,7 @@ import (
 // TestAllocsOfWhatWasToldAreNone. (Race detectors allocate by themselves.)
 func TestAllocsOfWhatWasToldAreNone(t *testing.T) {
 	store := memstore.New(memstore.Options{})
-	calls := weir.Rule{ID: "calls", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 1000, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}}}
+	calls := weir.Rule{ID: "calls", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 1000, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}}}
 	n := open(t, store, budget.Options{}, calls)
 	defer n.watcher.Close(time.Second)
 	req := &weir.Request{APIKey: spendKey}

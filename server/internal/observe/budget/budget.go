@@ -22,12 +22,12 @@ func Watched(p *counter.Policy) bool {
 	if p.Global && !p.Travels {
 		return false // what a region has left says nothing of what all have used
 	}
-	return p.Limit.Algorithm == weir.FixedWindow && (p.Amount != "" || p.Limit.Calendar.Unit != weir.NoUnit)
+	return p.Limit.Algorithm == weir.FixedWindow && (p.Amount != "" || p.Limit.Calendar.Unit != counter.NoUnit)
 }
 
 // reached is how many of the thresholds have been reached.
-func reached(used, limit weir.Amount) (n int) {
-	for n < len(Thresholds) && 100*used >= weir.Amount(Thresholds[n])*limit {
+func reached(used, limit counter.Amount) (n int) {
+	for n < len(Thresholds) && 100*used >= counter.Amount(Thresholds[n])*limit {
 		n++
 	}
 	return n
@@ -35,7 +35,7 @@ func reached(used, limit weir.Amount) (n int) {
 
 // Use is what of a budget is used in a window.
 type Use struct {
-	Used, Limit weir.Amount
+	Used, Limit counter.Amount
 	// Start and End are the window's.
 	Start, End time.Time
 }

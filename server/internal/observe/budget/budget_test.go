@@ -15,22 +15,22 @@ func TestForecast(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, c := range []struct {
 		name        string
-		used, limit weir.Amount
+		used, limit counter.Amount
 		passed      time.Duration
 		want        time.Duration // since the beginning; 0: none
 	}{
-		{"half in a quarter of the time", weir.Whole(25), weir.Whole(50), 7 * day, 14 * day},
-		{"a fraction of a cent at once", 1, weir.Whole(50), time.Nanosecond, 50_000_000 * time.Nanosecond},
-		{"just in time", weir.Whole(15), weir.Whole(30), 15 * day, 0},
-		{"a moment too soon", weir.Whole(15) + 1, weir.Whole(30), 15 * day, 30*day - 172_799_989},
-		{"slowly", weir.Whole(1), weir.Whole(50), 7 * day, 0},
-		{"nothing is used", 0, weir.Whole(50), 7 * day, 0},
-		{"used up", weir.Whole(50), weir.Whole(50), 7 * day, 0},
-		{"beyond it", weir.Whole(51), weir.Whole(50), 7 * day, 0},
-		{"no time has passed", weir.Whole(1), weir.Whole(50), 0, 0},
-		{"a clock behind the window", weir.Whole(1), weir.Whole(50), -time.Hour, 0},
-		{"the largest numbers", weir.MaxAmount - 1, weir.MaxAmount, 29 * day, 29*day + 1},
-		{"the largest of the smallest", 1, weir.MaxAmount, 29 * day, 0},
+		{"half in a quarter of the time", counter.Whole(25), counter.Whole(50), 7 * day, 14 * day},
+		{"a fraction of a cent at once", 1, counter.Whole(50), time.Nanosecond, 50_000_000 * time.Nanosecond},
+		{"just in time", counter.Whole(15), counter.Whole(30), 15 * day, 0},
+		{"a moment too soon", counter.Whole(15) + 1, counter.Whole(30), 15 * day, 30*day - 172_799_989},
+		{"slowly", counter.Whole(1), counter.Whole(50), 7 * day, 0},
+		{"nothing is used", 0, counter.Whole(50), 7 * day, 0},
+		{"used up", counter.Whole(50), counter.Whole(50), 7 * day, 0},
+		{"beyond it", counter.Whole(51), counter.Whole(50), 7 * day, 0},
+		{"no time has passed", counter.Whole(1), counter.Whole(50), 0, 0},
+		{"a clock behind the window", counter.Whole(1), counter.Whole(50), -time.Hour, 0},
+		{"the largest numbers", counter.MaxAmount - 1, counter.MaxAmount, 29 * day, 29*day + 1},
+		{"the largest of the smallest", 1, counter.MaxAmount, 29 * day, 0},
 	} {
 		u := budget.Use{Used: c.used, Limit: c.limit, Start: begin, End: begin.Add(30 * day)}
 		at, ok := u.RunsOut(begin.Add(c.passed))
@@ -55,7 +55,7 @@ func policy(t *testing.T, amount string, l weir.Limit) *counter.Policy {
 	return p
 }
 
-var month = weir.Limit{Algorithm: weir.FixedWindow, Count: 50, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month, Day: 15, Zone: "Europe/Berlin"}}
+var month = weir.Limit{Algorithm: weir.FixedWindow, Count: 50, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month, Day: 15, Zone: "Europe/Berlin"}}
 
 func TestWhatABudgetIs(t *testing.T) {
 	hour := weir.Limit{Algorithm: weir.FixedWindow, Count: 50, Window: time.Hour}

@@ -82,7 +82,7 @@ func open(t *testing.T, store counter.Store, o budget.Options, rules ...weir.Rul
 	return n
 }
 
-func (n *node) take(key string, amounts map[string]weir.Amount) weir.Decision {
+func (n *node) take(key string, amounts map[string]counter.Amount) weir.Decision {
 	n.t.Helper()
 	d, err := n.Check(n.t.Context(), &weir.Request{APIKey: key, Amounts: amounts})
 	if err != nil {
@@ -91,8 +91,8 @@ func (n *node) take(key string, amounts map[string]weir.Amount) weir.Decision {
 	return d
 }
 
-func usd(n float64) map[string]weir.Amount {
-	return map[string]weir.Amount{"usd": weir.Amount(n * 1e6)}
+func usd(n float64) map[string]counter.Amount {
+	return map[string]counter.Amount{"usd": counter.Amount(n * 1e6)}
 }
 
 func (n *node) expect(when string, want ...string) {
@@ -173,7 +173,7 @@ func TestOneNodeOfManyTells(t *testing.T) {
 		if err := store.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		calls := weir.Rule{ID: "calls", Limits: []weir.Limit{{Algorithm: weir.FixedWindow, Count: 100, Window: 31 * 24 * time.Hour, Calendar: weir.Calendar{Unit: weir.Month}}}, Algorithm: weir.FixedWindow}
+		calls := weir.Rule{ID: "calls", Limits: []weir.Limit{{Algorithm: weir.FixedWindow, Count: 100, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}}, Algorithm: weir.FixedWindow}
 		nodes = append(nodes, open(t, store, budget.Options{Now: store.Now}, calls))
 	}
 	var wg sync.WaitGroup
@@ -310,7 +310,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 func TestACooldownIsNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rule := daily
-		rule.Abuse = &weir.Abuse{Refusals: 1, Window: time.Minute, Cooldown: time.Minute, Grow: 1, Most: time.Minute}
+		rule.Abuse = &counter.Abuse{Refusals: 1, Window: time.Minute, Cooldown: time.Minute, Grow: 1, Most: time.Minute}
 		rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{rule}})
 		if err != nil {
 			t.Fatal(err)

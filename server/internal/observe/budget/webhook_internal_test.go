@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // place is where a webhook sends to, without a network.
@@ -155,7 +155,7 @@ func TestEventsArrive(t *testing.T) {
 	defer server.Close()
 	log := slog.New(slog.DiscardHandler)
 	h := NewWebhook(server.URL, "", log)
-	want := &Event{ID: "1", Rule: "spend", Policy: "spend", Threshold: 100, Subject: "sk_…", Amount: "usd", Used: weir.Whole(50), Limit: weir.Whole(50), WindowEnd: time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC), Refused: true}
+	want := &Event{ID: "1", Rule: "spend", Policy: "spend", Threshold: 100, Subject: "sk_…", Amount: "usd", Used: counter.Whole(50), Limit: counter.Whole(50), WindowEnd: time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC), Refused: true}
 	for range 3 {
 		h.send(want)
 	}

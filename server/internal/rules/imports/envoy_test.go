@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/rulefile"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
@@ -297,7 +298,7 @@ func TestEnvoyWindows(t *testing.T) {
 			t.Fatal(err)
 		}
 		rule := f.Rules.Rules[0]
-		if want := (weir.Limit{Count: 5, Window: length}); rule.Algorithm != weir.FixedWindow || rule.Calendar != (weir.Calendar{}) || !slices.Equal(rule.Limits, []weir.Limit{want}) {
+		if want := (weir.Limit{Count: 5, Window: length}); rule.Algorithm != weir.FixedWindow || rule.Calendar != (counter.Calendar{}) || !slices.Equal(rule.Limits, []weir.Limit{want}) {
 			t.Errorf("%s: %+v\n%s", unit, rule, r.Text)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // ingress is a Kubernetes Ingress, as far as limits need it; or a list of them.
@@ -136,7 +137,7 @@ func (d *document) global(x *ingress, match []string, where string, get func(str
 		return nil
 	}
 	window := get("global-rate-limit-window")
-	if _, err := weir.ParseWindow(window); err != nil {
+	if _, err := counter.ParseWindow(window); err != nil {
 		d.note(nil, where, true, "global-rate-limit needs a global-rate-limit-window, such as 1m: it is left out")
 		return nil
 	}

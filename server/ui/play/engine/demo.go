@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 )
 
 // demo is one thing to see: arrivals that show it under any numbers, and a sentence that names the numbers seen.
@@ -145,16 +146,16 @@ var demos = []*demo{
 }
 
 // laneOf is the lane of an algorithm.
-func (e *Engine) laneOf(a weir.Algorithm) *lane { return e.lanes[slices.Index(algorithms, a)] }
+func (e *Engine) laneOf(a counter.Algorithm) *lane { return e.lanes[slices.Index(algorithms, a)] }
 
 // of counts what an algorithm did.
-func (e *Engine) of(a weir.Algorithm) Counts { return e.laneOf(a).now(e.at) }
+func (e *Engine) of(a counter.Algorithm) Counts { return e.laneOf(a).now(e.at) }
 
 // capacity is what a bucket holds.
 func (e *Engine) capacity() int64 { return e.laneOf(weir.TokenBucket).policy.Limit.Max() }
 
 // split counts how many of the first requests an algorithm admitted, and how many of all after them.
-func (e *Engine) split(a weir.Algorithm, first int) (of, after, all int) {
+func (e *Engine) split(a counter.Algorithm, first int) (of, after, all int) {
 	l := e.laneOf(a)
 	for i := 0; i < len(l.marks); i += 3 {
 		if v := verdict(l.marks[i+1]); v != admitted && v != delayed {

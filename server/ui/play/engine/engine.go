@@ -89,7 +89,7 @@ func New(n Numbers) (*Engine, error) {
 }
 
 // algorithms in the order in which they are shown.
-var algorithms = []weir.Algorithm{
+var algorithms = []counter.Algorithm{
 	weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingCounter, weir.SlidingLog,
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -88,8 +89,8 @@ func (e *Engine) Ask(r Request) (Explanation, error) {
 			return Explanation{}, fmt.Errorf("what is typed must be at most %d bytes long", weir.MaxPath)
 		}
 	}
-	if r.Cost < 0 || r.Cost > weir.MaxTokens {
-		return Explanation{}, fmt.Errorf("cost: must be from 1 to %d, got %d", int64(weir.MaxTokens), r.Cost)
+	if r.Cost < 0 || r.Cost > counter.MaxTokens {
+		return Explanation{}, fmt.Errorf("cost: must be from 1 to %d, got %d", int64(counter.MaxTokens), r.Cost)
 	}
 	req := weir.Request{
 		APIKey: r.Key, KeyVerified: true, User: r.User, Org: r.Org, Tier: r.Tier, TierVerified: true,
