@@ -47,11 +47,11 @@ func newAnswer(opts *Options, req *rls.RateLimitRequest) answer {
 	return a
 }
 
-// decided fills in the statuses and reports whether the request is refused.
-func (a *answer) decided(c *evaluation, d *weir.Decision) (refused bool) {
+// decided fills in the statuses of the request's charges and reports whether these refuse it. limits
+// is empty if the charges weren't decided.
+func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool) {
 	least := uint32(math.MaxUint32)
 	quotas, spent := 0, 0
-	limits := d.Limits()
 	for i := range c.hits {
 		h := &c.hits[i]
 		st := a.Statuses[i]
@@ -65,7 +65,7 @@ func (a *answer) decided(c *evaluation, d *weir.Decision) (refused bool) {
 		case h.limit.unlimited():
 			st.LimitRemaining = math.MaxUint32
 			continue
-		case h.back:
+		case h.back || len(limits) == 0:
 			continue
 		}
 		s := &limits[h.at-1]

@@ -68,7 +68,7 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls
 		s.failed(s.limiter.GiveBack(ctx, c.returns))
 	}
 	if quotas <= 1 {
-		c.answer.decided(c, &d)
+		c.answer.decided(c, d.Limits())
 	}
 	if c.spent {
 		s.failed(s.limiter.GiveBack(ctx, c.taken(&d))) // what the other limits took
@@ -80,7 +80,7 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls
 // if all of them together refuse it, this turns the decision into a refusal before observers see
 // it: by the quota with the longest wait.
 func (c *evaluation) together(d *weir.Decision) {
-	if refused := c.answer.decided(c, d); !refused || !d.Allowed {
+	if refused := c.answer.decided(c, d.Limits()); !refused || !d.Allowed {
 		return
 	}
 	c.spent = true

@@ -204,7 +204,7 @@ rules:
 		{0, "remote_address=203.0.113.7", "OK OK:5/DAY-4"},
 		{0, "remote_address=203.0.113.7; tenant=y", "OK OK:5/DAY-3 OK:3/HOUR-2"},
 		{0, "remote_address=203.0.113.7; tenant=acme", "OVER_LIMIT OK:5/DAY-3 OVER_LIMIT:1/HOUR-0"},
-		{0, "hits=9 remote_address=203.0.113.7; tenant=y", "OVER_LIMIT OVER_LIMIT:5/DAY-0 OK:3/HOUR-1"},
+		{0, "hits=9 remote_address=203.0.113.7; tenant=y", "OVER_LIMIT OVER_LIMIT:5/DAY-0 OK:3/HOUR-2"},
 		{0, "remote_address=203.0.113.7; tenant=y", "OK OK:5/DAY-2 OK:3/HOUR-1"}, // what was refused took nothing
 	}.run(t, s, "edge")
 	asked{{0, "tenant=acme", "OK OK:5/DAY-3"}}.run(t, s, "elsewhere") // another domain: no address, so all as one

@@ -37,68 +37,55 @@ type part struct {
 	req     weir.Request
 	entries []*ratelimit.RateLimitDescriptor_Entry
 	indices []int // of the descriptors
-	back    bool  // the hits are given back
 	weir.Decision
 }
 
 // byRules decides a request by the rules. Descriptors that carry a limit, or that a rule names, are
-// decided first, by that limit or rule alone.
+// charged to that limit or rule alone; the rest become requests that all rules decide.
 func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	now := s.limiter.Now()
 	a := newAnswer(&s.opts, req)
-	refused := false
-	var took []counter.Return // by the named and carried limits
 	if err := c.match(s.link().config, req, &s.overrides); err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(c.hits, func(h matched) bool { return h.limit != nil }) {
-		c.charge(req, false)
-		d, err := s.limiter.Take(ctx, &c.req, c.charges)
-		s.failed(err)
-		if len(c.returns) > 0 {
-			s.failed(s.limiter.GiveBack(ctx, c.returns))
-		}
-		if refused = a.decided(c, &d); !refused {
-			took = c.taken(&d)
-		}
+	c.charge(req, false)
+	c.req.KeyVerified, c.req.TierVerified = true, true
+	parts, back := s.split(c, req)
+	for i := range back {
+		s.failed(s.limiter.Credit(ctx, &back[i].req))
+		back[i].Allowed = true
 	}
-	first := refused
-	parts := s.split(c, req)
+	requests := make([]*weir.Request, len(parts))
+	for i := range parts {
+		requests[i] = &parts[i].req
+	}
+	t := weir.Together{Decision: weir.Decision{Allowed: true}}
+	if len(requests)+len(c.charges) > 0 {
+		var err error
+		t, err = s.limiter.CheckTogether(ctx, &c.req, c.charges, requests)
+		s.failed(err)
+	}
+	if len(c.returns) > 0 {
+		s.failed(s.limiter.GiveBack(ctx, c.returns))
+	}
+	refused := a.decided(c, t.Own)
 	binding := (*part)(nil)
 	for i := range parts {
 		p := &parts[i]
-		if p.back {
-			s.failed(s.limiter.Credit(ctx, &p.req))
-			p.Allowed = true
-			continue
-		}
-		p.req.Peek = p.req.Peek || refused // a refusal takes nothing
-		p.req.Receipt = i < len(parts)-1   // in case a later one is refused
-		var err error
-		p.Decision, err = s.limiter.Check(ctx, &p.req)
-		s.failed(err)
-		refused = refused || !p.Allowed
+		p.Decision = t.Each[i]
 		if binding == nil || !p.Allowed && binding.Allowed || p.Allowed == binding.Allowed && p.Remaining < binding.Remaining {
 			binding = p
 		}
 	}
-	if refused && len(took) > 0 {
-		s.failed(s.limiter.GiveBack(ctx, took))
-	}
-	for i := range parts {
-		p := &parts[i]
-		if refused && p.Allowed && !p.back && !p.req.Peek {
-			s.failed(s.limiter.Finish(ctx, &p.Decision, weir.Outcome{Abandoned: true}))
-		}
+	for _, p := range slices.Concat(parts, back) {
 		for _, at := range p.indices {
 			p.status(a.Statuses[at])
 		}
 	}
-	a.OverallCode = rls.RateLimitResponse_OK
-	if refused {
+	if !t.Allowed {
 		a.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
-	if binding == nil || first {
+	if binding == nil || refused {
 		return a.response(), nil
 	}
 	s.dress(&a, binding, now)
@@ -108,33 +95,37 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 	return a.RateLimitResponse, nil
 }
 
-// split turns the descriptors that aren't decided yet into requests.
-func (s *Service) split(c *evaluation, req *rls.RateLimitRequest) []part {
-	parts := make([]part, 0, 1)
+// split turns the descriptors that have no limit of their own into requests. The hits of those in
+// back are given back.
+func (s *Service) split(c *evaluation, req *rls.RateLimitRequest) (parts, back []part) {
 	for i, d := range req.Descriptors {
 		if c.hits[i].limit != nil {
 			continue
 		}
-		n := hits(req, d)
-		at := slices.IndexFunc(parts, func(p part) bool {
-			return p.back == d.GetIsNegativeHits() && p.req.Cost == n && !contradicts(p.entries, d.GetEntries())
-		})
-		if at < 0 {
-			at = len(parts)
-			parts = append(parts, part{back: d.GetIsNegativeHits(), req: weir.Request{Edge: edgeName, KeyVerified: true, TierVerified: true, Cost: n, Peek: n == 0}})
+		list, n := &parts, c.hits[i].n
+		if c.hits[i].back {
+			list = &back
 		}
-		p := &parts[at]
+		at := slices.IndexFunc(*list, func(p part) bool { return p.req.Cost == n && !contradicts(p.entries, d.GetEntries()) })
+		if at < 0 {
+			at = len(*list)
+			*list = append(*list, part{req: weir.Request{Edge: edgeName, KeyVerified: true, TierVerified: true, Cost: n, Peek: n == 0}})
+		}
+		p := &(*list)[at]
 		p.indices = append(p.indices, i)
 		p.entries = append(p.entries, d.GetEntries()...)
 	}
-	for i := range parts {
-		p := &parts[i]
-		for _, e := range p.entries {
-			s.set(&p.req, e.GetKey(), e.GetValue())
+	for _, list := range [][]part{parts, back} {
+		for i := range list {
+			p := &list[i]
+			for _, e := range p.entries {
+				s.set(&p.req, e.GetKey(), e.GetValue())
+				s.set(&c.req, e.GetKey(), e.GetValue())
+			}
+			p.req.Attr = func(name string) string { return s.attribute(p, req.Domain, name) }
 		}
-		p.req.Attr = func(name string) string { return s.attribute(p, req.Domain, name) }
 	}
-	return parts
+	return parts, back
 }
 
 func contradicts(a, b []*ratelimit.RateLimitDescriptor_Entry) bool {

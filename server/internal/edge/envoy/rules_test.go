@@ -77,8 +77,8 @@ func TestRulesDecide(t *testing.T) {
 		{"hits=0 api_key=a", "OK OK:3/DAY-3"}, // no more than was taken
 		{"tenant=x", "OK OK:2/HOUR-1"},
 		{"tenant=x; tenant=y", "OK OK:2/HOUR-0 OK:2/HOUR-1"}, // which contradict each other: two requests
-		{"tenant=y; tenant=x", "OVER_LIMIT OK:2/HOUR-0 OVER_LIMIT:2/HOUR-0"},
-		{"tenant=y", "OK OK:2/HOUR-0"}, // and the first took nothing
+		{"tenant=y; tenant=x", "OVER_LIMIT OK:2/HOUR-1 OVER_LIMIT:2/HOUR-0"},
+		{"tenant=y", "OK OK:2/HOUR-0"}, // and the first took nothing, as the answer said
 		{"jwt_sub=ann", "OK OK:9/HOUR-8"},
 		{"user=ann", "OK OK:9/HOUR-7"},
 	} {
@@ -194,8 +194,8 @@ func TestCarriedLimit(t *testing.T) {
 		{2, "", "OK OK:2/HOUR-1"},
 		{5, "", "OK OK:5/HOUR-3"},
 		{2, "", "OVER_LIMIT OVER_LIMIT:2/HOUR-0"},
-		{9, "hits=4 api_key=c", "OVER_LIMIT OK:9/HOUR-6 OVER_LIMIT:3/DAY-0"},
-		{9, "", "OK OK:9/HOUR-6"}, // what the refused one took went back
+		{9, "hits=4 api_key=c", "OVER_LIMIT OK:9/HOUR-7 OVER_LIMIT:3/DAY-0"},
+		{9, "", "OK OK:9/HOUR-6"}, // the refused one took nothing
 	} {
 		req := request("edge", "plan=x")
 		req.Descriptors[0].Limit = &ratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: c.number, Unit: typev3.RateLimitUnit_HOUR}

@@ -52,7 +52,7 @@ rules:
 			{10 * time.Second, "hits=0 tenant=x", "OK OK-2"},  // all are
 			{0, "hits=3 tenant=x", "OVER_LIMIT OVER_LIMIT-0"}, // which is never
 			{0, "user=ann", "OK OK-0"},
-			{0, "tenant=x; tenant=z user=ann", "OVER_LIMIT OK-1 OVER_LIMIT-0"}, // the first gives its slot back
+			{0, "tenant=x; tenant=z user=ann", "OVER_LIMIT OK-2 OVER_LIMIT-0"}, // the first takes no slot
 			{0, "hits=0 tenant=x", "OK OK-2"},
 			{0, "hits=0 tenant=z", "OK OK-2"},
 		} {
