@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,68 +86,80 @@ type API struct {
 type Route struct {
 	Method, Path string
 	Role         guard.Role
-	handle       func(*API, http.ResponseWriter, *http.Request) *jsonerror.Error
-	rules        bool // it changes the rules, or with dry_run shows what would change
-	costly       bool // it parses documents, so it waits for its turn
+	handle       handler
+	does         work
+}
+
+// handler answers a call with a value to write as JSON, or with nil if it has written the answer.
+type handler func(*API, *call) (any, *jsonerror.Error)
+
+// work says what an endpoint does.
+type work int
+
+const (
+	shows   work = iota
+	parses       // parses documents, so it waits for its turn
+	changes      // parses, and changes the rules, or with dry_run shows what would change
+)
+
+// call is a request to an endpoint.
+type call struct {
+	*http.Request
+	w     http.ResponseWriter
+	who   guard.Who
+	queue *queue // in which a call that parses waits for its turn
 }
 
 // Routes are all endpoints. Those under /v1/rules also exist without /v1.
 var Routes = []Route{
-	{"GET", "/v1/rules", guard.Read, (*API).rules, false, false},
-	{"PUT", "/v1/rules", guard.Operate, (*API).putRules, true, true},
-	{"POST", "/v1/rules/validate", guard.Read, (*API).validate, false, true},
-	{"GET", "/v1/rules/id/{id}", guard.Read, (*API).rule, false, true},
-	{"PUT", "/v1/rules/id/{id}", guard.Operate, (*API).putRule, true, true},
-	{"DELETE", "/v1/rules/id/{id}", guard.Operate, (*API).deleteRule, true, true},
-	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, (*API).putTier, true, true},
-	{"PUT", "/v1/rules/key", guard.Operate, (*API).putKey, true, true},
-	{"DELETE", "/v1/rules/key", guard.Operate, (*API).deleteKey, true, true},
-	{"GET", "/v1/rules/versions", guard.Read, (*API).versions, false, false},
-	{"GET", "/v1/rules/versions/{version}", guard.Read, (*API).version, false, false},
-	{"GET", "/v1/rules/diff", guard.Read, (*API).diff, false, true},
-	{"POST", "/v1/rules/rollback", guard.Operate, (*API).rollback, true, true},
-	{"GET", "/v1/rules/usage", guard.Read, (*API).usage, false, false},
-	{"GET", "/v1/rules/usage/{id}", guard.Read, (*API).usageOf, false, false},
-	{"POST", "/v1/rules/whatif", guard.Read, (*API).whatIf, false, true},
-	{"POST", "/v1/clients", guard.Read, (*API).client, false, false},
-	{"GET", "/v1/allowlist", guard.Read, allowlist.of((*API).list), false, false},
-	{"PUT", "/v1/allowlist", guard.Operate, allowlist.of((*API).putList), true, true},
-	{"POST", "/v1/allowlist/entries", guard.Operate, allowlist.of((*API).editList), true, true},
-	{"GET", "/v1/denylist", guard.Read, denylist.of((*API).list), false, false},
-	{"PUT", "/v1/denylist", guard.Operate, denylist.of((*API).putList), true, true},
-	{"POST", "/v1/denylist/entries", guard.Operate, denylist.of((*API).editList), true, true},
-	{"GET", "/v1/cooldowns", guard.Read, (*API).cooldowns, false, false},
-	{"DELETE", "/v1/cooldowns/{id}", guard.Operate, (*API).liftCooldown, false, false},
-	{"GET", "/v1/now", guard.Read, (*API).now, false, false},
-	{"GET", "/v1/events", guard.Read, (*API).events, false, false},
-	{"GET", "/v1/nodes", guard.Read, (*API).nodes, false, false},
-	{"GET", "/v1/regions", guard.Read, (*API).regions, false, false},
-	{"POST", "/v1/regions", guard.Operate, (*API).regroup, false, false},
-	{"GET", "/v1/top", guard.Read, (*API).top, false, false},
-	{"GET", "/v1/session", guard.Read, (*API).session, false, false},
-	{"POST", "/v1/session", guard.Anybody, (*API).login, false, false},
-	{"DELETE", "/v1/session", guard.Anybody, (*API).logout, false, false},
-	{"GET", "/v1/version", guard.Read, (*API).about, false, false},
-	{"POST", "/v1/explain", guard.Read, (*API).explain, false, false},
-	{"POST", "/v1/counters", guard.Read, (*API).counters, false, false},
-	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, false, false},
-	{"POST", "/v1/counters/release", guard.Operate, (*API).releaseSlot, false, false},
-	{"GET", "/metrics", guard.Read, (*API).metrics, false, false},
-	{"GET", "/debug/pprof/{profile}", guard.Operate, (*API).profile, false, false},
+	{"GET", "/v1/rules", guard.Read, (*API).rules, shows},
+	{"PUT", "/v1/rules", guard.Operate, (*API).putRules, changes},
+	{"POST", "/v1/rules/validate", guard.Read, (*API).validate, parses},
+	{"GET", "/v1/rules/id/{id}", guard.Read, (*API).rule, parses},
+	{"PUT", "/v1/rules/id/{id}", guard.Operate, (*API).putRule, changes},
+	{"DELETE", "/v1/rules/id/{id}", guard.Operate, (*API).deleteRule, changes},
+	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, (*API).putTier, changes},
+	{"PUT", "/v1/rules/key", guard.Operate, (*API).putKey, changes},
+	{"DELETE", "/v1/rules/key", guard.Operate, (*API).deleteKey, changes},
+	{"GET", "/v1/rules/versions", guard.Read, (*API).versions, shows},
+	{"GET", "/v1/rules/versions/{version}", guard.Read, (*API).version, shows},
+	{"GET", "/v1/rules/diff", guard.Read, (*API).diff, parses},
+	{"POST", "/v1/rules/rollback", guard.Operate, (*API).rollback, changes},
+	{"GET", "/v1/rules/usage", guard.Read, (*API).usage, shows},
+	{"GET", "/v1/rules/usage/{id}", guard.Read, (*API).usageOf, shows},
+	{"POST", "/v1/rules/whatif", guard.Read, (*API).whatIf, parses},
+	{"POST", "/v1/clients", guard.Read, (*API).client, shows},
+	{"GET", "/v1/allowlist", guard.Read, allowlist.show, shows},
+	{"PUT", "/v1/allowlist", guard.Operate, allowlist.put, changes},
+	{"POST", "/v1/allowlist/entries", guard.Operate, allowlist.edit, changes},
+	{"GET", "/v1/denylist", guard.Read, denylist.show, shows},
+	{"PUT", "/v1/denylist", guard.Operate, denylist.put, changes},
+	{"POST", "/v1/denylist/entries", guard.Operate, denylist.edit, changes},
+	{"GET", "/v1/cooldowns", guard.Read, (*API).cooldowns, shows},
+	{"DELETE", "/v1/cooldowns/{id}", guard.Operate, (*API).liftCooldown, shows},
+	{"GET", "/v1/now", guard.Read, (*API).now, shows},
+	{"GET", "/v1/events", guard.Read, (*API).events, shows},
+	{"GET", "/v1/nodes", guard.Read, (*API).nodes, shows},
+	{"GET", "/v1/regions", guard.Read, (*API).regions, shows},
+	{"POST", "/v1/regions", guard.Operate, (*API).regroup, shows},
+	{"GET", "/v1/top", guard.Read, (*API).top, shows},
+	{"GET", "/v1/session", guard.Read, (*API).session, shows},
+	{"POST", "/v1/session", guard.Anybody, (*API).login, shows},
+	{"DELETE", "/v1/session", guard.Anybody, (*API).logout, shows},
+	{"GET", "/v1/version", guard.Read, (*API).about, shows},
+	{"POST", "/v1/explain", guard.Read, (*API).explain, shows},
+	{"POST", "/v1/counters", guard.Read, (*API).counters, shows},
+	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, shows},
+	{"POST", "/v1/counters/release", guard.Operate, (*API).releaseSlot, shows},
+	{"GET", "/metrics", guard.Read, (*API).metrics, shows},
+	{"GET", "/debug/pprof/{profile}", guard.Operate, (*API).profile, shows},
 }
 
 // Register adds the API to a mux.
 func (a *API) Register(mux *http.ServeMux) {
 	a.looks, a.writes, a.hours = newQueue(lookSeats), newQueue(writeSeats), newQueue(hourSeats)
 	for _, r := range Routes {
-		h := a.admitted(r, func(w http.ResponseWriter, req *http.Request) {
-			if takesGzip(req) {
-				w = packs{w}
-			}
-			if f := r.handle(a, w, req); f != nil {
-				f.Write(w)
-			}
-		})
+		h := func(w http.ResponseWriter, req *http.Request) { a.answer(&r, &call{Request: req, w: w}) }
 		mux.HandleFunc(r.Method+" "+r.Path, h)
 		if strings.HasPrefix(r.Path, "/v1/rules") {
 			mux.HandleFunc(r.Method+" "+strings.TrimPrefix(r.Path, "/v1"), h)
@@ -154,12 +167,25 @@ func (a *API) Register(mux *http.ServeMux) {
 	}
 }
 
-// body reads a request's body of at most that many bytes.
-func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, *jsonerror.Error) {
-	if p, ok := w.(packs); ok {
-		w = p.ResponseWriter // MaxBytesReader closes the connection only of net/http's own writer
+// answer answers a call, if its sender may make it.
+func (a *API) answer(route *Route, r *call) {
+	var out any
+	leave, f := a.admit(route, r)
+	if f == nil {
+		defer leave()
+		out, f = route.handle(a, r)
 	}
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	switch {
+	case f != nil:
+		f.Write(r.w)
+	case out != nil:
+		r.writeJSON(out)
+	}
+}
+
+// body reads a call's body of at most that many bytes.
+func (r *call) body(most int64) ([]byte, *jsonerror.Error) {
+	text, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, most))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -170,50 +196,43 @@ func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, *jsonerro
 	return text, nil
 }
 
-// decode reads a JSON body, and rejects unknown fields.
-func decode(w http.ResponseWriter, r *http.Request, into any) *jsonerror.Error {
-	return decodeWithin(w, r, rulefile.MaxSize, into)
-}
-
-// decodeWithin is decode for a body of at most that many bytes.
-func decodeWithin(w http.ResponseWriter, r *http.Request, most int64, into any) *jsonerror.Error {
-	text, f := body(w, r, most)
+// decode reads a JSON body of at most that many bytes, and rejects unknown fields.
+func decode[T any](r *call, most int64) (in T, f *jsonerror.Error) {
+	text, f := r.body(most)
 	if f != nil {
-		return f
+		return in, f
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(into); err != nil {
-		return jsonerror.Bad("the body must be JSON as the documentation has it: %s", shown.Hide(strings.TrimPrefix(err.Error(), "json: ")))
+	if err := dec.Decode(&in); err != nil {
+		return in, jsonerror.Bad("the body must be JSON as the documentation has it: %s", shown.Hide(strings.TrimPrefix(err.Error(), "json: ")))
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return jsonerror.Bad("the body must be one JSON object, and something follows it")
+		return in, jsonerror.Bad("the body must be one JSON object, and something follows it")
 	}
-	return nil
+	return in, nil
 }
 
 // document reads a rule document.
-func document(w http.ResponseWriter, r *http.Request) ([]byte, *jsonerror.Error) {
-	return body(w, r, rulefile.MaxSize+1) // the parser rejects what is larger
+func (r *call) document() ([]byte, *jsonerror.Error) {
+	return r.body(rulefile.MaxSize + 1) // the parser rejects what is larger
 }
 
-// WriteJSON answers with JSON.
-func WriteJSON(w http.ResponseWriter, status int, v any) {
+func (r *call) setETag(version int64) {
+	r.w.Header().Set("ETag", `"`+strconv.FormatInt(version, 10)+`"`)
+}
+
+// writeJSON answers with JSON.
+func (r *call) writeJSON(v any) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil { // don't send half an answer
-		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the answer can't be written as JSON: %v", err).Write(w)
+		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the answer can't be written as JSON: %v", err).Write(r.w)
 		return
 	}
-	write(w, status, "application/json", b.Bytes())
+	r.write("application/json", b.Bytes())
 }
-
-// packs writes to a client that accepts compressed answers.
-type packs struct{ http.ResponseWriter }
-
-// Unwrap lets an [http.ResponseController] find the underlying writer.
-func (p packs) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
 // packFrom is the size from which answers are compressed. Ten thousand rules have megabytes, and
 // the console fetches them again and again.
@@ -224,11 +243,11 @@ const packFrom = 16 << 10
 // attacker can get both into one answer repeatedly. Here they can't: pages of other origins get
 // nothing but refusals, and answers with whole keys, which are the rules and the lists, hold
 // nothing that clients sent.
-func write(w http.ResponseWriter, status int, contentType string, body []byte) {
-	h := w.Header()
+func (r *call) write(contentType string, body []byte) {
+	h := r.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Add("Vary", "Accept-Encoding")
-	if _, ok := w.(packs); ok && len(body) >= packFrom {
+	if len(body) >= packFrom && takesGzip(r.Request) {
 		var b bytes.Buffer
 		z := packers.Get().(*gzip.Writer)
 		defer packers.Put(z)
@@ -238,8 +257,7 @@ func write(w http.ResponseWriter, status int, contentType string, body []byte) {
 		body = b.Bytes()
 		h.Set("Content-Encoding", "gzip")
 	}
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client may have left
+	_, _ = r.w.Write(body) // the client may have left
 }
 
 var packers = sync.Pool{New: func() any {

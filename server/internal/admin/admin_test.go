@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -463,14 +462,5 @@ rules:
 	}
 	if got := of(`{"key": "k", "ip": "192.0.2.99"}`); !strings.Contains(got, "address refuses false shared false") {
 		t.Errorf("with an address\n%s", got)
-	}
-}
-
-// TestAnAnswerThatIsNoJSON is an error, not an empty 200.
-func TestAnAnswerThatIsNoJSON(t *testing.T) {
-	w := httptest.NewRecorder()
-	admin.WriteJSON(w, http.StatusOK, math.Inf(1))
-	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), `"INTERNAL"`) {
-		t.Errorf("%d: %s", w.Code, w.Body)
 	}
 }

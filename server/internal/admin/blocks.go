@@ -15,7 +15,7 @@ import (
 // block prepares a change of the deny list so that blocking always works: it needs no force, and an
 // entry that can't be added to the rules goes on the emergency list. Removing an entry also removes
 // it from the emergency list.
-func (a *API) block(r *http.Request, c *change, entry string, remove bool) *jsonerror.Error {
+func (a *API) block(r *call, c *change, entry string, remove bool) *jsonerror.Error {
 	if remove {
 		c.then = func(out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
 			return a.lift(r, c, entry, out, f)
@@ -55,7 +55,7 @@ func (a *API) listed(entry string) bool {
 }
 
 // lift takes an entry off the emergency list, after the change to the rules, which may have failed.
-func (a *API) lift(r *http.Request, c *change, entry string, out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
+func (a *API) lift(r *call, c *change, entry string, out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
 	blocks, inFile := a.Rules.Blocks(), a.Rules.File() != ""
 	switch listed := a.listed(entry); {
 	case f != nil && !blocks.Has(entry) && inFile && !listed:
@@ -77,7 +77,7 @@ func (a *API) lift(r *http.Request, c *change, entry string, out *Changed, f *js
 
 // edit changes the emergency list, unless it is a dry run, and saves the change to the file and to
 // Redis. The answer says what was changed, and where it couldn't be saved.
-func (a *API) edit(r *http.Request, out *Changed, entry, what string, change func(*rulestore.Blocks) bool) {
+func (a *API) edit(r *call, out *Changed, entry, what string, change func(*rulestore.Blocks) bool) {
 	blocks := a.Rules.Blocks()
 	if out.DryRun {
 		if blocks.Has(entry) == (what == "removed") {

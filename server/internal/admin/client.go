@@ -2,7 +2,6 @@ package admin
 
 import (
 	"encoding/json"
-	"net/http"
 	"net/netip"
 	"strings"
 
@@ -14,7 +13,7 @@ import (
 )
 
 // resolve returns the client with a fingerprint.
-func (a *API) resolve(r *http.Request, print string) (top.Identity, *jsonerror.Error) {
+func (a *API) resolve(r *call, print string) (top.Identity, *jsonerror.Error) {
 	who, err := a.Hour.Resolve(r.Context(), print)
 	if err != nil {
 		return who, clientFault(err)
@@ -24,7 +23,7 @@ func (a *API) resolve(r *http.Request, print string) (top.Identity, *jsonerror.E
 
 // keyOf returns the key that a change is for: the key that was sent, or that of the client with the
 // fingerprint. In the second case hidden is the key too, which answers must not show.
-func (a *API) keyOf(r *http.Request, key, client, what string) (name, hidden string, f *jsonerror.Error) {
+func (a *API) keyOf(r *call, key, client, what string) (name, hidden string, f *jsonerror.Error) {
 	switch {
 	case client == "":
 		return key, "", nil
@@ -111,28 +110,19 @@ func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
 	return &out
 }
 
-// named removes "client" from the body of a check, and returns the client that it names, if any.
-func (a *API) named(r *http.Request, text []byte) (rest []byte, who top.Identity, f *jsonerror.Error) {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(text, &fields) != nil || fields["client"] == nil {
-		return text, who, nil // what is wrong with it is told by whoever reads the rest
+// named returns the client that "client" names in the body of a check, if it is there.
+func (a *API) named(r *call, rest []byte, client json.RawMessage) (who top.Identity, f *jsonerror.Error) {
+	if client == nil {
+		return who, nil
 	}
 	var print string
-	if json.Unmarshal(fields["client"], &print) != nil {
-		return nil, who, jsonerror.Bad("client: must be a text, the fingerprint of a client")
+	if json.Unmarshal(client, &print) != nil {
+		return who, jsonerror.Bad("client: must be a text, the fingerprint of a client")
 	}
-	if fields["key"] != nil {
-		return nil, who, jsonerror.Bad("give the key, or the client's fingerprint, and not both")
+	if _, given := split(rest, []string{"key"}); len(given) > 0 {
+		return who, jsonerror.Bad("give the key, or the client's fingerprint, and not both")
 	}
-	if who, f = a.resolve(r, print); f != nil {
-		return nil, who, f
-	}
-	delete(fields, "client")
-	rest, err := json.Marshal(fields)
-	if err != nil {
-		return nil, who, jsonerror.Bad("the body must be a JSON object")
-	}
-	return rest, who, nil
+	return a.resolve(r, print)
 }
 
 // be makes a client the sender of a request.

@@ -23,10 +23,10 @@ const (
 	mostCooldowns  = 10_000
 )
 
-func (a *API) cooldowns(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	k, f := number(r, "k", usualCooldowns, mostCooldowns)
+func (a *API) cooldowns(r *call) (any, *jsonerror.Error) {
+	k, f := r.number("k", usualCooldowns, mostCooldowns)
 	if f != nil {
-		return f
+		return nil, f
 	}
 	inForce := map[string]bool{} // cooldowns of a removed rule refuse no requests
 	for _, r := range a.Rules.InForce().File.Rules.Rules {
@@ -46,29 +46,27 @@ func (a *API) cooldowns(w http.ResponseWriter, r *http.Request) *jsonerror.Error
 			out.Cooldowns = append(out.Cooldowns, c)
 		}
 	}
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // liftTime is how long lifting a cooldown may take in the store, from which the other nodes learn of it.
 const liftTime = 2 * time.Second
 
-func (a *API) liftCooldown(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) liftCooldown(r *call) (any, *jsonerror.Error) {
 	var id cooldown.ID
 	if err := id.UnmarshalText([]byte(r.PathValue("id"))); err != nil {
-		return jsonerror.Bad("id: %v", err)
+		return nil, jsonerror.Bad("id: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), liftTime)
 	defer cancel()
 	c, err := a.Cooldowns.Lift(ctx, id)
 	switch {
 	case c == nil:
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no client with this id is in a cooldown: it may have ended; GET /v1/cooldowns lists them")
+		return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no client with this id is in a cooldown: it may have ended; GET /v1/cooldowns lists them")
 	case err != nil:
 		a.audit(r, "lift a cooldown", "answer", jsonerror.StoreUnavailable, "rule", c.Rule, "client", c.Client)
-		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "this node has lifted the cooldown, and the others can't be told: %v", err)
+		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "this node has lifted the cooldown, and the others can't be told: %v", err)
 	}
 	a.audit(r, "lift a cooldown", "rule", c.Rule, "client", c.Client)
-	WriteJSON(w, http.StatusOK, c)
-	return nil
+	return c, nil
 }

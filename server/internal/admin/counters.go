@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -15,24 +14,25 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
-func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	req, _, f := a.request(w, r)
+func (a *API) counters(r *call) (any, *jsonerror.Error) {
+	q, f := a.question(r)
 	if f != nil {
-		return f
+		return nil, f
 	}
+	req := &q.Request
 	req.Peek, req.Cost = true, max(1, req.Cost)
-	a.leastAmounts(&req)
+	a.leastAmounts(req)
 	shared := map[string]bool{} // rules that count by address, if the request has none
 	if doc, f := a.inForce(); f == nil && !req.IP.IsValid() {
 		if f := a.looks.work(r.Context(), func() {
-			for _, x := range doc.File.Set.Explain(&req).Rules {
+			for _, x := range doc.File.Set.Explain(req).Rules {
 				shared[x.ID] = x.SharedAddress
 			}
 		}); f != nil {
-			return f
+			return nil, f
 		}
 	}
-	d, _ := a.Limiter.Check(r.Context(), &req) // limits that couldn't be decided are marked as degraded
+	d, _ := a.Limiter.Check(r.Context(), req) // limits that couldn't be decided are marked as degraded
 	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
 	now := a.Limiter.Now()
 	out.At = *moment(now)
@@ -42,13 +42,13 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 		c := counterOf(&limits[i], now, d.Reason != weir.ReasonCooldown)
 		c.SharedAddress = shared[c.Rule]
 		if c.InFlight != nil && *c.InFlight > 0 {
-			c.Slots = slots.of(r.Context(), a, &req, i, limits[i].Policy)
+			c.Slots = slots.of(r.Context(), a, req, i, limits[i].Policy)
 		}
 		switch p := limits[i].Policy; {
 		case c.Degraded && p.Global && a.Missing != nil:
 			c.MissingHome = a.Missing(p)
 		case !c.Degraded && p.Global && a.Standing != nil:
-			a.stand(r.Context(), &c, &req, i, p)
+			a.stand(r.Context(), &c, req, i, p)
 		}
 		out.Counters = append(out.Counters, c)
 	}
@@ -58,8 +58,7 @@ func (a *API) counters(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 		out.Warning = fmt.Sprintf("Who holds the slots isn't known: %v", slots.err)
 	}
 	slices.SortStableFunc(out.Counters, binds)
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // stand fills in what this region has of a limit. How much of it all regions have used together

@@ -16,7 +16,7 @@ import (
 )
 
 // flag reads a boolean from the query.
-func flag(r *http.Request, name string) (bool, *jsonerror.Error) {
+func (r *call) flag(name string) (bool, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
 		return false, nil
@@ -32,18 +32,18 @@ func flag(r *http.Request, name string) (bool, *jsonerror.Error) {
 const maxMessage = 1000
 
 // read reads from a request what all changes have in common.
-func (c *change) read(r *http.Request) (f *jsonerror.Error) {
-	c.author, c.message = whoOf(r).Name, cmp.Or(c.message, r.URL.Query().Get("message"))
+func (c *change) read(r *call) (f *jsonerror.Error) {
+	c.author, c.message = r.who.Name, cmp.Or(c.message, r.URL.Query().Get("message"))
 	if len(c.message) > maxMessage {
 		return jsonerror.Bad("message: has %d bytes, and may have %d", len(c.message), maxMessage)
 	}
-	if c.force, f = flag(r, "force"); f != nil {
+	if c.force, f = r.flag("force"); f != nil {
 		return f
 	}
-	if c.dryRun, f = flag(r, "dry_run"); f != nil {
+	if c.dryRun, f = r.flag("dry_run"); f != nil {
 		return f
 	}
-	if tag := ifMatch(r); tag != "" {
+	if tag := r.ifMatch(); tag != "" {
 		var ok bool
 		if c.ifMatch, ok = parseName(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`)); !ok {
 			return jsonerror.Bad(`If-Match: must be the ETag of the rules, such as "42", or with the hash, "42-abcdef12"`)
@@ -53,23 +53,22 @@ func (c *change) read(r *http.Request) (f *jsonerror.Error) {
 }
 
 // ifMatch returns the version that a change is meant for, or "" if any will do.
-func ifMatch(r *http.Request) string {
+func (r *call) ifMatch() string {
 	if tag := r.Header.Get("If-Match"); tag != "*" {
 		return tag
 	}
 	return ""
 }
 
-// make makes a change, answers with the outcome, and records the author. What names the change in the audit log, so it
-// must not hold a key.
-func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c *change) *jsonerror.Error {
+// make makes a change, and records its author. What names the change in the audit log, so it must not hold a key.
+func (a *API) make(r *call, what string, c *change) (any, *jsonerror.Error) {
 	if f := c.read(r); f != nil {
-		return f
+		return nil, f
 	}
 	var out *Changed
 	var f *jsonerror.Error
-	if gone := inTurn(r, func() { out, f = a.commit(r.Context(), c) }); gone != nil {
-		return gone
+	if gone := r.inTurn(func() { out, f = a.commit(r.Context(), c) }); gone != nil {
+		return nil, gone
 	}
 	if c.then != nil {
 		out, f = c.then(out, f)
@@ -78,45 +77,44 @@ func (a *API) make(w http.ResponseWriter, r *http.Request, what string, c *chang
 		if !c.dryRun { // readers may send dry runs
 			a.audit(r, shown.Hide(what), "answer", f.Code) // a name that doesn't exist may be a misplaced key
 		}
-		return scrubFault(f, c.hidden)
+		return nil, scrubFault(f, c.hidden)
 	}
 	out.Diff, out.Warnings = scrub(out.Diff, c.hidden), scrubAll(out.Warnings, c.hidden)
 	if out.Version != out.before {
 		a.audit(r, what, "before", out.before, "after", out.Version)
 	}
-	setETag(w, out.Version)
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	r.setETag(out.Version)
+	return out, nil
 }
 
 // audit logs the author, the address and the change, without keys: those are in the version that the change made.
-func (a *API) audit(r *http.Request, what string, args ...any) {
-	a.Audit.Info("audit", append([]any{"who", whoOf(r).Name, "from", r.RemoteAddr, "what", what}, args...)...)
+func (a *API) audit(r *call, what string, args ...any) {
+	a.Audit.Info("audit", append([]any{"who", r.who.Name, "from", r.RemoteAddr, "what", what}, args...)...)
 }
 
-func (a *API) putRules(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	text, f := document(w, r)
+func (a *API) putRules(r *call) (any, *jsonerror.Error) {
+	text, f := r.document()
 	if f != nil {
-		return f
+		return nil, f
 	}
 	if r.Header.Get("If-Match") == "" {
-		return jsonerror.New(http.StatusPreconditionRequired, jsonerror.IfMatchRequired, "send the ETag of the rules that you have changed as If-Match, or If-Match: * to replace whatever is there")
+		return nil, jsonerror.New(http.StatusPreconditionRequired, jsonerror.IfMatchRequired, "send the ETag of the rules that you have changed as If-Match, or If-Match: * to replace whatever is there")
 	}
-	return a.make(w, r, "put rules", &change{whole: true, edit: func([]byte) ([]byte, error) { return text, nil }})
+	return a.make(r, "put rules", &change{whole: true, edit: func([]byte) ([]byte, error) { return text, nil }})
 }
 
-func (a *API) putRule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	rule, f := document(w, r)
+func (a *API) putRule(r *call) (any, *jsonerror.Error) {
+	rule, f := r.document()
 	if f != nil {
-		return f
+		return nil, f
 	}
 	id := r.PathValue("id")
-	return a.make(w, r, "put rule "+id, &change{edit: func(text []byte) ([]byte, error) { return rulefile.PutRule(text, id, rule) }})
+	return a.make(r, "put rule "+id, &change{edit: func(text []byte) ([]byte, error) { return rulefile.PutRule(text, id, rule) }})
 }
 
-func (a *API) deleteRule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) deleteRule(r *call) (any, *jsonerror.Error) {
 	id := r.PathValue("id")
-	return a.make(w, r, "delete rule "+id, &change{removes: true, edit: func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) }})
+	return a.make(r, "delete rule "+id, &change{removes: true, edit: func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) }})
 }
 
 // read reads a limit, which is text such as "500/minute", or a number, which keeps the window.
@@ -144,17 +142,17 @@ func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	return out, nil
 }
 
-func (a *API) putTier(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	var in Numbers
-	if f := decode(w, r, &in); f != nil {
-		return f
+func (a *API) putTier(r *call) (any, *jsonerror.Error) {
+	in, f := decode[Numbers](r, rulefile.MaxSize)
+	if f != nil {
+		return nil, f
 	}
 	n, f := in.read()
 	if f != nil {
-		return f
+		return nil, f
 	}
 	tier := r.PathValue("tier")
-	return a.make(w, r, "put tier "+tier, &change{edit: func(text []byte) ([]byte, error) { return rulefile.SetTier(text, tier, n) }})
+	return a.make(r, "put tier "+tier, &change{edit: func(text []byte) ([]byte, error) { return rulefile.SetTier(text, tier, n) }})
 }
 
 func (k *OverrideName) check() *jsonerror.Error {
@@ -167,28 +165,27 @@ func (k *OverrideName) check() *jsonerror.Error {
 	return nil
 }
 
-func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	var in Override
-	if f := decode(w, r, &in); f != nil {
-		return f
+func (a *API) putKey(r *call) (any, *jsonerror.Error) {
+	in, f := decode[Override](r, rulefile.MaxSize)
+	if f != nil {
+		return nil, f
 	}
 	var hidden string
-	var f *jsonerror.Error
 	if in.Key, hidden, f = a.keyOf(r, in.Key, in.Client, "override"); f != nil {
-		return f
+		return nil, f
 	}
 	if f := in.check(); f != nil {
-		return f
+		return nil, f
 	}
 	n, f := in.read()
 	if f != nil {
-		return f
+		return nil, f
 	}
 	now := a.Limiter.Now()
 	if in.ExpiresIn != "" && in.ExpiresIn != "never" {
 		d, err := time.ParseDuration(in.ExpiresIn)
 		if err != nil || d <= 0 {
-			return jsonerror.Bad(`expires_in: must be a time such as 30m or 24h, or "never"`)
+			return nil, jsonerror.Bad(`expires_in: must be a time such as 30m or 24h, or "never"`)
 		}
 		n.Expires = now.Add(d).UTC().Truncate(time.Second).Add(time.Second)
 	}
@@ -213,23 +210,22 @@ func (a *API) putKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 		}
 		return rulefile.SetOverride(text, in.Rule, in.Key, n)
 	}
-	return a.make(w, r, "override a key in rule "+in.Rule, c)
+	return a.make(r, "override a key in rule "+in.Rule, c)
 }
 
-func (a *API) deleteKey(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	var in OverrideName
-	if f := decode(w, r, &in); f != nil {
-		return f
+func (a *API) deleteKey(r *call) (any, *jsonerror.Error) {
+	in, f := decode[OverrideName](r, rulefile.MaxSize)
+	if f != nil {
+		return nil, f
 	}
 	var hidden string
-	var f *jsonerror.Error
 	if in.Key, hidden, f = a.keyOf(r, in.Key, in.Client, "override"); f != nil {
-		return f
+		return nil, f
 	}
 	if f := in.check(); f != nil {
-		return f
+		return nil, f
 	}
-	return a.make(w, r, "remove an override in rule "+in.Rule, &change{
+	return a.make(r, "remove an override in rule "+in.Rule, &change{
 		hidden: hidden, removes: true, did: "take from " + shown.Entry(in.Key) + " its own numbers in rule " + in.Rule,
 		edit: func(text []byte) ([]byte, error) { return rulefile.DeleteOverride(text, in.Rule, in.Key) },
 	})
@@ -247,36 +243,31 @@ var (
 	denylist  = keyList{"denylist", rulefile.Denylist, func(r *weir.Rules) []string { return r.Deny }}
 )
 
-// of makes the handler for one of the lists.
-func (l keyList) of(h func(*API, http.ResponseWriter, *http.Request, keyList) *jsonerror.Error) func(*API, http.ResponseWriter, *http.Request) *jsonerror.Error {
-	return func(a *API, w http.ResponseWriter, r *http.Request) *jsonerror.Error { return h(a, w, r, l) }
-}
-
-func (a *API) putList(w http.ResponseWriter, r *http.Request, l keyList) *jsonerror.Error {
-	var in List
-	if f := decode(w, r, &in); f != nil {
-		return f
+func (l keyList) put(a *API, r *call) (any, *jsonerror.Error) {
+	in, f := decode[List](r, rulefile.MaxSize)
+	if f != nil {
+		return nil, f
 	}
 	if in.Entries == nil {
-		return jsonerror.Bad(`entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
+		return nil, jsonerror.Bad(`entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
 	}
-	return a.make(w, r, "put "+l.name, &change{
-		removes: ifMatch(r) != "", // without it, the caller may drop an entry that was just added and that it hasn't seen
+	return a.make(r, "put "+l.name, &change{
+		removes: r.ifMatch() != "", // without it, the caller may drop an entry that was just added and that it hasn't seen
 		edit:    func(text []byte) ([]byte, error) { return rulefile.SetList(text, l.list, in.Entries) },
 	})
 }
 
-func (a *API) editList(w http.ResponseWriter, r *http.Request, l keyList) *jsonerror.Error {
-	var in ListEntry
-	if f := decode(w, r, &in); f != nil {
-		return f
+func (l keyList) edit(a *API, r *call) (any, *jsonerror.Error) {
+	in, f := decode[ListEntry](r, rulefile.MaxSize)
+	if f != nil {
+		return nil, f
 	}
 	entry, hidden, f := a.keyOf(r, strings.TrimSpace(in.Key), in.Client, l.name)
 	if f != nil {
-		return f
+		return nil, f
 	}
 	if entry == "" {
-		return jsonerror.Bad(`key: must be a key, a pattern such as sk_internal_* or an IP range; or give "client", a fingerprint`)
+		return nil, jsonerror.Bad(`key: must be a key, a pattern such as sk_internal_* or an IP range; or give "client", a fingerprint`)
 	}
 	now := a.Limiter.Now()
 	c := &change{removes: in.Remove, hidden: hidden, edit: func(text []byte) ([]byte, error) {
@@ -300,12 +291,12 @@ func (a *API) editList(w http.ResponseWriter, r *http.Request, l keyList) *jsone
 	}}
 	if l.list == rulefile.Denylist {
 		if f := a.block(r, c, entry, in.Remove); f != nil {
-			return f
+			return nil, f
 		}
 	}
 	what := "add an entry to the " + l.name
 	if in.Remove {
 		what = "remove an entry of the " + l.name
 	}
-	return a.make(w, r, what, c)
+	return a.make(r, what, c)
 }

@@ -15,28 +15,28 @@ import (
 )
 
 // events streams this node's decisions as Server-Sent Events.
-func (a *API) events(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) events(r *call) (any, *jsonerror.Error) {
 	filter, f := eventFilter(r)
 	if f != nil {
-		return f
+		return nil, f
 	}
 	name := "" // on a port without tokens, callers have no names
 	if a.Guard.Asks() {
-		name = whoOf(r).Name
+		name = r.who.Name
 	}
 	v, err := a.Tail.Watch(name, filter)
 	if err != nil {
-		return retryLater(jsonerror.Busy, "5", "%v", err)
+		return nil, retryLater(jsonerror.Busy, "5", "%v", err)
 	}
 	defer v.Close()
-	header := w.Header()
+	header := r.w.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("X-Accel-Buffering", "no") // a proxy must not buffer events
-	w.WriteHeader(http.StatusOK)
+	r.w.WriteHeader(http.StatusOK)
 	if r.Method == http.MethodHead {
-		return nil
+		return nil, nil
 	}
-	s := &stream{w: w, control: http.NewResponseController(w)}
+	s := &stream{w: r.w, control: http.NewResponseController(r.w)}
 	s.add("pulse", v.Pulse()) // shows that the stream works, before the first decision
 	ticks := time.NewTicker(tail.Every)
 	defer ticks.Stop()
@@ -48,21 +48,21 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 				s.add("decision", <-v.Decisions())
 			}
 		case <-ticks.C:
-			if _, refused := a.Guard.Admit(r); refused != nil { // its token was removed, or its session has ended
+			if _, refused := a.Guard.Admit(r.Request); refused != nil { // its token was removed, or its session has ended
 				s.add("end", End{refused.Message})
 				s.flush()
-				return nil
+				return nil, nil
 			}
 			s.add("pulse", v.Pulse())
 		case <-a.Ending:
 			s.add("end", End{"the node is ending"})
 			s.flush()
-			return nil
+			return nil, nil
 		case <-r.Context().Done():
-			return nil
+			return nil, nil
 		}
 	}
-	return nil // the client reads too slowly, or has left
+	return nil, nil // the client reads too slowly, or has left
 }
 
 // End is the last event of a stream that the node ends.
@@ -91,7 +91,7 @@ func (s *stream) flush() bool {
 }
 
 // eventFilter reads from the query which decisions to show.
-func eventFilter(r *http.Request) (f tail.Filter, _ *jsonerror.Error) {
+func eventFilter(r *call) (f tail.Filter, _ *jsonerror.Error) {
 	for name, values := range r.URL.Query() {
 		value := values[0]
 		if len(values) > 1 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/rulefile"
 )
 
 func onWire(v rulestore.Version) Version {
@@ -47,7 +48,7 @@ func (a *API) history() (rulestore.Store, *jsonerror.Error) {
 }
 
 // number reads a number from 1 to most from the query.
-func number(r *http.Request, name string, otherwise, most int64) (int64, *jsonerror.Error) {
+func (r *call) number(name string, otherwise, most int64) (int64, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
 		return otherwise, nil
@@ -63,7 +64,7 @@ func number(r *http.Request, name string, otherwise, most int64) (int64, *jsoner
 }
 
 // versionName reads the name of a version from the query: its number, or for an orphan its number and hash.
-func versionName(r *http.Request, name string, otherwise int64) (rulestore.Version, *jsonerror.Error) {
+func (r *call) versionName(name string, otherwise int64) (rulestore.Version, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
 		return rulestore.Version{Number: otherwise}, nil
@@ -78,101 +79,98 @@ func versionName(r *http.Request, name string, otherwise int64) (rulestore.Versi
 // maxListed is the most versions that one answer lists.
 const maxListed = 1000
 
-func (a *API) versions(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) versions(r *call) (any, *jsonerror.Error) {
 	store, f := a.history()
 	if f != nil {
-		return f
+		return nil, f
 	}
-	before, f := number(r, "before", 0, math.MaxInt64)
+	before, f := r.number("before", 0, math.MaxInt64)
 	if f != nil {
-		return f
+		return nil, f
 	}
-	limit, f := number(r, "limit", 50, math.MaxInt64)
+	limit, f := r.number("limit", 50, math.MaxInt64)
 	if f != nil {
-		return f
+		return nil, f
 	}
 	list, err := store.List(r.Context(), before, int(min(limit, maxListed)))
 	if err != nil {
-		return storeFault(err)
+		return nil, storeFault(err)
 	}
 	out := make([]Version, len(list))
 	for i, v := range list {
 		out[i] = onWire(v)
 	}
-	WriteJSON(w, http.StatusOK, Versions{out})
-	return nil
+	return Versions{out}, nil
 }
 
-func (a *API) version(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) version(r *call) (any, *jsonerror.Error) {
 	store, f := a.history()
 	if f != nil {
-		return f
+		return nil, f
 	}
 	name, ok := parseName(r.PathValue("version"))
 	if !ok {
-		return jsonerror.Bad("a version is a number from 1 on, or with its hash as in 42-abcdef12")
+		return nil, jsonerror.Bad("a version is a number from 1 on, or with its hash as in 42-abcdef12")
 	}
 	v, f := find(r.Context(), store, name)
 	if f != nil {
-		return f
+		return nil, f
 	}
-	WriteJSON(w, http.StatusOK, onWire(v))
-	return nil
+	return onWire(v), nil
 }
 
-func (a *API) diff(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) diff(r *call) (any, *jsonerror.Error) {
 	store, f := a.history()
 	if f != nil {
-		return f
+		return nil, f
 	}
-	to, f := versionName(r, "to", a.Rules.InForce().Version)
+	to, f := r.versionName("to", a.Rules.InForce().Version)
 	if f != nil {
-		return f
+		return nil, f
 	}
-	from, f := versionName(r, "from", to.Number-1)
+	from, f := r.versionName("from", to.Number-1)
 	if f != nil {
-		return f
+		return nil, f
 	}
 	var texts [2][]byte
 	for i, name := range []rulestore.Version{from, to} {
 		v, f := find(r.Context(), store, name)
 		if f != nil {
-			return f
+			return nil, f
 		}
 		texts[i] = v.Text
 	}
 	var d string
-	if f := inTurn(r, func() { d = diff(from.Number, texts[0], to.Number, texts[1]) }); f != nil {
-		return f
+	if f := r.inTurn(func() { d = diff(from.Number, texts[0], to.Number, texts[1]) }); f != nil {
+		return nil, f
 	}
-	if wants(r, "text/plain") {
-		write(w, http.StatusOK, "text/plain; charset=utf-8", []byte(d))
-		return nil
+	if r.wants("text/plain") {
+		r.write("text/plain; charset=utf-8", []byte(d))
+		return nil, nil
 	}
-	WriteJSON(w, http.StatusOK, Difference{from.Number, to.Number, d})
-	return nil
+	return Difference{from.Number, to.Number, d}, nil
 }
 
-func (a *API) rollback(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) rollback(r *call) (any, *jsonerror.Error) {
 	store, f := a.history()
 	if f != nil {
-		return f
+		return nil, f
 	}
-	var in Rollback
-	if f := decode(w, r, &in); f != nil {
-		return f
+	in, f := decode[Rollback](r, rulefile.MaxSize)
+	if f != nil {
+		return nil, f
 	}
 	if in.Version < 1 {
-		return jsonerror.Bad("version: must be the number of the version to go back to")
+		return nil, jsonerror.Bad("version: must be the number of the version to go back to")
 	}
 	v, f := find(r.Context(), store, rulestore.Version{Number: in.Version, Hash: in.Hash})
 	if f != nil {
-		return f
+		return nil, f
 	}
 	what := "rollback to version " + strconv.FormatInt(in.Version, 10)
 	if v.Orphan {
 		what = "rollback to version " + v.Name()
 	}
 	// An operator who rolls back is in a hurry, so only blocks and overrides that get lost need force.
-	return a.make(w, r, what, &change{whole: true, back: true, message: in.Message, did: what, edit: func([]byte) ([]byte, error) { return v.Text, nil }})
+	return a.make(r, what, &change{whole: true, back: true, message: in.Message, did: what, edit: func([]byte) ([]byte, error) { return v.Text, nil }})
 }

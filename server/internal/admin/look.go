@@ -3,10 +3,10 @@ package admin
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,11 +20,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-func setETag(w http.ResponseWriter, version int64) {
-	w.Header().Set("ETag", `"`+strconv.FormatInt(version, 10)+`"`)
-}
-
-func wants(r *http.Request, what string) bool { return strings.Contains(r.Header.Get("Accept"), what) }
+func (r *call) wants(what string) bool { return strings.Contains(r.Header.Get("Accept"), what) }
 
 // inForce returns the rules in force, if there are any.
 func (a *API) inForce() (*inforce.Document, *jsonerror.Error) {
@@ -34,22 +30,22 @@ func (a *API) inForce() (*inforce.Document, *jsonerror.Error) {
 	return a.Rules.InForce(), nil
 }
 
-func (a *API) rules(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) rules(r *call) (any, *jsonerror.Error) {
 	doc, f := a.inForce()
 	if f != nil {
-		return f
+		return nil, f
 	}
-	setETag(w, doc.Version)
-	if wants(r, "json") {
+	r.setETag(doc.Version)
+	if r.wants("json") {
 		body, f := a.rulesAsJSON(r.Context(), doc)
 		if f != nil {
-			return f
+			return nil, f
 		}
-		write(w, http.StatusOK, "application/json", body)
-		return nil
+		r.write("application/json", body)
+		return nil, nil
 	}
-	write(w, http.StatusOK, "application/yaml; charset=utf-8", doc.Text)
-	return nil
+	r.write("application/yaml; charset=utf-8", doc.Text)
+	return nil, nil
 }
 
 // shownRules is the JSON of a document. For ten thousand rules, it takes some tenths of a second to
@@ -83,23 +79,22 @@ func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *
 	return s.json, f
 }
 
-func (a *API) validate(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	text, f := document(w, r)
+func (a *API) validate(r *call) (any, *jsonerror.Error) {
+	text, f := r.document()
 	if f != nil {
-		return f
+		return nil, f
 	}
 	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
 	id := r.URL.Query().Get("rule")
-	if gone := inTurn(r, func() {
+	if gone := r.inTurn(func() {
 		f = out.of(r.Context(), text, id, a.Limiter.Now(), a.Rules.InForce(), a.regionNames(), a.emergencyList())
 	}); gone != nil {
-		return gone
+		return nil, gone
 	}
 	if f != nil {
-		return f
+		return nil, f
 	}
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // of checks a document, and what it would change, unless the client leaves. With an id, the text is
@@ -134,18 +129,17 @@ func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Ti
 	return nil
 }
 
-func (a *API) list(w http.ResponseWriter, _ *http.Request, l keyList) *jsonerror.Error {
+func (l keyList) show(a *API, r *call) (any, *jsonerror.Error) {
 	doc, f := a.inForce()
 	if f != nil {
-		return f
+		return nil, f
 	}
-	setETag(w, doc.Version)
+	r.setETag(doc.Version)
 	out := List{Entries: append([]string{}, l.entries(&doc.File.Rules)...)}
 	if l.list == rulefile.Denylist {
 		out.Emergency = a.emergencyList()
 	}
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // silent is how long a node may have been silent when the list was heard before its store's state
@@ -154,7 +148,7 @@ func (a *API) list(w http.ResponseWriter, _ *http.Request, l keyList) *jsonerror
 const silent = 5 * time.Second
 
 // nodes answers from memory, because operators ask when Redis is lost.
-func (a *API) nodes(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
+func (a *API) nodes(_ *call) (any, *jsonerror.Error) {
 	self, heard := a.Self(), a.Heard()
 	all := []rulestore.Node{self}
 	for _, n := range rulestore.NodesOf(heard.Peers) {
@@ -180,74 +174,96 @@ func (a *API) nodes(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
 		}
 		out.Nodes[i] = row
 	}
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
-func (a *API) about(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
-	WriteJSON(w, http.StatusOK, map[string]any{"version": a.Self().Version, "store": a.Store()})
-	return nil
+func (a *API) about(_ *call) (any, *jsonerror.Error) {
+	return map[string]any{"version": a.Self().Version, "store": a.Store()}, nil
 }
 
-func (a *API) profile(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) profile(r *call) (any, *jsonerror.Error) {
 	if a.Profiles == nil {
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "this node gives no profiles: start it with --pprof")
+		return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "this node gives no profiles: start it with --pprof")
 	}
 	a.audit(r, "profile", "profile", shown.Name(r.PathValue("profile")))
-	return a.Profiles(w, r)
+	return nil, a.Profiles(r.w, r.Request)
 }
 
-func (a *API) metrics(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	a.Metrics.ServeHTTP(w, r)
-	return nil
+func (a *API) metrics(r *call) (any, *jsonerror.Error) {
+	a.Metrics.ServeHTTP(r.w, r.Request)
+	return nil, nil
 }
 
-// request reads a request in the form of /v1/check, whose callers vouch for the key and the tier.
+// question is a request in the form of /v1/check, and what an endpoint asks beside it.
+type question struct {
+	weir.Request
+	hidden string                     // the key of a client that is named by its fingerprint, which the answer must not show
+	more   map[string]json.RawMessage // the members that a check doesn't have
+}
+
+// question reads a request in the form of /v1/check, whose callers vouch for the key and the tier.
 // With unverified, they count as unverified, as in the gateway. The body may name a client by its
-// fingerprint. Hidden is then the client's key, which the answer must not show.
-func (a *API) request(w http.ResponseWriter, r *http.Request) (req weir.Request, hidden string, f *jsonerror.Error) {
-	text, f := body(w, r, checkapi.MaxBody)
+// fingerprint. More are members that the endpoint has beside those of a check.
+func (a *API) question(r *call, more ...string) (q question, f *jsonerror.Error) {
+	text, f := r.body(checkapi.MaxBody)
 	if f != nil {
-		return req, "", f
+		return q, f
 	}
-	return a.requestIn(r, bytes.TrimSpace(text))
-}
-
-// requestIn is request for a body that was read already.
-func (a *API) requestIn(r *http.Request, text []byte) (req weir.Request, hidden string, f *jsonerror.Error) {
-	text, who, f := a.named(r, text)
+	text, q.more = split(bytes.TrimSpace(text), append(more, "client"))
+	who, f := a.named(r, text, q.more["client"])
 	if f != nil {
-		return req, "", f
+		return q, f
 	}
-	req, err := checkapi.DecodeCheck(text)
-	if err != nil {
-		return req, "", jsonerror.Bad("%v", err)
+	var err error
+	if q.Request, err = checkapi.DecodeCheck(text); err != nil {
+		return q, jsonerror.Bad("%v", err)
 	}
 	if who.Kind != "" {
-		if f := be(&req, who); f != nil {
-			return req, "", f
+		if f := be(&q.Request, who); f != nil {
+			return q, f
 		}
 	}
-	unverified, f := flag(r, "unverified")
+	unverified, f := r.flag("unverified")
 	if unverified {
-		req.KeyVerified, req.TierVerified = false, false
+		q.KeyVerified, q.TierVerified = false, false
 	}
-	return req, who.Value, f
+	q.hidden = who.Value
+	return q, f
 }
 
-func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	req, hidden, f := a.request(w, r)
+// split removes members from a JSON object, and returns them. A text that is no object stays as
+// it is: what is wrong with it is told by whoever reads it.
+func split(text []byte, names []string) ([]byte, map[string]json.RawMessage) {
+	var all map[string]json.RawMessage
+	if json.Unmarshal(text, &all) != nil {
+		return text, nil
+	}
+	removed := map[string]json.RawMessage{}
+	for _, name := range names {
+		if v, there := all[name]; there {
+			removed[name] = v
+			delete(all, name)
+		}
+	}
+	if len(removed) > 0 {
+		text, _ = json.Marshal(all) // it was read as JSON
+	}
+	return text, removed
+}
+
+func (a *API) explain(r *call) (any, *jsonerror.Error) {
+	q, f := a.question(r)
 	if f != nil {
-		return f
+		return nil, f
 	}
 	if _, f := a.inForce(); f != nil {
-		return f
+		return nil, f
 	}
 	var out Explanation
 	// This takes a turn but no seat: the body is small, and one that arrives slowly must not keep
 	// others out.
-	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &req) }); f != nil {
-		return f
+	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &q.Request) }); f != nil {
+		return nil, f
 	}
 	if a.Regions != nil {
 		if here := a.Regions().Name; here != "" {
@@ -259,54 +275,51 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 		}
 	}
 	out.Emergency = out.Reason == weir.ReasonDenied.String() && a.Rules.Blocks().Has(out.Pattern)
-	out.Pattern = scrub(out.Pattern, hidden)
+	out.Pattern = scrub(out.Pattern, q.hidden)
 	for i := range out.Ignored {
-		out.Ignored[i] = scrub(out.Ignored[i], hidden)
+		out.Ignored[i] = scrub(out.Ignored[i], q.hidden)
 	}
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
-func (a *API) resetCounters(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	req, _, f := a.request(w, r)
+func (a *API) resetCounters(r *call) (any, *jsonerror.Error) {
+	q, f := a.question(r)
 	if f != nil {
-		return f
+		return nil, f
 	}
-	a.leastAmounts(&req) // otherwise rules that count an amount wouldn't apply to the request
-	n, err := a.Limiter.Reset(r.Context(), &req)
+	a.leastAmounts(&q.Request) // otherwise rules that count an amount wouldn't apply to the request
+	n, err := a.Limiter.Reset(r.Context(), &q.Request)
 	if err != nil {
 		a.audit(r, "reset counters", "answer", jsonerror.StoreUnavailable)
-		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "not all counters could be reset: %v", err)
+		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "not all counters could be reset: %v", err)
 	}
 	a.audit(r, "reset counters", "counters", n)
-	WriteJSON(w, http.StatusOK, Reset{n})
-	return nil
+	return Reset{n}, nil
 }
 
-func (a *API) regions(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
+func (a *API) regions(_ *call) (any, *jsonerror.Error) {
 	out := Regions{Peers: []region.Status{}}
 	if a.Regions != nil {
 		out = a.Regions()
 	}
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // regroup carries out a change to regions.
-func (a *API) regroup(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	var c RegionChange
-	if f := decode(w, r, &c); f != nil {
-		return f
+func (a *API) regroup(r *call) (any, *jsonerror.Error) {
+	c, f := decode[RegionChange](r, rulefile.MaxSize)
+	if f != nil {
+		return nil, f
 	}
 	switch {
 	case !slices.Contains([]string{"move", "drain", "forget", "restore"}, c.Do):
-		return jsonerror.Bad(`do: must be move, drain, forget or restore, got %q`, c.Do)
+		return nil, jsonerror.Bad(`do: must be move, drain, forget or restore, got %q`, c.Do)
 	case c.Region == "":
-		return jsonerror.Bad(`region: name the region, such as {"do": "drain", "region": "eu"}`)
+		return nil, jsonerror.Bad(`region: name the region, such as {"do": "drain", "region": "eu"}`)
 	case (c.To != "") != (c.Do == "move"):
-		return jsonerror.Bad(`to: is the new home, for move and no other: {"do": "move", "region": "us", "to": "eu"}`)
+		return nil, jsonerror.Bad(`to: is the new home, for move and no other: {"do": "move", "region": "us", "to": "eu"}`)
 	case a.Regroup == nil:
-		return jsonerror.New(http.StatusConflict, jsonerror.RegionRefused, "this node knows no other regions: see regions.peers")
+		return nil, jsonerror.New(http.StatusConflict, jsonerror.RegionRefused, "this node knows no other regions: see regions.peers")
 	}
 	err := a.Regroup(r.Context(), c)
 	answer := "done"
@@ -316,9 +329,9 @@ func (a *API) regroup(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	a.audit(r, "regions "+c.Do, "region", c.Region, "to", c.To, "force", c.Force, "answer", answer)
 	switch {
 	case errors.Is(err, region.ErrRefused):
-		return jsonerror.New(http.StatusConflict, jsonerror.RegionRefused, "%v", err)
+		return nil, jsonerror.New(http.StatusConflict, jsonerror.RegionRefused, "%v", err)
 	case err != nil:
-		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "%v", err)
+		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "%v", err)
 	}
-	return a.regions(w, r)
+	return a.regions(r)
 }

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -52,5 +54,16 @@ func TestCountersOfAMissingHome(t *testing.T) {
 				t.Errorf("%+v, want %q", c, want)
 			}
 		}
+	}
+}
+
+// TestAnAnswerThatIsNoJSON is an error, not an empty 200.
+func TestAnAnswerThatIsNoJSON(t *testing.T) {
+	a, h := newAPI(t)
+	a.Self = func() rulestore.Node { return rulestore.Node{} }
+	a.Store = func() any { return math.Inf(1) }
+	status, text := ask(t.Context(), h, http.MethodGet, "/v1/version")
+	if status != http.StatusInternalServerError || !strings.Contains(text, `"INTERNAL"`) {
+		t.Errorf("%d: %s", status, text)
 	}
 }

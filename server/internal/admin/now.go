@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -123,7 +122,6 @@ type FailureTotal struct {
 	Rules int    `json:"rules"`
 }
 
-func (a *API) now(w http.ResponseWriter, _ *http.Request) *jsonerror.Error {
-	WriteJSON(w, http.StatusOK, a.Now())
-	return nil
+func (a *API) now(_ *call) (any, *jsonerror.Error) {
+	return a.Now(), nil
 }

@@ -45,22 +45,22 @@ func (n *RuleNumbers) String() string {
 	return text
 }
 
-func (a *API) rule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) rule(r *call) (any, *jsonerror.Error) {
 	doc, f := a.inForce()
 	if f != nil {
-		return f
+		return nil, f
 	}
 	var one *rulefile.One
 	var err error
 	now := a.Limiter.Now()
-	if f := inTurn(r, func() { one, err = rulefile.Find(doc.Text, r.PathValue("id"), now) }); f != nil {
-		return f
+	if f := r.inTurn(func() { one, err = rulefile.Find(doc.Text, r.PathValue("id"), now) }); f != nil {
+		return nil, f
 	}
 	if errors.Is(err, rulefile.ErrNotFound) {
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
+		return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
 	}
 	if err != nil {
-		return jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the rules in force can't be read again; GET /v1/rules has them")
+		return nil, jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the rules in force can't be read again; GET /v1/rules has them")
 	}
 	out := OneRule{Rule: one.Rule.ID, YAML: one.Text, Line: one.Line, Limits: []string{}, Numbers: numbersOf(one)}
 	for _, n := range out.Numbers {
@@ -72,16 +72,15 @@ func (a *API) rule(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	case doc.Hash == "":
 		out.Reason = "these rules aren't from the rule store, which can't be read"
 	default:
-		walk := walk{API: a, id: one.Rule.ID, now: now, turn: func(work func()) *jsonerror.Error { return inTurn(r, work) }}
+		walk := walk{API: a, id: one.Rule.ID, now: now, turn: func(work func()) *jsonerror.Error { return r.inTurn(work) }}
 		out.Changed, out.Reason = walk.back(r.Context(), rulestore.Version{Number: doc.Version, Hash: doc.Hash}, one)
 		out.Searched = walk.searched
 	}
 	if r.Context().Err() != nil {
-		return left()
+		return nil, left()
 	}
-	setETag(w, doc.Version)
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	r.setETag(doc.Version)
+	return out, nil
 }
 
 // numbersOf returns a rule's numbers: its own, or those of tiers.

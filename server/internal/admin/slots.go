@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -13,7 +12,6 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
-	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 // Slots lists who holds the slots of a Concurrency limit. The stores implement it.
@@ -49,46 +47,30 @@ func (l *slotLister) of(ctx context.Context, a *API, req *weir.Request, i int, p
 	return all[:min(len(all), shownSlots)]
 }
 
-// slotNamed removes "slot" and "rule" from the body of a check, and returns them.
-func slotNamed(text []byte) (rest []byte, id counter.Once, rule string, f *jsonerror.Error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return text, id, "", nil // what is wrong with it is told by whoever reads the rest
-	}
+// slot returns the slot that the question names, and the rule, or "".
+func (q *question) slot() (id counter.Once, rule string, f *jsonerror.Error) {
 	var slot string
-	if v := fields["rule"]; v != nil && json.Unmarshal(v, &rule) != nil {
-		return nil, id, "", jsonerror.Bad("rule: must be a text, the id of a rule")
+	if v := q.more["rule"]; v != nil && json.Unmarshal(v, &rule) != nil {
+		return id, "", jsonerror.Bad("rule: must be a text, the id of a rule")
 	}
-	if v := fields["slot"]; v != nil {
-		_ = json.Unmarshal(v, &slot) // if it isn't a string, the check below rejects it
-	}
+	_ = json.Unmarshal(q.more["slot"], &slot) // if it isn't a text, the check below rejects it
 	raw, err := hex.DecodeString(slot)
 	if err != nil || len(raw) != len(id) {
-		return nil, id, "", jsonerror.Bad("slot: must be the id of a slot, 32 hexadecimal digits, as POST /v1/counters and weir keys show list it")
+		return id, "", jsonerror.Bad("slot: must be the id of a slot, 32 hexadecimal digits, as POST /v1/counters and weir keys show list it")
 	}
-	copy(id[:], raw)
-	delete(fields, "slot")
-	delete(fields, "rule")
-	if rest, err = json.Marshal(fields); err != nil {
-		return nil, id, "", jsonerror.Bad("the body must be a JSON object")
-	}
-	return rest, id, rule, nil
+	return counter.Once(raw), rule, nil
 }
 
 // releaseSlot frees the slots that one request holds of a client's counters. A request has one id
 // for all of them.
-func (a *API) releaseSlot(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	text, f := body(w, r, checkapi.MaxBody)
+func (a *API) releaseSlot(r *call) (any, *jsonerror.Error) {
+	q, f := a.question(r, "slot", "rule")
 	if f != nil {
-		return f
+		return nil, f
 	}
-	text, id, rule, f := slotNamed(bytes.TrimSpace(text))
+	id, rule, f := q.slot()
 	if f != nil {
-		return f
-	}
-	req, _, f := a.requestIn(r, text)
-	if f != nil {
-		return f
+		return nil, f
 	}
 	fault := func(err error) *jsonerror.Error {
 		a.audit(r, "release a slot", "answer", jsonerror.StoreUnavailable, "slot", hex.EncodeToString(id[:]))
@@ -97,14 +79,14 @@ func (a *API) releaseSlot(w http.ResponseWriter, r *http.Request) *jsonerror.Err
 	out := Released{}
 	var back []counter.Return
 	counts := false // requests in flight
-	for _, c := range a.Limiter.Counters(&req) {
+	for _, c := range a.Limiter.Counters(&q.Request) {
 		if c.Policy.Limit.Algorithm != weir.Concurrency || rule != "" && !strings.EqualFold(rule, c.Policy.Rule) {
 			continue
 		}
 		counts = true
 		n, err := a.Slots.Slot(r.Context(), &c, id)
 		if err != nil {
-			return fault(err)
+			return nil, fault(err)
 		}
 		if n > 0 {
 			back = append(back, counter.Return{Counter: c, N: n, Hold: &counter.Hold{ID: id}})
@@ -113,16 +95,15 @@ func (a *API) releaseSlot(w http.ResponseWriter, r *http.Request) *jsonerror.Err
 	}
 	switch {
 	case !counts && rule != "":
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "rule: no rule of this id limits what such a request has in flight: weir keys show, or POST /v1/counters, lists those that do; rules may need its method, path or ip")
+		return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "rule: no rule of this id limits what such a request has in flight: weir keys show, or POST /v1/counters, lists those that do; rules may need its method, path or ip")
 	case !counts:
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no rule limits what such a request has in flight: rules may need its method, path or ip")
+		return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no rule limits what such a request has in flight: rules may need its method, path or ip")
 	case back == nil:
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no slot with this id is taken: it was released, or has ended, or is another client's; weir keys show, or POST /v1/counters, lists those that are: give the same key, path and attributes")
+		return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no slot with this id is taken: it was released, or has ended, or is another client's; weir keys show, or POST /v1/counters, lists those that are: give the same key, path and attributes")
 	}
 	if err := a.Limiter.GiveBack(r.Context(), back); err != nil {
-		return fault(err)
+		return nil, fault(err)
 	}
 	a.audit(r, "release a slot", "limits", strings.Join(out.Released, ","), "slot", hex.EncodeToString(id[:]))
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }

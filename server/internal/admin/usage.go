@@ -14,22 +14,23 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/shown"
+	"github.com/weirhq/weir/rulefile"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-func (a *API) usage(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) usage(r *call) (any, *jsonerror.Error) {
 	doc, f := a.inForce()
 	if f != nil {
-		return f
+		return nil, f
 	}
 	if !a.hours.enter() {
-		return hourFault(top.ErrBusy)
+		return nil, hourFault(top.ErrBusy)
 	}
 	defer a.hours.leave()
 	out, err := a.Hour.Rules(r.Context())
 	if err != nil {
-		return hourFault(err)
+		return nil, hourFault(err)
 	}
 	there := make(map[string]bool, len(out.Rules))
 	for _, u := range out.Rules {
@@ -45,36 +46,34 @@ func (a *API) usage(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	// Removed rules are shown while somebody may ask what they did. So are limits without a rule.
 	out.Rules = slices.DeleteFunc(out.Rules, func(u top.HourRule) bool { return !inForce[u.Rule] && u.Requests == 0 })
 	slices.SortFunc(out.Rules, func(a, b top.HourRule) int { return strings.Compare(a.Rule, b.Rule) })
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // mostUsage is the most keys of a rule that are shown, each with its hour.
 const mostUsage = 1000
 
-func (a *API) usageOf(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) usageOf(r *call) (any, *jsonerror.Error) {
 	doc, f := a.inForce()
 	if f != nil {
-		return f
+		return nil, f
 	}
-	q, f := query(r, mostUsage)
+	q, f := r.query(mostUsage)
 	if f != nil {
-		return f
+		return nil, f
 	}
 	q.Rule = r.PathValue("id")
 	if !a.hours.enter() {
-		return hourFault(top.ErrBusy)
+		return nil, hourFault(top.ErrBusy)
 	}
 	defer a.hours.leave()
 	out, err := a.Hour.Rule(r.Context(), q)
 	if err != nil {
-		return hourFault(err)
+		return nil, hourFault(err)
 	}
 	if out.Requests == 0 && findRule(doc, q.Rule) == nil {
-		return noRule(q.Rule)
+		return nil, noRule(q.Rule)
 	}
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 func findRule(doc *inforce.Document, id string) *weir.Rule {
@@ -90,7 +89,7 @@ func noRule(id string) *jsonerror.Error {
 }
 
 // query reads what lists of clients are asked for.
-func query(r *http.Request, most int64) (top.Query, *jsonerror.Error) {
+func (r *call) query(most int64) (top.Query, *jsonerror.Error) {
 	values := r.URL.Query()
 	q := top.Query{Rule: values.Get("rule")}
 	switch by := values.Get("by"); by {
@@ -100,31 +99,31 @@ func query(r *http.Request, most int64) (top.Query, *jsonerror.Error) {
 	default:
 		return q, jsonerror.Bad("by: must be requests or refused")
 	}
-	k, f := number(r, "k", usualTop, most)
+	k, f := r.number("k", usualTop, most)
 	q.K = int(k)
 	return q, f
 }
 
-func (a *API) client(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) client(r *call) (any, *jsonerror.Error) {
 	doc, f := a.inForce()
 	if f != nil {
-		return f
+		return nil, f
 	}
-	var in ClientName
-	if f := decodeWithin(w, r, checkapi.MaxBody, &in); f != nil { // it has no seat
-		return f
+	in, f := decode[ClientName](r, checkapi.MaxBody) // it has no seat
+	if f != nil {
+		return nil, f
 	}
 	who, f := in.identity()
 	if f != nil {
-		return f
+		return nil, f
 	}
 	if !a.hours.enter() {
-		return hourFault(top.ErrBusy)
+		return nil, hourFault(top.ErrBusy)
 	}
 	defer a.hours.leave()
 	hour, who, err := a.Hour.Client(r.Context(), who, in.Client)
 	if err != nil {
-		return clientFault(err)
+		return nil, clientFault(err)
 	}
 	out := ClientPage{HourOfClient: hour, Overrides: []OverrideOf{}}
 	if who.Value != "" && (who.Kind == "api_key" || who.Kind == "ip") {
@@ -142,8 +141,7 @@ func (a *API) client(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 			}
 		}
 	}
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // identity returns the client that the body names other than by a fingerprint, or none.
@@ -192,34 +190,33 @@ func clientFault(err error) *jsonerror.Error {
 	return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "client: %v", err)
 }
 
-func (a *API) whatIf(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
+func (a *API) whatIf(r *call) (any, *jsonerror.Error) {
 	doc, f := a.inForce()
 	if f != nil {
-		return f
+		return nil, f
 	}
-	var in WhatIf
-	if f := decode(w, r, &in); f != nil {
-		return f
+	in, f := decode[WhatIf](r, rulefile.MaxSize)
+	if f != nil {
+		return nil, f
 	}
 	rule := findRule(doc, in.Rule)
 	if rule == nil {
-		return noRule(in.Rule)
+		return nil, noRule(in.Rule)
 	}
 	policy, f := in.policy(rule)
 	if f != nil {
-		return f
+		return nil, f
 	}
 	arrivals, err := a.Hour.Arrivals(r.Context(), in.Rule)
 	if err != nil {
-		return hourFault(err)
+		return nil, hourFault(err)
 	}
 	out := WhatIfAnswer{Notes: []string{}}
-	if f := inTurn(r, func() { out.WhatIf = arrivals.Under(r.Context(), policy) }); f != nil {
-		return f
+	if f := r.inTurn(func() { out.WhatIf = arrivals.Under(r.Context(), policy) }); f != nil {
+		return nil, f
 	}
 	out.note(rule, policy.Limit)
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // policy returns the limit to try.
@@ -295,18 +292,17 @@ const (
 	mostTop  = 200
 )
 
-func (a *API) top(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
-	q, f := query(r, mostTop)
+func (a *API) top(r *call) (any, *jsonerror.Error) {
+	q, f := r.query(mostTop)
 	if f != nil {
-		return f
+		return nil, f
 	}
 	out := a.Top(r.Context(), q)
 	a.onlyInForce(&out, q.Rule)
 	if q.Rule != "" && len(out.Rules) == 0 {
-		return noRule(q.Rule)
+		return nil, noRule(q.Rule)
 	}
-	WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 // onlyInForce adds the rules that no request has hit yet, and removes those that are no longer in force. Limits without a

@@ -3,6 +3,7 @@ package serve
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -128,7 +129,7 @@ func nothing(message string) http.HandlerFunc {
 }
 
 func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
-	admin.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
 }
 
 // readyz says whether a balancer should send requests here. A node whose last save of the rules
@@ -195,6 +196,14 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 		if n.draining.Load() {
 			body["status"], status = "draining", http.StatusServiceUnavailable
 		}
-		admin.WriteJSON(w, status, body)
+		writeJSON(w, status, body)
 	}
+}
+
+func writeJSON(w http.ResponseWriter, status int, body map[string]any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(body) // the client may have left
 }
