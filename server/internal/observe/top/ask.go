@@ -14,9 +14,6 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"github.com/weirhq/weir/internal/rediscall"
-	"github.com/weirhq/weir/redisstore"
 )
 
 // Nodes don't exchange the last hour until one of them is asked about it. That node writes the
@@ -38,9 +35,6 @@ const (
 	// atOnce is how many questions a node asks at a time, and mostAsked includes those that wait
 	// for their turn. Further questions are refused, because each may wait for two seconds.
 	atOnce, mostAsked = 4, 16
-	// toldAtOnce is how many values a node reads from Redis at a time, so that checks on the same
-	// connection don't wait for megabytes.
-	toldAtOnce = 16
 )
 
 // asked is a question to all nodes, and their answers.
@@ -242,96 +236,47 @@ func (s *Shared) forgetOldLocked() {
 	}
 }
 
-// collect writes a question to Redis, and waits for answers for as long as nodes may need to see it
-// and to answer.
+// collect asks the other nodes a question, and waits for as long as they may need to see it and to
+// answer.
 func (s *Shared) collect(ctx context.Context, q question) (all []told, missing []string, weight int, err error) {
-	if s.lost() {
-		return nil, nil, 0, redisstore.ErrUnavailable
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience+2*callTime)
-	defer cancel()
-	c, err := s.redis.Client()
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	peers, err := s.redis.Peers(ctx)
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	var waiting []string
-	for _, p := range peers {
-		if p.Name != s.node {
-			waiting = append(waiting, p.Name)
-		}
-	}
-	if len(waiting) == 0 {
-		return nil, nil, 0, nil
-	}
-	now := s.top.options.Now()
-	for _, r := range c.DoMulti(ctx,
-		c.B().Zremrangebyscore().Key(s.questionsKey()).Min("-inf").Max(strconv.FormatInt(now.Add(-asking*time.Second).UnixMilli(), 10)).Build(),
-		c.B().Zadd().Key(s.questionsKey()).ScoreMember().ScoreMember(float64(now.UnixMilli()), q.String()).Build(),
-		c.B().Expire().Key(s.questionsKey()).Seconds(asking).Build()) {
-		if err := r.Error(); err != nil {
-			return nil, waiting, 0, err
-		}
-	}
-	h := &hearing{q: q, since: now.Add(-old), waiting: waiting, most: 2 * budget(len(peers))} // they may count fewer nodes
-	for ends := time.Now().Add(patience + callTime); ; {
-		err = s.hear(ctx, c, h)
-		if err != nil || len(h.waiting) == 0 || time.Now().After(ends) || !rediscall.Sleep(ctx, again) {
-			return h.all, append(h.waiting, h.bad...), h.weight, cmp.Or(h.failed, err)
-		}
-	}
-}
-
-// hearing collects the answers to a question.
-type hearing struct {
-	q       question
-	since   time.Time // older answers belong to an earlier question
-	waiting []string  // nodes
-	most    int       // bytes of an answer
-	all     []told
-	weight  int      // of all
-	bad     []string // nodes whose answers can't be read, and aren't read again
-	failed  error    // why not
-}
-
-// hear reads the answers that have arrived.
-func (s *Shared) hear(ctx context.Context, c rueidis.Client, h *hearing) (err error) {
-	key := func(node string) string { return s.toldKey(h.q.String(), node) }
-	h.waiting, err = s.fetch(ctx, c, h.waiting, key, h.most, func(node string, b []byte, wrong error) (again bool) {
-		var t told
-		if len(b) > 0 {
-			t, wrong = s.unpackTold(b, h)
-		}
-		switch {
-		case len(b) == 0 && wrong == nil || wrong == errUnwanted:
-			return true
-		case wrong != nil:
-			h.bad, h.failed = append(h.bad, node), cmp.Or(h.failed, badList(node, wrong))
-		default:
-			t.Node = node
-			h.all = append(h.all, t)
-		}
-		return false
+	now, answers := s.top.options.Now(), map[string]told{}
+	most := 2 * budget(s.redis.Nodes()) // other nodes may count fewer
+	nodes, err := s.inquire(ctx, inquiry{
+		ask: func(b rueidis.Builder) []rueidis.Completed {
+			return rueidis.Commands{
+				b.Zremrangebyscore().Key(s.questionsKey()).Min("-inf").Max(strconv.FormatInt(now.Add(-asking*time.Second).UnixMilli(), 10)).Build(),
+				b.Zadd().Key(s.questionsKey()).ScoreMember().ScoreMember(float64(now.UnixMilli()), q.String()).Build(),
+				b.Expire().Key(s.questionsKey()).Seconds(asking).Build(),
+			}
+		},
+		wait: patience + callTime, most: most,
+		key: func(node string) string { return s.toldKey(q.String(), node) },
+		read: func(node string, b []byte) (again bool, err error) {
+			t, size, err := s.unpackTold(b, q, most, now.Add(-old)) // older answers belong to an earlier question
+			if err == nil {
+				t.Node, weight = node, weight+size
+				answers[node] = t
+			}
+			return err != nil, err
+		},
 	})
-	return err
+	all, missing = sorted(nodes, answers)
+	return all, missing, weight, err
 }
 
-// unpackTold unpacks an answer. It unpacks one at a time, because they may be large.
-func (s *Shared) unpackTold(b []byte, h *hearing) (told, error) {
+// unpackTold unpacks an answer, and returns its size, which it takes from the room. It unpacks one
+// at a time, because they may be large.
+func (s *Shared) unpackTold(b []byte, q question, most int, since time.Time) (t told, size int, err error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	most := min(int(s.room.Load()), unpacked*h.most)
-	left := most
-	t, err := unpackTold(b, &left, h.q, s.top.options.Now(), h.since)
+	space := min(int(s.room.Load()), unpacked*most)
+	left := space
+	t, err = unpackTold(b, &left, q, s.top.options.Now(), since)
 	if err != nil {
-		return told{}, err // and what was read of it is garbage
+		return told{}, 0, err // and what was read of it is garbage
 	}
-	h.weight += most - left
-	s.room.Add(int64(left - most))
+	s.room.Add(int64(left - space))
 	k := s.top.key.Load()
 	t.open(s.sealer.box(k), k)
-	return t, nil
+	return t, space - left, nil
 }

@@ -27,8 +27,10 @@ const (
 	asking = 10
 	// patience is how long the first question waits for the other nodes.
 	patience = 1500 * time.Millisecond
-	// again is how soon it looks again for their lists.
-	again = 50 * time.Millisecond
+	// pollEvery is how often it looks for their answers.
+	pollEvery = 50 * time.Millisecond
+	// readAtOnce is how many answers it reads at a time.
+	readAtOnce = 16
 	// old is the age from which a list is left from an earlier question.
 	old = 3 * time.Second
 	// oldest is the oldest list that is used: hot clients are those of the last ten seconds.
@@ -166,109 +168,126 @@ func (s *Shared) lost() bool {
 	return !slices.ContainsFunc(s.redis.Health().Shards, func(sh redisstore.ShardHealth) bool { return sh.Up })
 }
 
+// ask asks for the lists of the other nodes. Without a list that is new, it takes an older one.
 func (s *Shared) ask(ctx context.Context) {
 	wait := time.Duration(0)
 	if time.Since(s.asked) > (asking-2)*time.Second {
 		wait = patience
 	}
-	var lists []List
-	lists, s.missing, s.failed = s.others(ctx, wait)
-	s.lists = slices.Insert(lists, 0, s.top.List(s.node))
-	if ctx.Err() == nil {
-		s.asked = time.Now()
-	} else {
+	f := &found{lists: map[string]List{}, left: allLists}
+	nodes, err := s.inquire(ctx, inquiry{
+		ask: func(b rueidis.Builder) []rueidis.Completed {
+			return rueidis.Commands{b.Set().Key(s.askedKey()).Value("1").ExSeconds(asking).Build()}
+		},
+		wait: wait, key: s.listKey, most: largest,
+		read: func(node string, b []byte) (again bool, err error) {
+			now := s.top.options.Now()
+			err = s.unpackList(b, node, now, f)
+			list, there := f.lists[node]
+			return !there || now.Sub(list.At) > old, err
+		},
+	})
+	lists, missing := sorted(nodes, f.lists)
+	s.lists, s.missing, s.failed = slices.Insert(lists, 0, s.top.List(s.node)), missing, err
+	s.asked = time.Now()
+	if ctx.Err() != nil {
 		s.asked = time.Time{} // the caller has left, so the next one starts over
 	}
 }
 
-// others asks for the lists of the other nodes until all are there and new, or the wait is over.
-func (s *Shared) others(ctx context.Context, wait time.Duration) (lists []List, missing []string, err error) {
-	ends := time.Now().Add(wait)
+// inquiry is a question to all other nodes. Each of them writes its answer to a key of its own.
+type inquiry struct {
+	ask  func(rueidis.Builder) []rueidis.Completed // the commands that write the question
+	wait time.Duration                             // for the answers
+	key  func(node string) string                  // of an answer
+	most int                                       // bytes of an answer
+	// read reads an answer, and reports whether to look for a newer one. Answers that can't be read
+	// aren't looked at again.
+	read func(node string, b []byte) (again bool, err error)
+}
+
+// inquire asks the other nodes until all have answered, or the wait is over. It returns their
+// names. If some couldn't be asked or their answers couldn't be read, the error says why.
+func (s *Shared) inquire(ctx context.Context, q inquiry) (nodes []string, err error) {
 	if s.lost() {
-		return nil, nil, redisstore.ErrUnavailable
+		return nil, redisstore.ErrUnavailable
 	}
-	call, cancel := context.WithTimeout(ctx, wait+callTime)
+	ctx, cancel := context.WithTimeout(ctx, q.wait+callTime)
 	defer cancel()
 	c, err := s.redis.Client()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if err := c.Do(call, c.B().Set().Key(s.askedKey()).Value("1").ExSeconds(asking).Build()).Error(); err != nil {
-		return nil, nil, err
+	for _, reply := range c.DoMulti(ctx, q.ask(c.B())...) {
+		if err := reply.Error(); err != nil {
+			return nil, err
+		}
 	}
-	peers, err := s.redis.Peers(call)
+	peers, err := s.redis.Peers(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var names []string
 	for _, p := range peers {
 		if p.Name != s.node {
-			names = append(names, p.Name)
+			nodes = append(nodes, p.Name)
 		}
 	}
-	f := &found{lists: map[string]List{}, waiting: names, left: allLists}
-	for {
-		err = s.get(call, c, f)
-		if err != nil || len(f.waiting) == 0 || time.Now().After(ends) || !rediscall.Sleep(call, again) {
-			break
+	var failed error
+	for waiting, ends := nodes, time.Now().Add(q.wait); ; {
+		var bad error
+		waiting, bad, err = q.readAll(ctx, c, waiting)
+		failed = cmp.Or(failed, bad)
+		if err != nil || len(waiting) == 0 || time.Now().After(ends) || !rediscall.Sleep(ctx, pollEvery) {
+			return nodes, cmp.Or(failed, err)
 		}
 	}
-	for _, name := range names {
-		if list, there := f.lists[name]; there {
-			lists = append(lists, list)
-		} else {
-			missing = append(missing, name)
-		}
-	}
-	return lists, missing, cmp.Or(f.failed, err)
 }
 
-// found collects the lists of other nodes.
-type found struct {
-	lists   map[string]List
-	waiting []string // nodes whose lists are missing or old
-	left    int      // how many more bytes all lists may have
-	failed  error    // why some lists can't be read; those aren't read again
-}
-
-// get reads the lists that have arrived.
-func (s *Shared) get(ctx context.Context, c rueidis.Client, f *found) (err error) {
-	f.waiting, err = s.fetch(ctx, c, f.waiting, s.listKey, largest, func(node string, b []byte, wrong error) (again bool) {
-		now := s.top.options.Now()
-		if len(b) > 0 {
-			wrong = s.unpackList(b, node, now, f)
-		}
-		if wrong != nil && wrong != errUnwanted {
-			f.failed = cmp.Or(f.failed, badList(node, wrong))
-			return false
-		}
-		list, there := f.lists[node]
-		return !there || now.Sub(list.At) > old
-	})
-	return err
-}
-
-// fetch reads a value of each node, a few at a time, so that checks on the same connection don't wait for megabytes. It
-// calls read with each value of at most that many bytes, or with what is wrong with it, and returns the nodes whose
-// values to read again.
-func (s *Shared) fetch(ctx context.Context, c rueidis.Client, nodes []string, key func(node string) string, most int, read func(node string, b []byte, wrong error) (again bool)) (waiting []string, err error) {
-	for some := range slices.Chunk(nodes, toldAtOnce) {
-		nodes = nodes[len(some):]
+// readAll reads the answers that have arrived, a few at a time, so that checks on the same
+// connection don't wait for megabytes. It returns the nodes whose answers to look for again, and
+// why some answers can't be read.
+func (q *inquiry) readAll(ctx context.Context, c rueidis.Client, nodes []string) (waiting []string, bad, err error) {
+	for some := range slices.Chunk(nodes, readAtOnce) {
 		var gets rueidis.Commands
 		for _, node := range some {
-			gets = append(gets, c.B().Getrange().Key(key(node)).Start(0).End(int64(most)).Build())
+			gets = append(gets, c.B().Getrange().Key(q.key(node)).Start(0).End(int64(q.most)).Build())
 		}
 		for i, reply := range c.DoMulti(ctx, gets...) {
-			b, wrong, err := valueOf(reply, most)
+			b, wrong, err := valueOf(reply, q.most)
 			if err != nil {
-				return append(append(waiting, some[i:]...), nodes...), err
+				return nil, bad, err
 			}
-			if read(some[i], b, wrong) {
+			again := true
+			if len(b) > 0 && wrong == nil {
+				again, wrong = q.read(some[i], b)
+			}
+			switch {
+			case wrong != nil && wrong != errUnwanted:
+				bad = cmp.Or(bad, fmt.Errorf("the list of %q in Redis %w: %w", some[i], errBadList, wrong))
+			case again:
 				waiting = append(waiting, some[i])
 			}
 		}
 	}
-	return waiting, nil
+	return waiting, bad, nil
+}
+
+// sorted returns the answers in the order of the nodes, and the nodes that have none.
+func sorted[T any](nodes []string, answers map[string]T) (all []T, missing []string) {
+	for _, node := range nodes {
+		if answer, there := answers[node]; there {
+			all = append(all, answer)
+		} else {
+			missing = append(missing, node)
+		}
+	}
+	return all, missing
+}
+
+// found collects the lists of other nodes.
+type found struct {
+	lists map[string]List
+	left  int // how many more bytes all lists may have
 }
 
 // unpackList unpacks a list, one at a time.
@@ -297,10 +316,6 @@ func valueOf(reply rueidis.RedisResult, most int) (b []byte, wrong, err error) {
 		return nil, errTooLarge, nil
 	}
 	return b, nil, err
-}
-
-func badList(node string, err error) error {
-	return fmt.Errorf("the list of %q in Redis %w: %w", node, errBadList, err)
 }
 
 // Gone is a node that has ended. What it had counted is lost.

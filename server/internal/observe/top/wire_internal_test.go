@@ -104,9 +104,8 @@ func TestAllAnswersTogether(t *testing.T) {
 	}
 	s := &Shared{top: New(Options{})}
 	s.room.Store(int64(3*weight + weight/2))
-	h := &hearing{most: mostTold}
 	for i := range 6 {
-		if _, err := s.unpackTold(b, h); (err == nil) != (i < 3) {
+		if _, _, err := s.unpackTold(b, question{}, mostTold, time.Time{}); (err == nil) != (i < 3) {
 			t.Errorf("answer %d: %v", i, err)
 		}
 	}
