@@ -1,4 +1,6 @@
 // Command faults breaks Redis under load in every way that Weir promises to survive, and prints what clients saw of it.
+// Each of the scenarios starts a Redis, a node on it and a steady load over HTTP, causes one fault, ends it, and waits until
+// limits are exact again. Tests run them too, at a low rate and with time to spare.
 package main
 
 import (
@@ -12,7 +14,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/weirhq/weir/server/bench/faults/lab"
 	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/machine"
 	"github.com/weirhq/weir/server/bench/internal/report"
@@ -20,13 +21,13 @@ import (
 )
 
 // promised are the figures that a node must keep.
-var promised = faults.Bounds{
-	Slowest:  100 * time.Millisecond,
-	Factor:   2,
-	Serving:  time.Second,
-	Exact:    time.Second,
-	Failover: 5 * time.Second,
-	Lost:     100 * time.Millisecond,
+var promised = bounds{
+	slowest:  100 * time.Millisecond,
+	factor:   2,
+	serving:  time.Second,
+	exact:    time.Second,
+	failover: 5 * time.Second,
+	lost:     100 * time.Millisecond,
 }
 
 func main() { command.Main("faults", run) }
@@ -37,37 +38,38 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	var only regexp.Regexp
 	f.TextVar(&only, "only", regexp.MustCompile(""), "run only scenarios whose name matches this regular expression")
 	rate := f.Float64("rate", 5000, "checks a second")
-	again := f.Int("again", 2, "repeat a scenario that fails up to this many times while other processes take more than a tenth of the cores")
 	verbose := f.Bool("v", false, "show what the store logs")
 	if err := f.Parse(args); err != nil {
 		return false, err
 	}
-	c := faults.Config{Rate: *rate, Workers: 512, Budget: 50 * time.Millisecond, Settle: 2 * time.Second}
+	c := config{rate: *rate, workers: 512, budget: 50 * time.Millisecond, settle: 2 * time.Second}
 	if *verbose {
-		c.Log = slog.New(slog.NewTextHandler(stderr, nil))
+		c.log = slog.New(slog.NewTextHandler(stderr, nil))
 	}
 	rows := [][]string{{"fault", "checks", "degraded", "noticed", "exact again", "lost", "slowest", "goroutines", "200", "429", "503", "others", ""}}
 	var wrong []string
-	for i, s := range faults.Scenarios {
-		if !only.MatchString(s.Name) || ctx.Err() != nil {
+	for i, s := range scenarios {
+		if !only.MatchString(s.name) || ctx.Err() != nil {
 			continue
 		}
-		fmt.Fprintf(stderr, "%d/%d %s\n", i+1, len(faults.Scenarios), s.Name)
-		a, failed := attempts(ctx, s, c, *again)
+		fmt.Fprintf(stderr, "%d/%d %s\n", i+1, len(scenarios), s.name)
+		before, used := machine.Read(), cputime.Used()+cputime.Children()
+		r, failed := runScenario(ctx, s, c)
 		if failed != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", s.Name, failed))
+			err = errors.Join(err, fmt.Errorf("%s: %w", s.name, failed))
 			continue
 		}
-		r, verdict := a.result, "PASS"
-		for _, what := range promised.Judge(r) {
+		others := before.Others(machine.Read(), cputime.Used()+cputime.Children()-used)
+		verdict := "PASS"
+		for _, what := range promised.judge(r) {
 			verdict = "FAIL"
-			wrong = append(wrong, s.Name+": "+what)
+			wrong = append(wrong, s.name+": "+what)
 		}
-		rows = append(rows, []string{s.Name, fmt.Sprint(r.Answers), fmt.Sprint(r.Degraded),
-			short(r.Noticed), short(r.Exact), short(r.Lost), short(r.Slowest), fmt.Sprintf("%d → %d → %d", r.Before, r.Most, r.After),
-			fmt.Sprint(r.Statuses[200]), fmt.Sprint(r.Statuses[429]), fmt.Sprint(r.Statuses[503]), report.Percent(a.others, 0), verdict})
+		rows = append(rows, []string{s.name, fmt.Sprint(r.answers), fmt.Sprint(r.degraded),
+			short(r.noticed), short(r.exact), short(r.lost), short(r.slowest), fmt.Sprintf("%d → %d → %d", r.before, r.most, r.after),
+			fmt.Sprint(r.statuses[200]), fmt.Sprint(r.statuses[429]), fmt.Sprint(r.statuses[503]), report.Percent(others, 0), verdict})
 	}
-	fmt.Fprintf(stdout, "%.0f checks/s over HTTP, %s a check, %d cores\n\n", c.Rate, c.Budget, runtime.NumCPU())
+	fmt.Fprintf(stdout, "%.0f checks/s over HTTP, %s a check, %d cores\n\n", c.rate, c.budget, runtime.NumCPU())
 	report.Align(stdout, rows)
 	fmt.Fprint(stdout, legend)
 	for _, what := range wrong {
@@ -80,29 +82,9 @@ const legend = `
 noticed: time from the fault to the first degraded answer. exact again: time until the last degraded answer, and until
 limits were exact, from when Redis was back or, where Sentinels or a Cluster replace a primary, from the fault. lost: how
 long the load takes to make the charges that were answered as counted and that no server has any more. slowest: from when
-a check was due. goroutines: before, at most, after. others: the share of the cores that other processes used.
+a check was due. goroutines: before, at most, after. others: the share of the cores that other processes used;
+with more than a tenth, a FAIL may be theirs.
 `
-
-// attempt is one run of a scenario.
-type attempt struct {
-	result *faults.Result
-	others float64 // the share of the cores that other processes used
-}
-
-// attempts runs a scenario again while it fails and other processes take the time that answers should have had.
-func attempts(ctx context.Context, s faults.Scenario, c faults.Config, again int) (attempt, error) {
-	disturbed := func(a attempt) float64 {
-		if len(promised.Judge(a.result)) == 0 {
-			return 0
-		}
-		return a.others
-	}
-	return machine.Calmest(again, disturbed, func() (attempt, error) {
-		before := machine.Read(cputime.Children())
-		r, err := faults.Run(ctx, s, c)
-		return attempt{r, before.Others(machine.Read(cputime.Children()))}, err
-	})
-}
 
 func short(d time.Duration) string {
 	if d < time.Second {

@@ -1,17 +1,19 @@
 package main
 
 import (
+	"context"
 	"hash/maphash"
 	"time"
 
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
 // contender is one way to limit, ready to be opened.
 type contender struct {
 	name string
 	kind kind
-	open func(l limit, keys int) (instance, error)
+	open func(l compare.Limit, keys int) (*instance, error)
 }
 
 type kind uint8
@@ -22,37 +24,42 @@ const (
 	floor
 )
 
-// check asks whether a request with this key is allowed.
-type check func(key string) bool
-
 // instance is a contender with a store of its own.
 type instance struct {
-	// worker returns a check for the use of one goroutine.
-	worker func() check
+	compare.Limiter
 	// stats reports what a Weir store holds; nil for others.
 	stats func() memstore.Stats
-	close func()
 }
 
-// padding keeps what one goroutine writes out of the cache lines of another, which objects that are allocated one after
-// the other would share.
-type padding [128]byte
+var background = context.Background()
+
+// limiterOf is an instance whose check all goroutines may use.
+func limiterOf(check compare.Check, close func()) (*instance, error) {
+	return &instance{Limiter: compare.Limiter{Worker: func() compare.Check { return check }, Close: close}}, nil
+}
+
+// verdict is what a check returns.
+func verdict(allowed bool) error {
+	if allowed {
+		return nil
+	}
+	return compare.ErrRefused
+}
 
 const (
 	storeName = "Weir store"
 	checkName = "Weir whole check"
 	// amountName is a whole check that an amount decides.
 	amountName = "Weir whole check, one amount"
-	goLimiter  = "sethvargo/go-limiter 0.7.1"
 )
 
 // contenders are listed in the order of the tables. Whatever a program would call to limit a key belongs side by side: a
 // contender of Weir's beside the rival that it is held against.
 var contenders = []contender{
 	{storeName, weirs, openStore},
-	{checkName, weirs, openLimiter},
-	{amountName, weirs, openAmount},
-	{goLimiter, rival, openGoLimiter},
+	{checkName, weirs, openWholeCheck("")},
+	{amountName, weirs, openWholeCheck("tokens")},
+	{"sethvargo/go-limiter 0.7.1", rival, openGoLimiter},
 	{"x/time/rate 0.16 in a sync.Map", rival, openTimeRate},
 	{"throttled 2.15, GCRA", rival, openThrottled},
 	{"ulule/limiter 3.11.2", rival, openUlule},
@@ -60,27 +67,31 @@ var contenders = []contender{
 	{"floor: hash the key, read the clock", floor, openFloor},
 }
 
-// pick returns the contenders that the flags name and that keep keeps.
-func pick(c *config, keep func(contender) bool) []contender {
-	var picked []contender
-	for _, o := range contenders {
-		if c.Contenders.MatchString(o.name) && keep(o) {
-			picked = append(picked, o)
-		}
+// openStore is the store alone: one charge to one counter.
+func openStore(l compare.Limit, keys int) (*instance, error) {
+	s := newStore(keys)
+	worker, err := compare.Charge(s, l)
+	return &instance{compare.Limiter{Worker: worker, Close: func() {}}, s.Stats}, err
+}
+
+func openWholeCheck(amount string) func(compare.Limit, int) (*instance, error) {
+	return func(l compare.Limit, keys int) (*instance, error) {
+		s := newStore(keys)
+		worker, err := compare.WholeCheck(s, l, amount)
+		return &instance{compare.Limiter{Worker: worker, Close: func() {}}, s.Stats}, err
 	}
-	return picked
+}
+
+// newStore has room for twice what is needed, so that nothing is evicted.
+func newStore(keys int) *memstore.Store {
+	return memstore.New(memstore.Options{MemoryCap: memstore.DefaultMemoryCap + int64(keys)*100})
 }
 
 // openFloor does only what every limiter has to do.
-func openFloor(limit, int) (instance, error) {
+func openFloor(compare.Limit, int) (*instance, error) {
 	seed, start := maphash.MakeSeed(), time.Now()
-	return instance{
-		worker: func() check {
-			return func(key string) bool {
-				// Both are part of the result, so that the compiler keeps both.
-				return maphash.String(seed, key)|uint64(time.Since(start)) != 0
-			}
-		},
-		close: func() {},
-	}, nil
+	return limiterOf(func(key string) error {
+		// Both are part of the result, so that the compiler keeps both.
+		return verdict(maphash.String(seed, key)|uint64(time.Since(start)) != 0)
+	}, func() {})
 }

@@ -1,44 +1,23 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"runtime"
 	"strings"
 
-	"github.com/weirhq/weir/memstore"
-	"github.com/weirhq/weir/server/bench/internal/workload"
+	"github.com/weirhq/weir/server/bench/internal/compare"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // footprint is how many bytes of memory each key takes.
 type footprint struct {
-	Contender string  `json:"contender"`
-	Keys      int     `json:"keys"`
-	Heap      float64 `json:"heap_bytes_per_key"`                   // live, with the key where the limiter keeps it
-	Reported  float64 `json:"reported_bytes_per_counter,omitempty"` // by the store itself; 0 if it doesn't
-	// Worst is the most that the store reported while it was growing, and WorstHeap the most heap meanwhile, with garbage.
-	Worst     float64 `json:"worst_reported_bytes_per_counter,omitempty"`
-	WorstHeap float64 `json:"worst_heap_bytes_per_counter,omitempty"`
-}
-
-// weighing is a contender whose memory is measured with so many keys.
-type weighing struct {
-	contender
-	keys int
-}
-
-// weighings lists whose memory to measure. The whole check isn't among them: its memory is the store's.
-func weighings(c *config) []weighing {
-	var all []weighing
-	if c.wants(weight(c.Keys)) {
-		for _, o := range pick(c, func(o contender) bool { return o.kind == rival || o.name == storeName }) {
-			all = append(all, weighing{o, c.Keys})
-		}
-	}
-	if c.large > 0 && c.wants(weight(c.large)) {
-		for _, o := range pick(c, func(o contender) bool { return o.name == storeName }) {
-			all = append(all, weighing{o, c.large})
-		}
-	}
-	return all
+	contender string
+	keys      int
+	heap      float64 // live, with the key where the limiter keeps it
+	reported  float64 // by the store itself; 0 if it doesn't
+	// worst is the most that the store reported while it was growing, and worstHeap the most heap meanwhile, with garbage.
+	worst, worstHeap float64
 }
 
 // liveHeap is the heap after a garbage collection.
@@ -56,31 +35,36 @@ func heap() uint64 {
 
 // weigh fills a contender. Each key is a string of its own, as from a request, so a limiter that keeps the string pays
 // for it.
-func weigh(o contender, k workload.Keys, n int) (footprint, error) {
-	f := footprint{Contender: o.name, Keys: n}
+func weigh(o contender, k compare.Keys, n int) (footprint, error) {
+	f := footprint{contender: o.name, keys: n}
 	base := liveHeap()
 	in, err := o.open(wideLimit, n)
 	if err != nil {
 		return f, err
 	}
-	defer in.close()
-	check := in.worker()
+	defer in.Close()
+	check := in.Worker()
 	next := firstLook
 	for i := range n {
 		key := k.At(uint32(i))
 		if in.stats == nil {
 			key = strings.Clone(key) // Weir can't keep the key: it gets bytes that the caller overwrites
 		}
-		check(key)
+		if err := check(key); err != nil {
+			return f, err
+		}
 		if in.stats != nil && i+1 >= next {
 			next = i + 1 + i/100
-			f.look(in.stats(), heap()-base)
+			st := in.stats()
+			counters := float64(st.Counters)
+			f.worst = max(f.worst, float64(st.Bytes)/counters)
+			f.worstHeap = max(f.worstHeap, float64(heap()-base)/counters)
 		}
 	}
-	f.Heap = (float64(liveHeap()) - float64(base)) / float64(n)
+	f.heap = (float64(liveHeap()) - float64(base)) / float64(n)
 	if in.stats != nil {
 		st := in.stats()
-		f.Reported = float64(st.Bytes) / float64(st.Counters)
+		f.reported = float64(st.Bytes) / float64(st.Counters)
 	}
 	runtime.KeepAlive(in)
 	return f, nil
@@ -90,8 +74,19 @@ func weigh(o contender, k workload.Keys, n int) (footprint, error) {
 // smaller store, the empty table weighs more than the counters.
 const firstLook = 100_000
 
-func (f *footprint) look(st memstore.Stats, heap uint64) {
-	n := float64(st.Counters)
-	f.Worst = max(f.Worst, float64(st.Bytes)/n)
-	f.WorstHeap = max(f.WorstHeap, float64(heap)/n)
+func printFootprints(w io.Writer, all []footprint) {
+	if len(all) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\nMemory: bytes of live heap per key, the key's 24 bytes included where the limiter keeps them\n")
+	rows := [][]string{{"", "keys", "heap", "reported", "worst reported", "worst heap"}}
+	for _, f := range all {
+		row := []string{f.contender, report.Amount(f.keys), report.Number(f.heap, 1), "–", "–", "–"}
+		if f.reported > 0 {
+			row = append(row[:3], report.Number(f.reported, 1), report.Number(f.worst, 1), report.Number(f.worstHeap, 1))
+		}
+		rows = append(rows, row)
+	}
+	report.Align(w, rows)
+	fmt.Fprintf(w, "  reported: by the store itself. worst: the most per counter while the store grew beyond %s counters; heap with its garbage.\n", report.Amount(firstLook))
 }

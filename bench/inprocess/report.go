@@ -12,34 +12,9 @@ import (
 
 // results holds everything that was measured.
 type results struct {
-	Tables     []*compare.Table `json:"workloads"`
-	Footprints []footprint      `json:"memory"`
-	Targets    []report.Target  `json:"targets"`
-}
-
-// settings say how the results in a JSON file were measured.
-func (c *config) settings() map[string]any {
-	return map[string]any{"goroutines": runtime.GOMAXPROCS(0), "keys": c.Keys, "seconds_per_measurement": c.Time.Seconds()}
-}
-
-// table finds a workload's table; nil if it wasn't measured.
-func (r *results) table(workload string) *compare.Table {
-	for _, t := range r.Tables {
-		if t.Workload == workload {
-			return t
-		}
-	}
-	return nil
-}
-
-func (r *results) footprint(label string, keys int) footprint {
-	for _, f := range r.Footprints {
-		if f.Contender == label && f.Keys == keys {
-			return f
-		}
-	}
-	nan := math.NaN()
-	return footprint{label, keys, nan, nan, nan, nan}
+	tables     compare.Tables
+	footprints []footprint
+	targets    []report.Target
 }
 
 // fastest is the rival with the lowest median, or nil.
@@ -53,43 +28,21 @@ func fastest(t *compare.Table) (best *compare.Row) {
 	return best
 }
 
-func (r *results) print(w io.Writer, c *config) {
+func (r *results) print(w io.Writer, c *compare.Config) {
 	fmt.Fprintf(w, "%s %s/%s, %d goroutines on %d cores, %s per measurement after %s of warm-up.\n",
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0), runtime.NumCPU(), c.Time, c.Warmup)
 	fmt.Fprintln(w, "ns: wall time per check, all goroutines together. CPU ns: of all cores, garbage collection included.")
-	fmt.Fprintln(w, "Ratios are medians of the ratios within each round; of many rounds, ranges show the middle half. Limits admit every")
-	fmt.Fprintln(w, "check, unless the workload is one of refusals.")
-	allocations := compare.Column{Head: "allocs", Cell: func(r *compare.Row) string { return allocs(r.Spread(compare.Allocs).Median) }}
-	for _, t := range r.Tables {
-		if t.Workload == httpWorkload {
-			printHTTP(w, t, allocations)
-			continue
-		}
+	fmt.Fprintln(w, "Ratios are medians of the ratios within each round; of many rounds, ranges show the middle half. Limits admit every check.")
+	for _, t := range r.tables {
 		t.Print(w, "",
 			compare.Median("ns", compare.Nanoseconds, 0), compare.Range("range", compare.Nanoseconds, 0),
 			compare.Ratio("× Weir store", t.Row(storeName), compare.Nanoseconds),
 			compare.Ratio("× fastest rival", fastest(t), compare.Nanoseconds),
-			compare.Median("CPU ns", func(s *compare.Sample) float64 { return 1e3 * compare.CPU(s) }, 0), allocations)
+			compare.Median("CPU ns", func(s *compare.Sample) float64 { return 1e3 * compare.CPU(s) }, 0),
+			compare.Column{Head: "allocs", Cell: func(r *compare.Row) string { return allocs(r.Spread(compare.Allocs).Median) }})
 	}
-	printFootprints(w, r.Footprints)
-	report.PrintTargets(w, r.Targets)
-}
-
-func printFootprints(w io.Writer, all []footprint) {
-	if len(all) == 0 {
-		return
-	}
-	fmt.Fprint(w, "\nMemory: bytes of live heap per key, the key's 24 bytes included where the limiter keeps them\n")
-	rows := [][]string{{"", "keys", "heap", "reported", "worst reported", "worst heap"}}
-	for _, f := range all {
-		row := []string{f.Contender, report.Amount(f.Keys), report.Number(f.Heap, 1), "–", "–", "–"}
-		if f.Reported > 0 {
-			row = append(row[:3], report.Number(f.Reported, 1), report.Number(f.Worst, 1), report.Number(f.WorstHeap, 1))
-		}
-		rows = append(rows, row)
-	}
-	report.Align(w, rows)
-	fmt.Fprintf(w, "  reported: by the store itself. worst: the most per counter while the store grew beyond %s counters; heap with its garbage.\n", report.Amount(firstLook))
+	printFootprints(w, r.footprints)
+	report.PrintTargets(w, r.targets)
 }
 
 func allocs(x float64) string {
@@ -97,4 +50,59 @@ func allocs(x float64) string {
 		return "0"
 	}
 	return report.Number(x, 2)
+}
+
+// noAllocs leaves room for what the runtime allocates beside the checks.
+const noAllocs = 0.0001
+
+// judge holds the results against the targets.
+func judge(c *compare.Config, r *results) []report.Target {
+	var ts []report.Target
+	against := func(workload string, most float64) {
+		t := r.tables.Of(workload)
+		fast := fastest(t)
+		note := ""
+		if fast != nil {
+			note = fast.Name
+		}
+		ts = append(ts, ratioTarget(workload+": store / fastest rival", most, t.Row(storeName).Ratio(fast, compare.Nanoseconds), note))
+	}
+	against(uniform(c.Keys), 0.7)
+	against(zipf(c.Keys), 0.75)
+	against(hotKey, 1.0)
+
+	t := r.tables.Of(uniform(c.Keys))
+	ts = append(ts,
+		ratioTarget(uniform(c.Keys)+": whole check / store", 1.5, t.Row(checkName).Ratio(t.Row(storeName), compare.Nanoseconds), ""),
+		ratioTarget(uniform(c.Keys)+": whole check, one amount / whole check", 1.1, t.Row(amountName).Ratio(t.Row(checkName), compare.Nanoseconds), ""),
+		report.Target{Name: "allocations per check, store and whole check", Bound: noAllocs, Got: r.mostAllocs(), Digits: 5, Note: "the runtime's own included"})
+	for _, f := range r.footprints {
+		if f.contender == storeName {
+			ts = append(ts,
+				report.Target{Name: "bytes of heap per counter at " + report.Amount(f.keys), Bound: 40, Got: f.heap, Note: fmt.Sprintf("the store says %.1f", f.reported)},
+				report.Target{Name: "bytes per counter, at worst while growing", Bound: 60, Got: f.worst, Note: fmt.Sprintf("heap with its garbage %.1f", f.worstHeap)})
+		}
+	}
+	return ts
+}
+
+func ratioTarget(name string, most float64, s report.Spread, note string) report.Target {
+	scatter := fmt.Sprintf("%.2f–%.2f", s.Low, s.High)
+	if note != "" {
+		note = ", " + note
+	}
+	return report.Target{Name: name, Bound: most, Got: s.Median, Note: scatter + note}
+}
+
+// mostAllocs is the highest of the medians of Weir's rows.
+func (r *results) mostAllocs() float64 {
+	most := math.NaN()
+	for _, t := range r.tables {
+		for _, o := range contenders {
+			if a := t.Row(o.name).Spread(compare.Allocs).Median; o.kind == weirs && !math.IsNaN(a) && !(a <= most) {
+				most = a
+			}
+		}
+	}
+	return most
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -13,98 +12,75 @@ import (
 	"github.com/ulule/limiter/v3"
 	"github.com/ulule/limiter/v3/drivers/store/memory"
 	"golang.org/x/time/rate"
+
+	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
 // openGoLimiter has its map made large enough. It sweeps every six hours only.
-func openGoLimiter(l limit, keys int) (instance, error) {
+func openGoLimiter(l compare.Limit, keys int) (*instance, error) {
 	s, err := memorystore.New(&memorystore.Config{
-		Tokens: uint64(l.tokens), Interval: l.window(), InitialAlloc: keys,
+		Tokens: uint64(l.Tokens), Interval: l.Window(), InitialAlloc: keys,
 	})
 	if err != nil {
-		return instance{}, err
+		return nil, err
 	}
-	ctx := context.Background()
-	return instance{
-		worker: func() check {
-			return func(key string) bool {
-				_, _, _, ok, err := s.Take(ctx, key)
-				return ok && err == nil
-			}
-		},
-		close: func() { _ = s.Close(ctx) }, // or else its sweeper keeps the store alive
-	}, nil
+	return limiterOf(func(key string) error {
+		_, _, _, ok, err := s.Take(background, key)
+		return verdict(ok && err == nil)
+	}, func() { _ = s.Close(background) }) // or else its sweeper keeps the store alive
 }
 
 // openTimeRate makes a limiter for a key on the key's first request alone.
-func openTimeRate(l limit, _ int) (instance, error) {
+func openTimeRate(l compare.Limit, _ int) (*instance, error) {
 	var limiters sync.Map
-	return instance{
-		worker: func() check {
-			return func(key string) bool {
-				v, ok := limiters.Load(key)
-				if !ok {
-					v, _ = limiters.LoadOrStore(key, rate.NewLimiter(rate.Limit(l.perSecond()), int(l.tokens)))
-				}
-				return v.(*rate.Limiter).Allow()
-			}
-		},
-		close: func() {},
-	}, nil
+	return limiterOf(func(key string) error {
+		v, ok := limiters.Load(key)
+		if !ok {
+			v, _ = limiters.LoadOrStore(key, rate.NewLimiter(rate.Limit(l.PerSecond()), int(l.Tokens)))
+		}
+		return verdict(v.(*rate.Limiter).Allow())
+	}, func() {})
 }
 
-// openThrottled uses the plain map, since the LRU that a maximum of keys brings
-// is slower. Ten attempts, its default, are too few for a contended key.
-func openThrottled(l limit, _ int) (instance, error) {
+// openThrottled uses the plain map, since the LRU that a maximum of keys brings is slower. Ten attempts, its default, are
+// too few for a contended key.
+func openThrottled(l compare.Limit, _ int) (*instance, error) {
 	s, err := throttledstore.NewCtx(0)
 	if err != nil {
-		return instance{}, err
+		return nil, err
 	}
 	g, err := throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{
-		MaxRate: throttled.PerDuration(1, l.every), MaxBurst: int(l.tokens) - 1,
+		MaxRate: throttled.PerDuration(1, l.Every), MaxBurst: int(l.Tokens) - 1,
 	})
 	if err != nil {
-		return instance{}, err
+		return nil, err
 	}
 	g.SetMaxCASAttemptsLimit(1 << 20)
-	ctx := context.Background()
-	return instance{
-		worker: func() check {
-			return func(key string) bool {
-				limited, _, err := g.RateLimitCtx(ctx, key, 1)
-				return !limited && err == nil
-			}
-		},
-		close: func() {},
-	}, nil
+	return limiterOf(func(key string) error {
+		limited, _, err := g.RateLimitCtx(background, key, 1)
+		return verdict(!limited && err == nil)
+	}, func() {})
 }
 
 // openUlule has no cleaner and no prefix.
-func openUlule(l limit, _ int) (instance, error) {
+func openUlule(l compare.Limit, _ int) (*instance, error) {
 	lim := limiter.New(
 		memory.NewStoreWithOptions(limiter.StoreOptions{}),
-		limiter.Rate{Period: l.window(), Limit: l.tokens},
+		limiter.Rate{Period: l.Window(), Limit: l.Tokens},
 	)
-	ctx := context.Background()
-	return instance{
-		worker: func() check {
-			return func(key string) bool {
-				c, err := lim.Get(ctx, key)
-				return !c.Reached && err == nil
-			}
-		},
-		close: func() {},
-	}, nil
+	return limiterOf(func(key string) error {
+		c, err := lim.Get(background, key)
+		return verdict(!c.Reached && err == nil)
+	}, func() {})
 }
 
 // openHTTPRate calls what the middleware calls, with the response headers turned off.
-func openHTTPRate(l limit, _ int) (instance, error) {
-	lim := httprate.NewRateLimiter(int(l.tokens), l.window(), httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
-	return instance{
-		worker: func() check {
-			w := httptest.NewRecorder()
-			r := httptest.NewRequest(http.MethodGet, "/", nil)
-			return func(key string) bool { return !lim.OnLimit(w, r, key) }
-		},
-		close: func() {},
-	}, nil
+func openHTTPRate(l compare.Limit, _ int) (*instance, error) {
+	lim := httprate.NewRateLimiter(int(l.Tokens), l.Window(), httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
+	worker := func() compare.Check {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		return func(key string) error { return verdict(!lim.OnLimit(w, r, key)) }
+	}
+	return &instance{Limiter: compare.Limiter{Worker: worker, Close: func() {}}}, nil
 }

@@ -2,100 +2,77 @@ package main
 
 import (
 	"context"
-	"errors"
-	"regexp"
+	"slices"
 	"time"
 
-	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/server/bench/internal/workload"
+	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
 // contender is one way to limit through Redis.
 type contender struct {
-	name     string
-	open     func(ctx context.Context, e *env) (*instance, error)
-	counters int // that one check charges
+	name string
+	open func(ctx context.Context, addr string, timeout time.Duration) (*compare.Limiter, error)
 }
-
-// with opens a contender for as long as f takes.
-func (c *contender) with(ctx context.Context, e *env, f func(*instance) error) error {
-	in, err := c.open(ctx, e)
-	if err != nil {
-		return err
-	}
-	defer in.close()
-	return f(in)
-}
-
-// env is what contenders are measured with.
-type env struct {
-	server  *redistest.Server
-	timeout time.Duration // of Weir's store; 0 means its default
-	keys    workload.Keys
-	used    int          // how many of the keys are checked
-	seen    []scriptCall // what Weir's store sends for each key; nil until it is recorded
-}
-
-// instance is a contender with connections of its own.
-type instance struct {
-	// worker returns a check for the use of one goroutine.
-	worker func() check
-	close  func()
-}
-
-// check asks whether a request with the n-th key is allowed, and returns errRefused if it isn't. It gets no context, since
-// one that can be cancelled makes some clients slower.
-type check func(n uint32) error
-
-var background = context.Background()
-
-var errRefused = errors.New("refused")
 
 const (
 	storeName = "Weir store"
 	checkName = "Weir whole check"
 	tenName   = "Weir, ten counters a client"
 	largeName = "Weir, ten large counters a client"
-	bareName  = "Weir's EVALSHA, bare"
 	redisRate = "redis_rate 10.0.1"
 	goHash    = "go-redis, hash script"
 	rueHash   = "rueidis, hash script"
 )
 
-// limit is a bucket of tokens, one of which comes back after each interval.
-type limit struct {
-	tokens int64
-	every  time.Duration
-}
-
 // wide admits what any machine can ask of a key during a run, and refills so slowly that no counter is full again, and
 // dropped, before the end.
-var wide = limit{tokens: 100_000, every: 1000 * time.Second}
+var wide = compare.Limit{Tokens: 100_000, Every: 1000 * time.Second}
 
 // contenders are listed as the tables show them.
 var contenders = []contender{
-	{storeName, openStore, 1},
-	{checkName, openLimiter, 1},
-	{redisRate, openRedisRate, 1},
-	{goHash, openGoHash, 1},
-	{rueHash, openRueidisHash, 1},
-	{bareName, openBare, 1},
+	{storeName, openCharges(wide)},
+	{checkName, openWeir(func(s *redisstore.Store) (func() compare.Check, error) { return compare.WholeCheck(s, wide, "") })},
+	{redisRate, openRedisRate},
+	{goHash, openGoHash},
+	{rueHash, openRueidisHash},
 }
 
-// pick returns the contenders whose name matches.
-func pick(name *regexp.Regexp) []contender {
-	var picked []contender
-	for _, c := range contenders {
-		if name.MatchString(c.name) {
-			picked = append(picked, c)
+// ten are limits of so many tokens.
+func ten(tokens ...int64) (limits []compare.Limit) {
+	for _, n := range tokens {
+		limits = append(limits, compare.Limit{Tokens: n, Every: wide.Every})
+	}
+	return limits
+}
+
+var (
+	tenSizes = ten(10, 20, 50, 100, 200, 500, 1000, 2000, 10_000, 100_000)
+	tenLarge = slices.Repeat([]compare.Limit{wide}, 10)
+)
+
+// openCharges is the store alone: each check charges a counter for every limit.
+func openCharges(limits ...compare.Limit) func(context.Context, string, time.Duration) (*compare.Limiter, error) {
+	return openWeir(func(s *redisstore.Store) (func() compare.Check, error) { return compare.Charge(s, limits...) })
+}
+
+// openWeir opens a store with default options, except for the timeout, unless that is 0.
+func openWeir(checks func(*redisstore.Store) (func() compare.Check, error)) func(context.Context, string, time.Duration) (*compare.Limiter, error) {
+	return func(ctx context.Context, addr string, timeout time.Duration) (*compare.Limiter, error) {
+		s, err := redisstore.New(redisstore.Options{URL: "redis://" + addr, Secret: []byte("bench"), Timeout: timeout})
+		if err != nil {
+			return nil, err
 		}
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		worker, err := checks(s)
+		if err == nil {
+			err = s.Ready(ctx)
+		}
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		return &compare.Limiter{Worker: worker, Close: s.Close}, nil
 	}
-	return picked
-}
-
-func names(all []contender) (out []string) {
-	for _, c := range all {
-		out = append(out, c.name)
-	}
-	return out
 }

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"github.com/weirhq/weir/server/bench/internal/compare"
-	"github.com/weirhq/weir/server/bench/internal/machine"
 	"github.com/weirhq/weir/server/internal/load"
 )
 
@@ -21,40 +18,38 @@ import (
 // has fallen asleep, by much more than contenders differ: half of the checks take twice as long as the others. So
 // contenders have to share that luck. When each of them had the cores and a server to itself for some milliseconds, one
 // round differed from the next by a quarter.
-func interleave(ctx context.Context, c *config, plan load.Plan, entries []*entry, workload int, rng *rand.Rand) ([]compare.Sample, error) {
-	plan.Workers, plan.Warmup = 1, 0
-	run := func(each time.Duration) ([]compare.Sample, error) {
-		t := &interleaved{rng: rng}
-		for n, e := range entries {
-			t.turns = append(t.turns, turn{n: n, check: e.instances[workload].worker(), took: hdrhistogram.New(1, math.MaxUint32, 3)})
-		}
-		plan.Duration = each * time.Duration(len(entries))
-		var clock compare.Clock
-		plan.Mark = func() { clock.Mark(ctx, entries[0].shared.server) }
-		_, err := load.Run(ctx, plan, t, nil)
-		return t.samples(clock.Others()), errors.Join(err, clock.Err(), ctx.Err())
+func interleave(ctx context.Context, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) ([]compare.Sample, error) {
+	t := &interleaved{keys: keys, rng: rng}
+	for n, e := range entries {
+		t.turns = append(t.turns, turn{n: n, check: e.limiter.Worker()})
 	}
-	if _, err := run(c.Warmup); err != nil {
+	plan.Workers, plan.StoreCPU = 1, entries[0].server.CPU
+	plan.Duration *= time.Duration(len(entries))
+	all, err := compare.Measure(ctx, plan, t)
+	if err != nil {
 		return nil, err
 	}
-	others := func(samples []compare.Sample) float64 { return samples[0].Others }
-	return machine.Calmest(c.Again, others, func() ([]compare.Sample, error) { return run(c.Time) })
+	samples := make([]compare.Sample, len(entries))
+	for _, turn := range t.turns {
+		samples[turn.n] = turn.sample(all.Others)
+	}
+	return samples, nil
 }
 
 // interleaved sends each request through every contender, in random order.
 type interleaved struct {
 	turns []turn
+	keys  compare.Keys
 	rng   *rand.Rand
 }
 
 // turn is one contender's part of the requests.
 type turn struct {
-	n          int // of the contender
-	check      check
-	took       *hdrhistogram.Histogram
-	wall       time.Duration
-	unexpected int64
-	fault      error
+	n     int // of the contender
+	check compare.Check
+	took  []time.Duration
+	wrong int64
+	fault error
 }
 
 func (t *interleaved) String() string      { return "Redis" }
@@ -66,29 +61,27 @@ func (t *interleaved) Send(_ context.Context, key uint32) load.Answer {
 	for i := range t.turns {
 		turn := &t.turns[i]
 		begin := time.Now()
-		err := turn.check(key)
-		took := time.Since(begin)
-		turn.wall += took
-		_ = turn.took.RecordValue(int64(min(took, math.MaxUint32))) // within the bounds, so there is no error
+		err := turn.check(t.keys.At(key))
+		turn.took = append(turn.took, time.Since(begin))
 		if err != nil {
-			turn.unexpected++
+			turn.wrong++
 			turn.fault = err
 		}
 	}
 	return load.Answer{}
 }
 
-// samples returns a sample for each contender. Processor time isn't known, since they share it.
-func (t *interleaved) samples(others float64) []compare.Sample {
-	samples := make([]compare.Sample, len(t.turns))
-	for _, turn := range t.turns {
-		r := &load.Report{Checks: turn.took.TotalCount(), Seconds: turn.wall.Seconds()}
-		r.Latency.P50 = time.Duration(turn.took.ValueAtPercentile(50))
-		r.Latency.P99 = time.Duration(turn.took.ValueAtPercentile(99))
-		if turn.fault != nil {
-			r.Faults = []load.Fault{{Text: turn.fault.Error(), Count: turn.unexpected}}
-		}
-		samples[turn.n] = compare.Sample{Report: r, Unexpected: turn.unexpected, RedisCPU: math.NaN(), Allocs: math.NaN(), Others: others}
+// sample doesn't know the processor time, since contenders share it.
+func (t *turn) sample(others float64) compare.Sample {
+	r := &load.Report{Checks: int64(len(t.took)), Allowed: int64(len(t.took)) - t.wrong}
+	for _, d := range t.took {
+		r.Seconds += d.Seconds()
 	}
-	return samples
+	if slices.Sort(t.took); len(t.took) > 0 {
+		r.Latency.P50, r.Latency.P99 = t.took[len(t.took)/2], t.took[len(t.took)*99/100]
+	}
+	if t.fault != nil {
+		r.Faults = []load.Fault{{Text: t.fault.Error(), Count: t.wrong}}
+	}
+	return compare.Sample{Report: r, Allocs: math.NaN(), Others: others}
 }

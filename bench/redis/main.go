@@ -1,10 +1,33 @@
+// Command redis compares Weir with other ways to limit through Redis, in one run against redis-servers of its own, and
+// compares the results with targets.
+//
+//	go run ./bench/redis              # everything, about five minutes
+//	go run ./bench/redis -strict      # exit with 1 if a target is missed
+//	go run ./bench/redis -workloads goroutine -contenders 'Weir|redis_rate' -rounds 10
+//	go run ./bench/redis -keys 1000000 -clients 0
+//
+// With many goroutines, every contender has a server of its own that holds every key, with the same settings; only the
+// contender that is being measured has anything to do. Each round measures every contender once, for a short time, in
+// random order. With one goroutine, all contenders share one server and take turns at every check. A ratio is computed
+// within its round, and the median and the quartiles over the rounds are printed. All contenders see the same keys, under a
+// limit that admits everything and refills so slowly that no counter may be forgotten. A measurement with a refused or
+// failed check isn't used, nor is one during which other processes took more than a tenth of the cores.
+//
+// Goroutines send their next check when the last one is answered, so a slow contender gets fewer checks. Latency is the time
+// of one check. Client and server share the cores, so CPU seconds per million checks tell more than checks per second.
+//
+// Clients have their default settings, except that rueidis neither caches nor pings.
+//
+// Memory is the growth of Redis' used_memory divided by the number of counters.
 package main
 
 import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
+	"runtime"
 	"time"
 
 	"github.com/weirhq/weir/server/bench/internal/command"
@@ -17,7 +40,6 @@ type config struct {
 	compare.Config
 	goroutines      int
 	clients, rivals int
-	long            int
 	timeout         time.Duration // of Weir's store; 0 means its default. No flag: tests run on busy machines
 }
 
@@ -27,41 +49,117 @@ func main() {
 		if err != nil {
 			return false, err
 		}
-		ok, err := run(ctx, c, stdout, stderr)
-		return ok || !c.Strict, err
+		r, err := run(ctx, c, stdout, stderr)
+		return err == nil && (!c.Strict || report.AllMet(r.targets)), err
 	})
 }
 
 func parse(args []string) (*config, error) {
 	c := &config{Config: compare.Config{Rounds: 40, Time: 250 * time.Millisecond, Warmup: 50 * time.Millisecond, Keys: 100_000}}
 	f := flag.NewFlagSet("redis", flag.ContinueOnError)
-	c.Register(f, `"256 goroutines", "1 goroutine", "memory", "hostile client"`)
+	c.Register(f, `"256 goroutines", "1 goroutine", "memory"`)
 	f.IntVar(&c.goroutines, "goroutines", 256, "number of goroutines, in the workload that has many")
 	f.IntVar(&c.clients, "clients", 1_000_000, "memory: number of Weir's clients, with ten counters each; 0 measures no memory")
 	f.IntVar(&c.rivals, "rival-counters", 1_000_000, "memory: number of each rival's counters")
-	f.IntVar(&c.long, "long", 100_000, "hostile client: admissions in its sliding logs; 0 leaves the workload out")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
-	if c.goroutines < 2 || c.clients < 0 || c.clients == 1 || c.rivals < 2 || c.long < 0 || c.long > 0 && c.long < 100 {
-		return nil, errors.New("-goroutines and -rival-counters must be at least 2, -clients 0 or at least 2, -long 0 or at least 100")
+	if c.goroutines < 2 || c.clients < 0 || c.clients == 1 || c.rivals < 2 {
+		return nil, errors.New("-goroutines and -rival-counters must be at least 2, -clients 0 or at least 2")
 	}
 	return c, c.Validate()
 }
 
-// run measures and prints. It returns true if every target is met.
-func run(ctx context.Context, c *config, stdout, stderr io.Writer) (bool, error) {
-	r, err := measureAll(ctx, c, stderr)
-	if err != nil {
-		return false, err
-	}
-	r.Targets = judge(c, r)
-	r.print(stdout, c)
-	if c.JSON != "" {
-		settings := map[string]any{"goroutines": c.goroutines, "keys": c.Keys, "seconds_per_measurement": c.Time.Seconds()}
-		if err := report.WriteJSON(c.JSON, settings, r); err != nil {
-			return false, err
+// results holds everything that was measured.
+type results struct {
+	tables     compare.Tables
+	footprints []footprint
+	targets    []report.Target
+}
+
+// Names of workloads.
+func many(c *config) string { return fmt.Sprintf("%d goroutines", c.goroutines) }
+
+const (
+	alone        = "1 goroutine"
+	memoryWeight = "memory"
+)
+
+// run measures and prints.
+func run(ctx context.Context, c *config, stdout, stderr io.Writer) (*results, error) {
+	var picked []contender
+	for _, o := range contenders {
+		if c.Contenders.MatchString(o.name) {
+			picked = append(picked, o)
 		}
 	}
-	return report.AllMet(r.Targets), nil
+	var workloads []string
+	for _, name := range []string{many(c), alone} {
+		if c.Workloads.MatchString(name) && len(picked) > 0 {
+			workloads = append(workloads, name)
+		}
+	}
+	weights := weighings(c)
+	p := report.NewProgress(stderr, len(workloads)*(len(picked)+c.Rounds)+len(weights))
+	keys := compare.MakeKeys(max(c.Keys, c.clients, c.rivals))
+	r := &results{}
+	for _, name := range workloads {
+		t, err := race(ctx, c, name, picked, keys, p)
+		if err != nil {
+			return nil, err
+		}
+		r.tables = append(r.tables, t)
+	}
+	for _, w := range weights {
+		p.Step("memory of %s counters: %s", report.Amount(w.checks*w.counters), w.name)
+		f, err := w.weigh(ctx, c, keys)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", w.name, err)
+		}
+		r.footprints = append(r.footprints, f)
+	}
+	p.Done()
+	r.targets = judge(c, r)
+	r.print(stdout, c)
+	return r, nil
+}
+
+func (r *results) print(w io.Writer, c *config) {
+	fmt.Fprintf(w, "%s %s/%s, with Redis on %d cores. %s per measurement after %s of warm-up, %s keys uniform.\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), c.Time, c.Warmup, report.Amount(c.Keys))
+	fmt.Fprintln(w, "Medians over the rounds; in brackets the middle half of them. CPU: seconds per million checks. Limits admit every check.")
+	for _, t := range r.tables {
+		base := t.Row(redisRate)
+		t.Print(w, "",
+			compare.Median("checks/s", compare.PerSecond, 0), compare.Range("", compare.PerSecond, 0), compare.Ratio("× redis_rate", base, compare.PerSecond),
+			compare.Median("p50 ms", compare.P50, 3), compare.Median("p99 ms", compare.P99, 3), compare.Range("", compare.P99, 3),
+			compare.Median("Redis CPU", compare.RedisCPU, 2), compare.Range("", compare.RedisCPU, 2), compare.Ratio("× redis_rate", base, compare.RedisCPU),
+			compare.Median("client CPU", compare.CPU, 2))
+	}
+	printFootprints(w, r.footprints)
+	report.PrintTargets(w, r.targets)
+}
+
+// judge compares the results with the targets. The store alone does what other limiters do; the whole check, with its
+// rules, has to keep the promises as well.
+func judge(c *config, r *results) []report.Target {
+	busy, quiet := r.tables.Of(many(c)), r.tables.Of(alone)
+	var ts []report.Target
+	add := func(name string, bound float64, atLeast bool, s report.Spread) {
+		ts = append(ts, report.Target{Name: name, Bound: bound, AtLeast: atLeast, Got: s.Median, Note: fmt.Sprintf("%.2f–%.2f", s.Low, s.High)})
+	}
+	for _, name := range []string{storeName, checkName} {
+		weirs, base := busy.Row(name), busy.Row(redisRate)
+		at := many(c) + ": " + name + " / redis_rate, "
+		add(at+"checks/s", 4, true, weirs.Ratio(base, compare.PerSecond))
+		add(at+"Redis CPU", 0.35, false, weirs.Ratio(base, compare.RedisCPU))
+		add(at+"p99", 1, false, weirs.Ratio(base, compare.P99))
+		add(alone+": "+name+" / redis_rate, p50", 1.1, false, quiet.Row(name).Ratio(quiet.Row(redisRate), compare.P50))
+	}
+	for _, f := range r.footprints {
+		if f.contender == tenName {
+			ts = append(ts, report.Target{Name: "bytes per counter, " + report.Amount(c.clients) + " clients with ten", Bound: 40, Got: f.bytes})
+		}
+	}
+	return ts
 }

@@ -3,26 +3,29 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
+	"io"
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
-	"github.com/weirhq/weir/server/bench/internal/workload"
+	"github.com/weirhq/weir/server/bench/internal/compare"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // footprint is how much memory counters take in Redis.
 type footprint struct {
-	Contender string  `json:"contender"`
-	Counters  int     `json:"counters"`
-	Keys      int64   `json:"redis_keys"`
-	Bytes     float64 `json:"bytes_per_counter"` // of used_memory
-	Seconds   float64 `json:"seconds_to_fill"`
+	contender string
+	counters  int
+	keys      int64   // in Redis
+	bytes     float64 // of used_memory, per counter
+	filled    time.Duration
 }
 
 // weighing is a contender whose memory is measured after so many checks, each of another key.
 type weighing struct {
 	contender
-	checks int
+	counters int // that one check charges
+	checks   int
 }
 
 func weighings(c *config) []weighing {
@@ -31,11 +34,11 @@ func weighings(c *config) []weighing {
 	}
 	var ws []weighing
 	for _, w := range []weighing{
-		{contender{tenName, openTen(10, 20, 50, 100, 200, 500, 1000, 2000, 10_000, 100_000), 10}, c.clients},
-		{contender{largeName, openTen(slices.Repeat([]int64{100_000}, 10)...), 10}, max(2, c.clients/10)},
+		{contender{tenName, openCharges(tenSizes...)}, 10, c.clients},
+		{contender{largeName, openCharges(tenLarge...)}, 10, max(2, c.clients/10)},
 		// It makes no difference which client writes them.
-		{contender{redisRate, openRedisRate, 1}, c.rivals},
-		{contender{rueHash, openRueidisHash, 1}, c.rivals},
+		{contender{redisRate, openRedisRate}, 1, c.rivals},
+		{contender{rueHash, openRueidisHash}, 1, c.rivals},
 	} {
 		if c.Contenders.MatchString(w.name) {
 			ws = append(ws, w)
@@ -46,36 +49,37 @@ func weighings(c *config) []weighing {
 
 // weigh fills an empty server. The first key is written before the measurement begins, so that connections, buffers and
 // scripts don't count.
-func (w *weighing) weigh(ctx context.Context, c *config, keys workload.Keys) (f footprint, err error) {
-	f = footprint{Contender: w.name, Counters: w.checks * w.counters}
+func (w *weighing) weigh(ctx context.Context, c *config, keys compare.Keys) (f footprint, err error) {
+	f = footprint{contender: w.name, counters: w.checks * w.counters}
 	server, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
-	e := &env{server: server, keys: keys, used: w.checks}
-	err = w.with(ctx, e, func(in *instance) error {
-		if err := fill(ctx, in, 0, 1, 1); err != nil {
-			return err
-		}
-		before, err := settled(ctx, server)
-		if err != nil {
-			return err
-		}
-		start := time.Now()
-		if err := fill(ctx, in, 1, w.checks, c.goroutines); err != nil {
-			return err
-		}
-		f.Seconds = time.Since(start).Seconds()
-		after, err := settled(ctx, server)
-		if err != nil {
-			return err
-		}
-		f.Bytes = float64(after-before) / float64((w.checks-1)*w.counters)
-		size, err := server.Do(ctx, "DBSIZE")
-		f.Keys, _ = size.(int64)
-		return err
-	})
+	limiter, err := w.open(ctx, server.Addr, time.Minute)
+	if err != nil {
+		return f, err
+	}
+	defer limiter.Close()
+	if err := limiter.Fill(ctx, keys, 0, 1, 1); err != nil {
+		return f, err
+	}
+	before, err := settled(ctx, server)
+	if err != nil {
+		return f, err
+	}
+	start := time.Now()
+	if err := limiter.Fill(ctx, keys, 1, w.checks, c.goroutines); err != nil {
+		return f, err
+	}
+	f.filled = time.Since(start)
+	after, err := settled(ctx, server)
+	if err != nil {
+		return f, err
+	}
+	f.bytes = float64(after-before) / float64((w.checks-1)*w.counters)
+	size, err := server.Do(ctx, "DBSIZE")
+	f.keys, _ = size.(int64)
 	return f, err
 }
 
@@ -103,4 +107,19 @@ func settled(ctx context.Context, server *redistest.Server) (int64, error) {
 		}
 	}
 	return last, nil
+}
+
+func printFootprints(w io.Writer, all []footprint) {
+	if len(all) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\nMemory: bytes of used_memory per counter, key, table and TTL included\n")
+	rows := [][]string{{"", "counters", "Redis keys", "bytes", "filled in"}}
+	for _, f := range all {
+		rows = append(rows, []string{
+			f.contender, report.Amount(f.counters), report.Amount(int(f.keys)), report.Number(f.bytes, 1), report.Number(f.filled.Seconds(), 0) + " s",
+		})
+	}
+	report.Align(w, rows)
+	fmt.Fprintln(w, "  ten counters: of 10 to 100,000 tokens; large: of 100,000 tokens each. One token was taken from each.")
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
 //go:embed usual.lua
@@ -17,81 +19,58 @@ var usual string
 
 const usualPrefix = "bucket:"
 
-func openRedisRate(_ context.Context, e *env) (*instance, error) {
-	client := redis.NewClient(&redis.Options{Addr: e.server.Addr})
+var background = context.Background()
+
+// limiterOf is a limiter whose check all goroutines may use.
+func limiterOf(allow func(key string) (bool, error), close func()) *compare.Limiter {
+	check := func(key string) error {
+		allowed, err := allow(key)
+		if err == nil && !allowed {
+			return compare.ErrRefused
+		}
+		return err
+	}
+	return &compare.Limiter{Worker: func() compare.Check { return check }, Close: close}
+}
+
+func openRedisRate(_ context.Context, addr string, _ time.Duration) (*compare.Limiter, error) {
+	client := redis.NewClient(&redis.Options{Addr: addr})
 	limiter := redis_rate.NewLimiter(client)
-	l := redis_rate.Limit{Rate: 1, Period: wide.every, Burst: int(wide.tokens)}
-	return &instance{
-		worker: func() check {
-			return func(n uint32) error {
-				res, err := limiter.Allow(background, e.keys.At(n), l)
-				if err != nil {
-					return err
-				}
-				if res.Allowed == 0 {
-					return errRefused
-				}
-				return nil
-			}
-		},
-		close: func() { _ = client.Close() },
-	}, nil
+	l := redis_rate.Limit{Rate: 1, Period: wide.Every, Burst: int(wide.Tokens)}
+	return limiterOf(func(key string) (bool, error) {
+		res, err := limiter.Allow(background, key, l)
+		return err == nil && res.Allowed > 0, err
+	}, func() { _ = client.Close() }), nil
 }
 
-func openGoHash(_ context.Context, e *env) (*instance, error) {
-	client := redis.NewClient(&redis.Options{Addr: e.server.Addr})
+func openGoHash(_ context.Context, addr string, _ time.Duration) (*compare.Limiter, error) {
+	client := redis.NewClient(&redis.Options{Addr: addr})
 	script := redis.NewScript(usual)
-	return &instance{
-		worker: func() check {
-			return func(n uint32) error {
-				res, err := script.Run(background, client, []string{usualPrefix + e.keys.At(n)},
-					wide.tokens, 1/wide.every.Seconds(), seconds(time.Now()), 1).Int64Slice()
-				if err != nil {
-					return err
-				}
-				if res[0] != 1 {
-					return errRefused
-				}
-				return nil
-			}
-		},
-		close: func() { _ = client.Close() },
-	}, nil
+	return limiterOf(func(key string) (bool, error) {
+		res, err := script.Run(background, client, []string{usualPrefix + key},
+			wide.Tokens, wide.PerSecond(), seconds(time.Now()), 1).Int64Slice()
+		return err == nil && res[0] == 1, err
+	}, func() { _ = client.Close() }), nil
 }
 
-func openRueidisHash(_ context.Context, e *env) (*instance, error) {
-	client, err := newRueidis(e)
+// openRueidisHash makes a client without client-side caching, which is of no use here. It doesn't ping, either: a ping at
+// the same time as a command turns the client to pipelining for good, which doubles the latency of a single goroutine, and
+// it is luck which contender that happens to.
+func openRueidisHash(_ context.Context, addr string, _ time.Duration) (*compare.Limiter, error) {
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{addr}, DisableCache: true, Dialer: net.Dialer{KeepAlive: -1},
+	})
 	if err != nil {
 		return nil, err
 	}
 	script := rueidis.NewLuaScript(usual)
-	tokens := strconv.FormatInt(wide.tokens, 10)
-	rate := strconv.FormatFloat(1/wide.every.Seconds(), 'f', -1, 64)
-	return &instance{
-		worker: func() check {
-			return func(n uint32) error {
-				now := strconv.FormatFloat(seconds(time.Now()), 'f', 6, 64)
-				res, err := script.Exec(background, client, []string{usualPrefix + e.keys.At(n)}, []string{tokens, rate, now, "1"}).AsIntSlice()
-				if err != nil {
-					return err
-				}
-				if res[0] != 1 {
-					return errRefused
-				}
-				return nil
-			}
-		},
-		close: client.Close,
-	}, nil
-}
-
-// newRueidis makes a client without client-side caching, which is of no use here. It doesn't ping, either: a ping at the same
-// time as a command turns the client to pipelining for good, which doubles the latency of a single goroutine, and it is
-// luck which contender that happens to.
-func newRueidis(e *env) (rueidis.Client, error) {
-	return rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{e.server.Addr}, DisableCache: true, Dialer: net.Dialer{KeepAlive: -1},
-	})
+	tokens := strconv.FormatInt(wide.Tokens, 10)
+	rate := strconv.FormatFloat(wide.PerSecond(), 'f', -1, 64)
+	return limiterOf(func(key string) (bool, error) {
+		now := strconv.FormatFloat(seconds(time.Now()), 'f', 6, 64)
+		res, err := script.Exec(background, client, []string{usualPrefix + key}, []string{tokens, rate, now, "1"}).AsIntSlice()
+		return err == nil && res[0] == 1, err
+	}, client.Close), nil
 }
 
 // seconds is a time as the usual script takes it: a float with microseconds.

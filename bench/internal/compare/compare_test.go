@@ -13,7 +13,7 @@ import (
 func row(ns ...float64) *Row {
 	r := &Row{}
 	for _, x := range ns {
-		s := Sample{Report: &load.Report{Checks: 1, Seconds: x / 1e9}}
+		s := Sample{Report: &load.Report{Checks: 1, Allowed: 1, Seconds: x / 1e9}}
 		s.Latency.P50 = time.Duration(x)
 		r.Samples = append(r.Samples, s)
 	}
@@ -53,7 +53,7 @@ func TestDisturbedSamplesCountOnlyAlone(t *testing.T) {
 // Samples with unexpected answers are never used, and disturbed ones only if no others are left.
 func TestUnexpectedAnswersNeverCount(t *testing.T) {
 	base, r := row(10, 30, 10, 10), row(20, 60, 1, 90)
-	r.Samples[2].Unexpected, r.Samples[3].Others = 5, 0.5
+	r.Samples[2].Errors, r.Samples[3].Others = 5, 0.5
 	if got := r.Ratio(base, P50); !near(got, report.Spread{Median: 2, Low: 2, High: 2}) {
 		t.Errorf("got %v, want 2 alone", got)
 	}

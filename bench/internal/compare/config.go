@@ -13,11 +13,9 @@ import (
 type Config struct {
 	Rounds       int
 	Time, Warmup time.Duration
-	Again        int
 	Keys         int
 	Contenders   regexp.Regexp
 	Workloads    regexp.Regexp
-	JSON         string
 	Strict       bool
 }
 
@@ -26,11 +24,9 @@ func (c *Config) Register(f *flag.FlagSet, workloads string) {
 	f.IntVar(&c.Rounds, "rounds", c.Rounds, "how often to measure every contender")
 	f.DurationVar(&c.Time, "time", c.Time, "length of a measurement")
 	f.DurationVar(&c.Warmup, "warmup", c.Warmup, "warm-up before each measurement")
-	f.IntVar(&c.Again, "again", 2, "repeat a measurement up to this many times while other processes take more than a tenth of the cores")
 	f.IntVar(&c.Keys, "keys", c.Keys, "number of keys")
 	f.TextVar(&c.Contenders, "contenders", regexp.MustCompile(""), "measure only contenders whose name matches this regular expression")
 	f.TextVar(&c.Workloads, "workloads", regexp.MustCompile(""), "run only workloads that match this regular expression: "+workloads)
-	f.StringVar(&c.JSON, "json", "", "also write the results to this file")
 	f.BoolVar(&c.Strict, "strict", false, "exit with 1 unless every target is met")
 }
 

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/server/bench/internal/machine"
 	"github.com/weirhq/weir/server/internal/load"
 )
@@ -15,19 +14,20 @@ import (
 // Sample is one measurement of one contender.
 type Sample struct {
 	*load.Report
-	// Unexpected is how many checks failed, or were refused where they should be allowed or allowed where they should be
-	// refused.
-	Unexpected int64
-	// RedisCPU is the seconds of processor time that the Redis server used; NaN if there is none, or if others used it.
-	RedisCPU float64
-	// Allocs is how often this process allocated memory; NaN if unknown.
+	// Allocs is how often this process allocated memory.
 	Allocs float64
 	// Others is the share of the cores' time that went to processes outside of the measurement.
 	Others float64
 }
 
+// maxOthers is the largest share of the cores that other processes may take.
+const maxOthers = 0.1
+
 // Calm reports whether the measurement had the cores to itself.
-func (s *Sample) Calm() bool { return s.Others <= machine.Disturbed }
+func (s *Sample) Calm() bool { return s.Others <= maxOthers }
+
+// Unexpected is how many checks failed or were refused. Limits admit all of them.
+func (s *Sample) Unexpected() int64 { return s.Checks - s.Allowed + s.Errors }
 
 // Figure is one of the numbers of a sample; NaN if it is unknown.
 type Figure func(*Sample) float64
@@ -37,19 +37,6 @@ func (s *Sample) perCheck(x float64) float64 {
 		return math.NaN()
 	}
 	return x / float64(s.Checks)
-}
-
-// The figures of a sample.
-var figures = map[string]Figure{
-	"checks_per_second":        PerSecond,
-	"ns_per_check":             Nanoseconds,
-	"cpu_s_per_million":        CPU,
-	"redis_cpu_s_per_million":  RedisCPU,
-	"allocations_per_check":    Allocs,
-	"p50_ms":                   P50,
-	"p99_ms":                   P99,
-	"share_of_other_processes": func(s *Sample) float64 { return s.Others },
-	"unexpected":               func(s *Sample) float64 { return float64(s.Unexpected) },
 }
 
 // PerSecond is the number of checks a second.
@@ -67,7 +54,12 @@ func CPU(s *Sample) float64 {
 }
 
 // RedisCPU is the processor time that the Redis server used, in seconds per million checks.
-func RedisCPU(s *Sample) float64 { return s.perCheck(1e6 * s.RedisCPU) }
+func RedisCPU(s *Sample) float64 {
+	if s.StoreCPU == nil || s.StoreCPU.Unknown != "" {
+		return math.NaN()
+	}
+	return s.perCheck(1e6 * s.StoreCPU.Seconds)
+}
 
 // Allocs is the number of allocations per check.
 func Allocs(s *Sample) float64 { return s.perCheck(s.Allocs) }
@@ -78,69 +70,25 @@ func P50(s *Sample) float64 { return 1e3 * s.Latency.P50.Seconds() }
 // P99 is the 99th percentile of latency in milliseconds.
 func P99(s *Sample) float64 { return 1e3 * s.Latency.P99.Seconds() }
 
-// Setup says how a contender is measured.
-type Setup struct {
-	Plan    load.Plan
-	Refuses bool              // every check is expected to be refused, instead of allowed
-	Redis   *redistest.Server // that the contender uses; nil means none
-	Again   int               // repeat up to this many times while other processes disturb
-}
-
-// Measure measures a target. If other processes disturbed every attempt, it returns the calmest.
-func (s *Setup) Measure(ctx context.Context, t load.Target) (Sample, error) {
-	others := func(s Sample) float64 { return s.Others }
-	return machine.Calmest(s.Again, others, func() (Sample, error) { return s.once(ctx, t) })
-}
-
-func (s *Setup) once(ctx context.Context, t load.Target) (Sample, error) {
-	var clock Clock
-	plan := s.Plan
-	plan.Mark = func() { clock.Mark(ctx, s.Redis) }
+// Measure makes the load of a plan on a target.
+func Measure(ctx context.Context, plan load.Plan, t load.Target) (Sample, error) {
+	var readings []machine.Reading
+	var mallocs []uint64
+	plan.Mark = func() {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		readings, mallocs = append(readings, machine.Read()), append(mallocs, m.Mallocs)
+	}
 	report, err := load.Run(ctx, plan, t, nil)
-	if err := errors.Join(err, clock.err, ctx.Err()); err != nil {
+	if err := errors.Join(err, ctx.Err()); err != nil {
 		return Sample{}, err
 	}
-	out := Sample{Report: report, Unexpected: report.Checks - report.Allowed + report.Errors, RedisCPU: math.NaN()}
-	if s.Refuses {
-		out.Unexpected = report.Checks - report.Refused + report.Errors
+	ours := report.CPUSeconds
+	if report.StoreCPU != nil {
+		ours += report.StoreCPU.Seconds
 	}
-	if s.Redis != nil {
-		out.RedisCPU = (clock.end.usage.Helpers - clock.start.usage.Helpers).Seconds()
-	}
-	out.Allocs, out.Others = float64(clock.end.mallocs-clock.start.mallocs), clock.Others()
-	return out, nil
+	return Sample{
+		Report: report, Allocs: float64(mallocs[1] - mallocs[0]),
+		Others: readings[0].Others(readings[1], time.Duration(ours*float64(time.Second))),
+	}, nil
 }
-
-// Clock reads what this process, a Redis server and the machine have used, at the beginning of a measurement and at its end.
-type Clock struct {
-	start, end reading
-	err        error
-}
-
-type reading struct {
-	usage   machine.Usage
-	mallocs uint64
-}
-
-// Mark takes a reading: the first is the beginning, and the last the end.
-func (c *Clock) Mark(ctx context.Context, redis *redistest.Server) {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	var used time.Duration
-	if redis != nil {
-		var err error
-		used, err = redis.CPU(ctx)
-		c.err = errors.Join(c.err, err)
-	}
-	r := reading{machine.Read(used), m.Mallocs}
-	if c.start.usage.Wall.IsZero() {
-		c.start = r
-	}
-	c.end = r
-}
-
-// Others is the share of the cores' time between both readings that went to processes outside of the measurement.
-func (c *Clock) Others() float64 { return c.start.usage.Others(c.end.usage) }
-
-// Err is why a reading failed.
-func (c *Clock) Err() error { return c.err }

@@ -1,10 +1,8 @@
 package compare
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
@@ -35,14 +33,27 @@ func NewTable(workload string, contenders ...string) *Table {
 func (t *Table) Add(n int, s Sample) {
 	r := t.Rows[n]
 	r.Samples = append(r.Samples, s)
-	if s.Unexpected == 0 {
+	if s.Unexpected() == 0 {
 		return
 	}
-	text := fmt.Sprintf("%s: %d of %d checks were not decided as expected", r.Name, s.Unexpected, s.Checks+s.Errors)
+	text := fmt.Sprintf("%s: %d of %d checks were not decided as expected", r.Name, s.Unexpected(), s.Checks+s.Errors)
 	if len(s.Faults) > 0 {
 		text += ": " + s.Faults[0].Text
 	}
 	t.Warnings = append(t.Warnings, text)
+}
+
+// Tables are those of all workloads.
+type Tables []*Table
+
+// Of finds a workload's table; nil if it wasn't measured.
+func (ts Tables) Of(workload string) *Table {
+	for _, t := range ts {
+		if t.Workload == workload {
+			return t
+		}
+	}
+	return nil
 }
 
 // Row finds a contender's row; nil if it wasn't measured. A nil table has no rows.
@@ -85,7 +96,7 @@ func overRounds(value func(round int) float64, rows ...*Row) report.Spread {
 	for i := range rounds {
 		sound, undisturbed := true, true
 		for _, r := range rows {
-			sound = sound && r.Samples[i].Unexpected == 0
+			sound = sound && r.Samples[i].Unexpected() == 0
 			undisturbed = undisturbed && r.Samples[i].Calm()
 		}
 		if !sound {
@@ -155,37 +166,4 @@ func Range(head string, f Figure, digits int) Column {
 // Ratio is a column with the median of a figure's ratios to another row's.
 func Ratio(head string, base *Row, f Figure) Column {
 	return Column{head, func(r *Row) string { return report.Number(r.Ratio(base, f).Median, 2) }}
-}
-
-// MarshalJSON writes every figure that is known: by round, and its median.
-func (t *Table) MarshalJSON() ([]byte, error) {
-	type row struct {
-		Contender string               `json:"contender"`
-		Rounds    map[string][]float64 `json:"rounds"`
-		Medians   map[string]float64   `json:"medians"`
-	}
-	out := struct {
-		Workload string   `json:"workload"`
-		Rows     []row    `json:"rows"`
-		Warnings []string `json:"warnings,omitempty"`
-	}{Workload: t.Workload, Warnings: t.Warnings}
-	for _, r := range t.Rows {
-		row := row{r.Name, map[string][]float64{}, map[string]float64{}}
-		for name, f := range figures {
-			var xs []float64
-			known := true
-			for i := range r.Samples {
-				x := f(&r.Samples[i])
-				xs, known = append(xs, x), known && !math.IsNaN(x)
-			}
-			if known {
-				row.Rounds[name] = xs
-			}
-			if m := r.Spread(f).Median; !math.IsNaN(m) {
-				row.Medians[name] = m
-			}
-		}
-		out.Rows = append(out.Rows, row)
-	}
-	return json.Marshal(out)
 }

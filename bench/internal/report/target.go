@@ -1,12 +1,9 @@
 package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"runtime"
 )
 
 // Target is a promise, and what was measured of it.
@@ -61,28 +58,4 @@ func PrintTargets(w io.Writer, ts []Target) {
 		remarks = append(remarks, note)
 	}
 	Align(w, rows, remarks...)
-}
-
-// MarshalJSON writes the target with its verdict; null stands for what wasn't measured.
-func (t Target) MarshalJSON() ([]byte, error) {
-	out := map[string]any{"target": t.Name, "measured": nil, "verdict": t.Verdict(), "at_most": t.Bound}
-	if t.AtLeast {
-		delete(out, "at_most")
-		out["at_least"] = t.Bound
-	}
-	if !math.IsNaN(t.Got) {
-		out["measured"] = t.Got
-	}
-	return json.Marshal(out)
-}
-
-// WriteJSON writes the results of a comparison to a file. Settings say how they were measured.
-func WriteJSON(path string, settings, results any) error {
-	text, err := json.MarshalIndent(map[string]any{
-		"go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH, "settings": settings, "results": results,
-	}, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
 }

@@ -1,28 +1,33 @@
-package faults
+package main
 
 import (
 	"fmt"
 	"time"
+
+	"github.com/weirhq/weir/server/internal/load"
 )
 
 // report writes what was seen.
-func (t *traffic) report(r *Result, from, again time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r.Statuses, r.Wrong, r.Degraded = t.statuses, t.wrong, t.degraded
-	if t.degraded > 0 {
-		r.Noticed = t.first.Sub(t.fault)
+func (t *experiment) report(load *load.Report) {
+	r, c := t.result, t.traffic
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.answers, r.slowest, r.statuses, r.degraded, r.wrong = load.Checks, load.Latency.Max, load.Statuses, load.Degraded, c.wrong
+	r.most = c.most - t.config.workers
+	if !c.first.IsZero() {
+		r.noticed = c.first.Sub(c.fault)
 	}
-	if t.last.After(again) {
-		again = t.last
+	again := t.again
+	if c.last.After(again) {
+		again = c.last
 	}
-	r.Exact = max(0, again.Sub(from))
+	r.exact = max(0, again.Sub(t.from))
 }
 
-// audit compares what keys were told with what Redis counted of them, and with
-// their limits: no request counts twice, none that was counted is forgotten, and no fault raises a limit.
+// audit compares what keys were told with what Redis counted of them, and with their limits: no request counts twice, none that was
+// counted is forgotten, and no fault raises a limit.
 func (t *experiment) audit() error {
-	wrong := t.result.Wrong
+	wrong := t.result.wrong
 	lost := int64(0)
 	if err := t.exact(); err != nil {
 		wrong["at the end: "+err.Error()]++
@@ -62,6 +67,6 @@ func (t *experiment) audit() error {
 			}
 		}
 	}
-	t.result.Lost = time.Duration(float64(lost) / t.config.Rate * float64(len(ruleNames)) * float64(time.Second))
+	t.result.lost = time.Duration(float64(lost) / t.config.rate * float64(len(ruleNames)) * float64(time.Second))
 	return nil
 }

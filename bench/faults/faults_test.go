@@ -1,4 +1,4 @@
-package faults
+package main
 
 import (
 	"log/slog"
@@ -20,18 +20,18 @@ func TestMain(m *testing.M) {
 // One after the other: each counts this process's goroutines. The bounds are for a
 // machine that does ten other things; the budget is, too, since what is late by more is degraded.
 func TestScenarios(t *testing.T) {
-	bounds := Bounds{Slowest: 20 * time.Second, Factor: 4, Serving: 20 * time.Second, Exact: patience, Failover: patience, Lost: patience}
-	for _, s := range Scenarios {
-		t.Run(s.Name, func(t *testing.T) {
-			r, err := Run(t.Context(), s, Config{
-				Rate: 200, Workers: 32, Budget: time.Second,
-				MaxHold: 2 * time.Second, Settle: 300 * time.Millisecond,
-				Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	lenient := bounds{slowest: 20 * time.Second, factor: 4, serving: 20 * time.Second, exact: patience, failover: patience, lost: patience}
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			r, err := runScenario(t.Context(), s, config{
+				rate: 200, workers: 32, budget: time.Second,
+				maxHold: 2 * time.Second, settle: 300 * time.Millisecond,
+				log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, wrong := range bounds.Judge(r) {
+			for _, wrong := range lenient.judge(r) {
 				t.Error(wrong)
 			}
 			t.Log(r)

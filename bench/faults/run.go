@@ -1,4 +1,4 @@
-package faults
+package main
 
 import (
 	"context"
@@ -14,26 +14,20 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// Config is how hard scenarios are run.
-type Config struct {
-	// Rate is how many checks are due a second.
-	Rate float64
-	// Workers is how many of them may be in flight.
-	Workers int
-	// Budget is the time that a check may take in the store.
-	Budget time.Duration
-	// MaxHold bounds how long a fault lasts; 0 means no bound.
-	MaxHold time.Duration
-	// Settle is how long load runs before the fault, and after limits are exact again.
-	Settle time.Duration
-	// Log receives what the store logs; nil discards it.
-	Log *slog.Logger
+// config is how hard scenarios are run.
+type config struct {
+	rate    float64       // how many checks are due a second
+	workers int           // how many of them may be in flight
+	budget  time.Duration // the time that a check may take in the store
+	maxHold time.Duration // how long a fault lasts at most; 0 means no bound
+	settle  time.Duration // how long load runs before the fault, and after limits are exact again
+	log     *slog.Logger  // receives what the store logs; nil discards it
 }
 
 // experiment is one run of a scenario.
 type experiment struct {
-	Scenario
-	config  Config
+	scenario
+	config  config
 	backend *backend
 	node    *node
 	client  client
@@ -41,7 +35,7 @@ type experiment struct {
 	fresh   []string  // unused keys on the victim, each for one test whether limits are exact
 	from    time.Time // start of the time until limits are exact
 	again   time.Time // when limits were exact again
-	result  *Result
+	result  *result
 }
 
 const (
@@ -49,20 +43,20 @@ const (
 	freshKeys = 40
 )
 
-// Run runs one scenario. An error means that the scenario couldn't be run; the result says what went wrong with the node.
-func Run(ctx context.Context, s Scenario, c Config) (_ *Result, err error) {
-	t := &experiment{Scenario: s, config: c, result: &Result{Scenario: s}}
-	if t.backend, err = s.on(s.config...); err != nil {
+// runScenario runs one scenario. An error means that the scenario couldn't be run; the result says what went wrong with the node.
+func runScenario(ctx context.Context, s scenario, c config) (_ *result, err error) {
+	t := &experiment{scenario: s, config: c, result: &result{scenario: s}}
+	if t.backend, err = s.on(s.redis...); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.backend.close()) }()
 	if s.early {
-		if err := s.fault(t.backend, c.Budget); err != nil {
+		if err := s.fault(t.backend, c.budget); err != nil {
 			return nil, err
 		}
 	}
 	begin := time.Now()
-	if t.node, err = startNode(t.backend.url, c.Budget, c.Log); err != nil {
+	if t.node, err = startNode(t.backend.url, c.budget, c.log); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.node.close()) }()
@@ -125,7 +119,7 @@ func (t *experiment) prepare(ctx context.Context) error {
 
 // underLoad makes the load while the fault comes and goes.
 func (t *experiment) underLoad(ctx context.Context) error {
-	plan := load.Plan{Duration: time.Hour, Workers: t.config.Workers, Rate: t.config.Rate, Keys: loadKeys}
+	plan := load.Plan{Duration: time.Hour, Workers: t.config.workers, Rate: t.config.rate, Keys: loadKeys}
 	loading, enough := context.WithCancel(ctx)
 	earlier := t.node.connections.Load()
 	var report *load.Report
@@ -139,29 +133,26 @@ func (t *experiment) underLoad(ctx context.Context) error {
 	}
 	defer end()
 	r := t.result
-	m := startMeter()
 	err := t.connected(ctx, earlier)
 	if err == nil {
-		err = pause(ctx, t.config.Settle)
+		err = pause(ctx, t.config.settle)
 	}
-	r.Before = t.goroutines()
+	r.before = t.goroutines()
 	if err == nil {
 		err = t.breakAndHeal(ctx)
 	}
 	if err == nil {
-		err = pause(ctx, t.config.Settle)
+		err = pause(ctx, t.config.settle)
 	}
-	m.stop()
 	if err != nil {
 		return err
 	}
-	r.Most, r.After = m.most-t.config.Workers, t.goroutines()
+	r.after = t.goroutines()
 	end()
 	if failed != nil {
 		return failed
 	}
-	t.traffic.report(r, t.from, t.again)
-	r.Answers, r.Slowest = report.Checks, report.Latency.Max
+	t.report(report)
 	return nil
 }
 
@@ -171,33 +162,33 @@ func (t *experiment) connected(ctx context.Context, earlier int64) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return redistest.Until(ctx, func(context.Context) error {
-		if n := t.node.connections.Load() - earlier; n < int64(t.config.Workers) {
-			return fmt.Errorf("%d of %d connections", n, t.config.Workers)
+		if n := t.node.connections.Load() - earlier; n < int64(t.config.workers) {
+			return fmt.Errorf("%d of %d connections", n, t.config.workers)
 		}
 		return nil
 	})
 }
 
 // goroutines is how many there are, except for those that make the load.
-func (t *experiment) goroutines() int { return runtime.NumGoroutine() - t.config.Workers }
+func (t *experiment) goroutines() int { return runtime.NumGoroutine() - t.config.workers }
 
 // breakAndHeal causes the fault, ends it, and waits until limits are exact again.
 func (t *experiment) breakAndHeal(ctx context.Context) error {
 	if !t.early {
 		t.traffic.begin()
-		if err := t.fault(t.backend, t.config.Budget); err != nil {
+		if err := t.fault(t.backend, t.config.budget); err != nil {
 			return err
 		}
 	}
-	if t.Failover {
+	if t.failover {
 		if err := t.untilExact(ctx, t.traffic.fault); err != nil {
 			return err
 		}
 		return t.heal(t.backend)
 	}
-	hold := t.Hold
-	if t.config.MaxHold > 0 {
-		hold = min(hold, t.config.MaxHold)
+	hold := t.hold
+	if t.config.maxHold > 0 {
+		hold = min(hold, t.config.maxHold)
 	}
 	if err := pause(ctx, hold); err != nil {
 		return err

@@ -1,10 +1,11 @@
-package faults
+package main
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 
@@ -18,13 +19,12 @@ type traffic struct {
 	target rawhttp.Target
 	keys   []key
 
-	mu       sync.Mutex // guards what follows, and the counts of keys
-	statuses map[int]int64
-	wrong    map[string]int64
-	degraded int64
-	first    time.Time // of the degraded answers since the fault
-	last     time.Time
-	fault    time.Time // zero before the fault
+	mu    sync.Mutex // guards what follows, and the counts of keys
+	wrong map[string]int64
+	first time.Time // of the degraded answers since the fault
+	last  time.Time
+	fault time.Time // zero before the fault
+	most  int       // goroutines of this process
 }
 
 // key is one client of the load.
@@ -39,7 +39,7 @@ type key struct {
 }
 
 func newTraffic(addr string, names []string) *traffic {
-	t := &traffic{statuses: map[int]int64{}, wrong: map[string]int64{}}
+	t := &traffic{wrong: map[string]int64{}}
 	t.target = rawhttp.Target{Addr: addr, Request: t.request, Outcome: t.outcome}
 	for i, name := range names {
 		rule := ruleNames[i%len(ruleNames)]
@@ -75,18 +75,17 @@ func (t *traffic) outcome(n uint32, raw rawhttp.Answer, err error) load.Answer {
 func (t *traffic) note(k *key, a answer, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.most = max(t.most, runtime.NumGoroutine())
 	if err != nil {
 		t.wrong["no answer: "+err.Error()]++
 		return
 	}
-	t.statuses[a.status]++
 	if fault := a.fault(k.rule); fault != "" {
 		t.wrong[fault]++
 	}
 	switch {
 	case a.degraded:
 		now := time.Now()
-		t.degraded++
 		if t.fault.IsZero() {
 			t.wrong["degraded before the fault"]++
 		} else if t.first.IsZero() {

@@ -1,4 +1,4 @@
-package faults
+package main
 
 import (
 	"context"
@@ -8,40 +8,37 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// Scenario is one fault.
-type Scenario struct {
-	Name string
-	// Hold is how long the fault lasts.
-	Hold time.Duration
-	// Failover says that Redis replaces the lost server by itself while the fault lasts.
-	Failover bool
+// scenario is one fault.
+type scenario struct {
+	name     string
+	hold     time.Duration // how long the fault lasts
+	failover bool          // Redis replaces the lost server by itself while the fault lasts
 
 	on      func(config ...string) (*backend, error)
-	config  []string
-	early   bool // the fault comes before the node starts
-	forgets bool // counters may be lost
-	unseen  bool // clients may not notice
-	planned bool // a few charges may be lost
+	redis   []string // lines of its configuration
+	early   bool     // the fault comes before the node starts
+	forgets bool     // counters may be lost
+	unseen  bool     // clients may not notice
+	planned bool     // a few charges may be lost
 	fault   func(b *backend, budget time.Duration) error
 	heal    func(b *backend) error // returns when Redis is back
 }
 
-// Scenarios are all of them.
-var Scenarios = []Scenario{
+var scenarios = []scenario{
 	{
-		Name: "kill -9, restart empty", Hold: 2 * time.Second, on: alone, forgets: true,
+		name: "kill -9, restart empty", hold: 2 * time.Second, on: alone, forgets: true,
 		fault: kill,
 		heal:  func(b *backend) error { return b.victim.RestartEmpty() },
 	},
 	{
-		Name: "SIGSTOP", Hold: 6 * time.Second, on: alone,
+		name: "SIGSTOP", hold: 6 * time.Second, on: alone,
 		fault: stop,
 		heal:  cont,
 	},
 	{
-		Name: "LOADING", Hold: time.Second, on: alone, forgets: true,
+		name: "LOADING", hold: time.Second, on: alone, forgets: true,
 		// The server loads so slowly that clients see it loading.
-		config: []string{"key-load-delay 1000", "loading-process-events-interval-bytes 1024"},
+		redis: []string{"key-load-delay 1000", "loading-process-events-interval-bytes 1024"},
 		fault: func(b *backend, _ time.Duration) error {
 			if err := b.do("DEBUG", "POPULATE", "1500", "weight", "100"); err != nil {
 				return err
@@ -62,17 +59,17 @@ var Scenarios = []Scenario{
 		},
 	},
 	{
-		Name: "OOM", Hold: 2 * time.Second, on: alone, unseen: true,
+		name: "OOM", hold: 2 * time.Second, on: alone, unseen: true,
 		fault: func(b *backend, _ time.Duration) error { return b.do("CONFIG", "SET", "maxmemory", "1") },
 		heal:  func(b *backend) error { return b.do("CONFIG", "SET", "maxmemory", "0") },
 	},
 	{
-		Name: "READONLY", Hold: 2 * time.Second, on: alone,
+		name: "READONLY", hold: 2 * time.Second, on: alone,
 		fault: func(b *backend, _ time.Duration) error { return b.do("REPLICAOF", "127.0.0.1", "1") },
 		heal:  func(b *backend) error { return b.do("REPLICAOF", "NO", "ONE") },
 	},
 	{
-		Name: "out of connections", Hold: 2 * time.Second, on: proxied, config: []string{"maxclients 40"},
+		name: "out of connections", hold: 2 * time.Second, on: proxied, redis: []string{"maxclients 40"},
 		fault: func(b *backend, _ time.Duration) error {
 			b.proxy.Down() // open connections stay open
 			if err := b.exhaust(); err != nil {
@@ -83,55 +80,55 @@ var Scenarios = []Scenario{
 		heal: func(b *backend) error { b.release(); return nil },
 	},
 	{
-		Name: "slow: twice the budget", Hold: 3 * time.Second, on: proxied,
+		name: "slow: twice the budget", hold: 3 * time.Second, on: proxied,
 		fault: func(b *backend, budget time.Duration) error { return b.proxy.Delay(2*budget, 0) },
 		heal:  mend,
 	},
 	{
-		Name: "slow: 1 KB/s", Hold: 3 * time.Second, on: proxied,
+		name: "slow: 1 KB/s", hold: 3 * time.Second, on: proxied,
 		fault: func(b *backend, _ time.Duration) error { return b.proxy.Throttle(1) },
 		heal:  mend,
 	},
 	{
-		Name: "half-open", Hold: 3 * time.Second, on: proxied,
+		name: "half-open", hold: 3 * time.Second, on: proxied,
 		fault: func(b *backend, _ time.Duration) error { return b.proxy.DropCommands() },
 		heal:  mend,
 	},
 	{
-		Name: "replies lost", Hold: 3 * time.Second, on: proxied,
+		name: "replies lost", hold: 3 * time.Second, on: proxied,
 		fault: func(b *backend, _ time.Duration) error { return b.proxy.DropReplies() },
 		heal:  mend,
 	},
 	{
-		Name: "reset at a command", Hold: 2 * time.Second, on: proxied,
+		name: "reset at a command", hold: 2 * time.Second, on: proxied,
 		fault: func(b *backend, _ time.Duration) error { return b.proxy.ResetCommands() },
 		heal:  mend,
 	},
 	{
-		Name: "reset at a reply", Hold: 2 * time.Second, on: proxied,
+		name: "reset at a reply", hold: 2 * time.Second, on: proxied,
 		fault: func(b *backend, _ time.Duration) error { return b.proxy.ResetReplies() },
 		heal:  mend,
 	},
 	{
-		Name: "refused", Hold: 2 * time.Second, on: proxied,
+		name: "refused", hold: 2 * time.Second, on: proxied,
 		fault: down,
 		heal:  up,
 	},
 	{
-		Name: "started without Redis", Hold: 2 * time.Second, on: proxied, early: true,
+		name: "started without Redis", hold: 2 * time.Second, on: proxied, early: true,
 		fault: down,
 		heal:  up,
 	},
-	{Name: "Sentinel: kill -9", Failover: true, on: sentinel, forgets: true, fault: kill, heal: restart},
-	{Name: "Sentinel: SIGSTOP", Failover: true, on: sentinel, forgets: true, fault: stop, heal: cont},
+	{name: "Sentinel: kill -9", failover: true, on: sentinel, forgets: true, fault: kill, heal: restart},
+	{name: "Sentinel: SIGSTOP", failover: true, on: sentinel, forgets: true, fault: stop, heal: cont},
 	{
-		Name: "Sentinel: planned failover", Failover: true, on: sentinel, forgets: true, planned: true, unseen: true,
+		name: "Sentinel: planned failover", failover: true, on: sentinel, forgets: true, planned: true, unseen: true,
 		fault: failOver,
 		heal:  func(*backend) error { return nil },
 	},
 	{
 		// As in docs/guides/redis.md, but with a longer pause, since the machine may be busy: no charge may be lost.
-		Name: "Sentinel: planned failover, writes paused", Failover: true, on: sentinel,
+		name: "Sentinel: planned failover, writes paused", failover: true, on: sentinel,
 		fault: func(b *backend, budget time.Duration) error {
 			if err := b.do("CLIENT", "PAUSE", "60000", "WRITE"); err != nil {
 				return err
@@ -144,7 +141,7 @@ var Scenarios = []Scenario{
 		heal: func(b *backend) error { return b.do("CLIENT", "UNPAUSE") },
 	},
 	{
-		Name: "Sentinel: all killed, restart empty", Hold: 6 * time.Second, on: sentinel, forgets: true,
+		name: "Sentinel: all killed, restart empty", hold: 6 * time.Second, on: sentinel, forgets: true,
 		fault: func(b *backend, _ time.Duration) error {
 			b.other.Kill()
 			b.victim.Kill()
@@ -152,8 +149,8 @@ var Scenarios = []Scenario{
 		},
 		heal: func(b *backend) error { return errors.Join(b.victim.RestartEmpty(), b.other.RestartEmpty()) },
 	},
-	{Name: "Cluster: kill -9", Failover: true, on: cluster, forgets: true, fault: kill, heal: restart},
-	{Name: "Cluster: SIGSTOP", Failover: true, on: cluster, forgets: true, fault: stop, heal: cont},
+	{name: "Cluster: kill -9", failover: true, on: cluster, forgets: true, fault: kill, heal: restart},
+	{name: "Cluster: SIGSTOP", failover: true, on: cluster, forgets: true, fault: stop, heal: cont},
 }
 
 func kill(b *backend, _ time.Duration) error {

@@ -1,5 +1,4 @@
-// Package workload makes the keys and the rules that contenders are measured with.
-package workload
+package compare
 
 import (
 	"encoding/binary"
@@ -11,29 +10,28 @@ import (
 // scan, which would slow down contenders that allocate.
 type Keys struct{ all string }
 
-// The form of keys.
 const (
-	KeyPrefix = "sk_prod_"
-	KeyLength = len(KeyPrefix) + 16
+	keyPrefix = "sk_prod_"
+	keyLength = len(keyPrefix) + 16
 )
 
 // MakeKeys makes n keys, the same in every run.
 func MakeKeys(n int) Keys {
 	var b strings.Builder
-	b.Grow(n * KeyLength)
+	b.Grow(n * keyLength)
 	var id [8]byte
 	var text [16]byte
 	for i := range n {
 		binary.BigEndian.PutUint64(id[:], scramble(uint64(i)))
 		hex.Encode(text[:], id[:])
-		b.WriteString(KeyPrefix)
+		b.WriteString(keyPrefix)
 		b.Write(text[:])
 	}
 	return Keys{b.String()}
 }
 
 // At is one key.
-func (k Keys) At(i uint32) string { return k.all[int(i)*KeyLength:][:KeyLength] }
+func (k Keys) At(i uint32) string { return k.all[int(i)*keyLength:][:keyLength] }
 
 // scramble maps numbers to numbers, no two to the same (splitmix64).
 func scramble(x uint64) uint64 {

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// result is what clients saw of a fault.
+type result struct {
+	scenario          scenario
+	answers, degraded int64            // degraded ones were decided without Redis
+	statuses          map[int]int64    // how often each was seen
+	wrong             map[string]int64 // what must not happen, and how often it did
+	slowest           time.Duration    // the longest time from when a check was due until it was answered
+	// before, most and after are numbers of goroutines: under load, the most during the fault, and under load afterwards.
+	before, most, after int
+	// noticed is the time from the fault, or from the node's start if the fault came first, to the first degraded answer.
+	noticed time.Duration
+	// lost is how long the load takes to make as many charges as were counted and then forgotten.
+	lost time.Duration
+	// exact is the time until limits were exact again and no answer degraded. It counts from when Redis was back or,
+	// with a failover, from the fault.
+	exact time.Duration
+}
+
+// bounds are the limits of what a result may show.
+type bounds struct {
+	slowest  time.Duration // time until an answer
+	factor   int           // by which the number of goroutines may grow
+	serving  time.Duration // until a node that starts without Redis answers
+	exact    time.Duration // since Redis is back
+	failover time.Duration // until limits are exact, since the fault
+	lost     time.Duration // charges that a planned failover may lose, as the time that the load takes to make them
+}
+
+// judge returns everything that is wrong with a result.
+func (b *bounds) judge(r *result) []string {
+	var wrong []string
+	is := func(bad bool, format string, args ...any) {
+		if bad {
+			wrong = append(wrong, fmt.Sprintf(format, args...))
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(r.wrong)) {
+		is(true, "%s (%d times)", what, r.wrong[what])
+	}
+	is(!r.scenario.unseen && r.degraded == 0, "the fault went unnoticed")
+	is(r.statuses[429] == 0, "nobody was limited")
+	is(r.slowest >= b.slowest, "slowest answer: %s", r.slowest)
+	is(r.most >= b.factor*r.before, "goroutines: %d became %d", r.before, r.most)
+	is(r.after >= b.factor*r.before, "goroutines: %d remained of %d", r.after, r.before)
+	is(r.scenario.early && r.noticed >= b.serving, "serving after %s", r.noticed)
+	is(r.scenario.planned && r.lost >= b.lost, "charges of %s were lost", r.lost)
+	most := b.exact
+	if r.scenario.failover {
+		most = b.failover
+	}
+	is(r.exact >= most, "exact after %s", r.exact)
+	return wrong
+}
+
+func (r *result) String() string {
+	return fmt.Sprintf("%d checks %v, %d degraded, noticed after %s, exact after %s, charges of %s lost, slowest %s, goroutines %d → %d → %d",
+		r.answers, r.statuses, r.degraded, r.noticed, r.exact, r.lost, r.slowest, r.before, r.most, r.after)
+}

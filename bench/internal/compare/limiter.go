@@ -1,0 +1,118 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/server/internal/load"
+)
+
+// Limit is what every contender enforces: a bucket of tokens, one of which comes back after each interval. Contenders that
+// count in windows admit as many requests in the time that the whole bucket takes to fill.
+type Limit struct {
+	Tokens int64
+	Every  time.Duration
+}
+
+// PerSecond is how many tokens come back in a second.
+func (l Limit) PerSecond() float64 { return 1 / l.Every.Seconds() }
+
+// Window is the time that the whole bucket takes to fill.
+func (l Limit) Window() time.Duration { return time.Duration(l.Tokens) * l.Every }
+
+func (l Limit) weir() weir.Limit {
+	return weir.Limit{Count: l.Tokens, Window: time.Hour, Refill: l.PerSecond()}
+}
+
+// Check asks whether a request with this key is allowed, and returns ErrRefused if it isn't. It gets no context, since one
+// that can be cancelled makes some clients slower.
+type Check func(key string) error
+
+// ErrRefused is the error of a [Check] that is over the limit.
+var ErrRefused = errors.New("refused")
+
+// Limiter is a contender with a store of its own.
+type Limiter struct {
+	Worker func() Check // returns a check for the use of one goroutine
+	Close  func()
+}
+
+// Target returns a target that makes load on the limiter with the given keys.
+func (l *Limiter) Target(keys Keys) load.Target { return target{l, keys} }
+
+// Fill checks the keys from first to last-1 once, in so many goroutines.
+func (l *Limiter) Fill(ctx context.Context, keys Keys, first, last, goroutines int) error {
+	var group sync.WaitGroup
+	var next atomic.Int64
+	next.Store(int64(first))
+	errs := make([]error, goroutines)
+	for i := range errs {
+		group.Go(func() {
+			check := l.Worker()
+			for errs[i] == nil && ctx.Err() == nil {
+				n := next.Add(1) - 1
+				if n >= int64(last) {
+					return
+				}
+				errs[i] = insist(check, keys.At(uint32(n)))
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// insist repeats a check that fails: a store times out easily while all of its clients connect at the same moment.
+func insist(check Check, key string) error {
+	const tries = 5
+	for i := 1; ; i++ {
+		err := check(key)
+		if err == nil {
+			return nil
+		}
+		if i == tries {
+			return fmt.Errorf("filling: failed %d times: %w", tries, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+type target struct {
+	limiter *Limiter
+	keys    Keys
+}
+
+func (t target) String() string      { return "limiter" }
+func (t target) Sender() load.Sender { return sender{t.limiter.Worker(), t.keys} }
+
+type sender struct {
+	check Check
+	keys  Keys
+}
+
+var _ load.Batcher = sender{}
+
+func (s sender) Send(_ context.Context, n uint32) load.Answer {
+	err := s.check(s.keys.At(n))
+	switch {
+	case err == nil:
+		return load.Answer{}
+	case errors.Is(err, ErrRefused):
+		return load.Answer{Outcome: load.Refused}
+	}
+	return load.Answer{Outcome: load.Failed, Err: err}
+}
+
+func (s sender) SendBatch(clients []uint32) (refused int64) {
+	for _, n := range clients {
+		if s.check(s.keys.At(n)) != nil {
+			refused++
+		}
+	}
+	return refused
+}

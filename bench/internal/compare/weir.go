@@ -1,0 +1,112 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
+)
+
+// maxCharges is how many counters [Charge] can charge at once.
+const maxCharges = 10
+
+// padding keeps what one goroutine writes out of the cache lines of another, which objects that are allocated one after
+// the other would share.
+type padding [128]byte
+
+// Charge makes checks of a store without rules. Each charges one counter for every limit.
+func Charge(s counter.Store, limits ...Limit) (worker func() Check, err error) {
+	policies := make([]*counter.Policy, len(limits))
+	for i, l := range limits {
+		if policies[i], err = counter.NewPolicy(fmt.Sprintf("bench-%d", i), l.weir()); err != nil {
+			return nil, err
+		}
+	}
+	return func() Check {
+		// w is what one goroutine writes at every check.
+		w := &struct {
+			_       padding
+			charges [maxCharges]counter.Charge
+			results [maxCharges]counter.Result
+			subject [keyLength]byte
+			_       padding
+		}{}
+		ctx := context.Background()
+		charges, results := w.charges[:len(policies)], w.results[:len(policies)]
+		for i, p := range policies {
+			charges[i] = counter.Charge{Counter: counter.Counter{Policy: p}, N: 1}
+		}
+		return func(key string) error {
+			subject := append(w.subject[:0], key...) // a copy, as the limiter makes one
+			for i := range charges {
+				charges[i].Subject = subject
+			}
+			s.Take(ctx, charges, results)
+			for i := range results {
+				if r := &results[i]; r.Err != nil {
+					return r.Err
+				} else if !r.Allowed {
+					return ErrRefused
+				}
+			}
+			return nil
+		}
+	}, nil
+}
+
+// rulesPath is a path whose GET matches exactly one of [hundredRules].
+const rulesPath = "/v1/resource12/8431"
+
+// hundredRules limits four endpoints of each of 25 resources, by API key.
+func hundredRules(l Limit, amount string) []weir.Rule {
+	var rules []weir.Rule
+	for i := range 25 {
+		for _, pattern := range []string{"GET /v1/resource%d", "POST /v1/resource%d", "GET /v1/resource%d/{id}", "DELETE /v1/resource%d/{id}"} {
+			rules = append(rules, weir.Rule{
+				ID:     fmt.Sprintf("rule-%d", len(rules)),
+				Match:  weir.Match{Endpoint: fmt.Sprintf(pattern, i)},
+				By:     []string{"api_key"},
+				Amount: amount,
+				Limits: []weir.Limit{l.weir()},
+			})
+		}
+	}
+	return rules
+}
+
+// WholeCheck makes checks of requests against a hundred rules, one of which applies. It counts requests, or an amount of
+// theirs.
+func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check, err error) {
+	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: hundredRules(l, amount)})
+	if err != nil {
+		return nil, err
+	}
+	limiter := weir.NewLimiter(s, rules, weir.Options{})
+	return func() Check {
+		// w is what one goroutine writes at every check.
+		w := &struct {
+			_   padding
+			req weir.Request
+			_   padding
+		}{req: weir.Request{Method: "GET", Path: rulesPath}}
+		ctx := context.Background()
+		if amount != "" {
+			w.req.Amounts = map[string]counter.Amount{amount: counter.Whole(1)}
+		}
+		return func(key string) error {
+			w.req.APIKey = key
+			d, err := limiter.Check(ctx, &w.req)
+			switch {
+			case err != nil:
+				return err
+			case d.Policy == nil: // such a check would be cheap, and measure nothing
+				return errors.New("no rule applies")
+			case !d.Allowed:
+				return ErrRefused
+			}
+			return nil
+		}
+	}, nil
+}
