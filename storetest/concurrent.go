@@ -5,87 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/weirhq/weir/counter"
 )
-
-// oneCounterTwice: a counter that a call names several times is asked for all of the tokens, and
-// charged once. No call waits for ever, whatever the order and whatever other calls run at the same
-// moment.
-func oneCounterTwice(t *testing.T, open Open) {
-	for _, a := range Algorithms {
-		t.Run(a.String(), func(t *testing.T) {
-			h := start(t, open)
-			p, low := Policy(t, "p", hourly(a, 10)), Policy(t, "p", hourly(a, 6))
-			ghost := Policy(t, "p", hourly(a, 10))
-			ghost = ghost.With(func(d *counter.Definition) { d.Shadow = true })
-			other := Policy(t, "other", hourly(a, 100))
-			both := func(ns ...int64) []counter.Result {
-				charges := []counter.Charge{{Counter: named(other, "s"), N: 1}}
-				for _, n := range ns {
-					charges = append(charges, counter.Charge{Counter: named(p, "s"), N: n})
-				}
-				return h.charge(charges...)
-			}
-			if rs := both(2, 3); !rs[0].Allowed || !rs[1].Allowed || !rs[2].Allowed || rs[1].Remaining != 5 || rs[2].Remaining != 5 {
-				t.Fatalf("2 and 3 of 10: %+v", rs)
-			}
-			for _, r := range both(3, 3)[1:] {
-				if r.Allowed || r.Remaining != 5 || r.RetryAfter <= 0 {
-					t.Fatalf("3 and 3 of the 5 that are left: %+v", r)
-				}
-			}
-			for _, r := range both(6, 5)[1:] {
-				if r.Allowed || r.RetryAfter != counter.Never {
-					t.Fatalf("6 and 5, which never fit: %+v", r)
-				}
-			}
-			if r := both(2, 2, 1)[3]; !r.Allowed || r.Remaining != 0 {
-				t.Fatalf("2, 2 and 1 of the 5 that are left: %+v", r)
-			}
-			if r := h.charge(counter.Charge{Counter: named(other, "s"), N: 1, Peek: true})[0]; r.Remaining != 98 {
-				t.Fatalf("a refused request was charged to another counter: %+v", r)
-			}
-
-			// Numbers that differ, one way round and the other: what doesn't fit the lower ones is refused, and a
-			// shadow that doesn't fit is no reason to charge nothing.
-			for i, order := range [][]*counter.Policy{{p, low}, {low, p}, {ghost, low}, {low, ghost}} {
-				subject := fmt.Sprint("order ", i)
-				if rs := h.take(subject, 4, order...); rs[slices.Index(order, low)].Allowed {
-					t.Fatalf("order %d: 4 and 4 of 6: %+v", i, rs)
-				}
-				if rs := h.take(subject, 3, order...); !rs[0].Allowed || !rs[1].Allowed {
-					t.Fatalf("order %d: 3 and 3 of 6: %+v", i, rs)
-				}
-			}
-			lowGhost := Policy(t, "p", hourly(a, 1))
-			lowGhost = lowGhost.With(func(d *counter.Definition) { d.Shadow = true })
-			for i, order := range [][]*counter.Policy{{p, lowGhost}, {lowGhost, p}} {
-				if r := h.take(fmt.Sprint("ghost ", i), 2, order...)[slices.Index(order, p)]; !r.Allowed || r.Remaining != 6 {
-					t.Fatalf("beside a shadow that doesn't fit: %+v", r)
-				}
-			}
-
-			var returns []counter.Return
-			for i, n := range []int64{2, 3} {
-				returns = append(returns, counter.Return{Counter: named(p, "s"), N: n, Slot: both(1, 1)[i].Slot})
-			}
-			if err := h.GiveBack(context.Background(), counter.Once{}, 0, returns); err != nil {
-				t.Fatal(err)
-			}
-			if r := h.take("s", 5, p)[0]; !r.Allowed || r.Remaining != 0 {
-				t.Fatalf("after 2 and 3 were given back: %+v", r)
-			}
-			if err := h.Reset(context.Background(), []counter.Counter{named(p, "s"), named(p, "s")}); err != nil {
-				t.Fatal(err)
-			}
-			if got := storm(16, 32, func(int, int) bool { return h.take("s", 1, p, other, p)[0].Allowed }); got != 5 {
-				t.Fatalf("%d requests of 1 and 1 admitted after a reset, want 5", got)
-			}
-		})
-	}
-}
 
 func concurrentTakes(t *testing.T, open Open) {
 	for _, a := range Algorithms {
@@ -98,6 +23,10 @@ func concurrentTakes(t *testing.T, open Open) {
 			}
 			if got != 1000 {
 				t.Fatalf("%d admitted of 1000", got)
+			}
+			twice, other := Policy(t, "twice", hourly(a, 10)), Policy(t, "other", hourly(a, 100))
+			if got := storm(16, 32, func(int, int) bool { return h.take("s", 1, twice, other, twice)[0].Allowed }); got != 5 {
+				t.Fatalf("%d requests of 1 and 1 admitted of 10, want 5", got)
 			}
 		})
 	}
@@ -132,6 +61,145 @@ func concurrentLayers(t *testing.T, open Open) {
 			t.Fatalf("layer %d has %d left, want %d: a refused request was charged", i, r.Remaining, 100*i)
 		}
 	}
+}
+
+// concurrentReturns: one of several calls that race for one Once wins.
+func concurrentReturns(t *testing.T, open Open) {
+	h := start(t, open)
+	p := Policy(t, "p", hourly(counter.TokenBucket, 10))
+	back := []counter.Return{{Counter: named(p, "s"), N: 1, Slot: h.take("s", 10, p)[0].Slot}}
+	won := storm(16, 1, func(int, int) bool {
+		return h.GiveBack(context.Background(), counter.Once{0: 1}, time.Hour, back) == nil
+	})
+	if won != 1 {
+		t.Fatalf("%d of 16 concurrent uses of one Once succeeded", won)
+	}
+}
+
+// concurrentHolds: requests with a name and without one come at once, and those with a name come twice.
+func concurrentHolds(t *testing.T, open Open) {
+	for _, a := range Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			h := start(t, open)
+			p := Policy(t, "p", hourly(a, 500))
+			var admitted sync.Map // names
+			got := storm(32, 32, func(worker, i int) bool {
+				if worker%2 == 0 {
+					return h.take("s", 1, p)[0].Allowed
+				}
+				c := held(p, "s", 1, worker/4<<5|i, time.Minute) // which another worker has, too
+				if !h.charge(c)[0].Allowed {
+					return false
+				}
+				_, before := admitted.Swap(c.Hold.ID, true)
+				return !before
+			})
+			for h.take("s", 1, p)[0].Allowed { // what was on its way when the last ones were refused
+				got++
+			}
+			if got != 500 {
+				t.Fatalf("%d admitted of 500", got)
+			}
+		})
+	}
+	t.Run("settled", func(t *testing.T) {
+		const whole = 1_000_000 // of an amount
+		h := start(t, open)
+		p := Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 1000, Window: 300 * 24 * time.Hour, Decimal: true})
+		storm(32, 32, func(worker, i int) bool {
+			c := held(p, "s", whole, worker<<5|i, time.Minute)
+			r := back(c, h.charge(c)[0])
+			r.Used = int64(i) * whole / 16 // from none to twice as much
+			if worker%2 == 0 {
+				r.Hold, r.N, r.Used = nil, whole, 0
+			}
+			h.giveBack(r)
+			return true
+		})
+		// 16 workers used 31 whole each, and the others nothing.
+		if n := h.left(p, "s"); n != (1000-16*31)*whole {
+			t.Fatalf("%d millionths are left, want %d", n, (1000-16*31)*whole)
+		}
+	})
+}
+
+// concurrentSlots: whatever comes at once, no more are in flight than the limit says, and none is lost.
+func concurrentSlots(t *testing.T, open Open) {
+	t.Run("never above", func(t *testing.T) {
+		h := start(t, open)
+		p, other := Policy(t, "p", inFlight(10)), Policy(t, "other", hourly(counter.FixedWindow, 1_000_000))
+		var flying, most atomic.Int64
+		got := storm(200, 10, func(worker, i int) bool {
+			c := slot(p, "s", 1, worker<<4|i)
+			cs := []counter.Charge{c}
+			if worker%2 == 1 {
+				cs = []counter.Charge{{Counter: named(other, "s"), N: 1}, c}
+			}
+			rs := h.charge(cs...)
+			if !rs[len(rs)-1].Allowed {
+				return false
+			}
+			for n := flying.Add(1); ; {
+				if old := most.Load(); n <= old || most.CompareAndSwap(old, n) {
+					break
+				}
+			}
+			h.charge(cs[len(cs)-1]) // renewed
+			flying.Add(-1)
+			h.giveBack(back(c, rs[len(rs)-1]))
+			return true
+		})
+		if most.Load() > 10 || got == 0 {
+			t.Fatalf("%d in flight at once of 10, and %d in all", most.Load(), got)
+		}
+		if n := h.left(p, "s"); n != 10 {
+			t.Fatalf("%d of 10 slots are free when all is quiet", n)
+		}
+	})
+	t.Run("exactly", func(t *testing.T) {
+		h := start(t, open)
+		p := Policy(t, "p", inFlight(10))
+		if got := storm(1000, 1, func(worker, _ int) bool { return h.charge(slot(p, "s", 1, worker))[0].Allowed }); got != 10 {
+			t.Fatalf("%d of 1,000 got one of 10 slots", got)
+		}
+	})
+}
+
+// id names the i-th hold.
+func id(i int) counter.Once { return counter.Once{0: byte(i >> 8), 1: byte(i), 15: 1} }
+
+// inFlight is a limit on requests in flight, whose slots last half a minute.
+func inFlight(n int64) counter.Limit {
+	return counter.Limit{Algorithm: counter.Concurrency, Count: n, Window: 30 * time.Second}
+}
+
+// held is a charge that leaves a hold behind.
+func held(p *counter.Policy, subject string, n int64, i int, lasts time.Duration) counter.Charge {
+	return counter.Charge{Counter: named(p, subject), N: n, Returnable: true, Hold: &counter.Hold{ID: id(i), For: lasts, GiveBack: p.GivesBack}}
+}
+
+// slot is a charge that takes slots of a limit, or renews them.
+func slot(p *counter.Policy, subject string, n int64, i int) counter.Charge {
+	return held(p, subject, n, i, p.Limit.Window)
+}
+
+// back is the return of a charge.
+func back(c counter.Charge, r counter.Result) counter.Return {
+	return counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}
+}
+
+// giveBack gives back what charges took, or fails the test.
+func (h *harness) giveBack(returns ...counter.Return) {
+	h.tb.Helper()
+	if err := h.GiveBack(context.Background(), counter.Once{}, 0, returns); err != nil {
+		h.tb.Fatalf("give back: %v", err)
+	}
+}
+
+// left is how much a counter has.
+func (h *harness) left(p *counter.Policy, subject string) int64 {
+	h.tb.Helper()
+	return h.charge(counter.Charge{Counter: named(p, subject), N: 1, Peek: true})[0].Remaining
 }
 
 // storm counts how often f is true, called by many workers at once.

@@ -320,8 +320,11 @@ func (w *walk) giveBack() {
 	if back.Hold != nil && w.decimal {
 		back.Used = rapid.Int64Range(0, 3*back.N).Draw(t, "used")
 	}
-	_ = w.model.GiveBack(ctx, counter.Once{}, 0, []counter.Return{back})
-	if err := w.h.GiveBack(ctx, counter.Once{}, 0, []counter.Return{back}); err != nil {
-		t.Fatalf("give back: %v", err)
+	if back.Hold != nil && back.Policy.Limit.Algorithm != counter.Concurrency {
+		back.Recorded = rapid.Bool().Draw(t, "recorded")
+	}
+	want := w.model.GiveBack(ctx, counter.Once{}, 0, []counter.Return{back})
+	if err := w.h.GiveBack(ctx, counter.Once{}, 0, []counter.Return{back}); err != want {
+		t.Fatalf("give back: %v, want %v", err, want)
 	}
 }

@@ -1,0 +1,429 @@
+package storetest
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirhq/weir/counter"
+)
+
+// The files in contract hold the cases of the contract. Each case asks an empty store line by line, and says what it must answer:
+//
+//	case Slots/costs                        a case; "for $a in LIST" runs it once for each value, and "and $b in LIST" for each pair
+//	limit p concurrency 5/30s               a limit under a name; "low=p" is called low here, and has the counters of p
+//	take s 3 p #1 : ok 2 reset=30s          subject s asks for 3 of p with hold 1: it is allowed, 2 are left, all are free in 30s
+//	3x take s 1 p #new, 1 q : no 0, ok      three times one request against two limits: p refuses it
+//	peek s 1 p : no 0 retry=27s
+//	left s 0 p, 98 q                        what a peek finds left
+//	step 27s-1us                            time passes; "step retry" waits as long as the last refusal said, "at TIME" sets the clock
+//	return s 3 p #1 used=1.5 once=7 : used  tokens go back; the answer is [counter.ErrUsed]
+//	reset s p, q
+//
+// A charge is allowed, and a return succeeds, unless the line says otherwise. A refusal tells when to retry, which is never only
+// where the line says "retry=never". Amounts of Decimal limits are written as decimals. "~5" is 5 and up to 0.2 more, and "-4" is 4
+// less than the last answer said. "@t" names another subject, and "as=x" a charge whose slot a return calls "from=x".
+//
+// The order of a request's charges must not matter, so cases in which requests have several run in both orders.
+//
+//go:embed contract/*.txt
+var contract embed.FS
+
+// scene is a case of the contract.
+type scene struct {
+	name   string
+	values [2][]string // of $a and $b
+	lines  []string    // each behind its file and number
+	orders []bool      // whether charges are reversed
+}
+
+var scenes = sync.OnceValue(func() (all []*scene) {
+	files, _ := contract.ReadDir("contract")
+	for _, f := range files {
+		text, _ := contract.ReadFile(path.Join("contract", f.Name()))
+		number := 0
+		for line := range strings.Lines(string(text)) {
+			number++
+			line = strings.TrimSpace(line)
+			head, isCase := strings.CutPrefix(line, "case ")
+			switch {
+			case line == "" || line[0] == '#':
+			case isCase:
+				all = append(all, newScene(head))
+			default:
+				s := all[len(all)-1]
+				s.lines = append(s.lines, fmt.Sprintf("%s:%d: %s", f.Name(), number, line))
+				if strings.Contains(line, "take ") && strings.Contains(line, ",") {
+					s.orders = []bool{false, true}
+				}
+			}
+		}
+	}
+	return all
+})
+
+func newScene(head string) *scene {
+	s := &scene{orders: []bool{false}, values: [2][]string{{""}, {""}}}
+	var lists string
+	s.name, lists, _ = strings.Cut(head, " for $a in ")
+	if lists == "" {
+		return s
+	}
+	for i, list := range strings.Split(lists, " and $b in ") {
+		switch list {
+		case "algorithms":
+			s.values[i] = names(Algorithms)
+		case "amounts":
+			s.values[i] = names(amounts)
+		default:
+			s.values[i] = strings.Fields(list)
+		}
+	}
+	return s
+}
+
+func names(algorithms []counter.Algorithm) (all []string) {
+	for _, a := range algorithms {
+		all = append(all, a.String())
+	}
+	return all
+}
+
+// amounts are the algorithms that count amounts.
+var amounts = []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow}
+
+func runContract(t *testing.T, open Open) {
+	for _, s := range scenes() {
+		for _, a := range s.values[0] {
+			for _, b := range s.values[1] {
+				for _, reversed := range s.orders {
+					name := strings.Trim(s.name+"/"+a+"+"+b, "/+")
+					if reversed {
+						name += " reversed"
+					}
+					t.Run(name, func(t *testing.T) {
+						p := &player{test: t, reversed: reversed, limits: map[string]*counter.Policy{}, slots: map[string]int64{}, times: map[string]time.Time{}}
+						p.harness = start(p, open)
+						for _, p.line = range s.lines {
+							_, text, _ := strings.Cut(p.line, ": ")
+							p.play(strings.NewReplacer("$a", a, "$b", b).Replace(text))
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// player plays a scene on a store. It is the test that the store sees, so that every failure names the line.
+type player struct {
+	*harness
+	test     *testing.T
+	line     string
+	reversed bool
+	limits   map[string]*counter.Policy
+	slots    map[string]int64 // of charges, by label, and of the last by subject and limit
+	times    map[string]time.Time
+	last     counter.Result
+	holds    int // how many were named by #new
+}
+
+func (p *player) Helper() { p.test.Helper() }
+
+func (p *player) Fatalf(format string, args ...any) {
+	p.test.Helper()
+	p.test.Fatalf("%s: %s", p.line, fmt.Sprintf(format, args...))
+}
+
+func (p *player) play(text string) {
+	text, want, _ := strings.Cut(text, " : ")
+	verb, text, _ := strings.Cut(text, " ")
+	times := 1
+	if n, repeated := strings.CutSuffix(verb, "x"); repeated {
+		times = int(p.amount(nil, n))
+		verb, text, _ = strings.Cut(text, " ")
+	}
+	for range times {
+		switch verb {
+		case "limit":
+			p.limit(strings.Fields(text))
+		case "take", "peek":
+			p.take(verb == "peek", p.items(text), strings.Split(want, ","))
+		case "left":
+			for _, it := range p.items(text) {
+				r := p.charge(counter.Charge{Counter: it.Counter, N: 1, Peek: true})[0]
+				p.checkLeft(it.Policy, r, it.amount)
+				p.last = r
+			}
+		case "return":
+			p.giveBackItems(p.items(text), want)
+		case "reset":
+			var all []counter.Counter
+			for _, it := range p.items(text) {
+				all = append(all, it.Counter)
+			}
+			if err := p.Reset(context.Background(), all); err != nil {
+				p.Fatalf("%v", err)
+			}
+		case "step":
+			p.step(p.duration(text))
+		case "time":
+			name, at, _ := strings.Cut(text, " ")
+			p.times[name] = p.time(at)
+		case "at":
+			at, more, _ := strings.Cut(text, " ")
+			p.step(p.time(at).Sub(p.clock()) + p.duration(more))
+		default:
+			p.Fatalf("there is no such verb")
+		}
+	}
+}
+
+// limit reads "low=p fixed_window 10/24h decimal shadow".
+func (p *player) limit(f []string) {
+	alias, name, aliased := strings.Cut(f[0], "=")
+	if !aliased {
+		name = alias
+	}
+	l, err := counter.ParseLimit(f[2])
+	if err != nil {
+		p.Fatalf("%v", err)
+	}
+	all := append(slices.Clone(Algorithms), counter.Concurrency)
+	i := slices.Index(names(all), f[1])
+	if i < 0 {
+		p.Fatalf("there is no such algorithm")
+	}
+	l.Algorithm = all[i]
+	w := p.words(f[3:], "requests decimal shadow countrefused givesback calendar day weekday zone")
+	_, l.Decimal = w["decimal"]
+	if unit, is := w["calendar"]; is {
+		l.Calendar.Unit = map[string]counter.CalendarUnit{"day": counter.Day, "week": counter.Week, "month": counter.Month}[unit]
+		l.Calendar.Day, _ = strconv.Atoi(w["day"])
+		weekday, _ := strconv.Atoi(w["weekday"])
+		l.Calendar.Weekday, l.Calendar.Zone = time.Weekday(weekday), w["zone"]
+	}
+	p.limits[alias] = Policy(p, name, l).With(func(d *counter.Definition) {
+		_, d.Shadow = w["shadow"]
+		_, d.CountRefused = w["countrefused"]
+		_, d.GivesBack = w["givesback"]
+	})
+}
+
+// item is what a line says of one counter.
+type item struct {
+	counter.Counter
+	amount string
+	words  map[string]string
+	key    string // of the subject and the limit
+}
+
+// items reads a subject and what is said of its counters: "s 3 p #1 used=2, 1 q".
+func (p *player) items(text string) (all []item) {
+	subject, text, _ := strings.Cut(text, " ")
+	for part := range strings.SplitSeq(text, ",") {
+		f := strings.Fields(part)
+		amount := "0"
+		if p.limits[f[0]] == nil {
+			amount, f = f[0], f[1:]
+		}
+		policy := p.limits[f[0]]
+		if policy == nil {
+			p.Fatalf("there is no limit %s", f[0])
+		}
+		w := p.words(f[1:], "# @ for stays as returnable used recorded once from")
+		of := subject
+		if other, is := w["@"]; is {
+			of = other
+		}
+		all = append(all, item{Counter: named(policy, of), amount: amount, words: w, key: of + " " + f[0]})
+	}
+	return all
+}
+
+// words reads "#1 for=1m recorded", of which only known words may be there.
+func (p *player) words(fields []string, known string) map[string]string {
+	all := map[string]string{}
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, "=")
+		if f[0] == '#' || f[0] == '@' {
+			name, value = f[:1], f[1:]
+		}
+		if !slices.Contains(strings.Fields(known), name) {
+			p.Fatalf("there is no word %s here", name)
+		}
+		all[name] = value
+	}
+	return all
+}
+
+// amount reads a number as the limit counts, or of nil a whole one.
+func (p *player) amount(of *counter.Policy, text string) int64 {
+	a, err := counter.ParseAmount(text)
+	if err != nil {
+		p.Fatalf("%v", err)
+	}
+	if of != nil && of.Limit.Decimal {
+		return int64(a)
+	}
+	return a.Tokens()
+}
+
+// duration adds up lengths of time.
+func (p *player) duration(text string) (sum time.Duration) {
+	text = strings.NewReplacer("retry", p.last.RetryAfter.String(), "-", "+-").Replace(text)
+	for part := range strings.SplitSeq(text, "+") {
+		if part == "" {
+			continue
+		}
+		d, err := time.ParseDuration(part)
+		if err != nil {
+			p.Fatalf("%v", err)
+		}
+		sum += d
+	}
+	return sum
+}
+
+func (p *player) time(text string) time.Time {
+	if at, named := p.times[text]; named {
+		return at
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		p.Fatalf("%v", err)
+	}
+	return at
+}
+
+// hold is the one that an item names, or nil.
+func (p *player) hold(it item) *counter.Hold {
+	name, is := it.words["#"]
+	switch {
+	case !is:
+		return nil
+	case name == "new":
+		p.holds++
+		name = strconv.Itoa(1000 + p.holds)
+	}
+	h := &counter.Hold{ID: id(int(p.amount(nil, name))), For: it.Policy.Limit.Window, GiveBack: it.Policy.GivesBack}
+	if lasts, is := it.words["for"]; is {
+		h.For = p.duration(lasts)
+	}
+	if _, stays := it.words["stays"]; stays {
+		h.GiveBack = false
+	}
+	return h
+}
+
+func (p *player) take(peek bool, items []item, want []string) {
+	if p.reversed {
+		slices.Reverse(items)
+		slices.Reverse(want)
+	}
+	if len(want) != len(items) && want[0] != "" {
+		p.Fatalf("%d charges and %d answers", len(items), len(want))
+	}
+	charges := make([]counter.Charge, len(items))
+	for i, it := range items {
+		_, returnable := it.words["returnable"]
+		charges[i] = counter.Charge{Counter: it.Counter, N: p.amount(it.Policy, it.amount), Peek: peek, Hold: p.hold(it)}
+		charges[i].Returnable = returnable || charges[i].Hold != nil
+	}
+	results := p.charge(charges...)
+	for i, r := range results {
+		p.check(items[i].Policy, r, want[min(i, len(want)-1)])
+		if r.Allowed && !peek {
+			p.slots[items[i].key], p.slots[items[i].words["as"]] = r.Slot, r.Slot
+		}
+	}
+	p.last = results[len(results)-1]
+}
+
+// check compares a result with what the line says of it, such as "no 0 retry=27s".
+func (p *player) check(of *counter.Policy, r counter.Result, want string) {
+	want = cmp.Or(strings.TrimSpace(want), "ok")
+	f := strings.Fields(want)
+	if f[0] != "ok" && f[0] != "no" || r.Allowed != (f[0] == "ok") {
+		p.Fatalf("want %s, got %+v", want, r)
+	}
+	f = f[1:]
+	if len(f) > 0 && (f[0][0] <= '9' || f[0][0] == '~') {
+		p.checkLeft(of, r, f[0])
+		f = f[1:]
+	}
+	w := p.words(f, "retry reset again new from to")
+	retry, is := w["retry"]
+	switch {
+	case r.Allowed && r.RetryAfter != 0, !r.Allowed && !is && r.RetryAfter <= 0:
+	case is && retry == "never" && r.RetryAfter != counter.Never:
+	case is && retry != "never" && r.RetryAfter != p.duration(retry):
+	default:
+		is = true
+		for name, value := range w {
+			switch name {
+			case "reset":
+				is = is && r.ResetAfter == p.duration(value)
+			case "again", "new":
+				is = is && r.Again == (name == "again")
+			case "from":
+				is = is && r.Slot == p.time(value).UnixMicro()
+			case "to":
+				d := p.time(value).Sub(p.clock())
+				is = is && r.ResetAfter == d && (r.Allowed || r.RetryAfter == d)
+			}
+		}
+		if is {
+			return
+		}
+	}
+	p.Fatalf("want %s, got %+v", want, r)
+}
+
+// checkLeft compares how many a result leaves: "5", "~5", or "-5" of what the last one left.
+func (p *player) checkLeft(of *counter.Policy, r counter.Result, text string) {
+	const tolerance = 200_000 // millionths: what refills in a few days at most
+	number, about := strings.CutPrefix(text, "~")
+	number, less := strings.CutPrefix(number, "-")
+	want := p.amount(of, number)
+	if less {
+		want = p.last.Remaining - want
+	}
+	if got := r.Remaining; got != want && !(about && got > want && got <= want+tolerance) {
+		p.Fatalf("%d are left, want %d: %+v", got, want, r)
+	}
+}
+
+func (p *player) giveBackItems(items []item, want string) {
+	var all []counter.Return
+	var once counter.Once
+	for _, it := range items {
+		slot, known := p.slots[it.key]
+		if from, is := it.words["from"]; is {
+			slot = p.slots[from]
+		} else if !known {
+			slot = p.clock().UnixMicro()
+		}
+		r := counter.Return{Counter: it.Counter, N: p.amount(it.Policy, it.amount), Slot: slot, Hold: p.hold(it)}
+		_, r.Recorded = it.words["recorded"]
+		if used, is := it.words["used"]; is {
+			r.Used = p.amount(it.Policy, used)
+		}
+		if name, is := it.words["once"]; is {
+			once = id(int(p.amount(nil, name)))
+		}
+		all = append(all, r)
+	}
+	wanted := map[string]error{"": nil, "used": counter.ErrUsed}
+	if err := p.GiveBack(context.Background(), once, time.Hour, all); err != wanted[want] {
+		p.Fatalf("got error %v", err)
+	}
+}
