@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/weirhq/weir/httplimit"
@@ -31,6 +32,17 @@ func Network(ip netip.Addr) netip.Prefix {
 		return netip.PrefixFrom(ip, 64).Masked()
 	}
 	return netip.PrefixFrom(ip, ip.BitLen())
+}
+
+// Trusts reports whether an address is one of the trusted proxies. IPv4 proxies may be written as
+// IPv6 addresses.
+func Trusts(proxies []netip.Prefix, ip netip.Addr) bool {
+	return slices.ContainsFunc(proxies, func(p netip.Prefix) bool {
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		return p.Contains(ip)
+	})
 }
 
 // Recorder keeps an answer in memory instead of sending it.

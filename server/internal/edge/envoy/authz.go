@@ -3,7 +3,6 @@ package envoy
 import (
 	"context"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,13 +57,14 @@ func (a *authorization) Check(ctx context.Context, req *auth.CheckRequest) (*aut
 	}, nil
 }
 
-func original(a *auth.AttributeContext) *forwardauth.Original {
+// original returns the client's request as Envoy describes it.
+func original(a *auth.AttributeContext) *http.Request {
 	r := a.GetRequest().GetHttp()
-	o := &forwardauth.Original{
-		Method: r.GetMethod(), Target: r.GetPath(), Host: r.GetHost(), ContentLength: max(r.GetSize(), -1),
-		Header: make(http.Header, len(r.GetHeaders())+len(r.GetHeaderMap().GetHeaders())),
+	o := &http.Request{
+		Method: r.GetMethod(), RequestURI: r.GetPath(), Host: r.GetHost(), ContentLength: max(r.GetSize(), -1),
+		Header:     make(http.Header, len(r.GetHeaders())+len(r.GetHeaderMap().GetHeaders())),
+		RemoteAddr: a.GetSource().GetAddress().GetSocketAddress().GetAddress(),
 	}
-	o.Peer, _ = netip.ParseAddr(a.GetSource().GetAddress().GetSocketAddress().GetAddress())
 	// With encode_raw_headers, each line of a header comes separately and unchanged. Otherwise the
 	// lines of one name are joined by commas.
 	for name, value := range r.GetHeaders() {
@@ -82,7 +82,7 @@ func original(a *auth.AttributeContext) *forwardauth.Original {
 
 // addHeader adds a line of the client's headers in net/http's form, which keeps method, target and
 // host elsewhere.
-func addHeader(o *forwardauth.Original, name, value string) {
+func addHeader(o *http.Request, name, value string) {
 	switch name = http.CanonicalHeaderKey(name); {
 	case strings.HasPrefix(name, ":"), name == "Host":
 	case name == "Content-Length":

@@ -17,7 +17,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"slices"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -98,24 +98,25 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, g *gateway) {
 		refused.Write(reply)
 		return
 	}
-	o, fault := g.original(r)
+	in, fault := g.original(r)
 	if fault != nil {
 		h.refuse(reply, g.path, r.RemoteAddr, fault)
 		return
 	}
 	if g.masks {
-		o.Header.Del("Accept") // the body becomes part of nginx' configuration, which states its type
+		in.Header.Del("Accept") // the body becomes part of nginx' configuration, which states its type
 	}
-	h.decide(r.Context(), reply, g, r.RemoteAddr, o)
+	h.decide(r.Context(), reply, g, r.RemoteAddr, in)
 }
 
-// Envoy decides a request that Envoy asks about over gRPC, as it does at /check/envoy. peer is
-// Envoy's own address. The reply's status is 200 if the request is admitted. shed reports that the
-// node had no capacity for the request, and decided nothing.
-func (h *Handler) Envoy(ctx context.Context, peer string, o *Original) (reply *edge.Recorder, shed bool) {
+// Envoy decides a client's request that Envoy asks about over gRPC, as it does at /check/envoy. The
+// request needs no URL; its RemoteAddr is the address that Envoy saw, and peer is Envoy's own. The
+// reply's status is 200 if the request is admitted. shed reports that the node had no capacity for
+// the request, and decided nothing.
+func (h *Handler) Envoy(ctx context.Context, peer string, in *http.Request) (reply *edge.Recorder, shed bool) {
 	reply = &edge.Recorder{Status: http.StatusOK, Head: http.Header{}}
-	if o.Peer.IsValid() {
-		shed = h.decide(ctx, reply, h.gateways[envoyPath], peer, o)
+	if _, err := netip.ParseAddr(in.RemoteAddr); err == nil {
+		shed = h.decide(ctx, reply, h.gateways[envoyPath], peer, in)
 	} else {
 		h.refuse(reply, "--grpc", peer, jsonerror.Bad("Envoy doesn't tell the address of its client (attributes.source.address): have it listen on an address, not on a pipe"))
 	}
@@ -124,10 +125,10 @@ func (h *Handler) Envoy(ctx context.Context, peer string, o *Original) (reply *e
 
 // decide decides a client's request and reports whether the node had no capacity for it. It never
 // learns the service's answer, so rules that count by the answer keep what they took.
-func (h *Handler) decide(ctx context.Context, reply *edge.Recorder, g *gateway, peer string, o *Original) (shed bool) {
-	in, fault := o.request()
-	if fault != nil {
-		h.refuse(reply, g.path, peer, fault)
+func (h *Handler) decide(ctx context.Context, reply *edge.Recorder, g *gateway, peer string, in *http.Request) (shed bool) {
+	var err error
+	if in.URL, err = url.ParseRequestURI(in.RequestURI); err != nil { // as net/http parses a request's target
+		h.refuse(reply, g.path, peer, jsonerror.New(http.StatusBadRequest, jsonerror.BadTarget, "The request target can't be read"))
 		return false
 	}
 	limit := h.limits[g.edge]
@@ -146,7 +147,7 @@ func (h *Handler) refuse(reply *edge.Recorder, at, peer string, fault *jsonerror
 
 // admit returns why a peer may not ask, or nil.
 func (h *Handler) admit(r *http.Request) *jsonerror.Error {
-	if peer := httplimit.ClientIP(r, nil); !h.trusts(peer) {
+	if peer := httplimit.ClientIP(r, nil); !peer.IsLoopback() && !edge.Trusts(h.opts.Limit.TrustedProxies, peer) {
 		return jsonerror.New(http.StatusForbidden, jsonerror.UntrustedPeer,
 			"%s is not trusted to speak for clients: if it is your gateway, start weir with --trusted-proxies %s", peer, peer)
 	}
@@ -162,12 +163,6 @@ func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 		}
 	}
 	return nil
-}
-
-func (h *Handler) trusts(peer netip.Addr) bool {
-	return peer.IsLoopback() || peer.IsValid() && slices.ContainsFunc(h.opts.Limit.TrustedProxies, func(p netip.Prefix) bool {
-		return p.Contains(peer) || p.Contains(netip.AddrFrom16(peer.As16())) // also IPv4 addresses mapped to IPv6
-	})
 }
 
 // warn logs each kind of fault once: the operator of the gateway must learn of it, and repeating it

@@ -3,7 +3,6 @@ package forwardauth
 import (
 	"net/http"
 	"net/netip"
-	"net/url"
 	"strings"
 
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -117,27 +116,21 @@ func (c *control) ifAny(h http.Header) (string, *jsonerror.Error) {
 	return "", jsonerror.Bad("the header %s appears twice, so one may be the client's: %s", c.name, c.fix)
 }
 
-// Original is a client's request as its gateway received it.
-type Original struct {
-	Method, Target, Host string
-	Peer                 netip.Addr // the address that the gateway saw
-	Header, Trailer      http.Header
-	ContentLength        int64 // -1 if unknown
-}
-
-func (g *gateway) original(r *http.Request) (*Original, *jsonerror.Error) {
-	o := &Original{Method: r.Method, Host: r.Host, ContentLength: r.ContentLength, Header: make(http.Header, len(r.Header)), Trailer: r.Trailer}
+// original returns the client's request as the gateway received it, without its URL: see
+// [Handler.decide].
+func (g *gateway) original(r *http.Request) (*http.Request, *jsonerror.Error) {
+	o := &http.Request{Method: r.Method, Host: r.Host, ContentLength: r.ContentLength, Header: make(http.Header, len(r.Header)), Trailer: r.Trailer}
 	var fault *jsonerror.Error
 	if g.behind {
-		o.Target = strings.TrimPrefix(r.RequestURI, g.path)
-		if !strings.HasPrefix(o.Target, "/") {
+		o.RequestURI = strings.TrimPrefix(r.RequestURI, g.path)
+		if !strings.HasPrefix(o.RequestURI, "/") {
 			return nil, jsonerror.Bad("the client's path is missing behind %s: write into Envoy's http_service: path_prefix: %s", g.path, g.path)
 		}
 	} else {
 		if o.Method, fault = g.method.one(r.Header); fault != nil {
 			return nil, fault
 		}
-		if o.Target, fault = g.uri.one(r.Header); fault != nil {
+		if o.RequestURI, fault = g.uri.one(r.Header); fault != nil {
 			return nil, fault
 		}
 	}
@@ -160,10 +153,11 @@ func (g *gateway) original(r *http.Request) (*Original, *jsonerror.Error) {
 	if host != "" {
 		o.Host = host
 	}
-	var err error
-	if o.Peer, err = netip.ParseAddr(strings.TrimSpace(from)); err != nil {
+	peer, err := netip.ParseAddr(strings.TrimSpace(from))
+	if err != nil {
 		return nil, jsonerror.Bad("the header %s must hold the address of the client: %s", g.peer.name, g.peer.fix)
 	}
+	o.RemoteAddr = peer.String()
 	for name, values := range r.Header {
 		switch name {
 		case g.method.name, g.uri.name, g.peer.name, g.host.name, "X-Forwarded-For", tokenHeader:
@@ -175,15 +169,4 @@ func (g *gateway) original(r *http.Request) (*Original, *jsonerror.Error) {
 		o.Header["X-Forwarded-For"] = before
 	}
 	return o, nil
-}
-
-func (o *Original) request() (*http.Request, *jsonerror.Error) {
-	u, err := url.ParseRequestURI(o.Target) // as net/http parses a request's target
-	if err != nil {
-		return nil, jsonerror.New(http.StatusBadRequest, jsonerror.BadTarget, "The request target can't be read")
-	}
-	return &http.Request{
-		Method: o.Method, URL: u, RequestURI: o.Target, Host: o.Host, Header: o.Header, Trailer: o.Trailer, ContentLength: o.ContentLength,
-		RemoteAddr: o.Peer.String(),
-	}, nil
 }

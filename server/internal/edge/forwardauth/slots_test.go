@@ -2,7 +2,6 @@ package forwardauth_test
 
 import (
 	"net/http"
-	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -28,7 +27,7 @@ func TestSlotsEndByThemselves(t *testing.T) {
 			w := &world{Handler: h}
 			ask := func() (status int, header http.Header, body string) {
 				if g.path == overGRPC.path {
-					a, _ := h.Envoy(t.Context(), local, &forwardauth.Original{Method: "POST", Target: "/login", Host: "x", Peer: netip.MustParseAddr("203.0.113.7"), Header: http.Header{}})
+					a, _ := h.Envoy(t.Context(), local, &http.Request{Method: "POST", RequestURI: "/login", Host: "x", RemoteAddr: "203.0.113.7", Header: http.Header{}})
 					return a.Status, a.Head, a.Body.String()
 				}
 				res := w.ask(local, g.method, g.target, g.control...)

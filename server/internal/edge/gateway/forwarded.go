@@ -2,12 +2,11 @@ package gateway
 
 import (
 	"net/http"
-	"net/netip"
-	"slices"
 	"strings"
 	"unicode"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/server/internal/edge"
 )
 
 // setForwarded tells the upstream which client the gateway speaks for. What a trusted proxy says is
@@ -15,7 +14,7 @@ import (
 // gateway sees.
 func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
 	peer := httplimit.ClientIP(in, nil) // trusting no proxy, this is the other end of the connection
-	trusted := g.trusts(peer)
+	trusted := edge.Trusts(g.opts.TrustedProxies, peer)
 	for name := range out {
 		// Servers that pass headers on as variables read X_Forwarded_For, and some X.Forwarded.For,
 		// as X-Forwarded-For. Proxies that overwrite one spelling let the others through.
@@ -80,21 +79,4 @@ func isForwarding(name string) bool {
 
 func notInHeader(c rune) bool {
 	return c != '-' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9')
-}
-
-func (g *Gateway) trusts(ip netip.Addr) bool {
-	return slices.ContainsFunc(g.trusted, func(p netip.Prefix) bool { return p.Contains(ip) })
-}
-
-// foldPrefixes turns IPv4-mapped IPv6 prefixes into IPv4 prefixes, like the addresses that
-// httplimit reads.
-func foldPrefixes(prefixes []netip.Prefix) []netip.Prefix {
-	folded := make([]netip.Prefix, len(prefixes))
-	for i, p := range prefixes {
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		folded[i] = p
-	}
-	return folded
 }

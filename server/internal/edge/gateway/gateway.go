@@ -94,7 +94,6 @@ const idlePerUpstream = 256
 type Gateway struct {
 	opts      Options
 	prefix    string // of the upstream, escaped
-	trusted   []netip.Prefix
 	stall     time.Duration
 	log       *slog.Logger
 	outage    outage // answers that never came
@@ -118,11 +117,10 @@ func New(opts Options) (*Gateway, error) {
 		opts.Learned = &Learned{}
 	}
 	g := &Gateway{
-		opts:    opts,
-		prefix:  opts.Upstream.EscapedPath(),
-		trusted: foldPrefixes(opts.TrustedProxies),
-		stall:   timeout(opts.StallTimeout, 60*time.Second),
-		log:     opts.Logger,
+		opts:   opts,
+		prefix: opts.Upstream.EscapedPath(),
+		stall:  timeout(opts.StallTimeout, 60*time.Second),
+		log:    opts.Logger,
 	}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)

@@ -4,7 +4,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 
 	"github.com/weirhq/weir/internal/inuse"
@@ -42,7 +41,7 @@ func (d *Door) Accept() (net.Conn, error) {
 			return c, nil
 		}
 		ip := addr.AddrPort().Addr().Unmap().WithZone("")
-		if slices.ContainsFunc(d.Trusted, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+		if edge.Trusts(d.Trusted, ip) {
 			return c, nil
 		}
 		if d.Unwelcome != nil && d.Unwelcome(ip) {
