@@ -36,8 +36,8 @@ var _ load.Target = (*target)(nil)
 func (t *target) String() string      { return fmt.Sprint(len(t.nodes), " nodes") }
 func (t *target) Sender() load.Sender { return t }
 
-// make sends all requests when they are due, and waits for the answers. It returns what the generator spent on that.
-func (t *target) make(ctx context.Context, duration time.Duration) (*load.Report, error) {
+// send sends all requests when they are due, and waits for the answers.
+func (t *target) send(ctx context.Context, duration time.Duration) error {
 	loading, stop := context.WithCancel(ctx)
 	defer stop()
 	t.stop = stop
@@ -48,13 +48,13 @@ func (t *target) make(ctx context.Context, duration time.Duration) (*load.Report
 	r, err := load.Run(loading, plan, t, nil)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case len(r.Faults) > 0:
-		return nil, errors.New(r.Faults[0].Text)
+		return errors.New(r.Faults[0].Text)
 	case t.sent < len(t.requests):
-		return nil, errors.Join(ctx.Err(), fmt.Errorf("%d of %d requests were not sent in time", len(t.requests)-t.sent, len(t.requests)))
+		return errors.Join(ctx.Err(), fmt.Errorf("%d of %d requests were not sent in time", len(t.requests)-t.sent, len(t.requests)))
 	}
-	return r, ctx.Err()
+	return ctx.Err()
 }
 
 // Send sends the requests of one tick, each to its node and by every rule, and waits for the answers.

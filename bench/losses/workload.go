@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/weirhq/weir/counter"
 )
 
 const (
@@ -78,8 +76,6 @@ func (w *workload) ruleFile() string {
 	return text
 }
 
-func (w *workload) limit() counter.Limit { return counter.PerMinute(w.perMinute) }
-
 // requests draws the requests of a run, in order of time. Each client sends at random moments, as people do.
 func (w *workload) requests(duration time.Duration, seed uint64) (all []request) {
 	gap := time.Minute.Seconds() / float64(w.perMinute) / w.times
@@ -103,25 +99,4 @@ func (w *workload) requests(duration time.Duration, seed uint64) (all []request)
 	}
 	slices.SortStableFunc(all, func(a, b request) int { return cmp.Compare(a.at, b.at) })
 	return all
-}
-
-// exact tells which requests one limiter admits, if it decides each at the given moment.
-func (w *workload) exact(all []request, moment func(*request) time.Duration) (admitted []bool, err error) {
-	p, err := counter.NewPolicy("exact", w.limit())
-	if err != nil {
-		return nil, err
-	}
-	order := make([]int, len(all))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(moment(&all[i]), moment(&all[j])) })
-	var states [keys]counter.State
-	admitted = make([]bool, len(all))
-	for _, i := range order {
-		r := &all[i]
-		now := time.Hour.Microseconds() + moment(r).Microseconds() // 0 would be an untouched counter
-		states[r.key], admitted[i] = p.Try(states[r.key], now, r.cost)
-	}
-	return admitted, nil
 }
