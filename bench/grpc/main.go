@@ -40,7 +40,10 @@ const (
 // target is the least that Weir's rate may be, as a share of the rate of the server that does nothing.
 const target = 0.85
 
-func main() { command.Main("grpc", run) }
+func main() {
+	node.ServeFloor(serveFloor)
+	command.Main("grpc", run)
+}
 
 func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err error) {
 	f := flag.NewFlagSet("grpc", flag.ContinueOnError)
@@ -48,12 +51,8 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err 
 	keys := f.Int("keys", 1000, "number of keys; with few keys, leases decide")
 	length := f.Duration("length", time.Second, "length of a round")
 	weir := f.String("weir", "bin/weir", "the weir binary to run")
-	floor := f.String("floor", "", "only serve, at this address, the gRPC server that does nothing")
 	if err := f.Parse(args); err != nil {
 		return false, err
-	}
-	if *floor != "" {
-		return true, serveNothing(ctx, *floor)
 	}
 	redis, err := redistest.Start(redistest.Options{})
 	if err != nil {
@@ -74,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err 
 		}
 	}
 	all := []*contender{
-		{name: "does nothing", start: func() (*node.Process, error) { return node.StartSelf(ctx, "0", "-floor") }},
+		{name: "does nothing", start: func() (*node.Process, error) { return node.StartFloor(ctx, "0") }},
 		{name: "weir", start: startWeir("")},
 		{name: "weir, Redis", start: startWeir("redis://" + redis.Addr)},
 	}
@@ -114,7 +113,7 @@ type contender struct {
 	name  string
 	start func() (*node.Process, error)
 	rates []float64 // checks a second
-	cpu   []float64 // µs of its process per check
+	cpu   []float64 // µs of its process per check: as many as seconds per million checks
 }
 
 // round starts the server on one core, and loads it from the others.
@@ -133,23 +132,18 @@ func (c *contender) round(ctx context.Context, plan load.Plan) error {
 		defer conn.Close()
 		clients.all = append(clients.all, rls.NewRateLimitServiceClient(conn))
 	}
-	var used []time.Duration
-	var cpuErr error
-	plan.Mark = func() {
-		cpu, err := server.CPU()
-		used, cpuErr = append(used, cpu), errors.Join(cpuErr, err)
-	}
+	plan.StoreCPU = server.CPU
 	r, err := load.Run(ctx, plan, clients, nil)
 	switch {
-	case err != nil || cpuErr != nil || ctx.Err() != nil:
-		return errors.Join(err, cpuErr, ctx.Err())
+	case err != nil || ctx.Err() != nil:
+		return errors.Join(err, ctx.Err())
 	case len(r.Faults) > 0:
 		return errors.New(r.Faults[0].Text)
-	case r.Checks == 0:
-		return errors.New("no check was answered")
+	case r.Checks == 0 || r.StoreCPU.Unknown != "":
+		return errors.New("no check was answered, or the server's CPU is unknown: " + r.StoreCPU.Unknown)
 	}
 	c.rates = append(c.rates, r.PerSecond)
-	c.cpu = append(c.cpu, float64((used[1]-used[0]).Microseconds())/float64(r.Checks))
+	c.cpu = append(c.cpu, r.StoreCPU.PerMillion)
 	return nil
 }
 
@@ -199,14 +193,9 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 4000000000}
 `
 
-// serveNothing serves a gRPC server that does nothing, until ctx is done.
-func serveNothing(ctx context.Context, addr string) error {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
+// serveFloor serves a gRPC server that does nothing.
+func serveFloor(l net.Listener) error {
 	s := grpc.NewServer()
 	rls.RegisterRateLimitServiceServer(s, nothing{})
-	context.AfterFunc(ctx, s.Stop)
 	return s.Serve(l)
 }

@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"time"
 
@@ -42,19 +43,18 @@ type measurement struct {
 	node, floor *load.Report
 }
 
-func main() { command.Main("overload", run) }
+func main() {
+	node.ServeFloor(func(l net.Listener) error { return http.Serve(l, http.HandlerFunc(allow)) })
+	command.Main("overload", run)
+}
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool, err error) {
 	f := flag.NewFlagSet("overload", flag.ContinueOnError)
 	weir := f.String("weir", "bin/weir", "the weir binary to run")
 	core := f.String("core", "0", "core of the node, as taskset takes it")
 	duration := f.Duration("duration", 5*time.Second, "how long to make each load")
-	floorAddr := f.String("floor", "", "only serve, at this address, the handler that does nothing")
 	if err := f.Parse(args); err != nil {
 		return false, err
-	}
-	if *floorAddr != "" {
-		return true, serveFloor(ctx, *floorAddr)
 	}
 	redis, err := redistest.Start(redistest.Options{})
 	if err != nil {
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 		return false, err
 	}
 	defer n.Stop()
-	floor, err := node.StartSelf(ctx, *core, "-floor")
+	floor, err := node.StartFloor(ctx, *core)
 	if err != nil {
 		return false, err
 	}
@@ -121,18 +121,11 @@ func makeLoad(ctx context.Context, plan load.Plan, addr string, number int) (*lo
 // goodput is how many checks a second were decided by the store, or from what it had said.
 func goodput(r *load.Report) float64 { return float64(r.Allowed+r.Refused-r.Degraded) / r.Seconds }
 
-// serveFloor serves a handler that reads a check and allows it.
-func serveFloor(ctx context.Context, addr string) error {
-	server := &http.Server{Addr: addr, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"allowed":true}`)
-	})}
-	context.AfterFunc(ctx, func() { server.Close() })
-	if err := server.ListenAndServe(); ctx.Err() == nil {
-		return err
-	}
-	return nil
+// allow reads a check and allows it.
+func allow(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, `{"allowed":true}`)
 }
 
 // print shows a table, and reports whether the node passes under every load.

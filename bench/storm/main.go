@@ -53,12 +53,16 @@ type scenario struct {
 	name    string
 	clients []clients
 	floor   bool // the server is one that closes every connection at once
-	// The p50 and p99 are latencies of the first clients, in ms. The CPU is the server's for each request of the last ones, in µs.
+	// The p50 and p99 are latencies of the first clients, in ms. The CPU is the server's for each request of the last ones, in µs: as
+	// many as seconds per million.
 	p50, p99, cpu []float64
 	unexpected    int64 // answers
 }
 
-func main() { command.Main("storm", run) }
+func main() {
+	node.ServeFloor(closeAll)
+	command.Main("storm", run)
+}
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool, err error) {
 	f := flag.NewFlagSet("storm", flag.ContinueOnError)
@@ -66,12 +70,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	core := f.String("core", "0", "core of the gateway, as taskset takes it")
 	duration := f.Duration("duration", 5*time.Second, "how long to make each load")
 	rounds := f.Int("rounds", 3, "how often to make each load; medians are printed")
-	floorAddr := f.String("floor", "", "only close, at this address, every connection at once: the least that dropping can cost")
 	if err := f.Parse(args); err != nil {
 		return false, err
-	}
-	if *floorAddr != "" {
-		return true, serveFloor(ctx, *floorAddr)
 	}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }))
 	defer upstream.Close()
@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 		return false, err
 	}
 	defer gateway.Stop()
-	floor, err := node.StartSelf(ctx, *core, "-floor")
+	floor, err := node.StartFloor(ctx, *core)
 	if err != nil {
 		return false, err
 	}
@@ -127,18 +127,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	return true, nil
 }
 
-// serveFloor closes every connection as the gateway does with those of an address that it drops.
-func serveFloor(ctx context.Context, addr string) error {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
-	context.AfterFunc(ctx, func() { l.Close() })
+// closeAll closes every connection as the gateway does with those of an address that it drops. That is the least that
+// dropping can cost.
+func closeAll(l net.Listener) error {
 	for {
 		c, err := l.Accept()
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err != nil {
 			return err
 		}
@@ -151,15 +144,10 @@ func serveFloor(ctx context.Context, addr string) error {
 func (s *scenario) measure(ctx context.Context, server *node.Process, duration time.Duration) error {
 	var group sync.WaitGroup
 	reports, errs := make([]*load.Report, len(s.clients)), make([]error, len(s.clients))
-	var cpu []time.Duration // at the beginning of the measured time, and at its end
-	var cpuErr error
 	for i, c := range s.clients {
 		plan := load.Plan{Duration: duration, Warmup: time.Second, Workers: 64, Rate: c.rate, Keys: 1}
 		if i == len(s.clients)-1 {
-			plan.Mark = func() {
-				used, err := server.CPU()
-				cpu, cpuErr = append(cpu, used), errors.Join(cpuErr, err)
-			}
+			plan.StoreCPU = server.CPU
 		}
 		group.Go(func() {
 			t := c.target(server.Addr)
@@ -168,13 +156,13 @@ func (s *scenario) measure(ctx context.Context, server *node.Process, duration t
 		})
 	}
 	group.Wait()
-	if err := errors.Join(append(errs, cpuErr, ctx.Err())...); err != nil {
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
 		return err
 	}
 	first, last := reports[0], reports[len(reports)-1]
 	s.p50 = append(s.p50, 1e3*first.Latency.P50.Seconds())
 	s.p99 = append(s.p99, 1e3*first.Latency.P99.Seconds())
-	s.cpu = append(s.cpu, float64((cpu[1]-cpu[0]).Microseconds())/float64(max(1, last.Checks)))
+	s.cpu = append(s.cpu, last.StoreCPU.PerMillion)
 	for _, r := range reports {
 		s.unexpected += r.Other + r.Errors
 	}

@@ -65,13 +65,29 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	return p, nil
 }
 
-// StartSelf starts this program again, with the given flags and the address to listen on behind them.
-func StartSelf(ctx context.Context, core string, flags ...string) (*Process, error) {
+// floorFlag makes this program serve a floor.
+const floorFlag = "-floor"
+
+// StartFloor starts this program again as a floor: a server that does nothing but what any server has to, to compare with.
+func StartFloor(ctx context.Context, core string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, "", core, self, flags...)
+	return start(ctx, "", core, self, floorFlag)
+}
+
+// ServeFloor doesn't return if [StartFloor] has started this process. Call it first in main.
+func ServeFloor(serve func(net.Listener) error) {
+	if len(os.Args) != 3 || os.Args[1] != floorFlag {
+		return
+	}
+	l, err := net.Listen("tcp", os.Args[2])
+	if err == nil {
+		err = serve(l)
+	}
+	fmt.Fprintln(os.Stderr, "floor:", err)
+	os.Exit(2)
 }
 
 // start runs a program with an address as its last argument, and waits until it listens there.
@@ -143,7 +159,7 @@ func (p *Process) Stop() {
 }
 
 // CPU is the processor time that the process has used so far, in steps of 10 ms.
-func (p *Process) CPU() (time.Duration, error) {
+func (p *Process) CPU(context.Context) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
 		return 0, err

@@ -54,38 +54,22 @@ func (c *Conn) Close() {
 }
 
 // Do sends a request and waits for its answer.
-func (c *Conn) Do(request []byte) (Answer, error) {
+func (c *Conn) Do(request []byte) (a Answer, err error) {
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
 	if err := c.Open(); err != nil {
-		return Answer{}, err
+		return a, err
 	}
 	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return Answer{}, err
+		return a, err
 	}
-	if err := c.Send(request); err != nil {
-		return Answer{}, err
+	if _, err := c.conn.Write(request); err != nil {
+		return a, err
 	}
-	return c.Receive()
-}
-
-// Send sends a request, whose answer [Conn.Receive] returns.
-func (c *Conn) Send(request []byte) error {
-	err := c.Open()
-	if err == nil {
-		_, err = c.conn.Write(request)
-	}
-	if err != nil {
-		c.Close()
-	}
-	return err
-}
-
-// Receive reads the answer to the one request under way.
-func (c *Conn) Receive() (Answer, error) {
-	a, err := c.receive()
-	if err != nil {
-		c.Close()
-	}
-	return a, err
+	return c.receive()
 }
 
 var (
