@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/internal/siphash"
 )
@@ -33,7 +32,6 @@ type sample struct {
 	key     *key   // of both hashes
 	rule    string
 	charges int     // how many of the charges in written are this sample's
-	share   float64 // how many charges each of them stands for, if some were left out
 	weight  float64 // how many decisions the sample stands for
 	refused bool
 }
@@ -60,42 +58,21 @@ func (s *sample) of(o *weir.Observation, k *key, weight float64) {
 	s.key, s.weight, s.rule, s.refused = k, weight, o.Decision.Rule, !o.Decision.Allowed
 }
 
-// mostCharges is how many rules of a decision are recorded. Few decisions have more.
-const mostCharges = 8
+// mostCharges is how many limits of a decision are recorded.
+const mostCharges = 256
 
 // charge records the rules that a decision was charged to, and the subjects. Successive limits of
 // one rule that count the same subject are recorded as one.
 func (l *buffer) charge(s *sample, o *weir.Observation, k *key) {
 	limits, charges := o.Decision.Limits(), o.Charges
-	if len(limits) == 0 || len(limits) != len(charges) {
+	if len(limits) != len(charges) {
 		return // nothing was counted
 	}
-	s.share = 1
-	rules, first := 1, 0
-	if len(limits) > mostCharges {
-		for i := range charges[1:] {
-			if !together(&charges[i], &charges[i+1]) {
-				rules++
-			}
-		}
-		if rules > mostCharges { // then sample the rules, too
-			first, s.share = int(o.Spread%uint64(rules)), float64(rules)/mostCharges
-		}
-	}
 	var last *charged
-	var subject []byte
-	rule := 0
-	for at := range limits {
-		c, limit := &charges[at], &limits[at]
-		another := at == 0 || !together(&charges[at-1], c)
-		if another && at > 0 {
-			rule++
-		}
-		if s.share > 1 && (rule-first+rules)%rules >= mostCharges {
-			continue
-		}
-		if another {
-			same := last != nil && bytes.Equal(c.Subject, subject)
+	for i := range limits[:min(len(limits), mostCharges)] {
+		c := &charges[i]
+		same := last != nil && bytes.Equal(c.Subject, charges[i-1].Subject)
+		if !same || c.Policy.Rule != last.rule {
 			l.charges = append(l.charges, charged{rule: c.Policy.Rule, tokens: c.N})
 			now := &l.charges[len(l.charges)-1]
 			if same {
@@ -106,16 +83,11 @@ func (l *buffer) charge(s *sample, o *weir.Observation, k *key) {
 					now.id = s.id // use the hash of the client
 				}
 			}
-			last, subject = now, c.Subject
+			last = now
 			s.charges++
 		}
-		last.of(o.Decision, limit)
+		last.of(o.Decision, &limits[i])
 	}
-}
-
-// together reports whether two limits belong to one rule and count the same subject.
-func together(a, b *counter.Charge) bool {
-	return a.Policy.Rule == b.Policy.Rule && bytes.Equal(a.Subject, b.Subject)
 }
 
 // write stores a subject.

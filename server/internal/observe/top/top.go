@@ -53,7 +53,9 @@ const (
 	// were charged to, and bufferedText how many bytes the subjects of these charges have.
 	buffered        = 1 << 10
 	bufferedCharges = 4 * buffered
-	bufferedText    = 128 << 10
+	// usualCharges is how many rules a decision has at most before it counts as several.
+	usualCharges = 8
+	bufferedText = 128 << 10
 	// rarest is the highest k in one in 2^k.
 	rarest = 16
 )
@@ -77,7 +79,7 @@ type Top struct {
 	second  int64     // since began
 	slot    int64     // likewise
 	spare   written
-	seen    int     // decisions since the last adaptLocked
+	seen    int     // decisions since the last adaptLocked; those with many rules count as several
 	oneIn   float64 // the highest weight of a decision in the window
 	oneInAt int64   // the slot of that decision
 	clients sketches
@@ -155,9 +157,10 @@ func newWritten() written {
 	return written{make([]sample, 0, buffered), make([]charged, 0, bufferedCharges), make([]byte, 0, bufferedText)}
 }
 
-// room reports whether there is room for any decision.
-func (w *written) room() bool {
-	return len(w.samples) < cap(w.samples) && len(w.charges)+mostCharges <= cap(w.charges) && len(w.text)+mostCharges*subjectBytes <= cap(w.text)
+// room reports whether there is room for a decision with so many limits.
+func (w *written) room(limits int) bool {
+	most := min(limits, mostCharges)
+	return len(w.samples) < cap(w.samples) && len(w.charges)+most <= cap(w.charges) && len(w.text)+most*subjectBytes <= cap(w.text)
 }
 
 // filling reports whether the buffer should be drained.
@@ -189,7 +192,7 @@ func (t *Top) write(o *weir.Observation, below uint64) {
 		if !l.mu.TryLock() {
 			continue
 		}
-		if !l.room() {
+		if !l.room(len(o.Charges)) {
 			l.lost += weight
 			t.rarer(below)
 		} else {
@@ -276,7 +279,7 @@ func (t *Top) drainLocked() {
 			t.count(s, charges[:s.charges], w.text)
 			charges = charges[s.charges:]
 		}
-		t.seen += len(w.samples)
+		t.seen += max(len(w.samples), len(w.charges)/usualCharges)
 		w.clear()
 		t.spare = w
 	}
@@ -290,7 +293,7 @@ func (t *Top) count(s *sample, charges []charged, text []byte) {
 	rule := t.rules.hit(s, charges, t.now)
 	for i := range charges {
 		c := &charges[i]
-		t.hour.count(c, text[c.from:c.to], s.weight*s.share, t.now)
+		t.hour.count(c, text[c.from:c.to], s.weight, t.now)
 	}
 	if s.weight >= t.oneIn {
 		t.oneIn, t.oneInAt = s.weight, t.slot
