@@ -114,7 +114,7 @@ func printWhatIf(cmd *cobra.Command, w *adminapi.WhatIfAnswer) error {
 	for _, n := range w.Notes {
 		fmt.Fprintln(words, "note:", cell(n))
 	}
-	printMissingNodes(cmd, w.Partial, w.Missing)
+	printMissingNodes(cmd, w.Partial, w.NodesMissing)
 	if len(w.Clients) == 0 {
 		return nil
 	}

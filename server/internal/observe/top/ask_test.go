@@ -156,7 +156,7 @@ func TestTheHourOverThreeNodes(t *testing.T) {
 		}
 		would := whole(t, 3, func() (top.WhatIf, top.Span) {
 			w := must(n.hour.Arrivals(t.Context(), "api")).Under(t.Context(), policy(t, weir.PerHour(10)))
-			return w, top.Span{Nodes: w.Nodes}
+			return w, top.Span{Asked: w.Asked}
 		})
 		want := uint64(0)
 		for _, k := range keys {

@@ -29,18 +29,23 @@ func NewHour(t *Top, node string, shared *Shared) *Hour {
 
 // Span says which time an answer covers, and which nodes.
 type Span struct {
-	SlotSeconds  float64   `json:"slot_seconds"` // that a number of a history stands for
-	Slots        int       `json:"slots"`
-	From         time.Time `json:"from"` // when the first slot began
-	At           time.Time `json:"at"`   // within the last slot, which isn't over
-	Nodes        []Node    `json:"nodes"`
-	NodesMissing []string  `json:"nodes_missing"`
-	NodesGone    []Gone    `json:"nodes_gone"`        // nodes that ended within the hour; what they had counted is lost
-	Partial      string    `json:"partial,omitempty"` // why others may be missing
+	SlotSeconds float64   `json:"slot_seconds"` // that a number of a history stands for
+	Slots       int       `json:"slots"`
+	From        time.Time `json:"from"` // when the first slot began
+	At          time.Time `json:"at"`   // within the last slot, which isn't over
+	Asked
+	first uint32 // slot
+}
+
+// Asked says which nodes an answer covers.
+type Asked struct {
+	Nodes        []Node   `json:"nodes"`
+	NodesMissing []string `json:"nodes_missing"`
+	NodesGone    []Gone   `json:"nodes_gone"`        // nodes that ended within the hour; what they had counted is lost
+	Partial      string   `json:"partial,omitempty"` // why others may be missing
 	// WholeSince is when the newest node began to count, or when the last of the nodes in NodesGone
 	// ended: earlier requests may be missing. It is nil while answers of live nodes are missing.
 	WholeSince *time.Time `json:"whole_since"`
-	first      uint32     // slot
 }
 
 // Past is the number of requests and refusals in each slot, the newest last.
@@ -83,14 +88,19 @@ type HourOfRule struct {
 
 // HourClient is a key of a rule: the client as the rule counts it.
 type HourClient struct {
-	Client      string  `json:"client"` // masked
-	Fingerprint string  `json:"fingerprint"`
-	Kind        string  `json:"kind"`
-	Requests    uint64  `json:"requests"`
-	Refused     uint64  `json:"refused"`
-	LowBy       uint64  `json:"low_by"` // how many requests may be missing at most, because the key was forgotten for a while
-	Used        float64 `json:"used"`   // share of the limit, as of its last request; 0 once the counter is full again
-	History     Past    `json:"history"`
+	Client      string `json:"client"` // masked
+	Fingerprint string `json:"fingerprint"`
+	Kind        string `json:"kind"`
+	HourUse
+}
+
+// HourUse tells how a client used a rule.
+type HourUse struct {
+	Requests uint64  `json:"requests"`
+	Refused  uint64  `json:"refused"`
+	LowBy    uint64  `json:"low_by"` // how many requests may be missing at most, because the key was forgotten for a while
+	Used     float64 `json:"used"`   // share of the limit, as of its last request; 0 once the counter is full again
+	History  Past    `json:"history"`
 }
 
 // HourOfClient is a client in the rules that count by it.
@@ -105,18 +115,14 @@ type HourOfClient struct {
 
 // HourClientIn is a client in one rule.
 type HourClientIn struct {
-	Rule     string  `json:"rule"`
-	Requests uint64  `json:"requests"`
-	Refused  uint64  `json:"refused"`
-	LowBy    uint64  `json:"low_by"`
-	Used     float64 `json:"used"`
-	History  Past    `json:"history"`
+	Rule string `json:"rule"`
+	HourUse
 }
 
 // ask asks this node and the others. It fails if the others have too many questions to answer.
 func (h *Hour) ask(ctx context.Context, q question) ([]told, Span, error) {
 	all := []told{h.top.tell(q, h.node, alone)}
-	s := Span{SlotSeconds: HourSlot.Seconds(), Slots: HourSlots, NodesMissing: []string{}, NodesGone: []Gone{}, At: all[0].At.UTC(), first: all[0].Slot - HourSlots + 1}
+	s := Span{SlotSeconds: HourSlot.Seconds(), Slots: HourSlots, Asked: Asked{NodesMissing: []string{}, NodesGone: []Gone{}}, At: all[0].At.UTC(), first: all[0].Slot - HourSlots + 1}
 	s.From = time.Unix(int64(s.first)*int64(HourSlot/time.Second), 0).UTC()
 	if h.shared != nil {
 		others := h.shared.askOthers(ctx, q)
@@ -314,7 +320,7 @@ func (h *Hour) Rule(ctx context.Context, q Query) (HourOfRule, error) {
 		slices.SortFunc(rows, func(a, b *merged) int { return a.compare(b, true) })
 	}
 	for _, m := range rows[:min(len(rows), q.K)] {
-		c := HourClient{m.Client, fingerprint(m.ID), m.Kind, m.Sum.Requests, m.Sum.Refused, m.lowBy, usedShare(m.Used), newPast()}
+		c := HourClient{m.Client, fingerprint(m.ID), m.Kind, HourUse{m.Sum.Requests, m.Sum.Refused, m.lowBy, usedShare(m.Used), newPast()}}
 		span.addTo(&c.History, m.pasts...)
 		out.Clients = append(out.Clients, c)
 	}
@@ -380,10 +386,10 @@ func (h *Hour) Client(ctx context.Context, who Identity, print string) (HourOfCl
 		found          bool
 	}
 	rules := map[string]*in{}
-	for i := range all {
-		for _, r := range all[i].Rules {
+	for _, t := range all {
+		for _, r := range t.Rules {
 			if rules[r.Rule] == nil {
-				rules[r.Rule] = &in{}
+				rules[r.Rule] = &in{HourClientIn: HourClientIn{Rule: r.Rule}}
 			}
 			in := rules[r.Rule]
 			in.requests, in.kept = in.requests+r.Sum.Requests, in.kept+r.Kept
@@ -391,10 +397,9 @@ func (h *Hour) Client(ctx context.Context, who Identity, print string) (HourOfCl
 				in.LowBy += r.Lacks
 			}
 			for _, row := range r.Rows {
-				if in.History.Requests == nil {
-					in.History = newPast()
+				if !in.found {
+					in.found, in.History = true, newPast()
 				}
-				in.found = true
 				in.Requests += row.Sum.Requests
 				in.Refused += row.Sum.Refused
 				in.LowBy += row.LowBy
@@ -406,9 +411,8 @@ func (h *Hour) Client(ctx context.Context, who Identity, print string) (HourOfCl
 		}
 	}
 	var requests, kept uint64
-	for id, in := range rules {
+	for _, in := range rules {
 		if in.found {
-			in.Rule = id
 			out.Rules = append(out.Rules, in.HourClientIn)
 			requests, kept = requests+in.requests, kept+in.kept
 		}

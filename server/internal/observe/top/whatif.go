@@ -38,12 +38,8 @@ type WhatIf struct {
 	Clients     []WhatIfClient `json:"clients"`
 	Coverage    float64        `json:"coverage"` // the share of the rule's requests that these keys made
 	LeftOut     uint64         `json:"left_out"` // requests of the rule whose keys aren't remembered
-	Nodes       []Node         `json:"nodes"`
-	Missing     []string       `json:"nodes_missing"`
-	Gone        []Gone         `json:"nodes_gone"`
-	WholeSince  *time.Time     `json:"whole_since"`
-	Partial     string         `json:"partial,omitempty"`
-	Resolution  float64        `json:"resolution_seconds"` // the slot over which requests are spread evenly
+	Asked
+	Resolution float64 `json:"resolution_seconds"` // the slot over which requests are spread evenly
 }
 
 // WhatIfClient is what another limit would have done to one key.
@@ -80,7 +76,7 @@ func (h *Hour) Arrivals(ctx context.Context, rule string) (*Arrivals, error) {
 func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 	out := WhatIf{
 		Rule: a.rule.Rule, Limit: p.Limit.String(), Capacity: p.Limit.Burst, Algorithm: p.Limit.Algorithm.String(), Clients: []WhatIfClient{},
-		Nodes: a.span.Nodes, Missing: a.span.NodesMissing, Gone: a.span.NodesGone, WholeSince: a.span.WholeSince, Partial: a.span.Partial, Resolution: a.span.SlotSeconds,
+		Asked: a.span.Asked, Resolution: a.span.SlotSeconds,
 	}
 	out.Hour.From, out.Hour.To = a.span.From, a.span.At
 	slots, all := 1, make([][]tick, len(a.keys))
