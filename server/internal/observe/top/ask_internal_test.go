@@ -136,7 +136,7 @@ func TestTheClock(t *testing.T) {
 	count(now)
 	count(now.Add(30 * time.Minute))
 	count(now.Add(30*time.Minute - 20*time.Second)) // it counts as now
-	r := h.rules[0]
+	r := h.rules["r"]
 	if got := h.sumOf(&r.total).Requests; got != 3 {
 		t.Errorf("%d requests", got)
 	}
@@ -145,11 +145,11 @@ func TestTheClock(t *testing.T) {
 		t.Errorf("after an hour there are %d requests", got)
 	}
 	count(now)
-	if got := h.sumOf(&h.rules[0].total).Requests; got != 1 || len(h.rows) != 1 {
+	if got := h.sumOf(&h.rules["r"].total).Requests; got != 1 || h.rows != 1 {
 		t.Errorf("after a step back by an hour there are %d requests", got)
 	}
 	count(now.Add(1000 * time.Hour))
-	if got := h.sumOf(&h.rules[0].total).Requests; got != 1 || len(h.rows) != 1 {
+	if got := h.sumOf(&h.rules["r"].total).Requests; got != 1 || h.rows != 1 {
 		t.Errorf("after a step of weeks there are %d requests", got)
 	}
 	// The busiest stay the busiest when what counts is made smaller.
@@ -160,7 +160,7 @@ func TestTheClock(t *testing.T) {
 			h.count(&charged{rule: "r", tokens: 1}, []byte("\x00b"), 1, at)
 		}
 	}
-	if low := h.rows[h.rules[0].low[0]]; len(h.rules[0].low) != 2 || low.id != k.subject([]byte("\x00b")) || !(low.count < 1e20) {
+	if low := h.rules["r"].low[0]; len(h.rules["r"].low) != 2 || low.id != k.subject([]byte("\x00b")) || !(low.count < 1e20) {
 		t.Errorf("%+v", low)
 	}
 }

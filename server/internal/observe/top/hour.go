@@ -1,7 +1,6 @@
 package top
 
 import (
-	"cmp"
 	"container/heap"
 	"maps"
 	"math"
@@ -20,14 +19,12 @@ const (
 	// hourRules is how many rules are remembered. The rules that were hit the longest ago make room
 	// for others.
 	hourRules = 10_000
-	// hourRows and hourCells bound the memory for all rules and keys: 8 and 44 MiB. Together with
-	// the index of rows and the rules themselves, that is 64 MiB at most.
-	hourRows, hourCells = 1 << 17, 44 << 20 / int32(unsafe.Sizeof(cell{}))
+	// hourRows bounds the keys of all rules, and hourBytes what their histories and subjects take.
+	// Together with the keys and the rules themselves, that is 64 MiB at most.
+	hourRows, hourBytes = 1 << 17, 32 << 20
 	// subjectBytes is the longest subject that is kept whole. Of a longer one, its hash, its
 	// beginning and its end are kept.
 	subjectBytes = 192
-	// spareCells and spareRows are more than one decision can need.
-	spareCells, spareRows = 64, 16
 	// halved is the half-life in slots of a request's weight when the busiest keys are chosen.
 	halved = HourSlots / 2
 )
@@ -41,15 +38,10 @@ type hour struct {
 	key   *key
 	slot  uint32 // that runs
 	base  uint32 // the slot in which a request counts 1 for the sketches
-	rules []*hourRule
-	byID  map[string]int32 // indices of rules
-	rows  []row
-	free  int32 // first of the free rows, which are chained through place; or -1
-	used  int32 // rows
-	keep  int   // how many keys each rule may have at present
-	index map[rowName]int32
-	cells cells
-	sweep int32 // the next row to check for being idle
+	rules map[string]*hourRule
+	rows  int // of all rules
+	held  int // bytes of all histories and subjects
+	keep  int // how many keys each rule may have at present
 	// since is when the hour began to remember.
 	since time.Time
 	// oneIn is the highest weight of a decision in each slot; slot s is at s % HourSlots.
@@ -61,45 +53,38 @@ type hour struct {
 	weight float64
 }
 
-type rowName struct {
-	id   uint64
-	rule int32
-}
-
 // hourRule is what is remembered of a rule.
 type hourRule struct {
-	of           *hour
 	id           string
 	counted      string // what the rule counts by, as text; if that changes, its keys are forgotten
 	hit, refusal time.Time
 	total        series // all requests to which the rule applied
 	would        series // requests that the rule in shadow would have refused
-	low          []int32
+	rows         map[uint64]*row
+	low          lowest[*row]
 	// lost is the highest count of a forgotten key. Forgot is the slot in which a key was last
 	// forgotten that had sent requests within the hour.
 	lost   float64
 	forgot uint32
 }
 
-// row is a key of a rule. It has no pointers.
+// row is a key of a rule.
 type row struct {
 	series
-	id    uint64
-	count float64 // of the sketch
-	full  uint32  // when its counter is full again, in Unix seconds
-	text  int32   // the cells of its subject, or of the part that is kept
-	lost  float32 // how many requests it may have made at most before it got this row
-	place int32   // its index in hourRule.low; the next free row, if this one is free
-	at    uint32  // time of the last request: the low bits of Unix milliseconds, which are enough for an hour
-	rule  int16
-	cut   bool  // only a part of the subject is kept
-	used  uint8 // how much of its limit was used after its last request, in 1/usedAll
+	ranked
+	id      uint64
+	subject []byte  // or the part that is kept
+	full    uint32  // when its counter is full again, in Unix seconds
+	lost    float32 // how many requests it may have made at most before it got this row
+	at      uint32  // time of the last request: the low bits of Unix milliseconds, which are enough for an hour
+	cut     bool    // only a part of the subject is kept
+	used    uint8   // how much of its limit was used after its last request, in 1/usedAll
 }
 
 const usedAll = 250
 
 func newHour() hour {
-	return hour{free: -1, keep: perRule, weight: 1, byID: map[string]int32{}, index: map[rowName]int32{}, cells: cells{most: hourCells}}
+	return hour{keep: perRule, weight: 1, rules: map[string]*hourRule{}}
 }
 
 // charged is a rule to which a decision was charged.
@@ -145,35 +130,31 @@ func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 		h.set = set
 		h.reread()
 	}
-	if slot > h.slot {
-		for s := h.slot + 1; s <= slot; s++ {
-			h.oneIn[s%HourSlots] = 0
-		}
-		h.slot = slot
-		if h.cells.left() > hourCells/4 && h.used < hourRows*3/4 {
-			h.keep = min(perRule, h.keep+h.keep/8+1)
-		}
-		if slot-h.base > 64*halved {
-			for i := range h.rows { // the order stays
-				h.rows[i].count /= h.weight
-			}
-			for _, r := range h.rules {
-				if r != nil {
-					r.lost /= h.weight
-				}
-			}
-			h.base = slot
-		}
-		h.weight = math.Exp2(float64(slot-h.base) / halved)
+	if slot <= h.slot {
+		return
 	}
-	// Rows are checked in small steps, so that each is checked at least once in an hour's slots.
-	for range len(h.rows)/HourSlots + 1 {
-		if len(h.rows) == 0 {
-			break
+	for s := h.slot + 1; s <= slot; s++ {
+		h.oneIn[s%HourSlots] = 0
+	}
+	h.slot = slot
+	if h.held < hourBytes*3/4 && h.rows < hourRows*3/4 {
+		h.keep = min(perRule, h.keep+h.keep/8+1)
+	}
+	if h.slot-h.base > 64*halved {
+		for _, r := range h.rules {
+			r.lost /= h.weight
+			for _, k := range r.low { // the order stays
+				k.count /= h.weight
+			}
 		}
-		h.sweep = (h.sweep + 1) % int32(len(h.rows))
-		if r := &h.rows[h.sweep]; r.rule >= 0 && r.slot+HourSlots <= h.slot {
-			h.evict(h.rules[r.rule], r.place)
+		h.base = h.slot
+	}
+	h.weight = math.Exp2(float64(h.slot-h.base) / halved)
+	for _, r := range h.rules {
+		for _, k := range r.rows {
+			if k.slot+HourSlots <= h.slot {
+				h.evict(r, k)
+			}
 		}
 	}
 }
@@ -186,7 +167,7 @@ func (h *hour) reread() {
 		h.known[rules[i].ID] = &rules[i]
 	}
 	for _, r := range h.rules {
-		if by := h.countedBy(r); r != nil && r.counted != by {
+		if by := h.countedBy(r.id); r.counted != by {
 			h.shorten(r, 0)
 			r.counted = by
 		}
@@ -194,60 +175,47 @@ func (h *hour) reread() {
 }
 
 // countedBy returns what a rule counts by, as text.
-func (h *hour) countedBy(r *hourRule) string {
-	if r == nil || h.known[r.id] == nil {
+func (h *hour) countedBy(id string) string {
+	k := h.known[id]
+	switch {
+	case k == nil:
 		return ""
-	}
-	k := h.known[r.id]
-	if k.By == nil && k.Descriptor == nil {
+	case k.By == nil && k.Descriptor == nil:
 		return "api_key"
 	}
 	return strings.Join(k.Descriptor, "\x00") + "\x00" + strings.Join(k.By, "\x00")
 }
 
-// find returns the index of a rule, which it adds if need be.
-func (h *hour) find(id string) int32 {
-	if i, there := h.byID[id]; there {
-		return i
+// find returns a rule, which it adds if need be.
+func (h *hour) find(id string) *hourRule {
+	r := h.rules[id]
+	if r == nil {
+		if len(h.rules) >= hourRules {
+			h.forgetRules()
+		}
+		r = &hourRule{id: strings.Clone(id), counted: h.countedBy(id), rows: map[uint64]*row{}}
+		h.rules[r.id] = r
 	}
-	if len(h.byID) >= hourRules {
-		h.forgetRules()
-	}
-	r := &hourRule{of: h, id: strings.Clone(id)}
-	r.counted = h.countedBy(r)
-	i := len(h.rules)
-	if len(h.byID) < i {
-		i = slices.Index(h.rules, nil)
-	} else {
-		h.rules = append(h.rules, nil)
-	}
-	h.rules[i], h.byID[r.id] = r, int32(i)
-	return int32(i)
+	return r
 }
 
 // forgetRules forgets the tenth of the rules that were hit the longest ago, so that not every new
 // rule has to look for the oldest.
 func (h *hour) forgetRules() {
-	oldest := slices.SortedFunc(maps.Keys(h.byID), func(a, b string) int {
-		return h.rules[h.byID[a]].hit.Compare(h.rules[h.byID[b]].hit)
-	})
-	for _, id := range oldest[:(len(oldest)+9)/10] {
-		r := h.rules[h.byID[id]]
+	oldest := slices.SortedFunc(maps.Values(h.rules), func(a, b *hourRule) int { return a.hit.Compare(b.hit) })
+	for _, r := range oldest[:(len(oldest)+9)/10] {
 		h.shorten(r, 0)
-		r.total.drop(&h.cells)
-		r.would.drop(&h.cells)
-		h.rules[h.byID[id]] = nil
-		delete(h.byID, id)
+		h.held -= cap(r.total.entries) + cap(r.would.entries)
+		delete(h.rules, r.id)
 	}
 }
 
 // count counts a decision for a rule that it was charged to.
 func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) {
-	if h.cells.left() < spareCells || h.used > hourRows-spareRows {
+	if h.held >= hourBytes || h.rows >= hourRows {
 		h.shrink()
 	}
-	place := h.find(c.rule)
-	r := h.rules[place]
+	r := h.find(c.rule)
 	oneIn := &h.oneIn[h.slot%HourSlots]
 	*oneIn = max(*oneIn, float32(weight))
 	n := amount{requests: weight}
@@ -262,90 +230,73 @@ func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) 
 	}
 	if c.would {
 		r.refusal = now
-		r.would.add(&h.cells, h.slot, amount{requests: weight})
+		r.would.add(&h.held, h.slot, amount{requests: weight})
 	}
-	r.total.add(&h.cells, h.slot, n)
+	r.total.add(&h.held, h.slot, n)
 	id := c.id
 	if !c.cut {
 		id = h.key.subject(subject)
 	}
-	name := rowName{id, place}
-	i, there := h.index[name]
-	if !there {
-		i = h.insert(r, name, subject, c.cut)
+	k := r.rows[id]
+	if k == nil {
+		k = h.insert(r, id, subject, c.cut)
 	}
-	k := &h.rows[i]
-	k.series.add(&h.cells, h.slot, n)
+	k.add(&h.held, h.slot, n)
 	// Decisions from different cores aren't in the order in which they were made: of those in the
 	// same millisecond, keep the highest use.
 	if at := uint32(now.UnixMilli()); k.at != at || c.used >= k.used {
 		k.used, k.at, k.full = c.used, at, uint32(now.Add(max(0, c.full)+time.Second-1).Unix())
 	}
 	k.count += weight * h.weight
-	heap.Fix(r, int(k.place))
+	heap.Fix(&r.low, k.place)
 }
 
 // insert makes a row for a new key. If the rule has as many keys as it may, the new key replaces
 // the one with the lowest count, and counts on from there.
-func (h *hour) insert(r *hourRule, name rowName, subject []byte, cut bool) int32 {
+func (h *hour) insert(r *hourRule, id uint64, subject []byte, cut bool) *row {
 	low := 0.
 	if len(r.low) >= h.keep {
-		low = h.rows[r.low[0]].count
-		h.evict(r, 0)
+		low = r.low[0].count
+		h.evict(r, r.low[0])
 	}
-	i := h.free
-	if i >= 0 {
-		h.free = h.rows[i].place
-	} else {
-		if len(h.rows) == cap(h.rows) { // append might allocate more than hourRows
-			h.rows = append(make([]row, 0, min(hourRows, max(1024, 2*cap(h.rows)))), h.rows...)
-		}
-		i = int32(len(h.rows))
-		h.rows = h.rows[:i+1]
-	}
-	h.used++
-	h.rows[i] = row{id: name.id, rule: int16(name.rule), count: low, cut: cut, lost: h.lost(r), text: h.cells.write(subject)}
-	h.index[name] = i
-	h.rows[i].place = int32(len(r.low))
-	r.low = append(r.low, i)
-	return i
+	k := &row{id: id, ranked: ranked{count: low}, cut: cut, lost: h.lost(r), subject: slices.Clone(subject)}
+	r.rows[id] = k
+	heap.Push(&r.low, k)
+	h.rows++
+	h.held += cap(k.subject)
+	return k
 }
 
-// evict forgets a key of a rule.
-func (h *hour) evict(r *hourRule, place int32) {
-	i := r.low[place]
-	heap.Remove(r, int(place))
-	k := &h.rows[i]
+// evict forgets a key of a rule. It overwrites the subject, so that parts of clients' keys don't
+// stay in memory.
+func (h *hour) evict(r *hourRule, k *row) {
+	heap.Remove(&r.low, k.place)
+	delete(r.rows, k.id)
 	if k.slot+HourSlots > h.slot {
 		r.lost, r.forgot = max(r.lost, k.count), h.slot
 	}
-	delete(h.index, rowName{k.id, int32(k.rule)})
-	k.series.drop(&h.cells)
-	h.cells.give(k.text, 0)
-	*k = row{rule: -1, place: h.free}
-	h.free = i
-	h.used--
+	h.rows--
+	h.held -= cap(k.subject) + cap(k.entries)
+	clear(k.subject)
 }
 
 // shorten forgets the keys of a rule with the lowest counts, until so many are left.
 func (h *hour) shorten(r *hourRule, left int) {
 	for len(r.low) > left {
-		h.evict(r, 0)
+		h.evict(r, r.low[0])
 	}
 }
 
 // shrink makes all rules keep fewer keys, until a sixteenth of the memory is free.
 func (h *hour) shrink() {
-	for h.cells.left() < hourCells/16 || h.used > hourRows*15/16 {
+	for h.held > hourBytes*15/16 || h.rows > hourRows*15/16 {
 		if h.keep == 1 {
 			h.forgetRules()
 			continue
 		}
 		h.keep = max(1, h.keep-h.keep/8-1)
 		for _, r := range h.rules {
-			if r != nil {
-				h.shorten(r, h.keep)
-			}
+			h.shorten(r, h.keep)
 		}
 	}
 }
@@ -364,28 +315,8 @@ func (h *hour) rarest() float64 { return max(1, float64(slices.Max(h.oneIn[:])))
 
 // bytes returns the memory that the hour holds.
 func (h *hour) bytes() int {
-	const perRow, perRule = 64, 256 // in the index, and of a rule with its name and its heap's header
-	return len(h.cells.slabs)*slab*int(unsafe.Sizeof(cell{})) + cap(h.rows)*int(unsafe.Sizeof(row{})) + len(h.rows)*perRow + len(h.rules)*perRule
-}
-
-// hourRule is a heap of its rows, the lowest count first.
-var _ heap.Interface = (*hourRule)(nil)
-
-func (r *hourRule) Len() int { return len(r.low) }
-func (r *hourRule) Less(i, j int) bool {
-	return cmp.Less(r.of.rows[r.low[i]].count, r.of.rows[r.low[j]].count)
-}
-func (r *hourRule) Swap(i, j int) {
-	r.low[i], r.low[j] = r.low[j], r.low[i]
-	r.of.rows[r.low[i]].place, r.of.rows[r.low[j]].place = int32(i), int32(j)
-}
-
-// Push isn't used, and Pop returns nil, because putting a number in an interface would allocate.
-func (r *hourRule) Push(any) { panic("insert appends") }
-
-func (r *hourRule) Pop() any {
-	r.low = r.low[:len(r.low)-1]
-	return nil
+	const perRow, perRule = 48, 512 // in the map and the heap, and of a rule with its name
+	return h.held + h.rows*(int(unsafe.Sizeof(row{}))+perRow) + len(h.rules)*perRule
 }
 
 // subject returns the hash of a subject.

@@ -15,20 +15,20 @@ func newTestHour() (h *hour, now time.Time) {
 	return &all, now
 }
 
-// TestNumbersAreClamped: whatever is counted, a slot's numbers fit into a cell, and can be read again.
+// TestNumbersAreClamped: whatever is counted, a slot's numbers can be packed and read again.
 func TestNumbersAreClamped(t *testing.T) {
-	c := cells{most: 100}
 	var s series
+	held := 0
 	for i, n := range []amount{{1e30, 1e30, 1e30, 1e300}, {0.2, 0, 0, 0.2}, {1, 5, 0, math.Inf(1)}, {3, 1, 1, 7}, {0.2, 0.2, 0, 0}, {3, 1, 5, 0}} {
-		s.add(&c, uint32(100+2*i), n)
+		s.add(&held, uint32(100+2*i), n)
 	}
 	var got []tick
-	s.since(&c, 0, func(t tick) { got = append(got, t) })
+	s.since(0, func(t tick) { got = append(got, t) })
 	want := []tick{{100, mostCount, mostCount, 0, mostCount}, {102, 1, 0, 0, 0}, {104, 1, 1, 0, mostCount}, {106, 3, 1, 1, 7}, {108, 1, 0, 0, 0}, {110, 3, 1, 2, 0}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if b := pastOf(&c, &s, 102); !tells(b, &sum{9, 3}) {
+	if b := s.past(102); !tells(b, &sum{9, 3}) {
 		t.Errorf("%x can't be told", b)
 	}
 }
@@ -41,38 +41,51 @@ func TestNothingIsLost(t *testing.T) {
 		h.advance(at, h.key, nil)
 		for j := range 200 {
 			h.keep = 20
-			h.count(&charged{rule: fmt.Sprint("r", j%5), tokens: 9, would: j%2 == 0}, fmt.Appendf(nil, "\x00sk_prod_of_more_than_one_cell_%d", j*(i+1)%700), 1, at)
+			h.count(&charged{rule: fmt.Sprint("r", j%5), tokens: 9, would: j%2 == 0}, fmt.Appendf(nil, "\x00sk_prod_of_some_length_%d", j*(i+1)%700), 1, at)
 		}
 	}
-	if h.used != 100 || len(h.index) != 100 || h.cells.used < 100 {
-		t.Errorf("%d rows, %d in the index, %d cells", h.used, len(h.index), h.cells.used)
+	rows, held := 0, 0
+	for _, r := range h.rules {
+		rows, held = rows+len(r.rows), held+cap(r.total.entries)+cap(r.would.entries)
+		for _, k := range r.low {
+			held += cap(k.subject) + cap(k.entries)
+		}
 	}
-	for len(h.byID) > 0 {
+	if h.rows != 100 || rows != 100 || h.held < 100 || h.held != held {
+		t.Errorf("%d rows, %d in the maps, %d bytes of %d", h.rows, rows, h.held, held)
+	}
+	for len(h.rules) > 0 {
 		h.forgetRules()
 	}
-	if h.used != 0 || len(h.index) != 0 || h.cells.used != 0 {
-		t.Errorf("of nothing %d rows, %d in the index and %d cells are left", h.used, len(h.index), h.cells.used)
+	if h.rows != 0 || h.held != 0 {
+		t.Errorf("of nothing %d rows and %d bytes are left", h.rows, h.held)
 	}
 	// An hour of silence, in which buffers are emptied many times, forgets as well.
 	now = now.Add(40 * HourSlot)
 	h.advance(now, h.key, nil)
 	h.count(&charged{rule: "r", tokens: 1}, []byte("\x00a"), 1, now)
 	for i := range 3 * HourSlots {
-		if h.advance(now.Add(time.Duration(i)*HourSlot), h.key, nil); i < HourSlots && h.used != 1 {
+		if h.advance(now.Add(time.Duration(i)*HourSlot), h.key, nil); i < HourSlots && h.rows != 1 {
 			t.Fatalf("after %d slots it is forgotten", i)
 		}
 	}
-	if h.used != 0 {
-		t.Errorf("%d rows of hours ago are left", h.used)
+	if h.rows != 0 {
+		t.Errorf("%d rows of hours ago are left", h.rows)
 	}
-	// A key that never pauses has no more cells than an hour takes.
+	// A key that never pauses takes no more memory than an hour does, and one that pauses gives it back.
 	var s series
-	c := cells{most: 1000}
+	bytes := 0
 	for i := range 10 * HourSlots {
-		s.add(&c, uint32(i), amount{1, 0, 0, 1})
+		s.add(&bytes, uint32(i), amount{1, 0, 0, 1})
 	}
-	if most := int32(HourSlots/len(cell{}.data) + 2); c.used > most {
-		t.Errorf("%d cells for an hour, want %d at most", c.used, most)
+	if bytes != cap(s.entries) || bytes > 2*HourSlots {
+		t.Errorf("%d bytes for an hour, and %d are counted", cap(s.entries), bytes)
+	}
+	s.add(&bytes, 12*HourSlots, amount{1, 0, 0, 1})
+	s.add(&bytes, 12*HourSlots+1, amount{1, 0, 0, 1})
+	s.add(&bytes, 14*HourSlots, amount{1, 0, 0, 1})
+	if bytes != cap(s.entries) || bytes > HourSlots/4 {
+		t.Errorf("%d bytes after a pause, and %d are counted", cap(s.entries), bytes)
 	}
 }
 
@@ -86,7 +99,7 @@ func TestWhoTheBusiestAre(t *testing.T) {
 		}
 	}
 	lowest := func() (uint64, float64) {
-		k := &h.rows[h.rules[0].low[0]]
+		k := h.rules["r"].low[0]
 		return k.id, k.count
 	}
 	h.keep = 2
@@ -96,7 +109,7 @@ func TestWhoTheBusiestAre(t *testing.T) {
 	if id, n := lowest(); id != h.key.subject([]byte("\x00c")) || n != 4 {
 		t.Errorf("the lowest has %v, want c with 4", n)
 	}
-	now = now.Add(2 * halved * HourSlot)
+	now = now.Add((2*halved - 1) * HourSlot) // a is just within the hour
 	h.advance(now, h.key, nil)
 	count("c", 2) // as many as a
 	if id, _ := lowest(); id != h.key.subject([]byte("\x00a")) {
@@ -106,7 +119,7 @@ func TestWhoTheBusiestAre(t *testing.T) {
 		t.Errorf("%d keys are kept, want one more", h.keep)
 	}
 	count("d", 1)
-	if n := len(h.rules[0].low); n != 3 {
+	if n := len(h.rules["r"].low); n != 3 {
 		t.Errorf("there are %d keys", n)
 	}
 }
@@ -122,7 +135,7 @@ func TestCountsAreMadeSmaller(t *testing.T) {
 	for range 10 {
 		h.count(&charged{rule: "r", tokens: 1}, []byte("\x00b"), 1, now)
 	}
-	if k := &h.rows[h.rules[0].low[0]]; len(h.rules[0].low) != 2 || k.id != h.key.subject([]byte("\x00a")) {
+	if k := h.rules["r"].low[0]; len(h.rules["r"].low) != 2 || k.id != h.key.subject([]byte("\x00a")) {
 		t.Errorf("the lowest has %v", k.count)
 	}
 }
@@ -149,12 +162,12 @@ func TestKeptIsNoMoreThanAll(t *testing.T) {
 		h.count(&charged{rule: "r", tokens: 1}, []byte("\x00"+key), 0.6, now)
 	}
 	room := alone
-	if got := h.tell(h.rules[0], true, &room, now); got.Kept != 2 || got.Sum.Requests != 2 || len(got.Rows) != 3 {
+	if got := h.tell(h.rules["r"], true, &room, now); got.Kept != 2 || got.Sum.Requests != 2 || len(got.Rows) != 3 {
 		t.Errorf("%+v", got)
 	}
 	// And no more than there is room for.
 	room = room1(1)
-	if got := h.tell(h.rules[0], true, &room, now); len(got.Rows) != 1 || got.Keys.N != 3 {
+	if got := h.tell(h.rules["r"], true, &room, now); len(got.Rows) != 1 || got.Keys.N != 3 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -166,9 +179,8 @@ func room1(n int) room { return room{n * (perTold + 16), 1000} }
 func TestKeysOfSeveralNodes(t *testing.T) {
 	past := func(slot uint32) []byte {
 		var s series
-		c := cells{most: 10}
-		s.add(&c, slot, amount{2, 1, 0, 2})
-		return pastOf(&c, &s, 0)
+		s.add(new(int), slot, amount{2, 1, 0, 2})
+		return s.past(0)
 	}
 	const first = 1000
 	row := func(used uint8, at int64, special bool, slot uint32) *toldRule {

@@ -87,10 +87,9 @@ type person struct {
 }
 
 // who reads the subject of a row.
-func (h *hour) who(r *hourRule, k *row, text []byte) person {
-	text = h.cells.read(text, k.text)
+func (h *hour) who(r *hourRule, k *row) person {
 	rule := h.known[r.id]
-	p := person{id: k.id, kind: "other", shown: shown.Key(string(text))}
+	p := person{id: k.id, kind: "other", shown: shown.Key(string(k.subject))}
 	switch {
 	case rule == nil || rule.Descriptor != nil:
 		if rule != nil {
@@ -105,11 +104,11 @@ func (h *hour) who(r *hourRule, k *row, text []byte) person {
 		p.kind = strings.Join(rule.By, "+")
 	}
 	if k.cut {
-		p.shown = shown.Key(string(text[1:]))
+		p.shown = shown.Key(string(k.subject[1:]))
 		return p
 	}
 	var names, texts []string
-	for _, v := range rule.ReadSubject(text) {
+	for _, v := range rule.ReadSubject(k.subject) {
 		part := counted(v[0], v[1])
 		p.parts, names, texts = append(p.parts, part), append(names, part.Kind), append(texts, part.Shown())
 		p.special = p.special || part.Kind == "api_key" && len(rule.Override[part.Value]) > 0

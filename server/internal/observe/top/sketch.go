@@ -3,6 +3,7 @@ package top
 import (
 	"container/heap"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -30,7 +31,7 @@ var decayed = math.Pow(0.5, 1./window)
 // which begins with zeros when a client takes the entry over, and so is never too high.
 type sketch struct {
 	byName map[name]*entry
-	byLow  lowest // a heap
+	byLow  lowest[*entry]
 }
 
 type name struct {
@@ -40,9 +41,8 @@ type name struct {
 
 type entry struct {
 	client
+	ranked
 	rule     string
-	place    int     // in the heap
-	count    float64 // decayed
 	unknown  float64 // the part of count that may belong to other clients, decayed too
 	requests history
 	refused  history
@@ -86,7 +86,7 @@ func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 		e = k.byLow[0]
 		delete(k.byName, name{e.id, e.rule})
 		k.byName[n] = e
-		*e = entry{client: s.client, rule: rule, count: e.count, unknown: e.count}
+		*e = entry{client: s.client, ranked: e.ranked, rule: rule, unknown: e.count}
 	}
 	e.requests.add(slot, s.weight)
 	if s.refused {
@@ -116,25 +116,38 @@ func (k *sketch) missing() float64 {
 	return lacking(k.byLow[0].count)
 }
 
-// lowest is a heap of entries, the lowest count first.
-type lowest []*entry
-
-var _ heap.Interface = (*lowest)(nil)
-
-func (l lowest) Len() int           { return len(l) }
-func (l lowest) Less(i, j int) bool { return l[i].count < l[j].count }
-func (l lowest) Swap(i, j int) {
-	l[i], l[j] = l[j], l[i]
-	l[i].place, l[j].place = i, j
+// ranked is the rank of an entry among others.
+type ranked struct {
+	count float64 // decayed
+	place int     // in the heap
 }
 
-func (l *lowest) Push(x any) {
-	e := x.(*entry)
-	e.place = len(*l)
+func (r *ranked) rank() *ranked { return r }
+
+// lowest is a heap of entries, the lowest count first.
+type lowest[T interface{ rank() *ranked }] []T
+
+var _ heap.Interface = (*lowest[*entry])(nil)
+
+func (l lowest[T]) Len() int           { return len(l) }
+func (l lowest[T]) Less(i, j int) bool { return l[i].rank().count < l[j].rank().count }
+func (l lowest[T]) Swap(i, j int) {
+	l[i], l[j] = l[j], l[i]
+	l[i].rank().place, l[j].rank().place = i, j
+}
+
+func (l *lowest[T]) Push(x any) {
+	e := x.(T)
+	e.rank().place = len(*l)
 	*l = append(*l, e)
 }
 
-func (l *lowest) Pop() any { panic("entries stay") }
+func (l *lowest[T]) Pop() any {
+	last := len(*l) - 1
+	e := (*l)[last]
+	*l = slices.Delete(*l, last, last+1)
+	return e
+}
 
 // history counts events by slot: in the current slot, and those before it.
 type history struct {

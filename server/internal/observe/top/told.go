@@ -7,7 +7,6 @@ import (
 	"crypto/pbkdf2"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/binary"
 	"math"
 	"slices"
 	"sync"
@@ -99,9 +98,9 @@ func (t *Top) tell(q question, node string, most room) told {
 	t.drainLocked()
 	out := told{Node: node, At: t.now, Slot: t.hour.slot, Since: t.hour.since, OneIn: t.hour.rarest(), Bytes: t.hour.bytes()}
 	var rules []string
-	for _, r := range t.hour.rules {
-		if r != nil && (q.rule == "" || r.id == q.rule) {
-			rules = append(rules, r.id)
+	for id := range t.hour.rules {
+		if q.rule == "" || id == q.rule {
+			rules = append(rules, id)
 		}
 	}
 	if q.client != nil {
@@ -113,12 +112,12 @@ func (t *Top) tell(q question, node string, most room) told {
 	bare := most.bytes / 2 / perLine
 	for _, id := range rules {
 		t.mu.Lock()
-		if i, there := t.hour.byID[id]; there {
-			if r := t.hour.rules[i]; q.client != nil {
-				t.hour.tellClient(r, *q.client, &most, &bare, t.now, &out)
-			} else {
-				out.Rules = append(out.Rules, t.hour.tell(r, q.rule != "", &most, t.now))
-			}
+		switch r := t.hour.rules[id]; {
+		case r == nil: // it was forgotten meanwhile
+		case q.client != nil:
+			t.hour.tellClient(r, *q.client, &most, &bare, t.now, &out)
+		default:
+			out.Rules = append(out.Rules, t.hour.tell(r, q.rule != "", &most, t.now))
 		}
 		t.mu.Unlock()
 	}
@@ -152,9 +151,9 @@ func (h *hour) tell(r *hourRule, whole bool, most *room, now time.Time) toldRule
 	}
 	rows := make([]one, 0, len(r.low))
 	var keys, above []uint32
-	for _, i := range r.low {
-		k := one{row: &h.rows[i]}
-		if k.sum = h.sumOf(&k.series); k.sum.Requests == 0 {
+	for _, k := range r.low {
+		k := one{k, h.sumOf(&k.series)}
+		if k.sum.Requests == 0 {
 			continue
 		}
 		out.Kept += k.sum.Requests
@@ -170,15 +169,14 @@ func (h *hour) tell(r *hourRule, whole bool, most *room, now time.Time) toldRule
 	if !whole {
 		return out
 	}
-	out.Past = pastOf(&h.cells, &r.total, h.oldest())
+	out.Past = r.total.past(h.oldest())
 	slices.SortFunc(rows, func(a, b one) int {
 		return cmp.Or(cmp.Compare(b.sum.Requests, a.sum.Requests), cmp.Compare(a.id, b.id))
 	})
-	var text [subjectBytes]byte
 	out.Lacks = out.forgotten(uint64(h.lost(r)))
 	listed := uint64(0)
 	for _, k := range rows {
-		row, fits := h.tellRow(r, k.row, h.who(r, k.row, text[:0]), most, now)
+		row, fits := h.tellRow(r, k.row, h.who(r, k.row), most, now)
 		if !fits {
 			out.Lacks = out.Sum.Requests - min(listed, out.Sum.Requests)
 			break // the remaining keys have fewer requests
@@ -199,10 +197,8 @@ func (r *toldRule) forgotten(n uint64) uint64 { return min(n, r.Sum.Requests-r.K
 // rules.
 func (h *hour) tellClient(r *hourRule, print uint32, most *room, bare *int, now time.Time, all *told) {
 	var out toldRule
-	var text [subjectBytes]byte
-	for _, i := range r.low {
-		k := &h.rows[i]
-		who := h.who(r, k, text[:0])
+	for _, k := range r.low {
+		who := h.who(r, k)
 		known := uint32(who.id>>32) == print
 		if known && len(who.parts) != 1 {
 			all.Names = append(all.Names, toldName{ID: who.id, Kind: who.kind, Client: who.shown})
@@ -239,8 +235,8 @@ func (h *hour) tellClient(r *hourRule, print uint32, most *room, bare *int, now 
 // sumKept sums up a rule and its remembered keys.
 func (h *hour) sumKept(r *hourRule) toldRule {
 	out := h.sum(r)
-	for _, i := range r.low {
-		out.Kept += h.sumOf(&h.rows[i].series).Requests
+	for _, k := range r.low {
+		out.Kept += h.sumOf(&k.series).Requests
 	}
 	out.Kept = min(out.Kept, out.Sum.Requests) // each was rounded
 	out.Lacks = out.forgotten(uint64(h.lost(r)))
@@ -256,13 +252,13 @@ func (h *hour) sum(r *hourRule) toldRule {
 }
 
 func (h *hour) sumOf(s *series) (out sum) {
-	s.since(&h.cells, h.oldest(), func(t tick) { out.add(sum{t.requests, t.refused}) })
+	s.since(h.oldest(), func(t tick) { out.add(sum{t.requests, t.refused}) })
 	return out
 }
 
 // tellRow describes a key if there is room for it.
 func (h *hour) tellRow(r *hourRule, k *row, who person, most *room, now time.Time) (out toldRow, fits bool) {
-	past := pastOf(&h.cells, &k.series, h.oldest())
+	past := k.past(h.oldest())
 	most.bytes -= len(past) + perTold
 	return toldRow{
 		ID: who.id, Client: who.shown, Kind: who.kind, Sum: h.sumOf(&k.series), Past: past,
@@ -289,29 +285,6 @@ func (h *hour) usedNow(r *hourRule, k *row, now time.Time) uint8 {
 		return k.used
 	}
 	return uint8(math.Round(float64(k.used) * float64(full.Sub(now)) / float64(full.Sub(last))))
-}
-
-// pastOf encodes a history for other nodes.
-func pastOf(c *cells, s *series, oldest uint32) (out []byte) {
-	last := uint32(0)
-	s.since(c, oldest, func(t tick) {
-		gap := t.slot - last
-		if out == nil {
-			out = binary.BigEndian.AppendUint32(out, t.slot)
-			gap = 0
-		}
-		out = appendEntry(out, gap, t)
-		last = t.slot
-	})
-	return out
-}
-
-// readPast decodes it.
-func readPast(b []byte, tell func(tick)) bool {
-	if len(b) == 0 {
-		return true
-	}
-	return len(b) > 4 && readEntries(b[4:], binary.BigEndian.Uint32(b), tell)
 }
 
 // sketched estimates a set of keys from its lowest hashes. A small set is complete.
