@@ -12,27 +12,44 @@ type Fault struct{ Message string }
 
 func (f *Fault) Error() string { return f.Message }
 
-func (r *request) refuse(format string, args ...any) {
-	if r.fault == nil {
-		r.fault = &Fault{fmt.Sprintf(format, args...)}
-	}
-}
-
 // Body reads the body of a request as it passes, in parts that may end anywhere. It keeps only what
 // [Asked] has. It isn't safe for concurrent use.
 type Body struct {
-	request request
 	scanner scanner
 	begun   bool   // there was more than white space
 	ended   bool   // the document is complete
 	partial []byte // the beginning of a character that ends in the next part
+
+	asked    Asked
+	fault    *Fault
+	seen     []seenField
+	depth    int
+	others   []string // models that may answer in place of the one that was asked for
+	limit    string   // the name of the last output limit
+	limits   []string // the names of the output limits above 0
+	isCall   bool     // the body has a field that calls to models have
+	isChat   bool
+	isPrompt bool
+	text     int64 // bytes
+	tokens   int64 // given instead of text
+	prompts  int64 // each of them gets an answer
+	unclear  bool  // an output limit isn't a number above 0, and servers may read it in any way
+	start    int64 // the offset of the object's first member
+	isObject bool
+	options  options
 }
 
 // NewBody returns a Body that has read nothing yet.
 func NewBody() *Body {
 	b := &Body{}
-	b.scanner.visitor = &b.request
+	b.scanner.visitor = b
 	return b
+}
+
+func (b *Body) refuse(format string, args ...any) {
+	if b.fault == nil {
+		b.fault = &Fault{fmt.Sprintf(format, args...)}
+	}
 }
 
 // Read reads the next part, up to the end of the document: closing is the offset in p of the
@@ -60,8 +77,8 @@ func (b *Body) Read(p []byte) (closing int, err error) {
 		}
 	}
 	switch {
-	case b.request.fault != nil:
-		return closing, b.request.fault
+	case b.fault != nil:
+		return closing, b.fault
 	case b.scanner.state == broken:
 		return closing, &Fault{fmt.Sprintf("the body must be JSON in UTF-8, without a byte order mark, NaN or comments, and not nested deeper than %d: byte %d can't be read", maxDepth, b.scanner.read)}
 	case b.ended && len(bytes.TrimLeft(rest, blanks)) > 0:
@@ -101,26 +118,23 @@ const blanks = " \t\r\n"
 
 // Others returns the models that may answer in place of the one that was asked for. Requests to
 // OpenRouter and LiteLLM name such models.
-func (b *Body) Others() []string { return b.request.others }
+func (b *Body) Others() []string { return b.others }
 
 // IsCall reports whether the body may be a call to a model: it has a field that such calls have, or it
 // isn't an object, so that nothing is known about it.
-func (b *Body) IsCall() bool { return b.begun && (b.request.isCall || !b.request.isObject) }
+func (b *Body) IsCall() bool { return b.begun && (b.isCall || !b.isObject) }
 
 // IsLimited reports whether a server at the path obeys any of the output limits in the body. Servers
 // ignore the fields of other APIs.
 func (b *Body) IsLimited(path string) bool {
 	for _, segments := range readings(path) {
 		names := limitsAt(segments)
-		if names != nil && !slices.ContainsFunc(b.request.limits, func(name string) bool { return slices.Contains(names, name) }) {
+		if names != nil && !slices.ContainsFunc(b.limits, func(name string) bool { return slices.Contains(names, name) }) {
 			return false
 		}
 	}
 	return true
 }
-
-// IsEmpty reports whether the body has only white space so far.
-func (b *Body) IsEmpty() bool { return !b.begun }
 
 // End must be called at the end of the body. The error is a [*Fault] if the document isn't complete.
 func (b *Body) End() error {
@@ -135,12 +149,18 @@ func (b *Body) End() error {
 
 // Asked returns what the body has asked for so far.
 func (b *Body) Asked() Asked {
-	s := &b.scanner
-	more := int64(0)
-	if s.isString() && (s.at == atText || s.at == atTexts || s.at == atPromptList || s.at == atAPrompt || s.at == atData) {
-		more = s.size
+	text := b.text
+	if s := &b.scanner; s.isString() && (s.at == atText || s.at == atTexts || s.at == atPromptList || s.at == atAPrompt || s.at == atData) {
+		text += s.size // of a string that isn't complete
 	}
-	return b.request.sum(more)
+	a := b.asked
+	a.Input = (text+bytesPerToken-1)/bytesPerToken + b.tokens
+	a.Choices = min(max(a.Choices, 1)*max(b.prompts, 1), maxCount)
+	if b.unclear {
+		a.MaxOutput = Amount{}
+	}
+	_, a.NoUsage = b.usageEdit()
+	return a
 }
 
 // InFile reports whether the last part ended inside a string that isn't text: a picture, sound or

@@ -1,8 +1,9 @@
 // Package usage reads what a call to an AI model asks for, and what the answer says the call used. A
 // gateway reserves tokens by the former before the call, and settles by the latter after it.
 //
-//	asked := usage.ReadRequest(body)
-//	… // reserve asked.Input and asked.Output()
+//	b := usage.NewBody()
+//	_, err := b.Read(body)
+//	… // b.End(); then reserve b.Asked().Input and b.Asked().Output()
 //	r := usage.NewReader(res.Header.Get("Content-Type"))
 //	_, err = io.Copy(client, io.TeeReader(res.Body, r))
 //	if u, ok := r.Usage(); ok && !u.Partial {

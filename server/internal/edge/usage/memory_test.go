@@ -98,6 +98,6 @@ func BenchmarkReadRequest(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		ReadRequest(body)
+		readRequest(body)
 	}
 }

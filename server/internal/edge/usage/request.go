@@ -50,19 +50,6 @@ func (a Asked) OutputOf(each int64) Amount {
 	return Amount{each * max(a.Choices, 1), true}
 }
 
-// ReadRequest reads the whole body of a request. Values that it doesn't find are unknown. The errors
-// are those of [Body.Read].
-func ReadRequest(body []byte) (Asked, error) {
-	b := NewBody()
-	if _, err := b.Read(body); err != nil {
-		return Asked{Choices: 1}, err
-	}
-	if err := b.End(); err != nil {
-		return Asked{Choices: 1}, err
-	}
-	return b.Asked(), nil
-}
-
 // Places in a request.
 const (
 	anywhere     = firstPlace + iota // in an object or array that may have text in it
@@ -174,26 +161,10 @@ var textFields = map[string]place{
 	"response":     atData,
 }
 
-// request collects what a body asks for.
-type request struct {
-	asked    Asked
-	fault    *Fault
-	seen     []string // the fields of requestFields in the objects that are open
-	depths   []int    // of those fields
-	depth    int
-	others   []string // models that may answer in place of the one that was asked for
-	limit    string   // the name of the last output limit
-	limits   []string // the names of the output limits above 0
-	isCall   bool     // the body has a field that calls to models have
-	isChat   bool
-	isPrompt bool
-	text     int64 // bytes
-	tokens   int64 // given instead of text
-	prompts  int64 // each of them gets an answer
-	unclear  bool  // an output limit isn't a number above 0, and servers may read it in any way
-	body     int64 // the offset of its first member
-	isObject bool
-	options  options
+// seenField is a field of requestFields in an object that is open.
+type seenField struct {
+	name  string
+	depth int
 }
 
 // options is a request's stream_options.
@@ -205,37 +176,25 @@ type options struct {
 	include  scalar // include_usage; its kind is 0 if there is none
 }
 
-var _ visitor = (*request)(nil)
+var _ visitor = (*Body)(nil)
 
-// sum adds up what was found, and more bytes of text from a string that isn't complete.
-func (r *request) sum(more int64) Asked {
-	a := r.asked
-	a.Input = (r.text+more+bytesPerToken-1)/bytesPerToken + r.tokens
-	a.Choices = min(max(a.Choices, 1)*max(r.prompts, 1), maxCount)
-	if r.unclear {
-		a.MaxOutput = Amount{}
-	}
-	_, a.NoUsage = r.usageEdit()
-	return a
-}
-
-func (r *request) member(of place, name []byte) place {
+func (b *Body) member(of place, name []byte) place {
 	if of == atData {
 		return atData
 	}
 	if of == atOptions {
-		r.options.empty = false
+		b.options.empty = false
 	}
 	if p := requestFields[of][string(name)]; p != nowhere {
-		if r.isCall = r.isCall || of == top; p == atMaxOutput {
-			r.limit = string(name)
+		if b.isCall = b.isCall || of == top; p == atMaxOutput {
+			b.limit = string(name)
 		}
-		r.once(string(name))
+		b.once(string(name))
 		return p
 	}
 	if folded := foldedFields[of]; folded != nil && len(name) > 0 {
 		if right, odd := folded[fold(string(name))]; odd {
-			r.refuse("%q must be spelled %q", name, right)
+			b.refuse("%q must be spelled %q", name, right)
 		}
 	}
 	if p := textFields[string(name)]; p != nowhere {
@@ -245,17 +204,17 @@ func (r *request) member(of place, name []byte) place {
 }
 
 // once records a field that an object may have only once.
-func (r *request) once(name string) {
-	for i := len(r.seen) - 1; i >= 0 && r.depths[i] == r.depth; i-- {
-		if r.seen[i] == name {
-			r.refuse("%q is given twice, and servers differ in which they take: give it once", name)
+func (b *Body) once(name string) {
+	for i := len(b.seen) - 1; i >= 0 && b.seen[i].depth == b.depth; i-- {
+		if b.seen[i].name == name {
+			b.refuse("%q is given twice, and servers differ in which they take: give it once", name)
 			return
 		}
 	}
-	r.seen, r.depths = append(r.seen, name), append(r.depths, r.depth)
+	b.seen = append(b.seen, seenField{name, b.depth})
 }
 
-func (r *request) element(of place) place {
+func (b *Body) element(of place) place {
 	switch of {
 	case atText, atTexts, atData, atOthers:
 		return of
@@ -267,102 +226,102 @@ func (r *request) element(of place) place {
 	return anywhere
 }
 
-func (r *request) open(p place, bracket byte, at int64) {
-	r.depth++
+func (b *Body) open(p place, bracket byte, at int64) {
+	b.depth++
 	switch p {
 	case top:
-		r.isObject, r.body = bracket == '{', at
+		b.isObject, b.start = bracket == '{', at
 	case atMessages:
-		r.isChat = bracket == '['
+		b.isChat = bracket == '['
 	case atPromptList:
-		r.isPrompt = true
+		b.isPrompt = true
 	case atAPrompt:
-		r.prompts++
+		b.prompts++
 	case atMaxOutput, atChoiceCount:
-		r.refuse("limits such as max_tokens and n must be numbers")
+		b.refuse("limits such as max_tokens and n must be numbers")
 	case atBackground:
-		r.refuseBackground()
+		b.refuseBackground()
 	case atStream:
-		r.asked.Stream = true // a server may read it as true
+		b.asked.Stream = true // a server may read it as true
 	case atOptions:
-		if r.options = (options{kind: bracket, body: at, empty: true}); bracket != '{' {
-			r.refuse("stream_options must be an object")
+		if b.options = (options{kind: bracket, body: at, empty: true}); bracket != '{' {
+			b.refuse("stream_options must be an object")
 		}
 	case atInclude:
-		r.refuse("stream_options.include_usage must be true or false")
+		b.refuse("stream_options.include_usage must be true or false")
 	}
 }
 
-func (r *request) close(place, byte) {
-	for len(r.seen) > 0 && r.depths[len(r.depths)-1] == r.depth {
-		r.seen, r.depths = r.seen[:len(r.seen)-1], r.depths[:len(r.depths)-1]
+func (b *Body) close(place, byte) {
+	for len(b.seen) > 0 && b.seen[len(b.seen)-1].depth == b.depth {
+		b.seen = b.seen[:len(b.seen)-1]
 	}
-	r.depth--
+	b.depth--
 }
 
-func (r *request) refuseBackground() {
-	r.refuse("what a job in the background takes can't be metered: leave background and deferred out")
+func (b *Body) refuseBackground() {
+	b.refuse("what a job in the background takes can't be metered: leave background and deferred out")
 }
 
-func (r *request) scalar(p place, v scalar) {
+func (b *Body) scalar(p place, v scalar) {
 	if v.kind == 'n' && p != atOptions && p != atInclude {
 		return // null means that the field isn't there
 	}
 	switch p {
 	case atText, atTexts, atPromptList, atAPrompt, atData:
 		if v.kind == '"' {
-			r.text += v.size
-			r.isPrompt = r.isPrompt || p == atPromptList
+			b.text += v.size
+			b.isPrompt = b.isPrompt || p == atPromptList
 		} else if v.kind == '0' && (p == atTexts || p == atAPrompt) {
-			r.tokens++
+			b.tokens++
 		}
 		if v.kind == '"' && p == atAPrompt {
-			r.prompts++
+			b.prompts++
 		}
 	case atMaxOutput:
 		switch n, ok := v.limit(); {
 		case !ok:
-			r.refuse("limits such as max_tokens and n must be numbers")
+			b.refuse("limits such as max_tokens and n must be numbers")
 		case n.Known:
-			r.asked.MaxOutput = Amount{max(n.N, r.asked.MaxOutput.N), true}
-			r.limits = append(r.limits, r.limit)
+			b.asked.MaxOutput = Amount{max(n.N, b.asked.MaxOutput.N), true}
+			b.limits = append(b.limits, b.limit)
 		default:
-			r.unclear = true
+			b.unclear = true
 		}
-		if r.unclear && r.asked.MaxOutput.Known {
-			r.refuse("one limit of the output is above 0 and another isn't: leave one of them out")
+		if b.unclear && b.asked.MaxOutput.Known {
+			b.refuse("one limit of the output is above 0 and another isn't: leave one of them out")
 		}
 	case atChoiceCount:
 		n, ok := v.limit()
 		if !ok {
-			r.refuse("limits such as max_tokens and n must be numbers")
+			b.refuse("limits such as max_tokens and n must be numbers")
 		}
-		r.asked.Choices = max(r.asked.Choices, n.N)
+		b.asked.Choices = max(b.asked.Choices, n.N)
 	case atName, atOthers:
 		switch {
 		case v.kind != '"':
 		case v.text == nil:
-			r.refuse("the name of the model is longer than %d bytes", maxKept)
+			b.refuse("the name of the model is longer than %d bytes", maxKept)
 		case p == atName:
-			r.asked.Model = string(v.text)
-		case len(r.others) == maxOthers:
-			r.refuse("more than %d models may answer", maxOthers)
+			b.asked.Model = string(v.text)
+		case len(b.others) == maxOthers:
+			b.refuse("more than %d models may answer", maxOthers)
 		default:
-			r.others = append(r.others, string(v.text))
+			b.others = append(b.others, string(v.text))
 		}
 	case atStream:
-		r.asked.Stream = v.isTrue() || v.kind == '"' && v.size > 0
+		b.asked.Stream = v.isTrue() || v.kind == '"' && v.size > 0
 	case atBackground:
 		if v.isTrue() {
-			r.refuseBackground()
+			b.refuseBackground()
 		}
 	case atOptions:
-		if r.options = (options{kind: v.kind, from: v.from, to: v.to}); v.kind != 'n' {
-			r.refuse("stream_options must be an object")
+		if b.options = (options{kind: v.kind, from: v.from, to: v.to}); v.kind != 'n' {
+			b.refuse("stream_options must be an object")
 		}
 	case atInclude:
-		if r.options.include = v; v.kind == '"' || v.kind == '0' {
-			r.refuse("stream_options.include_usage must be true or false")
+		if b.options.include = v; v.kind == '"' || v.kind == '0' {
+			b.refuse("stream_options.include_usage must be true or false")
 		}
 	}
 }

@@ -23,6 +23,18 @@ func describeAsked(a Asked) string {
 	return strings.TrimSpace(s)
 }
 
+// readRequest reads the whole body of a request.
+func readRequest(body []byte) (Asked, error) {
+	b := NewBody()
+	if _, err := b.Read(body); err != nil {
+		return Asked{Choices: 1}, err
+	}
+	if err := b.End(); err != nil {
+		return Asked{Choices: 1}, err
+	}
+	return b.Asked(), nil
+}
+
 // describeRead is the same, or the reason for which a request is refused.
 func describeRead(a Asked, err error) string {
 	if err != nil {
@@ -80,7 +92,7 @@ func TestReadRequest(t *testing.T) {
 		{"rubbish behind", `{"model":"m","prompt":"hello"} {}`, "refused"},
 		{"space around", " \n{\"model\":\"m\"}\r\n\t ", "m 0 unknown×1"},
 	} {
-		if got := describeRead(ReadRequest([]byte(c.body))); got != c.want && !(c.want == "refused" && strings.HasPrefix(got, "refused: ")) {
+		if got := describeRead(readRequest([]byte(c.body))); got != c.want && !(c.want == "refused" && strings.HasPrefix(got, "refused: ")) {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
 	}
@@ -168,7 +180,7 @@ func TestAmbiguousRequests(t *testing.T) {
 		"too deep":                  strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1),
 	} {
 		var fault *Fault
-		if a, err := ReadRequest([]byte(body)); !errors.As(err, &fault) {
+		if a, err := readRequest([]byte(body)); !errors.As(err, &fault) {
 			t.Errorf("%s: %v, %+v", name, err, a)
 		}
 		b := NewBody()
@@ -195,7 +207,7 @@ func TestAmbiguousRequests(t *testing.T) {
 		"blanks":                  blanks,
 		"a number":                "5",
 	} {
-		if _, err := ReadRequest([]byte(body)); err != nil {
+		if _, err := readRequest([]byte(body)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -367,7 +379,7 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		was := string(body)
-		asked, _ := ReadRequest(body)
+		asked, _ := readRequest(body)
 		out, changed := WithUsage(body)
 		if string(body) != was || changed != asked.NoUsage {
 			t.Fatalf("%q became %q, changed %t, %+v", was, body, changed, asked)
@@ -381,7 +393,7 @@ func FuzzRequest(f *testing.F) {
 			}
 			return
 		}
-		now, err := ReadRequest(out)
+		now, err := readRequest(out)
 		asked.NoUsage = false
 		if now != asked || err != nil {
 			t.Errorf("%q became %q: %+v, then %+v", was, out, asked, now)

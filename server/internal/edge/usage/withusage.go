@@ -7,14 +7,14 @@ type edit struct {
 }
 
 // usageEdit returns the edit that makes a request ask for its usage, or false if none is needed.
-func (r *request) usageEdit() (edit, bool) {
-	if !r.isChat && !r.isPrompt || !r.asked.Stream {
+func (b *Body) usageEdit() (edit, bool) {
+	if !b.isChat && !b.isPrompt || !b.asked.Stream {
 		return edit{}, false
 	}
-	o := &r.options
+	o := &b.options
 	switch {
 	case o.kind == 0:
-		return edit{r.body, r.body, `"stream_options":{"include_usage":true},`}, true
+		return edit{b.start, b.start, `"stream_options":{"include_usage":true},`}, true
 	case o.kind == 'n':
 		return edit{o.from, o.to, `{"include_usage":true}`}, true
 	case o.empty:
@@ -36,10 +36,10 @@ func (r *request) usageEdit() (edit, bool) {
 // more event than it may expect, with an empty list of choices.
 func WithUsage(body []byte) ([]byte, bool) {
 	b := NewBody()
-	if _, err := b.Read(body); err != nil || b.End() != nil || !b.request.isObject {
+	if _, err := b.Read(body); err != nil || b.End() != nil || !b.isObject {
 		return body, false
 	}
-	e, ok := b.request.usageEdit()
+	e, ok := b.usageEdit()
 	if !ok {
 		return body, false
 	}
@@ -59,13 +59,12 @@ const (
 // AtEnd returns the one of [UsageAtEnd] and [Blank] that a body needs once all of it was read. The error is a [*Fault] if neither
 // works.
 func (b *Body) AtEnd() (string, error) {
-	r := &b.request
-	switch _, edit := r.usageEdit(); {
-	case !r.isObject:
+	switch _, edit := b.usageEdit(); {
+	case !b.isObject:
 		return "", &Fault{"the body must be a JSON object"}
 	case !edit:
 		return Blank, nil
-	case r.options.kind == 0:
+	case b.options.kind == 0:
 		return UsageAtEnd, nil
 	}
 	return "", &Fault{"stream_options.include_usage must be true, or stream_options be left out"}
