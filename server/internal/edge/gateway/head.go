@@ -25,9 +25,10 @@ type head struct {
 	client        httplimit.Client // whose share of the room the text uses
 	held          atomic.Int64     // bytes of the room
 
-	mu   sync.Mutex
-	text []byte // guarded by mu
-	at   int    // guarded by mu: how much of text was read again
+	mu        sync.Mutex // guards the fields below
+	text      []byte
+	at        int  // how much of text was read again
+	forwarded bool // the upstream reads it
 }
 
 // readHead reads the beginning of a request's body into the room and puts it into the call. If
@@ -97,32 +98,35 @@ func (h *head) grow(most int) bool {
 func (h *head) whole() bool { return h.err == io.EOF }
 
 func (h *head) Read(p []byte) (int, error) {
-	if n := h.readAgain(p); n > 0 || len(p) == 0 {
+	n, more := h.readAgain(p)
+	switch {
+	case more || len(p) == 0 || n > 0 && !h.whole():
 		return n, nil
-	}
-	if h.err != nil {
-		return 0, h.err
+	case h.err != nil:
+		return n, h.err
 	}
 	return h.ReadCloser.Read(p)
 }
 
-func (h *head) readAgain(p []byte) int {
+// readAgain reads from the text and reports whether there is more of it. It keeps a whole body until
+// that is forwarded, whatever was read of it before.
+func (h *head) readAgain(p []byte) (n int, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := copy(p, h.text[h.at:])
-	if h.at += n; h.at == len(h.text) && !h.whole() {
+	n = copy(p, h.text[h.at:])
+	h.at += n
+	more = h.at < len(h.text)
+	if !more && (h.forwarded || !h.whole()) {
 		h.releaseLocked()
 	}
-	return n
+	return n, more
 }
 
-// take removes and returns the whole body's text, whatever was read of it.
-func (h *head) take() []byte {
+// forward makes a whole body readable once more, from its beginning and with another text.
+func (h *head) forward(text []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	text := h.text
-	h.text, h.at = nil, 0
-	return text
+	h.text, h.at, h.forwarded = text, 0, true
 }
 
 func (h *head) release() {
@@ -134,22 +138,6 @@ func (h *head) release() {
 func (h *head) releaseLocked() {
 	h.text, h.at = nil, 0
 	h.room.give(&h.client, h.held.Swap(0))
-}
-
-// replay is a whole body in memory.
-type replay struct {
-	*head
-	text []byte
-}
-
-func (b *replay) Read(p []byte) (int, error) {
-	n := copy(p, b.text)
-	if b.text = b.text[n:]; len(b.text) > 0 {
-		return n, nil
-	}
-	b.text = nil
-	b.release()
-	return n, io.EOF
 }
 
 // minBodyRate is how many bytes of its body per second a client must send on average once its

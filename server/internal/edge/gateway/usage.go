@@ -175,13 +175,13 @@ func (c *modelCall) admitted(r *http.Request) (fault *jsonerror.Error) {
 	edits := meters && usage.TellsUsageIfAsked(r.URL.Path)
 	switch {
 	case c.head.whole():
-		text := c.head.take()
-		before := len(text)
+		text := c.head.text
 		if edits && c.asked.NoUsage {
 			text, c.edited = usage.WithUsage(text)
 		}
-		r.Body = &replay{head: c.head, text: text}
-		lengthen(r, len(text)-before)
+		lengthen(r, len(text)-len(c.head.text))
+		c.head.forward(text)
+		r.Body = c.head
 	case meters:
 		c.long = &long{ReadCloser: r.Body, body: usage.NewBody(), most: c.most, other: c.others, edits: edits}
 		r.Body, c.edited = c.long, edits
