@@ -13,7 +13,7 @@ import (
 type client struct {
 	http.ResponseWriter
 	control  *http.ResponseController
-	patience time.Duration // 0: no limit
+	patience time.Duration
 }
 
 func (c *client) Write(p []byte) (int, error) {
@@ -34,9 +34,6 @@ func (c *client) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 // because HTTP/2 resets a stream whose deadline passes even if nothing is being written, and the
 // upstream may pause between parts.
 func (c *client) hurry() (relax func()) {
-	if c.patience <= 0 {
-		return func() {}
-	}
 	_ = c.control.SetWriteDeadline(time.Now().Add(c.patience))
 	return func() { _ = c.control.SetWriteDeadline(time.Time{}) }
 }
@@ -99,7 +96,7 @@ func (b *requestBody) begin() error {
 	b.reading = true
 	b.wait.begin()
 	switch {
-	case b.replied || b.client.patience <= 0:
+	case b.replied:
 	case b.timer == nil:
 		b.timer = time.AfterFunc(b.wait.mayWait(), b.stall)
 	default:

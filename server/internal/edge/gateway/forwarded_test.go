@@ -121,15 +121,6 @@ func TestForwardedProtoOverTLS(t *testing.T) {
 	}
 }
 
-func TestPreserveHost(t *testing.T) {
-	up := startUpstream(t, nil)
-	d := start(t, setup{upstream: up.URL, opts: Options{PreserveHost: true}})
-	d.rawPath(t, "/")
-	if got := up.last(t); got.Host != "shop.example" || got.Header.Get("X-Forwarded-Host") != "shop.example" {
-		t.Errorf("Host %q, X-Forwarded-Host %q", got.Host, got.Header.Get("X-Forwarded-Host"))
-	}
-}
-
 // Headers of one connection end with it, and a client can't name the gateway's own among them.
 func TestHopByHopHeaders(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {

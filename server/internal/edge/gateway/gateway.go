@@ -15,6 +15,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -45,23 +46,17 @@ type Options struct {
 	// TrustedProxies are the proxies whose X-Forwarded-* and Forwarded headers are passed on.
 	// Configure Limit with the same.
 	TrustedProxies []netip.Prefix
-	// PreserveHost sends the client's Host to the upstream. By default the upstream gets its own
-	// host, and the client's in X-Forwarded-Host.
-	PreserveHost bool
 	// AllowUnsafePaths forwards paths with encoded slashes (%2F), backslashes (raw or %5C), NUL
 	// (%00), each of these or dots encoded twice (%252e), overlong UTF-8, dot segments with
 	// parameters (..;), and .. if Upstream has a path. By default these get 400: servers read them
 	// in different ways, and some would find a limited endpoint behind them.
 	AllowUnsafePaths bool
 
-	// DialTimeout bounds connecting to the upstream, and its TLS handshake. Zero means 5 s. A
-	// negative value, here and below, means no limit.
+	// DialTimeout bounds connecting to the upstream, and its TLS handshake. Zero means 5 s.
 	DialTimeout time.Duration
 	// ResponseTimeout is how long the upstream may take to begin its answer once it has the
 	// request. Zero means 60 s.
 	ResponseTimeout time.Duration
-	// IdleTimeout is how long an idle connection to the upstream is kept. Zero means 90 s.
-	IdleTimeout time.Duration
 	// StallTimeout is how long a client may hold up the upstream, by not sending the next part of
 	// its body before the answer begins, or by not taking the next part of the answer. In all, a
 	// client may be waited for that long, plus a second for every 500 bytes that it sends. Bodies
@@ -85,9 +80,13 @@ type Options struct {
 // can be kept. The server reads at most 256 KiB of it.
 const drainTimeout = 5 * time.Second
 
-// idlePerUpstream is how many idle connections are kept: enough for bursts, and few enough for an
-// upstream's file descriptors.
-const idlePerUpstream = 256
+const (
+	// idlePerUpstream is how many idle connections are kept: enough for bursts, and few enough for an
+	// upstream's file descriptors.
+	idlePerUpstream = 256
+	// idleTime is how long they are kept.
+	idleTime = 90 * time.Second
+)
 
 // Gateway forwards requests that the limiter admits. Create one with [New], and serve it with
 // [NewServer].
@@ -119,7 +118,7 @@ func New(opts Options) (*Gateway, error) {
 	g := &Gateway{
 		opts:   opts,
 		prefix: opts.Upstream.EscapedPath(),
-		stall:  timeout(opts.StallTimeout, 60*time.Second),
+		stall:  cmp.Or(opts.StallTimeout, 60*time.Second),
 		log:    opts.Logger,
 	}
 	if g.log == nil {
@@ -127,16 +126,16 @@ func New(opts Options) (*Gateway, error) {
 	}
 	g.outage.log, g.outage.message = g.log, noAnswer
 	g.broken.log, g.broken.message = g.log, brokeAnswer
-	dial := timeout(opts.DialTimeout, 5*time.Second)
+	dial := cmp.Or(opts.DialTimeout, 5*time.Second)
 	g.transport = &http.Transport{
 		// No Proxy: the process's environment must not redirect requests.
 		DialContext:           (&net.Dialer{Timeout: dial, KeepAlive: 30 * time.Second}).DialContext,
 		TLSHandshakeTimeout:   dial,
 		TLSClientConfig:       opts.TLS.Clone(),
 		ForceAttemptHTTP2:     true,
-		ResponseHeaderTimeout: timeout(opts.ResponseTimeout, 60*time.Second),
+		ResponseHeaderTimeout: cmp.Or(opts.ResponseTimeout, 60*time.Second),
 		ExpectContinueTimeout: time.Second,
-		IdleConnTimeout:       timeout(opts.IdleTimeout, 90*time.Second),
+		IdleConnTimeout:       idleTime,
 		MaxIdleConns:          idlePerUpstream,
 		MaxIdleConnsPerHost:   idlePerUpstream,
 		DisableCompression:    true, // ask for nothing that the client didn't ask for, and unpack nothing on the way
@@ -172,14 +171,6 @@ func validate(o *Options) error {
 	return nil
 }
 
-// timeout returns d, its default, or 0 for no limit.
-func timeout(d, byDefault time.Duration) time.Duration {
-	if d == 0 {
-		return byDefault
-	}
-	return max(d, 0)
-}
-
 // Close ends what a server's Shutdown doesn't wait for: open WebSockets, and idle connections to
 // the upstream. Call it after the server has shut down.
 func (g *Gateway) Close() {
@@ -202,9 +193,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if drain {
 			_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
 		}
-		if g.stall > 0 {
-			_ = control.SetWriteDeadline(time.Now().Add(g.stall))
-		}
+		_ = control.SetWriteDeadline(time.Now().Add(g.stall))
 	}()
 	r, bad := g.checkTarget(r)
 	if bad != nil {
@@ -249,9 +238,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 
 func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	p.Out.URL = g.target(p.In)
-	if p.Out.Host = ""; g.opts.PreserveHost {
-		p.Out.Host = p.In.Host
-	}
+	p.Out.Host = "" // the upstream gets its own, and the client's in X-Forwarded-Host
 	// WebSocket is the only protocol that clients may switch to. Over h2c and others that carry
 	// requests, a client could keep asking the upstream without the limiter.
 	if up := p.Out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {

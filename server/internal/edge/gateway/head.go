@@ -60,7 +60,7 @@ func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httpli
 		_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
 		g.opts.Limit.Overloaded(w, r)
 		return false
-	case g.stall > 0 && errors.As(h.err, &network) && network.Timeout():
+	case errors.As(h.err, &network) && network.Timeout():
 		h.release()
 		_ = control.EnableFullDuplex() // otherwise the server waits for the rest before it answers
 		if r.ProtoMajor == 1 {
@@ -147,19 +147,16 @@ const minBodyRate = 500
 // grace is how long a client may be waited for: each time, and in all a second more for every
 // minBodyRate bytes that it sends.
 type grace struct {
-	most    time.Duration // 0: no limit
+	most    time.Duration
 	since   time.Time     // when the current wait began
 	waited  time.Duration // before the current wait
 	arrived int64         // bytes
 }
 
-// begin starts a wait and returns until when the next part must arrive; zero means no limit.
+// begin starts a wait and returns until when the next part must arrive.
 func (p *grace) begin() (by time.Time) {
 	p.since = time.Now()
-	if p.most > 0 {
-		by = p.since.Add(p.mayWait())
-	}
-	return by
+	return p.since.Add(p.mayWait())
 }
 
 // mayWait returns how long the next part may take.

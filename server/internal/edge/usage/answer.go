@@ -5,7 +5,6 @@ const (
 	atInner    = firstPlace + iota // a message or response in an event
 	atUsage                        // usage, usageMetadata
 	atInputs                       // details of the input
-	atOutputs                      // and the output
 	atModel                        // the model's name
 	atType                         // an event's type
 	atChoices                      // choices, candidates
@@ -25,7 +24,6 @@ const (
 	atCacheRead                         // Anthropic's; not part of atInput
 	atCacheCreated                      // the same
 	atOutput
-	atReasoning  // usually part of atOutput
 	atCandidates // Gemini's output without thoughts
 	atThoughts
 	atTotal
@@ -60,12 +58,10 @@ var answerFields = [countsBegin]map[string]place{
 		"prompt_tokens":               atPrompt,
 		"prompt_tokens_details":       atInputs,
 		"completion_tokens":           atOutput,
-		"completion_tokens_details":   atOutputs,
 		"total_tokens":                atTotal,
 		"input_tokens":                atInput,
 		"input_tokens_details":        atInputs,
 		"output_tokens":               atOutput,
-		"output_tokens_details":       atOutputs,
 		"cache_read_input_tokens":     atCacheRead,
 		"cache_creation_input_tokens": atCacheCreated,
 		"inputTokens":                 atInput, // Bedrock's, which excludes cached input, too
@@ -81,7 +77,6 @@ var answerFields = [countsBegin]map[string]place{
 		"totalTokenCount":             atTotal,
 	},
 	atInputs:   {"cached_tokens": atCached},
-	atOutputs:  {"reasoning_tokens": atReasoning},
 	atChoices:  {"finish_reason": atReason, "finishReason": atReason},
 	atDelta:    {"stop_reason": atReason},
 	atFeedback: {"blockReason": atReason},

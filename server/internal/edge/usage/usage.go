@@ -40,8 +40,6 @@ type Usage struct {
 	Cached Amount
 	// Output is all output, including reasoning.
 	Output Amount
-	// Reasoning is the output that was spent on thoughts.
-	Reasoning Amount
 	// Tokens is the sum of Input, Cached and Output. It may be known when they aren't.
 	Tokens Amount
 	// Partial says that more may have been used than the answer told: the stream ended before the
@@ -106,10 +104,6 @@ func (c *counts) usage() Usage {
 		u.Input = c.sum(atInput, atCacheCreated)
 		u.Cached = c.sum(atCacheRead)
 		all = c.sum(atInput, atCacheCreated, atCacheRead)
-	}
-	u.Reasoning = c.sum(atReasoning)
-	if !u.Reasoning.Known {
-		u.Reasoning = c.sum(atThoughts)
 	}
 	u.Output = c.sum(atOutput)
 	if !c.at(atOutput).told {
