@@ -153,7 +153,7 @@ func appendStatus(b []byte, status int) []byte {
 // decideParallel decides each item on a goroutine of its own.
 func (h *handler) decideParallel(r *http.Request, c *workspace) (first error) {
 	calls, errs := make([]*workspace, len(c.items)), make([]error, len(c.items))
-	together(len(calls), func(i int) {
+	h.each(len(calls), func(i int) {
 		calls[i] = h.singles.Get().(*workspace)
 		calls[i].out = calls[i].out[:0]
 		errs[i] = h.decideAll(r, calls[i], c.items[i:i+1])

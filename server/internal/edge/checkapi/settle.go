@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -49,38 +50,49 @@ func (c *workspace) readReceipt(fields []string) error {
 	return err
 }
 
-// receiptError turns an error of a receipt into an answer, and reports an error of the store.
-func (h *handler) receiptError(r *http.Request, err error) error {
-	switch {
-	case errors.Is(err, weir.ErrReceiptInvalid):
-		return jsonerror.New(http.StatusBadRequest, jsonerror.ReceiptInvalid,
-			"this is not a receipt of this limiter: send it unchanged, to a node that shares the secret of the node that made it, as all nodes of a region do; with counters in memory, to that node itself, unless it has restarted")
-	case errors.Is(err, counter.ErrUsed):
-		return jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "this receipt has already been settled or given back")
-	case errors.Is(err, weir.ErrReceiptExpired):
-		return jsonerror.New(http.StatusGone, jsonerror.ReceiptExpired, "the receipt has expired: the limits have forgotten the check it stands for")
-	case errors.Is(err, weir.ErrSlotLost):
-		return jsonerror.New(http.StatusConflict, jsonerror.SlotLost, "the slot ended before it was renewed, and all others are taken: check again")
+// receiptErrors has the answers to errors of receipts.
+var receiptErrors = []struct {
+	err           error
+	status        int
+	code, message string
+}{
+	{weir.ErrReceiptInvalid, http.StatusBadRequest, jsonerror.ReceiptInvalid,
+		"this is not a receipt of this limiter: send it unchanged, to a node that shares the secret of the node that made it, as all nodes of a region do; with counters in memory, to that node itself, unless it has restarted"},
+	{counter.ErrUsed, http.StatusConflict, jsonerror.ReceiptUsed, "this receipt has already been settled or given back"},
+	{weir.ErrReceiptExpired, http.StatusGone, jsonerror.ReceiptExpired, "the receipt has expired: the limits have forgotten the check it stands for"},
+	{weir.ErrSlotLost, http.StatusConflict, jsonerror.SlotLost, "the slot ended before it was renewed, and all others are taken: check again"},
+}
+
+// receiptError returns the answer to an error of a receipt, or nil if the error is the store's.
+func receiptError(err error) *jsonerror.Error {
+	for _, e := range receiptErrors {
+		if errors.Is(err, e.err) {
+			return jsonerror.New(e.status, e.code, "%s", e.message)
+		}
+	}
+	return nil
+}
+
+// answer answers a call about one receipt: with body, or by the error that the limiter returned.
+func (h *handler) answer(w http.ResponseWriter, r *http.Request, body string, err error) error {
+	if err == nil {
+		w.Header()["Content-Type"] = jsonType
+		send(w, http.StatusOK, []byte(body))
+		return nil
+	}
+	if fault := receiptError(err); fault != nil {
+		return fault
 	}
 	h.report(r, err)
 	return err
-}
-
-// done sends a fixed answer.
-func done(w http.ResponseWriter, body string) error {
-	w.Header()["Content-Type"] = jsonType
-	send(w, http.StatusOK, []byte(body))
-	return nil
 }
 
 func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *workspace) error {
 	if err := c.readReceipt(receiptFields); err != nil {
 		return err
 	}
-	if err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, weir.Outcome{Abandoned: true}); err != nil {
-		return h.receiptError(r, err)
-	}
-	return done(w, "{\"refunded\":true}\n")
+	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, weir.Outcome{Abandoned: true})
+	return h.answer(w, r, "{\"refunded\":true}\n", err)
 }
 
 func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *workspace) error {
@@ -100,23 +112,18 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *workspace) e
 	}
 	o := weir.Outcome{Status: int(c.status), Amounts: c.req.Amounts}
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, o)
-	switch {
-	case errors.Is(err, counter.ErrUsed): // the caller missed the answer to its first attempt
-		return done(w, "{\"settled\":false,\"already\":true}\n")
-	case err != nil:
-		return h.receiptError(r, err)
+	if errors.Is(err, counter.ErrUsed) { // the caller missed the answer to its first attempt
+		return h.answer(w, r, "{\"settled\":false,\"already\":true}\n", nil)
 	}
-	return done(w, "{\"settled\":true}\n")
+	return h.answer(w, r, "{\"settled\":true}\n", err)
 }
 
 func (h *handler) release(w http.ResponseWriter, r *http.Request, c *workspace) error {
 	if err := c.readReceipt(receiptFields); err != nil {
 		return err
 	}
-	if err := h.limiter.Release(r.Context(), &weir.Decision{Receipt: c.receipt}); err != nil {
-		return h.receiptError(r, err)
-	}
-	return done(w, "{\"released\":true}\n")
+	err := h.limiter.Release(r.Context(), &weir.Decision{Receipt: c.receipt})
+	return h.answer(w, r, "{\"released\":true}\n", err)
 }
 
 func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) error {
@@ -128,20 +135,11 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) er
 	case c.many && c.receipt != "":
 		return jsonerror.Bad("receipts: can't stand beside receipt: send one of them")
 	case !c.many:
-		if err := h.limiter.Renew(r.Context(), &weir.Decision{Receipt: c.receipt}); err != nil {
-			return h.receiptError(r, err)
-		}
-		return done(w, "{\"renewed\":true}\n")
+		err := h.limiter.Renew(r.Context(), &weir.Decision{Receipt: c.receipt})
+		return h.answer(w, r, "{\"renewed\":true}\n", err)
 	}
 	errs := make([]error, len(c.receipts))
-	one := func(i int) { errs[i] = h.limiter.Renew(r.Context(), &weir.Decision{Receipt: c.receipts[i]}) }
-	if h.opts.Parallel {
-		together(len(errs), one)
-	} else {
-		for i := range errs {
-			one(i)
-		}
-	}
+	h.each(len(errs), func(i int) { errs[i] = h.limiter.Renew(r.Context(), &weir.Decision{Receipt: c.receipts[i]}) })
 	c.out = append(c.out[:0], `{"results":[`...)
 	var first error
 	for i, err := range errs {
@@ -152,11 +150,13 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) er
 			c.out = append(c.out, `{"renewed":true}`...)
 			continue
 		}
-		reason := whyLost(err)
-		c.out = append(append(append(c.out, `{"renewed":false,"reason":"`...), reason...), `"}`...)
-		if reason == "unavailable" && first == nil {
+		reason := "unavailable"
+		if fault := receiptError(err); fault != nil {
+			reason = strings.ToLower(fault.Code)
+		} else if first == nil {
 			first = err
 		}
+		c.out = append(append(append(c.out, `{"renewed":false,"reason":"`...), reason...), `"}`...)
 	}
 	c.out = append(c.out, "]}\n"...)
 	h.report(r, first)
@@ -166,22 +166,15 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) er
 	return nil
 }
 
-// whyLost returns the reason why a slot in a list wasn't renewed.
-func whyLost(err error) string {
-	switch {
-	case errors.Is(err, weir.ErrSlotLost):
-		return "slot_lost"
-	case errors.Is(err, weir.ErrReceiptInvalid):
-		return "receipt_invalid"
-	case errors.Is(err, weir.ErrReceiptExpired):
-		return "receipt_expired"
+// each calls do for 0 to n-1: at the same time if calls to the store are to travel together. It
+// raises a panic of one again on this goroutine, where net/http handles it.
+func (h *handler) each(n int, do func(i int)) {
+	if !h.opts.Parallel {
+		for i := range n {
+			do(i)
+		}
+		return
 	}
-	return "unavailable"
-}
-
-// together calls do for 0 to n-1, each on a goroutine of its own. It raises a panic of one again on
-// this goroutine, where net/http handles it.
-func together(n int, do func(i int)) {
 	panicked := make([]any, n)
 	var wg sync.WaitGroup
 	for i := range n {
