@@ -19,17 +19,13 @@ import (
 
 // adminPort is the admin port of a node as a command's flags name it.
 type adminPort struct {
-	addr   string
-	secret tokenFlag
-	tls    tlsFlags
+	nodePort
 	wait   time.Duration // how long to retry while the node can't read or write its rules
 	asJSON bool          // print answers as the node sent them
 }
 
 func (n *adminPort) register(cmd *cobra.Command) {
-	addressFlag(cmd, &n.addr, "admin", "127.0.0.1:8082", "admin port")
-	n.secret.register(cmd.Flags(), "admin", "admin port")
-	n.tls.register(cmd.Flags())
+	n.nodePort.register(cmd, "admin", "127.0.0.1:8082", "admin port")
 	cmd.Flags().BoolVar(&n.asJSON, "json", false, "print JSON")
 	cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 }
@@ -74,7 +70,7 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 	stopped := &exit{exitUnavailable, errors.New("stopped while waiting for the node's rules: as far as is known, nothing was changed")}
 	began, reminded := time.Now(), time.Time{}
 	for {
-		a, err := call(cmd.Context(), &n.tls, "admin", method, url, body, h)
+		a, err := n.ask(cmd.Context(), method, url, body, h)
 		if err != nil && !reminded.IsZero() && cmd.Context().Err() != nil {
 			return nil, stopped
 		}
@@ -104,24 +100,6 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 			return nil, stopped
 		}
 	}
-}
-
-// prepare returns the URL and the headers of a request, and the place where it found the token in them, or "".
-func (n *adminPort) prepare(path string, header http.Header) (url string, h http.Header, place string, err error) {
-	token, place, err := n.secret.read()
-	if err != nil {
-		return "", nil, "", &exit{exitUsage, err}
-	}
-	if h = header.Clone(); h == nil {
-		h = http.Header{}
-	}
-	if token == "" {
-		place = ""
-	} else {
-		h.Set("Authorization", "Bearer "+token)
-	}
-	base, err := n.tls.address("admin", n.addr)
-	return base + path, h, place, err
 }
 
 // refused returns the error for an answer with a status other than 2xx.

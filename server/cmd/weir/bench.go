@@ -77,7 +77,6 @@ type benchFlags struct {
 	plan          load.Plan
 	check         load.Check
 	goal          load.Goal
-	rate, minRate perSecond
 	rules, store  string
 	limit         string
 	nodes         int
@@ -99,7 +98,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.DurationVar(&b.plan.Duration, "duration", 10*time.Second, "how long to measure")
 	f.DurationVar(&b.plan.Warmup, "warmup", time.Second, "how long to make the same load before measuring")
 	f.IntVar(&b.plan.Workers, "concurrency", 0, "most requests in flight (default: twice the cores, or 64 for a URL or a Redis)")
-	f.Var(&b.rate, "rate", "requests that are due, such as 500/s: an open loop; 0 is a closed loop")
+	f.Var(parsed[float64]{&b.plan.Rate, "rate", parseRate, showRate}, "rate", "requests that are due, such as 500/s: an open loop; 0 is a closed loop")
 	f.BoolVar(&b.plan.Poisson, "poisson", false, "with --rate: due at random instead of evenly spaced")
 	f.IntVar(&b.plan.Keys, "keys", 10_000, "how many clients there are")
 	f.TextVar(&b.plan.Distribution, "distribution", load.Uniform, "how often each of them asks: uniform, zipf or hot (one asks)")
@@ -120,7 +119,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	b.tls.register(f)
 	f.DurationVar(&b.timeout, "timeout", 10*time.Second, "how long a request to a URL may take")
 	f.DurationVar(&b.goal.MaxP99, "max-p99", 0, "exit 1 if the 99th percentile of latency is higher")
-	f.Var(&b.minRate, "min-rate", "exit 1 if there are fewer answers, such as 1000/s")
+	f.Var(parsed[float64]{&b.goal.MinRate, "rate", parseRate, showRate}, "min-rate", "exit 1 if there are fewer answers, such as 1000/s")
 	f.BoolVar(&b.asJSON, "json", false, "print JSON")
 	f.BoolVar(&b.quiet, "quiet", false, "show no progress")
 }
@@ -149,7 +148,6 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 	if err := b.completeNodes(f); err != nil {
 		return err
 	}
-	b.plan.Rate, b.goal.MinRate = float64(b.rate), float64(b.minRate)
 	switch {
 	case b.url != nil && b.rules != "":
 		return errors.New("--rules: is for checks in this process: a node has rules of its own")
@@ -321,24 +319,16 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	return t, t.Close, nil
 }
 
-// perSecond is a rate as people write it: 500, 500/s, 30000/minute.
-type perSecond float64
-
-var _ pflag.Value = (*perSecond)(nil)
-
-func (r *perSecond) Set(text string) error {
+// parseRate parses a number per second as people write it: 500, 500/s, 30000/minute.
+func parseRate(text string) (float64, error) {
 	if x, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64); err == nil && x >= 0 && x <= math.MaxInt64 {
-		*r = perSecond(x)
-		return nil
+		return x, nil
 	}
 	l, err := weir.ParseLimit(text)
 	if err != nil || l.Count < 0 || l.Window <= 0 {
-		return fmt.Errorf("must be a rate such as 500/s or 30000/minute, got %q", text)
+		return 0, fmt.Errorf("must be a rate such as 500/s or 30000/minute, got %q", text)
 	}
-	*r = perSecond(float64(l.Count) / l.Window.Seconds())
-	return nil
+	return float64(l.Count) / l.Window.Seconds(), nil
 }
 
-func (r *perSecond) String() string { return strconv.FormatFloat(float64(*r), 'g', -1, 64) }
-
-func (r *perSecond) Type() string { return "rate" }
+func showRate(rate float64) string { return strconv.FormatFloat(rate, 'g', -1, 64) }

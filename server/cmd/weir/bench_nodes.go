@@ -77,14 +77,11 @@ func (b *benchFlags) ruleSet() (*weir.RuleSet, string, error) {
 		}
 		return file.Set, "rules of " + b.rules, nil
 	case b.limit != "":
-		l, err := weir.ParseLimit(b.limit)
-		if err == nil {
-			err = l.Validate()
-		}
+		l, err := parseLimit(b.limit)
 		if err != nil {
 			return nil, "", fmt.Errorf("--limit: %w", err)
 		}
-		set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "bench", Limits: []weir.Limit{l}}}})
+		set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "bench", Limits: []weir.Limit{*l}}}})
 		return set, b.limit + " for each client", err
 	}
 	set, err := load.GenerousRules()

@@ -334,15 +334,13 @@ func TestBenchMistakes(t *testing.T) {
 }
 
 func TestBenchRates(t *testing.T) {
-	for text, want := range map[string]perSecond{"0": 0, "500": 500, "500/s": 500, "0.5": 0.5, "30000/minute": 500, "1e3": 1000, "36 per hour": 0.01} {
-		var r perSecond
-		if err := r.Set(text); err != nil || r != want {
+	for text, want := range map[string]float64{"0": 0, "500": 500, "500/s": 500, "0.5": 0.5, "30000/minute": 500, "1e3": 1000, "36 per hour": 0.01} {
+		if r, err := parseRate(text); err != nil || r != want {
 			t.Errorf("%q is %v, %v, want %v", text, r, err, want)
 		}
 	}
 	for _, text := range []string{"", "-1", "fast", "5/0s", "-5/minute", "NaN", "Inf"} {
-		var r perSecond
-		if err := r.Set(text); err == nil {
+		if r, err := parseRate(text); err == nil {
 			t.Errorf("%q is %v", text, r)
 		}
 	}

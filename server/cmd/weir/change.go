@@ -52,7 +52,12 @@ func (c *change) send(cmd *cobra.Command, method, path string, body any, header 
 	if len(q) > 0 {
 		path += "?" + q.Encode()
 	}
-	a, err := c.call(cmd, method, path, body, header)
+	return c.callForDiff(cmd, method, path, body, header)
+}
+
+// callForDiff calls the node, whose answer has a difference.
+func (n *adminPort) callForDiff(cmd *cobra.Command, method, path string, body any, header http.Header) (*changed, error) {
+	a, err := n.call(cmd, method, path, body, header)
 	if err != nil {
 		return nil, err
 	}

@@ -21,9 +21,7 @@ import (
 func checkCommand() *cobra.Command {
 	var r requestFlags
 	var amounts amountFlags
-	var node string
-	var secret tokenFlag
-	var certificates tlsFlags
+	var node nodePort
 	var asJSON bool
 	var colour colour
 	cmd := &cobra.Command{
@@ -48,16 +46,11 @@ command or its token, 3 if no node answers or it can't decide.`,
 			if err != nil {
 				return err
 			}
-			base, err := certificates.address("http", node)
+			url, header, token, err := node.prepare(checkPath, nil)
 			if err != nil {
 				return err
 			}
-			url := base + "/v1/check"
-			header, err := secret.header()
-			if err != nil {
-				return err
-			}
-			a, err := call(cmd.Context(), &certificates, "http", http.MethodPost, url, w, header)
+			a, err := node.ask(cmd.Context(), http.MethodPost, url, w, header)
 			if err != nil {
 				return err
 			}
@@ -66,8 +59,8 @@ command or its token, 3 if no node answers or it can't decide.`,
 				Error *jsonerror.Error // of an answer that is no decision
 			}
 			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
-				if a.status == http.StatusUnauthorized && header == nil {
-					return errors.New(secret.wanted())
+				if a.status == http.StatusUnauthorized && token == "" {
+					return errors.New(node.secret.wanted())
 				}
 				if a.status == http.StatusNotFound && d.Error != nil && strings.HasPrefix(d.Error.Message, serve.AdminPort) {
 					return fmt.Errorf("--http: %s is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another", url)
@@ -94,9 +87,7 @@ command or its token, 3 if no node answers or it can't decide.`,
 	}
 	r.register(cmd)
 	amounts.register(cmd)
-	addressFlag(cmd, &node, "http", "127.0.0.1:8080", "check API")
-	secret.register(cmd.Flags(), "http", "check API")
-	certificates.register(cmd.Flags())
+	node.register(cmd, "http", "127.0.0.1:8080", "check API")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the node's answer")
 	colour.register(cmd)
 	return cmd

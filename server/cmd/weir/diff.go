@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -21,17 +22,15 @@ var colours = []string{"auto", "always", "never"}
 func (c *colour) register(cmd *cobra.Command) {
 	*c = "auto"
 	cmd.Flags().Var(c, "color", "auto (on a terminal, unless NO_COLOR is set), always or never")
-	complete(cmd, "color", cobra.FixedCompletions(colours, cobra.ShellCompDirectiveNoFileComp))
+	complete(cmd, "color", fixed(colours...))
 }
 
 func (c *colour) Set(text string) error {
-	for _, name := range colours {
-		if text == name {
-			*c = colour(text)
-			return nil
-		}
+	if !slices.Contains(colours, text) {
+		return fmt.Errorf("must be auto, always or never, got %q", text)
 	}
-	return fmt.Errorf("must be auto, always or never, got %q", text)
+	*c = colour(text)
+	return nil
 }
 
 func (c *colour) String() string { return string(*c) }

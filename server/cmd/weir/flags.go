@@ -68,10 +68,27 @@ func wrongValue(e *pflag.InvalidValueError) string {
 	return fmt.Sprintf("must be %s, got %q", want, got)
 }
 
-// level is a flag for a log level.
-type level struct{ slog.Level }
+// parsed is a flag of a type that pflag doesn't know.
+type parsed[T any] struct {
+	into  *T
+	kind  string // as the help shows it
+	parse func(text string) (T, error)
+	show  func(T) string // nil if there is no default to show
+}
 
-var _ pflag.Value = (*level)(nil)
+func (p parsed[T]) Set(text string) (err error) {
+	*p.into, err = p.parse(text)
+	return err
+}
+
+func (p parsed[T]) String() string {
+	if p.show == nil {
+		return ""
+	}
+	return p.show(*p.into)
+}
+
+func (p parsed[T]) Type() string { return p.kind }
 
 // otherLevels maps level names of other programs to ours.
 var otherLevels = map[string]string{
@@ -79,20 +96,16 @@ var otherLevels = map[string]string{
 	"warning": "warn", "critical": "error", "fatal": "error", "quiet": "error", "off": "error", "none": "error",
 }
 
-func (l *level) Set(text string) error {
-	if l.UnmarshalText([]byte(text)) == nil {
-		return nil
+func parseLevel(text string) (level slog.Level, err error) {
+	if level.UnmarshalText([]byte(text)) == nil {
+		return level, nil
 	}
 	hint := ""
 	if other := otherLevels[strings.ToLower(text)]; other != "" {
 		hint = ": write " + other
 	}
-	return fmt.Errorf("must be debug, info, warn or error, got %q%s", text, hint)
+	return 0, fmt.Errorf("must be debug, info, warn or error, got %q%s", text, hint)
 }
-
-func (l *level) Type() string { return "level" }
-
-func (l *level) String() string { return strings.ToLower(l.Level.String()) }
 
 // takes checks the number of arguments against the command's Use line.
 func takes(least, most int) cobra.PositionalArgs {

@@ -3,14 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 
 	"github.com/spf13/cobra"
-	"github.com/weirhq/weir/internal/node/watch"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 	"github.com/weirhq/weir/server/internal/rules/imports"
 )
@@ -72,17 +70,8 @@ func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
 		}
 		return files, err
 	}
-	text, err := readInput(cmd, name, envoy.MaxFile)
+	text, err := readFile(cmd, name, envoy.MaxFile)
 	return []envoy.File{{Name: name, Text: text}}, err
-}
-
-// readInput reads a file, or standard input, up to one byte more than the size that its reader
-// accepts.
-func readInput(cmd *cobra.Command, name string, most int) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(io.LimitReader(cmd.InOrStdin(), int64(most)+1))
-	}
-	return watch.Read(name, most)
 }
 
 func importNginxCommand() *cobra.Command {
@@ -99,7 +88,7 @@ ingress-nginx: limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limi
 		Args:    takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
-			text, err := readInput(cmd, name, imports.MaxConf)
+			text, err := readFile(cmd, name, imports.MaxConf)
 			if err != nil {
 				return &exit{exitUsage, err}
 			}

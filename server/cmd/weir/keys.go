@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"regexp"
 	"strings"
 
@@ -42,7 +41,7 @@ const maxKey = 64 << 10
 // keyOf returns the key in an argument, or the first line of standard input for -.
 func keyOf(cmd *cobra.Command, arg string) (string, error) {
 	if arg == "-" {
-		if in, ok := cmd.InOrStdin().(*os.File); ok && isTerminal(in) {
+		if isTerminal(cmd.InOrStdin()) {
 			fmt.Fprint(cmd.ErrOrStderr(), "key: ")
 		}
 		line, err := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), maxKey)).ReadString('\n')

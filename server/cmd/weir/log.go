@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,20 +29,20 @@ type logger struct {
 
 // newLogger makes a logger. The level doesn't apply to the audit log.
 func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
-	opts := &slog.HandlerOptions{Level: min(level, slog.LevelInfo)}
-	var handler func(io.Writer) slog.Handler
-	switch format {
-	case "text":
-		handler = func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, opts) }
-	case "json":
-		handler = func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, opts) }
-	default:
+	handler := func(w io.Writer, level slog.Level) slog.Handler {
+		opts := &slog.HandlerOptions{Level: level}
+		if format == "json" {
+			return slog.NewJSONHandler(w, opts)
+		}
+		return slog.NewTextHandler(w, opts)
+	}
+	if format != "text" && format != "json" {
 		return nil, fmt.Errorf("--log-format: must be text or json, got %q", format)
 	}
 	w := &logWriter{to: to, wake: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{})}
-	w.tell = slog.New(handler(to))
+	w.tell = slog.New(handler(to, slog.LevelInfo))
 	go w.run()
-	return &logger{slog.New(leveled{handler(w), level}), slog.New(handler((*auditWriter)(w))), w}, nil
+	return &logger{slog.New(handler(w, level)), slog.New(handler((*auditWriter)(w), slog.LevelInfo)), w}, nil
 }
 
 // strayLog logs what libraries write to Go's standard logger, for debugging. HTTP clients write
@@ -139,20 +138,4 @@ func (w *logWriter) close() bool {
 	case <-late.C:
 		return false
 	}
-}
-
-// leveled drops records below a level.
-type leveled struct {
-	slog.Handler
-	least slog.Level
-}
-
-func (h leveled) Enabled(_ context.Context, l slog.Level) bool { return l >= h.least }
-
-func (h leveled) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return leveled{h.Handler.WithAttrs(attrs), h.least}
-}
-
-func (h leveled) WithGroup(name string) slog.Handler {
-	return leveled{h.Handler.WithGroup(name), h.least}
 }

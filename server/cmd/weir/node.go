@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,16 +35,6 @@ func address(flag, s string) (string, error) {
 		return "", fmt.Errorf("--%s: must be host:port or a URL, such as 127.0.0.1:8080 or https://weir.example.com, got %q", flag, s)
 	}
 	return strings.TrimRight(text, "/"), nil
-}
-
-// addressFlag adds a flag for the address of a port of a running node. Its name and its environment variable are
-// those of the node's own flag.
-func addressFlag(cmd *cobra.Command, value *string, name, otherwise, what string) {
-	env := "WEIR_" + strings.ToUpper(name)
-	if v := os.Getenv(env); v != "" {
-		otherwise = v
-	}
-	cmd.Flags().StringVar(value, name, otherwise, what+" of the node, host:port or URL ("+env+")")
 }
 
 // tokenFlag says where the token for a port of a node is. No flag holds the token itself: whoever may list processes
@@ -96,8 +87,50 @@ func (t *tokenFlag) wanted() string {
 
 // client follows no redirects: a node sends none, and a token is for the node alone.
 var client = &http.Client{
-	Timeout:       10 * time.Second,
+	Timeout:       patience,
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+const (
+	// patience is how long a node's answer may take.
+	patience = 10 * time.Second
+	// maxAnswer is the most that is read of an answer: enough for a rule document and its difference from another.
+	maxAnswer = 32 << 20
+)
+
+// nodePort is a port of a running node, as a command's flags name it.
+type nodePort struct {
+	name   string // admin or http, as in the node's own flag
+	addr   string
+	secret tokenFlag
+	tls    tlsFlags
+}
+
+// register adds the flags. The flag of the address and its environment variable are named like the node's own.
+func (p *nodePort) register(cmd *cobra.Command, name, addr, what string) {
+	env := "WEIR_" + strings.ToUpper(name)
+	p.name = name
+	cmd.Flags().StringVar(&p.addr, name, cmp.Or(os.Getenv(env), addr), what+" of the node, host:port or URL ("+env+")")
+	p.secret.register(cmd.Flags(), name, what)
+	p.tls.register(cmd.Flags())
+}
+
+// prepare returns the URL and the headers of a request, and the place where it found the token in them, or "".
+func (p *nodePort) prepare(path string, header http.Header) (url string, h http.Header, place string, err error) {
+	token, place, err := p.secret.read()
+	if err != nil {
+		return "", nil, "", &exit{exitUsage, err}
+	}
+	if h = header.Clone(); h == nil {
+		h = http.Header{}
+	}
+	if token == "" {
+		place = ""
+	} else {
+		h.Set("Authorization", "Bearer "+token)
+	}
+	base, err := p.tls.address(p.name, p.addr)
+	return base + path, h, place, err
 }
 
 // answer is a node's answer.
@@ -107,13 +140,19 @@ type answer struct {
 	body   []byte
 }
 
-// maxAnswer is the most that is read of an answer: enough for a rule document and its difference from another.
-const maxAnswer = 32 << 20
+// ask sends a request and reads the answer, whatever its status.
+func (p *nodePort) ask(ctx context.Context, method, url string, body any, header http.Header) (*answer, error) {
+	res, err := p.send(ctx, method, url, body, header, patience)
+	if err != nil {
+		return nil, err
+	}
+	return p.read(res)
+}
 
-// call sends a request to a node and reads the answer, whatever its status. It sends a body of bytes unchanged, as a
-// YAML document, and any other body as JSON. Errors name the flag as the place of the node's address, and carry an
+// send sends a request. It sends a body of bytes unchanged, as a YAML document, and any other body as JSON. With a
+// patience of 0, the answer may take any time. Errors name the flag as the place of the node's address, and carry an
 // exit code.
-func call(ctx context.Context, certificates *tlsFlags, flag, method, url string, body any, header http.Header) (*answer, error) {
+func (p *nodePort) send(ctx context.Context, method, url string, body any, header http.Header, patience time.Duration) (*http.Response, error) {
 	var payload []byte
 	kind := "application/json"
 	switch b := body.(type) {
@@ -134,21 +173,28 @@ func call(ctx context.Context, certificates *tlsFlags, flag, method, url string,
 	if body != nil {
 		req.Header.Set("Content-Type", kind)
 	}
-	client, err := certificates.client()
+	known, err := p.tls.client()
 	if err != nil {
 		return nil, err
 	}
+	client := *known
+	client.Timeout = patience
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, &exit{exitUnavailable, certificates.unreached(url, flag, err)}
+		return nil, &exit{exitUnavailable, p.tls.unreached(url, p.name, err)}
 	}
+	return res, nil
+}
+
+func (p *nodePort) read(res *http.Response) (*answer, error) {
 	defer res.Body.Close()
-	a := &answer{status: res.StatusCode, header: res.Header}
-	if a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer)); err != nil {
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
 		return nil, &exit{exitUnavailable, err}
 	}
+	a := &answer{res.StatusCode, res.Header, body}
 	if a.wantsTLS() {
-		return nil, &exit{exitUnavailable, errWantsTLS("--" + flag)}
+		return nil, &exit{exitUnavailable, errWantsTLS("--" + p.name)}
 	}
 	return a, nil
 }

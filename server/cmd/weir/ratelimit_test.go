@@ -55,7 +55,7 @@ func TestRatelimitVariables(t *testing.T) {
 		}},
 		{nil, "unix:///var/run/nutcracker/ratelimit.sock", func(v *serving) any { return v.Store }},
 		{nil, "/srv/runtime_data/current/config", func(v *serving) any { return v.EnvoyConfig }},
-		{nil, "WARN text", func(v *serving) any { return fmt.Sprint(v.logLevel.Level, " ", v.logFormat) }},
+		{nil, "WARN text", func(v *serving) any { return fmt.Sprint(v.logLevel, " ", v.logFormat) }},
 		{nil, `no headers true, metadata false, {false false false}, start false, 24h0m0s 1h0m0s`, func(v *serving) any {
 			e := &v.Envoy
 			return fmt.Sprintf("no headers %v, metadata %v, %v, start %v, %s %s", e.NoHeaders, e.DynamicMetadata, e.Modes, e.StartWithout, e.MaxConnectionAge, e.MaxConnectionAgeGrace)
@@ -88,10 +88,10 @@ func TestRatelimitVariables(t *testing.T) {
 			return fmt.Sprint(v.Envoy.NoHeaders, " ", v.Envoy.Names)
 		}},
 
-		{[]string{"LOG_LEVEL=info", "LOG_FORMAT=JSON"}, "INFO json", func(v *serving) any { return fmt.Sprint(v.logLevel.Level, " ", v.logFormat) }},
-		{[]string{"LOG_LEVEL=Trace"}, "DEBUG", func(v *serving) any { return v.logLevel.Level }},
-		{[]string{"LOG_LEVEL=warning"}, "WARN", func(v *serving) any { return v.logLevel.Level }},
-		{[]string{"LOG_LEVEL=FATAL"}, "ERROR", func(v *serving) any { return v.logLevel.Level }},
+		{[]string{"LOG_LEVEL=info", "LOG_FORMAT=JSON"}, "INFO json", func(v *serving) any { return fmt.Sprint(v.logLevel, " ", v.logFormat) }},
+		{[]string{"LOG_LEVEL=Trace"}, "DEBUG", func(v *serving) any { return v.logLevel }},
+		{[]string{"LOG_LEVEL=warning"}, "WARN", func(v *serving) any { return v.logLevel }},
+		{[]string{"LOG_LEVEL=FATAL"}, "ERROR", func(v *serving) any { return v.logLevel }},
 		{[]string{"USE_PROMETHEUS=true"}, ":9090", func(v *serving) any { return v.Metrics }},
 		{[]string{"USE_PROMETHEUS=true", "PROMETHEUS_ADDR=:19001"}, ":19001", func(v *serving) any { return v.Metrics }},
 

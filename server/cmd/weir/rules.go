@@ -94,7 +94,7 @@ type lintReport struct {
 
 // lint checks a file, and warns of entries of an emergency list that the file lacks.
 func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintReport, error) {
-	text, err := readFile(cmd, name)
+	text, err := readFile(cmd, name, rulefile.MaxSize)
 	if err != nil {
 		return lintReport{}, err
 	}
@@ -121,11 +121,19 @@ func badRules(err error) error {
 	return &exit{exitUsage, err}
 }
 
-func readFile(cmd *cobra.Command, name string) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(io.LimitReader(cmd.InOrStdin(), rulefile.MaxSize+1))
+// readFile reads a file, or standard input for -, up to one byte more than the size that its reader accepts. The file may
+// be a pipe, such as a shell's <(command).
+func readFile(cmd *cobra.Command, name string, most int64) ([]byte, error) {
+	from := cmd.InOrStdin()
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		from = f
 	}
-	return os.ReadFile(name)
+	return io.ReadAll(io.LimitReader(from, most+1))
 }
 
 func printLint(w io.Writer, reports []lintReport, strict bool, colour *colour) {
@@ -167,7 +175,7 @@ func showCommand() *cobra.Command {
 			case len(args) == 1 && cmd.Flags().Changed("version"):
 				return errors.New("--version: is of a node: leave the file out")
 			case len(args) == 1:
-				if text, err = readFile(cmd, args[0]); err == nil {
+				if text, err = readFile(cmd, args[0], rulefile.MaxSize); err == nil {
 					_, err = rulefile.Parse(args[0], text)
 				}
 				if err != nil {

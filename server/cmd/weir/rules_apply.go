@@ -134,12 +134,7 @@ func (c *change) wouldBe(cmd *cobra.Command, file string) (*changed, error) {
 // diff compares two versions.
 func (c *change) diff(cmd *cobra.Command, from, to int64) (*changed, error) {
 	q := url.Values{"from": {strconv.FormatInt(from, 10)}, "to": {strconv.FormatInt(to, 10)}}
-	a, err := c.call(cmd, http.MethodGet, "/v1/rules/diff?"+q.Encode(), nil, http.Header{"Accept": {"application/json"}})
-	if err != nil {
-		return nil, err
-	}
-	out := &changed{body: a.body}
-	return out, a.decode(out)
+	return c.callForDiff(cmd, http.MethodGet, "/v1/rules/diff?"+q.Encode(), nil, http.Header{"Accept": {"application/json"}})
 }
 
 // trouble replaces the exit code 1, which for weir rules diff means that there is a difference.
@@ -162,7 +157,7 @@ func (n *adminPort) inForce(cmd *cobra.Command) (int64, error) {
 
 // readRules reads a document to send to a node.
 func readRules(cmd *cobra.Command, name string) ([]byte, error) {
-	text, err := readFile(cmd, name)
+	text, err := readFile(cmd, name, rulefile.MaxSize)
 	switch {
 	case err != nil:
 		return nil, &exit{exitUsage, err}

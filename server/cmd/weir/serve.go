@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	stdlog "log"
 	"log/slog"
@@ -34,10 +33,8 @@ import (
 // serving is a node that is about to start, as flags or their replacements describe it.
 type serving struct {
 	serve.Config
-	upstream, emergency, preflight, logFormat string
-	proxies                                   []string
-	logLevel                                  level
-	memoryCap                                 size
+	logFormat string
+	logLevel  slog.Level
 	// hints makes the log on a terminal start with commands to try.
 	hints bool
 }
@@ -98,23 +95,10 @@ func (v *serving) takeSignals() {
 func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logger)) (err error) {
 	c := &v.Config
 	s.apply(c)
-	c.MemoryCap = int64(v.memoryCap)
-	if c.Emergency, err = parseLimit("--emergency-limit", v.emergency); err != nil {
-		return s.blame(err)
-	}
-	if c.Preflight, err = parseLimit("--preflight-limit", v.preflight); err != nil {
-		return s.blame(err)
-	}
-	if c.Upstream, err = parseUpstream(v.upstream); err != nil {
-		return s.blame(err)
-	}
-	if c.TrustedProxies, err = parsePrefixes(v.proxies); err != nil {
-		return s.blame(err)
-	}
 	if err := c.Validate(); err != nil {
 		return s.blame(err)
 	}
-	log, err := newLogger(cmd.ErrOrStderr(), v.logFormat, v.logLevel.Level)
+	log, err := newLogger(cmd.ErrOrStderr(), v.logFormat, v.logLevel)
 	if err != nil {
 		return s.blame(err)
 	}
@@ -147,7 +131,7 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 
 // register adds the flags of a node.
 func (v *serving) register(f *pflag.FlagSet) {
-	v.memoryCap = size(memstore.DefaultMemoryCap)
+	v.MemoryCap = memstore.DefaultMemoryCap
 	f.StringVar(&v.Rules, "rules", "", "rule file to follow: saving it puts its rules in force, and nothing else changes them")
 	f.StringVar(&v.SeedRules, "seed-rules", "", "rule file that an empty rule store begins with (default: starter rules)")
 	f.StringVar(&v.Data, "data", "weir-data", "folder of the last good rules; and of all their versions, when the store is memory")
@@ -157,8 +141,8 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.StringVar(&v.Region.Name, "region", "", "name of the region that this node is in, such as eu; limits are each region's own, but for rules with scope: global")
 	f.DurationVar(&v.RegionTimeout, "region-timeout", region.DefaultTimeout, "the longest that a check of a rule with scope: global waits for another region")
 	f.BoolVar(&v.Pprof, "pprof", false, "serve profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
-	f.StringVar(&v.emergency, "emergency-limit", "", "limit by address while Redis can't be reached, such as 10/s (default: none)")
-	f.Var(&v.memoryCap, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
+	f.Var(parsed[*weir.Limit]{into: &v.Emergency, kind: "limit", parse: parseLimit}, "emergency-limit", "limit by address while Redis can't be reached, such as 10/s (default: none)")
+	f.Var(parsed[int64]{&v.MemoryCap, "size", parseSize, showSize}, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
 	f.IntVar(&v.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("most requests to decide at the same time, on each of --http, --grpc and --gateway; others wait up to 1 s, then get 503 (default: %d for each core)", inflight.PerCore))
 	f.StringVar(&v.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
 	f.StringVar(&v.GRPC, "grpc", "127.0.0.1:8081", "address of Envoy's rate limit service v3 and of ext_authz, over gRPC, with gRPC health; \"\" opens none")
@@ -170,15 +154,15 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.StringVar(&v.AdminToken, "admin-token", "", "token that may do everything on the admin port; better in WEIR_ADMIN_TOKEN than in a command line")
 	f.StringVar(&v.AdminTokens, "admin-tokens", "", "file of tokens for the admin port, a line each: name, role (read or operate), SHA-256")
 	f.StringVar(&v.Gateway, "gateway", "", "address of the gateway; needs --upstream")
-	f.StringVar(&v.upstream, "upstream", "", "URL that the gateway forwards to")
+	f.Var(parsed[*url.URL]{into: &v.Upstream, kind: "url", parse: parseUpstream}, "upstream", "URL that the gateway forwards to")
 	f.BoolVar(&v.AllowUnsafePaths, "allow-unsafe-paths", false, "let the gateway forward paths that servers read in different ways, such as encoded slashes, backslashes and NUL")
-	f.StringVar(&v.preflight, "preflight-limit", "50/second", "limit by address of CORS preflights at the gateway, from which rules leave them out")
+	f.Var(parsed[*weir.Limit]{into: &v.Preflight, kind: "limit", parse: parseLimit}, "preflight-limit", "limit by address of CORS preflights at the gateway, from which rules leave them out (default: 50/second)")
 	f.StringVar(&v.UsageHeader, "usage-header", "", "header in which the upstream says what a request took, for rules that count amounts: 812, which is tokens, or tokens=812, usd=0.012 (default: the answers of AI models are read for it)")
 	f.IntVar(&v.ConnectionsPerIP, "connections-per-ip", 0, "most connections that an address may have open to the gateway, but for --trusted-proxies; more are closed (default: any number)")
 	f.IntVar(&v.IPv4Prefix, "ipv4-prefix", 32, "bits of an IPv4 address that count, where a rule has no ipv4_prefix: all clients of a network share a counter")
 	f.IntVar(&v.IPv6Prefix, "ipv6-prefix", 64, "bits of an IPv6 address that count, where a rule has no ipv6_prefix")
 	f.IntVar(&v.MaxWaiting, "max-waiting", httplimit.DefaultMaxWaiting, "requests that may wait in queues at the gateway; a rule may have half of them")
-	f.StringSliceVar(&v.proxies, "trusted-proxies", nil, "CIDRs of proxies whose X-Forwarded-For counts, and of gateways that may ask at /check/… beside those on loopback")
+	f.Var(parsed[[]netip.Prefix]{into: &v.TrustedProxies, kind: "CIDRs", parse: v.moreProxies}, "trusted-proxies", "CIDRs of proxies whose X-Forwarded-For counts, and of gateways that may ask at /check/… beside those on loopback")
 	f.StringVar(&v.TLSCert, "tls-cert", "", "certificate in PEM, for every listener")
 	f.StringVar(&v.TLSKey, "tls-key", "", "its key in PEM")
 	f.StringVar(&v.TLSClientCA, "tls-client-ca", "", "CA in PEM; asks clients for certificates, on every listener")
@@ -196,7 +180,7 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.BoolVar(&v.BudgetFullNames, "budget-full-names", false, "name users and organizations in full where budgets run low, in the log and to the webhook; API keys stay masked")
 	f.StringVar(&v.BudgetWebhookTokenFile, "budget-webhook-token-file", "", "file with the token that is sent to it, as a bearer's (default: none)")
 	f.StringVar(&v.logFormat, "log-format", "text", "text or json")
-	f.Var(&v.logLevel, "log-level", "debug, info, warn or error")
+	f.Var(parsed[slog.Level]{&v.logLevel, "level", parseLevel, func(l slog.Level) string { return strings.ToLower(l.String()) }}, "log-level", "debug, info, warn or error")
 }
 
 // announce logs what is served, and where.
@@ -290,7 +274,7 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 	return b.String()
 }
 
-func isTerminal(w io.Writer) bool {
+func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	if !ok {
 		return false
@@ -299,60 +283,57 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// parseLimit parses a flag that is a limit, or "" for none.
-func parseLimit(flag, s string) (*weir.Limit, error) {
-	if s == "" {
+// parseLimit parses a limit, or "" for none.
+func parseLimit(text string) (*weir.Limit, error) {
+	if text == "" {
 		return nil, nil
 	}
-	l, err := weir.ParseLimit(s)
+	l, err := weir.ParseLimit(text)
 	if err == nil {
 		err = l.Validate()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-	return &l, nil
+	return &l, err
 }
 
-func parseUpstream(s string) (*url.URL, error) {
-	if s == "" {
+// parseUpstream parses a URL, or "" for none.
+func parseUpstream(text string) (*url.URL, error) {
+	if text == "" {
 		return nil, nil
 	}
-	u, err := url.Parse(s)
+	u, err := url.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("--upstream: must be a URL such as http://127.0.0.1:9000")
+		return nil, errors.New("must be a URL such as http://127.0.0.1:9000") // don't quote it: it may hold a password
 	}
 	return u, nil
 }
 
-func parsePrefixes(list []string) ([]netip.Prefix, error) {
-	var out []netip.Prefix
-	for _, s := range list {
+// moreProxies adds addresses and CIDRs, with commas between them, to the trusted proxies.
+func (v *serving) moreProxies(text string) ([]netip.Prefix, error) {
+	all := v.TrustedProxies
+	for s := range strings.SplitSeq(text, ",") {
 		s = strings.TrimSpace(s)
 		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			ip, ipErr := netip.ParseAddr(s)
-			if ipErr != nil {
-				return nil, fmt.Errorf("--trusted-proxies: must be CIDRs such as 10.0.0.0/8, got %q", s)
-			}
-			p = netip.PrefixFrom(ip, ip.BitLen())
+		if ip, bad := netip.ParseAddr(s); bad == nil {
+			p, err = netip.PrefixFrom(ip, ip.BitLen()), nil
 		}
-		out = append(out, p)
+		switch {
+		case text == "":
+		case err != nil:
+			return nil, fmt.Errorf("must be CIDRs such as 10.0.0.0/8, got %q", s)
+		default:
+			all = append(all, p)
+		}
 	}
-	return out, nil
+	return all, nil
 }
-
-// size is a number of bytes with a unit.
-type size int64
-
-var _ pflag.Value = (*size)(nil)
 
 var sizeUnits = []struct {
 	suffix string
 	bytes  int64
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1}}
 
-func (s *size) Set(text string) error {
+// parseSize parses a number of bytes with a unit.
+func parseSize(text string) (int64, error) {
 	for _, u := range sizeUnits {
 		number, ok := strings.CutSuffix(text, u.suffix)
 		if !ok {
@@ -362,26 +343,23 @@ func (s *size) Set(text string) error {
 		if err != nil || n < 1 || n > (1<<50)/u.bytes {
 			break
 		}
-		*s = size(n * u.bytes)
-		return nil
+		return n * u.bytes, nil
 	}
 	if isNumber(text) {
 		unit := "MiB"
 		if len(text) > 6 {
 			unit = "B"
 		}
-		return fmt.Errorf("must be a size with its unit, such as 256MiB or 1GiB, got %q: did you mean %s?", text, text+unit)
+		return 0, fmt.Errorf("must be a size with its unit, such as 256MiB or 1GiB, got %q: did you mean %s?", text, text+unit)
 	}
-	return fmt.Errorf("must be a size such as 256MiB or 1GiB, got %q", text)
+	return 0, fmt.Errorf("must be a size such as 256MiB or 1GiB, got %q", text)
 }
 
-func (s *size) String() string {
+func showSize(bytes int64) string {
 	for _, u := range sizeUnits {
-		if int64(*s) >= u.bytes && int64(*s)%u.bytes == 0 {
-			return strconv.FormatInt(int64(*s)/u.bytes, 10) + u.suffix
+		if bytes >= u.bytes && bytes%u.bytes == 0 {
+			return strconv.FormatInt(bytes/u.bytes, 10) + u.suffix
 		}
 	}
-	return strconv.FormatInt(int64(*s), 10)
+	return strconv.FormatInt(bytes, 10)
 }
-
-func (s *size) Type() string { return "size" }

@@ -76,27 +76,15 @@ func (v *tailView) run(cmd *cobra.Command) error {
 		return err
 	}
 	ctx := cmd.Context()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+	res, err := v.node.send(ctx, http.MethodGet, where, nil, header, 0) // the answer ends when the user leaves
 	if err != nil {
 		return err
-	}
-	req.Header = header
-	client, err := v.node.tls.client()
-	if err != nil {
-		return err
-	}
-	streams := *client
-	streams.Timeout = 0 // the answer ends when the user leaves
-	res, err := streams.Do(req)
-	if err != nil {
-		return &exit{exitUnavailable, v.node.tls.unreached(where, "admin", err)}
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-		a := &answer{res.StatusCode, res.Header, body}
-		if a.wantsTLS() {
-			return &exit{exitUnavailable, errWantsTLS("--admin")}
+		a, err := v.node.read(res)
+		if err != nil {
+			return err
 		}
 		return v.node.refused(a, where, place)
 	}
