@@ -173,7 +173,9 @@ func TestChangesTogetherInAFullRedis(t *testing.T) {
 	for _, records := range [][]string{nil, {"{k}:new"}, nil} {
 		list = append(list, &change{p, records, take, make(chan error, 1)})
 	}
+	s.mu.Lock() // the change before may not have left the queue yet
 	s.queues["{k}"] = list
+	s.mu.Unlock()
 	s.work("{k}")
 	for i, c := range list {
 		if err := <-c.done; errors.Is(err, counter.ErrNoRoom) != (i == 1) || i != 1 && err != nil {
