@@ -340,7 +340,7 @@ func TestWhatRedisSaysIsTold(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	var log lines
-	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: patience, Logger: log.logger()})
+	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: 2 * time.Second, Logger: log.logger()})
 	p := policy(t, "p", counter.TokenBucket, 10, time.Hour)
 	mustTake(t, s, charge1(p, "s"))
 	do(t, r, "REPLICAOF", "127.0.0.1", "1")
