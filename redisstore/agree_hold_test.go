@@ -98,14 +98,14 @@ func (w *walker) amounts(i int, l *counter.Limit) {
 	}
 }
 
-// mark says what else a policy does, always the same one.
-func (w *walker) mark(i int, p *counter.Policy) {
+// mark gives the policies of a walk different behavior: each number always has the same.
+func (w *walker) mark(i int, p *counter.Policy) *counter.Policy {
 	if !w.holding || p.Limit.Algorithm == counter.Concurrency || p.Limit.Algorithm == counter.SlidingLog {
-		return
+		return p
 	}
-	p = p.With(func(d *counter.Definition) { d.GivesBack = i <= 1 })
-	p = p.With(func(d *counter.Definition) { d.CountRefused = i == 1 })
-	p = p.With(func(d *counter.Definition) {
+	return p.With(func(d *counter.Definition) {
+		d.GivesBack = i <= 1
+		d.CountRefused = i == 1
 		d.Book = i == 4 && p.Limit.Algorithm != counter.LeakyQueue && !w.shallow()
 	})
 }

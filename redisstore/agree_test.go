@@ -157,8 +157,7 @@ func (w *walker) change(i int) {
 			continue // no such limit: draw another
 		}
 		p = p.With(func(d *counter.Definition) { d.Shadow = i == 3 })
-		w.mark(i, p)
-		w.policies[i] = p
+		w.policies[i] = w.mark(i, p)
 		return
 	}
 }

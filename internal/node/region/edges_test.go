@@ -269,8 +269,8 @@ func TestShadowLimitsRefuseNobody(t *testing.T) {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
 			ghost, own, p, far := sharedPolicy(t, "ghost", budget), policyOf(t, "own", counter.PerHour(10), false), sharedPolicy(t, "p", budget), policyOf(t, "far", counter.PerHour(10), true)
 			ghost = ghost.With(func(d *counter.Definition) { d.Shadow, d.Travels = true, travels })
-			for i, p := range []*counter.Policy{own, p, far} {
-				p = p.With(func(d *counter.Definition) { d.ID = uint64(i + 1) })
+			for i, p := range []**counter.Policy{&own, &p, &far} {
+				*p = (*p).With(func(d *counter.Definition) { d.ID = uint64(i + 1) })
 			}
 			here := us
 			if travels {

@@ -138,12 +138,12 @@ func onRedis(t *testing.T, m *mail, names ...string) []*site {
 func TestDoubledLateAndReorderedMessages(t *testing.T) {
 	m := &mail{said: map[string][]byte{}}
 	sites := onRedis(t, m, "us", "eu", "ap")
-	budget := policyOf(t, "budget", counter.Limit{Algorithm: counter.FixedWindow, Count: 1500, Window: 1000 * time.Hour}, true)
+	shared := func(d *counter.Definition) { d.Travels, d.Floor = false, 5 }
+	budget := policyOf(t, "budget", counter.Limit{Algorithm: counter.FixedWindow, Count: 1500, Window: 1000 * time.Hour}, true).With(shared)
 	limits := []*counter.Policy{budget}
 	for i := range 4 {
 		bucket := policyOf(t, "bucket", counter.Limit{Algorithm: counter.TokenBucket, Count: 50, Window: time.Second, Burst: 100}, true)
-		bucket = bucket.With(func(d *counter.Definition) { d.ID = uint64(i + 1) })
-		limits = append(limits, bucket)
+		limits = append(limits, bucket.With(func(d *counter.Definition) { shared(d); d.ID = uint64(i + 1) }))
 	}
 	type admission struct{ sent, answered time.Time }
 	var late atomic.Int64
@@ -169,7 +169,6 @@ func TestDoubledLateAndReorderedMessages(t *testing.T) {
 	var all sync.WaitGroup
 	end := time.Now().Add(6 * time.Second)
 	for _, p := range limits {
-		p = p.With(func(d *counter.Definition) { d.Travels, d.Floor = false, 5 })
 		for _, s := range sites {
 			for range 4 {
 				all.Go(func() {
