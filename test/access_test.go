@@ -27,7 +27,7 @@ func send(t testing.TB, url, body string, headers ...string) (int, string) {
 // What browsers send for pages of other sites spends nothing of anybody's quota, and what services and curl send is served.
 func TestWebPagesSpendNothing(t *testing.T) {
 	t.Parallel()
-	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: quota, limit: 1000/hour}\n")
+	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: quota, limit: 1000/week}\n")
 	n := serve(t, "--rules", rules)
 	host := strings.TrimPrefix(n.HTTP, "http://")
 	port := host[strings.LastIndexByte(host, ':'):]

@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"/internal/jsonerror":   {},
 	"/internal/onclose":     {},
 	"/internal/renew":       {""},
-	"/internal/node/region": {"", "/counter", "/redisstore", "/internal/rediscall", "/internal/node/stake"},
+	"/internal/node/region": {"", "/counter", "/redisstore", "/internal/inuse", "/internal/rediscall", "/internal/node/stake"},
 	"/internal/node/stake":  {"/counter"},
 }
 
