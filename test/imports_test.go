@@ -23,7 +23,7 @@ var mayImport = map[string][]string{
 	"/lease":                {"/counter", "/ledger"},
 	"/redisstore":           {"/counter", "/ledger", "/internal/guess", "/internal/rediscall", "/internal/siphash"},
 	"/cooldown":             {"", "/counter", "/internal/shown", "/internal/siphash"},
-	"/rulefile":             {"", "/internal/guess", "/internal/shown"},
+	"/rulefile":             {"", "/counter", "/internal/guess", "/internal/shown"},
 	"/storetest":            {"/counter", "/ledger"},
 	"/metrics":              {"", "/counter", "/cooldown", "/lease", "/memstore", "/redisstore", "/internal/observer"},
 	"/tracing":              {"", "/internal/observer"},
