@@ -57,7 +57,7 @@ func TestAllocsPerCheckAreNone(t *testing.T) {
 	}
 	subject := []byte("acme")
 	if got := testing.AllocsPerRun(1000, func() {
-		if d, err := l.Take(t.Context(), req, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: subject}, N: 1}}); !d.Allowed || err != nil {
+		if d, err := l.take(t.Context(), req, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: subject}, N: 1}}, nil); !d.Allowed || err != nil {
 			t.Error(d, err)
 		}
 	}); got != 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -115,7 +116,7 @@ func TestWhatRequestsAreCharged(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, row.want)
 		}
 	}
-	if got := compile(t, spend()).Attributes(); !slices.Equal(got, []string{"attr:model"}) {
+	if got := private.Attributes(compile(t, spend())); !slices.Equal(got, []string{"attr:model"}) {
 		t.Errorf("the rules ask for %v", got)
 	}
 }
@@ -252,11 +253,11 @@ func TestTakeOfAmounts(t *testing.T) {
 	}
 	l := limiter(t)
 	for n, want := range map[int64]bool{60_000_000_000: true, 60_000_000_001: false, 1 << 62: false} {
-		d, err := l.Take(t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: fmt.Append(nil, n)}, N: 40_000_000_000}})
+		d, err := private.Take(l, t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: fmt.Append(nil, n)}, N: 40_000_000_000}}, nil)
 		if err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
-		if d, err = l.Take(t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: fmt.Append(nil, n)}, N: n}}); err != nil || d.Allowed != want {
+		if d, err = private.Take(l, t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: fmt.Append(nil, n)}, N: n}}, nil); err != nil || d.Allowed != want {
 			t.Errorf("%d more: %v, %v, want %v", n, d.Allowed, err, want)
 		}
 	}

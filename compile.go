@@ -61,11 +61,11 @@ type rule struct {
 	candidate             []*counter.Policy
 }
 
-// Compile checks a document and prepares it. The error is [Problems]: everything that is wrong with it.
+// Compile checks a document and prepares it. The error is [counter.Problems]: everything that is wrong with it.
 func Compile(doc Rules) (*RuleSet, error) {
 	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, weights: map[string][]Weight{}, defaultTier: doc.DefaultTier, networks: usualNetworks}
 	rs.doc.Rules = slices.Clone(doc.Rules)
-	var bad Problems
+	var bad problems
 	rs.compileTiers(&bad)
 	rs.checkPrices(&bad)
 	checkAbuse(doc.Abuse, "abuse", &bad)
@@ -90,7 +90,7 @@ func Compile(doc Rules) (*RuleSet, error) {
 		rs.addPattern(&rs.deny, fmt.Sprintf("deny[%d]", i), p, "all of them would be refused", &bad)
 	}
 	if len(bad) > 0 {
-		return nil, bad
+		return nil, counter.Problems(bad)
 	}
 	rs.rankLayers()
 	rs.index()
@@ -101,8 +101,8 @@ func Compile(doc Rules) (*RuleSet, error) {
 // Version is the number of the document.
 func (rs *RuleSet) Version() int64 { return rs.doc.Version }
 
-// WithVersion returns the same rules under another number.
-func (rs *RuleSet) WithVersion(version int64) *RuleSet {
+// withVersion is private.WithVersion.
+func (rs *RuleSet) withVersion(version int64) *RuleSet {
 	c := *rs
 	c.doc.Version = version
 	return &c
@@ -114,11 +114,8 @@ func (rs *RuleSet) Rules() Rules { return rs.doc }
 // Warnings lists what is allowed and probably not meant.
 func (rs *RuleSet) Warnings() []counter.Problem { return rs.warnings }
 
-// Attributes lists the names that [Request.Attr] will be asked for.
-func (rs *RuleSet) Attributes() []string { return rs.attributes }
-
 // checkKey looks at a key or a pattern of keys for what other languages would mean by it.
-func (rs *RuleSet) checkKey(path, pattern string, bad *Problems) {
+func (rs *RuleSet) checkKey(path, pattern string, bad *problems) {
 	if wrong, odd := foreignKey(pattern); wrong != "" {
 		bad.addf(path, "%s", wrong)
 	} else if odd != "" {
@@ -126,7 +123,7 @@ func (rs *RuleSet) checkKey(path, pattern string, bad *Problems) {
 	}
 }
 
-func (rs *RuleSet) compileTiers(bad *Problems) {
+func (rs *RuleSet) compileTiers(bad *problems) {
 	for i, t := range rs.doc.Tiers {
 		path := "tiers." + t.Name
 		switch {
@@ -185,7 +182,7 @@ func limitPath(path string, i, n int) string {
 	return path
 }
 
-func (ps *Problems) addLimit(path string, err error) {
+func (ps *problems) addLimit(path string, err error) {
 	p := err.(counter.Problem)
 	if p.Path != "" {
 		path += "." + p.Path
@@ -193,7 +190,7 @@ func (ps *Problems) addLimit(path string, err error) {
 	ps.addf(path, "%s", p.Text)
 }
 
-func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *Problems) {
+func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *problems) {
 	path += ".id"
 	id := strings.ToLower(r.ID)
 	switch first, twice := ids[id]; {
@@ -214,7 +211,7 @@ func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *Prob
 	}
 }
 
-func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
+func (rs *RuleSet) compileRule(r *rule, path string, bad *problems) {
 	rs.compileMatch(r, path+".match", bad)
 	if r.Tier != "" && r.Match.APIKeyPattern == "" && !rs.tiers[r.Tier] {
 		bad.addf(path+".tier", "%s", unknownTier(r.Tier, rs.tiers))
@@ -255,7 +252,7 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *Problems) {
 	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
 }
 
-func (r *Rule) checkPastLimit(path string, bad *Problems) {
+func (r *Rule) checkPastLimit(path string, bad *problems) {
 	switch {
 	case r.Book && (r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue):
 		bad.addf(path+".past_limit", "%s can't book past its limit: use token_bucket, leaky_bucket, fixed_window or sliding_window_counter", r.Algorithm)
@@ -264,7 +261,7 @@ func (r *Rule) checkPastLimit(path string, bad *Problems) {
 	}
 }
 
-func (rs *RuleSet) compileMatch(r *rule, path string, bad *Problems) {
+func (rs *RuleSet) compileMatch(r *rule, path string, bad *problems) {
 	m := &r.Match
 	if m.Endpoint != "" {
 		wrong, odd := foreignEndpoint(m.Endpoint)
@@ -310,7 +307,7 @@ func (rs *RuleSet) compileMatch(r *rule, path string, bad *Problems) {
 }
 
 // compileNumbers prepares a rule's policies: its own numbers < its tier's < the key's.
-func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
+func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *problems) {
 	abuse := cmp.Or(r.Abuse, rs.doc.Abuse)
 	if abuse != nil && *abuse == (counter.Abuse{}) {
 		abuse = nil
@@ -336,7 +333,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *Problems) {
 			if len(limits) > 1 {
 				name += "-" + l.Period()
 			}
-			d := r.Definition(l)
+			d := r.definition(l)
 			d.Name, d.Scope, d.Split = name, scope, r.parts
 			if candidate {
 				d.Candidate, d.Shadow, d.Book, d.CountRefused = true, true, false, false
@@ -430,7 +427,7 @@ func keyOverride(by string) string {
 // numbers, its tiers' and its overrides' are alternatives, and share it on purpose; a candidate and another
 // rule must not. They would if their names are the same, since a rule's limits are named
 // after their windows: "api" over a second and over a month are api-1s and api-month.
-func (rs *RuleSet) checkCounters(bad *Problems) {
+func (rs *RuleSet) checkCounters(bad *problems) {
 	type owner struct {
 		rule      int32
 		candidate bool

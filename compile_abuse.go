@@ -5,7 +5,7 @@ import "github.com/weirhq/weir/counter"
 import "time"
 
 // checkAbuse finds what can't be meant. Nil and the zero value are none.
-func checkAbuse(a *counter.Abuse, path string, bad *Problems) {
+func checkAbuse(a *counter.Abuse, path string, bad *problems) {
 	const year = 366 * 24 * time.Hour
 	switch {
 	case a == nil || *a == (counter.Abuse{}):

@@ -8,7 +8,7 @@ import (
 )
 
 // compileAmount looks at what a rule counts: an amount, or requests in flight.
-func (rs *RuleSet) compileAmount(r *rule, path string, bad *Problems) {
+func (rs *RuleSet) compileAmount(r *rule, path string, bad *problems) {
 	switch {
 	case r.Amount == "" && r.Default != 0:
 		bad.addf(path+".default", "is for requests that lack the rule's amount: give it an amount, such as tokens")
@@ -95,7 +95,7 @@ func unitOn(l Limit, c counter.Calendar) counter.CalendarUnit {
 }
 
 // checkCalendar: a rule's calendar must mean something for each of its numbers.
-func (r *rule) checkCalendar(limits []Limit, path string, bad *Problems) {
+func (r *rule) checkCalendar(limits []Limit, path string, bad *problems) {
 	if r.Calendar == (counter.Calendar{}) || len(limits) == 0 {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 
 const maxSplit = 64
 
-func (r *rule) compileSplit(path string, bad *Problems) {
+func (r *rule) compileSplit(path string, bad *problems) {
 	switch {
 	case r.Split == 0:
 	case r.Split < 2 || r.Split > maxSplit:

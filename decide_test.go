@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -139,7 +140,7 @@ func TestFinishGivesBackOnlyWhatWasTaken(t *testing.T) {
 			if i == 1 {
 				store.fails = []string{"gone"}
 			}
-			d, _ := l.Take(t.Context(), &weir.Request{Receipt: true}, charges)
+			d, _ := private.Take(l, t.Context(), &weir.Request{Receipt: true}, charges, nil)
 			if s := d.Limits()[1]; !d.Allowed || d.Degraded != (i == 1) || s.Remaining != want {
 				t.Fatalf("%+v", d)
 			}
@@ -168,7 +169,7 @@ func TestWhichLimitBinds(t *testing.T) {
 	m, h, n, w := charge(minute, "s", 1), charge(hour, "s", 1), charge(never, "s", 2), charge(twin, "s", 1)
 	decide := func(charges ...counter.Charge) weir.Decision {
 		t.Helper()
-		d, err := l.Take(t.Context(), &weir.Request{}, charges)
+		d, err := private.Take(l, t.Context(), &weir.Request{}, charges, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

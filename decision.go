@@ -24,10 +24,10 @@ const (
 	ReasonIdentityRequired
 	// ReasonUnavailable: the store can't be reached, and a rule refuses requests then; or there are no rules yet.
 	ReasonUnavailable
-	// ReasonUnreadablePath: the path is longer than MaxPath, or can be read in so many ways that the limits
+	// ReasonUnreadablePath: the path is longer than 4,096 bytes, or can be read in so many ways that the limits
 	// on it can't be told.
 	ReasonUnreadablePath
-	// ReasonOverloaded: an edge has no room for the request. No check gives it; see [Limiter.Tell].
+	// ReasonOverloaded: an edge has no room for the request. No check gives it; it is for [Options.Observe] alone.
 	ReasonOverloaded
 	// ReasonCooldown: the client kept coming while it was refused, and is refused for a while whatever its limits have left.
 	ReasonCooldown

@@ -14,7 +14,7 @@ const (
 
 // compileDescriptor checks a rule for a descriptor of Envoy's. No request is held against it: whoever answers Envoy finds the
 // descriptor, and counts. Most of what other rules have means nothing there, and is an error rather than ignored.
-func (r *rule) compileDescriptor(path string, seen map[string]int, bad *Problems) {
+func (r *rule) compileDescriptor(path string, seen map[string]int, bad *problems) {
 	r.checkDescriptor(path+".match.descriptor", seen, bad)
 	for _, f := range []struct {
 		given      bool
@@ -63,7 +63,7 @@ func (r *rule) compileDescriptor(path string, seen map[string]int, bad *Problems
 	}
 }
 
-func (r *rule) checkDescriptor(path string, seen map[string]int, bad *Problems) {
+func (r *rule) checkDescriptor(path string, seen map[string]int, bad *problems) {
 	if len(r.Descriptor) < 2 || len(r.Descriptor) > maxDescriptor {
 		bad.addf(path, "must be the domain and its keys, as in [edge, tenant=acme, route]: 1 to %d keys", maxDescriptor-1)
 		return

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -99,22 +98,4 @@ func ExampleRuleSet_Explain() {
 	// ignored: tier pro of keys entry sk_prod_*: the key is not verified
 	// quota true it has no conditions
 	// login false the path doesn't match endpoint POST /login
-}
-
-// An edge with limits of its own, such as a protocol that brings them along, makes its charges itself.
-func ExampleLimiter_Take() {
-	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
-	perTenant, _ := counter.NewPolicy("tenant", weir.PerMinute(100))
-	perUser, _ := counter.NewPolicy("user", weir.PerMinute(2))
-	for range 3 {
-		d, _ := limiter.Take(context.Background(), &weir.Request{}, []counter.Charge{
-			{Counter: counter.Counter{Policy: perTenant, Subject: []byte("acme")}, N: 10},
-			{Counter: counter.Counter{Policy: perUser, Subject: []byte("ada")}, N: 1},
-		})
-		fmt.Println(d.Allowed, d.Rule, d.Limits()[0].Remaining, d.Limits()[1].Remaining)
-	}
-	// Output:
-	// true user 90 1
-	// true user 80 0
-	// false user 80 0
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -49,8 +50,8 @@ func TestReceiptsExpireBySharedTime(t *testing.T) {
 	now := time.Now().Add(-48 * time.Hour)
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: per(10, time.Hour)}}}),
 		weir.Options{Now: func() time.Time { return now }})
-	if !l.Now().Equal(now) {
-		t.Errorf("it is %v there, want %v", l.Now(), now)
+	if !private.Now(l).Equal(now) {
+		t.Errorf("it is %v there, want %v", private.Now(l), now)
 	}
 	d := check(t, l, weir.Request{APIKey: "k", Receipt: true})
 	now = now.Add(3 * time.Hour)
@@ -163,8 +164,8 @@ func TestSecretThatComesLater(t *testing.T) {
 	if err := refund(t, two, d.Receipt); !errors.Is(err, weir.ErrReceiptInvalid) {
 		t.Errorf("a receipt of another secret: %v", err)
 	}
-	one.SetSecret([]byte("common"))
-	two.SetSecret([]byte("common"))
+	private.SetSecret(one, []byte("common"))
+	private.SetSecret(two, []byte("common"))
 	d, _ = one.Check(t.Context(), &weir.Request{APIKey: "l", Receipt: true})
 	if err := refund(t, two, d.Receipt); err != nil {
 		t.Errorf("a receipt of the common secret: %v", err)
@@ -241,7 +242,7 @@ func TestCredit(t *testing.T) {
 		req := weir.Request{APIKey: "k", Cost: 4}
 		credit := func() int64 {
 			t.Helper()
-			if err := l.Credit(t.Context(), &req); err != nil {
+			if err := private.Credit(l, t.Context(), &req); err != nil {
 				t.Fatal(err)
 			}
 			return check(t, l, weir.Request{APIKey: "k", Peek: true}).Remaining

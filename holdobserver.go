@@ -7,20 +7,6 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// HoldObserver is told of what requests hold at this limiter: slots, and amounts that they have reserved. It is called in
-// the goroutine of whoever checks, renews, releases or finishes: it must be quick, and keep nothing of the counter.
-type HoldObserver interface {
-	// Slots is told that n slots of a Concurrency limit were taken or renewed, for as long as lasts; or, if that is 0, that
-	// they were released. The id tells the slots of one request from those of others.
-	Slots(c *counter.Counter, id counter.Once, n int64, lasts time.Duration)
-	// Reservation is told "reserved" when a request has reserved amounts, and then how that ended, once for all of its amounts:
-	//   - settled: it was finished, and all that it really took is known.
-	//   - unknown: it was finished, and an amount stays as it was reserved, since nobody knows what was used.
-	//   - given_back: it was finished, and everything went back.
-	//   - failed: the store couldn't be reached to finish it. It may be tried again.
-	Reservation(state string)
-}
-
 func (l *Limiter) tellHeld(h *held) {
 	if l.holds == nil {
 		return

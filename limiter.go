@@ -22,8 +22,8 @@ type Limiter struct {
 	emergency *counter.Policy
 	preflight *counter.Policy
 	networks  networks
-	guard     Guard
-	holds     HoldObserver
+	guard     counter.Guard
+	holds     counter.HoldObserver
 	observe   func(*Observation)
 	trace     func(context.Context) (context.Context, func(*Observation))
 	now       func() time.Time
@@ -43,13 +43,13 @@ type Options struct {
 	// decisions have none. Package tracing has one.
 	Trace func(context.Context) (context.Context, func(*Observation))
 	// Secret seals receipts. Nodes that share a store share it, so that a receipt is
-	// good on any of them. Nil means a random one. See [Limiter.SetSecret].
+	// good on any of them. Nil means a random one.
 	Secret []byte
 	// Local counts while the store can't be reached: for rules with FailLocal, and for rules with FailAllow if this node knows
 	// the counter (see [counter.Result.Local]). If nil, those rules allow.
 	Local counter.Store
-	// Emergency is one more limit while the store can't be reached, by IP address, or of [Limiter.Take]
-	// without one by key, and counted in Local, for whatever rules then allow. Nil means none.
+	// Emergency is one more limit while the store can't be reached, by IP address, or by
+	// key if a request has no address, and counted in Local, for whatever rules then allow. Nil means none.
 	Emergency *counter.Policy
 	// Preflight is the limit of CORS preflights, by IP address: rules that don't name OPTIONS leave them out. Nil
 	// means 50 a second. While the store can't be reached it is counted in Local.
@@ -62,22 +62,9 @@ type Options struct {
 	Now func() time.Time
 	// Guard keeps those out who come again and again while they are refused. Nil means that nobody does. Package cooldown
 	// has one.
-	Guard Guard
+	Guard counter.Guard
 	// Holds is told of slots and reservations. Nil means that nobody is. Package metrics has one.
-	Holds HoldObserver
-}
-
-// Guard is asked before charges whose policy has an Abuse are decided, and told what became of them. It is called in the
-// goroutine of the check: it must be quick, and keep nothing of the charge. If it has a method Use(), that is called when rules
-// with an Abuse are put in force.
-type Guard interface {
-	// Cooldown returns for how long the client is kept out. 0 means that it isn't.
-	Cooldown(c *counter.Charge) time.Duration
-	// Decided is told how long the client must wait: 0 if the request was allowed, [Never] if no waiting helps. It
-	// reports whether the client is to be dropped.
-	Decided(c *counter.Charge, wait time.Duration) (drop bool)
-	// Forgive ends what keeps the client of a counter out.
-	Forgive(ctx context.Context, c *counter.Counter) error
+	Holds counter.HoldObserver
 }
 
 // Observation is what [Options.Observe] is told of a decision.
@@ -94,7 +81,7 @@ type Observation struct {
 	Lane uint32
 	// Entry is the entry of the deny or the allow list that decided, or "". It may be a client's key.
 	Entry string
-	// Context is what [Options.Trace] has returned for the decision, or that of [Limiter.Tell]. Nil means that there is none.
+	// Context is what [Options.Trace] has returned for the decision, or that of an edge that decided without a check. Nil means that there is none.
 	Context context.Context
 	// Charges are what the limits of the decision were asked for, in the order of [Decision.Limits]: an observer that counts by
 	// subject, as rules do, finds it there.
@@ -133,7 +120,7 @@ func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 		m.observation.Decision = &m.decision
 		return m
 	}
-	l.SetSecret(opts.Secret)
+	l.setSecret(opts.Secret)
 	l.SetRules(rules)
 	return l
 }
@@ -151,12 +138,8 @@ func (l *Limiter) SetRules(rules *RuleSet) {
 	}
 }
 
-// SetSecret seals and opens receipts with another secret from now on, for when
-// nodes learn what they share only after they have started.
-func (l *Limiter) SetSecret(secret []byte) { l.sealer.Store(newSealer(secret)) }
-
-// Now is the time that nodes share: see [Options.Now].
-func (l *Limiter) Now() time.Time { return l.now() }
+// setSecret is private.SetSecret.
+func (l *Limiter) setSecret(secret []byte) { l.sealer.Store(newSealer(secret)) }
 
 // Rules returns the rules in force. As long as there are none, it is a set without rules.
 func (l *Limiter) Rules() *RuleSet {
@@ -242,8 +225,8 @@ func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 	l.scratch.Put(m)
 }
 
-// Tell tells the observer of a decision that an edge has made without a check, such as to shed a request.
-func (l *Limiter) Tell(ctx context.Context, req *Request, d Decision) {
+// tell is private.Tell.
+func (l *Limiter) tell(ctx context.Context, req *Request, d Decision) {
 	m := l.scratch.Get().(*match)
 	if l.trace != nil {
 		m.observation.Context = ctx
@@ -254,11 +237,8 @@ func (l *Limiter) Tell(ctx context.Context, req *Request, d Decision) {
 	l.end(req, m, &d, nil)
 }
 
-// Take decides charges that an edge makes itself, by policies of its own, as Check decides those that rules make
-// of a request: together, all or nothing. The rules aren't looked at. Of the request, its IP, or without one its
-// APIKey, and its cost serve the limit by address that holds while the store can't be reached; Peek makes every
-// charge a peek. A peek for 0 tokens is refused only by a counter that is past its limit.
-func (l *Limiter) Take(ctx context.Context, req *Request, charges []counter.Charge) (d Decision, err error) {
+// take is private.Take.
+func (l *Limiter) take(ctx context.Context, req *Request, charges []counter.Charge, override func(*Decision)) (d Decision, err error) {
 	ctx, m := l.begin(ctx)
 	m.reset()
 	if !req.IP.IsValid() {
@@ -270,9 +250,9 @@ func (l *Limiter) Take(ctx context.Context, req *Request, charges []counter.Char
 		d.RulesVersion = rs.doc.Version
 	}
 	err = l.decide(ctx, req, m, &d)
-	if req.Judge != nil {
+	if override != nil {
 		m.decision = d // a copy, since handing out d itself would move it to the heap
-		req.Judge(&m.decision)
+		override(&m.decision)
 		d = m.decision
 	}
 	l.end(req, m, &d, err)
@@ -290,9 +270,8 @@ func (m *match) addOwn(req *Request, charges []counter.Charge) {
 	}
 }
 
-// GiveBack returns tokens that [Limiter.Take] took, to counters whose charges nobody has kept. Where they went is
-// not known any more, so a Slot of 0 stands for the window that it is now. A return with a Hold ends that.
-func (l *Limiter) GiveBack(ctx context.Context, returns []counter.Return) error {
+// giveBack is private.GiveBack.
+func (l *Limiter) giveBack(ctx context.Context, returns []counter.Return) error {
 	err := l.store.GiveBack(ctx, counter.Once{}, 0, returns)
 	if err == nil {
 		for i := range returns {
@@ -574,9 +553,8 @@ func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	return len(counters), errors.Join(err, l.store.Reset(ctx, counters))
 }
 
-// Credit gives the request's cost back to every counter that it would be charged to, for a caller that has kept nothing of the
-// requests that took it. The window that it is now gets it, whichever took it; what is beyond what that has taken is void.
-func (l *Limiter) Credit(ctx context.Context, req *Request) error {
+// credit is private.Credit.
+func (l *Limiter) credit(ctx context.Context, req *Request) error {
 	rs := l.rules.Load()
 	if rs == nil {
 		return errNoRules
@@ -587,12 +565,11 @@ func (l *Limiter) Credit(ctx context.Context, req *Request) error {
 	for i, c := range m.charges {
 		returns[i] = counter.Return{Counter: c.Counter, N: c.N}
 	}
-	return l.GiveBack(ctx, returns)
+	return l.giveBack(ctx, returns)
 }
 
-// Counters lists those that the request would be charged to, in the order of [Decision.Limits]. Nothing is charged. It is
-// empty while there are no rules.
-func (l *Limiter) Counters(req *Request) []counter.Counter {
+// counters is private.Counters.
+func (l *Limiter) counters(req *Request) []counter.Counter {
 	rs := l.rules.Load()
 	if rs == nil {
 		return nil

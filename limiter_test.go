@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -462,7 +463,7 @@ func TestNoRulesYet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err := l.Take(t.Context(), req, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte("k")}, N: 1}}); !d.Allowed || err != nil {
+	if d, err := private.Take(l, t.Context(), req, []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte("k")}, N: 1}}, nil); !d.Allowed || err != nil {
 		t.Errorf("a policy of its own: %+v, %v", d, err)
 	}
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: []weir.Limit{{Count: 5, Window: time.Minute}}}}})

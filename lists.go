@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/weirhq/weir/counter"
 )
 
 // Covers reports whether the deny and the allow list hold a key, a pattern or an IP range, or something wider.
@@ -12,17 +14,16 @@ func (rs *RuleSet) Covers(entry string) (denied, allowed bool) {
 	return rs.deny.covers(entry), rs.allow.covers(entry)
 }
 
-// WithDenied returns the same rules with more entries on the deny list: blocks that are kept apart from the document. The document
-// and its warnings stay the same. The error is [Problems] if an entry can't be on a deny list.
-func (rs *RuleSet) WithDenied(entries ...string) (*RuleSet, error) {
+// withDenied is private.WithDenied.
+func (rs *RuleSet) withDenied(entries ...string) (*RuleSet, error) {
 	c := *rs
 	c.deny, c.warnings = accessList{}, nil
-	var bad Problems
+	var bad problems
 	for i, p := range slices.Concat(rs.doc.Deny, entries) {
 		c.addPattern(&c.deny, fmt.Sprintf("deny[%d]", i), p, "all of them would be refused", &bad)
 	}
 	if c.warnings = rs.warnings; len(bad) > 0 {
-		return nil, bad
+		return nil, counter.Problems(bad)
 	}
 	return &c, nil
 }
@@ -43,7 +44,7 @@ func (a *accessList) covers(entry string) bool {
 var publicIPv6 = netip.MustParsePrefix("2000::/3")
 
 // addPattern adds an entry to a list. The consequence is what an entry for everybody would lead to.
-func (rs *RuleSet) addPattern(list *accessList, path, pattern, consequence string, bad *Problems) {
+func (rs *RuleSet) addPattern(list *accessList, path, pattern, consequence string, bad *problems) {
 	pattern = strings.TrimSpace(pattern)
 	wrong := foreignNet(pattern)
 	switch {

@@ -48,7 +48,7 @@ func TestWithDenied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, err := rs.WithDenied("sk_leaked", "203.0.113.0/24")
+	more, err := rs.withDenied("sk_leaked", "203.0.113.0/24")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestWithDenied(t *testing.T) {
 		t.Error("the rules have changed")
 	}
 	for _, entry := range []string{"*", "", "0.0.0.0/0"} {
-		if _, err := rs.WithDenied(entry); err == nil {
+		if _, err := rs.withDenied(entry); err == nil {
 			t.Errorf("%q is taken", entry)
 		}
 	}

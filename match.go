@@ -287,7 +287,7 @@ func (m *match) add(r *rule, policies []*counter.Policy, n int64, req *Request, 
 		c, o := &m.charges[i], &m.owners[i]
 		c.Policy, c.N, c.Peek, c.Guest, c.Returnable = p, n, req.Peek || n == 0, r.invented && (m.guest || r.byPath), req.Receipt || len(p.Statuses) > 0 || p.Amount != ""
 		c.Hold = nil
-		if req.Guess && p.Amount != "" {
+		if req.guess && p.Amount != "" {
 			c.N = min(n, int64(p.Limit.Capacity()))
 		}
 		o.rule, o.from, o.to = r, from, len(m.subjects)

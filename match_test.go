@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 	"pgregory.net/rapid"
 )
@@ -147,7 +148,7 @@ func TestUnreadablePaths(t *testing.T) {
 	shadow, all := limited, weir.Rule{ID: "all", Limits: per(1, time.Hour)}
 	shadow.Shadow = true
 	for _, path := range []string{
-		"/" + strings.Repeat("a", weir.MaxPath),
+		"/" + strings.Repeat("a", private.MaxPath),
 		"/%" + strings.Repeat("25", 100) + "2e",
 		"/" + strings.Repeat("a", 3000) + "/..;%252f%2f%5c%3f//;/%2e/login",
 	} {
@@ -164,7 +165,7 @@ func TestUnreadablePaths(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		"/" + strings.Repeat("a", weir.MaxPath-1),
+		"/" + strings.Repeat("a", private.MaxPath-1),
 		"/" + strings.Repeat("%e4%b8%ad", 400),
 		"/proxy/https%3A%2F%2Fexample.com%2Fa%2Fb%3Fc%3Dd%26e%3D%2525",
 	} {

@@ -21,7 +21,7 @@ func serverNetworks(v4, v6 int) networks {
 	return n.or(usualNetworks)
 }
 
-func (r *rule) compileNetworks(path string, bad *Problems) {
+func (r *rule) compileNetworks(path string, bad *problems) {
 	if r.IPv4Prefix < 0 || r.IPv4Prefix > 32 {
 		bad.addf(path+".ipv4_prefix", "must be from 1 to 32, the bits of an address that count, got %d", r.IPv4Prefix)
 	}

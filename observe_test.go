@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -65,7 +66,7 @@ func TestObserverIsToldOfTimeAndFailure(t *testing.T) {
 			if i%2 == 0 {
 				_, _ = l.Check(t.Context(), &weir.Request{})
 			} else {
-				_, _ = l.Take(t.Context(), &weir.Request{}, own)
+				_, _ = private.Take(l, t.Context(), &weir.Request{}, own, nil)
 			}
 			switch {
 			case !errors.Is(seen.Err, errGone):
@@ -80,7 +81,7 @@ func TestObserverIsToldOfTimeAndFailure(t *testing.T) {
 		if timed < n/64/3 || timed > n/64*3 {
 			t.Errorf("%d of %d observations were timed", timed, n)
 		}
-		_, _ = l.Take(t.Context(), &weir.Request{}, nil)
+		_, _ = private.Take(l, t.Context(), &weir.Request{}, nil, nil)
 		if seen.Err != nil || seen.Took != 0 {
 			t.Errorf("a take of nothing: %+v", seen)
 		}
@@ -93,10 +94,10 @@ func TestObserverIsToldByEdges(t *testing.T) {
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{}), weir.Options{Observe: func(o *weir.Observation) {
 		seen = append(seen, fmt.Sprint(o.Request.Edge, " ", o.Decision.Reason, " ", o.Decision.Rule))
 	}})
-	l.Tell(t.Context(), &weir.Request{Edge: "http"}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: "queue"})
+	private.Tell(l, t.Context(), &weir.Request{Edge: "http"}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: "queue"})
 	check(t, l, weir.Request{})
 	if want := []string{"http overloaded queue", " unlimited "}; !slices.Equal(seen, want) {
 		t.Errorf("saw %q, want %q", seen, want)
 	}
-	weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{}).Tell(t.Context(), &weir.Request{}, weir.Decision{}) // nobody listens
+	private.Tell(weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{}), t.Context(), &weir.Request{}, weir.Decision{}) // nobody listens
 }

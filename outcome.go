@@ -148,13 +148,11 @@ func (d *Decision) Unfinished() bool {
 	}))
 }
 
-// Reserved reports whether the request has reserved an amount, which [Limiter.Finish] settles.
-func (d *Decision) Reserved() bool {
-	return d.held.reserves()
-}
+// reserved is private.Reserved.
+func (d *Decision) reserved() bool { return d.held.reserves() }
 
-// Reserves reports whether the check of a receipt has reserved an amount. One that can't be read may have.
-func (l *Limiter) Reserves(receipt string) bool {
+// reserves is private.Reserves.
+func (l *Limiter) reserves(receipt string) bool {
 	h, err := l.heldBy(&Decision{Receipt: receipt})
 	return err != nil || h.reserves()
 }
@@ -192,12 +190,10 @@ func (h *held) slots() iter.Seq2[*counter.Return, bool] {
 	}
 }
 
-// Seal gives a decision that has slots a receipt, if none was asked for, for edges that keep no decisions: their callers must be
-// able to renew a slot and to release it. It stands for no more than [Decision.Unfinished] means: the other charges may have come
-// from borrowed tokens, which can't go back. A decision without slots in the store stays as it is.
-func (l *Limiter) Seal(d *Decision) {
+// seal is private.Seal.
+func (l *Limiter) seal(d Decision) (receipt string) {
 	if d.held == nil || d.Receipt != "" || !slices.ContainsFunc(d.held.returns, func(r due) bool { return r.InFlight() }) {
-		return
+		return d.Receipt
 	}
 	h := held{expires: d.held.expires}
 	for _, r := range d.held.returns {
@@ -205,7 +201,7 @@ func (l *Limiter) Seal(d *Decision) {
 			h.returns = append(h.returns, r)
 		}
 	}
-	d.Receipt = l.sealer.Load().seal(&h, l.now())
+	return l.sealer.Load().seal(&h, l.now())
 }
 
 // heldBy is what a decision took: by its receipt, if it has one.

@@ -7,16 +7,15 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/weirhq/weir/internal/private/link"
 )
 
-// A path is refused, too, if it takes more than this to write down how servers may read it. All
-// readings are held against expressions, so together they mustn't be much longer than the longest path.
-// MaxPath is how long a path may be, in bytes: to read a longer one in every way would cost too much, so it is refused.
-const MaxPath = 4096
-
+// A path is also refused if it takes more than this to write down how servers may read it. Rules' expressions are matched
+// against all readings, so together they mustn't be much longer than the longest path.
 const (
 	maxReadings     = 32
-	maxReadingBytes = 3 * MaxPath // with the path as it came
+	maxReadingBytes = 3 * link.MaxPath // including the path as it came
 )
 
 // reading is one way in which a server may read a path. Servers differ: they
@@ -92,7 +91,7 @@ func structural(c byte) bool {
 // or so odd that there are too many ways.
 func (p *readings) read(path string) bool {
 	p.list, p.over = p.list[:0], false
-	if len(path) > MaxPath {
+	if len(path) > link.MaxPath {
 		return false
 	}
 	if p.plain(path) {

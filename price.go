@@ -64,11 +64,8 @@ func (rs *RuleSet) price(name string, req *Request) *Sum {
 	return nil
 }
 
-// Price returns what amounts cost in usd if the model isn't certain: the highest price of the models that the request and its answer
-// name. Letter case doesn't matter. A model without a price costs what weights of usd say, or without those as much as the dearest
-// model, and so does a call for which no model is named. If the answer's name is one of those asked for with something added, such
-// as a date, it is the same model unless it has a price of its own. known is false if there are no prices.
-func (rs *RuleSet) Price(asked []string, answered string, of map[string]counter.Amount) (usd counter.Amount, known bool) {
+// highestPrice is private.Price.
+func (rs *RuleSet) highestPrice(asked []string, answered string, of map[string]counter.Amount) (usd counter.Amount, known bool) {
 	var models []string
 	for _, m := range asked {
 		if m != "" {
@@ -164,7 +161,7 @@ func made(parts []Weight, of map[string]counter.Amount) (a counter.Amount, known
 }
 
 // checkPrices looks at what amounts are made of.
-func (rs *RuleSet) checkPrices(bad *Problems) {
+func (rs *RuleSet) checkPrices(bad *problems) {
 	check := func(path, of string, parts []Weight) {
 		if len(parts) == 0 {
 			bad.addf(path, "needs amounts, such as {input: 2.50/1M, output: 10/1M}")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -48,7 +49,7 @@ func TestPrice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, known := set.Price(c.asked, c.answered, million); !known || got.String() != c.want {
+		if got, known := private.Price(set, c.asked, c.answered, million); !known || got.String() != c.want {
 			t.Errorf("%v, answered by %q: %s, %t, want %s", c.asked, c.answered, got, known, c.want)
 		}
 	}
@@ -57,7 +58,7 @@ func TestPrice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for model, want := range map[string]string{"small": "1", "medium": "5", "LARGE-1": "100", "": "100"} {
-		if got, _ := weighted.Price([]string{model}, "", million); got.String() != want {
+		if got, _ := private.Price(weighted, []string{model}, "", million); got.String() != want {
 			t.Errorf("%q, with a weight for usd: %s, want %s", model, got, want)
 		}
 	}
@@ -65,7 +66,7 @@ func TestPrice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, known := set.Price([]string{"small"}, "", million); known {
+	if got, known := private.Price(set, []string{"small"}, "", million); known {
 		t.Errorf("without prices: %s", got)
 	}
 }

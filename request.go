@@ -30,7 +30,7 @@ type Request struct {
 	// that don't name OPTIONS, and have a limit of their own: see [Options].
 	Preflight bool
 	// Attr looks up what else rules may count by: "header:X-Tenant", "claim:plan",
-	// "attr:region". It answers "" for what the request lacks. [RuleSet.Attributes] lists what is asked for.
+	// "attr:region". It answers "" for what the request lacks.
 	Attr func(name string) string
 	// Cost is how many tokens the request takes. 0 means 1.
 	Cost int64
@@ -46,9 +46,6 @@ type Request struct {
 	// long the estimate stands at least: see [Rule.GiveBackUnsettled]. Rules that count an amount apply to such a request whatever
 	// its method is, since many servers answer a call under methods that the rule doesn't name.
 	Reserve time.Duration
-	// Guess: the amounts are nobody's word, such as what earlier requests took. Of a limit that holds less, all that it holds is
-	// asked: a guess alone keeps nobody out for ever.
-	Guess bool
 	// Repeat names the request, if it isn't zero: the same request under this name is charged once within a minute, whichever
 	// node it reaches.
 	Repeat counter.Once
@@ -59,7 +56,6 @@ type Request struct {
 	Rejected string
 	// Receipt asks for a receipt, with which what was taken can be given back.
 	Receipt bool
-	// Judge, if set, has the last word on a decision of [Limiter.Take] before observers are told of it: for an edge whose
-	// limits refuse a request only together. What the store took, the edge then gives back.
-	Judge func(*Decision)
+
+	guess bool // see private.Guess
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -115,7 +116,7 @@ func TestReserveAndFinish(t *testing.T) {
 					})
 					req := weir.Request{APIKey: "k", Amounts: row.amounts, Reserve: 2 * time.Minute, Receipt: by != "its decision"}
 					d := check(t, one, req)
-					if !d.Allowed || !d.Unfinished() || !d.Reserved() || d.Slots() != 0 {
+					if !d.Allowed || !d.Unfinished() || !private.Reserved(&d) || d.Slots() != 0 {
 						t.Fatalf("%+v", d)
 					}
 					if got := leftOf(t, one, req); got != row.during {
@@ -136,7 +137,7 @@ func TestReserveAndFinish(t *testing.T) {
 							t.Errorf("after %d, %s are left, want %s", i, got, row.after)
 						}
 					}
-					if d.Unfinished() || d.Reserved() {
+					if d.Unfinished() || private.Reserved(&d) {
 						t.Error("it is unfinished still")
 					}
 				})
@@ -296,7 +297,7 @@ func TestRepeatedRequests(t *testing.T) {
 			}
 		}
 		want("finished", "3 3 800 2")
-		if first = check(t, one, req); !first.Allowed || first.Reserved() {
+		if first = check(t, one, req); !first.Allowed || private.Reserved(&first) {
 			t.Errorf("%+v", first)
 		}
 		want("once more, when it was finished: it has a slot again", "3 3 800 1")

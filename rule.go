@@ -3,7 +3,6 @@ package weir
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/weirhq/weir/counter"
@@ -164,10 +163,10 @@ const (
 	MissingRefuse
 )
 
-// Definition is what a policy for one of the rule's limits is made of. The policy's name is the rule's id.
-func (r *Rule) Definition(l Limit) counter.Definition {
+// definition is private.Definition.
+func (r *Rule) definition(l Limit) counter.Definition {
 	d := counter.Definition{
-		Name: r.ID, Rule: r.ID, Endpoint: r.Match.Endpoint, Limit: l, Split: r.Split, ReadSubject: r.ReadSubject,
+		Name: r.ID, Rule: r.ID, Endpoint: r.Match.Endpoint, Limit: l, Split: r.Split, ReadSubject: r.readSubject,
 		Amount: r.Amount, GivesBack: r.GiveBackUnsettled && r.Amount != "",
 		Strict: r.Strict || r.Global, Shadow: r.Shadow, OnStoreFailure: r.OnStoreFailure,
 		Global: r.Global, Home: r.Home, Floor: r.Floor, Travels: r.Global && r.Strict, OnPartition: r.OnPartition,
@@ -181,17 +180,9 @@ func (r *Rule) Definition(l Limit) counter.Definition {
 	return d
 }
 
-// Problems is the error of a rule document: everything that is wrong with it.
-type Problems []counter.Problem
+// problems collects what is wrong with a rule document.
+type problems counter.Problems
 
-func (ps Problems) Error() string {
-	lines := make([]string, len(ps))
-	for i, p := range ps {
-		lines[i] = p.Error()
-	}
-	return strings.Join(lines, "\n")
-}
-
-func (ps *Problems) addf(path, format string, args ...any) {
+func (ps *problems) addf(path, format string, args ...any) {
 	*ps = append(*ps, counter.Problem{Path: path, Text: fmt.Sprintf(format, args...)})
 }

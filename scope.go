@@ -7,7 +7,7 @@ import (
 )
 
 // compileScope checks what a rule says of regions.
-func (r *rule) compileScope(path string, bad *Problems) {
+func (r *rule) compileScope(path string, bad *problems) {
 	switch {
 	case !r.Global && r.Home != "":
 		bad.addf(path+".home", "is for rules with scope: global: each region counts this one for itself; leave it out, or add the scope")

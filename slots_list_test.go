@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -37,12 +38,12 @@ func TestSlotsReleasedByOthers(t *testing.T) {
 		store, use := memstore.New(memstore.Options{}), inUse{}
 		l := weir.NewLimiter(store, nil, weir.Options{Holds: use})
 		req := weir.Request{APIKey: "k", Path: "/here", Method: "GET"}
-		if all := l.Counters(&req); len(all) != 0 {
+		if all := private.Counters(l, &req); len(all) != 0 {
 			t.Errorf("without rules: %v", all)
 		}
 		l.SetRules(rs)
 		first := check(t, l, req)
-		counters, limits := l.Counters(&req), first.Limits()
+		counters, limits := private.Counters(l, &req), first.Limits()
 		if len(counters) != 2 || !slices.EqualFunc(counters, limits, func(c counter.Counter, s weir.LimitStatus) bool { return c.Policy == s.Policy }) {
 			t.Fatalf("%v, want the counters of %v", counters, limits)
 		}
@@ -54,7 +55,7 @@ func TestSlotsReleasedByOthers(t *testing.T) {
 			}); err != nil || len(back) != 1 {
 				t.Fatal(back, err)
 			}
-			if err := l.GiveBack(t.Context(), back); err != nil || len(use) != 0 {
+			if err := private.GiveBack(l, t.Context(), back); err != nil || len(use) != 0 {
 				t.Fatal(err, use)
 			}
 		}

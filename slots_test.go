@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -26,7 +27,7 @@ func TestSlots(t *testing.T) {
 		take := func(l *weir.Limiter) *weir.Decision {
 			t.Helper()
 			d := check(t, l, req)
-			if !d.Allowed || !d.Unfinished() || d.Reserved() || d.Slots() != 30*time.Second {
+			if !d.Allowed || !d.Unfinished() || private.Reserved(&d) || d.Slots() != 30*time.Second {
 				t.Fatalf("%+v", d)
 			}
 			return &d
@@ -184,7 +185,7 @@ func TestSeal(t *testing.T) {
 		}})
 		req := weir.Request{APIKey: "k"}
 		d := check(t, one, req)
-		one.Seal(&d)
+		d.Receipt = private.Seal(one, d)
 		if d.Receipt == "" {
 			t.Fatal("no receipt")
 		}
@@ -204,7 +205,7 @@ func TestSeal(t *testing.T) {
 		if d = check(t, l, req); d.Receipt != "" {
 			t.Fatal("a receipt that nobody asked for")
 		}
-		if l.Seal(&d); d.Receipt != "" {
+		if d.Receipt = private.Seal(l, d); d.Receipt != "" {
 			t.Error("a receipt without slots")
 		}
 	})
@@ -235,7 +236,7 @@ func TestSlotsBesideOtherLimits(t *testing.T) {
 		if n, err := l.Reset(t.Context(), &req); n != 2 || err != nil || leftOf(t, l, req) != "5 4" {
 			t.Error("reset:", n, err, leftOf(t, l, req))
 		}
-		if err := l.Credit(t.Context(), &req); err != nil || leftOf(t, l, req) != "5 4" {
+		if err := private.Credit(l, t.Context(), &req); err != nil || leftOf(t, l, req) != "5 4" {
 			t.Error("credited:", err, leftOf(t, l, req))
 		}
 	})

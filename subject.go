@@ -37,8 +37,8 @@ const (
 	maxPrefix   = 128 // bytes; what is longer shares a counter
 )
 
-// Dimensions lists what a rule can count by, as the rule language names it.
-func Dimensions() []string {
+// dimensionsListed is private.Dimensions.
+func dimensionsListed() []string {
 	return append(slices.Clone(dimensionNames), "path:N", "header:NAME", "claim:NAME", "attr:NAME")
 }
 
@@ -60,7 +60,7 @@ func parseDimension(s string) (dimension, error) {
 	if name != "" && (kind == "header" || kind == "claim" || kind == "attr") {
 		return dimension{kind: byAttr, name: s}, nil
 	}
-	return dimension{}, fmt.Errorf("must be one of %s, got %q", strings.Join(Dimensions(), ", "), s)
+	return dimension{}, fmt.Errorf("must be one of %s, got %q", strings.Join(dimensionsListed(), ", "), s)
 }
 
 // subject appends the client that the rule counts: a bit for each value that was missing and
@@ -111,9 +111,8 @@ func (r *Rule) dimensions() []string {
 	return r.By
 }
 
-// ReadSubject is what a subject of the rule was made of: of each dimension its name and its value, of an address the 4 bytes or,
-// of IPv6, the 8 of its /64, and of any other network what [netip.Prefix.UnmarshalBinary] reads. It is nil for bytes that are no subject of the rule, and for a rule of a descriptor, whose subjects are Envoy's.
-func (r *Rule) ReadSubject(subject []byte) (values [][2]string) {
+// readSubject is private.ReadSubject.
+func (r *Rule) readSubject(subject []byte) (values [][2]string) {
 	by := r.dimensions()
 	marks := max(1, (len(by)+7)/8)
 	if r.Descriptor != nil || len(subject) < marks {

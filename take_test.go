@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -29,7 +30,7 @@ func charge(p *counter.Policy, subject string, n int64) counter.Charge {
 // left is what a peek finds in each counter.
 func left(t *testing.T, l *weir.Limiter, charges ...counter.Charge) []int64 {
 	t.Helper()
-	d, err := l.Take(t.Context(), &weir.Request{Peek: true}, charges)
+	d, err := private.Take(l, t.Context(), &weir.Request{Peek: true}, charges, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 	charges := []counter.Charge{charge(large, "acme", 3), charge(small, "ada", 2)}
 	req := &weir.Request{APIKey: "k"} // whom the rules deny: they have no say here
 	for i := range 3 {
-		d, err := l.Take(t.Context(), req, charges)
+		d, err := private.Take(l, t.Context(), req, charges, nil)
 		if err != nil || d.Allowed != (i < 2) || d.Rule != "small" || d.Policy != small || d.RulesVersion != 7 {
 			t.Fatalf("take %d: %+v, %v", i, d, err)
 		}
@@ -62,7 +63,7 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 	}
 	// Some of the charges may be peeks: they bind, and take nothing.
 	charges[1].Peek, charges[1].N = true, 1
-	if d, _ := l.Take(t.Context(), req, charges); !d.Allowed {
+	if d, _ := private.Take(l, t.Context(), req, charges, nil); !d.Allowed {
 		t.Errorf("a peek beside a charge: %+v", d)
 	}
 	if got := left(t, l, charges...); !slices.Equal(got, []int64{91, 1}) {
@@ -71,19 +72,19 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 	if charges[1].N = 2; !slices.Equal(left(t, l, charges...), []int64{91, 1}) {
 		t.Error("a request that peeks took something")
 	}
-	if d, _ := l.Take(t.Context(), req, charges); d.Allowed {
+	if d, _ := private.Take(l, t.Context(), req, charges, nil); d.Allowed {
 		t.Errorf("a peek that doesn't fit, beside a charge: %+v", d)
 	}
 	if got := left(t, l, charges...); !slices.Equal(got, []int64{91, 1}) {
 		t.Errorf("left after a refusal: %v", got)
 	}
-	if d, err := l.Take(t.Context(), req, nil); !d.Allowed || d.Reason != weir.ReasonUnlimited || err != nil {
+	if d, err := private.Take(l, t.Context(), req, nil, nil); !d.Allowed || d.Reason != weir.ReasonUnlimited || err != nil {
 		t.Errorf("no charges: %+v, %v", d, err)
 	}
 	// A cost that can't be is the nearest that can.
 	for n, want := range map[int64]int64{-3: 4, 0: 4, 1 << 62: 5} {
 		l := limiter(t)
-		d, err := l.Take(t.Context(), req, []counter.Charge{charge(small, "ada", n)})
+		d, err := private.Take(l, t.Context(), req, []counter.Charge{charge(small, "ada", n)}, nil)
 		if err != nil || d.Allowed != (n <= 0) || d.Remaining != want {
 			t.Errorf("a cost of %d: %+v, %v", n, d, err)
 		}
@@ -105,7 +106,7 @@ func TestTakeIsFinishedLikeACheck(t *testing.T) {
 		{false, weir.Outcome{Status: 401}, []int64{4, 8, 10}},
 		{true, weir.Outcome{Abandoned: true}, []int64{4, 8, 10}},
 	} {
-		d, err := l.Take(t.Context(), &weir.Request{Receipt: test.receipt}, charges)
+		d, err := private.Take(l, t.Context(), &weir.Request{Receipt: test.receipt}, charges, nil)
 		if err != nil || !d.Allowed || !d.Unfinished() || (d.Receipt != "") != test.receipt {
 			t.Fatalf("%+v, %v", d, err)
 		}
@@ -126,7 +127,7 @@ func TestTakeFollowsFailureModes(t *testing.T) {
 	healthy := ownPolicy(t, "healthy", 9, weir.FailAllow)
 	store.fails = []string{"open", "closed", "local"}
 	take := func(req weir.Request, charges ...counter.Charge) weir.Decision {
-		d, err := l.Take(t.Context(), &req, charges)
+		d, err := private.Take(l, t.Context(), &req, charges, nil)
 		if !errors.Is(err, errGone) || !d.Degraded {
 			t.Errorf("%+v, %v", d, err)
 		}
@@ -164,7 +165,7 @@ func TestEmergencyLimitWithoutAddresses(t *testing.T) {
 	open := ownPolicy(t, "open", 1, weir.FailAllow)
 	for _, key := range []string{"ada", "bob"} {
 		for i := range 3 {
-			d, err := l.Take(t.Context(), &weir.Request{APIKey: key}, []counter.Charge{charge(open, key, 1)})
+			d, err := private.Take(l, t.Context(), &weir.Request{APIKey: key}, []counter.Charge{charge(open, key, 1)}, nil)
 			if !errors.Is(err, errGone) || d.Allowed != (i < 2) || d.Rule != "emergency" {
 				t.Errorf("take %d of %s: %+v, %v", i, key, d, err)
 			}
@@ -187,7 +188,7 @@ func TestFallingBackIsAllOrNothing(t *testing.T) {
 	healthy, closed := ownPolicy(t, "healthy", 9, weir.FailAllow), ownPolicy(t, "closed", 9, weir.FailRefuse)
 	take := func(req weir.Request, charges ...counter.Charge) weir.Decision {
 		req.IP = ip1
-		d, err := l.Take(t.Context(), &req, charges)
+		d, err := private.Take(l, t.Context(), &req, charges, nil)
 		if !errors.Is(err, errGone) {
 			t.Fatal(err)
 		}
@@ -238,10 +239,10 @@ func TestARefusalBesideAFailureGivesNothingBack(t *testing.T) {
 		l := weir.NewLimiter(store, nil, weir.Options{Local: memstore.New(memstore.Options{})})
 		gone, few, many := ownPolicy(t, "gone", 9, mode), ownPolicy(t, "few", 1, weir.FailAllow), ownPolicy(t, "many", 9, weir.FailAllow)
 		healthy := []counter.Charge{charge(few, "s", 1), charge(many, "s", 3)}
-		if d, err := l.Take(t.Context(), &weir.Request{}, healthy); !d.Allowed || err != nil {
+		if d, err := private.Take(l, t.Context(), &weir.Request{}, healthy, nil); !d.Allowed || err != nil {
 			t.Fatal(d, err)
 		}
-		d, err := l.Take(t.Context(), &weir.Request{}, append(healthy, charge(gone, "s", 1)))
+		d, err := private.Take(l, t.Context(), &weir.Request{}, append(healthy, charge(gone, "s", 1)), nil)
 		if d.Allowed || !errors.Is(err, errGone) {
 			t.Fatal(d, err)
 		}

@@ -8,37 +8,23 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Together is the answer of [Limiter.CheckTogether].
-type Together struct {
-	// Decision is about everything at once. If it refuses, nothing was taken.
-	Decision
-	// Own are the limits of the edge's own charges, in their order. It is empty if the client is kept
-	// out by a cooldown.
-	Own []LimitStatus
-	// Each has the part of the decision that is about each of the requests.
-	Each []Decision
-}
-
-// CheckTogether decides several requests by the rules, and charges that an edge makes itself, as one:
-// all or nothing. It is for edges whose callers describe more than one request in one call. Of client,
-// its IP, or without one its APIKey, and its cost serve the limit by address that holds while the store
-// can't be reached. Receipt, Reserve and Repeat have no effect.
-func (l *Limiter) CheckTogether(ctx context.Context, client *Request, own []counter.Charge, requests []*Request) (t Together, err error) {
+// checkTogether is private.CheckTogether.
+func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []counter.Charge, requests []*Request, each []Decision) (t Decision, err error) {
 	if len(requests) == 1 && len(own) == 0 { // the common case costs nothing extra
-		t.Decision, err = l.Check(ctx, requests[0])
-		t.Each = []Decision{t.Decision}
+		t, err = l.Check(ctx, requests[0])
+		each[0] = t
 		return t, err
 	}
 	rs := l.rules.Load()
 	ctx, all := l.begin(ctx)
 	all.reset()
-	t.Each = make([]Decision, len(requests))
+	clear(each)
 	if rs == nil {
-		t.Decision = Decision{Degraded: true, Reason: ReasonUnavailable, RetryAfter: time.Second}
-		for i := range t.Each {
-			t.Each[i] = t.Decision
+		t = Decision{Degraded: true, Reason: ReasonUnavailable, RetryAfter: time.Second}
+		for i := range each {
+			each[i] = t
 		}
-		l.end(client, all, &t.Decision, nil)
+		l.end(client, all, &t, nil)
 		return t, nil
 	}
 	who := *client
@@ -54,7 +40,7 @@ func (l *Limiter) CheckTogether(ctx context.Context, client *Request, own []coun
 		m := l.scratch.Get().(*match)
 		matches[i] = m
 		rs.run(req, m)
-		d := &t.Each[i]
+		d := &each[i]
 		d.RulesVersion = rs.doc.Version
 		if m.reason == ReasonWithin {
 			all.charges = append(all.charges, m.charges...)
@@ -80,17 +66,16 @@ func (l *Limiter) CheckTogether(ctx context.Context, client *Request, own []coun
 	all.hold(&who)
 	t.RulesVersion = rs.doc.Version
 	n := len(all.charges)
-	err = l.decide(ctx, &who, all, &t.Decision)
+	err = l.decide(ctx, &who, all, &t)
 	if t.Reason == ReasonCooldown {
-		for i := range t.Each {
-			t.Each[i] = t.Decision
+		for i := range each {
+			each[i] = t
 		}
 	} else {
-		t.Own = t.Limits()[:len(own)]
 		from := len(own)
 		for i, m := range matches {
 			to := from + len(m.charges)
-			l.concludePart(all, from, to, n, &t.Each[i])
+			l.concludePart(all, from, to, n, &each[i])
 			from = to
 		}
 	}
@@ -103,7 +88,7 @@ func (l *Limiter) CheckTogether(ctx context.Context, client *Request, own []coun
 	for _, m := range matches {
 		l.scratch.Put(m)
 	}
-	l.end(client, all, &t.Decision, err)
+	l.end(client, all, &t, err)
 	return t, err
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -64,11 +65,12 @@ func TestCheckTogether(t *testing.T) {
 		{[]*weir.Request{{User: "e", Peek: true}}, false, weir.ReasonLimited, []bool{true}, 0}, // the edge's own limit refuses
 	} {
 		*store, seen = callCounter{Store: store.Store}, nil
-		d, err := l.CheckTogether(t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: own, Subject: []byte("x")}, N: 1}}, c.requests)
-		if err != nil || d.Allowed != c.allowed || d.Reason != c.reason || d.Own[0].Remaining != c.left {
+		each := make([]weir.Decision, len(c.requests))
+		d, err := private.CheckTogether(l, t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: own, Subject: []byte("x")}, N: 1}}, c.requests, each)
+		if err != nil || d.Allowed != c.allowed || d.Reason != c.reason || d.Limits()[0].Remaining != c.left {
 			t.Errorf("%d: %+v, %v", i, d, err)
 		}
-		for j, part := range d.Each {
+		for j, part := range each {
 			if part.Allowed != c.each[j] {
 				t.Errorf("%d: request %d: %+v", i, j, part)
 			}
@@ -78,7 +80,8 @@ func TestCheckTogether(t *testing.T) {
 		}
 	}
 	empty := weir.NewLimiter(store, nil, weir.Options{})
-	if d, err := empty.CheckTogether(t.Context(), &weir.Request{}, nil, []*weir.Request{user("a")}); err != nil || d.Allowed || d.Reason != weir.ReasonUnavailable || d.Each[0].Allowed {
+	each := make([]weir.Decision, 1)
+	if d, err := private.CheckTogether(empty, t.Context(), &weir.Request{}, nil, []*weir.Request{user("a")}, each); err != nil || d.Allowed || d.Reason != weir.ReasonUnavailable || each[0].Allowed {
 		t.Errorf("without rules: %+v, %v", d, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // local has the fallback decide.
@@ -47,7 +48,7 @@ func (c *Client) local(ctx context.Context, req *Request, why error) Decision {
 			LimitAmount: p.Limit.Amount(), Left: l.Left(), Shadow: p.Shadow,
 		}
 		if p.Limit.Algorithm == weir.FixedWindow && (p.Amount != "" || p.Limit.Calendar.Unit != counter.NoUnit) {
-			s.WindowEnd = c.fallback.Now().Add(l.ResetAfter).UTC().Round(time.Second)
+			s.WindowEnd = private.Now(c.fallback).Add(l.ResetAfter).UTC().Round(time.Second)
 		}
 		d.Limits = append(d.Limits, s)
 	}

@@ -24,9 +24,9 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-var _ weir.Guard = (*Guard)(nil)
+var _ counter.Guard = (*Guard)(nil)
 
-// Guard is a [weir.Guard]. Make one with [New], and call its Run in a goroutine.
+// Guard is a [counter.Guard]. Make one with [New], and call its Run in a goroutine.
 type Guard struct {
 	options Options
 	key     atomic.Pointer[[2]uint64]

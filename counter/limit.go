@@ -249,6 +249,17 @@ type Problem struct {
 
 func (p Problem) Error() string { return p.Path + ": " + p.Text }
 
+// Problems is the error of a rule document: everything that is wrong with it.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
 // limitErrorf names the field as the rule language does: limit, window, burst, refill_rate, max_delay.
 func limitErrorf(field, format string, args ...any) error {
 	return Problem{field, fmt.Sprintf(format, args...)}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // Client identifies the sender of a request to a server that divides its memory among clients.
@@ -107,6 +108,6 @@ func (v *Verdict) refusedAhead() bool {
 
 // Overloaded refuses a request with 503 OVERLOADED, for a server that has no room for it.
 func (m *Middleware) Overloaded(w http.ResponseWriter, r *http.Request) {
-	m.limiter.Tell(r.Context(), &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
+	private.Tell(m.limiter, r.Context(), &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
 	refuseOverloaded(w, r)
 }

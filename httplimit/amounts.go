@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // Estimate says what a request is likely to take beside its cost, such as tokens or money. Pass it
@@ -26,7 +27,8 @@ type Estimate struct {
 	// Reserve is how long the estimate stands if nobody calls [Settle]; see [weir.Request.Reserve].
 	// Zero means that the amounts aren't an estimate but what the request takes.
 	Reserve time.Duration
-	// Guess is [weir.Request.Guess].
+	// Guess says that the amounts are guesses, for example from what earlier requests took. Each is
+	// capped at the limit's capacity, because a guess must not lock a client out for ever.
 	Guess bool
 }
 
@@ -41,7 +43,10 @@ func WithEstimate(r *http.Request, e *Estimate) *http.Request {
 func (v *Verdict) fill(ctx context.Context) {
 	if e, ok := ctx.Value(estimateKey{}).(*Estimate); ok {
 		req := &v.Request
-		req.Amounts, req.Assumed, req.Choices, req.Reserve, req.Guess = e.Amounts, e.Assumed, e.Choices, e.Reserve, e.Guess
+		req.Amounts, req.Assumed, req.Choices, req.Reserve = e.Amounts, e.Assumed, e.Choices, e.Reserve
+		if e.Guess {
+			private.Guess(req)
+		}
 		v.attrs.model = e.Model
 	}
 }
@@ -127,9 +132,9 @@ func (m *Middleware) Amounts() []string {
 	return nil
 }
 
-// Price returns what amounts cost under the rules in force; see [weir.RuleSet.Price].
+// Price returns what amounts cost under the rules in force.
 func (m *Middleware) Price(asked []string, answered string, of map[string]counter.Amount) (usd counter.Amount, known bool) {
-	return m.limiter.Rules().Price(asked, answered, of)
+	return private.Price(m.limiter.Rules(), asked, answered, of)
 }
 
 // yes is a store without counters that allows everything.

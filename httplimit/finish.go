@@ -13,6 +13,7 @@ import (
 	"github.com/felixge/httpsnoop"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/onclose"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/renew"
 )
 
@@ -23,7 +24,8 @@ import (
 // A request that got no answer keeps its charge, whatever the cause: the service may have done what
 // it asked for, and a client may learn whether a guess was right in other ways than by its answer.
 func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
-	a := &answer{m: m, r: r, d: d, reserved: d.Reserved()}
+	a := &answer{m: m, r: r, d: d}
+	a.reserved = private.Reserved(&a.d)
 	if a.late = a.reserved || d.Slots() > 0; a.late {
 		if m.opts.OnError != nil {
 			// OnError may run while the handler changes its own request

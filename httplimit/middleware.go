@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/inflight"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // Options configures a [Middleware]. The zero value identifies clients by X-API-Key and their
@@ -70,7 +71,7 @@ func (m *Middleware) headers() *watched {
 		return w
 	}
 	names := m.identity.headerNames()
-	for _, name := range rules.Attributes() {
+	for _, name := range private.Attributes(rules) {
 		if name, ok := strings.CutPrefix(name, "header:"); ok {
 			names = append(names, http.CanonicalHeaderKey(name))
 		}

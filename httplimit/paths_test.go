@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // TestPathsInDisguise sends request lines that Go's client would tidy up, to a real server.
@@ -118,7 +119,7 @@ func TestPathAsRewritten(t *testing.T) {
 func TestUnreadablePaths(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "login", Match: weir.Match{Endpoint: "/login"}, By: []string{"ip"}, Limits: per(1, time.Hour)}))
 	srv, client := serve(t, wrap(l, httplimit.Options{}, ok))
-	for _, path := range []string{"/" + strings.Repeat("a", weir.MaxPath), "/%" + strings.Repeat("25", 100) + "2e"} {
+	for _, path := range []string{"/" + strings.Repeat("a", private.MaxPath), "/%" + strings.Repeat("25", 100) + "2e"} {
 		resp, err := client.Get(srv.URL + path)
 		if err != nil {
 			t.Fatal(err)

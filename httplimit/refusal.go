@@ -10,6 +10,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // Refused describes a refusal to the client. Templates are executed with it.
@@ -193,7 +194,7 @@ func Describe(req *weir.Request, d *weir.Decision, now time.Time) Refused {
 }
 
 // unreadable tells the client what to send instead of a path that can't be matched against rules.
-var unreadable = "The path is longer than " + strconv.Itoa(weir.MaxPath) +
+var unreadable = "The path is longer than " + strconv.Itoa(private.MaxPath) +
 	" bytes, or its escapes, dots, slashes and ;parameters can be read in too many ways: send it shorter, and as plain as it is meant"
 
 // exceeded returns the message of a refusal by a limit.

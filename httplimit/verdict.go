@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // Verdict says what to do with a request. Edges with an answer format of their own get one from
@@ -105,7 +106,7 @@ func (m *Middleware) ask(ctx context.Context, w http.ResponseWriter, r *http.Req
 			m.finish(ctx, r, d, weir.Outcome{Abandoned: true}) // the next request in the queue gets its place
 		}
 		if v.fate == queueFull {
-			m.limiter.Tell(ctx, &v.Request, weir.Decision{Reason: weir.ReasonOverloaded, Rule: queueOf(d), RulesVersion: d.RulesVersion, RetryAfter: d.Delay})
+			private.Tell(m.limiter, ctx, &v.Request, weir.Decision{Reason: weir.ReasonOverloaded, Rule: queueOf(d), RulesVersion: d.RulesVersion, RetryAfter: d.Delay})
 		}
 		v.At, d.ResetAfter = v.At.Add(d.Delay), max(0, d.ResetAfter-d.Delay) // from the end of the wait
 	}
@@ -117,7 +118,7 @@ func (m *Middleware) enter(ctx context.Context, v *Verdict) bool {
 	if m.gate.Enter(ctx) {
 		return true
 	}
-	m.limiter.Tell(ctx, &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
+	private.Tell(m.limiter, ctx, &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
 	v.fate = shed
 	return false
 }
@@ -134,7 +135,7 @@ func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fi
 		v.fate = ambiguous
 		m.identity.locate(r, req)
 		req.Rejected = v.fault
-		m.limiter.Tell(ctx, req, weir.Decision{Reason: weir.ReasonIdentityRequired, RulesVersion: watched.rules.Version(), RetryAfter: weir.Never})
+		private.Tell(m.limiter, ctx, req, weir.Decision{Reason: weir.ReasonIdentityRequired, RulesVersion: watched.rules.Version(), RetryAfter: weir.Never})
 		return nil
 	}
 	req.Attr = v.lookUp
@@ -147,7 +148,7 @@ func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fi
 	if fill != nil {
 		fill(req)
 	}
-	v.At = m.limiter.Now()
+	v.At = private.Now(m.limiter)
 	v.Decision, err = m.limiter.Check(ctx, req)
 	return err
 }

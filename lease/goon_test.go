@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
@@ -134,7 +135,7 @@ func TestAnOutageOfOnePart(t *testing.T) {
 		p, q := perDay(t, 10), storetest.Policy(t, "q", counter.Limit{Count: 100, Window: 24 * time.Hour})
 		l := weir.NewLimiter(s, nil, weir.Options{Local: local})
 		take := func() weir.Decision {
-			d, _ := l.Take(t.Context(), &weir.Request{Cost: 1}, []counter.Charge{charge(p, "s", 1), charge(q, "s", 1)})
+			d, _ := private.Take(l, t.Context(), &weir.Request{Cost: 1}, []counter.Charge{charge(p, "s", 1), charge(q, "s", 1)}, nil)
 			return d
 		}
 		for take().Allowed {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // TestAllThatIsGivenBackComesBack: a client asks for its whole limit at once, and all of it goes
@@ -47,7 +48,7 @@ func TestAllThatIsGivenBackComesBack(t *testing.T) {
 						all.Go(func() {
 							req := &weir.Request{APIKey: "k", Cost: 1, Receipt: c.receipt}
 							if c.take {
-								decisions[i], _ = l.Take(t.Context(), req, []counter.Charge{{Counter: counter.Counter{Policy: job, Subject: []byte("k")}, N: 1}})
+								decisions[i], _ = private.Take(l, t.Context(), req, []counter.Charge{{Counter: counter.Counter{Policy: job, Subject: []byte("k")}, N: 1}}, nil)
 							} else {
 								decisions[i], _ = l.Check(t.Context(), req)
 							}

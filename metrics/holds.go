@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 )
 
@@ -47,7 +46,7 @@ type inSlot struct {
 // maxSlots is how many requests with slots are known. Of further ones nothing is counted.
 const maxSlots = 100_000
 
-var _ weir.HoldObserver = (*Metrics)(nil)
+var _ counter.HoldObserver = (*Metrics)(nil)
 
 // Slots counts slots that are taken and released. It is for [weir.Options]. Those that another node releases are counted until
 // their time is over; those that another node renews are counted there from then on, and here until then.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 )
@@ -111,8 +112,8 @@ func TestEveryDecisionIsCounted(t *testing.T) {
 	b.check(weir.Request{APIKey: "sk_internal_1", KeyVerified: true, Path: "/orders"})
 	b.check(weir.Request{Edge: "of our own", Path: "/free"})
 	b.check(weir.Request{Path: "/login"})
-	b.check(weir.Request{Path: "/" + strings.Repeat("a", weir.MaxPath)})
-	b.limiter.Tell(t.Context(), &weir.Request{Edge: "http"}, weir.Decision{Reason: weir.ReasonOverloaded})
+	b.check(weir.Request{Path: "/" + strings.Repeat("a", private.MaxPath)})
+	private.Tell(b.limiter, t.Context(), &weir.Request{Edge: "http"}, weir.Decision{Reason: weir.ReasonOverloaded})
 	b.want("weir_decisions_total", map[string]float64{
 		`weir_decisions_total{edge="check",outcome="allowed",reason="within",rule="orders"}`:      2,
 		`weir_decisions_total{edge="check",outcome="refused",reason="limited",rule="orders"}`:     3,
@@ -209,7 +210,7 @@ func TestEveryReasonHasALabel(t *testing.T) {
 	}
 	n := 0
 	for r := weir.Reason(0); known(r); r++ {
-		b.limiter.Tell(t.Context(), &weir.Request{}, weir.Decision{Reason: r})
+		private.Tell(b.limiter, t.Context(), &weir.Request{}, weir.Decision{Reason: r})
 		n++
 	}
 	if got := len(b.series()); n < 9 || got != n {
@@ -247,11 +248,11 @@ func TestLabelsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		charge := counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("s")}, N: 1}
-		if _, err := b.limiter.Take(t.Context(), &weir.Request{}, []counter.Charge{charge}); err != nil {
+		if _, err := private.Take(b.limiter, t.Context(), &weir.Request{}, []counter.Charge{charge}, nil); err != nil {
 			t.Error(err)
 		}
 	}
-	b.limiter.Tell(t.Context(), &weir.Request{}, weir.Decision{Rule: "\xff"})
+	private.Tell(b.limiter, t.Context(), &weir.Request{}, weir.Decision{Rule: "\xff"})
 	all := b.series()
 	others := all[`weir_decisions_total{edge="library",outcome="allowed",reason="within",rule="other"}`]
 	if n := len(all); n > 2_010 || others.GetCounter().GetValue() < 4_000 {

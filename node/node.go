@@ -17,6 +17,7 @@ import (
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/node/redislimit"
 	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/tracing"
@@ -97,7 +98,7 @@ func Open(o Options) (*Node, error) {
 		}, inforce.Start{Seed: doc, Message: "seeded from " + o.SeedRules, Given: true}, n.Limiter)
 	}
 	if n.shared != nil {
-		rules.Join(rulestore.OpenBlocks(soon, rulestore.BlockOptions{Redis: n.shared.Redis, Now: n.Limiter.Now, Logger: o.Logger}))
+		rules.Join(rulestore.OpenBlocks(soon, rulestore.BlockOptions{Redis: n.shared.Redis, Now: func() time.Time { return private.Now(n.Limiter) }, Logger: o.Logger}))
 		n.shared.CatchUp(soon, patience)
 	}
 	ctx, stop := context.WithCancel(context.Background())

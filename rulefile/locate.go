@@ -4,14 +4,13 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 )
 
 // locateErrors notes what Compile found, where it was written. It leaves out
 // what only follows from problems that are noted already.
 func (d *decoder) locateErrors(err error) {
-	var found weir.Problems
+	var found counter.Problems
 	if !errors.As(err, &found) {
 		d.add(place{}, "", "%v", err)
 		return

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 )
 
 var ruleFields = fieldSet{
@@ -194,7 +195,7 @@ func endpointHint(v value) string {
 		endpoint = m + " " + endpoint
 	}
 	_, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "hint", Match: weir.Match{Endpoint: endpoint}, Limits: []weir.Limit{{Count: 1, Window: time.Second}}}}})
-	var wrong weir.Problems
+	var wrong counter.Problems
 	switch errors.As(err, &wrong); {
 	case len(wrong) == 0:
 		return fmt.Sprintf("write endpoint: %q", endpoint)
@@ -218,7 +219,7 @@ func (d *decoder) by(v value) []string {
 		return nil
 	}
 	by := []string{}
-	known := weir.Dimensions()
+	known := private.Dimensions()
 	for _, item := range d.items(v, "[user]") {
 		name := d.text(item)
 		if !slices.Contains(known, name) {

@@ -17,6 +17,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/tracing"
 )
@@ -90,7 +91,7 @@ func TestSpanOfACheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	spans.Reset()
-	if _, err := l.Take(t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: policy}, N: 1}}); err != nil {
+	if _, err := private.Take(l, t.Context(), &weir.Request{}, []counter.Charge{{Counter: counter.Counter{Policy: policy}, N: 1}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := spans.GetSpans(); len(got) != 1 || !strings.Contains(attributes(got[0]), "weir.rule=mine") {

@@ -2,9 +2,11 @@ package inforce
 
 import (
 	"context"
+	"time"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // Join makes the emergency list apply beside the rules from now on. Call it before Run.
@@ -22,7 +24,7 @@ func (r *Rules) Blocks() *rulestore.Blocks { return r.blocks }
 
 // unkept returns an empty emergency list that isn't stored anywhere.
 func unkept(limiter *weir.Limiter) *rulestore.Blocks {
-	return rulestore.OpenBlocks(context.Background(), rulestore.BlockOptions{Now: limiter.Now})
+	return rulestore.OpenBlocks(context.Background(), rulestore.BlockOptions{Now: func() time.Time { return private.Now(limiter) }})
 }
 
 func (r *Rules) rejoin() {
@@ -40,7 +42,7 @@ func (r *Rules) joined(set *weir.RuleSet) *weir.RuleSet {
 	for _, b := range r.blocks.List() {
 		// Entries were checked when they were listed, so only one from another release can fail. It
 		// must not keep the others from being blocked.
-		if _, err := new(weir.RuleSet).WithDenied(b.Entry); err != nil {
+		if _, err := private.WithDenied(new(weir.RuleSet), b.Entry); err != nil {
 			r.log.Error("an entry of the emergency list can't be used: the others apply", "since", b.Time, "by", b.By)
 			continue
 		}
@@ -49,7 +51,7 @@ func (r *Rules) joined(set *weir.RuleSet) *weir.RuleSet {
 	if len(entries) == 0 {
 		return set
 	}
-	all, err := set.WithDenied(entries...)
+	all, err := private.WithDenied(set, entries...)
 	if err != nil {
 		panic(err) // each entry was checked, and the rules have been compiled
 	}

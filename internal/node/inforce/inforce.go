@@ -19,6 +19,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/internal/node/watch"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -78,13 +79,13 @@ func parseAt(name string, text []byte, version int64, now time.Time) (*Document,
 	if err != nil {
 		return nil, err
 	}
-	f.Set = f.Set.WithVersion(version)
+	f.Set = private.WithVersion(f.Set, version)
 	return &Document{Text: text, File: f, Version: version, read: now}, nil
 }
 
 // parse reads and compiles a version of a rule store.
 func (r *Rules) parse(v rulestore.Version) (*Document, error) {
-	d, err := parseAt(fmt.Sprintf("version %d", v.Number), v.Text, v.Number, r.limiter.Now())
+	d, err := parseAt(fmt.Sprintf("version %d", v.Number), v.Text, v.Number, private.Now(r.limiter))
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +332,7 @@ func (r *Rules) keep(ctx context.Context) {
 // save applies the file's new text. An invalid file is logged and changes nothing.
 func (r *Rules) save(text []byte) {
 	old := r.inForce.Load()
-	next, err := parseAt(r.file, text, old.Version+1, r.limiter.Now())
+	next, err := parseAt(r.file, text, old.Version+1, private.Now(r.limiter))
 	if err != nil {
 		short := summary(err).Error()
 		r.rejected.Store(&short)
@@ -380,7 +381,7 @@ func (r *Rules) replace(d *Document) {
 
 // byNow returns the document as of the time that nodes share.
 func (r *Rules) byNow(d *Document) *Document {
-	now := r.limiter.Now()
+	now := private.Now(r.limiter)
 	if next := d.File.NextExpiry; !now.Before(d.read) && (next.IsZero() || now.Before(next)) {
 		return d
 	}
@@ -406,7 +407,7 @@ func (r *Rules) wait(d *Document) {
 	}
 	pause := clockStep
 	if at := d.File.NextExpiry; !at.IsZero() {
-		pause = min(pause, at.Sub(r.limiter.Now()))
+		pause = min(pause, at.Sub(private.Now(r.limiter)))
 	}
 	r.expiry = time.AfterFunc(pause, func() { r.expire(d) })
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/region"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/lease"
 	"github.com/weirhq/weir/redisstore"
 )
@@ -35,7 +36,7 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 	made := make(chan struct{})
 	redis.OnSecret = func(secret []byte) {
 		<-made
-		l.SetSecret(secret)
+		private.SetSecret(l.Limiter, secret)
 		l.Guard.SetSecret(secret)
 	}
 	store, err := redisstore.New(redis)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
@@ -450,7 +451,7 @@ func TestSplitWhole(t *testing.T) {
 				t.Errorf("%s: the whole limit at once: %+v", a, d)
 			}
 			left(0)
-			if err := one.Credit(t.Context(), &weir.Request{APIKey: "k", Cost: 300}); err != nil {
+			if err := private.Credit(one, t.Context(), &weir.Request{APIKey: "k", Cost: 300}); err != nil {
 				t.Error(err)
 			}
 			left(300)

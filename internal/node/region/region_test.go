@@ -22,6 +22,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/storetest"
 )
@@ -209,7 +210,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 		if len(charges) == 0 {
 			continue
 		}
-		d, err := limiters[i].Take(t.Context(), &weir.Request{Receipt: true}, charges)
+		d, err := private.Take(limiters[i], t.Context(), &weir.Request{Receipt: true}, charges, nil)
 		fits := true
 		for j, c := range charges {
 			local := unheard(i, c.Policy) && c.Policy.OnPartition == counter.FailLocal

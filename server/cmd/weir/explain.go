@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/rulefile"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
@@ -119,7 +120,7 @@ func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 	case weir.ReasonBypassed.String():
 		fmt.Fprintf(w, "%s by allow list entry %s\n", colour.verdict(w, true, "bypassed"), x.Pattern)
 	case weir.ReasonUnreadablePath.String():
-		fmt.Fprintf(w, colour.verdict(w, false, "refused")+": the path is longer than %d bytes, or can be read in too many ways\n", weir.MaxPath)
+		fmt.Fprintf(w, colour.verdict(w, false, "refused")+": the path is longer than %d bytes, or can be read in too many ways\n", private.MaxPath)
 	default:
 		switch {
 		case len(x.Paths) > 0:

@@ -8,6 +8,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -22,7 +23,7 @@ func (a *API) block(r *call, c *change, entry string, remove bool) *jsonerror.Er
 		}
 		return nil
 	}
-	if _, err := new(weir.RuleSet).WithDenied(entry); err != nil {
+	if _, err := private.WithDenied(new(weir.RuleSet), entry); err != nil {
 		return invalid(err)
 	}
 	c.unasked = true

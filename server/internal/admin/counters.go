@@ -11,6 +11,7 @@ import (
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/observer"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
@@ -34,7 +35,7 @@ func (a *API) counters(r *call) (any, *jsonerror.Error) {
 	}
 	d, _ := a.Limiter.Check(r.Context(), req) // limits that couldn't be decided are marked as degraded
 	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
-	now := a.Limiter.Now()
+	now := private.Now(a.Limiter)
 	out.At = *moment(now)
 	limits := d.Limits()
 	var slots slotLister
@@ -64,7 +65,7 @@ func (a *API) counters(r *call) (any, *jsonerror.Error) {
 // stand fills in what this region has of a limit. How much of it all regions have used together
 // isn't known.
 func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p *counter.Policy) {
-	all := a.Limiter.Counters(req)
+	all := private.Counters(a.Limiter, req)
 	if i >= len(all) || all[i].Policy != p { // the rules have changed meanwhile
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -181,7 +182,7 @@ func (a *API) putKey(r *call) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	now := a.Limiter.Now()
+	now := private.Now(a.Limiter)
 	if in.ExpiresIn != "" && in.ExpiresIn != "never" {
 		d, err := time.ParseDuration(in.ExpiresIn)
 		if err != nil || d <= 0 {
@@ -269,7 +270,7 @@ func (l keyList) edit(a *API, r *call) (any, *jsonerror.Error) {
 	if entry == "" {
 		return nil, jsonerror.Bad(`key: must be a key, a pattern such as sk_internal_* or an IP range; or give "client", a fingerprint`)
 	}
-	now := a.Limiter.Now()
+	now := private.Now(a.Limiter)
 	c := &change{removes: in.Remove, hidden: hidden, edit: func(text []byte) ([]byte, error) {
 		old, err := rulefile.ParseAt("rules", text, now)
 		if err != nil {

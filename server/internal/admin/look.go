@@ -15,6 +15,7 @@ import (
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
@@ -87,7 +88,7 @@ func (a *API) validate(r *call) (any, *jsonerror.Error) {
 	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
 	id := r.URL.Query().Get("rule")
 	if gone := r.inTurn(func() {
-		f = out.of(r.Context(), text, id, a.Limiter.Now(), a.Rules.InForce(), a.regionNames(), a.emergencyList())
+		f = out.of(r.Context(), text, id, private.Now(a.Limiter), a.Rules.InForce(), a.regionNames(), a.emergencyList())
 	}); gone != nil {
 		return nil, gone
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -52,7 +53,7 @@ func (a *API) rule(r *call) (any, *jsonerror.Error) {
 	}
 	var one *rulefile.One
 	var err error
-	now := a.Limiter.Now()
+	now := private.Now(a.Limiter)
 	if f := r.inTurn(func() { one, err = rulefile.Find(doc.Text, r.PathValue("id"), now) }); f != nil {
 		return nil, f
 	}

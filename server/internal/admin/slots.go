@@ -12,6 +12,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // Slots lists who holds the slots of a Concurrency limit. The stores implement it.
@@ -35,7 +36,7 @@ type slotLister struct {
 // of lists the slots of the i-th limit of a request, the oldest first.
 func (l *slotLister) of(ctx context.Context, a *API, req *weir.Request, i int, p *counter.Policy) (all []Slot) {
 	if l.counters == nil {
-		l.counters = a.Limiter.Counters(req)
+		l.counters = private.Counters(a.Limiter, req)
 	}
 	if l.err != nil || i >= len(l.counters) || l.counters[i].Policy != p { // the rules have changed meanwhile
 		return nil
@@ -79,7 +80,7 @@ func (a *API) releaseSlot(r *call) (any, *jsonerror.Error) {
 	out := Released{}
 	var back []counter.Return
 	counts := false // requests in flight
-	for _, c := range a.Limiter.Counters(&q.Request) {
+	for _, c := range private.Counters(a.Limiter, &q.Request) {
 		if c.Policy.Limit.Algorithm != weir.Concurrency || rule != "" && !strings.EqualFold(rule, c.Policy.Rule) {
 			continue
 		}
@@ -101,7 +102,7 @@ func (a *API) releaseSlot(r *call) (any, *jsonerror.Error) {
 	case back == nil:
 		return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "no slot with this id is taken: it was released, or has ended, or is another client's; weir keys show, or POST /v1/counters, lists those that are: give the same key, path and attributes")
 	}
-	if err := a.Limiter.GiveBack(r.Context(), back); err != nil {
+	if err := private.GiveBack(a.Limiter, r.Context(), back); err != nil {
 		return nil, fault(err)
 	}
 	a.audit(r, "release a slot", "limits", strings.Join(out.Released, ","), "slot", hex.EncodeToString(id[:]))

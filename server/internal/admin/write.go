@@ -20,6 +20,7 @@ import (
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/internal/node/stake"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -103,7 +104,7 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	if bytes.Equal(text, base.Text) {
 		return out, nil
 	}
-	c.now = a.Limiter.Now()
+	c.now = private.Now(a.Limiter)
 	if f := c.judge(ctx, base.Text, text, a.Rules.InForce().File, out); f != nil {
 		return nil, f
 	}
@@ -120,7 +121,7 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 		return nil, f
 	}
 	next := base.Next()
-	next.Author, next.Message, next.Time, next.Text = c.author, cmp.Or(c.message, c.did, out.did), a.Limiter.Now().UTC(), text
+	next.Author, next.Message, next.Time, next.Text = c.author, cmp.Or(c.message, c.did, out.did), private.Now(a.Limiter).UTC(), text
 	v, err := a.Rules.Publish(ctx, next)
 	switch {
 	case errors.Is(err, rulestore.ErrAwaited):

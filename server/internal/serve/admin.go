@@ -43,12 +43,12 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	}
 	mux.HandleFunc("GET /{$}", index(console.Built()))
 	mux.HandleFunc("/", nothing(AdminPort+": try GET "+there))
-	return private(mux)
+	return ownPagesOnly(mux)
 }
 
-// private tells browsers to use answers only for this port's own pages: no other site may frame or
+// ownPagesOnly tells browsers to use answers only for this port's own pages: no other site may frame or
 // embed them, and they aren't cached. The console's pages and files set more headers.
-func private(h http.Handler) http.Handler {
+func ownPagesOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Cache-Control", "no-store")

@@ -3,9 +3,11 @@ package serve
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/watch"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
@@ -39,7 +41,7 @@ func (n *node) openBudget() error {
 	if err != nil {
 		return err
 	}
-	o := budget.Options{Now: n.limiter.Now, Node: n.self.Name, Fingerprint: n.top.FingerprintOf, FullNames: n.config.BudgetFullNames, Logger: n.log, Store: n.counting()}
+	o := budget.Options{Now: func() time.Time { return private.Now(n.limiter) }, Node: n.self.Name, Fingerprint: n.top.FingerprintOf, FullNames: n.config.BudgetFullNames, Logger: n.log, Store: n.counting()}
 	if n.config.BudgetWebhook != "" {
 		o.Webhook = budget.NewWebhook(n.config.BudgetWebhook, token, n.log)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
@@ -55,14 +56,14 @@ func (n *node) newTop() *top.Top {
 			}
 			return n.redis.Secret()
 		},
-		Now: func() time.Time { return n.limiter.Now() },
+		Now: func() time.Time { return private.Now(n.limiter) },
 	})
 }
 
 // hot answers which clients are hot, on all nodes that can be asked.
 func (n *node) hot(ctx context.Context, q top.Query) top.Answer {
 	if n.sharedTop == nil {
-		return top.Merge(q, []top.List{n.top.List(n.self.Name)}, n.limiter.Now())
+		return top.Merge(q, []top.List{n.top.List(n.self.Name)}, private.Now(n.limiter))
 	}
 	out, err := n.sharedTop.Answer(ctx, q)
 	if err != nil {

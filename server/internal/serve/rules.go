@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/redisstore"
 )
 
@@ -59,7 +60,7 @@ func (n *node) openRules(ctx context.Context, seed *inforce.Document, message st
 	if err := n.openSource(ctx, seed, message); err != nil {
 		return err
 	}
-	o := rulestore.BlockOptions{Redis: n.redis, Now: n.limiter.Now, Logger: n.log}
+	o := rulestore.BlockOptions{Redis: n.redis, Now: func() time.Time { return private.Now(n.limiter) }, Logger: n.log}
 	switch data := n.config.Data; {
 	case data == "":
 	case n.redis != nil:

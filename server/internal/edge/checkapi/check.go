@@ -10,6 +10,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/private"
 )
 
 func (c *workspace) readCheck(src []byte) error {
@@ -25,7 +26,7 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request, c *workspace) er
 	if err := c.readCheck(c.in.Bytes()); err != nil {
 		return err
 	}
-	now := h.limiter.Now() // take the time before the check, so that the times in the answer, added to it, are never late
+	now := private.Now(h.limiter) // take the time before the check, so that the times in the answer, added to it, are never late
 	d, err := h.ask(r, &c.req)
 	h.report(r, err)
 	h.respond(w, c, &d, now)
@@ -121,7 +122,7 @@ func (h *handler) checks(w http.ResponseWriter, r *http.Request, c *workspace) e
 // decideAll decides items in order and appends the results to c.out. It returns the store's first
 // error.
 func (h *handler) decideAll(r *http.Request, c *workspace, items []item) (first error) {
-	now := h.limiter.Now()
+	now := private.Now(h.limiter)
 	for i := range items {
 		it := &items[i]
 		if i > 0 {

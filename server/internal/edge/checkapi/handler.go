@@ -39,6 +39,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/server/internal/edge"
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
@@ -102,8 +103,9 @@ type workspace struct {
 	in      bytes.Buffer
 	limited io.LimitedReader // of the request's body
 	out     []byte
-	scratch []byte // the counter's subject in /v1/take, or what an id stands for
-	inside  bool   // counts as in flight
+	scratch []byte            // the counter's subject in /v1/take, or what an id stands for
+	charge  [1]counter.Charge // of /v1/take
+	inside  bool              // counts as in flight
 
 	receipts []string // of /v1/renew
 }
@@ -191,7 +193,7 @@ var unread = weir.Request{Edge: edgeName}
 // decide serves a request whose body has arrived, once it may.
 func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *workspace, e endpoint) error {
 	if c.inside = h.gate.Enter(r.Context()); !c.inside {
-		h.limiter.Tell(r.Context(), &unread, weir.Decision{Reason: weir.ReasonOverloaded})
+		private.Tell(h.limiter, r.Context(), &unread, weir.Decision{Reason: weir.ReasonOverloaded})
 		return overloaded
 	}
 	defer h.leave(c)
@@ -284,7 +286,7 @@ func (h *handler) ask(r *http.Request, req *weir.Request) (weir.Decision, error)
 	}
 	d, err := h.limiter.Check(r.Context(), req)
 	if d.Slots() > 0 {
-		h.limiter.Seal(&d)
+		d.Receipt = private.Seal(h.limiter, d)
 	}
 	return d, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // receiptField reads the fields of requests about receipts.
@@ -107,7 +108,7 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *workspace) e
 	case c.amounts && len(c.req.Amounts) == 0:
 		return jsonerror.Bad(`amounts: has none: say what was used, as in {"tokens": 812}, or leave it out`)
 	}
-	if c.amounts && !h.limiter.Reserves(c.receipt) {
+	if c.amounts && !private.Reserves(h.limiter, c.receipt) {
 		return jsonerror.Bad(`amounts: the check of this receipt has reserved none, so there is nothing to settle: what it took is final; send "reserve": "2m" with the check`)
 	}
 	o := weir.Outcome{Status: int(c.status), Amounts: c.req.Amounts}

@@ -9,6 +9,7 @@ import (
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/private"
 )
 
 func (h *handler) take(w http.ResponseWriter, r *http.Request, c *workspace) error {
@@ -40,9 +41,10 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *workspace) err
 	if err := c.complete(); err != nil {
 		return err
 	}
-	now := h.limiter.Now()
+	now := private.Now(h.limiter)
 	c.scratch = append(append(c.scratch[:0], 0), c.req.APIKey...) // as rules that count by key write it
-	d, err := h.limiter.Take(r.Context(), &c.req, []counter.Charge{{Counter: counter.Counter{Policy: policy, Subject: c.scratch}, N: c.req.Cost}})
+	c.charge[0] = counter.Charge{Counter: counter.Counter{Policy: policy, Subject: c.scratch}, N: c.req.Cost}
+	d, err := private.Take(h.limiter, r.Context(), &c.req, c.charge[:], nil)
 	h.report(r, err)
 	h.respond(w, c, &d, now)
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
@@ -23,9 +24,9 @@ type evaluation struct {
 	subjects []byte
 	returns  []counter.Return
 
-	answer answer
-	judge  func(*weir.Decision) // c.together, bound once
-	spent  bool                 // the limiter has allowed what all quotas together refuse
+	answer   answer
+	override func(*weir.Decision) // c.together, bound once
+	spent    bool                 // the limiter has allowed what all quotas together refuse
 }
 
 // matched is a descriptor of a request, with its limit in the configuration.
@@ -59,19 +60,20 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls
 	quotas := c.replace(s.opts.Modes)
 	c.charge(req, quotas > 1)
 	c.answer = newAnswer(&s.opts, req)
+	var override func(*weir.Decision)
 	if quotas > 1 {
-		c.req.Judge = c.judge
+		override = c.override
 	}
-	d, err := s.limiter.Take(ctx, &c.req, c.charges)
+	d, err := private.Take(s.limiter, ctx, &c.req, c.charges, override)
 	s.failed(err)
 	if len(c.returns) > 0 {
-		s.failed(s.limiter.GiveBack(ctx, c.returns))
+		s.failed(private.GiveBack(s.limiter, ctx, c.returns))
 	}
 	if quotas <= 1 {
 		c.answer.decided(c, d.Limits())
 	}
 	if c.spent {
-		s.failed(s.limiter.GiveBack(ctx, c.taken(&d))) // what the other limits took
+		s.failed(private.GiveBack(s.limiter, ctx, c.taken(&d))) // what the other limits took
 	}
 	return c.answer.response(), nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // link is what requests are decided by: the configuration joined with the rules that name its
@@ -105,7 +106,7 @@ func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
 		numbers.Burst = burst
 	}
 	numbers.Algorithm = r.Algorithm
-	d := r.Definition(numbers)
+	d := private.Definition(r, numbers)
 	d.CountedAs = counterName
 	p, err := counter.Define(d)
 	if err != nil {

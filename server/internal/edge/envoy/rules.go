@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
@@ -43,7 +44,7 @@ type part struct {
 // byRules decides a request by the rules. Descriptors that carry a limit, or that a rule names, are
 // charged to that limit or rule alone; the rest become requests that all rules decide.
 func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	now := s.limiter.Now()
+	now := private.Now(s.limiter)
 	a := newAnswer(&s.opts, req)
 	if err := c.match(s.link().config, req, &s.overrides); err != nil {
 		return nil, err
@@ -52,27 +53,31 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 	c.req.KeyVerified, c.req.TierVerified = true, true
 	parts, back := s.split(c, req)
 	for i := range back {
-		s.failed(s.limiter.Credit(ctx, &back[i].req))
+		s.failed(private.Credit(s.limiter, ctx, &back[i].req))
 		back[i].Allowed = true
 	}
 	requests := make([]*weir.Request, len(parts))
 	for i := range parts {
 		requests[i] = &parts[i].req
 	}
-	t := weir.Together{Decision: weir.Decision{Allowed: true}}
+	all, each := weir.Decision{Allowed: true}, make([]weir.Decision, len(requests))
 	if len(requests)+len(c.charges) > 0 {
 		var err error
-		t, err = s.limiter.CheckTogether(ctx, &c.req, c.charges, requests)
+		all, err = private.CheckTogether(s.limiter, ctx, &c.req, c.charges, requests, each)
 		s.failed(err)
 	}
 	if len(c.returns) > 0 {
-		s.failed(s.limiter.GiveBack(ctx, c.returns))
+		s.failed(private.GiveBack(s.limiter, ctx, c.returns))
 	}
-	refused := a.decided(c, t.Own)
+	var own []weir.LimitStatus
+	if all.Reason != weir.ReasonCooldown {
+		own = all.Limits()
+	}
+	refused := a.decided(c, own)
 	binding := (*part)(nil)
 	for i := range parts {
 		p := &parts[i]
-		p.Decision = t.Each[i]
+		p.Decision = each[i]
 		if binding == nil || !p.Allowed && binding.Allowed || p.Allowed == binding.Allowed && p.Remaining < binding.Remaining {
 			binding = p
 		}
@@ -82,7 +87,7 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 			p.status(a.Statuses[at])
 		}
 	}
-	if !t.Allowed {
+	if !all.Allowed {
 		a.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
 	if binding == nil || refused {

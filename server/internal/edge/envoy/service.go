@@ -20,6 +20,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/rulefile"
 	"github.com/weirhq/weir/server/internal/edge"
 )
@@ -87,7 +88,7 @@ func New(l *weir.Limiter, opts Options) *Service {
 	s := &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
 	s.calls.New = func() any {
 		c := new(evaluation)
-		c.judge = c.together
+		c.override = c.together
 		return c
 	}
 	s.overrides.likeTheirs, s.overrides.modes = opts.Configured, opts.Modes
@@ -122,7 +123,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	budget := withBudget(ctx)
 	defer budget.end()
 	if !s.gate.Enter(budget) {
-		s.limiter.Tell(ctx, &undecided, weir.Decision{Reason: weir.ReasonOverloaded})
+		private.Tell(s.limiter, ctx, &undecided, weir.Decision{Reason: weir.ReasonOverloaded})
 		return nil, overloaded
 	}
 	defer s.gate.Leave()
@@ -133,7 +134,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	}
 	k := s.link()
 	if k.from == nil {
-		s.limiter.Tell(ctx, &undecided, weir.Decision{Reason: weir.ReasonUnavailable})
+		private.Tell(s.limiter, ctx, &undecided, weir.Decision{Reason: weir.ReasonUnavailable})
 		return nil, unconfigured
 	}
 	return s.byConfig(budget, c, k, req)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 )
@@ -112,7 +113,7 @@ func TestLines(t *testing.T) {
 		b.check(weir.Request{APIKey: "sk_leaked_abcdefgh", Path: "/", Method: "FORGED\n{}"})
 		b.check(weir.Request{Edge: "http", Path: "/me", Rejected: "the token has expired"})
 		b.check(weir.Request{Edge: "http", Path: "/free", Rejected: "the token has expired"})
-		b.limiter.Tell(t.Context(), &weir.Request{Edge: "check"}, weir.Decision{Reason: weir.ReasonOverloaded})
+		private.Tell(b.limiter, t.Context(), &weir.Request{Edge: "check"}, weir.Decision{Reason: weir.ReasonOverloaded})
 		b.close()
 	})
 	const want = `{"time":"2000-01-01T00:00:00.000Z","outcome":"refused","reason":"limited","rule":"orders","rules_version":42,"policy":"1/minute","key":"sk_pro…23","user":"ad…m","ip":"203.0.113.7","method":"GET","path":"/v1/orders/{id}","retry_after_ms":60000,"edge":"gateway","degraded":false}
@@ -206,11 +207,11 @@ func TestManyRules(t *testing.T) {
 		b := newBed(t, start(&out, "", Options{}), weir.Rules{})
 		for i := range maxTallies + 500 {
 			for range 3 {
-				b.limiter.Tell(t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: fmt.Sprint("r", i)})
+				private.Tell(b.limiter, t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: fmt.Sprint("r", i)})
 			}
 		}
 		b.log.mu.Lock() // which those that share a tally don't wait for
-		b.limiter.Tell(t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: "yet another"})
+		private.Tell(b.limiter, t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: "yet another"})
 		b.log.mu.Unlock()
 		b.close()
 		lines, leftOut := read(t, out.String())
@@ -226,7 +227,7 @@ func TestIdleRulesLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, start(&out, "", Options{}), weir.Rules{})
 		refuse := func(rule string) {
-			b.limiter.Tell(t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: rule})
+			private.Tell(b.limiter, t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: rule})
 		}
 		for range perReason + 7 {
 			refuse("removed")

@@ -9,6 +9,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/observe/top"
 	"github.com/weirhq/weir/tracing"
@@ -45,7 +46,7 @@ func linesNameTraceAndClient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	limiter.Tell(ctx, &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded})
+	private.Tell(limiter, ctx, &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded})
 	if err := l.Close(time.Minute); err != nil {
 		t.Fatal(err)
 	}

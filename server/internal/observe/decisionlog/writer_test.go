@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // stuck is a pipe that nobody reads from, until it is released.
@@ -120,7 +121,7 @@ func TestTornLineAndReopen(t *testing.T) {
 			}
 		}
 		l.openAgain()
-		b.limiter.Tell(t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded})
+		private.Tell(b.limiter, t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded})
 		b.close()
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/internal/siphash"
 )
@@ -108,7 +109,7 @@ func (h *hour) who(r *hourRule, k *row) person {
 		return p
 	}
 	var names, texts []string
-	for _, v := range rule.ReadSubject(k.subject) {
+	for _, v := range private.ReadSubject(rule, k.subject) {
 		part := counted(v[0], v[1])
 		p.parts, names, texts = append(p.parts, part), append(names, part.Kind), append(texts, part.Shown())
 		p.special = p.special || part.Kind == "api_key" && len(rule.Override[part.Value]) > 0

@@ -18,6 +18,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/cooldown"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -193,7 +194,7 @@ func (e *Engine) decide(a *arrival) {
 	}
 	for _, l := range e.lanes {
 		charge := counter.Charge{Counter: counter.Counter{Policy: l.policy, Subject: []byte("you")}, N: 1}
-		_, _ = e.limiter.Take(ctx, &weir.Request{}, []counter.Charge{charge})
+		_, _ = private.Take(e.limiter, ctx, &weir.Request{}, []counter.Charge{charge}, nil)
 	}
 }
 

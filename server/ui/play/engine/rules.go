@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -85,8 +86,8 @@ func (e *Engine) Ask(r Request) (Explanation, error) {
 		return Explanation{}, errors.New("there are no rules of your own yet")
 	}
 	for _, text := range []string{r.Key, r.User, r.Org, r.Tier, r.IP, r.Method, r.Path} {
-		if len(text) > weir.MaxPath {
-			return Explanation{}, fmt.Errorf("what is typed must be at most %d bytes long", weir.MaxPath)
+		if len(text) > private.MaxPath {
+			return Explanation{}, fmt.Errorf("what is typed must be at most %d bytes long", private.MaxPath)
 		}
 	}
 	if r.Cost < 0 || r.Cost > counter.MaxTokens {
@@ -134,8 +135,8 @@ func (e *Engine) look() {
 	req := e.request
 	req.Peek = true
 	e.store.looked = nil
-	unguarded := weir.NewLimiter(e.store, e.own, weir.Options{Now: e.limiter.Now}) // a client in a cooldown has counters, too
-	_, _ = unguarded.Check(context.Background(), &req)                             // a memstore doesn't fail
+	unguarded := weir.NewLimiter(e.store, e.own, weir.Options{Now: func() time.Time { return private.Now(e.limiter) }}) // a client in a cooldown has counters, too
+	_, _ = unguarded.Check(context.Background(), &req)                                                                  // a memstore doesn't fail
 	e.lanes, e.fresh, e.applied = nil, true, len(e.store.looked)
 	for _, l := range e.store.looked {
 		if len(e.lanes) < maxLanes && !slices.Contains(e.lanes, l) {

@@ -1,0 +1,30 @@
+package weir
+
+import (
+	"time"
+
+	"github.com/weirhq/weir/internal/private/link"
+)
+
+// Package private gives these functions to Weir's own packages, and documents them.
+func init() {
+	link.Attributes = func(rs *RuleSet) []string { return rs.attributes }
+	link.CheckTogether = (*Limiter).checkTogether
+	link.Counters = (*Limiter).counters
+	link.Credit = (*Limiter).credit
+	link.Definition = (*Rule).definition
+	link.Dimensions = dimensionsListed
+	link.GiveBack = (*Limiter).giveBack
+	link.Guess = func(req *Request) { req.guess = true }
+	link.Now = func(l *Limiter) time.Time { return l.now() }
+	link.Price = (*RuleSet).highestPrice
+	link.ReadSubject = (*Rule).readSubject
+	link.Reserved = (*Decision).reserved
+	link.Reserves = (*Limiter).reserves
+	link.Seal = (*Limiter).seal
+	link.SetSecret = (*Limiter).setSecret
+	link.Take = (*Limiter).take
+	link.Tell = (*Limiter).tell
+	link.WithDenied = (*RuleSet).withDenied
+	link.WithVersion = (*RuleSet).withVersion
+}
