@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/server/bench/internal/command"
+	"github.com/weirhq/weir/server/bench/internal/compare"
 	"github.com/weirhq/weir/server/bench/internal/node"
 	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/internal/load"
@@ -39,6 +39,11 @@ const (
 
 // target is the least that Weir's rate may be, as a share of the rate of the server that does nothing.
 const target = 0.85
+
+const (
+	nothingName = "does nothing"
+	weirName    = "weir"
+)
 
 func main() {
 	node.ServeFloor(serveFloor)
@@ -72,79 +77,56 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err 
 			return node.Start(ctx, node.Options{Binary: *weir, Core: "0", Rules: rules, Store: store, Listen: "--grpc", Flags: []string{"--envoy-config", config, "--log-level", "error"}})
 		}
 	}
-	all := []*contender{
-		{name: "does nothing", start: func() (*node.Process, error) { return node.StartFloor(ctx, "0") }},
-		{name: "weir", start: startWeir("")},
-		{name: "weir, Redis", start: startWeir("redis://" + redis.Addr)},
+	contenders := []struct {
+		name  string
+		start func() (*node.Process, error)
+	}{
+		{nothingName, func() (*node.Process, error) { return node.StartFloor(ctx, "0") }},
+		{weirName, startWeir("")},
+		{"weir, Redis", startWeir("redis://" + redis.Addr)},
+	}
+	t := &compare.Table{Workload: fmt.Sprintf("%d checks in flight, %d keys", inFlight, *keys)}
+	for _, c := range contenders {
+		t.Rows = append(t.Rows, &compare.Row{Name: c.name})
 	}
 	plan := load.Plan{Duration: *length, Warmup: warmUp, Workers: inFlight, Keys: *keys}
 	plan.Prepare()
 	for range *rounds {
-		for _, c := range all {
-			if err := c.round(ctx, plan); err != nil {
+		for i, c := range contenders {
+			server, err := c.start()
+			if err != nil {
+				return false, err
+			}
+			s, err := measure(ctx, server, plan)
+			server.Stop()
+			if err != nil {
 				return false, fmt.Errorf("%s: %w", c.name, err)
 			}
+			t.Add(i, s)
 		}
 	}
-	print(stdout, all)
+	base := t.Row(nothingName)
+	t.Print(stdout, "", compare.Median("checks/s", compare.PerSecond, 0), compare.Ratio("× nothing", base, compare.PerSecond),
+		compare.Median("CPU µs", compare.ServerCPU, 1), compare.Ratio("× nothing", base, compare.ServerCPU))
+	report.PrintTargets(stdout, []report.Target{{
+		Name: "checks/s, weir / " + nothingName, Bound: target, AtLeast: true, Got: t.Row(weirName).Ratio(base, compare.PerSecond).Median,
+	}})
 	return true, nil
 }
 
-func print(w io.Writer, all []*contender) {
-	median := func(xs []float64) float64 { return report.SpreadOf(xs).Median }
-	rows := [][]string{{"server", "checks/s", "ratio", "CPU µs", "ratio", ""}}
-	for _, c := range all {
-		ratios := make([]float64, len(c.rates))
-		for i := range ratios {
-			ratios[i] = c.rates[i] / all[0].rates[i]
-		}
-		remark := ""
-		if c == all[1] && median(ratios) < target {
-			remark = fmt.Sprintf("below the target of %.2f", target)
-		}
-		rows = append(rows, []string{c.name, report.Number(median(c.rates), 0), report.Number(median(ratios), 2),
-			report.Number(median(c.cpu), 1), report.Number(median(all[0].cpu)/median(c.cpu), 2), remark})
-	}
-	report.Align(w, rows)
-}
-
-// contender is a server, and what was measured of it in each round.
-type contender struct {
-	name  string
-	start func() (*node.Process, error)
-	rates []float64 // checks a second
-	cpu   []float64 // µs of its process per check: as many as seconds per million checks
-}
-
-// round starts the server on one core, and loads it from the others.
-func (c *contender) round(ctx context.Context, plan load.Plan) error {
-	server, err := c.start()
-	if err != nil {
-		return err
-	}
-	defer server.Stop()
+// measure loads a server over a few connections.
+func measure(ctx context.Context, server *node.Process, plan load.Plan) (compare.Sample, error) {
 	clients := &clients{addr: server.Addr}
 	for range connections {
 		conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
-			return err
+			return compare.Sample{}, err
 		}
 		defer conn.Close()
 		clients.all = append(clients.all, rls.NewRateLimitServiceClient(conn))
 	}
 	plan.StoreCPU = server.CPU
-	r, err := load.Run(ctx, plan, clients, nil)
-	switch {
-	case err != nil || ctx.Err() != nil:
-		return errors.Join(err, ctx.Err())
-	case len(r.Faults) > 0:
-		return errors.New(r.Faults[0].Text)
-	case r.Checks == 0 || r.StoreCPU.Unknown != "":
-		return errors.New("no check was answered, or the server's CPU is unknown: " + r.StoreCPU.Unknown)
-	}
-	c.rates = append(c.rates, r.PerSecond)
-	c.cpu = append(c.cpu, r.StoreCPU.PerMillion)
-	return nil
+	return compare.Measure(ctx, plan, clients)
 }
 
 // clients make load on a server over a few connections.

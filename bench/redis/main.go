@@ -133,7 +133,7 @@ func (r *results) print(w io.Writer, c *config) {
 		t.Print(w, "",
 			compare.Median("checks/s", compare.PerSecond, 0), compare.Range("", compare.PerSecond, 0), compare.Ratio("× redis_rate", base, compare.PerSecond),
 			compare.Median("p50 ms", compare.P50, 3), compare.Median("p99 ms", compare.P99, 3), compare.Range("", compare.P99, 3),
-			compare.Median("Redis CPU", compare.RedisCPU, 2), compare.Range("", compare.RedisCPU, 2), compare.Ratio("× redis_rate", base, compare.RedisCPU),
+			compare.Median("Redis CPU", compare.ServerCPU, 2), compare.Range("", compare.ServerCPU, 2), compare.Ratio("× redis_rate", base, compare.ServerCPU),
 			compare.Median("client CPU", compare.CPU, 2))
 	}
 	printFootprints(w, r.footprints)
@@ -152,7 +152,7 @@ func judge(c *config, r *results) []report.Target {
 		weirs, base := busy.Row(name), busy.Row(redisRate)
 		at := many(c) + ": " + name + " / redis_rate, "
 		add(at+"checks/s", 4, true, weirs.Ratio(base, compare.PerSecond))
-		add(at+"Redis CPU", 0.35, false, weirs.Ratio(base, compare.RedisCPU))
+		add(at+"Redis CPU", 0.35, false, weirs.Ratio(base, compare.ServerCPU))
 		add(at+"p99", 1, false, weirs.Ratio(base, compare.P99))
 		add(alone+": "+name+" / redis_rate, p50", 1.1, false, quiet.Row(name).Ratio(quiet.Row(redisRate), compare.P50))
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/server/bench/internal/command"
+	"github.com/weirhq/weir/server/bench/internal/compare"
 	"github.com/weirhq/weir/server/bench/internal/node"
 	"github.com/weirhq/weir/server/bench/internal/rawhttp"
 	"github.com/weirhq/weir/server/bench/internal/report"
@@ -48,16 +49,34 @@ var (
 	dropped     = clients{"/dropped", "127.0.0.3", stormRate, 0}
 )
 
-// scenario is who sends requests at the same time, and what came of it in each round.
+// scenario is the clients that send requests at the same time.
 type scenario struct {
 	name    string
 	clients []clients
 	floor   bool // the server is one that closes every connection at once
-	// The p50 and p99 are latencies of the first clients, in ms. The CPU is the server's for each request of the last ones, in µs: as
-	// many as seconds per million.
-	p50, p99, cpu []float64
-	unexpected    int64 // answers
 }
+
+const (
+	alone     = "alone, 300/s"
+	admission = "admitted and proxied"
+	refusal   = "refused, 429"
+	drop      = "an attempt of an address that is dropped, with its connection"
+)
+
+// besides are about the latency of the first clients, and costs about the server's CPU for each request of the only ones.
+var (
+	besides = []scenario{
+		{name: alone, clients: []clients{wellBehaved}},
+		{name: "with 3,000/s that are refused", clients: []clients{wellBehaved, refused}},
+		{name: "with 3,000/s that are dropped", clients: []clients{wellBehaved, dropped}},
+	}
+	costs = []scenario{
+		{name: admission, clients: []clients{admitted}},
+		{name: refusal, clients: []clients{refused}},
+		{name: drop, clients: []clients{dropped}},
+		{name: "the same at a Go program that closes every connection and does nothing else", clients: []clients{dropped}, floor: true},
+	}
+)
 
 func main() {
 	node.ServeFloor(closeAll)
@@ -69,7 +88,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	weir := f.String("weir", "bin/weir", "the weir binary to run")
 	core := f.String("core", "0", "core of the gateway, as taskset takes it")
 	duration := f.Duration("duration", 5*time.Second, "how long to make each load")
-	rounds := f.Int("rounds", 3, "how often to make each load; medians are printed")
+	rounds := f.Int("rounds", 3, "how often to make each load")
 	if err := f.Parse(args); err != nil {
 		return false, err
 	}
@@ -87,43 +106,39 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	}
 	defer floor.Stop()
 
-	dropFloor := &scenario{name: "the same at a Go program that closes every connection and does nothing else", clients: []clients{dropped}, floor: true}
-	alone := &scenario{name: "alone, 300/s", clients: []clients{wellBehaved}}
-	admission := &scenario{name: "admitted and proxied", clients: []clients{admitted}}
-	refusal := &scenario{name: "refused, 429", clients: []clients{refused}}
-	drop := &scenario{name: "an attempt of an address that is dropped, with its connection", clients: []clients{dropped}}
-	besideRefused := &scenario{name: "with 3,000/s that are refused", clients: []clients{wellBehaved, refused}}
-	besideDropped := &scenario{name: "with 3,000/s that are dropped", clients: []clients{wellBehaved, dropped}}
+	latency, cpu := &compare.Table{Workload: "well-behaved clients"}, &compare.Table{Workload: "the gateway's CPU for each request"}
 	for range *rounds {
-		for _, s := range []*scenario{dropFloor, alone, admission, refusal, drop, besideRefused, besideDropped} {
-			fmt.Fprintln(stderr, s.name)
-			server := gateway
-			if s.floor {
-				server = floor
-			}
-			if err := s.measure(ctx, server, *duration); err != nil {
-				return false, err
+		for n, t := range []*compare.Table{latency, cpu} {
+			for i, s := range [][]scenario{besides, costs}[n] {
+				fmt.Fprintln(stderr, s.name)
+				server := gateway
+				if s.floor {
+					server = floor
+				}
+				sample, err := s.measure(ctx, server, *duration)
+				if err != nil {
+					return false, err
+				}
+				if len(t.Rows) == i {
+					t.Rows = append(t.Rows, &compare.Row{Name: s.name})
+				}
+				t.Add(i, sample)
 			}
 		}
 	}
-
-	rows := [][]string{{"well-behaved clients", "p50 ms", "p99 ms", "p99 × alone", "target", "unexpected answers"}}
-	for _, s := range []*scenario{alone, besideRefused, besideDropped} {
-		p99 := report.SpreadOf(s.p99).Median
-		rows = append(rows, []string{s.name, report.Number(report.SpreadOf(s.p50).Median, 3), report.Number(p99, 3),
-			report.Number(p99/report.SpreadOf(alone.p99).Median, 2), "< 2", fmt.Sprint(s.unexpected)})
+	latency.Print(stdout, "", compare.Median("p50 ms", compare.P50, 3), compare.Median("p99 ms", compare.P99, 3),
+		compare.Ratio("p99 × alone", latency.Row(alone), compare.P99))
+	base := cpu.Row(admission)
+	cpu.Print(stdout, "", compare.Median("µs", compare.ServerCPU, 1), compare.Ratio("× admitted", base, compare.ServerCPU))
+	var targets []report.Target
+	for _, s := range besides[1:] {
+		targets = append(targets, report.Target{Name: "p99 " + s.name + " / " + alone, Bound: 2, Got: latency.Row(s.name).Ratio(latency.Row(alone), compare.P99).Median})
 	}
-	report.Align(stdout, rows)
-	fmt.Fprintln(stdout)
-	rows = [][]string{{"the gateway's CPU for each request", "µs", "× admitted", "target", "unexpected answers"}}
-	targets := map[*scenario]string{refusal: "≤ 0.5", drop: "≤ 0.25"}
-	for _, s := range []*scenario{admission, refusal, drop, dropFloor} {
-		cpu := report.SpreadOf(s.cpu).Median
-		rows = append(rows, []string{s.name, report.Number(cpu, 1), report.Number(cpu/report.SpreadOf(admission.cpu).Median, 2),
-			targets[s], fmt.Sprint(s.unexpected)})
-	}
-	report.Align(stdout, rows)
-	fmt.Fprintf(stdout, "\nOpen loop, without TLS; latency counts from when a request was due. Medians of %d rounds.\n", *rounds)
+	targets = append(targets,
+		report.Target{Name: "CPU of a refusal / an admission", Bound: 0.5, Got: cpu.Row(refusal).Ratio(base, compare.ServerCPU).Median},
+		report.Target{Name: "CPU of a dropped connection / an admission", Bound: 0.25, Got: cpu.Row(drop).Ratio(base, compare.ServerCPU).Median})
+	report.PrintTargets(stdout, targets)
+	fmt.Fprintln(stdout, "\nOpen loop, without TLS; latency counts from when a request was due.")
 	return true, nil
 }
 
@@ -140,33 +155,26 @@ func closeAll(l net.Listener) error {
 	}
 }
 
-// measure makes the load of all clients at the same time, for one round.
-func (s *scenario) measure(ctx context.Context, server *node.Process, duration time.Duration) error {
+// measure makes the load of all clients at the same time, and returns what came of the first ones.
+func (s *scenario) measure(ctx context.Context, server *node.Process, duration time.Duration) (compare.Sample, error) {
 	var group sync.WaitGroup
-	reports, errs := make([]*load.Report, len(s.clients)), make([]error, len(s.clients))
+	samples, errs := make([]compare.Sample, len(s.clients)), make([]error, len(s.clients))
 	for i, c := range s.clients {
-		plan := load.Plan{Duration: duration, Warmup: time.Second, Workers: 64, Rate: c.rate, Keys: 1}
-		if i == len(s.clients)-1 {
-			plan.StoreCPU = server.CPU
-		}
+		plan := load.Plan{Duration: duration, Warmup: time.Second, Workers: 64, Rate: c.rate, Keys: 1, StoreCPU: server.CPU}
 		group.Go(func() {
 			t := c.target(server.Addr)
 			defer t.Close()
-			reports[i], errs[i] = load.Run(ctx, plan, t, nil)
+			samples[i], errs[i] = compare.Measure(ctx, plan, t)
 		})
 	}
 	group.Wait()
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
-		return err
+	if err := errors.Join(errs...); err != nil {
+		return compare.Sample{}, err
 	}
-	first, last := reports[0], reports[len(reports)-1]
-	s.p50 = append(s.p50, 1e3*first.Latency.P50.Seconds())
-	s.p99 = append(s.p99, 1e3*first.Latency.P99.Seconds())
-	s.cpu = append(s.cpu, last.StoreCPU.PerMillion)
-	for _, r := range reports {
-		s.unexpected += r.Other + r.Errors
+	for _, s := range samples[1:] {
+		samples[0].Errors += s.Unexpected()
 	}
-	return nil
+	return samples[0], nil
 }
 
 // target sends the clients' requests. An answer counts as allowed if it is the one that is expected.

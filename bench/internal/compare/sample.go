@@ -53,8 +53,8 @@ func CPU(s *Sample) float64 {
 	return s.perCheck(1e6 * s.CPUSeconds)
 }
 
-// RedisCPU is the processor time that the Redis server used, in seconds per million checks.
-func RedisCPU(s *Sample) float64 {
+// ServerCPU is the processor time that the server used, in seconds per million checks: as many as µs per check.
+func ServerCPU(s *Sample) float64 {
 	if s.StoreCPU == nil || s.StoreCPU.Unknown != "" {
 		return math.NaN()
 	}
