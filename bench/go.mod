@@ -10,7 +10,6 @@ require (
 	github.com/redis/rueidis v1.0.79
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/throttled/throttled/v2 v2.15.0
-	github.com/ulule/limiter/v3 v3.11.2
 	github.com/weirhq/weir v0.1.0
 	github.com/weirhq/weir/grpclimit v0.1.0
 	github.com/weirhq/weir/redisstore v0.1.0
@@ -31,7 +30,6 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/hashicorp/golang-lru v0.5.4 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
-	github.com/pkg/errors v0.9.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
 	github.com/weirhq/weir/internal/node v0.1.0 // indirect
 	github.com/weirhq/weir/internal/rediscall v0.1.0 // indirect

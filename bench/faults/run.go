@@ -132,22 +132,17 @@ func (t *experiment) underLoad(ctx context.Context) error {
 		t.traffic.target.Close()
 	}
 	defer end()
-	r := t.result
-	err := t.connected(ctx, earlier)
-	if err == nil {
-		err = pause(ctx, t.config.settle)
-	}
-	r.before = t.goroutines()
-	if err == nil {
-		err = t.breakAndHeal(ctx)
-	}
-	if err == nil {
-		err = pause(ctx, t.config.settle)
-	}
-	if err != nil {
+	if err := errors.Join(t.connected(ctx, earlier), pause(ctx, t.config.settle)); err != nil {
 		return err
 	}
-	r.after = t.goroutines()
+	t.result.before = t.goroutines()
+	if err := t.breakAndHeal(ctx); err != nil {
+		return err
+	}
+	if err := pause(ctx, t.config.settle); err != nil {
+		return err
+	}
+	t.result.after = t.goroutines()
 	end()
 	if failed != nil {
 		return failed

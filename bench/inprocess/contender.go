@@ -62,7 +62,6 @@ var contenders = []contender{
 	{"sethvargo/go-limiter 0.7.1", rival, openGoLimiter},
 	{"x/time/rate 0.16 in a sync.Map", rival, openTimeRate},
 	{"throttled 2.15, GCRA", rival, openThrottled},
-	{"ulule/limiter 3.11.2", rival, openUlule},
 	{"go-chi/httprate 0.16.1", rival, openHTTPRate},
 	{"floor: hash the key, read the clock", floor, openFloor},
 }

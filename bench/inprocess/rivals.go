@@ -9,8 +9,6 @@ import (
 	"github.com/sethvargo/go-limiter/memorystore"
 	"github.com/throttled/throttled/v2"
 	throttledstore "github.com/throttled/throttled/v2/store/memstore"
-	"github.com/ulule/limiter/v3"
-	"github.com/ulule/limiter/v3/drivers/store/memory"
 	"golang.org/x/time/rate"
 
 	"github.com/weirhq/weir/server/bench/internal/compare"
@@ -59,18 +57,6 @@ func openThrottled(l compare.Limit, _ int) (*instance, error) {
 	return limiterOf(func(key string) error {
 		limited, _, err := g.RateLimitCtx(background, key, 1)
 		return verdict(!limited && err == nil)
-	}, func() {})
-}
-
-// openUlule has no cleaner and no prefix.
-func openUlule(l compare.Limit, _ int) (*instance, error) {
-	lim := limiter.New(
-		memory.NewStoreWithOptions(limiter.StoreOptions{}),
-		limiter.Rate{Period: l.Window(), Limit: l.Tokens},
-	)
-	return limiterOf(func(key string) error {
-		c, err := lim.Get(background, key)
-		return verdict(!c.Reached && err == nil)
 	}, func() {})
 }
 

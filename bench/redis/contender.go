@@ -21,7 +21,6 @@ const (
 	tenName   = "Weir, ten counters a client"
 	largeName = "Weir, ten large counters a client"
 	redisRate = "redis_rate 10.0.1"
-	goHash    = "go-redis, hash script"
 	rueHash   = "rueidis, hash script"
 )
 
@@ -34,7 +33,6 @@ var contenders = []contender{
 	{storeName, openCharges(wide)},
 	{checkName, openWeir(func(s *redisstore.Store) (func() compare.Check, error) { return compare.WholeCheck(s, wide, "") })},
 	{redisRate, openRedisRate},
-	{goHash, openGoHash},
 	{rueHash, openRueidisHash},
 }
 

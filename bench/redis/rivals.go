@@ -43,16 +43,6 @@ func openRedisRate(_ context.Context, addr string, _ time.Duration) (*compare.Li
 	}, func() { _ = client.Close() }), nil
 }
 
-func openGoHash(_ context.Context, addr string, _ time.Duration) (*compare.Limiter, error) {
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	script := redis.NewScript(usual)
-	return limiterOf(func(key string) (bool, error) {
-		res, err := script.Run(background, client, []string{usualPrefix + key},
-			wide.Tokens, wide.PerSecond(), seconds(time.Now()), 1).Int64Slice()
-		return err == nil && res[0] == 1, err
-	}, func() { _ = client.Close() }), nil
-}
-
 // openRueidisHash makes a client without client-side caching, which is of no use here. It doesn't ping, either: a ping at
 // the same time as a command turns the client to pipelining for good, which doubles the latency of a single goroutine, and
 // it is luck which contender that happens to.
@@ -67,11 +57,8 @@ func openRueidisHash(_ context.Context, addr string, _ time.Duration) (*compare.
 	tokens := strconv.FormatInt(wide.Tokens, 10)
 	rate := strconv.FormatFloat(wide.PerSecond(), 'f', -1, 64)
 	return limiterOf(func(key string) (bool, error) {
-		now := strconv.FormatFloat(seconds(time.Now()), 'f', 6, 64)
+		now := strconv.FormatFloat(float64(time.Now().UnixMicro())/1e6, 'f', 6, 64)
 		res, err := script.Exec(background, client, []string{usualPrefix + key}, []string{tokens, rate, now, "1"}).AsIntSlice()
 		return err == nil && res[0] == 1, err
 	}, client.Close), nil
 }
-
-// seconds is a time as the usual script takes it: a float with microseconds.
-func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
