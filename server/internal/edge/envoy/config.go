@@ -35,7 +35,6 @@ type choices struct {
 
 // descriptor is a descriptor of the configuration.
 type descriptor struct {
-	path  string   // domain.key_value.key_value
 	parts []string // of a value with wildcards: the text between them
 	limit *limit   // nil if it has none
 	below level

@@ -7,21 +7,37 @@ import (
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// descriptorSpec is a descriptor as written in a file or sent by an xDS server.
-type descriptorSpec struct {
-	key, value                     string
-	shadow, quota, share, detailed bool
-	keyAt, shareAt                 *yaml.Node // their positions; nil without a file
+// Document is a configuration as written in a file or sent by an xDS server.
+type Document struct {
+	Domain      string
+	Descriptors []Descriptor
+
+	at *yaml.Node // the domain's position; nil without a file, like the positions below
 }
 
-// limitSpec is a rate_limit as written.
-type limitSpec struct {
-	name, unit string
-	perUnit    uint32
-	unlimited  bool
-	replaces   []replacedLimit
+// Descriptor is a descriptor as written.
+type Descriptor struct {
+	Key, Value                     string
+	Shadow, Quota, Share, Detailed bool
+	Limit                          *RateLimit // nil if it has none
+	Metadata                       *structpb.Struct
+	Descriptors                    []Descriptor
+
+	path           string
+	keyAt, shareAt *yaml.Node
+}
+
+// RateLimit is a rate_limit as written.
+type RateLimit struct {
+	Name, Unit string
+	PerUnit    uint32
+	Unlimited  bool
+	Replaces   []replacedLimit
+
+	path       string
 	at, unitAt *yaml.Node
 }
 
@@ -32,53 +48,73 @@ type replacedLimit struct {
 
 // inherited is what a descriptor passes on to those below it.
 type inherited struct {
-	path     string
-	label    string   // see limit
+	path     string   // domain.key_value.key_value
+	label    string   // the same for metrics
 	patterns []string // see limit
 }
 
-func (r *reader) top() inherited { return inherited{path: r.domain, label: r.domain} }
+// with returns what a descriptor passes on.
+func (up inherited) with(e *Descriptor) inherited {
+	here := inherited{path: up.path + "." + e.Key, label: up.label + "." + e.Key}
+	if e.Value != "" {
+		here.path += "_" + e.Value
+		// The configuration's values may be clients' keys, and numerous, so labels show them only on
+		// request.
+		if e.Detailed {
+			here.label += "_" + e.Value
+		}
+	}
+	pattern := ""
+	if e.Share {
+		pattern = e.Value
+	}
+	here.patterns = append(slices.Clone(up.patterns), pattern)
+	return here
+}
 
-func (r *reader) deeper(n *yaml.Node, path string, up inherited) bool {
-	if len(up.patterns) >= maxDepth {
+// deeper reports whether descriptors may be nested that deep.
+func (r *reader) deeper(n *yaml.Node, path string, depth int) bool {
+	if depth >= maxDepth {
 		r.fail(n, path, "", "descriptors are nested more than %d deep", maxDepth)
 		return false
 	}
 	return true
 }
 
-// place adds a descriptor to a level. It returns nil if it can't.
-func (r *reader) place(e *descriptorSpec, path string, into level, up inherited) (*descriptor, inherited) {
-	switch {
-	case e.key == "":
-		r.fail(e.keyAt, path+".key", "", "is missing: a descriptor has a key, such as key: remote_address")
-		return nil, inherited{}
-	case strings.Contains(e.key, "*") && e.key != e.value: // gateways name a match by its pattern, in key and value
-		r.fail(e.keyAt, path+".key", "put it into the value", "wildcards are for values, not for keys")
-		return nil, inherited{}
-	case e.share && !strings.Contains(e.value, "*"):
-		r.fail(e.shareAt, path+".share_threshold", "", "is for values with a *: all that match it share one counter")
-		return nil, inherited{}
+// build adds a document to the configuration.
+func (r *reader) build(doc *Document) {
+	if below := r.enter(doc); below != nil {
+		r.add(doc.Descriptors, below, inherited{path: doc.Domain, label: doc.Domain})
 	}
-	d := &descriptor{path: up.path + "." + e.key}
-	if e.value != "" {
-		d.path += "_" + e.value
+}
+
+// add adds descriptors to a level.
+func (r *reader) add(list []Descriptor, into level, up inherited) {
+	for i := range list {
+		e, d := &list[i], &descriptor{}
+		here := up.with(e)
+		switch {
+		case e.Key == "":
+			r.fail(e.keyAt, e.path+".key", "", "is missing: a descriptor has a key, such as key: remote_address")
+			continue
+		case strings.Contains(e.Key, "*") && e.Key != e.Value: // gateways name a match by its pattern, in key and value
+			r.fail(e.keyAt, e.path+".key", "put it into the value", "wildcards are for values, not for keys")
+			continue
+		case e.Share && !strings.Contains(e.Value, "*"):
+			r.fail(e.shareAt, e.path+".share_threshold", "", "is for values with a *: all that match it share one counter")
+			continue
+		case !into.add(e.Key, e.Value, d):
+			r.fail(e.keyAt, e.path, "keep one of them", "the descriptor %q appears twice", clip(here.path))
+			continue
+		}
+		if e.Limit != nil {
+			d.limit = r.limit(e, here)
+		}
+		if len(e.Descriptors) > 0 {
+			d.below = level{}
+			r.add(e.Descriptors, d.below, here)
+		}
 	}
-	if !into.add(e.key, e.value, d) {
-		r.fail(e.keyAt, path, "keep one of them", "the descriptor %q appears twice", clip(d.path))
-		return nil, inherited{}
-	}
-	pattern := ""
-	if e.share {
-		pattern = e.value
-	}
-	// The configuration's values may be clients' keys, and numerous, so labels show them only on
-	// request.
-	label := up.label + "." + e.key
-	if e.detailed && e.value != "" {
-		label += "_" + e.value
-	}
-	return d, inherited{d.path, label, append(slices.Clone(up.patterns), pattern)}
 }
 
 func (l level) add(key, value string, d *descriptor) bool {
@@ -87,17 +123,13 @@ func (l level) add(key, value string, d *descriptor) bool {
 		c = &choices{}
 		l[key] = c
 	}
-	if value == "" {
-		if c.any != nil {
-			return false
-		}
+	switch {
+	case value == "" && c.any == nil:
 		c.any = d
 		return true
-	}
-	if c.exact[value] != nil {
+	case value == "" || c.exact[value] != nil:
 		return false
-	}
-	if c.exact == nil {
+	case c.exact == nil:
 		c.exact = map[string]*descriptor{}
 	}
 	c.exact[value] = d
@@ -108,42 +140,44 @@ func (l level) add(key, value string, d *descriptor) bool {
 	return true
 }
 
-func (r *reader) limit(d *descriptor, e *descriptorSpec, w limitSpec, path string, here inherited) {
-	number, known := rls.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(w.unit)]
+// limit returns a descriptor's limit, or nil if it isn't valid.
+func (r *reader) limit(e *Descriptor, here inherited) *limit {
+	w := e.Limit
+	number, known := rls.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(w.Unit)]
 	known = known && number != 0
 	switch {
-	case w.unlimited && known:
-		r.fail(w.unitAt, path+".unit", "leave it out", "an unlimited rate_limit has no unit")
-	case !w.unlimited && !known:
-		r.fail(w.unitAt, path+".unit", "", "must be second, minute, hour, day, week, month or year, got %q", clip(w.unit))
+	case w.Unlimited && known:
+		r.fail(w.unitAt, w.path+".unit", "leave it out", "an unlimited rate_limit has no unit")
+	case !w.Unlimited && !known:
+		r.fail(w.unitAt, w.path+".unit", "", "must be second, minute, hour, day, week, month or year, got %q", clip(w.Unit))
 	}
 	var names []string
-	for i, o := range w.replaces {
+	for i, o := range w.Replaces {
 		switch {
 		case o.name == "":
-			r.fail(o.at, fmt.Sprintf("%s.replaces[%d].name", path, i), "", "is missing: name the limit that this one replaces")
-		case o.name == w.name:
-			r.fail(o.at, fmt.Sprintf("%s.replaces[%d].name", path, i), "", "a limit can't replace itself")
+			r.fail(o.at, fmt.Sprintf("%s.replaces[%d].name", w.path, i), "", "is missing: name the limit that this one replaces")
+		case o.name == w.Name:
+			r.fail(o.at, fmt.Sprintf("%s.replaces[%d].name", w.path, i), "", "a limit can't replace itself")
 		}
 		names = append(names, o.name)
 	}
-	l := &limit{wire: &rls.RateLimitResponse_RateLimit{Name: w.name}}
-	if !w.unlimited {
+	l := &limit{wire: &rls.RateLimitResponse_RateLimit{Name: w.Name}}
+	if !w.Unlimited {
 		if !known {
-			return
+			return nil
 		}
 		rule := here.label
-		if w.name != "" {
-			rule = r.domain + "." + w.name
+		if w.Name != "" {
+			rule = r.domain + "." + w.Name
 		}
 		var err error
-		if l, err = newLimit(label(rule), w.name, w.perUnit, rls.RateLimitResponse_RateLimit_Unit(number)); err != nil {
-			r.fail(w.at, path, "", "%v", err)
-			return
+		if l, err = newLimit(label(rule), w.Name, w.PerUnit, rls.RateLimitResponse_RateLimit_Unit(number)); err != nil {
+			r.fail(w.at, w.path, "", "%v", err)
+			return nil
 		}
 	}
-	l.replaces, l.shadow, l.quota, l.patterns = names, e.shadow, e.quota, here.patterns
+	l.replaces, l.shadow, l.quota, l.patterns, l.metadata = names, e.Shadow, e.Quota, here.patterns, e.Metadata
 	l.soften(r.modes)
-	d.limit = l
 	r.config.limits++
+	return l
 }

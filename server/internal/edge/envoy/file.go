@@ -29,18 +29,28 @@ const (
 // that is wrong with them, with file, line and column. Warnings are about keys that have no meaning
 // where they are.
 func Parse(files []File, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
-	return compile(len(files), modes, func(r *reader, i int) {
-		r.file, r.kind, r.lines = files[i], "file", strings.Split(string(files[i].Text), "\n")
-		r.read()
-	})
+	return compile(len(files), modes, func(r *reader, i int) *Document { return r.read(files[i]) })
 }
 
-func compile(n int, modes Modes, read func(r *reader, i int)) (c *Config, warnings rulefile.Problems, err error) {
+// Documents returns what configuration files say, one document for each. The error is that of
+// [Parse].
+func Documents(files []File, modes Modes) (docs []*Document, err error) {
+	_, _, err = compile(len(files), modes, func(r *reader, i int) *Document {
+		docs = append(docs, r.read(files[i]))
+		return docs[i]
+	})
+	return docs, err
+}
+
+// compile makes a configuration of n documents. Those that can't be read are nil.
+func compile(n int, modes Modes, read func(r *reader, i int) *Document) (c *Config, warnings rulefile.Problems, err error) {
 	c = &Config{domains: map[string]level{}}
 	var wrong rulefile.Problems
 	for i := 0; i < n && len(wrong) < maxProblems; i++ {
 		r := &reader{config: c, modes: modes}
-		read(r, i)
+		if doc := read(r, i); doc != nil {
+			r.build(doc)
+		}
 		wrong = append(wrong, r.problems...)
 		if len(warnings) < maxProblems {
 			warnings = append(warnings, r.warnings...)
@@ -98,44 +108,47 @@ func (r *reader) problem(n *yaml.Node, path, hint, text string) rulefile.Problem
 	return p
 }
 
-func (r *reader) read() {
-	if len(r.file.Text) > MaxFile {
+func (r *reader) read(file File) *Document {
+	r.file, r.kind, r.lines = file, "file", strings.Split(string(file.Text), "\n")
+	if len(file.Text) > MaxFile {
 		r.fail(nil, "", "", "is too large: a configuration file has at most %d MiB", MaxFile>>20)
-		return
+		return nil
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(r.file.Text, &doc); err != nil {
+	var text yaml.Node
+	if err := yaml.Unmarshal(file.Text, &text); err != nil {
 		r.misread(err)
-		return
+		return nil
 	}
 	root := &yaml.Node{Kind: yaml.MappingNode, Line: 1, Column: 1} // of an empty file
-	if len(doc.Content) > 0 && doc.Content[0].Tag != "!!null" {
-		root = doc.Content[0]
+	if len(text.Content) > 0 && text.Content[0].Tag != "!!null" {
+		root = text.Content[0]
 	}
 	if !r.isMap(root, "") {
-		return
+		return nil
 	}
-	at, list := root, (*yaml.Node)(nil)
+	doc, list := &Document{at: root}, (*yaml.Node)(nil)
 	for _, f := range r.fields(root, "", rootKeys) {
 		switch f.name {
 		case "domain":
-			r.domain, at = r.text(f), f.value
+			doc.Domain, doc.at = r.text(f), f.value
 		case "descriptors":
 			list = f.value
 		}
 	}
 	if len(r.problems) > 0 {
-		return
+		return nil
 	}
-	if below := r.enter(at); below != nil && list != nil {
-		r.descriptors(list, "descriptors", below, r.top())
+	if list != nil {
+		doc.Descriptors = r.descriptors(list, "descriptors", 0)
 	}
+	return doc
 }
 
-// enter returns the level of the reader's domain, or nil if it can't.
-func (r *reader) enter(at *yaml.Node) level {
+// enter returns the level of a document's domain, or nil if it can't.
+func (r *reader) enter(doc *Document) level {
+	r.domain = doc.Domain
 	if r.domain == "" {
-		r.fail(at, "domain", "", "is missing: name the domain that Envoy sends, such as domain: envoy")
+		r.fail(doc.at, "domain", "", "is missing: name the domain that Envoy sends, such as domain: envoy")
 		return nil
 	}
 	below := r.config.domains[r.domain]
@@ -144,7 +157,7 @@ func (r *reader) enter(at *yaml.Node) level {
 		if r.kind == "file" {
 			hint += ", or have them merged: envoy: {merge_domains: true} in weir.yaml, or MERGE_DOMAIN_CONFIG=true for ratelimit"
 		}
-		r.fail(at, "domain", hint, "%q is in another %s already", clip(r.domain), r.kind)
+		r.fail(doc.at, "domain", hint, "%q is in another %s already", clip(r.domain), r.kind)
 		return nil
 	}
 	if below == nil {
@@ -173,26 +186,26 @@ func (r *reader) misread(err error) {
 	r.fail(at, "", "is a bracket or a quote missing, or a line indented too far?", "is not valid YAML: %s", text)
 }
 
-// descriptors reads a list of descriptors into a level.
-func (r *reader) descriptors(n *yaml.Node, path string, into level, up inherited) {
-	if !r.deeper(n, path, up) {
-		return
+func (r *reader) descriptors(n *yaml.Node, path string, depth int) (list []Descriptor) {
+	if !r.deeper(n, path, depth) {
+		return nil
 	}
 	for i, item := range r.items(n, path) {
-		r.descriptor(item, fmt.Sprintf("%s[%d]", path, i), into, up)
+		list = append(list, r.descriptor(item, fmt.Sprintf("%s[%d]", path, i), depth))
 	}
+	return list
 }
 
-func (r *reader) descriptor(n *yaml.Node, path string, into level, up inherited) {
-	e := descriptorSpec{keyAt: n, shareAt: n}
+func (r *reader) descriptor(n *yaml.Node, path string, depth int) Descriptor {
+	d := Descriptor{path: path, keyAt: n, shareAt: n}
 	var rates, metas []field // merged ones first, then the descriptor's own, which win
 	var below field
 	for _, f := range r.fields(n, path, descriptorKeys) {
 		switch f.name {
 		case "key":
-			e.key, e.keyAt = r.text(f), f.value
+			d.Key, d.keyAt = r.text(f), f.value
 		case "value":
-			e.value = r.text(f)
+			d.Value = r.text(f)
 		case "rate_limit":
 			switch {
 			case f.value.Tag == "!!null":
@@ -205,50 +218,41 @@ func (r *reader) descriptor(n *yaml.Node, path string, into level, up inherited)
 		case "metadata":
 			metas = append(metas, f)
 		case "shadow_mode":
-			e.shadow = r.flag(f)
+			d.Shadow = r.flag(f)
 		case "quota_mode":
-			e.quota = r.flag(f)
+			d.Quota = r.flag(f)
 		case "share_threshold":
-			e.share, e.shareAt = r.flag(f), f.value
+			d.Share, d.shareAt = r.flag(f), f.value
 		case "detailed_metric", "value_to_metric":
-			e.detailed = r.flag(f) || e.detailed // of the configuration: values of clients never become time series
+			d.Detailed = r.flag(f) || d.Detailed // of the configuration: values of clients never become time series
 		}
 	}
-	d, here := r.place(&e, path, into, up)
-	if d == nil {
-		return
-	}
-	if meta := r.metadata(metas); len(rates) > 0 {
-		r.limit(d, &e, r.rate(rates), rates[0].path, here)
-		if d.limit != nil {
-			d.limit.metadata = meta
-		}
+	if d.Metadata = r.metadata(metas); len(rates) > 0 {
+		d.Limit = r.rate(rates)
 	}
 	if below.value != nil {
-		d.below = level{}
-		r.descriptors(below.value, below.path, d.below, here)
+		d.Descriptors = r.descriptors(below.value, below.path, depth+1)
 	}
+	return d
 }
 
 // rate reads a rate_limit. Later parts override earlier ones.
-func (r *reader) rate(parts []field) (w limitSpec) {
+func (r *reader) rate(parts []field) *RateLimit {
+	w := &RateLimit{path: parts[0].path, unitAt: parts[0].value}
 	for _, at := range parts {
 		w.at = at.value
-		if w.unitAt == nil {
-			w.unitAt = at.value
-		}
 		for _, f := range r.fields(at.value, at.path, limitKeys) {
 			switch f.name {
 			case "name":
-				w.name = r.text(f)
+				w.Name = r.text(f)
 			case "unit":
-				w.unit, w.unitAt = r.text(f), f.value
+				w.Unit, w.unitAt = r.text(f), f.value
 			case "requests_per_unit":
-				w.perUnit = r.number(f)
+				w.PerUnit = r.number(f)
 			case "unlimited":
-				w.unlimited = r.flag(f)
+				w.Unlimited = r.flag(f)
 			case "replaces":
-				w.replaces = r.replaces(f)
+				w.Replaces = r.replaces(f)
 			}
 		}
 	}

@@ -157,7 +157,7 @@ func (c *Config) make(path []string) (d *descriptor) {
 	for _, entry := range path[1:] {
 		key, value, valued := strings.Cut(entry, "=")
 		if d = l.named(key, value, valued); d == nil {
-			d = &descriptor{path: entry, below: level{}}
+			d = &descriptor{below: level{}}
 			l.add(key, value, d)
 		}
 		l = d.below

@@ -25,55 +25,49 @@ const (
 // parseResources is Parse for what an xDS server sends. Errors name the resource and the path of
 // the descriptor.
 func parseResources(list []*anypb.Any, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
-	return compile(len(list), modes, func(r *reader, i int) {
+	return compile(len(list), modes, func(r *reader, i int) *Document {
 		r.file.Name, r.kind = fmt.Sprintf("resources[%d]", i), "resource"
-		r.resource(list[i])
+		return r.resource(list[i])
 	})
 }
 
-func (r *reader) resource(from *anypb.Any) {
+func (r *reader) resource(from *anypb.Any) *Document {
 	if from.GetTypeUrl() != configType {
 		r.fail(nil, "", "", "is a %q: it must be a %s", clip(from.GetTypeUrl()), configType)
-		return
+		return nil
 	}
 	res := &conf.RateLimitConfig{}
 	if err := proto.Unmarshal(from.GetValue(), res); err != nil {
 		r.fail(nil, "", "", "can't be read: %v", err)
-		return
+		return nil
 	}
 	if res.GetName() != "" {
 		r.file.Name = label(res.GetName())
 	}
-	r.domain = res.GetDomain()
 	r.unknown(res, "", nil)
-	if below := r.enter(nil); below != nil {
-		r.entries(res.GetDescriptors(), "descriptors", below, r.top())
-	}
+	return &Document{Domain: res.GetDomain(), Descriptors: r.entries(res.GetDescriptors(), "descriptors", 0)}
 }
 
-// entries reads a resource's descriptors into a level.
-func (r *reader) entries(list []*conf.RateLimitDescriptor, path string, into level, up inherited) {
-	if !r.deeper(nil, path, up) {
-		return
+func (r *reader) entries(from []*conf.RateLimitDescriptor, path string, depth int) (list []Descriptor) {
+	if len(from) == 0 || !r.deeper(nil, path, depth) {
+		return nil
 	}
-	for i, from := range list {
-		r.entry(from, fmt.Sprintf("%s[%d]", path, i), into, up)
+	for i := range from {
+		list = append(list, r.entry(from[i], fmt.Sprintf("%s[%d]", path, i), depth))
 	}
+	return list
 }
 
-func (r *reader) entry(from *conf.RateLimitDescriptor, path string, into level, up inherited) {
-	e := descriptorSpec{key: from.GetKey(), value: from.GetValue(), shadow: from.GetShadowMode(), detailed: from.GetDetailedMetric()}
-	var meta *structpb.Struct
+func (r *reader) entry(from *conf.RateLimitDescriptor, path string, depth int) Descriptor {
+	d := Descriptor{path: path, Key: from.GetKey(), Value: from.GetValue(), Shadow: from.GetShadowMode(), Detailed: from.GetDetailedMetric()}
+	meta := &structpb.Struct{}
 	r.unknown(from, path, func(field protowire.Number, kind protowire.Type, value []byte) bool {
 		switch {
 		case field == quotaField && kind == protowire.VarintType:
 			v, _ := protowire.ConsumeVarint(value)
-			e.quota = protowire.DecodeBool(v)
+			d.Quota = protowire.DecodeBool(v)
 		case field == metadataField && kind == protowire.BytesType:
 			v, _ := protowire.ConsumeBytes(value)
-			if meta == nil {
-				meta = &structpb.Struct{}
-			}
 			// A nested map takes three levels: a Struct, an entry and a Value.
 			if err := (proto.UnmarshalOptions{Merge: true, RecursionLimit: 3 * maxDepth}).Unmarshal(v, meta); err != nil {
 				r.fail(nil, path+".metadata", "", "can't be read: %v", err)
@@ -83,27 +77,21 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, into level, 
 		}
 		return true
 	})
-	d, here := r.place(&e, path, into, up)
-	if d == nil {
-		return
+	if len(meta.GetFields()) > 0 {
+		d.Metadata = meta
 	}
 	if w := from.GetRateLimit(); w != nil {
-		r.unknown(w, path+".rate_limit", nil)
+		at := path + ".rate_limit"
+		r.unknown(w, at, nil)
 		// Convert it by number: the module lacks weeks, months and years.
 		unit := rls.RateLimitResponse_RateLimit_Unit(w.GetUnit()).String()
-		spec := limitSpec{name: w.GetName(), unit: unit, perUnit: w.GetRequestsPerUnit(), unlimited: w.GetUnlimited()}
+		d.Limit = &RateLimit{Name: w.GetName(), Unit: unit, PerUnit: w.GetRequestsPerUnit(), Unlimited: w.GetUnlimited(), path: at}
 		for _, o := range w.GetReplaces() {
-			spec.replaces = append(spec.replaces, replacedLimit{name: o.GetName()})
-		}
-		r.limit(d, &e, spec, path+".rate_limit", here)
-		if d.limit != nil && len(meta.GetFields()) > 0 {
-			d.limit.metadata = meta
+			d.Limit.Replaces = append(d.Limit.Replaces, replacedLimit{name: o.GetName()})
 		}
 	}
-	if list := from.GetDescriptors(); len(list) > 0 {
-		d.below = level{}
-		r.entries(list, path+".descriptors", d.below, here)
-	}
+	d.Descriptors = r.entries(from.GetDescriptors(), path+".descriptors", depth+1)
+	return d
 }
 
 // unknown calls take for the fields of a message that its module lacks, and warns of those that

@@ -6,32 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
-
-// descriptor is one of envoyproxy/ratelimit's. What it may hold, [envoy.Parse] has checked.
-type descriptor struct {
-	Key            string       `yaml:"key"`
-	Value          string       `yaml:"value"`
-	RateLimit      *rateLimit   `yaml:"rate_limit"`
-	Descriptors    []descriptor `yaml:"descriptors"`
-	ShadowMode     bool         `yaml:"shadow_mode"`
-	QuotaMode      bool         `yaml:"quota_mode"`
-	ShareThreshold bool         `yaml:"share_threshold"`
-	DetailedMetric bool         `yaml:"detailed_metric"`
-	ValueToMetric  bool         `yaml:"value_to_metric"`
-	Metadata       yaml.Node    `yaml:"metadata"`
-}
-
-type rateLimit struct {
-	Name            string           `yaml:"name"`
-	Unit            string           `yaml:"unit"`
-	RequestsPerUnit uint32           `yaml:"requests_per_unit"`
-	Unlimited       bool             `yaml:"unlimited"`
-	Replaces        []map[string]any `yaml:"replaces"`
-}
 
 // windows are the units as rules write them.
 var windows = map[string]string{"second": "second", "minute": "minute", "hour": "hour", "day": "day", "week": "7d", "month": "30d", "year": "365d"}
@@ -41,7 +17,8 @@ const unlimited = "9000000000/second"
 
 // Envoy imports configuration files of envoyproxy/ratelimit. The error is everything that is wrong with them.
 func Envoy(files []envoy.File) (*Result, error) {
-	if _, _, err := envoy.Parse(files, envoy.Modes{MergeDomains: true}); err != nil {
+	docs, err := envoy.Documents(files, envoy.Modes{MergeDomains: true})
+	if err != nil {
 		return nil, err
 	}
 	d := &document{head: []string{
@@ -50,16 +27,9 @@ func Envoy(files []envoy.File) (*Result, error) {
 			"an exact value goes before one with a *, and that before a key alone.",
 		"past_limit: count has a refused request count, as there. Without it a refusal takes nothing.",
 	}}
-	for _, f := range files {
-		var file struct {
-			Domain      string       `yaml:"domain"`
-			Descriptors []descriptor `yaml:"descriptors"`
-		}
-		if err := yaml.Unmarshal(f.Text, &file); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.Name, err)
-		}
-		e := envoyFile{document: d, name: filepath.Base(f.Name)}
-		e.descriptors(file.Descriptors, []string{file.Domain}, file.Domain, false)
+	for i, doc := range docs {
+		e := envoyFile{document: d, name: filepath.Base(files[i].Name)}
+		e.descriptors(doc.Descriptors, []string{doc.Domain}, doc.Domain, false)
 	}
 	return d.result()
 }
@@ -72,10 +42,10 @@ type envoyFile struct {
 
 // descriptors imports those below a path. The label is the path without values, which may be keys of clients. Shared says that a key
 // above has share_threshold.
-func (e *envoyFile) descriptors(list []descriptor, path []string, label string, shared bool) {
+func (e *envoyFile) descriptors(list []envoy.Descriptor, path []string, label string, shared bool) {
 	wide := map[string]int{} // how many of a key are for more than one value
 	for i := range list {
-		if list[i].wide() {
+		if isWide(&list[i]) {
 			wide[list[i].Key]++
 		}
 	}
@@ -90,46 +60,46 @@ func (e *envoyFile) descriptors(list []descriptor, path []string, label string, 
 			e.note(nil, where, true, "the key has a =, and no rule can name it: it is left out, with what is below it")
 			continue
 		}
-		here, before, shared := append(slices.Clone(path), entry), len(e.ids), shared || x.ShareThreshold
-		if x.RateLimit != nil && !x.RateLimit.Unlimited {
+		here, before, shared := append(slices.Clone(path), entry), len(e.ids), shared || x.Share
+		if x.Limit != nil && !x.Limit.Unlimited {
 			e.limit(x, here, at, where, shared)
 		}
 		e.descriptors(x.Descriptors, here, at, shared)
 		switch {
 		case len(e.ids) > before: // which keeps wider ones away
-		case wide[x.Key] > 1 || wide[x.Key] == 1 && !x.wide(): // another one would take its requests
+		case wide[x.Key] > 1 || wide[x.Key] == 1 && !isWide(x): // another one would take its requests
 			r := e.add(at, descriptorMatch(here), "algorithm: fixed_window", "limit: "+unlimited)
 			e.note(r, where, false, "unlimited there: this is the most that a rule can have, and keeps wider rules away")
-		case x.RateLimit != nil:
+		case x.Limit != nil:
 			e.note(nil, where, false, "unlimited: no rule is needed")
 		}
 	}
 }
 
-// wide: it is for more than one value.
-func (x *descriptor) wide() bool { return x.Value == "" || strings.Contains(x.Value, "*") }
+// isWide reports whether a descriptor is for more than one value.
+func isWide(x *envoy.Descriptor) bool { return x.Value == "" || strings.Contains(x.Value, "*") }
 
 func descriptorMatch(path []string) string { return "match: {descriptor: " + scalars(path) + "}" }
 
-func (e *envoyFile) limit(x *descriptor, path []string, label, where string, shared bool) {
-	l := x.RateLimit
+func (e *envoyFile) limit(x *envoy.Descriptor, path []string, label, where string, shared bool) {
+	l := x.Limit
 	name := label
 	if l.Name != "" {
 		name = path[0] + "-" + l.Name
 	}
-	numbers := fmt.Sprintf("limit: %d/%s", l.RequestsPerUnit, windows[strings.ToLower(l.Unit)])
-	if l.RequestsPerUnit == 0 {
+	numbers := fmt.Sprintf("limit: %d/%s", l.PerUnit, windows[strings.ToLower(l.Unit)])
+	if l.PerUnit == 0 {
 		numbers = "limit: 1/365d"
 	}
 	fields := []string{descriptorMatch(path), "algorithm: fixed_window", numbers, "past_limit: count"}
-	if x.ShadowMode {
+	if x.Shadow {
 		fields = append(fields, "shadow: true")
 	}
 	r := e.add(name, fields...)
-	if l.RequestsPerUnit == 0 {
+	if l.PerUnit == 0 {
 		e.note(r, where, true, "requests_per_unit is 0, which refuses everything: no rule does, so this is one a year")
 	}
-	if x.QuotaMode {
+	if x.Quota {
 		e.note(r, where, true, "quota_mode: there a request is refused only when all of its quotas are spent; this rule refuses by itself")
 	}
 	if len(l.Replaces) > 0 {
@@ -138,10 +108,10 @@ func (e *envoyFile) limit(x *descriptor, path []string, label, where string, sha
 	if shared {
 		e.note(r, where, true, "share_threshold: there all values share one counter; here each has its own")
 	}
-	if !x.Metadata.IsZero() {
+	if x.Metadata != nil {
 		e.note(r, where, false, "metadata: answers don't carry it")
 	}
-	if x.DetailedMetric || x.ValueToMetric {
+	if x.Detailed {
 		e.note(r, where, false, "detailed_metric, value_to_metric: metrics show the rule's id")
 	}
 }

@@ -304,6 +304,15 @@ func TestEnvoyWindows(t *testing.T) {
 	}
 }
 
+// TestEnvoyMerges: an import reads YAML's merges as envoyproxy/ratelimit does, where the last number wins.
+func TestEnvoyMerges(t *testing.T) {
+	text := "domain: a\ndescriptors:\n  - {key: k, rate_limit: &rate {unit: day, requests_per_unit: 5}}\n  - {key: l, rate_limit: {requests_per_unit: 3, <<: *rate}}\n"
+	r, err := Envoy([]envoy.File{{Name: "a.yaml", Text: []byte(text)}})
+	if err != nil || strings.Count(string(r.Text), "limit: 5/day") != 2 {
+		t.Errorf("%v\n%s", err, r.Text)
+	}
+}
+
 // TestHugeEnvoyConfig is told that it can't be one document, soon.
 func TestHugeEnvoyConfig(t *testing.T) {
 	text := []byte("domain: a\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n")
