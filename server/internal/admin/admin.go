@@ -100,6 +100,7 @@ const (
 	shows   work = iota
 	parses       // parses documents, so it waits for its turn
 	changes      // parses, and changes the rules, or with dry_run shows what would change
+	recalls      // answers about the last hour, which may have megabytes
 )
 
 // call is a request to an endpoint.
@@ -125,10 +126,10 @@ var Routes = []Route{
 	{"GET", "/v1/rules/versions/{version}", guard.Read, (*API).version, shows},
 	{"GET", "/v1/rules/diff", guard.Read, (*API).diff, parses},
 	{"POST", "/v1/rules/rollback", guard.Operate, (*API).rollback, changes},
-	{"GET", "/v1/rules/usage", guard.Read, (*API).usage, shows},
-	{"GET", "/v1/rules/usage/{id}", guard.Read, (*API).usageOf, shows},
+	{"GET", "/v1/rules/usage", guard.Read, (*API).usage, recalls},
+	{"GET", "/v1/rules/usage/{id}", guard.Read, (*API).usageOf, recalls},
 	{"POST", "/v1/rules/whatif", guard.Read, (*API).whatIf, parses},
-	{"POST", "/v1/clients", guard.Read, (*API).client, shows},
+	{"POST", "/v1/clients", guard.Read, (*API).client, recalls},
 	{"GET", "/v1/allowlist", guard.Read, allowlist.show, shows},
 	{"PUT", "/v1/allowlist", guard.Operate, allowlist.put, changes},
 	{"POST", "/v1/allowlist/entries", guard.Operate, allowlist.edit, changes},

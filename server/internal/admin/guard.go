@@ -8,14 +8,15 @@ import (
 
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/server/internal/edge/guard"
+	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
 // inTurn does the costly part of a call when it is its turn. Writing the answer isn't part of it,
 // because a slow client must not keep the others waiting.
 func (r *call) inTurn(work func()) *jsonerror.Error { return r.queue.work(r.Context(), work) }
 
-// admit checks that the sender may make the call, and takes a seat for a call that parses. Leave
-// gives the seat up. Dry runs need no more than the right to read.
+// admit checks that the sender may make the call, and takes a seat for a call that parses or
+// recalls. Leave gives the seat up. Dry runs need no more than the right to read.
 func (a *API) admit(route *Route, r *call) (leave func(), f *jsonerror.Error) {
 	leave = func() {}
 	if route.Role == guard.Anybody {
@@ -43,9 +44,13 @@ func (a *API) admit(route *Route, r *call) (leave func(), f *jsonerror.Error) {
 	case route.does == shows:
 		return leave, nil
 	}
+	full := busy()
+	if route.does == recalls {
+		r.queue, full = a.hours, hourFault(top.ErrBusy)
+	}
 	leave, ok := r.queue.receive(r.Request)
 	if !ok {
-		return leave, busy()
+		return leave, full
 	}
 	return leave, nil
 }

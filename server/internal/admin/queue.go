@@ -22,8 +22,8 @@ const (
 	lookSeats  = 8
 	writeSeats = 256
 	largeSeats = 8
-	// hourSeats bounds the answers about the last hour, which keep a seat until they are written:
-	// some have ten megabytes.
+	// hourSeats bounds the answers about the last hour, which keep a seat until they are written,
+	// because some have ten megabytes.
 	hourSeats = 16
 	// small is how many bytes of a body are read without a seat. Few documents are larger.
 	small = 64 << 10

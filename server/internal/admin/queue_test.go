@@ -16,6 +16,7 @@ import (
 	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/edge/guard"
+	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
 func newAPI(t *testing.T) (*API, http.Handler) {
@@ -260,5 +261,29 @@ func TestAnswersAboutTheHourHaveSeats(t *testing.T) {
 	}
 	if len(a.looks.seats) != 0 || len(a.hours.seats) != hourSeats {
 		t.Error("one has taken a seat")
+	}
+}
+
+// An answer about the last hour keeps its seat while its client reads it, since such answers take up memory until then.
+func TestAnswersAboutTheHourKeepTheirSeats(t *testing.T) {
+	for method, path := range map[string]string{"GET": "/v1/rules/usage", "POST": "/v1/clients"} {
+		synctest.Test(t, func(t *testing.T) {
+			a, h := newAPI(t)
+			a.Hour = top.NewHour(top.New(top.Options{}), "node", nil)
+			w := &stuck{httptest.NewRecorder(), make(chan struct{})}
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				h.ServeHTTP(w, httptest.NewRequest(method, "http://localhost"+path, strings.NewReader(`{"key": "k"}`)))
+			})
+			synctest.Wait()
+			if len(a.hours.seats) != 1 {
+				t.Errorf("%s %s: %d seats are taken while the client reads", method, path, len(a.hours.seats))
+			}
+			<-w.written
+			wg.Wait()
+			if len(a.hours.seats) != 0 {
+				t.Errorf("%s %s has kept its seat", method, path)
+			}
+		})
 	}
 }

@@ -24,10 +24,6 @@ func (a *API) usage(r *call) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	if !a.hours.enter() {
-		return nil, hourFault(top.ErrBusy)
-	}
-	defer a.hours.leave()
 	out, err := a.Hour.Rules(r.Context())
 	if err != nil {
 		return nil, hourFault(err)
@@ -62,10 +58,6 @@ func (a *API) usageOf(r *call) (any, *jsonerror.Error) {
 		return nil, f
 	}
 	q.Rule = r.PathValue("id")
-	if !a.hours.enter() {
-		return nil, hourFault(top.ErrBusy)
-	}
-	defer a.hours.leave()
 	out, err := a.Hour.Rule(r.Context(), q)
 	if err != nil {
 		return nil, hourFault(err)
@@ -109,7 +101,7 @@ func (a *API) client(r *call) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	in, f := decode[ClientName](r, checkapi.MaxBody) // it has no seat
+	in, f := decode[ClientName](r, checkapi.MaxBody)
 	if f != nil {
 		return nil, f
 	}
@@ -117,10 +109,6 @@ func (a *API) client(r *call) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	if !a.hours.enter() {
-		return nil, hourFault(top.ErrBusy)
-	}
-	defer a.hours.leave()
 	hour, who, err := a.Hour.Client(r.Context(), who, in.Client)
 	if err != nil {
 		return nil, clientFault(err)
