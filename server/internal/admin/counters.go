@@ -38,25 +38,35 @@ func (a *API) counters(r *call) (any, *jsonerror.Error) {
 	now := private.Now(a.Limiter)
 	out.At = *moment(now)
 	limits := d.Limits()
-	var slots slotLister
+	var all []counter.Counter // of the request, once one of them is needed
+	find := func(i int) *counter.Counter {
+		if all == nil {
+			all = private.Counters(a.Limiter, req)
+		}
+		if i >= len(all) || all[i].Policy != limits[i].Policy { // the rules have changed meanwhile
+			return nil
+		}
+		return &all[i]
+	}
+	var unlisted error // why some slots are missing
 	for i := range limits {
 		c := counterOf(&limits[i], now, d.Reason != weir.ReasonCooldown)
 		c.SharedAddress = shared[c.Rule]
-		if c.InFlight != nil && *c.InFlight > 0 {
-			c.Slots = slots.of(r.Context(), a, req, i, limits[i].Policy)
+		if c.InFlight != nil && *c.InFlight > 0 && unlisted == nil {
+			c.Slots, unlisted = a.slotsOf(r.Context(), find(i))
 		}
 		switch p := limits[i].Policy; {
 		case c.Degraded && p.Global && a.Missing != nil:
 			c.MissingHome = a.Missing(p)
 		case !c.Degraded && p.Global && a.Standing != nil:
-			a.stand(r.Context(), &c, req, i, p)
+			a.stand(r.Context(), &c, find(i))
 		}
 		out.Counters = append(out.Counters, c)
 	}
 	if i := slices.IndexFunc(a.Now().Trouble, func(t Trouble) bool { return t.What == "degraded" }); i >= 0 {
 		out.Warning = "A check may be decided otherwise. " + a.Now().Trouble[i].Text
-	} else if slots.err != nil {
-		out.Warning = fmt.Sprintf("Who holds the slots isn't known: %v", slots.err)
+	} else if unlisted != nil {
+		out.Warning = fmt.Sprintf("Who holds the slots isn't known: %v", unlisted)
 	}
 	slices.SortStableFunc(out.Counters, binds)
 	return out, nil
@@ -64,17 +74,16 @@ func (a *API) counters(r *call) (any, *jsonerror.Error) {
 
 // stand fills in what this region has of a limit. How much of it all regions have used together
 // isn't known.
-func (a *API) stand(ctx context.Context, c *Counter, req *weir.Request, i int, p *counter.Policy) {
-	all := private.Counters(a.Limiter, req)
-	if i >= len(all) || all[i].Policy != p { // the rules have changed meanwhile
+func (a *API) stand(ctx context.Context, c *Counter, of *counter.Counter) {
+	if of == nil {
 		return
 	}
-	s, err := a.Standing(ctx, &all[i])
+	s, err := a.Standing(ctx, of)
 	if s == nil || err != nil {
 		return
 	}
 	amount := func(n int64) counter.Amount {
-		if p.Limit.Decimal {
+		if of.Policy.Limit.Decimal {
 			return counter.Amount(n)
 		}
 		return counter.Whole(n)

@@ -27,25 +27,16 @@ const (
 	seenSlots = 1000
 )
 
-// slotLister lists the slots of a request's counters. The zero value is ready to use.
-type slotLister struct {
-	counters []counter.Counter
-	err      error // why some slots are missing
-}
-
-// of lists the slots of the i-th limit of a request, the oldest first.
-func (l *slotLister) of(ctx context.Context, a *API, req *weir.Request, i int, p *counter.Policy) (all []Slot) {
-	if l.counters == nil {
-		l.counters = private.Counters(a.Limiter, req)
+// slotsOf lists the slots of a counter, the oldest first.
+func (a *API) slotsOf(ctx context.Context, c *counter.Counter) (all []Slot, err error) {
+	if c == nil {
+		return nil, nil
 	}
-	if l.err != nil || i >= len(l.counters) || l.counters[i].Policy != p { // the rules have changed meanwhile
-		return nil
-	}
-	l.err = a.Slots.Slots(ctx, &l.counters[i], seenSlots, func(id counter.Once, n int64, since, ends time.Time) {
+	err = a.Slots.Slots(ctx, c, seenSlots, func(id counter.Once, n int64, since, ends time.Time) {
 		all = append(all, Slot{ID: hex.EncodeToString(id[:]), Slots: n, Since: *moment(since), Ends: *moment(ends)})
 	})
 	slices.SortStableFunc(all, func(a, b Slot) int { return a.Since.Compare(b.Since) })
-	return all[:min(len(all), shownSlots)]
+	return all[:min(len(all), shownSlots)], err
 }
 
 // slot returns the slot that the question names, and the rule, or "".
