@@ -93,6 +93,32 @@ type Route struct {
 // handler answers a call with a value to write as JSON, or with nil if it has written the answer.
 type handler func(*API, *call) (any, *jsonerror.Error)
 
+// with makes a handler of one that takes a JSON body, which may have so many bytes.
+func with[T any](most int64, handle func(*API, *call, T) (any, *jsonerror.Error)) handler {
+	return needs(func(_ *API, r *call) (T, *jsonerror.Error) { return decode[T](r, most) }, handle)
+}
+
+// ruled makes a handler of one that takes the rules in force.
+func ruled(handle func(*API, *call, *inforce.Document) (any, *jsonerror.Error)) handler {
+	return needs(func(a *API, _ *call) (*inforce.Document, *jsonerror.Error) { return a.inForce() }, handle)
+}
+
+// versioned makes a handler of one that takes the rule store.
+func versioned(handle func(*API, *call, rulestore.Store) (any, *jsonerror.Error)) handler {
+	return needs(func(a *API, _ *call) (rulestore.Store, *jsonerror.Error) { return a.history() }, handle)
+}
+
+// needs makes a handler of one that takes what get returns.
+func needs[T any](get func(*API, *call) (T, *jsonerror.Error), handle func(*API, *call, T) (any, *jsonerror.Error)) handler {
+	return func(a *API, r *call) (any, *jsonerror.Error) {
+		v, f := get(a, r)
+		if f != nil {
+			return nil, f
+		}
+		return handle(a, r, v)
+	}
+}
+
 // work says what an endpoint does.
 type work int
 
@@ -113,39 +139,39 @@ type call struct {
 
 // Routes are all endpoints. Those under /v1/rules also exist without /v1.
 var Routes = []Route{
-	{"GET", "/v1/rules", guard.Read, (*API).rules, shows},
+	{"GET", "/v1/rules", guard.Read, ruled((*API).rules), shows},
 	{"PUT", "/v1/rules", guard.Operate, (*API).putRules, changes},
 	{"POST", "/v1/rules/validate", guard.Read, (*API).validate, parses},
-	{"GET", "/v1/rules/id/{id}", guard.Read, (*API).rule, parses},
+	{"GET", "/v1/rules/id/{id}", guard.Read, ruled((*API).rule), parses},
 	{"PUT", "/v1/rules/id/{id}", guard.Operate, (*API).putRule, changes},
 	{"DELETE", "/v1/rules/id/{id}", guard.Operate, (*API).deleteRule, changes},
-	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, (*API).putTier, changes},
-	{"PUT", "/v1/rules/key", guard.Operate, (*API).putKey, changes},
-	{"DELETE", "/v1/rules/key", guard.Operate, (*API).deleteKey, changes},
-	{"GET", "/v1/rules/versions", guard.Read, (*API).versions, shows},
-	{"GET", "/v1/rules/versions/{version}", guard.Read, (*API).version, shows},
-	{"GET", "/v1/rules/diff", guard.Read, (*API).diff, parses},
-	{"POST", "/v1/rules/rollback", guard.Operate, (*API).rollback, changes},
-	{"GET", "/v1/rules/usage", guard.Read, (*API).usage, recalls},
-	{"GET", "/v1/rules/usage/{id}", guard.Read, (*API).usageOf, recalls},
-	{"POST", "/v1/rules/whatif", guard.Read, (*API).whatIf, parses},
-	{"POST", "/v1/clients", guard.Read, (*API).client, recalls},
-	{"GET", "/v1/allowlist", guard.Read, allowlist.show, shows},
-	{"PUT", "/v1/allowlist", guard.Operate, allowlist.put, changes},
-	{"POST", "/v1/allowlist/entries", guard.Operate, allowlist.edit, changes},
-	{"GET", "/v1/denylist", guard.Read, denylist.show, shows},
-	{"PUT", "/v1/denylist", guard.Operate, denylist.put, changes},
-	{"POST", "/v1/denylist/entries", guard.Operate, denylist.edit, changes},
+	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, with(rulefile.MaxSize, (*API).putTier), changes},
+	{"PUT", "/v1/rules/key", guard.Operate, with(rulefile.MaxSize, (*API).putKey), changes},
+	{"DELETE", "/v1/rules/key", guard.Operate, with(rulefile.MaxSize, (*API).deleteKey), changes},
+	{"GET", "/v1/rules/versions", guard.Read, versioned((*API).versions), shows},
+	{"GET", "/v1/rules/versions/{version}", guard.Read, versioned((*API).version), shows},
+	{"GET", "/v1/rules/diff", guard.Read, versioned((*API).diff), parses},
+	{"POST", "/v1/rules/rollback", guard.Operate, versioned((*API).rollback), changes},
+	{"GET", "/v1/rules/usage", guard.Read, ruled((*API).usage), recalls},
+	{"GET", "/v1/rules/usage/{id}", guard.Read, ruled((*API).usageOf), recalls},
+	{"POST", "/v1/rules/whatif", guard.Read, ruled((*API).whatIf), parses},
+	{"POST", "/v1/clients", guard.Read, ruled((*API).client), recalls},
+	{"GET", "/v1/allowlist", guard.Read, ruled(allowlist.show), shows},
+	{"PUT", "/v1/allowlist", guard.Operate, with(rulefile.MaxSize, allowlist.put), changes},
+	{"POST", "/v1/allowlist/entries", guard.Operate, with(rulefile.MaxSize, allowlist.edit), changes},
+	{"GET", "/v1/denylist", guard.Read, ruled(denylist.show), shows},
+	{"PUT", "/v1/denylist", guard.Operate, with(rulefile.MaxSize, denylist.put), changes},
+	{"POST", "/v1/denylist/entries", guard.Operate, with(rulefile.MaxSize, denylist.edit), changes},
 	{"GET", "/v1/cooldowns", guard.Read, (*API).cooldowns, shows},
 	{"DELETE", "/v1/cooldowns/{id}", guard.Operate, (*API).liftCooldown, shows},
 	{"GET", "/v1/now", guard.Read, (*API).now, shows},
 	{"GET", "/v1/events", guard.Read, (*API).events, shows},
 	{"GET", "/v1/nodes", guard.Read, (*API).nodes, shows},
 	{"GET", "/v1/regions", guard.Read, (*API).regions, shows},
-	{"POST", "/v1/regions", guard.Operate, (*API).regroup, shows},
+	{"POST", "/v1/regions", guard.Operate, with(rulefile.MaxSize, (*API).regroup), shows},
 	{"GET", "/v1/top", guard.Read, (*API).top, shows},
 	{"GET", "/v1/session", guard.Read, (*API).session, shows},
-	{"POST", "/v1/session", guard.Anybody, (*API).login, shows},
+	{"POST", "/v1/session", guard.Anybody, with(maxLogin, (*API).login), shows},
 	{"DELETE", "/v1/session", guard.Anybody, (*API).logout, shows},
 	{"GET", "/v1/version", guard.Read, (*API).about, shows},
 	{"POST", "/v1/explain", guard.Read, (*API).explain, shows},

@@ -143,11 +143,7 @@ func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	return out, nil
 }
 
-func (a *API) putTier(r *call) (any, *jsonerror.Error) {
-	in, f := decode[Numbers](r, rulefile.MaxSize)
-	if f != nil {
-		return nil, f
-	}
+func (a *API) putTier(r *call, in Numbers) (any, *jsonerror.Error) {
 	n, f := in.read()
 	if f != nil {
 		return nil, f
@@ -156,26 +152,24 @@ func (a *API) putTier(r *call) (any, *jsonerror.Error) {
 	return a.make(r, "put tier "+tier, &change{edit: func(text []byte) ([]byte, error) { return rulefile.SetTier(text, tier, n) }})
 }
 
-func (k *OverrideName) check() *jsonerror.Error {
+// resolve sets Key if the client is named by its fingerprint. The key is then hidden, which means
+// that answers must not show it.
+func (k *OverrideName) resolve(a *API, r *call) (hidden string, f *jsonerror.Error) {
+	k.Key, hidden, f = a.keyOf(r, k.Key, k.Client, "override")
 	switch {
+	case f != nil:
+		return "", f
 	case k.Key == "":
-		return jsonerror.Bad(`key: must be the API key that the override is for; or give "client", a fingerprint`)
+		return "", jsonerror.Bad(`key: must be the API key that the override is for; or give "client", a fingerprint`)
 	case k.Rule == "":
-		return jsonerror.Bad("rule: must be the id of the rule whose numbers it overrides")
+		return "", jsonerror.Bad("rule: must be the id of the rule whose numbers it overrides")
 	}
-	return nil
+	return hidden, nil
 }
 
-func (a *API) putKey(r *call) (any, *jsonerror.Error) {
-	in, f := decode[Override](r, rulefile.MaxSize)
+func (a *API) putKey(r *call, in Override) (any, *jsonerror.Error) {
+	hidden, f := in.resolve(a, r)
 	if f != nil {
-		return nil, f
-	}
-	var hidden string
-	if in.Key, hidden, f = a.keyOf(r, in.Key, in.Client, "override"); f != nil {
-		return nil, f
-	}
-	if f := in.check(); f != nil {
 		return nil, f
 	}
 	n, f := in.read()
@@ -214,16 +208,9 @@ func (a *API) putKey(r *call) (any, *jsonerror.Error) {
 	return a.make(r, "override a key in rule "+in.Rule, c)
 }
 
-func (a *API) deleteKey(r *call) (any, *jsonerror.Error) {
-	in, f := decode[OverrideName](r, rulefile.MaxSize)
+func (a *API) deleteKey(r *call, in OverrideName) (any, *jsonerror.Error) {
+	hidden, f := in.resolve(a, r)
 	if f != nil {
-		return nil, f
-	}
-	var hidden string
-	if in.Key, hidden, f = a.keyOf(r, in.Key, in.Client, "override"); f != nil {
-		return nil, f
-	}
-	if f := in.check(); f != nil {
 		return nil, f
 	}
 	return a.make(r, "remove an override in rule "+in.Rule, &change{
@@ -244,11 +231,7 @@ var (
 	denylist  = keyList{"denylist", rulefile.Denylist, func(r *weir.Rules) []string { return r.Deny }}
 )
 
-func (l keyList) put(a *API, r *call) (any, *jsonerror.Error) {
-	in, f := decode[List](r, rulefile.MaxSize)
-	if f != nil {
-		return nil, f
-	}
+func (l keyList) put(a *API, r *call, in List) (any, *jsonerror.Error) {
 	if in.Entries == nil {
 		return nil, jsonerror.Bad(`entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
 	}
@@ -258,11 +241,7 @@ func (l keyList) put(a *API, r *call) (any, *jsonerror.Error) {
 	})
 }
 
-func (l keyList) edit(a *API, r *call) (any, *jsonerror.Error) {
-	in, f := decode[ListEntry](r, rulefile.MaxSize)
-	if f != nil {
-		return nil, f
-	}
+func (l keyList) edit(a *API, r *call, in ListEntry) (any, *jsonerror.Error) {
 	entry, hidden, f := a.keyOf(r, strings.TrimSpace(in.Key), in.Client, l.name)
 	if f != nil {
 		return nil, f

@@ -84,13 +84,12 @@ func (a *API) sessionOf(who guard.Who, proof string) Session {
 	return out
 }
 
-func (a *API) login(r *call) (any, *jsonerror.Error) {
-	in, f := decode[struct {
-		Token string `json:"token"`
-	}](r, maxLogin)
-	if f != nil {
-		return nil, f
-	}
+// credentials is the body of POST /v1/session.
+type credentials struct {
+	Token string `json:"token"`
+}
+
+func (a *API) login(r *call, in credentials) (any, *jsonerror.Error) {
 	if in.Token == "" {
 		return nil, jsonerror.Bad(`token: is missing: send {"token": "…"}`)
 	}

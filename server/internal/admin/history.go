@@ -79,11 +79,7 @@ func (r *call) versionName(name string, otherwise int64) (rulestore.Version, *js
 // maxListed is the most versions that one answer lists.
 const maxListed = 1000
 
-func (a *API) versions(r *call) (any, *jsonerror.Error) {
-	store, f := a.history()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) versions(r *call, store rulestore.Store) (any, *jsonerror.Error) {
 	before, f := r.number("before", 0, math.MaxInt64)
 	if f != nil {
 		return nil, f
@@ -103,11 +99,7 @@ func (a *API) versions(r *call) (any, *jsonerror.Error) {
 	return Versions{out}, nil
 }
 
-func (a *API) version(r *call) (any, *jsonerror.Error) {
-	store, f := a.history()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) version(r *call, store rulestore.Store) (any, *jsonerror.Error) {
 	name, ok := parseName(r.PathValue("version"))
 	if !ok {
 		return nil, jsonerror.Bad("a version is a number from 1 on, or with its hash as in 42-abcdef12")
@@ -119,11 +111,7 @@ func (a *API) version(r *call) (any, *jsonerror.Error) {
 	return onWire(v), nil
 }
 
-func (a *API) diff(r *call) (any, *jsonerror.Error) {
-	store, f := a.history()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) diff(r *call, store rulestore.Store) (any, *jsonerror.Error) {
 	to, f := r.versionName("to", a.Rules.InForce().Version)
 	if f != nil {
 		return nil, f
@@ -151,11 +139,7 @@ func (a *API) diff(r *call) (any, *jsonerror.Error) {
 	return Difference{from.Number, to.Number, d}, nil
 }
 
-func (a *API) rollback(r *call) (any, *jsonerror.Error) {
-	store, f := a.history()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) rollback(r *call, store rulestore.Store) (any, *jsonerror.Error) {
 	in, f := decode[Rollback](r, rulefile.MaxSize)
 	if f != nil {
 		return nil, f

@@ -31,11 +31,7 @@ func (a *API) inForce() (*inforce.Document, *jsonerror.Error) {
 	return a.Rules.InForce(), nil
 }
 
-func (a *API) rules(r *call) (any, *jsonerror.Error) {
-	doc, f := a.inForce()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) rules(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	r.setETag(doc.Version)
 	if r.wants("json") {
 		body, f := a.rulesAsJSON(r.Context(), doc)
@@ -130,11 +126,7 @@ func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Ti
 	return nil
 }
 
-func (l keyList) show(a *API, r *call) (any, *jsonerror.Error) {
-	doc, f := a.inForce()
-	if f != nil {
-		return nil, f
-	}
+func (l keyList) show(a *API, r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	r.setETag(doc.Version)
 	out := List{Entries: append([]string{}, l.entries(&doc.File.Rules)...)}
 	if l.list == rulefile.Denylist {
@@ -307,11 +299,7 @@ func (a *API) regions(_ *call) (any, *jsonerror.Error) {
 }
 
 // regroup carries out a change to regions.
-func (a *API) regroup(r *call) (any, *jsonerror.Error) {
-	c, f := decode[RegionChange](r, rulefile.MaxSize)
-	if f != nil {
-		return nil, f
-	}
+func (a *API) regroup(r *call, c RegionChange) (any, *jsonerror.Error) {
 	switch {
 	case !slices.Contains([]string{"move", "drain", "forget", "restore"}, c.Do):
 		return nil, jsonerror.Bad(`do: must be move, drain, forget or restore, got %q`, c.Do)

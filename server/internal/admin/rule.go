@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/rulefile"
@@ -46,11 +47,7 @@ func (n *RuleNumbers) String() string {
 	return text
 }
 
-func (a *API) rule(r *call) (any, *jsonerror.Error) {
-	doc, f := a.inForce()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) rule(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	var one *rulefile.One
 	var err error
 	now := private.Now(a.Limiter)

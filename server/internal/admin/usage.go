@@ -19,11 +19,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-func (a *API) usage(r *call) (any, *jsonerror.Error) {
-	doc, f := a.inForce()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) usage(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	out, err := a.Hour.Rules(r.Context())
 	if err != nil {
 		return nil, hourFault(err)
@@ -48,11 +44,7 @@ func (a *API) usage(r *call) (any, *jsonerror.Error) {
 // mostUsage is the most keys of a rule that are shown, each with its hour.
 const mostUsage = 1000
 
-func (a *API) usageOf(r *call) (any, *jsonerror.Error) {
-	doc, f := a.inForce()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) usageOf(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	q, f := r.query(mostUsage)
 	if f != nil {
 		return nil, f
@@ -96,11 +88,7 @@ func (r *call) query(most int64) (top.Query, *jsonerror.Error) {
 	return q, f
 }
 
-func (a *API) client(r *call) (any, *jsonerror.Error) {
-	doc, f := a.inForce()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) client(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	in, f := decode[ClientName](r, checkapi.MaxBody)
 	if f != nil {
 		return nil, f
@@ -178,11 +166,7 @@ func clientFault(err error) *jsonerror.Error {
 	return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "client: %v", err)
 }
 
-func (a *API) whatIf(r *call) (any, *jsonerror.Error) {
-	doc, f := a.inForce()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) whatIf(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	in, f := decode[WhatIf](r, rulefile.MaxSize)
 	if f != nil {
 		return nil, f
