@@ -64,3 +64,14 @@ func TestAllocsPerCheckAreNone(t *testing.T) {
 		t.Errorf("%v allocations a take", got)
 	}
 }
+
+func TestAllocsPerAllowAreNone(t *testing.T) {
+	limit := New(PerMinute(1 << 30))
+	if got := testing.AllocsPerRun(1000, func() {
+		if !limit.Allow("sk_prod_1") {
+			t.Error("refused")
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations an Allow", got)
+	}
+}

@@ -1,15 +1,11 @@
-// Package weir is a rate limiter: a request goes in, a decision comes out.
+// Package weir is a rate limiter. 100 requests a minute for each user take two lines:
 //
-// Most programs want [NewLimiter] and [Limiter.Check], with rulefile and memstore.
+//	limit := weir.New(weir.PerMinute(100))
+//	if !limit.Allow(user) { … }
 //
-//   - A [Rule] says which requests it applies to, what it counts by, and its limits.
-//     [Compile] makes rules an immutable [RuleSet].
-//   - A [Limit] is an algorithm with its numbers: 100 per minute, burst 20. Under a
-//     name, ready to count, it is a [counter.Policy].
-//   - A [counter.Counter] is the state of one policy for one subject: a client, mostly.
+// With rules for endpoints, tiers and clients, [Compile] makes a [RuleSet], [NewLimiter] a [Limiter], and [Limiter.Check]
+// decides a [Request]: it charges all limits that apply, or none. Package node reads rules from a file and counts in Redis.
+// Package httplimit is the middleware.
 //
-// A check charges every limit that applies to a [Request]. The [counter.Store] decides the charges together,
-// all or nothing. The most restrictive limit speaks for the [Decision].
-//
-// This package does no I/O and has no dependencies. Times are whole microseconds.
+// Checks are in whole microseconds, and allocate nothing. This package needs no others but Go's.
 package weir

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -31,6 +32,7 @@ type Limiter struct {
 	rules     atomic.Pointer[RuleSet]
 	scratch   sync.Pool
 	lanes     atomic.Uint32
+	nameless  sync.Once // warns of the first request that names no client
 }
 
 // Options of a Limiter. The zero value is useful.
@@ -165,6 +167,11 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 		return d, nil
 	}
 	rs.run(req, m)
+	if m.nameless {
+		l.nameless.Do(func() {
+			slog.Warn("weir: a request names no client (it has no key, user, organization or address), so it shares a counter with all such requests", "edge", req.Edge)
+		})
+	}
 	m.watched = l.guard != nil && rs.abuse
 	if req.Preflight && m.reason == ReasonWithin {
 		m.addByIP(l.preflight, req, l.networks)

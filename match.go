@@ -29,6 +29,7 @@ type match struct {
 	guest    bool   // the client isn't verified
 	watched  bool   // the guard is asked
 	holds    bool   // some charge has a Hold
+	nameless bool   // the request is counted by its address, has none, and names no client in any other way
 	key      string // in place of an address, for a limit by address
 	apart    []int  // charges that were decided apart: by the Limiter's own store, or by the address
 	local    []int  // of them, those by the Limiter's own store
@@ -143,7 +144,7 @@ func (m *match) charged(r *rule, from int) bool {
 }
 
 func (m *match) reset() {
-	m.reason, m.pattern, m.rule, m.key, m.watched, m.holds = ReasonWithin, "", nil, "", false, false
+	m.reason, m.pattern, m.rule, m.key, m.watched, m.holds, m.nameless = ReasonWithin, "", nil, "", false, false, false
 	m.tier, m.tierWhy = "", tierDefault
 	m.readings.list, m.subjects = m.readings.list[:0], m.subjects[:0]
 	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]

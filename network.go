@@ -55,6 +55,7 @@ func (m *match) appendIP(req *Request, by networks, last bool) {
 	switch n := p.Bits(); {
 	case !p.IsValid():
 		counted = nil
+		m.nameless = m.nameless || req.APIKey == "" && req.User == "" && req.Org == ""
 	case p.Addr().Is4() && n == 32:
 	case p.Addr().Is6() && n == 64:
 		counted = all[:8]

@@ -17,6 +17,7 @@ func init() {
 	link.GiveBack = (*Limiter).giveBack
 	link.Guess = func(req *Request) { req.guess = true }
 	link.Now = func(l *Limiter) time.Time { return l.now() }
+	link.PerUser = perUser
 	link.Price = (*RuleSet).highestPrice
 	link.ReadSubject = (*Rule).readSubject
 	link.Reserved = (*Decision).reserved

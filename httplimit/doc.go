@@ -1,4 +1,9 @@
-// Package httplimit puts a [weir.Limiter] in front of a net/http handler.
+// Package httplimit limits the requests to a net/http handler. 100 a minute for each user, given a
+// function that returns the user of a request, takes one line:
+//
+//	http.ListenAndServe(":8080", httplimit.PerUser(weir.PerMinute(100), user).Wrap(handler))
+//
+// With rules, put a [weir.Limiter] in front of the handler:
 //
 //	limit := httplimit.New(limiter, httplimit.Options{})
 //	http.ListenAndServe(":8080", limit.Wrap(handler))

@@ -36,6 +36,25 @@ func Example() {
 	// 429 remaining: 0 policy: "orders";q=2;w=60
 }
 
+// 100 requests a minute for each user of a session, and for each address that has none.
+func ExamplePerUser() {
+	user := func(r *http.Request) string {
+		if c, err := r.Cookie("session"); err == nil {
+			return c.Value // a service would look up whose session it is
+		}
+		return ""
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+	handler := httplimit.PerUser(weir.PerMinute(100), user).Wrap(hello)
+
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.AddCookie(&http.Cookie{Name: "session", Value: "ada"})
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	fmt.Println(w.Code, w.Header().Get("RateLimit-Policy"), w.Header().Get("X-RateLimit-Remaining"))
+	// Output: 200 "limit";q=100;w=60 99
+}
+
 // A key that the service has issued may have privileges, such as a tier. A key that looks like one grants nothing.
 func ExampleIdentity() {
 	issued := httplimit.KnownKeys{sha256.Sum256([]byte("sk_prod_123")): {}}

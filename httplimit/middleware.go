@@ -95,6 +95,15 @@ func New(l *weir.Limiter, opts Options) *Middleware {
 	}
 }
 
+// PerUser returns a Middleware that holds each user to one limit, and needs no rules. The function names the user of a
+// request, from a session for example; requests without one, "", are counted by their address. The options are those of
+// [weir.New]. It panics if the limit is invalid.
+//
+//	http.ListenAndServe(":8080", httplimit.PerUser(weir.PerMinute(100), user).Wrap(handler))
+func PerUser(limit weir.Limit, user func(*http.Request) string, opts ...weir.Option) *Middleware {
+	return New(private.PerUser(limit, opts), Options{Identify: func(r *http.Request, req *weir.Request) { req.User = user(r) }})
+}
+
 // Wrap puts the limiter in front of a handler.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })

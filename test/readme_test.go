@@ -36,22 +36,34 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// The shorter Go example of the README, as it stands there, runs and decides.
+// The shorter Go examples of the README, as they stand there, compile, and the first one limits.
 func TestReadmeExampleRuns(t *testing.T) {
 	t.Parallel()
+	examples := fences(t, "../README.md", "go")
 	out, err := goRun(t, []string{"run"}, `package main
 
 import (
-	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/httplimit"
 )
 
+func serve(user func(*http.Request) string, handler http.Handler) {
+`+examples[1]+`}
+
 func main() {
-`+fences(t, "../README.md", "go")[1]+"}\n")
-	if err != nil || out != "true 99 0s\n" {
+`+examples[0]+`
+	n := 1
+	for limit.Allow("ada") {
+		n++
+	}
+	fmt.Println(n >= 100 && n < 200, limit.Allow("bob"))
+	_ = serve
+}
+`)
+	if err != nil || out != "true true\n" {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -60,7 +72,7 @@ func main() {
 // verified keys with a tier, and rules that follow their file.
 func TestReadmeProgram(t *testing.T) {
 	t.Parallel()
-	program := fences(t, "../README.md", "go")[0]
+	program := fences(t, "../README.md", "go")[2]
 	if n := strings.Count(program, "\n"); n >= 20 {
 		t.Errorf("it has %d lines", n)
 	}

@@ -47,18 +47,18 @@ func verdict(allowed bool) error {
 }
 
 const (
-	storeName = "Weir store"
-	checkName = "Weir whole check"
-	// amountName is a whole check that an amount decides.
-	amountName = "Weir whole check, one amount"
+	allowName = "Weir Allow"
+	checkName = "Weir check by rules"
+	// amountName is a check by rules that an amount decides.
+	amountName = "Weir check by rules, one amount"
 )
 
 // contenders are listed in the order of the tables. Whatever a program would call to limit a key belongs side by side: a
 // contender of Weir's beside the rival that it is held against.
 var contenders = []contender{
-	{storeName, weirs, openStore},
-	{checkName, weirs, openWholeCheck("")},
-	{amountName, weirs, openWholeCheck("tokens")},
+	{allowName, weirs, openAllow},
+	{checkName, weirs, openCheck("")},
+	{amountName, weirs, openCheck("tokens")},
 	{"sethvargo/go-limiter 0.7.1", rival, openGoLimiter},
 	{"x/time/rate 0.16 in a sync.Map", rival, openTimeRate},
 	{"throttled 2.15, GCRA", rival, openThrottled},
@@ -66,14 +66,15 @@ var contenders = []contender{
 	{"floor: hash the key, read the clock", floor, openFloor},
 }
 
-// openStore is the store alone: one charge to one counter.
-func openStore(l compare.Limit, keys int) (*instance, error) {
+// openAllow limits by the key alone.
+func openAllow(l compare.Limit, keys int) (*instance, error) {
 	s := newStore(keys)
-	worker, err := compare.Charge(s, l)
-	return &instance{compare.Limiter{Worker: worker, Close: func() {}}, s.Stats}, err
+	in, err := limiterOf(compare.Allow(s, l), func() {})
+	in.stats = s.Stats
+	return in, err
 }
 
-func openWholeCheck(amount string) func(compare.Limit, int) (*instance, error) {
+func openCheck(amount string) func(compare.Limit, int) (*instance, error) {
 	return func(l compare.Limit, keys int) (*instance, error) {
 		s := newStore(keys)
 		worker, err := compare.WholeCheck(s, l, amount)

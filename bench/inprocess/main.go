@@ -1,5 +1,5 @@
 // Command inprocess compares Weir in one process with other limiters for Go: what a program calls to limit a key, and what
-// a whole check by rules costs. It compares the results with targets.
+// a check by rules costs. It compares the results with targets.
 //
 //	go run ./bench/inprocess            # everything, about two minutes
 //	go run ./bench/inprocess -strict    # exit with 1 if a target is missed

@@ -73,8 +73,8 @@ func measureAll(ctx context.Context, c *compare.Config, stderr io.Writer) (*resu
 			continue
 		}
 		picked = append(picked, o)
-		// The memory of a whole check is the store's.
-		if c.Workloads.MatchString(weight(c.Keys)) && (o.kind == rival || o.name == storeName) {
+		// The memory of a check by rules is that of Allow.
+		if c.Workloads.MatchString(weight(c.Keys)) && (o.kind == rival || o.name == allowName) {
 			weighed = append(weighed, o)
 		}
 	}

@@ -56,6 +56,9 @@ var (
 	// Attributes lists the names that the rules ask [weir.Request.Attr] for.
 	Attributes = link.Attributes.(func(*weir.RuleSet) []string)
 
+	// PerUser returns a limiter that counts by user alone, for the options of [weir.New].
+	PerUser = link.PerUser.(func(weir.Limit, []weir.Option) *weir.Limiter)
+
 	// Price returns what amounts cost in usd if the model isn't certain: the highest price of the models that the request and
 	// its response name, in any letter case. A model without a price costs what the weights of usd say or, without those, as
 	// much as the most expensive model; so does a call that names no model. A response's model that extends a requested name,

@@ -56,6 +56,17 @@ func Charge(s counter.Store, limits ...Limit) (worker func() Check, err error) {
 	}, nil
 }
 
+// Allow makes checks by the key alone, as a program without rules does.
+func Allow(s counter.Store, l Limit) Check {
+	limit := weir.New(l.weir(), weir.WithStore(s, "bench"))
+	return func(key string) error {
+		if !limit.Allow(key) {
+			return ErrRefused
+		}
+		return nil
+	}
+}
+
 // rulesPath is a path whose GET matches exactly one of [hundredRules].
 const rulesPath = "/v1/resource12/8431"
 

@@ -7,6 +7,6 @@ const MaxPath = 4096
 
 // The functions of package private.
 var (
-	Attributes, CheckTogether, Counters, Credit, Definition, Dimensions, GiveBack, Guess, Now, Price, ReadSubject,
+	Attributes, CheckTogether, Counters, Credit, Definition, Dimensions, GiveBack, Guess, Now, PerUser, Price, ReadSubject,
 	Reserved, Reserves, Seal, SetSecret, Take, Tell, WithDenied, WithVersion any
 )
