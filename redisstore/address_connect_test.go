@@ -8,24 +8,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"go.uber.org/goleak"
 
 	"github.com/weirhq/weir/internal/redistest"
 )
-
-// noLeaks is to be called first: what cleans up after it runs before it. A client of a Cluster
-// that is closed sleeps for some seconds before it closes a node's connection that it had replaced.
-func noLeaks(t *testing.T) {
-	t.Helper()
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := redistest.Until(ctx, func(context.Context) error { return goleak.Find(before) }); err != nil {
-			t.Error(err)
-		}
-	})
-}
 
 // soon bounds what should take a few seconds, on a busy machine.
 func soon(t *testing.T) context.Context {
@@ -102,7 +87,6 @@ func wantReply(t *testing.T, server *redistest.Server, want string, args ...stri
 }
 
 func TestConnect(t *testing.T) {
-	noLeaks(t)
 	server := redistest.New(t, redistest.Options{})
 	for url, db := range map[string]string{
 		"redis://" + server.Addr:                     "db0:",
@@ -122,7 +106,6 @@ func TestConnect(t *testing.T) {
 }
 
 func TestConnectWithPassword(t *testing.T) {
-	noLeaks(t)
 	server := redistest.New(t, redistest.Options{Password: "hunter2@/?#%"})
 	client := dialURL(t, "redis://:hunter2%40%2F%3F%23%25@"+server.Addr)
 	set(t, client, "key", "1")
@@ -132,7 +115,6 @@ func TestConnectWithPassword(t *testing.T) {
 }
 
 func TestConnectAsUser(t *testing.T) {
-	noLeaks(t)
 	// Nothing but what the test does, beside what Redis grants to all: whatever else a connection needs, it fails.
 	server := redistest.New(t, redistest.Options{ACL: []string{
 		"user default off",
@@ -151,7 +133,6 @@ func TestConnectAsUser(t *testing.T) {
 }
 
 func TestConnectByTLS(t *testing.T) {
-	noLeaks(t)
 	server := redistest.New(t, redistest.Options{TLS: true, Password: "hunter2"})
 	ca, pair := "?ca="+server.Certs.CA, "&cert="+server.Certs.ClientCert+"&key="+server.Certs.ClientKey
 	secret := "rediss://:hunter2@" + server.TLSAddr
@@ -171,7 +152,6 @@ func TestConnectByTLS(t *testing.T) {
 
 func TestConnectToSentinel(t *testing.T) {
 	t.Parallel()
-	noLeaks(t)
 	group := redistest.NewSentinel(t, redistest.Options{Password: "hunter2"})
 	for _, s := range group.Sentinels {
 		wantReply(t, s, "OK", "ACL", "SETUSER", "watcher", "on", ">sesame", "~*", "&*", "+@all")
@@ -224,7 +204,6 @@ func TestConnectToSentinel(t *testing.T) {
 
 func TestConnectToCluster(t *testing.T) {
 	t.Parallel()
-	noLeaks(t)
 	cluster := redistest.NewCluster(t, redistest.Options{Password: "hunter2"})
 	refusedURL(t, "redis-cluster://:hunter3@"+strings.Join(cluster.Addrs()[:2], ","), "WRONGPASS")
 
