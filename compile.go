@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/pattern"
 )
 
 // RuleSet is a compiled rule document: immutable, and safe to share.
@@ -19,16 +19,15 @@ type RuleSet struct {
 	warnings    []counter.Problem
 	attributes  []string
 	methods     []string // that endpoints name
-	allow, deny accessList
-	keys        keyPatterns
+	allow, deny pattern.List
+	keys        pattern.Keys
 	tiers       map[string]bool // every tier that is named
 	defaultTier string
 
 	// Each rule stands in one of these, by the condition that is cheapest to look up.
-	endpoints trie
-	regexes   prefixes
-	byKey     keyPatterns
-	keyed     bool // byKey has any
+	endpoints pattern.Endpoints
+	regexes   pattern.Prefixes
+	byKey     pattern.Keys
 	always    []int32
 
 	limitsPaths bool // a rule that is more than a shadow looks at the path
@@ -43,11 +42,10 @@ type rule struct {
 	*Rule
 	index    int32
 	by       []dimension
-	endpoint *endpoint
-	regex    *regexp.Regexp // nil when there is none, or when its prefix says it all
-	prefix   string         // of all that the regex matches
-	template string         // what `endpoint` in `by` stands for, if the rule has an endpoint
-	rank     int            // among rules of its layer: lower is more specific
+	endpoint *pattern.Endpoint
+	regex    pattern.Regex // of Match.EndpointRegex, if there is one
+	template string        // what `endpoint` in `by` stands for, if the rule has an endpoint
+	rank     int           // among rules of its layer: lower is more specific
 	cost     int64
 	parts    int      // Split, if it is possible
 	networks networks // 0 where the rule set's count
@@ -115,8 +113,8 @@ func (rs *RuleSet) Rules() Rules { return rs.doc }
 func (rs *RuleSet) Warnings() []counter.Problem { return rs.warnings }
 
 // checkKey looks at a key or a pattern of keys for what other languages would mean by it.
-func (rs *RuleSet) checkKey(path, pattern string, bad *problems) {
-	if wrong, odd := foreignKey(pattern); wrong != "" {
+func (rs *RuleSet) checkKey(path, key string, bad *problems) {
+	if wrong, odd := foreignKey(key); wrong != "" {
 		bad.addf(path, "%s", wrong)
 	} else if odd != "" {
 		rs.warnf(path, "%s", odd)
@@ -164,7 +162,7 @@ func (rs *RuleSet) compileTiers(bad *problems) {
 		if !rs.tiers[k.Tier] {
 			bad.addf(path, "%s", unknownTier(k.Tier, rs.tiers))
 		}
-		rs.keys.add(k.Pattern, int32(i))
+		rs.keys.Add(k.Pattern, int32(i))
 	}
 }
 
@@ -265,7 +263,7 @@ func (rs *RuleSet) compileMatch(r *rule, path string, bad *problems) {
 	m := &r.Match
 	if m.Endpoint != "" {
 		wrong, odd := foreignEndpoint(m.Endpoint)
-		e, err := parseEndpoint(m.Endpoint)
+		e, err := pattern.ParseEndpoint(m.Endpoint)
 		switch {
 		case wrong != "":
 			bad.addf(path+".endpoint", "%s", wrong)
@@ -277,19 +275,11 @@ func (rs *RuleSet) compileMatch(r *rule, path string, bad *problems) {
 		r.endpoint, r.template = &e, m.Endpoint
 	}
 	if m.EndpointRegex != "" {
-		// Alone first: within the parentheses that follow, an expression such as "a)|(b" would be another one.
-		re, err := regexp.Compile(m.EndpointRegex)
-		if err == nil {
-			re, err = regexp.Compile("(?is:" + m.EndpointRegex + ")")
-		}
-		if err != nil {
+		var err error
+		if r.regex, err = pattern.ParseRegex(m.EndpointRegex); err != nil {
 			bad.addf(path+".endpoint_regex", "%v", err)
 		} else if wrong := foreignRegex(m.EndpointRegex); wrong != "" {
 			bad.addf(path+".endpoint_regex", "%s", wrong)
-		}
-		prefix, whole := regexPrefix(m.EndpointRegex)
-		if r.prefix = prefix; !whole {
-			r.regex = re
 		}
 		if r.template == "" {
 			r.template = m.EndpointRegex
@@ -475,8 +465,8 @@ func (rs *RuleSet) layers() map[string][]*rule {
 // rankLayers orders the rules of each layer: one comes before another if its
 // endpoint is more specific, or if neither is and it stands first in the file.
 func (rs *RuleSet) rankLayers() {
-	everything := &endpoint{subtree: true}
-	of := func(r *rule) *endpoint {
+	everything := &pattern.Endpoint{Subtree: true}
+	of := func(r *rule) *pattern.Endpoint {
 		if r.endpoint == nil {
 			return everything
 		}
@@ -486,7 +476,7 @@ func (rs *RuleSet) rankLayers() {
 		above := make([]int, len(layer)) // how many that are more specific have no rank yet
 		for i, r := range layer {
 			for _, o := range layer {
-				if of(o).moreSpecific(of(r)) {
+				if of(o).MoreSpecific(of(r)) {
 					above[i]++
 				}
 			}
@@ -496,7 +486,7 @@ func (rs *RuleSet) rankLayers() {
 			above[first] = -1
 			layer[first].rank = rank
 			for i, r := range layer {
-				if above[i] > 0 && of(layer[first]).moreSpecific(of(r)) {
+				if above[i] > 0 && of(layer[first]).MoreSpecific(of(r)) {
 					above[i]--
 				}
 			}
@@ -517,20 +507,19 @@ func (rs *RuleSet) index() {
 		switch {
 		case r.Descriptor != nil: // it applies to none of the requests that are looked up here
 		case r.endpoint != nil:
-			rs.endpoints.add(r.endpoint, r.index)
-			if m := r.endpoint.method; m != "" && !slices.Contains(rs.methods, m) {
+			rs.endpoints.Add(r.endpoint, r.index)
+			if m := r.endpoint.Method; m != "" && !slices.Contains(rs.methods, m) {
 				rs.methods = append(rs.methods, m)
 			}
 		case r.Match.EndpointRegex != "":
-			if strings.HasSuffix(r.prefix, "/") { // whole segments are found on the way to the endpoints
-				segs := strings.FieldsFunc(r.prefix, func(c rune) bool { return c == '/' })
-				rs.endpoints.add(&endpoint{segs: segs, subtree: true}, r.index)
+			if prefix := r.regex.Prefix; strings.HasSuffix(prefix, "/") { // whole segments are found on the way to the endpoints
+				segs := strings.FieldsFunc(prefix, func(c rune) bool { return c == '/' })
+				rs.endpoints.Add(&pattern.Endpoint{Segs: segs, Subtree: true}, r.index)
 			} else {
-				rs.regexes.add(r.prefix, r.index)
+				rs.regexes.Add(prefix, r.index)
 			}
 		case r.Match.APIKeyPattern != "":
-			rs.byKey.add(r.Match.APIKeyPattern, r.index)
-			rs.keyed = true
+			rs.byKey.Add(r.Match.APIKeyPattern, r.index)
 		default:
 			rs.always = append(rs.always, r.index)
 		}

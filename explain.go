@@ -65,7 +65,7 @@ func (rs *RuleSet) Explain(req *Request) Explanation {
 	x.Tier, x.TierWhy = rs.explainTier(m)
 	x.Rules = make([]RuleExplanation, len(rs.rules))
 	misses := make([]unmet, len(rs.rules))
-	for i := 0; i == 0 || i < len(m.readings.list); i++ {
+	for i := 0; i == 0 || i < m.readings.Len(); i++ {
 		rs.hold(req, m, i)
 		if m.path != nil {
 			x.Paths = append(x.Paths, m.pathText())
@@ -90,10 +90,10 @@ func (m *match) pathText() string { return string(m.path[:max(1, len(m.path)-1)]
 
 func (rs *RuleSet) ignored(req *Request) (out []string) {
 	if req.APIKey != "" && !req.KeyVerified {
-		if p := rs.allow.matchKey(req.APIKey); p != "" {
+		if p := rs.allow.MatchKey(req.APIKey); p != "" {
 			out = append(out, fmt.Sprintf("allow list entry %s: the key is not verified", p))
 		}
-		if i := rs.keys.first(req.APIKey); i >= 0 {
+		if i := rs.keys.First(req.APIKey); i >= 0 {
 			k := rs.doc.Keys[i]
 			out = append(out, fmt.Sprintf("tier %s of keys entry %s: the key is not verified", k.Tier, k.Pattern))
 		}
@@ -128,7 +128,7 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 		return x
 	}
 	x.Applies, x.Why = true, r.conditions()
-	if (r.template != "" || r.byPath) && len(m.readings.list) > 1 {
+	if (r.template != "" || r.byPath) && m.readings.Len() > 1 {
 		x.Why += ", where the path is read as " + m.pathText()
 	}
 	for _, d := range r.by {

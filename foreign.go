@@ -2,12 +2,13 @@ package weir
 
 import (
 	"fmt"
-	"net/netip"
 	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/weirhq/weir/internal/pattern"
 )
 
 // Rules are also written by people who know other languages of patterns: globs, routers, regular
@@ -151,7 +152,7 @@ func foreignRegex(s string) string {
 		return "has a wildcard of endpoint's, which an expression matches letter by letter: write [^/]+ for a segment, or use endpoint"
 	}
 	for _, escapes := range regexEscape.FindAllString(s, -1) {
-		if text := string(unescape(nil, []byte(escapes), decodeText)); !strings.EqualFold(text, escapes) {
+		if text := pattern.Unescape(escapes); !strings.EqualFold(text, escapes) {
 			return fmt.Sprintf("%q stands in no path, since paths are decoded before they are matched: write %q", escapes, regexp.QuoteMeta(text))
 		}
 	}
@@ -248,12 +249,12 @@ func foreignKey(s string) (wrong, odd string) {
 	has := func(any ...string) bool {
 		return slices.ContainsFunc(any, func(t string) bool { return strings.Contains(s, t) })
 	}
-	pattern := strings.Trim(s, "^$/")
+	meant := strings.Trim(s, "^$/")
 	for _, any := range []string{".*", ".+", "%"} {
-		pattern = strings.ReplaceAll(pattern, any, "*")
+		meant = strings.ReplaceAll(meant, any, "*")
 	}
-	instead := fmt.Sprintf("write %q", pattern)
-	if !strings.Contains(pattern, "*") {
+	instead := fmt.Sprintf("write %q", meant)
+	if !strings.Contains(meant, "*") {
 		instead = "write it as in sk_prod_*"
 	}
 	switch {
@@ -290,29 +291,4 @@ func foreignAttribute(s string) string {
 
 func notInHeaderName(r rune) bool {
 	return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
-}
-
-// foreignNet says what is wrong with an entry of a list that is meant for addresses, and isn't one.
-func foreignNet(s string) string {
-	const ranges = "write ranges as 203.0.113.0/24 or 2001:db8::/32"
-	if n, err := netip.ParsePrefix(s); err == nil && n.Addr().Is4In6() && n.Bits() < 96 {
-		return "mixes IPv4 and IPv6 addresses: " + ranges
-	}
-	if addr, err := netip.ParseAddrPort(s); err == nil {
-		return fmt.Sprintf("clients have no fixed port: write %s", addr.Addr())
-	}
-	if from, to, ok := strings.Cut(s, "-"); ok {
-		if _, err := netip.ParseAddr(strings.TrimSpace(from)); err == nil && strings.Trim(to, " 0123456789abcdefABCDEF.:") == "" {
-			return "is neither a key nor an IP range: " + ranges
-		}
-	}
-	if host, bits, ok := strings.Cut(s, "/"); ok && host != "" && bits != "" && strings.Trim(host, "0123456789.") == "" && strings.Trim(bits, "0123456789.") == "" {
-		if _, err := netip.ParsePrefix(s); err != nil {
-			return "is neither a key nor an IP range: " + ranges
-		}
-	}
-	if rest, ok := strings.CutPrefix(s, "ip:"); ok && looksLikeAddress(rest) {
-		return fmt.Sprintf("write %s", rest)
-	}
-	return ""
 }

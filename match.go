@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/pattern"
 )
 
 // match is one request held against a RuleSet: what applies, as charges. It is
@@ -18,7 +19,7 @@ type match struct {
 	tier    string
 	tierWhy tierSource
 
-	readings readings
+	readings pattern.Readings
 	path     []byte  // the reading that is held against the rules
 	found    []int32 // candidates of it
 	chosen   []*rule // what applies to it
@@ -81,17 +82,17 @@ const (
 func (rs *RuleSet) run(req *Request, m *match) {
 	m.reset()
 	m.guest = !req.KeyVerified
-	if len(rs.deny.patterns)+len(rs.allow.patterns) > 0 && rs.listed(req, m) {
+	if !(rs.deny.Empty() && rs.allow.Empty()) && rs.listed(req, m) {
 		return
 	}
 	if m.tier = rs.defaultTier; len(rs.tiers) > 0 {
 		rs.resolveTier(req, m)
 	}
-	if req.Path != "" && !m.readings.read(req.Path) && rs.limitsPaths {
+	if req.Path != "" && !m.readings.Read(req.Path) && rs.limitsPaths {
 		m.reason = ReasonUnreadablePath
 		return
 	}
-	for i := 0; i == 0 || i < len(m.readings.list); i++ {
+	for i := 0; i == 0 || i < m.readings.Len(); i++ {
 		rs.hold(req, m, i)
 		for _, r := range m.chosen {
 			from := len(m.subjects)
@@ -117,14 +118,14 @@ func (rs *RuleSet) run(req *Request, m *match) {
 // whichever the server takes, the rule that is the most specific there must have been charged.
 func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	m.path, m.found, m.chosen = nil, m.found[:0], m.chosen[:0]
-	if i < len(m.readings.list) {
-		m.path = m.readings.at(i)
+	if i < m.readings.Len() {
+		m.path = m.readings.At(i)
 	}
 	rs.candidates(req, m)
 	for _, i := range m.found {
 		// Most candidates that don't apply are for another method, so that is looked at first and here.
 		r := &rs.rules[i]
-		if r.endpoint != nil && r.endpoint.method != req.Method && !r.matchesMethod(req) {
+		if r.endpoint != nil && r.endpoint.Method != req.Method && !r.matchesMethod(req) {
 			continue
 		}
 		if r.endpointOnly && !req.Preflight || rs.check(r, req, m) == applies {
@@ -146,13 +147,14 @@ func (m *match) charged(r *rule, from int) bool {
 func (m *match) reset() {
 	m.reason, m.pattern, m.rule, m.key, m.watched, m.holds, m.nameless = ReasonWithin, "", nil, "", false, false, false
 	m.tier, m.tierWhy = "", tierDefault
-	m.readings.list, m.subjects = m.readings.list[:0], m.subjects[:0]
+	m.readings.Reset()
+	m.subjects = m.subjects[:0]
 	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]
 }
 
 // listed reports whether the deny or the allow list decides. Deny goes first.
 func (rs *RuleSet) listed(req *Request, m *match) bool {
-	if m.pattern = rs.deny.match(req.APIKey, req.IP); m.pattern != "" {
+	if m.pattern = rs.deny.Match(req.APIKey, req.IP); m.pattern != "" {
 		m.reason = ReasonDenied
 		return true
 	}
@@ -160,7 +162,7 @@ func (rs *RuleSet) listed(req *Request, m *match) bool {
 	if !req.KeyVerified {
 		key = ""
 	}
-	if m.pattern = rs.allow.match(key, req.IP); m.pattern != "" {
+	if m.pattern = rs.allow.Match(key, req.IP); m.pattern != "" {
 		m.reason = ReasonBypassed
 	}
 	return m.pattern != ""
@@ -170,7 +172,7 @@ func (rs *RuleSet) resolveTier(req *Request, m *match) {
 	if req.TierVerified && rs.tiers[req.Tier] {
 		m.tier, m.tierWhy = req.Tier, tierCarried
 	} else if req.KeyVerified && req.APIKey != "" {
-		if i := rs.keys.first(req.APIKey); i >= 0 {
+		if i := rs.keys.First(req.APIKey); i >= 0 {
 			m.tier, m.tierWhy = rs.doc.Keys[i].Tier, tierFromKeys
 		}
 	}
@@ -181,14 +183,12 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 	if len(rs.always) > 0 {
 		m.found = append(m.found, rs.always...)
 	}
-	if req.APIKey != "" && rs.keyed {
-		m.found = rs.byKey.find(req.APIKey, m.found)
+	if req.APIKey != "" && !rs.byKey.Empty() {
+		m.found = rs.byKey.Find(req.APIKey, m.found)
 	}
 	if len(m.path) > 0 {
-		m.found = rs.endpoints.find(m.path[1:], m.found)
-		if len(rs.regexes.lengths) > 0 {
-			m.found = findPrefixes(&rs.regexes, m.path, m.found)
-		}
+		m.found = rs.endpoints.Find(m.path[1:], m.found)
+		m.found = pattern.FindPrefixes(&rs.regexes, m.path, m.found)
 	}
 	// By insertion: they are few, and nearly in order.
 	for i := 1; i < len(m.found); i++ {
@@ -204,17 +204,17 @@ func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
 	switch {
 	case r.endpoint != nil && !r.matchesMethod(req):
 		return unmetMethod
-	case req.Preflight && (r.endpoint == nil || r.endpoint.method != "OPTIONS"):
+	case req.Preflight && (r.endpoint == nil || r.endpoint.Method != "OPTIONS"):
 		return unmetPreflight
 	case r.Match.NoKey && req.APIKey != "":
 		return unmetKeyAbsent
 	case r.Match.HasKey && req.APIKey == "":
 		return unmetKeyPresent
-	case r.Match.APIKeyPattern != "" && !matchGlob(r.Match.APIKeyPattern, req.APIKey):
+	case r.Match.APIKeyPattern != "" && !pattern.MatchGlob(r.Match.APIKeyPattern, req.APIKey):
 		return unmetKeyPattern
 	case r.Tier != "" && r.Match.APIKeyPattern == "" && r.Tier != m.tier:
 		return unmetTier
-	case r.Match.EndpointRegex != "" && !r.matchesRegex(m.path):
+	case r.Match.EndpointRegex != "" && !r.regex.Match(m.path):
 		return unmetRegex
 	}
 	return applies
@@ -222,15 +222,7 @@ func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
 
 // matchesMethod holds a request's method against the rule's endpoint. See [Request.Reserve].
 func (r *rule) matchesMethod(req *Request) bool {
-	return r.endpoint.matchesMethod(req.Method) || r.Amount != "" && req.Reserve > 0
-}
-
-// matchesRegex tries a reading with and without the slash behind it.
-func (r *rule) matchesRegex(path []byte) bool {
-	if r.regex == nil {
-		return len(path) >= len(r.prefix) && string(path[:len(r.prefix)]) == r.prefix
-	}
-	return len(path) > 1 && r.regex.Match(path[:len(path)-1]) || r.regex.Match(path)
+	return r.endpoint.MatchesMethod(req.Method) || r.Amount != "" && req.Reserve > 0
 }
 
 // choose adds a rule that applies; of rules in one layer it keeps the most specific.

@@ -57,8 +57,8 @@ func BenchmarkMatch(b *testing.B) {
 				if i < 7 && len(m.charges) != 1 || i == 7 && len(m.charges) != 0 {
 					b.Fatalf("%d charges", len(m.charges))
 				}
-				if readings, ok := strings.CutPrefix(name, "readings="); ok && readings != fmt.Sprint(len(m.readings.list)) {
-					b.Fatalf("%d readings", len(m.readings.list))
+				if readings, ok := strings.CutPrefix(name, "readings="); ok && readings != fmt.Sprint(m.readings.Len()) {
+					b.Fatalf("%d readings", m.readings.Len())
 				}
 			})
 		}

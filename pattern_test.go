@@ -1,47 +1,11 @@
 package weir
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
-
-// TestEmptySegmentsAreCheap: any of them may be a wildcard's, and there are more ways to choose them than anyone has time for.
-func TestEmptySegmentsAreCheap(t *testing.T) {
-	var root trie
-	for i, pattern := range []string{"/{a}/{b}/{c}", "/{a}/{b}/{c}/", "/{a}/x"} {
-		e, err := parseEndpoint(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		root.add(&e, int32(i))
-	}
-	path := []byte(strings.Repeat("/", 300) + "x/")
-	if found := root.find(path, nil); len(found) > 3*3 {
-		t.Errorf("%d rules were found, of 3", len(found))
-	} else if slices.Sort(found); !slices.Equal(slices.Compact(found), []int32{0, 1, 2}) {
-		t.Errorf("found %v", found)
-	}
-}
-
-// TestWildcardsAreFew: with empty segments, each doubles the ways in which a path may match.
-func TestWildcardsAreFew(t *testing.T) {
-	pattern := strings.Repeat("/{%}", maxWildcards)
-	for i := range maxWildcards {
-		pattern = strings.Replace(pattern, "%", "w"+strconv.Itoa(i), 1)
-	}
-	if _, err := parseEndpoint(pattern); err != nil {
-		t.Error(err)
-	}
-	if _, err := parseEndpoint(pattern + "/{more}"); err == nil {
-		t.Error("one more is taken")
-	}
-	if _, err := parseEndpoint(pattern + "/{all...}"); err != nil {
-		t.Error(err)
-	}
-}
 
 // TestExpressionsBelowSegments: those that begin with whole segments are found among the endpoints, which take empty segments for nothing.
 func TestExpressionsBelowSegments(t *testing.T) {

@@ -2,10 +2,12 @@ package weir
 
 import (
 	"fmt"
-	"github.com/weirhq/weir/counter"
 	"math/bits"
 	"slices"
 	"strings"
+
+	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/pattern"
 )
 
 // asked is how many millionths of a rule's amount a request is charged, and whether it is charged at all.
@@ -57,7 +59,7 @@ func (rs *RuleSet) price(name string, req *Request) *Sum {
 	}
 	model := rs.model(req)
 	for i := range rs.doc.Prices {
-		if p := &rs.doc.Prices[i]; matchGlob(p.Name, model) {
+		if p := &rs.doc.Prices[i]; pattern.MatchGlob(p.Name, model) {
 			return p
 		}
 	}
@@ -113,10 +115,10 @@ func (rs *RuleSet) priceOf(model string) (first, folded *Sum) {
 	lower := strings.ToLower(strings.TrimSpace(model))
 	for i := range rs.doc.Prices {
 		p := &rs.doc.Prices[i]
-		if first == nil && matchGlob(p.Name, model) {
+		if first == nil && pattern.MatchGlob(p.Name, model) {
 			first = p
 		}
-		if folded == nil && matchGlob(strings.ToLower(p.Name), lower) {
+		if folded == nil && pattern.MatchGlob(strings.ToLower(p.Name), lower) {
 			folded = p
 		}
 	}

@@ -179,7 +179,7 @@ func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
 	var best *rule
 	for _, i := range m.found {
 		o := &rs.rules[i]
-		if o.endpoint != nil && o.endpoint.matchesMethod(req.Method) && (best == nil || o.endpoint.moreSpecific(best.endpoint)) {
+		if o.endpoint != nil && o.endpoint.MatchesMethod(req.Method) && (best == nil || o.endpoint.MoreSpecific(best.endpoint)) {
 			best = o
 		}
 	}

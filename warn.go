@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/pattern"
 )
 
 // warn notes what is allowed and probably a mistake. Each warning says what to do about it.
@@ -50,18 +51,19 @@ func (rs *RuleSet) warnOfCounters() {
 }
 
 // warnOfPrices finds prices that no model gets to, and rules that don't charge models without a price.
-func (rs *RuleSet) warnOfPrices() (c compared) {
+func (rs *RuleSet) warnOfPrices() (c pattern.Budget) {
+	c = maxCompared
 	all := len(rs.weights["usd"]) > 0 // of which usd is made where no price is
 	for i, p := range rs.doc.Prices {
 		all = all || strings.Trim(p.Name, "*") == ""
 		for j := range i {
 			o := &rs.doc.Prices[j]
-			if !c.add(len(p.Name) + len(o.Name)) {
+			if !c.Spend(len(p.Name) + len(o.Name)) {
 				rs.warnf("prices", "there are too many to hold them all against each other: those further down may come after one that matches the same models; write fewer")
 				return c
 			}
 			// A pattern held against a pattern: its star is a character that only another star matches.
-			if matchGlob(o.Name, p.Name) {
+			if pattern.MatchGlob(o.Name, p.Name) {
 				rs.warnf("prices."+p.Name, "no model gets here: %q stands before it, matches the same models, and the first match wins; move it up, or remove it", o.Name)
 				break
 			}
@@ -200,21 +202,13 @@ func (rs *RuleSet) warnOfTiers() {
 // tenths of a second.
 const maxCompared = 1 << 26
 
-// compared is how much a search has looked at.
-type compared int
-
-// add counts what is looked at next, and reports whether the search may go on.
-func (c *compared) add(n int) bool {
-	*c += compared(n)
-	return *c <= maxCompared
-}
-
 // warnOfKeys finds patterns that come after one which matches all that they match.
-func (rs *RuleSet) warnOfKeys() (c compared) {
+func (rs *RuleSet) warnOfKeys() (c pattern.Budget) {
+	c = maxCompared
 	for i, k := range rs.doc.Keys {
 		// A pattern held against a pattern: its star is a character that only another star matches.
-		first := rs.keys.firstWithin(k.Pattern, int32(i), &c)
-		if c > maxCompared {
+		first := rs.keys.FirstWithin(k.Pattern, int32(i), &c)
+		if c < 0 {
 			rs.warnf("keys", "there are too many patterns to hold them all against each other: those further down may come after one that matches the same keys; write fewer with an asterisk before their end")
 			return c
 		}
@@ -226,25 +220,26 @@ func (rs *RuleSet) warnOfKeys() (c compared) {
 }
 
 // warnOfLists finds rules and overrides for keys that the lists decide about.
-func (rs *RuleSet) warnOfLists() (c compared) {
+func (rs *RuleSet) warnOfLists() (c pattern.Budget) {
+	c = maxCompared
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		if p := r.Match.APIKeyPattern; p != "" {
 			path := rulePath(r) + ".match.api_key_pattern"
-			if by := rs.deny.matchWithin(p, &c); by != "" {
+			if by := rs.deny.MatchWithin(p, &c); by != "" {
 				rs.warnf(path, "the rule applies to nobody: %q on the deny list refuses these keys first; remove one of them", by)
-			} else if by := rs.allow.matchWithin(p, &c); by != "" {
+			} else if by := rs.allow.MatchWithin(p, &c); by != "" {
 				rs.warnf(path, "the rule applies to no verified key: %q on the allow list lets these keys bypass every rule; remove one of them", by)
 			}
 		}
-		if len(rs.deny.patterns) > 0 {
+		if !rs.deny.Empty() {
 			for _, key := range slices.Sorted(maps.Keys(r.Override)) {
-				if by := rs.deny.matchWithin(key, &c); by != "" {
+				if by := rs.deny.MatchWithin(key, &c); by != "" {
 					rs.warnf(rulePath(r)+".override."+key, "changes nothing: %q on the deny list refuses this key; remove one of them", by)
 				}
 			}
 		}
-		if c > maxCompared {
+		if c < 0 {
 			rs.warnf("rules", "there are too many patterns on the deny list and the allow list to hold every rule against them: those further down may be for keys that the lists decide about; write fewer with an asterisk before their end")
 			return c
 		}
@@ -253,21 +248,22 @@ func (rs *RuleSet) warnOfLists() (c compared) {
 }
 
 // warnOfOverrides finds overrides for keys that their rule isn't for, and those whose name is meant for something other than a key.
-func (rs *RuleSet) warnOfOverrides() (c compared) {
+func (rs *RuleSet) warnOfOverrides() (c pattern.Budget) {
+	c = maxCompared
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		for _, key := range slices.Sorted(maps.Keys(r.Override)) {
-			if !c.add(len(key) + len(r.Match.APIKeyPattern)) {
+			if !c.Spend(len(key) + len(r.Match.APIKeyPattern)) {
 				rs.warnf("rules", "there are too many overrides to hold them all against their rules: those further down may never apply; write fewer, or shorter patterns")
 				return c
 			}
 			kind, _, _ := strings.Cut(key, ":")
 			why := ""
-			switch pattern := r.Match.APIKeyPattern; {
+			switch of := r.Match.APIKeyPattern; {
 			case r.Match.NoKey:
 				why = "the rule is for requests without a key; remove it, or write it in a rule for this key"
-			case pattern != "" && !matchGlob(pattern, key):
-				why = fmt.Sprintf("the rule is for keys that match %q, and this one doesn't; write it in a rule for this key", pattern)
+			case of != "" && !pattern.MatchGlob(of, key):
+				why = fmt.Sprintf("the rule is for keys that match %q, and this one doesn't; write it in a rule for this key", of)
 			case slices.Contains([]string{"org", "user", "ip", "tier"}, kind) && kind != key:
 				why = fmt.Sprintf("an override names an API key, and this looks like the name of something else (%s); give those requests a tier, and the rule `tiers`", kind)
 			default:
@@ -281,7 +277,8 @@ func (rs *RuleSet) warnOfOverrides() (c compared) {
 
 // warnOfLayers finds rules of a layer that another one always precedes, and rules that give more to
 // a client that invents the right key.
-func (rs *RuleSet) warnOfLayers() (c compared) {
+func (rs *RuleSet) warnOfLayers() (c pattern.Budget) {
+	c = maxCompared
 	layers := rs.layers()
 	sizes := map[string]int{} // of all rules of a layer
 	for name, layer := range layers {
@@ -292,14 +289,14 @@ func (rs *RuleSet) warnOfLayers() (c compared) {
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		layer := layers[r.Layer]
-		if !c.add(len(layer)*r.size() + sizes[r.Layer]) {
+		if !c.Spend(len(layer)*r.size() + sizes[r.Layer]) {
 			rs.warnf("rules", "too many rules share a layer to hold them all against each other: those further down may never apply; give them more layers")
 			return c
 		}
 		if over := slices.IndexFunc(layer, func(o *rule) bool { return o.rank < r.rank && o.covers(r) }); over >= 0 {
 			o := layer[over]
 			advice := "move it before that one, narrow that one's `match`, or give them different layers"
-			if o.endpoint != nil && r.endpoint != nil && o.endpoint.moreSpecific(r.endpoint) {
+			if o.endpoint != nil && r.endpoint != nil && o.endpoint.MoreSpecific(r.endpoint) {
 				advice = "narrow that one's `match`, or give them different layers"
 			}
 			rs.warnf(rulePath(r), "never applies: %q goes before it in the layer %q and matches whatever it matches; %s", o.ID, r.Layer, advice)
@@ -329,7 +326,8 @@ func (rs *RuleSet) warnOfPrivilege(r *rule, layer []*rule) {
 
 // warnOfPaths finds rules that count by endpoint where there is only one, and rules whose limit a client
 // escapes by making up paths.
-func (rs *RuleSet) warnOfPaths() (c compared) {
+func (rs *RuleSet) warnOfPaths() (c pattern.Budget) {
+	c = maxCompared
 	named, size := false, 0
 	for i := range rs.rules {
 		named = named || rs.rules[i].endpoint != nil
@@ -348,7 +346,7 @@ func (rs *RuleSet) warnOfPaths() (c compared) {
 		if !r.byPath || r.Shadow {
 			continue
 		}
-		if !c.add(len(rs.rules)*r.size() + size) {
+		if !c.Spend(len(rs.rules)*r.size() + size) {
 			rs.warnf("rules", "too many rules count by path to hold them all against the others: those further down may not limit a client that makes up paths; add a rule without `match` and without `path`")
 			return c
 		}
@@ -381,18 +379,18 @@ func slowest(policies []*counter.Policy) float64 {
 
 // covers: the rule applies to every request that another one applies to, as far as can be told from their words.
 func (r *rule) covers(o *rule) bool {
-	if r == o || !slices.Equal(r.Descriptor, o.Descriptor) || r.endpoint != nil && (o.endpoint == nil || !o.endpoint.within(r.endpoint)) {
+	if r == o || !slices.Equal(r.Descriptor, o.Descriptor) || r.endpoint != nil && (o.endpoint == nil || !o.endpoint.Within(r.endpoint)) {
 		return false
 	}
-	if o.endpoint != nil && o.endpoint.method == "OPTIONS" && (r.endpoint == nil || r.endpoint.method != "OPTIONS") {
+	if o.endpoint != nil && o.endpoint.Method == "OPTIONS" && (r.endpoint == nil || r.endpoint.Method != "OPTIONS") {
 		return false // which preflights are exempt from
 	}
 	a, b := &r.Match, &o.Match
 	switch {
 	case a.EndpointRegex != "" && a.EndpointRegex != b.EndpointRegex:
-	case a.APIKeyPattern != "" && (b.APIKeyPattern == "" || !matchGlob(a.APIKeyPattern, b.APIKeyPattern)):
+	case a.APIKeyPattern != "" && (b.APIKeyPattern == "" || !pattern.MatchGlob(a.APIKeyPattern, b.APIKeyPattern)):
 	case a.NoKey && !b.NoKey:
-	case a.HasKey && !b.HasKey && (b.APIKeyPattern == "" || matchGlob(b.APIKeyPattern, "")):
+	case a.HasKey && !b.HasKey && (b.APIKeyPattern == "" || pattern.MatchGlob(b.APIKeyPattern, "")):
 	case r.tierCondition() != "" && r.tierCondition() != o.tierCondition():
 	default:
 		return true
@@ -412,7 +410,7 @@ func (r *rule) tierCondition() string {
 func (r *rule) size() int {
 	n := 8 + len(r.Match.APIKeyPattern) + len(r.Match.EndpointRegex)/8
 	if r.endpoint != nil {
-		n += 4*len(r.endpoint.segs) + len(r.Match.Endpoint)/8
+		n += 4*len(r.endpoint.Segs) + len(r.Match.Endpoint)/8
 	}
 	return n
 }
@@ -423,17 +421,17 @@ type Moved struct{ Pattern, From, To string }
 // Moved returns the patterns of an older set whose verified keys are in another tier now, as far as can be told from the
 // patterns. If there are very many patterns, it looks only at the first ones.
 func (rs *RuleSet) Moved(old *RuleSet) (moved []Moved) {
-	var c compared
+	c := pattern.Budget(maxCompared)
 	for i, k := range old.doc.Keys {
 		// A pattern held against a pattern: its star is a character that only another star matches.
-		if old.keys.firstWithin(k.Pattern, int32(i), &c) >= 0 {
+		if old.keys.FirstWithin(k.Pattern, int32(i), &c) >= 0 {
 			continue // an earlier pattern matches all keys of this one
 		}
 		to := rs.defaultTier
-		if j := rs.keys.firstWithin(k.Pattern, int32(len(rs.doc.Keys)), &c); j >= 0 {
+		if j := rs.keys.FirstWithin(k.Pattern, int32(len(rs.doc.Keys)), &c); j >= 0 {
 			to = rs.doc.Keys[j].Tier
 		}
-		if c > maxCompared {
+		if c < 0 {
 			break
 		}
 		if to != k.Tier {
@@ -449,10 +447,11 @@ func (rs *RuleSet) Moved(old *RuleSet) (moved []Moved) {
 // false if there were too many rules to look at every one.
 func (rs *RuleSet) Dropped(old *RuleSet) (rules []int, all bool) {
 	dropped, c := rs.dropped(old)
-	return dropped, c <= maxCompared
+	return dropped, c >= 0
 }
 
-func (rs *RuleSet) dropped(old *RuleSet) (widest []int, c compared) {
+func (rs *RuleSet) dropped(old *RuleSet) (widest []int, c pattern.Budget) {
+	c = maxCompared
 	// Most rules are still there, or stand before one without conditions: those are tried first.
 	byID, wide, size := make(map[string]*rule, len(rs.rules)), []*rule{}, 0
 	for i := range rs.rules {
@@ -466,13 +465,13 @@ func (rs *RuleSet) dropped(old *RuleSet) (widest []int, c compared) {
 	for i := range old.rules {
 		r := &old.rules[i]
 		kept := r.Shadow || r.borrows() || byID[r.ID] != nil && byID[r.ID].limitsAll(r)
-		for j := 0; j < len(wide) && !kept && c.add(wide[j].size()+r.size()); j++ {
+		for j := 0; j < len(wide) && !kept && c.Spend(wide[j].size()+r.size()); j++ {
 			kept = wide[j].limitsAll(r)
 		}
 		if kept {
 			continue
 		}
-		if !c.add(len(rs.rules)*r.size() + size) {
+		if !c.Spend(len(rs.rules)*r.size() + size) {
 			break
 		}
 		for j := 0; j < len(rs.rules) && !kept; j++ {
@@ -484,7 +483,7 @@ func (rs *RuleSet) dropped(old *RuleSet) (widest []int, c compared) {
 	}
 	for n, i := range dropped {
 		r := &old.rules[i]
-		if !c.add(len(dropped) * 2 * r.size()) {
+		if !c.Spend(len(dropped) * 2 * r.size()) {
 			return append(widest, dropped[n:]...), c
 		}
 		if !slices.ContainsFunc(dropped, func(j int) bool {

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/pattern"
 )
 
 // warnOfAddresses finds rules by address that refuse a client before it has used what its tier or its override gives it.
-func (rs *RuleSet) warnOfAddresses() (c compared) {
+func (rs *RuleSet) warnOfAddresses() (c pattern.Budget) {
+	c = maxCompared
 	var quotas []*rule
 	for i := range rs.rules {
 		r := &rs.rules[i]
@@ -26,7 +28,7 @@ func (rs *RuleSet) warnOfAddresses() (c compared) {
 		}
 		untiered := a.withoutTier()
 		for _, q := range quotas {
-			if !c.add(a.size() + q.size() + 16*(len(q.byTier)+len(q.overrides))) {
+			if !c.Spend(a.size() + q.size() + 16*(len(q.byTier)+len(q.overrides))) {
 				rs.warnf("rules", "too many rules count by address to hold them all against the others: those further down may cap a tier; write fewer")
 				return c
 			}
@@ -57,10 +59,10 @@ func (r *rule) countsRequests() bool {
 func (r *rule) withoutTier() *rule {
 	doc, c := *r.Rule, *r
 	doc.Tier, c.Rule = "", &doc
-	if e := r.endpoint; e != nil && e.method == "" && e.subtree && len(e.segs) == 0 {
+	if e := r.endpoint; e != nil && e.Method == "" && e.Subtree && len(e.Segs) == 0 {
 		c.endpoint = nil
 	}
-	if doc.Match.EndpointRegex != "" && r.matchesRegex([]byte("/")) && r.matchesRegex([]byte("/a-path-that-no-rule-names/")) {
+	if doc.Match.EndpointRegex != "" && r.regex.Match([]byte("/")) && r.regex.Match([]byte("/a-path-that-no-rule-names/")) {
 		doc.Match.EndpointRegex = ""
 	}
 	if strings.Trim(doc.Match.APIKeyPattern, "*") == "" {
@@ -97,17 +99,17 @@ func (rs *RuleSet) warnOfCappedTier(a, q *rule) bool {
 }
 
 // warnOfCappedOverride finds overrides in rule q that are above what rule a admits for an address. It names the first by its key.
-func (rs *RuleSet) warnOfCappedOverride(a, q *rule, c *compared) {
+func (rs *RuleSet) warnOfCappedOverride(a, q *rule, c *pattern.Budget) {
 	first, admits, gives := "", "", ""
 	for key, client := range q.overrides {
 		if first != "" && key > first {
 			continue
 		}
 		tier := rs.defaultTier
-		if i := rs.keys.firstWithin(key, int32(len(rs.doc.Keys)), c); i >= 0 {
+		if i := rs.keys.FirstWithin(key, int32(len(rs.doc.Keys)), c); i >= 0 {
 			tier = rs.doc.Keys[i].Tier
 		}
-		if *c > maxCompared {
+		if *c < 0 {
 			return
 		}
 		if !a.isFor(tier) {

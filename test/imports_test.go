@@ -16,7 +16,7 @@ const module = "github.com/weirhq/weir"
 // mayImport lists what each package of the library may import of ours: counter nothing, stores counter alone, and siblings not
 // each other.
 var mayImport = map[string][]string{
-	"":                       {"/counter", "/memstore", "/internal/private/link"},
+	"":                       {"/counter", "/memstore", "/internal/pattern", "/internal/private/link"},
 	"/counter":               {},
 	"/ledger":                {"/counter"},
 	"/memstore":              {"/counter"},
@@ -33,7 +33,8 @@ var mayImport = map[string][]string{
 	"/client":                {"", "/counter", "/internal/private"},
 	"/internal/jsonerror":    {},
 	"/internal/onclose":      {},
-	"/internal/private":      {"", "/counter", "/internal/private/link"},
+	"/internal/pattern":      {},
+	"/internal/private":      {"", "/counter", "/internal/pattern", "/internal/private/link"},
 	"/internal/private/link": {},
 	"/internal/renew":        {""},
 	"/internal/node/region":  {"", "/counter", "/redisstore", "/internal/inuse", "/internal/rediscall", "/internal/node/stake"},

@@ -8,11 +8,12 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/pattern"
 	"github.com/weirhq/weir/internal/private/link"
 )
 
 // MaxPath is how long a request's path may be, in bytes. A longer path is refused.
-const MaxPath = link.MaxPath
+const MaxPath = pattern.MaxPath
 
 // Functions for edges.
 var (

@@ -1,4 +1,4 @@
-package weir
+package pattern
 
 import (
 	"slices"
@@ -8,13 +8,12 @@ import (
 
 // readingsOf are a path's readings as people write them, or nil if it can't be read.
 func readingsOf(path string) (out []string) {
-	var m match
-	if !m.readings.read(path) {
+	var p Readings
+	if !p.Read(path) {
 		return nil
 	}
-	for i := range m.readings.list {
-		m.path = m.readings.at(i)
-		out = append(out, m.pathText())
+	for i := range p.Len() {
+		out = append(out, string(p.At(i)[:max(1, len(p.At(i))-1)]))
 	}
 	return out
 }
@@ -95,13 +94,13 @@ func FuzzReadings(f *testing.F) {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
-		var p, q readings
-		if !p.read(path) {
+		var p, q Readings
+		if !p.Read(path) {
 			return
 		}
 		if q.plain(path) {
 			q.add(q.decode([]byte(path), decodeText))
-			if got, want := string(p.at(0)), string(q.at(0)); got != want || q.list[0].odd != 0 {
+			if got, want := string(p.At(0)), string(q.At(0)); got != want || q.list[0].odd != 0 {
 				t.Fatalf("%q passes for %q, but is %q with oddities %b", path, got, want, q.list[0].odd)
 			}
 			return
@@ -110,14 +109,14 @@ func FuzzReadings(f *testing.F) {
 			t.Errorf("%q has %d readings, in %d bytes", path, len(p.list), len(p.text))
 		}
 		for i, r := range p.list {
-			text := string(p.at(i))
+			text := string(p.At(i))
 			if !strings.HasPrefix(text, "/") || !strings.HasSuffix(text, "/") || len(text) > 1 && strings.HasSuffix(text, "//") {
 				t.Errorf("%q is read as %q", path, text)
 			}
 			// Every step from it leads to another one.
 			before := len(p.list)
 			if p.reread(r); len(p.list) != before || p.over {
-				t.Errorf("%q: %q leads to %q, which isn't among its readings", path, text, p.at(before))
+				t.Errorf("%q: %q leads to %q, which isn't among its readings", path, text, p.At(before))
 			}
 		}
 	})

@@ -1,4 +1,4 @@
-package weir
+package pattern
 
 import (
 	"bytes"
@@ -7,38 +7,44 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/weirhq/weir/internal/private/link"
 )
+
+// MaxPath is how long a path may be, in bytes. Reading a longer path in every way would cost too much, so it is refused.
+const MaxPath = 4096
 
 // A path is also refused if it takes more than this to write down how servers may read it. Rules' expressions are matched
 // against all readings, so together they mustn't be much longer than the longest path.
 const (
 	maxReadings     = 32
-	maxReadingBytes = 3 * link.MaxPath // including the path as it came
+	maxReadingBytes = 3 * MaxPath // including the path as it came
 )
 
-// reading is one way in which a server may read a path. Servers differ: they
-// decode once, twice, or segment by segment; strip ;parameters or keep them; resolve
-// dots before that, after it, or never. Each reading is held against the rules, and whatever
-// matches one of them applies, so that no spelling of a path escapes its limit.
+// Readings are the ways in which servers may read a path. Servers differ: they decode once, twice, or segment by segment;
+// strip ;parameters or keep them; resolve dots before that, after it, or never. Rules are matched against each reading, and a
+// rule that matches one of them applies, so that no spelling of a path escapes its limit.
 //
-// Its text is readings.text[from:to]: in lower case, and with a slash at both ends. What
-// can't change where a path leads, such as %6c, is decoded in all of them.
-type reading struct {
-	from, to int
-	odd      oddity
-}
-
-// readings are all of a path's. They are scratch space, as match is.
-type readings struct {
+// The zero value has no reading. It is reused from path to path, so that reading allocates nothing.
+type Readings struct {
 	text []byte
 	list []reading
 	over bool // there are more than fit
 }
 
-// at is the text of a reading.
-func (p *readings) at(i int) []byte { return p.text[p.list[i].from:p.list[i].to] }
+// reading is Readings.text[from:to]: in lower case, and with a slash at both ends. Escapes that can't change where a path
+// leads, such as %6c, are decoded in all readings.
+type reading struct {
+	from, to int
+	odd      oddity
+}
+
+// Len returns how many readings there are.
+func (p *Readings) Len() int { return len(p.list) }
+
+// At returns the text of a reading: in lower case, and with a slash at both ends.
+func (p *Readings) At(i int) []byte { return p.text[p.list[i].from:p.list[i].to] }
+
+// Reset forgets all readings.
+func (p *Readings) Reset() { p.list = p.list[:0] }
 
 // oddity is what in a text another server may read in another way.
 type oddity uint8
@@ -87,11 +93,11 @@ func structural(c byte) bool {
 	return c == '.' || kinds[c] >= kindSlash && kinds[c] <= kindEscape
 }
 
-// read finds how servers may read a path. It reports false if the path is too long,
-// or so odd that there are too many ways.
-func (p *readings) read(path string) bool {
+// Read finds how servers may read a path. It reports false if the path is longer than MaxPath, or so odd that there are too
+// many ways.
+func (p *Readings) Read(path string) bool {
 	p.list, p.over = p.list[:0], false
-	if len(path) > link.MaxPath {
+	if len(path) > MaxPath {
 		return false
 	}
 	if p.plain(path) {
@@ -115,8 +121,8 @@ func (p *readings) read(path string) bool {
 	return !p.over
 }
 
-// plain takes in a path that all servers read alike, as most are, and reports false for others.
-func (p *readings) plain(path string) bool {
+// plain reads a path that all servers read alike, as most are, and reports false for other paths.
+func (p *Readings) plain(path string) bool {
 	p.text = append(p.text[:0], path...)
 	if len(path) == 0 || path[0] != '/' {
 		return false
@@ -149,7 +155,7 @@ var scheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 
 // reread takes each step that a server may take next. What they lead to is read
 // again in turn, so that the steps count in every order, and over a chain of servers.
-func (p *readings) reread(r reading) {
+func (p *Readings) reread(r reading) {
 	src := p.text[r.from:r.to] // appending to p.text leaves it as it is
 	if r.odd&oddEscape != 0 {
 		p.add(p.decode(src, decodeAll))
@@ -192,7 +198,7 @@ func (p *readings) reread(r reading) {
 }
 
 // add takes the end of p.text for a reading, unless it is there already.
-func (p *readings) add(from int) {
+func (p *Readings) add(from int) {
 	end := len(p.text)
 	for end > from && p.text[end-1] == '/' {
 		end--
@@ -250,7 +256,7 @@ func oddities(text []byte) (odd oddity) {
 }
 
 // copy begins a reading with a slash and what is given.
-func (p *readings) copy(src []byte) (from int) {
+func (p *Readings) copy(src []byte) (from int) {
 	from = len(p.text)
 	if len(src) == 0 || src[0] != '/' {
 		p.text = append(p.text, '/')
@@ -260,7 +266,7 @@ func (p *readings) copy(src []byte) (from int) {
 }
 
 // withoutParameters cuts ;parameters off each segment.
-func (p *readings) withoutParameters(src []byte) (from int) {
+func (p *Readings) withoutParameters(src []byte) (from int) {
 	from = len(p.text)
 	for {
 		before, parameters, found := bytes.Cut(src, []byte(";"))
@@ -273,7 +279,7 @@ func (p *readings) withoutParameters(src []byte) (from int) {
 }
 
 // withoutTails drops dots and spaces at the end of each segment that is more than those.
-func (p *readings) withoutTails(src []byte) (from int) {
+func (p *Readings) withoutTails(src []byte) (from int) {
 	from = p.copy(nil)
 	for rest := src[1:]; len(rest) > 0; {
 		end := bytes.IndexByte(rest, '/')
@@ -288,7 +294,7 @@ func (p *readings) withoutTails(src []byte) (from int) {
 }
 
 // resolve follows dot segments, as RFC 3986 has it: an empty segment is one, too.
-func (p *readings) resolve(src []byte) (from int) {
+func (p *Readings) resolve(src []byte) (from int) {
 	from = len(p.text)
 	out := p.text
 	for {
@@ -310,7 +316,7 @@ func (p *readings) resolve(src []byte) (from int) {
 }
 
 // merge makes one slash of several.
-func (p *readings) merge(src []byte) (from int) {
+func (p *Readings) merge(src []byte) (from int) {
 	from = len(p.text)
 	for {
 		empty := bytes.Index(src, []byte("//"))
@@ -333,7 +339,7 @@ const (
 )
 
 // decode begins a reading with what is given, decoded once.
-func (p *readings) decode(src []byte, how decoding) (from int) {
+func (p *Readings) decode(src []byte, how decoding) (from int) {
 	from = p.copy(nil)
 	if len(src) > 0 && src[0] == '/' {
 		src = src[1:]
@@ -341,6 +347,9 @@ func (p *readings) decode(src []byte, how decoding) (from int) {
 	p.text = unescape(p.text, src, how)
 	return from
 }
+
+// Unescape decodes a text once, and returns it in lower case. Escapes that can change where a path leads stay.
+func Unescape(s string) string { return string(unescape(nil, []byte(s), decodeText)) }
 
 // unescape appends src to dst, decoded and in lower case.
 func unescape(dst, src []byte, how decoding) []byte {

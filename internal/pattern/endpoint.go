@@ -1,0 +1,204 @@
+package pattern
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Endpoint is a parsed pattern of net/http.ServeMux. The zero Endpoint is "/{$}".
+type Endpoint struct {
+	Method  string   // "" is any
+	Segs    []string // "" is a wildcard
+	Subtree bool     // also everything below
+}
+
+const wildcard = ""
+
+// ParseEndpoint reads an endpoint such as "GET /v1/orders/{id}".
+func ParseEndpoint(s string) (Endpoint, error) {
+	var e Endpoint
+	path := s
+	if method, rest, ok := strings.Cut(s, " "); ok {
+		e.Method, path = method, strings.TrimLeft(rest, " \t")
+		if e.Method == "" || strings.ToUpper(e.Method) != e.Method {
+			return e, fmt.Errorf("the method must be in capitals, as in %q", "GET /v1/orders/{id}")
+		}
+	}
+	if !strings.HasPrefix(path, "/") {
+		return e, errors.New(`must be a path that begins with "/", after an optional method: "GET /v1/orders/{id}"`)
+	}
+	names := map[string]bool{}
+	segs := strings.Split(path[1:], "/")
+	for i, seg := range segs {
+		last := i == len(segs)-1
+		name, isWild := strings.CutPrefix(seg, "{")
+		switch {
+		case seg == "":
+			if !last {
+				return e, errors.New("has an empty segment: write single slashes")
+			}
+			e.Subtree = true
+			continue
+		case !isWild || !strings.HasSuffix(seg, "}"):
+			if strings.ContainsAny(seg, "{}") {
+				return e, fmt.Errorf("the segment %q mixes text and a wildcard: a wildcard is a whole segment, as in /orders/{id}", seg)
+			}
+			literal := decoded(seg)
+			if literal == "." || literal == ".." || strings.ContainsAny(literal, "/\\?#\x00") {
+				return e, fmt.Errorf("the segment %q is not a plain path segment", seg)
+			}
+			e.Segs = append(e.Segs, literal)
+			continue
+		}
+		name = strings.TrimSuffix(name, "}")
+		rest := false
+		if name == "$" {
+			if !last {
+				return e, errors.New("{$} must be the last segment")
+			}
+			continue
+		}
+		if name, rest = strings.CutSuffix(name, "..."); rest && !last {
+			return e, fmt.Errorf("{%s...} must be the last segment", name)
+		}
+		if !identifier.MatchString(name) {
+			return e, fmt.Errorf("the wildcard %q must hold a name, as in {id}", seg)
+		}
+		if names[name] {
+			return e, fmt.Errorf("the wildcard {%s} appears twice", name)
+		}
+		names[name] = true
+		if rest {
+			e.Subtree = true
+			continue
+		}
+		if e.Segs = append(e.Segs, wildcard); len(names) > maxWildcards {
+			return e, fmt.Errorf("has more than %d wildcards: write {rest...} for the last of them, or use endpoint_regex", maxWildcards)
+		}
+	}
+	return e, nil
+}
+
+// maxWildcards bounds how often Endpoints are searched for one path: an empty segment may match a wildcard, or be ignored.
+const maxWildcards = 10
+
+// decoded is a pattern's segment as readings of a path spell it.
+func decoded(seg string) string {
+	for text := unescape(nil, []byte(seg), decodeText); ; {
+		next := unescape(nil, text, decodeAll)
+		if bytes.Equal(next, text) {
+			return string(text)
+		}
+		text = next
+	}
+}
+
+var identifier = regexp.MustCompile(`^[\pL_][\pL\p{Nd}_]*$`)
+
+// MatchesMethod reports whether the endpoint is for a method. GET includes HEAD, and every endpoint is for the method "".
+func (e *Endpoint) MatchesMethod(method string) bool {
+	if e.Method == method || e.Method == "" || method == "" {
+		return true
+	}
+	return len(e.Method) == len(method) && strings.EqualFold(e.Method, method) ||
+		e.Method == "GET" && len(method) == 4 && strings.EqualFold(method, "HEAD")
+}
+
+// MoreSpecific reports whether e matches a strict subset of what f matches.
+func (e *Endpoint) MoreSpecific(f *Endpoint) bool { return e.Within(f) && !f.Within(e) }
+
+// Within reports whether f matches whatever e matches.
+func (e *Endpoint) Within(f *Endpoint) bool {
+	if f.Method != "" && f.Method != e.Method && !(f.Method == "GET" && e.Method == "HEAD") {
+		return false
+	}
+	if len(e.Segs) < len(f.Segs) || (len(e.Segs) > len(f.Segs) || e.Subtree) && !f.Subtree {
+		return false
+	}
+	for i, seg := range f.Segs {
+		if seg != wildcard && seg != e.Segs[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Endpoints finds which of many endpoints match a path, in time that depends on the path's depth and not on how many endpoints
+// there are. It ignores methods.
+type Endpoints struct {
+	literal map[string]*Endpoints
+	wild    *Endpoints
+	exact   []int32 // the ids of endpoints that end here
+	subtree []int32 // the ids of endpoints for here and below
+}
+
+// Add adds an endpoint.
+func (t *Endpoints) Add(e *Endpoint, id int32) {
+	for _, seg := range e.Segs {
+		next := t.wild
+		if seg != wildcard {
+			next = t.literal[seg]
+		}
+		if next == nil {
+			next = &Endpoints{}
+			switch {
+			case seg == wildcard:
+				t.wild = next
+			case t.literal == nil:
+				t.literal = map[string]*Endpoints{seg: next}
+			default:
+				t.literal[seg] = next
+			}
+		}
+		t = next
+	}
+	if e.Subtree {
+		t.subtree = append(t.subtree, id)
+	} else {
+		t.exact = append(t.exact, id)
+	}
+}
+
+// Find appends the ids of the endpoints that match a reading of a path: its segments, with a slash behind each and none before
+// the first. An id may appear several times.
+func (t *Endpoints) Find(rest []byte, found []int32) []int32 {
+	for {
+		if len(t.subtree) > 0 {
+			found = append(found, t.subtree...)
+		}
+		if len(rest) > 0 && rest[0] == '/' {
+			// An empty segment is nothing to most servers, and enough for a wildcard of others. Of several in a row, trying the
+			// first is enough: whatever a later one leads to, this one does, too.
+			if t.wild != nil {
+				found = t.wild.Find(rest[1:], found)
+				slices.Sort(found) // several ways lead to an endpoint
+				found = slices.Compact(found)
+			}
+			rest = bytes.TrimLeft(rest, "/")
+		}
+		if len(rest) == 0 {
+			return append(found, t.exact...)
+		}
+		end := 0
+		for rest[end] != '/' {
+			end++
+		}
+		next := t.literal[string(rest[:end])]
+		rest = rest[end+1:]
+		switch {
+		case t.wild == nil && next == nil:
+			return found
+		case t.wild == nil:
+			t = next
+		case next == nil:
+			t = t.wild
+		default:
+			found = next.Find(rest, found)
+			t = t.wild
+		}
+	}
+}

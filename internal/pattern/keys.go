@@ -1,0 +1,149 @@
+package pattern
+
+import (
+	"math"
+	"slices"
+	"strings"
+)
+
+// Keys finds which of many patterns match a key. A pattern is an exact key, a prefix (sk_prod_*), or has an asterisk elsewhere.
+// Only patterns of the last kind cost time by their number.
+type Keys struct {
+	exact    map[string][]int32
+	prefixed Prefixes
+	globs    []glob
+}
+
+type glob struct {
+	pattern string
+	id      int32
+}
+
+// Add adds a pattern. First needs ids that ascend.
+func (k *Keys) Add(pattern string, id int32) {
+	switch star := strings.IndexByte(pattern, '*'); {
+	case star < 0:
+		if k.exact == nil {
+			k.exact = map[string][]int32{}
+		}
+		k.exact[pattern] = append(k.exact[pattern], id)
+	case star == len(pattern)-1:
+		k.prefixed.Add(pattern[:star], id)
+	default:
+		k.globs = append(k.globs, glob{pattern, id})
+	}
+}
+
+// Empty reports whether there are no patterns.
+func (k *Keys) Empty() bool { return len(k.exact)+len(k.prefixed.lengths)+len(k.globs) == 0 }
+
+// Find appends the ids of all patterns that match the key.
+func (k *Keys) Find(key string, found []int32) []int32 {
+	found = k.findSimple(key, found)
+	for _, g := range k.globs {
+		if MatchGlob(g.pattern, key) {
+			found = append(found, g.id)
+		}
+	}
+	return found
+}
+
+// findSimple is Find for exact keys and prefixes.
+func (k *Keys) findSimple(key string, found []int32) []int32 {
+	if len(k.exact) > 0 {
+		found = append(found, k.exact[key]...)
+	}
+	return FindPrefixes(&k.prefixed, key, found)
+}
+
+// Budget bounds a search by how many bytes of patterns and keys it looks at. A search that is over budget stops, and may not
+// have found everything.
+type Budget int
+
+// Spend reports whether the search may look at n more bytes.
+func (b *Budget) Spend(n int) bool {
+	*b -= Budget(n)
+	return *b >= 0
+}
+
+// First returns the lowest id whose pattern matches the key, or -1.
+func (k *Keys) First(key string) int32 {
+	unbounded := Budget(math.MaxInt)
+	return k.FirstWithin(key, math.MaxInt32, &unbounded)
+}
+
+// FirstWithin is First among the ids below another one, and within a budget. The key may itself be a pattern: an asterisk in it
+// matches only an asterisk, so a pattern that matches it matches every key that it does.
+func (k *Keys) FirstWithin(key string, below int32, b *Budget) int32 {
+	best := below
+	b.Spend(2 + len(k.prefixed.lengths))
+	var few [16]int32
+	for _, id := range k.findSimple(key, few[:0]) {
+		best = min(best, id)
+	}
+	for _, g := range k.globs {
+		if g.id >= best || !b.Spend(2) {
+			break
+		}
+		if head, _, _ := strings.Cut(g.pattern, "*"); strings.HasPrefix(key, head) && b.Spend(len(g.pattern)+len(key)) && MatchGlob(g.pattern, key) {
+			best = g.id
+		}
+	}
+	if best == below {
+		return -1
+	}
+	return best
+}
+
+// MatchGlob matches a text with a pattern: * stands for any characters, everything else for itself.
+func MatchGlob(pattern, s string) bool {
+	head, tail, star := strings.Cut(pattern, "*")
+	if !star {
+		return pattern == s
+	}
+	if !strings.HasPrefix(s, head) {
+		return false
+	}
+	s = s[len(head):]
+	for {
+		part, rest, more := strings.Cut(tail, "*")
+		if !more {
+			return strings.HasSuffix(s, part)
+		}
+		i := strings.Index(s, part)
+		if i < 0 {
+			return false
+		}
+		s, tail = s[i+len(part):], rest
+	}
+}
+
+// Prefixes finds which of many strings are a prefix of another, in time that depends on how many lengths they have.
+type Prefixes struct {
+	at      map[string][]int32
+	lengths []int
+}
+
+// Add adds a prefix.
+func (p *Prefixes) Add(prefix string, id int32) {
+	if p.at == nil {
+		p.at = map[string][]int32{}
+	}
+	p.at[prefix] = append(p.at[prefix], id)
+	if i, ok := slices.BinarySearch(p.lengths, len(prefix)); !ok {
+		p.lengths = slices.Insert(p.lengths, i, len(prefix))
+	}
+}
+
+// FindPrefixes appends the ids of all prefixes of s.
+func FindPrefixes[T string | []byte](p *Prefixes, s T, found []int32) []int32 {
+	for _, n := range p.lengths {
+		if n > len(s) {
+			break
+		}
+		if ids := p.at[string(s[:n])]; len(ids) > 0 {
+			found = append(found, ids...)
+		}
+	}
+	return found
+}

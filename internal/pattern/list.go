@@ -1,0 +1,141 @@
+package pattern
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// List is an allow or a deny list. Its entries are keys, patterns of keys, addresses and ranges of addresses.
+type List struct {
+	keys    Keys
+	nets    map[netip.Prefix]string // as inIPv6 has them
+	lengths []int                   // of nets
+	entries []string
+}
+
+// Empty reports whether the list has no entries.
+func (l *List) Empty() bool { return len(l.entries) == 0 }
+
+// Add adds an entry, and returns its range if it isn't a pattern of keys.
+func (l *List) Add(entry string) (netip.Prefix, error) {
+	entry = strings.TrimSpace(entry)
+	net, err := parseNet(entry)
+	if err != nil {
+		return net, err
+	}
+	l.entries = append(l.entries, entry)
+	if !net.IsValid() {
+		l.keys.Add(entry, int32(len(l.entries)-1))
+		return net, nil
+	}
+	if l.nets == nil {
+		l.nets = map[netip.Prefix]string{}
+	}
+	wide := inIPv6(net)
+	l.nets[wide] = entry
+	if !slices.Contains(l.lengths, wide.Bits()) {
+		l.lengths = append(l.lengths, wide.Bits())
+	}
+	return net, nil
+}
+
+// parseNet returns the range that an entry is, or none for a pattern of keys. An entry that is meant for addresses must not
+// silently become a pattern that no key matches, so it is an error.
+func parseNet(entry string) (net netip.Prefix, err error) {
+	const ranges = "write ranges as 203.0.113.0/24 or 2001:db8::/32"
+	if net, err = netip.ParsePrefix(entry); err == nil {
+		switch {
+		case !net.Addr().Is4In6():
+			return net, nil
+		case net.Bits() < 96:
+			return net, fmt.Errorf("%q mixes IPv4 and IPv6 addresses: %s", entry, ranges)
+		}
+		return netip.PrefixFrom(net.Addr().Unmap(), net.Bits()-96), nil
+	}
+	if addr, err := netip.ParseAddr(entry); err == nil {
+		addr = addr.Unmap().WithZone("")
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	if addr, err := netip.ParseAddrPort(entry); err == nil {
+		return net, fmt.Errorf("%q clients have no fixed port: write %s", entry, addr.Addr())
+	}
+	if addr, ok := strings.CutPrefix(entry, "ip:"); ok && looksLikeAddress(addr) {
+		return net, fmt.Errorf("%q write %s", entry, addr)
+	}
+	from, to, dash := strings.Cut(entry, "-")
+	_, notFrom := netip.ParseAddr(strings.TrimSpace(from))
+	host, bits, slash := strings.Cut(entry, "/")
+	if looksLikeAddress(host) ||
+		dash && notFrom == nil && strings.Trim(to, " 0123456789abcdefABCDEF.:") == "" ||
+		slash && host != "" && bits != "" && strings.Trim(host+bits, "0123456789.") == "" {
+		return net, fmt.Errorf("%q is neither a key nor an IP range: %s", entry, ranges)
+	}
+	return netip.Prefix{}, nil
+}
+
+func looksLikeAddress(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	return strings.Count(s, ".") >= 2 && strings.Trim(s, "0123456789.*") == "" || strings.Count(s, ":") >= 2 && strings.Trim(s, "0123456789abcdefABCDEF:.*") == ""
+}
+
+// inIPv6 is a range as one of IPv6 addresses, among which those of IPv4 have a place.
+func inIPv6(n netip.Prefix) netip.Prefix {
+	ip := n.Addr()
+	return netip.PrefixFrom(netip.AddrFrom16(ip.As16()), n.Bits()+128-ip.BitLen()).Masked()
+}
+
+// Match returns the entry that matches the key or covers the address, or "".
+func (l *List) Match(key string, ip netip.Addr) string {
+	if entry := l.MatchKey(key); entry != "" || len(l.nets) == 0 || !ip.IsValid() {
+		return entry
+	}
+	return l.matchNet(inIPv6(netip.PrefixFrom(ip, ip.BitLen())))
+}
+
+// Covers reports whether the list has an entry, or a wider one.
+func (l *List) Covers(entry string) bool {
+	entry = strings.TrimSpace(entry)
+	switch net, err := parseNet(entry); {
+	case err != nil:
+		return false
+	case net.IsValid():
+		return l.matchNet(inIPv6(net)) != ""
+	}
+	return l.MatchKey(entry) != "" // which may be a pattern: see FirstWithin
+}
+
+// matchNet returns the entry that covers a range, or "".
+func (l *List) matchNet(net netip.Prefix) string {
+	for _, n := range l.lengths {
+		if n > net.Bits() || n < 96 && net.Addr().Is4In6() { // a range of IPv6 addresses is for those alone
+			continue
+		}
+		wider, _ := net.Addr().Prefix(n)
+		if entry := l.nets[wider]; entry != "" {
+			return entry
+		}
+	}
+	return ""
+}
+
+// MatchKey returns the entry that matches the key, or "".
+func (l *List) MatchKey(key string) string {
+	if key == "" {
+		return ""
+	}
+	unbounded := Budget(math.MaxInt)
+	return l.MatchWithin(key, &unbounded)
+}
+
+// MatchWithin is MatchKey within a budget.
+func (l *List) MatchWithin(key string, b *Budget) string {
+	if id := l.keys.FirstWithin(key, math.MaxInt32, b); id >= 0 {
+		return l.entries[id]
+	}
+	return ""
+}

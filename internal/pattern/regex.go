@@ -1,0 +1,65 @@
+package pattern
+
+import (
+	"regexp"
+	"regexp/syntax"
+)
+
+// Regex is a regular expression over readings of a path.
+type Regex struct {
+	// Prefix is the text that every match begins with.
+	Prefix string
+	re     *regexp.Regexp // nil if an expression asks for nothing but the prefix
+}
+
+// ParseRegex compiles an expression, which ignores case.
+func ParseRegex(expr string) (Regex, error) {
+	// First by itself: within the parentheses that follow, an expression such as "a)|(b" would be another one.
+	if _, err := regexp.Compile(expr); err != nil {
+		return Regex{}, err
+	}
+	re, err := regexp.Compile("(?is:" + expr + ")")
+	if err != nil {
+		return Regex{}, err
+	}
+	prefix, whole := regexPrefix(expr)
+	if whole {
+		re = nil
+	}
+	return Regex{prefix, re}, nil
+}
+
+// Match matches a reading with and without the slash at its end.
+func (r *Regex) Match(path []byte) bool {
+	if r.re == nil {
+		return len(path) >= len(r.Prefix) && string(path[:len(r.Prefix)]) == r.Prefix
+	}
+	return len(path) > 1 && r.re.Match(path[:len(path)-1]) || r.re.Match(path)
+}
+
+// regexPrefix is the text that every match of an expression begins with, and whether the expression asks for nothing else.
+func regexPrefix(expr string) (prefix string, whole bool) {
+	re, err := syntax.Parse(expr, syntax.Perl|syntax.FoldCase|syntax.DotNL)
+	if err != nil {
+		return "", false
+	}
+	subs := []*syntax.Regexp{re.Simplify()}
+	if subs[0].Op == syntax.OpConcat {
+		subs = subs[0].Sub
+	}
+	anchored := len(subs) > 0 && subs[0].Op == syntax.OpBeginText
+	if anchored {
+		subs = subs[1:]
+		if len(subs) > 0 && subs[0].Op == syntax.OpLiteral {
+			prefix = string(appendFolded(nil, []byte(string(subs[0].Rune))))
+			subs = subs[1:]
+		}
+	}
+	if len(subs) > 0 && subs[0].Op == syntax.OpStar && subs[0].Sub[0].Op == syntax.OpAnyChar {
+		subs = subs[1:]
+		if len(subs) > 0 && subs[0].Op == syntax.OpEndText {
+			subs = subs[1:]
+		}
+	}
+	return prefix, len(subs) == 0
+}
