@@ -63,14 +63,14 @@ const (
 // call sends a request to the node. While the node can't read or write its rules, call retries until n.wait has
 // passed. For any status but 2xx it returns a refusal, whose text says what to do.
 func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
-	url, h, place, err := n.prepare(path, header)
+	r, err := n.request(method, path, body, header)
 	if err != nil {
 		return nil, err
 	}
 	stopped := &exit{exitUnavailable, errors.New("stopped while waiting for the node's rules: as far as is known, nothing was changed")}
 	began, reminded := time.Now(), time.Time{}
 	for {
-		a, err := n.ask(cmd.Context(), method, url, body, h)
+		a, err := r.ask(cmd.Context())
 		if err != nil && !reminded.IsZero() && cmd.Context().Err() != nil {
 			return nil, stopped
 		}
@@ -80,7 +80,7 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 		if a.status >= 200 && a.status < 300 {
 			return a, nil
 		}
-		err = n.refused(a, url, place)
+		err = a.refused()
 		r, unavailable := refused(err, http.StatusServiceUnavailable)
 		left := n.wait - time.Since(began)
 		if !unavailable || r.Code != jsonerror.RulesUnavailable && r.Code != jsonerror.Busy {
@@ -103,8 +103,8 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 }
 
 // refused returns the error for an answer with a status other than 2xx.
-func (n *adminPort) refused(a *answer, url, place string) error {
-	r := &refusal{answer: a, url: url, asked: &n.secret, token: place}
+func (a *answer) refused() error {
+	r := &refusal{answer: a}
 	var e struct{ Error fault }
 	if json.Unmarshal(a.body, &e) == nil {
 		r.fault = e.Error
@@ -149,18 +149,15 @@ type fault struct {
 type refusal struct {
 	*answer
 	fault
-	url   string
-	token string // the place of the token that was sent, or ""
-	asked *tokenFlag
 }
 
 // Error says what the user can do.
 func (r *refusal) Error() string {
 	switch {
-	case r.status == http.StatusUnauthorized && r.token == "":
-		return r.asked.wanted()
+	case r.needsToken():
+		return r.to.secret.wanted()
 	case r.status == http.StatusUnauthorized:
-		return "the node doesn't know the token of " + r.token + ": is it this node's, and complete?"
+		return "the node doesn't know the token of " + r.to.secret.place() + ": is it this node's, and complete?"
 	case r.status == http.StatusForbidden && r.Code == jsonerror.Forbidden:
 		return cmp.Or(r.Message, "the token may only read") + ": use one with the role operate"
 	case r.status == http.StatusTooManyRequests:
@@ -180,11 +177,11 @@ func (r *refusal) Error() string {
 	case r.status == http.StatusUnprocessableEntity && r.Message != "":
 		return r.Message
 	case r.isCheckPort():
-		return "--admin: " + r.url + " is on a node's check port: give its admin port, which is 127.0.0.1:8082 unless the node was told another"
+		return "--admin: " + r.to.url + " is on a node's check port: give its admin port, which is 127.0.0.1:8082 unless the node was told another"
 	case r.status == http.StatusNotFound && r.Message != "":
-		return fmt.Sprintf("%s (%s answers 404)", r.Message, r.url)
+		return fmt.Sprintf("%s (%s answers 404)", r.Message, r.to.url)
 	}
-	return unexpected(r.url, r.status, r.body).Error()
+	return unexpected(r.to.url, r.status, r.body).Error()
 }
 
 // isCheckPort reports whether the answer came from a check port, which has none of the admin port's paths.

@@ -46,11 +46,11 @@ command or its token, 3 if no node answers or it can't decide.`,
 			if err != nil {
 				return err
 			}
-			url, header, token, err := node.prepare(checkPath, nil)
+			ask, err := node.request(http.MethodPost, checkPath, w, nil)
 			if err != nil {
 				return err
 			}
-			a, err := node.ask(cmd.Context(), http.MethodPost, url, w, header)
+			a, err := ask.ask(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -59,13 +59,13 @@ command or its token, 3 if no node answers or it can't decide.`,
 				Error *jsonerror.Error // of an answer that is no decision
 			}
 			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
-				if a.status == http.StatusUnauthorized && token == "" {
+				if a.needsToken() {
 					return errors.New(node.secret.wanted())
 				}
 				if a.status == http.StatusNotFound && d.Error != nil && strings.HasPrefix(d.Error.Message, serve.AdminPort) {
-					return fmt.Errorf("--http: %s is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another", url)
+					return fmt.Errorf("--http: %s is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another", ask.url)
 				}
-				return &exit{noDecision(a.status), unexpected(url, a.status, a.body)}
+				return &exit{noDecision(a.status), unexpected(ask.url, a.status, a.body)}
 			}
 			if asJSON {
 				_, err = cmd.OutOrStdout().Write(a.body)

@@ -50,34 +50,29 @@ func (t *tokenFlag) register(f *pflag.FlagSet, port, what string) {
 func (t *tokenFlag) flag() string     { return t.port + "-token-file" }
 func (t *tokenFlag) variable() string { return "WEIR_" + strings.ToUpper(t.port) + "_TOKEN" }
 
-// read returns the token, or "" if there is none, and the name of its place.
-func (t *tokenFlag) read() (token, place string, err error) {
-	place = t.variable()
-	token = os.Getenv(place)
+// place is where the token is read from.
+func (t *tokenFlag) place() string { return cmp.Or(t.file, t.variable()) }
+
+// header returns the header that carries the token, or an empty one if there is no token.
+func (t *tokenFlag) header() (http.Header, error) {
+	token := os.Getenv(t.variable())
 	if t.file != "" {
-		place = t.file
 		text, err := os.ReadFile(t.file)
 		if err != nil {
-			return "", place, fmt.Errorf("--%s: %w", t.flag(), err)
+			return nil, fmt.Errorf("--%s: %w", t.flag(), err)
 		}
 		if token = string(text); strings.TrimSpace(token) == "" {
-			return "", place, fmt.Errorf("--%s: %s is empty: it must hold the token", t.flag(), place)
+			return nil, fmt.Errorf("--%s: %s is empty: it must hold the token", t.flag(), t.file)
 		}
 	}
-	token = strings.TrimSpace(token)
+	h := http.Header{}
+	if token = strings.TrimSpace(token); token != "" {
+		h.Set("Authorization", "Bearer "+token)
+	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", place, fmt.Errorf("%s must hold one token and nothing else: letters, digits and signs, without spaces between them", place)
+		return nil, fmt.Errorf("%s must hold one token and nothing else: letters, digits and signs, without spaces between them", t.place())
 	}
-	return token, place, nil
-}
-
-// header returns the header that carries the token, or nil if there is none.
-func (t *tokenFlag) header() (http.Header, error) {
-	token, _, err := t.read()
-	if err != nil || token == "" {
-		return nil, err
-	}
-	return http.Header{"Authorization": {"Bearer " + token}}, nil
+	return h, nil
 }
 
 // wanted says where to put the token that the node asks for.
@@ -115,65 +110,64 @@ func (p *nodePort) register(cmd *cobra.Command, name, addr, what string) {
 	p.tls.register(cmd.Flags())
 }
 
-// prepare returns the URL and the headers of a request, and the place where it found the token in them, or "".
-func (p *nodePort) prepare(path string, header http.Header) (url string, h http.Header, place string, err error) {
-	token, place, err := p.secret.read()
+// request is a request to a node.
+type request struct {
+	*nodePort
+	method, url string
+	header      http.Header
+	body        []byte
+}
+
+// request prepares a request. A body of bytes is sent unchanged, as a YAML document, and any other body as JSON.
+func (p *nodePort) request(method, path string, body any, header http.Header) (*request, error) {
+	h, err := p.secret.header()
 	if err != nil {
-		return "", nil, "", &exit{exitUsage, err}
-	}
-	if h = header.Clone(); h == nil {
-		h = http.Header{}
-	}
-	if token == "" {
-		place = ""
-	} else {
-		h.Set("Authorization", "Bearer "+token)
+		return nil, &exit{exitUsage, err}
 	}
 	base, err := p.tls.address(p.name, p.addr)
-	return base + path, h, place, err
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(h, header)
+	r := &request{nodePort: p, method: method, url: base + path, header: h}
+	switch b := body.(type) {
+	case nil:
+	case []byte:
+		r.body = b
+		h.Set("Content-Type", "application/yaml")
+	default:
+		r.body, err = json.Marshal(b)
+		h.Set("Content-Type", "application/json")
+	}
+	return r, err
 }
 
 // answer is a node's answer.
 type answer struct {
+	to     *request
 	status int
 	header http.Header
 	body   []byte
 }
 
-// ask sends a request and reads the answer, whatever its status.
-func (p *nodePort) ask(ctx context.Context, method, url string, body any, header http.Header) (*answer, error) {
-	res, err := p.send(ctx, method, url, body, header, patience)
+// ask sends the request and reads the answer, whatever its status.
+func (r *request) ask(ctx context.Context) (*answer, error) {
+	res, err := r.send(ctx, patience)
 	if err != nil {
 		return nil, err
 	}
-	return p.read(res)
+	return r.read(res)
 }
 
-// send sends a request. It sends a body of bytes unchanged, as a YAML document, and any other body as JSON. With a
-// patience of 0, the answer may take any time. Errors name the flag as the place of the node's address, and carry an
-// exit code.
-func (p *nodePort) send(ctx context.Context, method, url string, body any, header http.Header, patience time.Duration) (*http.Response, error) {
-	var payload []byte
-	kind := "application/json"
-	switch b := body.(type) {
-	case nil:
-	case []byte:
-		payload, kind = b, "application/yaml"
-	default:
-		var err error
-		if payload, err = json.Marshal(b); err != nil {
-			return nil, err
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(payload))
+// send sends the request. With a patience of 0, the answer may take any time. Errors name the flag as the place of the
+// node's address, and carry an exit code.
+func (r *request) send(ctx context.Context, patience time.Duration) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, r.method, r.url, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, err
 	}
-	maps.Copy(req.Header, header)
-	if body != nil {
-		req.Header.Set("Content-Type", kind)
-	}
-	known, err := p.tls.client()
+	req.Header = r.header
+	known, err := r.tls.client()
 	if err != nil {
 		return nil, err
 	}
@@ -181,22 +175,27 @@ func (p *nodePort) send(ctx context.Context, method, url string, body any, heade
 	client.Timeout = patience
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, &exit{exitUnavailable, p.tls.unreached(url, p.name, err)}
+		return nil, &exit{exitUnavailable, r.tls.unreached(r.url, r.name, err)}
 	}
 	return res, nil
 }
 
-func (p *nodePort) read(res *http.Response) (*answer, error) {
+func (r *request) read(res *http.Response) (*answer, error) {
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		return nil, &exit{exitUnavailable, err}
 	}
-	a := &answer{res.StatusCode, res.Header, body}
+	a := &answer{r, res.StatusCode, res.Header, body}
 	if a.wantsTLS() {
-		return nil, &exit{exitUnavailable, errWantsTLS("--" + p.name)}
+		return nil, &exit{exitUnavailable, errWantsTLS("--" + r.name)}
 	}
 	return a, nil
+}
+
+// needsToken reports whether the node asks for a token and the request had none.
+func (a *answer) needsToken() bool {
+	return a.status == http.StatusUnauthorized && a.to.header.Get("Authorization") == ""
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -71,22 +71,22 @@ func (v *tailView) run(cmd *cobra.Command) error {
 			q.Set(name, *value)
 		}
 	}
-	where, header, place, err := v.node.prepare("/v1/events?"+q.Encode(), http.Header{"Accept": {"text/event-stream"}})
+	ask, err := v.node.request(http.MethodGet, "/v1/events?"+q.Encode(), nil, http.Header{"Accept": {"text/event-stream"}})
 	if err != nil {
 		return err
 	}
 	ctx := cmd.Context()
-	res, err := v.node.send(ctx, http.MethodGet, where, nil, header, 0) // the answer ends when the user leaves
+	res, err := ask.send(ctx, 0) // the answer ends when the user leaves
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		a, err := v.node.read(res)
+		a, err := ask.read(res)
 		if err != nil {
 			return err
 		}
-		return v.node.refused(a, where, place)
+		return a.refused()
 	}
 	silent := time.AfterFunc(silentFor, func() { res.Body.Close() })
 	defer silent.Stop()
