@@ -12,9 +12,9 @@ import (
 // notices that a client has left only after the body was read, and without that a client that has
 // left would keep its place in the queue.
 type early struct {
-	room    *room
-	held    atomic.Int64 // bytes taken from room.ahead
-	over    atomic.Bool  // the handler has returned
+	all     *atomic.Int64 // bytes that all waiting requests have read ahead
+	held    atomic.Int64  // those of this request
+	over    atomic.Bool   // the handler has returned
 	body    io.ReadCloser
 	control *http.ResponseController
 	turn    atomic.Bool   // the handler is next: stop reading ahead
@@ -31,6 +31,8 @@ const (
 	// maxEarly is the longest body that is read ahead. Longer bodies, and those of unknown length,
 	// are left to the handler.
 	maxEarly = 64 << 10
+	// maxAhead bounds the bytes of all bodies that are read ahead.
+	maxAhead = 16 << 20
 	// lateBody is how long the rest of a body may take that hadn't arrived when the request's turn
 	// came.
 	lateBody = 10 * time.Second
@@ -38,11 +40,11 @@ const (
 
 // readEarly begins to read a request's body, or returns nil if reading ahead is useless or not
 // allowed.
-func readEarly(w http.ResponseWriter, r *http.Request, room *room) *early {
+func readEarly(w http.ResponseWriter, r *http.Request, all *atomic.Int64) *early {
 	if r.ProtoMajor != 1 || r.ContentLength <= 0 || r.ContentLength > maxEarly || r.Header["Expect"] != nil {
 		return nil
 	}
-	e := &early{room: room, body: r.Body, control: http.NewResponseController(w), done: make(chan struct{})}
+	e := &early{all: all, body: r.Body, control: http.NewResponseController(w), done: make(chan struct{})}
 	// Lift the read deadline: waiting in the queue isn't the client's slowness, and a read that
 	// times out would look as if the client had left.
 	if e.control.SetReadDeadline(time.Time{}) != nil {
@@ -83,8 +85,8 @@ func (e *early) readAhead(most int) {
 
 // hold takes n bytes from what all waiting requests may read ahead.
 func (e *early) hold(n int) bool {
-	if e.room.ahead.Add(int64(n)) > maxAhead {
-		e.room.ahead.Add(int64(-n))
+	if e.all.Add(int64(n)) > maxAhead {
+		e.all.Add(int64(-n))
 		return false
 	}
 	e.held.Add(int64(n))
@@ -100,7 +102,7 @@ func (e *early) release() {
 	e.over.Store(true)
 	select {
 	case <-e.done:
-		e.room.ahead.Add(-e.held.Swap(0))
+		e.all.Add(-e.held.Swap(0))
 	default:
 	}
 }

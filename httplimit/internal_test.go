@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -153,14 +154,14 @@ func readString(s string) (string, error) {
 }
 
 // A rule has half of the places, rounded up, and all rules together have no more than all of them.
-func TestPlacesInTheRoom(t *testing.T) {
+func TestPlacesInQueues(t *testing.T) {
 	for places, half := range map[int]int{1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 0: DefaultMaxWaiting / 2, -1: DefaultMaxWaiting / 2} {
-		r := newRoom(places)
+		m := New(nil, Options{MaxWaiting: places})
 		if places <= 0 {
 			places = DefaultMaxWaiting
 		}
 		enter := func(rule string) (n int) {
-			for r.enter(rule) {
+			for m.enterQueue(rule) {
 				n++
 			}
 			return n
@@ -168,45 +169,45 @@ func TestPlacesInTheRoom(t *testing.T) {
 		if a, b, c := enter("a"), enter("b"), enter("c"); a != half || b != min(half, places-half) || c != places-a-b {
 			t.Errorf("of %d places, rules have %d, %d and %d", places, a, b, c)
 		}
-		r.leave("a")
+		m.waiting.Leave("a")
 		if d := enter("d"); d != 1 {
 			t.Errorf("one of %d left, and %d came", places, d)
 		}
-		r = newRoom(places)
+		m = New(nil, Options{MaxWaiting: places})
 		enter("a")
-		r.leave("a")
+		m.waiting.Leave("a")
 		if again := enter("a"); again != 1 {
 			t.Errorf("one of the %d of a rule left, and %d came", half, again)
 		}
 		for range half {
-			r.leave("a")
+			m.waiting.Leave("a")
 		}
-		if r.taken != 0 || len(r.byRule) != 0 {
-			t.Errorf("of %d places, %d are taken in the end: %v", places, r.taken, r.byRule)
+		if n := m.waiting.Taken(); n != 0 {
+			t.Errorf("of %d places, %d are taken in the end", places, n)
 		}
 	}
 }
 
 // What clients announce isn't allocated, and what they send of it is bounded for all of them together.
 func TestReadingAheadIsBounded(t *testing.T) {
-	room := newRoom(0)
+	var ahead atomic.Int64
 	var all []*early
 	begin := func(announced, sent int) *early {
 		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 		r := httptest.NewRequest("POST", "/", io.LimitReader(endless{}, int64(sent)))
 		r.ContentLength = int64(announced)
-		e := readEarly(w, r, room)
+		e := readEarly(w, r, &ahead)
 		<-e.done
 		all = append(all, e)
 		return e
 	}
-	if e := begin(maxEarly, 1); cap(e.ahead) > 512 || room.ahead.Load() > 512 {
+	if e := begin(maxEarly, 1); cap(e.ahead) > 512 || ahead.Load() > 512 {
 		t.Errorf("for a byte of %d announced, %d were allocated", maxEarly, cap(e.ahead))
 	}
 	for range 2 * maxAhead / maxEarly {
 		begin(maxEarly, maxEarly)
 	}
-	if got := room.ahead.Load(); got > maxAhead || got < maxAhead-maxEarly {
+	if got := ahead.Load(); got > maxAhead || got < maxAhead-maxEarly {
 		t.Errorf("%d bytes are held", got)
 	}
 	last := all[len(all)-1]
@@ -218,7 +219,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 		e.release()
 		e.release()
 	}
-	if got := room.ahead.Load(); got != 0 {
+	if got := ahead.Load(); got != 0 {
 		t.Errorf("%d bytes are held in the end", got)
 	}
 }
@@ -247,7 +248,7 @@ func TestWhichBodiesAreReadAhead(t *testing.T) {
 			r.Header.Set("Expect", "100-continue")
 		}
 		body := r.Body
-		e := readEarly(&deadlines{ResponseRecorder: httptest.NewRecorder()}, r, newRoom(0))
+		e := readEarly(&deadlines{ResponseRecorder: httptest.NewRecorder()}, r, new(atomic.Int64))
 		if e != nil {
 			<-e.done
 		}
@@ -255,7 +256,7 @@ func TestWhichBodiesAreReadAhead(t *testing.T) {
 			t.Errorf("%s: read ahead: %t", c.name, e != nil)
 		}
 	}
-	e := readEarly(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader("hello")), newRoom(0))
+	e := readEarly(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader("hello")), new(atomic.Int64))
 	if e != nil {
 		t.Error("read ahead where the reading can't be ended")
 	}
@@ -267,12 +268,12 @@ func TestWhatIsReadAheadIsCounted(t *testing.T) {
 	for _, c := range []struct{ announced, sent, held int64 }{
 		{1, 1, 2}, {511, 511, 512}, {512, 512, 513}, {4000, 4000, 4001}, {4000, 600, 1024}, {100, 5000, 101}, {maxEarly, maxEarly, maxEarly + 1},
 	} {
-		room := newRoom(0)
+		var ahead atomic.Int64
 		r := httptest.NewRequest("POST", "/", neverInVain{t, io.LimitReader(endless{}, c.sent)})
 		r.ContentLength = c.announced
-		e := readEarly(&deadlines{ResponseRecorder: httptest.NewRecorder()}, r, room)
+		e := readEarly(&deadlines{ResponseRecorder: httptest.NewRecorder()}, r, &ahead)
 		<-e.done
-		if got := room.ahead.Load(); got != c.held {
+		if got := ahead.Load(); got != c.held {
 			t.Errorf("%d bytes are held for %d of %d, want %d", got, c.sent, c.announced, c.held)
 		}
 		e.hand()
@@ -280,13 +281,13 @@ func TestWhatIsReadAheadIsCounted(t *testing.T) {
 			t.Errorf("%d of %d bytes were handed over, %v", n, c.sent, err)
 		}
 		e.release()
-		if got := room.ahead.Load(); got != 0 {
+		if got := ahead.Load(); got != 0 {
 			t.Errorf("%d bytes are held in the end", got)
 		}
 	}
-	e := &early{room: newRoom(0)}
-	if !e.hold(maxAhead) || e.hold(1) || e.room.ahead.Load() != maxAhead {
-		t.Errorf("of %d bytes, %d are held", maxAhead, e.room.ahead.Load())
+	e := &early{all: new(atomic.Int64)}
+	if !e.hold(maxAhead) || e.hold(1) || e.all.Load() != maxAhead {
+		t.Errorf("of %d bytes, %d are held", maxAhead, e.all.Load())
 	}
 }
 
@@ -321,7 +322,7 @@ func TestDeadlineOfTheRest(t *testing.T) {
 		{"broken before the turn", 4, io.ErrUnexpectedEOF, false},
 	} {
 		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
-		e := &early{room: newRoom(0), control: http.NewResponseController(w), done: make(chan struct{})}
+		e := &early{all: new(atomic.Int64), control: http.NewResponseController(w), done: make(chan struct{})}
 		reads := 0
 		e.body = io.NopCloser(readerFunc(func(p []byte) (int, error) {
 			if reads++; reads == c.turn {

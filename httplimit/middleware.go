@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/inflight"
+	"github.com/weirhq/weir/internal/inuse"
 	"github.com/weirhq/weir/internal/private"
 )
 
@@ -34,6 +35,9 @@ type Options struct {
 	MaxInFlight int
 	// MaxWaiting bounds how many requests may wait in queues at a time; one rule may have half of
 	// them. Further requests get 503 QUEUE_FULL. Zero means DefaultMaxWaiting.
+	//
+	// A queue's length only bounds the requests of one counter, and clients can create counters.
+	// Each waiting request costs a goroutine and a connection.
 	MaxWaiting int
 	// OnError, if set, is called when the store can't be reached; the request is then decided by
 	// the failure mode of its rules. It is also called when the slots of a request can't be
@@ -43,6 +47,9 @@ type Options struct {
 	Edge string
 }
 
+// DefaultMaxWaiting is the default of [Options.MaxWaiting].
+const DefaultMaxWaiting = 4096
+
 // Middleware limits the requests to an HTTP handler. Make one with [New].
 type Middleware struct {
 	limiter  *weir.Limiter
@@ -50,7 +57,8 @@ type Middleware struct {
 	identity *Identifier
 	answers  *Answerer
 	gate     *inflight.Gate
-	room     *room
+	waiting  inuse.Places[string] // requests in queues, by rule
+	ahead    atomic.Int64         // bytes of bodies that are read ahead in queues
 	watched  atomic.Pointer[watched]
 	unread   weir.Request // stands for requests that are shed before anything of them is read
 }
@@ -89,9 +97,12 @@ func New(l *weir.Limiter, opts Options) *Middleware {
 		panic(err)
 	}
 	opts.Edge = cmp.Or(opts.Edge, "http")
+	if opts.MaxWaiting <= 0 {
+		opts.MaxWaiting = DefaultMaxWaiting
+	}
 	return &Middleware{
 		limiter: l, opts: opts, unread: weir.Request{Edge: opts.Edge}, identity: NewIdentifier(opts.Identity, opts.TrustedProxies), answers: a,
-		gate: inflight.New(opts.MaxInFlight), room: newRoom(opts.MaxWaiting),
+		gate: inflight.New(opts.MaxInFlight),
 	}
 }
 

@@ -156,14 +156,14 @@ func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fi
 // wait waits for the request's turn.
 func (m *Middleware) wait(ctx context.Context, w http.ResponseWriter, r *http.Request, v *Verdict) fate {
 	rule := queueOf(&v.Decision)
-	if !m.room.enter(rule) {
+	if !m.enterQueue(rule) {
 		return queueFull
 	}
-	defer m.room.leave(rule)
+	defer m.waiting.Leave(rule)
 	if by, ok := ctx.Deadline(); ok && time.Until(by) <= v.Decision.Delay {
 		return leftQueue // its turn comes too late: say so now, and free the place
 	}
-	v.body = readEarly(w, r, m.room)
+	v.body = readEarly(w, r, &m.ahead)
 	t := time.NewTimer(v.Decision.Delay)
 	defer t.Stop()
 	select {
@@ -174,6 +174,22 @@ func (m *Middleware) wait(ctx context.Context, w http.ResponseWriter, r *http.Re
 		v.body.abandon()
 		return leftQueue
 	}
+}
+
+// enterQueue takes a place among the waiting requests if one is free. A rule may have half of them.
+func (m *Middleware) enterQueue(rule string) bool {
+	places := int64(m.opts.MaxWaiting)
+	return m.waiting.Enter(rule, places, (places+1)/2)
+}
+
+// queueOf returns the rule in whose queue a request waits.
+func queueOf(d *weir.Decision) string {
+	for _, l := range d.Limits() {
+		if l.Policy.Limit.Algorithm == weir.LeakyQueue && !l.Policy.Shadow {
+			return l.Policy.Rule
+		}
+	}
+	return d.Rule
 }
 
 // Answer sets the rate-limit headers, and answers the request if it must not be served.

@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 	"/storetest":             {"/counter", "/ledger"},
 	"/metrics":               {"", "/counter", "/cooldown", "/lease", "/memstore", "/redisstore", "/internal/observer"},
 	"/tracing":               {"", "/internal/observer"},
-	"/httplimit":             {"", "/counter", "/internal/inflight", "/internal/jsonerror", "/internal/onclose", "/internal/private", "/internal/renew"},
+	"/httplimit":             {"", "/counter", "/internal/inflight", "/internal/inuse", "/internal/jsonerror", "/internal/onclose", "/internal/private", "/internal/renew"},
 	"/jwt":                   {"/httplimit"},
 	"/grpclimit":             {"", "/httplimit", "/internal/jsonerror", "/internal/renew"},
 	"/client":                {"", "/counter", "/internal/private"},
