@@ -109,5 +109,6 @@ func (v *Verdict) refusedAhead() bool {
 // Overloaded refuses a request with 503 OVERLOADED, for a server that has no room for it.
 func (m *Middleware) Overloaded(w http.ResponseWriter, r *http.Request) {
 	private.Tell(m.limiter, r.Context(), &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
-	refuseOverloaded(w, r)
+	x := overloaded
+	m.answers.send(w, r, &x, &weir.Decision{})
 }

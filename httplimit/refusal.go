@@ -78,31 +78,14 @@ func (a *Answerer) Refuse(w http.ResponseWriter, r *http.Request, req *weir.Requ
 	a.send(w, r, &x, d)
 }
 
-// overloaded is the refusal of requests that are shed. Its bodies are rendered once.
-var (
-	overloaded = Refused{
-		Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: "The server is overloaded; try again shortly",
-		RetryAfterSeconds: 1,
-	}
-	overloadedError   = appendError(nil, &overloaded)
-	overloadedProblem = appendProblem(nil, &overloaded, &weir.Decision{})
-)
-
-// refuseOverloaded answers a request that is shed without a decision.
-func refuseOverloaded(w http.ResponseWriter, r *http.Request) {
-	if acceptsProblem(r.Header["Accept"]) {
-		write(w, r, &overloaded, "application/problem+json", overloadedProblem)
-		return
-	}
-	write(w, r, &overloaded, "application/json", overloadedError)
+// overloaded is the refusal of requests that are shed without a decision.
+var overloaded = Refused{
+	Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: "The server is overloaded; try again shortly",
+	RetryAfterSeconds: 1,
 }
 
 func (a *Answerer) send(w http.ResponseWriter, r *http.Request, x *Refused, d *weir.Decision) {
 	contentType, body := a.render(x, d, r)
-	write(w, r, x, contentType, body)
-}
-
-func write(w http.ResponseWriter, r *http.Request, x *Refused, contentType string, body []byte) {
 	values := [...]string{"no-store", contentType, strconv.Itoa(len(body)), x.Rule, strconv.FormatInt(x.RetryAfterSeconds, 10)}
 	h := w.Header()
 	h["Cache-Control"] = values[0:1:1]

@@ -196,8 +196,6 @@ func queueOf(d *weir.Decision) string {
 func (m *Middleware) Answer(w http.ResponseWriter, r *http.Request, v *Verdict) {
 	d := &v.Decision
 	switch {
-	case v.fate == shed:
-		refuseOverloaded(w, r)
 	case v.fate != decided:
 		x := v.Refused()
 		m.answers.send(w, r, &x, d)
