@@ -209,7 +209,7 @@ fuzz: upstreams
 
 ## bench: Weir beside its rivals, in one run, with ratios and targets; and what a refusal costs in every edge, beside an admission
 bench:
-	$(GO) run ./bench/edges && $(GO) run ./bench/inprocess
+	$(GO) test ./bench/edges -run '^$$' -bench . && $(GO) run ./bench/inprocess
 
 ## bench-redis: the same through Redis, which it starts; with CPU and bytes per counter in Redis
 bench-redis: redis

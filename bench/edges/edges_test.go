@@ -1,15 +1,9 @@
-// Command edges prints what a refusal costs in every edge beside an admission. It measures the edge's own work and the
-// check, without the network and without the work that an admitted request asks for. make bench-storm prints what a
-// proxied request costs, with its connection.
-//
-//	make bench
-package main
+// Package edges compares what a refusal costs in every edge with what an admission costs.
+package edges
 
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"testing"
@@ -25,8 +19,6 @@ import (
 	"github.com/weirhq/weir/grpclimit"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
-	"github.com/weirhq/weir/server/bench/internal/command"
-	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 	"github.com/weirhq/weir/server/internal/edge/forwardauth"
@@ -43,52 +35,40 @@ const (
 	refused = "sk_refused" // a key whose quota is used up
 )
 
-func main() { command.Main("edges", run) }
-
-func run(_ context.Context, _ []string, stdout, _ io.Writer) (bool, error) {
-	edges, err := all()
-	if err != nil {
-		return false, err
-	}
-	rows := [][]string{{"edge", "admission ns", "allocations", "refusal ns", "allocations", "ratio"}}
-	for _, e := range edges {
-		yes, no := measure(e, free), measure(e, refused)
-		if yes.wrong+no.wrong > 0 {
-			return false, fmt.Errorf("%s: %d requests were refused by mistake, and %d allowed", e.name, yes.wrong, no.wrong)
-		}
-		rows = append(rows, []string{e.name, fmt.Sprint(yes.ns), fmt.Sprint(yes.allocs), fmt.Sprint(no.ns), fmt.Sprint(no.allocs),
-			report.Number(float64(no.ns)/float64(yes.ns), 2)})
-	}
-	report.Align(stdout, rows)
-	return true, nil
-}
-
-type cost struct {
-	ns, allocs int64
-	wrong      int // unexpected decisions
-}
-
-func measure(e edge, key string) (c cost) {
-	r := testing.Benchmark(func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if e.ask(key) != (key == free) {
-				c.wrong++
+// BenchmarkEdges measures an edge's own work and the check, without the network and without the work that an admitted
+// request asks for. make bench-storm prints what a proxied request costs, with its connection.
+func BenchmarkEdges(b *testing.B) {
+	for _, e := range all(b) {
+		var admission float64 // ns
+		measure := func(key string) func(*testing.B) {
+			return func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if e.ask(key) != (key == free) {
+						b.Fatal("an unexpected decision")
+					}
+				}
+				ns := float64(b.Elapsed()) / float64(b.N)
+				if key == free {
+					admission = ns
+				} else {
+					b.ReportMetric(ns/admission, "×admission")
+				}
 			}
 		}
-	})
-	c.ns, c.allocs = r.NsPerOp(), r.AllocsPerOp()
-	return c
+		b.Run(e.name+"/admission", measure(free))
+		b.Run(e.name+"/refusal", measure(refused))
+	}
 }
 
 // all makes every edge, each with a limiter of its own in which one key has nothing left.
-func all() ([]edge, error) {
+func all(tb testing.TB) []edge {
 	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 		ID: "api", Limits: []weir.Limit{weir.PerSecond(1_000_000_000)},
 		Override: map[string][]weir.Limit{refused: {{Count: 1, Window: 365 * 24 * time.Hour}}},
 	}}})
 	if err != nil {
-		return nil, err
+		tb.Fatal(err)
 	}
 	fresh := func() *weir.Limiter {
 		l := weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{})
@@ -98,7 +78,7 @@ func all() ([]edge, error) {
 	library := fresh()
 	answers, err := httplimit.NewAnswerer(httplimit.Answers{})
 	if err != nil {
-		return nil, err
+		tb.Fatal(err)
 	}
 	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	list := []edge{
@@ -132,7 +112,7 @@ func all() ([]edge, error) {
 		_, err := interceptors.Unary(ctx, nil, info, func(context.Context, any) (any, error) { return nil, nil })
 		return err == nil
 	}})
-	return list, nil
+	return list
 }
 
 // overHTTP is an edge that is an http.Handler.
