@@ -257,9 +257,9 @@ screenshots: console redis build
 bench-memory: build
 	$(GO) run ./bench/memory
 
-## faults: break Redis in every way, under load, and print what clients see of it; FLAGS="-only REGEX" runs some
+## faults: break Redis in every way, under load, and print what clients see of it; FLAGS="-run Scenarios/REGEX" runs some
 faults: redis
-	$(GO) run ./bench/faults $(FLAGS)
+	$(GO) test ./bench/faults -count 1 -timeout 30m -v -promises $(FLAGS)
 
 ## overload: ten times the load that a node on one core can bear, made on another core: its goodput, and whether limits hold
 overload: build redis

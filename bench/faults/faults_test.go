@@ -1,40 +1,74 @@
-package main
+// Package faults breaks Redis under load in every way that Weir promises to survive, and prints what clients see of it.
+// Each scenario starts a Redis, a node on it and a steady load over HTTP, causes one fault, ends it, and waits until limits
+// are exact again. make faults holds the node to its promises; other runs have a low rate and time to spare.
+package faults
 
 import (
+	"flag"
+	"fmt"
 	"log/slog"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/weirhq/weir/server/bench/internal/machine"
+	"github.com/weirhq/weir/server/bench/internal/report"
+	"github.com/weirhq/weir/server/internal/cputime"
 )
+
+var promises = flag.Bool("promises", false, "hold the node to its promises, at the full rate; for a machine that does nothing else")
+
+// promised are the figures that a node must keep.
+var promised = bounds{
+	slowest:  100 * time.Millisecond,
+	factor:   2,
+	serving:  time.Second,
+	exact:    time.Second,
+	failover: 5 * time.Second,
+	lost:     100 * time.Millisecond,
+}
+
+// lenient bounds are for a machine that does ten other things. So is the time that a check may take in the store, since
+// checks that are later than that are degraded.
+var lenient = bounds{slowest: 20 * time.Second, factor: 4, serving: 20 * time.Second, exact: patience, failover: patience, lost: patience}
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		// The client of a Cluster sleeps for seconds before it closes connections to a server that is gone.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
-		// And for one before it looks again who owns which slot.
+		// It also sleeps before it looks again who owns which slot.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
 }
 
-// One after the other: each counts this process's goroutines. The bounds are for a
-// machine that does ten other things; the budget is, too, since what is late by more is degraded.
+// TestScenarios runs one scenario after the other, since each counts this process's goroutines.
 func TestScenarios(t *testing.T) {
-	lenient := bounds{slowest: 20 * time.Second, factor: 4, serving: 20 * time.Second, exact: patience, failover: patience, lost: patience}
+	limits, c := lenient, config{rate: 200, workers: 32, budget: time.Second, maxHold: 2 * time.Second, settle: 300 * time.Millisecond}
+	if *promises {
+		limits, c = promised, config{rate: 5000, workers: 512, budget: 50 * time.Millisecond, settle: 2 * time.Second}
+	}
+	rows := [][]string{heading}
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
-			r, err := runScenario(t.Context(), s, config{
-				rate: 200, workers: 32, budget: time.Second,
-				maxHold: 2 * time.Second, settle: 300 * time.Millisecond,
-				log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-			})
+			if !*promises {
+				c.log = slog.New(slog.NewTextHandler(t.Output(), nil))
+			}
+			before, used := machine.Read(), cputime.Used()+cputime.Children()
+			r, err := runScenario(t.Context(), s, c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, wrong := range lenient.judge(r) {
+			for _, wrong := range limits.judge(r) {
 				t.Error(wrong)
 			}
-			t.Log(r)
+			others := before.Others(machine.Read(), cputime.Used()+cputime.Children()-used)
+			rows = append(rows, r.row(others, !t.Failed()))
 		})
 	}
+	var table strings.Builder
+	report.Align(&table, rows)
+	t.Log(fmt.Sprintf("%.0f checks/s over HTTP, %s a check, %d cores\n\n", c.rate, c.budget, runtime.NumCPU()) + table.String() + legend)
 }

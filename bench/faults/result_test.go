@@ -1,10 +1,12 @@
-package main
+package faults
 
 import (
 	"fmt"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // result is what clients saw of a fault.
@@ -61,7 +63,31 @@ func (b *bounds) judge(r *result) []string {
 	return wrong
 }
 
-func (r *result) String() string {
-	return fmt.Sprintf("%d checks %v, %d degraded, noticed after %s, exact after %s, charges of %s lost, slowest %s, goroutines %d → %d → %d",
-		r.answers, r.statuses, r.degraded, r.noticed, r.exact, r.lost, r.slowest, r.before, r.most, r.after)
+// heading names the cells of a [result.row].
+var heading = []string{"fault", "checks", "degraded", "noticed", "exact again", "lost", "slowest", "goroutines", "200", "429", "503", "others", ""}
+
+const legend = `
+noticed: time from the fault to the first degraded answer. exact again: time until the last degraded answer, and until
+limits were exact, from when Redis was back or, where Sentinels or a Cluster replace a primary, from the fault. lost: how
+long the load takes to make the charges that were answered as counted and that no server has any more. slowest: from when
+a check was due. goroutines: before, at most, after. others: the share of the cores that other processes used;
+with more than a tenth, a FAIL may be theirs.
+`
+
+// row is a line of the table: others is the share of the cores that other processes used.
+func (r *result) row(others float64, passed bool) []string {
+	verdict := "PASS"
+	if !passed {
+		verdict = "FAIL"
+	}
+	return []string{r.scenario.name, fmt.Sprint(r.answers), fmt.Sprint(r.degraded),
+		short(r.noticed), short(r.exact), short(r.lost), short(r.slowest), fmt.Sprintf("%d → %d → %d", r.before, r.most, r.after),
+		fmt.Sprint(r.statuses[200]), fmt.Sprint(r.statuses[429]), fmt.Sprint(r.statuses[503]), report.Percent(others, 0), verdict}
+}
+
+func short(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
 }
