@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/patient"
 )
 
 // lane joins the acts that wait at the same moment into one script call. An act that finds the lane
@@ -76,7 +76,7 @@ var _ context.Context = (*flight)(nil)
 // Deadline is when the call is over if the node is punctual from now on.
 func (f *flight) Deadline() (time.Time, bool) {
 	left := f.deadline - f.lane.ticks.Load()
-	return time.Now().Add(time.Duration(left) * f.lane.store.timeout / steps), true
+	return time.Now().Add(time.Duration(left) * f.lane.store.timeout / patient.Parts), true
 }
 
 // Done is made when it is asked for, which the client seldom does.
@@ -254,17 +254,16 @@ func (l *lane) leave(w *waiter, cause error) error {
 // runs while there are waiters. The caller holds the lock.
 func (l *lane) budget() int64 {
 	if l.ticking {
-		return l.ticks.Load() + steps + 1 // the next tick is due sooner
+		return l.ticks.Load() + patient.Parts + 1 // the next tick is due sooner
 	}
 	l.ticking = true
-	time.AfterFunc(l.store.timeout/steps, l.tick)
-	return l.ticks.Load() + steps
+	patient.Every(l.store.timeout/patient.Parts, l.tick)
+	return l.ticks.Load() + patient.Parts
 }
 
-// tick moves the lane's clock, which like [after] keeps the node's own time, and tells waiters
-// whose budget is spent to leave.
-func (l *lane) tick() {
-	runtime.Gosched()
+// tick moves the lane's clock, which keeps the node's own time, and tells waiters whose budget is
+// spent to leave. It reports whether the clock goes on.
+func (l *lane) tick() bool {
 	l.mu.Lock()
 	now := l.ticks.Add(1)
 	var late []*waiter
@@ -285,13 +284,13 @@ func (l *lane) tick() {
 		}
 	}
 	l.queue = slices.DeleteFunc(l.queue, look)
-	if l.ticking = len(l.flights) > 0 || len(l.queue) > 0; l.ticking {
-		time.AfterFunc(l.store.timeout/steps, l.tick)
-	}
+	l.ticking = len(l.flights) > 0 || len(l.queue) > 0
+	goOn := l.ticking
 	l.mu.Unlock()
 	for _, w := range late {
 		w.wake <- struct{}{}
 	}
+	return goOn
 }
 
 // send has a flight decided, on behalf of one of its waiters or of none, and passes the lane on.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/patient"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -195,7 +196,7 @@ func TestNothingIsSentTooLate(t *testing.T) {
 	p := policy(t, "p", counter.TokenBucket, 1000, year)
 	answers(t, s)
 	ws := chosenAmong(t, s, p, "first", "last")
-	for range steps + 1 {
+	for range patient.Parts + 1 {
 		s.lanes[0].tick()
 	}
 	for _, w := range []*waiter{ws[1], ws[0]} {

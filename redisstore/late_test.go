@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/patient"
 	"github.com/weirhq/weir/internal/redistest"
 )
 
@@ -67,14 +68,14 @@ func TestTicksAreTheBudget(t *testing.T) {
 	f := &flight{lane: l, deadline: l.budget()}
 	l.flights = append(l.flights, f)
 	l.mu.Unlock()
-	for i := range steps {
+	for i := range patient.Parts {
 		if f.Err() != nil {
-			t.Fatalf("over after %d ticks of %d", i, steps)
+			t.Fatalf("over after %d ticks of %d", i, patient.Parts)
 		}
 		l.tick()
 	}
 	if !errors.Is(f.Err(), context.DeadlineExceeded) {
-		t.Errorf("got %v after %d ticks", f.Err(), steps)
+		t.Errorf("got %v after %d ticks", f.Err(), patient.Parts)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/patient"
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/internal/redistest"
 )
@@ -250,7 +251,7 @@ func TestKeysInTwoPlaces(t *testing.T) {
 	// The one key is still here, the other was never anywhere.
 	batch := []*waiter{{act: takeAct(bucket, name(bucket, subject))}, {act: takeAct(bucket, name(bucket, other))}}
 	l := &s.lanes[tag]
-	errs, _ := l.call(&flight{lane: l, deadline: steps, waiters: batch}, batch[1])
+	errs, _ := l.call(&flight{lane: l, deadline: patient.Parts, waiters: batch}, batch[1])
 	for i := range batch {
 		if errs[i] != nil || !batch[i].act.charges[0].fits {
 			t.Errorf("act %d of a joined call: %v", i, errs[i])

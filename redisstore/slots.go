@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/patient"
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
@@ -62,7 +63,7 @@ func (s *Store) lookForSlots(ctx context.Context, c *counter.Counter, most int, 
 		return nil, sh.unavailable()
 	}
 	records, ends := (&charge{policy: c.Policy, key: key}).holdNames()
-	ctx, cancel := patient(ctx, s.timeout)
+	ctx, cancel := patient.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	m, err := listSlots.Run(ctx, s, rediscall.Twice, []string{records, ends}, strconv.FormatInt(s.time(), 10), strconv.Itoa(most), id)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/patient"
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
@@ -103,7 +104,7 @@ func (s *Store) try(sh *shard) (used bool, err error) {
 func (s *Store) tryTag(tag int, policy rediscall.Policy) error {
 	var c call
 	c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, 0, s.leastTTL, s.peers.id)
-	ctx, cancel := patient(s.life, s.timeout)
+	ctx, cancel := patient.WithTimeout(s.life, s.timeout)
 	defer cancel()
 	_, err := decide.Run(ctx, s, policy, c.keys, rueidis.BinaryString(c.body))
 	if late := ctx.Err(); late != nil && (err == nil || errors.Is(err, late)) {

@@ -2,10 +2,11 @@ package envoy
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirhq/weir/internal/patient"
 )
 
 // Envoy waits 20 ms for an answer by default and then lets the request pass. An answer by the
@@ -37,11 +38,8 @@ type budget struct {
 	timed    context.Context
 	cancel   context.CancelFunc
 
-	// For the node's own time:
-	first *time.Timer   // of the first slice
-	part  time.Duration // how long each slice takes
-	left  int           // slices left; used by tick only
-	over  atomic.Bool
+	stop func()      // ends the timer of the node's own time; nil without one
+	over atomic.Bool // that time is over
 }
 
 var _ context.Context = (*budget)(nil)
@@ -64,30 +62,20 @@ func (b *budget) start() context.Context {
 			return
 		}
 		b.timed, b.cancel = context.WithCancel(b.Context)
-		b.part, b.left = max(time.Until(b.deadline)/timeSlices, time.Millisecond), timeSlices
-		b.first = time.AfterFunc(b.part, b.tick)
+		b.stop = patient.After(max(time.Until(b.deadline), timeSlices*time.Millisecond), timeSlices, func() {
+			b.over.Store(true)
+			b.cancel()
+		})
 	})
 	return b.timed
-}
-
-// tick counts one slice, however late the timer fires. It yields first, so that goroutines which
-// are ready to read a reply run before the time is over.
-func (b *budget) tick() {
-	runtime.Gosched()
-	if b.left--; b.left > 0 && b.timed.Err() == nil {
-		time.AfterFunc(b.part, b.tick)
-		return
-	}
-	b.over.Store(true)
-	b.cancel()
 }
 
 func (b *budget) end() {
 	if b.once.Do(func() { b.timed = b.Context }); b.cancel != nil {
 		b.cancel()
 	}
-	if b.first != nil {
-		b.first.Stop()
+	if b.stop != nil {
+		b.stop()
 	}
 }
 

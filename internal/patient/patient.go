@@ -1,0 +1,105 @@
+// Package patient measures time-outs in the node's own time, which stands still while the node is
+// late. A time-out is cut into parts, and each part counts once, however late its timer fires. Before
+// a part counts, every goroutine runs that is ready. So by the end, a goroutine that reads replies
+// has had several turns, and a server isn't taken for lost because of a reply that nobody has read.
+package patient
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// Parts is how many parts a time-out has. More of them tolerate a later node, and cost more timers.
+const Parts = 8
+
+// Every calls tick every d until it returns false or the caller stops it.
+func Every(d time.Duration, tick func() bool) (stop func()) {
+	var stopped atomic.Bool
+	var next func()
+	next = func() {
+		runtime.Gosched()
+		if !stopped.Load() && tick() {
+			time.AfterFunc(d, next)
+		}
+	}
+	first := time.AfterFunc(d, next)
+	return func() {
+		stopped.Store(true)
+		first.Stop()
+	}
+}
+
+// After calls f once that many parts of d have passed, unless the caller stops it before.
+func After(d time.Duration, parts int, f func()) (stop func()) {
+	left := parts
+	return Every(d/time.Duration(parts), func() bool {
+		if left--; left == 0 {
+			f()
+		}
+		return left > 0
+	})
+}
+
+// WithTimeout is [context.WithTimeout] in the node's own time. The context's cause is then
+// [os.ErrDeadlineExceeded].
+func WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	stop := After(d, Parts, func() { cancel(os.ErrDeadlineExceeded) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// Conn is a connection whose deadlines are in the node's own time: after each part, it looks again
+// whether there is something to read or room to write.
+type Conn struct {
+	net.Conn
+	part atomic.Int64 // of the time until the deadline, ns; 0 without one
+	left atomic.Int32 // parts
+}
+
+// SetDeadline replaces the deadline.
+func (c *Conn) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.part.Store(0)
+		return c.Conn.SetDeadline(t)
+	}
+	now := time.Now()
+	part := max(t.Sub(now)/Parts, 1)
+	c.part.Store(int64(part))
+	c.left.Store(Parts)
+	return c.Conn.SetDeadline(now.Add(part))
+}
+
+// again reports whether an error means no more than that a part of the time is over.
+func (c *Conn) again(err error) bool {
+	part := c.part.Load()
+	if err == nil || part == 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.left.Add(-1) <= 0 {
+		return false
+	}
+	runtime.Gosched()
+	return c.Conn.SetDeadline(time.Now().Add(time.Duration(part))) == nil
+}
+
+func (c *Conn) Read(b []byte) (n int, err error) {
+	for {
+		if n, err = c.Conn.Read(b); n > 0 || !c.again(err) {
+			return n, err
+		}
+	}
+}
+
+func (c *Conn) Write(b []byte) (n int, err error) {
+	for {
+		wrote, err := c.Conn.Write(b[n:])
+		if n += wrote; !c.again(err) {
+			return n, err
+		}
+	}
+}

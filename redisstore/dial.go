@@ -1,0 +1,53 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/weirhq/weir/internal/patient"
+)
+
+// dial connects within the dialer's timeout, in the node's own time.
+func dial(caller context.Context, network, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
+	// Not the caller's own context: its deadline would count in wall time.
+	ctx, cancel := patient.WithTimeout(context.Background(), d.Timeout)
+	defer cancel()
+	defer context.AfterFunc(caller, cancel)()
+	untimed := *d
+	untimed.Timeout = 0
+	c, err := untimed.DialContext(ctx, network, addr)
+	if err == nil {
+		c = &patient.Conn{Conn: c}
+	}
+	if err == nil && t != nil {
+		c, err = secure(ctx, c, addr, t)
+	}
+	if err == nil {
+		c = &boundedConn{Conn: c}
+	}
+	switch {
+	case err == nil:
+	case caller.Err() != nil:
+		err = caller.Err()
+	case context.Cause(ctx) == os.ErrDeadlineExceeded:
+		err = fmt.Errorf("dial %s %s: %w", network, addr, os.ErrDeadlineExceeded)
+	}
+	return c, err
+}
+
+// secure makes a TLS connection of one, which it closes if it can't.
+func secure(ctx context.Context, c net.Conn, addr string, t *tls.Config) (net.Conn, error) {
+	if t.ServerName == "" {
+		t = t.Clone()
+		t.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	secured := tls.Client(c, t)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return secured, nil
+}
