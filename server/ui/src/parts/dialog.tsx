@@ -35,13 +35,20 @@ export function Dialog({ open, onClose, title, wide, dirty, footer, children }: 
     const box = ref.current!.getBoundingClientRect() // a click on its scrollbar is within
     if (e.clientX < box.left || e.clientX > box.right || e.clientY < box.top || e.clientY > box.bottom) onClose()
   }
+  // The browser's close event comes a frame later. Until then, a press of the opener would open nothing.
+  const cancel = (e: Event) => {
+    if (e.target !== ref.current) return
+    if (dirty && !confirm('Discard what you have typed?')) return e.preventDefault()
+    shown.current = false
+    onClose()
+  }
   return (
     <dialog
       ref={ref}
       class={wide ? 'wide' : ''}
       aria-labelledby={open ? id : undefined}
       onClose={(e) => e.target === ref.current && shown.current && onClose()}
-      onCancel={(e) => dirty && !confirm('Discard what you have typed?') && e.preventDefault()}
+      onCancel={cancel}
       onInput={() => (typed.current = true)}
       onMouseDown={beside}
     >
