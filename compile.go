@@ -10,13 +10,13 @@ import (
 
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/pattern"
+	"github.com/weirhq/weir/internal/private/link"
 )
 
 // RuleSet is a compiled rule document: immutable, and safe to share.
 type RuleSet struct {
 	doc         Rules
 	rules       []rule
-	warnings    []counter.Problem
 	attributes  []string
 	methods     []string // that endpoints name
 	allow, deny pattern.List
@@ -40,6 +40,7 @@ type RuleSet struct {
 // rule is a compiled Rule.
 type rule struct {
 	*Rule
+	link.Policies
 	index    int32
 	by       []dimension
 	endpoint *pattern.Endpoint
@@ -51,15 +52,11 @@ type rule struct {
 	networks networks // 0 where the rule set's count
 	// Shortcuts: the endpoint is all that the rule asks for, the API key all that it counts by.
 	endpointOnly, keyOnly bool
-	byPath                bool                         // by has a path
-	invented              bool                         // a client can make its subjects up; of a path also one that is verified
-	base                  []*counter.Policy            // for requests whose tier has no numbers of its own
-	byTier                map[string][]*counter.Policy // what differs from base
-	overrides             map[string][]*counter.Policy
-	candidate             []*counter.Policy
+	byPath                bool // by has a path
+	invented              bool // a client can make its subjects up; of a path also one that is verified
 }
 
-// Compile checks a document and prepares it. The error is [counter.Problems]: everything that is wrong with it.
+// Compile checks and compiles a document. The error is [counter.Problems]: everything that is wrong with it.
 func Compile(doc Rules) (*RuleSet, error) {
 	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, weights: map[string][]Weight{}, defaultTier: doc.DefaultTier, networks: usualNetworks}
 	rs.doc.Rules = slices.Clone(doc.Rules)
@@ -82,22 +79,24 @@ func Compile(doc Rules) (*RuleSet, error) {
 	}
 	rs.checkCounters(&bad)
 	for i, p := range doc.Allow {
-		rs.addPattern(&rs.allow, fmt.Sprintf("allow[%d]", i), p, "none of them would be limited", &bad)
+		addEntry(&rs.allow, fmt.Sprintf("allow[%d]", i), p, "none of them would be limited", &bad)
 	}
 	for i, p := range doc.Deny {
-		rs.addPattern(&rs.deny, fmt.Sprintf("deny[%d]", i), p, "all of them would be refused", &bad)
+		addEntry(&rs.deny, fmt.Sprintf("deny[%d]", i), p, "all of them would be refused", &bad)
 	}
 	if len(bad) > 0 {
 		return nil, counter.Problems(bad)
 	}
 	rs.rankLayers()
 	rs.index()
-	rs.warn()
 	return rs, nil
 }
 
-// Version is the number of the document.
+// Version returns the document's version.
 func (rs *RuleSet) Version() int64 { return rs.doc.Version }
+
+// policiesOf is private.PoliciesOf.
+func (rs *RuleSet) policiesOf(rule int) link.Policies { return rs.rules[rule].Policies }
 
 // withVersion is private.WithVersion.
 func (rs *RuleSet) withVersion(version int64) *RuleSet {
@@ -106,20 +105,8 @@ func (rs *RuleSet) withVersion(version int64) *RuleSet {
 	return &c
 }
 
-// Rules is the document that was compiled. It must not be changed.
+// Rules returns the document. It must not be changed.
 func (rs *RuleSet) Rules() Rules { return rs.doc }
-
-// Warnings lists what is allowed and probably not meant.
-func (rs *RuleSet) Warnings() []counter.Problem { return rs.warnings }
-
-// checkKey looks at a key or a pattern of keys for what other languages would mean by it.
-func (rs *RuleSet) checkKey(path, key string, bad *problems) {
-	if wrong, odd := foreignKey(key); wrong != "" {
-		bad.addf(path, "%s", wrong)
-	} else if odd != "" {
-		rs.warnf(path, "%s", odd)
-	}
-}
 
 func (rs *RuleSet) compileTiers(bad *problems) {
 	for i, t := range rs.doc.Tiers {
@@ -158,7 +145,6 @@ func (rs *RuleSet) compileTiers(bad *problems) {
 		if k.Pattern == "" {
 			bad.addf(fmt.Sprintf("keys[%d]", i), "must be a key or a pattern such as sk_prod_*, got nothing")
 		}
-		rs.checkKey(path, k.Pattern, bad)
 		if !rs.tiers[k.Tier] {
 			bad.addf(path, "%s", unknownTier(k.Tier, rs.tiers))
 		}
@@ -202,15 +188,12 @@ func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *prob
 		bad.addf(path, "%q is the id of rules[%d], too: ids must differ", id, first)
 	default:
 		ids[id] = int(r.index)
-		if id != r.ID {
-			rs.warnf(path, "%q is read as %q: ids are in lower case", r.ID, id)
-			r.ID = id
-		}
+		r.ID = id
 	}
 }
 
 func (rs *RuleSet) compileRule(r *rule, path string, bad *problems) {
-	rs.compileMatch(r, path+".match", bad)
+	r.compileMatch(path+".match", bad)
 	if r.Tier != "" && r.Match.APIKeyPattern == "" && !rs.tiers[r.Tier] {
 		bad.addf(path+".tier", "%s", unknownTier(r.Tier, rs.tiers))
 	}
@@ -222,10 +205,6 @@ func (rs *RuleSet) compileRule(r *rule, path string, bad *problems) {
 			bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%v", err)
 		case slices.Contains(r.by, d):
 			bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%s is listed twice", name)
-		case d.kind == byAttr:
-			if wrong := foreignAttribute(name); wrong != "" {
-				bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%s", wrong)
-			}
 		}
 		r.by = append(r.by, d)
 		if d.kind == byAttr && !slices.Contains(rs.attributes, name) {
@@ -259,18 +238,12 @@ func (r *Rule) checkPastLimit(path string, bad *problems) {
 	}
 }
 
-func (rs *RuleSet) compileMatch(r *rule, path string, bad *problems) {
+func (r *rule) compileMatch(path string, bad *problems) {
 	m := &r.Match
 	if m.Endpoint != "" {
-		wrong, odd := foreignEndpoint(m.Endpoint)
 		e, err := pattern.ParseEndpoint(m.Endpoint)
-		switch {
-		case wrong != "":
-			bad.addf(path+".endpoint", "%s", wrong)
-		case err != nil:
+		if err != nil {
 			bad.addf(path+".endpoint", "%v", err)
-		case odd != "":
-			rs.warnf(path+".endpoint", "%s", odd)
 		}
 		r.endpoint, r.template = &e, m.Endpoint
 	}
@@ -278,15 +251,10 @@ func (rs *RuleSet) compileMatch(r *rule, path string, bad *problems) {
 		var err error
 		if r.regex, err = pattern.ParseRegex(m.EndpointRegex); err != nil {
 			bad.addf(path+".endpoint_regex", "%v", err)
-		} else if wrong := foreignRegex(m.EndpointRegex); wrong != "" {
-			bad.addf(path+".endpoint_regex", "%s", wrong)
 		}
 		if r.template == "" {
 			r.template = m.EndpointRegex
 		}
-	}
-	if m.APIKeyPattern != "" {
-		rs.checkKey(path+".api_key_pattern", m.APIKeyPattern, bad)
 	}
 	switch {
 	case m.NoKey && m.HasKey:
@@ -350,8 +318,8 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *problems) {
 		}
 		return out
 	}
-	r.base = policies(r.Limits, path, scope, false)
-	r.byTier = map[string][]*counter.Policy{}
+	r.Base = policies(r.Limits, path, scope, false)
+	r.ByTier = map[string][]*counter.Policy{}
 	if len(r.Limits) == 0 {
 		for _, t := range rs.doc.Tiers {
 			if r.Algorithm == Concurrency {
@@ -364,23 +332,23 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *problems) {
 				}
 			}
 			before := len(*bad)
-			r.byTier[t.Name] = policies(limits, path, scope, false)
+			r.ByTier[t.Name] = policies(limits, path, scope, false)
 			for i := before; i < len(*bad); i++ {
 				(*bad)[i].Text = fmt.Sprintf("with the numbers of tier %q: %s", t.Name, (*bad)[i].Text)
 			}
 		}
-		r.base = r.byTier[rs.defaultTier]
+		r.Base = r.ByTier[rs.defaultTier]
 	}
 	for _, t := range r.Tiers {
 		if len(t.Limits) == 0 {
 			bad.addf(path+".tiers."+t.Name, `needs a limit such as "100/minute"`)
 		}
-		r.byTier[t.Name] = policies(t.Limits, path+".tiers."+t.Name, scope, false)
+		r.ByTier[t.Name] = policies(t.Limits, path+".tiers."+t.Name, scope, false)
 	}
 	if len(r.Override) > 0 && r.Descriptor == nil && !slices.Contains(r.by, dimension{kind: byAPIKey}) {
 		bad.addf(path+".override", "%s", keyOverride(scope))
 	}
-	r.overrides = make(map[string][]*counter.Policy, len(r.Override))
+	r.ByKey = make(map[string][]*counter.Policy, len(r.Override))
 	for _, key := range slices.Sorted(maps.Keys(r.Override)) {
 		limits := r.Override[key]
 		if len(limits) == 0 {
@@ -388,13 +356,11 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *problems) {
 		}
 		if key == "" || strings.Contains(key, "*") {
 			bad.addf(path+".override."+key, "must be a whole API key: overrides take no patterns")
-		} else {
-			rs.checkKey(path+".override."+key, key, bad)
 		}
-		r.overrides[key] = policies(limits, path+".override."+key, scope, false)
+		r.ByKey[key] = policies(limits, path+".override."+key, scope, false)
 	}
-	r.candidate = policies(r.Candidate, path+".candidate", scope+" candidate", true)
-	if len(r.Limits) == 0 && r.base == nil && (r.Tier == "" || r.Match.APIKeyPattern != "" || r.byTier[r.Tier] == nil) {
+	r.Candidates = policies(r.Candidate, path+".candidate", scope+" candidate", true)
+	if len(r.Limits) == 0 && r.Base == nil && (r.Tier == "" || r.Match.APIKeyPattern != "" || r.ByTier[r.Tier] == nil) {
 		if r.Algorithm == Concurrency {
 			bad.addf(path, "needs a limit: how many requests may be in flight, such as 20")
 			return
@@ -426,70 +392,34 @@ func (rs *RuleSet) checkCounters(bad *problems) {
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		told := false
-		for _, p := range r.policies() {
+		for _, p := range r.All() {
 			me := owner{r.index, p.Candidate}
 			o, taken := owners[p.ID]
 			if !taken {
 				owners[p.ID] = me
 			} else if o != me && !told && (o.rule == me.rule || rs.rules[o.rule].ID != r.ID) { // or it was told of already
 				told = true
-				bad.addf(rulePath(r)+".id", "%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, rs.rules[o.rule].ID, o.rule)
+				bad.addf(fmt.Sprintf("rules[%d].id", r.index), "%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, rs.rules[o.rule].ID, o.rule)
 			}
 		}
 	}
 }
 
-// policies are all that a rule has, those of its candidate last.
-func (r *rule) policies() []*counter.Policy {
-	all := slices.Clone(r.base)
-	for _, policies := range r.byTier {
-		all = append(all, policies...)
-	}
-	for _, policies := range r.overrides {
-		all = append(all, policies...)
-	}
-	return append(all, r.candidate...)
-}
-
-// layers are the rules of each layer, in the order of the file.
-func (rs *RuleSet) layers() map[string][]*rule {
+// rankLayers orders the rules of each layer.
+func (rs *RuleSet) rankLayers() {
 	layers := map[string][]*rule{}
 	for i := range rs.rules {
 		if r := &rs.rules[i]; r.Layer != "" {
 			layers[r.Layer] = append(layers[r.Layer], r)
 		}
 	}
-	return layers
-}
-
-// rankLayers orders the rules of each layer: one comes before another if its
-// endpoint is more specific, or if neither is and it stands first in the file.
-func (rs *RuleSet) rankLayers() {
-	everything := &pattern.Endpoint{Subtree: true}
-	of := func(r *rule) *pattern.Endpoint {
-		if r.endpoint == nil {
-			return everything
-		}
-		return r.endpoint
-	}
-	for _, layer := range rs.layers() {
-		above := make([]int, len(layer)) // how many that are more specific have no rank yet
+	for _, layer := range layers {
+		endpoints := make([]*pattern.Endpoint, len(layer))
 		for i, r := range layer {
-			for _, o := range layer {
-				if of(o).MoreSpecific(of(r)) {
-					above[i]++
-				}
-			}
+			endpoints[i] = r.endpoint
 		}
-		for rank := range layer {
-			first := slices.Index(above, 0)
-			above[first] = -1
-			layer[first].rank = rank
-			for i, r := range layer {
-				if above[i] > 0 && of(layer[first]).MoreSpecific(of(r)) {
-					above[i]--
-				}
-			}
+		for i, rank := range pattern.Ranks(endpoints) {
+			layer[i].rank = rank
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestCovers(t *testing.T) {
 		"":                       {},
 		"*":                      {},
 	} {
-		if denied, allowed := rs.Covers(entry); denied != want[0] || allowed != want[1] {
+		if denied, allowed := rs.covers(entry); denied != want[0] || allowed != want[1] {
 			t.Errorf("%q: denied %t, allowed %t", entry, denied, allowed)
 		}
 	}
@@ -53,14 +53,14 @@ func TestWithDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	for entry, want := range map[string]bool{"sk_leaked": true, "203.0.113.7": true, "old_1": true, "sk_other": false} {
-		if denied, _ := more.Covers(entry); denied != want {
+		if denied, _ := more.covers(entry); denied != want {
 			t.Errorf("%s: denied %v", entry, denied)
 		}
 	}
 	if x := more.Explain(&Request{APIKey: "sk_leaked", KeyVerified: true}); x.Reason != ReasonDenied {
 		t.Errorf("on both lists: %s", x.Reason)
 	}
-	if denied, _ := rs.Covers("sk_leaked"); denied || len(more.Rules().Deny) != 1 {
+	if denied, _ := rs.covers("sk_leaked"); denied || len(more.Rules().Deny) != 1 {
 		t.Error("the rules have changed")
 	}
 	for _, entry := range []string{"*", "", "0.0.0.0/0"} {

@@ -243,17 +243,17 @@ func (m *match) choose(r *rule) {
 
 // numbers are the rule's policies for this request: default < tier < key.
 func (r *rule) numbers(req *Request, tier string) []*counter.Policy {
-	if len(r.overrides) > 0 {
-		if p, ok := r.overrides[req.APIKey]; ok {
+	if len(r.ByKey) > 0 {
+		if p, ok := r.ByKey[req.APIKey]; ok {
 			return p
 		}
 	}
-	if len(r.byTier) > 0 {
-		if p, ok := r.byTier[tier]; ok {
+	if len(r.ByTier) > 0 {
+		if p, ok := r.ByTier[tier]; ok {
 			return p
 		}
 	}
-	return r.base
+	return r.Base
 }
 
 func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
@@ -268,7 +268,7 @@ func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // no limit admits as much, and it can't overflow
 	}
 	m.add(r, r.numbers(req, m.tier), n, req, from)
-	m.add(r, r.candidate, n, req, from)
+	m.add(r, r.Candidates, n, req, from)
 }
 
 func (m *match) add(r *rule, policies []*counter.Policy, n int64, req *Request, from int) {

@@ -9,8 +9,11 @@ import (
 // Package private gives these functions to Weir's own packages, and documents them.
 func init() {
 	link.Attributes = func(rs *RuleSet) []string { return rs.attributes }
+	link.Borrows = (*Rule).borrows
+	link.By = (*Rule).dimensions
 	link.CheckTogether = (*Limiter).checkTogether
 	link.Counters = (*Limiter).counters
+	link.Covers = (*RuleSet).covers
 	link.Credit = (*Limiter).credit
 	link.Definition = (*Rule).definition
 	link.Dimensions = dimensionsListed
@@ -18,6 +21,7 @@ func init() {
 	link.Guess = func(req *Request) { req.guess = true }
 	link.Now = func(l *Limiter) time.Time { return l.now() }
 	link.PerUser = perUser
+	link.PoliciesOf = (*RuleSet).policiesOf
 	link.Price = (*RuleSet).highestPrice
 	link.ReadSubject = (*Rule).readSubject
 	link.Reserved = (*Decision).reserved

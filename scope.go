@@ -3,7 +3,6 @@ package weir
 import (
 	"fmt"
 	"github.com/weirhq/weir/counter"
-	"slices"
 )
 
 // compileScope checks what a rule says of regions.
@@ -24,23 +23,6 @@ func (r *rule) compileScope(path string, bad *problems) {
 		bad.addf(path+".floor", "must be from 0%% to 50%%, got %d%%", r.Floor)
 	case r.Split > 0:
 		bad.addf(path+".scope", "a global rule can't be split: leave one of them out")
-	}
-}
-
-// leastPerRegion is how many tokens a global limit has for each region, if regions share it.
-const leastPerRegion = 16
-
-// warnOfScopes says what a global rule costs. A rule with on_partition: refuse knows that its checks wait for its home.
-func (rs *RuleSet) warnOfScopes() {
-	for i := range rs.rules {
-		r := &rs.rules[i]
-		small := slices.ContainsFunc(r.Limits, func(l Limit) bool { return l.Max() < 2*leastPerRegion })
-		if r.Global && (r.Strict || small) && r.OnPartition != FailRefuse {
-			rs.warnf(rulePath(r)+".scope", "it is too small to be shared, or strict: in other regions every check waits for its home, Envoy's rate limit service for 15 ms only if its caller sets no deadline; if that is what you want, write on_partition: refuse")
-		}
-		if r.Global && r.OnPartition == FailLocal {
-			rs.warnf(rulePath(r)+".on_partition", "while regions can't reach the home, each admits the whole limit: all together the limit times the regions; if that is too much, write on_partition: refuse")
-		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/lint"
 	"github.com/weirhq/weir/internal/shown"
 )
 
@@ -89,7 +90,7 @@ func (c *comparison) tiers() {
 		}
 	}
 	gone := 0
-	for _, k := range c.new.Set.Moved(c.old.Set) {
+	for _, k := range lint.Moved(c.old.Set, c.new.Set) {
 		x := compareLimits(c.before[k.From], c.after[k.To])
 		path := join("keys", k.Pattern)
 		switch {
@@ -302,7 +303,7 @@ func halfOf(l weir.Limit) weir.Limit {
 // dropped notes rules that are gone, or for less than they were, where nothing else limits the same requests.
 func (c *comparison) dropped() {
 	is := byID(&c.new.Rules)
-	dropped, all := c.new.Set.Dropped(c.old.Set)
+	dropped, all := lint.Dropped(c.old.Set, c.new.Set)
 	if !all {
 		c.problems.add(c.new.reading.find("rules"), "rules", "too many rules have changed to tell whether all requests that were limited still are").
 			Hint = "change fewer at a time, or add a rule without `match`"

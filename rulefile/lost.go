@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
 )
 
@@ -17,12 +18,12 @@ func Lost(old, new *File, changed bool) []Problem {
 	l := &losses{new: new, problems: &problems{file: new.Name, ids: new.reading.ids}}
 	var denied, allowed []string // and not any more
 	for _, entry := range old.Rules.Deny {
-		if covered, _ := new.Set.Covers(entry); !covered {
+		if covered, _ := private.Covers(new.Set, entry); !covered {
 			denied = append(denied, shown.Entry(entry))
 		}
 	}
 	for _, entry := range old.Rules.Allow {
-		if _, covered := new.Set.Covers(entry); !covered {
+		if _, covered := private.Covers(new.Set, entry); !covered {
 			allowed = append(allowed, shown.Entry(entry))
 		}
 	}

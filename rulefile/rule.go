@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/lint"
 	"github.com/weirhq/weir/internal/private"
 )
 
@@ -194,7 +195,7 @@ func endpointHint(v value) string {
 	if m := written["method"]; m != "" && !strings.Contains(endpoint, " ") {
 		endpoint = m + " " + endpoint
 	}
-	_, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "hint", Match: weir.Match{Endpoint: endpoint}, Limits: []weir.Limit{{Count: 1, Window: time.Second}}}}})
+	_, err := lint.Compile(weir.Rules{Rules: []weir.Rule{{ID: "hint", Match: weir.Match{Endpoint: endpoint}, Limits: []weir.Limit{{Count: 1, Window: time.Second}}}}})
 	var wrong counter.Problems
 	switch errors.As(err, &wrong); {
 	case len(wrong) == 0:

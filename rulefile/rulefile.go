@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/lint"
 )
 
 // MaxSize is the most bytes that a rule file may have.
@@ -109,14 +110,14 @@ func (r *reading) file(now time.Time) (*File, error) {
 	var set *weir.RuleSet
 	if r.withinBudget(&doc) {
 		var err error
-		if set, err = weir.Compile(doc); err != nil {
+		if set, err = lint.Compile(doc); err != nil {
 			r.locateErrors(err)
 		}
 	}
 	if r.any() {
 		return nil, r.sorted(r.src)
 	}
-	r.locateWarnings(set.Warnings())
+	r.locateWarnings(lint.Warnings(doc, set))
 	r.root = nil // places are all that is asked for after this
 	return &File{Name: r.problems.file, Rules: doc, Set: set, Warnings: r.warned.sorted(r.src), NextExpiry: next, reading: r}, nil
 }

@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// Methods lists those that HTTP defines and every server knows: RFC 9110 and, for PATCH, RFC 5789.
+var Methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
+
 // Endpoint is a parsed pattern of net/http.ServeMux. The zero Endpoint is "/{$}".
 type Endpoint struct {
 	Method  string   // "" is any
@@ -201,4 +204,34 @@ func (t *Endpoints) Find(rest []byte, found []int32) []int32 {
 			t = t.wild
 		}
 	}
+}
+
+// Ranks returns the position of each endpoint among all: one comes before another if it is more specific, or if neither is and
+// it is listed first. Nil stands for every path.
+func Ranks(endpoints []*Endpoint) []int {
+	endpoints = slices.Clone(endpoints)
+	for i, e := range endpoints {
+		if e == nil {
+			endpoints[i] = &Endpoint{Subtree: true}
+		}
+	}
+	above := make([]int, len(endpoints)) // how many that are more specific have no rank yet
+	for i, e := range endpoints {
+		for _, o := range endpoints {
+			if o.MoreSpecific(e) {
+				above[i]++
+			}
+		}
+	}
+	ranks := make([]int, len(endpoints))
+	for rank := range ranks {
+		first := slices.Index(above, 0)
+		above[first], ranks[first] = -1, rank
+		for i, e := range endpoints {
+			if above[i] > 0 && endpoints[first].MoreSpecific(e) {
+				above[i]--
+			}
+		}
+	}
+	return ranks
 }

@@ -89,6 +89,9 @@ var (
 	// If an entry can't be on a deny list, the error is [counter.Problems].
 	WithDenied = link.WithDenied.(func(rules *weir.RuleSet, entries ...string) (*weir.RuleSet, error))
 
+	// Covers reports whether the deny and the allow list hold a key, a pattern or an IP range, or something wider.
+	Covers = link.Covers.(func(rules *weir.RuleSet, entry string) (denied, allowed bool))
+
 	// Dimensions lists what a rule can count by, in the words of the rule language.
 	Dimensions = link.Dimensions.(func() []string)
 
@@ -97,3 +100,18 @@ var (
 	// for bytes that are no subject of the rule, and for rules for Envoy's descriptors.
 	ReadSubject = link.ReadSubject.(func(rule *weir.Rule, subject []byte) [][2]string)
 )
+
+// Functions for package lint.
+var (
+	// PoliciesOf returns the policies of a rule, by its index.
+	PoliciesOf = link.PoliciesOf.(func(*weir.RuleSet, int) Policies)
+
+	// By returns what a rule counts by.
+	By = link.By.(func(*weir.Rule) []string)
+
+	// Borrows reports whether a rule for a descriptor takes its numbers from a configuration of envoyproxy/ratelimit.
+	Borrows = link.Borrows.(func(*weir.Rule) bool)
+)
+
+// Policies are those of a compiled rule.
+type Policies = link.Policies

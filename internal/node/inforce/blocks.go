@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/lint"
 	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/internal/private"
 )
@@ -42,7 +43,7 @@ func (r *Rules) joined(set *weir.RuleSet) *weir.RuleSet {
 	for _, b := range r.blocks.List() {
 		// Entries were checked when they were listed, so only one from another release can fail. It
 		// must not keep the others from being blocked.
-		if _, err := private.WithDenied(new(weir.RuleSet), b.Entry); err != nil {
+		if _, err := lint.Denied(new(weir.RuleSet), b.Entry); err != nil {
 			r.log.Error("an entry of the emergency list can't be used: the others apply", "since", b.Time, "by", b.By)
 			continue
 		}
@@ -51,7 +52,7 @@ func (r *Rules) joined(set *weir.RuleSet) *weir.RuleSet {
 	if len(entries) == 0 {
 		return set
 	}
-	all, err := private.WithDenied(set, entries...)
+	all, err := lint.Denied(set, entries...)
 	if err != nil {
 		panic(err) // each entry was checked, and the rules have been compiled
 	}

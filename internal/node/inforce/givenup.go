@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/private"
 )
 
 // orphans is how many versions that were given up are remembered.
@@ -26,7 +27,7 @@ func (r *Rules) compare(d *Document) {
 	r.givenUp = slices.DeleteFunc(r.givenUp, func(old *Document) bool {
 		lost := 0
 		for _, entry := range old.File.Rules.Deny {
-			if denied, _ := d.File.Set.Covers(entry); !denied {
+			if denied, _ := private.Covers(d.File.Set, entry); !denied {
 				lost++
 			}
 		}

@@ -2,8 +2,34 @@
 // is initialized, and package private gives them types.
 package link
 
+import (
+	"slices"
+
+	"github.com/weirhq/weir/counter"
+)
+
 // The functions of package private.
 var (
-	Attributes, CheckTogether, Counters, Credit, Definition, Dimensions, GiveBack, Guess, Now, PerUser, Price, ReadSubject,
-	Reserved, Reserves, Seal, SetSecret, Take, Tell, WithDenied, WithVersion any
+	Attributes, Borrows, By, CheckTogether, Counters, Covers, Credit, Definition, Dimensions, GiveBack, Guess, Now, PerUser,
+	PoliciesOf, Price, ReadSubject, Reserved, Reserves, Seal, SetSecret, Take, Tell, WithDenied, WithVersion any
 )
+
+// Policies are those of a compiled rule.
+type Policies struct {
+	Base       []*counter.Policy            // for requests whose tier has no numbers of its own
+	ByTier     map[string][]*counter.Policy // what differs from Base
+	ByKey      map[string][]*counter.Policy // the overrides
+	Candidates []*counter.Policy
+}
+
+// All returns all of them.
+func (p *Policies) All() []*counter.Policy {
+	all := slices.Clone(p.Base)
+	for _, policies := range p.ByTier {
+		all = append(all, policies...)
+	}
+	for _, policies := range p.ByKey {
+		all = append(all, policies...)
+	}
+	return append(all, p.Candidates...)
+}

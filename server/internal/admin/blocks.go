@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/lint"
 	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
@@ -23,7 +24,7 @@ func (a *API) block(r *call, c *change, entry string, remove bool) *jsonerror.Er
 		}
 		return nil
 	}
-	if _, err := private.WithDenied(new(weir.RuleSet), entry); err != nil {
+	if _, err := lint.Denied(new(weir.RuleSet), entry); err != nil {
 		return invalid(err)
 	}
 	c.unasked = true
@@ -115,7 +116,7 @@ func (c *Changed) warn(format string, args ...any) {
 // once an operator takes the entry off that list.
 func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
 	for _, b := range emergency {
-		if denied, _ := set.Covers(b.Entry); !denied {
+		if denied, _ := private.Covers(set, b.Entry); !denied {
 			all = append(all, rulefile.Problem{Text: shown.Entry(b.Entry) + " is blocked by the emergency list and not by these rules: add it to deny, and take it off that list with weir keys block --remove"})
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/node/inforce"
+	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
@@ -103,7 +104,7 @@ func (a *API) client(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	}
 	out := ClientPage{HourOfClient: hour, Overrides: []OverrideOf{}}
 	if who.Value != "" && (who.Kind == "api_key" || who.Kind == "ip") {
-		out.Blocked, out.Allowed = a.Limiter.Rules().Covers(who.Value) // includes the emergency list
+		out.Blocked, out.Allowed = private.Covers(a.Limiter.Rules(), who.Value) // includes the emergency list
 	}
 	if who.Kind == "api_key" {
 		for i := range doc.File.Rules.Rules {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/lint"
 )
 
 // ingress is a Kubernetes Ingress, as far as limits need it; or a list of them.
@@ -203,6 +204,6 @@ func ingressMatch(x *ingress, regex bool) (fields []string, ok bool) {
 		m = weir.Match{Endpoint: endpoints[0]}
 		field = "match: {endpoint: " + scalar(m.Endpoint) + "}"
 	}
-	_, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "x", Match: m, Limits: []weir.Limit{weir.PerMinute(1)}}}})
+	_, err := lint.Compile(weir.Rules{Rules: []weir.Rule{{ID: "x", Match: m, Limits: []weir.Limit{weir.PerMinute(1)}}}})
 	return []string{field}, err == nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/lint"
 )
 
 // zone is a limit_req_zone: what is counted, and how fast it drains.
@@ -401,7 +402,7 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 	if p.at != nil {
 		where = p.at.where()
 	}
-	if _, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "x", Match: match, Limits: []weir.Limit{weir.PerMinute(1)}}}}); err != nil {
+	if _, err := lint.Compile(weir.Rules{Rules: []weir.Rule{{ID: "x", Match: match, Limits: []weir.Limit{weir.PerMinute(1)}}}}); err != nil {
 		c.note(nil, where, true, "no rule can have this location's expression: it is left out")
 		return nil
 	}

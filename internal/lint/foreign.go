@@ -1,19 +1,100 @@
-package weir
+package lint
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
 	"unicode"
 
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/pattern"
+	"github.com/weirhq/weir/internal/private"
 )
 
-// Rules are also written by people who know other languages of patterns: globs, routers, regular
-// expressions, SQL. Read literally, such a pattern matches nothing that anybody sends, and the limit
-// doesn't exist. What follows finds them. Each text says what to write instead.
+// Compile is [weir.Compile], with errors for patterns in the syntax of other products too: globs, routers, regular expressions,
+// SQL. Weir would match them letter by letter, so the limit wouldn't exist. Each error says what to write instead.
+func Compile(doc weir.Rules) (*weir.RuleSet, error) {
+	var found counter.Problems
+	eachPattern(doc, func(path, wrong, _ string) {
+		if wrong != "" {
+			found = append(found, counter.Problem{Path: path, Text: wrong})
+		}
+	})
+	set, err := weir.Compile(doc)
+	var others counter.Problems
+	errors.As(err, &others)
+	for _, p := range others {
+		if !slices.ContainsFunc(found, func(f counter.Problem) bool { return f.Path == p.Path }) {
+			found = append(found, p)
+		}
+	}
+	if len(found) > 0 {
+		return nil, found
+	}
+	return set, nil
+}
+
+// Denied returns the same rules with more entries on the deny list. It changes neither the document nor its warnings. If an
+// entry can't be on a deny list, the error is [counter.Problems].
+func Denied(rules *weir.RuleSet, entries ...string) (*weir.RuleSet, error) {
+	for i, entry := range entries {
+		if wrong, _ := foreignEntry(entry); wrong != "" {
+			return nil, counter.Problems{{Path: fmt.Sprintf("deny[%d]", i), Text: wrong}}
+		}
+	}
+	return private.WithDenied(rules, entries...)
+}
+
+// eachPattern says of each pattern of a document what is wrong with it, and what is probably not meant.
+func eachPattern(doc weir.Rules, found func(path, wrong, odd string)) {
+	check := func(path string, look func(string) (wrong, odd string), s string) {
+		if wrong, odd := look(s); wrong != "" || odd != "" {
+			found(path, wrong, odd)
+		}
+	}
+	for _, k := range doc.Keys {
+		check("keys."+k.Pattern, foreignKey, k.Pattern)
+	}
+	for i, r := range doc.Rules {
+		path := fmt.Sprintf("rules[%d]", i)
+		if r.Descriptor != nil {
+			continue
+		}
+		if m := r.Match; m.Endpoint != "" {
+			check(path+".match.endpoint", foreignEndpoint, m.Endpoint)
+		}
+		check(path+".match.endpoint_regex", foreignRegex, r.Match.EndpointRegex)
+		check(path+".match.api_key_pattern", foreignKey, r.Match.APIKeyPattern)
+		for j, name := range r.By {
+			check(fmt.Sprintf("%s.by[%d]", path, j), foreignAttribute, name)
+		}
+		for _, key := range slices.Sorted(maps.Keys(r.Override)) {
+			if key != "" && !strings.Contains(key, "*") {
+				check(path+".override."+key, foreignKey, key)
+			}
+		}
+	}
+	for i, entry := range doc.Allow {
+		check(fmt.Sprintf("allow[%d]", i), foreignEntry, entry)
+	}
+	for i, entry := range doc.Deny {
+		check(fmt.Sprintf("deny[%d]", i), foreignEntry, entry)
+	}
+}
+
+// foreignEntry is foreignKey for an entry of the allow or the deny list, which may be an address instead.
+func foreignEntry(s string) (wrong, odd string) {
+	s = strings.TrimSpace(s)
+	if net, err := new(pattern.List).Add(s); err != nil || net.IsValid() || strings.Trim(s, "*") == "" {
+		return "", ""
+	}
+	return foreignKey(s)
+}
 
 // registeredMethods are those of IANA's registry, beside the common ones, and of caches.
 var registeredMethods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL
@@ -58,10 +139,10 @@ func foreignMethod(method, path string) (wrong, odd string) {
 		return fmt.Sprintf("%q isn't a method: write %q or %q", method, path, "GET "+path), ""
 	case strings.ToUpper(method) != method:
 		return fmt.Sprintf("the method must be in capitals: write %q", strings.ToUpper(method)+" "+path), ""
-	case slices.Contains(commonMethods, method) || slices.Contains(registeredMethods, method):
+	case slices.Contains(pattern.Methods, method) || slices.Contains(registeredMethods, method):
 		return "", ""
 	}
-	for _, m := range commonMethods {
+	for _, m := range pattern.Methods {
 		if oneTypo(m, method) {
 			return fmt.Sprintf("%s isn't a method: write %q", method, m+" "+path), ""
 		}
@@ -142,29 +223,32 @@ var (
 )
 
 // foreignRegex says what is wrong with an expression over paths.
-func foreignRegex(s string) string {
+func foreignRegex(s string) (wrong, odd string) {
+	if _, err := pattern.ParseRegex(s); s == "" || err != nil {
+		return "", "" // which is told of elsewhere
+	}
 	switch {
 	case strings.TrimSpace(s) != s:
-		return fmt.Sprintf("has spaces around it: write %q", strings.TrimSpace(s))
+		return fmt.Sprintf("has spaces around it: write %q", strings.TrimSpace(s)), ""
 	case regexMethod.MatchString(s):
-		return `is matched against the path alone: leave the method out, or use endpoint, as in "POST /login"`
+		return `is matched against the path alone: leave the method out, or use endpoint, as in "POST /login"`, ""
 	case regexBraces.MatchString(s) || regexColon.MatchString(s):
-		return "has a wildcard of endpoint's, which an expression matches letter by letter: write [^/]+ for a segment, or use endpoint"
+		return "has a wildcard of endpoint's, which an expression matches letter by letter: write [^/]+ for a segment, or use endpoint", ""
 	}
 	for _, escapes := range regexEscape.FindAllString(s, -1) {
 		if text := pattern.Unescape(escapes); !strings.EqualFold(text, escapes) {
-			return fmt.Sprintf("%q stands in no path, since paths are decoded before they are matched: write %q", escapes, regexp.QuoteMeta(text))
+			return fmt.Sprintf("%q stands in no path, since paths are decoded before they are matched: write %q", escapes, regexp.QuoteMeta(text)), ""
 		}
 	}
 	re, err := syntax.Parse(s, syntax.Perl|syntax.FoldCase|syntax.DotNL)
 	if err != nil {
-		return "" // which is told of elsewhere
+		return "", "" // which is told of elsewhere
 	}
 	prog, err := syntax.Compile(re.Simplify())
 	if err != nil || matchesAPath(prog) {
-		return ""
+		return "", ""
 	}
-	return `matches no path: a path begins with "/", has no "//" and no query, and nothing comes before ^ or after $; write it as in "^/v1/orders"`
+	return `matches no path: a path begins with "/", has no "//" and no query, and nothing comes before ^ or after $; write it as in "^/v1/orders"`, ""
 }
 
 // Where a walk through a path can be, as far as that limits what comes next.
@@ -278,15 +362,17 @@ func foreignKey(s string) (wrong, odd string) {
 }
 
 // foreignAttribute says what is wrong with the name of a header, claim or attribute.
-func foreignAttribute(s string) string {
-	kind, name, _ := strings.Cut(s, ":")
+func foreignAttribute(s string) (wrong, odd string) {
+	kind, name, named := strings.Cut(s, ":")
 	switch {
+	case !named || !isAttribute(s):
+		return "", ""
 	case strings.TrimSpace(name) != name:
-		return fmt.Sprintf("has spaces around the name: write %q", kind+":"+strings.TrimSpace(name))
+		return fmt.Sprintf("has spaces around the name: write %q", kind+":"+strings.TrimSpace(name)), ""
 	case kind == "header" && strings.ContainsFunc(name, notInHeaderName):
-		return fmt.Sprintf("no header has the name %q: write it as in header:X-Tenant", name)
+		return fmt.Sprintf("no header has the name %q: write it as in header:X-Tenant", name), ""
 	}
-	return ""
+	return "", ""
 }
 
 func notInHeaderName(r rune) bool {

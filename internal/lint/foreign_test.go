@@ -1,4 +1,4 @@
-package weir_test
+package lint
 
 import (
 	"regexp"
@@ -17,12 +17,12 @@ func ruleFor(m weir.Match) weir.Rules {
 
 // verdict is the error of a document with such a rule, or else its warnings.
 func verdict(doc weir.Rules) (bad, warnings string) {
-	rs, err := weir.Compile(doc)
+	rs, err := Compile(doc)
 	if err != nil {
 		return err.Error(), ""
 	}
 	var all []string
-	for _, w := range rs.Warnings() {
+	for _, w := range Warnings(doc, rs) {
 		all = append(all, w.Error())
 	}
 	return "", strings.Join(all, "\n")

@@ -1,0 +1,433 @@
+package lint
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/pattern"
+)
+
+// Warnings returns what a document allows and probably doesn't mean. Each warning says what to do about it. The set is the
+// document compiled.
+func Warnings(doc weir.Rules, set *weir.RuleSet) []counter.Problem {
+	d := open(set)
+	d.warnOfSpelling(doc)
+	d.warnOfGaps()
+	d.warnOfTiers()
+	d.warnOfKeys()
+	d.warnOfLists()
+	d.warnOfOverrides()
+	d.warnOfLayers()
+	d.warnOfPaths()
+	d.warnOfAbuse()
+	d.warnOfSplits()
+	d.warnOfPrices()
+	d.warnOfScopes()
+	d.warnOfCounters()
+	d.warnOfAddresses()
+	return d.warnings
+}
+
+// accurateCounter is the limit from which a sliding counter admits within 2% of the log.
+const accurateCounter = 50
+
+// warnOfCounters finds sliding counters that admit less than their limit, because one request is a large part of it.
+func (d *document) warnOfCounters() {
+	for i := range d.rules {
+		r := &d.rules[i]
+		if r.Algorithm != weir.SlidingCounter {
+			continue
+		}
+		least := int64(accurateCounter)
+		for _, policies := range append(slices.Collect(maps.Values(r.ByTier)), r.Base) {
+			for _, p := range policies {
+				least = min(least, p.Limit.Count/max(1, r.cost))
+			}
+		}
+		if least < accurateCounter {
+			loss := (100 + max(2, least) - 1) / max(2, least)
+			d.warnf(r.path()+".algorithm", "a client that asks steadily for more than the limit gets up to %d%% less: the counter is exact to about one request, and %d of them fit; below %d write `algorithm: sliding_window_log`, which is exact", loss, max(1, least), accurateCounter)
+		}
+	}
+}
+
+// warnOfPrices finds prices that no model gets to, and rules that don't charge models without a price.
+func (d *document) warnOfPrices() (c pattern.Budget) {
+	c = maxCompared
+	all := slices.ContainsFunc(d.Weights, func(w weir.Sum) bool { return w.Name == "usd" }) // of which usd is made where no price is
+	for i, p := range d.Prices {
+		all = all || strings.Trim(p.Name, "*") == ""
+		for j := range i {
+			o := &d.Prices[j]
+			if !c.Spend(len(p.Name) + len(o.Name)) {
+				d.warnf("prices", "there are too many to hold them all against each other: those further down may come after one that matches the same models; write fewer")
+				return c
+			}
+			// A pattern held against a pattern: its star is a character that only another star matches.
+			if pattern.MatchGlob(o.Name, p.Name) {
+				d.warnf("prices."+p.Name, "no model gets here: %q stands before it, matches the same models, and the first match wins; move it up, or remove it", o.Name)
+				break
+			}
+		}
+	}
+	if len(d.Prices) == 0 || all {
+		return c
+	}
+	for i := range d.rules {
+		if r := &d.rules[i]; r.Amount == "usd" && r.Default == 0 {
+			d.warnf("prices", "a request for a model without a price isn't charged by %q, unless it says itself how many usd it takes: add a price for \"*\" at the end, or give the rule a `default`", r.ID)
+			return c
+		}
+	}
+	return c
+}
+
+// warnOfAbuse finds an abuse that can't begin a cooldown.
+func (d *document) warnOfAbuse() {
+	for i := range d.rules {
+		r := &d.rules[i]
+		if a := r.Abuse; a != nil && *a != (counter.Abuse{}) {
+			if why := r.neverAbused(a); why != "" {
+				d.warnf(r.path()+".abuse", "begins no cooldown: %s", why)
+			}
+		}
+	}
+	if a := d.Abuse; a != nil && *a != (counter.Abuse{}) && !slices.ContainsFunc(d.rules, func(r rule) bool { return r.Abuse == nil && r.neverAbused(a) == "" }) {
+		d.warnf("abuse", "begins no cooldown: no rule that can refuse a client takes it; a rule's own `abuse` replaces it, and rules with `shadow` or `past_limit: book` refuse no client")
+	}
+}
+
+// mostRefusals is more refusals per second than any client can cause.
+const mostRefusals = 1_000_000
+
+// neverAbused says why no client of the rule can begin a cooldown, or "".
+func (r *rule) neverAbused(a *counter.Abuse) string {
+	switch {
+	case r.Shadow:
+		return "the rule is in shadow, and refuses no client; leave out `abuse` until it isn't"
+	case r.Book:
+		return "`past_limit: book` refuses no client; leave out `abuse`, or `past_limit`"
+	case a.DropAfter > 0 || r.Amount != "":
+		return ""
+	case float64(a.Refusals)/a.Window.Seconds() > mostRefusals:
+		return fmt.Sprintf("no client is refused %d times in %s; write fewer `refusals`, such as 100/minute", a.Refusals, a.Window)
+	}
+	reachable := func(policies []*counter.Policy) bool {
+		return len(policies) > 0 && slowest(policies)/float64(r.cost) <= mostRefusals
+	}
+	if reachable(r.Base) {
+		return ""
+	}
+	for _, policies := range r.ByTier {
+		if reachable(policies) {
+			return ""
+		}
+	}
+	return "only a client that sends more than twice what the limit admits begins one, and none sends so much; lower the limit, or leave out `abuse`"
+}
+
+// addressHeaders are those in which proxies tell of a client's address, and clients what they like.
+var addressHeaders = []string{"X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP"}
+
+// warnOfSpelling finds names and patterns that were hardly meant as they are written.
+func (d *document) warnOfSpelling(written weir.Rules) {
+	eachPattern(written, func(path, _, odd string) {
+		if odd != "" {
+			d.warnf(path, "%s", odd)
+		}
+	})
+	for i := range d.rules {
+		if id, was := d.rules[i].ID, written.Rules[i].ID; id != was {
+			d.warnf(d.rules[i].path()+".id", "%q is read as %q: ids are in lower case", was, id)
+		}
+	}
+	for i, entry := range d.Allow {
+		d.warnOfWideRange(fmt.Sprintf("allow[%d]", i), entry, "none of them would be limited")
+	}
+	for i, entry := range d.Deny {
+		d.warnOfWideRange(fmt.Sprintf("deny[%d]", i), entry, "all of them would be refused")
+	}
+}
+
+// publicIPv6 are the IPv6 addresses that are given to anybody.
+var publicIPv6 = netip.MustParsePrefix("2000::/3")
+
+func (d *document) warnOfWideRange(path, entry, consequence string) {
+	net, err := new(pattern.List).Add(entry)
+	if err != nil || !net.IsValid() {
+		return
+	}
+	if net.Addr().Is4() && net.Bits() < 8 || net.Addr().Is6() && net.Bits() < 16 && net.Overlaps(publicIPv6) {
+		d.warnf(path, "%q covers a large part of all addresses, and %s: name those that are meant, as in 203.0.113.0/24", strings.TrimSpace(entry), consequence)
+	}
+}
+
+// warnOfGaps finds requests, and clients, that no rule limits.
+func (d *document) warnOfGaps() {
+	catchAll, ipRule, identity := len(d.rules) > 0, false, -1 // a document for Envoy's descriptors alone has no gaps
+	for i := range d.rules {
+		catchAll = catchAll && d.rules[i].Descriptor != nil
+	}
+	for i := range d.rules {
+		r := &d.rules[i]
+		if r.Descriptor != nil {
+			continue
+		}
+		if r.Match.NoKey && r.Missing == weir.MissingSkip && r.countsBy("api_key") {
+			d.warnf(r.path(), "counts nothing: it is for requests without a key, and skips those; write `by: [ip]`")
+		}
+		if (r.IPv4Prefix != 0 || r.IPv6Prefix != 0) && !r.countsBy("ip") && (len(r.by) == 0 || r.Missing != weir.MissingIP) {
+			d.warnf(r.path(), "`ipv4_prefix` and `ipv6_prefix` change nothing: the rule counts by no address; leave them out, or write `ip` in `by`")
+		}
+		for _, by := range r.by {
+			for _, name := range addressHeaders {
+				if strings.EqualFold(by, "header:"+name) {
+					d.warnf(r.path(), "counts by %s, in which a client can write another address for each request: write `by: [ip]`, and name your proxies in --trusted-proxies", name)
+				}
+			}
+		}
+		if r.Shadow {
+			continue
+		}
+		unconditional := r.Match == weir.Match{} && (r.Tier == "" || r.Match.APIKeyPattern != "") && r.Missing != weir.MissingSkip
+		catchAll = catchAll || unconditional
+		switch {
+		case r.countsBy("ip"):
+			ipRule = true
+		case identity < 0 && (r.countsBy("api_key", "user", "org") || slices.ContainsFunc(r.by, isAttribute)):
+			identity = i
+		}
+	}
+	if !catchAll {
+		d.warnf("rules", "a request can match no rule at all and is then not limited: add a rule without `match`")
+	}
+	if identity >= 0 && !ipRule {
+		d.warnf(fmt.Sprintf("rules[%d]", identity), "no rule counts by ip behind it: a client that invents a new key for each request is not limited; add a rule with `by: [ip]`")
+	}
+}
+
+// warnOfTiers finds numbers for a tier that nothing in the document leads to.
+func (d *document) warnOfTiers() {
+	named := map[string]bool{d.DefaultTier: true}
+	for _, k := range d.Keys {
+		named[k.Tier] = true
+	}
+	for i := range d.rules {
+		named[d.rules[i].Tier] = true
+		for _, t := range d.rules[i].Tiers {
+			named[t.Name] = true
+		}
+	}
+	for _, t := range d.Tiers {
+		if !named[t.Name] {
+			d.warnf("tiers."+t.Name, "nobody is in this tier, unless requests carry it: no key leads to it and no rule names it; add a pattern for it under `keys`, or remove it")
+		}
+	}
+}
+
+// maxCompared bounds how much each search for mistakes looks at, in bytes of patterns and paths: all against all would
+// let a document of a few megabytes occupy a node for minutes. It is enough for thousands of rules, and some
+// tenths of a second.
+const maxCompared = 1 << 26
+
+// warnOfKeys finds patterns that come after one which matches all that they match.
+func (d *document) warnOfKeys() (c pattern.Budget) {
+	c = maxCompared
+	for i, k := range d.Keys {
+		// A pattern held against a pattern: its star is a character that only another star matches.
+		first := d.keys.FirstWithin(k.Pattern, int32(i), &c)
+		if c < 0 {
+			d.warnf("keys", "there are too many patterns to hold them all against each other: those further down may come after one that matches the same keys; write fewer with an asterisk before their end")
+			return c
+		}
+		if first >= 0 && d.Keys[first].Tier != k.Tier {
+			d.warnf("keys."+k.Pattern, "no key gets here: %q stands before it, matches the same keys, and the first match wins; move it up, or remove it", d.Keys[first].Pattern)
+		}
+	}
+	return c
+}
+
+// warnOfLists finds rules and overrides for keys that the lists decide about.
+func (d *document) warnOfLists() (c pattern.Budget) {
+	c = maxCompared
+	for i := range d.rules {
+		r := &d.rules[i]
+		if p := r.Match.APIKeyPattern; p != "" {
+			path := r.path() + ".match.api_key_pattern"
+			if by := d.deny.MatchWithin(p, &c); by != "" {
+				d.warnf(path, "the rule applies to nobody: %q on the deny list refuses these keys first; remove one of them", by)
+			} else if by := d.allow.MatchWithin(p, &c); by != "" {
+				d.warnf(path, "the rule applies to no verified key: %q on the allow list lets these keys bypass every rule; remove one of them", by)
+			}
+		}
+		if !d.deny.Empty() {
+			for _, key := range slices.Sorted(maps.Keys(r.Override)) {
+				if by := d.deny.MatchWithin(key, &c); by != "" {
+					d.warnf(r.path()+".override."+key, "changes nothing: %q on the deny list refuses this key; remove one of them", by)
+				}
+			}
+		}
+		if c < 0 {
+			d.warnf("rules", "there are too many patterns on the deny list and the allow list to hold every rule against them: those further down may be for keys that the lists decide about; write fewer with an asterisk before their end")
+			return c
+		}
+	}
+	return c
+}
+
+// warnOfOverrides finds overrides for keys that their rule isn't for, and those whose name is meant for something other than a key.
+func (d *document) warnOfOverrides() (c pattern.Budget) {
+	c = maxCompared
+	for i := range d.rules {
+		r := &d.rules[i]
+		for _, key := range slices.Sorted(maps.Keys(r.Override)) {
+			if !c.Spend(len(key) + len(r.Match.APIKeyPattern)) {
+				d.warnf("rules", "there are too many overrides to hold them all against their rules: those further down may never apply; write fewer, or shorter patterns")
+				return c
+			}
+			kind, _, _ := strings.Cut(key, ":")
+			why := ""
+			switch of := r.Match.APIKeyPattern; {
+			case r.Match.NoKey:
+				why = "the rule is for requests without a key; remove it, or write it in a rule for this key"
+			case of != "" && !pattern.MatchGlob(of, key):
+				why = fmt.Sprintf("the rule is for keys that match %q, and this one doesn't; write it in a rule for this key", of)
+			case slices.Contains([]string{"org", "user", "ip", "tier"}, kind) && kind != key:
+				why = fmt.Sprintf("an override names an API key, and this looks like the name of something else (%s); give those requests a tier, and the rule `tiers`", kind)
+			default:
+				continue
+			}
+			d.warnf(r.path()+".override."+key, "never applies: %s", why)
+		}
+	}
+	return c
+}
+
+// warnOfLayers finds rules of a layer that another one always precedes, and rules that give more to
+// a client that invents the right key.
+func (d *document) warnOfLayers() (c pattern.Budget) {
+	c = maxCompared
+	layers, ranks := d.layers()
+	sizes := map[string]int{} // of all rules of a layer
+	for name, layer := range layers {
+		for _, r := range layer {
+			sizes[name] += r.size()
+		}
+	}
+	for i := range d.rules {
+		r := &d.rules[i]
+		layer := layers[r.Layer]
+		if !c.Spend(len(layer)*r.size() + sizes[r.Layer]) {
+			d.warnf("rules", "too many rules share a layer to hold them all against each other: those further down may never apply; give them more layers")
+			return c
+		}
+		if over := slices.IndexFunc(layer, func(o *rule) bool { return ranks[o] < ranks[r] && o.covers(r) }); over >= 0 {
+			o := layer[over]
+			advice := "move it before that one, narrow that one's `match`, or give them different layers"
+			if o.endpoint != nil && r.endpoint != nil && o.endpoint.MoreSpecific(r.endpoint) {
+				advice = "narrow that one's `match`, or give them different layers"
+			}
+			d.warnf(r.path(), "never applies: %q goes before it in the layer %q and matches whatever it matches; %s", o.ID, r.Layer, advice)
+			continue
+		}
+		if strings.Contains(r.Match.APIKeyPattern, "*") {
+			d.warnOfPrivilege(r, layer, ranks)
+		}
+	}
+	return c
+}
+
+// warnOfPrivilege finds rules by which a request escapes a lower limit with an unverified key.
+func (d *document) warnOfPrivilege(r *rule, layer []*rule, ranks map[*rule]int) {
+	unkeyed := *r.Rule
+	unkeyed.Match.APIKeyPattern, unkeyed.Tier = "", ""
+	without := *r
+	without.Rule = &unkeyed
+	for _, o := range layer {
+		if ranks[o] > ranks[r] && o.Match.APIKeyPattern == "" && o.covers(&without) && len(o.Base) > 0 && o.Amount == r.Amount && (o.Algorithm == weir.Concurrency) == (r.Algorithm == weir.Concurrency) && slowest(o.Base) < slowest(r.Base) {
+			d.warnf(r.path()+".match.api_key_pattern", "a client that invents such a key gets %s in place of %q's %s, since `match` takes keys that nobody has verified; put the pattern under `keys`, with a tier",
+				r.Base[0].Limit, o.ID, o.Base[0].Limit)
+			return
+		}
+	}
+}
+
+// warnOfPaths finds rules that count by endpoint where there is only one, and rules whose limit a client
+// escapes by making up paths.
+func (d *document) warnOfPaths() (c pattern.Budget) {
+	c = maxCompared
+	named, size := false, 0
+	for i := range d.rules {
+		named = named || d.rules[i].endpoint != nil
+		size += d.rules[i].size()
+	}
+	for i := range d.rules {
+		r := &d.rules[i]
+		if r.countsBy("endpoint") {
+			const advice = "`endpoint` in `by` changes nothing: %s; leave it out, or write `path` to count each path by itself"
+			if r.Match.Endpoint != "" || r.Match.EndpointRegex != "" {
+				d.warnf(r.path()+".by", advice, "it stands for the rule's own `match`, which is the same for all of its requests")
+			} else if !named {
+				d.warnf(r.path()+".by", advice, "it stands for the endpoints of rules, and no rule has one")
+			}
+		}
+		if !r.countsByPath() || r.Shadow {
+			continue
+		}
+		if !c.Spend(len(d.rules)*r.size() + size) {
+			d.warnf("rules", "too many rules count by path to hold them all against the others: those further down may not limit a client that makes up paths; add a rule without `match` and without `path`")
+			return c
+		}
+		behind := false
+		for j := 0; j < len(d.rules) && !behind; j++ {
+			o := &d.rules[j]
+			behind = !o.countsByPath() && (o.Layer == "" || o.Layer != r.Layer) && o.limitsAll(r)
+		}
+		if !behind {
+			d.warnf(r.path()+".by", "no rule without `path` stands behind it: a client that makes up a path for each request is not limited; add one, with what it may take of all paths together")
+		}
+	}
+	return c
+}
+
+// warnOfSplits finds limits whose parts are so small that requests will be refused by two parts while others have room.
+func (d *document) warnOfSplits() {
+	for i := range d.rules {
+		r := &d.rules[i]
+		if r.Split == 0 {
+			continue
+		}
+		least := slices.MinFunc(r.All(), func(a, b *counter.Policy) int { return cmp.Compare(a.Limit.Max(), b.Limit.Max()) })
+		if least.Limit.Max()/int64(r.Split)/r.cost >= counter.MinPerPart {
+			continue
+		}
+		advice := "leave it out"
+		if most := least.Limit.Max() / r.cost / counter.MinPerPart; most >= 2 {
+			advice = fmt.Sprintf("write %d or less", most)
+		}
+		d.warnf(r.path()+".split", "a part of %s holds fewer than %d requests: clients will be refused while other parts have room; %s", least.Limit, counter.MinPerPart, advice)
+	}
+}
+
+// leastPerRegion is how many tokens a global limit has for each region, if regions share it.
+const leastPerRegion = 16
+
+// warnOfScopes says what a global rule costs. A rule with on_partition: refuse knows that its checks wait for its home.
+func (d *document) warnOfScopes() {
+	for i := range d.rules {
+		r := &d.rules[i]
+		small := slices.ContainsFunc(r.Limits, func(l weir.Limit) bool { return l.Max() < 2*leastPerRegion })
+		if r.Global && (r.Strict || small) && r.OnPartition != weir.FailRefuse {
+			d.warnf(r.path()+".scope", "it is too small to be shared, or strict: in other regions every check waits for its home, Envoy's rate limit service for 15 ms only if its caller sets no deadline; if that is what you want, write on_partition: refuse")
+		}
+		if r.Global && r.OnPartition == weir.FailLocal {
+			d.warnf(r.path()+".on_partition", "while regions can't reach the home, each admits the whole limit: all together the limit times the regions; if that is too much, write on_partition: refuse")
+		}
+	}
+}
