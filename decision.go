@@ -24,12 +24,11 @@ const (
 	ReasonIdentityRequired
 	// ReasonUnavailable: the store can't be reached, and a rule refuses requests then; or there are no rules yet.
 	ReasonUnavailable
-	// ReasonUnreadablePath: the path is longer than 4,096 bytes, or can be read in so many ways that the limits
-	// on it can't be told.
+	// ReasonUnreadablePath: the path is longer than 4,096 bytes, or too ambiguous to tell which rules match it.
 	ReasonUnreadablePath
-	// ReasonOverloaded: an edge has no room for the request. No check gives it; it is for [Options.Observe] alone.
+	// ReasonOverloaded: an edge had no room for the request. Only observers see it.
 	ReasonOverloaded
-	// ReasonCooldown: the client kept coming while it was refused, and is refused for a while whatever its limits have left.
+	// ReasonCooldown: the client ignored refusals for so long that it is refused for a while, whatever its limits have left.
 	ReasonCooldown
 )
 
@@ -37,32 +36,29 @@ var reasonNames = [...]string{"within", "unlimited", "bypassed", "limited", "den
 
 func (r Reason) String() string { return reasonNames[r] }
 
-// Decision is the answer to a check. The fields from Rule to Delay come from
-// the limit that binds: of a refusal, the one with the longest wait; otherwise the
-// one that leaves room for the fewest such requests.
+// Decision is the answer to a check. Its numbers are those of the limit that binds: if the request is refused, the one with
+// the longest wait, otherwise the one with room for the fewest such requests.
 type Decision struct {
 	Allowed bool
-	// Degraded: the store couldn't be reached for a limit that applies. A rule with FailLocal that
-	// counted by itself instead is reported as usual.
+	// Degraded: the store couldn't be reached for some limit. A FailLocal rule that counted on its own isn't degraded.
 	Degraded bool
 	Reason   Reason
-	// Rule is the id of the rule that binds, or "".
-	Rule string
-	// Policy is the limit that binds, or nil.
+	// Rule is the id of the rule that binds, or "". Policy is its limit, or nil.
+	Rule   string
 	Policy *counter.Policy
 	// Remaining is how many tokens are left.
 	Remaining int64
-	// RetryAfter, of a refusal, is the time until the request would be allowed if it alone retries, or Never.
+	// RetryAfter is the time until a refused request would be allowed if no other came first, or Never.
 	RetryAfter time.Duration
-	// ResetAfter is the time until the counter that binds is full again.
+	// ResetAfter is the time until the counter is full again.
 	ResetAfter time.Duration
 	// Delay is how long an allowed request should wait for its turn.
 	Delay time.Duration
-	// Drop: the client was refused so often in a row that it isn't worth an answer. See [counter.Abuse.DropAfter].
+	// Drop: this client isn't worth a response. See [counter.Abuse.DropAfter].
 	Drop bool
 	// RulesVersion is the version of the rules that decided.
 	RulesVersion int64
-	// Receipt gives back what was taken, if one was asked for. See [Limiter.Finish].
+	// Receipt, if the request asked for one, is for [Limiter.Finish].
 	Receipt string
 
 	// Few limits fit inside the decision, so that a check needn't allocate.
@@ -75,12 +71,11 @@ type Decision struct {
 // LimitStatus is how one limit stands after a check.
 type LimitStatus struct {
 	Policy *counter.Policy
-	// Allowed: this limit has room. In a refused request nothing was taken from it.
+	// Allowed: this limit has room. A refused request takes nothing from it.
 	Allowed bool
-	// Degraded: the store couldn't be reached. Remaining says nothing, and ResetAfter is the longest that it can take.
+	// Degraded: the store couldn't be reached. Remaining is unknown, and ResetAfter is the longest possible time.
 	Degraded bool
-	// Local: the store couldn't be reached, and the limit was counted in [Options.Local] instead; or the limit's home couldn't,
-	// and it was counted in this region.
+	// Local: the limit was counted in [Options.Local], or in this region, because the store or the limit's home couldn't be reached.
 	Local      bool
 	Remaining  int64
 	RetryAfter time.Duration
@@ -89,11 +84,11 @@ type LimitStatus struct {
 	left int64 // in the policy's units
 }
 
-// Left is how much remains, exactly: of a limit on an amount, Remaining is rounded down.
+// Left is how much remains, exactly. Remaining is rounded down.
 func (s *LimitStatus) Left() counter.Amount { return s.Policy.Exact(s.left) }
 
-// Limits lists every limit that applied, in the order of the rules. If servers may read the path
-// in several ways, those of each reading follow each other.
+// Limits lists every limit that applied, in the order of the rules. If servers may read the path in several ways, the limits
+// of one reading come after those of another.
 func (d *Decision) Limits() []LimitStatus {
 	if d.many != nil {
 		return d.many
@@ -101,8 +96,7 @@ func (d *Decision) Limits() []LimitStatus {
 	return d.few[:d.n]
 }
 
-// Uncounted reports whether the limit that binds couldn't be reached, so that its
-// numbers say nothing. One that was counted binds before one that wasn't, unless the latter refuses.
+// Uncounted reports whether the store couldn't be reached for the limit that binds, so its numbers are unknown.
 func (d *Decision) Uncounted() bool {
 	if !d.Degraded {
 		return false

@@ -12,49 +12,45 @@ import (
 type Explanation struct {
 	// Reason is ReasonWithin unless a list or a missing identity decides before any counter is asked.
 	Reason Reason
-	// Pattern is the entry of the allow or deny list that decided, if one did.
+	// Pattern is the entry of the allow or deny list that decided, or "".
 	Pattern string
-	// Paths are the ways in which servers may read the request's path. A rule that matches one of them applies.
+	// Paths are the ways in which servers may read the request's path. A rule applies if it matches one of them.
 	Paths []string
 	// Tier is the request's tier, and TierWhy where it comes from.
 	Tier, TierWhy string
 	// Ignored lists privileges that the request didn't get, and why.
 	Ignored []string
-	// Rules has every rule, in the order of the file. It is empty when a list decided, or the path can't be read.
+	// Rules lists every rule, in the order of the file, unless a list decided or the path can't be read.
 	Rules []RuleExplanation
 }
 
-// RuleExplanation is what one rule makes of a request.
+// RuleExplanation is what one rule means for a request.
 type RuleExplanation struct {
-	ID      string
-	Applies bool
-	// Why the rule applies or doesn't.
-	Why string
-	// Refuses: the request lacks what the rule counts by, and the rule refuses such requests.
-	Refuses bool
-	// Endpoint is that of the rule's condition, or "".
-	Endpoint string
+	ID       string
+	Applies  bool
+	Why      string // the rule applies or doesn't
+	Refuses  bool   // because the request lacks what the rule counts by
+	Endpoint string // of the rule's condition, or ""
 	// By says what the request is counted by: "api_key", "ip 203.0.113.0/24", "ip (api_key is missing)".
 	By []string
-	// SharedAddress: it is counted by an address that isn't known, so the counter isn't the client's alone.
+	// SharedAddress: the address is unknown, so other clients share the counter.
 	SharedAddress bool
-	// Cost is how many tokens the request takes. It is 0 of a rule that counts an amount.
+	// Cost is how many tokens the request takes, or 0 if the rule counts an amount.
 	Cost int64
-	// Amount is what the rule counts of a request, or "" for its cost. Charged is how much of it this request takes, and
-	// AmountFrom where that comes from, in words. A request that lacks the amount isn't charged, and the rule doesn't apply.
+	// Amount is what the rule counts, or "" for the cost. Charged is how much of it this request takes, and AmountFrom says where
+	// that comes from.
 	Amount     string
 	Charged    counter.Amount
 	AmountFrom string
-	// Limits are the numbers for this request, and From where they come from, in words. Source is the same in one:
-	// override, rule, rule_tier (the rule's numbers for the request's tier) or tier.
+	// Limits are the numbers for this request. From says where they come from, and Source says it in one word: override, rule,
+	// rule_tier (the rule's numbers for the request's tier) or tier.
 	Limits       []*counter.Policy
 	From, Source string
-	// Scope says where a Global rule is counted, and what happens while that can't be asked. "" means in each region by itself.
+	// Scope says where a Global rule is counted, and what happens while its home can't be reached. "" means in each region.
 	Scope string
 }
 
-// Explain matches a request against the rules, as a check would, and reports what it found. It asks
-// no counter.
+// Explain reports how the rules match a request. It asks no counter.
 func (rs *RuleSet) Explain(req *Request) Explanation {
 	m := new(match)
 	rs.run(req, m)
@@ -135,7 +131,7 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 		x.By = append(x.By, rs.countedBy(r, d, req, m))
 		x.SharedAddress = x.SharedAddress || !req.IP.IsValid() && (d.kind == byIP || rs.value(r, d, req, m) == "")
 	}
-	x.Limits = append(slices.Clone(r.numbers(req, m.tier)), r.candidate...)
+	x.Limits = append(slices.Clone(r.numbers(req, m.tier)), r.Candidates...)
 	x.Source, x.From = r.source(req, m.tier)
 	if r.parts > 0 {
 		x.From += fmt.Sprintf(", split into %d parts", r.parts)
@@ -335,7 +331,7 @@ func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) strin
 
 // source says where the numbers of a rule come from for this request, in a word and in words.
 func (r *rule) source(req *Request, tier string) (source, from string) {
-	if _, ok := r.overrides[req.APIKey]; ok {
+	if _, ok := r.ByKey[req.APIKey]; ok {
 		return "override", "the key's override"
 	}
 	if slices.ContainsFunc(r.Tiers, func(t Tier) bool { return t.Name == tier }) {

@@ -99,9 +99,6 @@ func (k *KeyLimiter) take(ctx context.Context, key string, n int64) *keyCheck {
 	return c
 }
 
-// ErrNoClient is the error of a check with an empty key.
-var ErrNoClient = errors.New("weir: the key is empty, so it names no client")
-
 // Allow reports whether a request of this key may pass, and counts it if so. An empty key names nobody: it is refused, and the
 // first one is logged.
 func (k *KeyLimiter) Allow(key string) bool { return k.AllowN(key, 1) }

@@ -15,8 +15,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Limiter decides requests by rules. It is safe for concurrent use, and needs
-// no closing.
+// Limiter decides requests by rules. It is safe for concurrent use. It doesn't need to be closed.
 type Limiter struct {
 	store     counter.Store
 	local     counter.Store
@@ -31,65 +30,55 @@ type Limiter struct {
 	sealer    atomic.Pointer[sealer]
 	rules     atomic.Pointer[RuleSet]
 	scratch   sync.Pool
-	lanes     atomic.Uint32
+	stripes   atomic.Uint32
 	nameless  sync.Once // warns of the first request that names no client
 }
 
 // Options of a Limiter. The zero value is useful.
 type Options struct {
-	// Observe is told of every decision, in the caller's goroutine: it must be quick and keep
-	// nothing of it. Nil means that there is no observer. Package metrics has one.
+	// Observe is called with every decision, in the caller's goroutine. It must be quick and keep nothing. See package metrics.
 	Observe func(*Observation)
-	// Trace begins the span of a decision. The store is called with the context that it returns; the function that it
-	// returns is told of the decision as Observe is, at its end, and nil means that this one has no span. Nil means that
-	// decisions have none. Package tracing has one.
+	// Trace starts the span of a decision. It returns the context for the store, and a function that ends the span, or nil if
+	// this decision has none. See package tracing.
 	Trace func(context.Context) (context.Context, func(*Observation))
-	// Secret seals receipts. Nodes that share a store share it, so that a receipt is
-	// good on any of them. Nil means a random one.
+	// Secret seals receipts. Give all nodes of a store the same secret, so that each accepts the others' receipts. Nil means
+	// a random one.
 	Secret []byte
-	// Local counts while the store can't be reached: for rules with FailLocal, and for rules with FailAllow if this node knows
-	// the counter (see [counter.Result.Local]). If nil, those rules allow.
+	// Local counts while the store can't be reached: for FailLocal rules, and for FailAllow rules if this node knows the counter
+	// (see [counter.Result.Local]). If nil, those rules allow.
 	Local counter.Store
-	// Emergency is one more limit while the store can't be reached, by IP address, or by
-	// key if a request has no address, and counted in Local, for whatever rules then allow. Nil means none.
+	// Emergency is a limit for requests that rules allow because the store can't be reached. It counts in Local, by address, or
+	// by key if a request has no address. Nil means none.
 	Emergency *counter.Policy
-	// Preflight is the limit of CORS preflights, by IP address: rules that don't name OPTIONS leave them out. Nil
-	// means 50 a second. While the store can't be reached it is counted in Local.
+	// Preflight is the limit of CORS preflights, by address. Nil means 50 a second.
 	Preflight *counter.Policy
-	// IPv4Prefix and IPv6Prefix are how many bits of an address count where a rule doesn't say it, and for the limits above: a
-	// network shares one counter. 0 means 32, and 64.
+	// IPv4Prefix and IPv6Prefix are how many bits of an address count unless a rule says otherwise. 0 means 32 and 64.
 	IPv4Prefix, IPv6Prefix int
-	// Now is the time by which receipts expire and answers say when a counter is full again. Nodes that share a store share it,
-	// since a node's own clock may be wrong. Nil means time.Now.
+	// Now returns the time of the store, for receipts and reset times, since a node's own clock may be wrong. Nil means time.Now.
 	Now func() time.Time
-	// Guard keeps those out who come again and again while they are refused. Nil means that nobody does. Package cooldown
-	// has one.
+	// Guard refuses clients that keep coming while they are refused. See package cooldown.
 	Guard counter.Guard
-	// Holds is told of slots and reservations. Nil means that nobody is. Package metrics has one.
+	// Holds is told about slots and reservations. See package metrics.
 	Holds counter.HoldObserver
 }
 
-// Observation is what [Options.Observe] is told of a decision.
+// Observation is what [Options.Observe] learns of a decision.
 type Observation struct {
 	Request  *Request
 	Decision *Decision
-	// Took is how long it took to decide: nearly all of it is the store's. It is measured for one decision in
-	// 64, and 0 for the others: two looks at the clock cost half as much as a check.
+	// Took is how long the decision took. It is measured for one decision in 64, because reading the clock is slow, and 0 otherwise.
 	Took time.Duration
 	// Err is why the store couldn't be reached for some limit, or nil.
 	Err error
-	// Lane is a small number. Decisions that are made at the same time mostly have different ones, so observers that
-	// count by lane don't have all cores write to one place.
-	Lane uint32
+	// Stripe is a small number that mostly differs between simultaneous decisions. Observers that count by stripe contend less.
+	Stripe uint32
 	// Entry is the entry of the deny or the allow list that decided, or "". It may be a client's key.
 	Entry string
-	// Context is what [Options.Trace] has returned for the decision, or that of an edge that decided without a check. Nil means that there is none.
+	// Context is what [Options.Trace] returned, or nil.
 	Context context.Context
-	// Charges are what the limits of the decision were asked for, in the order of [Decision.Limits]: an observer that counts by
-	// subject, as rules do, finds it there.
+	// Charges are what was asked of the store, in the order of [Decision.Limits].
 	Charges []counter.Charge
-	// Spread falls anywhere among all values, evenly, however requests follow each other. An observer that
-	// looks at one decision in n alone takes those with Spread < math.MaxUint64/n.
+	// Spread is spread evenly over all values. To sample one decision in n, take those with Spread < math.MaxUint64/n.
 	Spread uint64
 }
 
@@ -101,8 +90,7 @@ const (
 	golden = 0x9e3779b97f4a7c15
 )
 
-// NewLimiter makes a Limiter of a store and the rules to begin with. Without rules, nil, it
-// refuses every request as ReasonUnavailable until it has some: nobody knows what they would have limited.
+// NewLimiter returns a Limiter. If rules is nil, it refuses every request as ReasonUnavailable until [Limiter.SetRules].
 func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, trace: opts.Trace, now: opts.Now, guard: opts.Guard, holds: opts.Holds}
 	l.networks = serverNetworks(opts.IPv4Prefix, opts.IPv6Prefix)
@@ -118,7 +106,7 @@ func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 	}
 	l.preflight = preflight.With(func(d *counter.Definition) { d.OnStoreFailure = FailLocal })
 	l.scratch.New = func() any {
-		m := &match{observation: Observation{Lane: l.lanes.Add(1), Spread: rand.Uint64()}}
+		m := &match{observation: Observation{Stripe: l.stripes.Add(1), Spread: rand.Uint64()}}
 		m.observation.Decision = &m.decision
 		return m
 	}

@@ -11,27 +11,23 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Errors of [Limiter.Finish], [Limiter.Renew] and [Limiter.Release].
+// Errors of [Limiter.Finish], [Limiter.Renew], [Limiter.Release] and [KeyLimiter.Check].
 var (
-	// ErrReceiptInvalid and ErrReceiptExpired are returned by [Limiter.Finish].
 	ErrReceiptInvalid = errors.New("weir: the receipt is not one of ours")
 	ErrReceiptExpired = errors.New("weir: the receipt has expired")
-	// ErrSlotLost is returned by [Limiter.Renew] where a slot had ended, and there is no other.
-	ErrSlotLost = errors.New("weir: the slot had ended, and there is no other")
+	ErrSlotLost       = errors.New("weir: the slot had ended, and there is no other")
+	ErrNoClient       = errors.New("weir: the key is empty, so it names no client")
 )
 
-// Outcome is how an allowed request ended, for [Limiter.Finish]. The zero value
-// means that nobody knows: everything that was taken stays taken.
+// Outcome is how an allowed request ended, for [Limiter.Finish]. If it is unknown, leave it zero: nothing is given back.
 type Outcome struct {
-	// Status is the HTTP status of the answer. Rules with Statuses give back what they
-	// took unless it is one that they count. 0 means that there is none.
+	// Status is the HTTP status of the response, or 0. A rule with Statuses gives its charge back if it doesn't count this one.
 	Status int
-	// Abandoned: the request wasn't served at all. Everything that it took goes back.
+	// Abandoned: the request wasn't served, so everything that it took goes back.
 	Abandoned bool
-	// Amounts are what the request really took, by name, of what it had reserved. An amount that is neither here nor made of
-	// those that are stays as it was reserved.
+	// Amounts are what the request really used, by name. They replace what it reserved; an amount that is missing stays reserved.
 	Amounts map[string]counter.Amount
-	// AtLeast: they are a guess. What is beyond what was reserved is taken, and nothing that was goes back.
+	// AtLeast: the amounts are estimates. More than was reserved is charged, and nothing is given back.
 	AtLeast bool
 }
 

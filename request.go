@@ -7,54 +7,47 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Request is what an edge knows of a call. Only what the rules look at has to be filled in.
+// Request describes a call. Fill in what the rules look at.
 type Request struct {
-	// Edge names the code that asks, for observers: http, check, gateway. "" means a program that uses the library.
+	// Edge names the code that asks, for observers: http, check, gateway, or "" for a program that uses the library.
 	Edge string
-	// APIKey identifies the client.
-	APIKey string
-	// KeyVerified says that the key was proven to be genuine: by a lookup, a
-	// signature, or a caller that vouches for it. Patterns grant nothing
-	// (a tier, a bypass) to a key that isn't: anyone can send a header that begins with sk_internal_.
+	// APIKey identifies the client. KeyVerified means that the key is genuine, because it was looked up or signed. Other keys
+	// get no tier and no bypass: anyone can send a header that begins with sk_internal_.
+	APIKey      string
 	KeyVerified bool
 	User, Org   string
-	// Tier is the client's tier if the edge knows it, and TierVerified that it was
-	// proven, as by a signed token. An unproven tier is ignored.
+	// Tier is the client's tier. It is ignored unless TierVerified is true, for example because it comes from a signed token.
 	Tier         string
 	TierVerified bool
-	// IP is the client's address, as established from trusted proxies only.
+	// IP is the client's address. Believe only proxies that you trust.
 	IP netip.Addr
-	// Method and Path are those of an HTTP request; the path as it came, without query.
+	// Method and Path are those of an HTTP request. The path is as it was sent, without the query.
 	Method, Path string
-	// Preflight marks a real CORS preflight: as a browser sends them, without body and credentials. Those are exempt from rules
-	// that don't name OPTIONS, and have a limit of their own: see [Options].
+	// Preflight marks a CORS preflight without a body and credentials. Rules that don't name OPTIONS don't apply to it:
+	// [Options.Preflight] does.
 	Preflight bool
-	// Attr looks up what else rules may count by: "header:X-Tenant", "claim:plan",
-	// "attr:region". It answers "" for what the request lacks.
+	// Attr returns other values that rules count by: "header:X-Tenant", "claim:plan", "attr:region". It returns "" if there is none.
 	Attr func(name string) string
 	// Cost is how many tokens the request takes. 0 means 1.
 	Cost int64
-	// Amounts are what the request takes beside its cost, by name: tokens, usd. See [Rule.Amount].
+	// Amounts are what the request takes besides its cost, by name: tokens, usd. See [Rule.Amount].
 	Amounts map[string]counter.Amount
-	// Assumed is for requests of which some amounts aren't known yet, such as the output of a call to a model. It has the same
-	// amounts as Amounts, with an assumed number for what isn't known. Where the two differ, a rule charges its Default, or
-	// what is assumed if it has no Default, but no less than what is known. If nil, Amounts are complete.
+	// Assumed is for requests whose amounts are only partly known, such as a model call whose output is yet to come. It repeats
+	// Amounts, with an assumed number for what is unknown. Where they differ, a rule charges its Default, or else the assumed
+	// number, and never less than what is known. If nil, Amounts are complete.
 	Assumed map[string]counter.Amount
-	// Choices is how many answers the request asks a model for. A rule charges its Default for each of them. 0 means 1.
+	// Choices is how many answers the request wants from a model. A rule charges its Default for each. 0 means 1.
 	Choices int64
-	// Reserve, if positive, says that the amounts are an estimate, which [Limiter.Finish] replaces by the truth. It is for how
-	// long the estimate stands at least: see [Rule.GiveBackUnsettled]. Rules that count an amount apply to such a request whatever
-	// its method is, since many servers answer a call under methods that the rule doesn't name.
+	// Reserve, if positive, marks the amounts as estimates that [Limiter.Finish] replaces. They stand for at least this long: see
+	// [Rule.GiveBackUnsettled]. Rules that count an amount ignore the method of such a request, since servers often do too.
 	Reserve time.Duration
-	// Repeat names the request, if it isn't zero: the same request under this name is charged once within a minute, whichever
-	// node it reaches.
+	// Repeat, if set, is an idempotency key: a request with the same key is charged once a minute, on whichever node.
 	Repeat counter.Once
-	// Peek asks how a request of this cost would be answered, and takes nothing.
+	// Peek asks for the decision without taking anything.
 	Peek bool
-	// Rejected says, for observers, why an identity that the client has sent doesn't count, such as that its token has expired:
-	// in words that don't repeat it. "" means that none was rejected.
+	// Rejected tells observers why an identity was rejected, such as an expired token. It doesn't repeat what the client sent.
 	Rejected string
-	// Receipt asks for a receipt, with which what was taken can be given back.
+	// Receipt asks for a receipt, which can give back what was taken.
 	Receipt bool
 
 	guess bool // see private.Guess

@@ -58,10 +58,10 @@ func (m *Metrics) Observe(o *weir.Observation) {
 		return
 	}
 	edge := edgeOf(req.Edge)
-	lane := m.row(d.Rule).lane(o.Lane)
-	lane.decisions[edge][d.Reason].Add(1)
+	stripe := m.row(d.Rule).stripe(o.Stripe)
+	stripe.decisions[edge][d.Reason].Add(1)
 	if d.Degraded {
-		lane.degraded.Add(1)
+		stripe.degraded.Add(1)
 	}
 	if req.Rejected != "" {
 		m.rejected[edge].Add(1)
@@ -83,7 +83,7 @@ func (m *Metrics) Observe(o *weir.Observation) {
 		if e == nothing || e == last && rule == lastRule { // a rule with several limits counts once
 			continue
 		}
-		m.row(rule).lane(o.Lane).events[e].Add(1)
+		m.row(rule).stripe(o.Stripe).events[e].Add(1)
 		last, lastRule = e, rule
 	}
 	if passed >= 0 {

@@ -20,33 +20,33 @@ const keepRemoved = 10 * time.Minute
 
 // row is what was counted for a rule.
 type row struct {
-	rule  string
-	lanes []lane      // a power of two
-	slots atomic.Bool // there were some
+	rule    string
+	stripes []stripe    // a power of two
+	slots   atomic.Bool // there were some
 
 	inForce bool      // it was, at some scrape; guarded by Metrics.mu
 	removed time.Time // the first scrape at which it no longer was; likewise
 }
 
-// lane is a core's part of a row, more or less: cores that write to one place would wait for each other.
-type lane struct {
+// stripe is a core's part of a row, more or less: cores that write to one place would wait for each other.
+type stripe struct {
 	decisions [len(edges)][reasons]atomic.Uint64
 	degraded  atomic.Uint64 // decisions
 	events    [events]atomic.Uint64
-	_         [64]byte // no lane shares a cache line with the next
+	_         [64]byte // no stripe shares a cache line with the next
 }
 
 func newRow(rule string) *row {
-	return &row{rule: rule, lanes: make([]lane, observer.Stripes())}
+	return &row{rule: rule, stripes: make([]stripe, observer.Stripes())}
 }
 
-func (r *row) lane(n uint32) *lane { return &r.lanes[int(n)&(len(r.lanes)-1)] }
+func (r *row) stripe(n uint32) *stripe { return &r.stripes[int(n)&(len(r.stripes)-1)] }
 
 // decisions is how many there were at an edge, by their reason.
 func (r *row) decisions(edge int) (sum [reasons]uint64, some bool) {
-	for i := range r.lanes {
+	for i := range r.stripes {
 		for reason := range sum {
-			n := r.lanes[i].decisions[edge][reason].Load()
+			n := r.stripes[i].decisions[edge][reason].Load()
 			sum[reason] += n
 			some = some || n > 0
 		}
@@ -55,8 +55,8 @@ func (r *row) decisions(edge int) (sum [reasons]uint64, some bool) {
 }
 
 func (r *row) events(e event) (sum uint64) {
-	for i := range r.lanes {
-		sum += r.lanes[i].events[e].Load()
+	for i := range r.stripes {
+		sum += r.stripes[i].events[e].Load()
 	}
 	return sum
 }

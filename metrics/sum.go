@@ -34,8 +34,8 @@ func (m *Metrics) Sum() Sum {
 
 // add adds what a row has counted.
 func (s *Sum) add(r *row) {
-	for i := range r.lanes {
-		s.Degraded += r.lanes[i].degraded.Load()
+	for i := range r.stripes {
+		s.Degraded += r.stripes[i].degraded.Load()
 	}
 	for e := range edges {
 		sums, _ := r.decisions(e)

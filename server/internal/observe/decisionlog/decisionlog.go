@@ -130,7 +130,7 @@ func (l *Log) Observe(o *weir.Observation) {
 	}
 	t := l.tally(tallyKey{d.Rule, d.Reason, d.Allowed})
 	if !claim(&t.left, 0) || !claim(&l.left, reserved(d.Allowed)) || !l.enqueue(t, o) {
-		t.leaveOut(o.Lane)
+		t.leaveOut(o.Stripe)
 	}
 }
 

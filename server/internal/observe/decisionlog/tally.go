@@ -26,25 +26,25 @@ type tallyKey struct {
 type tally struct {
 	tallyKey
 	left    atomic.Int64 // how many more lines this second may have
-	leftOut []lane       // a power of two
+	leftOut []stripe     // a power of two
 	told    uint64       // how many of those left out a line has told; the writer's
 	idle    int          // for how many seconds it has had nothing to do; the writer's
 }
 
-// lane is a core's part of a count, more or less: cores that write to one place would wait for each other.
-type lane struct {
+// stripe is a core's part of a count, more or less: cores that write to one place would wait for each other.
+type stripe struct {
 	n atomic.Uint64
 	_ [56]byte // to the end of the cache line
 }
 
 func newTally(k tallyKey) *tally {
 	k.rule = strings.Clone(k.rule) // it may be a part of a long text
-	t := &tally{tallyKey: k, leftOut: make([]lane, observer.Stripes())}
+	t := &tally{tallyKey: k, leftOut: make([]stripe, observer.Stripes())}
 	t.left.Store(perReason)
 	return t
 }
 
-func (t *tally) leaveOut(lane uint32) { t.leftOut[int(lane)&(len(t.leftOut)-1)].n.Add(1) }
+func (t *tally) leaveOut(stripe uint32) { t.leftOut[int(stripe)&(len(t.leftOut)-1)].n.Add(1) }
 
 // sum is how many were left out.
 func (t *tally) sum() (sum uint64) {

@@ -90,7 +90,7 @@ func (h *Hub) Observe(o *weir.Observation) {
 			continue
 		}
 		if o.Spread > v.below.Load() || !v.claim() {
-			v.leftOut[int(o.Lane)&(len(v.leftOut)-1)].Add(1)
+			v.leftOut[int(o.Stripe)&(len(v.leftOut)-1)].Add(1)
 			continue
 		}
 		if shown == nil {
@@ -100,7 +100,7 @@ func (h *Hub) Observe(o *weir.Observation) {
 		case v.decisions <- shown:
 			v.sent.Add(1)
 		default:
-			v.leftOut[int(o.Lane)&(len(v.leftOut)-1)].Add(1)
+			v.leftOut[int(o.Stripe)&(len(v.leftOut)-1)].Add(1)
 		}
 	}
 }

@@ -188,7 +188,7 @@ func (t *Top) Observe(o *weir.Observation) {
 func (t *Top) write(o *weir.Observation, below uint64) {
 	weight := float64(uint64(1) << bits.LeadingZeros64(below))
 	for i := range t.buffers {
-		l := &t.buffers[(int(o.Lane)+i)&(len(t.buffers)-1)]
+		l := &t.buffers[(int(o.Stripe)+i)&(len(t.buffers)-1)]
 		if !l.mu.TryLock() {
 			continue
 		}
