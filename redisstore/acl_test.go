@@ -86,7 +86,7 @@ func everything(t *testing.T, url string) {
 		}
 	}
 	// A lost shard is probed until it takes writes.
-	sh := s.lanes[0].shard.Load()
+	sh := s.joiners[0].shard.Load()
 	sh.trip(os.ErrDeadlineExceeded)
 	s.opened(sh)
 	until(t, func(context.Context) error {
@@ -197,7 +197,7 @@ func TestAMissingPermissionIsFoundByTheProbe(t *testing.T) {
 	for _, command := range []string{"hset", "hget", "time"} {
 		answers(t, s)
 		do(t, r, "ACL", "SETUSER", "weir", "-"+command)
-		sh := s.lanes[0].shard.Load()
+		sh := s.joiners[0].shard.Load()
 		until(t, func(ctx context.Context) error {
 			if _ = take(ctx, s, charge1(p, "s")); !sh.open.Load() {
 				return errors.New("the breaker is closed")

@@ -265,7 +265,7 @@ func (s scheme) target(o *rueidis.ClientOption, authority, path string, given ma
 	// command more.
 	o.ForceSingleClient = s.name == "redis" || s.name == "rediss" || s.name == "unix"
 	// Calls are joined before they come to the client, and others who call often bound how many they have under way. A
-	// connection for each of these few is quicker than a queue in front of one; in a Cluster, where the lanes are many, it isn't.
+	// connection for each of these few is quicker than a queue in front of one; in a Cluster, where the joiners are many, it isn't.
 	o.DisableAutoPipelining = s.name != "redis-cluster"
 	if s.name == "unix" {
 		if authority != "" {

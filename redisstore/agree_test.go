@@ -432,7 +432,7 @@ func (w *walker) ask(steps []step) ([]outcome, error) {
 		parts[i] = redis.part(st)
 		acts = append(acts, &parts[i].act)
 	}
-	if err := redis.call(context.Background(), &redis.lanes[0], acts); err != nil {
+	if err := redis.call(context.Background(), &redis.joiners[0], acts); err != nil {
 		return nil, err
 	}
 	answers := make([]outcome, len(steps))

@@ -8,7 +8,7 @@ import "github.com/redis/rueidis"
 func (s *Store) Client() (rueidis.Client, error) {
 	c := s.client.Load()
 	if c == nil {
-		return nil, s.lanes[0].shard.Load().unavailable()
+		return nil, s.joiners[0].shard.Load().unavailable()
 	}
 	return *c, nil
 }
@@ -22,7 +22,7 @@ func (s *Store) Prefix() string { return s.prefix }
 
 // Lost is why nothing can be kept now, or nil. Of a Cluster it doesn't know: some of it may be lost.
 func (s *Store) Lost() error {
-	if sh := s.lanes[0].shard.Load(); len(s.lanes) == 1 && sh.open.Load() {
+	if sh := s.joiners[0].shard.Load(); len(s.joiners) == 1 && sh.open.Load() {
 		return sh.unavailable()
 	}
 	return nil

@@ -30,8 +30,8 @@ func (s *Store) follow() {
 // await waits for its turn to look where shards are, for less time while one can't be
 // reached, and reports false if the store was closed.
 func (s *Store) await(pause time.Duration) bool {
-	for i := range s.lanes {
-		if s.lanes[i].shard.Load().open.Load() {
+	for i := range s.joiners {
+		if s.joiners[i].shard.Load().open.Load() {
 			pause = probeEvery
 		}
 	}
@@ -107,12 +107,12 @@ func readRange(m rueidis.RedisMessage) (first, last int64, owner string, err err
 // A tag without an owner stays where it was.
 func (s *Store) assign(owners [tags]string) {
 	known := map[string]*shard{}
-	for i := range s.lanes {
-		sh := s.lanes[i].shard.Load()
+	for i := range s.joiners {
+		sh := s.joiners[i].shard.Load()
 		known[sh.name] = sh
 	}
 	for tag, owner := range owners {
-		s.lanes[tag].unowned.Store(owner == "")
+		s.joiners[tag].unowned.Store(owner == "")
 		if owner == "" {
 			continue
 		}
@@ -121,16 +121,16 @@ func (s *Store) assign(owners [tags]string) {
 			sh = newShard(owner)
 			known[owner] = sh
 		}
-		s.lanes[tag].shard.Store(sh)
+		s.joiners[tag].shard.Store(sh)
 	}
 }
 
 // tagOf is a tag that belongs to the shard now, or -1: slots move. It is any of them, since of one slot
 // the server may know nothing.
 func (s *Store) tagOf(sh *shard) int {
-	from := rand.IntN(len(s.lanes))
-	for i := range s.lanes {
-		if tag := (from + i) % len(s.lanes); s.lanes[tag].shard.Load() == sh {
+	from := rand.IntN(len(s.joiners))
+	for i := range s.joiners {
+		if tag := (from + i) % len(s.joiners); s.joiners[tag].shard.Load() == sh {
 			return tag
 		}
 	}

@@ -78,7 +78,7 @@ func TestAFullRedisGoesOn(t *testing.T) {
 	if got := used(t, open(t, Options{URL: url}), p, "known"); got != 4 {
 		t.Errorf("another node sees %d used", got)
 	}
-	sh := s.lanes[0].shard.Load()
+	sh := s.joiners[0].shard.Load()
 	sh.trip(os.ErrDeadlineExceeded)
 	s.opened(sh)
 	until(t, func(context.Context) error { return take(t.Context(), s, peek1(p, "known"))[0].Err })

@@ -78,11 +78,11 @@ func (s *Store) Health() Health {
 	return h
 }
 
-// shards are the shards that lanes have now, in the order of their slots.
+// shards are the shards that joiners have now, in the order of their slots.
 func (s *Store) shards() (all []*shard) {
 	seen := map[*shard]bool{}
-	for i := range s.lanes {
-		if sh := s.lanes[i].shard.Load(); !seen[sh] {
+	for i := range s.joiners {
+		if sh := s.joiners[i].shard.Load(); !seen[sh] {
 			seen[sh] = true
 			all = append(all, sh)
 		}

@@ -83,7 +83,7 @@ func fillHolds(t testing.TB, s *Store, p *counter.Policy, subject string, each i
 			ch.ask(&c, nil)
 			acts = append(acts, &act{charges: []charge{ch}})
 		}
-		if err := s.call(t.Context(), &s.lanes[0], acts); err != nil {
+		if err := s.call(t.Context(), &s.joiners[0], acts); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -170,7 +170,7 @@ func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
 					}
 					acts = append(acts, one)
 				}
-				if err := s.call(t.Context(), &s.lanes[0], acts); err != nil {
+				if err := s.call(t.Context(), &s.joiners[0], acts); err != nil {
 					t.Fatalf("%s, act %d: %v", spoiled, kind, err)
 				}
 				for i, a := range acts {
@@ -191,7 +191,7 @@ func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
 			}
 		}
 	}
-	if h := s.Health(); !h.Up || s.lanes[0].shard.Load().fails.Load() != 0 {
+	if h := s.Health(); !h.Up || s.joiners[0].shard.Load().fails.Load() != 0 {
 		t.Errorf("spoiled holds are held against Redis: %+v", h)
 	}
 	lasting(t, r)

@@ -13,15 +13,15 @@ import (
 	"github.com/weirhq/weir/internal/patient"
 )
 
-// lane joins the acts that wait at the same moment into one script call. An act that finds the lane
+// joiner joins the acts that wait at the same moment into one script call. An act that finds the joiner
 // free is sent at once, by the goroutine that brought it. While as many calls are under way as may
 // be, other acts wait; when a call comes back, the newest waiter sends for all of them, because its
 // deadline is the last. A waiter whose deadline comes earlier is told to leave.
-type lane struct {
+type joiner struct {
 	store *Store
 	shard atomic.Pointer[shard]
 
-	unserved atomic.Pointer[unserved] // nil while a server serves the lane's slot
+	unserved atomic.Pointer[unserved] // nil while a server serves the joiner's slot
 	missed   atomic.Int32             // calls in a row that no server took for its own
 	unowned  atomic.Bool              // by the servers' own word, nobody has the slot
 
@@ -31,10 +31,10 @@ type lane struct {
 	flights []*flight  // calls under way
 	ticking bool
 
-	ticks atomic.Int64 // the lane's clock: see tick
+	ticks atomic.Int64 // the joiner's clock: see tick
 }
 
-// How many calls may be under way in a lane, and how much work one carries. The
+// How many calls may be under way in a joiner, and how much work one carries. The
 // first keeps Redis busy while a node reads the last reply; the second keeps
 // a call short, since Redis does nothing else meanwhile.
 const (
@@ -61,28 +61,28 @@ func (a *act) work() (n int) {
 }
 
 // flight is a call, with the waiters whose acts it carries, the oldest first. It is also the call's
-// context, which ends when the lane's clock reaches the deadline of the newest.
+// context, which ends when the joiner's clock reaches the deadline of the newest.
 type flight struct {
-	lane     *lane
+	joiner   *joiner
 	waiters  []*waiter
 	alone    [1]*waiter // behind waiters, when there is but one
-	deadline int64      // on the lane's clock
+	deadline int64      // on the joiner's clock
 	over     atomic.Bool
-	done     chan struct{} // closed then, if the client asked for it; guarded by the lane's lock
+	done     chan struct{} // closed then, if the client asked for it; guarded by the joiner's lock
 }
 
 var _ context.Context = (*flight)(nil)
 
 // Deadline is when the call is over if the node is punctual from now on.
 func (f *flight) Deadline() (time.Time, bool) {
-	left := f.deadline - f.lane.ticks.Load()
-	return time.Now().Add(time.Duration(left) * f.lane.store.timeout / patient.Parts), true
+	left := f.deadline - f.joiner.ticks.Load()
+	return time.Now().Add(time.Duration(left) * f.joiner.store.timeout / patient.Parts), true
 }
 
 // Done is made when it is asked for, which the client seldom does.
 func (f *flight) Done() <-chan struct{} {
-	f.lane.mu.Lock()
-	defer f.lane.mu.Unlock()
+	f.joiner.mu.Lock()
+	defer f.joiner.mu.Unlock()
 	if f.done == nil {
 		f.done = make(chan struct{})
 		if f.over.Load() {
@@ -104,7 +104,7 @@ func (f *flight) Err() error {
 
 type waiter struct {
 	act      *act
-	deadline int64 // on the lane's clock
+	deadline int64 // on the joiner's clock
 	stage    stage
 	err      error
 	held     bool          // by a flight, although it has left
@@ -126,7 +126,7 @@ var waiters = sync.Pool{New: func() any { return &waiter{wake: make(chan struct{
 
 // do has an act decided, and returns nil if it was. The act must not be touched
 // again after an error: it may still be under way.
-func (l *lane) do(ctx context.Context, a *act) error {
+func (l *joiner) do(ctx context.Context, a *act) error {
 	if l.store.trace == nil {
 		return l.join(ctx, a)
 	}
@@ -154,7 +154,7 @@ func (l *lane) do(ctx context.Context, a *act) error {
 //
 // A caller that can't wait for as long as a call may take leaves the sending to a goroutine: its
 // short deadline must harm neither the waiters that it would send for nor the shard's health.
-func (l *lane) join(ctx context.Context, a *act) error {
+func (l *joiner) join(ctx context.Context, a *act) error {
 	if err := ctx.Err(); err != nil {
 		return gaveUp(err)
 	}
@@ -175,7 +175,7 @@ func (l *lane) join(ctx context.Context, a *act) error {
 		if w.stage = chosen; hurried {
 			w.stage = flying
 		}
-		f := &flight{lane: l, deadline: w.deadline, alone: [1]*waiter{w}}
+		f := &flight{joiner: l, deadline: w.deadline, alone: [1]*waiter{w}}
 		f.waiters = f.alone[:]
 		l.flights = append(l.flights, f)
 		l.mu.Unlock()
@@ -192,7 +192,7 @@ func (l *lane) join(ctx context.Context, a *act) error {
 }
 
 // wait blocks a waiter that isn't sending until its act is done, or it has to send for others.
-func (l *lane) wait(ctx context.Context, w *waiter, hurried bool) error {
+func (l *joiner) wait(ctx context.Context, w *waiter, hurried bool) error {
 	for {
 		if gone := ctx.Done(); gone == nil {
 			<-w.wake
@@ -232,7 +232,7 @@ func (w *waiter) release() error {
 }
 
 // leave ends the wait of a waiter whose time is up.
-func (l *lane) leave(w *waiter, cause error) error {
+func (l *joiner) leave(w *waiter, cause error) error {
 	l.mu.Lock()
 	at := w.stage
 	w.stage = done
@@ -250,9 +250,9 @@ func (l *lane) leave(w *waiter, cause error) error {
 	return gaveUp(cause)
 }
 
-// budget is when, on the lane's clock, the budget of a check that begins now is spent. The clock
+// budget is when, on the joiner's clock, the budget of a check that begins now is spent. The clock
 // runs while there are waiters. The caller holds the lock.
-func (l *lane) budget() int64 {
+func (l *joiner) budget() int64 {
 	if l.ticking {
 		return l.ticks.Load() + patient.Parts + 1 // the next tick is due sooner
 	}
@@ -261,9 +261,9 @@ func (l *lane) budget() int64 {
 	return l.ticks.Load() + patient.Parts
 }
 
-// tick moves the lane's clock, which keeps the node's own time, and tells waiters whose budget is
+// tick moves the joiner's clock, which keeps the node's own time, and tells waiters whose budget is
 // spent to leave. It reports whether the clock goes on.
-func (l *lane) tick() bool {
+func (l *joiner) tick() bool {
 	l.mu.Lock()
 	now := l.ticks.Add(1)
 	var late []*waiter
@@ -293,8 +293,8 @@ func (l *lane) tick() bool {
 	return goOn
 }
 
-// send has a flight decided, on behalf of one of its waiters or of none, and passes the lane on.
-func (l *lane) send(f *flight, self *waiter) {
+// send has a flight decided, on behalf of one of its waiters or of none, and passes the joiner on.
+func (l *joiner) send(f *flight, self *waiter) {
 	errs, err := l.call(f, self)
 	l.mu.Lock()
 	var ended []*waiter
@@ -322,7 +322,7 @@ func (l *lane) send(f *flight, self *waiter) {
 // each. The act of a waiter that has left by now isn't sent: its caller was told that the act may
 // or may not run, and not running is better. For the same reason nothing is sent too late, and that
 // doesn't count against the shard.
-func (l *lane) call(f *flight, self *waiter) (each []error, err error) {
+func (l *joiner) call(f *flight, self *waiter) (each []error, err error) {
 	if f.waiters[0] != self {
 		l.mu.Lock()
 		f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return w.stage == done })
@@ -347,7 +347,7 @@ func (l *lane) call(f *flight, self *waiter) (each []error, err error) {
 }
 
 // callEach has the acts of a flight decided one by one.
-func (l *lane) callEach(f *flight) []error {
+func (l *joiner) callEach(f *flight) []error {
 	errs := make([]error, len(f.waiters))
 	var calls sync.WaitGroup
 	for i, w := range f.waiters {
@@ -357,9 +357,9 @@ func (l *lane) callEach(f *flight) []error {
 	return errs
 }
 
-// next passes the lane to the waiters, and returns those to wake beside the given ones. The caller
+// next passes the joiner to the waiters, and returns those to wake beside the given ones. The caller
 // holds the lock.
-func (l *lane) next(wake []*waiter) []*waiter {
+func (l *joiner) next(wake []*waiter) []*waiter {
 	if sh := l.shard.Load(); sh.open.Load() {
 		for _, w := range l.queue {
 			w.stage, w.err = done, sh.unavailable()
@@ -378,7 +378,7 @@ func (l *lane) next(wake []*waiter) []*waiter {
 		}
 	}
 	newest := l.queue[n-1]
-	f := &flight{lane: l, deadline: newest.deadline, waiters: slices.Clone(l.queue[:n])}
+	f := &flight{joiner: l, deadline: newest.deadline, waiters: slices.Clone(l.queue[:n])}
 	l.queue = slices.Delete(l.queue, 0, n)
 	for _, w := range f.waiters {
 		w.stage = flying
@@ -389,6 +389,6 @@ func (l *lane) next(wake []*waiter) []*waiter {
 }
 
 // land ends a flight. The caller holds the lock.
-func (l *lane) land(f *flight) {
+func (l *joiner) land(f *flight) {
 	l.flights = slices.DeleteFunc(l.flights, func(o *flight) bool { return o == f })
 }

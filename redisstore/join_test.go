@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// held is a store whose lane is as busy as it may be, until released.
+// held is a store whose joiner is as busy as it may be, until released.
 type held struct {
 	*Store
 	t      *testing.T
@@ -26,21 +26,21 @@ func hold(t *testing.T) *held {
 	h := &held{Store: open(t, Options{URL: "redis://" + r.Addr}), t: t, server: r}
 	h.policy = policy(t, "p", counter.TokenBucket, 1000, year)
 	mustTake(t, h, charge1(h.policy, "warm"))
-	h.lanes[0].mu.Lock()
-	defer h.lanes[0].mu.Unlock()
-	h.lanes[0].flying = maxFlying
+	h.joiners[0].mu.Lock()
+	defer h.joiners[0].mu.Unlock()
+	h.joiners[0].flying = maxFlying
 	return h
 }
 
-// release ends what keeps the lane busy.
+// release ends what keeps the joiner busy.
 func (h *held) release() {
 	for range maxFlying {
-		pass(&h.lanes[0])
+		pass(&h.joiners[0])
 	}
 }
 
-// pass ends a call of a lane.
-func pass(l *lane) {
+// pass ends a call of a joiner.
+func pass(l *joiner) {
 	l.mu.Lock()
 	wake := l.next(nil)
 	l.mu.Unlock()
@@ -49,11 +49,11 @@ func pass(l *lane) {
 	}
 }
 
-// reaches waits for a state of the lane.
-func (h *held) reaches(what string, get func(*lane) int, want int) {
+// reaches waits for a state of the joiner.
+func (h *held) reaches(what string, get func(*joiner) int, want int) {
 	h.t.Helper()
 	until(h.t, func(context.Context) error {
-		l := &h.lanes[0]
+		l := &h.joiners[0]
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if got := get(l); got != want {
@@ -63,16 +63,16 @@ func (h *held) reaches(what string, get func(*lane) int, want int) {
 	})
 }
 
-func waiting(l *lane) int { return len(l.queue) }
+func waiting(l *joiner) int { return len(l.queue) }
 
 // queue has takes wait behind the calls under way, one after the other.
 func (h *held) queue(ctx context.Context, n int, subject string) []chan error {
 	h.t.Helper()
 	var all []chan error
 	for range n {
-		h.lanes[0].mu.Lock()
-		before := len(h.lanes[0].queue)
-		h.lanes[0].mu.Unlock()
+		h.joiners[0].mu.Lock()
+		before := len(h.joiners[0].queue)
+		h.joiners[0].mu.Unlock()
 		done := make(chan error, 1)
 		go func() { done <- take(ctx, h, charge1(h.policy, subject))[0].Err }()
 		h.reaches("waiting", waiting, before+1)
@@ -139,10 +139,10 @@ func TestAWaiterThatLeavesTheQueueIsNotCounted(t *testing.T) {
 	}
 }
 
-// chosenAmong has takes wait in a lane that nothing else uses, and passes it on to them: the newest is chosen.
+// chosenAmong has takes wait in a joiner that nothing else uses, and passes it on to them: the newest is chosen.
 func chosenAmong(t *testing.T, s *Store, p *counter.Policy, subjects ...string) []*waiter {
 	t.Helper()
-	l := &s.lanes[0]
+	l := &s.joiners[0]
 	var all []*waiter
 	for _, subject := range subjects {
 		key, _ := s.names.Load().subject(&counter.Counter{Policy: p, Subject: []byte(subject)})
@@ -174,10 +174,10 @@ func TestNothingIsSentForWhoHasLeft(t *testing.T) {
 			if newest {
 				gone, stay = stay, gone
 			}
-			if err := s.lanes[0].leave(gone, context.Canceled); !errors.Is(err, context.Canceled) {
+			if err := s.joiners[0].leave(gone, context.Canceled); !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
-			if err := s.lanes[0].wait(t.Context(), stay, false); err != nil {
+			if err := s.joiners[0].wait(t.Context(), stay, false); err != nil {
 				t.Errorf("one who stayed: %v", err)
 			}
 			if first, last := used(t, s, p, "first"), used(t, s, p, "last"); newest && (first != 1 || last != 0) || !newest && (first != 0 || last != 1) {
@@ -197,15 +197,15 @@ func TestNothingIsSentTooLate(t *testing.T) {
 	answers(t, s)
 	ws := chosenAmong(t, s, p, "first", "last")
 	for range patient.Parts + 1 {
-		s.lanes[0].tick()
+		s.joiners[0].tick()
 	}
 	for _, w := range []*waiter{ws[1], ws[0]} {
-		if err := s.lanes[0].wait(t.Context(), w, false); !unavailable(err) || !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.joiners[0].wait(t.Context(), w, false); !unavailable(err) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 	}
 	idle(t, s)
-	if n := s.lanes[0].shard.Load().fails.Load(); n != 0 {
+	if n := s.joiners[0].shard.Load().fails.Load(); n != 0 {
 		t.Errorf("the shard is blamed for %d failures", n)
 	}
 	if first, last := used(t, s, p, "first"), used(t, s, p, "last"); first != 0 || last != 0 {
@@ -231,7 +231,7 @@ func TestAWaiterThatLeavesWhileUnderWayIsUnknown(t *testing.T) {
 	if n := used(t, s, p, "s"); n != 1 {
 		t.Errorf("counted %d: it had been sent", n)
 	}
-	if sh := s.lanes[0].shard.Load(); sh.fails.Load() != 0 {
+	if sh := s.joiners[0].shard.Load(); sh.fails.Load() != 0 {
 		t.Error("the shard is blamed for its caller's hurry")
 	}
 }
@@ -245,7 +245,7 @@ func TestTheBreaker(t *testing.T) {
 	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	sh := s.lanes[0].shard.Load()
+	sh := s.joiners[0].shard.Load()
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
@@ -283,14 +283,14 @@ func TestTheBreaker(t *testing.T) {
 func TestAQueueIsFailedWithTheBreaker(t *testing.T) {
 	h := hold(t)
 	waiters := h.queue(t.Context(), 5, "s")
-	h.lanes[0].shard.Load().trip(errors.New("for the test"))
+	h.joiners[0].shard.Load().trip(errors.New("for the test"))
 	h.release()
 	for _, w := range waiters {
 		if err := <-w; !unavailable(err) {
 			t.Errorf("got %v", err)
 		}
 	}
-	h.lanes[0].shard.Load().close()
+	h.joiners[0].shard.Load().close()
 	if n := used(t, h, h.policy, "s"); n != 0 {
 		t.Errorf("%d were counted, and all failed", n)
 	}

@@ -48,7 +48,7 @@ func TestALateNodeKeepsItsStore(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})
 	p := policy(t, "p", counter.TokenBucket, 10, year)
 	answers(t, s)
-	sh := s.lanes[0].shard.Load()
+	sh := s.joiners[0].shard.Load()
 	defer late(t)()
 	if n := storm(40, 80, func(int) bool { return mustTake(t, s, charge1(p, "s")) }); n != 10 {
 		t.Errorf("%d of 80 were admitted by a limit of 10", n)
@@ -63,9 +63,9 @@ func TestALateNodeKeepsItsStore(t *testing.T) {
 
 // TestTicksAreTheBudget: a call has its whole budget of ticks, however late they come, and no more.
 func TestTicksAreTheBudget(t *testing.T) {
-	l := &lane{store: &Store{timeout: time.Hour}}
+	l := &joiner{store: &Store{timeout: time.Hour}}
 	l.mu.Lock()
-	f := &flight{lane: l, deadline: l.budget()}
+	f := &flight{joiner: l, deadline: l.budget()}
 	l.flights = append(l.flights, f)
 	l.mu.Unlock()
 	for i := range patient.Parts {
@@ -85,7 +85,7 @@ func TestALateNodeNoticesALostStore(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})
 	p := policy(t, "p", counter.TokenBucket, 1000, year)
 	answers(t, s)
-	sh := s.lanes[0].shard.Load()
+	sh := s.joiners[0].shard.Load()
 	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func TestLayersAreGivenBackWhenTheCallerHasGone(t *testing.T) {
 		}
 		taken := parts[0]
 		taken.charges[0].n = 1
-		if err := taken.lane.do(gone, &taken.act); err != nil {
+		if err := taken.joiner.do(gone, &taken.act); err != nil {
 			t.Fatal(err)
 		}
 		results := make([]counter.Result, 1)

@@ -250,8 +250,8 @@ func TestKeysInTwoPlaces(t *testing.T) {
 
 	// The one key is still here, the other was never anywhere.
 	batch := []*waiter{{act: takeAct(bucket, name(bucket, subject))}, {act: takeAct(bucket, name(bucket, other))}}
-	l := &s.lanes[tag]
-	errs, _ := l.call(&flight{lane: l, deadline: patient.Parts, waiters: batch}, batch[1])
+	l := &s.joiners[tag]
+	errs, _ := l.call(&flight{joiner: l, deadline: patient.Parts, waiters: batch}, batch[1])
 	for i := range batch {
 		if errs[i] != nil || !batch[i].act.charges[0].fits {
 			t.Errorf("act %d of a joined call: %v", i, errs[i])
@@ -356,9 +356,9 @@ func TestWhatRedisSaysIsTold(t *testing.T) {
 		t.Errorf("it is lost for another reason:\n%s", log.text.String())
 	}
 	for range 3 { // probes say so, too
-		was := s.lanes[0].shard.Load().cause.Load()
+		was := s.joiners[0].shard.Load().cause.Load()
 		until(t, func(context.Context) error {
-			if s.lanes[0].shard.Load().cause.Load() == was {
+			if s.joiners[0].shard.Load().cause.Load() == was {
 				return errors.New("not probed yet")
 			}
 			return nil

@@ -154,7 +154,7 @@ func (s *Store) followPrimary() {
 			c, err = s.sentinels.promotion(ctx, *addr)
 			cancel()
 		} else {
-			if s.lanes[0].shard.Load().open.Load() {
+			if s.joiners[0].shard.Load().open.Load() {
 				s.sentinels.next() // the one that was asked last may be cut off itself, and not know
 			}
 			ctx, cancel := context.WithTimeout(s.life, time.Second)

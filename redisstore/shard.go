@@ -50,8 +50,8 @@ func newShard(name string) *shard {
 // probeEvery is the time between probes of a shard that can't be reached, about.
 const probeEvery = 100 * time.Millisecond
 
-// call has the script decide acts of a lane before the context ends.
-func (s *Store) call(ctx context.Context, l *lane, acts []*act) error {
+// call has the script decide acts of a joiner before the context ends.
+func (s *Store) call(ctx context.Context, l *joiner, acts []*act) error {
 	sh := l.shard.Load()
 	policy := rediscall.Once
 	if len(acts) > 1 {

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// unserved is what a lane knows of a slot that no server serves. Its charges fail at once until it is
+// unserved is what a joiner knows of a slot that no server serves. Its charges fail at once until it is
 // tried again; those of the other slots on the same server don't notice.
 type unserved struct {
 	since, until time.Time
@@ -32,7 +32,7 @@ func ofSlot(err error) bool {
 }
 
 // served says that a server took a call for its own.
-func (l *lane) served() {
+func (l *joiner) served() {
 	if l.missed.Load() == 0 {
 		return
 	}
@@ -43,7 +43,7 @@ func (l *lane) served() {
 }
 
 // failed says that no server did. After some of these in a row, charges fail at once for a moment.
-func (l *lane) failed(err error) {
+func (l *joiner) failed(err error) {
 	if l.missed.Add(1) >= opensAfter && l.lost(err) {
 		l.store.logger.Warn("no server serves a slot of the Cluster", "slot", l.store.slotOf(l), "error", err)
 		l.store.lookAgain()
@@ -51,7 +51,7 @@ func (l *lane) failed(err error) {
 }
 
 // lost has charges fail at once for a moment, and reports whether they didn't before.
-func (l *lane) lost(err error) bool {
+func (l *joiner) lost(err error) bool {
 	now := time.Now()
 	u := &unserved{since: now, until: now.Add(rediscall.Jittered(probeEvery)), err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
 	before := l.unserved.Load()
@@ -72,8 +72,8 @@ func (s *Store) lookAtSlots() {
 	}()
 	var unowned []int
 	begun := time.Now()
-	for _, tag := range rand.Perm(len(s.lanes)) {
-		l := &s.lanes[tag]
+	for _, tag := range rand.Perm(len(s.joiners)) {
+		l := &s.joiners[tag]
 		switch {
 		case l.shard.Load().open.Load(): // which says it all
 		case l.unowned.Load():
@@ -91,14 +91,14 @@ func (s *Store) lookAtSlots() {
 	}
 	err := s.tryTag(unowned[0], atOnce)
 	if err == nil {
-		s.lanes[unowned[0]].served() // servers that don't know may be wrong
+		s.joiners[unowned[0]].served() // servers that don't know may be wrong
 	}
 	if err == nil || !ofSlot(err) {
 		return
 	}
 	n := 0
 	for _, tag := range unowned {
-		if s.lanes[tag].lost(err) {
+		if s.joiners[tag].lost(err) {
 			n++
 		}
 	}
@@ -124,8 +124,8 @@ const recent = 10 * time.Second
 
 // unservedSlots tells of the slots that no server serves, as charges and probes found lately.
 func (s *Store) unservedSlots() (h ShardHealth, n int) {
-	for i := range s.lanes {
-		u := s.lanes[i].unserved.Load()
+	for i := range s.joiners {
+		u := s.joiners[i].unserved.Load()
 		if u == nil || time.Since(u.until) > recent {
 			continue
 		}
@@ -138,16 +138,16 @@ func (s *Store) unservedSlots() (h ShardHealth, n int) {
 		for _, sh := range s.shards() {
 			h.Keys += max(0, sh.keys.Load())
 		}
-		h.Keys = (h.Keys*int64(n) + int64(len(s.lanes)) - 1) / int64(len(s.lanes)) // they are spread evenly
+		h.Keys = (h.Keys*int64(n) + int64(len(s.joiners)) - 1) / int64(len(s.joiners)) // they are spread evenly
 	}
-	h.Name = fmt.Sprintf("%d of %d slots in use, without a server", n, len(s.lanes))
+	h.Name = fmt.Sprintf("%d of %d slots in use, without a server", n, len(s.joiners))
 	return h, n
 }
 
-// slotOf is the slot of a lane.
-func (s *Store) slotOf(l *lane) int {
-	for tag := range s.lanes {
-		if &s.lanes[tag] == l {
+// slotOf is the slot of a joiner.
+func (s *Store) slotOf(l *joiner) int {
+	for tag := range s.joiners {
+		if &s.joiners[tag] == l {
 			return slotOf(tagNames[tag])
 		}
 	}

@@ -45,12 +45,12 @@ func TestAnUnservedSlotIsItsOwnFault(t *testing.T) {
 			p := policy(t, k.name, counter.TokenBucket, 1_000_000, year)
 			here, gone := tagged(s, healthy, "s"), tagged(s, lost, "s")
 			until(t, func(ctx context.Context) error {
-				if s.lanes[healthy].shard.Load() != s.lanes[lost].shard.Load() {
+				if s.joiners[healthy].shard.Load() != s.joiners[lost].shard.Load() {
 					return errors.New("the two are on different servers: the test shows nothing")
 				}
 				return errors.Join(take(ctx, s, charge1(p, here))[0].Err, take(ctx, s, charge1(p, gone))[0].Err)
 			})
-			sh := s.lanes[healthy].shard.Load()
+			sh := s.joiners[healthy].shard.Load()
 			until(t, func(ctx context.Context) error {
 				k.lose(ctx)
 				return whatFails(take(ctx, s, charge1(p, gone))[0].Err)
@@ -131,7 +131,7 @@ func TestSlotsThatComeBackAreOneLine(t *testing.T) {
 	s := open(t, Options{URL: clusterURL(c), Logger: log.logger()})
 	answers(t, s)
 	for tag := range 300 {
-		s.lanes[tag].lost(errors.New("planted"))
+		s.joiners[tag].lost(errors.New("planted"))
 	}
 	until(t, func(context.Context) error {
 		if _, n := s.unservedSlots(); n > 0 || log.count("served again") == 0 {

@@ -56,10 +56,10 @@ func (s *Store) lookForSlots(ctx context.Context, c *counter.Counter, most int, 
 	}
 	names := s.names.Load()
 	if names == nil {
-		return nil, s.lanes[0].shard.Load().unavailable()
+		return nil, s.joiners[0].shard.Load().unavailable()
 	}
 	key, tag := names.subject(c)
-	if sh := s.lane(tag).shard.Load(); sh.open.Load() {
+	if sh := s.joiner(tag).shard.Load(); sh.open.Load() {
 		return nil, sh.unavailable()
 	}
 	records, ends := (&charge{policy: c.Policy, key: key}).holdNames()

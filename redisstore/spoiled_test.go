@@ -69,7 +69,7 @@ func TestASpoiledCounterConcernsNobodyElse(t *testing.T) {
 					}
 					acts = append(acts, one)
 				}
-				if err := s.call(t.Context(), &s.lanes[0], acts); err != nil {
+				if err := s.call(t.Context(), &s.joiners[0], acts); err != nil {
 					t.Fatalf("%s, %s, act %d: %v", a, what, kind, err)
 				}
 				for i := range 64 {
@@ -88,7 +88,7 @@ func TestASpoiledCounterConcernsNobodyElse(t *testing.T) {
 			}
 		}
 	}
-	if h := s.Health(); !h.Up || s.lanes[0].shard.Load().fails.Load() != 0 {
+	if h := s.Health(); !h.Up || s.joiners[0].shard.Load().fails.Load() != 0 {
 		t.Errorf("spoiled counters are held against Redis: %+v", h)
 	}
 	if n := log.count("made no sense"); n != 1 {

@@ -46,11 +46,11 @@ type Store struct {
 	tight    atomic.Bool  // guests get no new counters
 	regained atomic.Int64 // slots that are served again since that was last logged
 
-	client atomic.Pointer[rueidis.Client] // nil until Redis was reached once
-	names  atomic.Pointer[namer]          // nil until the secret is known
-	lanes  []lane                         // by tag in a Cluster; a single one otherwise
-	first  *shard                         // stands for all until Redis was reached
-	peers  peers
+	client  atomic.Pointer[rueidis.Client] // nil until Redis was reached once
+	names   atomic.Pointer[namer]          // nil until the secret is known
+	joiners []joiner                       // by tag in a Cluster; a single one otherwise
+	first   *shard                         // stands for all until Redis was reached
+	peers   peers
 
 	credentials atomic.Pointer[credentials]
 	rejected    atomic.Pointer[string] // why newer credentials aren't in use; nil if there are none
@@ -154,15 +154,15 @@ func New(o Options) (*Store, error) {
 	if a.option.Sentinel.MasterSet != "" {
 		s.sentinels = newSentinels(s.address.option, s.credentials.Load)
 	}
-	s.lanes = make([]lane, 1)
+	s.joiners = make([]joiner, 1)
 	if a.cluster {
-		s.lanes = make([]lane, tags)
+		s.joiners = make([]joiner, tags)
 	}
 	s.first = newShard(a.shown)
 	s.first.trip(errors.New("not connected yet"))
-	for i := range s.lanes {
-		s.lanes[i].store = s
-		s.lanes[i].shard.Store(s.first)
+	for i := range s.joiners {
+		s.joiners[i].store = s
+		s.joiners[i].shard.Store(s.first)
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.running.Go(s.run)
@@ -216,7 +216,7 @@ func (s *Store) Ready(ctx context.Context) error {
 	case <-s.ready:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", s.lanes[0].shard.Load().unavailable(), ctx.Err())
+		return fmt.Errorf("%w: %w", s.joiners[0].shard.Load().unavailable(), ctx.Err())
 	}
 }
 
@@ -234,11 +234,11 @@ func (s *Store) time() int64 {
 // Cluster reports whether keys are spread over the servers of a Cluster.
 func (s *Store) Cluster() bool { return s.address.cluster }
 
-func (s *Store) lane(tag int) *lane {
-	if len(s.lanes) == 1 {
-		return &s.lanes[0]
+func (s *Store) joiner(tag int) *joiner {
+	if len(s.joiners) == 1 {
+		return &s.joiners[0]
 	}
-	return &s.lanes[tag]
+	return &s.joiners[tag]
 }
 
 // GiveBack returns tokens. Those of one slot, and the mark that it happened,
@@ -260,7 +260,7 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 	} else if once != (counter.Once{}) {
 		if len(parts) == 0 {
 			tag := int(once[0]) % tags
-			parts = append(parts, &part{act: act{kind: kindGiveBack}, lane: s.lane(tag), tag: tag})
+			parts = append(parts, &part{act: act{kind: kindGiveBack}, joiner: s.joiner(tag), tag: tag})
 		}
 		for i, p := range parts {
 			if i == 0 || p.ends() {
@@ -274,7 +274,7 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 		if (recorded || once != (counter.Once{})) && p.once == "" && !first && !p.recorded() && !p.slots() {
 			continue
 		}
-		e := p.lane.do(ctx, &p.act)
+		e := p.joiner.do(ctx, &p.act)
 		if e == nil && p.full {
 			e = errFull
 		}
@@ -323,7 +323,7 @@ func (s *Store) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
 			c.giveBack(u.N, u.Interval)
 			c.claim = u.Claim
 		}
-		err = errors.Join(err, p.lane.do(ctx, &p.act))
+		err = errors.Join(err, p.joiner.do(ctx, &p.act))
 	}
 	return err
 }
@@ -335,7 +335,7 @@ func (s *Store) Reset(ctx context.Context, counters []counter.Counter) error {
 		return err
 	}
 	for _, p := range parts {
-		if err := p.lane.do(ctx, &p.act); err != nil {
+		if err := p.joiner.do(ctx, &p.act); err != nil {
 			return err
 		}
 	}

@@ -35,10 +35,10 @@ func opener(t *testing.T, url string) storetest.OpenLender {
 			s.client.Store(base.client.Load())
 			s.names.Store(newNamer(prefix, nil))
 			s.peers.id = uint32(node + 1)
-			s.lanes = make([]lane, len(base.lanes))
-			for i := range s.lanes {
-				s.lanes[i].store = s
-				s.lanes[i].shard.Store(base.lanes[i].shard.Load())
+			s.joiners = make([]joiner, len(base.joiners))
+			for i := range s.joiners {
+				s.joiners[i].store = s
+				s.joiners[i].shard.Store(base.joiners[i].shard.Load())
 			}
 			nodes[node] = s
 		}

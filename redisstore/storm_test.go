@@ -138,7 +138,7 @@ func TestManyCallersInAHurry(t *testing.T) {
 	if left.Load() == 0 {
 		t.Error("nobody left: the test shows nothing")
 	}
-	if s.lanes[0].shard.Load().open.Load() || s.lanes[0].shard.Load().fails.Load() != 0 {
+	if s.joiners[0].shard.Load().open.Load() || s.joiners[0].shard.Load().fails.Load() != 0 {
 		t.Error("the shard is blamed for its callers' hurry")
 	}
 	idle(t, s)
@@ -159,13 +159,13 @@ func count(t *testing.T, r counter.Result, admitted, left *atomic.Int64) {
 func idle(t *testing.T, s *Store) {
 	t.Helper()
 	until(t, func(context.Context) error {
-		for i := range s.lanes {
-			l := &s.lanes[i]
+		for i := range s.joiners {
+			l := &s.joiners[i]
 			l.mu.Lock()
 			flying, queue := l.flying, len(l.queue)
 			l.mu.Unlock()
 			if flying != 0 || queue != 0 {
-				return fmt.Errorf("lane %d: %d calls under way, %d acts waiting", i, flying, queue)
+				return fmt.Errorf("joiner %d: %d calls under way, %d acts waiting", i, flying, queue)
 			}
 		}
 		return nil

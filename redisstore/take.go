@@ -10,10 +10,10 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// part is what of a call goes to one lane.
+// part is what of a call goes to one joiner.
 type part struct {
 	act
-	lane    *lane
+	joiner  *joiner
 	tag     int
 	indices []int // of charges: where they stand in what the caller gave
 	err     error
@@ -22,27 +22,27 @@ type part struct {
 // takeParts are reused once Redis has answered. After an error they may still be under way.
 var takeParts = sync.Pool{New: func() any { return new(part) }}
 
-func newPart(k kind, l *lane, tag int) *part {
+func newPart(k kind, l *joiner, tag int) *part {
 	if k != kindTake {
-		return &part{act: act{kind: k}, lane: l, tag: tag}
+		return &part{act: act{kind: k}, joiner: l, tag: tag}
 	}
 	p := takeParts.Get().(*part)
-	*p = part{act: act{kind: k, charges: p.charges[:0]}, lane: l, tag: tag, indices: p.indices[:0]}
+	*p = part{act: act{kind: k, charges: p.charges[:0]}, joiner: l, tag: tag, indices: p.indices[:0]}
 	return p
 }
 
-// split sorts counters into acts by lane, each in the order in which they were given, and appends them to parts.
+// split sorts counters into acts by joiner, each in the order in which they were given, and appends them to parts.
 func (s *Store) split(parts []*part, k kind, n int, counted func(int) *counter.Counter) ([]*part, error) {
 	names := s.names.Load()
 	if names == nil {
-		return nil, s.lanes[0].shard.Load().unavailable()
+		return nil, s.joiners[0].shard.Load().unavailable()
 	}
 	for i := range n {
 		c := counted(i)
 		key, tag := names.subject(c)
-		l := s.lane(tag)
+		l := s.joiner(tag)
 		at := 0
-		for at < len(parts) && parts[at].lane != l {
+		for at < len(parts) && parts[at].joiner != l {
 			at++
 		}
 		if at == len(parts) {
@@ -185,7 +185,7 @@ func (p *part) addUp() {
 
 // do has the part decided. What a counter takes past its limit shows in all charges that name it.
 func (p *part) do(ctx context.Context) {
-	if p.err = p.lane.do(ctx, &p.act); p.err != nil {
+	if p.err = p.joiner.do(ctx, &p.act); p.err != nil {
 		return
 	}
 	for i := range p.charges {
@@ -385,9 +385,9 @@ func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time)
 	s.background(func() {
 		defer close(given)
 		if len(lent.charges) > 0 {
-			_ = p.lane.do(context.Background(), &lent)
+			_ = p.joiner.do(context.Background(), &lent)
 		}
-		_ = p.lane.do(context.Background(), &spent)
+		_ = p.joiner.do(context.Background(), &spent)
 	})
 	enough := time.NewTimer(s.timeout - time.Since(begun))
 	defer enough.Stop()

@@ -69,7 +69,7 @@ func TestJoinedActsLeaveATTL(t *testing.T) {
 		}
 		send := func(acts ...*act) {
 			t.Helper()
-			if err := s.call(t.Context(), &s.lanes[0], acts); err != nil {
+			if err := s.call(t.Context(), &s.joiners[0], acts); err != nil {
 				t.Fatal(err)
 			}
 			if do(t, r, "EXISTS", key).(int64) == 1 && pttl(t, r, key) < time.Minute {

@@ -125,9 +125,9 @@ func TestWhatALossIsWorth(t *testing.T) {
 		t.Errorf("want %s in the log:\n%s", text, log.text.String())
 	}
 	for range 3 { // probes don't make it a later one
-		was := s.lanes[0].shard.Load().cause.Load()
+		was := s.joiners[0].shard.Load().cause.Load()
 		until(t, func(context.Context) error {
-			if s.lanes[0].shard.Load().cause.Load() == was {
+			if s.joiners[0].shard.Load().cause.Load() == was {
 				return errors.New("not probed yet")
 			}
 			return nil
@@ -153,7 +153,7 @@ func TestAnIdleStoreKnowsOfUnservedSlots(t *testing.T) {
 	s := open(t, Options{URL: clusterURL(c), Timeout: well, Logger: log.logger()})
 	var slots []string
 	for tag := range 20 {
-		if s.lanes[tag].shard.Load().name == c.Nodes[0].Addr {
+		if s.joiners[tag].shard.Load().name == c.Nodes[0].Addr {
 			slots = append(slots, strconv.Itoa(slotOf(tagNames[tag])))
 		}
 	}
