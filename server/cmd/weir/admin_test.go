@@ -278,8 +278,10 @@ func TestAPortThatSpeaksNoHTTP1(t *testing.T) {
 
 // Every command has help with an example, and those that talk to the admin port have JSON.
 func TestEveryCommandHasHelp(t *testing.T) {
+	described := strings.Count("\n"+helpText, "\n# ")
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
+		described--
 		if cmd.Short == "" || cmd.Parent() != nil && cmd.Example == "" {
 			t.Errorf("%s: no help, or no example", cmd.CommandPath())
 		}
@@ -296,6 +298,10 @@ func TestEveryCommandHasHelp(t *testing.T) {
 		}
 	}
 	walk(root())
+	walk(helpCommand())
+	if described != 1 { // ratelimit's, which isn't a subcommand
+		t.Errorf("help.txt describes %d commands that don't exist", described-1)
+	}
 }
 
 func TestCompletion(t *testing.T) {

@@ -24,50 +24,12 @@ import (
 
 func benchCommand() *cobra.Command {
 	var b benchFlags
-	cmd := &cobra.Command{
-		Use:   "bench [URL]",
-		Short: "Generate load, and measure throughput and latency",
-		Long: `Generate load, and measure throughput and latency.
-
-Without a URL, it asks a limiter in this process, with the store of --store and the
-rules of --rules, the limit of --limit, or one that refuses no request. With the URL
-of a node, it asks the check API. With a path in the URL, or with --method or --path,
-requests go to that endpoint, with the client's key in --key-header; 2xx counts as
-allowed, 429 as refused. To set the method and path of the checks that a node is
-asked, write the whole URL of its check API, and --method and --path.
-
-Without --rate the loop is closed: each of --concurrency workers sends its next
-request when the last one is answered, which shows how much the target can do. With
---rate it is open: requests are due at fixed times or, with --poisson, at random
-times, and latency counts from the time a request was due, even if it was sent
-later. That is the latency that clients see.
-
-With a Redis, --nodes limiters share it, each with its own connections and leases,
-and each request goes to one of them at random. The report then shows how many
-charges were decided without Redis, how many scripts Redis ran for each check, and
-its processor time. --oracle makes each check on an exact limiter in this process as
-well, and compares what the two admit, from the first request on.
-
-Client n has the key --key-prefix followed by n, and an address in 198.18.0.0/15.
-
-Ctrl-C stops early and prints what was measured so far. Exit 0 if all is well, 1 if
---max-p99 or --min-rate is missed, 2 for a mistake in the command, 3 if nothing
-answers.`,
-		Example: `  weir bench
-  weir bench --rules rules.yaml --keys 1000000 --distribution zipf
-  weir bench --store redis://127.0.0.1:6379 --concurrency 256
-  weir bench --store redis://127.0.0.1:6379 --nodes 4 --distribution zipf --limit 1000/s --oracle
-  weir bench 127.0.0.1:8080 --rate 2000/s --max-p99 10ms
-  weir bench http://127.0.0.1:8080/v1/check --method POST --path /v1/orders/{n}
-  weir bench http://127.0.0.1:8090/v1/orders/{n} --rate 500/s --poisson --duration 1m --json`,
-		Args: takes(0, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := b.complete(cmd.Flags(), args); err != nil {
-				return err
-			}
-			return b.run(cmd)
-		},
-	}
+	cmd := command("bench", func(cmd *cobra.Command, args []string) error {
+		if err := b.complete(cmd.Flags(), args); err != nil {
+			return err
+		}
+		return b.run(cmd)
+	})
 	b.register(cmd.Flags())
 	return cmd
 }

@@ -24,72 +24,51 @@ func checkCommand() *cobra.Command {
 	var node nodePort
 	var asJSON bool
 	var colour colour
-	cmd := &cobra.Command{
-		Use:   "check [KEY]",
-		Short: "Ask a running node for one decision",
-		Long: `Ask a running node for one decision, as POST /v1/check does. KEY may be - to read
-it from standard input, which keeps it out of the shell's history. Rules that count
-by address treat all checks without --ip as one client.
-
---json prints a receipt. Use it to settle what --reserve reserved, or to release a
-slot: see POST /v1/settle and /v1/release.
-
-Exit 0 if the request is allowed, 1 if it is refused, 2 for a mistake in the
-command or its token, 3 if no node answers or it can't decide.`,
-		Example: `  weir check sk_123 --path /v1/orders --ip 203.0.113.7
-  weir check --ip 203.0.113.7 --method POST --path /login --user ada --cost 0
-  weir check sk_123 --path /v1/chat --attr model=gpt-large --amount input=1200 --amount output=300
-  until weir check job:42 --json > answer.json; do sleep 1; done`,
-		Args: takes(0, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := r.check(cmd, args, &amounts)
-			if err != nil {
-				return err
-			}
-			ask, err := node.request(http.MethodPost, checkPath, w, nil)
-			if err != nil {
-				return err
-			}
-			a, err := ask.ask(cmd.Context())
-			if err != nil {
-				return err
-			}
-			var d struct {
-				checkapi.CheckResponse
-				Error *jsonerror.Error // of an answer that is no decision
-			}
-			if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
-				if a.needsToken() {
-					return errors.New(node.secret.wanted())
-				}
-				if a.status == http.StatusNotFound && d.Error != nil && strings.HasPrefix(d.Error.Message, serve.AdminPort) {
-					return fmt.Errorf("--http: %s is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another", ask.url)
-				}
-				return &exit{noDecision(a.status), unexpected(ask.url, a.status, a.body)}
-			}
-			if asJSON {
-				_, err = cmd.OutOrStdout().Write(a.body)
-			} else {
-				out := cmd.OutOrStdout()
-				verdict, rest, _ := strings.Cut(words(&d.CheckResponse), "ed") // allowed, refused
-				_, err = fmt.Fprintln(out, colour.verdict(out, d.Allowed, verdict+"ed")+rest)
-				for _, line := range amountsLeft(&d.CheckResponse) {
-					if err == nil {
-						_, err = fmt.Fprintln(out, "  "+line)
-					}
-				}
-			}
-			if err == nil && !d.Allowed {
-				err = &exit{code: exitRefused}
-			}
+	cmd := command("check", func(cmd *cobra.Command, args []string) error {
+		w, err := r.check(cmd, args, &amounts)
+		if err != nil {
 			return err
-		},
-	}
-	r.register(cmd)
-	amounts.register(cmd)
+		}
+		ask, err := node.request(http.MethodPost, checkPath, w, nil)
+		if err != nil {
+			return err
+		}
+		a, err := ask.ask(cmd.Context())
+		if err != nil {
+			return err
+		}
+		var d struct {
+			checkapi.CheckResponse
+			Error *jsonerror.Error // of an answer that is no decision
+		}
+		if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
+			if a.needsToken() {
+				return errors.New(node.secret.wanted())
+			}
+			if a.status == http.StatusNotFound && d.Error != nil && strings.HasPrefix(d.Error.Message, serve.AdminPort) {
+				return fmt.Errorf("--http: %s is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another", ask.url)
+			}
+			return &exit{noDecision(a.status), unexpected(ask.url, a.status, a.body)}
+		}
+		if asJSON {
+			_, err = cmd.OutOrStdout().Write(a.body)
+		} else {
+			out := cmd.OutOrStdout()
+			verdict, rest, _ := strings.Cut(words(&d.CheckResponse), "ed") // allowed, refused
+			_, err = fmt.Fprintln(out, colour.verdict(out, d.Allowed, verdict+"ed")+rest)
+			for _, line := range amountsLeft(&d.CheckResponse) {
+				if err == nil {
+					_, err = fmt.Fprintln(out, "  "+line)
+				}
+			}
+		}
+		if err == nil && !d.Allowed {
+			err = &exit{code: exitRefused}
+		}
+		return err
+	}, &r, &amounts, &colour)
 	node.register(cmd, "http", "127.0.0.1:8080", "check API")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the node's answer")
-	colour.register(cmd)
 	return cmd
 }
 

@@ -19,23 +19,12 @@ import (
 
 func demoCommand() *cobra.Command {
 	var colour colour
-	cmd := &cobra.Command{
-		Use:   "demo",
-		Short: "See a refusal: a client asks an API behind Weir too often",
-		Long: `See a refusal: a client asks an API behind Weir too often, is told when to come
-back, and comes back. The API, the gateway in front of it with the starter rules,
-and the client all run in this process, on free loopback ports, and end with it.`,
-		Example: "  weir demo",
-		Args:    takes(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := demo(cmd, &colour); err != nil {
-				return &exit{exitUnavailable, err}
-			}
-			return nil
-		},
-	}
-	colour.register(cmd)
-	return cmd
+	return command("demo", func(cmd *cobra.Command, _ []string) error {
+		if err := demo(cmd, &colour); err != nil {
+			return &exit{exitUnavailable, err}
+		}
+		return nil
+	}, &colour)
 }
 
 // demoTries is more requests than the starter rules allow, including what refills meanwhile.

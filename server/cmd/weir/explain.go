@@ -20,58 +20,40 @@ func explainCommand() *cobra.Command {
 	var file string
 	var unverified bool
 	var colour colour
-	cmd := &cobra.Command{
-		Use:   "explain [KEY]",
-		Short: "Explain which rules apply to a request, and why",
-		Long: `Explain which rules apply to a request, and why the others don't. It uses the rules
-of a file, or those in force on a running node. Nothing is counted. KEY may be - to
-read it from standard input, which keeps it out of the shell's history.
-
-The key and --tier count as verified, as in the check API. A gateway verifies keys
-by known_keys and tokens; for a client with any other key, add --unverified.`,
-		Example: `  weir explain sk_prod_1 --path /v1/orders --rules rules.yaml
-  weir explain sk_prod_1 --unverified
-  weir explain --method POST --path /login --user ada
-  weir explain sk_prod_1 --path /v1/chat --attr model=gpt-large --amount input=1200`,
-		Args: takes(0, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := r.check(cmd, args, &amounts)
+	cmd := command("explain", func(cmd *cobra.Command, args []string) error {
+		w, err := r.check(cmd, args, &amounts)
+		if err != nil {
+			return err
+		}
+		var x adminapi.Explanation
+		if file != "" {
+			f, err := rulefile.Load(file)
+			if err != nil {
+				return badRules(err)
+			}
+			req, err := r.decode()
 			if err != nil {
 				return err
 			}
-			var x adminapi.Explanation
-			if file != "" {
-				f, err := rulefile.Load(file)
-				if err != nil {
-					return badRules(err)
-				}
-				req, err := r.decode()
-				if err != nil {
-					return err
-				}
-				if unverified {
-					req.KeyVerified, req.TierVerified = false, false
-				}
-				x = adminapi.Explain(f.Set, &req)
-			} else {
-				if x, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+query(unverified), w); err != nil {
-					return err
-				}
+			if unverified {
+				req.KeyVerified, req.TierVerified = false, false
 			}
-			if node.asJSON {
-				return printJSON(cmd, x)
+			x = adminapi.Explain(f.Set, &req)
+		} else {
+			if x, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+query(unverified), w); err != nil {
+				return err
 			}
-			printExplanation(cmd.OutOrStdout(), &x, &colour)
-			return nil
-		},
-	}
-	r.register(cmd)
+		}
+		if node.asJSON {
+			return printJSON(cmd, x)
+		}
+		printExplanation(cmd.OutOrStdout(), &x, &colour)
+		return nil
+	}, &r, &node, &colour)
 	amounts.registerAmount(cmd)
 	cmd.Flags().StringVar(&file, "rules", "", "rule file (default: ask a running node)")
 	complete(cmd, "rules", ruleFiles)
 	unverifiedFlag(cmd, &unverified)
-	node.register(cmd)
-	colour.register(cmd)
 	return cmd
 }
 

@@ -13,49 +13,23 @@ import (
 	"github.com/weirhq/weir/server/internal/rules/imports"
 )
 
-func importCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "import",
-		Short: "Print others' limits as Weir rules: envoyproxy/ratelimit's, nginx'",
-		Long: `Print the limits of another limiter as Weir rules. Rules go to standard output; what
-has no exact equivalent is noted in a comment beside the rule, and on standard
-error. Exit 0 with or without such notes; 1 if the input has mistakes.`,
-		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir import nginx /etc/nginx/nginx.conf > rules.yaml\n  weir rules lint rules.yaml",
-		Args:    cobra.ArbitraryArgs,
-		RunE:    help,
-	}
-	cmd.AddCommand(importEnvoyCommand(), importNginxCommand())
-	return cmd
-}
-
 func importEnvoyCommand() *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "envoy DIR|FILE...",
-		Short: "Print the limits of envoyproxy/ratelimit's configuration as Weir rules",
-		Long: `Print the limits of envoyproxy/ratelimit's configuration files as Weir rules. The
-rules name descriptors, so weir serve --grpc answers Envoy as the files would.
-
-weir serve --envoy-config DIR serves the files as they are. Import them if you want
-their limits beside your other rules, with versions, weir rules diff, and rollback.
-- reads standard input.`,
-		Example: "  weir import envoy /srv/runtime_data/current/ratelimit/config > rules.yaml\n  weir import envoy edge.yaml mesh.yaml | weir rules lint -",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("name the folder of the configuration, or its files")
+	cmd := command("import envoy", func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return errors.New("name the folder of the configuration, or its files")
+		}
+		var files []envoy.File
+		for _, name := range args {
+			more, err := envoyFiles(cmd, name)
+			if err != nil {
+				return &exit{exitUsage, err}
 			}
-			var files []envoy.File
-			for _, name := range args {
-				more, err := envoyFiles(cmd, name)
-				if err != nil {
-					return &exit{exitUsage, err}
-				}
-				files = append(files, more...)
-			}
-			r, err := imports.Envoy(files)
-			return printImport(cmd, r, err, asJSON, "no descriptor has a rate_limit")
-		},
-	}
+			files = append(files, more...)
+		}
+		r, err := imports.Envoy(files)
+		return printImport(cmd, r, err, asJSON, "no descriptor has a rate_limit")
+	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
 	return cmd
 }
@@ -76,30 +50,19 @@ func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
 
 func importNginxCommand() *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "nginx FILE",
-		Short: "Print the limits of nginx' limit_req, or of ingress-nginx' annotations, as Weir rules",
-		Long: `Print the limits of an nginx configuration as Weir rules: limit_req_zone, limit_req
-and limit_req_dry_run, in http, server and location, with the files that it
-includes. A file in YAML is read as Kubernetes manifests, for the annotations of
-ingress-nginx: limit-rps, limit-rpm, limit-burst-multiplier and global-rate-limit.
-- reads standard input.`,
-		Example: "  weir import nginx /etc/nginx/nginx.conf > rules.yaml\n  weir import nginx ingress.yaml > rules.yaml\n  kubectl get ingress -A -o yaml | weir import nginx -",
-		Args:    takes(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name := args[0]
-			text, err := readFile(cmd, name, imports.MaxConf)
-			if err != nil {
-				return &exit{exitUsage, err}
-			}
-			read, none := imports.Nginx, "there is no limit_req, or each of them was left out"
-			if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name == "-" && manifest.Match(text) {
-				read, none = imports.Ingress, "no Ingress has limit-rps, limit-rpm or global-rate-limit; weir import envoy reads envoyproxy/ratelimit's files"
-			}
-			r, err := read(name, text)
-			return printImport(cmd, r, err, asJSON, none)
-		},
-	}
+	cmd := command("import nginx", func(cmd *cobra.Command, args []string) error {
+		name := args[0]
+		text, err := readFile(cmd, name, imports.MaxConf)
+		if err != nil {
+			return &exit{exitUsage, err}
+		}
+		read, none := imports.Nginx, "there is no limit_req, or each of them was left out"
+		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name == "-" && manifest.Match(text) {
+			read, none = imports.Ingress, "no Ingress has limit-rps, limit-rpm or global-rate-limit; weir import envoy reads envoyproxy/ratelimit's files"
+		}
+		r, err := read(name, text)
+		return printImport(cmd, r, err, asJSON, none)
+	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
 	return cmd
 }

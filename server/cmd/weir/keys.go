@@ -16,25 +16,6 @@ import (
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-func keysCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "keys",
-		Short: "Manage single clients: overrides, lists, counters",
-		Long: `Manage single clients: limits of their own, the deny and allow lists, and their
-counters. In place of a key, - reads it from standard input, which keeps it out of
-the shell's history, and --client names a client by its fingerprint, as weir top
-shows it, if a node has seen the client in the last hour.`,
-		Example: `  weir keys show sk_prod_1 --path /v1/orders
-  weir keys show --client 1a2b3c4d --path /v1/orders
-  weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
-  pass show stolen-key | weir keys block -`,
-		Args: cobra.ArbitraryArgs,
-		RunE: help,
-	}
-	cmd.AddCommand(overrideCommand(), blockCommand(), keysBlocksCommand(), allowCommand(), keysShowCommand(), keysResetCommand(), keysReleaseCommand(), keysCooldownsCommand(), keysLiftCommand())
-	return cmd
-}
-
 // maxKey is longer than any key that a node accepts.
 const maxKey = 64 << 10
 
@@ -85,35 +66,21 @@ func overrideCommand() *cobra.Command {
 	var limit, lasting string
 	var remove bool
 	var body adminapi.Override
-	cmd := &cobra.Command{
-		Use:   "override KEY",
-		Short: "Give one key a limit of its own in a rule, for a while or for good",
-		Long: `Give one key a limit of its own in a rule, for a while or for good, or take it away
-again. KEY may be - to read it from standard input, which keeps it out of the
-shell's history; or --client names the client. A limit without a window, such as
-3000, keeps the rule's window. An existing override keeps its burst and its end,
-unless --burst or --for say otherwise.
-
-Exit codes are those of weir rules apply.`,
-		Example: `  weir keys override sk_prod_1 --rule search --limit 3000/minute --for 1h
-  weir keys override sk_prod_1 --rule search --limit 3000 --burst 500 --for good -m "launch day"
-  weir keys override - --rule search --remove < key.txt`,
-		Args: takes(0, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := completeOverride(cmd, &body, limit, lasting, remove); err != nil {
-				return err
-			}
-			var err error
-			body.Client = string(client)
-			if body.Key, err = client.key(cmd, args); err != nil {
-				return err
-			}
-			if remove {
-				return c.run(cmd, http.MethodDelete, "/v1/rules/key", body.OverrideName, nil, "")
-			}
-			return c.run(cmd, http.MethodPut, "/v1/rules/key", body, nil, "")
-		},
-	}
+	cmd := command("keys override", func(cmd *cobra.Command, args []string) error {
+		if err := completeOverride(cmd, &body, limit, lasting, remove); err != nil {
+			return err
+		}
+		var err error
+		body.Client = string(client)
+		if body.Key, err = client.key(cmd, args); err != nil {
+			return err
+		}
+		if remove {
+			return c.run(cmd, http.MethodDelete, "/v1/rules/key", body.OverrideName, nil, "")
+		}
+		return c.run(cmd, http.MethodPut, "/v1/rules/key", body, nil, "")
+	}, &client, &c)
+	cmd.Args = takes(0, 1) // the key, or --client
 	f := cmd.Flags()
 	f.StringVar(&body.Rule, "rule", "", "id of the rule")
 	f.StringVar(&limit, "limit", "", "the key's limit, such as 3000/minute or 3000")
@@ -121,8 +88,6 @@ Exit codes are those of weir rules apply.`,
 	f.StringVar(&lasting, "for", "", "how long, such as 90m, 1h or 7d, or good (default: as the key's override has it, or for good)")
 	f.BoolVar(&remove, "remove", false, "take the key's override away")
 	complete(cmd, "rule", c.ruleIDs)
-	client.register(cmd)
-	c.register(cmd)
 	return cmd
 }
 
@@ -159,53 +124,14 @@ func completeOverride(cmd *cobra.Command, body *adminapi.Override, limit, lastin
 	return nil
 }
 
-const denylist = "/v1/denylist"
+const denylist, allowlist = "/v1/denylist", "/v1/allowlist"
 
-func blockCommand() *cobra.Command {
-	return listCommand(denylist, &cobra.Command{
-		Use:   "block KEY",
-		Short: "Refuse a key, whatever its limits: put it on the deny list",
-		Long: `Refuse a key, whatever its limits: put it on the deny list, or with --remove take it
-off. KEY may be a pattern such as sk_test_*, addresses such as 203.0.113.0/24, or -
-to read it from standard input, which keeps it out of the shell's history. --client
-names a client by its fingerprint, as weir top shows it, if a node has seen the
-client in the last hour. If there is nothing to do, that is no error.
-
-A block beats overrides and the allow list, and needs no --force. If the rules can't
-be changed, because they are in a file or their store can't be reached, the block
-goes on the emergency list, which all nodes with the same Redis follow within 2
-seconds. weir keys blocks lists what is blocked, and --remove takes an entry off
-both lists.
-
-Exit codes are those of weir rules apply.`,
-		Example: `  weir keys block sk_prod_1 -m "leaked"
-  weir keys block --client 1a2b3c4d -m "floods us"
-  weir keys block - < key.txt
-  weir keys block 203.0.113.0/24 --remove`,
-	})
-}
-
-func allowCommand() *cobra.Command {
-	return listCommand("/v1/allowlist", &cobra.Command{
-		Use:   "allow PATTERN",
-		Short: "Let keys pass without limits: put them on the allow list",
-		Long: `Let keys pass without limits: put a pattern on the allow list, or take it off.
-PATTERN may be - to read it from standard input, which keeps it out of the shell's
-history. It is no error if there is nothing to do.
-
-Exit codes are those of weir rules apply.`,
-		Example: `  weir keys allow 'sk_internal_*' -m "our own jobs"
-  weir keys allow 'sk_internal_*' --remove`,
-	})
-}
-
-// listCommand completes a command that adds an entry to a list, or removes it.
-func listCommand(path string, cmd *cobra.Command) *cobra.Command {
+// listCommand returns a command that adds an entry to a list, or removes it.
+func listCommand(name, path string) *cobra.Command {
 	var c change
 	var client clientFlag
 	var remove bool
-	cmd.Args = takes(0, 1)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd := command(name, func(cmd *cobra.Command, args []string) error {
 		entry, err := client.key(cmd, args)
 		if err != nil {
 			return err
@@ -224,10 +150,9 @@ func listCommand(path string, cmd *cobra.Command) *cobra.Command {
 			return c.nothing(cmd, path)
 		}
 		return err
-	}
-	client.register(cmd)
+	}, &client, &c)
+	cmd.Args = takes(0, 1) // the key, or --client
 	cmd.Flags().BoolVar(&remove, "remove", false, "take it off the list")
-	c.register(cmd)
 	return cmd
 }
 

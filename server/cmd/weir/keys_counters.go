@@ -35,14 +35,12 @@ type clientQuestion struct {
 // path returns the path of an endpoint, with the question's query.
 func (q *clientQuestion) path(endpoint string) string { return "/v1/" + endpoint + q.query }
 
-// clientCommand completes a command about the counters of a client.
-func clientCommand(cmd *cobra.Command, run func(*cobra.Command, *clientQuestion) error) *cobra.Command {
-	var node adminPort
+// clientCommand returns a command about the counters of a client.
+func clientCommand(path string, node *adminPort, run func(*cobra.Command, *clientQuestion) error) *cobra.Command {
 	var r requestFlags
 	var client clientFlag
 	var unverified bool
-	cmd.Args = takes(0, 1)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd := command(path, func(cmd *cobra.Command, args []string) error {
 		var err error
 		switch {
 		case len(args) == 1 || client != "":
@@ -56,34 +54,16 @@ func clientCommand(cmd *cobra.Command, run func(*cobra.Command, *clientQuestion)
 		if err != nil {
 			return err
 		}
-		return run(cmd, &clientQuestion{&node, clientRequest{w, string(client)}, query(unverified)})
-	}
+		return run(cmd, &clientQuestion{node, clientRequest{w, string(client)}, query(unverified)})
+	}, &client, node)
 	r.registerRest(cmd)
-	client.register(cmd)
 	unverifiedFlag(cmd, &unverified)
-	node.register(cmd)
-	if cmd.Flags().Lookup("rule") != nil {
-		complete(cmd, "rule", node.ruleIDs)
-	}
 	return cmd
 }
 
 func keysShowCommand() *cobra.Command {
 	var colour colour
-	cmd := clientCommand(&cobra.Command{
-		Use:   "show [KEY]",
-		Short: "Show a client's counters, and which rules apply to it",
-		Long: `Show which rules apply to a client and how much of each limit is left. KEY may be -
-to read it from standard input, which keeps it out of the shell's history. For rules
-of an endpoint, give --method and --path. Nothing is counted. If a rule limits
-requests in flight, they are listed with the time since when each holds its slots,
-and when the slots end unless they are renewed; weir keys release frees one. If the
-client uses a gateway that can't verify its key, add --unverified.`,
-		Example: `  weir keys show sk_prod_1 --path /v1/orders
-  weir keys show --client 1a2b3c4d --path /v1/orders
-  weir keys show - --method POST --path /v1/orders < key.txt
-  weir keys show --ip 203.0.113.7 --method POST --path /login --user ada --json`,
-	}, func(cmd *cobra.Command, q *clientQuestion) error {
+	cmd := clientCommand("keys show", new(adminPort), func(cmd *cobra.Command, q *clientQuestion) error {
 		explained, err := q.call(cmd, http.MethodPost, q.path("explain"), q.request, nil)
 		if err != nil {
 			return err
@@ -214,19 +194,7 @@ func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) error {
 }
 
 func keysResetCommand() *cobra.Command {
-	return clientCommand(&cobra.Command{
-		Use:   "reset [KEY]",
-		Short: "Make a client's counters full again",
-		Long: `Give a client its full limits again, in all counters that apply to its request. KEY
-may be - to read it from standard input, which keeps it out of the shell's history.
-For rules of an endpoint, give --method and --path, and for those that count by
-address --ip; weir keys show lists the counters. If the client uses a gateway that
-can't verify its key, add --unverified.`,
-		Example: `  weir keys reset sk_prod_1 --path /v1/orders --ip 203.0.113.7
-  weir keys reset --client 1a2b3c4d --path /v1/orders
-  weir keys reset - < key.txt
-  weir keys reset --user ada --method POST --path /login`,
-	}, func(cmd *cobra.Command, q *clientQuestion) error {
+	return clientCommand("keys reset", new(adminPort), func(cmd *cobra.Command, q *clientQuestion) error {
 		return show(q.adminPort, cmd, http.MethodPost, q.path("counters/reset"), q.request, func(done *adminapi.Reset) error {
 			text := count(done.Reset, "counter") + " reset"
 			if done.Reset == 0 {
@@ -254,25 +222,9 @@ func counterNames(cmd *cobra.Command, q *clientQuestion) string {
 var slotID = regexp.MustCompile(`^[0-9a-fA-F]{32}$`)
 
 func keysReleaseCommand() *cobra.Command {
+	var node adminPort
 	var slot, rule string
-	cmd := &cobra.Command{
-		Use:   "release [KEY]",
-		Short: "Free a slot of a client whose request has gone",
-		Long: `Free the slots that one request of a client holds: of all limits on requests in
-flight, or of --rule alone. Take the slot's id from weir keys show, and give the
-same KEY and flags. KEY may be - to read it from standard input, which keeps it out
-of the shell's history.
-
-A slot that isn't renewed ends by itself after the rule's slot_ttl. Use this command
-if the request is gone and you can't wait that long. It stops no request: one that
-is still in flight takes its slot again at its next renewal, if one is free.`,
-		Example: `  weir keys release sk_prod_1 --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312
-  weir keys release --client 1a2b3c4d --path /v1/chat --rule chat --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312
-  weir keys release --user ada --slot 5f0c4b1d9a7e3c2240d1e8b7a6f59312`,
-	}
-	cmd.Flags().StringVar(&slot, "slot", "", "id of the slot, as weir keys show lists it")
-	cmd.Flags().StringVar(&rule, "rule", "", "id of the rule (default: all that limit requests in flight)")
-	return clientCommand(cmd, func(cmd *cobra.Command, q *clientQuestion) error {
+	cmd := clientCommand("keys release", &node, func(cmd *cobra.Command, q *clientQuestion) error {
 		switch {
 		case slot == "":
 			return errors.New("--slot: is missing: give the id of a slot, as weir keys show lists it")
@@ -289,4 +241,8 @@ is still in flight takes its slot again at its next renewal, if one is free.`,
 			return nil
 		})
 	})
+	cmd.Flags().StringVar(&slot, "slot", "", "id of the slot, as weir keys show lists it")
+	cmd.Flags().StringVar(&rule, "rule", "", "id of the rule (default: all that limit requests in flight)")
+	complete(cmd, "rule", node.ruleIDs)
+	return cmd
 }

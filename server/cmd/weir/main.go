@@ -102,24 +102,14 @@ var (
 )
 
 func root() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "weir",
-		Short: "A rate limiter: the fast yes, no or wait in front of APIs, logins and AI inference",
-		Long: `A rate limiter: the fast yes, no or wait in front of APIs, logins and AI inference.
-
-See it refuse a request; then start a node with the in-process store and the
-starter rules, and ask it:
-
-  weir demo
-  weir serve
-  weir check sk_123 --path /v1/orders`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.ArbitraryArgs,
-		RunE:          help,
-		Version:       version,
-	}
-	cmd.SetVersionTemplate("weir {{.Version}}\n")
+	cmd := group("weir",
+		demoCommand(), serveCommand(), checkCommand(), explainCommand(), topCommand(), tailCommand(), nodesCommand(), regionsCommand(), benchCommand(), versionCommand(),
+		group("rules", lintCommand(), showCommand(), applyCommand(), putRuleCommand(), removeRuleCommand(), tierCommand(), diffCommand(), historyCommand(),
+			rollbackCommand(), usageCommand(), whatIfCommand()),
+		group("keys", overrideCommand(), listCommand("keys block", denylist), listCommand("keys allow", allowlist), keysBlocksCommand(), keysShowCommand(),
+			keysResetCommand(), keysReleaseCommand(), keysCooldownsCommand(), keysLiftCommand()),
+		group("import", importEnvoyCommand(), importNginxCommand()))
+	asProgram(cmd)
 	cmd.SetFlagErrorFunc(flagError)
 	print := cmd.HelpFunc()
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
@@ -128,17 +118,13 @@ starter rules, and ask it:
 		}
 	})
 	cmd.SetHelpCommand(helpCommand())
-	cmd.AddCommand(demoCommand(), serveCommand(), checkCommand(), rulesCommand(), explainCommand(), keysCommand(), topCommand(), tailCommand(), nodesCommand(), regionsCommand(), importCommand(), benchCommand(), versionCommand())
 	return cmd
 }
 
-// help runs a command that only holds subcommands. It takes arguments in order to suggest what they
-// may have meant.
-func help(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return cmd.Help()
-	}
-	return unknown(cmd, args)
+// asProgram completes a command that isn't a subcommand: main writes its errors.
+func asProgram(cmd *cobra.Command) {
+	cmd.SilenceUsage, cmd.SilenceErrors, cmd.Version = true, true, version
+	cmd.SetVersionTemplate("weir {{.Version}}\n")
 }
 
 // meant maps commands that people look for to those that exist.
@@ -168,39 +154,30 @@ func unknown(cmd *cobra.Command, args []string) error {
 
 // helpCommand is cobra's, except that help for a command that doesn't exist is an error.
 func helpCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "help [COMMAND]",
-		Short:   "Show the help of a command",
-		Example: "  weir help rules apply",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, rest, err := cmd.Root().Find(args)
-			if err == nil {
-				err = unknown(found, rest)
-			}
-			if err != nil {
-				return err
-			}
-			found.InitDefaultHelpFlag()
-			return found.Help()
-		},
-	}
+	cmd := command("help", func(cmd *cobra.Command, args []string) error {
+		found, rest, err := cmd.Root().Find(args)
+		if err == nil {
+			err = unknown(found, rest)
+		}
+		if err != nil {
+			return err
+		}
+		found.InitDefaultHelpFlag()
+		return found.Help()
+	})
+	cmd.Args = cobra.ArbitraryArgs // the words of a command's name
+	return cmd
 }
 
 func versionCommand() *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version",
-		Example: "  weir version --json",
-		Args:    takes(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if asJSON {
-				return printJSON(cmd, map[string]string{"version": version})
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), "weir", version)
-			return nil
-		},
-	}
+	cmd := command("version", func(cmd *cobra.Command, _ []string) error {
+		if asJSON {
+			return printJSON(cmd, map[string]string{"version": version})
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), "weir", version)
+		return nil
+	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -13,26 +13,11 @@ import (
 func nodesCommand() *cobra.Command {
 	var node adminPort
 	var colour colour
-	cmd := &cobra.Command{
-		Use:   "nodes",
-		Short: "List every node: the version of its rules, its store's health, since when",
-		Long: `List the nodes that share a store, as one of them sees them: the version of the
-rules in force, a hash of their text, the state of the store and since when, and
-when the node was last heard. Nodes with the same TEXT have the same rules, even if
-they read them from files; the metric weir_rules_info has the same hash. * marks the
-node that answers. While Redis can't be reached, the list is the last one that the
-node has heard, and stderr says how old it is.`,
-		Example: "  weir nodes\n  weir nodes --admin weir-2:8082 --json",
-		Args:    takes(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(&node, cmd, http.MethodGet, "/v1/nodes", nil, func(all *adminapi.Nodes) error {
-				return printNodes(cmd, all, &colour)
-			})
-		},
-	}
-	colour.register(cmd)
-	node.register(cmd)
-	return cmd
+	return command("nodes", func(cmd *cobra.Command, _ []string) error {
+		return show(&node, cmd, http.MethodGet, "/v1/nodes", nil, func(all *adminapi.Nodes) error {
+			return printNodes(cmd, all, &colour)
+		})
+	}, &colour, &node)
 }
 
 func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) error {

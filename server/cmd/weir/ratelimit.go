@@ -31,54 +31,32 @@ func isRatelimit(program string) bool {
 }
 
 func ratelimitCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   ratelimitName,
-		Short: "Weir in the place of envoyproxy/ratelimit",
-		Long: `Weir in the place of envoyproxy/ratelimit: under this name it reads that program's
-variables and serves what Envoy, Envoy Gateway and whoever else starts it expect:
-the rate limit service over gRPC on 8081, /json and /healthcheck over HTTP on 8080,
-and with USE_PROMETHEUS=true metrics at PROMETHEUS_ADDR.
-
-  REDIS_SOCKET_TYPE, REDIS_URL, REDIS_TYPE, REDIS_AUTH    where counters are
-  RUNTIME_ROOT, RUNTIME_SUBDIRECTORY                      where the limits are: their folder config, *.yaml
-  CONFIG_TYPE=GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL   limits from Envoy Gateway instead
-  GRPC_SERVER_USE_TLS, GRPC_CLIENT_TLS_CACERT             TLS and client certificates, which are followed
-
-All of them are in docs/guides/envoy-gateway.md. One that does nothing here is
-a warning in the log. Settings of weir serve that have no such variable can be given
-as its own (WEIR_ADMIN=127.0.0.1:8082 opens the admin port), and go before these.`,
-		Example: `  REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 RUNTIME_ROOT=/srv/runtime_data/current RUNTIME_SUBDIRECTORY=ratelimit ratelimit`,
-		// envoyproxy/ratelimit ignores arguments, and an example of Envoy AI Gateway passes some.
-		Args:               cobra.ArbitraryArgs,
-		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
-		Version:            version,
-		SilenceUsage:       true,
-		SilenceErrors:      true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := &serving{}
-			v.takeSignals()
-			flags := pflag.NewFlagSet(ratelimitName, pflag.ContinueOnError)
-			v.register(flags)
-			env := newTheirs(os.Environ())
-			s, err := v.translate(env, flags)
-			if err != nil {
+	cmd := command(ratelimitName, func(cmd *cobra.Command, _ []string) error {
+		v := &serving{}
+		v.takeSignals()
+		flags := pflag.NewFlagSet(ratelimitName, pflag.ContinueOnError)
+		v.register(flags)
+		env := newTheirs(os.Environ())
+		s, err := v.translate(env, flags)
+		if err != nil {
+			return err
+		}
+		for name, value := range env.tracing() {
+			if err := os.Setenv(name, value); err != nil {
 				return err
 			}
-			for name, value := range env.tracing() {
-				if err := os.Setenv(name, value); err != nil {
-					return err
-				}
+		}
+		return v.run(cmd, s, func(log *slog.Logger) {
+			if n := len(os.Args) - 1; n > 0 {
+				log.Warn("arguments do nothing under this name: its settings are variables, see ratelimit --help; weir serve takes flags", "arguments", n)
 			}
-			return v.run(cmd, s, func(log *slog.Logger) {
-				if n := len(os.Args) - 1; n > 0 {
-					log.Warn("arguments do nothing under this name: its settings are variables, see ratelimit --help; weir serve takes flags", "arguments", n)
-				}
-				env.warn(log)
-				warnOfVariables(log, flags, os.Environ())
-			})
-		},
-	}
-	cmd.SetVersionTemplate("weir {{.Version}}\n")
+			env.warn(log)
+			warnOfVariables(log, flags, os.Environ())
+		})
+	})
+	// envoyproxy/ratelimit ignores arguments, and an example of Envoy AI Gateway passes some.
+	cmd.Args, cmd.FParseErrWhitelist.UnknownFlags = cobra.ArbitraryArgs, true
+	asProgram(cmd)
 	return cmd
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -11,59 +10,21 @@ import (
 )
 
 func regionsCommand() *cobra.Command {
-	cmd := regionCommand(&cobra.Command{
-		Use:   "regions",
-		Short: "List the other regions: whether they are heard, their round-trip time, and their global rules",
-		Long: `List the other regions as a node sees them: whether it hears from them and since
-when, the round-trip time, and whether their rules with scope: global are the same.
-The home counts global limits that don't name one. See docs/guides/regions.md.`,
-		Example: "  weir regions\n  weir regions --admin weir-2:8082 --json",
-	}, "", false)
-	cmd.AddCommand(
-		regionCommand(&cobra.Command{
-			Use: "move FROM TO", Short: "Make a region the home in another's place",
-			Long: `Make one region the home of all global limits whose home another is. The old
-home keeps its floor. The new one owns the rest after 25 seconds: its buckets
-begin empty then, and its windows with the next one. If the old home can't be
-reached, that needs --force: one that is only cut off goes on as the home, and
-both together admit up to twice the limit until it hears of this.`,
-			Example: "  weir regions move us eu\n  weir regions move us eu --force",
-		}, "move", true),
-		regionCommand(&cobra.Command{
-			Use: "drain REGION", Short: "Take a region's share of global limits out of use",
-			Long: `Take a region's share of global limits out of use. Its checks of them ask the
-home from then on, and the other regions borrow what it has. Then it can be
-stopped, and left out of regions.peers.`,
-			Example: "  weir regions drain ap",
-		}, "drain", false),
-		regionCommand(&cobra.Command{
-			Use: "forget REGION", Short: "Give the home what a dead region has of global limits",
-			Long: `Give the home at once what a region has of global limits: its floor, and what
-it has borrowed. It is for a region that is dead. If it isn't, what it has is
-admitted once more, so that needs --force.`,
-			Example: "  weir regions forget ap",
-		}, "forget", true),
-		regionCommand(&cobra.Command{
-			Use: "restore REGION", Short: "Give a region that was drained or forgotten its share again",
-			Long:    `Give a region that was drained or forgotten its share of global limits again.`,
-			Example: "  weir regions restore ap",
-		}, "restore", false),
-	)
+	cmd := regionCommand("regions", "")
+	cmd.AddCommand(regionCommand("regions move", "move"), regionCommand("regions drain", "drain"), regionCommand("regions forget", "forget"), regionCommand("regions restore", "restore"))
 	return cmd
 }
 
-// regionCommand completes a command that makes a change to regions, if do names one, and then lists them.
-func regionCommand(cmd *cobra.Command, do string, forces bool) *cobra.Command {
+// regionCommand returns a command that makes a change to regions, if do names one, and then lists them.
+func regionCommand(path, do string) *cobra.Command {
 	var node adminPort
 	var colour colour
-	names := strings.Count(cmd.Use, " ")
-	cmd.Args = takes(names, names)
 	c := adminapi.RegionChange{Do: do}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd := command(path, func(cmd *cobra.Command, args []string) error {
 		method, body := http.MethodGet, any(nil)
 		if do != "" {
 			c.Region = args[0]
-			if names > 1 {
+			if do == "move" {
 				c.To = args[1]
 			}
 			method, body = http.MethodPost, c
@@ -75,12 +36,10 @@ func regionCommand(cmd *cobra.Command, do string, forces bool) *cobra.Command {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "\nUntil %s owns what %s did, all regions have no more than their floors: of buckets for 25 s, of windows that have begun to their end.\n", cell(c.To), cell(c.Region))
 			return err
 		})
-	}
-	if forces {
+	}, &colour, &node)
+	if do == "move" || do == "forget" {
 		cmd.Flags().BoolVar(&c.Force, "force", false, "do it although more may be admitted than the limit")
 	}
-	colour.register(cmd)
-	node.register(cmd)
 	return cmd
 }
 

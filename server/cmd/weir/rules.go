@@ -13,75 +13,45 @@ import (
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-func rulesCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "rules",
-		Short:   "Look at rules, change those in force, and undo it",
-		Example: "  weir rules lint rules.yaml\n  weir rules diff rules.yaml\n  weir rules apply rules.yaml\n  weir rules rollback",
-		Args:    cobra.ArbitraryArgs,
-		RunE:    help,
-	}
-	cmd.AddCommand(lintCommand(), showCommand(), applyCommand(), putRuleCommand(), removeRuleCommand(), tierCommand(), diffCommand(), historyCommand(), rollbackCommand(),
-		usageCommand(), whatIfCommand())
-	return cmd
-}
-
 func lintCommand() *cobra.Command {
 	var strict bool
 	var colour colour
 	var node adminPort
-	cmd := &cobra.Command{
-		Use:   "lint FILE...",
-		Short: "Check rule files; exit 1 if one has problems",
-		Long: `Check rule files. Problems come with line, column and what to write instead, and
-warnings point at what is allowed but is probably a mistake. - reads standard input.
-Exit 0 if every file is good, even with warnings; 1 if one has problems.
-
-With --strict, warnings also exit with 1, since weir rules apply would ask for
---force. Some warnings depend on the rules in force, such as a limit that is cut or
-a block that is lost: weir rules apply FILE --dry-run shows those.
-
-No node is asked unless you give --admin. The command then also warns of each block
-on that node's emergency list that the file lacks.`,
-		Example:           "  weir rules lint rules.yaml\n  weir rules lint rules.yaml --admin 127.0.0.1:8082\n  weir rules lint --strict rules.yaml\n  weir rules lint --json rules/*.yaml",
-		ValidArgsFunction: ruleFiles,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("name the rule files, or - for standard input")
+	cmd := command("rules lint", func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return errors.New("name the rule files, or - for standard input")
+		}
+		var blocked adminapi.List
+		if cmd.Flags().Changed("admin") {
+			var err error
+			if blocked, err = get[adminapi.List](&node, cmd, http.MethodGet, denylist, nil); err != nil {
+				return err
 			}
-			var blocked adminapi.List
-			if cmd.Flags().Changed("admin") {
-				var err error
-				if blocked, err = get[adminapi.List](&node, cmd, http.MethodGet, denylist, nil); err != nil {
-					return err
-				}
+		}
+		var reports []lintReport
+		bad := false
+		for _, name := range args {
+			r, err := lint(cmd, name, blocked.Emergency)
+			if err != nil {
+				return &exit{exitUsage, err}
 			}
-			var reports []lintReport
-			bad := false
-			for _, name := range args {
-				r, err := lint(cmd, name, blocked.Emergency)
-				if err != nil {
-					return &exit{exitUsage, err}
-				}
-				bad = bad || len(r.Problems) > 0 || strict && len(r.Warnings) > 0
-				reports = append(reports, r)
+			bad = bad || len(r.Problems) > 0 || strict && len(r.Warnings) > 0
+			reports = append(reports, r)
+		}
+		if node.asJSON {
+			if err := printJSON(cmd, reports); err != nil {
+				return err
 			}
-			if node.asJSON {
-				if err := printJSON(cmd, reports); err != nil {
-					return err
-				}
-			} else {
-				printLint(cmd.OutOrStdout(), reports, strict, &colour)
-			}
-			if bad {
-				return &exit{code: exitRefused}
-			}
-			return nil
-		},
-	}
+		} else {
+			printLint(cmd.OutOrStdout(), reports, strict, &colour)
+		}
+		if bad {
+			return &exit{code: exitRefused}
+		}
+		return nil
+	}, &colour, &node)
+	cmd.ValidArgsFunction = ruleFiles
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit 1 also for warnings, for which weir rules apply needs --force")
-	colour.register(cmd)
-	node.register(cmd)
 	return cmd
 }
 
@@ -159,51 +129,41 @@ func printLint(w io.Writer, reports []lintReport, strict bool, colour *colour) {
 func showCommand() *cobra.Command {
 	var node adminPort
 	var version string
-	cmd := &cobra.Command{
-		Use:   "show [FILE]",
-		Short: "Print the rules in force on a node, an earlier version, or those of a file",
-		Example: `  weir rules show > rules.yaml
-  weir rules show --version 41
-  weir rules show --admin 127.0.0.1:8082 --json
-  weir rules show rules.yaml --json`,
-		Args:              takes(0, 1),
-		ValidArgsFunction: one(ruleFiles),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var text []byte
-			var err error
-			switch {
-			case len(args) == 1 && cmd.Flags().Changed("version"):
-				return errors.New("--version: is of a node: leave the file out")
-			case len(args) == 1:
-				if text, err = readFile(cmd, args[0], rulefile.MaxSize); err == nil {
-					_, err = rulefile.Parse(args[0], text)
-				}
-				if err != nil {
-					return badRules(err)
-				}
-			case cmd.Flags().Changed("version"):
-				text, err = node.ruleVersion(cmd, version)
-			default:
-				var a *answer
-				if a, err = node.call(cmd, http.MethodGet, "/v1/rules", nil, nil); err == nil {
-					text = a.body
-				}
+	cmd := command("rules show", func(cmd *cobra.Command, args []string) error {
+		var text []byte
+		var err error
+		switch {
+		case len(args) == 1 && cmd.Flags().Changed("version"):
+			return errors.New("--version: is of a node: leave the file out")
+		case len(args) == 1:
+			if text, err = readFile(cmd, args[0], rulefile.MaxSize); err == nil {
+				_, err = rulefile.Parse(args[0], text)
 			}
 			if err != nil {
-				return err
+				return badRules(err)
 			}
-			if node.asJSON {
-				if text, err = rulefile.JSON(text); err != nil {
-					return &exit{exitRefused, err}
-				}
+		case cmd.Flags().Changed("version"):
+			text, err = node.ruleVersion(cmd, version)
+		default:
+			var a *answer
+			if a, err = node.call(cmd, http.MethodGet, "/v1/rules", nil, nil); err == nil {
+				text = a.body
 			}
-			_, err = cmd.OutOrStdout().Write(text)
+		}
+		if err != nil {
 			return err
-		},
-	}
+		}
+		if node.asJSON {
+			if text, err = rulefile.JSON(text); err != nil {
+				return &exit{exitRefused, err}
+			}
+		}
+		_, err = cmd.OutOrStdout().Write(text)
+		return err
+	}, &node)
+	cmd.ValidArgsFunction = one(ruleFiles)
 	cmd.Flags().StringVar(&version, "version", "", "print this version instead of the one in force: 41, or 41-abcdef12 for an orphan")
 	complete(cmd, "version", node.versions)
-	node.register(cmd)
 	return cmd
 }
 

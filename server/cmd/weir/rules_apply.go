@@ -17,104 +17,70 @@ import (
 func applyCommand() *cobra.Command {
 	var c change
 	var version int64
-	cmd := &cobra.Command{
-		Use:   "apply FILE",
-		Short: "Put the rules of a file in force, on all nodes",
-		Long: `Put the rules of a file in force, on all nodes that share a store. - reads
-standard input. The difference goes to stdout, warnings to stderr; a change with
-warnings needs --force.
-
-If two people apply at once, the second is told and changes nothing. --if-version
-goes further: it applies the file only if the version it was made from is in force.
-
-Exit 0 if the rules are in force, even if they were before; 1 if they are
-rejected, or have warnings; 2 for a mistake in the command; 3 if no node answers.`,
-		Example: `  weir rules apply rules.yaml --dry-run
-  weir rules apply rules.yaml -m "twice as much for search"
-  weir rules apply rules.yaml --if-version 42
-  sed s/100/200/ rules.yaml | WEIR_ADMIN_TOKEN=$TOKEN weir rules apply - --admin https://weir.example.com:8082`,
-		Args:              takes(1, 1),
-		ValidArgsFunction: one(ruleFiles),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := readRules(cmd, args[0])
-			if err != nil {
+	cmd := command("rules apply", func(cmd *cobra.Command, args []string) error {
+		text, err := readRules(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		if !cmd.Flags().Changed("if-version") {
+			if version, err = c.inForce(cmd); err != nil {
 				return err
 			}
-			if !cmd.Flags().Changed("if-version") {
-				if version, err = c.inForce(cmd); err != nil {
-					return err
-				}
-			}
-			err = c.run(cmd, http.MethodPut, "/v1/rules", text, ifMatch(version), args[0])
-			if r, ok := refused(err, http.StatusPreconditionFailed); ok && r.Code == jsonerror.Conflict {
-				return &exit{exitRefused, fmt.Errorf("%w; to see it: weir rules diff --from %d", r, version)}
-			}
-			return err
-		},
-	}
+		}
+		err = c.run(cmd, http.MethodPut, "/v1/rules", text, ifMatch(version), args[0])
+		if r, ok := refused(err, http.StatusPreconditionFailed); ok && r.Code == jsonerror.Conflict {
+			return &exit{exitRefused, fmt.Errorf("%w; to see it: weir rules diff --from %d", r, version)}
+		}
+		return err
+	}, &c)
+	cmd.ValidArgsFunction = one(ruleFiles)
 	cmd.Flags().Int64Var(&version, "if-version", 0, "only if this version is in force (default: whichever is)")
 	complete(cmd, "if-version", c.versions)
-	c.register(cmd)
 	return cmd
 }
 
 func diffCommand() *cobra.Command {
 	c := change{dryRun: true, force: true}
 	var from, to int64
-	cmd := &cobra.Command{
-		Use:   "diff [FILE]",
-		Short: "Show what applying a file would change, or how two versions differ",
-		Long: `Show what applying a file would change, with its warnings, or how two versions
-differ. - reads standard input. Nothing is changed.
-
-Exit 0 if there is no difference, 1 if there is one, as diff does; 2 for a mistake
-in the command or in the file, or a version that isn't there; 3 if no node answers.`,
-		Example: `  weir rules diff rules.yaml
-  weir rules diff --from 41
-  weir rules diff --from 41 --to 42 --color always | less -R`,
-		Args:              takes(0, 1),
-		ValidArgsFunction: one(ruleFiles),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			versions := cmd.Flags().Changed("from")
-			switch {
-			case len(args) == 1 && (versions || cmd.Flags().Changed("to")):
-				return errors.New("--from and --to compare versions: leave the file out")
-			case len(args) == 0 && !versions:
-				return errors.New("name a rule file, - for standard input, or a version with --from")
-			}
-			var out *changed
-			var err error
-			file := ""
-			if versions {
-				if !cmd.Flags().Changed("to") {
-					if to, err = c.inForce(cmd); err != nil {
-						return trouble(err)
-					}
+	cmd := command("rules diff", func(cmd *cobra.Command, args []string) error {
+		versions := cmd.Flags().Changed("from")
+		switch {
+		case len(args) == 1 && (versions || cmd.Flags().Changed("to")):
+			return errors.New("--from and --to compare versions: leave the file out")
+		case len(args) == 0 && !versions:
+			return errors.New("name a rule file, - for standard input, or a version with --from")
+		}
+		var out *changed
+		var err error
+		file := ""
+		if versions {
+			if !cmd.Flags().Changed("to") {
+				if to, err = c.inForce(cmd); err != nil {
+					return trouble(err)
 				}
-				out, err = c.diff(cmd, from, to)
-			} else {
-				file = args[0]
-				out, err = c.wouldBe(cmd, args[0])
 			}
-			if err != nil {
-				return trouble(c.rejected(cmd, err, file))
-			}
-			if err := c.print(cmd, out, file); err != nil {
-				return trouble(err)
-			}
-			if out.Diff != "" {
-				return &exit{code: exitRefused}
-			}
-			return nil
-		},
-	}
+			out, err = c.diff(cmd, from, to)
+		} else {
+			file = args[0]
+			out, err = c.wouldBe(cmd, args[0])
+		}
+		if err != nil {
+			return trouble(c.rejected(cmd, err, file))
+		}
+		if err := c.print(cmd, out, file); err != nil {
+			return trouble(err)
+		}
+		if out.Diff != "" {
+			return &exit{code: exitRefused}
+		}
+		return nil
+	}, &c.colour, &c.adminPort)
+	cmd.ValidArgsFunction = one(ruleFiles)
 	f := cmd.Flags()
 	f.Int64Var(&from, "from", 0, "version to compare with --to, instead of a file")
 	f.Int64Var(&to, "to", 0, "the version to compare it with (default: the one in force)")
 	complete(cmd, "from", c.versions)
 	complete(cmd, "to", c.versions)
-	c.colour.register(cmd)
-	c.adminPort.register(cmd)
 	return cmd
 }
 
@@ -169,57 +135,32 @@ func readRules(cmd *cobra.Command, name string) ([]byte, error) {
 
 func putRuleCommand() *cobra.Command {
 	var c change
-	cmd := &cobra.Command{
-		Use:   "put ID FILE",
-		Short: "Replace one rule, or add it, on all nodes",
-		Long: `Replace one of the rules in force, or add it at the end, on all nodes. The file has
-the fields of the rule, as under rules:; - reads standard input. Every other byte of
-the rules stays as it is, comments included. The change applies to the newest
-version.
-
-Exit codes are those of weir rules apply.`,
-		Example: `  weir rules put search search.yaml --dry-run
-  echo '{match: {endpoint: /v1/search}, limit: 60/minute}' | weir rules put search - -m "twice as much"`,
-		Args: takes(2, 2),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			switch len(args) {
-			case 0:
-				return c.ruleIDs(cmd, args, typed)
-			case 1:
-				return ruleFiles(cmd, args, typed)
-			}
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := readRules(cmd, args[1])
-			if err != nil {
-				return err
-			}
-			// A problem may be in the rule or in the document around it, so keep the file name that the node reports.
-			return c.run(cmd, http.MethodPut, "/v1/rules/id/"+url.PathEscape(args[0]), text, nil, "")
-		},
+	cmd := command("rules put", func(cmd *cobra.Command, args []string) error {
+		text, err := readRules(cmd, args[1])
+		if err != nil {
+			return err
+		}
+		// A problem may be in the rule or in the document around it, so keep the file name that the node reports.
+		return c.run(cmd, http.MethodPut, "/v1/rules/id/"+url.PathEscape(args[0]), text, nil, "")
+	}, &c)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return c.ruleIDs(cmd, args, typed)
+		case 1:
+			return ruleFiles(cmd, args, typed)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	c.register(cmd)
 	return cmd
 }
 
 func removeRuleCommand() *cobra.Command {
 	var c change
-	cmd := &cobra.Command{
-		Use:   "remove ID",
-		Short: "Take one rule away, on all nodes",
-		Long: `Take one rule away from those in force, with its overrides, on all nodes. Every
-other byte of the rules stays as it is.
-
-Exit codes are those of weir rules apply.`,
-		Example:           "  weir rules remove search --dry-run\n  weir rules remove search -m \"the endpoint is gone\"",
-		Args:              takes(1, 1),
-		ValidArgsFunction: one(c.ruleIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.run(cmd, http.MethodDelete, "/v1/rules/id/"+url.PathEscape(args[0]), nil, nil, "")
-		},
-	}
-	c.register(cmd)
+	cmd := command("rules remove", func(cmd *cobra.Command, args []string) error {
+		return c.run(cmd, http.MethodDelete, "/v1/rules/id/"+url.PathEscape(args[0]), nil, nil, "")
+	}, &c)
+	cmd.ValidArgsFunction = one(c.ruleIDs)
 	return cmd
 }
 
@@ -227,30 +168,19 @@ func tierCommand() *cobra.Command {
 	var c change
 	var limit string
 	var body adminapi.Numbers
-	cmd := &cobra.Command{
-		Use:   "tier NAME",
-		Short: "Change the numbers of a tier, on all nodes",
-		Long: `Change the numbers of a tier on all nodes, and so those of the rules that take
-theirs from it. A limit without a window, such as 500, keeps the tier's window.
-
-Exit codes are those of weir rules apply.`,
-		Example: "  weir rules tier pro --limit 2000/minute --burst 500 -m launch\n  weir rules tier free --limit 50 --dry-run",
-		Args:    takes(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch given := cmd.Flags().Changed; {
-			case !given("limit") && !given("burst"):
-				return errors.New("give --limit, such as 500/minute, or --burst")
-			case given("burst") && body.Capacity < 1:
-				return fmt.Errorf("--burst: must be at least 1, got %d", body.Capacity)
-			}
-			body.Limit = limitJSON(limit)
-			return c.run(cmd, http.MethodPut, "/v1/rules/tier/"+url.PathEscape(args[0]), body, nil, "")
-		},
-	}
+	cmd := command("rules tier", func(cmd *cobra.Command, args []string) error {
+		switch given := cmd.Flags().Changed; {
+		case !given("limit") && !given("burst"):
+			return errors.New("give --limit, such as 500/minute, or --burst")
+		case given("burst") && body.Capacity < 1:
+			return fmt.Errorf("--burst: must be at least 1, got %d", body.Capacity)
+		}
+		body.Limit = limitJSON(limit)
+		return c.run(cmd, http.MethodPut, "/v1/rules/tier/"+url.PathEscape(args[0]), body, nil, "")
+	}, &c)
 	f := cmd.Flags()
 	f.StringVar(&limit, "limit", "", "the tier's limit, such as 500/minute or 500")
 	f.Int64Var(&body.Capacity, "burst", 0, "how much of it at once (default: as the tier has it)")
-	c.register(cmd)
 	return cmd
 }
 

@@ -16,34 +16,20 @@ import (
 func historyCommand() *cobra.Command {
 	var node adminPort
 	var limit int
-	cmd := &cobra.Command{
-		Use:   "history",
-		Short: "List versions of the rules: when, who and why",
-		Long: `List versions of the rules, the newest first: when, who and why. weir rules show
---version has the document of one, weir rules diff --from how it was changed since.
-
-An orphan was in force on some node, until it turned out that the store had gone on
-without it: after a failover that lost it, or a network that was divided. weir rules
-show --version 42-abcdef12 has its document, weir rules rollback 42-abcdef12 puts it
-in force.`,
-		Example: "  weir rules history\n  weir rules history --limit 100 --json",
-		Args:    takes(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limit < 1 {
-				return fmt.Errorf("--limit: must be at least 1, got %d", limit)
-			}
-			all, err := node.history(cmd, limit)
-			if err != nil {
-				return err
-			}
-			if node.asJSON {
-				return printJSON(cmd, adminapi.Versions{Versions: all})
-			}
-			return printHistory(cmd.OutOrStdout(), all)
-		},
-	}
+	cmd := command("rules history", func(cmd *cobra.Command, _ []string) error {
+		if limit < 1 {
+			return fmt.Errorf("--limit: must be at least 1, got %d", limit)
+		}
+		all, err := node.history(cmd, limit)
+		if err != nil {
+			return err
+		}
+		if node.asJSON {
+			return printJSON(cmd, adminapi.Versions{Versions: all})
+		}
+		return printHistory(cmd.OutOrStdout(), all)
+	}, &node)
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many versions")
-	node.register(cmd)
 	return cmd
 }
 
@@ -98,43 +84,27 @@ func printHistory(w io.Writer, all []adminapi.Version) error {
 
 func rollbackCommand() *cobra.Command {
 	var c change
-	cmd := &cobra.Command{
-		Use:   "rollback [VERSION]",
-		Short: "Put an earlier version of the rules in force again",
-		Long: `Put an earlier version of the rules in force again, on all nodes: the one before the
-newest, or the one that is named. It becomes a new version, so a rollback can be
-undone the same way. The difference goes to stdout, warnings to stderr. Most
-warnings don't stop a rollback. But it lists the blocks, allowances and overrides
-that the earlier version lacks, and needs --force to lose them.
-
-Exit codes are those of weir rules apply.`,
-		Example: `  weir rules rollback
-  weir rules rollback 41 --dry-run
-  weir rules rollback 41 -m "search was too tight"`,
-		Args:              takes(0, 1),
-		ValidArgsFunction: one(c.versions),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var body adminapi.Rollback
-			var header http.Header
-			if len(args) == 1 {
-				number, hash, hashed := strings.Cut(args[0], "-")
-				version, err := strconv.ParseInt(number, 10, 64)
-				if err != nil || version < 1 || hashed && len(hash) < 4 {
-					return fmt.Errorf("VERSION: must be a number as weir rules history has it, or with the hash as in 42-abcdef12, got %q", args[0])
-				}
-				body.Version, body.Hash = version, hash
-			} else {
-				version, newest, err := c.beforeNewest(cmd)
-				if err != nil {
-					return err
-				}
-				body.Version, header = version, ifMatch(newest) // a change that somebody else makes meanwhile isn't undone unseen
+	cmd := command("rules rollback", func(cmd *cobra.Command, args []string) error {
+		var body adminapi.Rollback
+		var header http.Header
+		if len(args) == 1 {
+			number, hash, hashed := strings.Cut(args[0], "-")
+			version, err := strconv.ParseInt(number, 10, 64)
+			if err != nil || version < 1 || hashed && len(hash) < 4 {
+				return fmt.Errorf("VERSION: must be a number as weir rules history has it, or with the hash as in 42-abcdef12, got %q", args[0])
 			}
-			body.Message, c.message = c.message, ""
-			return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
-		},
-	}
-	c.register(cmd)
+			body.Version, body.Hash = version, hash
+		} else {
+			version, newest, err := c.beforeNewest(cmd)
+			if err != nil {
+				return err
+			}
+			body.Version, header = version, ifMatch(newest) // a change that somebody else makes meanwhile isn't undone unseen
+		}
+		body.Message, c.message = c.message, ""
+		return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
+	}, &c)
+	cmd.ValidArgsFunction = one(c.versions)
 	return cmd
 }
 

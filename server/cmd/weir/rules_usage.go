@@ -17,42 +17,28 @@ func usageCommand() *cobra.Command {
 	var node adminPort
 	var by string
 	var clients int
-	cmd := &cobra.Command{
-		Use:   "usage [RULE]",
-		Short: "Show how rules were used in the last hour, and by whom",
-		Long: `Show how each rule was used in the last hour, over all nodes: the requests that it
-applied to, what it refused, and how many keys have used 50%, 80% and 100% of their
-limit. For a single rule, show the keys that used it the most, masked. A key is
-whatever the rule counts by.
-
-Nodes remember the thousand busiest keys of a rule. COVERAGE is the share of the
-rule's requests that those made.`,
-		Example:           "  weir rules usage\n  weir rules usage orders\n  weir rules usage orders --by refused --clients 20 --json",
-		Args:              takes(0, 1),
-		ValidArgsFunction: one(node.ruleIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				if cmd.Flags().Changed("by") || cmd.Flags().Changed("clients") {
-					return errors.New("--by, --clients: are for one rule: name it")
-				}
-				return show(&node, cmd, http.MethodGet, "/v1/rules/usage", nil, func(u *top.HourOfRules) error { return printUsage(cmd, u) })
+	cmd := command("rules usage", func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			if cmd.Flags().Changed("by") || cmd.Flags().Changed("clients") {
+				return errors.New("--by, --clients: are for one rule: name it")
 			}
-			q := url.Values{"by": {by}, "k": {fmt.Sprint(clients)}}
-			return show(&node, cmd, http.MethodGet, "/v1/rules/usage/"+url.PathEscape(args[0])+"?"+q.Encode(), nil, func(u *top.HourOfRule) error {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s in the last hour, %s refused; %s made %s of them\n", cell(u.Rule), count(int(u.Requests), "request"), whole(u.Refused), count(u.Keys, "key"), percent(u.Coverage))
-				rows := [][]string{{"CLIENT", "FINGERPRINT", "KIND", "REQUESTS", "REFUSED", "USED"}}
-				for _, c := range u.Clients {
-					rows = append(rows, []string{cell(c.Client), cell(c.Fingerprint), cell(c.Kind), whole(c.Requests), whole(c.Refused), percent(c.Used)})
-				}
-				printMissingNodes(cmd, u.Partial, u.NodesMissing)
-				return printTable(cmd.OutOrStdout(), "lllrrr", rows)
-			})
-		},
-	}
+			return show(&node, cmd, http.MethodGet, "/v1/rules/usage", nil, func(u *top.HourOfRules) error { return printUsage(cmd, u) })
+		}
+		q := url.Values{"by": {by}, "k": {fmt.Sprint(clients)}}
+		return show(&node, cmd, http.MethodGet, "/v1/rules/usage/"+url.PathEscape(args[0])+"?"+q.Encode(), nil, func(u *top.HourOfRule) error {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s in the last hour, %s refused; %s made %s of them\n", cell(u.Rule), count(int(u.Requests), "request"), whole(u.Refused), count(u.Keys, "key"), percent(u.Coverage))
+			rows := [][]string{{"CLIENT", "FINGERPRINT", "KIND", "REQUESTS", "REFUSED", "USED"}}
+			for _, c := range u.Clients {
+				rows = append(rows, []string{cell(c.Client), cell(c.Fingerprint), cell(c.Kind), whole(c.Requests), whole(c.Refused), percent(c.Used)})
+			}
+			printMissingNodes(cmd, u.Partial, u.NodesMissing)
+			return printTable(cmd.OutOrStdout(), "lllrrr", rows)
+		})
+	}, &node)
+	cmd.ValidArgsFunction = one(node.ruleIDs)
 	cmd.Flags().StringVar(&by, "by", "requests", "sort keys by requests or refused")
 	cmd.Flags().IntVar(&clients, "clients", 50, "how many keys, up to 1000")
 	complete(cmd, "by", fixed("requests", "refused"))
-	node.register(cmd)
 	return cmd
 }
 
@@ -76,34 +62,19 @@ func whatIfCommand() *cobra.Command {
 	var node adminPort
 	var limit string
 	var body adminapi.WhatIf
-	cmd := &cobra.Command{
-		Use:   "whatif RULE",
-		Short: "Say what another limit would have refused in the last hour",
-		Long: `Estimate what a rule would have refused in the last hour under another limit, and of
-which keys. It counts again what the rule's busiest keys sent to all nodes, and
-changes nothing. The estimate assumes that requests were spread evenly over each ten
-seconds, and that every counter was untouched an hour ago.
-
-To try a limit on real traffic, give the rule a candidate.`,
-		Example: `  weir rules whatif search --limit 50/minute
-  weir rules whatif search --limit 50 --burst 10
-  weir rules whatif search --limit 50/minute --algorithm sliding_window_log --json`,
-		Args:              takes(1, 1),
-		ValidArgsFunction: one(node.ruleIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if limit == "" && !cmd.Flags().Changed("burst") {
-				return errors.New("--limit: is missing: give a limit such as 50/minute")
-			}
-			body.Rule, body.Limit = args[0], limitJSON(limit)
-			return show(&node, cmd, http.MethodPost, "/v1/rules/whatif", body, func(w *adminapi.WhatIfAnswer) error { return printWhatIf(cmd, w) })
-		},
-	}
+	cmd := command("rules whatif", func(cmd *cobra.Command, args []string) error {
+		if limit == "" && !cmd.Flags().Changed("burst") {
+			return errors.New("--limit: is missing: give a limit such as 50/minute")
+		}
+		body.Rule, body.Limit = args[0], limitJSON(limit)
+		return show(&node, cmd, http.MethodPost, "/v1/rules/whatif", body, func(w *adminapi.WhatIfAnswer) error { return printWhatIf(cmd, w) })
+	}, &node)
+	cmd.ValidArgsFunction = one(node.ruleIDs)
 	f := cmd.Flags()
 	f.StringVar(&limit, "limit", "", "the other limit, such as 50/minute, or 50, which keeps the rule's window")
 	f.Int64Var(&body.Capacity, "burst", 0, "how much of it at once (default: as much as the limit)")
 	f.StringVar(&body.Algorithm, "algorithm", "", "the other algorithm (default: the rule's)")
 	complete(cmd, "algorithm", fixed("token_bucket", "leaky_bucket", "leaky_queue", "fixed_window", "sliding_window_log", "sliding_window_counter"))
-	node.register(cmd)
 	return cmd
 }
 

@@ -42,41 +42,14 @@ type serving struct {
 func serveCommand() *cobra.Command {
 	v := &serving{hints: true}
 	var config string
-	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Run a node: the check API and, with --upstream, the gateway",
-		Long: `Run a node: the check API and, with --upstream, the gateway.
-
-It needs no flags and no files: it then uses the in-process store, the starter rules
-and loopback ports. weir rules and weir keys change the rules, and the node keeps
-their versions in Redis, if that is the store, or else in --data. With --rules FILE
-the file holds the rules, and you change them by saving it. Every flag is also an
-environment variable (--memory-cap is WEIR_MEMORY_CAP) and a key in weir.yaml
-(memory_cap); flag > environment > file. Some settings are only in weir.yaml:
-identities, headers, OpenTelemetry, and an xDS server for Envoy's limits (see
-docs/reference/cli.md). A link to weir that is named ratelimit takes the place of
-envoyproxy/ratelimit (ln -s "$(command -v weir)" ratelimit; ratelimit --help).
-Ctrl-C and SIGTERM drain the node, so that no request in flight is lost. SIGHUP
-reopens the decision log and rereads rules, known_keys, admin-tokens and
-certificates, which the node follows anyway. It never stops the node.`,
-		Example: `  weir serve
-  weir serve --rules rules.yaml
-  weir serve --store redis://10.0.0.5:6379 --emergency-limit 10/s
-  weir serve --grpc :8081 --envoy-config /srv/ratelimit/config
-  weir serve --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000
-  weir serve --decision-log decisions.log --decision-log-sample 0.01
-  OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 weir serve
-  WEIR_HTTP=127.0.0.1:9080 weir serve --config weir.yaml`,
-		Args: takes(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			v.takeSignals()
-			s, err := settings(cmd.Flags(), config, cmd.Flags().Changed("config"))
-			if err != nil {
-				return err
-			}
-			return v.run(cmd, s, func(log *slog.Logger) { warnOfVariables(log, cmd.Flags(), os.Environ()) })
-		},
-	}
+	cmd := command("serve", func(cmd *cobra.Command, _ []string) error {
+		v.takeSignals()
+		s, err := settings(cmd.Flags(), config, cmd.Flags().Changed("config"))
+		if err != nil {
+			return err
+		}
+		return v.run(cmd, s, func(log *slog.Logger) { warnOfVariables(log, cmd.Flags(), os.Environ()) })
+	})
 	cmd.Flags().StringVar(&config, "config", "weir.yaml", "settings file; need not exist unless named")
 	v.register(cmd.Flags())
 	inGroups(cmd, serveGroups)

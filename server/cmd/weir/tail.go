@@ -29,22 +29,7 @@ type tailView struct {
 
 func tailCommand() *cobra.Command {
 	v := tailView{filter: map[string]*string{}}
-	cmd := &cobra.Command{
-		Use:   "tail",
-		Short: "Show a node's decisions as they are made",
-		Long: `Show the decisions of one node as they are made: the time, the outcome and its
-reason, the rule that decided, the client, the method and the rule's path, the edge,
-and what is left of the limit. Keys and users are masked. The fingerprint behind
-them is the one that weir top shows and --client takes.
-
-At most a hundred a second are shown. When there are more, they are sampled, and
-stderr says so; how many there were is exact. Ctrl-C leaves.`,
-		Example: `  weir tail --outcome refused
-  weir tail --rule login --client 1a2b3c4d
-  weir tail --json | jq 'select(.reason == "denied")'`,
-		Args: takes(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
-	}
+	cmd := command("tail", func(cmd *cobra.Command, _ []string) error { return v.run(cmd) }, &v.colour, &v.node)
 	for _, filter := range []struct{ name, usage string }{
 		{"rule", "only decisions that this rule binds"},
 		{"outcome", "only allowed or refused"},
@@ -55,8 +40,6 @@ stderr says so; how many there were is exact. Ctrl-C leaves.`,
 	}
 	complete(cmd, "rule", v.node.ruleIDs)
 	complete(cmd, "outcome", fixed("allowed", "refused"))
-	v.colour.register(cmd)
-	v.node.register(cmd)
 	cmd.Flags().Lookup("json").Usage = "print a line of JSON for each decision"
 	return cmd
 }

@@ -37,61 +37,43 @@ func topCommand() *cobra.Command {
 	var v topView
 	var by string
 	var once bool
-	cmd := &cobra.Command{
-		Use:   "top",
-		Short: "Show which clients are hot: rates, refusals and the last minute, live",
-		Long: `Show the clients that send the most, or are refused the most, over all nodes, with
-the rule that limits most of their requests. +1 means that one more rule limits the
-rest; --rule shows only what one rule limits. Keys and users are masked, and the
-fingerprint behind them tells clients apart that look the same. Rates are per
-second, over the last ten seconds.
-
-On a terminal it is live. Keys: r sorts by requests, x by refusals, p or space
-pauses, f shows one rule alone, t shows when each rule was last used, q leaves.
-Elsewhere, and with --once, it is printed once.`,
-		Example: `  weir top
-  weir top --by refused --rule login
-  weir top --rules --once
-  weir top --json | jq '.clients[0]'`,
-		Args: takes(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch by {
-			case "requests":
-			case "refused":
-				v.refused = true
-			default:
-				return fmt.Errorf("--by: must be requests or refused, got %q", by)
-			}
-			if v.k < 1 || v.k > 200 {
-				return fmt.Errorf("--clients: must be from 1 to 200, got %d", v.k)
-			}
-			if v.every < 200*time.Millisecond {
-				return fmt.Errorf("--interval: must be at least 200ms, got %s", v.every)
-			}
-			body, err := v.fetch(cmd)
-			if err != nil {
+	cmd := command("top", func(cmd *cobra.Command, _ []string) error {
+		switch by {
+		case "requests":
+		case "refused":
+			v.refused = true
+		default:
+			return fmt.Errorf("--by: must be requests or refused, got %q", by)
+		}
+		if v.k < 1 || v.k > 200 {
+			return fmt.Errorf("--clients: must be from 1 to 200, got %d", v.k)
+		}
+		if v.every < 200*time.Millisecond {
+			return fmt.Errorf("--interval: must be at least 200ms, got %s", v.every)
+		}
+		body, err := v.fetch(cmd)
+		if err != nil {
+			return err
+		}
+		if v.node.asJSON {
+			return printJSON(cmd, json.RawMessage(body))
+		}
+		out := cmd.OutOrStdout()
+		v.coloured = v.colour.on(out)
+		in, isFile := cmd.InOrStdin().(*os.File)
+		if !once && isTerminal(out) && isFile && term.IsTerminal(int(in.Fd())) {
+			return v.show(cmd, in, out.(*os.File))
+		}
+		for _, line := range v.table(0) {
+			if _, err := fmt.Fprintln(out, line); err != nil {
 				return err
 			}
-			if v.node.asJSON {
-				return printJSON(cmd, json.RawMessage(body))
-			}
-			out := cmd.OutOrStdout()
-			v.coloured = v.colour.on(out)
-			in, isFile := cmd.InOrStdin().(*os.File)
-			if !once && isTerminal(out) && isFile && term.IsTerminal(int(in.Fd())) {
-				return v.show(cmd, in, out.(*os.File))
-			}
-			for _, line := range v.table(0) {
-				if _, err := fmt.Fprintln(out, line); err != nil {
-					return err
-				}
-			}
-			if words := v.limits(); words != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), words)
-			}
-			return nil
-		},
-	}
+		}
+		if words := v.limits(); words != "" {
+			fmt.Fprintln(cmd.ErrOrStderr(), words)
+		}
+		return nil
+	}, &v.colour, &v.node)
 	f := cmd.Flags()
 	f.StringVar(&by, "by", "requests", "sort by requests or refused")
 	complete(cmd, "by", fixed("requests", "refused"))
@@ -101,8 +83,6 @@ Elsewhere, and with --once, it is printed once.`,
 	f.IntVar(&v.k, "clients", 50, "how many clients, up to 200")
 	f.DurationVar(&v.every, "interval", time.Second, "time between looks, on a terminal")
 	f.BoolVar(&once, "once", false, "print once and leave, also on a terminal")
-	v.colour.register(cmd)
-	v.node.register(cmd)
 	f.Lookup("json").Usage = "print JSON, once"
 	return cmd
 }
