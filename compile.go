@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/pattern"
@@ -48,7 +47,6 @@ type rule struct {
 	template string        // what `endpoint` in `by` stands for, if the rule has an endpoint
 	rank     int           // among rules of its layer: lower is more specific
 	cost     int64
-	parts    int      // Split, if it is possible
 	networks networks // 0 where the rule set's count
 	// Shortcuts: the endpoint is all that the rule asks for, the API key all that it counts by.
 	endpointOnly, keyOnly bool
@@ -62,7 +60,7 @@ func Compile(doc Rules) (*RuleSet, error) {
 	rs.doc.Rules = slices.Clone(doc.Rules)
 	var bad problems
 	rs.compileTiers(&bad)
-	rs.checkPrices(&bad)
+	rs.compilePrices(&bad)
 	checkAbuse(doc.Abuse, "abuse", &bad)
 	rs.rules = make([]rule, len(rs.doc.Rules))
 	ids, descriptors := map[string]int{}, map[string]int{}
@@ -70,20 +68,16 @@ func Compile(doc Rules) (*RuleSet, error) {
 		r := &rs.rules[i]
 		r.Rule, r.index = &rs.doc.Rules[i], int32(i)
 		path := fmt.Sprintf("rules[%d]", i)
-		rs.compileID(r, path, ids, &bad)
+		r.compileID(path+".id", ids, &bad)
 		if r.Descriptor != nil {
 			r.compileDescriptor(path, descriptors, &bad)
-			continue
+		} else {
+			rs.compileRule(r, path, &bad)
 		}
-		rs.compileRule(r, path, &bad)
 	}
 	rs.checkCounters(&bad)
-	for i, p := range doc.Allow {
-		addEntry(&rs.allow, fmt.Sprintf("allow[%d]", i), p, "none of them would be limited", &bad)
-	}
-	for i, p := range doc.Deny {
-		addEntry(&rs.deny, fmt.Sprintf("deny[%d]", i), p, "all of them would be refused", &bad)
-	}
+	rs.allow = compileList("allow", doc.Allow, "none of them would be limited", &bad)
+	rs.deny = denyList(doc.Deny, &bad)
 	if len(bad) > 0 {
 		return nil, counter.Problems(bad)
 	}
@@ -111,29 +105,23 @@ func (rs *RuleSet) Rules() Rules { return rs.doc }
 func (rs *RuleSet) compileTiers(bad *problems) {
 	for i, t := range rs.doc.Tiers {
 		path := "tiers." + t.Name
-		switch {
-		case t.Name == "":
-			bad.addf(fmt.Sprintf("tiers[%d]", i), "a tier needs a name")
-		case rs.tiers[t.Name]:
-			bad.addf(path, "the tier is listed twice")
-		case len(t.Limits) == 0:
-			bad.addf(path, `needs a limit such as "100/minute"`)
-		}
+		bad.when(t.Name == "", fmt.Sprintf("tiers[%d]", i), "a tier needs a name")
+		bad.when(rs.tiers[t.Name], path, "the tier is listed twice")
+		bad.when(len(t.Limits) == 0, path, needsLimit)
 		rs.tiers[t.Name] = true
 		for j, l := range t.Limits {
-			// Rules say what is counted by it, and how. A month is a fixed window in any case, and a fraction one of an amount.
+			// Rules say what the limit counts, and how. A month is always a fixed window, and a fraction always that of an amount.
 			if l.Decimal = l.Fraction != 0; l.Calendar.Unit != counter.NoUnit {
 				l.Algorithm = FixedWindow
 			}
-			if err := l.Validate(); err != nil {
-				bad.addLimit(limitPath(path, j, len(t.Limits)), err)
-			}
+			bad.addErr(limitPath(path, j, len(t.Limits)), l.Validate())
 		}
 	}
 	if rs.defaultTier == "" && len(rs.doc.Tiers) > 0 {
 		rs.defaultTier = rs.doc.Tiers[0].Name
-	} else if rs.defaultTier != "" && !rs.tiers[rs.defaultTier] {
-		bad.addf("default_tier", "%s", unknownTier(rs.defaultTier, rs.tiers))
+	}
+	if rs.defaultTier != "" {
+		rs.checkTier("default_tier", rs.defaultTier, bad)
 	}
 	for _, r := range rs.doc.Rules {
 		for _, t := range r.Tiers {
@@ -141,22 +129,21 @@ func (rs *RuleSet) compileTiers(bad *problems) {
 		}
 	}
 	for i, k := range rs.doc.Keys {
-		path := "keys." + k.Pattern
-		if k.Pattern == "" {
-			bad.addf(fmt.Sprintf("keys[%d]", i), "must be a key or a pattern such as sk_prod_*, got nothing")
-		}
-		if !rs.tiers[k.Tier] {
-			bad.addf(path, "%s", unknownTier(k.Tier, rs.tiers))
-		}
+		bad.when(k.Pattern == "", fmt.Sprintf("keys[%d]", i), "must be a key or a pattern such as sk_prod_*, got nothing")
+		rs.checkTier("keys."+k.Pattern, k.Tier, bad)
 		rs.keys.Add(k.Pattern, int32(i))
 	}
 }
 
-func unknownTier(name string, tiers map[string]bool) string {
-	if len(tiers) == 0 {
-		return fmt.Sprintf("there is no tier %q: no tiers are listed", name)
+const needsLimit = `needs a limit such as "100/minute"`
+
+// checkTier reports a tier that there isn't.
+func (rs *RuleSet) checkTier(path, name string, bad *problems) {
+	advice := "no tiers are listed"
+	if len(rs.tiers) > 0 {
+		advice = "write one of " + strings.Join(slices.Sorted(maps.Keys(rs.tiers)), ", ")
 	}
-	return fmt.Sprintf("there is no tier %q: write one of %s", name, strings.Join(slices.Sorted(maps.Keys(tiers)), ", "))
+	bad.when(!rs.tiers[name], path, "there is no tier %q: %s", name, advice)
 }
 
 func limitPath(path string, i, n int) string {
@@ -166,223 +153,61 @@ func limitPath(path string, i, n int) string {
 	return path
 }
 
-func (ps *problems) addLimit(path string, err error) {
-	p := err.(counter.Problem)
-	if p.Path != "" {
-		path += "." + p.Path
-	}
-	ps.addf(path, "%s", p.Text)
-}
-
-func (rs *RuleSet) compileID(r *rule, path string, ids map[string]int, bad *problems) {
-	path += ".id"
+func (r *rule) compileID(path string, ids map[string]int, bad *problems) {
 	id := strings.ToLower(r.ID)
-	switch first, twice := ids[id]; {
-	case id == "":
-		bad.addf(path, "a rule needs an id, which clients see when it refuses them")
-	case len(id) > 64:
-		bad.addf(path, "must be at most 64 characters, got %d", len(id))
-	case strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "":
-		bad.addf(path, "must be of a-z, 0-9, _ and - only, got %q", r.ID)
-	case twice:
-		bad.addf(path, "%q is the id of rules[%d], too: ids must differ", id, first)
-	default:
+	first, twice := ids[id]
+	bad.when(id == "", path, "a rule needs an id, which clients see when it refuses them")
+	bad.when(len(id) > 64, path, "must be at most 64 characters, got %d", len(id))
+	bad.when(strings.Trim(id, nameLetters+"-") != "", path, "must be of a-z, 0-9, _ and - only, got %q", r.ID)
+	bad.when(twice && id != "", path, "%q is the id of rules[%d], too: ids must differ", id, first)
+	if !twice {
 		ids[id] = int(r.index)
-		r.ID = id
 	}
+	r.ID = id
 }
 
 func (rs *RuleSet) compileRule(r *rule, path string, bad *problems) {
+	r.validate(path, bad)
 	r.compileMatch(path+".match", bad)
-	if r.Tier != "" && r.Match.APIKeyPattern == "" && !rs.tiers[r.Tier] {
-		bad.addf(path+".tier", "%s", unknownTier(r.Tier, rs.tiers))
+	if r.Tier != "" && r.Match.APIKeyPattern == "" {
+		rs.checkTier(path+".tier", r.Tier, bad)
 	}
 	by := r.dimensions()
 	for i, name := range by {
 		d, err := parseDimension(name)
-		switch {
-		case err != nil:
-			bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%v", err)
-		case slices.Contains(r.by, d):
-			bad.addf(fmt.Sprintf("%s.by[%d]", path, i), "%s is listed twice", name)
-		}
+		bad.addErr(fmt.Sprintf("%s.by[%d]", path, i), err)
+		bad.when(err == nil && slices.Contains(r.by, d), fmt.Sprintf("%s.by[%d]", path, i), "%s is listed twice", name)
 		r.by = append(r.by, d)
 		if d.kind == byAttr && !slices.Contains(rs.attributes, name) {
 			rs.attributes = append(rs.attributes, name)
 		}
 	}
-	r.compileNetworks(path, bad)
-	for i, s := range r.Statuses {
-		if (s < 1 || s > 5) && (s < 100 || s > 599) {
-			bad.addf(fmt.Sprintf("%s.count.status[%d]", path, i), "must be an HTTP status such as 401, or a class such as 4xx, got %d", s)
-		}
-	}
+	r.networks = networks{uint8(r.IPv4Prefix), uint8(r.IPv6Prefix)}
 	r.cost = max(r.Cost, 1)
-	if r.Cost < 0 || r.Cost > counter.MaxTokens {
-		bad.addf(path+".cost", "must be from 1 to %d, got %d", int64(counter.MaxTokens), r.Cost)
-	}
-	r.checkPastLimit(path, bad)
-	rs.compileAmount(r, path, bad)
 	checkAbuse(r.Abuse, path+".abuse", bad)
-	r.compileSplit(path+".split", bad)
-	r.compileScope(path, bad)
 	rs.compileNumbers(r, path, strings.Join(by, ","), bad)
-}
-
-func (r *Rule) checkPastLimit(path string, bad *problems) {
-	switch {
-	case r.Book && (r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue):
-		bad.addf(path+".past_limit", "%s can't book past its limit: use token_bucket, leaky_bucket, fixed_window or sliding_window_counter", r.Algorithm)
-	case r.CountRefused && r.Algorithm != FixedWindow:
-		bad.addf(path+".past_limit", "%s doesn't count what it refuses: use fixed_window", r.Algorithm)
-	}
 }
 
 func (r *rule) compileMatch(path string, bad *problems) {
 	m := &r.Match
+	r.template = cmp.Or(m.Endpoint, m.EndpointRegex)
 	if m.Endpoint != "" {
 		e, err := pattern.ParseEndpoint(m.Endpoint)
-		if err != nil {
-			bad.addf(path+".endpoint", "%v", err)
-		}
-		r.endpoint, r.template = &e, m.Endpoint
+		bad.addErr(path+".endpoint", err)
+		r.endpoint = &e
 	}
 	if m.EndpointRegex != "" {
 		var err error
-		if r.regex, err = pattern.ParseRegex(m.EndpointRegex); err != nil {
-			bad.addf(path+".endpoint_regex", "%v", err)
-		}
-		if r.template == "" {
-			r.template = m.EndpointRegex
-		}
+		r.regex, err = pattern.ParseRegex(m.EndpointRegex)
+		bad.addErr(path+".endpoint_regex", err)
 	}
-	switch {
-	case m.NoKey && m.HasKey:
-		bad.addf(path+".api_key", "no request has a key and has none: leave one of them out")
-	case m.NoKey && m.APIKeyPattern != "":
-		bad.addf(path+".api_key", "a request without a key can't match api_key_pattern %q: leave one of them out", m.APIKeyPattern)
-	}
+	bad.when(m.NoKey && m.HasKey, path+".api_key", "no request has a key and has none: leave one of them out")
+	bad.when(m.NoKey && m.APIKeyPattern != "", path+".api_key", "a request without a key can't match api_key_pattern %q: leave one of them out", m.APIKeyPattern)
 }
 
-// compileNumbers prepares a rule's policies: its own numbers < its tier's < the key's.
-func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *problems) {
-	abuse := cmp.Or(r.Abuse, rs.doc.Abuse)
-	if abuse != nil && *abuse == (counter.Abuse{}) {
-		abuse = nil
-	}
-	rs.abuse = rs.abuse || abuse != nil
-	policies := func(limits []Limit, path, scope string, candidate bool) []*counter.Policy {
-		out := make([]*counter.Policy, 0, len(limits))
-		r.checkCalendar(limits, path, bad)
-		for i, l := range limits {
-			path := limitPath(path, i, len(limits))
-			if l.Algorithm != r.Algorithm && l.Algorithm != 0 {
-				bad.addf(path+".algorithm", "this limit is a %s, and its rule a %s, by which all of a rule's limits count: set the rule's, and leave the limit's out", l.Algorithm, r.Algorithm)
-				continue
-			}
-			l = r.fit(l)
-			if l.MaxDelay == 0 {
-				l.MaxDelay = r.MaxDelay
-			}
-			if l.MaxDelay == 0 && l.Algorithm == LeakyQueue {
-				l.MaxDelay = 30 * time.Second
-			}
-			name := r.ID
-			if len(limits) > 1 {
-				name += "-" + l.Period()
-			}
-			d := r.definition(l)
-			d.Name, d.Scope, d.Split = name, scope, r.parts
-			if candidate {
-				d.Candidate, d.Shadow, d.Book, d.CountRefused = true, true, false, false
-			}
-			if !d.Shadow && !r.Book {
-				d.Abuse = abuse
-			}
-			p, err := counter.Define(d)
-			if err != nil {
-				bad.addLimit(path, err)
-				continue
-			}
-			switch usual := counter.Amount(times(r.Default, r.cost)); {
-			case r.Book:
-			case r.Amount == "" && r.cost > l.Max():
-				bad.addf(path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
-			case r.Amount != "" && usual > l.Capacity():
-				bad.addf(path, "refuses every request that lacks %s: it is charged %s, and at most %s fit", r.Amount, usual, l.Capacity())
-			}
-			if slices.ContainsFunc(out, func(q *counter.Policy) bool { return q.Name == name }) {
-				bad.addf(path, "the rule has two limits over %s: keep the lower one", l.Period())
-			}
-			out = append(out, p)
-		}
-		return out
-	}
-	r.Base = policies(r.Limits, path, scope, false)
-	r.ByTier = map[string][]*counter.Policy{}
-	if len(r.Limits) == 0 {
-		for _, t := range rs.doc.Tiers {
-			if r.Algorithm == Concurrency {
-				break // theirs are over a time
-			}
-			limits := slices.Clone(t.Limits)
-			if r.Algorithm > LeakyQueue {
-				for i := range limits { // a burst is a bucket's; the tier's limit holds for all
-					limits[i].Burst, limits[i].Refill = 0, 0
-				}
-			}
-			before := len(*bad)
-			r.ByTier[t.Name] = policies(limits, path, scope, false)
-			for i := before; i < len(*bad); i++ {
-				(*bad)[i].Text = fmt.Sprintf("with the numbers of tier %q: %s", t.Name, (*bad)[i].Text)
-			}
-		}
-		r.Base = r.ByTier[rs.defaultTier]
-	}
-	for _, t := range r.Tiers {
-		if len(t.Limits) == 0 {
-			bad.addf(path+".tiers."+t.Name, `needs a limit such as "100/minute"`)
-		}
-		r.ByTier[t.Name] = policies(t.Limits, path+".tiers."+t.Name, scope, false)
-	}
-	if len(r.Override) > 0 && r.Descriptor == nil && !slices.Contains(r.by, dimension{kind: byAPIKey}) {
-		bad.addf(path+".override", "%s", keyOverride(scope))
-	}
-	r.ByKey = make(map[string][]*counter.Policy, len(r.Override))
-	for _, key := range slices.Sorted(maps.Keys(r.Override)) {
-		limits := r.Override[key]
-		if len(limits) == 0 {
-			bad.addf(path+".override."+key, `needs a limit such as "100/minute"`)
-		}
-		if key == "" || strings.Contains(key, "*") {
-			bad.addf(path+".override."+key, "must be a whole API key: overrides take no patterns")
-		}
-		r.ByKey[key] = policies(limits, path+".override."+key, scope, false)
-	}
-	r.Candidates = policies(r.Candidate, path+".candidate", scope+" candidate", true)
-	if len(r.Limits) == 0 && r.Base == nil && (r.Tier == "" || r.Match.APIKeyPattern != "" || r.ByTier[r.Tier] == nil) {
-		if r.Algorithm == Concurrency {
-			bad.addf(path, "needs a limit: how many requests may be in flight, such as 20")
-			return
-		}
-		bad.addf(path, `has no numbers: give it a limit such as "100/minute", or list tiers to take them from`)
-	}
-}
-
-// keyOverride says what to write instead of an override in a rule that doesn't count by API key. The names of overrides are
-// compared with API keys only, so `override: {acme: …}` would never apply to the org acme.
-func keyOverride(by string) string {
-	counts := "counts by " + strings.ReplaceAll(by, ",", ", ")
-	if by == "" {
-		counts = "has one counter for all"
-	}
-	return fmt.Sprintf("an override names an API key, and this rule %s: write `tiers: {NAME: 5000/minute}` instead, for a tier that requests carry or that `keys` gives them, or put `api_key` into `by`", counts)
-}
-
-// checkCounters: no two limits that can hold for one request may be one counter. Of a rule, its own
-// numbers, its tiers' and its overrides' are alternatives, and share it on purpose; a candidate and another
-// rule must not. They would if their names are the same, since a rule's limits are named
-// after their windows: "api" over a second and over a month are api-1s and api-month.
+// checkCounters reports limits that may hold for one request and would be one counter. A rule's limits are named after their
+// windows, so "api" over a second and a month is api-1s and api-month, which may be the ids of other rules. Only a rule's own
+// numbers, its tiers' and its overrides' share a counter on purpose, as alternatives.
 func (rs *RuleSet) checkCounters(bad *problems) {
 	type owner struct {
 		rule      int32
@@ -391,15 +216,15 @@ func (rs *RuleSet) checkCounters(bad *problems) {
 	owners := map[uint64]owner{}
 	for i := range rs.rules {
 		r := &rs.rules[i]
-		told := false
 		for _, p := range r.All() {
 			me := owner{r.index, p.Candidate}
 			o, taken := owners[p.ID]
 			if !taken {
 				owners[p.ID] = me
-			} else if o != me && !told && (o.rule == me.rule || rs.rules[o.rule].ID != r.ID) { // or it was told of already
-				told = true
-				bad.addf(fmt.Sprintf("rules[%d].id", r.index), "%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, rs.rules[o.rule].ID, o.rule)
+			} else if other := rs.rules[o.rule].ID; o != me && (o.rule == me.rule || other != r.ID) { // compileID has reported equal ids
+				bad.when(true, fmt.Sprintf("rules[%d].id", r.index),
+					"%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, other, o.rule)
+				break
 			}
 		}
 	}
@@ -428,6 +253,7 @@ func (rs *RuleSet) index() {
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		r.endpointOnly = r.Match == Match{Endpoint: r.Match.Endpoint} && r.Tier == ""
+		rs.slots = rs.slots || r.Algorithm == Concurrency
 		r.keyOnly = len(r.by) == 1 && r.by[0].kind == byAPIKey
 		r.byPath = slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byPath })
 		r.invented = r.byPath || slices.ContainsFunc(r.by, func(d dimension) bool {

@@ -58,21 +58,23 @@ func (rs *RuleSet) Explain(req *Request) Explanation {
 	if m.pattern != "" || m.reason == ReasonUnreadablePath {
 		return x
 	}
-	x.Tier, x.TierWhy = rs.explainTier(m)
+	if x.Tier, x.TierWhy = m.tier, m.tierWhy; x.Tier == "" {
+		x.TierWhy = "the rules have no tiers"
+	}
 	x.Rules = make([]RuleExplanation, len(rs.rules))
-	misses := make([]unmet, len(rs.rules))
+	misses := make([]string, len(rs.rules))
 	for i := 0; i == 0 || i < m.readings.Len(); i++ {
 		rs.hold(req, m, i)
 		if m.path != nil {
 			x.Paths = append(x.Paths, m.pathText())
 		}
 		for j := range rs.rules {
-			if i > 0 && misses[j] == applies {
+			if x.Rules[j].Applies {
 				continue
 			}
-			// Of the readings to which a rule doesn't apply, one that it fails by something else than the path says more.
+			// If a rule applies to no reading, the path is the least useful of the reasons.
 			why := rs.whyNot(&rs.rules[j], req, m)
-			if i == 0 || why == applies || misses[j] == unmetEndpoint || misses[j] == unmetRegex {
+			if i == 0 || why == applies || misses[j] == wrongPath || misses[j] == wrongRegex {
 				misses[j] = why
 				x.Rules[j] = rs.explainRule(&rs.rules[j], req, m, why)
 			}
@@ -104,23 +106,10 @@ func (rs *RuleSet) ignored(req *Request) (out []string) {
 	return out
 }
 
-func (rs *RuleSet) explainTier(m *match) (tier, why string) {
-	switch {
-	case m.tierWhy == tierCarried:
-		return m.tier, "the request carries it"
-	case m.tierWhy == tierFromKeys:
-		return m.tier, "a keys entry matches"
-	case m.tier != "":
-		return m.tier, "the default tier"
-	}
-	return "", "the rules have no tiers"
-}
-
-func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleExplanation {
+func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why string) RuleExplanation {
 	x := RuleExplanation{ID: r.ID, Endpoint: r.Match.Endpoint, Amount: r.Amount}
 	if why != applies {
-		x.Why = rs.describe(why, r, req, m)
-		x.Refuses = why == unmetMissing && r.Missing == MissingRefuse
+		x.Why, x.Refuses = rs.fillIn(why, r, req, m), why == lacksRefuse
 		return x
 	}
 	x.Applies, x.Why = true, r.conditions()
@@ -128,13 +117,14 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why unmet) RuleE
 		x.Why += ", where the path is read as " + m.pathText()
 	}
 	for _, d := range r.by {
-		x.By = append(x.By, rs.countedBy(r, d, req, m))
-		x.SharedAddress = x.SharedAddress || !req.IP.IsValid() && (d.kind == byIP || rs.value(r, d, req, m) == "")
+		text, address := rs.countedBy(r, d, req, m)
+		x.By = append(x.By, text)
+		x.SharedAddress = x.SharedAddress || address && !req.IP.IsValid()
 	}
 	x.Limits = append(slices.Clone(r.numbers(req, m.tier)), r.Candidates...)
 	x.Source, x.From = r.source(req, m.tier)
-	if r.parts > 0 {
-		x.From += fmt.Sprintf(", split into %d parts", r.parts)
+	if r.Split > 0 {
+		x.From += fmt.Sprintf(", split into %d parts", r.Split)
 	}
 	x.Scope = r.scopeText()
 	if r.Amount != "" {
@@ -201,132 +191,117 @@ func (rs *RuleSet) lacksAmount(r *rule, req *Request) string {
 	return text + "; the rule has no default, and doesn't charge it"
 }
 
-// whyNot is what run found of a rule, in the order in which it looked.
-func (rs *RuleSet) whyNot(r *rule, req *Request, m *match) unmet {
+// More reasons why a rule doesn't apply, beside those of [RuleSet.check].
+const (
+	wrongPath   = "the path doesn't match endpoint {endpoint}"
+	isForEnvoy  = "it is for Envoy's descriptor {descriptor} alone"
+	outranked   = "rule {other} of layer {layer} is more specific"
+	lacksSkip   = "the request lacks {lacks}, and the rule skips such requests"
+	lacksRefuse = "the request lacks {lacks}, and the rule refuses such requests"
+)
+
+// whyNot returns why a rule doesn't apply, in the order in which run looks, or applies.
+func (rs *RuleSet) whyNot(r *rule, req *Request, m *match) string {
 	switch {
 	case r.Descriptor != nil:
-		return unmetDescriptor
+		return isForEnvoy
 	case slices.Contains(m.found, r.index):
 	case r.endpoint != nil:
-		return unmetEndpoint
+		return wrongPath
 	case r.Match.EndpointRegex != "":
-		return unmetRegex
+		return wrongRegex
 	default:
-		return unmetKeyPattern
+		return wrongKey
 	}
-	if u := rs.check(r, req, m); u != applies {
-		return u
+	if why := rs.check(r, req, m); why != applies {
+		return why
 	}
-	if !slices.Contains(m.chosen, r) {
-		return unmetLayer
-	}
-	if r.Amount != "" && rs.complete(r, req, m) {
+	lacks := len(rs.lacks(r, req, m)) > 0
+	switch {
+	case !slices.Contains(m.chosen, r):
+		return outranked
+	case lacks && r.Missing == MissingSkip:
+		return lacksSkip
+	case lacks && r.Missing == MissingRefuse:
+		return lacksRefuse
+	case r.Amount != "":
 		if _, charged := rs.asked(r, req); !charged {
-			return unmetAmount
+			return rs.lacksAmount(r, req)
 		}
-	}
-	if m.reason == ReasonWithin && !slices.ContainsFunc(m.owners, func(o owner) bool { return o.rule == r }) || m.rule == r {
-		return unmetMissing
 	}
 	return applies
 }
 
-func (rs *RuleSet) describe(u unmet, r *rule, req *Request, m *match) string {
-	switch u {
-	case unmetEndpoint:
-		return fmt.Sprintf("the path doesn't match endpoint %s", r.Match.Endpoint)
-	case unmetMethod:
-		return fmt.Sprintf("the method %s isn't that of endpoint %s", req.Method, r.Match.Endpoint)
-	case unmetRegex:
-		return fmt.Sprintf("the path doesn't match endpoint_regex %s", r.Match.EndpointRegex)
-	case unmetKeyPattern:
-		return fmt.Sprintf("the key doesn't match api_key_pattern %s", r.Match.APIKeyPattern)
-	case unmetKeyAbsent:
-		return "the request has a key"
-	case unmetKeyPresent:
-		return "the request has no key"
-	case unmetTier:
-		return fmt.Sprintf("the rule is for tier %s, the request is in tier %s", r.Tier, m.tier)
-	case unmetPreflight:
-		return "a CORS preflight is exempt from rules that don't name OPTIONS: preflight_limit holds instead"
-	case unmetDescriptor:
-		return fmt.Sprintf("it is for Envoy's descriptor %s alone", "["+strings.Join(r.Descriptor, ", ")+"]")
-	case unmetAmount:
-		return rs.lacksAmount(r, req)
-	case unmetLayer:
-		for _, o := range m.chosen {
-			if o.Layer == r.Layer {
-				return fmt.Sprintf("rule %s of layer %s is more specific", o.ID, r.Layer)
-			}
+// fillIn replaces what is in braces in a reason.
+func (rs *RuleSet) fillIn(why string, r *rule, req *Request, m *match) string {
+	other := ""
+	for _, o := range m.chosen {
+		if o.Layer == r.Layer {
+			other = o.ID
 		}
 	}
-	var lacks []string
-	for i, d := range r.by {
-		if d.kind != byIP && rs.value(r, d, req, m) == "" {
-			lacks = append(lacks, r.dimensions()[i])
-		}
-	}
-	text := "the request lacks " + strings.Join(lacks, ", ")
-	if r.Missing == MissingRefuse {
-		return text + ", and the rule refuses such requests"
-	}
-	return text + ", and the rule skips such requests"
+	return strings.NewReplacer(
+		"{endpoint}", r.Match.Endpoint, "{method}", req.Method, "{regex}", r.Match.EndpointRegex, "{pattern}", r.Match.APIKeyPattern,
+		"{rule's tier}", r.Tier, "{tier}", m.tier, "{other}", other, "{layer}", r.Layer,
+		"{descriptor}", "["+strings.Join(r.Descriptor, ", ")+"]", "{lacks}", strings.Join(rs.lacks(r, req, m), ", ")).Replace(why)
 }
 
-// complete: the request has what the rule counts by, or the rule doesn't mind.
-func (rs *RuleSet) complete(r *rule, req *Request, m *match) bool {
-	return r.Missing == MissingIP || !slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind != byIP && rs.value(r, d, req, m) == "" })
+// lacks returns what the rule counts by and the request lacks.
+func (rs *RuleSet) lacks(r *rule, req *Request, m *match) (names []string) {
+	for _, d := range r.by {
+		if d.kind != byIP && rs.value(r, d, req, m) == "" {
+			names = append(names, d.name)
+		}
+	}
+	return names
 }
 
 func (r *rule) conditions() string {
 	var all []string
-	if r.Match.Endpoint != "" {
-		all = append(all, "endpoint "+r.Match.Endpoint)
+	add := func(given bool, text string) {
+		if given {
+			all = append(all, text)
+		}
 	}
-	if r.Match.EndpointRegex != "" {
-		all = append(all, "endpoint_regex "+r.Match.EndpointRegex)
-	}
-	if r.Match.APIKeyPattern != "" {
-		all = append(all, "api_key_pattern "+r.Match.APIKeyPattern)
-	} else if r.Tier != "" {
-		all = append(all, "tier "+r.Tier)
-	}
-	if r.Match.NoKey {
-		all = append(all, "no key")
-	}
-	if r.Match.HasKey {
-		all = append(all, "a key")
-	}
+	m := &r.Match
+	add(m.Endpoint != "", "endpoint "+m.Endpoint)
+	add(m.EndpointRegex != "", "endpoint_regex "+m.EndpointRegex)
+	add(m.APIKeyPattern != "", "api_key_pattern "+m.APIKeyPattern)
+	add(m.APIKeyPattern == "" && r.Tier != "", "tier "+r.Tier)
+	add(m.NoKey, "no key")
+	add(m.HasKey, "a key")
 	if len(all) == 0 {
 		return "it has no conditions"
 	}
 	return "it matches " + strings.Join(all, " and ")
 }
 
-func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) string {
-	name := d.name
-	if d.kind != byAttr {
-		name = dimensionNames[d.kind]
-	}
-	unknown, ip := !req.IP.IsValid(), "ip"
-	if p := r.networks.or(rs.networks).of(req.IP); p.IsValid() && !p.IsSingleIP() {
-		ip += " " + p.String()
-	}
-	if d.kind == byIP {
-		if unknown {
-			return ip + " (which is missing: all such requests count as one address)"
+// countedBy says what a request is counted by in a dimension, and whether that is its address.
+func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) (text string, address bool) {
+	if d.kind != byIP {
+		switch v := rs.value(r, d, req, m); {
+		case v != "" && d.kind == byPath:
+			return d.name + " (" + v + ")", false
+		case v != "":
+			return d.name, false
 		}
-		return ip
 	}
-	switch v := rs.value(r, d, req, m); {
-	case v == "" && unknown:
-		return "ip (" + name + " is missing, and so is ip: all such requests count as one address)"
-	case v == "":
-		return ip + " (" + name + " is missing)"
-	case d.kind == byPath:
-		return name + " (" + v + ")"
+	text = "ip"
+	p := r.networks.or(rs.networks).of(req.IP)
+	if p.IsValid() && !p.IsSingleIP() {
+		text += " " + p.String()
 	}
-	return name
+	const shared = ": all such requests count as one address)"
+	switch {
+	case d.kind == byIP && !p.IsValid():
+		text += " (which is missing" + shared
+	case d.kind == byIP:
+	case !p.IsValid():
+		text += " (" + d.name + " is missing, and so is ip" + shared
+	default:
+		text += " (" + d.name + " is missing)"
+	}
+	return text, true
 }
 
 // source says where the numbers of a rule come from for this request, in a word and in words.
@@ -341,4 +316,27 @@ func (r *rule) source(req *Request, tier string) (source, from string) {
 		return "rule", "the rule"
 	}
 	return "tier", "tier " + tier
+}
+
+// scopeText says where a global rule is counted.
+func (r *rule) scopeText() string {
+	if !r.Global {
+		return ""
+	}
+	home := "its home"
+	if r.Home != "" {
+		home += " " + r.Home
+	}
+	asks := "every check asks " + home + " in other regions"
+	then := map[counter.FailureMode]string{FailAllow: "refused", FailRefuse: "refused", FailLocal: "counted in its own region, the whole limit in each,"}[r.OnPartition]
+	travels := asks + ", and is " + then + " if there is no answer in time; Envoy's rate limit service waits for 15 ms if its caller sets no deadline"
+	if r.Strict {
+		return "global: " + travels
+	}
+	alone := map[counter.FailureMode]string{
+		FailAllow:  fmt.Sprintf("goes on with the %d%% that are its own", r.Floor),
+		FailRefuse: "refuses",
+		FailLocal:  "counts the whole limit by itself",
+	}[r.OnPartition]
+	return fmt.Sprintf("global: each region decides by what it has of the limit, and borrows more of %s; one that is cut off %s. Of limits below 16 a region %s", home, alone, travels)
 }

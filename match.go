@@ -17,7 +17,7 @@ type match struct {
 	rule    *rule  // the rule that decided
 
 	tier    string
-	tierWhy tierSource
+	tierWhy string
 
 	readings pattern.Readings
 	path     []byte  // the reading that is held against the rules
@@ -50,31 +50,16 @@ type owner struct {
 	from, to int
 }
 
-type tierSource uint8
-
+// Reasons why a rule doesn't apply, for Explain, which replaces what is in braces.
 const (
-	tierDefault tierSource = iota
-	tierCarried
-	tierFromKeys
-)
-
-// unmet is the first condition of a rule that a request doesn't meet.
-type unmet uint8
-
-const (
-	applies unmet = iota
-	unmetEndpoint
-	unmetMethod
-	unmetRegex
-	unmetKeyPattern
-	unmetKeyAbsent
-	unmetKeyPresent
-	unmetTier
-	unmetPreflight
-	unmetMissing
-	unmetAmount
-	unmetLayer
-	unmetDescriptor
+	applies     = ""
+	wrongMethod = "the method {method} isn't that of endpoint {endpoint}"
+	isPreflight = "a CORS preflight is exempt from rules that don't name OPTIONS: preflight_limit holds instead"
+	hasKey      = "the request has a key"
+	hasNoKey    = "the request has no key"
+	wrongKey    = "the key doesn't match api_key_pattern {pattern}"
+	wrongTier   = "the rule is for tier {rule's tier}, the request is in tier {tier}"
+	wrongRegex  = "the path doesn't match endpoint_regex {regex}"
 )
 
 // run holds a request against the rules and leaves the charges in m. It is the
@@ -146,7 +131,7 @@ func (m *match) charged(r *rule, from int) bool {
 
 func (m *match) reset() {
 	m.reason, m.pattern, m.rule, m.key, m.watched, m.holds, m.nameless = ReasonWithin, "", nil, "", false, false, false
-	m.tier, m.tierWhy = "", tierDefault
+	m.tier, m.tierWhy = "", "the default tier"
 	m.readings.Reset()
 	m.subjects = m.subjects[:0]
 	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]
@@ -170,10 +155,10 @@ func (rs *RuleSet) listed(req *Request, m *match) bool {
 
 func (rs *RuleSet) resolveTier(req *Request, m *match) {
 	if req.TierVerified && rs.tiers[req.Tier] {
-		m.tier, m.tierWhy = req.Tier, tierCarried
+		m.tier, m.tierWhy = req.Tier, "the request carries it"
 	} else if req.KeyVerified && req.APIKey != "" {
 		if i := rs.keys.First(req.APIKey); i >= 0 {
-			m.tier, m.tierWhy = rs.doc.Keys[i].Tier, tierFromKeys
+			m.tier, m.tierWhy = rs.doc.Keys[i].Tier, "a keys entry matches"
 		}
 	}
 }
@@ -199,23 +184,23 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 	m.found = slices.Compact(m.found) // over empty segments, several ways lead to a rule
 }
 
-// check holds a candidate's remaining conditions against the request.
-func (rs *RuleSet) check(r *rule, req *Request, m *match) unmet {
+// check holds a candidate's remaining conditions against the request. It returns applies, or why the rule doesn't apply.
+func (rs *RuleSet) check(r *rule, req *Request, m *match) string {
 	switch {
 	case r.endpoint != nil && !r.matchesMethod(req):
-		return unmetMethod
+		return wrongMethod
 	case req.Preflight && (r.endpoint == nil || r.endpoint.Method != "OPTIONS"):
-		return unmetPreflight
+		return isPreflight
 	case r.Match.NoKey && req.APIKey != "":
-		return unmetKeyAbsent
+		return hasKey
 	case r.Match.HasKey && req.APIKey == "":
-		return unmetKeyPresent
+		return hasNoKey
 	case r.Match.APIKeyPattern != "" && !pattern.MatchGlob(r.Match.APIKeyPattern, req.APIKey):
-		return unmetKeyPattern
+		return wrongKey
 	case r.Tier != "" && r.Match.APIKeyPattern == "" && r.Tier != m.tier:
-		return unmetTier
+		return wrongTier
 	case r.Match.EndpointRegex != "" && !r.regex.Match(m.path):
-		return unmetRegex
+		return wrongRegex
 	}
 	return applies
 }

@@ -21,16 +21,6 @@ func serverNetworks(v4, v6 int) networks {
 	return n.or(usualNetworks)
 }
 
-func (r *rule) compileNetworks(path string, bad *problems) {
-	if r.IPv4Prefix < 0 || r.IPv4Prefix > 32 {
-		bad.addf(path+".ipv4_prefix", "must be from 1 to 32, the bits of an address that count, got %d", r.IPv4Prefix)
-	}
-	if r.IPv6Prefix < 0 || r.IPv6Prefix > 128 {
-		bad.addf(path+".ipv6_prefix", "must be from 1 to 128, the bits of an address that count, got %d", r.IPv6Prefix)
-	}
-	r.networks = networks{uint8(r.IPv4Prefix), uint8(r.IPv6Prefix)}
-}
-
 // of is the network that an address is counted as. It isn't valid if there is no address.
 func (n networks) of(ip netip.Addr) netip.Prefix {
 	ip = ip.Unmap().WithZone("")

@@ -162,28 +162,19 @@ func made(parts []Weight, of map[string]counter.Amount) (a counter.Amount, known
 	return counter.Amount(min(n, counter.MaxAmount)), known
 }
 
-// checkPrices looks at what amounts are made of.
-func (rs *RuleSet) checkPrices(bad *problems) {
+// compilePrices checks what amounts are made of.
+func (rs *RuleSet) compilePrices(bad *problems) {
 	check := func(path, of string, parts []Weight) {
-		if len(parts) == 0 {
-			bad.addf(path, "needs amounts, such as {input: 2.50/1M, output: 10/1M}")
-		}
+		bad.when(len(parts) == 0, path, "needs amounts, such as {input: 2.50/1M, output: 10/1M}")
 		for _, w := range parts {
 			path := path + "." + w.Amount
-			switch {
-			case !isName(w.Amount):
-				bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as input, got %q", w.Amount)
-			case w.Amount == of:
-				bad.addf(path, "%s can't be made of itself: name the amounts that it is made of, such as input and output", of)
-			case w.Each < 0 || w.Each > maxWeight:
-				bad.addf(path, "must be a number from 0 to a million")
-			}
+			bad.when(!isName(w.Amount), path, "must be the name of an amount, of a-z, 0-9 and _ such as input, got %q", w.Amount)
+			bad.when(w.Amount == of, path, "%s can't be made of itself: name the amounts that it is made of, such as input and output", of)
+			bad.when(w.Each < 0 || w.Each > maxWeight, path, "must be a number from 0 to a million")
 		}
 	}
 	for i, p := range rs.doc.Prices {
-		if p.Name == "" {
-			bad.addf(fmt.Sprintf("prices[%d]", i), "needs a model, or a pattern such as gpt-*")
-		}
+		bad.when(p.Name == "", fmt.Sprintf("prices[%d]", i), "needs a model, or a pattern such as gpt-*")
 		check("prices."+p.Name, "usd", p.Parts)
 	}
 	if len(rs.doc.Prices) > 0 {
@@ -191,12 +182,8 @@ func (rs *RuleSet) checkPrices(bad *problems) {
 	}
 	for _, w := range rs.doc.Weights {
 		path := "weights." + w.Name
-		switch {
-		case !isName(w.Name):
-			bad.addf(path, "must be the name of an amount, of a-z, 0-9 and _ such as tokens, got %q", w.Name)
-		case rs.weights[w.Name] != nil:
-			bad.addf(path, "is listed twice")
-		}
+		bad.when(!isName(w.Name), path, "must be the name of an amount, of a-z, 0-9 and _ such as tokens, got %q", w.Name)
+		bad.when(rs.weights[w.Name] != nil, path, "is listed twice")
 		check(path, w.Name, w.Parts)
 		rs.weights[w.Name] = w.Parts
 	}

@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -169,11 +168,4 @@ func (r *Rule) definition(l Limit) counter.Definition {
 		d.ByIP = len(by) == 1 && by[0] == dimensionNames[byIP]
 	}
 	return d
-}
-
-// problems collects what is wrong with a rule document.
-type problems counter.Problems
-
-func (ps *problems) addf(path, format string, args ...any) {
-	*ps = append(*ps, counter.Problem{Path: path, Text: fmt.Sprintf(format, args...)})
 }

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/weirhq/weir/internal/pattern"
 )
 
 // dimension is one of the values that a rule counts by.
 type dimension struct {
 	kind     dimensionKind
-	name     string // of an attribute: header:X-Tenant
+	name     string // user, or of an attribute header:X-Tenant; without the number of segments
 	segments uint8  // of a path: how many count
 }
 
@@ -43,21 +45,17 @@ func dimensionsListed() []string {
 }
 
 func parseDimension(s string) (dimension, error) {
-	if i := slices.Index(dimensionNames, s); i >= 0 {
-		d := dimension{kind: dimensionKind(i)}
-		if d.kind == byPath {
-			d.segments = fewSegments
-		}
-		return d, nil
-	}
 	kind, name, _ := strings.Cut(s, ":")
-	if kind == "path" {
-		if len(name) != 1 || name[0] < '1' || name[0] > '0'+maxSegments {
-			return dimension{}, fmt.Errorf("must be path:1 to path:%d, for that many segments of the path, got %q", maxSegments, s)
-		}
-		return dimension{kind: byPath, segments: name[0] - '0'}, nil
-	}
-	if name != "" && (kind == "header" || kind == "claim" || kind == "attr") {
+	switch i := slices.Index(dimensionNames, s); {
+	case s == "path":
+		return dimension{byPath, s, fewSegments}, nil
+	case i >= 0:
+		return dimension{kind: dimensionKind(i), name: s}, nil
+	case kind == "path" && len(name) == 1 && name[0] >= '1' && name[0] <= '0'+maxSegments:
+		return dimension{byPath, kind, name[0] - '0'}, nil
+	case kind == "path":
+		return dimension{}, fmt.Errorf("must be path:1 to path:%d, for that many segments of the path, got %q", maxSegments, s)
+	case name != "" && (kind == "header" || kind == "claim" || kind == "attr"):
 		return dimension{kind: byAttr, name: s}, nil
 	}
 	return dimension{}, fmt.Errorf("must be one of %s, got %q", strings.Join(dimensionsListed(), ", "), s)
@@ -210,4 +208,21 @@ func (m *match) prefix(segments uint8) []byte {
 		return longPrefix
 	}
 	return m.path[:end]
+}
+
+// countedMethod is what a request's method counts as: a common one, or one that the rules name, as itself, in
+// capitals. All others share a name: whatever a server makes of an invented method, it gets no counter of its own.
+func (rs *RuleSet) countedMethod(method string) string {
+	switch method {
+	case "", "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS": // as nearly all are
+		return method
+	}
+	for _, known := range [][]string{pattern.Methods, rs.methods} {
+		for _, m := range known {
+			if strings.EqualFold(m, method) {
+				return m
+			}
+		}
+	}
+	return "*"
 }
