@@ -2,6 +2,7 @@ package weir
 
 import (
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -40,4 +41,58 @@ func (m *match) hold(req *Request) {
 		}
 		c.Hold, c.Returnable, m.holds = &counter.Hold{ID: id, For: lasts, GiveBack: back}, true, true
 	}
+}
+
+func (l *Limiter) tellHeld(h *held) {
+	if l.holds == nil {
+		return
+	}
+	for r := range h.slots() {
+		l.tellSlot(&r.Return, true)
+	}
+	if h.reserves() {
+		l.holds.Reservation("reserved")
+	}
+}
+
+// tellSlot tells the observer that a slot is taken, or that it is released, if the return is one of a slot.
+func (l *Limiter) tellSlot(r *counter.Return, taken bool) {
+	if l.holds == nil || !r.InFlight() || r.Hold == nil {
+		return
+	}
+	lasts := time.Duration(0)
+	if taken {
+		lasts = r.Hold.For
+	}
+	l.holds.Slots(&r.Counter, r.Hold.ID, r.N, lasts)
+}
+
+// tellEnded tells the observer that a request was finished, and what the store said to it.
+func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
+	if l.holds == nil {
+		return
+	}
+	used := errors.Is(err, counter.ErrUsed) // somebody has finished it before: its slots are free, and it was counted
+	for r := range h.slots() {
+		if err == nil || used || r.local { // else they end by themselves
+			l.tellSlot(&r.Return, false)
+		}
+	}
+	if !h.reserves() || used {
+		return
+	}
+	state := "given_back"
+	for i := range h.returns {
+		if r := &h.returns[i]; r.amount != "" && !o.gives(r.statuses) {
+			if _, known := r.used(o); !known {
+				state = "unknown"
+				break
+			}
+			state = "settled"
+		}
+	}
+	if err != nil {
+		state = "failed"
+	}
+	l.holds.Reservation(state)
 }

@@ -37,12 +37,12 @@ type held struct {
 	expires time.Duration
 	age     time.Duration // of a receipt
 	returns []due
-	local   []due // slots, and charges of rules with Statuses, that were taken from Options.Local
 }
 
 // due is one return of an allowed request.
 type due struct {
 	counter.Return
+	local    bool     // it was taken from Options.Local, and isn't in receipts: no other node could return it
 	statuses []int    // which answers count; none means all
 	amount   string   // what was reserved, or ""
 	parts    []Weight // what that is made of
@@ -54,8 +54,9 @@ type due struct {
 
 func (h *held) add(r due) {
 	r.statuses = r.Policy.Statuses
-	h.returns = append(h.returns, r)
-	h.expires = max(h.expires, r.life())
+	if h.returns = append(h.returns, r); !r.local {
+		h.expires = max(h.expires, r.life())
+	}
 }
 
 // life is how long a receipt of it is good for.
@@ -65,6 +66,9 @@ func (r *due) life() time.Duration {
 	}
 	return refundable(r.Policy)
 }
+
+// unfinished reports whether the return depends on how its request ends.
+func (r *due) unfinished() bool { return len(r.statuses) > 0 || r.amount != "" || r.InFlight() }
 
 // refundTime is how long a receipt can give back what a check took at most, and how long a store remembers that it did. If each
 // request of a monthly limit left a mark for a month, the marks would fill the store.
@@ -88,10 +92,14 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		r, c := &m.results[i], &m.charges[i]
 		local := slices.Contains(m.local, i)
 		later := c.N == 0 && req.Reserve > 0 && !req.Peek && c.Policy.Amount != "" // nothing was taken, but something may be booked
-		if !r.Allowed || r.Err != nil || c.Peek && !later || later && undo || local && !c.InFlight() && len(c.Policy.Statuses) == 0 || undo && (c.Policy.Book || r.Again) {
+		switch {
+		case !r.Allowed || r.Err != nil, c.Peek && !later, local && !c.InFlight() && len(c.Policy.Statuses) == 0:
+			continue
+		case undo && (later || c.Policy.Book || r.Again):
 			continue
 		}
-		ret := due{Return: counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}, named: req.Repeat != (counter.Once{}) && c.Hold != nil}
+		ret := due{Return: counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}, local: local}
+		ret.named = req.Repeat != (counter.Once{}) && c.Hold != nil
 		if later {
 			ret.Hold = &counter.Hold{} // of which there is no record
 		}
@@ -99,16 +107,10 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		if c.Policy.Global && r.Local { // it goes back to where it was counted
 			ret.Policy = c.Policy.With(func(d *counter.Definition) { d.Global = false })
 		}
-		if req.Reserve > 0 && ret.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) {
-			o := m.owners[i].rule
-			ret.amount, ret.parts, ret.cost = c.Policy.Amount, l.Rules().parts(c.Policy.Amount, req), o.cost
+		if req.Reserve > 0 && ret.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) && !local {
+			ret.amount, ret.parts, ret.cost = c.Policy.Amount, l.Rules().parts(c.Policy.Amount, req), m.owners[i].cost
 		}
-		switch {
-		case local:
-			ret.statuses = c.Policy.Statuses
-			h.local = append(h.local, ret)
-			continue
-		case r.Part == 0:
+		if r.Part == 0 || local {
 			h.add(ret)
 			continue
 		}
@@ -119,14 +121,10 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		}
 	}
 	switch {
-	case h.returns == nil && h.local == nil:
+	case h.returns == nil:
 	case undo:
-		var back []counter.Return
-		for _, r := range h.returns {
-			back = append(back, r.Return)
-		}
-		_ = l.store.GiveBack(ctx, counter.Once{}, 0, back) // a store that fails strands them; it mints none
-		_ = l.giveBackLocal(ctx, &h, func(*due) bool { return true })
+		_ = giveBack(ctx, l.store, h.those(func(r *due) bool { return !r.local })) // a store that fails strands them; it mints none
+		_ = giveBack(ctx, l.local, h.those(func(r *due) bool { return r.local }))
 	default:
 		d.held = &h
 		l.tellHeld(&h)
@@ -136,13 +134,26 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	}
 }
 
+// those are the returns that are of a kind.
+func (h *held) those(are func(*due) bool) (out []counter.Return) {
+	for i := range h.returns {
+		if r := &h.returns[i]; are(r) {
+			out = append(out, r.Return)
+		}
+	}
+	return out
+}
+
+func giveBack(ctx context.Context, s counter.Store, returns []counter.Return) error {
+	if returns == nil {
+		return nil
+	}
+	return s.GiveBack(ctx, counter.Once{}, 0, returns)
+}
+
 // Unfinished reports whether [Limiter.Finish] is due once the request has been
 // answered: a rule counts by the answer's status, or requests in flight, or the request has reserved an amount.
-func (d *Decision) Unfinished() bool {
-	return d.held != nil && (len(d.held.local) > 0 || slices.ContainsFunc(d.held.returns, func(r due) bool {
-		return len(r.statuses) > 0 || r.amount != "" || r.InFlight()
-	}))
-}
+func (d *Decision) Unfinished() bool { return d.held.any((*due).unfinished) }
 
 // reserved is private.Reserved.
 func (d *Decision) reserved() bool { return d.held.reserves() }
@@ -153,8 +164,10 @@ func (l *Limiter) reserves(receipt string) bool {
 	return err != nil || h.reserves()
 }
 
-func (h *held) reserves() bool {
-	return h != nil && slices.ContainsFunc(h.returns, func(r due) bool { return r.amount != "" })
+func (h *held) reserves() bool { return h.any(func(r *due) bool { return r.amount != "" }) }
+
+func (h *held) any(is func(*due) bool) bool {
+	return h != nil && slices.ContainsFunc(h.returns, func(r due) bool { return is(&r) })
 }
 
 // Slots reports how long the request's slots last before they must be renewed, or 0 if it has none. See [Limiter.Renew].
@@ -167,19 +180,11 @@ func (d *Decision) Slots() (ttl time.Duration) {
 	return ttl
 }
 
-// slots are those that a decision took, and whether it took them of Options.Local.
-func (h *held) slots() iter.Seq2[*counter.Return, bool] {
-	return func(yield func(r *counter.Return, local bool) bool) {
-		if h == nil {
-			return
-		}
-		for i := range h.returns {
-			if r := &h.returns[i].Return; r.InFlight() && !yield(r, false) {
-				return
-			}
-		}
-		for i := range h.local {
-			if r := &h.local[i].Return; r.InFlight() && !yield(r, true) {
+// slots are the slots that a decision took.
+func (h *held) slots() iter.Seq[*due] {
+	return func(yield func(*due) bool) {
+		for i := 0; h != nil && i < len(h.returns); i++ {
+			if r := &h.returns[i]; r.InFlight() && !yield(r) {
 				return
 			}
 		}
@@ -188,15 +193,11 @@ func (h *held) slots() iter.Seq2[*counter.Return, bool] {
 
 // seal is private.Seal.
 func (l *Limiter) seal(d Decision) (receipt string) {
-	if d.held == nil || d.Receipt != "" || !slices.ContainsFunc(d.held.returns, func(r due) bool { return r.InFlight() }) {
+	if d.Receipt != "" || !d.held.any(func(r *due) bool { return r.InFlight() && !r.local }) {
 		return d.Receipt
 	}
-	h := held{expires: d.held.expires}
-	for _, r := range d.held.returns {
-		if r.InFlight() || r.amount != "" || len(r.statuses) > 0 {
-			h.returns = append(h.returns, r)
-		}
-	}
+	h := *d.held
+	h.returns = slices.DeleteFunc(slices.Clone(h.returns), func(r due) bool { return !r.unfinished() })
 	return l.sealer.Load().seal(&h, l.now())
 }
 
@@ -207,7 +208,7 @@ func (l *Limiter) heldBy(d *Decision) (*held, error) {
 	}
 	h, err := l.sealer.Load().open(d.Receipt, l.now())
 	if h != nil && d.held != nil {
-		h.local = d.held.local // which no other node could release
+		h.returns = append(h.returns, slices.DeleteFunc(slices.Clone(d.held.returns), func(r due) bool { return !r.local })...)
 	}
 	return h, err
 }
@@ -219,15 +220,15 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	if h == nil {
 		return err
 	}
-	for r, local := range h.slots() {
+	for r := range h.slots() {
 		store := l.store
-		if local {
+		if r.local {
 			store = l.local
 		}
 		var results [1]counter.Result
 		store.Take(ctx, []counter.Charge{{Counter: r.Counter, N: r.N, Returnable: true, Hold: r.Hold}}, results[:])
 		if err = errors.Join(err, results[0].Err); results[0].Err == nil {
-			if l.tellSlot(r, results[0].Allowed); !results[0].Allowed {
+			if l.tellSlot(&r.Return, results[0].Allowed); !results[0].Allowed {
 				err = errors.Join(err, ErrSlotLost)
 			}
 		}
@@ -249,7 +250,28 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	if h == nil {
 		return err
 	}
-	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.InFlight() || o.gives(r.statuses) })
+	err = giveBack(ctx, l.local, h.those(func(r *due) bool { return r.local && (r.InFlight() || o.gives(r.statuses)) }))
+	back, marked := h.settle(o)
+	var failed error
+	if back != nil {
+		failed = l.store.GiveBack(ctx, h.once, marked, back)
+	}
+	l.tellEnded(h, o, failed)
+	if failed == nil {
+		return err
+	}
+	if !errors.Is(failed, counter.ErrUsed) {
+		h.returns = slices.DeleteFunc(h.returns, func(r due) bool { return r.local })
+		if h.once == (counter.Once{}) {
+			h.once = h.name() // a mark costs the store memory, so the first attempt goes without
+		}
+		d.held = h
+	}
+	return failed
+}
+
+// settle returns what goes back to the store, and for how long the store remembers that it did.
+func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 	recorded := false
 	for i := range h.returns {
 		r := &h.returns[i]
@@ -259,14 +281,13 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		r.Recorded = h.recorded(r)
 		recorded = recorded || r.Recorded
 	}
-	var back []counter.Return
-	marked := min(h.expires, refundTime)
+	marked = min(h.expires, refundTime)
 	for _, r := range h.returns {
 		if r.amount != "" && r.N == 0 {
 			marked = h.expires // nothing was reserved, so there is no record that keeps a second settlement from being booked
 		}
-		if h.age > r.life() && !recorded {
-			continue // the mark that it went back may be forgotten by now
+		if r.local || h.age > r.life() && !recorded {
+			continue // it went back already, or the mark that it did may be forgotten by now
 		}
 		switch gives := o.gives(r.statuses); {
 		case r.InFlight():
@@ -280,45 +301,15 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 		}
 		back = append(back, r.Return)
 	}
-	if back == nil {
-		l.tellEnded(h, o, nil)
-		return err
-	}
 	slices.SortStableFunc(back, func(a, b counter.Return) int { return cmp.Compare(order(&a), order(&b)) })
-	e := l.store.GiveBack(ctx, h.once, marked, back)
-	l.tellEnded(h, o, e)
-	if e == nil {
-		return err
-	}
-	if !errors.Is(e, counter.ErrUsed) {
-		h.local = nil
-		if h.once == (counter.Once{}) {
-			h.once = h.name() // a mark costs the store memory, so the first attempt goes without
-		}
-		d.held = h
-	}
-	return e
-}
-
-// giveBackLocal gives back the charges of Options.Local for which goes returns true.
-func (l *Limiter) giveBackLocal(ctx context.Context, h *held, goes func(*due) bool) error {
-	var back []counter.Return
-	for i := range h.local {
-		if r := &h.local[i]; goes(r) {
-			back = append(back, r.Return)
-		}
-	}
-	if back == nil {
-		return nil
-	}
-	return l.local.GiveBack(ctx, counter.Once{}, 0, back)
+	return back, marked
 }
 
 // recorded reports whether the record of a hold makes a return by receipt happen once, so that it needs no other mark. Two kinds of
 // returns go by it. If the caller chose the id of the check, a check with that id is charged again after a refund, and its new
 // receipt must work. And when a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
 func (h *held) recorded(r *due) bool {
-	return h.once != (counter.Once{}) && r.Hold != nil && r.Hold.ID != (counter.Once{}) && !r.InFlight() &&
+	return h.once != (counter.Once{}) && !r.local && r.Hold != nil && r.Hold.ID != (counter.Once{}) && !r.InFlight() &&
 		(r.named || r.amount != "" && r.N > 0 && h.age > refundTime)
 }
 
@@ -339,25 +330,14 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	if h == nil {
 		return err
 	}
-	err = l.giveBackLocal(ctx, h, func(r *due) bool { return r.InFlight() })
-	var back []counter.Return
-	for r, local := range h.slots() {
-		if local {
-			l.tellSlot(r, false)
-		} else {
-			back = append(back, *r)
+	err = giveBack(ctx, l.local, h.those(func(r *due) bool { return r.InFlight() && r.local }))
+	failed := giveBack(ctx, l.store, h.those(func(r *due) bool { return r.InFlight() && !r.local }))
+	for r := range h.slots() {
+		if r.local || failed == nil {
+			l.tellSlot(&r.Return, false)
 		}
 	}
-	if back == nil {
-		return err
-	}
-	if e := l.store.GiveBack(ctx, counter.Once{}, 0, back); e != nil {
-		return e
-	}
-	for i := range back {
-		l.tellSlot(&back[i], false)
-	}
-	return err
+	return cmp.Or(failed, err)
 }
 
 // used is what a request really took of what it had reserved, and whether that is known.

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/weirhq/weir/counter"
@@ -79,7 +80,8 @@ func (s *sealer) seal(h *held, now time.Time) string {
 	b := binary.LittleEndian.AppendUint64(once[:], uint64(now.Add(h.expires).UnixMicro()))
 	var form []byte
 	more := false
-	for _, r := range h.returns {
+	returns := slices.DeleteFunc(slices.Clone(h.returns), func(r due) bool { return r.local })
+	for _, r := range returns {
 		if r.Policy.Place != 0 {
 			form = withPlaces
 		}
@@ -89,7 +91,7 @@ func (s *sealer) seal(h *held, now time.Time) string {
 	if more {
 		form = withMore
 	}
-	for _, r := range h.returns {
+	for _, r := range returns {
 		p, l := r.Policy, r.Policy.Limit
 		b, _ = binary.Append(b, binary.LittleEndian, sealed{
 			sealedLimit{l.Algorithm, l.Count, int64(l.Window), l.Burst, l.Refill, int64(l.MaxDelay)},
