@@ -44,32 +44,32 @@ func (m *match) hold(req *Request) {
 }
 
 func (l *Limiter) tellHeld(h *held) {
-	if l.holds == nil {
+	if l.opts.Holds == nil {
 		return
 	}
 	for r := range h.slots() {
 		l.tellSlot(&r.Return, true)
 	}
 	if h.reserves() {
-		l.holds.Reservation("reserved")
+		l.opts.Holds.Reservation("reserved")
 	}
 }
 
 // tellSlot tells the observer that a slot is taken, or that it is released, if the return is one of a slot.
 func (l *Limiter) tellSlot(r *counter.Return, taken bool) {
-	if l.holds == nil || !r.InFlight() || r.Hold == nil {
+	if l.opts.Holds == nil || !r.InFlight() || r.Hold == nil {
 		return
 	}
 	lasts := time.Duration(0)
 	if taken {
 		lasts = r.Hold.For
 	}
-	l.holds.Slots(&r.Counter, r.Hold.ID, r.N, lasts)
+	l.opts.Holds.Slots(&r.Counter, r.Hold.ID, r.N, lasts)
 }
 
 // tellEnded tells the observer that a request was finished, and what the store said to it.
 func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
-	if l.holds == nil {
+	if l.opts.Holds == nil {
 		return
 	}
 	used := errors.Is(err, counter.ErrUsed) // somebody has finished it before: its slots are free, and it was counted
@@ -94,5 +94,5 @@ func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
 	if err != nil {
 		state = "failed"
 	}
-	l.holds.Reservation(state)
+	l.opts.Holds.Reservation(state)
 }

@@ -1,13 +1,11 @@
 package weir
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,21 +15,14 @@ import (
 
 // Limiter decides requests by rules. It is safe for concurrent use. It doesn't need to be closed.
 type Limiter struct {
-	store     counter.Store
-	local     counter.Store
-	emergency *counter.Policy
-	preflight *counter.Policy
-	networks  networks
-	guard     counter.Guard
-	holds     counter.HoldObserver
-	observe   func(*Observation)
-	trace     func(context.Context) (context.Context, func(*Observation))
-	now       func() time.Time
-	sealer    atomic.Pointer[sealer]
-	rules     atomic.Pointer[RuleSet]
-	scratch   sync.Pool
-	stripes   atomic.Uint32
-	nameless  sync.Once // warns of the first request that names no client
+	store    counter.Store
+	opts     Options // with defaults
+	networks networks
+	sealer   atomic.Pointer[sealer]
+	rules    atomic.Pointer[RuleSet]
+	scratch  sync.Pool
+	stripes  atomic.Uint32
+	nameless sync.Once // warns of the first request that names no client
 }
 
 // Options of a Limiter. The zero value is useful.
@@ -92,19 +83,17 @@ const (
 
 // NewLimiter returns a Limiter. If rules is nil, it refuses every request as ReasonUnavailable until [Limiter.SetRules].
 func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
-	l := &Limiter{store: store, local: opts.Local, observe: opts.Observe, trace: opts.Trace, now: opts.Now, guard: opts.Guard, holds: opts.Holds}
-	l.networks = serverNetworks(opts.IPv4Prefix, opts.IPv6Prefix)
-	if l.now == nil {
-		l.now = time.Now
+	l := &Limiter{store: store, opts: opts, networks: serverNetworks(opts.IPv4Prefix, opts.IPv6Prefix)}
+	if opts.Now == nil {
+		l.opts.Now = time.Now
 	}
-	if opts.Local != nil {
-		l.emergency = opts.Emergency
+	if opts.Local == nil {
+		l.opts.Emergency = nil
 	}
-	preflight := opts.Preflight
-	if preflight == nil {
-		preflight, _ = counter.NewPolicy("preflight", PerSecond(50)) // which can be a limit
+	if opts.Preflight == nil {
+		opts.Preflight, _ = counter.NewPolicy("preflight", PerSecond(50)) // a valid limit
 	}
-	l.preflight = preflight.With(func(d *counter.Definition) { d.OnStoreFailure = FailLocal })
+	l.opts.Preflight = opts.Preflight.With(func(d *counter.Definition) { d.OnStoreFailure = FailLocal })
 	l.scratch.New = func() any {
 		m := &match{observation: Observation{Stripe: l.stripes.Add(1), Spread: rand.Uint64()}}
 		m.observation.Decision = &m.decision
@@ -123,7 +112,7 @@ func (l *Limiter) SetRules(rules *RuleSet) {
 		c.networks, rules = l.networks, &c
 	}
 	l.rules.Store(rules)
-	if g, ok := l.guard.(interface{ Use() }); ok && rules != nil && rules.abuse {
+	if g, ok := l.opts.Guard.(interface{ Use() }); ok && rules != nil && rules.abuse {
 		g.Use()
 	}
 }
@@ -141,16 +130,15 @@ func (l *Limiter) Rules() *RuleSet {
 
 var noRules = &RuleSet{}
 
-// Check decides a request and, if it is allowed, takes its cost from every limit
-// that applies. A refusal takes nothing, and is not an error. An error means that
-// the store couldn't be reached for some limit; the decision is then what
-// the rules say should happen, and is to be followed all the same.
+// Check decides a request and, if it is allowed, takes its cost from every limit that applies. A refusal takes nothing, and is
+// not an error. An error means that the store couldn't be reached for some limit. Follow the decision all the same: it is what the
+// rules say should happen then.
 func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
 	rs := l.rules.Load()
 	ctx, m := l.begin(ctx)
 	if rs == nil {
 		m.reset()
-		d.Degraded, d.Reason, d.RetryAfter = true, ReasonUnavailable, time.Second
+		d = withoutRules
 		l.end(req, m, &d, nil)
 		return d, nil
 	}
@@ -160,21 +148,14 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 			slog.Warn("weir: a request names no client (it has no key, user, organization or address), so it shares a counter with all such requests", "edge", req.Edge)
 		})
 	}
-	m.watched = l.guard != nil && rs.abuse
+	m.watched = l.opts.Guard != nil && rs.abuse
 	if req.Preflight && m.reason == ReasonWithin {
-		m.addByIP(l.preflight, req, l.networks)
+		m.addByIP(l.opts.Preflight, req, l.networks)
 	}
 	d.RulesVersion = rs.doc.Version
-	switch {
-	case m.reason != ReasonWithin:
-		d.Reason = m.reason
-		if d.Allowed = m.reason == ReasonBypassed; !d.Allowed {
-			d.RetryAfter = Never
-		}
-		if m.rule != nil {
-			d.Rule = m.rule.ID
-		}
-	default:
+	if m.reason != ReasonWithin {
+		m.decideUncounted(&d)
+	} else {
 		if rs.slots || req.Reserve > 0 || req.Repeat != (counter.Once{}) {
 			m.hold(req)
 		}
@@ -184,14 +165,28 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	return d, err
 }
 
+// withoutRules is the decision of a Limiter that has no rules yet.
+var withoutRules = Decision{Degraded: true, Reason: ReasonUnavailable, RetryAfter: time.Second}
+
+// decideUncounted makes the decision of a request for which run has found more than limits.
+func (m *match) decideUncounted(d *Decision) {
+	d.Reason = m.reason
+	if d.Allowed = m.reason == ReasonBypassed; !d.Allowed {
+		d.RetryAfter = Never
+	}
+	if m.rule != nil {
+		d.Rule = m.rule.ID
+	}
+}
+
 // begin gets scratch space for a decision, looks at the clock if its time is to be measured, and begins its span.
 func (l *Limiter) begin(ctx context.Context) (context.Context, *match) {
 	m := l.scratch.Get().(*match)
-	if m.observation.Spread += golden; m.observation.Spread < timed && l.observe != nil {
+	if m.observation.Spread += golden; m.observation.Spread < timed && l.opts.Observe != nil {
 		m.began = time.Now()
 	}
-	if l.trace != nil {
-		ctx, m.traced = l.trace(ctx)
+	if l.opts.Trace != nil {
+		ctx, m.traced = l.opts.Trace(ctx)
 		m.observation.Context = ctx
 	}
 	return ctx, m
@@ -199,22 +194,22 @@ func (l *Limiter) begin(ctx context.Context) (context.Context, *match) {
 
 // end tells the observer and the span, and ends the use of the scratch space.
 func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
-	if l.observe != nil || m.traced != nil {
+	if l.opts.Observe != nil || m.traced != nil {
 		m.decision = *d // a copy, since handing out d itself would move it to the heap
 		o := &m.observation
 		o.Request, o.Entry, o.Charges, o.Took, o.Err = req, m.pattern, m.charges, 0, err
 		if !m.began.IsZero() {
 			o.Took, m.began = time.Since(m.began), time.Time{}
 		}
-		if l.observe != nil {
-			l.observe(o)
+		if l.opts.Observe != nil {
+			l.opts.Observe(o)
 		}
 		if m.traced != nil {
 			m.traced(o)
 		}
 		o.Request = nil
 	}
-	if l.trace != nil {
+	if l.opts.Trace != nil {
 		m.traced, m.observation.Context = nil, nil
 	}
 	l.scratch.Put(m)
@@ -223,7 +218,7 @@ func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 // tell is private.Tell.
 func (l *Limiter) tell(ctx context.Context, req *Request, d Decision) {
 	m := l.scratch.Get().(*match)
-	if l.trace != nil {
+	if l.opts.Trace != nil {
 		m.observation.Context = ctx
 	}
 	m.observation.Spread += golden
@@ -276,273 +271,44 @@ func (l *Limiter) giveBack(ctx context.Context, returns []counter.Return) error 
 	return err
 }
 
-// decide makes a decision of the charges in m.
-func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decision) error {
-	if len(m.charges) == 0 {
-		d.Allowed, d.Reason = true, ReasonUnlimited
-		return nil
-	}
-	if m.watched {
-		if i, wait := l.cooldown(m); wait > 0 {
-			l.keepOut(ctx, m, d, i, wait)
-			return nil
-		}
-	}
-	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
-	l.store.Take(ctx, m.charges, m.results)
-	var err error
-	for i := range m.results {
-		if m.results[i].Err != nil {
-			err = l.fallBack(ctx, req, m)
-			break
-		}
-	}
-	byStatus := l.conclude(m, d)
-	undo := !d.Allowed && len(m.apart) > 0 // what the store took before a charge was decided apart
-	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo || m.holds || req.Reserve > 0) {
-		l.keep(ctx, req, m, d)
-	}
-	if m.watched {
-		l.tellGuard(m, d)
-	}
-	return err
-}
-
-// cooldown finds the charge whose client is kept out the longest, if any is.
-func (l *Limiter) cooldown(m *match) (i int, longest time.Duration) {
-	for j := range m.charges {
-		if c := &m.charges[j]; c.Policy.Abuse != nil && !m.guarded(j) {
-			if wait := l.guard.Cooldown(c); wait > longest {
-				i, longest = j, wait
-			}
-		}
-	}
-	return i, longest
-}
-
-// guarded: charge i is for the same client of the same rule as the one before it, which a guard doesn't tell apart.
-func (m *match) guarded(i int) bool {
-	return i > 0 && m.charges[i-1].Policy.Abuse != nil && m.charges[i].Policy.Rule == m.charges[i-1].Policy.Rule && bytes.Equal(m.charges[i].Subject, m.charges[i-1].Subject)
-}
-
-// keepOut refuses a request for charge i. The store is asked for nothing but what is booked in any case.
-func (l *Limiter) keepOut(ctx context.Context, m *match, d *Decision, i int, wait time.Duration) {
-	out := m.charges[i]
-	m.charges = slices.DeleteFunc(m.charges, func(c counter.Charge) bool { return !c.Policy.Book })
-	m.results = slices.Grow(m.results[:0], len(m.charges)+1)[:len(m.charges)]
-	if len(m.charges) > 0 {
-		l.store.Take(ctx, m.charges, m.results)
-	}
-	m.charges, m.results = append(m.charges, out), append(m.results, counter.Result{RetryAfter: wait, ResetAfter: wait})
-	l.conclude(m, d)
-	d.Reason = ReasonCooldown
-	l.tellGuard(m, d)
-}
-
-// tellGuard tells it how long each client must wait that a rule refused the request for, or that all allowed it.
-func (l *Limiter) tellGuard(m *match, d *Decision) {
-	for i := 0; i < len(m.results); {
-		c, told, wait := &m.charges[i], false, time.Duration(0)
-		for first := true; i < len(m.results) && (first || m.guarded(i)); i++ {
-			r := &m.results[i]
-			first = false
-			if c.Policy.Abuse == nil || c.Peek || r.Err != nil || r.Allowed != d.Allowed {
-				continue
-			}
-			told = true
-			if !r.Allowed && wait >= 0 && (r.RetryAfter < 0 || r.RetryAfter > wait) {
-				c, wait = &m.charges[i], r.RetryAfter
-			}
-		}
-		d.Drop = told && l.guard.Decided(c, wait) || d.Drop
-	}
-}
-
-// fallBack decides the charges that the store couldn't, by the failure modes of their policies. Those that
-// are counted locally, the emergency limit among them, are decided together, all or nothing; if the request is
-// refused anyway, they take nothing.
-func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
-	var err error
-	refused := m.refused()
-	for i := range m.results {
-		r, c := &m.results[i], &m.charges[i]
-		if r.Err == nil || l.chargeAddress(ctx, req, m, i, refused) {
-			refused = refused || !r.Allowed && !c.Policy.Shadow
-			continue
-		}
-		err = errors.Join(err, r.Err)
-		switch {
-		case errors.Is(r.Err, counter.ErrPartition):
-			refused = refused || !c.Policy.Shadow
-		case l.local != nil && (c.Policy.OnStoreFailure == FailLocal || c.Policy.OnStoreFailure == FailAllow && r.Local):
-			m.local = append(m.local, i)
-		case c.Policy.OnStoreFailure == FailRefuse:
-			refused = refused || !c.Policy.Shadow
-		default:
-			r.Allowed = true
-		}
-	}
-	if err != nil && l.emergency != nil {
-		m.addByIP(l.emergency, req, l.networks)
-		m.results = append(m.results, counter.Result{})
-		m.local = append(m.local, len(m.charges)-1)
-	}
-	if len(m.local) == 0 {
-		return err
-	}
-	charges, results := make([]counter.Charge, len(m.local)), make([]counter.Result, len(m.local))
-	for j, i := range m.local {
-		charges[j] = m.charges[i]
-	}
-	takeApart(ctx, l.local, charges, results, refused)
-	for j, i := range m.local {
-		known := m.results[i].Local
-		if m.results[i] = results[j]; results[j].Err != nil { // there was no room for the counter
-			m.results[i].Allowed = known && charges[j].Policy.OnStoreFailure == FailAllow
-		}
-	}
-	m.apart = append(m.apart, m.local...)
-	return err
-}
-
-// chargeAddress counts a guest for whose subject there is no room by its address instead: subjects can be
-// made up, and must not fill the store. It reports whether the store decided.
-func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i int, refused bool) bool {
-	if !m.charges[i].Guest || !req.IP.IsValid() || !errors.Is(m.results[i].Err, counter.ErrNoRoom) {
-		return false
-	}
-	from := len(m.subjects)
-	m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
-	m.appendIP(req, l.networks, true)
-	c := []counter.Charge{m.charges[i]}
-	c[0].Subject, c[0].Guest = m.subjects[from:], false
-	m.apart = append(m.apart, i)
-	takeApart(ctx, l.store, c, m.results[i:i+1], refused)
-	m.charges[i].Counter, m.charges[i].Peek = c[0].Counter, c[0].Peek
-	return m.results[i].Err == nil
-}
-
-// takeApart has a store decide charges apart from the others of their request. If those refused it, these are peeks,
-// but for what is taken all the same: bookings, and what a window that counts refusals refuses itself.
-func takeApart(ctx context.Context, s counter.Store, charges []counter.Charge, results []counter.Result, refused bool) {
-	var counts []int
-	for i := range charges {
-		if c := &charges[i]; refused && !c.Peek && !c.Policy.Book {
-			if c.Peek = true; c.Policy.CountRefused {
-				counts = append(counts, i)
-			}
-		}
-	}
-	s.Take(ctx, charges, results)
-	for _, i := range counts {
-		if r := &results[i]; !r.Allowed && r.Err == nil {
-			charges[i].Peek = false
-			s.Take(ctx, charges[i:i+1], results[i:i+1])
-		}
-	}
-}
-
-// addByIP adds a charge that is counted by the request's address, or by the key in place of it, behind those that run has found.
-func (m *match) addByIP(p *counter.Policy, req *Request, by networks) {
-	from := len(m.subjects)
-	m.appendIP(req, by, true)
-	if m.key != "" {
-		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address of a client begins so
-	}
-	m.charges = append(m.charges, counter.Charge{Counter: counter.Counter{Policy: p, Subject: m.subjects[from:]}, N: min(max(req.Cost, 1), p.MaxCharge()), Peek: req.Peek, Returnable: req.Receipt})
-}
-
-// refused reports whether the store refused the charges, and so took nothing.
-func (m *match) refused() bool {
-	for i := range m.results {
-		if r := &m.results[i]; !r.Allowed && r.Err == nil && !m.charges[i].Policy.Shadow && !slices.Contains(m.apart, i) {
-			return true
-		}
-	}
-	return false
-}
-
-// conclude makes one decision of the results: the most restrictive wins. It reports whether a limit counts by the
-// answer's status.
-func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
-	if len(m.results) > len(d.few) {
-		d.many = make([]LimitStatus, len(m.results))
-	}
-	d.n = len(m.results)
-	statuses := d.Limits()
-	d.Allowed, d.Degraded = true, len(m.apart) > 0
-	binding := -1
-	for i := range m.results {
-		r, c := &m.results[i], &m.charges[i]
-		s := &statuses[i]
-		if r.Err != nil {
-			r.ResetAfter = c.Policy.LatestReset(l.now())
-		}
-		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local
-		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.Exact(r.Remaining).Tokens(), r.RetryAfter, r.ResetAfter, r.Remaining
-		byStatus = byStatus || len(c.Policy.Statuses) > 0
-		if c.Policy.Shadow {
-			continue
-		}
-		d.Degraded = d.Degraded || s.Degraded || s.Local
-		d.Allowed = d.Allowed && r.Allowed
-		d.Delay = max(d.Delay, r.Delay)
-		if binding < 0 || m.binds(i, binding) {
-			binding = i
-		}
-	}
-	for _, i := range m.local {
-		statuses[i].Local = true
-	}
-	if !d.Allowed {
-		d.Reason, d.Delay = ReasonLimited, 0
-	}
-	if binding < 0 {
-		return byStatus
-	}
-	r, p := &m.results[binding], m.charges[binding].Policy
-	d.Rule, d.Policy = p.Rule, p
-	d.Remaining, d.RetryAfter, d.ResetAfter = p.Exact(r.Remaining).Tokens(), r.RetryAfter, r.ResetAfter
-	if r.Err != nil && !r.Allowed {
-		d.Reason = ReasonUnavailable
-	}
-	return byStatus
-}
-
-// binds reports whether charge i says more about the decision than charge j:
-// refusals before the rest, then what was really counted, then the longest
-// wait of refusals or the fewest such requests left.
-func (m *match) binds(i, j int) bool {
-	a, b := &m.results[i], &m.results[j]
-	if a.Allowed != b.Allowed {
-		return !a.Allowed
-	}
-	if (a.Err != nil) != (b.Err != nil) {
-		return a.Err == nil
-	}
-	if !a.Allowed {
-		return b.RetryAfter != Never && (a.RetryAfter == Never || a.RetryAfter > b.RetryAfter)
-	}
-	return a.Remaining/max(1, m.charges[i].N) < b.Remaining/max(1, m.charges[j].N)
-}
-
 var errNoRules = errors.New("there are no rules yet, so nobody knows which counters are meant")
+
+// charges returns what the request would be charged.
+func (l *Limiter) charges(req *Request) ([]counter.Charge, error) {
+	rs := l.rules.Load()
+	if rs == nil {
+		return nil, errNoRules
+	}
+	m := new(match)
+	rs.run(req, m)
+	return m.charges, nil
+}
+
+// counters is private.Counters.
+func (l *Limiter) counters(req *Request) []counter.Counter {
+	charges, _ := l.charges(req)
+	return countersOf(charges)
+}
+
+func countersOf(charges []counter.Charge) []counter.Counter {
+	counters := make([]counter.Counter, len(charges))
+	for i := range charges {
+		counters[i] = charges[i].Counter
+	}
+	return counters
+}
 
 // Reset makes the counters that the request would be charged to untouched, ends the cooldowns of their clients, and returns how
 // many counters they are.
 func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
-	rs := l.rules.Load()
-	if rs == nil {
-		return 0, errNoRules
+	charges, err := l.charges(req)
+	if err != nil {
+		return 0, err
 	}
-	m := new(match)
-	rs.run(req, m)
-	var err error
-	counters := make([]counter.Counter, len(m.charges))
-	for i, c := range m.charges {
-		counters[i] = c.Counter
-		if l.guard != nil && c.Policy.Abuse != nil && !m.guarded(i) {
-			err = errors.Join(err, l.guard.Forgive(ctx, &c.Counter))
+	counters := countersOf(charges)
+	for i := range counters {
+		if l.opts.Guard != nil && counters[i].Policy.Abuse != nil {
+			err = errors.Join(err, l.opts.Guard.Forgive(ctx, &counters[i]))
 		}
 	}
 	return len(counters), errors.Join(err, l.store.Reset(ctx, counters))
@@ -550,30 +316,13 @@ func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 
 // credit is private.Credit.
 func (l *Limiter) credit(ctx context.Context, req *Request) error {
-	rs := l.rules.Load()
-	if rs == nil {
-		return errNoRules
+	charges, err := l.charges(req)
+	if err != nil {
+		return err
 	}
-	m := new(match)
-	rs.run(req, m)
-	returns := make([]counter.Return, len(m.charges))
-	for i, c := range m.charges {
+	returns := make([]counter.Return, len(charges))
+	for i, c := range charges {
 		returns[i] = counter.Return{Counter: c.Counter, N: c.N}
 	}
 	return l.giveBack(ctx, returns)
-}
-
-// counters is private.Counters.
-func (l *Limiter) counters(req *Request) []counter.Counter {
-	rs := l.rules.Load()
-	if rs == nil {
-		return nil
-	}
-	m := new(match)
-	rs.run(req, m)
-	counters := make([]counter.Counter, len(m.charges))
-	for i, c := range m.charges {
-		counters[i] = c.Counter
-	}
-	return counters
 }

@@ -124,12 +124,12 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	case h.returns == nil:
 	case undo:
 		_ = giveBack(ctx, l.store, h.those(func(r *due) bool { return !r.local })) // a store that fails strands them; it mints none
-		_ = giveBack(ctx, l.local, h.those(func(r *due) bool { return r.local }))
+		_ = giveBack(ctx, l.opts.Local, h.those(func(r *due) bool { return r.local }))
 	default:
 		d.held = &h
 		l.tellHeld(&h)
 		if req.Receipt {
-			d.Receipt = l.sealer.Load().seal(&h, l.now())
+			d.Receipt = l.sealer.Load().seal(&h, l.opts.Now())
 		}
 	}
 }
@@ -198,7 +198,7 @@ func (l *Limiter) seal(d Decision) (receipt string) {
 	}
 	h := *d.held
 	h.returns = slices.DeleteFunc(slices.Clone(h.returns), func(r due) bool { return !r.unfinished() })
-	return l.sealer.Load().seal(&h, l.now())
+	return l.sealer.Load().seal(&h, l.opts.Now())
 }
 
 // heldBy is what a decision took: by its receipt, if it has one.
@@ -206,7 +206,7 @@ func (l *Limiter) heldBy(d *Decision) (*held, error) {
 	if d.Receipt == "" {
 		return d.held, nil
 	}
-	h, err := l.sealer.Load().open(d.Receipt, l.now())
+	h, err := l.sealer.Load().open(d.Receipt, l.opts.Now())
 	if h != nil && d.held != nil {
 		h.returns = append(h.returns, slices.DeleteFunc(slices.Clone(d.held.returns), func(r due) bool { return !r.local })...)
 	}
@@ -223,7 +223,7 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	for r := range h.slots() {
 		store := l.store
 		if r.local {
-			store = l.local
+			store = l.opts.Local
 		}
 		var results [1]counter.Result
 		store.Take(ctx, []counter.Charge{{Counter: r.Counter, N: r.N, Returnable: true, Hold: r.Hold}}, results[:])
@@ -250,7 +250,7 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	if h == nil {
 		return err
 	}
-	err = giveBack(ctx, l.local, h.those(func(r *due) bool { return r.local && (r.InFlight() || o.gives(r.statuses)) }))
+	err = giveBack(ctx, l.opts.Local, h.those(func(r *due) bool { return r.local && (r.InFlight() || o.gives(r.statuses)) }))
 	back, marked := h.settle(o)
 	var failed error
 	if back != nil {
@@ -330,7 +330,7 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	if h == nil {
 		return err
 	}
-	err = giveBack(ctx, l.local, h.those(func(r *due) bool { return r.InFlight() && r.local }))
+	err = giveBack(ctx, l.opts.Local, h.those(func(r *due) bool { return r.InFlight() && r.local }))
 	failed := giveBack(ctx, l.store, h.those(func(r *due) bool { return r.InFlight() && !r.local }))
 	for r := range h.slots() {
 		if r.local || failed == nil {

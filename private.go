@@ -19,7 +19,7 @@ func init() {
 	link.Dimensions = dimensionsListed
 	link.GiveBack = (*Limiter).giveBack
 	link.Guess = func(req *Request) { req.guess = true }
-	link.Now = func(l *Limiter) time.Time { return l.now() }
+	link.Now = func(l *Limiter) time.Time { return l.opts.Now() }
 	link.PerUser = perUser
 	link.PoliciesOf = (*RuleSet).policiesOf
 	link.Price = (*RuleSet).highestPrice

@@ -3,7 +3,6 @@ package weir
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/weirhq/weir/counter"
 )
@@ -20,7 +19,7 @@ func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []coun
 	all.reset()
 	clear(each)
 	if rs == nil {
-		t = Decision{Degraded: true, Reason: ReasonUnavailable, RetryAfter: time.Second}
+		t = withoutRules
 		for i := range each {
 			each[i] = t
 		}
@@ -29,7 +28,7 @@ func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []coun
 	}
 	who := *client
 	who.Peek = false
-	if all.watched = l.guard != nil && rs.abuse; !who.IP.IsValid() {
+	if all.watched = l.opts.Guard != nil && rs.abuse; !who.IP.IsValid() {
 		all.key = who.APIKey
 	}
 	all.addOwn(&who, own)
@@ -47,13 +46,9 @@ func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []coun
 			continue
 		}
 		m.charges, all.pattern = m.charges[:0], m.pattern
-		d.Reason, d.Allowed = m.reason, m.reason == ReasonBypassed
-		if m.rule != nil {
-			d.Rule = m.rule.ID
-		}
-		if d.Allowed {
+		if m.decideUncounted(d); d.Allowed {
 			bypassed++
-		} else if d.RetryAfter = Never; refused == nil {
+		} else if refused == nil {
 			refused = d
 		}
 	}

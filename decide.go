@@ -1,0 +1,260 @@
+package weir
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/weirhq/weir/counter"
+)
+
+// decide makes a decision of the charges in m.
+func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decision) error {
+	if len(m.charges) == 0 {
+		d.Allowed, d.Reason = true, ReasonUnlimited
+		return nil
+	}
+	if m.watched {
+		if i, wait := l.cooldown(m); wait > 0 {
+			l.keepOut(ctx, m, d, i, wait)
+			return nil
+		}
+	}
+	m.results = slices.Grow(m.results[:0], len(m.charges))[:len(m.charges)]
+	l.store.Take(ctx, m.charges, m.results)
+	var err error
+	for i := range m.results {
+		if m.results[i].Err != nil {
+			err = l.fallBack(ctx, req, m)
+			break
+		}
+	}
+	byStatus := l.conclude(m, d)
+	undo := !d.Allowed && len(m.apart) > 0 // what the store took before a charge was decided apart
+	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo || m.holds || req.Reserve > 0) {
+		l.keep(ctx, req, m, d)
+	}
+	if m.watched {
+		l.tellGuard(m, d)
+	}
+	return err
+}
+
+// cooldown finds the charge whose client is kept out the longest, if any is.
+func (l *Limiter) cooldown(m *match) (i int, longest time.Duration) {
+	for j := range m.charges {
+		if c := &m.charges[j]; c.Policy.Abuse != nil && !m.guarded(j) {
+			if wait := l.opts.Guard.Cooldown(c); wait > longest {
+				i, longest = j, wait
+			}
+		}
+	}
+	return i, longest
+}
+
+// guarded: charge i is for the same client of the same rule as the one before it, which a guard doesn't tell apart.
+func (m *match) guarded(i int) bool {
+	return i > 0 && m.charges[i-1].Policy.Abuse != nil && m.charges[i].Policy.Rule == m.charges[i-1].Policy.Rule && bytes.Equal(m.charges[i].Subject, m.charges[i-1].Subject)
+}
+
+// keepOut refuses a request for charge i. The store is asked for nothing but what is booked in any case.
+func (l *Limiter) keepOut(ctx context.Context, m *match, d *Decision, i int, wait time.Duration) {
+	out := m.charges[i]
+	m.charges = slices.DeleteFunc(m.charges, func(c counter.Charge) bool { return !c.Policy.Book })
+	m.results = slices.Grow(m.results[:0], len(m.charges)+1)[:len(m.charges)]
+	if len(m.charges) > 0 {
+		l.store.Take(ctx, m.charges, m.results)
+	}
+	m.charges, m.results = append(m.charges, out), append(m.results, counter.Result{RetryAfter: wait, ResetAfter: wait})
+	l.conclude(m, d)
+	d.Reason = ReasonCooldown
+	l.tellGuard(m, d)
+}
+
+// tellGuard tells it how long each client must wait that a rule refused the request for, or that all allowed it.
+func (l *Limiter) tellGuard(m *match, d *Decision) {
+	for i := 0; i < len(m.results); {
+		c, told, wait := &m.charges[i], false, time.Duration(0)
+		for first := true; i < len(m.results) && (first || m.guarded(i)); i++ {
+			r := &m.results[i]
+			first = false
+			if c.Policy.Abuse == nil || c.Peek || r.Err != nil || r.Allowed != d.Allowed {
+				continue
+			}
+			told = true
+			if !r.Allowed && wait >= 0 && (r.RetryAfter < 0 || r.RetryAfter > wait) {
+				c, wait = &m.charges[i], r.RetryAfter
+			}
+		}
+		d.Drop = told && l.opts.Guard.Decided(c, wait) || d.Drop
+	}
+}
+
+// fallBack decides the charges that the store couldn't, by the failure modes of their policies. Those that
+// are counted locally, the emergency limit among them, are decided together, all or nothing; if the request is
+// refused anyway, they take nothing.
+func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
+	var err error
+	refused := m.refused()
+	for i := range m.results {
+		r, c := &m.results[i], &m.charges[i]
+		if r.Err == nil || l.chargeAddress(ctx, req, m, i, refused) {
+			refused = refused || !r.Allowed && !c.Policy.Shadow
+			continue
+		}
+		err = errors.Join(err, r.Err)
+		switch {
+		case errors.Is(r.Err, counter.ErrPartition):
+			refused = refused || !c.Policy.Shadow
+		case l.opts.Local != nil && (c.Policy.OnStoreFailure == FailLocal || c.Policy.OnStoreFailure == FailAllow && r.Local):
+			m.local = append(m.local, i)
+		case c.Policy.OnStoreFailure == FailRefuse:
+			refused = refused || !c.Policy.Shadow
+		default:
+			r.Allowed = true
+		}
+	}
+	if err != nil && l.opts.Emergency != nil {
+		m.addByIP(l.opts.Emergency, req, l.networks)
+		m.results = append(m.results, counter.Result{})
+		m.local = append(m.local, len(m.charges)-1)
+	}
+	if len(m.local) == 0 {
+		return err
+	}
+	charges, results := make([]counter.Charge, len(m.local)), make([]counter.Result, len(m.local))
+	for j, i := range m.local {
+		charges[j] = m.charges[i]
+	}
+	takeApart(ctx, l.opts.Local, charges, results, refused)
+	for j, i := range m.local {
+		known := m.results[i].Local
+		if m.results[i] = results[j]; results[j].Err != nil { // there was no room for the counter
+			m.results[i].Allowed = known && charges[j].Policy.OnStoreFailure == FailAllow
+		}
+	}
+	m.apart = append(m.apart, m.local...)
+	return err
+}
+
+// chargeAddress counts a guest for whose subject there is no room by its address instead: subjects can be
+// made up, and must not fill the store. It reports whether the store decided.
+func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i int, refused bool) bool {
+	if !m.charges[i].Guest || !req.IP.IsValid() || !errors.Is(m.results[i].Err, counter.ErrNoRoom) {
+		return false
+	}
+	from := len(m.subjects)
+	m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
+	m.appendIP(req, l.networks, true)
+	c := []counter.Charge{m.charges[i]}
+	c[0].Subject, c[0].Guest = m.subjects[from:], false
+	m.apart = append(m.apart, i)
+	takeApart(ctx, l.store, c, m.results[i:i+1], refused)
+	m.charges[i].Counter, m.charges[i].Peek = c[0].Counter, c[0].Peek
+	return m.results[i].Err == nil
+}
+
+// takeApart has a store decide charges apart from the others of their request. If those refused it, these are peeks,
+// but for what is taken all the same: bookings, and what a window that counts refusals refuses itself.
+func takeApart(ctx context.Context, s counter.Store, charges []counter.Charge, results []counter.Result, refused bool) {
+	var counts []int
+	for i := range charges {
+		if c := &charges[i]; refused && !c.Peek && !c.Policy.Book {
+			if c.Peek = true; c.Policy.CountRefused {
+				counts = append(counts, i)
+			}
+		}
+	}
+	s.Take(ctx, charges, results)
+	for _, i := range counts {
+		if r := &results[i]; !r.Allowed && r.Err == nil {
+			charges[i].Peek = false
+			s.Take(ctx, charges[i:i+1], results[i:i+1])
+		}
+	}
+}
+
+// addByIP adds a charge that is counted by the request's address, or by the key in place of it, behind those that run has found.
+func (m *match) addByIP(p *counter.Policy, req *Request, by networks) {
+	from := len(m.subjects)
+	m.appendIP(req, by, true)
+	if m.key != "" {
+		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address of a client begins so
+	}
+	m.charges = append(m.charges, counter.Charge{Counter: counter.Counter{Policy: p, Subject: m.subjects[from:]}, N: min(max(req.Cost, 1), p.MaxCharge()), Peek: req.Peek, Returnable: req.Receipt})
+}
+
+// refused reports whether the store refused the charges, and so took nothing.
+func (m *match) refused() bool {
+	for i := range m.results {
+		if r := &m.results[i]; !r.Allowed && r.Err == nil && !m.charges[i].Policy.Shadow && !slices.Contains(m.apart, i) {
+			return true
+		}
+	}
+	return false
+}
+
+// conclude makes one decision of the results: the most restrictive wins. It reports whether a limit counts by the
+// answer's status.
+func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
+	if len(m.results) > len(d.few) {
+		d.many = make([]LimitStatus, len(m.results))
+	}
+	d.n = len(m.results)
+	statuses := d.Limits()
+	d.Allowed, d.Degraded = true, len(m.apart) > 0
+	binding := -1
+	for i := range m.results {
+		r, c := &m.results[i], &m.charges[i]
+		s := &statuses[i]
+		if r.Err != nil {
+			r.ResetAfter = c.Policy.LatestReset(l.opts.Now())
+		}
+		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local
+		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.Exact(r.Remaining).Tokens(), r.RetryAfter, r.ResetAfter, r.Remaining
+		byStatus = byStatus || len(c.Policy.Statuses) > 0
+		if c.Policy.Shadow {
+			continue
+		}
+		d.Degraded = d.Degraded || s.Degraded || s.Local
+		d.Allowed = d.Allowed && r.Allowed
+		d.Delay = max(d.Delay, r.Delay)
+		if binding < 0 || m.binds(i, binding) {
+			binding = i
+		}
+	}
+	for _, i := range m.local {
+		statuses[i].Local = true
+	}
+	if !d.Allowed {
+		d.Reason, d.Delay = ReasonLimited, 0
+	}
+	if binding < 0 {
+		return byStatus
+	}
+	s := &statuses[binding]
+	d.Rule, d.Policy, d.Remaining, d.RetryAfter, d.ResetAfter = s.Policy.Rule, s.Policy, s.Remaining, s.RetryAfter, s.ResetAfter
+	if s.Degraded && !s.Allowed {
+		d.Reason = ReasonUnavailable
+	}
+	return byStatus
+}
+
+// binds reports whether charge i says more about the decision than charge j:
+// refusals before the rest, then what was really counted, then the longest
+// wait of refusals or the fewest such requests left.
+func (m *match) binds(i, j int) bool {
+	a, b := &m.results[i], &m.results[j]
+	if a.Allowed != b.Allowed {
+		return !a.Allowed
+	}
+	if (a.Err != nil) != (b.Err != nil) {
+		return a.Err == nil
+	}
+	if !a.Allowed {
+		return b.RetryAfter != Never && (a.RetryAfter == Never || a.RetryAfter > b.RetryAfter)
+	}
+	return a.Remaining/max(1, m.charges[i].N) < b.Remaining/max(1, m.charges[j].N)
+}
