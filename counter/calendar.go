@@ -40,26 +40,17 @@ func (u CalendarUnit) length() time.Duration {
 	return [...]time.Duration{0, day, 7 * day, 31 * day}[u]
 }
 
-// check reports the first thing that is wrong with a calendar, as a [Problem].
-func (c Calendar) check() error {
-	switch {
-	case int(c.Unit) >= len(unitNames):
-		return limitErrorf("calendar", "there is no such unit")
-	case c.Day != 0 && c.Unit != Month:
-		return limitErrorf("calendar.day", "is the day on which months begin, and this is a %s", c.Unit)
-	case c.Day < 0 || c.Day > 31:
-		return limitErrorf("calendar.day", "must be from 1 to 31, got %d", c.Day)
-	case c.Weekday < time.Sunday || c.Weekday > time.Saturday:
-		return limitErrorf("calendar.weekday", "must be a day of the week")
-	case c.Weekday != time.Sunday && c.Unit != Week:
-		return limitErrorf("calendar.weekday", "is the day on which weeks begin, and this is a %s", c.Unit)
-	case c.Zone == "Local":
-		return limitErrorf("calendar.tz", "must be the same on every node: name a zone such as Europe/Berlin")
-	}
-	if _, err := location(c.Zone); err != nil {
-		return limitErrorf("calendar.tz", "there is no time zone %q: write one such as Europe/Berlin", c.Zone)
-	}
-	return nil
+// validate reports what is wrong with a calendar.
+func (c Calendar) validate(f *fault) {
+	f.when(int(c.Unit) >= len(unitNames), "calendar", "there is no such unit")
+	f.when(c.Unit == NoUnit, "calendar", "is for limits over a day, a week or a month, such as 50/month")
+	f.when(c.Day != 0 && c.Unit != Month, "calendar.day", "is the day on which months begin, and this is a %s", c.Unit)
+	f.when(c.Day < 0 || c.Day > 31, "calendar.day", "must be from 1 to 31, got %d", c.Day)
+	f.when(c.Weekday < time.Sunday || c.Weekday > time.Saturday, "calendar.weekday", "must be a day of the week")
+	f.when(c.Weekday != time.Sunday && c.Unit != Week, "calendar.weekday", "is the day on which weeks begin, and this is a %s", c.Unit)
+	f.when(c.Zone == "Local", "calendar.tz", "must be the same on every node: name a zone such as Europe/Berlin")
+	_, err := location(c.Zone)
+	f.when(err != nil, "calendar.tz", "there is no time zone %q: write one such as Europe/Berlin", c.Zone)
 }
 
 // name tells calendars apart in the identity of a counter.
@@ -67,12 +58,11 @@ func (c Calendar) name() string {
 	return fmt.Sprintf("calendar %s %d %d %s", c.Unit, max(c.Day, 1), c.Weekday, c.Zone)
 }
 
-// calendar finds the edges of a Calendar's windows, and remembers those that were asked for last.
+// calendar finds the edges of a Calendar's windows, and remembers the last ones: when a window begins, and the next two, in µs.
 type calendar struct {
 	Calendar
-	zone  *time.Location
-	last  atomic.Pointer[[2]int64]
-	edges atomic.Pointer[[3]int64]
+	zone *time.Location
+	last atomic.Pointer[[3]int64]
 }
 
 // locations are the zones that rules have named: each takes some kilobytes, and a document may have a calendar for every key.
@@ -99,32 +89,33 @@ func newCalendar(c Calendar) *calendar {
 
 // window is when the window of a moment begins, and when the next one does, in µs.
 func (c *calendar) window(now int64) (start, end int64) {
-	if w := c.last.Load(); w != nil && now >= w[0] && now < w[1] {
-		return w[0], w[1]
+	if e := c.last.Load(); e != nil && now >= e[1] && now < e[2] {
+		return e[1], e[2]
+	}
+	e := c.edges(now)
+	return e[0], e[1]
+}
+
+// edges are when the window of a moment begins, and the next two.
+func (c *calendar) edges(now int64) [3]int64 {
+	if e := c.last.Load(); e != nil && now >= e[0] && now < e[1] {
+		return *e
 	}
 	t := time.UnixMicro(now).In(c.zone)
-	y, m, d := t.Date()
-	switch c.Unit {
-	case Week:
-		d -= (int(t.Weekday()) - int(c.Weekday) + 7) % 7
-	case Month:
-		d = c.day(y, m)
+	n := c.number(t.Date())
+	for c.begins(n) > now { // this month's day is still to come
+		n--
 	}
-	// Steps go from date to date, as the calendar has them: the moment at which one begins may lie on the next, if it was skipped.
-	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
-	if c.midnight(date).UnixMicro() > now { // this month's day is still to come
-		date = c.step(date, -1)
+	for c.begins(n+1) <= now { // clocks were set back over midnight when it had passed: it counts once
+		n++
 	}
-	next := c.step(date, 1)
-	if c.midnight(next).UnixMicro() <= now { // clocks were set back over midnight when it had passed: it counts once
-		date, next = next, c.step(next, 1)
+	after := n + 2
+	for c.begins(after) == c.begins(n+1) { // a day was left out
+		after++
 	}
-	from, to := c.midnight(date), c.midnight(next)
-	start, end = max(1, from.UnixMicro()), to.UnixMicro() // 0 is untouched, also in 1970
-	if now >= start && now < end {
-		c.last.Store(&[2]int64{start, end})
-	}
-	return start, end
+	e := [3]int64{max(1, c.begins(n)), c.begins(n + 1), c.begins(after)} // 0 is untouched, also in 1970
+	c.last.Store(&e)
+	return e
 }
 
 // Window is when the window of a moment begins, and when the next one does, of a FixedWindow. Other algorithms have no windows,
@@ -140,16 +131,7 @@ func (p *Policy) Window(at time.Time) (start, end time.Time) {
 // Edges are what a store needs that counts by a calendar elsewhere, and by a clock that may be up to a minute behind this
 // moment, µs: when the window of a minute ago begins, when the next one does, and when the one behind that.
 func (p *Policy) Edges(now int64) [3]int64 {
-	c := p.calendar
-	now = max(1, now-60*micro)
-	if e := c.edges.Load(); e != nil && now >= e[0] && now < e[1] {
-		return *e
-	}
-	start, next := c.window(now)
-	_, end := c.window(next)
-	e := [3]int64{start, next, end}
-	c.edges.Store(&e)
-	return e
+	return p.calendar.edges(max(1, now-60*micro))
 }
 
 // roll is [Policy.roll] for the calendar's windows. A clock that ran backwards over an edge stays in the window that it had
@@ -165,25 +147,32 @@ func (c *calendar) roll(s State, now int64) State {
 	return s
 }
 
-// step is the date on which the window before or behind that of a date begins.
-func (c *calendar) step(date time.Time, by int) time.Time {
-	y, m, d := date.Date()
+const thursday = 4 // 1 January 1970
+
+// number counts windows: about the one in which a date lies.
+func (c *calendar) number(y int, m time.Month, d int) int {
+	days := int(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / (24 * 3600))
 	switch c.Unit {
 	case Week:
-		d += 7 * by
+		return (days + thursday - int(c.Weekday)) / 7
 	case Month:
-		y, m, _ = time.Date(y, m+time.Month(by), 1, 0, 0, 0, 0, time.UTC).Date()
-		d = c.day(y, m)
-	default:
-		d += by
+		return 12*(y-1970) + int(m) - 1
 	}
-	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+	return days
 }
 
-// day is the day on which windows begin in a month.
-func (c *calendar) day(y int, m time.Month) int {
-	last := time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day()
-	return min(max(c.Day, 1), last)
+// begins is when the window of a number begins.
+func (c *calendar) begins(n int) int64 {
+	y, m, d := 1970, time.January, 1+n
+	switch c.Unit {
+	case Week:
+		d = 1 + 7*n + int(c.Weekday) - thursday
+	case Month:
+		m = time.Month(1 + n)
+		last := time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day()
+		d = min(max(c.Day, 1), last)
+	}
+	return c.midnight(time.Date(y, m, d, 0, 0, 0, 0, time.UTC)).UnixMicro()
 }
 
 // midnight is the first moment of a date, which is given as 0:00 UTC, or of the next if it was skipped. Where clocks are

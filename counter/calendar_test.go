@@ -57,6 +57,12 @@ func TestCalendarAgainstAnother(t *testing.T) {
 	}
 }
 
+func (c Calendar) check() error {
+	var f fault
+	c.validate(&f)
+	return f.error
+}
+
 func (c *calendar) at(us int64) string {
 	return time.UnixMicro(us).In(c.zone).Format("Mon 2006-01-02 15:04:05.999999 -0700")
 }

@@ -260,87 +260,68 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// limitErrorf names the field as the rule language does: limit, window, burst, refill_rate, max_delay.
-func limitErrorf(field, format string, args ...any) error {
-	return Problem{field, fmt.Sprintf(format, args...)}
+// fault is the first thing that is wrong with a limit, as a [Problem]. It names the field as the rule language does: limit, window,
+// burst, refill_rate, max_delay.
+type fault struct{ error }
+
+func (f *fault) when(wrong bool, field, format string, args ...any) {
+	if wrong && f.error == nil {
+		f.error = Problem{field, fmt.Sprintf(format, args...)}
+	}
 }
 
 // Validate reports the first thing that makes the limit impossible, as a [Problem].
 func (l Limit) Validate() error {
+	var f fault
+	f.when(int(l.Algorithm) >= len(algorithmNames), "algorithm", "%s does not exist", l.Algorithm)
+	f.when(l.Fraction != 0 && !l.Decimal, "limit", "must be a whole number, got %s: only amounts have fractions", l.Amount())
+	f.when(l.Fraction < 0 || l.Fraction >= micro, "limit", "its fraction must be less than 1, got %s", l.Fraction)
+	f.when(l.Decimal && l.Algorithm != TokenBucket && l.Algorithm != LeakyBucket && l.Algorithm != FixedWindow, "algorithm",
+		"%s counts requests, not amounts: use token_bucket, leaky_bucket or fixed_window", l.Algorithm)
+	if l.Calendar != (Calendar{}) {
+		l.validateCalendar(&f)
+	}
 	highest := int64(MaxTokens)
-	switch {
-	case int(l.Algorithm) >= len(algorithmNames):
-		return limitErrorf("algorithm", "%s does not exist", l.Algorithm)
-	case l.Algorithm == SlidingCounter:
+	switch l.Algorithm {
+	case SlidingCounter:
 		highest = maxPairCount
-	case l.Algorithm == SlidingLog:
+	case SlidingLog:
 		highest = maxLogCount
-	case l.Algorithm == Concurrency:
+	case Concurrency:
 		highest = maxSlots
 	}
-	if err := l.validateAmount(); err != nil {
-		return err
-	}
-	switch {
-	case l.Count < 1 && l.Fraction == 0:
-		return limitErrorf("limit", "must be at least 1, got %d", l.Count)
-	case l.Count < 0:
-		return limitErrorf("limit", "must not be negative, got %d", l.Count)
-	case l.Count > highest:
-		return limitErrorf("limit", "must be at most %d for %s, got %d", highest, l.Algorithm, l.Count)
-	case l.Window < minWindow:
-		return limitErrorf("window", "must be at least %s, got %s", minWindow, l.Window)
-	case l.Window > maxWindow:
-		return limitErrorf("window", "must be at most %s, got %s", shortWindow(maxWindow), shortWindow(l.Window))
-	case l.Window%time.Microsecond != 0:
-		return limitErrorf("window", "must be whole microseconds, got %s", l.Window)
-	case l.Burst < 0:
-		return limitErrorf("burst", "must be at least 1, got %d", l.Burst)
-	case l.Burst > MaxTokens:
-		return limitErrorf("burst", "must be at most %d, got %d", int64(MaxTokens), l.Burst)
-	case l.MaxDelay < 0 || l.MaxDelay%time.Microsecond != 0:
-		return limitErrorf("max_delay", "must be whole microseconds and not negative, got %s", l.MaxDelay)
-	case l.MaxDelay > 0 && l.Algorithm != LeakyQueue:
-		return limitErrorf("max_delay", "only a leaky_bucket with mode: queue delays requests")
-	}
+	f.when(l.Count < 1 && l.Fraction == 0, "limit", "must be at least 1, got %d", l.Count)
+	f.when(l.Count < 0, "limit", "must not be negative, got %d", l.Count)
+	f.when(l.Count > highest, "limit", "must be at most %d for %s, got %d", highest, l.Algorithm, l.Count)
+	f.when(l.Window < minWindow, "window", "must be at least %s, got %s", minWindow, l.Window)
+	f.when(l.Window > maxWindow, "window", "must be at most %s, got %s", shortWindow(maxWindow), shortWindow(l.Window))
+	f.when(l.Window%time.Microsecond != 0, "window", "must be whole microseconds, got %s", l.Window)
+	f.when(l.Burst < 0, "burst", "must be at least 1, got %d", l.Burst)
+	f.when(l.Burst > MaxTokens, "burst", "must be at most %d, got %d", int64(MaxTokens), l.Burst)
+	f.when(l.MaxDelay < 0 || l.MaxDelay%time.Microsecond != 0, "max_delay", "must be whole microseconds and not negative, got %s", l.MaxDelay)
+	f.when(l.MaxDelay > 0 && l.Algorithm != LeakyQueue, "max_delay", "only a leaky_bucket with mode: queue delays requests")
 	if !l.isBucket() {
-		if l.Burst > 0 {
-			return limitErrorf("burst", "%s has no burst: it admits its limit within a window", l.Algorithm)
-		}
-		if l.Refill != 0 {
-			return limitErrorf("refill_rate", "%s does not refill: give a limit and a window", l.Algorithm)
-		}
-		return nil
+		f.when(l.Burst > 0, "burst", "%s has no burst: it admits its limit within a window", l.Algorithm)
+		f.when(l.Refill != 0, "refill_rate", "%s does not refill: give a limit and a window", l.Algorithm)
+		return f.error
 	}
-	if l.Refill < 0 || math.IsNaN(l.Refill) || math.IsInf(l.Refill, 0) {
-		return limitErrorf("refill_rate", "must be more than 0 tokens per second, got %v", l.Refill)
+	positive := l.Refill >= 0 && !math.IsInf(l.Refill, 0)
+	f.when(!positive, "refill_rate", "must be more than 0 tokens per second, got %v", l.Refill)
+	if f.error == nil {
+		_, err := l.rate()
+		f.when(err != nil, "refill_rate", "%v", err)
 	}
-	if _, err := l.rate(); err != nil {
-		return limitErrorf("refill_rate", "%v", err)
-	}
-	return nil
+	return f.error
 }
 
-// validateAmount reports what is wrong with a limit of amounts, or of the calendar's windows.
-func (l Limit) validateAmount() error {
-	switch {
-	case l.Fraction != 0 && !l.Decimal:
-		return limitErrorf("limit", "must be a whole number, got %s: only amounts have fractions", l.Amount())
-	case l.Fraction < 0 || l.Fraction >= micro:
-		return limitErrorf("limit", "its fraction must be less than 1, got %s", l.Fraction)
-	case l.Decimal && l.Algorithm != TokenBucket && l.Algorithm != LeakyBucket && l.Algorithm != FixedWindow:
-		return limitErrorf("algorithm", "%s counts requests, not amounts: use token_bucket, leaky_bucket or fixed_window", l.Algorithm)
-	case l.Calendar.Unit == NoUnit:
-		if l.Calendar != (Calendar{}) {
-			return limitErrorf("calendar", "is for limits over a day, a week or a month, such as 50/month")
-		}
-		return nil
-	case l.Algorithm != FixedWindow:
-		return limitErrorf("limit", "a %s of the calendar is a fixed window, and a %s isn't: write algorithm: fixed_window, or %s for that length of time", l.Calendar.Unit, l.Algorithm, shortWindow(l.Calendar.Unit.length()))
-	case l.Window != l.Calendar.Unit.length():
-		return limitErrorf("window", "must be %s, as long as a %s of the calendar, got %s", shortWindow(l.Calendar.Unit.length()), l.Calendar.Unit, shortWindow(l.Window))
+func (l Limit) validateCalendar(f *fault) {
+	unit := l.Calendar.Unit
+	if l.Calendar.validate(f); f.error != nil {
+		return
 	}
-	return l.Calendar.check()
+	f.when(l.Algorithm != FixedWindow, "limit", "a %s of the calendar is a fixed window, and a %s isn't: write algorithm: fixed_window, or %s for that length of time",
+		unit, l.Algorithm, shortWindow(unit.length()))
+	f.when(l.Window != unit.length(), "window", "must be %s, as long as a %s of the calendar, got %s", shortWindow(unit.length()), unit, shortWindow(l.Window))
 }
 
 // rate is a bucket's refill in micro-tokens per microsecond, which is the same
