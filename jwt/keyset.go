@@ -86,7 +86,8 @@ func (s *keySet) find(t *gojwt.Token) (any, error) {
 // keepFresh fetches the keys until ctx is done: every hour, and when a token names a key that isn't there. After a failure it
 // retries with exponential backoff.
 func (s *keySet) keepFresh(ctx context.Context) {
-	for retry := firstRetry; ; {
+	retry := firstRetry
+	for goOn := true; goOn; {
 		err := s.fetch(ctx)
 		if ctx.Err() != nil {
 			return
@@ -95,18 +96,11 @@ func (s *keySet) keepFresh(ctx context.Context) {
 			s.told(err)
 		}
 		if err != nil {
-			if !pause(ctx, retry, nil) {
-				return
-			}
+			goOn = pause(ctx, retry, nil)
 			retry = min(2*retry, lastRetry)
-			continue
-		}
-		retry = firstRetry
-		if !pause(ctx, wantedEvery, nil) {
-			return
-		}
-		if !pause(ctx, refreshEvery-wantedEvery, s.wanted) {
-			return
+		} else {
+			goOn = pause(ctx, wantedEvery, nil) && pause(ctx, refreshEvery-wantedEvery, s.wanted)
+			retry = firstRetry
 		}
 	}
 }
@@ -124,45 +118,44 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	return true
 }
 
+// fetch replaces the keys. Its error shows no secrets: errors of an http.Client name the URL with its query, or the URL that the
+// client was redirected to.
 func (s *keySet) fetch(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
+	keys, err := s.download(ctx)
 	if err != nil {
-		return s.failed(err)
-	}
-	req.Header.Set("Accept", "application/jwk-set+json, application/json")
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return s.failed(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return s.failed(fmt.Errorf("answered with status %d", resp.StatusCode))
-	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxKeySet+1))
-	if err != nil {
-		return s.failed(err)
-	}
-	if len(text) > maxKeySet {
-		return s.failed(fmt.Errorf("answered with more than %d bytes", maxKeySet))
-	}
-	keys, err := parseKeySet(text)
-	if err != nil {
-		return s.failed(err)
+		if of, ok := errors.AsType[*url.Error](err); ok {
+			err = of.Err
+		}
+		return fmt.Errorf("jwks_url: %s: %w", s.shown, err)
 	}
 	s.keys.Store(&keys)
 	return nil
 }
 
-// failed returns the error of a fetch without secrets. Errors of an http.Client name the URL with its query, or the URL that
-// the client was redirected to.
-func (s *keySet) failed(err error) error {
-	var of *url.Error
-	if errors.As(err, &of) {
-		err = of.Err
+func (s *keySet) download(ctx context.Context) ([]publicKey, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
+	if err != nil {
+		return nil, err
 	}
-	return fmt.Errorf("jwks_url: %s: %w", s.shown, err)
+	req.Header.Set("Accept", "application/jwk-set+json, application/json")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("answered with status %d", resp.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxKeySet+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxKeySet {
+		return nil, fmt.Errorf("answered with more than %d bytes", maxKeySet)
+	}
+	return parseKeySet(text)
 }
 
 // parseKeySet returns the keys that verify signatures. It leaves out all others, shared secrets among them. If no key is left and
