@@ -47,15 +47,14 @@ func interceptor(t testing.TB, answers httplimit.Answers) func(context.Context) 
 	}
 }
 
-// TestAllocsPerCall: the address and the key as texts, and, where clients are told of their limits, the values of the metadata and
-// the list of them, and their map.
+// TestAllocsPerCall: the call as an HTTP request, and, where clients are told of their limits, the metadata.
 func TestAllocsPerCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers httplimit.Answers
 		most    float64
 	}{
-		"silent":        {httplimit.Answers{Dialects: []httplimit.Dialect{}}, 2},
-		"both dialects": {httplimit.Answers{}, 6},
+		"silent":        {httplimit.Answers{Dialects: []httplimit.Dialect{}}, 10},
+		"both dialects": {httplimit.Answers{}, 24},
 	} {
 		call, ctx := interceptor(t, c.answers), incoming(t.Context())
 		got := testing.AllocsPerRun(1000, func() {

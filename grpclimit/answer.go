@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -23,67 +21,49 @@ import (
 	"github.com/weirhq/weir/internal/renew"
 )
 
-// tell tells the client of an admitted call how its limits stand, in the metadata that come before the answer.
-func (i *Interceptors) tell(ctx context.Context, c *call, v *httplimit.Verdict) {
+// tell tells the client of an admitted call how its limits stand, in the metadata that come before
+// the answer.
+func (i *Interceptors) tell(ctx context.Context, v *httplimit.Verdict) {
 	stream := grpc.ServerTransportStreamFromContext(ctx)
 	if stream == nil {
-		return // it isn't called by a server
+		return // no server has called the interceptor
 	}
-	if md := i.limits(c, v); len(md) > 0 {
-		_ = stream.SetHeader(md) // fails where another interceptor has sent them already
+	if md := i.limits(v); len(md) > 0 {
+		_ = stream.SetHeader(md) // fails if another interceptor has sent them already
 	}
 }
 
-// limits says how the limits of a call stand.
-func (i *Interceptors) limits(c *call, v *httplimit.Verdict) metadata.MD {
-	i.answers.SetHeaders(c.told, &v.Request, &v.Decision, v.At)
-	if len(c.told) == 0 {
-		return nil
-	}
-	md := make(metadata.MD, len(c.told)+3) // with room for a refusal's
-	for name, values := range c.told {
-		md[lower(name)] = values
+// limits describes the limits of a call.
+func (i *Interceptors) limits(v *httplimit.Verdict) metadata.MD {
+	h, md := http.Header{}, metadata.MD{}
+	i.answers.SetHeaders(h, &v.Request, &v.Decision, v.At)
+	for name, values := range h {
+		md.Set(name, values...)
 	}
 	return md
-}
-
-var lowered sync.Map // names of headers, which are few: the dialects', and those of options
-
-func lower(name string) string {
-	if s, ok := lowered.Load(name); ok {
-		return s.(string)
-	}
-	s := strings.ToLower(name)
-	lowered.Store(name, s)
-	return s
 }
 
 const (
 	// domain is that of the reasons in ErrorInfo.
 	domain = "weir"
-	// maxPushback is the longest that a client's own retries are told to wait: meanwhile its caller knows nothing.
+	// maxPushback is the longest that a client's own retries are told to wait, since the client's
+	// caller learns nothing meanwhile.
 	maxPushback = 10 * time.Second
 )
 
-// refuse is the answer to a call that isn't served. Everything it says is in the trailers: a client whose call has been answered
-// with metadata before them doesn't retry it.
-func (i *Interceptors) refuse(ctx context.Context, c *call, v *httplimit.Verdict) error {
+// refuse returns the answer to a call that isn't served. Everything else that it says is in the
+// trailers, because a client doesn't retry a call that has been answered with metadata before them.
+func (i *Interceptors) refuse(ctx context.Context, v *httplimit.Verdict) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err() // in a queue, or while it waited to be decided
 	}
-	d, x := &v.Decision, v.Refused()
-	var md metadata.MD
-	if !d.Allowed { // else it had a place in a queue, and its numbers are of no use
-		md = i.limits(c, v)
-	}
-	if md == nil {
-		md = metadata.MD{}
-	}
-	if x.Rule != "" {
-		md["x-ratelimit-rule"] = []string{x.Rule}
+	d, x, md := &v.Decision, v.Refused(), metadata.MD{}
+	if !d.Allowed { // otherwise it had a place in a queue, and its numbers are of no use
+		md = i.limits(v)
 	}
 	info := &errdetails.ErrorInfo{Reason: x.Code, Domain: domain}
 	if x.Rule != "" {
+		md.Set("x-ratelimit-rule", x.Rule)
 		info.Metadata = map[string]string{"rule": x.Rule}
 	}
 	details := []protoadapt.MessageV1{info}
@@ -91,15 +71,15 @@ func (i *Interceptors) refuse(ctx context.Context, c *call, v *httplimit.Verdict
 	if d.Reason == weir.ReasonLimited {
 		details = append(details, violated(v))
 		if wait = d.RetryAfter; d.Policy != nil && d.Policy.PerClient && wait < 2*time.Second {
-			told = wait // nobody else waits for this counter, so there is no herd to spread
+			told = wait // no other client waits for this counter, so there is no herd to spread
 		}
 	}
-	md["grpc-retry-pushback-ms"] = []string{"-1"}
+	md.Set("grpc-retry-pushback-ms", "-1")
 	if x.RetryAfterSeconds > 0 {
-		md["retry-after"] = []string{strconv.FormatInt(x.RetryAfterSeconds, 10)}
+		md.Set("retry-after", strconv.FormatInt(x.RetryAfterSeconds, 10))
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 		if told <= maxPushback {
-			md["grpc-retry-pushback-ms"] = []string{strconv.FormatInt(int64((told+time.Millisecond-1)/time.Millisecond), 10)}
+			md.Set("grpc-retry-pushback-ms", strconv.FormatInt(int64((told+time.Millisecond-1)/time.Millisecond), 10))
 		}
 	}
 	if stream := grpc.ServerTransportStreamFromContext(ctx); stream != nil {
@@ -112,7 +92,7 @@ func (i *Interceptors) refuse(ctx context.Context, c *call, v *httplimit.Verdict
 	return s.Err()
 }
 
-// violated lists the limits that refuse a call, by their rules: the client's own identity is nobody else's business.
+// violated lists the limits that refuse a call by their rules, without the client's identity.
 func violated(v *httplimit.Verdict) *errdetails.QuotaFailure {
 	out := &errdetails.QuotaFailure{}
 	for _, l := range v.Decision.Limits() {
@@ -127,7 +107,7 @@ func violated(v *httplimit.Verdict) *errdetails.QuotaFailure {
 	return out
 }
 
-// code is that of a refusal.
+// code returns the code of a refusal.
 func code(x *httplimit.Refused) codes.Code {
 	switch {
 	case x.Status == http.StatusTooManyRequests:
@@ -145,16 +125,16 @@ func code(x *httplimit.Refused) codes.Code {
 // errPanic stands for the error of a handler that panics.
 var errPanic = errors.New("panic")
 
-// last serves a call whose decision is unfinished, keeps its slots meanwhile, and tells the limiter how it ended. A call that
-// got no answer has used its attempt, whatever the cause; its slots are free all the same.
-func (i *Interceptors) last(ctx context.Context, method string, d weir.Decision, serve func() error) {
+// last serves a call whose decision is unfinished, keeps its slots meanwhile, and tells the limiter
+// how it ended. A call without an answer keeps its charge, whatever the cause; its slots are freed.
+func (i *Interceptors) last(ctx context.Context, method string, d weir.Decision, serve func() error) (err error) {
 	fail := func(err error) {
 		if err != nil && i.opts.OnError != nil {
 			i.opts.OnError(method, err)
 		}
 	}
 	stop := renew.Keep(ctx, i.limiter, &d, fail)
-	err := errPanic
+	err = errPanic
 	defer func() {
 		stop()
 		s, ok := status.FromError(err)
@@ -168,31 +148,29 @@ func (i *Interceptors) last(ctx context.Context, method string, d weir.Decision,
 		fail(i.limiter.Finish(context.WithoutCancel(ctx), &d, o))
 	}()
 	err = serve()
+	return err
 }
 
-// httpStatus is the status that stands for a code, by which rules count: the one that google.rpc.Code names.
+// httpStatus returns the status by which rules count a code: the one that google.rpc.Code names.
 func httpStatus(c codes.Code) int {
-	switch c {
-	case codes.OK:
-		return http.StatusOK
-	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange:
-		return http.StatusBadRequest
-	case codes.Unauthenticated:
-		return http.StatusUnauthorized
-	case codes.PermissionDenied:
-		return http.StatusForbidden
-	case codes.NotFound:
-		return http.StatusNotFound
-	case codes.AlreadyExists, codes.Aborted:
-		return http.StatusConflict
-	case codes.ResourceExhausted:
-		return http.StatusTooManyRequests
-	case codes.Unimplemented:
-		return http.StatusNotImplemented
-	case codes.Unavailable:
-		return http.StatusServiceUnavailable
-	case codes.DeadlineExceeded:
-		return http.StatusGatewayTimeout
+	if s, ok := httpStatuses[c]; ok {
+		return s
 	}
 	return http.StatusInternalServerError
+}
+
+var httpStatuses = map[codes.Code]int{
+	codes.OK:                 http.StatusOK,
+	codes.InvalidArgument:    http.StatusBadRequest,
+	codes.FailedPrecondition: http.StatusBadRequest,
+	codes.OutOfRange:         http.StatusBadRequest,
+	codes.Unauthenticated:    http.StatusUnauthorized,
+	codes.PermissionDenied:   http.StatusForbidden,
+	codes.NotFound:           http.StatusNotFound,
+	codes.AlreadyExists:      http.StatusConflict,
+	codes.Aborted:            http.StatusConflict,
+	codes.ResourceExhausted:  http.StatusTooManyRequests,
+	codes.Unimplemented:      http.StatusNotImplemented,
+	codes.Unavailable:        http.StatusServiceUnavailable,
+	codes.DeadlineExceeded:   http.StatusGatewayTimeout,
 }

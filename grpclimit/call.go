@@ -2,11 +2,9 @@ package grpclimit
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/url"
-	"strings"
-	"sync"
+	"slices"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
@@ -15,88 +13,42 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// call is a call in the form in which it is checked: the HTTP request that it is on the wire. Calls are reused.
-type call struct {
-	request http.Request
-	url     url.URL
-	address []byte
-	user    string      // that the client's certificate names, if nothing else says it
-	told    http.Header // what the client is told of its limits
-}
-
-var calls = sync.Pool{New: func() any {
-	c := &call{told: http.Header{}}
-	c.request = http.Request{Method: http.MethodPost, URL: &c.url, Header: http.Header{}}
-	return c
-}}
-
-// release forgets the client's values, which would otherwise live as long as the pool.
-func (c *call) release() {
-	clear(c.request.Header)
-	clear(c.told)
-	c.request.Host, c.request.RemoteAddr, c.request.RequestURI, c.url, c.user = "", "", "", url.URL{}, ""
-	calls.Put(c)
-}
-
-// names are the metadata that calls are identified by, in both spellings.
-type names struct{ canonical, lower []string }
-
-// watched are those of the rules in force.
-func (i *Interceptors) watched() *names {
-	canonical := i.limit.Headers()
-	n := i.names.Load()
-	if n != nil && len(n.canonical) == len(canonical) && (len(canonical) == 0 || &n.canonical[0] == &canonical[0]) {
-		return n
-	}
-	n = &names{canonical: canonical, lower: make([]string, len(canonical))}
-	for at, name := range canonical {
-		n.lower[at] = strings.ToLower(name)
-	}
-	i.names.Store(n)
-	return n
-}
-
-// read fills in what identifies a call.
-func (c *call) read(ctx context.Context, i *Interceptors, method string) {
-	c.url.Path, c.request.RequestURI = method, method
-	n := i.watched()
-	for at, name := range n.lower {
-		if name != "host" {
-			c.header(ctx, n.canonical[at], name)
-		} else if host := metadata.ValueFromIncomingContext(ctx, ":authority"); len(host) == 1 {
-			c.request.Host = host[0]
-		}
-	}
+// request returns a call in the form in which it is checked: the HTTP request that it is on the
+// wire, with the headers that identify its client. user is the one that the client's certificate
+// names, if nothing else names it.
+func (i *Interceptors) request(ctx context.Context, method string) (r *http.Request, user string) {
+	r = &http.Request{Method: http.MethodPost, URL: &url.URL{Path: method}, RequestURI: method, Header: http.Header{}}
+	names := i.limit.Headers()
 	if len(i.opts.TrustedProxies) > 0 {
-		c.header(ctx, "X-Forwarded-For", "x-forwarded-for")
+		names = append(slices.Clip(names), "X-Forwarded-For")
+	}
+	for _, name := range names {
+		if name != "Host" {
+			if v := metadata.ValueFromIncomingContext(ctx, name); len(v) > 0 {
+				r.Header[name] = v
+			}
+		} else if host := metadata.ValueFromIncomingContext(ctx, ":authority"); len(host) == 1 {
+			r.Host = host[0]
+		}
 	}
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return
+		return r, ""
 	}
-	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
-		c.address = tcp.AddrPort().AppendTo(c.address[:0])
-		c.request.RemoteAddr = string(c.address)
-	} else if p.Addr != nil {
-		c.request.RemoteAddr = p.Addr.String()
+	if p.Addr != nil {
+		r.RemoteAddr = p.Addr.String()
 	}
 	if i.opts.Identity.User == (httplimit.Source{}) {
-		c.user = certified(p.AuthInfo)
+		user = certified(p.AuthInfo)
 	}
+	return r, user
 }
 
-// header hands over the values that a name has in the metadata.
-func (c *call) header(ctx context.Context, canonical, lower string) {
-	if v := metadata.ValueFromIncomingContext(ctx, lower); len(v) > 0 {
-		c.request.Header[canonical] = v
-	}
-}
-
-// certified is the user that a verified client certificate names, as Envoy names it: by its first URI, else its first DNS
-// name, else its subject.
+// certified returns the user that a verified client certificate names, as Envoy names it: the first
+// URI, or else the first DNS name, or else the subject.
 func certified(info credentials.AuthInfo) string {
 	t, ok := info.(credentials.TLSInfo)
-	if !ok || len(t.State.VerifiedChains) == 0 { // a certificate that nobody has verified proves nothing
+	if !ok || len(t.State.VerifiedChains) == 0 { // an unverified certificate proves nothing
 		return ""
 	}
 	switch cert := t.State.VerifiedChains[0][0]; {
@@ -111,11 +63,8 @@ func certified(info credentials.AuthInfo) string {
 
 // traced returns the context of the check.
 func (i *Interceptors) traced(ctx context.Context) context.Context {
-	if i.opts.Trace == nil {
-		return ctx
-	}
 	parent := metadata.ValueFromIncomingContext(ctx, "traceparent")
-	if len(parent) == 0 {
+	if i.opts.Trace == nil || len(parent) == 0 {
 		return ctx
 	}
 	state := append(metadata.ValueFromIncomingContext(ctx, "tracestate"), "")

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 
 	"google.golang.org/grpc"
 
@@ -52,7 +51,6 @@ type Interceptors struct {
 	opts    Options
 	limit   *httplimit.Middleware
 	answers *httplimit.Answerer
-	names   atomic.Pointer[names]
 }
 
 // New prepares the interceptors of a server. It panics if the options can't be, as [httplimit.New] does.
@@ -80,14 +78,7 @@ var (
 
 // Unary limits a call. It is for grpc.UnaryInterceptor.
 func (i *Interceptors) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
-	d, err := i.admit(ctx, info.FullMethod, message)
-	if err != nil {
-		return nil, err
-	}
-	if !d.Unfinished() {
-		return handle(ctx, message)
-	}
-	i.last(ctx, info.FullMethod, d, func() error {
+	err = i.serve(ctx, info.FullMethod, message, func() (err error) {
 		answer, err = handle(ctx, message)
 		return err
 	})
@@ -95,20 +86,20 @@ func (i *Interceptors) Unary(ctx context.Context, message any, info *grpc.UnaryS
 }
 
 // Stream limits a stream, once, when it begins. It is for grpc.StreamInterceptor.
-func (i *Interceptors) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
-	ctx := stream.Context()
-	d, err := i.admit(ctx, info.FullMethod, nil)
-	if err != nil {
+func (i *Interceptors) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	return i.serve(stream.Context(), info.FullMethod, nil, func() error { return handle(server, stream) })
+}
+
+// serve serves a call if it is admitted. The error is the refusal, or else what next returns.
+func (i *Interceptors) serve(ctx context.Context, method string, message any, next func() error) error {
+	d, err := i.admit(ctx, method, message)
+	switch {
+	case err != nil:
 		return err
+	case !d.Unfinished():
+		return next()
 	}
-	if !d.Unfinished() {
-		return handle(server, stream)
-	}
-	i.last(ctx, info.FullMethod, d, func() error {
-		err = handle(server, stream)
-		return err
-	})
-	return err
+	return i.last(ctx, method, d, next)
 }
 
 // admit decides a call, and tells its client how its limits stand. The error is a refusal.
@@ -116,28 +107,8 @@ func (i *Interceptors) admit(ctx context.Context, method string, message any) (w
 	if i.opts.Skip(method) {
 		return weir.Decision{}, nil
 	}
-	c := calls.Get().(*call)
-	defer c.release()
-	c.read(ctx, i, method)
-	v := i.limit.Ask(i.traced(ctx), &c.request, i.fill(ctx, c.user, method, message))
-	defer v.Release()
-	// A client chooses its deadline. One so short that the store can't decide must not be a way past its limits.
-	if !v.Serve() || v.Decision.Degraded && ctx.Err() != nil {
-		if v.Decision.Unfinished() { // it was decided, and its client has left
-			_ = i.limiter.Finish(context.WithoutCancel(ctx), &v.Decision, weir.Outcome{Abandoned: true})
-		}
-		return weir.Decision{}, i.refuse(ctx, c, v)
-	}
-	i.tell(ctx, c, v)
-	return v.Decision, nil
-}
-
-// fill completes what is checked, or is nil if there is nothing to add.
-func (i *Interceptors) fill(ctx context.Context, user, method string, message any) func(*weir.Request) {
-	if user == "" && i.opts.Cost == nil && i.opts.Identify == nil {
-		return nil
-	}
-	return func(req *weir.Request) {
+	r, user := i.request(ctx, method)
+	v := i.limit.Ask(i.traced(ctx), r, func(req *weir.Request) {
 		if user != "" {
 			req.User = user
 		}
@@ -147,5 +118,16 @@ func (i *Interceptors) fill(ctx context.Context, user, method string, message an
 		if i.opts.Identify != nil {
 			i.opts.Identify(ctx, method, req)
 		}
+	})
+	defer v.Release()
+	// A client chooses its deadline. One so short that the store can't decide must not be a way past
+	// its limits.
+	if !v.Serve() || v.Decision.Degraded && ctx.Err() != nil {
+		if v.Decision.Unfinished() { // it was decided, and its client has left
+			_ = i.limiter.Finish(context.WithoutCancel(ctx), &v.Decision, weir.Outcome{Abandoned: true})
+		}
+		return weir.Decision{}, i.refuse(ctx, v)
 	}
+	i.tell(ctx, v)
+	return v.Decision, nil
 }
