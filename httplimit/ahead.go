@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"context"
 	"crypto/rand"
 	"net/http"
 	"net/netip"
@@ -56,7 +55,7 @@ func (m *Middleware) RefuseAhead(w http.ResponseWriter, r *http.Request) (c Clie
 	r = WithEstimate(r, none)
 	ctx := r.Context()
 
-	v := m.askAhead(ctx, r, func(req *weir.Request) { req.Peek = true })
+	v := m.check(ctx, r, func(req *weir.Request) { req.Peek = true })
 	c = clientOf(&v.Request)
 	if v.fate == decided && !v.refusedAhead() {
 		v.Release()
@@ -67,7 +66,7 @@ func (m *Middleware) RefuseAhead(w http.ResponseWriter, r *http.Request) (c Clie
 		// requests. If a counter has refilled in between and the request is allowed now, the
 		// receipt gives everything back.
 		v.Release()
-		v = m.askAhead(ctx, r, func(req *weir.Request) { req.Receipt = true })
+		v = m.check(ctx, r, func(req *weir.Request) { req.Receipt = true })
 		if v.Serve() {
 			m.finish(ctx, r, &v.Decision, weir.Outcome{Abandoned: true})
 			v.Release()
@@ -77,18 +76,6 @@ func (m *Middleware) RefuseAhead(w http.ResponseWriter, r *http.Request) (c Clie
 	m.dropOrAnswer(w, r, v)
 	v.Release()
 	return c, true
-}
-
-// askAhead decides a request without waiting in a queue.
-func (m *Middleware) askAhead(ctx context.Context, r *http.Request, fill func(*weir.Request)) *Verdict {
-	v := verdicts.Get().(*Verdict)
-	if !m.enter(ctx, v) {
-		return v
-	}
-	if err := m.decide(ctx, r, v, fill); err != nil {
-		m.tell(r, err)
-	}
-	return v
 }
 
 // refusedAhead reports whether a request is refused whatever its amounts are. Limits that count an

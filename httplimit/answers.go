@@ -78,7 +78,7 @@ type Answerer struct {
 func NewAnswerer(opts Answers) (*Answerer, error) {
 	a := &Answerer{opts: opts}
 	if opts.Dialects == nil {
-		a.x, a.ietf = true, true
+		opts.Dialects = []Dialect{XRateLimit, IETF}
 	}
 	for _, d := range opts.Dialects {
 		switch d {
@@ -99,18 +99,23 @@ func NewAnswerer(opts Answers) (*Answerer, error) {
 	if a.ietf && a.ietf06 {
 		return nil, errors.New("headers: ietf and ietf-06 give RateLimit different meanings: pick one")
 	}
+	exposed := a.dialectHeaders()
 	n := &a.opts.Names
 	for _, name := range []*string{&n.Limit, &n.Remaining, &n.Reset, &n.ResetAfter} {
 		if strings.ContainsFunc(*name, notToken) {
 			return nil, fmt.Errorf("headers: names: %q can't be the name of a header", *name)
 		}
-		*name = http.CanonicalHeaderKey(*name)
-		if *name != "" {
-			a.own = append(a.own, *name)
+		if *name = http.CanonicalHeaderKey(*name); *name == "" {
+			continue
+		}
+		a.own = append(a.own, *name)
+		same := func(other string) bool { return strings.EqualFold(*name, other) }
+		if !slices.ContainsFunc(exposed, same) {
+			exposed = append(exposed, *name)
 		}
 	}
 	if opts.Expose {
-		a.expose = strings.Join(a.headerNames(), ", ")
+		a.expose = strings.Join(append(exposed, "Retry-After", "X-RateLimit-Rule", "X-RateLimit-Policy"), ", ")
 	}
 	if err := a.prepareRefusal(); err != nil {
 		return nil, err
@@ -147,25 +152,8 @@ func (a *Answerer) prepareRefusal() error {
 	return nil
 }
 
-// Header names in canonical form, so that they can be set without being canonicalized.
-const (
-	hLimit     = "X-Ratelimit-Limit"
-	hRemaining = "X-Ratelimit-Remaining"
-	hReset     = "X-Ratelimit-Reset"
-	hUsed      = "X-Ratelimit-Used"
-	hResource  = "X-Ratelimit-Resource"
-	hRule      = "X-Ratelimit-Rule"
-	hDegraded  = "X-Ratelimit-Policy"
-	hPolicy    = "Ratelimit-Policy"
-	hIETF      = "Ratelimit"
-	h06Limit   = "Ratelimit-Limit"
-	h06Remain  = "Ratelimit-Remaining"
-	h06Reset   = "Ratelimit-Reset"
-	hExpose    = "Access-Control-Expose-Headers"
-)
-
-func (a *Answerer) headerNames() []string {
-	var names []string
+// dialectHeaders lists the headers of the dialects.
+func (a *Answerer) dialectHeaders() (names []string) {
 	if a.x {
 		names = append(names, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 	}
@@ -178,13 +166,7 @@ func (a *Answerer) headerNames() []string {
 	if a.ietf06 {
 		names = append(names, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 	}
-	for _, n := range []string{a.opts.Names.Limit, a.opts.Names.Remaining, a.opts.Names.Reset, a.opts.Names.ResetAfter} {
-		taken := func(other string) bool { return strings.EqualFold(n, other) }
-		if n != "" && !slices.ContainsFunc(names, taken) {
-			names = append(names, n)
-		}
-	}
-	return append(names, "Retry-After", "X-RateLimit-Rule", "X-RateLimit-Policy")
+	return names
 }
 
 // OwnHeaders lists the headers of [Answers.Names] in canonical form. The caller must not change the
@@ -205,53 +187,49 @@ func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision
 		return
 	}
 	if a.expose != "" {
-		h[hExpose] = append(h[hExpose], a.exposed(d)) // keep what a handler has set
+		h["Access-Control-Expose-Headers"] = append(h["Access-Control-Expose-Headers"], a.exposed(d)) // keep what a handler has set
 	}
 	if a.numbers() {
 		a.setNumbers(h, d, now)
 	}
 }
 
-// setNumbers runs for every request. If no healthy limit has counted the request, the client learns its limit and the latest
+// setNumbers sets the headers with numbers. If no healthy limit has counted the request, the client learns its limit and the latest
 // time at which that is full again, with -1 remaining.
 func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
-	var v values
-	b := make([]byte, 0, 256) // stays on the stack unless many limits apply
-	limit, remaining, reset, counted := d.Policy.Limit.Count, d.Remaining, resetUnix(d, now), !d.Uncounted()
+	f := fields{h, make([]string, 0, 8)}
+	limit, remaining, reset, counted := a.texts.of(d.Policy).limit, d.Remaining, resetUnix(d, now), !d.Uncounted()
 	if !counted {
 		remaining = -1
 	}
 	if a.x {
-		b = v.is(b, hLimit, a.texts.of(d.Policy).limit)
-		b = v.int(b, hRemaining, remaining)
-		b = v.int(b, hReset, reset)
+		f.set("X-Ratelimit-Limit", limit)
+		f.setInt("X-Ratelimit-Remaining", remaining)
+		f.setInt("X-Ratelimit-Reset", reset)
 	}
 	if a.used && counted {
-		b = v.int(b, hUsed, max(0, d.Policy.Limit.Max()-d.Remaining))
-		b = v.is(b, hResource, d.Rule)
+		f.setInt("X-Ratelimit-Used", max(0, d.Policy.Limit.Max()-d.Remaining))
+		f.set("X-Ratelimit-Resource", d.Rule)
 	}
 	if a.ietf && counted {
-		b = a.texts.policies(&v, b, d)
-		b = v.end(a.texts.appendQuota(b, d), hIETF)
+		f.set("Ratelimit-Policy", a.texts.policies(d))
+		f.set("Ratelimit", a.texts.quota(d))
 	}
 	if a.ietf06 && counted {
-		b = v.int(b, h06Limit, limit)
-		b = v.int(b, h06Remain, d.Remaining)
-		b = v.int(b, h06Reset, seconds(d.ResetAfter))
+		f.set("Ratelimit-Limit", limit)
+		f.setInt("Ratelimit-Remaining", d.Remaining)
+		f.setInt("Ratelimit-Reset", seconds(d.ResetAfter))
 	}
-	if a.own != nil {
-		n := &a.opts.Names
-		b = v.int(b, n.Limit, limit)
-		b = v.int(b, n.Remaining, remaining)
-		b = v.int(b, n.Reset, reset)
-		b = v.int(b, n.ResetAfter, seconds(d.ResetAfter))
-	}
+	n := &a.opts.Names
+	f.set(n.Limit, limit)
+	f.setInt(n.Remaining, remaining)
+	f.setInt(n.Reset, reset)
+	f.setInt(n.ResetAfter, seconds(d.ResetAfter))
 	if d.Degraded {
-		b = v.is(b, hDegraded, "degraded")
+		f.set("X-Ratelimit-Policy", "degraded")
 	}
-	v.set(h, b)
 	if a.tokens && counted {
-		a.texts.setTokens(h, d)
+		a.texts.setTokens(&f, d)
 	}
 }
 

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -65,10 +66,5 @@ func parseHop(s string) (netip.Addr, bool) {
 func fold(ip netip.Addr) netip.Addr { return ip.Unmap().WithZone("") }
 
 func contains(nets []netip.Prefix, ip netip.Addr) bool {
-	for _, n := range nets {
-		if n.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Contains(ip) })
 }

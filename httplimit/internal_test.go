@@ -108,7 +108,7 @@ func TestStringsCanBeRead(t *testing.T) {
 		if err := json.Unmarshal(jsonerror.AppendString(nil, s), &got); err != nil || got != string([]rune(s)) {
 			t.Errorf("JSON: %q is read as %q, %v", s, got, err)
 		}
-		quoted := string(appendQuoted(nil, s))
+		quoted := quoted(s)
 		read, err := readString(quoted)
 		if err != nil {
 			t.Fatalf("structured field: %s: %v", quoted, err)

@@ -2,6 +2,8 @@ package httplimit
 
 import (
 	"bytes"
+	"hash/fnv"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -53,21 +55,13 @@ func RetryAfter(req *weir.Request, d *weir.Decision) int64 {
 
 // jitter returns a number from 0 to 1 for a client, the same on every node.
 func jitter(req *weir.Request) float64 {
-	x := uint64(14695981039346656037) // FNV-1a
-	add := func(c byte) { x = (x ^ uint64(c)) * 1099511628211 }
-	for _, s := range [...]string{req.APIKey, req.User, req.Org} {
-		for i := range len(s) {
-			add(s[i])
-		}
-		add(0)
-	}
 	ip := req.IP.As16()
 	if !req.IP.Unmap().Is4() {
 		clear(ip[8:]) // a client can use any address of its /64
 	}
-	for _, c := range ip {
-		add(c)
-	}
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, req.APIKey+"\x00"+req.User+"\x00"+req.Org+"\x00"+string(ip[:]))
+	x := h.Sum64()
 	x = (x ^ x>>33) * 0xff51afd7ed558ccd // FNV alone hardly changes the upper bits
 	return float64(x>>11) / (1 << 53)
 }
@@ -86,16 +80,15 @@ var overloaded = Refused{
 
 func (a *Answerer) send(w http.ResponseWriter, r *http.Request, x *Refused, d *weir.Decision) {
 	contentType, body := a.render(x, d, r)
-	values := [...]string{"no-store", contentType, strconv.Itoa(len(body)), x.Rule, strconv.FormatInt(x.RetryAfterSeconds, 10)}
-	h := w.Header()
-	h["Cache-Control"] = values[0:1:1]
-	h["Content-Type"] = values[1:2:2]
-	h["Content-Length"] = values[2:3:3]
+	f := fields{w.Header(), make([]string, 0, 5)}
+	f.set("Cache-Control", "no-store")
+	f.set("Content-Type", contentType)
+	f.setInt("Content-Length", int64(len(body)))
 	if x.Rule != "" {
-		h[hRule] = values[3:4:4]
+		f.set("X-Ratelimit-Rule", x.Rule)
 	}
 	if x.RetryAfterSeconds > 0 {
-		h["Retry-After"] = values[4:5:5]
+		f.setInt("Retry-After", x.RetryAfterSeconds)
 	}
 	w.WriteHeader(x.Status)
 	if r.Method != http.MethodHead {

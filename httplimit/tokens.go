@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,15 +22,14 @@ func tokenNames(p *counter.Policy) (names [3]string) {
 }
 
 // setTokens sets the headers of the binding limit of each amount, and of requests.
-func (ts *texts) setTokens(h http.Header, d *weir.Decision) {
+func (ts *texts) setTokens(f *fields, d *weir.Decision) {
 	limits := d.Limits()
 	for i := range limits {
 		if l := &limits[i]; bindsTokens(limits, i) {
 			t := ts.of(l.Policy)
-			list := [...]string{t.limit, strconv.FormatInt(l.Remaining, 10), untilReset(l.ResetAfter)}
-			for j, name := range t.tokens {
-				h[name] = list[j : j+1 : j+1]
-			}
+			f.set(t.tokens[0], t.limit)
+			f.setInt(t.tokens[1], l.Remaining)
+			f.set(t.tokens[2], untilReset(l.ResetAfter))
 		}
 	}
 }

@@ -9,47 +9,24 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// values collects headers to set. Most values follow each other in one buffer, are cut from one
-// string, and are listed in one slice, so that setting any number of headers costs two allocations.
-type values struct {
-	names [maxValues]string
-	known [maxValues]string // values that aren't in the buffer
-	ends  [maxValues]int
-	n     int
+// fields sets header fields. Their values are in one list, to save allocations.
+type fields struct {
+	header http.Header
+	values []string
 }
 
-// maxValues is the most headers that all dialects and own names have together.
-const maxValues = 13
-
-// end ends the value of a header in the buffer.
-func (v *values) end(b []byte, name string) []byte {
-	v.names[v.n], v.ends[v.n] = name, len(b)
-	v.n++
-	return b
-}
-
-// is sets a header to an existing string.
-func (v *values) is(b []byte, name, value string) []byte {
-	v.known[v.n] = value
-	return v.end(b, name)
-}
-
-// int appends a header with a number, unless its name is empty.
-func (v *values) int(b []byte, name string, n int64) []byte {
-	if name == "" {
-		return b
+// set sets a field by its canonical name, unless the name is empty.
+func (f *fields) set(name, value string) {
+	if name != "" {
+		n := len(f.values)
+		f.values = append(f.values, value)
+		f.header[name] = f.values[n : n+1 : n+1]
 	}
-	return v.end(strconv.AppendInt(b, n, 10), name)
 }
 
-func (v *values) set(h http.Header, b []byte) {
-	all, list, from := string(b), make([]string, v.n), 0
-	for i, name := range v.names[:v.n] {
-		if list[i] = v.known[i]; list[i] == "" {
-			list[i] = all[from:v.ends[i]]
-		}
-		h[name] = list[i : i+1 : i+1]
-		from = v.ends[i]
+func (f *fields) setInt(name string, n int64) {
+	if name != "" {
+		f.set(name, strconv.FormatInt(n, 10))
 	}
 }
 
@@ -71,60 +48,52 @@ func (ts *texts) of(p *counter.Policy) *text {
 	if t := slot.Load(); t != nil && t.of == p {
 		return t
 	}
-	name := appendQuoted(nil, p.Name)
-	t := &text{of: p, limit: strconv.FormatInt(p.Limit.Count, 10), name: string(name)}
-	b := append(append(name, ";q="...), t.limit...)
+	t := &text{of: p, limit: strconv.FormatInt(p.Limit.Count, 10), name: quoted(p.Name), tokens: tokenNames(p)}
+	t.policies = t.name + ";q=" + t.limit
 	switch {
 	case isSlots(p):
-		b = append(b, `;qu="concurrent-requests"`...)
+		t.policies += `;qu="concurrent-requests"`
 	case p.Amount != "":
-		b = appendQuoted(append(b, ";qu="...), p.Amount)
+		t.policies += ";qu=" + quoted(p.Amount)
 	}
 	if !isSlots(p) {
-		b = strconv.AppendInt(append(b, ";w="...), seconds(p.Limit.Window), 10)
+		t.policies += ";w=" + strconv.FormatInt(seconds(p.Limit.Window), 10)
 	}
-	t.policies, t.tokens = string(b), tokenNames(p)
 	slot.Store(t)
 	return t
 }
 
-// policies appends every limit, the binding one first.
-func (ts *texts) policies(v *values, b []byte, d *weir.Decision) []byte {
-	first := ts.of(d.Policy).policies
-	limits := d.Limits()
-	if len(limits) == 1 {
-		return v.is(b, hPolicy, first)
-	}
-	b = append(b, first...)
-	for i := range limits {
-		if p := limits[i].Policy; p != d.Policy && !p.Shadow {
-			b = append(append(b, ", "...), ts.of(p).policies...)
+// policies describes every limit, the binding one first.
+func (ts *texts) policies(d *weir.Decision) string {
+	all := ts.of(d.Policy).policies
+	for _, l := range d.Limits() {
+		if l.Policy != d.Policy && !l.Policy.Shadow {
+			all += ", " + ts.of(l.Policy).policies
 		}
 	}
-	return v.end(b, hPolicy)
+	return all
 }
 
-// appendQuota appends what is left of the binding limit.
-func (ts *texts) appendQuota(b []byte, d *weir.Decision) []byte {
-	b = append(append(b, ts.of(d.Policy).name...), ";r="...)
-	b = strconv.AppendInt(b, d.Remaining, 10)
+// quota describes what is left of the binding limit.
+func (ts *texts) quota(d *weir.Decision) string {
+	left := ts.of(d.Policy).name + ";r=" + strconv.FormatInt(d.Remaining, 10)
 	next := d.ResetAfter
 	if !d.Allowed {
 		next = d.RetryAfter
 	}
 	if next < 0 || d.Allowed && isSlots(d.Policy) {
-		return b // waiting doesn't help, or its length isn't known
+		return left // waiting doesn't help, or its length isn't known
 	}
-	return strconv.AppendInt(append(b, ";t="...), seconds(next), 10)
+	return left + ";t=" + strconv.FormatInt(seconds(next), 10)
 }
 
 // isSlots reports whether a limit counts requests in flight.
 func isSlots(p *counter.Policy) bool { return p.Limit.Algorithm == weir.Concurrency }
 
-// appendQuoted appends a structured-field string (RFC 9651), which holds only printable ASCII.
-// Names of rules are printable ASCII.
-func appendQuoted(b []byte, s string) []byte {
-	b = append(b, '"')
+// quoted returns a structured-field string (RFC 9651), which holds only printable ASCII. Names of
+// rules are printable ASCII.
+func quoted(s string) string {
+	b := []byte{'"'}
 	for i := range len(s) {
 		switch c := s[i]; {
 		case c == '"' || c == '\\':
@@ -135,5 +104,5 @@ func appendQuoted(b []byte, s string) []byte {
 			b = append(b, c)
 		}
 	}
-	return append(b, '"')
+	return string(append(b, '"'))
 }

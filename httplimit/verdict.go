@@ -93,13 +93,7 @@ func (m *Middleware) Ask(ctx context.Context, r *http.Request, fill func(*weir.R
 }
 
 func (m *Middleware) ask(ctx context.Context, w http.ResponseWriter, r *http.Request, fill func(*weir.Request)) *Verdict {
-	v := verdicts.Get().(*Verdict)
-	if !m.enter(ctx, v) {
-		return v
-	}
-	if err := m.decide(ctx, r, v, fill); err != nil {
-		m.tell(r, err)
-	}
+	v := m.check(ctx, r, fill)
 	if d := &v.Decision; d.Delay > 0 {
 		v.fate = m.wait(ctx, w, r, v)
 		if v.fate != decided {
@@ -113,18 +107,14 @@ func (m *Middleware) ask(ctx context.Context, w http.ResponseWriter, r *http.Req
 	return v
 }
 
-// enter reports whether the request may be decided now. If not, it sheds the request.
-func (m *Middleware) enter(ctx context.Context, v *Verdict) bool {
-	if m.gate.Enter(ctx) {
-		return true
+// check decides a request without waiting in a queue. It refuses an ambiguous one.
+func (m *Middleware) check(ctx context.Context, r *http.Request, fill func(*weir.Request)) *Verdict {
+	v := verdicts.Get().(*Verdict)
+	if !m.gate.Enter(ctx) {
+		private.Tell(m.limiter, ctx, &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
+		v.fate = shed
+		return v
 	}
-	private.Tell(m.limiter, ctx, &m.unread, weir.Decision{Reason: weir.ReasonOverloaded})
-	v.fate = shed
-	return false
-}
-
-// decide checks a request and leaves the gate. It refuses an ambiguous request.
-func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fill func(*weir.Request)) (err error) {
 	defer m.gate.Leave()
 	req, watched := &v.Request, m.headers()
 	if v.fault = watched.headers.fault(r); v.fault == "" {
@@ -136,7 +126,7 @@ func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fi
 		m.identity.locate(r, req)
 		req.Rejected = v.fault
 		private.Tell(m.limiter, ctx, req, weir.Decision{Reason: weir.ReasonIdentityRequired, RulesVersion: watched.rules.Version(), RetryAfter: weir.Never})
-		return nil
+		return v
 	}
 	req.Attr = v.lookUp
 	if watched.counted != nil {
@@ -149,8 +139,11 @@ func (m *Middleware) decide(ctx context.Context, r *http.Request, v *Verdict, fi
 		fill(req)
 	}
 	v.At = private.Now(m.limiter)
-	v.Decision, err = m.limiter.Check(ctx, req)
-	return err
+	var err error
+	if v.Decision, err = m.limiter.Check(ctx, req); err != nil {
+		m.tell(r, err)
+	}
+	return v
 }
 
 // wait waits for the request's turn.

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -9,22 +10,11 @@ import (
 // name. Servers disagree about which of two lines counts, so a client could otherwise show one
 // identity to the limiter and another to the service.
 type watch struct {
-	names   []string // in canonical form
-	lengths uint64   // bit set of the lengths of names that can be disguised
+	names []string // in canonical form
 }
 
 func newWatch(names ...string) watch {
-	var w watch
-	for _, name := range names {
-		if name == "" {
-			continue
-		}
-		w.names = append(w.names, name)
-		if strings.ContainsFunc(name, notAlphanumeric) {
-			w.lengths |= 1 << (len(name) & 63)
-		}
-	}
-	return w
+	return watch{slices.DeleteFunc(names, func(name string) bool { return name == "" })}
 }
 
 // fault returns what is ambiguous, in words for the client, or "".
@@ -48,16 +38,10 @@ func (w *watch) fault(r *http.Request) string {
 			return "The header " + name + " is announced as a trailer"
 		}
 	}
-	if w.lengths != 0 {
-		for name := range r.Header {
-			if w.lengths>>(len(name)&63)&1 == 0 {
-				continue
-			}
-			// Servers that turn headers into variables, as CGI does, can't tell X_API_Key from
-			// X-API-Key.
-			if real := w.find(name); real != "" && real != name {
-				return "The header " + real + " is spelled " + name
-			}
+	for name := range r.Header {
+		// Servers that turn headers into variables, as CGI does, can't tell X_API_Key from X-API-Key.
+		if real := w.find(name); real != "" && real != name {
+			return "The header " + real + " is spelled " + name
 		}
 	}
 	return ""
