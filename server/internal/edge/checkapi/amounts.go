@@ -1,7 +1,6 @@
 package checkapi
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"maps"
@@ -21,7 +20,7 @@ func (c *workspace) amountsOf() error {
 		return c.json.SkipValue()
 	}
 	c.amounts = true
-	return c.object("amounts", nil, nil, c.amountField)
+	return c.object("amounts", nil, c.amountField)
 }
 
 func (c *workspace) amountField(name string) error {
@@ -53,24 +52,20 @@ func (c *workspace) amountField(name string) error {
 // reserveOf reads for how long amounts are reserved; null means not at all.
 func (c *workspace) reserveOf() error {
 	value, err := c.value()
-	if err != nil || value == "null" {
-		return err
-	}
 	kind := jsontext.Value(value).Kind()
-	if kind == '"' {
+	if err == nil && kind == '"' {
 		value, err = c.text(value)
 	}
 	switch {
-	case err != nil:
+	case err != nil || kind == 'n':
 		return err
 	case kind != '"' && kind != '0':
 		return mismatch("reserve", "a time", value, nil)
 	}
-	d, ok := parseReserve(value, kind == '0')
-	if !ok {
+	var ok bool
+	if c.req.Reserve, ok = parseReserve(value, kind == '0'); !ok {
 		return jsonerror.Bad(`reserve: must be a time from 1ms to 24h such as "2m", or that many seconds as a number`)
 	}
-	c.req.Reserve = d
 	return nil
 }
 
@@ -125,16 +120,15 @@ func (c *workspace) repeat() (name counter.Once) {
 		text(amount)
 		number(int64(c.req.Amounts[amount]))
 	}
-	attrs := make([]attribute, 0, len(c.attrs)-c.first)
+	attrs := map[string]string{}
 	for _, a := range c.attrs[c.first:] {
 		if a.value != "" { // to rules, an empty attribute is missing
-			attrs = append(attrs, attribute{plainName(a.name), a.value})
+			attrs[plainName(a.name)] = a.value
 		}
 	}
-	slices.SortFunc(attrs, func(a, b attribute) int { return cmp.Compare(a.name, b.name) })
-	for _, a := range attrs {
-		text(a.name)
-		text(a.value)
+	for _, name := range slices.Sorted(maps.Keys(attrs)) {
+		text(name)
+		text(attrs[name])
 	}
 	c.scratch = b
 	sum := sha256.Sum256(b)

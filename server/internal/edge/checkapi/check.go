@@ -3,7 +3,6 @@ package checkapi
 import (
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,10 +14,9 @@ import (
 
 func (c *workspace) readCheck(src []byte) error {
 	c.attrs, c.first = c.attrs[:0], 0
-	if err := c.document(src, checkFields, c.checkField); err != nil {
+	if err := c.document(src, checkFields); err != nil {
 		return err
 	}
-	c.show(&c.req, c.attrs)
 	return c.complete()
 }
 
@@ -43,22 +41,20 @@ func DecodeCheck(src []byte) (weir.Request, error) {
 	return c.req, nil
 }
 
+// item is a check of a batch.
 type item struct {
 	req   weir.Request
-	attrs []attribute
-	err   *jsonerror.Error
+	fault *jsonerror.Error // why it can't be decided, or nil
+	d     weir.Decision
+	err   error // the store's
 }
 
 // readBatch reads all checks before any is decided: a body that turns out not to be JSON at its end
 // must not have charged anyone.
 func (c *workspace) readBatch() error {
 	c.attrs, c.items = c.attrs[:0], c.items[:0]
-	given := false
-	err := c.document(c.in.Bytes(), batchFields, func(name string) error {
-		given = true
-		return c.elements(name, '[', c.readItem)
-	})
-	if err == nil && !given {
+	err := c.document(c.in.Bytes(), batchFields)
+	if err == nil && !c.many {
 		return jsonerror.Bad(`checks: is missing: send {"checks": [{"key": …}, …]}`)
 	}
 	return err
@@ -72,16 +68,13 @@ func (c *workspace) readItem() error {
 	}
 	from, depth := c.json.InputOffset(), c.json.StackDepth()
 	c.body, c.first = body{cost: 1}, len(c.attrs)
-	err := c.object("check", checkFields, c.checkField, nil)
+	err := c.object("check", checkFields, nil)
 	if err == nil {
 		err = c.complete()
 	}
-	var bad *jsonerror.Error
-	if err != nil {
-		ok := false
-		if bad, ok = errors.AsType[*jsonerror.Error](err); !ok {
-			return err // the body isn't JSON
-		}
+	bad, ok := errors.AsType[*jsonerror.Error](err)
+	if err != nil && !ok {
+		return err // the body isn't JSON
 	}
 	for c.json.StackDepth() > depth { // skip the rest of an invalid check
 		if _, err := c.json.ReadToken(); err != nil {
@@ -93,10 +86,8 @@ func (c *workspace) readItem() error {
 	}
 	if bad != nil {
 		c.attrs = c.attrs[:c.first]
-		c.items = append(c.items, item{err: bad})
-		return nil
 	}
-	c.items = append(c.items, item{req: c.req, attrs: c.attrs[c.first:]})
+	c.items = append(c.items, item{req: c.req, fault: bad})
 	return nil
 }
 
@@ -104,70 +95,45 @@ func (h *handler) checks(w http.ResponseWriter, r *http.Request, c *workspace) e
 	if err := c.readBatch(); err != nil {
 		return err
 	}
+	now := private.Now(h.limiter)
+	h.each(len(c.items), func(i int) {
+		if it := &c.items[i]; it.fault == nil {
+			it.d, it.err = h.ask(r, &it.req)
+		}
+	})
 	c.out = append(c.out[:0], `{"results":[`...)
-	var err error
-	if h.opts.Parallel && len(c.items) > 1 {
-		err = h.decideParallel(r, c)
-	} else {
-		err = h.decideAll(r, c, c.items)
+	var first error
+	for i := range c.items {
+		it := &c.items[i]
+		if i > 0 {
+			c.out = append(c.out, ',')
+		}
+		if it.fault != nil {
+			c.out = append(it.fault.Append(appendStatus(c.out, it.fault.Status)), '}')
+			continue
+		}
+		refused := httplimit.Refused{Status: http.StatusOK}
+		if !it.d.Allowed {
+			refused = httplimit.Describe(&it.req, &it.d, time.Time{}) // the time of day isn't shown
+		}
+		c.out = appendDecision(appendStatus(c.out, refused.Status), &it.d, &refused, now)
+		if first == nil {
+			first = it.err
+		}
 	}
-	c.out = append(c.out, "]}\n"...)
-	h.report(r, err)
-	w.Header()["Content-Type"] = jsonType
-	h.leave(c) // a client that reads a long answer slowly holds nobody up
-	send(w, http.StatusOK, c.out)
+	h.report(r, first)
+	h.sendResults(w, c)
 	return nil
 }
 
-// decideAll decides items in order and appends the results to c.out. It returns the store's first
-// error.
-func (h *handler) decideAll(r *http.Request, c *workspace, items []item) (first error) {
-	now := private.Now(h.limiter)
-	for i := range items {
-		it := &items[i]
-		if i > 0 {
-			c.out = append(c.out, ',')
-		}
-		if it.err != nil {
-			c.out = append(it.err.Append(appendStatus(c.out, it.err.Status)), '}')
-			continue
-		}
-		c.show(&it.req, it.attrs)
-		d, err := h.ask(r, &it.req)
-		refused := httplimit.Refused{Status: http.StatusOK}
-		if !d.Allowed {
-			refused = httplimit.Describe(&it.req, &d, time.Time{}) // the time of day isn't shown
-		}
-		c.out = appendDecision(appendStatus(c.out, refused.Status), &d, &refused, now)
-		if err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
-}
-
 func appendStatus(b []byte, status int) []byte {
-	b = strconv.AppendInt(append(b, `{"status":`...), int64(status), 10)
-	return append(b, ',')
+	return append(appendInt(append(b, `{"status":`...), int64(status)), ',')
 }
 
-// decideParallel decides each item on a goroutine of its own.
-func (h *handler) decideParallel(r *http.Request, c *workspace) (first error) {
-	calls, errs := make([]*workspace, len(c.items)), make([]error, len(c.items))
-	h.each(len(calls), func(i int) {
-		calls[i] = h.singles.Get().(*workspace)
-		calls[i].out = calls[i].out[:0]
-		errs[i] = h.decideAll(r, calls[i], c.items[i:i+1])
-	})
-	for i, one := range calls {
-		if i > 0 {
-			c.out = append(c.out, ',')
-		}
-		c.out = append(c.out, one.out...)
-		if first == nil {
-			first = errs[i]
-		}
-		release(&h.singles, one)
-	}
-	return first
+// sendResults completes and sends a list of results.
+func (h *handler) sendResults(w http.ResponseWriter, c *workspace) {
+	c.out = append(c.out, "]}\n"...)
+	w.Header()["Content-Type"] = jsonType
+	h.leave(c) // a client that reads a long answer slowly holds nobody up
+	send(w, http.StatusOK, c.out)
 }

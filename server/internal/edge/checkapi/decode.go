@@ -13,21 +13,9 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/shown"
-)
-
-// The fields of each body.
-var (
-	checkFields   = []string{"key", "method", "path", "ip", "attributes", "cost", "receipt", "amounts", "reserve", "id"}
-	subjectFields = []string{"user", "org", "tier"} // of attributes; other names are allowed
-	batchFields   = []string{"checks"}
-	takeFields    = []string{"key", "limit", "burst", "cost", "receipt", "algorithm", "mode"}
-	receiptFields = []string{"receipt"} // of a refund and a release
-	settleFields  = []string{"receipt", "amounts", "status", "unknown"}
-	renewFields   = []string{"receipt", "receipts"}
 )
 
 // body holds the fields of a request. Its strings are parts of one string, the received body: clone
@@ -42,19 +30,17 @@ type body struct {
 	id              string // of a check
 	amounts         bool   // amounts were given, even if empty
 	receipt         string // receipt to unknown are fields of requests about receipts
-	many            bool   // there is a list of receipts
+	many            bool   // there is a list, of checks or receipts
 	status          int64
 	unknown         bool
 }
 
-type attribute struct{ name, value string }
-
 // document reads src, which must be one object with the known fields, and turns the decoder's
 // errors into answers.
-func (c *workspace) document(src []byte, known []string, read func(name string) error) error {
+func (c *workspace) document(src []byte, known []field) error {
 	c.src, c.body, c.rest = string(src), body{cost: 1}, *bytes.NewBuffer(src)
 	c.json.Reset(&c.rest, options...)
-	err := c.object("body", known, read, nil)
+	err := c.object("body", known, nil)
 	if err == nil {
 		if rest := strings.TrimLeft(c.src[c.json.InputOffset():], " \t\r\n"); rest != "" {
 			return notJSON(len(c.src)-len(rest), "nothing may follow the object")
@@ -84,26 +70,26 @@ func notJSON(offset int, format string, args ...any) error {
 }
 
 // object reads an object. It refuses repeated fields, and unknown ones unless other reads them.
-func (c *workspace) object(field string, known []string, read, other func(name string) error) error {
+func (c *workspace) object(in string, known []field, other func(name string) error) error {
 	var seen uint
-	return c.elements(field, '{', func() error {
+	return c.elements(in, '{', func() error {
 		name, err := c.value()
 		if err == nil {
 			name, err = c.text(name)
 		}
-		i := slices.Index(known, name)
+		i := slices.IndexFunc(known, func(f field) bool { return f.name == name })
 		switch {
 		case err != nil:
 			return err
 		case i < 0 && other == nil:
-			return unknownField(name, known)
+			return unknownField(name, names(known))
 		case i < 0:
 			return other(name)
 		case seen>>i&1 == 1:
-			return jsonerror.Bad("%s: is given twice", label(field, name))
+			return jsonerror.Bad("%s: is given twice", label(in, name))
 		}
 		seen |= 1 << i
-		return read(name)
+		return known[i].read(c, in, name)
 	})
 }
 
@@ -112,7 +98,7 @@ func label(in, name string) string {
 	switch {
 	case in != "attributes":
 		return name
-	case slices.Contains(subjectFields, name):
+	case name == "user", name == "org", name == "tier":
 		return "attributes." + name
 	}
 	return fmt.Sprintf("attributes[%q]", clip(name))
@@ -228,88 +214,6 @@ func (c *workspace) boolOf(field string, into *bool) error {
 	return nil
 }
 
-func (c *workspace) checkField(name string) error {
-	switch name {
-	case "key":
-		return c.textOf("", name, MaxText, &c.req.APIKey)
-	case "method":
-		return c.textOf("", name, MaxText, &c.req.Method)
-	case "path":
-		return c.textOf("", name, MaxBody, &c.req.Path)
-	case "ip":
-		return c.textOf("", name, MaxText, &c.ip)
-	case "cost":
-		return c.wholeOf(name, 0, MaxCost, &c.cost)
-	case "receipt":
-		return c.boolOf(name, &c.req.Receipt)
-	case "amounts":
-		return c.amountsOf()
-	case "reserve":
-		return c.reserveOf()
-	case "id":
-		return c.idOf()
-	}
-	if c.json.PeekKind() == 'n' {
-		return c.json.SkipValue()
-	}
-	return c.object("attributes", subjectFields, c.subjectField, c.attributeField)
-}
-
-func (c *workspace) subjectField(name string) error {
-	switch name {
-	case "user":
-		return c.textOf("attributes", name, MaxText, &c.req.User)
-	case "org":
-		return c.textOf("attributes", name, MaxText, &c.req.Org)
-	}
-	return c.textOf("attributes", name, MaxText, &c.req.Tier)
-}
-
-// attributeField reads an attribute other than user, org and tier.
-func (c *workspace) attributeField(name string) error {
-	mine := c.attrs[c.first:]
-	switch {
-	case name == "" || len(name) > MaxAttributeName:
-		return jsonerror.Bad("attributes: a name must have from 1 to %d bytes", MaxAttributeName)
-	case len(mine) == MaxAttributes:
-		return jsonerror.Bad("attributes: there may be at most %d beside user, org and tier", MaxAttributes)
-	}
-	for i := range mine {
-		if sameAttribute(mine[i].name, name) {
-			return jsonerror.Bad("%s: is given twice", label("attributes", name))
-		}
-	}
-	x := attribute{name: name}
-	if err := c.textOf("attributes", name, MaxText, &x.value); err != nil {
-		return err
-	}
-	c.attrs = append(c.attrs, x)
-	return nil
-}
-
-// sameAttribute reports whether two names mean the same to rules: attr:region is region, and header
-// names ignore case.
-func sameAttribute(a, b string) bool {
-	a, b = strings.TrimPrefix(a, "attr:"), strings.TrimPrefix(b, "attr:")
-	x, isHeader := strings.CutPrefix(a, "header:")
-	y, alsoHeader := strings.CutPrefix(b, "header:")
-	return a == b || isHeader && alsoHeader && strings.EqualFold(x, y)
-}
-
-func (c *workspace) takeField(name string) error {
-	switch name {
-	case "limit":
-		return c.textOf("", name, 64, &c.limit)
-	case "burst":
-		return c.wholeOf(name, 1, counter.MaxTokens, &c.burst)
-	case "algorithm":
-		return c.textOf("", name, MaxText, &c.algorithm)
-	case "mode":
-		return c.textOf("", name, MaxText, &c.mode)
-	}
-	return c.checkField(name) // reads the fields that both have
-}
-
 // edgeName is the check API's name for observers.
 const edgeName = "check"
 
@@ -323,6 +227,9 @@ func (c *workspace) complete() error {
 			return jsonerror.Bad("ip: must be an IPv4 or IPv6 address without a port, such as 203.0.113.7 or 2001:db8::1")
 		}
 		c.req.IP = addr.WithZone("")
+	}
+	if mine := c.attrs[c.first:]; len(mine) > 0 {
+		c.req.Attr = mine.of
 	}
 	if c.req.Reserve > 0 {
 		c.req.Receipt = true // without a receipt, the reservation couldn't be settled

@@ -95,41 +95,19 @@ type workspace struct {
 	rest bytes.Buffer
 	json jsontext.Decoder // reads rest
 	body
-	attrs   []attribute // of all checks that were read
-	first   int         // index in attrs of the first one of the check being read
-	shown   []attribute // of the check being decided
-	attr    func(string) string
-	items   []item // of /v1/checks
-	in      bytes.Buffer
-	limited io.LimitedReader // of the request's body
-	out     []byte
-	scratch []byte            // the counter's subject in /v1/take, or what an id stands for
-	charge  [1]counter.Charge // of /v1/take
-	inside  bool              // counts as in flight
-
-	receipts []string // of /v1/renew
+	attrs    attributes // of all checks that were read
+	first    int        // index in attrs of the first one of the check being read
+	items    []item     // of /v1/checks
+	receipts []string   // of /v1/renew
+	in       bytes.Buffer
+	limited  io.LimitedReader // of the request's body
+	out      []byte
+	scratch  []byte            // the counter's subject in /v1/take, or what an id stands for
+	charge   [1]counter.Charge // of /v1/take
+	inside   bool              // counts as in flight
 }
 
-func newWorkspace() any {
-	c := new(workspace)
-	c.attr = func(name string) string {
-		for i := range c.shown {
-			if sameAttribute(c.shown[i].name, name) {
-				return c.shown[i].value
-			}
-		}
-		return ""
-	}
-	return c
-}
-
-// show makes attributes visible to rules that aren't fields of a request: those of one request at a
-// time.
-func (c *workspace) show(req *weir.Request, attrs []attribute) {
-	if len(attrs) > 0 {
-		c.shown, req.Attr = attrs, c.attr
-	}
-}
+func newWorkspace() any { return new(workspace) }
 
 var jsonType = []string{"application/json"}
 
@@ -212,7 +190,7 @@ func (h *handler) leave(c *workspace) {
 // values, which would otherwise live as long as the pool.
 func release(pool *sync.Pool, c *workspace) {
 	if cap(c.out) <= MaxBatchBody {
-		c.src, c.body, c.shown, c.limited.R = "", body{}, nil, nil
+		c.src, c.body, c.limited.R = "", body{}, nil
 		clear(c.attrs)
 		clear(c.items)
 		clear(c.receipts)

@@ -14,22 +14,6 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// receiptField reads the fields of requests about receipts.
-func (c *workspace) receiptField(name string) error {
-	switch name {
-	case "receipt":
-		return c.textOf("", name, MaxBody, &c.receipt)
-	case "receipts":
-		c.many = true
-		return c.elements(name, '[', c.receiptOf)
-	case "amounts":
-		return c.amountsOf()
-	case "status":
-		return c.wholeOf(name, 100, 599, &c.status)
-	}
-	return c.boolOf(name, &c.unknown)
-}
-
 func (c *workspace) receiptOf() error {
 	if len(c.receipts) == MaxReceipts {
 		return jsonerror.Bad("receipts: there may be at most %d: send the rest in another call", MaxReceipts)
@@ -43,8 +27,8 @@ func (c *workspace) receiptOf() error {
 	return err
 }
 
-func (c *workspace) readReceipt(fields []string) error {
-	err := c.document(c.in.Bytes(), fields, c.receiptField)
+func (c *workspace) readReceipt(fields []field) error {
+	err := c.document(c.in.Bytes(), fields)
 	if err == nil && c.receipt == "" && !c.many {
 		return jsonerror.Bad(`receipt: is missing: ask for one with "receipt": true in a check`)
 	}
@@ -159,18 +143,15 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) er
 		}
 		c.out = append(append(append(c.out, `{"renewed":false,"reason":"`...), reason...), `"}`...)
 	}
-	c.out = append(c.out, "]}\n"...)
 	h.report(r, first)
-	w.Header()["Content-Type"] = jsonType
-	h.leave(c)
-	send(w, http.StatusOK, c.out)
+	h.sendResults(w, c)
 	return nil
 }
 
 // each calls do for 0 to n-1: at the same time if calls to the store are to travel together. It
 // raises a panic of one again on this goroutine, where net/http handles it.
 func (h *handler) each(n int, do func(i int)) {
-	if !h.opts.Parallel {
+	if !h.opts.Parallel || n == 1 {
 		for i := range n {
 			do(i)
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 func (h *handler) take(w http.ResponseWriter, r *http.Request, c *workspace) error {
-	if err := c.document(c.in.Bytes(), takeFields, c.takeField); err != nil {
+	if err := c.document(c.in.Bytes(), takeFields); err != nil {
 		return err
 	}
 	number, err := oneOf("algorithm", c.algorithm, algorithms)
