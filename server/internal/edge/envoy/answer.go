@@ -27,7 +27,7 @@ type Answers struct {
 	DynamicMetadata bool
 }
 
-// answer builds the answer to a request that is decided by a configuration.
+// answer builds the answer to a request.
 type answer struct {
 	*rls.RateLimitResponse
 	opts     *Options
@@ -38,11 +38,9 @@ type answer struct {
 }
 
 func newAnswer(opts *Options, req *rls.RateLimitRequest) answer {
-	n := len(req.Descriptors)
-	statuses := make([]rls.RateLimitResponse_DescriptorStatus, n) // in one allocation
-	a := answer{RateLimitResponse: &rls.RateLimitResponse{Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, n)}, opts: opts, req: req, binding: -1}
-	for i := range statuses {
-		a.Statuses[i] = &statuses[i]
+	a := answer{RateLimitResponse: &rls.RateLimitResponse{}, opts: opts, req: req, binding: -1}
+	for range req.Descriptors {
+		a.Statuses = append(a.Statuses, &rls.RateLimitResponse_DescriptorStatus{})
 	}
 	return a
 }
@@ -69,31 +67,24 @@ func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool
 			continue
 		}
 		s := &limits[h.at-1]
-		over := !s.Allowed
-		if s.Degraded { // its numbers mean nothing
-			if over {
-				a.wait = max(a.wait, time.Second)
+		switch {
+		case !s.Degraded:
+			left := s.Remaining
+			if h.limit.closed() {
+				left = 0
 			}
-		} else {
-			st.CurrentLimit = h.limit.wire
-			st.LimitRemaining = remaining(h.limit, s)
-			after := s.ResetAfter
-			if over {
-				st.LimitRemaining = 0
-				if s.RetryAfter > 0 {
-					after = s.RetryAfter
-				}
-			}
-			st.DurationUntilReset = &durationpb.Duration{Seconds: seconds(after)}
+			show(st, h.limit.wire, s.Allowed, left, s.ResetAfter, s.RetryAfter)
 			if st.LimitRemaining < least {
 				a.binding, least = i, st.LimitRemaining
 			}
+		case !s.Allowed: // its numbers mean nothing
+			a.wait = max(a.wait, time.Second)
 		}
 		if h.limit.quota {
 			quotas++
 		}
 		switch {
-		case !over || h.limit.shadow:
+		case s.Allowed || h.limit.shadow:
 			a.merge(h.limit.metadata)
 			continue
 		case h.limit.quota:
@@ -113,6 +104,17 @@ func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool
 		a.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
 	return refused
+}
+
+// show fills in the numbers of a status.
+func show(st *rls.RateLimitResponse_DescriptorStatus, limit *rls.RateLimitResponse_RateLimit, allowed bool, left int64, reset, retry time.Duration) {
+	st.CurrentLimit = limit
+	if allowed {
+		st.LimitRemaining = uint32(min(left, math.MaxUint32))
+	} else if retry > 0 {
+		reset = retry
+	}
+	st.DurationUntilReset = &durationpb.Duration{Seconds: seconds(reset)}
 }
 
 // seconds rounds up, so that a client which waits that long isn't too early.
@@ -141,52 +143,51 @@ func mergeInto(into, more *structpb.Struct) {
 }
 
 func (a *answer) response() *rls.RateLimitResponse {
-	if a.opts.Answers.Headers && a.binding >= 0 {
+	if o := &a.opts.Answers; o.Headers && a.binding >= 0 {
 		st := a.Statuses[a.binding]
-		a.header(a.opts.Answers.Limit, "RateLimit-Limit", int64(st.GetCurrentLimit().GetRequestsPerUnit()))
-		a.header(a.opts.Answers.Remaining, "RateLimit-Remaining", int64(st.GetLimitRemaining()))
-		a.header(a.opts.Answers.Reset, "RateLimit-Reset", st.GetDurationUntilReset().GetSeconds())
+		a.header(o.Limit, int64(st.GetCurrentLimit().GetRequestsPerUnit()))
+		a.header(o.Remaining, int64(st.GetLimitRemaining()))
+		a.header(o.Reset, st.GetDurationUntilReset().GetSeconds())
 	}
 	if a.OverallCode == rls.RateLimitResponse_OVER_LIMIT {
-		a.header("", "Retry-After", seconds(a.wait))
+		a.header("Retry-After", seconds(a.wait))
 	}
-	if a.opts.Answers.DynamicMetadata {
-		a.DynamicMetadata = a.describe()
-	}
+	a.describe()
 	return a.RateLimitResponse
 }
 
-func (a *answer) header(name, otherwise string, value int64) {
-	if name == "" {
-		name = otherwise
-	}
+func (a *answer) header(name string, value int64) {
 	a.ResponseHeadersToAdd = append(a.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: strconv.FormatInt(value, 10)})
 }
 
 // describe describes the request for Envoy's other filters, with the metadata of the limits that
 // have room.
-func (a *answer) describe() *structpb.Struct {
-	list := &structpb.ListValue{}
+func (a *answer) describe() {
+	if !a.opts.Answers.DynamicMetadata {
+		return
+	}
+	descriptors := []any{}
 	for _, d := range a.req.Descriptors {
-		entries := &structpb.ListValue{}
+		entries := []any{}
 		for _, e := range d.GetEntries() {
-			entries.Values = append(entries.Values, structpb.NewStringValue(e.GetKey()+"="+e.GetValue()))
+			entries = append(entries, e.GetKey()+"="+e.GetValue())
 		}
-		one := map[string]*structpb.Value{"entries": structpb.NewListValue(entries)}
+		one := map[string]any{"entries": entries}
 		if l := d.GetLimit(); l != nil {
-			one["limit"] = structpb.NewStringValue(strings.Join(strings.Fields(l.String()), " ")) // some builds of protobuf double its spaces
+			one["limit"] = strings.Join(strings.Fields(l.String()), " ") // some builds of protobuf double its spaces
 		}
 		if h := d.GetHitsAddend(); h != nil {
-			one["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
+			one["hitsAddend"] = h.GetValue()
 		}
-		list.Values = append(list.Values, structpb.NewStructValue(&structpb.Struct{Fields: one}))
+		descriptors = append(descriptors, one)
 	}
-	fields := map[string]*structpb.Value{"domain": structpb.NewStringValue(a.req.Domain), "descriptors": structpb.NewListValue(list)}
+	fields := map[string]any{"domain": a.req.Domain, "descriptors": descriptors}
 	if h := a.req.GetHitsAddend(); h != 0 {
-		fields["hitsAddend"] = structpb.NewNumberValue(float64(h))
+		fields["hitsAddend"] = h
 	}
-	if a.metadata != nil {
-		fields["metadata"] = structpb.NewStructValue(a.metadata)
+	all, err := structpb.NewStruct(fields)
+	if err == nil && a.metadata != nil { // there is no error: protobuf has only texts in UTF-8
+		all.Fields["metadata"] = structpb.NewStructValue(a.metadata)
 	}
-	return &structpb.Struct{Fields: fields}
+	a.DynamicMetadata = all
 }

@@ -29,9 +29,9 @@ var _ auth.AuthorizationServer = (*authorization)(nil)
 // Check decides a request.
 func (a *authorization) Check(ctx context.Context, req *auth.CheckRequest) (*auth.CheckResponse, error) {
 	if _, hurried := ctx.Deadline(); hurried { // otherwise the store's own timeout applies, as over HTTP
-		b := withBudget(ctx)
-		defer b.end()
-		ctx = b
+		var end context.CancelFunc
+		ctx, end = withBudget(ctx)
+		defer end()
 	}
 	from := ""
 	if p, ok := peer.FromContext(ctx); ok {

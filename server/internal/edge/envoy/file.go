@@ -2,12 +2,11 @@ package envoy
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
 
@@ -95,14 +94,13 @@ func (r *reader) warn(n *yaml.Node, path, format string, args ...any) {
 const widest = 160
 
 func (r *reader) problem(n *yaml.Node, path, hint, text string) rulefile.Problem {
-	if n == nil {
-		return rulefile.Problem{File: r.file.Name, Path: path, Text: text, Hint: hint}
+	p := rulefile.Problem{File: r.file.Name, Path: path, Text: text, Hint: hint}
+	if n != nil {
+		p.Line, p.Column = n.Line, n.Column
 	}
-	p := rulefile.Problem{File: r.file.Name, Line: n.Line, Column: n.Column, Path: path, Text: text, Hint: hint}
-	if n.Line > 0 && n.Line <= len(r.lines) {
-		line := strings.ReplaceAll(strings.TrimRight(r.lines[n.Line-1], "\r \t"), "\t", " ")
-		if len(line) <= widest && strings.IndexFunc(line, func(c rune) bool { return !strconv.IsPrint(c) || c == utf8.RuneError }) < 0 {
-			p.Excerpt, p.Caret = line, n.Column-1
+	if p.Line > 0 && p.Line <= len(r.lines) {
+		if line := strings.TrimRight(r.lines[p.Line-1], "\r \t"); len(line) <= widest {
+			p.Excerpt, p.Caret = shown.Printable(line), p.Column-1
 		}
 	}
 	return p

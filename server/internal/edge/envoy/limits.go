@@ -3,7 +3,6 @@ package envoy
 import (
 	"context"
 	"encoding/binary"
-	"math"
 	"net/netip"
 	"slices"
 
@@ -16,17 +15,14 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// evaluation is what deciding one request needs, reused from request to request.
+// evaluation is what deciding one request needs.
 type evaluation struct {
-	req      weir.Request
-	hits     []matched // one per descriptor
-	charges  []counter.Charge
-	subjects []byte
-	returns  []counter.Return
-
-	answer   answer
-	override func(*weir.Decision) // c.together, bound once
-	spent    bool                 // the limiter has allowed what all quotas together refuse
+	req     weir.Request
+	hits    []matched // one per descriptor
+	charges []counter.Charge
+	returns []counter.Return
+	answer  answer
+	spent   bool // the limiter has allowed what all quotas together refuse
 }
 
 // matched is a descriptor of a request, with its limit in the configuration.
@@ -35,20 +31,7 @@ type matched struct {
 	n        int64  // hits; 0 is a peek
 	back     bool   // the hits are given back
 	replaced bool   // another limit of the request replaces its limit
-	at       int    // 1 + the index of its charge or return; 0 if it has none
-	from, to int    // where its subject is in subjects
-}
-
-// forget drops the client's values, which would otherwise live as long as the pool.
-func (c *evaluation) forget() {
-	clear(c.hits)
-	clear(c.charges)
-	clear(c.returns)
-	c.req, c.hits, c.charges, c.subjects, c.returns = weir.Request{}, c.hits[:0], c.charges[:0], c.subjects[:0], c.returns[:0]
-	if cap(c.subjects) > 2*MaxText { // a client sent long values
-		c.subjects = nil
-	}
-	c.answer, c.spent = answer{}, false
+	at       int    // 1 + the index of its charge; 0 if it has none
 }
 
 // byConfig decides a request by the configuration.
@@ -59,10 +42,9 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls
 	k.replace(c.hits)
 	quotas := c.replace(s.opts.Modes)
 	c.charge(req, quotas > 1)
-	c.answer = newAnswer(&s.opts, req)
 	var override func(*weir.Decision)
 	if quotas > 1 {
-		override = c.override
+		override = c.together
 	}
 	d, err := private.Take(s.limiter, ctx, &c.req, c.charges, override)
 	s.failed(err)
@@ -90,7 +72,7 @@ func (c *evaluation) together(d *weir.Decision) {
 	limits := d.Limits()
 	for i := range c.hits {
 		h := &c.hits[i]
-		if h.at == 0 || h.back || !h.limit.quota || h.limit.shadow {
+		if h.at == 0 || !h.limit.quota || h.limit.shadow {
 			continue
 		}
 		if l := &limits[h.at-1]; l.RetryAfter >= d.RetryAfter {
@@ -170,40 +152,25 @@ func (c *evaluation) charge(req *rls.RateLimitRequest, together bool) {
 		if l == nil || l.unlimited() {
 			continue
 		}
-		p := l.hard
+		of := counter.Counter{Policy: l.hard, Subject: subject(req.Domain, d, l)}
 		if together && l.quota {
-			p = l.soft
+			of.Policy = l.soft
 		}
-		h.from = len(c.subjects)
-		c.appendSubject(req.Domain, d, l)
-		h.to = len(c.subjects)
 		if h.back {
-			c.returns = append(c.returns, counter.Return{Counter: counter.Counter{Policy: p}, N: h.n})
-			h.at = len(c.returns)
+			c.returns = append(c.returns, counter.Return{Counter: of, N: h.n})
 			continue
 		}
 		n := h.n
-		if n == 0 && !p.CountRefused { // only such a limit ever exceeds itself; for others, the peek asks whether one more would fit
+		if n == 0 && !of.Policy.CountRefused { // only such a limit ever exceeds itself; for others, the peek asks whether one more would fit
 			n = 1
 		}
 		if n > 0 && l.closed() { // its policy has one token, which is never given out
 			n++
 		}
-		c.charges = append(c.charges, counter.Charge{Counter: counter.Counter{Policy: p}, N: n, Peek: h.n == 0})
+		c.charges = append(c.charges, counter.Charge{Counter: of, N: n, Peek: h.n == 0})
 		h.at = len(c.charges)
 	}
-	c.req.Peek = !slices.ContainsFunc(c.charges, func(ch counter.Charge) bool { return !ch.Peek }) && len(c.charges) > 0
-	for i := range c.hits { // subjects don't move any more
-		h := &c.hits[i]
-		subject := c.subjects[h.from:h.to:h.to]
-		switch {
-		case h.at == 0:
-		case h.back:
-			c.returns[h.at-1].Subject = subject
-		default:
-			c.charges[h.at-1].Subject = subject
-		}
-	}
+	c.req.Peek = len(c.charges) > 0 && !slices.ContainsFunc(c.charges, func(ch counter.Charge) bool { return !ch.Peek })
 }
 
 // identify records the client, for the limit by address that applies while the store can't be
@@ -226,23 +193,23 @@ func (c *evaluation) identify(d *ratelimit.RateLimitDescriptor) {
 	}
 }
 
-// appendSubject appends the unambiguous name of a descriptor's counter: the domain, and each key
-// with its value, or with the pattern for all values that share the counter.
-func (c *evaluation) appendSubject(domain string, d *ratelimit.RateLimitDescriptor, l *limit) {
-	c.appendText(0, domain)
+// subject returns the unambiguous name of a descriptor's counter: the domain, and each key with its
+// value, or with the pattern for all values that share the counter.
+func subject(domain string, d *ratelimit.RateLimitDescriptor, l *limit) []byte {
+	b := appendText(nil, 0, domain)
 	for i, e := range d.GetEntries() {
-		c.appendText(0, e.GetKey())
+		b = appendText(b, 0, e.GetKey())
 		if i < len(l.patterns) && l.patterns[i] != "" {
-			c.appendText(1, l.patterns[i])
+			b = appendText(b, 1, l.patterns[i])
 		} else {
-			c.appendText(0, e.GetValue())
+			b = appendText(b, 0, e.GetValue())
 		}
 	}
+	return b
 }
 
-func (c *evaluation) appendText(kind uint64, text string) {
-	c.subjects = binary.AppendUvarint(c.subjects, uint64(len(text))<<1|kind)
-	c.subjects = append(c.subjects, text...)
+func appendText(b []byte, kind uint64, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))<<1|kind), text...)
 }
 
 func (c *evaluation) taken(d *weir.Decision) (returns []counter.Return) {
@@ -283,12 +250,4 @@ func (o *overrides) prepare(key override) (override, *limit, error) {
 	l.hard = l.hard.With(func(d *counter.Definition) { d.CountRefused = o.likeTheirs })
 	l.soften(o.modes)
 	return key, l, nil
-}
-
-// remaining returns what answers show as left of a limit.
-func remaining(l *limit, s *weir.LimitStatus) uint32 {
-	if l.closed() {
-		return 0
-	}
-	return uint32(min(s.Remaining, math.MaxUint32))
 }

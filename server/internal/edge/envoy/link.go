@@ -149,11 +149,10 @@ func (c *Config) find(path []string) (d *descriptor) {
 // make returns the descriptor that a rule names, and creates what is missing, for a configuration
 // made of rules.
 func (c *Config) make(path []string) (d *descriptor) {
-	l := c.domains[path[0]]
-	if l == nil {
-		l = level{}
-		c.domains[path[0]] = l
+	if c.domains[path[0]] == nil {
+		c.domains[path[0]] = level{}
 	}
+	l := c.domains[path[0]]
 	for _, entry := range path[1:] {
 		key, value, valued := strings.Cut(entry, "=")
 		if d = l.named(key, value, valued); d == nil {

@@ -12,7 +12,6 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weirhq/weir"
@@ -44,8 +43,7 @@ type part struct {
 // byRules decides a request by the rules. Descriptors that carry a limit, or that a rule names, are
 // charged to that limit or rule alone; the rest become requests that all rules decide.
 func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	now := private.Now(s.limiter)
-	a := newAnswer(&s.opts, req)
+	now, a := private.Now(s.limiter), &c.answer
 	if err := c.match(s.link().config, req, &s.overrides); err != nil {
 		return nil, err
 	}
@@ -93,10 +91,8 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 	if binding == nil || refused {
 		return a.response(), nil
 	}
-	s.dress(&a, binding, now)
-	if s.opts.Answers.DynamicMetadata {
-		a.DynamicMetadata = a.describe()
-	}
+	s.dress(a, binding, now)
+	a.describe()
 	return a.RateLimitResponse, nil
 }
 
@@ -193,21 +189,12 @@ func (s *Service) attribute(p *part, domain, name string) string {
 // status fills in a descriptor's status.
 func (p *part) status(st *rls.RateLimitResponse_DescriptorStatus) {
 	st.Code = rls.RateLimitResponse_OK
-	after := p.ResetAfter
 	if !p.Allowed {
 		st.Code = rls.RateLimitResponse_OVER_LIMIT
-		if p.RetryAfter > 0 {
-			after = p.RetryAfter
-		}
 	}
-	if p.Policy == nil || p.Uncounted() {
-		return
+	if p.Policy != nil && !p.Uncounted() {
+		show(st, wire(p.Policy), p.Allowed, p.Remaining, p.ResetAfter, p.RetryAfter)
 	}
-	st.CurrentLimit = wire(p.Policy)
-	if p.Allowed {
-		st.LimitRemaining = uint32(min(p.Remaining, math.MaxUint32))
-	}
-	st.DurationUntilReset = &durationpb.Duration{Seconds: seconds(after)}
 }
 
 // wire describes a limit in the protocol's units: 43 in 10 s are 43 per SECOND with a multiplier of

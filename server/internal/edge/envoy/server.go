@@ -2,10 +2,12 @@ package envoy
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -294,42 +296,48 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // bounded is a listener that closes connections beyond maxConnections at once.
 type bounded struct {
 	net.Listener
-	open atomic.Int64
 
-	mu    sync.Mutex            // guards the fields below
-	fresh map[*counted]struct{} // connections in their handshake
-	until time.Time             // when the handshake must be over; zero means gRPC's own limit
+	mu    sync.Mutex        // guards the fields below
+	open  map[*counted]bool // true while the connection is in its handshake
+	until time.Time         // when handshakes must be over; zero means gRPC's own limit
 }
 
 // Accept waits for the next connection.
 func (b *bounded) Accept() (net.Conn, error) {
 	for {
-		c, err := b.Listener.Accept()
+		conn, err := b.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if b.open.Add(1) > maxConnections {
-			b.open.Add(-1)
-			c.Close()
-			continue
+		c := &counted{conn, b}
+		if b.enter(c) {
+			return c, nil
 		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.fresh == nil {
-			b.fresh = map[*counted]struct{}{}
-		}
-		counted := &counted{Conn: c, listener: b}
-		b.fresh[counted] = struct{}{}
-		return counted, nil
+		conn.Close()
 	}
+}
+
+func (b *bounded) enter(c *counted) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.open) == maxConnections {
+		return false
+	}
+	if b.open == nil {
+		b.open = map[*counted]bool{}
+	}
+	b.open[c] = true
+	return true
 }
 
 func (b *bounded) hurry(until time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.until = until
-	for c := range b.fresh {
-		_ = c.Conn.SetDeadline(until)
+	for c, fresh := range b.open {
+		if fresh {
+			_ = c.Conn.SetDeadline(until)
+		}
 	}
 }
 
@@ -337,14 +345,13 @@ func (b *bounded) hurry(until time.Time) {
 func (b *bounded) greeting() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.fresh) > 0
+	return slices.Contains(slices.Collect(maps.Values(b.open)), true)
 }
 
 // counted is a connection that counts while it is open.
 type counted struct {
 	net.Conn
 	listener *bounded
-	closed   atomic.Bool
 }
 
 // SetDeadline sets a deadline. gRPC calls it before the handshake, and with zero after it.
@@ -353,7 +360,9 @@ func (c *counted) SetDeadline(t time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t.IsZero() {
-		delete(b.fresh, c)
+		if b.open[c] {
+			b.open[c] = false
+		}
 	} else if !b.until.IsZero() {
 		t = b.until
 	}
@@ -361,12 +370,8 @@ func (c *counted) SetDeadline(t time.Time) error {
 }
 
 func (c *counted) Close() error {
-	if c.closed.CompareAndSwap(false, true) {
-		b := c.listener
-		b.open.Add(-1)
-		b.mu.Lock()
-		delete(b.fresh, c)
-		b.mu.Unlock()
-	}
+	c.listener.mu.Lock()
+	delete(c.listener.open, c)
+	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }

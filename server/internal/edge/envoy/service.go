@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -74,7 +75,6 @@ type Service struct {
 	linked    atomic.Pointer[link] // joins the configuration and the rules; nil before the first request
 	linking   sync.Mutex           // held while a new link is made
 	overrides overrides
-	calls     sync.Pool // of *evaluation
 }
 
 var _ rls.RateLimitServiceServer = (*Service)(nil)
@@ -85,12 +85,9 @@ func New(l *weir.Limiter, opts Options) *Service {
 		opts.Logger = slog.Default()
 	}
 	opts.Rules = edge.DefaultAnswerer(opts.Rules)
+	a := &opts.Answers
+	a.Limit, a.Remaining, a.Reset = cmp.Or(a.Limit, "RateLimit-Limit"), cmp.Or(a.Remaining, "RateLimit-Remaining"), cmp.Or(a.Reset, "RateLimit-Reset")
 	s := &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
-	s.calls.New = func() any {
-		c := new(evaluation)
-		c.override = c.together
-		return c
-	}
 	s.overrides.likeTheirs, s.overrides.modes = opts.Configured, opts.Modes
 	return s
 }
@@ -120,15 +117,14 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	if err := check(req); err != nil {
 		return nil, err
 	}
-	budget := withBudget(ctx)
-	defer budget.end()
+	budget, end := withBudget(ctx)
+	defer end()
 	if !s.gate.Enter(budget) {
 		private.Tell(s.limiter, ctx, &undecided, weir.Decision{Reason: weir.ReasonOverloaded})
 		return nil, overloaded
 	}
 	defer s.gate.Leave()
-	c := s.calls.Get().(*evaluation)
-	defer s.release(c)
+	c := &evaluation{answer: newAnswer(&s.opts, req)}
 	if !s.opts.Configured {
 		return s.byRules(budget, c, req)
 	}
@@ -138,11 +134,6 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 		return nil, unconfigured
 	}
 	return s.byConfig(budget, c, k, req)
-}
-
-func (s *Service) release(c *evaluation) {
-	c.forget()
-	s.calls.Put(c)
 }
 
 func (s *Service) failed(err error) {

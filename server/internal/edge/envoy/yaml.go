@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/shown"
@@ -282,18 +281,7 @@ func Describe(n *yaml.Node) string {
 }
 
 // label returns a name of the configuration as metrics and logs show it.
-func label(s string) string {
-	const most = 200
-	if len(s) > most {
-		s = s[:most]
-	}
-	return strings.Map(func(r rune) rune {
-		if !strconv.IsPrint(r) {
-			return utf8.RuneError
-		}
-		return r
-	}, s)
-}
+func label(s string) string { return shown.Printable(shown.First(s, 200)) }
 
 // clip shortens a name that would otherwise fill a message.
 func clip(s string) string { return shown.Clip(s, 64) }
