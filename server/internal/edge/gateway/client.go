@@ -69,10 +69,14 @@ type requestBody struct {
 func newRequestBody(r *http.Request, c *client, cancel context.CancelFunc) *requestBody {
 	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel, wait: grace{most: c.patience}}
 	b.idle.L = &b.mu
+	if b.ended = !hasBody(r); b.ended {
+		return b
+	}
 	if b.isHTTP1() {
 		_ = c.control.EnableFullDuplex()
 		_ = c.control.SetReadDeadline(time.Time{}) // ServeHTTP set one in case of a refusal
 	}
+	r.Body = b
 	return b
 }
 
@@ -140,9 +144,6 @@ func (b *requestBody) stall() {
 // answered is called when the upstream's answer begins. From then on the client may pause as long
 // as it likes.
 func (b *requestBody) answered() {
-	if b == nil {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.replied = true
@@ -152,9 +153,6 @@ func (b *requestBody) answered() {
 // unfinished reports whether an answer that begins now must be the last on its connection: the rest
 // of an HTTP/1 body must not be read as the next request.
 func (b *requestBody) unfinished() bool {
-	if b == nil {
-		return false
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.ended && b.isHTTP1()
@@ -162,9 +160,6 @@ func (b *requestBody) unfinished() bool {
 
 // takeTrailer remembers where to put the values of announced trailer fields.
 func (b *requestBody) takeTrailer(trailer http.Header) {
-	if b == nil {
-		return
-	}
 	for name := range trailer {
 		if isForwarding(name) {
 			delete(trailer, name)
@@ -191,9 +186,6 @@ func (b *requestBody) finish() {
 
 // fault reports whether the body stopped arriving, and why it broke.
 func (b *requestBody) fault() (stalled bool, err error) {
-	if b == nil {
-		return false, nil
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.stalled, b.err

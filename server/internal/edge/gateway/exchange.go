@@ -9,10 +9,10 @@ import (
 
 // exchange is an admitted request and its answer.
 type exchange struct {
-	own    http.Header  // headers of the answer that were set before the upstream was asked
-	names  []string     // nonstandard headers in which the gateway states limits
-	theirs bool         // the answer states the upstream's limits, not the gateway's
-	body   *requestBody // nil without a body
+	own    http.Header // headers of the answer that were set before the upstream was asked
+	names  []string    // nonstandard headers in which the gateway states limits
+	theirs bool        // the answer states the upstream's limits, not the gateway's
+	body   *requestBody
 }
 
 type exchangeKey struct{}

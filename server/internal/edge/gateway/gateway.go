@@ -227,11 +227,8 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	clear(w.Header())
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: g.stall}
 	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
-	if hasBody(r) {
-		x.body = newRequestBody(r, c, cancel)
-		r.Body = x.body
-		defer x.body.finish()
-	}
+	x.body = newRequestBody(r, c, cancel)
+	defer x.body.finish()
 	g.proxy.ServeHTTP(c, r)
 	x.dropTrailers(w.Header())
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -63,65 +64,35 @@ func rawPath(r *http.Request) string {
 	return raw
 }
 
+// unsafeEscape matches escapes that servers read differently: of a slash, a backslash or a NUL; of
+// these or a dot, encoded twice; and of characters that aren't UTF-8, but that careless decoders read
+// as a slash or a dot, such as %c0%af.
+var unsafeEscape = regexp.MustCompile(`(?i)%(?:(?:25)+(?:2f|5c|00|2e)|2f|5c|00|(?:25)*c[01]%[89a-f].)`)
+
+var escaped = map[string]string{"2f": "slash", "5c": "backslash", "00": "NUL", "2e": "dot"}
+
 // unsafePart names the part of an escaped path that servers read differently, or returns "".
 func unsafePart(path string) string {
-	from := 0 // start of the segment
-	for i := range len(path) {
+	if strings.Contains(path, `\`) {
+		return "a backslash"
+	}
+	if e := unsafeEscape.FindString(path); e != "" {
+		what := escaped[strings.ToLower(e[len(e)-2:])] + " (" + e + ")"
 		switch {
-		case path[i] == '/':
-			from = i + 1
-		case path[i] == '\\':
-			return `a backslash`
-		case path[i] == '%':
-			if what := unsafeEscape(path[i:]); what != "" {
-				return what
-			}
-		case path[i] == ';':
-			// Some servers resolve dots before they remove ;parameters, others afterwards.
-			if isDots(path[from:i]) {
-				return "a dot segment with parameters (..;)"
-			}
+		case strings.Count(e, "%") > 1:
+			return "an overlong character (" + e + ")"
+		case len(e) > len("%2f"):
+			return "a twice encoded " + what
+		}
+		return "an encoded " + what
+	}
+	for seg := range strings.SplitSeq(path, "/") {
+		// Some servers resolve dots before they remove ;parameters, others afterwards.
+		if name, _, ok := strings.Cut(seg, ";"); ok && isDots(name) {
+			return "a dot segment with parameters (..;)"
 		}
 	}
 	return ""
-}
-
-// unsafeEscape names the unsafe character that the escape at the beginning of s stands for, or
-// returns "".
-func unsafeEscape(s string) string {
-	code := s[1:]
-	for strings.HasPrefix(code, "25") { // an encoded % that starts another escape
-		code = code[2:]
-	}
-	if len(code) < 2 {
-		return ""
-	}
-	what, twice := "", len(code) < len(s)-1
-	switch strings.ToLower(code[:2]) {
-	case "2f":
-		what = "slash"
-	case "5c":
-		what = "backslash"
-	case "00":
-		what = "NUL"
-	case "2e":
-		if !twice { // every server reads a single encoding as a dot
-			return ""
-		}
-		what = "dot"
-	case "c0", "c1":
-		// Not UTF-8, but careless decoders read a slash or a dot: %c0%af.
-		if len(code) >= 5 && code[2] == '%' && code[3] >= '8' {
-			return "an overlong character (" + s[:len(s)-len(code)] + code[:5] + ")"
-		}
-		return ""
-	default:
-		return ""
-	}
-	if twice {
-		return "a twice encoded " + what + " (" + s[:len(s)-len(code)+2] + ")"
-	}
-	return "an encoded " + what + " (" + s[:3] + ")"
 }
 
 func climbs(path string) bool {
