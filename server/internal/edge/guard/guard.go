@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -226,17 +227,9 @@ func (g *Guard) otherPage(r *http.Request) bool {
 
 // known reports whether a host is this port's own name, or one that no other site can point here.
 func (g *Guard) known(host string) bool {
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
-		host = host[:i]
-	}
-	if strings.EqualFold(host, "localhost") || g.opts.Name != "" && strings.EqualFold(host, g.opts.Name) {
-		return true
-	}
-	if h, ok := strings.CutPrefix(host, "["); ok {
-		host = strings.TrimSuffix(h, "]")
-	}
+	host = (&url.URL{Host: host}).Hostname()
 	_, err := netip.ParseAddr(host)
-	return err == nil
+	return err == nil || strings.EqualFold(host, "localhost") || g.opts.Name != "" && strings.EqualFold(host, g.opts.Name)
 }
 
 // fromBrowser reports whether a browser sent a request. Browsers send Origin with every request
