@@ -407,7 +407,7 @@ func TestServeRefusesBadSettings(t *testing.T) {
 		{"--admin-tokens none.txt", "--admin-tokens: open none.txt"},
 		{"--rules rules.yaml --seed-rules rules.yaml", "don't go together"},
 		{"--tls-cert x.pem", "--tls-cert and --tls-key go together"},
-		{"--memory-cap lots", "must be a size such as 256MiB"},
+		{"--memory-cap lots", "must be a size with its unit, such as 256MiB"},
 		{"--memory-cap 256", "must be a size with its unit, such as 256MiB or 1GiB, got \"256\": did you mean 256MiB?"},
 		{"--memory-cap 268435456", "did you mean 268435456B?"},
 		{"--drain-timeout -1s", "--drain-timeout: must be at least 0s, such as 30s, got -1s"},

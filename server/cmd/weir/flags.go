@@ -93,7 +93,7 @@ func (p parsed[T]) Type() string { return p.kind }
 // otherLevels maps level names of other programs to ours.
 var otherLevels = map[string]string{
 	"verbose": "debug", "trace": "debug", "all": "debug", "notice": "info",
-	"warning": "warn", "critical": "error", "fatal": "error", "quiet": "error", "off": "error", "none": "error",
+	"warning": "warn", "critical": "error", "fatal": "error", "panic": "error", "quiet": "error", "off": "error", "none": "error",
 }
 
 func parseLevel(text string) (level slog.Level, err error) {

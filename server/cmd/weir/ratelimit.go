@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/weirhq/weir/internal/node/watch"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
+	"github.com/weirhq/weir/server/internal/observe/otlp"
+	"github.com/weirhq/weir/server/internal/serve"
 )
 
 // ratelimitName is the name of envoyproxy/ratelimit's program. Under this name, weir replaces it:
@@ -63,12 +66,7 @@ func ratelimitCommand() *cobra.Command {
 // translate sets what envoyproxy/ratelimit's variables say, unless Weir's own variables set it.
 func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, error) {
 	store, noStore := env.store()
-	level, noLevel := env.logLevel()
-	var noSource error
-	if kind := env.text("CONFIG_TYPE"); kind != "FILE" && kind != "GRPC_XDS_SOTW" {
-		noSource = fmt.Errorf("CONFIG_TYPE: must be FILE or GRPC_XDS_SOTW, got %q", kind)
-	}
-	if err := errors.Join(env.check(), noStore, noLevel, noSource); err != nil { // report all errors at once: each start of a Pod takes a while
+	if err := errors.Join(env.check(), noStore); err != nil { // report all errors at once: each start of a Pod takes a while
 		return nil, err
 	}
 	s, err := settings(flags, "", false)
@@ -84,39 +82,41 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 		}
 		s.variables[flag] = from
 	}
+	var noXDS error
+	take := func(flag, variable string) { set(flag, env.text(variable), variable) }
 	set("http", net.JoinHostPort(env.text("HOST"), strconv.Itoa(env.whole("PORT"))), "HOST and PORT")
 	set("grpc", net.JoinHostPort(env.text("GRPC_HOST"), strconv.Itoa(env.whole("GRPC_PORT"))), "GRPC_HOST and GRPC_PORT")
 	set("admin", "", "") // envoyproxy/ratelimit has no admin port
 	if env.on("USE_PROMETHEUS") {
-		set("metrics", env.text("PROMETHEUS_ADDR"), "PROMETHEUS_ADDR")
+		take("metrics", "PROMETHEUS_ADDR")
 	}
 	set("store", store, "REDIS_URL")
-	set("store-prefix", env.text("CACHE_KEY_PREFIX"), "CACHE_KEY_PREFIX")
-	set("log-level", level, "LOG_LEVEL")
+	take("store-prefix", "CACHE_KEY_PREFIX")
+	set("log-level", level(env.text("LOG_LEVEL")), "LOG_LEVEL")
 	set("log-format", env.logFormat(), "LOG_FORMAT")
 	if env.on("GRPC_SERVER_USE_TLS") {
 		if env.text("GRPC_SERVER_TLS_CERT") == "" || env.text("GRPC_SERVER_TLS_KEY") == "" {
 			return nil, errors.New("GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY, the files of a certificate and of its key")
 		}
-		set("grpc-tls-cert", env.text("GRPC_SERVER_TLS_CERT"), "GRPC_SERVER_TLS_CERT")
-		set("grpc-tls-key", env.text("GRPC_SERVER_TLS_KEY"), "GRPC_SERVER_TLS_KEY")
-		set("grpc-client-ca", env.text(env.clientCA()), env.clientCA())
-		set("grpc-client-san", env.text("GRPC_CLIENT_TLS_SAN"), "GRPC_CLIENT_TLS_SAN")
-		if env.text("GRPC_CLIENT_TLS_SAN") != "" && env.text(env.clientCA()) == "" {
+		take("grpc-tls-cert", "GRPC_SERVER_TLS_CERT")
+		take("grpc-tls-key", "GRPC_SERVER_TLS_KEY")
+		ca := "GRPC_CLIENT_TLS_CACERT"
+		if env.text(ca) == "" && env.text("GRPC_SERVER_TLS_CA_CERT") != "" {
+			ca = "GRPC_SERVER_TLS_CA_CERT" // Envoy Gateway sets this one, which envoyproxy/ratelimit doesn't read
+		}
+		take("grpc-client-ca", ca)
+		take("grpc-client-san", "GRPC_CLIENT_TLS_SAN")
+		if v.GRPCClientSAN != "" && v.GRPCClientCA == "" {
 			return nil, errors.New("GRPC_CLIENT_TLS_SAN: needs GRPC_CLIENT_TLS_CACERT: without it clients are asked for no certificate")
 		}
 	}
-	switch env.text("CONFIG_TYPE") {
-	case "FILE":
+	env.answer(&s.sections)
+	if env.text("CONFIG_TYPE") == "FILE" {
 		folder := filepath.Join(env.text("RUNTIME_ROOT"), env.text("RUNTIME_SUBDIRECTORY"), env.text("RUNTIME_APPDIRECTORY"))
 		set("envoy-config", folder, "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY")
-	case "GRPC_XDS_SOTW":
-		var bad error
-		if v.EnvoyXDS, bad = env.xds(); bad != nil {
-			return nil, bad
-		}
+	} else if s.Envoy.XDS, noXDS = env.xds(); noXDS != nil {
+		return nil, noXDS
 	}
-	env.answer(&s.sections)
 	v.OnlyEnvoy = true
 	v.Data = "" // the rules are in Redis, and the file system may be read-only
 	return s, err
@@ -124,18 +124,18 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 
 // answer sets how requests are answered, and what is sent to OpenTelemetry.
 func (e *theirs) answer(s *sections) {
-	headers, enabled, share := e.on("LIMIT_RESPONSE_HEADERS_ENABLED"), e.on("TRACING_ENABLED"), e.share("TRACING_SAMPLING_RATE")
-	s.Envoy.Headers = &headers
-	names := &s.Envoy.HeaderNames
-	names.Limit, names.Remaining, names.Reset = e.text("LIMIT_LIMIT_HEADER"), e.text("LIMIT_REMAINING_HEADER"), e.text("LIMIT_RESET_HEADER")
-	s.Envoy.DynamicMetadata, s.Envoy.MergeDomains = e.on("RESPONSE_DYNAMIC_METADATA"), e.on("MERGE_DOMAIN_CONFIG")
-	s.Envoy.ShadowMode, s.Envoy.QuotaMode = e.on("SHADOW_MODE"), e.on("QUOTA_MODE")
-	s.Envoy.StartWithoutConfig = e.on("FORCE_START_WITHOUT_INITIAL_CONFIG") && !e.on("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")
-	s.Envoy.MaxConnectionAge, s.Envoy.MaxConnectionAgeGrace = e.age("GRPC_MAX_CONNECTION_AGE"), e.age("GRPC_MAX_CONNECTION_AGE_GRACE")
-
-	metrics := false // envoyproxy/ratelimit sends only traces
-	s.OTLP.Metrics, s.OTLP.Traces, s.OTLP.Sample = &metrics, &enabled, &share
-	s.OTLP.Endpoint, s.OTLP.Protocol = "https://localhost:4318", "http/protobuf" // OTEL_EXPORTER_OTLP_ENDPOINT goes first
+	s.Envoy = serve.Envoy{
+		Headers:         new(e.on("LIMIT_RESPONSE_HEADERS_ENABLED")),
+		HeaderNames:     serve.EnvoyHeaders{Limit: e.text("LIMIT_LIMIT_HEADER"), Remaining: e.text("LIMIT_REMAINING_HEADER"), Reset: e.text("LIMIT_RESET_HEADER")},
+		DynamicMetadata: e.on("RESPONSE_DYNAMIC_METADATA"),
+		MergeDomains:    e.on("MERGE_DOMAIN_CONFIG"), ShadowMode: e.on("SHADOW_MODE"), QuotaMode: e.on("QUOTA_MODE"),
+		StartWithoutConfig: e.on("FORCE_START_WITHOUT_INITIAL_CONFIG") && !e.on("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
+		MaxConnectionAge:   e.age("GRPC_MAX_CONNECTION_AGE"), MaxConnectionAgeGrace: e.age("GRPC_MAX_CONNECTION_AGE_GRACE"),
+	}
+	s.OTLP = otlp.Config{
+		Metrics: new(false), Traces: new(e.on("TRACING_ENABLED")), Sample: new(e.share("TRACING_SAMPLING_RATE")),
+		Endpoint: "https://localhost:4318", Protocol: "http/protobuf", // OTEL_EXPORTER_OTLP_ENDPOINT goes first
+	}
 	if e.text("TRACING_EXPORTER_PROTOCOL") == "grpc" {
 		s.OTLP.Endpoint, s.OTLP.Protocol = "https://localhost:4317", "grpc"
 	}
@@ -192,22 +192,7 @@ func (e *theirs) files(cert, key, ca string) error {
 }
 
 // age returns how long a connection may last. In envoyproxy/ratelimit, 0 means forever.
-func (e *theirs) age(name string) time.Duration {
-	d := e.time(name)
-	if d == 0 {
-		d = math.MaxInt64
-	}
-	return d
-}
-
-// clientCA returns the variable that names the CA of Envoy's certificates. Envoy Gateway sets one
-// that envoyproxy/ratelimit doesn't read.
-func (e *theirs) clientCA() string {
-	if e.text("GRPC_CLIENT_TLS_CACERT") == "" && e.text("GRPC_SERVER_TLS_CA_CERT") != "" {
-		return "GRPC_SERVER_TLS_CA_CERT"
-	}
-	return "GRPC_CLIENT_TLS_CACERT"
-}
+func (e *theirs) age(name string) time.Duration { return cmp.Or(e.time(name), math.MaxInt64) }
 
 // tracing returns OpenTelemetry's standard variables for those of envoyproxy/ratelimit, unless they
 // are set.
@@ -229,21 +214,6 @@ func (e *theirs) tracing() map[string]string {
 		all["OTEL_RESOURCE_ATTRIBUTES"] = strings.Join(attributes, ",")
 	}
 	return all
-}
-
-// logLevel maps a level of logrus to one of Weir's.
-func (e *theirs) logLevel() (string, error) {
-	switch level := strings.ToLower(e.text("LOG_LEVEL")); level {
-	case "debug", "info", "warn", "error":
-		return level, nil
-	case "trace":
-		return "debug", nil
-	case "warning":
-		return "warn", nil
-	case "fatal", "panic":
-		return "error", nil
-	}
-	return "", fmt.Errorf("LOG_LEVEL: must be debug, info, warn or error, got %q", e.text("LOG_LEVEL"))
 }
 
 // logFormat returns text for everything but JSON, as envoyproxy/ratelimit does.

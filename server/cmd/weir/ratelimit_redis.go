@@ -19,77 +19,78 @@ func (e *theirs) store() (string, error) {
 		return "", err
 	}
 	hosts := strings.Split(e.text("REDIS_URL"), ",")
+	scheme, primary := "redis", ""
 	switch kind := strings.ToLower(e.text("REDIS_TYPE")); kind {
 	case "single":
-		return e.single(hosts, parameters)
+		if err := e.checkSingle(hosts); err != nil {
+			return "", err
+		}
+		if e.text("REDIS_SOCKET_TYPE") == "unix" {
+			return "unix://" + e.login(nil) + strings.ReplaceAll(escape(e.text("REDIS_URL")), "%2F", "/"), nil
+		}
 	case "cluster":
-		return e.several("redis-cluster://", hosts, "", parameters)
+		scheme = "redis-cluster"
 	case "sentinel":
 		if len(hosts) < 2 {
 			return "", errors.New("REDIS_URL: with REDIS_TYPE=sentinel, must be the name of the primary and then the Sentinels, such as mymaster,sentinel-0:26379,sentinel-1:26379")
 		}
-		return e.several("redis-sentinel://", hosts[1:], "/"+escape(strings.TrimSpace(hosts[0])), parameters)
+		scheme, primary, hosts = "redis-sentinel", strings.TrimSpace(hosts[0]), hosts[1:]
+	default:
+		return "", fmt.Errorf("REDIS_TYPE: must be single, sentinel or cluster, got %q", e.text("REDIS_TYPE"))
 	}
-	return "", fmt.Errorf("REDIS_TYPE: must be single, sentinel or cluster, got %q", e.text("REDIS_TYPE"))
-}
-
-// single returns the URL of one server, given as host:port, redis://user:password@host:port/db, or
-// the path of a socket.
-func (e *theirs) single(hosts []string, parameters url.Values) (string, error) {
-	switch socket := e.text("REDIS_SOCKET_TYPE"); {
-	case socket == "unix" && !strings.HasPrefix(hosts[0], "/"):
-		return "", errors.New("REDIS_URL: must be the path of a socket, since REDIS_SOCKET_TYPE is unix: for host:port, set REDIS_SOCKET_TYPE=tcp")
-	case socket == "unix" && e.on("REDIS_TLS"):
-		return "", errors.New("REDIS_TLS: is for REDIS_SOCKET_TYPE=tcp: a socket on this machine has none")
-	case socket == "unix":
-		return "unix://" + e.login("", "") + strings.ReplaceAll(escape(e.text("REDIS_URL")), "%2F", "/"), nil
-	case socket != "tcp" && socket != "tcp4" && socket != "tcp6":
-		return "", fmt.Errorf("REDIS_SOCKET_TYPE: must be tcp or unix, got %q", socket)
-	case len(hosts) > 1:
-		return "", errors.New("REDIS_URL: several hosts are for REDIS_TYPE=cluster or REDIS_TYPE=sentinel")
+	single, path := scheme == "redis", ""
+	switch tls := e.on("REDIS_TLS"); {
+	case tls && single:
+		scheme = "rediss"
+	case tls:
+		parameters.Set("tls", "true")
 	}
-	server, err := parseServer(hosts[0])
-	if err != nil {
-		return "", err
-	}
-	scheme := "redis://"
-	if e.on("REDIS_TLS") {
-		scheme = "rediss://"
-	}
-	return scheme + e.login(server.user, server.password) + server.host + server.database + asQuery(parameters), nil
-}
-
-// several returns the URL of a Cluster, or of Sentinels with the path that follows them.
-func (e *theirs) several(scheme string, hosts []string, path string, parameters url.Values) (string, error) {
-	var names []string
-	var user, password string // from the first host that has them
-	for _, h := range hosts {
+	var user *url.Userinfo // of the first server that has one
+	for i, h := range hosts {
 		server, err := parseServer(strings.TrimSpace(h))
 		if err != nil {
 			return "", err
 		}
-		names = append(names, server.host)
-		if user == "" && password == "" {
-			user, password = server.user, server.password
+		hosts[i], user = server.Host, cmp.Or(user, server.User)
+		if single {
+			path = server.Path
 		}
 	}
-	if e.on("REDIS_TLS") {
-		parameters.Set("tls", "true")
+	if primary != "" { // users and passwords in the URLs are for the Sentinels, which are what it names
+		if auth := e.text("REDIS_SENTINEL_AUTH"); auth != "" {
+			user = parseLogin(auth)
+		}
+		if name := user.Username(); name != "" {
+			parameters.Set("sentinel_user", name)
+		}
+		if password, _ := user.Password(); password != "" {
+			parameters.Set("sentinel_password", password)
+		}
+		path, user = "/"+escape(primary), nil
 	}
-	if path == "" {
-		return scheme + e.login(user, password) + strings.Join(names, ",") + asQuery(parameters), nil
+	text := scheme + "://" + e.login(user) + strings.Join(hosts, ",") + path
+	if len(parameters) > 0 {
+		text += "?" + strings.ReplaceAll(parameters.Encode(), "+", "%20")
 	}
-	// Users and passwords in the URLs are for the Sentinels, which are what it names.
-	if auth := e.text("REDIS_SENTINEL_AUTH"); auth != "" {
-		user, password = splitLogin(auth)
+	return text, nil
+}
+
+// checkSingle checks the variables of one server, which is given as host:port, redis://user:password@host:port/db or the
+// path of a socket.
+func (e *theirs) checkSingle(hosts []string) error {
+	switch socket := e.text("REDIS_SOCKET_TYPE"); {
+	case socket == "unix" && !strings.HasPrefix(hosts[0], "/"):
+		return errors.New("REDIS_URL: must be the path of a socket, since REDIS_SOCKET_TYPE is unix: for host:port, set REDIS_SOCKET_TYPE=tcp")
+	case socket == "unix" && e.on("REDIS_TLS"):
+		return errors.New("REDIS_TLS: is for REDIS_SOCKET_TYPE=tcp: a socket on this machine has none")
+	case socket == "unix":
+		return nil
+	case socket != "tcp" && socket != "tcp4" && socket != "tcp6":
+		return fmt.Errorf("REDIS_SOCKET_TYPE: must be tcp or unix, got %q", socket)
+	case len(hosts) > 1:
+		return errors.New("REDIS_URL: several hosts are for REDIS_TYPE=cluster or REDIS_TYPE=sentinel")
 	}
-	if user != "" {
-		parameters.Set("sentinel_user", user)
-	}
-	if password != "" {
-		parameters.Set("sentinel_password", password)
-	}
-	return scheme + e.login("", "") + strings.Join(names, ",") + path + asQuery(parameters), nil
+	return nil
 }
 
 // redisTLS returns the parameters of a store's URL for TLS.
@@ -113,57 +114,51 @@ func (e *theirs) redisTLS() (url.Values, error) {
 }
 
 // login returns the user and password for a URL. REDIS_AUTH goes before those of REDIS_URL.
-func (e *theirs) login(user, password string) string {
+func (e *theirs) login(user *url.Userinfo) string {
+	name := user.Username()
+	password, _ := user.Password()
 	if auth := e.text("REDIS_AUTH"); auth != "" {
-		u, p := splitLogin(auth)
-		if u != "" {
-			user = u
-		}
-		password = p
+		given := parseLogin(auth)
+		name = cmp.Or(given.Username(), name)
+		password, _ = given.Password()
 	}
-	if user == "" && password == "" {
+	if name == "" && password == "" {
 		return ""
 	}
-	return escape(user) + ":" + escape(password) + "@"
+	return escape(name) + ":" + escape(password) + "@"
 }
 
-// splitLogin splits user:password. Without a colon, it is a password.
-func splitLogin(auth string) (user, password string) {
+// parseLogin reads user:password. Without a colon, it is a password.
+func parseLogin(auth string) *url.Userinfo {
 	user, password, both := strings.Cut(auth, ":")
 	if !both {
-		return "", user
+		return url.UserPassword("", user)
 	}
-	return user, password
+	return url.UserPassword(user, password)
 }
 
-// server is a server in REDIS_URL.
-type server struct{ host, user, password, database string }
-
 // parseServer reads host:port, or redis://user:password@host:port/database.
-func parseServer(text string) (server, error) {
+func parseServer(text string) (*url.URL, error) {
 	if !strings.Contains(text, "://") {
-		return server{host: text}, nil
+		return &url.URL{Host: text}, nil
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "redis" || u.Host == "" {
-		return server{}, errors.New(`REDIS_URL: must be host:port, or redis://user:password@host:port/0 with %2F for "/", %3F for "?", %23 for "#" and %25 for "%" in a password; TLS is REDIS_TLS=true`)
+		return nil, errors.New(`REDIS_URL: must be host:port, or redis://user:password@host:port/0 with %2F for "/", %3F for "?", %23 for "#" and %25 for "%" in a password; TLS is REDIS_TLS=true`)
 	}
 	given := u.Query()
-	s := server{host: u.Host, user: cmp.Or(u.User.Username(), given.Get("username"))}
-	s.password, _ = u.User.Password()
-	s.password = cmp.Or(s.password, given.Get("password"))
-	if database := cmp.Or(strings.Trim(u.Path, "/"), given.Get("db")); database != "" {
-		s.database = "/" + escape(database)
+	name, password := cmp.Or(u.User.Username(), given.Get("username")), given.Get("password")
+	if own, _ := u.User.Password(); own != "" {
+		password = own
 	}
-	return s, nil
+	if u.User = nil; name+password != "" {
+		u.User = url.UserPassword(name, password)
+	}
+	if u.Path = cmp.Or(strings.Trim(u.Path, "/"), given.Get("db")); u.Path != "" {
+		u.Path = "/" + escape(u.Path)
+	}
+	return u, nil
 }
 
 // escape escapes text for a store's URL, in which a plus is a plus.
 func escape(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
-
-func asQuery(parameters url.Values) string {
-	if len(parameters) == 0 {
-		return ""
-	}
-	return "?" + strings.ReplaceAll(parameters.Encode(), "+", "%20")
-}

@@ -56,9 +56,9 @@ func TestRatelimitVariables(t *testing.T) {
 		{nil, "unix:///var/run/nutcracker/ratelimit.sock", func(v *serving) any { return v.Store }},
 		{nil, "/srv/runtime_data/current/config", func(v *serving) any { return v.EnvoyConfig }},
 		{nil, "WARN text", func(v *serving) any { return fmt.Sprint(v.logLevel, " ", v.logFormat) }},
-		{nil, `no headers true, metadata false, {false false false}, start false, 24h0m0s 1h0m0s`, func(v *serving) any {
+		{nil, `headers false, metadata false, modes false false false, start false, 24h0m0s 1h0m0s`, func(v *serving) any {
 			e := &v.Envoy
-			return fmt.Sprintf("no headers %v, metadata %v, %v, start %v, %s %s", e.NoHeaders, e.DynamicMetadata, e.Modes, e.StartWithout, e.MaxConnectionAge, e.MaxConnectionAgeGrace)
+			return fmt.Sprintf("headers %v, metadata %v, modes %v %v %v, start %v, %s %s", *e.Headers, e.DynamicMetadata, e.ShadowMode, e.QuotaMode, e.MergeDomains, e.StartWithoutConfig, e.MaxConnectionAge, e.MaxConnectionAgeGrace)
 		}},
 		{nil, "  ", func(v *serving) any { return v.TLSCert + v.GRPCTLSCert + " " + v.GRPCClientCA + " " + v.Data }},
 		{nil, "", func(v *serving) any { return v.OTLP.Sending() }},
@@ -75,17 +75,17 @@ func TestRatelimitVariables(t *testing.T) {
 		{[]string{"RUNTIME_ROOT=/data", "RUNTIME_SUBDIRECTORY=ratelimit"}, "/data/ratelimit/config", func(v *serving) any { return v.EnvoyConfig }},
 		{[]string{"RUNTIME_ROOT=/data", "RUNTIME_APPDIRECTORY=limits"}, "/data/limits", func(v *serving) any { return v.EnvoyConfig }},
 		{[]string{"RUNTIME_ROOT=/data", "RUNTIME_APPDIRECTORY="}, "/data", func(v *serving) any { return v.EnvoyConfig }},
-		{[]string{"FORCE_START_WITHOUT_INITIAL_CONFIG=t"}, "true", func(v *serving) any { return v.Envoy.StartWithout }},
-		{[]string{"FORCE_START_WITHOUT_INITIAL_CONFIG=1", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=TRUE"}, "false", func(v *serving) any { return v.Envoy.StartWithout }},
-		{[]string{"SHADOW_MODE=true"}, "{true false false}", func(v *serving) any { return v.Envoy.Modes }},
-		{[]string{"QUOTA_MODE=1"}, "{false true false}", func(v *serving) any { return v.Envoy.Modes }},
-		{[]string{"MERGE_DOMAIN_CONFIG=T"}, "{false false true}", func(v *serving) any { return v.Envoy.Modes }},
+		{[]string{"FORCE_START_WITHOUT_INITIAL_CONFIG=t"}, "true", func(v *serving) any { return v.Envoy.StartWithoutConfig }},
+		{[]string{"FORCE_START_WITHOUT_INITIAL_CONFIG=1", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=TRUE"}, "false", func(v *serving) any { return v.Envoy.StartWithoutConfig }},
+		{[]string{"SHADOW_MODE=true"}, "true", func(v *serving) any { return v.Envoy.ShadowMode }},
+		{[]string{"QUOTA_MODE=1"}, "true", func(v *serving) any { return v.Envoy.QuotaMode }},
+		{[]string{"MERGE_DOMAIN_CONFIG=T"}, "true", func(v *serving) any { return v.Envoy.MergeDomains }},
 		{[]string{"RESPONSE_DYNAMIC_METADATA=true"}, "true", func(v *serving) any { return v.Envoy.DynamicMetadata }},
-		{[]string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=A", "LIMIT_REMAINING_HEADER=B", "LIMIT_RESET_HEADER=C"}, "false {A B C}", func(v *serving) any {
-			return fmt.Sprint(v.Envoy.NoHeaders, " ", v.Envoy.Names)
+		{[]string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=A", "LIMIT_REMAINING_HEADER=B", "LIMIT_RESET_HEADER=C"}, "true {A B C}", func(v *serving) any {
+			return fmt.Sprint(*v.Envoy.Headers, " ", v.Envoy.HeaderNames)
 		}},
-		{[]string{"LIMIT_RESPONSE_HEADERS_ENABLED=true"}, "false {RateLimit-Limit RateLimit-Remaining RateLimit-Reset}", func(v *serving) any {
-			return fmt.Sprint(v.Envoy.NoHeaders, " ", v.Envoy.Names)
+		{[]string{"LIMIT_RESPONSE_HEADERS_ENABLED=true"}, "true {RateLimit-Limit RateLimit-Remaining RateLimit-Reset}", func(v *serving) any {
+			return fmt.Sprint(*v.Envoy.Headers, " ", v.Envoy.HeaderNames)
 		}},
 
 		{[]string{"LOG_LEVEL=info", "LOG_FORMAT=JSON"}, "INFO json", func(v *serving) any { return fmt.Sprint(v.logLevel, " ", v.logFormat) }},
@@ -104,14 +104,14 @@ func TestRatelimitVariables(t *testing.T) {
 		{grpcTLS, "", func(v *serving) any { return v.TLSCert }}, // HTTP has none
 
 		{xds, " {Server:localhost:18000 Node:default NodeMetadata:map[] Headers:map[] TLS:<nil> MaxMessage:0 Retry:0s MaxRetry:0s}", func(v *serving) any {
-			return fmt.Sprintf("%s %+v", v.EnvoyConfig, *v.EnvoyXDS)
+			return fmt.Sprintf("%s %+v", v.EnvoyConfig, *v.Envoy.XDS)
 		}},
 		{append(xds[:1:1], "CONFIG_GRPC_XDS_SERVER_URL=eg:18001", "CONFIG_GRPC_XDS_NODE_ID=n", "CONFIG_GRPC_XDS_NODE_METADATA=a=b=c,d=e,f", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=x:1,y:2",
 			"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=100", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=2s"),
-			"{Server:eg:18001 Node:n NodeMetadata:map[a:b=c d:e] Headers:map[x:1 y:2] TLS:<nil> MaxMessage:100 Retry:1s MaxRetry:2s}", func(v *serving) any { return fmt.Sprintf("%+v", *v.EnvoyXDS) }},
+			"{Server:eg:18001 Node:n NodeMetadata:map[a:b=c d:e] Headers:map[x:1 y:2] TLS:<nil> MaxMessage:100 Retry:1s MaxRetry:2s}", func(v *serving) any { return fmt.Sprintf("%+v", *v.Envoy.XDS) }},
 		{append(xds[:1:1], "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT="+certs.ClientCert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY="+certs.ClientKey,
 			"CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+certs.CA, "CONFIG_GRPC_XDS_SERVER_TLS_SAN=eg"),
-			fmt.Sprint(envoy.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, ServerName: "eg"}), func(v *serving) any { return *v.EnvoyXDS.TLS }},
+			fmt.Sprint(envoy.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, ServerName: "eg"}), func(v *serving) any { return *v.Envoy.XDS.TLS }},
 
 		{tcp, "redis://redis:6379", func(v *serving) any { return v.Store }},
 		{[]string{"REDIS_URL=/run/redis sock"}, "unix:///run/redis%20sock", func(v *serving) any { return v.Store }},
@@ -177,7 +177,7 @@ func TestRatelimitMistakes(t *testing.T) {
 		{"PORT=http", `PORT: must be a port's number, such as 8081, got "http"`},
 		{"PORT=", `PORT: must be a port's number`},
 		{"GRPC_PORT=70000", `GRPC_PORT: must be a port's number`},
-		{"GRPC_PORT=tcp://10.0.0.7:8081", `GRPC_PORT: must be a port's number: Kubernetes has set it for a Service of that name`},
+		{"GRPC_PORT=tcp://10.0.0.7:8081", `GRPC_PORT: must be a port's number, such as 8081: Kubernetes has set it for a Service of that name`},
 		{"SHADOW_MODE=yes", `SHADOW_MODE: must be true or false, got "yes"`},
 		{"REDIS_TLS=", `REDIS_TLS: must be true or false, got ""`},
 		{"GRPC_MAX_CONNECTION_AGE=60", `GRPC_MAX_CONNECTION_AGE: must be a time with its unit, such as 24h or 30s, got "60"`},
@@ -196,7 +196,7 @@ func TestRatelimitMistakes(t *testing.T) {
 		{"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=eg", `CONFIG_GRPC_XDS_SERVER_URL: server: must be a host and a port, such as envoy-gateway:18001, got "eg"`},
 		{"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/none/ca.crt", `CONFIG_GRPC_XDS_SERVER_TLS_CACERT: open /none/ca.crt: no such file`},
 		{"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_KEY=" + empty, `CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY go together`},
-		{"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=authorization=hunter2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: must be name:value,name:value, and number 1 isn't`},
+		{"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=authorization=hunter2", `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: must be name:value,name:value`},
 
 		{"REDIS_URL=redis:6379", `REDIS_URL: must be the path of a socket, since REDIS_SOCKET_TYPE is unix: for host:port, set REDIS_SOCKET_TYPE=tcp`},
 		{"REDIS_SOCKET_TYPE=udp", `REDIS_SOCKET_TYPE: must be tcp or unix, got "udp"`},
@@ -286,7 +286,7 @@ func TestRatelimitAsEnvoyGatewayStartsIt(t *testing.T) {
 	if err != nil || log != "" {
 		t.Fatal(err, log)
 	}
-	if v.GRPCClientCA != certs.CA || v.Metrics != ":19001" || v.EnvoyXDS.Node != "envoy-ratelimit" || v.EnvoyConfig != "" || !v.Envoy.StartWithout || v.StorePrefix != "eg:rl:" {
+	if v.GRPCClientCA != certs.CA || v.Metrics != ":19001" || v.Envoy.XDS.Node != "envoy-ratelimit" || v.EnvoyConfig != "" || !v.Envoy.StartWithoutConfig || v.StorePrefix != "eg:rl:" {
 		t.Errorf("%+v", v.Config)
 	}
 	want := map[string]string{"OTEL_SERVICE_NAME": "envoy-ratelimit", "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=envoy-gateway-system,service.instance.id=pod%2C1"}
@@ -313,8 +313,8 @@ func TestRatelimitVariablesAreInTheDocs(t *testing.T) {
 			t.Errorf("%s is there twice", v.name)
 		}
 		names = append(names, v.name)
-		if v.needs != "" && !slices.Contains(names, v.needs) {
-			t.Errorf("%s needs %s, which must stand before it", v.name, v.needs)
+		if needs, _, ok := strings.Cut(v.needs, "="); ok && !slices.Contains(names, needs) {
+			t.Errorf("%s needs %s, which must stand before it", v.name, needs)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,62 +18,64 @@ import (
 // theirVariable is a variable of envoyproxy/ratelimit.
 type theirVariable struct {
 	name, normal string // normal is its default: theirs, but for the pauses between tries of an xDS server, which are Weir's
-	// valid checks a value as envoyproxy/ratelimit does; nil accepts any. Values of variables that
-	// do nothing aren't checked.
-	valid func(string) error
-	// needs is the variable that must have the value be for this one to mean anything.
-	needs, be string
-	// nothing says why the variable does nothing here. Silent reports values for which that needs
-	// no warning, because they ask for what is the case anyway.
-	nothing string
-	silent  func(string) bool
+	// kind says which values the variable takes; the zero value accepts any. Values of variables that do nothing aren't
+	// checked.
+	kind valueKind
+	// needs is the variable, with its value, without which this one means nothing.
+	needs string
+	// nothing says why the variable does nothing here. No warning is given for the value silent, nor for "", because they
+	// ask for what is the case anyway.
+	nothing, silent string
 }
+
+// anything as a silent value stands for all values.
+const anything = "*"
 
 // theirVariables lists all variables of envoyproxy/ratelimit, and one that only Envoy Gateway has.
 var theirVariables = []theirVariable{
 	{name: "HOST", normal: "0.0.0.0"},
-	{name: "PORT", normal: "8080", valid: aPort},
+	{name: "PORT", normal: "8080", kind: aPort},
 	{name: "GRPC_HOST", normal: "0.0.0.0"},
-	{name: "GRPC_PORT", normal: "8081", valid: aPort},
-	{name: "GRPC_UDS", nothing: "gRPC is on GRPC_HOST and GRPC_PORT alone", silent: is("")},
-	{name: "GRPC_MAX_CONNECTION_AGE", normal: "24h", valid: aTime},
-	{name: "GRPC_MAX_CONNECTION_AGE_GRACE", normal: "1h", valid: aTime},
-	{name: "GRPC_SERVER_USE_TLS", normal: "false", valid: aBool},
-	{name: "GRPC_SERVER_TLS_CERT", needs: "GRPC_SERVER_USE_TLS", be: "true"},
-	{name: "GRPC_SERVER_TLS_KEY", needs: "GRPC_SERVER_USE_TLS", be: "true"},
-	{name: "GRPC_SERVER_TLS_CA_CERT", needs: "GRPC_SERVER_USE_TLS", be: "true"}, // Envoy Gateway's
-	{name: "GRPC_CLIENT_TLS_CACERT", needs: "GRPC_SERVER_USE_TLS", be: "true"},
-	{name: "GRPC_CLIENT_TLS_SAN", needs: "GRPC_SERVER_USE_TLS", be: "true"},
+	{name: "GRPC_PORT", normal: "8081", kind: aPort},
+	{name: "GRPC_UDS", nothing: "gRPC is on GRPC_HOST and GRPC_PORT alone"},
+	{name: "GRPC_MAX_CONNECTION_AGE", normal: "24h", kind: aTime},
+	{name: "GRPC_MAX_CONNECTION_AGE_GRACE", normal: "1h", kind: aTime},
+	{name: "GRPC_SERVER_USE_TLS", normal: "false", kind: aBool},
+	{name: "GRPC_SERVER_TLS_CERT", needs: "GRPC_SERVER_USE_TLS=true"},
+	{name: "GRPC_SERVER_TLS_KEY", needs: "GRPC_SERVER_USE_TLS=true"},
+	{name: "GRPC_SERVER_TLS_CA_CERT", needs: "GRPC_SERVER_USE_TLS=true"}, // Envoy Gateway's
+	{name: "GRPC_CLIENT_TLS_CACERT", needs: "GRPC_SERVER_USE_TLS=true"},
+	{name: "GRPC_CLIENT_TLS_SAN", needs: "GRPC_SERVER_USE_TLS=true"},
 	{name: "DEBUG_HOST", nothing: noDebug},
 	{name: "DEBUG_PORT", nothing: noDebug},
 
-	{name: "LOG_LEVEL", normal: "WARN"},
+	{name: "LOG_LEVEL", normal: "WARN", kind: aLevel},
 	{name: "LOG_FORMAT", normal: "text"},
 
-	{name: "CONFIG_TYPE", normal: "FILE"},
-	{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", normal: "false", valid: aBool},
-	{name: "MERGE_DOMAIN_CONFIG", normal: "false", valid: aBool},
+	{name: "CONFIG_TYPE", normal: "FILE", kind: aSource},
+	{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", normal: "false", kind: aBool},
+	{name: "MERGE_DOMAIN_CONFIG", normal: "false", kind: aBool},
 	{name: "RUNTIME_ROOT", normal: "/srv/runtime_data/current"},
 	{name: "RUNTIME_SUBDIRECTORY"},
 	{name: "RUNTIME_APPDIRECTORY", normal: "config"},
-	{name: "RUNTIME_IGNOREDOTFILES", nothing: "files whose names begin with a dot are never read", silent: isBool(true)},
-	{name: "RUNTIME_WATCH_ROOT", nothing: "the folder is followed in both ways", silent: always},
+	{name: "RUNTIME_IGNOREDOTFILES", nothing: "files whose names begin with a dot are never read", silent: "true"},
+	{name: "RUNTIME_WATCH_ROOT", nothing: "the folder is followed in both ways", silent: anything},
 
-	{name: "CONFIG_GRPC_XDS_NODE_ID", normal: "default", needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_NODE_METADATA", needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_SERVER_URL", normal: "localhost:18000", needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", valid: aMap, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_SERVER_USE_TLS", normal: "false", valid: aBool, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS", be: "true"},
-	{name: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS", be: "true"},
-	{name: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS", be: "true"},
-	{name: "CONFIG_GRPC_XDS_SERVER_TLS_SAN", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS", be: "true"},
-	{name: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", nothing: backOff, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", normal: "0s", valid: aTime, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_BACKOFF_MAX_INTERVAL", normal: "0s", valid: aTime, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", nothing: backOff, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_BACKOFF_JITTER", nothing: backOff, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", normal: "0", valid: aSize, needs: "CONFIG_TYPE", be: "GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_NODE_ID", normal: "default", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_NODE_METADATA", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_SERVER_URL", normal: "localhost:18000", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", kind: aMap, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_SERVER_USE_TLS", normal: "false", kind: aBool, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
+	{name: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
+	{name: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
+	{name: "CONFIG_GRPC_XDS_SERVER_TLS_SAN", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
+	{name: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", normal: "0s", kind: aTime, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_BACKOFF_MAX_INTERVAL", normal: "0s", kind: aTime, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_BACKOFF_JITTER", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{name: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", normal: "0", kind: aSize, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
 
 	{name: "BACKEND_TYPE", normal: "redis"},
 	{name: "CACHE_KEY_PREFIX"},
@@ -81,13 +84,13 @@ var theirVariables = []theirVariable{
 	{name: "REDIS_URL", normal: "/var/run/nutcracker/ratelimit.sock"},
 	{name: "REDIS_AUTH"},
 	{name: "REDIS_SENTINEL_AUTH"},
-	{name: "REDIS_TLS", normal: "false", valid: aBool},
-	{name: "REDIS_TLS_CLIENT_CERT", needs: "REDIS_TLS", be: "true"},
-	{name: "REDIS_TLS_CLIENT_KEY", needs: "REDIS_TLS", be: "true"},
-	{name: "REDIS_TLS_CACERT", needs: "REDIS_TLS", be: "true"},
-	{name: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", normal: "false", valid: aBool, needs: "REDIS_TLS", be: "true"},
+	{name: "REDIS_TLS", normal: "false", kind: aBool},
+	{name: "REDIS_TLS_CLIENT_CERT", needs: "REDIS_TLS=true"},
+	{name: "REDIS_TLS_CLIENT_KEY", needs: "REDIS_TLS=true"},
+	{name: "REDIS_TLS_CACERT", needs: "REDIS_TLS=true"},
+	{name: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", normal: "false", kind: aBool, needs: "REDIS_TLS=true"},
 	{name: "REDIS_TIMEOUT", nothing: "a check waits for Redis for as long as Envoy's time-out allows, at most WEIR_STORE_TIMEOUT (50ms)"},
-	{name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", nothing: "a node without Redis answers, so it is healthy", silent: isBool(false)},
+	{name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", nothing: "a node without Redis answers, so it is healthy", silent: "false"},
 	{name: "REDIS_STARTUP_INITIAL_INTERVAL", nothing: noStartup},
 	{name: "REDIS_STARTUP_MAX_INTERVAL", nothing: noStartup},
 	{name: "REDIS_STARTUP_MAX_ELAPSED_TIME", nothing: noStartup},
@@ -97,41 +100,41 @@ var theirVariables = []theirVariable{
 	{name: "REDIS_POOL_SIZE", nothing: noPool},
 	{name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", nothing: noPool},
 	{name: "REDIS_POOL_ON_EMPTY_WAIT_DURATION", nothing: noPool},
-	{name: "REDIS_PERSECOND", nothing: "the Redis of REDIS_URL has the counters of seconds, too", silent: isBool(false)},
+	{name: "REDIS_PERSECOND", nothing: "the Redis of REDIS_URL has the counters of seconds, too", silent: "false"},
 	{name: "EXPIRATION_JITTER_MAX_SECONDS", nothing: "Weir's counters expire by their own times"},
-	{name: "LOCAL_CACHE_SIZE_IN_BYTES", nothing: "spent limits are remembered in any case", silent: is("0")},
-	{name: "NEAR_LIMIT_RATIO", nothing: "weir_near_limit_total counts from four fifths on", silent: is("0.8")},
-	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", nothing: "a refused request never counts at its other limits", silent: isBool(true)},
+	{name: "LOCAL_CACHE_SIZE_IN_BYTES", nothing: "spent limits are remembered in any case", silent: "0"},
+	{name: "NEAR_LIMIT_RATIO", nothing: "weir_near_limit_total counts from four fifths on", silent: "0.8"},
+	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", nothing: "a refused request never counts at its other limits", silent: "true"},
 
-	{name: "LIMIT_RESPONSE_HEADERS_ENABLED", normal: "false", valid: aBool},
+	{name: "LIMIT_RESPONSE_HEADERS_ENABLED", normal: "false", kind: aBool},
 	{name: "LIMIT_LIMIT_HEADER", normal: "RateLimit-Limit"},
 	{name: "LIMIT_REMAINING_HEADER", normal: "RateLimit-Remaining"},
 	{name: "LIMIT_RESET_HEADER", normal: "RateLimit-Reset"},
-	{name: "SHADOW_MODE", normal: "false", valid: aBool},
-	{name: "QUOTA_MODE", normal: "false", valid: aBool},
-	{name: "RESPONSE_DYNAMIC_METADATA", normal: "false", valid: aBool},
-	{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", normal: "false", valid: aBool},
+	{name: "SHADOW_MODE", normal: "false", kind: aBool},
+	{name: "QUOTA_MODE", normal: "false", kind: aBool},
+	{name: "RESPONSE_DYNAMIC_METADATA", normal: "false", kind: aBool},
+	{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", normal: "false", kind: aBool},
 
-	{name: "USE_PROMETHEUS", normal: "false", valid: aBool},
-	{name: "PROMETHEUS_ADDR", normal: ":9090", needs: "USE_PROMETHEUS", be: "true"},
-	{name: "PROMETHEUS_PATH", nothing: "metrics are at /metrics", silent: is("/metrics")},
-	{name: "PROMETHEUS_MAPPER_YAML", nothing: "Weir's metrics need no mapper", silent: always}, // Envoy Gateway always sets it
-	{name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", nothing: "Weir's metrics are in seconds", silent: isBool(false)},
-	{name: "USE_STATSD", nothing: noStatsd, silent: isBool(false)},
-	{name: "USE_DOG_STATSD", nothing: noStatsd, silent: isBool(false)},
-	{name: "USE_DOG_STATSD_MOGRIFIERS", nothing: noStatsd, needs: "USE_DOG_STATSD", be: "true"},
-	{name: "STATSD_HOST", nothing: noStatsd, silent: always}, // they do nothing without USE_STATSD or USE_DOG_STATSD, which warn
-	{name: "STATSD_PORT", nothing: noStatsd, silent: always},
-	{name: "STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: always},
-	{name: "EXTRA_TAGS", nothing: "Prometheus adds labels to what it scrapes", silent: is("")},
-	{name: "DISABLE_STATS", nothing: "metrics are served where USE_PROMETHEUS asks for them, and cost nothing else", silent: isBool(false)},
+	{name: "USE_PROMETHEUS", normal: "false", kind: aBool},
+	{name: "PROMETHEUS_ADDR", normal: ":9090", needs: "USE_PROMETHEUS=true"},
+	{name: "PROMETHEUS_PATH", nothing: "metrics are at /metrics", silent: "/metrics"},
+	{name: "PROMETHEUS_MAPPER_YAML", nothing: "Weir's metrics need no mapper", silent: anything}, // Envoy Gateway always sets it
+	{name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", nothing: "Weir's metrics are in seconds", silent: "false"},
+	{name: "USE_STATSD", nothing: noStatsd, silent: "false"},
+	{name: "USE_DOG_STATSD", nothing: noStatsd, silent: "false"},
+	{name: "USE_DOG_STATSD_MOGRIFIERS", nothing: noStatsd, needs: "USE_DOG_STATSD=true"},
+	{name: "STATSD_HOST", nothing: noStatsd, silent: anything}, // they do nothing without USE_STATSD or USE_DOG_STATSD, which warn
+	{name: "STATSD_PORT", nothing: noStatsd, silent: anything},
+	{name: "STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: anything},
+	{name: "EXTRA_TAGS", nothing: "Prometheus adds labels to what it scrapes"},
+	{name: "DISABLE_STATS", nothing: "metrics are served where USE_PROMETHEUS asks for them, and cost nothing else", silent: "false"},
 
-	{name: "TRACING_ENABLED", normal: "false", valid: aBool},
-	{name: "TRACING_SERVICE_NAME", normal: "RateLimit", needs: "TRACING_ENABLED", be: "true"},
-	{name: "TRACING_SERVICE_NAMESPACE", needs: "TRACING_ENABLED", be: "true"},
-	{name: "TRACING_SERVICE_INSTANCE_ID", needs: "TRACING_ENABLED", be: "true"},
-	{name: "TRACING_EXPORTER_PROTOCOL", normal: "http", valid: oneOf("http", "grpc", ""), needs: "TRACING_ENABLED", be: "true"},
-	{name: "TRACING_SAMPLING_RATE", normal: "1", valid: aNumber, needs: "TRACING_ENABLED", be: "true"},
+	{name: "TRACING_ENABLED", normal: "false", kind: aBool},
+	{name: "TRACING_SERVICE_NAME", normal: "RateLimit", needs: "TRACING_ENABLED=true"},
+	{name: "TRACING_SERVICE_NAMESPACE", needs: "TRACING_ENABLED=true"},
+	{name: "TRACING_SERVICE_INSTANCE_ID", needs: "TRACING_ENABLED=true"},
+	{name: "TRACING_EXPORTER_PROTOCOL", normal: "http", kind: aProtocol, needs: "TRACING_ENABLED=true"},
+	{name: "TRACING_SAMPLING_RATE", normal: "1", kind: aNumber, needs: "TRACING_ENABLED=true"},
 }
 
 const (
@@ -151,76 +154,62 @@ var theirPrefixes = []string{
 	"REDIS_", "RUNTIME_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "GRPC_SERVER_", "GRPC_CLIENT_", "GRPC_MAX_", "LIMIT_", "TRACING_", "PROMETHEUS_", "STATSD_", "USE_DOG_STATSD",
 }
 
-func aBool(value string) error {
-	if _, err := strconv.ParseBool(value); err != nil {
-		return fmt.Errorf("must be true or false, got %q", value)
-	}
-	return nil
+// valueKind is a kind of values, which are read as envoyproxy/ratelimit reads them.
+type valueKind struct {
+	must   string // what a value must be
+	secret bool   // values may hold tokens, and aren't shown
+	reads  func(value string) bool
 }
 
-func aPort(value string) error {
-	n, err := strconv.ParseInt(value, 0, 64)
-	switch {
-	case strings.HasPrefix(value, "tcp://"):
-		return errors.New("must be a port's number: Kubernetes has set it for a Service of that name; set it yourself, or enableServiceLinks: false in the Pod")
-	case err != nil || n < 0 || n > 65535:
-		return fmt.Errorf("must be a port's number, such as 8081, got %q", value)
+var (
+	aBool     = valueKind{must: "true or false", reads: reads(strconv.ParseBool, nil)}
+	aPort     = valueKind{must: "a port's number, such as 8081", reads: isWhole(1<<16 - 1)}
+	aSize     = valueKind{must: "a number of bytes, such as 4194304", reads: isWhole(math.MaxInt32)}
+	aTime     = valueKind{must: "a time with its unit, such as 24h or 30s", reads: reads(time.ParseDuration, func(d time.Duration) bool { return d >= 0 })}
+	aNumber   = valueKind{must: "a number from 0 to 1, such as 0.1", reads: reads(parseFloat, func(n float64) bool { return !math.IsNaN(n) })}
+	aLevel    = valueKind{must: "debug, info, warn or error", reads: func(s string) bool { return level(s) != "" }}
+	aSource   = valueKind{must: "FILE or GRPC_XDS_SOTW", reads: isOneOf("FILE", "GRPC_XDS_SOTW")}
+	aProtocol = valueKind{must: "http or grpc", reads: isOneOf("http", "grpc", "")}
+	aMap      = valueKind{must: "name:value,name:value", secret: true, reads: isMap}
+)
+
+// reads returns a function that reports whether a value can be parsed, and is ok.
+func reads[T any](parse func(string) (T, error), ok func(T) bool) func(string) bool {
+	return func(value string) bool {
+		v, err := parse(value)
+		return err == nil && (ok == nil || ok(v))
 	}
-	return nil
 }
 
-func aTime(value string) error {
-	if d, err := time.ParseDuration(value); err != nil || d < 0 {
-		return fmt.Errorf("must be a time with its unit, such as 24h or 30s, got %q", value)
-	}
-	return nil
+func parseWhole(s string) (int64, error)   { return strconv.ParseInt(s, 0, 64) }
+func parseFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
+
+func isWhole(most int64) func(string) bool {
+	return reads(parseWhole, func(n int64) bool { return n >= 0 && n <= most })
 }
 
-func aSize(value string) error {
-	if n, err := strconv.ParseInt(value, 0, 32); err != nil || n < 0 {
-		return fmt.Errorf("must be a number of bytes, such as 4194304, got %q", value)
-	}
-	return nil
-}
-
-func aNumber(value string) error {
-	if n, err := strconv.ParseFloat(value, 64); err != nil || n != n {
-		return fmt.Errorf("must be a number from 0 to 1, such as 0.1, got %q", value)
-	}
-	return nil
-}
-
-// aMap doesn't quote the value: headers may hold tokens.
-func aMap(value string) error {
-	if strings.TrimSpace(value) == "" {
-		return nil
-	}
-	for i, pair := range strings.Split(value, ",") {
+func isMap(s string) bool {
+	for pair := range strings.SplitSeq(s, ",") {
 		if strings.Count(pair, ":") != 1 {
-			return fmt.Errorf("must be name:value,name:value, and number %d isn't", i+1)
+			return strings.TrimSpace(s) == ""
 		}
 	}
-	return nil
+	return true
 }
 
-func oneOf(values ...string) func(string) error {
-	return func(value string) error {
-		if !slices.Contains(values, value) {
-			return fmt.Errorf("must be %s, got %q", strings.TrimSuffix(strings.Join(values, " or "), " or "), value)
-		}
-		return nil
-	}
+func isOneOf(values ...string) func(string) bool {
+	return func(s string) bool { return slices.Contains(values, s) }
 }
 
-func always(string) bool { return true }
-
-func is(value string) func(string) bool { return func(given string) bool { return given == value } }
-
-func isBool(want bool) func(string) bool {
-	return func(given string) bool {
-		b, err := strconv.ParseBool(given)
-		return err == nil && b == want
+// level maps a level of logrus to one of Weir's. It returns "" if there is no such level.
+func level(text string) string {
+	switch text = strings.ToLower(text); text {
+	case "debug", "info", "warn", "error":
+		return text
+	case "trace", "warning", "fatal", "panic":
+		return otherLevels[text]
 	}
+	return ""
 }
 
 // theirs is the environment as envoyproxy/ratelimit reads it.
@@ -254,7 +243,14 @@ func (e *theirs) text(name string) string {
 	return v.normal
 }
 
-func (e *theirs) on(name string) bool { return isBool(true)(e.text(name)) }
+func (e *theirs) on(name string) bool { return sameValue(e.text(name), "true") }
+
+// sameValue reports whether two values are the same, in whatever way they spell true and false.
+func sameValue(a, b string) bool {
+	x, notX := strconv.ParseBool(a)
+	y, notY := strconv.ParseBool(b)
+	return a == b || notX == nil && notY == nil && x == y
+}
 
 // whole, time and share return values that were checked.
 func (e *theirs) whole(name string) int {
@@ -277,10 +273,15 @@ func (e *theirs) share(name string) float64 {
 func (e *theirs) check() error {
 	var all []error
 	for _, v := range theirVariables {
-		if value, ok := e.given[v.name]; ok && v.valid != nil {
-			if err := v.valid(value); err != nil {
-				all = append(all, fmt.Errorf("%s: %w", v.name, err))
-			}
+		value, given := e.given[v.name]
+		switch {
+		case !given || v.kind.reads == nil || v.kind.reads(value):
+		case serviceLink(v.name, value):
+			all = append(all, fmt.Errorf("%s: must be %s: Kubernetes has set it for a Service of that name; set it yourself, or enableServiceLinks: false in the Pod", v.name, v.kind.must))
+		case v.kind.secret:
+			all = append(all, fmt.Errorf("%s: must be %s", v.name, v.kind.must))
+		default:
+			all = append(all, fmt.Errorf("%s: must be %s, got %q", v.name, v.kind.must, value))
 		}
 	}
 	return errors.Join(all...)
@@ -288,30 +289,25 @@ func (e *theirs) check() error {
 
 // means reports whether a variable means anything beside the others.
 func (e *theirs) means(v *theirVariable) bool {
-	switch v.be {
-	case "":
-		return true
-	case "true":
-		return e.on(v.needs) && e.means(e.known[v.needs])
-	}
-	return e.text(v.needs) == v.be
+	name, value, needs := strings.Cut(v.needs, "=")
+	return !needs || sameValue(e.text(name), value) && e.means(e.known[name])
 }
 
 // warn logs the variables that do nothing here, without their values.
 func (e *theirs) warn(log *slog.Logger) {
 	known := slices.Sorted(maps.Keys(e.known))
 	for _, name := range slices.Sorted(maps.Keys(e.given)) {
-		v := e.known[name]
+		v, value := e.known[name], e.given[name]
 		switch {
 		case v != nil && v.nothing != "":
-			if e.means(v) && (v.silent == nil || !v.silent(e.given[name])) {
+			if e.means(v) && value != "" && v.silent != anything && !sameValue(value, v.silent) {
 				log.Warn("this variable does nothing here", "variable", name, "reason", v.nothing)
 			}
 		case v != nil:
-			if !e.means(v) && e.given[name] != v.normal {
-				log.Warn("this variable does nothing without another", "variable", name, "needs", v.needs+"="+v.be)
+			if !e.means(v) && value != v.normal {
+				log.Warn("this variable does nothing without another", "variable", name, "needs", v.needs)
 			}
-		case strings.HasPrefix(name, "WEIR_") || serviceLink(name, e.given[name]) || hasPrefix(name, theirFamilies):
+		case strings.HasPrefix(name, "WEIR_") || serviceLink(name, value) || hasPrefix(name, theirFamilies):
 		default:
 			best := ""
 			if strings.Contains(name, "_") {
@@ -334,7 +330,7 @@ var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|
 
 // serviceLink reports whether Kubernetes set the variable, for a Service called redis or the like.
 func serviceLink(name, value string) bool {
-	return links.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
+	return links.MatchString(name) || strings.HasSuffix(name, "PORT") && strings.Contains(value, "://")
 }
 
 func hasPrefix(name string, prefixes []string) bool {

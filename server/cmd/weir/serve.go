@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -158,47 +159,45 @@ func (v *serving) register(f *pflag.FlagSet) {
 
 // announce logs what is served, and where.
 func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
-	rules := c.Rules
-	if rules == "" {
-		rules = l.Rules
+	args := []any{"version", version, "rules", cmp.Or(c.Rules, l.Rules), "store", l.Store}
+	add := func(name, value string) {
+		if value != "" {
+			args = append(args, name, value)
+		}
 	}
-	args := []any{"version", version, "rules", rules, "store", l.Store}
-	if l.HTTP != nil {
-		args = append(args, "http", urlOf(c, l.HTTP, "0.0.0.0"))
-	}
+	const everywhere = "0.0.0.0"
+	add("http", urlOf(c, l.HTTP, everywhere))
 	if l.GRPC != nil {
-		args = append(args, "grpc", l.GRPC.String())
+		add("grpc", l.GRPC.String())
 	}
-	if l.Admin != nil {
-		args = append(args, "admin", urlOf(c, l.Admin, "0.0.0.0"))
-	}
+	add("admin", urlOf(c, l.Admin, everywhere))
 	if l.Metrics != nil {
-		args = append(args, "metrics", urlOf(c, l.Metrics, "0.0.0.0")+"/metrics")
+		add("metrics", urlOf(c, l.Metrics, everywhere)+"/metrics")
 	}
-	if l.Gateway != nil {
-		args = append(args, "gateway", urlOf(c, l.Gateway, "0.0.0.0"), "upstream", c.Upstream.Redacted())
+	add("gateway", urlOf(c, l.Gateway, everywhere))
+	if c.Upstream != nil {
+		add("upstream", c.Upstream.Redacted())
 	}
-	if c.Region.Name != "" {
-		args = append(args, "region", c.Region.Name)
-	}
+	add("region", c.Region.Name)
 	if l.Region != nil {
-		args = append(args, "region_listen", l.Region.String())
+		add("region_listen", l.Region.String())
 	}
-	if c.DecisionLog != "" && c.DecisionLog != "off" {
-		args = append(args, "decision_log", c.DecisionLog)
+	if c.DecisionLog != "off" {
+		add("decision_log", c.DecisionLog)
 	}
 	if c.BudgetWebhook != "" {
-		args = append(args, "budget_webhook", budget.Place(c.BudgetWebhook))
+		add("budget_webhook", budget.Place(c.BudgetWebhook))
 	}
-	if otlp := c.OTLP.Sending(); otlp != "" {
-		args = append(args, "otlp", otlp)
-	}
+	add("otlp", c.OTLP.Sending())
 	log.Info("serving", args...)
 }
 
-// urlOf returns the URL of a port. For a port that listens on all addresses, it has the address
-// everywhere instead of [::].
+// urlOf returns the URL of a port, or "" if it isn't open. For a port that listens on all addresses, the URL has the
+// address everywhere instead of [::].
 func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
+	if addr == nil {
+		return ""
+	}
 	text, scheme := addr.String(), "http://"
 	if a, err := netip.ParseAddrPort(text); err == nil && a.Addr().IsUnspecified() {
 		text = fmt.Sprint(everywhere, ":", a.Port())
@@ -226,15 +225,15 @@ func missing(err error) error {
 // hints suggests commands to try on a node that has started.
 func hints(weir string, c *serve.Config, l serve.Listening) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nTry, in another terminal:\n")
-	token := ""
+	b.WriteString("\nTry, in another terminal:\n")
+	http, token := urlOf(c, l.HTTP, "127.0.0.1"), ""
 	if c.HTTPToken != "" {
 		token = ` -H "Authorization: Bearer $WEIR_HTTP_TOKEN"`
 	}
-	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", urlOf(c, l.HTTP, "127.0.0.1"), token)
-	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, urlOf(c, l.HTTP, "127.0.0.1"))
-	if c.EnvoyConfig != "" || c.EnvoyXDS != nil { // the configuration decides nothing but this
-		fmt.Fprintf(&b, "  curl -i %s/json%s -d '{\"domain\": \"edge\", \"descriptors\": [{\"entries\": [{\"key\": \"api_key\", \"value\": \"a\"}]}]}'    # with a domain and key of your configuration\n", urlOf(c, l.HTTP, "127.0.0.1"), token)
+	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", http, token)
+	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, http)
+	if c.EnvoyConfig != "" || c.Envoy.XDS != nil { // the configuration decides nothing but this
+		fmt.Fprintf(&b, "  curl -i %s/json%s -d '{\"domain\": \"edge\", \"descriptors\": [{\"entries\": [{\"key\": \"api_key\", \"value\": \"a\"}]}]}'    # with a domain and key of your configuration\n", http, token)
 	}
 	if l.Admin != nil && c.Rules == "" {
 		admin := urlOf(c, l.Admin, "127.0.0.1")
@@ -248,8 +247,8 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 }
 
 func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	if !ok {
+	f, isFile := w.(interface{ Stat() (fs.FileInfo, error) })
+	if !isFile {
 		return false
 	}
 	info, err := f.Stat()
@@ -308,31 +307,23 @@ var sizeUnits = []struct {
 // parseSize parses a number of bytes with a unit.
 func parseSize(text string) (int64, error) {
 	for _, u := range sizeUnits {
-		number, ok := strings.CutSuffix(text, u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-		if err != nil || n < 1 || n > (1<<50)/u.bytes {
+		if number, ok := strings.CutSuffix(text, u.suffix); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+			if err == nil && n >= 1 && n <= (1<<50)/u.bytes {
+				return n * u.bytes, nil
+			}
 			break
 		}
-		return n * u.bytes, nil
 	}
-	if isNumber(text) {
-		unit := "MiB"
-		if len(text) > 6 {
-			unit = "B"
-		}
-		return 0, fmt.Errorf("must be a size with its unit, such as 256MiB or 1GiB, got %q: did you mean %s?", text, text+unit)
+	hint := ""
+	switch {
+	case isNumber(text) && len(text) > 6:
+		hint = ": did you mean " + text + "B?"
+	case isNumber(text):
+		hint = ": did you mean " + text + "MiB?"
 	}
-	return 0, fmt.Errorf("must be a size such as 256MiB or 1GiB, got %q", text)
+	return 0, fmt.Errorf("must be a size with its unit, such as 256MiB or 1GiB, got %q%s", text, hint)
 }
 
-func showSize(bytes int64) string {
-	for _, u := range sizeUnits {
-		if bytes >= u.bytes && bytes%u.bytes == 0 {
-			return strconv.FormatInt(bytes/u.bytes, 10) + u.suffix
-		}
-	}
-	return strconv.FormatInt(bytes, 10)
-}
+// showSize shows the default size, which is whole in MiB.
+func showSize(bytes int64) string { return fmt.Sprint(bytes>>20, "MiB") }

@@ -7,16 +7,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/guess"
-	"github.com/weirhq/weir/server/internal/edge/envoy"
 	"github.com/weirhq/weir/server/internal/observe/otlp"
 	"github.com/weirhq/weir/server/internal/serve"
 )
@@ -32,36 +29,15 @@ type sections struct {
 	}
 	Refusal httplimit.Template
 	OTLP    otlp.Config
-	Envoy   struct {
-		Headers                                              *bool
-		HeaderNames                                          serve.EnvoyHeaders
-		DynamicMetadata, ShadowMode, QuotaMode, MergeDomains bool
-		StartWithoutConfig                                   bool
-		MaxConnectionAge, MaxConnectionAgeGrace              time.Duration
-		Attributes                                           map[string]string
-		XDS                                                  *struct {
-			Server, Node    string
-			MaxMessageBytes int
-			TLS             *envoy.TLSFiles
-		}
-	}
+	Envoy   serve.Envoy
 	Regions serve.Region
 }
 
 func (s *sections) apply(c *serve.Config) {
-	c.Identity, c.OTLP = s.Identity, s.OTLP
+	c.Identity, c.OTLP, c.Envoy = s.Identity, s.OTLP, s.Envoy
 	s.Regions.Name = cmp.Or(c.Region.Name, s.Regions.Name) // the flag goes first
 	c.Region = s.Regions
 	c.Answers = httplimit.Answers{Dialects: s.Headers.Dialects, Names: s.Headers.Names, Expose: s.Headers.Expose, Refusal: s.Refusal}
-	e := &s.Envoy
-	c.Envoy = serve.Envoy{
-		NoHeaders: e.Headers != nil && !*e.Headers, Names: e.HeaderNames, DynamicMetadata: e.DynamicMetadata, Attributes: e.Attributes,
-		MaxConnectionAge: e.MaxConnectionAge, MaxConnectionAgeGrace: e.MaxConnectionAgeGrace, StartWithout: e.StartWithoutConfig,
-		Modes: envoy.Modes{Shadow: e.ShadowMode, Quota: e.QuotaMode, MergeDomains: e.MergeDomains},
-	}
-	if x := e.XDS; x != nil {
-		c.EnvoyXDS = &envoy.XDS{Server: x.Server, Node: x.Node, MaxMessage: x.MaxMessageBytes, TLS: x.TLS}
-	}
 }
 
 // settings fills the flags that weren't given, from the environment and from weir.yaml: flag > environment > file.
@@ -98,9 +74,6 @@ func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, 
 	return s, bad
 }
 
-// kubernetes matches the variables that Kubernetes sets in containers when there is a Service called weir.
-var kubernetes = regexp.MustCompile(`^WEIR_(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_\d+_(TCP|UDP|SCTP).*)$`)
-
 // warnOfVariables warns of variables that look like settings and aren't: nobody would notice a typing mistake until the
 // setting is needed.
 func warnOfVariables(log *slog.Logger, flags *pflag.FlagSet, environ []string) {
@@ -112,8 +85,8 @@ func warnOfVariables(log *slog.Logger, flags *pflag.FlagSet, environ []string) {
 	})
 	slices.Sort(environ)
 	for _, v := range environ {
-		name, _, _ := strings.Cut(v, "=")
-		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) || kubernetes.MatchString(name) {
+		name, value, _ := strings.Cut(v, "=")
+		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) || serviceLink(name, value) {
 			continue
 		}
 		hint := "weir serve --help lists the flags, and each is a variable, too, as --memory-cap is WEIR_MEMORY_CAP"

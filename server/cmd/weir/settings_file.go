@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
@@ -118,9 +119,7 @@ func (s *settingsFile) settings(n *yaml.Node, path, what string) []setting {
 }
 
 func (s *settingsFile) document(root *yaml.Node, flags *pflag.FlagSet) {
-	all := reflect.ValueOf(&s.sections).Elem()
-	inside := fieldNames(all.Type())
-	names := slices.Clone(inside)
+	sections, names := fields(reflect.ValueOf(&s.sections).Elem())
 	flags.VisitAll(func(f *pflag.Flag) {
 		if isSetting(f) {
 			names = append(names, settingName(f.Name))
@@ -128,10 +127,10 @@ func (s *settingsFile) document(root *yaml.Node, flags *pflag.FlagSet) {
 	})
 	slices.Sort(names)
 	for _, e := range s.settings(root, "", "settings, a line each, such as http: 127.0.0.1:8080") {
-		flag := flags.Lookup(strings.ReplaceAll(e.name, "_", "-"))
-		switch i := slices.Index(inside, e.name); {
-		case i >= 0:
-			s.read(e.value, all.Field(i), e.name)
+		section, isSection := sections[e.name]
+		switch flag := flags.Lookup(strings.ReplaceAll(e.name, "_", "-")); {
+		case isSection:
+			s.read(e.value, section, e.name)
 		case flag != nil && isSetting(flag):
 			s.flag(e, flag)
 		default:
@@ -142,10 +141,7 @@ func (s *settingsFile) document(root *yaml.Node, flags *pflag.FlagSet) {
 
 // unknown notes that there is no setting of that name.
 func (s *settingsFile) unknown(e setting, path, in string, names []string) {
-	hint := "write one of " + strings.Join(names, ", ")
-	if best := guess.Closest(e.name, names); best != "" {
-		hint = fmt.Sprintf("did you mean %q?", best)
-	}
+	hint := didYouMean(e.name, names, "write one of "+strings.Join(names, ", "))
 	if path == "otlp.headers" {
 		hint = "they hold secrets: put them into OTEL_EXPORTER_OTLP_HEADERS"
 	}
@@ -153,6 +149,13 @@ func (s *settingsFile) unknown(e setting, path, in string, names []string) {
 	if p := &s.problems[len(s.problems)-1]; p.Excerpt != "" { // hide the value, which may be a secret
 		p.Excerpt = strings.Repeat(" ", p.Caret) + e.name + ": …"
 	}
+}
+
+func didYouMean(written string, names []string, otherwise string) string {
+	if best := guess.Closest(written, names); best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
+	}
+	return otherwise
 }
 
 // flag reads the value of a flag. The items of a list are joined by commas.
@@ -176,72 +179,72 @@ func (s *settingsFile) flag(e setting, flag *pflag.Flag) {
 // wordEnd matches the places in a Go name where a word ends: trust_unverified is TrustUnverified, api_key is APIKey.
 var wordEnd = regexp.MustCompile(`([a-z]|[A-Z]+)([A-Z][a-z])`)
 
-// fieldNames returns the names in weir.yaml of a section's fields.
-func fieldNames(section reflect.Type) []string {
-	var names []string
-	for i := range section.NumField() {
-		f := section.Field(i)
-		name := strings.ToLower(wordEnd.ReplaceAllString(f.Name, "${1}_${2}"))
-		names = append(names, cmp.Or(f.Tag.Get("yaml"), name))
+// fields returns the fields of a section by their names in weir.yaml, and the names in order.
+func fields(section reflect.Value) (byName map[string]reflect.Value, names []string) {
+	byName = map[string]reflect.Value{}
+	for f, v := range section.Fields() {
+		name := cmp.Or(f.Tag.Get("yaml"), strings.ToLower(wordEnd.ReplaceAllString(f.Name, "${1}_${2}")))
+		if name != "-" {
+			byName[name], names = v, append(names, name)
+		}
 	}
-	return names
+	return byName, names
 }
 
 var dialects = []string{string(httplimit.XRateLimit), string(httplimit.IETF), string(httplimit.IETF06), string(httplimit.GitHub), string(httplimit.Tokens)}
 
+// wanted describes the values of a field's type.
+var wanted = map[reflect.Type]string{
+	reflect.TypeFor[bool]():                "true or false",
+	reflect.TypeFor[int]():                 "a whole number",
+	reflect.TypeFor[float64]():             "a number",
+	reflect.TypeFor[string]():              "text",
+	reflect.TypeFor[time.Duration]():       "a time with its unit, such as 60s",
+	reflect.TypeFor[[]string]():            "a list such as [weir-eu.example:8084]",
+	reflect.TypeFor[[]httplimit.Dialect](): "a list such as [x-ratelimit, ietf]",
+	reflect.TypeFor[map[string]string]():   "a map such as {client: user}",
+	reflect.TypeFor[map[string][]string](): "a map such as {eu: [weir-eu.example:8084]}",
+}
+
 // read fills a field of a section.
 func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
+	kind := yaml.ScalarNode
 	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		s.read(n, v.Elem(), path)
+		return
 	case reflect.Struct:
-		names := fieldNames(v.Type())
+		inside, names := fields(v)
 		for _, e := range s.settings(n, path, "a map of "+strings.Join(names, ", ")) {
-			if i := slices.Index(names, e.name); i >= 0 {
-				s.read(e.value, v.Field(i), path+"."+e.name)
+			if field, ok := inside[e.name]; ok {
+				s.read(e.value, field, path+"."+e.name)
 			} else {
 				s.unknown(e, path+"."+e.name, " in "+path, names)
 			}
 		}
-	case reflect.Map: // of text, or of lists
-		example := "{client: user}"
-		if v.Type().Elem().Kind() == reflect.Slice {
-			example = "{eu: [weir-eu.example:8084]}"
-		}
+		return
+	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
-		for _, e := range s.settings(n, path, "a map such as "+example) {
+		for _, e := range s.settings(n, path, wanted[v.Type()]) {
 			value := reflect.New(v.Type().Elem()).Elem()
 			s.read(e.value, value, path+"."+e.name)
 			v.SetMapIndex(reflect.ValueOf(e.name), value)
 		}
-	case reflect.Slice: // of dialects, or of addresses
-		isDialect, example := v.Type() == reflect.TypeFor[[]httplimit.Dialect](), "[weir-eu.example:8084]"
-		if isDialect {
-			example = "[x-ratelimit, ietf]"
-		}
-		if n.Kind != yaml.SequenceNode {
-			s.fail(n, path, "", "must be a list such as %s, got %s", example, describe(n))
-			return
-		}
-		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
-		for i, item := range n.Content {
-			v.Index(i).SetString(item.Value)
-			if isDialect && !slices.Contains(dialects, item.Value) {
-				hint := ""
-				if best := guess.Closest(item.Value, dialects); best != "" {
-					hint = fmt.Sprintf("did you mean %q?", best)
-				}
-				s.fail(item, path, hint, "must be one of %s, got %s", strings.Join(dialects, ", "), describe(item))
-			}
-		}
-	default:
-		want := map[reflect.Kind]string{
-			reflect.Bool: "true or false", reflect.Int: "a whole number", reflect.String: "text",
-			reflect.Float64: "a number", reflect.Int64: "a time with its unit, such as 60s",
-		}[v.Kind()]
-		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Decode(v.Addr().Interface()) != nil {
-			s.fail(n, path, "", "must be %s, got %s", want, describe(n))
+		return
+	case reflect.Slice:
+		kind = yaml.SequenceNode
+	}
+	if n.Kind != kind || n.Tag == "!!null" || n.Decode(v.Addr().Interface()) != nil {
+		s.fail(n, path, "", "must be %s, got %s", wanted[v.Type()], describe(n))
+		return
+	}
+	if v.Type() != reflect.TypeFor[[]httplimit.Dialect]() {
+		return
+	}
+	for _, item := range n.Content {
+		if !slices.Contains(dialects, item.Value) {
+			s.fail(item, path, didYouMean(item.Value, dialects, ""), "must be one of %s, got %s", strings.Join(dialects, ", "), describe(item))
 		}
 	}
 }

@@ -174,7 +174,7 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 			if source.Rejected != "" {
 				if !full {
 					source.Rejected = "newer files were rejected: /readyz on the admin port says where they are wrong"
-					if n.config.EnvoyXDS != nil {
+					if n.config.Envoy.XDS != nil {
 						source.Rejected = "newer limits of the xDS server were rejected: /readyz on the admin port says where they are wrong"
 					}
 				}

@@ -14,7 +14,6 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/internal/inflight"
-	"github.com/weirhq/weir/server/internal/edge/envoy"
 	"github.com/weirhq/weir/server/internal/observe/otlp"
 )
 
@@ -61,9 +60,7 @@ type Config struct {
 	GRPCReflection bool
 	// EnvoyConfig is a folder of envoyproxy/ratelimit's configuration. "" has the rules answer Envoy.
 	EnvoyConfig string
-	// EnvoyXDS is an xDS server that serves this configuration instead; nil means none.
-	EnvoyXDS *envoy.XDS
-	Envoy    Envoy
+	Envoy       Envoy
 	// HTTPToken is the token that callers of the check API and of the rate limit service must send; "" asks for none.
 	HTTPToken string
 	// AdminToken may do everything on the admin port, and AdminTokens is a file of more tokens. Without either, Admin must be
@@ -166,17 +163,9 @@ func (c *Config) Validate() error {
 		c.Region.validate(),
 		when(c.Admin != "" && !isLoopback(c.Admin) && c.AdminToken == "" && c.AdminTokens == "", "--admin: %q isn't a loopback address, so it needs --admin-token or --admin-tokens: anybody who reaches it could change the rules", c.Admin),
 		c.Identity.validate(), badAnswers, c.OTLP.Validate(), c.Envoy.validate(),
-		when(c.EnvoyXDS != nil && c.EnvoyConfig != "", "envoy.xds: doesn't go with --envoy-config: limits come from a folder or from an xDS server; leave out one of them"),
-		c.validateXDS(),
+		when(c.Envoy.XDS != nil && c.EnvoyConfig != "", "envoy.xds: doesn't go with --envoy-config: limits come from a folder or from an xDS server; leave out one of them"),
 		when(c.Rules != "" && c.SeedRules != "", "--rules and --seed-rules don't go together: with --rules the rules are those of the file, and there is nothing to seed"),
 	)
-}
-
-func (c *Config) validateXDS() error {
-	if c.EnvoyXDS == nil {
-		return nil
-	}
-	return in("envoy.xds", c.EnvoyXDS.Validate())
 }
 
 func (c *Config) validateTLS() error {

@@ -20,24 +20,26 @@ import (
 // EnvoyHeaders are names of headers; "" means that of envoyproxy/ratelimit.
 type EnvoyHeaders struct{ Limit, Remaining, Reset string }
 
-// Envoy says how Envoy's rate limit service answers.
+// Envoy says how Envoy's rate limit service answers. Its fields have the names of those in weir.yaml.
 type Envoy struct {
-	// NoHeaders leaves out the headers that describe a limit of EnvoyConfig.
-	NoHeaders bool
-	// Names are the names of these headers.
-	Names EnvoyHeaders
+	// Headers says whether answers have headers that describe a limit of EnvoyConfig; nil means yes.
+	Headers *bool
+	// HeaderNames are the names of these headers.
+	HeaderNames EnvoyHeaders
 	// DynamicMetadata adds the request and the limits' metadata to answers.
 	DynamicMetadata bool
-	// Modes says how the limits of EnvoyConfig are applied.
-	Modes envoy.Modes
+	// ShadowMode, QuotaMode and MergeDomains are the fields of [envoy.Modes].
+	ShadowMode, QuotaMode, MergeDomains bool
 	// MaxConnectionAge is how long a gRPC connection may last, and MaxConnectionAgeGrace how long
 	// its requests in flight may take after that; 0 means the defaults of envoy.ServerOptions.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
-	// StartWithout lets a node start without a usable EnvoyConfig, and has /healthcheck answer 200
+	// StartWithoutConfig lets a node start without a usable EnvoyConfig, and has /healthcheck answer 200
 	// before the first configuration. Until then, requests are still answered with UNAVAILABLE.
-	StartWithout bool
+	StartWithoutConfig bool
 	// Attributes maps keys of descriptors to attributes of rules.
 	Attributes map[string]string
+	// XDS is an xDS server that serves the limits in place of EnvoyConfig; nil means none.
+	XDS *envoy.XDS
 }
 
 // validate reports impossible settings.
@@ -50,6 +52,9 @@ func (e *Envoy) validate() error {
 		if !slices.Contains(envoy.Attributes, name) && (rest == "" || !slices.Contains([]string{"attr", "header", "claim"}, kind)) {
 			return fmt.Errorf("envoy.attributes: %s: must be one of %s, attr:NAME, header:NAME or claim:NAME, got %q", key, strings.Join(envoy.Attributes, ", "), name)
 		}
+	}
+	if e.XDS != nil {
+		return in("envoy.xds", e.XDS.Validate())
 	}
 	return nil
 }
@@ -71,18 +76,21 @@ var (
 func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 	c := &n.config
 	e := &c.Envoy
+	names := e.HeaderNames
 	n.envoy = envoy.New(n.limiter, envoy.Options{
-		Configured: c.EnvoyConfig != "" || c.EnvoyXDS != nil, Modes: e.Modes, Attributes: e.Attributes, Rules: answers,
-		Answers:     envoy.Answers{Headers: !e.NoHeaders, Limit: e.Names.Limit, Remaining: e.Names.Remaining, Reset: e.Names.Reset, DynamicMetadata: e.DynamicMetadata},
+		Configured: c.EnvoyConfig != "" || e.XDS != nil, Modes: envoy.Modes{Shadow: e.ShadowMode, Quota: e.QuotaMode, MergeDomains: e.MergeDomains}, Attributes: e.Attributes, Rules: answers,
+		Answers: envoy.Answers{
+			Headers: e.Headers == nil || *e.Headers, Limit: names.Limit, Remaining: names.Remaining, Reset: names.Reset, DynamicMetadata: e.DynamicMetadata,
+		},
 		MaxInFlight: c.MaxInFlight, OnError: func(err error) { n.storeFailed(nil, err) }, Logger: n.log,
 	})
 	if c.EnvoyConfig != "" {
-		if n.envoyConfig, err = n.envoy.Open(c.EnvoyConfig, e.StartWithout); err != nil {
+		if n.envoyConfig, err = n.envoy.Open(c.EnvoyConfig, e.StartWithoutConfig); err != nil {
 			return fmt.Errorf("--envoy-config: %w", err)
 		}
 	}
-	if c.EnvoyXDS != nil {
-		if n.envoyConfig, err = n.envoy.Subscribe(*c.EnvoyXDS); err != nil {
+	if e.XDS != nil {
+		if n.envoyConfig, err = n.envoy.Subscribe(*e.XDS); err != nil {
 			return fmt.Errorf("envoy.xds: %w", err)
 		}
 	}
@@ -128,7 +136,7 @@ func (n *node) unconfigured() string {
 	case !s.Connected:
 		return "the xDS server hasn't sent a configuration: " + s.Lost
 	}
-	return "the xDS server hasn't sent a configuration: it may know none for the node " + cmp.Or(n.config.EnvoyXDS.Node, envoy.DefaultNode)
+	return "the xDS server hasn't sent a configuration: it may know none for the node " + cmp.Or(n.config.Envoy.XDS.Node, envoy.DefaultNode)
 }
 
 // envoyStatus describes the configuration for /readyz.
@@ -140,7 +148,7 @@ func (n *node) envoyStatus(s *envoy.Source, full bool) map[string]any {
 	if full {
 		out["source"] = s.Name
 	}
-	if n.config.EnvoyXDS != nil {
+	if n.config.Envoy.XDS != nil {
 		out["version"], out["connected"] = s.Version, s.Connected
 		if full && !s.Connected {
 			out["error"] = s.Lost
@@ -159,7 +167,7 @@ func (n *node) addEnvoy(mux *http.ServeMux, g *guard.Guard) {
 		n.envoy.JSON(w, r)
 	})
 	mux.HandleFunc("GET /healthcheck", func(w http.ResponseWriter, _ *http.Request) {
-		if n.draining.Load() || !n.config.Envoy.StartWithout && n.unconfigured() != "" {
+		if n.draining.Load() || !n.config.Envoy.StartWithoutConfig && n.unconfigured() != "" {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}

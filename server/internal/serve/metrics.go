@@ -38,7 +38,7 @@ func (n *node) watch() {
 		n.gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.", nil,
 			func() float64 { return float64(n.rules.Failures()) })
 	}
-	if n.config.EnvoyXDS != nil {
+	if n.config.Envoy.XDS != nil {
 		n.gauge("weir_envoy_xds_connected", "1 while there is a stream from the xDS server, else 0: the configuration in force stays.", nil,
 			func() float64 { return oneIf(n.envoy.Source().Connected) })
 		n.gauge("weir_envoy_config_age_seconds", "Time since the xDS server's configuration was put in force; -1 while there is none.", nil,

@@ -38,17 +38,17 @@ type XDS struct {
 	// DefaultNode.
 	Node string
 	// NodeMetadata is sent with the name.
-	NodeMetadata map[string]string
+	NodeMetadata map[string]string `yaml:"-"`
 	// Headers are sent with each stream. They may contain secrets, and are never shown.
-	Headers map[string]string
+	Headers map[string]string `yaml:"-"`
 	// TLS has the files for TLS; nil means plain text.
 	TLS *TLSFiles
 	// MaxMessage bounds a configuration in bytes. Zero means DefaultMaxConfig.
-	MaxMessage int
+	MaxMessage int `yaml:"max_message_bytes"`
 	// Retry is the pause before the second attempt to connect. It doubles with each attempt, up to
 	// MaxRetry, and each pause is shortened at random by up to a half. Zero means half a second,
 	// and 30 seconds.
-	Retry, MaxRetry time.Duration
+	Retry, MaxRetry time.Duration `yaml:"-"`
 }
 
 // TLSFiles are the PEM files of a TLS client. They are read for each connection, so they may
