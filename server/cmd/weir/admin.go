@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,7 +32,7 @@ func (n *adminPort) register(cmd *cobra.Command) {
 }
 
 // show calls the node and prints the answer: as the node sent it with --json, and otherwise with print.
-func show[T any](n *adminPort, cmd *cobra.Command, method, path string, body any, print func(*T) error) error {
+func show[T any](n *adminPort, cmd *cobra.Command, method, path string, body any, print func(*T)) error {
 	a, err := n.call(cmd, method, path, body, nil)
 	if err != nil {
 		return err
@@ -43,7 +44,8 @@ func show[T any](n *adminPort, cmd *cobra.Command, method, path string, body any
 	if n.asJSON {
 		return printJSON(cmd, json.RawMessage(a.body))
 	}
-	return print(&v)
+	print(&v)
+	return nil
 }
 
 // get calls the node and decodes the answer.
@@ -71,28 +73,25 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 	began, reminded := time.Now(), time.Time{}
 	for {
 		a, err := r.ask(cmd.Context())
-		if err != nil && !reminded.IsZero() && cmd.Context().Err() != nil {
+		switch {
+		case err != nil && !reminded.IsZero() && cmd.Context().Err() != nil:
 			return nil, stopped
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
-		}
-		if a.status >= 200 && a.status < 300 {
+		case a.status >= 200 && a.status < 300:
 			return a, nil
 		}
 		err = a.refused()
 		r, unavailable := refused(err, http.StatusServiceUnavailable)
 		left := n.wait - time.Since(began)
-		if !unavailable || r.Code != jsonerror.RulesUnavailable && r.Code != jsonerror.Busy {
+		switch {
+		case !unavailable || r.Code != jsonerror.RulesUnavailable && r.Code != jsonerror.Busy:
 			return nil, err
-		}
-		if left <= 0 {
-			if n.wait == 0 && cmd.Flags().Lookup("wait") != nil {
-				err = &exit{r.exitCode(), fmt.Errorf("%w; to keep trying, repeat it with --wait 5m", r)}
-			}
+		case n.wait == 0 && cmd.Flags().Lookup("wait") != nil:
+			return nil, &exit{r.exitCode(), fmt.Errorf("%w; to keep trying, repeat it with --wait 5m", r)}
+		case left <= 0:
 			return nil, err
-		}
-		if time.Since(reminded) >= remindEvery {
+		case time.Since(reminded) >= remindEvery:
 			reminded = time.Now()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s; trying again for %s, unless Ctrl-C ends it\n", r.Message, left.Round(time.Second))
 		}
@@ -104,11 +103,9 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 
 // refused returns the error for an answer with a status other than 2xx.
 func (a *answer) refused() error {
-	r := &refusal{answer: a}
 	var e struct{ Error fault }
-	if json.Unmarshal(a.body, &e) == nil {
-		r.fault = e.Error
-	}
+	_ = json.Unmarshal(a.body, &e) // if the body is no JSON, the status says enough
+	r := &refusal{a, e.Error}
 	return &exit{r.exitCode(), r}
 }
 
@@ -139,16 +136,16 @@ func ifMatch(version int64) http.Header {
 	return http.Header{"If-Match": {`"` + strconv.FormatInt(version, 10) + `"`}}
 }
 
-// fault is the object under "error" in an answer.
-type fault struct {
-	jsonerror.Error
-	Details adminapi.Rejection `json:"details"`
-}
-
 // refusal is the error for an answer with a status other than 2xx.
 type refusal struct {
 	*answer
 	fault
+}
+
+// fault is the object under "error" in an answer.
+type fault struct {
+	jsonerror.Error
+	Details adminapi.Rejection `json:"details"`
 }
 
 // Error says what the user can do.
@@ -161,11 +158,7 @@ func (r *refusal) Error() string {
 	case r.status == http.StatusForbidden && r.Code == jsonerror.Forbidden:
 		return cmp.Or(r.Message, "the token may only read") + ": use one with the role operate"
 	case r.status == http.StatusTooManyRequests:
-		wait := "a minute"
-		if s := r.header.Get("Retry-After"); s != "" {
-			wait = s + " s"
-		}
-		return "the node has seen too many bad tokens from here: correct the token, and try again in " + wait
+		return "the node has seen too many bad tokens from here: correct the token, and try again in " + cmp.Or(r.header.Get("Retry-After"), "60") + " s"
 	case r.status == http.StatusConflict && r.Message != "":
 		return r.Message
 	case r.status == http.StatusPreconditionFailed:
@@ -190,16 +183,13 @@ func (r *refusal) isCheckPort() bool {
 }
 
 func (r *refusal) exitCode() int {
-	if r.isCheckPort() {
+	switch {
+	case r.isCheckPort():
 		return exitUsage
-	}
-	switch r.status {
-	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+	case r.status == http.StatusNotFound && r.Code != "": // the node lacks a version or a rule; without a code, this isn't a node
 		return exitRefused
-	case http.StatusNotFound:
-		if r.Code != "" { // the node lacks a version or a rule; without a code, this isn't a node
-			return exitRefused
-		}
+	case slices.Contains([]int{http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}, r.status):
+		return exitRefused
 	}
 	return noDecision(r.status)
 }

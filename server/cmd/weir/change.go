@@ -107,9 +107,7 @@ func (c *change) print(cmd *cobra.Command, out *changed, file string) error {
 	if c.asJSON {
 		return printJSON(cmd, json.RawMessage(out.body))
 	}
-	if err := printDiff(cmd.OutOrStdout(), out.Diff, c.colour.on(cmd.OutOrStdout())); err != nil {
-		return err
-	}
+	printDiff(cmd.OutOrStdout(), out.Diff, c.colour.on(cmd.OutOrStdout()))
 	printProblems(cmd.ErrOrStderr(), "warning: ", out.Warnings, file)
 	return nil
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,48 +52,47 @@ func checkCommand() *cobra.Command {
 			}
 			return &exit{noDecision(a.status), unexpected(ask.url, a.status, a.body)}
 		}
+		out := cmd.OutOrStdout()
 		if asJSON {
-			_, err = cmd.OutOrStdout().Write(a.body)
+			fmt.Fprintf(out, "%s", a.body)
 		} else {
-			out := cmd.OutOrStdout()
-			verdict, rest, _ := strings.Cut(words(&d.CheckResponse), "ed") // allowed, refused
-			_, err = fmt.Fprintln(out, colour.verdict(out, d.Allowed, verdict+"ed")+rest)
-			for _, line := range amountsLeft(&d.CheckResponse) {
-				if err == nil {
-					_, err = fmt.Fprintln(out, "  "+line)
-				}
+			verdict := "refused"
+			if d.Allowed {
+				verdict = "allowed"
 			}
+			fmt.Fprintln(out, colour.verdict(out, d.Allowed, verdict)+words(&d.CheckResponse))
+			printAmountsLeft(out, &d.CheckResponse)
 		}
-		if err == nil && !d.Allowed {
-			err = &exit{code: exitRefused}
+		if !d.Allowed {
+			return &exit{code: exitRefused}
 		}
-		return err
+		return nil
 	}, &r, &amounts, &colour)
 	node.register(cmd, "http", "127.0.0.1:8080", "check API")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the node's answer")
 	return cmd
 }
 
-// words describes a decision.
-func words(d *checkapi.CheckResponse) string {
-	s := "allowed"
-	if !d.Allowed {
-		s = "refused"
-	}
+// words describes a decision, after the word allowed or refused.
+func words(d *checkapi.CheckResponse) (s string) {
 	uncounted := d.Degraded && d.Remaining < 0
 	switch {
 	case d.Rule == "" && d.Allowed:
-		s += ": no limit applies"
+		s = ": no limit applies"
+	case d.Reason == weir.ReasonDenied.String():
+		s = ": the client is on the deny list"
+	case d.Rule == "" && d.Reason == weir.ReasonUnavailable.String():
+		s = ": the node can't decide now; its /readyz says why"
 	case d.Rule == "":
-		s += ": " + whyNoRule(d.Reason)
+		s = ": " + d.Reason
 	case d.Reason == weir.ReasonIdentityRequired.String():
-		s += " by " + d.Rule + ": the request lacks a value that the rule counts by"
+		s = " by " + d.Rule + ": the request lacks a value that the rule counts by"
 	case uncounted:
-		s += fmt.Sprintf(" by %s: not counted, since the store can't be reached", d.Rule)
+		s = " by " + d.Rule + ": not counted, since the store can't be reached"
+	case d.Reason == weir.ReasonCooldown.String():
+		s = " by " + d.Rule + ", in a cooldown: it kept coming while it was refused"
 	default:
-		if s += " by " + d.Rule + ": " + whatIsLeft(d); d.Reason == weir.ReasonCooldown.String() {
-			s = fmt.Sprintf("refused by %s, in a cooldown: it kept coming while it was refused", d.Rule)
-		}
+		s = " by " + d.Rule + ": " + whatIsLeft(d)
 	}
 	switch {
 	case d.Allowed && d.DelayMS > 0:
@@ -111,33 +112,23 @@ func words(d *checkapi.CheckResponse) string {
 	return s
 }
 
-// whyNoRule explains a refusal that no rule made.
-func whyNoRule(reason string) string {
-	switch reason {
-	case weir.ReasonDenied.String():
-		return "the client is on the deny list"
-	case weir.ReasonUnavailable.String():
-		return "the node can't decide now; its /readyz says why"
-	}
-	return reason
-}
-
 // binds reports whether a limit on an amount is the one that the decision reports.
-func binds(d *checkapi.CheckResponse, l *checkapi.LimitStatus) bool {
+func binds(d *checkapi.CheckResponse, l checkapi.LimitStatus) bool {
 	return l.Amount != "" && l.Rule == d.Rule && int64(l.Limit) == d.Limit && int64(l.Remaining) == d.Remaining
 }
 
 // whatIsLeft describes what is left of the limit that binds.
 func whatIsLeft(d *checkapi.CheckResponse) string {
-	for i := range d.Limits {
-		if l := &d.Limits[i]; binds(d, l) {
-			return amountLeft(l)
-		}
+	if i := slices.IndexFunc(d.Limits, func(l checkapi.LimitStatus) bool { return binds(d, l) }); i >= 0 {
+		return amountLeft(&d.Limits[i])
 	}
 	return fmt.Sprintf("%d of %d left", d.Remaining, cmp.Or(d.Burst, d.Limit))
 }
 
 func amountLeft(l *checkapi.LimitStatus) string {
+	if l.Remaining < 0 {
+		return "not counted"
+	}
 	s := fmt.Sprintf("%s of %s %s left", decimal(l.Remaining), decimal(cmp.Or(float64(l.Burst), l.Limit)), l.Amount)
 	if !l.WindowEnd.IsZero() {
 		s += " until " + l.WindowEnd.Format(time.RFC3339)
@@ -145,18 +136,13 @@ func amountLeft(l *checkapi.LimitStatus) string {
 	return s
 }
 
-// amountsLeft describes what is left of the limits on amounts that don't bind, a line each.
-func amountsLeft(d *checkapi.CheckResponse) (lines []string) {
-	for i := range d.Limits {
-		switch l := &d.Limits[i]; {
-		case l.Amount == "" || binds(d, l):
-		case l.Remaining < 0:
-			lines = append(lines, l.Rule+": not counted")
-		default:
-			lines = append(lines, l.Rule+": "+amountLeft(l))
+// printAmountsLeft prints what is left of the limits on amounts that don't bind, a line each.
+func printAmountsLeft(w io.Writer, d *checkapi.CheckResponse) {
+	for _, l := range d.Limits {
+		if l.Amount != "" && !binds(d, l) {
+			fmt.Fprintf(w, "  %s: %s\n", l.Rule, amountLeft(&l))
 		}
 	}
-	return lines
 }
 
 func decimal(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }

@@ -26,7 +26,11 @@ func TestWordsOfADecision(t *testing.T) {
 		"allowed by streams: 1 of 2 left, with a slot for 30s":                                      {Allowed: true, Rule: "streams", Limit: 2, Remaining: 1, SlotTTLMS: 30_000},
 		"refused by streams: 0 of 2 left, retry in 6s or sooner, when a slot is released":           {Rule: "streams", Limit: 2, RetryAfterMS: 6000, RetryIsAGuess: true},
 	} {
-		if got := words(&d); got != want {
+		word := "refused"
+		if d.Allowed {
+			word = "allowed"
+		}
+		if got := word + words(&d); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
@@ -38,12 +42,14 @@ func TestWordsOfAmounts(t *testing.T) {
 	tokens := checkapi.LimitStatus{Rule: "tokens", Amount: "tokens", Limit: 2000, Burst: 5000, Remaining: 4500}
 	gone := checkapi.LimitStatus{Rule: "gone", Amount: "usd", Limit: 2, Remaining: -1}
 	for want, d := range map[string]checkapi.CheckResponse{
-		"allowed by spend: 0.088 of 1.5 usd left until 2026-12-14T23:00:00Z\ntokens: 4500 of 5000 tokens left": {
+		"allowed by spend: 0.088 of 1.5 usd left until 2026-12-14T23:00:00Z\n  tokens: 4500 of 5000 tokens left\n": {
 			Allowed: true, Rule: "spend", Limit: 1, Remaining: 0, Limits: []checkapi.LimitStatus{spend, tokens}},
-		"allowed by requests: 9 of 10 left\nspend: 0.088 of 1.5 usd left until 2026-12-14T23:00:00Z\ngone: not counted": {
+		"allowed by requests: 9 of 10 left\n  spend: 0.088 of 1.5 usd left until 2026-12-14T23:00:00Z\n  gone: not counted\n": {
 			Allowed: true, Rule: "requests", Limit: 10, Remaining: 9, Limits: []checkapi.LimitStatus{{Rule: "requests", Limit: 10, Remaining: 9}, spend, gone}},
 	} {
-		if got := strings.Join(append([]string{words(&d)}, amountsLeft(&d)...), "\n"); got != want {
+		var more strings.Builder
+		printAmountsLeft(&more, &d)
+		if got := "allowed" + words(&d) + "\n" + more.String(); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}

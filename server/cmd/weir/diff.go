@@ -71,8 +71,7 @@ const (
 )
 
 // printDiff writes a unified diff, optionally in colours.
-func printDiff(w io.Writer, diff string, coloured bool) error {
-	var b strings.Builder
+func printDiff(w io.Writer, diff string, coloured bool) {
 	head := true // a removed "-- " looks like a file's name, which only comes before the first @@
 	for line := range strings.Lines(diff) {
 		line, end := strings.CutSuffix(line, "\n")
@@ -91,13 +90,11 @@ func printDiff(w io.Writer, diff string, coloured bool) error {
 		if coloured && style != "" {
 			line = style + line + plain
 		}
-		b.WriteString(line)
 		if end {
-			b.WriteByte('\n')
+			line += "\n"
 		}
+		fmt.Fprint(w, line)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 // printable replaces characters that could control a terminal, since others wrote the text. It

@@ -15,7 +15,7 @@ import (
 func keysBlocksCommand() *cobra.Command {
 	var node adminPort
 	return command("keys blocks", func(cmd *cobra.Command, _ []string) error {
-		return show(&node, cmd, http.MethodGet, denylist, nil, func(all *adminapi.List) error {
+		return show(&node, cmd, http.MethodGet, denylist, nil, func(all *adminapi.List) {
 			var rows [][]string
 			if len(all.Entries)+len(all.Emergency) > 0 {
 				rows = append(rows, []string{"ENTRY", "LIST", "SINCE", "BY", "WHY"})
@@ -26,11 +26,8 @@ func keysBlocksCommand() *cobra.Command {
 			for _, e := range all.Entries {
 				rows = append(rows, []string{cell(e), "rules", "-", "-", "-"})
 			}
-			if err := printTable(cmd.OutOrStdout(), "", rows); err != nil {
-				return err
-			}
+			printTable(cmd.OutOrStdout(), "", rows)
 			fmt.Fprintf(cmd.ErrOrStderr(), "%d on the deny list of the rules, %d on the emergency list\n", len(all.Entries), len(all.Emergency))
-			return nil
 		})
 	}, &node)
 }
@@ -39,7 +36,7 @@ func keysCooldownsCommand() *cobra.Command {
 	var node adminPort
 	var most int
 	cmd := command("keys cooldowns", func(cmd *cobra.Command, _ []string) error {
-		return show(&node, cmd, http.MethodGet, fmt.Sprintf("/v1/cooldowns?k=%d", most), nil, func(all *adminapi.Cooldowns) error {
+		return show(&node, cmd, http.MethodGet, fmt.Sprintf("/v1/cooldowns?k=%d", most), nil, func(all *adminapi.Cooldowns) {
 			var rows [][]string
 			if len(all.Cooldowns) > 0 {
 				rows = append(rows, []string{"RULE", "CLIENT", "FINGERPRINT", "TIMES", "ENDS", "ID"})
@@ -51,13 +48,10 @@ func keysCooldownsCommand() *cobra.Command {
 				}
 				rows = append(rows, []string{rule, cell(c.Client), orDash(c.Fingerprint), fmt.Sprint(c.N), clock(c.Ends), c.ID.String()})
 			}
-			if err := printTable(cmd.OutOrStdout(), "", rows); err != nil {
-				return err
-			}
+			printTable(cmd.OutOrStdout(), "", rows)
 			if n := all.InForce + all.Shadow; n != len(all.Cooldowns) || n == 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s in force, and %d in shadow\n", count(all.InForce, "cooldown"), all.Shadow)
 			}
-			return nil
 		})
 	}, &node)
 	cmd.Flags().IntVar(&most, "clients", 100, "how many are shown")
@@ -67,9 +61,8 @@ func keysCooldownsCommand() *cobra.Command {
 func keysLiftCommand() *cobra.Command {
 	var node adminPort
 	return command("keys lift", func(cmd *cobra.Command, args []string) error {
-		return show(&node, cmd, http.MethodDelete, "/v1/cooldowns/"+url.PathEscape(args[0]), nil, func(c *cooldown.Cooldown) error {
+		return show(&node, cmd, http.MethodDelete, "/v1/cooldowns/"+url.PathEscape(args[0]), nil, func(c *cooldown.Cooldown) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s may come again: rule %s kept it out until %s\n", cell(cmp.Or(c.Client, "the client")), cell(c.Rule), clock(c.Ends))
-			return nil
 		})
 	}, &node)
 }

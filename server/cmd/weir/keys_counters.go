@@ -93,10 +93,9 @@ func keysShowCommand() *cobra.Command {
 		if counters.Reason == weir.ReasonCooldown.String() {
 			fmt.Fprintln(out, "\nThe client is in a cooldown, whatever its counters have left: weir keys cooldowns says until when, and weir keys reset ends it.")
 		}
-		if err := printCounters(out, counters.Counters); err != nil {
-			return err
-		}
-		return printSlots(out, counters.Counters, counters.At)
+		printCounters(out, counters.Counters)
+		printSlots(out, counters.Counters, counters.At)
+		return nil
 	})
 	colour.register(cmd)
 	return cmd
@@ -105,9 +104,9 @@ func keysShowCommand() *cobra.Command {
 // limitName returns the name of a counter's limit. Nodes of an older release send only the rule.
 func limitName(c *adminapi.Counter) string { return cell(cmp.Or(c.Policy, c.Rule)) }
 
-func printCounters(w io.Writer, all []adminapi.Counter) error {
+func printCounters(w io.Writer, all []adminapi.Counter) {
 	if len(all) == 0 {
-		return nil
+		return
 	}
 	head := []string{"COUNTER", "LIMIT", "LEFT", "NEXT IN", "FULL IN"}
 	runsOut := slices.ContainsFunc(all, func(c adminapi.Counter) bool { return c.RunsOutAt != nil })
@@ -162,11 +161,11 @@ func printCounters(w io.Writer, all []adminapi.Counter) error {
 		rows = append(rows, row)
 	}
 	fmt.Fprintln(w)
-	return printTable(w, "", rows)
+	printTable(w, "", rows)
 }
 
 // printSlots lists the requests in flight of a client, as they were at the given time of the node's clock.
-func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) error {
+func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) {
 	rows := [][]string{{"SLOT", "COUNTER", "HOLDS", "TAKEN", "ENDS IN"}}
 	var more []string
 	for i := range all {
@@ -181,21 +180,18 @@ func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) error {
 		}
 	}
 	if len(rows) == 1 {
-		return nil
+		return
 	}
 	fmt.Fprintln(w)
-	if err := printTable(w, "", rows); err != nil {
-		return err
-	}
+	printTable(w, "", rows)
 	for _, line := range more {
 		fmt.Fprintln(w, line)
 	}
-	return nil
 }
 
 func keysResetCommand() *cobra.Command {
 	return clientCommand("keys reset", new(adminPort), func(cmd *cobra.Command, q *clientQuestion) error {
-		return show(q.adminPort, cmd, http.MethodPost, q.path("counters/reset"), q.request, func(done *adminapi.Reset) error {
+		return show(q.adminPort, cmd, http.MethodPost, q.path("counters/reset"), q.request, func(done *adminapi.Reset) {
 			text := count(done.Reset, "counter") + " reset"
 			if done.Reset == 0 {
 				text += ": no limit applies to such a request; rules may need its --method, --path or --ip"
@@ -203,7 +199,6 @@ func keysResetCommand() *cobra.Command {
 				text += ": " + names
 			}
 			fmt.Fprintln(cmd.ErrOrStderr(), text)
-			return nil
 		})
 	})
 }
@@ -236,9 +231,8 @@ func keysReleaseCommand() *cobra.Command {
 			Slot string `json:"slot"`
 			Rule string `json:"rule,omitempty"`
 		}{q.request, slot, rule}
-		return show(q.adminPort, cmd, http.MethodPost, q.path("counters/release"), body, func(done *adminapi.Released) error {
+		return show(q.adminPort, cmd, http.MethodPost, q.path("counters/release"), body, func(done *adminapi.Released) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "slot released: %s\n", cell(strings.Join(done.Released, ", ")))
-			return nil
 		})
 	})
 	cmd.Flags().StringVar(&slot, "slot", "", "id of the slot, as weir keys show lists it")

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,9 @@ func run() int {
 	if isRatelimit(os.Args[0]) {
 		name, cmd = ratelimitName, ratelimitCommand()
 	}
-	err := execute(ctx, cmd)
+	out := &output{File: os.Stdout}
+	cmd.SetOut(out)
+	err := cmp.Or(execute(ctx, cmd), out.err)
 	if err == nil {
 		return 0
 	}
@@ -73,6 +76,18 @@ func run() int {
 		fmt.Fprintln(os.Stderr, name+":", redact(e.cause.Error()))
 	}
 	return e.code
+}
+
+// output is standard output. It remembers the first error, so that commands can print without looking.
+type output struct {
+	*os.File
+	err error
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	n, err := o.File.Write(text)
+	o.err = cmp.Or(o.err, err)
+	return n, err
 }
 
 // execute runs a command. Unlike cobra, it treats help for a command that doesn't exist as an

@@ -14,13 +14,11 @@ func nodesCommand() *cobra.Command {
 	var node adminPort
 	var colour colour
 	return command("nodes", func(cmd *cobra.Command, _ []string) error {
-		return show(&node, cmd, http.MethodGet, "/v1/nodes", nil, func(all *adminapi.Nodes) error {
-			return printNodes(cmd, all, &colour)
-		})
+		return show(&node, cmd, http.MethodGet, "/v1/nodes", nil, func(all *adminapi.Nodes) { printNodes(cmd, all, &colour) })
 	}, &colour, &node)
 }
 
-func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) error {
+func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) {
 	w := cmd.OutOrStdout()
 	rows := [][]string{{"NODE", "WEIR", "RULES", "TEXT", "SEEN", "STORE"}}
 	for _, n := range all.Nodes {
@@ -52,9 +50,7 @@ func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) error {
 		}
 		rows = append(rows, []string{name, cell(n.Version), rules, cell(n.RulesText), seen, store})
 	}
-	if err := printTable(w, "", rows); err != nil {
-		return err
-	}
+	printTable(w, "", rows)
 	if all.Stale {
 		age := 0.
 		if all.AgeSeconds != nil {
@@ -62,5 +58,4 @@ func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) error {
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "The other nodes can't be asked: this is what was heard of them %.0f s ago.\n", age)
 	}
-	return nil
 }

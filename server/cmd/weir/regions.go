@@ -29,12 +29,11 @@ func regionCommand(path, do string) *cobra.Command {
 			}
 			method, body = http.MethodPost, c
 		}
-		return show(&node, cmd, method, "/v1/regions", body, func(all *adminapi.Regions) error {
-			if err := printRegions(cmd, all, &colour); err != nil || do != "move" {
-				return err
+		return show(&node, cmd, method, "/v1/regions", body, func(all *adminapi.Regions) {
+			printRegions(cmd, all, &colour)
+			if do == "move" {
+				fmt.Fprintf(cmd.OutOrStdout(), "\nUntil %s owns what %s did, all regions have no more than their floors: of buckets for 25 s, of windows that have begun to their end.\n", cell(c.To), cell(c.Region))
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "\nUntil %s owns what %s did, all regions have no more than their floors: of buckets for 25 s, of windows that have begun to their end.\n", cell(c.To), cell(c.Region))
-			return err
 		})
 	}, &colour, &node)
 	if do == "move" || do == "forget" {
@@ -43,11 +42,11 @@ func regionCommand(path, do string) *cobra.Command {
 	return cmd
 }
 
-func printRegions(cmd *cobra.Command, all *adminapi.Regions, colour *colour) error {
+func printRegions(cmd *cobra.Command, all *adminapi.Regions, colour *colour) {
 	w := cmd.OutOrStdout()
 	if all.Name == "" {
 		fmt.Fprintln(w, "The node has no region: see --region.")
-		return nil
+		return
 	}
 	home := func(home, grace bool, state string) string {
 		switch {
@@ -77,5 +76,5 @@ func printRegions(cmd *cobra.Command, all *adminapi.Regions, colour *colour) err
 		}
 		rows = append(rows, []string{cell(p.Region), home(p.Home, p.Grace, p.State), rtt, rules, heard})
 	}
-	return printTable(w, "", rows)
+	printTable(w, "", rows)
 }

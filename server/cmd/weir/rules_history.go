@@ -27,7 +27,8 @@ func historyCommand() *cobra.Command {
 		if node.asJSON {
 			return printJSON(cmd, adminapi.Versions{Versions: all})
 		}
-		return printHistory(cmd.OutOrStdout(), all)
+		printHistory(cmd.OutOrStdout(), all)
+		return nil
 	}, &node)
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many versions")
 	return cmd
@@ -66,7 +67,7 @@ func (n *adminPort) history(cmd *cobra.Command, limit int) ([]adminapi.Version, 
 	return all, nil
 }
 
-func printHistory(w io.Writer, all []adminapi.Version) error {
+func printHistory(w io.Writer, all []adminapi.Version) {
 	rows := [][]string{{"VERSION", "HASH", "WHEN", "WHO", "MESSAGE"}}
 	for _, v := range all {
 		message := cell(v.Message)
@@ -79,7 +80,7 @@ func printHistory(w io.Writer, all []adminapi.Version) error {
 		}
 		rows = append(rows, []string{strconv.FormatInt(v.Number, 10), cell(v.Hash[:min(8, len(v.Hash))]), when, cell(v.Author), message})
 	}
-	return printTable(w, "", rows)
+	printTable(w, "", rows)
 }
 
 func rollbackCommand() *cobra.Command {

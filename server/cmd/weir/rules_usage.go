@@ -22,17 +22,17 @@ func usageCommand() *cobra.Command {
 			if cmd.Flags().Changed("by") || cmd.Flags().Changed("clients") {
 				return errors.New("--by, --clients: are for one rule: name it")
 			}
-			return show(&node, cmd, http.MethodGet, "/v1/rules/usage", nil, func(u *top.HourOfRules) error { return printUsage(cmd, u) })
+			return show(&node, cmd, http.MethodGet, "/v1/rules/usage", nil, func(u *top.HourOfRules) { printUsage(cmd, u) })
 		}
 		q := url.Values{"by": {by}, "k": {fmt.Sprint(clients)}}
-		return show(&node, cmd, http.MethodGet, "/v1/rules/usage/"+url.PathEscape(args[0])+"?"+q.Encode(), nil, func(u *top.HourOfRule) error {
+		return show(&node, cmd, http.MethodGet, "/v1/rules/usage/"+url.PathEscape(args[0])+"?"+q.Encode(), nil, func(u *top.HourOfRule) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s in the last hour, %s refused; %s made %s of them\n", cell(u.Rule), count(int(u.Requests), "request"), whole(u.Refused), count(u.Keys, "key"), percent(u.Coverage))
 			rows := [][]string{{"CLIENT", "FINGERPRINT", "KIND", "REQUESTS", "REFUSED", "USED"}}
 			for _, c := range u.Clients {
 				rows = append(rows, []string{cell(c.Client), cell(c.Fingerprint), cell(c.Kind), whole(c.Requests), whole(c.Refused), percent(c.Used)})
 			}
 			printMissingNodes(cmd, u.Partial, u.NodesMissing)
-			return printTable(cmd.OutOrStdout(), "lllrrr", rows)
+			printTable(cmd.OutOrStdout(), "lllrrr", rows)
 		})
 	}, &node)
 	cmd.ValidArgsFunction = one(node.ruleIDs)
@@ -42,7 +42,7 @@ func usageCommand() *cobra.Command {
 	return cmd
 }
 
-func printUsage(cmd *cobra.Command, u *top.HourOfRules) error {
+func printUsage(cmd *cobra.Command, u *top.HourOfRules) {
 	ago := func(t *time.Time) string {
 		if t == nil {
 			return "never seen"
@@ -55,7 +55,7 @@ func printUsage(cmd *cobra.Command, u *top.HourOfRules) error {
 			fmt.Sprint(r.Above50), fmt.Sprint(r.Above80), fmt.Sprint(r.Above100), ago(r.LastHit), ago(r.LastRefusal), percent(r.Coverage)})
 	}
 	printMissingNodes(cmd, u.Partial, u.NodesMissing)
-	return printTable(cmd.OutOrStdout(), "l"+strings.Repeat("r", 10), rows)
+	printTable(cmd.OutOrStdout(), "l"+strings.Repeat("r", 10), rows)
 }
 
 func whatIfCommand() *cobra.Command {
@@ -67,7 +67,7 @@ func whatIfCommand() *cobra.Command {
 			return errors.New("--limit: is missing: give a limit such as 50/minute")
 		}
 		body.Rule, body.Limit = args[0], limitJSON(limit)
-		return show(&node, cmd, http.MethodPost, "/v1/rules/whatif", body, func(w *adminapi.WhatIfAnswer) error { return printWhatIf(cmd, w) })
+		return show(&node, cmd, http.MethodPost, "/v1/rules/whatif", body, func(w *adminapi.WhatIfAnswer) { printWhatIf(cmd, w) })
 	}, &node)
 	cmd.ValidArgsFunction = one(node.ruleIDs)
 	f := cmd.Flags()
@@ -78,7 +78,7 @@ func whatIfCommand() *cobra.Command {
 	return cmd
 }
 
-func printWhatIf(cmd *cobra.Command, w *adminapi.WhatIfAnswer) error {
+func printWhatIf(cmd *cobra.Command, w *adminapi.WhatIfAnswer) {
 	words := cmd.ErrOrStderr()
 	fmt.Fprintf(words, "at %s, %s would have refused %s of %s in the last hour; it refused %s\n", w.Limit, cell(w.Rule), between(w.WouldRefuse, w.AtMost), count(int(w.Requests), "request"), whole(w.WasRefused))
 	fmt.Fprintf(words, "%d of %s would have been refused something; those keys made %s of the rule's requests\n", w.KeysRefused, count(w.Keys, "key"), percent(w.Coverage))
@@ -87,21 +87,28 @@ func printWhatIf(cmd *cobra.Command, w *adminapi.WhatIfAnswer) error {
 	}
 	printMissingNodes(cmd, w.Partial, w.NodesMissing)
 	if len(w.Clients) == 0 {
-		return nil
+		return
 	}
 	rows := [][]string{{"CLIENT", "FINGERPRINT", "KIND", "REQUESTS", "WOULD REFUSE", "REFUSED"}}
 	for _, c := range w.Clients {
 		rows = append(rows, []string{cell(c.Client), cell(c.Fingerprint), cell(c.Kind), whole(c.Requests), between(c.WouldRefuse, c.AtMost), whole(c.WasRefused)})
 	}
-	return printTable(cmd.OutOrStdout(), "lllrrr", rows)
+	printTable(cmd.OutOrStdout(), "lllrrr", rows)
 }
 
-// printMissingNodes says which nodes an answer lacks.
-func printMissingNodes(cmd *cobra.Command, partial string, missing []string) {
+// missingNodes says which nodes an answer lacks, and why.
+func missingNodes(partial string, missing []string) (words []string) {
 	if partial != "" {
-		fmt.Fprintln(cmd.ErrOrStderr(), cell(partial))
+		words = append(words, cell(partial))
 	}
 	if len(missing) > 0 {
-		fmt.Fprintln(cmd.ErrOrStderr(), "not in it:", cell(strings.Join(missing, ", ")))
+		words = append(words, "not in it: "+cell(strings.Join(missing, ", ")))
+	}
+	return words
+}
+
+func printMissingNodes(cmd *cobra.Command, partial string, missing []string) {
+	for _, line := range missingNodes(partial, missing) {
+		fmt.Fprintln(cmd.ErrOrStderr(), line)
 	}
 }

@@ -7,52 +7,41 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/weirhq/weir/server/internal/load"
 )
 
 // printTable prints rows in aligned columns; the first row is the header. Alignment is as for aligned.
-func printTable(w io.Writer, align string, rows [][]string) error {
+func printTable(w io.Writer, align string, rows [][]string) {
 	lines, _ := aligned(align, rows)
-	var b strings.Builder
 	for _, line := range lines {
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		fmt.Fprintln(w, strings.TrimRight(line, " "))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 // aligned returns a line for each row, with two spaces between columns, and the width of the widest line. Align has
 // a letter for each column: r aligns to the right, and l, like a missing letter, to the left. A row with fewer cells
 // than the header ends in free text, which widens no column.
 func aligned(align string, rows [][]string) (lines []string, width int) {
-	if len(rows) == 0 {
-		return nil, 0
-	}
-	columns := len(rows[0])
-	widths := make([]int, columns)
+	widths := map[int]int{}
 	for _, row := range rows {
-		cells := row
-		if len(row) < columns {
-			cells = row[:len(row)-1]
-		}
-		for i, text := range cells {
-			widths[i] = max(widths[i], utf8.RuneCountInString(text))
-		}
-	}
-	for _, row := range rows {
-		var b strings.Builder
 		for i, text := range row {
-			pad := strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(text)))
-			if i > 0 {
-				b.WriteString("  ")
-			}
-			if i < len(align) && align[i] == 'r' {
-				b.WriteString(pad + text)
-			} else {
-				b.WriteString(text + pad)
+			if len(row) == len(rows[0]) || i < len(row)-1 {
+				widths[i] = max(widths[i], utf8.RuneCountInString(text))
 			}
 		}
-		lines = append(lines, b.String())
-		width = max(width, utf8.RuneCountInString(b.String()))
+	}
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, text := range row {
+			pad := -widths[i] // on the right
+			if i < len(align) && align[i] == 'r' {
+				pad = widths[i]
+			}
+			cells[i] = fmt.Sprintf("%*s", pad, text)
+		}
+		line := strings.Join(cells, "  ")
+		lines, width = append(lines, line), max(width, utf8.RuneCountInString(line))
 	}
 	return lines, width
 }
@@ -123,11 +112,7 @@ func number(v float64) string {
 	if v < 100 {
 		return fmt.Sprintf("%.1f", v)
 	}
-	digits := fmt.Sprintf("%.0f", v)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
+	return load.Thousands(int64(math.Round(v)))
 }
 
 func whole(n uint64) string { return strings.TrimSuffix(number(float64(n)), ".0") }

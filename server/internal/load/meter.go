@@ -62,7 +62,7 @@ func (m *Meter) text(p Progress) string {
 		s += ", " + perSecond(float64(p.Answered-m.told.Answered)/d.Seconds()) + " checks/s"
 	}
 	if p.Failed > 0 {
-		s += ", " + thousands(p.Failed) + " errors"
+		s += ", " + Thousands(p.Failed) + " errors"
 	}
 	return s
 }

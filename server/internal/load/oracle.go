@@ -107,9 +107,9 @@ func (c *Comparison) add(one ClientComparison) {
 func (c *Comparison) write(t *table) {
 	t.row("")
 	t.row("oracle", "checks", "admitted", "exact")
-	t.row("all", thousands(c.Checks), thousands(c.Admitted), thousands(c.Exact))
+	t.row("all", Thousands(c.Checks), Thousands(c.Admitted), Thousands(c.Exact))
 	for _, one := range c.Top {
-		t.row("client "+strconv.Itoa(one.Client), thousands(one.Checks), thousands(one.Admitted), thousands(one.Exact))
+		t.row("client "+strconv.Itoa(one.Client), Thousands(one.Checks), Thousands(one.Admitted), Thousands(one.Exact))
 	}
 	t.part("over", c.Over, c.Exact)
 	t.part("lost", c.Lost, c.Exact)

@@ -195,7 +195,7 @@ func (r *Report) Judge(g Goal) {
 		case r.Latency.P99 > g.MaxP99:
 			missed("p99 is %s, more than %s", short(r.Latency.P99), g.MaxP99)
 		case percent > 100:
-			missed("p99 is not known: %s of %s requests got no answer or were never sent", thousands(lost), thousands(timed+lost))
+			missed("p99 is not known: %s of %s requests got no answer or were never sent", Thousands(lost), Thousands(timed+lost))
 		case r.latency.quantile(percent) > g.MaxP99:
 			missed("p99 is %s, more than %s, if requests that got no answer count", short(r.latency.quantile(percent)), g.MaxP99)
 		}

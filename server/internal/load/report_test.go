@@ -127,7 +127,7 @@ verdict  missed: p99 is 5ms, more than 1ms
 
 func TestNumbersForPeople(t *testing.T) {
 	for got, want := range map[string]string{
-		thousands(0): "0", thousands(999): "999", thousands(1000): "1,000", thousands(-1234567): "-1,234,567",
+		Thousands(0): "0", Thousands(999): "999", Thousands(1000): "1,000", Thousands(-1234567): "-1,234,567",
 		short(0): "0s", short(379): "379ns", short(1234567): "1.23ms", short(12345678901): "12.3s",
 		perSecond(0.5): "0.5", perSecond(99.96): "100", perSecond(1234.5): "1,235",
 		percent(1, 1): "100%", percent(999_999, 1_000_000): ">99.99%", percent(1, 1_000_000): "<0.01%", percent(1, 3): "33.33%",

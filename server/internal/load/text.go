@@ -20,7 +20,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	t.row("clients", r.clientsText())
 	t.row("measured", r.timeText())
 	t.row("")
-	t.row("checks", thousands(r.Checks), perSecond(r.PerSecond)+"/s")
+	t.row("checks", Thousands(r.Checks), perSecond(r.PerSecond)+"/s")
 	t.part("allowed", r.Allowed, r.Checks)
 	t.part("refused", r.Refused, r.Checks)
 	if r.Other > 0 {
@@ -32,7 +32,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		t.row("statuses", r.statusesText())
 	}
 	if r.Unfinished > 0 {
-		t.row("unfinished", thousands(r.Unfinished))
+		t.row("unfinished", Thousands(r.Unfinished))
 	}
 	if o := r.OpenLoop; o != nil {
 		t.part("late", o.Late, o.Due)
@@ -92,7 +92,7 @@ func (r *Report) loadText() string {
 }
 
 func (r *Report) clientsText() string {
-	s := thousands(int64(r.Keys)) + " keys"
+	s := Thousands(int64(r.Keys)) + " keys"
 	switch {
 	case r.Distribution == Hot || r.Keys == 1:
 		return "one key"
@@ -116,7 +116,7 @@ func (r *Report) timeText() string {
 func (r *Report) statusesText() string {
 	var parts []string
 	for _, status := range slices.Sorted(maps.Keys(r.Statuses)) {
-		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s × %d %s", thousands(r.Statuses[status]), status, http.StatusText(status))))
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s × %d %s", Thousands(r.Statuses[status]), status, http.StatusText(status))))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -124,7 +124,7 @@ func (r *Report) statusesText() string {
 func (r *Report) faultsText() string {
 	var parts []string
 	for _, f := range r.Faults[:min(len(r.Faults), 3)] {
-		parts = append(parts, fmt.Sprintf("%s × %s", thousands(f.Count), f.Text))
+		parts = append(parts, fmt.Sprintf("%s × %s", Thousands(f.Count), f.Text))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -135,7 +135,7 @@ type table struct{ tw *tabwriter.Writer }
 func (t *table) row(cells ...string) { fmt.Fprintln(t.tw, strings.Join(cells, "\t")) }
 
 func (t *table) part(name string, n, of int64, more ...string) {
-	cells := []string{name, thousands(n)}
+	cells := []string{name, Thousands(n)}
 	if n > 0 && of > 0 {
 		cells = append(cells, percent(n, of))
 		cells = append(cells, more...)
@@ -176,11 +176,11 @@ func perSecond(x float64) string {
 	if x < 100 {
 		return strconv.FormatFloat(x, 'g', 3, 64)
 	}
-	return thousands(int64(x + 0.5))
+	return Thousands(int64(x + 0.5))
 }
 
-// thousands is a number with a comma at every third digit.
-func thousands(n int64) string {
+// Thousands formats a number with a comma at every third digit.
+func Thousands(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]
