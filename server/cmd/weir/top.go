@@ -38,17 +38,13 @@ func topCommand() *cobra.Command {
 	var by string
 	var once bool
 	cmd := command("top", func(cmd *cobra.Command, _ []string) error {
-		switch by {
-		case "requests":
-		case "refused":
-			v.refused = true
-		default:
+		v.refused = by == "refused"
+		switch {
+		case by != "requests" && by != "refused":
 			return fmt.Errorf("--by: must be requests or refused, got %q", by)
-		}
-		if v.k < 1 || v.k > 200 {
+		case v.k < 1 || v.k > 200:
 			return fmt.Errorf("--clients: must be from 1 to 200, got %d", v.k)
-		}
-		if v.every < 200*time.Millisecond {
+		case v.every < 200*time.Millisecond:
 			return fmt.Errorf("--interval: must be at least 200ms, got %s", v.every)
 		}
 		body, err := v.fetch(cmd)
@@ -62,12 +58,10 @@ func topCommand() *cobra.Command {
 		v.coloured = v.colour.on(out)
 		in, isFile := cmd.InOrStdin().(*os.File)
 		if !once && isTerminal(out) && isFile && term.IsTerminal(int(in.Fd())) {
-			return v.show(cmd, in, out.(*os.File))
+			return v.show(cmd, &screen{in: in, out: os.Stdout})
 		}
 		for _, line := range v.table(0) {
-			if _, err := fmt.Fprintln(out, line); err != nil {
-				return err
-			}
+			fmt.Fprintln(out, line)
 		}
 		if words := v.limits(); words != "" {
 			fmt.Fprintln(cmd.ErrOrStderr(), words)
@@ -99,21 +93,12 @@ func (v *topView) query() string {
 	return "/v1/top?" + q.Encode()
 }
 
-// fetch asks the node.
+// fetch asks the node, and returns its answer as it was sent.
 func (v *topView) fetch(cmd *cobra.Command) ([]byte, error) {
 	a, err := v.node.call(cmd, http.MethodGet, v.query(), nil, nil)
 	if err != nil {
 		return nil, err
 	}
-	var answer toplist.Answer
-	if err := a.decode(&answer); err != nil {
-		return nil, err
-	}
-	v.answer, v.at = answer, time.Now()
-	return a.body, nil
-}
-
-// problem returns an error as one line for the screen.
-func problem(err error) string {
-	return cell(err.Error())
+	v.answer, v.at = toplist.Answer{}, time.Now()
+	return a.body, a.decode(&v.answer)
 }

@@ -29,18 +29,45 @@ const (
 // resized is how often to check whether the terminal was resized.
 const resized = 200 * time.Millisecond
 
-// show shows the list until the user leaves, or the process is told to end. It restores the
-// terminal in any case.
-func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
-	before, err := term.MakeRaw(int(in.Fd()))
-	if err != nil {
-		return &exit{exitUsage, err}
+// screen is a terminal that shows weir top.
+type screen struct {
+	in, out *os.File
+	before  *term.State // to restore
+}
+
+func (s *screen) enter() (err error) {
+	if s.before, err = term.MakeRaw(int(s.in.Fd())); err == nil {
+		_, err = s.out.WriteString(enter)
 	}
-	defer func() { _ = term.Restore(int(in.Fd()), before) }()
-	if _, err := out.WriteString(enter); err != nil {
+	return err
+}
+
+func (s *screen) leave() {
+	_, _ = s.out.WriteString(leave)
+	_ = term.Restore(int(s.in.Fd()), s.before)
+}
+
+// suspend stops the process, and takes the terminal again when the process resumes.
+func (s *screen) suspend(resumed <-chan os.Signal) error {
+	s.leave()
+	select {
+	case <-resumed: // left from an earlier stop
+	default:
+	}
+	if err := stopSelf(); err != nil {
 		return err
 	}
-	defer func() { _, _ = out.WriteString(leave) }()
+	<-resumed
+	return s.enter()
+}
+
+// show shows the list until the user leaves, or the process is told to end. It restores the
+// terminal in any case.
+func (v *topView) show(cmd *cobra.Command, s *screen) error {
+	if err := s.enter(); err != nil {
+		return &exit{exitUsage, err}
+	}
+	defer s.leave()
 	signals, resumed := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGABRT, stop)
 	signal.Notify(resumed, resume)
@@ -48,25 +75,17 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 	defer signal.Stop(resumed)
 
 	keys := make(chan []byte)
-	go read(in, keys)
-	asked := make(chan error, 1) // holds the outcome of a question, unless one is under way
-	var next *topView            // with its answer
-	ask := func() {
-		next = &topView{node: v.node, refused: v.refused, rule: v.rule, k: v.k}
-		go func(n *topView) {
-			_, err := n.fetch(cmd)
-			asked <- err
-		}(next)
-	}
+	go read(s.in, keys)
+	answers := make(chan *topView, 1) // holds one question's answer
 	look, size := time.NewTicker(v.every), time.NewTicker(resized)
 	defer look.Stop()
 	defer size.Stop()
 	var width, height int
-	busy, again, redraw := false, false, true
+	asking, again, redraw := false, false, true
 	for {
-		if w, h, err := term.GetSize(int(out.Fd())); err == nil && (w != width || h != height || redraw) {
+		if w, h, err := term.GetSize(int(s.out.Fd())); err == nil && (w != width || h != height || redraw) {
 			width, height = w, h
-			if _, err := out.WriteString(v.draw(w, h)); err != nil {
+			if _, err := s.out.WriteString(v.draw(w, h)); err != nil {
 				return err
 			}
 		}
@@ -74,11 +93,11 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 		select {
 		case <-cmd.Context().Done():
 			return nil
-		case s := <-signals:
-			if s != stop {
+		case sig := <-signals:
+			if sig != stop {
 				return nil
 			}
-			if err := suspend(in, out, before, resumed); err != nil {
+			if err := s.suspend(resumed); err != nil {
 				return err
 			}
 		case typed, open := <-keys:
@@ -95,44 +114,25 @@ func (v *topView) show(cmd *cobra.Command, in, out *os.File) error {
 			redraw = false
 		case <-size.C:
 			redraw = false
-		case err := <-asked:
-			busy = false
-			switch {
-			case err != nil:
-				v.trouble = problem(err)
-			case next.refused == v.refused && next.rule == v.rule: // the user hasn't asked for something else meanwhile
+		case next := <-answers:
+			asking = false
+			if next.trouble != "" {
+				v.trouble = next.trouble
+			} else if next.refused == v.refused && next.rule == v.rule { // the user hasn't asked for something else meanwhile
 				v.answer, v.at, v.trouble = next.answer, next.at, ""
 			}
 		}
-		if again && !busy {
-			busy, again = true, false
-			ask()
+		if again && !asking {
+			asking, again = true, false
+			next := &topView{node: v.node, refused: v.refused, rule: v.rule, k: v.k}
+			go func() {
+				if _, err := next.fetch(cmd); err != nil {
+					next.trouble = cell(err.Error())
+				}
+				answers <- next
+			}()
 		}
 	}
-}
-
-// suspend restores the terminal, stops the process, and takes the terminal again when the process
-// resumes.
-func suspend(in, out *os.File, before *term.State, resumed <-chan os.Signal) error {
-	if _, err := out.WriteString(leave); err != nil {
-		return err
-	}
-	if err := term.Restore(int(in.Fd()), before); err != nil {
-		return err
-	}
-	select {
-	case <-resumed: // left from an earlier stop
-	default:
-	}
-	if err := stopSelf(); err != nil {
-		return err
-	}
-	<-resumed
-	if _, err := term.MakeRaw(int(in.Fd())); err != nil {
-		return err
-	}
-	_, err := out.WriteString(enter)
-	return err
 }
 
 // read sends what the user types.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,11 +13,11 @@ import (
 // title returns the first line of the screen.
 func (v *topView) title() string {
 	by := "requests"
-	if v.refused {
-		by = "refusals"
-	}
-	if v.rules {
+	switch {
+	case v.rules:
 		by = "rule"
+	case v.refused:
+		by = "refusals"
 	}
 	out := fmt.Sprintf("weir top  %s  by %s  %s", v.at.Format(time.TimeOnly), by, count(len(v.answer.Nodes), "node"))
 	if v.rule != "" {
@@ -30,13 +31,7 @@ func (v *topView) title() string {
 
 // limits says what the answer lacks, if anything.
 func (v *topView) limits() string {
-	var out []string
-	if v.answer.Partial != "" {
-		out = append(out, cell(v.answer.Partial))
-	}
-	if n := len(v.answer.NodesMissing); n > 0 {
-		out = append(out, "not in it: "+cell(strings.Join(v.answer.NodesMissing, ", ")))
-	}
+	out := missingNodes(v.answer.Partial, v.answer.NodesMissing)
 	for _, n := range v.answer.Nodes {
 		if n.SampledOneIn > 1 {
 			out = append(out, fmt.Sprintf("%s looks at one decision in %.0f", cell(n.Name), n.SampledOneIn))
@@ -121,10 +116,7 @@ func (v *topView) ago(t *time.Time) string {
 // sparkline draws counts as bars, the highest as a full block.
 func sparkline(counts []uint32) string {
 	const bars = "▁▂▃▄▅▆▇█"
-	most := uint32(0)
-	for _, n := range counts {
-		most = max(most, n)
-	}
+	most := slices.Max(counts)
 	var b strings.Builder
 	for _, n := range counts {
 		if n == 0 {
