@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -20,22 +19,6 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
-
-// address makes a URL of a node's address, which is host:port or a URL.
-func address(flag, s string) (string, error) {
-	text := s
-	if !strings.Contains(text, "://") {
-		text = "http://" + text
-	}
-	u, err := url.Parse(text)
-	switch {
-	case isNumber(s):
-		return "", fmt.Errorf("--%s: must be host:port or a URL, got %q: write 127.0.0.1:%s", flag, s, s)
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("--%s: must be host:port or a URL, such as 127.0.0.1:8080 or https://weir.example.com, got %q", flag, s)
-	}
-	return strings.TrimRight(text, "/"), nil
-}
 
 // tokenFlag says where the token for a port of a node is. No flag holds the token itself: whoever may list processes
 // sees their command lines.
@@ -81,10 +64,7 @@ func (t *tokenFlag) wanted() string {
 }
 
 // client follows no redirects: a node sends none, and a token is for the node alone.
-var client = &http.Client{
-	Timeout:       patience,
-	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-}
+var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 const (
 	// patience is how long a node's answer may take.
@@ -152,27 +132,26 @@ type answer struct {
 
 // ask sends the request and reads the answer, whatever its status.
 func (r *request) ask(ctx context.Context) (*answer, error) {
-	res, err := r.send(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	res, err := r.send(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return r.read(res)
 }
 
-// send sends the request. With a patience of 0, the answer may take any time. Errors name the flag as the place of the
-// node's address, and carry an exit code.
-func (r *request) send(ctx context.Context, patience time.Duration) (*http.Response, error) {
+// send sends the request. Errors name the flag as the place of the node's address, and carry an exit code.
+func (r *request) send(ctx context.Context) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, r.method, r.url, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header = r.header
-	known, err := r.tls.client()
+	client, err := r.tls.client()
 	if err != nil {
 		return nil, err
 	}
-	client := *known
-	client.Timeout = patience
 	res, err := client.Do(req)
 	if err != nil {
 		return nil, &exit{exitUnavailable, r.tls.unreached(r.url, r.name, err)}

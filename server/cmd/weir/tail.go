@@ -59,7 +59,7 @@ func (v *tailView) run(cmd *cobra.Command) error {
 		return err
 	}
 	ctx := cmd.Context()
-	res, err := ask.send(ctx, 0) // the answer ends when the user leaves
+	res, err := ask.send(ctx) // without a timeout: the answer ends when the user leaves
 	if err != nil {
 		return err
 	}

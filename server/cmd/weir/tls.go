@@ -46,12 +46,28 @@ func (t *tlsFlags) register(f *pflag.FlagSet) {
 // given reports whether any of the flags is set, so that addresses without a scheme mean https.
 func (t *tlsFlags) given() bool { return t.ca != "" || t.cert != "" || t.key != "" }
 
-// address makes a URL of a node's address. Without a scheme, it is https if certificates are given.
-func (t *tlsFlags) address(flag, s string) (string, error) {
-	if t.given() && !strings.Contains(s, "://") && !isNumber(s) {
-		s = "https://" + s
+// withScheme makes a URL of an address. Without a scheme, it is https if certificates are given.
+func (t *tlsFlags) withScheme(address string) string {
+	switch {
+	case strings.Contains(address, "://"):
+		return address
+	case t.given():
+		return "https://" + address
 	}
-	return address(flag, s)
+	return "http://" + address
+}
+
+// address makes a URL of a node's address, which is host:port or a URL.
+func (t *tlsFlags) address(flag, s string) (string, error) {
+	text := t.withScheme(s)
+	u, err := url.Parse(text)
+	switch {
+	case isNumber(s):
+		return "", fmt.Errorf("--%s: must be host:port or a URL, got %q: write 127.0.0.1:%s", flag, s, s)
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("--%s: must be host:port or a URL, such as 127.0.0.1:8080 or https://weir.example.com, got %q", flag, s)
+	}
+	return strings.TrimRight(text, "/"), nil
 }
 
 // config reads the files. It returns nil if no flag is set.
@@ -84,51 +100,46 @@ func (t *tlsFlags) config() (*tls.Config, error) {
 }
 
 // pair reads the certificate and its key.
-func (t *tlsFlags) pair() (pair tls.Certificate, err error) {
+func (t *tlsFlags) pair() (none tls.Certificate, err error) {
 	cert, err := os.ReadFile(t.cert)
 	if err != nil {
-		return pair, fmt.Errorf("--cert: %w", err)
+		return none, fmt.Errorf("--cert: %w", err)
 	}
 	key, keyFlag, keyFile := cert, "cert", t.cert
 	if t.key != "" {
 		keyFlag, keyFile = t.keyFlag, t.key
 		if key, err = os.ReadFile(t.key); err != nil {
-			return pair, fmt.Errorf("--%s: %w", t.keyFlag, err)
+			return none, fmt.Errorf("--%s: %w", t.keyFlag, err)
 		}
 	}
-	has := func(text []byte, what string) bool { return bytes.Contains(text, []byte(what)) }
-	pair, err = tls.X509KeyPair(cert, key)
+	pair, err := tls.X509KeyPair(cert, key)
 	switch {
 	case err == nil:
 		return pair, nil
-	case !has(cert, "BEGIN CERTIFICATE-----"):
-		return pair, fmt.Errorf("--cert: %s has no certificate: it must be a PEM file", t.cert)
-	case t.key == "" && !has(key, "PRIVATE KEY-----"):
-		return pair, fmt.Errorf("--cert: %s has no private key: give it as --%s", t.cert, t.keyFlag)
-	case !has(key, "PRIVATE KEY-----"):
-		return pair, fmt.Errorf("--%s: %s has no private key: it must be a PEM file", keyFlag, keyFile)
-	case has(key, "ENCRYPTED"):
-		return pair, fmt.Errorf("--%s: the private key in %s is encrypted: decrypt it, as with openssl pkey -in %s", keyFlag, keyFile, keyFile)
+	case !bytes.Contains(cert, []byte("BEGIN CERTIFICATE-----")):
+		return none, fmt.Errorf("--cert: %s has no certificate: it must be a PEM file", t.cert)
+	case !bytes.Contains(key, []byte("PRIVATE KEY-----")):
+		return none, fmt.Errorf("--%s: %s has no private key: give it as --%s, in a PEM file", keyFlag, keyFile, t.keyFlag)
+	case bytes.Contains(key, []byte("ENCRYPTED")):
+		return none, fmt.Errorf("--%s: the private key in %s is encrypted: decrypt it, as with openssl pkey -in %s", keyFlag, keyFile, keyFile)
 	}
-	return pair, fmt.Errorf("--cert, --%s: %s and %s: %w", keyFlag, t.cert, keyFile, err)
+	return none, fmt.Errorf("--cert, --%s: %s and %s: %w", keyFlag, t.cert, keyFile, err)
 }
 
 // client returns the client for requests to the node.
 func (t *tlsFlags) client() (*http.Client, error) {
-	if t.own != nil {
-		return t.own, nil
+	if t.own == nil {
+		c, err := t.config()
+		if err != nil {
+			return nil, &exit{exitUsage, err}
+		}
+		t.own = client
+		if c != nil {
+			transport := http.DefaultTransport.(*http.Transport).Clone()
+			transport.TLSClientConfig = c
+			t.own = &http.Client{Transport: transport, CheckRedirect: client.CheckRedirect}
+		}
 	}
-	c, err := t.config()
-	if err != nil {
-		return nil, &exit{exitUsage, err}
-	}
-	own := *client
-	if c != nil {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.TLSClientConfig = c
-		own.Transport = transport
-	}
-	t.own = &own
 	return t.own, nil
 }
 
