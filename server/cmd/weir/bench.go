@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,11 +94,6 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 			return err
 		}
 	}
-	for _, name := range []string{"header", "key-header", "timeout"} {
-		if b.url == nil && f.Changed(name) {
-			return fmt.Errorf("--%s: needs a URL", name)
-		}
-	}
 	if !f.Changed("concurrency") {
 		b.plan.Workers = 2 * runtime.GOMAXPROCS(0)
 		if b.url != nil || b.store != serve.Memory {
@@ -107,24 +103,28 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 	if b.url == nil {
 		b.plan.Sample = load.InProcessSample
 	}
-	if err := b.completeNodes(f); err != nil {
-		return err
+	for _, c := range []struct {
+		flags []string
+		fits  bool
+		why   string
+	}{
+		{[]string{"header", "key-header", "timeout"}, b.url != nil, "needs a URL"},
+		{[]string{"rules", "store", "limit", "nodes", "leases", "oracle"}, b.url == nil, "is for checks in this process: a node has its own"},
+		{[]string{"nodes", "leases", "oracle"}, b.overRedis(), "needs a Redis as --store, such as redis://127.0.0.1:6379"},
+		{[]string{"cost"}, b.url == nil || b.node, "is for checks, and this URL is of another endpoint"},
+		{[]string{b.secret.flag()}, b.node, "needs the URL of a node"},
+		{[]string{"key-header"}, !b.node, "is for endpoints: a check has its key in the body"},
+		{[]string{"zipf"}, b.plan.Distribution == load.Zipf, "needs --distribution zipf"},
+	} {
+		if i := slices.IndexFunc(c.flags, f.Changed); i >= 0 && !c.fits {
+			return fmt.Errorf("--%s: %s", c.flags[i], c.why)
+		}
 	}
 	switch {
-	case b.url != nil && b.rules != "":
-		return errors.New("--rules: is for checks in this process: a node has rules of its own")
-	case b.url != nil && f.Changed("store"):
-		return errors.New("--store: is for checks in this process: a node has a store of its own")
 	case b.limit != "" && b.rules != "":
 		return errors.New("--limit: is a rule of its own: give it or --rules")
-	case b.url != nil && !b.node && f.Changed("cost"):
-		return errors.New("--cost: is for checks, and this URL is of another endpoint")
-	case !b.node && f.Changed(b.secret.flag()):
-		return fmt.Errorf("--%s: needs the URL of a node", b.secret.flag())
-	case b.node && f.Changed("key-header"):
-		return errors.New("--key-header: is for endpoints: a check has its key in the body")
-	case f.Changed("zipf") && b.plan.Distribution != load.Zipf:
-		return errors.New("--zipf: needs --distribution zipf")
+	case b.nodes < 1 || b.nodes > maxBenchNodes:
+		return fmt.Errorf("--nodes: must be from 1 to %d, got %d", maxBenchNodes, b.nodes)
 	case b.check.Cost < 0 || b.check.Cost > counter.MaxTokens:
 		return fmt.Errorf("--cost: must be from 0 to %d, got %d", int64(counter.MaxTokens), b.check.Cost)
 	case b.timeout <= 0:
@@ -145,28 +145,19 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 		}
 		b.sent.Add(name, strings.TrimSpace(value))
 	}
-	if b.node && b.sent.Get("Authorization") == "" {
-		token, err := b.secret.header() // for a node alone, and not for any endpoint
-		if err != nil {
-			return err
-		}
-		maps.Copy(b.sent, token)
+	if !b.node || b.sent.Get("Authorization") != "" {
+		return nil
 	}
-	return nil
+	token, err := b.secret.header() // for a node alone, and not for any endpoint
+	maps.Copy(b.sent, token)
+	return err
 }
 
 const checkPath = "/v1/check"
 
 // resolve finds out where requests go, and whether they are checks of a node.
 func (b *benchFlags) resolve(arg string, method, path bool) error {
-	text := arg
-	switch {
-	case strings.Contains(text, "://"):
-	case b.tls.given():
-		text = "https://" + text
-	default:
-		text = "http://" + text
-	}
+	text := b.tls.withScheme(arg)
 	u, err := url.Parse(text)
 	switch {
 	case strings.HasPrefix(text, "redis") || strings.HasPrefix(text, "unix:"): // its password is nobody's business

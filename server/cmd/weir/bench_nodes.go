@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"strconv"
 	"time"
 
-	"github.com/spf13/pflag"
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/lease"
@@ -22,24 +20,6 @@ import (
 const maxBenchNodes = 100
 
 func (b *benchFlags) overRedis() bool { return b.url == nil && b.store != serve.Memory }
-
-// completeNodes checks the flags of limiters in this process.
-func (b *benchFlags) completeNodes(f *pflag.FlagSet) error {
-	for _, name := range []string{"limit", "nodes", "leases", "oracle"} {
-		if b.url != nil && f.Changed(name) {
-			return fmt.Errorf("--%s: is for checks in this process", name)
-		}
-	}
-	for _, name := range []string{"nodes", "leases", "oracle"} {
-		if !b.overRedis() && f.Changed(name) {
-			return fmt.Errorf("--%s: needs a Redis as --store, such as redis://127.0.0.1:6379", name)
-		}
-	}
-	if b.nodes < 1 || b.nodes > maxBenchNodes {
-		return fmt.Errorf("--nodes: must be from 1 to %d, got %d", maxBenchNodes, b.nodes)
-	}
-	return nil
-}
 
 // inProcess makes limiters in this process, and returns what is to be called when they are no longer needed.
 func (b *benchFlags) inProcess(ctx context.Context) (load.Target, func(), error) {
@@ -58,7 +38,10 @@ func (b *benchFlags) inProcess(ctx context.Context) (load.Target, func(), error)
 	if err != nil {
 		return nil, nil, err
 	}
-	nodes.measure(b)
+	b.plan.StoreCPU, b.plan.StoreCalls = nodes[0].redis.CPU, nodes.calls
+	if b.leases {
+		b.plan.Leases = nodes.charges
+	}
 	target := load.Target(load.NewInProcess(nodes.limiters(set), "in process, "+nodes.String()+", "+rules, b.plan.Keys, b.check))
 	if b.oracle {
 		// An oracle must not forget anybody.
@@ -94,64 +77,65 @@ type redisNode struct {
 	leases *lease.Store // nil without
 }
 
-type redisNodes struct{ all []redisNode }
+type redisNodes []redisNode
 
 // openNodes waits until Redis is there: a load that is decided without it measures nothing.
-func (b *benchFlags) openNodes(ctx context.Context) (*redisNodes, error) {
+func (b *benchFlags) openNodes(ctx context.Context) (all redisNodes, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	defer func() {
+		if err != nil {
+			all.close()
+		}
+	}()
 	secret := []byte("weir bench")
 	if b.oracle {
 		secret = []byte(rand.Text()) // an oracle knows nothing of earlier runs: no counter may, either
 	}
-	n := &redisNodes{}
 	for range b.nodes {
 		// Names of its own: nodes on the same Redis shall see neither these counters nor one node more.
 		store, err := redisstore.New(redisstore.Options{URL: b.store, Prefix: "weir-bench", Secret: secret})
 		if err != nil {
-			n.close()
-			return nil, fmt.Errorf("--store: %w", err)
+			return all, fmt.Errorf("--store: %w", err)
 		}
 		one := redisNode{redis: store}
 		if b.leases {
 			one.leases = lease.New(store, lease.Options{Nodes: store.Nodes})
 		}
-		n.all = append(n.all, one)
+		all = append(all, one)
 		if err := store.Ready(ctx); err != nil {
-			n.close()
-			return nil, &exit{exitUnavailable, fmt.Errorf("--store: %w", err)}
+			return all, &exit{exitUnavailable, fmt.Errorf("--store: %w", err)}
 		}
 	}
-	return n, nil
+	return all, nil
 }
 
-func (n *redisNodes) String() string {
-	s := n.all[0].redis.String()
-	if len(n.all) > 1 {
-		s = strconv.Itoa(len(n.all)) + " nodes, " + s
+func (n redisNodes) String() string {
+	s := n[0].redis.String()
+	if len(n) > 1 {
+		s = fmt.Sprintf("%d nodes, %s", len(n), s)
 	}
-	if n.all[0].leases == nil {
+	if n[0].leases == nil {
 		s += ", no leases"
 	}
 	return s
 }
 
-func (n *redisNodes) limiters(set *weir.RuleSet) []*weir.Limiter {
-	var out []*weir.Limiter
-	for _, one := range n.all {
+func (n redisNodes) limiters(set *weir.RuleSet) (all []*weir.Limiter) {
+	for _, one := range n {
 		store := counter.Store(one.redis)
 		if one.leases != nil {
 			store = one.leases
 		}
-		out = append(out, weir.NewLimiter(store, set, weir.Options{}))
+		all = append(all, weir.NewLimiter(store, set, weir.Options{}))
 	}
-	return out
+	return all
 }
 
-func (n *redisNodes) close() {
+func (n redisNodes) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	for _, one := range n.all {
+	for _, one := range n {
 		if one.leases != nil {
 			_ = one.leases.Close(ctx) // what isn't given back ends by itself
 		}
@@ -159,17 +143,9 @@ func (n *redisNodes) close() {
 	}
 }
 
-// measure has the plan ask Redis and the nodes for what they did.
-func (n *redisNodes) measure(b *benchFlags) {
-	b.plan.StoreCPU = n.all[0].redis.CPU
-	b.plan.StoreCalls = n.calls
-	if b.leases {
-		b.plan.Leases = n.charges
-	}
-}
-
-func (n *redisNodes) calls() (sum uint64) {
-	for _, one := range n.all {
+// calls returns how many calls the nodes have made to Redis.
+func (n redisNodes) calls() (sum uint64) {
+	for _, one := range n {
 		for _, sh := range one.redis.Stats().Shards {
 			sum += sh.Calls
 		}
@@ -177,8 +153,9 @@ func (n *redisNodes) calls() (sum uint64) {
 	return sum
 }
 
-func (n *redisNodes) charges() (local, asked uint64) {
-	for _, one := range n.all {
+// charges returns how many charges the nodes have decided themselves, and for how many they have asked Redis.
+func (n redisNodes) charges() (local, asked uint64) {
+	for _, one := range n {
 		s := one.leases.Stats()
 		local, asked = local+s.Local, asked+s.Asked
 	}
