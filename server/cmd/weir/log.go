@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/weirhq/weir/internal/node/watch"
 )
 
 const (
@@ -39,7 +41,7 @@ func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
 	if format != "text" && format != "json" {
 		return nil, fmt.Errorf("--log-format: must be text or json, got %q", format)
 	}
-	w := &logWriter{to: to, wake: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{})}
+	w := &logWriter{to: to, wake: watch.NewBell(), closing: make(chan struct{}), closed: make(chan struct{})}
 	w.tell = slog.New(handler(to, slog.LevelInfo))
 	go w.run()
 	return &logger{slog.New(handler(w, level)), slog.New(handler((*auditWriter)(w), slog.LevelInfo)), w}, nil
@@ -60,7 +62,7 @@ func (l strayLog) Write(line []byte) (int, error) {
 type logWriter struct {
 	to   io.Writer
 	tell *slog.Logger // writes to the same output, at once
-	wake chan struct{}
+	wake watch.Bell
 
 	mu      sync.Mutex // guards what follows
 	waiting []byte
@@ -92,10 +94,7 @@ func (w *logWriter) write(lines []byte, most int, audit bool) (int, error) {
 	} else if w.leftOut++; audit {
 		w.audits++
 	}
-	select {
-	case w.wake <- struct{}{}:
-	default: // it holds one
-	}
+	w.wake.Ring()
 	return len(lines), nil
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirhq/weir/internal/node/watch"
 )
 
 // fullPipe is a pipe that takes no more.
@@ -90,7 +92,7 @@ func TestALogThatNobodyReads(t *testing.T) {
 
 // After a line that is left out, a shorter one isn't written either, though there would be room: lines stay in order.
 func TestLinesThatAreLeftOut(t *testing.T) {
-	w := &logWriter{wake: make(chan struct{}, 1)}
+	w := &logWriter{wake: watch.NewBell()}
 	audit := (*auditWriter)(w)
 	for i, c := range []struct {
 		to              io.Writer
