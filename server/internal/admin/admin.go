@@ -46,10 +46,8 @@ type API struct {
 	// is impossible.
 	Regroup func(context.Context, RegionChange) error
 	Store   func() any
-	// Top lists hot clients.
-	Top func(context.Context, top.Query) top.Answer
-	// Hour answers questions about the last hour.
-	Hour *top.Hour
+	// Top answers questions about clients, now and over the last hour.
+	Top *top.Cluster
 	// Cooldowns knows the clients that are kept out.
 	Cooldowns *cooldown.Guard
 	// Slots lists the holders of slots.

@@ -146,7 +146,7 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 			_, _ = w.Write([]byte("weir_rules_version 1\n"))
 		}),
-		Hour:      top.NewHour(hot, "n1", nil),
+		Top:       top.NewCluster(hot, "n1", nil, nil),
 		Cooldowns: p.cooldowns,
 		Slots:     slotsOrNot{store, &p.noSlots},
 		Heard:     func() redisstore.Heard { return p.heard },
@@ -163,9 +163,6 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 				Totals: admin.Rates{ByReason: map[string]float64{"within": 1}, ByEdge: map[string]admin.EdgeRate{"check": {Decisions: 1}}},
 				Store:  admin.NowStore{URL: "memory", Status: "up", Shards: []admin.NowShard{}}, Trouble: []admin.Trouble{}, FailureModes: []admin.FailureMode{}, FailureTotals: []admin.FailureTotal{},
 			}
-		},
-		Top: func(_ context.Context, q top.Query) top.Answer {
-			return top.Merge(q, []top.List{hot.List("n1")}, time.Now())
 		},
 	}
 	mux := http.NewServeMux()

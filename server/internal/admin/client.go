@@ -14,7 +14,7 @@ import (
 
 // resolve returns the client with a fingerprint.
 func (a *API) resolve(r *call, print string) (top.Identity, *jsonerror.Error) {
-	who, err := a.Hour.Resolve(r.Context(), print)
+	who, err := a.Top.Resolve(r.Context(), print)
 	if err != nil {
 		return who, clientFault(err)
 	}

@@ -269,7 +269,7 @@ func TestAnswersAboutTheHourKeepTheirSeats(t *testing.T) {
 	for method, path := range map[string]string{"GET": "/v1/rules/usage", "POST": "/v1/clients"} {
 		synctest.Test(t, func(t *testing.T) {
 			a, h := newAPI(t)
-			a.Hour = top.NewHour(top.New(top.Options{}), "node", nil)
+			a.Top = top.NewCluster(top.New(top.Options{}), "node", nil, nil)
 			w := &stuck{httptest.NewRecorder(), make(chan struct{})}
 			var wg sync.WaitGroup
 			wg.Go(func() {

@@ -21,7 +21,7 @@ import (
 )
 
 func (a *API) usage(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
-	out, err := a.Hour.Rules(r.Context())
+	out, err := a.Top.Rules(r.Context())
 	if err != nil {
 		return nil, hourFault(err)
 	}
@@ -51,7 +51,7 @@ func (a *API) usageOf(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 		return nil, f
 	}
 	q.Rule = r.PathValue("id")
-	out, err := a.Hour.Rule(r.Context(), q)
+	out, err := a.Top.Rule(r.Context(), q)
 	if err != nil {
 		return nil, hourFault(err)
 	}
@@ -98,7 +98,7 @@ func (a *API) client(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	hour, who, err := a.Hour.Client(r.Context(), who, in.Client)
+	hour, who, err := a.Top.Client(r.Context(), who, in.Client)
 	if err != nil {
 		return nil, clientFault(err)
 	}
@@ -180,7 +180,7 @@ func (a *API) whatIf(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	arrivals, err := a.Hour.Arrivals(r.Context(), in.Rule)
+	arrivals, err := a.Top.Arrivals(r.Context(), in.Rule)
 	if err != nil {
 		return nil, hourFault(err)
 	}
@@ -270,7 +270,7 @@ func (a *API) top(r *call) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	out := a.Top(r.Context(), q)
+	out := a.Top.Hot(r.Context(), q)
 	a.onlyInForce(&out, q.Rule)
 	if q.Rule != "" && len(out.Rules) == 0 {
 		return nil, noRule(q.Rule)

@@ -14,7 +14,6 @@ import (
 	"github.com/weirhq/weir/redisstore"
 	"github.com/weirhq/weir/server/internal/admin"
 	"github.com/weirhq/weir/server/internal/edge/guard"
-	"github.com/weirhq/weir/server/internal/observe/top"
 	"github.com/weirhq/weir/server/ui"
 )
 
@@ -28,8 +27,8 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	}))
 	api := &admin.API{
 		Rules: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
-		Self: n.about, Store: func() any { return n.storeStatus() }, Heard: n.heard, Metrics: n.scrape(), Top: n.hot, Now: n.now, Tail: &n.tail, Ending: ctx.Done(),
-		Hour: top.NewHour(n.top, n.self.Name, n.sharedTop), Cooldowns: n.guard, Slots: n.slots(), Regions: n.regions, Regroup: n.regroup, Standing: n.standing, Missing: n.missing,
+		Self: n.about, Store: func() any { return n.storeStatus() }, Heard: n.heard, Metrics: n.scrape(), Now: n.now, Tail: &n.tail, Ending: ctx.Done(),
+		Top: n.cluster, Cooldowns: n.guard, Slots: n.slots(), Regions: n.regions, Regroup: n.regroup, Standing: n.standing, Missing: n.missing,
 	}
 	if n.config.Pprof {
 		api.Profiles = newProfiler(ctx).serve

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -58,18 +57,6 @@ func (n *node) newTop() *top.Top {
 		},
 		Now: func() time.Time { return private.Now(n.limiter) },
 	})
-}
-
-// hot answers which clients are hot, on all nodes that can be asked.
-func (n *node) hot(ctx context.Context, q top.Query) top.Answer {
-	if n.sharedTop == nil {
-		return top.Merge(q, []top.List{n.top.List(n.self.Name)}, private.Now(n.limiter))
-	}
-	out, err := n.sharedTop.Answer(ctx, q)
-	if err != nil {
-		n.log.Debug("top", "error", err)
-	}
-	return out
 }
 
 // noAddress remembers whether a check came without the client's address.

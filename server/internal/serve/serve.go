@@ -68,9 +68,7 @@ type node struct {
 
 	self       rulestore.Node // its name and version
 	closeRules func() error   // nil with nothing to close
-	sharedTop  *top.Shared    // nil without Redis
-	// tokensDigest returns a digest of the admin port's tokens.
-	tokensDigest func() []byte
+	cluster    *top.Cluster
 
 	envoyConfig  envoyConfig   // nil without one
 	certificates chan struct{} // holds a value when certificates should be checked now
@@ -107,7 +105,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		c.MaxInFlight = inflight.Default()
 	}
 	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry(),
-		certificates: make(chan struct{}, 1), tokens: make(chan struct{}, 1), tokensDigest: guards.admin.Digest}
+		certificates: make(chan struct{}, 1), tokens: make(chan struct{}, 1)}
 	n.metrics, n.top = metrics.New(n.registry), n.newTop()
 	n.tail.Clients = n.top
 	if c.logsDecisions() {
@@ -129,6 +127,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		return err
 	}
 	defer n.closeStore() // after the last request
+	n.cluster = top.NewCluster(n.top, n.self.Name, n.redis, guards.admin.Digest)
 	if err := n.openBudget(); err != nil {
 		return err
 	}
@@ -186,8 +185,8 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		})
 	}
 	group.Go(func() error { return n.followLive(ctx) })
-	if n.sharedTop != nil {
-		group.Go(func() error { return n.sharedTop.Run(ctx) })
+	if n.redis != nil {
+		group.Go(func() error { return n.cluster.Run(ctx) })
 	}
 	if n.redis != nil && n.gateway != nil {
 		group.Go(func() error { return n.hear(ctx) })

@@ -17,7 +17,6 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
-	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
 // Memory is the store in this process.
@@ -92,7 +91,6 @@ func (n *node) openStore() error {
 		return fmt.Errorf("--store: %w", err)
 	}
 	n.shared, n.redis, n.limiter, n.guard = shared, shared.Redis, shared.Limiter, shared.Guard
-	n.sharedTop = top.Share(n.top, n.redis, n.self.Name, n.tokensDigest)
 	return nil
 }
 

@@ -89,7 +89,7 @@ func TestTheHourIsBounded(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		hour := top.NewHour(known, "n1", nil)
+		hour := top.NewCluster(known, "n1", nil, nil)
 		all := must(hour.Rules(ctx))
 		grown := heap() - before
 		t.Logf("%d KiB, of which the hour says that it has %d", grown>>10, all.Bytes>>10)
@@ -144,13 +144,13 @@ func TestAHotKeyInAFlood(t *testing.T) {
 		if oneIn := b.answer(top.Query{}).Nodes[0].SampledOneIn; oneIn != 1 {
 			t.Errorf("after the flood one in %v is looked at", oneIn)
 		}
-		if got := must(top.NewHour(b.top, "n1", nil).Rule(b.t.Context(), top.Query{Rule: "api", K: 1})); got.Nodes[0].SampledOneIn < 2 || got.Coverage == 1 {
+		if got := must(top.NewCluster(b.top, "n1", nil, nil).Rule(b.t.Context(), top.Query{Rule: "api", K: 1})); got.Nodes[0].SampledOneIn < 2 || got.Coverage == 1 {
 			t.Errorf("of the hour, which the flood is in, one in %v was looked at: %v of it is known", got.Nodes[0].SampledOneIn, got.Coverage)
 		}
 		time.Sleep(time.Hour)
 		b.check(hot)
 		time.Sleep(top.Slot)
-		if got := must(top.NewHour(b.top, "n1", nil).Rule(b.t.Context(), top.Query{Rule: "api", K: 1})); got.Nodes[0].SampledOneIn != 1 || got.Coverage != 1 {
+		if got := must(top.NewCluster(b.top, "n1", nil, nil).Rule(b.t.Context(), top.Query{Rule: "api", K: 1})); got.Nodes[0].SampledOneIn != 1 || got.Coverage != 1 {
 			t.Errorf("an hour later one in %v: %v of it is known", got.Nodes[0].SampledOneIn, got.Coverage)
 		}
 	})

@@ -3,9 +3,6 @@ package top
 import (
 	"cmp"
 	"context"
-	"crypto/cipher"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,30 +11,29 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir/internal/rediscall"
+	"github.com/weirhq/weir/redisstore"
 )
 
-// Nodes don't exchange the last hour until one of them is asked about it. That node writes the
-// question to Redis, where all nodes look once a second, and each of them answers once, with what
-// concerns the question alone. So an hour of all rules never travels.
 const (
-	// allTold is how many bytes all answers to one question may have together, compressed: Redis
-	// keeps them for ten seconds. With more than a thousand nodes, each may still use leastTold.
-	allTold, leastTold, mostTold = 16 << 20, 16 << 10, 2 << 20
+	// patience is how long a question waits for the other nodes, and pollEvery how often it looks
+	// for their answers.
+	patience, pollEvery = 2 * time.Second, 50 * time.Millisecond
+	// readAtOnce is how many answers are read at a time.
+	readAtOnce = 16
+	// old is the age from which an answer belongs to an earlier question: it is used if no newer
+	// one arrives, until it is oldest.
+	old, oldest = 3 * time.Second, asking * time.Second
 	// unpacked is how many times larger an answer may be when it is unpacked, and heard is how many
 	// bytes of answers a node holds.
 	unpacked, heard = 4, 2 * 4 * allTold
-	// questions is how many questions a node answers in a second, and looked is how many it looks
-	// at: answered questions stay in Redis for a while.
-	questions, looked = 8, 64
-	// remembered is how long an answer also serves others who ask the same question, and kept is
-	// how many such answers there are.
-	remembered, kept = 3 * time.Second, 8
 	// atOnce is how many questions a node asks at a time, and mostAsked includes those that wait
 	// for their turn. Further questions are refused, because each may wait for two seconds.
 	atOnce, mostAsked = 4, 16
 )
 
-// asked is a question to all nodes, and their answers.
+// asked is a question to the other nodes, and their answers.
 type asked struct {
 	done    chan struct{} // closed when the answers have arrived; the fields below don't change afterwards
 	all     []told
@@ -45,96 +41,9 @@ type asked struct {
 	err     error
 	weight  int // of all
 
-	// Guarded by Shared.hour:
-	at      time.Time // when they were asked
-	over    bool
+	// Guarded by Cluster.mu:
 	waiting int // for the answers
 	cancel  context.CancelFunc
-}
-
-func (q question) String() string {
-	switch {
-	case q.client != nil:
-		return "client:" + fmt.Sprintf("%08x", *q.client)
-	case q.rule != "":
-		return "rule:" + q.rule
-	}
-	return "rules"
-}
-
-func parseQuestion(text string) (q question, ok bool) {
-	kind, name, _ := strings.Cut(text, ":")
-	switch {
-	case text == "rules":
-		return q, true
-	case kind == "rule" && name != "" && clean(name):
-		return question{rule: name}, true
-	case kind == "client" && len(name) == 8:
-		n, err := strconv.ParseUint(name, 16, 32)
-		client := uint32(n)
-		return question{client: &client}, err == nil
-	}
-	return q, false
-}
-
-func (s *Shared) questionsKey() string { return s.key("questions") }
-
-func (s *Shared) toldKey(question, node string) string {
-	sum := sha256.Sum256([]byte(question))
-	return s.key("told:" + hex.EncodeToString(sum[:8]) + ":" + node)
-}
-
-// budget returns how many bytes an answer may have.
-func budget(nodes int) int { return min(mostTold, max(leastTold, allTold/max(1, nodes))) }
-
-// answer answers the questions that were asked since the last look.
-func (s *Shared) answer(ctx context.Context, c rueidis.Client, asked []rueidis.ZScore) {
-	answered := make(map[string]float64, len(asked))
-	left := questions
-	for _, q := range slices.Backward(asked) { // the oldest first
-		if s.answered[q.Member] >= q.Score {
-			answered[q.Member] = q.Score
-			continue
-		}
-		parsed, ok := parseQuestion(q.Member)
-		if !ok {
-			continue
-		}
-		if left == 0 {
-			continue // in a second
-		}
-		left--
-		answered[q.Member] = q.Score
-		b, err := s.top.packTold(parsed, s.node, budget(s.redis.Nodes()), s.sealer.box(s.top.key.Load()))
-		if err == nil {
-			err = c.Do(ctx, c.B().Set().Key(s.toldKey(q.Member, s.node)).Value(rueidis.BinaryString(b)).ExSeconds(asking).Build()).Error()
-		}
-		if err != nil {
-			delete(answered, q.Member) // try again at the next look
-		}
-	}
-	s.answered = answered
-}
-
-// packTold packs an answer into at most that many bytes. It leaves out what doesn't fit: for one
-// rule, the keys with the fewest requests, and for all rules, the rules with the fewest.
-func (t *Top) packTold(q question, node string, most int, box cipher.AEAD) ([]byte, error) {
-	for space := most; ; space /= 2 {
-		out := t.tell(q, node, room{space, space / 16})
-		if q.rule == "" && q.client == nil && space < most {
-			slices.SortFunc(out.Rules, func(a, b toldRule) int { return cmp.Compare(b.Sum.Requests, a.Sum.Requests) })
-			left := len(out.Rules) * space / most
-			out.Left, out.Rules = len(out.Rules)-left, out.Rules[:left]
-		}
-		out.seal(box)
-		b, weight, err := out.packed()
-		if err != nil || len(b) <= most && weight <= unpacked*most {
-			return b, err
-		}
-		if space == 0 {
-			return nil, errTooLarge
-		}
-	}
 }
 
 // ErrBusy means that too many questions are being asked.
@@ -142,141 +51,294 @@ var ErrBusy = errors.New("the nodes are being asked many other questions: try ag
 
 // askOthers asks the other nodes, unless the same question was asked a moment ago. It drops a
 // question for which nobody waits any more.
-func (s *Shared) askOthers(ctx context.Context, q question) *asked {
-	text := q.String()
-	s.hour.Lock()
-	a := s.asks[text]
-	if a == nil || a.over && time.Since(a.at) >= remembered {
-		if s.asking >= mostAsked {
-			s.hour.Unlock()
+func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
+	c.mu.Lock()
+	a := c.asks[q.String()]
+	if a == nil {
+		if c.asking >= mostAsked {
+			c.mu.Unlock()
 			return &asked{err: ErrBusy}
 		}
-		s.asking++
+		c.asking++
 		life, cancel := context.WithCancel(context.WithoutCancel(ctx)) // others may wait for it, too
-		s.forgetLocked(text)
 		a = &asked{done: make(chan struct{}), cancel: cancel}
-		s.asks[text] = a
-		go s.askInTurn(life, q, a)
+		c.asks[q.String()] = a
+		wait := patience
+		if q.kind == hotNow && time.Since(c.hotAsked) < (asking-2)*time.Second {
+			wait = 0 // every node that answers has done so
+		}
+		go c.askInTurn(life, q, wait, a)
 	}
 	a.waiting++
-	s.hour.Unlock()
-	defer s.leave(text, a)
+	c.mu.Unlock()
 	select {
 	case <-a.done:
 		return a
 	case <-ctx.Done():
-		return &asked{err: ctx.Err()}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.waiting--; a.waiting == 0 {
+		a.cancel()
+		if c.asks[q.String()] == a {
+			delete(c.asks, q.String()) // the next caller starts over
+		}
+	}
+	return &asked{err: ctx.Err()}
 }
 
 // askInTurn asks a question when it is its turn.
-func (s *Shared) askInTurn(life context.Context, q question, a *asked) {
+func (c *Cluster) askInTurn(life context.Context, q question, wait time.Duration, a *asked) {
 	defer a.cancel()
+	began := time.Now()
 	select {
-	case s.seats <- struct{}{}:
-		s.hour.Lock()
-		a.at = time.Now()
-		s.hour.Unlock()
-		a.all, a.missing, a.weight, a.err = s.collect(life, q)
-		<-s.seats
+	case c.seats <- struct{}{}:
+		a.err = c.collect(life, q, wait, a)
+		<-c.seats
 	case <-life.Done():
+		a.err = life.Err()
 	}
-	s.hour.Lock()
-	s.asking--
-	a.over = true
-	if a.err != nil && !errors.Is(a.err, errBadList) {
-		a.at = time.Time{} // the failure may be over, so the next caller asks again
+	c.keep(q, a)
+	c.mu.Lock()
+	c.asking--
+	if q.kind == hotNow && a.err == nil {
+		c.hotAsked = began
 	}
-	if s.asks[q.String()] != a {
-		s.room.Add(int64(a.weight)) // everybody has left
-	}
-	s.forgetOldLocked()
-	s.hour.Unlock()
+	c.mu.Unlock()
 	close(a.done)
 }
 
-// leave notes that a caller no longer waits.
-func (s *Shared) leave(text string, a *asked) {
-	s.hour.Lock()
-	defer s.hour.Unlock()
-	if a.waiting--; a.waiting == 0 && !a.over {
-		a.cancel()
-		if s.asks[text] == a {
-			delete(s.asks, text) // the next caller starts over
+// keep keeps the answers to a question for others who ask it within the next seconds, unless the
+// question failed or the answers would leave little room for others.
+func (c *Cluster) keep(q question, a *asked) {
+	forget := func() {
+		c.room.Add(int64(a.weight))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.asks[q.String()] == a {
+			delete(c.asks, q.String())
 		}
+	}
+	serves := 3 * time.Second
+	if q.kind == hotNow {
+		serves = time.Second
+	}
+	if a.err != nil && !errors.Is(a.err, errBadList) || q.kind != hotNow && a.weight > heard/8 {
+		forget()
+	} else {
+		time.AfterFunc(serves, forget)
 	}
 }
 
-// forgetLocked forgets the answers to a question.
-func (s *Shared) forgetLocked(text string) {
-	if a := s.asks[text]; a != nil && a.over {
-		s.room.Add(int64(a.weight))
-		delete(s.asks, text)
+// collect asks the other nodes a question until all have answered, or the wait is over. If some
+// couldn't be asked or their answers couldn't be read, the error says why.
+func (c *Cluster) collect(ctx context.Context, q question, wait time.Duration, a *asked) error {
+	if !slices.ContainsFunc(c.redis.Health().Shards, func(s redisstore.ShardHealth) bool { return s.Up }) {
+		return redisstore.ErrUnavailable // if a server can be reached, it may be the one through which nodes meet
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait+callTime)
+	defer cancel()
+	client, err := c.redis.Client()
+	if err != nil {
+		return err
+	}
+	now, b := c.top.options.Now(), client.B()
+	for _, reply := range client.DoMulti(ctx,
+		b.Zremrangebyscore().Key(c.questionsKey()).Min("-inf").Max(strconv.FormatInt(now.Add(-asking*time.Second).UnixMilli(), 10)).Build(),
+		b.Zadd().Key(c.questionsKey()).ScoreMember().ScoreMember(float64(now.UnixMilli()), q.String()).Build(),
+		b.Expire().Key(c.questionsKey()).Seconds(asking).Build(),
+	) {
+		if err := reply.Error(); err != nil {
+			return err
+		}
+	}
+	peers, err := c.redis.Peers(ctx)
+	if err != nil {
+		return err
+	}
+	var waiting []string
+	for _, p := range peers {
+		if p.Name != c.node {
+			waiting = append(waiting, p.Name)
+		}
+	}
+	var failed error
+	answers := map[string]told{}
+	for nodes, ends := waiting, time.Now().Add(wait); ; {
+		var bad error
+		waiting, bad, err = c.readAll(ctx, client, q, waiting, answers, &a.weight)
+		failed = cmp.Or(failed, bad)
+		if err == nil && len(waiting) > 0 && time.Now().Before(ends) && rediscall.Sleep(ctx, pollEvery) {
+			continue
+		}
+		for _, node := range nodes {
+			if t, there := answers[node]; there {
+				a.all = append(a.all, t)
+			} else {
+				a.missing = append(a.missing, node)
+			}
+		}
+		return cmp.Or(failed, err)
 	}
 }
 
-// forgetOldLocked forgets old answers, and then the oldest ones until the rest are few and small
-// enough.
-func (s *Shared) forgetOldLocked() {
-	for {
-		oldest, n, weight := "", 0, 0
-		for text, a := range s.asks {
-			if !a.over {
-				continue
+// readAll reads the answers that have arrived, a few at a time, so that checks on the same
+// connection don't wait for megabytes. It returns the nodes whose answers to look for again, and
+// why some answers can't be read. It doesn't look at those again.
+func (c *Cluster) readAll(ctx context.Context, client rueidis.Client, q question, nodes []string, answers map[string]told, weight *int) (waiting []string, bad, err error) {
+	most := 2 * budget(c.redis.Nodes()) // other nodes may count fewer
+	for some := range slices.Chunk(nodes, readAtOnce) {
+		var gets rueidis.Commands
+		for _, node := range some {
+			gets = append(gets, client.B().Getrange().Key(c.toldKey(q.String(), node)).Start(0).End(int64(most)).Build())
+		}
+		for i, reply := range client.DoMulti(ctx, gets...) {
+			node := some[i]
+			b, wrong := reply.AsBytes()
+			if _, refused := rueidis.IsRedisErr(wrong); wrong != nil && !refused {
+				return nil, bad, wrong
 			}
-			n, weight = n+1, weight+a.weight
-			if oldest == "" || a.at.Before(s.asks[oldest].at) {
-				oldest = text
+			if wrong == nil && len(b) > 0 {
+				var t told
+				var size int
+				if t, size, wrong = c.unpackTold(b, q, most, answers[node].At); wrong == nil {
+					t.Node = node
+					answers[node] = t
+					*weight += size
+				}
+			}
+			switch {
+			case wrong != nil && wrong != errUnwanted: // or it isn't a string, or a permission is missing
+				bad = cmp.Or(bad, fmt.Errorf("the list of %q in Redis %w: %w", node, errBadList, wrong))
+			case c.top.options.Now().Sub(answers[node].At) > old:
+				waiting = append(waiting, node)
 			}
 		}
-		if n == 0 || n <= kept && weight <= heard/2 && time.Since(s.asks[oldest].at) < remembered {
-			return
-		}
-		s.forgetLocked(oldest)
 	}
-}
-
-// collect asks the other nodes a question, and waits for as long as they may need to see it and to
-// answer.
-func (s *Shared) collect(ctx context.Context, q question) (all []told, missing []string, weight int, err error) {
-	now, answers := s.top.options.Now(), map[string]told{}
-	most := 2 * budget(s.redis.Nodes()) // other nodes may count fewer
-	nodes, err := s.inquire(ctx, inquiry{
-		ask: func(b rueidis.Builder) []rueidis.Completed {
-			return rueidis.Commands{
-				b.Zremrangebyscore().Key(s.questionsKey()).Min("-inf").Max(strconv.FormatInt(now.Add(-asking*time.Second).UnixMilli(), 10)).Build(),
-				b.Zadd().Key(s.questionsKey()).ScoreMember().ScoreMember(float64(now.UnixMilli()), q.String()).Build(),
-				b.Expire().Key(s.questionsKey()).Seconds(asking).Build(),
-			}
-		},
-		wait: patience + callTime, most: most,
-		key: func(node string) string { return s.toldKey(q.String(), node) },
-		read: func(node string, b []byte) (again bool, err error) {
-			t, size, err := s.unpackTold(b, q, most, now.Add(-old)) // older answers belong to an earlier question
-			if err == nil {
-				t.Node, weight = node, weight+size
-				answers[node] = t
-			}
-			return err != nil, err
-		},
-	})
-	all, missing = sorted(nodes, answers)
-	return all, missing, weight, err
+	return waiting, bad, nil
 }
 
 // unpackTold unpacks an answer, and returns its size, which it takes from the room. It unpacks one
-// at a time, because they may be large.
-func (s *Shared) unpackTold(b []byte, q question, most int, since time.Time) (t told, size int, err error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	space := min(int(s.room.Load()), unpacked*most)
+// at a time, because they may be large. There is the time of the answer that is known.
+func (c *Cluster) unpackTold(b []byte, q question, most int, there time.Time) (t told, size int, err error) {
+	if len(b) > most {
+		return t, 0, errTooLarge
+	}
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	space := min(int(c.room.Load()), unpacked*most)
 	left := space
-	t, err = unpackTold(b, &left, q, s.top.options.Now(), since)
+	t, err = unpackTold(b, &left, q, c.top.options.Now(), there)
 	if err != nil {
 		return told{}, 0, err // and what was read of it is garbage
 	}
-	s.room.Add(int64(left - space))
-	k := s.top.key.Load()
-	t.open(s.sealer.box(k), k)
+	c.room.Add(int64(left - space))
+	k := c.top.key.Load()
+	t.open(c.sealer.box(k), k)
 	return t, space - left, nil
+}
+
+// partial says why nodes may be missing from an answer.
+func partial(err error, nodes int) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, errBadList), errors.Is(err, ErrBusy):
+		return err.Error()
+	}
+	why := "Redis can't be reached"
+	if said, ok := rueidis.IsRedisErr(err); ok {
+		why = "Redis answers " + strconv.Quote(said.Error())
+	} else if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, rueidis.ErrNoSlot) {
+		why = "Redis, or the part of it that nodes meet in, doesn't answer"
+	}
+	if nodes > 1 {
+		return why + ", so not all nodes are in this"
+	}
+	return why + ", so this is what this node knows alone"
+}
+
+// Asked says which nodes an answer covers.
+type Asked struct {
+	Covered
+	NodesGone []Gone `json:"nodes_gone"`        // nodes that ended within the hour; what they had counted is lost
+	Partial   string `json:"partial,omitempty"` // why others may be missing
+	// WholeSince is when the newest node began to count, or when the last of the nodes in NodesGone
+	// ended: earlier requests may be missing. It is nil while answers of live nodes are missing.
+	WholeSince *time.Time `json:"whole_since"`
+}
+
+// Covered are the nodes in an answer, and those that are missing.
+type Covered struct {
+	Nodes        []Node   `json:"nodes"`
+	NodesMissing []string `json:"nodes_missing"` // live nodes that haven't answered
+}
+
+// Node is a node in an answer.
+type Node struct {
+	Name         string  `json:"name"`
+	Self         bool    `json:"self"`
+	AgeMS        int64   `json:"age_ms"`
+	SampledOneIn float64 `json:"sampled_one_in"`
+	// Since is when the node began to count.
+	Since time.Time `json:"since"`
+}
+
+// ask asks this node, whose answer comes first, and the others. It fails with ErrBusy if the others
+// have too many questions to answer.
+func (c *Cluster) ask(ctx context.Context, q question) ([]told, Asked, error) {
+	all := []told{c.top.tell(q, c.node, alone)}
+	at := all[0].At
+	out := Asked{Covered: Covered{NodesMissing: []string{}}, NodesGone: c.roster.gone(at)}
+	others := &asked{}
+	if c.redis != nil {
+		others = c.askOthers(ctx, q)
+		all = append(all, others.all...)
+		out.NodesMissing = append(out.NodesMissing, others.missing...)
+		out.Partial = partial(others.err, len(all))
+	}
+	for i := range all {
+		t := &all[i]
+		if t.Since.IsZero() {
+			t.Since = t.At // the node's release doesn't send it
+		}
+		out.Nodes = append(out.Nodes, Node{t.Node, i == 0, max(0, at.Sub(t.At).Milliseconds()), t.OneIn, t.Since.UTC().Truncate(time.Second)})
+	}
+	if others.err == ErrBusy {
+		return all, out, ErrBusy
+	}
+	return all, out, nil
+}
+
+// askHour asks about the last hour.
+func (c *Cluster) askHour(ctx context.Context, kind, name string) ([]told, Span, error) {
+	all, asked, err := c.ask(ctx, question{kind, name})
+	s := Span{SlotSeconds: HourSlot.Seconds(), Slots: HourSlots, Asked: asked, At: all[0].At.UTC(), first: all[0].Slot - HourSlots + 1}
+	s.From = time.Unix(int64(s.first)*int64(HourSlot/time.Second), 0).UTC()
+	if some := s.NodesMissing[:min(5, len(s.NodesMissing))]; len(some) > 0 {
+		s.Partial = cmp.Or(s.Partial, strings.Join(some, ", ")+" didn't answer in time: they may hang, run another release, or have other questions to answer")
+	}
+	for i := range all {
+		if t := &all[i]; t.Left > 0 {
+			s.Partial = cmp.Or(s.Partial, fmt.Sprintf("%s has more rules than it can tell at once: the %d that are used the least aren't in this", t.Node, t.Left))
+		}
+	}
+	if s.Partial == "" {
+		whole := s.From
+		for _, n := range s.Nodes {
+			whole = latest(whole, n.Since)
+		}
+		for _, g := range s.NodesGone {
+			whole = latest(whole, g.Seen)
+		}
+		s.WholeSince = &whole
+	}
+	return all, s, err
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }

@@ -30,7 +30,7 @@ func TestAnswersHaveTheirSize(t *testing.T) {
 	}
 	top.mu.Unlock()
 	for _, most := range []int{leastTold, 80 << 10, mostTold} {
-		for _, q := range []question{{}, {rule: "busy"}} {
+		for _, q := range []question{{kind: ofRules}, {ofRule, "busy"}} {
 			b, err := top.packTold(q, "n", most, nil)
 			var got told
 			left := unpacked * most
@@ -41,7 +41,7 @@ func TestAnswersHaveTheirSize(t *testing.T) {
 				t.Fatalf("%s within %d: %d bytes: %v", q, most, len(b), err)
 			}
 			t.Logf("%s within %d: %d bytes for %d rules and %d keys", q, most, len(b), len(got.Rules), len(got.Rules[0].Rows))
-			if q.rule == "" {
+			if q.kind == ofRules {
 				if got.Left+len(got.Rules) != 9001 || len(got.Rules) < 30 || most == mostTold && got.Left > 0 {
 					t.Errorf("%d rules are told, and %d left out", len(got.Rules), got.Left)
 				}
@@ -91,7 +91,7 @@ func TestNamesAreBelievedByTheirHash(t *testing.T) {
 	mine, theirs := newBox([]byte("mine"), k.secret), newBox([]byte("theirs"), k.secret)
 	who := Identity{"api_key", "sk_prod_1"}
 	sealed := func(box cipher.AEAD, value string) told {
-		out := told{Names: []toldName{{ID: k.hash(who), Kind: "api_key", value: value}}}
+		out := told{Names: []toldName{{named: named{k.hash(who), "", "api_key"}, value: value}}}
 		out.seal(box)
 		out.Names[0].value = ""
 		return out
@@ -104,7 +104,7 @@ func TestNamesAreBelievedByTheirHash(t *testing.T) {
 		"another key":  {sealed(mine, "sk_prod_2"), ""},
 		"other tokens": {sealed(theirs, who.Value), ""},
 		"no tokens":    {sealed(nil, who.Value), ""},
-		"nothing":      {told{Names: []toldName{{ID: 1, Sealed: []byte("x")}}}, ""},
+		"nothing":      {told{Names: []toldName{{named: named{ID: 1}, Sealed: []byte("x")}}}, ""},
 	} {
 		c.told.open(mine, k)
 		if got := c.told.Names[0].value; got != c.want {
@@ -112,14 +112,13 @@ func TestNamesAreBelievedByTheirHash(t *testing.T) {
 		}
 	}
 	// A client that was told for another fingerprint isn't the one that was asked for.
-	print := uint32(k.hash(who) >> 32)
-	other := print + 1
-	for q, good := range map[question]bool{{client: &print}: true, {client: &other}: false, {rule: "r"}: false} {
+	id := k.hash(who)
+	for q, good := range map[question]bool{{ofClient, fingerprint(id)}: true, {ofClient, fingerprint(id + 1<<32)}: false, {ofRule, "r"}: false} {
 		if name := sealed(mine, who.Value).Names[0]; name.sane(q) != good {
-			t.Errorf("%08x is taken for an answer to %s", print, q)
+			t.Errorf("%s is taken for an answer to %s", fingerprint(id), q)
 		}
 	}
-	two := []told{{Names: []toldName{{ID: 1 << 32, value: "a"}}}, {Names: []toldName{{ID: 1<<32 | 1, value: "b"}}}}
+	two := []told{{Names: []toldName{{named: named{ID: 1 << 32}, value: "a"}}}, {Names: []toldName{{named: named{ID: 1<<32 | 1}, value: "b"}}}}
 	if _, err := nameOf(two); err != ErrAmbiguousClient {
 		t.Error(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
@@ -32,13 +33,13 @@ func TestQuestionsAreBounded(t *testing.T) {
 			break
 		}
 	}
-	s := Share(New(Options{}), store, "a", nil)
+	s := NewCluster(New(Options{}), "a", store, nil)
 	until := func(what func() bool) {
 		t.Helper()
 		for {
-			s.hour.Lock()
+			s.mu.Lock()
 			there := what()
-			s.hour.Unlock()
+			s.mu.Unlock()
 			if there {
 				return
 			}
@@ -56,7 +57,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	var asking sync.WaitGroup
 	ask := func(rule string) {
 		asking.Go(func() {
-			if a := s.askOthers(ctx, question{rule: rule}); a.err != context.Canceled {
+			if a := s.askOthers(ctx, question{ofRule, rule}); a.err != context.Canceled {
 				t.Errorf("%s: %v", rule, a.err)
 			}
 		})
@@ -65,12 +66,12 @@ func TestQuestionsAreBounded(t *testing.T) {
 		ask(fmt.Sprint(i))
 	}
 	until(func() bool { return s.asking == mostAsked })
-	if a := s.askOthers(t.Context(), question{rule: "one more"}); a.err != ErrBusy {
+	if a := s.askOthers(t.Context(), question{ofRule, "one more"}); a.err != ErrBusy {
 		t.Errorf("one more: %v", a.err)
 	}
 	ask("0") // it shares
 	until(func() bool { return s.asks["rule:0"].waiting == 2 })
-	if _, err := NewHour(s.top, "a", s).Resolve(t.Context(), "00000001"); err != ErrBusy {
+	if _, err := s.Resolve(t.Context(), "00000001"); err != ErrBusy {
 		t.Errorf("resolve: %v", err)
 	}
 	leave()
@@ -82,7 +83,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	if n, err := r.Do(t.Context(), "EXISTS", "weir{top}questions"); err != nil || n != int64(0) {
 		t.Errorf("%v: %v of the questions that nobody waited for were asked", err, n)
 	}
-	if a := s.askOthers(t.Context(), question{rule: "0"}); a.err != nil || !slices.Equal(a.missing, []string{"silent"}) {
+	if a := s.askOthers(t.Context(), question{ofRule, "0"}); a.err != nil || !slices.Equal(a.missing, []string{"silent"}) {
 		t.Errorf("afterwards: %v, without %v", a.err, a.missing)
 	}
 	if s.room.Load() != heard {
@@ -90,40 +91,38 @@ func TestQuestionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAnswersAreForgotten: those that are old, and the oldest of those that weigh too much; then there is room for others.
+// TestAnswersAreForgotten after some seconds, and at once if they are large or the question failed; then there is room for others.
 func TestAnswersAreForgotten(t *testing.T) {
-	s := Share(New(Options{}), nil, "a", nil)
-	keep := func(weights ...int) {
-		s.room.Store(heard)
-		for i, w := range weights {
-			s.room.Add(-int64(w))
-			s.asks[fmt.Sprint(i)] = &asked{over: true, weight: w, at: time.Now().Add(time.Duration(i) * time.Millisecond)}
+	synctest.Test(t, func(t *testing.T) {
+		s := NewCluster(New(Options{}), "a", nil, nil)
+		q := question{ofRule, "r"}
+		for name, c := range map[string]struct {
+			a     asked
+			stays time.Duration
+		}{
+			"small":    {asked{weight: 1}, 3 * time.Second},
+			"in parts": {asked{err: errBadList}, 3 * time.Second},
+			"large":    {asked{weight: heard / 4}, 0},
+			"failed":   {asked{err: redisstore.ErrUnavailable}, 0},
+		} {
+			kept := func() int {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return len(s.asks)
+			}
+			s.room.Add(-int64(c.a.weight))
+			s.asks[q.String()] = &c.a
+			s.keep(q, &c.a)
+			time.Sleep(c.stays - time.Millisecond)
+			synctest.Wait()
+			if c.stays > 0 && kept() == 0 {
+				t.Errorf("%s: it is forgotten already", name)
+			}
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			if kept() != 0 || s.room.Load() != heard {
+				t.Errorf("%s: %d are left, and room for %d", name, kept(), s.room.Load())
+			}
 		}
-		s.asks["running"] = &asked{}
-		s.forgetOldLocked()
-	}
-	for name, c := range map[string]struct {
-		weights []int
-		left    []string
-	}{
-		"few":   {[]int{1, 2, 3}, []string{"0", "1", "2", "running"}},
-		"many":  {make([]int, kept+2), []string{"2", "3", "4", "5", "6", "7", "8", "9", "running"}},
-		"heavy": {[]int{heard / 4, heard / 4, heard / 4, heard / 8}, []string{"2", "3", "running"}},
-	} {
-		keep(c.weights...)
-		var left []string
-		weight := 0
-		for text, a := range s.asks {
-			left, weight = append(left, text), weight+a.weight
-		}
-		slices.Sort(left)
-		if !slices.Equal(left, c.left) || s.room.Load() != int64(heard-weight) {
-			t.Errorf("%s: %v are left, and room for %d", name, left, s.room.Load())
-		}
-		clear(s.asks)
-	}
-	s.asks["old"] = &asked{over: true, at: time.Now().Add(-remembered)}
-	if s.forgetOldLocked(); len(s.asks) != 0 {
-		t.Error("an old one is kept")
-	}
+	})
 }

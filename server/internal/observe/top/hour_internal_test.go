@@ -161,19 +161,14 @@ func TestKeptIsNoMoreThanAll(t *testing.T) {
 	for _, key := range []string{"a", "b", "c"} {
 		h.count(&charged{rule: "r", tokens: 1}, []byte("\x00"+key), 0.6, now)
 	}
-	room := alone
-	if got := h.tell(h.rules["r"], true, &room, now); got.Kept != 2 || got.Sum.Requests != 2 || len(got.Rows) != 3 {
+	if got, _ := h.tell(h.rules["r"], question{ofRule, "r"}, alone, alone, now); got.Kept != 2 || got.Sum.Requests != 2 || len(got.Rows) != 3 {
 		t.Errorf("%+v", got)
 	}
 	// And no more than there is room for.
-	room = room1(1)
-	if got := h.tell(h.rules["r"], true, &room, now); len(got.Rows) != 1 || got.Keys.N != 3 {
+	if got, _ := h.tell(h.rules["r"], question{ofRule, "r"}, 1, alone, now); len(got.Rows) != 1 || got.Keys.N != 3 {
 		t.Errorf("%+v", got)
 	}
 }
-
-// room1 is for so many keys of a slot each.
-func room1(n int) room { return room{n * (perTold + 16), 1000} }
 
 // TestKeysOfSeveralNodes are one, with what all of them have seen, and what any knows.
 func TestKeysOfSeveralNodes(t *testing.T) {
@@ -184,7 +179,7 @@ func TestKeysOfSeveralNodes(t *testing.T) {
 	}
 	const first = 1000
 	row := func(used uint8, at int64, special bool, slot uint32) *toldRule {
-		return &toldRule{Sum: sum{4, 2}, Kept: 2, Would: 3, Rows: []toldRow{{ID: 7 << 32, Sum: sum{2, 1}, Used: used, At: at, Special: special, Past: past(slot)}}}
+		return &toldRule{Sum: sum{4, 2}, Kept: 2, Would: 3, Rows: []toldRow{{named: named{ID: 7 << 32}, Sum: sum{2, 1}, Used: used, At: at, Special: special, Past: past(slot)}}}
 	}
 	parts := []*toldRule{row(250, 1, false, first), row(200, 9, true, first+HourSlots-1), row(30, 3, false, first-1), row(20, 2, false, first+HourSlots)}
 	rule, rows := mergeRule("r", parts, false), mergeRows(parts)

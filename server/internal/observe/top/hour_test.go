@@ -15,7 +15,7 @@ import (
 )
 
 // runHour runs a test with a bed that knows its rules.
-func runHour(t *testing.T, test func(*bed, *top.Hour), rules ...weir.Rule) {
+func runHour(t *testing.T, test func(*bed, *top.Cluster), rules ...weir.Rule) {
 	t.Helper()
 	var b atomic.Pointer[bed] // the bed has the options, and the options the bed
 	run(t, top.Options{Rules: func() *weir.RuleSet {
@@ -25,7 +25,7 @@ func runHour(t *testing.T, test func(*bed, *top.Hour), rules ...weir.Rule) {
 		return b.Load().limiter.Rules()
 	}}, func(mine *bed) {
 		b.Store(mine)
-		test(mine, top.NewHour(mine.top, "n1", nil))
+		test(mine, top.NewCluster(mine.top, "n1", nil, nil))
 	}, rules...)
 }
 
@@ -55,7 +55,7 @@ func (c count) of(rule, client string, s top.Span) (past top.Past, requests, ref
 
 // TestTheHourIsAnExactCount: of every rule that applies, by what it counts, in each slot of the last hour and in none before.
 func TestTheHourIsAnExactCount(t *testing.T) {
-	runHour(t, func(b *bed, hour *top.Hour) {
+	runHour(t, func(b *bed, hour *top.Cluster) {
 		sent, random := count{}, rand.New(rand.NewPCG(1, 2))
 		shownOf := map[string]string{}
 		for range 75 * 60 {
@@ -146,7 +146,7 @@ func TestHowMuchIsUsed(t *testing.T) {
 			rules[a].MaxDelay = 2 * time.Hour
 		}
 	}
-	runHour(t, func(b *bed, hour *top.Hour) {
+	runHour(t, func(b *bed, hour *top.Cluster) {
 		for _, r := range rules {
 			for key, n := range map[string]int{"sk_a": 4, "sk_b": 5, "sk_c": 8, "sk_d": 10, "sk_e": 12} {
 				for range n {
@@ -171,7 +171,7 @@ func TestHowMuchIsUsed(t *testing.T) {
 
 // TestARuleThatCountsBySomethingElse forgets its keys: nobody could tell who they were.
 func TestARuleThatCountsBySomethingElse(t *testing.T) {
-	runHour(t, func(b *bed, hour *top.Hour) {
+	runHour(t, func(b *bed, hour *top.Cluster) {
 		b.check(weir.Request{APIKey: "sk_1", User: "ada"})
 		time.Sleep(time.Second)
 		if got := must(hour.Rule(t.Context(), top.Query{Rule: "api", K: 10})); len(got.Clients) != 1 || got.Clients[0].Kind != "api_key" {
@@ -194,7 +194,7 @@ func TestARuleThatCountsBySomethingElse(t *testing.T) {
 
 // TestLongKeys are known by their fingerprints, and have to be pasted.
 func TestLongKeys(t *testing.T) {
-	runHour(t, func(b *bed, hour *top.Hour) {
+	runHour(t, func(b *bed, hour *top.Cluster) {
 		long, fits := strings.Repeat("k", 300), strings.Repeat("k", 191)
 		b.check(weir.Request{APIKey: long})
 		b.check(weir.Request{APIKey: fits})

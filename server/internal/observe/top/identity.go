@@ -80,32 +80,43 @@ func (k *key) hash(i Identity) uint64 {
 
 // person is the client of a row.
 type person struct {
-	id      uint64
-	kind    string
-	shown   string
+	named
 	parts   []Identity // empty if the subject isn't kept whole
 	special bool       // it has numbers of its own
+}
+
+// names returns the client, or those of its parts, that have a fingerprint.
+func (p *person) names(print uint32, k *key) (all []toldName) {
+	if len(p.parts) != 1 && uint32(p.ID>>32) == print {
+		all = append(all, toldName{named: p.named})
+	}
+	for _, part := range p.parts {
+		if id := k.hash(part); uint32(id>>32) == print {
+			all = append(all, toldName{named: named{id, part.Shown(), part.Kind}, value: part.Value})
+		}
+	}
+	return all
 }
 
 // who reads the subject of a row.
 func (h *hour) who(r *hourRule, k *row) person {
 	rule := h.known[r.id]
-	p := person{id: k.id, kind: "other", shown: shown.Key(string(k.subject))}
+	p := person{named: named{k.id, shown.Key(string(k.subject)), "other"}}
 	switch {
 	case rule == nil || rule.Descriptor != nil:
 		if rule != nil {
-			p.kind = "descriptor"
+			p.Kind = "descriptor"
 		}
 		return p
 	case rule.By == nil:
-		p.kind = "api_key"
+		p.Kind = "api_key"
 	case len(rule.By) == 0:
-		p.kind, p.shown = "all", "(everybody)"
+		p.Kind, p.Client = "all", "(everybody)"
 	default:
-		p.kind = strings.Join(rule.By, "+")
+		p.Kind = strings.Join(rule.By, "+")
 	}
 	if k.cut {
-		p.shown = shown.Key(string(k.subject[1:]))
+		p.Client = shown.Key(string(k.subject[1:]))
 		return p
 	}
 	var names, texts []string
@@ -115,10 +126,10 @@ func (h *hour) who(r *hourRule, k *row) person {
 		p.special = p.special || part.Kind == "api_key" && len(rule.Override[part.Value]) > 0
 	}
 	if len(names) > 0 {
-		p.kind, p.shown = strings.Join(names, "+"), strings.Join(texts, " ")
+		p.Kind, p.Client = strings.Join(names, "+"), strings.Join(texts, " ")
 	}
 	if len(p.parts) == 1 {
-		p.id = h.key.hash(p.parts[0])
+		p.ID = h.key.hash(p.parts[0])
 	}
 	return p
 }

@@ -152,7 +152,7 @@ func (c *client) String() string {
 	return shown.Key(string(c.text[:c.n]))
 }
 
-// Fingerprint returns the fingerprint of a request's client: see [Client].
+// Fingerprint returns the fingerprint of a request's client, or "" if it has none.
 func (t *Top) Fingerprint(r *weir.Request) string {
 	var c client
 	if c.of(r, t.key.Load()); c.kind == nobody {
@@ -163,16 +163,22 @@ func (t *Top) Fingerprint(r *weir.Request) string {
 
 func fingerprint(id uint64) string { return fmt.Sprintf("%08x", uint32(id>>32)) }
 
-// Seen is the client of a request as people may see it: see [Client].
-type Seen struct{ Client, Kind, Fingerprint string }
+// Shown is a client as people may see it.
+type Shown struct {
+	Client      string `json:"client"`      // masked
+	Fingerprint string `json:"fingerprint"` // tells clients with the same mask apart; all nodes agree on it
+	Kind        string `json:"kind"`
+}
+
+func (c *client) named() named { return named{c.id, c.String(), c.kind.String()} }
 
 // See returns the client of a request.
-func (t *Top) See(r *weir.Request) Seen {
+func (t *Top) See(r *weir.Request) Shown {
 	var c client
 	c.of(r, t.key.Load())
-	out := Seen{Client: c.String(), Kind: c.kind.String()}
-	if c.kind != nobody {
-		out.Fingerprint = fingerprint(c.id)
+	out := c.named().shown()
+	if c.kind == nobody {
+		out.Fingerprint = ""
 	}
 	return out
 }

@@ -2,51 +2,46 @@ package top
 
 import (
 	"cmp"
-	"crypto/aes"
 	"crypto/cipher"
-	"crypto/pbkdf2"
-	"crypto/rand"
-	"crypto/sha256"
+	"maps"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/weirhq/weir"
 )
 
-// question is a question about the last hour. The zero value asks about all rules, without their
-// keys.
-type question struct {
-	rule   string  // about this rule, with its keys
-	client *uint32 // about the client with this fingerprint: its rules, and its identity
-}
-
-// told is the answer of one node. Each rule, key and name is a line of its own: see [packer].
+// told is the answer of one node. Each rule, client and name is a line of its own: see [packer].
 type told struct {
 	Node  string     `json:"node"`
 	At    time.Time  `json:"at"`    // by the clock that nodes share
 	Since time.Time  `json:"since"` // when the node began to remember, by the same clock
 	Slot  uint32     `json:"slot"`
-	OneIn float64    `json:"one_in"` // the highest weight of a decision in the hour
+	OneIn float64    `json:"one_in"` // the highest weight of a decision in the time that the question is about
 	Bytes int        `json:"bytes"`  // size of its memory
 	Rules []toldRule `json:"-"`
 	Left  int        `json:"left,omitempty"` // how many rules were left out for lack of room
 	Names []toldName `json:"-"`              // of clients with the fingerprint
+
+	Clients hotList `json:"clients,omitzero"`
+	Pairs   hotList `json:"pairs,omitzero"` // clients with the rule that bound
 }
 
+// toldRule is what a node tells of a rule: about the last hour, or in Rates and Shadow about now.
 type toldRule struct {
 	Rule    string    `json:"rule"`
-	Sum     sum       `json:"sum"`
+	Sum     sum       `json:"sum,omitzero"`
 	Kept    uint64    `json:"kept"`            // requests of the keys that are remembered
 	Lacks   uint64    `json:"lacks,omitempty"` // how many requests a key without a row may have made at most
 	Would   uint64    `json:"would"`
 	Hit     time.Time `json:"hit,omitzero"`
 	Refusal time.Time `json:"refusal,omitzero"`
-	Keys    sketched  `json:"keys"`
-	Above   sketched  `json:"above"` // keys with at least half of the limit used
+	Keys    sketched  `json:"keys,omitzero"`
+	Above   sketched  `json:"above,omitzero"` // keys with at least half of the limit used
 	Past    []byte    `json:"past,omitempty"`
 	Rows    []toldRow `json:"-"` // the busiest
+	Rates   Rates     `json:"rates,omitzero"`
+	Shadow  float64   `json:"shadow,omitempty"` // per second
 }
 
 // sum counts requests over the hour.
@@ -60,10 +55,17 @@ func (s *sum) add(o sum) {
 	s.Refused += o.Refused
 }
 
+// named is a client as nodes tell each other of it.
+type named struct {
+	ID     uint64 `json:"id"`     // a keyed hash
+	Client string `json:"client"` // masked
+	Kind   string `json:"kind"`
+}
+
+func (n named) shown() Shown { return Shown{n.Client, fingerprint(n.ID), n.Kind} }
+
 type toldRow struct {
-	ID      uint64 `json:"id"`
-	Client  string `json:"client"` // masked
-	Kind    string `json:"kind"`
+	named
 	Sum     sum    `json:"sum"`
 	Used    uint8  `json:"used"`
 	At      int64  `json:"at"`                // Unix milliseconds of its last request
@@ -74,54 +76,72 @@ type toldRow struct {
 
 // toldName is a client with the fingerprint that was asked about.
 type toldName struct {
-	ID     uint64 `json:"id"`
-	Kind   string `json:"kind"`
-	Client string `json:"client"` // masked
+	named
 	// Sealed is the client's encrypted identity, for nodes with the same tokens. It is empty if the
 	// identity isn't kept whole, or if there are no tokens.
 	Sealed []byte `json:"sealed,omitempty"`
 	value  string
 }
 
-// room is how much a node may still send.
-type room struct {
-	bytes int // of histories
-	ids   int // of sketches
+// alone is how many rules and keys an answer may have that isn't sent anywhere.
+const alone = 1 << 30
+
+// packTold packs an answer into at most that many bytes. It leaves out what doesn't fit: the
+// clients with the fewest requests, and the rules with the fewest.
+func (t *Top) packTold(q question, node string, bytes int, box cipher.AEAD) ([]byte, error) {
+	for most := hourRules; ; {
+		out := t.tell(q, node, most)
+		out.seal(box)
+		b, weight, err := out.packed()
+		if err != nil || len(b) <= bytes && weight <= unpacked*bytes {
+			return b, err
+		}
+		if most == 0 {
+			return nil, errTooLarge
+		}
+		longest := max(len(out.Rules), len(out.Clients.Hot), len(out.Pairs.Hot))
+		for _, r := range out.Rules {
+			longest = max(longest, len(r.Rows))
+		}
+		most = min(most, longest) / 2
+	}
 }
 
-// alone is the room for an answer that isn't sent anywhere.
-var alone = room{1 << 30, 1 << 30}
-
-// tell answers a question from this node's memory. It holds the lock for one rule at a time.
-func (t *Top) tell(q question, node string, most room) told {
+// tell answers a question from this node's memory, with at most so many clients and rules. It holds
+// the lock for one rule at a time.
+func (t *Top) tell(q question, node string, most int) told {
 	t.mu.Lock()
 	t.drainLocked()
 	out := told{Node: node, At: t.now, Slot: t.hour.slot, Since: t.hour.since, OneIn: t.hour.rarest(), Bytes: t.hour.bytes()}
 	var rules []string
-	for id := range t.hour.rules {
-		if q.rule == "" || id == q.rule {
-			rules = append(rules, id)
-		}
-	}
-	if q.client != nil {
-		out.Names = t.namesLocked(*q.client)
+	switch q.kind {
+	case hotNow:
+		t.tellHotLocked(&out, most)
+	case ofRule:
+		rules = []string{q.name}
+	default:
+		rules = slices.Collect(maps.Keys(t.hour.rules))
+		out.Names = t.namesLocked(q)
 	}
 	t.mu.Unlock()
-	slices.Sort(rules)
-	most.ids = max(8, most.ids/max(1, 2*len(rules)))
-	bare := most.bytes / 2 / perLine
 	for _, id := range rules {
 		t.mu.Lock()
-		switch r := t.hour.rules[id]; {
-		case r == nil: // it was forgotten meanwhile
-		case q.client != nil:
-			t.hour.tellClient(r, *q.client, &most, &bare, t.now, &out)
-		default:
-			out.Rules = append(out.Rules, t.hour.tell(r, q.rule != "", &most, t.now))
+		if r := t.hour.rules[id]; r != nil { // it may have been forgotten meanwhile
+			rule, names := t.hour.tell(r, q, most, max(8, 8*most/len(rules)), t.now)
+			if q.kind != ofClient || len(rule.Rows) > 0 || rule.Lacks > 0 { // the client may be one of the forgotten keys
+				out.Rules = append(out.Rules, rule)
+			}
+			out.Names = append(out.Names, names...)
 		}
 		t.mu.Unlock()
 	}
 	out.Names = distinct(out.Names)
+	if len(out.Rules) > most {
+		slices.SortFunc(out.Rules, func(a, b toldRule) int {
+			return cmp.Or(cmp.Compare(min(1, len(b.Rows)), min(1, len(a.Rows))), cmp.Compare(b.Sum.Requests, a.Sum.Requests))
+		})
+		out.Left, out.Rules = len(out.Rules)-most, out.Rules[:most]
+	}
 	return out
 }
 
@@ -142,132 +162,69 @@ func distinct(names []toldName) (out []toldName) {
 // mostNames is how many clients with the same fingerprint are sent. Two are enough to be ambiguous.
 const mostNames = 8
 
-// tell describes a rule, with or without its keys.
-func (h *hour) tell(r *hourRule, whole bool, most *room, now time.Time) toldRule {
-	out := h.sum(r)
-	type one struct {
-		*row
-		sum sum
-	}
-	rows := make([]one, 0, len(r.low))
+// tell describes a rule. For a question about the rule, that includes its busiest keys, and for one
+// about a client, the client's keys and names. It has at most so many keys and hashes of keys.
+func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (out toldRule, names []toldName) {
+	out = toldRule{Rule: r.id, Hit: r.hit, Refusal: r.refusal, Sum: h.sumOf(&r.total), Would: h.sumOf(&r.would).Requests}
 	var keys, above []uint32
 	for _, k := range r.low {
-		k := one{k, h.sumOf(&k.series)}
-		if k.sum.Requests == 0 {
+		sum, used := h.sumOf(&k.series), h.usedNow(r, k, now)
+		if sum.Requests == 0 {
 			continue
 		}
-		out.Kept += k.sum.Requests
-		rows = append(rows, k)
-		name := uint32(k.id>>32) &^ 3
-		keys = append(keys, name)
-		if used := h.usedNow(r, k.row, now); used >= usedAll/2 {
-			above = append(above, name|classOf(used))
+		out.Kept += sum.Requests
+		hash := uint32(k.id>>32) &^ 3
+		keys = append(keys, hash)
+		if used >= usedAll/2 {
+			above = append(above, hash|classOf(used))
 		}
-	}
-	out.Kept = min(out.Kept, out.Sum.Requests) // each was rounded
-	out.Keys, out.Above = sketchOf(keys, most.ids), sketchOf(above, most.ids)
-	if !whole {
-		return out
-	}
-	out.Past = r.total.past(h.oldest())
-	slices.SortFunc(rows, func(a, b one) int {
-		return cmp.Or(cmp.Compare(b.sum.Requests, a.sum.Requests), cmp.Compare(a.id, b.id))
-	})
-	out.Lacks = out.forgotten(uint64(h.lost(r)))
-	listed := uint64(0)
-	for _, k := range rows {
-		row, fits := h.tellRow(r, k.row, h.who(r, k.row), most, now)
-		if !fits {
-			out.Lacks = out.Sum.Requests - min(listed, out.Sum.Requests)
-			break // the remaining keys have fewer requests
+		if q.kind == ofRules {
+			continue
 		}
-		listed += row.Sum.Requests
-		row.LowBy = out.forgotten(row.LowBy)
-		out.Rows = append(out.Rows, row)
-	}
-	return out
-}
-
-// forgotten caps how many requests of a key may have been forgotten at the number of the rule's
-// requests that belong to no remembered key.
-func (r *toldRule) forgotten(n uint64) uint64 { return min(n, r.Sum.Requests-r.Kept) }
-
-// tellClient describes a client in a rule that counts it, and who it is. It also describes a rule
-// that has forgotten keys, because the client may be one of them, as long as bare has room for such
-// rules.
-func (h *hour) tellClient(r *hourRule, print uint32, most *room, bare *int, now time.Time, all *told) {
-	var out toldRule
-	for _, k := range r.low {
 		who := h.who(r, k)
-		known := uint32(who.id>>32) == print
-		if known && len(who.parts) != 1 {
-			all.Names = append(all.Names, toldName{ID: who.id, Kind: who.kind, Client: who.shown})
-		}
-		for _, part := range who.parts {
-			if id := h.key.hash(part); uint32(id>>32) == print {
-				all.Names = append(all.Names, toldName{ID: id, Kind: part.Kind, Client: part.Shown(), value: part.Value})
-				known = true
+		if q.kind == ofClient {
+			found := who.names(q.print(), h.key)
+			if len(found) == 0 {
+				continue
 			}
+			names = append(names, found...)
 		}
-		if !known {
-			continue
-		}
-		if out.Rule == "" {
-			out = h.sumKept(r)
-		}
-		if row, fits := h.tellRow(r, k, who, most, now); fits {
-			row.LowBy = out.forgotten(row.LowBy)
-			out.Rows = append(out.Rows, row)
-		}
-	}
-	if out.Rule == "" && h.lost(r) > 0 {
-		if *bare--; *bare < 0 {
-			all.Left++
-			return
-		}
-		out = h.sumKept(r)
-	}
-	if out.Rule != "" {
-		all.Rules = append(all.Rules, out)
-	}
-}
-
-// sumKept sums up a rule and its remembered keys.
-func (h *hour) sumKept(r *hourRule) toldRule {
-	out := h.sum(r)
-	for _, k := range r.low {
-		out.Kept += h.sumOf(&k.series).Requests
+		out.Rows = append(out.Rows, toldRow{
+			named: who.named, Sum: sum, Past: k.past(h.oldest()), Used: used, At: k.last(now).UnixMilli(), Special: who.special, LowBy: uint64(k.lost),
+		})
 	}
 	out.Kept = min(out.Kept, out.Sum.Requests) // each was rounded
-	out.Lacks = out.forgotten(uint64(h.lost(r)))
-	return out
+	forgotten := out.Sum.Requests - out.Kept
+	out.Lacks = min(uint64(h.lost(r)), forgotten)
+	for i := range out.Rows {
+		out.Rows[i].LowBy = min(out.Rows[i].LowBy, forgotten)
+	}
+	if q.kind == ofClient {
+		return out, names
+	}
+	out.Keys, out.Above = sketchOf(keys, hashes), sketchOf(above, hashes)
+	if q.kind == ofRule {
+		out.Past = r.total.past(h.oldest())
+		slices.SortFunc(out.Rows, func(a, b toldRow) int {
+			return cmp.Or(cmp.Compare(b.Sum.Requests, a.Sum.Requests), cmp.Compare(a.ID, b.ID))
+		})
+	}
+	if len(out.Rows) > most {
+		out.Rows, out.Lacks = out.Rows[:most], out.Sum.Requests
+		for i := range out.Rows {
+			out.Lacks -= min(out.Rows[i].Sum.Requests, out.Lacks)
+		}
+	}
+	return out, nil
 }
 
 // oldest returns the first slot of the hour that the current slot ends.
 func (h *hour) oldest() uint32 { return h.slot - HourSlots + 1 }
 
-// sum sums up a rule.
-func (h *hour) sum(r *hourRule) toldRule {
-	return toldRule{Rule: r.id, Hit: r.hit, Refusal: r.refusal, Sum: h.sumOf(&r.total), Would: h.sumOf(&r.would).Requests}
-}
-
 func (h *hour) sumOf(s *series) (out sum) {
 	s.since(h.oldest(), func(t tick) { out.add(sum{t.requests, t.refused}) })
 	return out
 }
-
-// tellRow describes a key if there is room for it.
-func (h *hour) tellRow(r *hourRule, k *row, who person, most *room, now time.Time) (out toldRow, fits bool) {
-	past := k.past(h.oldest())
-	most.bytes -= len(past) + perTold
-	return toldRow{
-		ID: who.id, Client: who.shown, Kind: who.kind, Sum: h.sumOf(&k.series), Past: past,
-		Used: h.usedNow(r, k, now), At: k.last(now).UnixMilli(), Special: who.special, LowBy: uint64(k.lost),
-	}, most.bytes >= 0
-}
-
-// perTold is about how many bytes a key takes besides its history.
-const perTold = 100
 
 // last returns the time of the last request.
 func (k *row) last(now time.Time) time.Time {
@@ -321,12 +278,12 @@ func union(all []sketched) (n [4]float64) {
 			}
 			bound = min(bound, uint64(s.Low[len(s.Low)-1]|3)+1)
 		}
-		for _, name := range s.Low {
-			classes[name&^3] = max(classes[name&^3], name&3)
+		for _, hash := range s.Low {
+			classes[hash&^3] = max(classes[hash&^3], hash&3)
 		}
 	}
-	for name, class := range classes {
-		if uint64(name) < bound {
+	for hash, class := range classes {
+		if uint64(hash) < bound {
 			n[class]++
 		}
 	}
@@ -336,17 +293,21 @@ func union(all []sketched) (n [4]float64) {
 	return n
 }
 
-// namesLocked returns the clients in the sketches that have a fingerprint.
-func (t *Top) namesLocked(print uint32) (out []toldName) {
+// namesLocked returns the clients in the sketches that have the fingerprint of a question.
+func (t *Top) namesLocked(q question) (out []toldName) {
+	if q.kind != ofClient {
+		return nil
+	}
+	print := q.print()
 	for _, k := range []*sketch{&t.clients.requests, &t.clients.refused} {
 		for _, e := range k.byLow {
 			if uint32(e.id>>32) != print || e.kind == nobody {
 				continue
 			}
-			n := toldName{ID: e.id, Kind: e.kind.String(), Client: e.client.String()}
+			n := toldName{named: e.named()}
 			switch {
 			case e.kind == ip:
-				n.value = e.client.String()
+				n.value = n.Client
 			case !e.cut:
 				n.value = string(e.text[:e.n])
 			}
@@ -354,80 +315,4 @@ func (t *Top) namesLocked(print uint32) (out []toldName) {
 		}
 	}
 	return out
-}
-
-// sealer encrypts the names of clients that nodes send each other through Redis. Whoever can read
-// and write Redis can ask questions like a node, and knows the nodes' secret. So the encryption key
-// is derived from what the nodes have in common outside of Redis: their admin tokens. Nodes that
-// have no tokens in common don't learn each other's names.
-type sealer struct {
-	digest func() []byte // the digest of the tokens; nil, or returning nil, if there are none
-
-	mu   sync.Mutex // guards what follows
-	of   string     // the digest and the secret from which made is derived
-	made cipher.AEAD
-}
-
-// guesses is how many hashes it takes to try a token on an encrypted name: some people choose
-// tokens that can be guessed.
-const guesses = 100_000
-
-// box returns the cipher, or nil if there are no tokens. It takes a moment after tokens have
-// changed.
-func (s *sealer) box(k *key) cipher.AEAD {
-	if s.digest == nil || k.secret == "" {
-		return nil
-	}
-	digest := s.digest()
-	if digest == nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if of := string(digest) + k.secret; of != s.of {
-		s.of, s.made = of, newBox(digest, k.secret)
-	}
-	return s.made
-}
-
-func newBox(digest []byte, salt string) cipher.AEAD {
-	secret, err := pbkdf2.Key(sha256.New, string(digest), []byte("weir: names of clients"+salt), guesses, 32)
-	if err != nil {
-		panic(err) // 32 bytes are always possible
-	}
-	block, err := aes.NewCipher(secret)
-	if err != nil {
-		panic(err) // 32 bytes are a key
-	}
-	box, err := cipher.NewGCM(block)
-	if err != nil {
-		panic(err)
-	}
-	return box
-}
-
-// seal encrypts the names of clients. Without a cipher, it sends none.
-func (t *told) seal(box cipher.AEAD) {
-	for i := range t.Names {
-		if n := &t.Names[i]; n.value != "" && box != nil {
-			nonce := make([]byte, box.NonceSize())
-			_, _ = rand.Read(nonce) // never fails
-			n.Sealed = box.Seal(nonce, nonce, []byte(n.value), nil)
-		}
-	}
-}
-
-// open decrypts the names. It ignores a name that doesn't match its hash: somebody may have moved
-// an encrypted name to another client.
-func (t *told) open(box cipher.AEAD, k *key) {
-	for i := range t.Names {
-		n := &t.Names[i]
-		if box == nil || len(n.Sealed) < box.NonceSize() {
-			continue
-		}
-		value, err := box.Open(nil, n.Sealed[:box.NonceSize()], n.Sealed[box.NonceSize():], nil)
-		if err == nil && k.hash(Identity{n.Kind, string(value)}) == n.ID {
-			n.value = string(value)
-		}
-	}
 }

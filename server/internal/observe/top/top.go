@@ -21,9 +21,8 @@
 //     and as much once more;
 //   - sketches: four of a thousand entries, 2 MiB, and 1 MiB of rules;
 //   - the hour: what its rules and keys need, 64 MiB at most;
-//   - answers of other nodes about the hour, while somebody asks and for three seconds after:
-//     up to 128 MiB; and the other nodes' lists of hot clients since somebody last asked: about
-//     350 KiB for each node with many clients, up to 128 MiB. Small clusters use a few MiB.
+//   - answers of other nodes, while somebody asks and for three seconds after: up to 128 MiB.
+//     Small clusters use a few MiB.
 package top
 
 import (

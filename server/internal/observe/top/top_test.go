@@ -59,7 +59,7 @@ func (b *bed) answer(q top.Query) top.Answer {
 	if q.K == 0 {
 		q.K = 50
 	}
-	return top.Merge(q, []top.List{b.top.List("n1")}, time.Now())
+	return top.NewCluster(b.top, "n1", nil, nil).Hot(b.t.Context(), q)
 }
 
 // TestRatesAreOfNow: what is counted, by client and rule, shows as long as it is recent.
@@ -164,8 +164,7 @@ func TestKeysThatLookTheSame(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * top.Slot)
-		list := b.top.List("n1")
-		text, err := json.Marshal([]any{list, b.answer(top.Query{})})
+		text, err := json.Marshal(b.answer(top.Query{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +321,7 @@ func TestFingerprintsStay(t *testing.T) {
 	early, late := top.New(options), top.New(options)
 	alone := early.Fingerprint(&r) // the store isn't reached yet
 	secret.Store(&[]byte{15: 1})
-	page, _, err := top.NewHour(early, "a", nil).Client(t.Context(), top.Identity{Kind: "api_key", Value: r.APIKey}, "")
+	page, _, err := top.NewCluster(early, "a", nil, nil).Client(t.Context(), top.Identity{Kind: "api_key", Value: r.APIKey}, "")
 	late.Learn()
 	if err != nil || page.Fingerprint == alone || page.Fingerprint != early.Fingerprint(&r) || page.Fingerprint != late.Fingerprint(&r) || page.Fingerprint != late.See(&r).Fingerprint {
 		t.Errorf("%v: %s, then %s, %s and %s", err, alone, page.Fingerprint, early.Fingerprint(&r), late.Fingerprint(&r))

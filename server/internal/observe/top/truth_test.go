@@ -16,7 +16,7 @@ import (
 // TestWhatOtherRulesRefused takes no token of a rule, so that another limit of it wouldn't have refused it. A candidate of that limit says the same.
 func TestWhatOtherRulesRefused(t *testing.T) {
 	candidate := []weir.Limit{weir.PerMinute(20)}
-	runHour(t, func(b *bed, hour *top.Hour) {
+	runHour(t, func(b *bed, hour *top.Cluster) {
 		for range 100 {
 			b.check(weir.Request{APIKey: "sk_1", Path: "/x"})
 		}
@@ -43,7 +43,7 @@ func TestManyLimits(t *testing.T) {
 	for i := range 10 {
 		rules = append(rules, weir.Rule{ID: fmt.Sprint("r", i), Limits: []weir.Limit{weir.PerSecond(1e6)}})
 	}
-	runHour(t, func(b *bed, hour *top.Hour) {
+	runHour(t, func(b *bed, hour *top.Cluster) {
 		const sent = 10_000
 		for i := range sent {
 			b.check(weir.Request{APIKey: "sk_1"})
@@ -62,7 +62,7 @@ func TestManyLimits(t *testing.T) {
 
 // TestABucketRefills also while nobody asks for its tokens; a window doesn't.
 func TestABucketRefills(t *testing.T) {
-	runHour(t, func(b *bed, hour *top.Hour) {
+	runHour(t, func(b *bed, hour *top.Cluster) {
 		// Not when it counts: all checks are of one instant, and some of them would be counted before the others.
 		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + 50*time.Millisecond)))
 		for range 60 {
@@ -85,7 +85,7 @@ func TestABucketRefills(t *testing.T) {
 
 // TestKeysThatWereForgotten: what is said of a key is too low by no more than is said.
 func TestKeysThatWereForgotten(t *testing.T) {
-	runHour(t, func(b *bed, hour *top.Hour) {
+	runHour(t, func(b *bed, hour *top.Cluster) {
 		sent := map[string]uint64{}
 		send := func(keys int) {
 			for i := range 20_000 {
@@ -191,7 +191,7 @@ func TestWhyNodesAreMissing(t *testing.T) {
 	set("1")
 	for _, partial := range []func() string{
 		func() string { return must(a.hour.Rules(t.Context())).Partial },
-		func() string { got, _ := a.shared.Answer(t.Context(), top.Query{K: 1}); return got.Partial },
+		func() string { return a.hour.Hot(t.Context(), top.Query{K: 1}).Partial },
 	} {
 		if got := partial(); !strings.HasPrefix(got, `Redis answers "OOM `) {
 			t.Errorf("of a Redis that is full: %s", got)

@@ -3,29 +3,12 @@ package top
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
+	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
-
-// Hour answers questions about the last hour, on this node and those that can be asked.
-type Hour struct {
-	top    *Top
-	node   string
-	shared *Shared // nil if there are no other nodes
-	// merging is held while answers are combined: some have a million numbers.
-	merging sync.Mutex
-}
-
-// NewHour makes an Hour over a node's memory. Shared is nil if there are no other nodes.
-func NewHour(t *Top, node string, shared *Shared) *Hour {
-	return &Hour{top: t, node: node, shared: shared}
-}
 
 // Span says which time an answer covers, and which nodes.
 type Span struct {
@@ -35,17 +18,6 @@ type Span struct {
 	At          time.Time `json:"at"`   // within the last slot, which isn't over
 	Asked
 	first uint32 // slot
-}
-
-// Asked says which nodes an answer covers.
-type Asked struct {
-	Nodes        []Node   `json:"nodes"`
-	NodesMissing []string `json:"nodes_missing"`
-	NodesGone    []Gone   `json:"nodes_gone"`        // nodes that ended within the hour; what they had counted is lost
-	Partial      string   `json:"partial,omitempty"` // why others may be missing
-	// WholeSince is when the newest node began to count, or when the last of the nodes in NodesGone
-	// ended: earlier requests may be missing. It is nil while answers of live nodes are missing.
-	WholeSince *time.Time `json:"whole_since"`
 }
 
 // Past is the number of requests and refusals in each slot, the newest last.
@@ -88,9 +60,7 @@ type HourOfRule struct {
 
 // HourClient is a key of a rule: the client as the rule counts it.
 type HourClient struct {
-	Client      string `json:"client"` // masked
-	Fingerprint string `json:"fingerprint"`
-	Kind        string `json:"kind"`
+	Shown
 	HourUse
 }
 
@@ -106,11 +76,9 @@ type HourUse struct {
 // HourOfClient is a client in the rules that count by it.
 type HourOfClient struct {
 	Span
-	Client      string         `json:"client"` // masked
-	Fingerprint string         `json:"fingerprint"`
-	Kind        string         `json:"kind"`
-	Rules       []HourClientIn `json:"rules"`
-	Coverage    float64        `json:"coverage"` // share of these rules' requests that the remembered keys made
+	Shown
+	Rules    []HourClientIn `json:"rules"`
+	Coverage float64        `json:"coverage"` // share of these rules' requests that the remembered keys made
 }
 
 // HourClientIn is a client in one rule.
@@ -119,78 +87,34 @@ type HourClientIn struct {
 	HourUse
 }
 
-// ask asks this node and the others. It fails if the others have too many questions to answer.
-func (h *Hour) ask(ctx context.Context, q question) ([]told, Span, error) {
-	all := []told{h.top.tell(q, h.node, alone)}
-	s := Span{SlotSeconds: HourSlot.Seconds(), Slots: HourSlots, Asked: Asked{NodesMissing: []string{}, NodesGone: []Gone{}}, At: all[0].At.UTC(), first: all[0].Slot - HourSlots + 1}
-	s.From = time.Unix(int64(s.first)*int64(HourSlot/time.Second), 0).UTC()
-	if h.shared != nil {
-		others := h.shared.askOthers(ctx, q)
-		if others.err == ErrBusy {
-			return nil, s, ErrBusy
-		}
-		all = append(all, others.all...)
-		s.NodesMissing, s.Partial = append(s.NodesMissing, others.missing...), partial(others.err, len(all))
-		if len(others.missing) > 0 && s.Partial == "" {
-			s.Partial = fmt.Sprintf("%s didn't answer in time: they may hang, run another release, or have other questions to answer", strings.Join(others.missing[:min(5, len(others.missing))], ", "))
-		}
-		s.NodesGone = append(s.NodesGone, h.shared.roster.gone(s.At)...)
-	}
-	for i, t := range all {
-		if t.Since.IsZero() {
-			t.Since = t.At // the node's release doesn't send it
-		}
-		if t.Left > 0 && s.Partial == "" {
-			s.Partial = fmt.Sprintf("%s has more rules than it can tell at once: the %d that are used the least aren't in this", t.Node, t.Left)
-		}
-		s.Nodes = append(s.Nodes, Node{t.Node, i == 0, max(0, s.At.Sub(t.At).Milliseconds()), t.OneIn, t.Since.UTC().Truncate(time.Second)})
-	}
-	s.weigh()
-	return all, s, nil
-}
-
-// weigh sets WholeSince.
-func (s *Span) weigh() {
-	if s.Partial != "" || len(s.NodesMissing) > 0 {
-		return
-	}
-	whole := s.From
-	for _, n := range s.Nodes {
-		if n.Since.After(whole) {
-			whole = n.Since
-		}
-	}
-	for _, g := range s.NodesGone {
-		if g.Seen.After(whole) {
-			whole = g.Seen
-		}
-	}
-	s.WholeSince = &whole
-}
-
 // Rules describes every rule over the last hour.
-func (h *Hour) Rules(ctx context.Context) (HourOfRules, error) {
-	all, span, err := h.ask(ctx, question{})
+func (c *Cluster) Rules(ctx context.Context) (HourOfRules, error) {
+	all, span, err := c.askHour(ctx, ofRules, "")
 	if err != nil {
 		return HourOfRules{}, err
 	}
-	h.merging.Lock()
-	defer h.merging.Unlock()
-	parts := map[string][]*toldRule{}
-	for i := range all {
-		for j := range all[i].Rules {
-			r := &all[i].Rules[j]
-			parts[r.Rule] = append(parts[r.Rule], r)
-		}
-	}
+	c.merging.Lock()
+	defer c.merging.Unlock()
 	out := HourOfRules{Span: span, Bytes: all[0].Bytes, Rules: []HourRule{}}
-	for id, p := range parts {
+	for id, parts := range byRule(all) {
 		if id != "" {
-			out.Rules = append(out.Rules, mergeRule(id, p, span.sampled()))
+			out.Rules = append(out.Rules, mergeRule(id, parts, span.sampled()))
 		}
 	}
 	slices.SortFunc(out.Rules, func(a, b HourRule) int { return strings.Compare(a.Rule, b.Rule) })
 	return out, nil
+}
+
+// byRule returns what all nodes tell about each rule.
+func byRule(all []told) map[string][]*toldRule {
+	parts := map[string][]*toldRule{}
+	for _, t := range all {
+		for i := range t.Rules {
+			r := &t.Rules[i]
+			parts[r.Rule] = append(parts[r.Rule], r)
+		}
+	}
+	return parts
 }
 
 // mergeRule combines what several nodes send about a rule.
@@ -236,11 +160,20 @@ func (s *Span) sampled() bool {
 // mergedKeys is how many keys of a rule an answer has at most.
 const mergedKeys = 2000
 
-// merged is a key of a rule, over all nodes.
+// merged is a key of a rule, or a client in it, over all nodes.
 type merged struct {
 	toldRow
 	pasts [][]byte
-	lowBy uint64
+}
+
+func (m *merged) add(r *toldRow) {
+	m.Sum.add(r.Sum)
+	if m.pasts == nil || r.At > m.At {
+		m.Used, m.At = r.Used, r.At
+	}
+	m.Special = m.Special || r.Special
+	m.LowBy += r.LowBy
+	m.pasts = append(m.pasts, r.Past)
 }
 
 // mergeRows combines the rows of each key, and returns the keys with the most requests.
@@ -255,24 +188,14 @@ func mergeRows(parts []*toldRule) []*merged {
 			r := &p.Rows[i]
 			m := byID[r.ID]
 			if m == nil {
-				m = &merged{toldRow: *r, lowBy: lacks}
-				m.Sum = sum{}
+				m = &merged{toldRow: toldRow{named: r.named, LowBy: lacks}}
 				byID[r.ID] = m
 			}
-			m.Sum.add(r.Sum)
-			if r.At > m.At {
-				m.Used, m.At = r.Used, r.At
-			}
-			m.Special = m.Special || r.Special
-			m.pasts = append(m.pasts, r.Past)
-			m.lowBy += r.LowBy - min(p.Lacks, m.lowBy)
+			m.LowBy -= min(p.Lacks, m.LowBy) // this node remembers the key
+			m.add(r)
 		}
 	}
-	all := make([]*merged, 0, len(byID))
-	for _, m := range byID {
-		all = append(all, m)
-	}
-	slices.SortFunc(all, func(a, b *merged) int { return a.compare(b, false) })
+	all := slices.SortedFunc(maps.Values(byID), func(a, b *merged) int { return a.compare(b, false) })
 	return all[:min(len(all), mergedKeys)]
 }
 
@@ -295,187 +218,32 @@ func (s *Span) addTo(p *Past, histories ...[]byte) {
 	}
 }
 
-func usedShare(used uint8) float64 { return math.Round(float64(used)/usedAll*1000) / 1000 }
+// use returns how a key used a rule.
+func (s *Span) use(m *merged) HourUse {
+	out := HourUse{m.Sum.Requests, m.Sum.Refused, m.LowBy, math.Round(float64(m.Used)/usedAll*1000) / 1000, newPast()}
+	s.addTo(&out.History, m.pasts...)
+	return out
+}
 
 // Rule describes one rule over the last hour, with the keys that sent the most or were refused the
 // most.
-func (h *Hour) Rule(ctx context.Context, q Query) (HourOfRule, error) {
-	all, span, err := h.ask(ctx, question{rule: q.Rule})
+func (c *Cluster) Rule(ctx context.Context, q Query) (HourOfRule, error) {
+	a, err := c.Arrivals(ctx, q.Rule)
 	if err != nil {
 		return HourOfRule{}, err
 	}
-	h.merging.Lock()
-	defer h.merging.Unlock()
-	parts := partsOf(all, q.Rule)
-	out := HourOfRule{Span: span, HourRule: mergeRule(q.Rule, parts, span.sampled()), Series: newPast(), Clients: []HourClient{}}
-	for _, p := range parts {
-		span.addTo(&out.Series, p.Past)
-	}
-	rows, kept := mergeRows(parts), uint64(0)
-	for _, m := range rows {
+	c.merging.Lock()
+	defer c.merging.Unlock()
+	out := HourOfRule{Span: a.span, HourRule: a.rule, Series: newPast(), Clients: []HourClient{}}
+	a.span.addTo(&out.Series, a.pasts...)
+	kept := uint64(0)
+	for _, m := range a.keys {
 		kept += m.Sum.Requests
 	}
-	out.Coverage = coverage(kept, out.Requests, span.sampled())
-	if q.Refused {
-		slices.SortFunc(rows, func(a, b *merged) int { return a.compare(b, true) })
-	}
-	for _, m := range rows[:min(len(rows), q.K)] {
-		c := HourClient{m.Client, fingerprint(m.ID), m.Kind, HourUse{m.Sum.Requests, m.Sum.Refused, m.lowBy, usedShare(m.Used), newPast()}}
-		span.addTo(&c.History, m.pasts...)
-		out.Clients = append(out.Clients, c)
+	out.Coverage = coverage(kept, out.Requests, a.span.sampled())
+	slices.SortFunc(a.keys, func(a, b *merged) int { return a.compare(b, q.Refused) })
+	for _, m := range a.keys[:min(len(a.keys), q.K)] {
+		out.Clients = append(out.Clients, HourClient{m.shown(), a.span.use(m)})
 	}
 	return out, nil
-}
-
-func partsOf(all []told, rule string) (parts []*toldRule) {
-	for i := range all {
-		for j := range all[i].Rules {
-			if r := &all[i].Rules[j]; r.Rule == rule {
-				parts = append(parts, r)
-			}
-		}
-	}
-	return parts
-}
-
-// Errors for a fingerprint that doesn't lead to one client.
-var (
-	ErrUnknownClient   = errors.New("no node remembers a client with this fingerprint: paste the key")
-	ErrUnaskedClient   = errors.New("this node doesn't remember a client with this fingerprint, and not all others could be asked: paste the key")
-	ErrAmbiguousClient = errors.New("several clients have this fingerprint: paste the key")
-	ErrLongClient      = errors.New("the key is too long to be kept as a whole: paste the key")
-	ErrSealedClient    = errors.New("another node remembers this client, and tells its key only to nodes with the same admin tokens, if it isn't too long: paste the key, or ask that node")
-	ErrFingerprint     = errors.New("a fingerprint is 8 hexadecimal digits, such as 1a2b3c4d")
-)
-
-// Client describes a client in the rules that count by it. The client is who, or the one with the
-// fingerprint.
-func (h *Hour) Client(ctx context.Context, who Identity, print string) (HourOfClient, Identity, error) {
-	if who.Kind != "" {
-		h.top.mu.Lock()
-		h.top.drainLocked() // may learn the secret, which changes fingerprints
-		print = fingerprint(h.top.key.Load().hash(who))
-		h.top.mu.Unlock()
-	}
-	client, err := parsePrint(print)
-	if err != nil {
-		return HourOfClient{}, who, err
-	}
-	all, span, err := h.ask(ctx, question{client: &client})
-	if err != nil {
-		return HourOfClient{}, who, err
-	}
-	h.merging.Lock()
-	defer h.merging.Unlock()
-	out := HourOfClient{Span: span, Fingerprint: fingerprint(uint64(client) << 32), Client: who.Shown(), Kind: who.Kind, Rules: []HourClientIn{}}
-	if who.Kind == "" {
-		name, err := nameOf(all)
-		if err == ErrUnknownClient && (span.Partial != "" || len(span.NodesMissing) > 0) {
-			err = ErrUnaskedClient
-		}
-		if err != nil {
-			return out, who, err
-		}
-		who = Identity{name.Kind, name.value}
-		out.Client, out.Kind = name.Client, name.Kind
-	}
-	type in struct {
-		HourClientIn
-		requests, kept uint64 // of all clients
-		last           int64
-		found          bool
-	}
-	rules := map[string]*in{}
-	for _, t := range all {
-		for _, r := range t.Rules {
-			if rules[r.Rule] == nil {
-				rules[r.Rule] = &in{HourClientIn: HourClientIn{Rule: r.Rule}}
-			}
-			in := rules[r.Rule]
-			in.requests, in.kept = in.requests+r.Sum.Requests, in.kept+r.Kept
-			if len(r.Rows) == 0 {
-				in.LowBy += r.Lacks
-			}
-			for _, row := range r.Rows {
-				if !in.found {
-					in.found, in.History = true, newPast()
-				}
-				in.Requests += row.Sum.Requests
-				in.Refused += row.Sum.Refused
-				in.LowBy += row.LowBy
-				if row.At > in.last {
-					in.Used, in.last = usedShare(row.Used), row.At
-				}
-				span.addTo(&in.History, row.Past)
-			}
-		}
-	}
-	var requests, kept uint64
-	for _, in := range rules {
-		if in.found {
-			out.Rules = append(out.Rules, in.HourClientIn)
-			requests, kept = requests+in.requests, kept+in.kept
-		}
-	}
-	slices.SortFunc(out.Rules, func(a, b HourClientIn) int {
-		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Rule, b.Rule))
-	})
-	out.Coverage = coverage(kept, requests, span.sampled())
-	return out, who, nil
-}
-
-// nameOf returns the one client with the fingerprint.
-func nameOf(all []told) (out toldName, err error) {
-	for i := range all {
-		for _, n := range all[i].Names {
-			switch {
-			case out.ID == 0:
-				out = n
-			case n.ID != out.ID:
-				return out, ErrAmbiguousClient
-			case out.value == "":
-				out = n
-			}
-		}
-	}
-	if out.ID == 0 {
-		return out, ErrUnknownClient
-	}
-	return out, nil
-}
-
-// Resolve returns the client with a fingerprint, if it is kept whole. It asks the others only if
-// this node doesn't know the client, so that an operator who wants to block a client doesn't have
-// to wait.
-func (h *Hour) Resolve(ctx context.Context, print string) (Identity, error) {
-	client, err := parsePrint(print)
-	if err != nil {
-		return Identity{}, err
-	}
-	q := question{client: &client}
-	name, err := nameOf([]told{h.top.tell(q, h.node, alone)})
-	unknown := ErrLongClient
-	if err == ErrUnknownClient && h.shared != nil {
-		others := h.shared.askOthers(ctx, q)
-		name, err = nameOf(others.all)
-		unknown = ErrSealedClient
-		switch {
-		case others.err == ErrBusy:
-			err = ErrBusy
-		case err == ErrUnknownClient && (others.err != nil || len(others.missing) > 0):
-			err = ErrUnaskedClient
-		}
-	}
-	if err == nil && name.value == "" {
-		err = unknown
-	}
-	return Identity{name.Kind, name.value}, err
-}
-
-func parsePrint(print string) (uint32, error) {
-	n, err := strconv.ParseUint(print, 16, 32)
-	if err != nil || len(print) != 8 {
-		return 0, ErrFingerprint
-	}
-	return uint32(n), nil
 }

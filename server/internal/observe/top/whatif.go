@@ -12,9 +12,10 @@ import (
 // Arrivals are the requests of the last hour to which a rule applied, as far as its keys are
 // remembered.
 type Arrivals struct {
-	span Span
-	rule HourRule
-	keys []*merged
+	span  Span
+	rule  HourRule
+	keys  []*merged
+	pasts [][]byte // of the rule, on each node
 }
 
 // WhatIf is what another limit would have done to them.
@@ -44,9 +45,7 @@ type WhatIf struct {
 
 // WhatIfClient is what another limit would have done to one key.
 type WhatIfClient struct {
-	Client      string `json:"client"` // masked
-	Fingerprint string `json:"fingerprint"`
-	Kind        string `json:"kind"`
+	Shown
 	Requests    uint64 `json:"requests"`
 	WouldRefuse uint64 `json:"would_refuse"`
 	AtMost      uint64 `json:"would_refuse_most"`
@@ -62,13 +61,19 @@ const (
 )
 
 // Arrivals collects what a rule's keys sent, on all nodes that can be asked.
-func (h *Hour) Arrivals(ctx context.Context, rule string) (*Arrivals, error) {
-	all, span, err := h.ask(ctx, question{rule: rule})
+func (c *Cluster) Arrivals(ctx context.Context, rule string) (*Arrivals, error) {
+	all, span, err := c.askHour(ctx, ofRule, rule)
 	if err != nil {
 		return nil, err
 	}
-	parts := partsOf(all, rule)
-	return &Arrivals{span, mergeRule(rule, parts, span.sampled()), mergeRows(parts)}, nil
+	c.merging.Lock()
+	defer c.merging.Unlock()
+	parts := byRule(all)[rule]
+	out := &Arrivals{span: span, rule: mergeRule(rule, parts, span.sampled()), keys: mergeRows(parts)}
+	for _, p := range parts {
+		out.pasts = append(out.pasts, p.Past)
+	}
+	return out, nil
 }
 
 // Under replays the arrivals under another limit, with an untouched counter for each key. It ends
@@ -88,7 +93,7 @@ func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 		if ctx.Err() != nil {
 			break
 		}
-		c := WhatIfClient{Client: k.Client, Fingerprint: fingerprint(k.ID), Kind: k.Kind}
+		c := WhatIfClient{Shown: k.shown()}
 		for _, t := range all[i] {
 			c.Requests += t.requests
 			c.WasRefused += t.refused

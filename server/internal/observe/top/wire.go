@@ -120,16 +120,24 @@ func another[T any](to *[]T, most int, text []byte, good func(*T) bool) error {
 	return nil
 }
 
-// packed is what the node tells.
+// packed returns the answer's lines, packed, and their size.
 func (t *told) packed() ([]byte, int, error) {
 	p := newPacker(t)
 	for i := range t.Names {
 		p.line("n", &t.Names[i])
 	}
+	for i := range t.Clients.Hot {
+		p.line("c", &t.Clients.Hot[i])
+	}
+	for i := range t.Pairs.Hot {
+		if c := &t.Pairs.Hot[i]; clean(c.Rule) { // other nodes would reject the line
+			p.line("p", c)
+		}
+	}
 	for i := range t.Rules {
 		r := &t.Rules[i]
 		if !clean(r.Rule) {
-			continue // other nodes would reject the line
+			continue // likewise
 		}
 		p.line("r", r)
 		for j := range r.Rows {
@@ -139,20 +147,23 @@ func (t *told) packed() ([]byte, int, error) {
 	return p.done()
 }
 
-// unpackTold unpacks an answer to a question, unless it is older than since.
-func unpackTold(b []byte, left *int, q question, now, since time.Time) (t told, err error) {
+// unpackTold unpacks an answer to a question, unless it is the one that is there already, or too
+// old.
+func unpackTold(b []byte, left *int, q question, now, there time.Time) (t told, err error) {
 	rules := map[string]bool{}
 	err = unpack(b, left, func(text []byte) error {
 		switch err := json.Unmarshal(text, &t); {
 		case err != nil:
 			return err
 		case t.At.IsZero() || !been(t.At, now) || !beenOrNever(t.Since, now):
-			return errors.New("its time is not of now")
+			return errors.New("its times are not of now")
 		case !(t.OneIn >= 1 && t.OneIn <= mostOne):
 			return errors.New("one_in must be 1 or more")
 		case t.Left < 0:
 			return errors.New("it has left out less than none")
-		case t.At.Before(since):
+		case !t.Clients.Missing.sane() || !t.Pairs.Missing.sane():
+			return errors.New("missing must be rates")
+		case t.At.Equal(there) || now.Sub(t.At) > oldest:
 			return errUnwanted
 		}
 		return nil
@@ -160,6 +171,10 @@ func unpackTold(b []byte, left *int, q question, now, since time.Time) (t told, 
 		switch kind {
 		case 'n':
 			return another(&t.Names, mostNames, text, func(n *toldName) bool { return n.sane(q) })
+		case 'c':
+			return another(&t.Clients.Hot, 2*listed, text, (*hotClient).sane)
+		case 'p':
+			return another(&t.Pairs.Hot, 2*listed, text, (*hotClient).sane)
 		case 'r':
 			return another(&t.Rules, hourRules, text, func(r *toldRule) bool {
 				known := rules[r.Rule]
@@ -175,55 +190,6 @@ func unpackTold(b []byte, left *int, q question, now, since time.Time) (t told, 
 		return fmt.Errorf("a line begins with %q", kind)
 	})
 	return t, err
-}
-
-// packed is what the node tells.
-func (l *List) packed() ([]byte, int, error) {
-	p := newPacker(l)
-	for i := range l.Clients.Hot {
-		p.line("c", &l.Clients.Hot[i])
-	}
-	for i := range l.Pairs.Hot {
-		if c := &l.Pairs.Hot[i]; clean(c.Rule) {
-			p.line("p", c)
-		}
-	}
-	for i := range l.Rules {
-		if r := &l.Rules[i]; clean(r.Rule) {
-			p.line("r", r)
-		}
-	}
-	return p.done()
-}
-
-// unpackList unpacks a list, unless it is the one that is there already.
-func unpackList(b []byte, left *int, now, there time.Time) (l List, err error) {
-	err = unpack(b, left, func(text []byte) error {
-		switch err := json.Unmarshal(text, &l); {
-		case err != nil:
-			return err
-		case !been(l.At, now) || !been(l.Began, now):
-			return errors.New("its times are not of now")
-		case !(l.OneIn >= 1 && l.OneIn <= mostOne):
-			return errors.New("one_in must be 1 or more")
-		case !l.Clients.Missing.sane() || !l.Pairs.Missing.sane():
-			return errors.New("missing must be rates")
-		case l.At.Equal(there):
-			return errUnwanted
-		}
-		return nil
-	}, func(kind byte, text []byte) error {
-		switch kind {
-		case 'c':
-			return another(&l.Clients.Hot, 2*listed, text, (*listClient).sane)
-		case 'p':
-			return another(&l.Pairs.Hot, 2*listed, text, (*listClient).sane)
-		case 'r':
-			return another(&l.Rules, maxRules, text, func(r *listRule) bool { return r.sane(now) })
-		}
-		return fmt.Errorf("a line begins with %q", kind)
-	})
-	return l, err
 }
 
 // The sane methods reject values that no node would send. One number that isn't a rate would spoil
@@ -252,12 +218,10 @@ func (r Rates) sane() bool {
 	return r.Requests >= 0 && r.Requests <= mostRate && r.Refused >= 0 && r.Refused <= mostRate
 }
 
-func (c *listClient) sane() bool {
-	return c.Rates.sane() && c.Lacks >= 0 && c.Lacks <= mostRate && clean(c.Client) && clean(c.Rule) && slices.Contains(kindNames[:], c.Kind)
-}
+func (n *named) sane() bool { return clean(n.Client) && clean(n.Kind) }
 
-func (r *listRule) sane(now time.Time) bool {
-	return r.Rates.sane() && r.Shadow >= 0 && r.Shadow <= mostRate && clean(r.Rule) && beenOrNever(r.LastHit, now) && beenOrNever(r.LastRefusal, now)
+func (c *hotClient) sane() bool {
+	return c.named.sane() && slices.Contains(kindNames[:], c.Kind) && clean(c.Rule) && c.Rates.sane() && c.Lacks >= 0 && c.Lacks <= mostRate
 }
 
 func (s sum) sane() bool { return s.Refused <= s.Requests && s.Requests <= mostSum }
@@ -267,16 +231,16 @@ func (s *sketched) sane() bool {
 }
 
 func (n *toldName) sane(q question) bool {
-	return q.client != nil && uint32(n.ID>>32) == *q.client && n.ID != 0 && clean(n.Client) && clean(n.Kind) && len(n.Sealed) <= longest
+	return q.kind == ofClient && uint32(n.ID>>32) == q.print() && n.ID != 0 && n.named.sane() && len(n.Sealed) <= longest
 }
 
 func (r *toldRule) sane(now time.Time) bool {
 	return clean(r.Rule) && beenOrNever(r.Hit, now) && beenOrNever(r.Refusal, now) && r.Sum.sane() && r.Kept <= r.Sum.Requests && r.Lacks <= r.Sum.Requests && r.Would <= mostSum &&
-		r.Keys.sane() && r.Above.sane() && tells(r.Past, nil)
+		r.Keys.sane() && r.Above.sane() && tells(r.Past, nil) && r.Rates.sane() && r.Shadow >= 0 && r.Shadow <= mostRate
 }
 
 func (w *toldRow) sane() bool {
-	return clean(w.Client) && clean(w.Kind) && w.Used <= usedAll && w.LowBy <= mostSum && tells(w.Past, &w.Sum)
+	return w.named.sane() && w.Used <= usedAll && w.LowBy <= mostSum && tells(w.Past, &w.Sum)
 }
 
 // tells reports whether a history is well-formed and, unless of is nil, has that sum.

@@ -1,0 +1,218 @@
+package top
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir/internal/rediscall"
+	"github.com/weirhq/weir/redisstore"
+)
+
+const (
+	// lookEvery is how often a node looks for questions. While nobody asks, it does no more.
+	lookEvery = time.Second
+	// asking is for how many seconds a question stands, and how long Redis keeps the answers.
+	asking = 10
+	// callTime is the longest that a call to Redis may take.
+	callTime = 500 * time.Millisecond
+	// allTold is how many bytes all answers to one question may have together, compressed: Redis
+	// keeps them for ten seconds. With more than a thousand nodes, each may still use leastTold.
+	allTold, leastTold, mostTold = 16 << 20, 16 << 10, 2 << 20
+	// questions is how many questions a node answers in a second, and looked is how many it looks
+	// at: answered questions stay in Redis for a while.
+	questions, looked = 8, 64
+)
+
+// Cluster answers questions about the clients of all nodes: this one, and those on the same Redis
+// that can be asked.
+//
+// Nodes don't exchange anything until one of them is asked. That node writes the question to Redis,
+// where all nodes look once a second, and each of them answers with what concerns the question
+// alone. So an hour of all rules never travels.
+type Cluster struct {
+	top   *Top
+	node  string
+	redis *redisstore.Store // nil if there are no other nodes
+	// sealer encrypts names on their way through Redis.
+	sealer   sealer
+	answered map[string]float64 // the questions that this node has answered, and when they were asked; only Run uses it
+	roster   roster
+
+	mu       sync.Mutex
+	asks     map[string]*asked // answers of other nodes, by question; guarded by mu
+	asking   int               // questions that aren't answered yet; guarded by mu
+	hotAsked time.Time         // when the others were last asked who is hot; guarded by mu
+	seats    chan struct{}     // holds a value for each question that is being asked
+	room     atomic.Int64      // how many more bytes of answers may be held
+	reading  sync.Mutex        // held while an answer of another node is unpacked
+	merging  sync.Mutex        // held while answers are combined: some have a million numbers
+}
+
+// NewCluster makes a Cluster over a node's Top. Redis is nil if there are no other nodes. Digest
+// returns a digest of the secrets that the nodes have in common outside of Redis, or nil if there
+// are none: then nodes don't tell each other which client a fingerprint stands for.
+func NewCluster(t *Top, node string, redis *redisstore.Store, digest func() []byte) *Cluster {
+	c := &Cluster{top: t, node: node, redis: redis, sealer: sealer{digest: digest}, asks: map[string]*asked{}, seats: make(chan struct{}, atOnce)}
+	c.room.Store(heard)
+	return c
+}
+
+// The kinds of questions.
+const (
+	hotNow   = "hot"    // who is hot now
+	ofRules  = "rules"  // the last hour of all rules, without their keys
+	ofRule   = "rule"   // the last hour of one rule, with its keys
+	ofClient = "client" // the last hour of the client with a fingerprint: its rules, and its identity
+)
+
+// question is a question to all nodes.
+type question struct{ kind, name string }
+
+func (q question) String() string {
+	if q.name == "" {
+		return q.kind
+	}
+	return q.kind + ":" + q.name
+}
+
+func parseQuestion(text string) (q question, ok bool) {
+	q.kind, q.name, _ = strings.Cut(text, ":")
+	switch q.kind {
+	case hotNow, ofRules:
+		ok = q.name == ""
+	case ofRule:
+		ok = q.name != "" && clean(q.name)
+	case ofClient:
+		_, err := parsePrint(q.name)
+		ok = err == nil
+	}
+	return q, ok
+}
+
+// print returns the fingerprint in a question about a client.
+func (q question) print() uint32 {
+	n, _ := parsePrint(q.name) // whoever made the question has checked it
+	return n
+}
+
+func (c *Cluster) key(name string) string { return c.redis.Prefix() + "{top}" + name }
+
+func (c *Cluster) questionsKey() string { return c.key("questions") }
+
+func (c *Cluster) toldKey(question, node string) string {
+	sum := sha256.Sum256([]byte(question))
+	return c.key("told:" + hex.EncodeToString(sum[:8]) + ":" + node)
+}
+
+// budget returns how many bytes an answer may have.
+func budget(nodes int) int { return min(mostTold, max(leastTold, allTold/max(1, nodes))) }
+
+// Run answers the questions of other nodes until ctx is done.
+func (c *Cluster) Run(ctx context.Context) error {
+	for {
+		c.sealer.box(c.top.key.Load()) // so that no question waits for it
+		if !rediscall.Sleep(ctx, rediscall.Jittered(lookEvery)) {
+			return nil
+		}
+		c.answer(ctx)
+		c.roster.note(c.redis.Heard().Peers, time.Now())
+	}
+}
+
+// answer answers the questions that were asked since the last look. It answers who is hot at every
+// look while the question stands, because consoles ask it again every two seconds. A failure is
+// reported by the node that misses the answer.
+func (c *Cluster) answer(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	client, err := c.redis.Client()
+	if err != nil {
+		return
+	}
+	asked, err := client.Do(ctx, client.B().Zrange().Key(c.questionsKey()).Min("0").Max(strconv.Itoa(looked-1)).Rev().Withscores().Build()).AsZScores()
+	if err != nil {
+		return
+	}
+	stands := float64(c.top.options.Now().Add(-asking * time.Second).UnixMilli())
+	answered, left := make(map[string]float64, len(asked)), questions
+	for _, q := range slices.Backward(asked) { // the oldest first
+		parsed, ok := parseQuestion(q.Member)
+		switch again := parsed.kind == hotNow && q.Score >= stands; {
+		case !ok:
+			continue
+		case c.answered[q.Member] >= q.Score && !again:
+			answered[q.Member] = q.Score
+			continue
+		case left == 0:
+			continue // in a second
+		}
+		left--
+		b, err := c.top.packTold(parsed, c.node, budget(c.redis.Nodes()), c.sealer.box(c.top.key.Load()))
+		if err == nil {
+			err = client.Do(ctx, client.B().Set().Key(c.toldKey(q.Member, c.node)).Value(rueidis.BinaryString(b)).ExSeconds(asking).Build()).Error()
+		}
+		if err == nil { // otherwise try again at the next look
+			answered[q.Member] = q.Score
+		}
+	}
+	c.answered = answered
+}
+
+// Gone is a node that has ended. What it had counted is lost.
+type Gone struct {
+	Name string    `json:"name"`
+	Seen time.Time `json:"seen"` // when it was last heard
+}
+
+// roster remembers the nodes of the last hour. Those that have ended leave a gap in the answers of
+// the others.
+type roster struct {
+	mu   sync.Mutex
+	live []redisstore.Peer
+	seen map[string]time.Time // by this node's clock
+}
+
+// mostSeen bounds the roster: whoever can write to Redis can make up nodes.
+const mostSeen = 10_000
+
+func (r *roster) note(peers []redisstore.Peer, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seen == nil {
+		r.seen = map[string]time.Time{}
+	}
+	r.live = peers
+	for name, at := range r.seen {
+		if now.Sub(at) > HourSlots*HourSlot {
+			delete(r.seen, name)
+		}
+	}
+	for _, p := range peers {
+		if _, known := r.seen[p.Name]; (known || len(r.seen) < mostSeen) && clean(p.Name) {
+			r.seen[p.Name] = p.Seen
+		}
+	}
+}
+
+// gone returns the nodes that have ended. At is the present time of the clock that nodes share.
+func (r *roster) gone(at time.Time) []Gone {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := []Gone{}
+	for name, seen := range r.seen {
+		if !slices.ContainsFunc(r.live, func(p redisstore.Peer) bool { return p.Name == name }) {
+			all = append(all, Gone{name, at.Add(-time.Since(seen)).UTC().Truncate(time.Second)})
+		}
+	}
+	slices.SortFunc(all, func(a, b Gone) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}

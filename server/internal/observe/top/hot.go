@@ -1,0 +1,295 @@
+package top
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// listed is how many clients of each kind a node sends to others.
+const listed = 250
+
+// hotList are the hottest clients of a node.
+type hotList struct {
+	Missing Rates       `json:"missing"` // the highest rates that a client may have without being here
+	Hot     []hotClient `json:"-"`
+}
+
+// Rates are requests and refusals per second.
+type Rates struct {
+	Requests float64 `json:"requests"`
+	Refused  float64 `json:"refused"`
+}
+
+func (r Rates) by(refused bool) float64 {
+	if refused {
+		return r.Refused
+	}
+	return r.Requests
+}
+
+func (r *Rates) add(o Rates) {
+	r.Requests += o.Requests
+	r.Refused += o.Refused
+}
+
+// past is the number of requests and refusals in each slot of the last minute, the newest last.
+type past struct {
+	Requests [Slots]uint32 `json:"requests"`
+	Refused  [Slots]uint32 `json:"refused"`
+}
+
+type hotClient struct {
+	named
+	Rule  string  `json:"rule"`
+	Rates Rates   `json:"rates"`
+	Lacks float64 `json:"lacks"` // how much too low the rates may be at most
+	Past  past    `json:"past"`
+}
+
+// tellHotLocked tells of the hottest clients, so many of each kind at most, and of the rules that
+// were used last.
+func (t *Top) tellHotLocked(out *told, most int) {
+	out.OneIn = max(1, t.oneIn)
+	out.Clients, out.Pairs = t.hotLocked(&t.clients, min(most, listed)), t.hotLocked(&t.pairs, min(most, listed))
+	for _, r := range t.rules.byID {
+		if r.id == "" {
+			continue // decisions that no rule bound
+		}
+		out.Rules = append(out.Rules, toldRule{
+			Rule: r.id, Hit: r.hit, Refusal: r.refusal, Shadow: rate(r.shadow.last(t.slot)),
+			Rates: Rates{rate(r.requests.last(t.slot)), rate(r.refused.last(t.slot))},
+		})
+	}
+	slices.SortFunc(out.Rules, func(a, b toldRule) int { return b.Hit.Compare(a.Hit) })
+	out.Rules = out.Rules[:min(len(out.Rules), most)]
+}
+
+func (t *Top) hotLocked(k *sketches, most int) hotList {
+	found := map[name]hotClient{}
+	return hotList{
+		Missing: Rates{
+			max(k.requests.missing(), t.hottestLocked(&k.requests, false, most, found)),
+			max(k.refused.missing(), t.hottestLocked(&k.refused, true, most, found)),
+		},
+		Hot: slices.Collect(maps.Values(found)),
+	}
+}
+
+// hottestLocked adds the hottest clients of a sketch, and returns the highest rate that it leaves
+// out.
+func (t *Top) hottestLocked(k *sketch, refused bool, most int, found map[name]hotClient) (left float64) {
+	type hot struct {
+		*entry
+		rates Rates
+	}
+	var all []hot
+	for _, e := range k.byLow {
+		h := hot{e, Rates{rate(e.requests.last(t.slot)), rate(e.refused.last(t.slot))}}
+		if h.rates.by(refused) > 0 {
+			all = append(all, h)
+		}
+	}
+	slices.SortFunc(all, func(a, b hot) int { return cmp.Compare(b.rates.by(refused), a.rates.by(refused)) })
+	if len(all) > most {
+		left = all[most].rates.by(refused)
+		all = all[:most]
+	}
+	for _, h := range all {
+		n := name{h.id, h.rule}
+		// A client in both sketches has been in one of them for longer: use that entry.
+		if other, there := found[n]; !there || other.Rates.Requests < h.rates.Requests {
+			found[n] = hotClient{
+				named: h.named(), Rule: h.rule, Rates: h.rates, Lacks: lacking(h.unknown),
+				Past: past{whole(h.requests.last(t.slot)), whole(h.refused.last(t.slot))},
+			}
+		}
+	}
+	return left
+}
+
+// lacking returns the highest rate in the window that a decayed count can stand for. Within a
+// window, a count decays to no less than half.
+func lacking(count float64) float64 { return 2 * count / (window * Slot).Seconds() }
+
+func whole(all [Slots]float32) (out [Slots]uint32) {
+	for i, v := range all {
+		out[i] = uint32(math.Round(float64(v)))
+	}
+	return out
+}
+
+// Hottest returns the rate of the client with the most requests per second, over all rules.
+func (t *Top) Hottest() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drainLocked()
+	hottest := 0.
+	for _, e := range t.clients.requests.byLow {
+		hottest = max(hottest, rate(e.requests.last(t.slot)))
+	}
+	return hottest
+}
+
+// Query says which clients to list.
+type Query struct {
+	Refused bool // the clients that are refused the most, not those that send the most
+	K       int
+	Rule    string // what this rule bound alone; "" means whatever did
+}
+
+// Answer lists hot clients, over all nodes in Nodes.
+type Answer struct {
+	By            string  `json:"by"`
+	WindowSeconds float64 `json:"window_seconds"` // the time over which rates are averaged
+	SlotSeconds   float64 `json:"slot_seconds"`   // that a number of a history stands for
+	Covered
+	Partial string `json:"partial,omitempty"` // why others may be missing
+	// MissingBelow is the highest rate of a client that may be missing from the answer even if K is
+	// large enough.
+	MissingBelow float64   `json:"missing_below"`
+	Clients      []Client  `json:"clients"`
+	Rules        []RuleUse `json:"rules"`
+	// RulesSince is when the node that has run the longest began. No node knows of earlier hits.
+	RulesSince time.Time `json:"rules_since"`
+}
+
+// Client is a client and its rates.
+type Client struct {
+	Shown
+	Rule      string `json:"rule"`       // the rule that binds most of its requests, or of its refusals, as far as is known
+	MoreRules int    `json:"more_rules"` // how many rules bind the others
+	Rates
+	PlusMinus float64 `json:"plus_minus"` // error of the requests due to sampling; in 95 of 100 cases it is no larger
+	LowBy     float64 `json:"low_by"`     // both rates may be too low by up to this much as well
+	History   past    `json:"history"`    // the newest last
+}
+
+// RuleUse tells how a rule is used.
+type RuleUse struct {
+	Rule string `json:"rule"`
+	Rates
+	Shadow      float64    `json:"shadow_refused"` // what it would have refused, were it not in shadow
+	LastHit     *time.Time `json:"last_hit"`
+	LastRefusal *time.Time `json:"last_refusal"` // also one in shadow
+}
+
+// Hot lists the hot clients of all nodes that can be asked. The others are asked once a second at
+// most.
+func (c *Cluster) Hot(ctx context.Context, q Query) Answer {
+	all, asked, _ := c.ask(ctx, question{kind: hotNow}) // partial says that the others are busy
+	c.merging.Lock()
+	defer c.merging.Unlock()
+	out := merge(q, all)
+	out.Covered, out.Partial = asked.Covered, asked.Partial
+	return out
+}
+
+// merge combines the lists of several nodes into an answer.
+func merge(q Query, all []told) Answer {
+	out := Answer{By: "requests", WindowSeconds: (window * Slot).Seconds(), SlotSeconds: Slot.Seconds(), Clients: []Client{}, Rules: []RuleUse{}, RulesSince: all[0].Since}
+	if q.Refused {
+		out.By = "refused"
+	}
+	type sum struct {
+		Client
+		variance float64
+		covered  float64 // the part of MissingBelow that comes from lists with this client
+		bound    float64 // by Rule
+	}
+	clients, rules := map[uint64]*sum{}, map[string]*RuleUse{}
+	bound := map[name]float64{}
+	for _, t := range all {
+		if t.Since.Before(out.RulesSince) {
+			out.RulesSince = t.Since
+		}
+		for _, c := range t.Pairs.Hot {
+			if q.Rule == "" || c.Rule == q.Rule {
+				bound[name{c.ID, c.Rule}] += c.Rates.by(q.Refused)
+			}
+		}
+		list := &t.Clients
+		if q.Rule != "" {
+			list = &t.Pairs
+		}
+		missing := list.Missing.by(q.Refused)
+		out.MissingBelow += missing
+		for i := range list.Hot {
+			c := &list.Hot[i]
+			if q.Rule != "" && c.Rule != q.Rule {
+				continue
+			}
+			s := clients[c.ID]
+			if s == nil {
+				s = &sum{Client: Client{Shown: c.shown(), MoreRules: -1}}
+				clients[c.ID] = s
+			}
+			s.add(c.Rates)
+			s.variance += c.Rates.Requests * (t.OneIn - 1) / out.WindowSeconds
+			s.LowBy += c.Lacks
+			s.covered += missing
+			for k := range s.History.Requests {
+				s.History.Requests[k] += c.Past.Requests[k]
+				s.History.Refused[k] += c.Past.Refused[k]
+			}
+		}
+		for _, r := range t.Rules {
+			if q.Rule != "" && r.Rule != q.Rule {
+				continue
+			}
+			u := rules[r.Rule]
+			if u == nil {
+				u = &RuleUse{Rule: r.Rule}
+				rules[r.Rule] = u
+			}
+			u.add(r.Rates)
+			u.Shadow += r.Shadow
+			u.LastHit, u.LastRefusal = later(u.LastHit, r.Hit), later(u.LastRefusal, r.Refusal)
+		}
+	}
+	for n, rate := range bound {
+		s := clients[n.client]
+		if s == nil || rate <= 0 {
+			continue
+		}
+		s.MoreRules++
+		if s.MoreRules == 0 || cmp.Or(cmp.Compare(rate, s.bound), strings.Compare(s.Rule, n.rule)) > 0 {
+			s.Rule, s.bound = n.rule, rate
+		}
+	}
+	for _, s := range clients {
+		if s.by(q.Refused) <= 0 {
+			continue
+		}
+		s.MoreRules = max(0, s.MoreRules) // no node may have told its rules
+		s.Requests, s.Refused, s.PlusMinus = tenth(s.Requests), tenth(s.Refused), tenth(2*math.Sqrt(s.variance))
+		s.LowBy = tenth(s.LowBy + out.MissingBelow - s.covered)
+		out.Clients = append(out.Clients, s.Client)
+	}
+	slices.SortFunc(out.Clients, func(a, b Client) int {
+		return cmp.Or(cmp.Compare(b.by(q.Refused), a.by(q.Refused)), strings.Compare(a.Client, b.Client), strings.Compare(a.Fingerprint, b.Fingerprint))
+	})
+	out.Clients = out.Clients[:min(q.K, len(out.Clients))]
+	for _, u := range rules {
+		u.Requests, u.Refused, u.Shadow = tenth(u.Requests), tenth(u.Refused), tenth(u.Shadow)
+		out.Rules = append(out.Rules, *u)
+	}
+	slices.SortFunc(out.Rules, func(a, b RuleUse) int { return strings.Compare(a.Rule, b.Rule) })
+	out.MissingBelow = tenth(out.MissingBelow)
+	out.RulesSince = out.RulesSince.UTC().Truncate(time.Second)
+	return out
+}
+
+func tenth(v float64) float64 { return math.Round(10*v) / 10 }
+
+func later(a *time.Time, b time.Time) *time.Time {
+	if b.IsZero() || a != nil && !a.Before(b) {
+		return a
+	}
+	b = b.UTC().Truncate(time.Second)
+	return &b
+}
