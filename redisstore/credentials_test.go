@@ -153,7 +153,8 @@ func TestCertificatesAreFollowed(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{TLS: true})
 	old, dir := r.Certs, t.TempDir()
-	fresh, err := redistest.NewCerts(dir)
+	host, _, _ := strings.Cut(r.TLSAddr, ":")
+	fresh, err := redistest.NewCerts(dir, host)
 	if err != nil {
 		t.Fatal(err)
 	}

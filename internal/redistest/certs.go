@@ -19,7 +19,7 @@ import (
 // Certs are the PEM files of an authority and of what it signed, good for a day.
 type Certs struct {
 	CA                    string
-	ServerCert, ServerKey string // for localhost and 127.0.0.1
+	ServerCert, ServerKey string // for localhost, 127.0.0.1 and the hosts that it was made for
 	ClientCert, ClientKey string
 }
 
@@ -40,23 +40,19 @@ func (c *Certs) Client() (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// NewCerts writes them to a folder.
-func NewCerts(dir string) (*Certs, error) {
+// NewCerts writes them to a folder. Hosts are more IP addresses that the server's certificate is for.
+func NewCerts(dir string, hosts ...string) (*Certs, error) {
 	in := func(name string) string { return filepath.Join(dir, name) }
-	c := &Certs{
-		CA:         in("ca.pem"),
-		ServerCert: in("server.pem"), ServerKey: in("server.key"),
-		ClientCert: in("client.pem"), ClientKey: in("client.key"),
-	}
-	ca, err := issue("authority", nil, c.CA, in("ca.key"))
-	if err != nil {
-		return nil, err
-	}
-	if _, err := issue("server", ca, c.ServerCert, c.ServerKey); err != nil {
-		return nil, err
-	}
-	if _, err := issue("client", ca, c.ClientCert, c.ClientKey); err != nil {
-		return nil, err
+	c := &Certs{in("authority.pem"), in("server.pem"), in("server.key"), in("client.pem"), in("client.key")}
+	var ca *issued
+	for _, name := range []string{"authority", "server", "client"} {
+		one, err := issue(name, ca, hosts, in(name+".pem"), in(name+".key"))
+		if err != nil {
+			return nil, err
+		}
+		if ca == nil {
+			ca = one
+		}
 	}
 	return c, nil
 }
@@ -67,7 +63,7 @@ type issued struct {
 }
 
 // issue writes a certificate and its key, signed by an authority, or by itself as one.
-func issue(name string, by *issued, certFile, keyFile string) (*issued, error) {
+func issue(name string, by *issued, hosts []string, certFile, keyFile string) (*issued, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -85,6 +81,9 @@ func issue(name string, by *issued, certFile, keyFile string) (*issued, error) {
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		DNSNames:     []string{"localhost"},
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	for _, host := range hosts {
+		cert.IPAddresses = append(cert.IPAddresses, net.ParseIP(host))
 	}
 	if by == nil {
 		cert.Subject.CommonName += " " + serial.Text(16) // OpenSSL tells two authorities apart by their names

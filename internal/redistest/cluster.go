@@ -19,35 +19,26 @@ type Cluster struct {
 // StartCluster starts six servers and joins them; when it returns, every node
 // sees all slots served and every replica follows its primary.
 func StartCluster(o Options) (_ *Cluster, err error) {
-	if o.TLS || o.ACL != nil {
-		return nil, errors.New("redistest: TLS and ACL are for a server alone")
-	}
 	c := &Cluster{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	for range 6 {
-		node, err := newServer(o)
-		if err != nil {
-			return nil, err
-		}
-		c.Nodes = append(c.Nodes, node)
-		bus, err := node.reserve()
-		if err != nil {
-			return nil, err
-		}
+	if c.Nodes, err = newServers(o, 6); err != nil {
+		return nil, err
+	}
+	for _, node := range c.Nodes {
 		node.conf = slices.Insert(node.conf, 0, // before o.Config, whose lines win
 			"cluster-enabled yes",
-			fmt.Sprintf("cluster-port %d", bus.number),
-			"cluster-announce-ip 127.0.0.1",
+			"cluster-port "+node.bus,
+			"cluster-announce-ip "+hostOf(node.Addr),
 			"cluster-node-timeout 1000",
 			"cluster-require-full-coverage no",
 			"cluster-allow-replica-migration no",
 		)
 	}
-	if err := beginAll(c.Nodes); err != nil {
+	if err := each(c.Nodes, (*Server).RestartEmpty); err != nil {
 		return nil, err
 	}
 	return c, c.join()
@@ -58,43 +49,37 @@ func (c *Cluster) join() error {
 	defer cancel()
 	for i, node := range c.Nodes {
 		// Distinct epochs from the start: else nodes sort out collisions for seconds.
-		if _, err := node.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
-			return err
+		_, err := node.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		if err == nil && i < 3 {
+			_, err = node.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots*i/3), strconv.Itoa(slots*(i+1)/3-1))
 		}
-		if i < 3 {
-			if _, err := node.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots*i/3), strconv.Itoa(slots*(i+1)/3-1)); err != nil {
-				return err
-			}
-		}
-	}
-	if err := c.meet(ctx); err != nil {
-		return err
-	}
-	for i, replica := range c.Nodes[3:] {
-		id, err := c.Nodes[i].text(ctx, "CLUSTER", "MYID")
 		if err != nil {
 			return err
 		}
-		// Refused until the replica has heard of its primary.
-		if err := Until(ctx, func(ctx context.Context) error {
-			_, err := replica.Do(ctx, "CLUSTER", "REPLICATE", id)
-			if err != nil {
+	}
+	for i, replica := range c.Nodes[3:] {
+		id, err := ask[string](ctx, c.Nodes[i], "CLUSTER", "MYID")
+		if err != nil {
+			return err
+		}
+		// Refused until the replica has heard of its primary. A busy node forgets an introduction that isn't answered in time.
+		err = Until(ctx, func(ctx context.Context) error {
+			if _, err := replica.Do(ctx, "CLUSTER", "REPLICATE", id); err != nil {
 				return errors.Join(err, c.meet(ctx))
 			}
 			return nil
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return Until(ctx, c.Healthy)
 }
 
-// meet introduces every node to the first. A busy node forgets an introduction that isn't answered
-// in time, so it may have to be repeated; a node that is known already isn't disturbed by it.
+// meet introduces every node to the first. A node that is known already isn't disturbed by it.
 func (c *Cluster) meet(ctx context.Context) error {
 	for _, node := range c.Nodes[1:] {
-		host, port, _ := strings.Cut(node.Addr, ":")
-		if _, err := c.Nodes[0].Do(ctx, "CLUSTER", "MEET", host, port, strconv.Itoa(node.ports[1].number)); err != nil {
+		if _, err := c.Nodes[0].Do(ctx, "CLUSTER", "MEET", hostOf(node.Addr), portOf(node.Addr), node.bus); err != nil {
 			return err
 		}
 	}
@@ -104,11 +89,8 @@ func (c *Cluster) meet(ctx context.Context) error {
 // Healthy returns nil when every node that is up sees all slots served, knows the
 // others and their roles, and follows its primary if it is a replica.
 func (c *Cluster) Healthy(ctx context.Context) error {
-	for _, node := range c.Nodes {
-		if !node.up() {
-			continue
-		}
-		text, err := node.text(ctx, "CLUSTER", "INFO")
+	for node := range up(c.Nodes) {
+		text, err := ask[string](ctx, node, "CLUSTER", "INFO")
 		if err != nil {
 			return err
 		}
@@ -124,12 +106,12 @@ func (c *Cluster) Healthy(ctx context.Context) error {
 			return fmt.Errorf("%s knows %d nodes", node.Addr, len(members))
 		}
 		for _, m := range members {
-			if m.replica && m.self {
+			switch {
+			case m.replica && m.self:
 				if err := node.linked(ctx); err != nil {
 					return err
 				}
-			}
-			if !m.replica && len(m.slots) == 0 && !m.failed {
+			case !m.replica && len(m.slots) == 0 && !m.failed:
 				return fmt.Errorf("%s: %s is a primary without slots", node.Addr, m.addr)
 			}
 		}
@@ -141,33 +123,19 @@ func (c *Cluster) Healthy(ctx context.Context) error {
 func (c *Cluster) Addrs() []string { return addrs(c.Nodes) }
 
 // Close closes all nodes.
-func (c *Cluster) Close() error { return closeAll(c.Nodes) }
+func (c *Cluster) Close() error { return each(c.Nodes, (*Server).Close) }
 
 // Primaries are the nodes that are up and serve slots.
 func (c *Cluster) Primaries(ctx context.Context) ([]*Server, error) {
 	owners, err := c.owners(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var primaries []*Server
-	for _, node := range c.Nodes {
-		if slices.Contains(owners, node) {
-			primaries = append(primaries, node)
-		}
-	}
-	return primaries, nil
+	return slices.DeleteFunc(slices.Clone(c.Nodes), func(node *Server) bool { return !slices.Contains(owners, node) }), err
 }
 
 // Slot is the slot of a key.
 func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
-	for _, node := range c.Nodes {
-		if node.up() {
-			slot, err := node.Do(ctx, "CLUSTER", "KEYSLOT", key)
-			if err != nil {
-				return 0, err
-			}
-			return int(slot.(int64)), nil
-		}
+	for node := range up(c.Nodes) {
+		slot, err := ask[int64](ctx, node, "CLUSTER", "KEYSLOT", key)
+		return int(slot), err
 	}
 	return 0, errors.New("no node is up")
 }
@@ -180,11 +148,11 @@ func (c *Cluster) Owner(ctx context.Context, key string) (*Server, error) {
 		return nil, err
 	}
 	owners, err := c.owners(ctx)
+	if err == nil && owners[slot] == nil {
+		err = fmt.Errorf("no node that is up serves slot %d", slot)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if owners[slot] == nil {
-		return nil, fmt.Errorf("no node that is up serves slot %d", slot)
 	}
 	return owners[slot], nil
 }
@@ -193,10 +161,7 @@ func (c *Cluster) Owner(ctx context.Context, key string) (*Server, error) {
 // that comes back may claim what its replica has since taken, under a lower epoch.
 func (c *Cluster) owners(ctx context.Context) ([]*Server, error) {
 	owners, epochs := make([]*Server, slots), make([]int, slots)
-	for _, node := range c.Nodes {
-		if !node.up() {
-			continue
-		}
+	for node := range up(c.Nodes) {
 		members, err := node.members(ctx)
 		if err != nil {
 			return nil, err
@@ -228,45 +193,34 @@ type member struct {
 // members reads CLUSTER NODES:
 //
 //	id ip:port@bus flags primary ping pong epoch link slot slot-slot [slot->-id]
-func (s *Server) members(ctx context.Context) ([]member, error) {
-	text, err := s.text(ctx, "CLUSTER", "NODES")
+func (s *Server) members(ctx context.Context) (members []member, err error) {
+	text, err := ask[string](ctx, s, "CLUSTER", "NODES")
 	if err != nil {
 		return nil, err
 	}
-	var members []member
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		if len(f) < 8 {
 			return nil, fmt.Errorf("%s: CLUSTER NODES: a strange line: %q", s.Addr, line)
 		}
 		flags := strings.Split(f[2], ",")
-		if slices.Contains(flags, "handshake") {
+		is := func(flag string) bool { return slices.Contains(flags, flag) }
+		if is("handshake") {
 			continue
 		}
-		m := member{
-			id:      f[0],
-			self:    slices.Contains(flags, "myself"),
-			replica: slices.Contains(flags, "slave"),
-			failed:  slices.Contains(flags, "fail"),
-		}
+		m := member{id: f[0], self: is("myself"), replica: is("slave"), failed: is("fail")}
 		m.addr, _, _ = strings.Cut(f[1], "@")
 		if m.epoch, err = strconv.Atoi(f[6]); err != nil {
 			return nil, fmt.Errorf("%s: CLUSTER NODES: epoch: %w", s.Addr, err)
 		}
 		for _, span := range f[8:] {
-			if strings.HasPrefix(span, "[") {
-				continue // a slot that moves is listed by its owner as well
+			var first, last int
+			switch n, _ := fmt.Sscanf(span, "%d-%d", &first, &last); n { // of none, the slot moves, and its owner lists it as well
+			case 1:
+				m.slots = append(m.slots, [2]int{first, first})
+			case 2:
+				m.slots = append(m.slots, [2]int{first, last})
 			}
-			first, last, ranged := strings.Cut(span, "-")
-			if !ranged {
-				last = first
-			}
-			a, errA := strconv.Atoi(first)
-			b, errB := strconv.Atoi(last)
-			if err := errors.Join(errA, errB); err != nil {
-				return nil, fmt.Errorf("%s: CLUSTER NODES: slots: %w", s.Addr, err)
-			}
-			m.slots = append(m.slots, [2]int{a, b})
 		}
 		members = append(members, m)
 	}

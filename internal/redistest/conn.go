@@ -21,86 +21,54 @@ func (e Error) Error() string { return string(e) }
 // an int64, a []any, or nil for none. A refusal is an error of type [Error].
 // A server that is stopped never answers: bound ctx.
 func (s *Server) Do(ctx context.Context, args ...string) (any, error) {
-	replies, err := s.pipeline(ctx, args)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", s.Addr, strings.Join(args[:min(2, len(args))], " "), err)
-	}
-	if refusal, is := replies[0].(Error); is {
+	reply, err := s.exchange(ctx, args)
+	if refusal, is := err.(Error); is {
 		return nil, refusal
 	}
-	return replies[0], nil
-}
-
-// text is Do for replies that are strings.
-func (s *Server) text(ctx context.Context, args ...string) (string, error) {
-	v, err := s.Do(ctx, args...)
 	if err != nil {
-		return "", err
+		return nil, fmt.Errorf("%s: %s: %w", s.Addr, strings.Join(args[:min(2, len(args))], " "), errors.Join(err, context.Cause(ctx)))
 	}
-	text, is := v.(string)
-	if !is {
-		return "", fmt.Errorf("%s: %s: a string expected, got %v", s.Addr, args[0], v)
-	}
-	return text, nil
+	return reply, nil
 }
 
-// list is Do for replies that are lists.
-func (s *Server) list(ctx context.Context, args ...string) ([]any, error) {
+// ask is Do for replies of one type.
+func ask[T any](ctx context.Context, s *Server, args ...string) (T, error) {
 	v, err := s.Do(ctx, args...)
-	if err != nil {
-		return nil, err
+	reply, is := v.(T)
+	if err == nil && !is {
+		err = fmt.Errorf("%s: %s: an unexpected reply: %v", s.Addr, args[0], v)
 	}
-	list, is := v.([]any)
-	if !is {
-		return nil, fmt.Errorf("%s: %s: a list expected, got %v", s.Addr, args[0], v)
-	}
-	return list, nil
+	return reply, err
 }
 
-// pipeline sends commands together and returns a reply for each, refusals among them.
-func (s *Server) pipeline(ctx context.Context, commands ...[]string) ([]any, error) {
+func (s *Server) exchange(ctx context.Context, args []string) (reply any, err error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", s.Socket)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	replies, err := exchange(conn, s.auth, commands)
-	return replies, errors.Join(err, context.Cause(ctx))
-}
-
-func exchange(conn net.Conn, auth []string, commands [][]string) ([]any, error) {
-	if auth != nil {
-		commands = append([][]string{auth}, commands...)
-	}
-	w := bufio.NewWriter(conn)
-	for _, args := range commands {
-		fmt.Fprintf(w, "*%d\r\n", len(args))
-		for _, arg := range args {
-			fmt.Fprintf(w, "$%d\r\n%s\r\n", len(arg), arg)
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return nil, err
-	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	r := bufio.NewReader(conn)
-	var replies []any
-	for range commands {
-		reply, err := read(r)
-		if err != nil {
+	for _, command := range [][]string{s.auth, args} {
+		if command == nil {
+			continue
+		}
+		text := fmt.Appendf(nil, "*%d\r\n", len(command))
+		for _, arg := range command {
+			text = fmt.Appendf(text, "$%d\r\n%s\r\n", len(arg), arg)
+		}
+		if _, err := conn.Write(text); err != nil {
 			return nil, err
 		}
-		replies = append(replies, reply)
-	}
-	if auth != nil {
-		if refusal, is := replies[0].(Error); is {
+		if reply, err = read(r); err != nil {
+			return nil, err
+		}
+		if refusal, is := reply.(Error); is {
 			return nil, refusal
 		}
-		replies = replies[1:]
 	}
-	return replies, nil
+	return reply, nil
 }
 
 // read reads one reply of the protocol's second version.

@@ -1,7 +1,7 @@
 // Package redistest starts real Redis servers for tests and for programs that
 // measure: one alone, a primary and a replica under three Sentinels, or a
 // Cluster of three primaries and three replicas. Each server is a process of
-// its own on loopback ports of its own. It can be killed, stopped, continued
+// its own on a loopback address of its own. It can be killed, stopped, continued
 // and restarted, and it never outlives the program that started it.
 //
 // A test begins with [New], [NewSentinel] or [NewCluster], which close what

@@ -10,7 +10,7 @@ import (
 
 // Info is a section of INFO.
 func (s *Server) Info(ctx context.Context, section string) (map[string]string, error) {
-	text, err := s.text(ctx, "INFO", section)
+	text, err := ask[string](ctx, s, "INFO", section)
 	if err != nil {
 		return nil, err
 	}

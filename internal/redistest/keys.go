@@ -2,45 +2,31 @@ package redistest
 
 import (
 	"context"
-	"fmt"
-	"strings"
+	"slices"
 )
+
+const lasting = `
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  if key:sub(1, #ARGV[1]) == ARGV[1] and redis.call('PTTL', key) == -1 then found[#found + 1] = key end
+end
+return found`
 
 // Lasting lists the keys with a prefix that would never expire, on all the
 // given servers: a limiter that leaves one may lock a user out for good. Keys for which
 // allow returns true are left out; it may be nil.
-func Lasting(ctx context.Context, prefix string, allow func(key string) bool, servers ...*Server) ([]string, error) {
-	var lasting []string
+func Lasting(ctx context.Context, prefix string, allow func(key string) bool, servers ...*Server) (all []string, err error) {
 	for _, s := range servers {
-		for cursor := "0"; ; {
-			reply, err := s.list(ctx, "SCAN", cursor, "COUNT", "1000")
-			if err != nil {
-				return nil, err
-			}
-			var keys []string
-			var ask [][]string
-			for _, k := range reply[1].([]any) {
-				key := k.(string)
-				if strings.HasPrefix(key, prefix) && (allow == nil || !allow(key)) {
-					keys, ask = append(keys, key), append(ask, []string{"PTTL", key})
-				}
-			}
-			ttls, err := s.pipeline(ctx, ask...)
-			if err != nil {
-				return nil, err
-			}
-			for i, ttl := range ttls {
-				if refusal, is := ttl.(Error); is {
-					return nil, fmt.Errorf("%s: PTTL %q: %w", s.Addr, keys[i], refusal)
-				}
-				if ttl == int64(-1) { // -2: it has expired since
-					lasting = append(lasting, keys[i])
-				}
-			}
-			if cursor = reply[0].(string); cursor == "0" {
-				break
-			}
+		found, err := ask[[]any](ctx, s, "EVAL", lasting, "0", prefix)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range found {
+			all = append(all, key.(string))
 		}
 	}
-	return lasting, nil
+	if allow != nil {
+		all = slices.DeleteFunc(all, allow)
+	}
+	return all, nil
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weirhq/weir/internal/loopback"
 )
 
 // Proxy is an unreliable network in front of one server. It can't stand in front of Sentinels or a Cluster, which tell
@@ -17,7 +19,6 @@ import (
 type Proxy struct {
 	Addr string
 
-	port    *port
 	running sync.WaitGroup // all goroutines since Up
 
 	mu       sync.Mutex // guards what follows, and is held while a connection is closed by Heal or Down
@@ -67,15 +68,12 @@ const ahead = 1024
 
 // StartProxy starts a proxy in front of an address, without faults.
 func StartProxy(upstream string) (*Proxy, error) {
-	port, err := reserve()
+	addrs, err := freeAddrs(loopback.Host(), 1)
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{Addr: port.addr(), port: port, upstream: upstream, links: map[*link]struct{}{}, changed: make(chan struct{})}
-	if err := p.Up(); err != nil {
-		return nil, errors.Join(err, port.close())
-	}
-	return p, nil
+	p := &Proxy{Addr: addrs[0], upstream: upstream, links: map[*link]struct{}{}, changed: make(chan struct{})}
+	return p, p.Up()
 }
 
 // Delay holds each reply back for the given time, plus or minus up to jitter. Replies keep their order.
@@ -197,7 +195,7 @@ func (p *Proxy) Redirect(upstream string) error {
 // Close ends the proxy and its connections.
 func (p *Proxy) Close() error {
 	p.Down()
-	return p.port.close()
+	return nil
 }
 
 // serve leads a client to the server, until either closes its connection or a fault does.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 )
 
 // MasterName is the name under which Sentinels know the primary.
@@ -21,26 +19,18 @@ type Sentinel struct {
 // StartSentinel starts all five; when it returns, each Sentinel knows the
 // others and the replica.
 func StartSentinel(o Options) (_ *Sentinel, err error) {
-	if o.TLS || o.ACL != nil {
-		return nil, errors.New("redistest: TLS and ACL are for a server alone")
-	}
 	s := &Sentinel{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	for range 2 {
-		server, err := newServer(o)
-		if err != nil {
-			return nil, err
-		}
-		s.Servers = append(s.Servers, server)
+	if s.Servers, err = newServers(o, 2); err != nil {
+		return nil, err
 	}
-	primary, replica := s.Servers[0], s.Servers[1]
-	host := strings.Replace(primary.Addr, ":", " ", 1)
-	replica.conf = append(replica.conf, "replicaof "+host)
-	if err := beginAll(s.Servers); err != nil {
+	primary, replica := hostOf(s.Servers[0].Addr)+" "+portOf(s.Servers[0].Addr), s.Servers[1]
+	replica.conf = append(replica.conf, "replicaof "+primary)
+	if err := each(s.Servers, (*Server).RestartEmpty); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -49,15 +39,14 @@ func StartSentinel(o Options) (_ *Sentinel, err error) {
 	if err := Until(ctx, replica.linked); err != nil {
 		return nil, err
 	}
-	for range 3 {
-		sentinel, err := newServer(Options{})
-		if err != nil {
-			return nil, err
-		}
-		s.Sentinels = append(s.Sentinels, sentinel)
+	if s.Sentinels, err = newServers(Options{}, 3); err != nil {
+		return nil, err
+	}
+	for _, sentinel := range s.Sentinels {
 		sentinel.sentinel = true
-		sentinel.conf = append(sentinel.conf[:4:4], // ports and folder; the rest is for servers that keep data
-			"sentinel monitor "+MasterName+" "+host+" 2",
+		sentinel.conf = append(sentinel.conf[:4:4], // address and folder; the rest is for servers that keep data
+			"sentinel announce-ip "+hostOf(sentinel.Addr),
+			"sentinel monitor "+MasterName+" "+primary+" 2",
 			"sentinel down-after-milliseconds "+MasterName+" 1000",
 			"sentinel failover-timeout "+MasterName+" 10000",
 		)
@@ -65,45 +54,21 @@ func StartSentinel(o Options) (_ *Sentinel, err error) {
 			sentinel.conf = append(sentinel.conf, fmt.Sprintf("sentinel auth-pass %s %q", MasterName, o.Password))
 		}
 	}
-	if err := beginAll(s.Sentinels); err != nil {
+	if err := each(s.Sentinels, (*Server).RestartEmpty); err != nil {
 		return nil, err
 	}
 	return s, Until(ctx, s.Healthy)
 }
 
-func beginAll(servers []*Server) error { return each(servers, (*Server).begin) }
-
-// each does something to all servers at the same time.
-func each(servers []*Server, do func(*Server) error) error {
-	errs := make([]error, len(servers))
-	var all sync.WaitGroup
-	for i, s := range servers {
-		all.Go(func() { errs[i] = do(s) })
-	}
-	all.Wait()
-	return errors.Join(errs...)
-}
-
 // Addrs are the Sentinels' addresses.
 func (s *Sentinel) Addrs() []string { return addrs(s.Sentinels) }
-
-func addrs(servers []*Server) []string {
-	var all []string
-	for _, s := range servers {
-		all = append(all, s.Addr)
-	}
-	return all
-}
 
 // Primary is the server that every Sentinel names which is up, and that says itself that it is
 // the primary. While they disagree, as during a failover, it is an error.
 func (s *Sentinel) Primary(ctx context.Context) (*Server, error) {
 	addr := ""
-	for _, sentinel := range s.Sentinels {
-		if !sentinel.up() {
-			continue
-		}
-		at, err := sentinel.list(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
+	for sentinel := range up(s.Sentinels) {
+		at, err := ask[[]any](ctx, sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
 		if err != nil {
 			return nil, err
 		}
@@ -113,23 +78,17 @@ func (s *Sentinel) Primary(ctx context.Context) (*Server, error) {
 		}
 		addr = named
 	}
-	for _, server := range s.Servers {
+	for server := range up(s.Servers) {
 		if server.Addr != addr {
 			continue
 		}
-		if !server.up() {
-			return nil, fmt.Errorf("the primary, %s, is down", addr)
+		role, err := ask[[]any](ctx, server, "ROLE")
+		if err == nil && role[0] != "master" {
+			err = fmt.Errorf("%s is %v yet", addr, role[0])
 		}
-		role, err := server.list(ctx, "ROLE")
-		if err != nil {
-			return nil, err
-		}
-		if role[0] != "master" {
-			return nil, fmt.Errorf("%s is %v yet", addr, role[0])
-		}
-		return server, nil
+		return server, err
 	}
-	return nil, fmt.Errorf("no server is the primary that the Sentinels name: %q", addr)
+	return nil, fmt.Errorf("no server that is up is the primary that the Sentinels name: %q", addr)
 }
 
 // Healthy returns nil when all are up, the Sentinels know each other and agree, and
@@ -140,7 +99,7 @@ func (s *Sentinel) Healthy(ctx context.Context) error {
 		return err
 	}
 	for _, sentinel := range s.Sentinels {
-		flat, err := sentinel.list(ctx, "SENTINEL", "MASTER", MasterName)
+		flat, err := ask[[]any](ctx, sentinel, "SENTINEL", "MASTER", MasterName)
 		if err != nil {
 			return err
 		}
@@ -148,7 +107,7 @@ func (s *Sentinel) Healthy(ctx context.Context) error {
 		if m["flags"] != "master" || m["num-other-sentinels"] != "2" || m["num-slaves"] != "1" {
 			return fmt.Errorf("%s: %s, %s other Sentinels, %s replicas", sentinel.Addr, m["flags"], m["num-other-sentinels"], m["num-slaves"])
 		}
-		replicas, err := sentinel.list(ctx, "SENTINEL", "REPLICAS", MasterName)
+		replicas, err := ask[[]any](ctx, sentinel, "SENTINEL", "REPLICAS", MasterName)
 		if err != nil {
 			return err
 		}
@@ -185,7 +144,5 @@ func pairs(flat []any) map[string]string {
 // Close closes all five.
 func (s *Sentinel) Close() error {
 	// Sentinels first: they would raise the alarm about the others.
-	return errors.Join(closeAll(s.Sentinels), closeAll(s.Servers))
+	return errors.Join(each(s.Sentinels, (*Server).Close), each(s.Servers, (*Server).Close))
 }
-
-func closeAll(servers []*Server) error { return each(servers, (*Server).Close) }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/weirhq/weir/internal/loopback"
 )
 
 // Options is how a server differs from a plain one, which keeps nothing on
@@ -24,10 +27,10 @@ type Options struct {
 }
 
 // Server is one redis-server process, or one Sentinel, and what stays when the
-// process is gone: ports, folder, configuration. Kill, Restart and Close are not to
+// process is gone: address, folder, configuration. Kill, Restart and Close are not to
 // be called at the same time; all else may be.
 type Server struct {
-	Addr    string // 127.0.0.1:port
+	Addr    string // with an IP address of its own: see package loopback
 	Socket  string // path of a Unix socket
 	TLSAddr string // with Options.TLS
 	Certs   *Certs // with Options.TLS
@@ -37,7 +40,7 @@ type Server struct {
 	conf     []string // redis.conf as first written; Redis may rewrite the file
 	auth     []string // the command by which Do authenticates
 	env      []string
-	ports    []*port
+	bus      string // the port by which a Cluster's nodes talk to this one
 
 	mu      sync.Mutex // guards what follows
 	proc    *process
@@ -47,37 +50,34 @@ type Server struct {
 // Start starts a server; it is ready when Start returns.
 func Start(o Options) (*Server, error) {
 	s, err := newServer(o)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = s.RestartEmpty()
 	}
-	if err := s.begin(); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// newServer prepares a server without starting it.
-func newServer(o Options) (_ *Server, err error) {
-	s := &Server{env: o.Env}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
+// newServer prepares a server without starting it. It is to be closed also after an error.
+func newServer(o Options) (s *Server, err error) {
+	s = &Server{env: o.Env}
 	// Not a test's own folder: the path of a Unix socket is short by law.
 	if s.dir, err = os.MkdirTemp("", "redistest"); err != nil {
-		return nil, err
+		return s, err
 	}
-	p, err := s.reserve()
+	host := loopback.Host()
+	addrs, err := freeAddrs(host, 3)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	s.Addr, s.Socket = p.addr(), s.path("redis.sock")
+	s.Addr, s.Socket, s.bus = addrs[0], s.path("redis.sock"), portOf(addrs[1])
 	s.conf = []string{
-		fmt.Sprintf("port %d", p.number),
-		"bind 127.0.0.1",
+		"port " + portOf(s.Addr),
+		"bind " + host,
 		fmt.Sprintf("unixsocket %q", s.Socket),
 		fmt.Sprintf("dir %q", s.path("data")),
+		"replica-announce-ip " + host,
 		`save ""`,
 		"appendonly no",
 		"maxmemory-policy noeviction",
@@ -93,45 +93,44 @@ func newServer(o Options) (_ *Server, err error) {
 		// A user of our own, for tests that turn the default user off.
 		users := append([]string{"user redistest on >redistest ~* &* +@all"}, o.ACL...)
 		if err := s.write("users.acl", users); err != nil {
-			return nil, err
+			return s, err
 		}
 		s.conf = append(s.conf, fmt.Sprintf("aclfile %q", s.path("users.acl")))
 		s.auth = []string{"AUTH", "redistest", "redistest"}
 	}
 	if o.TLS {
-		if err := s.secure(); err != nil {
-			return nil, err
+		s.TLSAddr = addrs[2]
+		if s.Certs, err = NewCerts(s.dir, host); err != nil {
+			return s, err
 		}
+		s.conf = append(s.conf, "tls-port "+portOf(s.TLSAddr), fmt.Sprintf("tls-ca-cert-file %q", s.Certs.CA),
+			fmt.Sprintf("tls-cert-file %q", s.Certs.ServerCert), fmt.Sprintf("tls-key-file %q", s.Certs.ServerKey))
 	}
 	s.conf = append(s.conf, o.Config...)
 	return s, nil
 }
 
-// secure adds a port for TLS, and certificates.
-func (s *Server) secure() error {
-	p, err := s.reserve()
-	if err != nil {
-		return err
+// freeAddrs returns addresses of a host on which nobody listens.
+func freeAddrs(host string, n int) (addrs []string, err error) {
+	for range n {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // after all were found, so that they differ
+		addrs = append(addrs, l.Addr().String())
 	}
-	if s.Certs, err = NewCerts(s.dir); err != nil {
-		return err
-	}
-	s.TLSAddr = p.addr()
-	s.conf = append(s.conf,
-		fmt.Sprintf("tls-port %d", p.number),
-		fmt.Sprintf("tls-ca-cert-file %q", s.Certs.CA),
-		fmt.Sprintf("tls-cert-file %q", s.Certs.ServerCert),
-		fmt.Sprintf("tls-key-file %q", s.Certs.ServerKey),
-	)
-	return nil
+	return addrs, nil
 }
 
-func (s *Server) reserve() (*port, error) {
-	p, err := reserve()
-	if err == nil {
-		s.ports = append(s.ports, p)
-	}
-	return p, err
+func hostOf(addr string) string {
+	host, _, _ := strings.Cut(addr, ":")
+	return host
+}
+
+func portOf(addr string) string {
+	_, port, _ := strings.Cut(addr, ":")
+	return port
 }
 
 func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
@@ -140,15 +139,7 @@ func (s *Server) write(name string, lines []string) error {
 	return os.WriteFile(s.path(name), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 }
 
-// begin starts a new server for the first time. A server that doesn't start is closed.
-func (s *Server) begin() error {
-	if err := s.RestartEmpty(); err != nil {
-		return errors.Join(err, s.Close())
-	}
-	return nil
-}
-
-// Restart kills the process if it runs, and starts it again on the same ports, with the
+// Restart kills the process if it runs, and starts it again on the same address, with the
 // files that it left: a dump after SAVE, a Cluster node's identity, what
 // Sentinel wrote into its configuration.
 func (s *Server) Restart() error {
@@ -185,13 +176,8 @@ func (s *Server) Restart() error {
 // A Cluster's node comes back as a stranger, outside of the Cluster.
 func (s *Server) RestartEmpty() error {
 	s.Kill()
-	if err := os.RemoveAll(s.path("data")); err != nil {
-		return err
-	}
-	if err := os.Mkdir(s.path("data"), 0o700); err != nil {
-		return err
-	}
-	if err := s.write("redis.conf", s.conf); err != nil {
+	data := s.path("data")
+	if err := errors.Join(os.RemoveAll(data), os.Mkdir(data, 0o700), s.write("redis.conf", s.conf)); err != nil {
 		return err
 	}
 	return s.Restart()
@@ -258,16 +244,8 @@ func (s *Server) Log() string {
 	return string(text)
 }
 
-// Close kills the process, gives its ports back and removes its folder.
+// Close kills the process and removes its folder.
 func (s *Server) Close() error {
 	s.Kill()
-	var errs []error
-	for _, p := range s.ports {
-		errs = append(errs, p.close())
-	}
-	s.ports = nil
-	if s.dir != "" {
-		errs = append(errs, os.RemoveAll(s.dir))
-	}
-	return errors.Join(errs...)
+	return os.RemoveAll(s.dir) // "" is none
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // MoveSlots moves the slots from first to last, with their keys, from wherever
@@ -15,11 +14,9 @@ func (c *Cluster) MoveSlots(ctx context.Context, first, last int, to *Server) er
 		return err
 	}
 	ids := map[*Server]string{}
-	for _, node := range c.Nodes {
-		if node.up() {
-			if ids[node], err = node.text(ctx, "CLUSTER", "MYID"); err != nil {
-				return err
-			}
+	for node := range up(c.Nodes) {
+		if ids[node], err = ask[string](ctx, node, "CLUSTER", "MYID"); err != nil {
+			return err
 		}
 	}
 	for slot := first; slot <= last; slot++ {
@@ -38,16 +35,20 @@ func (c *Cluster) MoveSlots(ctx context.Context, first, last int, to *Server) er
 }
 
 func moveSlot(ctx context.Context, slot string, from, to *Server, ids map[*Server]string) error {
-	// The importer first: the other way round, it would send clients back and forth.
-	if _, err := to.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[from]); err != nil {
+	set := func(s *Server, state string, node *Server) error {
+		_, err := s.Do(ctx, "CLUSTER", "SETSLOT", slot, state, ids[node])
 		return err
 	}
-	if _, err := from.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to]); err != nil {
+	// The importer first: the other way round, it would send clients back and forth.
+	if err := set(to, "IMPORTING", from); err != nil {
+		return err
+	}
+	if err := set(from, "MIGRATING", to); err != nil {
 		return err
 	}
 	// A slot that migrates takes no new keys, so this ends.
 	for {
-		keys, err := from.list(ctx, "CLUSTER", "GETKEYSINSLOT", slot, "100")
+		keys, err := ask[[]any](ctx, from, "CLUSTER", "GETKEYSINSLOT", slot, "100")
 		if err != nil {
 			return err
 		}
@@ -60,16 +61,14 @@ func moveSlot(ctx context.Context, slot string, from, to *Server, ids map[*Serve
 	}
 	// The new owner first: should we end in between, the slot has two owners by
 	// epoch, and the newer wins. The other way round it would have none.
-	if _, err := to.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", ids[to]); err != nil {
+	if err := set(to, "NODE", to); err != nil {
 		return err
 	}
-	_, err := from.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
-	return err
+	return set(from, "NODE", to)
 }
 
 func migrate(ctx context.Context, from, to *Server, keys []any) error {
-	host, port, _ := strings.Cut(to.Addr, ":")
-	args := []string{"MIGRATE", host, port, "", "0", "5000"}
+	args := []string{"MIGRATE", hostOf(to.Addr), portOf(to.Addr), "", "0", "5000"}
 	if to.auth != nil {
 		args = append(args, "AUTH", to.auth[1])
 	}
@@ -83,10 +82,7 @@ func migrate(ctx context.Context, from, to *Server, keys []any) error {
 
 // agree returns nil when every node that is up says that the slots belong to id.
 func (c *Cluster) agree(ctx context.Context, first, last int, id string) error {
-	for _, node := range c.Nodes {
-		if !node.up() {
-			continue
-		}
+	for node := range up(c.Nodes) {
 		members, err := node.members(ctx)
 		if err != nil {
 			return err

@@ -1,61 +1,62 @@
 package redistest
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // New is [Start] for a test, which it fails when the server doesn't start. The
 // server is closed when the test ends; its log is shown when the test failed.
 func New(tb testing.TB, o Options) *Server {
 	tb.Helper()
 	s, err := Start(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	end(tb, s.Close, s)
-	return s
+	return kept(tb, s, err)
 }
 
 // NewSentinel is [StartSentinel] for a test.
 func NewSentinel(tb testing.TB, o Options) *Sentinel {
 	tb.Helper()
 	s, err := StartSentinel(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	end(tb, s.Close, append(s.Servers[:2:2], s.Sentinels...)...)
-	return s
+	return kept(tb, s, err)
 }
 
 // NewCluster is [StartCluster] for a test.
 func NewCluster(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
 	c, err := StartCluster(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	end(tb, c.Close, c.Nodes...)
-	return c
+	return kept(tb, c, err)
 }
 
 // NewProxy is [StartProxy] for a test.
 func NewProxy(tb testing.TB, upstream string) *Proxy {
 	tb.Helper()
 	p, err := StartProxy(upstream)
+	return kept(tb, p, err)
+}
+
+func (s *Server) servers() []*Server   { return []*Server{s} }
+func (s *Sentinel) servers() []*Server { return slices.Concat(s.Servers, s.Sentinels) }
+func (c *Cluster) servers() []*Server  { return c.Nodes }
+func (p *Proxy) servers() []*Server    { return nil }
+
+// kept fails a test when something didn't start, and otherwise closes that with the test.
+func kept[T interface {
+	servers() []*Server
+	Close() error
+}](tb testing.TB, started T, err error) T {
+	tb.Helper()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	end(tb, p.Close)
-	return p
-}
-
-func end(tb testing.TB, close func() error, servers ...*Server) {
 	tb.Cleanup(func() {
 		if tb.Failed() {
-			for _, s := range servers {
+			for _, s := range started.servers() {
 				tb.Logf("redis-server on %s:\n%s", s.Addr, s.Log())
 			}
 		}
-		if err := close(); err != nil {
+		if err := started.Close(); err != nil {
 			tb.Error(err)
 		}
 	})
+	return started
 }
