@@ -71,25 +71,28 @@ func (k *Stake) Low(p *counter.Policy, s Share, now int64) bool {
 }
 
 // Rests returns how long, in µs, until a region that had too little may be asked again.
-func (k *Stake) Rests(of string, now int64) int64 { return k.Held[of].rests(now) }
+func (k *Stake) Rests(of string, now int64) int64 {
+	l := k.Held.of(of)
+	return l.rests(now)
+}
 
 // MayAskAhead reports whether a region may be asked for tokens that no check waits for yet: not if
 // it has just asked this one.
 func (k *Stake) MayAskAhead(of string, now int64) bool {
-	l := k.Held[of]
-	return l.rests(now) == 0 && k.Lent[of].rests(now) == 0 && (l == nil || now >= l.Sent+aheadEvery || now < l.Sent)
+	held, lent := k.Held.of(of), k.Lent.of(of)
+	return held.rests(now) == 0 && lent.rests(now) == 0 && (now >= held.Sent+aheadEvery || now < held.Sent)
 }
 
 // rests returns the time until Next in µs. A clock that ran backwards doesn't lengthen it.
 func (l *Loan) rests(now int64) int64 {
-	if l == nil || l.Next <= now || l.Next > now+longestWait {
+	if l.Next <= now || l.Next > now+longestWait {
 		return 0
 	}
 	return l.Next - now
 }
 
 // HadLittle reports whether a region had too little when it was last asked.
-func (k *Stake) HadLittle(of string) bool { return k.Held[of] != nil && k.Held[of].Next != 0 }
+func (k *Stake) HadLittle(of string) bool { return k.Held.of(of).Next != 0 }
 
 // Stale returns a region that should hear how its loan stands, or "": because the loan is in use
 // and should be renewed, or because much of it is no longer needed.
@@ -153,11 +156,7 @@ func (k *Stake) Ask(p *counter.Policy, s Share, now int64, of string, need int64
 	m := &Message{Need: need, Want: int64(math.Ceil(max(float64(need), k.demand(p, now)*horizon-left)))}
 	l := k.Held[of]
 	if l == nil {
-		if k.Held == nil {
-			k.Held = map[string]*Loan{}
-		}
-		l = &Loan{ID: now}
-		k.Held[of] = l
+		l = k.Held.begin(of, &Loan{ID: now})
 		if isBucket(p) {
 			l.Until = now + term
 		}
@@ -239,11 +238,7 @@ func (k *Stake) returned(p *counter.Policy, s Share, now int64, from string, hel
 	switch {
 	case held.Given == 0 && (l == nil || held.ID > l.ID):
 		// A new loan. If there was another, the borrower has dropped it.
-		l = &Loan{ID: held.ID}
-		if k.Lent == nil {
-			k.Lent = map[string]*Loan{}
-		}
-		k.Lent[from] = l
+		l = k.Lent.begin(from, &Loan{ID: held.ID})
 	case l == nil || held.ID > l.ID:
 		return false, true
 	case held.ID < l.ID:
@@ -257,7 +252,7 @@ func (k *Stake) returned(p *counter.Policy, s Share, now int64, from string, hel
 	if back := held.Back - l.Back; back > 0 {
 		l.Back = held.Back
 		if k.move(p, back); isBucket(p) {
-			k.Level = min(k.Level, max(0, k.capacity(p, s)))
+			k.drop(p, s)
 		}
 	}
 	if fresh = held.Sent > l.Sent; fresh {
@@ -283,7 +278,7 @@ func (k *Stake) borrow(p *counter.Policy, s Share, now int64, from string, m *Me
 	case m.Void:
 		delete(k.Held, from)
 		if isBucket(p) {
-			k.Level = min(k.Level, max(0, k.capacity(p, s)))
+			k.drop(p, s)
 		} else {
 			k.move(p, -l.out())
 		}
@@ -323,13 +318,13 @@ func (k *Stake) rest(p *counter.Policy, s Share, now, want int64) int64 {
 // isn't asked again for a while, longer each time; a lender that had little isn't asked for as long
 // as it says.
 func (k *Stake) Heard(p *counter.Policy, s Share, now int64, of string, ask, answer *Message) (brought int64) {
-	given, back := k.Held[of].given(), k.Lent[of].back()
+	given, back := k.Held.of(of).Given, k.Lent.of(of).Back
 	k.Hear(p, s, now, of, answer)
 	l := k.Held[of]
 	if l == nil { // the loan was void
 		return 0
 	}
-	brought = max(0, l.Given-given) + max(0, k.Lent[of].back()-back)
+	brought = max(0, l.Given-given) + max(0, k.Lent.of(of).Back-back)
 	if answer.Late {
 		if brought > 0 && l.Vain > 0 { // treat it as one that had nothing
 			l.Vain, l.Next = 0, 0
@@ -390,10 +385,7 @@ func (k *Stake) giveUp(p *counter.Policy, s Share, now int64, l *Loan, need int6
 // own likely demand, or half of what is free.
 func (k *Stake) lend(p *counter.Policy, s Share, now int64, to string, need, want int64) (n int64) {
 	free := k.left(p, s, now) / scale(p)
-	own := s.Own
-	for _, l := range k.Lent {
-		own -= l.out()
-	}
+	own := s.Own - k.Lent.out()
 	if isBucket(p) { // don't lend borrowed tokens on: their term may end earlier
 		free = min(free, own)
 	}
@@ -415,8 +407,5 @@ func (k *Stake) Loans(p *counter.Policy, s Share, now int64) (borrowed, lent, un
 			until = l.Until
 		}
 	}
-	for _, l := range k.Lent {
-		lent += l.out()
-	}
-	return borrowed, lent, until
+	return borrowed, k.Lent.out(), until
 }

@@ -64,8 +64,8 @@ type Stake struct {
 	Prev int64 `json:"p,omitempty"`
 	// Lent is what other regions have borrowed from this one, and Held what this region has
 	// borrowed from others.
-	Lent map[string]*Loan `json:"o,omitempty"`
-	Held map[string]*Loan `json:"h,omitempty"`
+	Lent loans `json:"o,omitempty"`
+	Held loans `json:"h,omitempty"`
 	// Asked is a decaying count of the units that were asked for within about a second, as of At.
 	// Since is when the current stream of requests began, and Stream counts them, up to the number
 	// that matters.
@@ -99,26 +99,34 @@ type Loan struct {
 	For   int64 `json:"f,omitempty"`
 }
 
-func (l *Loan) out() int64 {
-	if l == nil {
-		return 0
+func (l *Loan) out() int64 { return max(0, l.Given-l.Spent-l.Back) }
+
+// loans are loans by the other region.
+type loans map[string]*Loan
+
+// of returns the loan of a region; the zero Loan if there is none.
+func (l loans) of(region string) Loan {
+	if loan := l[region]; loan != nil {
+		return *loan
 	}
-	return max(0, l.Given-l.Spent-l.Back)
+	return Loan{}
 }
 
-// given and back are Given and Back of a loan that may be nil.
-func (l *Loan) given() int64 {
-	if l == nil {
-		return 0
+// begin adds a loan.
+func (l *loans) begin(region string, loan *Loan) *Loan {
+	if *l == nil {
+		*l = loans{}
 	}
-	return l.Given
+	(*l)[region] = loan
+	return loan
 }
 
-func (l *Loan) back() int64 {
-	if l == nil {
-		return 0
+// out returns what all of them have out.
+func (l loans) out() (n int64) {
+	for _, loan := range l {
+		n += loan.out()
 	}
-	return l.Back
+	return n
 }
 
 // Message is what one region tells another about a counter: how both loans between them stand, and
@@ -188,14 +196,12 @@ func (s *Share) wait(p *counter.Policy, amount int64) int64 {
 
 // capacity returns what a bucket may hold now.
 func (k *Stake) capacity(p *counter.Policy, s Share) int64 {
-	n := s.Own
-	for _, l := range k.Lent {
-		n -= l.out()
-	}
-	for _, l := range k.Held {
-		n += l.out()
-	}
-	return n * scale(p)
+	return (s.Own - k.Lent.out() + k.Held.out()) * scale(p)
+}
+
+// drop drops what a bucket holds beyond its capacity.
+func (k *Stake) drop(p *counter.Policy, s Share) {
+	k.Level = min(k.Level, max(0, k.capacity(p, s)))
 }
 
 // settle brings a stake up to now: a bucket refills, a window begins, and loans end whose term is
@@ -205,14 +211,11 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 		k.roll(p, now)
 	}
 	for _, region := range s.Gone {
-		lent, held := k.Lent[region], k.Held[region]
+		lent, held := k.Lent.of(region), k.Held.of(region)
 		delete(k.Lent, region)
 		delete(k.Held, region) // another region owns its share now
 		if !isBucket(p) {
-			if lent != nil {
-				k.Level -= lent.Given - lent.Back
-			}
-			k.Level += held.out()
+			k.Level += held.out() - (lent.Given - lent.Back)
 		}
 	}
 	if !isBucket(p) {
@@ -226,25 +229,27 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 	}
 	k.Time = min(k.Time, now) // a clock that ran backwards
 	for {
-		loans, of, at := map[string]*Loan(nil), "", now
-		for _, all := range []map[string]*Loan{k.Lent, k.Held} {
+		var first loans
+		of, at := "", now
+		for _, all := range []loans{k.Lent, k.Held} {
 			for region, l := range all {
-				if l.Until < at || l.Until == at && loans == nil {
-					loans, of, at = all, region, l.Until
+				if l.Until < at || l.Until == at && first == nil {
+					first, of, at = all, region, l.Until
 				}
 			}
 		}
 		k.fill(p, s, max(k.Time, at))
-		if loans == nil {
+		if first == nil {
 			return
 		}
-		delete(loans, of) // what was lent comes back empty, since it may have been spent at the last moment
-		k.Level = min(k.Level, max(0, k.capacity(p, s)))
+		delete(first, of) // what was lent comes back empty, since it may have been spent at the last moment
+		k.drop(p, s)
 	}
 }
 
 func (k *Stake) fill(p *counter.Policy, s Share, now int64) {
-	k.Level = min(k.Level+s.refill(p, now-k.Time), max(0, k.capacity(p, s)))
+	k.Level += s.refill(p, now-k.Time)
+	k.drop(p, s)
 	k.Time = now
 }
 
@@ -414,10 +419,7 @@ func (k *Stake) unused() (n int64) {
 	for _, l := range k.Lent {
 		n += l.Given - l.Back
 	}
-	for _, l := range k.Held {
-		n -= l.out()
-	}
-	return n
+	return n - k.Held.out()
 }
 
 // TTL returns how long a stake must be kept until it equals an untouched one.
@@ -430,15 +432,13 @@ func (k *Stake) TTL(p *counter.Policy, s Share, now int64) time.Duration {
 		return micros(max(0, at-now)) + time.Second
 	}
 	// What was lent comes back empty, so it starts to refill only when the last loan has ended.
-	at, level := now, s.Own*scale(p)
-	for _, l := range k.Lent {
-		at = max(at, l.Until)
-		level -= l.out() * scale(p)
+	at := now
+	for _, all := range []loans{k.Lent, k.Held} {
+		for _, l := range all {
+			at = max(at, l.Until)
+		}
 	}
-	for _, l := range k.Held {
-		at = max(at, l.Until)
-	}
-	if missing := s.Own*scale(p) - min(level, k.Level); missing > 0 {
+	if missing := s.Own*scale(p) - min((s.Own-k.Lent.out())*scale(p), k.Level); missing > 0 {
 		at += min(s.wait(p, missing), (10 * 366 * 24 * time.Hour).Microseconds()) // no limit takes longer to fill
 	}
 	return micros(at-now) + time.Second
@@ -459,8 +459,8 @@ func Decode(b []byte) *Stake {
 	if len(b) > 0 && json.Unmarshal(b, k) != nil {
 		return &Stake{}
 	}
-	for _, loans := range []map[string]*Loan{k.Lent, k.Held} {
-		maps.DeleteFunc(loans, func(_ string, l *Loan) bool { return l == nil })
+	for _, all := range []loans{k.Lent, k.Held} {
+		maps.DeleteFunc(all, func(_ string, l *Loan) bool { return l == nil })
 	}
 	return k
 }
