@@ -7,7 +7,6 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,18 +22,11 @@ type splitter struct {
 	counter.Store
 	timeout time.Duration // for both attempts together
 	seed    maphash.Seed
-	turns   [64]turn // by hash of the subject, so that busy clients don't share one
-	scratch sync.Pool
-}
-
-type turn struct {
-	atomic.Uint64
-	_ [56]byte // a cache line each
+	turns   [64]atomic.Uint64 // by hash of the subject, so that busy clients don't share one
 }
 
 func newSplitter(inner counter.Store, timeout time.Duration) *splitter {
 	s := &splitter{Store: inner, timeout: timeout, seed: maphash.MakeSeed()}
-	s.scratch.New = func() any { return new(attempt) }
 	for i := range s.turns { // nodes should start with different parts
 		s.turns[i].Store(rand.Uint64())
 	}
@@ -45,13 +37,6 @@ func newSplitter(inner counter.Store, timeout time.Duration) *splitter {
 // number of parts.
 func (s *splitter) next(subject []byte) uint64 {
 	return s.turns[maphash.Bytes(s.seed, subject)%uint64(len(s.turns))].Add(0x9e3779b97f4a7c15)
-}
-
-type attempt struct {
-	charges []counter.Charge
-	results []counter.Result
-	of      []int // the index of the request's charge that each is for
-	second  []counter.Result
 }
 
 func isSplit(c *counter.Counter) bool { return len(c.Policy.Parts) > 0 }
@@ -73,28 +58,23 @@ func partOf(p *counter.Policy, turn uint64, further int) int {
 
 // Take decides the charges, all or nothing. If only parts refuse them, it tries other parts once.
 func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
-	at := 0
-	for at < len(charges) && !isSplit(&charges[at].Counter) {
-		at++
-	}
-	if at == len(charges) {
+	at := slices.IndexFunc(charges, func(c counter.Charge) bool { return isSplit(&c.Counter) })
+	if at < 0 {
 		s.Store.Take(ctx, charges, results)
 		return
 	}
 	begun := time.Now()
-	a := s.scratch.Get().(*attempt)
-	defer s.scratch.Put(a)
 	turn, hold := s.next(charges[at].Subject), charges[at].Hold
 	if hold != nil { // a repeated check must find the parts that were asked before
 		turn = binary.LittleEndian.Uint64(hold.ID[:])
 	}
-	a.take(ctx, s.Store, charges, results, turn, 0)
+	s.take(ctx, charges, results, turn, 0)
 	further, by := 0, refusedBy(charges, results)
 	if by == byParts {
 		if further = 1 + rand.IntN(1<<16); hold != nil {
 			further = 1 + int(binary.LittleEndian.Uint16(hold.ID[8:]))
 		}
-		by = s.again(ctx, begun.Add(s.timeout), a, charges, results, turn, further)
+		by = s.again(ctx, begun.Add(s.timeout), charges, results, turn, further)
 	}
 	// Requests don't wait for shadow limits. For those, try a part that wasn't asked yet.
 	for i := range charges {
@@ -104,7 +84,7 @@ func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results [
 		}
 		c.Peek = by != byNobody
 		var other [1]counter.Result
-		if a.take(ctx, s.Store, []counter.Charge{c}, other[:], turn, max(0, 1-further)); other[0].Allowed {
+		if s.take(ctx, []counter.Charge{c}, other[:], turn, max(0, 1-further)); other[0].Allowed {
 			*r = other[0]
 		}
 	}
@@ -135,17 +115,16 @@ func refusedBy(charges []counter.Charge, results []counter.Result) (by refusal) 
 
 // again asks other parts. If one of those can't be reached, the refusal stands: an unreachable part
 // must not be a way around the limit.
-func (s *splitter) again(ctx context.Context, until time.Time, a *attempt, charges []counter.Charge, results []counter.Result, turn uint64, further int) refusal {
-	a.second = append(a.second[:0], results...)
-	other := a.second
+func (s *splitter) again(ctx context.Context, until time.Time, charges []counter.Charge, results []counter.Result, turn uint64, further int) refusal {
+	other := slices.Clone(results)
 	soon, cancel := context.WithDeadline(ctx, until)
-	a.take(soon, s.Store, charges, other, turn, further)
+	taken := s.take(soon, charges, other, turn, further)
 	cancel()
 	by := refusedBy(charges, other)
 	for i := range charges {
 		if other[i].Err != nil && results[i].Err == nil && isSplit(&charges[i].Counter) {
-			if by == byNobody {
-				a.undo(ctx, s.Store)
+			if by == byNobody && taken != nil {
+				_ = s.Store.GiveBack(ctx, counter.Once{}, 0, taken) // what can't be given back is stranded
 			}
 			return byParts
 		}
@@ -162,53 +141,48 @@ func (s *splitter) again(ctx context.Context, until time.Time, a *attempt, charg
 	return by
 }
 
-// undo gives back what was taken. What can't be given back is stranded.
-func (a *attempt) undo(ctx context.Context, inner counter.Store) {
-	var back []counter.Return
-	for i := range a.charges {
-		if c, r := &a.charges[i], &a.results[i]; r.Allowed && r.Err == nil && !c.Peek && !c.Policy.Book {
-			back = append(back, counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold})
-		}
-	}
-	if back != nil {
-		_ = inner.GiveBack(ctx, counter.Once{}, 0, back)
-	}
-}
-
-// take asks the inner store for parts of the charges. A peek asks all parts, and so sees the whole
-// limit.
-func (a *attempt) take(ctx context.Context, inner counter.Store, charges []counter.Charge, results []counter.Result, turn uint64, further int) {
-	a.charges, a.of = a.charges[:0], a.of[:0]
-	for i := range charges {
-		c := charges[i]
+// take asks the inner store for parts of the charges, and returns what would undo that. A peek asks all
+// parts, and so sees the whole limit.
+func (s *splitter) take(ctx context.Context, charges []counter.Charge, results []counter.Result, turn uint64, further int) (taken []counter.Return) {
+	var parts []counter.Charge
+	ends := make([]int, len(charges)) // of the parts of each charge
+	for i, c := range charges {
 		if !isSplit(&c.Counter) {
-			a.charges, a.of = append(a.charges, c), append(a.of, i)
-			continue
+			parts = append(parts, c)
+		} else {
+			whole, n := c.Policy, c.N
+			first := partOf(whole, turn, further)
+			for j, part := range whole.Parts {
+				c.Policy, c.N = part, whole.Portion(first, j, n)
+				if c.Peek && alone(whole, n) {
+					c.N = n
+				}
+				if c.N > 0 || c.Peek {
+					parts = append(parts, c)
+				}
+			}
 		}
-		whole, n := c.Policy, c.N
-		first := partOf(whole, turn, further)
-		for j, part := range whole.Parts {
-			c.Policy, c.N = part, whole.Portion(first, j, n)
-			if c.Peek && alone(whole, n) {
-				c.N = n
+		ends[i] = len(parts)
+	}
+	all := make([]counter.Result, len(parts))
+	s.Store.Take(ctx, parts, all)
+	at := 0
+	for i, end := range ends {
+		if at < end {
+			results[i] = all[at]
+			if c := &charges[i]; isSplit(&c.Counter) {
+				sum(c, all[at:end], &results[i])
+				results[i].Part = partOf(c.Policy, turn, further) + 1
 			}
-			if c.N > 0 || c.Peek {
-				a.charges, a.of = append(a.charges, c), append(a.of, i)
-			}
+		}
+		at = end
+	}
+	for i, c := range parts {
+		if r := &all[i]; r.Allowed && r.Err == nil && !c.Peek && !c.Policy.Book {
+			taken = append(taken, counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold})
 		}
 	}
-	a.results = slices.Grow(a.results[:0], len(a.charges))[:len(a.charges)]
-	inner.Take(ctx, a.charges, a.results)
-	for at, end := 0, 0; at < len(a.of); at = end {
-		i := a.of[at]
-		for end = at + 1; end < len(a.of) && a.of[end] == i; end++ {
-		}
-		results[i] = a.results[at]
-		if c := &charges[i]; isSplit(&c.Counter) {
-			sum(c, a.results[at:end], &results[i])
-			results[i].Part = partOf(c.Policy, turn, further) + 1
-		}
-	}
+	return taken
 }
 
 // sum makes one result from those of the parts that were asked. It assumes that other parts have as
@@ -251,9 +225,6 @@ func wait(parts []counter.Result, one bool) (d time.Duration) {
 
 // GiveBack returns tokens. If the part that they were taken from isn't known, any part gets them.
 func (s *splitter) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
-	if !slices.ContainsFunc(returns, func(r counter.Return) bool { return isSplit(&r.Counter) }) {
-		return s.Store.GiveBack(ctx, once, keep, returns)
-	}
 	var all []counter.Return
 	for _, r := range returns {
 		if !isSplit(&r.Counter) {
