@@ -5,7 +5,6 @@ package inflight
 import (
 	"context"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -31,7 +30,6 @@ const line = 32
 type Gate struct {
 	places  chan struct{}
 	waiting atomic.Int64
-	timers  sync.Pool // reused, so that shedding a request costs next to nothing
 }
 
 // New returns a Gate with n places, or nil, which means no bound, if n is 0 or less.
@@ -39,9 +37,7 @@ func New(n int) *Gate {
 	if n <= 0 {
 		return nil
 	}
-	g := &Gate{places: make(chan struct{}, n)}
-	g.timers.New = func() any { return time.NewTimer(Patience) }
-	return g
+	return &Gate{places: make(chan struct{}, n)}
 }
 
 // Enter takes a place, and waits for one if necessary, in order of arrival. It returns false if too
@@ -60,12 +56,8 @@ func (g *Gate) Enter(ctx context.Context) bool {
 	if g.waiting.Add(1) > int64(line*cap(g.places)) {
 		return false
 	}
-	enough := g.timers.Get().(*time.Timer)
-	enough.Reset(Patience)
-	defer func() {
-		enough.Stop()
-		g.timers.Put(enough)
-	}()
+	enough := time.NewTimer(Patience)
+	defer enough.Stop()
 	select {
 	case g.places <- struct{}{}: // channels serve waiters in order
 		return true
