@@ -135,7 +135,7 @@ func TestACopyThatIsOnlyRead(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	write(t, d, "one")
 	want := write(t, d, "two")
-	c := Copy{Path: d.path, ReadOnly: true}
+	c := Copy{Path: string(d.folder), ReadOnly: true}
 	if v, err := c.Load(good); !v.Is(want) || string(v.Text) != "two" || err != nil {
 		t.Errorf("%s is loaded, %v", v.Name(), err)
 	}

@@ -114,6 +114,7 @@ func TestABadVersionIsRejected(t *testing.T) {
 			t.Errorf("its number was logged %d times", got)
 		}
 		write(t, d, "good again")
+		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if got := n.Current().Number; got != 3 || n.Status().Rejected != nil {
 			t.Errorf("%d is in force, rejected: %v", got, n.Status().Rejected)

@@ -160,15 +160,14 @@ func (r *Redis) get(ctx context.Context, n int64, hash string) (Version, error) 
 func decode(number, known string) (Version, error) {
 	number, hash, orphan := strings.Cut(number, "-")
 	n, err := strconv.ParseInt(number, 10, 64)
-	var a about
+	v := Version{Number: n, Orphan: orphan}
 	if err == nil {
-		err = json.Unmarshal([]byte(known), &a)
+		err = json.Unmarshal([]byte(known), &v)
 	}
 	if err != nil {
 		return Version{Number: n}, fmt.Errorf("%w: version %s in redis isn't one that Weir wrote: %w", ErrDamaged, number, err)
 	}
-	v := a.version(n)
-	if v.Orphan = orphan; orphan {
+	if orphan {
 		v.Hash = hash
 	}
 	return v, nil
@@ -200,9 +199,9 @@ func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, er
 	v = dated(v)
 	nonce := rand.Text()
 	known, err := json.Marshal(struct {
-		about
+		Version
 		Nonce string `json:"nonce"`
-	}{aboutOf(v), nonce})
+	}{v, nonce})
 	if err != nil {
 		return Version{}, err
 	}
@@ -240,7 +239,7 @@ func (r *Redis) Keep(ctx context.Context, v Version) error { return r.restore(ct
 
 func (r *Redis) restore(ctx context.Context, v Version, orphan string) error {
 	v = dated(v)
-	known, err := json.Marshal(aboutOf(v))
+	known, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
@@ -258,17 +257,8 @@ func (r *Redis) restore(ctx context.Context, v Version, orphan string) error {
 }
 
 type nodeReport struct {
-	Version string           `json:"version"`
-	Rules   int64            `json:"rules"`
-	File    int64            `json:"file,omitempty"` // set instead of Rules for rules from a file: other nodes don't wait for those
-	Hash    string           `json:"hash"`
-	Text    string           `json:"text,omitempty"`
-	Store   string           `json:"store"`
-	Since   time.Time        `json:"since,omitzero"`
-	Lost    []string         `json:"lost,omitempty"`
-	Warning string           `json:"warning,omitempty"`
-	Outputs map[string]int64 `json:"outputs,omitempty"`
-	Region  string           `json:"region,omitempty"`
+	Node
+	File int64 `json:"file,omitempty"` // set instead of Node.RulesVersion for rules from a file: other nodes don't wait for those
 }
 
 // mostLost bounds how many unreachable servers a node names, since every other node hears them
@@ -277,9 +267,10 @@ const mostLost = 16
 
 // Say encodes what a node reports about itself, for [redisstore.Store.Say]. [NodesOf] decodes it.
 func Say(n Node) string {
-	s := nodeReport{n.Version, n.RulesVersion, 0, n.RulesHash, n.RulesText, n.Store, n.Since, n.Lost[:min(mostLost, len(n.Lost))], n.Warning, n.Outputs, n.Region}
+	s := nodeReport{Node: n}
+	s.Lost = n.Lost[:min(mostLost, len(n.Lost))]
 	if n.InFile {
-		s.Rules, s.File = 0, n.RulesVersion
+		s.RulesVersion, s.File = 0, n.RulesVersion
 	}
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -293,7 +284,9 @@ func NodesOf(peers []redisstore.Peer) (all []Node) {
 	for _, p := range peers {
 		var s nodeReport
 		if json.Unmarshal([]byte(p.Says), &s) == nil {
-			all = append(all, Node{p.Name, s.Region, s.Version, s.Rules + s.File, s.Hash, s.Text, s.File > 0, s.Store, s.Since, s.Lost, s.Warning, s.Outputs, p.Seen})
+			n := s.Node
+			n.Name, n.Seen, n.InFile, n.RulesVersion = p.Name, p.Seen, s.File > 0, n.RulesVersion+s.File
+			all = append(all, n)
 		}
 	}
 	slices.SortFunc(all, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
@@ -335,27 +328,20 @@ func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, e
 // presences are the script's answers.
 var presences = map[string]Presence{"1": InLine, "2": Orphaned, "3": Textless}
 
-// Nodes lists the living nodes that report their rules.
-func (r *Redis) Nodes(ctx context.Context) ([]Node, error) {
-	var peers []redisstore.Peer
-	err := r.call(ctx, func(ctx context.Context) (err error) {
-		peers, err = r.store.Peers(ctx)
-		return err
-	})
-	return NodesOf(peers), err
-}
-
 // highest returns the highest number that a living node has, or 0 if Redis can't be asked: rules
 // can still be changed then, and hashes tell versions of one number apart.
 func (r *Redis) highest(ctx context.Context) (n int64) {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
-	nodes, _ := r.Nodes(ctx)
-	for _, node := range nodes {
-		if !node.InFile {
-			n = max(n, node.RulesVersion)
+	_ = r.call(ctx, func(ctx context.Context) error {
+		peers, err := r.store.Peers(ctx)
+		for _, node := range NodesOf(peers) {
+			if !node.InFile {
+				n = max(n, node.RulesVersion)
+			}
 		}
-	}
+		return err
+	})
 	return n
 }
 

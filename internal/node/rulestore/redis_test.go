@@ -265,7 +265,7 @@ func TestARedisThatIsFull(t *testing.T) {
 		t.Errorf("a new node decides by %q", got)
 	}
 	until(t, func(ctx context.Context) error { // what a node says goes with the next heartbeat
-		if all, err := s.Nodes(ctx); err != nil || len(all) != 1 {
+		if all, err := s.nodes(ctx); err != nil || len(all) != 1 {
 			return fmt.Errorf("nodes: %v, %w", all, err)
 		}
 		return nil

@@ -11,28 +11,34 @@
 package rulestore
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
 
-// Version is one version of the rules. Number and Hash together name it.
+// Version is one version of the rules. Number and Hash together name it. As JSON it is what stores
+// keep beside the number and the text.
 type Version struct {
-	Number, Parent int64
-	// Hash covers the text, its author and time, and the parent with its hash. Stores fill it in.
-	Hash, ParentHash string
+	Number     int64  `json:"-"`
+	Parent     int64  `json:"parent"`
+	ParentHash string `json:"parent_hash"`
 	// Line names the known ancestors, the oldest first and the parent last.
-	Line            string
-	Author, Message string
-	Time            time.Time
-	Text            []byte // the whole document as it was written
+	Line string `json:"line,omitempty"`
+	// Hash covers the text, its author and time, and the parent with its hash. Stores fill it in.
+	Hash    string    `json:"hash"`
+	Author  string    `json:"author"`
+	Message string    `json:"message"`
+	Time    time.Time `json:"time"`
+	Text    []byte    `json:"-"` // the whole document as it was written
 	// Orphan means that another version has the number, or that the store went on without this one.
 	// It was in force on some node and no longer is.
-	Orphan bool
+	Orphan bool `json:"-"`
 }
 
 // StarterMessage is the message of a first version that nobody wrote: the rules that come with the
@@ -111,15 +117,13 @@ type Store interface {
 	Restore(ctx context.Context, v Version) error
 	// Keep stores a version as an orphan, unless the store has it already.
 	Keep(ctx context.Context, v Version) error
-	// Watch calls f when it hears of a new version, possibly late, twice or out of order, until ctx
-	// is done. It reconnects by itself. f must not block.
+	// Watch calls f when it hears of a version that another process has written, possibly late,
+	// twice or out of order, until ctx is done. It reconnects by itself. f must not block.
 	Watch(ctx context.Context, f func(n int64))
 	// Beat reports this node to the others. It returns the newest version without its text, what
 	// the store has of the version in force on this node, and which of some others it has lost, in
 	// one round trip.
 	Beat(ctx context.Context, n Node, others ...Version) (Pulse, error)
-	// Nodes returns the nodes that were heard in the last ten seconds, by name.
-	Nodes(ctx context.Context) ([]Node, error)
 }
 
 // Pulse is a store's answer to a beat.
@@ -144,44 +148,38 @@ var (
 	_ Store = (*Redis)(nil)
 )
 
-// Node is what other nodes know of a node.
+// Node is what other nodes know of a node. As JSON it is what the node reports about itself.
 type Node struct {
-	Name         string
-	Region       string           // "" if unknown
-	Version      string           // of its binary
-	RulesVersion int64            // the version in force there; 0 if it has none of the store's
-	RulesHash    string           // of that version
-	RulesText    string           // see [TextHash]
-	InFile       bool             // its rules come from a file, whose version numbers mean nothing to other nodes
-	Store        string           // the state of its store
-	Since        time.Time        // when its store was first lost; zero while it isn't
-	Lost         []string         // servers that it can't reach
-	Warning      string           // what its operator should look at; "" if nothing
-	Outputs      map[string]int64 // how long models' answers are there, in tokens
-	Seen         time.Time
+	Name         string           `json:"-"`
+	Region       string           `json:"region,omitempty"`  // "" if unknown
+	Version      string           `json:"version"`           // of its binary
+	RulesVersion int64            `json:"rules"`             // the version in force there; 0 if it has none of the store's
+	RulesHash    string           `json:"hash"`              // of that version
+	RulesText    string           `json:"text,omitempty"`    // see [TextHash]
+	InFile       bool             `json:"-"`                 // its rules come from a file, whose version numbers mean nothing to other nodes
+	Store        string           `json:"store"`             // the state of its store
+	Since        time.Time        `json:"since,omitzero"`    // when its store was first lost; zero while it isn't
+	Lost         []string         `json:"lost,omitempty"`    // servers that it can't reach
+	Warning      string           `json:"warning,omitempty"` // what its operator should look at; "" if nothing
+	Outputs      map[string]int64 `json:"outputs,omitempty"` // how long models' answers are there, in tokens
+	Seen         time.Time        `json:"-"`
 }
 
 // TextHash returns the start of the SHA-256 of a text. It tells whether nodes have the same rules
 // even if they read them from files, whose versions each node numbers by itself.
 func TextHash(text []byte) string { return fmt.Sprintf("%.4x", sha256.Sum256(text)) }
 
-// about is what is stored of a version beside its text.
-type about struct {
-	Parent     int64     `json:"parent"`
-	ParentHash string    `json:"parent_hash"`
-	Line       string    `json:"line,omitempty"`
-	Hash       string    `json:"hash"`
-	Author     string    `json:"author"`
-	Message    string    `json:"message"`
-	Time       time.Time `json:"time"`
-}
-
-func aboutOf(v Version) about {
-	return about{v.Parent, v.ParentHash, v.Line, v.Hash, v.Author, v.Message, v.Time}
-}
-
-func (a about) version(n int64) Version {
-	return Version{Number: n, Parent: a.Parent, ParentHash: a.ParentHash, Line: a.Line, Hash: a.Hash, Author: a.Author, Message: a.Message, Time: a.Time}
+// sortVersions sorts newest first, and puts orphans behind the version that has their number.
+func sortVersions(all []Version) {
+	orphan := func(v Version) string {
+		if v.Orphan {
+			return v.Hash
+		}
+		return ""
+	}
+	slices.SortFunc(all, func(a, b Version) int {
+		return cmp.Or(cmp.Compare(b.Number, a.Number), cmp.Compare(orphan(a), orphan(b)))
+	})
 }
 
 // dated returns the version with its hash, and with a time that stays the same when written and
