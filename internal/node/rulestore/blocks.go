@@ -69,23 +69,26 @@ const removedFor = 90 * 24 * time.Hour
 // in a rule store that can't be written. The list is kept in a file, and in Redis where nodes share
 // one. Copies are merged, so a block that one of them couldn't take reaches it later.
 type Blocks struct {
-	o     BlockOptions
-	redis *Redis // nil without Redis
+	o BlockOptions
 
 	// syncing is held while the list is read and written elsewhere, even if that takes long: two
 	// concurrent writers would undo each other's changes. It guards the fields below it.
-	syncing        sync.Mutex
-	inFile, shared copyOfBlocks // as last read or written
-	failing        bool         // the last attempt failed, and that was logged
+	syncing     sync.Mutex
+	file, redis *copyOfBlocks // nil if the list isn't kept there
+	failing     bool          // the last attempt failed, and that was logged
 
 	mu      sync.Mutex // guards the fields below
 	all     blockSet
 	changed func() // is called after each change
 }
 
+// copyOfBlocks is the list as it was last read or written in one place.
 type copyOfBlocks struct {
-	text string
-	all  blockSet
+	where string // for error messages
+	text  string
+	all   blockSet
+	// swap returns the text there if it isn't seen. If it is, swap writes next, unless that is "".
+	swap func(ctx context.Context, seen, next string) (found string, isSeen bool, err error)
 }
 
 // BlockOptions configures [OpenBlocks]. The zero value keeps the list in memory.
@@ -110,8 +113,11 @@ func OpenBlocks(ctx context.Context, o BlockOptions) *Blocks {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Blocks{o: o, all: blockSet{}, changed: func() {}}
+	if o.File != "" {
+		b.file = &copyOfBlocks{where: o.File, swap: func(_ context.Context, seen, next string) (string, bool, error) { return swapFile(o.File, seen, next) }}
+	}
 	if o.Redis != nil {
-		b.redis = OverRedis(o.Redis)
+		b.redis = &copyOfBlocks{where: "redis", swap: OverRedis(o.Redis).swapBlocks}
 	}
 	b.Sync(ctx)
 	if n := len(b.List()); n > 0 {
@@ -193,10 +199,8 @@ const blocksPoll = time.Second
 func (b *Blocks) Sync(ctx context.Context) (inFile, inRedis error) {
 	b.syncing.Lock()
 	defer b.syncing.Unlock()
-	inFile = b.syncFile() // first, since Redis may be slow
-	if b.redis != nil {
-		inRedis = b.syncRedis(ctx)
-	}
+	inFile = b.sync(ctx, b.file) // first, since Redis may be slow
+	inRedis = b.sync(ctx, b.redis)
 	if ctx.Err() != nil {
 		return inFile, inRedis
 	}
@@ -211,73 +215,62 @@ func (b *Blocks) Sync(ctx context.Context) (inFile, inRedis error) {
 	return inFile, inRedis
 }
 
-// syncTries is how often Redis' list is read and written again when other nodes are faster.
+// syncTries is how often a copy is read and written again when other nodes are faster.
 const syncTries = 10
 
-func (b *Blocks) syncRedis(ctx context.Context) error {
+// sync merges the list with a copy, which also has what other processes have written.
+func (b *Blocks) sync(ctx context.Context, c *copyOfBlocks) error {
+	if c == nil {
+		return nil
+	}
 	for range syncTries {
-		next := copyOfBlocks{all: b.snapshot()}
-		if b.shared.all.lacks(next.all) {
-			next.text = next.all.encode()
+		all, next := b.snapshot(), ""
+		if c.all.lacks(all) {
+			next = all.encode()
 		}
-		seen := sha1.Sum([]byte(b.shared.text))
-		reply, err := b.redis.run(ctx, blocksScript, []string{b.redis.blocks}, hex.EncodeToString(seen[:]), next.text)
+		found, isSeen, err := c.swap(ctx, c.text, next)
 		switch {
 		case err != nil:
 			return err
-		case len(reply) == 0 && next.text != "":
-			b.shared = next
+		case isSeen && next != "":
+			c.text, c.all = next, all
 			return nil
-		case len(reply) == 0:
+		case isSeen:
 			return nil
 		}
-		if err := b.read(&b.shared, reply[0]); err != nil {
-			return fmt.Errorf("redis: %w", err)
+		there, err := decodeBlocks(found)
+		if err != nil { // don't overwrite it: an operator may be able to repair it
+			return fmt.Errorf("%s: %w", c.where, err)
 		}
+		c.text, c.all = found, there
+		b.merge(there)
 	}
-	return errors.New("redis: other nodes were faster")
+	return fmt.Errorf("%s: other nodes were faster", c.where)
 }
 
-// syncFile also reads what other processes with the same folder have written.
-func (b *Blocks) syncFile() error {
-	if b.o.File == "" {
-		return nil
+func (r *Redis) swapBlocks(ctx context.Context, seen, next string) (string, bool, error) {
+	sum := sha1.Sum([]byte(seen))
+	reply, err := r.run(ctx, blocksScript, []string{r.blocks}, hex.EncodeToString(sum[:]), next)
+	if err != nil || len(reply) == 0 {
+		return "", true, err
 	}
-	text, err := os.ReadFile(b.o.File)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := b.read(&b.inFile, string(text)); err != nil { // don't overwrite it: an operator may be able to repair it
-		return fmt.Errorf("%s: %w", b.o.File, err)
-	}
-	next := copyOfBlocks{all: b.snapshot()}
-	if !b.inFile.all.lacks(next.all) {
-		return nil
-	}
-	next.text = next.all.encode()
-	dir := filepath.Dir(b.o.File)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if err := writeWhole(dir, b.o.File, []byte(next.text)); err != nil {
-		return err
-	}
-	b.inFile = next
-	return nil
+	return reply[0], false, nil
 }
 
-// read merges the text of a copy, unless it is the one that was read last.
-func (b *Blocks) read(c *copyOfBlocks, text string) error {
-	if text == c.text {
-		return nil
+func swapFile(path, seen, next string) (string, bool, error) {
+	text, err := os.ReadFile(path)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return "", false, err
+	case string(text) != seen:
+		return string(text), false, nil
+	case next == "":
+		return "", true, nil
 	}
-	all, err := decodeBlocks(text)
-	if err != nil {
-		return err
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", false, err
 	}
-	*c = copyOfBlocks{text, all}
-	b.merge(all)
-	return nil
+	return "", true, writeWhole(path, []byte(next))
 }
 
 func (b *Blocks) merge(o blockSet) {
