@@ -34,15 +34,14 @@ type Rules struct {
 	applied  watch.Bell      // rung when there is something to store in copy
 	limiter  *weir.Limiter
 	log      *slog.Logger
-	mu       sync.Mutex               // held while rules are put in force
-	expiry   *time.Timer              // nil once Run has ended
-	inForce  atomic.Pointer[Document] // nil until there are rules
-	rejected atomic.Pointer[string]   // what is wrong with the file, if it can't be applied
-	rejects  atomic.Uint64            // how often the file couldn't be applied
-	givenUp  []*Document              // the last few orphans that were in force here
-	warning  atomic.Pointer[string]   // about entries that they block and that now pass
-	look     watch.Bell               // rung to read the file now
-	blocks   *rulestore.Blocks        // the emergency list
+	mu       sync.Mutex                       // held while rules are put in force
+	expiry   *time.Timer                      // nil once Run has ended
+	inForce  atomic.Pointer[Document]         // nil until there are rules
+	read     atomic.Pointer[rulestore.Status] // of the file
+	givenUp  []*Document                      // the last few orphans that were in force here
+	warning  atomic.Pointer[string]           // about entries that they block and that now pass
+	look     watch.Bell                       // rung to read the file now
+	blocks   *rulestore.Blocks                // the emergency list
 }
 
 // Document is a set of rules with the text they were compiled from.
@@ -96,10 +95,19 @@ func (r *Rules) parse(v rulestore.Version) (*Document, error) {
 // FromFile takes the rules in doc, which was read from file, and follows the file.
 func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logger) *Rules {
 	r := &Rules{file: file, limiter: limiter, log: log, look: watch.NewBell()}
-	r.Join(unkept(limiter))
+	r.read.Store(&rulestore.Status{})
+	r.begin()
 	r.enforce(doc)
 	logWarnings(r.log, doc.File)
 	return r
+}
+
+// begin makes an empty emergency list apply, and expire watch the clock.
+func (r *Rules) begin() {
+	r.Join(unkept(r.limiter))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expiry = time.AfterFunc(clockStep, r.expire)
 }
 
 // Start configures how a node with a rule store starts.
@@ -122,7 +130,7 @@ type Start struct {
 // the node isn't ready.
 func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *weir.Limiter) *Rules {
 	r := &Rules{store: o.Store, copy: start.Copy, applied: watch.NewBell(), limiter: limiter, log: o.Logger}
-	r.Join(unkept(limiter))
+	r.begin()
 	r.waiting = waiting
 	o.Seed = rulestore.Version{Text: start.Seed.Text, Author: "weir", Message: start.Message}
 	if r.copy != nil {
@@ -133,7 +141,12 @@ func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *w
 			r.waiting, start.Empty, o.Seed = unreadable, false, rulestore.Version{}
 		}
 	}
-	o.Apply, o.GivenUp, o.Warning = r.apply, r.giveUp, r.Warning
+	report := o.Report
+	o.Apply, o.GivenUp, o.Report = r.apply, r.giveUp, func(n *rulestore.Node) {
+		if n.Warning = r.Warning(); report != nil {
+			report(n)
+		}
+	}
 	r.follower = rulestore.Follow(o)
 	r.follower.Look(ctx)
 	switch {
@@ -199,36 +212,28 @@ func (r *Rules) Stale() string {
 	return ""
 }
 
+// status is the follower's, or for a file, what is wrong with it.
+func (r *Rules) status() rulestore.Status {
+	if r.follower != nil {
+		return r.follower.Status()
+	}
+	return *r.read.Load()
+}
+
 // Rejected returns where rules newer than those in force are wrong, or "". Everyone may see it: it
 // quotes nothing of the rules.
 func (r *Rules) Rejected() string {
-	if r.follower != nil {
-		if err := r.follower.Status().Rejected; err != nil {
-			return err.Error()
-		}
-		return ""
-	}
-	if why := r.rejected.Load(); why != nil {
-		return *why
+	if err := r.status().Rejected; err != nil {
+		return err.Error()
 	}
 	return ""
 }
 
 // Rejections returns how often newer rules were invalid.
-func (r *Rules) Rejections() uint64 {
-	if r.follower != nil {
-		return r.follower.Status().Rejections
-	}
-	return r.rejects.Load()
-}
+func (r *Rules) Rejections() uint64 { return r.status().Rejections }
 
 // Failures returns how often in a row the rule store couldn't be reached; 0 with a file.
-func (r *Rules) Failures() int {
-	if r.follower != nil {
-		return r.follower.Status().Failures
-	}
-	return 0
-}
+func (r *Rules) Failures() int { return r.status().Failures }
 
 // File returns the path of the rule file, or "" with a rule store.
 func (r *Rules) File() string { return r.file }
@@ -278,10 +283,8 @@ func (r *Rules) Run(ctx context.Context) error {
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.expiry != nil {
-			r.expiry.Stop()
-			r.expiry = nil
-		}
+		r.expiry.Stop()
+		r.expiry = nil
 	}()
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
@@ -331,16 +334,16 @@ func (r *Rules) keep(ctx context.Context) {
 
 // save applies the file's new text. An invalid file is logged and changes nothing.
 func (r *Rules) save(text []byte) {
-	old := r.inForce.Load()
-	next, err := parseAt(r.file, text, old.Version+1, private.Now(r.limiter))
+	next, err := parseAt(r.file, text, r.inForce.Load().Version+1, private.Now(r.limiter))
+	status := r.status()
+	if status.Rejected = summary(err); err != nil {
+		status.Rejections++
+	}
+	r.read.Store(&status)
 	if err != nil {
-		short := summary(err).Error()
-		r.rejected.Store(&short)
-		r.rejects.Add(1)
 		r.logRejected(err)
 		return
 	}
-	r.rejected.Store(nil)
 	r.enforce(next)
 	r.log.Info("rules applied", "file", r.file, "version", next.Version, "rules", len(next.File.Rules.Rules))
 	logWarnings(r.log, next.File)
@@ -359,7 +362,7 @@ func (r *Rules) apply(v rulestore.Version) error {
 	return nil
 }
 
-// enforce puts a document in force, and schedules the next look at what expires in it.
+// enforce puts a document in force.
 func (r *Rules) enforce(d *Document) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -376,7 +379,6 @@ func (r *Rules) replace(d *Document) {
 	r.limiter.SetRules(r.joined(d.File.Set))
 	r.inForce.Store(d)
 	r.compare(d)
-	r.wait(d)
 }
 
 // byNow returns the document as of the time that nodes share.
@@ -394,34 +396,24 @@ func (r *Rules) byNow(d *Document) *Document {
 	return again
 }
 
-// clockStep is how long a step of the shared clock may go unnoticed: a node that reaches its store
-// late learns the time together with its first answer.
+// clockStep is how often the node looks for what has expired. It may have read the rules before it
+// knew the time that nodes share, and that may be set, so it can't wait for the expiry itself.
 const clockStep = 100 * time.Millisecond
 
-// wait schedules the next look at a document: when something in it expires, and before that in case
-// the clock was set, since the node may have read the document before it knew the store's time.
-// Callers hold the lock.
-func (r *Rules) wait(d *Document) {
-	if r.expiry != nil {
-		r.expiry.Stop()
-	}
-	pause := clockStep
-	if at := d.File.NextExpiry; !at.IsZero() {
-		pause = min(pause, at.Sub(private.Now(r.limiter)))
-	}
-	r.expiry = time.AfterFunc(pause, func() { r.expire(d) })
-}
-
-// expire reads a document again that is still in force, if it means something else by now.
-func (r *Rules) expire(d *Document) {
+// expire reads the document in force again if it means something else by now.
+func (r *Rules) expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.inForce.Load() != d || r.expiry == nil {
-		return // newer rules are in force, or the node is stopping
+	if r.expiry == nil {
+		return // the node is stopping
+	}
+	r.expiry.Reset(clockStep)
+	d := r.inForce.Load()
+	if d == nil {
+		return
 	}
 	next := r.byNow(d)
 	if next == d {
-		r.wait(d)
 		return
 	}
 	if at := d.File.NextExpiry; !at.IsZero() && !next.read.Before(at) {

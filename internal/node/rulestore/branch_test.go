@@ -31,7 +31,7 @@ func newSide(t *testing.T, r *redistest.Server, name, seed string) *side {
 // seeded makes a node that doesn't run yet, with a seed.
 func seeded(s Store, name string, poll time.Duration, seed string) *node {
 	n := &node{log: &journal{}}
-	o := Options{Store: s, Node: Node{Name: name}, Apply: n.apply, Poll: poll, Logger: slog.New(slog.NewTextHandler(n.log, nil))}
+	o := Options{Store: s, Node: Node{Name: name}, Apply: n.apply, GivenUp: func(Version) {}, Poll: poll, Logger: slog.New(slog.NewTextHandler(n.log, nil))}
 	if seed != "" {
 		o.Seed = Version{Text: []byte(seed), Author: "weir", Message: "seed of " + name}
 	}

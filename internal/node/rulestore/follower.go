@@ -14,15 +14,13 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// Options of a Follower. Store, Node.Name and Apply are required.
+// Options of a Follower. Store, Node.Name, Apply and GivenUp are required.
 type Options struct {
 	Store Store
-	Node  Node // its name and version; the follower fills in the rest
-	// StoreHealth fills in the state of the node's counter store, for other nodes to see. If nil,
-	// nothing is reported.
-	StoreHealth func(*Node)
-	// Warning returns another message for other nodes to see, or "". If nil, there is none.
-	Warning func() string
+	Node  Node // its name and version
+	// Report fills in what other nodes should know of this one beside its name and its rules. It may
+	// be nil.
+	Report func(*Node)
 	// First is the version in force at the start, from this node's disk. Its number is 0 if there
 	// is none.
 	First Version
@@ -31,7 +29,7 @@ type Options struct {
 	// Apply puts a version in force, or returns what is wrong with it. Calls never overlap.
 	Apply func(Version) error
 	// GivenUp is called with a version that was in force here and becomes an orphan, before another
-	// replaces it. It may be nil.
+	// replaces it.
 	GivenUp func(Version)
 	// Logger logs versions, and a store that is lost and back. If nil, nothing is logged.
 	Logger *slog.Logger
@@ -74,14 +72,8 @@ type Follower struct {
 
 // Follow creates a follower. It follows while [Follower.Run] runs.
 func Follow(o Options) *Follower {
-	if o.StoreHealth == nil {
-		o.StoreHealth = func(*Node) {}
-	}
-	if o.Warning == nil {
-		o.Warning = func() string { return "" }
-	}
-	if o.GivenUp == nil {
-		o.GivenUp = func(Version) {}
+	if o.Report == nil {
+		o.Report = func(*Node) {}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -154,7 +146,7 @@ func (f *Follower) Publish(ctx context.Context, v Version) (Version, error) {
 	if err != nil {
 		return Version{}, err
 	}
-	if err := f.apply(written, written); err != nil {
+	if err := f.apply(written, written, nil); err != nil {
 		return written, fmt.Errorf("version %d is written, but can't be applied: %w", written.Number, err)
 	}
 	return written, nil
@@ -170,11 +162,11 @@ const beatTimeout = time.Second
 func (f *Follower) Look(ctx context.Context) {
 	node := f.o.Node
 	mine := f.Current()
-	node.RulesVersion, node.RulesHash, node.Warning = mine.Number, mine.Hash, f.o.Warning()
+	node.RulesVersion, node.RulesHash = mine.Number, mine.Hash
 	if mine.Number > 0 {
 		node.RulesText = TextHash(mine.Text)
 	}
-	f.o.StoreHealth(&node)
+	f.o.Report(&node)
 	beat, cancel := context.WithTimeout(ctx, beatTimeout)
 	pulse, err := f.o.Store.Beat(beat, node, f.before(mine)...)
 	cancel()
@@ -241,7 +233,7 @@ func (f *Follower) seed(ctx context.Context, v Version) error {
 		return nil // another node was faster, or is about to put back what was lost
 	}
 	if err == nil {
-		_ = f.apply(written, written) // apply has logged the error
+		_ = f.apply(written, written, nil) // apply has logged the error
 	}
 	return err
 }
@@ -353,12 +345,12 @@ func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 			return nil // it was lost meanwhile
 		case errors.Is(err, ErrDamaged):
 			got.Number, got.Hash = v.Number, v.Hash
-			f.reject(got, err)
 		case err != nil:
 			return err
 		case got.Starter() && !v.Is(head) && f.Current().Number == 0:
 			return nil
-		case f.apply(got, mine) == nil:
+		}
+		if f.apply(got, mine, err) == nil {
 			return nil
 		}
 		v = Version{Number: got.Parent, Hash: got.ParentHash}
@@ -373,15 +365,24 @@ func (f *Follower) news(v, head Version) bool {
 	return v.Number > 0 && !v.Is(f.status.Current) && !v.Is(f.rejected) && (v.Number > f.status.Current.Number || v.Is(head))
 }
 
-// apply puts a version in force, in place of a particular version or of any with a lower number.
-func (f *Follower) apply(v, instead Version) error {
+// apply puts a version in force, in place of a particular version or of any with a lower number. It
+// rejects a version that couldn't be read, because of err, or can't be applied.
+func (f *Follower) apply(v, instead Version, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v.Is(f.status.Current) || v.Number <= f.status.Current.Number && !instead.Is(f.status.Current) {
 		return nil
 	}
-	if err := f.o.Apply(v); err != nil {
-		f.rejectLocked(v, err)
+	if err == nil {
+		err = f.o.Apply(v)
+	}
+	if err != nil {
+		f.status.Rejections++
+		f.o.Logger.Error("rules rejected: the ones in force stay",
+			"version", v.Number, "author", v.Author, "in force", f.status.Current.Number, "error", err)
+		if v.Number > f.rejected.Number {
+			f.rejected, f.status.Rejected = v, fmt.Errorf("version %d: %w", v.Number, err)
+		}
 		return err
 	}
 	f.remember(v)
@@ -391,21 +392,6 @@ func (f *Follower) apply(v, instead Version) error {
 	}
 	f.o.Logger.Info("rules applied", "version", v.Number, "hash", Short(v.Hash), "author", v.Author, "message", v.Message)
 	return nil
-}
-
-func (f *Follower) reject(v Version, why error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.rejectLocked(v, why)
-}
-
-func (f *Follower) rejectLocked(v Version, why error) {
-	f.status.Rejections++
-	f.o.Logger.Error("rules rejected: the ones in force stay",
-		"version", v.Number, "author", v.Author, "in force", f.status.Current.Number, "error", why)
-	if v.Number > f.rejected.Number {
-		f.rejected, f.status.Rejected = v, fmt.Errorf("version %d: %w", v.Number, why)
-	}
 }
 
 // Bounds on the versions remembered in case the store has lost more than one: their number, and the

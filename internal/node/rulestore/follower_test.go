@@ -50,7 +50,7 @@ func TestVersionsOnlyRise(t *testing.T) {
 			case 3: // what a look found that took its time
 				old, err := d.Get(ctx, rapid.Int64Range(1, head.Number+3).Draw(t, "number"))
 				if err == nil && string(old.Text) == "good" {
-					_ = n.Follower.apply(old, Version{Number: rapid.Int64Range(0, head.Number).Draw(t, "in place of")})
+					_ = n.Follower.apply(old, Version{Number: rapid.Int64Range(0, head.Number).Draw(t, "in place of")}, nil)
 				}
 			case 4:
 				n.Look(ctx)

@@ -203,7 +203,7 @@ func (n *node) numbers() []int64 {
 func newNode(s Store, name string, poll time.Duration, first Version) *node {
 	n := &node{log: &journal{}}
 	n.Follower = Follow(Options{
-		Store: heard{s, &n.beaten}, Node: Node{Name: name, Version: "test"}, StoreHealth: func(n *Node) { n.Store = "up" },
+		Store: heard{s, &n.beaten}, Node: Node{Name: name, Version: "test"}, Report: func(n *Node) { n.Store = "up" }, GivenUp: func(Version) {},
 		First: first, Apply: n.apply, Poll: poll, Logger: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
 	return n

@@ -106,7 +106,7 @@ func (n *node) openSource(ctx context.Context, seed *inforce.Document, message s
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	n.rules = inforce.FromStore(ctx, rulestore.Options{
-		Store: store, Node: n.self, Logger: n.log, StoreHealth: n.tellStore,
+		Store: store, Node: n.self, Logger: n.log, Report: n.tellStore,
 	}, start, n.limiter)
 	return nil
 }
