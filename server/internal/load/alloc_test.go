@@ -17,7 +17,7 @@ func TestAllocsPerCheckAreNone(t *testing.T) {
 	r := &run{plan: Plan{Workers: 1, Keys: 1000}, sample: InProcessSample, start: time.Now()}
 	w := r.workers(inProcess(t, set, 1000, Check{KeyPrefix: "bench_", Path: "/{n}", Cost: 1}))[0]
 	ctx := t.Context()
-	if got := testing.AllocsPerRun(1000, func() { w.batch(ctx, true) }); got != 0 {
+	if got := testing.AllocsPerRun(1000, func() { w.batch(ctx, 0, true) }); got != 0 {
 		t.Errorf("%v allocations for %d checks", got, InProcessSample)
 	}
 }

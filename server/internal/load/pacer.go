@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -16,9 +17,9 @@ type pacer struct {
 }
 
 func newPacer(p *Plan) *pacer {
-	s := &pacer{turn: make(chan struct{}, 1), schedule: newSchedule(p.Rate, p.Poisson), nap: p.nap}
-	if s.nap == nil {
-		s.nap = nap
+	s := &pacer{turn: make(chan struct{}, 1), schedule: newSchedule(p.Rate, p.Poisson), nap: nap}
+	if p.nap != nil {
+		s.nap = p.nap
 	}
 	return s
 }
@@ -29,11 +30,8 @@ func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
 	due = p.schedule.next()
-	if r.now() >= r.plan.Warmup {
-		// What warming up has left behind isn't measured, and mustn't hold up what is.
-		for due < r.plan.Warmup {
-			due = p.schedule.next()
-		}
+	for due < r.plan.Warmup && r.now() >= r.plan.Warmup {
+		due = p.schedule.next() // what warming up has left behind isn't measured, and mustn't hold up what is
 	}
 	if due >= r.end() || !p.sleep(ctx, r, due) {
 		return 0, false
@@ -76,4 +74,33 @@ func (p *pacer) sleep(ctx context.Context, r *run, until time.Duration) bool {
 			}
 		}
 	}
+}
+
+// schedule says when the requests of an open loop are due, counted from the start. It doesn't look at the clock, so it
+// doesn't depend on answers.
+type schedule struct {
+	rate float64    // requests a second
+	n    int64      // evenly spaced: number of requests so far
+	rng  *rand.Rand // Poisson; nil means evenly spaced
+	last float64    // Poisson: when the last request was due, in seconds
+}
+
+func newSchedule(rate float64, poisson bool) schedule {
+	s := schedule{rate: rate}
+	if poisson {
+		s.rng = rand.New(rand.NewPCG(2, 3))
+	}
+	return s
+}
+
+// next is when the next request is due. Times never decrease.
+func (s *schedule) next() time.Duration {
+	if s.rng != nil {
+		s.last += s.rng.ExpFloat64() / s.rate
+		return time.Duration(s.last * float64(time.Second))
+	}
+	// Not a sum of rounded intervals, which would drift.
+	due := time.Duration(float64(s.n) / s.rate * float64(time.Second))
+	s.n++
+	return due
 }

@@ -149,7 +149,7 @@ func BenchmarkClosedLoop(b *testing.B) {
 		w := r.workers(to)[0]
 		return measure(func(b *testing.B) {
 			for i := 0; i < b.N; i += InProcessSample {
-				w.batch(b.Context(), true)
+				w.batch(b.Context(), 0, true)
 			}
 		})
 	}

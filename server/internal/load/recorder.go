@@ -9,36 +9,33 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// counts says how many requests had which outcome.
-type counts struct {
-	outcome  [outcomes]int64
-	degraded int64
-	late     int64 // open loop: sent after they were due
-}
+// counts says how many requests had which outcome, and how many of them were degraded or late.
+type counts [late + 1]int64
+
+const (
+	degraded = outcomes + iota
+	late     // open loop: sent after they were due
+)
 
 func (c *counts) add(a *Answer) {
-	c.outcome[a.Outcome]++
+	c[a.Outcome]++
 	if a.Degraded {
-		c.degraded++
+		c[degraded]++
 	}
 }
 
 func (c *counts) merge(o *counts) {
-	for i := range c.outcome {
-		c.outcome[i] += o.outcome[i]
+	for i, n := range o {
+		c[i] += n
 	}
-	c.degraded += o.degraded
-	c.late += o.late
 }
 
-func (c *counts) answered() int64 {
-	return c.outcome[Allowed] + c.outcome[Refused] + c.outcome[Other]
-}
+func (c *counts) answered() int64 { return c[Allowed] + c[Refused] + c[Other] }
 
-func (c *counts) failed() int64 { return c.outcome[Failed] + c.outcome[TimedOut] }
+func (c *counts) failed() int64 { return c[Failed] + c[TimedOut] }
 
 // sent is the number of requests that left this process.
-func (c *counts) sent() int64 { return c.answered() + c.failed() + c.outcome[Unfinished] }
+func (c *counts) sent() int64 { return c.answered() + c.failed() + c[Unfinished] }
 
 // longest is the upper end of histograms. The longest time itself is kept beside them.
 const longest = time.Hour

@@ -108,16 +108,12 @@ func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *R
 		sum.merge(t)
 	}
 	c := &sum.counts
-	var dropped int64
-	if p.open() {
-		dropped = r.pacer.dropped
-	}
 	out := &Report{
 		Target: t.String(), Loop: "closed", Concurrency: p.Workers,
 		Keys: p.Keys, Distribution: p.Distribution,
 		Warmup: p.Warmup.Seconds(), Seconds: measured.Seconds(), Interrupted: interrupted,
-		Checks: c.answered(), Allowed: c.outcome[Allowed], Refused: c.outcome[Refused], Other: c.outcome[Other],
-		Degraded: c.degraded, Errors: c.failed(), Timeouts: c.outcome[TimedOut], Unfinished: c.outcome[Unfinished],
+		Checks: c.answered(), Allowed: c[Allowed], Refused: c[Refused], Other: c[Other],
+		Degraded: c[degraded], Errors: c.failed(), Timeouts: c[TimedOut], Unfinished: c[Unfinished],
 		Statuses: sum.statuses,
 		Latency:  sum.latency.quantiles(), TimedOneIn: r.sample,
 		CPUSeconds: cpu.Seconds(),
@@ -127,9 +123,10 @@ func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *R
 		out.Exponent = p.Exponent
 	}
 	if p.open() {
+		dropped := r.pacer.dropped
 		out.Loop, out.Rate, out.Poisson = "open", p.Rate, p.Poisson
 		out.OpenLoop = &OpenLoop{
-			Due: c.sent() + dropped, Sent: c.sent(), Late: c.late, Dropped: dropped,
+			Due: c.sent() + dropped, Sent: c.sent(), Late: c[late], Dropped: dropped,
 			Service: sum.service.quantiles(),
 		}
 	}

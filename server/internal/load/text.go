@@ -34,42 +34,34 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.Unfinished > 0 {
 		t.row("unfinished", Thousands(r.Unfinished))
 	}
+	latency := "latency"
 	if o := r.OpenLoop; o != nil {
+		latency = "from due"
 		t.part("late", o.Late, o.Due)
 		t.part("dropped", o.Dropped, o.Due)
 	}
 	t.row("")
 	if r.Latency != (Quantiles{}) {
 		t.row("", "p50", "p90", "p99", "p99.9", "max")
+		t.times(latency, r.Latency)
 		if o := r.OpenLoop; o != nil {
-			t.times("from due", r.Latency)
 			t.times("from sent", o.Service)
-		} else {
-			t.times("latency", r.Latency)
 		}
 		t.row("")
 	}
 	if r.CPUPerMillion > 0 {
 		t.row("CPU", fmt.Sprintf("%.3g s per million checks, in this process", r.CPUPerMillion))
 	}
-	if r.StoreCPU != nil {
-		t.row("store CPU", r.StoreCPU.String())
-	}
-	if r.StoreCalls != nil {
-		t.row("store calls", r.StoreCalls.String())
-	}
-	if r.Leases != nil {
-		t.row("leases", r.Leases.String())
-	}
+	t.given("store CPU", r.StoreCPU != nil, r.StoreCPU)
+	t.given("store calls", r.StoreCalls != nil, r.StoreCalls)
+	t.given("leases", r.Leases != nil, r.Leases)
 	if r.TimedOneIn > 1 {
 		t.row("timed", fmt.Sprintf("1 check in %d; reading the clock is about %d ns of each time", r.TimedOneIn, r.ClockNS))
 	}
 	if r.Oracle != nil {
 		r.Oracle.write(t)
 	}
-	if v := r.Verdict; v != nil {
-		t.row("verdict", v.String())
-	}
+	t.given("verdict", r.Verdict != nil, r.Verdict)
 	return t.tw.Flush()
 }
 
@@ -133,6 +125,13 @@ func (r *Report) faultsText() string {
 type table struct{ tw *tabwriter.Writer }
 
 func (t *table) row(cells ...string) { fmt.Fprintln(t.tw, strings.Join(cells, "\t")) }
+
+// given writes a row if there is a value.
+func (t *table) given(name string, given bool, value fmt.Stringer) {
+	if given {
+		t.row(name, value.String())
+	}
+}
 
 func (t *table) part(name string, n, of int64, more ...string) {
 	cells := []string{name, Thousands(n)}
