@@ -22,12 +22,12 @@ import (
 type adminPort struct {
 	nodePort
 	wait   time.Duration // how long to retry while the node can't read or write its rules
-	asJSON bool          // print answers as the node sent them
+	asJSON jsonFlag      // print answers as the node sent them
 }
 
 func (n *adminPort) register(cmd *cobra.Command) {
 	n.nodePort.register(cmd, "admin", "127.0.0.1:8082", "admin port")
-	cmd.Flags().BoolVar(&n.asJSON, "json", false, "print JSON")
+	n.asJSON.register(cmd)
 	cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 }
 

@@ -32,25 +32,27 @@ func benchCommand() *cobra.Command {
 		return b.run(cmd)
 	})
 	b.register(cmd.Flags())
+	b.asJSON.register(cmd)
 	return cmd
 }
 
 // benchFlags are the flags of weir bench and, once complete, what they mean.
 type benchFlags struct {
-	plan          load.Plan
-	check         load.Check
-	goal          load.Goal
-	rules, store  string
-	limit         string
-	nodes         int
-	leases        bool
-	oracle        bool
-	header        []string
-	secret        tokenFlag
-	tls           tlsFlags
-	keyHeader     string
-	timeout       time.Duration
-	asJSON, quiet bool
+	plan         load.Plan
+	check        load.Check
+	goal         load.Goal
+	rules, store string
+	limit        string
+	nodes        int
+	leases       bool
+	oracle       bool
+	header       []string
+	secret       tokenFlag
+	tls          tlsFlags
+	keyHeader    string
+	timeout      time.Duration
+	quiet        bool
+	asJSON       jsonFlag
 
 	url  *url.URL // nil means in process
 	node bool     // the URL is a check API
@@ -83,7 +85,6 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.DurationVar(&b.timeout, "timeout", 10*time.Second, "how long a request to a URL may take")
 	f.DurationVar(&b.goal.MaxP99, "max-p99", 0, "exit 1 if the 99th percentile of latency is higher")
 	f.Var(parsed[float64]{&b.goal.MinRate, "rate", parseRate, showRate}, "min-rate", "exit 1 if there are fewer answers, such as 1000/s")
-	f.BoolVar(&b.asJSON, "json", false, "print JSON")
 	f.BoolVar(&b.quiet, "quiet", false, "show no progress")
 }
 
@@ -218,7 +219,7 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 	}
 	switch {
 	case err != nil:
-		return &exit{exitRefused, err}
+		return rejected(err)
 	case report.Checks == 0 && len(report.Faults) > 0:
 		return &exit{exitUnavailable, fmt.Errorf("nothing answered at %s: %s", b.url.Redacted(), report.Faults[0].Text)}
 	case report.Checks == 0:

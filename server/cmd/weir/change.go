@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -69,7 +69,7 @@ func (n *adminPort) callForDiff(cmd *cobra.Command, method, path string, body an
 func (c *change) run(cmd *cobra.Command, method, path string, body any, header http.Header, file string) error {
 	out, err := c.send(cmd, method, path, body, header)
 	if err != nil {
-		return c.rejected(cmd, err, file)
+		return c.showProblems(cmd, err, file)
 	}
 	return c.report(cmd, out, file)
 }
@@ -112,20 +112,16 @@ func (c *change) print(cmd *cobra.Command, out *changed, file string) error {
 	return nil
 }
 
-// rejected prints the problems for which the node rejects a document, and returns the error that says what to do.
-func (c *change) rejected(cmd *cobra.Command, err error, file string) error {
-	var r *refusal
-	if !errors.As(err, &r) || r.status != http.StatusUnprocessableEntity {
-		return err
+// showProblems prints the problems for which the node rejects a document, and returns the error that says what to do.
+func (c *change) showProblems(cmd *cobra.Command, err error, file string) error {
+	switch r, rejected := refused(err, http.StatusUnprocessableEntity); {
+	case !rejected:
+	case bool(c.asJSON):
+		return cmp.Or(printJSON(cmd, json.RawMessage(r.body)), err)
+	default:
+		printProblems(cmd.ErrOrStderr(), "", r.Details.Problems, file)
+		printProblems(cmd.ErrOrStderr(), "warning: ", r.Details.Warnings, file)
 	}
-	if c.asJSON {
-		if failed := printJSON(cmd, json.RawMessage(r.body)); failed != nil {
-			return failed
-		}
-		return err
-	}
-	printProblems(cmd.ErrOrStderr(), "", r.Details.Problems, file)
-	printProblems(cmd.ErrOrStderr(), "warning: ", r.Details.Warnings, file)
 	return err
 }
 

@@ -24,7 +24,7 @@ func checkCommand() *cobra.Command {
 	var r requestFlags
 	var amounts amountFlags
 	var node nodePort
-	var asJSON bool
+	var asJSON jsonFlag
 	var colour colour
 	cmd := command("check", func(cmd *cobra.Command, args []string) error {
 		w, err := r.check(cmd, args, &amounts)
@@ -67,9 +67,9 @@ func checkCommand() *cobra.Command {
 			return &exit{code: exitRefused}
 		}
 		return nil
-	}, &r, &amounts, &colour)
+	}, &r, &amounts, &colour, &asJSON)
 	node.register(cmd, "http", "127.0.0.1:8080", "check API")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the node's answer")
+	cmd.Flags().Lookup("json").Usage = "print the node's answer"
 	return cmd
 }
 

@@ -33,13 +33,13 @@ func ruleFiles(*cobra.Command, []string, string) ([]cobra.Completion, cobra.Shel
 	return []cobra.Completion{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt
 }
 
-// one applies f to the first argument, and offers nothing for further ones.
-func one(f cobra.CompletionFunc) cobra.CompletionFunc {
+// each completes each argument by a function of its own, and offers nothing for further ones.
+func each(functions ...cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, written string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 {
+		if len(args) >= len(functions) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return f(cmd, args, written)
+		return functions[len(args)](cmd, args, written)
 	}
 }
 
@@ -53,23 +53,27 @@ func (n *adminPort) quietly(cmd *cobra.Command, path string) (*answer, error) {
 
 // ruleIDs offers the rules in force on the node.
 func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var f *rulefile.File
+	a, err := n.quietly(cmd, "/v1/rules")
+	if err == nil {
+		f, err = rulefile.Parse("rules", a.body)
+	}
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
 	var out []cobra.Completion
-	if a, err := n.quietly(cmd, "/v1/rules"); err == nil {
-		if f, err := rulefile.Parse("rules", a.body); err == nil {
-			for _, r := range f.Rules.Rules {
-				var limits []string
-				for _, l := range r.Limits {
-					if l.Count > 0 {
-						limits = append(limits, l.String())
-					}
-				}
-				otherwise := "numbers of its tiers"
-				if r.Descriptor != nil {
-					otherwise = "numbers of Envoy's configuration"
-				}
-				out = append(out, cobra.CompletionWithDesc(r.ID, cmp.Or(strings.Join(limits, " and "), otherwise)))
+	for _, r := range f.Rules.Rules {
+		var limits []string
+		for _, l := range r.Limits {
+			if l.Count > 0 {
+				limits = append(limits, l.String())
 			}
 		}
+		otherwise := "numbers of its tiers"
+		if r.Descriptor != nil {
+			otherwise = "numbers of Envoy's configuration"
+		}
+		out = append(out, cobra.CompletionWithDesc(r.ID, cmp.Or(strings.Join(limits, " and "), otherwise)))
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
@@ -77,16 +81,14 @@ func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.C
 // versions offers the newest versions of the rules on the node.
 func (n *adminPort) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
+	var page adminapi.Versions
 	if a, err := n.quietly(cmd, "/v1/rules/versions?limit=20"); err == nil {
-		var page adminapi.Versions
-		if a.decode(&page) == nil {
-			for _, v := range page.Versions {
-				if v.Orphan {
-					continue
-				}
-				words := strings.Join([]string{clock(v.Time), v.Author, v.Message}, " ")
-				out = append(out, cobra.CompletionWithDesc(strconv.FormatInt(v.Number, 10), cell(words)))
-			}
+		_ = a.decode(&page) // nothing is offered if it can't be read
+	}
+	for _, v := range page.Versions {
+		if !v.Orphan {
+			words := strings.Join([]string{clock(v.Time), v.Author, v.Message}, " ")
+			out = append(out, cobra.CompletionWithDesc(strconv.FormatInt(v.Number, 10), cell(words)))
 		}
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +19,7 @@ import (
 func demoCommand() *cobra.Command {
 	var colour colour
 	return command("demo", func(cmd *cobra.Command, _ []string) error {
-		if err := demo(cmd, &colour); err != nil {
+		if err := demo(cmd.Context(), cmd.OutOrStdout(), &colour); err != nil {
 			return &exit{exitUnavailable, err}
 		}
 		return nil
@@ -30,26 +29,25 @@ func demoCommand() *cobra.Command {
 // demoTries is more requests than the starter rules allow, including what refills meanwhile.
 const demoTries = 1000
 
-func demo(cmd *cobra.Command, colour *colour) error {
-	ctx, stop := context.WithCancel(cmd.Context())
+func demo(ctx context.Context, w io.Writer, colour *colour) error {
+	ctx, stop := context.WithCancel(ctx)
 	gateway, ended, err := demoNode(ctx)
 	if err != nil {
 		stop()
 		return err
 	}
 	defer func() { stop(); <-ended }()
-	w := cmd.OutOrStdout()
 	fmt.Fprintf(w, "An API, and Weir in front of it with the starter rules: 100 requests a minute for each key.\nA client asks for %s/v1/orders with the key sk_123:\n\n", gateway)
 	for n := 1; n <= demoTries; n++ {
 		res, body, err := demoAsk(ctx, gateway)
 		if err != nil {
 			return err
 		}
-		allowed := res.StatusCode == http.StatusOK
-		left := res.Header.Get("X-RateLimit-Remaining")
-		if n <= 3 || !allowed || left == "0" {
+		allowed, left := res.StatusCode == http.StatusOK, res.Header.Get("X-RateLimit-Remaining")
+		switch {
+		case n <= 3 || !allowed || left == "0":
 			fmt.Fprintf(w, "%6d  %s  %s of %s left\n", n, colour.verdict(w, allowed, res.Status), left, res.Header.Get("X-RateLimit-Limit"))
-		} else if n == 4 {
+		case n == 4:
 			fmt.Fprintln(w, "     …")
 		}
 		if allowed {
@@ -59,28 +57,22 @@ func demo(cmd *cobra.Command, colour *colour) error {
 		for _, name := range []string{"Retry-After", "X-RateLimit-Rule", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"} {
 			fmt.Fprintf(w, "  %s: %s\n", name, res.Header.Get(name))
 		}
-		fmt.Fprintf(w, "  %s\n", bytes.TrimSpace(body))
-		return demoRetry(ctx, w, colour, gateway, res)
+		fmt.Fprintf(w, "  %s\n", body)
+		seconds, err := time.ParseDuration(res.Header.Get("Retry-After") + "s")
+		if err == nil {
+			err = pause(ctx, seconds)
+		}
+		if err == nil {
+			res, _, err = demoAsk(ctx, gateway)
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "\nAfter %.0f s, as it said: %s\n", seconds.Seconds(), colour.verdict(w, res.StatusCode == http.StatusOK, res.Status))
+		fmt.Fprintf(w, "\nNow yours:  %s serve --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000\n", os.Args[0])
+		return nil
 	}
 	return fmt.Errorf("%d requests were allowed: that can't be", demoTries)
-}
-
-// demoRetry waits as long as the refusal says, and retries.
-func demoRetry(ctx context.Context, w io.Writer, colour *colour, gateway string, refusal *http.Response) error {
-	seconds, err := strconv.Atoi(refusal.Header.Get("Retry-After"))
-	if err != nil {
-		return err
-	}
-	if err := pause(ctx, time.Duration(seconds)*time.Second); err != nil {
-		return err
-	}
-	res, _, err := demoAsk(ctx, gateway)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "\nAfter %d s, as it said: %s\n", seconds, colour.verdict(w, res.StatusCode == http.StatusOK, res.Status))
-	fmt.Fprintf(w, "\nNow yours:  %s serve --gateway 127.0.0.1:8090 --upstream http://127.0.0.1:9000\n", os.Args[0])
-	return nil
 }
 
 // demoNode starts a node with an API behind it. It ends with ctx, and closes ended when everything
@@ -129,5 +121,5 @@ func demoAsk(ctx context.Context, gateway string) (*http.Response, []byte, error
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	return res, body, err
+	return res, bytes.TrimSpace(body), err
 }

@@ -107,6 +107,13 @@ func parseLevel(text string) (level slog.Level, err error) {
 	return 0, fmt.Errorf("must be debug, info, warn or error, got %q%s", text, hint)
 }
 
+// jsonFlag asks for JSON.
+type jsonFlag bool
+
+func (j *jsonFlag) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar((*bool)(j), "json", false, "print JSON")
+}
+
 // takes checks the number of arguments against the command's Use line.
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {

@@ -14,24 +14,21 @@ import (
 )
 
 func importEnvoyCommand() *cobra.Command {
-	var asJSON bool
-	cmd := command("import envoy", func(cmd *cobra.Command, args []string) error {
+	return importCommand("import envoy", func(cmd *cobra.Command, args []string) (*imports.Result, string, error) {
 		if len(args) == 0 {
-			return errors.New("name the folder of the configuration, or its files")
+			return nil, "", errors.New("name the folder of the configuration, or its files")
 		}
 		var files []envoy.File
 		for _, name := range args {
 			more, err := envoyFiles(cmd, name)
 			if err != nil {
-				return &exit{exitUsage, err}
+				return nil, "", err
 			}
 			files = append(files, more...)
 		}
 		r, err := imports.Envoy(files)
-		return printImport(cmd, r, err, asJSON, "no descriptor has a rate_limit")
+		return r, "no descriptor has a rate_limit", rejected(err)
 	})
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
-	return cmd
 }
 
 // envoyFiles reads a file, or the files of a folder.
@@ -49,50 +46,54 @@ func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
 }
 
 func importNginxCommand() *cobra.Command {
-	var asJSON bool
-	cmd := command("import nginx", func(cmd *cobra.Command, args []string) error {
+	return importCommand("import nginx", func(cmd *cobra.Command, args []string) (*imports.Result, string, error) {
 		name := args[0]
 		text, err := readFile(cmd, name, imports.MaxConf)
 		if err != nil {
-			return &exit{exitUsage, err}
+			return nil, "", err
 		}
 		read, none := imports.Nginx, "there is no limit_req, or each of them was left out"
 		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name == "-" && manifest.Match(text) {
 			read, none = imports.Ingress, "no Ingress has limit-rps, limit-rpm or global-rate-limit; weir import envoy reads envoyproxy/ratelimit's files"
 		}
 		r, err := read(name, text)
-		return printImport(cmd, r, err, asJSON, none)
+		return r, none, rejected(err)
 	})
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the rules as text, and the notes")
-	return cmd
 }
 
 // manifest matches Kubernetes manifests, and no configuration of nginx.
 var manifest = regexp.MustCompile(`(?m)^[\s{]*"?apiVersion"?:`)
 
-// printImport prints the rules and the notes about them. If there are no rules, it says why.
-func printImport(cmd *cobra.Command, r *imports.Result, err error, asJSON bool, none string) error {
-	if err != nil {
-		return &exit{exitRefused, err}
-	}
-	differ := 0
-	for _, n := range r.Notes {
-		word := "note:"
-		if n.Differs {
-			differ++
-			word = "differs:"
+// importCommand returns a command that prints the rules that read makes, and the notes about them. If there are no rules,
+// the text that read returns with them says why.
+func importCommand(path string, read func(*cobra.Command, []string) (r *imports.Result, none string, err error)) *cobra.Command {
+	var asJSON jsonFlag
+	cmd := command(path, func(cmd *cobra.Command, args []string) error {
+		r, none, err := read(cmd, args)
+		if err != nil {
+			return err
 		}
-		if !asJSON {
-			fmt.Fprintln(cmd.ErrOrStderr(), word, n)
+		differ, words := 0, cmd.ErrOrStderr()
+		for _, n := range r.Notes {
+			word := "note:"
+			if n.Differs {
+				differ++
+				word = "differs:"
+			}
+			if !asJSON {
+				fmt.Fprintln(words, word, n)
+			}
 		}
-	}
-	if r.Rules == 0 {
-		return &exit{exitRefused, errors.New("there is no limit to import: " + none)}
-	}
-	if asJSON {
-		return printJSON(cmd, map[string]any{"rules": r.Rules, "text": string(r.Text), "notes": append([]imports.Note{}, r.Notes...)})
-	}
-	_, err = cmd.OutOrStdout().Write(r.Text)
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s; not one to one: %d\n", count(r.Rules, "rule"), differ)
-	return err
+		switch {
+		case r.Rules == 0:
+			return &exit{exitRefused, errors.New("there is no limit to import: " + none)}
+		case bool(asJSON):
+			return printJSON(cmd, map[string]any{"rules": r.Rules, "text": string(r.Text), "notes": append([]imports.Note{}, r.Notes...)})
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s", r.Text)
+		fmt.Fprintf(words, "%s; not one to one: %d\n", count(r.Rules, "rule"), differ)
+		return nil
+	}, &asJSON)
+	cmd.Flags().Lookup("json").Usage = "print JSON: the rules as text, and the notes"
+	return cmd
 }

@@ -133,14 +133,7 @@ func printCounters(w io.Writer, all []adminapi.Counter) {
 			left += " " + c.Amount
 		}
 		if s := c.Stake; s != nil {
-			left = fmt.Sprintf("%s here, of %s: own %s", c.Remaining, c.Max, s.Own)
-			if s.Borrowed > 0 {
-				left += fmt.Sprintf(", borrowed %s", s.Borrowed)
-			}
-			if s.Lent > 0 {
-				left += fmt.Sprintf(", lent %s", s.Lent)
-			}
-			left += "; home " + cell(s.Home)
+			left = fmt.Sprintf("%s here, of %s: own %s, borrowed %s, lent %s; home %s", c.Remaining, c.Max, s.Own, s.Borrowed, s.Lent, cell(s.Home))
 		}
 		if c.InFlight != nil { // nobody knows when requests in flight will end
 			left += fmt.Sprintf(" (%d in flight)", *c.InFlight)

@@ -33,7 +33,7 @@ func init() {
 // Exit codes, for scripts.
 const (
 	exitRefused     = 1 // also: problems were found
-	exitUsage       = 2 // also: an unreadable file, or a missing or wrong token
+	exitUsage       = 2 // the code of errors without one; also: an unreadable file, or a missing or wrong token
 	exitUnavailable = 3
 )
 
@@ -51,6 +51,14 @@ func (e *exit) Error() string {
 }
 
 func (e *exit) Unwrap() error { return e.cause }
+
+// rejected gives an error the exit code for rules, or the like, that have problems.
+func rejected(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exit{exitRefused, err}
+}
 
 func main() { os.Exit(run()) }
 
@@ -70,7 +78,7 @@ func run() int {
 	}
 	var e *exit
 	if !errors.As(err, &e) {
-		e = &exit{exitUsage, err} // cobra's own errors: an unknown flag, or a wrong argument
+		e = &exit{exitUsage, err}
 	}
 	if e.cause != nil {
 		fmt.Fprintln(os.Stderr, name+":", redact(e.cause.Error()))
@@ -185,14 +193,12 @@ func helpCommand() *cobra.Command {
 }
 
 func versionCommand() *cobra.Command {
-	var asJSON bool
-	cmd := command("version", func(cmd *cobra.Command, _ []string) error {
+	var asJSON jsonFlag
+	return command("version", func(cmd *cobra.Command, _ []string) error {
 		if asJSON {
 			return printJSON(cmd, map[string]string{"version": version})
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), "weir", version)
 		return nil
-	})
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
+	}, &asJSON)
 }

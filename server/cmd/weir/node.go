@@ -102,7 +102,7 @@ type request struct {
 func (p *nodePort) request(method, path string, body any, header http.Header) (*request, error) {
 	h, err := p.secret.header()
 	if err != nil {
-		return nil, &exit{exitUsage, err}
+		return nil, err
 	}
 	base, err := p.tls.address(p.name, p.addr)
 	if err != nil {

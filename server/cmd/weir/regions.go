@@ -60,16 +60,15 @@ func printRegions(cmd *cobra.Command, all *adminapi.Regions, colour *colour) {
 	rows := [][]string{{"REGION", "HOME", "RTT", "GLOBAL RULES", "HEARD"},
 		{cell(all.Name) + " *", home(all.Home == all.Name, all.Grace, all.State), "", "", ""}}
 	for _, p := range all.Peers {
-		rules, heard := "the same", colour.verdict(w, true, "yes")
-		if !p.SameRules {
-			rules = "others"
+		rtt, rules, heard := "", "", colour.verdict(w, false, "no: "+cell(p.Error))
+		if p.RTTMS > 0 {
+			rtt = fmt.Sprintf("%.1f ms", p.RTTMS)
 		}
-		rtt := fmt.Sprintf("%.1f ms", p.RTTMS)
-		if p.RTTMS == 0 { // never heard
-			rtt = ""
-		}
-		if !p.Up {
-			rules, heard = "", colour.verdict(w, false, "no: "+cell(p.Error))
+		switch {
+		case p.Up && p.SameRules:
+			rules, heard = "the same", colour.verdict(w, true, "yes")
+		case p.Up:
+			rules, heard = "others", colour.verdict(w, true, "yes")
 		}
 		if !p.Since.IsZero() {
 			heard += ", since " + clock(p.Since)

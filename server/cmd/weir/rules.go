@@ -33,22 +33,21 @@ func lintCommand() *cobra.Command {
 		for _, name := range args {
 			r, err := lint(cmd, name, blocked.Emergency)
 			if err != nil {
-				return &exit{exitUsage, err}
+				return err
 			}
 			bad = bad || len(r.Problems) > 0 || strict && len(r.Warnings) > 0
 			reports = append(reports, r)
 		}
+		var err error
 		if node.asJSON {
-			if err := printJSON(cmd, reports); err != nil {
-				return err
-			}
+			err = printJSON(cmd, reports)
 		} else {
 			printLint(cmd.OutOrStdout(), reports, strict, &colour)
 		}
-		if bad {
-			return &exit{code: exitRefused}
+		if err == nil && bad {
+			err = &exit{code: exitRefused}
 		}
-		return nil
+		return err
 	}, &colour, &node)
 	cmd.ValidArgsFunction = ruleFiles
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit 1 also for warnings, for which weir rules apply needs --force")
@@ -86,9 +85,9 @@ func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintRepo
 func badRules(err error) error {
 	var problems rulefile.Problems
 	if errors.As(err, &problems) {
-		return &exit{exitRefused, err}
+		return rejected(err)
 	}
-	return &exit{exitUsage, err}
+	return err
 }
 
 // readFile reads a file, or standard input for -, up to one byte more than the size that its reader accepts. The file may
@@ -130,45 +129,42 @@ func showCommand() *cobra.Command {
 	var node adminPort
 	var version string
 	cmd := command("rules show", func(cmd *cobra.Command, args []string) error {
-		var text []byte
-		var err error
-		switch {
-		case len(args) == 1 && cmd.Flags().Changed("version"):
-			return errors.New("--version: is of a node: leave the file out")
-		case len(args) == 1:
-			if text, err = readFile(cmd, args[0], rulefile.MaxSize); err == nil {
-				_, err = rulefile.Parse(args[0], text)
-			}
-			if err != nil {
-				return badRules(err)
-			}
-		case cmd.Flags().Changed("version"):
-			text, err = node.ruleVersion(cmd, version)
-		default:
-			var a *answer
-			if a, err = node.call(cmd, http.MethodGet, "/v1/rules", nil, nil); err == nil {
-				text = a.body
-			}
+		text, err := node.rules(cmd, args, version)
+		if err == nil && bool(node.asJSON) {
+			text, err = rulefile.JSON(text)
+			err = rejected(err)
 		}
 		if err != nil {
 			return err
 		}
-		if node.asJSON {
-			if text, err = rulefile.JSON(text); err != nil {
-				return &exit{exitRefused, err}
-			}
-		}
 		_, err = cmd.OutOrStdout().Write(text)
 		return err
 	}, &node)
-	cmd.ValidArgsFunction = one(ruleFiles)
+	cmd.ValidArgsFunction = each(ruleFiles)
 	cmd.Flags().StringVar(&version, "version", "", "print this version instead of the one in force: 41, or 41-abcdef12 for an orphan")
 	complete(cmd, "version", node.versions)
 	return cmd
 }
 
-// ruleVersion returns the document of a version.
-func (n *adminPort) ruleVersion(cmd *cobra.Command, version string) ([]byte, error) {
-	v, err := get[adminapi.Version](n, cmd, http.MethodGet, "/v1/rules/versions/"+url.PathEscape(version), nil)
-	return []byte(v.Text), err
+// rules returns the document of a file, if there is an argument, of a version or of the rules in force.
+func (n *adminPort) rules(cmd *cobra.Command, args []string, version string) ([]byte, error) {
+	given := cmd.Flags().Changed("version")
+	switch {
+	case len(args) == 1 && given:
+		return nil, errors.New("--version: is of a node: leave the file out")
+	case len(args) == 1:
+		text, err := readFile(cmd, args[0], rulefile.MaxSize)
+		if err == nil {
+			_, err = rulefile.Parse(args[0], text)
+		}
+		return text, badRules(err)
+	case given:
+		v, err := get[adminapi.Version](n, cmd, http.MethodGet, "/v1/rules/versions/"+url.PathEscape(version), nil)
+		return []byte(v.Text), err
+	}
+	a, err := n.call(cmd, http.MethodGet, "/v1/rules", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return a.body, nil
 }

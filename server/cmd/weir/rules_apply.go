@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -33,7 +34,7 @@ func applyCommand() *cobra.Command {
 		}
 		return err
 	}, &c)
-	cmd.ValidArgsFunction = one(ruleFiles)
+	cmd.ValidArgsFunction = each(ruleFiles)
 	cmd.Flags().Int64Var(&version, "if-version", 0, "only if this version is in force (default: whichever is)")
 	complete(cmd, "if-version", c.versions)
 	return cmd
@@ -43,39 +44,20 @@ func diffCommand() *cobra.Command {
 	c := change{dryRun: true, force: true}
 	var from, to int64
 	cmd := command("rules diff", func(cmd *cobra.Command, args []string) error {
-		versions := cmd.Flags().Changed("from")
+		out, err := c.compare(cmd, args, from, to)
+		file := strings.Join(args, "")
+		if err == nil {
+			err = c.print(cmd, out, file)
+		}
 		switch {
-		case len(args) == 1 && (versions || cmd.Flags().Changed("to")):
-			return errors.New("--from and --to compare versions: leave the file out")
-		case len(args) == 0 && !versions:
-			return errors.New("name a rule file, - for standard input, or a version with --from")
-		}
-		var out *changed
-		var err error
-		file := ""
-		if versions {
-			if !cmd.Flags().Changed("to") {
-				if to, err = c.inForce(cmd); err != nil {
-					return trouble(err)
-				}
-			}
-			out, err = c.diff(cmd, from, to)
-		} else {
-			file = args[0]
-			out, err = c.wouldBe(cmd, args[0])
-		}
-		if err != nil {
-			return trouble(c.rejected(cmd, err, file))
-		}
-		if err := c.print(cmd, out, file); err != nil {
-			return trouble(err)
-		}
-		if out.Diff != "" {
+		case err != nil:
+			return trouble(c.showProblems(cmd, err, file))
+		case out.Diff != "":
 			return &exit{code: exitRefused}
 		}
 		return nil
 	}, &c.colour, &c.adminPort)
-	cmd.ValidArgsFunction = one(ruleFiles)
+	cmd.ValidArgsFunction = each(ruleFiles)
 	f := cmd.Flags()
 	f.Int64Var(&from, "from", 0, "version to compare with --to, instead of a file")
 	f.Int64Var(&to, "to", 0, "the version to compare it with (default: the one in force)")
@@ -84,23 +66,30 @@ func diffCommand() *cobra.Command {
 	return cmd
 }
 
-// wouldBe returns what applying a file would change.
-func (c *change) wouldBe(cmd *cobra.Command, file string) (*changed, error) {
-	text, err := readRules(cmd, file)
-	if err != nil {
-		return nil, err
+// compare returns what applying a file would change, or how two versions differ.
+func (c *change) compare(cmd *cobra.Command, args []string, from, to int64) (*changed, error) {
+	versions, until := cmd.Flags().Changed("from"), cmd.Flags().Changed("to")
+	var text []byte
+	var err error
+	switch {
+	case len(args) == 1 && (versions || until):
+		return nil, errors.New("--from and --to compare versions: leave the file out")
+	case len(args) == 1:
+		text, err = readRules(cmd, args[0])
+	case !versions:
+		return nil, errors.New("name a rule file, - for standard input, or a version with --from")
 	}
-	version, err := c.inForce(cmd)
-	if err != nil {
-		return nil, err
+	if err == nil && !until {
+		to, err = c.inForce(cmd)
 	}
-	return c.send(cmd, http.MethodPut, "/v1/rules", text, ifMatch(version))
-}
-
-// diff compares two versions.
-func (c *change) diff(cmd *cobra.Command, from, to int64) (*changed, error) {
-	q := url.Values{"from": {strconv.FormatInt(from, 10)}, "to": {strconv.FormatInt(to, 10)}}
-	return c.callForDiff(cmd, http.MethodGet, "/v1/rules/diff?"+q.Encode(), nil, http.Header{"Accept": {"application/json"}})
+	switch {
+	case err != nil:
+		return nil, err
+	case versions:
+		q := url.Values{"from": {strconv.FormatInt(from, 10)}, "to": {strconv.FormatInt(to, 10)}}
+		return c.callForDiff(cmd, http.MethodGet, "/v1/rules/diff?"+q.Encode(), nil, http.Header{"Accept": {"application/json"}})
+	}
+	return c.send(cmd, http.MethodPut, "/v1/rules", text, ifMatch(to))
 }
 
 // trouble replaces the exit code 1, which for weir rules diff means that there is a difference.
@@ -126,7 +115,7 @@ func readRules(cmd *cobra.Command, name string) ([]byte, error) {
 	text, err := readFile(cmd, name, rulefile.MaxSize)
 	switch {
 	case err != nil:
-		return nil, &exit{exitUsage, err}
+		return nil, err
 	case len(text) > rulefile.MaxSize:
 		return nil, &exit{exitRefused, fmt.Errorf("%s: is too large: a rule file has at most %d MiB", name, rulefile.MaxSize>>20)}
 	}
@@ -143,15 +132,7 @@ func putRuleCommand() *cobra.Command {
 		// A problem may be in the rule or in the document around it, so keep the file name that the node reports.
 		return c.run(cmd, http.MethodPut, "/v1/rules/id/"+url.PathEscape(args[0]), text, nil, "")
 	}, &c)
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		switch len(args) {
-		case 0:
-			return c.ruleIDs(cmd, args, typed)
-		case 1:
-			return ruleFiles(cmd, args, typed)
-		}
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
+	cmd.ValidArgsFunction = each(c.ruleIDs, ruleFiles)
 	return cmd
 }
 
@@ -160,7 +141,7 @@ func removeRuleCommand() *cobra.Command {
 	cmd := command("rules remove", func(cmd *cobra.Command, args []string) error {
 		return c.run(cmd, http.MethodDelete, "/v1/rules/id/"+url.PathEscape(args[0]), nil, nil, "")
 	}, &c)
-	cmd.ValidArgsFunction = one(c.ruleIDs)
+	cmd.ValidArgsFunction = each(c.ruleIDs)
 	return cmd
 }
 

@@ -105,7 +105,7 @@ func rollbackCommand() *cobra.Command {
 		body.Message, c.message = c.message, ""
 		return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
 	}, &c)
-	cmd.ValidArgsFunction = one(c.versions)
+	cmd.ValidArgsFunction = each(c.versions)
 	return cmd
 }
 

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
@@ -35,7 +34,7 @@ func usageCommand() *cobra.Command {
 			printTable(cmd.OutOrStdout(), "lllrrr", rows)
 		})
 	}, &node)
-	cmd.ValidArgsFunction = one(node.ruleIDs)
+	cmd.ValidArgsFunction = each(node.ruleIDs)
 	cmd.Flags().StringVar(&by, "by", "requests", "sort keys by requests or refused")
 	cmd.Flags().IntVar(&clients, "clients", 50, "how many keys, up to 1000")
 	complete(cmd, "by", fixed("requests", "refused"))
@@ -43,16 +42,11 @@ func usageCommand() *cobra.Command {
 }
 
 func printUsage(cmd *cobra.Command, u *top.HourOfRules) {
-	ago := func(t *time.Time) string {
-		if t == nil {
-			return "never seen"
-		}
-		return short(u.At.Sub(*t)) + " ago"
-	}
+	const never = "never seen"
 	rows := [][]string{{"RULE", "REQUESTS", "REFUSED", "IN SHADOW", "KEYS", ">=50%", ">=80%", "USED UP", "LAST HIT", "LAST REFUSAL", "COVERAGE"}}
 	for _, r := range u.Rules {
 		rows = append(rows, []string{cell(r.Rule), whole(r.Requests), whole(r.Refused), whole(r.WouldRefuse), fmt.Sprint(r.Keys),
-			fmt.Sprint(r.Above50), fmt.Sprint(r.Above80), fmt.Sprint(r.Above100), ago(r.LastHit), ago(r.LastRefusal), percent(r.Coverage)})
+			fmt.Sprint(r.Above50), fmt.Sprint(r.Above80), fmt.Sprint(r.Above100), ago(u.At, r.LastHit, never), ago(u.At, r.LastRefusal, never), percent(r.Coverage)})
 	}
 	printMissingNodes(cmd, u.Partial, u.NodesMissing)
 	printTable(cmd.OutOrStdout(), "l"+strings.Repeat("r", 10), rows)
@@ -69,7 +63,7 @@ func whatIfCommand() *cobra.Command {
 		body.Rule, body.Limit = args[0], limitJSON(limit)
 		return show(&node, cmd, http.MethodPost, "/v1/rules/whatif", body, func(w *adminapi.WhatIfAnswer) { printWhatIf(cmd, w) })
 	}, &node)
-	cmd.ValidArgsFunction = one(node.ruleIDs)
+	cmd.ValidArgsFunction = each(node.ruleIDs)
 	f := cmd.Flags()
 	f.StringVar(&limit, "limit", "", "the other limit, such as 50/minute, or 50, which keeps the rule's window")
 	f.Int64Var(&body.Capacity, "burst", 0, "how much of it at once (default: as much as the limit)")

@@ -94,17 +94,15 @@ func roughly(d time.Duration) string {
 	return wait(d)
 }
 
-// short formats a duration in a single unit.
-func short(d time.Duration) string {
+// ago says how long before now something happened, or that it never did.
+func ago(now time.Time, t *time.Time, never string) string {
 	switch {
-	case d >= 48*time.Hour:
-		return fmt.Sprintf("%.0f days", d.Hours()/24)
-	case d >= 2*time.Hour:
-		return fmt.Sprintf("%.0f h", d.Hours())
-	case d >= 2*time.Minute:
-		return fmt.Sprintf("%.0f min", d.Minutes())
+	case t == nil:
+		return never
+	case now.Sub(*t) < 2*time.Second:
+		return "now"
 	}
-	return fmt.Sprintf("%.0f s", max(0, d.Seconds()))
+	return roughly(now.Sub(*t)) + " ago"
 }
 
 // number formats a rate: with one decimal below 100, and with thousands separators above.

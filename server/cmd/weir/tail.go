@@ -88,15 +88,14 @@ func (v *tailView) run(cmd *cobra.Command) error {
 		}
 		return nil
 	})
-	var told *exit
-	switch {
+	switch told, failed := errors.AsType[*exit](err); {
 	case ctx.Err() != nil: // Ctrl-C
 		if v.sampled {
 			fmt.Fprintf(cmd.ErrOrStderr(), "of %d decisions, %d were shown\n", max(v.seen, v.shown), v.shown)
 		}
 		return nil
-	case errors.As(err, &told):
-		return err
+	case failed:
+		return told
 	case ended != "":
 		return &exit{exitUnavailable, errors.New("the node has ended the stream: " + printable(ended))}
 	}

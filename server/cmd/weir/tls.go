@@ -131,7 +131,7 @@ func (t *tlsFlags) client() (*http.Client, error) {
 	if t.own == nil {
 		c, err := t.config()
 		if err != nil {
-			return nil, &exit{exitUsage, err}
+			return nil, err
 		}
 		t.own = client
 		if c != nil {

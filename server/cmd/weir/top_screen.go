@@ -1,9 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,7 +22,7 @@ const (
 	// A terminal that supports it shows a frame at once. Frames overwrite each other, so nothing
 	// flickers.
 	frame    = "\x1b[?2026h\x1b[H"
-	frameEnd = "\x1b[J\x1b[?2026l"
+	frameEnd = "\x1b[K\x1b[J\x1b[?2026l"
 	lineEnd  = "\x1b[K\r\n"
 )
 
@@ -65,7 +65,7 @@ func (s *screen) suspend(resumed <-chan os.Signal) error {
 // terminal in any case.
 func (v *topView) show(cmd *cobra.Command, s *screen) error {
 	if err := s.enter(); err != nil {
-		return &exit{exitUsage, err}
+		return err
 	}
 	defer s.leave()
 	signals, resumed := make(chan os.Signal, 1), make(chan os.Signal, 1)
@@ -187,30 +187,26 @@ func (v *topView) press(typed []byte) (done, ask bool) {
 	return done, ask
 }
 
+// paint returns text in a style, if the screen has colours.
+func (v *topView) paint(style, text string) string {
+	if !v.coloured || text == "" {
+		return text
+	}
+	return style + text + plain
+}
+
 // draw returns a frame.
 func (v *topView) draw(width, height int) string {
-	style := func(code, text string) string {
-		if !v.coloured || text == "" {
-			return text
-		}
-		return code + text + plain
-	}
-	below := style(amber, cmp.Or(v.trouble, v.limits()))
+	below := v.paint(amber, v.limits())
 	if v.trouble != "" {
-		below = style(red, v.trouble)
+		below = v.paint(red, v.trouble)
 	}
 	foot := "r requests  x refused  p pause  f one rule  t rules  q leave"
 	if v.typing != nil {
 		foot = "rule (empty: every rule): " + *v.typing + "_"
 	}
 	lines := v.table(width)
-	lines[0] = style(bold, lines[0])
-	lines = lines[:max(0, min(len(lines), height-3))]
-	var b strings.Builder
-	b.WriteString(frame + style(bold, v.title()) + lineEnd)
-	for _, l := range lines {
-		b.WriteString(l + lineEnd)
-	}
-	b.WriteString(below + lineEnd + style(cyan, foot) + "\x1b[K" + frameEnd)
-	return b.String()
+	lines[0] = v.paint(bold, lines[0])
+	lines = slices.Concat([]string{v.paint(bold, v.title())}, lines[:max(0, min(len(lines), height-3))], []string{below, v.paint(cyan, foot)})
+	return frame + strings.Join(lines, lineEnd) + frameEnd
 }

@@ -83,34 +83,19 @@ func (v *topView) table(width int) []string {
 		if v.refused {
 			past, style = c.History.Refused, red
 		}
-		line := sparkline(past[toplist.Slots-room:])
-		if v.coloured {
-			line = style + line + plain
-		}
-		lines[i+1] += "  " + line
+		lines[i+1] += "  " + v.paint(style, sparkline(past[toplist.Slots-room:]))
 	}
 	return lines
 }
 
 func (v *topView) ruleTable() []string {
 	rows := [][]string{{"RULE", "REQ/S", "REFUSED/S", "IN SHADOW/S", "LAST HIT", "LAST REFUSAL"}}
+	never := "none in " + roughly(v.at.Sub(v.answer.RulesSince))
 	for _, r := range v.answer.Rules {
-		rows = append(rows, []string{cell(r.Rule), number(r.Requests), number(r.Refused), number(r.Shadow), v.ago(r.LastHit), v.ago(r.LastRefusal)})
+		rows = append(rows, []string{cell(r.Rule), number(r.Requests), number(r.Refused), number(r.Shadow), ago(v.at, r.LastHit, never), ago(v.at, r.LastRefusal, never)})
 	}
 	lines, _ := aligned("lrrrrr", rows)
 	return lines
-}
-
-// ago says when something last happened, or for how long it hasn't.
-func (v *topView) ago(t *time.Time) string {
-	if t == nil {
-		return "none in " + short(v.at.Sub(v.answer.RulesSince))
-	}
-	d := v.at.Sub(*t)
-	if d < 2*time.Second {
-		return "now"
-	}
-	return short(d) + " ago"
 }
 
 // sparkline draws counts as bars, the highest as a full block.
