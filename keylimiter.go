@@ -16,6 +16,7 @@ import (
 // safe for concurrent use. While its store can't be reached, it allows everything.
 type KeyLimiter struct {
 	store   counter.Store
+	memory  *memstore.Store // the store, if it is in this process: it decides without scratch space
 	policy  *counter.Policy
 	scratch sync.Pool
 	warning sync.Once
@@ -72,6 +73,7 @@ func New(limit Limit, opts ...Option) *KeyLimiter {
 		panic(fmt.Sprintf("weir.New: %s, and amounts, need rules: use weir.NewLimiter", o.limit.Algorithm))
 	}
 	k := &KeyLimiter{store: o.store, policy: p}
+	k.memory, _ = o.store.(*memstore.Store)
 	k.scratch.New = func() any {
 		c := new(keyCheck)
 		c.charges[0].Policy = p
@@ -91,12 +93,20 @@ type keyCheck struct {
 func (k *KeyLimiter) take(ctx context.Context, key string, n int64) *keyCheck {
 	c := k.scratch.Get().(*keyCheck)
 	c.key = append(c.key[:0], key...)
-	c.charges[0].Subject, c.charges[0].N = c.key, min(max(n, 1), k.policy.MaxCharge())
+	c.charges[0].Subject, c.charges[0].N = c.key, k.atMost(n)
 	k.store.Take(ctx, c.charges[:], c.results[:])
 	if c.results[0].Err != nil {
 		c.results[0].Allowed = true
 	}
 	return c
+}
+
+// atMost brings a cost into the range that stores accept.
+func (k *KeyLimiter) atMost(n int64) int64 {
+	if n <= 1 {
+		return 1
+	}
+	return min(n, k.policy.MaxCharge())
 }
 
 // Allow reports whether a request of this key may pass, and counts it if so. An empty key names nobody: it is refused, and the
@@ -108,6 +118,9 @@ func (k *KeyLimiter) AllowN(key string, n int64) bool {
 	if key == "" {
 		k.warning.Do(func() { slog.Warn("weir: a request was refused because its key is empty, so it names no client") })
 		return false
+	}
+	if k.memory != nil {
+		return k.memory.Allow(k.policy, key, k.atMost(n))
 	}
 	c := k.take(context.Background(), key, n)
 	allowed := c.results[0].Allowed

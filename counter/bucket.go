@@ -37,7 +37,7 @@ func (p *Policy) AtLevel(level, now int64) State {
 
 func (p *Policy) tryBucket(s State, now, n int64) (State, bool) {
 	s = reanchored(s, now)
-	if n > p.capacity/p.unit {
+	if n > p.largest {
 		return s, false
 	}
 	level := p.Level(s, now)
@@ -65,13 +65,13 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 	level := p.Level(s, now)
 	// Times count from the state's own moment: the level at now is rounded down, and rounding twice would be late.
 	at := func(level int64) int64 { return max(0, s.Time+p.Wait(level-min(p.stored(s), p.capacity))-now) }
-	r.Remaining = max(0, level) / p.unit
+	r.Remaining = p.whole(max(0, level))
 	r.ResetAfter = micros(at(p.capacity))
 	r.Slot = now
 	switch {
 	case v == Refused:
 		r.RetryAfter = Never
-		if n <= p.capacity/p.unit {
+		if n <= p.largest {
 			need := n * p.unit
 			if level >= need {
 				r.Remaining = 0 // the queue has room, but nobody may wait for it

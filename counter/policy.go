@@ -23,6 +23,7 @@ type Policy struct {
 	count    int64 // Limit.Count in units
 	calendar *calendar
 	capacity int64  // bucket: micro-tokens
+	largest  int64  // bucket: the most that may be asked for at once, in units
 	rate     rate   // bucket
 	fill     int64  // bucket: µs from empty to full
 	perPart  uint64 // maxSpent over the whole in millionths, times 2^64
@@ -155,6 +156,7 @@ func (p *Policy) prepareAt(l Limit, r rate) {
 	case l.isBucket():
 		p.rate = r
 		p.capacity = int64(l.Capacity())
+		p.largest = p.capacity / p.unit
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
 		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
 		// Below 1 by as much as it takes, and rounded up: a counter must not seem full before it is.
@@ -314,6 +316,14 @@ func (p *Policy) Overdraw(s State, now, n int64) State {
 
 // millionths is what n units are, and no more than any limit holds.
 func (p *Policy) millionths(n int64) int64 { return min(n, MaxTokens*(micro/p.unit)) * p.unit }
+
+// whole is how many whole units some millionths are. It divides by a constant, which is several times faster.
+func (p *Policy) whole(millionths int64) int64 {
+	if p.unit == 1 {
+		return millionths
+	}
+	return millionths / micro
+}
 
 // Exact is n of what the limit counts as an amount: of a Decimal limit n are millionths, of others tokens.
 func (p *Policy) Exact(n int64) Amount { return Amount(n * p.unit) }

@@ -61,9 +61,14 @@ func (s *Store) time() int64 {
 	return s.clock.now()
 }
 
-// hash never returns 0, which marks an empty cell, and leaves the busy bit clear.
 func (s *Store) hash(c *counter.Counter) uint64 {
-	hi, lo := bits.Mul64(maphash.Bytes(s.seed, c.Subject)^c.Policy.ID, 0x9e3779b97f4a7c15)
+	return mix(maphash.Bytes(s.seed, c.Subject), c.Policy)
+}
+
+// mix makes the hash of a counter from that of its subject. It never returns 0, which marks an
+// empty cell, and leaves the busy bit clear.
+func mix(subject uint64, p *counter.Policy) uint64 {
+	hi, lo := bits.Mul64(subject^p.ID, 0x9e3779b97f4a7c15)
 	return max(2, (hi^lo)&^busy)
 }
 
@@ -77,22 +82,42 @@ func (s *Store) Take(_ context.Context, charges []counter.Charge, results []coun
 }
 
 func (s *Store) takeOne(c *counter.Charge, r *counter.Result) {
-	now := s.time()
-	p, h := c.Policy, s.hash(&c.Counter)
-	if p.Limit.Algorithm == counter.SlidingLog {
+	h := s.hash(&c.Counter)
+	if c.Policy.Limit.Algorithm == counter.SlidingLog {
 		s.takeLog(c, r, h)
 		return
 	}
+	state, now, ok := s.debit(c, h)
+	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
+}
+
+// Allow takes n tokens of one counter if they fit, and reports whether they did. It is Take for
+// callers that need no more than that.
+func (s *Store) Allow(p *counter.Policy, subject string, n int64) bool {
+	h := mix(maphash.String(s.seed, subject), p)
+	c := counter.Charge{Counter: counter.Counter{Policy: p}, N: n}
+	if p.Limit.Algorithm == counter.SlidingLog {
+		var r counter.Result
+		s.takeLog(&c, &r, h)
+		return r.Allowed
+	}
+	_, _, ok := s.debit(&c, h)
+	return ok
+}
+
+// debit charges a counter, and returns its state at the moment of the decision, and whether the
+// charge fits.
+func (s *Store) debit(c *counter.Charge, h uint64) (state counter.State, now int64, ok bool) {
+	now = s.time()
 	cell := s.table.lookup(h).find(h)
 	if cell == nil {
-		s.takeNew(now, c, r, h)
-		return
+		return s.debitNew(now, c, h)
 	}
-	s.update(cell, h, c, now, r)
+	return s.update(cell, h, c, now)
 }
 
 // update charges a counter whose cell is locked, and unlocks the cell.
-func (s *Store) update(cell *cell, h uint64, c *counter.Charge, now int64, r *counter.Result) {
+func (s *Store) update(cell *cell, h uint64, c *counter.Charge, now int64) (counter.State, int64, bool) {
 	old := cell.decode(c.Policy, s.table.epoch)
 	if old.Time > now {
 		// Another check came first since this one read the clock, and refill is already counted up
@@ -108,17 +133,15 @@ func (s *Store) update(cell *cell, h uint64, c *counter.Charge, now int64, r *co
 		cell.encode(c.Policy, state, s.table.epoch)
 	}
 	cell.unlock(h)
-	// after unlocking: the report only needs the copy
-	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
+	return state, now, ok
 }
 
-// takeNew charges a counter that a lookup without the segment's lock didn't find.
-func (s *Store) takeNew(now int64, c *counter.Charge, r *counter.Result, h uint64) {
+// debitNew charges a counter that a lookup without the segment's lock didn't find.
+func (s *Store) debitNew(now int64, c *counter.Charge, h uint64) (counter.State, int64, bool) {
 	g := s.table.lock(h)
 	if cell := g.layout.find(h); cell != nil { // the counter was being moved, or another check has added it
 		s.table.unlock(g)
-		s.update(cell, h, c, now, r)
-		return
+		return s.update(cell, h, c, now)
 	}
 	state, ok := try(c, counter.State{}, now, c.N)
 	if !c.Peek && (ok || state != (counter.State{})) { // policies can count refusals
@@ -129,7 +152,7 @@ func (s *Store) takeNew(now int64, c *counter.Charge, r *counter.Result, h uint6
 		state = counter.State{}
 	}
 	s.table.unlock(g)
-	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
+	return state, now, ok
 }
 
 // try returns the counter's state if the charge is taken, and whether the charge fits.
