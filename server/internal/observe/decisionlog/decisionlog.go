@@ -14,7 +14,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -22,7 +21,6 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/observer"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/tracing"
@@ -68,24 +66,10 @@ type Log struct {
 	closed  chan struct{} // when all is written
 }
 
-// entry is what a line is made of. It holds no secret.
+// entry is a decision that waits to be written. It holds no secret.
 type entry struct {
-	tally     *tally
-	at        time.Time
-	rule      string
-	version   int64
-	policy    *counter.Policy
-	key, user string // masked
-	ip        netip.Addr
-	method    string
-	retry     time.Duration
-	edge      string
-	degraded  bool
-	rejected  string
-	listed    string // masked
-
-	fingerprint string
-	trace       string
+	tally *tally
+	line  decisionLine
 }
 
 // Open opens a log: Stderr, or a file, which is appended to. Only its owner may read a file that it makes.
@@ -150,19 +134,22 @@ func claim(left *atomic.Int64, least int64) bool { return left.Load() > least &&
 // enqueue hands a decision to the goroutine that writes. It reports false if there is no room.
 func (l *Log) enqueue(t *tally, o *weir.Observation) bool {
 	req, d := o.Request, o.Decision
-	e := entry{
-		tally: t, at: time.Now(), rule: d.Rule, version: d.RulesVersion, policy: d.Policy,
-		key: masked(req.APIKey), user: masked(req.User), ip: req.IP, method: observer.Method(req.Method),
-		retry: d.RetryAfter, edge: observer.Edge(req.Edge), degraded: d.Degraded, rejected: req.Rejected,
+	e := entry{t, decisionLine{
+		Time: text(time.Now()), Outcome: observer.Outcome(d.Allowed), Reason: observer.Reason(d.Reason), Rule: d.Rule, RulesVersion: d.RulesVersion,
+		Key: masked(req.APIKey), User: masked(req.User), IP: req.IP, Method: observer.Method(req.Method), Path: observer.Path(d.Policy),
+		RetryAfterMS: observer.Milliseconds(d.RetryAfter), Edge: observer.Edge(req.Edge), Degraded: d.Degraded, Identity: req.Rejected,
+	}}
+	if d.Policy != nil {
+		e.line.Policy = d.Policy.Limit.String()
 	}
 	if o.Entry != "" {
-		e.listed = shown.Entry(o.Entry)
+		e.line.Entry = shown.Entry(o.Entry)
 	}
 	if l.opts.Fingerprint != nil {
-		e.fingerprint = l.opts.Fingerprint(req)
+		e.line.Fingerprint = l.opts.Fingerprint(req)
 	}
 	if o.Context != nil {
-		e.trace = tracing.ID(o.Context)
+		e.line.TraceID = tracing.ID(o.Context)
 	}
 	select {
 	case l.queue <- e:

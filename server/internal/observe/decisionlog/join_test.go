@@ -50,9 +50,9 @@ func linesNameTraceAndClient(t *testing.T) {
 	if err := l.Close(time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	clients.List("n")            // counts them
+	clients.Hottest()            // counts them
 	time.Sleep(10 * time.Second) // rates are of slots that have ended
-	hot := top.Merge(top.Query{K: 10}, []top.List{clients.List("n")}, time.Now()).Clients[0].Fingerprint
+	hot := top.NewCluster(clients, "n", nil, nil).Hot(ctx, top.Query{K: 10}).Clients[0].Fingerprint
 	lines, leftOut := read(t, out.String())
 	if len(lines) != perReason+1 || asked != perReason+1 || leftOut["refused"] != 9 {
 		t.Fatalf("%d lines, %d fingerprints, %v left out", len(lines), asked, leftOut)

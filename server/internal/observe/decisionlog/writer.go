@@ -38,7 +38,7 @@ func (l *Log) run() {
 	for {
 		select {
 		case e := <-l.queue:
-			l.add(&e)
+			l.append(e.tally, 0, &e.line)
 			l.writeQueued()
 		case <-second.C:
 			l.tellLeftOut()
@@ -61,7 +61,7 @@ func (l *Log) writeQueued() {
 	for {
 		select {
 		case e := <-l.queue:
-			if l.add(&e); l.buf.Len() >= batch {
+			if l.append(e.tally, 0, &e.line); l.buf.Len() >= batch {
 				l.flush()
 			}
 		default:
@@ -128,20 +128,6 @@ type leftOutLine struct {
 	Rule    string `json:"rule"`
 }
 
-// add puts a decision into the buffer.
-func (l *Log) add(e *entry) {
-	out := &decisionLine{
-		Time: text(e.at), Outcome: observer.Outcome(e.tally.allowed), Reason: observer.Reason(e.tally.reason), Rule: e.rule, RulesVersion: e.version,
-		Key: e.key, User: e.user, IP: e.ip, Method: e.method, RetryAfterMS: observer.Milliseconds(e.retry), Edge: e.edge, Degraded: e.degraded, Identity: e.rejected,
-		Entry: e.listed, Fingerprint: e.fingerprint, TraceID: e.trace,
-	}
-	if p := e.policy; p != nil {
-		out.Policy = p.Limit.String()
-		out.Path = observer.Path(p)
-	}
-	l.append(e.tally, 0, out)
-}
-
 func text(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // append adds a line to the buffer.
@@ -189,7 +175,7 @@ func (l *Log) flush() {
 	l.note(err)
 }
 
-// note tells the logger of the first write that fails, and of the first that doesn't again.
+// note logs the first write that fails, and the first that doesn't again.
 func (l *Log) note(err error) {
 	if err != nil {
 		l.failures.Add(1)
