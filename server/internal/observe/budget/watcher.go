@@ -101,20 +101,17 @@ func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *counter.Char
 	}
 	now, key := w.opts.Now(), o.Request.APIKey
 	x := crossing{counter: counter.Counter{Policy: l.Policy, Subject: c.Subject}, at: now, use: UseOf(l, now), to: n, refused: refused, keyed: key != "" && (key == o.Request.User || key == o.Request.Org)}
-	name := w.name(l.Policy, c.Subject, x.use.End)
-	w.raise(name, n, x)
+	budget := window{policy: l.Policy.ID, subject: maphash.Bytes(w.seed, c.Subject), end: x.use.End.Unix()}
+	w.raise(budget, n, x)
 	if refused && n < len(Thresholds) {
-		x.below = true
-		w.raise(name^refusals, 1, x)
+		x.below, budget.refusals = true, true
+		w.raise(budget, 1, x)
 	}
 }
 
-// refusals makes another name of a budget's name, under which its refusals are told.
-const refusals = 0x5bd1e995_00000000
-
-// raise has a crossing told, unless this node has told n or more under the name.
-func (w *Watcher) raise(name uint64, n int, c crossing) {
-	if w.told.count(name) >= n {
+// raise has a crossing told, unless this node has told n or more thresholds of the budget.
+func (w *Watcher) raise(budget window, n int, c crossing) {
+	if w.told.count(budget) >= n {
 		return
 	}
 	if len(w.queue) == cap(w.queue) {
@@ -122,7 +119,7 @@ func (w *Watcher) raise(name uint64, n int, c crossing) {
 		return
 	}
 	c.counter.Subject = bytes.Clone(c.counter.Subject)
-	w.told.raise(name, n, c.use.End, func(from int) bool {
+	w.told.raise(budget, n, func(from int) bool {
 		c.from = from
 		select {
 		case w.queue <- c:
@@ -132,15 +129,6 @@ func (w *Watcher) raise(name uint64, n int, c crossing) {
 			return false
 		}
 	})
-}
-
-// name stands for a budget in a window, on this node.
-func (w *Watcher) name(p *counter.Policy, subject []byte, end time.Time) uint64 {
-	const odd = 0x9e3779b97f4a7c15
-	h := maphash.Bytes(w.seed, subject) ^ p.ID*odd ^ uint64(end.Unix())
-	h ^= h >> 32
-	h *= 0xd6e8feb86659fd93
-	return h ^ h>>32
 }
 
 // drain calls do with what is in the queue, until closing is closed and the queue is empty.

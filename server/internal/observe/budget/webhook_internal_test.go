@@ -187,28 +187,32 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// A table that is full forgets, and doesn't grow; what has ended goes first.
+// What is told is remembered until many others have been told, and raised only by more.
 func TestTold(t *testing.T) {
 	var x told
 	yes := func(int) bool { return true }
-	soon, late := time.Unix(1000, 0), time.Unix(2000, 0)
-	name := func(i uint64) uint64 { return i << 2 } // of one set
-	for i := range uint64(toldWays) {
-		x.raise(name(i+1), 1, late, yes)
+	x.raise(window{policy: 1}, 1, yes)
+	x.raise(window{policy: 1, refusals: true}, 3, yes)
+	for i := range uint64(generation) {
+		x.raise(window{policy: 2, subject: i}, 1, yes)
 	}
-	x.raise(name(2), 2, soon, yes) // which ends first now
-	x.raise(name(9), 3, late, yes)
-	if x.count(name(2)) != 0 || x.count(name(1)) != 1 || x.count(name(3)) != 1 || x.count(name(9)) != 3 {
-		t.Error("another one was forgotten")
+	if x.count(window{policy: 1}) != 1 || x.count(window{policy: 1, refusals: true}) != 3 || x.count(window{policy: 2}) != 1 {
+		t.Error("it was forgotten")
 	}
-	x.raise(name(9), 2, late, func(int) bool { t.Error("told again"); return true })
-	x.raise(name(1), 3, late, func(from int) bool {
+	x.raise(window{policy: 1, refusals: true}, 2, func(int) bool { t.Error("told again"); return true })
+	x.raise(window{policy: 1}, 3, func(from int) bool {
 		if from != 1 {
 			t.Errorf("told from %d", from)
 		}
 		return false
 	})
-	if x.count(name(1)) != 1 {
+	if x.count(window{policy: 1}) != 1 {
 		t.Error("it remembers what wasn't told")
+	}
+	for i := range uint64(5 * generation) {
+		x.raise(window{policy: 3, subject: i}, 1, yes)
+	}
+	if x.count(window{policy: 1}) != 0 || len(x.young)+len(x.old) > 2*generation {
+		t.Errorf("it has grown to %d", len(x.young)+len(x.old))
 	}
 }
