@@ -42,10 +42,15 @@ const (
 	traces  signal = "TRACES"
 )
 
-// variable returns an exporter's setting, and the name of the variable that sets it. A signal's own variable comes before the one
-// for both signals.
+// variables are the names of the variables of an exporter's setting: the signal's own, which comes
+// first, and the one for both signals.
+func (s signal) variables(setting string) []string {
+	return []string{"OTEL_EXPORTER_OTLP_" + string(s) + "_" + setting, "OTEL_EXPORTER_OTLP_" + setting}
+}
+
+// variable returns an exporter's setting, and the name of the variable that sets it.
 func (s signal) variable(setting string) (name, value string) {
-	for _, name = range []string{"OTEL_EXPORTER_OTLP_" + string(s) + "_" + setting, "OTEL_EXPORTER_OTLP_" + setting} {
+	for _, name = range s.variables(setting) {
 		if value = strings.TrimSpace(os.Getenv(name)); value != "" {
 			break
 		}
@@ -90,13 +95,18 @@ func (c *Config) Sending() string {
 }
 
 func (c *Config) protocol(s signal) string {
-	if _, value := s.variable("PROTOCOL"); value != "" {
-		return value
-	}
-	if c.Protocol != "" {
-		return c.Protocol
-	}
-	return overHTTP
+	_, value := s.variable("PROTOCOL")
+	return cmp.Or(value, c.Protocol, overHTTP)
+}
+
+// checks are the settings of exporters. The exporters read a setting's variables for one signal and
+// for both, so even one that isn't in force must be valid.
+var checks = []struct {
+	setting string
+	valid   func(string) error
+}{
+	{"ENDPOINT", checkEndpoint}, {"PROTOCOL", checkProtocol}, {"HEADERS", checkHeaders}, {"TIMEOUT", checkMilliseconds}, {"INSECURE", checkBool},
+	{"CERTIFICATE", checkFile}, {"CLIENT_CERTIFICATE", checkFile}, {"CLIENT_KEY", checkFile},
 }
 
 // Validate reports what is wrong with the settings of the signals that are sent. Its errors show neither headers nor the users and
@@ -106,65 +116,67 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("otlp: %w", err)
 	}
 	for _, s := range []signal{metrics, traces} {
-		if name := "OTEL_" + string(s) + "_EXPORTER"; !slices.Contains([]string{"", "otlp", "none"}, os.Getenv(name)) {
-			return fmt.Errorf("%s: must be otlp or none, got %q", name, os.Getenv(name))
+		if err := check("OTEL_"+string(s)+"_EXPORTER", oneOf("otlp", "none")); err != nil {
+			return err
 		}
 		if !c.sends(s) {
 			continue
 		}
-		for _, setting := range []struct {
-			name  string
-			check func(string) error
-		}{
-			{"ENDPOINT", checkEndpoint}, {"PROTOCOL", checkProtocol}, {"HEADERS", checkHeaders}, {"TIMEOUT", checkMilliseconds}, {"INSECURE", checkBool},
-			{"CERTIFICATE", checkFile}, {"CLIENT_CERTIFICATE", checkFile}, {"CLIENT_KEY", checkFile},
-		} {
-			if err := checkVariables(s, setting.name, setting.check); err != nil {
-				return err
+		for _, c := range checks {
+			for _, name := range s.variables(c.setting) {
+				if err := check(name, c.valid); err != nil {
+					return err
+				}
 			}
 		}
 	}
-	for name, check := range map[string]func(string) error{"OTEL_METRIC_EXPORT_INTERVAL": checkMilliseconds, "OTEL_TRACES_SAMPLER": checkSampler} {
-		if value := strings.TrimSpace(os.Getenv(name)); value != "" {
-			if err := check(value); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-		}
+	return cmp.Or(check("OTEL_METRIC_EXPORT_INTERVAL", checkMilliseconds), check("OTEL_TRACES_SAMPLER", checkSampler))
+}
+
+// check checks a variable, if it is set.
+func check(name string, valid func(string) error) error {
+	value := strings.TrimSpace(os.Getenv(name))
+	if value == "" {
+		return nil
+	}
+	if err := valid(value); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
 func (c *Config) validateFile() error {
-	if c.Endpoint != "" {
-		if err := checkEndpoint(c.Endpoint); err != nil {
-			return fmt.Errorf("endpoint: %w", err)
+	for _, setting := range []struct {
+		name, value string
+		valid       func(string) error
+	}{{"endpoint", c.Endpoint, checkEndpoint}, {"protocol", c.Protocol, checkProtocol}} {
+		if setting.value == "" {
+			continue
+		}
+		if err := setting.valid(setting.value); err != nil {
+			return fmt.Errorf("%s: %w", setting.name, err)
 		}
 	}
-	if c.Protocol != "" {
-		if err := checkProtocol(c.Protocol); err != nil {
-			return fmt.Errorf("protocol: %w", err)
-		}
-	}
-	if c.Interval != 0 && c.Interval < time.Second {
+	switch {
+	case c.Interval != 0 && c.Interval < time.Second:
 		return fmt.Errorf("interval: must be at least 1s, such as 60s, got %s", c.Interval)
-	}
-	if c.Sample != nil && !(*c.Sample >= 0 && *c.Sample <= 1) {
+	case c.Sample != nil && !(*c.Sample >= 0 && *c.Sample <= 1):
 		return fmt.Errorf("sample: must be a share from 0 to 1, such as 0.01 for one in a hundred, got %v", *c.Sample)
 	}
 	return nil
 }
 
-// checkVariables checks both variables of a setting. The exporters read both, so even one that isn't in force must be valid.
-func checkVariables(s signal, setting string, check func(string) error) error {
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_" + string(s) + "_" + setting, "OTEL_EXPORTER_OTLP_" + setting} {
-		if value := strings.TrimSpace(os.Getenv(name)); value != "" {
-			if err := check(value); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
+// oneOf returns a check for one of some words.
+func oneOf(words ...string) func(string) error {
+	return func(text string) error {
+		if !slices.Contains(words, text) {
+			return fmt.Errorf("must be %s, got %q", strings.Join(words, " or "), text)
 		}
+		return nil
 	}
-	return nil
 }
+
+var checkProtocol = oneOf(overGRPC, overHTTP)
 
 func checkEndpoint(text string) error {
 	const want = "must be a URL such as http://127.0.0.1:4318, or http://127.0.0.1:4317 for grpc"
@@ -178,13 +190,6 @@ func checkEndpoint(text string) error {
 		return fmt.Errorf("%s: did you mean http://%s?", want, text)
 	}
 	return errors.New(want)
-}
-
-func checkProtocol(text string) error {
-	if text != overGRPC && text != overHTTP {
-		return fmt.Errorf("must be %s or %s, got %q", overGRPC, overHTTP, text)
-	}
-	return nil
 }
 
 // checkHeaders reports neither names nor values: the mistake may be a secret in the place of a name.
@@ -209,23 +214,19 @@ func checkMilliseconds(text string) error {
 	return nil
 }
 
-func checkBool(text string) error {
-	if !slices.Contains([]string{"true", "false"}, strings.ToLower(text)) {
-		return fmt.Errorf("must be true or false, got %q", text)
-	}
-	return nil
-}
+func checkBool(text string) error { return oneOf("true", "false")(strings.ToLower(text)) }
 
 func checkFile(name string) error {
 	_, err := os.ReadFile(name)
 	return err
 }
 
-var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
+var checkSamplerName = oneOf("always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio")
 
 func checkSampler(text string) error {
-	if text = strings.ToLower(text); !slices.Contains(samplers, text) {
-		return fmt.Errorf("must be one of %s, got %q", strings.Join(samplers, ", "), text)
+	text = strings.ToLower(text)
+	if err := checkSamplerName(text); err != nil {
+		return err
 	}
 	arg := strings.TrimSpace(os.Getenv("OTEL_TRACES_SAMPLER_ARG"))
 	if share, err := strconv.ParseFloat(arg, 64); strings.HasSuffix(text, "traceidratio") && arg != "" && (err != nil || !(share >= 0 && share <= 1)) {

@@ -88,21 +88,12 @@ func quiet() {
 }
 
 func (s *Sender) sendMetrics(ctx context.Context, c *Config, of *resource.Resource, g prometheus.Gatherer, log *slog.Logger) error {
-	target, named := c.target(metrics)
 	var exporter metric.Exporter
 	var err error
 	if c.protocol(metrics) == overGRPC {
-		var options []otlpmetricgrpc.Option
-		if named {
-			options = append(options, otlpmetricgrpc.WithEndpointURL(target))
-		}
-		exporter, err = otlpmetricgrpc.New(ctx, options...)
+		exporter, err = otlpmetricgrpc.New(ctx, target(c, metrics, otlpmetricgrpc.WithEndpointURL)...)
 	} else {
-		options := []otlpmetrichttp.Option{otlpmetrichttp.WithProxy(proxy)}
-		if named {
-			options = append(options, otlpmetrichttp.WithEndpointURL(target))
-		}
-		exporter, err = otlpmetrichttp.New(ctx, options...)
+		exporter, err = otlpmetrichttp.New(ctx, target(c, metrics, otlpmetrichttp.WithEndpointURL, otlpmetrichttp.WithProxy(proxy))...)
 	}
 	if err != nil {
 		return err
@@ -117,21 +108,12 @@ func (s *Sender) sendMetrics(ctx context.Context, c *Config, of *resource.Resour
 }
 
 func (s *Sender) sendTraces(ctx context.Context, c *Config, of *resource.Resource, log *slog.Logger) error {
-	target, named := c.target(traces)
 	var exporter sdktrace.SpanExporter
 	var err error
 	if c.protocol(traces) == overGRPC {
-		var options []otlptracegrpc.Option
-		if named {
-			options = append(options, otlptracegrpc.WithEndpointURL(target))
-		}
-		exporter, err = otlptracegrpc.New(ctx, options...)
+		exporter, err = otlptracegrpc.New(ctx, target(c, traces, otlptracegrpc.WithEndpointURL)...)
 	} else {
-		options := []otlptracehttp.Option{otlptracehttp.WithProxy(proxy)}
-		if named {
-			options = append(options, otlptracehttp.WithEndpointURL(target))
-		}
-		exporter, err = otlptracehttp.New(ctx, options...)
+		exporter, err = otlptracehttp.New(ctx, target(c, traces, otlptracehttp.WithEndpointURL, otlptracehttp.WithProxy(proxy))...)
 	}
 	if err != nil {
 		return err
@@ -157,17 +139,17 @@ func proxy(r *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(r)
 }
 
-// target returns where a signal goes if weir.yaml decides that, and no variable does.
-func (c *Config) target(s signal) (string, bool) {
-	_, other := s.variable("ENDPOINT")
-	if c.Endpoint == "" || other != "" {
-		return "", false
+// target adds to an exporter's options where a signal goes, if weir.yaml decides that and no
+// variable does.
+func target[O any](c *Config, s signal, endpoint func(string) O, options ...O) []O {
+	if _, other := s.variable("ENDPOINT"); c.Endpoint == "" || other != "" {
+		return options
 	}
-	u, err := url.Parse(c.Endpoint)
+	to, err := url.JoinPath(c.Endpoint, "v1", strings.ToLower(string(s))) // grpc ignores the path
 	if err != nil {
-		return "", false // Validate has reported it
+		return options // Validate has reported it
 	}
-	return u.JoinPath("v1", strings.ToLower(string(s))).String(), true // grpc ignores the path
+	return append(options, endpoint(to))
 }
 
 // flushWithin is how long a node that shuts down waits for the collector to accept what is left.
