@@ -79,6 +79,7 @@ func New(o Options) *Guard {
 	if o.Clients <= 0 {
 		g.options.Clients = 1 << 18
 	}
+	g.dropped.networks = map[netip.Prefix]int64{}
 	for i := range g.shards {
 		g.shards[i].clients = map[ID]*client{}
 	}
@@ -106,15 +107,12 @@ func (g *Guard) Cooldown(c *counter.Charge) time.Duration {
 	s := g.shard(id)
 	s.mu.Lock()
 	x := s.clients[id]
-	var ends int64
-	if x != nil && !x.shadow {
-		ends = x.ends
-	}
+	ends := x.enforced()
 	s.mu.Unlock()
 	if x == nil {
 		ends = g.rename(&c.Counter, id)
 	}
-	return time.Duration(max(0, ends-g.now())) * time.Microsecond
+	return micros(max(0, ends-g.now()))
 }
 
 // Use makes Run listen to other nodes. It is called once a rule has an Abuse.
@@ -161,16 +159,15 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	}
 	if x == nil {
 		x = g.add(s, id, now)
-		x.rule, x.unaware = c.Policy.Rule, unaware
+		x.unaware = unaware
 	}
-	if x.n > 0 && x.shadow && !a.Shadow {
+	if x.last != nil && x.last.Shadow && !a.Shadow {
 		g.kept.Add(-1)
-		// shadow cooldowns don't count once the rule is enforced
-		x.n, x.begun, x.ends, x.forgets, x.shadow = 0, 0, 0, 0, false
+		x.last, x.ends, x.forgets = nil, 0, 0 // shadow cooldowns don't count once the rule is enforced
 	}
 	x.streak++
 	if now >= x.ends && x.refused(now, wait, a) && now >= x.since+patience {
-		seen := time.Duration(max(now-x.window, shortest)) * time.Microsecond
+		seen := micros(max(now-x.window, shortest))
 		if x.count >= needed(a, c, min(seen, a.Window)) {
 			g.begin(x, id, now, a, &c.Counter)
 		} else if g.options.Shared != nil {
@@ -211,9 +208,8 @@ func needed(a *counter.Abuse, c *counter.Charge, in time.Duration) int64 {
 	return max(a.Refusals, int64(min(rate/cost*in.Seconds(), counter.MaxTokens)))
 }
 
-// client is a client that was refused. Times are in µs.
+// client is a client that was refused. Times are in µs, by this node's clock.
 type client struct {
-	rule     string
 	answered int64 // when the current wait began
 	until    int64 // the earliest end of the waits that the client was told since then
 	latest   int64 // the end of the wait that it was told last
@@ -224,16 +220,20 @@ type client struct {
 	streak   int64 // consecutive refusals
 	unaware  int64 // how many more requests may come from processes of the client that weren't told to wait
 
-	n         int    // consecutive cooldowns
-	begun     int64  // when the latest cooldown began
-	ends      int64  // when it ends
-	forgets   int64  // when the client is forgiven
-	announced int64  // the cooldown's end as announced, by the shared time
-	heard     uint64 // the latest sharing.round in which its announcement was read or written
-	shadow    bool
-	network   netip.Prefix // the client's address, if it is one and is dropped
-	shown     string
-	print     string
+	last    *Cooldown // the latest cooldown as announced, by the shared time; nil if there was none
+	ends    int64     // when it ends
+	forgets int64     // when the client is forgiven
+	heard   uint64    // the latest sharing.round in which its announcement was read or written
+
+	network netip.Prefix // the client's address, if it is one and is dropped
+}
+
+// enforced returns when the client's cooldown ends, or 0 if there is none or it is in shadow.
+func (x *client) enforced() int64 {
+	if x == nil || x.last == nil || x.last.Shadow {
+		return 0
+	}
+	return x.ends
 }
 
 // refused counts a refusal, and reports whether it counts.
@@ -271,7 +271,7 @@ func (x *client) refused(now int64, wait time.Duration, a *counter.Abuse) bool {
 func (g *Guard) begin(x *client, id ID, now int64, a *counter.Abuse, c *counter.Counter) {
 	n := 1
 	if now < x.forgets {
-		n = x.n + 1
+		n = x.last.N + 1
 	}
 	begun, values := now+g.ahead(), c.Values()
 	ends := begun + lasts(a, n).Microseconds()
@@ -298,14 +298,11 @@ func lasts(a *counter.Abuse, n int) time.Duration {
 // take makes a cooldown effective. Its times are shared times, which are ahead of this node's by
 // the given µs. The caller holds the shard's lock.
 func (g *Guard) take(x *client, c *Cooldown, ahead int64) {
-	if x.n == 0 {
+	if x.last == nil {
 		g.kept.Add(1)
 	}
-	x.rule, x.shown, x.print, x.n, x.shadow = c.Rule, c.Client, c.Fingerprint, c.N, c.Shadow
-	x.announced, x.begun, x.ends, x.forgets = c.Ends.UnixMicro(), 0, c.Ends.UnixMicro()-ahead, c.Forgets.UnixMicro()-ahead
-	if !c.Begun.IsZero() { // nodes of the previous version don't send it
-		x.begun = c.Begun.UnixMicro() - ahead
-	}
+	last := *c
+	x.last, x.ends, x.forgets = &last, c.Ends.UnixMicro()-ahead, c.Forgets.UnixMicro()-ahead
 	x.until, x.latest, x.window, x.count, x.told = 0, 0, 0, 0, 0
 }
 
@@ -316,7 +313,7 @@ type Cooldown struct {
 	Client      string    `json:"client,omitempty"`      // masked, for people
 	Fingerprint string    `json:"fingerprint,omitempty"` // as other tools know the client
 	N           int       `json:"n"`                     // consecutive cooldowns; 0 lifts the cooldown
-	Begun       time.Time `json:"begun,omitzero"`
+	Begun       time.Time `json:"begun,omitzero"`        // nodes of the previous version don't send it
 	Ends        time.Time `json:"ends"`
 	Forgets     time.Time `json:"forgets"`
 	Shadow      bool      `json:"shadow,omitempty"`

@@ -14,7 +14,7 @@ type dropped struct {
 	any      atomic.Bool
 	mu       sync.RWMutex
 	networks map[netip.Prefix]int64 // end of the drop in µs; guarded by mu
-	lengths  map[int]int            // how many of networks have each prefix length; guarded by mu
+	lengths  [129]int               // how many of networks have each prefix length; guarded by mu
 }
 
 // set drops a client's address until the given time, or no longer if that is 0. The caller holds
@@ -25,21 +25,14 @@ func (d *dropped) set(x *client, until int64) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, known := d.networks[x.network]
-	switch bits := x.network.Bits(); {
-	case until > 0 && !known:
-		if d.networks == nil {
-			d.networks, d.lengths = map[netip.Prefix]int64{}, map[int]int{}
-		}
-		d.lengths[bits]++
-		fallthrough
-	case until > 0:
+	if _, known := d.networks[x.network]; known {
+		d.lengths[x.network.Bits()]--
+	}
+	if until > 0 {
+		d.lengths[x.network.Bits()]++
 		d.networks[x.network] = until
-	case known:
+	} else {
 		delete(d.networks, x.network)
-		if d.lengths[bits]--; d.lengths[bits] == 0 {
-			delete(d.lengths, bits)
-		}
 		x.network = netip.Prefix{}
 	}
 	d.any.Store(len(d.networks) > 0)
@@ -56,7 +49,10 @@ func (g *Guard) Dropped(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	for bits := range d.lengths {
+	for bits, n := range d.lengths {
+		if n == 0 {
+			continue
+		}
 		if p, err := addr.Prefix(bits); err == nil && g.now() < d.networks[p] {
 			return true
 		}

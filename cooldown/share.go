@@ -171,7 +171,7 @@ func (g *Guard) restore() {
 	}
 	now, ahead := g.now(), g.ahead()
 	g.each(func(_ *shard, id ID, x *client) {
-		if x.n > 0 && x.heard != round && now < x.forgets {
+		if x.last != nil && x.heard != round && now < x.forgets {
 			x.heard = s.announce(x.cooldown(id, ahead))
 		}
 	})
@@ -223,10 +223,7 @@ func (g *Guard) announce(ctx context.Context) bool {
 	}
 	ids, texts := make([]ID, len(some)), make([]string, len(some))
 	for i := range some {
-		b, err := json.Marshal(&some[i])
-		if err != nil {
-			b = nil // can't happen
-		}
+		b, _ := json.Marshal(&some[i]) // can't fail
 		ids[i], texts[i] = some[i].ID, string(b)
 	}
 	if err := g.options.Shared.Announce(ctx, ids, texts); err != nil {
@@ -270,13 +267,13 @@ const (
 
 // hear makes an announced cooldown effective, or lifts it.
 func (g *Guard) hear(c *Cooldown, round uint64) {
-	now, ahead, said := g.now(), g.ahead(), c.Ends.UnixMicro()
+	now, ahead := g.now(), g.ahead()
 	s := g.shard(c.ID)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.clients[c.ID]
 	if c.N == 0 {
-		if x != nil && x.n > 0 && x.announced <= said {
+		if x != nil && x.last != nil && !x.last.Ends.After(c.Ends) {
 			g.drop(s, c.ID)
 		}
 		return
@@ -284,15 +281,14 @@ func (g *Guard) hear(c *Cooldown, round uint64) {
 	if !c.Begun.IsZero() {
 		ahead = max(ahead, c.Begun.UnixMicro()-now) // the shared clock has stepped back since
 	}
-	ends, forgets := said-ahead, c.Forgets.UnixMicro()-ahead
+	ends, forgets := c.Ends.UnixMicro()-ahead, c.Forgets.UnixMicro()-ahead
 	if forgets <= now || forgets < ends || forgets > now+longest.Microseconds() || len(c.Rule) > mostText || len(c.Client)+len(c.Fingerprint) > mostText || c.N < 0 {
 		return
 	}
-	switch {
-	case x == nil:
+	if x == nil {
 		x = g.add(s, c.ID, now)
-		g.take(x, c, ahead)
-	case said > x.announced || now >= x.ends && said != x.announced:
+	}
+	if x.last == nil || c.Ends.After(x.last.Ends) || now >= x.ends && !c.Ends.Equal(x.last.Ends) {
 		g.take(x, c, ahead)
 	}
 	x.heard = round
@@ -307,19 +303,19 @@ func (g *Guard) Forgive(ctx context.Context, c *counter.Counter) error {
 // Lift ends a client's cooldown on all nodes, forgives the client, and returns the cooldown, or nil
 // if there is none.
 func (g *Guard) Lift(ctx context.Context, id ID) (*Cooldown, error) {
-	c, said, found := g.find(id)
-	if !found {
+	c, said := g.find(id)
+	if c == nil {
 		return nil, nil
 	}
-	lifted := c
-	lifted.N, lifted.Ends = 0, time.UnixMicro(said)
+	lifted := *c
+	lifted.N, lifted.Ends = 0, said
 	g.hear(&lifted, 0)
 	if g.options.Shared == nil {
-		return &c, nil
+		return c, nil
 	}
 	text, err := json.Marshal(&lifted)
 	if err != nil {
-		return &c, err
+		return c, err
 	}
-	return &c, g.options.Shared.Announce(ctx, []ID{id}, []string{string(text)})
+	return c, g.options.Shared.Announce(ctx, []ID{id}, []string{string(text)})
 }

@@ -1,6 +1,7 @@
 package cooldown
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
 	"encoding/binary"
@@ -19,7 +20,7 @@ type shard struct {
 	clients map[ID]*client
 }
 
-func (g *Guard) shard(id ID) *shard { return &g.shards[id[0]%shards] }
+func (g *Guard) shard(id ID) *shard { return &g.shards[id[7]%shards] }
 
 // each calls f for every client, with its shard locked.
 func (g *Guard) each(f func(s *shard, id ID, x *client)) {
@@ -62,7 +63,7 @@ func (g *Guard) SetSecret(secret []byte) {
 
 // rename moves a cooldown from a client's former ID to its current one, on all nodes. It returns
 // when the cooldown ends, or 0 if the client isn't kept out.
-func (g *Guard) rename(c *counter.Counter, id ID) (ends int64) {
+func (g *Guard) rename(c *counter.Counter, id ID) int64 {
 	key := g.former.Load()
 	if key == nil {
 		return 0
@@ -75,12 +76,9 @@ func (g *Guard) rename(c *counter.Counter, id ID) (ends int64) {
 		s.mu.Unlock()
 		return 0
 	}
-	moved := x.cooldown(id, ahead)
-	if !x.shadow {
-		ends = x.ends
-	}
+	moved, ends := x.cooldown(id, ahead), x.enforced()
 	gone := moved
-	gone.ID, gone.N, gone.Ends = former, 0, time.UnixMicro(x.announced)
+	gone.ID, gone.N, gone.Ends = former, 0, x.last.Ends
 	g.drop(s, former)
 	s.mu.Unlock()
 	g.hear(&moved, 0)
@@ -104,7 +102,7 @@ func (g *Guard) add(s *shard, id ID, now int64) *client {
 
 func (g *Guard) drop(s *shard, id ID) {
 	x := s.clients[id]
-	if x.n > 0 {
+	if x.last != nil {
 		g.kept.Add(-1)
 	}
 	g.dropped.set(x, 0)
@@ -144,7 +142,7 @@ func (x *client) repeats(now int64) int {
 	if now >= x.forgets {
 		return 0
 	}
-	return x.n
+	return x.last.N
 }
 
 // idle is how long a client without a cooldown is remembered after its last wait.
@@ -172,7 +170,7 @@ func (g *Guard) All() []Cooldown {
 			all = append(all, x.cooldown(id, ahead))
 		}
 	})
-	slices.SortFunc(all, func(a, b Cooldown) int { return cmp.Or(b.Ends.Compare(a.Ends), a.ID.compare(b.ID)) })
+	slices.SortFunc(all, func(a, b Cooldown) int { return cmp.Or(b.Ends.Compare(a.Ends), bytes.Compare(a.ID[:], b.ID[:])) })
 	return all
 }
 
@@ -180,28 +178,32 @@ func (g *Guard) All() []Cooldown {
 // µs. Unless the shared clock has stepped, it returns exactly the announced times, the same on all
 // nodes.
 func (x *client) cooldown(id ID, ahead int64) Cooldown {
-	if said := x.announced - x.ends; max(said-ahead, ahead-said) < second {
-		ahead = said
+	c := *x.last
+	c.ID = id
+	step := x.ends + ahead - c.Ends.UnixMicro()
+	if max(step, -step) < second {
+		step = 0
 	}
-	c := Cooldown{
-		ID: id, Rule: x.rule, Client: x.shown, Fingerprint: x.print, N: x.n, Shadow: x.shadow,
-		Ends: time.UnixMicro(x.ends + ahead), Forgets: time.UnixMicro(x.forgets + ahead),
-	}
-	if x.begun != 0 {
-		c.Begun = time.UnixMicro(x.begun + ahead)
+	for _, at := range []*time.Time{&c.Begun, &c.Ends, &c.Forgets} {
+		if !at.IsZero() {
+			*at = time.UnixMicro(at.UnixMicro() + step)
+		}
 	}
 	return c
 }
 
-// find returns a client's cooldown, if it is in force, and its announced end.
-func (g *Guard) find(id ID) (c Cooldown, said int64, found bool) {
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// find returns a client's cooldown and the end that was announced, or nil if none is in force.
+func (g *Guard) find(id ID) (c *Cooldown, said time.Time) {
 	s := g.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.clients[id]; x != nil && g.now() < x.ends {
-		return x.cooldown(id, g.ahead()), x.announced, true
+		found := x.cooldown(id, g.ahead())
+		return &found, x.last.Ends
 	}
-	return c, 0, false
+	return nil, said
 }
 
 // Stats holds figures of a [Guard].
@@ -222,7 +224,7 @@ func (g *Guard) Stats() Stats {
 	g.each(func(_ *shard, _ ID, x *client) {
 		switch {
 		case now >= x.ends:
-		case x.shadow:
+		case x.last.Shadow:
 			out.Shadow++
 		default:
 			out.InForce++
