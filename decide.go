@@ -199,34 +199,40 @@ func (m *match) refused() bool {
 // conclude makes one decision of the results: the most restrictive wins. It reports whether a limit counts by the
 // answer's status.
 func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
-	if len(m.results) > len(d.few) {
-		d.many = make([]LimitStatus, len(m.results))
+	return l.concludePart(m, 0, len(m.results), len(m.results), d)
+}
+
+// concludePart is conclude for the charges from one index to another, and those from last on.
+func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (byStatus bool) {
+	d.n = to - from + len(m.results) - last
+	if d.n > len(d.few) {
+		d.many = make([]LimitStatus, d.n)
 	}
-	d.n = len(m.results)
 	statuses := d.Limits()
-	d.Allowed, d.Degraded = true, len(m.apart) > 0
-	binding := -1
-	for i := range m.results {
-		r, c := &m.results[i], &m.charges[i]
-		s := &statuses[i]
+	d.Allowed = true
+	binding, bound := -1, 0
+	for j := range statuses {
+		i := from + j
+		if i >= to {
+			i += last - to
+		}
+		r, c, s := &m.results[i], &m.charges[i], &statuses[j]
 		if r.Err != nil {
 			r.ResetAfter = c.Policy.LatestReset(l.opts.Now())
 		}
-		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local
+		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local || slices.Contains(m.local, i)
 		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.Exact(r.Remaining).Tokens(), r.RetryAfter, r.ResetAfter, r.Remaining
 		byStatus = byStatus || len(c.Policy.Statuses) > 0
+		d.Degraded = d.Degraded || slices.Contains(m.apart, i)
 		if c.Policy.Shadow {
 			continue
 		}
 		d.Degraded = d.Degraded || s.Degraded || s.Local
 		d.Allowed = d.Allowed && r.Allowed
 		d.Delay = max(d.Delay, r.Delay)
-		if binding < 0 || m.binds(i, binding) {
-			binding = i
+		if binding < 0 || m.binds(i, bound) {
+			binding, bound = j, i
 		}
-	}
-	for _, i := range m.local {
-		statuses[i].Local = true
 	}
 	if !d.Allowed {
 		d.Reason, d.Delay = ReasonLimited, 0

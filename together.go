@@ -2,7 +2,6 @@ package weir
 
 import (
 	"context"
-	"slices"
 
 	"github.com/weirhq/weir/counter"
 )
@@ -70,7 +69,13 @@ func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []coun
 		from := len(own)
 		for i, m := range matches {
 			to := from + len(m.charges)
-			l.concludePart(all, from, to, n, &each[i])
+			switch d := &each[i]; {
+			case d.Reason != ReasonWithin: // no limit decided
+			case from == to:
+				d.Allowed, d.Reason = true, ReasonUnlimited
+			default:
+				l.concludePart(all, from, to, n, d)
+			}
 			from = to
 		}
 	}
@@ -85,29 +90,4 @@ func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []coun
 	}
 	l.end(client, all, &t, err)
 	return t, err
-}
-
-// concludePart decides about the charges from one index to another, and those from last on, which the
-// Limiter has added for all of them.
-func (l *Limiter) concludePart(all *match, from, to, last int, d *Decision) {
-	if d.Reason != ReasonWithin {
-		return // no limit decided
-	}
-	if from == to {
-		d.Allowed, d.Reason = true, ReasonUnlimited
-		return
-	}
-	part := match{charges: slices.Concat(all.charges[from:to], all.charges[last:]), results: slices.Concat(all.results[from:to], all.results[last:])}
-	index := func(list []int) (in []int) {
-		for _, i := range list {
-			if i >= last {
-				in = append(in, i-last+to-from)
-			} else if from <= i && i < to {
-				in = append(in, i-from)
-			}
-		}
-		return in
-	}
-	part.apart, part.local = index(all.apart), index(all.local)
-	l.conclude(&part, d)
 }

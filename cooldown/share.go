@@ -128,7 +128,7 @@ func (g *Guard) exchange(ctx context.Context) {
 	defer cancel()
 	for g.addUp(ctx) && g.announce(ctx) {
 	}
-	if g.listenToAll(ctx) {
+	if g.listen(ctx) {
 		g.restore()
 	}
 }
@@ -138,22 +138,38 @@ func (g *Guard) exchange(ctx context.Context) {
 // keep out.
 func (g *Guard) CatchUp(ctx context.Context) {
 	if g.options.Shared != nil && g.used.Load() {
-		g.listenToAll(ctx)
+		g.listen(ctx)
 	}
 }
 
-// listenToAll reads all announcements, and reports whether it succeeded.
-func (g *Guard) listenToAll(ctx context.Context) bool {
+// listen reads all announcements, and reports whether it succeeded.
+func (g *Guard) listen(ctx context.Context) bool {
+	s := &g.sharing
 	for {
-		more, err := g.listen(ctx)
+		s.mu.Lock()
+		place, round := s.place, s.round
+		s.mu.Unlock()
+		texts, next, err := g.options.Shared.Announced(ctx, place)
 		switch {
 		case errors.Is(err, ErrLost):
-			// Nodes wait for random times, and meanwhile read what others restore, so that not all
-			// announce the same.
-			g.sharing.restart(1 + rand.IntN(max(1, min(g.options.Nodes(), 20))))
+			// Nodes wait for random times, and meanwhile read what others restore, so that not all announce the same.
+			s.restart(1 + rand.IntN(max(1, min(g.options.Nodes(), 20))))
+			continue
 		case err != nil:
 			return false
-		case !more:
+		}
+		for _, text := range texts {
+			var c Cooldown
+			if json.Unmarshal([]byte(text), &c) == nil {
+				g.hear(&c, round)
+			}
+		}
+		s.mu.Lock()
+		if s.round == round {
+			s.place = next
+		}
+		s.mu.Unlock()
+		if len(texts) == 0 {
 			return true
 		}
 	}
@@ -233,30 +249,6 @@ func (g *Guard) announce(ctx context.Context) bool {
 	s.cooldowns = s.cooldowns[len(some):]
 	s.mu.Unlock()
 	return true
-}
-
-// listen reads a batch of announcements, and reports whether there may be more.
-func (g *Guard) listen(ctx context.Context) (more bool, err error) {
-	s := &g.sharing
-	s.mu.Lock()
-	place, round := s.place, s.round
-	s.mu.Unlock()
-	texts, next, err := g.options.Shared.Announced(ctx, place)
-	if err != nil {
-		return false, err
-	}
-	for _, text := range texts {
-		var c Cooldown
-		if json.Unmarshal([]byte(text), &c) == nil {
-			g.hear(&c, round)
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.round == round {
-		s.place = next
-	}
-	return len(texts) > 0, nil
 }
 
 // Bounds on announcements, since others may write to the store.
