@@ -46,18 +46,18 @@ func NewBody() *Body {
 	return b
 }
 
+// refuse says why the request can't be metered. The first reason counts.
 func (b *Body) refuse(format string, args ...any) {
 	if b.fault == nil {
 		b.fault = &Fault{fmt.Sprintf(format, args...)}
 	}
 }
 
-// Read reads the next part, up to the end of the document: closing is the offset in p of the
-// bracket that ends it, or -1.
+// Read reads the next part. closing is the offset in p of the bracket that ends the document, or -1.
 //
-// The error is a [*Fault] if servers could read the body in more than one way: it isn't strict JSON in
-// UTF-8, or a field that decides what the call costs is there twice or is spelled in another case. The
-// error is also a Fault if the body asks for something that can't be metered.
+// The error is a [*Fault] if servers could read the body in more than one way, since it isn't strict
+// JSON in UTF-8, or has a field that decides what the call costs twice or in another spelling; or if
+// the body asks for something that can't be metered.
 func (b *Body) Read(p []byte) (closing int, err error) {
 	closing = -1
 	if !b.isUTF8(p) {
@@ -89,13 +89,10 @@ func (b *Body) Read(p []byte) (closing int, err error) {
 
 // isUTF8 reports whether the next part is UTF-8. Servers differ in how they read other bytes.
 func (b *Body) isUTF8(p []byte) bool {
-	if len(b.partial) > 0 {
-		for !utf8.FullRune(b.partial) {
-			if len(p) == 0 {
-				return true
-			}
-			b.partial, p = append(b.partial, p[0]), p[1:]
-		}
+	for len(b.partial) > 0 && len(p) > 0 && !utf8.FullRune(b.partial) {
+		b.partial, p = append(b.partial, p[0]), p[1:]
+	}
+	if utf8.FullRune(b.partial) {
 		if !utf8.Valid(b.partial) {
 			return false
 		}
@@ -120,8 +117,8 @@ const blanks = " \t\r\n"
 // OpenRouter and LiteLLM name such models.
 func (b *Body) Others() []string { return b.others }
 
-// IsCall reports whether the body may be a call to a model: it has a field that such calls have, or it
-// isn't an object, so that nothing is known about it.
+// IsCall reports whether the body may be a call to a model: it has a field of such calls, or isn't an
+// object.
 func (b *Body) IsCall() bool { return b.begun && (b.isCall || !b.isObject) }
 
 // IsLimited reports whether a server at the path obeys any of the output limits in the body. Servers

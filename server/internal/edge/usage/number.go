@@ -11,28 +11,18 @@ import (
 // a few such counts fit an int64.
 const maxCount = 1 << 53
 
-// count reads a scalar as a count, which has digits only. JSON has other ways to write an integer
-// (1e3, 5.0), but no server writes token counts in them.
+// count reads a scalar as a count, which has digits only: no server writes token counts as 1e3 or 5.0.
 func (v scalar) count() Amount {
-	if v.kind != '0' || v.size > 16 {
+	n, err := strconv.ParseUint(string(v.text), 10, 64)
+	if v.kind != '0' || err != nil || n > maxCount {
 		return Amount{}
 	}
-	var n int64
-	for _, c := range v.text {
-		if c < '0' || c > '9' {
-			return Amount{}
-		}
-		n = n*10 + int64(c-'0')
-	}
-	if n > maxCount {
-		return Amount{}
-	}
-	return Amount{n, true}
+	return Amount{int64(n), true}
 }
 
-// limit reads a scalar as a limit in a request: a number, or a string of digits, which some servers accept as one. A number that
-// isn't above 0 is an unknown limit. False means that the value is something else.
-func (v scalar) limit() (Amount, bool) {
+// limit reads a scalar as a limit in a request: a number, or a string of digits, which some servers
+// accept as one. A number that isn't above 0 is an unknown limit. ok is false for anything else.
+func (v scalar) limit() (n Amount, ok bool) {
 	switch {
 	case v.kind != '0' && v.kind != '"' || v.text == nil:
 		return Amount{}, false

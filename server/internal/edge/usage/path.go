@@ -2,12 +2,14 @@ package usage
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
 
-// readings returns the ways in which servers read a path, as segments: as it is, and with . and .. resolved if that is another path.
-// Neither has empty segments, nor the part of a segment behind a semicolon, since servers differ in whether those count.
+// readings returns the ways in which servers read a path, as segments: as it is, and with . and ..
+// resolved if that is another path. Neither has empty segments, nor what follows a semicolon in one,
+// since servers differ in whether those count.
 func readings(of string) [][]string {
 	out := [][]string{segments(of)}
 	if clean := segments(path.Clean("/" + of)); !slices.Equal(clean, out[0]) {
@@ -47,7 +49,7 @@ func modelsFrom(all []string) (models []string) {
 		case "models", "tunedmodels", "endpoints", "serving-endpoints":
 			if name, verb, ok := cutLast(next, ':'); ok && name != "" && verb != "" {
 				models = append(models, name)
-			} else if strings.HasSuffix(kind, "endpoints") && !strings.EqualFold(next, "openapi") && isAsked(all[i+2:]) {
+			} else if strings.HasSuffix(kind, "endpoints") && !strings.EqualFold(next, "openapi") && slices.Contains(calls, strings.ToLower(strings.Join(all[i+2:], "/"))) {
 				models = append(models, next) // the body names it to openapi
 			}
 		case "deployments", "engines":
@@ -67,14 +69,8 @@ func modelsFrom(all []string) (models []string) {
 	return models
 }
 
-// isAsked reports whether the segments behind a model's name call the model.
-func isAsked(rest []string) bool {
-	switch strings.ToLower(strings.Join(rest, "/")) {
-	case "chat/completions", "invocations", "invocations-response-stream":
-		return true
-	}
-	return false
-}
+// calls are the paths behind a model's name that call it.
+var calls = []string{"chat/completions", "invocations", "invocations-response-stream"}
 
 func cutLast(s string, sep byte) (before, after string, ok bool) {
 	i := strings.LastIndexByte(s, sep)
@@ -92,7 +88,7 @@ func TellsUsageIfAsked(path string) bool {
 	})
 }
 
-// limitsAt returns the fields in which the API at a path takes output limits, or nil if the API isn't known.
+// limitsAt returns the fields in which the API at a path takes output limits, or nil if it is unknown.
 func limitsAt(segments []string) []string {
 	if len(segments) == 0 {
 		return nil
@@ -117,37 +113,26 @@ func limitsAt(segments []string) []string {
 	return nil
 }
 
-// IsForFiles reports whether a path accepts files, which no model answers: it ends in files or uploads, or in the parts of an upload.
+// files are the paths that accept files, which no model answers.
+var files = regexp.MustCompile(`(^|/)(files|uploads?)(/[^/]+/parts)?$`)
+
+// IsForFiles reports whether a path accepts files, however servers read it.
 func IsForFiles(path string) bool {
-	return len(ModelsFromPath(path)) == 0 && !slices.ContainsFunc(readings(path), func(all []string) bool {
-		if n := len(all); n > 2 && strings.EqualFold(all[n-1], "parts") {
-			all = all[:n-2] // uploads/{id}/parts
-		}
-		if len(all) == 0 {
-			return true
-		}
-		switch strings.ToLower(all[len(all)-1]) {
-		case "files", "uploads", "upload":
+	for _, all := range readings(path) {
+		if !files.MatchString(strings.ToLower(strings.Join(all, "/"))) {
 			return false
 		}
-		return true
-	})
+	}
+	return len(ModelsFromPath(path)) == 0
 }
 
-// IsForJobs reports whether a path starts something that goes on after the answer, so that its usage isn't known: batches of any
-// provider, OpenAI's runs and fine-tuning, and sessions that the client then uses over another connection.
+// jobs are the segments of paths that start something which goes on after the answer.
+var jobs = regexp.MustCompile(`(?i)^(batch|batches|batchpredictionjobs|model-invocation-jobs?|async-invoke|fine_tuning|fine-tunes|embed-jobs|runs|realtime|auth_tokens)$` +
+	`|:(batchgeneratecontent|asyncbatchembedcontent|predictlongrunning)$`)
+
+// IsForJobs reports whether a path starts something that goes on after the answer, so that its usage
+// isn't known: batches of any provider, OpenAI's runs and fine-tuning, and sessions that the client
+// then uses over another connection.
 func IsForJobs(path string) bool {
-	return slices.ContainsFunc(slices.Concat(readings(path)...), func(s string) bool {
-		_, verb, _ := cutLast(strings.ToLower(s), ':')
-		switch verb {
-		case "batchgeneratecontent", "asyncbatchembedcontent", "predictlongrunning":
-			return true
-		}
-		switch strings.ToLower(s) {
-		case "batch", "batches", "batchpredictionjobs", "model-invocation-job", "model-invocation-jobs", "async-invoke", "fine_tuning", "fine-tunes", "embed-jobs", "runs",
-			"realtime", "auth_tokens":
-			return true
-		}
-		return false
-	})
+	return slices.ContainsFunc(slices.Concat(readings(path)...), jobs.MatchString)
 }

@@ -40,8 +40,8 @@ func IsStream(contentType string) bool {
 	return f == events || f == lines
 }
 
-// IsPacked reports whether an answer with the Content-Type is a stream in binary frames, as Bedrock sends it. A [Reader] can't read
-// those.
+// IsPacked reports whether an answer with the Content-Type is a stream in Bedrock's binary frames,
+// which a [Reader] can't read.
 func IsPacked(contentType string) bool {
 	return strings.Contains(strings.ToLower(contentType), "amazon.eventstream")
 }
@@ -94,15 +94,16 @@ func (r *Reader) Usage() (Usage, bool) {
 	return u, u.known()
 }
 
-// eventsPerToken is how many events a stream may have for each token of its output. A stream with more has sent text that it
-// doesn't count. Most streams have fewer events than tokens, and some events are pings and the like.
-const eventsPerToken = 10
+const (
+	// eventsPerToken is how many events a stream may have for each token of its output. A stream
+	// with more has sent text that it doesn't count. Most have fewer events than tokens.
+	eventsPerToken = 10
+	frame          = 250 // about how many bytes of an event surround its text
+)
 
-// frame is about how many bytes of an event surround its text.
-const frame = 250
-
-// Streamed estimates how many tokens a stream has had so far if the stream doesn't tell: one for each event, and one for every four
-// bytes by which events are longer than the frame of a short text. For other answers it is 0.
+// Streamed estimates how many tokens a stream has had so far if the stream doesn't tell: one for each
+// event, and one for every four bytes by which events are longer than the frame of a short text. For
+// other answers it is 0.
 func (r *Reader) Streamed() int64 {
 	return r.events + max(0, r.bytes-frame*r.events)/bytesPerToken
 }
@@ -127,8 +128,7 @@ func (r *Reader) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// readWhole reads documents that follow one another. If there is more than one, the body is a stream
-// that its sender calls JSON.
+// readWhole reads documents that follow one another, as in a stream that its sender calls JSON.
 func (r *Reader) readWhole(p []byte) {
 	for len(p) > 0 && r.scanner.state != broken {
 		p = p[r.scanner.feed(p):]

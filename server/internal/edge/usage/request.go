@@ -14,12 +14,10 @@ type Asked struct {
 	// Input estimates the input tokens: a quarter of the bytes of all text in the request, rounded
 	// up. Reserve this number until the answer tells the real one.
 	//
-	// OpenAI and Google give four characters a token as a rule of thumb, which fits English prose
-	// and is low for code. Other scripts have fewer characters a token but more bytes a character,
-	// so bytes are the better measure; Chinese still comes out somewhat low.
-	//
-	// Text is what people, models and tools say, and the descriptions of tools. Pictures, sound and
-	// files don't count. Texts that are sent as tokens, as for embeddings, count one for each token.
+	// Four characters a token is the providers' rule of thumb, which fits English prose and is low
+	// for code. Other scripts have fewer characters a token but more bytes a character, so bytes are
+	// the better measure. Pictures, sound and files don't count. Texts that are sent as tokens count
+	// one for each token.
 	Input int64
 	// MaxOutput is how many tokens each choice may have at most. If a request has several limits, it
 	// is the highest, since servers differ in which limit they obey.
@@ -121,9 +119,8 @@ var requestFields = [requestPlaces]map[string]place{
 	},
 }
 
-// foldedFields has the same names as a server reads them that ignores case, dashes and underscores.
-// Fields that only have text aren't among them: misreading one changes an estimate, not what the
-// request asks for.
+// foldedFields has the same names as a server reads them that ignores case, dashes and underscores,
+// without fields of text: misreading one changes only an estimate.
 var foldedFields = func() (out [requestPlaces]map[string]string) {
 	for p, fields := range requestFields {
 		for name, at := range fields {
@@ -141,7 +138,7 @@ var foldedFields = func() (out [requestPlaces]map[string]string) {
 
 var dashes = strings.NewReplacer("_", "", "-", "")
 
-// fold maps names that differ only in case, as [strings.EqualFold] compares them, to one name, and drops dashes.
+// fold maps names that differ only in case, as [strings.EqualFold] compares them, and in dashes to one.
 func fold(name string) string {
 	return dashes.Replace(strings.ToLower(strings.ToUpper(name)))
 }
@@ -238,17 +235,17 @@ func (b *Body) open(p place, bracket byte, at int64) {
 	case atAPrompt:
 		b.prompts++
 	case atMaxOutput, atChoiceCount:
-		b.refuse("limits such as max_tokens and n must be numbers")
+		b.refuse(notNumber)
 	case atBackground:
-		b.refuseBackground()
+		b.refuse(inBackground)
 	case atStream:
 		b.asked.Stream = true // a server may read it as true
 	case atOptions:
 		if b.options = (options{kind: bracket, body: at, empty: true}); bracket != '{' {
-			b.refuse("stream_options must be an object")
+			b.refuse(notOptions)
 		}
 	case atInclude:
-		b.refuse("stream_options.include_usage must be true or false")
+		b.refuse(notBool)
 	}
 }
 
@@ -259,9 +256,12 @@ func (b *Body) close(place, byte) {
 	b.depth--
 }
 
-func (b *Body) refuseBackground() {
-	b.refuse("what a job in the background takes can't be metered: leave background and deferred out")
-}
+const (
+	notNumber    = "limits such as max_tokens and n must be numbers"
+	notOptions   = "stream_options must be an object"
+	notBool      = "stream_options.include_usage must be true or false"
+	inBackground = "what a job in the background takes can't be metered: leave background and deferred out"
+)
 
 func (b *Body) scalar(p place, v scalar) {
 	if v.kind == 'n' && p != atOptions && p != atInclude {
@@ -281,7 +281,7 @@ func (b *Body) scalar(p place, v scalar) {
 	case atMaxOutput:
 		switch n, ok := v.limit(); {
 		case !ok:
-			b.refuse("limits such as max_tokens and n must be numbers")
+			b.refuse(notNumber)
 		case n.Known:
 			b.asked.MaxOutput = Amount{max(n.N, b.asked.MaxOutput.N), true}
 			b.limits = append(b.limits, b.limit)
@@ -294,7 +294,7 @@ func (b *Body) scalar(p place, v scalar) {
 	case atChoiceCount:
 		n, ok := v.limit()
 		if !ok {
-			b.refuse("limits such as max_tokens and n must be numbers")
+			b.refuse(notNumber)
 		}
 		b.asked.Choices = max(b.asked.Choices, n.N)
 	case atName, atOthers:
@@ -313,15 +313,15 @@ func (b *Body) scalar(p place, v scalar) {
 		b.asked.Stream = v.isTrue() || v.kind == '"' && v.size > 0
 	case atBackground:
 		if v.isTrue() {
-			b.refuseBackground()
+			b.refuse(inBackground)
 		}
 	case atOptions:
 		if b.options = (options{kind: v.kind, from: v.from, to: v.to}); v.kind != 'n' {
-			b.refuse("stream_options must be an object")
+			b.refuse(notOptions)
 		}
 	case atInclude:
 		if b.options.include = v; v.kind == '"' || v.kind == '0' {
-			b.refuse("stream_options.include_usage must be true or false")
+			b.refuse(notBool)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -67,11 +68,8 @@ type level struct {
 }
 
 // scanner reads JSON as it arrives, in parts that may end anywhere. It keeps the name or the short
-// value that it is reading and nothing else, so its size is fixed. Decoders keep at least a whole
-// string, and a picture is one string: see the package's documentation.
-//
-// The zero value is ready once it has a visitor. A scanner accepts what [encoding/json.Valid] accepts,
-// to a depth of maxDepth.
+// value that it is reading and nothing else, so its size is fixed. It accepts what
+// [encoding/json.Valid] accepts, to a depth of maxDepth. The zero value is ready once it has a visitor.
 type scanner struct {
 	visitor visitor
 	state   state
@@ -122,13 +120,11 @@ func (s *scanner) step(c byte) {
 		return
 	}
 	switch s.state {
-	case beforeElement:
-		if c == ']' {
+	case beforeElement, beforeValue:
+		if c == ']' && s.state == beforeElement {
 			s.leave()
 			return
 		}
-		s.begin(c)
-	case beforeValue:
 		s.begin(c)
 	case beforeMember, beforeName:
 		switch {
@@ -322,29 +318,19 @@ func (s *scanner) readString(p []byte) int {
 	return n + 1
 }
 
+// escapes has the letters of short escapes, and at the same places what they stand for.
+const escapes, unescaped = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
+
 func (s *scanner) escape(c byte) {
 	s.state = inString
-	switch c {
-	case 'u':
+	if c == 'u' {
 		s.state, s.digits, s.code = inHex, 0, 0
-		return
-	case '"', '\\', '/':
-	case 'b':
-		c = '\b'
-	case 'f':
-		c = '\f'
-	case 'n':
-		c = '\n'
-	case 'r':
-		c = '\r'
-	case 't':
-		c = '\t'
-	default:
+	} else if at := strings.IndexByte(escapes, c); at >= 0 {
+		s.high = 0
+		s.keep(unescaped[at])
+	} else {
 		s.state = broken
-		return
 	}
-	s.high = 0
-	s.keep(c)
 }
 
 func (s *scanner) hex(c byte) {

@@ -60,8 +60,8 @@ type counts [countsEnd - countsBegin]count
 
 func (c *counts) at(p place) *count { return &c[p-countsBegin] }
 
-// merge adds the counts in a later part of an answer. A stream's counts only grow, so the highest one is kept. A count that made no
-// sense stays unknown.
+// merge adds the counts in a later part of an answer. A stream's counts only grow, so the highest one
+// is kept. A count that made no sense stays unknown.
 func (c *counts) merge(later *counts) {
 	for i := range later {
 		switch {
@@ -72,7 +72,7 @@ func (c *counts) merge(later *counts) {
 	}
 }
 
-// sum adds fields. A field that isn't there is 0. The sum is unknown if no field is there, or if one makes no sense.
+// sum adds fields. The sum is unknown if none is there, or if one makes no sense.
 func (c *counts) sum(places ...place) Amount {
 	var sum Amount
 	for _, p := range places {

@@ -1,5 +1,7 @@
 package usage
 
+import "slices"
+
 // edit replaces a part of a body.
 type edit struct {
 	from, to int64
@@ -43,21 +45,18 @@ func WithUsage(body []byte) ([]byte, bool) {
 	if !ok {
 		return body, false
 	}
-	out := make([]byte, 0, len(body)+len(e.text))
-	out = append(out, body[:e.from]...)
-	out = append(out, e.text...)
-	return append(out, body[e.to:]...), true
+	return slices.Concat(body[:e.from], []byte(e.text), body[e.to:]), true
 }
 
-// UsageAtEnd has the same effect when it is written before the closing bracket of a body, for bodies that aren't in memory. Blank
-// has the same length and changes nothing.
+// UsageAtEnd has the same effect when it is written before the closing bracket of a body that isn't in
+// memory. Blank has the same length and changes nothing.
 const (
 	UsageAtEnd = `,"stream_options":{"include_usage":true}`
 	Blank      = "                                        "
 )
 
-// AtEnd returns the one of [UsageAtEnd] and [Blank] that a body needs once all of it was read. The error is a [*Fault] if neither
-// works.
+// AtEnd returns the one of [UsageAtEnd] and [Blank] that a body needs once all of it was read. The
+// error is a [*Fault] if neither works.
 func (b *Body) AtEnd() (string, error) {
 	switch _, edit := b.usageEdit(); {
 	case !b.isObject:
