@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/weirhq/weir"
@@ -56,12 +57,12 @@ func (m *Middleware) RefuseAhead(w http.ResponseWriter, r *http.Request) (c Clie
 	ctx := r.Context()
 
 	v := m.check(ctx, r, func(req *weir.Request) { req.Peek = true })
+	defer func() { v.Release() }()
 	c = clientOf(&v.Request)
-	if v.fate == decided && !v.refusedAhead() {
-		v.Release()
-		return c, false
-	}
 	if v.fate == decided {
+		if !v.refusedAhead() {
+			return c, false
+		}
 		// Check again, because peeks are invisible to observers, cooldowns and limits on refused
 		// requests. If a counter has refilled in between and the request is allowed now, the
 		// receipt gives everything back.
@@ -69,12 +70,10 @@ func (m *Middleware) RefuseAhead(w http.ResponseWriter, r *http.Request) (c Clie
 		v = m.check(ctx, r, func(req *weir.Request) { req.Receipt = true })
 		if v.Serve() {
 			m.finish(ctx, r, &v.Decision, weir.Outcome{Abandoned: true})
-			v.Release()
 			return c, false
 		}
 	}
 	m.dropOrAnswer(w, r, v)
-	v.Release()
 	return c, true
 }
 
@@ -85,12 +84,9 @@ func (v *Verdict) refusedAhead() bool {
 	if d.Allowed || d.Reason != weir.ReasonLimited {
 		return !d.Allowed
 	}
-	for _, l := range d.Limits() {
-		if !l.Allowed && !l.Policy.Shadow && l.Policy.Amount == "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.Limits(), func(l weir.LimitStatus) bool {
+		return !l.Allowed && !l.Policy.Shadow && l.Policy.Amount == ""
+	})
 }
 
 // Overloaded refuses a request with 503 OVERLOADED, for a server that has no room for it.

@@ -123,7 +123,7 @@ func NewAnswerer(opts Answers) (*Answerer, error) {
 	return a, nil
 }
 
-// notToken reports whether a character isn't allowed in header names.
+// notToken reports whether a character can't be in the name of a header.
 func notToken(r rune) bool {
 	return notAlphanumeric(r) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
@@ -173,17 +173,12 @@ func (a *Answerer) dialectHeaders() (names []string) {
 // slice.
 func (m *Middleware) OwnHeaders() []string { return m.answers.own }
 
-// speaks reports whether SetHeaders has anything to set.
-func (a *Answerer) speaks(d *weir.Decision) bool {
-	return d.Policy != nil && (a.numbers() || a.expose != "")
-}
-
 // numbers reports whether any configured header carries a number.
 func (a *Answerer) numbers() bool { return a.x || a.ietf || a.ietf06 || a.tokens || a.own != nil }
 
 // SetHeaders sets the rate-limit headers for a decision that was made at now.
 func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision, now time.Time) {
-	if !a.speaks(d) {
+	if d.Policy == nil {
 		return
 	}
 	if a.expose != "" {

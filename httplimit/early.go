@@ -55,8 +55,7 @@ func readEarly(w http.ResponseWriter, r *http.Request, all *atomic.Int64) *early
 	return e
 }
 
-// readAhead reads up to most bytes. The buffer grows as bytes arrive, so that announcing a large
-// body costs nothing.
+// readAhead reads up to most bytes, into a buffer that grows as they arrive.
 func (e *early) readAhead(most int) {
 	defer func() {
 		close(e.done)
@@ -64,22 +63,19 @@ func (e *early) readAhead(most int) {
 			e.release()
 		}
 	}()
-	var buf []byte
-	n := 0
-	for e.err == nil && n < most && !e.turn.Load() {
-		if n == len(buf) {
-			grown := make([]byte, min(max(512, 2*n), most))
-			if !e.hold(len(grown) - len(buf)) {
+	for e.err == nil && len(e.ahead) < most && !e.turn.Load() {
+		if len(e.ahead) == cap(e.ahead) {
+			grown := make([]byte, len(e.ahead), min(max(512, 2*len(e.ahead)), most))
+			if !e.hold(cap(grown) - cap(e.ahead)) {
 				break
 			}
-			copy(grown, buf)
-			buf = grown
+			copy(grown, e.ahead)
+			e.ahead = grown
 		}
-		var more int
-		more, e.err = e.body.Read(buf[n:])
-		n += more
+		var n int
+		n, e.err = e.body.Read(e.ahead[len(e.ahead):cap(e.ahead)])
+		e.ahead = e.ahead[:len(e.ahead)+n]
 	}
-	e.ahead = buf[:n]
 	e.end(e.err)
 }
 
@@ -93,8 +89,7 @@ func (e *early) hold(n int) bool {
 	return true
 }
 
-// release gives the bytes back once the handler has returned. If a read is still under way then,
-// its end gives them back.
+// release gives the bytes back once the handler and the read that may be under way have ended.
 func (e *early) release() {
 	if e == nil {
 		return

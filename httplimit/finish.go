@@ -18,27 +18,29 @@ import (
 )
 
 // serveAndFinish serves a request, and gives back what rules that count by status took for other
-// answers. It does so once the handler has returned, or earlier if the answer continues after its
-// status is known: a stream or a WebSocket would keep its charge for as long as it lives.
-//
-// A request that got no answer keeps its charge, whatever the cause: the service may have done what
-// it asked for, and a client may learn whether a guess was right in other ways than by its answer.
+// answers: once the handler has returned, or when a stream or a WebSocket has begun. A request that
+// got no answer keeps its charge, whatever the cause: the service may have done what it asked for,
+// and a client may learn whether a guess was right in other ways than by its answer.
 func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
 	a := &answer{m: m, r: r, d: d}
 	a.reserved = private.Reserved(&a.d)
 	if a.late = a.reserved || d.Slots() > 0; a.late {
-		if m.opts.OnError != nil {
-			// OnError may run while the handler changes its own request
+		if m.opts.OnError != nil { // it may run while the handler changes its own request
 			a.r = r.Clone(context.WithoutCancel(r.Context()))
 		}
 		a.stop = renew.Keep(r.Context(), m.limiter, &d, func(err error) { m.tell(a.r, err) })
-		defer a.left()
+		defer func() {
+			if !a.hijacked.Load() { // otherwise the connection ends the request when it closes
+				a.end()
+			}
+		}()
 	}
 	r = r.WithContext(context.WithValue(r.Context(), answerKey{}, a))
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &watchedBody{r.Body, a}
 	}
 	next.ServeHTTP(httpsnoop.Wrap(w, a.hooks()), r) // after a panic there is no answer to report
+	const clientClosedRequest = 499                 // as proxies record that the client has left
 	if a.status == 0 && r.Context().Err() != nil || a.status == clientClosedRequest || a.hijacked.Load() {
 		return
 	}
@@ -47,16 +49,7 @@ func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next
 	a.finish()
 }
 
-// left runs when the handler has ended in any way. A hijacked connection ends the request when it
-// closes.
-func (a *answer) left() {
-	if !a.hijacked.Load() {
-		a.end()
-	}
-}
-
-// end finishes a request that has slots or has reserved something, which it keeps for as long as it
-// lasts.
+// end finishes a request that has slots or has reserved something.
 func (a *answer) end() {
 	a.once.Do(func() {
 		a.stop() // before releasing the slots: a renewal would take them again
@@ -70,9 +63,6 @@ func (a *answer) end() {
 		a.m.finish(a.r.Context(), a.r, &a.d, o)
 	})
 }
-
-// clientClosedRequest is the status with which proxies record that the client has left.
-const clientClosedRequest = 499
 
 // watchedBody records that reading the client's body failed. An answer that starts after that may
 // be about the broken body, so it says nothing about the request.

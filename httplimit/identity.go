@@ -101,9 +101,9 @@ func (x *Identifier) headerNames() []string {
 // Identify fills in the fields of a check from an HTTP request. Headers and claims that rules count
 // by are looked up on demand.
 //
-// An error, whose text is meant for the client, says that an identity is ambiguous: it is given
-// twice, or in a way that servers read differently. The service might then serve another client
-// than the one that the limiter counts, so refuse the request with status 400.
+// An error, whose text is meant for the client, says that an identity is ambiguous. The service
+// might then serve another client than the one that the limiter counts, so refuse the request with
+// status 400.
 func (x *Identifier) Identify(r *http.Request, req *weir.Request) error {
 	a := new(attributes)
 	fault := x.headers.fault(r)
@@ -142,9 +142,8 @@ func (x *Identifier) locate(r *http.Request, req *weir.Request) {
 	req.Method, req.Path, req.IP = r.Method, requestPath(r.URL), ClientIP(r, x.trusted)
 }
 
-// isPreflight reports whether an OPTIONS request is a preflight as browsers send it: it asks for a
-// known method, and has no credentials and no body that could make a service do anything but answer
-// it.
+// isPreflight reports whether an OPTIONS request is a preflight as browsers send it, without
+// credentials or a body that could make a service do anything but answer it.
 func isPreflight(r *http.Request) bool {
 	h := r.Header
 	if len(h["Origin"]) != 1 || h["Origin"][0] == "" || len(h["Access-Control-Request-Method"]) != 1 {
@@ -196,7 +195,7 @@ func (a *attributes) lookUp(name string) string {
 		// HTTP/1.
 		return strings.TrimSpace(a.header(name))
 	case "claim":
-		return a.claim(name)
+		return a.token().Text(name)
 	case "attr":
 		if name == "model" {
 			return a.model
@@ -204,9 +203,6 @@ func (a *attributes) lookUp(name string) string {
 	}
 	return ""
 }
-
-// claim returns a claim of the verified token.
-func (a *attributes) claim(name string) string { return a.token().Text(name) }
 
 // token returns the claims of the verified token, or nil. Verifying costs more than the rest of a
 // check, so it waits until something asks for a claim.
@@ -329,7 +325,7 @@ func plain(value string) bool {
 // read returns the value of a source, and whether it comes from a verified token.
 func (a *attributes) read(s *Source, what string) (value string, proven bool) {
 	if s.Claim != "" {
-		value = a.claim(s.Claim)
+		value = a.token().Text(s.Claim)
 		proven = value != ""
 	}
 	if s.Header != "" {

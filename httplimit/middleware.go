@@ -29,19 +29,15 @@ type Options struct {
 	// Answers configures headers and bodies.
 	Answers Answers
 	// MaxInFlight bounds how many requests are decided at a time. Further requests wait for up to a
-	// second, and then get 503 OVERLOADED, which costs less than a decision. A request counts only
-	// until it is decided, and not while it is in a queue or in the handler, so slow requests can't
-	// lock others out. Zero means no bound.
+	// second, and then get 503 OVERLOADED. A request doesn't count while it is in a queue or in the
+	// handler, so slow requests can't lock others out. Zero means no bound.
 	MaxInFlight int
 	// MaxWaiting bounds how many requests may wait in queues at a time; one rule may have half of
-	// them. Further requests get 503 QUEUE_FULL. Zero means DefaultMaxWaiting.
-	//
-	// A queue's length only bounds the requests of one counter, and clients can create counters.
-	// Each waiting request costs a goroutine and a connection.
+	// them. Further requests get 503 QUEUE_FULL. Zero means DefaultMaxWaiting. A queue's length only
+	// bounds the requests of one counter, and clients can create counters.
 	MaxWaiting int
-	// OnError, if set, is called when the store can't be reached; the request is then decided by
-	// the failure mode of its rules. It is also called when the slots of a request can't be
-	// renewed: concurrently with the handler, and with a copy of the request.
+	// OnError, if set, is called when the store can't be reached, and when the slots of a request
+	// can't be renewed: then concurrently with the handler, and with a copy of the request.
 	OnError func(*http.Request, error)
 	// Edge is the [weir.Request.Edge] of requests. The default is "http".
 	Edge string
@@ -63,8 +59,7 @@ type Middleware struct {
 	unread   weir.Request // stands for requests that are shed before anything of them is read
 }
 
-// watched lists the headers to check for ambiguity: those that identify clients, and those that
-// rules count by.
+// watched has the headers to check for ambiguity: those that identify clients or that rules count by.
 type watched struct {
 	rules   *weir.RuleSet
 	headers watch
@@ -106,9 +101,9 @@ func New(l *weir.Limiter, opts Options) *Middleware {
 	}
 }
 
-// PerUser returns a Middleware that holds each user to one limit, and needs no rules. The function names the user of a
-// request, from a session for example; requests without one, "", are counted by their address. The options are those of
-// [weir.New]. It panics if the limit is invalid.
+// PerUser returns a Middleware that holds each user to one limit, and needs no rules. The function
+// names the user of a request; requests without one, "", are counted by their address. The options
+// are those of [weir.New]. PerUser panics if the limit is invalid.
 //
 //	http.ListenAndServe(":8080", httplimit.PerUser(weir.PerMinute(100), user).Wrap(handler))
 func PerUser(limit weir.Limit, user func(*http.Request) string, opts ...weir.Option) *Middleware {
@@ -145,7 +140,6 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 func (m *Middleware) dropOrAnswer(w http.ResponseWriter, r *http.Request, v *Verdict) {
 	// a proxy would take this server for dead
 	if v.fate == decided && v.Decision.Drop && !contains(m.identity.trusted, peerIP(r.RemoteAddr)) {
-		v.Release()
 		panic(http.ErrAbortHandler) // net/http then closes the connection, or the HTTP/2 stream
 	}
 	m.Answer(w, r, v)

@@ -18,8 +18,8 @@ type Verdict struct {
 	Request weir.Request
 	// Decision is the limiter's, or a refusal without a reason if the limiter wasn't asked.
 	Decision weir.Decision
-	// At is when the decision was made, taken before the check so that At plus the decision's
-	// durations is never late. If the request waited in a queue, it is when its turn came.
+	// At is just before the check, so that At plus the decision's durations is never late. If the
+	// request waited in a queue, it is when its turn came.
 	At time.Time
 
 	attrs  attributes
@@ -86,8 +86,7 @@ func (v *Verdict) Refused() Refused {
 
 // Ask decides a request like the middleware does, for an edge that serves and answers by itself: it
 // identifies the client, and waits while a queue delays the request, until ctx ends. fill, if not
-// nil, may change the request to check last. Ask reads the method, URL, host, headers and
-// RemoteAddr of r, and keeps none of them after [Verdict.Release].
+// nil, may change the request to check last. Ask keeps nothing of r after [Verdict.Release].
 func (m *Middleware) Ask(ctx context.Context, r *http.Request, fill func(*weir.Request)) *Verdict {
 	return m.ask(ctx, nil, r, fill)
 }
@@ -187,21 +186,15 @@ func queueOf(d *weir.Decision) string {
 
 // Answer sets the rate-limit headers, and answers the request if it must not be served.
 func (m *Middleware) Answer(w http.ResponseWriter, r *http.Request, v *Verdict) {
-	d := &v.Decision
-	switch {
-	case v.fate != decided:
+	if v.fate == decided {
+		m.answers.SetHeaders(w.Header(), &v.Request, &v.Decision, v.At)
+	}
+	if !v.Serve() {
 		x := v.Refused()
-		m.answers.send(w, r, &x, d)
-	case !d.Allowed:
-		m.answers.SetHeaders(w.Header(), &v.Request, d, v.At)
-		m.answers.Refuse(w, r, &v.Request, d, v.At)
-	// otherwise leave the header map alone: net/http copies it for handlers that use it
-	case m.answers.speaks(d):
-		m.answers.SetHeaders(w.Header(), &v.Request, d, v.At)
+		m.answers.send(w, r, &x, &v.Decision)
 	}
 }
 
 // Headers lists the headers that identify clients under the rules in force, in canonical form. An
-// edge without HTTP headers has to pass on only these, X-Forwarded-For and Host. The caller must
-// not change the slice.
+// edge without HTTP headers has to pass on only these, X-Forwarded-For and Host. Don't change them.
 func (m *Middleware) Headers() []string { return m.headers().headers.names }
