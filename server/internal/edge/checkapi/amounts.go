@@ -81,8 +81,8 @@ func parseReserve(text string, seconds bool) (d time.Duration, ok bool) {
 	return d, err == nil && d >= time.Millisecond && d <= MaxReserve
 }
 
-// idOf reads the id of a check; null means none. An empty id is an error: its caller would believe
-// that a retry is charged once, and be wrong.
+// idOf reads the id of a check; null means none. An empty id is an error: its caller believes that a
+// retry is charged once.
 func (c *workspace) idOf() error {
 	if c.json.PeekKind() == 'n' {
 		return c.json.SkipValue()
@@ -96,9 +96,8 @@ func (c *workspace) idOf() error {
 	return nil
 }
 
-// repeat names a check for the store: by its id and by everything that decides who is charged, and
-// how much. So another request with a used id is charged like any other. The name doesn't depend on
-// how the body is written, and is the same on every node.
+// repeat names a check for the store, on every node alike: by its id and by everything that decides
+// who is charged, and how much. So another request with a used id is charged like any other.
 func (c *workspace) repeat() (name counter.Once) {
 	b := append(c.scratch[:0], "weir check 1\x00"...)
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }

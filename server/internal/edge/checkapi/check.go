@@ -31,8 +31,7 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request, c *workspace) er
 	return nil
 }
 
-// DecodeCheck reads the body of a check for handlers that don't decide it, for example to explain
-// it. The error is a *[jsonerror.Error].
+// DecodeCheck reads the body of a check for other handlers. The error is a *[jsonerror.Error].
 func DecodeCheck(src []byte) (weir.Request, error) {
 	c := newWorkspace().(*workspace)
 	if err := c.readCheck(src); err != nil {
@@ -60,8 +59,7 @@ func (c *workspace) readBatch() error {
 	return err
 }
 
-// readItem reads one check. If it is JSON but not a valid check, the error belongs to that check
-// alone.
+// readItem reads one check. If it is JSON but invalid, the error belongs to that check alone.
 func (c *workspace) readItem() error {
 	if len(c.items) == MaxChecks {
 		return jsonerror.Bad("checks: there may be at most %d: send the rest in another call", MaxChecks)

@@ -12,17 +12,11 @@ import (
 )
 
 // appendDecision appends the fields of a CheckResponse and the closing brace. It writes what
-// encoding/json would, in a tenth of the time. x describes a refusal. now is when the decision was
-// made.
+// encoding/json would, in a tenth of the time. x describes a refusal.
 func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused, now time.Time) []byte {
-	remaining := int64(-1)
-	if d.Policy != nil && !d.Uncounted() {
-		remaining = d.Remaining
-	}
 	b = strconv.AppendBool(append(b, `"allowed":`...), d.Allowed)
 	b = jsonerror.AppendString(append(b, `,"rule":`...), d.Rule)
-	b = appendLimit(b, d.Policy)
-	b = appendInt(append(b, `,"remaining":`...), remaining)
+	b = appendLimit(b, d.Policy, d.Remaining, d.Uncounted())
 	b = appendInt(append(b, `,"retry_after_ms":`...), retryAfterMS(d, x))
 	b = appendInt(append(b, `,"reset_after_ms":`...), milliseconds(d.ResetAfter))
 	b = appendInt(append(b, `,"delay_ms":`...), milliseconds(d.Delay))
@@ -64,13 +58,7 @@ func appendLimits(b []byte, d *weir.Decision, now time.Time) []byte {
 		if l.Policy.Amount != "" {
 			b = appendAmounts(b, l)
 		} else {
-			b = appendLimit(b, l.Policy)
-			b = append(b, `,"remaining":`...)
-			if l.Degraded {
-				b = append(b, "-1"...)
-			} else {
-				b = appendInt(b, l.Remaining)
-			}
+			b = appendLimit(b, l.Policy, l.Remaining, l.Degraded)
 		}
 		if end := windowEnd(d, l, now); !end.IsZero() {
 			b = append(end.AppendFormat(append(b, `,"window_end":"`...), time.RFC3339Nano), '"')
@@ -96,8 +84,8 @@ func appendAmounts(b []byte, l *weir.LimitStatus) []byte {
 	return append(b, l.Left().String()...)
 }
 
-// windowEnd returns when a budget starts anew: a window that counts amounts or follows the
-// calendar. It is zero for other limits, for what isn't counted, and for a cooldown.
+// windowEnd returns when a budget starts anew: a window that counts amounts or follows the calendar.
+// It is zero for anything else.
 func windowEnd(d *weir.Decision, l *weir.LimitStatus, now time.Time) (end time.Time) {
 	limit := &l.Policy.Limit
 	if limit.Algorithm != weir.FixedWindow || l.Policy.Amount == "" && limit.Calendar.Unit == counter.NoUnit || l.Degraded || d.Reason == weir.ReasonCooldown {
@@ -110,16 +98,19 @@ func windowEnd(d *weir.Decision, l *weir.LimitStatus, now time.Time) (end time.T
 	return end.Round(time.Millisecond)
 }
 
-// appendLimit appends a limit, and its burst if that differs from the limit.
-func appendLimit(b []byte, p *counter.Policy) []byte {
+// appendLimit appends a limit, its burst if that differs from the limit, and what is left.
+func appendLimit(b []byte, p *counter.Policy, remaining int64, uncounted bool) []byte {
 	if p == nil {
-		return append(b, `,"limit":-1`...)
+		return append(b, `,"limit":-1,"remaining":-1`...)
 	}
 	b = appendInt(append(b, `,"limit":`...), p.Limit.Count)
 	if most := p.Limit.Max(); most != p.Limit.Count {
 		b = appendInt(append(b, `,"burst":`...), most)
 	}
-	return b
+	if uncounted {
+		remaining = -1
+	}
+	return appendInt(append(b, `,"remaining":`...), remaining)
 }
 
 // retryAfterMS returns the time until a refused request would be allowed, or -1 if waiting doesn't
@@ -136,7 +127,7 @@ func retryAfterMS(d *weir.Decision, x *httplimit.Refused) int64 {
 	return milliseconds(d.RetryAfter)
 }
 
-// milliseconds rounds up, so that a client which waits that long has waited long enough.
+// milliseconds rounds up, so that a client which waits that long isn't too early.
 func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }

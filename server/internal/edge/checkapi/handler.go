@@ -49,18 +49,15 @@ type Options struct {
 	// Parallel decides the checks of a batch at the same time, in any order, so that those for a
 	// remote store travel together. With an in-process store, leave it off.
 	Parallel bool
-	// Guard decides which callers may ask. If nil, all that reach the port may, except web pages of
-	// other sites.
+	// Guard admits callers. If nil, all that reach the port may ask, except other sites' web pages.
 	Guard *guard.Guard
 	// MaxInFlight bounds how many requests are decided at once. Others wait up to a second and then
-	// get 503. Requests whose body hasn't arrived, or whose answer is still being read, don't
-	// count. Zero means no bound.
+	// get 503. Time for receiving a body or sending an answer doesn't count. Zero means no bound.
 	MaxInFlight int
-	// OnError is called once per request if the store couldn't be reached. The answer follows the
-	// failure modes all the same. It may be nil.
+	// OnError, if not nil, is called once per request if the store couldn't be reached.
 	OnError func(*http.Request, error)
-	// OnNoAddress is called for every check without an address: for rules that count by IP, all of
-	// those are one client. It may be nil.
+	// OnNoAddress, if not nil, is called for every check without an address: for rules that count by
+	// IP, all of those are one client.
 	OnNoAddress func()
 }
 
@@ -77,8 +74,8 @@ type handler struct {
 
 var _ http.Handler = (*handler)(nil)
 
-// New returns a handler for the paths of the check API. a writes the rate-limit headers of answers;
-// if nil, the defaults apply.
+// New returns a handler for the paths of the check API. a writes the rate-limit headers; if nil, the
+// defaults apply.
 func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
 	if opts.Guard == nil {
 		opts.Guard = guard.New(guard.Options{AnyName: true})
@@ -130,7 +127,7 @@ var endpoints = map[string]endpoint{
 // Paths are the paths of the check API.
 var Paths = slices.Sorted(maps.Keys(endpoints))
 
-// NothingHere is the error at any other path. No other port sends it.
+// NothingHere is the error at any other path.
 const NothingHere = "there is nothing here: POST to /v1/check, /v1/checks, /v1/take, /v1/settle, /v1/release, /v1/renew or /v1/refund"
 
 // InFlight returns how many requests are being decided.
@@ -178,7 +175,6 @@ func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *workspace, e
 	return e.serve(h, w, r, c)
 }
 
-// leave ends the request's time in flight, unless it has ended already.
 func (h *handler) leave(c *workspace) {
 	if c.inside {
 		c.inside = false
@@ -186,8 +182,7 @@ func (h *handler) leave(c *workspace) {
 	}
 }
 
-// release returns a workspace to its pool, unless it has grown too large. It drops the client's
-// values, which would otherwise live as long as the pool.
+// release returns a workspace to its pool, without the client's values, unless it is too large.
 func release(pool *sync.Pool, c *workspace) {
 	if cap(c.out) <= MaxBatchBody {
 		c.src, c.body, c.limited.R = "", body{}, nil
@@ -269,7 +264,6 @@ func (h *handler) ask(r *http.Request, req *weir.Request) (weir.Decision, error)
 	return d, err
 }
 
-// report reports that the store couldn't be reached.
 func (h *handler) report(r *http.Request, err error) {
 	if err != nil && h.opts.OnError != nil {
 		h.opts.OnError(r, err)

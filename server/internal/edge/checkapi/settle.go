@@ -148,8 +148,8 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) er
 	return nil
 }
 
-// each calls do for 0 to n-1: at the same time if calls to the store are to travel together. It
-// raises a panic of one again on this goroutine, where net/http handles it.
+// each calls do for 0 to n-1, at the same time if calls to the store are to travel together. It raises
+// a panic again on this goroutine, where net/http handles it.
 func (h *handler) each(n int, do func(i int)) {
 	if !h.opts.Parallel || n == 1 {
 		for i := range n {

@@ -47,8 +47,7 @@ type CheckRequest struct {
 	// Reserve means that the amounts are estimates, which /v1/settle replaces, and is how long they
 	// stand at least. It implies Receipt.
 	Reserve Duration `json:"reserve,omitempty"`
-	// ID names the request: repeated with the same id within a minute, it is charged once,
-	// whichever node it reaches.
+	// ID names the request: repeated with the same id within a minute, it is charged once.
 	ID string `json:"id,omitempty"`
 }
 
