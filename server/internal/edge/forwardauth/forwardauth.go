@@ -109,10 +109,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, g *gateway) {
 	h.decide(r.Context(), reply, g, r.RemoteAddr, in)
 }
 
-// Envoy decides a client's request that Envoy asks about over gRPC, as it does at /check/envoy. The
-// request needs no URL; its RemoteAddr is the address that Envoy saw, and peer is Envoy's own. The
-// reply's status is 200 if the request is admitted. shed reports that the node had no capacity for
-// the request, and decided nothing.
+// Envoy decides a client's request that Envoy asks about over gRPC, as at /check/envoy. The request
+// needs no URL; its RemoteAddr is the address that Envoy saw, and peer is Envoy's own. The reply's
+// status is 200 if the request is admitted. shed reports that the node had no capacity for it.
 func (h *Handler) Envoy(ctx context.Context, peer string, in *http.Request) (reply *edge.Recorder, shed bool) {
 	reply = &edge.Recorder{Status: http.StatusOK, Head: http.Header{}}
 	if _, err := netip.ParseAddr(in.RemoteAddr); err == nil {
@@ -123,8 +122,8 @@ func (h *Handler) Envoy(ctx context.Context, peer string, in *http.Request) (rep
 	return reply, shed
 }
 
-// decide decides a client's request and reports whether the node had no capacity for it. It never
-// learns the service's answer, so rules that count by the answer keep what they took.
+// decide decides a client's request and reports whether the node had no capacity for it. Rules that
+// count by the service's answer keep what they took, since nobody tells it.
 func (h *Handler) decide(ctx context.Context, reply *edge.Recorder, g *gateway, peer string, in *http.Request) (shed bool) {
 	var err error
 	if in.URL, err = url.ParseRequestURI(in.RequestURI); err != nil { // as net/http parses a request's target
@@ -165,8 +164,7 @@ func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// warn logs each kind of fault once: the operator of the gateway must learn of it, and repeating it
-// tells no more.
+// warn logs each kind of fault once.
 func (h *Handler) warn(at, peer string, fault *jsonerror.Error) {
 	said := at + fault.Code
 	if fault.Code == jsonerror.BadRequest {
@@ -177,13 +175,11 @@ func (h *Handler) warn(at, peer string, fault *jsonerror.Error) {
 	}
 }
 
-// maxMasked is the longest body that is sent in a header: nginx reads an answer's headers into 4
-// KiB.
+// maxMasked is the longest body that is sent in a header: nginx reads headers into 4 KiB.
 const maxMasked = 2 << 10
 
-// send sends a reply in the form that a gateway understands. It is sent only now that it is complete,
-// because the limited request isn't the one that is answered: a refused HEAD has no body, but the
-// gateway that asks about it with a GET waits for one.
+// send sends a complete reply in the form that a gateway understands. The limited request isn't the
+// one that is answered: a refused HEAD has no body, but a gateway that asks with a GET waits for one.
 func send(w http.ResponseWriter, a *edge.Recorder, g *gateway) {
 	body := a.Body.Bytes()
 	if g.marks {

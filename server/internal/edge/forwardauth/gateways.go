@@ -14,20 +14,11 @@ type gateway struct {
 	edge string
 
 	method, uri, peer control
-	// host is the header with the client's Host, if the gateway's own request has another.
-	host control
-	// behind means that method and target are those of the gateway's own request, with the target
-	// behind the path.
-	behind bool
-	// chain means that the peer is the last address of a list; the peer itself reported the ones
-	// before it.
-	chain bool
-	// marks means that answers repeat their status in X-Weir-Status, so that the gateway can tell
-	// them from those of something in between.
-	marks bool
-	// masks means that the gateway understands no refusal but 403, so the real answer goes into
-	// headers.
-	masks bool
+	host              control // the client's Host, if the gateway's own request has another
+	behind            bool    // method and target are those of the gateway's own request, the target behind the path
+	chain             bool    // the peer is the last address of a list, whose others it has reported
+	marks             bool    // answers repeat their status in X-Weir-Status, to tell them from others'
+	masks             bool    // the gateway understands no refusal but 403: the real answer goes into headers
 }
 
 // control is a header in which a gateway describes part of a request.

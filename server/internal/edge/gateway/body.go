@@ -15,8 +15,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// unmetered returns the error for a request that can't be metered because of its path or headers,
-// or nil.
+// unmetered returns why a request's path or headers keep it from being metered, or nil.
 func unmetered(r *http.Request) *jsonerror.Error {
 	media := mediaType(r.Header)
 	switch {
@@ -36,8 +35,8 @@ func unmetered(r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// masksAnswer reports whether a request uses a parameter of Google's APIs that removes the usage
-// from the answer or changes its format.
+// masksAnswer reports whether a parameter of Google's APIs removes the usage from the answer or
+// changes its format.
 func masksAnswer(r *http.Request) bool {
 	if len(usage.ModelsFromPath(r.URL.Path)) == 0 {
 		return false
@@ -59,12 +58,10 @@ func masksAnswer(r *http.Request) bool {
 }
 
 func isEncoded(h http.Header) bool {
-	for _, e := range h["Content-Encoding"] {
-		if e = strings.TrimSpace(e); e != "" && !strings.EqualFold(e, "identity") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h["Content-Encoding"], func(e string) bool {
+		e = strings.TrimSpace(e)
+		return e != "" && !strings.EqualFold(e, "identity")
+	})
 }
 
 func mediaType(h http.Header) string {
@@ -72,11 +69,9 @@ func mediaType(h http.Header) string {
 	return t
 }
 
-// read finds out what a body asks for, as far as it has arrived. It returns an error for a body
-// that can be read in more than one way, or not at all.
-//
-// It looks at the body and not at its declared type, since many servers read JSON under any type. A
-// multipart form can't be mistaken for JSON.
+// read finds out what a body asks for, as far as it has arrived, or why it can't be read in one way
+// only. It ignores the declared type, since many servers read JSON under any type. A multipart form
+// can't be mistaken for JSON.
 func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 	text := c.head.text
 	b := usage.NewBody()
@@ -122,11 +117,9 @@ func unreadable(f *usage.Fault) *jsonerror.Error {
 }
 
 // long is a body that was too long to be read before its request was decided. It is read on its way
-// to the upstream, and breaks off where it can't be metered.
-//
-// Until the end has been read, the upstream gets neither the last byte nor the bracket that closes
-// the document. Otherwise it could have the whole call before the gateway finds the body
-// unreadable.
+// to the upstream, and breaks off where it can't be metered. Until its end has been read, the last
+// byte and the bracket that closes the document are held back. Otherwise the upstream could have the
+// whole call before the gateway finds the body unreadable.
 type long struct {
 	io.ReadCloser
 	most  int64  // tokens of output that are reserved
@@ -142,8 +135,7 @@ type long struct {
 	body *usage.Body // guarded by mu
 }
 
-// maxHeld is how many bytes may be held back: the bracket and whitespace.
-const maxHeld = 4 << 10
+const maxHeld = 4 << 10 // bytes that may be held back: the bracket and whitespace
 
 func (l *long) Read(p []byte) (int, error) {
 	for len(p) > 0 && len(l.rest) == 0 && l.err == nil {
@@ -189,7 +181,7 @@ func (l *long) fill() {
 }
 
 // scan meters the next part. closing is the offset in p of the bracket that closes the document, or
-// -1. end is the text to insert before that bracket, or "".
+// -1, and end the text to insert before it.
 func (l *long) scan(p []byte, isLast bool) (closing int, end string, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 )
 
 // client is the client's end of an exchange. The client must take each part of the answer within
-// its patience; otherwise one that reads nothing would hold a connection to the upstream forever.
+// its patience, or it would hold a connection to the upstream forever.
 type client struct {
 	http.ResponseWriter
 	control  *http.ResponseController
@@ -21,29 +21,25 @@ func (c *client) Write(p []byte) (int, error) {
 	return c.ResponseWriter.Write(p)
 }
 
-// FlushError is what a [http.ResponseController] calls to flush.
+// FlushError is for [http.ResponseController].
 func (c *client) FlushError() error {
 	defer c.hurry()()
 	return c.control.Flush()
 }
 
-// Unwrap lets a [http.ResponseController] find other methods, such as Hijack.
+// Unwrap lets it find other methods, such as Hijack.
 func (c *client) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// hurry sets a write deadline and returns the function that lifts it. The deadline must be lifted,
-// because HTTP/2 resets a stream whose deadline passes even if nothing is being written, and the
-// upstream may pause between parts.
+// hurry sets a write deadline and returns the function that lifts it: HTTP/2 resets a stream whose
+// deadline passes even if nothing is being written, and the upstream may pause between parts.
 func (c *client) hurry() (relax func()) {
 	_ = c.control.SetWriteDeadline(time.Now().Add(c.patience))
 	return func() { _ = c.control.SetWriteDeadline(time.Time{}) }
 }
 
 // requestBody is a client's body on its way to the upstream. It ends the exchange if the client
-// stalls, and remembers why a body broke.
-//
-// A client that sends a byte now and then stalls, too; otherwise it could hold the upstream as long
-// as it likes. What counts is the time for which the gateway has waited for the client, so a client
-// isn't blamed for an upstream that reads slowly.
+// stalls, as one does that sends a byte now and then, and remembers why a body broke. Only the time
+// counts for which the gateway waits for the client, not for an upstream that reads slowly.
 type requestBody struct {
 	io.ReadCloser
 	in     *http.Request
@@ -63,9 +59,9 @@ type requestBody struct {
 	err     error // why the body broke
 }
 
-// newRequestBody prepares a request's body. On HTTP/1 it makes the server leave the body alone:
-// otherwise the server reads and closes it when an answer begins, and the transport, which may not
-// be done with it, would send a body with holes or break off the answer.
+// newRequestBody prepares a request's body. On HTTP/1 it makes the server leave the body alone, which
+// the server otherwise reads and closes when an answer begins: the transport, which may not be done
+// with it, would send a body with holes or break off the answer.
 func newRequestBody(r *http.Request, c *client, cancel context.CancelFunc) *requestBody {
 	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel, wait: grace{most: c.patience}}
 	b.idle.L = &b.mu
@@ -128,8 +124,7 @@ func (b *requestBody) end(n int, err error) {
 	}
 }
 
-// stall gives up on a client that sends nothing. It must end the read as well as the upstream's
-// request, since the transport waits for that read.
+// stall gives up on a client. It must end the read, too, since the transport waits for it.
 func (b *requestBody) stall() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -141,8 +136,7 @@ func (b *requestBody) stall() {
 	b.cancel()
 }
 
-// answered is called when the upstream's answer begins. From then on the client may pause as long
-// as it likes.
+// answered is called when the answer begins. From then on the client may pause as long as it likes.
 func (b *requestBody) answered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,8 +144,8 @@ func (b *requestBody) answered() {
 	b.stopTimerLocked()
 }
 
-// unfinished reports whether an answer that begins now must be the last on its connection: the rest
-// of an HTTP/1 body must not be read as the next request.
+// unfinished reports whether an answer that begins now must be the last on its connection, so that
+// the rest of an HTTP/1 body isn't read as the next request.
 func (b *requestBody) unfinished() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -170,8 +164,7 @@ func (b *requestBody) takeTrailer(trailer http.Header) {
 	b.trailer = trailer
 }
 
-// finish hands the connection back to the server. The transport may still be reading from it, and
-// on HTTP/1 the server reads next.
+// finish hands the connection back to the server, from which the transport may still be reading.
 func (b *requestBody) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -184,7 +177,6 @@ func (b *requestBody) finish() {
 	}
 }
 
-// fault reports whether the body stopped arriving, and why it broke.
 func (b *requestBody) fault() (stalled bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

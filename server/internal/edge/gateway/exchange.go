@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -19,13 +20,10 @@ type exchangeKey struct{}
 
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
-// merge puts the gateway's own headers into an upstream's answer.
-//
-// An answer states the limits of one limiter, the one that binds, so that a client never sees one
-// limiter's limit beside another's remaining requests. If the upstream's limiter binds, merge drops
-// all headers of the gateway's limiter; otherwise it drops the upstream's, whatever their dialect.
-// An upstream's Retry-After always passes: the gateway's limiter sends none with requests that it
-// admits.
+// merge puts the gateway's own headers into an upstream's answer. The answer states the limits of
+// one limiter only, the one that binds, so that a client never sees one limiter's limit beside
+// another's remaining requests. An upstream's Retry-After always passes: the gateway sends none with
+// requests that it admits.
 func (x *exchange) merge(res *http.Response) {
 	x.theirs = !x.speaksOfLimits() || x.upstreamBinds(res)
 	if !x.theirs {
@@ -57,8 +55,8 @@ func (x *exchange) merge(res *http.Response) {
 	}
 }
 
-// upstreamBinds reports whether the upstream's limiter binds: because it refused the request, or
-// because it leaves the client less than the gateway's limiter does.
+// upstreamBinds reports whether the upstream's limiter refused the request, or leaves the client
+// less than the gateway's.
 func (x *exchange) upstreamBinds(res *http.Response) bool {
 	switch {
 	case res.StatusCode == http.StatusTooManyRequests, res.Header["X-Ratelimit-Rule"] != nil: // only Weir's refusals have this header
@@ -77,22 +75,16 @@ func (x *exchange) upstreamBinds(res *http.Response) bool {
 // restore puts the gateway's own headers into an answer that isn't the upstream's.
 func (x *exchange) restore(h http.Header) {
 	clear(h)
-	for name, values := range x.own {
-		h[name] = values
-	}
+	maps.Copy(h, x.own)
 	if x.body.unfinished() {
 		h["Connection"] = []string{"close"}
 	}
 }
 
-// dropTrailers drops rate-limit fields in the upstream's trailers if the answer's headers state the
-// gateway's limits.
+// dropTrailers drops the upstream's limits in trailers if the headers state the gateway's.
 func (x *exchange) dropTrailers(h http.Header) {
-	if x.theirs {
-		return
-	}
 	for name := range h {
-		if x.isLimit(strings.TrimPrefix(name, http.TrailerPrefix)) {
+		if !x.theirs && x.isLimit(strings.TrimPrefix(name, http.TrailerPrefix)) {
 			delete(h, name)
 		}
 	}
@@ -121,8 +113,7 @@ func isRateLimit(name string) bool {
 	return ok && (rest == "" || rest[0] == '-')
 }
 
-// remaining returns the remaining requests that a limiter's headers state. A degraded limiter, or
-// one with another dialect, states none.
+// remaining returns the remaining requests that headers state. A degraded limiter states none.
 func remaining(h http.Header) (n int64, known bool) {
 	for _, name := range [...]string{"X-Ratelimit-Remaining", "Ratelimit-Remaining"} {
 		if v := h[name]; len(v) == 1 {

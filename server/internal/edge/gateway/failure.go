@@ -16,8 +16,7 @@ import (
 // statusClientGone is what other proxies log as "client closed request". It is never sent.
 const statusClientGone = 499
 
-// failure returns an error response of the gateway's own. It tells the client nothing about what
-// lies behind the gateway.
+// failure returns an error of the gateway's own, which must not tell what lies behind the gateway.
 func failure(status int, code, message string) *jsonerror.Error {
 	return &jsonerror.Error{Status: status, Code: code, Message: message, Header: http.Header{"Cache-Control": {"no-store"}}}
 }
@@ -46,12 +45,11 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f.Write(w)
 }
 
-// neverSent reports whether the upstream certainly got nothing of the request, because there was no
-// connection.
+// neverSent reports whether the upstream got nothing of the request, because there was no connection.
 func neverSent(err error) bool {
-	var network *net.OpError
-	var certificate *tls.CertificateVerificationError
-	return errors.As(err, &network) && network.Op == "dial" || errors.As(err, &certificate)
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	network, ok := errors.AsType[*net.OpError](err)
+	return untrusted || ok && network.Op == "dial"
 }
 
 func (g *Gateway) diagnose(r *http.Request, x *exchange, err error) (*jsonerror.Error, slog.Level) {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -9,9 +10,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// setForwarded tells the upstream which client the gateway speaks for. What a trusted proxy says is
-// passed on with the proxy's address appended; what any other client says is replaced by what the
-// gateway sees.
+// setForwarded tells the upstream which client the gateway speaks for: what a trusted proxy says,
+// with the proxy's address appended, or else what the gateway sees.
 func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
 	peer := httplimit.ClientIP(in, nil) // trusting no proxy, this is the other end of the connection
 	trusted := edge.Trusts(g.opts.TrustedProxies, peer)
@@ -25,18 +25,13 @@ func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
 	var prior http.Header
 	if trusted {
 		prior = in.Header
+		setOr(out, "Forwarded", "", prior)
 	}
-	if v := prior["Forwarded"]; v != nil {
-		out["Forwarded"] = v
-	}
-	chain := strings.Join(prior["X-Forwarded-For"], ", ")
+	chain := slices.Clone(prior["X-Forwarded-For"])
 	if peer.IsValid() {
-		if chain != "" {
-			chain += ", "
-		}
-		chain += peer.String()
+		chain = append(chain, peer.String())
 	}
-	setOr(out, "X-Forwarded-For", chain, nil)
+	setOr(out, "X-Forwarded-For", strings.Join(chain, ", "), nil)
 	proto := "http"
 	if in.TLS != nil {
 		proto = "https"

@@ -54,8 +54,7 @@ type Options struct {
 
 	// DialTimeout bounds connecting to the upstream, and its TLS handshake. Zero means 5 s.
 	DialTimeout time.Duration
-	// ResponseTimeout is how long the upstream may take to begin its answer once it has the
-	// request. Zero means 60 s.
+	// ResponseTimeout bounds the time until the upstream begins its answer. Zero means 60 s.
 	ResponseTimeout time.Duration
 	// StallTimeout is how long a client may hold up the upstream, by not sending the next part of
 	// its body before the answer begins, or by not taking the next part of the answer. In all, a
@@ -63,29 +62,25 @@ type Options struct {
 	// may have any length. Zero means 60 s.
 	StallTimeout time.Duration
 	// UsageHeader names the header in which the upstream reports what a request used: "812", which
-	// means tokens, or "tokens=812, usd=0.012". If empty, the gateway reads the usage from the
-	// answers of AI models.
+	// means tokens, or "tokens=812, usd=0.012". If empty, answers of AI models are read for it.
 	UsageHeader string
 	// Learned remembers how long models' answers are. If nil, the gateway has its own.
 	Learned *Learned
-	// TLS configures an https upstream, for example its certificate authorities. If nil, the
-	// system's apply.
+	// TLS configures an https upstream. If nil, the system's certificate authorities apply.
 	TLS *tls.Config
 
 	// Logger logs failures of the upstream, without queries and headers. If nil, nothing is logged.
 	Logger *slog.Logger
 }
 
-// drainTimeout is how long the rest of an unwanted body may take to arrive, so that the connection
-// can be kept. The server reads at most 256 KiB of it.
-const drainTimeout = 5 * time.Second
-
 const (
-	// idlePerUpstream is how many idle connections are kept: enough for bursts, and few enough for an
-	// upstream's file descriptors.
+	// drainTimeout is how long the rest of an unwanted body may take to arrive, so that the
+	// connection can be kept. The server reads at most 256 KiB of it.
+	drainTimeout = 5 * time.Second
+	// idlePerUpstream is how many idle connections are kept, for idleTime: enough for bursts, and few
+	// enough for an upstream's file descriptors.
 	idlePerUpstream = 256
-	// idleTime is how long they are kept.
-	idleTime = 90 * time.Second
+	idleTime        = 90 * time.Second
 )
 
 // Gateway forwards requests that the limiter admits. Create one with [New], and serve it with
@@ -171,8 +166,7 @@ func validate(o *Options) error {
 	return nil
 }
 
-// Close ends what a server's Shutdown doesn't wait for: open WebSockets, and idle connections to
-// the upstream. Call it after the server has shut down.
+// Close ends open WebSockets and idle connections to the upstream, which a server's Shutdown leaves.
 func (g *Gateway) Close() {
 	g.close()
 	g.outage.close()
@@ -221,8 +215,8 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	if r.Header["Upgrade"] != nil {
 		defer context.AfterFunc(g.closing, cancel)()
 	}
-	// Keep the headers set so far, such as the limiter's, in the exchange until the answer comes.
-	// The proxy would add the upstream's to them, and drop them all after a 103.
+	// Keep the headers set so far until the answer comes. The proxy would add the upstream's to them,
+	// and drop them all after a 103.
 	x := &exchange{own: maps.Clone(w.Header()), names: g.opts.Limit.OwnHeaders()}
 	clear(w.Header())
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: g.stall}
@@ -297,10 +291,9 @@ const (
 	MaxStreams = 250
 )
 
-// NewServer creates a server for untrusted clients. It bounds slow or large headers, idle
-// connections and HTTP/2 streams, but not the time for bodies and answers, which may stream for
-// hours: a Gateway notices clients that stall, and other handlers should set deadlines where they
-// read bodies.
+// NewServer creates a server for untrusted clients. It bounds slow or large headers, idle connections
+// and HTTP/2 streams, but not the time for bodies and answers, which may stream for hours: a Gateway
+// notices clients that stall, and other handlers should set deadlines where they read bodies.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,

@@ -32,8 +32,7 @@ type head struct {
 }
 
 // readHead reads the beginning of a request's body into the room and puts it into the call. If
-// there is no room, or if the client stalls, it answers the request and returns false. The client
-// has as much time as later, when the upstream waits.
+// there is no room, or if the client stalls, it answers the request and returns false.
 func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httplimit.Client, c *modelCall) bool {
 	control := http.NewResponseController(w)
 	h := &head{ReadCloser: r.Body, room: &g.room, client: client}
@@ -108,8 +107,8 @@ func (h *head) Read(p []byte) (int, error) {
 	return h.ReadCloser.Read(p)
 }
 
-// readAgain reads from the text and reports whether there is more of it. It keeps a whole body until
-// that is forwarded, whatever was read of it before.
+// readAgain reads from the text and reports whether there is more of it. A whole body is kept until
+// it is forwarded.
 func (h *head) readAgain(p []byte) (n int, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -140,11 +139,10 @@ func (h *head) releaseLocked() {
 	h.room.give(&h.client, h.held.Swap(0))
 }
 
-// minBodyRate is how many bytes of its body per second a client must send on average once its
-// patience is used up.
+// minBodyRate is how many bytes per second a client must send once its patience is used up.
 const minBodyRate = 500
 
-// grace is how long a client may be waited for: each time, and in all a second more for every
+// grace is how long a client may be waited for: most each time, and in all a second more for every
 // minBodyRate bytes that it sends.
 type grace struct {
 	most    time.Duration
@@ -171,8 +169,7 @@ func (p *grace) end(n int) {
 	p.arrived += int64(n)
 }
 
-// maxRoom is how many bytes of bodies are held in memory before their requests are decided.
-const maxRoom = 64 << 20
+const maxRoom = 64 << 20 // bytes
 
 // room is the memory for bodies that are read before their requests are decided. The zero value is
 // empty.

@@ -37,10 +37,9 @@ type learned struct {
 	length int64
 }
 
-// learn records the length of an answer. Once a client has maxOfOne answers, a new one replaces its
-// oldest; otherwise a client with very short or very long answers would decide how much all other
-// clients' calls reserve. Answers that name no model are ignored: the next one may come from
-// another model.
+// learn records the length of an answer. A client's answer beyond maxOfOne replaces its oldest;
+// otherwise a client with very short or very long answers would decide how much all other clients'
+// calls reserve. Answers that name no model are ignored.
 func (l *Learned) learn(model string, client uint64, length int64) {
 	if model == "" {
 		return
@@ -63,25 +62,23 @@ func (l *Learned) learn(model string, client uint64, length int64) {
 	}
 	m.n++
 	m.last = append(m.last, learned{client, length})
-	first, has := 0, 0 // the client's first answer, and how many it has
-	for i := len(m.last) - 1; i >= 0; i-- {
-		if m.last[i].client == client {
-			first = i
-			has++
+	drop, has := 0, 0
+	for i, o := range slices.Backward(m.last) {
+		if o.client != client {
+			continue
+		}
+		if has++; has > maxOfOne {
+			drop = i
 		}
 	}
-	switch {
-	case has > maxOfOne:
-		m.last = slices.Delete(m.last, first, first+1)
-	case len(m.last) > maxAnswers:
-		m.last = slices.Delete(m.last, 0, 1)
+	if has > maxOfOne || len(m.last) > maxAnswers {
+		m.last = slices.Delete(m.last, drop, drop+1)
 	}
 }
 
 var seed = maphash.MakeSeed()
 
-// learner identifies the client of an answer: by its key if that is verified, or else by its
-// address, since keys can be made up.
+// learner identifies a client by its verified key, or else by its address: keys can be made up.
 func learner(c *httplimit.Client) uint64 {
 	if c.Verified {
 		return maphash.String(seed, c.ID)

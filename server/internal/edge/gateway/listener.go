@@ -17,8 +17,7 @@ type Door struct {
 	net.Listener
 	// Trusted are the addresses of trusted proxies.
 	Trusted []netip.Prefix
-	// PerIP is how many connections an address may have open; for IPv6, a /64 network. Zero means
-	// no bound.
+	// PerIP bounds the open connections of an address, or an IPv6 /64. Zero means no bound.
 	PerIP int
 	// Unwelcome reports whether to turn an address away. If nil, none is.
 	Unwelcome func(netip.Addr) bool

@@ -13,8 +13,7 @@ import (
 const outageReport = time.Minute
 
 // outage logs failures of the upstream: the first at once, then how many requests failed in each
-// minute, until a minute passes without one. A line for each would bury everything else in a busy
-// gateway's log.
+// minute, until a minute passes without one.
 type outage struct {
 	log     *slog.Logger
 	message string

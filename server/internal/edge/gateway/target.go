@@ -10,7 +10,7 @@ import (
 )
 
 // checkTarget refuses requests that can't be forwarded unchanged, or whose path an upstream may
-// read differently than the limiter does. It returns the request to serve, which has a path.
+// read differently than the limiter. It returns the request to serve, which has a path.
 func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error) {
 	if r.Method == http.MethodConnect {
 		return r, badTarget("CONNECT is not forwarded: the gateway is not a tunnel")
@@ -121,14 +121,13 @@ func isDots(seg string) bool {
 // target returns the upstream's URL for a request: the path byte for byte, after the upstream's
 // own, and the query.
 func (g *Gateway) target(in *http.Request) *url.URL {
-	raw := join(g.prefix, rawPath(in))
+	raw := strings.TrimSuffix(g.prefix, "/") + rawPath(in)
 	u := &url.URL{Scheme: g.opts.Upstream.Scheme, Host: g.opts.Upstream.Host, RawQuery: in.URL.RawQuery, ForceQuery: in.URL.ForceQuery}
 	setPath(u, raw)
 	if u.EscapedPath() == raw {
 		return u
 	}
-	// Package url would escape characters such as | or { in the path. Only opaque data is sent
-	// unchanged.
+	// Package url would escape characters such as | or {. Only opaque data is sent unchanged.
 	if !strings.HasPrefix(raw, "//") {
 		u.Opaque = raw
 		return u
@@ -137,8 +136,6 @@ func (g *Gateway) target(in *http.Request) *url.URL {
 	setPath(u, escapeInvalid(raw))
 	return u
 }
-
-func join(prefix, path string) string { return strings.TrimSuffix(prefix, "/") + path }
 
 func setPath(u *url.URL, raw string) {
 	u.RawPath = raw

@@ -26,11 +26,10 @@ const (
 	// known.
 	assumedOutput = 4096
 	// lateOutput is how many tokens of output a long body may ask for if its first MiB states no
-	// limit. Clients that write their messages first and max_tokens last have it behind their
-	// pictures.
+	// limit: clients may write max_tokens behind their pictures.
 	lateOutput = 32768
-	// unknownModel is the model by which rules count a call whose model can't be read or comes
-	// after the first MiB. Without a model, a rule with missing: skip would let the call pass.
+	// unknownModel is the model of a call whose model isn't in the first MiB. Without a model, a
+	// rule with missing: skip would let the call pass.
 	unknownModel = "unknown"
 )
 
@@ -69,8 +68,7 @@ func callOf(r *http.Request) *modelCall {
 }
 
 // estimate returns the request with the amounts that it will probably use. It answers the request
-// itself if it is refused whatever its body says, if there is no room for the body, or if the body
-// stops arriving.
+// itself if the body doesn't matter, doesn't fit into memory, or stops arriving.
 func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Request, answered bool) {
 	if !hasBody(r) && r.Header["Upgrade"] == nil || !g.opts.Limit.CountsAmounts(r) {
 		return r, false
@@ -96,8 +94,7 @@ func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Requ
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
 }
 
-// model is the model by which answer lengths are learned and rules count: the path's, which
-// upstreams use, or else the body's.
+// model is the model that rules count by: the path's, which upstreams use, or else the body's.
 func (c *modelCall) model() string {
 	if len(c.models) > 0 {
 		return c.models[0]
@@ -159,7 +156,7 @@ func (c *modelCall) release() {
 }
 
 // admitted is called when a call is forwarded. It makes a streamed chat for which amounts were
-// reserved report its usage. It returns an error for a call that has a limit and can't be metered.
+// reserved report its usage. The error is for a call that has a limit and can't be metered.
 func (c *modelCall) admitted(r *http.Request) (fault *jsonerror.Error) {
 	if c == nil {
 		return nil
@@ -203,8 +200,8 @@ func lengthen(r *http.Request, n int) {
 	}
 }
 
-// dropDigests drops headers with digests of a body that the gateway has changed. They can't prevent
-// the change: otherwise clients would decide what is metered.
+// dropDigests drops digests of a body that the gateway has changed. They can't prevent the change:
+// otherwise clients would decide what is metered.
 func dropDigests(h http.Header) {
 	for _, name := range []string{"Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
 		delete(h, name)
@@ -301,7 +298,7 @@ func (m *metered) Close() error {
 	return m.ReadCloser.Close()
 }
 
-// booked returns what an answer says was used. If a part is missing, the request's own input
+// booked returns what an answer says was used. If it doesn't tell the parts, the request's own input
 // counts, and the rest of the total is output.
 func booked(u *usage.Usage, asked usage.Asked) map[string]counter.Amount {
 	out := amountsOf(u)
@@ -329,9 +326,8 @@ func amountsOf(u *usage.Usage) map[string]counter.Amount {
 	return out
 }
 
-// likely returns what a call has used if its answer broke off or doesn't report it: the largest of
-// what it reported so far, what was estimated and what was streamed. Otherwise a client that
-// suppresses the report would be served for free.
+// likely returns what a call has used if its answer broke off or doesn't tell: the largest of what
+// was told, estimated and streamed, or a client that suppresses the report would be served for free.
 func (c *modelCall) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[string]counter.Amount {
 	out := amountsOf(u)
 	for name, estimated := range c.amounts {

@@ -23,18 +23,16 @@ import (
 
 // Options of a Guard.
 type Options struct {
-	// Tokens are the tokens that the port accepts. Browsers don't attach bearer tokens by
-	// themselves, so a request with a good one is admitted whatever else it says.
+	// Tokens are the tokens that the port accepts. A request with a good one is admitted whatever
+	// else it says, since browsers don't attach bearer tokens by themselves.
 	Tokens Tokens
 	// Name is the host name that the port listens on, if it is a name. The port may also be
 	// addressed as localhost or by IP address.
 	Name string
-	// AnyName means that the port isn't on loopback alone, so clients may use names that it was
-	// never told. Browsers must still use one of the names above.
+	// AnyName means that clients other than browsers may use any name for the port.
 	AnyName bool
 	// Console means that the port serves pages of its own, with cookie sessions if it requires
-	// tokens. Pages of other origins may then not even read. Ports that gateways ask must admit
-	// such requests, since they carry the headers of the gateway's client.
+	// tokens. Pages of other origins may then not even read.
 	Console bool
 }
 
@@ -63,8 +61,8 @@ func New(opts Options) *Guard {
 	return g
 }
 
-// SetTokens replaces the tokens that the port accepts, and ends the sessions of tokens that are
-// gone. Don't replace tokens by none: that would open the port.
+// SetTokens replaces the tokens that the port accepts, and ends the sessions of those that are gone.
+// No tokens would open the port.
 func (g *Guard) SetTokens(ts Tokens) {
 	g.tokens.Store(&ts)
 	g.sessions.keep(ts)
@@ -152,8 +150,8 @@ type Line struct {
 	LeftOut int // how many events before it were left out
 }
 
-// Line counts an event that a caller can repeat at will. Only a hundred a minute per name are
-// logged, or any caller could fill the disk. All callers without a name count as "".
+// Line counts an event that a caller can repeat at will. A hundred a minute are logged for each name,
+// so that no caller can fill the disk. All callers without a name count as "".
 func (g *Guard) Line(name string) Line { return g.lines.take(name, time.Now()) }
 
 // lines counts the lines logged in the current minute.
@@ -232,12 +230,12 @@ func (g *Guard) known(host string) bool {
 	return err == nil || strings.EqualFold(host, "localhost") || g.opts.Name != "" && strings.EqualFold(host, g.opts.Name)
 }
 
-// fromBrowser reports whether a browser sent a request. Browsers send Origin with every request
-// except GET and HEAD, and newer ones send Sec-Fetch-Site with all.
+// fromBrowser reports whether a browser sent a request: with Origin, except for GET and HEAD, or if
+// newer with Sec-Fetch-Site.
 func fromBrowser(h http.Header) bool { return len(h["Origin"]) > 0 || len(h["Sec-Fetch-Site"]) > 0 }
 
-// take counts an event of a subject, or with peek only looks, and returns how long to wait if there
-// were too many.
+// take counts an event of a subject, unless it peeks, and returns how long to wait if there were too
+// many.
 func (g *Guard) take(p *counter.Policy, subject string, peek bool) time.Duration {
 	charges := [1]counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: 1, Peek: peek}}
 	var results [1]counter.Result

@@ -4,8 +4,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"maps"
-	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,12 +16,9 @@ import (
 )
 
 // A session stands for a token in a browser. It takes two secrets: a cookie, which scripts can't
-// read, and a proof, which the port's pages keep and send as a header. The cookie alone isn't
-// enough, since browsers send it to every port of the host and let every port set it: a service on
-// another port could steal one, or plant its own. The proof alone isn't enough either, since a
-// script injected into a page could steal it.
-//
-// Sessions live in the node's memory, by the hash of both secrets, and end with it.
+// read, and a proof, which the port's pages send as a header. A service on another port of the host
+// could steal a cookie or plant its own, and a script injected into a page could steal the proof.
+// Sessions live in the node's memory, by the hash of both secrets.
 
 const (
 	// sessionLife is how long a session lasts, used or not: a working day.
@@ -170,8 +167,8 @@ func (g *Guard) bySession(r *http.Request) (Who, *Refusal) {
 
 const cookiePrefix = "weir_session"
 
-// newCookie returns a session cookie without its value. It is Secure if the browser uses TLS, which
-// it may do only up to a proxy: then its Origin says so.
+// newCookie returns a session cookie without its value. It is Secure if the browser uses TLS, perhaps
+// only up to a proxy.
 func newCookie(r *http.Request) *http.Cookie {
 	return &http.Cookie{
 		Name: cookieName(r), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
@@ -179,35 +176,28 @@ func newCookie(r *http.Request) *http.Cookie {
 	}
 }
 
-// cookieName includes the port. Browsers send cookies to all ports of a host, so two nodes on
+// cookieName includes the port, since browsers send cookies to all ports of a host: two nodes on
 // localhost would otherwise end each other's sessions.
 func cookieName(r *http.Request) string {
-	_, port, err := net.SplitHostPort(r.Host)
+	port, err := strconv.ParseUint((&url.URL{Host: r.Host}).Port(), 10, 16)
 	if err != nil {
 		return cookiePrefix
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
-		return cookiePrefix + "_" + strconv.FormatUint(n, 10)
-	}
-	return cookiePrefix
+	return cookiePrefix + "_" + strconv.FormatUint(port, 10)
 }
 
 // DropSessions removes session cookies from a request's headers and leaves every other byte
-// unchanged. Browsers send a host's cookies to all of its ports, so a gateway beside the console
-// receives them with the requests it forwards.
+// unchanged. A gateway beside the console receives them, since they are for all ports of a host.
 func DropSessions(h http.Header) {
 	lines := h["Cookie"]
 	if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, cookiePrefix) }) {
 		return
 	}
-	var kept []string
+	delete(h, "Cookie")
 	for _, line := range lines {
 		if line = withoutSessions(line); line != "" {
-			kept = append(kept, line)
+			h["Cookie"] = append(h["Cookie"], line)
 		}
-	}
-	if h["Cookie"] = kept; kept == nil {
-		delete(h, "Cookie")
 	}
 }
 
