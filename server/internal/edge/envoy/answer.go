@@ -160,8 +160,7 @@ func (a *answer) header(name string, value int64) {
 	a.ResponseHeadersToAdd = append(a.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: strconv.FormatInt(value, 10)})
 }
 
-// describe describes the request for Envoy's other filters, with the metadata of the limits that
-// have room.
+// describe tells Envoy's other filters the request, and the metadata of the limits that have room.
 func (a *answer) describe() {
 	if !a.opts.Answers.DynamicMetadata {
 		return

@@ -57,7 +57,6 @@ func (a *authorization) Check(ctx context.Context, req *auth.CheckRequest) (*aut
 	}, nil
 }
 
-// original returns the client's request as Envoy describes it.
 func original(a *auth.AttributeContext) *http.Request {
 	r := a.GetRequest().GetHttp()
 	o := &http.Request{
@@ -65,8 +64,7 @@ func original(a *auth.AttributeContext) *http.Request {
 		Header:     make(http.Header, len(r.GetHeaders())+len(r.GetHeaderMap().GetHeaders())),
 		RemoteAddr: a.GetSource().GetAddress().GetSocketAddress().GetAddress(),
 	}
-	// With encode_raw_headers, each line of a header comes separately and unchanged. Otherwise the
-	// lines of one name are joined by commas.
+	// With encode_raw_headers, each line of a header comes separately. Otherwise they are joined by commas.
 	for name, value := range r.GetHeaders() {
 		addHeader(o, name, value)
 	}
@@ -117,8 +115,7 @@ func headers(h http.Header) []*core.HeaderValueOption {
 	return out
 }
 
-// denial returns the status code of a refusal for Envoy's logs. Envoy treats all codes but OK
-// alike.
+// denial returns the code of a refusal for Envoy's logs. Envoy treats all codes but OK alike.
 func denial(status int) codes.Code {
 	switch {
 	case status == http.StatusTooManyRequests:

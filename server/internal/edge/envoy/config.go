@@ -17,14 +17,11 @@ type Config struct {
 	limits    int  // number of limits
 }
 
-// Domains returns the number of domains.
+// Domains and Limits return the numbers of both.
 func (c *Config) Domains() int { return len(c.domains) }
+func (c *Config) Limits() int  { return c.limits }
 
-// Limits returns the number of limits.
-func (c *Config) Limits() int { return c.limits }
-
-// level has the descriptors directly below a domain or another descriptor, by key. Finding one
-// takes two map lookups; only the wildcards of one key are tried in turn.
+// level has the descriptors directly below a domain or another descriptor, by key.
 type level map[string]*choices
 
 type choices struct {
@@ -33,7 +30,6 @@ type choices struct {
 	any   *descriptor            // the one without a value
 }
 
-// descriptor is a descriptor of the configuration.
 type descriptor struct {
 	parts []string // of a value with wildcards: the text between them
 	limit *limit   // nil if it has none
@@ -41,9 +37,8 @@ type descriptor struct {
 }
 
 type limit struct {
-	// hard refuses requests. soft counts but refuses nothing; it is for requests with several
-	// descriptors in quota_mode, which are refused only together. Without quota_mode soft is nil,
-	// and if the limit is unlimited both are.
+	// hard refuses requests; it is nil if the limit is unlimited. soft only counts, for requests with
+	// several descriptors in quota_mode, which are refused together; without quota_mode it is nil.
 	hard, soft *counter.Policy
 	wire       *rls.RateLimitResponse_RateLimit // as answers show it
 	shadow     bool
@@ -73,8 +68,7 @@ var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 const day = 24 * time.Hour
 
 // counterName is the name of all descriptors' counters; the subject says which descriptor is meant.
-// So a descriptor keeps its counter when the configuration, or a limit that a request carries,
-// changes its number.
+// So a descriptor keeps its counter when its number changes.
 const counterName = "envoy"
 
 func newLimit(rule, name string, perUnit uint32, unit rls.RateLimitResponse_RateLimit_Unit) (*limit, error) {

@@ -53,14 +53,11 @@ type inherited struct {
 	patterns []string // see limit
 }
 
-// with returns what a descriptor passes on.
 func (up inherited) with(e *Descriptor) inherited {
 	here := inherited{path: up.path + "." + e.Key, label: up.label + "." + e.Key}
 	if e.Value != "" {
 		here.path += "_" + e.Value
-		// The configuration's values may be clients' keys, and numerous, so labels show them only on
-		// request.
-		if e.Detailed {
+		if e.Detailed { // values may be clients' keys, and numerous
 			here.label += "_" + e.Value
 		}
 	}
@@ -72,7 +69,6 @@ func (up inherited) with(e *Descriptor) inherited {
 	return here
 }
 
-// deeper reports whether descriptors may be nested that deep.
 func (r *reader) deeper(n *yaml.Node, path string, depth int) bool {
 	if depth >= maxDepth {
 		r.fail(n, path, "", "descriptors are nested more than %d deep", maxDepth)
@@ -81,14 +77,12 @@ func (r *reader) deeper(n *yaml.Node, path string, depth int) bool {
 	return true
 }
 
-// build adds a document to the configuration.
 func (r *reader) build(doc *Document) {
 	if below := r.enter(doc); below != nil {
 		r.add(doc.Descriptors, below, inherited{path: doc.Domain, label: doc.Domain})
 	}
 }
 
-// add adds descriptors to a level.
 func (r *reader) add(list []Descriptor, into level, up inherited) {
 	for i := range list {
 		e, d := &list[i], &descriptor{}

@@ -16,17 +16,15 @@ type File struct {
 	Text []byte
 }
 
-// Bounds of a configuration. They are far above real ones, and keep a hostile file from using up
-// the node's memory.
+// Bounds of a configuration, which keep a hostile file from using up the node's memory.
 const (
 	MaxFile  = 16 << 20   // bytes of a file
 	maxNodes = 1_000_000  // values in a file, counted as often as aliases repeat them
 	maxDepth = MaxEntries // levels of descriptors: no request has more
 )
 
-// Parse reads configuration files, which together are one configuration. The error has everything
-// that is wrong with them, with file, line and column. Warnings are about keys that have no meaning
-// where they are.
+// Parse reads the files of a configuration. The error has everything that is wrong with them, with
+// file, line and column. Warnings are about keys that have no meaning where they are.
 func Parse(files []File, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
 	return compile(len(files), modes, func(r *reader, i int) *Document { return r.read(files[i]) })
 }
@@ -41,7 +39,7 @@ func Documents(files []File, modes Modes) (docs []*Document, err error) {
 	return docs, err
 }
 
-// compile makes a configuration of n documents. Those that can't be read are nil.
+// compile makes a configuration of n documents; read returns nil for one that it can't read.
 func compile(n int, modes Modes, read func(r *reader, i int) *Document) (c *Config, warnings rulefile.Problems, err error) {
 	c = &Config{domains: map[string]level{}}
 	var wrong rulefile.Problems
@@ -61,8 +59,7 @@ func compile(n int, modes Modes, read func(r *reader, i int) *Document) (c *Conf
 	return c, warnings, nil
 }
 
-// reader reads one file, or one resource of an xDS server. A resource has no lines, so positions in
-// it are nil.
+// reader reads one file, or one resource of an xDS server, which has no positions.
 type reader struct {
 	config  *Config
 	modes   Modes
@@ -165,8 +162,7 @@ func (r *reader) enter(doc *Document) level {
 	return below
 }
 
-// misread reports text that isn't YAML. The rule file reader explains more errors than the YAML
-// library.
+// misread reports text that isn't YAML. Package rulefile explains more errors than the YAML library.
 func (r *reader) misread(err error) {
 	for _, p := range rulefile.Layout(r.file.Name, r.file.Text) {
 		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // the rule language leaves out parts of YAML

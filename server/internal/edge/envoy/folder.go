@@ -14,8 +14,7 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// Folder is a folder of configuration files that the service follows. Saving a valid file applies
-// it; an invalid one changes nothing.
+// Folder is a folder of configuration files that the service follows. Invalid files change nothing.
 type Folder struct {
 	path    string
 	service *Service
@@ -29,9 +28,8 @@ const (
 	maxLooked = 10_000 // files of any kind in its folder
 )
 
-// Open reads a folder's files (*.yaml and *.yml) and puts them in force. With startWithout, it logs
-// what is wrong with them instead of returning it; requests then get UNAVAILABLE until the files
-// can be used.
+// Open reads a folder's files and puts them in force. With startWithout, it logs what is wrong with
+// them instead of returning it; requests then get UNAVAILABLE until the files can be used.
 func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	f := &Folder{path: path, service: s, look: watch.NewBell()}
 	files, err := f.read()

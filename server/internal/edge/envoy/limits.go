@@ -60,9 +60,8 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls
 	return c.answer.response(), nil
 }
 
-// together decides a request with several quotas. The limiter refuses nothing because of them, so
-// if all of them together refuse it, this turns the decision into a refusal before observers see
-// it: by the quota with the longest wait.
+// together decides a request with several quotas. The limiter refuses nothing because of them. If
+// all of them refuse it, the decision becomes a refusal by the quota with the longest wait.
 func (c *evaluation) together(d *weir.Decision) {
 	if refused := c.answer.decided(c, d.Limits()); !refused || !d.Allowed {
 		return
@@ -81,7 +80,6 @@ func (c *evaluation) together(d *weir.Decision) {
 	}
 }
 
-// match finds the limit of each descriptor.
 func (c *evaluation) match(config *Config, req *rls.RateLimitRequest, more *overrides) error {
 	top, known := config.domains[req.Domain]
 	known = known || config.anyDomain
@@ -141,8 +139,8 @@ func (c *evaluation) replace(global Modes) (quotas int) {
 	return quotas
 }
 
-// charge turns the matches into charges, and into returns for hits that are given back. together
-// reports that the request has several quotas.
+// charge makes charges of the matches, and returns of hits that are given back. together reports
+// that the request has several quotas.
 func (c *evaluation) charge(req *rls.RateLimitRequest, together bool) {
 	c.req.Edge, c.req.Cost = edgeName, 1
 	for i := range c.hits {
@@ -221,8 +219,7 @@ func (c *evaluation) taken(d *weir.Decision) (returns []counter.Return) {
 	return returns
 }
 
-// overrides caches the limits that requests carried recently, since creating one costs more than a
-// decision.
+// overrides caches limits that requests carry, since creating one costs more than a decision.
 type overrides struct {
 	likeTheirs bool // they count like a configuration's limits
 	modes      Modes
@@ -234,8 +231,7 @@ type override struct {
 	unit    rls.RateLimitResponse_RateLimit_Unit
 }
 
-// overrideRule is the name of all carried limits in metrics.
-const overrideRule = "envoy.override"
+const overrideRule = "envoy.override" // all carried limits in metrics
 
 func (o *overrides) get(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (*limit, error) {
 	key := override{from.GetRequestsPerUnit(), rls.RateLimitResponse_RateLimit_Unit(from.GetUnit())}

@@ -8,9 +8,8 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// link is what requests are decided by: the configuration joined with the rules that name its
-// descriptors, or those rules alone if there is no configuration. It is remade when either changes,
-// so a request only compares a pointer.
+// link joins the configuration with the rules that name its descriptors, or has those rules alone if
+// there is no configuration. It is remade when either changes.
 type link struct {
 	config *Config
 	rules  *weir.RuleSet
@@ -18,7 +17,6 @@ type link struct {
 	limits map[*limit]*limit // limits of rules, by the configuration's limits that they replace
 }
 
-// link returns the link for the rules in force.
 func (s *Service) link() *link {
 	k := s.linked.Load()
 	switch {
@@ -124,9 +122,6 @@ func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
 
 // replace replaces the configuration's limits by those of rules.
 func (k *link) replace(hits []matched) {
-	if len(k.limits) == 0 {
-		return
-	}
 	for i := range hits {
 		if l := k.limits[hits[i].limit]; l != nil {
 			hits[i].limit = l

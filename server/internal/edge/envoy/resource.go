@@ -22,8 +22,7 @@ const (
 	metadataField protowire.Number = 8 // google.protobuf.Struct metadata
 )
 
-// parseResources is Parse for what an xDS server sends. Errors name the resource and the path of
-// the descriptor.
+// parseResources is Parse for what an xDS server sends.
 func parseResources(list []*anypb.Any, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
 	return compile(len(list), modes, func(r *reader, i int) *Document {
 		r.file.Name, r.kind = fmt.Sprintf("resources[%d]", i), "resource"
@@ -95,7 +94,7 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, depth int) D
 }
 
 // unknown calls take for the fields of a message that its module lacks, and warns of those that
-// take doesn't accept, since a newer server means something by them.
+// take doesn't accept.
 func (r *reader) unknown(m proto.Message, path string, take func(protowire.Number, protowire.Type, []byte) bool) {
 	for rest := m.ProtoReflect().GetUnknown(); len(rest) > 0; {
 		field, kind, tag := protowire.ConsumeTag(rest)

@@ -31,8 +31,8 @@ var attributes = map[string]string{
 // claim:NAME.
 var Attributes = []string{"api_key", "user", "org", "tier", "ip", "method", "path"}
 
-// part is a group of a request's descriptors that are decided together, as attributes of one
-// request. Descriptors that contradict each other, or have different hits, are in different groups.
+// part is a group of descriptors that are attributes of one request to the rules. Descriptors that
+// contradict each other, or have different hits, are in different groups.
 type part struct {
 	req     weir.Request
 	entries []*ratelimit.RateLimitDescriptor_Entry
@@ -186,7 +186,6 @@ func (s *Service) attribute(p *part, domain, name string) string {
 	return ""
 }
 
-// status fills in a descriptor's status.
 func (p *part) status(st *rls.RateLimitResponse_DescriptorStatus) {
 	st.Code = rls.RateLimitResponse_OK
 	if !p.Allowed {
@@ -198,7 +197,7 @@ func (p *part) status(st *rls.RateLimitResponse_DescriptorStatus) {
 }
 
 // wire describes a limit in the protocol's units: 43 in 10 s are 43 per SECOND with a multiplier of
-// 10. It returns nil for concurrency limits, which have no unit.
+// 10. Concurrency limits have no unit, and get nil.
 func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 	if p.Limit.Algorithm == weir.Concurrency {
 		return nil
@@ -235,6 +234,5 @@ func (s *Service) dress(a *answer, p *part, now time.Time) {
 	slices.SortFunc(a.ResponseHeadersToAdd, func(a, b *core.HeaderValue) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// anyRequest stands for the client's request: Envoy doesn't say which media types the client
-// accepts.
+// anyRequest stands for the client's: Envoy doesn't say which media types that accepts.
 var anyRequest = &http.Request{Method: http.MethodGet, Header: http.Header{}}

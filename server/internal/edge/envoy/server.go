@@ -2,12 +2,10 @@ package envoy
 
 import (
 	"context"
-	"maps"
 	"net"
 	"net/http"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,8 +28,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// Bounds of a server. What a connection can have in flight is bounded by its streams and its
-// window, and all connections together by their number.
+// Bounds of a server.
 const (
 	maxConnections = 4096
 	maxStreams     = 256       // per connection, each with one message; Envoy opens one connection per thread
@@ -62,20 +59,17 @@ type Server struct {
 type ServerOptions struct {
 	// Reflection lets clients list the services.
 	Reflection bool
-	// Guard decides which callers may use the services, by the authorization metadata. Health
-	// checks are open to all. If it is nil or requires no token, all callers are admitted.
+	// Guard admits callers by the authorization metadata; health checks are open to all. If it is
+	// nil or requires no token, all callers are admitted.
 	Guard *guard.Guard
 	// Gateways decides requests of the authorization service (ext_authz). If nil, there is none.
 	Gateways *forwardauth.Handler
-	// GatewaysReady reports whether Gateways can decide: it needs rules, but no configuration. If
-	// nil, it always can.
+	// GatewaysReady reports whether Gateways can decide. If nil, it always can.
 	GatewaysReady func() bool
-	// Trace returns a context in the caller's trace, given the W3C trace context in a request's
-	// metadata. If nil, there are no traces.
+	// Trace returns a context in the caller's trace, by W3C's metadata. If nil, there are no traces.
 	Trace func(ctx context.Context, traceparent, tracestate string) context.Context
-	// MaxConnectionAge is how long a connection may last; zero means 24 hours.
-	// MaxConnectionAgeGrace is how long its requests in flight may then take; zero means 10
-	// seconds.
+	// MaxConnectionAge is how long a connection may last, and MaxConnectionAgeGrace how long its
+	// requests in flight may then take. Zero means 24 hours, and 10 seconds.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
@@ -128,8 +122,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 	return out
 }
 
-// survive logs a panic and answers the request with INTERNAL. Unlike net/http, gRPC would end the
-// process.
+// survive answers a panic with INTERNAL. Unlike net/http, gRPC would end the process.
 func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -140,10 +133,9 @@ func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return handle(ctx, req)
 }
 
-// inTime sets a deadline for a stream when its headers arrive. Without one, gRPC waits for the
-// message as long as the caller likes, and a caller could hold hundreds of silent streams per
-// connection. The busier the node, the shorter the deadline. Requests that arrive in one piece, as
-// Envoy's do, never notice it.
+// inTime sets a deadline for a stream when its headers arrive, a shorter one on a busier node.
+// Otherwise a caller could hold hundreds of silent streams per connection. Requests that arrive in
+// one piece, as Envoy's do, never notice it.
 func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	n, most := runtime.NumGoroutine(), streamTime
 	switch {
@@ -160,8 +152,8 @@ func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	return &bound{timed, ctx}, nil
 }
 
-// bound is the context of a request whose time the server has bounded. Its deadline is still the
-// caller's, because the store's time derives from it.
+// bound is the context of a request whose time the server has bounded. Its deadline stays the
+// caller's, from which the store's time derives.
 type bound struct {
 	context.Context
 	caller context.Context
@@ -173,8 +165,7 @@ func endless(method string) bool {
 	return method == healthpb.Health_Watch_FullMethodName || strings.HasPrefix(method, "/grpc.reflection.")
 }
 
-// fewWatches bounds the number of endless calls, and ends them when running ends: otherwise a
-// draining server would wait for them.
+// fewWatches bounds endless calls, and ends them with running, so that draining needn't wait for them.
 func fewWatches(running context.Context) grpc.StreamServerInterceptor {
 	var open atomic.Int64
 	return func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
@@ -262,15 +253,15 @@ func (s *Server) tell(ready bool) {
 	}
 }
 
-// Drain tells health checks and watches that the server is about to stop.
+// Drain tells health checks that the server is about to stop.
 func (s *Server) Drain() { s.health.Shutdown() }
 
-// lastHandshake is how long connections have to finish their handshake once the listener is closed.
+// lastHandshake is how long handshakes may take once the listener is closed.
 const lastHandshake = 250 * time.Millisecond
 
-// Shutdown lets requests in flight finish, and ends the rest when ctx is done. Health watches have
-// been told before. Connections whose client never spoke end after lastHandshake; gRPC alone would
-// wait handshakeTime for them, and drop those that it has just accepted.
+// Shutdown lets requests in flight finish, and ends the rest when ctx is done. Connections whose
+// client never spoke end after lastHandshake; gRPC alone would wait handshakeTime for them, and drop
+// those that it has just accepted.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.end()
@@ -345,7 +336,12 @@ func (b *bounded) hurry(until time.Time) {
 func (b *bounded) greeting() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Contains(slices.Collect(maps.Values(b.open)), true)
+	for _, fresh := range b.open {
+		if fresh {
+			return true
+		}
+	}
+	return false
 }
 
 // counted is a connection that counts while it is open.

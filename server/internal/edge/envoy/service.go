@@ -26,11 +26,10 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// edgeName is this package's name for observers.
-const edgeName = "envoy"
+const edgeName = "envoy" // for observers
 
-// Bounds of a request. Envoy's requests are far below them. Only values come from clients, so a
-// value may have any length: Envoy lets a request pass that its service doesn't read.
+// Bounds of a request. Values come from clients, so they may have any length: Envoy lets a request
+// pass that its service doesn't read.
 const (
 	MaxMessage     = 256 << 10 // bytes: Envoy lets clients send 60 KiB of headers
 	MaxDescriptors = 64
@@ -40,14 +39,11 @@ const (
 
 // Options of a Service. The zero value is useful.
 type Options struct {
-	// Configured decides requests by configurations, from a [Folder], a [Feed] or
-	// [Service.SetConfig], instead of by the limiter's rules. Until there is one, requests get
-	// UNAVAILABLE.
+	// Configured decides requests by configurations instead of by the limiter's rules. Until there
+	// is one, requests get UNAVAILABLE.
 	Configured bool
-	// Modes are the modes of all limits in a configuration.
-	Modes Modes
-	// Answers says what answers contain beside the decision.
-	Answers Answers
+	Modes      Modes   // of all limits in a configuration
+	Answers    Answers // what answers contain beside the decision
 	// Rules writes headers and refusals of decisions by rules. If nil, the defaults apply.
 	Rules *httplimit.Answerer
 	// Attributes maps descriptor keys to what rules call them: api_key, user, org, tier, ip,
@@ -56,8 +52,7 @@ type Options struct {
 	// MaxInFlight bounds how many requests are decided at once; others wait as long as their time
 	// allows. Zero means no bound.
 	MaxInFlight int
-	// OnError is called when the store couldn't be reached. The answer follows the failure modes
-	// all the same. It may be nil.
+	// OnError, if not nil, is called when the store couldn't be reached.
 	OnError func(error)
 	// Logger logs changes of the configuration. The default is slog.Default.
 	Logger *slog.Logger
@@ -92,8 +87,7 @@ func New(l *weir.Limiter, opts Options) *Service {
 	return s
 }
 
-// SetConfig puts another configuration in force. Requests in flight finish with the one they
-// started with.
+// SetConfig puts another configuration in force for the requests that come.
 func (s *Service) SetConfig(c *Config) {
 	s.config.Store(c)
 	s.relink()
@@ -102,12 +96,10 @@ func (s *Service) SetConfig(c *Config) {
 // InFlight returns how many requests are being decided.
 func (s *Service) InFlight() int { return s.gate.In() }
 
-// overloaded is the error for requests that are shed. Envoy then applies its failure_mode_deny, and
-// counts an error rather than a refusal: nobody has decided that the client sent too much.
+// overloaded is the error for requests that are shed. Envoy then applies its failure_mode_deny.
 var overloaded = status.Error(codes.Unavailable, edge.Overloaded)
 
-// unconfigured is the error before the first configuration: nobody knows what it would limit.
-// envoyproxy/ratelimit returns an error, too.
+// unconfigured is the error before the first configuration, as in envoyproxy/ratelimit.
 var unconfigured = status.Error(codes.Unavailable, "this node has no configuration yet: /readyz says why")
 
 var undecided = weir.Request{Edge: edgeName}
@@ -186,8 +178,7 @@ func hits(req *rls.RateLimitRequest, d *ratelimit.RateLimitDescriptor) int64 {
 	return int64(max(req.GetHitsAddend(), 1))
 }
 
-// JSON answers POST /json: request and answer are protobuf's JSON, with status 200 for OK and 429
-// for OVER_LIMIT.
+// JSON answers POST /json in protobuf's JSON, with status 200 for OK and 429 for OVER_LIMIT.
 func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)

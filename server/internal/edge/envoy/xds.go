@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weirhq/weir/internal/node/watch"
+	"github.com/weirhq/weir/rulefile"
 )
 
 // XDS is an xDS server that sends configurations: aggregated discovery, state of the world, as
@@ -35,9 +36,8 @@ type XDS struct {
 	// Server is its host and port, such as envoy-gateway:18001.
 	Server string
 	// Node is this node's name, by which the server chooses the configuration. The default is
-	// DefaultNode.
-	Node string
-	// NodeMetadata is sent with the name.
+	// DefaultNode. NodeMetadata is sent with it.
+	Node         string
 	NodeMetadata map[string]string `yaml:"-"`
 	// Headers are sent with each stream. They may contain secrets, and are never shown.
 	Headers map[string]string `yaml:"-"`
@@ -46,13 +46,11 @@ type XDS struct {
 	// MaxMessage bounds a configuration in bytes. Zero means DefaultMaxConfig.
 	MaxMessage int `yaml:"max_message_bytes"`
 	// Retry is the pause before the second attempt to connect. It doubles with each attempt, up to
-	// MaxRetry, and each pause is shortened at random by up to a half. Zero means half a second,
-	// and 30 seconds.
+	// MaxRetry, and is shortened at random by up to a half. Zero means half a second, and 30 seconds.
 	Retry, MaxRetry time.Duration `yaml:"-"`
 }
 
-// TLSFiles are the PEM files of a TLS client. They are read for each connection, so they may
-// rotate.
+// TLSFiles are the PEM files of a TLS client. They are read for each connection, so they may rotate.
 type TLSFiles struct {
 	// CA signs the server's certificate. The default is the system's authorities.
 	CA string
@@ -75,8 +73,8 @@ const (
 	configWindow = 1 << 20 // bytes in flight
 	connectTime  = 5 * time.Second
 
-	// The shortest pause between two configurations, however many arrive. go-control-plane's
-	// servers send a rejected one again at once, so the pause doubles each time up to mostPace.
+	// The shortest pause between two configurations. go-control-plane's servers send a rejected one
+	// again at once, so the pause doubles each time up to mostPace.
 	leastPace, mostPace = 100 * time.Millisecond, 2 * time.Second
 
 	// TCP notices a vanished server within a minute. A hanging one is noticed by pings, which gRPC
@@ -122,8 +120,7 @@ func (t *TLSFiles) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// Feed follows an xDS server. It applies what the server sends; an invalid configuration changes
-// nothing.
+// Feed follows an xDS server and applies what it sends. Invalid configurations change nothing.
 type Feed struct {
 	XDS
 	service *Service
@@ -131,8 +128,7 @@ type Feed struct {
 	again   watch.Bell // rung to skip the pause
 }
 
-// Subscribe prepares to follow an xDS server. It returns errors in the settings, or in the files
-// that they name.
+// Subscribe prepares to follow an xDS server. It returns errors in the settings and their files.
 func (s *Service) Subscribe(x XDS) (*Feed, error) {
 	if err := x.Validate(); err != nil {
 		return nil, err
@@ -155,8 +151,7 @@ func (s *Service) Subscribe(x XDS) (*Feed, error) {
 // Look connects to an unreachable server again now.
 func (f *Feed) Look() { f.again.Ring() }
 
-// maxTold bounds how many reasons are remembered.
-const maxTold = 100
+const maxTold = 100 // reasons that are remembered
 
 // localPort matches this side's port in a connection error, which differs in each attempt.
 var localPort = regexp.MustCompile(`:\d+->`)
@@ -229,8 +224,10 @@ func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
 		if got.GetVersionInfo() != rejected {
 			pace = leastPace
 		}
-		if !sleep(ctx, time.Until(last.Add(pace))) {
+		select {
+		case <-ctx.Done():
 			return answered, ctx.Err()
+		case <-time.After(time.Until(last.Add(pace))):
 		}
 		last = time.Now()
 		ask = &discovery.DiscoveryRequest{Node: f.node, TypeUrl: configType, ResponseNonce: got.GetNonce()}
@@ -241,15 +238,6 @@ func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
 			pace, version = leastPace, got.GetVersionInfo()
 		}
 		ask.VersionInfo = version
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 
@@ -277,35 +265,30 @@ func (f *Feed) dial() (*grpc.ClientConn, error) {
 	)
 }
 
-func (f *Feed) apply(got *discovery.DiscoveryResponse) error {
-	err := f.check(got)
-	if err == nil {
-		config, warnings, wrong := parseResources(got.GetResources(), f.service.opts.Modes)
-		f.service.warn(warnings)
-		if err = wrong; err == nil {
-			version := label(got.GetVersionInfo())
-			f.service.accept(config, f.Server, version)
-			f.service.opts.Logger.Info("envoy configuration applied", "server", f.Server, "version", version,
-				"resources", len(got.GetResources()), "domains", config.Domains(), "limits", config.Limits())
-			return nil
-		}
-	}
-	f.service.reject(err)
-	return err
-}
-
-func (f *Feed) check(got *discovery.DiscoveryResponse) error {
+func (f *Feed) apply(got *discovery.DiscoveryResponse) (err error) {
+	var config *Config
+	var warnings rulefile.Problems
 	switch n := len(got.GetResources()); {
 	case got.GetTypeUrl() != configType:
-		return fmt.Errorf("the answer is of the type %q: %s was asked for", clip(got.GetTypeUrl()), configType)
+		err = fmt.Errorf("the answer is of the type %q: %s was asked for", clip(got.GetTypeUrl()), configType)
 	case n > maxResources:
-		return fmt.Errorf("there are %d resources: a configuration has at most %d", n, maxResources)
+		err = fmt.Errorf("there are %d resources: a configuration has at most %d", n, maxResources)
+	default:
+		config, warnings, err = parseResources(got.GetResources(), f.service.opts.Modes)
+		f.service.warn(warnings)
 	}
+	if err != nil {
+		f.service.reject(err)
+		return err
+	}
+	version := label(got.GetVersionInfo())
+	f.service.accept(config, f.Server, version)
+	f.service.opts.Logger.Info("envoy configuration applied", "server", f.Server, "version", version,
+		"resources", len(got.GetResources()), "domains", config.Domains(), "limits", config.Limits())
 	return nil
 }
 
-// ended returns why a stream ended. A configuration that is too large ends it, so the server can't
-// be told.
+// ended returns why a stream ended. After a configuration that is too large, the server can't be told.
 func (f *Feed) ended(err error) error {
 	if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
 		err = fmt.Errorf("the configuration has more than %d bytes: raise max_message_bytes, or XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", f.MaxMessage)

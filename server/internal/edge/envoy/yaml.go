@@ -28,8 +28,8 @@ type field struct {
 	value      *yaml.Node
 }
 
-// fields lists the keys of a map, and those that it merges in, in the order of the file. If a name
-// occurs several times, the last one counts, even before a << below it, as in envoyproxy/ratelimit.
+// fields lists the keys of a map, and those that it merges in, in the order of the file. Of several
+// with one name the last counts, even if it is merged in, as in envoyproxy/ratelimit.
 func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 	var list []field
 	first := map[string]int{}
@@ -100,8 +100,8 @@ func (r *reader) sources(n *yaml.Node, path string) (maps []*yaml.Node) {
 	return maps
 }
 
-// resolve follows an alias. It returns nil once the file has too many values: aliases of aliases
-// can turn a few lines into billions.
+// resolve follows an alias. It returns nil once there are too many values: aliases of aliases can
+// turn a few lines into billions.
 func (r *reader) resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -186,8 +186,7 @@ func (r *reader) number(f field) uint32 {
 	return uint32(n)
 }
 
-// metadata reads what answers contain beside the limit. A descriptor's own values override merged
-// ones.
+// metadata reads what answers contain beside the limit. Own values override merged ones.
 func (r *reader) metadata(list []field) *structpb.Struct {
 	all := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	for _, f := range list {
@@ -211,7 +210,6 @@ func (r *reader) metadata(list []field) *structpb.Struct {
 
 var errDeep = errors.New("is nested too deep, or too large")
 
-// fill reads a map into another one.
 func (r *reader) fill(n *yaml.Node, path string, into *structpb.Struct, depth int) error {
 	if depth > maxDepth {
 		return errDeep
@@ -280,8 +278,7 @@ func Describe(n *yaml.Node) string {
 	return strconv.Quote(clip(n.Value))
 }
 
-// label returns a name of the configuration as metrics and logs show it.
+// label returns a name as metrics and logs show it.
 func label(s string) string { return shown.Printable(shown.First(s, 200)) }
 
-// clip shortens a name that would otherwise fill a message.
 func clip(s string) string { return shown.Clip(s, 64) }
