@@ -11,8 +11,14 @@ import (
 	"github.com/weirhq/weir/internal/observer"
 )
 
+// descs are all metrics of this package.
+var descs []*prometheus.Desc
+
+// desc describes a metric, and adds it to descs.
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("weir_"+name, help, labels, nil)
+	d := prometheus.NewDesc("weir_"+name, help, labels, nil)
+	descs = append(descs, d)
+	return d
 }
 
 var (
@@ -41,10 +47,7 @@ var (
 
 // Describe is for the registerer.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{decisionsTotal, shadowTotal, nearTotal, degradedTotal, withoutTotal, rejectedTotal, checkDuration, slotsInUse, reservations, uncountedRequests, uncountedKeys, ruleInfo} {
-		ch <- d
-	}
-	for _, d := range sourceDescs {
+	for _, d := range descs {
 		ch <- d
 	}
 }

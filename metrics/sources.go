@@ -55,12 +55,6 @@ var (
 
 	cooldowns      = desc("cooldowns", "Clients that are kept out since they kept coming while they were refused.")
 	cooldownsBegun = desc("cooldowns_begun_total", "Cooldowns that this node has begun, those in shadow included.")
-
-	sourceDescs = []*prometheus.Desc{
-		rulesVersion, memoryCounters, memoryBytes, memoryEvictions,
-		storeUp, storeLost, storeKeys, storeEvicts, storeUnserved, storeErrors, storeActs, storeDuration, clockDrift, nodes,
-		leaseCharges, leaseTokens, leaseCounters, cooldowns, cooldownsBegun,
-	}
 )
 
 func (s *Sources) collect(ch chan<- prometheus.Metric) {
