@@ -3,25 +3,21 @@ package serve
 import (
 	"context"
 	"net/http"
-	"runtime/pprof"
-	"runtime/trace"
-	"slices"
+	"net/http/pprof"
+	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // profiler serves profiles to operators, one at a time, since each slows the node down.
-// net/http/pprof isn't used, because it shows the command line, where passwords and tokens may be,
-// and lets profiles take any time and run in any number.
 type profiler struct {
-	turn chan struct{} // holds a value while a profile is being made
-	over <-chan struct{}
+	turn   chan struct{}   // holds a value while a profile is being made
+	ending context.Context // done when the node ends
 }
 
-func newProfiler(ctx context.Context) *profiler { return &profiler{make(chan struct{}, 1), ctx.Done()} }
+func newProfiler(ctx context.Context) *profiler { return &profiler{make(chan struct{}, 1), ctx} }
 
 // The longest and the default duration of a profile in seconds; the latter is what go tool pprof
 // expects.
@@ -30,23 +26,21 @@ const (
 	usualProfile   = 30
 )
 
-// profiles are the snapshots. For the others, which take time, see timed.
-var profiles = []string{"allocs", "goroutine", "heap", "threadcreate"}
-
-// timed profiles record the node for a while.
-var timed = map[string]struct {
-	start func(w http.ResponseWriter) error
-	stop  func()
-}{
-	"profile": {func(w http.ResponseWriter) error { return pprof.StartCPUProfile(w) }, pprof.StopCPUProfile},
-	"trace":   {func(w http.ResponseWriter) error { return trace.Start(w) }, trace.Stop},
+// profiles are snapshots. The other handlers of net/http/pprof aren't served: one shows the command
+// line, where passwords and tokens may be.
+var profiles = map[string]http.Handler{
+	"allocs": pprof.Handler("allocs"), "goroutine": pprof.Handler("goroutine"),
+	"heap": pprof.Handler("heap"), "threadcreate": pprof.Handler("threadcreate"),
 }
+
+// recordings are profiles of the seconds that follow.
+var recordings = map[string]http.HandlerFunc{"profile": pprof.Profile, "trace": pprof.Trace}
 
 func (p *profiler) serve(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	name := r.PathValue("profile")
-	recorder, takesTime := timed[name]
-	if !takesTime && !slices.Contains(profiles, name) {
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is no such profile: try profile, trace, %s", strings.Join(profiles, ", "))
+	profile, recording := profiles[name], recordings[name]
+	if profile == nil && recording == nil {
+		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is no such profile: try profile, trace, allocs, goroutine, heap, threadcreate")
 	}
 	seconds, f := number(r, "seconds", usualProfile, 1, longestProfile)
 	if f != nil {
@@ -64,31 +58,19 @@ func (p *profiler) serve(w http.ResponseWriter, r *http.Request) *jsonerror.Erro
 		f.Header = http.Header{"Retry-After": {"5"}}
 		return f
 	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	if debug > 0 && !takesTime {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	}
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if !takesTime {
-		_ = pprof.Lookup(name).WriteTo(w, debug) // the client may have left
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(p.ending, cancel)() // what was recorded until then is an answer, too
+	r = r.WithContext(ctx)
+	if profile != nil {
+		r.Form = url.Values{"debug": {strconv.Itoa(debug)}}
+		profile.ServeHTTP(w, r)
 		return nil
 	}
-	// The port's deadlines are for answers that come at once. Without this, the request would count
-	// as abandoned.
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{})
-	_ = control.SetWriteDeadline(time.Now().Add(time.Duration(seconds)*time.Second + bodyTimeout))
-	if err := recorder.start(w); err != nil {
-		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "it can't be made now: %v", err)
-	}
-	defer recorder.stop()
-	timer := time.NewTimer(time.Duration(seconds) * time.Second)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-r.Context().Done():
-	case <-p.over: // what was recorded so far is an answer, too
-	}
+	// After the port's read deadline, the request would count as abandoned.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	r.Form = url.Values{"seconds": {strconv.Itoa(seconds)}}
+	recording(w, r)
 	return nil
 }
 
