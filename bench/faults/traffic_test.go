@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -107,12 +106,12 @@ func (t *traffic) note(k *key, a answer, err error) {
 type answer struct {
 	status   int
 	degraded bool
-	told     bool   // the header that clients see says that the answer is degraded
-	body     []byte // valid until the connection's next answer
+	told     bool // the header that clients see says that the answer is degraded
+	body     []byte
 }
 
 func newAnswer(a rawhttp.Answer) answer {
-	return answer{a.Status, a.Degraded(), bytes.Contains(a.Header, []byte("\r\nX-Ratelimit-Policy: degraded\r\n")), a.Body}
+	return answer{a.Status, a.Degraded(), a.Header.Get("X-Ratelimit-Policy") == "degraded", a.Body}
 }
 
 // left is how many requests the key has left.

@@ -43,6 +43,7 @@ const target = 0.85
 const (
 	nothingName = "does nothing"
 	weirName    = "weir"
+	redisName   = "weir, Redis"
 )
 
 func main() {
@@ -83,12 +84,9 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err 
 	}{
 		{nothingName, func() (*node.Process, error) { return node.StartFloor(ctx, "0") }},
 		{weirName, startWeir("")},
-		{"weir, Redis", startWeir("redis://" + redis.Addr)},
+		{redisName, startWeir("redis://" + redis.Addr)},
 	}
-	t := &compare.Table{Workload: fmt.Sprintf("%d checks in flight, %d keys", inFlight, *keys)}
-	for _, c := range contenders {
-		t.Rows = append(t.Rows, &compare.Row{Name: c.name})
-	}
+	t := compare.NewTable(fmt.Sprintf("%d checks in flight, %d keys", inFlight, *keys), nothingName, weirName, redisName)
 	plan := load.Plan{Duration: *length, Warmup: warmUp, Workers: inFlight, Keys: *keys}
 	plan.Prepare()
 	for range *rounds {

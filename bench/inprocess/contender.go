@@ -13,7 +13,7 @@ import (
 type contender struct {
 	name string
 	kind kind
-	open func(l compare.Limit, keys int) (*instance, error)
+	open func(l compare.Limit, keys int) (*compare.Limiter, error)
 }
 
 type kind uint8
@@ -24,19 +24,7 @@ const (
 	floor
 )
 
-// instance is a contender with a store of its own.
-type instance struct {
-	compare.Limiter
-	// stats reports what a Weir store holds; nil for others.
-	stats func() memstore.Stats
-}
-
 var background = context.Background()
-
-// limiterOf is an instance whose check all goroutines may use.
-func limiterOf(check compare.Check, close func()) (*instance, error) {
-	return &instance{Limiter: compare.Limiter{Worker: func() compare.Check { return check }, Close: close}}, nil
-}
 
 // verdict is what a check returns.
 func verdict(allowed bool) error {
@@ -67,18 +55,18 @@ var contenders = []contender{
 }
 
 // openAllow limits by the key alone.
-func openAllow(l compare.Limit, keys int) (*instance, error) {
+func openAllow(l compare.Limit, keys int) (*compare.Limiter, error) {
 	s := newStore(keys)
-	in, err := limiterOf(compare.Allow(s, l), func() {})
-	in.stats = s.Stats
-	return in, err
+	limiter := compare.Shared(compare.Allow(s, l), func() {})
+	limiter.Stats = s.Stats
+	return limiter, nil
 }
 
-func openCheck(amount string) func(compare.Limit, int) (*instance, error) {
-	return func(l compare.Limit, keys int) (*instance, error) {
+func openCheck(amount string) func(compare.Limit, int) (*compare.Limiter, error) {
+	return func(l compare.Limit, keys int) (*compare.Limiter, error) {
 		s := newStore(keys)
 		worker, err := compare.WholeCheck(s, l, amount)
-		return &instance{compare.Limiter{Worker: worker, Close: func() {}}, s.Stats}, err
+		return &compare.Limiter{Worker: worker, Close: func() {}, Stats: s.Stats}, err
 	}
 }
 
@@ -88,10 +76,10 @@ func newStore(keys int) *memstore.Store {
 }
 
 // openFloor does only what every limiter has to do.
-func openFloor(compare.Limit, int) (*instance, error) {
+func openFloor(compare.Limit, int) (*compare.Limiter, error) {
 	seed, start := maphash.MakeSeed(), time.Now()
-	return limiterOf(func(key string) error {
+	return compare.Shared(func(key string) error {
 		// Both are part of the result, so that the compiler keeps both.
 		return verdict(maphash.String(seed, key)|uint64(time.Since(start)) != 0)
-	}, func() {})
+	}, func() {}), nil
 }

@@ -47,23 +47,23 @@ func weigh(o contender, k compare.Keys, n int) (footprint, error) {
 	next := firstLook
 	for i := range n {
 		key := k.At(uint32(i))
-		if in.stats == nil {
+		if in.Stats == nil {
 			key = strings.Clone(key) // Weir can't keep the key: it gets bytes that the caller overwrites
 		}
 		if err := check(key); err != nil {
 			return f, err
 		}
-		if in.stats != nil && i+1 >= next {
+		if in.Stats != nil && i+1 >= next {
 			next = i + 1 + i/100
-			st := in.stats()
+			st := in.Stats()
 			counters := float64(st.Counters)
 			f.worst = max(f.worst, float64(st.Bytes)/counters)
 			f.worstHeap = max(f.worstHeap, float64(heap()-base)/counters)
 		}
 	}
 	f.heap = (float64(liveHeap()) - float64(base)) / float64(n)
-	if in.stats != nil {
-		st := in.stats()
+	if in.Stats != nil {
+		st := in.Stats()
 		f.reported = float64(st.Bytes) / float64(st.Counters)
 	}
 	runtime.KeepAlive(in)

@@ -15,34 +15,34 @@ import (
 )
 
 // openGoLimiter has its map made large enough. It sweeps every six hours only.
-func openGoLimiter(l compare.Limit, keys int) (*instance, error) {
+func openGoLimiter(l compare.Limit, keys int) (*compare.Limiter, error) {
 	s, err := memorystore.New(&memorystore.Config{
 		Tokens: uint64(l.Tokens), Interval: l.Window(), InitialAlloc: keys,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return limiterOf(func(key string) error {
+	return compare.Shared(func(key string) error {
 		_, _, _, ok, err := s.Take(background, key)
 		return verdict(ok && err == nil)
-	}, func() { _ = s.Close(background) }) // or else its sweeper keeps the store alive
+	}, func() { _ = s.Close(background) }), nil // or else its sweeper keeps the store alive
 }
 
 // openTimeRate makes a limiter for a key on the key's first request alone.
-func openTimeRate(l compare.Limit, _ int) (*instance, error) {
+func openTimeRate(l compare.Limit, _ int) (*compare.Limiter, error) {
 	var limiters sync.Map
-	return limiterOf(func(key string) error {
+	return compare.Shared(func(key string) error {
 		v, ok := limiters.Load(key)
 		if !ok {
 			v, _ = limiters.LoadOrStore(key, rate.NewLimiter(rate.Limit(l.PerSecond()), int(l.Tokens)))
 		}
 		return verdict(v.(*rate.Limiter).Allow())
-	}, func() {})
+	}, func() {}), nil
 }
 
 // openThrottled uses the plain map, since the LRU that a maximum of keys brings is slower. Ten attempts, its default, are
 // too few for a contended key.
-func openThrottled(l compare.Limit, _ int) (*instance, error) {
+func openThrottled(l compare.Limit, _ int) (*compare.Limiter, error) {
 	s, err := throttledstore.NewCtx(0)
 	if err != nil {
 		return nil, err
@@ -54,19 +54,19 @@ func openThrottled(l compare.Limit, _ int) (*instance, error) {
 		return nil, err
 	}
 	g.SetMaxCASAttemptsLimit(1 << 20)
-	return limiterOf(func(key string) error {
+	return compare.Shared(func(key string) error {
 		limited, _, err := g.RateLimitCtx(background, key, 1)
 		return verdict(!limited && err == nil)
-	}, func() {})
+	}, func() {}), nil
 }
 
 // openHTTPRate calls what the middleware calls, with the response headers turned off.
-func openHTTPRate(l compare.Limit, _ int) (*instance, error) {
+func openHTTPRate(l compare.Limit, _ int) (*compare.Limiter, error) {
 	lim := httprate.NewRateLimiter(int(l.Tokens), l.Window(), httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
 	worker := func() compare.Check {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		return func(key string) error { return verdict(!lim.OnLimit(w, r, key)) }
 	}
-	return &instance{Limiter: compare.Limiter{Worker: worker, Close: func() {}}}, nil
+	return &compare.Limiter{Worker: worker, Close: func() {}}, nil
 }

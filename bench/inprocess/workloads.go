@@ -151,8 +151,8 @@ func (g *group) measure(ctx context.Context, keys compare.Keys, n int, tables co
 		}
 		t.Add(n, s)
 	}
-	if in.stats != nil {
-		if st := in.stats(); st.Counters != g.keys || st.Evicted > 0 {
+	if in.Stats != nil {
+		if st := in.Stats(); st.Counters != g.keys || st.Evicted > 0 {
 			tables[0].Warnings = append(tables[0].Warnings, fmt.Sprintf("%s: keeps %d of %d counters", o.name, st.Counters, g.keys))
 		}
 	}

@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 		w := &loads[i]
 		fmt.Fprintf(stderr, "%s: %s\n", w.name, *duration)
 		all := w.requests(*duration, *seed)
-		if err := send(ctx, *weir, w, all, *duration); err != nil {
+		if err := send(ctx, *weir, w, all); err != nil {
 			return false, err
 		}
 		row, passes := compare(all)
@@ -75,13 +75,13 @@ answered in: from when a request was sent until its answer arrived: p99, longest
 `
 
 // send has four nodes decide all requests, and notes their answers.
-func send(ctx context.Context, weir string, w *workload, all []request, duration time.Duration) error {
+func send(ctx context.Context, weir string, w *workload, all []request) error {
 	redis, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		return err
 	}
 	defer redis.Close()
-	t := &target{requests: all}
+	t := &target{}
 	for range nodes {
 		n, err := node.Start(ctx, node.Options{Binary: weir, Rules: w.ruleFile(), Store: "redis://" + redis.Addr,
 			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}}) // a late answer must not be let pass
@@ -91,7 +91,7 @@ func send(ctx context.Context, weir string, w *workload, all []request, duration
 		defer n.Stop()
 		t.nodes = append(t.nodes, n)
 	}
-	return t.send(ctx, duration)
+	return t.send(ctx, all)
 }
 
 // compare returns the cells of a row about what the rules admitted, and whether leases lose little enough.

@@ -12,85 +12,56 @@ import (
 
 	"github.com/weirhq/weir/server/bench/internal/node"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
-	"github.com/weirhq/weir/server/internal/load"
 )
 
-// tick is how often requests are sent: those that became due since the last tick go together.
-const tick = 10 * time.Millisecond
+const (
+	// tick is how often requests are sent: those that became due since the last tick go together.
+	tick = 10 * time.Millisecond
+	// late is how far sending may fall behind.
+	late = time.Second
+)
 
-// target sends the requests of a workload to the nodes. To the load generator, a tick is one request.
+// target is the nodes that decide the requests of a workload.
 type target struct {
-	nodes    []*node.Process
-	requests []request
-	client   *http.Client
-	begun    time.Time
-	stop     context.CancelFunc // after an error, no more is sent
-
-	mu    sync.Mutex // guards what follows
-	ticks int
-	sent  int // of the requests
+	nodes  []*node.Process
+	client *http.Client
+	begun  time.Time
 }
 
-var _ load.Target = (*target)(nil)
-
-func (t *target) String() string      { return fmt.Sprint(len(t.nodes), " nodes") }
-func (t *target) Sender() load.Sender { return t }
-
-// send sends all requests when they are due, and waits for the answers.
-func (t *target) send(ctx context.Context, duration time.Duration) error {
-	loading, stop := context.WithCancel(ctx)
-	defer stop()
-	t.stop = stop
+// send sends all requests when they are due, each to its node and by every rule, and waits for the answers.
+func (t *target) send(ctx context.Context, requests []request) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	t.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	defer t.client.CloseIdleConnections()
 	t.begun = time.Now()
-	plan := load.Plan{Duration: duration + tick, Rate: 1 / tick.Seconds(), Workers: 64, Keys: 1}
-	r, err := load.Run(loading, plan, t, nil)
-	switch {
-	case err != nil:
-		return err
-	case len(r.Faults) > 0:
-		return errors.New(r.Faults[0].Text)
-	case t.sent < len(t.requests):
-		return errors.Join(ctx.Err(), fmt.Errorf("%d of %d requests were not sent in time", len(t.requests)-t.sent, len(t.requests)))
-	}
-	return ctx.Err()
-}
-
-// Send sends the requests of one tick, each to its node and by every rule, and waits for the answers.
-func (t *target) Send(ctx context.Context, _ uint32) load.Answer {
-	batches := t.next()
-	errs := make([]error, len(batches)*int(rules))
 	var group sync.WaitGroup
-	for i, batch := range batches {
-		for r := range rules {
-			if len(batch) > 0 {
-				group.Go(func() { errs[i*int(rules)+int(r)] = t.ask(ctx, t.nodes[i], r, batch) })
+	for due := tick; len(requests) > 0 && ctx.Err() == nil; due += tick {
+		time.Sleep(time.Until(t.begun.Add(due)))
+		now := time.Since(t.begun)
+		if now > due+late {
+			stop(errors.New("requests were not sent in time"))
+		}
+		batches := make([][]*request, len(t.nodes))
+		for ; len(requests) > 0 && requests[0].at < due; requests = requests[1:] {
+			r := &requests[0]
+			r.at = now
+			batches[r.node] = append(batches[r.node], r)
+		}
+		for i, batch := range batches {
+			for r := range rules {
+				if len(batch) > 0 {
+					group.Go(func() {
+						if err := t.ask(ctx, t.nodes[i], r, batch); err != nil {
+							stop(err)
+						}
+					})
+				}
 			}
 		}
 	}
 	group.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.stop()
-		return load.Answer{Outcome: load.Failed, Err: err}
-	}
-	return load.Answer{}
-}
-
-// next takes the requests of the next tick, by node.
-func (t *target) next() [][]*request {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	due := time.Duration(t.ticks) * tick
-	t.ticks++
-	now := time.Since(t.begun)
-	batches := make([][]*request, len(t.nodes))
-	for ; t.sent < len(t.requests) && t.requests[t.sent].at < due; t.sent++ {
-		r := &t.requests[t.sent]
-		r.at = now
-		batches[r.node] = append(batches[r.node], r)
-	}
-	return batches
+	return context.Cause(ctx)
 }
 
 // ask has a node decide requests by one rule, and notes the answers.

@@ -23,14 +23,13 @@ var background = context.Background()
 
 // limiterOf is a limiter whose check all goroutines may use.
 func limiterOf(allow func(key string) (bool, error), close func()) *compare.Limiter {
-	check := func(key string) error {
+	return compare.Shared(func(key string) error {
 		allowed, err := allow(key)
 		if err == nil && !allowed {
 			return compare.ErrRefused
 		}
 		return err
-	}
-	return &compare.Limiter{Worker: func() compare.Check { return check }, Close: close}
+	}, close)
 }
 
 func openRedisRate(_ context.Context, addr string, _ time.Duration) (*compare.Limiter, error) {

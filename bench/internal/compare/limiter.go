@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/internal/load"
 )
 
@@ -40,6 +41,12 @@ var ErrRefused = errors.New("refused")
 type Limiter struct {
 	Worker func() Check // returns a check for the use of one goroutine
 	Close  func()
+	Stats  func() memstore.Stats // what a store in this process holds; nil if it doesn't say
+}
+
+// Shared is a limiter whose check all goroutines may use.
+func Shared(check Check, close func()) *Limiter {
+	return &Limiter{Worker: func() Check { return check }, Close: close}
 }
 
 // Target returns a target that makes load on the limiter with the given keys.
