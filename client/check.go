@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // Options of a [Client].
@@ -65,20 +66,14 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("client: Weir answers %d %s: %s", e.Status, e.Code, e.Message)
 }
 
-// Is lets errors.Is tell receipts apart as weir.Limiter.Finish does.
-func (e *Error) Is(target error) bool {
-	switch e.Code {
-	case "RECEIPT_INVALID":
-		return target == weir.ErrReceiptInvalid
-	case "RECEIPT_USED":
-		return target == counter.ErrUsed
-	case "RECEIPT_EXPIRED":
-		return target == weir.ErrReceiptExpired
-	case "SLOT_LOST":
-		return target == weir.ErrSlotLost
-	}
-	return false
+// receiptErrors are what the library returns where the check API answers with these codes.
+var receiptErrors = map[string]error{
+	jsonerror.ReceiptInvalid: weir.ErrReceiptInvalid, jsonerror.ReceiptUsed: counter.ErrUsed,
+	jsonerror.ReceiptExpired: weir.ErrReceiptExpired, jsonerror.SlotLost: weir.ErrSlotLost,
 }
+
+// Unwrap lets errors.Is recognize the errors of weir.Limiter.Finish.
+func (e *Error) Unwrap() error { return receiptErrors[e.Code] }
 
 // Request is what Weir is asked about. Only what the rules look at has to be filled in.
 type Request struct {
@@ -108,52 +103,58 @@ type Request struct {
 
 // Decision is Weir's answer.
 type Decision struct {
-	Allowed bool
+	Allowed bool `json:"allowed"`
 	// Status is what an HTTP service would answer: 200, 429, 403, 400 or 503.
-	Status int
+	Status int `json:"status"`
 	// Rule is the id of the rule that binds, or "".
-	Rule string
-	// Limit is that rule's limit, or -1 if none applies, and Burst how much can be left at most, if that isn't Limit.
-	Limit, Burst int64
+	Rule string `json:"rule"`
+	// Limit is that rule's limit, or -1 if none applies.
+	Limit int64 `json:"limit"`
+	// Burst is the most that can be left, if that isn't Limit.
+	Burst int64 `json:"burst"`
 	// Remaining is how many tokens are left, or -1 if that isn't known.
-	Remaining int64
-	// RetryAfter, of a refusal, is the time until it would be allowed, or negative if waiting doesn't help.
-	RetryAfter time.Duration
+	Remaining int64 `json:"remaining"`
+	// RetryAfter is the time until a refused request would be allowed, or negative if waiting doesn't help.
+	RetryAfter time.Duration `json:"-"`
 	// ResetAfter is the time until the counter is full again.
-	ResetAfter time.Duration
-	// Delay is how long to hold an allowed request back, for its turn in a queue.
-	Delay time.Duration
-	// Degraded: a limit couldn't be counted, or Weir couldn't be reached and the fallback has decided.
-	Degraded bool
+	ResetAfter time.Duration `json:"-"`
+	// Delay is how long to hold an allowed request back for its turn in a queue.
+	Delay time.Duration `json:"-"`
+	// Degraded means that a limit couldn't be counted, or that the fallback has decided.
+	Degraded bool `json:"degraded"`
 	// Unreached is why the fallback has decided, or nil.
-	Unreached    error
-	RulesVersion int64
-	// Receipt is there if it was asked for and something was taken, and whenever a slot was.
-	Receipt string
-	// SlotTTL is how long the request's slot among those in flight lasts unless it is renewed, or 0 if it has none. See [Client.Hold].
-	SlotTTL time.Duration
-	// RetryIsGuess: RetryAfter is when a slot ends by itself. It may be released sooner, or be renewed.
-	RetryIsGuess bool
+	Unreached    error `json:"-"`
+	RulesVersion int64 `json:"rules_version"`
+	// Receipt is set if it was asked for and something was taken, and always if a slot was taken.
+	Receipt string `json:"receipt"`
+	// SlotTTL is how long the request's slot lasts unless it is renewed, or 0 without one. See [Client.Hold].
+	SlotTTL time.Duration `json:"-"`
+	// RetryIsGuess means that RetryAfter is when a slot ends by itself. It may be released sooner, or renewed.
+	RetryIsGuess bool `json:"retry_is_a_guess"`
 	// Reason, Code and Message say why a request was refused.
-	Reason, Code, Message string
+	Reason  string `json:"reason"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
 	// Limits has every limit that applied.
-	Limits []LimitStatus
+	Limits []LimitStatus `json:"-"`
 
 	held *weir.Decision // of the fallback, if it holds a slot
 }
 
 // LimitStatus is how one limit stands after a check.
 type LimitStatus struct {
-	Rule    string
-	Allowed bool
+	Rule    string `json:"rule"`
+	Allowed bool   `json:"allowed"`
 	// Amount is what the limit counts of requests, or "" for their cost.
-	Amount string
-	// Limit and Remaining are whole numbers, those of amounts rounded down. LimitAmount and Left are exact.
-	Limit, Burst, Remaining int64
-	LimitAmount, Left       counter.Amount
-	// WindowEnd is when the window ends, of fixed windows that count amounts or follow the calendar. Others have none.
-	WindowEnd time.Time
-	Shadow    bool
+	Amount string `json:"amount"`
+	// Limit and Remaining are rounded down if they count an amount. LimitAmount and Left are exact.
+	Limit, Remaining  int64          `json:"-"`
+	LimitAmount, Left counter.Amount `json:"-"`
+	// Burst is the most that can be left, if that isn't Limit.
+	Burst int64 `json:"burst"`
+	// WindowEnd is when a fixed window ends that counts an amount or follows the calendar.
+	WindowEnd time.Time `json:"window_end"`
+	Shadow    bool      `json:"shadow"`
 }
 
 // New makes a Client. It doesn't connect yet.
@@ -174,9 +175,7 @@ func New(opts Options) (*Client, error) {
 
 // Close closes connections that aren't in use.
 func (c *Client) Close() {
-	if t, ok := c.http.(*http.Transport); ok {
-		t.CloseIdleConnections()
-	}
+	(&http.Client{Transport: c.http}).CloseIdleConnections()
 }
 
 // Check asks whether a request may go. A refusal is not an error. Without a fallback, an error that is

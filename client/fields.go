@@ -8,51 +8,25 @@ type item struct {
 	name   string
 	quoted bool
 	value  string
-	keys   [maxKeys]string
-	values [maxKeys]string
-	n      int
+	params map[string]string // at most maxParams
 }
 
-// maxKeys is how many parameters of an item are read.
-const maxKeys = 8
-
-// param returns a parameter's value, or "".
-func (it *item) param(key string) string {
-	for i, k := range it.keys[:it.n] {
-		if k == key {
-			return it.values[i]
-		}
-	}
-	return ""
-}
+// maxParams is how many parameters of an item are read.
+const maxParams = 8
 
 // number returns a parameter's value.
 func (it *item) number(key string) (float64, bool) {
-	n, ok := number(it.param(key))
+	n, ok := number(it.params[key])
 	return n, ok && n <= maxNumber
 }
 
 // parseList reads the lines of a header. A field with an error in it says nothing, as the RFC has it; one
 // that is longer than what is read here, too.
 func parseList(lines []string) []item {
-	if len(lines) == 0 {
+	p := parser{rest: strings.Join(lines, ",")}
+	if len(p.rest) > maxField {
 		return nil
 	}
-	s := lines[0]
-	if len(lines) > 1 {
-		total := 0
-		for _, l := range lines {
-			total += len(l) + 1
-		}
-		if total > maxField {
-			return nil
-		}
-		s = strings.Join(lines, ",")
-	}
-	if len(s) > maxField {
-		return nil
-	}
-	p := parser{rest: s}
 	var items []item
 	for p.blank(); p.rest != ""; p.blank() {
 		it, ok := p.item()
@@ -103,9 +77,11 @@ func (p *parser) item() (it item, ok bool) {
 				return it, false
 			}
 		}
-		if it.n < maxKeys {
-			it.keys[it.n], it.values[it.n] = key, value
-			it.n++
+		if it.params == nil {
+			it.params = map[string]string{}
+		}
+		if len(it.params) < maxParams {
+			it.params[key] = value
 		}
 	}
 	return it, true

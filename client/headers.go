@@ -72,7 +72,7 @@ func (rs *readings) ietf(h http.Header) {
 		if r == nil {
 			return
 		}
-		if unit := it.param("qu"); unit != "" && unit != "requests" && unit != "request" { // the draft has both
+		if unit := it.params["qu"]; unit != "" && unit != "requests" && unit != "request" { // the draft has both
 			r.other = true
 			continue
 		}

@@ -27,10 +27,9 @@ type host struct {
 	pending  int       // until they are answered
 	open     int       // how many may be pending, while the host has not said what it bears
 	lastSent time.Time
-	refusals int     // in a row, that didn't say how long to wait
-	budget   float64 // of repeats
-	users    int     // requests that hold it
-	seen     time.Time
+	refusals int           // in a row, that didn't say how long to wait
+	budget   float64       // of repeats
+	users    int           // requests that hold it
 	changed  chan struct{} // closed when a request may go that couldn't before; nil if none waits for it
 	paused   chan struct{} // closed when a pause begins
 }
@@ -197,7 +196,7 @@ func (h *host) send(p *place, now time.Time) *call {
 	l.pending++
 	h.inFlight++
 	h.pending++
-	h.seen, h.lastSent, l.lastSent = now, now, now
+	h.lastSent, l.lastSent = now, now
 	return c
 }
 

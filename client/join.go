@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // Bounds of a batch, as the check API has them.
@@ -37,7 +39,7 @@ func (c *Client) join(ctx context.Context, body []byte) (Decision, error) {
 		return Decision{}, err
 	}
 	if len(body) > maxBatchBody {
-		return Decision{}, &Error{Status: 413, Code: "BODY_TOO_LARGE", Message: "a check may have at most 64 KiB"}
+		return Decision{}, &Error{Status: 413, Code: jsonerror.BodyTooLarge, Message: "a check may have at most 64 KiB"}
 	}
 	w := &waiting{body: body, ctx: ctx, done: make(chan struct{})}
 	c.mu.Lock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/private"
 )
 
@@ -73,15 +74,15 @@ func sameAttribute(a, b string) bool {
 func refusal(d *weir.Decision) (status int, code string) {
 	switch d.Reason {
 	case weir.ReasonCooldown:
-		return http.StatusTooManyRequests, "COOLDOWN"
+		return http.StatusTooManyRequests, jsonerror.Cooldown
 	case weir.ReasonDenied:
-		return http.StatusForbidden, "KEY_BLOCKED"
+		return http.StatusForbidden, jsonerror.KeyBlocked
 	case weir.ReasonIdentityRequired:
-		return http.StatusForbidden, "IDENTITY_REQUIRED"
+		return http.StatusForbidden, jsonerror.IdentityRequired
 	case weir.ReasonUnreadablePath:
-		return http.StatusBadRequest, "UNREADABLE_PATH"
+		return http.StatusBadRequest, jsonerror.UnreadablePath
 	case weir.ReasonUnavailable:
-		return http.StatusServiceUnavailable, "LIMITER_UNAVAILABLE"
+		return http.StatusServiceUnavailable, jsonerror.LimiterUnavailable
 	}
-	return http.StatusTooManyRequests, "RATE_LIMIT_EXCEEDED"
+	return http.StatusTooManyRequests, jsonerror.RateLimitExceeded
 }

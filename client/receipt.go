@@ -1,10 +1,12 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
@@ -77,15 +79,8 @@ func (c *Client) renewAll(ctx context.Context, receipts []string) []error {
 		switch {
 		case err != nil:
 			errs[i] = err
-		case answer.Results[i].Renewed:
-		case answer.Results[i].Reason == "slot_lost":
-			errs[i] = weir.ErrSlotLost
-		case answer.Results[i].Reason == "receipt_invalid":
-			errs[i] = weir.ErrReceiptInvalid
-		case answer.Results[i].Reason == "receipt_expired":
-			errs[i] = weir.ErrReceiptExpired
-		default:
-			errs[i] = ErrUnreachable
+		case !answer.Results[i].Renewed:
+			errs[i] = cmp.Or(receiptErrors[strings.ToUpper(answer.Results[i].Reason)], ErrUnreachable)
 		}
 	}
 	return errs

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,9 +108,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	h := t.host(req)
 	defer h.leave()
 	p := h.placeOf(req.Method, req.URL.Path)
-	began := time.Now()
+	last := t.last(req, time.Now())
 	for try := 1; ; try++ {
-		c, err := t.wait(h, p, req, began, try > 1)
+		c, err := t.wait(h, p, req, last, try > 1)
 		if err != nil {
 			if req.Body != nil {
 				_ = req.Body.Close()
@@ -121,7 +122,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return res, err
 		}
 		t.tell(Event{Kind: Refused, Request: req, Host: h.name, Policy: v.policy, Status: res.StatusCode, Wait: v.wait})
-		again := t.again(h, req, res, v, began, try)
+		again := t.again(h, req, res, v, last, try)
 		if again == nil {
 			t.tell(Event{Kind: GaveUp, Request: req, Host: h.name, Policy: v.policy, Status: res.StatusCode})
 			return res, nil
@@ -153,25 +154,17 @@ func (t *Transport) tell(e Event) {
 	}
 }
 
-func (t *Transport) maxInFlight() int {
-	if t.MaxInFlight > 0 {
-		return t.MaxInFlight
-	}
-	return 256
-}
+func (t *Transport) maxInFlight() int { return cmp.Or(max(0, t.MaxInFlight), 256) }
 
-func (t *Transport) maxWait() time.Duration {
-	if t.MaxWait > 0 {
-		return t.MaxWait
-	}
-	return time.Minute
-}
+func (t *Transport) budget() float64 { return max(0, cmp.Or(t.RetryBudget, 0.1)) }
 
-func (t *Transport) budget() float64 {
-	if t.RetryBudget == 0 {
-		return 0.1
+// last returns when a request that came at a time must have been sent.
+func (t *Transport) last(req *http.Request, came time.Time) time.Time {
+	last := came.Add(cmp.Or(max(0, t.MaxWait), time.Minute))
+	if d, ok := req.Context().Deadline(); ok && d.Before(last) {
+		return d
 	}
-	return max(0, t.RetryBudget)
+	return last
 }
 
 // host finds what is known of a request's host.
@@ -186,7 +179,7 @@ func (t *Transport) host(req *http.Request) *host {
 		}
 		h = newHost(name)
 		if len(t.hosts) >= maxHosts {
-			t.evict()
+			t.evictLocked()
 		}
 		t.hosts[name] = h
 	}
@@ -197,38 +190,28 @@ func (t *Transport) host(req *http.Request) *host {
 	return h
 }
 
-// evict forgets the host that was used the longest ago, of a few that nobody waits for.
-func (t *Transport) evict() {
-	oldest, last, looked := (*host)(nil), time.Time{}, 0
-	for _, h := range t.hosts {
+// evictLocked forgets a host that has no requests. It is learned anew with its next answer.
+func (t *Transport) evictLocked() {
+	for name, h := range t.hosts {
 		h.mu.Lock()
-		if h.users == 0 && h.inFlight == 0 && (oldest == nil || h.seen.Before(last)) {
-			oldest, last = h, h.seen
-		}
+		idle := h.users == 0 && h.inFlight == 0
 		h.mu.Unlock()
-		if looked++; looked >= 32 && oldest != nil {
-			break
+		if idle {
+			delete(t.hosts, name)
+			return
 		}
-	}
-	if oldest != nil {
-		delete(t.hosts, oldest.name)
 	}
 }
 
 // wait returns when a request may go, and counts it. Repeats don't stand in line a second time.
-func (t *Transport) wait(h *host, p *place, req *http.Request, began time.Time, repeat bool) (*call, error) {
-	ctx := req.Context()
-	last := began.Add(t.maxWait())
-	if d, ok := ctx.Deadline(); ok && d.Before(last) {
-		last = d
-	}
-	w := waiter{t: t, h: h, p: p, ctx: ctx, last: last, since: time.Now()}
+func (t *Transport) wait(h *host, p *place, req *http.Request, last time.Time, repeat bool) (*call, error) {
+	w, since := waiter{t: t, h: h, p: p, ctx: req.Context(), last: last}, time.Now()
 	c, err := w.wait(repeat)
 	if paused, ok := errors.AsType[*PausedError](err); ok {
 		t.tell(Event{Kind: GaveUp, Request: req, Host: h.name, Policy: paused.Policy, Err: err})
 	}
-	if waited := time.Since(w.since); err == nil && w.waited {
-		t.tell(Event{Kind: Waited, Request: req, Host: h.name, Policy: w.policy, Wait: waited})
+	if err == nil && w.waited {
+		t.tell(Event{Kind: Waited, Request: req, Host: h.name, Policy: w.policy, Wait: time.Since(since)})
 	}
 	return c, err
 }
@@ -237,18 +220,15 @@ func (t *Transport) wait(h *host, p *place, req *http.Request, began time.Time, 
 func (t *Transport) send(h *host, c *call, req *http.Request) (res *http.Response, v verdict, err error) {
 	answered := false
 	defer func() {
-		if !answered { // Base has panicked
+		if !answered { // there was an error, or Base has panicked
 			h.answer(c, nil, time.Now())
 			h.release()
 		}
 	}()
-	res, err = t.base().RoundTrip(req)
-	answered = true
-	if err != nil {
-		h.answer(c, nil, time.Now())
-		h.release()
+	if res, err = t.base().RoundTrip(req); err != nil {
 		return res, v, err
 	}
+	answered = true
 	v = h.answer(c, res, time.Now())
 	if res.Body == nil || res.Body == http.NoBody || res.StatusCode == http.StatusSwitchingProtocols {
 		h.release() // a connection that now speaks something else is no request any more
@@ -290,11 +270,7 @@ func refused(res *http.Response) bool {
 }
 
 // again returns the request to send instead of one that was refused, or nil if it must not be repeated.
-func (t *Transport) again(h *host, req *http.Request, res *http.Response, v verdict, began time.Time, try int) *http.Request {
-	last := began.Add(t.maxWait())
-	if d, ok := req.Context().Deadline(); ok && d.Before(last) {
-		last = d
-	}
+func (t *Transport) again(h *host, req *http.Request, res *http.Response, v verdict, last time.Time, try int) *http.Request {
 	switch {
 	case try >= maxTries || t.RetryBudget < 0:
 		return nil

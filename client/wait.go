@@ -12,7 +12,6 @@ type waiter struct {
 	p      *place
 	ctx    context.Context
 	last   time.Time // when it must have gone
-	since  time.Time
 	waited bool
 	policy string // that it has waited for
 }
@@ -23,10 +22,7 @@ func (w *waiter) wait(repeat bool) (*call, error) {
 		if err := w.ctx.Err(); err != nil {
 			return nil, err
 		}
-		w.h.mu.Lock()
-		l, paused := w.p.lane, w.h.paused
-		err := w.tooLate(l, time.Now())
-		w.h.mu.Unlock()
+		l, paused, err := w.look()
 		if err != nil {
 			return nil, err
 		}
@@ -62,24 +58,23 @@ func (w *waiter) queue(l *lane, paused chan struct{}) error {
 		case <-timer.C:
 			return w.ended()
 		case <-paused:
-			w.h.mu.Lock()
-			paused = w.h.paused
-			err := w.tooLate(l, time.Now())
-			w.h.mu.Unlock()
-			if err != nil {
+			var err error
+			if _, paused, err = w.look(); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// tooLate is the error of a request that can't go before its time is over. The lock is held.
-func (w *waiter) tooLate(l *lane, now time.Time) error {
-	at, policy := w.h.ready(l, now)
-	if at.After(w.last) {
-		return &PausedError{Host: w.h.name, Policy: policy, Until: at}
+// look returns the request's lane, and a channel that is closed when a pause begins. It fails if the request can't go before
+// its time is over.
+func (w *waiter) look() (l *lane, paused chan struct{}, err error) {
+	w.h.mu.Lock()
+	defer w.h.mu.Unlock()
+	if at, policy := w.h.ready(w.p.lane, time.Now()); at.After(w.last) {
+		err = &PausedError{Host: w.h.name, Policy: policy, Until: at}
 	}
-	return nil
+	return w.p.lane, w.h.paused, err
 }
 
 // ended is the error of a request whose time is over.
@@ -135,12 +130,12 @@ func (w *waiter) sleep(until time.Time, changed chan struct{}) error {
 	defer timer.Stop()
 	select {
 	case <-changed:
+		return nil
 	case <-timer.C:
-		if !until.Before(w.last) {
-			return w.ended()
+		if until.Before(w.last) {
+			return nil
 		}
 	case <-w.ctx.Done():
-		return w.ended()
 	}
-	return nil
+	return w.ended()
 }

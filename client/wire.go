@@ -1,10 +1,12 @@
 package client
 
 import (
+	"maps"
 	"strings"
 	"time"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/jsonerror"
 )
 
 // wireRequest is the body of /v1/check.
@@ -29,9 +31,7 @@ func (r *Request) wire() wireRequest {
 	}
 	if r.User != "" || r.Org != "" || r.Tier != "" {
 		w.Attributes = make(map[string]string, len(r.Attributes)+3)
-		for k, v := range r.Attributes {
-			w.Attributes[k] = v
-		}
+		maps.Copy(w.Attributes, r.Attributes)
 		for k, v := range map[string]string{"user": r.User, "org": r.Org, "tier": r.Tier} {
 			if v != "" {
 				w.Attributes[k] = v
@@ -49,43 +49,26 @@ func (r *Request) wire() wireRequest {
 	return w
 }
 
-// wireResult is one result of /v1/checks.
+// wireResult is one result of /v1/checks: a decision, with times in milliseconds, or an error.
 type wireResult struct {
-	Status       int         `json:"status"`
-	Allowed      bool        `json:"allowed"`
-	Rule         string      `json:"rule"`
-	Limit        int64       `json:"limit"`
-	Burst        int64       `json:"burst"`
-	Remaining    int64       `json:"remaining"`
-	RetryAfterMS int64       `json:"retry_after_ms"`
-	ResetAfterMS int64       `json:"reset_after_ms"`
-	DelayMS      int64       `json:"delay_ms"`
-	Degraded     bool        `json:"degraded"`
-	RulesVersion int64       `json:"rules_version"`
-	Limits       []wireLimit `json:"limits"`
-	Receipt      string      `json:"receipt"`
-	SlotTTLMS    int64       `json:"slot_ttl_ms"`
-	RetryIsGuess bool        `json:"retry_is_a_guess"`
-	Reason       string      `json:"reason"`
-	Code         string      `json:"code"`
-	Message      string      `json:"message"`
-	Error        *struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	} `json:"error"`
+	Decision
+	RetryAfterMS int64            `json:"retry_after_ms"`
+	ResetAfterMS int64            `json:"reset_after_ms"`
+	DelayMS      int64            `json:"delay_ms"`
+	SlotTTLMS    int64            `json:"slot_ttl_ms"`
+	Limits       []wireLimit      `json:"limits"`
+	Error        *jsonerror.Error `json:"error"`
 }
 
 func (w *wireResult) decision() (Decision, error) {
 	if w.Error != nil {
 		return Decision{}, &Error{Status: w.Status, Code: w.Error.Code, Message: w.Error.Message}
 	}
-	d := Decision{
-		Allowed: w.Allowed, Status: w.Status, Rule: w.Rule, Limit: w.Limit, Burst: w.Burst, Remaining: w.Remaining,
-		RetryAfter: time.Duration(w.RetryAfterMS) * time.Millisecond, ResetAfter: time.Duration(w.ResetAfterMS) * time.Millisecond,
-		Delay: time.Duration(w.DelayMS) * time.Millisecond, Degraded: w.Degraded, RulesVersion: w.RulesVersion,
-		Receipt: w.Receipt, SlotTTL: time.Duration(w.SlotTTLMS) * time.Millisecond, RetryIsGuess: w.RetryIsGuess,
-		Reason: w.Reason, Code: w.Code, Message: w.Message,
-	}
+	d := w.Decision
+	d.RetryAfter = time.Duration(w.RetryAfterMS) * time.Millisecond
+	d.ResetAfter = time.Duration(w.ResetAfterMS) * time.Millisecond
+	d.Delay = time.Duration(w.DelayMS) * time.Millisecond
+	d.SlotTTL = time.Duration(w.SlotTTLMS) * time.Millisecond
 	for i := range w.Limits {
 		d.Limits = append(d.Limits, w.Limits[i].status())
 	}
@@ -94,23 +77,17 @@ func (w *wireResult) decision() (Decision, error) {
 
 // wireLimit is one limit of a result.
 type wireLimit struct {
-	Rule      string    `json:"rule"`
-	Allowed   bool      `json:"allowed"`
-	Amount    string    `json:"amount"`
-	Limit     decimal   `json:"limit"`
-	Burst     int64     `json:"burst"`
-	Remaining decimal   `json:"remaining"`
-	WindowEnd time.Time `json:"window_end"`
-	Shadow    bool      `json:"shadow"`
+	LimitStatus
+	Limit     decimal `json:"limit"`
+	Remaining decimal `json:"remaining"`
 }
 
 func (w *wireLimit) status() LimitStatus {
 	const one = counter.Amount(1_000_000)
-	limit, left := counter.Amount(w.Limit), counter.Amount(w.Remaining)
-	return LimitStatus{
-		Rule: w.Rule, Allowed: w.Allowed, Amount: w.Amount, Limit: int64(limit / one), Burst: w.Burst, Remaining: int64(left / one),
-		LimitAmount: limit, Left: left, WindowEnd: w.WindowEnd, Shadow: w.Shadow,
-	}
+	s := w.LimitStatus
+	s.LimitAmount, s.Left = counter.Amount(w.Limit), counter.Amount(w.Remaining)
+	s.Limit, s.Remaining = int64(s.LimitAmount/one), int64(s.Left/one)
+	return s
 }
 
 // decimal is an Amount that may be negative: -1 is what isn't known.
