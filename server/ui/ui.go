@@ -3,6 +3,8 @@
 package ui
 
 import (
+	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
@@ -14,6 +16,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // dist has every file compressed, under its name with .gz: browsers get it as it is, and the binary stays small. What is
@@ -110,11 +113,11 @@ func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 	h := w.Header()
 	h.Set("Vary", "Accept-Encoding")
 	accepted := strings.Join(r.Header.Values("Accept-Encoding"), ",")
-	form, size, best := forms[0], int64(0), 0.0
+	form, best := forms[0], 0.0
 	for _, f := range forms {
 		if q := weight(accepted, f.coding); q > best {
-			if info, err := fs.Stat(u.files, name+f.ext); err == nil {
-				form, size, best = f, info.Size(), q
+			if _, err := fs.Stat(u.files, name+f.ext); err == nil {
+				form, best = f, q
 			}
 		}
 	}
@@ -123,36 +126,34 @@ func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 		return
 	}
 	h.Set("Content-Security-Policy", policy)
-	h.Set("Content-Type", contentType(name))
+	h.Set("Content-Type", cmp.Or(contentTypes[path.Ext(name)], mime.TypeByExtension(path.Ext(name)), "application/octet-stream"))
 	h.Set("Cache-Control", "public, max-age=31536000, immutable") // the names of assets have hashes
 	if hash := u.tags[name+form.ext]; hash != "" {
 		tag := `"` + hash + "-" + form.coding + `"` // the forms of a file are other bytes
 		h.Set("Cache-Control", "no-cache")          // ask again each time
 		h.Set("ETag", tag)
-		if has(strings.Join(r.Header.Values("If-None-Match"), ","), tag) {
-			w.WriteHeader(http.StatusNotModified)
-			return
-		}
+	}
+	text, err := fs.ReadFile(u.files, name+form.ext)
+	if err == nil && form.coding == "identity" {
+		text, err = unpack(text)
+	}
+	if err != nil {
+		panic(err) // the file was there, and gzip wrote it
 	}
 	if form.coding != "identity" {
 		h.Set("Content-Encoding", form.coding)
-		h.Set("Content-Length", strconv.FormatInt(size, 10))
+		h.Set("Content-Length", strconv.Itoa(len(text)))
 	}
-	if r.Method == http.MethodHead {
-		return
-	}
-	f, err := u.files.Open(name + form.ext)
+	r.Header.Del("Range") // parts of a file aren't served
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
+}
+
+func unpack(packed []byte) ([]byte, error) {
+	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
-		panic(err) // it was there
+		return nil, err
 	}
-	defer f.Close()
-	var body io.Reader = f
-	if form.coding == "identity" {
-		if body, err = gzip.NewReader(f); err != nil {
-			panic(err) // gzip wrote it
-		}
-	}
-	_, _ = io.Copy(w, body) // the client may have left
+	return io.ReadAll(z)
 }
 
 // weight is how much a client likes a coding, 0 to 1. It gets a file as it is unless it says otherwise, but rather in a form that
@@ -183,34 +184,10 @@ func weight(accepted, coding string) float64 {
 	return weight
 }
 
-// has reports whether a list of entity tags, as If-None-Match has it, contains one.
-func has(list, tag string) bool {
-	for _, one := range strings.Split(list, ",") {
-		if one = strings.TrimPrefix(strings.TrimSpace(one), "W/"); one == tag || one == "*" {
-			return true
-		}
-	}
-	return false
-}
-
-// contentType doesn't depend on the machine's tables.
-func contentType(name string) string {
-	switch path.Ext(name) {
-	case ".html":
-		return "text/html; charset=utf-8"
-	case ".js":
-		return "text/javascript; charset=utf-8"
-	case ".css":
-		return "text/css; charset=utf-8"
-	case ".svg":
-		return "image/svg+xml"
-	case ".wasm":
-		return "application/wasm"
-	}
-	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
-		return t
-	}
-	return "application/octet-stream"
+// contentTypes don't depend on the machine's tables.
+var contentTypes = map[string]string{
+	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".svg": "image/svg+xml", ".wasm": "application/wasm",
 }
 
 func notBuilt(w http.ResponseWriter) {
