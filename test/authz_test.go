@@ -157,7 +157,7 @@ func TestTracesOverGRPC(t *testing.T) {
 		t.Fatal(err)
 	}
 	edges, others := map[string]int{}, 0
-	for _, s := range c.Spans() {
+	for _, s := range c.Received().Spans {
 		switch {
 		case s.Trace() == trace(0) && s.Name == "weir.check" && s.Parent() == parent && s.TraceState == "vendor=x":
 			edges[s.Attributes["weir.edge"]]++

@@ -46,7 +46,7 @@ func TestMetricsByOTLP(t *testing.T) {
 			if err := <-n.exited; err != nil {
 				t.Fatal(err)
 			}
-			sent := c.Metrics()
+			sent := c.Received().Metrics
 			for name, family := range scraped {
 				if sent[name] == nil {
 					t.Errorf("%s isn't sent", name)
@@ -57,10 +57,10 @@ func TestMetricsByOTLP(t *testing.T) {
 				}
 			}
 			histogramsAgree(t, sent["weir_store_duration_seconds"], scraped["weir_store_duration_seconds"])
-			if of := c.Resource(); of["service.name"] != "weir" || of["service.instance.id"] == "" || of["deployment.environment.name"] != "test" {
+			if of := c.Received().Resource; of["service.name"] != "weir" || of["service.instance.id"] == "" || of["deployment.environment.name"] != "test" {
 				t.Errorf("metrics are of %v", of)
 			}
-			if h := c.Headers()[0]["x-tenant"]; len(h) != 1 || h[0] != "s3cr3t token" {
+			if h := c.Received().Headers[0]["x-tenant"]; len(h) != 1 || h[0] != "s3cr3t token" {
 				t.Errorf("the header is %q", h)
 			}
 			n.silent(t, "s3cr3t")
@@ -131,8 +131,8 @@ func TestOTLPInTheDocs(t *testing.T) {
 		if err := <-n.exited; err != nil {
 			t.Fatal(err)
 		}
-		if c.Metrics()["weir_decisions_total"] == nil || len(c.Spans()) != 2 {
-			t.Errorf("it sends %s", c.Text())
+		if c.Received().Metrics["weir_decisions_total"] == nil || len(c.Received().Spans) != 2 {
+			t.Errorf("it sends %s", c.Received().Text)
 		}
 	}
 	c := oteltest.HTTP(t)
@@ -143,7 +143,7 @@ func TestOTLPInTheDocs(t *testing.T) {
 		t.Setenv(name, strings.ReplaceAll(value, address, c.URL))
 	}
 	sends(c, "")
-	if of := c.Resource(); of["service.name"] != "weir-eu" || of["deployment.environment.name"] != "prod" {
+	if of := c.Received().Resource; of["service.name"] != "weir-eu" || of["deployment.environment.name"] != "prod" {
 		t.Errorf("it is of %v", of)
 	}
 }
@@ -199,7 +199,7 @@ func TestTracesByOTLP(t *testing.T) {
 				t.Fatal(err)
 			}
 			byName := map[string]oteltest.Span{} // of the first trace
-			for _, s := range c.Spans() {
+			for _, s := range c.Received().Spans {
 				switch {
 				case s.Trace() == trace(0):
 					byName[s.Name+" "+s.Attributes["weir.edge"]] = s
@@ -387,13 +387,13 @@ blacklist: [`+secret+`-denied]
 		t.Fatal(err)
 	}
 	edges := map[string]int{}
-	for _, s := range c.Spans() {
+	for _, s := range c.Received().Spans {
 		edges[s.Attributes["weir.edge"]]++
 	}
 	if edges["check"] < 20 || edges["gateway"] < 8 {
 		t.Errorf("spans of the edges: %v", edges)
 	}
-	if text := c.Text(); strings.Contains(text, secret) || strings.Contains(text, "203.0.113.7") {
+	if text := c.Received().Text; strings.Contains(text, secret) || strings.Contains(text, "203.0.113.7") {
 		i := max(0, strings.Index(text, secret)-300)
 		t.Errorf("a secret or an address is sent: …%s…", text[i:min(len(text), i+600)])
 	}

@@ -275,11 +275,11 @@ func TestRatelimitTraces(t *testing.T) {
 	allowedOf(t, n, 1)
 	n.stop()
 	<-n.exited
-	of := collector.Resource()
-	if len(collector.Spans()) == 0 || of["service.name"] != "envoy-ratelimit" || of["service.namespace"] != "envoy-gateway-system" || of["service.instance.id"] != "pod-1" {
-		t.Errorf("%d spans of %v", len(collector.Spans()), of)
+	of := collector.Received().Resource
+	if len(collector.Received().Spans) == 0 || of["service.name"] != "envoy-ratelimit" || of["service.namespace"] != "envoy-gateway-system" || of["service.instance.id"] != "pod-1" {
+		t.Errorf("%d spans of %v", len(collector.Received().Spans), of)
 	}
-	if sent := collector.Metrics(); len(sent) > 0 {
+	if sent := collector.Received().Metrics; len(sent) > 0 {
 		t.Errorf("%d metrics were sent", len(sent))
 	}
 }

@@ -348,8 +348,8 @@ decision_log_sample: 1
 	if !strings.Contains(seen, "event: decision") || !strings.Contains(seen, `"client":"sk_`) {
 		t.Errorf("nothing was watched: %.300s", seen)
 	}
-	l.gather("traces and metrics over OTLP", collector.Text())
-	if len(collector.Spans()) == 0 {
+	l.gather("traces and metrics over OTLP", collector.Received().Text)
+	if len(collector.Received().Spans) == 0 {
 		t.Error("no spans have arrived")
 	}
 	text, err := os.ReadFile(decisions)

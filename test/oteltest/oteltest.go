@@ -28,13 +28,21 @@ import (
 type Collector struct {
 	URL string
 
-	mu       sync.Mutex
+	mu       sync.Mutex    // guards the rest
 	arrived  chan struct{} // closed with the next arrival
-	headers  []map[string][]string
-	resource map[string]string
-	metrics  map[string]*metrics.Metric
-	spans    []Span
-	text     strings.Builder
+	received Received
+}
+
+// Received is what has arrived at a collector.
+type Received struct {
+	// Headers are those of each report, with names in lower case.
+	Headers []map[string][]string
+	// Resource is who has sent the last report, and Metrics are those that it had, by name.
+	Resource map[string]string
+	Metrics  map[string]*metrics.Metric
+	Spans    []Span
+	// Text is everything, to be searched for what mustn't be there.
+	Text string
 }
 
 // Span is a span with its attributes as text.
@@ -140,12 +148,12 @@ func (s *traceService) Export(ctx context.Context, r *collectortrace.ExportTrace
 func (c *Collector) takeMetrics(headers map[string][]string, r *collectormetrics.ExportMetricsServiceRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.metrics = map[string]*metrics.Metric{}
+	c.received.Metrics = map[string]*metrics.Metric{}
 	for _, rm := range r.ResourceMetrics {
-		c.resource = Attributes(rm.Resource.GetAttributes())
+		c.received.Resource = Attributes(rm.Resource.GetAttributes())
 		for _, sm := range rm.ScopeMetrics {
 			for _, m := range sm.Metrics {
-				c.metrics[m.Name] = m
+				c.received.Metrics[m.Name] = m
 			}
 		}
 	}
@@ -156,10 +164,10 @@ func (c *Collector) takeSpans(headers map[string][]string, r *collectortrace.Exp
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, rs := range r.ResourceSpans {
-		c.resource = Attributes(rs.Resource.GetAttributes())
+		c.received.Resource = Attributes(rs.Resource.GetAttributes())
 		for _, ss := range rs.ScopeSpans {
 			for _, s := range ss.Spans {
-				c.spans = append(c.spans, Span{s, Attributes(s.Attributes)})
+				c.received.Spans = append(c.received.Spans, Span{s, Attributes(s.Attributes)})
 			}
 		}
 	}
@@ -171,8 +179,8 @@ func (c *Collector) noteLocked(headers map[string][]string, m proto.Message) {
 	for name, values := range headers {
 		lower[strings.ToLower(name)] = values
 	}
-	c.headers = append(c.headers, lower)
-	fmt.Fprintln(&c.text, m)
+	c.received.Headers = append(c.received.Headers, lower)
+	c.received.Text += fmt.Sprintln(m)
 	close(c.arrived)
 	c.arrived = make(chan struct{})
 }
@@ -195,39 +203,11 @@ func Attributes(list []*common.KeyValue) map[string]string {
 	return out
 }
 
-// Spans are those that have arrived.
-func (c *Collector) Spans() []Span {
+// Received is what has arrived so far.
+func (c *Collector) Received() Received {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]Span(nil), c.spans...)
-}
-
-// Metrics are those of the last report, by name.
-func (c *Collector) Metrics() map[string]*metrics.Metric {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.metrics
-}
-
-// Resource is whom the last report was of.
-func (c *Collector) Resource() map[string]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.resource
-}
-
-// Headers are those of each report, with names in lower case.
-func (c *Collector) Headers() []map[string][]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.headers
-}
-
-// Text is everything that has arrived, to be searched for what mustn't be there.
-func (c *Collector) Text() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.text.String()
+	return c.received
 }
 
 // Await waits until what has arrived is enough.
@@ -244,7 +224,7 @@ func (c *Collector) Await(t testing.TB, what string, enough func() bool) {
 		select {
 		case <-arrived:
 		case <-late:
-			t.Fatalf("the collector still waits for %s; it has:\n%s", what, c.Text())
+			t.Fatalf("the collector still waits for %s; it has:\n%s", what, c.Received().Text)
 		}
 	}
 }
