@@ -45,7 +45,7 @@ type API struct {
 	// Regroup moves, drains, forgets or restores a region. It fails with region.ErrRefused if that
 	// is impossible.
 	Regroup func(context.Context, RegionChange) error
-	Store   func() any
+	Store   func() Store
 	// Top answers questions about clients, now and over the last hour.
 	Top *top.Cluster
 	// Cooldowns knows the clients that are kept out.

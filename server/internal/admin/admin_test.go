@@ -156,12 +156,12 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 			out.RulesVersion = p.source.InForce().Version
 			return out
 		},
-		Store: func() any { return map[string]string{"url": "memory", "status": "up"} },
+		Store: func() admin.Store { return admin.Store{URL: "memory", Status: "up"} },
 		Now: func() admin.Now {
 			return admin.Now{
 				Series: admin.Series{Decisions: []uint64{1}, Refused: []uint64{0}, Degraded: []uint64{0}, P50: []*float64{nil}, P99: []*float64{nil}},
 				Totals: admin.Rates{ByReason: map[string]float64{"within": 1}, ByEdge: map[string]admin.EdgeRate{"check": {Decisions: 1}}},
-				Store:  admin.NowStore{URL: "memory", Status: "up", Shards: []admin.NowShard{}}, Trouble: []admin.Trouble{}, FailureModes: []admin.FailureMode{}, FailureTotals: []admin.FailureTotal{},
+				Store:  admin.NowStore{Store: admin.Store{URL: "memory", Status: "up"}, Shards: []admin.NowShard{}}, Trouble: []admin.Trouble{}, FailureModes: []admin.FailureMode{}, FailureTotals: []admin.FailureTotal{},
 			}
 		},
 	}

@@ -61,8 +61,8 @@ func TestCountersOfAMissingHome(t *testing.T) {
 func TestAnAnswerThatIsNoJSON(t *testing.T) {
 	a, h := newAPI(t)
 	a.Self = func() rulestore.Node { return rulestore.Node{} }
-	a.Store = func() any { return math.Inf(1) }
-	status, text := ask(t.Context(), h, http.MethodGet, "/v1/version")
+	a.Now = func() Now { return Now{Totals: Rates{Over: math.Inf(1)}} }
+	status, text := ask(t.Context(), h, http.MethodGet, "/v1/now")
 	if status != http.StatusInternalServerError || !strings.Contains(text, `"INTERNAL"`) {
 		t.Errorf("%d: %s", status, text)
 	}

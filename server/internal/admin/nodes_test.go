@@ -49,7 +49,7 @@ func TestNodesFromMemory(t *testing.T) {
 	p.heard = redisstore.Heard{Peers: peers, At: time.Now().Add(-time.Second)}
 	got := list()
 	want := []string{"n1 true 1 up false []", "n2 false 7 degraded true [10.0.0.5:6379]", "n3 false 7 unknown false []", "n4 false 3 up false []"}
-	if !slices.Equal(rows(got), want) || got.Stale || got.AsOf == nil || *got.AgeSeconds < 1 || *got.AgeSeconds > 60 || got.Store == nil {
+	if !slices.Equal(rows(got), want) || got.Stale || got.AsOf == nil || *got.AgeSeconds < 1 || *got.AgeSeconds > 60 || got.Store.URL == "" {
 		t.Errorf("got %v, want %v: %+v", rows(got), want, got)
 	}
 	// With many nodes lists come seldom. A list that isn't stale is as good as it can be.

@@ -80,25 +80,41 @@ type Memory struct {
 	Evictions uint64 `json:"evictions"`
 }
 
+// Store is the state of the store.
+type Store struct {
+	URL string `json:"url,omitempty"` // without passwords
+	// Status is up, or degraded: failure modes decide for counters on a shard that can't be
+	// reached.
+	Status string     `json:"status"`
+	Since  *time.Time `json:"since,omitempty"` // when it was first lost, while it is lost
+	Nodes  int        `json:"nodes,omitempty"`
+	Shards []Shard    `json:"shards,omitempty"`
+	// Warning is what is wrong although the store is up, or "".
+	Warning string `json:"warning,omitempty"`
+}
+
+// Shard is a server of the store.
+type Shard struct {
+	Name    string     `json:"name"`
+	Up      bool       `json:"up"`
+	Since   *time.Time `json:"since,omitempty"`
+	Error   string     `json:"error,omitempty"`
+	Keys    int64      `json:"keys,omitempty"` // about
+	Doubted bool       `json:"-"`              // the last call failed, or none has succeeded yet
+}
+
 // NowStore is the state of the store, with how long its calls took over the last seconds.
 type NowStore struct {
-	URL    string     `json:"url"`
-	Status string     `json:"status"`
-	Since  *time.Time `json:"since,omitempty"`
-	Nodes  int        `json:"nodes,omitempty"`
+	Store
 	Shards []NowShard `json:"shards"`
 }
 
 // NowShard is a server of the store.
 type NowShard struct {
-	Name    string     `json:"name"`
-	Up      bool       `json:"up"`
-	Since   *time.Time `json:"since,omitempty"`
-	Error   string     `json:"error,omitempty"`
-	Keys    int64      `json:"keys,omitempty"`
-	Breaker string     `json:"breaker"` // closed, open, or probing, which means that the last call failed or that none has succeeded yet
-	P50     *float64   `json:"p50_us"`
-	P99     *float64   `json:"p99_us"`
+	Shard
+	Breaker string   `json:"breaker"` // closed, open, or probing for a server that is doubted
+	P50     *float64 `json:"p50_us"`
+	P99     *float64 `json:"p99_us"`
 }
 
 // Trouble is a problem that operators should know of, and what it means for clients.

@@ -182,7 +182,7 @@ type Nodes struct {
 	AsOf       *time.Time `json:"as_of,omitempty"`
 	AgeSeconds *float64   `json:"age_seconds,omitempty"`
 	Stale      bool       `json:"stale"` // the node should have heard more since
-	Store      any        `json:"store"` // the store of the node that answers, as in GET /v1/version
+	Store      Store      `json:"store"` // the store of the node that answers, as in GET /v1/version
 }
 
 // Counter is the state of a client's counter.

@@ -27,8 +27,11 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	}))
 	api := &admin.API{
 		Rules: n.rules, Limiter: n.limiter, Guard: g, Audit: cmp.Or(n.config.Audit, n.log),
-		Self: n.about, Store: func() any { return n.storeStatus() }, Heard: n.heard, Metrics: n.scrape(), Now: n.now, Tail: &n.tail, Ending: ctx.Done(),
-		Top: n.cluster, Cooldowns: n.guard, Slots: n.slots(), Regions: n.regions, Regroup: n.regroup, Standing: n.standing, Missing: n.missing,
+		Self: n.about, Store: func() admin.Store { return n.storeStatus().Store }, Heard: n.heard, Metrics: n.scrape(), Now: n.now, Tail: &n.tail, Ending: ctx.Done(),
+		Top: n.cluster, Cooldowns: n.guard, Slots: n.counting(), Regions: n.regions, Regroup: n.regroup,
+	}
+	if n.link != nil {
+		api.Standing, api.Missing = n.link.Standing, n.link.Missing
 	}
 	if n.config.Pprof {
 		api.Profiles = newProfiler(ctx).serve
@@ -91,14 +94,6 @@ Where the port has tokens, all but /readyz and /play ask for one. The rest is in
 	}
 }
 
-// slots returns the store that all nodes share.
-func (n *node) slots() admin.Slots {
-	if n.redis != nil {
-		return n.redis
-	}
-	return n.counters
-}
-
 // about describes this node to others.
 func (n *node) about() rulestore.Node {
 	out := n.self
@@ -142,9 +137,9 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		full := mayKnow(r)
-		store := n.storeStatus()
+		store := n.storeStatus().Store
 		if !full {
-			store = storeStatus{Status: store.Status, Since: store.Since}
+			store = admin.Store{Status: store.Status, Since: store.Since}
 		}
 		doc := n.rules.InForce()
 		body := map[string]any{"status": "ready", "store": store, "rules_version": doc.Version}
@@ -154,46 +149,43 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 		if !doc.Since.IsZero() {
 			body["rules_since"] = known(doc.Since)
 		}
-		if stale := n.rules.Stale(); stale != "" {
-			body["rules_stale"] = stale
-		}
-		if rejected := n.rules.Rejected(); rejected != "" {
-			if !full {
-				rejected = "newer rules were rejected: /readyz on the admin port says where they are wrong"
+		set := func(name, text, toStrangers string) {
+			if text != "" && !full {
+				text = toStrangers
 			}
-			body["rules_rejected"] = rejected
+			if text != "" {
+				body[name] = text
+			}
 		}
-		if warning := n.rules.Warning(); warning != "" && full {
-			body["rules_warning"] = warning
+		const elsewhere = " rejected: /readyz on the admin port says where they are wrong"
+		stale := n.rules.Stale()
+		set("rules_stale", stale, stale)
+		set("rules_rejected", n.rules.Rejected(), "newer rules were"+elsewhere)
+		set("rules_warning", n.rules.Warning(), "")
+		if n.envoyConfig != nil {
+			body["envoy_config"] = n.envoyStatus(full)
+			newer := "newer files were"
+			if n.config.Envoy.XDS != nil {
+				newer = "newer limits of the xDS server were"
+			}
+			set("envoy_config_rejected", n.envoyRejected(), newer+elsewhere)
 		}
 		status := http.StatusOK
-		if n.envoyConfig != nil {
-			source := n.envoy.Source()
-			body["envoy_config"] = n.envoyStatus(&source, full)
-			if source.Rejected != "" {
-				if !full {
-					source.Rejected = "newer files were rejected: /readyz on the admin port says where they are wrong"
-					if n.config.Envoy.XDS != nil {
-						source.Rejected = "newer limits of the xDS server were rejected: /readyz on the admin port says where they are wrong"
-					}
-				}
-				body["envoy_config_rejected"] = source.Rejected
-			}
-			if why := n.unconfigured(); why != "" {
-				if !full {
-					why = "there is no configuration that can be used: the log says why, and /readyz on the admin port"
-				}
-				body["status"], body["reason"], status = "no configuration", why, http.StatusServiceUnavailable
-			}
+		unready := func(what string) { body["status"], status = what, http.StatusServiceUnavailable }
+		if why := n.unconfigured(); why != "" {
+			unready("no configuration")
+			set("reason", why, "there is no configuration that can be used: the log says why, and /readyz on the admin port")
 		}
 		if n.connecting() {
-			body["status"], body["reason"], status = "connecting", "the store hasn't been reached since this node started", http.StatusServiceUnavailable
+			unready("connecting")
+			body["reason"] = "the store hasn't been reached since this node started"
 		}
 		if waiting := n.rules.Waiting(); waiting != "" {
-			body["status"], body["reason"], status = "no rules", waiting, http.StatusServiceUnavailable
+			unready("no rules")
+			body["reason"] = waiting
 		}
 		if n.draining.Load() {
-			body["status"], status = "draining", http.StatusServiceUnavailable
+			unready("draining")
 		}
 		writeJSON(w, status, body)
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/counter"
-	"github.com/weirhq/weir/internal/node/watch"
 	"github.com/weirhq/weir/internal/private"
+	"github.com/weirhq/weir/server/internal/admin"
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
@@ -21,12 +21,9 @@ func (c *Config) validateBudget() error {
 
 // budgetToken returns the token to send to the webhook, or "".
 func (c *Config) budgetToken() (string, error) {
-	if c.BudgetWebhookTokenFile == "" {
-		return "", nil
-	}
-	text, err := watch.ReadSmall(c.BudgetWebhookTokenFile)
-	if err != nil {
-		return "", fmt.Errorf("--budget-webhook-token-file: %w", err)
+	text, err := readSecret("--budget-webhook-token-file", c.BudgetWebhookTokenFile)
+	if text == nil || err != nil {
+		return "", err
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -51,7 +48,10 @@ func (n *node) openBudget() error {
 }
 
 // counting returns the store that all nodes share.
-func (n *node) counting() counter.Store {
+func (n *node) counting() interface {
+	counter.Store
+	admin.Slots
+} {
 	if n.redis != nil {
 		return n.redis
 	}

@@ -125,11 +125,22 @@ func (n *node) serving() bool {
 // ruled reports whether there are rules to decide by.
 func (n *node) ruled() bool { return !n.connecting() && n.rules.Waiting() == "" }
 
+// envoyRejected says what is wrong with a newer configuration than the one in force, or returns "".
+func (n *node) envoyRejected() string {
+	if n.envoyConfig == nil {
+		return ""
+	}
+	return n.envoy.Source().Rejected
+}
+
 // unconfigured says why Envoy's rate limit service has no configuration yet, or returns "".
 func (n *node) unconfigured() string {
+	if n.envoyConfig == nil {
+		return ""
+	}
 	s := n.envoy.Source()
 	switch {
-	case n.envoyConfig == nil || !s.Since.IsZero():
+	case !s.Since.IsZero():
 		return ""
 	case s.Rejected != "":
 		return "the first configuration was rejected: " + s.Rejected
@@ -140,7 +151,8 @@ func (n *node) unconfigured() string {
 }
 
 // envoyStatus describes the configuration for /readyz.
-func (n *node) envoyStatus(s *envoy.Source, full bool) map[string]any {
+func (n *node) envoyStatus(full bool) map[string]any {
+	s := n.envoy.Source()
 	out := map[string]any{"domains": s.Domains, "limits": s.Limits}
 	if !s.Since.IsZero() {
 		out["since"] = known(s.Since)

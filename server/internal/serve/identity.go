@@ -27,16 +27,12 @@ func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.I
 	}
 	if id.JWT != nil {
 		opts := jwt.Options{JWKSURL: id.JWT.JWKSURL, Issuer: id.JWT.Issuer, Audience: id.JWT.Audience, OnFetch: logFetches(log)}
-		if id.JWT.SecretFile != "" {
-			if opts.Secret, err = watch.ReadSmall(id.JWT.SecretFile); err != nil {
-				return out, nil, fmt.Errorf("identity.jwt.secret_file: %w", err)
-			}
-			opts.Secret = bytes.TrimRight(opts.Secret, "\r\n")
+		if opts.Secret, err = readSecret("identity.jwt.secret_file", id.JWT.SecretFile); err != nil {
+			return out, nil, err
 		}
-		if id.JWT.PublicKeyFile != "" {
-			if opts.PublicKey, err = watch.ReadSmall(id.JWT.PublicKeyFile); err != nil {
-				return out, nil, fmt.Errorf("identity.jwt.public_key_file: %w", err)
-			}
+		opts.Secret = bytes.TrimRight(opts.Secret, "\r\n")
+		if opts.PublicKey, err = readSecret("identity.jwt.public_key_file", id.JWT.PublicKeyFile); err != nil {
+			return out, nil, err
 		}
 		tokens, err := jwt.NewVerifier(ctx, opts)
 		if err != nil {
@@ -45,6 +41,15 @@ func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.I
 		out.JWT = tokens
 	}
 	return out, known, nil
+}
+
+// readSecret reads the file that a setting names, if it names one.
+func readSecret(setting, file string) ([]byte, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := watch.ReadSmall(file)
+	return text, in(setting, err)
 }
 
 // validate rejects claims of tokens that aren't verified.
@@ -81,8 +86,8 @@ type knownKeys struct {
 	path string
 	log  *slog.Logger
 	keys atomic.Pointer[httplimit.KnownKeys]
-	text []byte        // the file's text when it was opened
-	look chan struct{} // holds a value when the file should be checked now
+	text []byte     // the file's text when it was opened
+	look watch.Bell // rings when the file should be checked now
 }
 
 func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
@@ -94,7 +99,7 @@ func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &knownKeys{path: path, log: log, text: text, look: make(chan struct{}, 1)}
+	k := &knownKeys{path: path, log: log, text: text, look: watch.NewBell()}
 	k.keys.Store(&keys)
 	return k, nil
 }

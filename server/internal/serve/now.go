@@ -32,7 +32,6 @@ type live struct {
 	counted metrics.Sum      // what slots have
 	moments int64            // moments so far; the newest is at (moments-1) % pastOnes
 	trouble troubles
-	modes   modes
 	failure error // why the store last failed a check
 	// failed is a failure since the last second, or nil.
 	failed atomic.Pointer[error]
@@ -147,7 +146,7 @@ func (n *node) now() admin.Now {
 	l := &n.live
 	costly := n.costlyLocked()
 	last, first := l.newest(), l.oldest()
-	doc, modes := n.rules.InForce(), n.failureModesLocked()
+	doc, modes := n.rules.InForce(), n.failureModes()
 	out := admin.Now{
 		Node: n.self.Name, Version: n.self.Version, Started: *known(n.began), At: *known(last.at), SlotSeconds: int(slot / time.Second),
 		Series: l.series(), MaxInFlight: n.config.MaxInFlight, RulesVersion: doc.Version, RulesSince: known(doc.Since),
@@ -219,13 +218,14 @@ func rates(first, last *moment) (r admin.Rates, l admin.Latency) {
 // nowStore describes the store, and how long its calls took between two moments.
 func (n *node) nowStore(first, last *moment) admin.NowStore {
 	s := n.storeStatus()
-	out := admin.NowStore{URL: s.URL, Status: s.Status, Since: s.Since, Nodes: s.Nodes, Shards: []admin.NowShard{}}
+	out := admin.NowStore{Store: s.Store, Shards: []admin.NowShard{}}
+	out.Warning = "" // Now.Trouble has it
 	for _, sh := range s.Shards {
-		one := admin.NowShard{Name: sh.Name, Up: sh.Up, Since: sh.Since, Error: sh.Error, Keys: sh.Keys, Breaker: "closed"}
+		one := admin.NowShard{Shard: sh, Breaker: "closed"}
 		switch {
 		case !sh.Up:
 			one.Breaker = "open"
-		case sh.doubted:
+		case sh.Doubted:
 			one.Breaker = "probing"
 		}
 		calls := last.shards[sh.Name].Buckets

@@ -115,22 +115,6 @@ func (n *node) regions() admin.Regions {
 	return out
 }
 
-// standing returns what this region has of a counter.
-func (n *node) standing(ctx context.Context, c *counter.Counter) (*region.Standing, error) {
-	if n.link == nil {
-		return nil, nil
-	}
-	return n.link.Standing(ctx, c)
-}
-
-// missing returns the home that couldn't be asked about a limit.
-func (n *node) missing(p *counter.Policy) string {
-	if n.link == nil {
-		return ""
-	}
-	return n.link.Missing(p)
-}
-
 // regroup carries out an operator's change to regions.
 func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	switch {
@@ -146,10 +130,20 @@ func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	return n.link.Restore(ctx, c.Region)
 }
 
+// The beginnings of what scopes says of rules, in its order.
+const (
+	alone   = "This node has no other regions (regions.peers), and counts here what should be counted for all: "
+	unknown = "The home isn't a region that this node knows (regions.peers), so what on_partition says decides: "
+	unheard = "Not heard: region "
+	refuse  = "Requests are refused with 503 by "
+	floor   = "This region has no more than its floor of "
+	whole   = "This region counts the whole limit by itself for "
+)
+
 // scopes says which global rules aren't counted at their home, and what happens to their requests instead. It returns ""
 // if there are none.
 func (n *node) scopes() string {
-	var alone, refuse, local, share, lost, homes []string
+	names := map[string][]string{}
 	doc := n.limiter.Rules().Rules()
 	for i := range doc.Rules {
 		r := &doc.Rules[i]
@@ -157,35 +151,31 @@ func (n *node) scopes() string {
 		case !r.Global || n.link != nil && n.link.Reaches(r):
 			continue
 		case n.link == nil:
-			alone = append(alone, r.ID)
+			names[alone] = append(names[alone], r.ID)
 			continue
-		case !n.link.Knows(n.link.HomeOf(r)):
-			lost = append(lost, r.ID+" ("+n.link.HomeOf(r)+")")
-			continue
-		case r.OnPartition == counter.FailAllow && n.link.Shares(r):
-			share = append(share, r.ID)
-		case r.OnPartition == counter.FailLocal:
-			local = append(local, r.ID)
-		default:
-			refuse = append(refuse, r.ID)
 		}
-		homes = append(homes, n.link.HomeOf(r))
+		home := n.link.HomeOf(r)
+		if !n.link.Knows(home) {
+			names[unknown] = append(names[unknown], r.ID+" ("+home+")")
+			continue
+		}
+		if !slices.Contains(names[unheard], home) {
+			names[unheard] = append(names[unheard], home)
+		}
+		what := refuse
+		switch {
+		case r.OnPartition == counter.FailAllow && n.link.Shares(r):
+			what = floor
+		case r.OnPartition == counter.FailLocal:
+			what = whole
+		}
+		names[what] = append(names[what], r.ID)
 	}
-	slices.Sort(homes)
+	slices.Sort(names[unheard])
 	var text []string
-	for _, part := range []struct {
-		words string
-		names []string
-	}{
-		{"This node has no other regions (regions.peers), and counts here what should be counted for all: ", alone},
-		{"The home isn't a region that this node knows (regions.peers), so what on_partition says decides: ", lost},
-		{"Not heard: region ", slices.Compact(homes)},
-		{"Requests are refused with 503 by ", refuse},
-		{"This region has no more than its floor of ", share},
-		{"This region counts the whole limit by itself for ", local},
-	} {
-		if len(part.names) > 0 {
-			text = append(text, part.words+few(part.names))
+	for _, what := range []string{alone, unknown, unheard, refuse, floor, whole} {
+		if len(names[what]) > 0 {
+			text = append(text, what+few(names[what]))
 		}
 	}
 	return strings.Join(text, ". ")

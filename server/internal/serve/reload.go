@@ -29,22 +29,14 @@ func (n *node) reload(ctx context.Context) error {
 		if n.redis != nil {
 			n.redis.Look()
 		}
-		nudge(n.certificates)
-		nudge(n.tokens)
+		n.certificates.Ring()
+		n.tokens.Ring()
 		if n.known != nil {
-			nudge(n.known.look)
+			n.known.look.Ring()
 		}
 		if n.decided != nil {
 			n.decided.Reopen()
 		}
-	}
-}
-
-// nudge makes a follower check its files now.
-func nudge(look chan<- struct{}) {
-	select {
-	case look <- struct{}{}:
-	default: // it holds one
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -135,7 +134,7 @@ func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 func copyFolder(data string, s *redisstore.Store) string {
 	named := func(of string) string {
 		sum := sha256.Sum256([]byte(of + " " + s.Prefix()))
-		return filepath.Join(data, "redis-"+hex.EncodeToString(sum[:4]))
+		return filepath.Join(data, fmt.Sprintf("redis-%x", sum[:4]))
 	}
 	folder := named(s.Place())
 	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
@@ -152,5 +151,5 @@ func nodeName() string {
 	}
 	var id [3]byte
 	_, _ = rand.Read(id[:]) // never fails
-	return host + "-" + hex.EncodeToString(id[:])
+	return fmt.Sprintf("%s-%x", host, id)
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/weirhq/weir/internal/node/redislimit"
 	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/internal/node/rulestore"
+	"github.com/weirhq/weir/internal/node/watch"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/redisstore"
@@ -70,9 +72,9 @@ type node struct {
 	closeRules func() error   // nil with nothing to close
 	cluster    *top.Cluster
 
-	envoyConfig  envoyConfig   // nil without one
-	certificates chan struct{} // holds a value when certificates should be checked now
-	tokens       chan struct{} // holds a value when the file of tokens should be checked now
+	envoyConfig  envoyConfig // nil without one
+	certificates watch.Bell  // rings when certificates should be checked now
+	tokens       watch.Bell  // rings when the file of tokens should be checked now
 	rls          *envoy.Server
 	regionTLS    *tls.Config // nil without other regions
 
@@ -105,7 +107,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		c.MaxInFlight = inflight.Default()
 	}
 	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry(),
-		certificates: make(chan struct{}, 1), tokens: make(chan struct{}, 1)}
+		certificates: watch.NewBell(), tokens: watch.NewBell()}
 	n.metrics, n.top = metrics.New(n.registry), n.newTop()
 	n.tail.Clients = n.top
 	if c.logsDecisions() {
@@ -155,56 +157,41 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	}
 	n.watch()
 	n.tick() // so that GET /v1/now has figures from the first request on
+	// run starts what runs until the node ends.
+	run := func(needed bool, task func(context.Context) error) {
+		if needed {
+			group.Go(func() error { return task(ctx) })
+		}
+	}
 	for _, p := range ports {
-		group.Go(func() error { return p.serve(ctx, n) })
+		run(true, func(ctx context.Context) error { return p.serve(ctx, n) })
 	}
 	if n.gateway != nil {
 		defer n.gateway.Close()
 	}
-	group.Go(func() error { return n.rules.Run(ctx) })
-	group.Go(func() error { return n.reload(ctx) })
-	if c.TLSCert != "" || c.GRPCTLSCert != "" {
-		group.Go(func() error { return n.followCertificates(ctx, ports, certificates) })
-	}
-	if c.AdminTokens != "" {
-		group.Go(func() error { return n.followTokens(ctx, guards.admin) })
-	}
-	if n.known != nil {
-		group.Go(func() error { return n.known.follow(ctx) })
-	}
-	group.Go(func() error { return n.rls.Follow(ctx, n.serving) })
-	if n.envoyConfig != nil {
-		group.Go(func() error { return n.envoyConfig.Follow(ctx) })
-	}
-	group.Go(func() error { return tendGarbage(ctx, n.counters) })
-	group.Go(func() error { return n.top.Run(ctx) })
-	if n.shared == nil { // which runs its own
-		group.Go(func() error {
-			n.guard.Run(ctx)
-			return nil
-		})
-	}
-	group.Go(func() error { return n.followLive(ctx) })
-	if n.redis != nil {
-		group.Go(func() error { return n.cluster.Run(ctx) })
-	}
-	if n.redis != nil && n.gateway != nil {
-		group.Go(func() error { return n.hear(ctx) })
-	}
+	run(true, n.rules.Run)
+	run(true, n.reload)
+	run(c.TLSCert != "" || c.GRPCTLSCert != "", func(ctx context.Context) error { return n.followCertificates(ctx, ports, certificates) })
+	run(c.AdminTokens != "", func(ctx context.Context) error { return n.followTokens(ctx, guards.admin) })
+	run(n.known != nil, n.known.follow)
+	run(true, func(ctx context.Context) error { return n.rls.Follow(ctx, n.serving) })
+	run(n.envoyConfig != nil, func(ctx context.Context) error { return n.envoyConfig.Follow(ctx) })
+	run(true, func(ctx context.Context) error { return tendGarbage(ctx, n.counters) })
+	run(true, n.top.Run)
+	run(n.shared == nil, func(ctx context.Context) error { // with Redis, shared runs it
+		n.guard.Run(ctx)
+		return nil
+	})
+	run(true, n.followLive)
+	run(n.redis != nil, n.cluster.Run)
+	run(n.redis != nil && n.gateway != nil, n.hear)
+	run(n.redis != nil && c.Rules != "", n.introduce)
 	if n.link != nil { // runs for as long as ports answer
 		life, end := context.WithCancel(context.WithoutCancel(ctx))
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			_ = n.link.Run(life)
-		}()
-		defer func() {
-			end()
-			<-ended
-		}()
-	}
-	if n.redis != nil && c.Rules != "" {
-		group.Go(func() error { return n.introduce(ctx) })
+		var link sync.WaitGroup
+		link.Go(func() { _ = n.link.Run(life) })
+		defer link.Wait()
+		defer end()
 	}
 	listening.Store, listening.Rules = n.storeStatus().URL, "version "+n.rules.InForce().Name()
 	if n.rules.Waiting() != "" {

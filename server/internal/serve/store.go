@@ -17,6 +17,7 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/internal/admin"
 )
 
 // Memory is the store in this process.
@@ -131,37 +132,18 @@ func (n *node) storeFailed(_ *http.Request, err error) {
 	n.log.Warn("store", "error", err)
 }
 
-// storeStatus is the state of the store, on the wire.
+// storeStatus is the state of the store, with the parts of its warning.
 type storeStatus struct {
-	URL string `json:"url,omitempty"` // without passwords
-	// Status is up, or degraded: failure modes decide for counters on a shard that can't be
-	// reached.
-	Status string        `json:"status"`
-	Since  *time.Time    `json:"since,omitempty"` // when it was first lost, while it is lost
-	Nodes  int           `json:"nodes,omitempty"`
-	Shards []shardStatus `json:"shards,omitempty"`
-	// Warning is what is wrong although the store is up, or "".
-	Warning string `json:"warning,omitempty"`
-
-	evicts, rejected string // the parts of Warning
-}
-
-type shardStatus struct {
-	Name  string     `json:"name"`
-	Up    bool       `json:"up"`
-	Since *time.Time `json:"since,omitempty"`
-	Error string     `json:"error,omitempty"`
-	Keys  int64      `json:"keys,omitempty"` // about
-
-	doubted bool
+	admin.Store
+	evicts, rejected string
 }
 
 func (n *node) storeStatus() storeStatus {
 	if n.redis == nil {
-		return storeStatus{URL: Memory, Status: "up"}
+		return storeStatus{Store: admin.Store{URL: Memory, Status: "up"}}
 	}
 	h := n.redis.Health()
-	out := storeStatus{URL: h.URL, Status: "up", Nodes: h.Nodes, Since: known(h.Since)}
+	out := storeStatus{Store: admin.Store{URL: h.URL, Status: "up", Nodes: h.Nodes, Since: known(h.Since)}}
 	if !h.Up {
 		out.Status = "degraded"
 	}
@@ -170,7 +152,7 @@ func (n *node) storeStatus() storeStatus {
 		if s.Evicts != "" {
 			evicting = append(evicting, s.Name+" by "+s.Evicts)
 		}
-		out.Shards = append(out.Shards, shardStatus{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error, Keys: s.Keys, doubted: s.Doubted})
+		out.Shards = append(out.Shards, admin.Shard{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error, Keys: s.Keys, Doubted: s.Doubted})
 	}
 	if evicting != nil {
 		out.evicts = "Redis evicts counters when it is full (" + few(evicting) +

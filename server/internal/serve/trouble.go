@@ -13,7 +13,6 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
-	"github.com/weirhq/weir/internal/node/inforce"
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
@@ -51,76 +50,79 @@ func (n *node) lookForTroubleLocked(now time.Time) {
 	t.list = []admin.Trouble{}
 	before := t.since
 	t.since = map[string]time.Time{}
-	tell := func(what string, since *time.Time, text string) {
-		if since == nil {
-			first, known := before[what]
-			if !known {
-				first = now
-			}
-			since = &first
+	tell := func(what, text string, since *time.Time) {
+		if text == "" {
+			return
 		}
-		t.since[what] = *since
-		t.list = append(t.list, admin.Trouble{What: what, Since: since.UTC().Truncate(time.Millisecond), Text: text})
+		first, known := before[what]
+		switch {
+		case since != nil:
+			first = *since
+		case !known:
+			first = now
+		}
+		t.since[what] = first
+		t.list = append(t.list, admin.Trouble{What: what, Since: first.UTC().Truncate(time.Millisecond), Text: text})
 	}
 	s := n.storeStatus()
 	if s.Status != "up" {
-		tell("store_lost", s.Since, n.storeLostLocked(&s))
-	} else if text := n.degradedLocked(now, &s); text != "" {
-		tell("degraded", nil, text)
+		tell("store_lost", n.storeLost(&s), s.Since)
+	} else {
+		tell("degraded", n.degradedLocked(now, &s), nil)
 	}
-	if s.evicts != "" {
-		tell("store_evicts", nil, s.evicts)
-	}
-	if s.rejected != "" {
-		tell("store_credentials", nil, s.rejected)
-	}
-	if text := n.silentNodesLocked(now, &s); text != "" {
-		tell("node_stale", nil, text)
-	}
+	tell("store_evicts", s.evicts, nil)
+	tell("store_credentials", s.rejected, nil)
+	tell("node_stale", n.silentNodesLocked(now, &s), nil)
+	version := n.rules.InForce().Name()
 	switch waiting, stale, failures := n.rules.Waiting(), n.rules.Stale(), n.rules.Failures(); {
 	case waiting != "":
-		tell("no_rules", nil, waiting)
+		tell("no_rules", waiting, nil)
 	case stale != "":
-		tell("rules_stale", nil, stale+". A change that was made since isn't in force here, nor is a key blocked that was blocked since")
+		tell("rules_stale", stale+". A change that was made since isn't in force here, nor is a key blocked that was blocked since", nil)
 	case failures >= 3:
-		tell("rules_stale", nil, fmt.Sprintf("The rule store hasn't answered %d times in a row. Version %s stays in force here: a change, or a block, that is made now doesn't arrive until the store answers again",
-			failures, n.rules.InForce().Name()))
+		tell("rules_stale", fmt.Sprintf("The rule store hasn't answered %d times in a row. Version %s stays in force here: a change, or a block, that is made now doesn't arrive until the store answers again",
+			failures, version), nil)
 	}
 	if rejected := n.rules.Rejected(); rejected != "" {
-		tell("rules_rejected", nil, "Newer rules are invalid, so that version "+n.rules.InForce().Name()+" stays in force: "+rejected)
+		tell("rules_rejected", "Newer rules are invalid, so that version "+version+" stays in force: "+rejected, nil)
 	}
-	if n.envoyConfig != nil {
-		if source := n.envoy.Source(); source.Rejected != "" {
-			tell("rules_rejected", nil, "Envoy's newer configuration is invalid, so that the one in force stays: "+source.Rejected)
-		}
+	if rejected := n.envoyRejected(); rejected != "" {
+		tell("rules_rejected", "Envoy's newer configuration is invalid, so that the one in force stays: "+rejected, nil)
 	}
-	if warning := n.rules.Warning(); warning != "" {
-		tell("rules_warning", nil, warning)
-	}
-	if rate := n.shedLocked(); rate > 0 {
-		tell("overloaded", nil, fmt.Sprintf("In the last %d s, %s a second were turned away with 503 OVERLOADED, since %s being decided already and no place became free in time. Add a node, or cores",
-			lately, strconv.FormatFloat(rate, 'f', -1, 64), count(int64(n.config.MaxInFlight), "was", "were")))
-	}
-	if text := n.scopes(); text != "" {
-		tell("region_lost", nil, text)
-	}
-	if n.redis != nil && !n.redis.Heard().Stale {
-		if drift := time.Until(n.redis.Now()); drift.Abs() > drifted {
-			where := "ahead of"
-			if drift > 0 {
-				where = "behind"
-			}
-			tell("clock_drift", nil, fmt.Sprintf("This node's clock is %s %s Redis'. Limits go by Redis' clock, and hold; JWTs and certificates are checked by the node's, and may be refused or accepted wrongly",
-				drift.Abs().Round(time.Millisecond), where))
-		}
-	}
+	tell("rules_warning", n.rules.Warning(), nil)
+	tell("overloaded", n.overloadedLocked(), nil)
+	tell("region_lost", n.scopes(), nil)
+	tell("clock_drift", n.drift(), nil)
 }
 
-// shedLocked returns how many requests a second were turned away lately.
-func (n *node) shedLocked() (rate float64) {
+// overloadedLocked says how many requests were turned away lately.
+func (n *node) overloadedLocked() string {
 	r, _ := rates(n.live.oldest(), n.live.newest())
-	rate = r.ByReason[weir.ReasonOverloaded.String()]
-	return math.Ceil(10*rate) / 10
+	shed := r.ByReason[weir.ReasonOverloaded.String()]
+	if shed <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("In the last %d s, %s a second were turned away with 503 OVERLOADED, since %s being decided already and no place became free in time. Add a node, or cores",
+		lately, tenths(shed), count(n.config.MaxInFlight, "was", "were"))
+}
+
+// tenths rounds a rate up to one digit after the point.
+func tenths(rate float64) string { return strconv.FormatFloat(math.Ceil(10*rate)/10, 'f', -1, 64) }
+
+// drift says how far the node's clock is from Redis', if that is too far.
+func (n *node) drift() string {
+	if n.redis == nil || n.redis.Heard().Stale {
+		return ""
+	}
+	drift, where := time.Until(n.redis.Now()), "ahead of"
+	if drift.Abs() <= drifted {
+		return ""
+	}
+	if drift > 0 {
+		where = "behind"
+	}
+	return fmt.Sprintf("This node's clock is %s %s Redis'. Limits go by Redis' clock, and hold; JWTs and certificates are checked by the node's, and may be refused or accepted wrongly",
+		drift.Abs().Round(time.Millisecond), where)
 }
 
 // degradedLocked says how many decisions were made without the store lately although it can be
@@ -130,26 +132,24 @@ func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, counter.ErrPartition) {
 		return ""
 	}
-	if slices.ContainsFunc(s.Shards, func(sh shardStatus) bool { return sh.Since != nil && now.Sub(*sh.Since) < lately*slot }) {
+	if slices.ContainsFunc(s.Shards, func(sh admin.Shard) bool { return sh.Since != nil && now.Sub(*sh.Since) < lately*slot }) {
 		return "" // the store has just come back, and these are from before
 	}
-	rate := func(v float64) string { return strconv.FormatFloat(math.Ceil(10*v)/10, 'f', -1, 64) }
-	text := fmt.Sprintf("In the last %d s, %s of %s decisions a second were made without Redis, although it can be reached", lately, rate(r.Degraded), rate(r.Decisions))
-	if err := n.live.failure; err != nil {
-		why := strings.TrimRight(err.Error(), ".")
-		switch {
-		case errors.Is(err, counter.ErrNoRoom):
-			why = "it is short of memory for new counters, so that keys without one can't be counted"
-		case errors.Is(err, context.DeadlineExceeded):
-			why = "it didn't answer within " + n.config.StoreTimeout.String() + " (--store-timeout)"
-		}
-		text += ": " + why
+	text := fmt.Sprintf("In the last %d s, %s of %s decisions a second were made without Redis, although it can be reached", lately, tenths(r.Degraded), tenths(r.Decisions))
+	switch err := n.live.failure; {
+	case err == nil:
+	case errors.Is(err, counter.ErrNoRoom):
+		text += ": it is short of memory for new counters, so that keys without one can't be counted"
+	case errors.Is(err, context.DeadlineExceeded):
+		text += ": it didn't answer within " + n.config.StoreTimeout.String() + " (--store-timeout)"
+	default:
+		text += ": " + strings.TrimRight(err.Error(), ".")
 	}
-	return text + ". For these, " + n.failureModesLocked().words
+	return text + ". For these, " + n.failureModes().words
 }
 
-// storeLostLocked says which servers are lost, and what clients get meanwhile.
-func (n *node) storeLostLocked(s *storeStatus) string {
+// storeLost says which servers are lost, and what clients get meanwhile.
+func (n *node) storeLost(s *storeStatus) string {
 	var names []string
 	why, keys := "", int64(0)
 	for _, sh := range s.Shards {
@@ -171,11 +171,11 @@ func (n *node) storeLostLocked(s *storeStatus) string {
 	if len(names) < len(s.Shards) && keys > 0 {
 		text += ". About " + count(keys, "key is", "keys are") + " there; the others are decided as ever"
 	}
-	return text + ". Until it is back, " + n.failureModesLocked().words
+	return text + ". Until it is back, " + n.failureModes().words
 }
 
 // count is a number with its noun.
-func count(n int64, one, many string) string {
+func count[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
@@ -199,7 +199,7 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	t, heard := &n.live.trouble, n.redis.Heard()
 	if heard.Stale {
 		t.stale = true
-		up := slices.ContainsFunc(s.Shards, func(sh shardStatus) bool { return sh.Up })
+		up := slices.ContainsFunc(s.Shards, func(sh admin.Shard) bool { return sh.Up })
 		if heard.At.IsZero() || !up {
 			return "" // that Redis is lost is reported already
 		}
@@ -252,7 +252,6 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 
 // modes describe what rules do without the store.
 type modes struct {
-	of     *inforce.Document
 	list   []admin.FailureMode
 	totals []admin.FailureTotal
 	words  string
@@ -261,65 +260,57 @@ type modes struct {
 // mostModes is how many rules are listed.
 const mostModes = 1000
 
-// failureModesLocked describes what each rule does while the store can't be reached. A store in
-// memory always can.
-func (n *node) failureModesLocked() *modes {
-	m, doc := &n.live.modes, n.rules.InForce()
-	if m.of == doc {
-		return m
+// failureModes describes what each rule does while the store can't be reached. A store in memory
+// always can.
+func (n *node) failureModes() modes {
+	if n.redis == nil {
+		return modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}}
 	}
-	*m = modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}}
-	if n.redis != nil {
-		*m = failureModes(doc.File.Rules.Rules, n.config.Emergency)
-	}
-	m.of = doc
-	return m
+	return failureModes(n.rules.InForce().File.Rules.Rules, n.config.Emergency)
 }
 
-// without describes a failure mode: for one rule, and for several.
+// without describes what rules of one kind do without the store: each of them, one, and several.
 type without struct {
-	mode      counter.FailureMode
-	text      string
-	one, many string
+	mode            counter.FailureMode
+	shadow          bool
+	text, one, many string
 }
 
 // failureModes describes the failure modes of rules whose store can be lost.
 func failureModes(rules []weir.Rule, emergency *weir.Limit) modes {
-	m := modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}, words: "no rule limits anything"}
-	all := []without{
-		{weir.FailRefuse, "answers 503", "refuses with 503", "refuse with 503"},
-		{weir.FailLocal, "counts on each node alone, to the limit divided by the nodes", "counts on each node alone", "count on each node alone"},
-		{weir.FailAllow, "counts clients that a node knows on each node alone, and admits the others", "admits clients that a node doesn't know", "admit clients that a node doesn't know"},
-	}
+	admit := without{weir.FailAllow, false, "counts clients that a node knows on each node alone, and admits the others",
+		"admits clients that a node doesn't know", "admit clients that a node doesn't know"}
 	if emergency != nil {
 		most := " requests, up to " + emergency.String() + " of an address on each node (--emergency-limit)"
-		all[2] = without{weir.FailAllow, "admits" + most, "admits" + most, "admit" + most}
+		admit.text, admit.one, admit.many = "admits"+most, "admits"+most, "admit"+most
 	}
-	tell := func(mode counter.FailureMode, text string, is func(r *weir.Rule) bool) (n int) {
+	m := modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}}
+	var parts []string
+	for _, w := range []without{
+		{weir.FailRefuse, false, "answers 503", "refuses with 503", "refuse with 503"},
+		{weir.FailLocal, false, "counts on each node alone, to the limit divided by the nodes", "counts on each node alone", "count on each node alone"},
+		admit,
+		{weir.FailAllow, true, "is in shadow, and refuses nobody", "", ""},
+	} {
+		mode, found := modeNames[w.mode], 0
 		for i := range rules {
-			if r := &rules[i]; is(r) {
-				if n++; len(m.list) < mostModes {
-					m.list = append(m.list, admin.FailureMode{Rule: r.ID, Mode: modeNames[mode], Text: text})
-				}
+			r := &rules[i]
+			if r.Shadow != w.shadow || !r.Shadow && r.OnStoreFailure != w.mode {
+				continue
+			}
+			if found++; len(m.list) < mostModes {
+				m.list = append(m.list, admin.FailureMode{Rule: r.ID, Mode: mode, Text: w.text})
 			}
 		}
-		if n > 0 {
-			m.totals = append(m.totals, admin.FailureTotal{Mode: modeNames[mode], Text: text, Rules: n})
+		if found == 0 {
+			continue
 		}
-		return n
-	}
-	var parts []string
-	for _, w := range all {
-		switch n := tell(w.mode, w.text, func(r *weir.Rule) bool { return !r.Shadow && r.OnStoreFailure == w.mode }); n {
-		case 0:
-		case 1:
-			parts = append(parts, "1 "+w.one)
-		default:
-			parts = append(parts, fmt.Sprint(n, " ", w.many))
+		m.totals = append(m.totals, admin.FailureTotal{Mode: mode, Text: w.text, Rules: found})
+		if !w.shadow {
+			parts = append(parts, count(found, w.one, w.many))
 		}
 	}
-	tell(weir.FailAllow, "is in shadow, and refuses nobody", func(r *weir.Rule) bool { return r.Shadow })
-	if len(parts) > 0 {
+	if m.words = "no rule limits anything"; len(parts) > 0 {
 		m.words = "of the rules, " + strings.Join(parts, ", ")
 	}
 	return m
