@@ -2,12 +2,14 @@ package load
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -44,9 +46,8 @@ type HTTPOptions struct {
 
 // HTTP is an HTTP server as a target: the check API of a node, or an ordinary endpoint.
 type HTTP struct {
-	opts      HTTPOptions
+	HTTPOptions
 	transport *http.Transport
-	header    http.Header
 	host      string
 	body      string // of checks, with {n} for the number, up to the address
 }
@@ -58,18 +59,11 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{Timeout: o.Timeout}).DialContext
 	}
-	t := &HTTP{opts: o, header: o.Header.Clone(), host: o.URL.Host}
-	if t.header == nil {
-		t.header = http.Header{}
-	}
+	t := &HTTP{HTTPOptions: o, host: cmp.Or(o.Header.Get("Host"), o.URL.Host)}
 	// A host given as a header goes where net/http looks for it.
-	if host := t.header.Get("Host"); host != "" {
-		t.host = host
-		t.header.Del("Host")
-	}
-	if t.header.Get("User-Agent") == "" {
-		t.header.Set("User-Agent", "weir-bench")
-	}
+	t.Header = http.Header{"User-Agent": {"weir-bench"}}
+	maps.Copy(t.Header, o.Header)
+	t.Header.Del("Host")
 	// No proxy, no redirects, no HTTP/2: load goes only to the given address, and as many requests are in flight as there
 	// are connections.
 	t.transport = &http.Transport{
@@ -86,19 +80,16 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if o.Check == nil {
 		return t, nil
 	}
-	t.opts.Method = http.MethodPost
-	t.header.Set("Content-Type", "application/json")
+	t.Method = http.MethodPost
+	t.Header.Set("Content-Type", "application/json")
 	body, err := json.Marshal(checkapi.CheckRequest{
 		Key: o.Check.KeyPrefix + "{n}", Method: o.Check.Method, Path: o.Check.Path, Cost: &o.Check.Cost,
 	})
-	if err != nil {
-		return nil, err
-	}
 	t.body = strings.TrimSuffix(string(body), "}")
-	return t, nil
+	return t, err
 }
 
-func (t *HTTP) String() string { return t.opts.Method + " " + t.opts.URL.Redacted() }
+func (t *HTTP) String() string { return t.Method + " " + t.URL.Redacted() }
 
 // Close closes connections that are idle.
 func (t *HTTP) Close() { t.transport.CloseIdleConnections() }
@@ -113,7 +104,7 @@ func (t *HTTP) Probe(ctx context.Context) (Answer, []byte) {
 // Sender returns a sender.
 func (t *HTTP) Sender() Sender { return t.sender() }
 
-func (t *HTTP) sender() *httpSender { return &httpSender{HTTP: t, number: newName("{n}", t.opts.Keys)} }
+func (t *HTTP) sender() *httpSender { return &httpSender{HTTP: t, number: newName("{n}", t.Keys)} }
 
 type httpSender struct {
 	*HTTP
@@ -126,14 +117,14 @@ const maxBody = 16 << 10
 
 // Send sends one request and reads the answer to its end.
 func (s *httpSender) Send(ctx context.Context, n uint32) Answer {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.opts.Timeout, errTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, errTimeout)
 	defer cancel()
 	status, err := s.exchange(ctx, n)
 	switch {
 	case err == nil:
 		return s.judge(status)
 	case context.Cause(ctx) == errTimeout:
-		return Answer{Outcome: TimedOut, Err: fmt.Errorf("no answer within %s", s.opts.Timeout)}
+		return Answer{Outcome: TimedOut, Err: fmt.Errorf("no answer within %s", s.Timeout)}
 	case ctx.Err() != nil:
 		return Answer{Outcome: Unfinished, Err: ctx.Err()}
 	}
@@ -162,25 +153,25 @@ func (s *httpSender) exchange(ctx context.Context, n uint32) (status int, err er
 // request makes a new request each time, since the transport may still be writing one that was abandoned.
 func (s *httpSender) request(ctx context.Context, n uint32) (*http.Request, error) {
 	var body io.Reader
-	if s.opts.Check != nil {
+	if s.Check != nil {
 		text := strings.ReplaceAll(s.body, "{n}", s.number.of(n))
 		body = strings.NewReader(text + `,"ip":"` + clientAddr(n).String() + `"}`)
 	}
-	req, err := http.NewRequestWithContext(ctx, s.opts.Method, "", body)
+	req, err := http.NewRequestWithContext(ctx, s.Method, "", body)
 	if err != nil {
 		return nil, err
 	}
-	req.URL, req.Host, req.Header = s.url(n), s.host, s.header
-	if s.opts.Check == nil && s.opts.KeyHeader != "" {
-		req.Header = s.header.Clone()
-		req.Header.Set(s.opts.KeyHeader, s.opts.KeyPrefix+strings.Clone(s.number.of(n)))
+	req.URL, req.Host, req.Header = s.url(n), s.host, s.Header
+	if s.Check == nil && s.KeyHeader != "" {
+		req.Header = s.Header.Clone()
+		req.Header.Set(s.KeyHeader, s.KeyPrefix+strings.Clone(s.number.of(n)))
 	}
 	return req, nil
 }
 
 func (s *httpSender) url(n uint32) *url.URL {
-	u := s.opts.URL
-	if s.opts.Check != nil || !strings.Contains(u.Path, "{n}") && !strings.Contains(u.RawQuery, "{n}") {
+	u := s.URL
+	if s.Check != nil || !strings.Contains(u.Path, "{n}") && !strings.Contains(u.RawQuery, "{n}") {
 		return u
 	}
 	c := *u
@@ -195,23 +186,15 @@ func (s *httpSender) url(n uint32) *url.URL {
 // recognized by their body, lest a proxy's 503 count as one.
 func (s *httpSender) judge(status int) Answer {
 	a := Answer{Outcome: Other, Status: uint16(status)}
-	if s.opts.Check == nil {
-		switch {
-		case status/100 == 2:
-			a.Outcome = Allowed
-		case status == http.StatusTooManyRequests:
-			a.Outcome = Refused
-		}
+	node := s.Check != nil
+	if node && !bytes.Contains(s.answer.Bytes(), []byte(`"allowed":`)) {
 		return a
 	}
-	if !bytes.Contains(s.answer.Bytes(), []byte(`"allowed":`)) {
-		return a
-	}
-	a.Degraded = bytes.Contains(s.answer.Bytes(), []byte(`"degraded":true`))
-	switch status {
-	case http.StatusOK:
+	a.Degraded = node && bytes.Contains(s.answer.Bytes(), []byte(`"degraded":true`))
+	switch {
+	case status == http.StatusOK, !node && status/100 == 2:
 		a.Outcome = Allowed
-	case http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable:
+	case status == http.StatusTooManyRequests, node && (status == http.StatusForbidden || status == http.StatusServiceUnavailable):
 		a.Outcome = Refused
 	}
 	return a

@@ -25,9 +25,8 @@ type Check struct {
 type InProcess struct {
 	limiters []*weir.Limiter
 	name     string
-	request  weir.Request
-	check    Check
 	keys     int
+	check    Check
 }
 
 var _ Target = (*InProcess)(nil)
@@ -35,20 +34,16 @@ var _ Target = (*InProcess)(nil)
 // NewInProcess makes a target of limiters, with that many clients. Each request goes to one of
 // them at random, as behind a balancer. The name is for reports.
 func NewInProcess(l []*weir.Limiter, name string, keys int, c Check) *InProcess {
-	return &InProcess{
-		limiters: l, name: name,
-		// Keys are taken for genuine, as the check API does.
-		request: weir.Request{KeyVerified: true, Method: c.Method, Cost: c.Cost, Peek: c.Cost == 0},
-		check:   c,
-		keys:    keys,
-	}
+	return &InProcess{limiters: l, name: name, keys: keys, check: c}
 }
 
 func (t *InProcess) String() string { return t.name }
 
-// Sender returns a sender with a request of its own, which it refills for each check.
+// Sender returns a sender with a request of its own, which it refills for each check. Keys are taken for genuine, as the
+// check API does.
 func (t *InProcess) Sender() Sender {
-	return &checker{t, t.request, newName(t.check.KeyPrefix+"{n}", t.keys), newName(t.check.Path, t.keys)}
+	request := weir.Request{KeyVerified: true, Method: t.check.Method, Cost: t.check.Cost, Peek: t.check.Cost == 0}
+	return &checker{t, request, newName(t.check.KeyPrefix+"{n}", t.keys), newName(t.check.Path, t.keys)}
 }
 
 type checker struct {

@@ -151,19 +151,15 @@ func (r *run) wait(ctx context.Context, phase Phase, d time.Duration) bool {
 	begin := r.now()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	var ticks <-chan time.Time
-	if r.watch != nil {
-		ticker := time.NewTicker(ProgressInterval)
-		defer ticker.Stop()
-		ticks = ticker.C
-	}
+	ticker := time.NewTicker(ProgressInterval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-timer.C:
 			return true
 		case <-ctx.Done():
 			return false
-		case <-ticks:
+		case <-ticker.C:
 			r.tell(phase, r.now()-begin, d)
 		}
 	}
