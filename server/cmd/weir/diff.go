@@ -9,33 +9,25 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
-// colour is a flag that says when to print in colours.
+// colour says when to print in colours.
 type colour string
-
-var _ pflag.Value = (*colour)(nil)
 
 var colours = []string{"auto", "always", "never"}
 
 func (c *colour) register(cmd *cobra.Command) {
 	*c = "auto"
-	cmd.Flags().Var(c, "color", "auto (on a terminal, unless NO_COLOR is set), always or never")
+	cmd.Flags().Var(parsed[colour]{c, "when", parseColour, func(c colour) string { return string(c) }}, "color", "auto (on a terminal, unless NO_COLOR is set), always or never")
 	complete(cmd, "color", fixed(colours...))
 }
 
-func (c *colour) Set(text string) error {
+func parseColour(text string) (colour, error) {
 	if !slices.Contains(colours, text) {
-		return fmt.Errorf("must be auto, always or never, got %q", text)
+		return "", fmt.Errorf("must be auto, always or never, got %q", text)
 	}
-	*c = colour(text)
-	return nil
+	return colour(text), nil
 }
-
-func (c *colour) String() string { return string(*c) }
-
-func (c *colour) Type() string { return "when" }
 
 // on reports whether output to w should have colours.
 func (c *colour) on(w io.Writer) bool {

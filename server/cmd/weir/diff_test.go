@@ -45,16 +45,15 @@ func TestColourIsForTerminals(t *testing.T) {
 	} {
 		t.Setenv("NO_COLOR", c.noColor)
 		t.Setenv("TERM", c.term)
-		var when colour
-		if err := when.Set(c.when); err != nil {
+		when, err := parseColour(c.when)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if when.on(terminal) != c.terminal || when.on(&bytes.Buffer{}) != c.file {
 			t.Errorf("%+v: %t on a terminal, %t in a file", c, when.on(terminal), when.on(&bytes.Buffer{}))
 		}
 	}
-	var when colour
-	if err := when.Set("sometimes"); err == nil || !strings.Contains(err.Error(), `must be auto, always or never, got "sometimes"`) {
+	if _, err := parseColour("sometimes"); err == nil || !strings.Contains(err.Error(), `must be auto, always or never, got "sometimes"`) {
 		t.Error(err)
 	}
 }

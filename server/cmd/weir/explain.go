@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,23 +27,13 @@ func explainCommand() *cobra.Command {
 			return err
 		}
 		var x adminapi.Explanation
-		if file != "" {
-			f, err := rulefile.Load(file)
-			if err != nil {
-				return badRules(err)
-			}
-			req, err := r.decode()
-			if err != nil {
-				return err
-			}
-			if unverified {
-				req.KeyVerified, req.TierVerified = false, false
-			}
-			x = adminapi.Explain(f.Set, &req)
+		if file == "" {
+			x, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+query(unverified), w)
 		} else {
-			if x, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+query(unverified), w); err != nil {
-				return err
-			}
+			x, err = r.explain(file, unverified)
+		}
+		if err != nil {
+			return err
 		}
 		if node.asJSON {
 			return printJSON(cmd, x)
@@ -55,6 +46,19 @@ func explainCommand() *cobra.Command {
 	complete(cmd, "rules", ruleFiles)
 	unverifiedFlag(cmd, &unverified)
 	return cmd
+}
+
+// explain explains the request by the rules of a file.
+func (r *requestFlags) explain(file string, unverified bool) (x adminapi.Explanation, err error) {
+	f, err := rulefile.Load(file)
+	if err != nil {
+		return x, badRules(err)
+	}
+	req, err := r.decode()
+	if unverified {
+		req.KeyVerified, req.TierVerified = false, false
+	}
+	return adminapi.Explain(f.Set, &req), err
 }
 
 func unverifiedFlag(cmd *cobra.Command, p *bool) {
@@ -71,7 +75,6 @@ func query(unverified bool) string {
 
 // limitWords describes a limit. It leaves out what is true of a token bucket without a burst.
 func limitWords(l *adminapi.ExplainedLimit) string {
-	s := l.Limit
 	var more []string
 	if l.Algorithm != weir.TokenBucket.String() {
 		more = append(more, l.Algorithm)
@@ -82,6 +85,7 @@ func limitWords(l *adminapi.ExplainedLimit) string {
 	if l.Burst > 0 {
 		more = append(more, fmt.Sprint("burst ", l.Burst))
 	}
+	s := l.Limit
 	if len(more) > 0 {
 		s += " (" + strings.Join(more, ", ") + ")"
 	}
@@ -92,29 +96,26 @@ func limitWords(l *adminapi.ExplainedLimit) string {
 }
 
 func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
+	denied := colour.verdict(w, false, "denied")
 	switch x.Reason {
 	case weir.ReasonDenied.String():
 		if x.Emergency {
-			fmt.Fprintf(w, "%s by %s on the emergency list: weir keys blocks shows who put it there\n", colour.verdict(w, false, "denied"), x.Pattern)
-			break
+			fmt.Fprintf(w, "%s by %s on the emergency list: weir keys blocks shows who put it there\n", denied, x.Pattern)
+		} else {
+			fmt.Fprintf(w, "%s by deny list entry %s\n", denied, x.Pattern)
 		}
-		fmt.Fprintf(w, "%s by deny list entry %s\n", colour.verdict(w, false, "denied"), x.Pattern)
 	case weir.ReasonBypassed.String():
 		fmt.Fprintf(w, "%s by allow list entry %s\n", colour.verdict(w, true, "bypassed"), x.Pattern)
 	case weir.ReasonUnreadablePath.String():
-		fmt.Fprintf(w, colour.verdict(w, false, "refused")+": the path is longer than %d bytes, or can be read in too many ways\n", private.MaxPath)
+		fmt.Fprintf(w, "%s: the path is longer than %d bytes, or can be read in too many ways\n", colour.verdict(w, false, "refused"), private.MaxPath)
 	default:
-		switch {
-		case len(x.Paths) > 0:
-			fmt.Fprintf(w, "path  %s\n", strings.Join(x.Paths, " or "))
-		case x.Path != "":
-			fmt.Fprintf(w, "path  %s\n", x.Path)
+		if path := cmp.Or(strings.Join(x.Paths, " or "), x.Path); path != "" {
+			fmt.Fprintf(w, "path  %s\n", path)
 		}
-		switch {
-		case x.KeyVerified == nil:
-		case *x.KeyVerified:
+		switch verified := x.KeyVerified; {
+		case verified != nil && *verified:
 			fmt.Fprintln(w, "key   taken as verified, as by the check API; --unverified takes it as a gateway that doesn't know it")
-		default:
+		case verified != nil:
 			fmt.Fprintln(w, "key   taken as unverified, as by a gateway that doesn't know it")
 		}
 		if x.Tier != "" {

@@ -44,28 +44,21 @@ func instead(cmd *cobra.Command, written string, names []string, prefix string) 
 
 // wrongValue says what a flag accepts instead of the given value.
 func wrongValue(e *pflag.InvalidValueError) string {
-	got, normally := e.GetValue(), e.GetFlag().DefValue
-	want := ""
-	switch e.GetFlag().Value.Type() {
-	case "duration":
-		unit := strings.TrimLeft(normally, "0123456789.")
-		if normally == "0s" { // a default of 0s means off, and is no example
-			normally, unit = "50ms or 2s", ""
-		}
+	kind, got, normally := e.GetFlag().Value.Type(), e.GetValue(), e.GetFlag().DefValue
+	want := map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}[kind]
+	hint := ""
+	switch {
+	case kind == "duration" && normally == "0s": // a default of 0s means off, and is no example
+		want = "a time with its unit, such as 50ms or 2s"
+	case kind == "duration":
 		want = "a time with its unit, such as " + normally
-		if unit != "" && isNumber(got) {
-			return fmt.Sprintf("must be %s, got %q: did you mean %s?", want, got, got+unit)
+		if isNumber(got) {
+			hint = fmt.Sprintf(": did you mean %s?", got+strings.TrimLeft(normally, "0123456789."))
 		}
-	case "int", "int64":
-		want = "a whole number"
-	case "float64":
-		want = "a number"
-	case "bool":
-		want = "true or false"
-	default: // types of this package word their own errors
+	case want == "": // types of this package word their own errors
 		return e.Unwrap().Error()
 	}
-	return fmt.Sprintf("must be %s, got %q", want, got)
+	return fmt.Sprintf("must be %s, got %q%s", want, got, hint)
 }
 
 // parsed is a flag of a type that pflag doesn't know.

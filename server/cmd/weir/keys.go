@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -147,7 +148,7 @@ func listCommand(name, path string) *cobra.Command {
 		}
 		err = c.run(cmd, http.MethodPost, path+"/entries", body, nil, "")
 		if r, ok := refused(err, http.StatusNotFound); ok && remove && body.Client == "" && strings.Contains(r.Message, adminapi.NoEntry) {
-			return c.nothing(cmd, path)
+			return c.nothing(cmd)
 		}
 		return err
 	}, &client, &c)
@@ -168,18 +169,14 @@ func (c *change) isFingerprint(cmd *cobra.Command, word string) bool {
 }
 
 // nothing reports that there was nothing to remove: the list lacks the entry.
-func (c *change) nothing(cmd *cobra.Command, path string) error {
-	a, err := c.call(cmd, http.MethodGet, path, nil, nil)
+func (c *change) nothing(cmd *cobra.Command) error {
+	version, err := c.inForce(cmd)
 	if err != nil {
 		return err
 	}
-	version, err := a.version()
-	if err != nil {
+	out := changed{Changed: adminapi.Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}}}
+	if out.body, err = json.Marshal(out.Changed); err != nil {
 		return err
 	}
-	if c.asJSON {
-		return printJSON(cmd, adminapi.Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}})
-	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "nothing to change: version %d is the same\n", version)
-	return nil
+	return c.report(cmd, &out, "")
 }

@@ -16,10 +16,7 @@ func keysBlocksCommand() *cobra.Command {
 	var node adminPort
 	return command("keys blocks", func(cmd *cobra.Command, _ []string) error {
 		return show(&node, cmd, http.MethodGet, denylist, nil, func(all *adminapi.List) {
-			var rows [][]string
-			if len(all.Entries)+len(all.Emergency) > 0 {
-				rows = append(rows, []string{"ENTRY", "LIST", "SINCE", "BY", "WHY"})
-			}
+			rows := [][]string{{"ENTRY", "LIST", "SINCE", "BY", "WHY"}}
 			for _, b := range all.Emergency {
 				rows = append(rows, []string{cell(b.Entry), "emergency", clock(b.Since), orDash(b.By), orDash(b.Message)})
 			}
@@ -37,10 +34,7 @@ func keysCooldownsCommand() *cobra.Command {
 	var most int
 	cmd := command("keys cooldowns", func(cmd *cobra.Command, _ []string) error {
 		return show(&node, cmd, http.MethodGet, fmt.Sprintf("/v1/cooldowns?k=%d", most), nil, func(all *adminapi.Cooldowns) {
-			var rows [][]string
-			if len(all.Cooldowns) > 0 {
-				rows = append(rows, []string{"RULE", "CLIENT", "FINGERPRINT", "TIMES", "ENDS", "ID"})
-			}
+			rows := [][]string{{"RULE", "CLIENT", "FINGERPRINT", "TIMES", "ENDS", "ID"}}
 			for _, c := range all.Cooldowns {
 				rule := cell(c.Rule)
 				if c.Shadow {

@@ -32,7 +32,6 @@ type clientQuestion struct {
 	query   string
 }
 
-// path returns the path of an endpoint, with the question's query.
 func (q *clientQuestion) path(endpoint string) string { return "/v1/" + endpoint + q.query }
 
 // clientCommand returns a command about the counters of a client.
@@ -109,52 +108,49 @@ func printCounters(w io.Writer, all []adminapi.Counter) {
 		return
 	}
 	head := []string{"COUNTER", "LIMIT", "LEFT", "NEXT IN", "FULL IN"}
-	runsOut := slices.ContainsFunc(all, func(c adminapi.Counter) bool { return c.RunsOutAt != nil })
-	if runsOut {
+	if slices.ContainsFunc(all, func(c adminapi.Counter) bool { return c.RunsOutAt != nil }) {
 		head = append(head, "RUNS OUT IN")
 	}
 	rows := [][]string{head}
 	for i := range all {
-		c := &all[i]
-		name := limitName(c)
-		if c.Degraded {
-			why := "the store can't be reached"
-			if c.MissingHome != "" {
-				why = fmt.Sprintf("its home, region %s, can't be asked", cell(c.MissingHome))
-			}
-			rows = append(rows, []string{name, c.Limit, "unknown: " + why})
-			continue
-		}
-		left, next, full := fmt.Sprintf("%s of %s", c.Remaining, c.Max), "never", wait(ms(c.ResetAfterMS))
-		if c.RetryAfterMS >= 0 {
-			next = wait(ms(c.RetryAfterMS))
-		}
-		if c.Amount != "" {
-			left += " " + c.Amount
-		}
-		if s := c.Stake; s != nil {
-			left = fmt.Sprintf("%s here, of %s: own %s, borrowed %s, lent %s; home %s", c.Remaining, c.Max, s.Own, s.Borrowed, s.Lent, cell(s.Home))
-		}
-		if c.InFlight != nil { // nobody knows when requests in flight will end
-			left += fmt.Sprintf(" (%d in flight)", *c.InFlight)
-			if c.RetryAfterMS > 0 {
-				next = "when one ends"
-			}
-			if *c.InFlight > 0 {
-				full = "when all end"
-			}
-		}
-		row := []string{name, c.Limit, left, next, full}
-		switch {
-		case c.RunsOutAt != nil && c.WindowEnd != nil: // reckoned by the node's clock, which this machine's may differ from
-			row = append(row, wait(ms(max(1, c.ResetAfterMS-c.WindowEnd.Sub(*c.RunsOutAt).Milliseconds()))))
-		case runsOut:
-			row = append(row, "-")
-		}
-		rows = append(rows, row)
+		rows = append(rows, counterRow(&all[i], len(head)))
 	}
 	fmt.Fprintln(w)
 	printTable(w, "", rows)
+}
+
+func counterRow(c *adminapi.Counter, columns int) []string {
+	if c.Degraded {
+		why := "the store can't be reached"
+		if c.MissingHome != "" {
+			why = fmt.Sprintf("its home, region %s, can't be asked", cell(c.MissingHome))
+		}
+		return []string{limitName(c), c.Limit, "unknown: " + why}
+	}
+	left, next, full := fmt.Sprintf("%s of %s", c.Remaining, c.Max), "never", wait(ms(c.ResetAfterMS))
+	if c.RetryAfterMS >= 0 {
+		next = wait(ms(c.RetryAfterMS))
+	}
+	if c.Amount != "" {
+		left += " " + c.Amount
+	}
+	if s := c.Stake; s != nil {
+		left = fmt.Sprintf("%s here, of %s: own %s, borrowed %s, lent %s; home %s", c.Remaining, c.Max, s.Own, s.Borrowed, s.Lent, cell(s.Home))
+	}
+	if c.InFlight != nil { // nobody knows when requests in flight will end
+		left += fmt.Sprintf(" (%d in flight)", *c.InFlight)
+		if c.RetryAfterMS > 0 {
+			next = "when one ends"
+		}
+		if *c.InFlight > 0 {
+			full = "when all end"
+		}
+	}
+	runsOut := "-"
+	if c.RunsOutAt != nil && c.WindowEnd != nil { // reckoned by the node's clock, which this machine's may differ from
+		runsOut = wait(ms(max(1, c.ResetAfterMS-c.WindowEnd.Sub(*c.RunsOutAt).Milliseconds())))
+	}
+	return []string{limitName(c), c.Limit, left, next, full, runsOut}[:columns]
 }
 
 // printSlots lists the requests in flight of a client, as they were at the given time of the node's clock.

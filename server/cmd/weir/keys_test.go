@@ -27,7 +27,7 @@ func TestListsAreChangedByOneEntry(t *testing.T) {
 
 func TestNothingToDoIsNoError(t *testing.T) {
 	s := newShell(t, answers{
-		"GET /v1/denylist": text(200, "7", `{"entries": ["sk_bad"]}`),
+		"GET /v1/rules": text(200, "7", "rules: []"),
 		"POST /v1/denylist/entries": func(w http.ResponseWriter, r *http.Request) {
 			var in struct{ Remove bool }
 			if err := json.NewDecoder(r.Body).Decode(&in); err != nil {

@@ -90,7 +90,6 @@ func (p *nodePort) register(cmd *cobra.Command, name, addr, what string) {
 	p.tls.register(cmd.Flags())
 }
 
-// request is a request to a node.
 type request struct {
 	*nodePort
 	method, url string
@@ -122,7 +121,6 @@ func (p *nodePort) request(method, path string, body any, header http.Header) (*
 	return r, err
 }
 
-// answer is a node's answer.
 type answer struct {
 	to     *request
 	status int

@@ -101,7 +101,6 @@ func trouble(err error) error {
 	return err
 }
 
-// inForce returns the version of the rules in force.
 func (n *adminPort) inForce(cmd *cobra.Command) (int64, error) {
 	a, err := n.call(cmd, http.MethodGet, "/v1/rules", nil, nil)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -115,14 +116,9 @@ func (n *adminPort) beforeNewest(cmd *cobra.Command) (before, newest int64, err 
 	if err != nil {
 		return 0, 0, err
 	}
-	var versions []int64
-	for _, v := range all {
-		if !v.Orphan {
-			versions = append(versions, v.Number)
-		}
+	all = slices.DeleteFunc(all, func(v adminapi.Version) bool { return v.Orphan })
+	if len(all) < 2 {
+		return 0, 0, rejected(errors.New("there is no version before this one: nothing to roll back to"))
 	}
-	if len(versions) < 2 {
-		return 0, 0, &exit{exitRefused, errors.New("there is no version before this one: nothing to roll back to")}
-	}
-	return versions[1], versions[0], nil
+	return all[1].Number, all[0].Number, nil
 }

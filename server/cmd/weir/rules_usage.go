@@ -80,9 +80,6 @@ func printWhatIf(cmd *cobra.Command, w *adminapi.WhatIfAnswer) {
 		fmt.Fprintln(words, "note:", cell(n))
 	}
 	printMissingNodes(cmd, w.Partial, w.NodesMissing)
-	if len(w.Clients) == 0 {
-		return
-	}
 	rows := [][]string{{"CLIENT", "FINGERPRINT", "KIND", "REQUESTS", "WOULD REFUSE", "REFUSED"}}
 	for _, c := range w.Clients {
 		rows = append(rows, []string{cell(c.Client), cell(c.Fingerprint), cell(c.Kind), whole(c.Requests), between(c.WouldRefuse, c.AtMost), whole(c.WasRefused)})

@@ -103,7 +103,6 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 	}
 }
 
-// register adds the flags of a node.
 func (v *serving) register(f *pflag.FlagSet) {
 	v.MemoryCap = memstore.DefaultMemoryCap
 	f.StringVar(&v.Rules, "rules", "", "rule file to follow: saving it puts its rules in force, and nothing else changes them")
@@ -157,7 +156,6 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.Var(parsed[slog.Level]{&v.logLevel, "level", parseLevel, func(l slog.Level) string { return strings.ToLower(l.String()) }}, "log-level", "debug, info, warn or error")
 }
 
-// announce logs what is served, and where.
 func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	args := []any{"version", version, "rules", cmp.Or(c.Rules, l.Rules), "store", l.Store}
 	add := func(name, value string) {
@@ -304,7 +302,6 @@ var sizeUnits = []struct {
 	bytes  int64
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1}}
 
-// parseSize parses a number of bytes with a unit.
 func parseSize(text string) (int64, error) {
 	for _, u := range sizeUnits {
 		if number, ok := strings.CutSuffix(text, u.suffix); ok {

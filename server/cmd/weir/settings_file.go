@@ -87,7 +87,6 @@ func (s *settingsFile) add(p rulefile.Problem) {
 	s.problems = append(s.problems, p)
 }
 
-// setting is an entry of a map.
 type setting struct {
 	name       string
 	key, value *yaml.Node
@@ -206,7 +205,6 @@ var wanted = map[reflect.Type]string{
 	reflect.TypeFor[map[string][]string](): "a map such as {eu: [weir-eu.example:8084]}",
 }
 
-// read fills a field of a section.
 func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
 	kind := yaml.ScalarNode
 	switch v.Kind() {

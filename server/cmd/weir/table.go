@@ -11,8 +11,12 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// printTable prints rows in aligned columns; the first row is the header. Alignment is as for aligned.
+// printTable prints rows in aligned columns, below the first, which is the header. Without rows it prints nothing.
+// Alignment is as for aligned.
 func printTable(w io.Writer, align string, rows [][]string) {
+	if len(rows) < 2 {
+		return
+	}
 	lines, _ := aligned(align, rows)
 	for _, line := range lines {
 		fmt.Fprintln(w, strings.TrimRight(line, " "))

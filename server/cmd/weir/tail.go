@@ -102,7 +102,6 @@ func (v *tailView) run(cmd *cobra.Command) error {
 	return &exit{exitUnavailable, errors.New("the connection to the node was lost: is it still there?")}
 }
 
-// show prints a decision.
 func (v *tailView) show(out io.Writer, data []byte) error {
 	var d tail.Decision
 	if err := json.Unmarshal(data, &d); err != nil {
@@ -119,7 +118,6 @@ func (v *tailView) show(out io.Writer, data []byte) error {
 	return nil
 }
 
-// line formats a decision for people.
 func (v *tailView) line(out io.Writer, d *tail.Decision) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s  %-11s  %-16s  %-18s  %-8s", d.Time.Local().Format("15:04:05.000"), v.colour.verdict(out, d.Outcome == "allowed", fmt.Sprintf("%-7s", cell(d.Outcome))),

@@ -99,7 +99,6 @@ func (t *tlsFlags) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// pair reads the certificate and its key.
 func (t *tlsFlags) pair() (none tls.Certificate, err error) {
 	cert, err := os.ReadFile(t.cert)
 	if err != nil {

@@ -81,7 +81,6 @@ func topCommand() *cobra.Command {
 	return cmd
 }
 
-// query returns the path of the question to the node.
 func (v *topView) query() string {
 	q := url.Values{"by": {"requests"}, "k": {strconv.Itoa(v.k)}}
 	if v.refused {

@@ -195,7 +195,6 @@ func (v *topView) paint(style, text string) string {
 	return style + text + plain
 }
 
-// draw returns a frame.
 func (v *topView) draw(width, height int) string {
 	below := v.paint(amber, v.limits())
 	if v.trouble != "" {

@@ -10,7 +10,6 @@ import (
 	toplist "github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// title returns the first line of the screen.
 func (v *topView) title() string {
 	by := "requests"
 	switch {
