@@ -111,7 +111,7 @@ func (d *decoder) calendar(v value) (c counter.Calendar, ok bool) {
 	}
 	before := len(d.list)
 	f := d.fields(v, &calendarFields)
-	if v.kind == mapping && len(v.fields) == 0 {
+	if v.kind == mapping && len(v.children) == 0 {
 		d.fail(v, "needs a field, such as {tz: Europe/Berlin}: without a calendar, days and months are those of UTC")
 	}
 	// With its zone named it differs from none, also where weeks begin on Sundays.
@@ -226,7 +226,7 @@ func noBudget(a counter.Algorithm) string {
 
 // blames reports whether a problem is known at a path, or below it.
 func (d *decoder) blames(path string) bool {
-	return slices.ContainsFunc(d.list, func(p Problem) bool {
+	return slices.ContainsFunc(d.list, func(p located) bool {
 		rest, ok := strings.CutPrefix(p.Path, path)
 		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 	})

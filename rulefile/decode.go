@@ -22,7 +22,7 @@ type decoder struct {
 	// warned collects what is allowed and probably not meant.
 	warned *problems
 	// places are where paths lead to, for what [weir.Compile] finds.
-	places map[string]place
+	places map[string]int
 	// hints are guesses at names that only Compile can tell are wrong, by path.
 	hints map[string]string
 	// listNames are what the document calls its lists.
@@ -56,7 +56,7 @@ func (v value) field(name string) (value, bool) {
 type entry struct {
 	value
 	name   string
-	nameAt place
+	nameAt int
 }
 
 func (d *decoder) fail(v value, format string, args ...any) *Problem {
@@ -132,15 +132,15 @@ func (d *decoder) entries(v value) []entry {
 		d.fail(v, "must be a map of fields, name: value, got %s", v.describe())
 		return nil
 	}
-	list := make([]entry, 0, len(v.fields))
-	first := make(map[string]int, len(v.fields))
-	for _, f := range v.fields {
+	list := make([]entry, 0, len(v.children))
+	first := make(map[string]int, len(v.children))
+	for _, f := range v.children {
 		e := entry{value{f.value, join(v.path, f.name)}, f.name, f.at}
-		if line, twice := first[f.name]; twice {
-			d.add(f.at, e.path, "is written twice: the first is on line %d", line)
+		if at, twice := first[f.name]; twice {
+			d.add(f.at, e.path, "is written twice: the first is on line %d", d.src.line(at)+1)
 			continue
 		}
-		first[f.name] = f.at.line
+		first[f.name] = f.at
 		d.places[e.path] = f.value.at
 		list = append(list, e)
 	}
@@ -159,10 +159,10 @@ func (d *decoder) items(v value, example string) []value {
 		}
 		return nil
 	}
-	list := make([]value, len(v.items))
-	for i, n := range v.items {
-		list[i] = value{n, index(v.path, i)}
-		d.places[list[i].path] = n.at
+	list := make([]value, len(v.children))
+	for i, c := range v.children {
+		list[i] = value{c.value, index(v.path, i)}
+		d.places[list[i].path] = c.value.at
 	}
 	return list
 }
@@ -187,8 +187,8 @@ const theirFile = "is this a file of envoyproxy/ratelimit? weir serve --envoy-co
 const smallest = "rules: [{id: quota, limit: 100/minute}]"
 
 func (d *decoder) document(root *node) weir.Rules {
-	if root == nil || root.kind == empty {
-		d.add(place{}, "", "is empty: write at least %s", smallest)
+	if root.kind == empty {
+		d.add(nowhere, "", "is empty: write at least %s", smallest)
 		return weir.Rules{}
 	}
 	f := d.fields(value{root, ""}, &documentFields)

@@ -17,9 +17,8 @@
 // is, and some of it lets a short file unfold into a huge one.
 //
 // Input isn't trusted. A document is at most [MaxSize] long. The text is checked
-// first (source.go), then its layout (scan.go): the scanner says where a mistake is
-// and what to write instead, and bounds what is left to read. Then go.yaml.in/yaml
-// builds the tree (tree.go), and that is decoded (decode.go, rule.go, numbers.go, amount.go, price.go).
+// first (source.go). The parser (parse.go) makes a tree of it (tree.go), and bounds how
+// deep and how large that is. The tree is decoded (decode.go, rule.go, numbers.go, amount.go, price.go).
 // What the words mean together is checked by [github.com/weirhq/weir.Compile], whose
 // findings are brought back to the line that they are about (locate.go).
 package rulefile

@@ -56,9 +56,9 @@ const (
 // aliases are the lists' other names. The version before knows only these.
 var aliases = map[List]string{Allowlist: "whitelist", Denylist: "blacklist"}
 
-// listField returns a list's field and its number, or -1, and the name that the document has for it. A document with neither list
+// listField returns a list's field and its index, or -1, and the name that the document has for it. A document with neither list
 // gets the name that nodes of the version before can read, too: they share the rules in Redis.
-func (e *editor) listField(list List) (f field, at int, name string) {
+func (e *editor) listField(list List) (f child, at int, name string) {
 	for _, name := range []string{string(list), aliases[list]} {
 		if f, at := e.root.get(name); at >= 0 {
 			return f, at, name
@@ -66,19 +66,10 @@ func (e *editor) listField(list List) (f field, at int, name string) {
 	}
 	for other := range aliases {
 		if _, at := e.root.get(string(other)); at >= 0 {
-			return field{}, -1, string(list)
+			return child{}, -1, string(list)
 		}
 	}
-	return field{}, -1, aliases[list]
-}
-
-// get returns the field of a map, and its number, or -1.
-func (n *node) get(name string) (field, int) {
-	i := slices.IndexFunc(n.fields, func(f field) bool { return f.name == name })
-	if i < 0 {
-		return field{}, -1
-	}
-	return n.fields[i], i
+	return child{}, -1, aliases[list]
 }
 
 // findRule returns the number of the rule that has an id.
@@ -102,10 +93,12 @@ func editRule(text []byte, id string) (*editor, int, error) {
 	return e, i, err
 }
 
-func (e *editor) rulesField() field {
+func (e *editor) rulesField() child {
 	f, _ := e.root.get("rules")
 	return f
 }
+
+func (e *editor) ruleNode(i int) *node { return e.rulesField().value.children[i].value }
 
 // SetTier changes the numbers of a tier in the text of a document: where the
 // tier is listed, and in every rule that is for the tier and has numbers of its own.
@@ -144,7 +137,7 @@ func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 		if r.Algorithm > weir.LeakyQueue {
 			own.burst = 0 // a burst is a bucket's; the tier's limit holds for all
 		}
-		if r.Limits, err = e.setOwn(e.rulesField().value.items[i], r.Limits, own); err != nil {
+		if r.Limits, err = e.setOwn(e.ruleNode(i), r.Limits, own); err != nil {
 			return nil, fmt.Errorf("the rule %q, which is for the tier, %w", r.ID, err)
 		}
 	}
@@ -208,7 +201,7 @@ func SetOverride(text []byte, rule, key string, n Numbers) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, item := &e.doc.Rules[i], e.rulesField().value.items[i]
+	r, item := &e.doc.Rules[i], e.ruleNode(i)
 	if params, i := item.get("params"); i >= 0 {
 		_, window := params.value.get("window")
 		c.inherits = window >= 0
@@ -240,11 +233,11 @@ func SetOverride(text []byte, rule, key string, n Numbers) ([]byte, error) {
 	value := e.limitText(l, c.expires)
 	switch {
 	case at >= 0:
-		e.insertField(overrides.value, len(overrides.value.fields)-1, key, value)
+		e.appendField(overrides.value, key, value)
 	case item.flow:
-		e.insertField(item, len(item.fields)-1, "override", e.flowMap(pair{key, value}))
+		e.appendField(item, "override", e.flowMap(pair{key, value}))
 	default:
-		e.insertField(item, len(item.fields)-1, "override", e.eol+indent(item.fields[0].at.column+2)+e.scalar(key, 0)+": "+value)
+		e.appendField(item, "override", e.eol+e.indent(item.from, 2)+e.scalar(key, 0)+": "+value)
 	}
 	return e.result()
 }
@@ -255,7 +248,7 @@ func DeleteOverride(text []byte, rule, key string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, item := &e.doc.Rules[i], e.rulesField().value.items[i]
+	r, item := &e.doc.Rules[i], e.ruleNode(i)
 	if _, ok := r.Override[key]; !ok {
 		// Keys are secrets: other people's aren't listed.
 		return nil, &notFound{fmt.Sprintf("the rule %q has no override for this key", r.ID)}
@@ -310,7 +303,7 @@ func SetList(text []byte, list List, entries []string) ([]byte, error) {
 	f, at, name := e.listField(list)
 	switch {
 	case at < 0 && len(added) > 0:
-		e.insertField(e.root, len(e.root.fields)-1, name, "["+e.scalars(added, 0)+"]")
+		e.appendField(e.root, name, "["+e.scalars(added, 0)+"]")
 	case at >= 0:
 		err = e.setItems(f, gone, added)
 	}
@@ -321,11 +314,11 @@ func SetList(text []byte, list List, entries []string) ([]byte, error) {
 }
 
 // setItems removes some items from a list of texts, and adds others behind the rest.
-func (e *editor) setItems(f field, gone []bool, added []string) error {
+func (e *editor) setItems(f child, gone []bool, added []string) error {
 	list := f.value
 	quote := byte(0)
-	if len(list.items) > 0 {
-		quote = e.quoteOf(list.items[len(list.items)-1])
+	if len(list.children) > 0 {
+		quote = e.quoteOf(list.last().value)
 	}
 	if len(added) == 0 && !list.flow && !slices.Contains(gone, false) {
 		e.emptyList(f)
@@ -334,7 +327,7 @@ func (e *editor) setItems(f field, gone []bool, added []string) error {
 	last := len(gone) - 1
 	if list.flow && len(added) > 0 && last >= 0 && gone[last] {
 		// What is added stands behind the last item, which can't go: the first one takes its place.
-		e.put(list.items[last], e.scalar(added[0], quote))
+		e.put(list.children[last].value, e.scalar(added[0], quote))
 		gone[last], added = false, added[1:]
 	}
 	if last < 0 {

@@ -92,10 +92,10 @@ func TestPutRuleInPlace(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				item := e.rulesField().value.items[i]
-				head, tail := text[:e.begin(item)], text[min(len(text), e.lineEnd(e.end(item))):]
+				item := e.ruleNode(i)
+				head, tail := text[:item.from], text[min(len(text), e.src.lineEnd(item.to)):]
 				if item.flow {
-					tail = text[e.end(item):]
+					tail = text[item.to:]
 				}
 				if !strings.HasPrefix(after, head) || !strings.HasSuffix(after, tail) {
 					t.Fatalf("%s\nbecomes\n%s", text, after)

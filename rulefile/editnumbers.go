@@ -193,7 +193,7 @@ func (e *editor) setOneOf(list *node, limits []weir.Limit, c numbersChange) ([]w
 	if err != nil {
 		return nil, err
 	}
-	changed, err := e.setNumbers(list.items[i], limits[i:i+1], c, false)
+	changed, err := e.setNumbers(list.children[i].value, limits[i:i+1], c, false)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (e *editor) setNumbers(v *node, limits []weir.Limit, c numbersChange, overr
 	if v.kind == scalar {
 		l := c.apply(limits[0])
 		if l.Burst == limits[0].Burst && c.expires.IsZero() {
-			e.setCount(v, field{}, limits[0], l)
+			e.setCount(v, child{}, limits[0], l)
 		} else {
 			e.put(v, e.limitText(l, c.expires))
 		}
@@ -232,7 +232,7 @@ func (e *editor) setExpiry(m *node, at time.Time) error {
 	switch {
 	case i < 0 && at.IsZero():
 	case i < 0:
-		e.insertField(m, len(m.fields)-1, "expires", e.timeText(at))
+		e.appendField(m, "expires", e.timeText(at))
 	case at.IsZero():
 		return e.remove(m, func(j int) bool { return i == j })
 	default:
@@ -289,7 +289,7 @@ func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange)
 }
 
 // setCount writes a limit over an old one. The window may be a field of its own.
-func (e *editor) setCount(v *node, window field, old, l weir.Limit) {
+func (e *editor) setCount(v *node, window child, old, l weir.Limit) {
 	sameWindow := l.Window == old.Window && l.Calendar.Unit == old.Calendar.Unit
 	if (value{v, ""}).isNumber() {
 		if !sameWindow && window.value == nil {

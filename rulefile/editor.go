@@ -17,12 +17,8 @@ import (
 // it, so that all the rest stays as people wrote it.
 type editor struct {
 	*reading
-	// text ends with a line end, which is taken away again if it was open.
-	text []byte
-	open bool
-	// begins are the offsets of the lines.
-	begins  []int
-	cursor  cursor
+	// open: the text had no line end, and has one while it is edited.
+	open    bool
 	json    bool
 	eol     string
 	colon   string // between a name and its value
@@ -49,19 +45,11 @@ func edit(text []byte) (*editor, error) {
 		e.eol = "\r\n"
 	}
 	if e.open = !bytes.HasSuffix(text, []byte("\n")); e.open {
-		text = slices.Concat(text, []byte(e.eol))
+		e.src.text += e.eol
 	}
-	e.text = text
-	begin := 0
-	if bytes.HasPrefix(text, byteOrderMark) {
-		begin = len(byteOrderMark)
-	}
-	e.json = json.Valid(text[begin:])
-	if e.json && !bytes.Contains(text, []byte(`": `)) {
+	e.json = json.Valid([]byte(strings.TrimPrefix(e.src.text, byteOrderMark)))
+	if e.json && !strings.Contains(e.src.text, `": `) {
 		e.colon, e.comma = ":", ","
-	}
-	for i := begin; i < len(text); i += bytes.IndexByte(text[i:], '\n') + 1 {
-		e.begins = append(e.begins, i)
 	}
 	return e, nil
 }
@@ -80,7 +68,7 @@ func (e *editor) result() ([]byte, error) {
 	if _, err := r.file(time.Time{}); err != nil {
 		return nil, err
 	}
-	if !reflect.DeepEqual(r.doc, e.doc) || !maps.EqualFunc(r.expires, e.expires, time.Time.Equal) || e.json && !json.Valid(bytes.TrimPrefix(out, byteOrderMark)) {
+	if !reflect.DeepEqual(r.doc, e.doc) || !maps.EqualFunc(r.expires, e.expires, time.Time.Equal) || e.json && !json.Valid(bytes.TrimPrefix(out, []byte(byteOrderMark))) {
 		return nil, errors.New("can't be changed in place, since something else would change with it: write the whole document")
 	}
 	return out, nil
@@ -95,11 +83,11 @@ func (e *editor) apply() ([]byte, error) {
 		if c.from < at && c.with != "" {
 			return nil, fmt.Errorf("two changes at byte %d: write the whole document", c.from)
 		}
-		out.Write(e.text[at:max(at, c.from)])
+		out.WriteString(e.src.text[at:max(at, c.from)])
 		out.WriteString(c.with)
 		at = max(at, c.to)
 	}
-	out.Write(e.text[at:])
+	out.WriteString(e.src.text[at:])
 	if e.open {
 		return bytes.TrimSuffix(out.Bytes(), []byte(e.eol)), nil
 	}
@@ -110,128 +98,49 @@ func (e *editor) replace(from, to int, with string) {
 	e.changes = append(e.changes, change{from, to, with})
 }
 
-// offset is where a place is in the text.
-func (e *editor) offset(p place) int { return e.begins[p.line-1] + e.cursor.offset(e.src, p) }
-
-// begin and end are the bounds of a value in the text.
-func (e *editor) begin(n *node) int { return e.offset(n.first) }
-
-func (e *editor) end(n *node) int {
-	switch {
-	case n.kind == scalar:
-		return e.textEnd(e.begin(n), n.text)
-	case n.entries() == 0:
-		return e.skip(e.begin(n)+1) + 1
-	}
-	end := e.end(n.entry(n.entries() - 1))
-	if n.flow {
-		if end = e.skip(end); e.text[end] == ',' {
-			end = e.skip(end + 1)
-		}
-		end++
-	}
-	return end
+// startsLine: nothing but spaces comes before the place in its line.
+func (e *editor) startsLine(at int) bool {
+	return strings.Trim(e.src.text[e.src.lineBegin(at):at], " \t") == ""
 }
 
-// entries is how many fields or items a value has.
-func (n *node) entries() int { return len(n.fields) + len(n.items) }
-
-// entry is the value of a field, or an item.
-func (n *node) entry(i int) *node {
-	if n.kind == mapping {
-		return n.fields[i].value
-	}
-	return n.items[i]
-}
-
-// entryBegin is where a field begins with its name, or an item with its dash.
-func (e *editor) entryBegin(n *node, i int) int {
-	switch {
-	case n.kind == mapping:
-		return e.offset(n.fields[i].at)
-	case n.flow:
-		return e.begin(n.items[i])
-	case i == 0:
-		return e.begin(n)
-	}
-	return e.skip(e.end(n.items[i-1]))
-}
-
-// textEnd is where a scalar ends that begins at an offset.
-func (e *editor) textEnd(from int, plain string) int {
-	quote := e.text[from]
-	if quote != '"' && quote != '\'' {
-		return from + len(plain)
-	}
-	return from + quotedLen(e.text[from:])
-}
-
-func (e *editor) afterColon(f field) int {
-	i := e.textEnd(e.offset(f.at), f.name)
-	return i + bytes.IndexByte(e.text[i:], ':') + 1
-}
-
-// lineBegin, lineEnd and nextLine: where the line of an offset begins, where its content ends, and where the next one begins.
-func (e *editor) lineBegin(i int) int {
-	n, _ := slices.BinarySearch(e.begins, i+1)
-	return e.begins[max(n, 1)-1]
-}
-
-func (e *editor) lineEnd(i int) int {
-	next := e.nextLine(i)
-	return i + len(bytes.TrimRight(e.text[i:next], "\r\n"))
-}
-
-func (e *editor) nextLine(i int) int {
-	n, _ := slices.BinarySearch(e.begins, i+1)
-	if n == len(e.begins) {
-		return len(e.text)
-	}
-	return e.begins[n]
-}
-
-// startsLine: nothing but spaces comes before the offset in its line.
-func (e *editor) startsLine(i int) bool {
-	return len(bytes.Trim(e.text[e.lineBegin(i):i], " \t")) == 0
-}
-
-// endsLine: nothing but spaces and a comment comes behind the offset in its line.
-func (e *editor) endsLine(i int) bool {
-	rest := bytes.TrimLeft(e.text[i:e.lineEnd(i)], " \t")
-	return len(rest) == 0 || rest[0] == '#'
+// endsLine: nothing but spaces and a comment comes behind the place in its line.
+func (e *editor) endsLine(at int) bool {
+	rest := strings.TrimLeft(e.src.text[at:e.src.lineEnd(at)], " \t")
+	return rest == "" || rest[0] == '#'
 }
 
 // skip moves over spaces, line ends and comments.
-func (e *editor) skip(i int) int {
-	for i < len(e.text) {
-		switch e.text[i] {
+func (e *editor) skip(at int) int {
+	for at < len(e.src.text) {
+		switch e.src.text[at] {
 		case ' ', '\t', '\r', '\n':
-			i++
+			at++
 		case '#':
-			i = e.nextLine(i)
+			at = e.src.nextLine(at)
 		default:
-			return i
+			return at
 		}
 	}
-	return i
+	return at
 }
 
-func indent(column int) string { return strings.Repeat(" ", max(column-1, 0)) }
+// indent is as much space as stands before a place in its line, and n more.
+func (e *editor) indent(at, n int) string { return strings.Repeat(" ", at-e.src.lineBegin(at)+n) }
 
-// insert adds an entry to a map or a list, behind the one of the given number, and on a line of its own if that has one.
-func (e *editor) insert(n *node, after int, entry string) {
-	if n.entries() == 0 {
-		e.replace(e.begin(n)+1, e.begin(n)+1, entry)
+// insert adds a child to a map or a list, behind the one of the given index, and on a line of its own if that has one.
+func (e *editor) insert(n *node, after int, text string) {
+	if len(n.children) == 0 {
+		e.replace(n.from+1, n.from+1, text)
 		return
 	}
-	from, to := e.entryBegin(n, after), e.end(n.entry(after))
+	from, to := n.children[after].at, n.children[after].value.to
 	switch {
 	case !n.flow:
-		e.replace(e.nextLine(to), e.nextLine(to), indent(n.first.column)+entry+e.eol)
+		e.replace(e.src.nextLine(to), e.src.nextLine(to), e.indent(n.from, 0)+text+e.eol)
 	case e.startsLine(from):
-		e.replace(to, to, ","+e.eol+string(e.text[e.lineBegin(from):from])+entry)
+		e.replace(to, to, ","+e.eol+e.src.text[e.src.lineBegin(from):from]+text)
 	default:
-		e.replace(to, to, e.comma+entry)
+		e.replace(to, to, e.comma+text)
 	}
 }
 
@@ -244,28 +153,31 @@ func (e *editor) insertField(m *node, after int, name, value string) {
 	e.insert(m, after, e.scalar(name, 0)+colon+value)
 }
 
+// appendField adds a field at the end of a map.
+func (e *editor) appendField(m *node, name, value string) {
+	e.insertField(m, len(m.children)-1, name, value)
+}
+
 func (e *editor) appendItem(list *node, item string) {
 	if !list.flow {
 		item = "- " + item
 	}
-	e.insert(list, len(list.items)-1, item)
+	e.insert(list, len(list.children)-1, item)
 }
 
-// remove takes some entries out of a map or a list that keeps others.
+// remove takes some children out of a map or a list that keeps others.
 func (e *editor) remove(n *node, gone func(i int) bool) error {
 	if n.flow {
 		e.removeFlow(n, gone)
 		return nil
 	}
-	for i := range n.entries() {
-		if !gone(i) {
-			continue
-		}
-		switch from := e.entryBegin(n, i); {
-		case e.startsLine(from):
-			e.replace(e.lineBegin(from), e.nextLine(e.end(n.entry(i))), "")
-		case i+1 < n.entries(): // behind a dash
-			e.replace(from, e.entryBegin(n, i+1), "")
+	for i, c := range n.children {
+		switch {
+		case !gone(i):
+		case e.startsLine(c.at):
+			e.replace(e.src.lineBegin(c.at), e.src.nextLine(c.value.to), "")
+		case i+1 < len(n.children): // behind a dash
+			e.replace(c.at, n.children[i+1].at, "")
 		default:
 			return errors.New("its only field can't be removed: write the whole document")
 		}
@@ -273,46 +185,42 @@ func (e *editor) remove(n *node, gone func(i int) bool) error {
 	return nil
 }
 
-// removeFlow removes entries between brackets, with their commas and, if they have lines of their own, with those.
+// removeFlow removes what stands between brackets, with the commas and, if it has lines of its own, with those.
 func (e *editor) removeFlow(n *node, gone func(i int) bool) {
-	last := n.entries() - 1
-	kept := last // the last entry that stays
+	text, last := e.src.text, len(n.children)-1
+	kept := last // the last child that stays
 	for kept >= 0 && gone(kept) {
 		kept--
 	}
 	before := 0 // what is left of this stays
-	for i := range n.entries() {
-		from, after := e.entryBegin(n, i), e.end(n.entry(i))
-		if c := e.skip(after); c < len(e.text) && e.text[c] == ',' {
-			after = c + 1
+	for i, c := range n.children {
+		from, after := c.at, c.value.to
+		if comma := e.skip(after); text[comma] == ',' {
+			after = comma + 1
 		}
 		switch {
 		case i == kept && i < last: // the comma goes with what follows
 			e.replace(after-1, after, "")
 		case !gone(i):
 		case e.startsLine(from) && e.endsLine(after):
-			e.replace(e.lineBegin(from), e.nextLine(after), "")
+			e.replace(e.src.lineBegin(from), e.src.nextLine(after), "")
 		case i > kept || e.endsLine(after):
-			for from > before && (e.text[from-1] == ' ' || e.text[from-1] == '\t') && !e.startsLine(from) {
-				from--
+			if !e.startsLine(from) {
+				from = max(before, len(strings.TrimRight(text[:from], " \t")))
 			}
 			if e.endsLine(after) {
-				after = e.lineEnd(after)
+				after = e.src.lineEnd(after)
 			}
 			e.replace(from, after, "")
 		default:
-			for after < len(e.text) && (e.text[after] == ' ' || e.text[after] == '\t') {
-				after++
-			}
-			e.replace(from, after, "")
+			e.replace(from, len(text)-len(strings.TrimLeft(text[after:], " \t")), "")
 		}
 		before = after
 	}
 }
 
 // emptyList takes all items out of a list on lines of its own.
-func (e *editor) emptyList(f field) {
-	colon := e.afterColon(f)
-	e.replace(colon, colon, " []")
-	e.replace(e.lineEnd(colon), e.lineEnd(e.end(f.value)), "")
+func (e *editor) emptyList(f child) {
+	e.replace(f.colon, f.colon, " []")
+	e.replace(e.src.lineEnd(f.colon), e.src.lineEnd(f.value.to), "")
 }

@@ -4,6 +4,5 @@ go 1.26.0
 
 require (
 	github.com/weirhq/weir v0.1.0
-	go.yaml.in/yaml/v3 v3.0.5
 	pgregory.net/rapid v1.3.0
 )

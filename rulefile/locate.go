@@ -12,7 +12,7 @@ import (
 func (d *decoder) locateErrors(err error) {
 	var found counter.Problems
 	if !errors.As(err, &found) {
-		d.add(place{}, "", "%v", err)
+		d.add(nowhere, "", "%v", err)
 		return
 	}
 	explained := d.explained()
@@ -58,13 +58,13 @@ func (d *decoder) listPath(path string) string {
 }
 
 // find is the place of the value that a path leads to, or of the nearest one around it.
-func (d *decoder) find(path string) place {
+func (d *decoder) find(path string) int {
 	for ; path != ""; path = parent(path) {
 		if at, ok := d.places[path]; ok {
 			return at
 		}
 	}
-	return place{1, 1}
+	return d.src.begins[0]
 }
 
 // parent is a path without its last step.

@@ -1,8 +1,8 @@
 package rulefile
 
 import (
-	"bytes"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,39 +45,26 @@ func Find(text []byte, id string, now time.Time) (*One, error) {
 	if len(one.Rule.Limits) == 0 {
 		one.Tiers = doc.Tiers
 	}
-	item := e.rulesField().value.items[i]
-	one.Line = item.first.line
+	item := e.ruleNode(i)
+	one.Line = e.src.line(item.from) + 1
 	one.Text = e.ownText(item)
 	return one, nil
 }
 
 // ownText is the text of an item of a list without its dash, and with the comments that belong to it.
 func (e *editor) ownText(item *node) string {
-	from, to := e.begin(item), e.end(item)
-	line := e.lineBegin(from)
-	if before := bytes.TrimSpace(e.text[line:from]); e.json || len(before) > 0 && string(before) != "-" {
-		return string(e.text[from:to]) // it is on one line with others
+	begin := e.src.lineBegin(item.from)
+	if before := strings.TrimSpace(e.src.text[begin:item.from]); e.json || before != "" && before != "-" {
+		return e.src.text[item.from:item.to] // it is on one line with others
 	}
-	var out strings.Builder
-	first := line // of the comments right above it
-	for first > 0 {
-		above := e.lineBegin(first - 1)
-		if comment := bytes.TrimSpace(e.text[above:first]); len(comment) == 0 || comment[0] != '#' {
+	lines := e.src.dedented(item.from, item.to)
+	for line := e.src.line(begin) - 1; line >= 0; line-- { // comments right above it
+		at := e.src.begins[line]
+		comment := strings.TrimSpace(e.src.text[at:e.src.lineEnd(at)])
+		if !strings.HasPrefix(comment, "#") {
 			break
 		}
-		first = above
+		lines = slices.Insert(lines, 0, comment)
 	}
-	for i := first; i < line; i = e.nextLine(i) {
-		out.Write(bytes.TrimSpace(e.text[i:e.lineEnd(i)]))
-		out.WriteByte('\n')
-	}
-	column := from - line
-	out.Write(e.text[from:e.lineEnd(from)])
-	for i := e.nextLine(from); i < e.nextLine(to); i = e.nextLine(i) {
-		out.WriteByte('\n')
-		text := e.text[i:e.lineEnd(i)]
-		out.Write(text[min(column, len(text)-len(bytes.TrimLeft(text, " "))):])
-	}
-	out.WriteByte('\n')
-	return out.String()
+	return strings.Join(lines, "\n") + "\n"
 }

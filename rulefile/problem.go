@@ -105,7 +105,13 @@ const maxCollected = 1000
 type problems struct {
 	file string
 	ids  []string // of the rules, as far as they are known
-	list []Problem
+	list []located
+}
+
+// located is a problem at a place in the text.
+type located struct {
+	Problem
+	at int
 }
 
 func (ps *problems) any() bool { return len(ps.list) > 0 }
@@ -114,12 +120,12 @@ func (ps *problems) any() bool { return len(ps.list) > 0 }
 func (ps *problems) full() bool { return len(ps.list) >= maxCollected }
 
 // add notes a problem and returns it, so that the caller can add a hint.
-func (ps *problems) add(at place, path, format string, args ...any) *Problem {
+func (ps *problems) add(at int, path, format string, args ...any) *Problem {
 	if ps.full() {
 		return new(Problem)
 	}
-	ps.list = append(ps.list, Problem{File: ps.file, Line: at.line, Column: at.column, Path: path, Text: shown.Clip(fmt.Sprintf(format, args...), 1000)})
-	return &ps.list[len(ps.list)-1]
+	ps.list = append(ps.list, located{Problem{File: ps.file, Path: path, Text: shown.Clip(fmt.Sprintf(format, args...), 1000)}, at})
+	return &ps.list[len(ps.list)-1].Problem
 }
 
 // sorted returns the problems in the order of the file, with excerpts and without keys.
@@ -127,21 +133,28 @@ func (ps *problems) sorted(src *source) Problems {
 	if len(ps.list) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(ps.list, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), strings.Compare(a.Path, b.Path))
+	slices.SortStableFunc(ps.list, func(a, b located) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.Path, b.Path))
 	})
+	var list Problems
 	h, rule := newHidden(src), 0
-	for i := range ps.list {
-		p := &ps.list[i]
-		h.mask(p)
-		if p.Line > 0 && p.Line <= len(src.lines) {
-			p.Excerpt, p.Caret = excerpt(h.line(place{p.Line, p.Column}))
+	line, column, counted := 0, 1, 0 // many problems in one long line cost no more than its length
+	for _, p := range ps.list {
+		h.mask(&p.Problem)
+		if p.at != nowhere {
+			if n := src.line(p.at) + 1; n != line {
+				line, column, counted = n, 1, src.begins[n-1]
+			}
+			column += utf8.RuneCountInString(src.text[counted:p.at])
+			p.Line, p.Column, counted = line, column, p.at
+			p.Excerpt, p.Caret = excerpt(h.line(p.at))
 		}
 		if _, err := fmt.Sscanf(p.Path, "rules[%d]", &rule); err == nil && rule >= 0 && rule < len(ps.ids) {
 			p.Rule = shorten(ps.ids[rule])
 		}
+		list = append(list, p.Problem)
 	}
-	return ps.list
+	return list
 }
 
 // excerptWidth is how much of a long line is shown.

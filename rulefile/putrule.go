@@ -3,6 +3,7 @@ package rulefile
 import (
 	"bytes"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/weirhq/weir"
@@ -23,8 +24,8 @@ func (e *editor) readRule(id string, text []byte) (*newRule, error) {
 		return nil, err
 	}
 	r := &newRule{reading: read}
-	if r.root == nil || r.root.kind == empty {
-		r.add(place{}, "", `is empty: write at least {"limit": "100/minute"}`)
+	if r.root.kind == empty {
+		r.add(nowhere, "", `is empty: write at least {"limit": "100/minute"}`)
 		return nil, r.sorted(r.src)
 	}
 	given, at := r.root.get("id")
@@ -34,8 +35,8 @@ func (e *editor) readRule(id string, text []byte) (*newRule, error) {
 	}
 	if at < 0 && r.root.kind == mapping {
 		r.id = id
-		first := field{name: "id", value: &node{kind: scalar, text: id, quoted: true}}
-		r.root.fields = append([]field{first}, r.root.fields...)
+		first := child{name: "id", value: &node{kind: scalar, text: id, quoted: true}}
+		r.root.children = slices.Insert(r.root.children, 0, first)
 	}
 	r.rule = r.decoder.rule(value{r.root, ""})
 	if r.any() {
@@ -68,12 +69,12 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 		if rules.flow {
 			e.appendItem(rules, e.flow(r.root))
 		} else {
-			e.appendItem(rules, e.blockRule(r, rules.first.column+2))
+			e.appendItem(rules, e.blockRule(r, e.indent(rules.from, 2)))
 		}
 		return e.result()
 	}
 	e.doc.Rules[i] = r.rule
-	old := rules.items[i]
+	old := rules.children[i].value
 	// Comments are worth keeping: the new rule's if it has any, or else the old one's.
 	if !bytes.ContainsRune(rule, '#') {
 		if e.merge(old, r.root) == nil {
@@ -85,93 +86,85 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	}
 	with := e.flow(r.root)
 	if !old.flow {
-		with = e.blockRule(r, old.fields[0].at.column)
+		with = e.blockRule(r, e.indent(old.from, 0))
 	}
 	e.put(old, with)
 	return e.result()
 }
 
 // blockRule writes a rule on lines of its own, in the words and with the comments that it came with if it came so.
-func (e *editor) blockRule(r *newRule, column int) string {
+func (e *editor) blockRule(r *newRule, indent string) string {
 	if r.root.flow {
-		return e.block(r.root, column)
+		return e.block(r.root, indent)
 	}
 	var lines []string
 	if r.id != "" {
 		lines = append(lines, "id: "+e.scalar(r.id, 0))
 	}
-	for i, line := range r.src.lines[r.root.first.line-1:] {
-		content := strings.TrimLeft(line, " ")
-		if content == "" || strings.HasPrefix(content, "...") {
-			continue
+	for _, line := range r.src.dedented(r.root.from, len(r.src.text)) {
+		if line != "" && !strings.HasPrefix(line, "...") {
+			lines = append(lines, line)
 		}
-		deeper := max(len(line)-len(content)-(r.root.first.column-1), 0)
-		if i == 0 {
-			deeper = 0 // there may be a --- before it
-			content = string([]rune(line)[r.root.first.column-1:])
-		}
-		lines = append(lines, strings.Repeat(" ", deeper)+content)
 	}
-	return strings.Join(lines, e.eol+indent(column))
+	return strings.Join(lines, e.eol+indent)
 }
 
 // merge makes the fields of a map those of another one.
 func (e *editor) merge(old, m *node) error {
 	was, is := old.byName(), m.byName()
-	for _, f := range old.fields {
+	for _, f := range old.children {
 		now, ok := is[f.name]
 		switch {
 		case !ok: // it goes below
 		case sameValue(f.value, now.value):
-		case f.value.kind == mapping && now.value.kind == mapping && len(f.value.fields) > 0 && len(now.value.fields) > 0:
+		case f.value.kind == mapping && now.value.kind == mapping && len(f.value.children) > 0 && len(now.value.children) > 0:
 			if err := e.merge(f.value, now.value); err != nil {
 				return err
 			}
 		case f.value.kind == scalar && now.value.kind == scalar && f.value.quoted && now.value.quoted:
 			e.setText(f.value, now.value.text)
-		case e.begin(f.value) > e.lineEnd(e.afterColon(f)): // on the lines below
-			e.replace(e.afterColon(f), e.end(f.value), " "+e.flow(now.value))
+		case f.value.from > e.src.lineEnd(f.colon): // on the lines below
+			e.replace(f.colon, f.value.to, " "+e.flow(now.value))
 		default:
 			e.put(f.value, e.flow(now.value))
 		}
 	}
-	for _, f := range m.fields {
+	for _, f := range m.children {
 		if _, ok := was[f.name]; !ok {
-			e.insertField(old, len(old.fields)-1, f.name, e.flow(f.value))
+			e.appendField(old, f.name, e.flow(f.value))
 		}
 	}
 	return e.remove(old, func(i int) bool {
-		_, stays := is[old.fields[i].name]
+		_, stays := is[old.children[i].name]
 		return !stays
 	})
 }
 
 // sameValue: two values are read as the same, wherever the language takes them.
 func sameValue(a, b *node) bool {
-	if a.kind != b.kind || len(a.fields) != len(b.fields) || len(a.items) != len(b.items) {
+	if a.kind != b.kind || len(a.children) != len(b.children) {
 		return false
 	}
 	isNumber := func(n *node) bool { return !n.quoted && isLiteral(n.text) }
 	if a.text != b.text || a.kind == scalar && isNumber(a) != isNumber(b) {
 		return false
 	}
-	for i := range a.items {
-		if !sameValue(a.items[i], b.items[i]) {
-			return false
-		}
-	}
 	others := b.byName()
-	for _, f := range a.fields {
-		if g, ok := others[f.name]; !ok || !sameValue(f.value, g.value) {
+	for i, c := range a.children {
+		other := b.children[i]
+		if a.kind == mapping {
+			other = others[c.name]
+		}
+		if other.value == nil || !sameValue(c.value, other.value) {
 			return false
 		}
 	}
 	return true
 }
 
-func (n *node) byName() map[string]field {
-	fields := make(map[string]field, len(n.fields))
-	for _, f := range n.fields {
+func (n *node) byName() map[string]child {
+	fields := make(map[string]child, len(n.children))
+	for _, f := range n.children {
 		fields[f.name] = f
 	}
 	return fields

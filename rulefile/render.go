@@ -40,7 +40,7 @@ func quoted(s string) string {
 
 // quoteOf is how a scalar is quoted in the text: ", ' or 0.
 func (e *editor) quoteOf(n *node) byte {
-	if c := e.text[e.begin(n)]; n.quoted && (c == '"' || c == '\'') {
+	if c := e.src.text[n.from]; n.quoted && (c == '"' || c == '\'') {
 		return c
 	}
 	return 0
@@ -56,7 +56,7 @@ func (e *editor) scalars(list []string, quote byte) string {
 }
 
 // put writes something else in a value's place, and setText a text in that of a scalar.
-func (e *editor) put(n *node, with string) { e.replace(e.begin(n), e.end(n), with) }
+func (e *editor) put(n *node, with string) { e.replace(n.from, n.to, with) }
 
 func (e *editor) setText(n *node, s string) { e.put(n, e.scalar(s, e.quoteOf(n))) }
 
@@ -65,9 +65,6 @@ func JSON(text []byte) ([]byte, error) {
 	r, err := read("rules", text)
 	if err != nil {
 		return nil, err
-	}
-	if r.root == nil {
-		return []byte("null\n"), nil
 	}
 	e := &editor{json: true, colon: ": ", comma: ", "}
 	return []byte(e.flow(r.root) + "\n"), nil
@@ -89,15 +86,15 @@ func (e *editor) flowMap(fields ...pair) string {
 func (e *editor) flow(n *node) string {
 	switch n.kind {
 	case mapping:
-		fields := make([]pair, len(n.fields))
-		for i, f := range n.fields {
+		fields := make([]pair, len(n.children))
+		for i, f := range n.children {
 			fields[i] = pair{f.name, e.flow(f.value)}
 		}
 		return e.flowMap(fields...)
 	case sequence:
-		parts := make([]string, len(n.items))
-		for i, item := range n.items {
-			parts[i] = e.flow(item)
+		parts := make([]string, len(n.children))
+		for i, item := range n.children {
+			parts[i] = e.flow(item.value)
 		}
 		return "[" + strings.Join(parts, e.comma) + "]"
 	case empty:
@@ -118,10 +115,10 @@ func (e *editor) flow(n *node) string {
 }
 
 // block writes a map with its fields on lines of their own, of which all but the first are indented.
-func (e *editor) block(m *node, column int) string {
-	lines := make([]string, len(m.fields))
-	for i, f := range m.fields {
+func (e *editor) block(m *node, indent string) string {
+	lines := make([]string, len(m.children))
+	for i, f := range m.children {
 		lines[i] = e.scalar(f.name, 0) + ": " + e.flow(f.value)
 	}
-	return strings.Join(lines, e.eol+indent(column))
+	return strings.Join(lines, e.eol+indent)
 }

@@ -147,7 +147,7 @@ func (d *decoder) match(v value) (m weir.Match, descriptor []string) {
 		return m, nil
 	}
 	set := matchFields
-	if v.kind == mapping && !d.full() && slices.ContainsFunc(v.fields, func(f field) bool { return f.name == "path" || f.name == "method" }) {
+	if v.kind == mapping && !d.full() && slices.ContainsFunc(v.children, func(f child) bool { return f.name == "path" || f.name == "method" }) {
 		hint := endpointHint(v)
 		set.wrong = maps.Clone(set.wrong)
 		set.wrong["path"], set.wrong["method"] = hint, hint
@@ -186,7 +186,7 @@ var (
 // endpointHint says what to write for a match with a path or a method: the endpoint that they make.
 func endpointHint(v value) string {
 	written := map[string]string{}
-	for _, f := range v.fields {
+	for _, f := range v.children {
 		if f.value.kind == scalar && len(f.value.text) < 100 {
 			written[f.name] = f.value.text
 		}
@@ -276,7 +276,7 @@ func (d *decoder) statuses(v value) []int {
 	}
 	f := d.fields(v, &countFields)
 	status, ok := f["status"]
-	if !ok && v.kind == mapping && len(v.fields) == 0 {
+	if !ok && v.kind == mapping && len(v.children) == 0 {
 		d.fail(v, "needs the statuses that count: {status: [401, 403]}")
 	}
 	var list []int
@@ -292,7 +292,7 @@ func (d *decoder) statuses(v value) []int {
 		}
 		list = append(list, n)
 	}
-	if status.node != nil && status.kind == sequence && len(status.items) == 0 {
+	if status.node != nil && status.kind == sequence && len(status.children) == 0 {
 		d.fail(status, "needs at least one status: with none, no answer would count")
 	}
 	return list

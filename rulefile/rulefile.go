@@ -89,7 +89,7 @@ func read(name string, src []byte) (*reading, error) {
 func readTree(name string, src []byte) (*reading, error) {
 	list := &problems{file: name}
 	if len(src) > MaxSize {
-		list.add(place{}, "", "is too large: a rule file has at most %d MiB", MaxSize>>20)
+		list.add(nowhere, "", "is too large: a rule file has at most %d MiB", MaxSize>>20)
 		return nil, list.sorted(&source{})
 	}
 	text := readSource(src, list)
@@ -100,7 +100,7 @@ func readTree(name string, src []byte) (*reading, error) {
 	if list.any() {
 		return nil, list.sorted(text)
 	}
-	d := &decoder{problems: list, src: text, warned: &problems{file: name}, places: map[string]place{}, hints: map[string]string{}, listNames: map[List]string{}, expires: map[overrideID]time.Time{}}
+	d := &decoder{problems: list, src: text, warned: &problems{file: name}, places: map[string]int{}, hints: map[string]string{}, listNames: map[List]string{}, expires: map[overrideID]time.Time{}}
 	return &reading{decoder: d, root: root}, nil
 }
 

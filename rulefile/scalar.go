@@ -226,8 +226,7 @@ var cutCount = regexp.MustCompile(`^[0-9]{1,3}(?:,[0-9]{3})+(?:(?:/| per )[0-9a-
 
 // guessCut is a hint for a number that ends at a comma, since within brackets and braces a comma ends a value.
 func (d *decoder) guessCut(v value) string {
-	line := []rune(d.src.lines[v.at.line-1])
-	if whole := cutCount.FindString(string(line[v.at.column-1:])); whole != "" {
+	if whole := cutCount.FindString(d.src.text[v.at:d.src.lineEnd(v.at)]); whole != "" {
 		return fmt.Sprintf("write %q: a comma ends the value here", strings.TrimSpace(strings.ReplaceAll(whole, ",", "")))
 	}
 	return ""

@@ -13,7 +13,7 @@ import (
 // secret is a key that a document names, or a pattern or an address among them. Problems show it masked, since they are
 // printed in terminals and in the logs of builds.
 type secret struct {
-	at   place
+	at   int
 	path string // of its value
 	text string
 	name bool // it is the last step of the path
@@ -24,27 +24,27 @@ func (d *decoder) hide(v value) {
 	if v.node == nil {
 		return
 	}
-	for _, f := range v.fields {
-		d.src.secrets = append(d.src.secrets, secret{f.at, join(v.path, f.name), f.name, true})
-	}
-	for i, n := range v.items {
-		d.src.secrets = append(d.src.secrets, secret{n.first, index(v.path, i), n.text, false})
+	for i, c := range v.children {
+		if v.kind == mapping {
+			d.src.secrets = append(d.src.secrets, secret{c.at, join(v.path, c.name), c.name, true})
+		} else {
+			d.src.secrets = append(d.src.secrets, secret{c.value.from, index(v.path, i), c.value.text, false})
+		}
 	}
 	if v.kind == scalar {
-		d.src.secrets = append(d.src.secrets, secret{v.first, v.path, v.text, false})
+		d.src.secrets = append(d.src.secrets, secret{v.from, v.path, v.text, false})
 	}
 }
 
 // hidden masks the secrets of a document in its problems. Its problems come in the order of the file.
 type hidden struct {
-	src    *source
-	byLine map[int][]secret
-	byPath map[string]secret
-	quoted map[string]string // masked, as messages quote them
-	cursor cursor
-	number int // of the line that text and spots are of
-	text   string
-	spots  []spot
+	src     *source
+	secrets []secret // in the order of the text
+	byPath  map[string]secret
+	quoted  map[string]string // masked, as messages quote them
+	begin   int               // of the line that text and spots are of
+	text    string
+	spots   []spot
 }
 
 // spot is where a line was masked: what stood from..to now ends at end.
@@ -54,18 +54,16 @@ type spot struct{ from, to, end int }
 const minSecret = 12
 
 func newHidden(src *source) *hidden {
-	h := &hidden{src: src, byLine: map[int][]secret{}, byPath: map[string]secret{}, quoted: map[string]string{}}
+	h := &hidden{src: src, byPath: map[string]secret{}, quoted: map[string]string{}, begin: nowhere}
 	for _, s := range src.secrets {
 		if mask := shown.Entry(s.text); mask != s.text && len(s.text) >= minSecret {
-			h.byLine[s.at.line] = append(h.byLine[s.at.line], s)
+			h.secrets = append(h.secrets, s)
 			h.byPath[s.path] = s
 			h.quoted[strconv.Quote(s.text)] = strconv.Quote(mask)
 			h.quoted[strconv.Quote(shorten(s.text))] = strconv.Quote(mask)
 		}
 	}
-	for _, on := range h.byLine {
-		slices.SortFunc(on, func(a, b secret) int { return cmp.Compare(a.at.column, b.at.column) })
-	}
+	slices.SortFunc(h.secrets, func(a, b secret) int { return cmp.Compare(a.at, b.at) })
 	return h
 }
 
@@ -95,12 +93,11 @@ func (h *hidden) mask(p *Problem) {
 }
 
 // line is the line of a place and its offset in it, both without the keys that stand there.
-func (h *hidden) line(at place) (string, int) {
-	offset := h.cursor.offset(h.src, at)
-	if h.number != at.line {
-		h.maskLine(at.line)
+func (h *hidden) line(at int) (string, int) {
+	if begin := h.src.lineBegin(at); h.begin != begin {
+		h.maskLine(begin)
 	}
-	shift := 0
+	offset, shift := at-h.begin, 0
 	for _, s := range h.spots {
 		switch {
 		case offset >= s.to:
@@ -112,8 +109,8 @@ func (h *hidden) line(at place) (string, int) {
 	return h.text, offset + shift
 }
 
-func (h *hidden) maskLine(number int) {
-	line, done := h.src.lines[number-1], 0
+func (h *hidden) maskLine(begin int) {
+	line, done := h.src.text[begin:h.src.lineEnd(begin)], 0
 	var out strings.Builder
 	h.spots = nil
 	hide := func(from, to int) {
@@ -128,14 +125,16 @@ func (h *hidden) maskLine(number int) {
 			hide(start+w[0], start+w[1])
 		}
 	}
-	for _, s := range h.byLine[number] {
-		from := h.cursor.offset(h.src, s.at)
-		to := from + len(s.text)
-		if line[from:min(from+1, len(line))] == `"` || line[from:min(from+1, len(line))] == "'" {
-			from, to = from+1, to+1
+	first, _ := slices.BinarySearchFunc(h.secrets, begin, func(s secret, begin int) int { return cmp.Compare(s.at, begin) })
+	for _, s := range h.secrets[first:] {
+		from := s.at - begin
+		if from >= len(line) {
+			break
 		}
-		if to > len(line) || line[from:to] != s.text { // it is written with escapes, or over several lines
-			to = len(line)
+		to := from + len(s.text)
+		if line[from] == '"' || line[from] == '\'' {
+			to = from + quotedLen(line[from:]) - 1
+			from++
 		}
 		if guess(from); from >= done {
 			hide(from, to)
@@ -143,5 +142,5 @@ func (h *hidden) maskLine(number int) {
 	}
 	guess(len(line))
 	out.WriteString(line[done:])
-	h.number, h.text = number, out.String()
+	h.begin, h.text = begin, out.String()
 }

@@ -1,46 +1,50 @@
 package rulefile
 
 import (
-	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
-// place is a position in the text. Both numbers count from 1, columns in characters.
-type place struct{ line, column int }
+// nowhere is the place of problems with a file as a whole. Other places are offsets in the text, in bytes.
+const nowhere = -1
 
-// source is the text of a rule file, line by line and without line ends.
+// source is the text of a rule file.
 type source struct {
-	lines   []string
+	text    string
+	begins  []int    // where the lines begin
 	secrets []secret // in no order
 }
 
-var byteOrderMark = []byte("\xef\xbb\xbf")
+const byteOrderMark = "\xef\xbb\xbf"
 
-// readSource splits text into lines and refuses what isn't plain text.
+// readSource finds the lines of a text and refuses what isn't plain text.
 func readSource(src []byte, list *problems) *source {
-	src = bytes.TrimPrefix(src, byteOrderMark)
-	if bytes.HasPrefix(src, []byte("\xff\xfe")) || bytes.HasPrefix(src, []byte("\xfe\xff")) {
-		list.add(place{}, "", "is UTF-16 text: save it as UTF-8")
-		return &source{}
+	s := &source{text: string(src)}
+	if strings.HasPrefix(s.text, "\xff\xfe") || strings.HasPrefix(s.text, "\xfe\xff") {
+		list.add(nowhere, "", "is UTF-16 text: save it as UTF-8")
+		return s
 	}
-	s := &source{lines: strings.Split(string(src), "\n")}
-	json := bytes.HasPrefix(bytes.TrimLeft(src, " \t\r\n"), []byte("{"))
-	for i, line := range s.lines {
-		s.lines[i] = strings.TrimSuffix(line, "\r")
-		s.checkLine(i+1, json, list)
+	content := strings.TrimPrefix(s.text, byteOrderMark)
+	json := strings.HasPrefix(strings.TrimLeft(content, " \t\r\n"), "{")
+	s.begins = []int{len(s.text) - len(content)}
+	for i, c := range src {
+		if c == '\n' {
+			s.begins = append(s.begins, i+1)
+		}
+	}
+	for _, begin := range s.begins {
+		s.checkLine(begin, json, list)
 	}
 	return s
 }
 
 // checkLine refuses what can't be seen, and what no rule file has. In JSON,
 // indentation means nothing and may be of tabs.
-func (s *source) checkLine(number int, json bool, list *problems) {
-	line := s.lines[number-1]
-	fail := func(offset int, format string, args ...any) {
-		list.add(place{number, utf8.RuneCountInString(line[:offset]) + 1}, "", format, args...)
-	}
+func (s *source) checkLine(begin int, json bool, list *problems) {
+	line := s.text[begin:s.lineEnd(begin)]
+	fail := func(offset int, format string, args ...any) { list.add(begin+offset, "", format, args...) }
 	if !utf8.ValidString(line) {
 		i := 0
 		for r, n := utf8.DecodeRuneInString(line); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRuneInString(line[i:]) {
@@ -63,33 +67,43 @@ func (s *source) checkLine(number int, json bool, list *problems) {
 	}
 }
 
-// cursor finds characters in the lines of a text. It remembers a line, so that
-// many places in one long line cost no more than its length.
-type cursor struct {
-	line int
-	// offsets of the line's characters, or nil if each is a byte.
-	offsets []int
+// line is the index of the line that a place is in.
+func (s *source) line(at int) int {
+	i, begins := slices.BinarySearch(s.begins, at)
+	if begins {
+		return i
+	}
+	return max(i-1, 0)
 }
 
-// offset is where a place is in its line, or the line's end if there is no such column.
-func (c *cursor) offset(s *source, p place) int {
-	line := s.lines[p.line-1]
-	if c.line != p.line {
-		*c = cursor{line: p.line}
-		if utf8.RuneCountInString(line) < len(line) {
-			for i := range line {
-				c.offsets = append(c.offsets, i)
-			}
-		}
-	}
-	switch i := p.column - 1; {
-	case c.offsets == nil:
-		return min(i, len(line))
-	case i < len(c.offsets):
-		return c.offsets[i]
-	}
-	return len(line)
+// lineBegin, lineEnd and nextLine: where the line of a place begins, where its content ends, and where the next one begins.
+func (s *source) lineBegin(at int) int { return s.begins[s.line(at)] }
+
+func (s *source) lineEnd(at int) int {
+	rest := s.text[at:s.nextLine(at)]
+	return at + len(strings.TrimSuffix(strings.TrimSuffix(rest, "\n"), "\r"))
 }
+
+func (s *source) nextLine(at int) int {
+	if next := s.line(at) + 1; next < len(s.begins) {
+		return s.begins[next]
+	}
+	return len(s.text)
+}
+
+// dedented returns the lines from a place to the end of another place's line, without the indentation that the first one has.
+func (s *source) dedented(from, to int) []string {
+	indent := from - s.lineBegin(from)
+	lines := []string{s.text[from:s.lineEnd(from)]}
+	for at := s.nextLine(from); at < s.nextLine(to); at = s.nextLine(at) {
+		line := s.text[at:s.lineEnd(at)]
+		lines = append(lines, line[min(indent, len(line)-len(strings.TrimLeft(line, " "))):])
+	}
+	return lines
+}
+
+// column counts the characters before a place in its line.
+func (s *source) column(at int) int { return utf8.RuneCountInString(s.text[s.lineBegin(at):at]) }
 
 // isControl: control characters but the tab, and what breaks or turns around a
 // line without being seen, so that a rule would say something else than it shows.

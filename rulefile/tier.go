@@ -88,5 +88,5 @@ func (d *decoder) warnOfTiers(doc *weir.Rules, listed []string) {
 // brokenTiers: the list of tiers as a whole is wrong or misspelt, so that nobody can say which there are.
 func (d *decoder) brokenTiers() bool {
 	return slices.Contains(d.misspelt, "tiers") ||
-		slices.ContainsFunc(d.list, func(p Problem) bool { return p.Path == "tiers" })
+		slices.ContainsFunc(d.list, func(p located) bool { return p.Path == "tiers" })
 }

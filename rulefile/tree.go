@@ -2,27 +2,27 @@ package rulefile
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/weirhq/weir/internal/shown"
-	"go.yaml.in/yaml/v3"
 )
 
 // node is a value of the document and where it stands.
 type node struct {
-	kind   kind
-	at     place  // where messages point to: a map on the lines below its name is found by the name
-	first  place  // where the value begins
-	text   string // of a scalar
-	quoted bool   // a scalar that is text whatever it looks like
-	flow   bool   // between brackets or braces
-	fields []field
-	items  []*node
+	kind     kind
+	at       int    // where messages point to: a map on the lines below its name is found by the name
+	from, to int    // where the value is written
+	text     string // of a scalar
+	quoted   bool   // a scalar that is text whatever it looks like
+	flow     bool   // between brackets or braces
+	children []child
 }
 
-type field struct {
+// child is a field of a map, or an item of a list.
+type child struct {
 	name  string
-	at    place // of the name
+	at    int // where the name begins, or the item with its dash
+	colon int // where the colon behind the name ends
 	value *node
 }
 
@@ -35,84 +35,16 @@ const (
 	sequence
 )
 
-// parseTree turns text into a tree, or notes why it can't. It returns nil if there is nothing in it.
-func parseTree(src *source, list *problems) (root *node) {
-	// The YAML library is large, and its input is anyone's. Should it panic after
-	// all that has been checked before, the file is at fault, and not the process.
-	defer func() {
-		if r := recover(); r != nil {
-			list.add(place{}, "", "is not valid YAML (%v)", r)
-			root = nil
-		}
-	}()
-	text, texts := scan(src, list)
-	if list.any() {
-		return nil
+// get returns the field of a map, and its index, or -1.
+func (n *node) get(name string) (child, int) {
+	i := slices.IndexFunc(n.children, func(f child) bool { return f.name == name })
+	if i < 0 {
+		return child{}, -1
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
-		list.add(place{}, "", "is not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
-		return nil
-	}
-	if len(doc.Content) == 0 {
-		return nil
-	}
-	return (&builder{list, texts}).value(doc.Content[0])
+	return n.children[i], i
 }
 
-// builder takes over what the language uses of the YAML library's tree. The scanner
-// has refused everything else, and trees too deep to walk.
-type builder struct {
-	list  *problems
-	texts map[place]string
-}
-
-func (b *builder) value(n *yaml.Node) *node {
-	at := place{n.Line, n.Column}
-	v := &node{at: at, first: at, flow: n.Style&yaml.FlowStyle != 0}
-	switch n.Kind {
-	case yaml.MappingNode:
-		v.kind = mapping
-		for i := 0; i < len(n.Content); i += 2 {
-			v.fields = append(v.fields, b.field(n.Content[i], n.Content[i+1]))
-		}
-		// [name: value] is a list of a map that has no braces.
-		v.flow = v.flow && (len(v.fields) == 0 || v.fields[0].at != at)
-	case yaml.SequenceNode:
-		v.kind = sequence
-		for _, c := range n.Content {
-			item := b.value(c)
-			if item.kind == empty && c.Value == "" {
-				b.list.add(place{c.Line, c.Column - 1}, "", "this list item is empty: write something behind the dash, or remove it")
-			}
-			v.items = append(v.items, item)
-		}
-	default:
-		v.quoted = n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0
-		if v.quoted || n.Tag != "!!null" {
-			v.kind = scalar
-			v.text = b.text(n)
-		}
-	}
-	return v
-}
-
-func (b *builder) text(n *yaml.Node) string {
-	if text, ok := b.texts[place{n.Line, n.Column}]; ok {
-		return text
-	}
-	return n.Value
-}
-
-func (b *builder) field(name, value *yaml.Node) field {
-	f := field{name: b.text(name), at: place{name.Line, name.Column}, value: b.value(value)}
-	// What is missing has no place of its own, and a map or list on the lines
-	// below is best found by its name.
-	if f.value.kind == empty || f.value.kind != scalar && f.value.at.line != f.at.line {
-		f.value.at = f.at
-	}
-	return f
-}
+func (n *node) last() *child { return &n.children[len(n.children)-1] }
 
 // describe says what stands where something else was expected.
 func (n *node) describe() string {
