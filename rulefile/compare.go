@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/lint"
 	"github.com/weirhq/weir/internal/shown"
 )
@@ -225,17 +224,6 @@ type limitCut struct {
 	hint    string
 }
 
-// perSecond is how much a limit admits in a second. Of slots it is how many there are, which are only compared with each other.
-func perSecond(l weir.Limit) float64 {
-	switch {
-	case l.Refill > 0:
-		return l.Refill
-	case l.Algorithm == weir.Concurrency:
-		return float64(l.Count)
-	}
-	return float64(l.Amount()) / float64(counter.Whole(1)) / l.Window.Seconds()
-}
-
 // limitName shows a limit as people write it.
 func limitName(l weir.Limit) string {
 	if l.Refill > 0 {
@@ -267,14 +255,14 @@ func compareLimits(was, is []weir.Limit) *limitCut {
 	if paired {
 		return nil
 	}
-	slower := func(a, b weir.Limit) int { return cmp.Compare(perSecond(a), perSecond(b)) }
+	slower := func(a, b weir.Limit) int { return cmp.Compare(lint.PerSecond(a), lint.PerSecond(b)) }
 	slowest := slices.MinFunc(is, slower)
 	return compareLimit(slices.MinFunc(was, slower), slowest, slices.Index(is, slowest))
 }
 
 func compareLimit(was, is weir.Limit, at int) *limitCut {
 	switch {
-	case 2*perSecond(is) < perSecond(was):
+	case 2*lint.PerSecond(is) < lint.PerSecond(was):
 		hint := fmt.Sprintf("%s would be half of it, and a `candidate` shows whom a limit would refuse", halfOf(was))
 		if is.Amount() == was.Amount() && is.Refill == was.Refill {
 			hint = fmt.Sprintf("did you mean %q?", was)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/lint"
 )
 
 // numbersChange is Numbers, understood. Zeros leave alone.
@@ -329,9 +330,9 @@ func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) ([]weir.Limit
 	capacity, at := m.get("capacity")
 	refill, hasRefill := m.get("refill_rate")
 	_, hasWindow := m.get("window")
-	rate := perSecond(l)
+	rate := lint.PerSecond(l)
 	if c.amount > 0 {
-		rate = perSecond(c.apply(weir.Limit{Window: l.Window}))
+		rate = lint.PerSecond(c.apply(weir.Limit{Window: l.Window}))
 	}
 	if c.burst > 0 && c.burst != l.Count {
 		l.Count, l.Burst = c.burst, c.burst
@@ -343,7 +344,7 @@ func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) ([]weir.Limit
 			e.put(refill.value, rateText(rate))
 			l.Refill = rate
 		}
-	case rate != perSecond(l):
+	case rate != lint.PerSecond(l):
 		e.insertField(m, at, "refill_rate", rateText(rate))
 		l.Refill = rate
 	}

@@ -7,30 +7,24 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
-	"github.com/weirhq/weir/internal/pattern"
 )
 
 // warnOfAddresses finds rules by address that refuse a client before it has used what its tier or its override gives it.
-func (d *document) warnOfAddresses() (c pattern.Budget) {
-	c = maxCompared
+func (d *document) warnOfAddresses() {
 	var quotas []*rule
-	for i := range d.rules {
-		r := &d.rules[i]
-		perClient := r.countsBy("api_key", "user")
-		if perClient && r.countsRequests() {
+	for _, r := range d.rules {
+		if r.countsBy("api_key", "user") && r.countsRequests() {
 			quotas = append(quotas, r)
 		}
 	}
-	for i := range d.rules {
-		a := &d.rules[i]
+	for _, a := range d.rules {
 		if !a.capsAddresses() {
 			continue
 		}
 		untiered := a.withoutTier()
 		for _, q := range quotas {
-			if !c.Spend(a.size() + q.size() + 16*(len(q.ByTier)+len(q.ByKey))) {
-				d.warnf("rules", "too many rules count by address to hold them all against the others: those further down may cap a tier; write fewer")
-				return c
+			if !d.budget.Spend(a.size() + q.size() + 16*(len(q.ByTier)+len(q.ByKey))) {
+				return
 			}
 			untiered.Match.HasKey = a.Match.HasKey && !q.countsBy("api_key") // whoever q counts by key has one
 			if a.Layer != "" && a.Layer == q.Layer || !untiered.covers(q) {
@@ -39,10 +33,9 @@ func (d *document) warnOfAddresses() (c pattern.Budget) {
 			if d.warnOfCappedTier(a, q) {
 				break // one warning for a rule is enough to find its mistake
 			}
-			d.warnOfCappedOverride(a, q, &c)
+			d.warnOfCappedOverride(a, q)
 		}
 	}
-	return c
 }
 
 // capsAddresses: the rule limits all requests of an address.
@@ -87,8 +80,11 @@ func (r *rule) isFor(tier string) bool { return r.tierCondition() == "" || r.tie
 func (d *document) warnOfCappedTier(a, q *rule) bool {
 	highest, worst, admits, gives := 0., "", "", ""
 	for tier, client := range q.ByTier {
-		rate := slowest(client)
-		if !a.isFor(tier) || !q.isFor(tier) || rate < highest || rate == highest && tier > worst {
+		if len(client) == 0 || !a.isFor(tier) || !q.isFor(tier) {
+			continue
+		}
+		rate := PerSecond(slowest(client))
+		if rate < highest || rate == highest && tier > worst {
 			continue
 		}
 		if address, own := a.capped(a.numbers(tier), q, client); address != "" {
@@ -107,17 +103,17 @@ func (d *document) warnOfCappedTier(a, q *rule) bool {
 }
 
 // warnOfCappedOverride finds overrides in rule q that are above what rule a admits for an address. It names the first by its key.
-func (d *document) warnOfCappedOverride(a, q *rule, c *pattern.Budget) {
+func (d *document) warnOfCappedOverride(a, q *rule) {
 	first, admits, gives := "", "", ""
 	for key, client := range q.ByKey {
 		if first != "" && key > first {
 			continue
 		}
 		tier := d.DefaultTier
-		if i := d.keys.FirstWithin(key, int32(len(d.Keys)), c); i >= 0 {
+		if i := d.keys.FirstWithin(key, int32(len(d.Keys)), &d.budget); i >= 0 {
 			tier = d.Keys[i].Tier
 		}
-		if *c < 0 {
+		if d.budget < 0 {
 			return
 		}
 		if !a.isFor(tier) {
@@ -138,14 +134,14 @@ func (a *rule) capped(address []*counter.Policy, q *rule, client []*counter.Poli
 		return "", ""
 	}
 	// A sum of rates that differ by rounding alone is the same.
-	if slowest(address)/float64(a.cost) < slowest(client)/float64(q.cost)*(1-1e-9) {
-		return slowestOf(address).Limit.String(), slowestOf(client).Limit.String()
+	if x, y := slowest(address), slowest(client); PerSecond(x)/float64(a.cost) < PerSecond(y)/float64(q.cost)*(1-1e-9) {
+		return x.String(), y.String()
 	}
 	const longest = time.Hour // quotas over more aren't meant to be taken at once
-	if p := slowestOf(client); p.Limit.Window > longest {
+	if slowest(client).Window > longest {
 		return "", ""
 	}
-	if most, least := smallest(address)/a.cost, smallest(client)/q.cost; most < least {
+	if most, least := smallest(address).Max()/a.cost, smallest(client).Max()/q.cost; most < least {
 		return fmt.Sprintf("%d requests at once", most), fmt.Sprintf("%d at once", least)
 	}
 	return "", ""

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/pattern"
 	"github.com/weirhq/weir/internal/private"
 )
 
@@ -14,17 +13,17 @@ type Move struct{ Pattern, From, To string }
 // Moved returns the patterns of the old rules whose verified keys are in another tier by the new rules, as far as the patterns
 // tell. If there are very many patterns, it looks at the first ones only.
 func Moved(oldSet, newSet *weir.RuleSet) (moved []Move) {
-	old, new, c := open(oldSet), open(newSet), pattern.Budget(maxCompared)
+	old, new := open(oldSet), open(newSet)
 	for i, k := range old.Keys {
 		// A pattern held against a pattern: its star is a character that only another star matches.
-		if old.keys.FirstWithin(k.Pattern, int32(i), &c) >= 0 {
+		if old.keys.FirstWithin(k.Pattern, int32(i), &new.budget) >= 0 {
 			continue // an earlier pattern matches all keys of this one
 		}
 		to := new.DefaultTier
-		if j := new.keys.FirstWithin(k.Pattern, int32(len(new.Keys)), &c); j >= 0 {
+		if j := new.keys.FirstWithin(k.Pattern, int32(len(new.Keys)), &new.budget); j >= 0 {
 			to = new.Keys[j].Tier
 		}
-		if c < 0 {
+		if new.budget < 0 {
 			break
 		}
 		if to != k.Tier {
@@ -37,54 +36,41 @@ func Moved(oldSet, newSet *weir.RuleSet) (moved []Move) {
 // Dropped returns the indexes of the old rules that limited requests which no new rule limits, as far as the conditions tell.
 // Of several such rules for the same requests, it returns the widest. All is false if there were too many rules to compare.
 func Dropped(oldSet, newSet *weir.RuleSet) (rules []int, all bool) {
-	dropped, c := open(newSet).dropped(open(oldSet))
-	return dropped, c >= 0
+	d := open(newSet)
+	return d.dropped(open(oldSet)), d.budget >= 0
 }
 
-func (d *document) dropped(old *document) (widest []int, c pattern.Budget) {
-	c = maxCompared
+func (d *document) dropped(old *document) (widest []int) {
 	// Most rules are still there, or stand before one without conditions: those are tried first.
 	byID, wide, size := make(map[string]*rule, len(d.rules)), []*rule{}, 0
-	for i := range d.rules {
-		r := &d.rules[i]
+	for _, r := range d.rules {
 		byID[r.ID] = r
 		if size += r.size(); r.Match == (weir.Match{}) {
 			wide = append(wide, r)
 		}
 	}
-	var dropped []int
-	for i := range old.rules {
-		r := &old.rules[i]
-		kept := r.Shadow || private.Borrows(r.Rule) || byID[r.ID] != nil && byID[r.ID].limitsAll(r)
-		for j := 0; j < len(wide) && !kept && c.Spend(wide[j].size()+r.size()); j++ {
-			kept = wide[j].limitsAll(r)
-		}
+	var dropped []*rule
+	for _, r := range old.rules {
+		limitsIt := func(o *rule) bool { return o.limitsAll(r) }
+		kept := r.Shadow || private.Borrows(r.Rule) || byID[r.ID] != nil && limitsIt(byID[r.ID]) ||
+			slices.ContainsFunc(wide, func(o *rule) bool { return d.budget.Spend(o.size()+r.size()) && limitsIt(o) })
 		if kept {
 			continue
 		}
-		if !c.Spend(len(d.rules)*r.size() + size) {
+		if !d.budget.Spend(len(d.rules)*r.size() + size) {
 			break
 		}
-		for j := 0; j < len(d.rules) && !kept; j++ {
-			kept = d.rules[j].limitsAll(r)
-		}
-		if !kept {
-			dropped = append(dropped, i)
+		if !slices.ContainsFunc(d.rules, limitsIt) {
+			dropped = append(dropped, r)
 		}
 	}
-	for n, i := range dropped {
-		r := &old.rules[i]
-		if !c.Spend(len(dropped) * 2 * r.size()) {
-			return append(widest, dropped[n:]...), c
-		}
-		if !slices.ContainsFunc(dropped, func(j int) bool {
-			o := &old.rules[j]
-			return o.limitsAll(r) && (j < i || !r.limitsAll(o))
-		}) {
-			widest = append(widest, i)
+	for _, r := range dropped {
+		wider := func(o *rule) bool { return o.limitsAll(r) && (o.index < r.index || !r.limitsAll(o)) }
+		if !d.budget.Spend(len(dropped)*2*r.size()) || !slices.ContainsFunc(dropped, wider) {
+			widest = append(widest, r.index)
 		}
 	}
-	return widest, c
+	return widest
 }
 
 // limitsAll: the rule limits whatever another one limits. One that counts an amount doesn't limit requests without it.

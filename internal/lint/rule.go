@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,10 +15,12 @@ import (
 // document is a rule document that compiled, and what is noted about it.
 type document struct {
 	weir.Rules
-	rules       []rule
+	rules       []*rule
 	keys        pattern.Keys
 	allow, deny pattern.List
 	warnings    []counter.Problem
+	// budget is what the search that is under way may still look at.
+	budget pattern.Budget
 }
 
 // rule is a rule as the search for mistakes looks at it.
@@ -33,7 +36,7 @@ type rule struct {
 
 // open prepares the document of a compiled set.
 func open(set *weir.RuleSet) *document {
-	d := &document{Rules: set.Rules()}
+	d := &document{Rules: set.Rules(), budget: maxCompared}
 	if d.DefaultTier == "" && len(d.Tiers) > 0 {
 		d.DefaultTier = d.Tiers[0].Name
 	}
@@ -46,10 +49,8 @@ func open(set *weir.RuleSet) *document {
 	for _, entry := range d.Deny {
 		_, _ = d.deny.Add(entry)
 	}
-	d.rules = make([]rule, len(d.Rules.Rules))
-	for i := range d.rules {
-		r := &d.rules[i]
-		r.Rule, r.Policies, r.index = &d.Rules.Rules[i], private.PoliciesOf(set, i), i
+	for i := range d.Rules.Rules {
+		r := &rule{Rule: &d.Rules.Rules[i], Policies: private.PoliciesOf(set, i), index: i}
 		r.by, r.cost = private.By(r.Rule), max(r.Cost, 1)
 		if r.Match.Endpoint != "" {
 			e, _ := pattern.ParseEndpoint(r.Match.Endpoint)
@@ -58,28 +59,9 @@ func open(set *weir.RuleSet) *document {
 		if r.Match.EndpointRegex != "" {
 			r.regex, _ = pattern.ParseRegex(r.Match.EndpointRegex)
 		}
+		d.rules = append(d.rules, r)
 	}
 	return d
-}
-
-// layers returns the rules of each layer in the order of the file, and the rank of each rule in its layer: lower goes first.
-func (d *document) layers() (layers map[string][]*rule, ranks map[*rule]int) {
-	layers, ranks = map[string][]*rule{}, map[*rule]int{}
-	for i := range d.rules {
-		if r := &d.rules[i]; r.Layer != "" {
-			layers[r.Layer] = append(layers[r.Layer], r)
-		}
-	}
-	for _, layer := range layers {
-		endpoints := make([]*pattern.Endpoint, len(layer))
-		for i, r := range layer {
-			endpoints[i] = r.endpoint
-		}
-		for i, rank := range pattern.Ranks(endpoints) {
-			ranks[layer[i]] = rank
-		}
-	}
-	return layers, ranks
 }
 
 func (d *document) warnf(path, format string, args ...any) {
@@ -142,39 +124,23 @@ func (r *rule) size() int {
 	return n
 }
 
-// slowest is the lowest of the limits' rates, in tokens per second.
-func slowest(policies []*counter.Policy) float64 {
-	lowest := 0.0
-	for _, p := range policies {
-		rate := p.Limit.Refill
-		if rate == 0 {
-			rate = float64(p.Limit.Amount()) / 1e6 / p.Limit.Window.Seconds()
-		}
-		if lowest == 0 || rate < lowest {
-			lowest = rate
-		}
+// PerSecond is how much a limit admits in a second. Of slots it is how many there are, which are only compared with each other.
+func PerSecond(l weir.Limit) float64 {
+	switch {
+	case l.Refill > 0:
+		return l.Refill
+	case l.Algorithm == weir.Concurrency:
+		return float64(l.Count)
 	}
-	return lowest
+	return float64(l.Amount()) / float64(counter.Whole(1)) / l.Window.Seconds()
 }
 
-// slowestOf is the limit with the lowest rate.
-func slowestOf(policies []*counter.Policy) *counter.Policy {
-	return slices.MinFunc(policies, func(a, b *counter.Policy) int {
-		switch x, y := slowest([]*counter.Policy{a}), slowest([]*counter.Policy{b}); {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return 0
-	})
+// slowest is the limit with the lowest rate.
+func slowest(policies []*counter.Policy) weir.Limit {
+	return slices.MinFunc(policies, func(a, b *counter.Policy) int { return cmp.Compare(PerSecond(a.Limit), PerSecond(b.Limit)) }).Limit
 }
 
-// smallest is the least that the limits admit at once.
-func smallest(policies []*counter.Policy) int64 {
-	least := policies[0].Limit.Max()
-	for _, p := range policies[1:] {
-		least = min(least, p.Limit.Max())
-	}
-	return least
+// smallest is the limit that admits the fewest at once.
+func smallest(policies []*counter.Policy) weir.Limit {
+	return slices.MinFunc(policies, func(a, b *counter.Policy) int { return cmp.Compare(a.Limit.Max(), b.Limit.Max()) }).Limit
 }

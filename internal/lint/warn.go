@@ -1,7 +1,6 @@
 package lint
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -18,29 +17,43 @@ import (
 func Warnings(doc weir.Rules, set *weir.RuleSet) []counter.Problem {
 	d := open(set)
 	d.warnOfSpelling(doc)
-	d.warnOfGaps()
-	d.warnOfTiers()
-	d.warnOfKeys()
-	d.warnOfLists()
-	d.warnOfOverrides()
-	d.warnOfLayers()
-	d.warnOfPaths()
-	d.warnOfAbuse()
-	d.warnOfSplits()
-	d.warnOfPrices()
-	d.warnOfScopes()
-	d.warnOfCounters()
-	d.warnOfAddresses()
+	for _, search := range []func(){d.warnOfGaps, d.warnOfTiers, d.warnOfAbuse, d.warnOfSplits, d.warnOfScopes, d.warnOfCounters, d.warnOfUnpriced} {
+		search()
+	}
+	for _, s := range searches {
+		d.budget = maxCompared
+		if s.search(d); d.budget < 0 {
+			d.warnf(s.path, "%s", s.tooMany)
+		}
+	}
 	return d.warnings
 }
+
+// searches hold much against much. Each has a budget, and says so if that wasn't enough.
+var searches = []struct {
+	search        func(*document)
+	path, tooMany string
+}{
+	{(*document).warnOfKeys, "keys", "there are too many patterns to hold them all against each other: those further down may come after one that matches the same keys; write fewer with an asterisk before their end"},
+	{(*document).warnOfLists, "rules", "there are too many patterns on the deny list and the allow list to hold every rule against them: those further down may be for keys that the lists decide about; write fewer with an asterisk before their end"},
+	{(*document).warnOfOverrides, "rules", "there are too many overrides to hold them all against their rules: those further down may never apply; write fewer, or shorter patterns"},
+	{(*document).warnOfLayers, "rules", "too many rules share a layer to hold them all against each other: those further down may never apply; give them more layers"},
+	{(*document).warnOfPaths, "rules", "too many rules count by path to hold them all against the others: those further down may not limit a client that makes up paths; add a rule without `match` and without `path`"},
+	{(*document).warnOfPrices, "prices", "there are too many to hold them all against each other: those further down may come after one that matches the same models; write fewer"},
+	{(*document).warnOfAddresses, "rules", "too many rules count by address to hold them all against the others: those further down may cap a tier; write fewer"},
+}
+
+// maxCompared bounds how much each search for mistakes looks at, in bytes of patterns and paths: all against all would
+// let a document of a few megabytes occupy a node for minutes. It is enough for thousands of rules, and some
+// tenths of a second.
+const maxCompared = 1 << 26
 
 // accurateCounter is the limit from which a sliding counter admits within 2% of the log.
 const accurateCounter = 50
 
 // warnOfCounters finds sliding counters that admit less than their limit, because one request is a large part of it.
 func (d *document) warnOfCounters() {
-	for i := range d.rules {
-		r := &d.rules[i]
+	for _, r := range d.rules {
 		if r.Algorithm != weir.SlidingCounter {
 			continue
 		}
@@ -57,17 +70,12 @@ func (d *document) warnOfCounters() {
 	}
 }
 
-// warnOfPrices finds prices that no model gets to, and rules that don't charge models without a price.
-func (d *document) warnOfPrices() (c pattern.Budget) {
-	c = maxCompared
-	all := slices.ContainsFunc(d.Weights, func(w weir.Sum) bool { return w.Name == "usd" }) // of which usd is made where no price is
+// warnOfPrices finds prices that no model gets to.
+func (d *document) warnOfPrices() {
 	for i, p := range d.Prices {
-		all = all || strings.Trim(p.Name, "*") == ""
-		for j := range i {
-			o := &d.Prices[j]
-			if !c.Spend(len(p.Name) + len(o.Name)) {
-				d.warnf("prices", "there are too many to hold them all against each other: those further down may come after one that matches the same models; write fewer")
-				return c
+		for _, o := range d.Prices[:i] {
+			if !d.budget.Spend(len(p.Name) + len(o.Name)) {
+				return
 			}
 			// A pattern held against a pattern: its star is a character that only another star matches.
 			if pattern.MatchGlob(o.Name, p.Name) {
@@ -76,29 +84,31 @@ func (d *document) warnOfPrices() (c pattern.Budget) {
 			}
 		}
 	}
-	if len(d.Prices) == 0 || all {
-		return c
+}
+
+// warnOfUnpriced finds rules that don't charge models without a price.
+func (d *document) warnOfUnpriced() {
+	made := func(w weir.Sum) bool { return w.Name == "usd" } // usd is made of weights where no price is
+	anyModel := func(p weir.Sum) bool { return strings.Trim(p.Name, "*") == "" }
+	if len(d.Prices) == 0 || slices.ContainsFunc(d.Weights, made) || slices.ContainsFunc(d.Prices, anyModel) {
+		return
 	}
-	for i := range d.rules {
-		if r := &d.rules[i]; r.Amount == "usd" && r.Default == 0 {
-			d.warnf("prices", "a request for a model without a price isn't charged by %q, unless it says itself how many usd it takes: add a price for \"*\" at the end, or give the rule a `default`", r.ID)
-			return c
-		}
+	free := func(r *rule) bool { return r.Amount == "usd" && r.Default == 0 }
+	if i := slices.IndexFunc(d.rules, free); i >= 0 {
+		d.warnf("prices", "a request for a model without a price isn't charged by %q, unless it says itself how many usd it takes: add a price for \"*\" at the end, or give the rule a `default`", d.rules[i].ID)
 	}
-	return c
 }
 
 // warnOfAbuse finds an abuse that can't begin a cooldown.
 func (d *document) warnOfAbuse() {
-	for i := range d.rules {
-		r := &d.rules[i]
+	for _, r := range d.rules {
 		if a := r.Abuse; a != nil && *a != (counter.Abuse{}) {
 			if why := r.neverAbused(a); why != "" {
 				d.warnf(r.path()+".abuse", "begins no cooldown: %s", why)
 			}
 		}
 	}
-	if a := d.Abuse; a != nil && *a != (counter.Abuse{}) && !slices.ContainsFunc(d.rules, func(r rule) bool { return r.Abuse == nil && r.neverAbused(a) == "" }) {
+	if a := d.Abuse; a != nil && *a != (counter.Abuse{}) && !slices.ContainsFunc(d.rules, func(r *rule) bool { return r.Abuse == nil && r.neverAbused(a) == "" }) {
 		d.warnf("abuse", "begins no cooldown: no rule that can refuse a client takes it; a rule's own `abuse` replaces it, and rules with `shadow` or `past_limit: book` refuse no client")
 	}
 }
@@ -119,7 +129,7 @@ func (r *rule) neverAbused(a *counter.Abuse) string {
 		return fmt.Sprintf("no client is refused %d times in %s; write fewer `refusals`, such as 100/minute", a.Refusals, a.Window)
 	}
 	reachable := func(policies []*counter.Policy) bool {
-		return len(policies) > 0 && slowest(policies)/float64(r.cost) <= mostRefusals
+		return len(policies) > 0 && PerSecond(slowest(policies))/float64(r.cost) <= mostRefusals
 	}
 	if reachable(r.Base) {
 		return ""
@@ -142,9 +152,9 @@ func (d *document) warnOfSpelling(written weir.Rules) {
 			d.warnf(path, "%s", odd)
 		}
 	})
-	for i := range d.rules {
-		if id, was := d.rules[i].ID, written.Rules[i].ID; id != was {
-			d.warnf(d.rules[i].path()+".id", "%q is read as %q: ids are in lower case", was, id)
+	for i, r := range d.rules {
+		if was := written.Rules[i].ID; r.ID != was {
+			d.warnf(r.path()+".id", "%q is read as %q: ids are in lower case", was, r.ID)
 		}
 	}
 	for i, entry := range d.Allow {
@@ -170,12 +180,10 @@ func (d *document) warnOfWideRange(path, entry, consequence string) {
 
 // warnOfGaps finds requests, and clients, that no rule limits.
 func (d *document) warnOfGaps() {
-	catchAll, ipRule, identity := len(d.rules) > 0, false, -1 // a document for Envoy's descriptors alone has no gaps
-	for i := range d.rules {
-		catchAll = catchAll && d.rules[i].Descriptor != nil
-	}
-	for i := range d.rules {
-		r := &d.rules[i]
+	// A document for Envoy's descriptors alone has no gaps.
+	catchAll := len(d.rules) > 0 && !slices.ContainsFunc(d.rules, func(r *rule) bool { return r.Descriptor == nil })
+	ipRule, identity := false, (*rule)(nil)
+	for _, r := range d.rules {
 		if r.Descriptor != nil {
 			continue
 		}
@@ -200,15 +208,15 @@ func (d *document) warnOfGaps() {
 		switch {
 		case r.countsBy("ip"):
 			ipRule = true
-		case identity < 0 && (r.countsBy("api_key", "user", "org") || slices.ContainsFunc(r.by, isAttribute)):
-			identity = i
+		case identity == nil && (r.countsBy("api_key", "user", "org") || slices.ContainsFunc(r.by, isAttribute)):
+			identity = r
 		}
 	}
 	if !catchAll {
 		d.warnf("rules", "a request can match no rule at all and is then not limited: add a rule without `match`")
 	}
-	if identity >= 0 && !ipRule {
-		d.warnf(fmt.Sprintf("rules[%d]", identity), "no rule counts by ip behind it: a client that invents a new key for each request is not limited; add a rule with `by: [ip]`")
+	if identity != nil && !ipRule {
+		d.warnf(identity.path(), "no rule counts by ip behind it: a client that invents a new key for each request is not limited; add a rule with `by: [ip]`")
 	}
 }
 
@@ -218,9 +226,9 @@ func (d *document) warnOfTiers() {
 	for _, k := range d.Keys {
 		named[k.Tier] = true
 	}
-	for i := range d.rules {
-		named[d.rules[i].Tier] = true
-		for _, t := range d.rules[i].Tiers {
+	for _, r := range d.rules {
+		named[r.Tier] = true
+		for _, t := range r.Tiers {
 			named[t.Name] = true
 		}
 	}
@@ -231,65 +239,50 @@ func (d *document) warnOfTiers() {
 	}
 }
 
-// maxCompared bounds how much each search for mistakes looks at, in bytes of patterns and paths: all against all would
-// let a document of a few megabytes occupy a node for minutes. It is enough for thousands of rules, and some
-// tenths of a second.
-const maxCompared = 1 << 26
-
 // warnOfKeys finds patterns that come after one which matches all that they match.
-func (d *document) warnOfKeys() (c pattern.Budget) {
-	c = maxCompared
+func (d *document) warnOfKeys() {
 	for i, k := range d.Keys {
 		// A pattern held against a pattern: its star is a character that only another star matches.
-		first := d.keys.FirstWithin(k.Pattern, int32(i), &c)
-		if c < 0 {
-			d.warnf("keys", "there are too many patterns to hold them all against each other: those further down may come after one that matches the same keys; write fewer with an asterisk before their end")
-			return c
+		first := d.keys.FirstWithin(k.Pattern, int32(i), &d.budget)
+		if d.budget < 0 {
+			return
 		}
 		if first >= 0 && d.Keys[first].Tier != k.Tier {
 			d.warnf("keys."+k.Pattern, "no key gets here: %q stands before it, matches the same keys, and the first match wins; move it up, or remove it", d.Keys[first].Pattern)
 		}
 	}
-	return c
 }
 
 // warnOfLists finds rules and overrides for keys that the lists decide about.
-func (d *document) warnOfLists() (c pattern.Budget) {
-	c = maxCompared
-	for i := range d.rules {
-		r := &d.rules[i]
+func (d *document) warnOfLists() {
+	for _, r := range d.rules {
 		if p := r.Match.APIKeyPattern; p != "" {
 			path := r.path() + ".match.api_key_pattern"
-			if by := d.deny.MatchWithin(p, &c); by != "" {
+			if by := d.deny.MatchWithin(p, &d.budget); by != "" {
 				d.warnf(path, "the rule applies to nobody: %q on the deny list refuses these keys first; remove one of them", by)
-			} else if by := d.allow.MatchWithin(p, &c); by != "" {
+			} else if by := d.allow.MatchWithin(p, &d.budget); by != "" {
 				d.warnf(path, "the rule applies to no verified key: %q on the allow list lets these keys bypass every rule; remove one of them", by)
 			}
 		}
 		if !d.deny.Empty() {
 			for _, key := range slices.Sorted(maps.Keys(r.Override)) {
-				if by := d.deny.MatchWithin(key, &c); by != "" {
+				if by := d.deny.MatchWithin(key, &d.budget); by != "" {
 					d.warnf(r.path()+".override."+key, "changes nothing: %q on the deny list refuses this key; remove one of them", by)
 				}
 			}
 		}
-		if c < 0 {
-			d.warnf("rules", "there are too many patterns on the deny list and the allow list to hold every rule against them: those further down may be for keys that the lists decide about; write fewer with an asterisk before their end")
-			return c
+		if d.budget < 0 {
+			return
 		}
 	}
-	return c
 }
 
 // warnOfOverrides finds overrides for keys that their rule isn't for, and those whose name is meant for something other than a key.
-func (d *document) warnOfOverrides() (c pattern.Budget) {
-	c = maxCompared
-	for i := range d.rules {
-		r := &d.rules[i]
+func (d *document) warnOfOverrides() {
+	for _, r := range d.rules {
 		for _, key := range slices.Sorted(maps.Keys(r.Override)) {
-			if !c.Spend(len(key) + len(r.Match.APIKeyPattern)) {
-				d.warnf("rules", "there are too many overrides to hold them all against their rules: those further down may never apply; write fewer, or shorter patterns")
-				return c
+			if !d.budget.Spend(len(key) + len(r.Match.APIKeyPattern)) {
+				return
 			}
 			kind, _, _ := strings.Cut(key, ":")
 			why := ""
@@ -306,69 +299,17 @@ func (d *document) warnOfOverrides() (c pattern.Budget) {
 			d.warnf(r.path()+".override."+key, "never applies: %s", why)
 		}
 	}
-	return c
-}
-
-// warnOfLayers finds rules of a layer that another one always precedes, and rules that give more to
-// a client that invents the right key.
-func (d *document) warnOfLayers() (c pattern.Budget) {
-	c = maxCompared
-	layers, ranks := d.layers()
-	sizes := map[string]int{} // of all rules of a layer
-	for name, layer := range layers {
-		for _, r := range layer {
-			sizes[name] += r.size()
-		}
-	}
-	for i := range d.rules {
-		r := &d.rules[i]
-		layer := layers[r.Layer]
-		if !c.Spend(len(layer)*r.size() + sizes[r.Layer]) {
-			d.warnf("rules", "too many rules share a layer to hold them all against each other: those further down may never apply; give them more layers")
-			return c
-		}
-		if over := slices.IndexFunc(layer, func(o *rule) bool { return ranks[o] < ranks[r] && o.covers(r) }); over >= 0 {
-			o := layer[over]
-			advice := "move it before that one, narrow that one's `match`, or give them different layers"
-			if o.endpoint != nil && r.endpoint != nil && o.endpoint.MoreSpecific(r.endpoint) {
-				advice = "narrow that one's `match`, or give them different layers"
-			}
-			d.warnf(r.path(), "never applies: %q goes before it in the layer %q and matches whatever it matches; %s", o.ID, r.Layer, advice)
-			continue
-		}
-		if strings.Contains(r.Match.APIKeyPattern, "*") {
-			d.warnOfPrivilege(r, layer, ranks)
-		}
-	}
-	return c
-}
-
-// warnOfPrivilege finds rules by which a request escapes a lower limit with an unverified key.
-func (d *document) warnOfPrivilege(r *rule, layer []*rule, ranks map[*rule]int) {
-	unkeyed := *r.Rule
-	unkeyed.Match.APIKeyPattern, unkeyed.Tier = "", ""
-	without := *r
-	without.Rule = &unkeyed
-	for _, o := range layer {
-		if ranks[o] > ranks[r] && o.Match.APIKeyPattern == "" && o.covers(&without) && len(o.Base) > 0 && o.Amount == r.Amount && (o.Algorithm == weir.Concurrency) == (r.Algorithm == weir.Concurrency) && slowest(o.Base) < slowest(r.Base) {
-			d.warnf(r.path()+".match.api_key_pattern", "a client that invents such a key gets %s in place of %q's %s, since `match` takes keys that nobody has verified; put the pattern under `keys`, with a tier",
-				r.Base[0].Limit, o.ID, o.Base[0].Limit)
-			return
-		}
-	}
 }
 
 // warnOfPaths finds rules that count by endpoint where there is only one, and rules whose limit a client
 // escapes by making up paths.
-func (d *document) warnOfPaths() (c pattern.Budget) {
-	c = maxCompared
+func (d *document) warnOfPaths() {
 	named, size := false, 0
-	for i := range d.rules {
-		named = named || d.rules[i].endpoint != nil
-		size += d.rules[i].size()
+	for _, r := range d.rules {
+		named = named || r.endpoint != nil
+		size += r.size()
 	}
-	for i := range d.rules {
-		r := &d.rules[i]
+	for _, r := range d.rules {
 		if r.countsBy("endpoint") {
 			const advice = "`endpoint` in `by` changes nothing: %s; leave it out, or write `path` to count each path by itself"
 			if r.Match.Endpoint != "" || r.Match.EndpointRegex != "" {
@@ -380,38 +321,33 @@ func (d *document) warnOfPaths() (c pattern.Budget) {
 		if !r.countsByPath() || r.Shadow {
 			continue
 		}
-		if !c.Spend(len(d.rules)*r.size() + size) {
-			d.warnf("rules", "too many rules count by path to hold them all against the others: those further down may not limit a client that makes up paths; add a rule without `match` and without `path`")
-			return c
+		if !d.budget.Spend(len(d.rules)*r.size() + size) {
+			return
 		}
-		behind := false
-		for j := 0; j < len(d.rules) && !behind; j++ {
-			o := &d.rules[j]
-			behind = !o.countsByPath() && (o.Layer == "" || o.Layer != r.Layer) && o.limitsAll(r)
+		behind := func(o *rule) bool {
+			return !o.countsByPath() && (o.Layer == "" || o.Layer != r.Layer) && o.limitsAll(r)
 		}
-		if !behind {
+		if !slices.ContainsFunc(d.rules, behind) {
 			d.warnf(r.path()+".by", "no rule without `path` stands behind it: a client that makes up a path for each request is not limited; add one, with what it may take of all paths together")
 		}
 	}
-	return c
 }
 
 // warnOfSplits finds limits whose parts are so small that requests will be refused by two parts while others have room.
 func (d *document) warnOfSplits() {
-	for i := range d.rules {
-		r := &d.rules[i]
+	for _, r := range d.rules {
 		if r.Split == 0 {
 			continue
 		}
-		least := slices.MinFunc(r.All(), func(a, b *counter.Policy) int { return cmp.Compare(a.Limit.Max(), b.Limit.Max()) })
-		if least.Limit.Max()/int64(r.Split)/r.cost >= counter.MinPerPart {
+		least := smallest(r.All())
+		if least.Max()/int64(r.Split)/r.cost >= counter.MinPerPart {
 			continue
 		}
 		advice := "leave it out"
-		if most := least.Limit.Max() / r.cost / counter.MinPerPart; most >= 2 {
+		if most := least.Max() / r.cost / counter.MinPerPart; most >= 2 {
 			advice = fmt.Sprintf("write %d or less", most)
 		}
-		d.warnf(r.path()+".split", "a part of %s holds fewer than %d requests: clients will be refused while other parts have room; %s", least.Limit, counter.MinPerPart, advice)
+		d.warnf(r.path()+".split", "a part of %s holds fewer than %d requests: clients will be refused while other parts have room; %s", least, counter.MinPerPart, advice)
 	}
 }
 
@@ -420,8 +356,7 @@ const leastPerRegion = 16
 
 // warnOfScopes says what a global rule costs. A rule with on_partition: refuse knows that its checks wait for its home.
 func (d *document) warnOfScopes() {
-	for i := range d.rules {
-		r := &d.rules[i]
+	for _, r := range d.rules {
 		small := slices.ContainsFunc(r.Limits, func(l weir.Limit) bool { return l.Max() < 2*leastPerRegion })
 		if r.Global && (r.Strict || small) && r.OnPartition != weir.FailRefuse {
 			d.warnf(r.path()+".scope", "it is too small to be shared, or strict: in other regions every check waits for its home, Envoy's rate limit service for 15 ms only if its caller sets no deadline; if that is what you want, write on_partition: refuse")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/pattern"
 )
 
 func compiled(t *testing.T, doc weir.Rules) *weir.RuleSet {
@@ -29,6 +30,13 @@ func said(rs *weir.RuleSet, text string) bool {
 	return slices.ContainsFunc(warnings(rs), func(p counter.Problem) bool { return strings.Contains(p.Text, text) })
 }
 
+// left is what a search leaves of its budget.
+func left(rs *weir.RuleSet, search func(*document)) pattern.Budget {
+	d := open(rs)
+	search(d)
+	return d.budget
+}
+
 // What a document can make Compile look at is bounded, whatever is in it, and it says what it hasn't looked at.
 func TestSearchesForMistakesAreBounded(t *testing.T) {
 	stars := strings.Repeat("*a", 40)
@@ -44,11 +52,11 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		lists.Rules[0].Override[name] = []weir.Limit{weir.PerMinute(9)}
 	}
 	rs := compiled(t, keys)
-	if c := open(rs).warnOfKeys(); c >= 0 || c < most || !said(rs, "too many patterns to hold them all against each other") {
+	if c := left(rs, (*document).warnOfKeys); c >= 0 || c < most || !said(rs, "too many patterns to hold them all against each other") {
 		t.Errorf("keys: %d left of %d: %v", c, maxCompared, warnings(rs))
 	}
 	rs = compiled(t, lists)
-	if c := open(rs).warnOfLists(); c >= 0 || c < most || !said(rs, "too many patterns on the deny list") {
+	if c := left(rs, (*document).warnOfLists); c >= 0 || c < most || !said(rs, "too many patterns on the deny list") {
 		t.Errorf("lists: %d left of %d: %v", c, maxCompared, warnings(rs))
 	}
 
@@ -57,7 +65,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		paths.Rules = append(paths.Rules, weir.Rule{ID: fmt.Sprint("r", i), By: []string{"path"}, Limits: []weir.Limit{weir.PerMinute(1)}, Match: weir.Match{Endpoint: fmt.Sprint("/a/", i)}})
 	}
 	rs = compiled(t, paths)
-	if c := open(rs).warnOfPaths(); c >= 0 || c < most || !said(rs, "too many rules count by path") {
+	if c := left(rs, (*document).warnOfPaths); c >= 0 || c < most || !said(rs, "too many rules count by path") {
 		t.Errorf("paths: %d left of %d", c, maxCompared)
 	}
 
@@ -66,7 +74,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		overrides.Rules[0].Override[fmt.Sprint("k", i)] = []weir.Limit{weir.PerMinute(1)}
 	}
 	rs = compiled(t, overrides)
-	if c := open(rs).warnOfOverrides(); c >= 0 || c < most || !said(rs, "too many overrides") {
+	if c := left(rs, (*document).warnOfOverrides); c >= 0 || c < most || !said(rs, "too many overrides") {
 		t.Errorf("overrides: %d left of %d", c, maxCompared)
 	}
 
@@ -78,7 +86,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		})
 	}
 	rs = compiled(t, layers)
-	if c := open(rs).warnOfLayers(); c >= 0 || c < most || !said(rs, "too many rules share a layer") {
+	if c := left(rs, (*document).warnOfLayers); c >= 0 || c < most || !said(rs, "too many rules share a layer") {
 		t.Errorf("layers: %d left of %d: %v", c, maxCompared, warnings(rs))
 	}
 
@@ -88,7 +96,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 			weir.Rule{ID: fmt.Sprint("k", i), Match: weir.Match{Endpoint: "/" + fmt.Sprint(i)}, Limits: []weir.Limit{weir.PerMinute(1)}})
 	}
 	rs = compiled(t, addresses)
-	if c := open(rs).warnOfAddresses(); c >= 0 || c < most || !said(rs, "too many rules count by address") {
+	if c := left(rs, (*document).warnOfAddresses); c >= 0 || c < most || !said(rs, "too many rules count by address") {
 		t.Errorf("addresses: %d left of %d", c, maxCompared)
 	}
 
@@ -97,9 +105,10 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 	for i := range other.Rules {
 		other.Rules[i].Match.Endpoint = fmt.Sprint("/b/", i)
 	}
-	dropped, c := open(compiled(t, other)).dropped(open(rs))
-	if c >= 0 || c < most || len(dropped) == 0 {
-		t.Errorf("dropped: %d left of %d, and found %d", c, maxCompared, len(dropped))
+	d := open(compiled(t, other))
+	dropped := d.dropped(open(rs))
+	if c := d.budget; c >= 0 || c < most || len(dropped) == 0 {
+		t.Errorf("dropped: %d left of %d, and found %d", d.budget, maxCompared, len(dropped))
 	}
 	if _, all := Dropped(rs, compiled(t, other)); all {
 		t.Error("dropped: says that it has looked at all")
