@@ -10,21 +10,28 @@ import (
 )
 
 // plain is text that needs no quotes anywhere, unless it reads as something else.
-var plain = regexp.MustCompile(`^[A-Za-z0-9_/.][A-Za-z0-9_/.-]*$`)
+var plain = regexp.MustCompile(`^[A-Za-z0-9_/.][A-Za-z0-9_/.=-]*$`)
 
 // words are what YAML readers take for something else than text.
 var words = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+// Quote writes text as rule files have it: between quotes, if it needs them.
+func Quote(s string) string {
+	if plain.MatchString(s) && !isLiteral(s) && !slices.Contains(words, strings.ToLower(s)) {
+		return s
+	}
+	return quoted(s)
+}
 
 // scalar writes text, between the given quotes if it isn't 0.
 func (e *editor) scalar(s string, quote byte) string {
 	switch {
 	case e.json || quote == '"':
+		return quoted(s)
 	case quote == '\'':
 		return "'" + strings.ReplaceAll(s, "'", "''") + "'"
-	case plain.MatchString(s) && !isLiteral(s) && !slices.Contains(words, strings.ToLower(s)):
-		return s
 	}
-	return quoted(s)
+	return Quote(s)
 }
 
 // quoted is text between double quotes, as JSON and YAML both read it.

@@ -49,13 +49,9 @@ type confReader struct {
 }
 
 // confError is what is wrong with a file. It never quotes one: it may hold secrets.
-type confError struct {
-	file string
-	line int
-	text string
+func confError(file string, line int, text string) error {
+	return fmt.Errorf("%s:%d: %s", file, line, text)
 }
-
-func (e *confError) Error() string { return fmt.Sprintf("%s:%d: %s", e.file, e.line, e.text) }
 
 // readConf reads a file. Text is its content, or nil to read it.
 func readConf(path string, text []byte) ([]directive, []Note, error) {
@@ -78,7 +74,7 @@ func (r *confReader) read(path string, text []byte, depth int) ([]directive, err
 		return nil, fmt.Errorf("%s: %w: a configuration includes at most %d files", path, errTooLarge, maxConfFiles)
 	}
 	if at := strings.IndexByte(string(text), 0); at >= 0 {
-		return nil, &confError{path, 1 + strings.Count(string(text[:at]), "\n"), "is no text file"}
+		return nil, confError(path, 1+strings.Count(string(text[:at]), "\n"), "is no text file")
 	}
 	r.stack = append(r.stack, path)
 	defer func() { r.stack = r.stack[:len(r.stack)-1] }()
@@ -93,7 +89,7 @@ func (r *confReader) read(path string, text []byte, depth int) ([]directive, err
 // block reads directives up to the end of a block, or of a file.
 func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth int, top bool) (list []directive, err error) {
 	if depth > maxConfDepth {
-		return nil, &confError{path, 1, fmt.Sprintf("blocks and includes are nested more than %d deep", maxConfDepth)}
+		return nil, confError(path, 1, fmt.Sprintf("blocks and includes are nested more than %d deep", maxConfDepth))
 	}
 	var d *directive
 	line := 1
@@ -102,18 +98,18 @@ func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth
 		special := !t.IsQuoted && (t.Value == "{" || t.Value == "}" || t.Value == ";")
 		switch {
 		case t.Error != nil:
-			return nil, &confError{path, t.Line, "is not nginx's syntax: is a brace, a quote or a semicolon missing?"}
+			return nil, confError(path, t.Line, "is not nginx's syntax: is a brace, a quote or a semicolon missing?")
 		case !t.IsQuoted && strings.HasPrefix(t.Value, "#"):
 		case d == nil && special && t.Value == "}" && !top:
 			return list, nil
 		case d == nil && special:
-			return nil, &confError{path, t.Line, "has a brace or a semicolon with nothing before it"}
+			return nil, confError(path, t.Line, "has a brace or a semicolon with nothing before it")
 		case d == nil:
 			d = &directive{name: t.Value, file: path, line: t.Line}
 		case !special:
 			d.args = append(d.args, t.Value)
 		case t.Value == "}":
-			return nil, &confError{path, t.Line, "has a directive that no semicolon ends"}
+			return nil, confError(path, t.Line, "has a directive that no semicolon ends")
 		default:
 			if t.Value == "{" {
 				if d.block, err = r.block(tokens, path, depth+1, false); err != nil {
@@ -136,39 +132,35 @@ func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth
 		}
 	}
 	if d != nil || !top {
-		return nil, &confError{path, line, "ends too early: is a brace, a quote or a semicolon missing?"}
+		return nil, confError(path, line, "ends too early: is a brace, a quote or a semicolon missing?")
 	}
 	return list, nil
-}
-
-func errInclude(d *directive) error {
-	return &confError{d.file, d.line, "include: must be a file, or a pattern of files"}
 }
 
 // include reads what a directive includes, in the order of names, as nginx does. What can't be read is noted.
 func (r *confReader) include(d *directive, depth int) (list []directive, err error) {
 	pattern := d.arg(0)
-	if pattern == "" {
-		return nil, errInclude(d)
-	}
 	if !filepath.IsAbs(pattern) {
 		pattern = filepath.Join(r.root, pattern)
 	}
 	names, err := filepath.Glob(pattern)
-	if err != nil {
-		return nil, errInclude(d)
+	if err != nil || d.arg(0) == "" {
+		return nil, confError(d.file, d.line, "include: must be a file, or a pattern of files")
+	}
+	lost := func(name, why string) {
+		r.lost = append(r.lost, Note{Where: d.where(), Differs: true, Text: fmt.Sprintf("includes %s, which %s: limits in it are missing here", clip(printable(name)), why)})
 	}
 	if len(names) == 0 && !strings.ContainsAny(pattern, "*?[") {
-		r.lost = append(r.lost, Note{Where: d.where(), Differs: true, Text: fmt.Sprintf("includes %s, which isn't there: limits in it are missing here", clip(printable(d.arg(0))))})
+		lost(d.arg(0), "isn't there")
 	}
 	for _, name := range names {
 		if slices.Contains(r.stack, name) {
-			return nil, &confError{d.file, d.line, "includes itself, by way of " + filepath.Base(name)}
+			return nil, confError(d.file, d.line, "includes itself, by way of "+filepath.Base(name))
 		}
 		more, err := r.read(name, nil, depth+1)
 		var path *fs.PathError
 		if errors.As(err, &path) {
-			r.lost = append(r.lost, Note{Where: d.where(), Differs: true, Text: fmt.Sprintf("includes %s, which can't be read: limits in it are missing here", clip(printable(name)))})
+			lost(name, "can't be read")
 			continue
 		}
 		if err != nil {

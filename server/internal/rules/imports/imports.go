@@ -6,7 +6,6 @@ package imports
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -14,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/lint"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
 )
@@ -65,6 +66,27 @@ type entry struct {
 	id       string
 	comments []string
 	fields   []string // lines behind the id
+}
+
+// matchField is the condition of a rule as a field, if it has one. It reports false if no rule can have it.
+func matchField(m weir.Match) (fields []string, ok bool) {
+	switch {
+	case m.Endpoint != "":
+		fields = []string{"match: {endpoint: " + rulefile.Quote(m.Endpoint) + "}"}
+	case m.EndpointRegex != "":
+		fields = []string{"match: {endpoint_regex: " + rulefile.Quote(m.EndpointRegex) + "}"}
+	}
+	_, err := lint.Compile(weir.Rules{Rules: []weir.Rule{{ID: "x", Match: m, Limits: []weir.Limit{weir.PerMinute(1)}}}})
+	return fields, err == nil
+}
+
+// byFields are what a rule counts by. Requests without that aren't counted there.
+func byFields(by []string) []string {
+	fields := []string{"by: " + scalars(by)}
+	if slices.ContainsFunc(by, func(s string) bool { return s != "ip" }) {
+		fields = append(fields, "missing: skip")
+	}
+	return fields
 }
 
 // add adds a rule with an id that is like a name.
@@ -138,7 +160,7 @@ func (d *document) result() (*Result, error) {
 			continue
 		}
 		n++
-		fmt.Fprintf(&b, "  - id: %s\n", scalar(e.id))
+		fmt.Fprintf(&b, "  - id: %s\n", rulefile.Quote(e.id))
 		for _, f := range e.fields {
 			fmt.Fprintf(&b, "    %s\n", f)
 		}
@@ -185,30 +207,11 @@ func printable(s string) string {
 // clip keeps a name from filling a line.
 func clip(s string) string { return shown.Clip(s, 80) }
 
-var (
-	plain = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_/.=-]*$`)
-	words = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-)
-
-// scalar writes text as YAML has it.
-func scalar(s string) string {
-	if plain.MatchString(s) && !slices.Contains(words, strings.ToLower(s)) {
-		return s
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(s); err != nil {
-		panic(err) // strings can be encoded
-	}
-	return strings.TrimSuffix(b.String(), "\n")
-}
-
 // scalars writes a list of texts.
 func scalars(list []string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
-		out[i] = scalar(s)
+		out[i] = rulefile.Quote(s)
 	}
 	return "[" + strings.Join(out, ", ") + "]"
 }

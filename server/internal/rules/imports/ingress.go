@@ -2,6 +2,7 @@ package imports
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
-	"github.com/weirhq/weir/internal/lint"
 )
 
 // ingress is a Kubernetes Ingress, as far as limits need it; or a list of them.
@@ -90,10 +90,7 @@ func (d *document) ingress(x *ingress) {
 		}
 		return n
 	}
-	times := number("limit-burst-multiplier")
-	if times == 0 {
-		times = 5
-	}
+	times := cmp.Or(number("limit-burst-multiplier"), 5)
 	var limits []string
 	for _, l := range []struct{ name, per string }{{"limit-rps", "second"}, {"limit-rpm", "minute"}} {
 		if n := number(l.name); n > 0 {
@@ -120,13 +117,13 @@ func (d *document) ingress(x *ingress) {
 			d.note(r, where, true, "limit-whitelist: add allow: [%s], which bypasses every rule", clip(printable(nets)))
 		}
 	}
-	for _, name := range []string{"limit-connections", "limit-rate", "limit-rate-after"} {
-		if get(name) != "" {
-			text := "%s limits bandwidth, which Weir doesn't: keep it in nginx"
-			if name == "limit-connections" {
-				text = "%s limits connections: it comes with concurrency; keep it in nginx until then"
-			}
-			d.note(nil, where, true, text, name)
+	const bandwidth = "limits bandwidth, which Weir doesn't: keep it in nginx"
+	for _, l := range []struct{ name, text string }{
+		{"limit-connections", "limits connections: it comes with concurrency; keep it in nginx until then"},
+		{"limit-rate", bandwidth}, {"limit-rate-after", bandwidth},
+	} {
+		if get(l.name) != "" {
+			d.note(nil, where, true, "%s %s", l.name, l.text)
 		}
 	}
 }
@@ -142,19 +139,12 @@ func (d *document) global(x *ingress, match []string, where string, get func(str
 		d.note(nil, where, true, "global-rate-limit needs a global-rate-limit-window, such as 1m: it is left out")
 		return nil
 	}
-	key := get("global-rate-limit-key")
-	if key == "" {
-		key = "$remote_addr"
-	}
-	by, notes, wrong := (&nginxConf{}).key(key)
+	by, notes, wrong := (&nginxConf{}).key(cmp.Or(get("global-rate-limit-key"), "$remote_addr"))
 	if wrong != "" {
 		d.note(nil, where, true, "global-rate-limit %s: it is left out", wrong)
 		return nil
 	}
-	fields := append(slices.Clone(match), "by: "+scalars(by))
-	if slices.ContainsFunc(by, func(s string) bool { return s != "ip" }) {
-		fields = append(fields, "missing: skip")
-	}
+	fields := slices.Concat(match, byFields(by))
 	r := d.add(x.Metadata.Name+"-global", append(fields, "algorithm: sliding_window_counter", fmt.Sprintf("limit: %d/%s", n, window))...)
 	for _, note := range notes {
 		d.note(r, where, note.Differs, "%s", note.Text)
@@ -199,11 +189,8 @@ func ingressMatch(x *ingress, regex bool) (fields []string, ok bool) {
 		return nil, true
 	}
 	m := weir.Match{EndpointRegex: strings.Join(parts, "|")}
-	field := "match: {endpoint_regex: " + scalar(m.EndpointRegex) + "}"
 	if len(parts) == 1 && len(endpoints) == 1 && safePath.MatchString(endpoints[0]) && endpoints[0] != "/" {
 		m = weir.Match{Endpoint: endpoints[0]}
-		field = "match: {endpoint: " + scalar(m.Endpoint) + "}"
 	}
-	_, err := lint.Compile(weir.Rules{Rules: []weir.Rule{{ID: "x", Match: m, Limits: []weir.Limit{weir.PerMinute(1)}}}})
-	return []string{field}, err == nil
+	return matchField(m)
 }

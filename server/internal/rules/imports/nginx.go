@@ -8,17 +8,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/lint"
 )
 
 // zone is a limit_req_zone: what is counted, and how fast it drains.
 type zone struct {
-	key  string
-	rate int64
-	per  string // second or minute
-	at   *directive
+	key   string
+	limit weir.Limit
+	at    *directive
 }
 
 // limitReq is a limit_req.
@@ -118,11 +117,13 @@ func parseZone(d *directive) (name string, z zone, ok bool) {
 		if n, found := strings.CutPrefix(a, "zone="); found {
 			name, _, _ = strings.Cut(n, ":")
 		} else if m := rate.FindStringSubmatch(a); m != nil {
-			z.rate, _ = strconv.ParseInt(m[1], 10, 64)
-			z.per = map[string]string{"s": "second", "m": "minute"}[m[2]]
+			n, _ := strconv.ParseInt(m[1], 10, 64)
+			if z.limit = weir.PerSecond(n); m[2] == "m" {
+				z.limit = weir.PerMinute(n)
+			}
 		}
 	}
-	return name, z, name != "" && z.rate > 0
+	return name, z, name != "" && z.limit.Count > 0
 }
 
 // inherit is the scope of a block: of what the one around it has, and of what it says itself.
@@ -221,7 +222,7 @@ func (c *nginxConf) http(block []directive) {
 }
 
 func samePlace(a, b place) bool {
-	return a.modifier == b.modifier && a.path == b.path && a.dryRun == b.dryRun && slices.Equal(a.limits, b.limits)
+	return a.modifier == b.modifier && a.path == b.path && !a.differs(b)
 }
 
 // places lists the parts of a server: its locations in the order in which nginx prefers them, and last the rest.
@@ -402,16 +403,10 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 	if p.at != nil {
 		where = p.at.where()
 	}
-	if _, err := lint.Compile(weir.Rules{Rules: []weir.Rule{{ID: "x", Match: match, Limits: []weir.Limit{weir.PerMinute(1)}}}}); err != nil {
+	fields, ok := matchField(match)
+	if !ok {
 		c.note(nil, where, true, "no rule can have this location's expression: it is left out")
 		return nil
-	}
-	var fields []string
-	switch {
-	case match.Endpoint != "":
-		fields = append(fields, "match: {endpoint: "+scalar(match.Endpoint)+"}")
-	case match.EndpointRegex != "":
-		fields = append(fields, "match: {endpoint_regex: "+scalar(match.EndpointRegex)+"}")
 	}
 	if layer != "" {
 		fields = append(fields, "layer: "+layer)
@@ -427,21 +422,19 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 		c.note(nil, where, true, "limit_req names the zone %s, and there is no limit_req_zone for it: it is left out", clip(printable(l.zone)))
 		return nil
 	}
+	c.used[l.zone]++
 	by, notes, wrong := c.key(z.key)
 	if wrong != "" {
-		c.used[l.zone]++
 		c.note(nil, where, true, "the zone %s %s: it is left out", clip(printable(l.zone)), wrong)
 		return nil
 	}
-	c.used[l.zone]++
-	fields = append(fields, "by: "+scalars(by))
-	if slices.ContainsFunc(by, func(s string) bool { return s != "ip" }) {
-		fields = append(fields, "missing: skip")
-	}
+	fields = append(fields, byFields(by)...)
 	if l.burst > 0 && !l.nodelay && l.delay < 0 {
-		fields = append(fields, "algorithm: leaky_bucket", "mode: queue", fmt.Sprintf("max_delay: %ds", longest(z, l.burst)))
+		second := int64(z.limit.Window / time.Second)
+		longest := (l.burst*second + z.limit.Count - 1) / z.limit.Count // wait of the last of a burst, rounded up
+		fields = append(fields, "algorithm: leaky_bucket", "mode: queue", fmt.Sprintf("max_delay: %ds", longest))
 	}
-	fields = append(fields, fmt.Sprintf("limit: %d/%s", z.rate, z.per), fmt.Sprintf("burst: %d", l.burst+1))
+	fields = append(fields, "limit: "+z.limit.String(), fmt.Sprintf("burst: %d", l.burst+1))
 	if p.dryRun {
 		fields = append(fields, "shadow: true")
 	}
@@ -458,10 +451,4 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 		c.note(r, where, true, "delay=%d: nginx has those of the burst beyond %d wait their turn; here none waits, and as many are admitted", l.delay, l.delay)
 	}
 	return r
-}
-
-// longest is how long the last of a burst waits, in seconds, rounded up.
-func longest(z zone, burst int64) int64 {
-	seconds := map[string]int64{"second": 1, "minute": 60}[z.per]
-	return (burst*seconds + z.rate - 1) / z.rate
 }
