@@ -220,10 +220,13 @@ func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (bySta
 		if r.Err != nil {
 			r.ResetAfter = c.Policy.LatestReset(l.opts.Now())
 		}
-		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local || slices.Contains(m.local, i)
+		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local
 		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.Exact(r.Remaining).Tokens(), r.RetryAfter, r.ResetAfter, r.Remaining
 		byStatus = byStatus || len(c.Policy.Statuses) > 0
-		d.Degraded = d.Degraded || slices.Contains(m.apart, i)
+		if len(m.apart) > 0 {
+			s.Local = s.Local || slices.Contains(m.local, i)
+			d.Degraded = d.Degraded || slices.Contains(m.apart, i)
+		}
 		if c.Policy.Shadow {
 			continue
 		}

@@ -133,10 +133,45 @@ func (e *Endpoint) Within(f *Endpoint) bool {
 // Endpoints finds which of many endpoints match a path, in time that depends on the path's depth and not on how many endpoints
 // there are. It ignores methods.
 type Endpoints struct {
-	literal map[string]*Endpoints
+	few     []literal             // segments, as long as they are few: comparing them is faster than hashing one
+	many    map[string]*Endpoints // all of them, once they are many
 	wild    *Endpoints
 	exact   []int32 // the ids of endpoints that end here
 	subtree []int32 // the ids of endpoints for here and below
+}
+
+// literal is a segment without a wildcard, and what follows it.
+type literal struct {
+	seg  string
+	next *Endpoints
+}
+
+// after returns what follows a literal segment, or nil.
+func (t *Endpoints) after(seg []byte) *Endpoints {
+	if t.many != nil {
+		return t.many[string(seg)]
+	}
+	for i := range t.few {
+		if l := &t.few[i]; string(seg) == l.seg {
+			return l.next
+		}
+	}
+	return nil
+}
+
+// insert adds a literal segment that isn't there yet.
+func (t *Endpoints) insert(seg string, next *Endpoints) {
+	const few = 4
+	t.few = append(t.few, literal{seg, next})
+	if t.many == nil && len(t.few) > few {
+		t.many = map[string]*Endpoints{}
+	}
+	if t.many != nil {
+		for _, l := range t.few {
+			t.many[l.seg] = l.next
+		}
+		t.few = nil
+	}
 }
 
 // Add adds an endpoint.
@@ -144,17 +179,14 @@ func (t *Endpoints) Add(e *Endpoint, id int32) {
 	for _, seg := range e.Segs {
 		next := t.wild
 		if seg != wildcard {
-			next = t.literal[seg]
+			next = t.after([]byte(seg))
 		}
 		if next == nil {
 			next = &Endpoints{}
-			switch {
-			case seg == wildcard:
+			if seg == wildcard {
 				t.wild = next
-			case t.literal == nil:
-				t.literal = map[string]*Endpoints{seg: next}
-			default:
-				t.literal[seg] = next
+			} else {
+				t.insert(seg, next)
 			}
 		}
 		t = next
@@ -190,7 +222,7 @@ func (t *Endpoints) Find(rest []byte, found []int32) []int32 {
 		for rest[end] != '/' {
 			end++
 		}
-		next := t.literal[string(rest[:end])]
+		next := t.after(rest[:end])
 		rest = rest[end+1:]
 		switch {
 		case t.wild == nil && next == nil:
