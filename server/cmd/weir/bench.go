@@ -66,7 +66,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.Var(parsed[float64]{&b.plan.Rate, "rate", parseRate, showRate}, "rate", "requests that are due, such as 500/s: an open loop; 0 is a closed loop")
 	f.BoolVar(&b.plan.Poisson, "poisson", false, "with --rate: due at random instead of evenly spaced")
 	f.IntVar(&b.plan.Keys, "keys", 10_000, "how many clients there are")
-	f.TextVar(&b.plan.Distribution, "distribution", load.Uniform, "how often each of them asks: uniform, zipf or hot (one asks)")
+	f.StringVar((*string)(&b.plan.Distribution), "distribution", string(load.Uniform), "how often each of them asks: uniform, zipf or hot (one asks)")
 	f.Float64Var(&b.plan.Exponent, "zipf", 1.1, "exponent of --distribution zipf")
 	f.StringVar(&b.check.KeyPrefix, "key-prefix", "bench_", "what keys begin with; a number follows")
 	f.StringVar(&b.check.Method, "method", http.MethodGet, "method of the requests")

@@ -46,7 +46,7 @@ func clientCommand(path string, node *adminPort, run func(*cobra.Command, *clien
 			if r.Key, err = client.key(cmd, args); err != nil {
 				return err
 			}
-		case r.IP == "" && r.user == "" && r.org == "" && len(r.attrs) == 0:
+		case r.IP == "" && *r.named["user"] == "" && *r.named["org"] == "" && len(r.attrs) == 0:
 			return errors.New("name the client: give its key, or - for standard input, or --client, --ip, --user or --org")
 		}
 		w, err := r.wire()

@@ -203,9 +203,9 @@ func printJSON(cmd *cobra.Command, v any) error {
 // requestFlags describe a request on the command line.
 type requestFlags struct {
 	checkapi.CheckRequest
-	cost            int64
-	user, org, tier string
-	attrs           []string
+	cost  int64
+	named map[string]*string // attributes with flags of their own
+	attrs []string
 }
 
 // register adds all flags, and registerRest those other than the key and the cost.
@@ -221,9 +221,7 @@ func (r *requestFlags) registerRest(cmd *cobra.Command) {
 	f.StringVar(&r.Method, "method", "GET", "HTTP method")
 	f.StringVar(&r.Path, "path", "", "path")
 	f.StringVar(&r.IP, "ip", "", "the client's IP address")
-	f.StringVar(&r.user, "user", "", "user")
-	f.StringVar(&r.org, "org", "", "organisation")
-	f.StringVar(&r.tier, "tier", "", "tier")
+	r.named = map[string]*string{"user": f.String("user", "", "user"), "org": f.String("org", "", "organisation"), "tier": f.String("tier", "", "tier")}
 	f.StringArrayVar(&r.attrs, "attr", nil, "another attribute, NAME=VALUE; repeatable")
 }
 
@@ -255,9 +253,9 @@ func (r *requestFlags) argument(cmd *cobra.Command, args []string) (err error) {
 // wire returns the request in the form of the check API.
 func (r *requestFlags) wire() (*checkapi.CheckRequest, error) {
 	r.Attributes = map[string]string{}
-	for name, v := range map[string]string{"user": r.user, "org": r.org, "tier": r.tier} {
-		if v != "" {
-			r.Attributes[name] = v
+	for name, v := range r.named {
+		if *v != "" {
+			r.Attributes[name] = *v
 		}
 	}
 	for _, a := range r.attrs {

@@ -1,7 +1,6 @@
 package load
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"strconv"
@@ -9,35 +8,17 @@ import (
 	"unsafe"
 )
 
-// Distribution says how often each client sends requests.
-type Distribution uint8
+// Distribution says how often each client sends requests. "" means Uniform.
+type Distribution string
 
 const (
 	// Uniform means that all clients send equally many.
-	Uniform Distribution = iota
+	Uniform Distribution = "uniform"
 	// Zipf means that few clients send many requests and many send few, as in most real traffic.
-	Zipf
+	Zipf Distribution = "zipf"
 	// Hot means that one client sends all requests.
-	Hot
+	Hot Distribution = "hot"
 )
-
-var distributionNames = [...]string{"uniform", "zipf", "hot"}
-
-func (d Distribution) String() string { return distributionNames[d] }
-
-// MarshalText returns the name.
-func (d Distribution) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText reads the name.
-func (d *Distribution) UnmarshalText(text []byte) error {
-	for i, name := range distributionNames {
-		if name == string(text) {
-			*d = Distribution(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("must be uniform, zipf or hot, got %q", text)
-}
 
 // minSequence keeps sequences of few keys from repeating soon.
 const minSequence = 1 << 16
@@ -53,7 +34,7 @@ func newSequence(d Distribution, keys int, exponent float64) sequence {
 	}
 	s := make(sequence, max(4*keys, minSequence))
 	rng := rand.New(rand.NewPCG(1, uint64(keys)))
-	if d == Uniform || keys == 1 {
+	if d != Zipf || keys == 1 {
 		for i := range s {
 			s[i] = rng.Uint32N(uint32(keys))
 		}

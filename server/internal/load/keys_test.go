@@ -89,20 +89,3 @@ func TestClientAddresses(t *testing.T) {
 		}
 	}
 }
-
-func TestDistributionNames(t *testing.T) {
-	for _, d := range []Distribution{Uniform, Zipf, Hot} {
-		text, err := d.MarshalText()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var back Distribution
-		if err := back.UnmarshalText(text); err != nil || back != d {
-			t.Errorf("%s became %s, %v", d, back, err)
-		}
-	}
-	var d Distribution
-	if err := d.UnmarshalText([]byte("normal")); err == nil || err.Error() != `must be uniform, zipf or hot, got "normal"` {
-		t.Error(err)
-	}
-}

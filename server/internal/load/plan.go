@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -67,6 +68,8 @@ func (p *Plan) Validate() error {
 		return fmt.Errorf("poisson: needs rate: a closed loop sends when it is answered")
 	case p.Keys < 1 || p.Keys > MaxKeys:
 		return fmt.Errorf("keys: must be from 1 to %d, got %d", MaxKeys, p.Keys)
+	case !slices.Contains([]Distribution{"", Uniform, Zipf, Hot}, p.Distribution):
+		return fmt.Errorf("distribution: must be uniform, zipf or hot, got %q", p.Distribution)
 	case p.Distribution == Zipf && !(p.Exponent > 1 && p.Exponent <= 10):
 		return fmt.Errorf("zipf: must be more than 1 and at most 10, got %v", p.Exponent)
 	}

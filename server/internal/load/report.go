@@ -110,7 +110,7 @@ func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *R
 	c := &sum.counts
 	out := &Report{
 		Target: t.String(), Loop: "closed", Concurrency: p.Workers,
-		Keys: p.Keys, Distribution: p.Distribution,
+		Keys: p.Keys, Distribution: cmp.Or(p.Distribution, Uniform),
 		Warmup: p.Warmup.Seconds(), Seconds: measured.Seconds(), Interrupted: interrupted,
 		Checks: c.answered(), Allowed: c[Allowed], Refused: c[Refused], Other: c[Other],
 		Degraded: c[degraded], Errors: c.failed(), Timeouts: c[TimedOut], Unfinished: c[Unfinished],

@@ -286,13 +286,14 @@ func TestPlansThatCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Plan){
-		"duration: ":    func(p *Plan) { p.Duration = 0 },
-		"warmup: ":      func(p *Plan) { p.Warmup = -1 },
-		"concurrency: ": func(p *Plan) { p.Workers = MaxWorkers + 1 },
-		"rate: ":        func(p *Plan) { p.Rate = -1 },
-		"poisson: ":     func(p *Plan) { p.Poisson = true },
-		"keys: ":        func(p *Plan) { p.Keys = 0 },
-		"zipf: ":        func(p *Plan) { p.Distribution, p.Exponent = Zipf, 1 },
+		"duration: ":     func(p *Plan) { p.Duration = 0 },
+		"warmup: ":       func(p *Plan) { p.Warmup = -1 },
+		"concurrency: ":  func(p *Plan) { p.Workers = MaxWorkers + 1 },
+		"rate: ":         func(p *Plan) { p.Rate = -1 },
+		"poisson: ":      func(p *Plan) { p.Poisson = true },
+		"keys: ":         func(p *Plan) { p.Keys = 0 },
+		"distribution: ": func(p *Plan) { p.Distribution = "normal" },
+		"zipf: ":         func(p *Plan) { p.Distribution, p.Exponent = Zipf, 1 },
 	} {
 		p := good
 		change(&p)
