@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,8 +68,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *operation) (out res
 		return out, errors.New("the region is starting")
 	}
 	here := &Store{own: *store, link: l, stakes: l.stakes.Load()}
-	switch {
-	case a.Talk != nil:
+	if a.Talk != nil {
 		counted, err := a.Talk.Counter.counter()
 		if err == nil && !l.shares(counted.Policy) {
 			err = errors.New("regions don't share this limit: do they know the same regions?")
@@ -78,15 +78,17 @@ func (l *Link) carryOut(ctx context.Context, from string, a *operation) (out res
 		}
 		out.Said, err = here.stakes.hear(ctx, from, &counted, &a.Talk.Message)
 		return out, err
+	}
+	of := slices.Concat(a.Charges, a.Returns, a.Resets) // an operation has one kind
+	counters, err := countersOf(of)
+	if err != nil {
+		return out, err
+	}
+	switch {
 	case len(a.Charges) > 0:
-		counters, err := countersOf(a.Charges)
-		if err != nil {
-			return out, err
-		}
 		charges := make([]counter.Charge, len(counters))
 		for i, c := range counters {
-			of := &a.Charges[i]
-			charges[i] = counter.Charge{Counter: c, N: of.N, Peek: of.Peek, Returnable: true, Guest: of.Guest, Hold: of.Hold}
+			charges[i] = counter.Charge{Counter: c, N: of[i].N, Peek: of[i].Peek, Returnable: true, Guest: of[i].Guest, Hold: of[i].Hold}
 		}
 		out.Results = make([]counter.Result, len(charges))
 		here.takeFor(ctx, charges, out.Results)
@@ -100,26 +102,16 @@ func (l *Link) carryOut(ctx context.Context, from string, a *operation) (out res
 			}
 		}
 	case len(a.Returns) > 0:
-		counters, err := countersOf(a.Returns)
-		if err != nil {
-			return out, err
-		}
 		returns := make([]counter.Return, len(counters))
 		for i, c := range counters {
-			of := &a.Returns[i]
-			returns[i] = counter.Return{Counter: c, N: of.N, Slot: of.Slot, Hold: of.Hold, Used: of.Used, Recorded: of.Recorded}
+			returns[i] = counter.Return{Counter: c, N: of[i].N, Slot: of[i].Slot, Hold: of[i].Hold, Used: of[i].Used, Recorded: of[i].Recorded}
 		}
 		err = here.giveBack(ctx, a.Once, time.Duration(a.Keep)*time.Microsecond, returns, func(i int) string { return here.placeHere(returns[i].Policy) })
-		if errors.Is(err, counter.ErrUsed) {
-			return result{Used: true}, nil
+		if out.Used = errors.Is(err, counter.ErrUsed); out.Used {
+			err = nil
 		}
-		return out, err
-	case len(a.Resets) > 0:
-		counters, err := countersOf(a.Resets)
-		if err == nil {
-			err = here.resetAll(ctx, counters, here.placeHere)
-		}
-		return out, err
+	default:
+		err = here.resetAll(ctx, counters, here.placeHere)
 	}
-	return out, nil
+	return out, err
 }

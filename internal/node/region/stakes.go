@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -265,65 +264,49 @@ func recordOf(key string, h *counter.Hold) string {
 	return key + ":hold:" + hex.EncodeToString(h.ID[:])
 }
 
-// giveBack returns tokens, or settles reservations. To do so once, each stake keeps a mark of its
-// own; or the record of the hold serves as one, since it goes away with the return. If some returns
-// depend on records, those that don't come last, and only go back if one of the records existed.
-func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) (err error) {
-	used := 0
-	gated, given := slices.ContainsFunc(returns, recorded), false // whether some returns depend on records, and whether one of the records existed
-	if gated {
+// giveBack returns tokens, or settles a reservation. To do so once, the stake keeps a mark of its own;
+// or the record of the hold serves as one, since it goes away with the return.
+func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Duration, r *counter.Return) error {
+	if r.Recorded {
 		once = counter.Once{}
 	}
-	for i := range returns {
-		r := &returns[i]
-		again := gated && !given && !r.Recorded
-		if again {
-			used++
-			continue
-		}
-		key := keyOf(&r.Counter)
-		var keys []string
-		if r.Hold != nil {
-			keys = append(keys, recordOf(key, r.Hold))
-		}
-		if once != (counter.Once{}) {
-			keys = append(keys, key+":once:"+hex.EncodeToString(once[:]))
-		}
-		e := s.updateWith(ctx, key, r.Policy, keys, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
-			if once != (counter.Once{}) {
-				mark := records[len(keys)-1]
-				if again = len(mark.Value) > 0; again {
-					return
-				}
-				*mark = Cell{[]byte{'1'}, keep}
-			}
-			n, slot := r.N, r.Slot
-			if r.Hold != nil {
-				if again = r.Recorded && len(records[0].Value) == 0; again {
-					return
-				}
-				var h chargeRecord
-				if record := records[0].Value; len(record) > 0 && json.Unmarshal(record, &h) == nil {
-					n, slot = min(r.N, h.N)-r.Used, h.Slot
-				} else { // the charge may never have been taken
-					n, slot = min(r.N-r.Used, 0), 0
-				}
-				records[0].Value = nil
-			}
-			k.GiveBack(r.Policy, share, now, n, slot)
-		})
-		if err = errors.Join(err, e); e == nil && again { // after an error the update may still be applied
-			used++
-		}
-		given = given || r.Recorded && e == nil && !again
+	key := keyOf(&r.Counter)
+	var keys []string
+	if r.Hold != nil {
+		keys = append(keys, recordOf(key, r.Hold))
 	}
-	if used > 0 && used == len(returns) {
+	if once != (counter.Once{}) {
+		keys = append(keys, key+":once:"+hex.EncodeToString(once[:]))
+	}
+	again := false
+	err := s.updateWith(ctx, key, r.Policy, keys, func(k *stake.Stake, share stake.Share, now int64, records []*Cell) {
+		if once != (counter.Once{}) {
+			mark := records[len(keys)-1]
+			if again = len(mark.Value) > 0; again {
+				return
+			}
+			*mark = Cell{[]byte{'1'}, keep}
+		}
+		n, slot := r.N, r.Slot
+		if r.Hold != nil {
+			if again = r.Recorded && len(records[0].Value) == 0; again {
+				return
+			}
+			var h chargeRecord
+			if record := records[0].Value; len(record) > 0 && json.Unmarshal(record, &h) == nil {
+				n, slot = min(r.N, h.N)-r.Used, h.Slot
+			} else { // the charge may never have been taken
+				n, slot = min(r.N-r.Used, 0), 0
+			}
+			records[0].Value = nil
+		}
+		k.GiveBack(r.Policy, share, now, n, slot)
+	})
+	if err == nil && again { // after an error the update may still be applied
 		return counter.ErrUsed
 	}
 	return err
 }
-
-func recorded(r counter.Return) bool { return r.Recorded }
 
 func (s *stakes) reset(ctx context.Context, c *counter.Counter) error {
 	return s.cells.Update(ctx, []string{keyOf(c)}, func(values [][]byte, now int64) []Cell {

@@ -1,12 +1,13 @@
 package region
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirhq/weir/counter"
@@ -58,46 +59,18 @@ func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []co
 		s.own.Take(ctx, charges, results)
 		return
 	}
-	t := &taking{Store: s, asked: charges, charges: slices.Clone(charges), results: results, home: make([]string, len(charges)), wait: s.link.timeout}
-	for i := range t.charges {
-		if c := &t.charges[i]; c.Policy.Global {
-			s.link.rename(&c.Counter)
-			t.home[i] = s.placeOf(c.Policy)
-		}
+	named := slices.Clone(charges)
+	for i := range named {
+		s.link.rename(&named[i].Counter)
 	}
-	t.run(ctx)
+	t := &taking{Store: s, asked: charges, charges: named, results: results, wait: s.link.timeout}
+	t.run(ctx, s.placeOf)
 }
 
-// takeFor decides charges for another region.
+// takeFor decides charges for another region, which waits for the answer.
 func (s *Store) takeFor(ctx context.Context, charges []counter.Charge, results []counter.Result) {
-	t := &taking{Store: s, asked: charges, charges: charges, results: results, home: make([]string, len(charges)), wait: s.link.timeout / 2} // the asking region waits for the answer
-	for i := range charges {
-		t.home[i] = s.placeHere(charges[i].Policy)
-	}
-	t.run(ctx)
-}
-
-func (t *taking) run(ctx context.Context) {
-	if !slices.ContainsFunc(t.home, func(home string) bool { return home != "" }) {
-		t.Store.own.Take(ctx, t.charges, t.results)
-		return
-	}
-	for i := range t.charges {
-		t.charges[i].Returnable = true // in case a home refuses
-	}
-	t.own(ctx, t.at(""), false)
-	for _, i := range t.at(shared) {
-		t.share(ctx, i)
-	}
-	var homes []string
-	for _, home := range t.home {
-		if home != "" && home != shared && !slices.Contains(homes, home) {
-			homes = append(homes, home)
-		}
-	}
-	for _, home := range homes {
-		t.ask(ctx, home)
-	}
+	t := &taking{Store: s, asked: charges, charges: charges, results: results, wait: s.link.timeout / 2}
+	t.run(ctx, s.placeHere)
 }
 
 type taking struct {
@@ -109,6 +82,29 @@ type taking struct {
 	wait    time.Duration // how long other regions may take
 	taken   []int         // charges that were taken, and go back if another is refused
 	refused bool
+}
+
+func (t *taking) run(ctx context.Context, placeOf func(*counter.Policy) string) {
+	for _, c := range t.charges {
+		t.home = append(t.home, placeOf(c.Policy))
+	}
+	homes := slices.Clone(t.home) // t.home changes if one can't be reached
+	if !slices.ContainsFunc(homes, func(home string) bool { return home != "" }) {
+		t.Store.own.Take(ctx, t.charges, t.results)
+		return
+	}
+	for i := range t.charges {
+		t.charges[i].Returnable = true // in case a home refuses
+	}
+	t.own(ctx, t.at(""), false)
+	for _, i := range t.at(shared) {
+		t.share(ctx, i)
+	}
+	for i, home := range homes {
+		if home != "" && home != shared && slices.Index(homes, home) == i {
+			t.ask(ctx, home)
+		}
+	}
 }
 
 func (t *taking) at(home string) (of []int) {
@@ -225,33 +221,34 @@ func (t *taking) refuse(ctx context.Context) {
 		return
 	}
 	t.refused = true
+	if len(t.taken) == 0 {
+		return
+	}
 	var back []counter.Return
-	var own []int
 	for _, i := range t.taken {
 		c := &t.charges[i]
 		back = append(back, counter.Return{Counter: c.Counter, N: c.N, Slot: t.results[i].Slot, Hold: c.Hold})
-		if t.home[i] == "" {
-			own = append(own, i)
-		}
-	}
-	if len(back) == 0 {
-		return
 	}
 	// If giving back fails, the tokens stay taken, which mints nothing.
 	_ = t.giveBack(ctx, counter.Once{}, 0, back, func(i int) string { return t.home[t.taken[i]] })
-	charges, results := t.pick(own)
-	if len(own) > 0 {
-		t.Store.own.Take(ctx, charges, results)
-	}
-	for j, i := range own {
-		results[j].Local = t.results[i].Local
-		t.results[i] = results[j]
-	}
+	var own []int
 	for _, i := range t.taken {
-		if t.home[i] == shared {
+		switch t.home[i] {
+		case "":
+			own = append(own, i)
+		case shared:
 			charges, _ := t.pick([]int{i})
 			t.results[i] = t.stakes.take(ctx, &charges[0], 0)
 		}
+	}
+	if len(own) == 0 {
+		return
+	}
+	charges, results := t.pick(own)
+	t.Store.own.Take(ctx, charges, results)
+	for j, i := range own {
+		results[j].Local = t.results[i].Local
+		t.results[i] = results[j]
 	}
 }
 
@@ -267,25 +264,34 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 	return s.giveBack(ctx, once, keep, returns, func(i int) string { return s.placeOf(returns[i].Policy) })
 }
 
-// giveBack returns tokens to the stores of their homes. Each store keeps a mark of its own, or the
-// records of holds, to do so once. If some returns depend on records, the stores that get none of
-// those come last, and free only slots unless a record existed.
+// giveBack returns tokens to the stores of their homes. Each store and each stake keeps a mark of its
+// own, or the records of holds, to do so once. If some returns depend on records, the stores that get
+// none of those come last, and free only slots unless a record existed.
 func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return, homeOf func(i int) string) (err error) {
 	by := map[string][]counter.Return{}
-	for i := range returns {
+	for i, r := range returns {
 		home := homeOf(i)
-		by[home] = append(by[home], returns[i])
+		if home == shared {
+			home += strconv.Itoa(i)
+		}
+		by[home] = append(by[home], r)
 	}
+	recorded := func(r counter.Return) bool { return r.Recorded }
+	var homes, last []string
+	for _, home := range slices.Sorted(maps.Keys(by)) {
+		if slices.ContainsFunc(by[home], recorded) {
+			homes = append(homes, home)
+		} else {
+			last = append(last, home)
+		}
+	}
+	gated := len(homes)
 	used, given := 0, false
-	homes := slices.SortedFunc(maps.Keys(by), func(a, b string) int {
-		return cmp.Or(cmp.Compare(rank(by[a]), rank(by[b])), cmp.Compare(a, b))
-	})
-	gated := len(homes) > 0 && rank(by[homes[0]]) == 0
-	for _, home := range homes {
+	for i, home := range append(homes, last...) {
 		list, once := by[home], once
-		if gated && rank(list) > 0 {
+		if gated > 0 && i >= gated {
 			if once = (counter.Once{}); !given {
-				list = slices.DeleteFunc(list, func(r counter.Return) bool { return r.Policy.Limit.Algorithm != counter.Concurrency })
+				list = slices.DeleteFunc(list, func(r counter.Return) bool { return !r.InFlight() })
 			}
 			if len(list) == 0 {
 				used++
@@ -293,32 +299,24 @@ func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Durat
 			}
 		}
 		var e error
-		switch home {
-		case "":
+		switch {
+		case home == "":
 			e = s.own.GiveBack(ctx, once, keep, list)
-		case shared:
-			e = s.stakes.giveBack(ctx, once, keep, list)
+		case strings.HasPrefix(home, shared):
+			e = s.stakes.giveBack(ctx, once, keep, &list[0])
 		default:
 			e = s.link.giveBack(ctx, home, once, keep, list)
 		}
 		if errors.Is(e, counter.ErrUsed) {
 			used++
 		} else {
-			err, given = errors.Join(err, e), given || e == nil && rank(list) == 0
+			err, given = errors.Join(err, e), given || e == nil && i < gated
 		}
 	}
-	if used == len(by) || gated && !given && err == nil {
+	if used == len(by) || gated > 0 && !given && err == nil {
 		return counter.ErrUsed
 	}
 	return err
-}
-
-// rank is 0 if some of the returns depend on records, and 1 otherwise.
-func rank(returns []counter.Return) int {
-	if slices.ContainsFunc(returns, recorded) {
-		return 0
-	}
-	return 1
 }
 
 // Reset makes counters untouched wherever they are. For a shared limit each region gives back what
