@@ -6,6 +6,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -86,26 +87,18 @@ func (c redisCells) Update(ctx context.Context, keys []string, change func([][]b
 		if err != nil {
 			return fmt.Errorf("%w: %w", redisstore.ErrUnavailable, err)
 		}
-		reply, err := m.ToArray()
-		if err != nil {
-			return fmt.Errorf("redis: %w", err)
-		}
-		now, err := reply[0].AsInt64()
+		reply, err := m.AsStrSlice()
 		if err != nil || len(reply) != 1 && len(reply) != len(keys)+1 {
 			return errors.Join(errors.New("redis: unexpected reply of the script"), err)
 		}
-		if len(reply) == 1 {
-			return nil
+		now, err := strconv.ParseInt(reply[0], 10, 64)
+		if err != nil || len(reply) == 1 {
+			return err
 		}
+		args = slices.Clone(reply[1:])
 		old := make([][]byte, len(keys))
-		args = args[:0]
-		for i := range old {
-			text, err := reply[i+1].ToString()
-			if err != nil {
-				return fmt.Errorf("redis: %w", err)
-			}
-			old[i] = []byte(text)
-			args = append(args, text)
+		for i, value := range args {
+			old[i] = []byte(value)
 		}
 		changed := false
 		for i, cell := range change(old, now) {

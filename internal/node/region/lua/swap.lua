@@ -4,7 +4,7 @@
 -- ARGV     the old ones, or none to read; then for each the new one, empty to delete it, and its TTL (ms)
 -- Reply    now (µs), and, if nothing was written, the values that are there
 local t = redis.call('TIME')
-local reply = {t[1] * 1000000 + t[2]}
+local reply = {string.format('%.0f', t[1] * 1000000 + t[2])}
 local old, same = {}, #ARGV > 0
 for i = 1, #KEYS do
   old[i] = redis.call('GET', KEYS[i]) or ''
