@@ -238,10 +238,12 @@ func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *
 
 // heard records a region's answer and returns how many tokens it brought.
 func (s *stakes) heard(key string, c *counter.Counter, p *peer, ask, answer *stake.Message) int64 {
-	p.asks.Add(1)
+	p.mu.Lock()
+	p.Asks++
 	if answer.Short {
-		p.short.Add(1)
+		p.Short++
 	}
+	p.mu.Unlock()
 	var brought int64
 	err := s.update(s.life, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		brought = k.Heard(c.Policy, share, now, p.name, ask, answer)

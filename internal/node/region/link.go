@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -17,6 +16,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
+	"github.com/weirhq/weir/internal/rediscall"
 )
 
 // DefaultTimeout is how long a check waits for another region by default.
@@ -38,8 +38,7 @@ type Options struct {
 	Logger     *slog.Logger
 }
 
-// Link carries messages between this node and the nodes of other regions. Create one with
-// [NewLink].
+// Link carries messages between this node and the nodes of other regions.
 type Link struct {
 	name, home string
 	secret     *Secret
@@ -48,19 +47,14 @@ type Link struct {
 	maxWaiting int
 	log        *slog.Logger
 	limiter    atomic.Pointer[weir.Limiter]
-	print      atomic.Pointer[fingerprint]
 	store      atomic.Pointer[counter.Store]
 	stakes     atomic.Pointer[stakes]
 	topo       atomic.Pointer[Topology]
 
-	mu        sync.Mutex
-	strangers map[string]bool // guarded by mu: regions that sent messages although they aren't peers
-}
-
-// fingerprint identifies the global rules of a rule set, for other regions to compare.
-type fingerprint struct {
-	of   *weir.RuleSet
-	text string
+	mu        sync.Mutex      // guards the fields below
+	strangers map[string]bool // regions that sent messages although they aren't peers
+	printed   *weir.RuleSet   // whose fingerprint is in print
+	print     string
 }
 
 // NewLink creates a Link. It sends nothing until Run.
@@ -116,7 +110,7 @@ func (l *Link) Serve(limiter *weir.Limiter, store counter.Store) {
 func (l *Link) talk(ctx context.Context, to string, c *counter.Counter, m *stake.Message) (*stake.Message, error) {
 	r, err := l.do(ctx, to, operation{Talk: &stakeMessage{wireCounter(c), *m}})
 	if err == nil && r.Said == nil {
-		err = errors.New("unexpected answer: does the region run another version of Weir?")
+		err = errAnswer
 	}
 	return r.Said, err
 }
@@ -127,20 +121,16 @@ func (l *Link) rules() string {
 	if limiter == nil {
 		return ""
 	}
-	set := limiter.Rules()
-	if p := l.print.Load(); p != nil && p.of == set {
-		return p.text
-	}
-	l.mu.Lock() // Several peers ask at the same moment; the lock makes sure that problems are logged once.
+	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p := l.print.Load(); p != nil && p.of == set {
-		return p.text
+	set := limiter.Rules()
+	if l.print != "" && l.printed == set {
+		return l.print
 	}
 	h := sha256.New()
 	fmt.Fprintln(h, l.names()) // a region that others don't know changes the floors
-	doc := set.Rules()
-	for i := range doc.Rules {
-		if r := doc.Rules[i]; r.Global {
+	for _, r := range set.Rules().Rules {
+		if r.Global {
 			if home := l.HomeOf(&r); !l.Knows(home) {
 				l.log.Warn("a rule's home is a region that this node doesn't know: see regions.peers", "rule", r.ID, "home", home)
 			}
@@ -148,9 +138,8 @@ func (l *Link) rules() string {
 			_ = json.NewEncoder(h).Encode(r) // it can't fail: rules hold nothing that JSON lacks
 		}
 	}
-	p := &fingerprint{set, fmt.Sprintf("%x", h.Sum(nil)[:4])}
-	l.print.Store(p)
-	return p.text
+	l.printed, l.print = set, fmt.Sprintf("%x", h.Sum(nil)[:4])
+	return l.print
 }
 
 // Shares reports whether regions share all limits of a rule, instead of asking its home on every
@@ -169,8 +158,8 @@ func (l *Link) cutOff(p *counter.Policy) bool {
 	return home != "" && (l.peers[home] == nil || l.peers[home].silentFor() > stake.Term)
 }
 
-// Missing returns the home that couldn't be asked about an undecided limit, or "" if this region's
-// own store failed to decide it.
+// Missing returns the home that couldn't be asked about an undecided limit, or "" if it was this
+// region's own store that failed.
 func (l *Link) Missing(p *counter.Policy) string {
 	if l.sharesHere(p) && !(l.cutOff(p) && p.OnPartition == counter.FailRefuse) {
 		return ""
@@ -201,15 +190,8 @@ func (l *Link) Run(ctx context.Context) error {
 
 // look keeps up with changes of the topology that other nodes of this region have stored.
 func (l *Link) look(ctx context.Context) {
-	tick := time.NewTicker(beatEvery)
-	defer tick.Stop()
-	for {
-		_ = l.learn(ctx, nil) // on an error the next tick tries again
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	for ok := true; ok; ok = rediscall.Sleep(ctx, beatEvery) {
+		_ = l.learn(ctx, nil) // an error is tried again
 	}
 }
 
@@ -256,7 +238,7 @@ func (l *Link) take(ctx context.Context, home string, charges []counter.Charge, 
 		return err
 	}
 	if len(r.Results) != len(results) {
-		return errors.New("unexpected answer: does the region run another version of Weir?")
+		return errAnswer
 	}
 	copy(results, r.Results)
 	for _, i := range r.NoRoom {

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -33,22 +32,18 @@ type peer struct {
 	addresses []string
 	client    *http.Client
 
-	asks, short atomic.Uint64 // see Status
-
-	mu      sync.Mutex
-	queue   []*pendingOperation // guarded by mu, as all below
+	mu sync.Mutex // guards the fields below
+	Status
+	queue   []*pendingOperation
 	talks   []*pendingOperation // messages about stakes that wait for a timer to queue them
 	sending int
-	at      int // index into addresses of the one to use
-	up      bool
-	since   time.Time // when up changed
-	missed  bool      // never heard, and that was logged
+	at      int  // index into addresses of the one to use
+	missed  bool // silent, and that was logged
 	heard   time.Time
-	rtt     time.Duration
-	epoch   int64
-	same    bool
 	err     error
 }
+
+var errAnswer = errors.New("unexpected answer: does the region run another version of Weir?")
 
 // pendingOperation is an operation that waits for its answer.
 type pendingOperation struct {
@@ -61,7 +56,7 @@ type pendingOperation struct {
 
 func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer {
 	return &peer{
-		link: l, name: name, addresses: addresses, err: errors.New("not heard yet"), since: time.Now(),
+		link: l, name: name, addresses: addresses, err: errors.New("not heard yet"), Status: Status{Region: name, Since: time.Now()},
 		client: &http.Client{Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: l.beatFor()}).DialContext,
 			TLSClientConfig:     config.Clone(),
@@ -154,7 +149,7 @@ func (p *peer) send(batch []*pendingOperation) {
 	defer cancel()
 	a, err := p.say(ctx, &m)
 	if err == nil && len(a.Done) != len(batch) {
-		err = errors.New("unexpected answer: does the region run another version of Weir?")
+		err = errAnswer
 	}
 	for i, x := range batch {
 		if x.err = err; err == nil {
@@ -192,31 +187,30 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	if err != nil {
 		p.leaveLocked(at)
 		p.err = err
-		switch {
-		case p.up && now.Sub(p.heard) > silentAfter:
-			p.up, p.since = false, now
-			p.link.log.Warn("region can't be reached", "region", p.name, "error", err)
-		case p.heard.IsZero() && !p.missed && now.Sub(p.since) > silentAfter:
+		if !p.missed && p.silentForLocked() > silentAfter {
 			p.missed = true
 			p.link.log.Warn("region can't be reached", "region", p.name, "error", err)
+			if p.Up {
+				p.Up, p.Since = false, now
+			}
 		}
 		return a, err
 	}
-	if !p.up {
-		p.up, p.since = true, now
+	if p.missed = false; !p.Up {
+		p.Up, p.Since = true, now
 		p.link.log.Info("region is there", "region", p.name)
 	}
-	if same := a.Rules == p.link.rules(); p.same != same || p.epoch == 0 {
-		if p.same = same; !same {
-			p.link.log.Warn("region has other global rules, homes or peers: rules that differ are decided by the numbers of the asking region", "region", p.name)
-		}
+	same := a.Rules == p.link.rules()
+	if !same && (p.SameRules || p.Epoch == 0) {
+		p.link.log.Warn("region has other global rules, homes or peers: rules that differ are decided by the numbers of the asking region", "region", p.name)
 	}
-	p.heard, p.err, p.epoch = now, nil, firstEpoch
+	p.heard, p.err, p.SameRules, p.Epoch = now, nil, same, firstEpoch
 	if a.Topology != nil {
-		p.epoch = a.Topology.Epoch
+		p.Epoch = a.Topology.Epoch
 	}
 	if len(m.Acts) == 0 {
-		p.rtt = now.Sub(begun)
+		p.RTT = now.Sub(begun)
+		p.RTTMS = float64(p.RTT.Microseconds()) / 1000
 	}
 	return a, nil
 }
@@ -245,10 +239,10 @@ func (p *peer) post(ctx context.Context, address string, m *message) (a answer, 
 	}
 	defer res.Body.Close()
 	text, err = io.ReadAll(io.LimitReader(res.Body, maxMessage))
-	if err != nil {
+	switch {
+	case err != nil:
 		return a, err
-	}
-	if res.StatusCode != http.StatusOK {
+	case res.StatusCode != http.StatusOK:
 		return a, fmt.Errorf("%s: %s", res.Status, bytes.TrimSpace(text))
 	}
 	return a, json.Unmarshal(text, &a)
@@ -275,8 +269,12 @@ func (p *peer) run(ctx context.Context) {
 func (p *peer) silentFor() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.silentForLocked()
+}
+
+func (p *peer) silentForLocked() time.Duration {
 	if p.heard.IsZero() {
-		return time.Since(p.since)
+		return time.Since(p.Since)
 	}
 	return time.Since(p.heard)
 }
@@ -284,8 +282,10 @@ func (p *peer) silentFor() time.Duration {
 func (p *peer) status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Status{Region: p.name, Home: p.name == p.link.topology().home(p.link.home), Grace: p.link.inGrace(p.name, time.Now().UnixMicro()), State: p.link.topology().Away[p.name], Up: p.up, Since: p.since.UTC().Truncate(time.Millisecond), RTT: p.rtt, RTTMS: float64(p.rtt.Microseconds()) / 1000, Epoch: p.epoch, SameRules: p.same, Asks: p.asks.Load(), Short: p.short.Load()}
-	if p.err != nil && !p.up {
+	s, t := p.Status, p.link.topology()
+	s.Home, s.State = p.name == t.home(p.link.home), t.Away[p.name]
+	s.Grace = p.link.inGrace(p.name, time.Now().UnixMicro())
+	if s.Since = s.Since.UTC().Truncate(time.Millisecond); p.err != nil && !p.Up {
 		s.Error = p.err.Error()
 	}
 	return s
@@ -301,5 +301,5 @@ func (p *peer) silent() bool {
 // silentLocked is silent with the lock held. A region that was never heard may be starting, as this
 // node is.
 func (p *peer) silentLocked() bool {
-	return !p.up && (!p.heard.IsZero() || time.Since(p.since) > silentAfter)
+	return !p.Up && (!p.heard.IsZero() || time.Since(p.Since) > silentAfter)
 }

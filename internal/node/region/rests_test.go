@@ -29,7 +29,7 @@ func TestForgottenRegionsArentAsked(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		if n := eu.link.peers["ap"].asks.Load(); n > 0 || slow > 5 {
+		if n := eu.link.peers["ap"].status().Asks; n > 0 || slow > 5 {
 			t.Errorf("%d of 100 refused requests waited for the whole time-out; ap was asked %d times", slow, n)
 		}
 	})

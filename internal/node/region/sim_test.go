@@ -72,7 +72,7 @@ func newSimulation(t testing.TB, regions int) *simulation {
 		site.link.timeout = DefaultTimeout
 		for j, to := range s.names {
 			if p := site.link.peers[to]; p != nil {
-				p.since, p.heard, p.up = time.Now(), time.Now(), true
+				p.Since, p.heard, p.Up = time.Now(), time.Now(), true
 				p.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) { return s.carry(i, j, r) })
 			}
 		}
