@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"/internal/patient":      {},
 	"/internal/pattern":      {},
 	"/internal/private":      {"", "/counter", "/internal/pattern", "/internal/private/link"},
-	"/internal/private/link": {},
+	"/internal/private/link": {"/counter"},
 	"/internal/renew":        {""},
 	"/internal/node/region":  {"", "/counter", "/redisstore", "/internal/inuse", "/internal/rediscall", "/internal/node/stake"},
 	"/internal/node/stake":   {"/counter"},
@@ -53,7 +53,7 @@ var foreign = map[string][]string{
 	"go.opentelemetry.io/otel/exporters/": {"/server/internal/observe/otlp"},
 	"go.opentelemetry.io/":                {"/tracing", "/server/internal/observe/otlp"},
 	module + "/internal/redistest":        {}, // it is for tests
-	module + "/internal/loopback":         {},
+	module + "/internal/loopback":         {"/internal/redistest"},
 }
 
 type listed struct {
