@@ -10,7 +10,8 @@ type Abuse struct {
 	// Refusals within Window begin a cooldown.
 	Refusals int64
 	Window   time.Duration
-	// Cooldown is how long the first one lasts. Each that follows lasts Grow times as long as the one before it, and Most at most.
+	// Cooldown is how long the first one lasts. Each that follows lasts Grow times as long as the one before it, and Most at
+	// most.
 	Cooldown time.Duration
 	Grow     float64
 	Most     time.Duration

@@ -10,7 +10,7 @@ import (
 // Amount is a decimal number, kept exactly in millionths: 1,500 tokens, or 0.012 dollars.
 type Amount int64
 
-// ParseAmount reads a decimal number with at most six digits behind the point: "1500", "0.012".
+// ParseAmount reads a decimal number with at most six decimals: "1500", "0.012".
 func ParseAmount(s string) (Amount, error) {
 	whole, part, point := strings.Cut(s, ".")
 	if whole == "" || point && part == "" || strings.Trim(whole+part, "0123456789") != "" {
@@ -51,7 +51,7 @@ func (a Amount) append(b []byte) []byte {
 // MarshalJSON writes a number.
 func (a Amount) MarshalJSON() ([]byte, error) { return a.append(nil), nil }
 
-// UnmarshalJSON reads a number. One that has more than six digits behind the point is rounded up: nothing is free.
+// UnmarshalJSON reads a number. It rounds up to a millionth, so that nothing is free.
 func (a *Amount) UnmarshalJSON(b []byte) error {
 	n, err := amountOfNumber(string(b))
 	if err == nil {
@@ -65,7 +65,7 @@ var (
 	errTooMuch = fmt.Errorf("must be at most %d", int64(MaxTokens))
 )
 
-// amountOfNumber reads a JSON number, in whatever form, digit by digit: 1.2e-05 is 12 millionths, and not a bit more.
+// amountOfNumber reads a JSON number exactly, digit by digit: 1.2e-05 is 12 millionths.
 func amountOfNumber(s string) (Amount, error) {
 	number, exponent, e := strings.Cut(strings.ToLower(strings.TrimPrefix(s, "-")), "e")
 	power := 0

@@ -1,13 +1,11 @@
 package counter
 
-// Token bucket, leaky bucket and leaky queue. All three hold a level in
-// millionths of a token and the time at which it was right. Refilling rounds
-// down to a millionth, and only admissions store the result, so a client loses
-// less than a millionth of a token for each request that it was granted, and
-// polling costs it nothing.
+// Token bucket, leaky bucket and leaky queue hold a level in millionths of a token, and when it was computed. Refilling rounds down
+// to a millionth, and only admissions store the result. So a client loses less than a millionth of a token for each request that
+// was admitted, and polling costs it nothing.
 
-// Level is what may be taken of a bucket at the given moment, in millionths of a token. It is
-// negative when a leaky bucket was made smaller than the water in it.
+// Level is how much may be taken from a bucket at the given moment, in millionths of a token. It is negative if a leaky bucket was
+// made smaller than the water in it.
 func (p *Policy) Level(s State, now int64) int64 {
 	if s.Time == 0 {
 		return p.capacity
@@ -19,7 +17,7 @@ func (p *Policy) Level(s State, now int64) int64 {
 	return min(level, p.capacity)
 }
 
-// stored reads the level of a state, as tokens.
+// stored is the level of a state at its own time.
 func (p *Policy) stored(s State) int64 {
 	if p.Limit.Algorithm == TokenBucket {
 		return s.Level
@@ -27,7 +25,7 @@ func (p *Policy) stored(s State) int64 {
 	return p.capacity - s.Level
 }
 
-// AtLevel is the state of a bucket that has that many millionths of a token now.
+// AtLevel is the state of a bucket with this level now.
 func (p *Policy) AtLevel(level, now int64) State {
 	if p.Limit.Algorithm != TokenBucket {
 		level = p.capacity - level
@@ -92,7 +90,7 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 
 func (p *Policy) returnBucket(s State, now, n int64) State {
 	s = reanchored(s, now)
-	// It doesn't refill: the numbers may be those of a receipt, and others be in force by now.
+	// Don't refill: the numbers may come from a receipt, and others may be in force by now.
 	n = p.millionths(n)
 	if p.Limit.Algorithm == TokenBucket {
 		s.Level = max(s.Level, min(s.Level+n, p.capacity))

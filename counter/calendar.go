@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Calendar makes fixed windows of a calendar's days, weeks or months, whatever their length. The zero value is none: windows
-// are then aligned to the Unix epoch.
+// Calendar makes fixed windows of a calendar's days, weeks or months, whatever their length. The zero value is none: windows are
+// then aligned to the Unix epoch.
 type Calendar struct {
 	Unit CalendarUnit
 	// Day is the day of the month on which months begin, 1 to 31. A month that lacks it begins on its last day. 0 means 1.
@@ -58,14 +58,14 @@ func (c Calendar) name() string {
 	return fmt.Sprintf("calendar %s %d %d %s", c.Unit, max(c.Day, 1), c.Weekday, c.Zone)
 }
 
-// calendar finds the edges of a Calendar's windows, and remembers the last ones: when a window begins, and the next two, in µs.
+// calendar finds the edges of a Calendar's windows, and remembers when the latest one began, and the next two, in µs.
 type calendar struct {
 	Calendar
 	zone *time.Location
 	last atomic.Pointer[[3]int64]
 }
 
-// locations are the zones that rules have named: each takes some kilobytes, and a document may have a calendar for every key.
+// locations caches the zones that rules name, which take some kilobytes each.
 var locations sync.Map
 
 func location(name string) (*time.Location, error) {
@@ -80,10 +80,7 @@ func location(name string) (*time.Location, error) {
 }
 
 func newCalendar(c Calendar) *calendar {
-	zone, err := location(c.Zone)
-	if err != nil {
-		zone = time.UTC // check has seen it
-	}
+	zone, _ := location(c.Zone) // validate has found it
 	return &calendar{Calendar: c, zone: zone}
 }
 
@@ -118,8 +115,7 @@ func (c *calendar) edges(now int64) [3]int64 {
 	return e
 }
 
-// Window is when the window of a moment begins, and when the next one does, of a FixedWindow. Other algorithms have no windows,
-// and the times are zero.
+// Window returns when the window of a FixedWindow begins and ends that holds the moment. For other algorithms, it returns zero times.
 func (p *Policy) Window(at time.Time) (start, end time.Time) {
 	if p.Limit.Algorithm != FixedWindow {
 		return start, end
@@ -128,14 +124,14 @@ func (p *Policy) Window(at time.Time) (start, end time.Time) {
 	return time.UnixMicro(from).UTC(), time.UnixMicro(p.windowEnd(from)).UTC()
 }
 
-// Edges are what a store needs that counts by a calendar elsewhere, and by a clock that may be up to a minute behind this
-// moment, µs: when the window of a minute ago begins, when the next one does, and when the one behind that.
+// Edges is for stores that count by a calendar elsewhere, by a clock that may be up to a minute behind this moment. It returns when
+// the window of a minute ago begins, and the next two, in µs.
 func (p *Policy) Edges(now int64) [3]int64 {
 	return p.calendar.edges(max(1, now-60*micro))
 }
 
-// roll is [Policy.roll] for the calendar's windows. A clock that ran backwards over an edge stays in the window that it had
-// reached, so that crossing the edge twice mints nothing; one that ran back further counts in the window that it is then.
+// roll is [Policy.roll] for the calendar's windows. After a clock ran backwards over one edge, the later window stays, so that
+// crossing the edge twice mints nothing. After a clock ran back further, the window of the new time begins.
 func (c *calendar) roll(s State, now int64) State {
 	start, end := c.window(now)
 	switch {
@@ -149,7 +145,7 @@ func (c *calendar) roll(s State, now int64) State {
 
 const thursday = 4 // 1 January 1970
 
-// number counts windows: about the one in which a date lies.
+// number is about the number of the window that holds a date.
 func (c *calendar) number(y int, m time.Month, d int) int {
 	days := int(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / (24 * 3600))
 	switch c.Unit {
@@ -161,7 +157,7 @@ func (c *calendar) number(y int, m time.Month, d int) int {
 	return days
 }
 
-// begins is when the window of a number begins.
+// begins is when the nth window since 1970 begins.
 func (c *calendar) begins(n int) int64 {
 	y, m, d := 1970, time.January, 1+n
 	switch c.Unit {
@@ -175,7 +171,7 @@ func (c *calendar) begins(n int) int64 {
 	return c.midnight(time.Date(y, m, d, 0, 0, 0, 0, time.UTC)).UnixMicro()
 }
 
-// midnight is the first moment of a date, which is given as 0:00 UTC, or of the next if it was skipped. Where clocks are
+// midnight is the first moment of a date, which is given as 0:00 UTC, or of the next date if this one was left out. Where clocks are
 // changed around midnight, 0:00 may come twice, or not at all.
 func (c *calendar) midnight(utc time.Time) time.Time {
 	// The offsets in force a day before and a day after: 0:00 under either may be the one.

@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -14,34 +15,28 @@ import (
 type Algorithm uint8
 
 const (
-	// TokenBucket holds up to Burst tokens and refills at a steady rate. In any
-	// interval T it admits at most Burst + rate·T. Most limits want this one.
+	// TokenBucket holds up to Burst tokens and refills at a steady rate. In any time T it admits at most Burst + rate·T. Most
+	// limits want this one.
 	TokenBucket Algorithm = iota
-	// LeakyBucket is a meter: what was admitted drains at a steady rate, and a
-	// request that would overflow the bucket is refused. It admits what a token
-	// bucket admits, but a raised limit keeps what was used, not what was left.
+	// LeakyBucket admits the same, but keeps what was used instead of what is left when the limit is changed.
 	LeakyBucket
-	// LeakyQueue is a leaky bucket whose requests wait their turn, so that they
-	// leave evenly spaced: an allowed decision carries the delay.
+	// LeakyQueue is a leaky bucket that spaces requests evenly: an allowed decision says how long the request has to wait.
 	LeakyQueue
-	// FixedWindow counts within windows aligned to the Unix epoch. It is the
-	// cheapest to explain, and admits up to twice its limit around an edge.
+	// FixedWindow counts within windows aligned to the Unix epoch. It is easy to explain, and admits up to twice its limit around
+	// an edge.
 	FixedWindow
-	// SlidingLog remembers every admission of the last window and is exact over
-	// any interval of that length, at the price of memory per admission.
+	// SlidingLog is exact over any window, because it remembers every admission of the last one.
 	SlidingLog
-	// SlidingCounter weighs the previous window's count by how much of it still
-	// overlaps the last window's length: nearly the log, in constant memory.
+	// SlidingCounter is nearly as exact in constant memory. It estimates the last window from two counts.
 	SlidingCounter
-	// Concurrency counts requests in flight: a slot is taken by each, and released at its end, or free again by itself once
-	// its holder has stopped renewing it. See [Hold].
+	// Concurrency counts requests in flight. Each takes a slot and releases it at its end. A slot that isn't renewed is free
+	// again after a while. See [Hold].
 	Concurrency
 )
 
 var algorithmNames = [...]string{"token_bucket", "leaky_bucket", "leaky_queue", "fixed_window", "sliding_window_log", "sliding_window_counter", "concurrency"}
 
-// String returns the algorithm's name in the rule language (a queue is a
-// leaky_bucket with mode queue there).
+// String returns the algorithm's name in the rule language (a queue is a leaky_bucket with mode queue there).
 func (a Algorithm) String() string {
 	if int(a) < len(algorithmNames) {
 		return algorithmNames[a]
@@ -49,8 +44,8 @@ func (a Algorithm) String() string {
 	return "algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// Bounds of a limit's numbers and of amounts. The numbers keep every intermediate value of the
-// arithmetic below 2^53, so that Go's integers and Lua's doubles agree.
+// Bounds of a limit's numbers and of amounts. The numbers keep every intermediate value of the arithmetic below 2^53, so that
+// Go's integers and Lua's doubles agree.
 const (
 	MaxTokens = 9_000_000_000     // of a count, a burst or a cost
 	MaxAmount = MaxTokens * micro // of a request's amount, and of a limit on it
@@ -71,20 +66,19 @@ type Limit struct {
 	Algorithm Algorithm
 	// Count is how many tokens a Window admits, and what clients are shown as the limit.
 	Count int64
-	// Window is what Count is counted over. Of Concurrency, it is how long a slot lasts that isn't renewed.
+	// Window is the time that Count is for. For Concurrency, it is how long a slot lasts that isn't renewed.
 	Window time.Duration
-	// Calendar makes windows of days, weeks or months, of a FixedWindow. Window is then how long they usually are.
+	// Calendar makes the windows of a FixedWindow days, weeks or months. Window is then their usual length.
 	Calendar Calendar
-	// Decimal limits are asked for millionths: they count amounts. See [github.com/weirhq/weir.Rule.Amount].
+	// Decimal limits count amounts, and are charged in millionths. See [github.com/weirhq/weir.Rule.Amount].
 	Decimal bool
-	// Fraction is added to Count, of a Decimal limit: less than 1.
+	// Fraction is added to the Count of a Decimal limit. It is less than 1.
 	Fraction Amount
 	// Burst is the capacity of a bucket, or the length of a queue. 0 means Count.
 	Burst int64
 	// Refill is a bucket's rate in tokens per second, taken literally. 0 means Count per Window.
 	Refill float64
-	// MaxDelay is the longest wait of a LeakyQueue; a request that would wait longer is refused.
-	// 0 means as long as the queue is.
+	// MaxDelay is the longest wait in a LeakyQueue. Requests that would wait longer are refused. 0 means no bound but Burst.
 	MaxDelay time.Duration
 }
 
@@ -99,15 +93,10 @@ func PerHour(n int64) Limit { return Limit{Count: n, Window: time.Hour} }
 
 func (l Limit) isBucket() bool { return l.Algorithm <= LeakyQueue }
 
-// Max is the largest cost that the limit can ever admit at once: of a bucket, what it holds when it is full.
-func (l Limit) Max() int64 {
-	if l.Burst > 0 { // which is for buckets alone
-		return l.Burst
-	}
-	return l.Count
-}
+// Max is the largest cost that the limit can ever admit at once.
+func (l Limit) Max() int64 { return cmp.Or(l.Burst, l.Count) }
 
-// Capacity is Max, exactly: of a limit on an amount, with its fraction.
+// Capacity is Max with the fraction of a limit on an amount.
 func (l Limit) Capacity() Amount {
 	if l.Burst > 0 {
 		return Amount(l.Burst * micro)
@@ -118,7 +107,7 @@ func (l Limit) Capacity() Amount {
 // Amount is Count with its Fraction.
 func (l Limit) Amount() Amount { return Amount(l.Count*micro) + l.Fraction }
 
-// String returns the limit as a rule file has it: "100/minute", "5/15m", "20" in flight.
+// String returns the limit as rule files write it: "100/minute", "5/15m", "20 in flight".
 func (l Limit) String() string {
 	switch count := l.Amount().String(); {
 	case l.Algorithm == Concurrency:
@@ -130,7 +119,7 @@ func (l Limit) String() string {
 	}
 }
 
-// Period names what a limit is counted over, shortly: 1s, 15m, or a month of the calendar.
+// Period is a short name of the limit's window: 1s, 15m, month.
 func (l Limit) Period() string {
 	if l.Calendar.Unit != NoUnit {
 		return l.Calendar.Unit.String()
@@ -159,7 +148,7 @@ func windowName(d time.Duration) string {
 	return shortWindow(d)
 }
 
-// ParseLimit reads "100/minute", "5/15m", "20 per second", and "50/month", which is the calendar's.
+// ParseLimit reads "100/minute", "5/15m", "20 per second", and "50/month", which counts calendar months.
 func ParseLimit(s string) (Limit, error) {
 	count, window, ok := strings.Cut(s, "/")
 	if !ok {
@@ -243,7 +232,7 @@ func ParseWindow(s string) (time.Duration, error) {
 type Problem struct {
 	// Path leads to the fault: rules[2].match.endpoint.
 	Path string
-	// Text says which rule of the language it breaks, and what to write instead.
+	// Text says what is wrong, and what to write instead.
 	Text string
 }
 
@@ -260,8 +249,8 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// fault is the first thing that is wrong with a limit, as a [Problem]. It names the field as the rule language does: limit, window,
-// burst, refill_rate, max_delay.
+// fault is the first thing that is wrong with a limit, as a [Problem]. It names the field as the rule language does: limit,
+// window, burst, refill_rate, max_delay.
 type fault struct{ error }
 
 func (f *fault) when(wrong bool, field, format string, args ...any) {
@@ -324,8 +313,8 @@ func (l Limit) validateCalendar(f *fault) {
 	f.when(l.Window != unit.length(), "window", "must be %s, as long as a %s of the calendar, got %s", shortWindow(unit.length()), unit, shortWindow(l.Window))
 }
 
-// rate is a bucket's refill in micro-tokens per microsecond, which is the same
-// number as tokens per second, as a fraction in lowest terms.
+// rate is a bucket's refill in micro-tokens per microsecond, which is the same number as tokens per second, as a fraction in
+// lowest terms.
 type rate struct{ num, den int64 }
 
 func (l Limit) rate() (rate, error) {
@@ -349,9 +338,8 @@ func (l Limit) rate() (rate, error) {
 	return r, nil
 }
 
-// nearestRate is the fraction closest to exact, and not above it, whose parts
-// multiply to less than 2^53. Counts over whole seconds are exact while their
-// product is below that; beyond, what is lost is less than a thousandth.
+// nearestRate is the largest fraction up to exact whose parts multiply to less than 2^53. Counts over whole seconds are exact below
+// that product. Beyond it, less than a thousandth is lost.
 func nearestRate(exact *big.Rat) (rate, bool) {
 	fits := func(r *big.Rat) bool {
 		p := new(big.Int).Mul(r.Num(), r.Denom())

@@ -5,22 +5,18 @@ import (
 	"sort"
 )
 
-// Log is the state of a sliding window log: every admission of the last window,
-// exact over any interval of that length. Its memory follows what was admitted:
-// sixteen bytes an admission, whatever its cost. The zero Log is untouched.
-// It is not safe for concurrent use.
-//
-// Whatever a client asks, an answer takes time in proportion to the logarithm of
-// the log's length; only growing and shrinking copy it, once in so many admissions.
+// Log is the state of a sliding window log: every admission of the last window, in 16 bytes each. The zero Log is untouched. It is
+// not safe for concurrent use. All answers take time in proportion to the logarithm of the log's length, except that it is copied
+// when it grows or shrinks.
 type Log struct {
 	ring []entry // a ring buffer; its length is a power of two
 	head int     // the oldest entry
-	n    int     // how many; their moments ascend, and the last one's cost isn't 0
+	n    int     // how many entries; their times ascend, and the last one's cost isn't 0
 	sum  int64   // of their costs
 }
 
-// entry is a place in the ring. Its sum is that of the costs in some of the places up to and with this one, as
-// in a Fenwick tree. Places that aren't in use keep their cost: sums of what is in use leave them out.
+// entry is a place in the ring. The sums are a Fenwick tree: each is the sum of the costs in some of the places up to this one.
+// Places that aren't in use keep their cost, and sums over entries subtract it.
 type entry struct{ time, sum int64 }
 
 func (l *Log) at(i int) *entry { return &l.ring[l.place(i)] }
@@ -60,7 +56,7 @@ func (l *Log) first(n int) int64 {
 	return l.upTo(end) - l.upTo(l.head)
 }
 
-// reach is the entry with which the sum of the first entries reaches the given one.
+// reach is the entry at which the sum of the first entries reaches the given one.
 func (l *Log) reach(sum int64) int {
 	if sum += l.upTo(l.head); sum > l.upTo(len(l.ring)) {
 		sum -= l.upTo(len(l.ring))
@@ -94,15 +90,13 @@ func (l *Log) Entries() iter.Seq2[int64, int64] {
 	}
 }
 
-// FitsLog reports whether n tokens fit at the given moment.
+// FitsLog reports whether n tokens fit at the given moment, µs.
 func (p *Policy) FitsLog(l *Log, now, n int64) bool {
 	p.prune(l, now)
 	return n <= p.Limit.Count-l.sum
 }
 
-// TryLog takes n tokens at the given moment if they fit. A refusal changes nothing
-// but what [Policy.Try] changes: entries left in the future by a clock that ran
-// backwards are brought to now.
+// TryLog takes n tokens at the given moment if they fit. Like [Policy.Try], it moves entries from the future to now.
 func (p *Policy) TryLog(l *Log, now, n int64) bool {
 	ok := p.FitsLog(l, now, n)
 	if ok {
@@ -111,7 +105,7 @@ func (p *Policy) TryLog(l *Log, now, n int64) bool {
 	return ok
 }
 
-// prune brings what is in the future to now, as one entry, and drops what has left the window.
+// prune moves entries from the future to now, as one entry, and drops those that have left the window.
 func (p *Policy) prune(l *Log, now int64) {
 	if l.n > 0 && l.at(l.n-1).time > now {
 		k := l.since(now)
@@ -148,7 +142,7 @@ func (l *Log) push(now, n int64) {
 	l.add(l.n-1, n-l.cost(l.n-1))
 }
 
-// resize moves what costs anything into another ring.
+// resize moves the entries that cost anything into another ring.
 func (l *Log) resize(size int) {
 	ring, n := make([]entry, size), 0
 	for i := range l.n {
@@ -175,7 +169,7 @@ func (p *Policy) ReportLog(l *Log, now, n int64, v Verdict) Result {
 	if v == Refused {
 		r.RetryAfter = Never
 		if n <= p.Limit.Count {
-			enough := l.reach(l.sum + n - p.Limit.Count) // with which enough old entries have left
+			enough := l.reach(l.sum + n - p.Limit.Count) // when this entry has left, n fit
 			r.RetryAfter = micros(l.at(enough).time + p.window - now)
 		}
 	}
@@ -196,11 +190,11 @@ func (p *Policy) ReturnLog(l *Log, now, n, slot int64) {
 	case l.sum == 0:
 		*l = Log{}
 	case i == l.n-1 && l.cost(i) == 0:
-		l.n = l.reach(l.sum) + 1 // what cost nothing before it goes as well
+		l.n = l.reach(l.sum) + 1 // drop the empty entries before it as well
 	}
 }
 
-// SpentLog is [Policy.Spent] of a log; whole is a moment, not a length.
+// SpentLog is [Policy.Spent] for a log. The time is a moment, not a duration.
 func (p *Policy) SpentLog(l *Log) (used, whole int64) {
 	if l.n == 0 {
 		return 0, 0

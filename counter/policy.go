@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
-	"math/big"
 	"math/bits"
 	"time"
 )
@@ -12,27 +11,27 @@ import (
 // micro is how many units of fixed point make a token.
 const micro = 1_000_000
 
-// Policy is a limit under a name, with its numbers prepared for the arithmetic. It is immutable: [Define] and [NewPolicy] make one.
+// Policy is a limit under a name, prepared for the arithmetic. It is immutable. [Define] and [NewPolicy] make one.
 type Policy struct {
 	Definition
-	// Parts are what a split limit is counted in. None means that it is counted as one.
+	// Parts of a split limit, each with counters of its own. Other limits have none.
 	Parts []*Policy
 
 	window   int64 // µs
-	unit     int64 // millionths in one of what is asked for: a token, or, of amounts, a millionth
+	unit     int64 // millionths in one of what charges ask for: a token, or a millionth if the limit counts an amount
 	count    int64 // Limit.Count in units
 	calendar *calendar
 	capacity int64  // bucket: micro-tokens
 	largest  int64  // bucket: the most that may be asked for at once, in units
 	rate     rate   // bucket
 	fill     int64  // bucket: µs from empty to full
-	perPart  uint64 // maxSpent over the whole in millionths, times 2^64
-	perMicro uint64 // bucket: µs that a millionth takes to refill, times 2^64, shifted right
-	perShift uint8  // by this
-	maxDelay int64  // queue: µs, or 0
-	tick     int64  // sliding counter: µs per step of the weight
-	ticks    int64  // sliding counter: steps per window
-	deepest  int64  // that may be booked: micro-tokens of a bucket, tokens of a window
+	perPart  uint64 // maxSpent / capacity in millionths · 2^64
+	perMicro uint64 // bucket: µs that a millionth takes to refill · 2^64 >> perShift
+	perShift uint8
+	maxDelay int64 // queue: µs, or 0
+	tick     int64 // sliding counter: µs per step of the weight
+	ticks    int64 // sliding counter: steps per window
+	deepest  int64 // how much may be booked: micro-tokens of a bucket, tokens of a window
 }
 
 // Definition is what a policy is made of. A name and a limit are enough.
@@ -41,61 +40,56 @@ type Definition struct {
 	Name string
 	// Rule is the id of the rule that the limit belongs to. "" means Name.
 	Rule string
-	// Endpoint is what the rule is for, if it names one: POST /v1/login. Clients see it in refusals.
+	// Endpoint is the rule's endpoint, such as POST /v1/login, or "". Clients see it in refusals.
 	Endpoint string
-	// Limit holds the numbers as they were written.
-	Limit Limit
-	// ID tells this limit's counters from those of other limits. It doesn't depend on numbers
-	// that may change while a counter lives, so that a raised limit keeps its counters. If zero, it is made of Name and Scope.
+	Limit    Limit
+	// ID tells this limit's counters from those of other limits. It doesn't depend on the numbers, so a raised limit keeps its
+	// counters. 0 means that Define makes it from Name and Scope.
 	ID uint64
 	// Scope tells the counters of limits with the same Name apart.
 	Scope string
-	// CountedAs, if not "", stands for Name in the ID: the counters outlive a change of the name.
+	// CountedAs, if not "", replaces Name in the ID, so the counters outlive a change of the name.
 	CountedAs string
 	// Strict limits are decided by the store at every check, never from a lease.
 	Strict bool
 	// Shadow limits are counted and reported, and refuse nobody.
 	Shadow bool
-	// Candidate limits are those of [github.com/weirhq/weir.Rule.Candidate]. They are in shadow.
+	// Candidate limits are tried out in shadow: see [github.com/weirhq/weir.Rule.Candidate].
 	Candidate bool
 	// OnStoreFailure says what happens while the store can't be reached.
 	OnStoreFailure FailureMode
-	// Global limits are one over all regions. Home is the region that owns the most of them, or "" for the one that nodes are told,
-	// and Floor what each of the others owns, in percent. See [github.com/weirhq/weir.Rule.Global].
-	Global bool
-	Home   string
-	Floor  int
-	// Travels: every check of a Global limit asks the home.
-	Travels bool
-	// OnPartition says what happens while the home can't be asked. See [github.com/weirhq/weir.Rule.OnPartition].
+	// Global limits hold for all regions together: see [github.com/weirhq/weir.Rule.Global], which has these fields, too.
+	Global      bool
+	Home        string
+	Floor       int
 	OnPartition FailureMode
+	// Travels means that every check of a Global limit asks the home.
+	Travels bool
 	// Statuses, if any, are the HTTP statuses that count: see [github.com/weirhq/weir.Limiter.Finish].
 	Statuses []int
-	// PerClient limits count by API key or user: nobody else waits for the same counter.
+	// PerClient limits count by API key or user, so each counter belongs to one client.
 	PerClient bool
 	// ByIP limits count by address alone.
 	ByIP bool
-	// PerNode limits hold for each node by itself: they are never shared out.
+	// PerNode limits hold for each node by itself. [Policy.Share] doesn't divide them.
 	PerNode bool
-	// Book limits are for charges that come too late to be refused: whatever is left, the tokens are
-	// taken, and no other limit of the request is in the way. Only a peek is refused. See [github.com/weirhq/weir.Rule.Book].
+	// Book limits take the tokens of a charge in any case, and refuse only peeks: see [github.com/weirhq/weir.Rule.Book].
 	Book bool
-	// CountRefused fixed windows take the tokens of what they refuse as well. On other algorithms it does nothing, and
-	// beside Book neither: that refuses only peeks.
+	// CountRefused fixed windows take the tokens of what they refuse as well.
 	CountRefused bool
-	// Abuse says what becomes of clients that keep coming while they are refused. Nil means nothing. See [github.com/weirhq/weir.Options.Guard].
+	// Abuse says what happens to clients that ignore refusals. Nil means nothing.
 	Abuse *Abuse
-	// Place is where the counters of a part lie among the slots of a Redis Cluster: so many 65,536ths of all slots behind where
-	// those of the whole limit would.
+	// Place is where the counters of a part lie among the hash slots of a Redis Cluster: how many 65,536ths of all hash slots
+	// behind the place of the whole limit.
 	Place uint16
 
 	// Amount is what the limit counts of a request, or "" for its cost. See [github.com/weirhq/weir.Rule.Amount].
 	Amount string
-	// GivesBack: reservations that aren't settled in time go back. See [github.com/weirhq/weir.Rule.GiveBackUnsettled].
+	// GivesBack returns reservations that aren't settled in time: see [github.com/weirhq/weir.Rule.GiveBackUnsettled].
 	GivesBack bool
-	// Split, if not zero, is how many parts the limit is counted in, by stores that have servers to spread them over.
+	// Split is how many parts the limit is counted in by stores that have servers to spread them over. 0 means one.
 	Split int
-	// ReadSubject, if not nil, reads what a subject was made of: of each dimension its name and its value.
+	// ReadSubject, if not nil, returns the name and the value of each dimension that a subject was made of.
 	ReadSubject func(subject []byte) [][2]string
 }
 
@@ -123,20 +117,20 @@ func Define(d Definition) (*Policy, error) {
 	return p, nil
 }
 
-// With returns a policy that differs in what change sets. Its limit and its parts keep their numbers, and it keeps its counters.
+// With returns a copy with a changed definition. Its limit, parts and counters stay the same.
 func (p *Policy) With(change func(*Definition)) *Policy {
 	d := p.Definition
 	change(&d)
 	d.Limit, d.Split = p.Limit, p.Split
-	q, _ := Define(d) // which can be defined, as p was
+	q, _ := Define(d) // valid, since p is
 	return q
 }
 
-// prepare works out the numbers of a limit that is possible.
+// prepare computes what the arithmetic needs of a valid limit.
 func (p *Policy) prepare(l Limit) {
 	var r rate
 	if l.isBucket() {
-		r, _ = l.rate() // Validate has seen it
+		r, _ = l.rate()
 	}
 	p.prepareAt(l, r)
 }
@@ -158,14 +152,13 @@ func (p *Policy) prepareAt(l Limit, r rate) {
 		p.capacity = int64(l.Capacity())
 		p.largest = p.capacity / p.unit
 		p.fill = mulDivCeil(p.capacity, p.rate.den, p.rate.num)
-		ratio := new(big.Float).Quo(new(big.Float).SetInt64(p.rate.den), new(big.Float).SetInt64(p.rate.num))
-		// Below 1 by as much as it takes, and rounded up: a counter must not seem full before it is.
-		if e := ratio.MantExp(nil); e > 0 {
-			p.perShift = uint8(e)
+		den, num := uint64(p.rate.den), uint64(p.rate.num)
+		p.perShift = 0
+		for den>>p.perShift >= num {
+			p.perShift++
 		}
-		ratio.SetMantExp(ratio, 64-int(p.perShift))
-		p.perMicro, _ = ratio.Uint64()
-		p.perMicro = max(p.perMicro, p.perMicro+1)
+		p.perMicro, _ = bits.Div64(den>>p.perShift, den<<(64-p.perShift), num)
+		p.perMicro = max(p.perMicro, p.perMicro+1) // rounded up: a counter must not seem full before it is
 		whole = p.capacity
 		p.deepest = max(whole, min(MaxAmount, p.Refill(maxFill.Microseconds()))) // no deeper than refills in ten years
 	case l.Algorithm == SlidingCounter:
@@ -179,8 +172,8 @@ func (p *Policy) prepareAt(l Limit, r rate) {
 	p.perPart, _ = bits.Div64(maxSpent, 0, uint64(max(whole, maxSpent+1))) // an amount's limit can be a millionth
 }
 
-// fingerprint is the same on every node and in every version: the identity of a counter must outlive both.
-// Where a window is part of how the state is read, another window is another counter.
+// fingerprint identifies a limit's counters, on all nodes and in all versions. If the state means something else under another
+// window, the window is part of it.
 func (p *Policy) fingerprint(scope string) uint64 {
 	h := sha256.New()
 	h.Write([]byte(p.Limit.Algorithm.String()))
@@ -200,8 +193,7 @@ func (p *Policy) fingerprint(scope string) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
-// Share is the policy of one node among several that can't ask each other: an
-// even part of every number, and at least one token. Its counters are its own.
+// Share returns the policy of one of several nodes that can't ask each other: an even part of every number, and at least one token.
 func (p *Policy) Share(nodes int) *Policy {
 	if p.PerNode || nodes <= 1 {
 		return p
@@ -224,10 +216,10 @@ func (p *Policy) Share(nodes int) *Policy {
 	return &q
 }
 
-// Numbers are what the arithmetic runs on, for stores that do it elsewhere. Of a bucket: the
-// capacity in millionths of a token, the rate in millionths per µs as a fraction, and a queue's longest delay
-// in µs, or 0; with Book, in place of the delay, the deepest that may be booked. Of windows and logs: the count, the window in µs, and, of a sliding counter, the
-// µs of a step of the weight and how many steps a window has.
+// Numbers returns the numbers of the arithmetic, for stores that do it elsewhere. For buckets, these are the capacity in millionths
+// of a token, the rate in millionths per µs as a fraction, and the longest delay in µs or, with Book, how much may be booked. For
+// other algorithms, these are the count, the window in µs, and for sliding counters the µs of a step of the weight and the steps of
+// a window.
 func (p *Policy) Numbers() [4]int64 {
 	if p.Limit.isBucket() {
 		last := p.maxDelay
@@ -239,8 +231,7 @@ func (p *Policy) Numbers() [4]int64 {
 	return [4]int64{p.count, p.window, max(1, p.tick), max(1, p.ticks)}
 }
 
-// Memory is how long a counter that was only ever charged under these numbers can remember
-// anything: after that much idle time it is full again.
+// Memory is the idle time after which a counter is certainly full again.
 func (p *Policy) Memory() time.Duration {
 	switch {
 	case p.Limit.isBucket():
@@ -254,8 +245,7 @@ func (p *Policy) Memory() time.Duration {
 	return p.Limit.Window
 }
 
-// LatestReset is the time until the counter is certainly full again, whatever it holds at now: what a client can be told
-// while the counter can't be read.
+// LatestReset is the time until a counter is certainly full again, for clients whose counter can't be read.
 func (p *Policy) LatestReset(now time.Time) time.Duration {
 	switch at := now.UnixMicro(); p.Limit.Algorithm {
 	case FixedWindow:
@@ -266,8 +256,7 @@ func (p *Policy) LatestReset(now time.Time) time.Duration {
 	return p.Memory()
 }
 
-// State is what a counter remembers, for every algorithm but the sliding log. The zero State is an
-// untouched counter.
+// State is the state of a counter of any algorithm but SlidingLog and Concurrency. The zero State is an untouched counter.
 type State struct {
 	// Time is a moment in µs: when a bucket's level was taken, or when a window began.
 	Time int64
@@ -277,10 +266,9 @@ type State struct {
 	Prev int64
 }
 
-// Try takes n tokens at the given moment (µs) if they fit, and returns the new state.
-// A refusal returns the state it was given, except that a time in the future,
-// which only a clock that ran backwards leaves behind, is brought to now: it
-// mints nothing and freezes nobody.
+// Try takes n tokens at the given moment (µs) if they fit, and returns the new state. A refusal leaves the state as it is, but for
+// a time in the future. A clock that ran backwards leaves such times behind, and Try sets them to now, which mints no tokens and
+// locks no client out.
 func (p *Policy) Try(s State, now, n int64) (State, bool) {
 	switch p.Limit.Algorithm {
 	case FixedWindow, SlidingCounter:
@@ -293,8 +281,7 @@ func (p *Policy) Try(s State, now, n int64) (State, bool) {
 	return p.tryBucket(s, now, n)
 }
 
-// Debit is Try for a charge that isn't a peek: where the policy says so, tokens that don't fit are
-// taken all the same.
+// Debit is Try for policies that may take tokens that don't fit: those with Book or CountRefused.
 func (p *Policy) Debit(s State, now, n int64) (State, bool) {
 	after, fits := p.Try(s, now, n)
 	if fits || !p.Book && !(p.CountRefused && p.Limit.Algorithm == FixedWindow) {
@@ -303,7 +290,7 @@ func (p *Policy) Debit(s State, now, n int64) (State, bool) {
 	return p.Overdraw(after, now, n), p.Book
 }
 
-// Overdraw takes n whatever is left, below zero if need be.
+// Overdraw takes n tokens even if that makes the level negative.
 func (p *Policy) Overdraw(s State, now, n int64) State {
 	s = p.anchored(s, now)
 	if p.Limit.isBucket() {
@@ -314,7 +301,7 @@ func (p *Policy) Overdraw(s State, now, n int64) State {
 	return s
 }
 
-// millionths is what n units are, and no more than any limit holds.
+// millionths converts units, capped at what the largest limit holds.
 func (p *Policy) millionths(n int64) int64 { return min(n, MaxTokens*(micro/p.unit)) * p.unit }
 
 // whole is how many whole units some millionths are. It divides by a constant, which is several times faster.
@@ -325,21 +312,21 @@ func (p *Policy) whole(millionths int64) int64 {
 	return millionths / micro
 }
 
-// Exact is n of what the limit counts as an amount: of a Decimal limit n are millionths, of others tokens.
+// Exact converts what charges and results count, which is millionths if the limit is Decimal and tokens otherwise.
 func (p *Policy) Exact(n int64) Amount { return Amount(n * p.unit) }
 
-// MaxCharge is what a store may be asked for at once: more than any limit admits.
+// MaxCharge is the largest N of a charge. It is more than any limit admits.
 func (p *Policy) MaxCharge() int64 { return min(2*MaxTokens*(micro/p.unit), maxExact) }
 
 // FailureMode says what a rule does while its store can't be reached.
 type FailureMode uint8
 
 const (
-	// FailAllow lets requests through, except those of counters that the node knows: they are counted by this process alone.
+	// FailAllow allows requests, except that this process counts on by itself if it knows the counter.
 	FailAllow FailureMode = iota
-	// FailRefuse refuses them.
+	// FailRefuse refuses requests.
 	FailRefuse
-	// FailLocal limits them by this process's own counters.
+	// FailLocal counts requests in this process.
 	FailLocal
 )
 
@@ -362,8 +349,7 @@ func (p *Policy) Report(s State, now, n int64, v Verdict) Result {
 	return r
 }
 
-// ReportTo is Report into a result that is already there: it is on the way of
-// every check, and a result is too large to be handed around.
+// ReportTo is Report without a copy of the result, for stores: every check calls it.
 func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
 	r.Allowed, r.Again, r.Local = v != Refused, false, false
 	r.RetryAfter, r.Delay, r.Part = 0, 0, 0
@@ -378,8 +364,8 @@ func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
 	}
 }
 
-// Return gives back n tokens that were debited in the given slot ([Result.Slot]).
-// What can no longer be given back is void: a window that has passed, a bucket that is full.
+// Return gives back n tokens that were debited in the given slot ([Result.Slot]). It does nothing if the window has passed, and
+// fills a bucket no further than its capacity.
 func (p *Policy) Return(s State, now, n, slot int64) State {
 	if s == (State{}) {
 		return s
@@ -392,11 +378,10 @@ func (p *Policy) Return(s State, now, n, slot int64) State {
 
 const maxSpent = 63
 
-// Spent says how far a state is from untouched, from 0 to 63 for a counter that blocks its client,
-// and how long after its Time (µs) it is certainly full again. Both are rounded, the time up:
-// stores decide by them what to forget first, and do so at every check.
+// Spent estimates how much of a counter is used, from 0 to 63 for one that blocks its client, and how long after its Time (µs) it is
+// certainly full again. Stores compute it at every check, to know which counter to evict first.
 func (p *Policy) Spent(s State) (used, whole int64) {
-	// A level can lie outside the numbers in force, when they were others as it was stored.
+	// If the limit was changed since the state was stored, its level may lie outside of the limit.
 	gone := s.Level
 	switch p.Limit.Algorithm {
 	case TokenBucket:
@@ -425,7 +410,7 @@ func mulDiv(a, b, c int64) int64 {
 	return div(hi, lo, uint64(c))
 }
 
-// mulDivCeil is ⌈a·b/c⌉, likewise.
+// mulDivCeil is ⌈a·b/c⌉ in the same way.
 func mulDivCeil(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	lo, carry := bits.Add64(lo, uint64(c)-1, 0)

@@ -7,7 +7,7 @@ import (
 	"math/big"
 )
 
-// MinPerPart is how many requests a part of a limit should hold. One that costs more is asked of several parts.
+// MinPerPart is how many requests a part of a limit should hold. A request that costs more is charged to several parts.
 const MinPerPart = 16
 
 // divide makes the parts of a limit. Their counts and bursts add up to the limit's, and their rates to no more than its rate.
@@ -35,15 +35,15 @@ func (p *Policy) divide(parts int) error {
 		q := *p
 		q.Parts, q.Split, q.Place = nil, 0, uint16(i<<16/n)
 		q.prepareAt(l, each)
-		// Another number of parts is other counters: what a part has taken says nothing of another part's share.
+		// If the number of parts changes, the counters start over: what a part has taken says nothing about other shares.
 		q.ID = q.fingerprint(string(binary.BigEndian.AppendUint64([]byte{byte(parts), byte(i)}, p.ID)))
 		p.Parts[i] = &q
 	}
 	return nil
 }
 
-// Portion is how many of n tokens are asked of part i of a split limit, where the part numbered first is asked first, both from 0.
-// That one alone is asked for a cost of which a part holds many. A larger one is asked of all parts evenly.
+// Portion is how many of n tokens part i of a split limit is charged, if the part numbered first goes first. Both numbers start
+// at 0. A small cost is charged to the first part alone, and a larger one to all parts evenly.
 func (p *Policy) Portion(first, i int, n int64) int64 {
 	parts := len(p.Parts)
 	least := p.Parts[parts-1].Limit.Max()
@@ -55,7 +55,7 @@ func (p *Policy) Portion(first, i int, n int64) int64 {
 	}
 	each, more := n/int64(parts), n%int64(parts)
 	if each >= least {
-		first = 0 // only the parts in front have room for one more
+		first = 0 // only the parts at the front have room for one more
 	}
 	if int64((i-first+parts)%parts) < more {
 		each++

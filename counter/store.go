@@ -6,27 +6,21 @@ import (
 	"time"
 )
 
-// Store keeps counters and decides charges. Implementations are safe for
-// concurrent use, keep nothing of the slices they are given, and pass
-// [github.com/weirhq/weir/storetest].
+// Store keeps counters and decides charges. Implementations are safe for concurrent use, keep nothing of the slices they are
+// given, and pass [github.com/weirhq/weir/storetest].
 type Store interface {
-	// Take decides the charges together, all or nothing, and writes what became of each into
-	// results, which is as long as charges and completely overwritten. When any charge that isn't
-	// in shadow is refused, nothing is debited; the others report that they would have fit.
+	// Take decides the charges together, all or nothing, and overwrites results, which is as long as charges. If a charge that
+	// isn't in shadow is refused, nothing is debited, and the others report whether they would have fit.
 	//
-	// A counter that several charges name is asked for all of their tokens, once: each
-	// of those charges is decided, and reported, as if it were for the sum, and lends nothing.
+	// If several charges name one counter, each of them is decided and reported as if it were for the sum.
 	//
-	// A charge whose [Hold] is there already fits, and takes nothing more.
+	// A charge whose [Hold] exists already fits, and takes nothing more.
 	//
-	// A charge whose counter couldn't be reached has its Err set and is neither
-	// allowed nor refused; the others are decided as if it weren't there.
+	// If a counter can't be reached, the result of its charge has an Err, and the others are decided without it.
 	Take(ctx context.Context, charges []Charge, results []Result)
 
-	// GiveBack returns tokens that were taken. With a non-zero once, it does so
-	// a single time for that value and answers [ErrUsed] ever after,
-	// whichever node asks, until keep has passed. What came too late is void,
-	// and no error.
+	// GiveBack returns tokens that were taken. With a non-zero once, it does so a single time for that value, and returns
+	// [ErrUsed] to all nodes until keep has passed. Returns that come too late do nothing, and are no error.
 	GiveBack(ctx context.Context, once Once, keep time.Duration, returns []Return) error
 
 	// Reset makes counters untouched.
@@ -43,30 +37,28 @@ var (
 	ErrPartition = errors.New("weir: the limit's home region can't be reached")
 )
 
-// Once names an act that must happen a single time. The zero value names none.
+// Once is an idempotency key. The zero value is none.
 type Once [16]byte
 
-// Hold is what a charge leaves behind beside its debit: a slot of a Concurrency limit until it is released, or the record
-// of a debit that will be settled. A charge whose hold is there already takes nothing more: it renews a slot, and repeats
-// a check without being charged twice.
+// Hold is what a charge leaves behind beside its debit: a slot of a Concurrency limit until it is released, or the record of a
+// debit that will be settled. A second charge with the same hold takes nothing more. It renews a slot, or repeats a check.
 type Hold struct {
 	ID Once
-	// For is how long it lasts. A slot that isn't renewed is free again then. A record that isn't settled is forgotten.
+	// For is how long the hold lasts. Then a slot that wasn't renewed is free, and a record that wasn't settled is forgotten.
 	For time.Duration
-	// GiveBack returns what a record stands for at its end, unless it was settled. Such a record is kept for RecordTime beyond
-	// that, so that a late settlement books all that was used.
+	// GiveBack returns what the record stands for if it isn't settled in time. The store keeps such a record for another
+	// RecordTime, so that a late settlement books everything that was used.
 	GiveBack bool
 }
 
 // Counter names the state of one policy for one subject.
 type Counter struct {
 	Policy *Policy
-	// Subject is the client that the policy counts, in an encoding without ambiguities. It may hold
-	// an API key: stores must not show it. Valid during the call only.
+	// Subject identifies the client. It may hold an API key, so stores must not show it. It is valid during the call only.
 	Subject []byte
 }
 
-// Values are what the subject was made of: see [Definition.ReadSubject].
+// Values returns what the subject was made of: see [Definition.ReadSubject].
 func (c *Counter) Values() [][2]string {
 	if c.Policy.ReadSubject == nil {
 		return nil
@@ -74,7 +66,7 @@ func (c *Counter) Values() [][2]string {
 	return c.Policy.ReadSubject(c.Subject)
 }
 
-// InFlight reports whether what is taken of the counter, and goes back, are slots of a Concurrency limit.
+// InFlight reports whether the counter is that of a Concurrency limit, so its tokens are slots.
 func (c *Counter) InFlight() bool { return c.Policy.Limit.Algorithm == Concurrency }
 
 // Charge is one counter asked for tokens.
@@ -84,15 +76,13 @@ type Charge struct {
 	N int64
 	// Peek asks what would happen, and takes nothing.
 	Peek bool
-	// Guest: the client could choose the subject freely. A store that is short of memory may answer
-	// [ErrNoRoom] instead of making a new counter for it.
+	// Guest means that the client could make the subject up. A store that is short of memory may return [ErrNoRoom] instead of
+	// making a counter for it.
 	Guest bool
-	// Returnable: what it takes may be given back. It isn't taken from tokens that a node has
-	// borrowed: those count as lent for a while after they are spent, and would have no place to go
-	// back to.
+	// Returnable means that the tokens may be given back. They don't come from tokens that a node has borrowed, because those
+	// count as lent for a while after they are spent, and couldn't go back.
 	Returnable bool
-	// Hold, if any, is what the charge leaves behind, if it is taken. Every charge of a Concurrency limit that isn't a peek
-	// has one. It may not be changed after the call.
+	// Hold is what the charge leaves behind, or nil. Slots always have one. It may not be changed after the call.
 	Hold *Hold
 }
 
@@ -100,44 +90,40 @@ type Charge struct {
 type Return struct {
 	Counter
 	N int64
-	// Slot is the Result.Slot of the charge that took them. 0, for who doesn't know it, means the window that it is now; a
-	// log needs the moment.
+	// Slot is the Result.Slot of the charge that took the tokens. 0 means the current window. A sliding log needs the real one.
 	Slot int64
-	// Hold is that of the charge, if it had one. The hold ends.
+	// Hold is the charge's. It ends.
 	Hold *Hold
-	// Used is how many of N stay taken after all, of a Return with a Hold. What is beyond N is taken as well, whatever is left.
+	// Used settles a Return with a Hold: that many of the N tokens stay taken. If Used is more than N, the rest is booked.
 	Used int64
-	// Recorded makes the return depend on the record of Hold: if the record isn't there, nothing goes back and nothing is booked.
-	// The record makes a refund happen once, so the store remembers no Once for a call with such a return. If the first such
-	// return of the call has no record, only slots are freed, and GiveBack returns [ErrUsed]. Callers put slots first, and
-	// returns that aren't Recorded last.
+	// Recorded makes the return depend on the record of Hold: without the record, nothing goes back and nothing is booked. So the
+	// record makes a refund happen once, and the store remembers no Once for the call. If the first such return of a call has no
+	// record, only slots are freed, and GiveBack returns [ErrUsed]. Callers put slots first, and returns without Recorded last.
 	Recorded bool
 }
 
 // Result is what became of one charge.
 type Result struct {
-	// Allowed: this charge fits. Whether it was debited depends on its siblings.
+	// Allowed means that this charge fits. It was debited if all the others fit, too.
 	Allowed bool
-	// Again: its Hold was there already, and nothing was taken now.
+	// Again means that the Hold existed already, so nothing was taken now.
 	Again bool
-	// Local: it was counted apart from where the limit's counter is, which couldn't be reached. Beside an Err it means that
-	// the counter in [github.com/weirhq/weir.Options.Local] goes on from what the node knew of it.
+	// Local means that the charge was counted in another place, because its counter couldn't be reached. Beside an Err, it means
+	// that the counter in [github.com/weirhq/weir.Options.Local] goes on from what the node knew.
 	Local bool
 	// Remaining is how many tokens the counter has left.
 	Remaining int64
-	// RetryAfter, of a refusal, is the time until this charge alone would fit: not a
-	// microsecond less. [Never] if no waiting helps.
+	// RetryAfter is the time until a refused charge would fit if no other came first, to the microsecond, or [Never].
 	RetryAfter time.Duration
 	// ResetAfter is the time until the counter is full again.
 	ResetAfter time.Duration
 	// Delay is how long an allowed request of a queue has to wait for its turn.
 	Delay time.Duration
-	// Slot names when the tokens were debited, for giving them back.
+	// Slot says when the tokens were debited, for [Return].
 	Slot int64
-	// Part, of a split limit, is the number of the part that was asked first, from 1: see [Policy.Portion]. 0 means that the
-	// limit was counted as one.
+	// Part is the number of the part of a split limit that was asked first, from 1, or 0: see [Policy.Portion].
 	Part int
-	// Err: the counter couldn't be reached, and the fields above say nothing.
+	// Err is why the counter couldn't be reached, or nil. The fields above are then meaningless.
 	Err error
 }
 

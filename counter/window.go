@@ -1,12 +1,8 @@
 package counter
 
-// Fixed window: the count since the window began. Windows are aligned to the Unix epoch. After a
-// clock ran backwards past a window's beginning, the window restarts at that moment with the count
-// it had; busy counters then go on from there, so that no window is ever shorter than its length,
-// whatever the clock does, and a counter that was idle for a window is aligned again.
-//
-// A sliding window counter rolls in the same way, and keeps the count of the window before.
-
+// roll brings a fixed window or a sliding counter to now. Windows are aligned to the Unix epoch. If a clock ran backwards past the
+// beginning of a window, the window begins again at that moment, with its count. Later windows follow from there, so that none is
+// shorter than its length, until the counter has been idle for a window.
 func (p *Policy) roll(s State, now int64) State {
 	if p.calendar != nil {
 		return p.calendar.roll(s, now)
@@ -36,19 +32,17 @@ func (p *Policy) tryWindow(s State, now, n int64) (State, bool) {
 	return w, true
 }
 
-// anchored is a state as it was found, but not further ahead than a clock that ran backwards may leave it.
+// anchored is reanchored for any algorithm.
 func (p *Policy) anchored(s State, now int64) State {
 	if p.calendar != nil && s.Time > now {
-		return p.calendar.roll(s, now) // a moment that isn't an edge would end with the window that it lies in, and mint
+		return p.calendar.roll(s, now) // if it weren't at an edge, the window would end early, and mint tokens
 	}
 	return reanchored(s, now)
 }
 
-// reanchored is a state as it was found, but not in the future.
+// reanchored moves a state from the future to now.
 func reanchored(s State, now int64) State {
-	if s.Time > now {
-		s.Time = now
-	}
+	s.Time = min(s.Time, now)
 	return s
 }
 
