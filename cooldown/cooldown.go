@@ -1,18 +1,15 @@
-// Package cooldown keeps abusive clients out: those that keep sending requests while they are told
-// to wait. Each further cooldown lasts longer. Rules configure it with [counter.Abuse].
+// Package cooldown keeps abusive clients out: those that keep sending requests while they are told to wait. Each further cooldown
+// lasts longer. Rules configure it with [counter.Abuse].
 //
-// A refusal counts if it arrives during the wait that the client was told. Clients are told whole
-// seconds, so the wait is rounded up, to one second at least. Clients that wait as they are told
-// must never be kept out, so two kinds of refusals don't count: those of requests that were in
-// flight when the client was told, and a few for each wait, since a client may have several
-// processes that don't know of each other's refusals. A cooldown begins only if the client has
-// ignored its waits for two seconds, and sends at least twice what the limit admits. See
-// docs/guides/abuse.md.
+// A refusal counts if it arrives during the wait that the client was told. Clients are told whole seconds, so the wait is rounded
+// up, to one second at least. Clients that wait as they are told must never be kept out, so two kinds of refusals don't count:
+// those of requests that were in flight when the client was told, and a few for each wait, since a client may have several
+// processes that don't know of each other's refusals. A cooldown begins only if the client has ignored its waits for two seconds,
+// and sends at least twice what the limit admits. See docs/guides/abuse.md.
 //
-// Each node counts by itself, and shares only counts above its part of what begins a cooldown, in
-// batches, so a flood causes few calls. Cooldowns are announced to all nodes. Each node times them
-// by its own clock, so steps of the shared clock don't change them. If the store loses its data,
-// nodes announce them again.
+// Each node counts by itself, and shares only counts above its part of what begins a cooldown, in batches, so a flood causes few
+// calls. Cooldowns are announced to all nodes. Each node times them by its own clock, so steps of the shared clock don't change
+// them. If the store loses its data, nodes announce them again.
 package cooldown
 
 import (
@@ -43,19 +40,17 @@ type Guard struct {
 
 // Options configures a [Guard]. The zero value is useful.
 type Options struct {
-	// Secret is the key under which clients' names are hashed. Nodes that share cooldowns must
-	// share it. If nil, it is random. See [Guard.SetSecret].
+	// Secret is the key under which clients' names are hashed. Nodes that share cooldowns must share it. If nil, it is random.
+	// See [Guard.SetSecret].
 	Secret []byte
 	// Now is the node's own time. If nil, it is a clock that never steps.
 	Now func() time.Time
-	// SharedNow is the time that nodes share, by which cooldowns are announced. It may step. If
-	// nil, it is Now.
+	// SharedNow is the time that nodes share, by which cooldowns are announced. It may step. If nil, it is Now.
 	SharedNow func() time.Time
-	// Clients bounds how many clients are remembered. Beyond it, the mildest offenders are
-	// forgotten. Zero means 262,144.
+	// Clients bounds how many clients are remembered. Beyond it, the mildest offenders are forgotten. Zero means 262,144.
 	Clients int
-	// Fingerprint returns a short name for a client, by which other tools know it, from the values
-	// of its subject. Nil means none.
+	// Fingerprint returns a short name for a client, by which other tools know it, from the values of its subject. Nil means
+	// none.
 	Fingerprint func(values [][2]string) string
 	// Shared connects the nodes. Nil means that this is the only node.
 	Shared Shared
@@ -127,15 +122,14 @@ const second = int64(time.Second / time.Microsecond)
 const (
 	// inFlight is how long after a refusal requests may arrive that were sent before it.
 	inFlight = second / 10
-	// patience is how long a client must have ignored its waits before a cooldown begins. By then a
-	// parallel burst is over.
+	// patience is how long a client must have ignored its waits before a cooldown begins. By then a parallel burst is over.
 	patience = 2 * second
 	// shortest is the least time over which a client's requests are compared with the limit.
 	shortest = 10 * second
 )
 
-// Decided records how long the client of a charge was told to wait; 0 means that the request was
-// admitted. It reports whether to drop the client's connection.
+// Decided records how long the client of a charge was told to wait; 0 means that the request was admitted. It reports whether to
+// drop the client's connection.
 func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	if wait == 0 && g.known.Load() == 0 {
 		return false
@@ -186,9 +180,8 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	return true
 }
 
-// needed returns how many refusals begin a cooldown: as many as the rule says, but at least as many
-// as the requests that the limit admits in that time. A client below that sends less than twice
-// what the limit admits.
+// needed returns how many refusals begin a cooldown: as many as the rule says, but at least as many as the requests that the
+// limit admits in that time. A client below that sends less than twice what the limit admits.
 func needed(a *counter.Abuse, c *counter.Charge, in time.Duration) int64 {
 	l := &c.Policy.Limit
 	if l.Algorithm == weir.Concurrency {
@@ -247,8 +240,8 @@ func (x *client) refused(now int64, wait time.Duration, a *counter.Abuse) bool {
 	}
 	x.latest = until
 	if now >= x.until {
-		// Each process of a client is told its own time to wait. If all wait as told, each sends
-		// one request during the next wait.
+		// Each process of a client is told its own time to wait. If all wait as told, each sends one request during the next
+		// wait.
 		x.answered, x.until, x.unaware = now, until, max(x.unaware, a.Refusals/4)
 		return false
 	}
@@ -295,8 +288,8 @@ func lasts(a *counter.Abuse, n int) time.Duration {
 	return time.Duration(min(d, float64(a.Most)))
 }
 
-// take makes a cooldown effective. Its times are shared times, which are ahead of this node's by
-// the given µs. The caller holds the shard's lock.
+// take makes a cooldown effective. Its times are shared times, which are ahead of this node's by the given µs. The caller holds
+// the shard's lock.
 func (g *Guard) take(x *client, c *Cooldown, ahead int64) {
 	if x.last == nil {
 		g.kept.Add(1)

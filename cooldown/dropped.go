@@ -8,8 +8,7 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// dropped holds addresses that are offenders themselves: their connections aren't worth a
-// handshake.
+// dropped holds addresses that are offenders themselves: their connections aren't worth a handshake.
 type dropped struct {
 	any      atomic.Bool
 	mu       sync.RWMutex
@@ -17,8 +16,7 @@ type dropped struct {
 	lengths  [129]int               // how many of networks have each prefix length; guarded by mu
 }
 
-// set drops a client's address until the given time, or no longer if that is 0. The caller holds
-// the client's shard's lock.
+// set drops a client's address until the given time, or no longer if that is 0. The caller holds the client's shard's lock.
 func (d *dropped) set(x *client, until int64) {
 	if !x.network.IsValid() {
 		return
@@ -38,9 +36,8 @@ func (d *dropped) set(x *client, until int64) {
 	d.any.Store(len(d.networks) > 0)
 }
 
-// Dropped reports whether to close connections from an address before reading from them. A rule
-// that counts by address alone has refused the address as often in a row as its DropAfter says, and
-// its wait isn't over.
+// Dropped reports whether to close connections from an address before reading from them. A rule that counts by address alone has
+// refused the address as often in a row as its DropAfter says, and its wait isn't over.
 func (g *Guard) Dropped(addr netip.Addr) bool {
 	d := &g.dropped
 	if !d.any.Load() {

@@ -13,14 +13,12 @@ import (
 
 // Shared is the channel between nodes.
 type Shared interface {
-	// AddUp adds to what all nodes have counted, and returns the sums. A sum expires one window
-	// after it began.
+	// AddUp adds to what all nodes have counted, and returns the sums. A sum expires one window after it began.
 	AddUp(ctx context.Context, counts []Count) ([]int64, error)
-	// Announce sends announcements to all nodes, and deletes the counts of the clients that they
-	// are about.
+	// Announce sends announcements to all nodes, and deletes the counts of the clients that they are about.
 	Announce(ctx context.Context, about []ID, announcements []string) error
-	// Announced returns the announcements after a position, and the position of the last one. "" is
-	// the beginning. If the announcement at the given position is lost, it returns ErrLost.
+	// Announced returns the announcements after a position, and the position of the last one. "" is the beginning. If the
+	// announcement at the given position is lost, it returns ErrLost.
 	Announced(ctx context.Context, after string) (announcements []string, next string, err error)
 }
 
@@ -42,8 +40,7 @@ type sharing struct {
 	place     string // position of the last announcement read
 	// round counts how often announcements were read from the beginning, as they are after a loss.
 	round uint64
-	// lost is the number of exchanges after which this node restores what a loss of data has
-	// deleted; 0 if nothing was lost.
+	// lost is the number of exchanges after which this node restores what a loss of data has deleted; 0 if nothing was lost.
 	lost int
 }
 
@@ -61,8 +58,8 @@ const (
 	batch         = 1000 // per call
 )
 
-// count queues a client's refusals for the next exchange, if this node alone has counted more than
-// its share of need. The caller holds the shard's lock.
+// count queues a client's refusals for the next exchange, if this node alone has counted more than its share of need. The caller
+// holds the shard's lock.
 func (s *sharing) count(x *client, id ID, need int64, nodes int, c *counter.Charge) {
 	if part := (need + int64(nodes) - 1) / int64(max(1, nodes)); x.count < part {
 		return
@@ -95,8 +92,8 @@ func (s *sharing) announce(c Cooldown) (round uint64) {
 	return s.round
 }
 
-// restart makes the next exchanges read all announcements from the beginning. If lost isn't 0, this
-// node announces its missing cooldowns again after that many exchanges.
+// restart makes the next exchanges read all announcements from the beginning. If lost isn't 0, this node announces its missing
+// cooldowns again after that many exchanges.
 func (s *sharing) restart(lost int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +118,7 @@ func (g *Guard) Run(ctx context.Context) {
 	}
 }
 
-// exchange sends what other nodes don't know, and reads their announcements. What fails is retried
-// later.
+// exchange sends what other nodes don't know, and reads their announcements. What fails is retried later.
 func (g *Guard) exchange(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*every)
 	defer cancel()
@@ -133,9 +129,8 @@ func (g *Guard) exchange(ctx context.Context) {
 	}
 }
 
-// CatchUp reads the cooldowns that other nodes have announced, if a rule has an Abuse. Call it
-// before the first request. Until then, a node that has just started admits clients that others
-// keep out.
+// CatchUp reads the cooldowns that other nodes have announced, if a rule has an Abuse. Call it before the first request. Until
+// then, a node that has just started admits clients that others keep out.
 func (g *Guard) CatchUp(ctx context.Context) {
 	if g.options.Shared != nil && g.used.Load() {
 		g.listen(ctx)
@@ -292,8 +287,7 @@ func (g *Guard) Forgive(ctx context.Context, c *counter.Counter) error {
 	return err
 }
 
-// Lift ends a client's cooldown on all nodes, forgives the client, and returns the cooldown, or nil
-// if there is none.
+// Lift ends a client's cooldown on all nodes, forgives the client, and returns the cooldown, or nil if there is none.
 func (g *Guard) Lift(ctx context.Context, id ID) (*Cooldown, error) {
 	c, said := g.find(id)
 	if c == nil {

@@ -34,10 +34,9 @@ func (g *Guard) each(f func(s *shard, id ID, x *client)) {
 	}
 }
 
-// SetSecret changes the key under which clients' names are hashed. Nodes that learn the shared
-// secret only after they have started need it, or that share a new one because the store has lost
-// its data. Clients in a cooldown stay there, and are renamed when they come again. All others are
-// forgotten.
+// SetSecret changes the key under which clients' names are hashed. Nodes that learn the shared secret only after they have
+// started need it, or that share a new one because the store has lost its data. Clients in a cooldown stay there, and are renamed
+// when they come again. All others are forgotten.
 func (g *Guard) SetSecret(secret []byte) {
 	b := make([]byte, 16)
 	if copy(b, secret) < len(b) {
@@ -61,8 +60,8 @@ func (g *Guard) SetSecret(secret []byte) {
 	g.sharing.restart(0)
 }
 
-// rename moves a cooldown from a client's former ID to its current one, on all nodes. It returns
-// when the cooldown ends, or 0 if the client isn't kept out.
+// rename moves a cooldown from a client's former ID to its current one, on all nodes. It returns when the cooldown ends, or 0 if
+// the client isn't kept out.
 func (g *Guard) rename(c *counter.Counter, id ID) int64 {
 	key := g.former.Load()
 	if key == nil {
@@ -110,8 +109,8 @@ func (g *Guard) drop(s *shard, id ID) {
 	g.known.Add(-1)
 }
 
-// looked is how many clients are compared to find one to forget. They come in random order, so one
-// of the worst tenth is forgotten once in a hundred million times.
+// looked is how many clients are compared to find one to forget. They come in random order, so one of the worst tenth is
+// forgotten once in a hundred million times.
 const looked = 8
 
 // mildest returns the mildest of a few offenders.
@@ -174,9 +173,8 @@ func (g *Guard) All() []Cooldown {
 	return all
 }
 
-// cooldown describes a client's cooldown in shared time, which is ahead of this node's by the given
-// µs. Unless the shared clock has stepped, it returns exactly the announced times, the same on all
-// nodes.
+// cooldown describes a client's cooldown in shared time, which is ahead of this node's by the given µs. Unless the shared clock
+// has stepped, it returns exactly the announced times, the same on all nodes.
 func (x *client) cooldown(id ID, ahead int64) Cooldown {
 	c := *x.last
 	c.ID = id

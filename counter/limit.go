@@ -1,7 +1,6 @@
 package counter
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -94,7 +93,12 @@ func PerHour(n int64) Limit { return Limit{Count: n, Window: time.Hour} }
 func (l Limit) isBucket() bool { return l.Algorithm <= LeakyQueue }
 
 // Max is the largest cost that the limit can ever admit at once.
-func (l Limit) Max() int64 { return cmp.Or(l.Burst, l.Count) }
+func (l Limit) Max() int64 {
+	if l.Burst > 0 {
+		return l.Burst
+	}
+	return l.Count
+}
 
 // Capacity is Max with the fraction of a limit on an amount.
 func (l Limit) Capacity() Amount {
