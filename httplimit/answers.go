@@ -102,7 +102,7 @@ func NewAnswerer(opts Answers) (*Answerer, error) {
 	exposed := a.dialectHeaders()
 	n := &a.opts.Names
 	for _, name := range []*string{&n.Limit, &n.Remaining, &n.Reset, &n.ResetAfter} {
-		if strings.ContainsFunc(*name, notToken) {
+		if strings.ContainsFunc(*name, func(r rune) bool { return notAlphanumeric(r) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r) }) {
 			return nil, fmt.Errorf("headers: names: %q can't be the name of a header", *name)
 		}
 		if *name = http.CanonicalHeaderKey(*name); *name == "" {
@@ -121,11 +121,6 @@ func NewAnswerer(opts Answers) (*Answerer, error) {
 		return nil, err
 	}
 	return a, nil
-}
-
-// notToken reports whether a character can't be in the name of a header.
-func notToken(r rune) bool {
-	return notAlphanumeric(r) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
 func (a *Answerer) prepareRefusal() error {

@@ -154,21 +154,17 @@ func isPreflight(r *http.Request) bool {
 	default:
 		return false
 	}
-	return r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
-		h["Authorization"] == nil && h["Cookie"] == nil && h["Proxy-Authorization"] == nil && h["Upgrade"] == nil && !overridden(h)
-}
-
-var overrides = newWatch("X-Http-Method-Override", "X-Method-Override", "X-Http-Method")
-
-// overridden reports whether a framework might treat the request as one of another method.
-func overridden(h http.Header) bool {
 	for name := range h {
 		if overrides.find(name) != "" {
-			return true
+			return false
 		}
 	}
-	return false
+	return r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
+		h["Authorization"] == nil && h["Cookie"] == nil && h["Proxy-Authorization"] == nil && h["Upgrade"] == nil
 }
+
+// overrides are headers by which a framework might treat a request as one of another method.
+var overrides = newWatch("X-Http-Method-Override", "X-Method-Override", "X-Http-Method")
 
 // attributes looks up what a request says about its client.
 type attributes struct {
@@ -274,8 +270,8 @@ func (a *attributes) bearer() string {
 		token = first // Rails: Token token="…", nonce="…"
 	}
 	if named {
-		token = unwrap(token)
-		hidden = hidden || strings.ContainsAny(token, `";`) // Rails ends a token there
+		token = strings.Trim(strings.TrimPrefix(token, "token="), `"`) // as Rails does
+		hidden = hidden || strings.ContainsAny(token, `";`)            // Rails ends a token there
 	}
 	// A service that removes "Bearer" wherever it occurs would turn sk_Bearer17 into another token.
 	if hidden || strings.ContainsAny(token, " \t,") || strings.Contains(token, "Bearer") {
@@ -284,9 +280,6 @@ func (a *attributes) bearer() string {
 	}
 	return token
 }
-
-// unwrap removes what Rails does: the name and the quotes of token="…".
-func unwrap(token string) string { return strings.Trim(strings.TrimPrefix(token, "token="), `"`) }
 
 // isList reports whether credentials are several parameters, as in Digest, up to the last word,
 // which some services take for the token.
