@@ -21,18 +21,6 @@ import (
 	"github.com/weirhq/weir/internal/renew"
 )
 
-// tell tells the client of an admitted call how its limits stand, in the metadata that come before
-// the answer.
-func (i *Interceptors) tell(ctx context.Context, v *httplimit.Verdict) {
-	stream := grpc.ServerTransportStreamFromContext(ctx)
-	if stream == nil {
-		return // no server has called the interceptor
-	}
-	if md := i.limits(v); len(md) > 0 {
-		_ = stream.SetHeader(md) // fails if another interceptor has sent them already
-	}
-}
-
 // limits describes the limits of a call.
 func (i *Interceptors) limits(v *httplimit.Verdict) metadata.MD {
 	h, md := http.Header{}, metadata.MD{}
