@@ -35,12 +35,9 @@ func (a *API) admit(route *Route, r *call) (leave func(), f *jsonerror.Error) {
 	r.who = who
 	switch {
 	case refused != nil:
-		a.refused(r, refused.Code, refused.Line)
-		return leave, refused.Error
+		return leave, a.refused(r, refused)
 	case who.Role < role:
-		f := jsonerror.New(http.StatusForbidden, jsonerror.Forbidden, "the token of %s may only read", who.Name)
-		a.refused(r, f.Code, a.Guard.Line(who.Name))
-		return leave, f
+		return leave, a.refused(r, jsonerror.New(http.StatusForbidden, jsonerror.Forbidden, "the token of %s may only read", who.Name))
 	case route.does == shows:
 		return leave, nil
 	}
@@ -55,17 +52,20 @@ func (a *API) admit(route *Route, r *call) (leave func(), f *jsonerror.Error) {
 	return leave, nil
 }
 
-func (a *API) refused(r *call, why string, line guard.Line) {
+// refused logs that a call is refused, and returns why.
+func (a *API) refused(r *call, why *jsonerror.Error) *jsonerror.Error {
 	_, path, _ := strings.Cut(r.Pattern, " ") // log the route's pattern: a request's own path may hold a key
-	a.line(line, slog.LevelWarn, "admin: refused", "who", r.who.Name, "from", r.RemoteAddr, "method", r.Method, "path", path, "why", why)
+	a.line(r, slog.LevelWarn, "admin: refused", "who", r.who.Name, "from", r.RemoteAddr, "method", r.Method, "path", path, "why", why.Code)
+	return why
 }
 
 // line logs a message that callers could repeat at will, unless there were too many lately.
-func (a *API) line(line guard.Line, level slog.Level, msg string, args ...any) {
-	if line.LeftOut > 0 {
-		args = append(args, "left_out", line.LeftOut)
+func (a *API) line(r *call, level slog.Level, msg string, args ...any) {
+	log, leftOut := a.Guard.Line(r.who.Name)
+	if leftOut > 0 {
+		args = append(args, "left_out", leftOut)
 	}
-	if line.Log {
+	if log {
 		a.Audit.Log(context.Background(), level, msg, args...)
 	}
 }
@@ -96,14 +96,13 @@ func (a *API) login(r *call, in credentials) (any, *jsonerror.Error) {
 	begun, who, refused := a.Guard.Login(r.Request, in.Token)
 	r.who = who
 	if refused != nil {
-		a.refused(r, refused.Code, refused.Line)
-		return nil, refused.Error
+		return nil, a.refused(r, refused)
 	}
 	proof := ""
 	if begun != nil {
 		http.SetCookie(r.w, begun.Cookie)
 		proof = begun.Proof
-		a.line(a.Guard.Line(who.Name), slog.LevelInfo, "audit", "who", who.Name, "from", r.RemoteAddr, "what", "log in")
+		a.line(r, slog.LevelInfo, "audit", "who", who.Name, "from", r.RemoteAddr, "what", "log in")
 	}
 	return a.sessionOf(who, proof), nil
 }
@@ -114,7 +113,7 @@ const maxLogin = 4 << 10
 func (a *API) logout(r *call) (any, *jsonerror.Error) {
 	cookie, refused := a.Guard.Logout(r.Request)
 	if refused != nil {
-		return nil, refused.Error
+		return nil, refused
 	}
 	http.SetCookie(r.w, cookie)
 	r.w.WriteHeader(http.StatusNoContent)

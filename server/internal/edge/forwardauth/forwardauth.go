@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
@@ -156,7 +157,7 @@ func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 			asks.Header.Set("Authorization", "Bearer "+token)
 		}
 		if _, refused := g.Admit(asks); refused != nil {
-			e := *refused.Error
+			e := *refused
 			e.Message = strings.ReplaceAll(e.Message, "Authorization: Bearer TOKEN", tokenHeader+": TOKEN, which the gateway is to set")
 			return &e
 		}
@@ -186,7 +187,7 @@ func send(w http.ResponseWriter, a *edge.Recorder, g *gateway) {
 		a.Head["X-Weir-Status"] = []string{strconv.Itoa(a.Status)}
 	}
 	if g.masks && a.Status != http.StatusOK {
-		if line := bytes.TrimSpace(body); len(line) <= maxMasked && !bytes.ContainsFunc(line, isControl) {
+		if line := bytes.TrimSpace(body); len(line) <= maxMasked && !bytes.ContainsFunc(line, unicode.IsControl) {
 			a.Head["X-Weir-Body"] = []string{string(line)}
 		}
 		a.Status = http.StatusForbidden
@@ -195,5 +196,3 @@ func send(w http.ResponseWriter, a *edge.Recorder, g *gateway) {
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(body) // the gateway may have left
 }
-
-func isControl(c rune) bool { return c < ' ' || c == 0x7f }

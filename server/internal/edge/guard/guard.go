@@ -84,14 +84,8 @@ type Who struct {
 	Ends time.Time
 }
 
-// Refusal says why a request isn't admitted.
-type Refusal struct {
-	*jsonerror.Error
-	Line
-}
-
 // Admit returns the sender of a request, or why it is refused.
-func (g *Guard) Admit(r *http.Request) (Who, *Refusal) {
+func (g *Guard) Admit(r *http.Request) (Who, *jsonerror.Error) {
 	if g.Asks() {
 		if g.opts.Console && len(r.Header["Authorization"]) == 0 && len(r.CookiesNamed(cookieName(r))) > 0 {
 			return g.bySession(r)
@@ -103,7 +97,7 @@ func (g *Guard) Admit(r *http.Request) (Who, *Refusal) {
 		return Who{Name: t.name, Role: t.role}, nil
 	}
 	if message := g.foreign(r); message != "" {
-		return Who{}, g.refuse(jsonerror.New(http.StatusForbidden, jsonerror.CrossSite, "%s", message))
+		return Who{}, crossSite(message)
 	}
 	return Who{Name: "local", Role: Operate}, nil
 }
@@ -116,7 +110,7 @@ func (g *Guard) Digest() []byte { return g.tokens.Load().Digest() }
 
 // byToken admits every caller with a good token, whatever others at its address have tried. It
 // throttles bad tokens.
-func (g *Guard) byToken(r *http.Request, secret string) (*token, *Refusal) {
+func (g *Guard) byToken(r *http.Request, secret string) (*token, *jsonerror.Error) {
 	var room [128]byte // a longer token costs an allocation
 	sum := sha256.Sum256(append(room[:0], secret...))
 	if t := g.tokens.Load().find(&sum); t != nil && secret != "" {
@@ -139,20 +133,12 @@ func (g *Guard) byToken(r *http.Request, secret string) (*token, *Refusal) {
 			f.Header = http.Header{"Retry-After": {strconv.Itoa(int((wait + time.Second - 1) / time.Second))}}
 		}
 	}
-	return nil, g.refuse(f)
+	return nil, f
 }
 
-func (g *Guard) refuse(why *jsonerror.Error) *Refusal { return &Refusal{why, g.Line("")} }
-
-// Line says whether an event deserves a line in the log.
-type Line struct {
-	Log     bool
-	LeftOut int // how many events before it were left out
+func crossSite(message string) *jsonerror.Error {
+	return jsonerror.New(http.StatusForbidden, jsonerror.CrossSite, "%s", message)
 }
-
-// Line counts an event that a caller can repeat at will. A hundred a minute are logged for each name,
-// so that no caller can fill the disk. All callers without a name count as "".
-func (g *Guard) Line(name string) Line { return g.lines.take(name, time.Now()) }
 
 // lines counts the lines logged in the current minute.
 type lines struct {
@@ -167,7 +153,12 @@ type lineCount struct {
 
 const maxLines = 100
 
-func (l *lines) take(name string, now time.Time) Line {
+// Line counts an event that a caller can repeat at will, and reports whether to log it: a hundred a
+// minute are logged for each name, so that no caller can fill the disk. leftOut is how many before it
+// were left out. All callers without a name count as "".
+func (g *Guard) Line(name string) (log bool, leftOut int) { return g.lines.take(name, time.Now()) }
+
+func (l *lines) take(name string, now time.Time) (log bool, leftOut int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.byName == nil {
@@ -177,15 +168,14 @@ func (l *lines) take(name string, now time.Time) Line {
 	if minute := now.Unix() / 60; minute != c.minute {
 		c.minute, c.n = minute, 0
 	}
-	var out Line
-	if c.n < maxLines {
-		out = Line{true, c.left}
+	if log = c.n < maxLines; log {
+		leftOut = c.left
 		c.n, c.left = c.n+1, 0
 	} else {
 		c.left++
 	}
 	l.byName[name] = c
-	return out
+	return log, leftOut
 }
 
 func bearer(r *http.Request) string {

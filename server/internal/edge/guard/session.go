@@ -118,13 +118,13 @@ type Begun struct {
 
 // Login starts a session for a caller with a good token. A bad token counts like a bad bearer
 // token. On a port that requires no token, the session is nil.
-func (g *Guard) Login(r *http.Request, secret string) (*Begun, Who, *Refusal) {
+func (g *Guard) Login(r *http.Request, secret string) (*Begun, Who, *jsonerror.Error) {
 	if !g.Asks() {
 		who, refused := g.Admit(r)
 		return nil, who, refused
 	}
 	if g.otherPage(r) {
-		return nil, Who{}, g.refuse(jsonerror.New(http.StatusForbidden, jsonerror.CrossSite, "%s", otherPage))
+		return nil, Who{}, crossSite(otherPage)
 	}
 	t, refused := g.byToken(r, strings.TrimSpace(secret))
 	if refused != nil {
@@ -139,9 +139,9 @@ func (g *Guard) Login(r *http.Request, secret string) (*Begun, Who, *Refusal) {
 
 // Logout ends a request's session, if it has one, and returns the cookie that makes the browser
 // forget it.
-func (g *Guard) Logout(r *http.Request) (*http.Cookie, *Refusal) {
+func (g *Guard) Logout(r *http.Request) (*http.Cookie, *jsonerror.Error) {
 	if g.otherPage(r) {
-		return nil, g.refuse(jsonerror.New(http.StatusForbidden, jsonerror.CrossSite, "%s", otherPage))
+		return nil, crossSite(otherPage)
 	}
 	g.sessions.end(r)
 	cookie := newCookie(r)
@@ -150,19 +150,17 @@ func (g *Guard) Logout(r *http.Request) (*http.Cookie, *Refusal) {
 }
 
 // bySession admits a page of this port by cookie and proof. It also checks the request's origin.
-func (g *Guard) bySession(r *http.Request) (Who, *Refusal) {
+func (g *Guard) bySession(r *http.Request) (Who, *jsonerror.Error) {
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if g.otherPage(r) || !reads && !fromBrowser(r.Header) {
-		return Who{}, g.refuse(jsonerror.New(http.StatusForbidden, jsonerror.CrossSite,
-			"a session is for the pages of this port: a request that changes something needs their Origin or Sec-Fetch-Site; programs send a token as Authorization: Bearer TOKEN"))
+		return Who{}, crossSite("a session is for the pages of this port: a request that changes something needs their Origin or Sec-Fetch-Site; programs send a token as Authorization: Bearer TOKEN")
 	}
 	if s, ok := g.sessions.of(r); ok && s.host == r.Host { // the cookie may be for another name that has been pointed here since
 		if t := g.tokens.Load().find(&s.token); t != nil {
 			return Who{t.name, t.role, s.ends}, nil
 		}
 	}
-	return Who{}, g.refuse(jsonerror.New(http.StatusUnauthorized, jsonerror.Unauthorized,
-		"the session has ended, or "+proofHeader+" isn't what its login answered: log in again"))
+	return Who{}, jsonerror.New(http.StatusUnauthorized, jsonerror.Unauthorized, "the session has ended, or %s isn't what its login answered: log in again", proofHeader)
 }
 
 const cookiePrefix = "weir_session"
