@@ -149,7 +149,7 @@ func (c *workspace) value() (string, error) {
 // text returns the meaning of a string that was just read. For a plain string, that is a part of
 // the source.
 func (c *workspace) text(quoted string) (string, error) {
-	if isPlain(quoted) {
+	if !strings.ContainsFunc(quoted, func(r rune) bool { return r == '\\' || r >= utf8.RuneSelf }) {
 		return quoted[1 : len(quoted)-1], nil
 	}
 	text, err := jsontext.AppendUnquote(nil, quoted)
@@ -157,15 +157,6 @@ func (c *workspace) text(quoted string) (string, error) {
 		return "", notJSON(int(c.json.InputOffset())-len(quoted), "the string that begins here isn't UTF-8, or has half of a surrogate pair")
 	}
 	return string(text), nil
-}
-
-func isPlain(s string) bool {
-	for i := range len(s) {
-		if s[i] == '\\' || s[i] >= utf8.RuneSelf {
-			return false
-		}
-	}
-	return true
 }
 
 // textOf reads a string, or null as no string.

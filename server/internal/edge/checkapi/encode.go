@@ -30,7 +30,7 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused, now time.T
 		}
 	}
 	if !d.Allowed {
-		if guessed(d) {
+		if d.Reason == weir.ReasonLimited && d.RetryAfter > 0 && d.Policy != nil && d.Policy.Limit.Algorithm == weir.Concurrency {
 			b = append(b, `,"retry_is_a_guess":true`...)
 		}
 		b = jsonerror.AppendString(append(b, `,"reason":`...), d.Reason.String())
@@ -38,11 +38,6 @@ func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused, now time.T
 		b = jsonerror.AppendString(append(b, `,"message":`...), x.Message)
 	}
 	return append(b, '}')
-}
-
-// guessed reports whether the wait is for a slot. Nobody knows when one will be released.
-func guessed(d *weir.Decision) bool {
-	return d.Reason == weir.ReasonLimited && d.RetryAfter > 0 && d.Policy != nil && d.Policy.Limit.Algorithm == weir.Concurrency
 }
 
 func appendLimits(b []byte, d *weir.Decision, now time.Time) []byte {
@@ -131,19 +126,6 @@ func retryAfterMS(d *weir.Decision, x *httplimit.Refused) int64 {
 func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
-
-var noStore = []string{"no-store"}
-
-// setRefusal sets the headers of a refusal, apart from the rate limit's own.
-func setRefusal(h http.Header, x *httplimit.Refused) {
-	h["Cache-Control"] = noStore
-	if x.RetryAfterSeconds > 0 {
-		h["Retry-After"] = []string{strconv.FormatInt(x.RetryAfterSeconds, 10)}
-	}
-	if x.Rule != "" {
-		h["X-Ratelimit-Rule"] = []string{x.Rule}
-	}
-}
 
 // send writes a complete answer. net/http adds a Content-Length to short answers; it would send
 // long ones in chunks.

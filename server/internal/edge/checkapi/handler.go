@@ -29,6 +29,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -106,7 +107,7 @@ type workspace struct {
 
 func newWorkspace() any { return new(workspace) }
 
-var jsonType = []string{"application/json"}
+var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
 
 // endpoint serves one path. most bounds its body.
 type endpoint struct {
@@ -278,7 +279,13 @@ func (h *handler) respond(w http.ResponseWriter, c *workspace, d *weir.Decision,
 	x := httplimit.Refused{Status: http.StatusOK}
 	if !d.Allowed {
 		x = httplimit.Describe(&c.req, d, now)
-		setRefusal(header, &x)
+		header["Cache-Control"] = noStore
+		if x.RetryAfterSeconds > 0 {
+			header["Retry-After"] = []string{strconv.FormatInt(x.RetryAfterSeconds, 10)}
+		}
+		if x.Rule != "" {
+			header["X-Ratelimit-Rule"] = []string{x.Rule}
+		}
 	}
 	c.out = append(c.out[:0], '{')
 	c.out = appendDecision(c.out, d, &x, now)

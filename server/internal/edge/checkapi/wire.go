@@ -26,13 +26,10 @@ const (
 // CheckRequest is the body of POST /v1/check. Fields that are missing, empty or null are unknown;
 // only what the rules look at is needed.
 type CheckRequest struct {
-	// Key is the client's API key.
-	Key string `json:"key,omitempty"`
-	// Method and Path describe the request to decide. Path is the path as it came.
+	Key    string `json:"key,omitempty"` // the client's API key
 	Method string `json:"method,omitempty"`
-	Path   string `json:"path,omitempty"`
-	// IP is the client's address, without a port.
-	IP string `json:"ip,omitempty"`
+	Path   string `json:"path,omitempty"` // as it came
+	IP     string `json:"ip,omitempty"`   // the client's address, without a port
 	// Attributes are anything else that rules may look at: user, org and tier; "header:X-Tenant"
 	// and "claim:plan" for rules that count by those; any other name for rules that count by
 	// attr:NAME.
@@ -41,9 +38,8 @@ type CheckRequest struct {
 	// be answered, and takes nothing.
 	Cost *int64 `json:"cost,omitempty"`
 	// Receipt asks for a receipt, with which what was taken can be given back.
-	Receipt bool `json:"receipt,omitempty"`
-	// Amounts are what the request takes beside its cost, by name: tokens, usd.
-	Amounts map[string]counter.Amount `json:"amounts,omitempty"`
+	Receipt bool                      `json:"receipt,omitempty"`
+	Amounts map[string]counter.Amount `json:"amounts,omitempty"` // taken beside the cost: tokens, usd
 	// Reserve means that the amounts are estimates, which /v1/settle replaces, and is how long they
 	// stand at least. It implies Receipt.
 	Reserve Duration `json:"reserve,omitempty"`
@@ -63,30 +59,26 @@ type CheckResponse struct {
 	Allowed bool `json:"allowed"`
 	// Rule is the id of the rule that binds: of a refusal, the one with the longest wait; otherwise
 	// the one with the fewest requests left. It is "" if none applies, and "take" for /v1/take.
-	Rule string `json:"rule"`
-	// Limit is that rule's limit, or -1 if none applies.
-	Limit int64 `json:"limit"`
-	// Burst is the most that can be left, if it isn't Limit.
-	Burst int64 `json:"burst,omitempty"`
+	Rule  string `json:"rule"`
+	Limit int64  `json:"limit"`           // that rule's limit, or -1 if none applies
+	Burst int64  `json:"burst,omitempty"` // the most that can be left, if it isn't Limit
 	// Remaining is how many tokens are left, or -1 if no limit applies or the store couldn't be
 	// reached.
 	Remaining int64 `json:"remaining"`
-	// RetryAfterMS is the time until the request would be allowed, rounded up, or -1 if waiting
-	// doesn't help.
+	// RetryAfterMS is the time until the request would be allowed, or -1 if waiting doesn't help, and
+	// ResetAfterMS until the counter is full again. DelayMS is how long to delay an allowed request
+	// for its turn in a queue.
 	RetryAfterMS int64 `json:"retry_after_ms"`
-	// ResetAfterMS is the time until the counter is full again, rounded up.
 	ResetAfterMS int64 `json:"reset_after_ms"`
-	// DelayMS is how long to delay an allowed request for its turn in a queue.
-	DelayMS int64 `json:"delay_ms"`
-	// Degraded means that the store couldn't be reached for a limit that applies.
-	Degraded     bool  `json:"degraded"`
+	DelayMS      int64 `json:"delay_ms"`
+	Degraded     bool  `json:"degraded"` // the store couldn't be reached for a limit that applies
 	RulesVersion int64 `json:"rules_version"`
 	// Limits has every limit that applied, in the order of the rules.
 	Limits []LimitStatus `json:"limits"`
-	// Receipt is set if it was asked for and something was taken, and always if a slot was taken.
-	Receipt string `json:"receipt,omitempty"`
-	// SlotTTLMS is how long a slot lasts unless it is renewed, if one was taken.
-	SlotTTLMS int64 `json:"slot_ttl_ms,omitempty"`
+	// Receipt is set if it was asked for and something was taken, and always if a slot was taken,
+	// which lasts for SlotTTLMS unless it is renewed.
+	Receipt   string `json:"receipt,omitempty"`
+	SlotTTLMS int64  `json:"slot_ttl_ms,omitempty"`
 	// RetryIsAGuess means that RetryAfterMS is when a slot ends unless renewed. It may end sooner
 	// or later.
 	RetryIsAGuess bool `json:"retry_is_a_guess,omitempty"`
@@ -99,21 +91,14 @@ type CheckResponse struct {
 
 // LimitStatus is the state of one limit after a check.
 type LimitStatus struct {
-	Rule string `json:"rule"`
-	// Allowed means that this limit has room. A refused request takes nothing from it.
-	Allowed bool `json:"allowed"`
-	// Amount is what the limit counts, if that isn't the request's cost.
-	Amount string `json:"amount,omitempty"`
-	// Limit and Burst are as in CheckResponse. Limit and Remaining of an amount are decimal.
-	Limit float64 `json:"limit"`
-	Burst int64   `json:"burst,omitempty"`
-	// Remaining is -1 if the store couldn't be reached.
-	Remaining float64 `json:"remaining"`
-	// WindowEnd is when the window ends, for fixed windows that count amounts or follow the
-	// calendar.
-	WindowEnd time.Time `json:"window_end,omitzero"`
-	// Shadow limits are counted and refuse nobody.
-	Shadow bool `json:"shadow"`
+	Rule      string    `json:"rule"`
+	Allowed   bool      `json:"allowed"`             // the limit has room; a refused request takes nothing from it
+	Amount    string    `json:"amount,omitempty"`    // what it counts, if that isn't the request's cost
+	Limit     float64   `json:"limit"`               // as in CheckResponse; decimal for an amount
+	Burst     int64     `json:"burst,omitempty"`     // as in CheckResponse
+	Remaining float64   `json:"remaining"`           // -1 if the store couldn't be reached; decimal for an amount
+	WindowEnd time.Time `json:"window_end,omitzero"` // of fixed windows that count amounts or follow the calendar
+	Shadow    bool      `json:"shadow"`              // it is counted and refuses nobody
 }
 
 // BatchRequest is the body of POST /v1/checks.
@@ -128,8 +113,7 @@ type BatchResponse struct {
 
 // BatchResult is one check of a batch: a decision, or the error of a check that couldn't be read.
 type BatchResult struct {
-	// Status is the status that /v1/check would have sent.
-	Status int `json:"status"`
+	Status int `json:"status"` // that /v1/check would have sent
 	*CheckResponse
 	Error *jsonerror.Error `json:"error,omitempty"`
 }

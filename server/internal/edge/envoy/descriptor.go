@@ -77,12 +77,6 @@ func (r *reader) deeper(n *yaml.Node, path string, depth int) bool {
 	return true
 }
 
-func (r *reader) build(doc *Document) {
-	if below := r.enter(doc); below != nil {
-		r.add(doc.Descriptors, below, inherited{path: doc.Domain, label: doc.Domain})
-	}
-}
-
 func (r *reader) add(list []Descriptor, into level, up inherited) {
 	for i := range list {
 		e, d := &list[i], &descriptor{}

@@ -46,7 +46,9 @@ func compile(n int, modes Modes, read func(r *reader, i int) *Document) (c *Conf
 	for i := 0; i < n && len(wrong) < maxProblems; i++ {
 		r := &reader{config: c, modes: modes}
 		if doc := read(r, i); doc != nil {
-			r.build(doc)
+			if below := r.enter(doc); below != nil {
+				r.add(doc.Descriptors, below, inherited{path: doc.Domain, label: doc.Domain})
+			}
 		}
 		wrong = append(wrong, r.problems...)
 		if len(warnings) < maxProblems {

@@ -235,15 +235,13 @@ const overrideRule = "envoy.override" // all carried limits in metrics
 
 func (o *overrides) get(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (*limit, error) {
 	key := override{from.GetRequestsPerUnit(), rls.RateLimitResponse_RateLimit_Unit(from.GetUnit())}
-	return o.recent.Get(key, o.prepare)
-}
-
-func (o *overrides) prepare(key override) (override, *limit, error) {
-	l, err := newLimit(overrideRule, "", key.perUnit, key.unit)
-	if err != nil {
-		return key, nil, bad("limit: %v", err)
-	}
-	l.hard = l.hard.With(func(d *counter.Definition) { d.CountRefused = o.likeTheirs })
-	l.soften(o.modes)
-	return key, l, nil
+	return o.recent.Get(key, func(key override) (override, *limit, error) {
+		l, err := newLimit(overrideRule, "", key.perUnit, key.unit)
+		if err != nil {
+			return key, nil, bad("limit: %v", err)
+		}
+		l.hard = l.hard.With(func(d *counter.Definition) { d.CountRefused = o.likeTheirs })
+		l.soften(o.modes)
+		return key, l, nil
+	})
 }

@@ -88,6 +88,15 @@ func TellsUsageIfAsked(path string) bool {
 	})
 }
 
+// limitFields are the fields in which APIs take output limits, by the last segment of their paths.
+var limitFields = map[string][]string{
+	"completions":           {"max_tokens", "max_completion_tokens"},
+	"messages":              {"max_tokens"},
+	"responses":             {"max_output_tokens"},
+	"generatecontent":       {"maxOutputTokens", "max_output_tokens"},
+	"streamgeneratecontent": {"maxOutputTokens", "max_output_tokens"},
+}
+
 // limitsAt returns the fields in which the API at a path takes output limits, or nil if it is unknown.
 func limitsAt(segments []string) []string {
 	if len(segments) == 0 {
@@ -97,20 +106,10 @@ func limitsAt(segments []string) []string {
 	if _, verb, ok := cutLast(last, ':'); ok {
 		last = verb
 	}
-	switch last {
-	case "completions":
-		return []string{"max_tokens", "max_completion_tokens"}
-	case "messages":
-		return []string{"max_tokens"}
-	case "responses":
-		return []string{"max_output_tokens"}
-	case "generatecontent", "streamgeneratecontent":
-		return []string{"maxOutputTokens", "max_output_tokens"}
-	}
 	if n := len(segments); n > 1 && strings.EqualFold(segments[n-2], "api") && (last == "chat" || last == "generate") { // Ollama
 		return []string{"num_predict"}
 	}
-	return nil
+	return limitFields[last]
 }
 
 // files are the paths that accept files, which no model answers.

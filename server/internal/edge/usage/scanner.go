@@ -141,7 +141,16 @@ func (s *scanner) step(c byte) {
 			s.state = beforeValue
 		}
 	case afterValue:
-		s.separator(c)
+		switch array := s.levels[s.depth-1].array; {
+		case c == ',' && array:
+			s.state = beforeValue
+		case c == ',':
+			s.state = beforeName
+		case c == ']' && array, c == '}' && !array:
+			s.leave()
+		default:
+			s.state = broken
+		}
 	case inEscape:
 		s.escape(c)
 	case inHex:
@@ -154,21 +163,6 @@ func (s *scanner) step(c byte) {
 		if s.word = s.word[1:]; s.word == "" {
 			s.scalar(1)
 		}
-	}
-}
-
-// separator reads what follows a value in an object or an array.
-func (s *scanner) separator(c byte) {
-	array := s.levels[s.depth-1].array
-	switch {
-	case c == ',' && array:
-		s.state = beforeValue
-	case c == ',':
-		s.state = beforeName
-	case c == ']' && array, c == '}' && !array:
-		s.leave()
-	default:
-		s.state = broken
 	}
 }
 
