@@ -162,16 +162,29 @@ func (l *Log) resize(size int) {
 // ReportLog describes the log as [Policy.Report] does a state.
 func (p *Policy) ReportLog(l *Log, now, n int64, v Verdict) Result {
 	p.prune(l, now)
-	r := Result{Allowed: v != Refused, Remaining: max(0, p.Limit.Count-l.sum), Slot: now}
+	var last, enough int64
 	if l.n > 0 {
-		r.ResetAfter = micros(l.at(l.n-1).time + p.window - now)
+		last = l.at(l.n-1).time + p.window
 	}
-	if v == Refused {
+	if v == Refused && n <= p.Limit.Count { // when the entry that is reached has left, n fit
+		enough = l.at(l.reach(l.sum+n-p.Limit.Count)).time + p.window
+	}
+	return p.ReportSum(now, n, v, l.sum, last, enough)
+}
+
+// ReportSum describes what a store counts one by one, such as entries of a log or slots: how much they are together, when the last
+// of them ends (µs), and, of a refusal, when enough of them have ended. Zero means that there is no such moment.
+func (p *Policy) ReportSum(now, n int64, v Verdict, sum, last, enough int64) Result {
+	r := Result{Allowed: v != Refused, Remaining: max(0, p.Limit.Count-sum), Slot: now}
+	if last != 0 {
+		r.ResetAfter = micros(max(0, last-now))
+	}
+	switch {
+	case v != Refused:
+	case n > p.Limit.Count || enough == 0:
 		r.RetryAfter = Never
-		if n <= p.Limit.Count {
-			enough := l.reach(l.sum + n - p.Limit.Count) // when this entry has left, n fit
-			r.RetryAfter = micros(l.at(enough).time + p.window - now)
-		}
+	default:
+		r.RetryAfter = micros(max(1, enough-now))
 	}
 	return r
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sort"
-	"time"
 
 	"github.com/weirhq/weir/counter"
 )
@@ -123,13 +122,6 @@ func (h *holdList) first() *holding {
 	return nil
 }
 
-func (h *holdList) last() *holding {
-	if len(h.list) == 0 {
-		return nil
-	}
-	return &h.list[len(h.list)-1]
-}
-
 // hold records n tokens that were debited at the given slot. A reservation that already exists
 // stays as it is; slots are renewed.
 func (h *holdList) hold(p *counter.Policy, of *counter.Hold, now, n, slot int64) {
@@ -200,10 +192,10 @@ func (h *holdList) forget() {
 
 // lastEnd returns when the last hold ends, in µs, or 0 if there is none.
 func (h *holdList) lastEnd() int64 {
-	if e := h.last(); e != nil {
-		return e.end
+	if len(h.list) == 0 {
+		return 0
 	}
-	return 0
+	return h.list[len(h.list)-1].end
 }
 
 // expire ends up to maxExpired holds whose time is over, and returns the state with their tokens
@@ -301,17 +293,11 @@ func (h *holdList) fits(p *counter.Policy, n int64) bool { return n <= p.Limit.C
 // report does for slots what [counter.Policy.Report] does for a state. A release can't be predicted,
 // so RetryAfter is when the first slot ends unless it is renewed.
 func (h *holdList) report(p *counter.Policy, now, n int64, v counter.Verdict) counter.Result {
-	r := counter.Result{Allowed: v != counter.Refused, Remaining: max(0, p.Limit.Count-h.sum), Slot: now}
-	if e := h.last(); e != nil {
-		r.ResetAfter = time.Duration(max(0, e.end-now)) * time.Microsecond
+	first := int64(0)
+	if e := h.first(); e != nil {
+		first = e.end
 	}
-	if v == counter.Refused {
-		r.RetryAfter = counter.Never
-		if e := h.first(); n <= p.Limit.Count && e != nil {
-			r.RetryAfter = time.Duration(max(1, e.end-now)) * time.Microsecond
-		}
-	}
-	return r
+	return p.ReportSum(now, n, v, h.sum, h.lastEnd(), first)
 }
 
 // each calls f for every hold whose tokens are still taken, in the order in which they end, until f

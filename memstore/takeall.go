@@ -128,10 +128,7 @@ func falseFirst(a, b bool) int {
 // The first one's hold covers them all.
 func addUp(steps []step, charges []counter.Charge) {
 	for from := 0; from < len(steps); {
-		most := int64(2 * counter.MaxTokens)
-		if charges[steps[from].i].Policy.Limit.Decimal {
-			most = 2 * counter.MaxAmount
-		}
+		most := charges[steps[from].i].Policy.MaxCharge()
 		to, n := from+1, steps[from].n
 		for to < len(steps) && steps[to].hash == steps[from].hash && steps[to].log == steps[from].log {
 			n = min(n+steps[to].n, most)

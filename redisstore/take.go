@@ -163,7 +163,7 @@ func (p *part) addUp() {
 		for j := range p.charges {
 			if d := &p.charges[j]; d.sameCounter(c) {
 				all = append(all, d)
-				n = min(n+d.n, most(d.policy))
+				n = min(n+d.n, d.policy.MaxCharge())
 				if payer < 0 || p.charges[payer].policy.Shadow && !d.policy.Shadow { // one that certainly takes
 					payer = j
 				}
@@ -238,12 +238,19 @@ func (s *Store) report(p *part, to outcomes, taken bool) {
 	}
 }
 
+// report describes a charge. Of a log came the newest entry's moment, the sum, and, of a refusal, the moment of the entry whose
+// leaving makes room; of slots, when the last one ends, the sum, and, of a refusal, when the first one ends.
 func (c *charge) report(r *counter.Result, now int64, v counter.Verdict) {
+	last, sum, enough := c.account.Time, c.account.Level, c.account.Prev
 	switch c.policy.Limit.Algorithm {
 	case counter.SlidingLog:
-		*r = c.reportLog(now, v)
+		window := c.policy.Limit.Window.Microseconds()
+		if last != 0 {
+			last += window
+		}
+		*r = c.policy.ReportSum(now, c.n, v, sum, last, enough+window)
 	case counter.Concurrency:
-		*r = c.reportSlots(now, v)
+		*r = c.policy.ReportSum(now, c.n, v, sum, last, enough)
 	default:
 		c.account.Report(c.policy, r, now, c.n, v)
 	}
@@ -263,57 +270,9 @@ func (s *Store) grant(p *part, to outcomes, j int) {
 	g.LeaseTime, g.Interval = c.account.Lease(c.policy, p.now, s.peers.id)
 }
 
-// reportLog is [counter.Policy.ReportLog] of a log that is in Redis. Of its state
-// came the newest entry's moment, the sum, and, of a refusal, the moment of the entry
-// whose leaving makes room.
-func (c *charge) reportLog(now int64, v counter.Verdict) counter.Result {
-	newest, sum, blocking := c.account.Time, c.account.Level, c.account.Prev
-	count, window := c.policy.Limit.Count, c.policy.Limit.Window
-	in := func(moment int64) time.Duration { return time.Duration(moment-now)*time.Microsecond + window }
-	r := counter.Result{Allowed: v != counter.Refused, Remaining: max(0, count-sum), Slot: now}
-	if newest != 0 {
-		r.ResetAfter = in(newest)
-	}
-	if v == counter.Refused {
-		r.RetryAfter = counter.Never
-		if c.n <= count {
-			r.RetryAfter = in(blocking)
-		}
-	}
-	return r
-}
-
-// reportSlots describes slots. Of them came when the last one ends, how many are taken, and, of a refusal,
-// when the first one ends.
-func (c *charge) reportSlots(now int64, v counter.Verdict) counter.Result {
-	last, sum, first := c.account.Time, c.account.Level, c.account.Prev
-	in := func(moment, least int64) time.Duration {
-		return time.Duration(max(least, moment-now)) * time.Microsecond
-	}
-	r := counter.Result{Allowed: v != counter.Refused, Remaining: max(0, c.policy.Limit.Count-sum), Slot: now}
-	if last != 0 {
-		r.ResetAfter = in(last, 0)
-	}
-	if v == counter.Refused {
-		r.RetryAfter = counter.Never
-		if c.n <= c.policy.Limit.Count && first != 0 {
-			r.RetryAfter = in(first, 1)
-		}
-	}
-	return r
-}
-
-// most is more than any limit admits, of what a policy is asked for.
-func most(p *counter.Policy) int64 {
-	if p.Limit.Decimal {
-		return 2 * counter.MaxAmount
-	}
-	return 2 * counter.MaxTokens
-}
-
 // ask says what to take, and what to lend beside that, if anything.
 func (c *charge) ask(of *counter.Charge, more *ledger.Ask) {
-	c.n, c.peek, c.hold = min(of.N, most(c.policy)), of.Peek, of.Hold
+	c.n, c.peek, c.hold = min(of.N, c.policy.MaxCharge()), of.Peek, of.Hold
 	if more == nil || c.hold != nil || !ledger.Lends(c.policy) {
 		return
 	}
@@ -325,9 +284,9 @@ func (c *charge) ask(of *counter.Charge, more *ledger.Ask) {
 
 // giveBack says what to give back.
 func (c *charge) giveBack(n, slot int64) {
-	c.n, c.slot = min(n, most(c.policy)), max(0, slot)
-	if c.policy.Limit.Algorithm <= counter.LeakyQueue {
-		c.n = min(c.n, most(c.policy)/2)
+	c.n, c.slot = min(n, c.policy.MaxCharge()), max(0, slot)
+	if c.policy.Limit.Algorithm <= counter.LeakyQueue && !c.policy.Limit.Decimal {
+		c.n = min(c.n, counter.MaxTokens) // which in millionths is as much as the script's numbers hold
 	}
 }
 

@@ -133,14 +133,6 @@ func (m *Model) log(c counter.Counter) *counter.Log {
 
 func isSlots(c counter.Counter) bool { return c.Policy.Limit.Algorithm == counter.Concurrency }
 
-// most is what several charges of one counter may ask for together. No limit has as much.
-func most(p *counter.Policy) int64 {
-	if p.Limit.Decimal {
-		return 2 * counter.MaxAmount
-	}
-	return 2 * counter.MaxTokens
-}
-
 func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
 	grants := make([]ledger.Grant, len(asks))
 	fits, there := make([]bool, len(asks)), make([]bool, len(asks))
@@ -151,7 +143,7 @@ func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
 	asked, payer := map[key]int64{}, map[key]int{}
 	for i, c := range asks {
 		k := keyOf(c.Counter)
-		asked[k] = min(asked[k]+c.N, most(c.Policy))
+		asked[k] = min(asked[k]+c.N, c.Policy.MaxCharge())
 		if j, again := payer[k]; again {
 			asks[i].Want, asks[i].Waiting, asks[j].Want, asks[j].Waiting = 0, 0, 0, 0
 			if !asks[j].Policy.Shadow || c.Policy.Shadow {

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"bytes"
-	"time"
 
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
@@ -146,19 +145,12 @@ func (rs *records) settle(back *counter.Return) (n, slot int64) {
 
 // report describes slots.
 func (rs *records) report(p *counter.Policy, now, n int64, v counter.Verdict) counter.Result {
-	r := counter.Result{Allowed: v != counter.Refused, Remaining: max(0, p.Limit.Count-rs.sum()), Slot: now}
-	last := now
+	id, _ := rs.first()
+	last := int64(0)
 	for _, h := range rs.all {
 		last = max(last, h.end)
 	}
-	r.ResetAfter = time.Duration(last-now) * time.Microsecond
-	if v == counter.Refused {
-		r.RetryAfter = counter.Never
-		if id, ok := rs.first(); ok && n <= p.Limit.Count {
-			r.RetryAfter = time.Duration(max(1, rs.all[id].end-now)) * time.Microsecond
-		}
-	}
-	return r
+	return p.ReportSum(now, n, v, rs.sum(), last, rs.all[id].end)
 }
 
 func (m *Model) recordsOf(c counter.Counter) *records {
