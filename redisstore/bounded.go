@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
+	"strings"
 )
 
 // maxReply is more than any reply that the store needs: a document of rules is far smaller.
@@ -40,13 +42,13 @@ func (c *boundedConn) Read(b []byte) (int, error) {
 // scan follows the replies. Of texts it looks at no byte.
 func (c *boundedConn) scan(b []byte) error {
 	for len(b) > 0 {
-		switch {
-		case c.text > 0:
+		if c.text > 0 {
 			n := min(c.text, int64(len(b)))
 			c.text -= n
 			b = b[n:]
 			continue
-		case c.kind == 0:
+		}
+		if c.kind == 0 {
 			if c.due == 0 {
 				c.due, c.size = 1, 0
 			}
@@ -54,11 +56,7 @@ func (c *boundedConn) scan(b []byte) error {
 			b = b[1:]
 			continue
 		}
-		end := bytes.IndexByte(b, '\n')
-		part := b[:max(0, end)]
-		if end < 0 {
-			part = b
-		}
+		part, rest, ended := bytes.Cut(b, []byte("\n"))
 		if c.size += int64(len(part)); c.size > maxReply {
 			return tooLarge(c.size)
 		}
@@ -68,12 +66,10 @@ func (c *boundedConn) scan(b []byte) error {
 			}
 			c.line = append(c.line, part...)
 		}
-		if end < 0 {
-			return nil
-		}
-		b = b[end+1:]
-		if err := c.endLine(); err != nil {
-			return err
+		if b = rest; ended {
+			if err := c.endLine(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -89,13 +85,7 @@ func tooLarge(n int64) error {
 }
 
 // announces: the line begins with a length, of a text or of a list.
-func announces(kind byte) bool {
-	switch kind {
-	case '$', '!', '=', '*', '~', '>', '%', '|':
-		return true
-	}
-	return false
-}
+func announces(kind byte) bool { return strings.IndexByte("$!=*~>%|", kind) >= 0 }
 
 // endLine takes in what a line has announced.
 func (c *boundedConn) endLine() error {
@@ -116,8 +106,8 @@ func (c *boundedConn) endLine() error {
 		c.text = n + 2 // with the line's end
 		c.size += n
 	case '%', '|':
-		c.due += 2 * n
-		c.size += 2 * n * perElement
+		n *= 2
+		fallthrough
 	default:
 		c.due += n
 		c.size += n * perElement
@@ -130,21 +120,17 @@ func (c *boundedConn) endLine() error {
 
 // length reads what stands behind the kind of a line: digits, or -1, and a carriage return. Redis sends nothing of an unknown
 // length, though its protocol knows such things.
-func length(line []byte) (n int64, err error) {
-	digits, ok := bytes.CutSuffix(line, []byte("\r"))
-	if ok && string(digits) == "-1" {
+func length(line []byte) (int64, error) {
+	digits, whole := strings.CutSuffix(string(line), "\r")
+	if whole && digits == "-1" {
 		return -1, nil
 	}
-	for _, d := range digits {
-		if ok = ok && d >= '0' && d <= '9'; !ok {
-			break
-		}
-		if n = 10*n + int64(d-'0'); n > maxReply {
-			return 0, tooLarge(n)
-		}
-	}
-	if !ok || len(digits) == 0 {
+	n, err := strconv.ParseUint(digits, 10, 63)
+	switch {
+	case !whole || err != nil:
 		return 0, errLength
+	case n > maxReply:
+		return 0, tooLarge(int64(n))
 	}
-	return n, nil
+	return int64(n), nil
 }

@@ -118,22 +118,9 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			}
 			charges = appendUint(charges, 2, number)
 			charges = appendUint(charges, 7, ch.n)
-			flags := byte(0)
-			if ch.peek {
-				flags |= flagPeek
-			}
-			if ch.record {
-				flags |= flagRecorded
-			}
-			if ch.policy.Shadow || ch.again && ch.policy.Book { // which must not refuse
-				flags |= flagShadow
-			}
-			if ch.lends() {
-				flags |= flagLend
-			}
-			if ch.claim.Base > 0 {
-				flags |= flagClaim
-			}
+			flags := bit(ch.peek, flagPeek) | bit(ch.record, flagRecorded) | bit(ch.lends(), flagLend) |
+				bit(ch.claim.Base > 0, flagClaim) | bit(ch.hold != nil, flagHold) |
+				bit(ch.policy.Shadow || ch.again && ch.policy.Book, flagShadow) // which must not refuse
 			switch {
 			case a.kind != kindTake:
 			case ch.policy.Book:
@@ -141,12 +128,8 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			case ch.policy.CountRefused && ch.policy.Limit.Algorithm == counter.FixedWindow:
 				flags |= flagCountRefused
 			}
-			if ch.again && flags >= flagCountRefused { // it must not write over what the other takes
-				flags |= flagAgain
-			}
-			if ch.hold != nil {
-				flags |= flagHold
-			}
+			// It must not write over what the other takes.
+			flags |= bit(ch.again && flags&(flagCountRefused|flagBook) != 0, flagAgain)
 			if (ch.hold != nil || a.kind == kindReset) && !slices.Contains(c.held, ch.policy) {
 				c.held = append(c.held, ch.policy)
 			}
@@ -210,20 +193,17 @@ func (c *call) holds(p *counter.Policy) bool {
 	return p.GivesBack || p.Limit.Algorithm == counter.Concurrency || slices.Contains(c.held, p)
 }
 
-func (c *call) marks(p *counter.Policy) (m byte) {
-	if c.holds(p) {
-		m |= markHolds
+func (c *call) marks(p *counter.Policy) byte {
+	return bit(c.holds(p), markHolds) | bit(p.GivesBack, markGivesBack) |
+		bit(p.Limit.Calendar.Unit != counter.NoUnit, markCalendar) | bit(p.Limit.Decimal, markDecimal)
+}
+
+// bit is a flag if it is on.
+func bit(on bool, flag byte) byte {
+	if on {
+		return flag
 	}
-	if p.GivesBack {
-		m |= markGivesBack
-	}
-	if p.Limit.Calendar.Unit != counter.NoUnit {
-		m |= markCalendar
-	}
-	if p.Limit.Decimal {
-		m |= markDecimal
-	}
-	return m
+	return 0
 }
 
 // addHolds adds the keys of holds. The script takes them from the end on, so that it finds all the others where they are
@@ -247,10 +227,7 @@ func (c *charge) appendHold(b []byte, k kind) []byte {
 		return appendUint(b, 7, c.used)
 	}
 	b = appendUint(b, 7, min(max(0, c.hold.For.Microseconds()), longest))
-	if c.hold.GiveBack {
-		return append(b, 1)
-	}
-	return append(b, 0)
+	return append(b, bit(c.hold.GiveBack, 1))
 }
 
 // policy is the number by which the script knows a policy in this call.
