@@ -88,7 +88,7 @@ func everything(t *testing.T, url string) {
 	// A lost shard is probed until it takes writes.
 	sh := s.joiners[0].shard.Load()
 	sh.trip(os.ErrDeadlineExceeded)
-	s.opened(sh)
+	s.lose(sh)
 	until(t, func(context.Context) error {
 		if sh.open.Load() {
 			return errors.New("not probed yet")

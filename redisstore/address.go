@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -25,7 +26,7 @@ type address struct {
 	option  rueidis.ClientOption // complete, ready for rueidis.NewClient
 	cluster bool
 	shown   string            // the URL without passwords, for logs and errors
-	files   map[string]string // paths of the files that the URL names, by parameter
+	files   map[string]string // the files that the URL names, and what was read from them
 }
 
 // place is where the keys are, whatever the credentials and in whatever order hosts are named.
@@ -41,15 +42,17 @@ type scheme struct {
 	parameters []string
 }
 
-var schemes = []scheme{
-	{"redis", "redis://user:password@host:6379/0", "6379", []string{"db", "password_file"}},
-	{"rediss", "rediss://user:password@host:6379/0?ca=ca.pem", "6379", []string{"db", "password_file", "ca", "cert", "key", "server_name", "verify_name"}},
-	{"redis-sentinel", "redis-sentinel://user:password@host1:26379,host2,host3/master/0", "26379",
-		[]string{"db", "password_file", "tls", "ca", "cert", "key", "server_name", "verify_name", "sentinel_user", "sentinel_password", "sentinel_password_file"}},
-	{"redis-cluster", "redis-cluster://user:password@host1:6379,host2", "6379",
-		[]string{"password_file", "tls", "ca", "cert", "key", "server_name", "verify_name"}},
-	{"unix", "unix:///run/redis.sock?db=0", "", []string{"db", "password_file"}},
-}
+var (
+	tlsParameters = []string{"ca", "cert", "key", "server_name", "verify_name"}
+	schemes       = []scheme{
+		{"redis", "redis://user:password@host:6379/0", "6379", []string{"db", "password_file"}},
+		{"rediss", "rediss://user:password@host:6379/0?ca=ca.pem", "6379", slices.Concat([]string{"db", "password_file"}, tlsParameters)},
+		{"redis-sentinel", "redis-sentinel://user:password@host1:26379,host2,host3/master/0", "26379",
+			slices.Concat([]string{"db", "password_file", "tls"}, tlsParameters, []string{"sentinel_user", "sentinel_password", "sentinel_password_file"})},
+		{"redis-cluster", "redis-cluster://user:password@host1:6379,host2", "6379", slices.Concat([]string{"password_file", "tls"}, tlsParameters)},
+		{"unix", "unix:///run/redis.sock?db=0", "", []string{"db", "password_file"}},
+	}
+)
 
 func (s scheme) String() string { return s.name + "://" }
 
@@ -64,12 +67,11 @@ func parseAddress(url string) (address, error) {
 	if !found || i < 0 {
 		return address{}, unknownScheme(name, found)
 	}
-	s := schemes[i]
-	a, err := s.parse(rest)
-	if err != nil {
-		return address{}, fmt.Errorf("store URL: %w (example: %s)", err, s.example)
+	p := parser{scheme: schemes[i], given: map[string]string{}}
+	if err := p.parse(rest); err != nil {
+		return address{}, fmt.Errorf("store URL: %w (example: %s)", err, p.example)
 	}
-	return a, nil
+	return p.address, nil
 }
 
 func unknownScheme(name string, found bool) error {
@@ -77,8 +79,7 @@ func unknownScheme(name string, found bool) error {
 	for _, s := range schemes {
 		names = append(names, s.name)
 	}
-	if meant := guess.Closest(name, names); found && meant != "" {
-		i := slices.Index(names, meant)
+	if i := slices.Index(names, guess.Closest(name, names)); found && i >= 0 {
 		return fmt.Errorf("store URL: unknown scheme: did you mean %s? (example: %s)", schemes[i], schemes[i].example)
 	}
 	return fmt.Errorf("store URL: must begin with %s (example: %s)", listed(schemes), schemes[0].example)
@@ -87,90 +88,74 @@ func unknownScheme(name string, found bool) error {
 // listed is "a, b or c".
 func listed(all []scheme) string {
 	text := all[0].String()
-	for i, s := range all[1:] {
-		if i == len(all)-2 {
-			text += " or " + s.String()
-		} else {
-			text += ", " + s.String()
-		}
+	for _, s := range all[1:] {
+		text += ", " + s.String()
+	}
+	if i := strings.LastIndex(text, ", "); i >= 0 {
+		text = text[:i] + " or " + text[i+2:]
 	}
 	return text
 }
 
+// parser reads the store URL of one scheme into an address.
+type parser struct {
+	scheme
+	address
+	given map[string]string // parameters
+}
+
 // parse reads what follows the scheme.
-func (s scheme) parse(rest string) (address, error) {
+func (p *parser) parse(rest string) (err error) {
 	if strings.ContainsFunc(rest, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return address{}, errors.New("has a space or a line break: remove it, or write %20 if it belongs to a password or a path")
+		return errors.New("has a space or a line break: remove it, or write %20 if it belongs to a password or a path")
 	}
-	authority, tail := rest, ""
-	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
-		authority, tail = rest[:i], rest[i:]
-	}
+	end := strings.IndexAny(rest+"/", "/?#")
+	authority, tail := rest[:end], rest[end:]
 	if strings.ContainsAny(tail, "@#") || strings.Count(authority, "@") > 1 {
-		return address{}, errors.New(`within a user or password write %2F for "/", %3F for "?", %23 for "#", and anywhere but before the hosts %40 for "@"`)
+		return errors.New(`within a user or password write %2F for "/", %3F for "?", %23 for "#", and anywhere but before the hosts %40 for "@"`)
 	}
 	path, query, _ := strings.Cut(tail, "?")
-	given, public, err := s.query(query)
+	public, err := p.query(query)
 	if err != nil {
-		return address{}, err
+		return err
 	}
 
-	a := address{cluster: s.name == "redis-cluster", shown: s.String(), files: map[string]string{}}
-	for _, name := range []string{"password_file", "sentinel_password_file", "ca", "cert", "key"} {
-		if file := given[name]; file != "" {
-			a.files[name] = file
-		}
-	}
-	o := &a.option
-	*o = clientOption()
+	p.address = address{option: clientOption(), cluster: p.name == "redis-cluster", shown: p.String(), files: map[string]string{}}
+	o := &p.option
 	if who, hosts, found := strings.Cut(authority, "@"); found {
 		authority = hosts
 		user, password, both := strings.Cut(who, ":")
-		if !both && given["password_file"] == "" {
-			return address{}, errors.New("a user needs a password: write user:password@, or :password@ for the default user, or add password_file=FILE")
+		if !both && p.given["password_file"] == "" {
+			return errors.New("a user needs a password: write user:password@, or :password@ for the default user, or add password_file=FILE")
 		}
 		if o.Username, err = unescape(user); err != nil {
-			return address{}, fmt.Errorf("user: %w", err)
+			return fmt.Errorf("user: %w", err)
 		}
 		if o.Password, err = unescape(password); err != nil {
-			return address{}, fmt.Errorf("password: %w", err)
+			return fmt.Errorf("password: %w", err)
 		}
 		if user != "" {
-			a.shown += user + "@"
+			p.shown += user + "@"
 		}
 	}
-	a.shown += authority + path + public
-	if given["password_file"] != "" {
-		if o.Password != "" {
-			return address{}, errors.New("the password is given twice: remove it, or password_file")
-		}
-		if o.Password, err = readPassword(given, "password_file"); err != nil {
-			return address{}, err
-		}
+	p.shown += authority + path + public
+	if err := p.readPassword("password_file", &o.Password); err != nil {
+		return err
 	}
-
-	if err := s.target(o, authority, path, given); err != nil {
-		return address{}, err
+	if err := p.target(authority, path); err != nil {
+		return err
 	}
-	if o.TLSConfig, err = s.tls(given); err != nil {
-		return address{}, err
+	if o.TLSConfig, err = p.tls(); err != nil || o.Sentinel.MasterSet == "" {
+		return err
 	}
-	if s.name == "redis-sentinel" {
-		o.Sentinel.TLSConfig = o.TLSConfig
-		o.Sentinel.Username, o.Sentinel.Password = given["sentinel_user"], given["sentinel_password"]
-		if given["sentinel_password_file"] != "" {
-			if o.Sentinel.Password != "" {
-				return address{}, errors.New("the password for the Sentinels is given twice: remove sentinel_password, or sentinel_password_file")
-			}
-			if o.Sentinel.Password, err = readPassword(given, "sentinel_password_file"); err != nil {
-				return address{}, err
-			}
-		}
-		if o.Sentinel.Username != "" && o.Sentinel.Password == "" {
-			return address{}, errors.New("sentinel_user needs sentinel_password as well, or sentinel_password_file=FILE")
-		}
+	o.Sentinel.TLSConfig, o.Sentinel.Username, o.Sentinel.Password = o.TLSConfig, p.given["sentinel_user"], p.given["sentinel_password"]
+	if err := p.readPassword("sentinel_password_file", &o.Sentinel.Password); err != nil {
+		return err
 	}
-	return a, nil
+	if o.Sentinel.Username != "" && o.Sentinel.Password == "" {
+		return errors.New("sentinel_user needs sentinel_password as well, or sentinel_password_file=FILE")
+	}
+	return nil
 }
 
 // clientOption is what all addresses have in common: a client that gives up soon and never tries again by itself.
@@ -203,55 +188,48 @@ func clientOption() rueidis.ClientOption {
 	}
 }
 
-// query reads the parameters, and returns them also as they may be shown.
-func (s scheme) query(query string) (given map[string]string, public string, err error) {
-	given = map[string]string{}
+// query reads the parameters, and returns them as they may be shown.
+func (p *parser) query(query string) (public string, err error) {
 	if query == "" {
-		return given, "", nil
+		return "", nil
 	}
-	separator := "?"
 	for pair := range strings.SplitSeq(query, "&") {
 		name, escaped, _ := strings.Cut(pair, "=")
-		if err := s.takes(name); err != nil {
-			return nil, "", err
+		if err := p.takes(name); err != nil {
+			return "", err
 		}
-		if _, twice := given[name]; twice {
-			return nil, "", fmt.Errorf("%s: is given twice", name)
+		if _, twice := p.given[name]; twice {
+			return "", fmt.Errorf("%s: is given twice", name)
 		}
 		value, err := unescape(escaped)
 		if err != nil {
-			return nil, "", fmt.Errorf("%s: %w", name, err)
+			return "", fmt.Errorf("%s: %w", name, err)
 		}
 		if value == "" {
-			return nil, "", fmt.Errorf("%s: has no value: write %s=VALUE, or remove it", name, name)
+			return "", fmt.Errorf("%s: has no value: write %s=VALUE, or remove it", name, name)
 		}
-		given[name] = value
+		p.given[name] = value
 		if name != "sentinel_password" {
-			public += separator + pair
-			separator = "&"
+			public += "&" + pair
 		}
 	}
-	return given, public, nil
+	return strings.Replace(public, "&", "?", 1), nil
 }
 
 // takes returns an error unless there is a parameter of this name for the scheme.
 func (s scheme) takes(name string) error {
-	if slices.Contains(s.parameters, name) {
+	takes := func(s scheme) bool { return slices.Contains(s.parameters, name) }
+	if takes(s) {
 		return nil
 	}
-	var takers []scheme
-	for _, other := range schemes {
-		if slices.Contains(other.parameters, name) {
-			takers = append(takers, other)
-		}
-	}
+	others := slices.DeleteFunc(slices.Clone(schemes), func(s scheme) bool { return !takes(s) })
 	switch {
 	case name == "tls" && s.name == "redis":
 		return errors.New("tls: write rediss:// instead of redis://")
 	case name == "db" && s.name == "redis-cluster":
 		return errors.New("db: remove it: a Cluster has but one database")
-	case takers != nil:
-		return fmt.Errorf("%s: is for %s, not for %s", name, listed(takers), s)
+	case len(others) > 0:
+		return fmt.Errorf("%s: is for %s, not for %s", name, listed(others), s)
 	}
 	if meant := guess.Closest(name, s.parameters); meant != "" {
 		return fmt.Errorf("a parameter is unknown: did you mean %q?", meant)
@@ -260,14 +238,16 @@ func (s scheme) takes(name string) error {
 }
 
 // target sets which server is meant, and which database there.
-func (s scheme) target(o *rueidis.ClientOption, authority, path string, given map[string]string) (err error) {
+func (p *parser) target(authority, path string) (err error) {
+	o := &p.option
 	// Otherwise rueidis asks whether the server belongs to a Cluster, and an ACL must allow one
 	// command more.
-	o.ForceSingleClient = s.name == "redis" || s.name == "rediss" || s.name == "unix"
+	o.ForceSingleClient = p.name == "redis" || p.name == "rediss" || p.name == "unix"
 	// Calls are joined before they come to the client, and others who call often bound how many they have under way. A
 	// connection for each of these few is quicker than a queue in front of one; in a Cluster, where the joiners are many, it isn't.
-	o.DisableAutoPipelining = s.name != "redis-cluster"
-	if s.name == "unix" {
+	o.DisableAutoPipelining = !p.cluster
+	database := p.given["db"]
+	if p.name == "unix" {
 		if authority != "" {
 			return errors.New("after unix:// must follow a path that begins with /")
 		}
@@ -281,17 +261,20 @@ func (s scheme) target(o *rueidis.ClientOption, authority, path string, given ma
 		o.DialCtxFn = func(ctx context.Context, path string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return dial(ctx, "unix", path, d, nil)
 		}
-		return setDB(o, given["db"])
+		return p.setDB(database)
 	}
-
-	if o.InitAddress, err = s.hosts(authority); err != nil {
-		return err
+	for i, host := range strings.Split(authority, ",") {
+		addr, err := hostPort(host, p.port)
+		if err != nil {
+			return fmt.Errorf("host %d: %w", i+1, err)
+		}
+		o.InitAddress = append(o.InitAddress, addr)
 	}
 	if o.ForceSingleClient && len(o.InitAddress) > 1 {
 		return errors.New("several hosts are for redis-sentinel:// or redis-cluster://")
 	}
 	path = strings.Trim(path, "/")
-	if s.name == "redis-sentinel" {
+	if p.name == "redis-sentinel" {
 		var master string
 		master, path, _ = strings.Cut(path, "/")
 		if o.Sentinel.MasterSet, err = unescape(master); err != nil {
@@ -302,38 +285,21 @@ func (s scheme) target(o *rueidis.ClientOption, authority, path string, given ma
 		}
 	}
 	switch {
-	case path == "":
-		return setDB(o, given["db"])
-	case s.name == "redis-cluster":
+	case path != "" && p.cluster:
 		return errors.New("nothing may follow the hosts: a Cluster has but one database")
-	case given["db"] != "":
+	case path != "" && database != "":
 		return errors.New("the database is given twice: remove db")
 	}
-	return setDB(o, path)
+	return p.setDB(path + database)
 }
 
-func setDB(o *rueidis.ClientOption, database string) error {
-	if database == "" {
-		return nil
-	}
-	n, err := strconv.ParseUint(database, 10, 31)
+func (p *parser) setDB(database string) error {
+	n, err := strconv.ParseUint(cmp.Or(database, "0"), 10, 31)
 	if err != nil {
 		return errors.New("the database must be a number from 0")
 	}
-	o.SelectDB = int(n)
+	p.option.SelectDB = int(n)
 	return nil
-}
-
-func (s scheme) hosts(text string) ([]string, error) {
-	var all []string
-	for i, host := range strings.Split(text, ",") {
-		addr, err := hostPort(host, s.port)
-		if err != nil {
-			return nil, fmt.Errorf("host %d: %w", i+1, err)
-		}
-		all = append(all, addr)
-	}
-	return all, nil
 }
 
 // hostPort completes a name, an IPv4 address, or an IPv6 address in brackets.
@@ -380,64 +346,82 @@ func unescape(text string) (string, error) {
 	return plain, nil
 }
 
-// readPassword reads the password from the file that a parameter names.
-func readPassword(given map[string]string, parameter string) (string, error) {
-	file := given[parameter]
+// read returns what is in the file that a parameter names, and remembers it.
+func (p *parser) read(parameter string) ([]byte, error) {
+	file := p.given[parameter]
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", parameter, err)
+		return nil, fmt.Errorf("%s: %w", parameter, err)
 	}
-	password := strings.TrimRight(string(text), "\r\n")
-	if password == "" {
-		return "", fmt.Errorf("%s: %s: must hold the password, but is empty", parameter, file)
+	p.files[file] = string(text)
+	return text, nil
+}
+
+// readPassword reads a password from the file that a parameter names, if it is given.
+func (p *parser) readPassword(parameter string, password *string) error {
+	file := p.given[parameter]
+	switch {
+	case file == "":
+		return nil
+	case *password != "":
+		return fmt.Errorf("the password is given twice: remove it, or %s", parameter)
 	}
-	return password, nil
+	text, err := p.read(parameter)
+	if err != nil {
+		return err
+	}
+	if *password = strings.TrimRight(string(text), "\r\n"); *password == "" {
+		return fmt.Errorf("%s: %s: must hold the password, but is empty", parameter, file)
+	}
+	return nil
 }
 
 // tls is nil without TLS. The name that a certificate must bear is that of the host,
 // for servers that a Sentinel or a Cluster names as for those in the URL, unless server_name says otherwise.
-func (s scheme) tls(given map[string]string) (*tls.Config, error) {
-	switch given["tls"] {
-	case "true":
-	case "", "false":
-		if s.name == "rediss" {
-			break
+func (p *parser) tls() (*tls.Config, error) {
+	for _, name := range []string{"tls", "verify_name"} {
+		if v := p.given[name]; v != "" && v != "true" && v != "false" {
+			return nil, fmt.Errorf("%s: must be true or false", name)
 		}
-		for _, name := range []string{"ca", "cert", "key", "server_name", "verify_name"} {
-			if given[name] != "" {
+	}
+	if p.name != "rediss" && p.given["tls"] != "true" {
+		for _, name := range tlsParameters {
+			if p.given[name] != "" {
 				return nil, fmt.Errorf("%s: needs TLS: add tls=true", name)
 			}
 		}
 		return nil, nil
-	default:
-		return nil, errors.New("tls: must be true or false")
 	}
-	if v := given["verify_name"]; v != "" && v != "true" && v != "false" {
-		return nil, errors.New("verify_name: must be true or false")
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: given["server_name"]}
-	if file := given["ca"]; file != "" {
-		pem, err := os.ReadFile(file)
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.given["server_name"]}
+	if file := p.given["ca"]; file != "" {
+		pem, err := p.read("ca")
 		if err != nil {
-			return nil, fmt.Errorf("ca: %w", err)
+			return nil, err
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("ca: %s: must hold certificates in PEM", file)
 		}
 	}
-	cert, key := given["cert"], given["key"]
-	if (cert == "") != (key == "") {
+	if (p.given["cert"] == "") != (p.given["key"] == "") {
 		return nil, errors.New("cert and key must be given together")
 	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
+	if p.given["cert"] != "" {
+		cert, err := p.read("cert")
+		if err != nil {
+			return nil, err
+		}
+		key, err := p.read("key")
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
 			return nil, fmt.Errorf("cert and key: %w", err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
-	if given["verify_name"] == "false" {
+	if p.given["verify_name"] == "false" {
 		verifyAnyName(c)
 	}
 	return c, nil

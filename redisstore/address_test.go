@@ -246,7 +246,7 @@ func TestAddressRefused(t *testing.T) {
 		{"rediss://weir:hunter2@h?ca=" + empty, "ca: " + empty + ": must hold certificates in PEM", 1},
 		{"rediss://weir:hunter2@h?cert=" + empty, "cert and key must be given together", 1},
 		{"rediss://weir:hunter2@h?key=" + empty, "cert and key must be given together", 1},
-		{"rediss://weir:hunter2@h?cert=" + missing + "&key=" + empty, "cert and key: open " + missing + ": no such file or directory", 1},
+		{"rediss://weir:hunter2@h?cert=" + missing + "&key=" + empty, "cert: open " + missing + ": no such file or directory", 1},
 		{"rediss://weir:hunter2@h?cert=" + empty + "&key=" + empty, "cert and key: tls: failed to find any PEM data in certificate input", 1},
 
 		{"redis-sentinel://weir:hunter2@h1,h2", "lacks the name by which the Sentinels know the primary", 2},
@@ -260,7 +260,7 @@ func TestAddressRefused(t *testing.T) {
 		{"redis-sentinel://weir:hunter2@h/main?tls=yes", "tls: must be true or false", 2},
 		{"redis-sentinel://weir:hunter2@h/main?sentinel_user=x", "sentinel_user needs sentinel_password as well, or sentinel_password_file=FILE", 2},
 		{"redis-sentinel://h/main?sentinel_password=hunter2&sentinel_password_file=" + missing,
-			"the password for the Sentinels is given twice: remove sentinel_password, or sentinel_password_file", 2},
+			"the password is given twice: remove it, or sentinel_password_file", 2},
 		{"redis-sentinel://h/main?sentinel_password_file=" + missing, "sentinel_password_file: open " + missing + ": no such file or directory", 2},
 		{"redis-sentinel://weir:hunter2@h/main?sentinel_passwort=hunter2", `a parameter is unknown: did you mean "sentinel_password"?`, 2},
 

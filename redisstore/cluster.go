@@ -10,42 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"github.com/weirhq/weir/internal/rediscall"
 )
-
-// mapEvery is how often the owners of slots are looked up; while one can't be reached, probeEvery.
-const mapEvery = time.Second
-
-// follow keeps track of which server owns which tag, so that each has a breaker of
-// its own. The client finds the servers by itself.
-func (s *Store) follow() {
-	for s.await(mapEvery) {
-		ctx, cancel := context.WithTimeout(s.life, time.Second)
-		_ = s.mapSlots(ctx) // what was known stays
-		cancel()
-	}
-}
-
-// await waits for its turn to look where shards are, for less time while one can't be
-// reached, and reports false if the store was closed.
-func (s *Store) await(pause time.Duration) bool {
-	for i := range s.joiners {
-		if s.joiners[i].shard.Load().open.Load() {
-			pause = probeEvery
-		}
-	}
-	timer := time.NewTimer(rediscall.Jittered(pause))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-s.lost:
-		return true
-	case <-s.life.Done():
-		return false
-	}
-}
 
 var errNoSlots = errors.New("the Cluster serves no slots")
 
@@ -62,55 +27,47 @@ func (s *Store) mapSlots(ctx context.Context) error {
 	return err
 }
 
+// askOwners asks a server which address serves each tag. "" means none.
 func askOwners(ctx context.Context, node rueidis.Client, timeout time.Duration) (owners [tags]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ranges, err := node.Do(ctx, node.B().ClusterSlots().Build()).ToArray()
-	if err != nil {
-		return owners, err
+	if err == nil && len(ranges) == 0 {
+		err = errNoSlots
 	}
-	if len(ranges) == 0 {
-		return owners, errNoSlots
-	}
-	for _, r := range ranges {
-		first, last, owner, err := readRange(r)
-		if err != nil {
-			return owners, err
+	for _, m := range ranges { // first slot, last slot, primary, replicas
+		r, errRange := m.ToArray()
+		if len(r) < 3 {
+			return owners, fmt.Errorf("CLUSTER SLOTS: a range with %d parts: %w", len(r), errRange)
+		}
+		primary, errPrimary := r[2].ToArray()
+		if len(primary) < 2 {
+			return owners, fmt.Errorf("CLUSTER SLOTS: a node with %d parts: %w", len(primary), errPrimary)
+		}
+		first, errFirst := r[0].AsInt64()
+		last, errLast := r[1].AsInt64()
+		host, errHost := primary[0].ToString()
+		port, errPort := primary[1].AsInt64()
+		if err := errors.Join(errFirst, errLast, errHost, errPort); err != nil {
+			return owners, fmt.Errorf("CLUSTER SLOTS: %w", err)
 		}
 		for tag := range owners {
 			if slot := int64(slotOf(tagNames[tag])); slot >= first && slot <= last {
-				owners[tag] = owner
+				owners[tag] = net.JoinHostPort(host, strconv.FormatInt(port, 10))
 			}
 		}
 	}
-	return owners, nil
-}
-
-// readRange reads a range of slots and the address of its primary.
-func readRange(m rueidis.RedisMessage) (first, last int64, owner string, err error) {
-	r, err := m.ToArray()
-	if err != nil || len(r) < 3 {
-		return 0, 0, "", fmt.Errorf("CLUSTER SLOTS: a range with %d parts: %w", len(r), err)
-	}
-	node, err := r[2].ToArray()
-	if err != nil || len(node) < 2 {
-		return 0, 0, "", fmt.Errorf("CLUSTER SLOTS: a node with %d parts: %w", len(node), err)
-	}
-	first, _ = r[0].AsInt64()
-	last, _ = r[1].AsInt64()
-	host, _ := node[0].ToString()
-	port, err := node[1].AsInt64()
-	return first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10)), err
+	return owners, err
 }
 
 // assign gives each tag to the shard that owns it. A server that is new is in doubt, and no more.
 // A tag without an owner stays where it was.
 func (s *Store) assign(owners [tags]string) {
 	known := map[string]*shard{}
-	for i := range s.joiners {
-		sh := s.joiners[i].shard.Load()
+	for _, sh := range s.shards() {
 		known[sh.name] = sh
 	}
+	var fresh []*shard
 	for tag, owner := range owners {
 		s.joiners[tag].unowned.Store(owner == "")
 		if owner == "" {
@@ -120,8 +77,12 @@ func (s *Store) assign(owners [tags]string) {
 		if sh == nil {
 			sh = newShard(owner)
 			known[owner] = sh
+			fresh = append(fresh, sh)
 		}
 		s.joiners[tag].shard.Store(sh)
+	}
+	if s.reached() {
+		s.tendAll(fresh)
 	}
 }
 

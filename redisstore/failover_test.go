@@ -56,7 +56,7 @@ func TestAPlannedFailoverIsFollowedAtOnce(t *testing.T) {
 	}
 	before := held(old)
 	for range 20 {
-		s.lookAgain()
+		s.lost.set()
 		mustTake(t, s, charge1(p, "s"))
 	}
 	// The other Sentinels undo the promotion after eight seconds or more. Then the store is right to go back.

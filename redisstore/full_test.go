@@ -80,7 +80,7 @@ func TestAFullRedisGoesOn(t *testing.T) {
 	}
 	sh := s.joiners[0].shard.Load()
 	sh.trip(os.ErrDeadlineExceeded)
-	s.opened(sh)
+	s.lose(sh)
 	until(t, func(context.Context) error { return take(t.Context(), s, peek1(p, "known"))[0].Err })
 
 	do(t, r, "CONFIG", "SET", "maxmemory", "0")

@@ -156,21 +156,14 @@ func (s *Store) CPU(ctx context.Context) (time.Duration, error) {
 		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	defer c.Close()
-	info, err := c.Do(ctx, c.B().Info().Section("cpu").Build()).ToString()
+	all, err := info(ctx, c, "cpu")
 	if err != nil {
 		return 0, fmt.Errorf("INFO cpu: %w", err)
 	}
-	var sum float64
-	for line := range strings.Lines(info) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name != "used_cpu_sys" && name != "used_cpu_user" {
-			continue
-		}
-		seconds, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return 0, fmt.Errorf("INFO cpu: %w", err)
-		}
-		sum += seconds
+	sys, errSys := strconv.ParseFloat(all["used_cpu_sys"], 64)
+	user, errUser := strconv.ParseFloat(all["used_cpu_user"], 64)
+	if err := errors.Join(errSys, errUser); err != nil {
+		return 0, fmt.Errorf("INFO cpu: %w", err)
 	}
-	return time.Duration(sum * float64(time.Second)), nil
+	return time.Duration((sys + user) * float64(time.Second)), nil
 }

@@ -19,11 +19,11 @@ import (
 // deadline is the last. A waiter whose deadline comes earlier is told to leave.
 type joiner struct {
 	store *Store
+	tag   int
 	shard atomic.Pointer[shard]
 
-	unserved atomic.Pointer[unserved] // nil while a server serves the joiner's slot
-	missed   atomic.Int32             // calls in a row that no server took for its own
-	unowned  atomic.Bool              // by the servers' own word, nobody has the slot
+	slot    breaker     // open while no server serves the joiner's slot; other slots on its server don't notice
+	unowned atomic.Bool // by the servers' own word, nobody has the slot
 
 	mu      sync.Mutex // guards what follows, and the waiters' stages
 	flying  int        // calls under way
@@ -127,17 +127,15 @@ var waiters = sync.Pool{New: func() any { return &waiter{wake: make(chan struct{
 // do has an act decided, and returns nil if it was. The act must not be touched
 // again after an error: it may still be under way.
 func (l *joiner) do(ctx context.Context, a *act) error {
-	if l.store.trace == nil {
-		return l.join(ctx, a)
-	}
 	sh := l.shard.Load()
-	end := l.store.trace(ctx, l.store.shown(sh))
-	if end == nil {
-		return l.join(ctx, a)
+	var end func(failure string)
+	if l.store.trace != nil {
+		end = l.store.trace(ctx, l.store.shown(sh))
 	}
 	lost := sh.open.Load()
 	err := l.join(ctx, a)
 	switch {
+	case end == nil:
 	case err == nil:
 		end("")
 	case errors.Is(err, context.Canceled):
@@ -145,7 +143,7 @@ func (l *joiner) do(ctx context.Context, a *act) error {
 	case lost:
 		end("unavailable")
 	default:
-		end(kindOf(err))
+		end(failureOf(err).String())
 	}
 	return err
 }
@@ -161,8 +159,8 @@ func (l *joiner) join(ctx context.Context, a *act) error {
 	if sh := l.shard.Load(); sh.open.Load() {
 		return sh.unavailable()
 	}
-	if u := l.unserved.Load(); u != nil && time.Now().Before(u.until) {
-		return u.err
+	if l.slot.open.Load() {
+		return l.slot.unavailable()
 	}
 	w := waiters.Get().(*waiter)
 	w.act, w.stage, w.err = a, queued, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -27,18 +28,20 @@ type sentinels struct {
 	client  rueidis.Client       // of that server
 	old     string               // the address of the server before it
 	moved   time.Time            // when primary took the place of old
+
+	selected atomic.Pointer[string] // the address of a replica that Sentinels are about to promote; nil if there is none
 }
 
 // staleFor is how long it may take until all Sentinels know of a failover. Until then some name the old primary, which stays
 // writable for up to 11 s.
 const staleFor = 10 * time.Second
 
-func newSentinels(o rueidis.ClientOption, current func() *credentials) *sentinels {
+func newSentinels(o rueidis.ClientOption, current func() *rueidis.ClientOption) *sentinels {
 	s := &sentinels{servers: o, option: o, master: o.Sentinel.MasterSet}
 	s.servers.Sentinel, s.servers.ForceSingleClient = rueidis.SentinelOption{}, true
 	s.option.Sentinel, s.option.ForceSingleClient = rueidis.SentinelOption{}, true
 	s.option.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-		return rueidis.AuthCredentials{Username: o.Sentinel.Username, Password: current().sentinelPassword}, nil
+		return rueidis.AuthCredentials{Username: o.Sentinel.Username, Password: current().Sentinel.Password}, nil
 	}
 	s.option.Dialer, s.option.TLSConfig, s.option.SelectDB = o.Sentinel.Dialer, o.Sentinel.TLSConfig, 0
 	return s
@@ -46,7 +49,13 @@ func newSentinels(o rueidis.ClientOption, current func() *credentials) *sentinel
 
 // find returns a client of the primary if it isn't where it was, and otherwise nil. It asks
 // one Sentinel after the other until one of them names a server that agrees.
+//
+// A replica that a Sentinel has selected is taken as soon as it is a primary, which it is in about 100 ms. The Sentinels name it
+// about a second later, and all that is written to the old primary meanwhile is lost.
 func (s *sentinels) find(ctx context.Context) (client rueidis.Client, err error) {
+	if addr := s.selected.Swap(nil); addr != nil && *addr != s.primary {
+		return s.use(ctx, *addr, true)
+	}
 	for range s.option.InitAddress {
 		if client, err = s.ask(ctx); err == nil {
 			return client, nil
@@ -87,20 +96,26 @@ func (s *sentinels) ask(ctx context.Context) (rueidis.Client, error) {
 	if addr == s.primary || addr == s.old && time.Since(s.moved) < staleFor && isPrimary(ctx, s.client) == nil {
 		return nil, nil
 	}
+	return s.use(ctx, addr, false)
+}
+
+// use returns a client of a primary, and waits until it is one if it soon will be.
+func (s *sentinels) use(ctx context.Context, addr string, soon bool) (rueidis.Client, error) {
 	c, err := dialOne(s.servers, addr)
 	if err != nil {
 		return nil, err
 	}
-	if err := isPrimary(ctx, c); err != nil {
+	err = isPrimary(ctx, c)
+	// Also when the connection is lost: a Sentinel ends all of them when it promotes a server.
+	for err != nil && soon && rediscall.Sleep(ctx, rediscall.Jittered(5*time.Millisecond)) {
+		err = isPrimary(ctx, c)
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
-	return s.use(c, addr), nil
-}
-
-func (s *sentinels) use(c rueidis.Client, addr string) rueidis.Client {
 	s.old, s.moved, s.primary, s.client = s.primary, time.Now(), addr, c
-	return c
+	return c, nil
 }
 
 // isPrimary returns nil if a server says that it is a primary.
@@ -116,61 +131,9 @@ func isPrimary(ctx context.Context, c rueidis.Client) error {
 	return err
 }
 
-// promotion waits until a replica that a Sentinel has selected is a primary, and returns a client of it. The Sentinels name it
-// about a second later, and all that is written to the old primary meanwhile is lost.
-func (s *sentinels) promotion(ctx context.Context, addr string) (rueidis.Client, error) {
-	if addr == s.primary {
-		return nil, nil
-	}
-	c, err := dialOne(s.servers, addr)
-	if err != nil {
-		return nil, err
-	}
-	for isPrimary(ctx, c) != nil { // also when the connection is lost: a Sentinel ends all of them when it promotes a server
-		if !rediscall.Sleep(ctx, rediscall.Jittered(5*time.Millisecond)) {
-			c.Close()
-			return nil, errNotPrimary
-		}
-	}
-	return s.use(c, addr), nil
-}
-
 func dialOne(o rueidis.ClientOption, addr string) (rueidis.Client, error) {
 	o.InitAddress = []string{addr}
 	return rueidis.NewClient(o)
-}
-
-// followPrimary keeps the client where the primary is.
-func (s *Store) followPrimary() {
-	for _, addr := range s.sentinels.option.InitAddress {
-		o := s.sentinels.option
-		s.running.Go(func() { s.hearFailovers(o, addr) })
-	}
-	for s.await(mapEvery) {
-		var c rueidis.Client
-		var err error
-		if addr := s.selected.Swap(nil); addr != nil {
-			ctx, cancel := context.WithTimeout(s.life, 3*time.Second) // a promotion takes about 100 ms
-			c, err = s.sentinels.promotion(ctx, *addr)
-			cancel()
-		} else {
-			if s.joiners[0].shard.Load().open.Load() {
-				s.sentinels.next() // the one that was asked last may be cut off itself, and not know
-			}
-			ctx, cancel := context.WithTimeout(s.life, time.Second)
-			c, err = s.sentinels.find(ctx)
-			cancel()
-		}
-		if err != nil || c == nil {
-			continue // what was known stays
-		}
-		s.logger.Info("redis has another primary", "store", s.address.shown, "primary", s.sentinels.primary)
-		old := *s.client.Swap(&c)
-		s.background(func() {
-			rediscall.Sleep(s.life, 100*time.Millisecond) // so that calls which have just got this client can still be sent
-			old.Close()                                   // which may wait a second for a server that is silent
-		})
-	}
 }
 
 // hearFailovers listens to a Sentinel. Only the one that conducts a failover tells which replica it is about to promote, so the
@@ -192,7 +155,7 @@ func (s *Store) hearFailovers(o rueidis.ClientOption, addr string) {
 	}
 }
 
-// heardOfFailover has followPrimary look for the primary at once. These are the messages:
+// heardOfFailover has the store look for the primary at once. These are the messages:
 //
 //	+selected-slave: slave NAME IP PORT @ MASTER IP PORT
 //	+switch-master: MASTER OLD-IP OLD-PORT NEW-IP NEW-PORT
@@ -202,10 +165,10 @@ func (s *Store) heardOfFailover(m rueidis.PubSubMessage) {
 	switch {
 	case m.Channel == "+selected-slave" && len(f) == 8 && f[5] == master:
 		addr := net.JoinHostPort(f[2], f[3])
-		s.selected.Store(&addr)
-		s.lookAgain()
+		s.sentinels.selected.Store(&addr)
+		s.lost.set()
 	case m.Channel == "+switch-master" && len(f) == 5 && f[0] == master:
-		s.lookAgain()
+		s.lost.set()
 	}
 }
 

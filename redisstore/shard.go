@@ -38,17 +38,15 @@ type shard struct {
 	// "" if the server evicts nothing.
 	evicts atomic.Pointer[string]
 	tally  tally
+	opened signal // set when the breaker opens
 }
 
 func newShard(name string) *shard {
-	sh := &shard{name: name}
+	sh := &shard{name: name, opened: make(signal, 1)}
 	sh.fails.Store(1) // until a call succeeds, it is in doubt
 	sh.keys.Store(-1)
 	return sh
 }
-
-// probeEvery is the time between probes of a shard that can't be reached, about.
-const probeEvery = 100 * time.Millisecond
 
 // call has the script decide acts of a joiner before the context ends.
 func (s *Store) call(ctx context.Context, l *joiner, acts []*act) error {
@@ -65,7 +63,7 @@ func (s *Store) call(ctx context.Context, l *joiner, acts []*act) error {
 	switch {
 	case err == nil:
 		sh.succeeded()
-		l.served()
+		l.slot.succeeded()
 		dropped, full, err := decode(reply, acts)
 		if full {
 			s.tell(shortOfMemory, "shard", sh.name)
@@ -76,9 +74,12 @@ func (s *Store) call(ctx context.Context, l *joiner, acts []*act) error {
 		return err
 	case len(acts) > 1 && scattered(err): // they are sent again, one by one
 	case ofSlot(err):
-		l.failed(err)
+		if l.slot.failed(err) {
+			s.logger.Warn("no server serves a slot of the Cluster", "slot", slotOf(tagNames[l.tag]), "error", err)
+			s.lost.set()
+		}
 	case sh.failed(err):
-		s.opened(sh)
+		s.lose(sh)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
@@ -142,8 +143,8 @@ var joined = func() rediscall.Policy {
 	return p
 }()
 
-// opened tells of a shard that was lost, and begins to look for it.
-func (s *Store) opened(sh *shard) {
+// lose tells of a shard that was lost, and has it looked for.
+func (s *Store) lose(sh *shard) {
 	if s.life.Err() != nil {
 		return // the check has left, not Redis
 	}
@@ -153,14 +154,17 @@ func (s *Store) opened(sh *shard) {
 		args = append(args, "keys_affected", h.Keys)
 	}
 	s.logger.Warn("redis can't be reached", args...)
-	s.lookAgain()
-	s.background(func() { s.probe(sh) })
+	s.lost.set()
+	sh.opened.set()
 }
 
-// lookAgain has the owners of slots looked up now.
-func (s *Store) lookAgain() {
+// signal holds a value while there is something to do for the goroutine that receives from it.
+type signal chan struct{}
+
+// set never waits.
+func (s signal) set() {
 	select {
-	case s.lost <- struct{}{}:
-	default: // it is going to be
+	case s <- struct{}{}:
+	default: // it is set
 	}
 }

@@ -12,13 +12,6 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// unserved is what a joiner knows of a slot that no server serves. Its charges fail at once until it is
-// tried again; those of the other slots on the same server don't notice.
-type unserved struct {
-	since, until time.Time
-	err          error
-}
-
 // ofSlot: the error is about one slot, and its server is well. No server has the slot, each says that another does, or its
 // keys are in two places.
 func ofSlot(err error) bool {
@@ -31,80 +24,43 @@ func ofSlot(err error) bool {
 	return moved || ask || re.IsTryAgain() || re.IsClusterDown() && strings.Contains(re.Error(), "slot")
 }
 
-// served says that a server took a call for its own.
-func (l *joiner) served() {
-	if l.missed.Load() == 0 {
-		return
-	}
-	l.missed.Store(0)
-	if l.unserved.Swap(nil) != nil {
-		l.store.regained.Add(1)
-	}
-}
-
-// failed says that no server did. After some of these in a row, charges fail at once for a moment.
-func (l *joiner) failed(err error) {
-	if l.missed.Add(1) >= opensAfter && l.lost(err) {
-		l.store.logger.Warn("no server serves a slot of the Cluster", "slot", l.store.slotOf(l), "error", err)
-		l.store.lookAgain()
-	}
-}
-
-// lost has charges fail at once for a moment, and reports whether they didn't before.
-func (l *joiner) lost(err error) bool {
-	now := time.Now()
-	u := &unserved{since: now, until: now.Add(rediscall.Jittered(probeEvery)), err: fmt.Errorf("%w: %w", ErrUnavailable, err)}
-	before := l.unserved.Load()
-	if before != nil {
-		u.since = before.since
-	}
-	l.missed.Store(opensAfter) // so that a call that is served notices
-	return l.unserved.CompareAndSwap(before, u) && before == nil
-}
-
-// lookAtSlots tries slots that lately had no server, and one of those that the servers say nobody has: with as many as may be
-// without, that one stands for all.
-func (s *Store) lookAtSlots() {
-	defer func() {
-		if n := s.regained.Swap(0); n > 0 { // many come back at once, and they are one line
-			s.logger.Info("slots of the Cluster are served again", "slots", n)
-		}
-	}()
-	var unowned []int
-	begun := time.Now()
+// lookAtSlots tries the slots that have no server, as calls have found or the servers say. With as many as may be without an owner,
+// the first of those that nobody serves stands for all. It reports whether a slot that has an owner isn't served yet.
+func (s *Store) lookAtSlots() (again bool) {
+	var nobody error
+	lost, regained, begun := 0, 0, time.Now()
 	for _, tag := range rand.Perm(len(s.joiners)) {
 		l := &s.joiners[tag]
-		switch {
-		case l.shard.Load().open.Load(): // which says it all
-		case l.unowned.Load():
-			unowned = append(unowned, tag)
-		case l.unserved.Load() != nil && time.Since(begun) < lookEvery:
-			if err := s.tryTag(tag, atOnce); err == nil {
-				l.served()
-			} else if ofSlot(err) {
-				l.failed(err)
+		unowned, open := l.unowned.Load(), l.slot.open.Load()
+		if !unowned && !open || l.shard.Load().open.Load() { // a server that is lost says it all
+			continue
+		}
+		err := nobody
+		if !unowned || err == nil {
+			if time.Since(begun) > lookEvery {
+				continue
 			}
+			err = s.tryTag(tag, atOnce) // also of those without an owner: servers that don't know may be wrong
+		}
+		switch {
+		case err == nil && open:
+			l.slot.close()
+			regained++
+		case err != nil && unowned && ofSlot(err):
+			if nobody = err; l.slot.trip(err) {
+				lost++
+			}
+		case err != nil:
+			again = true
 		}
 	}
-	if len(unowned) == 0 {
-		return
+	if regained > 0 { // many come back at once, and they are one line
+		s.logger.Info("slots of the Cluster are served again", "slots", regained)
 	}
-	err := s.tryTag(unowned[0], atOnce)
-	if err == nil {
-		s.joiners[unowned[0]].served() // servers that don't know may be wrong
+	if lost > 0 {
+		s.logger.Warn("no server serves some slots of the Cluster", "slots", lost, "error", nobody)
 	}
-	if err == nil || !ofSlot(err) {
-		return
-	}
-	n := 0
-	for _, tag := range unowned {
-		if s.joiners[tag].lost(err) {
-			n++
-		}
-	}
-	if n > 0 {
-		s.logger.Warn("no server serves some slots of the Cluster", "slots", n, "error", err)
-	}
+	return again
 }
 
 // atOnce is the policy for a call whose error says what it is to find out.
@@ -119,19 +75,16 @@ var atOnce = func() rediscall.Policy {
 	return p
 }()
 
-// recent is for how long after it was last tried a slot is taken for unserved, where people look.
-const recent = 10 * time.Second
-
-// unservedSlots tells of the slots that no server serves, as charges and probes found lately.
+// unservedSlots tells of the slots that no server serves.
 func (s *Store) unservedSlots() (h ShardHealth, n int) {
 	for i := range s.joiners {
-		u := s.joiners[i].unserved.Load()
-		if u == nil || time.Since(u.until) > recent {
+		b := &s.joiners[i].slot
+		if !b.open.Load() {
 			continue
 		}
 		n++
-		if h.Since.IsZero() || u.since.Before(h.Since) {
-			h.Since, h.Error = u.since, u.err.Error()
+		if since := time.UnixMicro(b.since.Load()); h.Since.IsZero() || since.Before(h.Since) {
+			h.Since, h.Error = since, b.unavailable().Error()
 		}
 	}
 	if n > 0 {
@@ -142,14 +95,4 @@ func (s *Store) unservedSlots() (h ShardHealth, n int) {
 	}
 	h.Name = fmt.Sprintf("%d of %d slots in use, without a server", n, len(s.joiners))
 	return h, n
-}
-
-// slotOf is the slot of a joiner.
-func (s *Store) slotOf(l *joiner) int {
-	for tag := range s.joiners {
-		if &s.joiners[tag] == l {
-			return slotOf(tagNames[tag])
-		}
-	}
-	return -1
 }

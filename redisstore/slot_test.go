@@ -131,7 +131,7 @@ func TestSlotsThatComeBackAreOneLine(t *testing.T) {
 	s := open(t, Options{URL: clusterURL(c), Logger: log.logger()})
 	answers(t, s)
 	for tag := range 300 {
-		s.joiners[tag].lost(errors.New("planted"))
+		s.joiners[tag].slot.trip(errors.New("planted"))
 	}
 	until(t, func(context.Context) error {
 		if _, n := s.unservedSlots(); n > 0 || log.count("served again") == 0 {

@@ -56,10 +56,38 @@ var TimeBounds = [15]time.Duration{
 
 // tally is what a shard counts. A call writes to it a few times, and a call is a round trip.
 type tally struct {
-	acts                             atomic.Uint64
-	timeout, connection, reply, slot atomic.Uint64
-	sum                              atomic.Int64 // ns
-	buckets                          [len(TimeBounds) + 1]atomic.Uint64
+	acts    atomic.Uint64
+	failed  [len(failures)]atomic.Uint64
+	sum     atomic.Int64 // ns
+	buckets [len(TimeBounds) + 1]atomic.Uint64
+}
+
+// failure is what was wrong with a call: see [ErrorStats].
+type failure int
+
+const (
+	failedTimeout failure = iota
+	failedConnection
+	failedReply
+	failedSlot
+)
+
+var failures = [...]string{"timeout", "connection", "reply", "slot"}
+
+func (f failure) String() string { return failures[f] }
+
+func failureOf(err error) failure {
+	var re *rueidis.RedisError
+	var slow net.Error
+	switch {
+	case ofSlot(err):
+		return failedSlot
+	case errors.As(err, &re):
+		return failedReply
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
+		return failedTimeout
+	}
+	return failedConnection
 }
 
 // count counts a call.
@@ -72,16 +100,7 @@ func (t *tally) count(acts int, took time.Duration, err error) {
 	}
 	t.buckets[at].Add(1)
 	if err != nil {
-		switch kindOf(err) {
-		case "timeout":
-			t.timeout.Add(1)
-		case "connection":
-			t.connection.Add(1)
-		case "reply":
-			t.reply.Add(1)
-		case "slot":
-			t.slot.Add(1)
-		}
+		t.failed[failureOf(err)].Add(1)
 	}
 }
 
@@ -90,22 +109,10 @@ func (t *tally) answered() (n uint64) {
 	for i := range t.buckets {
 		n += t.buckets[i].Load()
 	}
-	return n - t.timeout.Load() - t.connection.Load() - t.reply.Load() - t.slot.Load()
-}
-
-// kindOf says what was wrong: see [ErrorStats].
-func kindOf(err error) string {
-	var re *rueidis.RedisError
-	var slow net.Error
-	switch {
-	case ofSlot(err):
-		return "slot"
-	case errors.As(err, &re):
-		return "reply"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
-		return "timeout"
+	for i := range t.failed {
+		n -= t.failed[i].Load()
 	}
-	return "connection"
+	return n
 }
 
 // Stats tells what the store has done. It makes no call and never waits.
@@ -113,12 +120,13 @@ func (s *Store) Stats() Stats {
 	var out Stats
 	reached := s.reached()
 	for _, sh := range s.shards() {
-		h := s.shardHealth(sh, reached)
-		one := ShardStats{Name: h.Name, Up: h.Up, Acts: sh.tally.acts.Load()}
-		one.Errors = ErrorStats{sh.tally.timeout.Load(), sh.tally.connection.Load(), sh.tally.reply.Load(), sh.tally.slot.Load()}
-		one.Time.Sum = time.Duration(sh.tally.sum.Load())
-		for i := range one.Time.Buckets {
-			one.Time.Buckets[i] = sh.tally.buckets[i].Load()
+		h, t := s.shardHealth(sh, reached), &sh.tally
+		one := ShardStats{Name: h.Name, Up: h.Up, Acts: t.acts.Load(), Time: TimeStats{Sum: time.Duration(t.sum.Load())}, Errors: ErrorStats{
+			Timeout: t.failed[failedTimeout].Load(), Connection: t.failed[failedConnection].Load(),
+			Reply: t.failed[failedReply].Load(), Slot: t.failed[failedSlot].Load(),
+		}}
+		for i := range t.buckets {
+			one.Time.Buckets[i] = t.buckets[i].Load()
 			one.Calls += one.Time.Buckets[i]
 		}
 		out.Shards = append(out.Shards, one)

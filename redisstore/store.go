@@ -42,9 +42,8 @@ type Store struct {
 	logger   *slog.Logger
 	onSecret func([]byte)
 	trace    func(ctx context.Context, shard string) func(failure string)
-	told     sync.Map     // of what was said: when, a time.Time
-	tight    atomic.Bool  // guests get no new counters
-	regained atomic.Int64 // slots that are served again since that was last logged
+	told     sync.Map    // of what was said: when, a time.Time
+	tight    atomic.Bool // guests get no new counters
 
 	client  atomic.Pointer[rueidis.Client] // nil until Redis was reached once
 	names   atomic.Pointer[namer]          // nil until the secret is known
@@ -52,18 +51,18 @@ type Store struct {
 	first   *shard                         // stands for all until Redis was reached
 	peers   peers
 
-	credentials atomic.Pointer[credentials]
-	rejected    atomic.Pointer[string] // why newer credentials aren't in use; nil if there are none
-	reread      chan struct{}          // holds a value when the files of credentials are to be read now
+	credentials atomic.Pointer[rueidis.ClientOption] // holds the passwords and certificates that Redis accepted last
+	rejected    atomic.Pointer[string]               // why newer credentials aren't in use; nil if there are none
+	reread      signal                               // set when the files of credentials are to be read now
 
-	sentinels *sentinels             // nil without
-	selected  atomic.Pointer[string] // the address of a replica that Sentinels are about to promote; nil if there is none
-	lost      chan struct{}          // holds a value when a shard was lost since it was last looked for
+	sentinels *sentinels // nil without
+	lost      signal     // set when a shard was lost since it was last looked for
 
 	life    context.Context
 	end     context.CancelFunc
 	ready   chan struct{} // closed when Redis was reached first
 	tried   chan struct{} // closed when that was tried once
+	endTry  func()        // closes tried, once
 	running sync.WaitGroup
 	mu      sync.Mutex // guards closed, and running against additions while Close waits for it
 	closed  bool
@@ -109,7 +108,7 @@ const DefaultTimeout = 50 * time.Millisecond
 // New makes a store. It doesn't wait for Redis: until Redis is reached, every
 // charge fails at once, and from then on none does. See [Store.Ready].
 func New(o Options) (*Store, error) {
-	a, held, err := readAddress(o.URL)
+	a, err := parseAddress(o.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -121,8 +120,8 @@ func New(o Options) (*Store, error) {
 		logger:  o.Logger,
 		ready:   make(chan struct{}),
 		tried:   make(chan struct{}),
-		lost:    make(chan struct{}, 1),
-		reread:  make(chan struct{}, 1),
+		lost:    make(signal, 1),
+		reread:  make(signal, 1),
 
 		onSecret: o.OnSecret,
 		trace:    o.Trace,
@@ -136,7 +135,8 @@ func New(o Options) (*Store, error) {
 	if s.timeout <= 0 {
 		s.timeout = DefaultTimeout
 	}
-	s.credentials.Store(credentialsOf(a.option))
+	s.endTry = sync.OnceFunc(func() { close(s.tried) })
+	s.credentials.Store(&a.option)
 	s.address.option = s.connectionOption(a.option, s.credentials.Load)
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
@@ -161,13 +161,13 @@ func New(o Options) (*Store, error) {
 	s.first = newShard(a.shown)
 	s.first.trip(errors.New("not connected yet"))
 	for i := range s.joiners {
-		s.joiners[i].store = s
+		s.joiners[i].store, s.joiners[i].tag = s, i
 		s.joiners[i].shard.Store(s.first)
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.running.Go(s.run)
 	if len(a.files) > 0 {
-		s.running.Go(func() { s.followFiles(o.URL, held) })
+		s.running.Go(func() { s.followFiles(o.URL) })
 	}
 	return s, nil
 }

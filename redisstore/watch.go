@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -13,51 +12,53 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// lookEvery is how often every shard is looked at, at least.
-const lookEvery = time.Second
+const (
+	// lookEvery is how often every shard is looked at, at least.
+	lookEvery = time.Second
+	// probeEvery is how often a shard that is lost or in doubt is.
+	probeEvery = 100 * time.Millisecond
+)
 
-// watch looks at every shard that no check has found well since the last time, also when none come. Without it a node that has
-// no checks to make would say that all is well, and fail its next ones. A shard that is gone or silent is found lost within
-// lookEvery and three tries. That doesn't wait for the heartbeat, which has longer and tells of one shard alone.
-func (s *Store) watch() {
-	before := map[*shard]uint64{}
-	for {
-		now := map[*shard]uint64{}
-		var looks sync.WaitGroup
-		for _, sh := range s.shards() {
-			now[sh] = sh.tally.answered()
-			if last, known := before[sh]; !known || last == now[sh] {
-				looks.Go(func() { s.look(sh) }) // one that is silent must not keep the others waiting
-			}
-		}
-		if s.address.cluster {
-			looks.Go(s.lookAtSlots)
-		}
-		looks.Wait()
-		before = now
-		if !rediscall.Sleep(s.life, rediscall.Jittered(lookEvery)) {
-			return
-		}
+func (s *Store) tendAll(shards []*shard) {
+	for _, sh := range shards {
+		s.running.Go(func() { s.tend(sh) })
 	}
 }
 
-// look tries a shard until it takes a check, or has failed often enough to be given up. It pauses in between: a server that
-// falters for a moment isn't lost.
-func (s *Store) look(sh *shard) {
-	for !sh.open.Load() {
-		used, err := s.try(sh)
-		switch {
-		case s.life.Err() != nil || !used || ofSlot(err):
-			return // it is well, as far as this can tell
-		case err == nil:
-			sh.succeeded()
-			return
-		case sh.failed(err):
-			s.opened(sh)
+// tend looks at a shard for as long as it has slots, unless a check has lately found it well. Without it a node that has no checks to
+// make would say that all is well, and fail its next ones. A shard that is gone or silent is found lost within lookEvery and three
+// tries. That doesn't wait for the heartbeat, which has longer and tells of one shard alone.
+func (s *Store) tend(sh *shard) {
+	answered := uint64(0)
+	for {
+		pause := lookEvery
+		if sh.doubted() { // or lost. One that falters for a moment isn't, so the tries are apart
+			pause = probeEvery
+		}
+		select {
+		case <-time.After(rediscall.Jittered(pause)):
+		case <-sh.opened:
+			continue
+		case <-s.life.Done():
 			return
 		}
-		if !rediscall.Sleep(s.life, rediscall.Jittered(probeEvery)) {
+		if now := sh.tally.answered(); now != answered && !sh.doubted() {
+			answered = now
+			continue
+		}
+		used, err := s.try(sh)
+		switch open := sh.open.Load(); {
+		case !used || s.life.Err() != nil:
 			return
+		case err == nil && open:
+			lost := s.shardHealth(sh, true)
+			sh.close()
+			s.logger.Info("redis is back", "shard", lost.Name, "lost_for", time.Since(lost.Since).Round(time.Millisecond).String())
+		case err == nil:
+			sh.succeeded()
+		case ofSlot(err) && !open: // the server is well, as far as this can tell
+		case sh.failed(err):
+			s.lose(sh)
 		}
 	}
 }
@@ -70,24 +71,6 @@ var probed = func() *counter.Policy {
 	}
 	return p
 }()
-
-// probe looks whether a shard takes checks again, until it does or nobody uses it any more.
-func (s *Store) probe(sh *shard) {
-	for rediscall.Sleep(s.life, rediscall.Jittered(probeEvery)) {
-		used, err := s.try(sh)
-		if !used {
-			return
-		}
-		if err == nil {
-			lost := s.shardHealth(sh, true)
-			sh.close()
-			s.logger.Info("redis is back", "shard", lost.Name, "lost_for", time.Since(lost.Since).Round(time.Millisecond).String())
-			return
-		}
-		text := err.Error()
-		sh.cause.Store(&text)
-	}
-}
 
 // try makes a check of a shard: one that takes other writes may still refuse a check, for want of a permission. It has the
 // budget of a check, in the node's own time: a server that is slower would be lost again at once, and a late node must be able
