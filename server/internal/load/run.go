@@ -92,18 +92,15 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	done := make(chan struct{})
 	go func() { group.Wait(); close(done) }()
 
-	completed, began, cpu := true, time.Duration(0), cputime.Used()
-	if p.Warmup > 0 {
-		if completed = r.wait(ctx, Warming, p.Warmup); completed {
-			store = p.readStore(ctx)
-		}
-		began, cpu = min(r.now(), r.end()), cputime.Used()
+	completed := p.Warmup == 0 || r.wait(ctx, Warming, p.Warmup)
+	if completed && p.Warmup > 0 {
+		store = p.readStore(ctx)
 	}
+	began, cpu := min(r.now(), r.end()), cputime.Used()
 	if completed {
-		switch {
-		case p.open():
+		if p.open() || p.Warmup == 0 {
 			began = p.Warmup // the schedule is exact, while a timer is a little late
-		case p.Warmup > 0:
+		} else {
 			began = r.now()
 			r.finish.Store(int64(began + p.Duration))
 		}

@@ -28,19 +28,19 @@ type worker struct {
 // that went through the sequence behind one another would meet: the second finds in the cache what the first has fetched.
 const stretch = 16
 
-// jump moves to another place of the sequence if this one is used up.
-func (w *worker) jump() {
+// take returns the clients of the next requests, at most n of them.
+func (w *worker) take(n int) []uint32 {
 	if w.left == 0 || w.pos == len(w.seq) {
 		w.pos, w.left = w.rng.IntN(len(w.seq)), stretch
 	}
+	clients := w.seq[w.pos:min(w.pos+min(n, w.left), len(w.seq))]
+	w.pos, w.left = w.pos+len(clients), w.left-len(clients)
+	return clients
 }
 
 // send sends one request and counts it.
-func (w *worker) send(ctx context.Context, c *counts, measured bool) Answer {
-	w.jump()
-	a := w.sender.Send(ctx, w.seq[w.pos])
-	w.pos++
-	w.left--
+func (w *worker) send(ctx context.Context, client uint32, c *counts, measured bool) Answer {
+	a := w.sender.Send(ctx, client)
 	c.add(&a)
 	if measured && (a.Status != 0 || a.Err != nil) {
 		w.recorder.note(&a)
@@ -50,19 +50,18 @@ func (w *worker) send(ctx context.Context, c *counts, measured bool) Answer {
 
 // sendMany sends n requests, as cheaply as the sender can.
 func (w *worker) sendMany(ctx context.Context, n int, c *counts, measured bool) {
-	if w.many == nil {
-		for range n {
-			w.send(ctx, c, measured)
-		}
-		return
-	}
 	for n > 0 {
-		w.jump()
-		part := w.seq[w.pos:min(w.pos+min(n, w.left), len(w.seq))]
-		refused := w.many.SendBatch(part)
-		c[Allowed] += int64(len(part)) - refused
-		c[Refused] += refused
-		w.pos, w.left, n = w.pos+len(part), w.left-len(part), n-len(part)
+		clients := w.take(n)
+		n -= len(clients)
+		if w.many != nil {
+			refused := w.many.SendBatch(clients)
+			c[Allowed] += int64(len(clients)) - refused
+			c[Refused] += refused
+			continue
+		}
+		for _, client := range clients {
+			w.send(ctx, client, c, measured)
+		}
 	}
 }
 
@@ -72,7 +71,7 @@ func (w *worker) batch(ctx context.Context, due time.Duration, measured bool) An
 	r, to := w.run, w.recorder
 	var c counts
 	sent := r.now()
-	first := w.send(ctx, &c, measured)
+	first := w.send(ctx, w.take(1)[0], &c, measured)
 	done := r.now()
 	w.sendMany(ctx, r.sample-1, &c, measured)
 	if !measured {
