@@ -159,20 +159,14 @@ func (r *refusal) Error() string {
 		return cmp.Or(r.Message, "the token may only read") + ": use one with the role operate"
 	case r.status == http.StatusTooManyRequests:
 		return "the node has seen too many bad tokens from here: correct the token, and try again in " + cmp.Or(r.header.Get("Retry-After"), "60") + " s"
-	case r.status == http.StatusConflict && r.Message != "":
-		return r.Message
-	case r.status == http.StatusPreconditionFailed:
-		return cmp.Or(r.Message, "someone was faster: look at what has changed, and apply yours to that")
 	case r.status == http.StatusUnprocessableEntity && len(r.Details.Problems) > 0:
 		return count(len(r.Details.Problems), "problem") + ": nothing was changed"
 	case r.status == http.StatusUnprocessableEntity && len(r.Details.Warnings) > 0:
 		return count(len(r.Details.Warnings), "warning") + ": nothing was changed; --dry-run shows the difference, and --force makes the change"
-	case r.status == http.StatusUnprocessableEntity && r.Message != "":
+	case r.Message != "" && slices.Contains(rejections, r.status):
 		return r.Message
 	case r.isCheckPort():
 		return "--admin: " + r.to.url + " is on a node's check port: give its admin port, which is 127.0.0.1:8082 unless the node was told another"
-	case r.status == http.StatusNotFound && r.Message != "":
-		return fmt.Sprintf("%s (%s answers 404)", r.Message, r.to.url)
 	}
 	return unexpected(r.to.url, r.status, r.body).Error()
 }
@@ -182,13 +176,16 @@ func (r *refusal) isCheckPort() bool {
 	return r.status == http.StatusNotFound && r.Message == checkapi.NothingHere
 }
 
+// rejections are the statuses for what was understood, and isn't done.
+var rejections = []int{http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
+
 func (r *refusal) exitCode() int {
 	switch {
 	case r.isCheckPort():
 		return exitUsage
 	case r.status == http.StatusNotFound && r.Code != "": // the node lacks a version or a rule; without a code, this isn't a node
 		return exitRefused
-	case slices.Contains([]int{http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}, r.status):
+	case slices.Contains(rejections, r.status):
 		return exitRefused
 	}
 	return noDecision(r.status)

@@ -40,9 +40,9 @@ func (t *tokenFlag) place() string { return cmp.Or(t.file, t.variable()) }
 func (t *tokenFlag) header() (http.Header, error) {
 	token := os.Getenv(t.variable())
 	if t.file != "" {
-		text, err := os.ReadFile(t.file)
+		text, err := readFlag(t.flag(), t.file)
 		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", t.flag(), err)
+			return nil, err
 		}
 		if token = string(text); strings.TrimSpace(token) == "" {
 			return nil, fmt.Errorf("--%s: %s is empty: it must hold the token", t.flag(), t.file)

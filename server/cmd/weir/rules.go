@@ -69,11 +69,11 @@ func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintRepo
 	}
 	r := lintReport{File: name, Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
 	f, err := rulefile.Parse(name, text)
-	var problems rulefile.Problems
-	if errors.As(err, &problems) {
+	if problems, found := errors.AsType[rulefile.Problems](err); found {
 		r.Problems = problems
 		return r, nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return r, err
 	}
 	r.Rules = len(f.Rules.Rules)
@@ -83,8 +83,7 @@ func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintRepo
 
 // badRules gives the error of a rule file its exit code: the rules have problems, or the file can't be read.
 func badRules(err error) error {
-	var problems rulefile.Problems
-	if errors.As(err, &problems) {
+	if is[rulefile.Problems](err) {
 		return rejected(err)
 	}
 	return err

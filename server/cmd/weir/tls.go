@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
@@ -77,9 +76,9 @@ func (t *tlsFlags) config() (*tls.Config, error) {
 	}
 	c := &tls.Config{}
 	if t.ca != "" {
-		text, err := os.ReadFile(t.ca)
+		text, err := readFlag("ca", t.ca)
 		if err != nil {
-			return nil, fmt.Errorf("--ca: %w", err)
+			return nil, err
 		}
 		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
 			return nil, fmt.Errorf("--ca: %s has no certificate: it must be a PEM file", t.ca)
@@ -91,38 +90,22 @@ func (t *tlsFlags) config() (*tls.Config, error) {
 	case t.cert == "":
 		return c, nil
 	}
-	pair, err := t.pair()
+	keyFile := cmp.Or(t.key, t.cert)
+	pair, err := tls.LoadX509KeyPair(t.cert, keyFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--cert, --%s: %w: %s must hold a certificate, and %s its private key, in PEM and not encrypted", t.keyFlag, err, t.cert, keyFile)
 	}
 	c.Certificates = []tls.Certificate{pair}
 	return c, nil
 }
 
-func (t *tlsFlags) pair() (none tls.Certificate, err error) {
-	cert, err := os.ReadFile(t.cert)
+// readFlag reads the file that a flag names.
+func readFlag(flag, name string) ([]byte, error) {
+	text, err := os.ReadFile(name)
 	if err != nil {
-		return none, fmt.Errorf("--cert: %w", err)
+		return nil, fmt.Errorf("--%s: %w", flag, err)
 	}
-	key, keyFlag, keyFile := cert, "cert", t.cert
-	if t.key != "" {
-		keyFlag, keyFile = t.keyFlag, t.key
-		if key, err = os.ReadFile(t.key); err != nil {
-			return none, fmt.Errorf("--%s: %w", t.keyFlag, err)
-		}
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	switch {
-	case err == nil:
-		return pair, nil
-	case !bytes.Contains(cert, []byte("BEGIN CERTIFICATE-----")):
-		return none, fmt.Errorf("--cert: %s has no certificate: it must be a PEM file", t.cert)
-	case !bytes.Contains(key, []byte("PRIVATE KEY-----")):
-		return none, fmt.Errorf("--%s: %s has no private key: give it as --%s, in a PEM file", keyFlag, keyFile, t.keyFlag)
-	case bytes.Contains(key, []byte("ENCRYPTED")):
-		return none, fmt.Errorf("--%s: the private key in %s is encrypted: decrypt it, as with openssl pkey -in %s", keyFlag, keyFile, keyFile)
-	}
-	return none, fmt.Errorf("--cert, --%s: %s and %s: %w", keyFlag, t.cert, keyFile, err)
+	return text, nil
 }
 
 // client returns the client for requests to the node.
@@ -157,17 +140,14 @@ func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 	if alert := t.alert(to, err); alert != nil {
 		err = alert
 	}
-	var authority x509.UnknownAuthorityError
-	var invalid x509.CertificateInvalidError
-	var name x509.HostnameError
 	switch {
-	case errors.As(err, &authority) && t.ca != "":
+	case is[x509.UnknownAuthorityError](err) && t.ca != "":
 		return "the node's certificate isn't signed by the CA in " + t.ca, err
-	case errors.As(err, &authority):
+	case is[x509.UnknownAuthorityError](err):
 		return "this machine doesn't know the CA that signed the node's certificate: give its file as --ca, or in WEIR_CA", err
-	case errors.As(err, &name):
+	case is[x509.HostnameError](err):
 		return "the node's certificate is for another name: write one of its names in " + place, err
-	case errors.As(err, &invalid):
+	case is[x509.CertificateInvalidError](err):
 		return "the node's certificate can't be used", err
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"),
 		strings.Contains(err.Error(), "first record does not look like a TLS handshake"):
@@ -181,6 +161,12 @@ func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 		return "the node doesn't take the certificate in " + t.cert + ": is it signed by the node's client CA, and still valid?", err
 	}
 	return "", err
+}
+
+// is reports whether there is an error of that type in err.
+func is[E error](err error) bool {
+	_, found := errors.AsType[E](err)
+	return found
 }
 
 // alert returns the alert with which a node refuses the client's certificate, or nil. In TLS 1.3 the alert follows
