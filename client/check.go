@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -42,14 +41,8 @@ type Client struct {
 	timeout     time.Duration
 	fallback    *weir.Limiter
 	http        http.RoundTripper
-
-	mu       sync.Mutex
-	queue    []*waiting
-	calls    int       // under way
-	failures int       // in a row
-	rest     time.Time // Weir isn't asked until then
-
-	slots slots
+	checks      joiner[wireResult]
+	renewals    joiner[wireRenewal]
 }
 
 // ErrUnreachable is why there is no decision of Weir: no node answers in time, or it is overloaded.
@@ -170,6 +163,8 @@ func New(opts Options) (*Client, error) {
 	if c.timeout <= 0 {
 		c.timeout = 250 * time.Millisecond
 	}
+	c.checks = joiner[wireResult]{client: c, path: "/v1/checks", list: "checks", rests: true}
+	c.renewals = joiner[wireRenewal]{client: c, path: "/v1/renew", list: "receipts", gather: 10 * time.Millisecond}
 	return c, nil
 }
 
@@ -185,9 +180,12 @@ func (c *Client) Check(ctx context.Context, req *Request) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	d, err := c.join(ctx, body)
-	if err == nil || c.fallback == nil || !errors.Is(err, ErrUnreachable) {
-		return d, err
+	result, err := c.checks.join(ctx, body)
+	switch {
+	case err == nil:
+		return result.decision()
+	case c.fallback == nil || !errors.Is(err, ErrUnreachable):
+		return Decision{}, err
 	}
 	return c.local(ctx, req, err), nil
 }

@@ -99,9 +99,9 @@ func TestShape(t *testing.T) {
 
 // Waiting is how many checks gather for the next call.
 func (c *Client) Waiting() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.queue)
+	c.checks.mu.Lock()
+	defer c.checks.mu.Unlock()
+	return len(c.checks.queue)
 }
 
 // Through has calls go another way.

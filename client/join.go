@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -23,121 +25,135 @@ const (
 	longRest  = 5 * time.Second
 )
 
-// waiting is a check that waits for its answer.
-type waiting struct {
-	body []byte
-	ctx  context.Context
-	done chan struct{}
-	d    Decision
-	err  error
+// joiner sends items to an endpoint that takes many of them, and answers each with a result. While a call is under way, items
+// gather for the next one.
+type joiner[R any] struct {
+	client     *Client
+	path, list string        // the endpoint, and the member of its body that has the items
+	gather     time.Duration // how long an item waits for others if no call is under way
+	rests      bool          // after a failure, items fail at once for a while
+
+	mu       sync.Mutex // guards the rest
+	queue    []*waiting[R]
+	calls    int       // under way
+	failures int       // in a row
+	rest     time.Time // until then, nothing is sent
 }
 
-// join sends a check, with those that wait at the same time. A check that is alone goes at once; while a call is under
-// way, others gather for the next one.
-func (c *Client) join(ctx context.Context, body []byte) (Decision, error) {
+// waiting is an item that waits for its result.
+type waiting[R any] struct {
+	item   []byte
+	ctx    context.Context
+	done   chan struct{}
+	result R
+	err    error
+}
+
+// join sends an item, as JSON, with those that wait at the same time.
+func (j *joiner[R]) join(ctx context.Context, item []byte) (result R, err error) {
 	if err := ctx.Err(); err != nil {
-		return Decision{}, err
+		return result, err
 	}
-	if len(body) > maxBatchBody {
-		return Decision{}, &Error{Status: 413, Code: jsonerror.BodyTooLarge, Message: "a check may have at most 64 KiB"}
+	if len(item) > maxBatchBody {
+		return result, &Error{Status: 413, Code: jsonerror.BodyTooLarge, Message: "a check may have at most 64 KiB"}
 	}
-	w := &waiting{body: body, ctx: ctx, done: make(chan struct{})}
-	c.mu.Lock()
-	if c.failures > 0 && (c.calls > 0 || time.Now().Before(c.rest)) {
-		c.mu.Unlock() // one check at a time tries whether Weir is back; the others don't wait for it
-		return Decision{}, fmt.Errorf("%w: it hasn't answered lately, and is asked again shortly", ErrUnreachable)
+	w := &waiting[R]{item: item, ctx: ctx, done: make(chan struct{})}
+	j.mu.Lock()
+	if j.rests && j.failures > 0 && (j.calls > 0 || time.Now().Before(j.rest)) {
+		j.mu.Unlock() // one check at a time tries whether Weir is back; the others don't wait for it
+		return result, fmt.Errorf("%w: it hasn't answered lately, and is asked again shortly", ErrUnreachable)
 	}
-	c.queue = append(c.queue, w)
-	if c.calls == 0 || len(c.queue) >= maxBatch {
-		c.calls++
-		go c.run(c.batch())
+	j.queue = append(j.queue, w)
+	switch {
+	case j.calls == 0 && j.gather > 0:
+		j.calls++
+		time.AfterFunc(j.gather, func() { j.run(nil) })
+	case j.calls == 0 || len(j.queue) >= maxBatch:
+		j.calls++
+		go j.run(j.batchLocked())
 	}
-	c.mu.Unlock()
+	j.mu.Unlock()
 	select {
 	case <-w.done:
-		return w.d, w.err
+		return w.result, w.err
 	case <-ctx.Done():
-		return Decision{}, ctx.Err()
+		return result, ctx.Err()
 	}
 }
 
-// batch takes what fits in one call from the queue. The lock is held.
-func (c *Client) batch() []*waiting {
+// batchLocked takes what fits in one call from the queue.
+func (j *joiner[R]) batchLocked() []*waiting[R] {
 	n, size := 0, 0
-	for n < len(c.queue) && n < maxBatch && (n == 0 || size+len(c.queue[n].body) < maxBatchBody) {
-		size += len(c.queue[n].body) + 1
+	for n < len(j.queue) && n < maxBatch && (n == 0 || size+len(j.queue[n].item) < maxBatchBody) {
+		size += len(j.queue[n].item) + 1
 		n++
 	}
-	batch := c.queue[:n:n]
-	if c.queue = c.queue[n:]; len(c.queue) == 0 {
-		c.queue = nil
+	batch := j.queue[:n:n]
+	if j.queue = j.queue[n:]; len(j.queue) == 0 {
+		j.queue = nil
 	}
 	return batch
 }
 
-// run makes calls until nobody waits. It has a context of its own: a caller that leaves takes nobody along.
-func (c *Client) run(batch []*waiting) {
-	for len(batch) > 0 {
-		live := batch[:0]
-		for _, w := range batch {
-			if w.ctx.Err() == nil {
-				live = append(live, w)
-			}
-		}
+// run makes calls until no item waits. It has a context of its own: a caller that leaves doesn't end the calls of others.
+func (j *joiner[R]) run(batch []*waiting[R]) {
+	for {
+		live := slices.DeleteFunc(batch, func(w *waiting[R]) bool { return w.ctx.Err() != nil })
 		if len(live) > 0 {
-			c.call(live)
+			j.call(live)
 		}
-		c.mu.Lock()
-		if batch = c.batch(); len(batch) == 0 {
-			c.calls--
+		j.mu.Lock()
+		if batch = j.batchLocked(); len(batch) == 0 {
+			j.calls--
+			j.mu.Unlock()
+			return
 		}
-		c.mu.Unlock()
+		j.mu.Unlock()
 	}
 }
 
-// call asks for a batch, and hands out its answers.
-func (c *Client) call(batch []*waiting) {
-	body := append(make([]byte, 0, 16+len(batch)*(len(batch[0].body)+8)), `{"checks":[`...)
+// call sends a batch, and hands out its results.
+func (j *joiner[R]) call(batch []*waiting[R]) {
+	body := append(make([]byte, 0, 16+len(batch)*(len(batch[0].item)+8)), `{"`+j.list+`":[`...)
 	for i, w := range batch {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = append(body, w.body...)
+		body = append(body, w.item...)
 	}
 	body = append(body, `]}`...)
-	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), j.client.timeout)
 	defer cancel()
-	text, err := c.post(ctx, "/v1/checks", body)
-	var answer struct{ Results []wireResult }
+	text, err := j.client.post(ctx, j.path, body)
+	var answer struct{ Results []R }
 	if err == nil {
 		if err = json.Unmarshal(text, &answer); err != nil || len(answer.Results) != len(batch) {
 			err = fmt.Errorf("%w: what answers there isn't Weir", ErrUnreachable)
 		}
 	}
-	c.outcome(err)
+	j.outcome(err)
 	for i, w := range batch {
 		if w.err = err; err == nil {
-			w.d, w.err = answer.Results[i].decision()
+			w.result = answer.Results[i]
 		}
 		close(w.done)
 	}
 }
 
-// outcome notes whether Weir answered. While it doesn't, the client backs off, and then one call at a time tries again. That is
-// too little to share with redisstore's breaker, which counts failures and leaves the trying to a probe.
-func (c *Client) outcome(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// outcome notes whether Weir answered.
+func (j *joiner[R]) outcome(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if !errors.Is(err, ErrUnreachable) {
-		c.failures = 0
+		j.failures = 0
 		return
 	}
-	most := min(longRest, firstRest<<min(c.failures, 10))
-	c.failures++
-	c.rest = time.Now().Add(most/2 + rand.N(most/2))
-	for _, w := range c.queue { // these need not wait for the next call to fail as well
+	most := min(longRest, firstRest<<min(j.failures, 10))
+	j.failures++
+	j.rest = time.Now().Add(most/2 + rand.N(most/2))
+	for _, w := range j.queue { // these need not wait for the next call to fail as well
 		w.err = err
 		close(w.done)
 	}
-	c.queue = nil
+	j.queue = nil
 }

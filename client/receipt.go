@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/weirhq/weir"
@@ -62,37 +61,31 @@ func (c *Client) Renew(ctx context.Context, receipt string) error {
 	return err
 }
 
-// renewAll renews the slots of many, and returns the error of each.
-func (c *Client) renewAll(ctx context.Context, receipts []string) []error {
-	errs := make([]error, len(receipts))
-	text, err := c.about(ctx, "/v1/renew", wireReceipt{Receipts: receipts})
-	var answer struct {
-		Results []struct {
-			Renewed bool
-			Reason  string
-		}
+// renewed renews the slots of a request like [Client.Renew], in one call with others that are due.
+func (c *Client) renewed(ctx context.Context, receipt string) error {
+	item, err := json.Marshal(receipt)
+	if err != nil {
+		return err
 	}
-	if err == nil && (json.Unmarshal(text, &answer) != nil || len(answer.Results) != len(receipts)) {
-		err = fmt.Errorf("%w: what answers there isn't Weir", ErrUnreachable)
+	result, err := c.renewals.join(ctx, item)
+	if err != nil || result.Renewed {
+		return err
 	}
-	for i := range errs {
-		switch {
-		case err != nil:
-			errs[i] = err
-		case !answer.Results[i].Renewed:
-			errs[i] = cmp.Or(receiptErrors[strings.ToUpper(answer.Results[i].Reason)], ErrUnreachable)
-		}
-	}
-	return errs
+	return cmp.Or(receiptErrors[strings.ToUpper(result.Reason)], ErrUnreachable)
+}
+
+// wireRenewal is one result of /v1/renew.
+type wireRenewal struct {
+	Renewed bool
+	Reason  string
 }
 
 // wireReceipt is the body of what is asked of receipts.
 type wireReceipt struct {
-	Receipt  string                    `json:"receipt,omitempty"`
-	Receipts []string                  `json:"receipts,omitempty"`
-	Amounts  map[string]counter.Amount `json:"amounts,omitempty"`
-	Status   int                       `json:"status,omitempty"`
-	Unknown  bool                      `json:"unknown,omitempty"`
+	Receipt string                    `json:"receipt,omitempty"`
+	Amounts map[string]counter.Amount `json:"amounts,omitempty"`
+	Status  int                       `json:"status,omitempty"`
+	Unknown bool                      `json:"unknown,omitempty"`
 }
 
 // about asks something of receipts.

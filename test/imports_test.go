@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"/httplimit":             {"", "/counter", "/internal/inflight", "/internal/inuse", "/internal/jsonerror", "/internal/onclose", "/internal/private", "/internal/renew"},
 	"/jwt":                   {"/httplimit"},
 	"/grpclimit":             {"", "/httplimit", "/internal/jsonerror", "/internal/renew"},
-	"/client":                {"", "/counter", "/internal/jsonerror", "/internal/private"},
+	"/client":                {"", "/counter", "/internal/jsonerror", "/internal/private", "/internal/renew"},
 	"/internal/jsonerror":    {},
 	"/internal/lint":         {"", "/counter", "/internal/pattern", "/internal/private"},
 	"/internal/onclose":      {},

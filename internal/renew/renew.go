@@ -19,15 +19,20 @@ const grid = time.Second
 // receives the errors of renewals, in a goroutine of its own and possibly after stop; a failed
 // renewal is retried.
 func Keep(ctx context.Context, l *weir.Limiter, d *weir.Decision, fail func(error)) (stop func()) {
-	ttl := d.Slots()
+	held := *d
+	return Every(ctx, d.Slots(), func(ctx context.Context) error { return l.Renew(ctx, &held) }, fail)
+}
+
+// Every is [Keep] for slots that a function renews. They last for ttl; 0 means that there are none.
+func Every(ctx context.Context, ttl time.Duration, renew func(context.Context) error, fail func(error)) (stop func()) {
 	if ttl == 0 {
 		return func() {}
 	}
-	k := &keeper{ctx: context.WithoutCancel(ctx), limiter: l, held: *d, every: ttl / 3}
+	k := &keeper{ctx: context.WithoutCancel(ctx), renew: renew, every: ttl / 3}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.timer = time.AfterFunc(k.next(), func() {
-		if err := k.renew(); err != nil {
+		if err := k.run(); err != nil {
 			fail(err) // without the lock, so that stop doesn't wait for fail
 		}
 	})
@@ -35,10 +40,9 @@ func Keep(ctx context.Context, l *weir.Limiter, d *weir.Decision, fail func(erro
 }
 
 type keeper struct {
-	ctx     context.Context
-	limiter *weir.Limiter
-	held    weir.Decision
-	every   time.Duration
+	ctx   context.Context
+	renew func(context.Context) error
+	every time.Duration
 
 	mu      sync.Mutex // guards the fields below
 	timer   *time.Timer
@@ -53,8 +57,9 @@ func (k *keeper) next() time.Duration {
 	return max(at.Sub(now), k.every*2/3)
 }
 
-// renew renews the slots. It gives up on the store when the next renewal is due.
-func (k *keeper) renew() error {
+// run renews the slots. It gives up on the store when the next renewal is due, and tries again
+// soon while there is time left.
+func (k *keeper) run() error {
 	done := make(chan struct{})
 	if !k.begin(done) {
 		return nil
@@ -62,7 +67,10 @@ func (k *keeper) renew() error {
 	ctx, cancel := context.WithTimeout(k.ctx, k.every)
 	defer cancel()
 	due := time.Now().Add(k.next()) // measured from here, since the renewal may be slow
-	err := k.limiter.Renew(ctx, &k.held)
+	err := k.renew(ctx)
+	if err != nil {
+		due = time.Now().Add(k.every / 3)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	close(done)
