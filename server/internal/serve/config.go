@@ -17,90 +17,59 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/otlp"
 )
 
-// Config is a node's settings. The zero value of a field is its default. Addresses to listen on and URLs may be "", which
-// means that the node has no such port, or talks to nobody there.
+// Config is a node's settings. Most of them are flags of weir serve, whose help says what they are for. The zero value of a
+// field is its default. Addresses to listen on and URLs may be "", which means that the node has no such port, or talks to
+// nobody there.
 type Config struct {
-	// Rules is the rule file to follow. "" keeps the rules in a rule store: in Redis if Store is a Redis, otherwise in Data.
-	Rules string
-	// SeedRules is the rule file that an empty rule store begins with, and that serves while the store can't be read and
-	// Data is empty. "" means the starter rules for an empty store, and no rules in the other case.
-	SeedRules string
-	// Data is the folder of what must survive a restart: every version of the rules if Store is Memory, and the last good
-	// rules if it is a Redis. With a Redis, "" keeps nothing.
-	Data string
-	// Store is where counters are: Memory, which "" means too, or the URL of a Redis.
-	Store string
-	// StorePrefix begins the name of every key in Redis; "" means "weir".
-	StorePrefix string
-	// StoreTimeout is the longest that a check waits for Redis.
+	Rules     string // rule file to follow; "" keeps the rules in a rule store: in Redis if Store is a Redis, otherwise in Data
+	SeedRules string // rule file that an empty rule store begins with; "" means the starter rules
+	Data      string // folder of rule versions or, with a Redis, of the last good rules; with a Redis, "" keeps nothing
+
+	Store        string // Memory, which "" means too, or the URL of a Redis
+	StorePrefix  string // "" means "weir"
 	StoreTimeout time.Duration
-	// Emergency is a limit for each address while Redis can't be reached; nil means none.
-	Emergency *weir.Limit
-	// Preflight is the limit of CORS preflights for each address at the gateway; nil means 50 a second.
-	Preflight *weir.Limit
-	// UsageHeader is [gateway.Options.UsageHeader].
-	UsageHeader string
-	// ConnectionsPerIP is how many connections one address may have open to the gateway; 0 means any number.
-	ConnectionsPerIP int
-	// IPv4Prefix and IPv6Prefix are how many bits of an address count in rules that don't say; 0 means 32 and 64.
-	IPv4Prefix, IPv6Prefix int
-	// MaxWaiting is how many requests may wait in queues at the gateway.
-	MaxWaiting int
-	// MemoryCap bounds the in-process store, in bytes. A node with Redis has that store too, for the time while Redis can't
-	// be reached.
-	MemoryCap int64
-	// MaxInFlight is how many requests each of HTTP, GRPC and Gateway decides at a time. 0 means inflight.Default.
-	MaxInFlight int
-	// HTTP, GRPC, Admin, Metrics and Gateway are addresses to listen on. Metrics is a port for scrapes alone, which need no
-	// token there; Admin serves metrics too.
-	HTTP, GRPC, Admin, Metrics, Gateway string
-	// OnlyEnvoy has HTTP serve nothing but what envoyproxy/ratelimit serves, and health.
-	OnlyEnvoy bool
-	// GRPCReflection lets gRPC clients list the services.
-	GRPCReflection bool
-	// EnvoyConfig is a folder of envoyproxy/ratelimit's configuration. "" has the rules answer Envoy.
-	EnvoyConfig string
-	Envoy       Envoy
-	// HTTPToken is the token that callers of the check API and of the rate limit service must send; "" asks for none.
-	HTTPToken string
-	// AdminToken may do everything on the admin port, and AdminTokens is a file of more tokens. Without either, Admin must be
-	// a loopback address.
-	AdminToken, AdminTokens string
-	// Pprof has the admin port serve profiles.
-	Pprof bool
-	// Upstream is where the gateway forwards admitted requests.
-	Upstream *url.URL
-	// AllowUnsafePaths lets the gateway forward encoded slashes, backslashes and NUL.
+	MemoryCap    int64       // bytes
+	Emergency    *weir.Limit // nil means none
+	MaxInFlight  int         // 0 means inflight.Default
+
+	HTTP, GRPC, Admin, Metrics, Gateway string // addresses to listen on
+	TrustedProxies                      []netip.Prefix
+	IPv4Prefix, IPv6Prefix              int // 0 means 32 and 64
+
+	Upstream         *url.URL // where the gateway forwards admitted requests
 	AllowUnsafePaths bool
-	TrustedProxies   []netip.Prefix
-	// TLSCert and TLSKey are PEM files for every listener, and TLSClientCA asks clients of every listener for certificates.
-	// HTTPClientCA, GRPCClientCA, AdminClientCA, GRPCTLSCert and GRPCTLSKey replace them for one listener.
+	Preflight        *weir.Limit // nil means 50 a second
+	UsageHeader      string
+	ConnectionsPerIP int // 0 means any number
+	MaxWaiting       int
+
+	OnlyEnvoy      bool // HTTP serves nothing but what envoyproxy/ratelimit serves, and health
+	GRPCReflection bool
+	EnvoyConfig    string // folder of envoyproxy/ratelimit's configuration; "" has the rules answer Envoy
+	Envoy          Envoy
+
+	HTTPToken               string // "" asks for none
+	AdminToken, AdminTokens string // a token, and a file of more; without either, Admin must be a loopback address
+	Pprof                   bool
+
+	// PEM files for every listener, and for single ones instead.
 	TLSCert, TLSKey, TLSClientCA              string
 	HTTPClientCA, GRPCClientCA, AdminClientCA string
 	GRPCTLSCert, GRPCTLSKey                   string
-	// GRPCClientSAN is a name that the certificates of gRPC clients must have: a DNS name, an IP address or a URI. "" accepts
-	// any name.
-	GRPCClientSAN string
-	// DrainNotice is how long a node that is ending goes on accepting while /readyz answers 503, so that balancers notice.
-	DrainNotice time.Duration
-	// DrainTimeout is how long requests in flight may take at the end.
-	DrainTimeout time.Duration
-	// Reload makes the node read its files again at each signal; nil means never.
-	Reload <-chan os.Signal
+	GRPCClientSAN                             string // a DNS name, an IP address or a URI; "" accepts any
+
+	DrainNotice, DrainTimeout time.Duration
+	Reload                    <-chan os.Signal // the node reads its files again at each signal; nil means never
+
 	// Audit gets every change and every refusal on the admin port, with the caller, at any log level. Nil means the log.
-	Audit *slog.Logger
-	// DecisionLog is where refusals are logged: decisionlog.Stderr, a file, or "" or "off" for nowhere. DecisionLogSample is
-	// the share of admitted requests to log as well, from 0 to 1.
-	DecisionLog       string
-	DecisionLogSample float64
-	// BudgetWebhook is a URL to send events to when a budget runs low; they are logged in any case. BudgetWebhookTokenFile
-	// holds the token to send with them; "" means none.
+	Audit                                 *slog.Logger
+	DecisionLog                           string // decisionlog.Stderr, a file, or "" or "off"
+	DecisionLogSample                     float64
 	BudgetWebhook, BudgetWebhookTokenFile string
-	// BudgetFullNames has these events name users and organizations in full. API keys stay masked.
-	BudgetFullNames bool
-	Region          Region
-	// RegionTimeout is the longest that a check of a global limit waits for another region. 0 means region.DefaultTimeout.
-	RegionTimeout time.Duration
+	BudgetFullNames                       bool
+
+	Region        Region
+	RegionTimeout time.Duration // 0 means region.DefaultTimeout
 	Identity      Identity
 	Answers       httplimit.Answers
 	OTLP          otlp.Config

@@ -16,21 +16,19 @@ import (
 )
 
 const (
-	slot     = time.Second
-	slots    = 120 // that are remembered
-	lately   = 10  // slots that rates and percentiles are of
-	pastOnes = lately + 1
+	slot   = time.Second
+	slots  = 120 // that are remembered
+	lately = 10  // slots that rates and percentiles are of
 )
 
 // live is what a node remembers of its last two minutes. It is fed once a second from what the
 // metrics have counted, so it costs a check nothing, and its figures agree with the metrics.
 type live struct {
-	mu      sync.Mutex       // guards all of this
-	slots   [slots]slotCount // a ring
-	past    [pastOnes]moment // likewise
-	slot    int64            // slots since the node began
-	counted metrics.Sum      // what slots have
-	moments int64            // moments so far; the newest is at (moments-1) % pastOnes
+	mu      sync.Mutex   // guards all of this
+	series  admin.Series // of the last slots
+	slot    int64        // slots since the node began
+	counted metrics.Sum  // what slots have
+	past    []moment     // of the last ten slots, and the one before them
 	trouble troubles
 	failure error // why the store last failed a check
 	// failed is a failure since the last second, or nil.
@@ -38,12 +36,6 @@ type live struct {
 
 	costly      costly
 	costlyUntil time.Time
-}
-
-// slotCount counts the decisions of one second.
-type slotCount struct {
-	decisions, refused, degraded uint64
-	p50, p99                     *float64 // nil if none was measured
 }
 
 // moment is a snapshot of what had been counted at some time.
@@ -94,20 +86,22 @@ func (n *node) tick() {
 		l.failure = *err
 	}
 	l.count(&m.sum, int64(m.at.Sub(n.began)/slot))
-	l.past[l.moments%pastOnes] = m
-	l.moments++
+	l.past = append(l.past[max(0, len(l.past)-lately):], m)
 	n.lookForTroubleLocked(m.at)
 }
 
-func (l *live) newest() *moment { return &l.past[(l.moments-1)%pastOnes] }
-
-// oldest returns the moment from which rates count: ten seconds ago, or when the node began.
-func (l *live) oldest() *moment { return &l.past[max(0, l.moments-pastOnes)%pastOnes] }
+// recently returns the moments that rates are computed between: ten seconds ago, or when the node
+// began, and the newest.
+func (l *live) recently() (first, last *moment) { return &l.past[0], &l.past[len(l.past)-1] }
 
 // count distributes what was counted over the seconds that have passed: several, if the machine was
 // too busy or asleep.
 func (l *live) count(sum *metrics.Sum, now int64) {
-	passed := now - l.slot
+	s, passed := &l.series, now-l.slot
+	if s.Decisions == nil {
+		*s = admin.Series{Decisions: make([]uint64, slots), Refused: make([]uint64, slots), Degraded: make([]uint64, slots),
+			P50: make([]*float64, slots), P99: make([]*float64, slots)}
+	}
 	if passed < 1 {
 		return // the current second isn't over
 	}
@@ -122,21 +116,11 @@ func (l *live) count(sum *metrics.Sum, now int64) {
 	p50, p99 := percentiles(metrics.TimeBounds, since.Times[:])
 	for i := max(0, passed-slots); i < passed; i++ {
 		part := func(n uint64) uint64 { return n*uint64(i+1)/uint64(passed) - n*uint64(i)/uint64(passed) }
-		l.slots[(l.slot+1+i)%slots] = slotCount{part(decisions), part(refused), part(since.Degraded), p50, p99}
+		s.Decisions, s.Refused = append(s.Decisions[1:], part(decisions)), append(s.Refused[1:], part(refused))
+		s.Degraded = append(s.Degraded[1:], part(since.Degraded))
+		s.P50, s.P99 = append(s.P50[1:], p50), append(s.P99[1:], p99)
 	}
 	l.slot, l.counted = now, *sum
-}
-
-// series returns the slots that have passed, the newest last.
-func (l *live) series() (s admin.Series) {
-	for i := range int64(slots) {
-		one := &l.slots[(l.slot+1+i)%slots]
-		s.Decisions = append(s.Decisions, one.decisions)
-		s.Refused = append(s.Refused, one.refused)
-		s.Degraded = append(s.Degraded, one.degraded)
-		s.P50, s.P99 = append(s.P50, one.p50), append(s.P99, one.p99)
-	}
-	return s
 }
 
 // now answers GET /v1/now, without calling other nodes or the store.
@@ -145,11 +129,11 @@ func (n *node) now() admin.Now {
 	defer n.live.mu.Unlock()
 	l := &n.live
 	costly := n.costlyLocked()
-	last, first := l.newest(), l.oldest()
+	first, last := l.recently()
 	doc, modes := n.rules.InForce(), n.failureModes()
 	out := admin.Now{
 		Node: n.self.Name, Version: n.self.Version, Started: *known(n.began), At: *known(last.at), SlotSeconds: int(slot / time.Second),
-		Series: l.series(), MaxInFlight: n.config.MaxInFlight, RulesVersion: doc.Version, RulesSince: known(doc.Since),
+		Series: l.series, MaxInFlight: n.config.MaxInFlight, RulesVersion: doc.Version, RulesSince: known(doc.Since),
 		Memory:  admin.Memory{Counters: costly.memory.Counters, Bytes: costly.memory.Bytes, Cap: cmp.Or(n.config.MemoryCap, memstore.DefaultMemoryCap), Evictions: costly.memory.Evicted},
 		Trouble: l.trouble.list, FailureModes: modes.list, FailureTotals: modes.totals,
 	}

@@ -97,7 +97,7 @@ func (n *node) lookForTroubleLocked(now time.Time) {
 
 // overloadedLocked says how many requests were turned away lately.
 func (n *node) overloadedLocked() string {
-	r, _ := rates(n.live.oldest(), n.live.newest())
+	r, _ := rates(n.live.recently())
 	shed := r.ByReason[weir.ReasonOverloaded.String()]
 	if shed <= 0 {
 		return ""
@@ -128,7 +128,7 @@ func (n *node) drift() string {
 // degradedLocked says how many decisions were made without the store lately although it can be
 // reached, and what clients got.
 func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
-	r, _ := rates(n.live.oldest(), n.live.newest())
+	r, _ := rates(n.live.recently())
 	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, counter.ErrPartition) {
 		return ""
 	}
