@@ -163,15 +163,13 @@ func weight(accepted, coding string) float64 {
 	if coding == "identity" {
 		weight = 0.0001 // below the smallest that can be said
 	}
-	for _, one := range strings.Split(accepted, ",") {
-		name, parameter, _ := strings.Cut(one, ";")
-		name = strings.TrimSpace(name)
-		if name != "*" && !strings.EqualFold(name, coding) {
+	for one := range strings.SplitSeq(accepted, ",") {
+		name, params, _ := mime.ParseMediaType(one) // codings have the same syntax
+		if name != "*" && name != coding {
 			continue
 		}
-		q, said := strings.CutPrefix(strings.ToLower(strings.TrimSpace(parameter)), "q=")
-		value, err := strconv.ParseFloat(q, 64)
-		if !said || err != nil || !(value >= 0 && value <= 1) {
+		value, err := strconv.ParseFloat(params["q"], 64)
+		if err != nil || !(value >= 0 && value <= 1) {
 			value = 1
 		}
 		if name != "*" {

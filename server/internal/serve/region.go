@@ -3,7 +3,6 @@ package serve
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -36,50 +35,37 @@ var regionName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 func (r *Region) linked() bool { return r.Listen != "" || len(r.Peers) > 0 }
 
 func (r *Region) validate() error {
-	named := func(what, name string) error {
-		if !regionName.MatchString(name) {
-			return fmt.Errorf("%s: must be a name of up to 32 lower-case letters, digits and -, such as eu-west, got %q", what, name)
-		}
-		return nil
-	}
 	if r.Name == "" {
-		if r.linked() || r.Home != "" || r.SecretFile != "" {
-			return errors.New("--region: is missing: say which region this node is in, as regions.name or --region")
-		}
-		return nil
+		return when(r.linked() || r.Home != "" || r.SecretFile != "", "--region: is missing: say which region this node is in, as regions.name or --region")
 	}
-	if err := named("regions.name or --region", r.Name); err != nil {
-		return err
+	regions := slices.Sorted(maps.Keys(r.Peers))
+	errs := []error{checkRegion("regions.name or --region", r.Name), in("regions.listen", checkAddress(r.Listen))}
+	for _, name := range regions {
+		errs = append(errs, r.validatePeer(name))
 	}
-	if err := checkAddress(r.Listen); err != nil {
-		return fmt.Errorf("regions.listen: %w", err)
+	regions = append(regions, r.Name)
+	return cmp.Or(append(errs,
+		when(r.Home != "" && !slices.Contains(regions, r.Home), "regions.home: %q is neither this node's region nor one of regions.peers: %s", r.Home, strings.Join(regions, ", ")),
+		when(r.linked() && r.SecretFile == "", "regions.secret_file: is missing: regions need a secret that all have; make one with openssl rand -hex 32"),
+		when(len(r.Peers) > 0 && r.Home == "", "regions.home: is missing: name the region that counts global limits; give all regions the same"),
+	)...)
+}
+
+func checkRegion(setting, name string) error {
+	return when(!regionName.MatchString(name), "%s: must be a name of up to 32 lower-case letters, digits and -, such as eu-west, got %q", setting, name)
+}
+
+func (r *Region) validatePeer(name string) error {
+	errs := []error{
+		checkRegion("regions.peers", name),
+		when(name == r.Name, "regions.peers: %s is this node's own region: leave it out", name),
+		when(len(r.Peers[name]) == 0, "regions.peers.%s: needs an address such as weir-%s.example:8084", name, name),
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Peers)) {
-		if err := named("regions.peers", name); err != nil {
-			return err
-		}
-		if name == r.Name {
-			return fmt.Errorf("regions.peers: %s is this node's own region: leave it out", name)
-		}
-		if len(r.Peers[name]) == 0 {
-			return fmt.Errorf("regions.peers.%s: needs an address such as weir-%s.example:8084", name, name)
-		}
-		for _, address := range r.Peers[name] {
-			if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" {
-				return fmt.Errorf("regions.peers.%s: must be host:port, such as weir-%s.example:8084, got %q", name, name, address)
-			}
-		}
+	for _, address := range r.Peers[name] {
+		host, port, err := net.SplitHostPort(address)
+		errs = append(errs, when(err != nil || host == "" || port == "", "regions.peers.%s: must be host:port, such as weir-%s.example:8084, got %q", name, name, address))
 	}
-	if r.Home != "" && r.Home != r.Name && r.Peers[r.Home] == nil {
-		return fmt.Errorf("regions.home: %q is neither this node's region nor one of regions.peers: %s", r.Home, strings.Join(append(slices.Sorted(maps.Keys(r.Peers)), r.Name), ", "))
-	}
-	switch {
-	case r.linked() && r.SecretFile == "":
-		return errors.New("regions.secret_file: is missing: regions need a secret that all have; make one with openssl rand -hex 32")
-	case len(r.Peers) > 0 && r.Home == "":
-		return errors.New("regions.home: is missing: name the region that counts global limits; give all regions the same")
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // openLink makes the link to other regions, if there are any.

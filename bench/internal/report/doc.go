@@ -1,2 +1,0 @@
-// Package report prints what measurements found: medians with their spread, tables, targets met or missed, and progress.
-package report

@@ -1,0 +1,164 @@
+// Package report prints what measurements found: medians with their spread, tables, targets met or missed, and progress.
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+)
+
+// Number writes x with so many decimals; a dash if it wasn't measured.
+func Number(x float64, digits int) string {
+	if math.IsNaN(x) {
+		return "–"
+	}
+	return fmt.Sprintf("%.*f", digits, x)
+}
+
+// Amount writes 10 M, 500 k, 37.
+func Amount(n int) string {
+	switch {
+	case n >= 1_000_000 && n%100_000 == 0:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/1e6), ".0") + " M"
+	case n >= 1000 && n%1000 == 0:
+		return fmt.Sprintf("%d k", n/1000)
+	}
+	return fmt.Sprint(n)
+}
+
+// Align prints a table whose columns line up: the first is aligned to the left, the others to the right. A row's remark, if
+// it has one, follows the row.
+func Align(w io.Writer, rows [][]string, remarks ...string) {
+	width := 0
+	for _, r := range rows {
+		width = max(width, utf8.RuneCountInString(r[0]))
+	}
+	var b strings.Builder
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for i, r := range rows {
+		pad := strings.Repeat(" ", width-utf8.RuneCountInString(r[0]))
+		fmt.Fprintf(tw, "%s%s\t%s\t", r[0], pad, strings.Join(r[1:], "\t"))
+		if i < len(remarks) {
+			fmt.Fprint(tw, "  ", remarks[i])
+		}
+		fmt.Fprintln(tw)
+	}
+	_ = tw.Flush()
+	for line := range strings.Lines(b.String()) {
+		fmt.Fprintln(w, strings.TrimRight(line, " \n"))
+	}
+}
+
+// Percent writes a share with so many decimals.
+func Percent(share float64, digits int) string { return Number(100*share, digits) + "%" }
+
+// Milliseconds writes a time with so many decimals, without its unit.
+func Milliseconds(d time.Duration, digits int) string { return Number(1e3*d.Seconds(), digits) }
+
+// Spread is the median of a few measurements of one thing, and how far they lie apart.
+type Spread struct{ Median, Low, High float64 }
+
+// extremes is up to how many measurements Low and High are the extremes. Of more they are the quartiles, since some of many
+// measurements always go wrong.
+const extremes = 5
+
+// SpreadOf ignores NaN. The median of an even number of measurements is the mean of the middle two.
+func SpreadOf(xs []float64) Spread {
+	xs = slices.DeleteFunc(slices.Clone(xs), math.IsNaN)
+	n := len(xs)
+	if n == 0 {
+		return Spread{math.NaN(), math.NaN(), math.NaN()}
+	}
+	slices.Sort(xs)
+	s := Spread{(xs[(n-1)/2] + xs[n/2]) / 2, xs[0], xs[n-1]}
+	if n > extremes {
+		s.Low, s.High = xs[n/4], xs[n-1-n/4]
+	}
+	return s
+}
+
+// Range is [low–high], or nothing if it is unknown.
+func (s Spread) Range(digits int) string {
+	if math.IsNaN(s.Median) {
+		return ""
+	}
+	return "[" + Number(s.Low, digits) + "–" + Number(s.High, digits) + "]"
+}
+
+// Target is a promise, and what was measured of it.
+type Target struct {
+	Name    string
+	Bound   float64
+	AtLeast bool    // the bound is a lower one, instead of an upper one
+	Got     float64 // NaN if it wasn't measured
+	Digits  int     // decimals to print; 0 means 2
+	Note    string
+}
+
+// Verdict is PASS, FAIL or "not measured".
+func (t *Target) Verdict() string {
+	switch {
+	case math.IsNaN(t.Got):
+		return "not measured"
+	case t.AtLeast && t.Got >= t.Bound, !t.AtLeast && t.Got <= t.Bound:
+		return "PASS"
+	}
+	return "FAIL"
+}
+
+// AllMet is true when every target is met.
+func AllMet(ts []Target) bool {
+	return !slices.ContainsFunc(ts, func(t Target) bool { return t.Verdict() != "PASS" })
+}
+
+// PrintTargets prints a table of them.
+func PrintTargets(w io.Writer, ts []Target) {
+	fmt.Fprint(w, "\nTargets\n")
+	rows := [][]string{{"", "bound", "measured", ""}}
+	remarks := []string{""}
+	for i := range ts {
+		t := &ts[i]
+		sign, digits, note := "≤ ", 2, t.Note
+		if t.AtLeast {
+			sign = "≥ "
+		}
+		if t.Digits > 0 {
+			digits = t.Digits
+		}
+		if math.IsNaN(t.Got) {
+			note = ""
+		}
+		rows = append(rows, []string{t.Name, sign + fmt.Sprint(t.Bound), Number(t.Got, digits), t.Verdict()})
+		remarks = append(remarks, note)
+	}
+	Align(w, rows, remarks...)
+}
+
+// Progress prints a line for each step of a measurement.
+type Progress struct {
+	w     io.Writer
+	steps int
+	total int
+	start time.Time
+}
+
+// NewProgress begins to count that many steps.
+func NewProgress(w io.Writer, total int) *Progress {
+	return &Progress{w: w, total: total, start: time.Now()}
+}
+
+// Step prints what begins now.
+func (p *Progress) Step(format string, args ...any) {
+	p.steps++
+	fmt.Fprintf(p.w, "%4d of %d  %4.0fs  %s\n", p.steps, p.total, time.Since(p.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// Done prints how long everything took.
+func (p *Progress) Done() {
+	fmt.Fprintf(p.w, "done in %s\n", time.Since(p.start).Round(time.Second))
+}
