@@ -33,28 +33,27 @@ func (n *adminPort) register(cmd *cobra.Command) {
 
 // show calls the node and prints the answer: as the node sent it with --json, and otherwise with print.
 func show[T any](n *adminPort, cmd *cobra.Command, method, path string, body any, print func(*T)) error {
-	a, err := n.call(cmd, method, path, body, nil)
-	if err != nil {
+	v, sent, err := get[T](n, cmd, method, path, body, nil)
+	switch {
+	case err != nil:
 		return err
-	}
-	var v T
-	if err := a.decode(&v); err != nil {
-		return err
-	}
-	if n.asJSON {
-		return printJSON(cmd, json.RawMessage(a.body))
+	case bool(n.asJSON):
+		return printJSON(cmd, sent)
 	}
 	print(&v)
 	return nil
 }
 
-// get calls the node and decodes the answer.
-func get[T any](n *adminPort, cmd *cobra.Command, method, path string, body any) (v T, err error) {
-	a, err := n.call(cmd, method, path, body, nil)
-	if err == nil {
-		err = a.decode(&v)
+// get calls the node, and returns its answer, both decoded and as it was sent.
+func get[T any](n *adminPort, cmd *cobra.Command, method, path string, body any, header http.Header) (v T, sent json.RawMessage, err error) {
+	a, err := n.call(cmd, method, path, body, header)
+	if err != nil {
+		return v, nil, err
 	}
-	return v, err
+	if err := json.Unmarshal(a.body, &v); err != nil {
+		return v, nil, notUnderstood(err)
+	}
+	return v, a.body, nil
 }
 
 const (
@@ -107,13 +106,6 @@ func (a *answer) refused() error {
 	_ = json.Unmarshal(a.body, &e) // if the body is no JSON, the status says enough
 	r := &refusal{a, e.Error}
 	return &exit{r.exitCode(), r}
-}
-
-func (a *answer) decode(into any) error {
-	if err := json.Unmarshal(a.body, into); err != nil {
-		return notUnderstood(err)
-	}
-	return nil
 }
 
 func notUnderstood(err error) error {

@@ -34,7 +34,7 @@ func (c *change) register(cmd *cobra.Command) {
 // changed is the outcome of a change, with the answer that it was decoded from.
 type changed struct {
 	adminapi.Changed
-	body []byte
+	sent json.RawMessage
 }
 
 // send makes the change. A dry run is sent with force, so that its answer has the difference beside the warnings.
@@ -52,17 +52,8 @@ func (c *change) send(cmd *cobra.Command, method, path string, body any, header 
 	if len(q) > 0 {
 		path += "?" + q.Encode()
 	}
-	return c.callForDiff(cmd, method, path, body, header)
-}
-
-// callForDiff calls the node, whose answer has a difference.
-func (n *adminPort) callForDiff(cmd *cobra.Command, method, path string, body any, header http.Header) (*changed, error) {
-	a, err := n.call(cmd, method, path, body, header)
-	if err != nil {
-		return nil, err
-	}
-	out := &changed{body: a.body}
-	return out, a.decode(out)
+	out, sent, err := get[adminapi.Changed](&c.adminPort, cmd, method, path, body, header)
+	return &changed{out, sent}, err
 }
 
 // run makes the change and reports the outcome. If file isn't empty, problems are reported as being in that file.
@@ -105,7 +96,7 @@ func (c *change) report(cmd *cobra.Command, out *changed, file string) error {
 // print writes the difference to stdout and the warnings to stderr, or the whole answer as JSON.
 func (c *change) print(cmd *cobra.Command, out *changed, file string) error {
 	if c.asJSON {
-		return printJSON(cmd, json.RawMessage(out.body))
+		return printJSON(cmd, out.sent)
 	}
 	printDiff(cmd.OutOrStdout(), out.Diff, c.colour.on(cmd.OutOrStdout()))
 	printProblems(cmd.ErrOrStderr(), "warning: ", out.Warnings, file)

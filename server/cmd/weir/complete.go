@@ -42,18 +42,18 @@ func each(functions ...cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// quietly asks the node, without waiting long: completion must not block the shell.
-func (n *adminPort) quietly(cmd *cobra.Command, path string) (*answer, error) {
+// soon bounds how long the node may take: completion must not block the shell.
+func soon(cmd *cobra.Command) (cancel func()) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
-	defer cancel()
 	cmd.SetContext(ctx)
-	return n.call(cmd, http.MethodGet, path, nil, nil)
+	return cancel
 }
 
 // ruleIDs offers the rules in force on the node.
 func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var f *rulefile.File
-	a, err := n.quietly(cmd, "/v1/rules")
+	defer soon(cmd)()
+	a, err := n.call(cmd, http.MethodGet, "/v1/rules", nil, nil)
 	if err == nil {
 		f, err = rulefile.Parse("rules", a.body)
 	}
@@ -80,10 +80,8 @@ func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.C
 // versions offers the newest versions of the rules on the node.
 func (n *adminPort) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
-	var page adminapi.Versions
-	if a, err := n.quietly(cmd, "/v1/rules/versions?limit=20"); err == nil {
-		_ = a.decode(&page) // nothing is offered if it can't be read
-	}
+	defer soon(cmd)()
+	page, _, _ := get[adminapi.Versions](n, cmd, http.MethodGet, "/v1/rules/versions?limit=20", nil, nil) // without an answer, nothing is offered
 	for _, v := range page.Versions {
 		if !v.Orphan {
 			words := strings.Join([]string{clock(v.Time), v.Author, v.Message}, " ")

@@ -28,7 +28,7 @@ func explainCommand() *cobra.Command {
 		}
 		var x adminapi.Explanation
 		if file == "" {
-			x, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+query(unverified), w)
+			x, _, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+query(unverified), w, nil)
 		} else {
 			x, err = r.explain(file, unverified)
 		}

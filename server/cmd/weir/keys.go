@@ -175,7 +175,7 @@ func (c *change) nothing(cmd *cobra.Command) error {
 		return err
 	}
 	out := changed{Changed: adminapi.Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}}}
-	if out.body, err = json.Marshal(out.Changed); err != nil {
+	if out.sent, err = json.Marshal(out.Changed); err != nil {
 		return err
 	}
 	return c.report(cmd, &out, "")

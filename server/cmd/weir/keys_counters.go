@@ -63,31 +63,26 @@ func clientCommand(path string, node *adminPort, run func(*cobra.Command, *clien
 func keysShowCommand() *cobra.Command {
 	var colour colour
 	cmd := clientCommand("keys show", new(adminPort), func(cmd *cobra.Command, q *clientQuestion) error {
-		explained, err := q.call(cmd, http.MethodPost, q.path("explain"), q.request, nil)
+		x, explained, err := get[adminapi.Explanation](q.adminPort, cmd, http.MethodPost, q.path("explain"), q.request, nil)
 		if err != nil {
 			return err
 		}
-		counted, err := q.call(cmd, http.MethodPost, q.path("counters"), q.request, nil)
+		counters, counted, err := get[adminapi.Counters](q.adminPort, cmd, http.MethodPost, q.path("counters"), q.request, nil)
 		if err != nil {
 			return err
 		}
-		var x adminapi.Explanation
-		var counters adminapi.Counters
-		if err := cmp.Or(explained.decode(&x), counted.decode(&counters)); err != nil {
-			return err
-		}
-		out := cmd.OutOrStdout()
 		if q.asJSON {
 			var all struct {
 				Counters json.RawMessage `json:"counters"`
 				Explain  json.RawMessage `json:"explain"`
 			}
-			if err := counted.decode(&all); err != nil {
-				return err
+			if err := json.Unmarshal(counted, &all); err != nil {
+				return notUnderstood(err)
 			}
-			all.Explain = explained.body
+			all.Explain = explained
 			return printJSON(cmd, all)
 		}
+		out := cmd.OutOrStdout()
 		printExplanation(out, &x, &colour)
 		if counters.Reason == weir.ReasonCooldown.String() {
 			fmt.Fprintln(out, "\nThe client is in a cooldown, whatever its counters have left: weir keys cooldowns says until when, and weir keys reset ends it.")
@@ -195,7 +190,7 @@ func keysResetCommand() *cobra.Command {
 // counterNames names the counters of a request, or returns "" if the node can't: the counters are reset by then, so
 // that isn't an error.
 func counterNames(cmd *cobra.Command, q *clientQuestion) string {
-	counters, _ := get[adminapi.Counters](q.adminPort, cmd, http.MethodPost, q.path("counters"), q.request)
+	counters, _, _ := get[adminapi.Counters](q.adminPort, cmd, http.MethodPost, q.path("counters"), q.request, nil)
 	var names []string
 	for i := range counters.Counters {
 		names = append(names, limitName(&counters.Counters[i]))

@@ -24,7 +24,7 @@ func lintCommand() *cobra.Command {
 		var blocked adminapi.List
 		if cmd.Flags().Changed("admin") {
 			var err error
-			if blocked, err = get[adminapi.List](&node, cmd, http.MethodGet, denylist, nil); err != nil {
+			if blocked, _, err = get[adminapi.List](&node, cmd, http.MethodGet, denylist, nil, nil); err != nil {
 				return err
 			}
 		}
@@ -158,7 +158,7 @@ func (n *adminPort) rules(cmd *cobra.Command, args []string, version string) ([]
 		}
 		return text, badRules(err)
 	case given:
-		v, err := get[adminapi.Version](n, cmd, http.MethodGet, "/v1/rules/versions/"+url.PathEscape(version), nil)
+		v, _, err := get[adminapi.Version](n, cmd, http.MethodGet, "/v1/rules/versions/"+url.PathEscape(version), nil, nil)
 		return []byte(v.Text), err
 	}
 	a, err := n.call(cmd, http.MethodGet, "/v1/rules", nil, nil)

@@ -87,7 +87,8 @@ func (c *change) compare(cmd *cobra.Command, args []string, from, to int64) (*ch
 		return nil, err
 	case versions:
 		q := url.Values{"from": {strconv.FormatInt(from, 10)}, "to": {strconv.FormatInt(to, 10)}}
-		return c.callForDiff(cmd, http.MethodGet, "/v1/rules/diff?"+q.Encode(), nil, http.Header{"Accept": {"application/json"}})
+		out, sent, err := get[adminapi.Changed](&c.adminPort, cmd, http.MethodGet, "/v1/rules/diff?"+q.Encode(), nil, http.Header{"Accept": {"application/json"}})
+		return &changed{out, sent}, err
 	}
 	return c.send(cmd, http.MethodPut, "/v1/rules", text, ifMatch(to))
 }

@@ -44,7 +44,7 @@ func (n *adminPort) history(cmd *cobra.Command, limit int) ([]adminapi.Version, 
 		if before > 0 {
 			path += "&before=" + strconv.FormatInt(before, 10)
 		}
-		page, err := get[adminapi.Versions](n, cmd, http.MethodGet, path, nil)
+		page, _, err := get[adminapi.Versions](n, cmd, http.MethodGet, path, nil, nil)
 		if err != nil {
 			return nil, err
 		}

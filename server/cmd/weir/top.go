@@ -52,7 +52,7 @@ func topCommand() *cobra.Command {
 			return err
 		}
 		if v.node.asJSON {
-			return printJSON(cmd, json.RawMessage(body))
+			return printJSON(cmd, body)
 		}
 		out := cmd.OutOrStdout()
 		v.coloured = v.colour.on(out)
@@ -93,11 +93,8 @@ func (v *topView) query() string {
 }
 
 // fetch asks the node, and returns its answer as it was sent.
-func (v *topView) fetch(cmd *cobra.Command) ([]byte, error) {
-	a, err := v.node.call(cmd, http.MethodGet, v.query(), nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	v.answer, v.at = toplist.Answer{}, time.Now()
-	return a.body, a.decode(&v.answer)
+func (v *topView) fetch(cmd *cobra.Command) (sent json.RawMessage, err error) {
+	v.answer, sent, err = get[toplist.Answer](&v.node, cmd, http.MethodGet, v.query(), nil, nil)
+	v.at = time.Now()
+	return sent, err
 }
