@@ -43,7 +43,7 @@ func TestAllocsOfMatching(t *testing.T) {
 		if err := c.match(config, req, &more); err != nil {
 			t.Fatal(err)
 		}
-		c.charge(req, c.replace(Modes{}) > 1)
+		(&Service{}).charge(&c, req, c.replace(Modes{}) > 1)
 	})
 	if found > 5 || len(c.charges) != 1 || c.charges[0].Policy.Rule != "d.tenant.route" {
 		t.Errorf("%v allocations, charges %v", found, c.charges)
@@ -62,7 +62,7 @@ func BenchmarkMatch(b *testing.B) {
 				if err := c.match(config, req, &more); err != nil {
 					b.Fatal(err)
 				}
-				c.charge(req, c.replace(Modes{}) > 1)
+				(&Service{}).charge(&c, req, c.replace(Modes{}) > 1)
 			}
 		})
 	}
@@ -106,7 +106,7 @@ func TestAllocsOfLinkedRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.replace(c.hits)
-		c.charge(req, c.replace(Modes{}) > 1)
+		(&Service{}).charge(&c, req, c.replace(Modes{}) > 1)
 	})
 	if found > 5 || len(c.charges) != 1 || c.charges[0].Policy.Rule != "ruled" {
 		t.Errorf("%v allocations, charges %v", found, c.charges)

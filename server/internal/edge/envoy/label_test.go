@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/weirhq/weir"
 )
 
 // TestLabels: a limit is known by its keys, and by a value only where the configuration asks for that: a value may be a client's key.
@@ -39,17 +41,17 @@ func TestLabels(t *testing.T) {
 // TestWhoAsks: what observers are told of a descriptor's client.
 func TestWhoAsks(t *testing.T) {
 	for key, want := range map[string]string{"api_key": "v  ", "user": " v ", "remote_address": "  203.0.113.7", "tenant": "v  "} {
-		var c evaluation
+		var req weir.Request
 		value := "v"
 		if key == "remote_address" {
 			value = "203.0.113.7"
 		}
-		c.identify(&ratelimit.RateLimitDescriptor{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: key, Value: value}}})
+		(&Service{}).identify(&req, &ratelimit.RateLimitDescriptor{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: key, Value: value}}})
 		ip := ""
-		if c.req.IP.IsValid() {
-			ip = c.req.IP.String()
+		if req.IP.IsValid() {
+			ip = req.IP.String()
 		}
-		if got := strings.Join([]string{c.req.APIKey, c.req.User, ip}, " "); got != want {
+		if got := strings.Join([]string{req.APIKey, req.User, ip}, " "); got != want {
 			t.Errorf("%s: %q, want %q", key, got, want)
 		}
 	}

@@ -3,7 +3,6 @@ package envoy
 import (
 	"context"
 	"encoding/binary"
-	"net/netip"
 	"slices"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -41,7 +40,7 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls
 	}
 	k.replace(c.hits)
 	quotas := c.replace(s.opts.Modes)
-	c.charge(req, quotas > 1)
+	s.charge(c, req, quotas > 1)
 	var override func(*weir.Decision)
 	if quotas > 1 {
 		override = c.together
@@ -141,11 +140,11 @@ func (c *evaluation) replace(global Modes) (quotas int) {
 
 // charge makes charges of the matches, and returns of hits that are given back. together reports
 // that the request has several quotas.
-func (c *evaluation) charge(req *rls.RateLimitRequest, together bool) {
+func (s *Service) charge(c *evaluation, req *rls.RateLimitRequest, together bool) {
 	c.req.Edge, c.req.Cost = edgeName, 1
 	for i := range c.hits {
 		h, d := &c.hits[i], req.Descriptors[i]
-		c.identify(d)
+		s.identify(&c.req, d)
 		l := h.limit
 		if l == nil || l.unlimited() {
 			continue
@@ -173,21 +172,12 @@ func (c *evaluation) charge(req *rls.RateLimitRequest, together bool) {
 
 // identify records the client, for the limit by address that applies while the store can't be
 // reached, and for views of busy clients.
-func (c *evaluation) identify(d *ratelimit.RateLimitDescriptor) {
+func (s *Service) identify(req *weir.Request, d *ratelimit.RateLimitDescriptor) {
 	for _, e := range d.GetEntries() {
-		switch e.GetKey() {
-		case "remote_address", "masked_remote_address":
-			if ip, err := netip.ParseAddr(e.GetValue()); err == nil {
-				c.req.IP = ip
-			}
-		case "api_key":
-			c.req.APIKey = e.GetValue()
-		case "user":
-			c.req.User = e.GetValue()
-		}
+		s.set(req, e.GetKey(), e.GetValue())
 	}
-	if e := d.GetEntries(); c.req.APIKey == "" && c.req.User == "" && !c.req.IP.IsValid() && len(e) > 0 {
-		c.req.APIKey = e[0].GetValue() // rather than one client for all
+	if e := d.GetEntries(); req.APIKey == "" && req.User == "" && !req.IP.IsValid() && len(e) > 0 {
+		req.APIKey = e[0].GetValue() // rather than one client for all
 	}
 }
 

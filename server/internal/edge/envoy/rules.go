@@ -47,7 +47,7 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 	if err := c.match(s.link().config, req, &s.overrides); err != nil {
 		return nil, err
 	}
-	c.charge(req, false)
+	s.charge(c, req, false)
 	c.req.KeyVerified, c.req.TierVerified = true, true
 	parts, back := s.split(c, req)
 	for i := range back {
@@ -121,7 +121,6 @@ func (s *Service) split(c *evaluation, req *rls.RateLimitRequest) (parts, back [
 			p := &list[i]
 			for _, e := range p.entries {
 				s.set(&p.req, e.GetKey(), e.GetValue())
-				s.set(&c.req, e.GetKey(), e.GetValue())
 			}
 			p.req.Attr = func(name string) string { return s.attribute(p, req.Domain, name) }
 		}
