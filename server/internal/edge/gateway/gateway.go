@@ -6,12 +6,10 @@
 //	err = gateway.NewServer(g).Serve(listener)
 //
 // Requests that the limiter refuses never reach the upstream. Admitted requests are forwarded as they
-// came: the path byte for byte, the query too, even if it is malformed, and bodies as they arrive, in
-// both directions. The gateway changes only what a proxy must (hop-by-hop headers), what would let a
-// client lie about itself (X-Forwarded-*), and the rate-limit headers of the answer, which are Weir's.
-//
-// A query is forwarded unchanged because it may be signed. The limiter refuses queries in which an
-// upstream could read another API key than it did.
+// came: path and query byte for byte, and bodies as they arrive, in both directions. The gateway
+// changes only what a proxy must (hop-by-hop headers), what would let a client lie about itself
+// (X-Forwarded-*), and the rate-limit headers of the answer, which are Weir's. The limiter refuses
+// queries in which an upstream could read another API key than it did.
 package gateway
 
 import (
@@ -43,23 +41,21 @@ type Options struct {
 	Upstream *url.URL
 	// Limit decides which requests are forwarded.
 	Limit *httplimit.Middleware
-	// TrustedProxies are the proxies whose X-Forwarded-* and Forwarded headers are passed on.
-	// Configure Limit with the same.
+	// TrustedProxies are the proxies whose X-Forwarded-* and Forwarded are passed on, as in Limit.
 	TrustedProxies []netip.Prefix
 	// AllowUnsafePaths forwards paths with encoded slashes (%2F), backslashes (raw or %5C), NUL
 	// (%00), each of these or dots encoded twice (%252e), overlong UTF-8, dot segments with
-	// parameters (..;), and .. if Upstream has a path. By default these get 400: servers read them
-	// in different ways, and some would find a limited endpoint behind them.
+	// parameters (..;), and .. if Upstream has a path. By default these get 400, since servers read
+	// them in different ways.
 	AllowUnsafePaths bool
 
 	// DialTimeout bounds connecting to the upstream, and its TLS handshake. Zero means 5 s.
 	DialTimeout time.Duration
 	// ResponseTimeout bounds the time until the upstream begins its answer. Zero means 60 s.
 	ResponseTimeout time.Duration
-	// StallTimeout is how long a client may hold up the upstream, by not sending the next part of
-	// its body before the answer begins, or by not taking the next part of the answer. In all, a
-	// client may be waited for that long, plus a second for every 500 bytes that it sends. Bodies
-	// may have any length. Zero means 60 s.
+	// StallTimeout is how long a client may hold up the upstream by not sending the next part of its
+	// body before the answer begins, or by not taking the next part of the answer. In all, a client
+	// may be waited for that long, plus a second for every 500 bytes that it sends. Zero means 60 s.
 	StallTimeout time.Duration
 	// UsageHeader names the header in which the upstream reports what a request used: "812", which
 	// means tokens, or "tokens=812, usd=0.012". If empty, answers of AI models are read for it.
@@ -296,10 +292,7 @@ const (
 // notices clients that stall, and other handlers should set deadlines where they read bodies.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: ReadHeaderTimeout,
-		IdleTimeout:       IdleTimeout,
-		MaxHeaderBytes:    MaxHeaderBytes,
+		Handler: h, ReadHeaderTimeout: ReadHeaderTimeout, IdleTimeout: IdleTimeout, MaxHeaderBytes: MaxHeaderBytes,
 		// net/http would otherwise answer OPTIONS * itself, bypassing the handler and its limits.
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{

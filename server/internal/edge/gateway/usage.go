@@ -35,21 +35,19 @@ const (
 
 // modelCall is a request that may be a call to an AI model.
 type modelCall struct {
+	httplimit.Estimate
 	kind     kind
 	asked    usage.Asked
-	foreign  int64                     // the output limit that another API would obey, and this one might
-	isCall   bool                      // the body may be a call to a model
-	models   []string                  // named by the path, the query and the body
-	others   int                       // how many of them may answer instead of the requested one
-	amounts  map[string]counter.Amount // estimated
-	assumed  map[string]counter.Amount // the same with an assumed output, if the output isn't known
-	most     int64                     // tokens of output that are reserved; 0 if unknown
-	guess    bool                      // the output is estimated from earlier answers, or assumed
-	fault    *jsonerror.Error          // the answer if the call can't be metered and a limit applies
-	head     *head                     // nil if the body wasn't read
-	long     *long                     // the body if head doesn't have all of it, once the call is admitted
-	edited   bool                      // the upstream gets another body than the client sent
-	reserved bool                      // the limiter waits for the amounts that were used
+	foreign  int64            // the output limit that another API would obey, and this one might
+	isCall   bool             // the body may be a call to a model
+	models   []string         // named by the path, the query and the body
+	others   int              // how many of them may answer instead of the requested one
+	most     int64            // tokens of output that are reserved; 0 if unknown
+	fault    *jsonerror.Error // the answer if the call can't be metered and a limit applies
+	head     *head            // nil if the body wasn't read
+	long     *long            // the body if head doesn't have all of it, once the call is admitted
+	edited   bool             // the upstream gets another body than the client sent
+	reserved bool             // the limiter waits for the amounts that were used
 }
 
 type kind uint8
@@ -86,11 +84,11 @@ func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Requ
 			g.reserve(c)
 		}
 	}
-	model := c.model()
-	if model == "" && (c.fault != nil || c.kind == isForm || !c.head.whole()) {
-		model = unknownModel
+	c.Model, c.Choices, c.Reserve = c.model(), c.asked.Choices, reserveFor
+	if c.Model == "" && (c.fault != nil || c.kind == isForm || !c.head.whole()) {
+		c.Model = unknownModel
 	}
-	r = httplimit.WithEstimate(r, &httplimit.Estimate{Model: model, Reserve: reserveFor, Amounts: c.amounts, Assumed: c.assumed, Choices: c.asked.Choices, Guess: c.guess})
+	r = httplimit.WithEstimate(r, &c.Estimate)
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
 }
 
@@ -110,7 +108,7 @@ func (g *Gateway) reserve(c *modelCall) {
 	input, output := c.asked.Input, c.asked.Output()
 	assumed := c.asked.OutputOf(max(assumedOutput, c.foreign)).N
 	if !output.Known {
-		c.guess = true
+		c.Guess = true
 		if each, known := g.opts.Learned.estimate(c.model()); known {
 			output = c.asked.OutputOf(max(each, c.foreign))
 		}
@@ -125,11 +123,11 @@ func (g *Gateway) reserve(c *modelCall) {
 		})
 	}
 	if output.Known {
-		c.amounts = all(output.N)
+		c.Amounts = all(output.N)
 		return
 	}
-	c.amounts = g.price(c.models, "", map[string]counter.Amount{"input": counter.Whole(input)})
-	c.assumed = all(assumed)
+	c.Amounts = g.price(c.models, "", map[string]counter.Amount{"input": counter.Whole(input)})
+	c.Assumed = all(assumed)
 }
 
 // mostOutput returns how many tokens an answer is assumed to have at most.
@@ -330,7 +328,7 @@ func amountsOf(u *usage.Usage) map[string]counter.Amount {
 // was told, estimated and streamed, or a client that suppresses the report would be served for free.
 func (c *modelCall) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[string]counter.Amount {
 	out := amountsOf(u)
-	for name, estimated := range c.amounts {
+	for name, estimated := range c.Amounts {
 		if name != "usd" { // it follows from the others
 			out[name] = max(out[name], estimated)
 		}
