@@ -16,33 +16,36 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Options of Interceptors. The zero value identifies clients by x-api-key, their certificate and their address.
+// Options of Interceptors. The zero value identifies clients by x-api-key, their certificate and
+// their address.
 type Options struct {
-	// Identity says where identities come from. Headers are metadata; a call has no query. Without a source, the user is the one
-	// that a verified client certificate names: by its first URI, else its first DNS name, else its subject.
+	// Identity says where identities come from. Headers are metadata; a call has no query. Without a
+	// source, the user is the one that a verified client certificate names.
 	Identity httplimit.Identity
-	// Identify, if set, has the last word on the call that is checked: what it fills in is as good as what it marks verified. It
+	// Identify, if set, may change the call to check last. What it marks as verified is trusted. It
 	// must not keep the request.
 	Identify func(ctx context.Context, method string, req *weir.Request)
-	// TrustedProxies are those whose x-forwarded-for counts. None means that the peer is the client.
+	// TrustedProxies are the proxies whose x-forwarded-for is believed. If empty, the peer is the
+	// client.
 	TrustedProxies []netip.Prefix
-	// Answers says which rate-limit metadata clients get. Its Expose and Refusal are HTTP's alone.
+	// Answers says which rate-limit metadata clients get. Expose and Refusal have no effect.
 	Answers httplimit.Answers
-	// Cost is how many tokens a call takes. The message is nil for a stream. Nil, and a cost of 0, mean 1.
+	// Cost returns how many tokens a call takes. The message is nil for a stream. If Cost is nil or
+	// returns 0, a call takes 1.
 	Cost func(ctx context.Context, method string, message any) int64
-	// Skip tells which methods aren't limited. Nil means [Health]: a client at its limit isn't a server that is ill.
+	// Skip reports which methods aren't limited. If nil, it is [Health].
 	Skip func(method string) bool
-	// MaxInFlight is how many calls are decided at a time. Others wait for up to a second, and are then answered with UNAVAILABLE.
-	// A call counts until it is decided: in the handler, or in a queue, it doesn't. 0 means no bound.
+	// MaxInFlight bounds how many calls are decided at a time. Further calls wait for up to a second,
+	// and then get UNAVAILABLE. Calls in queues and handlers don't count. Zero means no bound.
 	MaxInFlight int
-	// MaxWaiting is how many calls may wait in queues at a time; a rule may have half of them. More are refused with UNAVAILABLE.
-	// 0 means httplimit.DefaultMaxWaiting.
+	// MaxWaiting bounds how many calls may wait in queues at a time; one rule may have half of them.
+	// Further calls get UNAVAILABLE. Zero means httplimit.DefaultMaxWaiting.
 	MaxWaiting int
-	// OnError is told when the store couldn't be reached. The call goes on as its rules say. It is also told when slots of a call
-	// couldn't be renewed, while the handler runs. Nil means nobody is told.
+	// OnError, if set, is called when the store can't be reached, and when the slots of a call can't
+	// be renewed: then while the handler runs.
 	OnError func(method string, err error)
-	// Trace returns a context in the caller's trace, by the traceparent and tracestate of a call's metadata, so that the span of
-	// the check is in it. tracing.Continue is one. It isn't needed behind otelgrpc. Nil leaves the context as it is.
+	// Trace, if set, returns a context in the caller's trace, for the span of the check, by W3C's
+	// metadata. tracing.Continue is one. Behind otelgrpc it isn't needed.
 	Trace func(ctx context.Context, traceparent, tracestate string) context.Context
 }
 
@@ -57,7 +60,7 @@ type Interceptors struct {
 	answers *httplimit.Answerer
 }
 
-// New prepares the interceptors of a server. It panics if the options can't be, as [httplimit.New] does.
+// New returns the interceptors of a server. It panics if the options are invalid.
 func New(l *weir.Limiter, opts Options) *Interceptors {
 	if opts.Skip == nil {
 		opts.Skip = Health
@@ -71,7 +74,7 @@ func New(l *weir.Limiter, opts Options) *Interceptors {
 		o.OnError = func(r *http.Request, err error) { opts.OnError(r.RequestURI, err) }
 	}
 	i := &Interceptors{limiter: l, opts: opts, limit: httplimit.New(l, o)}
-	i.answers, _ = httplimit.NewAnswerer(opts.Answers) // which can be: httplimit.New has made one, too
+	i.answers, _ = httplimit.NewAnswerer(opts.Answers) // they are valid: httplimit.New has made one, too
 	return i
 }
 

@@ -6,7 +6,7 @@
 //		User: httplimit.Source{Claim: "sub"}, JWT: tokens,
 //	}})
 //
-// Tokens are verified with a shared secret, a public key, or the keys that an identity provider publishes. A service must not accept
-// a user whom the limiter doesn't see, so a [Verifier] is as lenient as common services: a token is good for five minutes more than it
-// says, and its signature may be spelled in any form that libraries accept.
+// Tokens are verified with a shared secret, a public key, or the keys that an identity provider publishes. A [Verifier] is as lenient
+// as common services, which must not accept a user whom the limiter doesn't see: a token is good for five minutes more than it says,
+// and its signature may be spelled in any form that libraries accept.
 package jwt

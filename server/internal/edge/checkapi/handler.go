@@ -9,15 +9,12 @@
 //	POST /v1/renew    keeps them for a request that is still in flight
 //	POST /v1/refund   gives back, once, what a check or a take took
 //
-// The caller is trusted: what it says about a request counts as verified. So bind the port where only
-// your own services reach it, or require a token. Requests that a browser sends for web pages of other
-// sites are refused. The caller may still misbehave: bodies are bounded before they are read, and
-// anything ambiguous is refused with a reason, such as an unknown field, a repeated field, or bytes
-// that aren't UTF-8. Each of these could make two parties read one body differently, or two keys share
-// a counter. An answer in the 400s has charged nothing, and no answer repeats the value of a field,
-// which may be a key.
-//
-// Give the [net/http.Server] around it a ReadTimeout against slow clients.
+// What the caller says about a request counts as verified. So bind the port where only your own
+// services reach it, or require a token. The caller may still misbehave: bodies are bounded, and
+// anything ambiguous is refused with a reason, such as an unknown or repeated field, or bytes that
+// aren't UTF-8, by which two keys could share a counter. An answer in the 400s has charged nothing,
+// and no answer repeats the value of a field, which may be a key. Give the [net/http.Server] around it
+// a ReadTimeout against slow clients.
 package checkapi
 
 import (
