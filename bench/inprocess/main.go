@@ -47,7 +47,7 @@ func main() {
 func parse(args []string) (*compare.Config, error) {
 	c := &compare.Config{Rounds: 5, Time: time.Second, Warmup: 200 * time.Millisecond, Keys: 1_000_000}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	c.Register(f, `"hot key", "1 M uniform", "1 M Zipf", "1 M memory"`)
+	c.Register(f, `"hot key", "1 M uniform", "1 M Zipf", "over HTTP", "1 M memory"`)
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

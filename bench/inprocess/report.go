@@ -34,10 +34,14 @@ func (r *results) print(w io.Writer, c *compare.Config) {
 	fmt.Fprintln(w, "ns: wall time per check, all goroutines together. CPU ns: of all cores, garbage collection included.")
 	fmt.Fprintln(w, "Ratios are medians of the ratios within each round; of many rounds, ranges show the middle half. Limits admit every check.")
 	for _, t := range r.tables {
+		head, base, rival := "× Allow", t.Row(allowName), fastest(t)
+		if t.Workload == overHTTP {
+			head, base, rival = "× without", t.Row(bareName), t.Row(httprateName)
+		}
 		t.Print(w, "",
 			compare.Median("ns", compare.Nanoseconds, 0), compare.Range("range", compare.Nanoseconds, 0),
-			compare.Ratio("× Allow", t.Row(allowName), compare.Nanoseconds),
-			compare.Ratio("× fastest rival", fastest(t), compare.Nanoseconds),
+			compare.Ratio(head, base, compare.Nanoseconds),
+			compare.Ratio("× fastest rival", rival, compare.Nanoseconds),
 			compare.Median("CPU ns", func(s *compare.Sample) float64 { return 1e3 * compare.CPU(s) }, 0),
 			compare.Column{Head: "allocs", Cell: func(r *compare.Row) string { return allocs(r.Spread(compare.Allocs).Median) }})
 	}
@@ -75,6 +79,11 @@ func judge(c *compare.Config, r *results) []report.Target {
 		t := r.tables.Of(workload)
 		ts = append(ts, ratioTarget(workload+": check by rules / Allow", 1.35, t.Row(checkName).Ratio(t.Row(allowName), compare.Nanoseconds), ""))
 	}
+	web := r.tables.Of(overHTTP)
+	middleware := web.Row(middlewareName)
+	ts = append(ts,
+		ratioTarget(overHTTP+": a request through the middleware / without", 1.18, middleware.Ratio(web.Row(bareName), compare.Nanoseconds), ""),
+		ratioTarget(overHTTP+": a request through the middleware / through httprate's", 1, middleware.Ratio(web.Row(httprateName), compare.Nanoseconds), ""))
 	t := r.tables.Of(uniform(c.Keys))
 	ts = append(ts,
 		ratioTarget(uniform(c.Keys)+": check by rules, one amount / check by rules", 1.1, t.Row(amountName).Ratio(t.Row(checkName), compare.Nanoseconds), ""),

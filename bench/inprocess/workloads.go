@@ -40,11 +40,11 @@ type group struct {
 	contenders []contender
 }
 
-func (g *group) add(workload string, c *compare.Config, keys int, d load.Distribution, parts int) {
+func (g *group) add(workload string, c *compare.Config, keys int, d load.Distribution, parts, workers int) {
 	if !c.Workloads.MatchString(workload) {
 		return
 	}
-	p := load.Plan{Duration: c.Time / time.Duration(parts), Warmup: c.Warmup / time.Duration(parts), Workers: runtime.GOMAXPROCS(0),
+	p := load.Plan{Duration: c.Time / time.Duration(parts), Warmup: c.Warmup / time.Duration(parts), Workers: workers,
 		Keys: keys, Distribution: d, Exponent: 1.1, Sample: 64}
 	p.Prepare()
 	g.workloads, g.plans = append(g.workloads, workload), append(g.plans, p)
@@ -57,31 +57,34 @@ func (g *group) add(workload string, c *compare.Config, keys int, d load.Distrib
 const hotParts = 10
 
 // groups lists what to measure.
-func groups(c *compare.Config, all []contender) []*group {
+func groups(c *compare.Config) []*group {
+	cores := runtime.GOMAXPROCS(0)
+	picked := func(all []contender) []contender {
+		return slices.DeleteFunc(slices.Clone(all), func(o contender) bool { return !c.Contenders.MatchString(o.name) })
+	}
+	all := picked(contenders)
 	hot := &group{rounds: c.Rounds * hotParts, limit: hotLimit, keys: 1, contenders: all}
-	hot.add(hotKey, c, 1, load.Hot, hotParts)
+	hot.add(hotKey, c, 1, load.Hot, hotParts, cores)
 	many := &group{rounds: c.Rounds, limit: wideLimit, keys: c.Keys, contenders: all}
-	many.add(uniform(c.Keys), c, c.Keys, load.Uniform, 1)
-	many.add(zipf(c.Keys), c, c.Keys, load.Zipf, 1)
-	return slices.DeleteFunc([]*group{hot, many}, func(g *group) bool { return len(g.workloads) == 0 })
+	many.add(uniform(c.Keys), c, c.Keys, load.Uniform, 1, cores)
+	many.add(zipf(c.Keys), c, c.Keys, load.Zipf, 1, cores)
+	web := &group{rounds: c.Rounds, limit: hotLimit, keys: 1000, contenders: picked(httpContenders)}
+	web.add(overHTTP, c, 1000, load.Uniform, 1, 16*cores)
+	return slices.DeleteFunc([]*group{hot, many, web}, func(g *group) bool { return len(g.workloads) == 0 || len(g.contenders) == 0 })
 }
 
 func measureAll(ctx context.Context, c *compare.Config, stderr io.Writer) (*results, error) {
-	var picked, weighed []contender
+	var weighed []contender
 	for _, o := range contenders {
-		if !c.Contenders.MatchString(o.name) {
-			continue
-		}
-		picked = append(picked, o)
 		// The memory of a check by rules is that of Allow.
-		if c.Workloads.MatchString(weight(c.Keys)) && (o.kind == rival || o.name == allowName) {
+		if c.Contenders.MatchString(o.name) && c.Workloads.MatchString(weight(c.Keys)) && (o.kind == rival || o.name == allowName) {
 			weighed = append(weighed, o)
 		}
 	}
-	all := groups(c, picked)
+	all := groups(c)
 	steps := len(weighed)
 	for _, g := range all {
-		steps += g.rounds * len(picked)
+		steps += g.rounds * len(g.contenders)
 	}
 	p := report.NewProgress(stderr, steps)
 	keys := compare.MakeKeys(c.Keys)

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-chi/httprate"
+
+	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/bench/internal/compare"
+)
+
+const (
+	body           = "ok"
+	overHTTP       = "over HTTP"
+	bareName       = "handler without a limiter"
+	middlewareName = "Weir middleware, with headers"
+	httprateName   = "httprate middleware, with headers"
+)
+
+// httpContenders serve a small response over loopback, to clients that name themselves in a header. The clients share the
+// cores with the server, but cost less.
+var httpContenders = []contender{
+	{bareName, floor, openHTTP(func(h http.Handler) http.Handler { return h })},
+	{middlewareName, weirs, openHTTP(func(h http.Handler) http.Handler {
+		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "quota", Limits: []weir.Limit{weir.PerSecond(1_000_000)}}}})
+		if err != nil {
+			panic(err) // these can be compiled
+		}
+		return httplimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}), httplimit.Options{}).Wrap(h)
+	})},
+	{httprateName, rival, openHTTP(httprate.Limit(1_000_000, time.Second, httprate.WithKeyFuncs(func(r *http.Request) (string, error) {
+		return r.Header.Get("X-API-Key"), nil
+	})))},
+}
+
+func openHTTP(wrap func(http.Handler) http.Handler) func(compare.Limit, int) (*compare.Limiter, error) {
+	return func(compare.Limit, int) (*compare.Limiter, error) {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		server := &http.Server{Handler: wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))}
+		go func() { _ = server.Serve(listener) }()
+		var mu sync.Mutex // guards conns
+		var conns []net.Conn
+		worker := func() compare.Check {
+			conn, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				return func(string) error { return err }
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			conns = append(conns, conn)
+			return (&client{conn: conn, reader: bufio.NewReader(conn)}).get
+		}
+		return &compare.Limiter{Worker: worker, Close: func() {
+			for _, c := range conns {
+				_ = c.Close()
+			}
+			_ = server.Close()
+		}}, nil
+	}
+}
+
+// client sends requests over one connection. It reads no more of a response than it must, so that the server is measured.
+type client struct {
+	conn    net.Conn
+	reader  *bufio.Reader
+	request []byte
+}
+
+func (c *client) get(key string) error {
+	c.request = fmt.Appendf(c.request[:0], "GET /v1/orders HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: %s\r\n\r\n", key)
+	if _, err := c.conn.Write(c.request); err != nil {
+		return err
+	}
+	status, err := c.reader.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	allowed := bytes.Contains(status, []byte(" 200 "))
+	for line := status; len(line) > len("\r\n"); {
+		if line, err = c.reader.ReadSlice('\n'); err != nil {
+			return err
+		}
+	}
+	if !allowed {
+		return compare.ErrRefused // and whatever else it is, a warning says so
+	}
+	_, err = c.reader.Discard(len(body))
+	return err
+}
