@@ -78,15 +78,17 @@ func (ts *texts) policies(d *weir.Decision) string {
 
 // quota describes what is left of the binding limit.
 func (ts *texts) quota(d *weir.Decision) string {
-	left := ts.of(d.Policy).name + ";r=" + strconv.FormatInt(d.Remaining, 10)
+	b := make([]byte, 0, 100) // stays on the stack
+	b = append(append(b, ts.of(d.Policy).name...), ";r="...)
+	b = strconv.AppendInt(b, d.Remaining, 10)
 	next := d.ResetAfter
 	if !d.Allowed {
 		next = d.RetryAfter
 	}
-	if next < 0 || d.Allowed && isSlots(d.Policy) {
-		return left // waiting doesn't help, or its length isn't known
+	if next >= 0 && !(d.Allowed && isSlots(d.Policy)) { // or else waiting doesn't help, or its length isn't known
+		b = strconv.AppendInt(append(b, ";t="...), seconds(next), 10)
 	}
-	return left + ";t=" + strconv.FormatInt(seconds(next), 10)
+	return string(b)
 }
 
 // isSlots reports whether a limit counts requests in flight.
