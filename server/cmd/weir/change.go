@@ -3,12 +3,16 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/rulefile"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
@@ -124,4 +128,167 @@ func printProblems(w io.Writer, prefix string, problems []rulefile.Problem, file
 		}
 		fmt.Fprintln(w, prefix+p.Long())
 	}
+}
+
+func applyCommand() *cobra.Command {
+	var c change
+	var version int64
+	cmd := command("rules apply", func(cmd *cobra.Command, args []string) error {
+		text, err := readRules(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		if !cmd.Flags().Changed("if-version") {
+			if version, err = c.inForce(cmd); err != nil {
+				return err
+			}
+		}
+		err = c.run(cmd, http.MethodPut, "/v1/rules", text, ifMatch(version), args[0])
+		if r, ok := refused(err, http.StatusPreconditionFailed); ok && r.Code == jsonerror.Conflict {
+			return &exit{exitRefused, fmt.Errorf("%w; to see it: weir rules diff --from %d", r, version)}
+		}
+		return err
+	}, &c)
+	cmd.ValidArgsFunction = each(ruleFiles)
+	cmd.Flags().Int64Var(&version, "if-version", 0, "only if this version is in force (default: whichever is)")
+	complete(cmd, "if-version", c.versions)
+	return cmd
+}
+
+func diffCommand() *cobra.Command {
+	c := change{dryRun: true, force: true}
+	var from, to int64
+	cmd := command("rules diff", func(cmd *cobra.Command, args []string) error {
+		out, err := c.compare(cmd, args, from, to)
+		file := strings.Join(args, "")
+		if err == nil {
+			err = c.print(cmd, out, file)
+		}
+		switch {
+		case err != nil:
+			return trouble(c.showProblems(cmd, err, file))
+		case out.Diff != "":
+			return &exit{code: exitRefused}
+		}
+		return nil
+	}, &c.colour, &c.adminPort)
+	cmd.ValidArgsFunction = each(ruleFiles)
+	f := cmd.Flags()
+	f.Int64Var(&from, "from", 0, "version to compare with --to, instead of a file")
+	f.Int64Var(&to, "to", 0, "the version to compare it with (default: the one in force)")
+	complete(cmd, "from", c.versions)
+	complete(cmd, "to", c.versions)
+	return cmd
+}
+
+// compare returns what applying a file would change, or how two versions differ.
+func (c *change) compare(cmd *cobra.Command, args []string, from, to int64) (*changed, error) {
+	versions, until := cmd.Flags().Changed("from"), cmd.Flags().Changed("to")
+	var text []byte
+	var err error
+	switch {
+	case len(args) == 1 && (versions || until):
+		return nil, errors.New("--from and --to compare versions: leave the file out")
+	case len(args) == 1:
+		text, err = readRules(cmd, args[0])
+	case !versions:
+		return nil, errors.New("name a rule file, - for standard input, or a version with --from")
+	}
+	if err == nil && !until {
+		to, err = c.inForce(cmd)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case versions:
+		q := url.Values{"from": {strconv.FormatInt(from, 10)}, "to": {strconv.FormatInt(to, 10)}}
+		out, sent, err := get[adminapi.Changed](&c.adminPort, cmd, http.MethodGet, "/v1/rules/diff?"+q.Encode(), nil, http.Header{"Accept": {"application/json"}})
+		return &changed{out, sent}, err
+	}
+	return c.send(cmd, http.MethodPut, "/v1/rules", text, ifMatch(to))
+}
+
+// trouble replaces the exit code 1, which for weir rules diff means that there is a difference.
+func trouble(err error) error {
+	var e *exit
+	if errors.As(err, &e) && e.code == exitRefused {
+		return &exit{exitUsage, e.cause}
+	}
+	return err
+}
+
+func (n *adminPort) inForce(cmd *cobra.Command) (int64, error) {
+	a, err := n.call(cmd, http.MethodGet, "/v1/rules", nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	return a.version()
+}
+
+// readRules reads a document to send to a node.
+func readRules(cmd *cobra.Command, name string) ([]byte, error) {
+	text, err := readFile(cmd, name, rulefile.MaxSize)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(text) > rulefile.MaxSize:
+		return nil, &exit{exitRefused, fmt.Errorf("%s: is too large: a rule file has at most %d MiB", name, rulefile.MaxSize>>20)}
+	}
+	return text, nil
+}
+
+func putRuleCommand() *cobra.Command {
+	var c change
+	cmd := command("rules put", func(cmd *cobra.Command, args []string) error {
+		text, err := readRules(cmd, args[1])
+		if err != nil {
+			return err
+		}
+		// A problem may be in the rule or in the document around it, so keep the file name that the node reports.
+		return c.run(cmd, http.MethodPut, "/v1/rules/id/"+url.PathEscape(args[0]), text, nil, "")
+	}, &c)
+	cmd.ValidArgsFunction = each(c.ruleIDs, ruleFiles)
+	return cmd
+}
+
+func removeRuleCommand() *cobra.Command {
+	var c change
+	cmd := command("rules remove", func(cmd *cobra.Command, args []string) error {
+		return c.run(cmd, http.MethodDelete, "/v1/rules/id/"+url.PathEscape(args[0]), nil, nil, "")
+	}, &c)
+	cmd.ValidArgsFunction = each(c.ruleIDs)
+	return cmd
+}
+
+func tierCommand() *cobra.Command {
+	var c change
+	var limit string
+	var body adminapi.Numbers
+	cmd := command("rules tier", func(cmd *cobra.Command, args []string) error {
+		switch given := cmd.Flags().Changed; {
+		case !given("limit") && !given("burst"):
+			return errors.New("give --limit, such as 500/minute, or --burst")
+		case given("burst") && body.Capacity < 1:
+			return fmt.Errorf("--burst: must be at least 1, got %d", body.Capacity)
+		}
+		body.Limit = limitJSON(limit)
+		return c.run(cmd, http.MethodPut, "/v1/rules/tier/"+url.PathEscape(args[0]), body, nil, "")
+	}, &c)
+	f := cmd.Flags()
+	f.StringVar(&limit, "limit", "", "the tier's limit, such as 500/minute or 500")
+	f.Int64Var(&body.Capacity, "burst", 0, "how much of it at once (default: as the tier has it)")
+	return cmd
+}
+
+// limitJSON writes a limit for a request's body: 500/minute, or 500, which keeps the window.
+func limitJSON(limit string) json.RawMessage {
+	if limit == "" {
+		return nil
+	}
+	var v any = limit
+	if n, err := strconv.ParseInt(limit, 10, 64); err == nil {
+		v = n
+	}
+	text, _ := json.Marshal(v) // strings and numbers always encode
+	return text
 }

@@ -43,7 +43,7 @@ func checkCommand() *cobra.Command {
 			checkapi.CheckResponse
 			Error *jsonerror.Error // of an answer that is no decision
 		}
-		if err := json.Unmarshal(a.body, &d); err != nil || !isDecision(a.status) || d.Error != nil {
+		if err := json.Unmarshal(a.body, &d); err != nil || !slices.Contains(decisions, a.status) || d.Error != nil {
 			if a.needsToken() {
 				return errors.New(node.secret.wanted())
 			}
@@ -194,19 +194,12 @@ func (a *amountFlags) fill(cmd *cobra.Command, into *checkapi.CheckRequest) erro
 	return nil
 }
 
-// isDecision reports whether a status of the check API means that the check was decided.
-func isDecision(status int) bool {
-	switch status {
-	case http.StatusOK, http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable:
-		return true
-	}
-	return false
-}
+// decisions are the statuses of the check API for a check that was decided.
+var decisions = []int{http.StatusOK, http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable}
 
 // noDecision returns the exit code for an answer without a decision: the caller made a mistake, or the node is in trouble.
 func noDecision(status int) int {
-	switch status {
-	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden:
+	if slices.Contains([]int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden}, status) {
 		return exitUsage
 	}
 	return exitUnavailable

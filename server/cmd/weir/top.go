@@ -3,16 +3,18 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
-
 	toplist "github.com/weirhq/weir/server/internal/observe/top"
+	"golang.org/x/term"
 )
 
 // topView is the state of weir top.
@@ -97,4 +99,107 @@ func (v *topView) fetch(cmd *cobra.Command) (sent json.RawMessage, err error) {
 	v.answer, sent, err = get[toplist.Answer](&v.node, cmd, http.MethodGet, v.query(), nil, nil)
 	v.at = time.Now()
 	return sent, err
+}
+
+func (v *topView) title() string {
+	by := "requests"
+	switch {
+	case v.rules:
+		by = "rule"
+	case v.refused:
+		by = "refusals"
+	}
+	out := fmt.Sprintf("weir top  %s  by %s  %s", v.at.Format(time.TimeOnly), by, count(len(v.answer.Nodes), "node"))
+	if v.rule != "" {
+		out += "  rule " + cell(v.rule)
+	}
+	if v.paused {
+		out += "  paused"
+	}
+	return out
+}
+
+// limits says what the answer lacks, if anything.
+func (v *topView) limits() string {
+	out := missingNodes(v.answer.Partial, v.answer.NodesMissing)
+	for _, n := range v.answer.Nodes {
+		if n.SampledOneIn > 1 {
+			out = append(out, fmt.Sprintf("%s looks at one decision in %.0f", cell(n.Name), n.SampledOneIn))
+		}
+	}
+	if below := v.answer.MissingBelow; below > 0 && !v.rules {
+		out = append(out, fmt.Sprintf("clients below %s/s may be missing", number(below)))
+	}
+	return strings.Join(out, "; ")
+}
+
+// table returns a line for each client or rule. Width 0 means no limit.
+func (v *topView) table(width int) []string {
+	if v.rules {
+		return v.ruleTable()
+	}
+	if len(v.answer.Clients) == 0 {
+		some := "No client"
+		if below := v.answer.MissingBelow; below > 0 {
+			some += " above " + number(below) + "/s"
+		}
+		// Rates are those of completed slots, so a request that was just made isn't in them yet.
+		return []string{fmt.Sprintf("%s in the last %.0f seconds; a new request shows up after about %.0f s.", some, v.answer.WindowSeconds, v.answer.SlotSeconds)}
+	}
+	rows := [][]string{{"CLIENT", "", "REQ/S", "REFUSED/S", "RULE"}}
+	for _, c := range v.answer.Clients {
+		requests := number(c.Requests)
+		if c.PlusMinus >= 0.1 {
+			requests += " ±" + number(c.PlusMinus)
+		}
+		rule := cell(c.Rule)
+		if c.MoreRules > 0 {
+			rule += fmt.Sprintf(" +%d", c.MoreRules)
+		}
+		rows = append(rows, []string{cell(c.Client), c.Fingerprint, requests, number(c.Refused), rule})
+	}
+	lines, used := aligned("llrrl", rows)
+	room := toplist.Slots
+	if width > 0 {
+		room = min(room, width-used-2)
+	}
+	if room < 5 {
+		return lines
+	}
+	lines[0] += "  " + "LAST MINUTE"[:min(room, len("LAST MINUTE"))]
+	for i := range v.answer.Clients {
+		c := &v.answer.Clients[i]
+		past, style := c.History.Requests, green
+		if v.refused {
+			past, style = c.History.Refused, red
+		}
+		lines[i+1] += "  " + v.paint(style, sparkline(past[toplist.Slots-room:]))
+	}
+	return lines
+}
+
+func (v *topView) ruleTable() []string {
+	rows := [][]string{{"RULE", "REQ/S", "REFUSED/S", "IN SHADOW/S", "LAST HIT", "LAST REFUSAL"}}
+	never := "none in " + roughly(v.at.Sub(v.answer.RulesSince))
+	for _, r := range v.answer.Rules {
+		rows = append(rows, []string{cell(r.Rule), number(r.Requests), number(r.Refused), number(r.Shadow), ago(v.at, r.LastHit, never), ago(v.at, r.LastRefusal, never)})
+	}
+	lines, _ := aligned("lrrrrr", rows)
+	return lines
+}
+
+// sparkline draws counts as bars, the highest as a full block.
+func sparkline(counts []uint32) string {
+	const bars = "▁▂▃▄▅▆▇█"
+	most := slices.Max(counts)
+	var b strings.Builder
+	for _, n := range counts {
+		if n == 0 {
+			b.WriteByte(' ')
+			continue
+		}
+		i := int(math.Ceil(8*float64(n)/float64(most))) - 1
+		b.WriteString(bars[3*i : 3*i+3]) // each bar takes three bytes
+	}
+	return b.String()
 }
