@@ -28,80 +28,46 @@ func Every(ctx context.Context, ttl time.Duration, renew func(context.Context) e
 	if ttl == 0 {
 		return func() {}
 	}
-	k := &keeper{ctx: context.WithoutCancel(ctx), renew: renew, every: ttl / 3}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.timer = time.AfterFunc(k.next(), func() {
-		if err := k.run(); err != nil {
-			fail(err) // without the lock, so that stop doesn't wait for fail
+	ctx, every := context.WithoutCancel(ctx), ttl/3
+	turn := make(chan struct{}, 1) // holds a value during a renewal, and once there is to be none
+	stopped := make(chan struct{})
+	var timer *time.Timer
+	// run renews the slots. It gives up on the store when the next renewal is due, and tries again
+	// soon while there is time left.
+	run := func() error {
+		select {
+		case turn <- struct{}{}:
+		case <-stopped:
+			return nil
+		}
+		defer func() { <-turn }()
+		ctx, cancel := context.WithTimeout(ctx, every)
+		defer cancel()
+		due := time.Now().Add(next(every)) // measured from here, since the renewal may be slow
+		err := renew(ctx)
+		if err != nil {
+			due = time.Now().Add(every / 3)
+		}
+		timer.Reset(max(0, time.Until(due)))
+		return err
+	}
+	turn <- struct{}{} // until the timer is set
+	timer = time.AfterFunc(next(every), func() {
+		if err := run(); err != nil {
+			fail(err) // after the turn, so that stop doesn't wait for fail
 		}
 	})
-	return k.stop
-}
-
-type keeper struct {
-	ctx   context.Context
-	renew func(context.Context) error
-	every time.Duration
-
-	mu      sync.Mutex // guards the fields below
-	timer   *time.Timer
-	stopped bool
-	renewal chan struct{} // closed when the current renewal ends; nil if there is none
+	<-turn
+	return sync.OnceFunc(func() {
+		turn <- struct{}{}
+		close(stopped)
+		timer.Stop()
+	})
 }
 
 // next returns how long to wait: until a moment of the grid, but at least two thirds of every.
-func (k *keeper) next() time.Duration {
+func next(every time.Duration) time.Duration {
 	now := time.Now()
-	at := now.Add(k.every).Truncate(grid)
-	return max(at.Sub(now), k.every*2/3)
-}
-
-// run renews the slots. It gives up on the store when the next renewal is due, and tries again
-// soon while there is time left.
-func (k *keeper) run() error {
-	done := make(chan struct{})
-	if !k.begin(done) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(k.ctx, k.every)
-	defer cancel()
-	due := time.Now().Add(k.next()) // measured from here, since the renewal may be slow
-	err := k.renew(ctx)
-	if err != nil {
-		due = time.Now().Add(k.every / 3)
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	close(done)
-	if k.renewal = nil; !k.stopped {
-		k.timer.Reset(max(0, time.Until(due)))
-	}
-	return err
-}
-
-// begin reports whether a renewal may begin. The caller closes done when the renewal ends.
-func (k *keeper) begin(done chan struct{}) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.stopped {
-		return false
-	}
-	k.renewal = done
-	return true
-}
-
-func (k *keeper) stop() {
-	if renewal := k.last(); renewal != nil {
-		<-renewal
-	}
-}
-
-// last prevents further renewals, and returns the current one.
-func (k *keeper) last() chan struct{} {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.stopped = true
-	k.timer.Stop()
-	return k.renewal
+	at := now.Add(every).Truncate(grid)
+	return max(at.Sub(now), every*2/3)
 }
