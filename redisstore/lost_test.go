@@ -197,7 +197,7 @@ func TestSentAgain(t *testing.T) {
 		until(t, func(ctx context.Context) error {
 			c := *s.client.Load()
 			for range 100 {
-				if err := c.Do(ctx, c.B().Get().Key("any").Build()).Error(); rediscall.Once.After(err) != rediscall.Later {
+				if err := c.Do(ctx, c.B().Get().Key("any").Build()).Error(); !rediscall.Once.Again(err) {
 					return fmt.Errorf("the client doesn't know yet: %v", err)
 				}
 			}

@@ -97,11 +97,10 @@ func (s *Store) decide(ctx context.Context, sh *shard, p rediscall.Policy, keys 
 	}
 	done := make(chan result, 1)
 	var told atomic.Pointer[error] // what Redis said says more than that time ran out while it was asked again
-	after := p.After
-	p.After = func(err error) rediscall.Next {
+	p = p.Unless(func(err error) bool {
 		told.Store(&err)
-		return after(err)
-	}
+		return false
+	})
 	s.background(func() {
 		reply, err := run(ctx, s, p, keys, body)
 		done <- result{reply, err}
@@ -132,16 +131,7 @@ func scattered(err error) bool {
 }
 
 // joined is the policy for acts that can be sent one by one instead.
-var joined = func() rediscall.Policy {
-	p := rediscall.Once
-	p.After = func(err error) rediscall.Next {
-		if scattered(err) {
-			return rediscall.GiveUp
-		}
-		return rediscall.Once.After(err)
-	}
-	return p
-}()
+var joined = rediscall.Once.Unless(scattered)
 
 // lose tells of a shard that was lost, and has it looked for.
 func (s *Store) lose(sh *shard) {

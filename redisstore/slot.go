@@ -64,16 +64,7 @@ func (s *Store) lookAtSlots() (again bool) {
 }
 
 // atOnce is the policy for a call whose error says what it is to find out.
-var atOnce = func() rediscall.Policy {
-	p := rediscall.Once
-	p.After = func(err error) rediscall.Next {
-		if rediscall.Once.After(err) == rediscall.WithBody {
-			return rediscall.WithBody
-		}
-		return rediscall.GiveUp
-	}
-	return p
-}()
+var atOnce = rediscall.Once.Unless(func(error) bool { return true })
 
 // unservedSlots tells of the slots that no server serves.
 func (s *Store) unservedSlots() (h ShardHealth, n int) {

@@ -41,56 +41,43 @@ func NewScript(files embed.FS, names ...string) *Script {
 
 // Policy says after which errors a script may be retried, and how soon.
 type Policy struct {
-	After          func(error) Next
+	Again          func(error) bool
 	first, slowest time.Duration // pause between attempts
 }
 
-// Next says what to do after an error.
-type Next uint8
-
-const (
-	GiveUp   Next = iota // the script may have run, or would fail again
-	WithBody             // Redis hasn't cached the script: send its body
-	Later                // retry in a moment
-)
-
 // Once is the policy for scripts that must not run twice, Twice for scripts that may.
 var (
-	Once  = Policy{afterOnce, time.Millisecond, 20 * time.Millisecond}
-	Twice = Policy{afterTwice, 10 * time.Millisecond, 300 * time.Millisecond}
+	Once  = Policy{againOnce, time.Millisecond, 20 * time.Millisecond}
+	Twice = Policy{againTwice, 10 * time.Millisecond, 300 * time.Millisecond}
 )
 
-// afterOnce retries only after errors that prove that the script didn't run. After any other error,
+// Unless returns the policy without the retries after some errors.
+func (p Policy) Unless(given func(error) bool) Policy {
+	again := p.Again
+	p.Again = func(err error) bool { return !given(err) && again(err) }
+	return p
+}
+
+// againOnce retries only after errors that prove that the script didn't run. After any other error,
 // such as a lost connection or a timeout, it may have.
-func afterOnce(err error) Next {
+func againOnce(err error) bool {
 	if re, is := rueidis.IsRedisErr(err); is {
 		return afterReply(re)
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, rueidis.ErrNoSlot) {
-		return Later
-	}
-	return GiveUp
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, rueidis.ErrNoSlot)
 }
 
-// afterTwice gives up only if Redis would answer the same again.
-func afterTwice(err error) Next {
-	if re, is := rueidis.IsRedisErr(err); is {
-		return afterReply(re)
-	}
-	return Later
+// againTwice gives up only if Redis would answer the same again.
+func againTwice(err error) bool {
+	re, is := rueidis.IsRedisErr(err)
+	return !is || afterReply(re)
 }
 
-func afterReply(re *rueidis.RedisError) Next {
-	if re.IsNoScript() {
-		return WithBody
-	}
+func afterReply(re *rueidis.RedisError) bool {
 	_, moved := re.IsMoved()
 	_, ask := re.IsAsk()
 	code, _, _ := strings.Cut(re.Error(), " ")
-	if moved || ask || re.IsTryAgain() || re.IsClusterDown() || re.IsLoading() || code == "READONLY" || code == "MASTERDOWN" {
-		return Later
-	}
-	return GiveUp
+	return moved || ask || re.IsTryAgain() || re.IsClusterDown() || re.IsLoading() || code == "READONLY" || code == "MASTERDOWN"
 }
 
 // Redis provides the client. It is asked for each call, because Sentinels may have named another
@@ -116,18 +103,15 @@ func (s *Script) Run(ctx context.Context, redis Redis, p Policy, keys []string, 
 		if told != nil && ctx.Err() != nil {
 			return reply, told
 		}
-		switch p.After(err) {
-		case GiveUp:
-			return reply, err
-		case WithBody:
-			body = true
-		case Later:
-			if !Sleep(ctx, Jittered(pause)) {
-				return reply, err
-			}
-			told = err
-			pause = min(2*pause, p.slowest)
+		if re, is := rueidis.IsRedisErr(err); is && re.IsNoScript() {
+			body = true // Redis hasn't cached the script
+			continue
 		}
+		if !p.Again(err) || !Sleep(ctx, Jittered(pause)) {
+			return reply, err
+		}
+		told = err
+		pause = min(2*pause, p.slowest)
 	}
 }
 
