@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"github.com/weirhq/weir/counter"
@@ -12,7 +11,10 @@ import (
 
 func compare(t *rapid.T, h *harness, m *Model, charges []counter.Charge, slack time.Duration) (taken []counter.Return) {
 	want := make([]counter.Result, len(charges))
-	before := maps.Clone(m.accounts)
+	before := map[*kept]ledger.Account{}
+	for _, k := range m.counters {
+		before[k] = k.account
+	}
 	m.Take(context.Background(), charges, want)
 	got := h.charge(charges...)
 	differ := admits(charges, got) != admits(charges, want)
@@ -64,13 +66,14 @@ func near(p *counter.Policy, got, want counter.Result, slack time.Duration, diff
 }
 
 // follow has the model go on from an answer that differs from its own. A bucket may owe a little then.
-func (m *Model) follow(before map[key]ledger.Account, charges []counter.Charge, results []counter.Result) {
+func (m *Model) follow(before map[*kept]ledger.Account, charges []counter.Charge, results []counter.Result) {
 	now, took := m.now().UnixMicro(), admits(charges, results)
-	m.accounts = before
+	for _, k := range m.counters {
+		k.account = before[k]
+	}
 	for i, c := range charges {
-		if a := m.accounts[keyOf(c.Counter)]; took && results[i].Allowed && !c.Peek {
+		if a := &m.at(c.Counter).account; took && results[i].Allowed && !c.Peek {
 			a.State = c.Policy.AtLevel(c.Policy.Level(a.State, now)-c.N*1_000_000, now)
-			m.accounts[keyOf(c.Counter)] = a
 		}
 	}
 }
@@ -80,7 +83,7 @@ func compareLend(t *rapid.T, node, m Lender, asks []ledger.Ask) (taken []counter
 	m.Lend(context.Background(), asks, want)
 	node.Lend(context.Background(), asks, got)
 	for i, c := range asks {
-		if isLog(c.Counter) || isSlots(c.Counter) { // the model has no account of them
+		if isLog(c.Policy) || isSlots(c.Policy) { // the model has no account of them
 			got[i].Account, want[i].Account = ledger.Account{}, ledger.Account{}
 		}
 		// Nodes have other names in the model, and a lease's time says nothing where there is none.

@@ -17,11 +17,7 @@ func concurrentTakes(t *testing.T, open Open) {
 		t.Run(a.String(), func(t *testing.T) {
 			h := start(t, open)
 			p := Policy(t, "p", hourly(a, 1000))
-			got := storm(64, 32, func(int, int) bool { return h.take("s", 1, p)[0].Allowed })
-			for h.take("s", 1, p)[0].Allowed { // what was on its way when the last ones were refused
-				got++
-			}
-			if got != 1000 {
+			if got := admitted(64, 32, func(int, int) bool { return h.take("s", 1, p)[0].Allowed }); got != 1000 {
 				t.Fatalf("%d admitted of 1000", got)
 			}
 			twice, other := Policy(t, "twice", hourly(a, 10)), Policy(t, "other", hourly(a, 100))
@@ -42,17 +38,13 @@ func concurrentLayers(t *testing.T, open Open) {
 	}
 	backwards := slices.Clone(layers)
 	slices.Reverse(backwards)
-	take := func(worker, _ int) bool {
+	got := admitted(64, 32, func(worker, _ int) bool {
 		order := layers
 		if worker%2 == 1 {
 			order = backwards
 		}
 		return !slices.ContainsFunc(h.take("s", 1, order...), func(r counter.Result) bool { return !r.Allowed })
-	}
-	got := storm(64, 32, take)
-	for take(0, 0) {
-		got++
-	}
+	})
 	if got != 700 {
 		t.Fatalf("%d admitted of 700", got)
 	}
@@ -82,8 +74,8 @@ func concurrentHolds(t *testing.T, open Open) {
 		t.Run(a.String(), func(t *testing.T) {
 			h := start(t, open)
 			p := Policy(t, "p", hourly(a, 500))
-			var admitted sync.Map // names
-			got := storm(32, 32, func(worker, i int) bool {
+			var seen sync.Map // names
+			got := admitted(32, 32, func(worker, i int) bool {
 				if worker%2 == 0 {
 					return h.take("s", 1, p)[0].Allowed
 				}
@@ -91,12 +83,9 @@ func concurrentHolds(t *testing.T, open Open) {
 				if !h.charge(c)[0].Allowed {
 					return false
 				}
-				_, before := admitted.Swap(c.Hold.ID, true)
+				_, before := seen.Swap(c.Hold.ID, true)
 				return !before
 			})
-			for h.take("s", 1, p)[0].Allowed { // what was on its way when the last ones were refused
-				got++
-			}
 			if got != 500 {
 				t.Fatalf("%d admitted of 500", got)
 			}
@@ -202,23 +191,29 @@ func (h *harness) left(p *counter.Policy, subject string) int64 {
 	return h.charge(counter.Charge{Counter: named(p, subject), N: 1, Peek: true})[0].Remaining
 }
 
+// admitted is storm for requests that are admitted until a limit is used up. What is on its way while the last ones are refused
+// may be free again, so the first worker goes on until it is refused.
+func admitted(workers, each int, f func(worker, i int) bool) int {
+	n := storm(workers, each, f)
+	for f(0, 0) {
+		n++
+	}
+	return n
+}
+
 // storm counts how often f is true, called by many workers at once.
 func storm(workers, each int, f func(worker, i int) bool) int {
 	var wg sync.WaitGroup
-	counts := make([]int, workers)
+	var total atomic.Int64
 	for w := range workers {
 		wg.Go(func() {
 			for i := range each {
 				if f(w, i) {
-					counts[w]++
+					total.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	total := 0
-	for _, n := range counts {
-		total += n
-	}
-	return total
+	return int(total.Load())
 }

@@ -204,7 +204,7 @@ func (p *player) limit(f []string) {
 	}
 	l.Algorithm = all[i]
 	w := p.words(f[3:], "requests decimal shadow countrefused givesback calendar day weekday zone")
-	_, l.Decimal = w["decimal"]
+	l.Decimal = w.has("decimal")
 	if unit, is := w["calendar"]; is {
 		l.Calendar.Unit = map[string]counter.CalendarUnit{"day": counter.Day, "week": counter.Week, "month": counter.Month}[unit]
 		l.Calendar.Day, _ = strconv.Atoi(w["day"])
@@ -212,9 +212,7 @@ func (p *player) limit(f []string) {
 		l.Calendar.Weekday, l.Calendar.Zone = time.Weekday(weekday), w["zone"]
 	}
 	p.limits[alias] = Policy(p, name, l).With(func(d *counter.Definition) {
-		_, d.Shadow = w["shadow"]
-		_, d.CountRefused = w["countrefused"]
-		_, d.GivesBack = w["givesback"]
+		d.Shadow, d.CountRefused, d.GivesBack = w.has("shadow"), w.has("countrefused"), w.has("givesback")
 	})
 }
 
@@ -222,7 +220,7 @@ func (p *player) limit(f []string) {
 type item struct {
 	counter.Counter
 	amount string
-	words  map[string]string
+	words  words
 	key    string // of the subject and the limit
 }
 
@@ -240,18 +238,22 @@ func (p *player) items(text string) (all []item) {
 			p.Fatalf("there is no limit %s", f[0])
 		}
 		w := p.words(f[1:], "# @ for stays as returnable used recorded once from")
-		of := subject
-		if other, is := w["@"]; is {
-			of = other
-		}
+		of := cmp.Or(w["@"], subject)
 		all = append(all, item{Counter: named(policy, of), amount: amount, words: w, key: of + " " + f[0]})
 	}
 	return all
 }
 
+type words map[string]string
+
+func (w words) has(name string) bool {
+	_, is := w[name]
+	return is
+}
+
 // words reads "#1 for=1m recorded", of which only known words may be there.
-func (p *player) words(fields []string, known string) map[string]string {
-	all := map[string]string{}
+func (p *player) words(fields []string, known string) words {
+	all := words{}
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, "=")
 		if f[0] == '#' || f[0] == '@' {
@@ -306,21 +308,19 @@ func (p *player) time(text string) time.Time {
 
 // hold is the one that an item names, or nil.
 func (p *player) hold(it item) *counter.Hold {
-	name, is := it.words["#"]
-	switch {
-	case !is:
+	name := it.words["#"]
+	switch name {
+	case "":
 		return nil
-	case name == "new":
+	case "new":
 		p.holds++
 		name = strconv.Itoa(1000 + p.holds)
 	}
 	h := &counter.Hold{ID: id(int(p.amount(nil, name))), For: it.Policy.Limit.Window, GiveBack: it.Policy.GivesBack}
-	if lasts, is := it.words["for"]; is {
-		h.For = p.duration(lasts)
+	if it.words.has("for") {
+		h.For = p.duration(it.words["for"])
 	}
-	if _, stays := it.words["stays"]; stays {
-		h.GiveBack = false
-	}
+	h.GiveBack = h.GiveBack && !it.words.has("stays")
 	return h
 }
 
@@ -334,9 +334,8 @@ func (p *player) take(peek bool, items []item, want []string) {
 	}
 	charges := make([]counter.Charge, len(items))
 	for i, it := range items {
-		_, returnable := it.words["returnable"]
 		charges[i] = counter.Charge{Counter: it.Counter, N: p.amount(it.Policy, it.amount), Peek: peek, Hold: p.hold(it)}
-		charges[i].Returnable = returnable || charges[i].Hold != nil
+		charges[i].Returnable = it.words.has("returnable") || charges[i].Hold != nil
 	}
 	results := p.charge(charges...)
 	for i, r := range results {
@@ -361,31 +360,26 @@ func (p *player) check(of *counter.Policy, r counter.Result, want string) {
 		f = f[1:]
 	}
 	w := p.words(f, "retry reset again new from to")
-	retry, is := w["retry"]
-	switch {
-	case r.Allowed && r.RetryAfter != 0, !r.Allowed && !is && r.RetryAfter <= 0:
-	case is && retry == "never" && r.RetryAfter != counter.Never:
-	case is && retry != "never" && r.RetryAfter != p.duration(retry):
-	default:
-		is = true
-		for name, value := range w {
-			switch name {
-			case "reset":
-				is = is && r.ResetAfter == p.duration(value)
-			case "again", "new":
-				is = is && r.Again == (name == "again")
-			case "from":
-				is = is && r.Slot == p.time(value).UnixMicro()
-			case "to":
-				d := p.time(value).Sub(p.clock())
-				is = is && r.ResetAfter == d && (r.Allowed || r.RetryAfter == d)
-			}
-		}
-		if is {
-			return
-		}
+	after := func(name string) time.Duration { return p.time(w[name]).Sub(p.clock()) }
+	right := r.Allowed == (r.RetryAfter == 0)
+	switch retry := w["retry"]; {
+	case retry == "never":
+		right = r.RetryAfter == counter.Never
+	case retry != "":
+		right = r.RetryAfter == p.duration(retry)
+	case !r.Allowed:
+		right = r.RetryAfter > 0
 	}
-	p.Fatalf("want %s, got %+v", want, r)
+	switch {
+	case !right,
+		w.has("reset") && r.ResetAfter != p.duration(w["reset"]),
+		w.has("again") && !r.Again,
+		w.has("new") && r.Again,
+		w.has("from") && r.Slot != p.time(w["from"]).UnixMicro(),
+		w.has("to") && r.ResetAfter != after("to"),
+		w.has("to") && !r.Allowed && r.RetryAfter != after("to"):
+		p.Fatalf("want %s, got %+v", want, r)
+	}
 }
 
 // checkLeft compares how many a result leaves: "5", "~5", or "-5" of what the last one left.
@@ -406,19 +400,16 @@ func (p *player) giveBackItems(items []item, want string) {
 	var all []counter.Return
 	var once counter.Once
 	for _, it := range items {
-		slot, known := p.slots[it.key]
-		if from, is := it.words["from"]; is {
-			slot = p.slots[from]
-		} else if !known {
+		slot, known := p.slots[cmp.Or(it.words["from"], it.key)]
+		if !known {
 			slot = p.clock().UnixMicro()
 		}
-		r := counter.Return{Counter: it.Counter, N: p.amount(it.Policy, it.amount), Slot: slot, Hold: p.hold(it)}
-		_, r.Recorded = it.words["recorded"]
-		if used, is := it.words["used"]; is {
-			r.Used = p.amount(it.Policy, used)
+		r := counter.Return{Counter: it.Counter, N: p.amount(it.Policy, it.amount), Slot: slot, Hold: p.hold(it), Recorded: it.words.has("recorded")}
+		if it.words.has("used") {
+			r.Used = p.amount(it.Policy, it.words["used"])
 		}
-		if name, is := it.words["once"]; is {
-			once = id(int(p.amount(nil, name)))
+		if it.words.has("once") {
+			once = id(int(p.amount(nil, it.words["once"])))
 		}
 		all = append(all, r)
 	}

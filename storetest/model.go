@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// Model is a store without any machinery: the arithmetic of packages weir and ledger over maps.
+// Model is a store without any machinery: the arithmetic of packages counter and ledger over a map.
 type Model struct {
 	*shared
 	node uint32
@@ -18,17 +18,27 @@ type Model struct {
 
 // shared is what the nodes of a model share.
 type shared struct {
-	mu       sync.Mutex // guards the maps
+	mu       sync.Mutex // guards the maps, and what is in them
 	now      func() time.Time
-	accounts map[key]ledger.Account
-	logs     map[key]*counter.Log
-	records  map[key]*records
+	counters map[key]*kept
 	used     map[counter.Once]bool
+}
+
+type key struct {
+	policy  uint64
+	subject string
+}
+
+// kept is what there is to know of a counter.
+type kept struct {
+	account ledger.Account // not of logs and slots
+	log     counter.Log
+	records records
 }
 
 // NewModel makes an empty model with the given clock, as one node sees it.
 func NewModel(now func() time.Time) *Model {
-	return &Model{&shared{now: now, accounts: map[key]ledger.Account{}, logs: map[key]*counter.Log{}, records: map[key]*records{}, used: map[counter.Once]bool{}}, 1}
+	return &Model{&shared{now: now, counters: map[key]*kept{}, used: map[counter.Once]bool{}}, 1}
 }
 
 // ID is the node's.
@@ -41,9 +51,17 @@ func (m *Model) Node(node uint32) *Model { return &Model{m.shared, node} }
 func (m *Model) Edit(c counter.Counter, f func(*ledger.Account)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.accounts[keyOf(c)]
-	f(&a)
-	m.accounts[keyOf(c)] = a
+	f(&m.at(c).account)
+}
+
+func (m *Model) at(c counter.Counter) *kept {
+	name := key{c.Policy.ID, string(c.Subject)}
+	k := m.counters[name]
+	if k == nil {
+		k = &kept{records: records{all: map[counter.Once]record{}}}
+		m.counters[name] = k
+	}
+	return k
 }
 
 // Take decides the charges, all or nothing.
@@ -62,87 +80,15 @@ func (m *Model) Take(ctx context.Context, charges []counter.Charge, results []co
 func (m *Model) Lend(_ context.Context, asks []ledger.Ask, grants []ledger.Grant) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	copy(grants, m.lend(m.now().UnixMicro(), asks))
-}
-
-// TakeBack returns lent tokens.
-func (m *Model) TakeBack(_ context.Context, unspent []ledger.Unspent) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, u := range unspent {
-		m.takeBack(m.now().UnixMicro(), u)
-	}
-	return nil
-}
-
-// GiveBack returns tokens. It remembers every Once for ever.
-func (m *Model) GiveBack(_ context.Context, once counter.Once, _ time.Duration, returns []counter.Return) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now, gate := m.now().UnixMicro(), slices.IndexFunc(returns, func(r counter.Return) bool { return r.Recorded })
-	if gate >= 0 {
-		r := returns[gate]
-		m.expire(now, r.Counter, r.Hold)
-		if _, ok := m.recordsOf(r.Counter).all[r.Hold.ID]; !ok {
-			for _, r := range returns {
-				if isSlots(r.Counter) {
-					m.giveBack(now, r)
-				}
-			}
-			return counter.ErrUsed
-		}
-	} else if once != (counter.Once{}) {
-		if m.used[once] {
-			return counter.ErrUsed
-		}
-		m.used[once] = true
-	}
-	for _, r := range returns {
-		m.giveBack(now, r)
-	}
-	return nil
-}
-
-// Reset makes counters untouched.
-func (m *Model) Reset(_ context.Context, counters []counter.Counter) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, c := range counters {
-		m.reset(c)
-	}
-	return nil
-}
-
-type key struct {
-	policy  uint64
-	subject string
-}
-
-func keyOf(c counter.Counter) key { return key{c.Policy.ID, string(c.Subject)} }
-
-func isLog(c counter.Counter) bool { return c.Policy.Limit.Algorithm == counter.SlidingLog }
-
-func (m *Model) log(c counter.Counter) *counter.Log {
-	l := m.logs[keyOf(c)]
-	if l == nil {
-		l = &counter.Log{}
-		m.logs[keyOf(c)] = l
-	}
-	return l
-}
-
-func isSlots(c counter.Counter) bool { return c.Policy.Limit.Algorithm == counter.Concurrency }
-
-func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
-	grants := make([]ledger.Grant, len(asks))
+	now := m.now().UnixMicro()
 	fits, there := make([]bool, len(asks)), make([]bool, len(asks))
 	all := true
 	// A counter that several charges name is asked for all their tokens, and debited once: by the first
 	// that isn't in shadow, if there is one. That one's hold stands for all.
 	asks = slices.Clone(asks)
-	asked, payer := map[key]int64{}, map[key]int{}
+	asked, payer := map[*kept]int64{}, map[*kept]int{}
 	for i, c := range asks {
-		k := keyOf(c.Counter)
+		k := m.at(c.Counter)
 		asked[k] = min(asked[k]+c.N, c.Policy.MaxCharge())
 		if j, again := payer[k]; again {
 			asks[i].Want, asks[i].Waiting, asks[j].Want, asks[j].Waiting = 0, 0, 0, 0
@@ -152,16 +98,18 @@ func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
 		}
 		payer[k] = i
 	}
-	for _, i := range payer {
-		m.expire(now, asks[i].Counter, asks[i].Hold)
+	for k, i := range payer {
+		k.expire(now, asks[i].Policy, asks[i].Hold)
 	}
 	for i := range asks {
 		c := &asks[i]
-		c.N, c.Hold = asked[keyOf(c.Counter)], asks[payer[keyOf(c.Counter)]].Hold
-		fits[i], there[i] = m.fits(now, c), m.there(c)
+		k := m.at(c.Counter)
+		c.N, c.Hold = asked[k], asks[payer[k]].Hold
+		there[i] = k.there(c.Hold)
+		fits[i] = there[i] || k.fits(now, m.node, c)
 		all = all && (fits[i] || c.Policy.Shadow)
 	}
-	verdicts := make([]counter.Verdict, len(asks))
+	verdicts, lent := make([]counter.Verdict, len(asks)), make([]int64, len(asks))
 	for i := range asks {
 		c := &asks[i]
 		switch {
@@ -170,30 +118,79 @@ func (m *Model) lend(now int64, asks []ledger.Ask) []ledger.Grant {
 		case fits[i]:
 			verdicts[i] = counter.Fits
 		}
-		if payer[keyOf(c.Counter)] == i && verdicts[i] != counter.Fits {
-			grants[i].Lent = m.charge(now, c, verdicts[i])
+		if k := m.at(c.Counter); payer[k] == i && verdicts[i] != counter.Fits {
+			lent[i] = k.charge(now, m.node, c, verdicts[i])
 		}
 	}
 	for i := range asks {
-		m.report(now, &asks[i], verdicts[i], &grants[i])
-		grants[i].Again = there[i]
+		grants[i] = m.at(asks[i].Counter).grant(now, m.node, &asks[i], verdicts[i])
+		grants[i].Lent, grants[i].Again = lent[i], there[i]
 	}
-	return grants
 }
 
-func (m *Model) fits(now int64, c *ledger.Ask) (fits bool) {
-	a := m.accounts[keyOf(c.Counter)]
-	switch {
-	case m.there(c):
-		return true
-	case isSlots(c.Counter):
-		return c.N <= c.Policy.Limit.Count-m.recordsOf(c.Counter).sum()
-	case isLog(c.Counter):
-		return c.Policy.FitsLog(m.log(c.Counter), now, c.N)
-	case ledger.Lends(c.Policy):
-		_, _, fits = a.Lend(c.Policy, now, m.node, c)
+// TakeBack returns lent tokens.
+func (m *Model) TakeBack(_ context.Context, unspent []ledger.Unspent) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, u := range unspent {
+		k := m.at(u.Counter)
+		k.account = k.account.TakeBack(u.Policy, m.now().UnixMicro(), m.node, &u)
+	}
+	return nil
+}
+
+// GiveBack returns tokens. It remembers every Once for ever.
+func (m *Model) GiveBack(_ context.Context, once counter.Once, _ time.Duration, returns []counter.Return) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, gate, void := m.now().UnixMicro(), slices.IndexFunc(returns, func(r counter.Return) bool { return r.Recorded }), false
+	if gate >= 0 {
+		r := returns[gate]
+		k := m.at(r.Counter)
+		k.expire(now, r.Policy, r.Hold)
+		_, recorded := k.records.all[r.Hold.ID]
+		void = !recorded
+	} else if once != (counter.Once{}) {
+		if m.used[once] {
+			return counter.ErrUsed
+		}
+		m.used[once] = true
+	}
+	for _, r := range returns {
+		if !void || isSlots(r.Policy) {
+			m.at(r.Counter).giveBack(now, r)
+		}
+	}
+	if void {
+		return counter.ErrUsed
+	}
+	return nil
+}
+
+// Reset makes counters untouched.
+func (m *Model) Reset(_ context.Context, counters []counter.Counter) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range counters {
+		delete(m.counters, key{c.Policy.ID, string(c.Subject)})
+	}
+	return nil
+}
+
+func isLog(p *counter.Policy) bool { return p.Limit.Algorithm == counter.SlidingLog }
+
+func isSlots(p *counter.Policy) bool { return p.Limit.Algorithm == counter.Concurrency }
+
+func (k *kept) fits(now int64, node uint32, c *ledger.Ask) (fits bool) {
+	switch p := c.Policy; {
+	case isSlots(p):
+		return c.N <= p.Limit.Count-k.records.sum()
+	case isLog(p):
+		return p.FitsLog(&k.log, now, c.N)
+	case ledger.Lends(p):
+		_, _, fits = k.account.Lend(p, now, node, c)
 	default:
-		_, fits = try(&c.Charge, a.State, now)
+		_, fits = try(&c.Charge, k.account.State, now)
 	}
 	return fits
 }
@@ -206,80 +203,88 @@ func try(c *counter.Charge, s counter.State, now int64) (counter.State, bool) {
 }
 
 // charge takes what a charge asks for, if it fits, and returns what it was lent. What fits leaves its hold, or renews it.
-func (m *Model) charge(now int64, c *ledger.Ask, v counter.Verdict) (lent int64) {
-	if !m.there(c) {
-		lent = m.debit(now, c)
+func (k *kept) charge(now int64, node uint32, c *ledger.Ask, v counter.Verdict) (lent int64) {
+	switch p := c.Policy; {
+	case k.there(c.Hold) || isSlots(p):
+	case isLog(p):
+		p.TryLog(&k.log, now, c.N)
+	case ledger.Lends(p):
+		k.account, lent, _ = k.account.Lend(p, now, node, c)
+	default:
+		k.account.State, _ = try(&c.Charge, k.account.State, now)
 	}
 	if c.Hold != nil && v == counter.Taken {
-		var g ledger.Grant
-		m.report(now, c, v, &g)
-		m.recordsOf(c.Counter).put(c.Counter, c.Hold, now, c.N, g.Slot)
+		k.records.put(c.Policy, c.Hold, now, c.N, k.grant(now, node, c, v).Slot)
 	}
 	return lent
 }
 
-func (m *Model) debit(now int64, c *ledger.Ask) (lent int64) {
-	a := m.accounts[keyOf(c.Counter)]
-	switch {
-	case isSlots(c.Counter):
-		return 0
-	case isLog(c.Counter):
-		c.Policy.TryLog(m.log(c.Counter), now, c.N)
-		return 0
-	case ledger.Lends(c.Policy):
-		a, lent, _ = a.Lend(c.Policy, now, m.node, c)
+func (k *kept) grant(now int64, node uint32, c *ledger.Ask, v counter.Verdict) ledger.Grant {
+	g := ledger.Grant{Account: k.account, Now: now}
+	switch p := c.Policy; {
+	case isSlots(p):
+		g.Result = k.records.report(p, now, c.N, v)
+	case isLog(p):
+		g.Result = p.ReportLog(&k.log, now, c.N, v)
+	case ledger.Lends(p):
+		k.account.Report(p, &g.Result, now, c.N, v)
+		g.LeaseTime, g.Interval = k.account.Lease(p, now, node)
 	default:
-		a.State, _ = try(&c.Charge, a.State, now)
+		p.ReportTo(&g.Result, k.account.State, now, c.N, v)
 	}
-	m.accounts[keyOf(c.Counter)] = a
-	return lent
+	return g
 }
 
-func (m *Model) report(now int64, c *ledger.Ask, v counter.Verdict, g *ledger.Grant) {
-	a := m.accounts[keyOf(c.Counter)]
-	g.Account, g.Now = a, now
-	switch {
-	case isSlots(c.Counter):
-		g.Result = m.recordsOf(c.Counter).report(c.Policy, now, c.N, v)
-	case isLog(c.Counter):
-		g.Result = c.Policy.ReportLog(m.log(c.Counter), now, c.N, v)
-	case ledger.Lends(c.Policy):
-		a.Report(c.Policy, &g.Result, now, c.N, v)
-		g.LeaseTime, g.Interval = a.Lease(c.Policy, now, m.node)
-	default:
-		c.Policy.ReportTo(&g.Result, a.State, now, c.N, v)
-	}
-}
-
-func (m *Model) giveBack(now int64, r counter.Return) {
-	m.expire(now, r.Counter, r.Hold)
+func (k *kept) giveBack(now int64, r counter.Return) {
+	k.expire(now, r.Policy, r.Hold)
 	if r.Hold != nil {
-		m.settle(now, r)
+		k.settle(now, r)
 		return
 	}
-	m.refund(now, r.Counter, r.N, r.Slot)
+	k.refund(now, r.Policy, r.N, r.Slot)
 }
 
-func (m *Model) refund(now int64, c counter.Counter, n, slot int64) {
-	k := keyOf(c)
+func (k *kept) refund(now int64, p *counter.Policy, n, slot int64) {
 	switch {
-	case isSlots(c):
-		m.recordsOf(c).free(n)
-	case isLog(c):
-		c.Policy.ReturnLog(m.log(c), now, n, slot)
-	case ledger.Lends(c.Policy):
-		m.accounts[k] = m.accounts[k].Refund(c.Policy, now, n, slot)
+	case isSlots(p):
+		k.records.free(n)
+	case isLog(p):
+		p.ReturnLog(&k.log, now, n, slot)
+	case ledger.Lends(p):
+		k.account = k.account.Refund(p, now, n, slot)
 	default:
-		m.accounts[k] = ledger.Account{State: c.Policy.Return(m.accounts[k].State, now, n, slot)}
+		k.account = ledger.Account{State: p.Return(k.account.State, now, n, slot)}
 	}
 }
 
-func (m *Model) takeBack(now int64, u ledger.Unspent) {
-	m.accounts[keyOf(u.Counter)] = m.accounts[keyOf(u.Counter)].TakeBack(u.Policy, now, m.node, &u)
+// expire has the holds of a counter end whose time is over. Only who may change them looks.
+func (k *kept) expire(now int64, p *counter.Policy, hold *counter.Hold) {
+	if hold != nil || p.GivesBack || isSlots(p) {
+		k.account.State = k.records.expire(p, k.account.State, now)
+	}
 }
 
-func (m *Model) reset(c counter.Counter) {
-	delete(m.accounts, keyOf(c))
-	delete(m.logs, keyOf(c))
-	delete(m.records, keyOf(c))
+// there: the hold that a charge would leave is there already.
+func (k *kept) there(hold *counter.Hold) bool {
+	if hold == nil {
+		return false
+	}
+	r, ok := k.records.all[hold.ID]
+	return ok && !r.returned
+}
+
+// settle ends a hold.
+func (k *kept) settle(now int64, r counter.Return) {
+	if _, ok := k.records.all[r.Hold.ID]; !ok && r.Recorded {
+		return
+	}
+	n, slot := k.records.settle(&r)
+	switch {
+	case isSlots(r.Policy):
+	case n > 0:
+		k.refund(now, r.Policy, n, slot)
+	case n < 0 && !isLog(r.Policy):
+		books := r.Policy.With(func(d *counter.Definition) { d.Book = true }) // which takes what doesn't fit, too
+		k.account.State, _ = books.Debit(k.account.State, now, -n)
+	}
 }

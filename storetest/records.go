@@ -4,7 +4,6 @@ import (
 	"bytes"
 
 	"github.com/weirhq/weir/counter"
-	"github.com/weirhq/weir/ledger"
 )
 
 // records are the holds of one counter, by name. They do what memstore does, the plain way.
@@ -45,7 +44,7 @@ func (rs *records) expire(p *counter.Policy, s counter.State, now int64) counter
 		switch {
 		case !ok || r.end > now:
 			return s
-		case !r.giveBack || r.returned || p.Limit.Algorithm == counter.Concurrency:
+		case !r.giveBack || r.returned || isSlots(p):
 			delete(rs.all, id)
 		default:
 			s = p.Return(s, now, r.n, r.slot)
@@ -60,7 +59,7 @@ func (rs *records) expire(p *counter.Policy, s counter.State, now int64) counter
 // anchor has no record end later than its length from now, after the clock has stepped back. A window that lies in the future
 // moves to now, and its records with it.
 func (rs *records) anchor(p *counter.Policy, s counter.State, now int64) counter.State {
-	slots := p.Limit.Algorithm == counter.Concurrency
+	slots := isSlots(p)
 	if !slots && now >= rs.seen {
 		return s
 	}
@@ -94,9 +93,9 @@ func (rs *records) forget() {
 	}
 }
 
-func (rs *records) put(c counter.Counter, h *counter.Hold, now, n, slot int64) {
+func (rs *records) put(p *counter.Policy, h *counter.Hold, now, n, slot int64) {
 	if r, ok := rs.all[h.ID]; ok && !r.returned {
-		if isSlots(c) {
+		if isSlots(p) {
 			r.end = now + h.For.Microseconds()
 			rs.all[h.ID] = r
 		}
@@ -151,50 +150,4 @@ func (rs *records) report(p *counter.Policy, now, n int64, v counter.Verdict) co
 		last = max(last, h.end)
 	}
 	return p.ReportSum(now, n, v, rs.sum(), last, rs.all[id].end)
-}
-
-func (m *Model) recordsOf(c counter.Counter) *records {
-	rs := m.records[keyOf(c)]
-	if rs == nil {
-		rs = &records{all: map[counter.Once]record{}}
-		m.records[keyOf(c)] = rs
-	}
-	return rs
-}
-
-// expire has the holds of a counter end whose time is over. Only who may change them looks.
-func (m *Model) expire(now int64, c counter.Counter, hold *counter.Hold) {
-	if hold == nil && !c.Policy.GivesBack && !isSlots(c) {
-		return
-	}
-	a := m.accounts[keyOf(c)]
-	a.State = m.recordsOf(c).expire(c.Policy, a.State, now)
-	m.accounts[keyOf(c)] = a
-}
-
-// there: the hold that a charge would leave is there already.
-func (m *Model) there(c *ledger.Ask) bool {
-	if c.Hold == nil {
-		return false
-	}
-	r, ok := m.recordsOf(c.Counter).all[c.Hold.ID]
-	return ok && !r.returned
-}
-
-// settle ends a hold.
-func (m *Model) settle(now int64, r counter.Return) {
-	if _, ok := m.recordsOf(r.Counter).all[r.Hold.ID]; !ok && r.Recorded {
-		return
-	}
-	n, slot := m.recordsOf(r.Counter).settle(&r)
-	switch {
-	case isSlots(r.Counter):
-	case n > 0:
-		m.refund(now, r.Counter, n, slot)
-	case n < 0 && !isLog(r.Counter):
-		books := r.Policy.With(func(d *counter.Definition) { d.Book = true }) // which takes what doesn't fit, too
-		a := m.accounts[keyOf(r.Counter)]
-		a.State, _ = books.Debit(a.State, now, -n)
-		m.accounts[keyOf(r.Counter)] = a
-	}
 }
