@@ -3,6 +3,7 @@ package memstore
 import (
 	"bytes"
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"sort"
@@ -300,13 +301,14 @@ func (h *holdList) report(p *counter.Policy, now, n int64, v counter.Verdict) co
 	return p.ReportSum(now, n, v, h.sum, h.lastEnd(), first)
 }
 
-// each calls f for every hold whose tokens are still taken, in the order in which they end, until f
-// returns false: n tokens, debited at the given slot (for a concurrency limit, the time at which
-// they were taken), and the hold's end, both in µs. f must not change the holds.
-func (h *holdList) each(f func(id counter.Once, n, slot, end int64) bool) {
-	for i := h.head; i < len(h.list); i++ {
-		if e := &h.list[i]; !e.dead && !e.returned && !f(e.id, e.n, e.slot, e.end) {
-			return
+// all yields every hold whose tokens are still taken, in the order in which they end. The slot of a concurrency limit's hold is the
+// time at which it was taken.
+func (h *holdList) all() iter.Seq[*holding] {
+	return func(yield func(*holding) bool) {
+		for i := h.head; i < len(h.list); i++ {
+			if e := &h.list[i]; !e.dead && !e.returned && !yield(e) {
+				return
+			}
 		}
 	}
 }

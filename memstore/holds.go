@@ -142,14 +142,7 @@ func (s *Store) giveBackHeld(back *counter.Return, h uint64) (recorded bool) {
 // they end. The arguments are the hold that owns the slots, how many it has, when it took them, and
 // when they end unless it renews them. Other algorithms have no slots.
 func (s *Store) Slots(_ context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error {
-	var all []holding // each may be slow, and must not run with the segment locked
-	s.eachSlot(c, func(id counter.Once, n, since, ends int64) bool {
-		if len(all) < most {
-			all = append(all, holding{id: id, n: n, slot: since, end: ends})
-		}
-		return len(all) < most
-	})
-	for _, e := range all {
+	for _, e := range s.slots(c, most, func(*holding) bool { return true }) {
 		each(e.id, e.n, time.UnixMicro(e.slot), time.UnixMicro(e.end))
 	}
 	return nil
@@ -158,25 +151,29 @@ func (s *Store) Slots(_ context.Context, c *counter.Counter, most int, each func
 // Slot returns how many slots of a concurrency limit a hold has: zero if the hold doesn't exist or
 // has ended.
 func (s *Store) Slot(_ context.Context, c *counter.Counter, id counter.Once) (has int64, err error) {
-	s.eachSlot(c, func(of counter.Once, n, _, _ int64) bool {
-		if of == id {
-			has = n
-		}
-		return of != id
-	})
+	for _, e := range s.slots(c, 1, func(e *holding) bool { return e.id == id }) {
+		has = e.n
+	}
 	return has, nil
 }
 
-// eachSlot calls f, with the segment locked, for slots that haven't ended, until f returns false.
-func (s *Store) eachSlot(c *counter.Counter, f func(id counter.Once, n, since, ends int64) bool) {
+// slots returns copies of at most that many holds of a concurrency limit that haven't ended, in the order in which they end.
+func (s *Store) slots(c *counter.Counter, most int, wanted func(*holding) bool) (all []holding) {
 	if !isSlots(c.Policy) {
-		return
+		return nil
 	}
 	h := s.hash(c)
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
 	now := s.time()
-	g.holdsOf(h).each(func(id counter.Once, n, since, ends int64) bool {
-		return ends <= now || f(id, n, since, min(ends, now+c.Policy.Limit.Window.Microseconds()))
-	})
+	for e := range g.holdsOf(h).all() {
+		if len(all) >= most {
+			break
+		}
+		if e.end > now && wanted(e) {
+			all = append(all, *e)
+			all[len(all)-1].end = min(e.end, now+c.Policy.Limit.Window.Microseconds())
+		}
+	}
+	return all
 }
