@@ -5,7 +5,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,8 +28,7 @@ type Proxy struct {
 	listener net.Listener       // nil while the proxy is down
 	stop     context.CancelFunc // ends dialing
 	links    map[*link]struct{}
-	faults   [2]faults     // of commands and of replies
-	changed  chan struct{} // closed when faults change
+	faults   [2]faults // of commands and of replies
 }
 
 // The two ways through a proxy.
@@ -43,16 +44,15 @@ type faults struct {
 	drop, reset   bool
 }
 
-// link is a client's connection together with the one to the server.
+// link is a client's connection together with the one to the server: where commands come from, and where replies come from.
 type link struct {
-	ctx    context.Context // ends with the link
-	cancel context.CancelFunc
-	ends   [2]net.Conn // the client's and the server's: where commands come from, and where replies come from
+	ends   [2]net.Conn
+	closed atomic.Bool
 }
 
 // close ends both connections. It may be called more than once.
 func (l *link) close() {
-	l.cancel()
+	l.closed.Store(true)
 	l.ends[commands].Close()
 	l.ends[replies].Close()
 }
@@ -72,60 +72,57 @@ func StartProxy(upstream string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{Addr: addrs[0], upstream: upstream, links: map[*link]struct{}{}, changed: make(chan struct{})}
+	p := &Proxy{Addr: addrs[0], upstream: upstream, links: map[*link]struct{}{}}
 	return p, p.Up()
 }
 
 // Delay holds each reply back for the given time, plus or minus up to jitter. Replies keep their order.
 func (p *Proxy) Delay(by, jitter time.Duration) error {
-	return p.change(func() { p.faults[replies].delay, p.faults[replies].jitter = by, jitter })
+	return p.change(func(f *[2]faults) { f[replies].delay, f[replies].jitter = by, jitter })
 }
 
 // Throttle lets so many kilobytes pass per second, each way.
 func (p *Proxy) Throttle(kilobytes int64) error {
-	return p.change(func() { p.faults[commands].rate, p.faults[replies].rate = kilobytes, kilobytes })
+	return p.change(func(f *[2]faults) { f[commands].rate, f[replies].rate = kilobytes, kilobytes })
 }
 
 // DropCommands loses what clients send: it never runs. Connections stay open.
 func (p *Proxy) DropCommands() error {
-	return p.change(func() { p.faults[commands].drop = true })
+	return p.change(func(f *[2]faults) { f[commands].drop = true })
 }
 
 // DropReplies loses what Redis answers: commands run, but their clients don't learn of it. Connections stay open.
 func (p *Proxy) DropReplies() error {
-	return p.change(func() { p.faults[replies].drop = true })
+	return p.change(func(f *[2]faults) { f[replies].drop = true })
 }
 
 // ResetCommands ends a connection at its next command, which doesn't run. A connection that was opened since is reset;
 // an older one is closed.
 func (p *Proxy) ResetCommands() error {
-	return p.change(func() { p.faults[commands].reset = true })
+	return p.change(func(f *[2]faults) { f[commands].reset = true })
 }
 
 // ResetReplies is ResetCommands at the next reply: the command has run.
 func (p *Proxy) ResetReplies() error {
-	return p.change(func() { p.faults[replies].reset = true })
+	return p.change(func(f *[2]faults) { f[replies].reset = true })
 }
 
 // Heal takes all faults away. If data was being dropped, all connections are closed: what comes after a gap makes no
 // sense to either side.
 func (p *Proxy) Heal() {
-	_ = p.change(func() {
-		if p.faults[commands].drop || p.faults[replies].drop {
+	_ = p.change(func(f *[2]faults) {
+		if f[commands].drop || f[replies].drop {
 			p.closeLinks()
 		}
-		p.faults = [2]faults{}
+		*f = [2]faults{}
 	})
 }
 
-// change changes faults, and wakes what they hold back. It returns nil, so that faults can be used like
-// others that may fail.
-func (p *Proxy) change(f func()) error {
+// change changes the faults. It returns nil, so that faults can be used like others that may fail.
+func (p *Proxy) change(f func(*[2]faults)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f()
-	close(p.changed)
-	p.changed = make(chan struct{})
+	f(&p.faults)
 	return nil
 }
 
@@ -207,7 +204,6 @@ func (p *Proxy) serve(ctx context.Context, client net.Conn, upstream string) {
 		return
 	}
 	l := &link{ends: [2]net.Conn{client, server}}
-	l.ctx, l.cancel = context.WithCancel(ctx)
 	defer l.close()
 
 	p.mu.Lock()
@@ -244,11 +240,7 @@ func (l *link) read(way int, queue chan<- chunk) {
 	for {
 		n, err := l.ends[way].Read(buf)
 		if n > 0 {
-			select {
-			case queue <- chunk{append([]byte(nil), buf[:n]...), time.Now()}:
-			case <-l.ctx.Done():
-				return
-			}
+			queue <- chunk{slices.Clone(buf[:n]), time.Now()}
 		}
 		if err != nil {
 			return
@@ -258,14 +250,17 @@ func (l *link) read(way int, queue chan<- chunk) {
 
 // write sends what is queued to the other end, as the faults have it. The connection ends with the queue.
 func (p *Proxy) write(l *link, way int, queue <-chan chunk) {
-	defer l.close()
+	defer func() {
+		l.close()
+		for range queue { // so that read doesn't wait
+		}
+	}()
 	var free time.Time // when the last piece has passed a line that is throttled
 	for c := range queue {
 		spread := 2*rand.Float64() - 1
 		for len(c.data) > 0 {
 			p.mu.Lock()
-			f, changed := p.faults[way], p.changed
-			over := l.ctx.Err() != nil // asked under the lock, so that Heal lets nothing pass that was to be dropped
+			f, over := p.faults[way], l.closed.Load() // asked under the lock, so that Heal lets nothing pass that was to be dropped
 			p.mu.Unlock()
 			if over || f.reset {
 				return
@@ -282,11 +277,7 @@ func (p *Proxy) write(l *link, way int, queue <-chan chunk) {
 				due = due.Add(time.Duration(len(piece)) * time.Millisecond / time.Duration(f.rate))
 			}
 			if wait := time.Until(due); wait > 0 {
-				select {
-				case <-time.After(wait):
-				case <-changed:
-				case <-l.ctx.Done():
-				}
+				time.Sleep(min(wait, 5*time.Millisecond)) // faults may change meanwhile
 				continue
 			}
 			if _, err := l.ends[1-way].Write(piece); err != nil {
