@@ -3,9 +3,13 @@ package redisstore
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -126,4 +130,99 @@ func readFiles(files map[string]string) (map[string]string, error) {
 		held[name] = string(text)
 	}
 	return held, nil
+}
+
+// read returns what is in the file that a parameter names, and remembers it.
+func (p *parser) read(parameter string) ([]byte, error) {
+	file := p.given[parameter]
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", parameter, err)
+	}
+	p.files[file] = string(text)
+	return text, nil
+}
+
+// readPassword reads a password from the file that a parameter names, if it is given.
+func (p *parser) readPassword(parameter string, password *string) error {
+	file := p.given[parameter]
+	switch {
+	case file == "":
+		return nil
+	case *password != "":
+		return fmt.Errorf("the password is given twice: remove it, or %s", parameter)
+	}
+	text, err := p.read(parameter)
+	if err != nil {
+		return err
+	}
+	if *password = strings.TrimRight(string(text), "\r\n"); *password == "" {
+		return fmt.Errorf("%s: %s: must hold the password, but is empty", parameter, file)
+	}
+	return nil
+}
+
+// tls is nil without TLS. The name that a certificate must bear is that of the host,
+// for servers that a Sentinel or a Cluster names as for those in the URL, unless server_name says otherwise.
+func (p *parser) tls() (*tls.Config, error) {
+	for _, name := range []string{"tls", "verify_name"} {
+		if v := p.given[name]; v != "" && v != "true" && v != "false" {
+			return nil, fmt.Errorf("%s: must be true or false", name)
+		}
+	}
+	if p.name != "rediss" && p.given["tls"] != "true" {
+		for _, name := range tlsParameters {
+			if p.given[name] != "" {
+				return nil, fmt.Errorf("%s: needs TLS: add tls=true", name)
+			}
+		}
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.given["server_name"]}
+	if file := p.given["ca"]; file != "" {
+		pem, err := p.read("ca")
+		if err != nil {
+			return nil, err
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("ca: %s: must hold certificates in PEM", file)
+		}
+	}
+	if (p.given["cert"] == "") != (p.given["key"] == "") {
+		return nil, errors.New("cert and key must be given together")
+	}
+	if p.given["cert"] != "" {
+		cert, err := p.read("cert")
+		if err != nil {
+			return nil, err
+		}
+		key, err := p.read("key")
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("cert and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	if p.given["verify_name"] == "false" {
+		verifyAnyName(c)
+	}
+	return c, nil
+}
+
+// verifyAnyName has certificates verified whatever name they are for: some hosted servers' are for none that a client could know.
+func verifyAnyName(c *tls.Config) {
+	c.InsecureSkipVerify = true // what follows is all that it skips, but for the name
+	roots := c.RootCAs
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		o := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
+		for _, cert := range s.PeerCertificates[1:] {
+			o.Intermediates.AddCert(cert)
+		}
+		_, err := s.PeerCertificates[0].Verify(o)
+		return err
+	}
 }

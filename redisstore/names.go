@@ -59,12 +59,13 @@ func slotOf(tag string) int {
 // namer names keys under a secret that all nodes share.
 type namer struct {
 	prefix string
+	secret []byte
 	k0, k1 uint64
 }
 
 func newNamer(prefix string, secret []byte) *namer {
 	k0, k1 := siphash.Hash128(0x7765697220706572, 0x7375626a65637473, secret)
-	return &namer{prefix, k0, k1}
+	return &namer{prefix, secret, k0, k1}
 }
 
 // subject names the key of a counter, and says which tag it has.

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -20,15 +21,13 @@ import (
 
 // peers is what a node knows of the other nodes, and tells them about itself.
 type peers struct {
-	name   string // of this node
-	id     uint32 // of this node, for accounts that remember which node asks; never 0
-	given  bool   // the secret was given, and isn't in Redis
-	says   atomic.Pointer[string]
-	news   signal // set when the others don't know yet what this node says
-	live   atomic.Int32
-	heard  atomic.Pointer[Heard]
-	mu     sync.Mutex
-	secret []byte // guarded by mu; nil until it is known
+	name  string // of this node
+	id    uint32 // of this node, for accounts that remember which node asks; never 0
+	given bool   // the secret was given, and isn't in Redis
+	says  atomic.Pointer[string]
+	news  signal // set when the others don't know yet what this node says
+	live  atomic.Int32
+	heard atomic.Pointer[Heard]
 }
 
 const (
@@ -41,7 +40,7 @@ const (
 func (p *peers) init(name string, secret []byte) {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
-	p.name, p.secret, p.given = cmp.Or(name, hex.EncodeToString(id)), secret, secret != nil
+	p.name, p.given = cmp.Or(name, hex.EncodeToString(id)), secret != nil
 	p.id = max(1, uint32(id[0])|uint32(id[1])<<8|uint32(id[2])<<16)
 	p.news = make(signal, 1)
 	p.says.Store(new(string))
@@ -123,9 +122,10 @@ func (s *Store) Nodes() int { return int(s.peers.live.Load()) }
 
 // Secret is what the nodes share, or nil until it is known. It seals receipts, too.
 func (s *Store) Secret() []byte {
-	s.peers.mu.Lock()
-	defer s.peers.mu.Unlock()
-	return s.peers.secret
+	if names := s.names.Load(); names != nil {
+		return names.secret
+	}
+	return nil
 }
 
 func (s *Store) beatKeys() []string {
@@ -178,15 +178,12 @@ func (s *Store) beat(ctx context.Context) error {
 // adopt goes over to another secret. It is called by one goroutine only.
 func (s *Store) adopt(secret []byte) {
 	old := s.Secret()
-	if string(secret) == string(old) {
+	if bytes.Equal(secret, old) {
 		return
 	}
 	if old != nil {
 		s.logger.Warn("another secret is in redis: counters start over, and receipts made before are void")
 	}
-	s.peers.mu.Lock()
-	s.peers.secret = secret
-	s.peers.mu.Unlock()
 	s.onSecret(secret) // before charges go by it: no receipt for one of them is to be sealed with another
 	s.names.Store(newNamer(s.prefix, secret))
 }

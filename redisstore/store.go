@@ -113,41 +113,31 @@ func New(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		address: a,
-		prefix:  o.Prefix,
-		timeout: o.Timeout,
-		clock:   o.Now,
-		logger:  o.Logger,
-		ready:   make(chan struct{}),
-		tried:   make(chan struct{}),
-		lost:    make(signal, 1),
-		reread:  make(signal, 1),
-
+		address:  a,
+		prefix:   cmp.Or(o.Prefix, "weir"),
+		timeout:  cmp.Or(max(0, o.Timeout), DefaultTimeout),
+		clock:    o.Now,
+		logger:   cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
 		onSecret: o.OnSecret,
 		trace:    o.Trace,
+		ready:    make(chan struct{}),
+		tried:    make(chan struct{}),
+		lost:     make(signal, 1),
+		reread:   make(signal, 1),
 	}
 	if s.onSecret == nil {
 		s.onSecret = func([]byte) {}
 	}
-	if s.prefix == "" {
-		s.prefix = "weir"
-	}
-	if s.timeout <= 0 {
-		s.timeout = DefaultTimeout
-	}
 	s.endTry = sync.OnceFunc(func() { close(s.tried) })
 	s.credentials.Store(&a.option)
 	s.address.option = s.connectionOption(a.option, s.credentials.Load)
-	if s.logger == nil {
-		s.logger = slog.New(slog.DiscardHandler)
-	}
 	if s.clock != nil {
 		s.leastTTL = time.Hour.Milliseconds() // its time and that of the TTLs have nothing in common
 	}
-	if o.Secret != nil && len(o.Secret) == 0 {
-		return nil, errors.New("the secret is empty: give at least one byte, better 32 random ones, or none at all")
-	}
 	if o.Secret != nil {
+		if len(o.Secret) == 0 {
+			return nil, errors.New("the secret is empty: give at least one byte, better 32 random ones, or none at all")
+		}
 		s.names.Store(newNamer(s.prefix, o.Secret))
 	}
 	s.peers.init(o.Name, o.Secret)
@@ -256,7 +246,8 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 	}
 	recorded := slices.ContainsFunc(parts, (*part).recorded)
 	if recorded { // parts with records go first: the others go back only if a record was there
-		slices.SortStableFunc(parts, func(a, b *part) int { return cmp.Compare(a.rank(), b.rank()) })
+		others := slices.DeleteFunc(slices.Clone(parts), (*part).recorded)
+		parts = append(slices.DeleteFunc(parts, func(p *part) bool { return !p.recorded() }), others...)
 	} else if once != (counter.Once{}) {
 		if len(parts) == 0 {
 			tag := int(once[0]) % tags
@@ -289,14 +280,6 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 		return counter.ErrUsed
 	}
 	return err
-}
-
-// rank is 0 for acts that happen only if a record is there, and 1 for others.
-func (a *act) rank() int {
-	if a.recorded() {
-		return 0
-	}
-	return 1
 }
 
 // recorded reports whether an act happens only if a record is there.
