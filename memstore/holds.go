@@ -7,90 +7,12 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// held is what a counter's charges left behind: the slots of a concurrency limit, which has no
-// other state, or the records of reservations and of repeatable checks. Like a log, it is kept in
-// the counter's segment under the counter's hash.
-type held struct {
-	holdList
-	slots bool
-	last  int64 // when the last hold ends
-	bytes int64 // bytes accounted for it in logUse
-}
-
-// holdsBytes is the approximate cost of a counter's holds beside the holds themselves: an entry in
-// the segment's map, and a map of their own.
-const holdsBytes = 248
-
-// nothing stands for the holds of a counter without any. It is never written.
-var nothing held
-
 // keeps reports whether a charge needs its counter's holds, and so the segment's lock.
 func keeps(c *counter.Charge) bool {
 	return c.Hold != nil || c.Policy.GivesBack || isSlots(c.Policy)
 }
 
 func isSlots(p *counter.Policy) bool { return p.Limit.Algorithm == counter.Concurrency }
-
-// holdsOf returns a counter's holds. If the counter has none, the caller must not change the
-// result.
-func (g *segment) holdsOf(h uint64) *held {
-	if hs := g.holds[h]; hs != nil {
-		return hs
-	}
-	return &nothing
-}
-
-// hold records or renews the hold of a charge that was taken.
-func (t *table) hold(g *segment, h uint64, p *counter.Policy, of *counter.Hold, now, n, slot int64) {
-	hs := g.holds[h]
-	if hs == nil {
-		if g.holds == nil {
-			g.holds = map[uint64]*held{}
-		}
-		hs = &held{slots: isSlots(p)}
-		g.holds[h] = hs
-	}
-	hs.hold(p, of, now, n, slot)
-}
-
-// accountHolds updates the memory accounted for a counter's holds, and drops the holds if none are
-// left.
-func (t *table) accountHolds(g *segment, h uint64, now int64) {
-	hs := g.holds[h]
-	switch {
-	case hs == nil:
-	case hs.len() == 0:
-		t.dropHolds(g, h)
-	default:
-		t.resize(hs)
-		if t.overLogs() {
-			t.evictLogs(g, h, now)
-		}
-	}
-}
-
-func (t *table) resize(hs *held) {
-	size := int64(hs.size()) + holdsBytes
-	t.logUse.Add(size - hs.bytes)
-	hs.bytes, hs.last = size, hs.lastEnd()
-}
-
-func (t *table) dropHolds(g *segment, h uint64) {
-	if hs := g.holds[h]; hs != nil {
-		t.logUse.Add(-hs.bytes)
-		delete(g.holds, h)
-	}
-}
-
-// halve drops the older half of a counter's records while they alone exceed the cap. Their tokens
-// don't come back, which mints nothing.
-func (t *table) halve(g *segment, h uint64) {
-	hs := g.holds[h]
-	for hs != nil && !hs.slots && hs.len() > 1 && t.overLogs() {
-		hs.drop((hs.len() + 1) / 2)
-		t.resize(hs)
-	}
-}
 
 // giveBackHeld is giveBack for a counter that may have holds.
 func (s *Store) giveBackHeld(back *counter.Return, h uint64) (recorded bool) {
@@ -109,7 +31,7 @@ func (s *Store) giveBackHeld(back *counter.Return, h uint64) (recorded bool) {
 	hs := g.holdsOf(h)
 	state := hs.expire(p, old, now)
 	recorded = back.Hold != nil && hs.find(back.Hold.ID) >= 0
-	switch l := g.logs[h]; {
+	switch {
 	case back.Recorded && !recorded:
 	case back.Hold == nil && isSlots(p):
 		hs.free(back.N)
@@ -117,13 +39,10 @@ func (s *Store) giveBackHeld(back *counter.Return, h uint64) (recorded bool) {
 		state = p.Return(state, now, back.N, back.Slot)
 	case p.Limit.Algorithm != counter.SlidingLog:
 		state = hs.settle(p, state, now, back)
-	case l == nil:
-		hs.settleLog(p, &counter.Log{}, now, back)
 	default:
-		hs.settleLog(p, &l.Log, now, back)
-		s.table.account(g, h, l, p)
+		hs.settleLog(p, g.logOf(h), now, back)
 	}
-	s.table.accountHolds(g, h, now)
+	s.table.account(g, h, p, now)
 	if cell == nil && state != (counter.State{}) {
 		cell = s.table.add(g, h, now) // more was used than was reserved, and the counter had been evicted
 		old = counter.State{}

@@ -113,7 +113,7 @@ func TestHoldsThatEndLeaveNothing(t *testing.T) {
 	empty := func(how string) {
 		t.Helper()
 		s.table.check(t)
-		if n := s.table.logUse.Load(); n != 0 {
+		if n := s.table.besideUse.Load(); n != 0 {
 			t.Fatalf("%s: %d bytes are left", how, n)
 		}
 	}

@@ -224,10 +224,9 @@ func (s *Store) giveBack(back *counter.Return) (recorded bool) {
 	if p.Limit.Algorithm == counter.SlidingLog {
 		g := s.table.lock(h)
 		defer s.table.unlock(g)
-		if l := g.logs[h]; l != nil {
-			p.ReturnLog(&l.Log, s.time(), back.N, back.Slot)
-			s.table.account(g, h, l, p)
-		}
+		now := s.time()
+		p.ReturnLog(g.logOf(h), now, back.N, back.Slot)
+		s.table.account(g, h, p, now)
 		return false
 	}
 	cell := s.table.acquire(h)
@@ -261,15 +260,14 @@ type Stats struct {
 }
 
 // Bytes returns the memory that counters take now.
-func (s *Store) Bytes() int64 { return s.table.pageUse.Load() + s.table.logUse.Load() }
+func (s *Store) Bytes() int64 { return s.table.pageUse.Load() + s.table.besideUse.Load() }
 
 // Stats walks the whole table, locking one segment at a time.
 func (s *Store) Stats() Stats {
 	st := Stats{Bytes: s.Bytes(), Evicted: s.table.evicted.Load()}
 	s.table.each(func(g *segment) {
-		st.Counters += len(g.logs)
-		for _, hs := range g.holds {
-			if hs.slots { // records of reservations belong to a counter that is counted below
+		for _, b := range g.beside {
+			if b.log != nil || b.slots { // records of reservations belong to a counter that is counted below
 				st.Counters++
 			}
 		}

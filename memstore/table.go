@@ -4,8 +4,6 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
-
-	"github.com/weirhq/weir/counter"
 )
 
 // The table is extendible hashing over small segments. A segment owns a range of hashes, spread
@@ -19,8 +17,7 @@ import (
 // segment's lock.
 const (
 	maxPages = 8
-	rootBits = 6   // initial segments: enough that cores seldom meet in one
-	logBytes = 128 // approximate cost of a log beside its entries
+	rootBits = 6 // initial segments: enough that cores seldom meet in one
 )
 
 // layout says where a segment's counters are. It is immutable: a segment that grows gets a new one.
@@ -37,16 +34,7 @@ type segment struct {
 	layout   *layout    // the current one
 	outgrown bool       // crowded, with all its pages allocated
 	counts   [maxPages]uint16
-	logs     map[uint64]*logged
-	holds    map[uint64]*held
-}
-
-// logged is the counter of a sliding log.
-type logged struct {
-	counter.Log
-	used  int64
-	whole int64 // when the log is empty again
-	bytes int64 // bytes accounted for it in logUse
+	beside   map[uint64]*beside
 }
 
 type directory struct {
@@ -63,9 +51,9 @@ type table struct {
 	epoch int64
 	cap   int64
 
-	pageUse atomic.Int64 // bytes of pages
-	logUse  atomic.Int64 // bytes of logs and holds
-	evicted atomic.Uint64
+	pageUse   atomic.Int64 // bytes of pages
+	besideUse atomic.Int64 // bytes of logs and holds
+	evicted   atomic.Uint64
 }
 
 func (t *table) init(now, cap int64) {
@@ -266,24 +254,14 @@ func (t *table) split(g *segment) {
 	copy(high.pages[:], old.pages[half:])
 	copy(up.counts[:], g.counts[half:])
 	clear(g.counts[half:])
-	up.logs, up.holds = extract(high, g.logs), extract(high, g.holds)
-	t.publish(up, high)
-	t.publish(g, low)
-}
-
-// extract moves the entries that belong to a layout out of a map.
-func extract[V any](l *layout, from map[uint64]V) map[uint64]V {
-	var to map[uint64]V
-	for h, v := range from {
-		if l.owns(h) {
-			if to == nil {
-				to = map[uint64]V{}
-			}
-			to[h] = v
-			delete(from, h)
+	for h, b := range g.beside {
+		if high.owns(h) {
+			*up.put(h) = *b
+			delete(g.beside, h)
 		}
 	}
-	return to
+	t.publish(up, high)
+	t.publish(g, low)
 }
 
 // publish makes a layout the current one of its segment.
@@ -307,7 +285,7 @@ func (t *table) publish(g *segment, l *layout) {
 }
 
 // pageCap leaves an eighth of the cap to logs and holds, or what they already use if that is more.
-func (t *table) pageCap() int64 { return t.cap - max(t.logUse.Load(), t.cap/8) }
+func (t *table) pageCap() int64 { return t.cap - max(t.besideUse.Load(), t.cap/8) }
 
 // reserve reserves memory for pages, if the cap allows it.
 func (t *table) reserve(bytes int64) bool {

@@ -43,20 +43,15 @@ func (t *table) check(tb testing.TB) {
 	tb.Helper()
 	booked := int64(0)
 	defer func() {
-		if use := t.logUse.Load(); use != booked {
+		if use := t.besideUse.Load(); use != booked {
 			tb.Fatalf("logs and holds take %d bytes, and %d are booked", booked, use)
 		}
 	}()
 	t.each(func(g *segment) {
 		l := g.layout
-		for h, log := range g.logs {
-			if booked += log.bytes; !l.owns(h) {
-				tb.Fatalf("log %x stands in segment %x/%d", h, l.prefix, l.depth)
-			}
-		}
-		for h, hs := range g.holds {
-			if booked += hs.bytes; !l.owns(h) || hs.len() == 0 {
-				tb.Fatalf("%d holds of %x stand in segment %x/%d", hs.len(), h, l.prefix, l.depth)
+		for h, b := range g.beside {
+			if booked += b.bytes; !l.owns(h) || b.log == nil && b.holds == nil || b.holds != nil && b.holds.len() == 0 {
+				tb.Fatalf("%+v of %x stands in segment %x/%d", b, h, l.prefix, l.depth)
 			}
 		}
 		for k, p := range l.pages[:l.npages] {

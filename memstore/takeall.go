@@ -162,11 +162,7 @@ func (s *Store) look(st *step, c *counter.Charge, now int64) {
 	case st.there:
 		st.state, st.fits = st.old, true
 	case st.log:
-		l, ok := st.segment.logs[st.hash]
-		if !ok {
-			l = &logged{}
-		}
-		st.fits = c.Policy.FitsLog(&l.Log, now, st.n)
+		st.fits = c.Policy.FitsLog(st.segment.logOf(st.hash), now, st.n)
 	case isSlots(c.Policy):
 		st.fits = st.segment.holdsOf(st.hash).fits(c.Policy, st.n)
 	default:
@@ -194,7 +190,7 @@ func (s *Store) settle(st *step, c *counter.Charge, now int64, refused bool, r *
 		if taken && st.hold != nil {
 			s.table.hold(st.segment, st.hash, c.Policy, st.hold, now, st.n, slot)
 		}
-		s.table.accountHolds(st.segment, st.hash, now)
+		s.table.account(st.segment, st.hash, c.Policy, now)
 	}
 	if isSlots(c.Policy) {
 		*r = st.segment.holdsOf(st.hash).report(c.Policy, now, st.n, verdict(st.fits, taken))
