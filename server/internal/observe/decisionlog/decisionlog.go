@@ -53,10 +53,10 @@ type Log struct {
 	below uint64 // what the Spread of a decision of the sample doesn't exceed
 	queue chan entry
 	left  atomic.Int64 // how many more lines this second may have
-	table atomic.Pointer[table]
 
-	mu      sync.Mutex // held while the table is replaced
-	dropped uint64     // left out by tallies that are no longer in the table; guarded by mu
+	mu      sync.RWMutex
+	tallies map[tallyKey]*tally // guarded by mu
+	dropped uint64              // left out by tallies that there no longer are; guarded by mu
 
 	written, failures atomic.Uint64
 
@@ -94,12 +94,11 @@ func start(out io.Writer, path string, opts Options) *Log {
 	l := &Log{
 		opts: opts, queue: make(chan entry, perSecond), writer: writer{out: out, path: path},
 		reopen: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{}),
-		below: math.MaxUint64,
+		below: math.MaxUint64, tallies: map[tallyKey]*tally{},
 	}
 	if opts.Sample < 1 {
 		l.below = uint64(opts.Sample * (1 << 64))
 	}
-	l.table.Store(&table{})
 	l.left.Store(perSecond)
 	go l.run()
 	return l
@@ -114,7 +113,7 @@ func (l *Log) Observe(o *weir.Observation) {
 	}
 	t := l.tally(tallyKey{d.Rule, d.Reason, d.Allowed})
 	if !claim(&t.left, 0) || !claim(&l.left, reserved(d.Allowed)) || !l.enqueue(t, o) {
-		t.leaveOut(o.Stripe)
+		t.leftOut.Add(1)
 	}
 }
 
@@ -183,11 +182,11 @@ type Stats struct {
 
 // Stats returns what there is now.
 func (l *Log) Stats() Stats {
-	l.mu.Lock() // so that no tally is counted twice, or not at all
-	defer l.mu.Unlock()
+	l.mu.RLock() // so that no tally is counted twice, or not at all
+	defer l.mu.RUnlock()
 	s := Stats{Written: l.written.Load(), Failures: l.failures.Load(), LeftOut: l.dropped}
-	for _, t := range *l.table.Load() {
-		s.LeftOut += t.sum()
+	for _, t := range l.tallies {
+		s.LeftOut += t.leftOut.Load()
 	}
 	return s
 }

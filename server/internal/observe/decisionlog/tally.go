@@ -2,11 +2,11 @@ package decisionlog
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/observer"
 )
 
 // maxTallies is how many rules and reasons are told apart. Further ones share the rule "other".
@@ -25,62 +25,35 @@ type tallyKey struct {
 // tally is what a rule decided for one reason.
 type tally struct {
 	tallyKey
-	left    atomic.Int64 // how many more lines this second may have
-	leftOut []stripe     // a power of two
-	told    uint64       // how many of those left out a line has told; the writer's
-	idle    int          // for how many seconds it has had nothing to do; the writer's
+	left    atomic.Int64  // how many more lines this second may have
+	leftOut atomic.Uint64 // decisions without a line
+	told    uint64        // how many of those left out a line has told; the writer's
+	idle    int           // for how many seconds it has had nothing to do; the writer's
 }
-
-// stripe is a core's part of a count, more or less: cores that write to one place would wait for each other.
-type stripe struct {
-	n atomic.Uint64
-	_ [56]byte // to the end of the cache line
-}
-
-func newTally(k tallyKey) *tally {
-	k.rule = strings.Clone(k.rule) // it may be a part of a long text
-	t := &tally{tallyKey: k, leftOut: make([]stripe, observer.Stripes())}
-	t.left.Store(perReason)
-	return t
-}
-
-func (t *tally) leaveOut(stripe uint32) { t.leftOut[int(stripe)&(len(t.leftOut)-1)].n.Add(1) }
-
-// sum is how many were left out.
-func (t *tally) sum() (sum uint64) {
-	for i := range t.leftOut {
-		sum += t.leftOut[i].n.Load()
-	}
-	return sum
-}
-
-// table finds tallies. It is replaced, never changed.
-type table map[tallyKey]*tally
 
 // tally finds what counts a rule's decisions, or makes it.
 func (l *Log) tally(k tallyKey) *tally {
-	if t := (*l.table.Load())[k]; t != nil {
-		return t
-	}
-	if old := *l.table.Load(); len(old) >= maxTallies {
+	l.mu.RLock()
+	t, full := l.tallies[k], len(l.tallies) >= maxTallies
+	if t == nil && full {
 		k.rule = "other" // one for each reason, at most
-		if t := old[k]; t != nil {
-			return t // without the lock: there may be many rules that share it
-		}
+		t = l.tallies[k]
+	}
+	l.mu.RUnlock()
+	if t != nil {
+		return t
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := *l.table.Load()
-	if len(old) >= maxTallies {
+	if len(l.tallies) >= maxTallies {
 		k.rule = "other"
 	}
-	if t := old[k]; t != nil {
-		return t
+	if t = l.tallies[k]; t == nil {
+		k.rule = strings.Clone(k.rule) // it may be a part of a long text
+		t = &tally{tallyKey: k}
+		t.left.Store(perReason)
+		l.tallies[k] = t
 	}
-	fresh := maps.Clone(old)
-	t := newTally(k)
-	fresh[t.tallyKey] = t
-	l.table.Store(&fresh)
 	return t
 }
 
@@ -88,13 +61,18 @@ func (l *Log) tally(k tallyKey) *tally {
 func (l *Log) dropIdle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fresh := maps.Clone(*l.table.Load())
-	maps.DeleteFunc(fresh, func(_ tallyKey, t *tally) bool {
+	maps.DeleteFunc(l.tallies, func(_ tallyKey, t *tally) bool {
 		if t.idle < keepIdle {
 			return false
 		}
-		l.dropped += t.sum()
+		l.dropped += t.leftOut.Load()
 		return true
 	})
-	l.table.Store(&fresh)
+}
+
+// all returns the tallies that there are now.
+func (l *Log) all() []*tally {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.Collect(maps.Values(l.tallies))
 }

@@ -73,8 +73,8 @@ func (l *Log) writeQueued() {
 
 // tellLeftOut writes how many were left out, if any were, for each rule.
 func (l *Log) tellLeftOut() {
-	for _, t := range *l.table.Load() {
-		if n := t.sum() - t.told; n > 0 {
+	for _, t := range l.all() {
+		if n := t.leftOut.Load() - t.told; n > 0 {
 			t.told += n
 			l.append(t, n, &leftOutLine{Time: text(time.Now()), LeftOut: n, Outcome: observer.Outcome(t.allowed), Reason: observer.Reason(t.reason), Rule: t.rule})
 		}
@@ -85,9 +85,9 @@ func (l *Log) tellLeftOut() {
 // renew begins another second.
 func (l *Log) renew() {
 	drop := false
-	for _, t := range *l.table.Load() {
+	for _, t := range l.all() {
 		t.idle++
-		if t.left.Swap(perReason) < perReason || t.sum() > t.told {
+		if t.left.Swap(perReason) < perReason || t.leftOut.Load() > t.told {
 			t.idle = 0
 		}
 		drop = drop || t.idle >= keepIdle
@@ -163,7 +163,7 @@ func (l *Log) flush() {
 		if lost.tells > 0 {
 			lost.tally.told -= lost.tells
 		} else {
-			lost.tally.leaveOut(0)
+			lost.tally.leftOut.Add(1)
 		}
 	}
 	l.written.Add(uint64(whole))

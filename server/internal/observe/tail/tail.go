@@ -32,20 +32,18 @@ const (
 
 // Decision is one of them, on the wire.
 type Decision struct {
-	Time        time.Time `json:"time"`
-	Client      string    `json:"client"` // masked
-	Fingerprint string    `json:"fingerprint"`
-	Kind        string    `json:"kind"`
-	Rule        string    `json:"rule"`
-	Outcome     string    `json:"outcome"`
-	Reason      string    `json:"reason"`
-	Edge        string    `json:"edge"`
-	Method      string    `json:"method"`
-	Path        string    `json:"path"` // the pattern of the limit that binds
-	Limit       int64     `json:"limit"`
-	Remaining   int64     `json:"remaining"`
-	RetryMS     int64     `json:"retry_after_ms"` // -1 if waiting doesn't help
-	Shadow      []string  `json:"shadow"`         // rules that would have refused it, were they enforced
+	Time time.Time `json:"time"`
+	top.Shown
+	Rule      string   `json:"rule"`
+	Outcome   string   `json:"outcome"`
+	Reason    string   `json:"reason"`
+	Edge      string   `json:"edge"`
+	Method    string   `json:"method"`
+	Path      string   `json:"path"` // the pattern of the limit that binds
+	Limit     int64    `json:"limit"`
+	Remaining int64    `json:"remaining"`
+	RetryMS   int64    `json:"retry_after_ms"` // -1 if waiting doesn't help
+	Shadow    []string `json:"shadow"`         // rules that would have refused it, were they enforced
 }
 
 // Pulse is how many decisions there were since the one before.
@@ -90,7 +88,7 @@ func (h *Hub) Observe(o *weir.Observation) {
 			continue
 		}
 		if o.Spread > v.below.Load() || !v.claim() {
-			v.leftOut[int(o.Stripe)&(len(v.leftOut)-1)].Add(1)
+			v.leftOut.Add(1)
 			continue
 		}
 		if shown == nil {
@@ -100,7 +98,7 @@ func (h *Hub) Observe(o *weir.Observation) {
 		case v.decisions <- shown:
 			v.sent.Add(1)
 		default:
-			v.leftOut[int(o.Stripe)&(len(v.leftOut)-1)].Add(1)
+			v.leftOut.Add(1)
 		}
 	}
 }
@@ -129,9 +127,8 @@ func (v *Viewer) wants(o *weir.Observation, clients *top.Top, p *prints) bool {
 // show is a decision as people may see it.
 func (h *Hub) show(o *weir.Observation) *Decision {
 	req, d := o.Request, o.Decision
-	who := h.Clients.See(req)
 	out := &Decision{
-		Time: time.Now().UTC().Truncate(time.Millisecond), Client: who.Client, Fingerprint: who.Fingerprint, Kind: who.Kind,
+		Time: time.Now().UTC().Truncate(time.Millisecond), Shown: h.Clients.See(req),
 		Rule: d.Rule, Outcome: observer.Outcome(d.Allowed), Reason: observer.Reason(d.Reason), Edge: observer.Edge(req.Edge),
 		Method: observer.Method(req.Method), Path: observer.Path(d.Policy), Remaining: d.Remaining, RetryMS: observer.Milliseconds(d.RetryAfter), Shadow: []string{},
 	}
@@ -155,22 +152,16 @@ type Viewer struct {
 	below     atomic.Uint64 // what the Spread of a decision must not exceed to be shown
 	left      atomic.Int64  // how many more may be sent until the next pulse
 	sent      atomic.Uint64
-	leftOut   []count // a power of two, for cores that don't wait for each other
+	leftOut   atomic.Uint64
 
 	told  Pulse // so far
 	oneIn uint64
 }
 
-// count doesn't share a cache line with the next.
-type count struct {
-	atomic.Uint64
-	_ [56]byte
-}
-
 // Watch begins to show decisions to a viewer, whose name is that of its token, or "". If too many watch already, it fails with what
 // to do about it.
 func (h *Hub) Watch(name string, f Filter) (*Viewer, error) {
-	v := &Viewer{hub: h, name: name, filter: f, decisions: make(chan *Decision, 2*PerSecond), leftOut: make([]count, observer.Stripes()), oneIn: 1}
+	v := &Viewer{hub: h, name: name, filter: f, decisions: make(chan *Decision, 2*PerSecond), oneIn: 1}
 	v.below.Store(math.MaxUint64)
 	v.left.Store(PerSecond)
 	h.mu.Lock()
@@ -218,10 +209,7 @@ func (v *Viewer) claim() bool { return v.left.Load() > 0 && v.left.Add(-1) >= 0 
 // Pulse tells how many decisions there were since the last one, and lets more come: about as many as may be sent, spread over the time
 // until the next, if as many come as did.
 func (v *Viewer) Pulse() Pulse {
-	now := Pulse{Sent: v.sent.Load()}
-	for i := range v.leftOut {
-		now.LeftOut += v.leftOut[i].Load()
-	}
+	now := Pulse{Sent: v.sent.Load(), LeftOut: v.leftOut.Load()}
 	p := Pulse{Sent: now.Sent - v.told.Sent, LeftOut: now.LeftOut - v.told.LeftOut, OneIn: v.oneIn}
 	p.Seen = p.Sent + p.LeftOut
 	v.told = now
