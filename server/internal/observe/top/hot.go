@@ -51,18 +51,17 @@ type hotClient struct {
 	Past  past    `json:"past"`
 }
 
-// tellHotLocked tells of the hottest clients, so many of each kind at most, and of the rules that
-// were used last.
+// tellHotLocked tells of the hottest clients, and of the rules that were used last.
 func (t *Top) tellHotLocked(out *told, most int) {
 	out.OneIn = max(1, t.oneIn)
 	out.Clients, out.Pairs = t.hotLocked(&t.clients, min(most, listed)), t.hotLocked(&t.pairs, min(most, listed))
-	for _, r := range t.rules.byID {
+	for _, r := range t.hour.rules {
 		if r.id == "" {
 			continue // decisions that no rule bound
 		}
 		out.Rules = append(out.Rules, toldRule{
-			Rule: r.id, Hit: r.hit, Refusal: r.refusal, Shadow: rate(r.shadow.last(t.slot)),
-			Rates: Rates{rate(r.requests.last(t.slot)), rate(r.refused.last(t.slot))},
+			Rule: r.id, Hit: r.hit, Refusal: r.refusal, Shadow: rate(r.rates.shadow.last(t.slot)),
+			Rates: Rates{rate(r.rates.requests.last(t.slot)), rate(r.rates.refused.last(t.slot))},
 		})
 	}
 	slices.SortFunc(out.Rules, func(a, b toldRule) int { return b.Hit.Compare(a.Hit) })

@@ -46,8 +46,10 @@ type hour struct {
 	since time.Time
 	// oneIn is the highest weight of a decision in each slot; slot s is at s % HourSlots.
 	oneIn [HourSlots]float32
-	set   *weir.RuleSet
-	known map[string]*weir.Rule // of the set
+	// evicted means that rules were forgotten, so a new one may have been used before.
+	evicted bool
+	set     *weir.RuleSet
+	known   map[string]*weir.Rule // of the set
 	// weight is the weight of a request now in the sketches. Requests of earlier slots weigh less
 	// in comparison.
 	weight float64
@@ -58,6 +60,9 @@ type hourRule struct {
 	id           string
 	counted      string // what the rule counts by, as text; if that changes, its keys are forgotten
 	hit, refusal time.Time
+	totals       Total
+	unknown      bool // the rule's count when it was added isn't known yet, so totals isn't valid
+	rates        struct{ requests, refused, shadow history }
 	total        series // all requests to which the rule applied
 	would        series // requests that the rule in shadow would have refused
 	rows         map[uint64]*row
@@ -123,8 +128,9 @@ func (c *charged) of(d *weir.Decision, l *weir.LimitStatus) {
 func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 	slot := uint32(max(0, now.Unix()) / int64(HourSlot/time.Second))
 	if key != h.key || slot+6 < h.slot || slot > h.slot+HourSlots {
+		evicted := h.key != nil
 		*h = newHour()
-		h.key, h.slot, h.base, h.since = key, slot, slot, now
+		h.key, h.slot, h.base, h.since, h.evicted = key, slot, slot, now, evicted
 	}
 	if set != h.set {
 		h.set = set
@@ -193,7 +199,7 @@ func (h *hour) find(id string) *hourRule {
 		if len(h.rules) >= hourRules {
 			h.forgetRules()
 		}
-		r = &hourRule{id: strings.Clone(id), counted: h.countedBy(id), rows: map[uint64]*row{}}
+		r = &hourRule{id: strings.Clone(id), counted: h.countedBy(id), unknown: h.evicted, rows: map[uint64]*row{}}
 		h.rules[r.id] = r
 	}
 	return r
@@ -202,12 +208,39 @@ func (h *hour) find(id string) *hourRule {
 // forgetRules forgets the tenth of the rules that were hit the longest ago, so that not every new
 // rule has to look for the oldest.
 func (h *hour) forgetRules() {
+	h.evicted = true
 	oldest := slices.SortedFunc(maps.Values(h.rules), func(a, b *hourRule) int { return a.hit.Compare(b.hit) })
 	for _, r := range oldest[:(len(oldest)+9)/10] {
 		h.shorten(r, 0)
 		h.held -= cap(r.total.entries) + cap(r.would.entries)
 		delete(h.rules, r.id)
 	}
+}
+
+// use records how often a rule was used so far. The increase since the last call belongs to the
+// slot of rates. It never evicts a rule: a rule that is in use is hit as well.
+func (h *hour) use(id string, t Total, slot int64, now time.Time) {
+	if h.rules[id] == nil && len(h.rules) >= hourRules {
+		return
+	}
+	r := h.find(id)
+	was := r.totals
+	switch r.totals = t; {
+	case r.unknown:
+		r.unknown = false
+		return // most of the count may be old
+	case t.Decisions < was.Decisions:
+		was = Total{} // the rule was removed and added again, so it counts from 0
+	}
+	if t.Decisions > was.Decisions || t.Events > was.Events {
+		r.hit = now
+	}
+	if t.Refusals > was.Refusals || t.Shadow > was.Shadow {
+		r.refusal = now
+	}
+	r.rates.requests.add(slot, float64(t.Decisions-was.Decisions))
+	r.rates.refused.add(slot, float64(t.Refusals-min(was.Refusals, t.Refusals)))
+	r.rates.shadow.add(slot, float64(t.Shadow-min(was.Shadow, t.Shadow)))
 }
 
 // count counts a decision for a rule that it was charged to.
@@ -315,7 +348,7 @@ func (h *hour) rarest() float64 { return max(1, float64(slices.Max(h.oneIn[:])))
 
 // bytes returns the memory that the hour holds.
 func (h *hour) bytes() int {
-	const perRow, perRule = 48, 512 // in the map and the heap, and of a rule with its name
+	const perRow, perRule = 48, 896 // in the map and the heap, and of a rule with its name
 	return h.held + h.rows*(int(unsafe.Sizeof(row{}))+perRow) + len(h.rules)*perRule
 }
 

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -78,15 +79,17 @@ func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 	case e != nil:
 	case weight == 0:
 		return
-	case len(k.byLow) < capacity:
-		e = &entry{client: s.client, rule: rule}
-		k.byName[n] = e
-		heap.Push(&k.byLow, e)
 	default:
-		e = k.byLow[0]
-		delete(k.byName, name{e.id, e.rule})
+		n.rule = strings.Clone(rule) // it may be part of a long text
+		if len(k.byLow) < capacity {
+			e = &entry{client: s.client, rule: n.rule}
+			heap.Push(&k.byLow, e)
+		} else {
+			e = k.byLow[0]
+			delete(k.byName, name{e.id, e.rule})
+			*e = entry{client: s.client, ranked: e.ranked, rule: n.rule, unknown: e.count}
+		}
 		k.byName[n] = e
-		*e = entry{client: s.client, ranked: e.ranked, rule: rule, unknown: e.count}
 	}
 	e.requests.add(slot, s.weight)
 	if s.refused {

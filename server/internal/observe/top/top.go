@@ -19,7 +19,7 @@
 //
 //   - buffers of decisions: 536 KiB for each core up to sixteen, rounded up to a power of two,
 //     and as much once more;
-//   - sketches: four of a thousand entries, 2 MiB, and 1 MiB of rules;
+//   - sketches: four of a thousand entries, 2 MiB;
 //   - the hour: what its rules and keys need, 64 MiB at most;
 //   - answers of other nodes, while somebody asks and for three seconds after: up to 128 MiB.
 //     Small clusters use a few MiB.
@@ -28,11 +28,8 @@ package top
 import (
 	"context"
 	"crypto/rand"
-	"maps"
 	"math"
 	"math/bits"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,7 +80,6 @@ type Top struct {
 	oneInAt int64   // the slot of that decision
 	clients sketches
 	pairs   sketches // clients with the rule that bound
-	rules   rules
 	hour    hour
 }
 
@@ -115,9 +111,15 @@ func New(o Options) *Top {
 	t.below.Store(math.MaxUint64)
 	t.key.Store(newKey(nil))
 	t.clients, t.pairs = newSketches(), newSketches()
-	t.rules.byID = map[string]*rule{}
 	t.hour = newHour()
 	return t
+}
+
+// Total counts how often a rule was used since the node began.
+type Total struct {
+	Decisions, Refusals uint64
+	Shadow              uint64 // what it would have refused, were it not in shadow
+	Events              uint64 // other signs of use
 }
 
 // key is the key of the hash that stands for a client. Without it, nobody can check a guessed API
@@ -289,7 +291,6 @@ func (t *Top) count(s *sample, charges []charged, text []byte) {
 	if s.key != t.key.Load() {
 		return // it was recorded just before the secret changed
 	}
-	rule := t.rules.hit(s, charges, t.now)
 	for i := range charges {
 		c := &charges[i]
 		t.hour.count(c, text[c.from:c.to], s.weight, t.now)
@@ -297,24 +298,25 @@ func (t *Top) count(s *sample, charges []charged, text []byte) {
 	if s.weight >= t.oneIn {
 		t.oneIn, t.oneInAt = s.weight, t.slot
 	}
-	t.countFor(s, rule)
-	if s.address.kind == ip {
+	for {
+		t.clients.count(s, "", t.slot)
+		t.pairs.count(s, s.rule, t.slot)
+		if s.address.kind != ip || s.client == s.address {
+			return
+		}
 		s.client = s.address
-		t.countFor(s, rule)
 	}
-}
-
-// countFor counts a decision for its client.
-func (t *Top) countFor(s *sample, rule string) {
-	t.clients.count(s, "", t.slot)
-	t.pairs.count(s, rule, t.slot)
 }
 
 // advanceLocked begins the current second and slot.
 func (t *Top) advanceLocked(age time.Duration) {
 	t.now = t.options.Now()
 	t.learnLocked()
-	t.advanceHourLocked()
+	var set *weir.RuleSet
+	if t.options.Rules != nil {
+		set = t.options.Rules()
+	}
+	t.hour.advance(t.now, t.key.Load(), set)
 	second, slot := int64(age/time.Second), int64(age/Slot)
 	if slot > t.slot {
 		t.clients.decay(slot - t.slot)
@@ -330,7 +332,7 @@ func (t *Top) advanceLocked(age time.Duration) {
 	t.second = second
 	if t.options.Totals != nil {
 		ended := (second - 1) * int64(time.Second) / int64(Slot)
-		t.options.Totals(func(id string, total Total) { t.rules.count(id, total, ended, t.now) })
+		t.options.Totals(func(id string, total Total) { t.hour.use(id, total, ended, t.now) })
 	}
 }
 
@@ -351,99 +353,4 @@ func (t *Top) Learn() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.drainLocked()
-}
-
-func (t *Top) advanceHourLocked() {
-	var set *weir.RuleSet
-	if t.options.Rules != nil {
-		set = t.options.Rules()
-	}
-	t.hour.advance(t.now, t.key.Load(), set)
-}
-
-// maxRules is how many rules are remembered. The rules that were hit the longest ago make room for
-// others.
-const maxRules = 1000
-
-// rules remembers how often rules decide, and when they were last used.
-type rules struct {
-	byID    map[string]*rule
-	evicted bool // rules were forgotten to make room
-}
-
-type rule struct {
-	id                string
-	hit, refusal      time.Time // times of the last ones; zero if there was none since the node began
-	total             Total
-	unknown           bool // the rule's count when it was added isn't known yet, so total isn't valid
-	requests, refused history
-	shadow            history
-}
-
-// Total counts how often a rule was used since the node began.
-type Total struct {
-	Decisions, Refusals uint64
-	Shadow              uint64 // what it would have refused, were it not in shadow
-	Events              uint64 // other signs of use
-}
-
-func (r *rules) find(id string) *rule {
-	if f := r.byID[id]; f != nil {
-		return f
-	}
-	if len(r.byID) >= maxRules {
-		// A tenth at a time, so that not every new one has to look for the oldest.
-		oldest := slices.SortedFunc(maps.Values(r.byID), func(a, b *rule) int { return a.hit.Compare(b.hit) })
-		for _, f := range oldest[:maxRules/10] {
-			delete(r.byID, f.id)
-		}
-		r.evicted = true
-	}
-	f := &rule{id: strings.Clone(id), unknown: r.evicted}
-	r.byID[f.id] = f
-	return f
-}
-
-// hit records which rules a decision used, and returns the id of the rule that binds.
-func (r *rules) hit(s *sample, charges []charged, now time.Time) string {
-	for i := range charges {
-		if id := charges[i].rule; id != s.rule {
-			r.find(id).hit = now
-		}
-	}
-	f := r.find(s.rule)
-	f.hit = now
-	if s.refused {
-		f.refusal = now
-	}
-	return f.id
-}
-
-// count records how often a rule was used so far. The increase since the last call belongs to the
-// slot. It never evicts a rule: a rule that is in use is hit as well.
-func (r *rules) count(id string, t Total, slot int64, now time.Time) {
-	if r.byID[id] == nil && len(r.byID) >= maxRules {
-		return
-	}
-	f := r.find(id)
-	if f.unknown {
-		f.total, f.unknown = t, false // most of the count may be old
-		return
-	}
-	if t.Decisions < f.total.Decisions {
-		f.total = Total{} // the rule was removed and added again, so it counts from 0
-	}
-	if t.Decisions > f.total.Decisions || t.Events > f.total.Events {
-		f.hit = now
-	}
-	if t.Refusals > f.total.Refusals {
-		f.refusal = now
-		f.refused.add(slot, float64(t.Refusals-f.total.Refusals))
-	}
-	if t.Shadow > f.total.Shadow {
-		f.refusal = now
-		f.shadow.add(slot, float64(t.Shadow-f.total.Shadow))
-	}
-	f.requests.add(slot, float64(t.Decisions-f.total.Decisions))
-	f.total = t
 }

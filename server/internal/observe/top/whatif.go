@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/weirhq/weir/counter"
@@ -197,22 +198,16 @@ type trial struct {
 
 // take takes as many of n requests as fit at the moment, with cost tokens each.
 func (c *trial) take(now int64, n, cost uint64) (taken uint64) {
-	// Find the most that fit by bisection. A single request is tried once.
-	low, high := uint64(0), n+1
-	for try := n; high-low > 1; try = low + (high-low)/2 {
-		if c.fits(now, try*cost) {
-			low = try
-		} else {
-			high = try
-		}
+	if taken = n; !c.fits(now, n*cost) {
+		taken = uint64(sort.Search(int(n-1), func(i int) bool { return !c.fits(now, uint64(i+1)*cost) }))
 	}
-	if low > 0 {
-		c.debit(now, low*cost)
+	if taken > 0 {
+		c.debit(now, taken*cost)
 	}
-	if c.policy.CountRefused && low < n {
-		c.debit(now, (n-low)*cost)
+	if c.policy.CountRefused && taken < n {
+		c.debit(now, (n-taken)*cost)
 	}
-	return low
+	return taken
 }
 
 // bounded caps a cost at what counters accept. No limit admits as much.
