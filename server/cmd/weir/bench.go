@@ -239,14 +239,10 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	o := load.HTTPOptions{
-		TLS: certificates, URL: b.url, Method: b.check.Method, Keys: b.plan.Keys, KeyHeader: b.keyHeader, KeyPrefix: b.check.KeyPrefix,
+	t, err := load.NewHTTP(load.HTTPOptions{
+		TLS: certificates, URL: b.url, Node: b.node, Check: b.check, Keys: b.plan.Keys, KeyHeader: b.keyHeader,
 		Header: b.sent, Timeout: b.timeout, Connections: b.plan.Workers,
-	}
-	if b.node {
-		o.Check = &b.check
-	}
-	t, err := load.NewHTTP(o)
+	})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -23,15 +23,14 @@ import (
 type HTTPOptions struct {
 	// URL is where requests go. {n} in its path or query stands for the client's number.
 	URL *url.URL
-	// Check describes checks for the check API of a node. If nil, the URL is an ordinary endpoint, which gets requests
-	// without a body.
-	Check *Check
-	// Method is the method of requests to an ordinary endpoint.
-	Method string
+	// Node says that the URL is the check API of a node, which gets checks as bodies. Otherwise it is an ordinary endpoint.
+	Node bool
+	// Check describes the checks. An ordinary endpoint gets requests with its method and its keys.
+	Check Check
 	// Keys is how many clients there are.
 	Keys int
-	// KeyHeader is the header in which an ordinary endpoint gets the client's key: KeyPrefix and a number. "" sends none.
-	KeyHeader, KeyPrefix string
+	// KeyHeader is the header in which an ordinary endpoint gets the client's key; "" sends none.
+	KeyHeader string
 	// Header is sent with every request.
 	Header http.Header
 	// Timeout is how long a request may take.
@@ -77,10 +76,10 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 		Protocols:           new(http.Protocols),
 	}
 	t.transport.Protocols.SetHTTP1(true)
-	if o.Check == nil {
+	if !o.Node {
 		return t, nil
 	}
-	t.Method = http.MethodPost
+	t.Check.Method = http.MethodPost
 	t.Header.Set("Content-Type", "application/json")
 	body, err := json.Marshal(checkapi.CheckRequest{
 		Key: o.Check.KeyPrefix + "{n}", Method: o.Check.Method, Path: o.Check.Path, Cost: &o.Check.Cost,
@@ -89,7 +88,7 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	return t, err
 }
 
-func (t *HTTP) String() string { return t.Method + " " + t.URL.Redacted() }
+func (t *HTTP) String() string { return t.Check.Method + " " + t.URL.Redacted() }
 
 // Close closes connections that are idle.
 func (t *HTTP) Close() { t.transport.CloseIdleConnections() }
@@ -153,25 +152,25 @@ func (s *httpSender) exchange(ctx context.Context, n uint32) (status int, err er
 // request makes a new request each time, since the transport may still be writing one that was abandoned.
 func (s *httpSender) request(ctx context.Context, n uint32) (*http.Request, error) {
 	var body io.Reader
-	if s.Check != nil {
+	if s.Node {
 		text := strings.ReplaceAll(s.body, "{n}", s.number.of(n))
 		body = strings.NewReader(text + `,"ip":"` + clientAddr(n).String() + `"}`)
 	}
-	req, err := http.NewRequestWithContext(ctx, s.Method, "", body)
+	req, err := http.NewRequestWithContext(ctx, s.Check.Method, "", body)
 	if err != nil {
 		return nil, err
 	}
 	req.URL, req.Host, req.Header = s.url(n), s.host, s.Header
-	if s.Check == nil && s.KeyHeader != "" {
+	if !s.Node && s.KeyHeader != "" {
 		req.Header = s.Header.Clone()
-		req.Header.Set(s.KeyHeader, s.KeyPrefix+strings.Clone(s.number.of(n)))
+		req.Header.Set(s.KeyHeader, s.Check.KeyPrefix+strings.Clone(s.number.of(n)))
 	}
 	return req, nil
 }
 
 func (s *httpSender) url(n uint32) *url.URL {
 	u := s.URL
-	if s.Check != nil || !strings.Contains(u.Path, "{n}") && !strings.Contains(u.RawQuery, "{n}") {
+	if s.Node {
 		return u
 	}
 	c := *u
@@ -186,15 +185,14 @@ func (s *httpSender) url(n uint32) *url.URL {
 // recognized by their body, lest a proxy's 503 count as one.
 func (s *httpSender) judge(status int) Answer {
 	a := Answer{Outcome: Other, Status: uint16(status)}
-	node := s.Check != nil
-	if node && !bytes.Contains(s.answer.Bytes(), []byte(`"allowed":`)) {
+	if s.Node && !bytes.Contains(s.answer.Bytes(), []byte(`"allowed":`)) {
 		return a
 	}
-	a.Degraded = node && bytes.Contains(s.answer.Bytes(), []byte(`"degraded":true`))
+	a.Degraded = s.Node && bytes.Contains(s.answer.Bytes(), []byte(`"degraded":true`))
 	switch {
-	case status == http.StatusOK, !node && status/100 == 2:
+	case status == http.StatusOK, !s.Node && status/100 == 2:
 		a.Outcome = Allowed
-	case status == http.StatusTooManyRequests, node && (status == http.StatusForbidden || status == http.StatusServiceUnavailable):
+	case status == http.StatusTooManyRequests, s.Node && (status == http.StatusForbidden || status == http.StatusServiceUnavailable):
 		a.Outcome = Refused
 	}
 	return a

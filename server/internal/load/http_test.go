@@ -31,7 +31,7 @@ func parseURL(t *testing.T, s string) *url.URL {
 // before them, and their latency says so, though the server was never slower than 300 ms.
 func TestHTTPLatencyCountsFromTheDueTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		to := serve(t, func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Millisecond) }, HTTPOptions{Method: http.MethodGet})
+		to := serve(t, func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Millisecond) }, HTTPOptions{Check: Check{Method: http.MethodGet}})
 		r := mustRun(t, Plan{Duration: time.Second, Rate: 10}, to)
 		if o := r.OpenLoop; o.Due != 10 || o.Sent != 4 || o.Dropped != 6 || o.Service.Max != 300*time.Millisecond {
 			t.Errorf("got %+v", o)
@@ -57,7 +57,7 @@ func TestHTTPStallHoldsUpWhatIsDue(t *testing.T) {
 			if stall {
 				time.Sleep(time.Second)
 			}
-		}, HTTPOptions{Method: http.MethodGet})
+		}, HTTPOptions{Check: Check{Method: http.MethodGet}})
 		r := mustRun(t, Plan{Duration: 3 * time.Second, Rate: 100}, to)
 		// What was due during the stall waited for its end: a hundred requests, one of them the cause.
 		if o := r.OpenLoop; r.Checks != 300 || o.Late != 99 || o.Dropped != 0 {
@@ -80,7 +80,7 @@ func TestHTTPCountsStatuses(t *testing.T) {
 			w.Header().Set("Location", "/elsewhere") // and not followed
 			w.WriteHeader(statuses[n%len(statuses)])
 			n++
-		}, HTTPOptions{Method: http.MethodGet})
+		}, HTTPOptions{Check: Check{Method: http.MethodGet}})
 		r := mustRun(t, Plan{Duration: time.Second, Rate: 60}, to)
 		if r.Checks != 60 || r.Allowed != 20 || r.Refused != 10 || r.Other != 30 || r.Errors != 0 || n != 60 {
 			t.Errorf("%d checks, %d allowed, %d refused, %d other, %d errors, %d seen", r.Checks, r.Allowed, r.Refused, r.Other, r.Errors, n)
@@ -95,7 +95,7 @@ func TestHTTPCountsStatuses(t *testing.T) {
 
 func TestHTTPTimeoutsCountAsLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		to := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, HTTPOptions{Method: http.MethodGet, Timeout: 2 * time.Second})
+		to := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, HTTPOptions{Check: Check{Method: http.MethodGet}, Timeout: 2 * time.Second})
 		r := mustRun(t, Plan{Duration: time.Second, Rate: 5, Workers: 5}, to)
 		if r.Checks != 0 || r.Errors != 5 || r.Timeouts != 5 || r.Latency.P50 != 2*time.Second {
 			t.Errorf("%d checks, %d errors, %d timeouts, %+v", r.Checks, r.Errors, r.Timeouts, r.Latency)
@@ -113,7 +113,7 @@ func TestHTTPBrokenAnswersAreErrors(t *testing.T) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "half")
 			panic(http.ErrAbortHandler)
-		}, HTTPOptions{Method: http.MethodGet})
+		}, HTTPOptions{Check: Check{Method: http.MethodGet}})
 		r := mustRun(t, Plan{Duration: time.Second, Rate: 5}, to)
 		if r.Checks != 0 || r.Errors != 5 || r.Timeouts != 0 {
 			t.Errorf("%d checks, %d errors: %v", r.Checks, r.Errors, r.Faults)
@@ -130,7 +130,7 @@ func TestHTTPReadsAnswersToTheirEnd(t *testing.T) {
 			defer mu.Unlock()
 			peers[fmt.Sprintf("%p", r.Context().Value(http.LocalAddrContextKey))] = true
 			_, _ = io.WriteString(w, strings.Repeat("long ", maxBody))
-		}, HTTPOptions{Method: http.MethodGet})
+		}, HTTPOptions{Check: Check{Method: http.MethodGet}})
 		if r := mustRun(t, Plan{Duration: time.Second, Rate: 20}, to); r.Allowed != 20 || len(peers) != 1 {
 			t.Errorf("%d allowed over %d connections", r.Allowed, len(peers))
 		}
@@ -146,7 +146,7 @@ func TestHTTPRequestsToAnEndpoint(t *testing.T) {
 			defer mu.Unlock()
 			got[r.Method+" "+r.Host+" "+r.RequestURI+" "+r.Header.Get("X-Tenant-Key")+" "+r.Header.Get("Authorization")+" "+r.UserAgent()]++
 		}, HTTPOptions{
-			URL: parseURL(t, "http://test/a%2Fb/{n}/c?page={n}"), Method: http.MethodPut, Keys: 3, KeyPrefix: "sk_", KeyHeader: "X-Tenant-Key",
+			URL: parseURL(t, "http://test/a%2Fb/{n}/c?page={n}"), Check: Check{Method: http.MethodPut, KeyPrefix: "sk_"}, Keys: 3, KeyHeader: "X-Tenant-Key",
 			Header: http.Header{"Authorization": {"Bearer x"}, "Host": {"example.org"}},
 		})
 		mustRun(t, Plan{Duration: time.Second, Rate: 100, Keys: 3}, to)
@@ -178,7 +178,7 @@ func TestHTTPChecksOfANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := checkapi.New(weir.NewLimiter(memstore.New(memstore.Options{Now: time.Now}), set, weir.Options{}), answers, checkapi.Options{})
 		to := serve(t, api.ServeHTTP, HTTPOptions{
-			URL: parseURL(t, "http://test/v1/check"), Keys: 4, Check: &Check{KeyPrefix: `odd "prefix" `, Method: "POST", Path: "/v1/orders/{n}", Cost: 2},
+			URL: parseURL(t, "http://test/v1/check"), Node: true, Keys: 4, Check: Check{KeyPrefix: `odd "prefix" `, Method: "POST", Path: "/v1/orders/{n}", Cost: 2},
 		})
 		if to.String() != "POST http://test/v1/check" {
 			t.Error(to)
@@ -217,7 +217,7 @@ func TestHTTPAnswersOfANode(t *testing.T) {
 				}
 				w.WriteHeader(c.status)
 				_, _ = io.WriteString(w, c.body)
-			}, HTTPOptions{Check: &Check{}})
+			}, HTTPOptions{Node: true})
 			a, body := to.Probe(t.Context())
 			if want := (Answer{Outcome: c.outcome, Degraded: c.degraded, Status: uint16(c.status)}); a != want || string(body) != c.body {
 				t.Errorf("%d %s: got %+v", c.status, c.body, a)

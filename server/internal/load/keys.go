@@ -24,7 +24,6 @@ const (
 const minSequence = 1 << 16
 
 // sequence lists the client of each request. It is drawn beforehand, since drawing a client costs as much as a check.
-// Workers share it, and take a few requests here and a few there.
 type sequence []uint32
 
 // newSequence draws four requests of each client, on average.
@@ -49,8 +48,7 @@ func newSequence(d Distribution, keys int, exponent float64) sequence {
 	return s
 }
 
-// name is a text with a client's number in it. It is rewritten for each client, which takes less time than fetching one of
-// a million names from memory, and allocates nothing.
+// name is a text with a client's number in it. Rewriting it is faster than fetching one of a million names from memory.
 type name struct {
 	text   []byte
 	ends   []int // of the number
@@ -80,8 +78,7 @@ func (s *name) of(n uint32) string {
 	return unsafe.String(unsafe.SliceData(s.text), len(s.text))
 }
 
-// clientAddr is a client's address, for rules that count by address. It is from the range that RFC 2544 reserves for
-// benchmarks.
+// clientAddr is a client's address, from the range that RFC 2544 reserves for benchmarks.
 func clientAddr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18 | byte(n>>16&1), byte(n >> 8), byte(n)})
 }

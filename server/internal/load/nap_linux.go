@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// nap sleeps by a system call, to within some 50 µs: timers of the runtime wait
-// in whole milliseconds here. It may return early. It occupies a thread, so it
-// is for one goroutine, and for times of few milliseconds.
+// nap sleeps for a few milliseconds, to within 50 µs, or returns early. It is a system call that occupies a thread, since
+// the runtime's timers wait in whole milliseconds here.
 func nap(d time.Duration) {
 	ts := syscall.NsecToTimespec(int64(d))
 	_ = syscall.Nanosleep(&ts, nil) // a signal ends it early, and the caller looks at the clock anyway

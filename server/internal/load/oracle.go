@@ -11,24 +11,21 @@ import (
 // Oracle compares a target with an exact one. It sends each request to both at the same moment, and counts what they admit
 // for each client. It counts from the first request on, since both remember what was taken during the warm-up.
 type Oracle struct {
-	target, exact Target
-	clients       []clientCounts
-	degraded      atomic.Int64
+	Target
+	exact    Target
+	clients  []clientCounts
+	degraded atomic.Int64
 }
 
 type clientCounts struct{ checks, admitted, exact atomic.Int64 }
 
-var _ Target = (*Oracle)(nil)
-
 // NewOracle puts an exact target beside another, for that many clients.
 func NewOracle(t, exact Target, keys int) *Oracle {
-	return &Oracle{target: t, exact: exact, clients: make([]clientCounts, keys)}
+	return &Oracle{Target: t, exact: exact, clients: make([]clientCounts, keys)}
 }
 
-func (o *Oracle) String() string { return o.target.String() }
-
 // Sender returns a sender to both. What it answers is the target's answer.
-func (o *Oracle) Sender() Sender { return &oracleSender{o, o.target.Sender(), o.exact.Sender()} }
+func (o *Oracle) Sender() Sender { return &oracleSender{o, o.Target.Sender(), o.exact.Sender()} }
 
 type oracleSender struct {
 	*Oracle

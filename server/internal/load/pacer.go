@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// pacer hands out the requests of a schedule, each when it is due. The worker that has the turn waits until the next request
-// is due, passes the turn on and sends the request itself, so that no time is lost waking another worker. While all workers
-// are busy, requests become late, and the backlog is simply a schedule that lags behind the clock.
+// pacer hands out the requests of a schedule, each when it is due. The worker that has the turn waits for the next request,
+// passes the turn on and sends the request itself, so that no time is lost waking another worker. While all workers are
+// busy, the schedule lags behind the clock.
 type pacer struct {
 	turn     chan struct{} // holds a value while a worker has the turn; only that worker touches the rest
 	schedule schedule
@@ -24,8 +24,7 @@ func newPacer(p *Plan) *pacer {
 	return s
 }
 
-// next waits until a request is due, and returns when that was: earlier than now if all workers were busy. It returns false
-// if there are no more requests.
+// next waits for the next request, and returns when it was due. It returns false if there are no more requests.
 func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
@@ -48,8 +47,7 @@ func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	return 0, false
 }
 
-// timerSlack is how much too early timers are set. On some systems the runtime's timers are up to a millisecond late, which
-// would count as the target's latency.
+// timerSlack is how much too early timers are set: one that is late would count as the target's latency.
 const timerSlack = 2 * time.Millisecond
 
 // sleep returns when a time has come, or false when ctx is done first.
@@ -76,8 +74,7 @@ func (p *pacer) sleep(ctx context.Context, r *run, until time.Duration) bool {
 	}
 }
 
-// schedule says when the requests of an open loop are due, counted from the start. It doesn't look at the clock, so it
-// doesn't depend on answers.
+// schedule says when the requests of an open loop are due, counted from the start.
 type schedule struct {
 	rate float64    // requests a second
 	n    int64      // evenly spaced: number of requests so far

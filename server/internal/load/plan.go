@@ -19,14 +19,13 @@ const (
 type Plan struct {
 	// Duration is the time that is measured.
 	Duration time.Duration
-	// Warmup is a time before it with the same load, which is not measured.
+	// Warmup is how long to make the same load before that.
 	Warmup time.Duration
 	// Workers is how many requests may be in flight at once.
 	Workers int
-	// Rate is how many requests are due a second, in an open loop. 0 means a
-	// closed loop: each worker sends as fast as it is answered.
+	// Rate is how many requests are due a second, in an open loop. 0 means a closed loop.
 	Rate float64
-	// Poisson makes an open loop's requests due at random times, as from independent clients, instead of evenly spaced.
+	// Poisson makes an open loop's requests due at random times instead of evenly spaced.
 	Poisson bool
 	// Keys is how many clients there are.
 	Keys int
@@ -34,23 +33,23 @@ type Plan struct {
 	Distribution Distribution
 	// Exponent is that of a Zipf distribution; more than 1.
 	Exponent float64
-	// Sample times one of so many requests in a closed loop, for targets that answer in less time than it takes to read
-	// the clock. 0 means all.
+	// Sample makes a closed loop time only one request in that many, for targets that answer faster than the clock can be
+	// read. 0 means all.
 	Sample int
-	// StoreCPU returns the processor time that the store's server has used. It is called when the measured time begins, and
-	// after the last answer. If nil, the report doesn't have it.
+
+	// These functions are called when the measured time begins, and after the last answer. Those that are nil aren't.
+
+	// StoreCPU returns the processor time that the store's server has used.
 	StoreCPU func(context.Context) (time.Duration, error)
-	// StoreCalls returns how many calls nodes have made to the store's server. It is called like StoreCPU.
+	// StoreCalls returns how many calls the nodes have made to the store's server.
 	StoreCalls func() uint64
-	// Leases returns how many charges nodes have decided themselves, and for how many they have asked the store. If nil,
-	// there are no leases.
+	// Leases returns how many charges the nodes have decided themselves, and for how many they have asked the store.
 	Leases func() (local, asked uint64)
-	// Mark, if not nil, is called when the measured time begins, and again after the last answer, so that the
-	// caller can read clocks and counters of its own.
+	// Mark lets the caller read clocks and counters of its own.
 	Mark func()
 
 	sequence sequence            // set by Prepare
-	nap      func(time.Duration) // sleeps for a short time; nil means precisely. Virtual clocks need another.
+	nap      func(time.Duration) // replaces nap, for virtual clocks
 }
 
 // Validate reports the first mistake in the plan. The error begins with the name of the flag.

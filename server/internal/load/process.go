@@ -7,8 +7,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// InProcessSample is a good [Plan.Sample] for [InProcess]: reading the clock twice around every
-// check would cost about as much as the check.
+// InProcessSample is a good [Plan.Sample] for [InProcess], since reading the clock costs as much as a check.
 const InProcessSample = 16
 
 // Check describes the requests that a limiter decides.

@@ -87,7 +87,7 @@ func newRecorder(open bool) *recorder {
 // maxFaults bounds how many kinds of errors are counted separately.
 const maxFaults = 16
 
-// note records the status and the error of an answer. Answers of limiters in this process have neither, unless they fail.
+// note records the status and the error of an answer.
 func (t *recorder) note(a *Answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,8 +16,8 @@ type Sender interface {
 	Send(ctx context.Context, n uint32) Answer
 }
 
-// Batcher is a Sender that sends many requests at less cost than by as many calls of Send. It is for comparing limiters in
-// this process, which decide in less time than such a call takes; none of its requests may fail.
+// Batcher is a Sender that can send many requests in one call. It is for limiters in this process, which decide faster than
+// a call takes. None of its requests may fail.
 type Batcher interface {
 	Sender
 	// SendBatch sends a request of each client, and returns how many were refused.
@@ -55,6 +55,5 @@ const (
 	outcomes
 )
 
-// timed reports whether a request's time counts as latency. A refused connection is quick and says nothing, but a timeout
-// must count, or the slowest requests would be left out.
+// timed reports whether a request's time counts as latency. Timeouts do, or the slowest requests would be left out.
 func (o Outcome) timed() bool { return o <= Other || o == TimedOut }

@@ -24,8 +24,8 @@ type worker struct {
 	_        [128]byte
 }
 
-// stretch is how many requests a worker takes from one place of the sequence before it jumps to another at random. Workers
-// that went through the sequence behind one another would meet: the second finds in the cache what the first has fetched.
+// stretch is how many requests a worker takes from one place of the sequence before it jumps to another at random. A worker
+// that followed another one would find in the cache what that has fetched.
 const stretch = 16
 
 // take returns the clients of the next requests, at most n of them.
@@ -96,15 +96,13 @@ func (w *worker) batch(ctx context.Context, due time.Duration, measured bool) An
 	return first
 }
 
-// Pauses of a worker whose requests fail or are decided without the store, since a busy loop would keep a broken target or
-// store from recovering. A single failure costs next to nothing.
+// Pauses of a worker whose requests fail or are decided without the store, so that the target or the store can recover.
 const (
 	firstPause = time.Millisecond
 	maxPause   = time.Second
 )
 
-// yieldEvery is after how many batches a worker yields. Otherwise workers whose answers came from a server would wait for
-// those that never block, until the scheduler preempts these.
+// yieldEvery is after how many batches a worker yields to workers whose answers came from a server.
 const yieldEvery = 16
 
 // closed sends the next request when the last one is answered. Requests that begin in the measured time count.
