@@ -83,7 +83,7 @@ func (r *Rule) validate(path string, bad *problems) {
 
 const simple = "use token_bucket, leaky_bucket, fixed_window or sliding_window_counter"
 
-// isComplex reports whether the rule's algorithm keeps more than a number or two.
+// isComplex reports whether a counter of the rule is more than one or two numbers.
 func (r *Rule) isComplex() bool { return r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue }
 
 func (r *Rule) checkPastLimit(no func(wrong bool, field, format string, args ...any)) {

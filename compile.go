@@ -23,13 +23,13 @@ type RuleSet struct {
 	tiers       map[string]bool // every tier that is named
 	defaultTier string
 
-	// Each rule stands in one of these, by the condition that is cheapest to look up.
+	// Each rule is in one of these, by the condition that is cheapest to look up.
 	endpoints pattern.Endpoints
 	regexes   pattern.Prefixes
 	byKey     pattern.Keys
 	always    []int32
 
-	limitsPaths bool // a rule that is more than a shadow looks at the path
+	limitsPaths bool // some rule that isn't in shadow depends on the path
 	abuse       bool // some rule has an Abuse
 	slots       bool // some rule counts requests in flight
 	weights     map[string][]Weight
@@ -44,14 +44,15 @@ type rule struct {
 	by       []dimension
 	endpoint *pattern.Endpoint
 	regex    pattern.Regex // of Match.EndpointRegex, if there is one
-	template string        // what `endpoint` in `by` stands for, if the rule has an endpoint
-	rank     int           // among rules of its layer: lower is more specific
+	template string        // what to count `by: [endpoint]`, if the rule has an endpoint
+	rank     int           // in its layer; lower is more specific
 	cost     int64
-	networks networks // 0 where the rule set's count
-	// Shortcuts: the endpoint is all that the rule asks for, the API key all that it counts by.
-	endpointOnly, keyOnly bool
-	byPath                bool // by has a path
-	invented              bool // a client can make its subjects up; of a path also one that is verified
+	networks networks // 0 means the rule set's
+
+	endpointOnly bool // it has no condition but the endpoint
+	keyOnly      bool // it counts by API key alone
+	byPath       bool // it counts by path
+	invented     bool // clients can make subjects up; if byPath, also verified clients
 }
 
 // Compile checks and compiles a document. The error is [counter.Problems]: everything that is wrong with it.

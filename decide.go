@@ -54,12 +54,12 @@ func (l *Limiter) cooldown(m *match) (i int, longest time.Duration) {
 	return i, longest
 }
 
-// guarded: charge i is for the same client of the same rule as the one before it, which a guard doesn't tell apart.
+// guarded reports whether charge i is for the same client and rule as the one before it. The guard doesn't tell the two apart.
 func (m *match) guarded(i int) bool {
 	return i > 0 && m.charges[i-1].Policy.Abuse != nil && m.charges[i].Policy.Rule == m.charges[i-1].Policy.Rule && bytes.Equal(m.charges[i].Subject, m.charges[i-1].Subject)
 }
 
-// keepOut refuses a request for charge i. The store is asked for nothing but what is booked in any case.
+// keepOut refuses a request because of charge i. The store only gets the charges that are booked in any case.
 func (l *Limiter) keepOut(ctx context.Context, m *match, d *Decision, i int, wait time.Duration) {
 	out := m.charges[i]
 	m.charges = slices.DeleteFunc(m.charges, func(c counter.Charge) bool { return !c.Policy.Book })
@@ -73,7 +73,7 @@ func (l *Limiter) keepOut(ctx context.Context, m *match, d *Decision, i int, wai
 	l.tellGuard(m, d)
 }
 
-// tellGuard tells it how long each client must wait that a rule refused the request for, or that all allowed it.
+// tellGuard tells the guard how long each client must wait that is charged, or that the request was allowed.
 func (l *Limiter) tellGuard(m *match, d *Decision) {
 	for i := 0; i < len(m.results); {
 		c, told, wait := &m.charges[i], false, time.Duration(0)
@@ -92,9 +92,8 @@ func (l *Limiter) tellGuard(m *match, d *Decision) {
 	}
 }
 
-// fallBack decides the charges that the store couldn't, by the failure modes of their policies. Those that
-// are counted locally, the emergency limit among them, are decided together, all or nothing; if the request is
-// refused anyway, they take nothing.
+// fallBack decides the charges that the store couldn't, by the failure modes of their policies. Those that are counted locally,
+// including the emergency limit, are decided together, all or nothing. If the request is refused anyway, they take nothing.
 func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	var err error
 	refused := m.refused()
@@ -139,14 +138,14 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	return err
 }
 
-// chargeAddress counts a guest for whose subject there is no room by its address instead: subjects can be
-// made up, and must not fill the store. It reports whether the store decided.
+// chargeAddress counts a guest by its address if the store has no room for its subject, which the client may have made up. It
+// reports whether the store decided.
 func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i int, refused bool) bool {
 	if !m.charges[i].Guest || !req.IP.IsValid() || !errors.Is(m.results[i].Err, counter.ErrNoRoom) {
 		return false
 	}
 	from := len(m.subjects)
-	m.subjects = append(m.subjects, 0xff) // no subject of the rule's begins so
+	m.subjects = append(m.subjects, 0xff) // no other subject of the rule begins like this
 	m.appendIP(req, l.networks, true)
 	c := []counter.Charge{m.charges[i]}
 	c[0].Subject, c[0].Guest = m.subjects[from:], false
@@ -156,8 +155,8 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 	return m.results[i].Err == nil
 }
 
-// takeApart has a store decide charges apart from the others of their request. If those refused it, these are peeks,
-// but for what is taken all the same: bookings, and what a window that counts refusals refuses itself.
+// takeApart decides charges without the others of their request. If the request is refused already, they become peeks, except for
+// bookings, and for refusals of windows that count what they refuse.
 func takeApart(ctx context.Context, s counter.Store, charges []counter.Charge, results []counter.Result, refused bool) {
 	var counts []int
 	for i := range charges {
@@ -176,14 +175,17 @@ func takeApart(ctx context.Context, s counter.Store, charges []counter.Charge, r
 	}
 }
 
-// addByIP adds a charge that is counted by the request's address, or by the key in place of it, behind those that run has found.
+// addByIP adds a charge that is counted by the request's address, or by m.key instead.
 func (m *match) addByIP(p *counter.Policy, req *Request, by networks) {
 	from := len(m.subjects)
 	m.appendIP(req, by, true)
 	if m.key != "" {
-		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address of a client begins so
+		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address begins like this
 	}
-	m.charges = append(m.charges, counter.Charge{Counter: counter.Counter{Policy: p, Subject: m.subjects[from:]}, N: min(max(req.Cost, 1), p.MaxCharge()), Peek: req.Peek, Returnable: req.Receipt})
+	m.charges = append(m.charges, counter.Charge{
+		Counter: counter.Counter{Policy: p, Subject: m.subjects[from:]},
+		N:       min(max(req.Cost, 1), p.MaxCharge()), Peek: req.Peek, Returnable: req.Receipt,
+	})
 }
 
 // refused reports whether the store refused the charges, and so took nothing.
@@ -196,13 +198,12 @@ func (m *match) refused() bool {
 	return false
 }
 
-// conclude makes one decision of the results: the most restrictive wins. It reports whether a limit counts by the
-// answer's status.
+// conclude makes one decision of the results, by the most restrictive. It reports whether a limit depends on the response's status.
 func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 	return l.concludePart(m, 0, len(m.results), len(m.results), d)
 }
 
-// concludePart is conclude for the charges from one index to another, and those from last on.
+// concludePart is conclude for the charges in [from, to) and from last on.
 func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (byStatus bool) {
 	d.n = to - from + len(m.results) - last
 	if d.n > len(d.few) {
@@ -251,9 +252,8 @@ func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (bySta
 	return byStatus
 }
 
-// binds reports whether charge i says more about the decision than charge j:
-// refusals before the rest, then what was really counted, then the longest
-// wait of refusals or the fewest such requests left.
+// binds reports whether charge i binds the decision rather than charge j. Refusals go first, then charges that were counted, and
+// then the longest wait, or the fewest such requests left.
 func (m *match) binds(i, j int) bool {
 	a, b := &m.results[i], &m.results[j]
 	if a.Allowed != b.Allowed {

@@ -22,13 +22,13 @@ const (
 	ReasonDenied
 	// ReasonIdentityRequired: a rule refuses requests that lack what it counts by.
 	ReasonIdentityRequired
-	// ReasonUnavailable: the store can't be reached, and a rule refuses requests then; or there are no rules yet.
+	// ReasonUnavailable: there are no rules yet, or the store can't be reached and a rule refuses requests then.
 	ReasonUnavailable
 	// ReasonUnreadablePath: the path is longer than 4,096 bytes, or too ambiguous to tell which rules match it.
 	ReasonUnreadablePath
 	// ReasonOverloaded: an edge had no room for the request. Only observers see it.
 	ReasonOverloaded
-	// ReasonCooldown: the client ignored refusals for so long that it is refused for a while, whatever its limits have left.
+	// ReasonCooldown: the client ignored refusals, so it is refused for a while even if its limits have room.
 	ReasonCooldown
 )
 
@@ -61,7 +61,7 @@ type Decision struct {
 	// Receipt, if the request asked for one, is for [Limiter.Finish].
 	Receipt string
 
-	// Few limits fit inside the decision, so that a check needn't allocate.
+	// A few limits fit into the decision, so that a check needn't allocate.
 	few  [3]LimitStatus
 	many []LimitStatus
 	n    int
@@ -81,7 +81,7 @@ type LimitStatus struct {
 	RetryAfter time.Duration
 	ResetAfter time.Duration
 
-	left int64 // in the policy's units
+	left int64 // Remaining in the policy's units
 }
 
 // Left is how much remains, exactly. Remaining is rounded down.

@@ -74,7 +74,7 @@ func (r *rule) checkDescriptor(path string, seen map[string]int, bad *problems) 
 	seen[name] = int(r.index)
 }
 
-// borrows: the rule's numbers are those that a configuration has for its descriptor.
+// borrows reports whether the rule's numbers come from a configuration that has its descriptor.
 func (r *Rule) borrows() bool {
 	return r.Descriptor != nil && (len(r.Limits) == 0 || r.Limits[0].Count == 0 && r.Limits[0].Window == 0)
 }

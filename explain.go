@@ -140,7 +140,7 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why string) Rule
 	return x
 }
 
-// amountFrom says where the amount of a request that is charged comes from.
+// amountFrom says where the amount that a request is charged comes from.
 func (rs *RuleSet) amountFrom(r *rule, req *Request) string {
 	from, parts := "as the request says", rs.parts(r.Amount, req)
 	_, there := req.Amounts[r.Amount]
@@ -304,7 +304,7 @@ func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) (text
 	return text, true
 }
 
-// source says where the numbers of a rule come from for this request, in a word and in words.
+// source says in one word, and in words, where the numbers for this request come from.
 func (r *rule) source(req *Request, tier string) (source, from string) {
 	if _, ok := r.ByKey[req.APIKey]; ok {
 		return "override", "the key's override"

@@ -9,15 +9,15 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// repeatTime is how long a check that may be repeated is charged once, if it has no receipt.
+// repeatTime is how long a check with an idempotency key is charged once, if it has no receipt.
 const repeatTime = time.Minute
 
-// hold gives charges the holds that they need: slots, reservations, and names of checks that may be repeated.
+// hold gives charges the holds that they need, for slots, reservations and idempotency keys.
 func (m *match) hold(req *Request) {
 	id, repeat := req.Repeat, repeatTime
 	if req.Receipt && id != (counter.Once{}) {
 		for i := range m.charges {
-			repeat = max(repeat, refundable(m.charges[i].Policy)) // with the record, a refund would be lost
+			repeat = max(repeat, refundable(m.charges[i].Policy)) // a refund needs the record
 		}
 	}
 	for i := range m.charges {
@@ -32,7 +32,7 @@ func (m *match) hold(req *Request) {
 			if lasts = counter.RecordTime; c.Policy.GivesBack {
 				lasts, back = min(req.Reserve, counter.RecordTime), true
 			}
-		case req.Repeat == (counter.Once{}) || len(c.Policy.Parts) > 0: // a split limit has no one place for it
+		case req.Repeat == (counter.Once{}) || len(c.Policy.Parts) > 0: // a split limit has no single place for a record
 			continue
 		}
 		if id == (counter.Once{}) {
@@ -55,7 +55,7 @@ func (l *Limiter) tellHeld(h *held) {
 	}
 }
 
-// tellSlot tells the observer that a slot is taken, or that it is released, if the return is one of a slot.
+// tellSlot tells the observer that slots were taken or released, if the return is one of slots.
 func (l *Limiter) tellSlot(r *counter.Return, taken bool) {
 	if l.opts.Holds == nil || !r.InFlight() || r.Hold == nil {
 		return
@@ -67,14 +67,14 @@ func (l *Limiter) tellSlot(r *counter.Return, taken bool) {
 	l.opts.Holds.Slots(&r.Counter, r.Hold.ID, r.N, lasts)
 }
 
-// tellEnded tells the observer that a request was finished, and what the store said to it.
+// tellEnded tells the observer that a request was finished, with the store's error.
 func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
 	if l.opts.Holds == nil {
 		return
 	}
-	used := errors.Is(err, counter.ErrUsed) // somebody has finished it before: its slots are free, and it was counted
+	used := errors.Is(err, counter.ErrUsed) // it was finished before, and counted then
 	for r := range h.slots() {
-		if err == nil || used || r.local { // else they end by themselves
+		if err == nil || used || r.local { // otherwise they end by themselves
 			l.tellSlot(&r.Return, false)
 		}
 	}

@@ -109,7 +109,7 @@ func (k *KeyLimiter) atMost(n int64) int64 {
 	return min(n, k.policy.MaxCharge())
 }
 
-// Allow reports whether a request of this key may pass, and counts it if so. An empty key names nobody: it is refused, and the
+// Allow reports whether a request of this key may pass, and counts it if so. An empty key names no client: it is refused, and the
 // first one is logged.
 func (k *KeyLimiter) Allow(key string) bool { return k.AllowN(key, 1) }
 

@@ -16,24 +16,23 @@ import (
 // Limiter decides requests by rules. It is safe for concurrent use. It doesn't need to be closed.
 type Limiter struct {
 	store    counter.Store
-	opts     Options // with defaults
+	opts     Options // with their defaults filled in
 	networks networks
 	sealer   atomic.Pointer[sealer]
 	rules    atomic.Pointer[RuleSet]
 	scratch  sync.Pool
 	stripes  atomic.Uint32
-	nameless sync.Once // warns of the first request that names no client
+	nameless sync.Once // warns about the first request that names no client
 }
 
 // Options of a Limiter. The zero value is useful.
 type Options struct {
 	// Observe is called with every decision, in the caller's goroutine. It must be quick and keep nothing. See package metrics.
 	Observe func(*Observation)
-	// Trace starts the span of a decision. It returns the context for the store, and a function that ends the span, or nil if
-	// this decision has none. See package tracing.
+	// Trace starts the span of a decision. It returns the context for the store, and a function that ends the span, or nil for no
+	// span. See package tracing.
 	Trace func(context.Context) (context.Context, func(*Observation))
-	// Secret seals receipts. Give all nodes of a store the same secret, so that each accepts the others' receipts. Nil means
-	// a random one.
+	// Secret seals receipts. Nodes that share a store need the same secret, to accept each other's receipts. Nil means a random one.
 	Secret []byte
 	// Local counts while the store can't be reached: for FailLocal rules, and for FailAllow rules if this node knows the counter
 	// (see [counter.Result.Local]). If nil, those rules allow.
@@ -47,7 +46,7 @@ type Options struct {
 	IPv4Prefix, IPv6Prefix int
 	// Now returns the time of the store, for receipts and reset times, since a node's own clock may be wrong. Nil means time.Now.
 	Now func() time.Time
-	// Guard refuses clients that keep coming while they are refused. See package cooldown.
+	// Guard keeps out clients that ignore refusals. See package cooldown.
 	Guard counter.Guard
 	// Holds is told about slots and reservations. See package metrics.
 	Holds counter.HoldObserver
@@ -104,8 +103,7 @@ func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 	return l
 }
 
-// SetRules puts other rules in force. Checks under way finish with those they began with; the next
-// one sees only these.
+// SetRules replaces the rules. Checks under way finish with the rules that they began with.
 func (l *Limiter) SetRules(rules *RuleSet) {
 	if rules != nil && rules.networks != l.networks {
 		c := *rules
@@ -120,7 +118,7 @@ func (l *Limiter) SetRules(rules *RuleSet) {
 // setSecret is private.SetSecret.
 func (l *Limiter) setSecret(secret []byte) { l.sealer.Store(newSealer(secret)) }
 
-// Rules returns the rules in force. As long as there are none, it is a set without rules.
+// Rules returns the rules in force. Before there are any, it returns an empty set.
 func (l *Limiter) Rules() *RuleSet {
 	if rs := l.rules.Load(); rs != nil {
 		return rs
@@ -168,7 +166,7 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 // withoutRules is the decision of a Limiter that has no rules yet.
 var withoutRules = Decision{Degraded: true, Reason: ReasonUnavailable, RetryAfter: time.Second}
 
-// decideUncounted makes the decision of a request for which run has found more than limits.
+// decideUncounted makes a decision for which no limit is asked, because of a list, the path or a missing identity.
 func (m *match) decideUncounted(d *Decision) {
 	d.Reason = m.reason
 	if d.Allowed = m.reason == ReasonBypassed; !d.Allowed {
@@ -179,7 +177,7 @@ func (m *match) decideUncounted(d *Decision) {
 	}
 }
 
-// begin gets scratch space for a decision, looks at the clock if its time is to be measured, and begins its span.
+// begin gets scratch space for a decision and starts its span.
 func (l *Limiter) begin(ctx context.Context) (context.Context, *match) {
 	m := l.scratch.Get().(*match)
 	if m.observation.Spread += golden; m.observation.Spread < timed && l.opts.Observe != nil {
@@ -192,10 +190,10 @@ func (l *Limiter) begin(ctx context.Context) (context.Context, *match) {
 	return ctx, m
 }
 
-// end tells the observer and the span, and ends the use of the scratch space.
+// end tells the observer and the span about a decision, and returns the scratch space.
 func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 	if l.opts.Observe != nil || m.traced != nil {
-		m.decision = *d // a copy, since handing out d itself would move it to the heap
+		m.decision = *d // a copy, because handing out d itself would move it to the heap
 		o := &m.observation
 		o.Request, o.Entry, o.Charges, o.Took, o.Err = req, m.pattern, m.charges, 0, err
 		if !m.began.IsZero() {
@@ -232,16 +230,14 @@ func (l *Limiter) take(ctx context.Context, req *Request, charges []counter.Char
 	ctx, m := l.begin(ctx)
 	m.reset()
 	if !req.IP.IsValid() {
-		m.key = req.APIKey // a caller's own word, where that of a check may be made up by its client
+		m.key = req.APIKey // the edge vouches for it; in a check, a client may have made it up
 	}
 	m.addOwn(req, charges)
 	m.hold(req)
-	if rs := l.rules.Load(); rs != nil {
-		d.RulesVersion = rs.doc.Version
-	}
+	d.RulesVersion = l.Rules().doc.Version
 	err = l.decide(ctx, req, m, &d)
 	if override != nil {
-		m.decision = d // a copy, since handing out d itself would move it to the heap
+		m.decision = d // a copy, as in end
 		override(&m.decision)
 		d = m.decision
 	}
@@ -249,7 +245,7 @@ func (l *Limiter) take(ctx context.Context, req *Request, charges []counter.Char
 	return d, err
 }
 
-// addOwn adds charges that an edge makes itself.
+// addOwn adds the charges of an edge's own policies.
 func (m *match) addOwn(req *Request, charges []counter.Charge) {
 	for _, c := range charges {
 		c.Peek, c.Returnable = c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
@@ -271,7 +267,7 @@ func (l *Limiter) giveBack(ctx context.Context, returns []counter.Return) error 
 	return err
 }
 
-var errNoRules = errors.New("there are no rules yet, so nobody knows which counters are meant")
+var errNoRules = errors.New("there are no rules yet, so it isn't known which counters are meant")
 
 // charges returns what the request would be charged.
 func (l *Limiter) charges(req *Request) ([]counter.Charge, error) {
@@ -298,8 +294,8 @@ func countersOf(charges []counter.Charge) []counter.Counter {
 	return counters
 }
 
-// Reset makes the counters that the request would be charged to untouched, ends the cooldowns of their clients, and returns how
-// many counters they are.
+// Reset makes the counters that the request would be charged to untouched, ends the cooldowns of their clients, and returns the
+// number of counters.
 func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	charges, err := l.charges(req)
 	if err != nil {

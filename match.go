@@ -9,42 +9,41 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// match is one request held against a RuleSet: what applies, as charges. It is
-// scratch space, reused from check to check so that a check allocates nothing.
+// match is the scratch space of a check. Checks reuse it, and so allocate nothing.
 type match struct {
-	reason  Reason // what the lists or a missing identity decided
+	reason  Reason // ReasonWithin, or what a list, the path or a missing identity decided
 	pattern string // the list entry that decided
 	rule    *rule  // the rule that decided
 
 	tier    string
-	tierWhy string
+	tierWhy string // where it comes from
 
-	readings pattern.Readings
-	path     []byte  // the reading that is held against the rules
-	found    []int32 // candidates of it
-	chosen   []*rule // what applies to it
-	subjects []byte
-	owners   []owner // of charges
+	readings pattern.Readings // the ways in which servers may read the path
+	path     []byte           // the reading that is matched now,
+	found    []int32          // its candidates,
+	chosen   []*rule          // and the rules that apply to it
+
 	charges  []counter.Charge
 	results  []counter.Result
+	owners   []owner // of charges, except those that the Limiter adds
+	subjects []byte  // of charges
+	apart    []int   // charges that were decided without the others: in Options.Local, or by address
+	local    []int   // those of them that were decided in Options.Local
+
 	guest    bool   // the client isn't verified
 	watched  bool   // the guard is asked
 	holds    bool   // some charge has a Hold
-	nameless bool   // the request is counted by its address, has none, and names no client in any other way
-	key      string // in place of an address, for a limit by address
-	apart    []int  // charges that were decided apart: by the Limiter's own store, or by the address
-	local    []int  // of them, those by the Limiter's own store
+	nameless bool   // the request is counted by address, but has none, and no key, user or organization either
+	key      string // replaces the address in a limit by address
 
-	traced func(*Observation) // ends the span of the decision; nil without one
-
-	began time.Time // when a decision whose time is measured began
-
-	// What an observer is shown.
+	// For observers.
+	traced      func(*Observation) // ends the span of the decision, or nil
+	began       time.Time          // of a decision whose time is measured
 	decision    Decision
 	observation Observation
 }
 
-// owner is whose charge it is, and where its subject lies, while that buffer may still move.
+// owner is the rule of a charge, and where its subject lies in subjects, which may still be moved.
 type owner struct {
 	*rule
 	from, to int
@@ -62,8 +61,7 @@ const (
 	wrongRegex  = "the path doesn't match endpoint_regex {regex}"
 )
 
-// run holds a request against the rules and leaves the charges in m. It is the
-// only place that decides what applies; Explain reports on it.
+// run matches a request against the rules and leaves the charges in m. Nothing else decides what applies.
 func (rs *RuleSet) run(req *Request, m *match) {
 	m.reset()
 	m.guest = !req.KeyVerified
@@ -99,8 +97,8 @@ func (rs *RuleSet) run(req *Request, m *match) {
 	}
 }
 
-// hold finds what applies to one reading of the path. Layers are decided within it:
-// whichever the server takes, the rule that is the most specific there must have been charged.
+// hold finds the rules that apply to one reading of the path. Layers are decided for each reading, so that the most specific rule is
+// charged whichever way the server reads the path.
 func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	m.path, m.found, m.chosen = nil, m.found[:0], m.chosen[:0]
 	if i < m.readings.Len() {
@@ -108,7 +106,7 @@ func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	}
 	rs.candidates(req, m)
 	for _, i := range m.found {
-		// Most candidates that don't apply are for another method, so that is looked at first and here.
+		// Most candidates that don't apply are for another method, so look at that first.
 		r := &rs.rules[i]
 		if r.endpoint != nil && r.endpoint.Method != req.Method && !r.matchesMethod(req) {
 			continue
@@ -119,7 +117,7 @@ func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	}
 }
 
-// charged: an earlier reading led to the same rule, for the same subject.
+// charged reports whether an earlier reading led to the same rule and subject.
 func (m *match) charged(r *rule, from int) bool {
 	for _, o := range m.owners {
 		if o.rule == r && bytes.Equal(m.subjects[o.from:o.to], m.subjects[from:]) {
@@ -137,7 +135,7 @@ func (m *match) reset() {
 	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]
 }
 
-// listed reports whether the deny or the allow list decides. Deny goes first.
+// listed reports whether the deny list or else the allow list decides.
 func (rs *RuleSet) listed(req *Request, m *match) bool {
 	if m.pattern = rs.deny.Match(req.APIKey, req.IP); m.pattern != "" {
 		m.reason = ReasonDenied
@@ -175,16 +173,16 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 		m.found = rs.endpoints.Find(m.path[1:], m.found)
 		m.found = pattern.FindPrefixes(&rs.regexes, m.path, m.found)
 	}
-	// By insertion: they are few, and nearly in order.
+	// Insertion sort: the candidates are few, and nearly in order.
 	for i := 1; i < len(m.found); i++ {
 		for j := i; j > 0 && m.found[j] < m.found[j-1]; j-- {
 			m.found[j], m.found[j-1] = m.found[j-1], m.found[j]
 		}
 	}
-	m.found = slices.Compact(m.found) // over empty segments, several ways lead to a rule
+	m.found = slices.Compact(m.found) // empty segments may lead to a rule in several ways
 }
 
-// check holds a candidate's remaining conditions against the request. It returns applies, or why the rule doesn't apply.
+// check returns applies if a candidate's other conditions are met, or why the rule doesn't apply.
 func (rs *RuleSet) check(r *rule, req *Request, m *match) string {
 	switch {
 	case r.endpoint != nil && !r.matchesMethod(req):
@@ -205,12 +203,12 @@ func (rs *RuleSet) check(r *rule, req *Request, m *match) string {
 	return applies
 }
 
-// matchesMethod holds a request's method against the rule's endpoint. See [Request.Reserve].
+// matchesMethod reports whether the endpoint is for the request's method. See [Request.Reserve] for the exception.
 func (r *rule) matchesMethod(req *Request) bool {
 	return r.endpoint.MatchesMethod(req.Method) || r.Amount != "" && req.Reserve > 0
 }
 
-// choose adds a rule that applies; of rules in one layer it keeps the most specific.
+// choose adds a rule that applies. In each layer, it keeps the most specific rule only.
 func (m *match) choose(r *rule) {
 	if r.Layer != "" {
 		for i, o := range m.chosen {
@@ -226,7 +224,7 @@ func (m *match) choose(r *rule) {
 	m.chosen = append(m.chosen, r)
 }
 
-// numbers are the rule's policies for this request: default < tier < key.
+// numbers returns the rule's policies for this request: those of its key, or else of its tier, or else the default.
 func (r *rule) numbers(req *Request, tier string) []*counter.Policy {
 	if len(r.ByKey) > 0 {
 		if p, ok := r.ByKey[req.APIKey]; ok {
@@ -250,7 +248,7 @@ func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 			return
 		}
 	case req.Cost > 1:
-		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // no limit admits as much, and it can't overflow
+		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // more than any limit admits, without an overflow
 	}
 	m.add(r, r.numbers(req, m.tier), n, req, from)
 	m.add(r, r.Candidates, n, req, from)
@@ -258,7 +256,7 @@ func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 
 func (m *match) add(r *rule, policies []*counter.Policy, n int64, req *Request, from int) {
 	for _, p := range policies {
-		// In place: this is on the way of every check, and a Charge is large to copy.
+		// Write in place, because every check does this, and a Charge is large.
 		i := len(m.charges)
 		m.charges = slices.Grow(m.charges, 1)[:i+1]
 		m.owners = slices.Grow(m.owners, 1)[:i+1]

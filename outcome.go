@@ -19,13 +19,13 @@ var (
 	ErrNoClient       = errors.New("weir: the key is empty, so it names no client")
 )
 
-// Outcome is how an allowed request ended, for [Limiter.Finish]. If it is unknown, leave it zero: nothing is given back.
+// Outcome is how an allowed request ended, for [Limiter.Finish]. The zero Outcome is unknown, and gives nothing back.
 type Outcome struct {
 	// Status is the HTTP status of the response, or 0. A rule with Statuses gives its charge back if it doesn't count this one.
 	Status int
 	// Abandoned: the request wasn't served, so everything that it took goes back.
 	Abandoned bool
-	// Amounts are what the request really used, by name. They replace what it reserved; an amount that is missing stays reserved.
+	// Amounts are what the request really used, by name. They replace what it reserved. A missing amount stays as reserved.
 	Amounts map[string]counter.Amount
 	// AtLeast: the amounts are estimates. More than was reserved is charged, and nothing is given back.
 	AtLeast bool
@@ -33,23 +33,23 @@ type Outcome struct {
 
 // held is what a decision took and may give back.
 type held struct {
-	once    counter.Once // of a receipt
-	expires time.Duration
-	age     time.Duration // of a receipt
 	returns []due
+	expires time.Duration // until its receipt does
+	age     time.Duration // of its receipt
+	once    counter.Once  // of its receipt
 }
 
-// due is one return of an allowed request.
+// due is one charge that may be given back.
 type due struct {
 	counter.Return
-	local    bool     // it was taken from Options.Local, and isn't in receipts: no other node could return it
-	statuses []int    // which answers count; none means all
-	amount   string   // what was reserved, or ""
-	parts    []Weight // what that is made of
-	cost     int64    // times which it counts
-	scope    uint8    // of a receipt: see scopeOf
+	local    bool     // taken from Options.Local; not in receipts, because no other node could return it
+	statuses []int    // HTTP statuses that count; none means all
+	amount   string   // the amount that was reserved, or ""
+	parts    []Weight // of the amount
+	cost     int64    // by which the amount is multiplied
+	named    bool     // the caller chose the hold's ID, and may use it again
+	scope    uint8    // in receipts: see scopeOf
 	home     string
-	named    bool // the caller chose the hold's ID, and may use it again
 }
 
 func (h *held) add(r due) {
@@ -59,10 +59,10 @@ func (h *held) add(r due) {
 	}
 }
 
-// life is how long a receipt of it is good for.
+// life is how long a receipt for the charge is valid.
 func (r *due) life() time.Duration {
 	if r.amount != "" || r.InFlight() {
-		return counter.RecordTime // a slot is renewed for as long as its request takes
+		return counter.RecordTime // slots are renewed for as long as the request takes
 	}
 	return refundable(r.Policy)
 }
@@ -70,18 +70,17 @@ func (r *due) life() time.Duration {
 // unfinished reports whether the return depends on how its request ends.
 func (r *due) unfinished() bool { return len(r.statuses) > 0 || r.amount != "" || r.InFlight() }
 
-// refundTime is how long a receipt can give back what a check took at most, and how long a store remembers that it did. If each
+// refundTime is the longest time in which a receipt can give back a charge, and in which a store remembers that it did. If each
 // request of a monthly limit left a mark for a month, the marks would fill the store.
 const refundTime = time.Hour
 
-// refundable is how long a receipt can give back a charge of a policy.
+// refundable is how long a receipt can give back a charge.
 func refundable(p *counter.Policy) time.Duration {
 	return min(max(p.Memory(), time.Minute), refundTime)
 }
 
-// keep remembers what was taken, where it may have to go back: at once, when a limit that was decided
-// apart from the others refuses the request; later, for a receipt, for rules that count by the answer's
-// status, and for places in a queue.
+// keep remembers what was taken if it may have to go back later: by a receipt, because of the response's status, because it was
+// reserved, or from a queue. If a limit that was decided apart refused the request, everything goes back at once.
 func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision) {
 	undo := !d.Allowed
 	if undo && m.refused() {
@@ -91,7 +90,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
 		local := slices.Contains(m.local, i)
-		later := c.N == 0 && req.Reserve > 0 && !req.Peek && c.Policy.Amount != "" // nothing was taken, but something may be booked
+		later := c.N == 0 && req.Reserve > 0 && !req.Peek && c.Policy.Amount != "" // nothing was taken, but settling may book
 		switch {
 		case !r.Allowed || r.Err != nil, c.Peek && !later, local && !c.InFlight() && len(c.Policy.Statuses) == 0:
 			continue
@@ -101,7 +100,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		ret := due{Return: counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}, local: local}
 		ret.named = req.Repeat != (counter.Once{}) && c.Hold != nil
 		if later {
-			ret.Hold = &counter.Hold{} // of which there is no record
+			ret.Hold = &counter.Hold{} // without a record
 		}
 		ret.Subject = slices.Clone(c.Subject)
 		if c.Policy.Global && r.Local { // it goes back to where it was counted
@@ -134,7 +133,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	}
 }
 
-// those are the returns that are of a kind.
+// those returns the charges of a kind.
 func (h *held) those(are func(*due) bool) (out []counter.Return) {
 	for i := range h.returns {
 		if r := &h.returns[i]; are(r) {
@@ -151,8 +150,8 @@ func giveBack(ctx context.Context, s counter.Store, returns []counter.Return) er
 	return s.GiveBack(ctx, counter.Once{}, 0, returns)
 }
 
-// Unfinished reports whether [Limiter.Finish] is due once the request has been
-// answered: a rule counts by the answer's status, or requests in flight, or the request has reserved an amount.
+// Unfinished reports whether to call [Limiter.Finish] after the response: a rule depends on its status or counts requests in
+// flight, or the request has reserved an amount.
 func (d *Decision) Unfinished() bool { return d.held.any((*due).unfinished) }
 
 // reserved is private.Reserved.
@@ -201,7 +200,7 @@ func (l *Limiter) seal(d Decision) (receipt string) {
 	return l.sealer.Load().seal(&h, l.opts.Now())
 }
 
-// heldBy is what a decision took: by its receipt, if it has one.
+// heldBy returns what a decision took, from its receipt if it has one.
 func (l *Limiter) heldBy(d *Decision) (*held, error) {
 	if d.Receipt == "" {
 		return d.held, nil
@@ -213,8 +212,7 @@ func (l *Limiter) heldBy(d *Decision) (*held, error) {
 	return h, err
 }
 
-// Renew makes the slots of a request that is still in flight last from now on. &Decision{Receipt: receipt} stands for
-// a decision of any node.
+// Renew renews the slots of a request that is still in flight. With a receipt, &Decision{Receipt: receipt} is enough, on any node.
 func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	h, err := l.heldBy(d)
 	if h == nil {
@@ -236,14 +234,12 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	return err
 }
 
-// Finish ends an allowed request: what its outcome says it shouldn't have taken goes back, once.
-// Call it for decisions that are [Decision.Unfinished], for those with a Delay that isn't waited
-// for, and whenever the caller has a receipt. A receipt outlives its decision and its node:
-// &Decision{Receipt: receipt} stands for both. It can be finished a single time, by any node, after
-// which the error is [counter.ErrUsed].
+// Finish ends an allowed request, and gives back what its outcome says it shouldn't have taken. Call it for decisions that are
+// [Decision.Unfinished], for those with a Delay if you don't wait, and if you have a receipt. With a receipt,
+// &Decision{Receipt: receipt} is enough, on any node. After the first time, the error is [counter.ErrUsed].
 //
-// After another error Finish may be called again with the same decision. If the store did its work and only its answer was
-// lost, tokens of a decision without a receipt then go back twice, but never three times; slots and reservations once.
+// After another error, you may call Finish again with the same decision. If only the store's answer was lost, tokens of a decision
+// without a receipt may then go back twice. Slots and reservations never do.
 func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	h, err := l.heldBy(d)
 	d.held = nil
@@ -263,20 +259,20 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	if !errors.Is(failed, counter.ErrUsed) {
 		h.returns = slices.DeleteFunc(h.returns, func(r due) bool { return r.local })
 		if h.once == (counter.Once{}) {
-			h.once = h.name() // a mark costs the store memory, so the first attempt goes without
+			h.once = h.name() // only now, because a mark costs the store memory
 		}
 		d.held = h
 	}
 	return failed
 }
 
-// settle returns what goes back to the store, and for how long the store remembers that it did.
+// settle returns what goes back to the store, and how long the store has to remember that it did.
 func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 	recorded := false
 	for i := range h.returns {
 		r := &h.returns[i]
 		if r.Hold != nil && r.amount == "" && !r.InFlight() && h.age > r.Hold.For {
-			r.Hold = nil // the receipt is of the version before, and its record ended while the tokens were still taken
+			r.Hold = nil // in receipts of the previous version, the record could end before the tokens' time
 		}
 		r.Recorded = h.recorded(r)
 		recorded = recorded || r.Recorded
@@ -284,10 +280,10 @@ func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 	marked = min(h.expires, refundTime)
 	for _, r := range h.returns {
 		if r.amount != "" && r.N == 0 {
-			marked = h.expires // nothing was reserved, so there is no record that keeps a second settlement from being booked
+			marked = h.expires // nothing was reserved, so no record prevents a second settlement
 		}
 		if r.local || h.age > r.life() && !recorded {
-			continue // it went back already, or the mark that it did may be forgotten by now
+			continue // it went back already, or the store may have forgotten that it did
 		}
 		switch gives := o.gives(r.statuses); {
 		case r.InFlight():
@@ -295,7 +291,7 @@ func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 		case r.amount != "":
 			r.Used, _ = r.used(o)
 		case h.once != (counter.Once{}):
-			r.N = 0 // stores find a Once by the counters that it comes with; a check of the same name is decided anew
+			r.N = 0 // keep the counter, because stores find a Once by the counters of its call
 		default:
 			continue
 		}
@@ -305,9 +301,9 @@ func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 	return back, marked
 }
 
-// recorded reports whether the record of a hold makes a return by receipt happen once, so that it needs no other mark. Two kinds of
-// returns go by it. If the caller chose the id of the check, a check with that id is charged again after a refund, and its new
-// receipt must work. And when a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
+// recorded reports whether a return by receipt depends on the record of its hold instead of a mark. A record is needed in two cases.
+// If the caller chose the ID of the check, a check with that ID is charged again after a refund, and its new receipt must work. And
+// if a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
 func (h *held) recorded(r *due) bool {
 	return h.once != (counter.Once{}) && !r.local && r.Hold != nil && r.Hold.ID != (counter.Once{}) && !r.InFlight() &&
 		(r.named || r.amount != "" && r.N > 0 && h.age > refundTime)
@@ -324,7 +320,7 @@ func order(r *counter.Return) int {
 	return 2
 }
 
-// Release frees the slots of a request, and leaves what else it took as it is, for Finish. It may be repeated.
+// Release frees the slots of a request before [Limiter.Finish]. It may be repeated.
 func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	h, err := l.heldBy(d)
 	if h == nil {
@@ -340,7 +336,7 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	return cmp.Or(failed, err)
 }
 
-// used is what a request really took of what it had reserved, and whether that is known.
+// used returns how much of a reserved amount the request really used, and whether that is known.
 func (r *due) used(o Outcome) (n int64, known bool) {
 	a, known := o.Amounts[r.amount]
 	if !known {
@@ -355,7 +351,7 @@ func (r *due) used(o Outcome) (n int64, known bool) {
 	return n, true
 }
 
-// gives reports whether what a rule took goes back. It counts the given statuses, or all.
+// gives reports whether a charge goes back, for a rule that counts the given statuses, or all.
 func (o Outcome) gives(counted []int) bool {
 	if o.Abandoned {
 		return true

@@ -10,10 +10,10 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// asked is how many millionths of a rule's amount a request is charged, and whether it is charged at all.
+// asked returns how many millionths of the rule's amount to charge, and whether to charge the request at all.
 func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	a, known := rs.amount(r.Amount, req.Amounts, req)
-	if assumed, ok := rs.amount(r.Amount, req.Assumed, req); ok && (!known || assumed != a) { // a part of the amount isn't known yet
+	if assumed, ok := rs.amount(r.Amount, req.Assumed, req); ok && (!known || assumed != a) { // a part of it isn't known yet
 		if r.Default > 0 {
 			assumed = r.byDefault(req)
 		}
@@ -23,20 +23,20 @@ func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	case known:
 	case r.Default > 0:
 		a = r.byDefault(req)
-	case req.Peek: // it is told what is left
-	case req.Reserve > 0: // it is booked when it is settled
+	case req.Peek: // a peek for 0 tells what is left
+	case req.Reserve > 0: // settling books it
 	default:
 		return 0, false
 	}
 	return times(a, r.cost), true
 }
 
-// byDefault is what a rule with a Default charges a request whose amount isn't known.
+// byDefault is the charge of a request whose amount isn't known.
 func (r *rule) byDefault(req *Request) counter.Amount {
 	return min(counter.Amount(times(r.Default, max(req.Choices, 1))), counter.MaxAmount)
 }
 
-// amount is one of the amounts of a request: as it came, or made of others by prices and weights.
+// amount returns one of a request's amounts, as given, or computed from others by prices and weights.
 func (rs *RuleSet) amount(name string, of map[string]counter.Amount, req *Request) (a counter.Amount, known bool) {
 	if a, known = of[name]; known || len(of) == 0 {
 		return min(max(a, 0), counter.MaxAmount), known
@@ -44,7 +44,7 @@ func (rs *RuleSet) amount(name string, of map[string]counter.Amount, req *Reques
 	return made(rs.parts(name, req), of)
 }
 
-// parts is what an amount is made of, for this request.
+// parts returns what the amount of this request is made of.
 func (rs *RuleSet) parts(name string, req *Request) []Weight {
 	if p := rs.price(name, req); p != nil {
 		return p.Parts
@@ -52,7 +52,7 @@ func (rs *RuleSet) parts(name string, req *Request) []Weight {
 	return rs.weights[name]
 }
 
-// price is that of the model that a request is for, if the amount is made of prices.
+// price returns the price of the request's model, if the amount is one of money.
 func (rs *RuleSet) price(name string, req *Request) *Sum {
 	if name != "usd" || len(rs.doc.Prices) == 0 || req.Attr == nil {
 		return nil
@@ -85,7 +85,7 @@ func (rs *RuleSet) highestPrice(asked []string, answered string, of map[string]c
 	return usd, known
 }
 
-// mayCost returns the sums that usd may be for a call to any of the models.
+// mayCost returns the sums by which a call to any of the models may be priced.
 func (rs *RuleSet) mayCost(models []string) (parts [][]Weight) {
 	for _, m := range models {
 		first, folded := rs.priceOf(m)
@@ -125,7 +125,7 @@ func (rs *RuleSet) priceOf(model string) (first, folded *Sum) {
 	return first, folded
 }
 
-// isVersion reports whether an answer's model is one of those asked for with something added, and has no price of its own.
+// isVersion reports whether an answer's model only extends the name of one of the requested models, and has no price of its own.
 func (rs *RuleSet) isVersion(answered string, asked []string) bool {
 	if p, _ := rs.priceOf(answered); p != nil && p.Name != "*" {
 		return false
@@ -133,7 +133,7 @@ func (rs *RuleSet) isVersion(answered string, asked []string) bool {
 	return slices.ContainsFunc(asked, func(m string) bool { return strings.HasPrefix(answered, m) })
 }
 
-// model is the one that a request is for, or "".
+// model is the request's model, or "".
 func (rs *RuleSet) model(req *Request) string {
 	if req.Attr == nil {
 		return ""
@@ -141,7 +141,7 @@ func (rs *RuleSet) model(req *Request) string {
 	return req.Attr("attr:model")
 }
 
-// made adds up what is there of the parts. A sum is rounded up: nothing is free.
+// made adds up the known parts. It rounds up, so that nothing is free.
 func made(parts []Weight, of map[string]counter.Amount) (a counter.Amount, known bool) {
 	const trillion = 1_000_000_000_000
 	var hi, lo uint64
@@ -162,7 +162,7 @@ func made(parts []Weight, of map[string]counter.Amount) (a counter.Amount, known
 	return counter.Amount(min(n, counter.MaxAmount)), known
 }
 
-// compilePrices checks what amounts are made of.
+// compilePrices checks prices and weights.
 func (rs *RuleSet) compilePrices(bad *problems) {
 	check := func(path, of string, parts []Weight) {
 		bad.when(len(parts) == 0, path, "needs amounts, such as {input: 2.50/1M, output: 10/1M}")
@@ -191,7 +191,7 @@ func (rs *RuleSet) compilePrices(bad *problems) {
 
 const maxWeight = 1_000_000 * 1_000_000_000_000
 
-// times is an amount so many times, in millionths: at most 2^53, which no limit holds.
+// times multiplies an amount, in millionths. The product is at most 2^53, which is more than any limit admits.
 func times(a counter.Amount, n int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(n))
 	if hi > 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// sealer makes receipts: sealed rather than signed, since what they hold names
-// a client and its limits, and callers tend to log what they are handed.
+// sealer makes receipts. They are encrypted and not just signed, because they name a client and its limits, and callers tend to log
+// them.
 type sealer struct{ aead cipher.AEAD }
 
 func newSealer(secret []byte) *sealer {
@@ -24,7 +24,7 @@ func newSealer(secret []byte) *sealer {
 	}
 	block, err := aes.NewCipher(key[:])
 	if err != nil {
-		panic(err) // the key's length is right
+		panic(err) // can't happen
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
@@ -33,7 +33,7 @@ func newSealer(secret []byte) *sealer {
 	return &sealer{aead}
 }
 
-// sealed is one limit in a receipt. What has no fixed length follows: the policy's name, the subject, and the statuses.
+// sealed is one limit in a receipt. The policy's name, the subject and the statuses follow it.
 type sealed struct {
 	Limit           sealedLimit
 	ID              uint64
@@ -51,28 +51,28 @@ type sealedLimit struct {
 	MaxDelay      int64
 }
 
-// sealedMore follows each limit of a receipt that has amounts, slots or a calendar. Behind it come the zone, the
-// amount's name, the home and the amount's parts: how much each counts, how long its name is, and the name.
+// sealedMore follows each limit of a receipt that has amounts, slots or a calendar. After it come the zone, the amount's name, the
+// home, and each of the amount's parts as its weight, the length of its name, and the name.
 type sealedMore struct {
 	Decimal      bool
 	Fraction     counter.Amount
 	Unit         counter.CalendarUnit
 	Day, Weekday uint8
-	Held         uint8 // 1; with a hold whose ID the caller chose, 3, which nodes of the version before read as 1
+	Held         uint8 // 1, or 3 if the caller chose the hold's ID; the previous version reads 3 as 1
 	Hold         counter.Once
 	For          int64
 	GiveBack     bool
 	Cost         int64
 	Zone, Amount uint16
 	Parts        uint16
-	Scope        uint8 // 0: of each region; 1: Travels; from 2 on: Global, with that Floor and 2 more
+	Scope        uint8 // see scopeOf
 	Home         uint16
 }
 
-// Forms of receipts. Nodes that don't know of one don't open it.
+// Forms of receipts. Nodes can't open forms that they don't know.
 var (
-	withPlaces = []byte("places") // of split limits: others always read 0 there
-	withMore   = []byte("more")
+	withPlaces = []byte("places") // some limit is split
+	withMore   = []byte("more")   // each limit has a sealedMore
 )
 
 func (s *sealer) seal(h *held, now time.Time) string {
@@ -107,7 +107,7 @@ func (s *sealer) seal(h *held, now time.Time) string {
 	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, b, form))
 }
 
-// name is that of the receipt. A check that is repeated gets another receipt for what it took once, and both have one name.
+// name makes the receipt's idempotency key. If a check is repeated, both of its receipts have the same.
 func (h *held) name() (once counter.Once) {
 	for _, r := range h.returns {
 		if r.Hold != nil && r.Hold.ID != (counter.Once{}) {
@@ -120,6 +120,7 @@ func (h *held) name() (once counter.Once) {
 	return once
 }
 
+// scopeOf is 0 for limits of each region, 1 for those that Travel, and the Floor + 2 for other Global limits.
 func scopeOf(p *counter.Policy) uint8 {
 	switch {
 	case !p.Global:
@@ -158,7 +159,7 @@ func (s *sealer) open(receipt string, now time.Time) (*held, error) {
 	}
 	for i, form := range [][]byte{nil, withPlaces, withMore} {
 		if b, err := s.aead.Open(nil, nil, box, form); err == nil {
-			return (&unsealer{b: b, more: i == 2}).read(now) // it is what seal wrote
+			return (&unsealer{b: b, more: i == 2}).read(now) // b is what seal wrote
 		}
 	}
 	return nil, ErrReceiptInvalid
@@ -227,7 +228,7 @@ func (u *unsealer) due() (r due, err error) {
 		Global: r.scope > 0, Home: r.home, Travels: r.scope == 1, Floor: max(0, int(r.scope)-2),
 	})
 	if err != nil {
-		return r, ErrReceiptInvalid // sealed by a version with other bounds
+		return r, ErrReceiptInvalid // a version with other bounds sealed it
 	}
 	return r, nil
 }

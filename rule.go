@@ -33,7 +33,7 @@ type Rules struct {
 
 // Sum computes an amount from others.
 type Sum struct {
-	Name  string // of the amount; of a price, the model, in which * stands for any characters
+	Name  string // the amount's name; for prices, the model's, in which * stands for any characters
 	Parts []Weight
 }
 
@@ -56,7 +56,7 @@ type KeyTier struct{ Pattern, Tier string }
 type Rule struct {
 	// ID names the rule: [a-z0-9_-], at most 64 characters.
 	ID string
-	// Version is kept for operators' own records.
+	// Version is for the operator's own records.
 	Version int64
 	// Tier restricts the rule to requests of a tier; beside Match.APIKeyPattern it is only a label.
 	Tier  string
@@ -92,8 +92,8 @@ type Rule struct {
 	Default counter.Amount
 	// GiveBackUnsettled gives back what was reserved and not settled in time. Otherwise it stays taken.
 	GiveBackUnsettled bool
-	// Calendar says where windows of a day, a week or a month begin. Leave its Unit out: it is that of each limit. Day is for
-	// months, and Weekday for weeks. Such limits are fixed windows unless Algorithm says otherwise.
+	// Calendar says when windows of a day, a week or a month begin: Day is for months, and Weekday for weeks. Leave its Unit out,
+	// since each limit has its own. Such limits are fixed windows unless Algorithm says otherwise.
 	Calendar counter.Calendar
 	// SlotTTL is how long a slot of a Concurrency rule lasts unless it is renewed. 0 means 30 s.
 	SlotTTL time.Duration
@@ -162,7 +162,7 @@ func (r *Rule) definition(l Limit) counter.Definition {
 		Global: r.Global, Home: r.Home, Floor: r.Floor, Travels: r.Global && r.Strict, OnPartition: r.OnPartition,
 		Statuses: r.Statuses, Book: r.Book, CountRefused: r.CountRefused,
 	}
-	if r.Descriptor == nil { // which is counted by its values
+	if r.Descriptor == nil { // a descriptor is counted by its values
 		by := r.dimensions()
 		d.PerClient = slices.Contains(by, dimensionNames[byAPIKey]) || slices.Contains(by, dimensionNames[byUser])
 		d.ByIP = len(by) == 1 && by[0] == dimensionNames[byIP]

@@ -12,8 +12,8 @@ import (
 // dimension is one of the values that a rule counts by.
 type dimension struct {
 	kind     dimensionKind
-	name     string // user, or of an attribute header:X-Tenant; without the number of segments
-	segments uint8  // of a path: how many count
+	name     string // such as user, path or header:X-Tenant
+	segments uint8  // how many segments of a path count
 }
 
 type dimensionKind uint8
@@ -32,11 +32,11 @@ const (
 
 var dimensionNames = []string{"api_key", "user", "org", "ip", "method", "endpoint", "tier", "path"}
 
-// A client chooses its paths. What it can make counters of is bounded by these.
+// These bounds limit how many counters clients can make by choosing paths.
 const (
-	fewSegments = 2 // of a path that doesn't say how many count
+	fewSegments = 2 // count, if the rule doesn't say how many
 	maxSegments = 8
-	maxPrefix   = 128 // bytes; what is longer shares a counter
+	maxPrefix   = 128 // bytes; longer prefixes share a counter
 )
 
 // dimensionsListed is private.Dimensions.
@@ -61,17 +61,16 @@ func parseDimension(s string) (dimension, error) {
 	return dimension{}, fmt.Errorf("must be one of %s, got %q", strings.Join(dimensionsListed(), ", "), s)
 }
 
-// subject appends the client that the rule counts: a bit for each value that was missing and
-// replaced by the IP, in as many bytes as that takes, then the values, all but the last with their
-// length. No two subjects of a rule have the same bytes, whatever the values hold. It reports false
-// when the rule can't count the request.
+// subject appends the client that the rule counts, so that no two clients have the same bytes: first a bit for each value that is
+// missing and replaced by the IP, in whole bytes, and then the values, each but the last after its length. It returns false if the
+// rule can't count the request.
 func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	mark := len(m.subjects)
 	m.subjects = append(m.subjects, 0)
 	for range (len(r.by) - 1) / 8 {
 		m.subjects = append(m.subjects, 0)
 	}
-	if r.keyOnly && req.APIKey != "" { // most rules, and what the loop below would do
+	if r.keyOnly && req.APIKey != "" { // a shortcut for most rules
 		m.subjects = append(m.subjects, req.APIKey...)
 		return true
 	}
@@ -81,7 +80,7 @@ func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 		case byIP:
 			m.appendIP(req, r.networks.or(rs.networks), last)
 			continue
-		case byPath: // apart, so that no check makes a string of it
+		case byPath: // unlike value, this makes no string of it
 			if p := m.prefix(d.segments); len(p) > 0 {
 				appendValue(m, p, last)
 				continue
@@ -101,7 +100,7 @@ func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	return true
 }
 
-// dimensions are what the rule counts by.
+// dimensions returns what the rule counts by. It is also private.By.
 func (r *Rule) dimensions() []string {
 	if r.By == nil {
 		return dimensionNames[byAPIKey : byAPIKey+1]
@@ -167,9 +166,8 @@ func (rs *RuleSet) value(r *rule, d dimension, req *Request, m *match) string {
 	return req.Attr(d.name)
 }
 
-// route is the template that stands for the request's path: the rule's own, or
-// else the most specific of any rule that matched. Paths without one share a
-// name: one counter for each raw path would be a way around the limit.
+// route is the template that stands for the request's path: the rule's own, or else the most specific of all rules that match. All
+// other paths share a name. If each had a counter, clients could get around the limit.
 func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
 	if r.template != "" {
 		return r.template
@@ -187,12 +185,10 @@ func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
 	return best.template
 }
 
-// longPrefix stands for all beginnings of paths that are too long. No path begins so.
+// longPrefix stands for all prefixes that are too long. No path begins like this.
 var longPrefix = []byte("*")
 
-// prefix is how the path begins, in the reading that is held against the rules and as far as so many
-// segments go. A path that can be read in several ways is charged once for each beginning that those
-// have: whichever the server takes, that one was charged.
+// prefix is the first segments of the path, in the reading that is matched now.
 func (m *match) prefix(segments uint8) []byte {
 	if len(m.path) == 0 {
 		return nil
@@ -210,8 +206,8 @@ func (m *match) prefix(segments uint8) []byte {
 	return m.path[:end]
 }
 
-// countedMethod is what a request's method counts as: a common one, or one that the rules name, as itself, in
-// capitals. All others share a name: whatever a server makes of an invented method, it gets no counter of its own.
+// countedMethod returns a common method, or one that the rules name, in capitals. All others share a name, so that invented methods
+// get no counters.
 func (rs *RuleSet) countedMethod(method string) string {
 	switch method {
 	case "", "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS": // as nearly all are

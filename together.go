@@ -31,7 +31,7 @@ func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []coun
 		all.key = who.APIKey
 	}
 	all.addOwn(&who, own)
-	matches := make([]*match, len(requests)) // they hold the subjects of their charges
+	matches := make([]*match, len(requests)) // in use until the end, because charges point into them
 	refused := (*Decision)(nil)
 	bypassed := 0
 	for i, req := range requests {
