@@ -29,13 +29,11 @@ type Options struct {
 	TLS *tls.Config
 	// Timeout is how long Weir may take to answer. 0 means 250 ms.
 	Timeout time.Duration
-	// Fallback decides while Weir can't be reached, by rules and counters of this process. Nil means that
-	// checks fail then, with [ErrUnreachable].
+	// Fallback decides in this process while Weir can't be reached. If nil, checks fail with [ErrUnreachable].
 	Fallback *weir.Limiter
 }
 
-// Client asks Weir over HTTP. Checks that are made at the same time travel together. It is safe for
-// concurrent use. Make one with [New].
+// Client asks Weir over HTTP. Concurrent checks share a call. It is safe for concurrent use. Make one with [New].
 type Client struct {
 	base, token string
 	timeout     time.Duration
@@ -83,14 +81,13 @@ type Request struct {
 	Peek bool
 	// Receipt asks for a receipt, for [Client.Refund]. The fallback gives none.
 	Receipt bool
-	// Amounts are what the request takes beside its cost, by name: tokens, usd. The model whose prices count is the
-	// attribute model. The fallback charges them as well, by its own rules.
+	// Amounts are what the request takes beside its cost, by name: tokens, usd. The attribute model says whose prices count.
 	Amounts map[string]counter.Amount
-	// Reserve says that the amounts are an estimate, for [Client.Settle] to replace by the truth, and for how long it stands
-	// at least. It asks for a receipt, too. In the fallback the estimate is what counts: nothing is settled there.
+	// Reserve means that the amounts are an estimate, which [Client.Settle] replaces, and is how long it stands at least. It
+	// implies Receipt. The fallback settles nothing: the estimate counts.
 	Reserve time.Duration
-	// ID names the request, if it isn't "": the same one under the same id is charged once within a minute, whichever node it
-	// reaches, so that a check whose answer was lost can be sent again. The fallback knows no ids, and charges each.
+	// ID names the request: repeated with the same id within a minute, it is charged once, whichever node it reaches. The
+	// fallback charges each.
 	ID string
 }
 
@@ -173,8 +170,8 @@ func (c *Client) Close() {
 	(&http.Client{Transport: c.http}).CloseIdleConnections()
 }
 
-// Check asks whether a request may go. A refusal is not an error. Without a fallback, an error that is
-// [ErrUnreachable] says that nobody knows; an *[Error] says that Weir can't read this check, or refuses this caller.
+// Check asks whether a request may go. A refusal is not an error. The error is [ErrUnreachable] without an answer, and an
+// *[Error] if Weir can't read this check or refuses this caller.
 func (c *Client) Check(ctx context.Context, req *Request) (Decision, error) {
 	body, err := json.Marshal(req.wire())
 	if err != nil {

@@ -2,8 +2,7 @@ package client
 
 import "strings"
 
-// item is a member of a structured field (RFC 9651): a list's, "name";key=value, or a dictionary's,
-// name=value.
+// item is a member of a structured field (RFC 9651): "name";key=value in a list, name=value in a dictionary.
 type item struct {
 	name   string
 	quoted bool
@@ -20,8 +19,7 @@ func (it *item) number(key string) (float64, bool) {
 	return n, ok && n <= maxNumber
 }
 
-// parseList reads the lines of a header. A field with an error in it says nothing, as the RFC has it; one
-// that is longer than what is read here, too.
+// parseList reads the lines of a header. As the RFC says, a field with an error says nothing; nor does one that is too long.
 func parseList(lines []string) []item {
 	p := parser{rest: strings.Join(lines, ",")}
 	if len(p.rest) > maxField {

@@ -37,8 +37,7 @@ type readings struct {
 	retry time.Duration
 }
 
-// readHeaders reads the dialects in use. Times of day are relative to the answer's Date, so that
-// a clock that is wrong on either side does no harm.
+// readHeaders reads the dialects in use. Times of day are relative to the answer's Date, since clocks differ.
 func readHeaders(h http.Header, now time.Time) readings {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
 		now = date
@@ -173,8 +172,8 @@ func first(s string) string {
 	return s
 }
 
-// moment reads when a quota is reset: seconds from now, Unix seconds or milliseconds, which it tells
-// apart by their size, a duration as Go writes them, or a time of day.
+// moment reads when a quota is reset: seconds from now, Unix seconds or milliseconds (told apart by their size), a duration as
+// Go writes it, or a time of day.
 func moment(s string, now time.Time) time.Duration {
 	n, ok := number(s)
 	switch {

@@ -35,28 +35,23 @@ type host struct {
 }
 
 // place is a method and a path, which decide what policies count a request.
-type place struct {
-	lane  *lane
-	known bool // an answer has said which policies those are
+type place struct{ lane *lane }
 
-	forgotten bool
-}
-
-// count tells the policies of a place how many places they have.
-func (p *place) count(n int) {
-	for _, q := range p.lane.quotas {
-		if !p.forgotten {
-			q.places += n
+// placesOf returns how many places a policy counts.
+func (h *host) placesOf(q *quota) (n int) {
+	for _, p := range h.places {
+		if slices.Contains(p.lane.quotas, q) {
+			n++
 		}
 	}
+	return n
 }
 
-// lane is a line of requests that the same policies count. Who has its turn waits until it may go;
-// the others wait for the turn, first come, first served.
+// lane is a queue of requests that the same policies count. The first waits until it may go, the others for their turn.
 type lane struct {
 	turn     chan struct{}
 	quotas   []*quota
-	known    bool
+	known    bool // an answer has said which policies those are
 	pending  int
 	lastSent time.Time
 }
@@ -75,8 +70,7 @@ func newHost(name string) *host {
 	}
 }
 
-// placeOf finds where a request goes. A path's parts that have digits in them are taken for names of
-// things, which share their policies: /v1/orders/17 and /v1/orders/18.
+// placeOf finds where a request goes. /v1/orders/17 and /v1/orders/18 are one place.
 func (h *host) placeOf(method, path string) *place {
 	key := method + " " + shape(path)
 	h.mu.Lock()
@@ -84,21 +78,17 @@ func (h *host) placeOf(method, path string) *place {
 	p := h.places[key]
 	if p == nil {
 		if len(h.places) >= maxPlaces {
-			for k, old := range h.places { // any: it is learned anew by its next answer
-				old.count(-1)
-				old.forgotten = true // but requests may still wait in its lane
+			for k := range h.places { // any: it is learned anew by its next answer
 				delete(h.places, k)
 				break
 			}
 		}
-		p = &place{}
-		p.lane = &lane{turn: make(chan struct{}, 1)}
+		p = &place{lane: &lane{turn: make(chan struct{}, 1)}}
 		for _, q := range h.quotas {
-			if q.places > 0 && q.places == len(h.places) { // it counts requests to all other places
+			if n := h.placesOf(q); n > 0 && n == len(h.places) { // it counts requests to all other places
 				p.lane.quotas = append(p.lane.quotas, q)
 			}
 		}
-		p.count(1)
 		h.places[key] = p
 	}
 	return p
@@ -121,9 +111,6 @@ func shape(path string) string {
 
 // setQuotas says what policies count a place's requests.
 func (h *host) setQuotas(p *place, quotas []*quota) {
-	p.count(-1)
-	defer func() { p.count(1) }()
-	p.known = true
 	for _, other := range h.places {
 		if l := other.lane; l.known && slices.Equal(l.quotas, quotas) {
 			p.lane = l
@@ -144,7 +131,7 @@ func (h *host) quotaOf(name string, now time.Time) *quota {
 	}
 	if len(h.quotas) >= maxQuotas {
 		for k, old := range h.quotas { // one that means nothing any more
-			if old.pending == 0 && old.places == 0 && !old.pause.After(now) {
+			if old.pending == 0 && h.placesOf(old) == 0 && !old.pause.After(now) {
 				delete(h.quotas, k)
 				break
 			}
@@ -283,7 +270,7 @@ func (c *call) ticket(q *quota) *ticket {
 // learnPlace says what policies count requests to a place, now that an answer has named them.
 func (h *host) learnPlace(c *call, quotas []*quota, complete bool) {
 	p := c.place
-	if !complete && p.known {
+	if !complete && p.lane.known {
 		for _, q := range p.lane.quotas { // the answer has named some of them
 			if !slices.Contains(quotas, q) {
 				quotas = append(quotas, q)
@@ -296,7 +283,7 @@ func (h *host) learnPlace(c *call, quotas []*quota, complete bool) {
 			q.giveBack()
 		}
 	}
-	if !p.known || !slices.Equal(p.lane.quotas, quotas) {
+	if !p.lane.known || !slices.Equal(p.lane.quotas, quotas) {
 		h.setQuotas(p, quotas)
 	}
 }

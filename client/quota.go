@@ -40,7 +40,6 @@ type quota struct {
 
 	grown, drift float64 // by what the model grew, and was corrected, since then
 	since        time.Time
-	places       int // that count for it
 }
 
 // Pacing.
@@ -84,8 +83,7 @@ func (q *quota) refills() bool {
 	return q.growth*(q.reset.Sub(q.at).Seconds()+1) >= (q.peak-q.level)/2
 }
 
-// gain is what a quota that refills grows by. One whose reset moves does, if not always evenly: a sliding log
-// that was used up at once.
+// gain is what a quota that refills grows by. A sliding log that was used up at once refills unevenly.
 func (q *quota) gain() float64 {
 	if q.moves {
 		return max(q.growth, q.blind()/4)
@@ -133,8 +131,7 @@ func (q *quota) grow(n float64) {
 	q.grown += n
 }
 
-// left is how many requests may go now. In a window it is never more than answers prove: the order in
-// which requests arrive is not the one in which they were sent.
+// left is how many requests may go now. In a window it is never more than answers prove, since requests overtake each other.
 func (q *quota) left() float64 {
 	if q.refills() || q.reset.IsZero() {
 		return q.level
@@ -142,8 +139,8 @@ func (q *quota) left() float64 {
 	return min(q.level, q.least-float64(q.pending))
 }
 
-// reserve is how much of a quota that grows is left alone: requests that overtake others find less
-// than what they were sent for. It costs no throughput, as a bucket is not full with it.
+// reserve is how much of a quota that grows is kept for requests that overtake others. It costs no throughput, since a bucket
+// with a reserve isn't full.
 func (q *quota) reserve() float64 {
 	return min(q.peak/2, 1+q.growth*q.jitter+q.extra)
 }
@@ -163,13 +160,13 @@ func (q *quota) ready(now time.Time) time.Time {
 		}
 		return at
 	case q.refills():
-		return later(at, now.Add(duration((1-left)/q.gain())))
+		return later(at, now.Add(seconds((1-left)/q.gain())))
 	case q.level >= 1: // answers under way may prove that there is more
-		return later(at, now.Add(duration(max(q.delay, 0.001))))
+		return later(at, now.Add(seconds(max(q.delay, 0.001))))
 	case q.reset.After(now):
 		return later(at, q.reset)
 	}
-	return later(at, now.Add(duration((1-left)/q.blind())))
+	return later(at, now.Add(seconds((1-left)/q.blind())))
 }
 
 // send counts a request.
@@ -185,7 +182,7 @@ func (q *quota) send(now time.Time) ticket {
 			if turn.After(now) { // it went while nothing was paced
 				turn = now
 			}
-			q.next = turn.Add(duration(1 / pace))
+			q.next = turn.Add(seconds(1 / pace))
 		}
 	}
 	t.level, t.shift = q.level, q.shift
@@ -275,8 +272,8 @@ func (q *quota) numbers(now time.Time, r *reading) {
 // beyond reports whether a reset is further away than a window is long.
 func (q *quota) beyond(r *reading) bool { return q.window > 0 && r.reset > q.window+time.Second/2 }
 
-// compare corrects the model by what the answer to a request has shown. Requests that were under way at
-// the same time may have been counted in any order: a difference that this explains proves little.
+// compare corrects the model by an answer. Concurrent requests may have been counted in any order: a difference that this
+// explains proves little.
 func (q *quota) compare(now time.Time, t *ticket, r *reading) {
 	left := r.left
 	delta := left - (t.level + q.shift - t.shift)
@@ -309,7 +306,7 @@ func (q *quota) span(now time.Time) { q.since, q.grown, q.drift = now, 0, 0 }
 // learn measures growth, over a time that is long against the noise.
 func (q *quota) learn(now time.Time) {
 	span := now.Sub(q.since)
-	need := max(minSpan, duration(16/max(q.growth, q.rate(), 0.001)))
+	need := max(minSpan, seconds(16/max(q.growth, q.rate(), 0.001)))
 	if q.window > 0 {
 		need = min(need, q.window/4)
 	}
@@ -359,8 +356,4 @@ func later(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-func duration(seconds float64) time.Duration {
-	return time.Duration(min(seconds, maxTime.Seconds()) * float64(time.Second))
 }

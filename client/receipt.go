@@ -17,11 +17,9 @@ func (c *Client) Refund(ctx context.Context, receipt string) error {
 	return err
 }
 
-// Settle ends a request whose check has reserved amounts: they become what it really took, once, on whichever node. Amounts that
-// aren't known stay as they were reserved, and of the zero Outcome none is; one that is Abandoned gives all back. Slots are free
-// again. Settle may be repeated, as when no answer came: settled reports whether this call did it, or an earlier one had.
-//
-// The receipt "" stands for a check that has taken nothing, or that the fallback has decided: there is nothing to settle.
+// Settle ends a request whose check has reserved amounts: it charges what the request really took, and frees its slots. Amounts
+// that the Outcome lacks stay as they were reserved; an Abandoned one gives everything back. Settle may be repeated, on any node:
+// settled reports whether this call did it, or an earlier one. For the receipt "", there is nothing to settle.
 func (c *Client) Settle(ctx context.Context, receipt string, o weir.Outcome) (settled bool, err error) {
 	switch {
 	case receipt == "":
@@ -40,8 +38,7 @@ func (c *Client) Settle(ctx context.Context, receipt string, o weir.Outcome) (se
 	return err == nil && json.Unmarshal(text, &answer) == nil && answer.Settled, err
 }
 
-// Release frees the slots of a request, and leaves what else it took as it is. It may be repeated. The receipt "" stands for a
-// check that has none.
+// Release frees the slots of a request, and nothing else that it took. It may be repeated. The receipt "" has no slots.
 func (c *Client) Release(ctx context.Context, receipt string) error {
 	if receipt == "" {
 		return nil
@@ -50,9 +47,8 @@ func (c *Client) Release(ctx context.Context, receipt string) error {
 	return err
 }
 
-// Renew makes the slots of a request that is still in flight last for another SlotTTL. Where a slot had ended, and there is no
-// other, the error is weir.ErrSlotLost, for errors.Is. It must not be under way when the slot is released, which it would take
-// again: [Client.Hold] sees to that.
+// Renew makes the slots of a request that is still in flight last for another SlotTTL. If a slot has ended and no other is free,
+// the error is weir.ErrSlotLost. Finish it before you release the slot, or it takes the slot again. See [Client.Hold].
 func (c *Client) Renew(ctx context.Context, receipt string) error {
 	if receipt == "" {
 		return nil

@@ -12,24 +12,19 @@ import (
 	"time"
 )
 
-// Transport is an http.RoundTripper that keeps to the limits of the services that it calls. The zero
-// value is useful. It must not be copied.
-//
-// Requests to one host share what is known of it. If they are counted under different keys, as for several
-// users, each key needs a Transport of its own; they may share a Base.
+// Transport is an http.RoundTripper that keeps to the limits of the services that it calls. The zero value is useful. It must
+// not be copied. If a host counts requests under different keys, each key needs a Transport of its own; they may share a Base.
 type Transport struct {
 	// Base sends requests. Nil means http.DefaultTransport.
 	Base http.RoundTripper
-	// MaxInFlight is how many requests a host gets at a time; one ends when its body was read or closed.
-	// 0 means 256.
+	// MaxInFlight is how many requests a host gets at a time, until their bodies are read or closed. 0 means 256.
 	MaxInFlight int
-	// MaxWait is how long a request waits at most before it is sent. One that would wait longer fails
-	// at once with a [PausedError]; one that was refused gets its refusal. 0 means a minute.
+	// MaxWait is how long a request may wait before it is sent. A request that would wait longer fails at once with a
+	// [PausedError], or returns its refusal if it had one. 0 means a minute.
 	MaxWait time.Duration
-	// RetryBudget is how many repeats there may be for each request, over time. 0 means 0.1, a tenth;
-	// less than 0, that nothing is repeated.
+	// RetryBudget is how many repeats there may be for each request, over time. 0 means 0.1; below 0, nothing is repeated.
 	RetryBudget float64
-	// Observe is told what happens, in the goroutine of the request that it happens to. Nil means nobody.
+	// Observe is called with what happens to a request, in the request's goroutine. It may be nil.
 	Observe func(Event)
 
 	mu    sync.Mutex
@@ -75,8 +70,8 @@ func (k EventKind) String() string {
 	return names[min(int(k), len(names)-1)]
 }
 
-// PausedError is why a request wasn't sent: it would have had to wait beyond its deadline, or beyond
-// [Transport.MaxWait]. It is a context.DeadlineExceeded for errors.Is.
+// PausedError means that a request wasn't sent, since it would have waited beyond its deadline or [Transport.MaxWait]. It wraps
+// context.DeadlineExceeded.
 type PausedError struct {
 	Host string
 	// Policy is the policy that requests wait for, or "" if the host has named none.
@@ -99,8 +94,7 @@ func (e *PausedError) Timeout() bool { return true }
 
 func (e *PausedError) Unwrap() error { return context.DeadlineExceeded }
 
-// RoundTrip sends a request when its host's limits allow it. A request that was refused is sent
-// again if that is safe.
+// RoundTrip sends a request when its host's limits allow it, and repeats it after a refusal if that is safe.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL == nil {
 		return t.base().RoundTrip(req) // which knows what to say
@@ -257,8 +251,7 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// refused reports whether an answer asks to come back later: 429, a 503 that says when, and a 403 that
-// does, as GitHub has it.
+// refused reports whether an answer asks to come back later: 429, and 503 or (GitHub) 403 with Retry-After.
 func refused(res *http.Response) bool {
 	switch res.StatusCode {
 	case http.StatusTooManyRequests:

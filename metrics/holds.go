@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"hash/maphash"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -84,11 +85,7 @@ func (h *holds) sweepLocked(now time.Time) bool {
 }
 
 func (h *holds) dropLocked(now time.Time) {
-	for name, s := range h.slots {
-		if !s.end.After(now) {
-			delete(h.slots, name)
-		}
-	}
+	maps.DeleteFunc(h.slots, func(_ slotOf, s inSlot) bool { return !s.end.After(now) })
 }
 
 // Reservation counts reservations. It is for [weir.Options].

@@ -3,7 +3,6 @@ package compare
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,27 +65,12 @@ func (l *Limiter) Fill(ctx context.Context, keys Keys, first, last, goroutines i
 				if n >= int64(last) {
 					return
 				}
-				errs[i] = insist(check, keys.At(uint32(n)))
+				errs[i] = check(keys.At(uint32(n)))
 			}
 		})
 	}
 	group.Wait()
 	return errors.Join(append(errs, ctx.Err())...)
-}
-
-// insist repeats a check that fails: a store times out easily while all of its clients connect at the same moment.
-func insist(check Check, key string) error {
-	const tries = 5
-	for i := 1; ; i++ {
-		err := check(key)
-		if err == nil {
-			return nil
-		}
-		if i == tries {
-			return fmt.Errorf("filling: failed %d times: %w", tries, err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
 }
 
 type target struct {

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -39,20 +40,27 @@ func (c *Config) guards() (g guards, err error) {
 func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
 	c := &n.config
 	var last guard.Tokens
-	return watch.File(ctx, c.AdminTokens, watch.Small, nil, n.tokens, func([]byte) {
+	return followFile(ctx, n.log, "admin-tokens", c.AdminTokens, watch.Small, nil, n.tokens, func([]byte) error {
 		tokens, err := guard.LoadTokens(c.AdminToken, c.AdminTokens)
 		if err != nil {
-			n.log.Error("admin-tokens rejected: the ones in use stay", "error", err)
-			return
+			return err
 		}
 		g.SetTokens(tokens)
 		if last != nil && !slices.Equal(tokens, last) {
 			n.log.Info("admin-tokens applied", "file", c.AdminTokens, "tokens", len(tokens))
 		}
 		last = tokens
-	}, func(err error) {
-		n.log.Error("admin-tokens can't be read: the ones in use stay", "error", err)
+		return nil
 	})
+}
+
+// followFile uses each new text of a file until ctx is done. The log says what can't be read or used.
+func followFile(ctx context.Context, log *slog.Logger, what, path string, most int, last []byte, look watch.Bell, use func([]byte) error) error {
+	return watch.File(ctx, path, most, last, look, func(text []byte) {
+		if err := use(text); err != nil {
+			log.Error(what+" rejected: the ones in use stay", "error", err)
+		}
+	}, func(err error) { log.Error(what+" can't be read: the ones in use stay", "error", err) })
 }
 
 // shortToken is the length below which a token can be guessed.

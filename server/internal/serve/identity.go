@@ -110,16 +110,14 @@ func (k *knownKeys) Contains(key string) bool { return k.keys.Load().Contains(ke
 // follow applies changes to the file until ctx is done. If the file can't be read or has a bad
 // line, the keys in use stay.
 func (k *knownKeys) follow(ctx context.Context) error {
-	return watch.File(ctx, k.path, maxKnownKeys, k.text, k.look, func(text []byte) {
+	return followFile(ctx, k.log, "known_keys", k.path, maxKnownKeys, k.text, k.look, func(text []byte) error {
 		keys, err := parseKnownKeys(k.path, text)
 		if err != nil {
-			k.log.Error("known_keys rejected: the ones in use stay", "error", err)
-			return
+			return err
 		}
 		k.keys.Store(&keys)
 		k.log.Info("known_keys applied", "file", k.path, "keys", len(keys))
-	}, func(err error) {
-		k.log.Error("known_keys can't be read: the ones in use stay", "error", err)
+		return nil
 	})
 }
 
