@@ -66,8 +66,6 @@ type handler struct {
 	opts     Options
 	gate     *inflight.Gate
 	policies edge.Cache[policyKey, *counter.Policy]
-	singles  sync.Pool // of *workspace, for bodies up to MaxBody
-	batches  sync.Pool // of *workspace, for bodies up to MaxBatchBody
 }
 
 var _ http.Handler = (*handler)(nil)
@@ -78,10 +76,7 @@ func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
 	if opts.Guard == nil {
 		opts.Guard = guard.New(guard.Options{AnyName: true})
 	}
-	h := &handler{limiter: l, answers: edge.DefaultAnswerer(a), opts: opts, gate: inflight.New(opts.MaxInFlight)}
-	h.singles.New = newWorkspace
-	h.batches.New = newWorkspace
-	return h
+	return &handler{limiter: l, answers: edge.DefaultAnswerer(a), opts: opts, gate: inflight.New(opts.MaxInFlight)}
 }
 
 // workspace is what serving one request needs, reused from request to request.
@@ -101,6 +96,8 @@ type workspace struct {
 	charge   [1]counter.Charge // of /v1/take
 	inside   bool              // counts as in flight
 }
+
+var workspaces = sync.Pool{New: newWorkspace}
 
 func newWorkspace() any { return new(workspace) }
 
@@ -137,20 +134,16 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, NothingHere).Write(w)
 		return
 	}
-	pool := &h.singles
-	if e.most > MaxBody {
-		pool = &h.batches
-	}
 	if _, refused := h.opts.Guard.Admit(r); refused != nil {
 		refused.Write(w)
 		return
 	}
-	c := pool.Get().(*workspace)
+	c := workspaces.Get().(*workspace)
 	err := c.receive(r, e.most)
 	if err == nil {
 		err = h.decide(w, r, c, e)
 	}
-	release(pool, c)
+	c.release()
 	if err != nil {
 		fault, ok := errors.AsType[*jsonerror.Error](err)
 		if !ok {
@@ -180,14 +173,14 @@ func (h *handler) leave(c *workspace) {
 	}
 }
 
-// release returns a workspace to its pool, without the client's values, unless it is too large.
-func release(pool *sync.Pool, c *workspace) {
-	if cap(c.out) <= MaxBatchBody {
+// release returns a workspace to the pool, without the client's values, unless it has grown too large.
+func (c *workspace) release() {
+	if c.in.Cap()+cap(c.out) <= 4*MaxBody {
 		c.src, c.body, c.limited.R = "", body{}, nil
 		clear(c.attrs)
 		clear(c.items)
 		clear(c.receipts)
-		pool.Put(c)
+		workspaces.Put(c)
 	}
 }
 
