@@ -37,13 +37,13 @@ func routed(n int) *rls.RateLimitRequest {
 func TestAllocsOfMatching(t *testing.T) {
 	config, req := large(t, 1000), routed(777)
 	var c evaluation
-	var more overrides
+	s := &Service{}
 	found := testing.AllocsPerRun(100, func() {
 		c = evaluation{}
-		if err := c.match(config, req, &more); err != nil {
+		if err := s.match(&c, config, req); err != nil {
 			t.Fatal(err)
 		}
-		(&Service{}).charge(&c, req, c.replace(Modes{}) > 1)
+		s.charge(&c, req, c.replace(Modes{}) > 1)
 	})
 	if found > 5 || len(c.charges) != 1 || c.charges[0].Policy.Rule != "d.tenant.route" {
 		t.Errorf("%v allocations, charges %v", found, c.charges)
@@ -56,13 +56,13 @@ func BenchmarkMatch(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			config, req := large(b, n), routed(n-1)
 			var c evaluation
-			var more overrides
+			s := &Service{}
 			for b.Loop() {
 				c = evaluation{}
-				if err := c.match(config, req, &more); err != nil {
+				if err := s.match(&c, config, req); err != nil {
 					b.Fatal(err)
 				}
-				(&Service{}).charge(&c, req, c.replace(Modes{}) > 1)
+				s.charge(&c, req, c.replace(Modes{}) > 1)
 			}
 		})
 	}
@@ -102,11 +102,11 @@ func TestAllocsOfLinkedRules(t *testing.T) {
 	found := testing.AllocsPerRun(100, func() {
 		c = evaluation{}
 		k := s.link()
-		if err := c.match(k.config, req, &s.overrides); err != nil {
+		if err := s.match(&c, k.config, req); err != nil {
 			t.Fatal(err)
 		}
 		k.replace(c.hits)
-		(&Service{}).charge(&c, req, c.replace(Modes{}) > 1)
+		s.charge(&c, req, c.replace(Modes{}) > 1)
 	})
 	if found > 5 || len(c.charges) != 1 || c.charges[0].Policy.Rule != "ruled" {
 		t.Errorf("%v allocations, charges %v", found, c.charges)

@@ -11,7 +11,6 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/private"
-	"github.com/weirhq/weir/server/internal/edge"
 )
 
 // evaluation is what deciding one request needs.
@@ -35,7 +34,7 @@ type matched struct {
 
 // byConfig decides a request by the configuration.
 func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	if err := c.match(k.config, req, &s.overrides); err != nil {
+	if err := s.match(c, k.config, req); err != nil {
 		return nil, err
 	}
 	k.replace(c.hits)
@@ -79,7 +78,7 @@ func (c *evaluation) together(d *weir.Decision) {
 	}
 }
 
-func (c *evaluation) match(config *Config, req *rls.RateLimitRequest, more *overrides) error {
+func (s *Service) match(c *evaluation, config *Config, req *rls.RateLimitRequest) error {
 	top, known := config.domains[req.Domain]
 	known = known || config.anyDomain
 	for _, d := range req.Descriptors {
@@ -88,7 +87,7 @@ func (c *evaluation) match(config *Config, req *rls.RateLimitRequest, more *over
 		case !known:
 		case d.GetLimit() != nil:
 			var err error
-			if h.limit, err = more.get(d.GetLimit()); err != nil {
+			if h.limit, err = s.carried(d.GetLimit()); err != nil {
 				return err
 			}
 		default:
@@ -209,29 +208,22 @@ func (c *evaluation) taken(d *weir.Decision) (returns []counter.Return) {
 	return returns
 }
 
-// overrides caches limits that requests carry, since creating one costs more than a decision.
-type overrides struct {
-	likeTheirs bool // they count like a configuration's limits
-	modes      Modes
-	recent     edge.Cache[override, *limit]
-}
-
+// override is a limit that a request carries.
 type override struct {
 	perUnit uint32
 	unit    rls.RateLimitResponse_RateLimit_Unit
 }
 
-const overrideRule = "envoy.override" // all carried limits in metrics
-
-func (o *overrides) get(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (*limit, error) {
+// carried returns a limit that a request carries. With a configuration, it counts like those there.
+func (s *Service) carried(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (*limit, error) {
 	key := override{from.GetRequestsPerUnit(), rls.RateLimitResponse_RateLimit_Unit(from.GetUnit())}
-	return o.recent.Get(key, func(key override) (override, *limit, error) {
-		l, err := newLimit(overrideRule, "", key.perUnit, key.unit)
+	return s.overrides.Get(key, func(key override) (override, *limit, error) {
+		l, err := newLimit("envoy.override", "", key.perUnit, key.unit)
 		if err != nil {
 			return key, nil, bad("limit: %v", err)
 		}
-		l.hard = l.hard.With(func(d *counter.Definition) { d.CountRefused = o.likeTheirs })
-		l.soften(o.modes)
+		l.hard = l.hard.With(func(d *counter.Definition) { d.CountRefused = s.opts.Configured })
+		l.soften(s.opts.Modes)
 		return key, l, nil
 	})
 }

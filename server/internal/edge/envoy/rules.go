@@ -44,7 +44,7 @@ type part struct {
 // charged to that limit or rule alone; the rest become requests that all rules decide.
 func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	now, a := private.Now(s.limiter), &c.answer
-	if err := c.match(s.link().config, req, &s.overrides); err != nil {
+	if err := s.match(c, s.link().config, req); err != nil {
 		return nil, err
 	}
 	s.charge(c, req, false)

@@ -66,10 +66,10 @@ type Service struct {
 	gate      *inflight.Gate
 	config    atomic.Pointer[Config] // nil without one
 	sourceMu  sync.Mutex
-	source    Source               // guarded by sourceMu
-	linked    atomic.Pointer[link] // joins the configuration and the rules; nil before the first request
-	linking   sync.Mutex           // held while a new link is made
-	overrides overrides
+	source    Source                       // guarded by sourceMu
+	linked    atomic.Pointer[link]         // joins the configuration and the rules; nil before the first request
+	linking   sync.Mutex                   // held while a new link is made
+	overrides edge.Cache[override, *limit] // limits that requests carry: making one costs more than a decision
 }
 
 var _ rls.RateLimitServiceServer = (*Service)(nil)
@@ -82,9 +82,7 @@ func New(l *weir.Limiter, opts Options) *Service {
 	opts.Rules = edge.DefaultAnswerer(opts.Rules)
 	a := &opts.Answers
 	a.Limit, a.Remaining, a.Reset = cmp.Or(a.Limit, "RateLimit-Limit"), cmp.Or(a.Remaining, "RateLimit-Remaining"), cmp.Or(a.Reset, "RateLimit-Reset")
-	s := &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
-	s.overrides.likeTheirs, s.overrides.modes = opts.Configured, opts.Modes
-	return s
+	return &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
 }
 
 // SetConfig puts another configuration in force for the requests that come.
