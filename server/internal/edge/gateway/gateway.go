@@ -165,8 +165,6 @@ func validate(o *Options) error {
 // Close ends open WebSockets and idle connections to the upstream, which a server's Shutdown leaves.
 func (g *Gateway) Close() {
 	g.close()
-	g.outage.close()
-	g.broken.close()
 	g.transport.CloseIdleConnections()
 }
 

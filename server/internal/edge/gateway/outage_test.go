@@ -15,7 +15,6 @@ func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &journal{}
 		o := &outage{log: slog.New(slog.NewTextHandler(j, nil)), message: noAnswer}
-		defer o.close()
 		fails := func(n int) {
 			for range n {
 				o.fail(slog.Int("status", 502))
@@ -41,8 +40,9 @@ func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
 		fails(1000)
 		says(`level=WARN msg="no answer from the upstream" status=502`)
 		time.Sleep(time.Minute)
-		says(`level=WARN msg="no answer from the upstream" status=502 failed=999`)
-		fails(500)
+		fails(1)
+		says(`level=WARN msg="no answer from the upstream" status=502 failed=1000`)
+		fails(499)
 		o.answered()
 		o.answered()
 		says(`level=INFO msg="the upstream answers again" failed=1500 after=1m0s`)
@@ -53,10 +53,10 @@ func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
 		}
 		says()
 		time.Sleep(time.Minute)
-		says(`level=WARN msg="no answer from the upstream" status=502 failed=200`)
+		fails(1)
+		says(`level=WARN msg="no answer from the upstream" status=502 failed=201`)
+		o.answered() // a single failure is a line by itself
 		time.Sleep(time.Minute)
-		says() // it is over
-		// A single failure is a line by itself.
 		fails(1)
 		says(`level=WARN msg="no answer from the upstream" status=502`)
 		o.answered()
