@@ -1,8 +1,6 @@
 package guard
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -72,9 +70,10 @@ func LoadTokens(all, file string) (Tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	scan := bufio.NewScanner(bytes.NewReader(text))
-	for line := 1; scan.Scan(); line++ {
-		fields := strings.Fields(scan.Text())
+	line := 0
+	for text := range strings.Lines(string(text)) {
+		line++
+		fields := strings.Fields(text)
 		if len(fields) == 0 || fields[0][0] == '#' {
 			continue
 		}
@@ -83,9 +82,6 @@ func LoadTokens(all, file string) (Tokens, error) {
 			return nil, fmt.Errorf("%s:%d: %w", file, line, err)
 		}
 		ts = append(ts, t)
-	}
-	if err := scan.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if len(ts) == 0 {
 		return nil, fmt.Errorf("%s: holds no token: write a line such as: ada operate $(printf %%s \"$TOKEN\" | sha256sum)", file)
