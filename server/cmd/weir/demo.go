@@ -75,9 +75,8 @@ func demo(ctx context.Context, w io.Writer, colour *colour) error {
 	return fmt.Errorf("%d requests were allowed: that can't be", demoTries)
 }
 
-// demoNode starts a node with an API behind it. It ends with ctx, and closes ended when everything
-// has stopped.
-func demoNode(ctx context.Context) (gateway string, ended <-chan struct{}, err error) {
+// demoNode starts a node with an API behind it. Both stop when ctx is done; then ended receives.
+func demoNode(ctx context.Context) (gateway string, ended <-chan error, err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
@@ -91,20 +90,19 @@ func demoNode(ctx context.Context) (gateway string, ended <-chan struct{}, err e
 		fmt.Fprintln(w, "your orders")
 	})}
 	go func() { _ = api.Serve(l) }()
-	listening, failed, gone := make(chan serve.Listening, 1), make(chan error, 1), make(chan struct{})
+	listening, failed := make(chan serve.Listening, 1), make(chan error, 1)
 	go func() {
-		defer close(gone)
-		failed <- serve.Run(ctx, serve.Config{
+		err := serve.Run(ctx, serve.Config{
 			Data: data, Gateway: "127.0.0.1:0", Upstream: &url.URL{Scheme: "http", Host: l.Addr().String()}, DrainTimeout: time.Second,
 		}, version, slog.New(slog.DiscardHandler), func(l serve.Listening) { listening <- l })
 		api.Close()
 		os.RemoveAll(data)
+		failed <- err
 	}()
 	select {
 	case l := <-listening:
-		return "http://" + l.Gateway.String(), gone, nil
+		return "http://" + l.Gateway.String(), failed, nil
 	case err := <-failed:
-		<-gone
 		return "", nil, err
 	}
 }

@@ -19,7 +19,7 @@ func explainCommand() *cobra.Command {
 	var amounts amountFlags
 	var node adminPort
 	var file string
-	var unverified bool
+	var stranger unverified
 	var colour colour
 	cmd := command("explain", func(cmd *cobra.Command, args []string) error {
 		w, err := r.check(cmd, args, &amounts)
@@ -28,9 +28,9 @@ func explainCommand() *cobra.Command {
 		}
 		var x adminapi.Explanation
 		if file == "" {
-			x, _, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+query(unverified), w, nil)
+			x, _, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+stranger.query(), w, nil)
 		} else {
-			x, err = r.explain(file, unverified)
+			x, err = r.explain(file, stranger)
 		}
 		if err != nil {
 			return err
@@ -40,34 +40,36 @@ func explainCommand() *cobra.Command {
 		}
 		printExplanation(cmd.OutOrStdout(), &x, &colour)
 		return nil
-	}, &r, &node, &colour)
+	}, &r, &node, &colour, &stranger)
 	amounts.registerAmount(cmd)
 	cmd.Flags().StringVar(&file, "rules", "", "rule file (default: ask a running node)")
 	complete(cmd, "rules", ruleFiles)
-	unverifiedFlag(cmd, &unverified)
 	return cmd
 }
 
 // explain explains the request by the rules of a file.
-func (r *requestFlags) explain(file string, unverified bool) (x adminapi.Explanation, err error) {
+func (r *requestFlags) explain(file string, stranger unverified) (x adminapi.Explanation, err error) {
 	f, err := rulefile.Load(file)
 	if err != nil {
 		return x, badRules(err)
 	}
 	req, err := r.decode()
-	if unverified {
+	if stranger {
 		req.KeyVerified, req.TierVerified = false, false
 	}
 	return adminapi.Explain(f.Set, &req), err
 }
 
-func unverifiedFlag(cmd *cobra.Command, p *bool) {
-	cmd.Flags().BoolVar(p, "unverified", false, "treat the key and the tier as unverified, as the gateway does for a stranger")
+// unverified is a flag that has a node treat the key and the tier of a request as unverified.
+type unverified bool
+
+func (u *unverified) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar((*bool)(u), "unverified", false, "treat the key and the tier as unverified, as the gateway does for a stranger")
 }
 
-// query returns the query that has a node treat the request's key as unverified.
-func query(unverified bool) string {
-	if unverified {
+// query returns the query of a question to a node.
+func (u unverified) query() string {
+	if u {
 		return "?unverified=true"
 	}
 	return ""

@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// helpText holds the help of every command: "# ", its path and its arguments; a line for the list of commands; and, each
-// after an empty line, the text and the examples.
+// helpText has a section for each command: its path and arguments, a line for lists of commands, the text and examples.
 //
 //go:embed help.txt
 var helpText string

@@ -98,24 +98,22 @@ func overrideCommand() *cobra.Command {
 // completeOverride checks the flags of an override, and fills in its limit and its end.
 func completeOverride(cmd *cobra.Command, body *adminapi.Override, limit, lasting string, remove bool) error {
 	f := cmd.Flags()
-	if body.Rule == "" {
+	switch {
+	case body.Rule == "":
 		return errors.New("--rule: is missing: give the id of the rule, as weir rules show has it")
-	}
-	if remove {
-		if f.Changed("limit") || f.Changed("burst") || f.Changed("for") {
-			return errors.New("--remove: takes the override away: leave --limit, --burst and --for out")
-		}
+	case remove && (f.Changed("limit") || f.Changed("burst") || f.Changed("for")):
+		return errors.New("--remove: takes the override away: leave --limit, --burst and --for out")
+	case remove:
 		return nil
-	}
-	if limit == "" {
+	case limit == "":
 		return errors.New("--limit: is missing: give the key's limit, such as 3000/minute, or --remove")
+	case f.Changed("burst") && body.Capacity < 1:
+		return fmt.Errorf("--burst: must be at least 1, got %d", body.Capacity)
 	}
 	if _, err := weir.ParseLimit(limit); err != nil && !isNumber(limit) {
 		return fmt.Errorf("--limit: %w", err)
 	}
-	if body.Limit = limitJSON(limit); f.Changed("burst") && body.Capacity < 1 {
-		return fmt.Errorf("--burst: must be at least 1, got %d", body.Capacity)
-	}
+	body.Limit = limitJSON(limit)
 	switch d, err := counter.ParseWindow(lasting); {
 	case !f.Changed("for"):
 	case lasting == "good":

@@ -38,7 +38,7 @@ func (q *clientQuestion) path(endpoint string) string { return "/v1/" + endpoint
 func clientCommand(path string, node *adminPort, run func(*cobra.Command, *clientQuestion) error) *cobra.Command {
 	var r requestFlags
 	var client clientFlag
-	var unverified bool
+	var stranger unverified
 	cmd := command(path, func(cmd *cobra.Command, args []string) error {
 		var err error
 		switch {
@@ -53,10 +53,9 @@ func clientCommand(path string, node *adminPort, run func(*cobra.Command, *clien
 		if err != nil {
 			return err
 		}
-		return run(cmd, &clientQuestion{node, clientRequest{w, string(client)}, query(unverified)})
-	}, &client, node)
+		return run(cmd, &clientQuestion{node, clientRequest{w, string(client)}, stranger.query()})
+	}, &client, node, &stranger)
 	r.registerRest(cmd)
-	unverifiedFlag(cmd, &unverified)
 	return cmd
 }
 
@@ -187,8 +186,7 @@ func keysResetCommand() *cobra.Command {
 	})
 }
 
-// counterNames names the counters of a request, or returns "" if the node can't: the counters are reset by then, so
-// that isn't an error.
+// counterNames names the counters of a request. After a reset, it is no error if the node can't: it returns "".
 func counterNames(cmd *cobra.Command, q *clientQuestion) string {
 	counters, _, _ := get[adminapi.Counters](q.adminPort, cmd, http.MethodPost, q.path("counters"), q.request, nil)
 	var names []string

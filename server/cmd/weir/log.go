@@ -15,8 +15,7 @@ import (
 const (
 	// logWaits is how many bytes of the log may wait to be written. Further lines are left out.
 	logWaits = 1 << 20
-	// auditWaits is how many more bytes of the audit log may wait, so that a flood of the log
-	// doesn't push it out.
+	// auditWaits is how many more bytes of the audit log may wait, whatever else is logged.
 	auditWaits = 1 << 20
 	// flushWithin is how long a node that ends waits for its last lines to be written.
 	flushWithin = 2 * time.Second
@@ -111,8 +110,7 @@ func (w *logWriter) run() {
 	}
 }
 
-// flush writes the waiting lines. Lines that were left out came later, except for lines of the
-// audit log.
+// flush writes the waiting lines, and then how many were left out.
 func (w *logWriter) flush() {
 	w.mu.Lock()
 	waiting, leftOut, audits := w.waiting, w.leftOut, w.audits

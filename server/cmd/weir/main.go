@@ -98,8 +98,7 @@ func (o *output) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// execute runs a command. Unlike cobra, it treats help for a command that doesn't exist as an
-// error.
+// execute runs a command. Unlike in cobra, help for a command that doesn't exist is an error.
 func execute(ctx context.Context, cmd *cobra.Command) error {
 	done, err := cmd.ExecuteContextC(ctx)
 	if err == nil && done.Flags().Changed("help") {
@@ -108,8 +107,7 @@ func execute(ctx context.Context, cmd *cobra.Command) error {
 	return err
 }
 
-// redact removes passwords from URLs. Our own errors quote none, but errors of libraries quote what
-// the user wrote, such as lines of weir.yaml.
+// redact removes passwords from URLs, which errors of libraries quote, such as in lines of weir.yaml.
 func redact(text string) string {
 	const example = "://user:password@" // this example is meant to be shown
 	parts := strings.Split(text, example)

@@ -20,8 +20,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// tokenFlag says where the token for a port of a node is. No flag holds the token itself: whoever may list processes
-// sees their command lines.
+// tokenFlag says where the token for a port of a node is. No flag holds the token itself, since command lines are public.
 type tokenFlag struct{ port, file string }
 
 func (t *tokenFlag) register(f *pflag.FlagSet, port, what string) {

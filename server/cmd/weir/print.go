@@ -15,8 +15,7 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// printTable prints rows in aligned columns, below the first, which is the header. Without rows it prints nothing.
-// Alignment is as for aligned.
+// printTable prints the lines of aligned. If there is only a header, it prints nothing.
 func printTable(w io.Writer, align string, rows [][]string) {
 	if len(rows) < 2 {
 		return
@@ -27,9 +26,9 @@ func printTable(w io.Writer, align string, rows [][]string) {
 	}
 }
 
-// aligned returns a line for each row, with two spaces between columns, and the width of the widest line. Align has
-// a letter for each column: r aligns to the right, and l, like a missing letter, to the left. A row with fewer cells
-// than the header ends in free text, which widens no column.
+// aligned returns a line for each row, and the width of the widest line. The first row is the header. Align has a letter
+// for each column: r aligns to the right, and l or none to the left. A row that is shorter than the header ends in free
+// text, which widens no column.
 func aligned(align string, rows [][]string) (lines []string, width int) {
 	widths := map[int]int{}
 	for _, row := range rows {
@@ -212,8 +211,7 @@ func printDiff(w io.Writer, diff string, coloured bool) {
 	}
 }
 
-// printable replaces characters that could control a terminal, since others wrote the text. It
-// keeps tabs, and the \r of CRLF.
+// printable replaces characters that could control a terminal, except for tabs and the \r of CRLF.
 func printable(line string) string {
 	line, crlf := strings.CutSuffix(line, "\r")
 	line = strings.Map(func(r rune) rune {

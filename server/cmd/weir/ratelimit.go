@@ -23,9 +23,8 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// ratelimitName is the name of envoyproxy/ratelimit's program. Under this name, weir replaces it:
-// it reads the same variables, and listens on the same ports. The node is the same as that of weir
-// serve.
+// ratelimitName is the name of envoyproxy/ratelimit's program. Under this name, weir starts a node that reads the same
+// variables and listens on the same ports.
 const ratelimitName = "ratelimit"
 
 // isRatelimit reports whether the program was started under that name.
@@ -194,8 +193,7 @@ func (e *theirs) files(cert, key, ca string) error {
 // age returns how long a connection may last. In envoyproxy/ratelimit, 0 means forever.
 func (e *theirs) age(name string) time.Duration { return cmp.Or(e.time(name), math.MaxInt64) }
 
-// tracing returns OpenTelemetry's standard variables for those of envoyproxy/ratelimit, unless they
-// are set.
+// tracing returns OpenTelemetry's standard variables for those of envoyproxy/ratelimit, unless they are set.
 func (e *theirs) tracing() map[string]string {
 	if !e.on("TRACING_ENABLED") {
 		return nil

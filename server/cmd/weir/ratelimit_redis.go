@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// store returns the URL of the Redis that the variables name. Errors quote only names of files: the
-// rest may hold passwords.
+// store returns the URL of the Redis that the variables name. Errors quote only names of files, for fear of passwords.
 func (e *theirs) store() (string, error) {
 	if backend := e.text("BACKEND_TYPE"); backend != "redis" && backend != "" {
 		return "", errors.New("BACKEND_TYPE: must be redis: Weir doesn't count in memcached; start a Redis, and name it in REDIS_URL")
@@ -75,8 +74,7 @@ func (e *theirs) store() (string, error) {
 	return text, nil
 }
 
-// checkSingle checks the variables of one server, which is given as host:port, redis://user:password@host:port/db or the
-// path of a socket.
+// checkSingle checks the variables of one server, which REDIS_URL names by its address or the path of its socket.
 func (e *theirs) checkSingle(hosts []string) error {
 	switch socket := e.text("REDIS_SOCKET_TYPE"); {
 	case socket == "unix" && !strings.HasPrefix(hosts[0], "/"):

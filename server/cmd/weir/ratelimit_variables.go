@@ -18,13 +18,11 @@ import (
 // theirVariable is a variable of envoyproxy/ratelimit.
 type theirVariable struct {
 	name, normal string // normal is its default: theirs, but for the pauses between tries of an xDS server, which are Weir's
-	// kind says which values the variable takes; the zero value accepts any. Values of variables that do nothing aren't
-	// checked.
+	// kind says which values the variable takes; the zero value accepts any.
 	kind valueKind
 	// needs is the variable, with its value, without which this one means nothing.
 	needs string
-	// nothing says why the variable does nothing here. No warning is given for the value silent, nor for "", because they
-	// ask for what is the case anyway.
+	// nothing says why the variable does nothing here. The value silent, and "", ask for that, and cause no warning.
 	nothing, silent string
 }
 
@@ -145,8 +143,7 @@ const (
 	noStatsd  = "there is no statsd: USE_PROMETHEUS=true serves metrics, and OTEL_METRICS_EXPORTER=otlp sends them to a collector"
 )
 
-// theirFamilies are prefixes of variables that do nothing here, or for which another variable has
-// warned.
+// theirFamilies are prefixes of variables that do nothing, and for which another variable warns if they are used.
 var theirFamilies = []string{"REDIS_PERSECOND_", "MEMCACHE_"}
 
 // theirPrefixes are prefixes of names that belong to envoyproxy/ratelimit.
@@ -230,8 +227,7 @@ func newTheirs(environ []string) *theirs {
 	return e
 }
 
-// text returns a variable's value. As in envoyproxy/ratelimit, a variable that is set to "" doesn't
-// get its default.
+// text returns a variable's value. As in envoyproxy/ratelimit, "" isn't replaced by the default.
 func (e *theirs) text(name string) string {
 	v := e.known[name]
 	if v == nil {
@@ -337,8 +333,7 @@ func hasPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// typing reports whether a name looks like a misspelling of another. Other programs have too many
-// variables to warn of more.
+// typing reports whether a name looks like a misspelling of another.
 func typing(name, meant string) bool {
 	return meant != "" && len(name)-len(meant) <= 2 && len(meant)-len(name) <= 2
 }

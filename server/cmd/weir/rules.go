@@ -92,8 +92,7 @@ func badRules(err error) error {
 	return err
 }
 
-// readFile reads a file, or standard input for -, up to one byte more than the size that its reader accepts. The file may
-// be a pipe, such as a shell's <(command).
+// readFile reads a file or a pipe, or standard input for -, up to one byte more than its reader accepts.
 func readFile(cmd *cobra.Command, name string, most int64) ([]byte, error) {
 	from := cmd.InOrStdin()
 	if name != "-" {

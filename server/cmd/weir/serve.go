@@ -64,8 +64,7 @@ func (v *serving) takeSignals() {
 	signal.Ignore(syscall.SIGPIPE) // the reader of the log may end before the node
 }
 
-// run serves until the node is told to end. The flags have been read, and s holds the other
-// settings. Warn logs variables that do nothing.
+// run serves until the node is told to end. Settings without flags are in s. Warn logs variables that do nothing.
 func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logger)) (err error) {
 	c := &v.Config
 	s.apply(c)

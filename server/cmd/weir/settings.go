@@ -18,8 +18,7 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// sections are the settings of weir.yaml that have no flag. Their names are those of the fields, as in trust_unverified
-// for TrustUnverified, unless a tag has another.
+// sections are the settings of weir.yaml that have no flag. A field TrustUnverified is trust_unverified, unless it has a tag.
 type sections struct {
 	Identity serve.Identity
 	Headers  struct {
@@ -58,24 +57,21 @@ func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, 
 			delete(s.flags, f.Name)
 			return
 		}
-		env := variable(f.Name)
-		value, ok := os.LookupEnv(env)
-		if ok {
-			s.variables[f.Name] = env
-		} else {
-			value, ok = s.flags[f.Name]
+		value, ok := s.flags[f.Name]
+		if text, given := os.LookupEnv(variable(f.Name)); given {
+			s.variables[f.Name], value, ok = variable(f.Name), text, true
 		}
-		if ok {
-			if err := flags.Set(f.Name, value); err != nil {
-				bad = errors.Join(bad, s.blame(flagError(nil, err)))
-			}
+		if !ok {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			bad = errors.Join(bad, s.blame(flagError(nil, err)))
 		}
 	})
 	return s, bad
 }
 
-// warnOfVariables warns of variables that look like settings and aren't: nobody would notice a typing mistake until the
-// setting is needed.
+// warnOfVariables warns of variables that look like settings and aren't, such as misspelled ones.
 func warnOfVariables(log *slog.Logger, flags *pflag.FlagSet, environ []string) {
 	known := slices.Clone(clientVariables)
 	flags.VisitAll(func(f *pflag.Flag) {

@@ -31,8 +31,7 @@ type settingsFile struct {
 	problems rulefile.Problems
 }
 
-// readSettings reads weir.yaml. The error lists every problem, in the form of those of rule files. With it come the
-// settings that could be read.
+// readSettings reads weir.yaml. It returns the settings that can be read, and an error with every problem of the others.
 func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile, error) {
 	s := &settingsFile{
 		flags: map[string]string{}, variables: map[string]string{}, places: map[string]*yaml.Node{},
@@ -52,8 +51,7 @@ func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile
 	return s, nil
 }
 
-// misread notes that the text isn't YAML. It asks the reader of rule files for the place, which knows more than the
-// YAML library.
+// misread notes that the text isn't YAML. The reader of rule files knows the place better than the YAML library.
 func (s *settingsFile) misread(text []byte, err error) {
 	for _, p := range rulefile.Layout(s.name, text) {
 		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // weir.yaml may have what the rule language leaves out

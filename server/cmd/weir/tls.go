@@ -125,8 +125,7 @@ func (t *tlsFlags) client() (*http.Client, error) {
 	return t.own, nil
 }
 
-// unreached returns the error for a request that no node answered. If something listens there, the error says why
-// the connection failed.
+// unreached returns the error for a request that no node answered.
 func (t *tlsFlags) unreached(to, flag string, err error) error {
 	if why, err := t.reason(to, "--"+flag, err); why != "" {
 		return fmt.Errorf("%s: %w", why, err)
@@ -134,8 +133,7 @@ func (t *tlsFlags) unreached(to, flag string, err error) error {
 	return fmt.Errorf("no node answers: %w: weir serve starts one, and --%s says where one is", err, flag)
 }
 
-// reason says why a request to a URL failed, if TLS is the cause, and returns "" otherwise. Place is where the user
-// wrote the URL. The error is the one to show.
+// reason says why TLS made a request to a URL fail, with the error to show, or returns "". Place is where the user wrote it.
 func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 	if alert := t.alert(to, err); alert != nil {
 		err = alert
@@ -169,9 +167,8 @@ func is[E error](err error) bool {
 	return found
 }
 
-// alert returns the alert with which a node refuses the client's certificate, or nil. In TLS 1.3 the alert follows
-// the handshake, when the client is already sending its request. Sending then often fails, because the node has
-// closed the connection, before the client has read the alert. So alert connects again, and only reads.
+// alert returns the alert with which a node refuses the client's certificate, or nil. In TLS 1.3 it follows the handshake,
+// so the request may fail before the client reads the alert. This function connects again, and only reads.
 func (t *tlsFlags) alert(to string, err error) error {
 	u, bad := url.Parse(to)
 	var op *net.OpError
@@ -196,7 +193,6 @@ func (t *tlsFlags) alert(to string, err error) error {
 }
 
 // refusesCertificate reports whether the node ended the handshake with an alert about the client's certificate.
-// Package tls has no type for those.
 func refusesCertificate(err error) bool {
 	_, alert, ok := strings.Cut(err.Error(), "remote error: tls: ")
 	return ok && (strings.Contains(alert, "certificate") || strings.Contains(alert, "handshake failure"))

@@ -14,13 +14,11 @@ import (
 	"golang.org/x/term"
 )
 
-// Control sequences for the terminal. The alternate screen keeps what was there before, and without
-// wrapping, long lines are cut.
+// Control sequences for the terminal: the alternate screen, without a cursor, that cuts long lines.
 const (
 	enter = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leave = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-	// A terminal that supports it shows a frame at once. Frames overwrite each other, so nothing
-	// flickers.
+	// A frame overwrites the last one, and shows at once where terminals support that, so nothing flickers.
 	frame    = "\x1b[?2026h\x1b[H"
 	frameEnd = "\x1b[K\x1b[J\x1b[?2026l"
 	lineEnd  = "\x1b[K\r\n"
@@ -61,8 +59,7 @@ func (s *screen) suspend(resumed <-chan os.Signal) error {
 	return s.enter()
 }
 
-// show shows the list until the user leaves, or the process is told to end. It restores the
-// terminal in any case.
+// show shows the list until the user leaves, or the process is told to end.
 func (v *topView) show(cmd *cobra.Command, s *screen) error {
 	if err := s.enter(); err != nil {
 		return err
