@@ -23,7 +23,7 @@ func (d *decoder) amounts(f map[string]value, r *weir.Rule, s *scope) {
 		default:
 			if !s.unsure {
 				d.fail(f["algorithm"], "%s counts requests, not amounts: use token_bucket, leaky_bucket or fixed_window", r.Algorithm)
-				s.unsure = true
+				s.forget()
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package rulefile
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -13,6 +12,11 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 )
+
+// forget keeps numbers from being blamed for an algorithm that is wrong.
+func (s *scope) forget() {
+	s.algorithm, s.named, s.decimal, s.unsure = weir.TokenBucket, false, true, true
+}
 
 // scope is what a rule says about all of its numbers.
 type scope struct {
@@ -179,7 +183,7 @@ func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 	before := len(d.list)
 	limit, burst, capacity, refill := f["limit"], f["burst"], f["capacity"], f["refill_rate"]
 	for _, bucketOnly := range []string{"capacity", "refill_rate"} {
-		if b, ok := f[bucketOnly]; ok && s.algorithm > weir.LeakyQueue && !s.unsure {
+		if b, ok := f[bucketOnly]; ok && s.algorithm > weir.LeakyQueue {
 			if s.slots() {
 				d.fail(b, "concurrency has no %s: write limit: 20, for how many requests may be in flight", bucketOnly)
 			} else {
@@ -222,19 +226,7 @@ func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 	if len(d.list) > before {
 		return nil
 	}
-	if s.unsure {
-		l = anyLimit(l)
-	}
 	return []weir.Limit{l}
-}
-
-// anyLimit is a limit without what only some algorithms take, so that it isn't blamed for one that is misspelt.
-func anyLimit(l weir.Limit) weir.Limit {
-	if l.Fraction > 0 {
-		l.Count = max(l.Count, 1)
-	}
-	l.Fraction, l.Calendar, l.Window = 0, counter.Calendar{}, cmp.Or(l.Window, time.Minute)
-	return l
 }
 
 // burst reads what a bucket holds: a number, or a part of its limit.
@@ -277,7 +269,7 @@ func (d *decoder) checkBurst(burst value, l weir.Limit, s scope) {
 }
 
 // slots: the rule counts requests in flight.
-func (s scope) slots() bool { return s.algorithm == weir.Concurrency && !s.unsure }
+func (s scope) slots() bool { return s.algorithm == weir.Concurrency }
 
 // count reads a limit: "100/minute", or a number with a window beside it.
 func (d *decoder) count(limit, window value, s scope) weir.Limit {
@@ -325,7 +317,7 @@ func (d *decoder) count(limit, window value, s scope) weir.Limit {
 		}
 	} else if window.node != nil {
 		d.fail(window, "the limit %q has a window already: keep one of them", limit.text)
-	} else if l.Calendar.Unit == counter.Month && s.named && s.algorithm != weir.FixedWindow && !s.unsure {
+	} else if l.Calendar.Unit == counter.Month && s.named && s.algorithm != weir.FixedWindow {
 		d.fail(limit, "%s", noBudget(s.algorithm))
 	}
 	return l
@@ -380,12 +372,9 @@ func fillTime(capacity int64, rate float64) time.Duration {
 func (d *decoder) validate(l weir.Limit, where map[string]value, s scope) {
 	l.Algorithm, l.Decimal = s.algorithm, s.decimal || s.shared && l.Fraction != 0
 	switch {
-	case s.unsure:
-		l = anyLimit(l)
-		l.Algorithm, l.Decimal = weir.LeakyQueue, false
 	case l.Calendar.Unit != counter.NoUnit:
 		l.Algorithm = weir.FixedWindow
-	case s.slots():
+	case s.slots() || s.unsure && l.Window == 0:
 		l.Window = time.Minute // any will do
 	}
 	var wrong counter.Problem

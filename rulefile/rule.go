@@ -113,22 +113,16 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.Shadow = d.boolean(f["shadow"])
 	before := len(d.list)
 	r.Algorithm = d.algorithm(f["algorithm"], f["mode"])
-	s := scope{named: f["algorithm"].node != nil, unsure: len(d.list) > before, borrows: r.Descriptor != nil}
+	unsure := len(d.list) > before
 	r.MaxDelay = d.maxDelay(f["max_delay"], r.Algorithm)
-
 	if r.Descriptor != nil && f["algorithm"].node == nil && f["burst"].node == nil && f["params"].node == nil {
 		r.Algorithm = weir.FixedWindow // as without the rule
 	}
-
-	s.algorithm = r.Algorithm
-	d.amounts(f, &r, &s)
-	if s.unsure { // what takes all numbers isn't to blame for them, either, nor for what it can't do
-		r.Algorithm, r.Amount, r.Default, r.GiveBackUnsettled = weir.LeakyQueue, "", 0, false
-		if r.Global {
-			r.Global, r.Home, r.Floor, r.OnPartition = false, "", 0, weir.FailAllow
-		}
-		r.Book, r.CountRefused, r.Split = false, false, 0
+	s := scope{algorithm: r.Algorithm, named: f["algorithm"].node != nil, borrows: r.Descriptor != nil}
+	if unsure {
+		s.forget()
 	}
+	d.amounts(f, &r, &s)
 	weekday, _ := f["calendar"].field("weekday")
 	d.details = append(d.details, detail{f["algorithm"], weekday})
 	r.Limits = d.ownNumbers(f, &s)
@@ -139,6 +133,16 @@ func (d *decoder) rule(v value) weir.Rule {
 	r.Override = d.overrides(f["override"], s, r.ID)
 	r.Candidate = d.numbers(f["candidate"], s)
 	r.Abuse = d.abuse(f["abuse"])
+	if s.unsure { // numbers, and what goes with them, aren't to blame for the algorithm
+		any := []weir.Limit{weir.PerMinute(1)}
+		r = weir.Rule{
+			ID: r.ID, Match: r.Match, Descriptor: r.Descriptor, Tier: r.Tier, Layer: r.Layer, Abuse: r.Abuse, Limits: any, Tiers: r.Tiers,
+			By: r.By, Missing: r.Missing, IPv4Prefix: r.IPv4Prefix, IPv6Prefix: r.IPv6Prefix,
+		}
+		for i := range r.Tiers {
+			r.Tiers[i].Limits = any
+		}
+	}
 	return r
 }
 
