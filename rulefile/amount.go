@@ -177,25 +177,21 @@ func (d *decoder) checkCalendars(doc *weir.Rules) {
 		if of.algorithm.node == nil && of.weekday.node == nil || d.blames(index("rules", i)) || d.blames("tiers") {
 			continue
 		}
-		week := false
-		look := func(limits []weir.Limit) {
-			week = week || slices.ContainsFunc(limits, func(l weir.Limit) bool { return l.Window == 7*24*time.Hour })
-		}
-		look(r.Limits)
-		look(r.Candidate)
+		limits := slices.Concat(r.Limits, r.Candidate)
 		for _, t := range r.Tiers {
-			look(t.Limits)
+			limits = append(limits, t.Limits...)
 		}
-		for _, limits := range r.Override {
-			look(limits)
+		for _, own := range r.Override {
+			limits = append(limits, own...)
 		}
 		if len(r.Limits) == 0 && r.Descriptor == nil && r.Algorithm != weir.Concurrency {
 			for _, t := range doc.Tiers {
-				look(t.Limits)
+				limits = append(limits, t.Limits...)
 				d.checkMonths(of.algorithm, r, &t)
 			}
 		}
-		if of.weekday.node != nil && !week {
+		isWeek := func(l weir.Limit) bool { return l.Window == 7*24*time.Hour }
+		if of.weekday.node != nil && !slices.ContainsFunc(limits, isWeek) {
 			d.fail(of.weekday, "is the day on which weeks begin, and the rule has no limit over a week: leave it out")
 		}
 	}

@@ -13,11 +13,6 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// forget keeps numbers from being blamed for an algorithm that is wrong.
-func (s *scope) forget() {
-	s.algorithm, s.named, s.decimal, s.unsure = weir.TokenBucket, false, true, true
-}
-
 // scope is what a rule says about all of its numbers.
 type scope struct {
 	algorithm counter.Algorithm
@@ -39,6 +34,11 @@ type scope struct {
 	borrows bool
 	// override: the numbers are those of one key, which can expire.
 	override bool
+}
+
+// forget keeps numbers from being blamed for an algorithm that is wrong.
+func (s *scope) forget() {
+	s.algorithm, s.named, s.decimal, s.unsure = weir.TokenBucket, false, true, true
 }
 
 var numberFields = fieldSet{

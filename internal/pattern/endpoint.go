@@ -37,16 +37,19 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	names := map[string]bool{}
 	segs := strings.Split(path[1:], "/")
 	for i, seg := range segs {
-		last := i == len(segs)-1
-		name, isWild := strings.CutPrefix(seg, "{")
+		last, isWild := i == len(segs)-1, len(seg) > 1 && seg[0] == '{' && seg[len(seg)-1] == '}'
+		name, rest := strings.CutSuffix(strings.TrimSuffix(strings.TrimPrefix(seg, "{"), "}"), "...")
 		switch {
+		case seg == "" && !last:
+			return e, errors.New("has an empty segment: write single slashes")
+		case seg == "{$}" && !last:
+			return e, errors.New("{$} must be the last segment")
+		case isWild && rest && !last:
+			return e, fmt.Errorf("{%s...} must be the last segment", name)
+		case seg == "{$}":
 		case seg == "":
-			if !last {
-				return e, errors.New("has an empty segment: write single slashes")
-			}
 			e.Subtree = true
-			continue
-		case !isWild || !strings.HasSuffix(seg, "}"):
+		case !isWild:
 			if strings.ContainsAny(seg, "{}") {
 				return e, fmt.Errorf("the segment %q mixes text and a wildcard: a wildcard is a whole segment, as in /orders/{id}", seg)
 			}
@@ -55,32 +58,17 @@ func ParseEndpoint(s string) (Endpoint, error) {
 				return e, fmt.Errorf("the segment %q is not a plain path segment", seg)
 			}
 			e.Segs = append(e.Segs, literal)
-			continue
-		}
-		name = strings.TrimSuffix(name, "}")
-		rest := false
-		if name == "$" {
-			if !last {
-				return e, errors.New("{$} must be the last segment")
-			}
-			continue
-		}
-		if name, rest = strings.CutSuffix(name, "..."); rest && !last {
-			return e, fmt.Errorf("{%s...} must be the last segment", name)
-		}
-		if !identifier.MatchString(name) {
+		case !identifier.MatchString(name):
 			return e, fmt.Errorf("the wildcard %q must hold a name, as in {id}", seg)
-		}
-		if names[name] {
+		case names[name]:
 			return e, fmt.Errorf("the wildcard {%s} appears twice", name)
-		}
-		names[name] = true
-		if rest {
+		case rest:
 			e.Subtree = true
-			continue
-		}
-		if e.Segs = append(e.Segs, wildcard); len(names) > maxWildcards {
+		case len(names) == maxWildcards:
 			return e, fmt.Errorf("has more than %d wildcards: write {rest...} for the last of them, or use endpoint_regex", maxWildcards)
+		default:
+			names[name] = true
+			e.Segs = append(e.Segs, wildcard)
 		}
 	}
 	return e, nil

@@ -23,10 +23,7 @@ type glob struct {
 func (k *Keys) Add(pattern string, id int32) {
 	switch star := strings.IndexByte(pattern, '*'); {
 	case star < 0:
-		if k.exact == nil {
-			k.exact = map[string][]int32{}
-		}
-		k.exact[pattern] = append(k.exact[pattern], id)
+		add(&k.exact, pattern, id)
 	case star == len(pattern)-1:
 		k.prefixed.Add(pattern[:star], id)
 	default:
@@ -50,27 +47,24 @@ func (k *Keys) Find(key string, found []int32) []int32 {
 
 // findSimple is Find for exact keys and prefixes.
 func (k *Keys) findSimple(key string, found []int32) []int32 {
-	if len(k.exact) > 0 {
-		found = append(found, k.exact[key]...)
-	}
-	return FindPrefixes(&k.prefixed, key, found)
+	return FindPrefixes(&k.prefixed, key, append(found, k.exact[key]...))
 }
 
 // Budget bounds a search by how many bytes of patterns and keys it looks at. A search that is over budget stops, and may not
 // have found everything.
 type Budget int
 
-// Spend reports whether the search may look at n more bytes.
+// Spend reports whether the search may look at n more bytes. A nil Budget is unlimited.
 func (b *Budget) Spend(n int) bool {
+	if b == nil {
+		return true
+	}
 	*b -= Budget(n)
 	return *b >= 0
 }
 
 // First returns the lowest id whose pattern matches the key, or -1.
-func (k *Keys) First(key string) int32 {
-	unbounded := Budget(math.MaxInt)
-	return k.FirstWithin(key, math.MaxInt32, &unbounded)
-}
+func (k *Keys) First(key string) int32 { return k.FirstWithin(key, math.MaxInt32, nil) }
 
 // FirstWithin is First among the ids below another one, and within a budget. The key may itself be a pattern: an asterisk in it
 // matches only an asterisk, so a pattern that matches it matches every key that it does.
@@ -126,13 +120,17 @@ type Prefixes struct {
 
 // Add adds a prefix.
 func (p *Prefixes) Add(prefix string, id int32) {
-	if p.at == nil {
-		p.at = map[string][]int32{}
-	}
-	p.at[prefix] = append(p.at[prefix], id)
+	add(&p.at, prefix, id)
 	if i, ok := slices.BinarySearch(p.lengths, len(prefix)); !ok {
 		p.lengths = slices.Insert(p.lengths, i, len(prefix))
 	}
+}
+
+func add(ids *map[string][]int32, to string, id int32) {
+	if *ids == nil {
+		*ids = map[string][]int32{}
+	}
+	(*ids)[to] = append((*ids)[to], id)
 }
 
 // FindPrefixes appends the ids of all prefixes of s.
@@ -141,9 +139,7 @@ func FindPrefixes[T string | []byte](p *Prefixes, s T, found []int32) []int32 {
 		if n > len(s) {
 			break
 		}
-		if ids := p.at[string(s[:n])]; len(ids) > 0 {
-			found = append(found, ids...)
-		}
+		found = append(found, p.at[string(s[:n])]...)
 	}
 	return found
 }

@@ -128,8 +128,7 @@ func (l *List) MatchKey(key string) string {
 	if key == "" {
 		return ""
 	}
-	unbounded := Budget(math.MaxInt)
-	return l.MatchWithin(key, &unbounded)
+	return l.MatchWithin(key, nil)
 }
 
 // MatchWithin is MatchKey within a budget.
