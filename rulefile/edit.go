@@ -137,7 +137,7 @@ func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 		if r.Algorithm > weir.LeakyQueue {
 			own.burst = 0 // a burst is a bucket's; the tier's limit holds for all
 		}
-		if r.Limits, err = e.setOwn(e.ruleNode(i), r.Limits, own); err != nil {
+		if r.Limits, err = e.setIn(e.ruleNode(i), r.Limits, own); err != nil {
 			return nil, fmt.Errorf("the rule %q, which is for the tier, %w", r.ID, err)
 		}
 	}

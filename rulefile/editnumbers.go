@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -177,31 +178,6 @@ func (c numbersChange) pick(limits []weir.Limit) (int, error) {
 	return 0, fmt.Errorf("has several limits, over %s: name the one to change, as in %q", strings.Join(windows, ", "), "500/"+windows[0])
 }
 
-// setOwn changes the numbers that a rule itself has.
-func (e *editor) setOwn(rule *node, limits []weir.Limit, c numbersChange) ([]weir.Limit, error) {
-	if list, i := rule.get("limits"); i >= 0 {
-		return e.setOneOf(list.value, limits, c)
-	}
-	m, burst := rule, "burst"
-	if params, i := rule.get("params"); i >= 0 {
-		m, burst = params.value, "capacity"
-	}
-	return e.setFields(m, burst, limits[0], c)
-}
-
-func (e *editor) setOneOf(list *node, limits []weir.Limit, c numbersChange) ([]weir.Limit, error) {
-	i, err := c.pick(limits)
-	if err != nil {
-		return nil, err
-	}
-	changed, err := e.setNumbers(list.children[i].value, limits[i:i+1], c, false)
-	if err != nil {
-		return nil, err
-	}
-	limits[i] = changed[0]
-	return limits, nil
-}
-
 // setNumbers changes the numbers of a tier or an override, in whatever form they are
 // written, and returns what they are then. Only overrides have a time at which they expire.
 func (e *editor) setNumbers(v *node, limits []weir.Limit, c numbersChange, override bool) ([]weir.Limit, error) {
@@ -222,10 +198,32 @@ func (e *editor) setNumbers(v *node, limits []weir.Limit, c numbersChange, overr
 			return nil, err
 		}
 	}
-	if list, i := v.get("limits"); i >= 0 {
-		return e.setOneOf(list.value, limits, c)
+	return e.setIn(v, limits, c)
+}
+
+// setIn changes numbers that are fields of a map: of a rule, a tier or an override.
+func (e *editor) setIn(m *node, limits []weir.Limit, c numbersChange) ([]weir.Limit, error) {
+	if list, at := m.get("limits"); at >= 0 {
+		i, err := c.pick(limits)
+		if err != nil {
+			return nil, err
+		}
+		changed, err := e.setNumbers(list.value.children[i].value, limits[i:i+1], c, false)
+		if err != nil {
+			return nil, err
+		}
+		return slices.Replace(limits, i, i+1, changed...), nil
 	}
-	return e.setFields(v, "burst", limits[0], c)
+	burst := "burst"
+	if params, at := m.get("params"); at >= 0 {
+		m, burst = params.value, "capacity"
+	}
+	set := e.setBucket
+	if _, at := m.get("limit"); at >= 0 {
+		set = e.setFields
+	}
+	l, err := set(m, burst, limits[0], c)
+	return []weir.Limit{l}, err
 }
 
 func (e *editor) setExpiry(m *node, at time.Time) error {
@@ -258,12 +256,9 @@ func (c numbersChange) apply(l weir.Limit) weir.Limit {
 	return l
 }
 
-// setFields changes numbers that are fields of a map. burst is what a new burst is called there.
-func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange) ([]weir.Limit, error) {
+// setFields changes a limit and what stands beside it. burst is what a new burst is called there.
+func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange) (weir.Limit, error) {
 	limit, at := m.get("limit")
-	if at < 0 {
-		return e.setBucket(m, l, c)
-	}
 	window, _ := m.get("window")
 	changed := c.apply(l)
 	e.setCount(limit.value, window, l, changed)
@@ -271,22 +266,21 @@ func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange)
 	if i < 0 {
 		f, i = m.get("capacity")
 	}
+	var p part
 	isPart := false
 	if i >= 0 {
-		var p part
-		if p, isPart = parsePart(f.value.text); isPart && c.burst == 0 { // it follows the limit
-			changed.Burst = p.of(changed)
-			return []weir.Limit{changed}, nil
-		}
+		p, isPart = parsePart(f.value.text)
 	}
-	if changed.Burst != l.Burst || isPart {
-		if i >= 0 {
-			e.put(f.value, decimal(changed.Burst))
-		} else {
-			e.insertField(m, at, burst, decimal(changed.Burst))
-		}
+	switch {
+	case isPart && c.burst == 0: // it follows the limit
+		changed.Burst = p.of(changed)
+	case !isPart && changed.Burst == l.Burst:
+	case i >= 0:
+		e.put(f.value, decimal(changed.Burst))
+	default:
+		e.insertField(m, at, burst, decimal(changed.Burst))
 	}
-	return []weir.Limit{changed}, nil
+	return changed, nil
 }
 
 // setCount writes a limit over an old one. The window may be a field of its own.
@@ -323,33 +317,29 @@ func (e *editor) setCount(v *node, window child, old, l weir.Limit) {
 
 // setBucket changes a bucket that is described by its capacity and what it gains each
 // second. Its window is only shown, and stays if it is written.
-func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) ([]weir.Limit, error) {
+func (e *editor) setBucket(m *node, _ string, l weir.Limit, c numbersChange) (weir.Limit, error) {
 	if c.unit != counter.NoUnit {
-		return nil, fmt.Errorf("is a bucket, and %s", noBudget(weir.TokenBucket))
+		return l, fmt.Errorf("is a bucket, and %s", noBudget(weir.TokenBucket))
 	}
-	capacity, at := m.get("capacity")
-	refill, hasRefill := m.get("refill_rate")
-	_, hasWindow := m.get("window")
 	rate := lint.PerSecond(l)
 	if c.amount > 0 {
 		rate = lint.PerSecond(c.apply(weir.Limit{Window: l.Window}))
 	}
+	capacity, at := m.get("capacity")
 	if c.burst > 0 && c.burst != l.Count {
 		l.Count, l.Burst = c.burst, c.burst
 		e.put(capacity.value, decimal(c.burst))
 	}
-	switch {
-	case hasRefill >= 0:
-		if rate != l.Refill {
+	if rate != lint.PerSecond(l) {
+		if refill, i := m.get("refill_rate"); i >= 0 {
 			e.put(refill.value, rateText(rate))
-			l.Refill = rate
+		} else {
+			e.insertField(m, at, "refill_rate", rateText(rate))
 		}
-	case rate != lint.PerSecond(l):
-		e.insertField(m, at, "refill_rate", rateText(rate))
 		l.Refill = rate
 	}
-	if hasWindow < 0 && !c.inherits {
+	if _, i := m.get("window"); i < 0 && !c.inherits {
 		l.Window = fillTime(l.Count, l.Refill)
 	}
-	return []weir.Limit{l}, nil
+	return l, nil
 }
