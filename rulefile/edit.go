@@ -83,14 +83,27 @@ func (e *editor) findRule(id string) (int, error) {
 	return -1, missing("rule", id, ids)
 }
 
-// editRule begins an edit of the rule that has an id, and returns its number.
-func editRule(text []byte, id string) (*editor, int, error) {
+// edited makes a change of a text.
+func edited(text []byte, change func(e *editor) error) ([]byte, error) {
 	e, err := edit(text)
 	if err != nil {
-		return nil, -1, err
+		return nil, err
 	}
-	i, err := e.findRule(id)
-	return e, i, err
+	if err := change(e); err != nil {
+		return nil, err
+	}
+	return e.result()
+}
+
+// editedRule makes a change of the rule that has an id. The change gets the rule's index, and the rule as it is meant and as it is written.
+func editedRule(text []byte, id string, change func(e *editor, i int, r *weir.Rule, item *node) error) ([]byte, error) {
+	return edited(text, func(e *editor) error {
+		i, err := e.findRule(id)
+		if err != nil {
+			return err
+		}
+		return change(e, i, &e.doc.Rules[i], e.ruleNode(i))
+	})
 }
 
 func (e *editor) rulesField() child {
@@ -105,46 +118,44 @@ func (e *editor) ruleNode(i int) *node { return e.rulesField().value.children[i]
 // As with all edits, the rest of the text stays as it is, byte for byte; an error
 // is [Problems] if the text, or what would become of it, is no good document.
 func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
-	e, err := edit(text)
-	if err != nil {
-		return nil, err
-	}
-	if !n.Expires.IsZero() {
-		return nil, errors.New("a tier doesn't expire: leave the time out, or set an override for a key")
-	}
-	c, err := n.parse()
-	if err != nil {
-		return nil, err
-	}
-	found := false
-	for i := range e.doc.Tiers {
-		if t := &e.doc.Tiers[i]; t.Name == tier {
-			found = true
-			tiers, _ := e.root.get("tiers")
-			entry, _ := tiers.value.get(tier)
-			if t.Limits, err = e.setNumbers(entry.value, t.Limits, c, false); err != nil {
-				return nil, fmt.Errorf("the tier %q %w", tier, err)
+	return edited(text, func(e *editor) error {
+		if !n.Expires.IsZero() {
+			return errors.New("a tier doesn't expire: leave the time out, or set an override for a key")
+		}
+		c, err := n.parse()
+		if err != nil {
+			return err
+		}
+		found := false
+		for i := range e.doc.Tiers {
+			if t := &e.doc.Tiers[i]; t.Name == tier {
+				found = true
+				tiers, _ := e.root.get("tiers")
+				entry, _ := tiers.value.get(tier)
+				if t.Limits, err = e.setNumbers(entry.value, t.Limits, c, false); err != nil {
+					return fmt.Errorf("the tier %q %w", tier, err)
+				}
 			}
 		}
-	}
-	for i := range e.doc.Rules {
-		r := &e.doc.Rules[i]
-		if r.Tier != tier || !tierNumbers(r) {
-			continue
+		for i := range e.doc.Rules {
+			r := &e.doc.Rules[i]
+			if r.Tier != tier || !tierNumbers(r) {
+				continue
+			}
+			found = true
+			own := c
+			if r.Algorithm > weir.LeakyQueue {
+				own.burst = 0 // a burst is a bucket's; the tier's limit holds for all
+			}
+			if r.Limits, err = e.setIn(e.ruleNode(i), r.Limits, own); err != nil {
+				return fmt.Errorf("the rule %q, which is for the tier, %w", r.ID, err)
+			}
 		}
-		found = true
-		own := c
-		if r.Algorithm > weir.LeakyQueue {
-			own.burst = 0 // a burst is a bucket's; the tier's limit holds for all
+		if !found {
+			return e.missingTier(tier)
 		}
-		if r.Limits, err = e.setIn(e.ruleNode(i), r.Limits, own); err != nil {
-			return nil, fmt.Errorf("the rule %q, which is for the tier, %w", r.ID, err)
-		}
-	}
-	if !found {
-		return nil, e.missingTier(tier)
-	}
-	return e.result()
+		return nil
+	})
 }
 
 // tierNumbers: the rule has numbers of its own that are a client's. What counts something other than requests, or all clients of
@@ -168,21 +179,15 @@ func (e *editor) missingTier(tier string) error {
 
 // DeleteRule removes a rule from the text of a document.
 func DeleteRule(text []byte, id string) ([]byte, error) {
-	e, i, err := editRule(text, id)
-	if err != nil {
-		return nil, err
-	}
-	gone := make([]bool, len(e.doc.Rules))
-	gone[i] = true
-	if err := e.setItems(e.rulesField(), gone, nil); err != nil {
-		return nil, err
-	}
-	e.forget(e.doc.Rules[i].ID)
-	e.doc.Rules = slices.Delete(e.doc.Rules, i, i+1)
-	if len(e.doc.Rules) == 0 {
-		e.doc.Rules = nil
-	}
-	return e.result()
+	return editedRule(text, id, func(e *editor, i int, r *weir.Rule, _ *node) error {
+		e.forget(r.ID)
+		gone := make([]bool, len(e.doc.Rules))
+		gone[i] = true
+		if e.doc.Rules = slices.Delete(e.doc.Rules, i, i+1); len(e.doc.Rules) == 0 {
+			e.doc.Rules = nil
+		}
+		return e.setItems(e.rulesField(), gone, nil)
+	})
 }
 
 // forget drops what is known of when a rule's overrides expire.
@@ -193,124 +198,107 @@ func (e *editor) forget(rule string) {
 // SetOverride gives one key numbers of its own in a rule, or changes them. A
 // limit without a window takes that of the numbers it replaces.
 func SetOverride(text []byte, rule, key string, n Numbers) ([]byte, error) {
-	e, i, err := editRule(text, rule)
-	if err != nil {
-		return nil, err
-	}
-	c, err := n.parse()
-	if err != nil {
-		return nil, err
-	}
-	r, item := &e.doc.Rules[i], e.ruleNode(i)
-	if params, i := item.get("params"); i >= 0 {
-		_, window := params.value.get("window")
-		c.inherits = window >= 0
-	}
-	id := overrideID{r.ID, key}
-	delete(e.expires, id)
-	if !c.expires.IsZero() {
-		e.expires[id] = c.expires
-	}
-	overrides, at := item.get("override")
-	if at >= 0 {
-		if entry, j := overrides.value.get(key); j >= 0 {
-			limits, err := e.setNumbers(entry.value, r.Override[key], c, true)
-			if err != nil {
-				return nil, fmt.Errorf("the override %w", err)
-			}
-			r.Override[key] = limits
-			return e.result()
+	return editedRule(text, rule, func(e *editor, _ int, r *weir.Rule, item *node) error {
+		c, err := n.parse()
+		if err != nil {
+			return err
 		}
-	}
-	l, err := c.fresh(r)
-	if err != nil {
-		return nil, err
-	}
-	if r.Override == nil {
-		r.Override = map[string][]weir.Limit{}
-	}
-	r.Override[key] = []weir.Limit{l}
-	value := e.limitText(l, c.expires)
-	switch {
-	case at >= 0:
-		e.appendField(overrides.value, key, value)
-	case item.flow:
-		e.appendField(item, "override", e.flowMap(pair{key, value}))
-	default:
-		e.appendField(item, "override", e.eol+e.indent(item.from, 2)+e.scalar(key, 0)+": "+value)
-	}
-	return e.result()
+		if params, i := item.get("params"); i >= 0 {
+			_, window := params.value.get("window")
+			c.inherits = window >= 0
+		}
+		id := overrideID{r.ID, key}
+		if delete(e.expires, id); !c.expires.IsZero() {
+			e.expires[id] = c.expires
+		}
+		overrides, at := item.get("override")
+		if at >= 0 {
+			if entry, j := overrides.value.get(key); j >= 0 {
+				if r.Override[key], err = e.setNumbers(entry.value, r.Override[key], c, true); err != nil {
+					return fmt.Errorf("the override %w", err)
+				}
+				return nil
+			}
+		}
+		l, err := c.fresh(r)
+		if err != nil {
+			return err
+		}
+		if r.Override == nil {
+			r.Override = map[string][]weir.Limit{}
+		}
+		r.Override[key] = []weir.Limit{l}
+		value := e.limitText(l, c.expires)
+		switch {
+		case at >= 0:
+			e.appendField(overrides.value, key, value)
+		case item.flow:
+			e.appendField(item, "override", e.flowMap(pair{key, value}))
+		default:
+			e.appendField(item, "override", e.eol+e.indent(item.from, 2)+e.scalar(key, 0)+": "+value)
+		}
+		return nil
+	})
 }
 
 // DeleteOverride removes a key's own numbers from a rule.
 func DeleteOverride(text []byte, rule, key string) ([]byte, error) {
-	e, i, err := editRule(text, rule)
-	if err != nil {
-		return nil, err
-	}
-	r, item := &e.doc.Rules[i], e.ruleNode(i)
-	if _, ok := r.Override[key]; !ok {
-		// Keys are secrets: other people's aren't listed.
-		return nil, &notFound{fmt.Sprintf("the rule %q has no override for this key", r.ID)}
-	}
-	overrides, at := item.get("override")
-	m, j := item, at
-	if len(r.Override) > 1 {
-		m = overrides.value
-		_, j = m.get(key)
-		delete(r.Override, key)
-	} else {
-		r.Override = nil
-	}
-	delete(e.expires, overrideID{r.ID, key})
-	if err := e.remove(m, func(i int) bool { return i == j }); err != nil {
-		return nil, err
-	}
-	return e.result()
+	return editedRule(text, rule, func(e *editor, _ int, r *weir.Rule, item *node) error {
+		if _, ok := r.Override[key]; !ok {
+			// Keys are secrets: other people's aren't listed.
+			return &notFound{fmt.Sprintf("the rule %q has no override for this key", r.ID)}
+		}
+		delete(e.expires, overrideID{r.ID, key})
+		overrides, at := item.get("override")
+		if len(r.Override) > 1 {
+			delete(r.Override, key)
+			_, at = overrides.value.get(key)
+			item = overrides.value
+		} else {
+			r.Override = nil
+		}
+		return e.remove(item, func(i int) bool { return i == at })
+	})
 }
 
 // SetList makes one of the lists hold these entries. Those that stay keep their
 // places and comments, and new ones come last.
 func SetList(text []byte, list List, entries []string) ([]byte, error) {
-	e, err := edit(text)
-	if err != nil {
-		return nil, err
-	}
-	target := &e.doc.Allow
-	if list == Denylist {
-		target = &e.doc.Deny
-	}
-	wanted := map[string]bool{} // and not there yet
-	for _, s := range entries {
-		wanted[s] = true
-	}
-	var kept []string
-	gone := make([]bool, len(*target))
-	for i, s := range *target {
-		if gone[i] = !wanted[s]; !gone[i] {
-			kept = append(kept, s)
+	return edited(text, func(e *editor) error {
+		target := &e.doc.Allow
+		if list == Denylist {
+			target = &e.doc.Deny
+		}
+		wanted := map[string]bool{} // and not there yet
+		for _, s := range entries {
+			wanted[s] = true
+		}
+		var all []string
+		take := func(s string) bool {
+			if !wanted[s] {
+				return false
+			}
 			delete(wanted, s) // so that a second one of it goes
+			all = append(all, s)
+			return true
 		}
-	}
-	var added []string
-	for _, s := range entries {
-		if wanted[s] {
-			added = append(added, s)
-			delete(wanted, s)
+		gone := make([]bool, len(*target))
+		for i, s := range *target {
+			gone[i] = !take(s)
 		}
-	}
-	*target = append(kept, added...)
-	f, at, name := e.listField(list)
-	switch {
-	case at < 0 && len(added) > 0:
-		e.appendField(e.root, name, "["+e.scalars(added, 0)+"]")
-	case at >= 0:
-		err = e.setItems(f, gone, added)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return e.result()
+		kept := len(all)
+		for _, s := range entries {
+			take(s)
+		}
+		*target = all
+		switch f, at, name := e.listField(list); {
+		case at >= 0:
+			return e.setItems(f, gone, all[kept:])
+		case len(all) > 0:
+			e.appendField(e.root, name, "["+e.scalars(all, 0)+"]")
+		}
+		return nil
+	})
 }
 
 // setItems removes some items from a list of texts, and adds others behind the rest.

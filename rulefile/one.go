@@ -31,7 +31,11 @@ func (o *One) Same(other *One) bool {
 // Find returns the rule that has an id, at a time that decides which of its overrides have expired. Its error is [ErrNotFound] if
 // there is none, or [Problems] if the text is no document.
 func Find(text []byte, id string, now time.Time) (*One, error) {
-	e, i, err := editRule(text, id)
+	e, err := edit(text)
+	if err != nil {
+		return nil, err
+	}
+	i, err := e.findRule(id)
 	if err != nil {
 		return nil, err
 	}
