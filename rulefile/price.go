@@ -2,8 +2,9 @@ package rulefile
 
 import (
 	"fmt"
+	"math"
+	"math/big"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/weirhq/weir"
@@ -57,16 +58,13 @@ func (d *decoder) mapOf(v value, example string, most int, what string) []entry 
 
 var (
 	// Programs write 2.5e-06.
-	eachNumber = regexp.MustCompile(`^([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,2}))?(?:/1([KMB]))?$`)
+	eachNumber = regexp.MustCompile(`^([0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,2})?)(?:/1([KMB]))?$`)
 	// otherEach is what people write for 2.50/1M.
 	otherEach = regexp.MustCompile(`^[$€]? ?([0-9][0-9_,]*(?:\.[0-9]+)?) ?(?:USD|usd|[$€])? ?(?:(?:/|per) ?1? ?([kKmMbB]|[1-9][0-9_,]*)[a-z]*(?: tokens)?)?$`)
 )
 
-// zeros are how many of them a divisor has.
-var zeros = map[string]int{"": 0, "K": 3, "M": 6, "B": 9}
-
-// wholeZeros are how many zeros make one: a weight is kept in so many digits behind the point.
-const wholeZeros = 12
+// keptDigits is how many digits behind the point are kept of what so many cost: 12 for one.
+var keptDigits = map[string]int{"": 12, "K": 9, "M": 6, "B": 3}
 
 // each reads what one of an amount counts, in 10^-12: a number, or that of a thousand, a million or a billion.
 func (d *decoder) each(v value) (int64, bool) {
@@ -79,39 +77,31 @@ func (d *decoder) each(v value) (int64, bool) {
 		return 0, false
 	}
 	found := eachNumber.FindStringSubmatch(strings.ReplaceAll(v.text, "_", ""))
-	if found == nil || v.quoted && found[4] == "" {
+	if found == nil || v.quoted && found[2] == "" {
 		p := d.fail(v, want+", got %s", v.describe())
 		if p.Hint = guessEach(v.text); found != nil {
 			p.Hint = "remove the quotes"
 		}
 		return 0, false
 	}
-	digits, power := strings.TrimLeft(found[1]+found[2], "0"), wholeZeros-zeros[found[4]]-len(found[2])
-	if found[3] != "" {
-		n, _ := strconv.Atoi(found[3]) // of two digits
-		power += n
-	}
-	kept := strings.TrimRight(digits, "0")
-	power += len(digits) - len(kept)
+	digits := keptDigits[found[2]]
+	each, _ := new(big.Rat).SetString(found[1]) // which is a number
+	each.Mul(each, big.NewRat(int64(math.Pow10(digits)), 1))
 	switch {
-	case kept == "":
-		return 0, true
-	case power < 0:
-		d.fail(v, "has more digits than are kept, which is %d behind the point: %s", wholeZeros-zeros[found[4]], shorten(v.text))
-		return 0, false
-	}
-	n, err := strconv.ParseInt(kept+strings.Repeat("0", min(power, 2*wholeZeros)), 10, 64)
-	if err != nil || n > 1_000_000*1e12 {
+	case each.Cmp(big.NewRat(1_000_000*1e12, 1)) > 0:
 		d.fail(v, "must be at most 1000000 for one of them, got %s", shorten(v.text))
 		return 0, false
+	case !each.IsInt():
+		d.fail(v, "has more digits than are kept, which is %d behind the point: %s", digits, shorten(v.text))
+		return 0, false
 	}
-	return n, true
+	return each.Num().Int64(), true
 }
 
 // guessEach is a hint for a price that is written in another way.
 func guessEach(s string) string {
 	found := otherEach.FindStringSubmatch(strings.TrimSpace(s))
-	if found == nil {
+	if found == nil || len(s) > 64 {
 		return ""
 	}
 	number, of := strings.ReplaceAll(found[1], ",", ""), strings.ToUpper(found[2])
@@ -125,7 +115,7 @@ func guessEach(s string) string {
 	case "1000000000":
 		of = "B"
 	}
-	if zeros[of] == 0 {
+	if of == "" || keptDigits[of] == 0 {
 		return ""
 	}
 	return fmt.Sprintf("did you mean %q?", number+"/1"+of)

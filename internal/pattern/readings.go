@@ -353,16 +353,8 @@ func Unescape(s string) string { return string(unescape(nil, []byte(s), decodeTe
 
 // unescape appends src to dst, decoded and in lower case.
 func unescape(dst, src []byte, how decoding) []byte {
-	floor, wide, clean := len(dst), false, 0
-	if how != decodeText { // then src is a reading, and there is nothing to do before its first escape
-		clean = max(0, bytes.IndexByte(src, '%'))
-	} else {
-		for clean < len(src) && kinds[src[clean]] < kindEscape {
-			clean++
-		}
-	}
-	dst = append(dst, src[:clean]...)
-	for i := clean; i < len(src); i++ {
+	floor, wide := len(dst), false
+	for i := 0; i < len(src); i++ {
 		c := src[i]
 		if c == '%' {
 			if v, ok := escaped(src[i:]); ok {
