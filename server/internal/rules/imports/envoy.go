@@ -96,22 +96,19 @@ func (e *envoyFile) limit(x *envoy.Descriptor, path []string, label, where strin
 		fields = append(fields, "shadow: true")
 	}
 	r := e.add(name, fields...)
-	if l.PerUnit == 0 {
-		e.note(r, where, true, "requests_per_unit is 0, which refuses everything: no rule does, so this is one a year")
-	}
-	if x.Quota {
-		e.note(r, where, true, "quota_mode: there a request is refused only when all of its quotas are spent; this rule refuses by itself")
-	}
-	if len(l.Replaces) > 0 {
-		e.note(r, where, true, "replaces: there this limit takes the place of others of the request; here each of them counts")
-	}
-	if shared {
-		e.note(r, where, true, "share_threshold: there all values share one counter; here each has its own")
-	}
-	if x.Metadata != nil {
-		e.note(r, where, false, "metadata: answers don't carry it")
-	}
-	if x.Detailed {
-		e.note(r, where, false, "detailed_metric, value_to_metric: metrics show the rule's id")
+	for _, n := range []struct {
+		holds, differs bool
+		text           string
+	}{
+		{l.PerUnit == 0, true, "requests_per_unit is 0, which refuses everything: no rule does, so this is one a year"},
+		{x.Quota, true, "quota_mode: there a request is refused only when all of its quotas are spent; this rule refuses by itself"},
+		{len(l.Replaces) > 0, true, "replaces: there this limit takes the place of others of the request; here each of them counts"},
+		{shared, true, "share_threshold: there all values share one counter; here each has its own"},
+		{x.Metadata != nil, false, "metadata: answers don't carry it"},
+		{x.Detailed, false, "detailed_metric, value_to_metric: metrics show the rule's id"},
+	} {
+		if n.holds {
+			e.note(r, where, n.differs, "%s", n.text)
+		}
 	}
 }

@@ -13,20 +13,23 @@ var variable = regexp.MustCompile(`\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))`)
 // maxVariables is how many a key may have.
 const maxVariables = 16
 
-// variables are what nginx' variables are called in rules.
-var variables = map[string]string{
-	"binary_remote_addr": "ip", "remote_addr": "ip", "realip_remote_addr": "ip", "proxy_protocol_addr": "ip",
-	"host": "header:Host", "http_host": "header:Host", "server_name": "header:Host",
-	"request_method": "method", "remote_user": "user",
+// variables are what nginx' variables are called in rules, and what differs.
+var variables = map[string]struct{ by, differs string }{
+	"binary_remote_addr":  {by: "ip"},
+	"remote_addr":         {by: "ip"},
+	"realip_remote_addr":  {"ip", "$realip_remote_addr is the peer's address there, and here the client's"},
+	"proxy_protocol_addr": {"ip", "$proxy_protocol_addr is here the client's address, by --trusted-proxies"},
+	"host":                {by: "header:Host"},
+	"http_host":           {by: "header:Host"},
+	"server_name":         {"header:Host", "$server_name is the server's name there, and here what the client sends as Host"},
+	"request_method":      {by: "method"},
+	"remote_user":         {"user", "$remote_user is here the user of a verified token"},
+	"uri":                 {"path:8", wholePath},
+	"document_uri":        {"path:8", wholePath},
+	"request_uri":         {"path:8", wholePath},
 }
 
-// inexact says what differs for some of them.
-var inexact = map[string]string{
-	"server_name":         "$server_name is the server's name there, and here what the client sends as Host",
-	"realip_remote_addr":  "$realip_remote_addr is the peer's address there, and here the client's",
-	"proxy_protocol_addr": "$proxy_protocol_addr is here the client's address, by --trusted-proxies",
-	"remote_user":         "$remote_user is here the user of a verified token",
-}
+const wholePath = "the URI is all of the path there, and here its first 8 segments, without the query"
 
 // key is what rules count by for the key of a zone. Wrong says why there is nothing, or is "".
 func (c *nginxConf) key(key string) (by []string, notes []Note, wrong string) {
@@ -36,40 +39,38 @@ func (c *nginxConf) key(key string) (by []string, notes []Note, wrong string) {
 		return nil, nil, fmt.Sprintf("counts by more than %d variables, which no rule does", maxVariables)
 	}
 	for _, m := range names {
-		name := m[1] + m[2]
-		dim := variables[name]
-		switch {
-		case dim != "":
-		case strings.HasPrefix(name, "http_") && len(name) > len("http_"):
-			dim = "header:" + textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name[len("http_"):], "_", "-"))
-		case strings.HasPrefix(name, "jwt_claim_") && len(name) > len("jwt_claim_"):
-			dim = "claim:" + name[len("jwt_claim_"):]
-		case name == "uri" || name == "document_uri" || name == "request_uri":
-			dim = "path:8"
-			notes = append(notes, Note{Text: "$" + name + " is all of the path there, and here its first 8 segments, without the query", Differs: true})
-		case c.vars["$"+name] != nil:
-			inner, more, bad := c.mapped(c.vars["$"+name])
-			if bad != "" {
-				return nil, nil, bad
-			}
-			notes = append(notes, more...)
-			for _, d := range inner {
-				if !slices.Contains(by, d) {
-					by = append(by, d)
-				}
-			}
-			continue
-		default:
-			return nil, nil, fmt.Sprintf("counts by $%s, which no rule can", clip(name))
+		dims, more, wrong := c.variable(m[1] + m[2])
+		if wrong != "" {
+			return nil, nil, wrong
 		}
-		if text := inexact[name]; text != "" {
-			notes = append(notes, Note{Text: text, Differs: true})
-		}
-		if !slices.Contains(by, dim) {
-			by = append(by, dim)
+		notes = append(notes, more...)
+		for _, d := range dims {
+			if !slices.Contains(by, d) {
+				by = append(by, d)
+			}
 		}
 	}
 	return by, notes, ""
+}
+
+// variable is key for one variable.
+func (c *nginxConf) variable(name string) (by []string, notes []Note, wrong string) {
+	header, isHeader := strings.CutPrefix(name, "http_")
+	claim, isClaim := strings.CutPrefix(name, "jwt_claim_")
+	known, isKnown := variables[name]
+	switch set := c.vars["$"+name]; {
+	case isKnown && known.differs != "":
+		return []string{known.by}, []Note{{Text: known.differs, Differs: true}}, ""
+	case isKnown:
+		return []string{known.by}, nil, ""
+	case isHeader && header != "":
+		return []string{"header:" + textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(header, "_", "-"))}, nil, ""
+	case isClaim && claim != "":
+		return []string{"claim:" + claim}, nil, ""
+	case set != nil:
+		return c.mapped(set)
+	}
+	return nil, nil, fmt.Sprintf("counts by $%s, which no rule can", clip(name))
 }
 
 // mapped is what a map or geo stands for in a key: the one value that isn't empty, if there is one. An empty key isn't counted, which is how
