@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -108,13 +109,7 @@ func (s *source) column(at int) int { return utf8.RuneCountInString(s.text[s.lin
 // isControl: control characters but the tab, and what breaks or turns around a
 // line without being seen, so that a rule would say something else than it shows.
 func isControl(r rune) bool {
-	switch {
-	case r < ' ':
-		return r != '\t'
-	case r < 0x2028:
-		return r >= 0x7f && r < 0xa0
-	}
-	return r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff || r == 0xfffe || r == 0xffff
+	return unicode.IsControl(r) && r != '\t' || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }
 
 func controlName(r rune) string {

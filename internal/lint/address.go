@@ -1,7 +1,10 @@
 package lint
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,37 +81,28 @@ func (r *rule) isFor(tier string) bool { return r.tierCondition() == "" || r.tie
 // warnOfCappedTier finds tiers whose numbers in rule q are above what rule a admits for an address. It names the one with the
 // highest limit.
 func (d *document) warnOfCappedTier(a, q *rule) bool {
-	highest, worst, admits, gives := 0., "", "", ""
-	for tier, client := range q.ByTier {
-		if len(client) == 0 || !a.isFor(tier) || !q.isFor(tier) {
+	fastest := func(x, y string) int {
+		return cmp.Or(cmp.Compare(PerSecond(slowest(q.ByTier[y])), PerSecond(slowest(q.ByTier[x]))), strings.Compare(x, y))
+	}
+	for _, tier := range slices.SortedFunc(maps.Keys(q.ByTier), fastest) {
+		if !a.isFor(tier) || !q.isFor(tier) {
 			continue
 		}
-		rate := PerSecond(slowest(client))
-		if rate < highest || rate == highest && tier > worst {
-			continue
+		if admits, gives := a.capped(a.numbers(tier), q, q.ByTier[tier]); admits != "" {
+			advice := "raise its limit"
+			if tier != d.DefaultTier && a.Tier == "" && a.Match.APIKeyPattern == "" {
+				advice = fmt.Sprintf("write `tier: %s`, so that it is only for clients without a better tier, or raise its limit", d.DefaultTier)
+			}
+			d.warnf(a.path(), "caps tier %q: %q gives a client of that tier %s, and this rule admits %s for its address; %s", tier, q.ID, gives, admits, advice)
+			return true
 		}
-		if address, own := a.capped(a.numbers(tier), q, client); address != "" {
-			highest, worst, admits, gives = rate, tier, address, own
-		}
 	}
-	if worst == "" {
-		return false
-	}
-	advice := "raise its limit"
-	if worst != d.DefaultTier && a.Tier == "" && a.Match.APIKeyPattern == "" {
-		advice = fmt.Sprintf("write `tier: %s`, so that it is only for clients without a better tier, or raise its limit", d.DefaultTier)
-	}
-	d.warnf(a.path(), "caps tier %q: %q gives a client of that tier %s, and this rule admits %s for its address; %s", worst, q.ID, gives, admits, advice)
-	return true
+	return false
 }
 
 // warnOfCappedOverride finds overrides in rule q that are above what rule a admits for an address. It names the first by its key.
 func (d *document) warnOfCappedOverride(a, q *rule) {
-	first, admits, gives := "", "", ""
-	for key, client := range q.ByKey {
-		if first != "" && key > first {
-			continue
-		}
+	for _, key := range q.keys {
 		tier := d.DefaultTier
 		if i := d.keys.FirstWithin(key, int32(len(d.Keys)), &d.budget); i >= 0 {
 			tier = d.Keys[i].Tier
@@ -119,12 +113,10 @@ func (d *document) warnOfCappedOverride(a, q *rule) {
 		if !a.isFor(tier) {
 			continue
 		}
-		if address, own := a.capped(a.numbers(tier), q, client); address != "" {
-			first, admits, gives = key, address, own
+		if admits, gives := a.capped(a.numbers(tier), q, q.ByKey[key]); admits != "" {
+			d.warnf(q.path()+".override."+key, "is capped: it gives the client %s, and %q admits %s for its address; raise that limit, or put the key into a tier that %q isn't for", gives, a.ID, admits, a.ID)
+			return
 		}
-	}
-	if first != "" {
-		d.warnf(q.path()+".override."+first, "is capped: it gives the client %s, and %q admits %s for its address; raise that limit, or put the key into a tier that %q isn't for", gives, a.ID, admits, a.ID)
 	}
 }
 

@@ -3,6 +3,7 @@ package lint
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,6 +33,7 @@ type rule struct {
 	endpoint *pattern.Endpoint
 	regex    pattern.Regex // of Match.EndpointRegex, if there is one
 	cost     int64
+	keys     []string // with overrides, sorted
 }
 
 // open prepares the document of a compiled set.
@@ -51,7 +53,7 @@ func open(set *weir.RuleSet) *document {
 	}
 	for i := range d.Rules.Rules {
 		r := &rule{Rule: &d.Rules.Rules[i], Policies: private.PoliciesOf(set, i), index: i}
-		r.by, r.cost = private.By(r.Rule), max(r.Cost, 1)
+		r.by, r.cost, r.keys = private.By(r.Rule), max(r.Cost, 1), slices.Sorted(maps.Keys(r.Override))
 		if r.Match.Endpoint != "" {
 			e, _ := pattern.ParseEndpoint(r.Match.Endpoint)
 			r.endpoint = &e

@@ -265,7 +265,7 @@ func (d *document) warnOfLists() {
 			}
 		}
 		if !d.deny.Empty() {
-			for _, key := range slices.Sorted(maps.Keys(r.Override)) {
+			for _, key := range r.keys {
 				if by := d.deny.MatchWithin(key, &d.budget); by != "" {
 					d.warnf(r.path()+".override."+key, "changes nothing: %q on the deny list refuses this key; remove one of them", by)
 				}
@@ -280,7 +280,7 @@ func (d *document) warnOfLists() {
 // warnOfOverrides finds overrides for keys that their rule isn't for, and those whose name is meant for something other than a key.
 func (d *document) warnOfOverrides() {
 	for _, r := range d.rules {
-		for _, key := range slices.Sorted(maps.Keys(r.Override)) {
+		for _, key := range r.keys {
 			if !d.budget.Spend(len(key) + len(r.Match.APIKeyPattern)) {
 				return
 			}
