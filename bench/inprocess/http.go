@@ -36,9 +36,9 @@ var httpContenders = []contender{
 		}
 		return httplimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}), httplimit.Options{}).Wrap(h)
 	})},
-	{httprateName, rival, openHTTP(httprate.Limit(1_000_000, time.Second, httprate.WithKeyFuncs(func(r *http.Request) (string, error) {
+	{httprateName, rival, openHTTP(httprate.LimitBy(1_000_000, time.Second, func(r *http.Request) (string, error) {
 		return r.Header.Get("X-API-Key"), nil
-	})))},
+	}))},
 }
 
 func openHTTP(wrap func(http.Handler) http.Handler) func(compare.Limit, int) (*compare.Limiter, error) {
