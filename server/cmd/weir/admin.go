@@ -16,6 +16,7 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
+	"github.com/weirhq/weir/server/internal/serve"
 )
 
 // adminPort is the admin port of a node as a command's flags name it.
@@ -157,15 +158,17 @@ func (r *refusal) Error() string {
 		return count(len(r.Details.Warnings), "warning") + ": nothing was changed; --dry-run shows the difference, and --force makes the change"
 	case r.Message != "" && slices.Contains(rejections, r.status):
 		return r.Message
-	case r.isCheckPort():
+	case r.isWrongPort() && r.to.name == "admin":
 		return "--admin: " + r.to.url + " is on a node's check port: give its admin port, which is 127.0.0.1:8082 unless the node was told another"
+	case r.isWrongPort():
+		return "--http: " + r.to.url + " is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another"
 	}
 	return unexpected(r.to.url, r.status, r.body).Error()
 }
 
-// isCheckPort reports whether the answer came from a check port, which has none of the admin port's paths.
-func (r *refusal) isCheckPort() bool {
-	return r.status == http.StatusNotFound && r.Message == checkapi.NothingHere
+// isWrongPort reports whether the answer came from a node's other port, which has none of the paths of this one.
+func (r *refusal) isWrongPort() bool {
+	return r.status == http.StatusNotFound && (r.Message == checkapi.NothingHere || strings.HasPrefix(r.Message, serve.AdminPort))
 }
 
 // rejections are the statuses for what was understood, and isn't done.
@@ -173,7 +176,7 @@ var rejections = []int{http.StatusConflict, http.StatusPreconditionFailed, http.
 
 func (r *refusal) exitCode() int {
 	switch {
-	case r.isCheckPort():
+	case r.isWrongPort():
 		return exitUsage
 	case r.status == http.StatusNotFound && r.Code != "": // the node lacks a version or a rule; without a code, this isn't a node
 		return exitRefused

@@ -208,7 +208,7 @@ func (c *change) compare(cmd *cobra.Command, args []string, from, to int64) (*ch
 	return c.send(cmd, http.MethodPut, "/v1/rules", text, ifMatch(to))
 }
 
-// trouble replaces the exit code 1, which for weir rules diff means that there is a difference.
+// trouble replaces the exit code 1 where that has another meaning, such as that there is a difference.
 func trouble(err error) error {
 	var e *exit
 	if errors.As(err, &e) && e.code == exitRefused {

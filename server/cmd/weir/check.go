@@ -17,7 +17,6 @@ import (
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
-	"github.com/weirhq/weir/server/internal/serve"
 )
 
 func checkCommand() *cobra.Command {
@@ -44,13 +43,7 @@ func checkCommand() *cobra.Command {
 			Error *jsonerror.Error // of an answer that is no decision
 		}
 		if err := json.Unmarshal(a.body, &d); err != nil || !slices.Contains(decisions, a.status) || d.Error != nil {
-			if a.needsToken() {
-				return errors.New(node.secret.wanted())
-			}
-			if a.status == http.StatusNotFound && d.Error != nil && strings.HasPrefix(d.Error.Message, serve.AdminPort) {
-				return fmt.Errorf("--http: %s is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another", ask.url)
-			}
-			return &exit{noDecision(a.status), unexpected(ask.url, a.status, a.body)}
+			return trouble(a.refused()) // 1 is for checks that are refused
 		}
 		out := cmd.OutOrStdout()
 		if asJSON {
