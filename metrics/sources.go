@@ -102,20 +102,18 @@ func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
 		} else {
 			gauge(ch, storeUp, up, sh.Name)
 			gauge(ch, storeEvicts, evicts, sh.Name)
+			total(ch, storeErrors, sh.Errors.Timeout, sh.Name, "timeout")
+			total(ch, storeErrors, sh.Errors.Connection, sh.Name, "connection")
+			total(ch, storeErrors, sh.Errors.Reply, sh.Name, "reply")
+			total(ch, storeErrors, sh.Errors.Slot, sh.Name, "slot")
+			ch <- prometheus.MustNewConstSummary(storeActs, sh.Calls, float64(sh.Acts), nil, sh.Name)
+			ch <- &histogram{
+				desc: storeDuration, label: &dto.LabelPair{Name: new("shard"), Value: &sh.Name},
+				sum: sh.Time.Sum, bounds: storeBounds, buckets: sh.Time.Buckets[:],
+			}
 		}
 		gauge(ch, storeLost, since, sh.Name)
 		gauge(ch, storeKeys, keys, sh.Name)
-	}
-	for _, sh := range s.Stats().Shards {
-		total(ch, storeErrors, sh.Errors.Timeout, sh.Name, "timeout")
-		total(ch, storeErrors, sh.Errors.Connection, sh.Name, "connection")
-		total(ch, storeErrors, sh.Errors.Reply, sh.Name, "reply")
-		total(ch, storeErrors, sh.Errors.Slot, sh.Name, "slot")
-		ch <- prometheus.MustNewConstSummary(storeActs, sh.Calls, float64(sh.Acts), nil, sh.Name)
-		ch <- &histogram{
-			desc: storeDuration, label: &dto.LabelPair{Name: new("shard"), Value: &sh.Name},
-			sum: sh.Time.Sum, bounds: storeBounds, buckets: sh.Time.Buckets[:],
-		}
 	}
 }
 

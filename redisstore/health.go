@@ -48,6 +48,7 @@ type ShardHealth struct {
 	// Evicts is the maxmemory-policy by which the server evicts keys when it is full, such as allkeys-lru. An evicted counter
 	// starts from zero, so a blocked client is free again. It is "" if the policy is noeviction, or isn't known.
 	Evicts string
+	ShardStats
 }
 
 // Health tells how the store is, as its charges and probes last found it. It makes no call and
@@ -104,7 +105,7 @@ func (s *Store) reached() bool {
 }
 
 func (s *Store) shardHealth(sh *shard, reached bool) ShardHealth {
-	h := ShardHealth{Name: s.shown(sh), Up: reached && !sh.open.Load(), Keys: max(0, sh.keys.Load())}
+	h := ShardHealth{Name: s.shown(sh), Up: reached && !sh.open.Load(), Keys: max(0, sh.keys.Load()), ShardStats: sh.tally.stats()}
 	if evicts := sh.evicts.Load(); evicts != nil {
 		h.Evicts = *evicts
 	}

@@ -368,7 +368,7 @@ func TestWhatRedisSaysIsTold(t *testing.T) {
 		}
 	}
 	// Looks at an idle server aren't calls, and may have been among the failures that it took.
-	if got := s.Stats().Shards[0]; got.Errors.Reply == 0 || got.Errors.Timeout > 0 || got.Up {
+	if got := s.Health().Shards[0]; got.Errors.Reply == 0 || got.Errors.Timeout > 0 || got.Up {
 		t.Errorf("%+v", got)
 	}
 }

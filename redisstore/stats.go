@@ -11,17 +11,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Stats are what a store has done since it was made. Heartbeats and probes aren't in it.
-type Stats struct {
-	// Shards are the servers that keep a part of the keys now, as in [Health].
-	Shards []ShardStats
-}
-
-// ShardStats are what was asked of one server.
+// ShardStats are what was asked of one server since the store was made. Heartbeats and probes aren't in it.
 type ShardStats struct {
-	Name string // see [ShardHealth]
-	// Up is the state of the shard's breaker: while it isn't up, charges fail at once and without a call.
-	Up bool
 	// Calls are script calls, and Acts what they carried: one for each take, return or reset that has keys there. Acts
 	// that are under way at the same moment share a call.
 	Calls, Acts uint64
@@ -115,21 +106,15 @@ func (t *tally) answered() (n uint64) {
 	return n
 }
 
-// Stats tells what the store has done. It makes no call and never waits.
-func (s *Store) Stats() Stats {
-	var out Stats
-	reached := s.reached()
-	for _, sh := range s.shards() {
-		h, t := s.shardHealth(sh, reached), &sh.tally
-		one := ShardStats{Name: h.Name, Up: h.Up, Acts: t.acts.Load(), Time: TimeStats{Sum: time.Duration(t.sum.Load())}, Errors: ErrorStats{
-			Timeout: t.failed[failedTimeout].Load(), Connection: t.failed[failedConnection].Load(),
-			Reply: t.failed[failedReply].Load(), Slot: t.failed[failedSlot].Load(),
-		}}
-		for i := range t.buckets {
-			one.Time.Buckets[i] = t.buckets[i].Load()
-			one.Calls += one.Time.Buckets[i]
-		}
-		out.Shards = append(out.Shards, one)
+func (t *tally) stats() (out ShardStats) {
+	out.Acts, out.Time.Sum = t.acts.Load(), time.Duration(t.sum.Load())
+	for i := range t.buckets {
+		out.Time.Buckets[i] = t.buckets[i].Load()
+		out.Calls += out.Time.Buckets[i]
+	}
+	out.Errors = ErrorStats{
+		Timeout: t.failed[failedTimeout].Load(), Connection: t.failed[failedConnection].Load(),
+		Reply: t.failed[failedReply].Load(), Slot: t.failed[failedSlot].Load(),
 	}
 	return out
 }

@@ -15,7 +15,7 @@ import (
 func TestStats(t *testing.T) {
 	r := redistest.New(t, redistest.Options{Password: "hunter2secret"})
 	s := open(t, Options{URL: "redis://:hunter2secret@" + r.Addr})
-	if got := s.Stats(); len(got.Shards) != 1 || got.Shards[0] != (ShardStats{Name: r.Addr, Up: true}) {
+	if got := s.Health(); len(got.Shards) != 1 || got.Shards[0].Name != r.Addr || got.Shards[0].ShardStats != (ShardStats{}) {
 		t.Errorf("of a new store: %+v", got)
 	}
 	p := policy(t, "p", counter.TokenBucket, 1_000_000, time.Hour)
@@ -24,12 +24,12 @@ func TestStats(t *testing.T) {
 		mustTake(t, s, charge1(p, "s"))
 	}
 	took := time.Since(before)
-	got := s.Stats().Shards[0]
+	got := s.Health().Shards[0]
 	if got.Calls != 10 || got.Acts != 10 || got.Errors != (ErrorStats{}) || got.Time.Sum <= 0 || got.Time.Sum > took {
 		t.Errorf("%+v in %v", got, took)
 	}
 	storm(100, 10_000, func(i int) bool { return mustTake(t, s, charge1(p, fmt.Sprint(i))) })
-	got = s.Stats().Shards[0]
+	got = s.Health().Shards[0]
 	if got.Acts != 10_010 || got.Calls <= 10 || got.Calls >= got.Acts {
 		t.Errorf("takes that share calls: %+v", got)
 	}
@@ -48,7 +48,7 @@ func TestStats(t *testing.T) {
 	}
 	r.Kill()
 	until(t, lost(s))
-	if got := s.Stats().Shards[0]; got.Up || got.Errors.Connection+got.Errors.Timeout == 0 || got.Errors.Reply+got.Errors.Slot > 0 {
+	if got := s.Health().Shards[0]; got.Up || got.Errors.Connection+got.Errors.Timeout == 0 || got.Errors.Reply+got.Errors.Slot > 0 {
 		t.Errorf("a server that is gone: %+v", got)
 	}
 }

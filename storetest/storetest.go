@@ -10,7 +10,6 @@ package storetest
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -44,7 +43,6 @@ func RunAlone(t *testing.T, open Open) {
 
 func runCases(t *testing.T, open Open) {
 	runContract(t, open)
-	t.Run("ClockRunsBackwards", func(t *testing.T) { clockRunsBackwards(t, open) })
 	t.Run("HostileSubjects", func(t *testing.T) { hostileSubjects(t, open) })
 	t.Run("ConcurrentTakes", func(t *testing.T) { concurrentTakes(t, open) })
 	t.Run("ConcurrentLayers", func(t *testing.T) { concurrentLayers(t, open) })
@@ -144,32 +142,6 @@ func Policy(tb TB, name string, l counter.Limit) *counter.Policy {
 
 func hourly(a counter.Algorithm, n int64) counter.Limit {
 	return counter.Limit{Algorithm: a, Count: n, Window: time.Hour}
-}
-
-// clockRunsBackwards: a client that takes, or only peeks, waits no longer than the algorithm's own
-// time, and no step mints anything.
-func clockRunsBackwards(t *testing.T, open Open) {
-	for _, a := range Algorithms {
-		for _, peeks := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/peeks=%v", a, peeks), func(t *testing.T) {
-				h := start(t, open)
-				p := Policy(t, "p", counter.Limit{Algorithm: a, Count: 10, Window: time.Minute})
-				h.take("s", 10, p)
-				h.step(-time.Hour)
-				ask := counter.Charge{Counter: named(p, "s"), N: 10, Peek: peeks}
-				if h.charge(ask)[0].Allowed {
-					t.Fatal("the step back minted tokens")
-				}
-				waited := time.Duration(0)
-				for r := h.charge(ask)[0]; !r.Allowed; r = h.charge(ask)[0] {
-					if waited += r.RetryAfter; waited > 2*time.Minute {
-						t.Fatalf("still refused after %v", waited)
-					}
-					h.step(r.RetryAfter)
-				}
-			})
-		}
-	}
 }
 
 func hostileSubjects(t *testing.T, open Open) {

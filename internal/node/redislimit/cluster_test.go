@@ -45,7 +45,7 @@ type acts map[string]uint64
 func (a acts) since(all []*Limiter) (new []uint64) {
 	now := acts{}
 	for _, l := range all {
-		for _, s := range l.Redis.Stats().Shards {
+		for _, s := range l.Redis.Health().Shards {
 			now[s.Name] += s.Acts
 		}
 	}

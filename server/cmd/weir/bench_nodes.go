@@ -146,7 +146,7 @@ func (n redisNodes) close() {
 // calls returns how many calls the nodes have made to Redis.
 func (n redisNodes) calls() (sum uint64) {
 	for _, one := range n {
-		for _, sh := range one.redis.Stats().Shards {
+		for _, sh := range one.redis.Health().Shards {
 			sum += sh.Calls
 		}
 	}

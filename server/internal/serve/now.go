@@ -75,7 +75,7 @@ func (n *node) tick() {
 	if n.shared != nil {
 		m.asked, m.local = n.shared.Leases.Charges()
 		m.shards = map[string]redisstore.TimeStats{}
-		for _, sh := range n.redis.Stats().Shards {
+		for _, sh := range n.redis.Health().Shards {
 			m.shards[sh.Name] = sh.Time
 		}
 	}
