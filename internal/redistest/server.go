@@ -195,17 +195,15 @@ func (s *Server) Kill() {
 
 // Stop freezes the process by SIGSTOP: its connections stay open and say nothing.
 func (s *Server) Stop() error {
-	if err := s.signal(syscall.SIGSTOP, true); err != nil {
+	ran, err := s.up(), s.signal(syscall.SIGSTOP, true)
+	if err != nil || !ran { // one that was stopped before tells nothing more
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return Until(ctx, func(context.Context) error {
-		if !asleep(s.Pid()) {
-			return fmt.Errorf("%s isn't stopped yet", s.Addr)
+	for {
+		if _, err := syscall.Wait4(s.Pid(), nil, syscall.WUNTRACED, nil); err != syscall.EINTR {
+			return err // the process has obeyed
 		}
-		return nil
-	})
+	}
 }
 
 // Cont wakes a process that was stopped.

@@ -6,5 +6,3 @@ import "syscall"
 
 // bound is empty: without Linux's Pdeathsig, servers outlive a program that is killed.
 var bound *syscall.SysProcAttr
-
-func asleep(int) bool { return true }
