@@ -58,9 +58,8 @@ func (s *Store) Health() Health {
 	if why := s.rejected.Load(); why != nil {
 		h.Rejected = *why
 	}
-	reached := s.reached()
 	for _, sh := range s.shards() {
-		one := s.shardHealth(sh, reached)
+		one := s.shardHealth(sh)
 		h.Shards = append(h.Shards, one)
 		if one.Up {
 			continue
@@ -104,7 +103,8 @@ func (s *Store) reached() bool {
 	}
 }
 
-func (s *Store) shardHealth(sh *shard, reached bool) ShardHealth {
+func (s *Store) shardHealth(sh *shard) ShardHealth {
+	reached := s.reached()
 	h := ShardHealth{Name: s.shown(sh), Up: reached && !sh.open.Load(), Keys: max(0, sh.keys.Load()), ShardStats: sh.tally.stats()}
 	if evicts := sh.evicts.Load(); evicts != nil {
 		h.Evicts = *evicts

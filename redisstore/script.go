@@ -105,7 +105,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 	charges := few[:0]
 	for _, a := range acts {
 		charges = append(charges, byte(a.kind))
-		charges = appendUint(charges, 2, len(a.charges))
+		charges = appendUint(charges, 2, int64(len(a.charges)))
 		if a.kind == kindGiveBack {
 			charges = appendUint(charges, 6, a.keep)
 		}
@@ -138,17 +138,14 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 				charges = appendUint(charges, 7, ch.slot)
 			}
 			if ch.lends() {
-				charges = appendUint(charges, 5, ch.waiting)
-				charges = appendUint(charges, 5, ch.want)
+				charges = appendUint(charges, 5, ch.waiting, ch.want)
 			}
 			if cl := &ch.claim; cl.Base > 0 {
 				level := cl.State.Level
 				if ch.policy.Limit.Algorithm != counter.TokenBucket {
 					level = ch.policy.Limit.Max()*1_000_000 - level
 				}
-				charges = appendUint(charges, 7, cl.Base)
-				charges = appendUint(charges, 7, cl.State.Time)
-				charges = appendUint(charges, 7, level)
+				charges = appendUint(charges, 7, cl.Base, cl.State.Time, level)
 				charges = appendUint(charges, 5, cl.Held)
 			}
 			if ch.hold != nil {
@@ -163,8 +160,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 	c.body = appendUint(c.body, 7, now)
 	c.body = appendUint(c.body, 5, leastTTL)
 	c.body = appendUint(c.body, 3, int64(node))
-	c.body = appendUint(c.body, 2, len(c.policies))
-	c.body = appendUint(c.body, 2, len(acts))
+	c.body = appendUint(c.body, 2, int64(len(c.policies)), int64(len(acts)))
 	held := false
 	for _, p := range c.policies {
 		f := field(p)
@@ -178,9 +174,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 		case p.Limit.Algorithm <= counter.LeakyBucket && !p.Book:
 			numbers[3] = ledger.Interval(p).Microseconds() // in place of a queue's longest delay
 		}
-		for _, n := range numbers {
-			c.body = appendUint(c.body, 7, n)
-		}
+		c.body = appendUint(c.body, 7, numbers[:]...)
 	}
 	if held {
 		c.addHolds(acts)
@@ -231,19 +225,23 @@ func (c *charge) appendHold(b []byte, k kind) []byte {
 }
 
 // policy is the number by which the script knows a policy in this call.
-func (c *call) policy(p *counter.Policy) int {
+func (c *call) policy(p *counter.Policy) int64 {
 	i := slices.Index(c.policies, p)
 	if i < 0 {
 		i = len(c.policies)
 		c.policies = append(c.policies, p)
 	}
-	return i + 1
+	return int64(i + 1)
 }
 
-func appendUint[T int | int64](b []byte, size int, v T) []byte {
-	var full [8]byte
-	binary.LittleEndian.PutUint64(full[:], uint64(v))
-	return append(b, full[:size]...)
+// appendUint appends numbers of so many bytes each.
+func appendUint(b []byte, size int, numbers ...int64) []byte {
+	for _, n := range numbers {
+		var full [8]byte
+		binary.LittleEndian.PutUint64(full[:], uint64(n))
+		b = append(b, full[:size]...)
+	}
+	return b
 }
 
 var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")

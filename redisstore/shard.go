@@ -138,7 +138,7 @@ func (s *Store) lose(sh *shard) {
 	if s.life.Err() != nil {
 		return // the check has left, not Redis
 	}
-	h := s.shardHealth(sh, true)
+	h := s.shardHealth(sh)
 	args := []any{"shard", h.Name, "since", h.Since, "error", *sh.cause.Load()}
 	if h.Keys > 0 {
 		args = append(args, "keys_affected", h.Keys)

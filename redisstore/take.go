@@ -348,11 +348,9 @@ func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time)
 		}
 		_ = p.joiner.do(context.Background(), &spent)
 	})
-	enough := time.NewTimer(s.timeout - time.Since(begun))
-	defer enough.Stop()
 	select {
 	case <-given:
-	case <-enough.C:
+	case <-time.After(s.timeout - time.Since(begun)):
 	case <-ctx.Done():
 	}
 }

@@ -51,7 +51,7 @@ func (s *Store) tend(sh *shard) {
 		case !used || s.life.Err() != nil:
 			return
 		case err == nil && open:
-			lost := s.shardHealth(sh, true)
+			lost := s.shardHealth(sh)
 			sh.close()
 			s.logger.Info("redis is back", "shard", lost.Name, "lost_for", time.Since(lost.Since).Round(time.Millisecond).String())
 		case err == nil:
@@ -64,13 +64,7 @@ func (s *Store) tend(sh *shard) {
 }
 
 // probed is the limit of the counter that a probe charges.
-var probed = func() *counter.Policy {
-	p, err := counter.NewPolicy("probe", counter.PerSecond(1_000_000))
-	if err != nil {
-		panic(err) // there is such a limit
-	}
-	return p
-}()
+var probed, _ = counter.NewPolicy("probe", counter.PerSecond(1_000_000)) // there is such a limit
 
 // try makes a check of a shard: one that takes other writes may still refuse a check, for want of a permission. It has the
 // budget of a check, in the node's own time: a server that is slower would be lost again at once, and a late node must be able

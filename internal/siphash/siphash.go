@@ -13,10 +13,9 @@ import (
 func Hash(k0, k1 uint64, b []byte) uint64 {
 	v0, v1, v2, v3 := absorb(k0, k1, 0, b)
 	v2 ^= 0xff
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
+	for range 4 {
+		v0, v1, v2, v3 = round(v0, v1, v2, v3)
+	}
 	return v0 ^ v1 ^ v2 ^ v3
 }
 
@@ -25,16 +24,14 @@ func Hash(k0, k1 uint64, b []byte) uint64 {
 func Hash128(k0, k1 uint64, b []byte) (uint64, uint64) {
 	v0, v1, v2, v3 := absorb(k0, k1, 0xee, b)
 	v2 ^= 0xee
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
+	for range 4 {
+		v0, v1, v2, v3 = round(v0, v1, v2, v3)
+	}
 	first := v0 ^ v1 ^ v2 ^ v3
 	v1 ^= 0xdd
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
-	v0, v1, v2, v3 = round(v0, v1, v2, v3)
+	for range 4 {
+		v0, v1, v2, v3 = round(v0, v1, v2, v3)
+	}
 	return first, v0 ^ v1 ^ v2 ^ v3
 }
 
