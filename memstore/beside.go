@@ -7,8 +7,8 @@ import (
 )
 
 // beside is what a counter keeps beside the pages: the entries of a sliding log, and what its charges left behind, which are the
-// slots of a concurrency limit, or the records of reservations and of repeatable checks. It is kept in the counter's segment under
-// the counter's hash.
+// slots of a concurrency limit, or the records of reservations and of repeatable checks. It is kept in the counter's segment
+// under the counter's hash.
 type beside struct {
 	log   *counter.Log // nil without entries
 	holds *holdList    // nil without holds

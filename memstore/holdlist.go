@@ -301,8 +301,8 @@ func (h *holdList) report(p *counter.Policy, now, n int64, v counter.Verdict) co
 	return p.ReportSum(now, n, v, h.sum, h.lastEnd(), first)
 }
 
-// all yields every hold whose tokens are still taken, in the order in which they end. The slot of a concurrency limit's hold is the
-// time at which it was taken.
+// all yields every hold whose tokens are still taken, in the order in which they end. The slot of a concurrency limit's hold is
+// the time at which it was taken.
 func (h *holdList) all() iter.Seq[*holding] {
 	return func(yield func(*holding) bool) {
 		for i := h.head; i < len(h.list); i++ {

@@ -41,13 +41,16 @@ type scheme struct {
 }
 
 var (
-	tlsParameters = []string{"ca", "cert", "key", "server_name", "verify_name"}
-	schemes       = []scheme{
+	tlsParameters      = []string{"ca", "cert", "key", "server_name", "verify_name"}
+	sentinelParameters = []string{"sentinel_user", "sentinel_password", "sentinel_password_file"}
+	schemes            = []scheme{
 		{"redis", "redis://user:password@host:6379/0", "6379", []string{"db", "password_file"}},
-		{"rediss", "rediss://user:password@host:6379/0?ca=ca.pem", "6379", slices.Concat([]string{"db", "password_file"}, tlsParameters)},
+		{"rediss", "rediss://user:password@host:6379/0?ca=ca.pem", "6379",
+			slices.Concat([]string{"db", "password_file"}, tlsParameters)},
 		{"redis-sentinel", "redis-sentinel://user:password@host1:26379,host2,host3/master/0", "26379",
-			slices.Concat([]string{"db", "password_file", "tls"}, tlsParameters, []string{"sentinel_user", "sentinel_password", "sentinel_password_file"})},
-		{"redis-cluster", "redis-cluster://user:password@host1:6379,host2", "6379", slices.Concat([]string{"password_file", "tls"}, tlsParameters)},
+			slices.Concat([]string{"db", "password_file", "tls"}, tlsParameters, sentinelParameters)},
+		{"redis-cluster", "redis-cluster://user:password@host1:6379,host2", "6379",
+			slices.Concat([]string{"password_file", "tls"}, tlsParameters)},
 		{"unix", "unix:///run/redis.sock?db=0", "", []string{"db", "password_file"}},
 	}
 )

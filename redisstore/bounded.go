@@ -15,9 +15,9 @@ const maxReply = 32 << 20
 // perElement is about what the client keeps of an element of a list, beside its text.
 const perElement = 64
 
-// boundedConn is a connection that breaks when a reply is larger than any that the store needs. The client makes room for what a
-// server announces before any of it has come: a server that announces 500 MB, by mistake or out of malice, would take the
-// node's memory, and a length that is no length its life.
+// boundedConn is a connection that breaks when a reply is larger than any that the store needs. The client allocates what a
+// server announces before any of it has arrived, so a server that announces 500 MB would take the node's memory, and one that
+// announces a malformed length would crash it.
 type boundedConn struct {
 	net.Conn
 	text int64  // bytes of a text that are still to come
@@ -39,7 +39,7 @@ func (c *boundedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// scan follows the replies. Of texts it looks at no byte.
+// scan follows the replies. It skips over texts.
 func (c *boundedConn) scan(b []byte) error {
 	for len(b) > 0 {
 		if c.text > 0 {
@@ -84,7 +84,7 @@ func tooLarge(n int64) error {
 	return fmt.Errorf("redis announces a reply of %d bytes or more, and none is larger than %d: is it a Redis?", n, maxReply)
 }
 
-// announces: the line begins with a length, of a text or of a list.
+// announces reports whether a line begins with the length of a text or of a list.
 func announces(kind byte) bool { return strings.IndexByte("$!=*~>%|", kind) >= 0 }
 
 // endLine takes in what a line has announced.

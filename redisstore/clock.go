@@ -22,8 +22,9 @@ func (c *clock) now() time.Time {
 	return s.redis.Add(time.Since(s.mine))
 }
 
-// see takes in a time that Redis told between sent and back. By back it is as old as the call was long at most. A time that agrees with what
-// is known already changes nothing: a slow answer tells less than a quick one did. It is called by one goroutine only.
+// see takes in a time that Redis told between sent and back. By back it is as old as the call was long at most. A time that
+// agrees with what is known already changes nothing: a slow answer tells less than a quick one did. It is called by one
+// goroutine only.
 func (c *clock) see(redis, sent, back time.Time) {
 	latest := redis.Add(back.Sub(sent))
 	known := redis.Add(back.Sub(sent) / 2)
@@ -40,9 +41,8 @@ func (c *clock) see(redis, sent, back time.Time) {
 	c.last.Store(&sight{known, back})
 }
 
-// Now is the time by Redis' clock, for all that nodes share: what one of them dates is read by others, whose own clocks may be
-// wrong. It makes no call. It is what the last heartbeat told, and off by at most half of the time that the first one
-// took. Until Redis was reached it is this node's time.
+// Now is the time by Redis' clock, for dates that nodes share, since their own clocks may be wrong. It makes no call: heartbeats
+// tell the time, and it is off by at most half of what the first one took. Until Redis was reached, it is this node's time.
 func (s *Store) Now() time.Time {
 	if s.clock != nil {
 		return s.clock()

@@ -65,7 +65,9 @@ func askOwners(ctx context.Context, node rueidis.Client, timeout time.Duration) 
 func (s *Store) assign(owners [tags]string) {
 	known := map[string]*shard{}
 	for _, sh := range s.shards() {
-		known[sh.name] = sh
+		if sh != s.first { // which may have the name of one, and stands for all of them
+			known[sh.name] = sh
+		}
 	}
 	var fresh []*shard
 	for tag, owner := range owners {

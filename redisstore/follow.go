@@ -79,8 +79,8 @@ func (s *Store) reach() error {
 	return err
 }
 
-// follow keeps the client where the primary is that Sentinels name, or keeps track of which server of a Cluster owns which tag, so
-// that each has a breaker of its own.
+// follow keeps the client where the primary is that Sentinels name, or keeps track of which server of a Cluster owns which tag,
+// so that each has a breaker of its own.
 func (s *Store) follow() {
 	if s.address.cluster {
 		s.running.Go(func() {
@@ -156,13 +156,12 @@ func newClient(ctx context.Context, o rueidis.ClientOption, all *sentinels) (rue
 const guestShare = 0.75
 
 // weigh asks every server how full it is, how many keys it keeps, and whether it evicts them. Guests get no new counters while a
-// server is nearly full. A server that doesn't answer counts as one with room. All are asked at once, since one that is lost would
-// use up the others' time.
+// server is nearly full. A server that doesn't answer counts as one with room, and takes no time of the others.
 func (s *Store) weigh() {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
 	client := *s.client.Load()
-	servers := map[string]rueidis.Client{s.address.shown: client}
+	servers := map[string]rueidis.Client{s.first.name: client}
 	if s.address.cluster {
 		servers = client.Nodes()
 	}
@@ -217,9 +216,9 @@ func (s *Store) noteEviction(sh *shard, policy string) {
 	case before != nil && *before == policy:
 	case policy != "":
 		s.logger.Warn("redis evicts counters when it is full, and their limits start from zero: set maxmemory-policy to noeviction",
-			"shard", s.shown(sh), "maxmemory_policy", policy)
+			"shard", sh.name, "maxmemory_policy", policy)
 	case before != nil:
-		s.logger.Info("redis doesn't evict counters any more", "shard", s.shown(sh))
+		s.logger.Info("redis doesn't evict counters any more", "shard", sh.name)
 	}
 }
 

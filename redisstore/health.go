@@ -21,9 +21,8 @@ type Health struct {
 	Since time.Time
 	// Nodes is how many nodes use this Redis. See [Store.Nodes].
 	Nodes int
-	// Shards are the servers that keep a part of the keys: the primaries of a Cluster,
-	// in the order of the slots that they keep, or the one server there is. Slots that no
-	// server serves come last, as one.
+	// Shards are the primaries of a Cluster, in the order of their slots, or the one server there is. Slots that no server
+	// serves come last, as one.
 	Shards []ShardHealth
 	// Rejected is why the newest credentials in the files that the URL names aren't in use, or "". The ones before them stay.
 	Rejected string
@@ -43,7 +42,7 @@ type ShardHealth struct {
 	// Doubted: it is called as usual, but its last call failed, or none has succeeded yet. Three failures in a row and it isn't Up.
 	Doubted bool
 	// Keys is about how many keys it keeps: those of its database, as it told the last heartbeat that it answered, and 0 if
-	// it never did. Of slots that no server serves, it is their part of all keys.
+	// it never did. For slots that no server serves, it is their share of all keys.
 	Keys int64
 	// Evicts is the maxmemory-policy by which the server evicts keys when it is full, such as allkeys-lru. An evicted counter
 	// starts from zero, so a blocked client is free again. It is "" if the policy is noeviction, or isn't known.
@@ -105,7 +104,7 @@ func (s *Store) reached() bool {
 
 func (s *Store) shardHealth(sh *shard) ShardHealth {
 	reached := s.reached()
-	h := ShardHealth{Name: s.shown(sh), Up: reached && !sh.open.Load(), Keys: max(0, sh.keys.Load()), ShardStats: sh.tally.stats()}
+	h := ShardHealth{Name: sh.name, Up: reached && !sh.open.Load(), Keys: max(0, sh.keys.Load()), ShardStats: sh.tally.stats()}
 	if evicts := sh.evicts.Load(); evicts != nil {
 		h.Evicts = *evicts
 	}
@@ -125,15 +124,7 @@ func (s *Store) shardHealth(sh *shard) ShardHealth {
 	return h
 }
 
-// shown is the name of a shard: see [ShardHealth].
-func (s *Store) shown(sh *shard) string {
-	if sh.name == s.address.shown {
-		return s.address.server()
-	}
-	return sh.name
-}
-
-// server names the one server of what isn't a Cluster.
+// server names the one server of what isn't a Cluster: see [ShardHealth].
 func (a *address) server() string {
 	if a.option.Sentinel.MasterSet != "" {
 		return a.option.Sentinel.MasterSet
@@ -142,7 +133,7 @@ func (a *address) server() string {
 }
 
 // CPU is the processor time that Redis has used since it was started, as INFO tells over a
-// connection of its own. Of several servers, under Sentinels or in a Cluster, it isn't measured.
+// connection of its own. It isn't measured under Sentinels or in a Cluster, which have several servers.
 func (s *Store) CPU(ctx context.Context) (time.Duration, error) {
 	if !s.address.option.ForceSingleClient {
 		return 0, errors.New("not measured for Sentinels and Clusters: there are several servers")

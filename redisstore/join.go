@@ -14,9 +14,9 @@ import (
 )
 
 // joiner joins the acts that wait at the same moment into one script call. An act that finds the joiner
-// free is sent at once, by the goroutine that brought it. While as many calls are under way as may
-// be, other acts wait; when a call comes back, the newest waiter sends for all of them, because its
-// deadline is the last. A waiter whose deadline comes earlier is told to leave.
+// free is sent at once, by the goroutine that brought it. While maxFlying calls are under way, other
+// acts wait. When a call comes back, the newest waiter sends for all of them, because its deadline is
+// the last. A waiter whose deadline comes earlier is told to leave.
 type joiner struct {
 	store *Store
 	tag   int
@@ -34,9 +34,8 @@ type joiner struct {
 	ticks atomic.Int64 // the joiner's clock: see tick
 }
 
-// How many calls may be under way in a joiner, and how much work one carries. The
-// first keeps Redis busy while a node reads the last reply; the second keeps
-// a call short, since Redis does nothing else meanwhile.
+// maxFlying calls of a joiner keep Redis busy while a node reads the last reply. maxJoined is how much
+// work one carries: Redis does nothing else meanwhile.
 const (
 	maxFlying = 3
 	maxJoined = 64
@@ -130,7 +129,7 @@ func (l *joiner) do(ctx context.Context, a *act) error {
 	sh := l.shard.Load()
 	var end func(failure string)
 	if l.store.trace != nil {
-		end = l.store.trace(ctx, l.store.shown(sh))
+		end = l.store.trace(ctx, sh.name)
 	}
 	lost := sh.open.Load()
 	err := l.join(ctx, a)

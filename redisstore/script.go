@@ -51,10 +51,10 @@ type charge struct {
 	full    bool // it fits, but Redis has no memory for a new counter or hold
 	there   bool // its hold was there already, and nothing was taken
 	lent    int64
-	account ledger.Account // as it is now; of a log and of slots see reportLog and reportSlots
+	account ledger.Account // as it is now; for logs and slots see report
 }
 
-// lends: the charge asks for tokens to hold.
+// lends reports whether the charge asks for tokens to hold.
 func (c *charge) lends() bool { return c.waiting > 0 || c.want > 0 }
 
 // act is what happens at once: a take, or counters given back or reset. Its keys share a tag where that matters.

@@ -16,9 +16,7 @@ import (
 
 // sentinels asks Sentinels for the primary that they watch over. It is used by one goroutine at a time.
 //
-// rueidis has a client that does. But while there is no primary, each of its
-// attempts to find one starts more of them, which all go on until there is one: its
-// goroutines grow for as long as an outage lasts.
+// The client of rueidis for Sentinels starts more and more goroutines that look for a primary while there is none.
 type sentinels struct {
 	servers rueidis.ClientOption // of the servers that they watch over
 	option  rueidis.ClientOption // of Sentinels; the first of InitAddress is asked next

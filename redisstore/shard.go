@@ -84,9 +84,8 @@ func (s *Store) call(ctx context.Context, l *joiner, acts []*act) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// decide runs the script, or returns an error when the context ends first. The client heeds deadlines unless it has to
-// connect: a second caller waits for as long as the first one does. So a server that is in doubt is called by a goroutine
-// that can be left behind. The others are spared what that costs.
+// decide runs the script, or returns an error when the context ends first. The client ignores deadlines while it connects for
+// another caller. So a server that is in doubt is called by a goroutine that can be left behind, which costs too much for others.
 func (s *Store) decide(ctx context.Context, sh *shard, p rediscall.Policy, keys []string, body string) (string, error) {
 	if sh.fails.Load() == 0 {
 		return run(ctx, s, p, keys, body)
@@ -124,7 +123,7 @@ func run(ctx context.Context, s *Store, p rediscall.Policy, keys []string, body 
 	return m.ToString()
 }
 
-// scattered: the slot is moving, and the keys of the call are in two places. Those of one act seldom are.
+// scattered reports whether a slot is moving, and the keys of the call are in two places. The keys of one act seldom are.
 func scattered(err error) bool {
 	var re *rueidis.RedisError
 	return errors.As(err, &re) && re.IsTryAgain()

@@ -12,8 +12,8 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// ofSlot: the error is about one slot, and its server is well. No server has the slot, each says that another does, or its
-// keys are in two places.
+// ofSlot reports whether an error is about one slot while its server is well: no server has the slot, each says that another
+// does, or its keys are in two places.
 func ofSlot(err error) bool {
 	var re *rueidis.RedisError
 	if !errors.As(err, &re) {
@@ -24,8 +24,8 @@ func ofSlot(err error) bool {
 	return moved || ask || re.IsTryAgain() || re.IsClusterDown() && strings.Contains(re.Error(), "slot")
 }
 
-// lookAtSlots tries the slots that have no server, as calls have found or the servers say. With as many as may be without an owner,
-// the first of those that nobody serves stands for all. It reports whether a slot that has an owner isn't served yet.
+// lookAtSlots tries the slots that have no server, as calls have found or the servers say. With as many as may be without an
+// owner, the first of those that nobody serves stands for all. It reports whether a slot that has an owner isn't served yet.
 func (s *Store) lookAtSlots() (again bool) {
 	var nobody error
 	lost, regained, begun := 0, 0, time.Now()

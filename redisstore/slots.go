@@ -16,10 +16,9 @@ var listSlots = rediscall.NewScript(files, "slots")
 // maxSlots bounds what one look has Redis do.
 const maxSlots = 1000
 
-// Slots calls each with the slots of a Concurrency limit that are taken, by whichever node, those that end first before the
-// others, and with at most as many as most says, or 1,000: which hold they belong to, how many they are, since when they are
-// taken, and when they end unless they are renewed. Of other limits there are none. It is for operators: a check waits
-// behind it.
+// Slots calls each for at most that many taken slots of a Concurrency limit, and for at most 1,000, in the order in which they
+// end. The arguments are the hold that owns the slots, how many it has, when it took them, and when they end unless it renews
+// them. Other algorithms have no slots. Slots is for operators, since checks wait behind it.
 func (s *Store) Slots(ctx context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error {
 	found, err := s.lookForSlots(ctx, c, min(most, maxSlots), "")
 	if err != nil {
@@ -72,8 +71,8 @@ func (s *Store) lookForSlots(ctx context.Context, c *counter.Counter, most int, 
 	return m.AsStrSlice()
 }
 
-// readSlot reads a record as hold.lua writes it: a form, how many slots, and since when, µs. Of what makes no sense there
-// are none.
+// readSlot reads a record as hold.lua writes it: a form, how many slots, and since when (µs). A record that makes no sense has
+// no slots.
 func readSlot(v string) (n, since int64) {
 	const kept, returned, size = 246, 248, 1 + 7 + 7
 	if len(v) != size || v[0] < kept || v[0] > returned {

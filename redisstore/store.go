@@ -88,9 +88,9 @@ type Options struct {
 	// decided under it, and when it changes. It isn't told one that was given. Nil is allowed.
 	OnSecret func(secret []byte)
 	// Trace begins the span of waiting for a shard, on behalf of a check whose context it is given. The function that it returns
-	// ends the span, and is told what failed: timeout, connection, reply or slot, as in [ErrorStats]; unavailable, where the breaker
-	// was open and nothing was sent; canceled, where the caller has gone; or "". Nil means no span, for all or for this one.
-	// Package tracing has one.
+	// ends the span, and is told what failed: timeout, connection, reply or slot, as in [ErrorStats]; unavailable, where the
+	// breaker was open and nothing was sent; canceled, where the caller has gone; or "". Nil means no span, for all or for this
+	// one. Package tracing has one.
 	Trace func(ctx context.Context, shard string) func(failure string)
 	// Now replaces Redis' clock, in tests. Nil means that Redis' clock decides.
 	Now func() time.Time
@@ -148,7 +148,7 @@ func New(o Options) (*Store, error) {
 	if a.cluster {
 		s.joiners = make([]joiner, tags)
 	}
-	s.first = newShard(a.shown)
+	s.first = newShard(a.server())
 	s.first.trip(errors.New("not connected yet"))
 	for i := range s.joiners {
 		s.joiners[i].store, s.joiners[i].tag = s, i
@@ -210,8 +210,8 @@ func (s *Store) Ready(ctx context.Context) error {
 	}
 }
 
-// Tried is closed when the first attempt to reach Redis has ended. If that failed, others follow, but nobody knows for how
-// long: a node that starts better begins without.
+// Tried is closed when the first attempt to reach Redis has ended. If it failed, others follow, perhaps for long, so a node that
+// starts shouldn't wait for them.
 func (s *Store) Tried() <-chan struct{} { return s.tried }
 
 func (s *Store) time() int64 {
@@ -231,9 +231,9 @@ func (s *Store) joiner(tag int) *joiner {
 	return &s.joiners[tag]
 }
 
-// GiveBack returns tokens. Those of one slot, and the mark that it happened,
-// change together; the rest follows. What ends a hold is marked in every slot by itself, so that asking again
-// completes what was left undone. Recorded returns need no mark.
+// GiveBack returns tokens. The tokens of one slot change together with the mark that they were returned; those of other slots
+// follow. Returns that end holds are marked in each slot, so that a repeated call completes what was left undone. Recorded
+// returns need no mark.
 func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	parts, err := s.split(nil, kindGiveBack, len(returns), func(i int) *counter.Counter { return &returns[i].Counter })
 	if err != nil {
@@ -292,7 +292,7 @@ func (a *act) slots() bool {
 	return !slices.ContainsFunc(a.charges, func(c charge) bool { return c.policy.Limit.Algorithm != counter.Concurrency })
 }
 
-// ends: an act ends holds.
+// ends reports whether an act ends holds.
 func (a *act) ends() bool {
 	return slices.ContainsFunc(a.charges, func(c charge) bool { return c.hold != nil })
 }

@@ -238,8 +238,9 @@ func (s *Store) report(p *part, to outcomes, taken bool) {
 	}
 }
 
-// report describes a charge. Of a log came the newest entry's moment, the sum, and, of a refusal, the moment of the entry whose
-// leaving makes room; of slots, when the last one ends, the sum, and, of a refusal, when the first one ends.
+// report describes a charge. For a log, the script returned the newest entry's moment, the sum, and for a refusal the moment of
+// the entry whose leaving makes room. For slots, it returned when the last one ends, the sum, and for a refusal when the first
+// one ends.
 func (c *charge) report(r *counter.Result, now int64, v counter.Verdict) {
 	last, sum, enough := c.account.Time, c.account.Level, c.account.Prev
 	switch c.policy.Limit.Algorithm {
@@ -299,9 +300,8 @@ func (c *charge) settle(r *counter.Return) {
 	}
 }
 
-// undo gives back what a part took for a request that another part refused. If
-// Redis is lost meanwhile, the tokens are stranded: that mints none. It happens
-// also when the caller has gone, and when the rest of its budget is too short to wait for it.
+// undo gives back what a part took for a request that another part refused. If Redis is lost meanwhile, the tokens are stranded,
+// which mints none. undo goes on after the caller has gone, or has no time left to wait for it.
 func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time) {
 	spent, lent := act{kind: kindGiveBack}, act{kind: kindTakeBack}
 	for j, i := range p.indices {

@@ -25,9 +25,9 @@ func (s *Store) tendAll(shards []*shard) {
 	}
 }
 
-// tend looks at a shard for as long as it has slots, unless a check has lately found it well. Without it a node that has no checks to
-// make would say that all is well, and fail its next ones. A shard that is gone or silent is found lost within lookEvery and three
-// tries. That doesn't wait for the heartbeat, which has longer and tells of one shard alone.
+// tend looks at a shard for as long as it has slots, unless a check has lately found it well. Otherwise a node without checks
+// would report a lost shard as well, and fail its next checks. A shard that is gone or silent is found lost within lookEvery and
+// three tries. Heartbeats take longer, and tell of one shard alone.
 func (s *Store) tend(sh *shard) {
 	answered := uint64(0)
 	for {
@@ -66,9 +66,9 @@ func (s *Store) tend(sh *shard) {
 // probed is the limit of the counter that a probe charges.
 var probed, _ = counter.NewPolicy("probe", counter.PerSecond(1_000_000)) // there is such a limit
 
-// try makes a check of a shard: one that takes other writes may still refuse a check, for want of a permission. It has the
-// budget of a check, in the node's own time: a server that is slower would be lost again at once, and a late node must be able
-// to find its store. Nobody uses a shard that has no slots any more.
+// try makes a check of a shard, since a server that takes other writes may still lack a permission for checks. It has the budget
+// of a check, so that a slower server isn't lost again at once, in the node's own time, so that a late node finds its store.
+// used is false for a shard that has no slots any more.
 func (s *Store) try(sh *shard) (used bool, err error) {
 	tag := s.tagOf(sh)
 	if tag < 0 {

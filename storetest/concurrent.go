@@ -191,8 +191,8 @@ func (h *harness) left(p *counter.Policy, subject string) int64 {
 	return h.charge(counter.Charge{Counter: named(p, subject), N: 1, Peek: true})[0].Remaining
 }
 
-// admitted is storm for requests that are admitted until a limit is used up. What is on its way while the last ones are refused
-// may be free again, so the first worker goes on until it is refused.
+// admitted is storm for requests that are admitted until a limit is used up. Tokens that are on their way while the
+// last ones are refused may be free again, so the first worker goes on until it is refused.
 func admitted(workers, each int, f func(worker, i int) bool) int {
 	n := storm(workers, each, f)
 	for f(0, 0) {

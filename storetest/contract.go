@@ -29,8 +29,8 @@ import (
 //	reset s p, q
 //
 // A charge is allowed, and a return succeeds, unless the line says otherwise. A refusal tells when to retry, which is never only
-// where the line says "retry=never". Amounts of Decimal limits are written as decimals. "~5" is 5 and up to 0.2 more, and "-4" is 4
-// less than the last answer said. "@t" names another subject, and "as=x" a charge whose slot a return calls "from=x".
+// where the line says "retry=never". Amounts of Decimal limits are written as decimals. "~5" is 5 and up to 0.2 more, and "-4"
+// is 4 less than the last answer said. "@t" names another subject, and "as=x" a charge whose slot a return calls "from=x".
 //
 // The order of a request's charges must not matter, so cases in which requests have several run in both orders.
 //
@@ -404,7 +404,8 @@ func (p *player) giveBackItems(items []item, want string) {
 		if !known {
 			slot = p.clock().UnixMicro()
 		}
-		r := counter.Return{Counter: it.Counter, N: p.amount(it.Policy, it.amount), Slot: slot, Hold: p.hold(it), Recorded: it.words.has("recorded")}
+		r := counter.Return{Counter: it.Counter, N: p.amount(it.Policy, it.amount), Slot: slot, Hold: p.hold(it)}
+		r.Recorded = it.words.has("recorded")
 		if it.words.has("used") {
 			r.Used = p.amount(it.Policy, it.words["used"])
 		}

@@ -295,7 +295,8 @@ func (w *walk) pause() time.Duration {
 	return time.Duration(rapid.Int64Range(0, most.Microseconds()).Draw(w.T, "µs")) * time.Microsecond
 }
 
-// giveBack returns, settles or releases what was taken, or what nobody took. Of amounts, some may have been used, or more.
+// giveBack returns, settles or releases what was taken, or what nobody took. Some of an amount may have been used, or more than
+// it.
 func (w *walk) giveBack() {
 	t, ctx := w.T, context.Background()
 	back := counter.Return{Counter: w.pick()}
