@@ -152,14 +152,9 @@ func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 			"%s is not trusted to speak for clients: if it is your gateway, start weir with --trusted-proxies %s", peer, peer)
 	}
 	if g := h.opts.Guard; g != nil && g.Asks() {
-		asks := &http.Request{RemoteAddr: r.RemoteAddr, Header: http.Header{}}
-		if token := r.Header.Get(tokenHeader); token != "" {
-			asks.Header.Set("Authorization", "Bearer "+token)
-		}
-		if _, refused := g.Admit(asks); refused != nil {
-			e := *refused
-			e.Message = strings.ReplaceAll(e.Message, "Authorization: Bearer TOKEN", tokenHeader+": TOKEN, which the gateway is to set")
-			return &e
+		if refused := g.AdmitToken(r.RemoteAddr, r.Header.Get(tokenHeader)); refused != nil {
+			refused.Message = strings.ReplaceAll(refused.Message, "Authorization: Bearer TOKEN", tokenHeader+": TOKEN, which the gateway is to set")
+			return refused
 		}
 	}
 	return nil

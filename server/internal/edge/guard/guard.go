@@ -90,7 +90,7 @@ func (g *Guard) Admit(r *http.Request) (Who, *jsonerror.Error) {
 		if g.opts.Console && len(r.Header["Authorization"]) == 0 && len(r.CookiesNamed(cookieName(r))) > 0 {
 			return g.bySession(r)
 		}
-		t, refused := g.byToken(r, bearer(r))
+		t, refused := g.byToken(r.RemoteAddr, bearer(r))
 		if refused != nil {
 			return Who{}, refused
 		}
@@ -108,9 +108,15 @@ func (g *Guard) Asks() bool { return len(*g.tokens.Load()) > 0 }
 // Digest returns the digest of the port's tokens: see [Tokens.Digest].
 func (g *Guard) Digest() []byte { return g.tokens.Load().Digest() }
 
+// AdmitToken returns why a caller with a token isn't admitted, or nil. The port must require one.
+func (g *Guard) AdmitToken(remote, secret string) *jsonerror.Error {
+	_, refused := g.byToken(remote, strings.TrimSpace(secret))
+	return refused
+}
+
 // byToken admits every caller with a good token, whatever others at its address have tried. It
 // throttles bad tokens.
-func (g *Guard) byToken(r *http.Request, secret string) (*token, *jsonerror.Error) {
+func (g *Guard) byToken(remote, secret string) (*token, *jsonerror.Error) {
 	var room [128]byte // a longer token costs an allocation
 	sum := sha256.Sum256(append(room[:0], secret...))
 	if t := g.tokens.Load().find(&sum); t != nil && secret != "" {
@@ -120,7 +126,7 @@ func (g *Guard) byToken(r *http.Request, secret string) (*token, *jsonerror.Erro
 	f.Header = http.Header{"Www-Authenticate": {`Bearer realm="weir"`}}
 	if secret != "" {
 		f.Message = "this isn't a token of this node"
-		from := network(r.RemoteAddr)
+		from := network(remote)
 		wait := g.take(g.attempts, from, true)
 		// Repeating an old token isn't guessing, so it doesn't count against others behind the same
 		// address.

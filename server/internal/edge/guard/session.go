@@ -126,7 +126,7 @@ func (g *Guard) Login(r *http.Request, secret string) (*Begun, Who, *jsonerror.E
 	if g.otherPage(r) {
 		return nil, Who{}, crossSite(otherPage)
 	}
-	t, refused := g.byToken(r, strings.TrimSpace(secret))
+	t, refused := g.byToken(r.RemoteAddr, strings.TrimSpace(secret))
 	if refused != nil {
 		return nil, Who{}, refused
 	}
