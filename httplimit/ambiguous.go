@@ -3,24 +3,24 @@ package httplimit
 import (
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// watch lists headers that identify clients. A request must give each of them once, under its own
-// name. Servers disagree about which of two lines counts, so a client could otherwise show one
-// identity to the limiter and another to the service.
-type watch struct {
-	names []string // in canonical form
-}
+// watch lists headers that identify clients, in canonical form. A request must give each of them once,
+// under its own name. Servers disagree about which of two lines counts, so a client could otherwise
+// show one identity to the limiter and another to the service.
+type watch []string
 
 func newWatch(names ...string) watch {
-	return watch{slices.DeleteFunc(names, func(name string) bool { return name == "" })}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
 // fault returns what is ambiguous, in words for the client, or "".
-func (w *watch) fault(r *http.Request) string {
-	for _, name := range w.names {
+func (w watch) fault(r *http.Request) string {
+	for _, name := range w {
 		if len(r.Header[name]) > 1 {
 			return "The header " + name + " is given twice"
 		}
@@ -49,8 +49,8 @@ func (w *watch) fault(r *http.Request) string {
 }
 
 // find returns the watched name that a header has, or could be mistaken for.
-func (w *watch) find(name string) string {
-	for _, real := range w.names {
+func (w watch) find(name string) string {
+	for _, real := range w {
 		if len(real) == len(name) && alike(real, name) {
 			return real
 		}
@@ -123,17 +123,17 @@ func couldMean(raw, name string) bool {
 	}
 	at := 0
 	for raw != "" {
-		c := raw[0]
-		switch {
-		case c == '%' && len(raw) > 2 && unhex(raw[1]) < 16 && unhex(raw[2]) < 16:
-			c, raw = unhex(raw[1])<<4|unhex(raw[2]), raw[3:]
-		case c == '%' && len(raw) > 5 && lower(raw[1]) == 'u' && raw[2:4] == "00" && unhex(raw[4]) < 16 && unhex(raw[5]) < 16: // ASP
-			c, raw = unhex(raw[4])<<4|unhex(raw[5]), raw[6:]
-		case c == '+':
-			c, raw = ' ', raw[1:]
-		default:
-			raw = raw[1:]
+		c, n := raw[0], 1
+		switch c {
+		case '+':
+			c = ' '
+		case '%':
+			if escape := escapes.FindStringSubmatch(raw); escape != nil {
+				code, _ := strconv.ParseUint(escape[1], 16, 8)
+				c, n = byte(code), len(escape[0])
+			}
 		}
+		raw = raw[n:]
 		switch {
 		case at == 0 && (c <= ' ' || c == '?'): // JavaScript's URLSearchParams drops a second ?
 		case at == len(name):
@@ -147,13 +147,5 @@ func couldMean(raw, name string) bool {
 	return at == len(name)
 }
 
-// unhex returns the value of a hexadecimal digit, or 16.
-func unhex(c byte) byte {
-	switch c = lower(c); {
-	case c >= '0' && c <= '9':
-		return c - '0'
-	case c >= 'a' && c <= 'f':
-		return c - 'a' + 10
-	}
-	return 16
-}
+// escapes matches an escape at the beginning of a text; ASP reads %u0041, too.
+var escapes = regexp.MustCompile(`(?i)^%(?:u00)?([0-9a-f]{2})`)

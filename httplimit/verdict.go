@@ -197,4 +197,4 @@ func (m *Middleware) Answer(w http.ResponseWriter, r *http.Request, v *Verdict) 
 
 // Headers lists the headers that identify clients under the rules in force, in canonical form. An
 // edge without HTTP headers has to pass on only these, X-Forwarded-For and Host. Don't change them.
-func (m *Middleware) Headers() []string { return m.headers().headers.names }
+func (m *Middleware) Headers() []string { return m.headers().headers }
