@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/weirhq/weir/server/bench/internal/machine"
+	"github.com/weirhq/weir/server/bench/internal/compare"
 	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/internal/cputime"
 )
@@ -56,7 +56,7 @@ func TestScenarios(t *testing.T) {
 			if !*promises {
 				c.log = slog.New(slog.NewTextHandler(t.Output(), nil))
 			}
-			before, used := machine.Read(), cputime.Used()+cputime.Children()
+			before, used := compare.ReadMachine(), cputime.Used()+cputime.Children()
 			r, err := runScenario(t.Context(), s, c)
 			if err != nil {
 				t.Fatal(err)
@@ -64,7 +64,7 @@ func TestScenarios(t *testing.T) {
 			for _, wrong := range limits.judge(r) {
 				t.Error(wrong)
 			}
-			others := before.Others(machine.Read(), cputime.Used()+cputime.Children()-used)
+			others := before.Others(compare.ReadMachine(), cputime.Used()+cputime.Children()-used)
 			rows = append(rows, r.row(others, !t.Failed()))
 		})
 	}

@@ -1,13 +1,15 @@
 package compare
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
+	"os"
 	"runtime"
+	"strconv"
 	"time"
 
-	"github.com/weirhq/weir/server/bench/internal/machine"
 	"github.com/weirhq/weir/server/internal/load"
 )
 
@@ -72,12 +74,12 @@ func P99(s *Sample) float64 { return 1e3 * s.Latency.P99.Seconds() }
 
 // Measure makes the load of a plan on a target.
 func Measure(ctx context.Context, plan load.Plan, t load.Target) (Sample, error) {
-	var readings []machine.Reading
+	var readings []Reading
 	var mallocs []uint64
 	plan.Mark = func() {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		readings, mallocs = append(readings, machine.Read()), append(mallocs, m.Mallocs)
+		readings, mallocs = append(readings, ReadMachine()), append(mallocs, m.Mallocs)
 	}
 	report, err := load.Run(ctx, plan, t, nil)
 	if err := errors.Join(err, ctx.Err()); err != nil {
@@ -91,4 +93,51 @@ func Measure(ctx context.Context, plan load.Plan, t load.Target) (Sample, error)
 		Report: report, Allocs: float64(mallocs[1] - mallocs[0]),
 		Others: readings[0].Others(readings[1], time.Duration(ours*float64(time.Second))),
 	}, nil
+}
+
+// Reading is a reading of the machine's clocks.
+type Reading struct {
+	wall  time.Time
+	busy  time.Duration // of all cores
+	known bool          // busy is
+}
+
+// ReadMachine reads the clocks.
+func ReadMachine() Reading {
+	busy, known := busyTime()
+	return Reading{time.Now(), busy, known}
+}
+
+// Others is the share of the cores' time between two readings that went to processes outside of the measurement, whose own
+// processes used ours. A limiter that gets only one of two cores has half the throughput, and no contention.
+func (r Reading) Others(now Reading, ours time.Duration) float64 {
+	if !r.known || !now.known {
+		return 0
+	}
+	all := now.wall.Sub(r.wall) * time.Duration(runtime.NumCPU())
+	return max(0, float64(now.busy-r.busy-ours)/float64(all))
+}
+
+// busyTime is the time of all cores that processes have used or a hypervisor has withheld, in steps of 10 ms. It returns
+// false on systems without /proc/stat.
+func busyTime() (time.Duration, bool) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, false
+	}
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	// cpu user nice system idle iowait irq softirq steal …
+	fields := bytes.Fields(line)
+	if len(fields) < 9 {
+		return 0, false
+	}
+	ticks := 0
+	for _, i := range []int{1, 2, 3, 6, 7, 8} {
+		n, err := strconv.Atoi(string(fields[i]))
+		if err != nil {
+			return 0, false
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, true
 }
