@@ -18,7 +18,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{hotKey, uniform(1000), zipf(1000), "Memory", "Targets"} {
+	for _, want := range []string{hotKey, uniform(1000), zipf(1000), overHTTP, "Memory", "Targets"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: %s", table.Workload, text)
 		}
 	}
-	if n := len(r.tables); n != 3 {
-		t.Errorf("there are %d workloads, want 3", n)
+	if n := len(r.tables); n != 4 {
+		t.Errorf("there are %d workloads, want 4", n)
 	}
 }
