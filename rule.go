@@ -121,7 +121,7 @@ type Rule struct {
 	// OnPartition says what to do while a Global rule's home can't be reached. FailAllow goes on with what the region has,
 	// FailLocal counts the whole limit in each region, and FailRefuse refuses.
 	OnPartition counter.FailureMode
-	// Shadow rules count and report, but refuse nobody.
+	// Shadow rules count and report, but refuse no request.
 	Shadow bool
 	// Candidate limits are counted in shadow beside the enforced ones.
 	Candidate []Limit

@@ -118,7 +118,7 @@ func (g *Guard) Run(ctx context.Context) {
 	}
 }
 
-// exchange sends what other nodes don't know, and reads their announcements. What fails is retried later.
+// exchange sends what other nodes don't know, and reads their announcements. It retries later if one fails.
 func (g *Guard) exchange(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*every)
 	defer cancel()

@@ -10,15 +10,14 @@ type Abuse struct {
 	// Refusals within Window begin a cooldown.
 	Refusals int64
 	Window   time.Duration
-	// Cooldown is how long the first one lasts. Each that follows lasts Grow times as long as the one before it, and Most at
-	// most.
+	// Cooldown is how long the first one lasts. Each further one lasts Grow times as long, up to Most.
 	Cooldown time.Duration
 	Grow     float64
 	Most     time.Duration
-	// Forgive is how long after a cooldown's end without another the next one is a first one.
+	// Forgive is how long after the end of a cooldown the client starts over at the first one.
 	Forgive time.Duration
-	// DropAfter so many refusals in a row, connections are closed instead of answered. 0 means never.
+	// DropAfter is how many refusals in a row are answered. After that, connections are closed. 0 means that all are answered.
 	DropAfter int64
-	// Shadow cooldowns are counted and reported, and refuse nobody.
+	// Shadow cooldowns are counted and reported, and refuse no request.
 	Shadow bool
 }

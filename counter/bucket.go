@@ -72,7 +72,7 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 		if n <= p.largest {
 			need := n * p.unit
 			if level >= need {
-				r.Remaining = 0 // the queue has room, but nobody may wait for it
+				r.Remaining = 0 // the queue has room, but the wait would be too long
 			}
 			if p.maxDelay > 0 {
 				// The wait in the queue must have come down, too.

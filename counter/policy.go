@@ -52,7 +52,7 @@ type Definition struct {
 	CountedAs string
 	// Strict limits are decided by the store at every check, never from a lease.
 	Strict bool
-	// Shadow limits are counted and reported, and refuse nobody.
+	// Shadow limits are counted and reported, and refuse no request.
 	Shadow bool
 	// Candidate limits are tried out in shadow: see [github.com/weirhq/weir.Rule.Candidate].
 	Candidate bool
@@ -193,29 +193,6 @@ func (p *Policy) fingerprint(scope string) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
-// Share returns the policy of one of several nodes that can't ask each other: an even part of every number, and at least one token.
-func (p *Policy) Share(nodes int) *Policy {
-	if p.PerNode || nodes <= 1 {
-		return p
-	}
-	n := int64(nodes)
-	l := p.Limit
-	if l.Count = max(1, l.Count/n); l.Decimal {
-		each := Amount(max(1, p.count/n))
-		l.Count, l.Fraction = int64(each/micro), each%micro
-	}
-	l.Refill /= float64(n)
-	if l.Burst > 0 {
-		l.Burst = max(1, l.Burst/n)
-	}
-	if l.Validate() != nil {
-		return p // a part too small to be a limit
-	}
-	q := *p
-	q.prepare(l)
-	return &q
-}
-
 // Numbers returns the numbers of the arithmetic, for stores that do it elsewhere. For buckets, these are the capacity in millionths
 // of a token, the rate in millionths per µs as a fraction, and the longest delay in µs or, with Book, how much may be booked. For
 // other algorithms, these are the count, the window in µs, and for sliding counters the µs of a step of the weight and the steps of
@@ -317,18 +294,6 @@ func (p *Policy) Exact(n int64) Amount { return Amount(n * p.unit) }
 
 // MaxCharge is the largest N of a charge. It is more than any limit admits.
 func (p *Policy) MaxCharge() int64 { return min(2*MaxTokens*(micro/p.unit), maxExact) }
-
-// FailureMode says what a rule does while its store can't be reached.
-type FailureMode uint8
-
-const (
-	// FailAllow allows requests, except that this process counts on by itself if it knows the counter.
-	FailAllow FailureMode = iota
-	// FailRefuse refuses requests.
-	FailRefuse
-	// FailLocal counts requests in this process.
-	FailLocal
-)
 
 // Verdict is what became of a charge, for [Policy.Report].
 type Verdict uint8

@@ -62,3 +62,26 @@ func (p *Policy) Portion(first, i int, n int64) int64 {
 	}
 	return each
 }
+
+// Share returns the policy of one of several nodes that can't ask each other: an even part of every number, and at least one token.
+func (p *Policy) Share(nodes int) *Policy {
+	if p.PerNode || nodes <= 1 {
+		return p
+	}
+	n := int64(nodes)
+	l := p.Limit
+	if l.Count = max(1, l.Count/n); l.Decimal {
+		each := Amount(max(1, p.count/n))
+		l.Count, l.Fraction = int64(each/micro), each%micro
+	}
+	l.Refill /= float64(n)
+	if l.Burst > 0 {
+		l.Burst = max(1, l.Burst/n)
+	}
+	if l.Validate() != nil {
+		return p // a part too small to be a limit
+	}
+	q := *p
+	q.prepare(l)
+	return &q
+}

@@ -37,6 +37,18 @@ var (
 	ErrPartition = errors.New("weir: the limit's home region can't be reached")
 )
 
+// FailureMode says what a rule does while its store can't be reached.
+type FailureMode uint8
+
+const (
+	// FailAllow allows requests, except that this process counts on by itself if it knows the counter.
+	FailAllow FailureMode = iota
+	// FailRefuse refuses requests.
+	FailRefuse
+	// FailLocal counts requests in this process.
+	FailLocal
+)
+
 // Once is an idempotency key. The zero value is none.
 type Once [16]byte
 
