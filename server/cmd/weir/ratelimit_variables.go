@@ -15,9 +15,10 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// theirVariable is a variable of envoyproxy/ratelimit.
+// theirVariable is a variable of envoyproxy/ratelimit, or several that are alike.
 type theirVariable struct {
-	name, normal string // normal is its default: theirs, but for the pauses between tries of an xDS server, which are Weir's
+	names  string // separated by spaces
+	normal string // their default, but for the pauses between tries of an xDS server, which are Weir's
 	// kind says which values the variable takes; the zero value accepts any.
 	kind valueKind
 	// needs is the variable, with its value, without which this one means nothing.
@@ -31,116 +32,90 @@ const anything = "*"
 
 // theirVariables lists all variables of envoyproxy/ratelimit, and one that only Envoy Gateway has.
 var theirVariables = []theirVariable{
-	{name: "HOST", normal: "0.0.0.0"},
-	{name: "PORT", normal: "8080", kind: aPort},
-	{name: "GRPC_HOST", normal: "0.0.0.0"},
-	{name: "GRPC_PORT", normal: "8081", kind: aPort},
-	{name: "GRPC_UDS", nothing: "gRPC is on GRPC_HOST and GRPC_PORT alone"},
-	{name: "GRPC_MAX_CONNECTION_AGE", normal: "24h", kind: aTime},
-	{name: "GRPC_MAX_CONNECTION_AGE_GRACE", normal: "1h", kind: aTime},
-	{name: "GRPC_SERVER_USE_TLS", normal: "false", kind: aBool},
-	{name: "GRPC_SERVER_TLS_CERT", needs: "GRPC_SERVER_USE_TLS=true"},
-	{name: "GRPC_SERVER_TLS_KEY", needs: "GRPC_SERVER_USE_TLS=true"},
-	{name: "GRPC_SERVER_TLS_CA_CERT", needs: "GRPC_SERVER_USE_TLS=true"}, // Envoy Gateway's
-	{name: "GRPC_CLIENT_TLS_CACERT", needs: "GRPC_SERVER_USE_TLS=true"},
-	{name: "GRPC_CLIENT_TLS_SAN", needs: "GRPC_SERVER_USE_TLS=true"},
-	{name: "DEBUG_HOST", nothing: noDebug},
-	{name: "DEBUG_PORT", nothing: noDebug},
+	{names: "HOST GRPC_HOST", normal: "0.0.0.0"},
+	{names: "PORT", normal: "8080", kind: aPort},
+	{names: "GRPC_PORT", normal: "8081", kind: aPort},
+	{names: "GRPC_UDS", nothing: "gRPC is on GRPC_HOST and GRPC_PORT alone"},
+	{names: "GRPC_MAX_CONNECTION_AGE", normal: "24h", kind: aTime},
+	{names: "GRPC_MAX_CONNECTION_AGE_GRACE", normal: "1h", kind: aTime},
+	{names: "GRPC_SERVER_USE_TLS", normal: "false", kind: aBool},
+	{names: "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY", needs: "GRPC_SERVER_USE_TLS=true"},
+	{names: "GRPC_SERVER_TLS_CA_CERT", needs: "GRPC_SERVER_USE_TLS=true"}, // Envoy Gateway's
+	{names: "GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN", needs: "GRPC_SERVER_USE_TLS=true"},
+	{names: "DEBUG_HOST DEBUG_PORT", nothing: noDebug},
 
-	{name: "LOG_LEVEL", normal: "WARN", kind: aLevel},
-	{name: "LOG_FORMAT", normal: "text"},
+	{names: "LOG_LEVEL", normal: "WARN", kind: aLevel},
+	{names: "LOG_FORMAT", normal: "text"},
 
-	{name: "CONFIG_TYPE", normal: "FILE", kind: aSource},
-	{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", normal: "false", kind: aBool},
-	{name: "MERGE_DOMAIN_CONFIG", normal: "false", kind: aBool},
-	{name: "RUNTIME_ROOT", normal: "/srv/runtime_data/current"},
-	{name: "RUNTIME_SUBDIRECTORY"},
-	{name: "RUNTIME_APPDIRECTORY", normal: "config"},
-	{name: "RUNTIME_IGNOREDOTFILES", nothing: "files whose names begin with a dot are never read", silent: "true"},
-	{name: "RUNTIME_WATCH_ROOT", nothing: "the folder is followed in both ways", silent: anything},
+	{names: "CONFIG_TYPE", normal: "FILE", kind: aSource},
+	{names: "FORCE_START_WITHOUT_INITIAL_CONFIG MERGE_DOMAIN_CONFIG", normal: "false", kind: aBool},
+	{names: "RUNTIME_ROOT", normal: "/srv/runtime_data/current"},
+	{names: "RUNTIME_SUBDIRECTORY"},
+	{names: "RUNTIME_APPDIRECTORY", normal: "config"},
+	{names: "RUNTIME_IGNOREDOTFILES", nothing: "files whose names begin with a dot are never read", silent: "true"},
+	{names: "RUNTIME_WATCH_ROOT", nothing: "the folder is followed in both ways", silent: anything},
 
-	{name: "CONFIG_GRPC_XDS_NODE_ID", normal: "default", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_NODE_METADATA", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_SERVER_URL", normal: "localhost:18000", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", kind: aMap, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_SERVER_USE_TLS", normal: "false", kind: aBool, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
-	{name: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
-	{name: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
-	{name: "CONFIG_GRPC_XDS_SERVER_TLS_SAN", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
-	{name: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", normal: "0s", kind: aTime, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_BACKOFF_MAX_INTERVAL", normal: "0s", kind: aTime, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_BACKOFF_JITTER", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{name: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", normal: "0", kind: aSize, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "CONFIG_GRPC_XDS_NODE_ID", normal: "default", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "CONFIG_GRPC_XDS_NODE_METADATA", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "CONFIG_GRPC_XDS_SERVER_URL", normal: "localhost:18000", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", kind: aMap, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "CONFIG_GRPC_XDS_SERVER_USE_TLS", normal: "false", kind: aBool, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
+	{names: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
+	{names: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", normal: "0s", kind: aTime, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "XDS_CLIENT_BACKOFF_MAX_INTERVAL", normal: "0s", kind: aTime, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", normal: "0", kind: aSize, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
 
-	{name: "BACKEND_TYPE", normal: "redis"},
-	{name: "CACHE_KEY_PREFIX"},
-	{name: "REDIS_SOCKET_TYPE", normal: "unix"},
-	{name: "REDIS_TYPE", normal: "SINGLE"},
-	{name: "REDIS_URL", normal: "/var/run/nutcracker/ratelimit.sock"},
-	{name: "REDIS_AUTH"},
-	{name: "REDIS_SENTINEL_AUTH"},
-	{name: "REDIS_TLS", normal: "false", kind: aBool},
-	{name: "REDIS_TLS_CLIENT_CERT", needs: "REDIS_TLS=true"},
-	{name: "REDIS_TLS_CLIENT_KEY", needs: "REDIS_TLS=true"},
-	{name: "REDIS_TLS_CACERT", needs: "REDIS_TLS=true"},
-	{name: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", normal: "false", kind: aBool, needs: "REDIS_TLS=true"},
-	{name: "REDIS_TIMEOUT", nothing: "a check waits for Redis for as long as Envoy's time-out allows, at most WEIR_STORE_TIMEOUT (50ms)"},
-	{name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", nothing: "a node without Redis answers, so it is healthy", silent: "false"},
-	{name: "REDIS_STARTUP_INITIAL_INTERVAL", nothing: noStartup},
-	{name: "REDIS_STARTUP_MAX_INTERVAL", nothing: noStartup},
-	{name: "REDIS_STARTUP_MAX_ELAPSED_TIME", nothing: noStartup},
-	{name: "REDIS_PIPELINE_WINDOW", nothing: noPool},
-	{name: "REDIS_PIPELINE_LIMIT", nothing: noPool},
-	{name: "REDIS_CLUSTER_PIPELINE_PARALLELISM", nothing: noPool},
-	{name: "REDIS_POOL_SIZE", nothing: noPool},
-	{name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", nothing: noPool},
-	{name: "REDIS_POOL_ON_EMPTY_WAIT_DURATION", nothing: noPool},
-	{name: "REDIS_PERSECOND", nothing: "the Redis of REDIS_URL has the counters of seconds, too", silent: "false"},
-	{name: "EXPIRATION_JITTER_MAX_SECONDS", nothing: "Weir's counters expire by their own times"},
-	{name: "LOCAL_CACHE_SIZE_IN_BYTES", nothing: "spent limits are remembered in any case", silent: "0"},
-	{name: "NEAR_LIMIT_RATIO", nothing: "weir_near_limit_total counts from four fifths on", silent: "0.8"},
-	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", nothing: "a refused request never counts at its other limits", silent: "true"},
+	{names: "BACKEND_TYPE", normal: "redis"},
+	{names: "CACHE_KEY_PREFIX REDIS_AUTH REDIS_SENTINEL_AUTH"},
+	{names: "REDIS_SOCKET_TYPE", normal: "unix"},
+	{names: "REDIS_TYPE", normal: "SINGLE"},
+	{names: "REDIS_URL", normal: "/var/run/nutcracker/ratelimit.sock"},
+	{names: "REDIS_TLS", normal: "false", kind: aBool},
+	{names: "REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT", needs: "REDIS_TLS=true"},
+	{names: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", normal: "false", kind: aBool, needs: "REDIS_TLS=true"},
+	{names: "REDIS_TIMEOUT", nothing: "a check waits for Redis for as long as Envoy's time-out allows, at most WEIR_STORE_TIMEOUT (50ms)"},
+	{names: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", nothing: "a node without Redis answers, so it is healthy", silent: "false"},
+	{names: "REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME", nothing: "a node starts without Redis, and uses it once it is there"},
+	{names: "REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_CLUSTER_PIPELINE_PARALLELISM REDIS_POOL_SIZE", nothing: noPool},
+	{names: "REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_POOL_ON_EMPTY_WAIT_DURATION", nothing: noPool},
+	{names: "REDIS_PERSECOND", nothing: "the Redis of REDIS_URL has the counters of seconds, too", silent: "false"},
+	{names: "EXPIRATION_JITTER_MAX_SECONDS", nothing: "Weir's counters expire by their own times"},
+	{names: "LOCAL_CACHE_SIZE_IN_BYTES", nothing: "spent limits are remembered in any case", silent: "0"},
+	{names: "NEAR_LIMIT_RATIO", nothing: "weir_near_limit_total counts from four fifths on", silent: "0.8"},
+	{names: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", nothing: "a refused request never counts at its other limits", silent: "true"},
 
-	{name: "LIMIT_RESPONSE_HEADERS_ENABLED", normal: "false", kind: aBool},
-	{name: "LIMIT_LIMIT_HEADER", normal: "RateLimit-Limit"},
-	{name: "LIMIT_REMAINING_HEADER", normal: "RateLimit-Remaining"},
-	{name: "LIMIT_RESET_HEADER", normal: "RateLimit-Reset"},
-	{name: "SHADOW_MODE", normal: "false", kind: aBool},
-	{name: "QUOTA_MODE", normal: "false", kind: aBool},
-	{name: "RESPONSE_DYNAMIC_METADATA", normal: "false", kind: aBool},
-	{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", normal: "false", kind: aBool},
+	{names: "LIMIT_RESPONSE_HEADERS_ENABLED SHADOW_MODE QUOTA_MODE RESPONSE_DYNAMIC_METADATA", normal: "false", kind: aBool},
+	{names: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", normal: "false", kind: aBool},
+	{names: "LIMIT_LIMIT_HEADER", normal: "RateLimit-Limit"},
+	{names: "LIMIT_REMAINING_HEADER", normal: "RateLimit-Remaining"},
+	{names: "LIMIT_RESET_HEADER", normal: "RateLimit-Reset"},
 
-	{name: "USE_PROMETHEUS", normal: "false", kind: aBool},
-	{name: "PROMETHEUS_ADDR", normal: ":9090", needs: "USE_PROMETHEUS=true"},
-	{name: "PROMETHEUS_PATH", nothing: "metrics are at /metrics", silent: "/metrics"},
-	{name: "PROMETHEUS_MAPPER_YAML", nothing: "Weir's metrics need no mapper", silent: anything}, // Envoy Gateway always sets it
-	{name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", nothing: "Weir's metrics are in seconds", silent: "false"},
-	{name: "USE_STATSD", nothing: noStatsd, silent: "false"},
-	{name: "USE_DOG_STATSD", nothing: noStatsd, silent: "false"},
-	{name: "USE_DOG_STATSD_MOGRIFIERS", nothing: noStatsd, needs: "USE_DOG_STATSD=true"},
-	{name: "STATSD_HOST", nothing: noStatsd, silent: anything}, // they do nothing without USE_STATSD or USE_DOG_STATSD, which warn
-	{name: "STATSD_PORT", nothing: noStatsd, silent: anything},
-	{name: "STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: anything},
-	{name: "EXTRA_TAGS", nothing: "Prometheus adds labels to what it scrapes"},
-	{name: "DISABLE_STATS", nothing: "metrics are served where USE_PROMETHEUS asks for them, and cost nothing else", silent: "false"},
+	{names: "USE_PROMETHEUS", normal: "false", kind: aBool},
+	{names: "PROMETHEUS_ADDR", normal: ":9090", needs: "USE_PROMETHEUS=true"},
+	{names: "PROMETHEUS_PATH", nothing: "metrics are at /metrics", silent: "/metrics"},
+	{names: "PROMETHEUS_MAPPER_YAML", nothing: "Weir's metrics need no mapper", silent: anything}, // Envoy Gateway always sets it
+	{names: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", nothing: "Weir's metrics are in seconds", silent: "false"},
+	{names: "USE_STATSD USE_DOG_STATSD", nothing: noStatsd, silent: "false"},
+	{names: "USE_DOG_STATSD_MOGRIFIERS", nothing: noStatsd, needs: "USE_DOG_STATSD=true"},
+	{names: "STATSD_HOST STATSD_PORT STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: anything}, // USE_STATSD warns
+	{names: "EXTRA_TAGS", nothing: "Prometheus adds labels to what it scrapes"},
+	{names: "DISABLE_STATS", nothing: "metrics are served where USE_PROMETHEUS asks for them, and cost nothing else", silent: "false"},
 
-	{name: "TRACING_ENABLED", normal: "false", kind: aBool},
-	{name: "TRACING_SERVICE_NAME", normal: "RateLimit", needs: "TRACING_ENABLED=true"},
-	{name: "TRACING_SERVICE_NAMESPACE", needs: "TRACING_ENABLED=true"},
-	{name: "TRACING_SERVICE_INSTANCE_ID", needs: "TRACING_ENABLED=true"},
-	{name: "TRACING_EXPORTER_PROTOCOL", normal: "http", kind: aProtocol, needs: "TRACING_ENABLED=true"},
-	{name: "TRACING_SAMPLING_RATE", normal: "1", kind: aNumber, needs: "TRACING_ENABLED=true"},
+	{names: "TRACING_ENABLED", normal: "false", kind: aBool},
+	{names: "TRACING_SERVICE_NAME", normal: "RateLimit", needs: "TRACING_ENABLED=true"},
+	{names: "TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID", needs: "TRACING_ENABLED=true"},
+	{names: "TRACING_EXPORTER_PROTOCOL", normal: "http", kind: aProtocol, needs: "TRACING_ENABLED=true"},
+	{names: "TRACING_SAMPLING_RATE", normal: "1", kind: aNumber, needs: "TRACING_ENABLED=true"},
 }
 
 const (
-	noDebug   = "there is no debug port: WEIR_ADMIN=127.0.0.1:8082 opens the admin port, and WEIR_PPROF=true has profiles there"
-	backOff   = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL say how often it is tried, with jitter"
-	noStartup = "a node starts without Redis, and uses it once it is there"
-	noPool    = "Weir joins the checks of a moment into one call by itself"
-	noStatsd  = "there is no statsd: USE_PROMETHEUS=true serves metrics, and OTEL_METRICS_EXPORTER=otlp sends them to a collector"
+	noDebug  = "there is no debug port: WEIR_ADMIN=127.0.0.1:8082 opens the admin port, and WEIR_PPROF=true has profiles there"
+	backOff  = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL say how often it is tried, with jitter"
+	noPool   = "Weir joins the checks of a moment into one call by itself"
+	noStatsd = "there is no statsd: USE_PROMETHEUS=true serves metrics, and OTEL_METRICS_EXPORTER=otlp sends them to a collector"
 )
 
 // theirFamilies are prefixes of variables that do nothing, and for which another variable warns if they are used.
@@ -222,7 +197,9 @@ func newTheirs(environ []string) *theirs {
 		e.given[name] = value
 	}
 	for i := range theirVariables {
-		e.known[theirVariables[i].name] = &theirVariables[i]
+		for name := range strings.FieldsSeq(theirVariables[i].names) {
+			e.known[name] = &theirVariables[i]
+		}
 	}
 	return e
 }
@@ -268,16 +245,16 @@ func (e *theirs) share(name string) float64 {
 // check reports all values that can't be read.
 func (e *theirs) check() error {
 	var all []error
-	for _, v := range theirVariables {
-		value, given := e.given[v.name]
-		switch {
-		case !given || v.kind.reads == nil || v.kind.reads(value):
-		case serviceLink(v.name, value):
-			all = append(all, fmt.Errorf("%s: must be %s: Kubernetes has set it for a Service of that name; set it yourself, or enableServiceLinks: false in the Pod", v.name, v.kind.must))
-		case v.kind.secret:
-			all = append(all, fmt.Errorf("%s: must be %s", v.name, v.kind.must))
+	for _, name := range slices.Sorted(maps.Keys(e.known)) {
+		value, given := e.given[name]
+		switch kind := e.known[name].kind; {
+		case !given || kind.reads == nil || kind.reads(value):
+		case serviceLink(name, value):
+			all = append(all, fmt.Errorf("%s: must be %s: Kubernetes has set it for a Service of that name; set it yourself, or enableServiceLinks: false in the Pod", name, kind.must))
+		case kind.secret:
+			all = append(all, fmt.Errorf("%s: must be %s", name, kind.must))
 		default:
-			all = append(all, fmt.Errorf("%s: must be %s, got %q", v.name, v.kind.must, value))
+			all = append(all, fmt.Errorf("%s: must be %s, got %q", name, kind.must, value))
 		}
 	}
 	return errors.Join(all...)
