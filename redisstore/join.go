@@ -307,7 +307,7 @@ func (l *joiner) send(f *flight, self *waiter) {
 			ended = append(ended, w)
 		}
 	}
-	l.land(f)
+	l.flights = slices.DeleteFunc(l.flights, func(o *flight) bool { return o == f })
 	ended = l.next(ended)
 	l.mu.Unlock()
 	for _, w := range ended {
@@ -383,9 +383,4 @@ func (l *joiner) next(wake []*waiter) []*waiter {
 	newest.stage, newest.chosen = chosen, f
 	l.flights = append(l.flights, f)
 	return append(wake, newest)
-}
-
-// land ends a flight. The caller holds the lock.
-func (l *joiner) land(f *flight) {
-	l.flights = slices.DeleteFunc(l.flights, func(o *flight) bool { return o == f })
 }

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"strconv"
 
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/siphash"
@@ -23,12 +24,8 @@ const tags = 1024
 
 // tagNames are spread evenly over the slots: the i-th lies in the i-th run of 16 slots.
 var tagNames = func() (names [tags]string) {
-	const digits = "0123456789abcdefghijklmnopqrstuvwxyz"
-	for n, missing := 0, tags; missing > 0; n++ {
-		name := ""
-		for m := n; m > 0 || name == ""; m /= len(digits) {
-			name = digits[m%len(digits):m%len(digits)+1] + name
-		}
+	for n, missing := int64(0), tags; missing > 0; n++ {
+		name := strconv.FormatInt(n, 36)
 		if at := &names[slotOf(name)*tags/slots]; *at == "" {
 			*at = name
 			missing--

@@ -5,9 +5,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	random "math/rand/v2"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -38,10 +38,7 @@ const (
 )
 
 func (p *peers) init(name string, secret []byte) {
-	id := make([]byte, 8)
-	_, _ = rand.Read(id) // never fails
-	p.name, p.given = cmp.Or(name, hex.EncodeToString(id)), secret != nil
-	p.id = max(1, uint32(id[0])|uint32(id[1])<<8|uint32(id[2])<<16)
+	p.name, p.given, p.id = cmp.Or(name, rand.Text()), secret != nil, 1+random.Uint32N(1<<24-1)
 	p.news = make(signal, 1)
 	p.says.Store(new(string))
 	p.live.Store(1)
@@ -138,11 +135,7 @@ func (s *Store) beatKeys() []string {
 func (s *Store) beat(ctx context.Context) error {
 	offer := ""
 	if !s.peers.given {
-		if offer = string(s.Secret()); offer == "" {
-			fresh := make([]byte, 32)
-			_, _ = rand.Read(fresh)
-			offer = string(fresh)
-		}
+		offer = cmp.Or(string(s.Secret()), rand.Text()+rand.Text())
 	}
 	sent := time.Now()
 	m, err := heartbeat.Run(ctx, s, rediscall.Once, s.beatKeys(), s.peers.name, silentFor, offer, leastSecret, *s.peers.says.Load())

@@ -224,12 +224,8 @@ func (s *Store) time() int64 {
 // Cluster reports whether keys are spread over the servers of a Cluster.
 func (s *Store) Cluster() bool { return s.address.cluster }
 
-func (s *Store) joiner(tag int) *joiner {
-	if len(s.joiners) == 1 {
-		return &s.joiners[0]
-	}
-	return &s.joiners[tag]
-}
+// joiner returns the joiner of a tag, which is the same for all unless there is a Cluster.
+func (s *Store) joiner(tag int) *joiner { return &s.joiners[tag%len(s.joiners)] }
 
 // GiveBack returns tokens. The tokens of one slot change together with the mark that they were returned; those of other slots
 // follow. Returns that end holds are marked in each slot, so that a repeated call completes what was left undone. Recorded
