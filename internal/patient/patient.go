@@ -34,22 +34,17 @@ func Every(d time.Duration, tick func() bool) (stop func()) {
 	}
 }
 
-// After calls f once that many parts of d have passed, unless the caller stops it before.
-func After(d time.Duration, parts int, f func()) (stop func()) {
-	left := parts
-	return Every(d/time.Duration(parts), func() bool {
-		if left--; left == 0 {
-			f()
-		}
-		return left > 0
-	})
-}
-
 // WithTimeout is [context.WithTimeout] in the node's own time. The context's cause is then
 // [os.ErrDeadlineExceeded].
 func WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
-	stop := After(d, Parts, func() { cancel(os.ErrDeadlineExceeded) })
+	left := Parts
+	stop := Every(d/Parts, func() bool {
+		if left--; left == 0 {
+			cancel(os.ErrDeadlineExceeded)
+		}
+		return left > 0
+	})
 	return ctx, func() {
 		stop()
 		cancel(nil)
