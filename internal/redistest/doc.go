@@ -2,7 +2,8 @@
 // measure: one alone, a primary and a replica under three Sentinels, or a
 // Cluster of three primaries and three replicas. Each server is a process of
 // its own on a loopback address of its own. It can be killed, stopped, continued
-// and restarted, and it never outlives the program that started it.
+// and restarted, and it never outlives the program that started it. The environment variable
+// WEIR_TEST_REDIS names the binary, if it isn't redis-server.
 //
 // A test begins with [New], [NewSentinel] or [NewCluster], which close what
 // they start; a program with [Start], [StartSentinel] or [StartCluster].

@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,7 +149,7 @@ func (s *Server) Restart() error {
 	if s.sentinel {
 		args = append(args, "--sentinel")
 	}
-	proc, err := spawn(s.path("log"), s.env, "redis-server", args...)
+	proc, err := spawn(s.path("log"), s.env, cmp.Or(os.Getenv("WEIR_TEST_REDIS"), "redis-server"), args...)
 	if err != nil {
 		return err
 	}

@@ -96,6 +96,14 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
+// The binary is the one that the environment names.
+func TestBinary(t *testing.T) {
+	t.Setenv("WEIR_TEST_REDIS", "/nowhere/redis-server")
+	if _, err := redistest.Start(redistest.Options{}); err == nil || !strings.Contains(err.Error(), "/nowhere/redis-server isn't installed") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestTLS(t *testing.T) {
 	s := redistest.New(t, redistest.Options{TLS: true})
 	must(t, s, "SET", "a", "1")
