@@ -51,14 +51,14 @@ func (b Block) supersedes(o Block) bool {
 // blockSet is an emergency list, by the IDs of its entries.
 type blockSet map[string]Block
 
-// lacks reports whether another list has something that replaces what this one has.
-func (s blockSet) lacks(o blockSet) bool {
+// add takes over what another list has that this one lacks, and reports whether there was anything.
+func (s blockSet) add(o blockSet) (news bool) {
 	for id, b := range o {
 		if mine, ok := s[id]; !ok || b.supersedes(mine) {
-			return true
+			s[id], news = b, true
 		}
 	}
-	return false
+	return news
 }
 
 // removedFor is how long a lifted block is remembered. A node that was away for longer brings the
@@ -114,10 +114,10 @@ func OpenBlocks(ctx context.Context, o BlockOptions) *Blocks {
 	}
 	b := &Blocks{o: o, all: blockSet{}, changed: func() {}}
 	if o.File != "" {
-		b.file = &copyOfBlocks{where: o.File, swap: func(_ context.Context, seen, next string) (string, bool, error) { return swapFile(o.File, seen, next) }}
+		b.file = &copyOfBlocks{where: o.File, all: blockSet{}, swap: func(_ context.Context, seen, next string) (string, bool, error) { return swapFile(o.File, seen, next) }}
 	}
 	if o.Redis != nil {
-		b.redis = &copyOfBlocks{where: "redis", swap: OverRedis(o.Redis).swapBlocks}
+		b.redis = &copyOfBlocks{where: "redis", all: blockSet{}, swap: OverRedis(o.Redis).swapBlocks}
 	}
 	b.Sync(ctx)
 	if n := len(b.List()); n > 0 {
@@ -225,25 +225,27 @@ func (b *Blocks) sync(ctx context.Context, c *copyOfBlocks) error {
 	}
 	for range syncTries {
 		all, next := b.snapshot(), ""
-		if c.all.lacks(all) {
+		if maps.Clone(c.all).add(all) {
 			next = all.encode()
 		}
 		found, isSeen, err := c.swap(ctx, c.text, next)
-		switch {
-		case err != nil:
-			return err
-		case isSeen && next != "":
+		if err == nil && isSeen && next != "" {
 			c.text, c.all = next, all
-			return nil
-		case isSeen:
-			return nil
+		}
+		if err != nil || isSeen {
+			return err
 		}
 		there, err := decodeBlocks(found)
 		if err != nil { // don't overwrite it: an operator may be able to repair it
 			return fmt.Errorf("%s: %w", c.where, err)
 		}
 		c.text, c.all = found, there
-		b.merge(there)
+		b.mu.Lock()
+		news, changed := b.all.add(there), b.changed
+		b.mu.Unlock()
+		if news {
+			changed()
+		}
 	}
 	return fmt.Errorf("%s: other nodes were faster", c.where)
 }
@@ -271,21 +273,6 @@ func swapFile(path, seen, next string) (string, bool, error) {
 		return "", false, err
 	}
 	return "", true, writeWhole(path, []byte(next))
-}
-
-func (b *Blocks) merge(o blockSet) {
-	b.mu.Lock()
-	news := false
-	for id, block := range o {
-		if mine, ok := b.all[id]; !ok || block.supersedes(mine) {
-			b.all[id], news = block, true
-		}
-	}
-	changed := b.changed
-	b.mu.Unlock()
-	if news {
-		changed()
-	}
 }
 
 // snapshot returns the list without lifted blocks that are too old to matter.

@@ -66,8 +66,7 @@ type Follower struct {
 	status   Status
 	recent   []Version // that were in force here, ascending; the last is current
 	rejected Version   // the newest version that couldn't be applied; Number 0 if none
-	lost     bool      // the store has lost what is in force here, and that was logged
-	parted   Version   // the version that was in force here and became an orphan, once logged
+	told     string    // what was logged about the version in force here while the store lacks it
 }
 
 // Follow creates a follower. It follows while [Follower.Run] runs.
@@ -190,7 +189,10 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 		f.rejected, f.status.Rejected = Version{}, nil // the rejected version is lost
 	}
 	if has != Absent {
-		f.lost, f.status.FromDisk = false, false
+		f.status.FromDisk = false
+	}
+	if has == InLine {
+		f.told = ""
 	}
 	f.mu.Unlock()
 	switch {
@@ -274,11 +276,8 @@ func restoredMessage(v Version) string { return restored + strings.TrimPrefix(v.
 // restore puts back the version in force here, which the store has lost, and those before it. If
 // several nodes do so, the highest version wins.
 func (f *Follower) restore(ctx context.Context, mine, head Version) error {
-	f.mu.Lock()
-	known := f.lost
-	f.lost = true
-	f.mu.Unlock()
-	if !known {
+	news := f.first("lost " + mine.Name())
+	if news {
 		f.o.Logger.Warn("the rule store has lost versions: the rules in force stay, and are put back", "version", mine.Name(), "newest in the store", head.Number)
 	}
 	if err := f.putBack(ctx, append(f.before(mine), mine)...); err != nil {
@@ -287,10 +286,19 @@ func (f *Follower) restore(ctx context.Context, mine, head Version) error {
 	f.mu.Lock()
 	f.status.FromDisk = false
 	f.mu.Unlock()
-	if !known {
+	if news {
 		f.o.Logger.Info("rules put back", "version", mine.Name())
 	}
 	return nil
+}
+
+// first reports whether something is news about the version in force here, to log it once.
+func (f *Follower) first(news string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.told
+	f.told = news
+	return was != news
 }
 
 // putBack puts versions back into the history: each under its number, or as an orphan if another
@@ -321,11 +329,7 @@ func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, l
 			return err
 		}
 	}
-	f.mu.Lock()
-	known := f.parted.Is(mine)
-	f.parted = mine
-	f.mu.Unlock()
-	if !known {
+	if f.first("parted " + mine.Name()) {
 		f.o.Logger.Warn("the rule store has gone on without the rules in force here: this node takes the store's, and its own stay in the history as an orphan",
 			"version", mine.Name(), "author", mine.Author, "message", mine.Message, "newest in the store", head.Name(), "its author", head.Author)
 		f.o.GivenUp(mine)
@@ -402,30 +406,26 @@ const (
 )
 
 func (f *Follower) remember(v Version) {
-	for len(f.recent) > 0 && f.recent[len(f.recent)-1].Number >= v.Number {
-		f.recent = f.recent[:len(f.recent)-1] // these have become orphans
-	}
-	f.status.Current, f.recent = v, append(f.recent, v)
-	first, bytes := len(f.recent)-1, len(v.Text)
-	for first > 0 && len(f.recent)-first < recentVersions {
-		if bytes += len(f.recent[first-1].Text); bytes > recentBytes {
+	f.status.Current, f.recent = v, append(f.beforeLocked(v), v) // versions above have become orphans
+	bytes := 0
+	for i, kept := range slices.Backward(f.recent) {
+		bytes += len(kept.Text)
+		if n := len(f.recent) - i; n > recentVersions || n > 1 && bytes > recentBytes {
+			f.recent = f.recent[i+1:]
 			break
 		}
-		first--
 	}
-	f.recent = slices.Delete(f.recent, 0, first)
 }
 
 // before returns the remembered versions below a given one, ascending.
-func (f *Follower) before(mine Version) (all []Version) {
+func (f *Follower) before(mine Version) []Version {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, v := range f.recent {
-		if v.Number < mine.Number {
-			all = append(all, v)
-		}
-	}
-	return all
+	return f.beforeLocked(mine)
+}
+
+func (f *Follower) beforeLocked(mine Version) []Version {
+	return slices.DeleteFunc(slices.Clone(f.recent), func(v Version) bool { return v.Number >= mine.Number })
 }
 
 // reached logs when the store is lost and when it is back.
