@@ -52,24 +52,22 @@ func leavesOut(written, candidate string) bool {
 
 // mistakes counts the letters to add, drop, replace or swap with their neighbor to turn a into b.
 func mistakes(a, b string) int {
-	var rows [3][maxLength + 1]int
-	before, last, row := &rows[0], &rows[1], &rows[2]
-	for j := range len(b) + 1 {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			replace := last[j-1]
-			if a[i-1] != b[j-1] {
-				replace++
+	var n [maxLength + 1][maxLength + 1]int // by how much of a and of b
+	for i := range len(a) + 1 {
+		for j := range len(b) + 1 {
+			switch {
+			case i == 0 || j == 0:
+				n[i][j] = i + j
+				continue
+			case a[i-1] == b[j-1]:
+				n[i][j] = n[i-1][j-1]
+				continue
 			}
-			row[j] = min(replace, last[j]+1, row[j-1]+1)
+			n[i][j] = 1 + min(n[i-1][j-1], n[i-1][j], n[i][j-1])
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
+				n[i][j] = min(n[i][j], n[i-2][j-2]+1)
 			}
 		}
-		before, last, row = last, row, before
 	}
-	return last[len(b)]
+	return n[len(a)][len(b)]
 }

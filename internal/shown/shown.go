@@ -20,22 +20,17 @@ func Clip(s string, n int) string {
 
 // First returns the first n characters.
 func First(s string, n int) string {
-	i := 0
-	for ; n > 0 && i < len(s); n-- {
-		_, size := utf8.DecodeRuneInString(s[i:])
-		i += size
+	for i := range s {
+		if n--; n < 0 {
+			return s[:i]
+		}
 	}
-	return s[:i]
+	return s
 }
 
 // Last returns the last n characters.
 func Last(s string, n int) string {
-	i := len(s)
-	for ; n > 0 && i > 0; n-- {
-		_, size := utf8.DecodeLastRuneInString(s[:i])
-		i -= size
-	}
-	return s[i:]
+	return s[len(First(s, utf8.RuneCountInString(s)-n)):]
 }
 
 // Printable replaces characters that aren't printable, which could control a terminal.
