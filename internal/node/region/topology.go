@@ -214,8 +214,6 @@ func (l *Link) names() []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq([]string{l.name}, maps.Keys(l.peers))))
 }
 
-func (l *Link) reachable(name string) bool { return name == l.name || l.peers[name].status().Up }
-
 // answers reports whether a region answers right now. A region that has just died still counts as
 // heard for some seconds.
 func (l *Link) answers(ctx context.Context, name string) bool {
@@ -281,7 +279,7 @@ func (l *Link) leave(ctx context.Context, name, how string, force bool) error {
 		return fmt.Errorf("%w: %s is the home, at least of some rules: move that first, with weir regions move %s TO", ErrRefused, name, name)
 	case t.Away[name] == how:
 		return nil
-	case how == Forgotten && l.reachable(name) && !force:
+	case how == Forgotten && !force && (name == l.name || l.peers[name].status().Up):
 		return fmt.Errorf("%w: %s is alive. What it has would be admitted once more: drain it, or use --force", ErrRefused, name)
 	}
 	return l.change(ctx, t, func(t *Topology) { t.Away[name] = how })

@@ -31,7 +31,7 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.Look(t.Context()) // those of its own come when they come
-		if err := s.Restore(t.Context(), Version{Number: v.Number + 1}); err != nil {
+		if err := s.PutBack(t.Context(), Version{Number: v.Number + 1}); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range servers {

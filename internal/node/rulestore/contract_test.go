@@ -79,7 +79,7 @@ func TestStores(t *testing.T) {
 			t.Errorf("append before what a node has is put back: %v", err)
 		}
 		for range 2 {
-			if err := s.Restore(ctx, back); err != nil {
+			if err := s.PutBack(ctx, back); err != nil {
 				t.Fatal(err)
 			}
 			if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: back.Hash, Store: "up"}); !p.Head.Is(back) || p.Mine != InLine || err != nil {
@@ -92,12 +92,12 @@ func TestStores(t *testing.T) {
 		told(20)
 
 		for _, n := range []int64{1, 20} {
-			if err := s.Restore(ctx, Version{Number: n, Text: []byte("other")}); !errors.Is(err, ErrConflict) {
+			if err := s.PutBack(ctx, Version{Number: n, Text: []byte("other")}); !errors.Is(err, ErrConflict) {
 				t.Errorf("restore of %d: %v", n, err)
 			}
 		}
 		back = dated(Version{Number: 30, Parent: 29, ParentHash: "29", Author: "ann", Time: first.Time, Message: "restored", Text: []byte("text")})
-		if err := s.Restore(ctx, back); err != nil {
+		if err := s.PutBack(ctx, back); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Append(ctx, 0, Version{Parent: 30, ParentHash: first.Hash}); !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "it is "+back.Name()+", not 30-") {
@@ -174,7 +174,8 @@ func orphans(t *testing.T, s, view Store) {
 	above := dated(Version{Number: 100, Parent: 99, Author: "cy", Text: []byte("stale")})
 	for range 2 {
 		for _, v := range []Version{twin, above, here} {
-			if err := s.Keep(ctx, v); err != nil {
+			v.Orphan = true
+			if err := s.PutBack(ctx, v); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -197,7 +198,7 @@ func orphans(t *testing.T, s, view Store) {
 			t.Errorf("an orphan with the hash %q: %v, %v", hash, got, err)
 		}
 	}
-	if err := s.Restore(ctx, above); !errors.Is(err, ErrConflict) {
+	if err := s.PutBack(ctx, above); !errors.Is(err, ErrConflict) {
 		t.Errorf("an orphan was put back: %v", err)
 	}
 	for _, c := range []struct {

@@ -154,17 +154,8 @@ func (d *Dir) Append(_ context.Context, floor int64, v Version) (Version, error)
 	return v, d.write(v)
 }
 
-// Restore puts a version back.
-func (d *Dir) Restore(_ context.Context, v Version) error { return d.put(v) }
-
-// Keep keeps an orphan.
-func (d *Dir) Keep(_ context.Context, v Version) error {
-	v.Orphan = true
-	return d.put(v)
-}
-
-// put writes a version, or an orphan, unless it is there.
-func (d *Dir) put(v Version) error {
+// PutBack writes a version, or an orphan, unless it is there.
+func (d *Dir) PutBack(_ context.Context, v Version) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	v = dated(v)

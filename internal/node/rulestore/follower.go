@@ -306,9 +306,10 @@ func (f *Follower) first(news string) bool {
 func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
 	for _, v := range versions {
 		v.Message = restoredMessage(v)
-		err := f.o.Store.Restore(ctx, v)
+		err := f.o.Store.PutBack(ctx, v)
 		if errors.Is(err, ErrConflict) {
-			err = f.o.Store.Keep(ctx, v)
+			v.Orphan = true
+			err = f.o.Store.PutBack(ctx, v)
 		}
 		if err != nil {
 			return err
@@ -325,7 +326,8 @@ func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, l
 		if has == Orphaned && v.Is(mine) {
 			continue
 		}
-		if err := f.o.Store.Keep(ctx, v); err != nil {
+		v.Orphan = true
+		if err := f.o.Store.PutBack(ctx, v); err != nil {
 			return err
 		}
 	}

@@ -231,17 +231,16 @@ func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, er
 	return Version{}, conflict(Version{Number: v.Parent, Hash: v.ParentHash}, Version{Number: number, Hash: reply[2]})
 }
 
-// Restore puts a version back.
-func (r *Redis) Restore(ctx context.Context, v Version) error { return r.restore(ctx, v, "0") }
-
-// Keep keeps an orphan.
-func (r *Redis) Keep(ctx context.Context, v Version) error { return r.restore(ctx, v, "1") }
-
-func (r *Redis) restore(ctx context.Context, v Version, orphan string) error {
+// PutBack writes a version, or an orphan, unless it is there.
+func (r *Redis) PutBack(ctx context.Context, v Version) error {
 	v = dated(v)
 	known, err := json.Marshal(v)
 	if err != nil {
 		return err
+	}
+	orphan := "0"
+	if v.Orphan {
+		orphan = "1"
 	}
 	reply, err := r.run(ctx, restoreScript, []string{r.numbers, r.about, r.texts, r.orphans},
 		strconv.FormatInt(v.Number, 10), v.Hash, string(known), rueidis.BinaryString(v.Text), r.channel, orphan)

@@ -111,12 +111,11 @@ type Store interface {
 	// "" stands for whichever version has the parent's number. A zero Time means now, by the
 	// store's clock.
 	Append(ctx context.Context, floor int64, v Version) (Version, error)
-	// Restore puts back a version that the store has lost, under its own number. It becomes the
-	// newest if its number is the highest. If another version has the number, or this one is an
-	// orphan, Restore returns ErrConflict.
-	Restore(ctx context.Context, v Version) error
-	// Keep stores a version as an orphan, unless the store has it already.
-	Keep(ctx context.Context, v Version) error
+	// PutBack writes a version that the store lacks, under its own number. It becomes the newest if
+	// its number is the highest. If another version has the number, or this one is an orphan in the
+	// store, PutBack returns ErrConflict. With v.Orphan set, it writes the version as an orphan,
+	// unless the store has it in any form.
+	PutBack(ctx context.Context, v Version) error
 	// Watch calls f when it hears of a version that another process has written, possibly late,
 	// twice or out of order, until ctx is done. It reconnects by itself. f must not block.
 	Watch(ctx context.Context, f func(n int64))
