@@ -289,8 +289,10 @@ func (r *Rules) Run(ctx context.Context) error {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
 	keeping.Go(func() { r.blocks.Run(ctx) })
-	if r.follower != nil {
+	if r.copy != nil {
 		keeping.Go(func() { r.keep(ctx) })
+	}
+	if r.follower != nil {
 		return r.follower.Run(ctx)
 	}
 	return watch.File(ctx, r.file, rulefile.MaxSize, r.inForce.Load().Text, r.look, r.save, func(err error) {
@@ -317,9 +319,6 @@ func (r *Rules) keep(ctx context.Context) {
 		case <-r.applied:
 		case <-ctx.Done():
 			return
-		}
-		if r.copy == nil {
-			continue
 		}
 		err := r.copy.Save(r.follower.Current())
 		switch {

@@ -69,11 +69,10 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 // the wait, a node's first checks would follow failure modes although Redis is healthy. Without the
 // bound, a node wouldn't start while Redis is down.
 func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
-	enough := time.NewTimer(atMost)
-	defer enough.Stop()
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
 	select {
 	case <-l.Redis.Tried():
-	case <-enough.C:
 	case <-ctx.Done():
 	}
 }
