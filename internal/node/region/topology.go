@@ -51,10 +51,11 @@ func (t *Topology) newer(old *Topology) bool {
 	if t.Epoch != old.Epoch {
 		return t.Epoch > old.Epoch
 	}
-	if maps.Equal(t.Homes, old.Homes) && maps.Equal(t.Away, old.Away) {
-		return false
-	}
-	return bytes.Compare(t.told().text(), old.told().text()) > 0
+	return !t.same(old) && bytes.Compare(t.told().text(), old.told().text()) > 0
+}
+
+func (t *Topology) same(old *Topology) bool {
+	return maps.Equal(t.Homes, old.Homes) && maps.Equal(t.Away, old.Away)
 }
 
 // told is the part that other regions receive.
@@ -178,44 +179,43 @@ func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 	return all
 }
 
-func (l *Link) change(ctx context.Context, old *Topology, edit func(*Topology)) error {
-	t := &Topology{Epoch: old.Epoch + 1, Homes: map[string]string{}, Away: map[string]string{}}
-	maps.Copy(t.Homes, old.Homes)
-	maps.Copy(t.Away, old.Away)
-	edit(t)
-	if err := l.keep(ctx, t, old.Epoch); err != nil {
-		return err
-	}
-	for _, p := range l.peers { // a region that misses this hears of it with the next heartbeat
-		beat, cancel := context.WithTimeout(ctx, l.timeout)
-		_, _ = p.say(beat, &message{})
-		cancel()
-	}
-	return nil
-}
-
 // ErrRefused means that an operator's request was refused. Where the message says so, force
 // overrides it.
 var ErrRefused = errors.New("not done")
 
-// current reads the topology for an operator's change of some regions, which must be known. It asks
-// the store, since another node may have changed it a moment ago.
-func (l *Link) current(ctx context.Context, names ...string) (*Topology, error) {
+// change makes an operator's change of some regions, which must be known, unless edit returns an
+// error. It begins with what the store has, since another node may have changed that a moment ago.
+func (l *Link) change(ctx context.Context, edit func(*Topology) error, names ...string) error {
 	for _, name := range names {
 		if !l.Knows(name) {
-			return nil, fmt.Errorf("%w: no region is named %q: the regions are %v", ErrRefused, name, l.names())
+			return fmt.Errorf("%w: no region is named %q: the regions are %v", ErrRefused, name, l.names())
 		}
 	}
-	err := l.learn(ctx, nil)
-	return l.topology(), err
+	if err := l.learn(ctx, nil); err != nil {
+		return err
+	}
+	old := l.topology()
+	t := &Topology{Epoch: old.Epoch + 1, Homes: map[string]string{}, Away: map[string]string{}}
+	maps.Copy(t.Homes, old.Homes)
+	maps.Copy(t.Away, old.Away)
+	if err := edit(t); err != nil || t.same(old) {
+		return err
+	}
+	if err := l.keep(ctx, t, old.Epoch); err != nil {
+		return err
+	}
+	for name := range l.peers { // a region that misses this hears of it with the next heartbeat
+		l.answers(ctx, name)
+	}
+	return nil
 }
 
 func (l *Link) names() []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq([]string{l.name}, maps.Keys(l.peers))))
 }
 
-// answers reports whether a region answers right now. A region that has just died still counts as
-// heard for some seconds.
+// answers sends a heartbeat to a region and reports whether it answers. A region that has just died
+// still counts as heard for some seconds.
 func (l *Link) answers(ctx context.Context, name string) bool {
 	if name == l.name {
 		return true
@@ -230,38 +230,35 @@ func (l *Link) answers(ctx context.Context, name string) bool {
 // floor. The new home owns the rest after a grace period: a bucket starts empty then, and a window
 // starts with the next one.
 func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
-	t, err := l.current(ctx, from, to)
-	if err != nil {
-		return err
-	}
-	switch {
-	case from == to:
-		return fmt.Errorf("%w: %s is the home already", ErrRefused, to)
-	case t.Away[to] != "":
-		return fmt.Errorf("%w: %s is %s: weir regions restore %s first", ErrRefused, to, t.Away[to], to)
-	case t.home(from) != from:
-		return fmt.Errorf("%w: %s is no longer a home: %s has replaced it", ErrRefused, from, t.home(from))
-	case !l.answers(ctx, to):
-		return fmt.Errorf("%w: %s can't be reached", ErrRefused, to)
-	case t.home(l.home) != from && !l.homeOfRules(from):
-		return fmt.Errorf("%w: %s isn't the home of any limit", ErrRefused, from)
-	case !force && !l.answers(ctx, from):
-		return fmt.Errorf("%w: %s can't be reached. If it is only cut off, it goes on as the home, and both together admit up to twice the limit until it hears of this. If it is dead, use --force", ErrRefused, from)
-	}
-	return l.change(ctx, t, func(t *Topology) {
+	return l.change(ctx, func(t *Topology) error {
+		switch {
+		case from == to:
+			return fmt.Errorf("%w: %s is the home already", ErrRefused, to)
+		case t.Away[to] != "":
+			return fmt.Errorf("%w: %s is %s: weir regions restore %s first", ErrRefused, to, t.Away[to], to)
+		case t.home(from) != from:
+			return fmt.Errorf("%w: %s is no longer a home: %s has replaced it", ErrRefused, from, t.home(from))
+		case !l.answers(ctx, to):
+			return fmt.Errorf("%w: %s can't be reached", ErrRefused, to)
+		case t.home(l.home) != from && !l.homeOfRules(from):
+			return fmt.Errorf("%w: %s isn't the home of any limit", ErrRefused, from)
+		case !force && !l.answers(ctx, from):
+			return fmt.Errorf("%w: %s can't be reached. If it is only cut off, it goes on as the home, and both together admit up to twice the limit until it hears of this. If it is dead, use --force", ErrRefused, from)
+		}
 		for name, home := range t.Homes {
 			if home == from {
 				t.Homes[name] = to
 			}
 		}
 		t.Homes[from] = to
-	})
+		return nil
+	}, from, to)
 }
 
 // Drain takes a region's share out of use: its checks of global limits ask the home, and other
 // regions borrow what it had.
 func (l *Link) Drain(ctx context.Context, name string) error {
-	return l.leave(ctx, name, Drained, false)
+	return l.leave(ctx, name, Drained, true)
 }
 
 // Forget is for a dead region: the home owns its part of global limits at once.
@@ -269,20 +266,17 @@ func (l *Link) Forget(ctx context.Context, name string, force bool) error {
 	return l.leave(ctx, name, Forgotten, force)
 }
 
-func (l *Link) leave(ctx context.Context, name, how string, force bool) error {
-	t, err := l.current(ctx, name)
-	if err != nil {
-		return err
-	}
-	switch {
-	case t.home(l.home) == name || l.homeOfRules(name):
-		return fmt.Errorf("%w: %s is the home, at least of some rules: move that first, with weir regions move %s TO", ErrRefused, name, name)
-	case t.Away[name] == how:
+func (l *Link) leave(ctx context.Context, name, how string, alive bool) error {
+	return l.change(ctx, func(t *Topology) error {
+		switch {
+		case t.home(l.home) == name || l.homeOfRules(name):
+			return fmt.Errorf("%w: %s is the home, at least of some rules: move that first, with weir regions move %s TO", ErrRefused, name, name)
+		case t.Away[name] != how && !alive && (name == l.name || l.peers[name].status().Up):
+			return fmt.Errorf("%w: %s is alive. What it has would be admitted once more: drain it, or use --force", ErrRefused, name)
+		}
+		t.Away[name] = how
 		return nil
-	case how == Forgotten && !force && (name == l.name || l.peers[name].status().Up):
-		return fmt.Errorf("%w: %s is alive. What it has would be admitted once more: drain it, or use --force", ErrRefused, name)
-	}
-	return l.change(ctx, t, func(t *Topology) { t.Away[name] = how })
+	}, name)
 }
 
 // homeOfRules reports whether the region is home of a rule in force.
@@ -296,11 +290,10 @@ func (l *Link) homeOfRules(name string) bool {
 
 // Restore gives a drained or forgotten region its share back.
 func (l *Link) Restore(ctx context.Context, name string) error {
-	t, err := l.current(ctx, name)
-	if err != nil || t.Away[name] == "" {
-		return err
-	}
-	return l.change(ctx, t, func(t *Topology) { delete(t.Away, name) })
+	return l.change(ctx, func(t *Topology) error {
+		delete(t.Away, name)
+		return nil
+	}, name)
 }
 
 // Here is the state of this region.
