@@ -115,7 +115,7 @@ func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (d
 		return f.done
 	}
 	f := &flight{done: make(chan struct{}), need: need, most: need}
-	if s.closed {
+	if s.life.Err() != nil {
 		close(f.done)
 		return f.done
 	}
@@ -138,14 +138,14 @@ const tidyEvery = 2 * time.Second
 
 // tidyLocked schedules a look at a counter's loans, unless one is scheduled already.
 func (s *stakes) tidyLocked(key string, c *counter.Counter) {
-	if s.closed || s.tidies[key] != nil {
+	if s.life.Err() != nil || s.tidies[key] != nil {
 		return
 	}
 	s.tidies[key] = time.AfterFunc(tidyEvery, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.tidies, key)
-		if !s.closed {
+		if s.life.Err() == nil {
 			s.running.Go(func() { s.tidy(key, c) })
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -112,29 +113,17 @@ func (p *peer) sendTalks() {
 	p.flushLocked()
 }
 
-// flushLocked sends queued operations while another message may be in flight.
+// flushLocked sends queued operations while another message may be in flight. It drops those whose
+// caller has given up, since what they took would be lost, but still sends what is given back.
 func (p *peer) flushLocked() {
-	for p.sending < maxMessages {
-		batch := p.batchLocked()
-		if len(batch) == 0 {
-			return
-		}
-		p.sending++
-		go p.send(batch)
-	}
-}
-
-// batchLocked takes the operations of the next message off the queue. It drops those whose caller
-// has given up, since what they took would be lost, but still sends what is given back.
-func (p *peer) batchLocked() (batch []*pendingOperation) {
-	for len(p.queue) > 0 && len(batch) < maxActs {
-		x := p.queue[0]
-		p.queue = p.queue[1:]
-		if x.ctx.Err() == nil || len(x.Returns) > 0 {
-			batch = append(batch, x)
+	for p.sending < maxMessages && len(p.queue) > 0 {
+		n := min(len(p.queue), maxActs)
+		batch := slices.DeleteFunc(p.queue[:n:n], func(x *pendingOperation) bool { return x.ctx.Err() != nil && len(x.Returns) == 0 })
+		if p.queue = p.queue[n:]; len(batch) > 0 {
+			p.sending++
+			go p.send(batch)
 		}
 	}
-	return batch
 }
 
 // send sends operations in one message and hands out the answers.

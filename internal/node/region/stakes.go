@@ -27,8 +27,7 @@ type stakes struct {
 	flights map[string]*flight     // by key: requests to other regions under way
 	tidies  map[string]*time.Timer // by key: when to check whether borrowed tokens are still needed
 	running sync.WaitGroup         // after close, only running work adds to it
-	closed  bool
-	life    context.Context // done once closed
+	life    context.Context        // done once closed
 	end     context.CancelFunc
 }
 
@@ -51,7 +50,6 @@ var errClosed = errors.New("the node is stopping")
 
 func (s *stakes) close() {
 	s.mu.Lock()
-	s.closed = true
 	s.end()
 	for _, t := range s.tidies {
 		t.Stop()
@@ -84,7 +82,7 @@ func (s *stakes) update(ctx context.Context, key string, p *counter.Policy, do f
 func (s *stakes) updateWith(ctx context.Context, key string, p *counter.Policy, records []string, do func(*stake.Stake, stake.Share, int64, []*Cell)) error {
 	c := &change{p, records, do, make(chan error, 1)}
 	s.mu.Lock()
-	if s.closed {
+	if s.life.Err() != nil {
 		s.mu.Unlock()
 		return errClosed
 	}
@@ -309,11 +307,7 @@ func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Dura
 }
 
 func (s *stakes) reset(ctx context.Context, c *counter.Counter) error {
-	return s.cells.Update(ctx, []string{keyOf(c)}, func(values [][]byte, now int64) []Cell {
-		k := stake.Decode(values[0])
-		k.Reset(c.Policy, s.link.share(c.Policy, now), now)
-		return []Cell{{k.Encode(), k.TTL(c.Policy, s.link.share(c.Policy, now), now)}}
-	})
+	return s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) { k.Reset(c.Policy, share, now) })
 }
 
 // Standing is what a region has of a shared limit, in the units of a check's cost.
@@ -337,15 +331,16 @@ func (l *Link) Standing(ctx context.Context, c *counter.Counter) (*Standing, err
 	named := *c
 	l.rename(&named)
 	out := &Standing{Home: cmp.Or(l.homeOf(c.Policy), l.name)}
-	err := s.cells.Update(ctx, []string{keyOf(&named)}, func(values [][]byte, now int64) []Cell {
-		k, share := stake.Decode(values[0]), l.share(c.Policy, now)
+	err := s.update(ctx, keyOf(&named), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
 		var until int64
 		out.Own = share.Own
 		out.Borrowed, out.Lent, until = k.Loans(c.Policy, share, now)
 		if until > 0 {
 			out.Until = time.UnixMicro(until)
 		}
-		return []Cell{{Value: values[0]}}
 	})
-	return out, err
+	if err != nil {
+		return nil, err // the update may still be made later
+	}
+	return out, nil
 }

@@ -115,8 +115,7 @@ func (k *Stake) Owed(p *counter.Policy, s Share, now int64) (to []string, borrow
 	if !isBucket(p) {
 		return nil, false
 	}
-	k = Decode(k.Encode()) // work on a copy: refill is rounded, so settling more often than needed loses a little
-	k.settle(p, s, now)
+	k = k.settled(p, s, now)
 	for region, l := range k.Held {
 		if l.out() == 0 {
 			continue
@@ -401,7 +400,7 @@ func (k *Stake) lend(p *counter.Policy, s Share, now int64, to string, need, wan
 
 // Loans returns what this region has borrowed and lent, and when the first loan to it ends, or 0.
 func (k *Stake) Loans(p *counter.Policy, s Share, now int64) (borrowed, lent, until int64) {
-	k.settle(p, s, now)
+	k = k.settled(p, s, now)
 	for _, l := range k.Held {
 		if borrowed += l.out(); l.out() > 0 && (until == 0 || l.Until < until) {
 			until = l.Until

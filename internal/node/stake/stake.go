@@ -247,6 +247,14 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 	}
 }
 
+// settled returns a settled copy of a stake that is only looked at. Refill is rounded, so settling more
+// often than needed loses a little.
+func (k *Stake) settled(p *counter.Policy, s Share, now int64) *Stake {
+	k = Decode(k.Encode())
+	k.settle(p, s, now)
+	return k
+}
+
 func (k *Stake) fill(p *counter.Policy, s Share, now int64) {
 	k.Level += s.refill(p, now-k.Time)
 	k.drop(p, s)
