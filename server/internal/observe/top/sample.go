@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/internal/siphash"
 )
 
@@ -49,12 +48,17 @@ type client struct {
 // A mask shows up to eight characters in front and four behind, of up to four bytes each.
 const headBytes, tailBytes = 32, 16
 
+// from sets the client of a request, and its address if it counts, too.
+func (s *sample) from(r *weir.Request, k *key) {
+	s.client.of(r, k)
+	if s.kind != ip && !r.KeyVerified {
+		s.address.from(r.IP, k)
+	}
+}
+
 // of fills in the sample.
 func (s *sample) of(o *weir.Observation, k *key, weight float64) {
-	s.client.of(o.Request, k)
-	if s.kind != ip && !o.Request.KeyVerified {
-		s.address.from(o.Request.IP, k)
-	}
+	s.from(o.Request, k)
 	s.key, s.weight, s.rule, s.refused = k, weight, o.Decision.Rule, !o.Decision.Allowed
 }
 
@@ -137,19 +141,19 @@ func (c *client) from(addr netip.Addr, k *key) {
 	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, all[:])
 }
 
-// String returns the client as people may see it.
-func (c *client) String() string {
-	switch c.kind {
-	case nobody:
-		return "(nobody)"
-	case ip:
-		addr := netip.AddrFrom16([16]byte(c.text[:16])).Unmap()
-		if addr.Is4() {
-			return addr.String()
-		}
-		return netip.PrefixFrom(addr, 64).String()
+// identity returns who the client is, as far as text has it.
+func (c *client) identity() Identity {
+	if c.kind == ip {
+		return NewIP(netip.AddrFrom16([16]byte(c.text[:16])))
 	}
-	return shown.Key(string(c.text[:c.n]))
+	return Identity{c.kind.String(), string(c.text[:c.n])}
+}
+
+func (c *client) named() named {
+	if c.kind == nobody {
+		return named{c.id, "(nobody)", c.kind.String()}
+	}
+	return named{c.id, c.identity().Shown(), c.kind.String()}
 }
 
 // Fingerprint returns the fingerprint of a request's client, or "" if it has none.
@@ -170,8 +174,6 @@ type Shown struct {
 	Kind        string `json:"kind"`
 }
 
-func (c *client) named() named { return named{c.id, c.String(), c.kind.String()} }
-
 // See returns the client of a request.
 func (t *Top) See(r *weir.Request) Shown {
 	var c client
@@ -187,12 +189,8 @@ func (t *Top) See(r *weir.Request) Shown {
 // beside an unverified key its address's. 0 means none. Prints doesn't allocate.
 func (t *Top) Prints(r *weir.Request) (client, address uint32) {
 	var s sample
-	k := t.key.Load()
-	if s.client.of(r, k); s.client.kind == nobody {
+	if s.from(r, t.key.Load()); s.kind == nobody {
 		return 0, 0
-	}
-	if s.client.kind != ip && !r.KeyVerified {
-		s.address.from(r.IP, k)
 	}
 	return uint32(s.client.id >> 32), uint32(s.address.id >> 32)
 }

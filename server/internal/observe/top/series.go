@@ -85,35 +85,18 @@ func (s *series) tick() tick {
 }
 
 // appendEntry encodes a slot. Most clients have few requests in a slot, which takes a byte or two.
-// Gap is the distance in slots to the entry before; 0 stands for the first entry.
+// Gap is the distance in slots to the entry before; 0 stands for the first entry. The low bits of
+// the first number say which of the others follow.
 func appendEntry(to []byte, gap uint32, t tick) []byte {
 	head := t.requests << 4
-	if gap > 1 {
-		head |= 1
+	others := make([]byte, 0, 4*binary.MaxVarintLen64)
+	for i, o := range [...]struct{ value, usual uint64 }{{uint64(max(1, gap)), 1}, {t.refused, 0}, {t.tokens, t.asked()}, {t.elsewhere, 0}} {
+		if o.value != o.usual {
+			head |= 1 << i
+			others = binary.AppendUvarint(others, o.value)
+		}
 	}
-	if t.refused > 0 {
-		head |= 2
-	}
-	if t.tokens != t.asked() {
-		head |= 4
-	}
-	if t.elsewhere > 0 {
-		head |= 8
-	}
-	to = binary.AppendUvarint(to, head)
-	if gap > 1 {
-		to = binary.AppendUvarint(to, uint64(gap))
-	}
-	if t.refused > 0 {
-		to = binary.AppendUvarint(to, t.refused)
-	}
-	if t.tokens != t.asked() {
-		to = binary.AppendUvarint(to, t.tokens)
-	}
-	if t.elsewhere > 0 {
-		to = binary.AppendUvarint(to, t.elsewhere)
-	}
-	return to
+	return append(binary.AppendUvarint(to, head), others...)
 }
 
 // mostCount bounds the numbers of a slot.
@@ -145,19 +128,11 @@ func readEntries(text []byte, slot uint32, tell func(tick)) bool {
 			return n
 		}
 		head := next()
-		t := tick{requests: head >> 4}
-		gap := uint64(1)
-		if head&1 != 0 {
-			gap = next()
-		}
-		if head&2 != 0 {
-			t.refused = next()
-		}
-		if head&4 != 0 {
-			t.tokens = next()
-		}
-		if head&8 != 0 {
-			t.elsewhere = next()
+		t, gap := tick{requests: head >> 4}, uint64(1)
+		for i, to := range [...]*uint64{&gap, &t.refused, &t.tokens, &t.elsewhere} {
+			if head&(1<<i) != 0 {
+				*to = next()
+			}
 		}
 		if !first {
 			if gap < 1 || gap > math.MaxUint32-uint64(slot) {

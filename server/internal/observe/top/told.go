@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// told is the answer of one node. Each rule, client and name is a line of its own: see [packer].
+// told is the answer of one node. Each rule, client and name is a line of its own: see told.packed.
 type told struct {
 	Node  string     `json:"node"`
 	At    time.Time  `json:"at"`    // by the clock that nodes share
@@ -305,11 +305,8 @@ func (t *Top) namesLocked(q question) (out []toldName) {
 				continue
 			}
 			n := toldName{named: e.named()}
-			switch {
-			case e.kind == ip:
-				n.value = n.Client
-			case !e.cut:
-				n.value = string(e.text[:e.n])
+			if !e.cut {
+				n.value = e.identity().Value
 			}
 			out = append(out, n)
 		}

@@ -3,6 +3,7 @@ package top
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -35,76 +36,124 @@ var (
 	errUnwanted = errors.New("it is old")
 )
 
-// packer writes lines.
-type packer struct {
-	b      bytes.Buffer
-	z      *gzip.Writer
-	weight int
-	err    error
-}
-
-func newPacker(head any) *packer {
-	p := &packer{}
-	p.z, p.err = gzip.NewWriterLevel(&p.b, gzip.BestSpeed)
-	p.line("", head)
-	return p
-}
-
-func (p *packer) line(kind string, v any) {
-	if p.err != nil {
-		return
+// packed returns the answer's lines, packed, and their size.
+func (t *told) packed() (b []byte, weight int, err error) {
+	var out bytes.Buffer
+	z, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	if err != nil {
+		return nil, 0, err
 	}
-	var text []byte
-	if text, p.err = json.Marshal(v); p.err != nil {
-		return
+	line := func(kind string, v any) {
+		text, failed := json.Marshal(v)
+		n, _ := fmt.Fprintf(z, "%s%s\n", kind, text) // memory always takes it
+		weight, err = weight+max(n, perLine), cmp.Or(err, failed)
 	}
-	line := append(append([]byte(kind), text...), '\n')
-	p.weight += max(len(line), perLine)
-	_, p.err = p.z.Write(line)
+	line("", t)
+	for i := range t.Names {
+		line("n", &t.Names[i])
+	}
+	for i := range t.Clients.Hot {
+		line("c", &t.Clients.Hot[i])
+	}
+	for i := range t.Pairs.Hot {
+		if c := &t.Pairs.Hot[i]; clean(c.Rule) { // other nodes would reject the line
+			line("p", c)
+		}
+	}
+	for i := range t.Rules {
+		r := &t.Rules[i]
+		if !clean(r.Rule) {
+			continue // likewise
+		}
+		line("r", r)
+		for j := range r.Rows {
+			line("k", &r.Rows[j])
+		}
+	}
+	err = cmp.Or(err, z.Close()) // which writes what is left
+	return out.Bytes(), weight, err
 }
 
-// done returns the packed lines, and their size.
-func (p *packer) done() ([]byte, int, error) {
-	if p.err == nil {
-		p.err = p.z.Close()
-	}
-	return p.b.Bytes(), p.weight, p.err
-}
-
-// unpack reads lines whose sizes don't exceed left, and subtracts them from it.
-func unpack(b []byte, left *int, head func(text []byte) error, line func(kind byte, text []byte) error) error {
+// unpackTold unpacks an answer to a question, unless it is the one that is there already, or too
+// old. The sizes of its lines mustn't exceed left, from which they are subtracted.
+func unpackTold(b []byte, left *int, q question, now, there time.Time) (t told, err error) {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
-		return err
+		return t, err
 	}
 	lines := bufio.NewScanner(z)
 	lines.Buffer(nil, longestLine)
+	rules := map[string]bool{}
 	first := true
 	for ; lines.Scan(); first = false {
 		text := lines.Bytes()
 		if *left -= max(len(text)+1, perLine); *left < 0 {
-			return errTooLarge
+			return t, errTooLarge
 		}
-		switch {
-		case first:
-			err = head(text)
-		case len(text) == 0:
-			err = errors.New("a line is empty")
-		default:
-			err = line(text[0], text[1:])
+		if first {
+			err = t.readHead(text, now, there)
+		} else {
+			err = t.readLine(text, q, now, rules)
 		}
 		if err != nil {
-			return err
+			return t, err
 		}
 	}
-	if err = lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+	switch err = lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
 		*left -= longestLine
-		return errTooLarge
+		return t, errTooLarge
+	case err == nil && first:
+		return t, io.ErrUnexpectedEOF
 	}
-	if err == nil && first {
-		return io.ErrUnexpectedEOF
+	return t, err
+}
+
+// readHead reads the first line.
+func (t *told) readHead(text []byte, now, there time.Time) error {
+	switch err := json.Unmarshal(text, t); {
+	case err != nil:
+		return err
+	case t.At.IsZero() || !been(t.At, now) || !beenOrNever(t.Since, now):
+		return errors.New("its times are not of now")
+	case !(t.OneIn >= 1 && t.OneIn <= mostOne):
+		return errors.New("one_in must be 1 or more")
+	case t.Left < 0:
+		return errors.New("it has left out less than none")
+	case !t.Clients.Missing.sane() || !t.Pairs.Missing.sane():
+		return errors.New("missing must be rates")
+	case t.At.Equal(there) || now.Sub(t.At) > oldest:
+		return errUnwanted
 	}
-	return err
+	return nil
+}
+
+// readLine reads any other line. Rules are those that were read so far.
+func (t *told) readLine(text []byte, q question, now time.Time, rules map[string]bool) error {
+	if len(text) == 0 {
+		return errors.New("a line is empty")
+	}
+	kind, text := text[0], text[1:]
+	switch kind {
+	case 'n':
+		return another(&t.Names, mostNames, text, func(n *toldName) bool { return n.sane(q) })
+	case 'c':
+		return another(&t.Clients.Hot, 2*listed, text, (*hotClient).sane)
+	case 'p':
+		return another(&t.Pairs.Hot, 2*listed, text, (*hotClient).sane)
+	case 'r':
+		return another(&t.Rules, hourRules, text, func(r *toldRule) bool {
+			known := rules[r.Rule]
+			rules[r.Rule] = true
+			return !known && r.sane(now)
+		})
+	case 'k':
+		if len(t.Rules) == 0 {
+			return errors.New("it has a key of no rule")
+		}
+		return another(&t.Rules[len(t.Rules)-1].Rows, perRule, text, (*toldRow).sane)
+	}
+	return fmt.Errorf("a line begins with %q", kind)
 }
 
 // another decodes a line and appends it to a list, if there is room.
@@ -118,78 +167,6 @@ func another[T any](to *[]T, most int, text []byte, good func(*T) bool) error {
 	}
 	*to = append(*to, v)
 	return nil
-}
-
-// packed returns the answer's lines, packed, and their size.
-func (t *told) packed() ([]byte, int, error) {
-	p := newPacker(t)
-	for i := range t.Names {
-		p.line("n", &t.Names[i])
-	}
-	for i := range t.Clients.Hot {
-		p.line("c", &t.Clients.Hot[i])
-	}
-	for i := range t.Pairs.Hot {
-		if c := &t.Pairs.Hot[i]; clean(c.Rule) { // other nodes would reject the line
-			p.line("p", c)
-		}
-	}
-	for i := range t.Rules {
-		r := &t.Rules[i]
-		if !clean(r.Rule) {
-			continue // likewise
-		}
-		p.line("r", r)
-		for j := range r.Rows {
-			p.line("k", &r.Rows[j])
-		}
-	}
-	return p.done()
-}
-
-// unpackTold unpacks an answer to a question, unless it is the one that is there already, or too
-// old.
-func unpackTold(b []byte, left *int, q question, now, there time.Time) (t told, err error) {
-	rules := map[string]bool{}
-	err = unpack(b, left, func(text []byte) error {
-		switch err := json.Unmarshal(text, &t); {
-		case err != nil:
-			return err
-		case t.At.IsZero() || !been(t.At, now) || !beenOrNever(t.Since, now):
-			return errors.New("its times are not of now")
-		case !(t.OneIn >= 1 && t.OneIn <= mostOne):
-			return errors.New("one_in must be 1 or more")
-		case t.Left < 0:
-			return errors.New("it has left out less than none")
-		case !t.Clients.Missing.sane() || !t.Pairs.Missing.sane():
-			return errors.New("missing must be rates")
-		case t.At.Equal(there) || now.Sub(t.At) > oldest:
-			return errUnwanted
-		}
-		return nil
-	}, func(kind byte, text []byte) error {
-		switch kind {
-		case 'n':
-			return another(&t.Names, mostNames, text, func(n *toldName) bool { return n.sane(q) })
-		case 'c':
-			return another(&t.Clients.Hot, 2*listed, text, (*hotClient).sane)
-		case 'p':
-			return another(&t.Pairs.Hot, 2*listed, text, (*hotClient).sane)
-		case 'r':
-			return another(&t.Rules, hourRules, text, func(r *toldRule) bool {
-				known := rules[r.Rule]
-				rules[r.Rule] = true
-				return !known && r.sane(now)
-			})
-		case 'k':
-			if len(t.Rules) == 0 {
-				return errors.New("it has a key of no rule")
-			}
-			return another(&t.Rules[len(t.Rules)-1].Rows, perRule, text, (*toldRow).sane)
-		}
-		return fmt.Errorf("a line begins with %q", kind)
-	})
-	return t, err
 }
 
 // The sane methods reject values that no node would send. One number that isn't a rate would spoil
