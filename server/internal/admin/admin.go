@@ -101,6 +101,18 @@ func ruled(handle func(*API, *call, *inforce.Document) (any, *jsonerror.Error)) 
 	return needs(func(a *API, _ *call) (*inforce.Document, *jsonerror.Error) { return a.inForce() }, handle)
 }
 
+// written makes a handler of one that takes a rule document.
+func written(handle func(*API, *call, []byte) (any, *jsonerror.Error)) handler {
+	return needs(func(_ *API, r *call) ([]byte, *jsonerror.Error) {
+		return r.body(rulefile.MaxSize + 1) // the parser rejects what is larger
+	}, handle)
+}
+
+// asks makes a handler of one that takes a request in the form of /v1/check: see [API.question].
+func asks(handle func(*API, *call, question) (any, *jsonerror.Error), more ...string) handler {
+	return needs(func(a *API, r *call) (question, *jsonerror.Error) { return a.question(r, more) }, handle)
+}
+
 // versioned makes a handler of one that takes the rule store.
 func versioned(handle func(*API, *call, rulestore.Store) (any, *jsonerror.Error)) handler {
 	return needs(func(a *API, _ *call) (rulestore.Store, *jsonerror.Error) { return a.history() }, handle)
@@ -138,10 +150,10 @@ type call struct {
 // Routes are all endpoints. Those under /v1/rules also exist without /v1.
 var Routes = []Route{
 	{"GET", "/v1/rules", guard.Read, ruled((*API).rules), shows},
-	{"PUT", "/v1/rules", guard.Operate, (*API).putRules, changes},
-	{"POST", "/v1/rules/validate", guard.Read, (*API).validate, parses},
+	{"PUT", "/v1/rules", guard.Operate, written((*API).putRules), changes},
+	{"POST", "/v1/rules/validate", guard.Read, written((*API).validate), parses},
 	{"GET", "/v1/rules/id/{id}", guard.Read, ruled((*API).rule), parses},
-	{"PUT", "/v1/rules/id/{id}", guard.Operate, (*API).putRule, changes},
+	{"PUT", "/v1/rules/id/{id}", guard.Operate, written((*API).putRule), changes},
 	{"DELETE", "/v1/rules/id/{id}", guard.Operate, (*API).deleteRule, changes},
 	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, with(rulefile.MaxSize, (*API).putTier), changes},
 	{"PUT", "/v1/rules/key", guard.Operate, with(rulefile.MaxSize, (*API).putKey), changes},
@@ -172,10 +184,10 @@ var Routes = []Route{
 	{"POST", "/v1/session", guard.Anybody, with(maxLogin, (*API).login), shows},
 	{"DELETE", "/v1/session", guard.Anybody, (*API).logout, shows},
 	{"GET", "/v1/version", guard.Read, (*API).about, shows},
-	{"POST", "/v1/explain", guard.Read, (*API).explain, shows},
-	{"POST", "/v1/counters", guard.Read, (*API).counters, shows},
-	{"POST", "/v1/counters/reset", guard.Operate, (*API).resetCounters, shows},
-	{"POST", "/v1/counters/release", guard.Operate, (*API).releaseSlot, shows},
+	{"POST", "/v1/explain", guard.Read, asks((*API).explain), shows},
+	{"POST", "/v1/counters", guard.Read, asks((*API).counters), shows},
+	{"POST", "/v1/counters/reset", guard.Operate, asks((*API).resetCounters), shows},
+	{"POST", "/v1/counters/release", guard.Operate, asks((*API).releaseSlot, "slot", "rule"), shows},
 	{"GET", "/metrics", guard.Read, (*API).metrics, shows},
 	{"GET", "/debug/pprof/{profile}", guard.Operate, (*API).profile, shows},
 }
@@ -236,11 +248,6 @@ func decode[T any](r *call, most int64) (in T, f *jsonerror.Error) {
 		return in, jsonerror.Bad("the body must be one JSON object, and something follows it")
 	}
 	return in, nil
-}
-
-// document reads a rule document.
-func (r *call) document() ([]byte, *jsonerror.Error) {
-	return r.body(rulefile.MaxSize + 1) // the parser rejects what is larger
 }
 
 func (r *call) setETag(version int64) {

@@ -61,23 +61,17 @@ func scrub(text, key string) string {
 	if key == "" {
 		return text
 	}
-	var out strings.Builder
-	for rest := text; ; {
-		i := strings.Index(rest, key)
-		if i < 0 {
-			out.WriteString(rest)
-			return out.String()
-		}
-		end := i + len(key)
-		before, after := i > 0 && within(rest[i-1]), end < len(rest) && within(rest[end])
-		out.WriteString(rest[:i])
-		if before || after { // part of a longer word
-			out.WriteString(key)
+	parts := strings.Split(text, key)
+	out := parts[0]
+	for i, after := range parts[1:] {
+		before := parts[i]
+		if before != "" && within(before[len(before)-1]) || after != "" && within(after[0]) { // part of a longer word
+			out += key + after
 		} else {
-			out.WriteString(shown.Key(key))
+			out += shown.Key(key) + after
 		}
-		rest = rest[end:]
 	}
+	return out
 }
 
 // within reports whether a byte beside a key would belong to the same word.

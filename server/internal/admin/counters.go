@@ -15,11 +15,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
-func (a *API) counters(r *call) (any, *jsonerror.Error) {
-	q, f := a.question(r)
-	if f != nil {
-		return nil, f
-	}
+func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 	req := &q.Request
 	req.Peek, req.Cost = true, max(1, req.Cost)
 	a.leastAmounts(req)

@@ -93,22 +93,14 @@ func (a *API) audit(r *call, what string, args ...any) {
 	a.Audit.Info("audit", append([]any{"who", r.who.Name, "from", r.RemoteAddr, "what", what}, args...)...)
 }
 
-func (a *API) putRules(r *call) (any, *jsonerror.Error) {
-	text, f := r.document()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) putRules(r *call, text []byte) (any, *jsonerror.Error) {
 	if r.Header.Get("If-Match") == "" {
 		return nil, jsonerror.New(http.StatusPreconditionRequired, jsonerror.IfMatchRequired, "send the ETag of the rules that you have changed as If-Match, or If-Match: * to replace whatever is there")
 	}
 	return a.make(r, "put rules", &change{whole: true, edit: func([]byte) ([]byte, error) { return text, nil }})
 }
 
-func (a *API) putRule(r *call) (any, *jsonerror.Error) {
-	rule, f := r.document()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) putRule(r *call, rule []byte) (any, *jsonerror.Error) {
 	id := r.PathValue("id")
 	return a.make(r, "put rule "+id, &change{edit: func(text []byte) ([]byte, error) { return rulefile.PutRule(text, id, rule) }})
 }

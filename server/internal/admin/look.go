@@ -76,11 +76,8 @@ func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *
 	return s.json, f
 }
 
-func (a *API) validate(r *call) (any, *jsonerror.Error) {
-	text, f := r.document()
-	if f != nil {
-		return nil, f
-	}
+func (a *API) validate(r *call, text []byte) (any, *jsonerror.Error) {
+	var f *jsonerror.Error
 	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
 	id := r.URL.Query().Get("rule")
 	if gone := r.inTurn(func() {
@@ -197,7 +194,7 @@ type question struct {
 // question reads a request in the form of /v1/check, whose callers vouch for the key and the tier.
 // With unverified, they count as unverified, as in the gateway. The body may name a client by its
 // fingerprint. More are members that the endpoint has beside those of a check.
-func (a *API) question(r *call, more ...string) (q question, f *jsonerror.Error) {
+func (a *API) question(r *call, more []string) (q question, f *jsonerror.Error) {
 	text, f := r.body(checkapi.MaxBody)
 	if f != nil {
 		return q, f
@@ -244,11 +241,7 @@ func split(text []byte, names []string) ([]byte, map[string]json.RawMessage) {
 	return text, removed
 }
 
-func (a *API) explain(r *call) (any, *jsonerror.Error) {
-	q, f := a.question(r)
-	if f != nil {
-		return nil, f
-	}
+func (a *API) explain(r *call, q question) (any, *jsonerror.Error) {
 	if _, f := a.inForce(); f != nil {
 		return nil, f
 	}
@@ -275,11 +268,7 @@ func (a *API) explain(r *call) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-func (a *API) resetCounters(r *call) (any, *jsonerror.Error) {
-	q, f := a.question(r)
-	if f != nil {
-		return nil, f
-	}
+func (a *API) resetCounters(r *call, q question) (any, *jsonerror.Error) {
 	a.leastAmounts(&q.Request) // otherwise rules that count an amount wouldn't apply to the request
 	n, err := a.Limiter.Reset(r.Context(), &q.Request)
 	if err != nil {

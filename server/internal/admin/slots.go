@@ -55,11 +55,7 @@ func (q *question) slot() (id counter.Once, rule string, f *jsonerror.Error) {
 
 // releaseSlot frees the slots that one request holds of a client's counters. A request has one id
 // for all of them.
-func (a *API) releaseSlot(r *call) (any, *jsonerror.Error) {
-	q, f := a.question(r, "slot", "rule")
-	if f != nil {
-		return nil, f
-	}
+func (a *API) releaseSlot(r *call, q question) (any, *jsonerror.Error) {
 	id, rule, f := q.slot()
 	if f != nil {
 		return nil, f

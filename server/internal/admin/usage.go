@@ -25,21 +25,36 @@ func (a *API) usage(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	if err != nil {
 		return nil, hourFault(err)
 	}
-	there := make(map[string]bool, len(out.Rules))
-	for _, u := range out.Rules {
-		there[u.Rule] = true
+	out.Rules = withUnused(doc, "", out.Rules, func(u top.HourRule) (string, bool) { return u.Rule, u.Requests > 0 },
+		func(id string) top.HourRule { return top.HourRule{Rule: id, Coverage: 1} })
+	return out, nil
+}
+
+// withUnused adds the rules in force that no request has hit yet, and removes those that are no
+// longer in force. Removed rules and limits without a rule, such as those of POST /v1/take, are
+// shown while they are used.
+func withUnused[T any](doc *inforce.Document, only string, all []T, about func(T) (id string, used bool), unused func(id string) T) []T {
+	inForce := map[string]bool{}
+	for _, r := range doc.File.Rules.Rules {
+		inForce[r.ID] = only == "" || r.ID == only
 	}
-	inForce := make(map[string]bool, len(there))
-	for _, rule := range doc.File.Rules.Rules {
-		inForce[rule.ID] = true
-		if !there[rule.ID] {
-			out.Rules = append(out.Rules, top.HourRule{Rule: rule.ID, Coverage: 1})
+	all = slices.DeleteFunc(all, func(u T) bool {
+		id, used := about(u)
+		removed := !inForce[id] && !used
+		delete(inForce, id)
+		return removed
+	})
+	for id, wanted := range inForce {
+		if wanted {
+			all = append(all, unused(id))
 		}
 	}
-	// Removed rules are shown while somebody may ask what they did. So are limits without a rule.
-	out.Rules = slices.DeleteFunc(out.Rules, func(u top.HourRule) bool { return !inForce[u.Rule] && u.Requests == 0 })
-	slices.SortFunc(out.Rules, func(a, b top.HourRule) int { return strings.Compare(a.Rule, b.Rule) })
-	return out, nil
+	slices.SortFunc(all, func(a, b T) int {
+		first, _ := about(a)
+		second, _ := about(b)
+		return strings.Compare(first, second)
+	})
+	return all
 }
 
 // mostUsage is the most keys of a rule that are shown, each with its hour.
@@ -271,29 +286,10 @@ func (a *API) top(r *call) (any, *jsonerror.Error) {
 		return nil, f
 	}
 	out := a.Top.Hot(r.Context(), q)
-	a.onlyInForce(&out, q.Rule)
+	out.Rules = withUnused(a.Rules.InForce(), q.Rule, out.Rules, func(u top.RuleUse) (string, bool) { return u.Rule, u.Requests > 0 },
+		func(id string) top.RuleUse { return top.RuleUse{Rule: id} })
 	if q.Rule != "" && len(out.Rules) == 0 {
 		return nil, noRule(q.Rule)
 	}
 	return out, nil
-}
-
-// onlyInForce adds the rules that no request has hit yet, and removes those that are no longer in force. Limits without a
-// rule, such as those of POST /v1/take, are shown while they are used.
-func (a *API) onlyInForce(out *top.Answer, only string) {
-	inForce := map[string]bool{}
-	for _, r := range a.Rules.InForce().File.Rules.Rules {
-		inForce[r.ID] = only == "" || r.ID == only
-	}
-	out.Rules = slices.DeleteFunc(out.Rules, func(u top.RuleUse) bool {
-		unused := !inForce[u.Rule] && u.Requests == 0
-		delete(inForce, u.Rule)
-		return unused
-	})
-	for id, wanted := range inForce {
-		if wanted {
-			out.Rules = append(out.Rules, top.RuleUse{Rule: id})
-		}
-	}
-	slices.SortFunc(out.Rules, func(a, b top.RuleUse) int { return strings.Compare(a.Rule, b.Rule) })
 }

@@ -113,26 +113,19 @@ func (e *Event) log(to *slog.Logger) {
 		slog.String("rule", e.Rule), slog.Int("threshold", e.Threshold), slog.String("subject", e.Subject),
 		slog.String("used", e.Used.String()), slog.String("limit", e.Limit.String()), slog.Time("window_end", e.WindowEnd),
 	}
-	text := func(name, value string) {
-		if value != "" {
-			args = append(args, slog.String(name, value))
+	some := func(given bool, name string, value any) {
+		if given {
+			args = append(args, slog.Any(name, value))
 		}
 	}
-	if e.Policy != e.Rule {
-		text("policy", e.Policy)
-	}
-	text("fingerprint", e.Fingerprint)
-	text("amount", e.Amount)
+	some(e.Policy != e.Rule, "policy", e.Policy)
+	some(e.Fingerprint != "", "fingerprint", e.Fingerprint)
+	some(e.Amount != "", "amount", e.Amount)
 	if e.RunsOutAt != nil {
-		args = append(args, slog.Time("runs_out_at", *e.RunsOutAt))
+		some(true, "runs_out_at", *e.RunsOutAt)
 	}
-	for _, flag := range []struct {
-		name string
-		set  bool
-	}{{"refused", e.Refused}, {"shadow", e.Shadow}, {"unconfirmed", e.Unconfirmed}} {
-		if flag.set {
-			args = append(args, slog.Bool(flag.name, true))
-		}
-	}
+	some(e.Refused, "refused", true)
+	some(e.Shadow, "shadow", true)
+	some(e.Unconfirmed, "unconfirmed", true)
 	to.LogAttrs(context.Background(), slog.LevelInfo, "budget", args...)
 }
