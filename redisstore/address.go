@@ -175,12 +175,7 @@ func clientOption() rueidis.ClientOption {
 		// Nothing is read twice. And an ACL need not allow the commands for either.
 		DisableCache:  true,
 		ClientSetInfo: rueidis.DisableClientSetInfo,
-		Sentinel: rueidis.SentinelOption{
-			Dialer: dialer, // rueidis sets no limits for Sentinels by default
-			// Otherwise a node that misses the one message about a failover keeps writing to a
-			// replica.
-			TopologyRefreshInterval: time.Second,
-		},
+		Sentinel:      rueidis.SentinelOption{Dialer: dialer},
 		// Otherwise the client looks for new shards only after a command went wrong.
 		ClusterOption: rueidis.ClusterOption{
 			ShardsRefreshInterval: 5 * time.Second,

@@ -114,7 +114,6 @@ func TestAddressLimitsTheClient(t *testing.T) {
 			"ConnWriteTimeout":                    {o.ConnWriteTimeout, 300 * time.Millisecond},
 			"Sentinel.Dialer.Timeout":             {o.Sentinel.Dialer.Timeout, 150 * time.Millisecond},
 			"Sentinel.Dialer.KeepAlive":           {o.Sentinel.Dialer.KeepAlive, 300 * time.Millisecond},
-			"Sentinel.TopologyRefreshInterval":    {o.Sentinel.TopologyRefreshInterval, time.Second},
 			"ClusterOption.ShardsRefreshInterval": {o.ClusterOption.ShardsRefreshInterval, 5 * time.Second},
 		} {
 			if d[0] != d[1] {

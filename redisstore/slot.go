@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weirhq/weir/internal/rediscall"
 )
 
 // ofSlot reports whether an error is about one slot while its server is well: no server has the slot, each says that another
@@ -38,7 +40,7 @@ func (s *Store) lookAtSlots() (again bool) {
 			if time.Since(begun) > lookEvery {
 				continue
 			}
-			err = s.tryTag(tag) // also of those without an owner: servers that don't know may be wrong
+			err = s.tryTag(tag, atOnce) // also of those without an owner: servers that don't know may be wrong
 		}
 		switch {
 		case err == nil && open:
@@ -60,6 +62,9 @@ func (s *Store) lookAtSlots() (again bool) {
 	}
 	return again
 }
+
+// atOnce is the policy for a call whose error says what it is to find out.
+var atOnce = rediscall.Once.Unless(func(error) bool { return true })
 
 // unservedSlots tells of the slots that no server serves.
 func (s *Store) unservedSlots() (h ShardHealth, n int) {

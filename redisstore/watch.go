@@ -74,19 +74,16 @@ func (s *Store) try(sh *shard) (used bool, err error) {
 	if tag < 0 {
 		return false, nil
 	}
-	return true, s.tryTag(tag)
+	return true, s.tryTag(tag, rediscall.Once)
 }
 
-// atOnce is the policy for a call whose error says what it is to find out.
-var atOnce = rediscall.Once.Unless(func(error) bool { return true })
-
 // tryTag makes a check of a tag, by Redis' clock.
-func (s *Store) tryTag(tag int) error {
+func (s *Store) tryTag(tag int, policy rediscall.Policy) error {
 	var c call
 	c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, 0, s.leastTTL, s.peers.id)
 	ctx, cancel := patient.WithTimeout(s.life, s.timeout)
 	defer cancel()
-	_, err := decide.Run(ctx, s, atOnce, c.keys, rueidis.BinaryString(c.body))
+	_, err := decide.Run(ctx, s, policy, c.keys, rueidis.BinaryString(c.body))
 	if late := ctx.Err(); late != nil && (err == nil || errors.Is(err, late)) {
 		err = context.Cause(ctx)
 	}
