@@ -35,8 +35,7 @@ func (c *Config) guards() (g guards, err error) {
 	return g, nil
 }
 
-// followTokens applies changes to the file of admin tokens, because a leaked token mustn't stay
-// valid until a restart. If the file can't be read or has a bad line, the tokens in use stay.
+// followTokens applies changes to the file of admin tokens: a leaked token mustn't stay valid until a restart.
 func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
 	c := &n.config
 	var last guard.Tokens
@@ -66,8 +65,7 @@ func followFile(ctx context.Context, log *slog.Logger, what, path string, most i
 // shortToken is the length below which a token can be guessed.
 const shortToken = 16
 
-// warnOfStrangers warns of settings that let strangers use a port. The addresses of the check API
-// and of gRPC may be nil.
+// warnOfStrangers warns of settings that let strangers use a port. Addresses may be nil.
 func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 	c := &n.config
 	for _, t := range []struct{ flag, token string }{{"--http-token", c.HTTPToken}, {"--admin-token", c.AdminToken}} {
@@ -103,8 +101,7 @@ func public(addr net.Addr) bool {
 	return ok && !tcp.IP.IsLoopback()
 }
 
-// certificate returns the certificate and key of a listener, "" for none, and the beginning of
-// their flags.
+// certificate returns the certificate and key of a listener, "" for none, and how their flags begin.
 func (c *Config) certificate(listener string) (flag, cert, key string) {
 	if listener == "grpc" && c.GRPCTLSCert != "" {
 		return "--grpc-tls-", c.GRPCTLSCert, c.GRPCTLSKey
@@ -151,8 +148,7 @@ func (c *Config) tls(listener string) (*tls.Config, error) {
 	return t, nil
 }
 
-// bears checks that a certificate is for a name: a DNS name, an IP address, or a URI such as
-// SPIFFE's.
+// bears checks that a certificate is for a DNS name, an IP address, or a URI such as SPIFFE's.
 func bears(cert *x509.Certificate, name string) error {
 	if !strings.Contains(name, "://") {
 		return cert.VerifyHostname(name)

@@ -48,8 +48,7 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	return ownPagesOnly(mux)
 }
 
-// ownPagesOnly tells browsers to use answers only for this port's own pages: no other site may frame or
-// embed them, and they aren't cached. The console's pages and files set more headers.
+// ownPagesOnly tells browsers not to cache answers, and not to let other sites frame or embed them.
 func ownPagesOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -63,8 +62,7 @@ func ownPagesOnly(h http.Handler) http.Handler {
 	})
 }
 
-// AdminPort begins the admin port's answer for unknown paths, so that callers can recognize the
-// port.
+// AdminPort begins the admin port's answer for unknown paths, so that callers recognize the port.
 const AdminPort = "this is the admin port"
 
 // index answers people who open the port: it redirects browsers to the console if there is one.
@@ -126,14 +124,12 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
 }
 
-// readyz says whether a balancer should send requests here. A node whose last save of the rules
-// failed still serves older rules, and says so. A node without its store is ready, too, since every
-// rule says what happens then: if all nodes lost the store at once, a balancer that took them out
-// would turn that into an outage. But a node that has just started isn't ready while it may still
-// reach its store, and neither is one without rules, which refuses everything.
+// readyz says whether a balancer should send requests here. A node without its store is ready, since
+// every rule says what happens then: if all nodes lost the store at once, a balancer that took them
+// out would turn that into an outage. But a node that has just started isn't ready while it may
+// still reach its store, and neither is one without rules, which refuses everything.
 //
-// Balancers ask without a token. Where the store is, why it can't be reached and where the rules
-// come from is only for callers with a token.
+// Balancers ask without a token. Only callers with one learn where the store and the rules are.
 func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		full := mayKnow(r)

@@ -113,8 +113,7 @@ func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
 }
 
-// serving reports the node's gRPC health. It follows /readyz, except that limits of a configuration
-// need no rules.
+// serving reports the node's gRPC health: that of /readyz, but a configuration needs no rules.
 func (n *node) serving() bool {
 	if n.envoyConfig != nil {
 		return !n.connecting() && n.unconfigured() == ""

@@ -30,8 +30,7 @@ type httpConn struct {
 	cut   bool           // its read deadline is until, instead of net/http's
 }
 
-// bodyTimeout is how long a request to the check API or the admin port may take to arrive, and its
-// answer to be read.
+// bodyTimeout is how long a request may take to arrive, and its answer to be read.
 const bodyTimeout = 10 * time.Second
 
 // newHTTP makes a server. Patience bounds the time that a request may take to arrive and its answer
@@ -41,8 +40,7 @@ func newHTTP(h http.Handler, patience time.Duration, log *slog.Logger) *httpServ
 	s.Server = gateway.NewServer(s.closing(h))
 	s.ConnState = s.follow
 	s.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
-	// Both run from the beginning of the request, so a client that sends too slowly still gets an
-	// answer.
+	// Both count from the beginning of the request, so a client that sends too slowly gets an answer.
 	s.ReadTimeout, s.WriteTimeout = patience, 2*patience
 	return s
 }

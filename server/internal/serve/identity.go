@@ -65,8 +65,7 @@ func (id *Identity) validate() error {
 	return nil
 }
 
-// logFetches logs every failure to fetch a JWKS, because without keys no token is verified, and the
-// first success after it.
+// logFetches logs every failure to fetch a JWKS, and the first success after it.
 func logFetches(log *slog.Logger) func(error) {
 	failing := true
 	return func(err error) {
@@ -80,8 +79,7 @@ func logFetches(log *slog.Logger) func(error) {
 	}
 }
 
-// knownKeys are the keys in a file that is followed, so that a new customer needs no restart of the
-// nodes.
+// knownKeys are the keys in a file that is followed: a new customer needs no restart of the nodes.
 type knownKeys struct {
 	path string
 	log  *slog.Logger
@@ -107,8 +105,7 @@ func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
 // Contains reports whether a key is known now.
 func (k *knownKeys) Contains(key string) bool { return k.keys.Load().Contains(key) }
 
-// follow applies changes to the file until ctx is done. If the file can't be read or has a bad
-// line, the keys in use stay.
+// follow applies changes to the file until ctx is done.
 func (k *knownKeys) follow(ctx context.Context) error {
 	return followFile(ctx, k.log, "known_keys", k.path, maxKnownKeys, k.text, k.look, func(text []byte) error {
 		keys, err := parseKnownKeys(k.path, text)
@@ -124,8 +121,7 @@ func (k *knownKeys) follow(ctx context.Context) error {
 // maxKnownKeys is the largest size of a file of known keys in bytes: about a million keys.
 const maxKnownKeys = 64 << 20
 
-// parseKnownKeys reads SHA-256 hashes in hex, one per line, as sha256sum prints them; # begins a
-// comment.
+// parseKnownKeys reads SHA-256 hashes as sha256sum prints them, one per line; # begins a comment.
 func parseKnownKeys(path string, text []byte) (httplimit.KnownKeys, error) {
 	if len(text) > maxKnownKeys {
 		return nil, fmt.Errorf("%s: is too large: a file of known keys has at most %d MiB", path, maxKnownKeys>>20)

@@ -11,24 +11,17 @@ import (
 )
 
 // By default, Go lets the heap grow to twice its live size before it collects garbage. In a flood,
-// most live data is counters, which are never garbage: at the cap, garbage would take as much
-// memory again. So garbage is collected as if counters weren't there, which is cheap, since they
-// hold no pointers to follow.
-//
-// In a small heap, on the other hand, Go collects garbage so often that a node under load spends a
-// fifth of its time on it, and more with thousands of connections, whose stacks are scanned each
-// time. So some garbage may always accumulate.
+// most live data is counters: at the cap, garbage would take as much memory again. So garbage is
+// collected as if counters weren't there, which is cheap, since they hold no pointers to follow.
 
-// spareGarbage is how much garbage may accumulate in any case, on top of as much as is live apart
-// counters.
+// spareGarbage may accumulate in any case: in a small heap, a node under load would otherwise spend
+// a fifth of its time on collecting, or more with thousands of connections.
 const spareGarbage = 32 << 20
 
-// tendEvery is how often the collector is adjusted. In this time, a flood makes some ten MiB of
-// counters.
+// tendEvery is how often the collector is adjusted. A flood makes some 10 MiB of counters meanwhile.
 const tendEvery = time.Second
 
-// tendGarbage keeps garbage in proportion to the heap without counters, unless the operator has set
-// GOGC.
+// tendGarbage keeps garbage in proportion to the heap without counters, unless GOGC is set.
 func tendGarbage(ctx context.Context, counters *memstore.Store) error {
 	if os.Getenv("GOGC") != "" {
 		return nil

@@ -114,8 +114,7 @@ func age(since time.Time) float64 {
 	return time.Since(since).Seconds()
 }
 
-// rulesInfo shows a hash of the text of the rules in force. Version numbers don't tell whether two nodes have the same
-// rules, because each node numbers the versions of a file by itself.
+// rulesInfo shows a hash of the rules in force, since each node numbers the versions of a file by itself.
 type rulesInfo struct{ rules *inforce.Rules }
 
 var rulesInfoDesc = prometheus.NewDesc("weir_rules_info", "1, with the beginning of the SHA-256 of the rules' text.", []string{"hash"}, nil)

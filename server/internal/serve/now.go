@@ -90,12 +90,10 @@ func (n *node) tick() {
 	n.lookForTroubleLocked(m.at)
 }
 
-// recently returns the moments that rates are computed between: ten seconds ago, or when the node
-// began, and the newest.
+// recently returns the moments that rates are computed between: ten seconds ago, and the newest.
 func (l *live) recently() (first, last *moment) { return &l.past[0], &l.past[len(l.past)-1] }
 
-// count distributes what was counted over the seconds that have passed: several, if the machine was
-// too busy or asleep.
+// count distributes what was counted over the seconds that have passed, usually one.
 func (l *live) count(sum *metrics.Sum, now int64) {
 	s, passed := &l.series, now-l.slot
 	if s.Decisions == nil {
@@ -153,8 +151,7 @@ func (n *node) now() admin.Now {
 	return out
 }
 
-// costlyLocked returns the figures of a walk over every counter. With many counters that takes some
-// ms, so it uses at most a fiftieth of a core, however often it is called.
+// costlyLocked returns the figures of a walk over every counter. It uses at most a fiftieth of a core.
 func (n *node) costlyLocked() costly {
 	l := &n.live
 	begun := time.Now()
@@ -229,8 +226,7 @@ var storeBounds = func() (seconds []float64) {
 	return seconds
 }()
 
-// percentiles estimates percentiles of a histogram in microseconds, as Prometheus does; nil if it
-// is empty.
+// percentiles estimates percentiles of a histogram in microseconds; nil if it is empty.
 func percentiles(bounds []float64, buckets []uint64) (p50, p99 *float64) {
 	return percentile(0.5, bounds, buckets), percentile(0.99, bounds, buckets)
 }

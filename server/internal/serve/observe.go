@@ -17,9 +17,8 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// observe is called with every decision, and passes it to all that the node has for observing them. It runs in every
-// check, so none of them may block. It calls them by name, because a loop over a list of functions would take as long
-// as one of them.
+// observe passes every decision to all that the node has for observing them. It runs in every check, so none of them may
+// block, and they are no list, because a loop over functions would take as long as one of them.
 func (n *node) observe(o *weir.Observation) {
 	n.metrics.Observe(o)
 	n.top.Observe(o)
@@ -70,8 +69,7 @@ type noAddress struct {
 	said sync.Once
 }
 
-// warnOfNoAddress warns once of a check without an address if a rule counts by it. All clients of such a caller share
-// that limit, and the caller wonders why they are refused.
+// warnOfNoAddress warns once of a check without an address if a rule counts by it: all such checks share a counter.
 func (n *node) warnOfNoAddress() {
 	rules := n.limiter.Rules()
 	if n.noAddr.seen.Load() == rules || n.noAddr.seen.Swap(rules) == rules {

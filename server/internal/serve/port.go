@@ -81,8 +81,7 @@ func (p *port) open(ctx context.Context, c *Config) error {
 	return nil
 }
 
-// openAll opens every port before any is served: a node starts with all of them or not at all. It
-// returns the ports that have an address.
+// openAll opens every port that has an address, or none.
 func openAll(ctx context.Context, c *Config, ports []*port) (opened []*port, err error) {
 	for _, p := range ports {
 		if p.addr == "" {
@@ -111,16 +110,13 @@ func (p *port) where() net.Addr {
 const DefaultDrainNotice = 250 * time.Millisecond
 
 const (
-	// handshakes is how long a client may take to finish a TCP handshake that began before the port
-	// refused new ones.
+	// handshakes is how long a TCP handshake may take that began before the port refused new ones.
 	handshakes = 100 * time.Millisecond
-	// lastRequest is how long a connection without a request stays open once its port is closed:
-	// the client may have sent one before it noticed.
+	// lastRequest is how long an idle connection stays open: the client may have sent a request.
 	lastRequest = 250 * time.Millisecond
 )
 
-// serve answers until ctx is done. Then it closes the port, and waits for requests in flight, so
-// that none is lost.
+// serve answers until ctx is done. Then it closes the port, and waits for requests in flight.
 func (p *port) serve(ctx context.Context, n *node) error {
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -19,8 +19,7 @@ type profiler struct {
 
 func newProfiler(ctx context.Context) *profiler { return &profiler{make(chan struct{}, 1), ctx} }
 
-// The longest and the default duration of a profile in seconds; the latter is what go tool pprof
-// expects.
+// The longest and the default duration of a profile, in seconds. go tool pprof expects the latter.
 const (
 	longestProfile = 60
 	usualProfile   = 30

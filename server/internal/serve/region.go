@@ -126,8 +126,7 @@ const (
 	whole   = "This region counts the whole limit by itself for "
 )
 
-// scopes says which global rules aren't counted at their home, and what happens to their requests instead. It returns ""
-// if there are none.
+// scopes says which global rules aren't counted at their home, and what happens to their requests; "" if there are none.
 func (n *node) scopes() string {
 	names := map[string][]string{}
 	doc := n.limiter.Rules().Rules()

@@ -12,8 +12,7 @@ import (
 )
 
 // reload checks files whenever the operator asks for it, and reopens the decision log, until ctx is
-// done. Files are followed anyway, but it may take two seconds to notice a change. What can't be
-// used changes nothing.
+// done. Files are followed anyway, but it may take two seconds to notice a change.
 func (n *node) reload(ctx context.Context) error {
 	for {
 		select {
@@ -67,8 +66,7 @@ func (n *node) followCertificates(ctx context.Context, ports []*port, last certi
 		func(err error) { n.log.Error("certificates can't be read: the ones in use stay", "error", err) })
 }
 
-// useCertificates applies the certificates in the files to new connections: on all ports, or on
-// none if one of them can't be used.
+// useCertificates applies the certificates to new connections: on all ports, or on none.
 func (n *node) useCertificates(ports []*port) {
 	var failed error
 	fresh := make([]*tls.Config, len(ports))

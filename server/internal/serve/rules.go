@@ -25,8 +25,7 @@ var starter []byte
 // StarterName is the name of the built-in rules in messages.
 const StarterName = "starter.yaml"
 
-// readRules reads the rules to start with: those of the file to follow, those that seed an empty
-// rule store, or the built-in ones.
+// readRules reads the rules to start with: from --rules, from --seed-rules, or the built-in ones.
 func (c *Config) readRules() (doc *inforce.Document, message string, err error) {
 	flag := ""
 	switch {

@@ -89,8 +89,7 @@ type Listening struct {
 	Rules                                       string // the rules in force
 }
 
-// Run serves until ctx is done, then waits for requests in flight. Ready, if not nil, is called
-// when all ports are open.
+// Run serves until ctx is done, then waits for requests in flight. It calls ready, if not nil, when all ports are open.
 func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready func(Listening)) error {
 	if err := c.Validate(); err != nil {
 		return err

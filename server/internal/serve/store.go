@@ -95,8 +95,7 @@ func (n *node) openStore() error {
 	return nil
 }
 
-// settling is how long a starting node may take to reach its store before it becomes ready without
-// it.
+// settling is how long a starting node waits for its store before it becomes ready without it.
 const settling = time.Second
 
 // connecting reports whether the node has just started and hasn't reached its store yet. Its checks
@@ -121,9 +120,8 @@ func (n *node) closeStore() {
 	}
 }
 
-// storeFailed is called for every check that the store failed. An outage of Redis fails many at
-// once, so they aren't logged one by one: the store logs one line when Redis is lost, and one when
-// it is back.
+// storeFailed is called for every check that the store failed. It doesn't warn of each failure in an
+// outage: the store logs a line when Redis is lost, and one when it is back.
 func (n *node) storeFailed(_ *http.Request, err error) {
 	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, counter.ErrPartition) { // there may be thousands a second if Redis is slow
 		n.log.Debug("store", "error", err)
@@ -192,8 +190,7 @@ func (n *node) hear(ctx context.Context) error {
 	return nil
 }
 
-// introduce announces a node with rules in a file to the others. Nodes with a rule store are
-// announced by that.
+// introduce announces a node with rules in a file to the others. A rule store announces the others.
 func (n *node) introduce(ctx context.Context) error {
 	for rediscall.Sleep(ctx, time.Second) {
 		n.redis.Say(rulestore.Say(n.about()))

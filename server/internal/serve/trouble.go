@@ -35,8 +35,7 @@ type lastHeard struct {
 }
 
 const (
-	// silent is how long a node may be silent before something is wrong: two heartbeats, and a bit
-	// more.
+	// silent is how long a node may be silent before something is wrong: a bit more than two heartbeats.
 	silent = 5 * time.Second
 	// missed is how long a silent node is reported. Nodes that end say so, and aren't.
 	missed = 10 * time.Minute
@@ -125,8 +124,7 @@ func (n *node) drift() string {
 		drift.Abs().Round(time.Millisecond), where)
 }
 
-// degradedLocked says how many decisions were made without the store lately although it can be
-// reached, and what clients got.
+// degradedLocked says how many decisions were made lately without the store, which can be reached.
 func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	r, _ := rates(n.live.recently())
 	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, counter.ErrPartition) {
