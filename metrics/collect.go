@@ -105,8 +105,7 @@ func (r *row) collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectUndegraded shows a 0 for rules that Redis has always decided: so that the first decision without it is a step,
-// which rate() sees.
+// collectUndegraded shows a 0 for rules that Redis has always decided, so that rate() sees the first decision without it.
 func (s *Sources) collectUndegraded(ch chan<- prometheus.Metric, rows map[string]*row) {
 	if s.Redis == nil || s.Limiter == nil {
 		return
@@ -119,8 +118,7 @@ func (s *Sources) collectUndegraded(ch chan<- prometheus.Metric, rows map[string
 	}
 }
 
-// collectRules describes the rules in force, for queries to join with the metrics that have the label rule. These series
-// are one for each rule, where labels on every metric would multiply them.
+// collectRules describes the rules in force, for queries to join with the metrics that have the label rule.
 func (s *Sources) collectRules(ch chan<- prometheus.Metric) {
 	if s.Limiter == nil {
 		return

@@ -9,8 +9,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// histogram is a metric that is both a classic histogram and a native one, of schema 0, whose bucket i ends at 2^i seconds.
-// All of these ends are bounds of classic buckets, too, so one count serves both.
+// histogram is both a classic histogram and a native one of schema 0. The ends of native buckets, powers of two, are bounds of
+// classic buckets as well, so one count serves both.
 type histogram struct {
 	desc    *prometheus.Desc
 	label   *dto.LabelPair

@@ -49,8 +49,8 @@ const maxSlots = 100_000
 
 var _ counter.HoldObserver = (*Metrics)(nil)
 
-// Slots counts slots that are taken and released. It is for [weir.Options]. Those that another node releases are counted until
-// their time is over; those that another node renews are counted there from then on, and here until then.
+// Slots counts slots that are taken and released. It is for [weir.Options]. A slot that another node releases or renews is
+// counted here until its time is over.
 func (m *Metrics) Slots(c *counter.Counter, id counter.Once, n int64, lasts time.Duration) {
 	h := &m.holds
 	name := slotOf{id, c.Policy.ID ^ maphash.Bytes(h.seed, c.Subject)}

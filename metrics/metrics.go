@@ -4,11 +4,10 @@
 //	m := metrics.New(prometheus.DefaultRegisterer)
 //	limiter := weir.NewLimiter(store, rules, weir.Options{Observe: m.Observe, Holds: m})
 //
-// [Metrics.Watch] adds what the rules and the stores tell of themselves.
+// [Metrics.Watch] adds figures of the rules and the stores.
 //
-// Labels are rule ids, outcomes, reasons, edges and shards: never a client's key, address or path.
-// However many clients there are, and whatever they send, the number of series depends on the rules,
-// the edges and the servers of Redis alone. docs/reference/metrics.md lists every metric.
+// Labels are rule ids, outcomes, reasons, edges and shards, never a client's key, address or path. So clients can't make more
+// series. docs/reference/metrics.md lists every metric.
 package metrics
 
 import (
@@ -40,8 +39,8 @@ type Metrics struct {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// New makes metrics and registers them. It panics if the registerer has some already: a program with several limiters
-// gives each a registerer of its own, such as prometheus.WrapRegistererWith.
+// New makes metrics and registers them. It panics if the registerer has some already: a program with several limiters gives
+// each a registerer of its own, such as prometheus.WrapRegistererWith.
 func New(r prometheus.Registerer) *Metrics {
 	m := &Metrics{other: newRow("other"), holds: holds{seed: maphash.MakeSeed(), slots: map[slotOf]inSlot{}}}
 	m.table.Store(newTable(map[string]*row{m.other.rule: m.other}))
@@ -49,9 +48,8 @@ func New(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Observe counts a decision. It is for [weir.Options]. Peeks aren't counted: nobody is admitted or refused by them.
-//
-// It allocates nothing, and takes no lock except for a rule's first decision.
+// Observe counts a decision, unless it is a peek. It is for [weir.Options]. It allocates nothing, and takes no lock except for a
+// rule's first decision and for decisions without the store.
 func (m *Metrics) Observe(o *weir.Observation) {
 	req, d := o.Request, o.Decision
 	if req.Peek {

@@ -15,8 +15,7 @@ import (
 // maxRules is how many rules have labels of their own. Further ones share one, "other".
 const maxRules = 1000
 
-// keepRemoved is how long a rule that was removed stays: so that whoever scrapes sees its last decisions,
-// and no check that began under it is left uncounted.
+// keepRemoved is how long a rule that was removed stays, so that a scrape sees its last decisions.
 const keepRemoved = 10 * time.Minute
 
 // row is what was counted for a rule.
@@ -65,8 +64,7 @@ func (r *row) events(e event) (sum uint64) {
 // table finds rows. It is replaced, never changed.
 type table struct {
 	byRule map[string]*row
-	// front has some of the rows, each at a place that its rule's id gives: the map alone would take a third of
-	// the time that counting takes.
+	// front has some of the rows, each at a place that its rule's id gives. The map is slower.
 	front [64]*row
 }
 
@@ -146,8 +144,7 @@ func (m *Metrics) dropRemovedLocked(now time.Time) {
 type Sum struct {
 	// Degraded is decisions in which some limit was decided without the store, or that were made without rules.
 	Degraded uint64
-	// Times counts decisions by how long they took, of one in 64: up to each of [TimeBounds] and above the one before it, and
-	// last those above all.
+	// Times counts one in 64 decisions by how long they took: up to each of [TimeBounds], and last those above all.
 	Times [-firstTime + 2]uint64
 
 	decisions [len(edges)][reasons]uint64

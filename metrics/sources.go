@@ -15,8 +15,7 @@ import (
 
 // Sources are looked at when the metrics are scraped. Any may be nil.
 type Sources struct {
-	// Limiter tells which rules are in force. Rules that have been removed leave the metrics after ten minutes; without a
-	// Limiter they stay until the program ends.
+	// Limiter knows which rules are in force. Without it, rules that are removed never leave the metrics.
 	Limiter *weir.Limiter
 	Memory  *memstore.Store
 	Redis   *redisstore.Store

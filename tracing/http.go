@@ -16,9 +16,8 @@ import (
 // w3c reads and writes traceparent and tracestate, and no baggage: that may hold anything.
 var w3c propagation.TraceContext
 
-// Handler makes a span of each request, below the one that its W3C trace context names, if it has one. The handler, and
-// what it calls, finds the span in the request's context. A traceparent that can't be read is ignored. The span knows
-// the method, the status, and the pattern of an [http.ServeMux] that chose the handler.
+// Handler makes a span of each request, below the one that its W3C trace context names. The span is in the request's context.
+// It has the method, the status, and the pattern of an [http.ServeMux] that chose the handler.
 func (t *Tracer) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := extract(r.Context(), r.Header.Get("traceparent"), r.Header.Get("tracestate"))
@@ -44,8 +43,7 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// maxState is how long a tracestate may be, in bytes: as much as W3C has everybody pass on. A span keeps it until it is sent, and
-// a client could fill the memory with longer ones.
+// maxState is how many bytes of tracestate are kept, as W3C asks for: clients could fill the memory with longer ones.
 const maxState = 512
 
 // extract reads a trace context. Of a longer tracestate nothing is kept.
@@ -57,9 +55,8 @@ func extract(ctx context.Context, traceparent, tracestate string) context.Contex
 	return w3c.Extract(ctx, carrier)
 }
 
-// Continue returns a context in the caller's trace, by the W3C trace context that came with a call, such as in the metadata
-// of gRPC. A traceparent that can't be read is ignored, and so are both where the context is of a trace already. It is for
-// grpclimit.Options.Trace.
+// Continue returns a context in the caller's trace, by the W3C trace context that came with a call. It returns ctx if that is in
+// a trace already, or if traceparent can't be read. It is for grpclimit.Options.Trace.
 func Continue(ctx context.Context, traceparent, tracestate string) context.Context {
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx
@@ -96,8 +93,7 @@ func method(m string) string {
 	return "_OTHER"
 }
 
-// Inject writes the W3C trace context of ctx into the headers of a request that goes on from here, in place of the one it came with.
-// Without a trace, headers stay as they are.
+// Inject replaces the W3C trace context in the headers of a request by that of ctx, if ctx is in a trace.
 func Inject(ctx context.Context, h http.Header) {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return

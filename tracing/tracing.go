@@ -4,12 +4,11 @@
 //	tracer := tracing.New(otel.GetTracerProvider())
 //	limiter := weir.NewLimiter(store, rules, weir.Options{Trace: tracer.Check})
 //
-// A check's span is a child of the span in its context, such as otelhttp's of the HTTP request. A
-// program without otelhttp has [Tracer.Handler]. With Redis, redisstore.Options takes
-// [Tracer.Call], and each wait for Redis is a span below the check's.
+// A check's span is a child of the span in its context, such as that of otelhttp or of [Tracer.Handler]. With [Tracer.Call] in
+// redisstore.Options, each wait for Redis is a span below the check's.
 //
-// Spans hold rule ids, outcomes, reasons, edges and shards: never a client's key, address, path or
-// query. docs/guides/opentelemetry.md lists every attribute.
+// Spans hold rule ids, outcomes, reasons, edges and shards, never a client's key, address, path or query.
+// docs/guides/opentelemetry.md lists every attribute.
 package tracing
 
 import (
@@ -64,8 +63,7 @@ func end(span trace.Span, o *weir.Observation) {
 	span.End()
 }
 
-// Call begins the span of waiting for a shard of Redis, if that is on behalf of a check that has a span. It is for
-// redisstore.Options.Trace.
+// Call begins the span of a check's wait for a shard of Redis. It is for redisstore.Options.Trace.
 func (t *Tracer) Call(ctx context.Context, shard string) func(failure string) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return nil

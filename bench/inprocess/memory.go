@@ -33,8 +33,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// weigh fills a contender. Each key is a string of its own, as from a request, so a limiter that keeps the string pays
-// for it.
+// weigh fills a contender. Each key is a string of its own, for which a limiter that keeps it pays.
 func weigh(o contender, k compare.Keys, n int) (footprint, error) {
 	f := footprint{contender: o.name, keys: n}
 	base := liveHeap()

@@ -51,9 +51,8 @@ func (g *group) add(workload string, c *compare.Config, keys int, d load.Distrib
 }
 
 // hotParts is how many rounds, each as many times shorter, replace one round where two cores compete for one counter. How
-// fast they do that changes every few seconds whatever the code: a rival's check took 48 ns for a while and then 130 ns, so
-// with rounds of seconds chance decided which of both a store was compared with. There is nothing to fill, so contenders
-// can take turns often enough to share that luck.
+// fast they do that changes every few seconds: a rival's check took 48 ns for a while and then 130 ns. So contenders take
+// turns often enough to share that luck.
 const hotParts = 10
 
 // groups lists what to measure.

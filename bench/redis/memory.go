@@ -47,8 +47,7 @@ func weighings(c *config) []weighing {
 	return ws
 }
 
-// weigh fills an empty server. The first key is written before the measurement begins, so that connections, buffers and
-// scripts don't count.
+// weigh fills an empty server. The first key comes before the measurement, so that connections and scripts don't count.
 func (w *weighing) weigh(ctx context.Context, c *config, keys compare.Keys) (f footprint, err error) {
 	f = footprint{contender: w.name, counters: w.checks * w.counters}
 	server, err := redistest.Start(redistest.Options{})

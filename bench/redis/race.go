@@ -23,8 +23,7 @@ type entry struct {
 	limiter *compare.Limiter
 }
 
-// race fills a server for every contender, or one that all share if there is one goroutine, and then measures the
-// contenders in turns.
+// race fills a server for every contender, or one for all if there is one goroutine, and measures the contenders in turns.
 func race(ctx context.Context, c *config, workload string, contenders []contender, keys compare.Keys, p *report.Progress) (_ *compare.Table, err error) {
 	var server *redistest.Server
 	var closers []func() error
@@ -86,8 +85,7 @@ func (o *contender) fill(ctx context.Context, c *config, server *redistest.Serve
 	return o.open(ctx, server.Addr, c.timeout)
 }
 
-// inTurns measures one contender after the other. Each finds what the last one left in caches and on the heap, so their
-// order is random.
+// inTurns measures one contender after the other, in random order, since each finds what the last one left in caches.
 func inTurns(ctx context.Context, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) (_ []compare.Sample, err error) {
 	samples := make([]compare.Sample, len(entries))
 	for _, n := range rng.Perm(len(entries)) {
@@ -100,12 +98,8 @@ func inTurns(ctx context.Context, plan load.Plan, entries []entry, keys compare.
 }
 
 // interleave measures one goroutine's checks for all contenders at the same time: they share a server, and take turns at
-// every check.
-//
-// The latency of one check after the other depends on where the kernel puts client and server, and on whether the server
-// has fallen asleep, by much more than contenders differ: half of the checks take twice as long as the others. So
-// contenders have to share that luck. When each of them had the cores and a server to itself for some milliseconds, one
-// round differed from the next by a quarter.
+// every check. Latency depends on where the kernel puts client and server, and on whether the server has fallen asleep, by
+// much more than contenders differ. So contenders have to share that luck.
 func interleave(ctx context.Context, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) ([]compare.Sample, error) {
 	t := &interleaved{keys: keys, rng: rng}
 	for n, e := range entries {

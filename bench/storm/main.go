@@ -142,8 +142,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	return true, nil
 }
 
-// closeAll closes every connection as the gateway does with those of an address that it drops. That is the least that
-// dropping can cost.
+// closeAll closes every connection like those that the gateway drops, which is the least that dropping can cost.
 func closeAll(l net.Listener) error {
 	for {
 		c, err := l.Accept()

@@ -1,5 +1,4 @@
-// Package ui serves the console and the playground, which make ui builds into dist. A binary that was built without
-// them says so, and does all else.
+// Package ui serves the console and the playground, which make ui builds into dist, or says that they weren't built.
 package ui
 
 import (
@@ -19,8 +18,7 @@ import (
 	"time"
 )
 
-// dist has every file compressed, under its name with .gz: browsers get it as it is, and the binary stays small. What is
-// large has a smaller form beside that, under its name with .br, for the browsers that take it: over TLS, and of this machine.
+// dist has every file compressed, under its name with .gz, as browsers get it. Large files have a smaller form as well, with .br.
 //
 //go:embed all:dist
 var dist embed.FS
@@ -156,8 +154,7 @@ func unpack(packed []byte) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// weight is how much a client likes a coding, 0 to 1. It gets a file as it is unless it says otherwise, but rather in a form that
-// it names.
+// weight is how much a client likes a coding, from 0 to 1. It accepts identity, too, unless it says otherwise.
 func weight(accepted, coding string) float64 {
 	weight := 0.0
 	if coding == "identity" {

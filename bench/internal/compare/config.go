@@ -1,5 +1,4 @@
-// Package compare measures ways to limit beside each other: contenders take turns in rounds, ratios are computed within
-// a round, and what counts is the median over the rounds.
+// Package compare measures ways to limit beside each other: contenders take turns, and the median of their ratios counts.
 package compare
 
 import (

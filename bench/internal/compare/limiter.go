@@ -15,8 +15,7 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// Limit is what every contender enforces: a bucket of tokens, one of which comes back after each interval. Contenders that
-// count in windows admit as many requests in the time that the whole bucket takes to fill.
+// Limit is what every contender enforces: a bucket of tokens, one of which comes back after each interval.
 type Limit struct {
 	Tokens int64
 	Every  time.Duration
@@ -32,8 +31,7 @@ func (l Limit) weir() weir.Limit {
 	return weir.Limit{Count: l.Tokens, Window: time.Hour, Refill: l.PerSecond()}
 }
 
-// Check asks whether a request with this key is allowed, and returns ErrRefused if it isn't. It gets no context, since one
-// that can be cancelled makes some clients slower.
+// Check returns ErrRefused if a request isn't allowed. It gets no context, since some clients are slower with one.
 type Check func(key string) error
 
 // ErrRefused is the error of a [Check] that is over the limit.
@@ -111,8 +109,7 @@ func (s sender) SendBatch(clients []uint32) (refused int64) {
 	return refused
 }
 
-// Keys are API keys such as sk_prod_9e3779b97f4a7c15, side by side in one string. So the garbage collector has nothing to
-// scan, which would slow down contenders that allocate.
+// Keys are API keys such as sk_prod_9e3779b97f4a7c15, in one string: scanning many would slow down contenders that allocate.
 type Keys struct{ all string }
 
 const (

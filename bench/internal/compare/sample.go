@@ -108,8 +108,8 @@ func ReadMachine() Reading {
 	return Reading{time.Now(), busy, known}
 }
 
-// Others is the share of the cores' time between two readings that went to processes outside of the measurement, whose own
-// processes used ours. A limiter that gets only one of two cores has half the throughput, and no contention.
+// Others is the share of the cores' time between two readings that went to other processes than those measured, which used
+// ours. A limiter that gets only one of two cores has half the throughput, and no contention.
 func (r Reading) Others(now Reading, ours time.Duration) float64 {
 	if !r.known || !now.known {
 		return 0
@@ -118,8 +118,7 @@ func (r Reading) Others(now Reading, ours time.Duration) float64 {
 	return max(0, float64(now.busy-r.busy-ours)/float64(all))
 }
 
-// busyTime is the time of all cores that processes have used or a hypervisor has withheld, in steps of 10 ms. It returns
-// false on systems without /proc/stat.
+// busyTime is the time that all cores were busy or withheld by a hypervisor; false on systems without /proc/stat.
 func busyTime() (time.Duration, bool) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -76,8 +76,7 @@ func (r *Row) Spread(f Figure) report.Spread {
 	return overRounds(func(i int) float64 { return f(&r.Samples[i]) }, r)
 }
 
-// Ratio is a figure of r divided by the same figure of base in the same round, since rounds differ by what else the
-// machine was doing.
+// Ratio is a figure of r divided by the same figure of base in the same round, since rounds differ.
 func (r *Row) Ratio(base *Row, f Figure) report.Spread {
 	if r == nil || base == nil {
 		return report.SpreadOf(nil)
@@ -85,8 +84,7 @@ func (r *Row) Ratio(base *Row, f Figure) report.Spread {
 	return overRounds(func(i int) float64 { return f(&r.Samples[i]) / f(&base.Samples[i]) }, r, base)
 }
 
-// overRounds leaves out rounds with unexpected answers. It also leaves out rounds that other processes disturbed, unless
-// no others are left.
+// overRounds leaves out rounds with unexpected answers and, if others are left, those that other processes disturbed.
 func overRounds(value func(round int) float64, rows ...*Row) report.Spread {
 	rounds := len(rows[0].Samples)
 	for _, r := range rows {

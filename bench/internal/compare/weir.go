@@ -12,8 +12,7 @@ import (
 // maxCharges is how many counters [Charge] can charge at once.
 const maxCharges = 10
 
-// padding keeps what one goroutine writes out of the cache lines of another, which objects that are allocated one after
-// the other would share.
+// padding keeps what one goroutine writes out of the cache lines of another.
 type padding [128]byte
 
 // Charge makes checks of a store without rules. Each charges one counter for every limit.
@@ -87,8 +86,7 @@ func hundredRules(l Limit, amount string) []weir.Rule {
 	return rules
 }
 
-// WholeCheck makes checks of requests against a hundred rules, one of which applies. It counts requests, or an amount of
-// theirs.
+// WholeCheck makes checks by a hundred rules, one of which applies. It counts requests, or an amount.
 func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check, err error) {
 	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: hundredRules(l, amount)})
 	if err != nil {

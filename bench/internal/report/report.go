@@ -31,8 +31,7 @@ func Amount(n int) string {
 	return fmt.Sprint(n)
 }
 
-// Align prints a table whose columns line up: the first is aligned to the left, the others to the right. A row's remark, if
-// it has one, follows the row.
+// Align prints a table: the first column is aligned to the left, the others to the right. A remark follows its row.
 func Align(w io.Writer, rows [][]string, remarks ...string) {
 	width := 0
 	for _, r := range rows {
@@ -63,8 +62,7 @@ func Milliseconds(d time.Duration, digits int) string { return Number(1e3*d.Seco
 // Spread is the median of a few measurements of one thing, and how far they lie apart.
 type Spread struct{ Median, Low, High float64 }
 
-// extremes is up to how many measurements Low and High are the extremes. Of more they are the quartiles, since some of many
-// measurements always go wrong.
+// extremes is up to how many measurements Low and High are the extremes. With more, they are the quartiles.
 const extremes = 5
 
 // SpreadOf ignores NaN. The median of an even number of measurements is the mean of the middle two.

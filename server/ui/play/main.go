@@ -119,9 +119,7 @@ func text(v js.Value, name string) string {
 	return v.String()
 }
 
-// fromJS reads an object into a struct of texts and whole numbers, by the names of their JSON tags.
-//
-// Package encoding/json would do, at 85 KB of what a page has to load.
+// fromJS reads an object into a struct of texts and whole numbers, by their JSON tags. encoding/json would cost 85 KB.
 func fromJS(v js.Value, to any) {
 	s := reflect.ValueOf(to).Elem()
 	for i := range s.NumField() {

@@ -1,9 +1,8 @@
-// Package engine is the playground without its page: arrivals on a virtual clock, decided by [weir.Limiter], and what
-// there is to draw of them. The page shows every algorithm's answer to the same arrivals, or those of rules of one's own.
+// Package engine is the playground without its page: arrivals on a virtual clock, what [weir.Limiter] decides, and what there
+// is to draw. The page shows what every algorithm, or the user's own rules, make of the same arrivals.
 //
-// It has no arithmetic of its own. Decisions are the Limiter's, over a memstore whose clock is the engine's; levels,
-// weights and entries are read from the core's states. An engine does the same whenever it is given the same calls.
-// To go back in time it begins anew and replays its arrivals.
+// The engine has no arithmetic of limits: levels, weights and entries come from the core's states. It is deterministic, and
+// replays its arrivals to go back in time.
 //
 // Times are whole microseconds since the beginning, which is a moment that every window is aligned to.
 package engine

@@ -8,8 +8,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// mirror is a memstore that also keeps each counter's state where it can be read. The memstore decides; the state
-// follows by the same arithmetic.
+// mirror is a memstore that also keeps a readable copy of each counter's state, by the same arithmetic.
 type mirror struct {
 	*memstore.Store
 	engine *Engine
@@ -98,8 +97,8 @@ func (l *lane) report(now int64) counter.Result {
 	return l.policy.Report(l.state, now, 1, v)
 }
 
-// value is what is drawn of a counter: the tokens of a token bucket, the water of a leaky one, the requests that a
-// window, a counter or a log holds. Of a counter, base is the part that is left of the window before.
+// value is what is drawn: the tokens of a token bucket, the water of a leaky one, or requests. For a sliding counter, base is the
+// part that is left of the previous window.
 func (l *lane) value(now int64) (value, base float64) {
 	p := l.policy
 	switch p.Limit.Algorithm {

@@ -72,8 +72,7 @@ func (e *Engine) boundary() (count int, window int64) {
 	return int(min(l.Count, maxLimit)), l.Window.Microseconds()
 }
 
-// around is the moment of the nth request of a burst around a window's edge: the first half comes in the window's last 4%,
-// the other half, from the edge on, in as much of the next one.
+// around is the moment of the nth request of a burst around a window's edge, from 4% of the window before it to 4% after it.
 func around(edge, window int64, count, n int) int64 {
 	part := window / 25
 	if n < count {

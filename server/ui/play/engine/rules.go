@@ -25,8 +25,7 @@ type Read struct {
 // maxProblems are shown at a time: past that, people fix some and look again.
 const maxProblems = 20
 
-// Rules puts the user's own rules in force, as they are at the given time, and forgets all arrivals. If there is something
-// wrong with them, all stays as it was.
+// Rules puts the user's own rules in force, and forgets all arrivals. If there are problems, it changes nothing.
 func (e *Engine) Rules(text string, now time.Time) Read {
 	if len(text) > MaxText {
 		return Read{Problems: []rulefile.Problem{{
