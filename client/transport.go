@@ -130,9 +130,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // CloseIdleConnections closes those of Base.
 func (t *Transport) CloseIdleConnections() {
-	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
-		c.CloseIdleConnections()
-	}
+	(&http.Client{Transport: t.base()}).CloseIdleConnections()
 }
 
 func (t *Transport) base() http.RoundTripper {

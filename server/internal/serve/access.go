@@ -24,14 +24,13 @@ func (c *Config) guards() (g guards, err error) {
 		return g, fmt.Errorf("--admin-tokens: %w", err)
 	}
 	g.admin = guard.New(guard.Options{Tokens: tokens, Name: hostName(c.Admin), Console: true})
+	var one guard.Tokens
 	if c.HTTPToken != "" {
-		if tokens, err = guard.OneToken("http", c.HTTPToken); err != nil {
+		if one, err = guard.OneToken("http", c.HTTPToken); err != nil {
 			return g, fmt.Errorf("--http-token: %w", err)
 		}
-	} else {
-		tokens = nil
 	}
-	g.http = guard.New(guard.Options{Tokens: tokens, Name: hostName(c.HTTP), AnyName: !isLoopback(c.HTTP)})
+	g.http = guard.New(guard.Options{Tokens: one, Name: hostName(c.HTTP), AnyName: !isLoopback(c.HTTP)})
 	return g, nil
 }
 

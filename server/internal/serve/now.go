@@ -34,8 +34,10 @@ type live struct {
 	// failed is a failure since the last second, or nil.
 	failed atomic.Pointer[error]
 
-	costly      costly
-	costlyUntil time.Time
+	// memory and leases take a walk over every counter. They hold until walkAgain.
+	memory    memstore.Stats
+	leases    admin.Lease
+	walkAgain time.Time
 }
 
 // moment is a snapshot of what had been counted at some time.
@@ -44,12 +46,6 @@ type moment struct {
 	sum          metrics.Sum
 	asked, local uint64 // charges
 	shards       map[string]redisstore.TimeStats
-}
-
-// costly holds figures that take a walk over every counter.
-type costly struct {
-	memory memstore.Stats
-	leases admin.Lease
 }
 
 // busy is something that decides a bounded number of requests at a time.
@@ -126,13 +122,13 @@ func (n *node) now() admin.Now {
 	n.live.mu.Lock()
 	defer n.live.mu.Unlock()
 	l := &n.live
-	costly := n.costlyLocked()
+	n.walkLocked()
 	first, last := l.recently()
 	doc, modes := n.rules.InForce(), n.failureModes()
 	out := admin.Now{
 		Node: n.self.Name, Version: n.self.Version, Started: *known(n.began), At: *known(last.at), SlotSeconds: int(slot / time.Second),
 		Series: l.series, MaxInFlight: n.config.MaxInFlight, RulesVersion: doc.Version, RulesSince: known(doc.Since),
-		Memory:  admin.Memory{Counters: costly.memory.Counters, Bytes: costly.memory.Bytes, Cap: cmp.Or(n.config.MemoryCap, memstore.DefaultMemoryCap), Evictions: costly.memory.Evicted},
+		Memory:  admin.Memory{Counters: l.memory.Counters, Bytes: l.memory.Bytes, Cap: cmp.Or(n.config.MemoryCap, memstore.DefaultMemoryCap), Evictions: l.memory.Evicted},
 		Trouble: l.trouble.list, FailureModes: modes.list, FailureTotals: modes.totals,
 	}
 	for _, b := range n.busy {
@@ -141,7 +137,8 @@ func (n *node) now() admin.Now {
 	out.Totals, out.Latency = rates(first, last)
 	out.Store = n.nowStore(first, last)
 	if n.shared != nil {
-		out.Lease = &costly.leases
+		lease := l.leases
+		out.Lease = &lease
 		asked, local := last.asked-first.asked, last.local-first.local
 		if all := asked + local; all > 0 {
 			share := float64(local) / float64(all)
@@ -151,21 +148,20 @@ func (n *node) now() admin.Now {
 	return out
 }
 
-// costlyLocked returns the figures of a walk over every counter. It uses at most a fiftieth of a core.
-func (n *node) costlyLocked() costly {
+// walkLocked brings memory and leases up to date. It uses at most a fiftieth of a core.
+func (n *node) walkLocked() {
 	l := &n.live
 	begun := time.Now()
-	if begun.Before(l.costlyUntil) {
-		return l.costly
+	if begun.Before(l.walkAgain) {
+		return
 	}
-	l.costly.memory = n.counters.Stats()
+	l.memory = n.counters.Stats()
 	if n.shared != nil {
 		st := n.shared.Leases.Stats()
-		l.costly.leases = admin.Lease{Tokens: st.Tokens, Counters: st.Counters}
+		l.leases = admin.Lease{Tokens: st.Tokens, Counters: st.Counters}
 	}
 	done := time.Now()
-	l.costlyUntil = done.Add(max(slot/2, 50*done.Sub(begun)))
-	return l.costly
+	l.walkAgain = done.Add(max(slot/2, 50*done.Sub(begun)))
 }
 
 // rates returns the rates between two moments.
