@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -65,6 +66,8 @@ type requestBody struct {
 func newRequestBody(r *http.Request, c *client, cancel context.CancelFunc) *requestBody {
 	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel, wait: grace{most: c.patience}}
 	b.idle.L = &b.mu
+	b.timer = time.AfterFunc(time.Hour, b.stall)
+	b.timer.Stop() // until the first read
 	if b.ended = !hasBody(r); b.ended {
 		return b
 	}
@@ -95,11 +98,7 @@ func (b *requestBody) begin() error {
 	}
 	b.reading = true
 	b.wait.begin()
-	switch {
-	case b.replied:
-	case b.timer == nil:
-		b.timer = time.AfterFunc(b.wait.mayWait(), b.stall)
-	default:
+	if !b.replied {
 		b.timer.Reset(b.wait.mayWait())
 	}
 	return nil
@@ -111,7 +110,7 @@ func (b *requestBody) end(n int, err error) {
 	b.reading = false
 	b.wait.end(n)
 	b.idle.Broadcast()
-	b.stopTimerLocked()
+	b.timer.Stop()
 	switch err {
 	case nil:
 	case io.EOF:
@@ -141,7 +140,7 @@ func (b *requestBody) answered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.replied = true
-	b.stopTimerLocked()
+	b.timer.Stop()
 }
 
 // unfinished reports whether an answer that begins now must be the last on its connection, so that
@@ -154,11 +153,7 @@ func (b *requestBody) unfinished() bool {
 
 // takeTrailer remembers where to put the values of announced trailer fields.
 func (b *requestBody) takeTrailer(trailer http.Header) {
-	for name := range trailer {
-		if isForwarding(name) {
-			delete(trailer, name)
-		}
-	}
+	maps.DeleteFunc(trailer, func(name string, _ []string) bool { return isForwarding(name) })
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.trailer = trailer
@@ -169,7 +164,7 @@ func (b *requestBody) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.done = true
-	b.stopTimerLocked()
+	b.timer.Stop()
 	if b.reading && b.isHTTP1() && b.client.control.SetReadDeadline(time.Now()) == nil {
 		for b.reading {
 			b.idle.Wait()
@@ -181,10 +176,4 @@ func (b *requestBody) fault() (stalled bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.stalled, b.err
-}
-
-func (b *requestBody) stopTimerLocked() {
-	if b.timer != nil {
-		b.timer.Stop()
-	}
 }

@@ -26,15 +26,8 @@ func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKe
 // requests that it admits.
 func (x *exchange) merge(res *http.Response) {
 	x.theirs = !x.speaksOfLimits() || x.upstreamBinds(res)
-	if !x.theirs {
-		for _, h := range []http.Header{res.Header, res.Trailer} {
-			for name := range h {
-				if x.isLimit(name) {
-					delete(h, name)
-				}
-			}
-		}
-	}
+	x.dropLimits(res.Header)
+	x.dropLimits(res.Trailer)
 	if x.body.unfinished() && res.StatusCode != http.StatusSwitchingProtocols {
 		res.Header["Connection"] = []string{"close"}
 	}
@@ -81,13 +74,11 @@ func (x *exchange) restore(h http.Header) {
 	}
 }
 
-// dropTrailers drops the upstream's limits in trailers if the headers state the gateway's.
-func (x *exchange) dropTrailers(h http.Header) {
-	for name := range h {
-		if !x.theirs && x.isLimit(strings.TrimPrefix(name, http.TrailerPrefix)) {
-			delete(h, name)
-		}
-	}
+// dropLimits drops the upstream's limits if the answer states the gateway's.
+func (x *exchange) dropLimits(h http.Header) {
+	maps.DeleteFunc(h, func(name string, _ []string) bool {
+		return !x.theirs && x.isLimit(strings.TrimPrefix(name, http.TrailerPrefix))
+	})
 }
 
 func (x *exchange) speaksOfLimits() bool {

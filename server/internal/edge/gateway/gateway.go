@@ -218,7 +218,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	x.body = newRequestBody(r, c, cancel)
 	defer x.body.finish()
 	g.proxy.ServeHTTP(c, r)
-	x.dropTrailers(w.Header())
+	x.dropLimits(w.Header())
 }
 
 func (g *Gateway) rewrite(p *httputil.ProxyRequest) {

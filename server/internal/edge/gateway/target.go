@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -38,7 +39,7 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error)
 		return r, badTarget("The request target holds a space or #, which must be sent as %20 and %23")
 	}
 	what := unsafePart(path)
-	if what == "" && g.prefix != "" && g.prefix != "/" && climbs(path) {
+	if what == "" && g.prefix != "" && g.prefix != "/" && parent.MatchString(path) {
 		what = "a .. segment, which could lead out of the upstream's own path and back into it"
 	}
 	if what != "" && !g.opts.AllowUnsafePaths {
@@ -68,58 +69,35 @@ func rawPath(r *http.Request) string {
 	return raw
 }
 
-// unsafeEscape matches escapes that servers read differently: of a slash, a backslash or a NUL; of
-// these or a dot, encoded twice; and of characters that aren't UTF-8, but that careless decoders read
-// as a slash or a dot, such as %c0%af.
-var unsafeEscape = regexp.MustCompile(`(?i)%(?:(?:25)+(?:2f|5c|00|2e)|2f|5c|00|(?:25)*c[01]%[89a-f].)`)
+var (
+	// unsafeEscape matches escapes that servers read differently: of a slash, a backslash or a NUL;
+	// of these or a dot, encoded twice; and of characters that aren't UTF-8, but that careless
+	// decoders read as a slash or a dot, such as %c0%af.
+	unsafeEscape = regexp.MustCompile(`(?i)%(?:(?:25)+(?:2f|5c|00|2e)|2f|5c|00|(?:25)*c[01]%[89a-f].)`)
+	// unsafeDots matches . or .. with parameters: some servers resolve dots before they remove
+	// parameters, others afterwards.
+	unsafeDots = regexp.MustCompile(`(?i)(?:^|/)(?:\.|%2e){1,2};`)
+	parent     = regexp.MustCompile(`(?i)(?:^|/)(?:\.|%2e){2}(?:/|$)`)
+)
 
 var escaped = map[string]string{"2f": "slash", "5c": "backslash", "00": "NUL", "2e": "dot"}
 
 // unsafePart names the part of an escaped path that servers read differently, or returns "".
 func unsafePart(path string) string {
-	if strings.Contains(path, `\`) {
+	e := unsafeEscape.FindString(path)
+	switch {
+	case strings.Contains(path, `\`):
 		return "a backslash"
-	}
-	if e := unsafeEscape.FindString(path); e != "" {
-		what := escaped[strings.ToLower(e[len(e)-2:])] + " (" + e + ")"
-		switch {
-		case strings.Count(e, "%") > 1:
-			return "an overlong character (" + e + ")"
-		case len(e) > len("%2f"):
-			return "a twice encoded " + what
-		}
-		return "an encoded " + what
-	}
-	for seg := range strings.SplitSeq(path, "/") {
-		// Some servers resolve dots before they remove ;parameters, others afterwards.
-		if name, _, ok := strings.Cut(seg, ";"); ok && isDots(name) {
-			return "a dot segment with parameters (..;)"
-		}
+	case strings.Count(e, "%") > 1:
+		return "an overlong character (" + e + ")"
+	case len(e) > len("%2f"):
+		return "a twice encoded " + escaped[strings.ToLower(e[len(e)-2:])] + " (" + e + ")"
+	case e != "":
+		return "an encoded " + escaped[strings.ToLower(e[1:])] + " (" + e + ")"
+	case unsafeDots.MatchString(path):
+		return "a dot segment with parameters (..;)"
 	}
 	return ""
-}
-
-func climbs(path string) bool {
-	for seg := range strings.SplitSeq(path, "/") {
-		if isDots(seg) && len(seg) > 1 && !strings.EqualFold(seg, "%2e") {
-			return true
-		}
-	}
-	return false
-}
-
-// isDots reports whether a segment is . or .., encoded or not.
-func isDots(seg string) bool {
-	for n := 0; n < 2; n++ {
-		if rest, ok := strings.CutPrefix(seg, "."); ok {
-			seg = rest
-		} else if len(seg) >= 3 && strings.EqualFold(seg[:3], "%2e") {
-			seg = seg[3:]
-		} else {
-			return n > 0 && seg == ""
-		}
-	}
-	return seg == ""
 }
 
 // target returns the upstream's URL for a request: the path byte for byte, after the upstream's
@@ -168,13 +146,11 @@ func escapeInvalid(raw string) string {
 func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
 	peer := httplimit.ClientIP(in, nil) // trusting no proxy, this is the other end of the connection
 	trusted := edge.Trusts(g.opts.TrustedProxies, peer)
-	for name := range out {
+	maps.DeleteFunc(out, func(name string, _ []string) bool {
 		// Servers that pass headers on as variables read X_Forwarded_For, and some X.Forwarded.For,
 		// as X-Forwarded-For. Proxies that overwrite one spelling let the others through.
-		if isForwarding(name) && (!trusted || strings.ContainsFunc(name, notInHeader)) {
-			delete(out, name)
-		}
-	}
+		return isForwarding(name) && (!trusted || strings.ContainsFunc(name, notInHeader))
+	})
 	var prior http.Header
 	if trusted {
 		prior = in.Header
