@@ -416,7 +416,7 @@ func TestMistakesInOTLP(t *testing.T) {
 		"otlp:\n  traces: perhaps":                  "weir.yaml:2:11: otlp.traces: must be true or false",
 		"otlp:\n  endpint: http://127.0.0.1:4318":   `did you mean "endpoint"?`,
 		"otlp:\n  headers: {authorization: s3cr3t}": "OTEL_EXPORTER_OTLP_HEADERS",
-		"otlp: http://127.0.0.1:4318":               "must be a map of endpoint, protocol",
+		"otlp: http://127.0.0.1:4318":               "must be a map of endpoint, interval",
 	} {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "weir.yaml"), yaml)

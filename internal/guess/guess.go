@@ -1,7 +1,10 @@
 // Package guess finds the name that somebody who misspelled one probably meant.
 package guess
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 const (
 	// maxLength is the length up to which words are compared. Longer ones aren't typing mistakes.
@@ -30,6 +33,14 @@ func Closest(written string, candidates []string) string {
 		}
 	}
 	return best
+}
+
+// Hint asks whether the closest candidate was meant. It returns "" if none is close.
+func Hint(written string, candidates []string) string {
+	if best := Closest(written, candidates); best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
+	}
+	return ""
 }
 
 // leavesOut reports whether the written text is the beginning of the candidate, or consists of some

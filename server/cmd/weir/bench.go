@@ -192,10 +192,10 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer done()
-	var watch func(load.Progress)
 	meter := load.NewMeter(cmd.ErrOrStderr(), isTerminal(cmd.ErrOrStderr()))
-	if !b.quiet {
-		watch = meter.Show
+	watch := meter.Show
+	if b.quiet {
+		watch = nil
 	}
 	report, err := load.Run(cmd.Context(), b.plan, target, watch)
 	meter.Done()

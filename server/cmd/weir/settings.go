@@ -260,7 +260,7 @@ func (s *settingsFile) section(n *yaml.Node, path, what string, known map[string
 
 // unknown notes that there is no setting of that name.
 func (s *settingsFile) unknown(e setting, path, in string, names []string) {
-	hint := didYouMean(e.name, names, "write one of "+strings.Join(names, ", "))
+	hint := cmp.Or(guess.Hint(e.name, names), "write one of "+strings.Join(names, ", "))
 	if path == "otlp.headers" {
 		hint = "they hold secrets: put them into OTEL_EXPORTER_OTLP_HEADERS"
 	}
@@ -268,13 +268,6 @@ func (s *settingsFile) unknown(e setting, path, in string, names []string) {
 	if p := &s.problems[len(s.problems)-1]; p.Excerpt != "" { // hide the value, which may be a secret
 		p.Excerpt = strings.Repeat(" ", p.Caret) + e.name + ": …"
 	}
-}
-
-func didYouMean(written string, names []string, otherwise string) string {
-	if best := guess.Closest(written, names); best != "" {
-		return fmt.Sprintf("did you mean %q?", best)
-	}
-	return otherwise
 }
 
 // flag reads the value of a flag. The items of a list are joined by commas.
@@ -355,7 +348,7 @@ func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
 	}
 	for _, item := range n.Content {
 		if !slices.Contains(dialects, item.Value) {
-			s.fail(item, path, didYouMean(item.Value, dialects, ""), "must be one of %s, got %s", strings.Join(dialects, ", "), describe(item))
+			s.fail(item, path, guess.Hint(item.Value, dialects), "must be one of %s, got %s", strings.Join(dialects, ", "), describe(item))
 		}
 	}
 }

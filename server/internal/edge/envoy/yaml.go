@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -61,10 +62,7 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 		case slices.Contains(allKeys, key.Value): // envoyproxy/ratelimit accepts it anywhere, and ignores it here
 			r.warn(key, at, "has no meaning here, as in envoyproxy/ratelimit: the keys here are %s", strings.Join(known, ", "))
 		default:
-			hint := "write one of " + strings.Join(known, ", ")
-			if best := guess.Closest(key.Value, known); best != "" {
-				hint = fmt.Sprintf("did you mean %q?", best)
-			}
+			hint := cmp.Or(guess.Hint(key.Value, known), "write one of "+strings.Join(known, ", "))
 			r.fail(key, at, hint, "there is no key %q", clip(key.Value))
 		}
 	}
