@@ -45,8 +45,9 @@ func (r *Rule) validate(path string, bad *problems) {
 	slots, complex := r.Algorithm == Concurrency, r.isComplex()
 
 	no(r.Cost < 0 || r.Cost > counter.MaxTokens, "cost", "must be from 1 to %d, got %d", int64(counter.MaxTokens), r.Cost)
-	no(r.IPv4Prefix < 0 || r.IPv4Prefix > 32, "ipv4_prefix", "must be from 1 to 32, the bits of an address that count, got %d", r.IPv4Prefix)
-	no(r.IPv6Prefix < 0 || r.IPv6Prefix > 128, "ipv6_prefix", "must be from 1 to 128, the bits of an address that count, got %d", r.IPv6Prefix)
+	const bits = "must be from 1 to %d, the bits of an address that count, got %d"
+	no(r.IPv4Prefix < 0 || r.IPv4Prefix > 32, "ipv4_prefix", bits, 32, r.IPv4Prefix)
+	no(r.IPv6Prefix < 0 || r.IPv6Prefix > 128, "ipv6_prefix", bits, 128, r.IPv6Prefix)
 	for i, s := range r.Statuses {
 		no((s < 1 || s > 5) && (s < 100 || s > 599), fmt.Sprintf("count.status[%d]", i),
 			"must be an HTTP status such as 401, or a class such as 4xx, got %d", s)
@@ -56,20 +57,25 @@ func (r *Rule) validate(path string, bad *problems) {
 	no(r.Amount != "" && !isName(r.Amount), "amount", "must be a name of a-z, 0-9 and _ such as tokens, got %q", r.Amount)
 	no(r.Amount == "" && r.Default != 0, "default", "is for requests that lack the rule's amount: give it an amount, such as tokens")
 	no(r.Default < 0 || r.Default > counter.MaxAmount, "default", "must be from 0 to %d", int64(counter.MaxTokens))
-	no(r.Amount == "" && r.GiveBackUnsettled, "unsettled", "is for amounts that were reserved: give the rule an amount, such as tokens")
+	no(r.Amount == "" && r.GiveBackUnsettled, "unsettled",
+		"is for amounts that were reserved: give the rule an amount, such as tokens")
 
 	no(!slots && r.SlotTTL != 0, "slot_ttl", "is for algorithm: concurrency, which %s isn't", r.Algorithm)
-	no(slots && r.SlotTTL != 0 && (r.SlotTTL < time.Second || r.SlotTTL > time.Hour), "slot_ttl", "must be from 1s to 1h, got %s", r.SlotTTL)
-	no(slots && len(r.Statuses) > 0, "count", "can't stand beside concurrency: a slot is free again when the request ends, whatever its status")
+	no(slots && r.SlotTTL != 0 && (r.SlotTTL < time.Second || r.SlotTTL > time.Hour), "slot_ttl",
+		"must be from 1s to 1h, got %s", r.SlotTTL)
+	no(slots && len(r.Statuses) > 0, "count",
+		"can't stand beside concurrency: a slot is free again when the request ends, whatever its status")
 	beside(slots && r.Book, "past_limit", "concurrency")
 
 	if r.Split != 0 {
 		no(r.Split < 2 || r.Split > maxSplit, "split", "must be from 2 to %d, got %d", maxSplit, r.Split)
-		no(!r.Strict, "split", "is for strict rules: busy counters of others are decided on the nodes, and needn't be split; leave it out")
+		no(!r.Strict, "split",
+			"is for strict rules: busy counters of others are decided on the nodes, and needn't be split; leave it out")
 		no(complex, "split", "%s can't be split: "+simple, r.Algorithm)
 		beside(slots, "split", "concurrency")
 		beside(r.Amount != "", "split", "amount")
-		no(r.Book || r.CountRefused, "split", "can't stand beside past_limit, by which a part would go below zero while others have room: leave one of them out")
+		no(r.Book || r.CountRefused, "split",
+			"can't stand beside past_limit, by which a part would go below zero while others have room: leave one of them out")
 	}
 	const local = "is for rules with scope: global: each region counts this one for itself; leave it out, or add the scope"
 	no(!r.Global && r.Home != "", "home", local)
@@ -102,7 +108,8 @@ func checkAbuse(a *counter.Abuse, path string, bad *problems) {
 	}
 	const year = 366 * 24 * time.Hour
 	no := bad.below(path)
-	no(a.Refusals < 1 || a.Refusals > counter.MaxTokens, "refusals", "must be from 1 to %d, got %d", int64(counter.MaxTokens), a.Refusals)
+	const most = int64(counter.MaxTokens)
+	no(a.Refusals < 1 || a.Refusals > most, "refusals", "must be from 1 to %d, got %d", most, a.Refusals)
 	no(a.Window < time.Second || a.Window > 24*time.Hour, "refusals", "must be within a second to a day, got %s", a.Window)
 	no(a.Cooldown < time.Second || a.Cooldown > year, "cooldown", "must be from 1s to 366d, got %s", a.Cooldown)
 	no(!(a.Grow >= 1 && a.Grow <= 100), "grow", "must be from 1, which is no growth, to 100, got %v", a.Grow)

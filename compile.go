@@ -57,7 +57,8 @@ type rule struct {
 
 // Compile checks and compiles a document. The error is [counter.Problems]: everything that is wrong with it.
 func Compile(doc Rules) (*RuleSet, error) {
-	rs := &RuleSet{doc: doc, tiers: map[string]bool{}, weights: map[string][]Weight{}, defaultTier: doc.DefaultTier, networks: usualNetworks}
+	rs := &RuleSet{doc: doc, defaultTier: doc.DefaultTier, networks: usualNetworks}
+	rs.tiers, rs.weights = map[string]bool{}, map[string][]Weight{}
 	rs.doc.Rules = slices.Clone(doc.Rules)
 	var bad problems
 	rs.compileTiers(&bad)
@@ -206,7 +207,8 @@ func (r *rule) compileMatch(path string, bad *problems) {
 		bad.addErr(path+".endpoint_regex", err)
 	}
 	bad.when(m.NoKey && m.HasKey, path+".api_key", "no request has a key and has none: leave one of them out")
-	bad.when(m.NoKey && m.APIKeyPattern != "", path+".api_key", "a request without a key can't match api_key_pattern %q: leave one of them out", m.APIKeyPattern)
+	bad.when(m.NoKey && m.APIKeyPattern != "", path+".api_key",
+		"a request without a key can't match api_key_pattern %q: leave one of them out", m.APIKeyPattern)
 }
 
 // checkCounters reports limits that may hold for one request and would be one counter. A rule's limits are named after their
@@ -227,7 +229,8 @@ func (rs *RuleSet) checkCounters(bad *problems) {
 				owners[p.ID] = me
 			} else if other := rs.rules[o.rule].ID; o != me && (o.rule == me.rule || other != r.ID) { // compileID has reported equal ids
 				bad.when(true, fmt.Sprintf("rules[%d].id", r.index),
-					"%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules", p.Name, other, o.rule)
+					"%q names a limit of this rule and one of %q (rules[%d]), and both would be one counter: rename one of the rules",
+					p.Name, other, o.rule)
 				break
 			}
 		}

@@ -2,7 +2,6 @@ package weir
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -72,7 +71,8 @@ func (r *rule) policies(d counter.Definition, limits []Limit, path string, bad *
 	for i, l := range limits {
 		path := limitPath(path, i, len(limits))
 		if l.Algorithm != r.Algorithm && l.Algorithm != 0 {
-			bad.when(true, path+".algorithm", "this limit is a %s, and its rule a %s, by which all of a rule's limits count: set the rule's, and leave the limit's out", l.Algorithm, r.Algorithm)
+			bad.when(true, path+".algorithm", "this limit is a %s, and its rule a %s, by which all of a rule's limits count: "+
+				"set the rule's, and leave the limit's out", l.Algorithm, r.Algorithm)
 			continue
 		}
 		l = r.fit(l)
@@ -85,7 +85,8 @@ func (r *rule) policies(d counter.Definition, limits []Limit, path string, bad *
 			continue
 		}
 		usual := counter.Amount(times(r.Default, r.cost))
-		bad.when(!r.Book && r.Amount == "" && r.cost > l.Max(), path, "refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
+		bad.when(!r.Book && r.Amount == "" && r.cost > l.Max(), path,
+			"refuses everything: a request costs %d and at most %d fit", r.cost, l.Max())
 		bad.when(!r.Book && r.Amount != "" && usual > l.Capacity(), path,
 			"refuses every request that lacks %s: it is charged %s, and at most %s fit", r.Amount, usual, l.Capacity())
 		twice := slices.ContainsFunc(out, func(q *counter.Policy) bool { return q.Name == d.Name })
@@ -102,7 +103,8 @@ func keyOverride(by string) string {
 	if by == "" {
 		counts = "has one counter for all"
 	}
-	return fmt.Sprintf("an override names an API key, and this rule %s: write `tiers: {NAME: 5000/minute}` instead, for a tier that requests carry or that `keys` gives them, or put `api_key` into `by`", counts)
+	return "an override names an API key, and this rule " + counts + ": write `tiers: {NAME: 5000/minute}` instead, " +
+		"for a tier that requests carry or that `keys` gives them, or put `api_key` into `by`"
 }
 
 // fit adds to a limit what its rule says of all its limits. A limit of the calendar is a fixed window unless another algorithm
@@ -159,6 +161,8 @@ func (r *rule) checkCalendar(limits []Limit, path string, bad *problems) {
 	none := len(units) == 1 && units[counter.NoUnit]
 	first := limits[0]
 	first.Algorithm = r.Algorithm
-	bad.when(none, path+".calendar", "is for limits over a day, a week or a month, such as 50/month, and %s is over none of them", first)
-	bad.when(!none && r.Calendar.Day != 0 && !units[counter.Month], path+".calendar.day", "is the day on which months begin, and %s isn't over one", first)
+	bad.when(none, path+".calendar",
+		"is for limits over a day, a week or a month, such as 50/month, and %s is over none of them", first)
+	bad.when(!none && r.Calendar.Day != 0 && !units[counter.Month], path+".calendar.day",
+		"is the day on which months begin, and %s isn't over one", first)
 }

@@ -56,7 +56,11 @@ func (l *Limiter) cooldown(m *match) (i int, longest time.Duration) {
 
 // guarded reports whether charge i is for the same client and rule as the one before it. The guard doesn't tell the two apart.
 func (m *match) guarded(i int) bool {
-	return i > 0 && m.charges[i-1].Policy.Abuse != nil && m.charges[i].Policy.Rule == m.charges[i-1].Policy.Rule && bytes.Equal(m.charges[i].Subject, m.charges[i-1].Subject)
+	if i == 0 {
+		return false
+	}
+	a, b := &m.charges[i-1], &m.charges[i]
+	return a.Policy.Abuse != nil && a.Policy.Rule == b.Policy.Rule && bytes.Equal(a.Subject, b.Subject)
 }
 
 // keepOut refuses a request because of charge i. The store only gets the charges that are booked in any case.
@@ -155,8 +159,8 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 	return m.results[i].Err == nil
 }
 
-// takeApart decides charges without the others of their request. If the request is refused already, they become peeks, except for
-// bookings, and for refusals of windows that count what they refuse.
+// takeApart decides charges without the others of their request. If the request is refused already, they become peeks, except
+// for bookings, and for refusals of windows that count what they refuse.
 func takeApart(ctx context.Context, s counter.Store, charges []counter.Charge, results []counter.Result, refused bool) {
 	var counts []int
 	for i := range charges {
@@ -198,7 +202,8 @@ func (m *match) refused() bool {
 	return false
 }
 
-// conclude makes one decision of the results, by the most restrictive. It reports whether a limit depends on the response's status.
+// conclude makes one decision of the results, by the most restrictive. It reports whether a limit depends on the response's
+// status.
 func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 	return l.concludePart(m, 0, len(m.results), len(m.results), d)
 }

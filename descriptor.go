@@ -14,13 +14,14 @@ const (
 	maxDescriptorText = 4096   // bytes of a domain, a key or a value
 )
 
-// compileDescriptor checks a rule for a descriptor of Envoy's. No request is matched against it: the code that answers Envoy finds
-// the descriptor, and counts. Most fields of other rules mean nothing there, and are errors rather than ignored.
+// compileDescriptor checks a rule for a descriptor of Envoy's. No request is matched against it: the code that answers Envoy
+// finds the descriptor, and counts. Most fields of other rules mean nothing there, and are errors rather than ignored.
 func (r *rule) compileDescriptor(path string, seen map[string]int, bad *problems) {
 	r.checkDescriptor(path+".match.descriptor", seen, bad)
 	no := bad.below(path)
 	beside := func(given bool, field, why string) { no(given, field, "can't stand beside a descriptor"+why) }
-	no(r.Match != Match{}, "match", "can't stand beside other conditions: a descriptor says all that is known of the request; keep the descriptor alone, or leave it out")
+	no(r.Match != Match{}, "match", "can't stand beside other conditions: a descriptor says all that is known of the request; "+
+		"keep the descriptor alone, or leave it out")
 	beside(r.Tier != "", "tier", ": name the tier there, as a key and its value")
 	beside(r.By != nil, "by", ", which is counted by its values: leave it out")
 	beside(r.Missing != MissingIP, "missing", ", which lacks nothing: leave it out")

@@ -109,8 +109,8 @@ func (k *KeyLimiter) atMost(n int64) int64 {
 	return min(n, k.policy.MaxCharge())
 }
 
-// Allow reports whether a request of this key may pass, and counts it if so. An empty key names no client: it is refused, and the
-// first one is logged.
+// Allow reports whether a request of this key may pass, and counts it if so. An empty key names no client: it is refused, and
+// the first one is logged.
 func (k *KeyLimiter) Allow(key string) bool { return k.AllowN(key, 1) }
 
 // AllowN is Allow for a request that costs n, at least 1: all of it fits, or nothing is taken.

@@ -32,7 +32,8 @@ type Options struct {
 	// Trace starts the span of a decision. It returns the context for the store, and a function that ends the span, or nil for no
 	// span. See package tracing.
 	Trace func(context.Context) (context.Context, func(*Observation))
-	// Secret seals receipts. Nodes that share a store need the same secret, to accept each other's receipts. Nil means a random one.
+	// Secret seals receipts. Nodes that share a store need the same secret, to accept each other's receipts. Nil means a random
+	// one.
 	Secret []byte
 	// Local counts while the store can't be reached: for FailLocal rules, and for FailAllow rules if this node knows the counter
 	// (see [counter.Result.Local]). If nil, those rules allow.
@@ -56,7 +57,8 @@ type Options struct {
 type Observation struct {
 	Request  *Request
 	Decision *Decision
-	// Took is how long the decision took. It is measured for one decision in 64, because reading the clock is slow, and 0 otherwise.
+	// Took is how long the decision took. It is measured for one decision in 64, because reading the clock is slow, and 0
+	// otherwise.
 	Took time.Duration
 	// Err is why the store couldn't be reached for some limit, or nil.
 	Err error
@@ -129,8 +131,8 @@ func (l *Limiter) Rules() *RuleSet {
 var noRules = &RuleSet{}
 
 // Check decides a request and, if it is allowed, takes its cost from every limit that applies. A refusal takes nothing, and is
-// not an error. An error means that the store couldn't be reached for some limit. Follow the decision all the same: it is what the
-// rules say should happen then.
+// not an error. An error means that the store couldn't be reached for some limit. Follow the decision all the same: it is what
+// the rules say should happen then.
 func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
 	rs := l.rules.Load()
 	ctx, m := l.begin(ctx)

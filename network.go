@@ -31,8 +31,8 @@ func (n networks) of(ip netip.Addr) netip.Prefix {
 	return p
 }
 
-// appendIP appends the network that the request's address counts as: the 4 or 8 bytes of a usual one, and otherwise all bytes of the
-// address and the prefix length. So if a rule's prefix changes, its counters start over.
+// appendIP appends the network that the request's address counts as: the 4 or 8 bytes of a usual one, and otherwise all bytes of
+// the address and the prefix length. So if a rule's prefix changes, its counters start over.
 func (m *match) appendIP(req *Request, by networks, last bool) {
 	p := by.of(req.IP)
 	all := p.Addr().As16()

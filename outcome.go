@@ -212,7 +212,8 @@ func (l *Limiter) heldBy(d *Decision) (*held, error) {
 	return h, err
 }
 
-// Renew renews the slots of a request that is still in flight. With a receipt, &Decision{Receipt: receipt} is enough, on any node.
+// Renew renews the slots of a request that is still in flight. With a receipt, &Decision{Receipt: receipt} is enough, on any
+// node.
 func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	h, err := l.heldBy(d)
 	if h == nil {
@@ -238,8 +239,8 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 // [Decision.Unfinished], for those with a Delay if you don't wait, and if you have a receipt. With a receipt,
 // &Decision{Receipt: receipt} is enough, on any node. After the first time, the error is [counter.ErrUsed].
 //
-// After another error, you may call Finish again with the same decision. If only the store's answer was lost, tokens of a decision
-// without a receipt may then go back twice. Slots and reservations never do.
+// After another error, you may call Finish again with the same decision. If only the store's answer was lost, tokens of a
+// decision without a receipt may then go back twice. Slots and reservations never do.
 func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	h, err := l.heldBy(d)
 	d.held = nil
@@ -301,9 +302,9 @@ func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 	return back, marked
 }
 
-// recorded reports whether a return by receipt depends on the record of its hold instead of a mark. A record is needed in two cases.
-// If the caller chose the ID of the check, a check with that ID is charged again after a refund, and its new receipt must work. And
-// if a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
+// recorded reports whether a return by receipt depends on the record of its hold instead of a mark. A record is needed in two
+// cases. If the caller chose the ID of the check, a check with that ID is charged again after a refund, and its new receipt must
+// work. And if a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
 func (h *held) recorded(r *due) bool {
 	return h.once != (counter.Once{}) && !r.local && r.Hold != nil && r.Hold.ID != (counter.Once{}) && !r.InFlight() &&
 		(r.named || r.amount != "" && r.N > 0 && h.age > refundTime)

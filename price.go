@@ -68,12 +68,7 @@ func (rs *RuleSet) price(name string, req *Request) *Sum {
 
 // highestPrice is private.Price.
 func (rs *RuleSet) highestPrice(asked []string, answered string, of map[string]counter.Amount) (usd counter.Amount, known bool) {
-	var models []string
-	for _, m := range asked {
-		if m != "" {
-			models = append(models, m)
-		}
-	}
+	models := slices.DeleteFunc(slices.Clone(asked), func(m string) bool { return m == "" })
 	if answered != "" && !rs.isVersion(answered, models) {
 		models = append(models, answered)
 	}

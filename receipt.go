@@ -13,8 +13,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// sealer makes receipts. They are encrypted and not just signed, because they name a client and its limits, and callers tend to log
-// them.
+// sealer makes receipts. They are encrypted and not just signed, because they name a client and its limits, and callers tend to
+// log them.
 type sealer struct{ aead cipher.AEAD }
 
 func newSealer(secret []byte) *sealer {
@@ -45,8 +45,8 @@ type sealedLimit struct {
 	MaxDelay      int64
 }
 
-// sealedMore follows each limit of a receipt that has amounts, slots or a calendar. After it come the zone, the amount's name, the
-// home, and each of the amount's parts as its weight, the length of its name, and the name.
+// sealedMore follows each limit of a receipt that has amounts, slots or a calendar. After it come the zone, the amount's name,
+// the home, and each of the amount's parts as its weight, the length of its name, and the name.
 type sealedMore struct {
 	Decimal      bool
 	Fraction     counter.Amount

@@ -26,7 +26,8 @@ type Request struct {
 	// Preflight marks a CORS preflight without a body and credentials. Rules that don't name OPTIONS don't apply to it:
 	// [Options.Preflight] does.
 	Preflight bool
-	// Attr returns other values that rules count by: "header:X-Tenant", "claim:plan", "attr:region". It returns "" if there is none.
+	// Attr returns other values that rules count by: "header:X-Tenant", "claim:plan", "attr:region". It returns "" if there is
+	// none.
 	Attr func(name string) string
 	// Cost is how many tokens the request takes. 0 means 1.
 	Cost int64

@@ -61,9 +61,9 @@ func parseDimension(s string) (dimension, error) {
 	return dimension{}, fmt.Errorf("must be one of %s, got %q", strings.Join(dimensionsListed(), ", "), s)
 }
 
-// subject appends the client that the rule counts, so that no two clients have the same bytes: first a bit for each value that is
-// missing and replaced by the IP, in whole bytes, and then the values, each but the last after its length. It returns false if the
-// rule can't count the request.
+// subject appends the client that the rule counts, so that no two clients have the same bytes: first a bit for each value that
+// is missing and replaced by the IP, in whole bytes, and then the values, each but the last after its length. It returns false
+// if the rule can't count the request.
 func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	mark := len(m.subjects)
 	m.subjects = append(m.subjects, 0)
@@ -166,8 +166,8 @@ func (rs *RuleSet) value(r *rule, d dimension, req *Request, m *match) string {
 	return req.Attr(d.name)
 }
 
-// route is the template that stands for the request's path: the rule's own, or else the most specific of all rules that match. All
-// other paths share a name. If each had a counter, clients could get around the limit.
+// route is the template that stands for the request's path: the rule's own, or else the most specific of all rules that match.
+// All other paths share a name. If each had a counter, clients could get around the limit.
 func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
 	if r.template != "" {
 		return r.template
@@ -206,8 +206,8 @@ func (m *match) prefix(segments uint8) []byte {
 	return m.path[:end]
 }
 
-// countedMethod returns a common method, or one that the rules name, in capitals. All others share a name, so that invented methods
-// get no counters.
+// countedMethod returns a common method, or one that the rules name, in capitals. All others share a name, so that invented
+// methods get no counters.
 func (rs *RuleSet) countedMethod(method string) string {
 	switch method {
 	case "", "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS": // as nearly all are

@@ -1,11 +1,11 @@
-// Package cooldown keeps abusive clients out: those that keep sending requests while they are told to wait. Each further cooldown
-// lasts longer. Rules configure it with [counter.Abuse].
+// Package cooldown keeps abusive clients out: those that keep sending requests while they are told to wait. Each further
+// cooldown lasts longer. Rules configure it with [counter.Abuse].
 //
-// A refusal counts if it arrives during the wait that the client was told. Clients are told whole seconds, so the wait is rounded
-// up, to one second at least. Clients that wait as they are told must never be kept out, so two kinds of refusals don't count:
-// those of requests that were in flight when the client was told, and a few for each wait, since a client may have several
-// processes that don't know of each other's refusals. A cooldown begins only if the client has ignored its waits for two seconds,
-// and sends at least twice what the limit admits. See docs/guides/abuse.md.
+// A refusal counts if it arrives during the wait that the client was told. Clients are told whole seconds, so the wait is
+// rounded up, to one second at least. Clients that wait as they are told must never be kept out, so two kinds of refusals don't
+// count: those of requests that were in flight when the client was told, and a few for each wait, since a client may have
+// several processes that don't know of each other's refusals. A cooldown begins only if the client has ignored its waits for two
+// seconds, and sends at least twice what the limit admits. See docs/guides/abuse.md.
 //
 // Each node counts by itself, and shares only counts above its part of what begins a cooldown, in batches, so a flood causes few
 // calls. Cooldowns are announced to all nodes. Each node times them by its own clock, so steps of the shared clock don't change

@@ -1,6 +1,7 @@
 package cooldown
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,7 +75,8 @@ func (s *sharing) count(x *client, id ID, need int64, nodes int, c *counter.Char
 		if s.counts == nil {
 			s.counts = map[ID]*counted{}
 		}
-		w = &counted{Count{id, 0, c.Policy.Abuse.Window}, need, counter.Counter{Policy: c.Policy, Subject: append([]byte(nil), c.Subject...)}}
+		of := counter.Counter{Policy: c.Policy, Subject: bytes.Clone(c.Subject)}
+		w = &counted{Count{id, 0, c.Policy.Abuse.Window}, need, of}
 		s.counts[id] = w
 	}
 	w.N += x.count - x.told
@@ -269,7 +271,8 @@ func (g *Guard) hear(c *Cooldown, round uint64) {
 		ahead = max(ahead, c.Begun.UnixMicro()-now) // the shared clock has stepped back since
 	}
 	ends, forgets := c.Ends.UnixMicro()-ahead, c.Forgets.UnixMicro()-ahead
-	if forgets <= now || forgets < ends || forgets > now+longest.Microseconds() || len(c.Rule) > mostText || len(c.Client)+len(c.Fingerprint) > mostText || c.N < 0 {
+	if c.N < 0 || forgets <= now || forgets < ends || forgets > now+longest.Microseconds() ||
+		len(c.Rule) > mostText || len(c.Client)+len(c.Fingerprint) > mostText {
 		return
 	}
 	if x == nil {

@@ -35,8 +35,8 @@ func (g *Guard) each(f func(s *shard, id ID, x *client)) {
 }
 
 // SetSecret changes the key under which clients' names are hashed. Nodes that learn the shared secret only after they have
-// started need it, or that share a new one because the store has lost its data. Clients in a cooldown stay there, and are renamed
-// when they come again. All others are forgotten.
+// started need it, or that share a new one because the store has lost its data. Clients in a cooldown stay there, and are
+// renamed when they come again. All others are forgotten.
 func (g *Guard) SetSecret(secret []byte) {
 	b := make([]byte, 16)
 	if copy(b, secret) < len(b) {

@@ -1,11 +1,11 @@
 package counter
 
-// Token bucket, leaky bucket and leaky queue hold a level in millionths of a token, and when it was computed. Refilling rounds down
-// to a millionth, and only admissions store the result. So a client loses less than a millionth of a token for each request that
-// was admitted, and polling costs it nothing.
+// Token bucket, leaky bucket and leaky queue hold a level in millionths of a token, and when it was computed. Refilling rounds
+// down to a millionth, and only admissions store the result. So a client loses less than a millionth of a token for each request
+// that was admitted, and polling costs it nothing.
 
-// Level is how much may be taken from a bucket at the given moment, in millionths of a token. It is negative if a leaky bucket was
-// made smaller than the water in it.
+// Level is how much may be taken from a bucket at the given moment, in millionths of a token. It is negative if a leaky bucket
+// was made smaller than the water in it.
 func (p *Policy) Level(s State, now int64) int64 {
 	if s.Time == 0 {
 		return p.capacity

@@ -47,7 +47,8 @@ func (c Calendar) validate(f *fault) {
 	f.when(c.Day != 0 && c.Unit != Month, "calendar.day", "is the day on which months begin, and this is a %s", c.Unit)
 	f.when(c.Day < 0 || c.Day > 31, "calendar.day", "must be from 1 to 31, got %d", c.Day)
 	f.when(c.Weekday < time.Sunday || c.Weekday > time.Saturday, "calendar.weekday", "must be a day of the week")
-	f.when(c.Weekday != time.Sunday && c.Unit != Week, "calendar.weekday", "is the day on which weeks begin, and this is a %s", c.Unit)
+	f.when(c.Weekday != time.Sunday && c.Unit != Week, "calendar.weekday",
+		"is the day on which weeks begin, and this is a %s", c.Unit)
 	f.when(c.Zone == "Local", "calendar.tz", "must be the same on every node: name a zone such as Europe/Berlin")
 	_, err := location(c.Zone)
 	f.when(err != nil, "calendar.tz", "there is no time zone %q: write one such as Europe/Berlin", c.Zone)
@@ -115,7 +116,8 @@ func (c *calendar) edges(now int64) [3]int64 {
 	return e
 }
 
-// Window returns when the window of a FixedWindow begins and ends that holds the moment. For other algorithms, it returns zero times.
+// Window returns when the window of a FixedWindow begins and ends that holds the moment. For other algorithms, it returns zero
+// times.
 func (p *Policy) Window(at time.Time) (start, end time.Time) {
 	if p.Limit.Algorithm != FixedWindow {
 		return start, end
@@ -124,8 +126,8 @@ func (p *Policy) Window(at time.Time) (start, end time.Time) {
 	return time.UnixMicro(from).UTC(), time.UnixMicro(p.windowEnd(from)).UTC()
 }
 
-// Edges is for stores that count by a calendar elsewhere, by a clock that may be up to a minute behind this moment. It returns when
-// the window of a minute ago begins, and the next two, in µs.
+// Edges is for stores that count by a calendar elsewhere, by a clock that may be up to a minute behind this moment. It returns
+// when the window of a minute ago begins, and the next two, in µs.
 func (p *Policy) Edges(now int64) [3]int64 {
 	return p.calendar.edges(max(1, now-60*micro))
 }
@@ -171,8 +173,8 @@ func (c *calendar) begins(n int) int64 {
 	return c.midnight(time.Date(y, m, d, 0, 0, 0, 0, time.UTC)).UnixMicro()
 }
 
-// midnight is the first moment of a date, which is given as 0:00 UTC, or of the next date if this one was left out. Where clocks are
-// changed around midnight, 0:00 may come twice, or not at all.
+// midnight is the first moment of a date, which is given as 0:00 UTC, or of the next date if this one was left out. Where clocks
+// are changed around midnight, 0:00 may come twice, or not at all.
 func (c *calendar) midnight(utc time.Time) time.Time {
 	// The offsets in force a day before and a day after: 0:00 under either may be the one.
 	_, before := utc.Add(-24 * time.Hour).In(c.zone).Zone()

@@ -291,7 +291,8 @@ func (l Limit) Validate() error {
 	f.when(l.Window%time.Microsecond != 0, "window", "must be whole microseconds, got %s", l.Window)
 	f.when(l.Burst < 0, "burst", "must be at least 1, got %d", l.Burst)
 	f.when(l.Burst > MaxTokens, "burst", "must be at most %d, got %d", int64(MaxTokens), l.Burst)
-	f.when(l.MaxDelay < 0 || l.MaxDelay%time.Microsecond != 0, "max_delay", "must be whole microseconds and not negative, got %s", l.MaxDelay)
+	f.when(l.MaxDelay < 0 || l.MaxDelay%time.Microsecond != 0, "max_delay",
+		"must be whole microseconds and not negative, got %s", l.MaxDelay)
 	f.when(l.MaxDelay > 0 && l.Algorithm != LeakyQueue, "max_delay", "only a leaky_bucket with mode: queue delays requests")
 	if !l.isBucket() {
 		f.when(l.Burst > 0, "burst", "%s has no burst: it admits its limit within a window", l.Algorithm)
@@ -308,13 +309,15 @@ func (l Limit) Validate() error {
 }
 
 func (l Limit) validateCalendar(f *fault) {
-	unit := l.Calendar.Unit
 	if l.Calendar.validate(f); f.error != nil {
 		return
 	}
-	f.when(l.Algorithm != FixedWindow, "limit", "a %s of the calendar is a fixed window, and a %s isn't: write algorithm: fixed_window, or %s for that length of time",
-		unit, l.Algorithm, shortWindow(unit.length()))
-	f.when(l.Window != unit.length(), "window", "must be %s, as long as a %s of the calendar, got %s", shortWindow(unit.length()), unit, shortWindow(l.Window))
+	unit := l.Calendar.Unit
+	usual := shortWindow(unit.length())
+	f.when(l.Algorithm != FixedWindow, "limit", "a %s of the calendar is a fixed window, and a %s isn't: "+
+		"write algorithm: fixed_window, or %s for that length of time", unit, l.Algorithm, usual)
+	f.when(l.Window != unit.length(), "window",
+		"must be %s, as long as a %s of the calendar, got %s", usual, unit, shortWindow(l.Window))
 }
 
 // rate is a bucket's refill in micro-tokens per microsecond, which is the same number as tokens per second, as a fraction in
@@ -342,8 +345,8 @@ func (l Limit) rate() (rate, error) {
 	return r, nil
 }
 
-// nearestRate is the largest fraction up to exact whose parts multiply to less than 2^53. Counts over whole seconds are exact below
-// that product. Beyond it, less than a thousandth is lost.
+// nearestRate is the largest fraction up to exact whose parts multiply to less than 2^53. Counts over whole seconds are exact
+// below that product. Beyond it, less than a thousandth is lost.
 func nearestRate(exact *big.Rat) (rate, bool) {
 	fits := func(r *big.Rat) bool {
 		p := new(big.Int).Mul(r.Num(), r.Denom())

@@ -5,9 +5,9 @@ import (
 	"sort"
 )
 
-// Log is the state of a sliding window log: every admission of the last window, in 16 bytes each. The zero Log is untouched. It is
-// not safe for concurrent use. All answers take time in proportion to the logarithm of the log's length, except that it is copied
-// when it grows or shrinks.
+// Log is the state of a sliding window log: every admission of the last window, in 16 bytes each. The zero Log is untouched. It
+// is not safe for concurrent use. All answers take time in proportion to the logarithm of the log's length, except that it is
+// copied when it grows or shrinks.
 type Log struct {
 	ring []entry // a ring buffer; its length is a power of two
 	head int     // the oldest entry
@@ -172,8 +172,8 @@ func (p *Policy) ReportLog(l *Log, now, n int64, v Verdict) Result {
 	return p.ReportSum(now, n, v, l.sum, last, enough)
 }
 
-// ReportSum describes what a store counts one by one, such as entries of a log or slots: how much they are together, when the last
-// of them ends (µs), and, of a refusal, when enough of them have ended. Zero means that there is no such moment.
+// ReportSum describes what a store counts one by one, such as entries of a log or slots: how much they are together, when the
+// last of them ends (µs), and, of a refusal, when enough of them have ended. Zero means that there is no such moment.
 func (p *Policy) ReportSum(now, n int64, v Verdict, sum, last, enough int64) Result {
 	r := Result{Allowed: v != Refused, Remaining: max(0, p.Limit.Count-sum), Slot: now}
 	if last != 0 {

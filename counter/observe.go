@@ -7,8 +7,8 @@ import (
 
 // Guard keeps out clients that keep sending requests while a rule refuses them: see [Abuse], and package cooldown, which has a
 // Guard. A limiter asks the Guard before it decides charges whose policy has an Abuse, and tells it the result, in the goroutine
-// of the check. So the Guard must be quick, and keep nothing of the charge. If it has a method Use(), the limiter calls that when
-// rules with an Abuse take effect.
+// of the check. So the Guard must be quick, and keep nothing of the charge. If it has a method Use(), the limiter calls that
+// when rules with an Abuse take effect.
 type Guard interface {
 	// Cooldown returns for how long the client is kept out. Zero means that it isn't.
 	Cooldown(c *Charge) time.Duration
@@ -19,8 +19,8 @@ type Guard interface {
 	Forgive(ctx context.Context, c *Counter) error
 }
 
-// HoldObserver is told which slots and reserved amounts requests hold, in the goroutine that takes or ends them. It must be quick
-// and keep nothing of the counter. Package metrics has one.
+// HoldObserver is told which slots and reserved amounts requests hold, in the goroutine that takes or ends them. It must be
+// quick and keep nothing of the counter. Package metrics has one.
 type HoldObserver interface {
 	// Slots is told that a request took or renewed n slots of a Concurrency limit, and for how long. If lasts is zero, it released
 	// them. The id identifies the request.

@@ -193,10 +193,10 @@ func (p *Policy) fingerprint(scope string) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
-// Numbers returns the numbers of the arithmetic, for stores that do it elsewhere. For buckets, these are the capacity in millionths
-// of a token, the rate in millionths per µs as a fraction, and the longest delay in µs or, with Book, how much may be booked. For
-// other algorithms, these are the count, the window in µs, and for sliding counters the µs of a step of the weight and the steps of
-// a window.
+// Numbers returns the numbers of the arithmetic, for stores that do it elsewhere. For buckets, these are the capacity in
+// millionths of a token, the rate in millionths per µs as a fraction, and the longest delay in µs or, with Book, how much may be
+// booked. For other algorithms, these are the count, the window in µs, and for sliding counters the µs of a step of the weight
+// and the steps of a window.
 func (p *Policy) Numbers() [4]int64 {
 	if p.Limit.isBucket() {
 		last := p.maxDelay
@@ -243,9 +243,9 @@ type State struct {
 	Prev int64
 }
 
-// Try takes n tokens at the given moment (µs) if they fit, and returns the new state. A refusal leaves the state as it is, but for
-// a time in the future. A clock that ran backwards leaves such times behind, and Try sets them to now, which mints no tokens and
-// locks no client out.
+// Try takes n tokens at the given moment (µs) if they fit, and returns the new state. A refusal leaves the state as it is, but
+// for a time in the future. A clock that ran backwards leaves such times behind, and Try sets them to now, which mints no tokens
+// and locks no client out.
 func (p *Policy) Try(s State, now, n int64) (State, bool) {
 	switch p.Limit.Algorithm {
 	case FixedWindow, SlidingCounter:
@@ -343,8 +343,8 @@ func (p *Policy) Return(s State, now, n, slot int64) State {
 
 const maxSpent = 63
 
-// Spent estimates how much of a counter is used, from 0 to 63 for one that blocks its client, and how long after its Time (µs) it is
-// certainly full again. Stores compute it at every check, to know which counter to evict first.
+// Spent estimates how much of a counter is used, from 0 to 63 for one that blocks its client, and how long after its Time (µs)
+// it is certainly full again. Stores compute it at every check, to know which counter to evict first.
 func (p *Policy) Spent(s State) (used, whole int64) {
 	// If the limit was changed since the state was stored, its level may lie outside of the limit.
 	gone := s.Level

@@ -63,7 +63,8 @@ func (p *Policy) Portion(first, i int, n int64) int64 {
 	return each
 }
 
-// Share returns the policy of one of several nodes that can't ask each other: an even part of every number, and at least one token.
+// Share returns the policy of one of several nodes that can't ask each other: an even part of every number, and at least one
+// token.
 func (p *Policy) Share(nodes int) *Policy {
 	if p.PerNode || nodes <= 1 {
 		return p

@@ -1,8 +1,8 @@
 package counter
 
-// roll brings a fixed window or a sliding counter to now. Windows are aligned to the Unix epoch. If a clock ran backwards past the
-// beginning of a window, the window begins again at that moment, with its count. Later windows follow from there, so that none is
-// shorter than its length, until the counter has been idle for a window.
+// roll brings a fixed window or a sliding counter to now. Windows are aligned to the Unix epoch. If a clock ran backwards past
+// the beginning of a window, the window begins again at that moment, with its count. Later windows follow from there, so that
+// none is shorter than its length, until the counter has been idle for a window.
 func (p *Policy) roll(s State, now int64) State {
 	if p.calendar != nil {
 		return p.calendar.roll(s, now)
