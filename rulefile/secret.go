@@ -16,7 +16,6 @@ type secret struct {
 	at   int
 	path string // of its value
 	text string
-	name bool // it is the last step of the path
 }
 
 // hide notes the keys in a value: the names of a map, the items of a list, or the value itself.
@@ -24,15 +23,15 @@ func (d *decoder) hide(v value) {
 	if v.node == nil {
 		return
 	}
-	for i, c := range v.children {
-		if v.kind == mapping {
-			d.src.secrets = append(d.src.secrets, secret{c.at, join(v.path, c.name), c.name, true})
-		} else {
-			d.src.secrets = append(d.src.secrets, secret{c.value.from, index(v.path, i), c.value.text, false})
-		}
-	}
 	if v.kind == scalar {
-		d.src.secrets = append(d.src.secrets, secret{v.from, v.path, v.text, false})
+		d.src.secrets = append(d.src.secrets, secret{v.from, v.path, v.text})
+	}
+	for i, c := range v.children {
+		s := secret{c.value.from, index(v.path, i), c.value.text}
+		if v.kind == mapping {
+			s = secret{c.at, join(v.path, c.name), c.name}
+		}
+		d.src.secrets = append(d.src.secrets, s)
 	}
 }
 
@@ -72,16 +71,11 @@ var quotedText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 // mask hides keys in a problem's path, text and hint.
 func (h *hidden) mask(p *Problem) {
 	for path := p.Path; path != ""; path = parent(path) {
-		s, ok := h.byPath[path]
-		if !ok {
-			continue
+		if s, ok := h.byPath[path]; ok {
+			mask := strings.NewReplacer(s.text, shown.Entry(s.text))
+			p.Path, p.Text, p.Hint = mask.Replace(p.Path), mask.Replace(p.Text), mask.Replace(p.Hint)
+			break
 		}
-		if mask := shown.Entry(s.text); s.name {
-			p.Path = strings.TrimSuffix(path, s.text) + mask + p.Path[len(path):]
-		} else {
-			p.Text, p.Hint = strings.ReplaceAll(p.Text, s.text, mask), strings.ReplaceAll(p.Hint, s.text, mask)
-		}
-		break
 	}
 	unquoted := func(q string) string {
 		if mask, ok := h.quoted[q]; ok {
