@@ -302,37 +302,16 @@ func (d *decoder) statuses(v value) []int {
 	return list
 }
 
-// otherAlgorithms are names that people use, and what to write for them.
-var otherAlgorithms = map[string]string{
-	"leaky_queue": "write leaky_bucket, with mode: queue beside it",
-	"calendar":    "write fixed_window, with calendar: {tz: Europe/Berlin} beside it",
-	"semaphore":   "write concurrency",
-	"in_flight":   "write concurrency",
-	"slots":       "write concurrency",
-}
-
-// algorithm reads the algorithm and its mode. After a mistake the answer is a
-// LeakyQueue, which takes all numbers that any algorithm takes, so that they aren't blamed for it.
+// algorithm reads the algorithm and its mode. After a mistake the answer is a LeakyQueue, the only one that takes a max_delay, too.
 func (d *decoder) algorithm(v, mode value) counter.Algorithm {
-	if v.node != nil && v.kind == scalar {
-		if hint := otherAlgorithms[v.text]; hint != "" {
-			d.fail(v, "must be %s, got %q", oneOf(algorithms), v.text).Hint = hint
-			return weir.LeakyQueue
-		}
-	}
 	i := d.choice(v, algorithms...)
 	if i < 0 || v.node != nil && v.kind == empty {
 		return weir.LeakyQueue
 	}
 	a := algorithmValues[i]
-	if mode.node == nil {
-		return a
-	}
-	if a != weir.LeakyBucket {
+	if mode.node != nil && a != weir.LeakyBucket {
 		d.fail(mode, "only leaky_bucket has modes: %s has none", a)
-		return a
-	}
-	if d.choice(mode, "meter", "queue") != 0 {
+	} else if d.choice(mode, "meter", "queue") != 0 {
 		return weir.LeakyQueue
 	}
 	return a

@@ -77,7 +77,8 @@ func (d *decoder) choice(v value, words ...string) int {
 	p := d.fail(v, "must be %s, got %s", oneOf(words), v.describe())
 	if v.kind == scalar {
 		p.Hint = didYouMean(v.text, words)
-		if other := otherWords[v.text]; slices.Contains(words, other) {
+		other := otherWords[v.text]
+		if word, _, _ := strings.Cut(other, ","); slices.Contains(words, word) {
 			p.Hint = "write " + other
 		}
 	}
@@ -89,6 +90,8 @@ var otherWords = map[string]string{
 	"deny": "refuse", "reject": "refuse", "block": "refuse", "closed": "refuse", "fail_closed": "refuse",
 	"open": "allow", "fail_open": "allow", "ignore": "skip",
 	"release": "give_back", "refund": "give_back", "return": "give_back", "charge": "keep", "hold": "keep",
+	"leaky_queue": "leaky_bucket, with mode: queue beside it", "calendar": "fixed_window, with calendar: {tz: Europe/Berlin} beside it",
+	"semaphore": "concurrency", "in_flight": "concurrency", "slots": "concurrency",
 	"mon": "monday", "tue": "tuesday", "wed": "wednesday", "thu": "thursday", "fri": "friday", "sat": "saturday", "sun": "sunday",
 }
 
