@@ -93,7 +93,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	}
 	r.By = d.by(f["by"])
 	r.Missing = weir.Missing(max(0, d.choice(f["missing"], "ip", "skip", "refuse")))
-	r.IPv4Prefix, r.IPv6Prefix = d.prefix(f["ipv4_prefix"]), d.prefix(f["ipv6_prefix"])
+	r.IPv4Prefix, r.IPv6Prefix = int(d.integer(f["ipv4_prefix"])), int(d.integer(f["ipv6_prefix"]))
 	r.OnStoreFailure = counter.FailureMode(max(0, d.choice(f["on_store_failure"], "allow", "refuse", "local")))
 	r.Global, r.Home = d.choice(f["scope"], "region", "global") == 1, d.text(f["home"])
 	if r.Floor = d.percent(f["floor"]); r.Global && f["floor"].node == nil {
@@ -228,10 +228,7 @@ func (d *decoder) by(v value) []string {
 	for _, item := range d.items(v, "[user]") {
 		name := d.text(item)
 		if !slices.Contains(known, name) {
-			hint := didYouMean(name, known)
-			if other, ok := otherDimensions[name]; ok {
-				hint = didYouMean(other, known)
-			}
+			hint := didYouMean(cmp.Or(otherDimensions[name], name), known)
 			if kind, rest, ok := strings.Cut(name, ":"); ok && slices.Contains([]string{"path", "header", "claim", "attr"}, strings.ToLower(kind)) && kind != strings.ToLower(kind) {
 				hint = fmt.Sprintf("did you mean %q?", strings.ToLower(kind)+":"+rest)
 			}
@@ -253,15 +250,6 @@ func guessAttribute(name string) string {
 		return fmt.Sprintf("write %q", "header:"+name)
 	}
 	return fmt.Sprintf("write %q, %q or %q, depending on where it comes from", "header:"+name, "claim:"+name, "attr:"+name)
-}
-
-// prefix reads how many bits of an address count.
-func (d *decoder) prefix(v value) int {
-	if v.node != nil && v.kind == scalar && strings.HasPrefix(v.text, "/") {
-		d.fail(v, "must be a whole number, got %s", v.describe()).Hint = "write it without the slash"
-		return 0
-	}
-	return int(d.integer(v))
 }
 
 var statusClass = regexp.MustCompile(`^[1-5][xX][xX]$`)

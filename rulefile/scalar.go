@@ -42,7 +42,7 @@ func (d *decoder) boolean(v value) bool {
 	if !d.given(v) {
 		return false
 	}
-	if v.kind == scalar && !v.quoted {
+	if !v.quoted {
 		switch v.text {
 		case "true", "True", "TRUE":
 			return true
@@ -51,13 +51,11 @@ func (d *decoder) boolean(v value) bool {
 		}
 	}
 	p := d.fail(v, "must be true or false, got %s", v.describe())
-	if v.kind == scalar {
-		switch strings.ToLower(v.text) {
-		case "true", "yes", "on", "y", "1":
-			p.Hint = "write true"
-		case "false", "no", "off", "n", "0":
-			p.Hint = "write false"
-		}
+	switch strings.ToLower(v.text) {
+	case "true", "yes", "on", "y", "1":
+		p.Hint = "write true"
+	case "false", "no", "off", "n", "0":
+		p.Hint = "write false"
 	}
 	return false
 }
@@ -67,20 +65,14 @@ func (d *decoder) choice(v value, words ...string) int {
 	if !d.given(v) {
 		return 0
 	}
-	if v.kind == scalar {
-		for i, w := range words {
-			if v.text == w {
-				return i
-			}
-		}
+	if i := slices.Index(words, v.text); i >= 0 {
+		return i
 	}
 	p := d.fail(v, "must be %s, got %s", oneOf(words), v.describe())
-	if v.kind == scalar {
-		p.Hint = didYouMean(v.text, words)
-		other := otherWords[v.text]
-		if word, _, _ := strings.Cut(other, ","); slices.Contains(words, word) {
-			p.Hint = "write " + other
-		}
+	p.Hint = didYouMean(v.text, words)
+	other := otherWords[v.text]
+	if word, _, _ := strings.Cut(other, ","); slices.Contains(words, word) {
+		p.Hint = "write " + other
 	}
 	return -1
 }
@@ -184,7 +176,10 @@ func (d *decoder) number(v value, want string) (n float64, ok bool) {
 		return parseNumber(v.text)
 	}
 	p := d.fail(v, "must be %s, got %s", want, v.describe())
-	if _, ok := parseNumber(v.text); ok {
+	digits, slash := strings.CutPrefix(v.text, "/")
+	if _, ok := parseNumber(digits); ok && slash {
+		p.Hint = "write it without the slash"
+	} else if ok {
 		p.Hint = "remove the quotes"
 	}
 	return 0, false

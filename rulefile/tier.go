@@ -21,42 +21,40 @@ func (d *decoder) tierName(v value) string {
 // document. A tier exists if it is listed, or if a rule has numbers for it.
 func (d *decoder) checkTiers(doc *weir.Rules) {
 	var names []string
-	number := map[string]int{}
+	known := map[string]bool{}
 	add := func(tiers []weir.Tier) {
 		for _, t := range tiers {
-			if _, ok := number[t.Name]; !ok {
-				number[t.Name] = len(names)
+			if !known[t.Name] {
+				known[t.Name] = true
 				names = append(names, t.Name)
 			}
 		}
 	}
 	add(doc.Tiers)
-	listed := len(names)
+	listed := names
 	for _, r := range doc.Rules {
 		add(r.Tiers)
 	}
-	unknown := func(name string) bool { _, ok := number[name]; return !ok }
 	broken := d.brokenTiers()
 	for _, use := range d.tierUses {
-		if broken || d.full() {
-			break // it may be there, in what can't be read
-		}
+		among, there := names, known[use.text]
 		if use.path == "default_tier" {
-			if n, ok := number[use.text]; !ok || n >= listed {
-				d.unknownTier(use, names[:listed])
-				doc.DefaultTier = ""
-			}
-		} else if unknown(use.text) {
-			d.unknownTier(use, names)
+			among, there = listed, slices.Contains(listed, use.text)
+		}
+		if !there && !broken && !d.full() { // it may be there, in what can't be read
+			d.unknownTier(use, among)
 		}
 	}
-	doc.Keys = slices.DeleteFunc(doc.Keys, func(k weir.KeyTier) bool { return unknown(k.Tier) })
+	if !slices.Contains(listed, doc.DefaultTier) {
+		doc.DefaultTier = ""
+	}
+	doc.Keys = slices.DeleteFunc(doc.Keys, func(k weir.KeyTier) bool { return !known[k.Tier] })
 	for i := range doc.Rules {
-		if r := &doc.Rules[i]; r.Match.APIKeyPattern == "" && unknown(r.Tier) {
+		if r := &doc.Rules[i]; r.Match.APIKeyPattern == "" && !known[r.Tier] {
 			r.Tier = ""
 		}
 	}
-	d.warnOfTiers(doc, names[:listed])
+	d.warnOfTiers(doc, listed)
 }
 
 func (d *decoder) unknownTier(use value, names []string) {
