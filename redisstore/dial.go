@@ -20,26 +20,24 @@ func dial(caller context.Context, network, addr string, d *net.Dialer, t *tls.Co
 	untimed.Timeout = 0
 	c, err := untimed.DialContext(ctx, network, addr)
 	if err == nil {
-		c = &patient.Conn{Conn: c}
-	}
-	if err == nil && t != nil {
-		c, err = secure(ctx, c, addr, t)
-	}
-	if err == nil {
-		c = &boundedConn{Conn: c}
+		c, err = secure(ctx, &patient.Conn{Conn: c}, addr, t)
 	}
 	switch {
 	case err == nil:
+		return &boundedConn{Conn: c}, nil
 	case caller.Err() != nil:
 		err = caller.Err()
 	case context.Cause(ctx) == os.ErrDeadlineExceeded:
 		err = fmt.Errorf("dial %s %s: %w", network, addr, os.ErrDeadlineExceeded)
 	}
-	return c, err
+	return nil, err
 }
 
-// secure makes a TLS connection of one, which it closes if it can't.
+// secure makes a TLS connection of one if there is a configuration, and closes the connection if it can't.
 func secure(ctx context.Context, c net.Conn, addr string, t *tls.Config) (net.Conn, error) {
+	if t == nil {
+		return c, nil
+	}
 	if t.ServerName == "" {
 		t = t.Clone()
 		t.ServerName, _, _ = net.SplitHostPort(addr)
