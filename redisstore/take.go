@@ -144,41 +144,34 @@ func each(parts []*part, f func(*part)) {
 // addUp finds charges that name one counter, and has each ask for the tokens of all of them. One debits
 // them; the others are sent as peeks, so that a script that looks before it writes needn't know.
 func (p *part) addUp() {
-	again := false
-	for i := range p.charges {
-		for j := range i {
-			again = again || p.charges[j].sameCounter(&p.charges[i])
-		}
-	}
-	if !again {
-		return
-	}
 	for i := range p.charges {
 		c := &p.charges[i]
 		if c.payer > 0 {
 			continue
 		}
-		var all []*charge
-		payer, n := -1, int64(0)
+		names, n, payer := 0, int64(0), i
 		for j := range p.charges {
 			if d := &p.charges[j]; d.sameCounter(c) {
-				all = append(all, d)
+				names++
 				n = min(n+d.n, d.policy.MaxCharge())
-				if payer < 0 || p.charges[payer].policy.Shadow && !d.policy.Shadow { // one that certainly takes
+				if p.charges[payer].policy.Shadow && !d.policy.Shadow { // one that certainly takes
 					payer = j
 				}
 			}
 		}
-		if len(all) == 1 {
+		if names == 1 {
 			continue
 		}
-		for _, d := range all {
-			d.n, d.want, d.waiting, d.claim = n, 0, 0, ledger.Claim{}
-			d.hold = p.charges[payer].hold
-			if d != &p.charges[payer] {
+		hold := p.charges[payer].hold
+		for j := range p.charges {
+			d := &p.charges[j]
+			if !d.sameCounter(c) {
+				continue
+			}
+			d.n, d.want, d.waiting, d.claim, d.hold, d.payer = n, 0, 0, ledger.Claim{}, hold, payer+1
+			if j != payer {
 				d.again, d.peek = !d.peek, true
 			}
-			d.payer = payer + 1
 		}
 	}
 }
