@@ -53,7 +53,8 @@ func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
 }
 
 // followFile uses each new text of a file until ctx is done. The log says what can't be read or used.
-func followFile(ctx context.Context, log *slog.Logger, what, path string, most int, last []byte, look watch.Bell, use func([]byte) error) error {
+func followFile(ctx context.Context, log *slog.Logger, what, path string, most int, last []byte, look watch.Bell,
+	use func([]byte) error) error {
 	return watch.File(ctx, path, most, last, look, func(text []byte) {
 		if err := use(text); err != nil {
 			log.Error(what+" rejected: the ones in use stay", "error", err)

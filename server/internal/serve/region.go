@@ -36,7 +36,8 @@ func (r *Region) linked() bool { return r.Listen != "" || len(r.Peers) > 0 }
 
 func (r *Region) validate() error {
 	if r.Name == "" {
-		return when(r.linked() || r.Home != "" || r.SecretFile != "", "--region: is missing: say which region this node is in, as regions.name or --region")
+		return when(r.linked() || r.Home != "" || r.SecretFile != "",
+			"--region: is missing: say which region this node is in, as regions.name or --region")
 	}
 	regions := slices.Sorted(maps.Keys(r.Peers))
 	errs := []error{checkRegion("regions.name or --region", r.Name), in("regions.listen", checkAddress(r.Listen))}
@@ -45,14 +46,18 @@ func (r *Region) validate() error {
 	}
 	regions = append(regions, r.Name)
 	return cmp.Or(append(errs,
-		when(r.Home != "" && !slices.Contains(regions, r.Home), "regions.home: %q is neither this node's region nor one of regions.peers: %s", r.Home, strings.Join(regions, ", ")),
-		when(r.linked() && r.SecretFile == "", "regions.secret_file: is missing: regions need a secret that all have; make one with openssl rand -hex 32"),
-		when(len(r.Peers) > 0 && r.Home == "", "regions.home: is missing: name the region that counts global limits; give all regions the same"),
+		when(r.Home != "" && !slices.Contains(regions, r.Home),
+			"regions.home: %q is neither this node's region nor one of regions.peers: %s", r.Home, strings.Join(regions, ", ")),
+		when(r.linked() && r.SecretFile == "",
+			"regions.secret_file: is missing: regions need a secret that all have; make one with openssl rand -hex 32"),
+		when(len(r.Peers) > 0 && r.Home == "",
+			"regions.home: is missing: name the region that counts global limits; give all regions the same"),
 	)...)
 }
 
 func checkRegion(setting, name string) error {
-	return when(!regionName.MatchString(name), "%s: must be a name of up to 32 lower-case letters, digits and -, such as eu-west, got %q", setting, name)
+	return when(!regionName.MatchString(name),
+		"%s: must be a name of up to 32 lower-case letters, digits and -, such as eu-west, got %q", setting, name)
 }
 
 func (r *Region) validatePeer(name string) error {
@@ -63,7 +68,8 @@ func (r *Region) validatePeer(name string) error {
 	}
 	for _, address := range r.Peers[name] {
 		host, port, err := net.SplitHostPort(address)
-		errs = append(errs, when(err != nil || host == "" || port == "", "regions.peers.%s: must be host:port, such as weir-%s.example:8084, got %q", name, name, address))
+		errs = append(errs, when(err != nil || host == "" || port == "",
+			"regions.peers.%s: must be host:port, such as weir-%s.example:8084, got %q", name, name, address))
 	}
 	return cmp.Or(errs...)
 }

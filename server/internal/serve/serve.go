@@ -170,7 +170,9 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	}
 	run(true, n.rules.Run)
 	run(true, n.reload)
-	run(c.TLSCert != "" || c.GRPCTLSCert != "", func(ctx context.Context) error { return n.followCertificates(ctx, ports, certificates) })
+	run(c.TLSCert != "" || c.GRPCTLSCert != "", func(ctx context.Context) error {
+		return n.followCertificates(ctx, ports, certificates)
+	})
 	run(c.AdminTokens != "", func(ctx context.Context) error { return n.followTokens(ctx, guards.admin) })
 	run(n.known != nil, n.known.follow)
 	run(true, func(ctx context.Context) error { return n.rls.Follow(ctx, n.serving) })

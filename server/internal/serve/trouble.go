@@ -21,11 +21,10 @@ type troubles struct {
 	list  []admin.Trouble
 	since map[string]time.Time // when each kind of problem was first seen
 	nodes map[string]lastHeard // other nodes, by name
-	// told is when Redis last listed the nodes. Deaf means that it hadn't for a while, and that
-	// live nodes haven't had time since heard to show up again.
-	told, heard time.Time
-	deaf        bool
-	stale       bool // the last list was stale
+	told  time.Time            // when Redis last listed the nodes
+	stale bool                 // the last list was stale
+	// settles is when live nodes have had time to show up again, after Redis hadn't listed any for a while.
+	settles time.Time
 }
 
 // lastHeard is when another node was heard.
@@ -209,13 +208,13 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	}
 	// The more nodes there are, the less often each asks.
 	if gap := heard.At.Sub(t.told); !t.told.IsZero() && (t.stale || gap > silent+time.Duration(s.Nodes)*20*time.Millisecond) {
-		t.deaf, t.heard = true, now
+		t.settles = now.Add(silent)
 	}
 	t.stale = false
 	t.told = heard.At
 	// Nodes that aren't back after a while may have ended properly, with nobody to hear it, or
 	// died.
-	settled := now.Sub(t.heard) >= silent
+	settled := !now.Before(t.settles)
 	if t.nodes == nil {
 		t.nodes = map[string]lastHeard{}
 	}
@@ -231,7 +230,7 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 		switch {
 		case now.Sub(h.seen) > missed:
 			delete(t.nodes, name)
-		case !h.silent && !listed[name] && t.deaf:
+		case !h.silent && !listed[name] && !t.settles.IsZero():
 			h.silent = settled
 			t.nodes[name] = h
 		case !h.silent && !listed[name]:
@@ -240,7 +239,9 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 			lost = append(lost, name+" since "+h.seen.UTC().Format("15:04:05")+" UTC")
 		}
 	}
-	t.deaf = t.deaf && !settled
+	if settled {
+		t.settles = time.Time{}
+	}
 	if len(lost) == 0 {
 		return ""
 	}
