@@ -1,13 +1,13 @@
 package envoy
 
 import (
-	"strings"
 	"time"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/pattern"
 )
 
 // Config is an immutable set of limits in envoyproxy/ratelimit's language, ready for requests.
@@ -31,8 +31,8 @@ type choices struct {
 }
 
 type descriptor struct {
-	parts []string // of a value with wildcards: the text between them
-	limit *limit   // nil if it has none
+	value string // as written, if it has wildcards
+	limit *limit // nil if it has none
 	below level
 }
 
@@ -117,26 +117,9 @@ func (l level) find(key, value string) *descriptor {
 		return d
 	}
 	for _, d := range c.wild {
-		if matches(d.parts, value) {
+		if pattern.MatchGlob(d.value, value) {
 			return d
 		}
 	}
 	return c.any
-}
-
-func matches(parts []string, value string) bool {
-	last := len(parts) - 1
-	rest, ok := strings.CutPrefix(value, parts[0])
-	if !ok || len(rest) < len(parts[last]) || !strings.HasSuffix(rest, parts[last]) {
-		return false
-	}
-	rest = rest[:len(rest)-len(parts[last])]
-	for _, part := range parts[1:last] {
-		at := strings.Index(rest, part)
-		if at < 0 {
-			return false
-		}
-		rest = rest[at+len(part):]
-	}
-	return true
 }

@@ -122,7 +122,7 @@ func (l level) add(key, value string, d *descriptor) bool {
 	}
 	c.exact[value] = d
 	if strings.Contains(value, "*") {
-		d.parts = strings.Split(value, "*")
+		d.value = value
 		c.wild = append(c.wild, d)
 	}
 	return true
