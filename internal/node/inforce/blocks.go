@@ -1,13 +1,9 @@
 package inforce
 
 import (
-	"context"
-	"time"
-
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/lint"
 	"github.com/weirhq/weir/internal/node/rulestore"
-	"github.com/weirhq/weir/internal/private"
 )
 
 // Join makes the emergency list apply beside the rules from now on. Call it before Run.
@@ -22,11 +18,6 @@ func (r *Rules) Join(blocks *rulestore.Blocks) {
 // Blocks returns the emergency list. If none was joined, it is empty and lasts as long as the
 // process.
 func (r *Rules) Blocks() *rulestore.Blocks { return r.blocks }
-
-// unkept returns an empty emergency list that isn't stored anywhere.
-func unkept(limiter *weir.Limiter) *rulestore.Blocks {
-	return rulestore.OpenBlocks(context.Background(), rulestore.BlockOptions{Now: func() time.Time { return private.Now(limiter) }})
-}
 
 func (r *Rules) rejoin() {
 	r.mu.Lock()

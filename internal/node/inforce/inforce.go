@@ -102,9 +102,10 @@ func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logge
 	return r
 }
 
-// begin makes an empty emergency list apply, and expire watch the clock.
+// begin joins an empty emergency list that isn't stored anywhere, and has expire watch the clock.
 func (r *Rules) begin() {
-	r.Join(unkept(r.limiter))
+	now := func() time.Time { return private.Now(r.limiter) }
+	r.Join(rulestore.OpenBlocks(context.Background(), rulestore.BlockOptions{Now: now}))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expiry = time.AfterFunc(clockStep, r.expire)

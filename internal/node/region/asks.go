@@ -2,7 +2,6 @@ package region
 
 import (
 	"context"
-	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -31,9 +30,6 @@ const gather = 5 * time.Millisecond
 // places.
 func (s *stakes) enter(key string, little bool) bool {
 	all, each := int64(s.link.maxWaiting), int64(math.MaxInt64)
-	if all <= 0 {
-		all = math.MaxInt64
-	}
 	if little {
 		each = max(1, all/4)
 	}
@@ -57,7 +53,7 @@ const patience = 250 * time.Millisecond
 func (s *stakes) toAsk(k *stake.Stake, home string, now int64) (who lenders) {
 	after := int64(math.MaxInt64 / 1000)
 	who.little = true
-	for _, name := range s.reachable(home) {
+	for _, name := range s.reachable() {
 		rest := k.Rests(name, now)
 		after = min(after, rest)
 		who.little = who.little && k.HadLittle(name)
@@ -80,21 +76,16 @@ func (s *stakes) toAskAhead(k *stake.Stake, home string, now int64) lenders {
 	if home == "" {
 		names = k.Borrowers()
 	} else if k.HadLittle(home) {
-		names = s.reachable(home)
+		names = s.reachable()
 	}
 	return lenders{first: slices.DeleteFunc(names, func(name string) bool { return !k.MayAskAhead(name, now) })}
 }
 
-// reachable lists the other regions, the home first. It leaves out regions that are silent or
-// forgotten.
-func (s *stakes) reachable(home string) (names []string) {
+// reachable lists the other regions, without those that are silent or forgotten.
+func (s *stakes) reachable() (names []string) {
 	away := s.link.topology().Away
-	for _, name := range slices.Sorted(maps.Keys(s.link.peers)) {
-		switch {
-		case away[name] == Forgotten || s.link.peers[name].silent():
-		case name == home:
-			names = slices.Insert(names, 0, name)
-		default:
+	for name, p := range s.link.peers {
+		if away[name] != Forgotten && !p.silent() {
 			names = append(names, name)
 		}
 	}

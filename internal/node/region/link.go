@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -59,7 +60,7 @@ type Link struct {
 
 // NewLink creates a Link. It sends nothing until Run.
 func NewLink(o Options) (*Link, error) {
-	l := &Link{name: o.Name, home: cmp.Or(o.Home, o.Name), secret: o.Secret, peers: map[string]*peer{}, strangers: map[string]bool{}, timeout: cmp.Or(o.Timeout, DefaultTimeout), maxWaiting: o.MaxWaiting, log: o.Logger}
+	l := &Link{name: o.Name, home: cmp.Or(o.Home, o.Name), secret: o.Secret, peers: map[string]*peer{}, strangers: map[string]bool{}, timeout: cmp.Or(o.Timeout, DefaultTimeout), maxWaiting: cmp.Or(o.MaxWaiting, math.MaxInt), log: o.Logger}
 	l.topo.Store(&Topology{Epoch: firstEpoch})
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
