@@ -259,7 +259,7 @@ type reports struct {
 	last rulestore.Node
 }
 
-func (r *reports) Beat(ctx context.Context, n rulestore.Node, others ...rulestore.Version) (rulestore.Pulse, error) {
+func (r *reports) Beat(ctx context.Context, n rulestore.Node, kept ...rulestore.Version) (rulestore.Pulse, error) {
 	r.last = n
-	return r.Store.Beat(ctx, n, others...)
+	return r.Store.Beat(ctx, n, kept...)
 }

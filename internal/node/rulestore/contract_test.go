@@ -71,7 +71,7 @@ func TestStores(t *testing.T) {
 			t.Errorf("append above 9: %v, %v", v.Number, err)
 		}
 		back := dated(Version{Number: 19, Parent: 18, ParentHash: "18", Text: []byte("lost")})
-		if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: back.Hash, Store: "up"}); p.Head.Number != 10 || p.Mine != Absent || err != nil {
+		if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: back.Hash, Store: "up"}, back); p.Head.Number != 10 || p.Mine != Absent || err != nil {
 			t.Errorf("beat: %v, %v", p, err)
 		}
 		until(t, says(s, 19))
@@ -82,7 +82,7 @@ func TestStores(t *testing.T) {
 			if err := s.PutBack(ctx, back); err != nil {
 				t.Fatal(err)
 			}
-			if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: back.Hash, Store: "up"}); !p.Head.Is(back) || p.Mine != InLine || err != nil {
+			if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: back.Hash, Store: "up"}, back); !p.Head.Is(back) || p.Mine != InLine || err != nil {
 				t.Errorf("beat: %v, %v", p, err)
 			}
 		}
@@ -226,11 +226,11 @@ func orphans(t *testing.T, s, view Store) {
 	}
 	for i, v := range []Version{twin, above, here} {
 		want := []Presence{Orphaned, Orphaned, InLine}[i]
-		if p, err := s.Beat(ctx, Node{Name: "n", RulesVersion: v.Number, RulesHash: v.Hash}); p.Mine != want || err != nil {
+		if p, err := s.Beat(ctx, Node{Name: "n", RulesVersion: v.Number, RulesHash: v.Hash}, v); p.Mine != want || err != nil {
 			t.Errorf("of %s there is %v, want %v: %v", v.Name(), p.Mine, want, err)
 		}
 	}
-	if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: "other", Store: "up"}, twin, here); p.Mine != Absent || p.Lost != nil || err != nil {
+	if p, err := s.Beat(ctx, Node{Name: "n", Version: "v1", RulesVersion: 19, RulesHash: "other", Store: "up"}, twin, here, Version{Number: 19, Hash: "other"}); p.Mine != Absent || len(p.Lost) != 1 || err != nil {
 		t.Errorf("another version 19 is there: %v", err)
 	}
 	until(t, says(s, 19))

@@ -128,7 +128,9 @@ func TestNodesConverge(t *testing.T) {
 // remembered: a node would put the text back.
 func remembered(nodes []*node, text string) bool {
 	return slices.ContainsFunc(nodes, func(n *node) bool {
-		return slices.ContainsFunc(append(n.before(n.Current()), n.Current()), func(v Version) bool { return string(v.Text) == text })
+		n.Follower.mu.Lock()
+		defer n.Follower.mu.Unlock()
+		return slices.ContainsFunc(n.recent, func(v Version) bool { return string(v.Text) == text })
 	})
 }
 

@@ -192,17 +192,20 @@ func (d *Dir) write(v Version) error {
 // Watch waits for ctx. Only this process writes versions, and [Follower.Publish] applies them.
 func (d *Dir) Watch(ctx context.Context, _ func(n int64)) { <-ctx.Done() }
 
-// Beat records this node. A folder that only this process writes loses nothing.
-func (d *Dir) Beat(_ context.Context, n Node, _ ...Version) (Pulse, error) {
+// Beat records this node.
+func (d *Dir) Beat(_ context.Context, n Node, kept ...Version) (Pulse, error) {
 	d.held.Store(n.RulesVersion)
 	p := Pulse{Head: *d.newest.Load()}
-	mine := Version{Number: n.RulesVersion, Hash: n.RulesHash}
-	if p.Head.Is(mine) {
-		p.Mine = InLine
-	} else if there, err := d.read(mine, false); err == nil && there.Is(mine) {
-		p.Mine = InLine
-	} else if d.hasOrphan(mine) {
-		p.Mine = Orphaned
+	for _, v := range kept {
+		there, err := d.read(Version{Number: v.Number}, false)
+		switch {
+		case err == nil && there.Is(v):
+			p.Mine = InLine
+		case d.hasOrphan(v):
+			p.Mine = Orphaned
+		default:
+			p.Mine, p.Lost = Absent, append(p.Lost, v)
+		}
 	}
 	return p, nil
 }

@@ -159,19 +159,21 @@ const beatTimeout = time.Second
 
 // Look asks for the newest version and acts on the answer. It logs errors.
 func (f *Follower) Look(ctx context.Context) {
-	node := f.o.Node
-	mine := f.Current()
+	f.mu.Lock()
+	node, mine := f.o.Node, f.status.Current
+	kept := f.upTo(mine)
+	f.mu.Unlock()
 	node.RulesVersion, node.RulesHash = mine.Number, mine.Hash
 	if mine.Number > 0 {
 		node.RulesText = TextHash(mine.Text)
 	}
 	f.o.Report(&node)
 	beat, cancel := context.WithTimeout(ctx, beatTimeout)
-	pulse, err := f.o.Store.Beat(beat, node, f.before(mine)...)
+	pulse, err := f.o.Store.Beat(beat, node, kept...)
 	cancel()
 	switch {
 	case errors.Is(err, ErrDamaged) && mine.Number > 0:
-		err = f.restore(ctx, mine, Version{})
+		err = f.restore(ctx, mine, Version{}, kept)
 	case err == nil:
 		err = f.meet(ctx, mine, pulse)
 	}
@@ -199,26 +201,18 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	case mine.Number == 0 && head.Number == 0:
 		return f.seed(ctx, f.o.Seed)
 	case mine.Number == 0:
-	case has == InLine || has == Textless:
-		lost := p.Lost // another node has put back the version in force, but didn't have these
-		if has == Textless {
-			lost = append(lost, mine)
-		}
-		if err := f.putBack(ctx, lost...); err != nil {
+	case has == InLine, has == Absent && head.after(mine) == ancestor: // another node has put back what it had
+		if err := f.putBack(ctx, p.Lost...); err != nil {
 			return err
 		}
 	case has == Absent && f.outranks(mine, head):
-		return f.restore(ctx, mine, head)
+		return f.restore(ctx, mine, head, p.Lost)
 	case has == Absent && elder(mine, head):
 		next := head.Next()
 		next.Author, next.Time, next.Text, next.Message = mine.Author, mine.Time, mine.Text, restoredMessage(mine)
 		return f.seed(ctx, next)
-	case has == Absent && head.after(mine) == ancestor: // another node has put back what came after it
-		if err := f.putBack(ctx, append(p.Lost, mine)...); err != nil {
-			return err
-		}
 	default:
-		if err := f.part(ctx, mine, head, has, p.Lost); err != nil {
+		if err := f.part(ctx, mine, head, p.Lost); err != nil {
 			return err
 		}
 	}
@@ -275,12 +269,12 @@ func restoredMessage(v Version) string { return restored + strings.TrimPrefix(v.
 
 // restore puts back the version in force here, which the store has lost, and those before it. If
 // several nodes do so, the highest version wins.
-func (f *Follower) restore(ctx context.Context, mine, head Version) error {
+func (f *Follower) restore(ctx context.Context, mine, head Version, lost []Version) error {
 	news := f.first("lost " + mine.Name())
 	if news {
 		f.o.Logger.Warn("the rule store has lost versions: the rules in force stay, and are put back", "version", mine.Name(), "newest in the store", head.Number)
 	}
-	if err := f.putBack(ctx, append(f.before(mine), mine)...); err != nil {
+	if err := f.putBack(ctx, lost...); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -321,11 +315,8 @@ func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
 // part gives up the version in force here, since the store has gone on without it. It first keeps
 // it as an orphan, together with earlier versions that the store lacks: once another version is in
 // force here, no node may have them any more.
-func (f *Follower) part(ctx context.Context, mine, head Version, has Presence, lost []Version) error {
-	for _, v := range append(lost, mine) {
-		if has == Orphaned && v.Is(mine) {
-			continue
-		}
+func (f *Follower) part(ctx context.Context, mine, head Version, lost []Version) error {
+	for _, v := range lost {
 		v.Orphan = true
 		if err := f.o.Store.PutBack(ctx, v); err != nil {
 			return err
@@ -408,7 +399,7 @@ const (
 )
 
 func (f *Follower) remember(v Version) {
-	f.status.Current, f.recent = v, append(f.beforeLocked(v), v) // versions above have become orphans
+	f.status.Current, f.recent = v, f.upTo(v) // versions above have become orphans
 	bytes := 0
 	for i, kept := range slices.Backward(f.recent) {
 		bytes += len(kept.Text)
@@ -419,15 +410,14 @@ func (f *Follower) remember(v Version) {
 	}
 }
 
-// before returns the remembered versions below a given one, ascending.
-func (f *Follower) before(mine Version) []Version {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.beforeLocked(mine)
-}
-
-func (f *Follower) beforeLocked(mine Version) []Version {
-	return slices.DeleteFunc(slices.Clone(f.recent), func(v Version) bool { return v.Number >= mine.Number })
+// upTo returns the remembered versions below a given one, ascending, and that one. Callers hold the
+// lock.
+func (f *Follower) upTo(v Version) []Version {
+	if v.Number == 0 {
+		return nil
+	}
+	below := slices.DeleteFunc(slices.Clone(f.recent), func(o Version) bool { return o.Number >= v.Number })
+	return append(below, v)
 }
 
 // reached logs when the store is lost and when it is back.

@@ -160,9 +160,9 @@ type heard struct {
 	beaten *atomic.Bool
 }
 
-func (h heard) Beat(ctx context.Context, n Node, others ...Version) (Pulse, error) {
+func (h heard) Beat(ctx context.Context, n Node, kept ...Version) (Pulse, error) {
 	defer h.beaten.Store(true)
-	return h.Store.Beat(ctx, n, others...)
+	return h.Store.Beat(ctx, n, kept...)
 }
 
 // journal collects what is logged.

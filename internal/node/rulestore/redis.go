@@ -294,10 +294,10 @@ func NodesOf(peers []redisstore.Peer) (all []Node) {
 
 // Beat reports this node to the others with the next heartbeat of its counter store. It doesn't
 // retry.
-func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, err error) {
+func (r *Redis) Beat(ctx context.Context, n Node, kept ...Version) (p Pulse, err error) {
 	r.store.Say(Say(n))
-	args := []string{strconv.FormatInt(n.RulesVersion, 10), n.RulesHash}
-	for _, v := range others {
+	var args []string
+	for _, v := range kept {
 		args = append(args, strconv.FormatInt(v.Number, 10), v.Hash)
 	}
 	m, err := lookScript.Run(ctx, r.store, rediscall.Once, []string{r.numbers, r.about, r.texts}, args...)
@@ -312,20 +312,18 @@ func (r *Redis) Beat(ctx context.Context, n Node, others ...Version) (p Pulse, e
 	if p.Head, err = decodeHead(reply); err != nil {
 		return p, err
 	}
-	if len(reply) != 3+len(others) {
+	if len(reply) != 2+len(kept) {
 		return p, errReply
 	}
-	p.Mine = presences[reply[2]]
-	for i, v := range others {
-		if has := presences[reply[3+i]]; has == Absent || has == Textless {
+	for i, v := range kept {
+		has := reply[2+i]
+		p.Mine = map[string]Presence{"1": InLine, "2": Orphaned, "3": InLine}[has]
+		if has == "0" || has == "3" {
 			p.Lost = append(p.Lost, v)
 		}
 	}
 	return p, nil
 }
-
-// presences are the script's answers.
-var presences = map[string]Presence{"1": InLine, "2": Orphaned, "3": Textless}
 
 // highest returns the highest number that a living node has, or 0 if Redis can't be asked: rules
 // can still be changed then, and hashes tell versions of one number apart.

@@ -169,17 +169,16 @@ type Store interface {
 	// Watch calls f when it hears of a version that another process has written, possibly late,
 	// twice or out of order, until ctx is done. It reconnects by itself. f must not block.
 	Watch(ctx context.Context, f func(n int64))
-	// Beat reports this node to the others. It returns the newest version without its text, what
-	// the store has of the version in force on this node, and which of some others it has lost, in
-	// one round trip.
-	Beat(ctx context.Context, n Node, others ...Version) (Pulse, error)
+	// Beat reports this node to the others. In the same round trip, it asks about versions that were
+	// in force on this node. The last one is in force.
+	Beat(ctx context.Context, n Node, kept ...Version) (Pulse, error)
 }
 
 // Pulse is a store's answer to a beat.
 type Pulse struct {
-	Head Version // without its text; Number 0 if the store is empty
-	Mine Presence
-	Lost []Version
+	Head Version   // without its text; Number 0 if the store is empty
+	Mine Presence  // of the version in force on the node; Absent without one
+	Lost []Version // versions that the store lacks, or of which it lacks the text
 }
 
 // Presence is what a store has of a version.
@@ -189,7 +188,6 @@ const (
 	Absent Presence = iota
 	InLine          // it is the newest version, or one of its ancestors
 	Orphaned
-	Textless // in line, but its text was deleted
 )
 
 var (
