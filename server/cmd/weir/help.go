@@ -69,30 +69,22 @@ var serveGroups = []flagGroup{
 	{"Who may ask", []string{"http-token", "admin-token", "admin-tokens", "trusted-proxies", "tls-cert", "tls-key", "tls-client-ca", "grpc-tls-cert", "grpc-tls-key", "http-client-ca", "grpc-client-ca", "grpc-client-san", "admin-client-ca"}},
 	{"Seeing what it does", []string{"decision-log", "decision-log-sample", "budget-webhook", "budget-webhook-token-file", "budget-full-names", "log-format", "log-level", "pprof"}},
 	{"Running", []string{"config", "max-in-flight", "drain-notice", "drain-timeout"}},
+	{"Other", []string{"help"}},
 }
 
-// inGroups makes a command's help show its flags in groups. Other flags come last.
+// inGroups makes a command's help show its flags in groups.
 func inGroups(cmd *cobra.Command, groups []flagGroup) {
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
 		out := cmd.OutOrStdout()
 		fmt.Fprintf(out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
-		named := map[string]bool{}
 		for _, g := range groups {
 			set := pflag.NewFlagSet("", pflag.ContinueOnError)
 			set.SortFlags = false
 			for _, name := range g.flags {
 				set.AddFlag(cmd.Flags().Lookup(name))
-				named[name] = true
 			}
 			fmt.Fprintf(out, "\n%s:\n%s", g.title, set.FlagUsages())
 		}
-		other := pflag.NewFlagSet("", pflag.ContinueOnError)
-		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			if !named[f.Name] {
-				other.AddFlag(f)
-			}
-		})
-		fmt.Fprintf(out, "\nOther:\n%s", other.FlagUsages())
 		return nil
 	})
 }

@@ -95,15 +95,13 @@ func (t *HTTP) Close() { t.transport.CloseIdleConnections() }
 
 // Probe sends one request and returns its answer with the body, cut to a reasonable length.
 func (t *HTTP) Probe(ctx context.Context) (Answer, []byte) {
-	s := t.sender()
+	s := t.Sender().(*httpSender)
 	a := s.Send(ctx, 0)
 	return a, s.answer.Bytes()
 }
 
 // Sender returns a sender.
-func (t *HTTP) Sender() Sender { return t.sender() }
-
-func (t *HTTP) sender() *httpSender { return &httpSender{HTTP: t, number: newName("{n}", t.Keys)} }
+func (t *HTTP) Sender() Sender { return &httpSender{HTTP: t, number: newName("{n}", t.Keys)} }
 
 type httpSender struct {
 	*HTTP
