@@ -303,11 +303,9 @@ var packers = sync.Pool{New: func() any {
 // takesGzip reports whether a client accepts gzip, as every browser does. A client that names it
 // with a weight, which may be 0, gets uncompressed answers.
 func takesGzip(r *http.Request) bool {
-	for _, line := range r.Header["Accept-Encoding"] {
-		for coding := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(strings.TrimSpace(coding), "gzip") {
-				return true
-			}
+	for coding := range strings.SplitSeq(strings.Join(r.Header["Accept-Encoding"], ","), ",") {
+		if strings.EqualFold(strings.TrimSpace(coding), "gzip") {
+			return true
 		}
 	}
 	return false

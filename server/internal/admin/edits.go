@@ -16,17 +16,25 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// flag reads a boolean from the query.
-func (r *call) flag(name string) (bool, *jsonerror.Error) {
+// parameter reads a parameter of the query, if it is there.
+func parameter[T any](r *call, name, must string, otherwise T, parse func(string) (v T, ok bool)) (T, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
-		return false, nil
+		return otherwise, nil
 	}
-	v, err := strconv.ParseBool(text)
-	if err != nil {
-		return false, jsonerror.Bad("%s: must be true or false", name)
+	v, ok := parse(text)
+	if !ok {
+		return otherwise, jsonerror.Bad("%s: must be %s", name, must)
 	}
 	return v, nil
+}
+
+// flag reads a boolean from the query.
+func (r *call) flag(name string) (bool, *jsonerror.Error) {
+	return parameter(r, name, "true or false", false, func(text string) (bool, bool) {
+		v, err := strconv.ParseBool(text)
+		return v, err == nil
+	})
 }
 
 // maxMessage is the longest message of a version, in bytes.

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -49,31 +50,19 @@ func (a *API) history() (rulestore.Store, *jsonerror.Error) {
 
 // number reads a number from 1 to most from the query.
 func (r *call) number(name string, otherwise, most int64) (int64, *jsonerror.Error) {
-	text := r.URL.Query().Get(name)
-	if text == "" {
-		return otherwise, nil
+	must := "a number from 1 on"
+	if most < math.MaxInt64 {
+		must = fmt.Sprintf("a number from 1 to %d", most)
 	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	switch {
-	case err == nil && n >= 1 && n <= most:
-		return n, nil
-	case most == math.MaxInt64:
-		return 0, jsonerror.Bad("%s: must be a number from 1 on", name)
-	}
-	return 0, jsonerror.Bad("%s: must be a number from 1 to %d", name, most)
+	return parameter(r, name, must, otherwise, func(text string) (int64, bool) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		return n, err == nil && n >= 1 && n <= most
+	})
 }
 
 // versionName reads the name of a version from the query: its number, or for an orphan its number and hash.
 func (r *call) versionName(name string, otherwise int64) (rulestore.Version, *jsonerror.Error) {
-	text := r.URL.Query().Get(name)
-	if text == "" {
-		return rulestore.Version{Number: otherwise}, nil
-	}
-	v, ok := parseName(text)
-	if !ok {
-		return v, jsonerror.Bad("%s: must be a number from 1 on, or with its hash as in 42-abcdef12", name)
-	}
-	return v, nil
+	return parameter(r, name, "a number from 1 on, or with its hash as in 42-abcdef12", rulestore.Version{Number: otherwise}, parseName)
 }
 
 // maxListed is the most versions that one answer lists.

@@ -289,11 +289,12 @@ type Node struct {
 func (c *Cluster) ask(ctx context.Context, q question) ([]told, Asked, error) {
 	all := []told{c.top.tell(q, c.node, alone)}
 	at := all[0].At
-	out := Asked{Covered: Covered{NodesMissing: []string{}}, NodesGone: c.roster.gone(at)}
+	out := Asked{Covered: Covered{NodesMissing: []string{}}, NodesGone: []Gone{}}
 	others := &asked{}
 	if c.redis != nil {
 		others = c.askOthers(ctx, q)
 		all = append(all, others.all...)
+		out.NodesGone = c.roster.gone(c.redis.Heard().Peers, at)
 		out.NodesMissing = append(out.NodesMissing, others.missing...)
 		out.Partial = partial(others.err, len(all))
 	}

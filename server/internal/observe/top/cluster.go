@@ -177,7 +177,6 @@ type Gone struct {
 // the others.
 type roster struct {
 	mu   sync.Mutex
-	live []redisstore.Peer
 	seen map[string]time.Time // by this node's clock
 }
 
@@ -190,7 +189,6 @@ func (r *roster) note(peers []redisstore.Peer, now time.Time) {
 	if r.seen == nil {
 		r.seen = map[string]time.Time{}
 	}
-	r.live = peers
 	for name, at := range r.seen {
 		if now.Sub(at) > HourSlots*HourSlot {
 			delete(r.seen, name)
@@ -203,13 +201,14 @@ func (r *roster) note(peers []redisstore.Peer, now time.Time) {
 	}
 }
 
-// gone returns the nodes that have ended. At is the present time of the clock that nodes share.
-func (r *roster) gone(at time.Time) []Gone {
+// gone returns the nodes that are no longer live. At is the present time of the clock that nodes
+// share.
+func (r *roster) gone(live []redisstore.Peer, at time.Time) []Gone {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := []Gone{}
 	for name, seen := range r.seen {
-		if !slices.ContainsFunc(r.live, func(p redisstore.Peer) bool { return p.Name == name }) {
+		if !slices.ContainsFunc(live, func(p redisstore.Peer) bool { return p.Name == name }) {
 			all = append(all, Gone{name, at.Add(-time.Since(seen)).UTC().Truncate(time.Second)})
 		}
 	}

@@ -157,13 +157,7 @@ func (c *client) named() named {
 }
 
 // Fingerprint returns the fingerprint of a request's client, or "" if it has none.
-func (t *Top) Fingerprint(r *weir.Request) string {
-	var c client
-	if c.of(r, t.key.Load()); c.kind == nobody {
-		return ""
-	}
-	return fingerprint(c.id)
-}
+func (t *Top) Fingerprint(r *weir.Request) string { return t.See(r).Fingerprint }
 
 func fingerprint(id uint64) string { return fmt.Sprintf("%08x", uint32(id>>32)) }
 
