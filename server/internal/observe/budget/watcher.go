@@ -138,13 +138,8 @@ func drain[T any](queue <-chan T, closing <-chan struct{}, do func(T)) {
 		case v := <-queue:
 			do(v)
 		case <-closing:
-			for {
-				select {
-				case v := <-queue:
-					do(v)
-				default:
-					return
-				}
+			if len(queue) == 0 {
+				return
 			}
 		}
 	}

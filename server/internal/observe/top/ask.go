@@ -90,15 +90,16 @@ func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 // askInTurn asks a question when it is its turn.
 func (c *Cluster) askInTurn(life context.Context, q question, wait time.Duration, a *asked) {
 	defer a.cancel()
-	began := time.Now()
+	var began time.Time
 	select {
 	case c.seats <- struct{}{}:
+		began = time.Now()
 		a.err = c.collect(life, q, wait, a)
 		<-c.seats
 	case <-life.Done():
 		a.err = life.Err()
 	}
-	c.keep(q, a)
+	c.keep(q, a, began)
 	c.mu.Lock()
 	c.asking--
 	if q.kind == hotNow && a.err == nil {
@@ -108,9 +109,9 @@ func (c *Cluster) askInTurn(life context.Context, q question, wait time.Duration
 	close(a.done)
 }
 
-// keep keeps the answers to a question for others who ask it within the next seconds, unless the
+// keep keeps the answers to a question for others who ask it within some seconds, unless the
 // question failed or the answers would leave little room for others.
-func (c *Cluster) keep(q question, a *asked) {
+func (c *Cluster) keep(q question, a *asked, began time.Time) {
 	forget := func() {
 		c.room.Add(int64(a.weight))
 		c.mu.Lock()
@@ -126,7 +127,7 @@ func (c *Cluster) keep(q question, a *asked) {
 	if a.err != nil && !errors.Is(a.err, errBadList) || q.kind != hotNow && a.weight > heard/8 {
 		forget()
 	} else {
-		time.AfterFunc(serves, forget)
+		time.AfterFunc(serves-time.Since(began), forget)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestAnswersAreForgotten(t *testing.T) {
 			}
 			s.room.Add(-int64(c.a.weight))
 			s.asks[q.String()] = &c.a
-			s.keep(q, &c.a)
+			s.keep(q, &c.a, time.Now())
 			time.Sleep(c.stays - time.Millisecond)
 			synctest.Wait()
 			if c.stays > 0 && kept() == 0 {
