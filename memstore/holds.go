@@ -14,13 +14,14 @@ func keeps(c *counter.Charge) bool {
 
 func isSlots(p *counter.Policy) bool { return p.Limit.Algorithm == counter.Concurrency }
 
-// giveBackHeld is giveBack for a counter that may have holds.
-func (s *Store) giveBackHeld(back *counter.Return, h uint64) (recorded bool) {
-	p := back.Policy
+// giveBack carries out one return, and reports whether the hold that it ends was recorded.
+func (s *Store) giveBack(back *counter.Return) (recorded bool) {
+	p, h := back.Policy, s.hash(&back.Counter)
+	isLog := p.Limit.Algorithm == counter.SlidingLog
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
 	var cell *cell
-	if p.Limit.Algorithm != counter.SlidingLog && !isSlots(p) {
+	if !isLog && !isSlots(p) {
 		cell = g.layout.find(h)
 	}
 	now := s.time() // read with everything locked, for the reason given in update
@@ -28,19 +29,23 @@ func (s *Store) giveBackHeld(back *counter.Return, h uint64) (recorded bool) {
 	if cell != nil {
 		old = cell.decode(p, s.table.epoch)
 	}
-	hs := g.holdsOf(h)
-	state := hs.expire(p, old, now)
-	recorded = back.Hold != nil && hs.find(back.Hold.ID) >= 0
+	hs, state := g.holdsOf(h), old
+	if back.Hold != nil || p.GivesBack || isSlots(p) {
+		state = hs.expire(p, old, now)
+		recorded = back.Hold != nil && hs.find(back.Hold.ID) >= 0
+	}
 	switch {
 	case back.Recorded && !recorded:
 	case back.Hold == nil && isSlots(p):
 		hs.free(back.N)
-	case back.Hold == nil: // a policy that gives back without holds
-		state = p.Return(state, now, back.N, back.Slot)
-	case p.Limit.Algorithm != counter.SlidingLog:
-		state = hs.settle(p, state, now, back)
-	default:
+	case back.Hold == nil && isLog:
+		p.ReturnLog(g.logOf(h), now, back.N, back.Slot)
+	case back.Hold == nil:
+		state = p.Return(state, now, back.N, back.Slot) // of an evicted counter, which counts as full, this is nothing
+	case isLog:
 		hs.settleLog(p, g.logOf(h), now, back)
+	default:
+		state = hs.settle(p, state, now, back)
 	}
 	s.table.account(g, h, p, now)
 	if cell == nil && state != (counter.State{}) {

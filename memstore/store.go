@@ -215,32 +215,6 @@ func (s *Store) GiveBack(_ context.Context, once counter.Once, keep time.Duratio
 	return nil
 }
 
-// giveBack carries out one return, and reports whether the hold that it ends was recorded.
-func (s *Store) giveBack(back *counter.Return) (recorded bool) {
-	p, h := back.Policy, s.hash(&back.Counter)
-	if back.Hold != nil || p.GivesBack || isSlots(p) {
-		return s.giveBackHeld(back, h)
-	}
-	if p.Limit.Algorithm == counter.SlidingLog {
-		g := s.table.lock(h)
-		defer s.table.unlock(g)
-		now := s.time()
-		p.ReturnLog(g.logOf(h), now, back.N, back.Slot)
-		s.table.account(g, h, p, now)
-		return false
-	}
-	cell := s.table.acquire(h)
-	if cell == nil {
-		return false // evicted, so it counts as full
-	}
-	old := cell.decode(p, s.table.epoch)
-	if state := p.Return(old, s.time(), back.N, back.Slot); state != old {
-		cell.encode(p, state, s.table.epoch)
-	}
-	cell.unlock(h)
-	return false
-}
-
 // Reset removes counters and their holds, so that the next check finds them untouched.
 func (s *Store) Reset(_ context.Context, counters []counter.Counter) error {
 	for i := range counters {

@@ -115,17 +115,6 @@ func (t *table) unlock(g *segment) {
 	g.mu.Unlock()
 }
 
-// acquire returns the counter's cell, locked, or nil if the counter doesn't exist.
-func (t *table) acquire(h uint64) *cell {
-	if s := t.lookup(h).find(h); s != nil {
-		return s
-	}
-	g := t.lock(h)
-	s := g.layout.find(h)
-	t.unlock(g)
-	return s
-}
-
 // add returns a new cell, locked, for a hash that the locked segment owns and doesn't hold.
 func (t *table) add(g *segment, h uint64, now int64) *cell {
 	if g.layout.npages == 0 {
