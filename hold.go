@@ -47,7 +47,7 @@ func (l *Limiter) tellHeld(h *held) {
 	if l.opts.Holds == nil {
 		return
 	}
-	for r := range h.slots() {
+	for _, r := range h.slots() {
 		l.tellSlot(&r.Return, true)
 	}
 	if h.reserves() {
@@ -73,7 +73,7 @@ func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
 		return
 	}
 	used := errors.Is(err, counter.ErrUsed) // it was finished before, and counted then
-	for r := range h.slots() {
+	for _, r := range h.slots() {
 		if err == nil || used || r.local { // otherwise they end by themselves
 			l.tellSlot(&r.Return, false)
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"iter"
 	"slices"
 	"time"
 
@@ -171,7 +170,7 @@ func (h *held) any(is func(*due) bool) bool {
 
 // Slots reports how long the request's slots last before they must be renewed, or 0 if it has none. See [Limiter.Renew].
 func (d *Decision) Slots() (ttl time.Duration) {
-	for r := range d.held.slots() {
+	for _, r := range d.held.slots() {
 		if w := r.Policy.Limit.Window; ttl == 0 || w < ttl {
 			ttl = w
 		}
@@ -180,14 +179,13 @@ func (d *Decision) Slots() (ttl time.Duration) {
 }
 
 // slots are the slots that a decision took.
-func (h *held) slots() iter.Seq[*due] {
-	return func(yield func(*due) bool) {
-		for i := 0; h != nil && i < len(h.returns); i++ {
-			if r := &h.returns[i]; r.InFlight() && !yield(r) {
-				return
-			}
+func (h *held) slots() (slots []*due) {
+	for i := 0; h != nil && i < len(h.returns); i++ {
+		if r := &h.returns[i]; r.InFlight() {
+			slots = append(slots, r)
 		}
 	}
+	return slots
 }
 
 // seal is private.Seal.
@@ -219,7 +217,7 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	if h == nil {
 		return err
 	}
-	for r := range h.slots() {
+	for _, r := range h.slots() {
 		store := l.store
 		if r.local {
 			store = l.opts.Local
@@ -329,7 +327,7 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	}
 	err = giveBack(ctx, l.opts.Local, h.those(func(r *due) bool { return r.InFlight() && r.local }))
 	failed := giveBack(ctx, l.store, h.those(func(r *due) bool { return r.InFlight() && !r.local }))
-	for r := range h.slots() {
+	for _, r := range h.slots() {
 		if r.local || failed == nil {
 			l.tellSlot(&r.Return, false)
 		}
