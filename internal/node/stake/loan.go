@@ -71,20 +71,17 @@ func (k *Stake) Low(p *counter.Policy, s Share, now int64) bool {
 }
 
 // Rests returns how long, in µs, until a region that had too little may be asked again.
-func (k *Stake) Rests(of string, now int64) int64 {
-	l := k.Held.of(of)
-	return l.rests(now)
-}
+func (k *Stake) Rests(of string, now int64) int64 { return k.Held.of(of).rests(now) }
 
 // MayAskAhead reports whether a region may be asked for tokens that no check waits for yet: not if
 // it has just asked this one.
 func (k *Stake) MayAskAhead(of string, now int64) bool {
-	held, lent := k.Held.of(of), k.Lent.of(of)
-	return held.rests(now) == 0 && lent.rests(now) == 0 && (now >= held.Sent+aheadEvery || now < held.Sent)
+	held := k.Held.of(of)
+	return held.rests(now) == 0 && k.Lent.of(of).rests(now) == 0 && (now >= held.Sent+aheadEvery || now < held.Sent)
 }
 
 // rests returns the time until Next in µs. A clock that ran backwards doesn't lengthen it.
-func (l *Loan) rests(now int64) int64 {
+func (l Loan) rests(now int64) int64 {
 	if l.Next <= now || l.Next > now+longestWait {
 		return 0
 	}
