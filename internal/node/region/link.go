@@ -205,9 +205,8 @@ type Status struct {
 	Grace bool `json:"grace,omitempty"`
 	Up    bool `json:"up"`
 	// Since is when Up last changed, or when this node started if the region was never heard.
-	Since time.Time     `json:"since,omitzero"`
-	RTT   time.Duration `json:"-"`
-	// RTTMS is RTT in milliseconds.
+	Since time.Time `json:"since,omitzero"`
+	// RTTMS is how many milliseconds the last heartbeat and its answer took.
 	RTTMS float64 `json:"rtt_ms"`
 	// Epoch is the epoch that the region reported. SameRules reports that its global rules, their
 	// homes and its peers equal this region's.

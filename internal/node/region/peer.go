@@ -198,8 +198,7 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 		p.Epoch = a.Topology.Epoch
 	}
 	if len(m.Acts) == 0 {
-		p.RTT = now.Sub(begun)
-		p.RTTMS = float64(p.RTT.Microseconds()) / 1000
+		p.RTTMS = float64(now.Sub(begun).Microseconds()) / 1000
 	}
 	return a, nil
 }

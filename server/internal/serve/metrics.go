@@ -100,7 +100,7 @@ func (n *node) watchLink() {
 		n.gauge("weir_region_up", "1 while this node hears of a region, else 0: what on_partition says decides its limits.", peer, func() float64 { return oneIf(status().Up) })
 		n.counter("weir_region_asks_total", "How often this node asked a region for tokens of limits that regions share.", peer, func() uint64 { return uint64(status().Asks) })
 		n.counter("weir_region_short_total", "How often a region that was asked had less than half of what requests waited for.", peer, func() uint64 { return uint64(status().Short) })
-		n.gauge("weir_region_rtt_seconds", "How long the last heartbeat to a region took, and its answer.", peer, func() float64 { return status().RTT.Seconds() })
+		n.gauge("weir_region_rtt_seconds", "How long the last heartbeat to a region took, and its answer.", peer, func() float64 { return status().RTTMS / 1000 })
 	}
 }
 
