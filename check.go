@@ -42,7 +42,7 @@ func (r *Rule) validate(path string, bad *problems) {
 	beside := func(wrong bool, field, other string) {
 		no(wrong, field, "can't stand beside %s: leave one of them out", other)
 	}
-	slots, complex := r.Algorithm == Concurrency, r.isComplex()
+	slots, isComplex := r.Algorithm == Concurrency, r.isComplex()
 
 	no(r.Cost < 0 || r.Cost > counter.MaxTokens, "cost", "must be from 1 to %d, got %d", int64(counter.MaxTokens), r.Cost)
 	const bits = "must be from 1 to %d, the bits of an address that count, got %d"
@@ -71,7 +71,7 @@ func (r *Rule) validate(path string, bad *problems) {
 		no(r.Split < 2 || r.Split > maxSplit, "split", "must be from 2 to %d, got %d", maxSplit, r.Split)
 		no(!r.Strict, "split",
 			"is for strict rules: busy counters of others are decided on the nodes, and needn't be split; leave it out")
-		no(complex, "split", "%s can't be split: "+simple, r.Algorithm)
+		no(isComplex, "split", "%s can't be split: "+simple, r.Algorithm)
 		beside(slots, "split", "concurrency")
 		beside(r.Amount != "", "split", "amount")
 		no(r.Book || r.CountRefused, "split",
@@ -81,7 +81,7 @@ func (r *Rule) validate(path string, bad *problems) {
 	no(!r.Global && r.Home != "", "home", local)
 	no(!r.Global && r.Floor != 0, "floor", local)
 	no(!r.Global && r.OnPartition != FailAllow, "on_partition", local)
-	no(r.Global && (complex || slots), "scope", "%s can't be global: "+simple+", or leave the scope out", r.Algorithm)
+	no(r.Global && (isComplex || slots), "scope", "%s can't be global: "+simple+", or leave the scope out", r.Algorithm)
 	no(r.Global && (r.Book || r.CountRefused), "scope", "a global rule can't have past_limit: leave one of them out")
 	no(r.Global && (r.Floor < 0 || r.Floor > 50), "floor", "must be from 0%% to 50%%, got %d%%", r.Floor)
 	no(r.Global && r.Split > 0, "scope", "a global rule can't be split: leave one of them out")
