@@ -233,23 +233,20 @@ func invalid(err error) *jsonerror.Error {
 // editFault answers an edit that failed.
 func editFault(err error) *jsonerror.Error {
 	var f *jsonerror.Error
-	var problems rulefile.Problems
 	switch {
 	case errors.As(err, &f):
 		return f
 	case errors.Is(err, rulefile.ErrNotFound):
 		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
-	case errors.As(err, &problems):
-		return invalid(err)
 	}
-	return jsonerror.New(http.StatusUnprocessableEntity, jsonerror.RulesInvalid, "%v", err)
+	return invalid(err)
 }
 
 func storeFault(err error) *jsonerror.Error {
-	if errors.Is(err, rulestore.ErrNotFound) {
+	switch {
+	case errors.Is(err, rulestore.ErrNotFound):
 		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
-	}
-	if errors.Is(err, rulestore.ErrDamaged) {
+	case errors.Is(err, rulestore.ErrDamaged):
 		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v", err)
 	}
 	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store can't be reached: %v", err)
@@ -284,81 +281,63 @@ func numbersText(n rulefile.Numbers) string {
 // describe describes a change to a document for its history. Keys are masked.
 func describe(old, new *weir.Rules) string {
 	var d description
-	compare(&d, "rule", old.Rules, new.Rules, func(r weir.Rule) string { return r.ID })
-	compare(&d, "tier", old.Tiers, new.Tiers, func(t weir.Tier) string { return t.Name })
-	name := func(s weir.Sum) string { return s.Name }
-	compare(&d, "price", old.Prices, new.Prices, name)
-	compare(&d, "weight", old.Weights, new.Weights, name)
-	d.lists("block", "unblock", old.Deny, new.Deny)
-	d.lists("allow", "no longer allow", old.Allow, new.Allow)
-	if len(d.parts) == 0 && !reflect.DeepEqual(old.Prices, new.Prices) {
-		d.parts = append(d.parts, "change the order of prices")
+	itself := func(name string) string { return name }
+	of := func(what string) [3]string { return [3]string{"add " + what, "change " + what, "delete " + what} }
+	sum := func(s weir.Sum) string { return s.Name }
+	compare(&d, of("rule"), old.Rules, new.Rules, func(r weir.Rule) string { return r.ID }, itself)
+	compare(&d, of("tier"), old.Tiers, new.Tiers, func(t weir.Tier) string { return t.Name }, itself)
+	compare(&d, of("price"), old.Prices, new.Prices, sum, itself)
+	compare(&d, of("weight"), old.Weights, new.Weights, sum, itself)
+	compare(&d, [3]string{"block", "", "unblock"}, old.Deny, new.Deny, itself, shown.Entry)
+	compare(&d, [3]string{"allow", "", "no longer allow"}, old.Allow, new.Allow, itself, shown.Entry)
+	if len(d) == 0 && !reflect.DeepEqual(old.Prices, new.Prices) {
+		d = append(d, "change the order of prices")
 	}
 	if !reflect.DeepEqual(old.Keys, new.Keys) || old.DefaultTier != new.DefaultTier {
-		d.parts = append(d.parts, "change who is in which tier")
+		d = append(d, "change who is in which tier")
 	}
-	return cmp.Or(strings.Join(d.parts, "; "), "change nothing but the text")
+	return cmp.Or(strings.Join(d, "; "), "change nothing but the text")
 }
 
-type description struct{ parts []string }
+// description has a part for each kind of change.
+type description []string
 
-// compare describes which named items were added, changed and deleted.
-func compare[T any](d *description, what string, old, new []T, name func(T) string) {
-	was := make(map[string]T, len(old))
+// compare describes which named items were added, changed and deleted, with a verb for each.
+func compare[T any](d *description, verbs [3]string, old, new []T, name func(T) string, show func(string) string) {
+	was, is := map[string]T{}, map[string]bool{}
 	for _, v := range old {
 		was[name(v)] = v
 	}
-	var added, changed, deleted []string
+	var names [3][]string // added, changed and deleted
 	for _, v := range new {
-		before, there := was[name(v)]
-		delete(was, name(v))
+		n := name(v)
+		before, there := was[n]
 		switch {
+		case is[n]: // an entry that is listed twice
 		case !there:
-			added = append(added, name(v))
+			names[0] = append(names[0], show(n))
 		case !reflect.DeepEqual(before, v):
-			changed = append(changed, name(v))
+			names[1] = append(names[1], show(n))
 		}
+		is[n] = true
 	}
 	for _, v := range old {
-		if _, gone := was[name(v)]; gone {
-			deleted = append(deleted, name(v))
+		if n := name(v); !is[n] {
+			names[2] = append(names[2], show(n))
+			is[n] = true
 		}
 	}
-	d.add("add "+what, added)
-	d.add("change "+what, changed)
-	d.add("delete "+what, deleted)
-}
-
-// lists describes which entries were added to a list and removed from it.
-func (d *description) lists(put, off string, old, new []string) {
-	d.add(put, without(new, old))
-	d.add(off, without(old, new))
-}
-
-// without returns the entries that others lacks, masked.
-func without(entries, others []string) (out []string) {
-	known := make(map[string]bool, len(others))
-	for _, e := range others {
-		known[e] = true
-	}
-	for _, e := range entries {
-		if !known[e] {
-			out = append(out, shown.Entry(e))
+	for i, all := range names {
+		if len(all) == 0 {
+			continue
 		}
+		text := verbs[i] + " " + strings.Join(all[:min(len(all), mostNames)], ", ")
+		if more := len(all) - mostNames; more > 0 {
+			text += " and " + strconv.Itoa(more) + " more"
+		}
+		*d = append(*d, text)
 	}
-	return out
 }
 
 // mostNames is how many items one part names.
 const mostNames = 3
-
-func (d *description) add(what string, names []string) {
-	if len(names) == 0 {
-		return
-	}
-	text := what + " " + strings.Join(names[:min(len(names), mostNames)], ", ")
-	if more := len(names) - mostNames; more > 0 {
-		text += " and " + strconv.Itoa(more) + " more"
-	}
-	d.parts = append(d.parts, text)
-}
