@@ -81,10 +81,9 @@ func (h *Hub) Observe(o *weir.Observation) {
 	if viewers == nil || o.Request.Peek {
 		return
 	}
-	var prints prints
 	var shown *Decision // made once, and shared by all viewers that get it
 	for _, v := range *viewers {
-		if !v.wants(o, h.Clients, &prints) {
+		if !v.wants(o, h.Clients) {
 			continue
 		}
 		if o.Spread > v.below.Load() || !v.claim() {
@@ -103,13 +102,7 @@ func (h *Hub) Observe(o *weir.Observation) {
 	}
 }
 
-// prints are a request's fingerprints, once they are known.
-type prints struct {
-	client, address uint32
-	known           bool
-}
-
-func (v *Viewer) wants(o *weir.Observation, clients *top.Top, p *prints) bool {
+func (v *Viewer) wants(o *weir.Observation, clients *top.Top) bool {
 	f, d := &v.filter, o.Decision
 	switch {
 	case f.Outcome != "" && f.Outcome != observer.Outcome(d.Allowed), f.Rule != "" && f.Rule != d.Rule, f.Edge != "" && f.Edge != observer.Edge(o.Request.Edge):
@@ -117,11 +110,8 @@ func (v *Viewer) wants(o *weir.Observation, clients *top.Top, p *prints) bool {
 	case !f.ByClient:
 		return true
 	}
-	if !p.known {
-		p.client, p.address = clients.Prints(o.Request)
-		p.known = true
-	}
-	return f.Client != 0 && (f.Client == p.client || f.Client == p.address)
+	client, address := clients.Prints(o.Request)
+	return f.Client != 0 && (f.Client == client || f.Client == address)
 }
 
 // show is a decision as people may see it.
