@@ -32,7 +32,7 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 	d, _ := a.Limiter.Check(r.Context(), req) // limits that couldn't be decided are marked as degraded
 	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
 	now := private.Now(a.Limiter)
-	out.At = *moment(now)
+	out.At = *Moment(now)
 	limits := d.Limits()
 	var all []counter.Counter // of the request, once one of them is needed
 	find := func(i int) *counter.Counter {
@@ -78,16 +78,8 @@ func (a *API) stand(ctx context.Context, c *Counter, of *counter.Counter) {
 	if s == nil || err != nil {
 		return
 	}
-	amount := func(n int64) counter.Amount {
-		if of.Policy.Limit.Decimal {
-			return counter.Amount(n)
-		}
-		return counter.Whole(n)
-	}
-	c.Stake = &Stake{Home: s.Home, Own: amount(s.Own), Borrowed: amount(s.Borrowed), Lent: amount(s.Lent)}
-	if !s.Until.IsZero() {
-		c.Stake.BorrowedUntil = moment(s.Until)
-	}
+	p := of.Policy
+	c.Stake = &Stake{Home: s.Home, Own: p.Exact(s.Own), Borrowed: p.Exact(s.Borrowed), Lent: p.Exact(s.Lent), BorrowedUntil: Moment(s.Until)}
 	c.Used, c.FullAt, c.RunsOutAt = nil, nil, nil
 }
 
@@ -135,19 +127,23 @@ func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 			c.InFlight = &n
 		}
 	case c.ResetAfterMS > 0:
-		c.FullAt = moment(now.Add(l.ResetAfter))
+		c.FullAt = Moment(now.Add(l.ResetAfter))
 	}
 	if p.Limit.Algorithm == weir.FixedWindow && asked {
 		use := budget.UseOf(l, now)
-		c.WindowEnd = moment(use.End)
+		c.WindowEnd = Moment(use.End)
 		if at, ok := use.RunsOut(now); ok && budget.Watched(p) {
-			c.RunsOutAt = moment(at)
+			c.RunsOutAt = Moment(at)
 		}
 	}
 	return c
 }
 
-func moment(t time.Time) *time.Time {
+// Moment returns a time as answers have it, or nil if it is zero.
+func Moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
 	t = t.UTC().Truncate(time.Millisecond)
 	return &t
 }

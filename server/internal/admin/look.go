@@ -147,10 +147,10 @@ func (a *API) nodes(_ *call) (any, *jsonerror.Error) {
 		}
 	}
 	slices.SortFunc(all, func(a, b rulestore.Node) int { return strings.Compare(a.Name, b.Name) })
-	out := Nodes{Nodes: make([]Node, len(all)), Stale: heard.Stale, Store: a.Store()}
-	if !heard.At.IsZero() {
-		at, age := heard.At.UTC().Truncate(time.Millisecond), time.Since(heard.At).Round(time.Millisecond).Seconds()
-		out.AsOf, out.AgeSeconds = &at, &age
+	out := Nodes{Nodes: make([]Node, len(all)), Stale: heard.Stale, Store: a.Store(), AsOf: Moment(heard.At)}
+	if out.AsOf != nil {
+		age := time.Since(heard.At).Round(time.Millisecond).Seconds()
+		out.AgeSeconds = &age
 	}
 	for i, n := range all {
 		ago := max(0, time.Since(n.Seen))

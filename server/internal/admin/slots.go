@@ -33,7 +33,7 @@ func (a *API) slotsOf(ctx context.Context, c *counter.Counter) (all []Slot, err 
 		return nil, nil
 	}
 	err = a.Slots.Slots(ctx, c, seenSlots, func(id counter.Once, n int64, since, ends time.Time) {
-		all = append(all, Slot{ID: hex.EncodeToString(id[:]), Slots: n, Since: *moment(since), Ends: *moment(ends)})
+		all = append(all, Slot{ID: hex.EncodeToString(id[:]), Slots: n, Since: since.UTC().Truncate(time.Millisecond), Ends: ends.UTC().Truncate(time.Millisecond)})
 	})
 	slices.SortStableFunc(all, func(a, b Slot) int { return a.Since.Compare(b.Since) })
 	return all[:min(len(all), shownSlots)], err

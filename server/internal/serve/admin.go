@@ -143,7 +143,7 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 			body["rules_hash"] = rulestore.Short(doc.Hash)
 		}
 		if !doc.Since.IsZero() {
-			body["rules_since"] = known(doc.Since)
+			body["rules_since"] = admin.Moment(doc.Since)
 		}
 		set := func(name, text, toStrangers string) {
 			if text != "" && !full {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/server/internal/admin"
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 	"github.com/weirhq/weir/server/internal/edge/forwardauth"
 	"github.com/weirhq/weir/server/internal/edge/guard"
@@ -154,7 +155,7 @@ func (n *node) envoyStatus(full bool) map[string]any {
 	s := n.envoy.Source()
 	out := map[string]any{"domains": s.Domains, "limits": s.Limits}
 	if !s.Since.IsZero() {
-		out["since"] = known(s.Since)
+		out["since"] = admin.Moment(s.Since)
 	}
 	if full {
 		out["source"] = s.Name

@@ -126,8 +126,8 @@ func (n *node) now() admin.Now {
 	first, last := l.recently()
 	doc, modes := n.rules.InForce(), n.failureModes()
 	out := admin.Now{
-		Node: n.self.Name, Version: n.self.Version, Started: *known(n.began), At: *known(last.at), SlotSeconds: int(slot / time.Second),
-		Series: l.series, MaxInFlight: n.config.MaxInFlight, RulesVersion: doc.Version, RulesSince: known(doc.Since),
+		Node: n.self.Name, Version: n.self.Version, Started: *admin.Moment(n.began), At: *admin.Moment(last.at), SlotSeconds: int(slot / time.Second),
+		Series: l.series, MaxInFlight: n.config.MaxInFlight, RulesVersion: doc.Version, RulesSince: admin.Moment(doc.Since),
 		Memory:  admin.Memory{Counters: l.memory.Counters, Bytes: l.memory.Bytes, Cap: cmp.Or(n.config.MemoryCap, memstore.DefaultMemoryCap), Evictions: l.memory.Evicted},
 		Trouble: l.trouble.list, FailureModes: modes.list, FailureTotals: modes.totals,
 	}

@@ -141,7 +141,7 @@ func (n *node) storeStatus() storeStatus {
 		return storeStatus{Store: admin.Store{URL: Memory, Status: "up"}}
 	}
 	h := n.redis.Health()
-	out := storeStatus{Store: admin.Store{URL: h.URL, Status: "up", Nodes: h.Nodes, Since: known(h.Since)}}
+	out := storeStatus{Store: admin.Store{URL: h.URL, Status: "up", Nodes: h.Nodes, Since: admin.Moment(h.Since)}}
 	if !h.Up {
 		out.Status = "degraded"
 	}
@@ -150,7 +150,7 @@ func (n *node) storeStatus() storeStatus {
 		if s.Evicts != "" {
 			evicting = append(evicting, s.Name+" by "+s.Evicts)
 		}
-		out.Shards = append(out.Shards, admin.Shard{Name: s.Name, Up: s.Up, Since: known(s.Since), Error: s.Error, Keys: s.Keys, Doubted: s.Doubted})
+		out.Shards = append(out.Shards, admin.Shard{Name: s.Name, Up: s.Up, Since: admin.Moment(s.Since), Error: s.Error, Keys: s.Keys, Doubted: s.Doubted})
 	}
 	if evicting != nil {
 		out.evicts = "Redis evicts counters when it is full (" + few(evicting) +
@@ -196,12 +196,4 @@ func (n *node) introduce(ctx context.Context) error {
 		n.redis.Say(rulestore.Say(n.about()))
 	}
 	return nil
-}
-
-func known(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC().Truncate(time.Millisecond)
-	return &t
 }
