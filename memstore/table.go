@@ -143,10 +143,13 @@ func (g *segment) crowded() bool {
 func (t *table) makeRoom(g *segment, h uint64, now int64) int {
 	// At the cap, don't scan the segment for each new counter: evict finds idle counters, too.
 	if t.pageUse.Load()+pageBytes <= t.pageCap() && t.reclaim(g, now) < pageCells/4 {
-		if g.layout.npages == maxPages {
+		switch {
+		case g.layout.npages == maxPages:
 			g.outgrown = true
-		} else if t.reserve(pageBytes) {
+		case t.pageUse.Add(pageBytes) <= t.pageCap():
 			t.grow(g)
+		default: // others were faster
+			t.pageUse.Add(-pageBytes)
 		}
 	}
 	i := g.layout.pageOf(h)
@@ -275,15 +278,6 @@ func (t *table) publish(g *segment, l *layout) {
 
 // pageCap leaves an eighth of the cap to logs and holds, or what they already use if that is more.
 func (t *table) pageCap() int64 { return t.cap - max(t.besideUse.Load(), t.cap/8) }
-
-// reserve reserves memory for pages, if the cap allows it.
-func (t *table) reserve(bytes int64) bool {
-	if t.pageUse.Add(bytes) <= t.pageCap() {
-		return true
-	}
-	t.pageUse.Add(-bytes)
-	return false
-}
 
 // each calls f with every segment, locked.
 func (t *table) each(f func(*segment)) {
