@@ -91,7 +91,7 @@ func (p *person) names(print uint32, k *key) (all []toldName) {
 		all = append(all, toldName{named: p.named})
 	}
 	for _, part := range p.parts {
-		if id := k.hash(part); uint32(id>>32) == print {
+		if id := k.hash(part); id != 0 && uint32(id>>32) == print { // 0 stands for requests without an address
 			all = append(all, toldName{named: named{id, part.Shown(), part.Kind}, value: part.Value})
 		}
 	}
