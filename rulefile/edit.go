@@ -113,10 +113,9 @@ func (e *editor) rulesField() child {
 
 func (e *editor) ruleNode(i int) *node { return e.rulesField().value.children[i].value }
 
-// SetTier changes the numbers of a tier in the text of a document: where the
-// tier is listed, and in every rule that is for the tier and has numbers of its own.
-// As with all edits, the rest of the text stays as it is, byte for byte; an error
-// is [Problems] if the text, or what would become of it, is no good document.
+// SetTier changes the numbers of a tier in the text of a document: where the tier is listed, and in every rule that is for the
+// tier and has numbers of its own. As with all edits, the rest of the text stays as it is, byte for byte; an error is [Problems]
+// if the text, or what would become of it, is no good document.
 func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 	return edited(text, func(e *editor) error {
 		if !n.Expires.IsZero() {

@@ -184,11 +184,11 @@ func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 	limit, burst, capacity, refill := f["limit"], f["burst"], f["capacity"], f["refill_rate"]
 	for _, bucketOnly := range []string{"capacity", "refill_rate"} {
 		if b, ok := f[bucketOnly]; ok && s.algorithm > weir.LeakyQueue {
+			instead := "give a limit and a window"
 			if s.slots() {
-				d.fail(b, "concurrency has no %s: write limit: 20, for how many requests may be in flight", bucketOnly)
-			} else {
-				d.fail(b, "%s has no %s: give a limit and a window", s.algorithm, bucketOnly)
+				instead = "write limit: 20, for how many requests may be in flight"
 			}
+			d.fail(b, "%s has no %s: %s", s.algorithm, bucketOnly, instead)
 			return nil
 		}
 	}
