@@ -1,6 +1,7 @@
 package forwardauth
 
 import (
+	"cmp"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -111,24 +112,26 @@ func (c *control) ifAny(h http.Header) (string, *jsonerror.Error) {
 // [Handler.decide].
 func (g *gateway) original(r *http.Request) (*http.Request, *jsonerror.Error) {
 	o := &http.Request{Method: r.Method, Host: r.Host, ContentLength: r.ContentLength, Header: make(http.Header, len(r.Header)), Trailer: r.Trailer}
-	var fault *jsonerror.Error
+	var fault *jsonerror.Error // the first one
+	get := func(read func(http.Header) (string, *jsonerror.Error)) (value string) {
+		if fault == nil {
+			value, fault = read(r.Header)
+		}
+		return value
+	}
 	if g.behind {
 		o.RequestURI = strings.TrimPrefix(r.RequestURI, g.path)
 		if !strings.HasPrefix(o.RequestURI, "/") {
 			return nil, jsonerror.Bad("the client's path is missing behind %s: write into Envoy's http_service: path_prefix: %s", g.path, g.path)
 		}
 	} else {
-		if o.Method, fault = g.method.one(r.Header); fault != nil {
-			return nil, fault
-		}
-		if o.RequestURI, fault = g.uri.one(r.Header); fault != nil {
-			return nil, fault
-		}
+		o.Method, o.RequestURI = get(g.method.one), get(g.uri.one)
 	}
-	from, fault := g.peer.one(r.Header)
+	from, host := get(g.peer.one), get(g.host.ifAny)
 	if fault != nil {
 		return nil, fault
 	}
+	o.Host = cmp.Or(host, o.Host)
 	before := r.Header["X-Forwarded-For"] // as the client sent it
 	if g.chain {
 		if at := strings.LastIndexByte(from, ','); at >= 0 {
@@ -136,13 +139,6 @@ func (g *gateway) original(r *http.Request) (*http.Request, *jsonerror.Error) {
 		} else {
 			before = nil
 		}
-	}
-	host, fault := g.host.ifAny(r.Header)
-	if fault != nil {
-		return nil, fault
-	}
-	if host != "" {
-		o.Host = host
 	}
 	peer, err := netip.ParseAddr(strings.TrimSpace(from))
 	if err != nil {
