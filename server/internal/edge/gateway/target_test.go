@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/httplimit"
+	"github.com/weirhq/weir/memstore"
 )
 
 // disguises are spellings of /login that reach the upstream, each as it is.
@@ -257,7 +259,7 @@ func FuzzTarget(f *testing.F) {
 	for path := range unsafe {
 		f.Add(path, "/base")
 	}
-	for _, path := range []string{"//a|b", "/%", "/a b", "/\x80", "/a#b", "*", "http:login", "http://h", "http://h/a|b?c", "/a?b c"} {
+	for _, path := range []string{"//a|b", "/%2e\"", "/%", "/a b", "/\x80", "/a#b", "*", "http:login", "http://h", "http://h/a|b?c", "/a?b c"} {
 		f.Add(path, "/")
 	}
 	gateways := map[string]*Gateway{}
@@ -268,6 +270,7 @@ func FuzzTarget(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	limit := httplimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}), httplimit.Options{})
 	f.Fuzz(func(t *testing.T, target, prefix string) {
 		g := gateways[prefix]
 		u, err := url.ParseRequestURI(target)
@@ -286,7 +289,9 @@ func FuzzTarget(f *testing.F) {
 			t.Fatalf("%q is sent as %q", target, sent)
 		}
 		path, _, _ := strings.Cut(strings.TrimPrefix(sent, strings.TrimSuffix(prefix, "/")), "?")
-		limited, reached := rules.Explain(&weir.Request{Path: r.URL.EscapedPath()}).Paths, rules.Explain(&weir.Request{Path: path}).Paths
+		v := limit.Ask(t.Context(), r, nil)
+		limited, reached := rules.Explain(&v.Request).Paths, rules.Explain(&weir.Request{Path: path}).Paths
+		v.Release()
 		for _, p := range reached {
 			if !slices.Contains(limited, p) {
 				t.Errorf("%q is limited as %q, and sent as %q, which is %q", target, limited, path, p)
