@@ -144,8 +144,9 @@ func (c *Cluster) collect(ctx context.Context, q question, wait time.Duration, a
 		return err
 	}
 	now, b := c.top.options.Now(), client.B()
+	past := strconv.FormatInt(now.Add(-asking*time.Second).UnixMilli(), 10)
 	for _, reply := range client.DoMulti(ctx,
-		b.Zremrangebyscore().Key(c.questionsKey()).Min("-inf").Max(strconv.FormatInt(now.Add(-asking*time.Second).UnixMilli(), 10)).Build(),
+		b.Zremrangebyscore().Key(c.questionsKey()).Min("-inf").Max(past).Build(),
 		b.Zadd().Key(c.questionsKey()).ScoreMember().ScoreMember(float64(now.UnixMilli()), q.String()).Build(),
 		b.Expire().Key(c.questionsKey()).Seconds(asking).Build(),
 	) {
@@ -186,7 +187,9 @@ func (c *Cluster) collect(ctx context.Context, q question, wait time.Duration, a
 // readAll reads the answers that have arrived, a few at a time, so that checks on the same
 // connection don't wait for megabytes. It returns the nodes whose answers to look for again, and
 // why some answers can't be read. It doesn't look at those again.
-func (c *Cluster) readAll(ctx context.Context, client rueidis.Client, q question, nodes []string, answers map[string]told, weight *int) (waiting []string, bad, err error) {
+func (c *Cluster) readAll(
+	ctx context.Context, client rueidis.Client, q question, nodes []string, answers map[string]told, weight *int,
+) (waiting []string, bad, err error) {
 	most := 2 * budget(c.redis.Nodes()) // other nodes may count fewer
 	for some := range slices.Chunk(nodes, readAtOnce) {
 		var gets rueidis.Commands
@@ -304,7 +307,8 @@ func (c *Cluster) ask(ctx context.Context, q question) ([]told, Asked, error) {
 		if t.Since.IsZero() {
 			t.Since = t.At // the node's release doesn't send it
 		}
-		out.Nodes = append(out.Nodes, Node{t.Node, i == 0, max(0, at.Sub(t.At).Milliseconds()), t.OneIn, t.Since.UTC().Truncate(time.Second)})
+		age := max(0, at.Sub(t.At).Milliseconds())
+		out.Nodes = append(out.Nodes, Node{t.Node, i == 0, age, t.OneIn, t.Since.UTC().Truncate(time.Second)})
 	}
 	if others.err == ErrBusy {
 		return all, out, ErrBusy
@@ -315,14 +319,17 @@ func (c *Cluster) ask(ctx context.Context, q question) ([]told, Asked, error) {
 // askHour asks about the last hour.
 func (c *Cluster) askHour(ctx context.Context, kind, name string) ([]told, Span, error) {
 	all, asked, err := c.ask(ctx, question{kind, name})
-	s := Span{SlotSeconds: HourSlot.Seconds(), Slots: HourSlots, Asked: asked, At: all[0].At.UTC(), first: all[0].Slot - HourSlots + 1}
+	s := Span{SlotSeconds: HourSlot.Seconds(), Slots: HourSlots, Asked: asked, At: all[0].At.UTC()}
+	s.first = all[0].Slot - HourSlots + 1
 	s.From = time.Unix(int64(s.first)*int64(HourSlot/time.Second), 0).UTC()
 	if some := s.NodesMissing[:min(5, len(s.NodesMissing))]; len(some) > 0 {
-		s.Partial = cmp.Or(s.Partial, strings.Join(some, ", ")+" didn't answer in time: they may hang, run another release, or have other questions to answer")
+		s.Partial = cmp.Or(s.Partial, strings.Join(some, ", ")+
+			" didn't answer in time: they may hang, run another release, or have other questions to answer")
 	}
 	for i := range all {
 		if t := &all[i]; t.Left > 0 {
-			s.Partial = cmp.Or(s.Partial, fmt.Sprintf("%s has more rules than it can tell at once: the %d that are used the least aren't in this", t.Node, t.Left))
+			s.Partial = cmp.Or(s.Partial, fmt.Sprintf(
+				"%s has more rules than it can tell at once: the %d that are used the least aren't in this", t.Node, t.Left))
 		}
 	}
 	if s.Partial == "" {

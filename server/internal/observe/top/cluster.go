@@ -61,7 +61,8 @@ type Cluster struct {
 // returns a digest of the secrets that the nodes have in common outside of Redis, or nil if there
 // are none: then nodes don't tell each other which client a fingerprint stands for.
 func NewCluster(t *Top, node string, redis *redisstore.Store, digest func() []byte) *Cluster {
-	c := &Cluster{top: t, node: node, redis: redis, sealer: sealer{digest: digest}, asks: map[string]*asked{}, seats: make(chan struct{}, atOnce)}
+	c := &Cluster{top: t, node: node, redis: redis, asks: map[string]*asked{}, seats: make(chan struct{}, atOnce)}
+	c.sealer.digest = digest
 	c.room.Store(heard)
 	return c
 }
@@ -138,7 +139,8 @@ func (c *Cluster) answer(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	asked, err := client.Do(ctx, client.B().Zrange().Key(c.questionsKey()).Min("0").Max(strconv.Itoa(looked-1)).Rev().Withscores().Build()).AsZScores()
+	look := client.B().Zrange().Key(c.questionsKey()).Min("0").Max(strconv.Itoa(looked - 1)).Rev().Withscores().Build()
+	asked, err := client.Do(ctx, look).AsZScores()
 	if err != nil {
 		return
 	}
@@ -158,7 +160,8 @@ func (c *Cluster) answer(ctx context.Context) {
 		left--
 		b, err := c.top.packTold(parsed, c.node, budget(c.redis.Nodes()), c.sealer.box(c.top.key.Load()))
 		if err == nil {
-			err = client.Do(ctx, client.B().Set().Key(c.toldKey(q.Member, c.node)).Value(rueidis.BinaryString(b)).ExSeconds(asking).Build()).Error()
+			tell := client.B().Set().Key(c.toldKey(q.Member, c.node)).Value(rueidis.BinaryString(b)).ExSeconds(asking).Build()
+			err = client.Do(ctx, tell).Error()
 		}
 		if err == nil { // otherwise try again at the next look
 			answered[q.Member] = q.Score

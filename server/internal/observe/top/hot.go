@@ -190,7 +190,10 @@ func (c *Cluster) Hot(ctx context.Context, q Query) Answer {
 
 // merge combines the lists of several nodes into an answer.
 func merge(q Query, all []told) Answer {
-	out := Answer{By: "requests", WindowSeconds: (window * Slot).Seconds(), SlotSeconds: Slot.Seconds(), Clients: []Client{}, Rules: []RuleUse{}, RulesSince: all[0].Since}
+	out := Answer{
+		By: "requests", WindowSeconds: (window * Slot).Seconds(), SlotSeconds: Slot.Seconds(),
+		Clients: []Client{}, Rules: []RuleUse{}, RulesSince: all[0].Since,
+	}
 	if q.Refused {
 		out.By = "refused"
 	}
@@ -270,7 +273,8 @@ func merge(q Query, all []told) Answer {
 		out.Clients = append(out.Clients, s.Client)
 	}
 	slices.SortFunc(out.Clients, func(a, b Client) int {
-		return cmp.Or(cmp.Compare(b.by(q.Refused), a.by(q.Refused)), strings.Compare(a.Client, b.Client), strings.Compare(a.Fingerprint, b.Fingerprint))
+		return cmp.Or(cmp.Compare(b.by(q.Refused), a.by(q.Refused)), strings.Compare(a.Client, b.Client),
+			strings.Compare(a.Fingerprint, b.Fingerprint))
 	})
 	out.Clients = out.Clients[:min(q.K, len(out.Clients))]
 	for _, u := range rules {

@@ -190,7 +190,8 @@ func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (o
 			names = append(names, found...)
 		}
 		out.Rows = append(out.Rows, toldRow{
-			named: who.named, Sum: sum, Past: k.past(h.oldest()), Used: used, At: k.last(now).UnixMilli(), Special: who.special, LowBy: uint64(k.lost),
+			named: who.named, Sum: sum, Past: k.past(h.oldest()), Used: used, At: k.last(now).UnixMilli(),
+			Special: who.special, LowBy: uint64(k.lost),
 		})
 	}
 	out.Kept = min(out.Kept, out.Sum.Requests) // each was rounded
