@@ -79,8 +79,12 @@ func publish(t *testing.T) []string {
 	}
 	files := map[string][]modzip.File{}
 	for _, file := range tracked {
-		if _, err := os.Stat("../" + file); err != nil {
+		info, err := os.Stat("../" + file)
+		if err != nil {
 			continue // deleted, and not committed
+		}
+		if info.Size() > 1<<20 {
+			t.Errorf("%s has %d bytes: what is built doesn't belong in a module", file, info.Size())
 		}
 		root := path.Dir(file)
 		for !slices.Contains(roots, root) {
