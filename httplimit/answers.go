@@ -102,7 +102,8 @@ func NewAnswerer(opts Answers) (*Answerer, error) {
 	exposed := a.dialectHeaders()
 	n := &a.opts.Names
 	for _, name := range []*string{&n.Limit, &n.Remaining, &n.Reset, &n.ResetAfter} {
-		if strings.ContainsFunc(*name, func(r rune) bool { return notAlphanumeric(r) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r) }) {
+		notToken := func(r rune) bool { return notAlphanumeric(r) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r) }
+		if strings.ContainsFunc(*name, notToken) {
 			return nil, fmt.Errorf("headers: names: %q can't be the name of a header", *name)
 		}
 		if *name = http.CanonicalHeaderKey(*name); *name == "" {

@@ -107,7 +107,9 @@ func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool
 }
 
 // show fills in the numbers of a status.
-func show(st *rls.RateLimitResponse_DescriptorStatus, limit *rls.RateLimitResponse_RateLimit, allowed bool, left int64, reset, retry time.Duration) {
+func show(
+	st *rls.RateLimitResponse_DescriptorStatus, limit *rls.RateLimitResponse_RateLimit, allowed bool, left int64, reset, retry time.Duration,
+) {
 	st.CurrentLimit = limit
 	if allowed {
 		st.LimitRemaining = uint32(min(left, math.MaxUint32))

@@ -81,7 +81,8 @@ func New(l *weir.Limiter, opts Options) *Service {
 	}
 	opts.Rules = edge.DefaultAnswerer(opts.Rules)
 	a := &opts.Answers
-	a.Limit, a.Remaining, a.Reset = cmp.Or(a.Limit, "RateLimit-Limit"), cmp.Or(a.Remaining, "RateLimit-Remaining"), cmp.Or(a.Reset, "RateLimit-Reset")
+	a.Limit, a.Reset = cmp.Or(a.Limit, "RateLimit-Limit"), cmp.Or(a.Reset, "RateLimit-Reset")
+	a.Remaining = cmp.Or(a.Remaining, "RateLimit-Remaining")
 	return &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
 }
 

@@ -49,7 +49,8 @@ func modelsFrom(all []string) (models []string) {
 		case "models", "tunedmodels", "endpoints", "serving-endpoints":
 			if name, verb, ok := cutLast(next, ':'); ok && name != "" && verb != "" {
 				models = append(models, name)
-			} else if strings.HasSuffix(kind, "endpoints") && !strings.EqualFold(next, "openapi") && slices.Contains(calls, strings.ToLower(strings.Join(all[i+2:], "/"))) {
+			} else if called := strings.ToLower(strings.Join(all[i+2:], "/")); strings.HasSuffix(kind, "endpoints") &&
+				!strings.EqualFold(next, "openapi") && slices.Contains(calls, called) {
 				models = append(models, next) // the body names it to openapi
 			}
 		case "deployments", "engines":
@@ -126,8 +127,8 @@ func IsForFiles(path string) bool {
 }
 
 // jobs are the segments of paths that start something which goes on after the answer.
-var jobs = regexp.MustCompile(`(?i)^(batch|batches|batchpredictionjobs|model-invocation-jobs?|async-invoke|fine_tuning|fine-tunes|embed-jobs|runs|realtime|auth_tokens)$` +
-	`|:(batchgeneratecontent|asyncbatchembedcontent|predictlongrunning)$`)
+var jobs = regexp.MustCompile(`(?i)^(batch|batches|batchpredictionjobs|model-invocation-jobs?|async-invoke|fine_tuning|fine-tunes)$` +
+	`|^(embed-jobs|runs|realtime|auth_tokens)$|:(batchgeneratecontent|asyncbatchembedcontent|predictlongrunning)$`)
 
 // IsForJobs reports whether a path starts something that goes on after the answer, so that its usage
 // isn't known: batches of any provider, OpenAI's runs and fine-tuning, and sessions that the client
