@@ -69,14 +69,12 @@ func mistakes(a, b string) int {
 			switch {
 			case i == 0 || j == 0:
 				n[i][j] = i + j
-				continue
 			case a[i-1] == b[j-1]:
 				n[i][j] = n[i-1][j-1]
-				continue
-			}
-			n[i][j] = 1 + min(n[i-1][j-1], n[i-1][j], n[i][j-1])
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				n[i][j] = min(n[i][j], n[i-2][j-2]+1)
+			case i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1]:
+				n[i][j] = 1 + min(n[i-2][j-2], n[i-1][j], n[i][j-1])
+			default:
+				n[i][j] = 1 + min(n[i-1][j-1], n[i-1][j], n[i][j-1])
 			}
 		}
 	}
