@@ -54,7 +54,7 @@ func TestAllocsPerCall(t *testing.T) {
 		most    float64
 	}{
 		"silent":        {httplimit.Answers{Dialects: []httplimit.Dialect{}}, 10},
-		"both dialects": {httplimit.Answers{}, 24},
+		"both dialects": {httplimit.Answers{}, 22},
 	} {
 		call, ctx := interceptor(t, c.answers), incoming(t.Context())
 		got := testing.AllocsPerRun(1000, func() {
