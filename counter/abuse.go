@@ -2,22 +2,24 @@ package counter
 
 import "time"
 
-// Abuse says what happens to a client that keeps sending requests while a rule refuses it. The rule refuses the client for a
-// while whatever the counter says, and for longer each time. A refusal counts if it arrives while the client has been told to
-// wait, which is in whole seconds and at least one. Requests in flight, parallel bursts, and clients that send less than twice
-// what the limit admits begin no cooldown. See docs/guides/abuse.md.
+// Abuse says what happens to a client that keeps sending requests while a rule refuses it. After too many refusals a cooldown
+// begins: the rule refuses the client for a while whatever the counter says, and for longer each time. A refusal counts if it
+// arrives before the Retry-After of an earlier refusal has passed; that time is in whole seconds, at least one. Requests in
+// flight, parallel bursts, and clients that send less than twice what the limit admits don't cause cooldowns. See
+// docs/guides/abuse.md.
 type Abuse struct {
-	// Refusals within Window begin a cooldown.
+	// Refusals is how many refusals within Window begin a cooldown.
 	Refusals int64
 	Window   time.Duration
-	// Cooldown is how long the first one lasts. Each further one lasts Grow times as long, up to Most.
+	// Cooldown is how long the first cooldown lasts. Each later one lasts Grow times as long as the one before, up to Most.
 	Cooldown time.Duration
 	Grow     float64
 	Most     time.Duration
-	// Forgive is how long after the end of a cooldown the client starts over at the first one.
+	// Forgive is how long after a cooldown's end the client's next cooldown is a first one again.
 	Forgive time.Duration
-	// DropAfter is how many refusals in a row are answered. After that, connections are closed. 0 means that all are answered.
+	// DropAfter is how many refusals in a row get a response. After that, the client's connections are closed. 0 means no
+	// limit.
 	DropAfter int64
-	// Shadow cooldowns are counted and reported, and refuse no request.
+	// Shadow makes cooldowns count and appear in reports, but refuse no request.
 	Shadow bool
 }

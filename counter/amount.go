@@ -26,10 +26,10 @@ func ParseAmount(s string) (Amount, error) {
 	return a, err
 }
 
-// Whole is an amount of n.
+// Whole converts a number of tokens to an Amount.
 func Whole(n int64) Amount { return Amount(min(max(n, 0), MaxTokens)) * micro }
 
-// Tokens is the amount without its fraction.
+// Tokens returns the amount without its fraction.
 func (a Amount) Tokens() int64 { return int64(a / micro) }
 
 // String returns the amount as people write it: 0.012.
@@ -48,10 +48,11 @@ func (a Amount) append(b []byte) []byte {
 	return b
 }
 
-// MarshalJSON writes a number.
+// MarshalJSON writes the amount as a JSON number.
 func (a Amount) MarshalJSON() ([]byte, error) { return a.append(nil), nil }
 
-// UnmarshalJSON reads a number. It rounds up to a millionth, so that nothing is free.
+// UnmarshalJSON reads a JSON number, rounded up to a millionth, so that no amount above zero
+// becomes zero.
 func (a *Amount) UnmarshalJSON(b []byte) error {
 	n, err := amountOfNumber(string(b))
 	if err == nil {
@@ -65,7 +66,7 @@ var (
 	errTooMuch = fmt.Errorf("must be at most %d", int64(MaxTokens))
 )
 
-// amountOfNumber reads a JSON number exactly, digit by digit: 1.2e-05 is 12 millionths.
+// amountOfNumber reads a JSON number exactly: 1.2e-05 is 12 millionths.
 func amountOfNumber(s string) (Amount, error) {
 	number, exponent, e := strings.Cut(strings.ToLower(strings.TrimPrefix(s, "-")), "e")
 	power := 0
@@ -85,7 +86,7 @@ func amountOfNumber(s string) (Amount, error) {
 	case s[0] == '-':
 		return 0, errAmount
 	}
-	// How many of the digits are millionths: those that follow are rounded up.
+	// The first n digits are the amount in millionths. Any digits after those are rounded up.
 	n := len(digits) - len(part) + 6 + min(max(power, -len(s)-len("1000000")), len(s)+20)
 	switch {
 	case n <= 0:

@@ -1,11 +1,11 @@
 package counter
 
-// Token bucket, leaky bucket and leaky queue hold a level in millionths of a token, and when it was computed. Refilling rounds
-// down to a millionth, and only admissions store the result. So a client loses less than a millionth of a token for each request
-// that was admitted, and polling costs it nothing.
+// The state of a token bucket, leaky bucket or leaky queue is a level in millionths of a token, and when that level was
+// computed. Refilling rounds down to a millionth, and only admitted requests store the result. So a client loses less than a
+// millionth of a token for each admitted request, and refused requests cost it nothing.
 
-// Level is how much may be taken from a bucket at the given moment, in millionths of a token. It is negative if a leaky bucket
-// was made smaller than the water in it.
+// Level returns how much may be taken from a bucket at the moment now, in millionths of a token. It is negative if a leaky
+// bucket became smaller than the water in it.
 func (p *Policy) Level(s State, now int64) int64 {
 	if s.Time == 0 {
 		return p.capacity
@@ -17,7 +17,7 @@ func (p *Policy) Level(s State, now int64) int64 {
 	return min(level, p.capacity)
 }
 
-// stored is the level of a state at its own time.
+// stored returns what could be taken at the state's own time, before any refill since then.
 func (p *Policy) stored(s State) int64 {
 	if p.Limit.Algorithm == TokenBucket {
 		return s.Level
@@ -25,7 +25,7 @@ func (p *Policy) stored(s State) int64 {
 	return p.capacity - s.Level
 }
 
-// AtLevel is the state of a bucket with this level now.
+// AtLevel returns the state of a bucket that has this level now.
 func (p *Policy) AtLevel(level, now int64) State {
 	if p.Limit.Algorithm != TokenBucket {
 		level = p.capacity - level
@@ -45,10 +45,10 @@ func (p *Policy) tryBucket(s State, now, n int64) (State, bool) {
 	return p.AtLevel(level-n*p.unit, now), true
 }
 
-// Refill is how many millionths of a token a bucket gains in a time, µs.
+// Refill returns how many millionths of a token a bucket gains in a time given in µs.
 func (p *Policy) Refill(time int64) int64 { return mulDiv(time, p.rate.num, p.rate.den) }
 
-// Wait is how long a bucket takes to gain that many millionths of a token, µs.
+// Wait returns how long a bucket takes to gain this many millionths of a token, in µs.
 func (p *Policy) Wait(amount int64) int64 {
 	if amount <= 0 {
 		return 0
@@ -61,7 +61,7 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 		s = p.AtLevel(p.Level(s, now), now)
 	}
 	level := p.Level(s, now)
-	// Times count from the state's own moment: the level at now is rounded down, and rounding twice would be late.
+	// Count from the state's own time. The level at now is already rounded down, so a time computed from it would be too late.
 	at := func(level int64) int64 { return max(0, s.Time+p.Wait(level-min(p.stored(s), p.capacity))-now) }
 	r.Remaining = p.whole(max(0, level))
 	r.ResetAfter = micros(at(p.capacity))
@@ -75,14 +75,14 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 				r.Remaining = 0 // the queue has room, but the wait would be too long
 			}
 			if p.maxDelay > 0 {
-				// The wait in the queue must have come down, too.
+				// The queue must also have drained until the wait in it is at most maxDelay.
 				need = max(need, p.capacity-p.Refill(p.maxDelay))
 			}
 			r.RetryAfter = micros(at(need))
 		}
 	case p.Limit.Algorithm == LeakyQueue:
 		if v == Taken {
-			level += n * p.unit // the queue in front of this request is what was there before it
+			level += n * p.unit // the delay depends on the queue as it was before this request
 		}
 		r.Delay = micros(p.Wait(p.capacity - level))
 	}
@@ -90,7 +90,7 @@ func (p *Policy) reportBucket(r *Result, s State, now, n int64, v Verdict) {
 
 func (p *Policy) returnBucket(s State, now, n int64) State {
 	s = reanchored(s, now)
-	// Don't refill: the numbers may come from a receipt, and others may be in force by now.
+	// Don't refill here: a receipt may carry older numbers of the limit than those in force now.
 	n = p.millionths(n)
 	if p.Limit.Algorithm == TokenBucket {
 		s.Level = max(s.Level, min(s.Level+n, p.capacity))

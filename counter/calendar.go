@@ -7,22 +7,23 @@ import (
 	"time"
 )
 
-// Calendar makes fixed windows of a calendar's days, weeks or months, whatever their length. The zero value is none: windows are
-// then aligned to the Unix epoch.
+// Calendar makes a fixed window as long as a calendar day, week or month. The zero value means no calendar: windows then have a
+// fixed length and are aligned to the Unix epoch.
 type Calendar struct {
 	Unit CalendarUnit
-	// Day is the day of the month on which months begin, 1 to 31. A month that lacks it begins on its last day. 0 means 1.
+	// Day is the day of the month on which a month's window begins, 1 to 31. If a month is shorter, it is the month's last day.
+	// 0 means 1.
 	Day int
 	// Weekday is the day on which weeks begin. The zero value is Sunday, as in package time.
 	Weekday time.Weekday
-	// Zone names the time zone in which days begin, as IANA does: Europe/Berlin. "" means UTC.
+	// Zone is the IANA name of the time zone in which days begin, such as Europe/Berlin. "" means UTC.
 	Zone string
 }
 
-// CalendarUnit is what a calendar window is.
+// CalendarUnit is the unit of a calendar window: a day, a week or a month.
 type CalendarUnit uint8
 
-// The zero CalendarUnit is none.
+// The zero CalendarUnit means no calendar.
 const (
 	NoUnit CalendarUnit = iota
 	Day
@@ -34,13 +35,13 @@ var unitNames = [...]string{"none", "day", "week", "month"}
 
 func (u CalendarUnit) String() string { return unitNames[u] }
 
-// length is the usual length of a unit, of a month the greatest. Where clocks are changed, windows are up to some hours longer.
+// length returns the usual length of a unit; for a month, 31 days. A window in which clocks change may be some hours longer.
 func (u CalendarUnit) length() time.Duration {
 	const day = 24 * time.Hour
 	return [...]time.Duration{0, day, 7 * day, 31 * day}[u]
 }
 
-// validate reports what is wrong with a calendar.
+// validate reports the first thing that is wrong with a calendar.
 func (c Calendar) validate(f *fault) {
 	f.when(int(c.Unit) >= len(unitNames), "calendar", "there is no such unit")
 	f.when(c.Unit == NoUnit, "calendar", "is for limits over a day, a week or a month, such as 50/month")
@@ -54,19 +55,20 @@ func (c Calendar) validate(f *fault) {
 	f.when(err != nil, "calendar.tz", "there is no time zone %q: write one such as Europe/Berlin", c.Zone)
 }
 
-// name tells calendars apart in the identity of a counter.
+// name identifies the calendar in a counter's ID.
 func (c Calendar) name() string {
 	return fmt.Sprintf("calendar %s %d %d %s", c.Unit, max(c.Day, 1), c.Weekday, c.Zone)
 }
 
-// calendar finds the edges of a Calendar's windows, and remembers when the latest one began, and the next two, in µs.
+// calendar computes where a Calendar's windows begin. It caches when the latest window began and when the next two begin, in
+// µs.
 type calendar struct {
 	Calendar
 	zone *time.Location
 	last atomic.Pointer[[3]int64]
 }
 
-// locations caches the zones that rules name, which take some kilobytes each.
+// locations caches the time zones that rules name. Each takes some kilobytes.
 var locations sync.Map
 
 func location(name string) (*time.Location, error) {
@@ -81,11 +83,11 @@ func location(name string) (*time.Location, error) {
 }
 
 func newCalendar(c Calendar) *calendar {
-	zone, _ := location(c.Zone) // validate has found it
+	zone, _ := location(c.Zone) // validate has already checked that the zone exists
 	return &calendar{Calendar: c, zone: zone}
 }
 
-// window is when the window of a moment begins, and when the next one does, in µs.
+// window returns when the window that contains now began, and when the next one begins, in µs.
 func (c *calendar) window(now int64) (start, end int64) {
 	if e := c.last.Load(); e != nil && now >= e[1] && now < e[2] {
 		return e[1], e[2]
@@ -94,30 +96,30 @@ func (c *calendar) window(now int64) (start, end int64) {
 	return e[0], e[1]
 }
 
-// edges are when the window of a moment begins, and the next two.
+// edges returns when the window that contains now began, and when the next two begin.
 func (c *calendar) edges(now int64) [3]int64 {
 	if e := c.last.Load(); e != nil && now >= e[0] && now < e[1] {
 		return *e
 	}
 	t := time.UnixMicro(now).In(c.zone)
 	n := c.number(t.Date())
-	for c.begins(n) > now { // this month's day is still to come
+	for c.begins(n) > now { // this month's first day is still to come
 		n--
 	}
-	for c.begins(n+1) <= now { // clocks were set back over midnight when it had passed: it counts once
+	for c.begins(n+1) <= now { // clocks went back from after midnight to before it; the day doesn't begin again
 		n++
 	}
 	after := n + 2
-	for c.begins(after) == c.begins(n+1) { // a day was left out
+	for c.begins(after) == c.begins(n+1) { // the time zone skipped a whole date
 		after++
 	}
-	e := [3]int64{max(1, c.begins(n)), c.begins(n + 1), c.begins(after)} // 0 is untouched, also in 1970
+	e := [3]int64{max(1, c.begins(n)), c.begins(n + 1), c.begins(after)} // a Time of 0 means untouched
 	c.last.Store(&e)
 	return e
 }
 
-// Window returns when the window of a FixedWindow begins and ends that holds the moment. For other algorithms, it returns zero
-// times.
+// Window returns the beginning and the end of the window that contains the moment at. For algorithms other than FixedWindow, it
+// returns zero times.
 func (p *Policy) Window(at time.Time) (start, end time.Time) {
 	if p.Limit.Algorithm != FixedWindow {
 		return start, end
@@ -126,14 +128,15 @@ func (p *Policy) Window(at time.Time) (start, end time.Time) {
 	return time.UnixMicro(from).UTC(), time.UnixMicro(p.windowEnd(from)).UTC()
 }
 
-// Edges is for stores that count by a calendar elsewhere, by a clock that may be up to a minute behind this moment. It returns
-// when the window of a minute ago begins, and the next two, in µs.
+// Edges returns when the window that contained the moment a minute before now began, and when the next two begin, in µs. It is
+// for stores that count elsewhere, by a clock that may be up to a minute behind now.
 func (p *Policy) Edges(now int64) [3]int64 {
 	return p.calendar.edges(max(1, now-60*micro))
 }
 
-// roll is [Policy.roll] for the calendar's windows. After a clock ran backwards over one edge, the later window stays, so that
-// crossing the edge twice mints nothing. After a clock ran back further, the window of the new time begins.
+// roll does for calendar windows what [Policy.roll] does. If the clock ran backwards over one edge, the state stays in the
+// later window, so that crossing the edge twice admits nothing extra. If it ran back further, the window of the new time
+// begins.
 func (c *calendar) roll(s State, now int64) State {
 	start, end := c.window(now)
 	switch {
@@ -145,9 +148,9 @@ func (c *calendar) roll(s State, now int64) State {
 	return s
 }
 
-const thursday = 4 // 1 January 1970
+const thursday = 4 // 1 January 1970 was a Thursday
 
-// number is about the number of the window that holds a date.
+// number returns the number of the window that contains a date, or one more or less.
 func (c *calendar) number(y int, m time.Month, d int) int {
 	days := int(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / (24 * 3600))
 	switch c.Unit {
@@ -159,7 +162,7 @@ func (c *calendar) number(y int, m time.Month, d int) int {
 	return days
 }
 
-// begins is when the nth window since 1970 begins.
+// begins returns when the nth window since 1970 begins.
 func (c *calendar) begins(n int) int64 {
 	y, m, d := 1970, time.January, 1+n
 	switch c.Unit {
@@ -173,25 +176,25 @@ func (c *calendar) begins(n int) int64 {
 	return c.midnight(time.Date(y, m, d, 0, 0, 0, 0, time.UTC)).UnixMicro()
 }
 
-// midnight is the first moment of a date, which is given as 0:00 UTC, or of the next date if this one was left out. Where clocks
-// are changed around midnight, 0:00 may come twice, or not at all.
+// midnight returns the first moment of the date that utc has as 0:00 UTC, or of the next date if the time zone skipped this
+// one. If clocks change around midnight, 0:00 may come twice, or not at all.
 func (c *calendar) midnight(utc time.Time) time.Time {
-	// The offsets in force a day before and a day after: 0:00 under either may be the one.
+	// The offset of the day before and that of the day after may differ. One of the two is in force at 0:00.
 	_, before := utc.Add(-24 * time.Hour).In(c.zone).Zone()
 	_, after := utc.Add(24 * time.Hour).In(c.zone).Zone()
 	first := utc.Add(-time.Duration(max(before, after)) * time.Second).In(c.zone)
-	if sooner(first, utc) { // it is still the day before
+	if sooner(first, utc) { // the moment is still on the day before
 		first = utc.Add(-time.Duration(min(before, after)) * time.Second).In(c.zone)
 	}
 	if change, _ := first.ZoneBounds(); !change.IsZero() && change.Before(first) && !sooner(change.In(c.zone), utc) && first.Sub(change) < 24*time.Hour {
 		if just := change.Add(-time.Microsecond).In(c.zone); sooner(just, utc) {
-			return change.In(c.zone) // clocks skipped 0:00, and the date began when they did
+			return change.In(c.zone) // clocks skipped 0:00, so the date began when they changed
 		}
 	}
 	return first
 }
 
-// sooner reports whether the date of a moment, where it is, comes before another date.
+// sooner reports whether the moment t, in its own time zone, is on an earlier date than date.
 func sooner(t, date time.Time) bool {
 	y, m, d := t.Date()
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)

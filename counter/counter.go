@@ -1,11 +1,12 @@
 package counter
 
-// weight is how many ticks of the previous window still count. A sliding window counter estimates what was admitted in the last
-// window's length as this window's count, plus the part of the previous count that the length still covers. The part is counted
-// in ticks, so that all products are exact.
+// weight returns how many ticks of the previous window still count. A sliding window counter estimates the requests admitted
+// within the last window's length: this window's count, plus a share of the previous window's count in proportion to how much
+// of that window still lies within this length. The share is counted in whole ticks, so that all products are exact.
 func (p *Policy) weight(s State, now int64) int64 { return p.ticks - (now-s.Time)/p.tick }
 
-// Windows returns a fixed window or a sliding counter as it is at the given moment, and how much of Prev still counts: 1 to 0.
+// Windows returns the state of a fixed window or a sliding counter at the moment now, and the weight of its Prev, from 1 down
+// to 0.
 func (p *Policy) Windows(s State, now int64) (w State, weight float64) {
 	w = p.roll(s, now)
 	if p.Limit.Algorithm == SlidingCounter {
@@ -34,8 +35,8 @@ func (p *Policy) reportCounter(r *Result, s State, now, n int64, v Verdict) {
 	}
 }
 
-// counterRetry is the first moment at which n fits if nothing else is admitted: when the previous window's weight is low enough,
-// or else this window's, once it is the previous one.
+// counterRetry returns the first moment at which n tokens fit if nothing else is admitted. If the previous window's weight
+// doesn't become low enough within this window, the search goes on in the next window, where this window is the previous one.
 func (p *Policy) counterRetry(c State, n int64) int64 {
 	for {
 		if free := p.Limit.Count - c.Level - n; free >= 0 {

@@ -14,28 +14,28 @@ import (
 type Algorithm uint8
 
 const (
-	// TokenBucket holds up to Burst tokens and refills at a steady rate. In any time T it admits at most Burst + rate·T. Most
-	// limits want this one.
+	// TokenBucket holds up to Burst tokens and refills at a steady rate. In any time T it admits at most Burst + rate·T. It is
+	// the right choice for most limits.
 	TokenBucket Algorithm = iota
-	// LeakyBucket admits the same, but keeps what was used instead of what is left when the limit is changed.
+	// LeakyBucket admits the same, but a change of the limit keeps what the client has used instead of what it has left.
 	LeakyBucket
 	// LeakyQueue is a leaky bucket that spaces requests evenly: an allowed decision says how long the request has to wait.
 	LeakyQueue
-	// FixedWindow counts within windows aligned to the Unix epoch. It is easy to explain, and admits up to twice its limit around
-	// an edge.
+	// FixedWindow counts within windows aligned to the Unix epoch. It is easy to explain, but admits up to twice its limit
+	// around the edge between two windows.
 	FixedWindow
-	// SlidingLog is exact over any window, because it remembers every admission of the last one.
+	// SlidingLog is exact over any window, because it remembers every admission within the last window.
 	SlidingLog
-	// SlidingCounter is nearly as exact in constant memory. It estimates the last window from two counts.
+	// SlidingCounter is nearly as exact as SlidingLog in constant memory. It estimates the last window from two counts.
 	SlidingCounter
-	// Concurrency counts requests in flight. Each takes a slot and releases it at its end. A slot that isn't renewed is free
-	// again after a while. See [Hold].
+	// Concurrency counts requests in flight. Each request takes a slot and releases it when it ends. A slot that isn't renewed
+	// in time becomes free again. See [Hold].
 	Concurrency
 )
 
 var algorithmNames = [...]string{"token_bucket", "leaky_bucket", "leaky_queue", "fixed_window", "sliding_window_log", "sliding_window_counter", "concurrency"}
 
-// String returns the algorithm's name in the rule language (a queue is a leaky_bucket with mode queue there).
+// String returns the algorithm's name in rule files. There, a leaky_queue is written as a leaky_bucket with mode: queue.
 func (a Algorithm) String() string {
 	if int(a) < len(algorithmNames) {
 		return algorithmNames[a]
@@ -43,17 +43,17 @@ func (a Algorithm) String() string {
 	return "algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// Bounds of a limit's numbers and of amounts. The numbers keep every intermediate value of the arithmetic below 2^53, so that
-// Go's integers and Lua's doubles agree.
+// Bounds of a limit's numbers and of amounts. They keep every intermediate value of the arithmetic below 2^53, so that Go's
+// integers and Lua's doubles agree.
 const (
-	MaxTokens = 9_000_000_000     // of a count, a burst or a cost
-	MaxAmount = MaxTokens * micro // of a request's amount, and of a limit on it
+	MaxTokens = 9_000_000_000     // the largest count, burst or cost
+	MaxAmount = MaxTokens * micro // the largest amount of a request, and the largest limit on an amount
 )
 
 const (
-	maxPairCount = 1<<31 - 1 // of a sliding counter, which keeps two of them
-	maxLogCount  = 1_000_000 // of a sliding log, which keeps an entry for each
-	maxSlots     = 100_000   // of a concurrency limit, likewise
+	maxPairCount = 1<<31 - 1 // the largest count of a sliding counter, which keeps two counts
+	maxLogCount  = 1_000_000 // the largest count of a sliding log, which keeps an entry for each admission
+	maxSlots     = 100_000   // the largest count of a concurrency limit, which keeps an entry for each slot
 	minWindow    = time.Millisecond
 	maxWindow    = 366 * 24 * time.Hour
 	maxFill      = 10 * 366 * 24 * time.Hour
@@ -63,36 +63,37 @@ const (
 // Limit is an algorithm with its numbers: 100 per minute, burst 20.
 type Limit struct {
 	Algorithm Algorithm
-	// Count is how many tokens a Window admits, and what clients are shown as the limit.
+	// Count is how many tokens a Window admits. Clients see it as the limit.
 	Count int64
-	// Window is the time that Count is for. For Concurrency, it is how long a slot lasts that isn't renewed.
+	// Window is the time that Count is for. For Concurrency, it is how long a slot lasts without renewal.
 	Window time.Duration
-	// Calendar makes the windows of a FixedWindow days, weeks or months. Window is then their usual length.
+	// Calendar makes the windows of a FixedWindow calendar days, weeks or months. Window is then the unit's usual length.
 	Calendar Calendar
-	// Decimal limits count amounts, and are charged in millionths. See [github.com/weirhq/weir.Rule.Amount].
+	// Decimal limits count amounts, and charges to them are in millionths. See [github.com/weirhq/weir.Rule.Amount].
 	Decimal bool
 	// Fraction is added to the Count of a Decimal limit. It is less than 1.
 	Fraction Amount
 	// Burst is the capacity of a bucket, or the length of a queue. 0 means Count.
 	Burst int64
-	// Refill is a bucket's rate in tokens per second, taken literally. 0 means Count per Window.
+	// Refill is a bucket's rate in tokens per second. 0 means Count per Window.
 	Refill float64
-	// MaxDelay is the longest wait in a LeakyQueue. Requests that would wait longer are refused. 0 means no bound but Burst.
+	// MaxDelay is the longest wait in a LeakyQueue. Requests that would wait longer are refused. 0 means that only Burst limits
+	// it.
 	MaxDelay time.Duration
 }
 
-// PerSecond is a token bucket of n tokens a second.
+// PerSecond returns a token bucket of n tokens a second.
 func PerSecond(n int64) Limit { return Limit{Count: n, Window: time.Second} }
 
-// PerMinute is a token bucket of n tokens a minute.
+// PerMinute returns a token bucket of n tokens a minute.
 func PerMinute(n int64) Limit { return Limit{Count: n, Window: time.Minute} }
 
-// PerHour is a token bucket of n tokens an hour.
+// PerHour returns a token bucket of n tokens an hour.
 func PerHour(n int64) Limit { return Limit{Count: n, Window: time.Hour} }
 
 func (l Limit) isBucket() bool { return l.Algorithm <= LeakyQueue }
 
-// Max is the largest cost that the limit can ever admit at once.
+// Max returns the largest cost that the limit can ever admit at once, in whole tokens.
 func (l Limit) Max() int64 {
 	if l.Burst > 0 {
 		return l.Burst
@@ -100,7 +101,7 @@ func (l Limit) Max() int64 {
 	return l.Count
 }
 
-// Capacity is Max with the fraction of a limit on an amount.
+// Capacity is like Max, but includes the Fraction of a limit on an amount.
 func (l Limit) Capacity() Amount {
 	if l.Burst > 0 {
 		return Amount(l.Burst * micro)
@@ -108,7 +109,7 @@ func (l Limit) Capacity() Amount {
 	return l.Amount()
 }
 
-// Amount is Count with its Fraction.
+// Amount returns Count plus Fraction.
 func (l Limit) Amount() Amount { return Amount(l.Count*micro) + l.Fraction }
 
 // String returns the limit as rule files write it: "100/minute", "5/15m", "20 in flight".
@@ -123,7 +124,7 @@ func (l Limit) String() string {
 	}
 }
 
-// Period is a short name of the limit's window: 1s, 15m, month.
+// Period returns a short name of the limit's window: 1s, 15m, month.
 func (l Limit) Period() string {
 	if l.Calendar.Unit != NoUnit {
 		return l.Calendar.Unit.String()
@@ -133,7 +134,7 @@ func (l Limit) Period() string {
 
 var units = []struct{ letters, word string }{{"d", "day"}, {"h", "hour"}, {"m", "minute"}, {"s", "second"}, {"ms", ""}}
 
-// shortWindow is the shortest exact name of a window: 1s, 15m, 90s, 250ms.
+// shortWindow returns the shortest exact name of a window: 1s, 15m, 90s, 250ms.
 func shortWindow(d time.Duration) string {
 	for _, u := range units {
 		if unit := windowUnits[u.letters]; d >= unit && d%unit == 0 {
@@ -232,9 +233,9 @@ func ParseWindow(s string) (time.Duration, error) {
 	return 0, fmt.Errorf(`must be a time such as second, minute, hour, day, 15m or 1h30m, got %q`, s)
 }
 
-// Problem is something wrong with a rule document, or with one limit, and where.
+// Problem is a fault in a rule document or in a single limit, and where it is.
 type Problem struct {
-	// Path leads to the fault: rules[2].match.endpoint.
+	// Path leads to the fault, such as rules[2].match.endpoint.
 	Path string
 	// Text says what is wrong, and what to write instead.
 	Text string
@@ -242,7 +243,7 @@ type Problem struct {
 
 func (p Problem) Error() string { return p.Path + ": " + p.Text }
 
-// Problems is the error of a rule document: everything that is wrong with it.
+// Problems is the error of a rule document. It lists all of the document's faults.
 type Problems []Problem
 
 func (ps Problems) Error() string {
@@ -253,7 +254,7 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// fault is the first thing that is wrong with a limit, as a [Problem]. It names the field as the rule language does: limit,
+// fault keeps the first thing that is wrong with a limit, as a [Problem]. Its path is the field's name in rule files: limit,
 // window, burst, refill_rate, max_delay.
 type fault struct{ error }
 
@@ -320,7 +321,7 @@ func (l Limit) validateCalendar(f *fault) {
 		"must be %s, as long as a %s of the calendar, got %s", usual, unit, shortWindow(l.Window))
 }
 
-// rate is a bucket's refill in micro-tokens per microsecond, which is the same number as tokens per second, as a fraction in
+// rate is a bucket's refill in tokens per second (or millionths of a token per µs, which is the same number), as a fraction in
 // lowest terms.
 type rate struct{ num, den int64 }
 
@@ -329,7 +330,7 @@ func (l Limit) rate() (rate, error) {
 	if l.Refill == 0 {
 		exact.SetFrac64(int64(l.Amount()), int64(l.Window/time.Microsecond))
 	} else {
-		// The shortest decimal that reads back as this number is what was written: 1.67 is 167/100.
+		// The shortest decimal that parses to this number is what the operator wrote: 1.67 is 167/100.
 		exact.SetString(strconv.FormatFloat(l.Refill, 'g', -1, 64))
 	}
 	r, ok := nearestRate(exact)
@@ -345,8 +346,8 @@ func (l Limit) rate() (rate, error) {
 	return r, nil
 }
 
-// nearestRate is the largest fraction up to exact whose parts multiply to less than 2^53. Counts over whole seconds are exact
-// below that product. Beyond it, less than a thousandth is lost.
+// nearestRate returns the largest fraction up to exact whose numerator times denominator is less than 2^53. Counts over whole
+// seconds are exact below that product. Otherwise the rate is lower by less than a thousandth.
 func nearestRate(exact *big.Rat) (rate, bool) {
 	fits := func(r *big.Rat) bool {
 		p := new(big.Int).Mul(r.Num(), r.Denom())

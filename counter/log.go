@@ -6,17 +6,17 @@ import (
 )
 
 // Log is the state of a sliding window log: every admission of the last window, in 16 bytes each. The zero Log is untouched. It
-// is not safe for concurrent use. All answers take time in proportion to the logarithm of the log's length, except that it is
+// is not safe for concurrent use. Methods take time in proportion to the logarithm of the log's length, except that the log is
 // copied when it grows or shrinks.
 type Log struct {
 	ring []entry // a ring buffer; its length is a power of two
-	head int     // the oldest entry
-	n    int     // how many entries; their times ascend, and the last one's cost isn't 0
-	sum  int64   // of their costs
+	head int     // the index of the oldest entry in ring
+	n    int     // the number of entries; their times ascend, and the cost of the last one isn't 0
+	sum  int64   // the sum of the entries' costs
 }
 
-// entry is a place in the ring. The sums are a Fenwick tree: each is the sum of the costs in some of the places up to this one.
-// Places that aren't in use keep their cost, and sums over entries subtract it.
+// entry is a place in the ring. Its sum isn't the cost of one entry: the sums form a Fenwick tree, where each is the sum of the
+// costs in some of the places up to its own. Unused places keep their old costs, so the sum over a range is a difference.
 type entry struct{ time, sum int64 }
 
 func (l *Log) at(i int) *entry { return &l.ring[l.place(i)] }
@@ -39,7 +39,7 @@ func (l *Log) add(i int, cost int64) {
 	}
 }
 
-// upTo is the sum of the first places of the ring.
+// upTo returns the sum of the costs in the first places of the ring.
 func (l *Log) upTo(places int) (sum int64) {
 	for ; places > 0; places &= places - 1 {
 		sum += l.ring[places-1].sum
@@ -47,7 +47,7 @@ func (l *Log) upTo(places int) (sum int64) {
 	return sum
 }
 
-// first is the sum of the first n entries.
+// first returns the sum of the costs of the oldest n entries.
 func (l *Log) first(n int) int64 {
 	end := l.head + n
 	if over := end - len(l.ring); over > 0 {
@@ -56,7 +56,7 @@ func (l *Log) first(n int) int64 {
 	return l.upTo(end) - l.upTo(l.head)
 }
 
-// reach is the entry at which the sum of the first entries reaches the given one.
+// reach returns the first entry at which the total cost of all entries up to it reaches sum.
 func (l *Log) reach(sum int64) int {
 	if sum += l.upTo(l.head); sum > l.upTo(len(l.ring)) {
 		sum -= l.upTo(len(l.ring))
@@ -71,15 +71,15 @@ func (l *Log) reach(sum int64) int {
 	return (at - l.head) & (len(l.ring) - 1)
 }
 
-// since is the first entry at the given moment or later.
+// since returns the first entry with this time or a later one.
 func (l *Log) since(moment int64) int {
 	return sort.Search(l.n, func(i int) bool { return l.at(i).time >= moment })
 }
 
-// Size is the memory that the log holds, in bytes.
+// Size returns how many bytes of memory the log uses.
 func (l *Log) Size() int { return 16*len(l.ring) + 56 }
 
-// Entries are the admissions that the log holds, oldest first: the moment of each (µs), and its tokens.
+// Entries returns the admissions in the log, oldest first: the time of each in µs, and its tokens.
 func (l *Log) Entries() iter.Seq2[int64, int64] {
 	return func(yield func(int64, int64) bool) {
 		for i := range l.n {
@@ -90,13 +90,13 @@ func (l *Log) Entries() iter.Seq2[int64, int64] {
 	}
 }
 
-// FitsLog reports whether n tokens fit at the given moment, µs.
+// FitsLog reports whether n tokens fit at the moment now, in µs.
 func (p *Policy) FitsLog(l *Log, now, n int64) bool {
 	p.prune(l, now)
 	return n <= p.Limit.Count-l.sum
 }
 
-// TryLog takes n tokens at the given moment if they fit. Like [Policy.Try], it moves entries from the future to now.
+// TryLog takes n tokens at the moment now if they fit. Like [Policy.Try], it moves entries with a time in the future to now.
 func (p *Policy) TryLog(l *Log, now, n int64) bool {
 	ok := p.FitsLog(l, now, n)
 	if ok {
@@ -105,7 +105,7 @@ func (p *Policy) TryLog(l *Log, now, n int64) bool {
 	return ok
 }
 
-// prune moves entries from the future to now, as one entry, and drops those that have left the window.
+// prune merges entries with a time in the future into one entry at now, and drops those that have left the window.
 func (p *Policy) prune(l *Log, now int64) {
 	if l.n > 0 && l.at(l.n-1).time > now {
 		k := l.since(now)
@@ -142,7 +142,7 @@ func (l *Log) push(now, n int64) {
 	l.add(l.n-1, n-l.cost(l.n-1))
 }
 
-// resize moves the entries that cost anything into another ring.
+// resize copies the entries into a ring of another size, and drops entries without a cost.
 func (l *Log) resize(size int) {
 	ring, n := make([]entry, size), 0
 	for i := range l.n {
@@ -159,21 +159,22 @@ func (l *Log) resize(size int) {
 	l.ring, l.head, l.n = ring, 0, n
 }
 
-// ReportLog describes the log as [Policy.Report] does a state.
+// ReportLog describes a log, as [Policy.Report] describes a State.
 func (p *Policy) ReportLog(l *Log, now, n int64, v Verdict) Result {
 	p.prune(l, now)
 	var last, enough int64
 	if l.n > 0 {
 		last = l.at(l.n-1).time + p.window
 	}
-	if v == Refused && n <= p.Limit.Count { // when the entry that is reached has left, n fit
+	if v == Refused && n <= p.Limit.Count { // n fits once the entry that reach finds has left the window
 		enough = l.at(l.reach(l.sum+n-p.Limit.Count)).time + p.window
 	}
 	return p.ReportSum(now, n, v, l.sum, last, enough)
 }
 
-// ReportSum describes what a store counts one by one, such as entries of a log or slots: how much they are together, when the
-// last of them ends (µs), and, of a refusal, when enough of them have ended. Zero means that there is no such moment.
+// ReportSum describes a counter whose store keeps single items, such as the entries of a log or slots. Sum is what the items
+// cost together, last is when the last of them ends (µs), and enough is when enough of them will have ended for a refused
+// charge to fit. Zero means that there is no such moment.
 func (p *Policy) ReportSum(now, n int64, v Verdict, sum, last, enough int64) Result {
 	r := Result{Allowed: v != Refused, Remaining: max(0, p.Limit.Count-sum), Slot: now}
 	if last != 0 {
@@ -189,7 +190,7 @@ func (p *Policy) ReportSum(now, n int64, v Verdict, sum, last, enough int64) Res
 	return r
 }
 
-// ReturnLog takes n tokens off the entry that was made at the slot's moment.
+// ReturnLog takes n tokens off the entry whose time is slot.
 func (p *Policy) ReturnLog(l *Log, now, n, slot int64) {
 	p.prune(l, now)
 	i := l.since(slot)
@@ -203,11 +204,11 @@ func (p *Policy) ReturnLog(l *Log, now, n, slot int64) {
 	case l.sum == 0:
 		*l = Log{}
 	case i == l.n-1 && l.cost(i) == 0:
-		l.n = l.reach(l.sum) + 1 // drop the empty entries before it as well
+		l.n = l.reach(l.sum) + 1 // drop empty entries at the end as well
 	}
 }
 
-// SpentLog is [Policy.Spent] for a log. The time is a moment, not a duration.
+// SpentLog is like [Policy.Spent], for a log. But its second result is a moment, not a duration.
 func (p *Policy) SpentLog(l *Log) (used, whole int64) {
 	if l.n == 0 {
 		return 0, 0

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// micro is how many units of fixed point make a token.
+// micro is the number of millionths in a token, the unit of the fixed-point arithmetic.
 const micro = 1_000_000
 
-// Policy is a limit under a name, prepared for the arithmetic. It is immutable. [Define] and [NewPolicy] make one.
+// Policy is a limit with a name, prepared for the arithmetic. It is immutable. [Define] and [NewPolicy] make one.
 type Policy struct {
 	Definition
-	// Parts of a split limit, each with counters of its own. Other limits have none.
+	// Parts are the parts of a split limit, each with its own counters. Other limits have none.
 	Parts []*Policy
 
 	window   int64 // µs
-	unit     int64 // millionths in one of what charges ask for: a token, or a millionth if the limit counts an amount
+	unit     int64 // millionths in one unit of a charge: 1,000,000 (a token), or 1 if the limit counts an amount
 	count    int64 // Limit.Count in units
 	calendar *calendar
 	capacity int64  // bucket: micro-tokens
-	largest  int64  // bucket: the most that may be asked for at once, in units
+	largest  int64  // bucket: the largest charge, in units
 	rate     rate   // bucket
 	fill     int64  // bucket: µs from empty to full
 	perPart  uint64 // maxSpent / capacity in millionths · 2^64
@@ -31,10 +31,10 @@ type Policy struct {
 	maxDelay int64 // queue: µs, or 0
 	tick     int64 // sliding counter: µs per step of the weight
 	ticks    int64 // sliding counter: steps per window
-	deepest  int64 // how much may be booked: micro-tokens of a bucket, tokens of a window
+	deepest  int64 // how far a limit can be booked: micro-tokens of a bucket, units of a window
 }
 
-// Definition is what a policy is made of. A name and a limit are enough.
+// Definition says what a policy is. A name and a limit are enough.
 type Definition struct {
 	// Name is what clients see in RateLimit-Policy: the rule's id, or id-1s when the rule has several limits.
 	Name string
@@ -43,62 +43,63 @@ type Definition struct {
 	// Endpoint is the rule's endpoint, such as POST /v1/login, or "". Clients see it in refusals.
 	Endpoint string
 	Limit    Limit
-	// ID tells this limit's counters from those of other limits. It doesn't depend on the numbers, so a raised limit keeps its
-	// counters. 0 means that Define makes it from Name and Scope.
+	// ID separates this limit's counters from those of other limits. It doesn't depend on the numbers, so a raised limit keeps
+	// its counters. 0 means that Define derives it from Name and Scope.
 	ID uint64
-	// Scope tells the counters of limits with the same Name apart.
+	// Scope separates the counters of limits with the same Name.
 	Scope string
-	// CountedAs, if not "", replaces Name in the ID, so the counters outlive a change of the name.
+	// CountedAs, if not "", replaces Name in the ID, so that a renamed limit keeps its counters.
 	CountedAs string
-	// Strict limits are decided by the store at every check, never from a lease.
+	// Strict makes the store decide every check. The limit's tokens are never leased.
 	Strict bool
-	// Shadow limits are counted and reported, and refuse no request.
+	// Shadow limits are counted and reported, but refuse no request.
 	Shadow bool
 	// Candidate limits are tried out in shadow: see [github.com/weirhq/weir.Rule.Candidate].
 	Candidate bool
 	// OnStoreFailure says what happens while the store can't be reached.
 	OnStoreFailure FailureMode
-	// Global limits hold for all regions together: see [github.com/weirhq/weir.Rule.Global], which has these fields, too.
+	// Global limits hold for all regions together. For Home, Floor and OnPartition, see [github.com/weirhq/weir.Rule.Global].
 	Global      bool
 	Home        string
 	Floor       int
 	OnPartition FailureMode
-	// Travels means that every check of a Global limit asks the home.
+	// Travels makes every check of a Global limit ask its home region.
 	Travels bool
-	// Statuses, if any, are the HTTP statuses that count: see [github.com/weirhq/weir.Limiter.Finish].
+	// Statuses, if not empty, are the HTTP statuses that count: see [github.com/weirhq/weir.Limiter.Finish].
 	Statuses []int
 	// PerClient limits count by API key or user, so each counter belongs to one client.
 	PerClient bool
-	// ByIP limits count by address alone.
+	// ByIP limits count by IP address alone.
 	ByIP bool
-	// PerNode limits hold for each node by itself. [Policy.Share] doesn't divide them.
+	// PerNode limits hold for each node separately. [Policy.Share] doesn't divide them.
 	PerNode bool
-	// Book limits take the tokens of a charge in any case, and refuse only peeks: see [github.com/weirhq/weir.Rule.Book].
+	// Book limits debit every charge, even if it doesn't fit. They refuse only peeks: see [github.com/weirhq/weir.Rule.Book].
 	Book bool
-	// CountRefused fixed windows take the tokens of what they refuse as well.
+	// CountRefused makes a fixed window also debit the tokens of refused charges.
 	CountRefused bool
-	// Abuse says what happens to clients that ignore refusals. Nil means nothing.
+	// Abuse says what happens to clients that ignore refusals. If nil, there are no cooldowns.
 	Abuse *Abuse
-	// Place is where the counters of a part lie among the hash slots of a Redis Cluster: how many 65,536ths of all hash slots
-	// behind the place of the whole limit.
+	// Place says how far this part's counters lie behind those of the first part, in 65,536ths of all hash slots of a Redis
+	// Cluster.
 	Place uint16
 
-	// Amount is what the limit counts of a request, or "" for its cost. See [github.com/weirhq/weir.Rule.Amount].
+	// Amount is the name of the amount that the limit counts, or "" if it counts costs. See
+	// [github.com/weirhq/weir.Rule.Amount].
 	Amount string
-	// GivesBack returns reservations that aren't settled in time: see [github.com/weirhq/weir.Rule.GiveBackUnsettled].
+	// GivesBack makes reservations that aren't settled in time go back: see [github.com/weirhq/weir.Rule.GiveBackUnsettled].
 	GivesBack bool
-	// Split is how many parts the limit is counted in by stores that have servers to spread them over. 0 means one.
+	// Split is into how many parts a store with several servers divides the limit's counters. 0 means one.
 	Split int
-	// ReadSubject, if not nil, returns the name and the value of each dimension that a subject was made of.
+	// ReadSubject, if not nil, returns the names and values of the dimensions that a subject was made from.
 	ReadSubject func(subject []byte) [][2]string
 }
 
-// NewPolicy prepares a limit. The name tells its counters from those of other policies.
+// NewPolicy prepares a limit. The name separates its counters from those of other policies.
 func NewPolicy(name string, l Limit) (*Policy, error) {
 	return Define(Definition{Name: name, Limit: l})
 }
 
-// Define makes the policy of a definition. The error is a [Problem] with the limit.
+// Define makes the policy of a definition. The error is a [Problem] of the limit.
 func Define(d Definition) (*Policy, error) {
 	if err := d.Limit.Validate(); err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func Define(d Definition) (*Policy, error) {
 	return p, nil
 }
 
-// With returns a copy with a changed definition. Its limit, parts and counters stay the same.
+// With returns a copy with a changed definition. The limit, its parts and its counters stay the same.
 func (p *Policy) With(change func(*Definition)) *Policy {
 	d := p.Definition
 	change(&d)
@@ -126,7 +127,7 @@ func (p *Policy) With(change func(*Definition)) *Policy {
 	return q
 }
 
-// prepare computes what the arithmetic needs of a valid limit.
+// prepare computes the numbers that the arithmetic needs, from a valid limit.
 func (p *Policy) prepare(l Limit) {
 	var r rate
 	if l.isBucket() {
@@ -135,7 +136,7 @@ func (p *Policy) prepare(l Limit) {
 	p.prepareAt(l, r)
 }
 
-// prepareAt is prepare with the rate of a bucket.
+// prepareAt is like prepare, with the rate of a bucket given.
 func (p *Policy) prepareAt(l Limit, r rate) {
 	p.Limit, p.window, p.maxDelay = l, l.Window.Microseconds(), l.MaxDelay.Microseconds()
 	p.unit, p.count, p.calendar = micro, l.Count, nil
@@ -162,18 +163,18 @@ func (p *Policy) prepareAt(l Limit, r rate) {
 		whole = p.capacity
 		p.deepest = max(whole, min(MaxAmount, p.Refill(maxFill.Microseconds()))) // no deeper than refills in ten years
 	case l.Algorithm == SlidingCounter:
-		// At most 2^21 steps, so that steps × count stays below 2^53.
+		// Keep ticks to at most 2^21, so that ticks × count stays below 2^53.
 		p.tick = (p.window + 1<<21 - 1) >> 21
 		p.ticks = (p.window + p.tick - 1) / p.tick
 		p.deepest = maxPairCount
 	default:
 		p.deepest = min(2*MaxTokens*(micro/p.unit), maxExact-1)
 	}
-	p.perPart, _ = bits.Div64(maxSpent, 0, uint64(max(whole, maxSpent+1))) // an amount's limit can be a millionth
+	p.perPart, _ = bits.Div64(maxSpent, 0, uint64(max(whole, maxSpent+1))) // an amount may be limited to one millionth
 }
 
-// fingerprint identifies a limit's counters, on all nodes and in all versions. If the state means something else under another
-// window, the window is part of it.
+// fingerprint identifies a limit's counters, on all nodes and in all versions. It includes the window where a state would mean
+// something else under another window.
 func (p *Policy) fingerprint(scope string) uint64 {
 	h := sha256.New()
 	h.Write([]byte(p.Limit.Algorithm.String()))
@@ -193,10 +194,10 @@ func (p *Policy) fingerprint(scope string) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
-// Numbers returns the numbers of the arithmetic, for stores that do it elsewhere. For buckets, these are the capacity in
-// millionths of a token, the rate in millionths per µs as a fraction, and the longest delay in µs or, with Book, how much may be
-// booked. For other algorithms, these are the count, the window in µs, and for sliding counters the µs of a step of the weight
-// and the steps of a window.
+// Numbers returns the numbers of the arithmetic, for stores that compute elsewhere. For buckets: the capacity in millionths of
+// a token; the rate in millionths per µs, as two numbers of a fraction; and the longest delay in µs or, with Book, how much may
+// be booked. For other algorithms: the count; the window in µs; and, for sliding counters, the µs per tick and the ticks per
+// window.
 func (p *Policy) Numbers() [4]int64 {
 	if p.Limit.isBucket() {
 		last := p.maxDelay
@@ -208,7 +209,7 @@ func (p *Policy) Numbers() [4]int64 {
 	return [4]int64{p.count, p.window, max(1, p.tick), max(1, p.ticks)}
 }
 
-// Memory is the idle time after which a counter is certainly full again.
+// Memory returns the idle time after which a counter is certainly full again.
 func (p *Policy) Memory() time.Duration {
 	switch {
 	case p.Limit.isBucket():
@@ -217,12 +218,12 @@ func (p *Policy) Memory() time.Duration {
 		return 2 * p.Limit.Window
 	}
 	if p.calendar != nil {
-		return p.Limit.Window + 24*time.Hour // where clocks are changed
+		return p.Limit.Window + 24*time.Hour // a day with a clock change may be longer
 	}
 	return p.Limit.Window
 }
 
-// LatestReset is the time until a counter is certainly full again, for clients whose counter can't be read.
+// LatestReset returns the longest time until a counter is full again. It is for clients whose counter can't be read.
 func (p *Policy) LatestReset(now time.Time) time.Duration {
 	switch at := now.UnixMicro(); p.Limit.Algorithm {
 	case FixedWindow:
@@ -233,19 +234,19 @@ func (p *Policy) LatestReset(now time.Time) time.Duration {
 	return p.Memory()
 }
 
-// State is the state of a counter of any algorithm but SlidingLog and Concurrency. The zero State is an untouched counter.
+// State is a counter's state, for any algorithm but SlidingLog and Concurrency. The zero State is an untouched counter.
 type State struct {
-	// Time is a moment in µs: when a bucket's level was taken, or when a window began.
+	// Time is a moment in µs: when a bucket's level was computed, or when a window began.
 	Time int64
 	// Level is a token bucket's tokens or a leaky bucket's water, in millionths; or the window's count.
 	Level int64
-	// Prev is the count of the window before, for the sliding counter.
+	// Prev is the count of the previous window, for the sliding counter.
 	Prev int64
 }
 
-// Try takes n tokens at the given moment (µs) if they fit, and returns the new state. A refusal leaves the state as it is, but
-// for a time in the future. A clock that ran backwards leaves such times behind, and Try sets them to now, which mints no tokens
-// and locks no client out.
+// Try takes n tokens at the moment now (µs) if they fit, and returns the new state. A refusal leaves the state as it is, except
+// that Try moves a Time in the future to now. Such times arise if the clock was set back. Moving them admits nothing extra, and
+// locks no client out.
 func (p *Policy) Try(s State, now, n int64) (State, bool) {
 	switch p.Limit.Algorithm {
 	case FixedWindow, SlidingCounter:
@@ -258,7 +259,7 @@ func (p *Policy) Try(s State, now, n int64) (State, bool) {
 	return p.tryBucket(s, now, n)
 }
 
-// Debit is Try for policies that may take tokens that don't fit: those with Book or CountRefused.
+// Debit is like Try, but policies with Book or CountRefused also debit tokens that don't fit.
 func (p *Policy) Debit(s State, now, n int64) (State, bool) {
 	after, fits := p.Try(s, now, n)
 	if fits || !p.Book && !(p.CountRefused && p.Limit.Algorithm == FixedWindow) {
@@ -278,10 +279,10 @@ func (p *Policy) Overdraw(s State, now, n int64) State {
 	return s
 }
 
-// millionths converts units, capped at what the largest limit holds.
+// millionths converts units to millionths, capped at the capacity of the largest possible limit.
 func (p *Policy) millionths(n int64) int64 { return min(n, MaxTokens*(micro/p.unit)) * p.unit }
 
-// whole is how many whole units some millionths are. It divides by a constant, which is several times faster.
+// whole converts millionths to whole units. Dividing by a constant is several times faster than dividing by p.unit.
 func (p *Policy) whole(millionths int64) int64 {
 	if p.unit == 1 {
 		return millionths
@@ -289,13 +290,14 @@ func (p *Policy) whole(millionths int64) int64 {
 	return millionths / micro
 }
 
-// Exact converts what charges and results count, which is millionths if the limit is Decimal and tokens otherwise.
+// Exact converts a number of a charge or a result to an Amount. The number is in millionths if the limit is Decimal, else in
+// tokens.
 func (p *Policy) Exact(n int64) Amount { return Amount(n * p.unit) }
 
-// MaxCharge is the largest N of a charge. It is more than any limit admits.
+// MaxCharge returns the largest allowed N of a charge. It is more than any limit admits.
 func (p *Policy) MaxCharge() int64 { return min(2*MaxTokens*(micro/p.unit), maxExact) }
 
-// Verdict is what became of a charge, for [Policy.Report].
+// Verdict says how a charge was decided, for [Policy.Report].
 type Verdict uint8
 
 const (
@@ -303,18 +305,18 @@ const (
 	Refused Verdict = iota
 	// Taken: the tokens fit, and the state has been debited.
 	Taken
-	// Fits: the tokens fit, but weren't taken: a peek, or another limit refused the request.
+	// Fits: the tokens fit, but weren't taken, since the charge was a peek or another limit refused the request.
 	Fits
 )
 
-// Report describes the state that [Policy.Try] returned (or, for [Fits], was given).
+// Report describes a state: the one that [Policy.Try] returned, or for [Fits] the one that Try would be given.
 func (p *Policy) Report(s State, now, n int64, v Verdict) Result {
 	var r Result
 	p.ReportTo(&r, s, now, n, v)
 	return r
 }
 
-// ReportTo is Report without a copy of the result, for stores: every check calls it.
+// ReportTo is like Report, but writes to r. Stores call it at every check, so it avoids copying the result.
 func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
 	r.Allowed, r.Again, r.Local = v != Refused, false, false
 	r.RetryAfter, r.Delay, r.Part = 0, 0, 0
@@ -329,7 +331,7 @@ func (p *Policy) ReportTo(r *Result, s State, now, n int64, v Verdict) {
 	}
 }
 
-// Return gives back n tokens that were debited in the given slot ([Result.Slot]). It does nothing if the window has passed, and
+// Return gives back n tokens that were debited in the given slot ([Result.Slot]). It does nothing if that window has passed. It
 // fills a bucket no further than its capacity.
 func (p *Policy) Return(s State, now, n, slot int64) State {
 	if s == (State{}) {
@@ -343,10 +345,10 @@ func (p *Policy) Return(s State, now, n, slot int64) State {
 
 const maxSpent = 63
 
-// Spent estimates how much of a counter is used, from 0 to 63 for one that blocks its client, and how long after its Time (µs)
-// it is certainly full again. Stores compute it at every check, to know which counter to evict first.
+// Spent estimates how much of a counter is used, from 0 to 63 (which blocks the client), and how long after its Time (µs) the
+// counter is certainly full again. Stores compute it at every check, to choose which counter to evict first.
 func (p *Policy) Spent(s State) (used, whole int64) {
-	// If the limit was changed since the state was stored, its level may lie outside of the limit.
+	// After a change of the limit, the level may lie outside of the new bounds.
 	gone := s.Level
 	switch p.Limit.Algorithm {
 	case TokenBucket:
@@ -369,27 +371,27 @@ func (p *Policy) Spent(s State) (used, whole int64) {
 	return min(int64(part), maxSpent), whole
 }
 
-// mulDiv is ⌊a·b/c⌋ for non-negative numbers, saturating instead of overflowing.
+// mulDiv returns ⌊a·b/c⌋ for non-negative numbers. It saturates instead of overflowing.
 func mulDiv(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	return div(hi, lo, uint64(c))
 }
 
-// mulDivCeil is ⌈a·b/c⌉ in the same way.
+// mulDivCeil returns ⌈a·b/c⌉, and saturates like mulDiv.
 func mulDivCeil(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	lo, carry := bits.Add64(lo, uint64(c)-1, 0)
 	return div(hi+carry, lo, uint64(c))
 }
 
-// div divides 128 bits.
+// div divides a 128-bit number, and saturates at maxExact.
 func div(hi, lo, c uint64) int64 {
 	switch {
 	case hi >= c:
 		return maxExact
 	case hi > 0:
 		lo, _ = bits.Div64(hi, lo, c)
-	case c > 1: // many rates are whole, and dividing is the slowest thing here
+	case c > 1: // many rates have a denominator of 1, and division is the slowest step here
 		lo /= c
 	}
 	return int64(min(lo, maxExact))

@@ -7,10 +7,10 @@ import (
 	"math/big"
 )
 
-// MinPerPart is how many requests a part of a limit should hold. A request that costs more is charged to several parts.
+// MinPerPart is how many requests a part of a limit should hold. Requests that cost more are charged to several parts.
 const MinPerPart = 16
 
-// divide makes the parts of a limit. Their counts and bursts add up to the limit's, and their rates to no more than its rate.
+// divide makes the parts of a limit. Their counts and bursts add up to the limit's; their rates add up to at most its rate.
 func (p *Policy) divide(parts int) error {
 	if parts == 0 {
 		return nil
@@ -35,15 +35,16 @@ func (p *Policy) divide(parts int) error {
 		q := *p
 		q.Parts, q.Split, q.Place = nil, 0, uint16(i<<16/n)
 		q.prepareAt(l, each)
-		// If the number of parts changes, the counters start over: what a part has taken says nothing about other shares.
+		// If the number of parts changes, the counters start over, because the parts of the old split had other shares of the
+		// limit.
 		q.ID = q.fingerprint(string(binary.BigEndian.AppendUint64([]byte{byte(parts), byte(i)}, p.ID)))
 		p.Parts[i] = &q
 	}
 	return nil
 }
 
-// Portion is how many of n tokens part i of a split limit is charged, if the part numbered first goes first. Both numbers start
-// at 0. A small cost is charged to the first part alone, and a larger one to all parts evenly.
+// Portion returns how many of n tokens part i of a split limit is charged, if the charge begins at part first. Parts are
+// numbered from 0. A small cost is charged to the first part alone, and a larger cost to all parts evenly.
 func (p *Policy) Portion(first, i int, n int64) int64 {
 	parts := len(p.Parts)
 	least := p.Parts[parts-1].Limit.Max()
@@ -55,7 +56,7 @@ func (p *Policy) Portion(first, i int, n int64) int64 {
 	}
 	each, more := n/int64(parts), n%int64(parts)
 	if each >= least {
-		first = 0 // only the parts at the front have room for one more
+		first = 0 // only the parts with the lowest numbers have room for one more token
 	}
 	if int64((i-first+parts)%parts) < more {
 		each++
@@ -63,8 +64,8 @@ func (p *Policy) Portion(first, i int, n int64) int64 {
 	return each
 }
 
-// Share returns the policy of one of several nodes that can't ask each other: an even part of every number, and at least one
-// token.
+// Share returns the policy for one of several nodes that can't reach a common store: an even share of every number, and at
+// least one token.
 func (p *Policy) Share(nodes int) *Policy {
 	if p.PerNode || nodes <= 1 {
 		return p
@@ -80,7 +81,7 @@ func (p *Policy) Share(nodes int) *Policy {
 		l.Burst = max(1, l.Burst/n)
 	}
 	if l.Validate() != nil {
-		return p // a part too small to be a limit
+		return p // the share is too small to be a limit
 	}
 	q := *p
 	q.prepare(l)

@@ -1,15 +1,15 @@
 package counter
 
-// roll brings a fixed window or a sliding counter to now. Windows are aligned to the Unix epoch. If a clock ran backwards past
-// the beginning of a window, the window begins again at that moment, with its count. Later windows follow from there, so that
-// none is shorter than its length, until the counter has been idle for a window.
+// roll brings the state of a fixed window or a sliding counter to the moment now. Windows are aligned to the Unix epoch. If the
+// clock ran backwards past the beginning of the window, the window begins again at that moment, with its count. Later windows
+// follow from there, so that none is shorter than its length, until the counter has been idle for a window.
 func (p *Policy) roll(s State, now int64) State {
 	if p.calendar != nil {
 		return p.calendar.roll(s, now)
 	}
 	switch {
 	case s.Time == 0 || now >= s.Time+2*p.window:
-		return State{Time: max(1, now-now%p.window)} // 0 is untouched, also in 1970
+		return State{Time: max(1, now-now%p.window)} // a Time of 0 means untouched
 	case now >= s.Time+p.window:
 		s = State{Time: s.Time + p.window, Prev: s.Level}
 		if p.Limit.Algorithm == FixedWindow {
@@ -32,15 +32,15 @@ func (p *Policy) tryWindow(s State, now, n int64) (State, bool) {
 	return w, true
 }
 
-// anchored is reanchored for any algorithm.
+// anchored moves a state from the future to now, for any algorithm.
 func (p *Policy) anchored(s State, now int64) State {
 	if p.calendar != nil && s.Time > now {
-		return p.calendar.roll(s, now) // if it weren't at an edge, the window would end early, and mint tokens
+		return p.calendar.roll(s, now) // to begin a calendar window anywhere but at an edge would end it early, and admit too much
 	}
 	return reanchored(s, now)
 }
 
-// reanchored moves a state from the future to now.
+// reanchored moves the time of a state from the future to now. It isn't for calendar windows.
 func reanchored(s State, now int64) State {
 	s.Time = min(s.Time, now)
 	return s
@@ -59,7 +59,7 @@ func (p *Policy) reportWindow(r *Result, s State, now, n int64, v Verdict) {
 	}
 }
 
-// windowEnd is when a window that began at the given moment ends.
+// windowEnd returns the end of the window that begins at start.
 func (p *Policy) windowEnd(start int64) int64 {
 	if p.calendar != nil {
 		_, end := p.calendar.window(start)
