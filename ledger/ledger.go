@@ -1,22 +1,21 @@
-// Package ledger is the arithmetic of lending: what a store must remember of tokens that it has
-// lent to a node, which spends them without asking again. It is pure, as package weir is. Stores
-// that lend build on it, and package lease borrows.
+// Package ledger is the arithmetic of lending: what a store must remember about tokens that it has lent to a node, which spends
+// them without asking the store again. Like package counter, it is pure. The stores that lend use it, and package lease borrows
+// from them.
 //
-// Lent tokens are debited before they are spent, so a node that dies strands its tokens and mints
-// none. The danger is in giving back: a bucket that refills while its tokens are out, and then gets
-// them back, would admit them twice. So a bucket remembers how many tokens it has lent, in this
-// interval and in the one before, and refills to no more than its capacity less those, plus what
-// refills in [MaxLease]. A lease ends with the interval after the one that it was granted in. Every
-// token that can be spent stands in the level or among those lent; giving back only moves it. Hence
-// all nodes together admit in any time no more than the bucket alone would in that time and 100 ms.
+// Tokens are debited before they are lent, so a node that dies loses its tokens but never creates extra ones. The danger is in
+// giving back: if a bucket refilled while its tokens were lent, and then got them back, it would admit them twice. So a bucket
+// remembers how many tokens it lent in this interval and in the one before, and refills to no more than its capacity minus
+// those tokens, plus the refill of 90 ms (two short intervals). A lease ends with the interval after the one in which it was
+// granted. Every token that can be spent is either in the bucket's level or lent, and giving back only moves it between the
+// two. Hence all nodes together admit, in any period, no more than the bucket alone would admit in a period longer by
+// [MaxLease].
 //
-// A bucket that refills quickly lends to every node that asks, for 45 to 90 ms. A slow one refills
-// too little in so short a time. It lends a few tokens for seconds, and only to a node that has
-// been the only one to ask for a while: where clients move between nodes, the others would miss
-// tokens that one holds.
+// A bucket that refills quickly lends to every node that asks, for 45 to 90 ms. A slow bucket refills too little in so short a
+// time. It lends a few tokens for seconds, and only to a node that has been the only one to ask for a while: if a client's
+// requests moved between nodes, the other nodes would miss the tokens that one node holds.
 //
-// Windows need none of this. Their leases end with them, and returned tokens name the window that
-// they were taken from.
+// Windows don't need intervals. Their leases end after 90 ms or at the window's end, whichever comes first, and returned tokens
+// name the window that they were taken from.
 package ledger
 
 import (
@@ -25,39 +24,38 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// MaxLease is the longest lease of a quick bucket or of a window. All nodes together may exceed
-// what the store alone would admit by what refills in that time.
+// MaxLease bounds the leases of quick buckets and of windows, which last at most 90 ms. All nodes together may exceed what the
+// store alone would admit by the refill of MaxLease.
 const MaxLease = 100 * time.Millisecond
 
-// Intervals, µs. Two short ones are less than MaxLease, which leaves time for answers on their way.
+// Interval lengths in µs. Two short intervals are less than MaxLease, to allow for network delay.
 const (
 	shortInterval = 45_000
 	leastInterval = 500_000
 	mostInterval  = 5_000_000
 )
 
-const micro = 1_000_000 // of a token, as in package weir
+const micro = 1_000_000 // millionths in a token, as in package counter
 
-// Ask is a charge that would hold more tokens than it needs.
+// Ask is a charge by a node that also wants to borrow tokens.
 type Ask struct {
 	counter.Charge
-	// Waiting is how many more tokens other requests of the node wait for already.
+	// Waiting is how many more tokens the node's other waiting requests need.
 	Waiting int64
-	// Want is how many more the node is likely to need before the lease would end.
+	// Want is how many more tokens the node is likely to need during the lease.
 	Want int64
 	Claim
 }
 
-// Claim is a node's own account of a counter that no other node seems to ask for. The store can't
-// know when lent tokens were spent, so it holds back refill as if all of them were still out. A
-// node that has been alone since the store's last answer knows everything that happened to the
-// counter.
+// Claim is a node's own account of a counter that no other node seems to use. The store can't know when lent tokens were spent,
+// so it holds back refill as if none of them had been spent yet. A node that has been the counter's only user since its last
+// grant knows everything that happened to it.
 type Claim struct {
-	// Base is the account's Time in the last grant. The claim holds if the store's account still
-	// has it. 0 is no claim.
+	// Base is the Time of the account in the node's last grant. The store accepts the claim only if its own account still has
+	// that Time. 0 means no claim.
 	Base int64
-	// State is the account's state by the node's count, and Held how many tokens the node holds
-	// beside that.
+	// State is the counter's state by the node's own count, and Held is how many lent tokens the node still holds, which State
+	// doesn't include.
 	State counter.State
 	Held  int64
 }
@@ -65,46 +63,47 @@ type Claim struct {
 // Grant is the answer to an Ask.
 type Grant struct {
 	counter.Result
-	// Account is the counter after the charge, and Now the store's clock then, µs. For limits that don't lend, only its State is
-	// set. For a sliding log, State.Time is the time of the newest entry, and State.Level the sum.
+	// Account is the counter after the charge, and Now is the store's clock at that moment, in µs. For limits that don't lend,
+	// only Account.State is set. For a sliding log, State.Time is the time of the newest entry, and State.Level is the sum of
+	// all entries.
 	Account Account
 	Now     int64
-	// Lent is how many tokens beyond N were debited. They may be spent for LeaseTime from when the
-	// ask was sent, and given back until then, under the name of their Interval.
+	// Lent is how many tokens were debited beyond N. The node may spend them, or give them back under the name Interval, for
+	// LeaseTime from the moment when it sent the ask.
 	Lent      int64
 	LeaseTime time.Duration
 	Interval  int64
 }
 
-// Unspent is lent tokens on their way back.
+// Unspent is a number of lent tokens that a node gives back.
 type Unspent struct {
 	counter.Counter
 	N        int64
-	Interval int64 // of the grant
-	Claim          // the account once they are back
+	Interval int64 // the Interval of the grant
+	Claim          // the node's account, with the tokens given back
 }
 
-// Account is a counter that lends. The zero Account is untouched.
+// Account is the state of a counter that lends. The zero Account is an untouched counter.
 type Account struct {
 	counter.State
-	// Lent is how many tokens were lent in the interval that State.Time lies in, and in the one before.
+	// Lent is how many tokens were lent in the interval that contains State.Time, and in the one before.
 	Lent [2]int64
-	// Since is when the first interval began: with the first lease, or, of a slow bucket, when Node
-	// was first the only one to ask. 0 while nothing is out and no node is alone.
+	// Since is when the first interval began: with the first lease, or, for a slow bucket, when Node became the only node to
+	// ask. 0 if no tokens are lent and no node is alone.
 	Since int64
-	// Node is the only node to have asked a slow bucket since then, or 0, and Streak how often it
-	// has asked, up to [longStreak].
+	// Node is the only node that has asked a slow bucket since Since, or 0. Streak is how often it has asked, up to
+	// [longStreak].
 	Node   uint32
 	Streak uint8
 }
 
-// longStreak is how often in a row a node must have asked to count as alone. Where requests go to
-// two nodes at random, that happens by chance in one of 2^12 cases.
+// longStreak is how many times in a row a node must have asked to count as alone. If requests go to two nodes at random, that
+// happens by chance once in 2^12 cases.
 const longStreak = 12
 
-// Lends reports whether tokens of a policy may be lent: not those of strict rules, of queues, whose
-// requests have turns, of logs, which know each moment, or of limits that book, which need none. Slots
-// aren't, since each has a holder, nor amounts, whose requests settle what they took.
+// Lends reports whether tokens of a policy may be lent. It excludes strict rules; queues, whose requests wait their turn;
+// sliding logs, which record the time of each request; limits that book, which admit anyway; concurrency limits, where each
+// slot belongs to one request; and limits on amounts, whose requests settle later.
 func Lends(p *counter.Policy) bool {
 	switch p.Limit.Algorithm {
 	case counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter:
@@ -115,7 +114,7 @@ func Lends(p *counter.Policy) bool {
 
 func isBucket(p *counter.Policy) bool { return p.Limit.Algorithm <= counter.LeakyBucket }
 
-// Interval is the length of a policy's intervals.
+// Interval returns the length of a policy's intervals.
 func Interval(p *counter.Policy) time.Duration { return time.Duration(interval(p)) * time.Microsecond }
 
 func interval(p *counter.Policy) int64 {
@@ -125,26 +124,26 @@ func interval(p *counter.Policy) int64 {
 	return min(max(leastInterval, p.Memory().Microseconds()/8), mostInterval)
 }
 
-// Most is how many tokens of a slow bucket may be out on long leases: so few that a client that
-// needs the full bucket hardly misses them.
+// Most returns how many tokens of a slow bucket may be lent on long leases: few enough that a client that needs the full bucket
+// hardly misses them.
 func Most(p *counter.Policy) int64 {
 	return min(max(0, p.Limit.Max()-32)/8, p.Refill(interval(p))/micro)
 }
 
-// slow reports whether tokens are lent for seconds, to a node that is alone.
+// slow reports whether the policy lends for seconds, and only to a node that is alone.
 func slow(p *counter.Policy) bool { return interval(p) > shortInterval }
 
-// start is when the interval of a moment began.
+// start returns when the interval that contains the moment at began.
 func (a *Account) start(length, at int64) int64 {
 	return at - max(0, at-a.Since)%length
 }
 
 func (a *Account) out() int64 { return a.Lent[0] + a.Lent[1] }
 
-// anchor brings times in the future to now. A clock that ran backwards leaves them behind.
+// anchor moves times in the future back to now. They arise if the clock was set back.
 func (a *Account) anchor(now int64) { a.Time, a.Since = min(a.Time, now), min(a.Since, now) }
 
-// accept replaces the account by a claim, if that holds.
+// accept replaces the account with the node's claim, if the claim holds.
 func (a *Account) accept(p *counter.Policy, now int64, node uint32, c *Claim) (holds bool) {
 	holds = c.Base != 0 && c.Base == a.Time && c.Base < now && node != 0 && node == a.Node
 	a.anchor(now)
@@ -157,7 +156,7 @@ func (a *Account) accept(p *counter.Policy, now int64, node uint32, c *Claim) (h
 	return holds
 }
 
-// roll brings the intervals to now.
+// roll shifts Lent to the interval that contains now.
 func (a *Account) roll(p *counter.Policy, now int64) {
 	if a.out() == 0 {
 		return
@@ -175,14 +174,14 @@ func (a *Account) roll(p *counter.Policy, now int64) {
 	}
 }
 
-// ceiling is how far a bucket may refill while that many of its tokens are out.
+// ceiling returns the level up to which a bucket may refill while out of its tokens are lent.
 func ceiling(p *counter.Policy, out int64) int64 {
 	capacity := p.Limit.Max() * micro
 	return min(capacity, capacity+p.Refill(2*shortInterval)-out*micro)
 }
 
-// caps are the levels at which refilling stopped while tokens were out, and until when each
-// applied. Refill held back by them is lost: it must not come at once when an interval ends.
+// caps returns the levels at which refilling stopped while tokens were lent, and when each of these caps ended. Refill above a
+// cap is lost: it must not arrive all at once when the interval ends.
 func (a *Account) caps(p *counter.Policy) (levels, ends [2]int64) {
 	length := interval(p)
 	stored := p.Level(a.State, a.Time)
@@ -194,7 +193,7 @@ func (a *Account) caps(p *counter.Policy) (levels, ends [2]int64) {
 	return levels, ends
 }
 
-// level is what may be taken of a bucket, in millionths.
+// level returns how much may be taken from a bucket, in millionths.
 func (a *Account) level(p *counter.Policy, now int64) int64 {
 	level := p.Level(a.State, now)
 	if a.out() == 0 {
@@ -208,8 +207,8 @@ func (a *Account) level(p *counter.Policy, now int64) int64 {
 	return level
 }
 
-// Lend is [counter.Policy.Try] with more tokens for the node that asks. A refusal leaves the account
-// as it was, except that it corrects a time in the future and accepts a claim that holds.
+// Lend is like [counter.Policy.Try], and also lends tokens to the node that asks. A refusal leaves the account as it was,
+// except that it corrects a time in the future and accepts a claim that holds.
 func (a Account) Lend(p *counter.Policy, now int64, node uint32, ask *Ask) (_ Account, lent int64, ok bool) {
 	if !isBucket(p) {
 		return a.lendWindow(p, now, ask)
@@ -228,7 +227,7 @@ func (a Account) Lend(p *counter.Policy, now int64, node uint32, ask *Ask) (_ Ac
 			more = min(ask.Want, level/micro/2, Most(p)-a.out()-lent)
 		}
 	} else {
-		// Not all: another node may ask next.
+		// Keep a quarter: another node may ask next.
 		more = min(ask.Want, level/micro*3/4)
 	}
 	if more = max(0, more); lent+more > 0 && a.Since == 0 {
@@ -239,10 +238,9 @@ func (a Account) Lend(p *counter.Policy, now int64, node uint32, ask *Ask) (_ Ac
 	return a, lent + more, true
 }
 
-// alone notes the node that asks, and reports whether it has been the only one for long. An ask for
-// many tokens at once might need those that are out, and counts as another node's. So does a second
-// ask in one microsecond, because claims tell accounts apart by their time. A node that wants no
-// lease isn't noted.
+// alone records which node asks, and reports whether that node has been the only one for long. An ask for many tokens at once
+// ends the streak, since it might need the lent tokens. So does a second ask in the same microsecond, because claims tell
+// accounts apart by their Time. A node that wants no lease isn't recorded.
 func (a *Account) alone(p *counter.Policy, now int64, node uint32, ask *Ask) bool {
 	small := 16*ask.N <= p.Limit.Max() && a.Time < now
 	if a.Node == node && node != 0 && small && (ask.Want > 0 || a.out() > 0) {
@@ -251,7 +249,7 @@ func (a *Account) alone(p *counter.Policy, now int64, node uint32, ask *Ask) boo
 	}
 	a.Node, a.Streak = 0, 0
 	switch {
-	case a.out() > 0: // the intervals must go on until it is back
+	case a.out() > 0: // the intervals must go on until the tokens' lease is over
 	case ask.Want > 0 && small:
 		a.Node, a.Since = node, now
 	default:
@@ -260,8 +258,8 @@ func (a *Account) alone(p *counter.Policy, now int64, node uint32, ask *Ask) boo
 	return false
 }
 
-// lendWindow lends a 64th of what is left, because tokens that nodes hold when a window ends are
-// lost to clients that were refused. A bucket would still have them.
+// lendWindow lends only a 64th of what is left, because tokens that nodes still hold when a window ends are lost to clients
+// that were refused. A bucket would keep them.
 func (a Account) lendWindow(p *counter.Policy, now int64, ask *Ask) (_ Account, lent int64, ok bool) {
 	try := p.Debit
 	if ask.Peek {
@@ -278,14 +276,14 @@ func (a Account) lendWindow(p *counter.Policy, now int64, ask *Ask) (_ Account, 
 	return a, lent, true
 }
 
-// Lease is how long tokens lent to a node just now may be spent, and the name of their interval.
+// Lease returns how long the node may spend tokens that were lent just now, and their interval's name.
 func (a *Account) Lease(p *counter.Policy, now int64, node uint32) (length time.Duration, name int64) {
 	left := int64(2 * shortInterval)
 	if !isBucket(p) {
 		r := p.Report(a.State, now, 1, counter.Taken)
 		ends := r.Slot + p.Limit.Window.Microseconds()
 		if p.Limit.Calendar.Unit != counter.NoUnit {
-			ends = now + r.ResetAfter.Microseconds() // its windows aren't all as long
+			ends = now + r.ResetAfter.Microseconds() // calendar windows differ in length
 		}
 		return time.Duration(min(left, ends-now)) * time.Microsecond, r.Slot
 	}
@@ -297,8 +295,7 @@ func (a *Account) Lease(p *counter.Policy, now int64, node uint32) (length time.
 	return time.Duration(left) * time.Microsecond, begun
 }
 
-// TakeBack takes back lent tokens that weren't spent. A bucket's tokens are void once their lease
-// is over.
+// TakeBack takes back lent tokens that weren't spent. For a bucket, it ignores tokens whose lease is over.
 func (a Account) TakeBack(p *counter.Policy, now int64, node uint32, u *Unspent) Account {
 	n, name := u.N, u.Interval
 	if a.State == (counter.State{}) {
@@ -314,7 +311,7 @@ func (a Account) TakeBack(p *counter.Policy, now int64, node uint32, u *Unspent)
 	level := a.level(p, now)
 	b := a
 	b.roll(p, now)
-	// The name needn't be the start of an interval: other numbers may have intervals of another length.
+	// The name may not be the start of an interval: after a change of the limit, intervals may have another length.
 	i, begun := 0, b.start(interval(p), now)
 	switch {
 	case name > now || name < begun-interval(p):
@@ -332,7 +329,7 @@ func (a Account) TakeBack(p *counter.Policy, now int64, node uint32, u *Unspent)
 	return b
 }
 
-// View is the counter's state for a node that holds some of its tokens: as if they were given back.
+// View returns the counter's state as if the tokens that the node holds had been given back.
 func (a Account) View(p *counter.Policy, now, held int64) counter.State {
 	switch {
 	case a.State == (counter.State{}) || held == 0 && a.out() == 0:
@@ -342,13 +339,13 @@ func (a Account) View(p *counter.Policy, now, held int64) counter.State {
 	}
 	a.anchor(now)
 	level := a.level(p, now)
-	if at := a.Time; level == p.Level(a.State, now) { // at its own time, so that it isn't rounded twice
+	if at := a.Time; level == p.Level(a.State, now) { // keep the account's own time, to avoid rounding twice
 		return p.AtLevel(p.Level(a.State, at)+held*micro, at)
 	}
 	return p.AtLevel(min(level+held*micro, p.Limit.Max()*micro), now)
 }
 
-// Refund is [counter.Policy.Return], for tokens that were spent.
+// Refund is like [counter.Policy.Return]. It returns tokens that were spent.
 func (a Account) Refund(p *counter.Policy, now, n, slot int64) Account {
 	if !isBucket(p) || a.State == (counter.State{}) {
 		a.State = p.Return(a.State, now, n, slot)
@@ -356,7 +353,7 @@ func (a Account) Refund(p *counter.Policy, now, n, slot int64) Account {
 	}
 	a.anchor(now)
 	if a.out() == 0 {
-		return Account{State: p.Return(a.State, now, n, slot)} // no claim knows of it
+		return Account{State: p.Return(a.State, now, n, slot)} // a zero Since and Node, so that no claim holds
 	}
 	level := a.level(p, now)
 	a.roll(p, now)
@@ -365,7 +362,7 @@ func (a Account) Refund(p *counter.Policy, now, n, slot int64) Account {
 	return a
 }
 
-// Report is [counter.Policy.ReportTo] of an account: tokens that are out keep it from refilling.
+// Report is like [counter.Policy.ReportTo]. It also considers that lent tokens hold back refill.
 func (a Account) Report(p *counter.Policy, r *counter.Result, now, n int64, v counter.Verdict) {
 	p.ReportTo(r, a.State, now, n, v)
 	if a.out() == 0 {
