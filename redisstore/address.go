@@ -27,7 +27,8 @@ type address struct {
 	files   map[string]string // the files that the URL names, and what was read from them
 }
 
-// place is where the keys are, whatever the credentials and in whatever order hosts are named.
+// place identifies where the keys are: the hosts in sorted order, the Sentinels' name for the primary, and the database. It
+// depends neither on credentials nor on the order of the hosts.
 func (a *address) place() string {
 	hosts := slices.Sorted(slices.Values(a.option.InitAddress))
 	return fmt.Sprintf("%s/%s/%d", strings.Join(hosts, ","), a.option.Sentinel.MasterSet, a.option.SelectDB)
@@ -36,7 +37,7 @@ func (a *address) place() string {
 type scheme struct {
 	name       string
 	example    string
-	port       string // where a host names none
+	port       string // used for a host without a port
 	parameters []string
 }
 
@@ -57,11 +58,11 @@ var (
 
 func (s scheme) String() string { return s.name + "://" }
 
-// parseAddress reads a store URL, and the files that it names.
+// parseAddress parses a store URL, and reads the files that it names.
 //
-// net/url can't: it takes a list of hosts with ports for one host with a bad port, and its errors
-// quote the URL. Errors from here quote nothing of what was written except names of files: a character
-// that should have been escaped makes a part of the password look like a host, a port, a path or a parameter.
+// We don't use net/url: it reads a list of hosts with ports as one host with a bad port, and its errors quote the URL. Errors
+// from this parser quote only names of files and of known parameters, because an unescaped character can make part of the
+// password look like a host, a port, a path or a parameter.
 func parseAddress(url string) (address, error) {
 	name, rest, found := strings.Cut(url, "://")
 	i := slices.IndexFunc(schemes, func(s scheme) bool { return s.name == name })
@@ -86,7 +87,7 @@ func unknownScheme(name string, found bool) error {
 	return fmt.Errorf("store URL: must begin with %s (example: %s)", listed(schemes), schemes[0].example)
 }
 
-// listed is "a, b or c".
+// listed joins the names of schemes: "a, b or c".
 func listed(all []scheme) string {
 	text := all[0].String()
 	for _, s := range all[1:] {
@@ -102,7 +103,7 @@ func listed(all []scheme) string {
 type parser struct {
 	scheme
 	address
-	given map[string]string // parameters
+	given map[string]string // the URL's parameters, by name
 }
 
 // parse reads what follows the scheme.
@@ -159,32 +160,32 @@ func (p *parser) parse(rest string) (err error) {
 	return nil
 }
 
-// clientOption is what all addresses have in common: a client that gives up soon and never tries again by itself.
+// clientOption returns the settings that all addresses share: a client that gives up soon, and never retries by itself.
 func clientOption() rueidis.ClientOption {
 	dialer := net.Dialer{
-		Timeout:   150 * time.Millisecond, // of TLS and the greeting as well
+		Timeout:   150 * time.Millisecond, // covers TLS and the greeting as well
 		KeepAlive: 300 * time.Millisecond, // also how often rueidis pings an idle connection
 	}
-	return rueidis.ClientOption{
+	return rueidis.ClientOption{ // also how long it waits for a ping's answer before it drops the connection
 		Dialer:           dialer,
 		ConnWriteTimeout: 300 * time.Millisecond, // also how long it waits for a ping's answer: then the connection is dead
 		DisableRetry:     true,                   // the store decides which calls may be sent again
 		DialCtxFn: func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
 			return dial(ctx, "tcp", addr, d, t)
 		},
-		// Nothing is read twice. And an ACL need not allow the commands for either.
+		// Nothing is read twice, so there is no cache. With both settings, an ACL needn't allow the CLIENT command.
 		DisableCache:  true,
 		ClientSetInfo: rueidis.DisableClientSetInfo,
 		Sentinel:      rueidis.SentinelOption{Dialer: dialer},
-		// Otherwise the client looks for new shards only after a command went wrong.
+		// Otherwise the client looks for new shards only after a command has failed.
 		ClusterOption: rueidis.ClusterOption{
 			ShardsRefreshInterval: 5 * time.Second,
-			MaxMovedRedirections:  8, // else two servers that each name the other are asked in turn until the budget is spent
+			MaxMovedRedirections:  8, // otherwise, two servers that redirect to each other use up the whole budget
 		},
 	}
 }
 
-// query reads the parameters, and returns them as they may be shown.
+// query parses the parameters, and returns those that may be shown.
 func (p *parser) query(query string) (public string, err error) {
 	if query == "" {
 		return "", nil
@@ -212,7 +213,7 @@ func (p *parser) query(query string) (public string, err error) {
 	return strings.Replace(public, "&", "?", 1), nil
 }
 
-// takes returns an error unless there is a parameter of this name for the scheme.
+// takes returns an error unless the scheme has a parameter of this name.
 func (s scheme) takes(name string) error {
 	takes := func(s scheme) bool { return slices.Contains(s.parameters, name) }
 	if takes(s) {
@@ -233,14 +234,13 @@ func (s scheme) takes(name string) error {
 	return fmt.Errorf(`a parameter is unknown: there are %s; within a password write %%26 for "&"`, strings.Join(s.parameters, ", "))
 }
 
-// target sets which server is meant, and which database there.
+// target sets the address of the server, and the database.
 func (p *parser) target(authority, path string) (err error) {
 	o := &p.option
-	// Otherwise rueidis asks whether the server belongs to a Cluster, and an ACL must allow one
-	// command more.
+	// Otherwise rueidis asks whether the server belongs to a Cluster, and an ACL would have to allow that command.
 	o.ForceSingleClient = p.name == "redis" || p.name == "rediss" || p.name == "unix"
-	// Calls are joined before they come to the client, and others who call often bound how many they have under way. A
-	// connection for each of these few is quicker than a queue in front of one; in a Cluster, where the joiners are many, it isn't.
+	// Joiners put many charges into one call, and other frequent callers limit their calls in flight. For so few calls, a
+	// connection each is faster than one with a queue. A Cluster has many joiners, so its client queues.
 	o.DisableAutoPipelining = !p.cluster
 	database := p.given["db"]
 	if p.name == "unix" {
@@ -298,7 +298,7 @@ func (p *parser) setDB(database string) error {
 	return nil
 }
 
-// hostPort completes a name, an IPv4 address, or an IPv6 address in brackets.
+// hostPort adds the default port if the text has none. The host is a name, an IPv4 address, or an IPv6 address in brackets.
 func hostPort(text, port string) (string, error) {
 	host, after := text, ""
 	if inside, bracketed := strings.CutPrefix(text, "["); bracketed {
@@ -333,7 +333,7 @@ func hostPort(text, port string) (string, error) {
 
 const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_"
 
-// unescape leaves a plus a plus, also in parameters: passwords have more of them than of spaces.
+// unescape decodes percent signs, but leaves a plus a plus: passwords contain more pluses than spaces.
 func unescape(text string) (string, error) {
 	plain, err := url.PathUnescape(text)
 	if err != nil {

@@ -9,23 +9,23 @@ import (
 	"strings"
 )
 
-// maxReply is more than any reply that the store needs: a document of rules is far smaller.
+// maxReply is larger than any reply that the store needs. A rule file is far smaller.
 const maxReply = 32 << 20
 
-// perElement is about what the client keeps of an element of a list, beside its text.
+// perElement is about how many bytes the client allocates for an element of a list, besides its text.
 const perElement = 64
 
-// boundedConn is a connection that breaks when a reply is larger than any that the store needs. The client allocates what a
-// server announces before any of it has arrived, so a server that announces 500 MB would take the node's memory, and one that
-// announces a malformed length would crash it.
+// boundedConn is a connection that breaks when a reply is too large. The client allocates what a server announces before the
+// data arrives, so a server that announces 500 MB would use up the node's memory, and one that announces a malformed length
+// would crash the node.
 type boundedConn struct {
 	net.Conn
-	text int64  // bytes of a text that are still to come
-	kind byte   // of the line that is being read; 0: between lines
-	line []byte // as far as it has come, if it announces a length
-	due  int64  // elements of this reply that are still to come, with the one that is being read
-	size int64  // of this reply so far
-	err  error  // why it is broken
+	text int64  // how many bytes of a text are still to come
+	kind byte   // the type of the line being read, which is its first byte; 0 between lines
+	line []byte // what has arrived of that line, if it announces a length
+	due  int64  // how many elements of this reply are still to come, including the one being read
+	size int64  // bytes of this reply that have arrived or were announced
+	err  error  // why the connection is broken
 }
 
 func (c *boundedConn) Read(b []byte) (int, error) {
@@ -39,7 +39,7 @@ func (c *boundedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// scan follows the replies. It skips over texts.
+// scan parses as much of the replies as it needs to know their sizes. It skips texts.
 func (c *boundedConn) scan(b []byte) error {
 	for len(b) > 0 {
 		if c.text > 0 {
@@ -75,7 +75,7 @@ func (c *boundedConn) scan(b []byte) error {
 	return nil
 }
 
-// maxDigits is enough for every length, with its line's end.
+// maxDigits is enough for every length, including the end of the line.
 const maxDigits = 20
 
 var errLength = errors.New("redis announces a length that makes no sense")
@@ -87,23 +87,23 @@ func tooLarge(n int64) error {
 // announces reports whether a line begins with the length of a text or of a list.
 func announces(kind byte) bool { return strings.IndexByte("$!=*~>%|", kind) >= 0 }
 
-// endLine takes in what a line has announced.
+// endLine applies the length that a line has announced, if any.
 func (c *boundedConn) endLine() error {
 	kind := c.kind
 	c.kind = 0
-	if kind != '|' { // which describes the element that follows it, and is none
+	if kind != '|' { // a '|' describes the element that follows it, and isn't an element
 		c.due--
 	}
 	if !announces(kind) {
 		return nil
 	}
 	n, err := length(c.line)
-	if err != nil || n < 0 { // -1: there is none
+	if err != nil || n < 0 { // -1 means null
 		return err
 	}
 	switch kind {
 	case '$', '!', '=':
-		c.text = n + 2 // with the line's end
+		c.text = n + 2 // including the end of the line
 		c.size += n
 	case '%', '|':
 		n *= 2
@@ -118,8 +118,8 @@ func (c *boundedConn) endLine() error {
 	return nil
 }
 
-// length reads what stands behind the kind of a line: digits, or -1, and a carriage return. Redis sends nothing of an unknown
-// length, though its protocol knows such things.
+// length parses the rest of a line that announces a length: digits or -1, and a carriage return. The protocol also has
+// replies of unknown length, but Redis doesn't send any.
 func length(line []byte) (int64, error) {
 	digits, whole := strings.CutSuffix(string(line), "\r")
 	if whole && digits == "-1" {

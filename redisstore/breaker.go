@@ -9,17 +9,17 @@ import (
 // opensAfter is how many calls must fail in a row before the breaker opens.
 const opensAfter = 3
 
-// breaker keeps checks from waiting for a server or a slot that is lost. It opens after opensAfter failures in a row, and it
-// closes when [Store.tend] finds the server, or [Store.lookAtSlots] the slot, again. Its zero value is closed.
+// breaker keeps checks from waiting for a server or a hash slot that can't be reached. It opens after opensAfter failures in a
+// row. It closes when [Store.tend] reaches the server again, or [Store.lookAtSlots] the hash slot. Its zero value is closed.
 //
-// We don't use gobreaker or failsafe-go: both let callers find out whether the server is back, so that some checks would wait
-// for a dead one, and both take a lock for each call (538 and 256 ns on two cores, where this takes 7). Neither remembers when
+// We don't use gobreaker or failsafe-go. Both let callers find out whether the server is back, so some checks would wait for a
+// dead server, and both take a lock for each call (538 and 256 ns on two cores; this breaker takes 7). Neither remembers when
 // the failures began, which operators want to know.
 type breaker struct {
 	open  atomic.Bool
 	fails atomic.Int32 // in a row
-	first atomic.Int64 // when the first of them was noticed, in Unix µs; 0 if there are none
-	since atomic.Int64 // when the server was lost, while open; otherwise when it was found again. Unix µs
+	first atomic.Int64 // when the first of these failures was noticed, in Unix µs; 0 if the last call succeeded
+	since atomic.Int64 // in Unix µs: while open, when the server was lost; otherwise, when it came back, or 0
 	cause atomic.Pointer[string]
 }
 
@@ -35,7 +35,7 @@ func (b *breaker) unavailable() error {
 func (b *breaker) doubted() bool { return b.fails.Load() != 0 || b.open.Load() }
 
 func (b *breaker) succeeded() {
-	if b.fails.Load() != 0 { // most calls succeed, and need not write
+	if b.fails.Load() != 0 { // most calls succeed, and needn't write
 		b.first.Store(0)
 		b.fails.Store(0)
 	}
@@ -53,8 +53,8 @@ func (b *breaker) failed(err error) bool {
 	return b.trip(err)
 }
 
-// trip opens the breaker, and reports whether it was closed. The server counts as lost since the first of the failures that led
-// to this, not since the last.
+// trip opens the breaker, and reports whether it was closed. The server counts as lost since the first of the failures in a
+// row, not since the last.
 func (b *breaker) trip(err error) bool {
 	text := err.Error()
 	b.cause.Store(&text)
@@ -65,7 +65,7 @@ func (b *breaker) trip(err error) bool {
 	if since == 0 {
 		since = time.Now().UnixMicro()
 	}
-	b.since.Store(since) // before open: whoever sees it open sees since when
+	b.since.Store(since) // before open, so that a goroutine that sees the breaker open also sees since when
 	return b.open.CompareAndSwap(false, true)
 }
 

@@ -2,8 +2,8 @@ package redisstore
 
 import "github.com/redis/rueidis"
 
-// Client returns the store's current client, for callers that keep other data beside the counters, or ErrUnavailable until Redis
-// was reached. Ask for it each time, since Sentinels may name another primary, and don't close it.
+// Client returns the store's current client, for callers that keep other data beside the counters. Until Redis is reached, it
+// returns ErrUnavailable. Call Client each time, since Sentinels may name another primary, and don't close the client.
 func (s *Store) Client() (rueidis.Client, error) {
 	c := s.client.Load()
 	if c == nil {
@@ -12,14 +12,14 @@ func (s *Store) Client() (rueidis.Client, error) {
 	return *c, nil
 }
 
-// Place names where the keys are: hosts, under Sentinels the primary's name, and database. It
-// doesn't depend on user, password or certificate.
+// Place identifies where the keys are: the hosts, under Sentinels the name of the primary, and the database. It doesn't depend
+// on user, password or certificate.
 func (s *Store) Place() string { return s.address.place() }
 
-// Prefix begins the name of every key.
+// Prefix returns the text that the name of every key begins with.
 func (s *Store) Prefix() string { return s.prefix }
 
-// Lost is why nothing can be kept now, or nil. In a Cluster it is always nil, though some servers may be lost.
+// Lost returns why Redis can't be reached now, or nil. For a Cluster it is always nil, even if some servers are lost.
 func (s *Store) Lost() error {
 	if sh := s.joiners[0].shard.Load(); len(s.joiners) == 1 && sh.open.Load() {
 		return sh.unavailable()
@@ -27,7 +27,7 @@ func (s *Store) Lost() error {
 	return nil
 }
 
-// Full has the log say that Redis has no memory for something new, and is the error of that: ErrUnavailable, and
+// Full logs that Redis has no memory for new keys, and returns the error for that, which is both ErrUnavailable and
 // counter.ErrNoRoom.
 func (s *Store) Full() error {
 	s.tell(shortOfMemory)

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// clock is Redis' time as this node knows it. It goes by the node's monotonic clock, so steps of the node's own time don't
-// move it.
+// clock estimates Redis' time. It advances with the node's monotonic clock, so changes of the node's wall clock don't affect
+// it.
 type clock struct {
 	last atomic.Pointer[sight] // nil: none yet
 }
 
-// sight is what Redis' time was when this node's was mine.
+// sight is one observation: Redis' time was redis when the node's time was mine.
 type sight struct{ redis, mine time.Time }
 
 func (c *clock) now() time.Time {
@@ -22,9 +22,9 @@ func (c *clock) now() time.Time {
 	return s.redis.Add(time.Since(s.mine))
 }
 
-// see takes in a time that Redis told between sent and back. By back it is as old as the call was long at most. A time that
-// agrees with what is known already changes nothing: a slow answer tells less than a quick one did. It is called by one
-// goroutine only.
+// see takes in the time that Redis reported in a call that was sent and came back at the given times. When the call came back,
+// Redis' time was between redis and redis plus the length of the call. An estimate within that range stays as it is, since a
+// slow call says less than a quick one before it. Only one goroutine may call see.
 func (c *clock) see(redis, sent, back time.Time) {
 	latest := redis.Add(back.Sub(sent))
 	known := redis.Add(back.Sub(sent) / 2)
@@ -41,8 +41,9 @@ func (c *clock) see(redis, sent, back time.Time) {
 	c.last.Store(&sight{known, back})
 }
 
-// Now is the time by Redis' clock, for dates that nodes share, since their own clocks may be wrong. It makes no call: heartbeats
-// tell the time, and it is off by at most half of what the first one took. Until Redis was reached, it is this node's time.
+// Now returns the time by Redis' clock, for dates that nodes share, since the nodes' own clocks may be wrong. It makes no call,
+// because heartbeats report the time. It is off by at most half the length of the first heartbeat. Until Redis is reached, Now
+// returns this node's time.
 func (s *Store) Now() time.Time {
 	if s.clock != nil {
 		return s.clock()
@@ -50,10 +51,10 @@ func (s *Store) Now() time.Time {
 	return s.reckoned.now()
 }
 
-// offBy is how wrong a node's clock may be before it is worth a warning.
+// offBy is how far a node's clock may be off before a warning is logged.
 const offBy = time.Second
 
-// setClock takes in Redis' time, and warns once if this node's is another.
+// setClock takes in Redis' time, and logs a warning once when this node's clock is off by more than offBy.
 func (s *Store) setClock(redis, sent time.Time) {
 	s.reckoned.see(redis, sent, time.Now())
 	off := time.Until(s.reckoned.now()).Round(100 * time.Millisecond)

@@ -14,7 +14,7 @@ import (
 
 var errNoSlots = errors.New("the Cluster serves no slots")
 
-// mapSlots asks one server after another which servers own the slots, until one answers.
+// mapSlots asks one server after another who owns the hash slots, until one answers.
 func (s *Store) mapSlots(ctx context.Context) error {
 	err := errNoSlots
 	for _, node := range (*s.client.Load()).Nodes() {
@@ -27,7 +27,7 @@ func (s *Store) mapSlots(ctx context.Context) error {
 	return err
 }
 
-// askOwners asks a server which address serves each tag. "" means none.
+// askOwners asks a server which address serves each tag's hash slot. "" means that no server does.
 func askOwners(ctx context.Context, node rueidis.Client, timeout time.Duration) (owners [tags]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -60,12 +60,12 @@ func askOwners(ctx context.Context, node rueidis.Client, timeout time.Duration) 
 	return owners, err
 }
 
-// assign gives each tag to the shard that owns it. A server that is new is in doubt, and no more.
-// A tag without an owner stays where it was.
+// assign gives each tag the shard that owns its hash slot. A new shard starts in doubt. A tag whose
+// hash slot has no owner keeps its shard.
 func (s *Store) assign(owners [tags]string) {
 	known := map[string]*shard{}
 	for _, sh := range s.shards() {
-		if sh != s.first { // which may have the name of one, and stands for all of them
+		if sh != s.first { // the first shard stands for all servers until Redis is reached, and may have the name of one
 			known[sh.name] = sh
 		}
 	}
@@ -88,8 +88,8 @@ func (s *Store) assign(owners [tags]string) {
 	}
 }
 
-// tagOf is a tag that belongs to the shard now, or -1: slots move. It is any of them, since of one slot
-// the server may know nothing.
+// tagOf returns a tag that the shard serves now, or -1 if it serves none, because hash slots move. It
+// picks one at random, since the server may not know all of its hash slots.
 func (s *Store) tagOf(sh *shard) int {
 	from := rand.IntN(len(s.joiners))
 	for i := range s.joiners {

@@ -17,14 +17,14 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// filesEvery is how often the files are read.
+// filesEvery is how often the files that the URL names are read.
 const filesEvery = time.Second
 
-// connectionOption returns a parsed option for a client. Its new connections use the passwords, the authority and the client's
-// certificate of the current option.
+// connectionOption returns a parsed option, changed so that new connections of its client use the passwords, the CA and the
+// client certificate of the current option.
 func (s *Store) connectionOption(parsed rueidis.ClientOption, current func() *rueidis.ClientOption) rueidis.ClientOption {
 	o := parsed
-	// The client must not give up before the caller does, nor while it connects for one.
+	// The client's own time-outs must not end before the caller's, also while it connects.
 	o.ConnWriteTimeout = max(o.ConnWriteTimeout, s.timeout)
 	o.Dialer.Timeout = max(o.Dialer.Timeout, s.timeout)
 	o.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
@@ -39,15 +39,15 @@ func (s *Store) connectionOption(parsed rueidis.ClientOption, current func() *ru
 	return o
 }
 
-// Look reads the files of the password and of the certificates now, instead of within a second.
+// Look has the files of the password and the certificates read now, instead of within a second.
 func (s *Store) Look() { s.reread.set() }
 
-// notInUse is logged once a minute, and for each change of the files.
+// notInUse is logged once a minute, and after each change of the files.
 const notInUse = "new redis credentials aren't in use: those before them stay"
 
-// followFiles has new connections use what the files hold, soon after they change. New credentials are used once Redis has
-// accepted them on a connection. So it doesn't matter whether the files or Redis are changed first, and a file with a mistake
-// does no harm while the old credentials are good.
+// followFiles reads the files again and again, and has new connections use what they contain once Redis has accepted it on a
+// trial connection. So it doesn't matter whether the files or Redis change first, and a faulty file does no harm while the old
+// credentials are valid.
 func (s *Store) followFiles(url string) {
 	used := s.address.files
 	last := used
@@ -119,7 +119,7 @@ func (s *Store) readStable(files map[string]string) (map[string]string, error) {
 	return nil, err
 }
 
-// readFiles reads the named files again.
+// readFiles reads the files whose names are the keys of a map.
 func readFiles(files map[string]string) (map[string]string, error) {
 	held := map[string]string{}
 	for name := range files {
@@ -132,7 +132,7 @@ func readFiles(files map[string]string) (map[string]string, error) {
 	return held, nil
 }
 
-// read returns what is in the file that a parameter names, and remembers it.
+// read returns the contents of the file that a parameter names, and records them in p.files.
 func (p *parser) read(parameter string) ([]byte, error) {
 	file := p.given[parameter]
 	text, err := os.ReadFile(file)
@@ -162,8 +162,8 @@ func (p *parser) readPassword(parameter string, password *string) error {
 	return nil
 }
 
-// tls is nil without TLS. The name that a certificate must bear is that of the host,
-// for servers that a Sentinel or a Cluster names as for those in the URL, unless server_name says otherwise.
+// tls returns the TLS configuration, or nil without TLS. A certificate must be for the name of the host that the client
+// connects to, also if a Sentinel or a Cluster named that host. The parameter server_name replaces this name.
 func (p *parser) tls() (*tls.Config, error) {
 	for _, name := range []string{"tls", "verify_name"} {
 		if v := p.given[name]; v != "" && v != "true" && v != "false" {
@@ -213,8 +213,9 @@ func (p *parser) tls() (*tls.Config, error) {
 	return c, nil
 }
 
-// verifyAnyName has certificates verified whatever name they are for: some hosted servers' are for none that a client could know.
-func verifyAnyName(c *tls.Config) {
+// verifyAnyName verifies certificates, but not the name in them: some hosted servers have certificates for names that no client
+// can know.
+func verifyAnyName(c *tls.Config) { // VerifyConnection does what this skips, except for the name
 	c.InsecureSkipVerify = true // what follows is all that it skips, but for the name
 	roots := c.RootCAs
 	c.VerifyConnection = func(s tls.ConnectionState) error {

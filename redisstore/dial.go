@@ -10,9 +10,9 @@ import (
 	"github.com/weirhq/weir/internal/patient"
 )
 
-// dial connects within the dialer's timeout, in the node's own time.
+// dial connects within the dialer's timeout. It counts the node's own time: see package patient.
 func dial(caller context.Context, network, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
-	// Not the caller's own context: its deadline would count in wall time.
+	// Don't derive this from the caller's context: its deadline counts wall time.
 	ctx, cancel := patient.WithTimeout(context.Background(), d.Timeout)
 	defer cancel()
 	defer context.AfterFunc(caller, cancel)()
@@ -33,7 +33,7 @@ func dial(caller context.Context, network, addr string, d *net.Dialer, t *tls.Co
 	return nil, err
 }
 
-// secure makes a TLS connection of one if there is a configuration, and closes the connection if it can't.
+// secure starts TLS on a connection if there is a configuration. If that fails, it closes the connection.
 func secure(ctx context.Context, c net.Conn, addr string, t *tls.Config) (net.Conn, error) {
 	if t == nil {
 		return c, nil

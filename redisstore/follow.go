@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	mapEvery   = time.Second            // between looks where shards are; while one can't be reached, probeEvery
-	firstTry   = 50 * time.Millisecond  // between attempts to reach Redis at first
-	slowestTry = 300 * time.Millisecond // likewise, after a while
+	mapEvery   = time.Second            // how often shards are located; probeEvery while one can't be reached
+	firstTry   = 50 * time.Millisecond  // the first pause between attempts to reach Redis at startup
+	slowestTry = 300 * time.Millisecond // the longest of these pauses
 )
 
-// run reaches Redis, and stays in touch with it.
+// run connects to Redis, and then sends heartbeats until the store is closed.
 func (s *Store) run() {
 	if !s.connect() {
 		return
@@ -48,7 +48,7 @@ func (s *Store) run() {
 	}
 }
 
-// connect tries until Redis is there, and reports false if the store was closed first.
+// connect tries until Redis is reached. It reports false if the store was closed first.
 func (s *Store) connect() bool {
 	for pause := firstTry; ; pause = min(2*pause, slowestTry) {
 		err := s.reach()
@@ -74,13 +74,13 @@ func (s *Store) reach() error {
 	}
 	err := s.beat(ctx)
 	if s.peers.given && err != nil && ofSlot(err) {
-		return nil // the other slots are served, and nothing in this one is needed
+		return nil // only the heartbeat's hash slot isn't served, and nothing in it is needed
 	}
 	return err
 }
 
-// follow keeps the client where the primary is that Sentinels name, or keeps track of which server of a Cluster owns which tag,
-// so that each has a breaker of its own.
+// follow keeps the client on the primary that Sentinels name. In a Cluster, it keeps track of which server owns which tag, so
+// that each server has a breaker of its own.
 func (s *Store) follow() {
 	if s.address.cluster {
 		s.running.Go(func() {
@@ -110,30 +110,30 @@ func (s *Store) follow() {
 			return
 		}
 		ctx, cancel := context.WithTimeout(s.life, 3*time.Second)
-		_ = s.locate(ctx) // what was known stays
+		_ = s.locate(ctx) // on an error, the known locations stay
 		cancel()
 	}
 }
 
-// locate finds the primary, or the owners of slots. It is called by one goroutine at a time.
+// locate finds the primary, or the owners of hash slots. Only one goroutine calls it at a time.
 func (s *Store) locate(ctx context.Context) error {
 	old := s.client.Load()
 	if old != nil && s.sentinels != nil && s.joiners[0].shard.Load().open.Load() {
-		s.sentinels.next() // the one that was asked last may be cut off itself, or not know of a failover
+		s.sentinels.next() // the Sentinel that was asked last may be cut off itself, or not know of a failover
 	}
 	if old == nil || s.sentinels != nil {
 		c, err := newClient(ctx, s.address.option, s.sentinels)
 		if err != nil {
 			return err
 		}
-		if c != nil { // otherwise the primary is where it was
+		if c != nil { // nil means that the primary hasn't moved
 			s.client.Store(&c)
 		}
 		if c != nil && old != nil {
 			s.logger.Info("redis has another primary", "store", s.address.shown, "primary", s.sentinels.primary)
 			s.background(func() {
-				rediscall.Sleep(s.life, 100*time.Millisecond) // so that calls which have just got the old client can still be sent
-				(*old).Close()                                // which may wait a second for a server that is silent
+				rediscall.Sleep(s.life, 100*time.Millisecond) // so that calls that have just got the old client can still be sent
+				(*old).Close()                                // may wait a second for a silent server
 			})
 		}
 	}
@@ -143,7 +143,8 @@ func (s *Store) locate(ctx context.Context) error {
 	return nil
 }
 
-// newClient returns a client of the servers in an option. Under Sentinels that is the primary, or nil if it is where it was.
+// newClient connects to the servers in an option. Under Sentinels it returns a client of the primary, or nil if the primary
+// hasn't moved.
 func newClient(ctx context.Context, o rueidis.ClientOption, all *sentinels) (rueidis.Client, error) {
 	if all != nil {
 		return all.find(ctx)
@@ -151,12 +152,12 @@ func newClient(ctx context.Context, o rueidis.ClientOption, all *sentinels) (rue
 	return rueidis.NewClient(o)
 }
 
-// guestShare is the part of a server's memory up to which guests get new counters: what they make up must leave room for
-// the others.
+// guestShare is how full a server may be before guests get no new counters. Guests are clients that could make up their keys,
+// so these keys must leave room for others.
 const guestShare = 0.75
 
-// weigh asks every server how full it is, how many keys it keeps, and whether it evicts them. Guests get no new counters while a
-// server is nearly full. A server that doesn't answer counts as one with room, and takes no time of the others.
+// weigh asks every server how full it is, how many keys it has, and whether it evicts them. While a server is nearly full,
+// guests get no new counters. A server that doesn't answer counts as one with room, and doesn't delay the others.
 func (s *Store) weigh() {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
@@ -183,7 +184,7 @@ func (s *Store) weigh() {
 			}
 			if sh := shards[name]; sh != nil {
 				var keys int64
-				_, _ = fmt.Sscanf(all[fmt.Sprint("db", s.address.option.SelectDB)], "keys=%d", &keys) // none: no line
+				_, _ = fmt.Sscanf(all[fmt.Sprint("db", s.address.option.SelectDB)], "keys=%d", &keys) // a database without keys has no such line
 				sh.keys.Store(keys)
 				s.noteEviction(sh, all["maxmemory_policy"])
 			}
@@ -193,7 +194,7 @@ func (s *Store) weigh() {
 	s.tight.Store(tight.Load())
 }
 
-// info is what a server tells of itself, by name.
+// info returns the fields of INFO by name.
 func info(ctx context.Context, c rueidis.Client, sections ...string) (map[string]string, error) {
 	text, err := c.Do(ctx, c.B().Info().Section(sections...).Build()).ToString()
 	if err != nil {

@@ -11,38 +11,40 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Health is how a store is at a moment. Nothing in it holds a password.
+// Health is the state of a store at one moment. It contains no password.
 type Health struct {
-	// URL is where the store is.
+	// URL is the store's URL without passwords.
 	URL string
-	// Up: every shard can be reached. Otherwise charges of those that can't fail.
+	// Up means that every shard can be reached. Charges that need a shard that can't be reached fail.
 	Up bool
-	// Since is when the first of the shards that can't be reached was lost; zero if all can.
+	// Since is when the first of the shards that can't be reached was lost; zero if all can be reached.
 	Since time.Time
 	// Nodes is how many nodes use this Redis. See [Store.Nodes].
 	Nodes int
-	// Shards are the primaries of a Cluster, in the order of their slots, or the one server there is. Slots that no server
-	// serves come last, as one.
+	// Shards are the primaries of a Cluster in the order of their hash slots, or else the only server. Hash slots that no
+	// server serves come last, as one entry.
 	Shards []ShardHealth
-	// Rejected is why the newest credentials in the files that the URL names aren't in use, or "". The ones before them stay.
+	// Rejected is why the newest credentials in the files that the URL names aren't in use, or "". The previous ones stay in
+	// use.
 	Rejected string
-	// Unserved is how many slots of a Cluster have no server.
+	// Unserved is how many of the hash slots in use have no server.
 	Unserved int
 }
 
-// ShardHealth is how one server is.
+// ShardHealth is the state of one server.
 type ShardHealth struct {
-	// Name is the server's address, or under Sentinels the name that they have for it.
+	// Name is the server's address. Under Sentinels it is their name for the primary.
 	Name string
 	Up   bool
 	// Since is when Up last changed; zero if it never did.
 	Since time.Time
-	// Error is why it can't be reached, or "".
+	// Error is why the server can't be reached, or "".
 	Error string
-	// Doubted: it is called as usual, but its last call failed, or none has succeeded yet. Three failures in a row and it isn't Up.
+	// Doubted means that the server is called as usual, but its last call failed, or none has succeeded yet. After three
+	// failures in a row, it is no longer Up.
 	Doubted bool
-	// Keys is about how many keys it keeps: those of its database, as it told the last heartbeat that it answered, and 0 if
-	// it never did. For slots that no server serves, it is their share of all keys.
+	// Keys is about how many keys are in the server's database, as of the last heartbeat that it answered; 0 if it answered
+	// none. For hash slots that no server serves, it is their share of all keys.
 	Keys int64
 	// Evicts is the maxmemory-policy by which the server evicts keys when it is full, such as allkeys-lru. An evicted counter
 	// starts from zero, so a blocked client is free again. It is "" if the policy is noeviction, or isn't known.
@@ -50,8 +52,7 @@ type ShardHealth struct {
 	ShardStats
 }
 
-// Health tells how the store is, as its charges and probes last found it. It makes no call and
-// never waits.
+// Health returns the store's state, as its charges and probes last found it. It makes no call and never waits.
 func (s *Store) Health() Health {
 	h := Health{URL: s.address.shown, Up: true, Nodes: s.Nodes()}
 	if why := s.rejected.Load(); why != nil {
@@ -77,7 +78,7 @@ func (s *Store) Health() Health {
 	return h
 }
 
-// shards are the shards that joiners have now, in the order of their slots.
+// shards returns the shards that the joiners use now, in the order of their hash slots.
 func (s *Store) shards() (all []*shard) {
 	seen := map[*shard]bool{}
 	for i := range s.joiners {
@@ -92,7 +93,7 @@ func (s *Store) shards() (all []*shard) {
 // String is the store's URL without passwords.
 func (s *Store) String() string { return s.address.shown }
 
-// reached reports whether Redis was reached once. Before, no shard decides anything.
+// reached reports whether Redis was ever reached. Until then, no shard decides anything.
 func (s *Store) reached() bool {
 	select {
 	case <-s.ready:
@@ -124,7 +125,7 @@ func (s *Store) shardHealth(sh *shard) ShardHealth {
 	return h
 }
 
-// server names the one server of what isn't a Cluster: see [ShardHealth].
+// server names the only server of a store without a Cluster: see [ShardHealth].
 func (a *address) server() string {
 	if a.option.Sentinel.MasterSet != "" {
 		return a.option.Sentinel.MasterSet
@@ -132,14 +133,14 @@ func (a *address) server() string {
 	return strings.Join(a.option.InitAddress, ",")
 }
 
-// CPU is the processor time that Redis has used since it was started, as INFO tells over a
-// connection of its own. It isn't measured under Sentinels or in a Cluster, which have several servers.
+// CPU returns the processor time that Redis has used since it started, from INFO over a connection of its own. It returns an
+// error under Sentinels and in a Cluster, which have several servers.
 func (s *Store) CPU(ctx context.Context) (time.Duration, error) {
 	if !s.address.option.ForceSingleClient {
 		return 0, errors.New("not measured for Sentinels and Clusters: there are several servers")
 	}
 	o := s.address.option
-	if end, ok := ctx.Deadline(); ok { // the client must not give up before the caller does, nor while it connects
+	if end, ok := ctx.Deadline(); ok { // the client's own time-outs must not end before the caller's, also while it connects
 		left := time.Until(end)
 		o.ConnWriteTimeout, o.Dialer.Timeout = max(o.ConnWriteTimeout, left), max(o.Dialer.Timeout, left)
 	}

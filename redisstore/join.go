@@ -13,35 +13,44 @@ import (
 	"github.com/weirhq/weir/internal/patient"
 )
 
-// joiner joins the acts that wait at the same moment into one script call. An act that finds the joiner
-// free is sent at once, by the goroutine that brought it. While maxFlying calls are under way, other
-// acts wait. When a call comes back, the newest waiter sends for all of them, because its deadline is
-// the last. A waiter whose deadline comes earlier is told to leave.
+// The pieces of a call have these names:
+//
+//	charge  what one counter is asked to do (script.go)
+//	act     charges that one script call decides together: a take, a return or a reset (script.go)
+//	part    the act that a caller's charges need at one joiner (take.go)
+//	waiter  a caller that waits for the result of its act
+//	flight  a script call under way, with the waiters whose acts it carries
+
+// joiner sends the acts of one tag, or of all tags without a Cluster, and joins acts that wait at the
+// same moment into one script call. While fewer than maxFlying calls are under way, the goroutine that
+// brings an act sends it at once. Otherwise the act waits. When a call comes back, the newest waiter
+// sends for all of them, because its deadline is the last. A waiter whose deadline has passed leaves.
 type joiner struct {
 	store *Store
 	tag   int
 	shard atomic.Pointer[shard]
 
-	slot    breaker     // open while no server serves the joiner's slot; other slots on its server don't notice
-	unowned atomic.Bool // by the servers' own word, nobody has the slot
+	slot    breaker     // open while no server serves the joiner's hash slot; other slots of the same server aren't affected
+	unowned atomic.Bool // according to the servers, no server owns the hash slot
 
 	mu      sync.Mutex // guards what follows, and the waiters' stages
 	flying  int        // calls under way
 	queue   []*waiter  // the oldest first
 	flights []*flight  // calls under way
-	ticking bool
+	ticking bool       // tick is being called, which it is while anyone waits
 
 	ticks atomic.Int64 // the joiner's clock: see tick
 }
 
-// maxFlying calls of a joiner keep Redis busy while a node reads the last reply. maxJoined is how much
-// work one carries: Redis does nothing else meanwhile.
+// maxFlying is how many calls of a joiner may be under way: enough to keep Redis busy while a node
+// reads the last reply. maxJoined is how much work one call carries, because Redis does nothing else
+// meanwhile.
 const (
 	maxFlying = 3
 	maxJoined = 64
 )
 
-// work is how much an act is for Redis: as many charges of a hash's field.
+// work estimates how long Redis needs for an act. The unit is a charge of a counter in a hash field.
 func (a *act) work() (n int) {
 	const long, longWork = 1000, 8 // a log that may be long is searched
 	const holdWork = 4             // a hold has keys of its own
@@ -59,26 +68,27 @@ func (a *act) work() (n int) {
 	return n
 }
 
-// flight is a call, with the waiters whose acts it carries, the oldest first. It is also the call's
-// context, which ends when the joiner's clock reaches the deadline of the newest.
+// flight is a script call under way, with the waiters whose acts it carries, the oldest first. It is
+// also the call's context, which ends when the joiner's clock reaches the deadline of the newest
+// waiter.
 type flight struct {
 	joiner   *joiner
 	waiters  []*waiter
-	alone    [1]*waiter // behind waiters, when there is but one
+	alone    [1]*waiter // the array behind waiters if there is only one
 	deadline int64      // on the joiner's clock
 	over     atomic.Bool
-	done     chan struct{} // closed then, if the client asked for it; guarded by the joiner's lock
+	done     chan struct{} // closed when the flight is over; made only if the client asks for it; guarded by joiner.mu
 }
 
 var _ context.Context = (*flight)(nil)
 
-// Deadline is when the call is over if the node is punctual from now on.
+// Deadline is when the flight is over if nothing delays the node from now on.
 func (f *flight) Deadline() (time.Time, bool) {
 	left := f.deadline - f.joiner.ticks.Load()
 	return time.Now().Add(time.Duration(left) * f.joiner.store.timeout / patient.Parts), true
 }
 
-// Done is made when it is asked for, which the client seldom does.
+// Done makes its channel on the first call, since the client seldom calls it.
 func (f *flight) Done() <-chan struct{} {
 	f.joiner.mu.Lock()
 	defer f.joiner.mu.Unlock()
@@ -93,7 +103,7 @@ func (f *flight) Done() <-chan struct{} {
 
 func (f *flight) Value(any) any { return nil }
 
-// Err tells why the call is over, if it is.
+// Err returns an error once the flight's deadline has passed.
 func (f *flight) Err() error {
 	if f.over.Load() {
 		return context.DeadlineExceeded
@@ -101,30 +111,31 @@ func (f *flight) Err() error {
 	return nil
 }
 
+// waiter is a caller that waits for the result of its act.
 type waiter struct {
 	act      *act
 	deadline int64 // on the joiner's clock
 	stage    stage
 	err      error
-	held     bool          // by a flight, although it has left
-	chosen   *flight       // for which it has to send
-	wake     chan struct{} // holds a value when the waiter has to look: it is chosen, or its wait has ended
+	held     bool          // a flight still refers to it, although the caller has left
+	chosen   *flight       // the flight that it has to send
+	wake     chan struct{} // holds a value when the waiter was chosen to send, or its wait has ended
 }
 
 type stage uint8
 
 const (
 	queued stage = iota
-	chosen       // to send for others
+	chosen       // it has to send for others
 	flying
-	done // or told to leave
+	done // or its caller has left
 )
 
-// waiters are reused, unless a flight may still hold them.
+// waiters is a pool. A waiter that a flight may still refer to isn't put back.
 var waiters = sync.Pool{New: func() any { return &waiter{wake: make(chan struct{}, 1)} }}
 
-// do has an act decided, and returns nil if it was. The act must not be touched
-// again after an error: it may still be under way.
+// do has an act decided, in a span if there are traces. After an error, the act must not be touched
+// again, because it may still be under way.
 func (l *joiner) do(ctx context.Context, a *act) error {
 	sh := l.shard.Load()
 	var end func(failure string)
@@ -149,8 +160,8 @@ func (l *joiner) do(ctx context.Context, a *act) error {
 
 // join is do without a span.
 //
-// A caller that can't wait for as long as a call may take leaves the sending to a goroutine: its
-// short deadline must harm neither the waiters that it would send for nor the shard's health.
+// If the caller can't wait for as long as a call may take, a goroutine sends in its place. A short
+// deadline must hurt neither the other waiters of the call nor the shard's health.
 func (l *joiner) join(ctx context.Context, a *act) error {
 	if err := ctx.Err(); err != nil {
 		return gaveUp(err)
@@ -188,7 +199,7 @@ func (l *joiner) join(ctx context.Context, a *act) error {
 	return l.wait(ctx, w, hurried)
 }
 
-// wait blocks a waiter that isn't sending until its act is done, or it has to send for others.
+// wait blocks until the waiter's act is done. If the waiter is chosen, it sends for others meanwhile.
 func (l *joiner) wait(ctx context.Context, w *waiter, hurried bool) error {
 	for {
 		if gone := ctx.Done(); gone == nil {
@@ -218,7 +229,7 @@ func (l *joiner) wait(ctx context.Context, w *waiter, hurried bool) error {
 
 func gaveUp(cause error) error { return fmt.Errorf("%w: %w", ErrUnavailable, cause) }
 
-// release ends a waiter's use, and returns what became of its act.
+// release ends the use of a waiter, and returns the error of its act.
 func (w *waiter) release() error {
 	err := w.err
 	if !w.held {
@@ -228,7 +239,7 @@ func (w *waiter) release() error {
 	return err
 }
 
-// leave ends the wait of a waiter whose time is up.
+// leave ends the wait of a waiter whose context is done.
 func (l *joiner) leave(w *waiter, cause error) error {
 	l.mu.Lock()
 	at := w.stage
@@ -240,26 +251,26 @@ func (l *joiner) leave(w *waiter, cause error) error {
 	switch at {
 	case chosen:
 		<-w.wake
-		l.store.background(func() { l.send(w.chosen, nil) }) // others count on it
+		l.store.background(func() { l.send(w.chosen, nil) }) // the other waiters count on it
 	case done:
 		return w.err
 	}
 	return gaveUp(cause)
 }
 
-// budget is when, on the joiner's clock, the budget of a check that begins now is spent. The clock
-// runs while there are waiters. The caller holds the lock.
+// budget returns when, on the joiner's clock, the time of a check that begins now is up. The clock runs
+// while there are waiters. The caller holds the lock.
 func (l *joiner) budget() int64 {
 	if l.ticking {
-		return l.ticks.Load() + patient.Parts + 1 // the next tick is due sooner
+		return l.ticks.Load() + patient.Parts + 1 // one more, because the next tick comes early
 	}
 	l.ticking = true
 	patient.Every(l.store.timeout/patient.Parts, l.tick)
 	return l.ticks.Load() + patient.Parts
 }
 
-// tick moves the joiner's clock, which keeps the node's own time, and tells waiters whose budget is
-// spent to leave. It reports whether the clock goes on.
+// tick advances the joiner's clock, which counts the node's own time (see package patient), and ends
+// the waits whose budget is spent. It reports whether the clock goes on.
 func (l *joiner) tick() bool {
 	l.mu.Lock()
 	now := l.ticks.Add(1)
@@ -290,13 +301,14 @@ func (l *joiner) tick() bool {
 	return goOn
 }
 
-// send has a flight decided, on behalf of one of its waiters or of none, and passes the joiner on.
+// send makes a flight's call and starts the next flight. self is the waiter whose goroutine sends, or
+// nil.
 func (l *joiner) send(f *flight, self *waiter) {
 	errs, err := l.call(f, self)
 	l.mu.Lock()
 	var ended []*waiter
 	for i, w := range f.waiters {
-		if w.stage == done { // it has left, and no caller holds its act
+		if w.stage == done { // its caller has left with an error
 			continue
 		}
 		if errs != nil {
@@ -354,7 +366,8 @@ func (l *joiner) callEach(f *flight) []error {
 	return errs
 }
 
-// next passes the joiner to the waiters, and returns those to wake beside the given ones. The caller
+// next makes the next flight from queued acts. It returns the waiters to wake: the given ones, and the
+// one that is chosen to send. If the shard is lost, all waiters end with an error instead. The caller
 // holds the lock.
 func (l *joiner) next(wake []*waiter) []*waiter {
 	if sh := l.shard.Load(); sh.open.Load() {

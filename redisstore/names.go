@@ -9,20 +9,21 @@ import (
 	"github.com/weirhq/weir/internal/siphash"
 )
 
-// Names of keys. A subject's hash is
+// Names of keys. The hash with a subject's counters is named
 //
 //	weir{4k}3q2-7w…        prefix, tag in braces, 128 bits of a keyed hash of the subject
 //
-// and a log's own hash has its field behind that, after a slash. A counter's holds are two keys beside it, with
-// its field, and .h for their records or .e for their ends. No name holds anything that a client sent: neither a
-// key in clear, nor a delimiter or a brace of its making.
+// A sliding log has a hash of its own, whose name continues with a slash and the log's field. If a counter has
+// holds, they have two more keys, whose names also contain the field, and end in .h (the holds' records) and .e
+// (when they end). No name contains text from a client, so a client can't put a secret, a delimiter or a brace
+// there.
 
-// tags is how many hash tags there are: in a Cluster, what shares a tag shares a
-// slot, and so a script call. Enough of them to spread over any Cluster, few
-// enough that checks in flight at the same moment meet.
+// tags is how many hash tags there are. In a Cluster, keys with the same tag share a hash slot, and so a script
+// call. There are enough tags to use every server of a Cluster, and few enough that checks in flight at the same
+// moment often share one.
 const tags = 1024
 
-// tagNames are spread evenly over the slots: the i-th lies in the i-th run of 16 slots.
+// tagNames are spread evenly over the hash slots: the i-th tag lies in the i-th run of 16 slots.
 var tagNames = func() (names [tags]string) {
 	for n, missing := int64(0), tags; missing > 0; n++ {
 		name := strconv.FormatInt(n, 36)
@@ -37,7 +38,7 @@ var tagNames = func() (names [tags]string) {
 // slots is how many hash slots a Redis Cluster has.
 const slots = 16384
 
-// slotOf is the slot of a hash tag: CRC16 as XMODEM computes it.
+// slotOf computes the hash slot of a tag: CRC16 as in XMODEM.
 func slotOf(tag string) int {
 	var crc uint16
 	for i := range len(tag) {
@@ -53,7 +54,7 @@ func slotOf(tag string) int {
 	return int(crc) % slots
 }
 
-// namer names keys under a secret that all nodes share.
+// namer names keys. It hashes subjects under a secret that all nodes share.
 type namer struct {
 	prefix string
 	secret []byte
@@ -65,7 +66,7 @@ func newNamer(prefix string, secret []byte) *namer {
 	return &namer{prefix, secret, k0, k1}
 }
 
-// subject names the key of a counter, and says which tag it has.
+// subject returns the name of a counter's key, and its tag.
 func (n *namer) subject(c *counter.Counter) (name string, tag int) {
 	a, b := siphash.Hash128(n.k0, n.k1, c.Subject)
 	var hash [16]byte
@@ -86,7 +87,7 @@ func appendField(name []byte, p *counter.Policy) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(name, '/'), f[:])
 }
 
-// holdNames names the keys of a counter's holds.
+// holdNames returns the names of the two keys with a counter's holds.
 func (c *charge) holdNames() (records, ends string) {
 	var few [96]byte
 	name := append(few[:0], c.key...)
@@ -97,12 +98,12 @@ func (c *charge) holdNames() (records, ends string) {
 	return records, string(append(name, ".e"...))
 }
 
-// once names the key that marks an act as done.
+// once names the key that marks an act as done, so that it isn't done again.
 func (n *namer) once(o counter.Once, tag int) string {
 	return string(base64.RawURLEncoding.AppendEncode(append(n.tagged(nil, tag), "once:"...), o[:]))
 }
 
-// probe names a key that is written to see whether a shard takes writes.
+// probe names a key that is written to find out whether a shard accepts writes.
 func (n *namer) probe(tag int) string { return string(n.tagged(nil, tag)) + "probe" }
 
 func (n *namer) tagged(buf []byte, tag int) []byte {
@@ -110,7 +111,7 @@ func (n *namer) tagged(buf []byte, tag int) []byte {
 	return append(append(buf, tagNames[tag]...), '}')
 }
 
-// field names a counter within the hash of its subject.
+// field names a counter within its subject's hash: the first six bytes of the policy's ID.
 func field(p *counter.Policy) (f [6]byte) {
 	var id [8]byte
 	binary.BigEndian.PutUint64(id[:], p.ID)

@@ -21,19 +21,19 @@ import (
 
 // peers is what a node knows of the other nodes, and tells them about itself.
 type peers struct {
-	name  string // of this node
-	id    uint32 // of this node, for accounts that remember which node asks; never 0
-	given bool   // the secret was given, and isn't in Redis
-	says  atomic.Pointer[string]
-	news  signal // set when the others don't know yet what this node says
-	live  atomic.Int32
+	name  string                 // of this node
+	id    uint32                 // this node's random number, by which accounts remember the node that borrows; never 0
+	given bool                   // the secret came from the options, and isn't in Redis
+	says  atomic.Pointer[string] // what this node tells the others: see Say
+	news  signal                 // set when what this node says has changed, and must be sent
+	live  atomic.Int32           // how many nodes use this Redis
 	heard atomic.Pointer[Heard]
 }
 
 const (
 	beatEvery = 2 * time.Second
-	silentFor = "10" // s, until a node counts as gone
-	// leastSecret is how many bytes a secret in Redis has at least.
+	silentFor = "10" // seconds without a heartbeat until a node counts as gone
+	// leastSecret is how many bytes a secret in Redis must have at least.
 	leastSecret = "16"
 )
 
@@ -45,8 +45,8 @@ func (p *peers) init(name string, secret []byte) {
 	p.heard.Store(&Heard{})
 }
 
-// Say tells the other nodes something about this one, in place of what it said before: at once, and with
-// every heartbeat from then on. It doesn't wait until they know. See [Store.Peers].
+// Say tells the other nodes a text about this one, which replaces the text before. It is sent at once, and with every
+// heartbeat from then on. Say doesn't wait for that. See [Store.Peers].
 func (s *Store) Say(text string) {
 	if *s.peers.says.Swap(&text) == text {
 		return
@@ -61,8 +61,8 @@ type Peer struct {
 	Seen time.Time
 }
 
-// Peers asks Redis for the nodes that were heard in the last ten seconds, this one included. When they
-// were seen is by this node's clock.
+// Peers asks Redis for the nodes that sent a heartbeat in the last ten seconds, this one included. Peer.Seen is by this node's
+// clock.
 func (s *Store) Peers(ctx context.Context) ([]Peer, error) {
 	m, err := listPeers.Run(ctx, s, rediscall.Twice, s.beatKeys()[:2], silentFor)
 	if err != nil {
@@ -84,40 +84,40 @@ func (s *Store) Peers(ctx context.Context) ([]Peer, error) {
 	return all, nil
 }
 
-// Heard is what a node remembers of the nodes that use its Redis.
+// Heard is the list of nodes that a node last got from Redis.
 type Heard struct {
-	Peers []Peer // as [Store.Peers] returned them; they aren't to be changed
+	Peers []Peer // as [Store.Peers] returned them; don't change them
 	At    time.Time
-	Stale bool // Redis should have told more since then
+	Stale bool // a newer list is overdue
 }
 
-// Heard returns the nodes as this one last heard of them, with a heartbeat. It makes no call and never waits, and so it has an
-// answer while Redis is lost, too.
+// Heard returns the list of nodes that this one last got from Redis. It makes no call and never waits, so it works while Redis
+// is lost, too.
 func (s *Store) Heard() Heard {
 	h := *s.peers.heard.Load()
 	h.Stale = time.Since(h.At) > s.listEvery()+beatEvery+time.Second
 	return h
 }
 
-// listEvery is how often a node asks what all the others say. With many nodes that is seldom: each asks for as many
-// lines as there are nodes, and Redis has better to do.
+// listEvery is how often a node asks for the list of nodes. With many nodes that is seldom, because every node gets a list
+// with every other node.
 func (s *Store) listEvery() time.Duration {
 	return max(beatEvery, time.Duration(s.Nodes())*20*time.Millisecond)
 }
 
-// hear tells the others about this node, and learns about them if it is time to.
+// hear sends a heartbeat, and asks for the list of nodes if that is due.
 func (s *Store) hear() {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
-	if s.beat(ctx) == nil && time.Since(s.peers.heard.Load().At) >= 3*s.listEvery()/4 { // heartbeats come that early
-		_, _ = s.Peers(ctx) // what was known stays
+	if s.beat(ctx) == nil && time.Since(s.peers.heard.Load().At) >= 3*s.listEvery()/4 { // 3/4, because heartbeats may come that early
+		_, _ = s.Peers(ctx) // on an error, the last list stays
 	}
 }
 
-// Nodes is how many nodes use this Redis, this one included; during an outage, how many did before it.
+// Nodes returns how many nodes use this Redis, this one included. During an outage, it returns the number before.
 func (s *Store) Nodes() int { return int(s.peers.live.Load()) }
 
-// Secret is what the nodes share, or nil until it is known. It seals receipts, too.
+// Secret returns the secret that the nodes share, or nil until it is known. The secret also seals receipts.
 func (s *Store) Secret() []byte {
 	if names := s.names.Load(); names != nil {
 		return names.secret
@@ -129,9 +129,9 @@ func (s *Store) beatKeys() []string {
 	return []string{s.prefix + "{nodes}", s.prefix + "{nodes}said", s.prefix + "{nodes}secret"}
 }
 
-// beat tells the others that this node lives and what it says, and learns how many do and what the
-// secret is. Nodes that disagree on it, after Redis lost its data while a node
-// started, follow what is in Redis now.
+// beat sends a heartbeat with what this node says. The answer has the number of nodes, the secret, and Redis' time. If Redis
+// lost its data while a node started, nodes may have different secrets; then all of them switch to the one that is in Redis
+// now.
 func (s *Store) beat(ctx context.Context) error {
 	offer := ""
 	if !s.peers.given {
@@ -168,7 +168,7 @@ func (s *Store) beat(ctx context.Context) error {
 	return nil
 }
 
-// adopt goes over to another secret. It is called by one goroutine only.
+// adopt switches to a secret, unless it is in use already. Only one goroutine calls it.
 func (s *Store) adopt(secret []byte) {
 	old := s.Secret()
 	if bytes.Equal(secret, old) {
@@ -177,11 +177,11 @@ func (s *Store) adopt(secret []byte) {
 	if old != nil {
 		s.logger.Warn("another secret is in redis: counters start over, and receipts made before are void")
 	}
-	s.onSecret(secret) // before charges go by it: no receipt for one of them is to be sealed with another
+	s.onSecret(secret) // before charges use the new secret, so that their receipts aren't sealed with the old one
 	s.names.Store(newNamer(s.prefix, secret))
 }
 
-// leave takes this node out of the count.
+// leave removes this node from the list of nodes.
 func (s *Store) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
@@ -193,8 +193,8 @@ func (s *Store) leave() {
 	c.DoMulti(ctx, cmds...)
 }
 
-// Share is a store for rules that go on by themselves while Redis can't be
-// reached: it takes from a local store, by limits divided by the number of nodes.
+// Share returns a store for rules that count locally while Redis can't be reached. It takes from a local store, with limits
+// divided by the number of nodes.
 func (s *Store) Share(local counter.Store) counter.Store { return &share{Store: local, nodes: s.Nodes} }
 
 type share struct {
@@ -218,7 +218,7 @@ func (s *share) Take(ctx context.Context, charges []counter.Charge, results []co
 	s.Store.Take(ctx, parts, results)
 }
 
-// policy is a node's share of a limit: at least one.
+// policy returns a node's share of a limit, which is at least one.
 func (s *share) policy(p *counter.Policy, nodes int) *counter.Policy {
 	if p.OnStoreFailure == counter.FailAllow {
 		return p // a client that stays on one node must get the whole limit

@@ -30,48 +30,49 @@ const (
 	kindTakeBack
 )
 
-// charge is one counter in an act, with what came back for it.
+// charge is one counter in an act: what to do with it, and then what Redis answered.
 type charge struct {
 	policy  *counter.Policy
 	key     string
 	n       int64
-	slot    int64 // of what is given back; of what was lent, its interval
+	slot    int64 // window of the tokens that are given back; for lent tokens, their interval
 	peek    bool
-	waiting int64 // more, to be lent: other requests wait for it,
-	want    int64 // or the node is likely to need it
+	waiting int64 // how many tokens to lend because other requests wait for them
+	want    int64 // how many tokens to lend because the node is likely to need them
 	claim   ledger.Claim
-	guest   bool // it may make no new counter
-	again   bool // it is sent as a peek, since another one takes for it
-	payer   int  // 1 + the index of the charge that takes for all that name this counter; 0: no other does
+	guest   bool // it must not make a new counter
+	again   bool // it is sent as a peek, since another charge takes for it
+	payer   int  // 1 + the index of the charge that takes for all charges of this counter; 0: this is the only one
 	hold    *counter.Hold
-	used    int64 // of what is given back with a hold
-	record  bool  // counter.Return.Recorded: it goes back only if the hold's record is there
+	used    int64 // how much of a hold was used, in an act that gives back
+	record  bool  // give back only if the hold's record is there: see counter.Return
 
 	fits    bool
-	full    bool // it fits, but Redis has no memory for a new counter or hold
-	there   bool // its hold was there already, and nothing was taken
-	lent    int64
-	account ledger.Account // as it is now; for logs and slots see report
+	full    bool           // it fits, but Redis has no memory for a new counter or hold
+	there   bool           // its hold existed already, so nothing was taken
+	lent    int64          // how many tokens were lent
+	account ledger.Account // the counter's state afterward; for logs and slots see charge.report
 }
 
-// lends reports whether the charge asks for tokens to hold.
+// lends reports whether the charge asks to borrow tokens.
 func (c *charge) lends() bool { return c.waiting > 0 || c.want > 0 }
 
-// act is what happens at once: a take, or counters given back or reset. Its keys share a tag where that matters.
+// act is a set of charges that one script call decides together: a take, a return or a reset. In a Cluster, its keys
+// share a tag.
 type act struct {
 	kind    kind
 	charges []charge
-	once    string // marks it as done; "" if it may happen again
-	keep    int64  // ms to remember that
+	once    string // the key that marks it as done; "" if it may be repeated
+	keep    int64  // how long that mark is kept, in ms
 
 	now  int64 // when Redis decided, µs
-	used bool  // it had been done before
-	full bool  // Redis has no memory to mark it as done, so it isn't
+	used bool  // it was marked as done before, so nothing happened
+	full bool  // Redis has no memory for the mark, so nothing happened
 }
 
 const (
 	flagPeek         = 1
-	flagRecorded     = 1 // in place of flagPeek, for charges that are given back
+	flagRecorded     = 1 // the bit of flagPeek means this in acts that give back
 	flagShadow       = 2
 	flagLend         = 4
 	flagClaim        = 8
@@ -80,22 +81,22 @@ const (
 	flagAgain        = 64
 	flagHold         = 128
 
-	flagGuest = 1 << 15 // added to a policy's number
+	flagGuest = 1 << 15 // added to the number of a policy
 
-	// Marks of a policy, added to its algorithm.
-	markHolds     = 16 // this call looks at its holds
+	// Marks of a policy, added to the number of its algorithm.
+	markHolds     = 16 // the call looks at its holds
 	markGivesBack = 32
 	markCalendar  = 64
 	markDecimal   = 128
 )
 
-// call encodes acts as arguments of the script.
+// call encodes acts as keys and arguments of the script.
 type call struct {
 	keys     []string
 	policies []*counter.Policy
-	few      [2]*counter.Policy // behind policies, mostly
-	held     []*counter.Policy  // of those, the ones whose holds are looked at for a charge of this call
-	clock    func() time.Time   // Redis' time, about
+	few      [2]*counter.Policy // the array behind policies, mostly
+	held     []*counter.Policy  // policies whose holds the call looks at because of one of its charges
+	clock    func() time.Time   // Redis' time, estimated
 	body     []byte
 }
 
@@ -120,7 +121,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			charges = appendUint(charges, 7, ch.n)
 			flags := bit(ch.peek, flagPeek) | bit(ch.record, flagRecorded) | bit(ch.lends(), flagLend) |
 				bit(ch.claim.Base > 0, flagClaim) | bit(ch.hold != nil, flagHold) |
-				bit(ch.policy.Shadow || ch.again && ch.policy.Book, flagShadow) // which must not refuse
+				bit(ch.policy.Shadow || ch.again && ch.policy.Book, flagShadow) // these charges must not refuse the others
 			switch {
 			case a.kind != kindTake:
 			case ch.policy.Book:
@@ -128,7 +129,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			case ch.policy.CountRefused && ch.policy.Limit.Algorithm == counter.FixedWindow:
 				flags |= flagCountRefused
 			}
-			// It must not write over what the other takes.
+			// Its peek must not write over what the paying charge takes.
 			flags |= bit(ch.again && flags&(flagCountRefused|flagBook) != 0, flagAgain)
 			if (ch.hold != nil || a.kind == kindReset) && !slices.Contains(c.held, ch.policy) {
 				c.held = append(c.held, ch.policy)
@@ -172,7 +173,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			edges := p.Edges(c.clock().UnixMicro())
 			copy(numbers[1:], edges[:])
 		case p.Limit.Algorithm <= counter.LeakyBucket && !p.Book:
-			numbers[3] = ledger.Interval(p).Microseconds() // in place of a queue's longest delay
+			numbers[3] = ledger.Interval(p).Microseconds() // in place of a leaky queue's longest delay
 		}
 		c.body = appendUint(c.body, 7, numbers[:]...)
 	}
@@ -182,7 +183,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 	c.body = append(c.body, charges...)
 }
 
-// holds reports whether the holds of a policy are looked at in this call.
+// holds reports whether the call looks at the holds of a policy.
 func (c *call) holds(p *counter.Policy) bool {
 	return p.GivesBack || p.Limit.Algorithm == counter.Concurrency || slices.Contains(c.held, p)
 }
@@ -192,7 +193,7 @@ func (c *call) marks(p *counter.Policy) byte {
 		bit(p.Limit.Calendar.Unit != counter.NoUnit, markCalendar) | bit(p.Limit.Decimal, markDecimal)
 }
 
-// bit is a flag if it is on.
+// bit returns the flag if it is on, and otherwise 0.
 func bit(on bool, flag byte) byte {
 	if on {
 		return flag
@@ -200,8 +201,8 @@ func bit(on bool, flag byte) byte {
 	return 0
 }
 
-// addHolds adds the keys of holds. The script takes them from the end on, so that it finds all the others where they are
-// without any.
+// addHolds adds the keys of holds after all others, in reverse order. The script reads them from the end, so the other
+// keys are in the same place as in a call without holds.
 func (c *call) addHolds(acts []*act) {
 	for _, a := range slices.Backward(acts) {
 		for i := range slices.Backward(a.charges) {
@@ -213,7 +214,8 @@ func (c *call) addHolds(acts []*act) {
 	}
 }
 
-// appendHold encodes a hold, and what to do with it.
+// appendHold encodes a charge's hold: its ID, then for a take how long it lasts and whether it gives back, otherwise how
+// much of it was used.
 func (c *charge) appendHold(b []byte, k kind) []byte {
 	const longest = 1e15 // µs: later ends would be too large for the script's numbers
 	b = append(b, c.hold.ID[:]...)
@@ -224,7 +226,7 @@ func (c *charge) appendHold(b []byte, k kind) []byte {
 	return append(b, bit(c.hold.GiveBack, 1))
 }
 
-// policy is the number by which the script knows a policy in this call.
+// policy returns the number by which the script knows a policy in this call.
 func (c *call) policy(p *counter.Policy) int64 {
 	i := slices.Index(c.policies, p)
 	if i < 0 {
@@ -234,7 +236,7 @@ func (c *call) policy(p *counter.Policy) int64 {
 	return int64(i + 1)
 }
 
-// appendUint appends numbers of so many bytes each.
+// appendUint appends numbers of size bytes each, in little-endian order.
 func appendUint(b []byte, size int, numbers ...int64) []byte {
 	for _, n := range numbers {
 		var full [8]byte
@@ -246,8 +248,8 @@ func appendUint(b []byte, size int, numbers ...int64) []byte {
 
 var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")
 
-// decode reads the script's reply into the acts. It returns the keys whose data was dropped, and whether memory was
-// missing.
+// decode reads the script's reply into the acts. It returns the keys whose data was invalid and was dropped, and whether
+// Redis was short of memory.
 func decode(reply string, acts []*act) (dropped []string, full bool, err error) {
 	r := replyReader{rest: reply}
 	now := r.uint(7)
@@ -288,7 +290,7 @@ type replyReader struct {
 	short bool
 }
 
-// Forms of a field, as in main.lua.
+// Forms in which a field is encoded, as in main.lua.
 const (
 	formNone    = 0
 	formSmall   = 241
@@ -298,11 +300,11 @@ const (
 	formLog     = 245
 )
 
-// account reads a field of a hash in one of its forms, or what there is to say of a log or of slots.
+// account reads a field of a hash in one of its forms, or a summary of a log or of slots: see charge.report.
 func (r *replyReader) account() (a ledger.Account) {
 	form := r.uint(1)
 	if form != formNone && form != formLog {
-		r.uint(1) // how long it takes to be full again
+		r.uint(1) // how long it takes to be full again, which isn't needed here
 	}
 	switch form {
 	case formNone:
@@ -324,7 +326,7 @@ func (r *replyReader) account() (a ledger.Account) {
 	return a
 }
 
-// int7 is a number of seven bytes with a sign.
+// int7 reads a signed number of seven bytes.
 func (r *replyReader) int7() int64 { return r.uint(7) << 8 >> 8 }
 
 func (r *replyReader) uint(size int) int64 {

@@ -14,24 +14,24 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// sentinels asks Sentinels for the primary that they watch over. It is used by one goroutine at a time.
+// sentinels finds the primary by asking Sentinels. Only one goroutine uses it at a time.
 //
-// The client of rueidis for Sentinels starts more and more goroutines that look for a primary while there is none.
+// We don't use rueidis' own client for Sentinels: while there is no primary, it starts more and more goroutines that look for
+// one.
 type sentinels struct {
-	servers rueidis.ClientOption // of the servers that they watch over
-	option  rueidis.ClientOption // of Sentinels; the first of InitAddress is asked next
+	servers rueidis.ClientOption // to connect to the servers that the Sentinels watch
+	option  rueidis.ClientOption // to connect to Sentinels; the first of InitAddress is asked next
 	master  string               // the name of the primary
-	open    rueidis.Client       // to the Sentinel that was asked last; nil: to none
-	primary string               // the address of the server in use
-	client  rueidis.Client       // of that server
-	old     string               // the address of the server before it
-	moved   time.Time            // when primary took the place of old
+	open    rueidis.Client       // connected to the Sentinel that was asked last, or nil
+	primary string               // the address of the primary in use
+	client  rueidis.Client       // connected to primary
+	old     string               // the address of the primary before it
+	moved   time.Time            // when primary replaced old
 
 	selected atomic.Pointer[string] // the address of a replica that Sentinels are about to promote; nil if there is none
 }
 
-// staleFor is how long it may take until all Sentinels know of a failover. Until then some name the old primary, which stays
-// writable for up to 11 s.
+// staleFor is how long after a failover some Sentinels may still name the old primary, which accepts writes for up to 11 s.
 const staleFor = 10 * time.Second
 
 func newSentinels(o rueidis.ClientOption, current func() *rueidis.ClientOption) *sentinels {
@@ -45,11 +45,11 @@ func newSentinels(o rueidis.ClientOption, current func() *rueidis.ClientOption) 
 	return s
 }
 
-// find returns a client of the primary if it isn't where it was, and otherwise nil. It asks
-// one Sentinel after the other until one of them names a server that agrees.
+// find returns a client of the primary if the primary has moved, and otherwise nil. It asks one Sentinel after another until
+// one names a server that calls itself a primary.
 //
-// A replica that a Sentinel has selected is taken as soon as it is a primary, which it is in about 100 ms. The Sentinels name it
-// about a second later, and all that is written to the old primary meanwhile is lost.
+// If a Sentinel has selected a replica, find waits until the replica is a primary, which takes about 100 ms. The Sentinels name
+// it only about a second later, and what is written to the old primary meanwhile is lost.
 func (s *sentinels) find(ctx context.Context) (client rueidis.Client, err error) {
 	if addr := s.selected.Swap(nil); addr != nil && *addr != s.primary {
 		return s.use(ctx, *addr, true)
@@ -63,7 +63,7 @@ func (s *sentinels) find(ctx context.Context) (client rueidis.Client, err error)
 	return nil, err
 }
 
-// next has the next Sentinel asked, and this one last.
+// next puts the current Sentinel last, so that another one is asked.
 func (s *sentinels) next() {
 	if s.open != nil {
 		s.open.Close()
@@ -97,14 +97,14 @@ func (s *sentinels) ask(ctx context.Context) (rueidis.Client, error) {
 	return s.use(ctx, addr, false)
 }
 
-// use returns a client of a primary, and waits until it is one if it soon will be.
+// use returns a client of a server if the server is a primary. If it soon will be, use waits for that.
 func (s *sentinels) use(ctx context.Context, addr string, soon bool) (rueidis.Client, error) {
 	c, err := dialOne(s.servers, addr)
 	if err != nil {
 		return nil, err
 	}
 	err = isPrimary(ctx, c)
-	// Also when the connection is lost: a Sentinel ends all of them when it promotes a server.
+	// Go on when the connection is lost, too: a Sentinel closes all connections of a server that it promotes.
 	for err != nil && soon && rediscall.Sleep(ctx, rediscall.Jittered(5*time.Millisecond)) {
 		err = isPrimary(ctx, c)
 	}
@@ -134,8 +134,8 @@ func dialOne(o rueidis.ClientOption, addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(o)
 }
 
-// hearFailovers listens to a Sentinel. Only the one that conducts a failover tells which replica it is about to promote, so the
-// store listens to all of them.
+// hearFailovers listens to one Sentinel. The store listens to all of them, because only the one that conducts a failover
+// announces which replica it will promote.
 func (s *Store) hearFailovers(o rueidis.ClientOption, addr string) {
 	for {
 		c, err := dialOne(o, addr)

@@ -16,7 +16,8 @@ import (
 // ErrUnavailable is wrapped by the errors of charges that Redis couldn't decide.
 var ErrUnavailable = errors.New("redis can't be reached")
 
-// errFull is the error of a charge that fits, but would need a new counter. It says nothing about the others.
+// errFull is the error of a charge that fits, but needs a new counter for which Redis has no memory. Other charges aren't
+// affected.
 var errFull error = fullError{}
 
 type fullError struct{}
@@ -28,12 +29,12 @@ func (fullError) Is(target error) bool {
 
 const shortOfMemory = "redis is short of memory: new counters aren't written, for clients that aren't verified or for anybody"
 
-// shard is a server that keeps a part of the keys. Its breaker stands in front of the client because a client that queues
-// can't be trusted with a deadline.
+// shard is a server that keeps part of the keys. Its breaker is asked before the client, because a client that queues calls may
+// miss their deadlines.
 type shard struct {
 	breaker
 	name string
-	keys atomic.Int64 // that it keeps, by its last word; -1 if it never said
+	keys atomic.Int64 // how many keys it has, by its last answer; -1 until then
 	// evicts is the maxmemory-policy by which the server evicts keys, from its last answer. It is nil before the first answer, and
 	// "" if the server evicts nothing.
 	evicts atomic.Pointer[string]
@@ -48,7 +49,7 @@ func newShard(name string) *shard {
 	return sh
 }
 
-// call has the script decide acts of a joiner before the context ends.
+// call has the script decide acts of a joiner. It gives up when the context ends.
 func (s *Store) call(ctx context.Context, l *joiner, acts []*act) error {
 	sh := l.shard.Load()
 	policy := rediscall.Once
@@ -84,8 +85,9 @@ func (s *Store) call(ctx context.Context, l *joiner, acts []*act) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// decide runs the script, or returns an error when the context ends first. The client ignores deadlines while it connects for
-// another caller. So a server that is in doubt is called by a goroutine that can be left behind, which costs too much for others.
+// decide runs the script, and returns an error if the context ends first. The client ignores deadlines while it connects for
+// another caller. So if a server is in doubt, a goroutine makes the call and can be left behind. For other servers, that would
+// cost too much.
 func (s *Store) decide(ctx context.Context, sh *shard, p rediscall.Policy, keys []string, body string) (string, error) {
 	if sh.fails.Load() == 0 {
 		return run(ctx, s, p, keys, body)
@@ -95,7 +97,7 @@ func (s *Store) decide(ctx context.Context, sh *shard, p rediscall.Policy, keys 
 		err   error
 	}
 	done := make(chan result, 1)
-	var told atomic.Pointer[error] // what Redis said says more than that time ran out while it was asked again
+	var told atomic.Pointer[error] // Redis' error explains more than the time-out of a retry
 	p = p.Unless(func(err error) bool {
 		told.Store(&err)
 		return false
@@ -123,18 +125,20 @@ func run(ctx context.Context, s *Store, p rediscall.Policy, keys []string, body 
 	return m.ToString()
 }
 
-// scattered reports whether a slot is moving, and the keys of the call are in two places. The keys of one act seldom are.
+// scattered reports whether a call failed because a hash slot is moving and the call's keys are on two servers. The keys of one
+// act seldom are.
 func scattered(err error) bool {
 	var re *rueidis.RedisError
 	return errors.As(err, &re) && re.IsTryAgain()
 }
 
-// joined is the policy for acts that can be sent one by one instead.
+// joined is the policy of a call with several acts. If they are scattered, it isn't retried, since the acts can be sent one by
+// one.
 var joined = rediscall.Once.Unless(scattered)
 
-// lose tells of a shard that was lost, and has it looked for.
+// lose logs that a shard was lost, and has it looked for.
 func (s *Store) lose(sh *shard) {
-	if s.life.Err() != nil {
+	if s.life.Err() != nil { // the store was closed; Redis isn't lost
 		return // the check has left, not Redis
 	}
 	h := s.shardHealth(sh)
@@ -147,10 +151,10 @@ func (s *Store) lose(sh *shard) {
 	sh.opened.set()
 }
 
-// signal holds a value while there is something to do for the goroutine that receives from it.
+// signal wakes a goroutine: it holds a value while there is something to do.
 type signal chan struct{}
 
-// set never waits.
+// set sends the signal, unless it is already set. It never waits.
 func (s signal) set() {
 	select {
 	case s <- struct{}{}:

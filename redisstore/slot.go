@@ -12,8 +12,8 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// ofSlot reports whether an error is about one slot while its server is well: no server has the slot, each says that another
-// does, or its keys are in two places.
+// ofSlot reports whether an error concerns one hash slot and not its server: no server has the slot, two servers redirect to
+// each other, or the slot's keys are on two servers.
 func ofSlot(err error) bool {
 	var re *rueidis.RedisError
 	if !errors.As(err, &re) {
@@ -24,15 +24,15 @@ func ofSlot(err error) bool {
 	return moved || ask || re.IsTryAgain() || re.IsClusterDown() && strings.Contains(re.Error(), "slot")
 }
 
-// lookAtSlots tries the slots that have no server, as calls have found or the servers say. With as many as may be without an
-// owner, the first of those that nobody serves stands for all. It reports whether a slot that has an owner isn't served yet.
+// lookAtSlots probes the hash slots that have no server, according to calls or to the servers. Many may be without an owner,
+// so the first of them that isn't served stands for all. It reports whether a slot that has an owner isn't served yet.
 func (s *Store) lookAtSlots() (again bool) {
 	var nobody error
 	lost, regained, begun := 0, 0, time.Now()
 	for _, tag := range rand.Perm(len(s.joiners)) {
 		l := &s.joiners[tag]
 		unowned, open := l.unowned.Load(), l.slot.open.Load()
-		if !unowned && !open || l.shard.Load().open.Load() { // a server that is lost says it all
+		if !unowned && !open || l.shard.Load().open.Load() { // if the server is lost, its own breaker is open
 			continue
 		}
 		err := nobody
@@ -40,7 +40,7 @@ func (s *Store) lookAtSlots() (again bool) {
 			if time.Since(begun) > lookEvery {
 				continue
 			}
-			err = s.tryTag(tag, atOnce) // also of those without an owner: servers that don't know may be wrong
+			err = s.tryTag(tag, atOnce) // slots without an owner are tried, too: servers that name none may be wrong
 		}
 		switch {
 		case err == nil && open:
@@ -54,7 +54,7 @@ func (s *Store) lookAtSlots() (again bool) {
 			again = true
 		}
 	}
-	if regained > 0 { // many come back at once, and they are one line
+	if regained > 0 { // many come back at once, and are logged as one line
 		s.logger.Info("slots of the Cluster are served again", "slots", regained)
 	}
 	if lost > 0 {
@@ -63,10 +63,10 @@ func (s *Store) lookAtSlots() (again bool) {
 	return again
 }
 
-// atOnce is the policy for a call whose error says what it is to find out.
+// atOnce is the policy of a call that isn't retried, because its error is the answer.
 var atOnce = rediscall.Once.Unless(func(error) bool { return true })
 
-// unservedSlots tells of the slots that no server serves.
+// unservedSlots summarizes the hash slots that no server serves, and counts them.
 func (s *Store) unservedSlots() (h ShardHealth, n int) {
 	for i := range s.joiners {
 		b := &s.joiners[i].slot
@@ -82,7 +82,7 @@ func (s *Store) unservedSlots() (h ShardHealth, n int) {
 		for _, sh := range s.shards() {
 			h.Keys += max(0, sh.keys.Load())
 		}
-		h.Keys = (h.Keys*int64(n) + int64(len(s.joiners)) - 1) / int64(len(s.joiners)) // they are spread evenly
+		h.Keys = (h.Keys*int64(n) + int64(len(s.joiners)) - 1) / int64(len(s.joiners)) // keys are spread evenly
 	}
 	h.Name = fmt.Sprintf("%d of %d slots in use, without a server", n, len(s.joiners))
 	return h, n

@@ -13,12 +13,12 @@ import (
 
 var listSlots = rediscall.NewScript(files, "slots")
 
-// maxSlots bounds what one look has Redis do.
+// maxSlots limits how much work one listing is for Redis.
 const maxSlots = 1000
 
-// Slots calls each for at most that many taken slots of a Concurrency limit, and for at most 1,000, in the order in which they
-// end. The arguments are the hold that owns the slots, how many it has, when it took them, and when they end unless it renews
-// them. Other algorithms have no slots. Slots is for operators, since checks wait behind it.
+// Slots calls each once for every hold that has slots, the one that ends first before the others, for at most `most` holds and
+// never more than 1,000. It passes the hold's id, its number of slots, when it took them, and when they end unless it renews
+// them. Only Concurrency limits have slots. Slots is for operators, since checks wait while it runs.
 func (s *Store) Slots(ctx context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error {
 	found, err := s.lookForSlots(ctx, c, min(most, maxSlots), "")
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Store) Slots(ctx context.Context, c *counter.Counter, most int, each fu
 		n, since := readSlot(found[1])
 		ends, err := strconv.ParseFloat(found[2], 64)
 		if len(found[0]) != len(counter.Once{}) || n == 0 || err != nil || !(ends > 0 && ends < 1<<53) {
-			continue // it isn't ours
+			continue // Weir didn't write it
 		}
 		at := time.UnixMicro(int64(ends))
 		if latest := s.Now().Add(c.Policy.Limit.Window); at.After(latest) {
@@ -39,7 +39,7 @@ func (s *Store) Slots(ctx context.Context, c *counter.Counter, most int, each fu
 	return nil
 }
 
-// Slot is how many slots of a Concurrency limit a hold has taken: 0 if it isn't there, or has ended.
+// Slot returns how many slots of a Concurrency limit a hold has: 0 if there is no such hold, or it has ended.
 func (s *Store) Slot(ctx context.Context, c *counter.Counter, id counter.Once) (int64, error) {
 	found, err := s.lookForSlots(ctx, c, maxSlots, string(id[:]))
 	if err != nil || len(found) < 3 {
@@ -71,8 +71,8 @@ func (s *Store) lookForSlots(ctx context.Context, c *counter.Counter, most int, 
 	return m.AsStrSlice()
 }
 
-// readSlot reads a record as hold.lua writes it: a form, how many slots, and since when (µs). A record that makes no sense has
-// no slots.
+// readSlot parses a record as hold.lua writes it: a byte for its form, the number of slots, and when they were taken (µs). An
+// invalid record has no slots.
 func readSlot(v string) (n, since int64) {
 	const kept, returned, size = 246, 248, 1 + 7 + 7
 	if len(v) != size || v[0] < kept || v[0] > returned {

@@ -11,41 +11,42 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ShardStats are what was asked of one server since the store was made. Heartbeats and probes aren't in it.
+// ShardStats are statistics of the calls to one server since the store was made. Heartbeats and probes aren't counted.
 type ShardStats struct {
-	// Calls are script calls, and Acts what they carried: one for each take, return or reset that has keys there. Acts
-	// that are under way at the same moment share a call.
+	// Calls counts script calls. Acts counts what they carried: one for each take, return or reset that has keys on the
+	// server. Acts that are under way at the same moment share a call.
 	Calls, Acts uint64
-	// Errors are calls that failed.
+	// Errors counts the calls that failed.
 	Errors ErrorStats
-	// Time is what calls took, those that failed included.
+	// Time is how long calls took, including those that failed.
 	Time TimeStats
 }
 
-// ErrorStats are calls that failed, by what was wrong.
+// ErrorStats counts failed calls by their cause.
 type ErrorStats struct {
 	Timeout    uint64 // no answer within the budget
-	Connection uint64 // none could be made, or it was lost
+	Connection uint64 // no connection could be made, or it was lost
 	Reply      uint64 // Redis answered with an error
-	Slot       uint64 // no server serves the slot
+	Slot       uint64 // no server serves the hash slot
 }
 
-// TimeStats is a histogram of times.
+// TimeStats is a histogram of durations.
 type TimeStats struct {
 	Sum time.Duration
-	// Buckets count times up to each of [TimeBounds] and above the one before it, and last those above all.
+	// Buckets count durations up to each of [TimeBounds] and above the bound before it. The last one counts those above all
+	// bounds.
 	Buckets [len(TimeBounds) + 1]uint64
 }
 
-// TimeBounds are powers of two of a second, from about 61 µs to half a second, and 5 ms, above which Redis is called slow: an
-// estimate between 4 and 8 ms wouldn't tell.
+// TimeBounds are powers of two of a second, from about 61 µs to half a second, and 5 ms. Redis is called slow above 5 ms, and
+// an estimate between 4 and 8 ms would be too inexact.
 var TimeBounds = [15]time.Duration{
 	time.Second >> 14, time.Second >> 13, time.Second >> 12, time.Second >> 11, time.Second >> 10, time.Second >> 9, time.Second >> 8,
 	5 * time.Millisecond,
 	time.Second >> 7, time.Second >> 6, time.Second >> 5, time.Second >> 4, time.Second >> 3, time.Second >> 2, time.Second >> 1,
 }
 
-// tally is what a shard counts. A call writes to it a few times, and a call is a round trip.
+// tally counts the calls to a shard. Each call writes to it a few times, which costs little beside a round trip.
 type tally struct {
 	acts    atomic.Uint64
 	failed  [len(failures)]atomic.Uint64
@@ -53,7 +54,7 @@ type tally struct {
 	buckets [len(TimeBounds) + 1]atomic.Uint64
 }
 
-// failure is what was wrong with a call: see [ErrorStats].
+// failure is the cause of a failed call: see [ErrorStats].
 type failure int
 
 const (
@@ -81,7 +82,7 @@ func failureOf(err error) failure {
 	return failedConnection
 }
 
-// count counts a call.
+// count records a call.
 func (t *tally) count(acts int, took time.Duration, err error) {
 	t.acts.Add(uint64(acts))
 	t.sum.Add(int64(took))
@@ -95,7 +96,7 @@ func (t *tally) count(acts int, took time.Duration, err error) {
 	}
 }
 
-// answered is how many calls succeeded.
+// answered returns how many calls succeeded.
 func (t *tally) answered() (n uint64) {
 	for i := range t.buckets {
 		n += t.buckets[i].Load()

@@ -1,14 +1,11 @@
-// Package redisstore keeps counters in Redis, so that any number of nodes enforce
-// one limit: a single server, one watched by Sentinels, or a Cluster. Every
-// decision is one script call on Redis' own clock; decisions that are
-// under way at the same moment share a call.
+// Package redisstore keeps counters in Redis, so that any number of nodes enforce one limit. Redis may be a single server, one
+// watched by Sentinels, or a Cluster. Every decision is one script call, which uses Redis' own clock. Decisions that are under
+// way at the same moment share a call.
 //
-// A subject is one hash with a small field for each of its counters, and a
-// sliding log is another beside it. A counter's holds, if it has any, are a hash and a sorted set.
-// Every key but the nodes' common secret has a TTL, set by the script that writes it.
+// A subject is one hash with a small field for each of its counters. A sliding log has another hash. If a counter has holds,
+// they have a hash and a sorted set. Every key except the nodes' common secret has a TTL, set by the script that writes it.
 //
-// A Redis that can't be reached is an error of the charge, never a refusal: what
-// then happens is up to the rule. See [weir.Rule].
+// If Redis can't be reached, a charge returns an error, never a refusal. The rule says what happens then. See [weir.Rule].
 package redisstore
 
 import (
@@ -35,62 +32,62 @@ type Store struct {
 	address  address
 	prefix   string
 	timeout  time.Duration
-	clock    func() time.Time // nil: Redis' clock decides
-	reckoned clock            // what that is
-	clockOff bool             // this node's is another, and that was logged
+	clock    func() time.Time // replaces Redis' clock, in tests; otherwise nil
+	reckoned clock            // Redis' time, estimated
+	clockOff bool             // this node's clock differs from Redis', and that was logged
 	leastTTL int64            // ms
 	logger   *slog.Logger
 	onSecret func([]byte)
 	trace    func(ctx context.Context, shard string) func(failure string)
-	told     sync.Map    // of what was said: when, a time.Time
+	told     sync.Map    // when each warning was last logged, a time.Time by text
 	tight    atomic.Bool // guests get no new counters
 
 	client  atomic.Pointer[rueidis.Client] // nil until Redis was reached once
 	names   atomic.Pointer[namer]          // nil until the secret is known
 	joiners []joiner                       // by tag in a Cluster; a single one otherwise
-	first   *shard                         // stands for all until Redis was reached
+	first   *shard                         // stands for all shards until Redis is reached
 	peers   peers
 
 	credentials atomic.Pointer[rueidis.ClientOption] // holds the passwords and certificates that Redis accepted last
 	rejected    atomic.Pointer[string]               // why newer credentials aren't in use; nil if there are none
 	reread      signal                               // set when the files of credentials are to be read now
 
-	sentinels *sentinels // nil without
-	lost      signal     // set when a shard was lost since it was last looked for
+	sentinels *sentinels // nil without Sentinels
+	lost      signal     // set when a shard was lost, and has to be looked for
 
 	life    context.Context
 	end     context.CancelFunc
-	ready   chan struct{} // closed when Redis was reached first
-	tried   chan struct{} // closed when that was tried once
+	ready   chan struct{} // closed when Redis is reached for the first time
+	tried   chan struct{} // closed after the first attempt to reach Redis
 	endTry  func()        // closes tried, once
 	running sync.WaitGroup
 	mu      sync.Mutex // guards closed, and running against additions while Close waits for it
 	closed  bool
 }
 
-// Options of a Store. The zero value of all but URL is useful.
+// Options of a Store. All but URL have useful zero values.
 type Options struct {
 	// URL says where Redis is: redis://, rediss://, redis-sentinel://h1,h2/master,
 	// redis-cluster://h1,h2 or unix://.
 	URL string
 	// Prefix begins the name of every key. "" means "weir".
 	Prefix string
-	// Name is what other nodes call this one, and no other node's. "" means that one is made up.
+	// Name identifies this node to the other nodes, and must be unique. "" means a random name.
 	Name string
-	// Secret is what names of keys are hashed under; all nodes share it. Nil
-	// means one that is made up and kept in Redis.
+	// Secret is the key under which names of keys are hashed. All nodes share it. Nil means a random secret that is kept in
+	// Redis.
 	Secret []byte
 	// Timeout is the longest that a check waits for Redis. 0 means 50 ms.
 	Timeout time.Duration
-	// Logger is told when Redis is lost, and when it is back. Nil logs nothing.
+	// Logger logs when Redis is lost, and when it is back. Nil logs nothing.
 	Logger *slog.Logger
-	// OnSecret is told the secret that the nodes share when it becomes known, before any charge is
-	// decided under it, and when it changes. It isn't told one that was given. Nil is allowed.
+	// OnSecret is called with the secret that the nodes share when it becomes known, before any charge is decided under it, and
+	// again when it changes. It isn't called if Secret is set. Nil is allowed.
 	OnSecret func(secret []byte)
-	// Trace begins the span of waiting for a shard, on behalf of a check whose context it is given. The function that it returns
-	// ends the span, and is told what failed: timeout, connection, reply or slot, as in [ErrorStats]; unavailable, where the
-	// breaker was open and nothing was sent; canceled, where the caller has gone; or "". Nil means no span, for all or for this
-	// one. Package tracing has one.
+	// Trace starts a span for the time in which a check waits for a shard. It gets the check's context. The function that it
+	// returns ends the span, with the cause of a failure: timeout, connection, reply or slot, as in [ErrorStats]; unavailable
+	// if the breaker was open and nothing was sent; canceled if the caller has gone; or "". Trace may be nil, and may return
+	// nil for no span. Package tracing has one.
 	Trace func(ctx context.Context, shard string) func(failure string)
 	// Now replaces Redis' clock, in tests. Nil means that Redis' clock decides.
 	Now func() time.Time
@@ -102,11 +99,11 @@ func CheckURL(url string) error {
 	return err
 }
 
-// DefaultTimeout is the budget of a check whose options name none.
+// DefaultTimeout is how long a check waits for Redis if the options don't say.
 const DefaultTimeout = 50 * time.Millisecond
 
-// New makes a store. It doesn't wait for Redis: until Redis is reached, every
-// charge fails at once, and from then on none does. See [Store.Ready].
+// New makes a store without waiting for Redis. Until Redis is reached for the first time, every charge fails at once. See
+// [Store.Ready].
 func New(o Options) (*Store, error) {
 	a, err := parseAddress(o.URL)
 	if err != nil {
@@ -132,7 +129,7 @@ func New(o Options) (*Store, error) {
 	s.credentials.Store(&a.option)
 	s.address.option = s.connectionOption(a.option, s.credentials.Load)
 	if s.clock != nil {
-		s.leastTTL = time.Hour.Milliseconds() // its time and that of the TTLs have nothing in common
+		s.leastTTL = time.Hour.Milliseconds() // the TTLs go by another clock than the test's
 	}
 	if o.Secret != nil {
 		if len(o.Secret) == 0 {
@@ -190,7 +187,7 @@ func (s *Store) background(f func()) {
 	s.running.Go(f)
 }
 
-// tell warns of something that may happen many times a second, once a minute.
+// tell logs a warning that may occur many times a second, but not more than once a minute.
 func (s *Store) tell(what string, args ...any) {
 	now := time.Now()
 	last, known := s.told.LoadOrStore(what, now)
@@ -210,8 +207,8 @@ func (s *Store) Ready(ctx context.Context) error {
 	}
 }
 
-// Tried is closed when the first attempt to reach Redis has ended. If it failed, others follow, perhaps for long, so a node that
-// starts shouldn't wait for them.
+// Tried is closed when the first attempt to reach Redis has ended. If it failed, more attempts follow, perhaps for a long time,
+// so a node that starts shouldn't wait for them.
 func (s *Store) Tried() <-chan struct{} { return s.tried }
 
 func (s *Store) time() int64 {
@@ -224,12 +221,12 @@ func (s *Store) time() int64 {
 // Cluster reports whether keys are spread over the servers of a Cluster.
 func (s *Store) Cluster() bool { return s.address.cluster }
 
-// joiner returns the joiner of a tag, which is the same for all unless there is a Cluster.
+// joiner returns the joiner of a tag. Without a Cluster, all tags share one joiner.
 func (s *Store) joiner(tag int) *joiner { return &s.joiners[tag%len(s.joiners)] }
 
-// GiveBack returns tokens. The tokens of one slot change together with the mark that they were returned; those of other slots
-// follow. Returns that end holds are marked in each slot, so that a repeated call completes what was left undone. Recorded
-// returns need no mark.
+// GiveBack returns tokens. The tokens of the first hash slot change together with the mark that they were returned; those of
+// other hash slots follow. Returns that end holds are marked in each hash slot, so that a repeated call completes what was left
+// undone. Recorded returns need no mark.
 func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	parts, err := s.split(nil, kindGiveBack, len(returns), func(i int) *counter.Counter { return &returns[i].Counter })
 	if err != nil {
@@ -241,7 +238,7 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 		}
 	}
 	recorded := slices.ContainsFunc(parts, (*part).recorded)
-	if recorded { // parts with records go first: the others go back only if a record was there
+	if recorded { // parts with records go first: the other parts go back only if a record was there
 		others := slices.DeleteFunc(slices.Clone(parts), (*part).recorded)
 		parts = append(slices.DeleteFunc(parts, func(p *part) bool { return !p.recorded() }), others...)
 	} else if once != (counter.Once{}) {
@@ -255,7 +252,7 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 			}
 		}
 	}
-	// One after the other: what isn't marked by itself goes back only if the first part did.
+	// One after the other, because a part without a mark goes back only if the first part did.
 	given, first := false, false
 	for i, p := range parts {
 		if (recorded || once != (counter.Once{})) && p.once == "" && !first && !p.recorded() && !p.slots() {
@@ -278,12 +275,12 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 	return err
 }
 
-// recorded reports whether an act happens only if a record is there.
+// recorded reports whether an act happens only if the record of a hold is there.
 func (a *act) recorded() bool {
 	return slices.ContainsFunc(a.charges, func(c charge) bool { return c.record })
 }
 
-// slots reports whether an act frees slots, and nothing else.
+// slots reports whether an act does nothing but free slots of Concurrency limits.
 func (a *act) slots() bool {
 	return !slices.ContainsFunc(a.charges, func(c charge) bool { return c.policy.Limit.Algorithm != counter.Concurrency })
 }
@@ -307,7 +304,7 @@ func (s *Store) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
 	return err
 }
 
-// Reset makes counters untouched.
+// Reset makes counters as new.
 func (s *Store) Reset(ctx context.Context, counters []counter.Counter) error {
 	parts, err := s.split(nil, kindReset, len(counters), func(i int) *counter.Counter { return &counters[i] })
 	if err != nil {

@@ -10,16 +10,16 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// part is what of a call goes to one joiner.
+// part is the act that a caller's charges need at one joiner.
 type part struct {
 	act
 	joiner  *joiner
 	tag     int
-	indices []int // of charges: where they stand in what the caller gave
+	indices []int // the place of each charge among those that the caller gave
 	err     error
 }
 
-// takeParts are reused once Redis has answered. After an error they may still be under way.
+// takeParts is a pool of parts that Redis has answered. After an error, a part may still be under way and isn't reused.
 var takeParts = sync.Pool{New: func() any { return new(part) }}
 
 func newPart(k kind, l *joiner, tag int) *part {
@@ -31,7 +31,7 @@ func newPart(k kind, l *joiner, tag int) *part {
 	return p
 }
 
-// split sorts counters into acts by joiner, each in the order in which they were given, and appends them to parts.
+// split groups counters into parts by joiner, each in the given order, and appends these to parts.
 func (s *Store) split(parts []*part, k kind, n int, counted func(int) *counter.Counter) ([]*part, error) {
 	names := s.names.Load()
 	if names == nil {
@@ -55,18 +55,18 @@ func (s *Store) split(parts []*part, k kind, n int, counted func(int) *counter.C
 	return parts, nil
 }
 
-// Take decides the charges, all or nothing. Charges whose keys lie in different
-// slots of a Cluster are taken in parallel, and given back if one is refused.
+// Take decides the charges, all or nothing. Charges whose keys lie in different hash slots of a Cluster are taken in parallel,
+// and given back if one is refused.
 func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	s.take(ctx, outcomes{results: results}, func(i int) *counter.Charge { return &charges[i] }, nil)
 }
 
-// Lend is Take for charges that would hold more tokens. See package lease.
+// Lend is Take for charges that may borrow tokens as well. See package lease.
 func (s *Store) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant) {
 	s.take(ctx, outcomes{grants: grants}, func(i int) *counter.Charge { return &asks[i].Charge }, asks)
 }
 
-// outcomes is where the answers of a take go: results, or grants.
+// outcomes is where take writes its answers: results, or grants.
 type outcomes struct {
 	results []counter.Result
 	grants  []ledger.Grant
@@ -141,8 +141,8 @@ func each(parts []*part, f func(*part)) {
 	others.Wait()
 }
 
-// addUp finds charges that name one counter, and has each ask for the tokens of all of them. One debits
-// them; the others are sent as peeks, so that a script that looks before it writes needn't know.
+// addUp finds charges that name the same counter, and has each ask for the sum. One of them, the payer, debits it. The others
+// are sent as peeks, so the script, which checks all charges before it writes, doesn't have to know.
 func (p *part) addUp() {
 	for i := range p.charges {
 		c := &p.charges[i]
@@ -154,7 +154,7 @@ func (p *part) addUp() {
 			if d := &p.charges[j]; d.sameCounter(c) {
 				names++
 				n = min(n+d.n, d.policy.MaxCharge())
-				if p.charges[payer].policy.Shadow && !d.policy.Shadow { // one that certainly takes
+				if p.charges[payer].policy.Shadow && !d.policy.Shadow { // only a charge that isn't shadow certainly takes
 					payer = j
 				}
 			}
@@ -176,7 +176,7 @@ func (p *part) addUp() {
 	}
 }
 
-// do has the part decided. What a counter takes past its limit shows in all charges that name it.
+// do has the part decided. If a counter takes more than its limit, all charges that name it show that.
 func (p *part) do(ctx context.Context) {
 	if p.err = p.joiner.do(ctx, &p.act); p.err != nil {
 		return
@@ -195,7 +195,7 @@ func (p *part) do(ctx context.Context) {
 
 func (c *charge) sameCounter(d *charge) bool { return c.policy.ID == d.policy.ID && c.key == d.key }
 
-// debit is the charge that takes for this one: mostly itself.
+// debit returns the charge that takes for c, which mostly is c itself.
 func (p *part) debit(c *charge) *charge {
 	if c.payer > 0 {
 		return &p.charges[c.payer-1]
@@ -203,12 +203,12 @@ func (p *part) debit(c *charge) *charge {
 	return c
 }
 
-// refused reports that nothing of the part was taken, because one of its charges doesn't fit.
+// refused reports whether the part took nothing because one of its charges doesn't fit.
 func (p *part) refused() bool {
 	return p.err == nil && slices.ContainsFunc(p.charges, func(c charge) bool { return !c.fits && !c.policy.Shadow })
 }
 
-// report writes what became of the charges.
+// report writes the result of each charge.
 func (s *Store) report(p *part, to outcomes, taken bool) {
 	for j, i := range p.indices {
 		c, r := &p.charges[j], to.result(i)
@@ -231,9 +231,9 @@ func (s *Store) report(p *part, to outcomes, taken bool) {
 	}
 }
 
-// report describes a charge. For a log, the script returned the newest entry's moment, the sum, and for a refusal the moment of
-// the entry whose leaving makes room. For slots, it returned when the last one ends, the sum, and for a refusal when the first
-// one ends.
+// report writes the result of a charge. For a log, the account has the newest entry's time, the sum, and after a refusal the
+// time of the entry that must leave to make room. For slots, it has when the last one ends, the sum, and after a refusal when
+// the first one ends.
 func (c *charge) report(r *counter.Result, now int64, v counter.Verdict) {
 	last, sum, enough := c.account.Time, c.account.Level, c.account.Prev
 	switch c.policy.Limit.Algorithm {
@@ -250,7 +250,7 @@ func (c *charge) report(r *counter.Result, now int64, v counter.Verdict) {
 	}
 }
 
-// grant writes what else a node that borrows is told of a charge.
+// grant writes what else a borrowing node needs to know about a charge.
 func (s *Store) grant(p *part, to outcomes, j int) {
 	c := &p.charges[j]
 	if to.grants == nil {
@@ -264,7 +264,7 @@ func (s *Store) grant(p *part, to outcomes, j int) {
 	g.LeaseTime, g.Interval = c.account.Lease(c.policy, p.now, s.peers.id)
 }
 
-// ask says what to take, and what to lend beside that, if anything.
+// ask sets what to take, and what to lend besides.
 func (c *charge) ask(of *counter.Charge, more *ledger.Ask) {
 	c.n, c.peek, c.hold = min(of.N, c.policy.MaxCharge()), of.Peek, of.Hold
 	if more == nil || c.hold != nil || !ledger.Lends(c.policy) {
@@ -276,25 +276,25 @@ func (c *charge) ask(of *counter.Charge, more *ledger.Ask) {
 	}
 }
 
-// giveBack says what to give back.
+// giveBack sets what to give back.
 func (c *charge) giveBack(n, slot int64) {
 	c.n, c.slot = min(n, c.policy.MaxCharge()), max(0, slot)
 	if c.policy.Limit.Algorithm <= counter.LeakyQueue && !c.policy.Limit.Decimal {
-		c.n = min(c.n, counter.MaxTokens) // which in millionths is as much as the script's numbers hold
+		c.n = min(c.n, counter.MaxTokens) // in millionths, that is as much as the script's numbers hold
 	}
 }
 
-// settle says what to give back of a return, and which hold ends with it.
+// settle sets what a return gives back, and which hold ends with it.
 func (c *charge) settle(r *counter.Return) {
 	c.giveBack(r.N, r.Slot)
 	if r.Hold != nil {
-		const exact = 1 << 53 // what the script's numbers are up to
+		const exact = 1 << 53 // the script's numbers are exact up to this
 		c.hold, c.n, c.used, c.record = r.Hold, min(r.N, exact), min(r.Used, exact), r.Recorded
 	}
 }
 
-// undo gives back what a part took for a request that another part refused. If Redis is lost meanwhile, the tokens are stranded,
-// which mints none. undo goes on after the caller has gone, or has no time left to wait for it.
+// undo gives back what a part took for a request that another part refused. If Redis is lost meanwhile, the tokens stay
+// debited. undo goes on after the caller has left, or has no time left to wait for it.
 func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time) {
 	spent, lent := act{kind: kindGiveBack}, act{kind: kindTakeBack}
 	for j, i := range p.indices {
@@ -317,7 +317,7 @@ func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time)
 		spent.charges = append(spent.charges, g)
 		switch c.policy.Limit.Algorithm {
 		case counter.SlidingLog, counter.Concurrency:
-			c.account.State = counter.State{Time: c.account.Prev, Level: c.account.Level - c.n} // of a take came the newest before it
+			c.account.State = counter.State{Time: c.account.Prev, Level: c.account.Level - c.n} // after a take, Prev is the newest entry before it
 		default:
 			c.account = c.account.Refund(c.policy, p.now, g.n, g.slot)
 		}

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// lookEvery is how often every shard is looked at, at least.
+	// lookEvery is the pause between probes of a shard that is well.
 	lookEvery = time.Second
-	// probeEvery is how often a shard that is lost or in doubt is.
+	// probeEvery is the pause between probes of a shard that is lost or in doubt.
 	probeEvery = 100 * time.Millisecond
 )
 
@@ -25,14 +25,14 @@ func (s *Store) tendAll(shards []*shard) {
 	}
 }
 
-// tend looks at a shard for as long as it has slots, unless a check has lately found it well. Otherwise a node without checks
-// would report a lost shard as well, and fail its next checks. A shard that is gone or silent is found lost within lookEvery and
-// three tries. Heartbeats take longer, and tell of one shard alone.
+// tend probes a shard for as long as it has hash slots, unless calls to it have just succeeded. Without probes, a node without
+// checks wouldn't notice that a shard is lost, and its next checks would fail. A shard that is gone or silent is found lost
+// within lookEvery and three tries. Heartbeats wouldn't do: they take longer, and reach only one shard.
 func (s *Store) tend(sh *shard) {
 	answered := uint64(0)
 	for {
 		pause := lookEvery
-		if sh.doubted() { // or lost. One that falters for a moment isn't, so the tries are apart
+		if sh.doubted() { // a server that falters for a moment isn't lost, so the tries are apart
 			pause = probeEvery
 		}
 		select {
@@ -63,12 +63,12 @@ func (s *Store) tend(sh *shard) {
 	}
 }
 
-// probed is the limit of the counter that a probe charges.
+// probed is the policy of the counter that probes charge.
 var probed, _ = counter.NewPolicy("probe", counter.PerSecond(1_000_000)) // there is such a limit
 
-// try makes a check of a shard, since a server that takes other writes may still lack a permission for checks. It has the budget
-// of a check, so that a slower server isn't lost again at once, in the node's own time, so that a late node finds its store.
-// used is false for a shard that has no slots any more.
+// try makes a check at a shard, because a server that accepts other writes may still lack a permission that checks need. It has
+// the budget of a check, so a server that is too slow for checks isn't taken for well. The budget counts the node's own time,
+// so a delayed node doesn't blame the server. used is false if the shard has no hash slots any more.
 func (s *Store) try(sh *shard) (used bool, err error) {
 	tag := s.tagOf(sh)
 	if tag < 0 {
@@ -77,7 +77,7 @@ func (s *Store) try(sh *shard) (used bool, err error) {
 	return true, s.tryTag(tag, rediscall.Once)
 }
 
-// tryTag makes a check of a tag, by Redis' clock.
+// tryTag makes a check with a tag, by Redis' clock.
 func (s *Store) tryTag(tag int, policy rediscall.Policy) error {
 	var c call
 	c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, 0, s.leastTTL, s.peers.id)
