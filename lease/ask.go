@@ -9,13 +9,13 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// ask is a call of the store under way that others may wait for.
+// ask is a call to the store in progress. Other requests may wait for its end.
 type ask struct {
-	done atomic.Pointer[chan struct{}] // closed when it is answered; made by the first waiter
-	err  error                         // for all waiters
+	done atomic.Pointer[chan struct{}] // closed when the call ends; the first waiter makes it
+	err  error                         // the call's error, for all waiters
 }
 
-// answered is done from the start.
+// answered is a channel that is already closed.
 var answered = func() *chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -36,9 +36,9 @@ func (a *ask) end() {
 	}
 }
 
-// reserve begins a call for every counter that the store must be asked for, unless one of them has a
-// call under way already: that call is returned, and nothing is reserved. A request that must not
-// wait any longer reserves nothing.
+// reserve begins a call for every counter that the store must be asked about. If one of the counters already has a call in
+// progress, reserve returns that call and reserves nothing. A request that isn't patient, because it must not wait any longer,
+// reserves nothing.
 func reserve(entries []entry, a *ask, patient bool) (busy *ask) {
 	for i := range entries {
 		x := entries[i].counter
@@ -58,7 +58,7 @@ func reserve(entries []entry, a *ask, patient bool) (busy *ask) {
 	return nil
 }
 
-// release ends the reservations of an ask, and wakes its waiters.
+// release ends the reservations of a call, and wakes the requests that wait for it.
 func release(entries []entry, a *ask) {
 	for i := range entries {
 		if x := entries[i].counter; x != nil {
@@ -72,8 +72,8 @@ func release(entries []entry, a *ask) {
 	a.end()
 }
 
-// wait blocks until another request's call is answered. From now until they are decided this request's tokens count as
-// pending: whoever of those that wait asks first asks for them, too.
+// wait blocks until another request's call ends. Until they are decided, this request's tokens count as pending: the first
+// waiting request that asks the store asks for the tokens of the other waiting requests, too.
 func wait(ctx context.Context, entries []entry, busy *ask) error {
 	for i := range entries {
 		if e := &entries[i]; e.counter != nil && e.verdict == open && e.waits == 0 {
@@ -91,13 +91,13 @@ func wait(ctx context.Context, entries []entry, busy *ask) error {
 	}
 }
 
-// answer ends the time in which a charge's tokens are pending: it is decided, or asks for itself.
+// answer removes a charge's tokens from the pending ones, because it is decided or about to ask the store itself.
 func (x *borrower) answer(e *entry) {
 	x.pending -= e.waits
 	e.waits = 0
 }
 
-// call holds the slices of a call of the store, for reuse.
+// call holds the slices for a call to the store, for reuse.
 type call struct {
 	asks   []ledger.Ask
 	grants []ledger.Grant
@@ -105,8 +105,8 @@ type call struct {
 
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-// ask has the store decide the open charges. It also asks for tokens that other requests wait for,
-// and for those that the node is likely to need soon.
+// ask lets the store decide the open charges. It also asks for the tokens that waiting requests need, and for those that the
+// node is likely to need soon.
 func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 	c := calls.Get().(*call)
 	asks := c.asks[:0]
@@ -145,7 +145,7 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 			s.learn(e, g, !refuses, sent, now)
 		}
 	}
-	clear(asks) // they hold subjects
+	clear(asks) // don't retain their subjects
 	c.asks, c.grants = asks, grants
 	calls.Put(c)
 	release(entries, a)
@@ -156,9 +156,9 @@ func (s *Store) ask(ctx context.Context, entries []entry, a *ask) {
 	}
 }
 
-// goOn decides charges by what the node knows of their counters while the store can't be reached, or not in the
-// caller's time. Normally the node believes a refusal for a second. In an outage the refusal holds until the cost
-// would fit. From then on the limiter counts in its local store, which goes on from where the counter was.
+// goOn decides charges from what the node knows of their counters, while the store can't be reached or doesn't answer within
+// the caller's deadline. Normally, the node trusts a known refusal for a second; in an outage, it trusts it until the charge
+// would fit. After that, the limiter counts in its local store, which continues from the counter's last known state.
 func (s *Store) goOn(entries []entry, now int64) {
 	refuses, partly := false, false
 	for i := range entries {
@@ -170,8 +170,8 @@ func (s *Store) goOn(entries []entry, now int64) {
 		if e.verdict != open || e.result.Err == nil {
 			continue
 		}
-		// If a part of the store answered, it may have taken tokens. Only the limiter can give those back, when the local
-		// store refuses the request.
+		// If some of the request's charges were decided by the store, they may have taken tokens. Then leave the decision to
+		// the limiter: only it can give those tokens back if the local store refuses the request.
 		if !partly && e.counter != nil && e.counter.refusesStill(now, e) {
 			e.result.Local = true
 			refuses = refuses || !e.charge.Policy.Shadow
@@ -184,8 +184,8 @@ func (s *Store) goOn(entries []entry, now int64) {
 	}
 }
 
-// carryOver sets the local store's counter to what the node knows of it, once in an outage, and sets Local in the result. The
-// limiter then counts in the local store, even with a failure mode that lets requests of unknown counters pass.
+// carryOver sets the local store's counter to the node's last known state, once per outage, and sets Local in the result. The
+// limiter then counts in the local store, even if the rule's failure mode lets requests pass whose counter isn't known.
 func (s *Store) carryOver(e *entry, now int64) {
 	p := e.charge.Policy
 	if s.local == nil || p.OnStoreFailure == counter.FailRefuse || p.Limit.Algorithm == counter.Concurrency {
@@ -205,10 +205,10 @@ func (s *Store) carryOver(e *entry, now int64) {
 		if s.nodes != nil && p.OnStoreFailure == counter.FailLocal {
 			used /= int64(max(1, s.nodes()))
 		}
-		// The lock is held, so that no request is counted before this one's counter is set.
+		// Hold the lock, so that no request is counted before the counter is set.
 		ctx := context.Background()
 		counted := counter.Counter{Policy: p, Subject: x.subject}
-		_ = s.local.Reset(ctx, []counter.Counter{counted}) // forget the counter of an earlier outage
+		_ = s.local.Reset(ctx, []counter.Counter{counted}) // a counter from an earlier outage may be left
 		if used > 0 {
 			charge, result := [1]counter.Charge{{Counter: counted, N: used}}, [1]counter.Result{}
 			s.local.Take(ctx, charge[:], result[:])
@@ -217,8 +217,8 @@ func (s *Store) carryOver(e *entry, now int64) {
 	s.returnOne(stale)
 }
 
-// learn takes in what the store answered for one charge, and tells the caller. What fits isn't taken if another charge of
-// the request was refused.
+// learn stores the answer to one charge, and writes the charge's result. Taken is false if another charge of the request was
+// refused, so that this one took nothing even if it fits.
 func (s *Store) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) {
 	x := e.counter
 	*e.result = g.Result
@@ -238,7 +238,7 @@ func (s *Store) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) {
 		back = x.unspend(now, e)
 		x.outage = true
 	case x.policy.Load() != e.charge.Policy || x.gone:
-		back = x.unspent(g.Lent, g.Interval) // it was asked for under other rules, or the counter was evicted
+		back = x.unspent(g.Lent, g.Interval) // the rules changed after the ask, or the counter was evicted
 	default:
 		back = x.learn(e, g, taken, sent, now)
 	}

@@ -10,24 +10,24 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// calendar sorts a node's leases by the tick in which they end, so that unspent tokens are given
-// back in time.
+// calendar groups a node's leases by the tick in which they end, so that unspent tokens go back to
+// the store in time.
 type calendar struct {
 	store *Store
 
-	mu      sync.Mutex // guards what follows, and running against additions while Close waits for it
-	days    [4096][]*borrower
-	looked  int64 // the last tick whose leases were looked at
-	entries int
-	next    int64 // the first tick that has any
+	mu      sync.Mutex        // guards the fields below, and calls of running.Go
+	days    [4096][]*borrower // the leases that end in each tick, by tick modulo the length
+	looked  int64             // the last tick that was handled
+	entries int               // how many leases days has
+	next    int64             // the first tick that has leases
 	timer   *time.Timer
 	stopped bool
 	running sync.WaitGroup
 }
 
-const tick = int64(5 * time.Millisecond) // 4096 of them are more than twice what a lease lasts
+const tick = int64(5 * time.Millisecond) // days covers more than twice the longest lease
 
-// add has the tokens of a lease that are unspent at its end given back.
+// add schedules the return of the tokens that are unspent when the counter's lease ends.
 func (c *calendar) add(x *borrower) {
 	x.mu.Lock()
 	ends := x.leaseEnd
@@ -48,7 +48,7 @@ func (c *calendar) add(x *borrower) {
 	}
 }
 
-// wake has look called in time for a tick. The caller holds the lock.
+// wake schedules the next call of look for a tick. The caller holds the lock.
 func (c *calendar) wake(at int64) {
 	c.next = at
 	in := time.Duration(max(0, (at-1)*tick-c.store.now()))
@@ -68,7 +68,7 @@ func (c *calendar) look() {
 		c.mu.Unlock()
 		return
 	}
-	c.looked = max(c.looked, now/tick+1-int64(len(c.days))) // a machine may have slept
+	c.looked = max(c.looked, now/tick+1-int64(len(c.days))) // after a machine slept, handle each slot only once
 	for c.looked < now/tick+1 {
 		c.looked++
 		day := &c.days[c.looked%int64(len(c.days))]
@@ -87,7 +87,7 @@ func (c *calendar) look() {
 	var unspent []ledger.Unspent
 	for _, x := range over {
 		x.mu.Lock()
-		if x.leaseEnd/tick <= now/tick+1 { // otherwise there is a newer lease
+		if x.leaseEnd/tick <= now/tick+1 { // else the counter has a newer lease
 			if back := x.end(now); back.N > 0 {
 				unspent = append(unspent, back)
 			}
@@ -97,7 +97,7 @@ func (c *calendar) look() {
 	c.store.returnUnspent(unspent)
 }
 
-// stop ends the calendar. Its caller gives back all tokens.
+// stop ends the calendar. The caller then gives back all tokens.
 func (c *calendar) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,15 +107,15 @@ func (c *calendar) stop() {
 	}
 }
 
-// returnOne is returnUnspent for what may be nothing.
+// returnOne is returnUnspent for a single entry, which may be empty.
 func (s *Store) returnOne(unspent ledger.Unspent) {
 	if unspent.N > 0 {
 		s.returnUnspent([]ledger.Unspent{unspent})
 	}
 }
 
-// returnUnspent gives tokens back to the store, without keeping the caller. If the store can't be
-// reached, they are stranded.
+// returnUnspent gives tokens back to the store, without blocking the caller. If the store can't be
+// reached, the tokens are lost.
 func (s *Store) returnUnspent(unspent []ledger.Unspent) {
 	if len(unspent) == 0 {
 		return
@@ -130,8 +130,8 @@ func (s *Store) returnUnspent(unspent []ledger.Unspent) {
 	s.leases.running.Go(give)
 }
 
-// returnSome gives tokens back a few counters at a time, because the store does nothing else
-// while it takes back many at once.
+// returnSome gives tokens back a few counters at a time, because the store is blocked for other
+// calls while it handles one batch.
 func (s *Store) returnSome(ctx context.Context, unspent []ledger.Unspent) (err error) {
 	for some := range slices.Chunk(unspent, 64) {
 		err = errors.Join(err, s.inner.TakeBack(ctx, some))

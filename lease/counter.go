@@ -10,44 +10,44 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// counter is what a node knows of a busy counter: its state as the store last told it, and the
-// tokens that the node has borrowed.
+// borrower is what a node knows of a busy counter: its state in the store's last answer, and the tokens that the node has
+// borrowed.
 //
-// Times are ns on the node's clock; those that the arithmetic runs on, in µs, are the store's.
+// Times are in ns on the node's clock, except that State has times in µs on the store's clock.
 type borrower struct {
 	hash    uint64
 	subject []byte
 	seen    atomic.Uint32 // when it was last used, in blinks
 
-	// refusal has what a check needs to be refused without the lock, so that a flood of refusals
-	// takes none. Nil means that a check must take the lock.
+	// refusal has what is needed to refuse a check without the lock, so that a flood of refused requests doesn't contend for
+	// it. If nil, a check must take the lock.
 	refusal atomic.Pointer[refusal]
 
-	mu     sync.Mutex // guards what follows, and changes of policy and refusal
+	mu     sync.Mutex // guards the fields below, and changes of policy and refusal
 	policy atomic.Pointer[counter.Policy]
-	state  counter.State // the store's, as if all held tokens were given back
-	clock  int64         // the store's clock less the node's, µs, or a bit less
-	base   int64         // the account's time when the store last told it, for claims; 0 if there is nothing to claim
-	known  int64         // until when the state is believed: others may have given back, or reset it; 0 if there is none yet
-	fresh  int64         // until when it is also believed to have room
+	state  counter.State // the store's state, as if all held tokens had been given back
+	clock  int64         // the store's clock minus the node's in µs, or slightly less
+	base   int64         // the account's Time in the store's last answer, for claims; 0 if no claim would hold
+	known  int64         // until when state is trusted, as other nodes may change it; 0 if there is none yet
+	fresh  int64         // until when the node also trusts that a charge which fits state fits the store's counter
 
-	held      int64        // tokens
-	undecided atomic.Int64 // tokens that were held, spent by requests that other limits may still refuse
-	strays    int64        // until when tokens may be on their way back to the store: nothing is claimed before
-	leaseEnd  int64
-	interval  int64 // the store's name for the lease's interval
+	held      int64        // how many borrowed tokens are left
+	undecided atomic.Int64 // borrowed tokens spent on requests that another limit may still refuse
+	strays    int64        // until when returned tokens may be on their way to the store; before that, the node makes no claims
+	leaseEnd  int64        // until when the node may spend held
+	interval  int64        // the store's name for the lease's interval
 
-	refusing int64 // since when the store has refused, on and off
-	refused  int64 // when it last did
-	outage   bool  // it couldn't be reached when it was last asked
-	carried  bool  // the local store has taken over from the state, and counts until the store answers again
-	gone     bool  // it was evicted, or the store is closed
+	refusing int64 // since when the store has refused, with breaks of up to lull
+	refused  int64 // when it last refused
+	outage   bool  // the store couldn't be reached for the last ask
+	carried  bool  // the local store has taken over from state, and counts until the store answers again
+	gone     bool  // the counter was evicted, or the store is closed
 
-	period   int64 // of the rate: its number,
-	arrivals int64 // the tokens asked for in it,
-	before   int64 // and in the one before
+	period   int64 // the number of the current interval, for the request rate
+	arrivals int64 // tokens requested in this interval
+	before   int64 // tokens requested in the interval before
 
-	asking  *ask  // under way, or nil
+	asking  *ask  // the call in progress, or nil
 	pending int64 // tokens that waiting requests need
 }
 
@@ -56,36 +56,35 @@ type refusal struct {
 	policy *counter.Policy
 	state  counter.State
 	clock  int64
-	until  int64 // it is believed
-	pause  int64 // until then the cost is refused, even if it would fit: see stretch
+	until  int64 // until when the refusal is trusted
+	pause  int64 // until when charges of at least cost are refused, even if they would fit: see stretch
 	cost   int64
 	turned atomic.Int64 // roughly how many tokens it has refused
 }
 
 const (
-	margin    = int64(2 * time.Millisecond)   // by which a lease ends sooner here than in the store
-	drift     = 1000                          // a lease ends sooner by at least its length / drift, as clocks differ
-	belief    = int64(time.Second)            // for how long a state is believed, unless other nodes may give back
-	briefly   = int64(25 * time.Millisecond)  // and if they may
-	lull      = int64(250 * time.Millisecond) // without refusals, after which refusing starts over
-	patience  = 2000                          // a pause is the time for which the counter has refused / patience
+	margin    = int64(2 * time.Millisecond)   // a lease ends sooner here than in the store by at least this time,
+	drift     = 1000                          // and by at least its length / drift, since clocks run at different speeds
+	belief    = int64(time.Second)            // how long a state is trusted if no other node holds tokens to give back
+	briefly   = int64(25 * time.Millisecond)  // how long a state is trusted if another node does
+	lull      = int64(250 * time.Millisecond) // after this time without refusals, stretch starts over
+	patience  = 2000                          // a pause lasts as long as the counter has been refusing / patience
 	maxPause  = int64(100 * time.Millisecond)
 	leastWant = 2 // a short lease of one token costs more calls than it saves
 )
 
 func newCounter(hash uint64, c *counter.Charge, now int64) *borrower {
 	x := &borrower{hash: hash, subject: slices.Clone(c.Subject)}
-	x.strays = now + 2*int64(ledger.Interval(c.Policy)) + margin // if this counter was evicted a moment ago, its tokens may still be on their way back
+	x.strays = now + 2*int64(ledger.Interval(c.Policy)) + margin // tokens of a counter evicted a moment ago may be on their way back
 	x.policy.Store(c.Policy)
 	x.seen.Store(blinks(now))
 	return x
 }
 
-// storeTime is the store's clock at a moment of the node's: not later than it is.
+// storeTime converts a moment on the node's clock to the store's clock. The result is never too late.
 func storeTime(clock, now int64) int64 { return clock + now/1000 }
 
-// adopt switches to a policy's new numbers, if they have changed. Tokens held under the old ones
-// are given back.
+// adopt switches to a new policy. If the limit's numbers have changed, tokens held under the old ones are given back.
 func (x *borrower) adopt(p *counter.Policy, now int64) (back ledger.Unspent) {
 	old := x.policy.Load()
 	if old == p {
@@ -93,7 +92,7 @@ func (x *borrower) adopt(p *counter.Policy, now int64) (back ledger.Unspent) {
 	}
 	if old.Limit != p.Limit {
 		back = x.empty(now)
-		back.Policy = p // the store reads the account by the numbers in force
+		back.Policy = p // the store applies the new numbers to the account
 		x.forget()
 	}
 	x.policy.Store(p)
@@ -101,21 +100,21 @@ func (x *borrower) adopt(p *counter.Policy, now int64) (back ledger.Unspent) {
 	return back
 }
 
-// forget drops what the node believes of the counter, but not the tokens that it holds. The state is still used if the store is
-// lost.
+// forget drops what the node believes of the counter, except the tokens that it holds. The state is still used if the store
+// can't be reached.
 func (x *borrower) forget() {
 	x.known, x.fresh, x.base = min(x.known, 1), 0, 0
 	x.refusal.Store(nil)
 }
 
-// empty takes out all held tokens, and returns those that may still be given back: a bucket's only in time, a window's
-// also late, since the store tells by their name whether the window is still open.
+// empty removes all held tokens, and returns those that may still be given back. A bucket takes its tokens back only during the
+// lease. A window takes them back later, too, since the interval's name tells the store if the window is still open.
 func (x *borrower) empty(now int64) (back ledger.Unspent) {
 	if x.held > 0 && (now < x.leaseEnd+margin || x.policy.Load().Limit.Algorithm > counter.LeakyBucket) {
 		back = x.unspent(x.held, x.interval)
 		x.held = 0
 		back.Claim = x.claim()
-		x.base = 0 // the account's next time isn't known
+		x.base = 0 // the account will change, and its next Time isn't known
 		x.strays = x.leaseEnd + margin
 	}
 	x.held = 0
@@ -125,15 +124,14 @@ func (x *borrower) empty(now int64) (back ledger.Unspent) {
 // lendsLong reports whether the bucket refills so slowly that leases last for seconds.
 func (x *borrower) lendsLong() bool { return ledger.Interval(x.policy.Load()) > ledger.MaxLease }
 
-// above reports whether the bucket is full to at least so many percent, as far as the node knows.
+// above reports whether the bucket is at least this many percent full, as far as the node knows.
 func (x *borrower) above(now, percent int64) bool {
 	p := x.policy.Load()
 	return p.Level(x.state, storeTime(x.clock, now))/10_000 >= percent*p.Limit.Max()
 }
 
-// end takes out the tokens of a lease that ends, and returns those to give back. If the node's next
-// claim will account for them, and the bucket is so full that no other node misses them, it returns
-// none and spares the call.
+// end removes the tokens of a lease that ends, and returns those to give back. If the node's next claim will include them
+// anyway, and the bucket is full enough that no other node misses them, it returns none, to save the call.
 func (x *borrower) end(now int64) (back ledger.Unspent) {
 	if x.base != 0 && x.lendsLong() && x.above(now, 75) {
 		x.held = 0
@@ -142,7 +140,7 @@ func (x *borrower) end(now int64) (back ledger.Unspent) {
 	return x.empty(now)
 }
 
-// claim is the account as the node knows it, which is right if no other node has asked meanwhile.
+// claim returns the account as the node knows it. It is right if no other node has asked in the meantime.
 func (x *borrower) claim() ledger.Claim {
 	p := x.policy.Load()
 	if p.Limit.Algorithm > counter.LeakyBucket {
@@ -170,16 +168,15 @@ func (x *borrower) arrive(now, n int64) {
 	}
 }
 
-// want is how many tokens the node is likely to need before a lease ends: as many as it was asked
-// for in the last interval, half as many more for leases of seconds, which last 1.5 intervals on
-// average, and no more than refill in one interval.
+// want returns how many tokens the node is likely to need before a lease ends: as many as requests needed in the last interval,
+// half as many more for leases of seconds (which last 1.5 intervals on average), but no more than the refill of one interval.
 func (x *borrower) want(now int64) int64 {
 	p := x.policy.Load()
 	length := int64(ledger.Interval(p))
 	part := float64(now%length) / float64(length)
 	rate := float64(x.before)*(1-part) + float64(x.arrivals)
 	if x.lendsLong() {
-		return min(int64(1.5*rate), refills(p)) // even one: what isn't spent of it needs no call, see end
+		return min(int64(1.5*rate), refills(p)) // even a single token: returning it unspent needs no call, see end
 	}
 	if n := min(int64(rate), refills(p)); n >= leastWant {
 		return n
@@ -187,7 +184,7 @@ func (x *borrower) want(now int64) int64 {
 	return 0
 }
 
-// refills is how many tokens refill in an interval.
+// refills returns how many tokens refill in an interval.
 func refills(p *counter.Policy) int64 {
 	each := ledger.Interval(p)
 	if a := p.Limit.Algorithm; a == counter.FixedWindow || a == counter.SlidingCounter {
@@ -196,8 +193,8 @@ func refills(p *counter.Policy) int64 {
 	return p.Refill(each.Microseconds()) / 1_000_000
 }
 
-// decide allows a charge from held tokens, or refuses it from the known state. If neither suffices,
-// the charge stays open. The caller holds the lock.
+// decide allows a charge from held tokens, or refuses it because of the known state. If neither is possible, the charge stays
+// open. The caller holds the lock.
 func (x *borrower) decide(now int64, e *entry) {
 	p, n := x.policy.Load(), e.charge.N
 	at := storeTime(x.clock, now)
@@ -217,8 +214,8 @@ func (x *borrower) decide(now int64, e *entry) {
 	}
 }
 
-// mustCount reports whether the store must be asked for a refusal, to count it. Once it has, the counter is past its limit, and
-// refuses all the same.
+// mustCount reports whether the store must count a charge that will be refused. Once the store has counted past the limit,
+// later refusals need no call: they change nothing.
 func mustCount(p *counter.Policy, s counter.State, at int64) bool {
 	if !p.CountRefused || p.Limit.Algorithm != counter.FixedWindow {
 		return false
@@ -227,11 +224,11 @@ func mustCount(p *counter.Policy, s counter.State, at int64) bool {
 	return within
 }
 
-// spend takes held tokens for a charge. Unless that decides the request, they may come back.
+// spend takes held tokens for a charge. Unless decided is true, they may come back.
 func (x *borrower) spend(e *entry, left counter.State, n int64, decided bool) {
 	x.state = left
 	x.held -= n
-	if r := x.refusal.Load(); r != nil { // it tells what was left before
+	if r := x.refusal.Load(); r != nil { // its state is the one before this charge
 		x.arrivals += r.turned.Load()
 		x.refusal.Store(nil)
 	}
@@ -241,7 +238,7 @@ func (x *borrower) spend(e *entry, left counter.State, n int64, decided bool) {
 	}
 }
 
-// refusesUnlocked refuses a charge without the lock, if a published refusal covers it.
+// refusesUnlocked refuses a charge without the lock, if a published refusal applies to it.
 func (x *borrower) refusesUnlocked(now int64, e *entry) bool {
 	r := x.refusal.Load()
 	if r == nil || now >= r.until || r.policy != e.charge.Policy {
@@ -252,7 +249,7 @@ func (x *borrower) refusesUnlocked(now int64, e *entry) bool {
 			return false
 		}
 	}
-	if sampled(now) { // in a flood, not every core may write to one place
+	if sampled(now) { // in a flood, not every core may write to the same memory
 		r.turned.Add(oneIn * e.charge.N)
 		x.seen.Store(blinks(now))
 	}
@@ -262,7 +259,7 @@ func (x *borrower) refusesUnlocked(now int64, e *entry) bool {
 
 const oneIn = 16
 
-// sampled picks one in so many moments.
+// sampled is true for one moment in 16.
 func sampled(now int64) bool { return uint64(now)*0x9e3779b97f4a7c15>>32%oneIn == 0 }
 
 func (r *refusal) report(now int64, e *entry) {
@@ -273,7 +270,7 @@ func (r *refusal) report(now int64, e *entry) {
 	}
 }
 
-// recall reports that a charge would fit, if the store said so a moment ago.
+// recall reports that a charge would fit, if the store's last answer is recent enough to tell.
 func (x *borrower) recall(now int64, e *entry) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -288,8 +285,8 @@ func (x *borrower) recall(now int64, e *entry) bool {
 	return true
 }
 
-// prepare fills in what to ask the store for. Held tokens are spent first, however few they are. It returns those of a lease that
-// has ended, which the calendar is late for.
+// prepare fills in the ask for the store. It spends the held tokens first, even if they don't cover the charge. It returns the
+// tokens of a lease that has ended but that the calendar hasn't handled yet.
 func (x *borrower) prepare(now int64, e *entry, q *ledger.Ask) (late ledger.Unspent) {
 	x.answer(e)
 	if x.policy.Load() != e.charge.Policy {
@@ -299,7 +296,7 @@ func (x *borrower) prepare(now int64, e *entry, q *ledger.Ask) (late ledger.Unsp
 		late = x.end(now)
 	}
 	q.Claim = x.claim()
-	if spend := min(x.held, q.N-1); spend > 0 && !e.charge.Returnable && q.N <= e.charge.Policy.Limit.Max() { // a cost above the capacity must not fit in two parts
+	if spend := min(x.held, q.N-1); spend > 0 && !e.charge.Returnable && q.N <= e.charge.Policy.Limit.Max() { // never a cost above the capacity
 		if state, ok := e.charge.Policy.Try(x.state, storeTime(x.clock, now), spend); ok {
 			x.spend(e, state, spend, false)
 			q.N -= spend
@@ -312,16 +309,16 @@ func (x *borrower) prepare(now int64, e *entry, q *ledger.Ask) (late ledger.Unsp
 	}
 	q.Waiting, q.Want = x.pending, x.want(now)
 	if x.lendsLong() && !x.above(now, 50) {
-		q.Want = 0 // the store wouldn't lend it
+		q.Want = 0 // the store wouldn't lend them
 	}
-	if turned > q.Want { // refused tokens count as waiting
+	if turned > q.Want { // if many were refused, the wanted tokens count as waiting, so the store lends more of them
 		q.Waiting, q.Want = q.Waiting+q.Want, 0
 	}
 	return late
 }
 
-// unspend gives back the tokens that a request had spent which was refused, or couldn't be decided:
-// to the lease, if it still runs, else to the store.
+// unspend gives back the tokens spent on a request that was refused or couldn't be decided: to the lease if it is still
+// running, or else to the store.
 func (x *borrower) unspend(now int64, e *entry) (late ledger.Unspent) {
 	n := e.spent
 	e.decided()
@@ -340,15 +337,15 @@ func (x *borrower) unspend(now int64, e *entry) (late ledger.Unspent) {
 	return late
 }
 
-// learn takes in the store's answer. It returns the unspent tokens of an older lease. taken is false if
-// another charge of the request was refused: then this one, though it fits, took nothing.
+// learn stores the store's answer. It returns the unspent tokens of an older lease. Taken is false if another charge of the
+// request was refused, so that this one took nothing even if it fits.
 func (x *borrower) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64) (back ledger.Unspent) {
 	p := e.charge.Policy
 	x.outage, x.carried = false, false
 	x.clock = g.Now - now/1000
 	x.known, x.fresh = sent+belief, sent+int64(ledger.MaxLease)
 	if !taken && g.Allowed && x.base != 0 && x.base == g.Account.Time {
-		// Nothing was taken, and no other node has asked: the node knows better than the store.
+		// Nothing was taken, and no other node has asked, so the node's state is newer than the store's.
 		x.refusal.Store(nil)
 		p.ReportTo(e.result, x.state, g.Now, e.charge.N, counter.Fits)
 		return back
@@ -356,7 +353,7 @@ func (x *borrower) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64)
 	if g.Lent > 0 {
 		end := sent + int64(g.LeaseTime) - max(margin, int64(g.LeaseTime)/drift)
 		if x.held > 0 && x.interval == g.Interval && now < x.leaseEnd {
-			end = min(end, x.leaseEnd) // two calls under way at once were both lent something
+			end = min(end, x.leaseEnd) // two calls at once were both lent tokens
 		} else {
 			x.base = 0 // the account has changed since
 			back = x.empty(now)
@@ -368,7 +365,7 @@ func (x *borrower) learn(e *entry, g *ledger.Grant, taken bool, sent, now int64)
 		e.decided()
 	}
 	x.state, x.base = g.Account.View(p, g.Now, x.held), 0
-	if g.Account.Node != 0 && now >= x.strays { // a claim holds for the node that is alone
+	if g.Account.Node != 0 && now >= x.strays { // the store accepts claims of the node that is alone
 		x.base = g.Account.Time
 	}
 	if out := g.Account.Lent[0] + g.Account.Lent[1]; out > x.held {
@@ -396,7 +393,7 @@ func (x *borrower) refuse(e *entry, now int64) {
 	r := &refusal{policy: e.charge.Policy, state: x.state, clock: x.clock, until: x.known}
 	r.report(now, e)
 	if _, ok := r.policy.Try(r.state, storeTime(r.clock, now), e.charge.N); ok {
-		e.result.RetryAfter = time.Millisecond // another call has been lent enough meanwhile
+		e.result.RetryAfter = time.Millisecond // another call has borrowed enough in the meantime
 		return
 	}
 	if wait := e.result.RetryAfter; wait != counter.Never {
@@ -406,19 +403,18 @@ func (x *borrower) refuse(e *entry, now int64) {
 	x.refusal.Store(r)
 }
 
-// stretch is for how much longer a counter that has refused for a while goes on refusing, so that
-// the store isn't asked for every single token. Tokens that refill meanwhile are lost only if the
-// client stops; then they are a small part of what was admitted in that time.
+// stretch returns how much longer a counter that has refused for a while goes on refusing, so that the store isn't asked for
+// every single token. The tokens that refill in this time are lost only if the client stops, and are few compared to what was
+// admitted before.
 func (x *borrower) stretch(now int64) int64 {
 	p := x.policy.Load()
 	if a := p.Limit.Algorithm; a == counter.FixedWindow || a == counter.SlidingCounter {
-		return 0 // unused tokens are lost when their window passes, so every moment counts
+		return 0 // unused tokens are lost when the window ends, so waiting would waste them
 	}
 	return min(maxPause, (now-x.refusing)/patience/int64(time.Millisecond)*int64(time.Millisecond))
 }
 
-// refusesStill reports whether a charge doesn't fit yet by the store's last state, however old that
-// is.
+// refusesStill reports whether a charge doesn't fit yet, by the store's last known state, however old it is.
 func (x *borrower) refusesStill(now int64, e *entry) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -433,7 +429,7 @@ func (x *borrower) refusesStill(now int64, e *entry) bool {
 	return true
 }
 
-// hear keeps the state that the store sent with an answer, in case the store is lost. Until then the node doesn't decide by it.
+// hear keeps the state in the store's answer in case the store can't be reached later. Until then, the node doesn't use it.
 func (x *borrower) hear(g *ledger.Grant, now int64) {
 	p := x.policy.Load()
 	x.state, x.clock = g.Account.State, g.Now-now/1000
@@ -444,8 +440,8 @@ func (x *borrower) hear(g *ledger.Grant, now int64) {
 	x.known = max(x.known, 1)
 }
 
-// giveBack adds tokens to the state that went back to the store. If their hold had already ended, the store took none back, and
-// the state is too high.
+// giveBack adds tokens that went back to the store to the known state. If their hold had already ended, the store took none
+// back, and the known state is too high.
 func (x *borrower) giveBack(r *counter.Return, now int64) {
 	p, at := x.policy.Load(), storeTime(x.clock, now)
 	switch back := r.N - r.Used; {
@@ -459,8 +455,8 @@ func (x *borrower) giveBack(r *counter.Return, now int64) {
 	}
 }
 
-// left is how many tokens the counter has left, as far as the node knows. For a sliding log, the node knows only the sum and the
-// time of the newest entry.
+// left returns how many tokens the counter has left, as far as the node knows. For a sliding log, the node knows only the sum
+// and the time of the newest entry.
 func (x *borrower) left(now int64) int64 {
 	p, at := x.policy.Load(), storeTime(x.clock, now)
 	if p.Limit.Algorithm != counter.SlidingLog {
@@ -472,7 +468,7 @@ func (x *borrower) left(now int64) int64 {
 	return max(0, whole(p)-x.state.Level)
 }
 
-// whole is how many tokens an untouched counter has left, or millionths if it counts an amount.
+// whole returns how many tokens an untouched counter has, or millionths if it counts an amount.
 func whole(p *counter.Policy) int64 {
 	if p.Limit.Decimal {
 		return int64(p.Limit.Capacity())

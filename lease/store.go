@@ -1,11 +1,10 @@
-// Package lease decides checks of busy counters in memory, while one store remains the truth for
-// all nodes. A node that is asked for a counter often borrows some of its tokens, spends
-// them without asking, and gives back what it doesn't spend. It remembers what the store said of a
-// counter, so that most refusals need no call either. Requests that need the store for the same
-// counter at the same moment share a call.
+// Package lease decides checks of busy counters in memory, while a single store stays the source of truth for all nodes. A node
+// that often asks for a counter borrows some of its tokens, spends them without asking again, and gives back what it doesn't
+// spend. It also remembers the store's answers, so that most refusals need no call either. Requests that need the store for the
+// same counter at the same moment share a call.
 //
-// Package ledger has the arithmetic, and says why all nodes together keep the limit. What clients
-// are told comes from the policy's own arithmetic, on the state that the store sent with its answer.
+// Package ledger has the arithmetic, and says why all nodes together keep the limit. Results for clients come from the policy's
+// own arithmetic, applied to the state in the store's answer.
 package lease
 
 import (
@@ -23,45 +22,45 @@ import (
 // Lender is a store that can also lend tokens, and take them back.
 type Lender interface {
 	counter.Store
-	// Lend is Take for charges that would hold more tokens than they need.
+	// Lend is like Take, and also lends tokens.
 	Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant)
-	// TakeBack returns lent tokens that weren't spent. What comes too late is void.
+	// TakeBack returns lent tokens that weren't spent. It ignores those that come too late.
 	TakeBack(ctx context.Context, unspent []ledger.Unspent) error
 }
 
 var _ counter.Store = (*Store)(nil)
 
-// Store is a [counter.Store] around one that lends. Make one with [New].
+// Store is a [counter.Store] that wraps a store which lends. Make one with [New].
 type Store struct {
 	inner  Lender
 	local  counter.Store
 	nodes  func() int
 	seed   maphash.Seed
-	now    func() int64 // the node's clock: ns since some moment, and never 0
-	closed atomic.Bool  // nothing is borrowed any more
+	now    func() int64 // the node's clock: ns since the store was made, plus 1, so never 0
+	closed atomic.Bool  // Close was called, so nothing is borrowed any more
 	sights sightings
 	table  table
 	leases calendar
 
-	// For [Store.Stats].
-	asked   atomic.Uint64 // charges
-	here    atomic.Uint64 // charges decided without the store, about
-	evicted atomic.Uint64 // counters
+	// These are for [Store.Stats].
+	asked   atomic.Uint64 // charges sent to the inner store
+	here    atomic.Uint64 // charges decided without it, an estimate
+	evicted atomic.Uint64 // counters evicted
 }
 
 // Options of a Store. The zero value is useful.
 type Options struct {
-	// Counters is how many counters the node knows at a time. 0 means 458,752.
+	// Counters is the maximum number of counters that the node keeps. 0 means 458,752.
 	Counters int
-	// Local is where a limiter counts while the store can't be reached. Counters that the node knows go on there from where
-	// they were: with [counter.FailLocal] with an even share for every node, with [counter.FailAllow] with the whole limit. The
-	// result of such a charge has Err and Local. If nil, counters start untouched.
+	// Local is the store in which a limiter counts while this store can't be reached. Counters that the node knows continue
+	// from their last state: with an even share of the limit for [counter.FailLocal], and with the whole limit for
+	// [counter.FailAllow]. The result of such a charge has Err and Local set. If Local is nil, those counters start untouched.
 	Local counter.Store
-	// Nodes is how many nodes share the store. Nil means one.
+	// Nodes returns how many nodes share the store. If nil, one.
 	Nodes func() int
 }
 
-// New makes a Store around one that lends.
+// New makes a Store that wraps inner.
 func New(inner Lender, o Options) *Store {
 	start := time.Now()
 	s := &Store{inner: inner, local: o.Local, nodes: o.Nodes, seed: maphash.MakeSeed()}
@@ -80,20 +79,20 @@ func (s *Store) hash(c *counter.Counter) uint64 {
 	return max(1, hi^lo)
 }
 
-// entry is one charge of a request on its way to a decision.
+// entry is one charge of a request, while it is being decided.
 type entry struct {
 	charge   *counter.Charge
 	result   *counter.Result
-	counter  *borrower // nil: the store decides
-	hash     uint64    // 0: it isn't lent
-	only     bool      // the request has no other
+	counter  *borrower // if nil, the store decides
+	hash     uint64    // 0 if the counter isn't lent
+	only     bool      // the request has no other charge
 	verdict  verdict
-	spent    int64 // held tokens that it has spent, and the lease that they are of:
-	interval int64
-	waits    int64 // tokens of it that are in the counter's pending
+	spent    int64 // held tokens that the charge has spent
+	interval int64 // the interval of the lease they came from
+	waits    int64 // tokens of the charge that count as pending
 }
 
-// decided ends the time in which what the charge has spent may come back.
+// decided ends the time during which the tokens that the charge has spent may come back.
 func (e *entry) decided() {
 	if e.spent > 0 {
 		e.counter.undecided.Add(-e.spent)
@@ -105,12 +104,11 @@ type verdict uint8
 
 const (
 	open    verdict = iota // the store must be asked
-	allowed                // from what is held
-	refused                // from what is known
+	allowed                // from held tokens
+	refused                // by a known state
 )
 
-// Take decides the charges, all or nothing. It asks the store only if the node's tokens and
-// knowledge aren't enough.
+// Take decides the charges, all or nothing. It asks the store only if the node's tokens and knowledge aren't enough.
 func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	if len(charges) > 1 && repeats(charges) {
 		s.takeSums(ctx, charges, results)
@@ -157,10 +155,10 @@ func (s *Store) take(ctx context.Context, entries []entry, now int64) {
 	s.countLocal(len(entries), now)
 }
 
-// maxWaits is how often a request waits for others' calls before it makes one of its own.
+// maxWaits is how often a request waits for other requests' calls before it makes its own.
 const maxWaits = 16
 
-// repeats reports whether two of the charges name one counter.
+// repeats reports whether two of the charges name the same counter.
 func repeats(charges []counter.Charge) bool {
 	for i := range charges {
 		for j := range i {
@@ -173,8 +171,8 @@ func repeats(charges []counter.Charge) bool {
 	return false
 }
 
-// takeSums leaves charges to the store of which some name the same counter: it adds them up, and what it says is of the
-// sum. What the node holds goes back first, since the sum may need it.
+// takeSums passes charges to the store if several of them name the same counter. The store decides and reports each as if it
+// asked for their sum. Held tokens go back first, since the sum may need them.
 func (s *Store) takeSums(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	now := s.now()
 	var unspent []ledger.Unspent
@@ -185,7 +183,7 @@ func (s *Store) takeSums(ctx context.Context, charges []counter.Charge, results 
 			}
 		})
 	}
-	_ = s.returnSome(ctx, unspent) // what can't be given back is stranded
+	_ = s.returnSome(ctx, unspent) // if this fails, the tokens are lost
 	s.asked.Add(uint64(len(charges)))
 	s.inner.Take(ctx, charges, results)
 	for i := range charges {
@@ -199,7 +197,7 @@ func (s *Store) takeSums(ctx context.Context, charges []counter.Charge, results 
 // find looks up what the node knows of a charge's counter.
 func (s *Store) find(e *entry, now int64) {
 	c := e.charge
-	// What the node knows doesn't say whether a hold is there already: then the charge fits, whatever is left.
+	// A charge whose hold exists already always fits. The node can't know whether it does, so the store decides.
 	if c.Peek || c.Hold != nil || !ledger.Lends(c.Policy) || len(c.Subject) > maxSubject || s.closed.Load() {
 		return
 	}
@@ -215,8 +213,7 @@ func (s *Store) find(e *entry, now int64) {
 
 const maxSubject = 512
 
-// decide settles charges from the node's tokens and knowledge, and reports whether that was enough
-// for all.
+// decide decides charges from the node's tokens and knowledge, and reports whether that was enough for all of them.
 func (s *Store) decide(entries []entry, now int64) bool {
 	refuses, opens := false, false
 	for i := range entries {
@@ -234,8 +231,8 @@ func (s *Store) decide(entries []entry, now int64) bool {
 	if !refuses {
 		return !opens
 	}
-	// The request is refused, and its other limits must be reported as well, since the longest wait
-	// counts. If one of them isn't known, the store is asked for all.
+	// The request is refused. The results of its other limits are needed, too, since the longest wait counts. If one of them
+	// isn't known, the store is asked for all.
 	s.undo(entries, now)
 	known := true
 	for i := range entries {
@@ -250,7 +247,7 @@ func (s *Store) decide(entries []entry, now int64) bool {
 	return known
 }
 
-// consult decides a charge from the node's tokens and knowledge, if they suffice.
+// consult decides a charge from the node's tokens and knowledge, if they are enough.
 func (s *Store) consult(e *entry, now int64) {
 	if e.counter.refusesUnlocked(now, e) {
 		return
@@ -267,7 +264,7 @@ func (s *Store) consult(e *entry, now int64) {
 	s.returnOne(stale)
 }
 
-// undo gives back the tokens that a refused request had spent here.
+// undo gives back the held tokens that a refused request had spent.
 func (s *Store) undo(entries []entry, now int64) {
 	for i := range entries {
 		e := &entries[i]
@@ -282,7 +279,7 @@ func (s *Store) undo(entries []entry, now int64) {
 	}
 }
 
-// peek adds the tokens that the node holds to those in the store: the next request can spend both.
+// peek adds the tokens that the node holds to those in the store, since the next request can spend both.
 func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 	if g.Err != nil || !ledger.Lends(e.charge.Policy) {
 		return
@@ -291,7 +288,7 @@ func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 	s.withCounter(&e.charge.Counter, func(x *borrower) {
 		var state counter.State
 		switch {
-		case x.base != 0 && x.base == g.Account.Time && x.policy.Load() == p: // no other node has asked, so this node's state is newer than the store's
+		case x.base != 0 && x.base == g.Account.Time && x.policy.Load() == p: // no other node has asked, so the node's state is newer
 			state = x.state
 		case x.held > 0 && now < x.leaseEnd:
 			state = g.Account.View(p, g.Now, x.held)
@@ -306,8 +303,8 @@ func (s *Store) peek(e *entry, g *ledger.Grant, now int64) {
 	})
 }
 
-// remember keeps the store's answer to a charge that isn't decided from the table. A refusal is kept if it lasts long enough to be
-// worth a place, and otherwise the state, in case the store is lost.
+// remember keeps the store's answer to a charge whose counter isn't in the table. A refusal gets a place in the table if it
+// lasts long enough. Otherwise, only the state is kept, in case the store can't be reached later.
 func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 	c := e.charge
 	if g.Err != nil || len(c.Subject) > maxSubject || s.closed.Load() {
@@ -327,7 +324,7 @@ func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 	}
 	h := s.hash(&c.Counter)
 	x := s.table.find(h)
-	if x == nil && (e.hash == 0 || c.Returnable) { // for other charges, find has called meet already
+	if x == nil && (e.hash == 0 || c.Returnable) { // for other charges, find has already called meet
 		x = s.meet(h, c, now)
 	}
 	if drained := g.Remaining < c.N; x == nil && drained && s.table.room(h, blinks(now-span(c.Policy))) {
@@ -347,8 +344,8 @@ func (s *Store) remember(e *entry, g *ledger.Grant, sent, now int64) {
 
 const worthKnowing = 10 * time.Millisecond
 
-// span is how recently a counter must have been used before to get a place in the table: so recently that a lease may pay, or
-// that what was used may still count if the store is lost.
+// span returns how recently a counter must have been used to get a place in the table: recently enough that a lease may pay
+// off, or that earlier use may still count if the store can't be reached.
 func span(p *counter.Policy) int64 {
 	lease := max(often, 2*int64(ledger.Interval(p)))
 	if p.OnStoreFailure == counter.FailRefuse {
@@ -359,7 +356,7 @@ func span(p *counter.Policy) int64 {
 
 const longSpan = 5 * time.Minute
 
-// meet adds a counter to the table if it came before, recently enough, and more recently than the counter that it would evict.
+// meet adds a counter to the table if its last use was recent enough, and more recent than that of the counter it would evict.
 func (s *Store) meet(h uint64, c *counter.Charge, now int64) *borrower {
 	gap := s.sights.since(h, now)
 	if gap > span(c.Policy) || !s.table.room(h, blinks(now-gap)) {
@@ -368,7 +365,7 @@ func (s *Store) meet(h uint64, c *counter.Charge, now int64) *borrower {
 	return s.add(h, c, now)
 }
 
-// add adds a counter to the table. If that evicts another one, the other's tokens are given back.
+// add adds a counter to the table. If that evicts another counter, the tokens of that one are given back.
 func (s *Store) add(h uint64, c *counter.Charge, now int64) *borrower {
 	there, gone := s.table.add(newCounter(h, c, now))
 	if gone != nil {
@@ -390,10 +387,10 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 		r := &returns[i]
 		var unspent ledger.Unspent
 		s.withCounter(&r.Counter, func(x *borrower) {
-			if r.Hold != nil { // only the store knows how much came back
+			if r.Hold != nil { // only the store knows how many tokens came back
 				unspent = x.empty(now)
 			}
-			if err == nil { // the held tokens are checked against this state when they are spent
+			if err == nil { // tokens held are checked against this state when they are spent
 				x.giveBack(r, now)
 			}
 			x.forget()
@@ -403,8 +400,8 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 	return err
 }
 
-// Reset makes counters untouched, and forgets what this node knows of them. Other nodes
-// may spend what they hold until their leases end, and believe a refusal for a second.
+// Reset makes counters untouched, and forgets what this node knows of them. Other nodes may still spend the tokens that they
+// hold until their leases end, and trust a known refusal for up to a second.
 func (s *Store) Reset(ctx context.Context, counters []counter.Counter) error {
 	err := s.inner.Reset(ctx, counters)
 	for i := range counters {
@@ -424,7 +421,7 @@ func (s *Store) withCounter(c *counter.Counter, f func(*borrower)) {
 	}
 }
 
-// Close gives back all held tokens. Later charges all go to the store.
+// Close gives back all held tokens. Later charges all go to the inner store.
 func (s *Store) Close(ctx context.Context) error {
 	s.closed.Store(true)
 	s.leases.stop()

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// table finds counters by hash. It is a cache of a fixed size: a hash has seven places, and a
-// counter that finds all of them taken evicts the least recently used one. Finding takes no lock.
+// table finds counters by hash. It is a cache of a fixed size: a hash has seven places, and if all
+// of them are taken, a new counter evicts the least recently used one. Lookups take no lock.
 type table struct {
 	shift uint8
 	sets  []set
-	_     [64]byte       // what follows is written, in lines of its own
+	_     [64]byte       // keeps the locks, which are written, off the cache lines above
 	locks [64]sync.Mutex // guard changes of sets
 }
 
 const ways = 7
 
-// set is one line of the cache.
+// set is the seven places of one group of hashes, in one cache line.
 type set struct {
-	tags     atomic.Uint64 // a byte of each counter's hash
+	tags     atomic.Uint64 // the low byte of each counter's hash
 	counters [ways]atomic.Pointer[borrower]
 }
 
@@ -40,7 +40,7 @@ const eachByte = 0x0101010101010101
 func (t *table) find(h uint64) *borrower {
 	s := t.set(h)
 	differ := s.tags.Load() ^ h&0xff*eachByte
-	for same := (differ - eachByte) &^ differ & (0x80 * eachByte); same != 0; same &= same - 1 { // the lowest is right, others may not be
+	for same := (differ - eachByte) &^ differ & (0x80 * eachByte); same != 0; same &= same - 1 { // only the lowest match is certain
 		if i := bits.TrailingZeros64(same) / 8; i < ways {
 			if x := s.counters[i].Load(); x != nil && x.hash == h {
 				return x
@@ -50,8 +50,8 @@ func (t *table) find(h uint64) *borrower {
 	return nil
 }
 
-// room reports whether a hash has a free place, or a counter that wasn't used since some moment, in
-// blinks.
+// room reports whether the hash has a free place, or one whose counter wasn't used after the moment
+// since, in blinks.
 func (t *table) room(h uint64, since uint32) bool {
 	s := t.set(h)
 	for i := range s.counters {
@@ -62,8 +62,8 @@ func (t *table) room(h uint64, since uint32) bool {
 	return false
 }
 
-// add puts a counter in, unless there is one of its hash already. It returns the one that is there
-// now, and the one that was evicted.
+// add puts a counter into the table, unless it has one with the same hash already. It returns the
+// counter that is there now, and the counter that was evicted.
 func (t *table) add(x *borrower) (there, gone *borrower) {
 	s, mu := t.set(x.hash), t.lock(x.hash)
 	mu.Lock()
@@ -95,24 +95,24 @@ func (t *table) all(f func(*borrower)) {
 	}
 }
 
-// sightings tell how long ago a counter outside the table was asked for. Each place remembers the
+// sightings records when counters outside the table were last used. Each place remembers only the
 // last counter that fell on it.
-type sightings []atomic.Uint32 // a part of the hash, and when, in blinks
+type sightings []atomic.Uint32 // the upper half is a part of the hash, the lower half a time in blinks
 
 const (
 	blink = int64(10 * time.Millisecond)
-	often = int64(300 * time.Millisecond) // a counter that comes this often gets a place, whatever its limit
+	often = int64(300 * time.Millisecond) // a counter used this often gets a place, whatever its limit
 )
 
-// blinks is a moment in blinks. The number wraps after a year.
+// blinks converts a time in ns to blinks. The result wraps around after more than a year.
 func blinks(at int64) uint32 { return uint32(at / blink) }
 
 func later(a, b uint32) bool { return int32(a-b) > 0 }
 
 func (t *sightings) init(places int) { *t = make(sightings, 1<<bits.Len(uint(places-1))) }
 
-// since is roughly how long ago a counter came, or MaxInt64. It remembers that the counter has come
-// now.
+// since returns roughly how long ago the counter was last used, or MaxInt64, and records that it is
+// used now.
 func (t sightings) since(h uint64, now int64) int64 {
 	place := &t[h&uint64(len(t)-1)]
 	mine := uint32(h>>48)<<16 | blinks(now)&0xffff
