@@ -6,25 +6,25 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// beside is what a counter keeps beside the pages: the entries of a sliding log, and what its charges left behind, which are the
-// slots of a concurrency limit, or the records of reservations and of repeatable checks. It is kept in the counter's segment
-// under the counter's hash.
+// beside is what a counter keeps outside of the pages: the entries of a sliding log, and its holds. The holds are the slots of
+// a concurrency limit, or the records of reservations and of repeatable checks. The counter's segment keeps it under the
+// counter's hash.
 type beside struct {
-	log   *counter.Log // nil without entries
-	holds *holdList    // nil without holds
+	log   *counter.Log // nil if it has no entries
+	holds *holdList    // nil if it has no holds
 	slots bool         // the holds are slots, and the counter has no other state
-	used  int64        // how far the log is from untouched: see [counter.Policy.SpentLog]
-	last  int64        // when the log is empty again, or the last hold ends
-	bytes int64        // accounted for it in besideUse
+	used  int64        // how much of the log's limit is used: see [counter.Policy.SpentLog]
+	last  int64        // when the log will be empty, or when the last hold ends
+	bytes int64        // its share of besideUse
 }
 
-// besideBytes is the approximate cost of being there at all, holdsBytes that of having holds, beside the holds themselves.
+// besideBytes is the approximate size of an empty beside with its map entry, and holdsBytes that of an empty holdList.
 const (
 	besideBytes = 144
 	holdsBytes  = 136
 )
 
-// noHolds stands for the holds of a counter without any. It is never written.
+// noHolds is what holdsOf returns for counters without holds. It is never written.
 var noHolds holdList
 
 // holdsOf returns a counter's holds. If the counter has none, the caller must not change the
@@ -36,7 +36,7 @@ func (g *segment) holdsOf(h uint64) *holdList {
 	return &noHolds
 }
 
-// logOf returns a counter's log, or an empty one that isn't kept.
+// logOf returns a counter's log, or a new empty one that the segment doesn't keep.
 func (g *segment) logOf(h uint64) *counter.Log {
 	if b := g.beside[h]; b != nil && b.log != nil {
 		return b.log
@@ -44,7 +44,7 @@ func (g *segment) logOf(h uint64) *counter.Log {
 	return &counter.Log{}
 }
 
-// put returns what is beside a counter, and makes it first if there is nothing.
+// put returns the counter's beside, and makes one if there is none.
 func (g *segment) put(h uint64) *beside {
 	b := g.beside[h]
 	if b == nil {
@@ -57,7 +57,7 @@ func (g *segment) put(h uint64) *beside {
 	return b
 }
 
-// log debits a sliding log if the charge is taken, and reports.
+// log debits a sliding log if the charge is taken, and returns the charge's result.
 func (t *table) log(st *step, p *counter.Policy, now int64, taken bool) counter.Result {
 	l := st.segment.logOf(st.hash)
 	if taken && !st.again && !st.there {
@@ -78,7 +78,7 @@ func (t *table) hold(g *segment, h uint64, p *counter.Policy, of *counter.Hold, 
 	b.holds.hold(p, of, now, n, slot)
 }
 
-// account updates the memory and the worth of what is beside a counter, drops what is empty, and evicts if memory is short.
+// account updates a beside's size and worth, and drops it if it is empty. If memory is short, it evicts others.
 func (t *table) account(g *segment, h uint64, p *counter.Policy, now int64) {
 	b := g.beside[h]
 	if b == nil {
@@ -122,7 +122,7 @@ func (t *table) drop(g *segment, h uint64) {
 	}
 }
 
-// forget removes a counter of any kind, with its holds.
+// forget removes a counter of any algorithm, with its holds.
 func (t *table) forget(g *segment, h uint64) {
 	t.drop(g, h)
 	if s := g.layout.find(h); s != nil {
@@ -136,12 +136,12 @@ func (t *table) forget(g *segment, h uint64) {
 
 func (t *table) overBeside() bool { return t.besideUse.Load() > t.cap-t.pageUse.Load() }
 
-// evictBeside evicts holds and logs until the rest fits the cap, starting with those that give the
-// least away, from the given locked segment and from others whose lock is free. It spares the
-// counter that was just written, and evicts slots in use last.
+// evictBeside evicts logs and holds until the rest fits the cap, starting with those whose loss admits the fewest tokens too
+// many. It evicts from the given locked segment, and from other segments whose lock is free. It spares the counter that was
+// just written, and evicts slots in use last.
 func (t *table) evictBeside(g *segment, keep uint64, now int64) {
 	d := t.dir.Load()
-	t.evictSome(d, g, keep, now, false, 64) // bounded: there may be nothing but slots
+	t.evictSome(d, g, keep, now, false, 64) // bounded, since there may be nothing but slots
 	t.halve(g, keep)
 	t.evictSome(d, g, keep, now, true, 4*len(d.layouts))
 }
@@ -175,7 +175,7 @@ func (t *table) evictFrom(g *segment, keep uint64, now int64, inUse bool) {
 			return
 		}
 		if b := g.beside[victim]; b.log != nil && b.holds != nil {
-			b.holds = nil // records go before the log
+			b.holds = nil // evict the records first, and keep the log
 			t.resize(b)
 		} else {
 			t.drop(g, victim)
@@ -184,11 +184,11 @@ func (t *table) evictFrom(g *segment, keep uint64, now int64, inUse bool) {
 	}
 }
 
-// never is the worth of counters that must not be evicted.
+// never is the worth of a beside that must not be evicted.
 const never = maxUsed + 2
 
-// worth says how much evicting would give away: nothing for records, more than any log
-// for slots in use.
+// worth says how much would be admitted too much if the beside were evicted: nothing for records, and for slots in use more
+// than for any log.
 func (b *beside) worth(now int64, inUse bool) int64 {
 	switch {
 	case b.last <= now, b.holds != nil && !b.slots:
@@ -201,8 +201,8 @@ func (b *beside) worth(now int64, inUse bool) int64 {
 	return never
 }
 
-// halve drops the older half of a counter's records while they alone exceed the cap. Their tokens
-// don't come back, which mints nothing.
+// halve drops the older half of a counter's records again and again, until memory is within the cap or one record is left. The
+// tokens of dropped records aren't given back, so nothing is admitted twice.
 func (t *table) halve(g *segment, h uint64) {
 	for b := g.beside[h]; b != nil && b.holds != nil && !b.slots && b.holds.len() > 1 && t.overBeside(); t.resize(b) {
 		b.holds.drop((b.holds.len() + 1) / 2)

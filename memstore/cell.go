@@ -12,9 +12,9 @@ import (
 //	when   State.Time since the table's epoch (50 bits) · span (8 bits) · used (6 bits)
 //	level  State.Level; for a sliding counter also Prev, 32 bits each
 //
-// Span says how long after its time the counter is full again, and used how far from untouched it
-// was then. Both are rounded, and only choose which counter to evict: the table doesn't keep the
-// policy, and with these it doesn't need it.
+// Used says how much of the limit was used at State.Time, and span how long after that time the
+// counter is full again. Both are rounded, and serve only to choose which counter to evict: the
+// table doesn't keep policies, so it couldn't compute them then.
 type cell struct{ tag, when, level uint64 }
 
 const (
@@ -46,8 +46,8 @@ func (c *cell) decode(p *counter.Policy, epoch int64) counter.State {
 
 func (c *cell) time(epoch int64) int64 { return int64(c.when>>(usedBits+spanBits)) + epoch }
 
-// worth says how much evicting the counter would give away: 0 if the counter is full again, just
-// above 1 if it blocks its client.
+// worth says how much would be admitted too much if the counter were evicted: from 0 if the counter
+// is full again, up to 1 if it blocks its client.
 func (c *cell) worth(now, epoch int64) float32 {
 	span := spanLength(uint8(c.when >> usedBits))
 	left := c.time(epoch) + span - now
@@ -57,7 +57,7 @@ func (c *cell) worth(now, epoch int64) float32 {
 	return float32(1+c.when&maxUsed) / (maxUsed + 1) * min(1, float32(left)/float32(span))
 }
 
-// spanCode rounds a duration up, in four steps for each power of two.
+// spanCode rounds a duration up to one of four steps for each power of two.
 func spanCode(us int64) uint8 {
 	x := uint64(max(us, 4))
 	e := bits.Len64(x) - 3

@@ -7,7 +7,7 @@ import (
 
 // clock returns the time in µs since the Unix epoch. It reads the monotonic clock, which costs half
 // as much as the wall clock and doesn't jump. Windows are aligned to the wall clock, so once a
-// second it catches up with that, in case the machine slept or its clock was set.
+// second the clock adjusts to the wall clock, in case the machine slept or its clock was set.
 type clock struct {
 	start  time.Time
 	offset atomic.Int64 // wall clock − monotonic clock, µs

@@ -11,17 +11,16 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// holdList keeps the holds of one counter, in the order in which they end. The zero value is empty.
-// It is not safe for concurrent use.
+// holdList keeps the holds of one counter, in the order in which they end. The zero value is empty. It is not safe for
+// concurrent use.
 type holdList struct {
 	ends map[counter.Once]int64
-	list []holding // sorted by end and id; entries missing from ends are dead, and the last entry never is
+	list []holding // sorted by end and id; dead entries are missing from ends, and the last entry is never dead
 	head int       // entries before this index are dead
 	sum  int64
 
-	// seen is when a hold was last added. kept and returns are the longest lifetimes so far: kept
-	// of holds whose tokens stay taken at the end, returns of holds whose tokens go back then.
-	// Slots use none of these.
+	// seen is when a hold was last added. Slots don't use the next two fields, which are the longest lifetimes so far: kept for
+	// holds whose tokens stay taken when the hold ends, and returns for holds whose tokens go back then.
 	seen, kept, returns int64
 }
 
@@ -34,8 +33,7 @@ type holding struct {
 	dead     bool
 }
 
-// maxExpired bounds how many holds one call ends, so that no call takes long. Later calls end the
-// rest.
+// maxExpired is the largest number of holds that one call ends, so that no call takes long. Later calls end the rest.
 const maxExpired = 128
 
 // len returns the number of holds.
@@ -44,7 +42,7 @@ func (h *holdList) len() int { return len(h.ends) }
 // size returns the approximate memory of the list, in bytes.
 func (h *holdList) size() int { return 72*cap(h.list) + 56*len(h.ends) + 64 }
 
-// has reports whether a hold exists whose tokens haven't gone back.
+// has reports whether the hold exists and its tokens haven't gone back.
 func (h *holdList) has(id counter.Once) bool {
 	i := h.find(id)
 	return i >= 0 && !h.list[i].returned
@@ -64,7 +62,7 @@ func (h *holdList) find(id counter.Once) int {
 		return -1
 	}
 	i := h.search(end, id)
-	for h.list[i].dead { // an older hold with the same id and end
+	for h.list[i].dead { // dead: an older hold with the same id and end
 		i++
 	}
 	return i
@@ -123,15 +121,15 @@ func (h *holdList) first() *holding {
 	return nil
 }
 
-// hold records n tokens that were debited at the given slot. A reservation that already exists
-// stays as it is; slots are renewed.
+// hold records n tokens that were debited at the given slot. If the hold exists already, a slot is renewed, and a reservation
+// stays as it is.
 func (h *holdList) hold(p *counter.Policy, of *counter.Hold, now, n, slot int64) {
 	if p.Limit.Algorithm == counter.Concurrency || !h.has(of.ID) {
 		h.put(of, now, n, slot)
 	}
 }
 
-// put adds a hold. If it already exists, its lifetime starts anew.
+// put adds a hold. If the hold already exists, its lifetime starts again.
 func (h *holdList) put(of *counter.Hold, now, n, slot int64) {
 	e := holding{id: of.ID, n: n, slot: slot, giveBack: of.GiveBack}
 	if old, ok := h.remove(of.ID); ok && !old.returned {
@@ -148,10 +146,9 @@ func (h *holdList) put(of *counter.Hold, now, n, slot int64) {
 	h.add(e)
 }
 
-// anchor shortens holds that last too long because the clock has stepped back. A slot ends within
-// the limit's window from now, any other hold within the longest lifetime of its kind. If the
-// counter's window lies in the future, anchor moves the window, and the holds debited in it, to
-// now. It returns the new state.
+// anchor shortens holds that would last too long because the clock was set back. A slot may last for the limit's window from
+// now, and any other hold for the longest lifetime of its kind so far. If the counter's window lies in the future, anchor moves
+// the window, and the holds debited in it, to now. It returns the new state.
 func (h *holdList) anchor(p *counter.Policy, s counter.State, now int64) counter.State {
 	latest, moved := now+p.Limit.Window.Microseconds(), s
 	switch a := p.Limit.Algorithm; {
@@ -183,8 +180,8 @@ func (h *holdList) anchor(p *counter.Policy, s counter.State, now int64) counter
 	return moved
 }
 
-// forget resets the lifetimes once there are no holds. It writes only if there is something to
-// reset, because all counters without holds share one empty list.
+// forget resets the lifetimes if there are no holds. It writes only if there is something to reset, because all counters
+// without holds share one empty list.
 func (h *holdList) forget() {
 	if len(h.ends) == 0 && h.seen|h.kept|h.returns != 0 {
 		h.seen, h.kept, h.returns = 0, 0, 0
@@ -199,8 +196,8 @@ func (h *holdList) lastEnd() int64 {
 	return h.list[len(h.list)-1].end
 }
 
-// expire ends up to maxExpired holds whose time is over, and returns the state with their tokens
-// given back.
+// expire ends up to maxExpired holds whose time is over. It returns the state after their tokens were given back, where they
+// should be.
 func (h *holdList) expire(p *counter.Policy, s counter.State, now int64) counter.State {
 	if len(h.ends) == 0 {
 		return s
@@ -223,8 +220,8 @@ func (h *holdList) expire(p *counter.Policy, s counter.State, now int64) counter
 	return s
 }
 
-// free releases n slots, those that end first, for a caller that can't name its hold. A hold of
-// more slots keeps the rest. It ends at most maxExpired holds.
+// free releases the n slots that end first, for a caller that can't name its hold. A hold with more slots than that keeps the
+// rest. One call ends at most maxExpired holds.
 func (h *holdList) free(n int64) {
 	for range maxExpired {
 		e := h.first()
@@ -241,8 +238,7 @@ func (h *holdList) free(n int64) {
 	}
 }
 
-// drop removes the n holds that end first and gives nothing back, because the store is out of
-// memory.
+// drop removes the n holds that end first, because the store is out of memory. It gives back none of their tokens.
 func (h *holdList) drop(n int) {
 	for e := h.first(); n > 0 && e != nil; e = h.first() {
 		h.remove(e.id)
@@ -250,9 +246,8 @@ func (h *holdList) drop(n int) {
 	}
 }
 
-// settle ends a hold: it frees a slot, or changes a debit of Return.N into one of Return.Used. If
-// there is no record, nothing goes back: the tokens may never have been taken, or the record was
-// evicted.
+// settle ends a hold: it frees a slot, or changes a debit of Return.N into one of Return.Used. If there is no record, nothing
+// goes back: the tokens may never have been taken, or the record was evicted.
 func (h *holdList) settle(p *counter.Policy, s counter.State, now int64, r *counter.Return) counter.State {
 	n, slot := h.end(r)
 	switch {
@@ -265,15 +260,15 @@ func (h *holdList) settle(p *counter.Policy, s counter.State, now int64, r *coun
 	return s
 }
 
-// settleLog is settle for a sliding log, which never takes more than Return.N.
+// settleLog is settle for a sliding log, which never books more than Return.N.
 func (h *holdList) settleLog(p *counter.Policy, l *counter.Log, now int64, r *counter.Return) {
 	if n, slot := h.end(r); n > 0 {
 		p.ReturnLog(l, now, n, slot)
 	}
 }
 
-// end ends the hold that a return names. It returns the tokens to give back into the slot; if
-// negative, -n more are to be taken.
+// end ends the hold of a return. It returns how many tokens to give back into the slot; if n is negative, -n more tokens must
+// be taken.
 func (h *holdList) end(r *counter.Return) (n, slot int64) {
 	defer h.forget()
 	switch e, ok := h.remove(r.Hold.ID); {
@@ -282,8 +277,7 @@ func (h *holdList) end(r *counter.Return) (n, slot int64) {
 	case e.returned:
 		return -r.Used, 0
 	default:
-		// Trust the record for how much was taken, and when: a repeated check may have asked for
-		// more, or in another window.
+		// Trust the record on how much was taken, and when: a repeated check may have asked for more, or in another window.
 		return min(r.N, e.n) - r.Used, e.slot
 	}
 }
@@ -291,8 +285,8 @@ func (h *holdList) end(r *counter.Return) (n, slot int64) {
 // fits reports whether n slots are free for a new hold.
 func (h *holdList) fits(p *counter.Policy, n int64) bool { return n <= p.Limit.Count-h.sum }
 
-// report does for slots what [counter.Policy.Report] does for a state. A release can't be predicted,
-// so RetryAfter is when the first slot ends unless it is renewed.
+// report describes slots, as [counter.Policy.Report] describes a state. Since releases can't be predicted, RetryAfter is the
+// time until the first slot ends if it isn't renewed.
 func (h *holdList) report(p *counter.Policy, now, n int64, v counter.Verdict) counter.Result {
 	first := int64(0)
 	if e := h.first(); e != nil {
@@ -301,8 +295,8 @@ func (h *holdList) report(p *counter.Policy, now, n int64, v counter.Verdict) co
 	return p.ReportSum(now, n, v, h.sum, h.lastEnd(), first)
 }
 
-// all yields every hold whose tokens are still taken, in the order in which they end. The slot of a concurrency limit's hold is
-// the time at which it was taken.
+// all yields every hold whose tokens are still taken, in the order in which they end. For a concurrency limit, holding.slot is
+// the time at which the hold took its slots.
 func (h *holdList) all() iter.Seq[*holding] {
 	return func(yield func(*holding) bool) {
 		for i := h.head; i < len(h.list); i++ {

@@ -7,7 +7,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// keeps reports whether a charge needs its counter's holds, and so the segment's lock.
+// keeps reports whether a charge needs its counter's holds, and thus the segment's lock.
 func keeps(c *counter.Charge) bool {
 	return c.Hold != nil || c.Policy.GivesBack || isSlots(c.Policy)
 }
@@ -41,7 +41,7 @@ func (s *Store) giveBack(back *counter.Return) (recorded bool) {
 	case back.Hold == nil && isLog:
 		p.ReturnLog(g.logOf(h), now, back.N, back.Slot)
 	case back.Hold == nil:
-		state = p.Return(state, now, back.N, back.Slot) // of an evicted counter, which counts as full, this is nothing
+		state = p.Return(state, now, back.N, back.Slot) // does nothing to an evicted counter, which counts as full
 	case isLog:
 		hs.settleLog(p, g.logOf(h), now, back)
 	default:
@@ -49,7 +49,7 @@ func (s *Store) giveBack(back *counter.Return) (recorded bool) {
 	}
 	s.table.account(g, h, p, now)
 	if cell == nil && state != (counter.State{}) {
-		cell = s.table.add(g, h, now) // more was used than was reserved, and the counter had been evicted
+		cell = s.table.add(g, h, now) // more was used than reserved, and the counter had been evicted
 		old = counter.State{}
 	}
 	if cell == nil {
@@ -62,9 +62,9 @@ func (s *Store) giveBack(back *counter.Return) (recorded bool) {
 	return recorded
 }
 
-// Slots calls each for at most that many taken slots of a concurrency limit, in the order in which
-// they end. The arguments are the hold that owns the slots, how many it has, when it took them, and
-// when they end unless it renews them. Other algorithms have no slots.
+// Slots calls each for up to most holds of a concurrency limit, in the order in which they end. The arguments of each are the
+// hold's ID, how many slots it has, when it took them, and when they end unless they are renewed. For other algorithms, Slots
+// does nothing.
 func (s *Store) Slots(_ context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error {
 	for _, e := range s.slots(c, most, func(*holding) bool { return true }) {
 		each(e.id, e.n, time.UnixMicro(e.slot), time.UnixMicro(e.end))
@@ -81,7 +81,7 @@ func (s *Store) Slot(_ context.Context, c *counter.Counter, id counter.Once) (ha
 	return has, nil
 }
 
-// slots returns copies of at most that many holds of a concurrency limit that haven't ended, in the order in which they end.
+// slots returns copies of up to most wanted holds of a concurrency limit that haven't ended, in the order in which they end.
 func (s *Store) slots(c *counter.Counter, most int, wanted func(*holding) bool) (all []holding) {
 	if !isSlots(c.Policy) {
 		return nil

@@ -9,7 +9,7 @@ import (
 const (
 	pageCells = 256
 	pageBytes = pageCells * 24
-	pageFull  = pageCells * 15 / 16 // with more, probing takes too long
+	pageFull  = pageCells * 15 / 16 // fuller pages make probing too slow
 )
 
 // page is an open-addressed hash table. Its counters are in the order of their home positions

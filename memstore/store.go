@@ -1,12 +1,12 @@
-// Package memstore keeps counters in this process: a compact hash table without pointers and with a
-// memory bound, which answers in a fraction of a microsecond and allocates nothing. It is the store
-// of a single node, and the reference that other stores are compared with.
+// Package memstore keeps counters in this process: in a compact hash table without pointers and
+// with a memory bound, which answers in a fraction of a microsecond and allocates nothing. It is
+// the store of a single node, and the reference that other stores are compared with.
 //
-// A counter takes 24 bytes, or 30 to 37 with the free cells around it. It is found by a 63-bit hash
-// that is keyed with a secret of the process, so clients can't construct collisions. With ten
+// A counter takes 24 bytes, or 30 to 37 including the free cells around it. Its key is a 63-bit
+// hash, seeded with a secret of the process, so clients can't construct collisions. With ten
 // million counters, the chance that a given counter shares its hash with another is one in 10^11.
 //
-// Sliding logs, the slots of concurrency limits and the records of reservations live beside the
+// Sliding logs, the slots of concurrency limits and the records of reservations are kept beside the
 // table, within the same memory bound.
 package memstore
 
@@ -32,8 +32,9 @@ type Store struct {
 
 // Options configures a [Store]. The zero value is useful.
 type Options struct {
-	// MemoryCap is the most memory that counters may take, in bytes. At the cap, the counters
-	// closest to untouched are evicted first. Zero means [DefaultMemoryCap], 256 MiB.
+	// MemoryCap is the most memory that counters may take, in bytes. At the cap, the counters that
+	// have used the least of their limits are evicted first. Zero means [DefaultMemoryCap], 256
+	// MiB.
 	MemoryCap int64
 	// Now replaces the clock in tests that step it backwards. If nil, the store uses the system's
 	// clock.
@@ -65,8 +66,8 @@ func (s *Store) hash(c *counter.Counter) uint64 {
 	return mix(maphash.Bytes(s.seed, c.Subject), c.Policy)
 }
 
-// mix makes the hash of a counter from that of its subject. It never returns 0, which marks an
-// empty cell, and leaves the busy bit clear.
+// mix combines the hash of a subject with its policy into the hash of a counter. It never returns
+// 0, which marks an empty cell, and leaves the busy bit clear.
 func mix(subject uint64, p *counter.Policy) uint64 {
 	hi, lo := bits.Mul64(subject^p.ID, 0x9e3779b97f4a7c15)
 	return max(2, (hi^lo)&^busy)
@@ -91,8 +92,8 @@ func (s *Store) takeOne(c *counter.Charge, r *counter.Result) {
 	c.Policy.ReportTo(r, state, now, c.N, verdict(ok, !c.Peek))
 }
 
-// Allow takes n tokens of one counter if they fit, and reports whether they did. It is Take for
-// callers that need no more than that.
+// Allow takes n tokens of one counter if they fit, and reports whether they did. It is a Take for
+// callers that need no other result.
 func (s *Store) Allow(p *counter.Policy, subject string, n int64) bool {
 	h := mix(maphash.String(s.seed, subject), p)
 	c := counter.Charge{Counter: counter.Counter{Policy: p}, N: n}
@@ -105,8 +106,8 @@ func (s *Store) Allow(p *counter.Policy, subject string, n int64) bool {
 	return ok
 }
 
-// debit charges a counter, and returns its state at the moment of the decision, and whether the
-// charge fits.
+// debit charges a counter. It returns the counter's state, the moment of the decision, and whether
+// the charge fits.
 func (s *Store) debit(c *counter.Charge, h uint64) (state counter.State, now int64, ok bool) {
 	now = s.time()
 	cell := s.table.lookup(h).find(h)
@@ -120,9 +121,9 @@ func (s *Store) debit(c *counter.Charge, h uint64) (state counter.State, now int
 func (s *Store) update(cell *cell, h uint64, c *counter.Charge, now int64) (counter.State, int64, bool) {
 	old := cell.decode(c.Policy, s.table.epoch)
 	if old.Time > now {
-		// Another check came first since this one read the clock, and refill is already counted up
-		// to then. Moving the counter back would count it twice. If the state still lies in the
-		// future, the clock really ran backwards.
+		// Another check was decided after this one read the clock, and its state includes refill up
+		// to its own time. Moving the state back in time would count that refill twice. If the
+		// state still lies in the future of a newly read clock, the clock really ran backwards.
 		now = s.time()
 	}
 	state, ok := try(c, old, now, c.N)
@@ -139,12 +140,12 @@ func (s *Store) update(cell *cell, h uint64, c *counter.Charge, now int64) (coun
 // debitNew charges a counter that a lookup without the segment's lock didn't find.
 func (s *Store) debitNew(now int64, c *counter.Charge, h uint64) (counter.State, int64, bool) {
 	g := s.table.lock(h)
-	if cell := g.layout.find(h); cell != nil { // the counter was being moved, or another check has added it
+	if cell := g.layout.find(h); cell != nil { // another check was moving the counter, or has added it
 		s.table.unlock(g)
 		return s.update(cell, h, c, now)
 	}
 	state, ok := try(c, counter.State{}, now, c.N)
-	if !c.Peek && (ok || state != (counter.State{})) { // policies can count refusals
+	if !c.Peek && (ok || state != (counter.State{})) { // CountRefused policies store refusals, too
 		cell := s.table.add(g, h, now)
 		cell.encode(c.Policy, state, s.table.epoch)
 		cell.unlock(h)
@@ -155,7 +156,7 @@ func (s *Store) debitNew(now int64, c *counter.Charge, h uint64) (counter.State,
 	return state, now, ok
 }
 
-// try returns the counter's state if the charge is taken, and whether the charge fits.
+// try returns the counter's state after the charge, and whether the charge fits.
 func try(c *counter.Charge, s counter.State, now, n int64) (counter.State, bool) {
 	if c.Peek {
 		return c.Policy.Try(s, now, n)
@@ -182,8 +183,8 @@ func (s *Store) takeLog(c *counter.Charge, r *counter.Result, h uint64) {
 	s.settle(&st, c, now, false, r)
 }
 
-// GiveBack returns tokens. To refuse a repeated call, it keeps a counter under the key once: a
-// bucket of one token that takes keep to refill.
+// GiveBack returns tokens. To refuse a repeated call, it keeps a counter for the key once: a bucket
+// of one token whose refill takes as long as keep.
 func (s *Store) GiveBack(_ context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	if recorded := slices.ContainsFunc(returns, func(r counter.Return) bool { return r.Recorded }); once != (counter.Once{}) && !recorded {
 		keep = min(max(keep.Truncate(time.Millisecond), 0)+time.Millisecond, 366*24*time.Hour)
@@ -193,8 +194,8 @@ func (s *Store) GiveBack(_ context.Context, once counter.Once, keep time.Duratio
 		}
 		c := counter.Charge{Counter: counter.Counter{Policy: p, Subject: once[:]}, N: 1}
 		var r counter.Result
-		// First mark the key used: a return that is lost strands tokens, one made twice would mint
-		// them.
+		// Mark the key as used first. If a crash follows, tokens are lost; in the other order, a
+		// repeated call could return them twice.
 		if s.takeOne(&c, &r); !r.Allowed {
 			return counter.ErrUsed
 		}
@@ -229,8 +230,8 @@ func (s *Store) Reset(_ context.Context, counters []counter.Counter) error {
 // Stats describes how full a [Store] is.
 type Stats struct {
 	Counters int    // counters in memory
-	Bytes    int64  // memory that they take
-	Evicted  uint64 // counters evicted before they were full again, because memory ran short
+	Bytes    int64  // memory that the counters take
+	Evicted  uint64 // counters evicted for lack of memory before they were full again
 }
 
 // Bytes returns the memory that counters take now.
@@ -241,7 +242,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{Bytes: s.Bytes(), Evicted: s.table.evicted.Load()}
 	s.table.each(func(g *segment) {
 		for _, b := range g.beside {
-			if b.log != nil || b.slots { // records of reservations belong to a counter that is counted below
+			if b.log != nil || b.slots { // the table's cells, counted below, include counters that have records
 				st.Counters++
 			}
 		}

@@ -7,20 +7,21 @@ import (
 )
 
 // The table is extendible hashing over small segments. A segment owns a range of hashes, spread
-// evenly over up to eight pages. It grows one page at a time, and at eight pages splits into two
+// evenly over up to eight pages. It grows one page at a time. With eight pages, it splits into two
 // segments of four pages each, which moves no counter. So the table is always between two thirds
-// and four fifths full, growth touches at most 2,048 cells, and leaves no garbage, since pages are
+// and four fifths full. Growing touches at most 2,048 cells, and leaves no garbage, since pages are
 // never freed or copied.
 //
-// An existing counter is found and changed without any lock but its own busy bit, which is in the
-// cache line that a check needs anyway. Code that adds, moves or removes counters holds the
+// To find and change an existing counter, code needs no lock but the counter's busy bit, which is
+// in the cache line that a check needs anyway. To add, move or remove counters, code holds the
 // segment's lock.
 const (
 	maxPages = 8
-	rootBits = 6 // initial segments: enough that cores seldom meet in one
+	rootBits = 6 // initially 2^6 segments, enough that cores rarely need the same one
 )
 
-// layout says where a segment's counters are. It is immutable: a segment that grows gets a new one.
+// layout says which pages a segment's counters are in. It is immutable: a segment that grows gets a
+// new one.
 type layout struct {
 	prefix uint64 // the upper depth bits of every hash in the segment
 	depth  uint8
@@ -32,7 +33,7 @@ type layout struct {
 type segment struct {
 	mu       sync.Mutex // guards everything below
 	layout   *layout    // the current one
-	outgrown bool       // crowded, with all its pages allocated
+	outgrown bool       // all eight pages are allocated and too full, so the segment must split
 	counts   [maxPages]uint16
 	beside   map[uint64]*beside
 }
@@ -45,8 +46,8 @@ type directory struct {
 // table finds and keeps counters.
 type table struct {
 	dir atomic.Pointer[directory]
-	// guards replacing dir and storing into it; may be taken while a segment's lock is held, never
-	// the other way round
+	// dirMu guards replacing dir and storing into it. It may be locked while a segment's lock is
+	// held, but no segment's lock may be taken while it is held.
 	dirMu sync.Mutex
 	epoch int64
 	cap   int64
@@ -75,7 +76,8 @@ func (t *table) lookup(h uint64) *layout {
 
 func (l *layout) owns(h uint64) bool { return h>>(64-l.depth) == l.prefix }
 
-// pageOf spreads the segment's range evenly over its pages.
+// pageOf returns the index of the hash's page. It spreads the segment's range evenly over its
+// pages.
 func (l *layout) pageOf(h uint64) int {
 	i, _ := bits.Mul64(h<<l.depth, uint64(l.npages))
 	return int(i & (maxPages - 1))
@@ -102,12 +104,12 @@ func (t *table) lock(h uint64) *segment {
 		if g.layout.owns(h) {
 			return g
 		}
-		g.mu.Unlock() // the segment has split meanwhile
+		g.mu.Unlock() // the segment has split in the meantime
 	}
 }
 
-// unlock unlocks a segment, and splits it first if it has outgrown its pages. A split can't happen
-// earlier, because it hands away counters that the holder of the lock may be about to touch.
+// unlock unlocks a segment. If the segment has outgrown its pages, unlock splits it first; an
+// earlier split could hand away counters that the holder of the lock is still working on.
 func (t *table) unlock(g *segment) {
 	if g.outgrown {
 		t.split(g)
@@ -115,7 +117,7 @@ func (t *table) unlock(g *segment) {
 	g.mu.Unlock()
 }
 
-// add returns a new cell, locked, for a hash that the locked segment owns and doesn't hold.
+// add returns a new cell, locked, for a hash that the locked segment owns but doesn't contain.
 func (t *table) add(g *segment, h uint64, now int64) *cell {
 	if g.layout.npages == 0 {
 		t.pageUse.Add(pageBytes) // the first page is granted regardless of the cap
@@ -138,17 +140,18 @@ func (g *segment) crowded() bool {
 	return n*5 > int(g.layout.npages)*pageCells*4
 }
 
-// makeRoom returns the index of a page for the hash that isn't full. It removes idle counters,
-// grows the segment, or, at the cap, evicts the counter that matters least.
+// makeRoom returns the index of a page that has room for the hash. It removes counters that are
+// full again, grows the segment, or, at the cap, evicts the counter whose loss matters least.
 func (t *table) makeRoom(g *segment, h uint64, now int64) int {
-	// At the cap, don't scan the segment for each new counter: evict finds idle counters, too.
+	// At the cap, don't scan the segment for each new counter: evict prefers counters that are full
+	// again anyway.
 	if t.pageUse.Load()+pageBytes <= t.pageCap() && t.reclaim(g, now) < pageCells/4 {
 		switch {
 		case g.layout.npages == maxPages:
 			g.outgrown = true
 		case t.pageUse.Add(pageBytes) <= t.pageCap():
 			t.grow(g)
-		default: // others were faster
+		default: // other segments took the memory
 			t.pageUse.Add(-pageBytes)
 		}
 	}
@@ -160,7 +163,7 @@ func (t *table) makeRoom(g *segment, h uint64, now int64) int {
 	return i
 }
 
-// reclaim removes the counters that are full again.
+// reclaim removes the counters that are full again, and returns how many there were.
 func (t *table) reclaim(g *segment, now int64) (freed int) {
 	for k, p := range g.layout.pages[:g.layout.npages] {
 		for i := 0; i < pageCells; {
@@ -183,7 +186,8 @@ func (t *table) reclaim(g *segment, now int64) (freed int) {
 	return freed
 }
 
-// evict removes the counter that is closest to untouched among those near the hash's home.
+// evict removes one of the counters near the hash's home: the one that has used the least of its
+// limit.
 func (t *table) evict(p *page, h uint64, now int64) {
 	const sample = 16
 	victim, least := -1, float32(2)
@@ -199,7 +203,7 @@ func (t *table) evict(p *page, h uint64, now int64) {
 				p[victim].unlock(p[victim].hash())
 			}
 			victim, least = i, w
-			continue // keep it locked until a better victim turns up
+			continue // keep it locked until a better victim is found
 		}
 		p[i].unlock(tag)
 	}
@@ -207,7 +211,7 @@ func (t *table) evict(p *page, h uint64, now int64) {
 	t.evicted.Add(1)
 }
 
-// grow adds a page, whose memory the caller has reserved.
+// grow adds a page to the segment. The caller has accounted for its memory.
 func (t *table) grow(g *segment) {
 	n := int(g.layout.npages)
 	next := *g.layout
@@ -234,7 +238,7 @@ func (t *table) grow(g *segment) {
 	t.publish(g, &next)
 }
 
-// split hands the upper half of the segment's range, and the pages it fills, to a new segment.
+// split moves the upper half of the segment's range, with its pages, to a new segment.
 func (t *table) split(g *segment) {
 	const half = maxPages / 2
 	g.outgrown = false
@@ -276,7 +280,8 @@ func (t *table) publish(g *segment, l *layout) {
 	}
 }
 
-// pageCap leaves an eighth of the cap to logs and holds, or what they already use if that is more.
+// pageCap returns the cap for pages. It leaves an eighth of the memory to logs and holds, or what
+// they already use if that is more.
 func (t *table) pageCap() int64 { return t.cap - max(t.besideUse.Load(), t.cap/8) }
 
 // each calls f with every segment, locked.

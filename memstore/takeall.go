@@ -7,16 +7,16 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// step carries one of several charges from looking to taking.
+// step is one of several charges, on its way from looking to taking.
 type step struct {
 	hash    uint64
 	i       int   // index into charges
 	n       int64 // tokens that it needs
-	log     bool
-	again   bool // names the same counter as the step before, whose debit covers both
-	keeps   bool // needs its counter's holds
-	there   bool // its hold exists already, so nothing is taken
-	expired bool // holds have ended, so old differs from what is stored
+	log     bool  // the counter is a sliding log
+	again   bool  // the charge names the same counter as the step before, whose debit covers both
+	keeps   bool  // the charge needs its counter's holds
+	there   bool  // the charge's hold exists already, so nothing is taken
+	expired bool  // holds have ended, so old differs from the stored state
 	fits    bool
 	hold    *counter.Hold
 	segment *segment
@@ -25,9 +25,8 @@ type step struct {
 	state   counter.State
 }
 
-// takeAll looks at every counter first, and debits only if all charges fit. It locks all segments
-// involved, in the order of the hash ranges that they own, so that two calls can't deadlock, and
-// then the cells.
+// takeAll looks at every counter first, and debits only if all charges fit. It locks the segments
+// first, in the order of their hash ranges, so that two calls can't deadlock, and then the cells.
 func (s *Store) takeAll(charges []counter.Charge, results []counter.Result) {
 	var few [8]step
 	steps := few[:0]
@@ -40,8 +39,8 @@ func (s *Store) takeAll(charges []counter.Charge, results []counter.Result) {
 		if a.hash != b.hash {
 			return cmp.Compare(a.hash, b.hash)
 		}
-		// If several charges name one counter, the first debits it for all. Sort an enforcing one
-		// first.
+		// If several charges name one counter, the first step debits it for all of them. So a
+		// charge that isn't in shadow must come first.
 		return cmp.Or(falseFirst(a.log, b.log), falseFirst(charges[a.i].Policy.Shadow, charges[b.i].Policy.Shadow), a.i-b.i)
 	})
 	addUp(steps, charges)
@@ -75,7 +74,8 @@ func (s *Store) takeAll(charges []counter.Charge, results []counter.Result) {
 		s.look(st, c, now)
 		refused = refused || !st.fits && !c.Policy.Shadow
 	}
-	// Settle existing counters first: adding a counter moves cells, which must be unlocked by then.
+	// Settle existing counters first: adding a counter moves cells, so these must be unlocked by
+	// then.
 	for j := range steps {
 		if st := &steps[j]; st.cell != nil {
 			s.settle(st, &charges[st.i], now, refused, &results[st.i])
@@ -96,7 +96,7 @@ func (s *Store) takeAll(charges []counter.Charge, results []counter.Result) {
 		c := &charges[st.i]
 		if st.log || isSlots(c.Policy) {
 			results[st.i].Again = st.there
-			continue // settle has reported it
+			continue // settle has written the result
 		}
 		v, state := verdict(st.fits, st.taken(c, refused)), st.state
 		if v == counter.Fits {
@@ -107,13 +107,13 @@ func (s *Store) takeAll(charges []counter.Charge, results []counter.Result) {
 	}
 }
 
-// taken reports whether a charge is debited. Charges that book are debited even if others are
-// refused.
+// taken reports whether a charge is debited. Charges of Book policies are debited even if another
+// charge is refused.
 func (st *step) taken(c *counter.Charge, refused bool) bool {
 	return st.fits && !c.Peek && (!refused || c.Policy.Book)
 }
 
-// falseFirst compares two flags.
+// falseFirst orders false before true.
 func falseFirst(a, b bool) int {
 	switch {
 	case a == b:
@@ -124,8 +124,8 @@ func falseFirst(a, b bool) int {
 	return -1
 }
 
-// addUp makes each charge that names a counter ask for the tokens of all charges on that counter.
-// The first one's hold covers them all.
+// addUp makes each charge to a counter ask for the sum of all charges to that counter. The hold of
+// the first charge covers the whole sum.
 func addUp(steps []step, charges []counter.Charge) {
 	for from := 0; from < len(steps); {
 		most := charges[steps[from].i].Policy.MaxCharge()
@@ -141,7 +141,7 @@ func addUp(steps []step, charges []counter.Charge) {
 	}
 }
 
-// find reads a counter, and ends the holds whose time is over.
+// find reads a counter's state, and ends its holds whose time is over.
 func (s *Store) find(st *step, c *counter.Charge, now int64) {
 	if st.cell != nil {
 		st.old = st.cell.decode(c.Policy, s.table.epoch)
@@ -156,7 +156,7 @@ func (s *Store) find(st *step, c *counter.Charge, now int64) {
 	st.there = st.hold != nil && hs.has(st.hold.ID)
 }
 
-// look decides whether a charge fits, and changes nothing.
+// look decides whether a charge fits, and debits nothing.
 func (s *Store) look(st *step, c *counter.Charge, now int64) {
 	switch {
 	case st.there:
@@ -170,8 +170,8 @@ func (s *Store) look(st *step, c *counter.Charge, now int64) {
 	}
 }
 
-// settle stores the outcome of a charge: its debit and hold, or for a refusal the corrected clock.
-// It also reports logs and slots, which can't be copied out.
+// settle stores the outcome of a charge: its debit and its hold, or after a refusal the corrected
+// time. It also writes the results for logs and slots, which must be read under the lock.
 func (s *Store) settle(st *step, c *counter.Charge, now int64, refused bool, r *counter.Result) {
 	taken := st.taken(c, refused)
 	slot := now
@@ -205,7 +205,7 @@ func (s *Store) write(st *step, c *counter.Charge, now int64, taken bool) {
 	}
 	cell := st.cell
 	if cell == nil {
-		if state == (counter.State{}) { // a refusal may count
+		if state == (counter.State{}) { // a refusal may change the state, see CountRefused
 			return
 		}
 		cell = s.table.add(st.segment, st.hash, now)
