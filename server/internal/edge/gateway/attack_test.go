@@ -228,6 +228,7 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 		"money with a default":    {open, "", dollars, 10, 10},
 		"money with a limit":      {`{"model": "large", "max_tokens": 10000}`, "", daily("usd", 10), 10, 10},
 		"another API's limit":     {`{"max_gen_len": 1, "options": {"num_predict": 1}, ` + open[1:], "", daily("tokens", 10_000), 2, 2},
+		"in another's object":     {`{"parameters": {"max_tokens": 1}, "generationConfig": {"max_tokens": 1}, ` + open[1:], "", daily("tokens", 10_000), 2, 2},
 		"a limit that is null":    {`{"max_tokens": null, "max_output_tokens": 1, ` + open[1:], "", daily("tokens", 10_000), 2, 2},
 		"another API's, high":     {`{"max_output_tokens": 9000}`, "", daily("tokens", 20_000), 2, 2},
 		"another API's, higher":   {`{"max_tokens": 1, "n_predict": 1000}`, "", daily("tokens", 10_000), 10, 10},

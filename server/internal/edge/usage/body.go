@@ -25,8 +25,9 @@ type Body struct {
 	seen     []seenField
 	depth    int
 	others   []string // models that may answer in place of the one that was asked for
-	limit    string   // the name of the last output limit
-	limits   []string // the names of the output limits above 0
+	holder   string   // the name of the last object that has output limits in it, and a dot
+	limit    string   // the name of the last output limit, behind its holder's
+	limits   []string // those of the output limits above 0
 	isCall   bool     // the body has a field that calls to models have
 	isChat   bool
 	isPrompt bool

@@ -94,8 +94,15 @@ var limitFields = map[string][]string{
 	"completions":           {"max_tokens", "max_completion_tokens"},
 	"messages":              {"max_tokens"},
 	"responses":             {"max_output_tokens"},
-	"generatecontent":       {"maxOutputTokens", "max_output_tokens"},
-	"streamgeneratecontent": {"maxOutputTokens", "max_output_tokens"},
+	"generatecontent":       geminiLimits,
+	"streamgeneratecontent": geminiLimits,
+	"converse":              {"inferenceConfig.maxTokens"},
+	"converse-stream":       {"inferenceConfig.maxTokens"},
+}
+
+var geminiLimits = []string{
+	"generationConfig.maxOutputTokens", "generationConfig.max_output_tokens",
+	"generation_config.maxOutputTokens", "generation_config.max_output_tokens",
 }
 
 // limitsAt returns the fields in which the API at a path takes output limits, or nil if it is unknown.
@@ -108,7 +115,7 @@ func limitsAt(segments []string) []string {
 		last = verb
 	}
 	if n := len(segments); n > 1 && strings.EqualFold(segments[n-2], "api") && (last == "chat" || last == "generate") { // Ollama
-		return []string{"num_predict"}
+		return []string{"options.num_predict"}
 	}
 	return limitFields[last]
 }

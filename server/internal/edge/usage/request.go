@@ -183,8 +183,14 @@ func (b *Body) member(of place, name []byte) place {
 		b.options.empty = false
 	}
 	if p := requestFields[of][string(name)]; p != nowhere {
-		if b.isCall = b.isCall || of == top; p == atMaxOutput {
-			b.limit = string(name)
+		b.isCall = b.isCall || of == top
+		switch p {
+		case atGeneration, atRunOptions:
+			b.holder = string(name) + "."
+		case atMaxOutput:
+			if b.limit = string(name); of != top {
+				b.limit = b.holder + b.limit
+			}
 		}
 		b.once(string(name))
 		return p

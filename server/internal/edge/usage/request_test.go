@@ -427,6 +427,30 @@ func decode(t *testing.T, body []byte) map[string]any {
 	return v
 }
 
+// A limit counts only in the field in which the API at the path takes it.
+func TestIsLimited(t *testing.T) {
+	for path, body := range map[string]string{
+		"/v1/chat/completions":                `{"max_completion_tokens": 1}`,
+		"/v1/messages":                        `{"max_tokens": 1}`,
+		"/v1/responses":                       `{"max_output_tokens": 1}`,
+		"/api/chat":                           `{"options": {"num_predict": 1}}`,
+		"/v1/models/m:generateContent":        `{"generation_config": {"maxOutputTokens": 1}}`,
+		"/v1/models/x:y/../m:GenerateContent": `{"generationConfig": {"max_output_tokens": 1}}`,
+		"/model/m/converse":                   `{"inferenceConfig": {"maxTokens": 1}}`,
+		"/model/m/converse-stream":            `{"inferenceConfig": {"maxTokens": 1}}`,
+	} {
+		for _, other := range []string{body, `{"parameters": ` + body + `}`, `{"parameters": {"max_tokens": 1, "max_output_tokens": 1}}`, `{"textGenerationConfig": {"maxOutputTokens": 1, "maxTokens": 1}}`, `{"max_gen_len": 1}`} {
+			b := NewBody()
+			if _, err := b.Read([]byte(other)); err != nil || b.End() != nil {
+				t.Fatal(err)
+			}
+			if b.IsLimited(path) != (other == body) {
+				t.Errorf("%s: %s is limited: %t", path, other, b.IsLimited(path))
+			}
+		}
+	}
+}
+
 // Of counts, sums and products none overflows.
 func TestCountsFit(t *testing.T) {
 	sum := new(big.Int).Mul(big.NewInt(maxCount), big.NewInt(int64(countsEnd-countsBegin)))
