@@ -175,6 +175,31 @@ func TestRulesByModelHoldForHiddenModels(t *testing.T) {
 	}
 }
 
+// A call for one model doesn't count as one for another, which the client names where upstreams don't look.
+func TestRulesByModelHoldForDecoys(t *testing.T) {
+	rule := daily("tokens", 10_000)
+	rule.By = []string{"ip", "attr:model"}
+	for name, c := range map[string]struct{ path, body string }{
+		"in the query":                   {"/v1/chat/completions?model=%d", `{"model": "large", "max_tokens": 6000}`},
+		"a deployment in the query":      {"/v1/chat/completions?deployment=%d", `{"model": "large", "max_tokens": 6000}`},
+		"in the query, behind a picture": {"/v1/chat/completions?model=%d", `{"max_tokens": 6000, "x": "` + strings.Repeat("A", 2*mebibyte) + `", "model": "large"}`},
+		"a deployment, left again":       {"/deployments/%d/../../v1/chat/completions", `{"model": "large", "max_tokens": 6000}`},
+		"by way of another deployment":   {"/openai/deployments/%d/../large/chat/completions", `{"max_tokens": 6000}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, _ := metering(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				jsonAnswer(`{"usage": {"prompt_tokens": 0, "completion_tokens": 6000, "total_tokens": 6000}}`)(w, r)
+			}, setup{limiter: limiterOf(t, weir.Options{}, rule)})
+			for i, want := range []int{200, 429} {
+				if a := d.ask(t, fmt.Sprintf(c.path, i), c.body); a.StatusCode != want {
+					t.Errorf("call %d: %d %s, want %d", i+1, a.StatusCode, a.body, want)
+				}
+			}
+		})
+	}
+}
+
 func encoded(order binary.AppendByteOrder, size int, text string) string {
 	var b []byte
 	for _, c := range utf16.Encode([]rune(text)) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -79,18 +80,16 @@ func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 	if err == nil && c.head.whole() {
 		err = b.End()
 	}
-	c.models = usage.ModelsFromPath(r.URL.Path)
-	for _, name := range []string{"model", "deployment"} {
-		c.models = append(c.models, r.URL.Query()[name]...)
-	}
-	media := mediaType(r.Header)
 	var fault *usage.Fault
+	readable := !errors.As(err, &fault)
+	if readable {
+		c.asked = b.Asked()
+	}
+	c.nameModels(r, readable && c.head.whole())
+	media := mediaType(r.Header)
 	switch {
-	case !errors.As(err, &fault):
+	case readable:
 		c.isCall = b.IsCall()
-		if c.asked = b.Asked(); c.asked.Model != "" {
-			c.models = append(c.models, c.asked.Model)
-		}
 		c.others = len(b.Others())
 		c.models = append(c.models, b.Others()...)
 		if !b.IsLimited(r.URL.Path) {
@@ -110,6 +109,25 @@ func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 		return unreadable(fault)
 	}
 	return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "A limit on tokens or money applies to this path, and only JSON can be metered: "+fault.Message)
+}
+
+// nameModels collects the models that a call may be for, and finds the one that rules count by: the
+// path's, or else the body's. Most upstreams read neither the query nor what .. removes from a path,
+// so a client could name another model there in each call. complete says that no model follows in
+// the rest of the body.
+func (c *modelCall) nameModels(r *http.Request, complete bool) {
+	c.models = usage.ModelsFromPath(path.Clean(r.URL.Path))
+	if c.asked.Model != "" {
+		c.models = append(c.models, c.asked.Model)
+	}
+	known := complete || len(c.models) > 0
+	for _, name := range []string{"model", "deployment"} {
+		c.models = append(c.models, r.URL.Query()[name]...)
+	}
+	c.models = append(c.models, usage.ModelsFromPath(r.URL.Path)...)
+	if known && len(c.models) > 0 {
+		c.model = c.models[0]
+	}
 }
 
 func unreadable(f *usage.Fault) *jsonerror.Error {

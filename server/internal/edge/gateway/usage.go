@@ -41,6 +41,7 @@ type modelCall struct {
 	foreign  int64            // the output limit that another API would obey, and this one might
 	isCall   bool             // the body may be a call to a model
 	models   []string         // named by the path, the query and the body
+	model    string           // the one that rules count by; "" if unknown
 	others   int              // how many of them may answer instead of the requested one
 	most     int64            // tokens of output that are reserved; 0 if unknown
 	fault    *jsonerror.Error // the answer if the call can't be metered and a limit applies
@@ -84,20 +85,12 @@ func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Requ
 			g.reserve(c)
 		}
 	}
-	c.Model, c.Choices, c.Reserve = c.model(), c.asked.Choices, reserveFor
+	c.Model, c.Choices, c.Reserve = c.model, c.asked.Choices, reserveFor
 	if c.Model == "" && (c.fault != nil || c.kind == isForm || !c.head.whole()) {
 		c.Model = unknownModel
 	}
 	r = httplimit.WithEstimate(r, &c.Estimate)
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
-}
-
-// model is the model that rules count by: the path's, which upstreams use, or else the body's.
-func (c *modelCall) model() string {
-	if len(c.models) > 0 {
-		return c.models[0]
-	}
-	return ""
 }
 
 // reserve estimates what a call will use.
@@ -109,7 +102,7 @@ func (g *Gateway) reserve(c *modelCall) {
 	assumed := c.asked.OutputOf(max(assumedOutput, c.foreign)).N
 	if !output.Known {
 		c.Guess = true
-		if each, known := g.opts.Learned.estimate(c.model()); known {
+		if each, known := g.opts.Learned.estimate(c.model); known {
 			output = c.asked.OutputOf(max(each, c.foreign))
 		}
 		if c.kind == isJSON && !c.head.whole() {
@@ -288,7 +281,7 @@ func (m *metered) Close() error {
 		// Don't learn from answers that were cut by a limit, or had several choices: the server may
 		// have ignored n.
 		if u.Output.Known && !asked.MaxOutput.Known && m.c.foreign == 0 && asked.Choices <= 1 {
-			m.g.opts.Learned.learn(m.c.model(), learner(&m.c.head.client), u.Output.N)
+			m.g.opts.Learned.learn(m.c.model, learner(&m.c.head.client), u.Output.N)
 		}
 	case told || streamed > 0:
 		httplimit.SettleAtLeast(m.r, m.g.price(models, u.Model, m.c.likely(&u, asked, streamed)))
