@@ -366,6 +366,10 @@ func TestMeteringCantBeSwitchedOff(t *testing.T) {
 		"gzip in disguise":    {"/v1/chat/completions", zipped(stream), nil, 400, 0},
 		"zstd":                {"/v1/chat/completions", stream, http.Header{"Content-Encoding": {"zstd"}}, 415, 0},
 		"gRPC":                {"/v1/chat/completions", stream, http.Header{"Content-Type": {"application/grpc"}}, 415, 0},
+		"UTF-7":               {"/v1/chat/completions", `{"+AG0-odel": "large", ` + stream[1:], http.Header{"Content-Type": {"application/json; charset=UTF-7"}}, 415, 0},
+		"UTF-7, then UTF-8":   {"/v1/chat/completions", stream, http.Header{"Content-Type": {"application/json; charset=utf-7; charset=utf-8"}}, 415, 0},
+		"UTF-7 in a line":     {"/v1/chat/completions", stream, http.Header{"Content-Type": {"application/json", "application/json; charset=utf-7"}}, 415, 0},
+		"Latin-1":             {"/v1/chat/completions", stream, http.Header{"Content-Type": {"text/plain; charset=ISO-8859-1"}}, 200, 5225},
 		"in the background":   {"/v1/responses", `{"model": "small", "input": "hi", "background": true}`, nil, 400, 0},
 		"later in background": {"/v1/responses", `{"x": "` + strings.Repeat("A", 2*mebibyte) + `", "background": true}`, nil, 400, 0},
 		"deferred":            {"/v1/chat/completions", `{"model": "small", "deferred": true}`, nil, 400, 0},
@@ -383,6 +387,7 @@ func TestMeteringCantBeSwitchedOff(t *testing.T) {
 		"a run":               {"/v1/threads/t1/runs", `{"assistant_id": "a"}`, nil, 400, 0},
 		"a batch":             {"/v1/batches", `{"input_file_id": "file-1", "endpoint": "/v1/chat/completions"}`, nil, 400, 0},
 		"Anthropic's batch":   {"/v1/messages/batches", `{"requests": []}`, nil, 400, 0},
+		"Perplexity's jobs":   {"/async/chat/completions", `{"request": ` + stream + `}`, nil, 400, 0},
 		"Gemini's batch":      {"/v1beta/models/small:batchGenerateContent", `{}`, nil, 400, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

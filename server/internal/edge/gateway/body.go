@@ -65,6 +65,24 @@ func isEncoded(h http.Header) bool {
 	})
 }
 
+// isUTF8 reports whether a server that decodes a body by the charset in its Content-Type reads the
+// same JSON as one that reads UTF-8. In UTF-7, +AG0-odel is model.
+func isUTF8(h http.Header) bool {
+	for _, t := range h["Content-Type"] {
+		_, params, _ := mime.ParseMediaType(t)
+		switch strings.ToLower(params["charset"]) {
+		case "utf-8", "utf8", "us-ascii", "iso-8859-1":
+		case "":
+			if strings.Contains(strings.ToLower(t), "charset") { // given twice, or misspelled
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
 func mediaType(h http.Header) string {
 	t, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
 	return t
@@ -88,6 +106,8 @@ func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 	c.nameModels(r, readable && c.head.whole())
 	media := mediaType(r.Header)
 	switch {
+	case readable && len(text) > 0 && !isUTF8(r.Header):
+		return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "A call in another charset can't be metered: send it in UTF-8")
 	case readable:
 		c.isCall = b.IsCall()
 		c.others = len(b.Others())

@@ -134,7 +134,7 @@ func IsForFiles(path string) bool {
 }
 
 // jobs are the segments of paths that start something which goes on after the answer.
-var jobs = regexp.MustCompile(`(?i)^(batch|batches|batchpredictionjobs|model-invocation-jobs?|async-invoke|fine_tuning|fine-tunes)$` +
+var jobs = regexp.MustCompile(`(?i)^(batch|batches|batchpredictionjobs|model-invocation-jobs?|async|async-invoke|fine_tuning|fine-tunes)$` +
 	`|^(embed-jobs|runs|realtime|auth_tokens)$|:(batchgeneratecontent|asyncbatchembedcontent|predictlongrunning)$`)
 
 // IsForJobs reports whether a path starts something that goes on after the answer, so that its usage
