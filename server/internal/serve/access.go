@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// guards decide which callers may use the check port and the admin port.
+// guards hold the guards that decide which callers may use the check port and the admin port.
 type guards struct{ http, admin *guard.Guard }
 
 func (c *Config) guards() (g guards, err error) {
@@ -52,7 +52,8 @@ func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
 	})
 }
 
-// followFile uses each new text of a file until ctx is done. The log says what can't be read or used.
+// followFile passes each new text of a file to use until ctx is done. It logs texts that can't be read or
+// used.
 func followFile(ctx context.Context, log *slog.Logger, what, path string, most int, last []byte, look watch.Bell,
 	use func([]byte) error) error {
 	return watch.File(ctx, path, most, last, look, func(text []byte) {
@@ -82,7 +83,7 @@ func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 	grpcOpen := public(grpc) && c.HTTPToken == "" && !c.asksClients("grpc")
 	switch {
 	case c.OnlyEnvoy:
-		if httpOpen || grpcOpen { // a single line, since this is so with every start: envoyproxy/ratelimit is open, too
+		if httpOpen || grpcOpen { // one warning for both ports, as it comes with every start: envoyproxy/ratelimit is open, too
 			n.log.Warn("anybody who reaches the rate limit service can use it: ask for client certificates, or let only Envoy reach its ports", "http", httpOpen, "grpc", grpcOpen)
 		}
 	default:
@@ -101,7 +102,8 @@ func public(addr net.Addr) bool {
 	return ok && !tcp.IP.IsLoopback()
 }
 
-// certificate returns the certificate and key of a listener, "" for none, and how their flags begin.
+// certificate returns the certificate and key files of a listener and the prefix of their flags. The files are
+// "" if the listener has no TLS.
 func (c *Config) certificate(listener string) (flag, cert, key string) {
 	if listener == "grpc" && c.GRPCTLSCert != "" {
 		return "--grpc-tls-", c.GRPCTLSCert, c.GRPCTLSKey
@@ -109,7 +111,8 @@ func (c *Config) certificate(listener string) (flag, cert, key string) {
 	return "--tls-", c.TLSCert, c.TLSKey
 }
 
-// clientCA returns the file of the CA for a listener's clients, "" for none, and its flag.
+// clientCA returns the flag and the file of the CA that signs the certificates of a listener's clients. The
+// file is "" if there is none.
 func (c *Config) clientCA(listener string) (flag, file string) {
 	own := map[string]string{"http": c.HTTPClientCA, "grpc": c.GRPCClientCA, "admin": c.AdminClientCA}[listener]
 	if own != "" {
@@ -148,7 +151,8 @@ func (c *Config) tls(listener string) (*tls.Config, error) {
 	return t, nil
 }
 
-// bears checks that a certificate is for a DNS name, an IP address, or a URI such as SPIFFE's.
+// bears returns an error unless a certificate is valid for a DNS name, an IP address, or a URI such as
+// SPIFFE's.
 func bears(cert *x509.Certificate, name string) error {
 	if !strings.Contains(name, "://") {
 		return cert.VerifyHostname(name)

@@ -48,7 +48,8 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	return ownPagesOnly(mux)
 }
 
-// ownPagesOnly tells browsers not to cache answers, and not to let other sites frame or embed them.
+// ownPagesOnly tells browsers not to cache responses, and not to let other sites frame or embed
+// them.
 func ownPagesOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -65,7 +66,7 @@ func ownPagesOnly(h http.Handler) http.Handler {
 // AdminPort begins the admin port's answer for unknown paths, so that callers recognize the port.
 const AdminPort = "this is the admin port"
 
-// index answers people who open the port: it redirects browsers to the console if there is one.
+// index answers requests for the port's root: it redirects browsers to the console if there is one.
 func index(console bool) http.HandlerFunc {
 	where := "/console/    the console, in a browser; /play is the playground"
 	if !console {
@@ -92,7 +93,7 @@ Where the port has tokens, all but /readyz and /play ask for one. The rest is in
 	}
 }
 
-// about describes this node to others.
+// about describes this node to the other nodes.
 func (n *node) about() rulestore.Node {
 	out := n.self
 	doc := n.rules.InForce()
@@ -105,7 +106,8 @@ func (n *node) about() rulestore.Node {
 	return out
 }
 
-// heard returns what this node last heard of the others. A node without Redis is alone.
+// heard returns what this node last read about the other nodes. Without Redis, there are no other
+// nodes.
 func (n *node) heard() redisstore.Heard {
 	if n.redis == nil {
 		return redisstore.Heard{At: time.Now()}
@@ -113,7 +115,7 @@ func (n *node) heard() redisstore.Heard {
 	return n.redis.Heard()
 }
 
-// nothing answers unknown paths with a message that says what is there.
+// nothing answers unknown paths with a message that says which paths exist.
 func nothing(message string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%s", message).Write(w)
@@ -125,11 +127,11 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz says whether a balancer should send requests here. A node without its store is ready, since
-// every rule says what happens then: if all nodes lost the store at once, a balancer that took them
-// out would turn that into an outage. But a node that has just started isn't ready while it may
-// still reach its store, and neither is one without rules, which refuses everything.
+// every rule says what happens then: if all nodes lose the store at once, a balancer that takes them
+// out turns that into an outage. But a node that has just started isn't ready while it may still
+// connect to its store, and neither is one without rules, which refuses everything.
 //
-// Balancers ask without a token. Only callers with one learn where the store and the rules are.
+// Balancers ask without a token. Only callers with a token learn where the store and the rules are.
 func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		full := mayKnow(r)

@@ -17,15 +17,14 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/otlp"
 )
 
-// Config is a node's settings. Most of them are flags of weir serve, whose help says what they are for. The zero value of a
-// field is its default. Addresses to listen on and URLs may be "", which means that the node has no such port, or talks to
-// nobody there.
+// Config is a node's settings. Most of them are flags of weir serve, whose help explains them. The zero value of a field is
+// its default. An address or URL of "" turns that port or connection off.
 type Config struct {
-	Rules     string // rule file to follow; "" keeps the rules in a rule store: in Redis if Store is a Redis, otherwise in Data
-	SeedRules string // rule file that an empty rule store begins with; "" means the starter rules
-	Data      string // folder of rule versions or, with a Redis, of the last good rules; with a Redis, "" keeps nothing
+	Rules     string // path of the rule file to follow; "" keeps the rules in a rule store: in Redis if Store is a Redis, otherwise in Data
+	SeedRules string // path of the rule file that initializes an empty rule store; "" means the starter rules
+	Data      string // folder of rule versions or, with Redis, of a copy of the last good rules; with Redis, "" keeps no copy
 
-	Store        string // Memory, which "" means too, or the URL of a Redis
+	Store        string // Memory or "" for the in-process store, or the URL of a Redis
 	StorePrefix  string // "" means "weir"
 	StoreTimeout time.Duration
 	MemoryCap    int64       // bytes
@@ -34,25 +33,25 @@ type Config struct {
 
 	HTTP, GRPC, Admin, Metrics, Gateway string // addresses to listen on
 	TrustedProxies                      []netip.Prefix
-	IPv4Prefix, IPv6Prefix              int // 0 means 32 and 64
+	IPv4Prefix, IPv6Prefix              int // prefix length by which IP addresses are counted; 0 means 32 and 64
 
 	Upstream         *url.URL // where the gateway forwards admitted requests
 	AllowUnsafePaths bool
 	Preflight        *weir.Limit // nil means 50 a second
 	UsageHeader      string
-	ConnectionsPerIP int // 0 means any number
+	ConnectionsPerIP int // most open connections per IP address; 0 means no limit
 	MaxWaiting       int
 
-	OnlyEnvoy      bool // HTTP serves nothing but what envoyproxy/ratelimit serves, and health
+	OnlyEnvoy      bool // HTTP serves only the endpoints of envoyproxy/ratelimit, and health
 	GRPCReflection bool
-	EnvoyConfig    string // folder of envoyproxy/ratelimit's configuration; "" has the rules answer Envoy
+	EnvoyConfig    string // folder of configuration in envoyproxy/ratelimit's format; if "", the rules answer Envoy
 	Envoy          Envoy
 
-	HTTPToken               string // "" asks for none
-	AdminToken, AdminTokens string // a token, and a file of more; without either, Admin must be a loopback address
+	HTTPToken               string // token that callers of HTTP must send; "" means none is needed
+	AdminToken, AdminTokens string // an admin token, and a file of more; without either, Admin must be a loopback address
 	Pprof                   bool
 
-	// PEM files for every listener, and for single ones instead.
+	// TLSCert, TLSKey and TLSClientCA are PEM files for every listener. The other fields replace them for one listener.
 	TLSCert, TLSKey, TLSClientCA              string
 	HTTPClientCA, GRPCClientCA, AdminClientCA string
 	GRPCTLSCert, GRPCTLSKey                   string
@@ -61,7 +60,8 @@ type Config struct {
 	DrainNotice, DrainTimeout time.Duration
 	Reload                    <-chan os.Signal // the node reads its files again at each signal; nil means never
 
-	// Audit gets every change and every refusal on the admin port, with the caller, at any log level. Nil means the log.
+	// Audit logs every change and every refusal on the admin port, with the caller, at any log level. Nil means the node's
+	// log.
 	Audit                                 *slog.Logger
 	DecisionLog                           string // decisionlog.Stderr, a file, or "" or "off"
 	DecisionLogSample                     float64
@@ -75,7 +75,7 @@ type Config struct {
 	OTLP          otlp.Config
 }
 
-// Identity is httplimit.Identity with the names of files in place of what they hold.
+// Identity is [httplimit.Identity] as weir.yaml has it: with file names instead of the files' contents.
 type Identity struct {
 	APIKey, User, Org, Tier httplimit.Source
 	JWT                     *JWT
@@ -83,7 +83,7 @@ type Identity struct {
 	TrustUnverified         bool
 }
 
-// JWT is jwt.Options with the names of files in place of keys.
+// JWT is [jwt.Options] as weir.yaml has it: with file names instead of keys.
 type JWT struct {
 	JWKSURL       string `yaml:"jwks_url"`
 	SecretFile    string `yaml:"secret_file"`
@@ -92,7 +92,7 @@ type JWT struct {
 	Audience      string `yaml:"audience"`
 }
 
-// when returns an error if the settings are wrong.
+// when returns an error with that text if a setting is wrong, and nil otherwise.
 func when(wrong bool, format string, args ...any) error {
 	if !wrong {
 		return nil
@@ -100,7 +100,7 @@ func when(wrong bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// in adds the name of a setting to an error about it.
+// in prefixes an error with the name of the setting that it is about.
 func in(setting string, err error) error {
 	if err == nil {
 		return nil
@@ -108,7 +108,7 @@ func in(setting string, err error) error {
 	return fmt.Errorf("%s: %w", setting, err)
 }
 
-// Validate reports the first impossible setting, in terms of the flags.
+// Validate returns an error about the first invalid setting, under the name of its flag.
 func (c *Config) Validate() error {
 	_, badAnswers := httplimit.NewAnswerer(c.Answers)
 	return cmp.Or(
@@ -151,7 +151,7 @@ func (c *Config) validateTLS() error {
 
 func (c *Config) logsDecisions() bool { return c.DecisionLog != "" && c.DecisionLog != "off" }
 
-// checkAddress reports what is wrong with an address to listen on. "" opens no port.
+// checkAddress reports what is wrong with an address to listen on. "" is valid: the port stays closed.
 func checkAddress(addr string) error {
 	if addr == "" {
 		return nil

@@ -18,16 +18,16 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// EnvoyHeaders are names of headers; "" means that of envoyproxy/ratelimit.
+// EnvoyHeaders are the names of response headers; "" means the name that envoyproxy/ratelimit uses.
 type EnvoyHeaders struct{ Limit, Remaining, Reset string }
 
-// Envoy says how Envoy's rate limit service answers. Its fields have the names of those in weir.yaml.
+// Envoy configures Envoy's rate limit service. Its fields have the same names in weir.yaml.
 type Envoy struct {
-	// Headers says whether answers have headers that describe a limit of EnvoyConfig; nil means yes.
+	// Headers says whether responses have headers that describe a limit of EnvoyConfig; nil means yes.
 	Headers *bool
 	// HeaderNames are the names of these headers.
 	HeaderNames EnvoyHeaders
-	// DynamicMetadata adds the request and the limits' metadata to answers.
+	// DynamicMetadata adds the request and the limits' metadata to responses.
 	DynamicMetadata bool
 	// ShadowMode, QuotaMode and MergeDomains are the fields of [envoy.Modes].
 	ShadowMode, QuotaMode, MergeDomains bool
@@ -43,7 +43,7 @@ type Envoy struct {
 	XDS *envoy.XDS
 }
 
-// validate reports impossible settings.
+// validate returns an error if a setting is invalid.
 func (e *Envoy) validate() error {
 	if e.MaxConnectionAge < 0 || e.MaxConnectionAgeGrace < 0 {
 		return errors.New("envoy: max_connection_age and max_connection_age_grace: must be at least 0s, such as 24h")
@@ -60,7 +60,7 @@ func (e *Envoy) validate() error {
 	return nil
 }
 
-// envoyConfig is a source of limits in envoyproxy/ratelimit's language.
+// envoyConfig is a source of limits in envoyproxy/ratelimit's format: a folder or an xDS server.
 type envoyConfig interface {
 	// Follow applies new configurations until ctx is done.
 	Follow(ctx context.Context) error
@@ -73,7 +73,7 @@ var (
 	_ envoyConfig = (*envoy.Feed)(nil)
 )
 
-// openEnvoy makes the rate limit service, and reads its configuration if there is one.
+// openEnvoy makes the rate limit service, and reads its configuration if it has one.
 func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 	c := &n.config
 	e := &c.Envoy
@@ -98,14 +98,14 @@ func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 	return nil
 }
 
-// grpc returns the port of the rate limit service and of ext_authz.
+// grpc returns the port that serves the rate limit service and ext_authz.
 func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 	o := envoy.ServerOptions{
 		Reflection: n.config.GRPCReflection, Guard: g, Gateways: gateways, GatewaysReady: n.ruled,
 		MaxConnectionAge: n.config.Envoy.MaxConnectionAge, MaxConnectionAgeGrace: n.config.Envoy.MaxConnectionAgeGrace,
 	}
 	if n.config.OnlyEnvoy {
-		o.Gateways = nil // gateways need rules, and there are none
+		o.Gateways = nil // ext_authz decides by rules, and there are none
 	}
 	if n.tracer != nil {
 		o.Trace = tracing.Continue
@@ -114,7 +114,8 @@ func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
 }
 
-// serving reports the node's gRPC health: that of /readyz, but a configuration needs no rules.
+// serving reports the node's gRPC health. It is that of /readyz, except that a node with an Envoy
+// configuration needs no rules.
 func (n *node) serving() bool {
 	if n.envoyConfig != nil {
 		return !n.connecting() && n.unconfigured() == ""
@@ -122,10 +123,10 @@ func (n *node) serving() bool {
 	return n.ruled()
 }
 
-// ruled reports whether there are rules to decide by.
+// ruled reports whether the node has loaded its rules.
 func (n *node) ruled() bool { return !n.connecting() && n.rules.Waiting() == "" }
 
-// envoyRejected says what is wrong with a newer configuration than the one in force, or returns "".
+// envoyRejected returns why the newest configuration was rejected, or "" if it is in force.
 func (n *node) envoyRejected() string {
 	if n.envoyConfig == nil {
 		return ""
@@ -133,7 +134,7 @@ func (n *node) envoyRejected() string {
 	return n.envoy.Source().Rejected
 }
 
-// unconfigured says why Envoy's rate limit service has no configuration yet, or returns "".
+// unconfigured returns why Envoy's rate limit service has no configuration yet, or "" if it has one.
 func (n *node) unconfigured() string {
 	if n.envoyConfig == nil {
 		return ""

@@ -16,7 +16,7 @@ import (
 // httpServer is an HTTP server that shuts down without losing requests.
 type httpServer struct {
 	*http.Server
-	draining atomic.Bool // connections end after their next answer
+	draining atomic.Bool // the server closes each connection after its next response
 	conns    sync.Map    // open connections, from net.Conn to *httpConn
 }
 
@@ -24,30 +24,31 @@ var _ server = (*httpServer)(nil)
 
 // httpConn is the state of an open connection.
 type httpConn struct {
-	mu    sync.Mutex     // guards the rest
-	state http.ConnState // the latest
-	until time.Time      // when Shutdown closes it unless it has a request by then; zero before Shutdown
-	cut   bool           // its read deadline is until, instead of net/http's
+	mu    sync.Mutex     // guards the fields below
+	state http.ConnState // the latest state that net/http reported
+	until time.Time      // Shutdown closes the connection at this time if no request has arrived; zero before Shutdown
+	cut   bool           // the read deadline is until, instead of net/http's
 }
 
-// bodyTimeout is how long a request may take to arrive, and its answer to be read.
+// bodyTimeout is how long a request may take to arrive, and its response to be read.
 const bodyTimeout = 10 * time.Second
 
-// newHTTP makes a server. Patience bounds the time that a request may take to arrive and its answer
-// to be read; with 0, the handler sets deadlines itself.
+// newHTTP makes a server. Patience limits how long a request may take to arrive and its response to
+// be read. If it is 0, the handler sets the deadlines.
 func newHTTP(h http.Handler, patience time.Duration, log *slog.Logger) *httpServer {
 	s := &httpServer{}
 	s.Server = gateway.NewServer(s.closing(h))
 	s.ConnState = s.follow
 	s.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
-	// Both count from the beginning of the request, so a client that sends too slowly gets an answer.
+	// Both timeouts count from the beginning of the request, so a client that sends too slowly still
+	// gets a response.
 	s.ReadTimeout, s.WriteTimeout = patience, 2*patience
 	return s
 }
 
-// closing closes HTTP/1 connections of a draining node with their next answer, which tells the
-// client to send no more. Closing an idle connection can lose a request that is on its way. HTTP/2
-// has a frame for this.
+// closing makes a draining node close each HTTP/1 connection with its next response, which tells the
+// client to send no more. Closing an idle connection instead could lose a request that is on its way.
+// HTTP/2 has a frame for this.
 func (s *httpServer) closing(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor == 1 && s.draining.Load() {
@@ -78,8 +79,8 @@ func (s *httpServer) follow(nc net.Conn, state http.ConnState) {
 	if c.until.IsZero() {
 		return
 	}
-	c.until = time.Now().Add(lastRequest)   // from now on, if it is idle again
-	if c.cut && state == http.StateActive { // the request came in time: its body gets the time that net/http allows
+	c.until = time.Now().Add(lastRequest)   // the deadline if the connection becomes idle again
+	if c.cut && state == http.StateActive { // the request came in time: give its body the time that net/http allows
 		c.cut = false
 		deadline := time.Time{}
 		if s.ReadTimeout > 0 && !isHTTP2(nc) {
@@ -95,12 +96,12 @@ func isHTTP2(nc net.Conn) bool {
 	return ok && t.ConnectionState().NegotiatedProtocol == "h2"
 }
 
-// Drain ends connections with their next answer.
+// Drain makes the server close each connection after its next response.
 func (s *httpServer) Drain() { s.draining.Store(true) }
 
-// Shutdown closes HTTP/1 connections that have no request within lastRequest, and lets net/http
-// wait for the others. By itself, net/http closes idle connections at once, drops requests that it
-// is still reading, and waits 5 seconds for connections that never had a request.
+// Shutdown closes HTTP/1 connections on which no request arrives within lastRequest (250 ms), and
+// lets net/http wait for the others. By itself, net/http closes idle connections at once, drops
+// requests that it is still reading, and waits 5 seconds for connections that never had a request.
 func (s *httpServer) Shutdown(ctx context.Context) error {
 	s.Drain()
 	until := time.Now().Add(lastRequest)
@@ -115,8 +116,8 @@ func (s *httpServer) Shutdown(ctx context.Context) error {
 }
 
 // unused reports whether there are HTTP/1 connections without a request. It sets their read
-// deadlines, so that net/http closes them unless a request comes first. It repeats that at each
-// call, because net/http sets deadlines of its own.
+// deadlines, so that net/http closes them unless a request comes first. Shutdown calls it repeatedly,
+// because net/http sets deadlines of its own.
 func (s *httpServer) unused(until time.Time) (found bool) {
 	s.conns.Range(func(k, v any) bool {
 		nc, c := k.(net.Conn), v.(*httpConn)

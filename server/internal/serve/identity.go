@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/jwt"
 )
 
-// load reads the files that an identity names. Keys of a JWKS are followed until ctx is done. Known
+// load reads the files that an identity names. It keeps a JWKS up to date until ctx is done. Known
 // is nil without a file of known keys.
 func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.Identity, known *knownKeys, err error) {
 	out = httplimit.Identity{APIKey: id.APIKey, User: id.User, Org: id.Org, Tier: id.Tier, TrustUnverified: id.TrustUnverified}
@@ -43,7 +43,7 @@ func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.I
 	return out, known, nil
 }
 
-// readSecret reads the file that a setting names, if it names one.
+// readSecret returns the contents of the file that a setting names, or nil if file is "".
 func readSecret(setting, file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
@@ -52,7 +52,7 @@ func readSecret(setting, file string) ([]byte, error) {
 	return text, in(setting, err)
 }
 
-// validate rejects claims of tokens that aren't verified.
+// validate rejects identities that use claims without a way to verify tokens.
 func (id *Identity) validate() error {
 	for _, of := range []struct {
 		name string
@@ -79,7 +79,8 @@ func logFetches(log *slog.Logger) func(error) {
 	}
 }
 
-// knownKeys are the keys in a file that is followed: a new customer needs no restart of the nodes.
+// knownKeys are the API keys in a file. The node follows changes to the file, so new customers
+// don't require a restart.
 type knownKeys struct {
 	path string
 	log  *slog.Logger

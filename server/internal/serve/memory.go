@@ -14,11 +14,12 @@ import (
 // most live data is counters: at the cap, garbage would take as much memory again. So garbage is
 // collected as if counters weren't there, which is cheap, since they hold no pointers to follow.
 
-// spareGarbage may accumulate in any case: in a small heap, a node under load would otherwise spend
-// a fifth of its time on collecting, or more with thousands of connections.
+// spareGarbage is how much garbage may accumulate in any case. In a small heap, a node under load
+// would otherwise spend a fifth of its time on garbage collection, or more with thousands of
+// connections.
 const spareGarbage = 32 << 20
 
-// tendEvery is how often the collector is adjusted. A flood makes some 10 MiB of counters meanwhile.
+// tendEvery is how often GOGC is adjusted. A flood adds about 10 MiB of counters in that time.
 const tendEvery = time.Second
 
 // tendGarbage keeps garbage in proportion to the heap without counters, unless GOGC is set.
@@ -35,7 +36,7 @@ func tendGarbage(ctx context.Context, counters *memstore.Store) error {
 			return nil
 		case <-tick.C:
 		}
-		// Setting it stops the world for a moment, so ignore small changes.
+		// Setting GOGC stops the world for a moment, so ignore small changes.
 		if p := garbagePercent(liveHeap(), counters.Bytes()); p > inForce+inForce/8 || p < inForce-inForce/8 {
 			debug.SetGCPercent(p)
 			inForce = p
@@ -43,7 +44,8 @@ func tendGarbage(ctx context.Context, counters *memstore.Store) error {
 	}
 }
 
-// garbagePercent returns GOGC: how much garbage may accumulate, in percent of the live heap.
+// garbagePercent returns the value for GOGC: how much garbage may accumulate, in percent of the live
+// heap.
 func garbagePercent(live, counters int64) int {
 	rest := max(0, live-counters)
 	return int(min(1000, max(1, 100*(rest+spareGarbage)/max(1, live))))

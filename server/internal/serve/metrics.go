@@ -19,7 +19,8 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
-// watch adds metrics about the stores, the rules and the process to those about decisions.
+// watch registers metrics about the stores, the rules and the process. Those about decisions are
+// registered already.
 func (n *node) watch() {
 	sources := metrics.Sources{Limiter: n.limiter, Memory: n.counters, Redis: n.redis, Guard: n.guard}
 	if n.shared != nil {
@@ -34,7 +35,7 @@ func (n *node) watch() {
 	n.counter("weir_rules_rejected_total", "Newer rules that were invalid, so that those in force stayed.", nil, func() uint64 { return uint64(n.rules.Rejections()) })
 	n.counter("weir_envoy_config_rejected_total", "Newer configurations of --envoy-config, or of the xDS server, that were invalid, so that the one in force stayed.", nil,
 		func() uint64 { return uint64(n.envoy.Source().Rejections) })
-	if n.rules.File() == "" { // a file has no store that could be lost, and a 0 would say that all is well
+	if n.rules.File() == "" { // rules in a file have no store that could be lost; a 0 would look like a healthy one
 		n.gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.", nil,
 			func() float64 { return float64(n.rules.Failures()) })
 	}
@@ -70,7 +71,7 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// watchDoor counts the connections that the gateway closes without reading from them.
+// watchDoor registers counters of the connections that the gateway closes without reading from them.
 func (n *node) watchDoor(d *gateway.Door) {
 	for why, count := range map[string]*atomic.Uint64{"dropped": &d.TurnedAway, "per_ip": &d.TooMany} {
 		n.counter("weir_gateway_connections_closed_total", "Connections that were closed before anything was read: of addresses that rules drop, or that have too many open.",
@@ -78,7 +79,7 @@ func (n *node) watchDoor(d *gateway.Door) {
 	}
 }
 
-// watchBudget counts the events of budgets, and those that the webhook gets, unless it is nil.
+// watchBudget registers counters of budget events and, unless webhook is nil, of those that it sent.
 func (n *node) watchBudget(webhook *budget.Webhook) {
 	n.counter("weir_budget_events_total", "Events of budgets that this node has told.", nil, func() uint64 { return n.budget.Stats().Events })
 	n.counter("weir_budget_events_dropped_total", "Decisions that crossed a threshold of a budget while too many events waited.", nil, func() uint64 { return n.budget.Stats().Dropped })
@@ -88,7 +89,7 @@ func (n *node) watchBudget(webhook *budget.Webhook) {
 	}
 }
 
-// watchLink shows the link to other regions.
+// watchLink registers metrics about the link to other regions.
 func (n *node) watchLink() {
 	n.gauge("weir_region_grace", "1 while this region has become a home so lately that it owns no more than its floor, else 0.", nil, func() float64 { return oneIf(n.link.Here().Grace) })
 	for name := range n.config.Region.Peers {
@@ -114,7 +115,8 @@ func age(since time.Time) float64 {
 	return time.Since(since).Seconds()
 }
 
-// rulesInfo shows a hash of the rules in force, since each node numbers the versions of a file by itself.
+// rulesInfo exports a hash of the rules in force. Version numbers don't identify rules in a file, because
+// each node numbers the versions by itself.
 type rulesInfo struct{ rules *inforce.Rules }
 
 var rulesInfoDesc = prometheus.NewDesc("weir_rules_info", "1, with the beginning of the SHA-256 of the rules' text.", []string{"hash"}, nil)
@@ -127,7 +129,7 @@ func (r rulesInfo) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// scrapes is how many scrapes are answered at a time. Each walks over all counters that have leases.
+// scrapes is how many scrapes run at a time. Each walks over all counters that have leases.
 const scrapes = 4
 
 // scrape answers GET /metrics.

@@ -17,41 +17,41 @@ import (
 
 const (
 	slot   = time.Second
-	slots  = 120 // that are remembered
-	lately = 10  // slots that rates and percentiles are of
+	slots  = 120 // how many seconds live keeps
+	lately = 10  // rates and percentiles are of this many slots
 )
 
-// live is what a node remembers of its last two minutes. It is fed once a second from what the
-// metrics have counted, so it costs a check nothing, and its figures agree with the metrics.
+// live is what a node remembers of its last two minutes. Once a second, tick reads the metrics'
+// counters into it, so it costs checks nothing, and its figures agree with the metrics.
 type live struct {
-	mu      sync.Mutex   // guards all of this
-	series  admin.Series // of the last slots
+	mu      sync.Mutex   // guards all fields except failed
+	series  admin.Series // the last slots
 	slot    int64        // slots since the node began
-	counted metrics.Sum  // what slots have
-	past    []moment     // of the last ten slots, and the one before them
+	counted metrics.Sum  // the counts up to and including the last slot
+	past    []moment     // snapshots at the end of the last ten slots, and of the one before them
 	trouble troubles
-	failure error // why the store last failed a check
-	// failed is a failure since the last second, or nil.
+	failure error // the store's last failure in a check
+	// failed is the first failure since the last tick, or nil.
 	failed atomic.Pointer[error]
 
-	// memory and leases take a walk over every counter. They hold until walkAgain.
+	// memory and leases are computed by a walk over every counter, at most once until walkAgain.
 	memory    memstore.Stats
 	leases    admin.Lease
 	walkAgain time.Time
 }
 
-// moment is a snapshot of what had been counted at some time.
+// moment is a snapshot of what had been counted at a time.
 type moment struct {
 	at           time.Time
 	sum          metrics.Sum
-	asked, local uint64 // charges
+	asked, local uint64 // charges that needed Redis, and that leases answered
 	shards       map[string]redisstore.TimeStats
 }
 
-// busy is something that decides a bounded number of requests at a time.
+// busy is implemented by everything that decides a bounded number of requests at a time.
 type busy interface{ InFlight() int }
 
-// followLive feeds live until ctx is done.
+// followLive updates live once a second until ctx is done.
 func (n *node) followLive(ctx context.Context) error {
 	ticks := time.NewTicker(slot)
 	defer ticks.Stop()
@@ -65,7 +65,7 @@ func (n *node) followLive(ctx context.Context) error {
 	}
 }
 
-// tick ends a second.
+// tick takes a snapshot of the metrics, and looks for trouble. It runs once a second.
 func (n *node) tick() {
 	m := moment{at: time.Now(), sum: n.metrics.Sum()}
 	if n.shared != nil {
@@ -86,10 +86,12 @@ func (n *node) tick() {
 	n.lookForTroubleLocked(m.at)
 }
 
-// recently returns the moments that rates are computed between: ten seconds ago, and the newest.
+// recently returns the two snapshots that rates are computed between: the one from ten seconds ago,
+// and the newest.
 func (l *live) recently() (first, last *moment) { return &l.past[0], &l.past[len(l.past)-1] }
 
-// count distributes what was counted over the seconds that have passed, usually one.
+// count distributes what was counted since the last call over the seconds that have passed, usually
+// one.
 func (l *live) count(sum *metrics.Sum, now int64) {
 	s, passed := &l.series, now-l.slot
 	if s.Decisions == nil {
@@ -117,7 +119,7 @@ func (l *live) count(sum *metrics.Sum, now int64) {
 	l.slot, l.counted = now, *sum
 }
 
-// now answers GET /v1/now, without calling other nodes or the store.
+// now answers GET /v1/now, from memory: it doesn't call other nodes or the store.
 func (n *node) now() admin.Now {
 	n.live.mu.Lock()
 	defer n.live.mu.Unlock()
@@ -148,7 +150,8 @@ func (n *node) now() admin.Now {
 	return out
 }
 
-// walkLocked brings memory and leases up to date. It uses at most a fiftieth of a core.
+// walkLocked updates memory and leases. It walks so seldom that it uses at most a fiftieth of a
+// core.
 func (n *node) walkLocked() {
 	l := &n.live
 	begun := time.Now()
@@ -192,11 +195,11 @@ func rates(first, last *moment) (r admin.Rates, l admin.Latency) {
 	return r, l
 }
 
-// nowStore describes the store, and how long its calls took between two moments.
+// nowStore describes the store, and the latency of its calls between two snapshots.
 func (n *node) nowStore(first, last *moment) admin.NowStore {
 	s := n.storeStatus()
 	out := admin.NowStore{Store: s.Store, Shards: []admin.NowShard{}}
-	out.Warning = "" // Now.Trouble has it
+	out.Warning = "" // Now.Trouble already includes it
 	for _, sh := range s.Shards {
 		one := admin.NowShard{Shard: sh, Breaker: "closed"}
 		switch {
@@ -206,8 +209,8 @@ func (n *node) nowStore(first, last *moment) admin.NowStore {
 			one.Breaker = "probing"
 		}
 		calls := last.shards[sh.Name].Buckets
-		for i, n := range first.shards[sh.Name].Buckets { // none if the shard is new
-			calls[i] -= min(n, calls[i]) // fewer than before if the shard has gone and come back
+		for i, n := range first.shards[sh.Name].Buckets { // no iterations if the shard is new
+			calls[i] -= min(n, calls[i]) // the shard's counts restart if it is removed and added again
 		}
 		one.P50, one.P99 = percentiles(storeBounds, calls[:])
 		out.Shards = append(out.Shards, one)
@@ -246,7 +249,7 @@ func percentile(q float64, bounds []float64, buckets []uint64) *float64 {
 	return micros(from)
 }
 
-// micros rounds a time to the digits that mean something.
+// micros converts seconds to microseconds, rounded to 0.01.
 func micros(seconds float64) *float64 {
 	us := float64(time.Duration(seconds*float64(time.Second)).Round(10*time.Nanosecond)) / float64(time.Microsecond)
 	return &us

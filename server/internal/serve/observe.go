@@ -17,12 +17,12 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// observe passes every decision to all that the node has for observing them. It runs in every check, so none of them may
-// block, and they are no list, because a loop over functions would take as long as one of them.
+// observe passes every decision to each part of the node that observes decisions. It runs in every check, so none of
+// them may block. The calls are written out because a loop over a list of functions would cost as much as one of them.
 func (n *node) observe(o *weir.Observation) {
 	n.metrics.Observe(o)
 	n.top.Observe(o)
-	if o.Err != nil && n.live.failed.Load() == nil { // one a second is enough to explain a failure
+	if o.Err != nil && n.live.failed.Load() == nil { // one failure a second is enough to explain degraded decisions
 		err := o.Err
 		n.live.failed.Store(&err)
 	}
@@ -46,7 +46,7 @@ func (n *node) closeDecisionLog() {
 	}
 }
 
-// newTop makes the list of hot clients.
+// newTop makes the part that counts clients for /v1/top.
 func (n *node) newTop() *top.Top {
 	return top.New(top.Options{
 		Totals: func(tell func(string, top.Total)) {
@@ -63,17 +63,18 @@ func (n *node) newTop() *top.Top {
 	})
 }
 
-// noAddress remembers whether a check came without the client's address.
+// noAddress remembers for which rules a check came without the client's address.
 type noAddress struct {
 	seen atomic.Pointer[weir.RuleSet] // the rules in force at the last such check
 	said sync.Once
 }
 
-// warnOfNoAddress warns once of a check without an address if a rule counts by it: all such checks share a counter.
+// warnOfNoAddress logs one warning if a check has no address and a rule counts by address: all such checks share one
+// counter.
 func (n *node) warnOfNoAddress() {
 	rules := n.limiter.Rules()
 	if n.noAddr.seen.Load() == rules || n.noAddr.seen.Swap(rules) == rules {
-		return // most checks end here
+		return // returns here for almost all checks
 	}
 	for _, r := range rules.Rules().Rules {
 		if slices.Contains(r.By, "ip") {
@@ -84,7 +85,7 @@ func (n *node) warnOfNoAddress() {
 	}
 }
 
-// validateBudget doesn't quote the URL: it may hold a secret.
+// validateBudget checks the budget settings. Its errors don't quote the URL, which may hold a secret.
 func (c *Config) validateBudget() error {
 	if c.BudgetWebhook == "" {
 		return when(c.BudgetWebhookTokenFile != "", "--budget-webhook-token-file: needs --budget-webhook, which says where the token is sent")
@@ -105,7 +106,7 @@ func (c *Config) budgetToken() (string, error) {
 	return token, nil
 }
 
-// openBudget begins to watch budgets. The store is open by then.
+// openBudget starts watching budgets. It needs the store to be open.
 func (n *node) openBudget() error {
 	token, err := n.config.budgetToken()
 	if err != nil {
@@ -120,7 +121,7 @@ func (n *node) openBudget() error {
 	return nil
 }
 
-// counting returns the store that all nodes share.
+// counting returns the store that all nodes share, or the in-process store without Redis.
 func (n *node) counting() interface {
 	counter.Store
 	admin.Slots

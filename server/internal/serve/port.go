@@ -15,25 +15,25 @@ import (
 
 // port is an address that a node listens on, with the server that answers there.
 type port struct {
-	name   string // of its flag
-	addr   string // to listen on; "" opens none
+	name   string // the name in the port's flag
+	addr   string // the address to listen on; "" leaves the port closed
 	server server
-	tls    atomic.Pointer[tls.Config] // for new connections; nil without a certificate
+	tls    atomic.Pointer[tls.Config] // the configuration for new connections; nil without a certificate
 	door   *gateway.Door              // nil if all connections are accepted
-	// secured replaces the node's certificate, unless it is nil.
+	// secured is used instead of the node's certificate if it isn't nil.
 	secured *tls.Config
 	socket  net.Listener // the TCP listener inside Listener
 	net.Listener
 }
 
-// server answers on a port.
+// server serves requests on a port.
 type server interface {
-	// Serve answers until the listener is closed, or fails.
+	// Serve serves connections until the listener is closed or fails.
 	Serve(net.Listener) error
-	// Drain tells clients to send their next request elsewhere, and goes on answering.
+	// Drain tells clients to send their next request elsewhere, but continues to serve.
 	Drain()
-	// Shutdown waits for requests in flight once the listener is closed. When ctx is done, it ends
-	// the rest, and returns ctx's error.
+	// Shutdown waits for requests in flight after the listener is closed. When ctx is done, it
+	// cancels the remaining ones, and returns ctx's error.
 	Shutdown(ctx context.Context) error
 }
 
@@ -45,7 +45,7 @@ func (p *port) setting() string {
 	return "--" + p.name
 }
 
-// open starts to listen, with TLS if the node has a certificate.
+// open starts listening, with TLS if the node has a certificate.
 func (p *port) open(ctx context.Context, c *Config) error {
 	tlsConfig, err := p.secured, error(nil)
 	if tlsConfig == nil {
@@ -55,11 +55,11 @@ func (p *port) open(ctx context.Context, c *Config) error {
 		return err
 	}
 	var plain net.ListenConfig
-	plain.SetMultipathTCP(false) // Linux has no socket filters for it, which refuseNew needs
+	plain.SetMultipathTCP(false) // MPTCP sockets don't support the socket filters that refuseNew needs
 	p.Listener, err = plain.Listen(ctx, "tcp", p.addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		text := fmt.Sprintf("%s: %s is in use, perhaps by another node: give another address", p.setting(), p.addr)
-		if !c.OnlyEnvoy { // envoyproxy/ratelimit's variables can't close a port
+		if !c.OnlyEnvoy { // envoyproxy/ratelimit's variables have no value that closes a port
 			text += `, or "" to open none`
 		}
 		return errors.New(text)
@@ -81,7 +81,7 @@ func (p *port) open(ctx context.Context, c *Config) error {
 	return nil
 }
 
-// openAll opens every port that has an address, or none.
+// openAll opens every port that has an address. If one fails, it closes the others.
 func openAll(ctx context.Context, c *Config, ports []*port) (opened []*port, err error) {
 	for _, p := range ports {
 		if p.addr == "" {
@@ -106,17 +106,21 @@ func (p *port) where() net.Addr {
 	return p.Addr()
 }
 
-// DefaultDrainNotice is how long a draining node goes on accepting by default.
+// DefaultDrainNotice is how long a draining node accepts new connections by default, so that
+// balancers can notice.
 const DefaultDrainNotice = 250 * time.Millisecond
 
 const (
-	// handshakes is how long a TCP handshake may take that began before the port refused new ones.
+	// handshakes is the time for TCP handshakes to finish that began before the port refused new
+	// ones.
 	handshakes = 100 * time.Millisecond
-	// lastRequest is how long an idle connection stays open: the client may have sent a request.
+	// lastRequest is how long an idle connection stays open during shutdown, because the client may
+	// already have sent a request.
 	lastRequest = 250 * time.Millisecond
 )
 
-// serve answers until ctx is done. Then it closes the port, and waits for requests in flight.
+// serve serves the port until ctx is done. Then it closes the port, and waits for requests in
+// flight.
 func (p *port) serve(ctx context.Context, n *node) error {
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -137,9 +141,9 @@ func (p *port) serve(ctx context.Context, n *node) error {
 	return err
 }
 
-// drain closes the port. First the node stops being ready, and balancers have time to notice. Then
-// the kernel refuses new connections, and the server accepts those in the kernel's queue, which
-// closing the port would reset.
+// drain closes the port without losing connections. First the node reports that it isn't ready, and
+// waits for balancers to notice. Then the kernel refuses new connections while the server accepts
+// those in the kernel's queue, which closing the port would reset.
 func (p *port) drain(n *node) {
 	n.draining.Store(true)
 	p.server.Drain()

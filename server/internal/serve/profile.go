@@ -13,26 +13,27 @@ import (
 
 // profiler serves profiles to operators, one at a time, since each slows the node down.
 type profiler struct {
-	turn   chan struct{}   // holds a value while a profile is being made
-	ending context.Context // done when the node ends
+	turn   chan struct{}   // has a value in it while a profile is being made
+	ending context.Context // done when the node shuts down
 }
 
 func newProfiler(ctx context.Context) *profiler { return &profiler{make(chan struct{}, 1), ctx} }
 
-// The longest and the default duration of a profile, in seconds. go tool pprof expects the latter.
+// longestProfile and usualProfile are the longest and the default duration of a profile, in
+// seconds. go tool pprof expects the latter.
 const (
 	longestProfile = 60
 	usualProfile   = 30
 )
 
-// profiles are snapshots. The other handlers of net/http/pprof aren't served: one shows the command
-// line, where passwords and tokens may be.
+// profiles are snapshots. Other handlers of net/http/pprof aren't served, because one shows the
+// command line, which may contain passwords and tokens.
 var profiles = map[string]http.Handler{
 	"allocs": pprof.Handler("allocs"), "goroutine": pprof.Handler("goroutine"),
 	"heap": pprof.Handler("heap"), "threadcreate": pprof.Handler("threadcreate"),
 }
 
-// recordings are profiles of the seconds that follow.
+// recordings are profiles over the requested number of seconds.
 var recordings = map[string]http.HandlerFunc{"profile": pprof.Profile, "trace": pprof.Trace}
 
 func (p *profiler) serve(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
@@ -59,21 +60,21 @@ func (p *profiler) serve(w http.ResponseWriter, r *http.Request) *jsonerror.Erro
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	defer context.AfterFunc(p.ending, cancel)() // what was recorded until then is an answer, too
+	defer context.AfterFunc(p.ending, cancel)() // what was recorded before the shutdown is still sent
 	r = r.WithContext(ctx)
 	if profile != nil {
 		r.Form = url.Values{"debug": {strconv.Itoa(debug)}}
 		profile.ServeHTTP(w, r)
 		return nil
 	}
-	// After the port's read deadline, the request would count as abandoned.
+	// Lift the port's read deadline: when it passes, net/http would treat the request as abandoned.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	r.Form = url.Values{"seconds": {strconv.Itoa(seconds)}}
 	recording(w, r)
 	return nil
 }
 
-// number reads a parameter.
+// number returns a query parameter as an integer from least to most, or usual if it is missing.
 func number(r *http.Request, name string, usual, least, most int) (int, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {

@@ -7,11 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onlyKnown is a socket filter that drops segments which ask for a new connection: those with SYN
-// and without ACK. Accepted connections inherit it from their listener, but never get such a
-// segment.
+// onlyKnown is a socket filter that drops segments with SYN and without ACK, which ask for a new
+// connection. Accepted connections inherit it from their listener, but never get such a segment.
 var onlyKnown = []unix.SockFilter{
-	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13}, // the flags of the TCP header
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13}, // the flags in the TCP header
 	{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0x12},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0x02, Jf: 1},
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
@@ -20,7 +19,7 @@ var onlyKnown = []unix.SockFilter{
 
 // refuseNew has the kernel ignore new connections to a TCP port, and reports whether it does.
 // Connections whose handshake has begun can still be accepted. An ignored client retries after a
-// second, when the port is closed.
+// second. By then, the port is closed.
 func refuseNew(l net.Listener) (refused bool) {
 	control(l, func(fd int) {
 		program := unix.SockFprog{Len: uint16(len(onlyKnown)), Filter: &onlyKnown[0]}

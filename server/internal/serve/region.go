@@ -15,23 +15,23 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// Region says where a node is, and how it reaches the nodes of other regions.
+// Region is the node's region and how nodes of different regions reach each other.
 type Region struct {
 	// Name is the name of the node's region; "" means that the node has none.
 	Name string `yaml:"name"`
-	// Home is the region that counts global limits which name none. "" means that each region counts for itself.
+	// Home is the region that counts global limits which don't name a region. If "", each region counts for itself.
 	Home string `yaml:"home"`
-	// Listen is the address at which nodes of other regions reach this one; "" opens none.
+	// Listen is the address on which this node accepts nodes of other regions; "" means none.
 	Listen string `yaml:"listen"`
-	// SecretFile holds the secret that all regions share.
+	// SecretFile is the file with the secret that all regions share.
 	SecretFile string `yaml:"secret_file"`
-	// Peers are addresses of nodes of the other regions.
+	// Peers are the addresses of nodes in the other regions, by region.
 	Peers map[string][]string `yaml:"peers"`
 }
 
 var regionName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
-// linked reports whether there are other regions.
+// linked reports whether the node is configured to talk to other regions.
 func (r *Region) linked() bool { return r.Listen != "" || len(r.Peers) > 0 }
 
 func (r *Region) validate() error {
@@ -107,7 +107,7 @@ func (n *node) regions() admin.Regions {
 	return out
 }
 
-// regroup carries out an operator's change to regions.
+// regroup applies an operator's change to the regions.
 func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	switch {
 	case n.link == nil:
@@ -122,7 +122,7 @@ func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	return n.link.Restore(ctx, c.Region)
 }
 
-// The beginnings of what scopes says of rules, in its order.
+// scopes begins its messages with one of these texts.
 const (
 	alone   = "This node has no other regions (regions.peers), and counts here what should be counted for all: "
 	unknown = "The home isn't a region that this node knows (regions.peers), so what on_partition says decides: "
@@ -132,7 +132,8 @@ const (
 	whole   = "This region counts the whole limit by itself for "
 )
 
-// scopes says which global rules aren't counted at their home, and what happens to their requests; "" if there are none.
+// scopes describes global rules that aren't counted at their home, and what happens to their requests. It returns "" if
+// there are none.
 func (n *node) scopes() string {
 	names := map[string][]string{}
 	doc := n.limiter.Rules().Rules()

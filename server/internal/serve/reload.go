@@ -12,7 +12,7 @@ import (
 )
 
 // reload checks files whenever the operator asks for it, and reopens the decision log, until ctx is
-// done. Files are followed anyway, but it may take two seconds to notice a change.
+// done. Without it, a node notices a changed file within two seconds.
 func (n *node) reload(ctx context.Context) error {
 	for {
 		select {
@@ -39,7 +39,7 @@ func (n *node) reload(ctx context.Context) error {
 	}
 }
 
-// certificateFiles holds the contents of the files of certificates, keys and CAs, by name.
+// certificateFiles maps the names of certificate, key and CA files to their contents.
 type certificateFiles map[string]string
 
 func (c *Config) readCertificates() (certificateFiles, error) {
@@ -57,8 +57,9 @@ func (c *Config) readCertificates() (certificateFiles, error) {
 	return read, nil
 }
 
-// followCertificates applies changes to certificates to new connections, so that whoever renews
-// them need not know of this node. Last is what the files held before those in use were read.
+// followCertificates applies changed certificate files to new connections, so that tools that renew
+// them need not know this node. Last is what the files held before the current certificates were
+// read.
 func (n *node) followCertificates(ctx context.Context, ports []*port, last certificateFiles) error {
 	_, cert, _ := n.config.certificate("grpc") // the other files are usually in the same folder
 	return watch.Dir(ctx, filepath.Dir(cert), n.config.readCertificates, maps.Equal[certificateFiles, certificateFiles], last, n.certificates,
@@ -66,7 +67,7 @@ func (n *node) followCertificates(ctx context.Context, ports []*port, last certi
 		func(err error) { n.log.Error("certificates can't be read: the ones in use stay", "error", err) })
 }
 
-// useCertificates applies the certificates to new connections: on all ports, or on none.
+// useCertificates reads the certificates again for new connections. If one fails, no port changes.
 func (n *node) useCertificates(ports []*port) {
 	var failed error
 	fresh := make([]*tls.Config, len(ports))
@@ -79,7 +80,7 @@ func (n *node) useCertificates(ports []*port) {
 		n.log.Error("certificates rejected: the ones in use stay", "error", failed)
 		return
 	}
-	var expires time.Time // the first of them
+	var expires time.Time // the earliest expiry
 	for i, p := range ports {
 		p.tls.Store(fresh[i])
 		if fresh[i] == nil {

@@ -22,10 +22,10 @@ import (
 //go:embed starter.yaml
 var starter []byte
 
-// StarterName is the name of the built-in rules in messages.
+// StarterName is what messages call the built-in rules.
 const StarterName = "starter.yaml"
 
-// readRules reads the rules to start with: from --rules, from --seed-rules, or the built-in ones.
+// readRules reads the initial rules: from --rules, from --seed-rules, or the built-in ones.
 func (c *Config) readRules() (doc *inforce.Document, message string, err error) {
 	flag := ""
 	switch {
@@ -41,19 +41,19 @@ func (c *Config) readRules() (doc *inforce.Document, message string, err error) 
 		message = rulestore.StarterMessage
 	}
 	var unread *fs.PathError
-	if errors.As(err, &unread) { // problems in the rules name their place themselves
+	if errors.As(err, &unread) { // errors about rules already name the file and line
 		err = fmt.Errorf("%s: %w", flag, err)
 	}
 	return doc, message, err
 }
 
-// patience is how long a starting node waits for Redis, and then for the rules there.
+// patience is how long a starting node waits for Redis, and then for the rules in Redis.
 const patience = 500 * time.Millisecond
 
-// blocksName is the file of the emergency list in --data.
+// blocksName is the name of the file in --data that holds the emergency list.
 const blocksName = "blocks.json"
 
-// openRules opens the source of the rules, and joins the emergency list to it.
+// openRules opens the source of the rules, and adds the emergency list to them.
 func (n *node) openRules(ctx context.Context, seed *inforce.Document, message string) error {
 	if err := n.openSource(ctx, seed, message); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (n *node) openSource(ctx context.Context, seed *inforce.Document, message s
 		dir, err := rulestore.OpenDir(c.Data)
 		n.closeRules = func() error { return dir.Close() }
 		if unwritable(err) {
-			// The rules there still count. Changes last as long as this node.
+			// The rules in --data are still used, but changes are lost when this node ends.
 			n.log.Warn("--data can't be written: changes of rules are lost with the end of this node", "error", err)
 			start.Copy = &rulestore.Copy{Path: c.Data, ReadOnly: true}
 			dir, n.closeRules, err = openTemporary()
@@ -114,7 +114,7 @@ func unwritable(err error) bool {
 		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// openTemporary opens a folder of rules that is removed with the node.
+// openTemporary opens a temporary folder for rules. done removes it.
 func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	path, err := os.MkdirTemp("", "weir-data-")
 	if err != nil {
@@ -126,10 +126,10 @@ func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	return dir, func() error { return errors.Join(dir.Close(), os.RemoveAll(path)) }, nil
 }
 
-// copyFolder returns the folder for the last good rules of one Redis: those of another Redis, or of
-// a node without Redis, must not be used. Its name depends on where the Redis is, but not on users
-// and files, which change: the rules must be found even if a new password is wrong. Older releases
-// had those in the name, so such a folder is renamed.
+// copyFolder returns the folder for the last good rules of one Redis, so that a node never uses the
+// rules of another one. The name depends on the address of the Redis, but not on users, passwords
+// or files, which change. Older releases included those in the name, so copyFolder renames such a
+// folder.
 func copyFolder(data string, s *redisstore.Store) string {
 	named := func(of string) string {
 		sum := sha256.Sum256([]byte(of + " " + s.Prefix()))

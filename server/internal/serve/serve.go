@@ -1,5 +1,5 @@
-// Package serve runs a node: the check API, the gateway and the admin port over one limiter, from
-// listening to the last answer.
+// Package serve runs a node: the check API, the gateway and the admin port, which share one limiter. It opens the
+// ports, serves them, and shuts them down without losing requests.
 package serve
 
 import (
@@ -47,49 +47,50 @@ type node struct {
 	log      *slog.Logger
 	limiter  *weir.Limiter
 	guard    *cooldown.Guard
-	counters *memstore.Store     // in this process: all counters, or those used while Redis is lost
+	counters *memstore.Store     // the in-process store: all counters or, with Redis, those used while Redis is lost
 	redis    *redisstore.Store   // nil with the in-process store
-	shared   *redislimit.Limiter // counts in Redis; nil without
+	shared   *redislimit.Limiter // counts in Redis; nil without Redis
 	rules    *inforce.Rules
 	known    *knownKeys       // nil without a file of known keys
-	gateway  *gateway.Gateway // nil without one
+	gateway  *gateway.Gateway // nil without a gateway
 	learned  gateway.Learned
 	link     *region.Link // nil without other regions
 	envoy    *envoy.Service
-	metrics  *metrics.Metrics // of registry
+	metrics  *metrics.Metrics // the metrics about decisions, in registry
 	registry *prometheus.Registry
-	decided  *decisionlog.Log // nil if decisions aren't logged
+	decided  *decisionlog.Log // nil if there is no decision log
 	top      *top.Top
 	tail     tail.Hub
 	budget   *budget.Watcher
 	tracer   *tracing.Tracer // nil without traces
 	began    time.Time
-	ready    atomic.Bool // it has reached its store
-	draining atomic.Bool // balancers should send no requests
+	ready    atomic.Bool // the node has reached its store once
+	draining atomic.Bool // balancers should stop sending requests
 	noAddr   noAddress
 
-	self       rulestore.Node // its name and version
-	closeRules func() error   // nil with nothing to close
+	self       rulestore.Node // the node's name and version
+	closeRules func() error   // nil if there is nothing to close
 	cluster    *top.Cluster
 
-	envoyConfig  envoyConfig // nil without one
+	envoyConfig  envoyConfig // nil without a configuration for Envoy
 	certificates watch.Bell  // rings when certificates should be checked now
 	tokens       watch.Bell  // rings when the file of tokens should be checked now
 	rls          *envoy.Server
 	regionTLS    *tls.Config // nil without other regions
 
 	live live
-	busy []busy // everything that bounds how many requests are decided at a time
+	busy []busy // for the number of requests in flight
 }
 
-// Listening says where a node listens, and where it counts.
+// Listening has the addresses that a node listens on, and names its store and its rules.
 type Listening struct {
 	HTTP, GRPC, Admin, Metrics, Gateway, Region net.Addr
-	Store                                       string // without passwords
-	Rules                                       string // the rules in force
+	Store                                       string // the store's URL, without passwords
+	Rules                                       string // such as "version 12"
 }
 
-// Run serves until ctx is done, then waits for requests in flight. It calls ready, if not nil, when all ports are open.
+// Run runs a node until ctx is done, then waits for requests in flight. It calls ready, unless that is nil, when all
+// ports are open.
 func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready func(Listening)) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -119,7 +120,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if err != nil {
 		return err
 	}
-	defer sender.Close() // sends what is left
+	defer sender.Close() // flushes what isn't sent yet
 	n.tracer = sender.Tracer
 	if err := n.openLink(); err != nil {
 		return err
@@ -132,12 +133,12 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if err := n.openBudget(); err != nil {
 		return err
 	}
-	defer n.budget.Close(closing) // before the store, which it asks
+	defer n.budget.Close(closing) // before the store, which it uses
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends what open began, if it fails
+	defer cancel() // stops what open started if open fails
 	if n.shared != nil {
 		n.shared.Await(ctx, patience)
-		n.top.Learn() // before anybody sees a fingerprint
+		n.top.Learn() // before anybody can see a fingerprint
 	}
 	if err := n.openRules(ctx, seed, message); err != nil {
 		return err
@@ -149,14 +150,14 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		n.shared.CatchUp(ctx, patience)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	certificates, _ := c.readCertificates() // open reports what is wrong with them
+	certificates, _ := c.readCertificates() // open reports errors in them
 	ports, listening, err := n.open(ctx, guards)
 	if err != nil {
 		return err
 	}
 	n.watch()
 	n.tick() // so that GET /v1/now has figures from the first request on
-	// run starts what runs until the node ends.
+	// run starts a task that runs until the node ends, if it is needed.
 	run := func(needed bool, task func(context.Context) error) {
 		if needed {
 			group.Go(func() error { return task(ctx) })
@@ -187,7 +188,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	run(n.redis != nil, n.cluster.Run)
 	run(n.redis != nil && n.gateway != nil, n.hear)
 	run(n.redis != nil && c.Rules != "", n.introduce)
-	if n.link != nil { // runs for as long as ports answer
+	if n.link != nil { // requests in flight need the link, so it runs until the ports are closed
 		life, end := context.WithCancel(context.WithoutCancel(ctx))
 		var link sync.WaitGroup
 		link.Go(func() { _ = n.link.Run(life) })
@@ -205,7 +206,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	return group.Wait()
 }
 
-// open opens the ports, and makes their servers.
+// open opens the ports and creates their servers.
 func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, error) {
 	c := &n.config
 	answers, err := httplimit.NewAnswerer(c.Answers)
@@ -230,7 +231,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 		if n.gateway, err = n.newGateway(identity); err != nil {
 			return nil, Listening{}, err
 		}
-		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // bodies may stream for hours
+		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // no deadlines: bodies may stream for hours
 		through.door = &gateway.Door{Trusted: c.TrustedProxies, PerIP: c.ConnectionsPerIP, Unwelcome: n.guard.Dropped}
 		n.watchDoor(through.door)
 	}
@@ -262,7 +263,7 @@ func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error)
 	})
 }
 
-// limitOptions returns the options for requests that come unchanged from clients.
+// limitOptions returns the options for ports that clients reach directly.
 func (n *node) limitOptions(identity httplimit.Identity) httplimit.Options {
 	c := &n.config
 	return httplimit.Options{
@@ -271,7 +272,7 @@ func (n *node) limitOptions(identity httplimit.Identity) httplimit.Options {
 	}
 }
 
-// api serves the check API, forward-auth and health.
+// api serves the check API, forward-auth and health checks.
 func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
@@ -306,7 +307,7 @@ func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *g
 	})
 }
 
-// traced makes a span of each request to a handler, if traces are sent.
+// traced makes h start a span for each request if traces are sent.
 func (n *node) traced(h http.Handler) http.Handler {
 	if n.tracer == nil {
 		return h

@@ -20,12 +20,13 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// Memory is the store in this process.
+// Memory is the setting for the in-process store.
 const Memory = "memory"
 
 func (c *Config) inMemory() bool { return c.Store == "" || c.Store == Memory }
 
-// validateStore doesn't quote the URL: it may hold a password.
+// validateStore checks the store's settings. Its errors don't quote the URL, which may hold a
+// password.
 func (c *Config) validateStore() error {
 	switch {
 	case c.inMemory() && c.Emergency != nil:
@@ -51,7 +52,7 @@ func (c *Config) validateStore() error {
 	return nil
 }
 
-// openStore makes the limiter, without rules yet, and its store. It doesn't wait for Redis.
+// openStore makes the store and the limiter, which has no rules yet. It doesn't wait for Redis.
 func (n *node) openStore() error {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
@@ -106,7 +107,7 @@ func (n *node) connecting() bool {
 	}
 	up := n.redis.Health().Up && n.rules.Stale() == ""
 	if up {
-		n.ready.Store(true) // a store that is lost later doesn't change this
+		n.ready.Store(true) // losing the store later doesn't make the node unready
 	}
 	return !up
 }
@@ -120,17 +121,17 @@ func (n *node) closeStore() {
 	}
 }
 
-// storeFailed is called for every check that the store failed. It doesn't warn of each failure in an
-// outage: the store logs a line when Redis is lost, and one when it is back.
+// storeFailed is called for every check that the store failed. It logs only failures that aren't
+// part of an outage, since the store logs when Redis is lost and when it is back.
 func (n *node) storeFailed(_ *http.Request, err error) {
-	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, counter.ErrPartition) { // there may be thousands a second if Redis is slow
+	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, counter.ErrPartition) { // if Redis is slow, there may be thousands a second
 		n.log.Debug("store", "error", err)
 		return
 	}
 	n.log.Warn("store", "error", err)
 }
 
-// storeStatus is the state of the store, with the parts of its warning.
+// storeStatus is the state of the store, and the parts of its warning.
 type storeStatus struct {
 	admin.Store
 	evicts, rejected string
@@ -164,7 +165,7 @@ func (n *node) storeStatus() storeStatus {
 	return out
 }
 
-// tellStore fills in the state of the store, for other nodes.
+// tellStore adds the state of the store to what this node announces to the other nodes.
 func (n *node) tellStore(to *rulestore.Node) {
 	s := n.storeStatus()
 	if to.Store = s.Status; s.Since != nil {
@@ -178,7 +179,7 @@ func (n *node) tellStore(to *rulestore.Node) {
 	to.Outputs = n.learned.Say()
 }
 
-// hear takes over what the other nodes have learned.
+// hear takes over what other nodes have learned about the usage of upstreams.
 func (n *node) hear(ctx context.Context) error {
 	for rediscall.Sleep(ctx, 2*time.Second) {
 		var outputs []map[string]int64
@@ -190,7 +191,8 @@ func (n *node) hear(ctx context.Context) error {
 	return nil
 }
 
-// introduce announces a node with rules in a file to the others. A rule store announces the others.
+// introduce announces a node whose rules are in a file to the others. Other nodes are announced by
+// their rule store.
 func (n *node) introduce(ctx context.Context) error {
 	for rediscall.Sleep(ctx, time.Second) {
 		n.redis.Say(rulestore.Say(n.about()))

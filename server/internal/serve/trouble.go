@@ -16,33 +16,36 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// troubles are a node's present problems, in words for people.
+// troubles are a node's current problems, in plain text for operators.
 type troubles struct {
 	list  []admin.Trouble
 	since map[string]time.Time // when each kind of problem was first seen
 	nodes map[string]lastHeard // other nodes, by name
 	told  time.Time            // when Redis last listed the nodes
 	stale bool                 // the last list was stale
-	// settles is when live nodes have had time to show up again, after Redis hadn't listed any for a while.
+	// settles is the time until which nodes that Redis doesn't list aren't reported, after Redis hadn't
+	// been read for a while.
 	settles time.Time
 }
 
-// lastHeard is when another node was heard.
+// lastHeard is when another node last announced itself in Redis.
 type lastHeard struct {
 	seen   time.Time
-	silent bool // it had been silent for too long when it was last listed
+	silent bool // it was already overdue when Redis last listed it
 }
 
 const (
-	// silent is how long a node may be silent before something is wrong: a bit more than two heartbeats.
+	// silent is how long a node may go without a heartbeat before it is reported: a bit more than two
+	// heartbeats.
 	silent = 5 * time.Second
-	// missed is how long a silent node is reported. Nodes that end say so, and aren't.
+	// missed is how long a silent node is reported. Nodes that shut down announce it, and aren't reported.
 	missed = 10 * time.Minute
-	// drifted is how far clocks may be apart: the node's clock is used for JWTs and certificates.
+	// drifted is how far the node's clock may be from Redis' before the node reports it. Limits follow
+	// Redis' clock, but the node checks JWTs and certificates by its own.
 	drifted = 500 * time.Millisecond
 )
 
-// lookForTroubleLocked lists what is wrong, since when, and what clients notice.
+// lookForTroubleLocked updates the list of problems: what is wrong, since when, and what clients notice.
 func (n *node) lookForTroubleLocked(now time.Time) {
 	t := &n.live.trouble
 	t.list = []admin.Trouble{}
@@ -93,7 +96,7 @@ func (n *node) lookForTroubleLocked(now time.Time) {
 	tell("clock_drift", n.drift(), nil)
 }
 
-// overloadedLocked says how many requests were turned away lately.
+// overloadedLocked describes how many requests were turned away in the last ten seconds, or returns "".
 func (n *node) overloadedLocked() string {
 	r, _ := rates(n.live.recently())
 	shed := r.ByReason[weir.ReasonOverloaded.String()]
@@ -104,10 +107,10 @@ func (n *node) overloadedLocked() string {
 		lately, tenths(shed), count(n.config.MaxInFlight, "was", "were"))
 }
 
-// tenths rounds a rate up to one digit after the point.
+// tenths formats a rate, rounded up to one decimal.
 func tenths(rate float64) string { return strconv.FormatFloat(math.Ceil(10*rate)/10, 'f', -1, 64) }
 
-// drift says how far the node's clock is from Redis', if that is too far.
+// drift describes how far the node's clock is from Redis', or returns "" if they agree.
 func (n *node) drift() string {
 	if n.redis == nil || n.redis.Heard().Stale {
 		return ""
@@ -123,14 +126,15 @@ func (n *node) drift() string {
 		drift.Abs().Round(time.Millisecond), where)
 }
 
-// degradedLocked says how many decisions were made lately without the store, which can be reached.
+// degradedLocked describes how many recent decisions were made without the store although it can be
+// reached, or returns "".
 func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	r, _ := rates(n.live.recently())
 	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, counter.ErrPartition) {
 		return ""
 	}
 	if slices.ContainsFunc(s.Shards, func(sh admin.Shard) bool { return sh.Since != nil && now.Sub(*sh.Since) < lately*slot }) {
-		return "" // the store has just come back, and these are from before
+		return "" // the store has just come back, and these decisions are from before
 	}
 	text := fmt.Sprintf("In the last %d s, %s of %s decisions a second were made without Redis, although it can be reached", lately, tenths(r.Degraded), tenths(r.Decisions))
 	switch err := n.live.failure; {
@@ -145,7 +149,7 @@ func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	return text + ". For these, " + n.failureModes().words
 }
 
-// storeLost says which servers are lost, and what clients get meanwhile.
+// storeLost describes which Redis servers can't be reached, and how checks are decided meanwhile.
 func (n *node) storeLost(s *storeStatus) string {
 	var names []string
 	why, keys := "", int64(0)
@@ -163,7 +167,7 @@ func (n *node) storeLost(s *storeStatus) string {
 		text += " (" + few(names) + ")"
 	}
 	if why != "" {
-		text += ": " + strings.TrimRight(why, ".") // Redis' own messages end with one
+		text += ": " + strings.TrimRight(why, ".") // messages from Redis end with a period
 	}
 	if len(names) < len(s.Shards) && keys > 0 {
 		text += ". About " + count(keys, "key is", "keys are") + " there; the others are decided as ever"
@@ -171,7 +175,7 @@ func (n *node) storeLost(s *storeStatus) string {
 	return text + ". Until it is back, " + n.failureModes().words
 }
 
-// count is a number with its noun.
+// count formats a number with its noun.
 func count[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -179,7 +183,7 @@ func count[N int | int64](n N, one, many string) string {
 	return fmt.Sprint(n, " ", many)
 }
 
-// few lists the first few of many names.
+// few lists the first five names, and counts the others.
 func few(names []string) string {
 	const most = 5
 	if more := len(names) - most; more > 0 {
@@ -188,7 +192,8 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// silentNodesLocked says which nodes have fallen silent, or that nodes can't be heard.
+// silentNodesLocked describes which nodes have fallen silent, or that the list of nodes can't be read. It
+// returns "" if all is well.
 func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	if n.redis == nil {
 		return ""
@@ -198,7 +203,7 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 		t.stale = true
 		up := slices.ContainsFunc(s.Shards, func(sh admin.Shard) bool { return sh.Up })
 		if heard.At.IsZero() || !up {
-			return "" // that Redis is lost is reported already
+			return "" // another problem already reports that Redis is lost
 		}
 		text := "What the other nodes do isn't known: Redis hasn't told for " + time.Since(heard.At).Round(time.Second).String()
 		if s.Status == "up" {
@@ -206,14 +211,13 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 		}
 		return text + ", since the part of it that keeps that is lost"
 	}
-	// The more nodes there are, the less often each asks.
+	// The more nodes there are, the less often each one reads the list.
 	if gap := heard.At.Sub(t.told); !t.told.IsZero() && (t.stale || gap > silent+time.Duration(s.Nodes)*20*time.Millisecond) {
 		t.settles = now.Add(silent)
 	}
 	t.stale = false
 	t.told = heard.At
-	// Nodes that aren't back after a while may have ended properly, with nobody to hear it, or
-	// died.
+	// Nodes that don't come back within settles may have shut down while Redis was lost, or died.
 	settled := !now.Before(t.settles)
 	if t.nodes == nil {
 		t.nodes = map[string]lastHeard{}
@@ -249,18 +253,18 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	return "Not heard: " + few(lost) + ". Whoever asks a node that has ended or hangs gets no answer from it; the others decide as ever"
 }
 
-// modes describe what rules do without the store.
+// modes describes what rules do without the store.
 type modes struct {
 	list   []admin.FailureMode
 	totals []admin.FailureTotal
 	words  string
 }
 
-// mostModes is how many rules are listed.
+// mostModes is how many rules modes lists.
 const mostModes = 1000
 
-// failureModes describes what each rule does while the store can't be reached. A store in memory
-// always can.
+// failureModes describes what each rule does while the store can't be reached. It is empty for an
+// in-process store, which is never lost.
 func (n *node) failureModes() modes {
 	if n.redis == nil {
 		return modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}}
@@ -268,14 +272,15 @@ func (n *node) failureModes() modes {
 	return failureModes(n.rules.InForce().File.Rules.Rules, n.config.Emergency)
 }
 
-// without describes what rules of one kind do without the store: each of them, one, and several.
+// without describes what rules of one kind do without the store, as text about each of them, about one
+// rule, and about several.
 type without struct {
 	mode            counter.FailureMode
 	shadow          bool
 	text, one, many string
 }
 
-// failureModes describes the failure modes of rules whose store can be lost.
+// failureModes describes what rules do when the store in Redis is lost.
 func failureModes(rules []weir.Rule, emergency *weir.Limit) modes {
 	admit := without{weir.FailAllow, false, "counts clients that a node knows on each node alone, and admits the others",
 		"admits clients that a node doesn't know", "admit clients that a node doesn't know"}

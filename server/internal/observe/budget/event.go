@@ -14,17 +14,18 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// Event is what is told: that a client has used so much of a budget. It holds no secret.
+// Event says that a client has used some percentage of a budget. It holds no secret.
 type Event struct {
-	// ID tells events apart. One that is sent again has the same.
+	// ID identifies the event. If it is sent again, it has the same ID.
 	ID        string    `json:"id"`
 	Time      time.Time `json:"time"`
 	Node      string    `json:"node"`
 	Rule      string    `json:"rule"`
 	Policy    string    `json:"policy"`    // the limit's name: the rule's id, or id-month where the rule has several
-	Threshold int       `json:"threshold"` // the percentage that was reached; for a refusal below 100%, the last one before it, or 0
-	// Subject is the client that the rule counts, or "" if it counts all together. It is masked, except users and organizations
-	// if FullNames is set. Fingerprint is the client as other tools know it, if the rule counts by one thing alone.
+	Threshold int       `json:"threshold"` // the percentage that was reached; for a refusal below 100%, the last threshold before it, or 0
+	// Subject is the client that the rule counts, or "" if the rule counts all clients together. It is masked, except for
+	// users and organizations if FullNames is set. Fingerprint identifies the client in other tools, if the rule counts by
+	// one dimension alone.
 	Subject     string         `json:"subject"`
 	Fingerprint string         `json:"fingerprint,omitempty"`
 	Amount      string         `json:"amount,omitempty"` // what is counted; "" means requests
@@ -32,28 +33,28 @@ type Event struct {
 	Limit       counter.Amount `json:"limit"`
 	WindowStart time.Time      `json:"window_start"`
 	WindowEnd   time.Time      `json:"window_end"`
-	// RunsOutAt is when the budget is used up at its pace so far; nil if it lasts, or is used up.
+	// RunsOutAt is when the budget is used up at its pace so far. It is nil if the budget lasts, or is used up.
 	RunsOutAt *time.Time `json:"runs_out_at,omitempty"`
-	// Refused: a request was refused for want of budget.
+	// Refused says that the budget refused a request.
 	Refused bool `json:"refused"`
-	// Shadow: the limit refuses nobody.
+	// Shadow says that the limit is in shadow: it refuses nobody.
 	Shadow bool `json:"shadow"`
-	// Unconfirmed: the store couldn't be asked whether another node has told it, so others may.
+	// Unconfirmed says that the store couldn't be asked whether another node had sent this event, so it may be sent twice.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
 }
 
-// crossing is a budget that has reached thresholds which this node hasn't told.
+// crossing is a budget that has reached thresholds for which this node hasn't sent events.
 type crossing struct {
 	counter  counter.Counter // its subject is a copy
 	at       time.Time
 	use      Use
-	from, to int  // of Thresholds
-	refused  bool // by a request that was refused
+	from, to int  // a range of Thresholds
+	refused  bool // a request was refused
 	below    bool // the event is about that refusal, since the budget isn't used up
-	keyed    bool // the user or the organization is the API key, so it isn't named in full
+	keyed    bool // the user or the organization is also the API key, so its name is masked
 }
 
-// event is what is told of a crossing.
+// event makes the event for a threshold of a crossing.
 func (w *Watcher) event(c *crossing, threshold int) *Event {
 	p := c.counter.Policy
 	e := &Event{
@@ -72,12 +73,12 @@ func (w *Watcher) event(c *crossing, threshold int) *Event {
 	return e
 }
 
-// mostName is how many characters of a user's or an organization's name an event has.
+// mostName is the maximum number of characters of a user or organization in an event.
 const mostName = 256
 
-// subject is the client of a counter, as people may see it. With full, users and organizations aren't masked.
+// subject returns the client of a counter, masked. With full, users and organizations aren't masked.
 func subject(c *counter.Counter, values [][2]string, full bool) string {
-	if values == nil && len(c.Subject) > 0 { // of no rule that says what it was made of
+	if values == nil && len(c.Subject) > 0 { // no rule says what the subject consists of
 		return shown.Key(string(c.Subject))
 	}
 	var texts []string
@@ -91,7 +92,7 @@ func subject(c *counter.Counter, values [][2]string, full bool) string {
 	return strings.Join(texts, " ")
 }
 
-// once names what all nodes together tell a single time.
+// once returns an ID that is the same on all nodes, so that only one of them sends the event.
 func once(c *crossing, kind int) (id counter.Once) {
 	b := binary.BigEndian.AppendUint64([]byte("weir budget 1 "), c.counter.Policy.ID)
 	b = binary.BigEndian.AppendUint64(b, uint64(c.use.End.Round(time.Second).Unix()))
@@ -107,7 +108,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// log writes the event as a line.
+// log writes the event as a line of the log.
 func (e *Event) log(to *slog.Logger) {
 	args := []slog.Attr{
 		slog.String("rule", e.Rule), slog.Int("threshold", e.Threshold), slog.String("subject", e.Subject),

@@ -2,32 +2,33 @@ package budget
 
 import "sync"
 
-// told remembers how many thresholds of a budget in a window this node has told. It has two
-// generations of bounded size, so clients that make up names evict what it knows of others, and
-// don't make it grow. What it has forgotten, the store knows.
+// told remembers for how many thresholds of a budget this node has sent events in a window. It has
+// two generations of bounded size, so clients that make up names evict older entries instead of
+// using more memory. For evicted entries, the store knows which events were sent.
 type told struct {
 	mu         sync.RWMutex
 	young, old map[window]int // guarded by mu
 }
 
-// window is a budget of a client in a window.
+// window is one client's budget in one window.
 type window struct {
 	policy, subject uint64 // the subject is a hash
-	end             int64  // Unix seconds
-	refusals        bool   // about a refusal before the budget is used up, which is told apart from thresholds
+	end             int64  // when the window ends, in Unix seconds
+	refusals        bool   // for a refusal before the budget is used up, which has an event of its own
 }
 
-// generation is how many windows a generation has.
+// generation is how many windows a generation holds.
 const generation = 8192
 
-// count returns how many thresholds were told.
+// count returns for how many thresholds events were sent.
 func (t *told) count(w window) int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return max(t.young[w], t.old[w])
 }
 
-// raise has tell tell of the thresholds up to n that weren't told, and remembers them if it does.
+// raise calls tell if events are missing for some of the first n thresholds. From is the number of
+// thresholds that have theirs. If tell returns true, raise remembers n.
 func (t *told) raise(w window, n int, tell func(from int) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,25 +14,27 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Options of a Watcher.
+// Options configure a Watcher.
 type Options struct {
-	// Store is the one that all nodes share: it knows what any of them has told. It must not be nil.
+	// Store is the store that all nodes share. It knows which events any node has sent. It must not be nil.
 	Store counter.Store
-	// Now is the time that nodes share. Nil means time.Now.
+	// Now returns the time of the clock that nodes share. Nil means time.Now.
 	Now func() time.Time
-	// Node is this one's name, for events.
+	// Node is this node's name, for events.
 	Node string
-	// Fingerprint names a client as other tools do, by what a rule counts it by. Nil means that events have none.
+	// Fingerprint returns the fingerprint under which other tools show a client, given the dimensions that a rule counts
+	// by. If nil, events have no fingerprints.
 	Fingerprint func(values [][2]string) string
-	// FullNames has events name users and organizations in full, instead of masked. API keys stay masked.
+	// FullNames shows the names of users and organizations in full instead of masked. API keys stay masked.
 	FullNames bool
-	// Logger gets a line for every event. Nil means that nobody does.
+	// Logger gets a line for every event. Nil discards them.
 	Logger *slog.Logger
-	// Webhook is sent every event, too. Nil means none.
+	// Webhook is sent every event, too. Nil means no webhook.
 	Webhook *Webhook
 }
 
-// Watcher tells of budgets that run low, each threshold once for a client and window over all nodes. Make one with [New].
+// Watcher sends events about budgets that run low: over all nodes, one for each client, window and threshold. Make one with
+// [New].
 type Watcher struct {
 	opts  Options
 	seed  maphash.Seed
@@ -42,22 +44,23 @@ type Watcher struct {
 	events, dropped atomic.Uint64
 
 	closing chan struct{}
-	closed  chan struct{} // when everything is told
+	closed  chan struct{} // closed when every event is sent
 	hurry   context.Context
-	stop    context.CancelFunc // of hurry: it ends what takes too long
+	stop    context.CancelFunc // cancels hurry, which ends calls that take too long
 }
 
 const (
-	// waiting is how many crossings may wait to be told. Beyond it they are dropped, and the next decision of the client
-	// tries again.
+	// waiting is how many crossings may wait for their events. If there are more, they are dropped, and the client's next
+	// decision tries again.
 	waiting = 1024
-	// pace is the time between two events: whoever makes up clients and uses up their budgets makes no more than 100 a second.
+	// pace is the time between two events: somebody who makes up clients and uses up their budgets causes at most 100 a
+	// second.
 	pace = 10 * time.Millisecond
-	// asking is how long the store may take to say whether an event was told.
+	// asking is how long the store may take to say whether an event was sent already.
 	asking = 2 * time.Second
 )
 
-// New makes a Watcher, which tells until it is closed.
+// New starts a Watcher, which runs until it is closed.
 func New(o Options) *Watcher {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
@@ -72,8 +75,8 @@ func New(o Options) *Watcher {
 	return w
 }
 
-// Observe is for [weir.Options]. It is told of every decision, and never waits. A decision without budgets costs it a look at
-// each limit; one that crosses no threshold allocates nothing.
+// Observe is for [weir.Options]. It must be called for every decision, and never waits. A decision without budgets costs a
+// look at each limit, and one that crosses no threshold allocates nothing.
 func (w *Watcher) Observe(o *weir.Observation) {
 	limits := o.Decision.Limits()
 	for i := range limits {
@@ -83,18 +86,19 @@ func (w *Watcher) Observe(o *weir.Observation) {
 	}
 }
 
-// look is the rest of Observe, for a budget.
+// look handles a decision about a budget.
 func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *counter.Charge) {
-	// In a cooldown the counters weren't asked, and a peek uses nothing. What a node counts alone is a share.
+	// In a cooldown, counters aren't read, and a peek uses nothing. A node that counts alone has only a share of the
+	// budget.
 	if l.Degraded || l.Local || o.Request.Peek || o.Decision.Reason == weir.ReasonCooldown {
 		return
 	}
 	limit := l.Policy.Limit.Amount()
 	n := reached(limit-l.Left(), limit)
 	if n == len(Thresholds) && l.Allowed && o.Request.Reserve > 0 && c.Hold != nil {
-		n-- // what is reserved may come back, and until then the budget isn't used up
+		n-- // a reservation may be given back, so the budget isn't used up yet
 	}
-	// A refusal says nothing about the budget if the request is larger than all of it.
+	// If the request is larger than the whole budget, its refusal says nothing about the budget.
 	refused := !l.Allowed && l.RetryAfter != weir.Never
 	if n == 0 && !refused {
 		return
@@ -109,7 +113,7 @@ func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *counter.Char
 	}
 }
 
-// raise has a crossing told, unless this node has told n or more thresholds of the budget.
+// raise queues a crossing, unless this node has sent events for n or more thresholds of the budget.
 func (w *Watcher) raise(budget window, n int, c crossing) {
 	if w.told.count(budget) >= n {
 		return
@@ -131,7 +135,7 @@ func (w *Watcher) raise(budget window, n int, c crossing) {
 	})
 }
 
-// drain calls do with what is in the queue, until closing is closed and the queue is empty.
+// drain calls do with each value in the queue, until closing is closed and the queue is empty.
 func drain[T any](queue <-chan T, closing <-chan struct{}, do func(T)) {
 	for {
 		select {
@@ -145,7 +149,7 @@ func drain[T any](queue <-chan T, closing <-chan struct{}, do func(T)) {
 	}
 }
 
-// tell tells of a crossing what no node has told.
+// tell sends the events of a crossing that no node has sent.
 func (w *Watcher) tell(c *crossing) {
 	if c.below {
 		reached := 0
@@ -160,23 +164,23 @@ func (w *Watcher) tell(c *crossing) {
 	}
 }
 
-// tellOnce tells an event, unless a node has told one of the same kind for this budget and window. The kind is a threshold, or 0 for
-// a refusal below 100%.
+// tellOnce sends an event, unless a node has sent one of the same kind for this budget and window. The kind is a threshold,
+// or 0 for a refusal below 100%.
 func (w *Watcher) tellOnce(c *crossing, threshold, kind int) {
 	if w.hurry.Err() != nil {
 		w.dropped.Add(1)
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.hurry, asking)
-	// Kept for a whole window, wherever in it this is: the in-process store fills a bucket in that time, and one that is
-	// asked with ever less of it would be full before the window ends.
+	// Remember the event for a whole window, however much of it is left. The in-process store remembers it in a bucket that
+	// fills in this time. If later events used a shorter time, the bucket would be full before the window ends.
 	err := w.opts.Store.GiveBack(ctx, once(c, kind), c.use.End.Sub(c.use.Start)+time.Minute, nil)
 	cancel()
 	if errors.Is(err, counter.ErrUsed) {
 		return
 	}
 	e := w.event(c, threshold)
-	e.Unconfirmed = err != nil // to tell it twice is better than never
+	e.Unconfirmed = err != nil // an event that is sent twice is better than none
 	w.events.Add(1)
 	e.log(w.opts.Logger)
 	if w.opts.Webhook != nil {
@@ -188,16 +192,16 @@ func (w *Watcher) tellOnce(c *crossing, threshold, kind int) {
 	}
 }
 
-// Stats are what a Watcher has done so far.
+// Stats count what a Watcher has done so far.
 type Stats struct {
-	Events  uint64 // that were told
-	Dropped uint64 // decisions that crossed a threshold while too many waited; the next one of the client tries again
+	Events  uint64 // events that were sent
+	Dropped uint64 // decisions that crossed a threshold while too many waited; the client's next decision tries again
 }
 
-// Stats returns them.
+// Stats returns the current counts.
 func (w *Watcher) Stats() Stats { return Stats{w.events.Load(), w.dropped.Load()} }
 
-// Close tells what waits, and has the webhook send it, for a limited time. Observe must not be called any more.
+// Close sends the waiting events, also to the webhook, for a limited time. Observe must not be called any more.
 func (w *Watcher) Close(atMost time.Duration) {
 	late := time.AfterFunc(atMost, w.stop)
 	defer late.Stop()

@@ -17,7 +17,7 @@ import (
 // Webhook sends events to a URL, as JSON by POST, one at a time. Make one with [NewWebhook].
 type Webhook struct {
 	url, token string
-	place      string // for people
+	place      string // the URL without its secrets, for messages
 	log        *slog.Logger
 	client     *http.Client
 	queue      chan *Event
@@ -28,19 +28,20 @@ type Webhook struct {
 	stop     context.CancelFunc
 	closing  chan struct{}
 	closed   chan struct{}
-	lost     int       // events in a row that couldn't be sent; of run alone
-	told     time.Time // when that was told; likewise
+	lost     int       // events in a row that couldn't be sent; only run uses it
+	told     time.Time // when that was last logged; only run uses it
 }
 
 const (
-	sending   = 5 * time.Second // the longest that an attempt may take
+	sending   = 5 * time.Second // the longest time for an attempt
 	tries     = 3
-	backoff   = time.Second // before the second attempt, and twice as long before the third
-	unsent    = 256         // events that may wait
+	backoff   = time.Second // the pause before the second attempt; before the third, it is twice as long
+	unsent    = 256         // how many events may wait
 	tellEvery = time.Minute
 )
 
-// CheckURL reports what can't be the URL of a webhook. It doesn't quote it: there may be a secret in it.
+// CheckURL returns an error if a text can't be the URL of a webhook. The error doesn't quote the URL, which may contain
+// a secret.
 func CheckURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -49,7 +50,7 @@ func CheckURL(text string) error {
 	return nil
 }
 
-// Place is a webhook's URL as people may see it: how to reach it, and whose it is, may be in any part but these.
+// Place returns a webhook's URL without the parts that may contain a secret.
 func Place(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -58,13 +59,13 @@ func Place(text string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// NewWebhook makes a webhook for a URL that [CheckURL] has seen. With a token, it is sent as a bearer's.
+// NewWebhook makes a webhook for a URL that [CheckURL] accepts. If token isn't "", requests send it as a bearer token.
 func NewWebhook(to, token string, log *slog.Logger) *Webhook {
 	h := &Webhook{
 		url: to, token: token, place: Place(to), log: log, queue: make(chan *Event, unsent), closing: make(chan struct{}), closed: make(chan struct{}),
 		client: &http.Client{
 			Transport: http.DefaultTransport.(*http.Transport).Clone(),
-			// The token is for this place alone, and a redirect of a POST is a GET to many servers.
+			// Don't follow redirects: the token is for this URL alone, and net/http turns most redirected POSTs into GETs.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
@@ -76,7 +77,7 @@ func NewWebhook(to, token string, log *slog.Logger) *Webhook {
 	return h
 }
 
-// send hands an event on, and doesn't wait.
+// send queues an event. It doesn't wait.
 func (h *Webhook) send(e *Event) {
 	select {
 	case h.queue <- e:
@@ -85,7 +86,7 @@ func (h *Webhook) send(e *Event) {
 	}
 }
 
-// deliver sends an event, in several attempts if it must.
+// deliver sends an event, in up to three attempts.
 func (h *Webhook) deliver(e *Event) {
 	body, err := json.Marshal(e)
 	if err != nil {
@@ -106,7 +107,7 @@ func (h *Webhook) deliver(e *Event) {
 	h.outcome(err)
 }
 
-// post is one attempt, and whether another may help.
+// post makes one attempt. Again says whether another attempt may succeed.
 func (h *Webhook) post(body []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(h.stopping, sending)
 	defer cancel()
@@ -123,7 +124,7 @@ func (h *Webhook) post(body []byte) (again bool, err error) {
 	if err != nil {
 		var with *url.Error
 		if errors.As(err, &with) {
-			err = with.Err // without the URL
+			err = with.Err // without the URL, which may contain a secret
 		}
 		return h.stopping.Err() == nil, err
 	}
@@ -139,8 +140,8 @@ func (h *Webhook) post(body []byte) (again bool, err error) {
 	}
 }
 
-// outcome counts what became of an event, and tells of a webhook that doesn't take them: when that begins, once a minute
-// while it lasts, and when it is over.
+// outcome counts an event as sent or failed. It logs when the webhook begins to fail, once a minute while it fails, and
+// when it works again.
 func (h *Webhook) outcome(err error) {
 	switch {
 	case err == nil:
@@ -157,19 +158,19 @@ func (h *Webhook) outcome(err error) {
 	h.failed.Add(1)
 }
 
-// WebhookStats are what a Webhook has done so far.
+// WebhookStats count what a Webhook has done so far.
 type WebhookStats struct {
 	Sent    uint64
-	Failed  uint64 // events that it didn't take, at any attempt
-	Dropped uint64 // events that came while too many waited
+	Failed  uint64 // events that weren't accepted in any attempt
+	Dropped uint64 // events that were dropped because too many waited
 }
 
-// Stats returns them.
+// Stats returns the current counts.
 func (h *Webhook) Stats() WebhookStats {
 	return WebhookStats{h.sent.Load(), h.failed.Load(), h.dropped.Load()}
 }
 
-// close sends what waits, until ctx is done.
+// close sends the waiting events, until ctx is done.
 func (h *Webhook) close(ctx context.Context) {
 	defer context.AfterFunc(ctx, h.stop)()
 	close(h.closing)

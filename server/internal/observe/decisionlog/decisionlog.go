@@ -1,11 +1,10 @@
-// Package decisionlog writes down why requests were refused: a line of JSON each, and if wanted a
-// sample of those that were admitted.
+// Package decisionlog logs refused requests, each as a line of JSON, and optionally a sample of admitted requests.
 //
-// A check never waits for it. Under a flood only the first refusals of a second are written; the
-// others are counted, and a line a second says for each rule how many were left out. A disk or a
-// pipe that is slow only makes these more. Lines and left-out ones together are all refusals.
+// A check never waits for the log. In a flood, only the first refusals of each second are written. The others are counted,
+// and one line per rule and second says how many were left out. If the disk or pipe is slow, more are left out. The
+// refusals with a line and those left out add up to all refusals.
 //
-// No line holds a secret: keys are masked, and of a path only the rule's pattern is shown.
+// No line holds a secret: keys are masked, and paths are replaced by the rule's pattern.
 package decisionlog
 
 import (
@@ -26,53 +25,53 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// How many lines there are in a second, at most. A rule has a bound of its own, so that a flood of one doesn't hide what
-// another refuses. A sample of admitted requests gets half of all, so that it never pushes out refusals.
+// The most lines per second. Each rule and reason has a limit of its own, so that a flood on one rule doesn't hide refusals
+// by others. Samples of admitted requests get at most half of perSecond, so that they never displace refusals.
 const (
-	perReason = 100 // of one rule and reason
+	perReason = 100 // for one rule and reason
 	perSecond = 1000
 )
 
-// Stderr is the destination that is no file.
+// Stderr as the destination means standard error instead of a file.
 const Stderr = "stderr"
 
-// Options of a Log. The zero value logs refusals alone.
+// Options configure a Log. The zero value logs only refusals.
 type Options struct {
-	// Sample is the part of admitted requests that is written, from 0 to 1.
+	// Sample is the share of admitted requests that is logged, from 0 to 1.
 	Sample float64
-	// Fingerprint names the client of a request as /v1/top does. It is asked only for decisions that have a line. Nil means that
-	// lines have no fingerprints.
+	// Fingerprint returns the fingerprint of a request's client, as /v1/top shows it. It is called only for decisions that
+	// get a line. If nil, lines have no fingerprints.
 	Fingerprint func(*weir.Request) string
-	// Logger is told when the log can't be written, and when it can again. Nil means that nobody is told.
+	// Logger logs when writing to the log fails, and when it works again. Nil discards these messages.
 	Logger *slog.Logger
 }
 
-// Log writes decisions down. Make one with [Open].
+// Log writes decisions to a file or to standard error. Make one with [Open].
 type Log struct {
 	opts  Options
-	below uint64 // what the Spread of a decision of the sample doesn't exceed
+	below uint64 // decisions with a Spread up to this are in the sample
 	queue chan entry
-	left  atomic.Int64 // how many more lines this second may have
+	left  atomic.Int64 // how many more lines may be written in this second
 
 	mu      sync.RWMutex
 	tallies map[tallyKey]*tally // guarded by mu
-	dropped uint64              // left out by tallies that there no longer are; guarded by mu
+	dropped uint64              // sum of leftOut of the tallies that were deleted; guarded by mu
 
 	written, failures atomic.Uint64
 
 	writer
-	reopen  chan struct{} // holds a value when the file is to be opened again
+	reopen  chan struct{} // holds a value when the file should be reopened
 	closing chan struct{}
-	closed  chan struct{} // when all is written
+	closed  chan struct{} // closed when everything is written
 }
 
-// entry is a decision that waits to be written. It holds no secret.
+// entry is a decision in the queue. It holds no secret.
 type entry struct {
 	tally *tally
 	line  decisionLine
 }
 
-// Open opens a log: Stderr, or a file, which is appended to. Only its owner may read a file that it makes.
+// Open opens a log: Stderr, or a file, to which it appends. If it creates the file, only the owner may read it.
 func Open(to string, opts Options) (*Log, error) {
 	if to == Stderr {
 		return start(os.Stderr, "", opts), nil
@@ -84,7 +83,7 @@ func Open(to string, opts Options) (*Log, error) {
 	return start(f, to, opts), nil
 }
 
-// openFile doesn't wait for whoever reads a named pipe: without a reader it is an error.
+// openFile opens a file without blocking. A named pipe that has no reader is an error.
 func openFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
 }
@@ -104,8 +103,8 @@ func start(out io.Writer, path string, opts Options) *Log {
 	return l
 }
 
-// Observe is for [weir.Options]. It is told of every decision, and never waits. What is left out costs a look at a map and
-// a count, and no allocation.
+// Observe is for [weir.Options]. It must be called for every decision, and never waits. A decision that is left out costs a
+// map lookup and a count, and allocates nothing.
 func (l *Log) Observe(o *weir.Observation) {
 	req, d := o.Request, o.Decision
 	if req.Peek || d.Allowed && req.Rejected == "" && !l.sampled(o.Spread) {
@@ -119,7 +118,7 @@ func (l *Log) Observe(o *weir.Observation) {
 
 func (l *Log) sampled(spread uint64) bool { return l.opts.Sample > 0 && spread <= l.below }
 
-// reserved is how many lines of a second are not for this outcome.
+// reserved returns how many of a second's lines decisions with this outcome may not use.
 func reserved(allowed bool) int64 {
 	if allowed {
 		return perSecond / 2
@@ -127,10 +126,11 @@ func reserved(allowed bool) int64 {
 	return 0
 }
 
-// claim takes one of what is left, down to least. When nothing is left, it only reads, so that cores don't fight for it.
+// claim takes one from left, unless it is at least already. In that case it only reads, so that cores don't contend for the
+// cache line.
 func claim(left *atomic.Int64, least int64) bool { return left.Load() > least && left.Add(-1) >= least }
 
-// enqueue hands a decision to the goroutine that writes. It reports false if there is no room.
+// enqueue queues a decision for the writer. It returns false if the queue is full.
 func (l *Log) enqueue(t *tally, o *weir.Observation) bool {
 	req, d := o.Request, o.Decision
 	e := entry{t, decisionLine{
@@ -165,24 +165,24 @@ func masked(key string) string {
 	return shown.Key(key)
 }
 
-// Reopen has the file opened again by its name, since whoever rotates logs has moved it. It doesn't wait.
+// Reopen has the log opened again by its name, after log rotation has moved the file. It doesn't wait.
 func (l *Log) Reopen() {
 	select {
 	case l.reopen <- struct{}{}:
-	default: // it holds one
+	default: // a reopening is pending already
 	}
 }
 
-// Stats are what has become of decisions since the log was opened.
+// Stats count lines and decisions since the log was opened.
 type Stats struct {
-	Written  uint64 // lines, those that tell what was left out among them
+	Written  uint64 // lines that were written, including those about decisions that were left out
 	LeftOut  uint64 // decisions without a line: too many came, or their line couldn't be written
 	Failures uint64 // writes that failed
 }
 
-// Stats returns what there is now.
+// Stats returns the current counts.
 func (l *Log) Stats() Stats {
-	l.mu.RLock() // so that no tally is counted twice, or not at all
+	l.mu.RLock() // so that a tally that is being deleted is counted exactly once
 	defer l.mu.RUnlock()
 	s := Stats{Written: l.written.Load(), Failures: l.failures.Load(), LeftOut: l.dropped}
 	for _, t := range l.tallies {
@@ -191,7 +191,7 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Close writes what waits, for as long as that may take, and closes the file. Call it after the last decision.
+// Close writes the queued decisions for at most patience, and closes the file. Call it after the last decision.
 func (l *Log) Close(patience time.Duration) error {
 	close(l.closing)
 	late := time.NewTimer(patience)

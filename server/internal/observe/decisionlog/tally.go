@@ -9,11 +9,11 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// maxTallies is how many rules and reasons are told apart. Further ones share the rule "other".
+// maxTallies is how many tallies there are. Beyond it, rules share a tally with the name "other".
 const maxTallies = 1000
 
-// keepIdle is how many seconds a tally stays without a decision, such as that of a rule that was removed. That is
-// much longer than a decision takes from finding its tally to counting there.
+// keepIdle is how many seconds a tally without decisions is kept, such as that of a removed rule. It is much
+// longer than Observe takes from finding a tally to counting in it.
 const keepIdle = 600
 
 type tallyKey struct {
@@ -22,21 +22,21 @@ type tallyKey struct {
 	allowed bool
 }
 
-// tally is what a rule decided for one reason.
+// tally counts the decisions of a rule with one reason.
 type tally struct {
 	tallyKey
-	left    atomic.Int64  // how many more lines this second may have
-	leftOut atomic.Uint64 // decisions without a line
-	told    uint64        // how many of those left out a line has told; the writer's
-	idle    int           // for how many seconds it has had nothing to do; the writer's
+	left    atomic.Int64  // how many more lines may be written in this second
+	leftOut atomic.Uint64 // decisions that got no line
+	told    uint64        // how many of leftOut a line has reported; only the writer uses it
+	idle    int           // for how many seconds there have been no decisions; only the writer uses it
 }
 
-// tally finds what counts a rule's decisions, or makes it.
+// tally returns the tally for a rule and a reason, which it creates if necessary.
 func (l *Log) tally(k tallyKey) *tally {
 	l.mu.RLock()
 	t, full := l.tallies[k], len(l.tallies) >= maxTallies
 	if t == nil && full {
-		k.rule = "other" // one for each reason, at most
+		k.rule = "other" // there is at most one of these for each reason
 		t = l.tallies[k]
 	}
 	l.mu.RUnlock()
@@ -49,7 +49,7 @@ func (l *Log) tally(k tallyKey) *tally {
 		k.rule = "other"
 	}
 	if t = l.tallies[k]; t == nil {
-		k.rule = strings.Clone(k.rule) // it may be a part of a long text
+		k.rule = strings.Clone(k.rule) // a copy, because the name may be part of a large text
 		t = &tally{tallyKey: k}
 		t.left.Store(perReason)
 		l.tallies[k] = t
@@ -57,7 +57,7 @@ func (l *Log) tally(k tallyKey) *tally {
 	return t
 }
 
-// dropIdle makes room for others.
+// dropIdle deletes idle tallies.
 func (l *Log) dropIdle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *Log) dropIdle() {
 	})
 }
 
-// all returns the tallies that there are now.
+// all returns all tallies.
 func (l *Log) all() []*tally {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

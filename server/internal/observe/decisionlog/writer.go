@@ -11,24 +11,24 @@ import (
 	"github.com/weirhq/weir/internal/observer"
 )
 
-// writer is the goroutine that writes, and what it alone looks at.
+// writer holds what only the goroutine that writes the log uses.
 type writer struct {
 	out     io.Writer
-	path    string // "" for what isn't a file
+	path    string // "" if out isn't a file
 	buf     bytes.Buffer
-	lines   []line // in buf
-	torn    bool   // a write ended within a line
+	lines   []line // the lines in buf
+	torn    bool   // the last write ended in the middle of a line
 	failing bool   // the last write failed
 }
 
-// line is a line that isn't written yet.
+// line is a line in the buffer.
 type line struct {
-	end   int // in the buffer
+	end   int // its end in the buffer
 	tally *tally
-	tells uint64 // how many that were left out it tells of; 0 if it is a decision
+	tells uint64 // how many left-out decisions the line reports; 0 for the line of a decision
 }
 
-// batch is how many bytes are written at once, more or less.
+// batch is about how many bytes are written at once.
 const batch = 64 << 10
 
 func (l *Log) run() {
@@ -49,14 +49,14 @@ func (l *Log) run() {
 			l.writeQueued()
 			l.tellLeftOut()
 			if c, ok := l.out.(io.Closer); ok && l.path != "" {
-				_ = c.Close() // every line has been written, or told as not
+				_ = c.Close() // flush has counted lines that couldn't be written
 			}
 			return
 		}
 	}
 }
 
-// writeQueued writes what waits now.
+// writeQueued writes the decisions in the queue.
 func (l *Log) writeQueued() {
 	for {
 		select {
@@ -71,7 +71,7 @@ func (l *Log) writeQueued() {
 	}
 }
 
-// tellLeftOut writes how many were left out, if any were, for each rule.
+// tellLeftOut writes a line for each rule of which decisions were left out.
 func (l *Log) tellLeftOut() {
 	for _, t := range l.all() {
 		if n := t.leftOut.Load() - t.told; n > 0 {
@@ -82,7 +82,7 @@ func (l *Log) tellLeftOut() {
 	l.flush()
 }
 
-// renew begins another second.
+// renew starts a new second: each tally may write lines again.
 func (l *Log) renew() {
 	drop := false
 	for _, t := range l.all() {
@@ -98,7 +98,7 @@ func (l *Log) renew() {
 	l.left.Store(perSecond)
 }
 
-// decisionLine is a decision, as docs/reference/events.md has it.
+// decisionLine is the line of a decision. docs/reference/events.md describes its fields.
 type decisionLine struct {
 	Time         string     `json:"time"`
 	Outcome      string     `json:"outcome"`
@@ -133,30 +133,30 @@ func text(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z"
 // append adds a line to the buffer.
 func (w *writer) append(t *tally, tells uint64, v any) {
 	if w.torn && w.buf.Len() == 0 {
-		w.buf.WriteByte('\n') // so that the line that was torn spoils no other
+		w.buf.WriteByte('\n') // so that the torn line doesn't corrupt this one
 	}
 	enc := json.NewEncoder(&w.buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		panic(err) // strings and numbers
+		panic(err) // can't fail for strings and numbers
 	}
 	w.lines = append(w.lines, line{w.buf.Len(), t, tells})
 }
 
-// unread is how long a named pipe may be full before that is a write that failed: nobody reads it, and somebody should hear of it.
+// unread is how long a write to a named pipe may block before it fails, so that somebody hears of a pipe that nobody reads.
 const unread = time.Second
 
-// flush writes the buffer. Decisions of lines that couldn't be written are left out, and told later.
+// flush writes the buffer. Decisions whose lines couldn't be written count as left out.
 func (l *Log) flush() {
 	if len(l.lines) == 0 {
 		return
 	}
 	if f, ok := l.out.(*os.File); ok && l.path != "" {
-		_ = f.SetWriteDeadline(time.Now().Add(unread)) // of a pipe; a file has none, and needs none
+		_ = f.SetWriteDeadline(time.Now().Add(unread)) // for pipes; regular files have no deadlines, and need none
 	}
 	n, err := l.out.Write(l.buf.Bytes())
 	whole := 0
-	for whole < len(l.lines) && l.lines[whole].end-1 <= n { // the next write can end it
+	for whole < len(l.lines) && l.lines[whole].end-1 <= n { // a line that lacks only its newline is complete, because the next write adds that
 		whole++
 	}
 	for _, lost := range l.lines[whole:] {
@@ -175,7 +175,7 @@ func (l *Log) flush() {
 	l.note(err)
 }
 
-// note logs the first write that fails, and the first that doesn't again.
+// note logs the first failed write, and the first successful one after it.
 func (l *Log) note(err error) {
 	if err != nil {
 		l.failures.Add(1)
@@ -189,14 +189,14 @@ func (l *Log) note(err error) {
 	l.failing = err != nil
 }
 
-// sameFile reports whether two open files are one, as far as anybody can tell.
+// sameFile reports whether two open files are the same. If it can't tell, it returns true.
 func sameFile(a, b *os.File) bool {
 	x, errX := a.Stat()
 	y, errY := b.Stat()
 	return errX != nil || errY != nil || os.SameFile(x, y)
 }
 
-// openAgain goes over to the file that has the name now. If that can't be opened, the old one stays.
+// openAgain opens the file that now has the log's name. If that fails, the old file stays in use.
 func (l *Log) openAgain() {
 	if l.path == "" {
 		return
@@ -208,5 +208,5 @@ func (l *Log) openAgain() {
 	}
 	old := l.out.(*os.File)
 	l.out, l.torn = f, l.torn && sameFile(old, f)
-	_ = old.Close() // every line has been written, or told as not
+	_ = old.Close() // flush has counted lines that couldn't be written
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Config is `otlp:` in weir.yaml. OpenTelemetry's standard variables take precedence. Headers hold secrets, so only the
-// environment can set them.
+// Config is the section `otlp:` of weir.yaml. OpenTelemetry's standard variables take precedence over it. Headers hold
+// secrets, so only the environment can set them.
 type Config struct {
 	// Endpoint is the collector's URL, such as http://127.0.0.1:4318. If it is "", nothing is sent unless a variable names one.
 	Endpoint string `yaml:"endpoint"`
@@ -22,7 +22,7 @@ type Config struct {
 	// Metrics and Traces turn each kind on or off. Nil means on.
 	Metrics *bool `yaml:"metrics"`
 	Traces  *bool `yaml:"traces"`
-	// Interval is the time between two reports of the metrics. Zero means a minute.
+	// Interval is the time between two reports of the metrics. Zero means one minute.
 	Interval time.Duration `yaml:"interval"`
 	// Sample is the share of requests to trace among those that arrive without a trace of their own. Nil means all, up to
 	// tracesPerSecond.
@@ -34,7 +34,7 @@ const (
 	overHTTP = "http/protobuf"
 )
 
-// signal is a kind of telemetry, under its name in variables.
+// signal is a kind of telemetry, metrics or traces, spelled as in the names of variables.
 type signal string
 
 const (
@@ -42,13 +42,13 @@ const (
 	traces  signal = "TRACES"
 )
 
-// variables are the names of the variables of an exporter's setting: the signal's own, which comes
-// first, and the one for both signals.
+// variables returns the names of the variables for an exporter's setting: first the signal's own, which takes precedence,
+// then the one for both signals.
 func (s signal) variables(setting string) []string {
 	return []string{"OTEL_EXPORTER_OTLP_" + string(s) + "_" + setting, "OTEL_EXPORTER_OTLP_" + setting}
 }
 
-// variable returns an exporter's setting, and the name of the variable that sets it.
+// variable returns the value of an exporter's setting, and the name of the variable that sets it.
 func (s signal) variable(setting string) (name, value string) {
 	for _, name = range s.variables(setting) {
 		if value = strings.TrimSpace(os.Getenv(name)); value != "" {
@@ -87,7 +87,7 @@ func (c *Config) Sending() string {
 		_, endpoint := s.variable("ENDPOINT")
 		host := "localhost"
 		if u, err := url.Parse(cmp.Or(endpoint, c.Endpoint)); err == nil && u.Host != "" {
-			host = u.Host // a path may hold a key
+			host = u.Host // without the path, which may contain a key
 		}
 		all = append(all, fmt.Sprintf("%s to %s by %s", strings.ToLower(string(s)), host, c.protocol(s)))
 	}
@@ -99,8 +99,8 @@ func (c *Config) protocol(s signal) string {
 	return cmp.Or(value, c.Protocol, overHTTP)
 }
 
-// checks are the settings of exporters. The exporters read a setting's variables for one signal and
-// for both, so even one that isn't in force must be valid.
+// checks validate the settings of exporters. The exporters read a setting's variables for one signal and for both, so both
+// must be valid.
 var checks = []struct {
 	setting string
 	valid   func(string) error
@@ -109,8 +109,8 @@ var checks = []struct {
 	{"CERTIFICATE", checkFile}, {"CLIENT_CERTIFICATE", checkFile}, {"CLIENT_KEY", checkFile},
 }
 
-// Validate reports what is wrong with the settings of the signals that are sent. Its errors show neither headers nor the users and
-// passwords of URLs.
+// Validate returns an error if a setting of a signal that is sent is invalid. The error shows neither headers nor the users
+// and passwords of URLs.
 func (c *Config) Validate() error {
 	if err := c.validateFile(); err != nil {
 		return fmt.Errorf("otlp: %w", err)
@@ -133,7 +133,7 @@ func (c *Config) Validate() error {
 	return cmp.Or(check("OTEL_METRIC_EXPORT_INTERVAL", checkMilliseconds), check("OTEL_TRACES_SAMPLER", checkSampler))
 }
 
-// check checks a variable, if it is set.
+// check validates a variable if it is set.
 func check(name string, valid func(string) error) error {
 	value := strings.TrimSpace(os.Getenv(name))
 	if value == "" {
@@ -192,7 +192,8 @@ func checkEndpoint(text string) error {
 	return errors.New(want)
 }
 
-// checkHeaders reports neither names nor values: the mistake may be a secret in the place of a name.
+// checkHeaders validates the headers. Its error shows neither names nor values, since somebody may have put a secret in the
+// place of a name.
 func checkHeaders(text string) error {
 	for i, header := range strings.Split(text, ",") {
 		name, value, ok := strings.Cut(header, "=")

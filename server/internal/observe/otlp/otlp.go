@@ -1,14 +1,12 @@
-// Package otlp sends metrics and traces to an OpenTelemetry collector. The standard OTEL_* variables
-// configure it, and so does `otlp:` in weir.yaml.
+// Package otlp sends metrics and traces to an OpenTelemetry collector. The standard OTEL_* variables configure it, and so
+// does `otlp:` in weir.yaml.
 //
-// It sends the metrics that Prometheus would scrape, so nothing is counted twice. While the collector
-// is down, the node logs a line a minute. No check waits for the collector, and spans that it doesn't
-// accept in time are dropped.
+// It sends the same metrics that Prometheus would scrape. While the collector is down, the node logs a line a minute. No
+// check waits for the collector: spans that it doesn't accept in time are dropped.
 //
-// The contrib module's autoexport would choose the exporters, but it takes no options: the endpoint in
-// weir.yaml, the node's registry, the watch for outages and the ban on redirects, which protects the
-// headers, could not be passed to it. It would also add nine modules to the binary's 61, among them
-// exporters for logs and for the console.
+// The contrib module's autoexport isn't used, because it takes no options: we couldn't pass it the endpoint from weir.yaml,
+// the node's registry, the watch for outages, or the ban on redirects, which protects the headers. It would also add nine
+// modules to the binary's 61.
 package otlp
 
 import (
@@ -40,19 +38,19 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// Sender sends what a node tells of itself. Make one with [Start].
+// Sender sends a node's metrics and traces. Make one with [Start].
 type Sender struct {
-	// Tracer makes the spans that are sent. It is nil if none are.
+	// Tracer makes the spans that are sent. It is nil if no traces are sent.
 	Tracer *tracing.Tracer
 
 	stop []func(context.Context) error
 }
 
-// Node is the node that metrics and traces describe.
+// Node describes the node that metrics and traces come from.
 type Node struct{ Name, Version string }
 
-// Start begins to send what is configured: the gatherer's metrics, and the spans of the Sender's Tracer. It doesn't wait for the
-// collector.
+// Start starts sending the gatherer's metrics and the spans of the Sender's Tracer, as far as they are configured. It
+// doesn't wait for the collector.
 func Start(ctx context.Context, c Config, n Node, g prometheus.Gatherer, log *slog.Logger) (*Sender, error) {
 	s := &Sender{}
 	if !c.sends(metrics) && !c.sends(traces) {
@@ -130,8 +128,8 @@ func (s *Sender) sendTraces(ctx context.Context, c *Config, of *resource.Resourc
 
 var errRedirect = errors.New("redirects aren't followed")
 
-// proxy returns the environment's proxy. An exporter calls it before each request to another host, so it is also where redirects
-// are stopped: they would carry the headers, and the secrets in them, to any host that the collector names.
+// proxy returns the environment's proxy. An exporter calls it before each request to another host, so it is also where
+// redirects are stopped: they would carry the headers, and the secrets in them, to whatever host the collector names.
 func proxy(r *http.Request) (*url.URL, error) {
 	if r.Response != nil {
 		return nil, errRedirect
@@ -139,23 +137,22 @@ func proxy(r *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(r)
 }
 
-// target adds to an exporter's options where a signal goes, if weir.yaml decides that and no
-// variable does.
+// target appends the options for the endpoint in weir.yaml, unless a variable sets the endpoint.
 func target[O any](c *Config, s signal, endpoint func(string) O, options ...O) []O {
 	if _, other := s.variable("ENDPOINT"); c.Endpoint == "" || other != "" {
 		return options
 	}
-	to, err := url.JoinPath(c.Endpoint, "v1", strings.ToLower(string(s))) // grpc ignores the path
+	to, err := url.JoinPath(c.Endpoint, "v1", strings.ToLower(string(s))) // gRPC ignores the path
 	if err != nil {
-		return options // Validate has reported it
+		return options // Validate has reported the error
 	}
 	return append(options, endpoint(to))
 }
 
-// flushWithin is how long a node that shuts down waits for the collector to accept what is left.
+// flushWithin is how long a node that shuts down waits for the collector to accept the last telemetry.
 const flushWithin = 2 * time.Second
 
-// Close sends what hasn't been sent yet, if the collector accepts it within flushWithin.
+// Close sends the remaining telemetry, if the collector accepts it within flushWithin.
 func (s *Sender) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushWithin)
 	defer cancel()
@@ -168,7 +165,7 @@ func (s *Sender) Close() error {
 	return errors.Join(errs...)
 }
 
-// metricExporter logs reports that fail.
+// metricExporter logs failed exports.
 type metricExporter struct {
 	metric.Exporter
 	outage *outage
@@ -180,7 +177,7 @@ func (e *metricExporter) Export(ctx context.Context, m *metricdata.ResourceMetri
 	return err
 }
 
-// spanExporter logs reports that fail.
+// spanExporter logs failed exports.
 type spanExporter struct {
 	sdktrace.SpanExporter
 	outage *outage

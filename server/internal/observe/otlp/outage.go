@@ -19,20 +19,20 @@ import (
 // outage logs that a collector can't be reached: once when it is lost, once a minute while it stays away, and once when it is back.
 type outage struct {
 	log      *slog.Logger
-	what     string // metrics or traces
-	protocol string // grpc or http/protobuf
+	what     string // "metrics" or "traces"
+	protocol string // "grpc" or "http/protobuf"
 
 	mu     sync.Mutex
-	failed int       // reports that failed in a row; guarded by mu
-	told   time.Time // guarded by mu
+	failed int       // failed exports in a row; guarded by mu
+	told   time.Time // when the outage was last logged; guarded by mu
 }
 
 const tellEvery = time.Minute
 
-// note takes the outcome of a report.
+// note records the outcome of an export.
 func (o *outage) note(ctx context.Context, err error) {
 	if err != nil {
-		err = errors.Join(err, ctx.Err()) // exporters leave this out if the context has a cause
+		err = errors.Join(err, ctx.Err()) // exporters leave out the context's error if the context has a cause
 	}
 	if errors.Is(err, context.Canceled) {
 		return // the node is shutting down
@@ -54,11 +54,10 @@ func (o *outage) note(ctx context.Context, err error) {
 	}
 }
 
-// statusCode finds the status in an HTTP exporter's error.
+// statusCode matches the status in an HTTP exporter's error.
 var statusCode = regexp.MustCompile(`failed to send (?:metrics )?to \S+: (\d{3})\b`)
 
-// reason says in our own words why a report failed. It doesn't repeat the collector's answer, which may echo the headers in any
-// form.
+// reason describes why an export failed. It doesn't repeat the collector's response, which may echo the headers.
 func reason(err error) string {
 	var errno syscall.Errno
 	var timeout net.Error

@@ -6,12 +6,13 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// tracesPerSecond is how many traces a node begins in a second, and how many of its callers' traces it continues. Without a bound,
-// a flood, or a client that asks for traces, would make tracing cost the node more than its checks, and the collector as much again.
+// tracesPerSecond limits how many traces a node starts per second, and how many traces of its callers it continues. Without
+// this limit, a flood, or a client that asks for traces, would make tracing cost more than the checks, on the node and on
+// the collector.
 const tracesPerSecond = 1000
 
-// sampler follows the decision of the request's own trace, if it has one, and otherwise traces the configured share. Both are
-// bounded, so that a client that marks each of its requests as sampled can't choose the amount.
+// sampler follows the sampling decision of the caller's trace if the request has one, and otherwise samples the configured
+// share. Both are limited, so that a client that marks all its requests as sampled can't choose the amount.
 func (c *Config) sampler() sdktrace.Sampler {
 	root := sdktrace.AlwaysSample()
 	if c.Sample != nil {
@@ -22,7 +23,7 @@ func (c *Config) sampler() sdktrace.Sampler {
 	return sdktrace.ParentBased(begun, sdktrace.WithRemoteParentSampled(joined))
 }
 
-// bounded limits the rate of another sampler.
+// bounded limits how many traces per second another sampler samples.
 type bounded struct {
 	sdktrace.Sampler
 	limit *rate.Limiter

@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// Decisions travel as Server-Sent Events. Write and Read are both ends of that. They are our own because the library that we
-// tried, tmaxmax/go-sse, hands out the event that a lost connection cut off, which the specification says to discard.
+// Decisions travel as Server-Sent Events, which Write encodes and Read decodes. We don't use tmaxmax/go-sse: when the
+// connection is lost, it returns the truncated last event, which the specification says to discard.
 
-// Write appends an event whose data is v as JSON. v must be one that JSON can carry.
+// Write appends an event with v as JSON. It panics if v can't be encoded.
 func Write(b *bytes.Buffer, event string, v any) {
 	b.WriteString("event: " + event + "\ndata: ")
-	enc := json.NewEncoder(b) // ends the line
+	enc := json.NewEncoder(b) // Encode ends the line
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		panic(err) // events are made of strings and numbers
+		panic(err) // events consist of strings and numbers, which can't fail
 	}
 	b.WriteByte('\n')
 }
 
-// maxLine bounds the memory that a stream can take.
+// maxLine is the longest line in bytes that Read accepts.
 const maxLine = 1 << 20
 
-// Read calls tell with each event that has a name, until the stream ends or tell returns an error. An event that the end of the
-// stream cuts off is dropped.
+// Read calls tell with each named event, until the stream ends or tell returns an error. It drops a truncated event at the
+// end of the stream.
 func Read(r io.Reader, tell func(event string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)

@@ -1,9 +1,9 @@
-// Package tail shows decisions to people as they are made.
+// Package tail streams decisions to viewers as they are made.
 //
-// While nobody watches, a decision costs one look at a pointer. Viewers get at most a hundred decisions a second, and each is told
-// how many there were. Nobody waits for a viewer: what one doesn't take in time is left out.
+// While nobody watches, a decision costs one look at a pointer. A viewer gets at most a hundred decisions a second, and the
+// number of all decisions. Checks never wait for a viewer: if it is slow, decisions are left out.
 //
-// Nothing that is shown holds a secret: keys are masked, and of a path only the rule's pattern is shown.
+// Nothing that is shown holds a secret: keys are masked, and paths are replaced by the rule's pattern.
 package tail
 
 import (
@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// MaxViewers is how many may watch at a time. Each costs every decision some nanoseconds.
+	// MaxViewers is how many viewers there may be. Each of them costs every decision some nanoseconds.
 	MaxViewers = 16
-	// MaxOfOne is how many of them may have the same name.
+	// MaxOfOne is how many viewers may have the same name, which is that of their admin token.
 	MaxOfOne = 4
-	// PerSecond is how many decisions a viewer gets between two pulses, at most.
+	// PerSecond is how many decisions a viewer gets between two pulses at most.
 	PerSecond = 100
 	// Every is the time between pulses.
 	Every = time.Second
 )
 
-// Decision is one of them, on the wire.
+// Decision is a decision as it is sent to viewers.
 type Decision struct {
 	Time time.Time `json:"time"`
 	top.Shown
@@ -39,49 +39,49 @@ type Decision struct {
 	Reason    string   `json:"reason"`
 	Edge      string   `json:"edge"`
 	Method    string   `json:"method"`
-	Path      string   `json:"path"` // the pattern of the limit that binds
+	Path      string   `json:"path"` // the pattern of the limit that decided
 	Limit     int64    `json:"limit"`
 	Remaining int64    `json:"remaining"`
 	RetryMS   int64    `json:"retry_after_ms"` // -1 if waiting doesn't help
-	Shadow    []string `json:"shadow"`         // rules that would have refused it, were they enforced
+	Shadow    []string `json:"shadow"`         // rules in shadow that would have refused it
 }
 
-// Pulse is how many decisions there were since the one before.
+// Pulse counts the decisions since the previous pulse.
 type Pulse struct {
-	Seen    uint64 `json:"seen"` // that the filter lets through: all of them
+	Seen    uint64 `json:"seen"` // decisions that the filter accepts, including those left out
 	Sent    uint64 `json:"sent"`
 	LeftOut uint64 `json:"left_out"`
-	OneIn   uint64 `json:"one_in"` // so many were looked at, of those that were seen
+	OneIn   uint64 `json:"one_in"` // 1 in this many accepted decisions was sampled
 }
 
-// Filter says which decisions to show. The zero Filter shows all.
+// Filter says which decisions to show. The zero value shows all.
 type Filter struct {
-	Outcome string // allowed or refused; "" means both
-	Rule    string // the one that binds
+	Outcome string // "allowed" or "refused"; "" means both
+	Rule    string // the rule that decided
 	Edge    string
-	// Client is a fingerprint as [top.Top.Prints] has it, if ByClient.
+	// Client is a client's fingerprint as in [top.Top.Prints]. It is used only if ByClient is set.
 	Client   uint32
 	ByClient bool
 }
 
-// Hub shows decisions to viewers. Clients must be set before the first one comes.
+// Hub sends decisions to viewers. Set Clients before the first viewer.
 type Hub struct {
-	viewers atomic.Pointer[[]*Viewer] // nil while nobody watches
+	viewers atomic.Pointer[[]*Viewer] // nil without viewers
 
 	Clients *top.Top
-	mu      sync.Mutex // held while viewers come and go
+	mu      sync.Mutex // held while the list of viewers changes
 }
 
-// Watched reports whether anybody watches.
+// Watched reports whether there are viewers.
 func (h *Hub) Watched() bool { return h.viewers.Load() != nil }
 
-// Observe shows a decision. It waits for nobody.
+// Observe sends a decision to the viewers whose filters accept it. It never blocks.
 func (h *Hub) Observe(o *weir.Observation) {
 	viewers := h.viewers.Load()
 	if viewers == nil || o.Request.Peek {
 		return
 	}
-	var shown *Decision // made once, and shared by all viewers that get it
+	var shown *Decision // created only once, and shared by all viewers that get it
 	for _, v := range *viewers {
 		if !v.wants(o, h.Clients) {
 			continue
@@ -114,7 +114,7 @@ func (v *Viewer) wants(o *weir.Observation, clients *top.Top) bool {
 	return f.Client != 0 && (f.Client == client || f.Client == address)
 }
 
-// show is a decision as people may see it.
+// show returns a decision without its secrets.
 func (h *Hub) show(o *weir.Observation) *Decision {
 	req, d := o.Request, o.Decision
 	out := &Decision{
@@ -133,23 +133,22 @@ func (h *Hub) show(o *weir.Observation) *Decision {
 	return out
 }
 
-// Viewer is somebody who watches. One goroutine may use it.
+// Viewer receives decisions. It must be used by one goroutine at a time.
 type Viewer struct {
 	hub       *Hub
 	name      string
 	filter    Filter
 	decisions chan *Decision
-	below     atomic.Uint64 // what the Spread of a decision must not exceed to be shown
-	left      atomic.Int64  // how many more may be sent until the next pulse
+	below     atomic.Uint64 // decisions with a Spread up to this are sampled
+	left      atomic.Int64  // how many more decisions may be sent before the next pulse
 	sent      atomic.Uint64
 	leftOut   atomic.Uint64
 
-	told  Pulse // so far
+	told  Pulse // totals at the last pulse
 	oneIn uint64
 }
 
-// Watch begins to show decisions to a viewer, whose name is that of its token, or "". If too many watch already, it fails with what
-// to do about it.
+// Watch adds a viewer. Name is that of its admin token, or "". If there are too many viewers, the error says what to do.
 func (h *Hub) Watch(name string, f Filter) (*Viewer, error) {
 	v := &Viewer{hub: h, name: name, filter: f, decisions: make(chan *Decision, 2*PerSecond), oneIn: 1}
 	v.below.Store(math.MaxUint64)
@@ -177,7 +176,7 @@ func (h *Hub) Watch(name string, f Filter) (*Viewer, error) {
 	return v, nil
 }
 
-// Close ends it.
+// Close removes the viewer.
 func (v *Viewer) Close() {
 	h := v.hub
 	h.mu.Lock()
@@ -190,14 +189,14 @@ func (v *Viewer) Close() {
 	h.viewers.Store(&all)
 }
 
-// Decisions are those to show.
+// Decisions returns the channel of decisions to show.
 func (v *Viewer) Decisions() <-chan *Decision { return v.decisions }
 
-// claim takes one of what is left. When nothing is, it only reads, so that cores don't fight for it.
+// claim takes one from left. If nothing is left, it only reads, so that cores don't contend for the cache line.
 func (v *Viewer) claim() bool { return v.left.Load() > 0 && v.left.Add(-1) >= 0 }
 
-// Pulse tells how many decisions there were since the last one, and lets more come: about as many as may be sent, spread over the time
-// until the next, if as many come as did.
+// Pulse returns the counts since the previous pulse. It sets the sampling rate so that about PerSecond decisions are sent,
+// spread evenly, before the next pulse if the rate of decisions stays the same.
 func (v *Viewer) Pulse() Pulse {
 	now := Pulse{Sent: v.sent.Load(), LeftOut: v.leftOut.Load()}
 	p := Pulse{Sent: now.Sent - v.told.Sent, LeftOut: now.LeftOut - v.told.LeftOut, OneIn: v.oneIn}

@@ -22,35 +22,35 @@ const (
 	patience, pollEvery = 2 * time.Second, 50 * time.Millisecond
 	// readAtOnce is how many answers are read at a time.
 	readAtOnce = 16
-	// old is the age from which an answer belongs to an earlier question: it is used if no newer
-	// one arrives, until it is oldest.
+	// old is the age from which an answer belongs to an earlier question. Such an answer is used if
+	// no newer one arrives, unless it is older than oldest.
 	old, oldest = 3 * time.Second, asking * time.Second
 	// unpacked is how many times larger an answer may be when it is unpacked, and heard is how many
-	// bytes of answers a node holds.
+	// bytes of other nodes' answers a node holds at a time.
 	unpacked, heard = 4, 2 * 4 * allTold
 	// atOnce is how many questions a node asks at a time, and mostAsked includes those that wait
 	// for their turn. Further questions are refused, because each may wait for two seconds.
 	atOnce, mostAsked = 4, 16
 )
 
-// asked is a question to the other nodes, and their answers.
+// asked is a question to the other nodes, and their answers to it.
 type asked struct {
 	done    chan struct{} // closed when the answers have arrived; the fields below don't change afterwards
 	all     []told
 	missing []string
 	err     error
-	weight  int // of all
+	weight  int // the size of all answers
 
-	// Guarded by Cluster.mu:
-	waiting int // for the answers
+	// The fields below are guarded by Cluster.mu. waiting is how many callers wait for the answers.
+	waiting int
 	cancel  context.CancelFunc
 }
 
 // ErrBusy means that too many questions are being asked.
 var ErrBusy = errors.New("the nodes are being asked many other questions: try again in a second")
 
-// askOthers asks the other nodes, unless the same question was asked a moment ago. It drops a
-// question for which nobody waits any more.
+// askOthers asks the other nodes a question, or joins the same question that was asked a moment
+// ago. It cancels a question when no caller waits for it any more.
 func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 	c.mu.Lock()
 	a := c.asks[q.String()]
@@ -60,12 +60,12 @@ func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 			return &asked{err: ErrBusy}
 		}
 		c.asking++
-		life, cancel := context.WithCancel(context.WithoutCancel(ctx)) // others may wait for it, too
+		life, cancel := context.WithCancel(context.WithoutCancel(ctx)) // other callers may wait for it, too
 		a = &asked{done: make(chan struct{}), cancel: cancel}
 		c.asks[q.String()] = a
 		wait := patience
 		if q.kind == hotNow && time.Since(c.hotAsked) < (asking-2)*time.Second {
-			wait = 0 // every node that answers has done so
+			wait = 0 // every node that can answer has done so
 		}
 		go c.askInTurn(life, q, wait, a)
 	}
@@ -87,7 +87,7 @@ func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 	return &asked{err: ctx.Err()}
 }
 
-// askInTurn asks a question when it is its turn.
+// askInTurn asks a question when one of the atOnce seats is free.
 func (c *Cluster) askInTurn(life context.Context, q question, wait time.Duration, a *asked) {
 	defer a.cancel()
 	var began time.Time
@@ -109,7 +109,7 @@ func (c *Cluster) askInTurn(life context.Context, q question, wait time.Duration
 	close(a.done)
 }
 
-// keep keeps the answers to a question for others who ask it within some seconds, unless the
+// keep keeps the answers for some seconds, for other callers with the same question, unless the
 // question failed or the answers would leave little room for others.
 func (c *Cluster) keep(q question, a *asked, began time.Time) {
 	forget := func() {
@@ -135,7 +135,7 @@ func (c *Cluster) keep(q question, a *asked, began time.Time) {
 // couldn't be asked or their answers couldn't be read, the error says why.
 func (c *Cluster) collect(ctx context.Context, q question, wait time.Duration, a *asked) error {
 	if !slices.ContainsFunc(c.redis.Health().Shards, func(s redisstore.ShardHealth) bool { return s.Up }) {
-		return redisstore.ErrUnavailable // if a server can be reached, it may be the one through which nodes meet
+		return redisstore.ErrUnavailable // if one server is up, it may be the one through which nodes exchange questions
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait+callTime)
 	defer cancel()
@@ -185,12 +185,12 @@ func (c *Cluster) collect(ctx context.Context, q question, wait time.Duration, a
 }
 
 // readAll reads the answers that have arrived, a few at a time, so that checks on the same
-// connection don't wait for megabytes. It returns the nodes whose answers to look for again, and
-// why some answers can't be read. It doesn't look at those again.
+// connection don't wait for megabytes. It returns the nodes that haven't answered yet, and why some
+// answers can't be read.
 func (c *Cluster) readAll(
 	ctx context.Context, client rueidis.Client, q question, nodes []string, answers map[string]told, weight *int,
 ) (waiting []string, bad, err error) {
-	most := 2 * budget(c.redis.Nodes()) // other nodes may count fewer
+	most := 2 * budget(c.redis.Nodes()) // twice the budget, because other nodes may count fewer nodes, and so send more
 	for some := range slices.Chunk(nodes, readAtOnce) {
 		var gets rueidis.Commands
 		for _, node := range some {
@@ -212,7 +212,7 @@ func (c *Cluster) readAll(
 				}
 			}
 			switch {
-			case wrong != nil && wrong != errUnwanted: // or it isn't a string, or a permission is missing
+			case wrong != nil && wrong != errUnwanted: // or it isn't a string, or this user may not read it
 				bad = cmp.Or(bad, fmt.Errorf("the list of %q in Redis %w: %w", node, errBadList, wrong))
 			case c.top.options.Now().Sub(answers[node].At) > old:
 				waiting = append(waiting, node)
@@ -223,7 +223,7 @@ func (c *Cluster) readAll(
 }
 
 // unpackTold unpacks an answer, and returns its size, which it takes from the room. It unpacks one
-// at a time, because they may be large. There is the time of the answer that is known.
+// at a time, because they may be large. there is the time of the answer that is already known.
 func (c *Cluster) unpackTold(b []byte, q question, most int, there time.Time) (t told, size int, err error) {
 	if len(b) > most {
 		return t, 0, errTooLarge
@@ -234,7 +234,7 @@ func (c *Cluster) unpackTold(b []byte, q question, most int, there time.Time) (t
 	left := space
 	t, err = unpackTold(b, &left, q, c.top.options.Now(), there)
 	if err != nil {
-		return told{}, 0, err // and what was read of it is garbage
+		return told{}, 0, err // discard the part that was read
 	}
 	c.room.Add(int64(left - space))
 	k := c.top.key.Load()
@@ -242,7 +242,7 @@ func (c *Cluster) unpackTold(b []byte, q question, most int, there time.Time) (t
 	return t, space - left, nil
 }
 
-// partial says why nodes may be missing from an answer.
+// partial says why nodes may be missing from an answer, in words for people.
 func partial(err error, nodes int) string {
 	switch {
 	case err == nil:
@@ -262,13 +262,14 @@ func partial(err error, nodes int) string {
 	return why + ", so this is what this node knows alone"
 }
 
-// Asked says which nodes an answer covers.
+// Asked describes which nodes an answer covers.
 type Asked struct {
 	Covered
 	NodesGone []Gone `json:"nodes_gone"`        // nodes that ended within the hour; what they had counted is lost
-	Partial   string `json:"partial,omitempty"` // why others may be missing
-	// WholeSince is when the newest node began to count, or when the last of the nodes in NodesGone
-	// ended: earlier requests may be missing. It is nil while answers of live nodes are missing.
+	Partial   string `json:"partial,omitempty"` // why other nodes may be missing
+	// WholeSince is the time from which the answer is complete: when the newest node began to
+	// count, or when the last of the nodes in NodesGone ended. It is nil while answers of live
+	// nodes are missing.
 	WholeSince *time.Time `json:"whole_since"`
 }
 
@@ -288,8 +289,8 @@ type Node struct {
 	Since time.Time `json:"since"`
 }
 
-// ask asks this node, whose answer comes first, and the others. It fails with ErrBusy if the others
-// have too many questions to answer.
+// ask returns this node's answer, and then those of the other nodes. It fails with ErrBusy if too
+// many questions are being asked.
 func (c *Cluster) ask(ctx context.Context, q question) ([]told, Asked, error) {
 	all := []told{c.top.tell(q, c.node, alone)}
 	at := all[0].At
@@ -305,7 +306,7 @@ func (c *Cluster) ask(ctx context.Context, q question) ([]told, Asked, error) {
 	for i := range all {
 		t := &all[i]
 		if t.Since.IsZero() {
-			t.Since = t.At // the node's release doesn't send it
+			t.Since = t.At // other releases don't send it
 		}
 		age := max(0, at.Sub(t.At).Milliseconds())
 		out.Nodes = append(out.Nodes, Node{t.Node, i == 0, age, t.OneIn, t.Since.UTC().Truncate(time.Second)})

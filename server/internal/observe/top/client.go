@@ -19,11 +19,11 @@ var (
 	ErrFingerprint     = errors.New("a fingerprint is 8 hexadecimal digits, such as 1a2b3c4d")
 )
 
-// Client describes a client in the rules that count by it. The client is who, or the one with the
-// fingerprint.
+// Client describes a client in all rules that count by it. The client is given as an identity or,
+// if who is empty, as a fingerprint.
 func (c *Cluster) Client(ctx context.Context, who Identity, print string) (HourOfClient, Identity, error) {
 	if who.Kind != "" {
-		c.top.Learn() // first: the secret changes fingerprints
+		c.top.Learn() // first, because the secret changes fingerprints
 		print = fingerprint(c.top.key.Load().hash(who))
 	}
 	print = strings.ToLower(print)
@@ -48,7 +48,7 @@ func (c *Cluster) Client(ctx context.Context, who Identity, print string) (HourO
 		who = Identity{name.Kind, name.value}
 		out.Client, out.Kind = name.Client, name.Kind
 	}
-	var requests, kept uint64 // of all clients of the rules
+	var requests, kept uint64 // requests of all clients in these rules
 	for id, parts := range byRule(all) {
 		var in merged
 		var rule sum
@@ -90,9 +90,9 @@ func nameOf(all []told) (toldName, error) {
 	return names[0], ErrAmbiguousClient
 }
 
-// Resolve returns the client with a fingerprint, if it is kept whole. It asks the others only if
-// this node doesn't know the client, so that an operator who wants to block a client doesn't have
-// to wait.
+// Resolve returns the identity of the client with a fingerprint, if a node knows it in full. It
+// asks the other nodes only if this node doesn't know the client, so that an operator who blocks a
+// client usually needn't wait.
 func (c *Cluster) Resolve(ctx context.Context, print string) (Identity, error) {
 	if _, err := parsePrint(print); err != nil {
 		return Identity{}, err

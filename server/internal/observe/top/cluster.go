@@ -18,39 +18,40 @@ import (
 )
 
 const (
-	// lookEvery is how often a node looks for questions. While nobody asks, it does no more.
+	// lookEvery is how often a node looks in Redis for questions.
 	lookEvery = time.Second
-	// asking is for how many seconds a question stands, and how long Redis keeps the answers.
+	// asking is for how many seconds a question stays in Redis, and the answers to it.
 	asking = 10
 	// callTime is the longest that a call to Redis may take.
 	callTime = 500 * time.Millisecond
-	// allTold is how many bytes all answers to one question may have together, compressed: Redis
-	// keeps them for ten seconds. With more than a thousand nodes, each may still use leastTold.
+	// allTold limits the compressed size of all answers to one question, which Redis keeps for ten
+	// seconds. An answer may have mostTold bytes. With more than a thousand nodes, each may still
+	// use leastTold.
 	allTold, leastTold, mostTold = 16 << 20, 16 << 10, 2 << 20
-	// questions is how many questions a node answers in a second, and looked is how many it looks
-	// at: answered questions stay in Redis for a while.
+	// questions is how many questions a node answers in a second, and looked is how many it reads,
+	// since answered questions stay in Redis for a while.
 	questions, looked = 8, 64
 )
 
-// Cluster answers questions about the clients of all nodes: this one, and those on the same Redis
-// that can be asked.
+// Cluster answers questions about the clients of all nodes: this one, and the other nodes on the
+// same Redis.
 //
-// Nodes don't exchange anything until one of them is asked. That node writes the question to Redis,
-// where all nodes look once a second, and each of them answers with what concerns the question
-// alone. So an hour of all rules never travels.
+// Nodes exchange nothing until one of them is asked. That node writes the question to Redis, where
+// all nodes look once a second. Each of them answers with only what the question needs, so a node
+// never sends its whole hour.
 type Cluster struct {
 	top   *Top
 	node  string
 	redis *redisstore.Store // nil if there are no other nodes
-	// sealer encrypts names on their way through Redis.
+	// sealer encrypts clients' identities on their way through Redis.
 	sealer   sealer
-	answered map[string]float64 // the questions that this node has answered, and when they were asked; only Run uses it
+	answered map[string]float64 // when each question was asked that this node has answered; only Run uses it
 	roster   roster
 
 	mu       sync.Mutex
 	asks     map[string]*asked // answers of other nodes, by question; guarded by mu
-	asking   int               // questions that aren't answered yet; guarded by mu
-	hotAsked time.Time         // when the others were last asked who is hot; guarded by mu
+	asking   int               // questions without answers yet; guarded by mu
+	hotAsked time.Time         // when the others were last asked for hot clients; guarded by mu
 	seats    chan struct{}     // holds a value for each question that is being asked
 	room     atomic.Int64      // how many more bytes of answers may be held
 	reading  sync.Mutex        // held while an answer of another node is unpacked
@@ -58,8 +59,8 @@ type Cluster struct {
 }
 
 // NewCluster makes a Cluster over a node's Top. Redis is nil if there are no other nodes. Digest
-// returns a digest of the secrets that the nodes have in common outside of Redis, or nil if there
-// are none: then nodes don't tell each other which client a fingerprint stands for.
+// returns a digest of the admin tokens, which nodes have in common outside of Redis. If it returns
+// nil, nodes don't send each other the identity behind a fingerprint.
 func NewCluster(t *Top, node string, redis *redisstore.Store, digest func() []byte) *Cluster {
 	c := &Cluster{top: t, node: node, redis: redis, asks: map[string]*asked{}, seats: make(chan struct{}, atOnce)}
 	c.sealer.digest = digest
@@ -69,10 +70,10 @@ func NewCluster(t *Top, node string, redis *redisstore.Store, digest func() []by
 
 // The kinds of questions.
 const (
-	hotNow   = "hot"    // who is hot now
+	hotNow   = "hot"    // the hottest clients at present
 	ofRules  = "rules"  // the last hour of all rules, without their keys
 	ofRule   = "rule"   // the last hour of one rule, with its keys
-	ofClient = "client" // the last hour of the client with a fingerprint: its rules, and its identity
+	ofClient = "client" // the last hour of the client with a fingerprint: the rules that count it, and its identity
 )
 
 // question is a question to all nodes.
@@ -101,7 +102,7 @@ func parseQuestion(text string) (q question, ok bool) {
 
 // print returns the fingerprint in a question about a client.
 func (q question) print() uint32 {
-	n, _ := parsePrint(q.name) // whoever made the question has checked it
+	n, _ := parsePrint(q.name) // whoever made the question has validated it
 	return n
 }
 
@@ -114,13 +115,13 @@ func (c *Cluster) toldKey(question, node string) string {
 	return c.key("told:" + hex.EncodeToString(sum[:8]) + ":" + node)
 }
 
-// budget returns how many bytes an answer may have.
+// budget returns how many bytes a node's answer may have.
 func budget(nodes int) int { return min(mostTold, max(leastTold, allTold/max(1, nodes))) }
 
 // Run answers the questions of other nodes until ctx is done.
 func (c *Cluster) Run(ctx context.Context) error {
 	for {
-		c.sealer.box(c.top.key.Load()) // so that no question waits for it
+		c.sealer.box(c.top.key.Load()) // derive the cipher early, so that no question waits for it
 		if !rediscall.Sleep(ctx, rediscall.Jittered(lookEvery)) {
 			return nil
 		}
@@ -129,9 +130,9 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 }
 
-// answer answers the questions that were asked since the last look. It answers who is hot at every
-// look while the question stands, because consoles ask it again every two seconds. A failure is
-// reported by the node that misses the answer.
+// answer answers the questions since the last look. While a question about hot clients stays in
+// Redis, it is answered at every look, because consoles repeat it every two seconds. Errors aren't
+// logged here: the node that asked reports missing answers.
 func (c *Cluster) answer(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -146,7 +147,7 @@ func (c *Cluster) answer(ctx context.Context) {
 	}
 	stands := float64(c.top.options.Now().Add(-asking * time.Second).UnixMilli())
 	answered, left := make(map[string]float64, len(asked)), questions
-	for _, q := range slices.Backward(asked) { // the oldest first
+	for _, q := range slices.Backward(asked) { // oldest first
 		parsed, ok := parseQuestion(q.Member)
 		switch again := parsed.kind == hotNow && q.Score >= stands; {
 		case !ok:
@@ -155,7 +156,7 @@ func (c *Cluster) answer(ctx context.Context) {
 			answered[q.Member] = q.Score
 			continue
 		case left == 0:
-			continue // in a second
+			continue // answered one second later
 		}
 		left--
 		b, err := c.top.packTold(parsed, c.node, budget(c.redis.Nodes()), c.sealer.box(c.top.key.Load()))
@@ -163,27 +164,27 @@ func (c *Cluster) answer(ctx context.Context) {
 			tell := client.B().Set().Key(c.toldKey(q.Member, c.node)).Value(rueidis.BinaryString(b)).ExSeconds(asking).Build()
 			err = client.Do(ctx, tell).Error()
 		}
-		if err == nil { // otherwise try again at the next look
+		if err == nil { // if it failed, try again at the next look
 			answered[q.Member] = q.Score
 		}
 	}
 	c.answered = answered
 }
 
-// Gone is a node that has ended. What it had counted is lost.
+// Gone is a node that has ended. Its counts are lost.
 type Gone struct {
 	Name string    `json:"name"`
-	Seen time.Time `json:"seen"` // when it was last heard
+	Seen time.Time `json:"seen"` // when it last announced itself
 }
 
-// roster remembers the nodes of the last hour. Those that have ended leave a gap in the answers of
-// the others.
+// roster remembers which nodes there were in the last hour. Answers lack the requests of those that
+// have ended.
 type roster struct {
 	mu   sync.Mutex
-	seen map[string]time.Time // by this node's clock
+	seen map[string]time.Time // by node name; the times are of this node's clock
 }
 
-// mostSeen bounds the roster: whoever can write to Redis can make up nodes.
+// mostSeen limits the size of the roster, since anybody who can write to Redis can make up nodes.
 const mostSeen = 10_000
 
 func (r *roster) note(peers []redisstore.Peer, now time.Time) {
@@ -204,7 +205,7 @@ func (r *roster) note(peers []redisstore.Peer, now time.Time) {
 	}
 }
 
-// gone returns the nodes that are no longer live. At is the present time of the clock that nodes
+// gone returns the nodes that are no longer live. At is the current time of the clock that nodes
 // share.
 func (r *roster) gone(live []redisstore.Peer, at time.Time) []Gone {
 	r.mu.Lock()

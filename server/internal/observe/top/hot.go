@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// listed is how many clients of each kind a node sends to others.
+// listed is how many clients of each kind a node sends in an answer.
 const listed = 250
 
-// hotList are the hottest clients of a node.
+// hotList lists the hottest clients of a node.
 type hotList struct {
-	Missing Rates       `json:"missing"` // the highest rates that a client may have without being here
+	Missing Rates       `json:"missing"` // the highest rates that a client may have without being listed
 	Hot     []hotClient `json:"-"`
 }
 
@@ -47,17 +47,17 @@ type hotClient struct {
 	named
 	Rule  string  `json:"rule"`
 	Rates Rates   `json:"rates"`
-	Lacks float64 `json:"lacks"` // how much too low the rates may be at most
+	Lacks float64 `json:"lacks"` // how much too low the rates may be
 	Past  past    `json:"past"`
 }
 
-// tellHotLocked tells of the hottest clients, and of the rules that were used last.
+// tellHotLocked adds to an answer the hottest clients, and the rules that were used last.
 func (t *Top) tellHotLocked(out *told, most int) {
 	out.OneIn = max(1, t.oneIn)
 	out.Clients, out.Pairs = t.hotLocked(&t.clients, min(most, listed)), t.hotLocked(&t.pairs, min(most, listed))
 	for _, r := range t.hour.rules {
 		if r.id == "" {
-			continue // decisions that no rule bound
+			continue // decisions without a deciding rule
 		}
 		out.Rules = append(out.Rules, toldRule{
 			Rule: r.id, Hit: r.hit, Refusal: r.refusal, Shadow: rate(r.rates.shadow.last(t.slot)),
@@ -79,8 +79,8 @@ func (t *Top) hotLocked(k *sketches, most int) hotList {
 	}
 }
 
-// hottestLocked adds the hottest clients of a sketch, and returns the highest rate that it leaves
-// out.
+// hottestLocked adds the hottest clients of a sketch to found. It returns the highest rate among
+// those that it leaves out.
 func (t *Top) hottestLocked(k *sketch, refused bool, most int, found map[name]hotClient) (left float64) {
 	type hot struct {
 		*entry
@@ -100,7 +100,7 @@ func (t *Top) hottestLocked(k *sketch, refused bool, most int, found map[name]ho
 	}
 	for _, h := range all {
 		n := name{h.id, h.rule}
-		// A client in both sketches has been in one of them for longer: use that entry.
+		// If a client is in both sketches, use the entry that is older, and so has the higher rate.
 		if other, there := found[n]; !there || other.Rates.Requests < h.rates.Requests {
 			found[n] = hotClient{
 				named: h.named(), Rule: h.rule, Rates: h.rates, Lacks: lacking(h.unknown),
@@ -111,8 +111,8 @@ func (t *Top) hottestLocked(k *sketch, refused bool, most int, found map[name]ho
 	return left
 }
 
-// lacking returns the highest rate in the window that a decayed count can stand for. Within a
-// window, a count decays to no less than half.
+// lacking returns the highest rate in the window that a decayed count can stand for: within a
+// window, a count decays to half at the least.
 func lacking(count float64) float64 { return 2 * count / (window * Slot).Seconds() }
 
 func whole(all [Slots]float32) (out [Slots]uint32) {
@@ -134,53 +134,54 @@ func (t *Top) Hottest() float64 {
 	return hottest
 }
 
-// Query says which clients to list.
+// Query says which clients to list, and how.
 type Query struct {
-	Refused bool // the clients that are refused the most, not those that send the most
+	Refused bool // list the clients with the most refusals instead of those with the most requests
 	K       int
-	Rule    string // what this rule bound alone; "" means whatever did
+	Rule    string // list only what this rule decided; "" means all rules
 }
 
-// Answer lists hot clients, over all nodes in Nodes.
+// Answer lists the hot clients of all nodes in Nodes.
 type Answer struct {
 	By            string  `json:"by"`
 	WindowSeconds float64 `json:"window_seconds"` // the time over which rates are averaged
-	SlotSeconds   float64 `json:"slot_seconds"`   // that a number of a history stands for
+	SlotSeconds   float64 `json:"slot_seconds"`   // the length of a slot of a history
 	Covered
-	Partial string `json:"partial,omitempty"` // why others may be missing
+	Partial string `json:"partial,omitempty"` // why other nodes may be missing
 	// MissingBelow is the highest rate of a client that may be missing from the answer even if K is
 	// large enough.
 	MissingBelow float64   `json:"missing_below"`
 	Clients      []Client  `json:"clients"`
 	Rules        []RuleUse `json:"rules"`
-	// RulesSince is when the node that has run the longest began. No node knows of earlier hits.
+	// RulesSince is when the node that has run the longest began. Earlier hits of rules aren't
+	// known.
 	RulesSince time.Time `json:"rules_since"`
 }
 
 // Client is a client and its rates.
 type Client struct {
 	Shown
-	Rule      string `json:"rule"`       // the rule that binds most of its requests, or of its refusals, as far as is known
-	MoreRules int    `json:"more_rules"` // how many rules bind the others
+	Rule      string `json:"rule"`       // the rule that decided most of its requests, or of its refusals, as far as is known
+	MoreRules int    `json:"more_rules"` // how many rules decided the others
 	Rates
-	PlusMinus float64 `json:"plus_minus"` // error of the requests due to sampling; in 95 of 100 cases it is no larger
-	LowBy     float64 `json:"low_by"`     // both rates may be too low by up to this much as well
-	History   past    `json:"history"`    // the newest last
+	PlusMinus float64 `json:"plus_minus"` // sampling error of Requests: 95 % of the time, it is no larger
+	LowBy     float64 `json:"low_by"`     // how much too low both rates may be, in addition to PlusMinus
+	History   past    `json:"history"`    // newest last
 }
 
 // RuleUse tells how a rule is used.
 type RuleUse struct {
 	Rule string `json:"rule"`
 	Rates
-	Shadow      float64    `json:"shadow_refused"` // what it would have refused, were it not in shadow
+	Shadow      float64    `json:"shadow_refused"` // what the rule would have refused if it weren't in shadow
 	LastHit     *time.Time `json:"last_hit"`
-	LastRefusal *time.Time `json:"last_refusal"` // also one in shadow
+	LastRefusal *time.Time `json:"last_refusal"` // including refusals in shadow
 }
 
-// Hot lists the hot clients of all nodes that can be asked. The others are asked once a second at
-// most.
+// Hot lists the hot clients of all nodes that answer. It asks the other nodes at most once a
+// second.
 func (c *Cluster) Hot(ctx context.Context, q Query) Answer {
-	all, asked, _ := c.ask(ctx, question{kind: hotNow}) // partial says that the others are busy
+	all, asked, _ := c.ask(ctx, question{kind: hotNow}) // out.Partial says if the others couldn't be asked
 	c.merging.Lock()
 	defer c.merging.Unlock()
 	out := merge(q, all)
@@ -200,8 +201,8 @@ func merge(q Query, all []told) Answer {
 	type sum struct {
 		Client
 		variance float64
-		covered  float64 // the part of MissingBelow that comes from lists with this client
-		bound    float64 // by Rule
+		covered  float64 // the part of MissingBelow that comes from lists which have this client
+		bound    float64 // requests by Rule
 	}
 	clients, rules := map[uint64]*sum{}, map[string]*RuleUse{}
 	bound := map[name]float64{}
@@ -267,7 +268,7 @@ func merge(q Query, all []told) Answer {
 		if s.by(q.Refused) <= 0 {
 			continue
 		}
-		s.MoreRules = max(0, s.MoreRules) // no node may have told its rules
+		s.MoreRules = max(0, s.MoreRules) // nodes may have sent no rules
 		s.Requests, s.Refused, s.PlusMinus = tenth(s.Requests), tenth(s.Refused), tenth(2*math.Sqrt(s.variance))
 		s.LowBy = tenth(s.LowBy + out.MissingBelow - s.covered)
 		out.Clients = append(out.Clients, s.Client)

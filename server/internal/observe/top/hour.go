@@ -14,18 +14,20 @@ import (
 )
 
 const (
-	// perRule is how many keys of a rule are remembered if there is room.
+	// perRule is how many keys are remembered for a rule if there is room.
 	perRule = 1000
-	// hourRules is how many rules are remembered. The rules that were hit the longest ago make room
-	// for others.
+	// hourRules is how many rules are remembered. To make room, those with the oldest hits are
+	// forgotten.
 	hourRules = 10_000
-	// hourRows bounds the keys of all rules, and hourBytes what their histories and subjects take.
-	// Together with the keys and the rules themselves, that is 64 MiB at most.
+	// hourRows is the maximum number of keys over all rules, and hourBytes the maximum size of
+	// their histories and subjects. Together with the keys and the rules themselves, that is at
+	// most 64 MiB.
 	hourRows, hourBytes = 1 << 17, 32 << 20
-	// subjectBytes is the longest subject that is kept whole. Of a longer one, its hash, its
-	// beginning and its end are kept.
+	// subjectBytes is the length of the longest subject that is kept whole. For longer ones, their
+	// hash, their beginning and their end are kept.
 	subjectBytes = 192
-	// halved is the half-life in slots of a request's weight when the busiest keys are chosen.
+	// halved is how many slots old a request is when its weight in finding the busiest keys has
+	// halved.
 	halved = HourSlots / 2
 )
 
@@ -36,54 +38,55 @@ const (
 // When memory runs out, all rules keep fewer keys, and those with the most keys lose the most.
 type hour struct {
 	key   *key
-	slot  uint32 // that runs
-	base  uint32 // the slot in which a request counts 1 for the sketches
+	slot  uint32 // the current slot
+	base  uint32 // the slot in which a request weighs 1 in the sketches
 	rules map[string]*hourRule
-	rows  int // of all rules
+	rows  int // number of keys of all rules
 	held  int // bytes of all histories and subjects
-	keep  int // how many keys each rule may have at present
+	keep  int // how many keys each rule may have now
 	// since is when the hour began to remember.
 	since time.Time
-	// oneIn is the highest weight of a decision in each slot; slot s is at s % HourSlots.
+	// oneIn is the highest sampling weight of a decision in each slot. Slot s is at index s %
+	// HourSlots.
 	oneIn [HourSlots]float32
-	// evicted means that rules were forgotten, so a new one may have been used before.
+	// evicted says that rules were forgotten, so a rule without an entry may have been used before.
 	evicted bool
 	set     *weir.RuleSet
-	known   map[string]*weir.Rule // of the set
-	// weight is the weight of a request now in the sketches. Requests of earlier slots weigh less
-	// in comparison.
+	known   map[string]*weir.Rule // the rules of set, by id
+	// weight is how much a request weighs now in the sketches. It grows with each slot, so that
+	// older requests weigh less in comparison.
 	weight float64
 }
 
-// hourRule is what is remembered of a rule.
+// hourRule is the last hour of a rule.
 type hourRule struct {
 	id           string
-	counted      string // what the rule counts by, as text; if that changes, its keys are forgotten
+	counted      string // the dimensions that the rule counts by; if they change, its keys are forgotten
 	hit, refusal time.Time
 	totals       Total
-	unknown      bool // the rule's count when it was added isn't known yet, so totals isn't valid
+	unknown      bool // totals isn't valid yet, because the rule's total when it was added isn't known
 	rates        struct{ requests, refused, shadow history }
 	total        series // all requests to which the rule applied
-	would        series // requests that the rule in shadow would have refused
+	would        series // requests that the rule would have refused if it weren't in shadow
 	rows         map[uint64]*row
 	low          lowest[*row]
-	// lost is the highest count of a forgotten key. Forgot is the slot in which a key was last
-	// forgotten that had sent requests within the hour.
+	// lost is the highest count of a forgotten key. Forgot is the last slot in which the rule
+	// forgot a key that had sent requests within the hour.
 	lost   float64
 	forgot uint32
 }
 
-// row is a key of a rule.
+// row is the last hour of one key of a rule.
 type row struct {
 	series
 	ranked
 	id      uint64
-	subject []byte  // or the part that is kept
+	subject []byte  // the subject, or the parts of it that are kept
 	full    uint32  // when its counter is full again, in Unix seconds
-	lost    float32 // how many requests it may have made at most before it got this row
-	at      uint32  // time of the last request: the low bits of Unix milliseconds, which are enough for an hour
-	cut     bool    // only a part of the subject is kept
-	used    uint8   // how much of its limit was used after its last request, in 1/usedAll
+	lost    float32 // how many requests the key may have sent at most before it got this row
+	at      uint32  // time of the last request: the low bits of Unix milliseconds, which cover an hour
+	cut     bool    // only parts of the subject are kept
+	used    uint8   // how much of its limit was used after its last request, in units of 1/usedAll
 }
 
 const usedAll = 250
@@ -92,21 +95,21 @@ func newHour() hour {
 	return hour{keep: perRule, weight: 1, rules: map[string]*hourRule{}}
 }
 
-// charged is a rule to which a decision was charged.
+// charged describes how a decision was charged to one rule.
 type charged struct {
 	rule     string
-	from, to uint32 // the subject's place in written.text
-	id       uint64 // the hash of a cut subject; the hash of a whole one is made later
+	from, to uint32 // the subject is written.text[from:to]
+	id       uint64 // the hash of a shortened subject; count hashes subjects that are kept whole
 	tokens   int64
-	full     time.Duration // until the counter is full again
+	full     time.Duration // how long until the counter is full again
 	cut      bool
 	refused  bool
-	takes    bool // tokens: no other rule refused it
-	would    bool // have refused it, in shadow
+	takes    bool // the decision took tokens, because no other rule refused it
+	would    bool // the rule, in shadow, would have refused it
 	used     uint8
 }
 
-// of records how a limit stands after the decision.
+// of records the state of a limit after the decision.
 func (c *charged) of(d *weir.Decision, l *weir.LimitStatus) {
 	refused := !l.Allowed && !l.Policy.Shadow && !d.Allowed
 	c.refused, c.takes = c.refused || refused, d.Allowed
@@ -123,8 +126,8 @@ func (c *charged) of(d *weir.Decision, l *weir.LimitStatus) {
 	}
 }
 
-// advance begins the current slot. If the clock was set back by more than drift can explain, the
-// hour is forgotten, because nobody can tell when its requests came.
+// advance starts the current slot. If the clock was set back by more than drift can explain, it
+// forgets the hour, because the times of its requests are unknown.
 func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 	slot := uint32(max(0, now.Unix()) / int64(HourSlot/time.Second))
 	if key != h.key || slot+6 < h.slot || slot > h.slot+HourSlots {
@@ -149,7 +152,7 @@ func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 	if h.slot-h.base > 64*halved {
 		for _, r := range h.rules {
 			r.lost /= h.weight
-			for _, k := range r.low { // the order stays
+			for _, k := range r.low { // all counts change by the same factor, so the heap stays valid
 				k.count /= h.weight
 			}
 		}
@@ -165,7 +168,7 @@ func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 	}
 }
 
-// reread forgets the keys of rules that now count by something else.
+// reread forgets the keys of rules that now count by other dimensions.
 func (h *hour) reread() {
 	rules := h.set.Rules().Rules
 	h.known = make(map[string]*weir.Rule, len(rules))
@@ -180,7 +183,7 @@ func (h *hour) reread() {
 	}
 }
 
-// countedBy returns what a rule counts by, as text.
+// countedBy returns the dimensions that a rule counts by, as text.
 func (h *hour) countedBy(id string) string {
 	k := h.known[id]
 	switch {
@@ -192,7 +195,7 @@ func (h *hour) countedBy(id string) string {
 	return strings.Join(k.Descriptor, "\x00") + "\x00" + strings.Join(k.By, "\x00")
 }
 
-// find returns a rule, which it adds if need be.
+// find returns a rule, which it adds if necessary.
 func (h *hour) find(id string) *hourRule {
 	r := h.rules[id]
 	if r == nil {
@@ -205,8 +208,8 @@ func (h *hour) find(id string) *hourRule {
 	return r
 }
 
-// forgetRules forgets the tenth of the rules that were hit the longest ago, so that not every new
-// rule has to look for the oldest.
+// forgetRules forgets the tenth of the rules with the oldest hits. It forgets many at once because
+// finding the oldest is slow.
 func (h *hour) forgetRules() {
 	h.evicted = true
 	oldest := slices.SortedFunc(maps.Values(h.rules), func(a, b *hourRule) int { return a.hit.Compare(b.hit) })
@@ -217,8 +220,9 @@ func (h *hour) forgetRules() {
 	}
 }
 
-// use records how often a rule was used so far. The increase since the last call belongs to the
-// slot of rates. It never evicts a rule: a rule that is in use is hit as well.
+// use records how often a rule was used since the node began. The increase since the last call
+// counts as requests of the current slot of rates. It never evicts a rule, because a rule that is
+// in use is also hit.
 func (h *hour) use(id string, t Total, slot int64, now time.Time) {
 	if h.rules[id] == nil && len(h.rules) >= hourRules {
 		return
@@ -228,9 +232,9 @@ func (h *hour) use(id string, t Total, slot int64, now time.Time) {
 	switch r.totals = t; {
 	case r.unknown:
 		r.unknown = false
-		return // most of the count may be old
+		return // most of the total may be older than the slot
 	case t.Decisions < was.Decisions:
-		was = Total{} // the rule was removed and added again, so it counts from 0
+		was = Total{} // the rule was removed and added again, so its total starts at 0
 	}
 	if t.Decisions > was.Decisions || t.Events > was.Events {
 		r.hit = now
@@ -243,7 +247,7 @@ func (h *hour) use(id string, t Total, slot int64, now time.Time) {
 	r.rates.shadow.add(slot, float64(t.Shadow-min(was.Shadow, t.Shadow)))
 }
 
-// count counts a decision for a rule that it was charged to.
+// count counts a decision in one of the rules that it was charged to.
 func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) {
 	if h.held >= hourBytes || h.rows >= hourRows {
 		h.shrink()
@@ -275,8 +279,8 @@ func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) 
 		k = h.insert(r, id, subject, c.cut)
 	}
 	k.add(&h.held, h.slot, n)
-	// Decisions from different cores aren't in the order in which they were made: of those in the
-	// same millisecond, keep the highest use.
+	// Decisions from different cores arrive out of order. Among those in the same millisecond, keep
+	// the highest use.
 	if at := uint32(now.UnixMilli()); k.at != at || c.used >= k.used {
 		k.used, k.at, k.full = c.used, at, uint32(now.Add(max(0, c.full)+time.Second-1).Unix())
 	}
@@ -284,8 +288,8 @@ func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) 
 	heap.Fix(&r.low, k.place)
 }
 
-// insert makes a row for a new key. If the rule has as many keys as it may, the new key replaces
-// the one with the lowest count, and counts on from there.
+// insert adds a row for a new key. If the rule has all the keys that it may have, the new key
+// replaces the one with the lowest count, and starts with that count.
 func (h *hour) insert(r *hourRule, id uint64, subject []byte, cut bool) *row {
 	low := 0.
 	if len(r.low) >= h.keep {
@@ -300,8 +304,8 @@ func (h *hour) insert(r *hourRule, id uint64, subject []byte, cut bool) *row {
 	return k
 }
 
-// evict forgets a key of a rule. It overwrites the subject, so that parts of clients' keys don't
-// stay in memory.
+// evict forgets a key of a rule. It overwrites the subject, so that parts of API keys don't stay in
+// memory.
 func (h *hour) evict(r *hourRule, k *row) {
 	heap.Remove(&r.low, k.place)
 	delete(r.rows, k.id)
@@ -313,14 +317,14 @@ func (h *hour) evict(r *hourRule, k *row) {
 	clear(k.subject)
 }
 
-// shorten forgets the keys of a rule with the lowest counts, until so many are left.
+// shorten forgets the keys of a rule with the lowest counts until left keys remain.
 func (h *hour) shorten(r *hourRule, left int) {
 	for len(r.low) > left {
 		h.evict(r, r.low[0])
 	}
 }
 
-// shrink makes all rules keep fewer keys, until a sixteenth of the memory is free.
+// shrink lowers the number of keys per rule until a sixteenth of the memory is free.
 func (h *hour) shrink() {
 	for h.held > hourBytes*15/16 || h.rows > hourRows*15/16 {
 		if h.keep == 1 {
@@ -334,8 +338,8 @@ func (h *hour) shrink() {
 	}
 }
 
-// lost returns how many requests of the hour a forgotten key of a rule may have made at most. The
-// oldest requests weigh a quarter of the newest.
+// lost returns how many requests of the hour a forgotten key of a rule may have sent at most. It
+// multiplies the count by 4, since requests an hour ago weigh a quarter of new ones.
 func (h *hour) lost(r *hourRule) float32 {
 	if r.forgot == 0 || r.forgot+HourSlots <= h.slot {
 		return 0
@@ -343,17 +347,17 @@ func (h *hour) lost(r *hourRule) float32 {
 	return float32(math.Ceil(r.lost / h.weight * (1 << (HourSlots / halved))))
 }
 
-// rarest returns the highest weight of a decision in the hour.
+// rarest returns the highest sampling weight of a decision in the hour.
 func (h *hour) rarest() float64 { return max(1, float64(slices.Max(h.oneIn[:]))) }
 
 // bytes returns the memory that the hour holds.
 func (h *hour) bytes() int {
-	const perRow, perRule = 48, 896 // in the map and the heap, and of a rule with its name
+	const perRow, perRule = 48, 896 // sizes in the map and the heap, and of a rule with its name
 	return h.held + h.rows*(int(unsafe.Sizeof(row{}))+perRow) + len(h.rules)*perRule
 }
 
 // subject returns the hash of a subject.
 func (k *key) subject(s []byte) uint64 { return siphash.Hash(k.k0^subjectHash, k.k1, s) }
 
-// subjectHash keeps hashes of subjects apart from those of clients.
+// subjectHash separates the hashes of subjects from those of clients.
 const subjectHash = 0x7375626a

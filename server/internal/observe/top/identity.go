@@ -16,8 +16,8 @@ type Identity struct {
 	Value string
 }
 
-// Shown returns the client as people may see it. Only values that clients don't choose, and that
-// can't be secrets, are shown whole.
+// Shown returns the client in the form in which people may see it. Only values that clients can't
+// choose and that can't be secrets are shown in full.
 func (i Identity) Shown() string {
 	kind, _, _ := strings.Cut(i.Kind, ":")
 	switch kind {
@@ -29,7 +29,7 @@ func (i Identity) Shown() string {
 	return shown.Key(i.Value)
 }
 
-// NewIP returns an address as rules count it: an IPv6 address counts as its /64.
+// NewIP returns the identity of an address. As in rules, an IPv6 address counts as its /64.
 func NewIP(addr netip.Addr) Identity {
 	if addr = addr.Unmap().WithZone(""); addr.Is4() {
 		return Identity{"ip", addr.String()}
@@ -37,7 +37,7 @@ func NewIP(addr netip.Addr) Identity {
 	return Identity{"ip", netip.PrefixFrom(addr, 64).Masked().String()}
 }
 
-// counted reads one dimension of a subject.
+// counted returns the identity in one dimension of a subject.
 func counted(kind, value string) Identity {
 	if kind != "ip" {
 		return Identity{kind, value}
@@ -45,11 +45,11 @@ func counted(kind, value string) Identity {
 	if _, ok := shown.Network(value); ok {
 		return Identity{"ip", shown.Value(kind, value)}
 	}
-	return Identity{Kind: "ip"} // none
+	return Identity{Kind: "ip"} // the request has no address
 }
 
 // FingerprintOf returns the fingerprint of a client that a rule counts by a single dimension, or ""
-// if there are more.
+// if the rule counts by several.
 func (t *Top) FingerprintOf(values [][2]string) string {
 	if len(values) != 1 {
 		return ""
@@ -57,8 +57,8 @@ func (t *Top) FingerprintOf(values [][2]string) string {
 	return fingerprint(t.key.Load().hash(counted(values[0][0], values[0][1])))
 }
 
-// hash returns the keyed hash of a client. For a key, a user and an address it is the same hash as
-// everywhere else: see [client].
+// hash returns the keyed hash of a client. For API keys, users and addresses, it is the same hash
+// as [client] has.
 func (k *key) hash(i Identity) uint64 {
 	switch i.Kind {
 	case "api_key":
@@ -81,24 +81,24 @@ func (k *key) hash(i Identity) uint64 {
 // person is the client of a row.
 type person struct {
 	named
-	parts   []Identity // empty if the subject isn't kept whole
-	special bool       // it has numbers of its own
+	parts   []Identity // empty if only parts of the subject are kept
+	special bool       // an override in the rule gives it limits of its own
 }
 
-// names returns the client, or those of its parts, that have a fingerprint.
+// names returns the client if it has the fingerprint, and those of its parts that have it.
 func (p *person) names(print uint32, k *key) (all []toldName) {
 	if len(p.parts) != 1 && uint32(p.ID>>32) == print {
 		all = append(all, toldName{named: p.named})
 	}
 	for _, part := range p.parts {
-		if id := k.hash(part); id != 0 && uint32(id>>32) == print { // 0 stands for requests without an address
+		if id := k.hash(part); id != 0 && uint32(id>>32) == print { // the id 0 stands for requests without an address
 			all = append(all, toldName{named: named{id, part.Shown(), part.Kind}, value: part.Value})
 		}
 	}
 	return all
 }
 
-// who reads the subject of a row.
+// who returns the client of a row.
 func (h *hour) who(r *hourRule, k *row) person {
 	rule := h.known[r.id]
 	p := person{named: named{k.id, shown.Key(string(k.subject)), "other"}}

@@ -9,11 +9,11 @@ import (
 	"github.com/weirhq/weir/internal/siphash"
 )
 
-// kind says what identifies a client.
+// kind is what identifies a client.
 type kind uint8
 
 const (
-	nobody kind = iota // the request has no key, no user and no address
+	nobody kind = iota // the request has no API key, no user and no address
 	apiKey
 	user
 	ip
@@ -24,14 +24,14 @@ var kindNames = [...]string{"none", "api_key", "user", "ip", "other"}
 
 func (k kind) String() string { return kindNames[k] }
 
-// sample is a decision that was sampled.
+// sample is a sampled decision.
 type sample struct {
 	client
-	address client // set beside an unverified key: whoever makes up keys sends another key with each request
-	key     *key   // of both hashes
+	address client // also counted if the API key is unverified, since attackers can send a new key with each request
+	key     *key   // the key of both hashes
 	rule    string
-	charges int     // how many of the charges in written are this sample's
-	weight  float64 // how many decisions the sample stands for
+	charges int     // how many elements of written.charges belong to this sample
+	weight  float64 // how many decisions the sample represents
 	refused bool
 }
 
@@ -41,14 +41,15 @@ type client struct {
 	id   uint64 // a keyed hash
 	kind kind
 	n    uint8
-	cut  bool                        // text is only the beginning and the end
-	text [headBytes + tailBytes]byte // what the mask of a key is made of, or an address
+	cut  bool                        // text has only the beginning and the end
+	text [headBytes + tailBytes]byte // an address, or the parts of an API key that its mask shows
 }
 
-// A mask shows up to eight characters in front and four behind, of up to four bytes each.
+// A mask shows up to eight characters at the beginning and four at the end, of up to four bytes
+// each.
 const headBytes, tailBytes = 32, 16
 
-// from sets the client of a request, and its address if it counts, too.
+// from sets the client of a request and, if its API key is unverified, its address.
 func (s *sample) from(r *weir.Request, k *key) {
 	s.client.of(r, k)
 	if s.kind != ip && !r.KeyVerified {
@@ -56,17 +57,17 @@ func (s *sample) from(r *weir.Request, k *key) {
 	}
 }
 
-// of fills in the sample.
+// of fills in the sample from a decision.
 func (s *sample) of(o *weir.Observation, k *key, weight float64) {
 	s.from(o.Request, k)
 	s.key, s.weight, s.rule, s.refused = k, weight, o.Decision.Rule, !o.Decision.Allowed
 }
 
-// mostCharges is how many limits of a decision are recorded.
+// mostCharges is how many limits of a decision are recorded at most.
 const mostCharges = 256
 
-// charge records the rules that a decision was charged to, and the subjects. Successive limits of
-// one rule that count the same subject are recorded as one.
+// charge records the rules that a decision was charged to, and their subjects. Successive limits of
+// one rule with the same subject are recorded once.
 func (l *buffer) charge(s *sample, o *weir.Observation, k *key) {
 	limits, charges := o.Decision.Limits(), o.Charges
 	if len(limits) != len(charges) {
@@ -84,7 +85,7 @@ func (l *buffer) charge(s *sample, o *weir.Observation, k *key) {
 			} else {
 				l.write(now, c.Subject, k)
 				if now.cut && string(c.Subject[1:]) == o.Request.APIKey {
-					now.id = s.id // use the hash of the client
+					now.id = s.id // the subject is the client, whose hash is known
 				}
 			}
 			last = now
@@ -94,7 +95,7 @@ func (l *buffer) charge(s *sample, o *weir.Observation, k *key) {
 	}
 }
 
-// write stores a subject.
+// write stores a subject in text.
 func (l *buffer) write(c *charged, subject []byte, k *key) {
 	c.from = uint32(len(l.text))
 	if len(subject) <= subjectBytes {
@@ -127,7 +128,7 @@ func (c *client) of(r *weir.Request, k *key) {
 	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, []byte(value))
 }
 
-// from makes an address the client, if it is valid.
+// from makes the client the given address, if it is valid.
 func (c *client) from(addr netip.Addr, k *key) {
 	if !addr.IsValid() {
 		return
@@ -135,13 +136,13 @@ func (c *client) from(addr netip.Addr, k *key) {
 	c.kind = ip
 	all := addr.As16()
 	if !addr.Unmap().Is4() {
-		clear(all[8:]) // limits count networks, because a client has all addresses of its /64
+		clear(all[8:]) // rules count an IPv6 address as its /64, which belongs to one client
 	}
 	c.n = uint8(copy(c.text[:], all[:]))
 	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, all[:])
 }
 
-// identity returns who the client is, as far as text has it.
+// identity returns the identity of the client, as far as text has it.
 func (c *client) identity() Identity {
 	if c.kind == ip {
 		return NewIP(netip.AddrFrom16([16]byte(c.text[:16])))
@@ -161,14 +162,14 @@ func (t *Top) Fingerprint(r *weir.Request) string { return t.See(r).Fingerprint 
 
 func fingerprint(id uint64) string { return fmt.Sprintf("%08x", uint32(id>>32)) }
 
-// Shown is a client as people may see it.
+// Shown is a client in the form in which people may see it.
 type Shown struct {
 	Client      string `json:"client"`      // masked
-	Fingerprint string `json:"fingerprint"` // tells clients with the same mask apart; all nodes agree on it
+	Fingerprint string `json:"fingerprint"` // distinguishes clients with the same mask; the same on all nodes
 	Kind        string `json:"kind"`
 }
 
-// See returns the client of a request.
+// See returns the client of a request as people may see it.
 func (t *Top) See(r *weir.Request) Shown {
 	var c client
 	c.of(r, t.key.Load())
@@ -179,8 +180,8 @@ func (t *Top) See(r *weir.Request) Shown {
 	return out
 }
 
-// Prints returns the fingerprints under which a request is counted, as numbers: its client's, and
-// beside an unverified key its address's. 0 means none. Prints doesn't allocate.
+// Prints returns the fingerprints under which a request is counted: that of its client and, if the
+// API key is unverified, that of its address. 0 means none. It doesn't allocate.
 func (t *Top) Prints(r *weir.Request) (client, address uint32) {
 	var s sample
 	if s.from(r, t.key.Load()); s.kind == nobody {

@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// HourSlot is the length of a slot in an hour's history. Slots begin at the same moments on all
+	// HourSlot is the length of a slot in an hour's history. Slots start at the same moments on all
 	// nodes.
 	HourSlot = 10 * time.Second
 	// HourSlots is how many slots an hour has.
 	HourSlots = 360
 )
 
-// series is the history of an hour by slot. Slots without requests take no space. The current slot
-// is in the struct, and earlier ones are packed.
+// series is the last hour in slots of 10 seconds ([HourSlot]). Slots without requests take no
+// memory. The struct's fields hold the current slot; earlier slots are packed.
 type series struct {
 	tokens            float64
 	requests, refused float32
 	elsewhere         float32
-	slot              uint32 // that the numbers above are of
+	slot              uint32 // the current slot, which the fields above describe
 	packed
 }
 
-// packed holds slots of a history: see [appendEntry].
+// packed holds encoded slots: see [appendEntry].
 type packed struct {
 	entries     []byte
-	first, last uint32 // the slots of the first and the last entry
+	first, last uint32 // the slots of the first and last entry
 }
 
 func (p *packed) append(t tick) {
@@ -39,8 +39,8 @@ func (p *packed) append(t tick) {
 	p.entries, p.last = appendEntry(p.entries, gap, t), t.slot
 }
 
-// add counts requests in a slot that is no older than the last one. It adds to held what the series
-// takes more memory than before.
+// add counts requests in a slot, which must not be older than the current one. It adds to held by
+// how many bytes the series grew.
 func (s *series) add(held *int, slot uint32, n amount) {
 	if slot != s.slot {
 		before := cap(s.entries)
@@ -54,11 +54,11 @@ func (s *series) add(held *int, slot uint32, n amount) {
 	s.tokens += n.tokens
 }
 
-// amount is what is counted in a slot. Requests that another rule refused are elsewhere: they took
-// no tokens here, and none are counted for them.
+// amount is what is counted in a slot. Elsewhere are requests that another rule refused, so that
+// they took no tokens here; tokens doesn't include theirs.
 type amount struct{ requests, refused, elsewhere, tokens float64 }
 
-// flush packs the current slot. Now and then, it forgets slots that are older than an hour.
+// flush packs the current slot. If there are enough slots older than an hour, it forgets them.
 func (s *series) flush() {
 	if s.requests > 0 {
 		s.append(s.tick())
@@ -74,7 +74,7 @@ func (s *series) flush() {
 	}
 }
 
-// tick rounds the current slot to whole numbers. A slot in which anything happened has at least 1
+// tick rounds the current slot to whole numbers. If anything happened in it, it has at least 1
 // request.
 func (s *series) tick() tick {
 	t := tick{slot: s.slot, requests: max(1, toCount(float64(s.requests)))}
@@ -84,9 +84,9 @@ func (s *series) tick() tick {
 	return t
 }
 
-// appendEntry encodes a slot. Most clients have few requests in a slot, which takes a byte or two.
-// Gap is the distance in slots to the entry before; 0 stands for the first entry. The low bits of
-// the first number say which of the others follow.
+// appendEntry encodes a slot. Most clients have few requests in a slot, which then takes a byte or
+// two. Gap is the distance in slots from the previous entry, and 0 for the first entry. The low
+// bits of the first number say which other numbers follow.
 func appendEntry(to []byte, gap uint32, t tick) []byte {
 	head := t.requests << 4
 	others := make([]byte, 0, 4*binary.MaxVarintLen64)
@@ -99,7 +99,7 @@ func appendEntry(to []byte, gap uint32, t tick) []byte {
 	return append(binary.AppendUvarint(to, head), others...)
 }
 
-// mostCount bounds the numbers of a slot.
+// mostCount limits the numbers of a slot.
 const mostCount = 1<<35 - 1
 
 func toCount(n float64) uint64 { return uint64(min(math.Round(n), mostCount)) }
@@ -110,11 +110,11 @@ type tick struct {
 	requests, refused, elsewhere, tokens uint64
 }
 
-// asked returns how many requests asked this rule for tokens, whether the rule refused them or not.
+// asked returns how many requests needed tokens from this rule, including those that it refused.
 func (t tick) asked() uint64 { return t.requests - t.elsewhere }
 
-// readEntries decodes entries, of which the first belongs to the given slot. It returns false for
-// malformed text.
+// readEntries calls tell with each encoded slot. The first entry is that of slot. It returns false
+// if the text is malformed.
 func readEntries(text []byte, slot uint32, tell func(tick)) bool {
 	for first := true; len(text) > 0; first = false {
 		ok := true
@@ -151,7 +151,7 @@ func readEntries(text []byte, slot uint32, tell func(tick)) bool {
 	return true
 }
 
-// since calls tell with each slot from oldest on, the oldest first.
+// since calls tell with each slot from oldest on, in order of time.
 func (s *series) since(oldest uint32, tell func(tick)) {
 	readEntries(s.entries, s.first, func(t tick) {
 		if t.slot >= oldest {
@@ -163,8 +163,8 @@ func (s *series) since(oldest uint32, tell func(tick)) {
 	}
 }
 
-// past encodes the slots from oldest on for other nodes: the first slot in four bytes, and then the
-// entries.
+// past encodes the slots from oldest on for other nodes: the number of the first slot in four
+// bytes, and then the entries.
 func (s *series) past(oldest uint32) []byte {
 	var p packed
 	s.since(oldest, p.append)
@@ -174,7 +174,7 @@ func (s *series) past(oldest uint32) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, p.first), p.entries...)
 }
 
-// readPast decodes it.
+// readPast decodes what past has encoded.
 func readPast(b []byte, tell func(tick)) bool {
 	if len(b) == 0 {
 		return true

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// Slot is the length of a slot of a history.
+	// Slot is the length of a slot in the last minute's history.
 	Slot = 2 * time.Second
-	// Slots is how many slots a history has: a minute.
+	// Slots is how many slots that history has: a minute.
 	Slots = 30
 	// window is how many slots rates are averaged over: ten seconds.
 	window = 5
@@ -19,17 +19,17 @@ const (
 	capacity = 1000
 )
 
-// decayed is the factor by which a count decays in a slot: to half in a window.
+// decayed is the factor by which a count decays in a slot: in a window, it decays to half.
 var decayed = math.Pow(0.5, 1./window)
 
 // sketch is a Space-Saving sketch with decay (Metwally and others, 2005; Cormode and others, 2009)
-// of a thousand entries. A client without an entry takes over the one with the lowest count, and
-// counts on from there. So a count is never too low, and a client without an entry has at most the
-// lowest count: whoever sends more than a thousandth of all requests, recent ones weighing more,
-// has an entry. A request that counts for an address too counts as two requests.
+// of a thousand entries. A client without an entry replaces the one with the lowest count, and
+// starts with that count. So a count is never too low, and a client without an entry has at most
+// the lowest count: a client with more than a thousandth of all requests, weighted by age, has an
+// entry. A request that counts for an address too counts as two requests.
 //
 // Counts only decide which clients have entries. What people see comes from an entry's history,
-// which begins with zeros when a client takes the entry over, and so is never too high.
+// which starts at zero when a client takes over the entry, and so is never too high.
 type sketch struct {
 	byName map[name]*entry
 	byLow  lowest[*entry]
@@ -37,14 +37,14 @@ type sketch struct {
 
 type name struct {
 	client uint64
-	rule   string // "" over all rules, or if no rule binds
+	rule   string // "" counts over all rules, or the requests that no rule decided
 }
 
 type entry struct {
 	client
 	ranked
 	rule     string
-	unknown  float64 // the part of count that may belong to other clients, decayed too
+	unknown  float64 // the part of count that may belong to other clients, with the same decay
 	requests history
 	refused  history
 }
@@ -70,8 +70,8 @@ func (k *sketches) decay(slots int64) {
 
 func newSketch() sketch { return sketch{byName: make(map[name]*entry, capacity)} }
 
-// count adds a decision to its client's entry. Weight is how much it adds to the count; with 0 it
-// makes no entry.
+// count adds a decision to its client's entry. Weight is how much to add to the count. If it is 0,
+// count adds no entry.
 func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 	n := name{s.id, rule}
 	e := k.byName[n]
@@ -80,7 +80,7 @@ func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 	case weight == 0:
 		return
 	default:
-		n.rule = strings.Clone(rule) // it may be part of a long text
+		n.rule = strings.Clone(rule) // a copy, because the name may be part of a large text
 		if len(k.byLow) < capacity {
 			e = &entry{client: s.client, rule: n.rule}
 			heap.Push(&k.byLow, e)
@@ -104,14 +104,14 @@ func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 // decay lowers all counts.
 func (k *sketch) decay(slots int64) {
 	factor := math.Pow(decayed, float64(slots))
-	for _, e := range k.byLow { // the order stays
+	for _, e := range k.byLow { // all counts change by the same factor, so the heap stays valid
 		e.count *= factor
 		e.unknown *= factor
 	}
 }
 
-// missing returns the highest rate, in requests or refusals a second, of a client that may have no
-// entry.
+// missing returns the highest rate, in requests or refusals per second, that a client without an
+// entry may have.
 func (k *sketch) missing() float64 {
 	if len(k.byLow) < capacity {
 		return 0
@@ -119,15 +119,15 @@ func (k *sketch) missing() float64 {
 	return lacking(k.byLow[0].count)
 }
 
-// ranked is the rank of an entry among others.
+// ranked is an entry's count, and its place in the heap.
 type ranked struct {
-	count float64 // decayed
-	place int     // in the heap
+	count float64 // with decay
+	place int     // index in the heap
 }
 
 func (r *ranked) rank() *ranked { return r }
 
-// lowest is a heap of entries, the lowest count first.
+// lowest is a heap of entries with the lowest count first.
 type lowest[T interface{ rank() *ranked }] []T
 
 var _ heap.Interface = (*lowest[*entry])(nil)
@@ -152,7 +152,7 @@ func (l *lowest[T]) Pop() any {
 	return e
 }
 
-// history counts events by slot: in the current slot, and those before it.
+// history counts events by slot, for the current slot and those before it.
 type history struct {
 	at    int64 // the newest slot
 	slots [Slots + 1]float32
@@ -161,14 +161,14 @@ type history struct {
 func (h *history) add(slot int64, n float64) {
 	for ; h.at < slot; h.at++ {
 		if slot-h.at > int64(len(h.slots)) {
-			h.at = slot - int64(len(h.slots)) // all slots are cleared
+			h.at = slot - int64(len(h.slots)) // clears all slots
 		}
 		h.slots[(h.at+1)%int64(len(h.slots))] = 0
 	}
 	h.slots[slot%int64(len(h.slots))] += float32(n)
 }
 
-// last returns the completed slots, the newest last.
+// last returns the completed slots, newest last.
 func (h *history) last(slot int64) (all [Slots]float32) {
 	for i := range all {
 		if at := slot - Slots + int64(i); at >= 0 && at <= h.at && at > h.at-int64(len(h.slots)) {

@@ -11,40 +11,42 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// told is the answer of one node. Each rule, client and name is a line of its own: see told.packed.
+// told is the answer of one node. It is sent as lines: each rule, client and name has a line of its
+// own, see told.packed.
 type told struct {
 	Node  string     `json:"node"`
 	At    time.Time  `json:"at"`    // by the clock that nodes share
-	Since time.Time  `json:"since"` // when the node began to remember, by the same clock
+	Since time.Time  `json:"since"` // when the node began to count, by the same clock
 	Slot  uint32     `json:"slot"`
-	OneIn float64    `json:"one_in"` // the highest weight of a decision in the time that the question is about
-	Bytes int        `json:"bytes"`  // size of its memory
+	OneIn float64    `json:"one_in"` // the highest sampling weight of a decision in the time that the question is about
+	Bytes int        `json:"bytes"`  // bytes of memory that the node uses for the hour
 	Rules []toldRule `json:"-"`
 	Left  int        `json:"left,omitempty"` // how many rules were left out for lack of room
-	Names []toldName `json:"-"`              // of clients with the fingerprint
+	Names []toldName `json:"-"`              // clients with the fingerprint in the question
 
 	Clients hotList `json:"clients,omitzero"`
-	Pairs   hotList `json:"pairs,omitzero"` // clients with the rule that bound
+	Pairs   hotList `json:"pairs,omitzero"` // clients with the rule that decided
 }
 
-// toldRule is what a node tells of a rule: about the last hour, or in Rates and Shadow about now.
+// toldRule is a rule in an answer. Rates and Shadow are about now, the other fields about the last
+// hour.
 type toldRule struct {
 	Rule    string    `json:"rule"`
 	Sum     sum       `json:"sum,omitzero"`
-	Kept    uint64    `json:"kept"`            // requests of the keys that are remembered
-	Lacks   uint64    `json:"lacks,omitempty"` // how many requests a key without a row may have made at most
+	Kept    uint64    `json:"kept"`            // requests from the keys that are remembered
+	Lacks   uint64    `json:"lacks,omitempty"` // how many requests a key that isn't in Rows may have sent at most
 	Would   uint64    `json:"would"`
 	Hit     time.Time `json:"hit,omitzero"`
 	Refusal time.Time `json:"refusal,omitzero"`
 	Keys    sketched  `json:"keys,omitzero"`
 	Above   sketched  `json:"above,omitzero"` // keys with at least half of the limit used
 	Past    []byte    `json:"past,omitempty"`
-	Rows    []toldRow `json:"-"` // the busiest
+	Rows    []toldRow `json:"-"` // the busiest keys
 	Rates   Rates     `json:"rates,omitzero"`
 	Shadow  float64   `json:"shadow,omitempty"` // per second
 }
 
-// sum counts requests over the hour.
+// sum counts requests in the last hour.
 type sum struct {
 	Requests uint64 `json:"requests"`
 	Refused  uint64 `json:"refused"`
@@ -55,7 +57,7 @@ func (s *sum) add(o sum) {
 	s.Refused += o.Refused
 }
 
-// named is a client as nodes tell each other of it.
+// named is a client as nodes send it to each other.
 type named struct {
 	ID     uint64 `json:"id"`     // a keyed hash
 	Client string `json:"client"` // masked
@@ -69,25 +71,25 @@ type toldRow struct {
 	Sum     sum    `json:"sum"`
 	Used    uint8  `json:"used"`
 	At      int64  `json:"at"`                // Unix milliseconds of its last request
-	Special bool   `json:"special,omitempty"` // it has numbers of its own
-	LowBy   uint64 `json:"low_by,omitempty"`  // how many of its requests may be forgotten at most
-	Past    []byte `json:"past"`              // slot of the first entry in four bytes, and then the entries
+	Special bool   `json:"special,omitempty"` // an override in the rule gives it limits of its own
+	LowBy   uint64 `json:"low_by,omitempty"`  // how many of its requests may be missing at most
+	Past    []byte `json:"past"`              // the number of the first slot in four bytes, and then the entries
 }
 
-// toldName is a client with the fingerprint that was asked about.
+// toldName is a client that has the fingerprint in the question.
 type toldName struct {
 	named
-	// Sealed is the client's encrypted identity, for nodes with the same tokens. It is empty if the
-	// identity isn't kept whole, or if there are no tokens.
+	// Sealed is the client's identity, encrypted for nodes with the same admin tokens. It is empty
+	// if this node doesn't know the full identity, or has no admin token.
 	Sealed []byte `json:"sealed,omitempty"`
 	value  string
 }
 
-// alone is how many rules and keys an answer may have that isn't sent anywhere.
+// alone is the limit on rules and keys for an answer that stays on this node.
 const alone = 1 << 30
 
-// packTold packs an answer into at most that many bytes. It leaves out what doesn't fit: the
-// clients with the fewest requests, and the rules with the fewest.
+// packTold encodes an answer in at most the given number of bytes. What doesn't fit is left out:
+// first the clients and rules with the fewest requests.
 func (t *Top) packTold(q question, node string, bytes int, box cipher.AEAD) ([]byte, error) {
 	for most := hourRules; ; {
 		out := t.tell(q, node, most)
@@ -107,8 +109,8 @@ func (t *Top) packTold(q question, node string, bytes int, box cipher.AEAD) ([]b
 	}
 }
 
-// tell answers a question from this node's memory, with at most so many clients and rules. It holds
-// the lock for one rule at a time.
+// tell answers a question from this node's memory, with at most that many clients and rules. It
+// holds the lock for one rule at a time.
 func (t *Top) tell(q question, node string, most int) told {
 	t.mu.Lock()
 	t.drainLocked()
@@ -126,9 +128,9 @@ func (t *Top) tell(q question, node string, most int) told {
 	t.mu.Unlock()
 	for _, id := range rules {
 		t.mu.Lock()
-		if r := t.hour.rules[id]; r != nil { // it may have been forgotten meanwhile
+		if r := t.hour.rules[id]; r != nil { // the rule may have been forgotten since
 			rule, names := t.hour.tell(r, q, most, max(8, 8*most/len(rules)), t.now)
-			if q.kind != ofClient || len(rule.Rows) > 0 || rule.Lacks > 0 { // the client may be one of the forgotten keys
+			if q.kind != ofClient || len(rule.Rows) > 0 || rule.Lacks > 0 { // the client may be a forgotten key
 				out.Rules = append(out.Rules, rule)
 			}
 			out.Names = append(out.Names, names...)
@@ -145,7 +147,7 @@ func (t *Top) tell(q question, node string, most int) told {
 	return out
 }
 
-// distinct returns each client once, with its identity if that is known.
+// distinct returns each client once, with its identity if any of the names has it.
 func distinct(names []toldName) (out []toldName) {
 	for _, n := range names {
 		i := slices.IndexFunc(out, func(o toldName) bool { return o.ID == n.ID })
@@ -159,11 +161,13 @@ func distinct(names []toldName) (out []toldName) {
 	return out[:min(len(out), mostNames)]
 }
 
-// mostNames is how many clients with the same fingerprint are sent. Two are enough to be ambiguous.
+// mostNames is how many clients with the same fingerprint are sent. Two would be enough to show
+// that it is ambiguous.
 const mostNames = 8
 
-// tell describes a rule. For a question about the rule, that includes its busiest keys, and for one
-// about a client, the client's keys and names. It has at most so many keys and hashes of keys.
+// tell describes a rule. For a question about the rule, that includes its busiest keys. For one
+// about a client, it includes the client's keys and names. There are at most that many keys, and
+// hashes of keys.
 func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (out toldRule, names []toldName) {
 	out = toldRule{Rule: r.id, Hit: r.hit, Refusal: r.refusal, Sum: h.sumOf(&r.total), Would: h.sumOf(&r.would).Requests}
 	var keys, above []uint32
@@ -194,7 +198,7 @@ func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (o
 			Special: who.special, LowBy: uint64(k.lost),
 		})
 	}
-	out.Kept = min(out.Kept, out.Sum.Requests) // each was rounded
+	out.Kept = min(out.Kept, out.Sum.Requests) // both were rounded separately
 	forgotten := out.Sum.Requests - out.Kept
 	out.Lacks = min(uint64(h.lost(r)), forgotten)
 	for i := range out.Rows {
@@ -219,7 +223,7 @@ func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (o
 	return out, nil
 }
 
-// oldest returns the first slot of the hour that the current slot ends.
+// oldest returns the first slot of the hour that ends with the current slot.
 func (h *hour) oldest() uint32 { return h.slot - HourSlots + 1 }
 
 func (h *hour) sumOf(s *series) (out sum) {
@@ -227,13 +231,13 @@ func (h *hour) sumOf(s *series) (out sum) {
 	return out
 }
 
-// last returns the time of the last request.
+// last returns the time of the key's last request.
 func (k *row) last(now time.Time) time.Time {
 	return now.Add(-time.Duration(uint32(now.UnixMilli())-k.at) * time.Millisecond)
 }
 
-// usedNow estimates how much of the limit is used now, from what the last request saw: a bucket
-// refills evenly, and a window stays as full as it was until it ends.
+// usedNow estimates how much of the limit is used now, from the use after the last request: a
+// bucket refills evenly, and a window stays as full as it was until it ends.
 func (h *hour) usedNow(r *hourRule, k *row, now time.Time) uint8 {
 	full, last := time.Unix(int64(k.full), 0), k.last(now)
 	switch rule := h.known[r.id]; {
@@ -245,7 +249,8 @@ func (h *hour) usedNow(r *hourRule, k *row, now time.Time) uint8 {
 	return uint8(math.Round(float64(k.used) * float64(full.Sub(now)) / float64(full.Sub(last))))
 }
 
-// sketched estimates a set of keys from its lowest hashes. A small set is complete.
+// sketched is an estimate of a set of keys, made from their lowest hashes. For a small set it is
+// exact.
 type sketched struct {
 	N   int      `json:"n"`
 	Low []uint32 `json:"low,omitempty"`
@@ -256,7 +261,7 @@ func sketchOf(all []uint32, most int) sketched {
 	return sketched{len(all), all[:min(len(all), most, perRule)]}
 }
 
-// classOf returns how much is used as a class, for the two low bits of a hash.
+// classOf returns a class for how much is used. The class is stored in the two low bits of a hash.
 func classOf(used uint8) uint32 {
 	switch {
 	case used >= usedAll:
@@ -267,8 +272,8 @@ func classOf(used uint8) uint32 {
 	return 1
 }
 
-// union estimates how many keys any of the sketches has, by class. A key has the highest class that
-// any sketch has for it.
+// union estimates, by class, how many keys are in any of the sketches. A key that is in several has
+// its highest class.
 func union(all []sketched) (n [4]float64) {
 	classes, bound := map[uint32]uint32{}, uint64(1)<<32
 	for _, s := range all {
@@ -294,7 +299,7 @@ func union(all []sketched) (n [4]float64) {
 	return n
 }
 
-// namesLocked returns the clients in the sketches that have the fingerprint of a question.
+// namesLocked returns the clients in the sketches that have the fingerprint in the question.
 func (t *Top) namesLocked(q question) (out []toldName) {
 	if q.kind != ofClient {
 		return nil

@@ -3,22 +3,22 @@
 //
 // [Top.Observe] records decisions in a small buffer for each core, and [Top.Run] counts them in
 // sketches of bounded size: however many clients there are, and however long their keys, a node
-// keeps a thousand of each kind. Up to some ten thousand decisions a second, all of them count.
-// Above that, one in 2^k counts, with k such that about as many remain.
+// keeps a thousand of each kind. Up to about ten thousand decisions a second, all decisions are
+// counted. Above that, one in 2^k is sampled, so that about as many remain.
 //
-// A client is its key, otherwise its user, otherwise its address. Clients are counted over all
-// rules, and also for each rule that binds, for people who look at one rule. A request whose key
-// nobody has verified counts for its address as well, so that a flood of made-up keys shows up
-// there. People see a client as a keyed hash and a mask.
+// A client is identified by its API key, otherwise by its user, otherwise by its address. Clients
+// are counted over all rules, and also for each rule that decides. A request with an unverified API
+// key counts for its address as well, so that a flood of made-up keys shows up there. People see a
+// client as a keyed hash and a mask.
 //
 // For each rule, the package also remembers its busiest keys of the last hour, in slots of ten
-// seconds: see hour. Keys of up to 191 bytes are kept whole, in memory alone, so that an operator
+// seconds: see hour. Keys of up to 191 bytes are kept whole, in memory only, so that an operator
 // who has a client's fingerprint can act on the client without its key.
 //
 // Memory, on top of the cap for counters:
 //
 //   - buffers of decisions: 536 KiB for each core up to sixteen, rounded up to a power of two,
-//     and as much once more;
+//     and one spare buffer;
 //   - sketches: four of a thousand entries, 2 MiB;
 //   - the hour: what its rules and keys need, 64 MiB at most;
 //   - answers of other nodes, while somebody asks and for three seconds after: up to 128 MiB.
@@ -42,55 +42,55 @@ import (
 const (
 	// drainEvery is the longest time between two drains of the buffers.
 	drainEvery = 100 * time.Millisecond
-	// fewest and most bound how many decisions are sampled in that time, about: 16,000 to 128,000 a
-	// second. Each costs about 200 ns, nearly all of it outside the check.
+	// fewest and most are about how many decisions are sampled in that time: from 16,000 to 128,000
+	// a second. Each costs about 200 ns, nearly all of it outside the check.
 	fewest, most = 1_600, 12_800
-	// buffered is how many decisions a core's buffer holds, bufferedCharges how many rules they
-	// were charged to, and bufferedText how many bytes the subjects of these charges have.
+	// buffered is how many decisions a core's buffer holds, bufferedCharges how many charges to
+	// rules, and bufferedText how many bytes of subjects.
 	buffered        = 1 << 10
 	bufferedCharges = 4 * buffered
-	// usualCharges is how many rules a decision has at most before it counts as several.
+	// usualCharges is how many rules a decision may have before it counts as several in seen.
 	usualCharges = 8
 	bufferedText = 128 << 10
-	// rarest is the highest k in one in 2^k.
+	// rarest is the highest k when one decision in 2^k is sampled.
 	rarest = 16
 )
 
 // Top finds a node's hot clients. Make one with [New]. It is safe for concurrent use.
 type Top struct {
 	options Options
-	// below is the highest Spread of a decision that is sampled. Every check reads it, and it
+	// below is the highest Spread of a decision that is sampled. Every check reads it, but it
 	// changes at most ten times a second.
 	below   atomic.Uint64
 	_       [64]byte
 	key     atomic.Pointer[key]
-	buffers []buffer      // a power of two
-	full    chan struct{} // holds a value when a buffer is about to be full
+	buffers []buffer      // their number is a power of two
+	full    chan struct{} // holds a value when a buffer is nearly full
 	// missed is the weight of the decisions that found every buffer in use.
 	missed atomic.Uint64
 
-	mu      sync.Mutex // guards the fields below, and is held while buffers are counted
+	mu      sync.Mutex // guards the fields below; held while decisions are counted
 	began   time.Time
-	now     time.Time // the time of the nodes' shared clock when buffers were last counted
-	second  int64     // since began
-	slot    int64     // likewise
+	now     time.Time // the time of the nodes' shared clock when decisions were last counted
+	second  int64     // seconds since began
+	slot    int64     // slots since began
 	spare   written
-	seen    int     // decisions since the last adaptLocked; those with many rules count as several
-	oneIn   float64 // the highest weight of a decision in the window
+	seen    int     // decisions since the last adaptLocked; one with many rules counts as several
+	oneIn   float64 // the highest sampling weight of a decision in the window
 	oneInAt int64   // the slot of that decision
 	clients sketches
-	pairs   sketches // clients with the rule that bound
+	pairs   sketches // clients with the rule that decided
 	hour    hour
 }
 
 // Options of a Top. The zero value is useful.
 type Options struct {
-	// Totals calls tell with how often each rule was used so far. It is called every second, and
-	// gives rules their rates and the exact times of their last hit and refusal. If nil, there are
-	// no rates, and these times come from sampled decisions.
+	// Totals calls tell with how often each rule was used since the node began. It is called every
+	// second, and gives rules their rates and the exact times of their last hit and refusal. If
+	// nil, there are no rates, and these times come from sampled decisions.
 	Totals func(tell func(rule string, t Total))
-	// Rules returns the rules in force, whose dimensions say what a key of the hour is. If nil,
-	// there are no rules.
+	// Rules returns the rules in force, which the hour needs to read keys. If nil, there are no
+	// rules.
 	Rules func() *weir.RuleSet
 	// Secret returns the secret that the nodes share, or nil while it isn't known. Nodes with the
 	// same secret have the same fingerprints. If nil, a random secret is used.
@@ -118,12 +118,12 @@ func New(o Options) *Top {
 // Total counts how often a rule was used since the node began.
 type Total struct {
 	Decisions, Refusals uint64
-	Shadow              uint64 // what it would have refused, were it not in shadow
+	Shadow              uint64 // what the rule would have refused if it weren't in shadow
 	Events              uint64 // other signs of use
 }
 
-// key is the key of the hash that stands for a client. Without it, nobody can check a guessed API
-// key against a fingerprint.
+// key is the key of the hash that stands for a client. Without it, nobody can find out whether a
+// fingerprint belongs to a guessed API key.
 type key struct {
 	secret string
 	k0, k1 uint64
@@ -139,26 +139,26 @@ func newKey(secret []byte) *key {
 	return k
 }
 
-// buffer holds the decisions of a core, more or less.
+// buffer holds decisions until they are counted. There is about one for each core.
 type buffer struct {
-	mu sync.Mutex // held for a moment, and only tried: no check waits for it
+	mu sync.Mutex // held for a moment; checks only TryLock it, so they never wait
 	written
-	lost float64 // weight of the decisions that found no room
+	lost float64 // sampling weight of the decisions that didn't fit
 	_    [64]byte
 }
 
 // written holds recorded decisions.
 type written struct {
 	samples []sample
-	charges []charged // of the samples, in the same order
-	text    []byte    // subjects of the charges
+	charges []charged // the charges of all samples, in the same order
+	text    []byte    // the subjects of the charges
 }
 
 func newWritten() written {
 	return written{make([]sample, 0, buffered), make([]charged, 0, bufferedCharges), make([]byte, 0, bufferedText)}
 }
 
-// room reports whether there is room for a decision with so many limits.
+// room reports whether a decision with that many limits fits.
 func (w *written) room(limits int) bool {
 	most := min(limits, mostCharges)
 	return len(w.samples) < cap(w.samples) && len(w.charges)+most <= cap(w.charges) && len(w.text)+most*subjectBytes <= cap(w.text)
@@ -169,7 +169,7 @@ func (w *written) filling() bool {
 	return len(w.samples) >= cap(w.samples)/2 || len(w.charges) >= cap(w.charges)/2 || len(w.text) >= cap(w.text)/2
 }
 
-// clear empties the buffer, and overwrites it, so that parts of clients' keys don't stay in memory.
+// clear empties and overwrites the buffer, so that parts of API keys don't stay in memory.
 func (w *written) clear() {
 	clear(w.samples)
 	clear(w.charges)
@@ -177,15 +177,15 @@ func (w *written) clear() {
 	w.samples, w.charges, w.text = w.samples[:0], w.charges[:0], w.text[:0]
 }
 
-// Observe records a decision. It is for [weir.Options]. It doesn't allocate or block.
+// Observe records a decision. It is for [weir.Options]. It neither allocates nor blocks.
 func (t *Top) Observe(o *weir.Observation) {
 	if below := t.below.Load(); o.Spread <= below && !o.Request.Peek {
 		t.write(o, below)
 	}
 }
 
-// write records a decision in the first buffer that is free. There is one, unless there are more
-// threads than cores.
+// write records a decision in the first free buffer. There is one, unless there are more threads
+// than cores.
 func (t *Top) write(o *weir.Observation, below uint64) {
 	weight := float64(uint64(1) << bits.LeadingZeros64(below))
 	for i := range t.buffers {
@@ -207,7 +207,7 @@ func (t *Top) write(o *weir.Observation, below uint64) {
 		if filling {
 			select {
 			case t.full <- struct{}{}:
-			default: // it holds one
+			default: // Run is woken already
 			}
 		}
 		return
@@ -215,14 +215,14 @@ func (t *Top) write(o *weir.Observation, below uint64) {
 	t.missed.Add(uint64(weight))
 }
 
-// rarer halves the number of decisions that are sampled, unless that has happened meanwhile.
+// rarer halves the share of decisions that are sampled, unless it has changed from below already.
 func (t *Top) rarer(below uint64) {
 	if below > math.MaxUint64>>rarest {
 		t.below.CompareAndSwap(below, below>>1)
 	}
 }
 
-// Run counts decisions until ctx is done.
+// Run counts the recorded decisions until ctx is done.
 func (t *Top) Run(ctx context.Context) error {
 	ticks := time.NewTicker(drainEvery)
 	defer ticks.Stop()
@@ -244,7 +244,8 @@ func (t *Top) Run(ctx context.Context) error {
 	}
 }
 
-// adaptLocked changes how many decisions are sampled, by how many there were since its last call.
+// adaptLocked adapts the share of decisions that are sampled to how many there were since its last
+// call.
 func (t *Top) adaptLocked() {
 	below := t.below.Load()
 	switch {
@@ -256,8 +257,8 @@ func (t *Top) adaptLocked() {
 	t.seen = 0
 }
 
-// drainLocked counts the decisions in the buffers. It makes up for those that found no room by
-// giving the others more weight.
+// drainLocked counts the decisions in the buffers. It gives them more weight to make up for
+// decisions that didn't fit.
 func (t *Top) drainLocked() {
 	t.advanceLocked(time.Since(t.began))
 	for i := range t.buffers {
@@ -286,7 +287,7 @@ func (t *Top) drainLocked() {
 	}
 }
 
-// count counts a decision.
+// count counts a sample.
 func (t *Top) count(s *sample, charges []charged, text []byte) {
 	if s.key != t.key.Load() {
 		return // it was recorded just before the secret changed
@@ -308,7 +309,7 @@ func (t *Top) count(s *sample, charges []charged, text []byte) {
 	}
 }
 
-// advanceLocked begins the current second and slot.
+// advanceLocked starts the current second and slot.
 func (t *Top) advanceLocked(age time.Duration) {
 	t.now = t.options.Now()
 	t.learnLocked()
@@ -336,19 +337,19 @@ func (t *Top) advanceLocked(age time.Duration) {
 	}
 }
 
-// learnLocked takes over the nodes' secret once it is known. Every answer calls it first, so that
-// no answer shows fingerprints that become invalid a moment later.
+// learnLocked switches to the secret that nodes share as soon as it is known. Every answer calls it
+// first, so that no answer shows fingerprints that become invalid a moment later.
 func (t *Top) learnLocked() {
 	if t.options.Secret == nil {
 		return
 	}
 	if secret := t.options.Secret(); secret != nil && string(secret) != t.key.Load().secret {
-		t.key.Store(newKey(secret)) // fingerprints of the former secret mean nothing
+		t.key.Store(newKey(secret)) // the counts are under fingerprints of the old secret
 		t.clients, t.pairs = newSketches(), newSketches()
 	}
 }
 
-// Learn takes over the nodes' secret if it is known. A node calls it when it starts.
+// Learn switches to the secret that nodes share if it is known. A node calls it when it starts.
 func (t *Top) Learn() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Span says which time an answer covers, and which nodes.
+// Span is the time and the nodes that an answer covers.
 type Span struct {
-	SlotSeconds float64   `json:"slot_seconds"` // that a number of a history stands for
+	SlotSeconds float64   `json:"slot_seconds"` // the length of a slot of a history
 	Slots       int       `json:"slots"`
-	From        time.Time `json:"from"` // when the first slot began
-	At          time.Time `json:"at"`   // within the last slot, which isn't over
+	From        time.Time `json:"from"` // when the first slot started
+	At          time.Time `json:"at"`   // the time of the answer, in the last slot, which isn't over
 	Asked
-	first uint32 // slot
+	first uint32 // the number of the first slot
 }
 
-// Past is the number of requests and refusals in each slot, the newest last.
+// Past is the number of requests and refusals in each slot, newest last.
 type Past struct {
 	Requests []uint64 `json:"requests"`
 	Refused  []uint64 `json:"refused"`
@@ -28,29 +28,29 @@ type Past struct {
 
 func newPast() Past { return Past{make([]uint64, HourSlots), make([]uint64, HourSlots)} }
 
-// HourOfRules describes every rule over the last hour.
+// HourOfRules describes the last hour of every rule.
 type HourOfRules struct {
 	Span
-	Bytes int        `json:"bytes"` // memory that the answering node uses for it
+	Bytes int        `json:"bytes"` // memory that the answering node uses for the hour
 	Rules []HourRule `json:"rules"`
 }
 
-// HourRule describes a rule over the last hour.
+// HourRule describes the last hour of a rule.
 type HourRule struct {
 	Rule        string     `json:"rule"`
-	Requests    uint64     `json:"requests"`     // to which the rule applied, whether it bound or not
-	Refused     uint64     `json:"refused"`      // by this rule
+	Requests    uint64     `json:"requests"`     // requests to which the rule applied, whether it decided them or not
+	Refused     uint64     `json:"refused"`      // requests that this rule refused
 	WouldRefuse uint64     `json:"would_refuse"` // in shadow, or as a candidate
 	LastHit     *time.Time `json:"last_hit"`
 	LastRefusal *time.Time `json:"last_refusal"`
-	Keys        int        `json:"keys"` // that are remembered
+	Keys        int        `json:"keys"` // how many keys are remembered
 	Above50     int        `json:"above_50"`
 	Above80     int        `json:"above_80"`
 	Above100    int        `json:"above_100"`
-	Coverage    float64    `json:"coverage"` // the share of the requests that those keys made
+	Coverage    float64    `json:"coverage"` // the share of the requests that came from remembered keys
 }
 
-// HourOfRule is a rule with its keys.
+// HourOfRule describes the last hour of a rule, with its keys.
 type HourOfRule struct {
 	Span
 	HourRule
@@ -58,36 +58,36 @@ type HourOfRule struct {
 	Clients []HourClient `json:"clients"`
 }
 
-// HourClient is a key of a rule: the client as the rule counts it.
+// HourClient is a key of a rule: a client as the rule counts it.
 type HourClient struct {
 	Shown
 	HourUse
 }
 
-// HourUse tells how a client used a rule.
+// HourUse is how a client used a rule.
 type HourUse struct {
 	Requests uint64  `json:"requests"`
 	Refused  uint64  `json:"refused"`
 	LowBy    uint64  `json:"low_by"` // how many requests may be missing at most, because the key was forgotten for a while
-	Used     float64 `json:"used"`   // share of the limit, as of its last request; 0 once the counter is full again
+	Used     float64 `json:"used"`   // share of the limit in use, estimated for now from its last request
 	History  Past    `json:"history"`
 }
 
-// HourOfClient is a client in the rules that count by it.
+// HourOfClient is the last hour of a client in the rules that count by it.
 type HourOfClient struct {
 	Span
 	Shown
 	Rules    []HourClientIn `json:"rules"`
-	Coverage float64        `json:"coverage"` // share of these rules' requests that the remembered keys made
+	Coverage float64        `json:"coverage"` // share of these rules' requests that came from remembered keys
 }
 
-// HourClientIn is a client in one rule.
+// HourClientIn is the last hour of a client in one rule.
 type HourClientIn struct {
 	Rule string `json:"rule"`
 	HourUse
 }
 
-// Rules describes every rule over the last hour.
+// Rules describes the last hour of every rule.
 func (c *Cluster) Rules(ctx context.Context) (HourOfRules, error) {
 	all, span, err := c.askHour(ctx, ofRules, "")
 	if err != nil {
@@ -105,7 +105,7 @@ func (c *Cluster) Rules(ctx context.Context) (HourOfRules, error) {
 	return out, nil
 }
 
-// byRule returns what all nodes tell about each rule.
+// byRule groups the nodes' answers by rule.
 func byRule(all []told) map[string][]*toldRule {
 	parts := map[string][]*toldRule{}
 	for _, t := range all {
@@ -117,7 +117,7 @@ func byRule(all []told) map[string][]*toldRule {
 	return parts
 }
 
-// mergeRule combines what several nodes send about a rule.
+// mergeRule combines the answers of several nodes about a rule.
 func mergeRule(id string, parts []*toldRule, sampled bool) HourRule {
 	out := HourRule{Rule: id}
 	kept := uint64(0)
@@ -140,7 +140,7 @@ func mergeRule(id string, parts []*toldRule, sampled bool) HourRule {
 }
 
 // coverage returns a share, rounded down so that 1 means all. If decisions were sampled, keys may
-// be missing altogether.
+// be missing altogether, so it returns less than 1.
 func coverage(kept, all uint64, sampled bool) float64 {
 	switch share := math.Floor(min(1, float64(kept)/float64(max(1, all)))*1000) / 1000; {
 	case all == 0:
@@ -152,7 +152,7 @@ func coverage(kept, all uint64, sampled bool) float64 {
 	}
 }
 
-// sampled reports whether any node sampled decisions.
+// sampled reports whether any node sampled decisions instead of counting all.
 func (s *Span) sampled() bool {
 	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.SampledOneIn > 1 })
 }
@@ -160,7 +160,7 @@ func (s *Span) sampled() bool {
 // mergedKeys is how many keys of a rule an answer has at most.
 const mergedKeys = 2000
 
-// merged is a key of a rule, or a client in it, over all nodes.
+// merged is a key of a rule, or a client in a rule, summed over all nodes.
 type merged struct {
 	toldRow
 	pasts [][]byte
@@ -176,7 +176,7 @@ func (m *merged) add(r *toldRow) {
 	m.pasts = append(m.pasts, r.Past)
 }
 
-// mergeRows combines the rows of each key, and returns the keys with the most requests.
+// mergeRows combines the rows with the same key, and returns the keys with the most requests.
 func mergeRows(parts []*toldRule) []*merged {
 	byID := map[uint64]*merged{}
 	lacks := uint64(0)
@@ -191,7 +191,7 @@ func mergeRows(parts []*toldRule) []*merged {
 				m = &merged{toldRow: toldRow{named: r.named, LowBy: lacks}}
 				byID[r.ID] = m
 			}
-			m.LowBy -= min(p.Lacks, m.LowBy) // this node remembers the key
+			m.LowBy -= min(p.Lacks, m.LowBy) // this node has a row for the key, so it lacks none of its requests
 			m.add(r)
 		}
 	}
@@ -206,7 +206,7 @@ func (m *merged) compare(o *merged, refused bool) int {
 	return cmp.Or(cmp.Compare(o.Sum.Requests, m.Sum.Requests), cmp.Compare(m.ID, o.ID))
 }
 
-// addTo adds histories to a Past.
+// addTo adds encoded histories to a Past.
 func (s *Span) addTo(p *Past, histories ...[]byte) {
 	for _, b := range histories {
 		readPast(b, func(t tick) {
@@ -225,8 +225,7 @@ func (s *Span) use(m *merged) HourUse {
 	return out
 }
 
-// Rule describes one rule over the last hour, with the keys that sent the most or were refused the
-// most.
+// Rule describes the last hour of one rule, with the keys that have the most requests or refusals.
 func (c *Cluster) Rule(ctx context.Context, q Query) (HourOfRule, error) {
 	a, err := c.Arrivals(ctx, q.Rule)
 	if err != nil {

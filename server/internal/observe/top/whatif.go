@@ -10,16 +10,16 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Arrivals are the requests of the last hour to which a rule applied, as far as its keys are
+// Arrivals are the requests of the last hour to which a rule applied, as far as the rule's keys are
 // remembered.
 type Arrivals struct {
 	span  Span
 	rule  HourRule
 	keys  []*merged
-	pasts [][]byte // of the rule, on each node
+	pasts [][]byte // the rule's history, as each node sent it
 }
 
-// WhatIf is what another limit would have done to them.
+// WhatIf is what another limit would have done to the arrivals at a rule.
 type WhatIf struct {
 	Rule      string `json:"rule"`
 	Limit     string `json:"limit"`
@@ -29,19 +29,19 @@ type WhatIf struct {
 		From time.Time `json:"from"`
 		To   time.Time `json:"to"`
 	} `json:"hour"`
-	Requests    uint64         `json:"requests"`          // of the keys that are remembered
-	WouldRefuse uint64         `json:"would_refuse"`      // if requests were spread evenly over each slot
-	AtMost      uint64         `json:"would_refuse_most"` // if they came in bursts
+	Requests    uint64         `json:"requests"`          // requests of the remembered keys
+	WouldRefuse uint64         `json:"would_refuse"`      // refusals if requests were spread evenly over each slot
+	AtMost      uint64         `json:"would_refuse_most"` // refusals if requests came in bursts
 	WasRefused  uint64         `json:"was_refused"`
-	Elsewhere   uint64         `json:"refused_elsewhere"` // refused by other rules, so that they took nothing
+	Elsewhere   uint64         `json:"refused_elsewhere"` // requests that other rules refused, so that they took no tokens
 	Keys        int            `json:"keys"`
 	KeysRefused int            `json:"keys_refused"`
-	KeysSpecial int            `json:"keys_special"` // with an override, which they keep
+	KeysSpecial int            `json:"keys_special"` // keys with an override, which they keep
 	Clients     []WhatIfClient `json:"clients"`
-	Coverage    float64        `json:"coverage"` // the share of the rule's requests that these keys made
-	LeftOut     uint64         `json:"left_out"` // requests of the rule whose keys aren't remembered
+	Coverage    float64        `json:"coverage"` // the share of the rule's requests that came from remembered keys
+	LeftOut     uint64         `json:"left_out"` // requests of the rule from keys that aren't remembered
 	Asked
-	Resolution float64 `json:"resolution_seconds"` // the slot over which requests are spread evenly
+	Resolution float64 `json:"resolution_seconds"` // the length of the slots over which requests are spread evenly
 }
 
 // WhatIfClient is what another limit would have done to one key.
@@ -54,14 +54,14 @@ type WhatIfClient struct {
 }
 
 const (
-	// worst is how many keys are listed.
+	// worst is how many keys are listed: those with the most refusals.
 	worst = 100
-	// mostSteps bounds the work to about a second of a core. If there are more requests, those that
-	// follow each other most closely arrive together.
+	// mostSteps limits a replay to about a second of CPU time. If there are more requests, groups
+	// of successive requests arrive together.
 	mostSteps = 5_000_000
 )
 
-// Arrivals collects what a rule's keys sent, on all nodes that can be asked.
+// Arrivals collects the requests of a rule's keys from all nodes that answer.
 func (c *Cluster) Arrivals(ctx context.Context, rule string) (*Arrivals, error) {
 	all, span, err := c.askHour(ctx, ofRule, rule)
 	if err != nil {
@@ -77,8 +77,8 @@ func (c *Cluster) Arrivals(ctx context.Context, rule string) (*Arrivals, error) 
 	return out, nil
 }
 
-// Under replays the arrivals under another limit, with an untouched counter for each key. It ends
-// early when ctx is done.
+// Under replays the arrivals under another limit, with a new counter for each key. It stops early
+// when ctx is done.
 func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 	out := WhatIf{
 		Rule: a.rule.Rule, Limit: p.Limit.String(), Capacity: p.Limit.Burst, Algorithm: p.Limit.Algorithm.String(), Clients: []WhatIfClient{},
@@ -128,7 +128,7 @@ func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 	return out
 }
 
-// ticks returns the slots of a key over all nodes, the oldest first.
+// ticks returns the slots of a key, merged over all nodes, in order of time.
 func (m *merged) ticks(first uint32) (out []tick) {
 	for _, b := range m.pasts {
 		readPast(b, func(t tick) {
@@ -152,8 +152,8 @@ func (m *merged) ticks(first uint32) (out []tick) {
 	return out[:n]
 }
 
-// replay sends requests to a counter, evenly spread over each slot, and counts those that it
-// refuses. Requests that another rule refused take nothing, as they did then.
+// replay sends the requests to a counter, evenly spread over each slot, and returns how many it
+// refuses. Requests that another rule refused take no tokens, as in reality.
 func replay(p *counter.Policy, ticks []tick, most uint64) (refused uint64) {
 	c := trial{policy: p}
 	for _, t := range ticks {
@@ -161,8 +161,8 @@ func replay(p *counter.Policy, ticks []tick, most uint64) (refused uint64) {
 		asked := t.asked()
 		steps := min(asked, most)
 		for i := range steps {
-			// Whole numbers lose no request and no token: take those up to this step, minus those
-			// up to the one before.
+			// Compute this step's share as the total up to this step, minus the total up to the
+			// previous one, so that rounding loses no request and no token.
 			n := asked*(i+1)/steps - asked*i/steps
 			tokens := t.tokens*(i+1)/steps - t.tokens*i/steps
 			now := begin + int64(2*i+1)*length/int64(2*steps)
@@ -172,9 +172,9 @@ func replay(p *counter.Policy, ticks []tick, most uint64) (refused uint64) {
 	return refused
 }
 
-// replayBursts is replay, with all requests of a slot at once, at the moment that leaves the least
-// time to refill between bursts: the end of a slot that follows a pause, and the beginning of any
-// other.
+// replayBursts is like replay, but all requests of a slot arrive at once: at the end of a slot
+// after a pause, and at the beginning of any other slot. That leaves the least time to refill
+// between bursts.
 func replayBursts(p *counter.Policy, ticks []tick) (refused uint64) {
 	c := trial{policy: p}
 	for i, t := range ticks {
@@ -189,14 +189,15 @@ func replayBursts(p *counter.Policy, ticks []tick) (refused uint64) {
 	return refused
 }
 
-// trial is a counter of any algorithm, with a clock of its own.
+// trial is a counter of any algorithm. Its time is an argument.
 type trial struct {
 	policy *counter.Policy
 	state  counter.State
 	log    counter.Log
 }
 
-// take takes as many of n requests as fit at the moment, with cost tokens each.
+// take takes as many of n requests as fit at the moment, at cost tokens each. It returns how many
+// fit.
 func (c *trial) take(now int64, n, cost uint64) (taken uint64) {
 	if taken = n; !c.fits(now, n*cost) {
 		taken = uint64(sort.Search(int(n-1), func(i int) bool { return !c.fits(now, uint64(i+1)*cost) }))
@@ -210,7 +211,7 @@ func (c *trial) take(now int64, n, cost uint64) (taken uint64) {
 	return taken
 }
 
-// bounded caps a cost at what counters accept. No limit admits as much.
+// bounded limits a cost to what counters accept, which is more than any limit admits.
 func bounded(tokens uint64) int64 { return int64(min(tokens, 2*counter.MaxTokens)) }
 
 func (c *trial) fits(now int64, tokens uint64) bool {

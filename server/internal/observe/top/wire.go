@@ -15,28 +15,28 @@ import (
 	"time"
 )
 
-// Nodes send each other lines of JSON, compressed. The first line is about the node. Each further
-// line begins with a letter that says what it holds.
+// Nodes send each other compressed lines of JSON. The first line is about the node. Each further
+// line begins with a letter for its type.
 //
-// Whoever can write to Redis can put anything there. So a reader holds one line of bounded length
-// at a time, checks it before it reads the next, and stops at the first that no node would write.
-// The total size of all lines bounds what it keeps.
+// Anybody who can write to Redis can put anything there. So a reader holds one line of bounded
+// length at a time, validates it before it reads the next, and stops at the first invalid line. It
+// keeps no more than the total size that is allowed for all lines.
 const (
 	longestLine = 64 << 10
-	// perLine is the least that a line counts as: its decoded form takes that much memory, however
-	// short the line is.
+	// perLine is the size that short lines count as, because the decoded form of a line takes at
+	// least that much memory.
 	perLine = 320
 )
 
 var (
-	// errBadList means that no node would write such a list.
+	// errBadList means that an answer is invalid.
 	errBadList  = errors.New("makes no sense")
 	errTooLarge = errors.New("it is too large")
-	// errUnwanted ends reading after the first line.
+	// errUnwanted stops reading after the first line.
 	errUnwanted = errors.New("it is old")
 )
 
-// packed returns the answer's lines, packed, and their size.
+// packed returns the answer's lines, compressed, and their uncompressed size.
 func (t *told) packed() (b []byte, weight int, err error) {
 	var out bytes.Buffer
 	z, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -45,7 +45,7 @@ func (t *told) packed() (b []byte, weight int, err error) {
 	}
 	line := func(kind string, v any) {
 		text, failed := json.Marshal(v)
-		n, _ := fmt.Fprintf(z, "%s%s\n", kind, text) // memory always takes it
+		n, _ := fmt.Fprintf(z, "%s%s\n", kind, text) // writing to memory can't fail
 		weight, err = weight+max(n, perLine), cmp.Or(err, failed)
 	}
 	line("", t)
@@ -56,26 +56,27 @@ func (t *told) packed() (b []byte, weight int, err error) {
 		line("c", &t.Clients.Hot[i])
 	}
 	for i := range t.Pairs.Hot {
-		if c := &t.Pairs.Hot[i]; clean(c.Rule) { // other nodes would reject the line
+		if c := &t.Pairs.Hot[i]; clean(c.Rule) { // other nodes would reject a line with such a name
 			line("p", c)
 		}
 	}
 	for i := range t.Rules {
 		r := &t.Rules[i]
 		if !clean(r.Rule) {
-			continue // likewise
+			continue // other nodes would reject this line, too
 		}
 		line("r", r)
 		for j := range r.Rows {
 			line("k", &r.Rows[j])
 		}
 	}
-	err = cmp.Or(err, z.Close()) // which writes what is left
+	err = cmp.Or(err, z.Close()) // Close writes the rest
 	return out.Bytes(), weight, err
 }
 
-// unpackTold unpacks an answer to a question, unless it is the one that is there already, or too
-// old. The sizes of its lines mustn't exceed left, from which they are subtracted.
+// unpackTold decodes an answer to a question. It fails with errUnwanted if the answer is too old,
+// or is the one from there, which is already known. It subtracts the sizes of the lines from left,
+// which they mustn't exceed.
 func unpackTold(b []byte, left *int, q question, now, there time.Time) (t told, err error) {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
@@ -109,7 +110,7 @@ func unpackTold(b []byte, left *int, q question, now, there time.Time) (t told, 
 	return t, err
 }
 
-// readHead reads the first line.
+// readHead decodes the first line.
 func (t *told) readHead(text []byte, now, there time.Time) error {
 	switch err := json.Unmarshal(text, t); {
 	case err != nil:
@@ -128,7 +129,7 @@ func (t *told) readHead(text []byte, now, there time.Time) error {
 	return nil
 }
 
-// readLine reads any other line. Rules are those that were read so far.
+// readLine decodes any other line. Rules has the rules that were decoded so far.
 func (t *told) readLine(text []byte, q question, now time.Time, rules map[string]bool) error {
 	if len(text) == 0 {
 		return errors.New("a line is empty")
@@ -156,7 +157,7 @@ func (t *told) readLine(text []byte, q question, now time.Time, rules map[string
 	return fmt.Errorf("a line begins with %q", kind)
 }
 
-// another decodes a line and appends it to a list, if there is room.
+// another decodes a line and appends it to a list, unless the list is full.
 func another[T any](to *[]T, most int, text []byte, good func(*T) bool) error {
 	var v T
 	switch {
@@ -169,21 +170,21 @@ func another[T any](to *[]T, most int, text []byte, good func(*T) bool) error {
 	return nil
 }
 
-// The sane methods reject values that no node would send. One number that isn't a rate would spoil
-// the answer of all nodes.
+// The sane methods reject values that no node would send. A single infinite or absurd number would
+// spoil the combined answer.
 const (
-	mostRate = 1e12 // a second
-	mostOne  = 1e9  // decisions that a sample stands for
-	longest  = 1024 // bytes of a name
+	mostRate = 1e12 // per second
+	mostOne  = 1e9  // the highest sampling weight
+	longest  = 1024 // longest name in bytes
 	aCentury = 100 * 365 * 24 * time.Hour
-	// mostSum bounds what a node can have counted in an hour.
+	// mostSum is the most that a node can count in an hour.
 	mostSum = HourSlots * mostCount
 )
 
-// been reports whether a time is plausible, given that clocks differ.
+// been reports whether a time is plausible as one in the past, given that clocks differ.
 func been(at, now time.Time) bool { return !at.After(now.Add(oldest)) && now.Sub(at) < aCentury }
 
-// beenOrNever is been, or the zero time.
+// beenOrNever reports whether a time is zero or plausible as one in the past.
 func beenOrNever(at, now time.Time) bool { return at.IsZero() || been(at, now) }
 
 // clean reports whether a name may be shown.
@@ -220,7 +221,8 @@ func (w *toldRow) sane() bool {
 	return w.named.sane() && w.Used <= usedAll && w.LowBy <= mostSum && tells(w.Past, &w.Sum)
 }
 
-// tells reports whether a history is well-formed and, unless of is nil, has that sum.
+// tells reports whether an encoded history is well-formed and, unless of is nil, adds up to that
+// sum.
 func tells(past []byte, of *sum) bool {
 	if len(past) > 32*HourSlots {
 		return false
