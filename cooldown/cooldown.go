@@ -1,15 +1,15 @@
-// Package cooldown keeps abusive clients out: those that keep sending requests while they are told to wait. Each further
-// cooldown lasts longer. Rules configure it with [counter.Abuse].
+// Package cooldown keeps out abusive clients: those that keep sending requests although they were told to wait. Each further
+// cooldown of a client lasts longer. Rules configure it with [counter.Abuse].
 //
-// A refusal counts if it arrives during the wait that the client was told. Clients are told whole seconds, so the wait is
-// rounded up, to one second at least. Clients that wait as they are told must never be kept out, so two kinds of refusals don't
-// count: those of requests that were in flight when the client was told, and a few for each wait, since a client may have
-// several processes that don't know of each other's refusals. A cooldown begins only if the client has ignored its waits for two
-// seconds, and sends at least twice what the limit admits. See docs/guides/abuse.md.
+// A refusal counts if it arrives before the Retry-After of an earlier refusal has passed. Retry-After is in whole seconds,
+// rounded up to at least one. Clients that wait as told must never be kept out, so two kinds of refusals don't count: those of
+// requests that were already in flight when the client was told to wait, and a few for each wait, since a client may have
+// several processes that don't know of each other's refusals. A cooldown begins only if the client has ignored its waits for
+// two seconds, and sends at least twice what the limit admits. See docs/guides/abuse.md.
 //
-// Each node counts by itself, and shares only counts above its part of what begins a cooldown, in batches, so a flood causes few
-// calls. Cooldowns are announced to all nodes. Each node times them by its own clock, so steps of the shared clock don't change
-// them. If the store loses its data, nodes announce them again.
+// Each node counts by itself. It shares a client's count only above the node's share of the number that begins a cooldown, and
+// in batches, so a flood causes few calls. Cooldowns are announced to all nodes. Each node times them by its own clock, so
+// jumps of the shared clock don't change them. If the store loses its data, nodes announce them again.
 package cooldown
 
 import (
@@ -29,8 +29,8 @@ type Guard struct {
 	key     atomic.Pointer[[2]uint64]
 	former  atomic.Pointer[[2]uint64] // the previous key; nil if there was none
 	shards  [shards]shard
-	known   atomic.Int64 // clients in memory
-	kept    atomic.Int64 // those of them that have or had a cooldown
+	known   atomic.Int64 // the number of clients in memory
+	kept    atomic.Int64 // how many of those have a cooldown, or had one
 	used    atomic.Bool  // some rule has an Abuse, or All was called
 	start   time.Time
 	begun   atomic.Uint64
@@ -40,21 +40,21 @@ type Guard struct {
 
 // Options configures a [Guard]. The zero value is useful.
 type Options struct {
-	// Secret is the key under which clients' names are hashed. Nodes that share cooldowns must share it. If nil, it is random.
-	// See [Guard.SetSecret].
+	// Secret is the key under which clients' names are hashed. Nodes that share cooldowns must use the same Secret. If nil, it
+	// is random. See [Guard.SetSecret].
 	Secret []byte
-	// Now is the node's own time. If nil, it is a clock that never steps.
+	// Now is the node's own clock. If nil, it is a clock that never jumps.
 	Now func() time.Time
-	// SharedNow is the time that nodes share, by which cooldowns are announced. It may step. If nil, it is Now.
+	// SharedNow is the clock that nodes share. Announcements use it, and it may jump. If nil, it is Now.
 	SharedNow func() time.Time
-	// Clients bounds how many clients are remembered. Beyond it, the mildest offenders are forgotten. Zero means 262,144.
+	// Clients is how many clients are remembered at most. Beyond it, the mildest offenders are forgotten. Zero means 262,144.
 	Clients int
-	// Fingerprint returns a short name for a client, by which other tools know it, from the values of its subject. Nil means
-	// none.
+	// Fingerprint returns the short name by which other tools know a client, from the values of its subject. If nil, clients
+	// have no fingerprints.
 	Fingerprint func(values [][2]string) string
 	// Shared connects the nodes. Nil means that this is the only node.
 	Shared Shared
-	// Nodes returns the number of nodes. If nil, there is one.
+	// Nodes returns the number of nodes. If nil, there is one node.
 	Nodes func() int
 }
 
@@ -62,7 +62,7 @@ type Options struct {
 func New(o Options) *Guard {
 	g := &Guard{options: o, start: time.Now()}
 	if o.Now == nil {
-		// goes by the monotonic clock alone
+		// Only the monotonic clock matters here.
 		g.options.Now = func() time.Time { return g.start.Add(time.Since(g.start)) }
 	}
 	if o.Nodes == nil {
@@ -110,7 +110,7 @@ func (g *Guard) Cooldown(c *counter.Charge) time.Duration {
 	return micros(max(0, ends-g.now()))
 }
 
-// Use makes Run listen to other nodes. It is called once a rule has an Abuse.
+// Use makes Run read other nodes' announcements. It is called once a rule has an Abuse.
 func (g *Guard) Use() {
 	if !g.used.Load() {
 		g.used.Store(true)
@@ -120,16 +120,16 @@ func (g *Guard) Use() {
 const second = int64(time.Second / time.Microsecond)
 
 const (
-	// inFlight is how long after a refusal requests may arrive that were sent before it.
+	// inFlight is how long after a refusal other requests may arrive that were sent before it.
 	inFlight = second / 10
-	// patience is how long a client must have ignored its waits before a cooldown begins. By then a parallel burst is over.
+	// patience is how long a client must have ignored its waits before a cooldown begins. By then, a parallel burst is over.
 	patience = 2 * second
-	// shortest is the least time over which a client's requests are compared with the limit.
+	// shortest is the shortest time over which a client's requests are compared with the limit.
 	shortest = 10 * second
 )
 
-// Decided records how long the client of a charge was told to wait; 0 means that the request was admitted. It reports whether to
-// drop the client's connection.
+// Decided records the result of a check. Wait is how long the client was told to wait, or 0 if the request was admitted. It
+// reports whether to drop the client's connection.
 func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	if wait == 0 && g.known.Load() == 0 {
 		return false
@@ -143,7 +143,7 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	if wait == 0 {
 		if x != nil {
 			x.streak = 0
-			// a bucket under load admits a request now and then, which doesn't end the wait
+			// A bucket under load admits a request now and then. This alone doesn't end the wait.
 			if now >= min(x.until, x.answered+second) {
 				x.until, x.unaware = 0, min(x.unaware+1, unaware)
 			}
@@ -157,7 +157,7 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	}
 	if x.last != nil && x.last.Shadow && !a.Shadow {
 		g.kept.Add(-1)
-		x.last, x.ends, x.forgets = nil, 0, 0 // shadow cooldowns don't count once the rule is enforced
+		x.last, x.ends, x.forgets = nil, 0, 0 // the rule is enforced now, so forget its shadow cooldowns
 	}
 	x.streak++
 	if now >= x.ends && x.refused(now, wait, a) && now >= x.since+patience {
@@ -180,8 +180,8 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	return true
 }
 
-// needed returns how many refusals begin a cooldown: as many as the rule says, but at least as many as the requests that the
-// limit admits in that time. A client below that sends less than twice what the limit admits.
+// needed returns how many refusals within the given time begin a cooldown: the rule's Refusals, but at least the number of
+// requests that the limit admits in that time. With fewer refusals, a client sends less than twice what the limit admits.
 func needed(a *counter.Abuse, c *counter.Charge, in time.Duration) int64 {
 	l := &c.Policy.Limit
 	if l.Algorithm == weir.Concurrency {
@@ -204,21 +204,21 @@ func needed(a *counter.Abuse, c *counter.Charge, in time.Duration) int64 {
 // client is a client that was refused. Times are in µs, by this node's clock.
 type client struct {
 	answered int64 // when the current wait began
-	until    int64 // the earliest end of the waits that the client was told since then
-	latest   int64 // the end of the wait that it was told last
+	until    int64 // the earliest end of the waits that the client was told since answered
+	latest   int64 // the end of the wait that the client was told last
 	since    int64 // since when the client has ignored its waits
 	window   int64 // since when refusals are counted
 	count    int64
-	told     int64 // the part of count that other nodes know
+	told     int64 // the part of count that was shared with other nodes
 	streak   int64 // consecutive refusals
-	unaware  int64 // how many more requests may come from processes of the client that weren't told to wait
+	unaware  int64 // how many more refusals may be of processes of the client that weren't told to wait
 
 	last    *Cooldown // the latest cooldown as announced, by the shared time; nil if there was none
-	ends    int64     // when it ends
+	ends    int64     // when the cooldown ends
 	forgets int64     // when the client is forgiven
-	heard   uint64    // the latest sharing.round in which its announcement was read or written
+	heard   uint64    // the latest sharing.round in which the cooldown's announcement was read or written
 
-	network netip.Prefix // the client's address, if it is one and is dropped
+	network netip.Prefix // the client's address or network, if its connections may be dropped
 }
 
 // enforced returns when the client's cooldown ends, or 0 if there is none or it is in shadow.
@@ -229,7 +229,7 @@ func (x *client) enforced() int64 {
 	return x.ends
 }
 
-// refused counts a refusal, and reports whether it counts.
+// refused records a refusal, and reports whether it counts towards a cooldown.
 func (x *client) refused(now int64, wait time.Duration, a *counter.Abuse) bool {
 	if wait < 0 {
 		return false // the cost never fits, so the client wasn't told to wait
@@ -240,8 +240,8 @@ func (x *client) refused(now int64, wait time.Duration, a *counter.Abuse) bool {
 	}
 	x.latest = until
 	if now >= x.until {
-		// Each process of a client is told its own time to wait. If all wait as told, each sends one request during the next
-		// wait.
+		// Each process of a client is told its own wait. Even if all of them wait as told, each may send one request during the
+		// next wait.
 		x.answered, x.until, x.unaware = now, until, max(x.unaware, a.Refusals/4)
 		return false
 	}
@@ -260,7 +260,7 @@ func (x *client) refused(now int64, wait time.Duration, a *counter.Abuse) bool {
 	return true
 }
 
-// begin begins a cooldown. The caller holds the shard's lock.
+// begin starts a cooldown. The caller holds the shard's lock.
 func (g *Guard) begin(x *client, id ID, now int64, a *counter.Abuse, c *counter.Counter) {
 	n := 1
 	if now < x.forgets {
@@ -288,8 +288,8 @@ func lasts(a *counter.Abuse, n int) time.Duration {
 	return time.Duration(min(d, float64(a.Most)))
 }
 
-// take makes a cooldown effective. Its times are shared times, which are ahead of this node's by the given µs. The caller holds
-// the shard's lock.
+// take makes a cooldown effective. Its times are shared times, which are ahead of this node's clock by ahead µs. The caller
+// holds the shard's lock.
 func (g *Guard) take(x *client, c *Cooldown, ahead int64) {
 	if x.last == nil {
 		g.kept.Add(1)
@@ -299,12 +299,12 @@ func (g *Guard) take(x *client, c *Cooldown, ahead int64) {
 	x.until, x.latest, x.window, x.count, x.told = 0, 0, 0, 0, 0
 }
 
-// Cooldown describes a client that is kept out. It is what nodes announce, as JSON.
+// Cooldown describes a client that is kept out. Nodes announce it as JSON.
 type Cooldown struct {
 	ID          ID        `json:"id"`
 	Rule        string    `json:"rule"`
-	Client      string    `json:"client,omitempty"`      // masked, for people
-	Fingerprint string    `json:"fingerprint,omitempty"` // as other tools know the client
+	Client      string    `json:"client,omitempty"`      // masked, for operators
+	Fingerprint string    `json:"fingerprint,omitempty"` // the name by which other tools know the client
 	N           int       `json:"n"`                     // consecutive cooldowns; 0 lifts the cooldown
 	Begun       time.Time `json:"begun,omitzero"`        // nodes of the previous version don't send it
 	Ends        time.Time `json:"ends"`

@@ -8,15 +8,16 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// dropped holds addresses that are offenders themselves: their connections aren't worth a handshake.
+// dropped holds the addresses of clients whose connections are closed before a handshake.
 type dropped struct {
 	any      atomic.Bool
 	mu       sync.RWMutex
-	networks map[netip.Prefix]int64 // end of the drop in µs; guarded by mu
-	lengths  [129]int               // how many of networks have each prefix length; guarded by mu
+	networks map[netip.Prefix]int64 // when the drop ends, in µs; guarded by mu
+	lengths  [129]int               // how many networks have each prefix length; guarded by mu
 }
 
-// set drops a client's address until the given time, or no longer if that is 0. The caller holds the client's shard's lock.
+// set drops connections from a client's address until the given time. If until is 0, it stops dropping them. The caller holds
+// the client's shard's lock.
 func (d *dropped) set(x *client, until int64) {
 	if !x.network.IsValid() {
 		return
@@ -36,8 +37,8 @@ func (d *dropped) set(x *client, until int64) {
 	d.any.Store(len(d.networks) > 0)
 }
 
-// Dropped reports whether to close connections from an address before reading from them. A rule that counts by address alone has
-// refused the address as often in a row as its DropAfter says, and its wait isn't over.
+// Dropped reports whether to close connections from an address before reading from them. That is so if a rule that counts by IP
+// address alone has refused the address more than DropAfter times in a row, and the address must still wait.
 func (g *Guard) Dropped(addr netip.Addr) bool {
 	d := &g.dropped
 	if !d.any.Load() {
@@ -57,7 +58,7 @@ func (g *Guard) Dropped(addr netip.Addr) bool {
 	return false
 }
 
-// networkOf returns the client's address, if a rule counts by nothing else.
+// networkOf returns the client's address or network, if the address is the rule's only dimension.
 func networkOf(values [][2]string) netip.Prefix {
 	if len(values) != 1 {
 		return netip.Prefix{}

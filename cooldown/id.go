@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/internal/siphash"
 )
 
-// ID identifies a client of a rule. The client can't be derived from it.
+// ID identifies a client of a rule. It doesn't reveal the client's key or address.
 type ID [16]byte
 
 // ID returns the ID of the client that a counter is for.
@@ -40,7 +40,7 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// describe returns a client's values, masked for people.
+// describe returns the values of a client's subject as text for operators, with secrets masked.
 func describe(values [][2]string) string {
 	var texts []string
 	for _, v := range values {

@@ -12,18 +12,18 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Shared is the channel between nodes.
+// Shared exchanges counts and cooldowns between nodes.
 type Shared interface {
-	// AddUp adds to what all nodes have counted, and returns the sums. A sum expires one window after it began.
+	// AddUp adds the counts to those of all nodes, and returns the sums. A sum expires one window after its first count.
 	AddUp(ctx context.Context, counts []Count) ([]int64, error)
-	// Announce sends announcements to all nodes, and deletes the counts of the clients that they are about.
+	// Announce sends announcements to all nodes, and deletes the summed counts of the clients that they are about.
 	Announce(ctx context.Context, about []ID, announcements []string) error
-	// Announced returns the announcements after a position, and the position of the last one. "" is the beginning. If the
-	// announcement at the given position is lost, it returns ErrLost.
+	// Announced returns the announcements after a position, and the position of the last one. The position "" is the beginning.
+	// If the announcement at the given position is lost, Announced returns ErrLost.
 	Announced(ctx context.Context, after string) (announcements []string, next string, err error)
 }
 
-// ErrLost is returned by [Shared.Announced] if announcements were lost.
+// ErrLost is what [Shared.Announced] returns if announcements were lost.
 var ErrLost = errors.New("cooldown: announcements are lost")
 
 // Count is a number of refusals of one client, to be added to those of other nodes.
@@ -33,19 +33,19 @@ type Count struct {
 	Window time.Duration
 }
 
-// sharing is what this node has to exchange with others.
+// sharing is what this node has yet to send to other nodes, and how far it has read their announcements.
 type sharing struct {
 	mu        sync.Mutex
 	counts    map[ID]*counted
 	cooldowns []Cooldown
 	place     string // position of the last announcement read
-	// round counts how often announcements were read from the beginning, as they are after a loss.
+	// round is how many times this node has started to read the announcements from the beginning, as it does after a loss.
 	round uint64
-	// lost is the number of exchanges after which this node restores what a loss of data has deleted; 0 if nothing was lost.
+	// lost is after how many exchanges this node announces lost cooldowns again; 0 if nothing was lost.
 	lost int
 }
 
-// counted is a client whose refusals are to be added up.
+// counted is a number of refusals of one client, to be added to those of other nodes.
 type counted struct {
 	Count
 	need    int64 // the sum that begins a cooldown
@@ -54,12 +54,12 @@ type counted struct {
 
 const (
 	every         = 500 * time.Millisecond // interval between exchanges
-	mostCounts    = 10_000                 // waiting for an exchange
-	mostCooldowns = 10_000
-	batch         = 1000 // per call
+	mostCounts    = 10_000                 // the most counts that wait for an exchange
+	mostCooldowns = 10_000                 // the most cooldowns that wait for an exchange
+	batch         = 1000                   // the most counts or cooldowns in one call
 )
 
-// count queues a client's refusals for the next exchange, if this node alone has counted more than its share of need. The caller
+// count queues a client's refusals for the next exchange if this node alone has counted at least its share of need. The caller
 // holds the shard's lock.
 func (s *sharing) count(x *client, id ID, need int64, nodes int, c *counter.Charge) {
 	if part := (need + int64(nodes) - 1) / int64(max(1, nodes)); x.count < part {
@@ -94,7 +94,7 @@ func (s *sharing) announce(c Cooldown) (round uint64) {
 	return s.round
 }
 
-// restart makes the next exchanges read all announcements from the beginning. If lost isn't 0, this node announces its missing
+// restart makes the next exchange read all announcements from the beginning. If lost isn't 0, this node announces the missing
 // cooldowns again after that many exchanges.
 func (s *sharing) restart(lost int) {
 	s.mu.Lock()
@@ -103,7 +103,7 @@ func (s *sharing) restart(lost int) {
 	s.round++
 }
 
-// Run exchanges with other nodes and forgets clients until ctx ends.
+// Run exchanges counts and cooldowns with other nodes, and forgets old clients, until ctx ends.
 func (g *Guard) Run(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -120,7 +120,7 @@ func (g *Guard) Run(ctx context.Context) {
 	}
 }
 
-// exchange sends what other nodes don't know, and reads their announcements. It retries later if one fails.
+// exchange sends what other nodes don't know yet, and reads their announcements. What fails is retried at the next exchange.
 func (g *Guard) exchange(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*every)
 	defer cancel()
@@ -131,15 +131,15 @@ func (g *Guard) exchange(ctx context.Context) {
 	}
 }
 
-// CatchUp reads the cooldowns that other nodes have announced, if a rule has an Abuse. Call it before the first request. Until
-// then, a node that has just started admits clients that others keep out.
+// CatchUp reads the cooldowns that other nodes have announced, if a rule has an Abuse. Call it before the first request: until
+// then, a node that has just started admits clients that other nodes keep out.
 func (g *Guard) CatchUp(ctx context.Context) {
 	if g.options.Shared != nil && g.used.Load() {
 		g.listen(ctx)
 	}
 }
 
-// listen reads all announcements, and reports whether it succeeded.
+// listen reads all new announcements, and reports whether it succeeded.
 func (g *Guard) listen(ctx context.Context) bool {
 	s := &g.sharing
 	for {
@@ -149,7 +149,7 @@ func (g *Guard) listen(ctx context.Context) bool {
 		texts, next, err := g.options.Shared.Announced(ctx, place)
 		switch {
 		case errors.Is(err, ErrLost):
-			// Nodes wait for random times, and meanwhile read what others restore, so that not all announce the same.
+			// Each node waits for a random time, and reads what others restore, so that not all nodes announce the same.
 			s.restart(1 + rand.IntN(max(1, min(g.options.Nodes(), 20))))
 			continue
 		case err != nil:
@@ -172,7 +172,7 @@ func (g *Guard) listen(ctx context.Context) bool {
 	}
 }
 
-// restore announces cooldowns again that the store has lost, once that is due.
+// restore announces cooldowns again that the store has lost, if this is due.
 func (g *Guard) restore() {
 	s := &g.sharing
 	s.mu.Lock()
@@ -190,7 +190,7 @@ func (g *Guard) restore() {
 	})
 }
 
-// addUp shares a batch of counts, and reports whether it succeeded.
+// addUp shares a batch of counts, begins the cooldowns that their sums call for, and reports whether it succeeded.
 func (g *Guard) addUp(ctx context.Context) bool {
 	s := &g.sharing
 	s.mu.Lock()
@@ -248,13 +248,13 @@ func (g *Guard) announce(ctx context.Context) bool {
 	return true
 }
 
-// Bounds on announcements, since others may write to the store.
+// Announcements beyond these bounds are ignored, since others may be able to write to the store.
 const (
 	longest  = 2 * 366 * 24 * time.Hour
 	mostText = 256
 )
 
-// hear makes an announced cooldown effective, or lifts it.
+// hear makes an announced cooldown effective, or lifts it if its N is 0.
 func (g *Guard) hear(c *Cooldown, round uint64) {
 	now, ahead := g.now(), g.ahead()
 	s := g.shard(c.ID)
@@ -268,7 +268,7 @@ func (g *Guard) hear(c *Cooldown, round uint64) {
 		return
 	}
 	if !c.Begun.IsZero() {
-		ahead = max(ahead, c.Begun.UnixMicro()-now) // the shared clock has stepped back since
+		ahead = max(ahead, c.Begun.UnixMicro()-now) // the shared clock was set back since the cooldown began
 	}
 	ends, forgets := c.Ends.UnixMicro()-ahead, c.Forgets.UnixMicro()-ahead
 	if c.N < 0 || forgets <= now || forgets < ends || forgets > now+longest.Microseconds() ||
@@ -284,7 +284,7 @@ func (g *Guard) hear(c *Cooldown, round uint64) {
 	x.heard = round
 }
 
-// Forgive ends the cooldown of a counter's client, if there is one.
+// Forgive ends the cooldown of the counter's client, if there is one.
 func (g *Guard) Forgive(ctx context.Context, c *counter.Counter) error {
 	_, err := g.Lift(ctx, g.ID(c))
 	return err

@@ -14,7 +14,7 @@ import (
 
 const shards = 64
 
-// shard holds a part of the clients.
+// shard holds some of the clients.
 type shard struct {
 	mu      sync.Mutex
 	clients map[ID]*client
@@ -34,9 +34,9 @@ func (g *Guard) each(f func(s *shard, id ID, x *client)) {
 	}
 }
 
-// SetSecret changes the key under which clients' names are hashed. Nodes that learn the shared secret only after they have
-// started need it, or that share a new one because the store has lost its data. Clients in a cooldown stay there, and are
-// renamed when they come again. All others are forgotten.
+// SetSecret changes the key under which clients' names are hashed. Nodes call it if they get the shared secret only after they
+// have started, or if they share a new one because the store has lost its data. Clients in a cooldown stay in it, and get their
+// new names when they send requests again. All other clients are forgotten.
 func (g *Guard) SetSecret(secret []byte) {
 	b := make([]byte, 16)
 	if copy(b, secret) < len(b) {
@@ -45,7 +45,7 @@ func (g *Guard) SetSecret(secret []byte) {
 	key := [2]uint64{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}
 	old := g.key.Swap(&key)
 	if old != nil && *old == key {
-		return // the store has lost its data, and got the secret back
+		return // the store lost its data and has the same secret again
 	}
 	g.former.Store(old)
 	now := g.now()
@@ -60,8 +60,8 @@ func (g *Guard) SetSecret(secret []byte) {
 	g.sharing.restart(0)
 }
 
-// rename moves a cooldown from a client's former ID to its current one, on all nodes. It returns when the cooldown ends, or 0 if
-// the client isn't kept out.
+// rename moves a cooldown from a client's former ID to its current one, on all nodes. It returns when the cooldown ends, or 0
+// if the client isn't kept out.
 func (g *Guard) rename(c *counter.Counter, id ID) int64 {
 	key := g.former.Load()
 	if key == nil {
@@ -88,7 +88,7 @@ func (g *Guard) rename(c *counter.Counter, id ID) int64 {
 	return ends
 }
 
-// add adds a client, and forgets another if there is no room. The caller holds the shard's lock.
+// add adds a client. If there is no room, it forgets another one. The caller holds the shard's lock.
 func (g *Guard) add(s *shard, id ID, now int64) *client {
 	if len(s.clients) >= max(1, g.options.Clients/shards) {
 		g.drop(s, s.mildest(now))
@@ -109,11 +109,11 @@ func (g *Guard) drop(s *shard, id ID) {
 	g.known.Add(-1)
 }
 
-// looked is how many clients are compared to find one to forget. They come in random order, so one of the worst tenth is
-// forgotten once in a hundred million times.
+// looked is how many clients are compared to choose the mildest, which is forgotten. Their order is random. A client of the
+// worst tenth is forgotten only if all eight are in that tenth, which happens once in a hundred million times.
 const looked = 8
 
-// mildest returns the mildest of a few offenders.
+// mildest returns the mildest of a few random clients.
 func (s *shard) mildest(now int64) (least ID) {
 	var mild *client
 	i := 0
@@ -136,7 +136,7 @@ func (x *client) milder(y *client, now int64) bool {
 		cmp.Compare(x.answered, y.answered)) < 0
 }
 
-// repeats returns the client's consecutive cooldowns.
+// repeats returns how many cooldowns in a row the client has had, or 0 if it is forgiven.
 func (x *client) repeats(now int64) int {
 	if now >= x.forgets {
 		return 0
@@ -144,10 +144,10 @@ func (x *client) repeats(now int64) int {
 	return x.last.N
 }
 
-// idle is how long a client without a cooldown is remembered after its last wait.
+// idle is how long after its last wait a client without a cooldown is remembered.
 const idle = int64(5 * time.Minute / time.Microsecond)
 
-// sweep forgets clients of one shard that are forgiven.
+// sweep forgets the clients of one shard that are forgiven or idle.
 func (g *Guard) sweep(i int) {
 	s, now := &g.shards[i%shards], g.now()
 	s.mu.Lock()
@@ -159,9 +159,9 @@ func (g *Guard) sweep(i int) {
 	}
 }
 
-// All returns the cooldowns in force, those that end last first.
+// All returns the cooldowns in force. Those that end last come first.
 func (g *Guard) All() []Cooldown {
-	g.Use() // an operator may ask for other nodes' cooldowns before this node's first request
+	g.Use() // so that Run reads other nodes' cooldowns even before this node's first request
 	now, ahead := g.now(), g.ahead()
 	var all []Cooldown
 	g.each(func(_ *shard, id ID, x *client) {
@@ -173,8 +173,8 @@ func (g *Guard) All() []Cooldown {
 	return all
 }
 
-// cooldown describes a client's cooldown in shared time, which is ahead of this node's by the given µs. Unless the shared clock
-// has stepped, it returns exactly the announced times, the same on all nodes.
+// cooldown describes a client's cooldown in shared time, which is ahead of this node's clock by ahead µs. Unless the shared
+// clock has jumped, the result has exactly the announced times, so it is the same on all nodes.
 func (x *client) cooldown(id ID, ahead int64) Cooldown {
 	c := *x.last
 	c.ID = id
@@ -192,7 +192,7 @@ func (x *client) cooldown(id ID, ahead int64) Cooldown {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// find returns a client's cooldown and the end that was announced, or nil if none is in force.
+// find returns a client's cooldown and its announced end, or nil if no cooldown is in force.
 func (g *Guard) find(id ID) (c *Cooldown, said time.Time) {
 	s := g.shard(id)
 	s.mu.Lock()
@@ -204,9 +204,9 @@ func (g *Guard) find(id ID) (c *Cooldown, said time.Time) {
 	return nil, said
 }
 
-// Stats holds figures of a [Guard].
+// Stats are numbers about a [Guard].
 type Stats struct {
-	InForce int    // cooldowns in force, without those in shadow
+	InForce int    // cooldowns in force, not counting those in shadow
 	Shadow  int    // cooldowns in shadow
 	Begun   uint64 // cooldowns begun by this node
 	Clients int64  // clients in memory
