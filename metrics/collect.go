@@ -11,10 +11,10 @@ import (
 	"github.com/weirhq/weir/internal/observer"
 )
 
-// descs are all metrics of this package.
+// descs has the descriptions of all metrics of this package.
 var descs []*prometheus.Desc
 
-// desc describes a metric, and adds it to descs.
+// desc describes a metric, and adds the description to descs.
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	d := prometheus.NewDesc("weir_"+name, help, labels, nil)
 	descs = append(descs, d)
@@ -31,7 +31,7 @@ var (
 	ruleInfo       = desc("rule_info", "1 for each rule in force, with how it counts and the endpoint that it names.", "rule", "algorithm", "endpoint")
 	checkDuration  = desc("check_duration_seconds", "Time to decide, of one decision in 64.", "edge")
 
-	// eventMetrics says how events are shown: under which metric, and its label beside rule.
+	// eventMetrics says which metric counts each event, and the values of its labels after the rule.
 	eventMetrics = [events]struct {
 		desc  *prometheus.Desc
 		label []string
@@ -45,14 +45,14 @@ var (
 	}
 )
 
-// Describe is for the registerer.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descs {
 		ch <- d
 	}
 }
 
-// Collect is for the registerer, at every scrape.
+// Collect implements prometheus.Collector. It runs at every scrape.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	m.dropRemovedLocked(time.Now())
@@ -91,7 +91,7 @@ func (r *row) collect(ch chan<- prometheus.Metric) {
 		sums, some := r.decisions(e)
 		for i, n := range sums {
 			reason := weir.Reason(i)
-			// A rule's first refusal is a step from 0: a series that began with it would hide it from rate().
+			// Show a 0 before a rule's first refusal: rate() doesn't see the first increase of a series that begins at 1.
 			zero := some && r.rule != "" && (reason == weir.ReasonWithin || reason == weir.ReasonLimited)
 			if n > 0 || zero {
 				total(ch, decisionsTotal, n, r.rule, observer.Outcome(allowed(reason)), observer.Reason(reason), edge)
@@ -105,7 +105,7 @@ func (r *row) collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectUndegraded shows a 0 for rules that Redis has always decided, so that rate() sees the first decision without it.
+// collectUndegraded shows a 0 for rules that were never decided without Redis, so that rate() sees the first such decision.
 func (s *Sources) collectUndegraded(ch chan<- prometheus.Metric, rows map[string]*row) {
 	if s.Redis == nil || s.Limiter == nil {
 		return
@@ -118,7 +118,7 @@ func (s *Sources) collectUndegraded(ch chan<- prometheus.Metric, rows map[string
 	}
 }
 
-// collectRules describes the rules in force, for queries to join with the metrics that have the label rule.
+// collectRules shows weir_rule_info for each rule in force, for queries to join with metrics that have a rule label.
 func (s *Sources) collectRules(ch chan<- prometheus.Metric) {
 	if s.Limiter == nil {
 		return
@@ -131,15 +131,15 @@ func (s *Sources) collectRules(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Total is how often a rule was used so far.
+// Total says how often a rule was used so far.
 type Total struct {
-	Decisions uint64 // in which it bound
-	Refusals  uint64 // of them
-	Shadow    uint64 // what a rule in shadow would have refused
-	Events    uint64 // other signs of use: that it was near its limit, or was decided without the store
+	Decisions uint64 // decisions that were reported with this rule
+	Refusals  uint64 // how many of those were refusals
+	Shadow    uint64 // requests that the rule, in shadow, would have refused
+	Events    uint64 // other signs of use: the rule was near its limit, or was decided without the store
 }
 
-// Totals tells of every rule that has been used.
+// Totals calls tell for every rule that was used.
 func (m *Metrics) Totals(tell func(rule string, t Total)) {
 	for _, r := range m.table.Load().byRule {
 		t := Total{Shadow: r.events(shadowRefusal)}

@@ -9,21 +9,21 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// histogram is both a classic histogram and a native one of schema 0. The ends of native buckets, powers of two, are bounds of
-// classic buckets as well, so one count serves both.
+// histogram is both a classic histogram and a native one of schema 0. Native buckets end at powers of two, which are also
+// bounds of the classic buckets, so one set of counts serves both.
 type histogram struct {
 	desc    *prometheus.Desc
 	label   *dto.LabelPair
 	sum     time.Duration
-	bounds  []float64 // of the classic buckets, in seconds
-	buckets []uint64  // one more than bounds: what is above all
+	bounds  []float64 // upper bounds of the classic buckets, in seconds
+	buckets []uint64  // counts for each bound, and last the times above all bounds
 }
 
 var _ prometheus.Metric = (*histogram)(nil)
 
 func (h *histogram) Desc() *prometheus.Desc { return h.desc }
 
-// Write is for the registerer. What is above all classic buckets is in the next native one.
+// Write implements prometheus.Metric. Times above all classic buckets go to the native bucket after the last bound.
 func (h *histogram) Write(out *dto.Metric) error {
 	first, last := exponent(h.bounds[0]), exponent(h.bounds[len(h.bounds)-1])
 	native := make([]int64, last-first+2)
@@ -51,7 +51,7 @@ func (h *histogram) Write(out *dto.Metric) error {
 	return nil
 }
 
-// exponent is that of the native bucket which holds a time: the first power of two that isn't below it.
+// exponent returns the exponent of the native bucket for a time: of the first power of two that isn't below it.
 func exponent(seconds float64) int { return int(math.Ceil(math.Log2(seconds))) }
 
 // times counts how long decisions took at one edge.
@@ -60,7 +60,7 @@ type times struct {
 	buckets [-firstTime + 2]atomic.Uint64
 }
 
-// firstTime is the exponent of the first bucket: it ends at 2^-23 s, or 119 ns. The last but one ends at 1 s.
+// firstTime is the exponent of the first bucket, which ends at 2^-23 s (119 ns). The last bucket but one ends at 1 s.
 const firstTime = -23
 
 var timeBounds = func() (bounds []float64) {
@@ -76,7 +76,7 @@ func (t *times) observe(took time.Duration) {
 	t.sum.Add(int64(took))
 }
 
-// collect shows the times of an edge, if it has any.
+// collect shows the times of an edge, if there are any.
 func (t *times) collect(ch chan<- prometheus.Metric, edge string) {
 	h := &histogram{desc: checkDuration, label: &dto.LabelPair{Name: new("edge"), Value: &edge}, sum: time.Duration(t.sum.Load()), bounds: timeBounds}
 	for i := range t.buckets {

@@ -18,39 +18,39 @@ var (
 	reservations = desc("reservations", "Reservations of amounts at this node since it began: all, and by how they were finished.", "state")
 )
 
-// states are those of reservations.
+// states are the values of the label state of weir_reservations.
 var states = [...]string{"reserved", "settled", "unknown", "given_back", "failed"}
 
-// holds is what requests hold.
+// holds counts the slots and reservations that requests hold.
 type holds struct {
 	seed         maphash.Seed
 	reservations [len(states)]atomic.Uint64
 
-	mu    sync.Mutex        // guards the rest
-	slots map[slotOf]inSlot // also those whose time is over, until somebody looks
-	swept time.Time         // when those were last looked for
+	mu    sync.Mutex        // guards the fields below
+	slots map[slotOf]inSlot // includes slots whose time is over, until dropLocked
+	swept time.Time         // when a full map was last swept
 }
 
-// slotOf names a slot, or several that a request has of one counter.
+// slotOf identifies the slots that one request has of one counter.
 type slotOf struct {
 	id      counter.Once
 	counter uint64
 }
 
-// inSlot is who is in a slot.
+// inSlot describes the slots that one request has of one counter.
 type inSlot struct {
 	row *row
 	n   int64
 	end time.Time
 }
 
-// maxSlots is how many requests with slots are known. Of further ones nothing is counted.
+// maxSlots is how many entries holds keeps. Beyond it, new slots aren't counted.
 const maxSlots = 100_000
 
 var _ counter.HoldObserver = (*Metrics)(nil)
 
-// Slots counts slots that are taken and released. It is for [weir.Options]. A slot that another node releases or renews is
-// counted here until its time is over.
+// Slots counts slots in use. It is for [weir.Options]. If another node releases or renews a slot, this node counts it until its
+// time is over.
 func (m *Metrics) Slots(c *counter.Counter, id counter.Once, n int64, lasts time.Duration) {
 	h := &m.holds
 	name := slotOf{id, c.Policy.ID ^ maphash.Bytes(h.seed, c.Subject)}
@@ -70,7 +70,7 @@ func (m *Metrics) Slots(c *counter.Counter, id counter.Once, n int64, lasts time
 		}
 	}
 	if old, known := h.slots[name]; known {
-		r = old.row // receipts don't name the rule, if it has several limits
+		r = old.row // receipts don't name the rule if it has several limits
 	}
 	h.slots[name] = inSlot{r, n, now.Add(lasts)}
 }
@@ -88,14 +88,14 @@ func (h *holds) dropLocked(now time.Time) {
 	maps.DeleteFunc(h.slots, func(_ slotOf, s inSlot) bool { return !s.end.After(now) })
 }
 
-// Reservation counts reservations. It is for [weir.Options].
+// Reservation counts reservations by state. It is for [weir.Options].
 func (m *Metrics) Reservation(state string) {
 	if i := slices.Index(states[:], state); i >= 0 {
 		m.holds.reservations[i].Add(1)
 	}
 }
 
-// collect shows what requests hold, of the rows there are.
+// collect shows the slots in use of each rule, and the reservations.
 func (h *holds) collect(ch chan<- prometheus.Metric, rows map[string]*row) {
 	sum := map[string]int64{}
 	for rule, r := range rows {
@@ -120,7 +120,7 @@ func (h *holds) collect(ch chan<- prometheus.Metric, rows map[string]*row) {
 		return
 	}
 	for s, n := range counts {
-		// A gauge, although it only grows: OpenMetrics would add _total to a counter's name, which is fixed.
+		// Use a gauge, although it only grows: for a counter, OpenMetrics would add _total to the name, which is fixed.
 		gauge(ch, reservations, float64(n), states[s])
 	}
 }

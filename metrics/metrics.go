@@ -4,10 +4,10 @@
 //	m := metrics.New(prometheus.DefaultRegisterer)
 //	limiter := weir.NewLimiter(store, rules, weir.Options{Observe: m.Observe, Holds: m})
 //
-// [Metrics.Watch] adds figures of the rules and the stores.
+// [Metrics.Watch] adds metrics of the rules and the stores.
 //
-// Labels are rule ids, outcomes, reasons, edges and shards, never a client's key, address or path. So clients can't make more
-// series. docs/reference/metrics.md lists every metric.
+// Label values are rule IDs, outcomes, reasons, edges and shards, but never a client's key, address or path. So clients can't
+// create more series. docs/reference/metrics.md lists every metric.
 package metrics
 
 import (
@@ -25,22 +25,22 @@ import (
 // Metrics counts decisions. Make one with [New]. It is safe for concurrent use.
 type Metrics struct {
 	table atomic.Pointer[table]
-	other *row // of rules beyond maxRules; one of the table
+	other *row // the table's row for rules beyond maxRules
 	times [len(edges)]times
-	// rejected is how many identities were, by edge. That costs so much more than to count it that cores may share it.
+	// rejected counts rejected identities by edge. All cores share it, since a rejection costs far more than contention here.
 	rejected  [len(edges)]atomic.Uint64
 	holds     holds
 	uncounted uncounted
 
-	mu      sync.Mutex // held while the table is replaced
+	mu      sync.Mutex // guards replacing table
 	sources Sources    // guarded by mu
-	gone    Sum        // of rows that were dropped from the table; guarded by mu
+	gone    Sum        // the totals of rows that were dropped from the table; guarded by mu
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// New makes metrics and registers them. It panics if the registerer has some already: a program with several limiters gives
-// each a registerer of its own, such as prometheus.WrapRegistererWith.
+// New makes metrics and registers them. It panics if the registerer has Weir's metrics already. A program with several limiters
+// gives each its own registerer, such as one from prometheus.WrapRegistererWith.
 func New(r prometheus.Registerer) *Metrics {
 	m := &Metrics{other: newRow("other"), holds: holds{seed: maphash.MakeSeed(), slots: map[slotOf]inSlot{}}}
 	m.table.Store(newTable(map[string]*row{m.other.rule: m.other}))
@@ -48,7 +48,7 @@ func New(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Observe counts a decision, unless it is a peek. It is for [weir.Options]. It allocates nothing, and takes no lock except for a
+// Observe counts a decision, unless it is a peek. It is for [weir.Options]. It allocates nothing. It takes a lock only for a
 // rule's first decision and for decisions without the store.
 func (m *Metrics) Observe(o *weir.Observation) {
 	req, d := o.Request, o.Decision
@@ -72,7 +72,7 @@ func (m *Metrics) Observe(o *weir.Observation) {
 	for i := range limits {
 		l := &limits[i]
 		if numbers := &l.Policy.Limit; l.Allowed && d.Allowed && !l.Degraded && !l.Local && 5*l.Remaining >= numbers.Count+numbers.Burst && numbers.Fraction == 0 {
-			continue // as most are: nothing is near
+			continue // the usual case: no event
 		}
 		e, rule := eventOf(d, l), l.Policy.Rule
 		if e == failedOpen && d.Allowed {
@@ -89,7 +89,8 @@ func (m *Metrics) Observe(o *weir.Observation) {
 	}
 }
 
-// edges are the values of the label edge. A program's own names count as the library's, so that their number is bounded.
+// edges are the values of the label edge. Other names that programs use count as the first one, the library, to bound their
+// number.
 var edges = observer.Edges
 
 func edgeOf(name string) int {
@@ -104,10 +105,10 @@ func edgeOf(name string) int {
 	return 0
 }
 
-// reasons is how many there are.
+// reasons is the number of reasons.
 const reasons = int(weir.ReasonCooldown) + 1
 
-// allowed follows from the reason.
+// allowed reports whether decisions with this reason admit the request.
 func allowed(r weir.Reason) bool {
 	return r == weir.ReasonWithin || r == weir.ReasonUnlimited || r == weir.ReasonBypassed
 }
@@ -123,7 +124,7 @@ const (
 	failedOpen
 	failedClosed
 	countedLocally
-	events // how many there are
+	events // the number of events
 )
 
 func eventOf(d *weir.Decision, l *weir.LimitStatus) event {

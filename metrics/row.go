@@ -12,28 +12,28 @@ import (
 	"github.com/weirhq/weir/internal/observer"
 )
 
-// maxRules is how many rules have labels of their own. Further ones share one, "other".
+// maxRules is how many rules get a label value of their own. Other rules share the value "other".
 const maxRules = 1000
 
-// keepRemoved is how long a rule that was removed stays, so that a scrape sees its last decisions.
+// keepRemoved is how long a removed rule stays in the metrics, so that a scrape can see its last decisions.
 const keepRemoved = 10 * time.Minute
 
-// row is what was counted for a rule.
+// row has the counts of a rule.
 type row struct {
 	rule    string
-	stripes []stripe    // a power of two
-	slots   atomic.Bool // there were some
+	stripes []stripe    // their number is a power of two
+	slots   atomic.Bool // the rule has had slots in use
 
-	inForce bool      // it was, at some scrape; guarded by Metrics.mu
-	removed time.Time // the first scrape at which it no longer was; likewise
+	inForce bool      // the rule was in force at some scrape; guarded by Metrics.mu
+	removed time.Time // the first scrape after the rule was removed; guarded by Metrics.mu
 }
 
-// stripe is a core's part of a row, more or less: cores that write to one place would wait for each other.
+// stripe has a part of a row's counts. Cores use different stripes, mostly, so that they don't wait for each other's writes.
 type stripe struct {
 	decisions [len(edges)][reasons]atomic.Uint64
-	degraded  atomic.Uint64 // decisions
+	degraded  atomic.Uint64 // decisions without the store
 	events    [events]atomic.Uint64
-	_         [64]byte // no stripe shares a cache line with the next
+	_         [64]byte // keeps stripes in different cache lines
 }
 
 func newRow(rule string) *row {
@@ -42,7 +42,7 @@ func newRow(rule string) *row {
 
 func (r *row) stripe(n uint32) *stripe { return &r.stripes[int(n)&(len(r.stripes)-1)] }
 
-// decisions is how many there were at an edge, by their reason.
+// decisions returns the number of decisions at an edge by reason, and whether there were any.
 func (r *row) decisions(edge int) (sum [reasons]uint64, some bool) {
 	for i := range r.stripes {
 		for reason := range sum {
@@ -61,10 +61,10 @@ func (r *row) events(e event) (sum uint64) {
 	return sum
 }
 
-// table finds rows. It is replaced, never changed.
+// table finds rows. It is immutable; a new rule replaces it.
 type table struct {
 	byRule map[string]*row
-	// front has some of the rows, each at a place that its rule's id gives. The map is slower.
+	// front has some of the rows, each at the place of its rule's ID, because the map is slower.
 	front [64]*row
 }
 
@@ -83,7 +83,7 @@ func place(rule string) int {
 	return (len(rule) + 3*int(rule[len(rule)-1])) & 63
 }
 
-// row finds a rule's row, or makes one.
+// row returns a rule's row. If there is none, it adds one.
 func (m *Metrics) row(rule string) *row {
 	t := m.table.Load()
 	if r := t.front[place(rule)]; r != nil && r.rule == rule {
@@ -92,19 +92,19 @@ func (m *Metrics) row(rule string) *row {
 	return m.find(t, rule)
 }
 
-// find is the rest of row, apart from it since nearly every decision does without.
+// find is the slow path of row, which few decisions take.
 func (m *Metrics) find(t *table, rule string) *row {
 	if r := t.byRule[rule]; r != nil {
 		return r
 	}
-	if len(t.byRule) >= maxRules || !utf8.ValidString(rule) { // ids are valid; the names of a program's own policies may not be
+	if len(t.byRule) >= maxRules || !utf8.ValidString(rule) { // a policy outside of rules may have such a name
 		return m.other
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t = m.table.Load()
 	if r := t.byRule[rule]; r != nil || len(t.byRule) >= maxRules {
-		return cmp.Or(r, m.other) // others were faster
+		return cmp.Or(r, m.other) // another goroutine was faster
 	}
 	r := newRow(strings.Clone(rule))
 	rows := maps.Clone(t.byRule)
@@ -113,8 +113,8 @@ func (m *Metrics) find(t *table, rule string) *row {
 	return r
 }
 
-// dropRemovedLocked forgets rules that were in force at an earlier scrape and haven't been for keepRemoved.
-// Policies of no rule, such as a program's own, were never in force, and stay.
+// dropRemovedLocked drops rules that were in force at an earlier scrape and were removed at least keepRemoved ago. Policies
+// without a rule, such as a program's own, were never in force, and stay.
 func (m *Metrics) dropRemovedLocked(now time.Time) {
 	if m.sources.Limiter == nil {
 		return
@@ -140,20 +140,20 @@ func (m *Metrics) dropRemovedLocked(now time.Time) {
 	m.table.Store(newTable(rows))
 }
 
-// Sum is what was counted over all rules. It never gets less: rules that were removed stay in it.
+// Sum is a total over all rules. It never decreases: it includes removed rules.
 type Sum struct {
-	// Degraded is decisions in which some limit was decided without the store, or that were made without rules.
+	// Degraded counts decisions in which some limit was decided without the store, or that were made without rules.
 	Degraded uint64
-	// Times counts one in 64 decisions by how long they took: up to each of [TimeBounds], and last those above all.
+	// Times counts one decision in 64 by how long it took: up to each of [TimeBounds], and last those above all bounds.
 	Times [-firstTime + 2]uint64
 
 	decisions [len(edges)][reasons]uint64
 }
 
-// TimeBounds are those of [Sum.Times], in seconds. They aren't to be changed.
+// TimeBounds are the upper bounds of [Sum.Times], in seconds. Don't change them.
 var TimeBounds = timeBounds
 
-// Sum tells what was counted so far.
+// Sum returns the totals so far.
 func (m *Metrics) Sum() Sum {
 	m.mu.Lock()
 	sum, rows := m.gone, m.table.Load().byRule
@@ -169,7 +169,7 @@ func (m *Metrics) Sum() Sum {
 	return sum
 }
 
-// add adds what a row has counted.
+// add adds the counts of a row.
 func (s *Sum) add(r *row) {
 	for i := range r.stripes {
 		s.Degraded += r.stripes[i].degraded.Load()
@@ -182,7 +182,7 @@ func (s *Sum) add(r *row) {
 	}
 }
 
-// Since is what was counted since an earlier sum.
+// Since returns what was counted since an earlier sum.
 func (s Sum) Since(earlier *Sum) Sum {
 	s.Degraded -= earlier.Degraded
 	for i := range s.Times {
@@ -196,7 +196,7 @@ func (s Sum) Since(earlier *Sum) Sum {
 	return s
 }
 
-// Decisions tells how many there were by edge and reason, where there were any.
+// Decisions calls tell for every edge and reason that have decisions.
 func (s *Sum) Decisions(tell func(edge string, reason weir.Reason, allowed bool, n uint64)) {
 	for e := range s.decisions {
 		for reason, n := range s.decisions[e] {

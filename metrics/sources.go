@@ -13,9 +13,9 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// Sources are looked at when the metrics are scraped. Any may be nil.
+// Sources are the objects that metrics are read from at every scrape. Any of them may be nil.
 type Sources struct {
-	// Limiter knows which rules are in force. Without it, rules that are removed never leave the metrics.
+	// Limiter provides the rules in force. If it is nil, removed rules never leave the metrics.
 	Limiter *weir.Limiter
 	Memory  *memstore.Store
 	Redis   *redisstore.Store
@@ -23,7 +23,7 @@ type Sources struct {
 	Guard   *cooldown.Guard
 }
 
-// Watch shows what these tell of themselves, in place of what an earlier call has named.
+// Watch shows metrics of these sources, instead of those of an earlier call.
 func (m *Metrics) Watch(s Sources) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +116,7 @@ func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
 	}
 }
 
-// unservedSlots is the shard that slots without a server are shown as, while there are any: their number is no name.
+// unservedSlots is the value of the label shard for hash slots without a server. Such slots have no server name to show.
 const unservedSlots = "unserved slots"
 
 var storeBounds = func() (bounds []float64) {

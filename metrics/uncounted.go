@@ -19,21 +19,21 @@ var (
 	uncountedKeys     = desc("uncounted_keys", "About how many keys those requests came from.")
 )
 
-// outageEnds is how long after the last uncounted admission the gauges return to 0. Until then an alert can still read them.
+// outageEnds is how long after the last uncounted request the gauges return to 0. Until then, an alert can still read them.
 const outageEnds = 5 * time.Minute
 
-// uncounted counts the requests that were admitted without being counted, and estimates how many keys sent them: with a
-// HyperLogLog, which is about 3% off. It holds hashes, and no key can be read from it.
+// uncounted counts the requests that were admitted without being counted. It estimates how many keys sent them, within about
+// 3%, with a HyperLogLog. This stores parts of hashes, which reveal no key.
 type uncounted struct {
-	mu        sync.Mutex // guards the rest
+	mu        sync.Mutex // guards the fields below
 	requests  uint64
-	last      time.Time // the last admission
+	last      time.Time // when the last such request was admitted
 	registers [1 << registerBits]uint8
 }
 
 const registerBits = 10
 
-// add counts a request that charge c let through.
+// add counts a request that was admitted although charge c couldn't be counted.
 func (u *uncounted) add(seed maphash.Seed, req *weir.Request, c *counter.Charge, now time.Time) {
 	h := keyHash(seed, req, c)
 	rank := uint8(bits.LeadingZeros64(h<<registerBits|1<<(registerBits-1)) + 1)
@@ -46,14 +46,14 @@ func (u *uncounted) add(seed maphash.Seed, req *weir.Request, c *counter.Charge,
 	*r = max(*r, rank)
 }
 
-// endLocked forgets an outage that is over.
+// endLocked resets the counts if the outage is over.
 func (u *uncounted) endLocked(now time.Time) {
 	if now.Sub(u.last) >= outageEnds {
 		u.requests, u.registers = 0, [len(u.registers)]uint8{}
 	}
 }
 
-// keyHash hashes the client: its key, else its user, else its address, else what the limit counts by.
+// keyHash hashes the client's API key, or else its user, its IP address, or the limit's subject.
 func keyHash(seed maphash.Seed, req *weir.Request, c *counter.Charge) uint64 {
 	switch {
 	case req.APIKey != "":
@@ -66,7 +66,7 @@ func keyHash(seed maphash.Seed, req *weir.Request, c *counter.Charge) uint64 {
 	return maphash.Bytes(seed, c.Subject)
 }
 
-// collect shows the outage, and 0 without one if there is a store that can be lost.
+// collect shows the gauges. If there is no outage, it shows zeros if always is true, and nothing otherwise.
 func (u *uncounted) collect(ch chan<- prometheus.Metric, now time.Time, always bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -77,7 +77,7 @@ func (u *uncounted) collect(ch chan<- prometheus.Metric, now time.Time, always b
 	}
 }
 
-// keysLocked estimates how many distinct keys were added: by the empty registers while there are few keys.
+// keysLocked estimates how many distinct keys were added. While there are few keys, it counts the empty registers instead.
 func (u *uncounted) keysLocked() float64 {
 	const m = float64(1 << registerBits)
 	sum, empty := 0., 0.
