@@ -6,7 +6,7 @@
 //		User: httplimit.Source{Claim: "sub"}, JWT: tokens,
 //	}})
 //
-// Tokens are verified with a shared secret, a public key, or the keys that an identity provider publishes. A [Verifier] is as lenient
-// as common services, which must not accept a user whom the limiter doesn't see: a token is good for five minutes more than it says,
-// and its signature may be spelled in any form that libraries accept.
+// Tokens are verified with a shared secret, a public key, or the keys that an identity provider publishes. A [Verifier] is as
+// lenient as common services are: it accepts a token for five minutes before and after its stated times, and a signature in any
+// spelling that libraries accept. Otherwise, a service could accept a user whom the limiter doesn't see.
 package jwt

@@ -19,19 +19,19 @@ import (
 	gojwt "github.com/golang-jwt/jwt/v5"
 )
 
-// keySet holds the keys that an identity provider publishes. One goroutine fetches them, and requests only look at the keys that are
-// there. So no request waits for a provider that is down, or because a client invents key IDs.
+// keySet holds the keys that an identity provider publishes. A goroutine fetches them, and requests only use the keys fetched
+// so far. So no request waits if the provider is down or a client makes up key IDs.
 type keySet struct {
 	url    string
-	shown  string // the part of the URL that messages may show
+	shown  string // the URL without user, password and query, for messages
 	client *http.Client
-	told   func(error) // Options.OnFetch
+	told   func(error) // see Options.OnFetch
 	keys   atomic.Pointer[[]publicKey]
-	wanted chan struct{} // holds a value if a token named a key that isn't there
+	wanted chan struct{} // holds a value if a token named a key that isn't known
 }
 
-// publicKey is a key and the tokens that it may have signed: those with its key ID or none, and with its algorithm. An empty algorithm
-// stands for any.
+// publicKey is a key. It verifies tokens that name its key ID or none, and that use its algorithm. If algorithm is empty, any
+// fits.
 type publicKey struct {
 	id, algorithm string
 	key           crypto.PublicKey
@@ -39,26 +39,26 @@ type publicKey struct {
 
 const (
 	refreshEvery = time.Hour
-	wantedEvery  = 10 * time.Second // the shortest time between two fetches that tokens cause
+	wantedEvery  = 10 * time.Second // the shortest time between two fetches because of unknown keys
 	firstRetry   = time.Second
 	lastRetry    = time.Minute
 	fetchTimeout = 10 * time.Second
-	maxKeySet    = 1 << 20 // bytes
+	maxKeySet    = 1 << 20 // the largest answer, in bytes
 )
 
 func newKeySet(opts Options) (*keySet, error) {
 	u, err := url.Parse(opts.JWKSURL)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		// The message doesn't show the URL, nor the error of url.Parse, which quotes it: there may be a password in it.
+		// Don't show the URL or the error of url.Parse, which quotes it: the URL may contain a password.
 		return nil, errors.New("jwks_url: must be a URL such as https://idp.example/keys")
 	}
-	// The user, the password and the query can each be a secret, and messages end up in logs.
+	// The user, the password and the query may be secret, and messages end up in logs.
 	shown := (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 	s := &keySet{url: opts.JWKSURL, shown: shown, client: opts.Client, told: opts.OnFetch, wanted: make(chan struct{}, 1)}
 	s.keys.Store(&[]publicKey{})
 	if s.client == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.DisableKeepAlives = true // an hour passes between two fetches
+		t.DisableKeepAlives = true // the next fetch is usually an hour away
 		s.client = &http.Client{Transport: t, Timeout: fetchTimeout}
 	}
 	return s, nil
@@ -83,8 +83,8 @@ func (s *keySet) find(t *gojwt.Token) (any, error) {
 	return fit, nil
 }
 
-// keepFresh fetches the keys until ctx is done: every hour, and when a token names a key that isn't there. After a failure it
-// retries with exponential backoff.
+// keepFresh fetches the keys until ctx is done: every hour, and when a token names an unknown key. After a failure it retries
+// with exponential backoff.
 func (s *keySet) keepFresh(ctx context.Context) {
 	retry := firstRetry
 	for goOn := true; goOn; {
@@ -105,7 +105,7 @@ func (s *keySet) keepFresh(ctx context.Context) {
 	}
 }
 
-// pause waits until d is over or wake delivers, and returns true. It returns false once ctx is done.
+// pause waits until d has passed or wake has a value, and returns true. If ctx is done, it returns false.
 func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -118,8 +118,8 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	return true
 }
 
-// fetch replaces the keys. Its error shows no secrets: errors of an http.Client name the URL with its query, or the URL that the
-// client was redirected to.
+// fetch replaces the keys. Its error shows no secrets: it drops the URL from errors of the http.Client, since that contains the
+// query, or a URL to which the client was redirected.
 func (s *keySet) fetch(ctx context.Context) error {
 	keys, err := s.download(ctx)
 	if err != nil {
@@ -158,8 +158,8 @@ func (s *keySet) download(ctx context.Context) ([]publicKey, error) {
 	return parseKeySet(text)
 }
 
-// parseKeySet returns the keys that verify signatures. It leaves out all others, shared secrets among them. If no key is left and
-// one couldn't be read, it returns the error.
+// parseKeySet returns the public keys for signatures, and ignores other keys, such as shared secrets. If no key is left and one
+// couldn't be read, it returns that key's error.
 func parseKeySet(text []byte) ([]publicKey, error) {
 	var set jwkset.JWKSMarshal
 	if err := json.Unmarshal(text, &set); err != nil {

@@ -17,21 +17,21 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// Options say how tokens are verified. Set exactly one of Secret, PublicKey and JWKSURL.
+// Options says how tokens are verified. Set exactly one of Secret, PublicKey and JWKSURL.
 type Options struct {
-	// Secret verifies HS256, HS384 and HS512.
+	// Secret verifies tokens signed with HS256, HS384 or HS512.
 	Secret []byte
 	// PublicKey is an RSA, ECDSA or Ed25519 public key, or a certificate with one, in PEM.
 	PublicKey []byte
 	// JWKSURL is where an identity provider publishes its keys. The verifier fetches them in the background, and again
 	// when a token names a key that it doesn't know. No token is verified before the first fetch succeeds.
 	JWKSURL string
-	// Client fetches from JWKSURL. If nil, it is a client that gives up after 10 seconds.
+	// Client fetches from JWKSURL. If nil, a client with a timeout of 10 seconds does.
 	Client *http.Client
-	// OnFetch is called after each attempt to fetch JWKSURL, with nil if it succeeded. If an attempt fails, the keys that were
-	// fetched earlier stay in use. If nil, failures go unnoticed.
+	// OnFetch is called after each attempt to fetch JWKSURL, with nil if it succeeded. If it failed, keys that were fetched
+	// earlier stay in use. If OnFetch is nil, failures aren't reported.
 	OnFetch func(error)
-	// Issuer and Audience, if set, must be those of the token.
+	// Issuer and Audience, if set, must match those of the token.
 	Issuer, Audience string
 }
 
@@ -44,15 +44,15 @@ type Verifier struct {
 }
 
 const (
-	// maxToken is longer than any token that fits the headers a server should accept.
+	// maxToken is the longest token in bytes. Longer ones wouldn't fit into the headers that a server should accept.
 	maxToken = 16 << 10
-	// leeway is how long a token is good before its nbf and after its exp. ASP.NET grants as much. With less, a
-	// service might still accept a user whom the limiter no longer sees.
+	// leeway is how long a token is valid before its nbf and after its exp, as in ASP.NET. With less, a service might still
+	// accept a user whom the limiter no longer sees.
 	leeway = 5 * time.Minute
 )
 
-// The algorithms of each kind of key. The token never decides which kind of key verifies it: otherwise an attacker could
-// sign with HS256 and the public key, as if that were a shared secret.
+// The algorithms of each kind of key. The token must not choose the kind of key that verifies it: otherwise, an attacker could
+// sign with HS256 and use the public key as the shared secret.
 var (
 	hmacMethods  = []string{"HS256", "HS384", "HS512"}
 	rsaMethods   = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
@@ -60,8 +60,8 @@ var (
 	eddsaMethods = []string{"EdDSA"}
 )
 
-// NewVerifier returns a Verifier. With a JWKSURL, it doesn't wait for the keys: a goroutine fetches them and keeps them up to date until
-// ctx is done.
+// NewVerifier returns a Verifier. With a JWKSURL, it doesn't wait for the keys: a goroutine fetches them and keeps them up to
+// date until ctx is done.
 func NewVerifier(ctx context.Context, opts Options) (*Verifier, error) {
 	var v Verifier
 	var methods []string
@@ -99,8 +99,9 @@ func NewVerifier(ctx context.Context, opts Options) (*Verifier, error) {
 	return &v, nil
 }
 
-// understood refuses tokens that ask for extensions. A token lists in crit the extensions that its reader must understand (RFC 7515,
-// section 4.1.11), and we know none. With b64 (RFC 7797), the signed payload would differ from the one that we read.
+// understood refuses tokens that use extensions. The header crit lists extensions that the reader must understand (RFC 7515,
+// section 4.1.11), and this package supports none. With the extension b64 (RFC 7797), the signed payload would differ from the
+// decoded one.
 func understood(key gojwt.Keyfunc) gojwt.Keyfunc {
 	return func(t *gojwt.Token) (any, error) {
 		for _, extension := range []string{"crit", "b64"} {
@@ -144,8 +145,9 @@ func parsePublicKey(text []byte) (key any, methods []string, err error) {
 	return nil, nil, fmt.Errorf("public key: %T is not RSA, ECDSA or Ed25519", key)
 }
 
-// Verify returns the claims of a token that is genuine and in force, or nil and why the token isn't. The reason never repeats parts of the
-// token. Verify never waits: a token whose key hasn't been fetched yet isn't verified. An empty token has neither claims nor a reason.
+// Verify returns the claims of a token that is genuine and currently valid. Otherwise it returns nil and the reason, which
+// never repeats parts of the token. Verify never waits: it rejects a token whose key hasn't been fetched yet. For an empty
+// token, it returns neither claims nor a reason.
 func (v *Verifier) Verify(token string) (claims httplimit.Claims, why string) {
 	if token == "" {
 		return nil, ""
@@ -171,8 +173,8 @@ var (
 	errNoKey     = errors.New("no key for the token")
 )
 
-// rejections are the reasons that people see, since the library's errors repeat parts of the token. A token can be wrong in several
-// ways, so their order matters.
+// rejections are the reasons that Verify returns. The library's own errors would repeat parts of the token. If a token is wrong
+// in several ways, the first matching reason is returned.
 var rejections = []struct {
 	err error
 	why string
@@ -190,8 +192,9 @@ var rejections = []struct {
 	{gojwt.ErrTokenInvalidAudience, "the token has another audience"},
 }
 
-// respell brings the signature of a token into its canonical form. Header and payload are signed as they stand, but some libraries
-// decode the signature leniently. If a service accepts a token, the limiter must see the token's user as well.
+// respell rewrites the signature of a token in its canonical form. Some libraries decode signatures leniently, and if a service
+// accepts a token, the limiter must see its user, too. The header and the payload stay as they are, since they are signed as
+// written.
 func respell(token string) string {
 	at := strings.LastIndexByte(token, '.') + 1
 	clean := strings.Map(func(c rune) rune {
@@ -206,7 +209,7 @@ func respell(token string) string {
 		return -1
 	}, token[at:])
 	if len(clean)%4 == 1 {
-		clean = clean[:len(clean)-1] // six bits are no byte
+		clean = clean[:len(clean)-1] // six remaining bits make no byte
 	}
 	if clean == token[at:] {
 		return token
