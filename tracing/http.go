@@ -13,11 +13,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// w3c reads and writes traceparent and tracestate, and no baggage: that may hold anything.
+// w3c reads and writes traceparent and tracestate. It ignores baggage, which may hold anything, even secrets.
 var w3c propagation.TraceContext
 
-// Handler makes a span of each request, below the one that its W3C trace context names. The span is in the request's context.
-// It has the method, the status, and the pattern of an [http.ServeMux] that chose the handler.
+// Handler makes a span of each request, as a child of the span in the request's W3C trace context. The span is in the context
+// that the next handler gets. It has the method, the status, and the [http.ServeMux] pattern that matched.
 func (t *Tracer) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := extract(r.Context(), r.Header.Get("traceparent"), r.Header.Get("tracestate"))
@@ -28,7 +28,7 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 			return
 		}
 		status, returned := 0, false
-		defer func() { endRequest(span, r, status, returned) }() // also when the handler panics, as a proxy does whose client has gone
+		defer func() { endRequest(span, r, status, returned) }() // even if the handler panics, as a proxy may
 		next.ServeHTTP(httpsnoop.Wrap(w, httpsnoop.Hooks{
 			WriteHeader: func(write httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc {
 				return func(code int) {
@@ -43,10 +43,11 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// maxState is how many bytes of tracestate are kept, as W3C asks for: clients could fill the memory with longer ones.
+// maxState is the longest tracestate in bytes that is kept. W3C asks for at least 512. Clients could fill memory with longer
+// ones.
 const maxState = 512
 
-// extract reads a trace context. Of a longer tracestate nothing is kept.
+// extract reads a trace context. It drops a tracestate longer than maxState.
 func extract(ctx context.Context, traceparent, tracestate string) context.Context {
 	carrier := propagation.MapCarrier{"traceparent": traceparent}
 	if len(tracestate) <= maxState {
@@ -55,8 +56,8 @@ func extract(ctx context.Context, traceparent, tracestate string) context.Contex
 	return w3c.Extract(ctx, carrier)
 }
 
-// Continue returns a context in the caller's trace, by the W3C trace context that came with a call. It returns ctx if that is in
-// a trace already, or if traceparent can't be read. It is for grpclimit.Options.Trace.
+// Continue returns a context in the caller's trace, which is given by the W3C trace context of a call. If ctx is in a trace
+// already or traceparent is invalid, Continue returns ctx. It is for grpclimit.Options.Trace.
 func Continue(ctx context.Context, traceparent, tracestate string) context.Context {
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx
@@ -83,7 +84,7 @@ func endRequest(span trace.Span, r *http.Request, status int, returned bool) {
 	span.End()
 }
 
-// methods are the ones that spans are named after. Clients can make up others.
+// methods are the methods that appear in span names. Clients can make up others, so those become _OTHER.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
 
 func method(m string) string {
@@ -93,12 +94,12 @@ func method(m string) string {
 	return "_OTHER"
 }
 
-// Inject replaces the W3C trace context in the headers of a request by that of ctx, if ctx is in a trace.
+// Inject replaces the W3C trace context in h with that of ctx, if ctx is in a trace.
 func Inject(ctx context.Context, h http.Header) {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return
 	}
 	h.Del("Traceparent")
-	h.Del("Tracestate") // which is no good without the traceparent that it came with
+	h.Del("Tracestate") // useless without the traceparent that it came with
 	w3c.Inject(ctx, propagation.HeaderCarrier(h))
 }

@@ -1,5 +1,5 @@
-// Package tracing makes OpenTelemetry spans of decisions. Two lines give a program that embeds Weir,
-// and has a TracerProvider, the spans that `weir serve` sends:
+// Package tracing makes OpenTelemetry spans of decisions. Two lines give a program that embeds Weir and has a TracerProvider
+// the same spans as `weir serve`:
 //
 //	tracer := tracing.New(otel.GetTracerProvider())
 //	limiter := weir.NewLimiter(store, rules, weir.Options{Trace: tracer.Check})
@@ -7,7 +7,7 @@
 // A check's span is a child of the span in its context, such as that of otelhttp or of [Tracer.Handler]. With [Tracer.Call] in
 // redisstore.Options, each wait for Redis is a span below the check's.
 //
-// Spans hold rule ids, outcomes, reasons, edges and shards, never a client's key, address, path or query.
+// Spans have rule IDs, outcomes, reasons, edges and shards, but never a client's key, address, path or query.
 // docs/guides/opentelemetry.md lists every attribute.
 package tracing
 
@@ -28,14 +28,14 @@ const name = "github.com/weirhq/weir/tracing"
 // Tracer makes spans. Make one with [New].
 type Tracer struct{ tracer trace.Tracer }
 
-// New makes a Tracer whose spans go where the provider sends them.
+// New makes a Tracer that uses the provider.
 func New(p trace.TracerProvider) *Tracer { return &Tracer{p.Tracer(name)} }
 
-// Check begins the span of a decision. It is for [weir.Options.Trace].
+// Check starts the span of a decision. It is for [weir.Options.Trace].
 func (t *Tracer) Check(ctx context.Context) (context.Context, func(*weir.Observation)) {
 	kind := trace.SpanKindInternal
 	if trace.SpanContextFromContext(ctx).IsRemote() {
-		kind = trace.SpanKindServer // the caller's span is in another process, and no other of this one is above
+		kind = trace.SpanKindServer // the caller's span is in another process, so this is the first span in this one
 	}
 	ctx, span := t.tracer.Start(ctx, "weir.check", trace.WithSpanKind(kind))
 	if !span.IsRecording() {
@@ -45,7 +45,7 @@ func (t *Tracer) Check(ctx context.Context) (context.Context, func(*weir.Observa
 }
 
 func end(span trace.Span, o *weir.Observation) {
-	// The values are those of the metrics' labels.
+	// The values are the same as the metrics' labels.
 	d := o.Decision
 	span.SetAttributes(
 		attribute.String("weir.outcome", observer.Outcome(d.Allowed)), attribute.String("weir.reason", observer.Reason(d.Reason)), attribute.String("weir.edge", observer.Edge(o.Request.Edge)),
@@ -58,12 +58,12 @@ func end(span trace.Span, o *weir.Observation) {
 		span.SetAttributes(attribute.Bool("weir.peek", true))
 	}
 	if o.Err != nil {
-		span.SetStatus(codes.Error, "the store couldn't be reached") // its error may say more than is meant for whoever reads traces
+		span.SetStatus(codes.Error, "the store couldn't be reached") // err may have details that don't belong in traces
 	}
 	span.End()
 }
 
-// Call begins the span of a check's wait for a shard of Redis. It is for redisstore.Options.Trace.
+// Call starts the span of a check's wait for a Redis shard. It is for redisstore.Options.Trace.
 func (t *Tracer) Call(ctx context.Context, shard string) func(failure string) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return nil
@@ -79,7 +79,7 @@ func (t *Tracer) Call(ctx context.Context, shard string) func(failure string) {
 	}
 }
 
-// ID is the id of the trace that ctx belongs to, or "" if it belongs to none.
+// ID returns the trace ID of ctx, or "" if ctx is in no trace.
 func ID(ctx context.Context) string {
 	if id := trace.SpanContextFromContext(ctx).TraceID(); id.IsValid() {
 		return id.String()
