@@ -34,7 +34,7 @@ func compare(t *rapid.T, h *harness, m *Model, charges []counter.Charge, slack t
 	return taken
 }
 
-// admits: no limit refuses the request.
+// admits reports whether no limit refuses the request.
 func admits(charges []counter.Charge, results []counter.Result) bool {
 	for i, r := range results {
 		if !r.Allowed && !charges[i].Policy.Shadow {
@@ -44,9 +44,9 @@ func admits(charges []counter.Charge, results []counter.Result) bool {
 	return true
 }
 
-// near: a bucket has no more than the model's and what refills in some time, and no less than what didn't refill
-// in two intervals, in which the store takes spent tokens to be out. If the one admits the request that the other refuses,
-// then only how long that lasts can be compared.
+// near reports whether a bucket's result is close enough to the model's. A store that lends may have more tokens than the model
+// by the refill of slack, and fewer by the refill of two intervals and slack, since it counts spent tokens as lent for so long.
+// If one of the two admits a request that the other refuses, only the time until both admit it can be compared.
 func near(p *counter.Policy, got, want counter.Result, slack time.Duration, differ bool) bool {
 	late := 2*ledger.Interval(p) + slack
 	after := func(got, want time.Duration) bool {
@@ -65,7 +65,8 @@ func near(p *counter.Policy, got, want counter.Result, slack time.Duration, diff
 		got.Remaining <= want.Remaining+tokens(slack) && got.Remaining >= want.Remaining-tokens(late)
 }
 
-// follow has the model go on from an answer that differs from its own. A bucket may owe a little then.
+// follow makes the model continue from the store's answer where it differs from its own. A bucket may then go a little below
+// zero.
 func (m *Model) follow(before map[*kept]ledger.Account, charges []counter.Charge, results []counter.Result) {
 	now, took := m.now().UnixMicro(), admits(charges, results)
 	for _, k := range m.counters {
@@ -83,10 +84,10 @@ func compareLend(t *rapid.T, node, m Lender, asks []ledger.Ask) (taken []counter
 	m.Lend(context.Background(), asks, want)
 	node.Lend(context.Background(), asks, got)
 	for i, c := range asks {
-		if isLog(c.Policy) || isSlots(c.Policy) { // the model has no account of them
+		if isLog(c.Policy) || isSlots(c.Policy) { // the model has no account for them
 			got[i].Account, want[i].Account = ledger.Account{}, ledger.Account{}
 		}
-		// Nodes have other names in the model, and a lease's time says nothing where there is none.
+		// Node names differ in the model. If nothing was lent, the lease's time and interval mean nothing.
 		if g, w := &got[i], &want[i]; (g.Account.Node == 0) == (w.Account.Node == 0) {
 			g.Account.Node, w.Account.Node = 0, 0
 			if g.Lent == 0 && w.Lent == 0 {

@@ -28,8 +28,8 @@ func concurrentTakes(t *testing.T, open Open) {
 	}
 }
 
-// concurrentLayers charges the same counters in opposite orders: nobody waits
-// for ever, and both limits hold exactly.
+// concurrentLayers charges the same counters in opposite orders. It checks that no call deadlocks, and that all limits hold
+// exactly.
 func concurrentLayers(t *testing.T, open Open) {
 	h := start(t, open)
 	var layers []*counter.Policy
@@ -55,7 +55,7 @@ func concurrentLayers(t *testing.T, open Open) {
 	}
 }
 
-// concurrentReturns: one of several calls that race for one Once wins.
+// concurrentReturns checks that only one of several concurrent calls with the same Once succeeds.
 func concurrentReturns(t *testing.T, open Open) {
 	h := start(t, open)
 	p := Policy(t, "p", hourly(counter.TokenBucket, 10))
@@ -68,18 +68,18 @@ func concurrentReturns(t *testing.T, open Open) {
 	}
 }
 
-// concurrentHolds: requests with a name and without one come at once, and those with a name come twice.
+// concurrentHolds mixes requests with and without holds. Each hold is used by two workers.
 func concurrentHolds(t *testing.T, open Open) {
 	for _, a := range Algorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			h := start(t, open)
 			p := Policy(t, "p", hourly(a, 500))
-			var seen sync.Map // names
+			var seen sync.Map // the IDs of holds that were admitted
 			got := admitted(32, 32, func(worker, i int) bool {
 				if worker%2 == 0 {
 					return h.take("s", 1, p)[0].Allowed
 				}
-				c := held(p, "s", 1, worker/4<<5|i, time.Minute) // which another worker has, too
+				c := held(p, "s", 1, worker/4<<5|i, time.Minute) // another worker uses this hold, too
 				if !h.charge(c)[0].Allowed {
 					return false
 				}
@@ -92,27 +92,27 @@ func concurrentHolds(t *testing.T, open Open) {
 		})
 	}
 	t.Run("settled", func(t *testing.T) {
-		const whole = 1_000_000 // of an amount
+		const whole = 1_000_000 // one unit of an amount, in millionths
 		h := start(t, open)
 		p := Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 1000, Window: 300 * 24 * time.Hour, Decimal: true})
 		storm(32, 32, func(worker, i int) bool {
 			c := held(p, "s", whole, worker<<5|i, time.Minute)
 			r := back(c, h.charge(c)[0])
-			r.Used = int64(i) * whole / 16 // from none to twice as much
+			r.Used = int64(i) * whole / 16 // from nothing to almost twice the amount
 			if worker%2 == 0 {
 				r.Hold, r.N, r.Used = nil, whole, 0
 			}
 			h.giveBack(r)
 			return true
 		})
-		// 16 workers used 31 whole each, and the others nothing.
+		// The 16 odd workers used 31 units each, and the even workers nothing.
 		if n := h.left(p, "s"); n != (1000-16*31)*whole {
 			t.Fatalf("%d millionths are left, want %d", n, (1000-16*31)*whole)
 		}
 	})
 }
 
-// concurrentSlots: whatever comes at once, no more are in flight than the limit says, and none is lost.
+// concurrentSlots checks that no more requests are in flight than the limit says, and that no slot is lost.
 func concurrentSlots(t *testing.T, open Open) {
 	t.Run("never above", func(t *testing.T) {
 		h := start(t, open)
@@ -133,7 +133,7 @@ func concurrentSlots(t *testing.T, open Open) {
 					break
 				}
 			}
-			h.charge(cs[len(cs)-1]) // renewed
+			h.charge(cs[len(cs)-1]) // a renewal
 			flying.Add(-1)
 			h.giveBack(back(c, rs[len(rs)-1]))
 			return true
@@ -154,30 +154,30 @@ func concurrentSlots(t *testing.T, open Open) {
 	})
 }
 
-// id names the i-th hold.
+// id returns the ID of the i-th hold.
 func id(i int) counter.Once { return counter.Once{0: byte(i >> 8), 1: byte(i), 15: 1} }
 
-// inFlight is a limit on requests in flight, whose slots last half a minute.
+// inFlight returns a limit on requests in flight. Its slots last 30 seconds.
 func inFlight(n int64) counter.Limit {
 	return counter.Limit{Algorithm: counter.Concurrency, Count: n, Window: 30 * time.Second}
 }
 
-// held is a charge that leaves a hold behind.
+// held returns a charge that leaves a hold behind.
 func held(p *counter.Policy, subject string, n int64, i int, lasts time.Duration) counter.Charge {
 	return counter.Charge{Counter: named(p, subject), N: n, Returnable: true, Hold: &counter.Hold{ID: id(i), For: lasts, GiveBack: p.GivesBack}}
 }
 
-// slot is a charge that takes slots of a limit, or renews them.
+// slot returns a charge that takes slots, or renews them.
 func slot(p *counter.Policy, subject string, n int64, i int) counter.Charge {
 	return held(p, subject, n, i, p.Limit.Window)
 }
 
-// back is the return of a charge.
+// back returns the Return of a charge.
 func back(c counter.Charge, r counter.Result) counter.Return {
 	return counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}
 }
 
-// giveBack gives back what charges took, or fails the test.
+// giveBack gives tokens back, or fails the test.
 func (h *harness) giveBack(returns ...counter.Return) {
 	h.tb.Helper()
 	if err := h.GiveBack(context.Background(), counter.Once{}, 0, returns); err != nil {
@@ -185,14 +185,14 @@ func (h *harness) giveBack(returns ...counter.Return) {
 	}
 }
 
-// left is how much a counter has.
+// left returns how many tokens a counter has left.
 func (h *harness) left(p *counter.Policy, subject string) int64 {
 	h.tb.Helper()
 	return h.charge(counter.Charge{Counter: named(p, subject), N: 1, Peek: true})[0].Remaining
 }
 
-// admitted is storm for requests that are admitted until a limit is used up. Tokens that are on their way while the
-// last ones are refused may be free again, so the first worker goes on until it is refused.
+// admitted is storm for requests that are admitted until a limit is used up. Tokens that a node gives back may arrive after
+// other workers were refused, so at the end one worker goes on until it is refused.
 func admitted(workers, each int, f func(worker, i int) bool) int {
 	n := storm(workers, each, f)
 	for f(0, 0) {
@@ -201,7 +201,7 @@ func admitted(workers, each int, f func(worker, i int) bool) int {
 	return n
 }
 
-// storm counts how often f is true, called by many workers at once.
+// storm calls f from many workers at once, and returns how often it was true.
 func storm(workers, each int, f func(worker, i int) bool) int {
 	var wg sync.WaitGroup
 	var total atomic.Int64

@@ -11,33 +11,35 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// The files in contract hold the cases of the contract. Each case asks an empty store line by line, and says what it must answer:
+// The files in contract hold the test cases. Each case sends an empty store one request per line, and says what the store must
+// answer:
 //
 //	case Slots/costs                        a case; "for $a in LIST" runs it once for each value, and "and $b in LIST" for each pair
-//	limit p concurrency 5/30s               a limit under a name; "low=p" is called low here, and has the counters of p
-//	take s 3 p #1 : ok 2 reset=30s          subject s asks for 3 of p with hold 1: it is allowed, 2 are left, all are free in 30s
-//	3x take s 1 p #new, 1 q : no 0, ok      three times one request against two limits: p refuses it
+//	limit p concurrency 5/30s               a limit with a name; "low=p" is named low here, but uses the counters of p
+//	take s 3 p #1 : ok 2 reset=30s          subject s asks p for 3 with hold 1: this is allowed, 2 are left, all are free in 30s
+//	3x take s 1 p #new, 1 q : no 0, ok      the same request three times, against two limits: p refuses it, q would allow it
 //	peek s 1 p : no 0 retry=27s
-//	left s 0 p, 98 q                        what a peek finds left
-//	step 27s-1us                            time passes; "step retry" waits as long as the last refusal said, "at TIME" sets the clock
+//	left s 0 p, 98 q                        what a peek says is left
+//	step 27s-1us                            time passes; "step retry" waits for the last RetryAfter, and "at TIME" sets the clock
 //	return s 3 p #1 used=1.5 once=7 : used  tokens go back; the answer is [counter.ErrUsed]
 //	reset s p, q
 //
-// A charge is allowed, and a return succeeds, unless the line says otherwise. A refusal tells when to retry, which is never only
-// where the line says "retry=never". Amounts of Decimal limits are written as decimals. "~5" is 5 and up to 0.2 more, and "-4"
-// is 4 less than the last answer said. "@t" names another subject, and "as=x" a charge whose slot a return calls "from=x".
+// A charge must be allowed, and a return must succeed, unless the line says otherwise. A refusal must have a RetryAfter, which
+// is Never only if the line says "retry=never". Amounts of Decimal limits are decimals. "~5" means 5 to 5.2, and "-4" means 4
+// less than the last answer. "@t" names another subject. "as=x" names a charge, and a return with "from=x" uses the slot of
+// that charge.
 //
-// The order of a request's charges must not matter, so cases in which requests have several run in both orders.
+// The order of a request's charges must not matter, so cases whose requests have several charges run in both orders.
 //
 //go:embed contract/*.txt
 var contract embed.FS
 
-// scene is a case of the contract.
+// scene is one test case.
 type scene struct {
 	name   string
-	values [2][]string // of $a and $b
-	lines  []string    // each behind its file and number
-	orders []bool      // whether charges are reversed
+	values [2][]string // the values of $a and $b
+	lines  []string    // each with its file and line number in front
+	orders []bool      // the orders of charges to run: false as written, true reversed
 }
 
 func scenes() (all []*scene) {
@@ -92,7 +94,7 @@ func names(algorithms []counter.Algorithm) (all []string) {
 	return all
 }
 
-// amounts are the algorithms that count amounts.
+// amounts are the algorithms that can count amounts.
 var amounts = []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow}
 
 func runContract(t *testing.T, open Open) {

@@ -10,15 +10,15 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// Model is a store without any machinery: the arithmetic of packages counter and ledger over a map.
+// Model is the simplest possible store: the arithmetic of packages counter and ledger over a map.
 type Model struct {
 	*shared
 	node uint32
 }
 
-// shared is what the nodes of a model share.
+// shared is the state that all nodes of a model share.
 type shared struct {
-	mu       sync.Mutex // guards the maps, and what is in them
+	mu       sync.Mutex // guards the maps and their contents
 	now      func() time.Time
 	counters map[key]*kept
 	used     map[counter.Once]bool
@@ -29,25 +29,25 @@ type key struct {
 	subject string
 }
 
-// kept is what there is to know of a counter.
+// kept is the state of one counter.
 type kept struct {
-	account ledger.Account // not of logs and slots
+	account ledger.Account // unused for logs and slots
 	log     counter.Log
 	records records
 }
 
-// NewModel makes an empty model with the given clock, as one node sees it.
+// NewModel returns an empty model with the given clock, as node 1 sees it.
 func NewModel(now func() time.Time) *Model {
 	return &Model{&shared{now: now, counters: map[key]*kept{}, used: map[counter.Once]bool{}}, 1}
 }
 
-// ID is the node's.
+// ID returns the node's number.
 func (m *Model) ID() uint32 { return m.node }
 
-// Node is the same store as another node sees it.
+// Node returns the same model as another node sees it.
 func (m *Model) Node(node uint32) *Model { return &Model{m.shared, node} }
 
-// Edit changes an account by hand: for bugs that are planted, to see whether a test finds them.
+// Edit changes an account by hand. Tests plant bugs with it, to check that they are found.
 func (m *Model) Edit(c counter.Counter, f func(*ledger.Account)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,15 +76,15 @@ func (m *Model) Take(ctx context.Context, charges []counter.Charge, results []co
 	}
 }
 
-// Lend decides charges that would hold more tokens, all or nothing.
+// Lend decides charges that may also borrow tokens, all or nothing.
 func (m *Model) Lend(_ context.Context, asks []ledger.Ask, grants []ledger.Grant) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now().UnixMicro()
 	fits, there := make([]bool, len(asks)), make([]bool, len(asks))
 	all := true
-	// A counter that several charges name is asked for all their tokens, and debited once: by the first
-	// that isn't in shadow, if there is one. That one's hold stands for all.
+	// If several charges name one counter, each asks for their sum, and only one is debited: the first that isn't in shadow, or
+	// else the first. Its hold covers the sum.
 	asks = slices.Clone(asks)
 	asked, payer := map[*kept]int64{}, map[*kept]int{}
 	for i, c := range asks {
@@ -128,7 +128,7 @@ func (m *Model) Lend(_ context.Context, asks []ledger.Ask, grants []ledger.Grant
 	}
 }
 
-// TakeBack returns lent tokens.
+// TakeBack returns lent tokens that weren't spent.
 func (m *Model) TakeBack(_ context.Context, unspent []ledger.Unspent) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,7 +139,7 @@ func (m *Model) TakeBack(_ context.Context, unspent []ledger.Unspent) error {
 	return nil
 }
 
-// GiveBack returns tokens. It remembers every Once for ever.
+// GiveBack returns tokens. It remembers each Once forever.
 func (m *Model) GiveBack(_ context.Context, once counter.Once, _ time.Duration, returns []counter.Return) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,7 +202,7 @@ func try(c *counter.Charge, s counter.State, now int64) (counter.State, bool) {
 	return c.Policy.Debit(s, now, c.N)
 }
 
-// charge takes what a charge asks for, if it fits, and returns what it was lent. What fits leaves its hold, or renews it.
+// charge takes what a charge asks for, if it fits, and returns how many tokens were lent. It also records or renews the hold.
 func (k *kept) charge(now int64, node uint32, c *ledger.Ask, v counter.Verdict) (lent int64) {
 	switch p := c.Policy; {
 	case k.there(c.Hold) || isSlots(p):
@@ -257,14 +257,14 @@ func (k *kept) refund(now int64, p *counter.Policy, n, slot int64) {
 	}
 }
 
-// expire has the holds of a counter end whose time is over. Only who may change them looks.
+// expire ends the holds whose time is over. Stores do this only for charges that have or need holds.
 func (k *kept) expire(now int64, p *counter.Policy, hold *counter.Hold) {
 	if hold != nil || p.GivesBack || isSlots(p) {
 		k.account.State = k.records.expire(p, k.account.State, now)
 	}
 }
 
-// there: the hold that a charge would leave is there already.
+// there reports whether a charge's hold exists already.
 func (k *kept) there(hold *counter.Hold) bool {
 	if hold == nil {
 		return false
@@ -284,7 +284,7 @@ func (k *kept) settle(now int64, r counter.Return) {
 	case n > 0:
 		k.refund(now, r.Policy, n, slot)
 	case n < 0 && !isLog(r.Policy):
-		books := r.Policy.With(func(d *counter.Definition) { d.Book = true }) // which takes what doesn't fit, too
+		books := r.Policy.With(func(d *counter.Definition) { d.Book = true }) // takes tokens that don't fit, too
 		k.account.State, _ = books.Debit(k.account.State, now, -n)
 	}
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// player plays a scene on a store. It is the test that the store sees, so that every failure names the line.
+// player runs a scene against a store. It is also the store's TB, so that every failure names the line of the scene.
 type player struct {
 	*harness
 	test     *testing.T
 	line     string
 	reversed bool
 	limits   map[string]*counter.Policy
-	slots    map[string]int64 // of charges, by label, and of the last by subject and limit
+	slots    map[string]int64 // the Slots of charges by their "as" label, and of the last charge by subject and limit
 	times    map[string]time.Time
 	last     counter.Result
-	holds    int // how many were named by #new
+	holds    int // how many holds "#new" has named
 }
 
 func (p *player) Helper() { p.test.Helper() }
@@ -77,7 +77,7 @@ func (p *player) play(text string) {
 	}
 }
 
-// limit reads "low=p fixed_window 10/24h decimal shadow".
+// limit defines a limit such as "low=p fixed_window 10/24h decimal shadow".
 func (p *player) limit(f []string) {
 	alias, name, aliased := strings.Cut(f[0], "=")
 	if !aliased {
@@ -106,15 +106,15 @@ func (p *player) limit(f []string) {
 	})
 }
 
-// item is what a line says of one counter.
+// item is what a line says about one counter.
 type item struct {
 	counter.Counter
 	amount string
 	words  words
-	key    string // of the subject and the limit
+	key    string // the subject and the limit
 }
 
-// items reads a subject and what is said of its counters: "s 3 p #1 used=2, 1 q".
+// items parses a subject and its items, such as "s 3 p #1 used=2, 1 q".
 func (p *player) items(text string) (all []item) {
 	subject, text, _ := strings.Cut(text, " ")
 	for part := range strings.SplitSeq(text, ",") {
@@ -141,7 +141,7 @@ func (w words) has(name string) bool {
 	return is
 }
 
-// words reads "#1 for=1m recorded", of which only known words may be there.
+// words parses words such as "#1 for=1m recorded". Words that aren't known fail the test.
 func (p *player) words(fields []string, known string) words {
 	all := words{}
 	for _, f := range fields {
@@ -157,7 +157,7 @@ func (p *player) words(fields []string, known string) words {
 	return all
 }
 
-// amount reads a number as the limit counts, or of nil a whole one.
+// amount parses a number in the units of a policy, or a whole number if the policy is nil.
 func (p *player) amount(of *counter.Policy, text string) int64 {
 	a, err := counter.ParseAmount(text)
 	if err != nil {
@@ -169,7 +169,7 @@ func (p *player) amount(of *counter.Policy, text string) int64 {
 	return a.Tokens()
 }
 
-// duration adds up lengths of time.
+// duration parses a sum of durations, such as "27s-1us".
 func (p *player) duration(text string) (sum time.Duration) {
 	text = strings.NewReplacer("retry", p.last.RetryAfter.String(), "-", "+-").Replace(text)
 	for part := range strings.SplitSeq(text, "+") {
@@ -196,7 +196,7 @@ func (p *player) time(text string) time.Time {
 	return at
 }
 
-// hold is the one that an item names, or nil.
+// hold returns the hold that an item names, or nil.
 func (p *player) hold(it item) *counter.Hold {
 	name := it.words["#"]
 	switch name {
@@ -237,7 +237,7 @@ func (p *player) take(peek bool, items []item, want []string) {
 	p.last = results[len(results)-1]
 }
 
-// check compares a result with what the line says of it, such as "no 0 retry=27s".
+// check compares a result with an expectation such as "no 0 retry=27s".
 func (p *player) check(of *counter.Policy, r counter.Result, want string) {
 	want = cmp.Or(strings.TrimSpace(want), "ok")
 	f := strings.Fields(want)
@@ -272,9 +272,9 @@ func (p *player) check(of *counter.Policy, r counter.Result, want string) {
 	}
 }
 
-// checkLeft compares how many a result leaves: "5", "~5", or "-5" of what the last one left.
+// checkLeft compares Remaining with "5", with "~5", or with "-5", which means 5 less than in the last result.
 func (p *player) checkLeft(of *counter.Policy, r counter.Result, text string) {
-	const tolerance = 200_000 // millionths: what refills in a few days at most
+	const tolerance = 200_000 // millionths: covers the refill of a few days
 	number, about := strings.CutPrefix(text, "~")
 	number, less := strings.CutPrefix(number, "-")
 	want := p.amount(of, number)

@@ -6,10 +6,10 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// records are the holds of one counter, by name. They do what memstore does, the plain way.
+// records are the holds of one counter by ID. They do the same as holds in memstore, in a simpler way.
 type records struct {
 	all                 map[counter.Once]record
-	seen, kept, returns int64 // when one was last made, and how long those that stay taken, or go back, last at most
+	seen, kept, returns int64 // when a record was last added; the longest lifetimes of those that stay taken, and of those that go back
 }
 
 type record struct {
@@ -17,7 +17,7 @@ type record struct {
 	giveBack, returned bool
 }
 
-// first is the name of the record that ends first, if there is any.
+// first returns the ID of the record that ends first, if there is any.
 func (rs *records) first() (name counter.Once, ok bool) {
 	for id, r := range rs.all {
 		if old := rs.all[name]; !ok || r.end < old.end || r.end == old.end && bytes.Compare(id[:], name[:]) < 0 {
@@ -34,7 +34,7 @@ func (rs *records) sum() (n int64) {
 	return n
 }
 
-// expire has the records end whose time is over, some at a time, and gives back what they say.
+// expire ends records whose time is over, up to 128 at a time, and gives back their tokens where they should go back.
 func (rs *records) expire(p *counter.Policy, s counter.State, now int64) counter.State {
 	s = rs.anchor(p, s, now)
 	defer rs.forget()
@@ -56,8 +56,8 @@ func (rs *records) expire(p *counter.Policy, s counter.State, now int64) counter
 	return s
 }
 
-// anchor has no record end later than its length from now, after the clock has stepped back. A window that lies in the future
-// moves to now, and its records with it.
+// anchor shortens records that would last too long after the clock was set back. A window that lies in the future moves to now,
+// and so do its records.
 func (rs *records) anchor(p *counter.Policy, s counter.State, now int64) counter.State {
 	slots := isSlots(p)
 	if !slots && now >= rs.seen {
@@ -110,7 +110,7 @@ func (rs *records) put(p *counter.Policy, h *counter.Hold, now, n, slot int64) {
 	rs.all[h.ID] = record{end: now + h.For.Microseconds(), n: n, slot: slot, giveBack: h.GiveBack}
 }
 
-// free releases slots, of those that end first.
+// free releases the n slots that end first.
 func (rs *records) free(n int64) {
 	for range 128 {
 		id, ok := rs.first()
@@ -128,7 +128,7 @@ func (rs *records) free(n int64) {
 	}
 }
 
-// settle ends a record, and says how much goes back, and where; or, below zero, how much more is taken.
+// settle ends a record. It returns how many tokens go back, and into which slot. If n is negative, -n more tokens are taken.
 func (rs *records) settle(back *counter.Return) (n, slot int64) {
 	r, ok := rs.all[back.Hold.ID]
 	delete(rs.all, back.Hold.ID)

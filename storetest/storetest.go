@@ -1,5 +1,5 @@
-// Package storetest is the contract of every [counter.Store]: run it in the tests
-// of a store, and what passes can stand behind a Limiter.
+// Package storetest tests that a [counter.Store] keeps its contract. A store that passes can stand behind a Limiter. Call it
+// from the store's own tests:
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(tb storetest.TB, now func() time.Time) counter.Store {
@@ -18,24 +18,25 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// TB is what opening a store may use of a test.
+// TB is the part of testing.TB that Open may use.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// Open makes an empty store whose clock is the given function. It is called many times.
+// Open makes an empty store that uses the given clock. It is called many times.
 type Open func(tb TB, now func() time.Time) counter.Store
 
-// Run tests a store against the contract.
+// Run tests that a store keeps the contract.
 func Run(t *testing.T, open Open) {
 	runCases(t, open)
 	t.Run("Model", func(t *testing.T) { agreesWithModel(t, open, all) })
 }
 
-// RunAlone is Run for the only node that borrows of a store. Its random sequences are made to borrow. They have
-// buckets that are lent for seconds, and answers may differ from the model's by what package ledger says. Layers, returns, changed
-// numbers and clocks that run backwards are left to the cases: after these the store knows less, for a while, than the node.
+// RunAlone is Run for a store around a lending one, of which this is the only node. Its random sequences make the node borrow,
+// also from buckets that lend for seconds, and results may differ from the model's as far as package ledger allows. They have
+// no layers, returns, changed numbers or clocks that run backwards, since after those the lending store knows less than the
+// node for a while; only the fixed cases test these.
 func RunAlone(t *testing.T, open Open) {
 	runCases(t, open)
 	t.Run("Model", func(t *testing.T) { agreesWithModel(t, open, borrowing) })
@@ -51,26 +52,26 @@ func runCases(t *testing.T, open Open) {
 	t.Run("ConcurrentSlots", func(t *testing.T) { concurrentSlots(t, open) })
 }
 
-// Lender is a store that lends: see package lease.
+// Lender is a store that lends. See package lease.
 type Lender interface {
 	counter.Store
 	Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant)
 	TakeBack(ctx context.Context, unspent []ledger.Unspent) error
 }
 
-// OpenLender makes an empty store whose clock is the given function, as two nodes see it.
+// OpenLender makes an empty store that uses the given clock. It returns the store as two nodes see it.
 type OpenLender func(tb TB, now func() time.Time) [2]Lender
 
-// RunLender tests a store that lends against the contract.
+// RunLender tests that a lending store keeps the contract.
 func RunLender(t *testing.T, open OpenLender) {
 	Run(t, func(tb TB, now func() time.Time) counter.Store { return open(tb, now)[0] })
 	t.Run("Lends", func(t *testing.T) { lendsAsModel(t, open) })
 }
 
-// Start is the moment at which the clocks of these tests begin: the middle of a minute, hour and day.
+// Start is when the clocks of these tests start, in the middle of a minute, an hour and a day.
 var Start = time.Date(2026, 3, 14, 15, 9, 26, 535_897_000, time.UTC)
 
-// Algorithms are all that a store has to know, but for Concurrency, whose charges need a Hold.
+// Algorithms are all algorithms except Concurrency, whose charges need a Hold.
 var Algorithms = []counter.Algorithm{
 	counter.TokenBucket, counter.LeakyBucket, counter.LeakyQueue, counter.FixedWindow, counter.SlidingLog, counter.SlidingCounter,
 }
@@ -101,7 +102,7 @@ func (h *harness) step(d time.Duration) {
 	h.now = h.now.Add(d)
 }
 
-// take charges n to each of the policies, all for one subject.
+// take charges n to each of the policies, for one subject.
 func (h *harness) take(subject string, n int64, policies ...*counter.Policy) []counter.Result {
 	charges := make([]counter.Charge, len(policies))
 	for i, p := range policies {
@@ -114,7 +115,7 @@ func (h *harness) charge(charges ...counter.Charge) []counter.Result {
 	h.tb.Helper()
 	results := make([]counter.Result, len(charges))
 	for i := range results {
-		// Callers reuse results: nothing of what was there may shine through.
+		// Callers reuse results, so none of these values may remain.
 		results[i] = counter.Result{Allowed: true, Remaining: -9, RetryAfter: -9, ResetAfter: -9, Delay: -9}
 	}
 	h.Take(context.Background(), charges, results)

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// variant is a sort of limit that random sequences run on.
+// variant is a kind of limit that random sequences run with.
 type variant struct {
 	counter.Algorithm
 	decimal, calendar bool
@@ -37,8 +37,8 @@ func (v variant) String() string {
 	return name
 }
 
-// agreesWithModel runs random sequences of takes, peeks, layers, returns, resets, slots, reservations,
-// changed numbers and time steps, backwards too, on the store and on the model.
+// agreesWithModel runs random sequences on the store and on the model, and compares the results. They have takes, peeks,
+// layers, returns, resets, slots, reservations, changed numbers, and time steps, including backward ones.
 func agreesWithModel(t *testing.T, open Open, k kind) {
 	for _, v := range variants() {
 		t.Run(v.String(), func(t *testing.T) {
@@ -49,7 +49,7 @@ func agreesWithModel(t *testing.T, open Open, k kind) {
 	}
 }
 
-// lendsAsModel is the same with two nodes, whose charges would hold more at times, and give back what was lent.
+// lendsAsModel does the same with two nodes, whose charges sometimes borrow tokens, and which give these back.
 func lendsAsModel(t *testing.T, open OpenLender) {
 	for _, v := range variants() {
 		t.Run(v.String(), func(t *testing.T) {
@@ -63,14 +63,14 @@ func lendsAsModel(t *testing.T, open OpenLender) {
 	}
 }
 
-// kind says what random sequences are made of.
+// kind says what random sequences consist of.
 type kind struct {
-	steps   []string // what stands here more often happens more often
+	steps   []string // repeated entries are more likely
 	windows []time.Duration
 	large   bool // some buckets are large, and lend for longer
 	past    bool // some limits take tokens past the limit
-	repeats bool // also what is lent may have holds
-	// slack is by what refills in which time buckets may have more than the model's: see near.
+	repeats bool // charges to policies that lend may have holds, too
+	// slack is a time: buckets may have more tokens than the model's by the refill of that time. See near.
 	slack time.Duration
 }
 
@@ -85,24 +85,24 @@ var (
 		steps:   []string{"take", "take", "flurry", "flurry", "peek", "reset", "time", "time"},
 		windows: []time.Duration{20 * time.Second, time.Minute},
 		large:   true,
-		slack:   ledger.MaxLease + time.Millisecond, // for what is rounded on the way
+		slack:   ledger.MaxLease + time.Millisecond, // a millisecond for rounding
 	}
 )
 
-// walk is a random sequence.
+// walk is one random sequence.
 type walk struct {
 	*rapid.T
 	variant
 	kind
 	h     *harness
 	model *Model
-	nodes []Lender // or none
+	nodes []Lender // the two nodes, or nil
 
-	window, span time.Duration // a limit's, and how far a step of time may go
+	window, span time.Duration // the window of the limits, and the longest step of time
 	zone         counter.Calendar
 	policies     [3]*counter.Policy
-	books        int // which of them, if any
-	counts       int // refusals, likewise
+	books        int // the index of the policy with Book, or -1
+	counts       int // the index of the policy with CountRefused, or -1
 	givesBack    int
 	taken        []counter.Return
 	lent         []ledger.Unspent
@@ -138,14 +138,14 @@ func (w *walk) run() {
 	}
 }
 
-// number gives a policy other numbers.
+// number gives a policy new random numbers.
 func (w *walk) number(i int) {
 	t, a := w.T, w.Algorithm
 	l := counter.Limit{Algorithm: a, Count: rapid.Int64Range(1, 50).Draw(t, "count"), Window: w.window}
 	if a <= counter.LeakyQueue {
 		l.Burst = rapid.Int64Range(0, 80).Draw(t, "burst")
 		if (w.nodes != nil || w.large) && rapid.Bool().Draw(t, "large") {
-			l.Count, l.Burst = 10*l.Count, 10*l.Burst // which lends for longer
+			l.Count, l.Burst = 10*l.Count, 10*l.Burst // lends for longer
 		}
 	}
 	if a == counter.LeakyQueue {
@@ -170,7 +170,7 @@ func (w *walk) pick() counter.Counter {
 	return named(rapid.SampledFrom(w.policies[:]).Draw(w.T, "policy"), w.subject())
 }
 
-// cost is between some tokens and others, in what the policies are asked for.
+// cost draws a cost between least and most tokens, in the units of the policies.
 func (w *walk) cost(least, most int64) int64 {
 	if !w.decimal {
 		return rapid.Int64Range(least, most).Draw(w.T, "n")
@@ -178,7 +178,7 @@ func (w *walk) cost(least, most int64) int64 {
 	return rapid.Int64Range(least, most*1_000_000).Draw(w.T, "millionths")
 }
 
-// hold is one for a charge of a policy, or none. Few have few names, so that they are often there already.
+// hold draws a hold for a charge, or returns nil. There are few IDs, so that a hold often exists already.
 func (w *walk) hold(p *counter.Policy, id byte) *counter.Hold {
 	if p.Limit.Algorithm != counter.Concurrency && (id > holdNames/2 || !w.repeats && ledger.Lends(p)) {
 		return nil
@@ -194,7 +194,7 @@ const holdNames = 12
 
 func (w *walk) name() byte { return byte(rapid.IntRange(1, holdNames).Draw(w.T, "hold")) }
 
-// charge compares what becomes of charges, and remembers what was taken.
+// charge compares the results of charges, and remembers what was taken.
 func (w *walk) charge(charges ...counter.Charge) {
 	t := w.T
 	if w.nodes == nil {
@@ -225,7 +225,7 @@ func (w *walk) step() {
 			c.Hold = w.hold(c.Policy, w.name())
 		}
 		w.charge(c)
-	case "flurry": // of small costs, for which a node borrows
+	case "flurry": // many small costs, so that a node borrows
 		c, gap := w.pick(), rapid.Int64Range(0, w.window.Microseconds()/20).Draw(t, "gap")
 		for range rapid.IntRange(1, 30).Draw(t, "takes") {
 			w.charge(counter.Charge{Counter: c, N: 1, Hold: w.hold(c.Policy, w.name())})
@@ -239,7 +239,7 @@ func (w *walk) step() {
 		}
 		w.charge(cs...)
 	case "again":
-		// Other numbers for one counter are alternatives, of which a call may name several all the same.
+		// Policies with the same ID are alternatives, but a call may still name several of them.
 		p, q := w.policies[0], w.policies[rapid.IntRange(0, 1).Draw(t, "beside")]
 		c, peeks := named(p, w.subject()), rapid.Bool().Draw(t, "peeks")
 		cs := []counter.Charge{{Counter: c, Peek: peeks}, {Counter: named(q, string(c.Subject)), Peek: peeks}, {Counter: c, Peek: peeks}}
@@ -281,7 +281,7 @@ func (w *walk) step() {
 	}
 }
 
-// pause is some time to let pass: up to a window, or as long as a lease lasts, or a record that was given back.
+// pause draws a time to let pass: up to a window, or about as long as a lease or a record of returned tokens lasts.
 func (w *walk) pause() time.Duration {
 	most := w.span
 	switch {
@@ -295,8 +295,8 @@ func (w *walk) pause() time.Duration {
 	return time.Duration(rapid.Int64Range(0, most.Microseconds()).Draw(w.T, "µs")) * time.Microsecond
 }
 
-// giveBack returns, settles or releases what was taken, or what nobody took. Some of an amount may have been used, or more than
-// it.
+// giveBack returns, settles or releases what was taken, or what never was. Of an amount, it may use a part, or more than was
+// taken.
 func (w *walk) giveBack() {
 	t, ctx := w.T, context.Background()
 	back := counter.Return{Counter: w.pick()}
@@ -316,7 +316,7 @@ func (w *walk) giveBack() {
 		}
 	}
 	if back.Policy.Limit.Algorithm == counter.Concurrency && rapid.IntRange(0, 3).Draw(t, "any slots") == 0 {
-		back.Hold = nil // those that end first
+		back.Hold = nil // releases the slots that end first
 	}
 	if back.Hold != nil && w.decimal {
 		back.Used = rapid.Int64Range(0, 3*back.N).Draw(t, "used")
