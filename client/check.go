@@ -25,7 +25,8 @@ type Options struct {
 	URL string
 	// Token is sent as a bearer token, if the node asks for one (--http-token).
 	Token string
-	// TLS is for nodes with certificates of their own, or that ask for the client's. Nil means the system's.
+	// TLS is for nodes whose certificates are from a private CA, or that require a client certificate. Nil means the
+	// system's CAs.
 	TLS *tls.Config
 	// Timeout is how long Weir may take to answer. 0 means 250 ms.
 	Timeout time.Duration
@@ -43,10 +44,11 @@ type Client struct {
 	renewals    joiner[wireRenewal]
 }
 
-// ErrUnreachable is why there is no decision of Weir: no node answers in time, or it is overloaded.
+// ErrUnreachable means that Weir made no decision: no node answered in time, what answered isn't Weir, or the node is
+// overloaded.
 var ErrUnreachable = errors.New("client: Weir can't be reached")
 
-// Error is an answer that isn't a decision. Its code is one of those in docs/reference/check-api.md.
+// Error is an answer of Weir that isn't a decision. Its code is one of those in docs/reference/check-api.md.
 type Error struct {
 	Status  int
 	Code    string
@@ -57,7 +59,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("client: Weir answers %d %s: %s", e.Status, e.Code, e.Message)
 }
 
-// receiptErrors are what the library returns where the check API answers with these codes.
+// receiptErrors maps codes of the check API to the errors that the library returns in these cases.
 var receiptErrors = map[string]error{
 	jsonerror.ReceiptInvalid: weir.ErrReceiptInvalid, jsonerror.ReceiptUsed: counter.ErrUsed,
 	jsonerror.ReceiptExpired: weir.ErrReceiptExpired, jsonerror.SlotLost: weir.ErrSlotLost,
@@ -66,28 +68,29 @@ var receiptErrors = map[string]error{
 // Unwrap lets errors.Is recognize the errors of weir.Limiter.Finish.
 func (e *Error) Unwrap() error { return receiptErrors[e.Code] }
 
-// Request is what Weir is asked about. Only what the rules look at has to be filled in.
+// Request describes a request to Weir. Set only what the rules look at.
 type Request struct {
 	Key          string
 	Method, Path string
 	IP           netip.Addr
 	// User, Org and Tier are the client's, as this program has established them.
 	User, Org, Tier string
-	// Attributes are what else rules count by: "header:X-Tenant", "claim:plan", or any name for attr:NAME.
+	// Attributes are other properties that rules count by: "header:X-Tenant", "claim:plan", or any name for attr:NAME.
 	Attributes map[string]string
 	// Cost is how many tokens the request takes. 0 means 1.
 	Cost int64
-	// Peek asks how a request of cost 1 would be answered, and takes nothing.
+	// Peek asks how a request of cost 1 would be answered, without taking anything.
 	Peek bool
 	// Receipt asks for a receipt, for [Client.Refund]. The fallback gives none.
 	Receipt bool
-	// Amounts are what the request takes beside its cost, by name: tokens, usd. The attribute model says whose prices count.
+	// Amounts are what the request takes besides its cost, by name: tokens, usd. The attribute model says which model's
+	// prices apply.
 	Amounts map[string]counter.Amount
-	// Reserve means that the amounts are an estimate, which [Client.Settle] replaces, and is how long it stands at least. It
-	// implies Receipt. The fallback settles nothing: the estimate counts.
+	// Reserve, if set, means that Amounts is an estimate, which [Client.Settle] replaces. Reserve is how long the estimate
+	// stands at least. It implies Receipt. The fallback can't settle anything, so its estimates stay.
 	Reserve time.Duration
-	// ID names the request: repeated with the same id within a minute, it is charged once, whichever node it reaches. The
-	// fallback charges each.
+	// ID identifies the request. If it is repeated with the same ID within a minute, on any node, it is charged only once.
+	// The fallback charges every repetition.
 	ID string
 }
 
@@ -115,7 +118,7 @@ type Decision struct {
 	// Unreached is why the fallback has decided, or nil.
 	Unreached    error `json:"-"`
 	RulesVersion int64 `json:"rules_version"`
-	// Receipt is set if it was asked for and something was taken, and always if a slot was taken.
+	// Receipt is set if the request asked for one and something was taken, and always if a slot was taken.
 	Receipt string `json:"receipt"`
 	// SlotTTL is how long the request's slot lasts unless it is renewed, or 0 without one. See [Client.Hold].
 	SlotTTL time.Duration `json:"-"`
@@ -128,16 +131,16 @@ type Decision struct {
 	// Limits has every limit that applied.
 	Limits []LimitStatus `json:"-"`
 
-	held *weir.Decision // of the fallback, if it holds a slot
+	held *weir.Decision // the fallback's decision, if it holds a slot
 }
 
-// LimitStatus is how one limit stands after a check.
+// LimitStatus is the state of one limit after a check.
 type LimitStatus struct {
 	Rule    string `json:"rule"`
 	Allowed bool   `json:"allowed"`
-	// Amount is what the limit counts of requests, or "" for their cost.
+	// Amount is the name of the amount that the limit counts, or "" if it counts the cost of requests.
 	Amount string `json:"amount"`
-	// Limit and Remaining are rounded down if they count an amount. LimitAmount and Left are exact.
+	// Limit and Remaining are rounded down if the limit counts an amount. LimitAmount and Left are exact.
 	Limit, Remaining  int64          `json:"-"`
 	LimitAmount, Left counter.Amount `json:"-"`
 	// Burst is the most that can be left, if that isn't Limit.
@@ -170,8 +173,8 @@ func (c *Client) Close() {
 	(&http.Client{Transport: c.http}).CloseIdleConnections()
 }
 
-// Check asks whether a request may go. A refusal is not an error. The error is [ErrUnreachable] without an answer, and an
-// *[Error] if Weir can't read this check or refuses this caller.
+// Check asks whether a request may go. A refusal is not an error. The error is [ErrUnreachable] if there is no answer and no
+// Fallback, and an *[Error] if Weir can't read this check or refuses this caller.
 func (c *Client) Check(ctx context.Context, req *Request) (Decision, error) {
 	body, err := json.Marshal(req.wire())
 	if err != nil {
@@ -187,10 +190,10 @@ func (c *Client) Check(ctx context.Context, req *Request) (Decision, error) {
 	return c.local(ctx, req, err), nil
 }
 
-// maxAnswer is how much of an answer is read: a thousand results with many limits each are less.
+// maxAnswer is how much of an answer is read. A thousand results with many limits each are smaller.
 const maxAnswer = 8 << 20
 
-// post sends a body, and returns the answer's. What is no answer of Weir is an ErrUnreachable.
+// post sends a body, and returns the body of the answer. Without an answer of Weir, the error is an ErrUnreachable.
 func (c *Client) post(ctx context.Context, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(body))
 	if err != nil {

@@ -10,16 +10,17 @@ type item struct {
 	params map[string]string // at most maxParams
 }
 
-// maxParams is how many parameters of an item are read.
+// maxParams is how many parameters of an item are kept.
 const maxParams = 8
 
-// number returns a parameter's value.
+// number returns the value of a parameter that is a number.
 func (it *item) number(key string) (float64, bool) {
 	n, ok := number(it.params[key])
 	return n, ok && n <= maxNumber
 }
 
-// parseList reads the lines of a header. As the RFC says, a field with an error says nothing; nor does one that is too long.
+// parseList parses the lines of a header. A header with an error counts as absent, as the RFC demands, and so does one that
+// is too long.
 func parseList(lines []string) []item {
 	p := parser{rest: strings.Join(lines, ",")}
 	if len(p.rest) > maxField {
@@ -85,7 +86,7 @@ func (p *parser) item() (it item, ok bool) {
 	return it, true
 }
 
-// bare reads a string, or anything else up to where it must end: a token, a number, bytes.
+// bare reads a quoted string, or else everything up to the next delimiter: a token, a number, bytes.
 func (p *parser) bare() (s string, quoted, ok bool) {
 	if !p.skip('"') {
 		end := strings.IndexAny(p.rest, "=;, \t\"")

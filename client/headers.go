@@ -8,36 +8,36 @@ import (
 	"time"
 )
 
-// What a server says is bounded before it is believed.
+// Bounds for what a server can say.
 const (
-	maxPolicies = 16             // of one answer
+	maxPolicies = 16             // in one answer
 	maxName     = 128            // bytes of a policy's name
 	maxField    = 4 << 10        // bytes of a header that are read
-	maxTime     = 24 * time.Hour // a server that says more is taken to say this
-	maxNumber   = 1e12           // of requests
+	maxTime     = 24 * time.Hour // longer times are cut to this
+	maxNumber   = 1e12           // requests; parameters above this are ignored
 )
 
-// reading is what an answer says of one policy. What it doesn't say is negative.
+// reading is what an answer says about one policy. A number that it doesn't give is negative.
 type reading struct {
 	name   string
 	limit  float64       // requests in a window
 	window time.Duration //
 	left   float64       // requests
 	reset  time.Duration // from now
-	// other: the policy counts something other than requests, such as tokens. Only its refusals say when to send.
+	// other means that the policy counts something other than requests, such as tokens. Then only its refusals delay requests.
 	other bool
 }
 
-// readings is what an answer says of limits.
+// readings is what an answer says about limits.
 type readings struct {
 	policies []reading
-	// complete: policies lists every policy that the request counts for.
+	// complete means that policies lists every policy that counts the request.
 	complete bool
-	// retry is the time that Retry-After asks for; negative if it doesn't.
+	// retry is how long Retry-After asks to wait; negative without that header.
 	retry time.Duration
 }
 
-// readHeaders reads the dialects in use. Times of day are relative to the answer's Date, since clocks differ.
+// readHeaders reads all dialects of rate-limit headers. Times of day are relative to the answer's Date, since clocks differ.
 func readHeaders(h http.Header, now time.Time) readings {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
 		now = date
@@ -71,7 +71,7 @@ func (rs *readings) ietf(h http.Header) {
 		if r == nil {
 			return
 		}
-		if unit := it.params["qu"]; unit != "" && unit != "requests" && unit != "request" { // the draft has both
+		if unit := it.params["qu"]; unit != "" && unit != "requests" && unit != "request" { // the draft uses both words
 			r.other = true
 			continue
 		}
@@ -100,7 +100,7 @@ func (rs *readings) ietf(h http.Header) {
 	}
 }
 
-// named returns the reading of a policy, a new one if need be; nil if there are too many.
+// named returns the reading of a policy, and adds it if need be. It returns nil if there are too many.
 func (rs *readings) named(name string) *reading {
 	for i := range rs.policies {
 		if rs.policies[i].name == name {
@@ -115,7 +115,7 @@ func (rs *readings) named(name string) *reading {
 	return &rs.policies[len(rs.policies)-1]
 }
 
-// dialects are headers with one number each, for policies without a name. The first that is there counts.
+// dialects are headers with one number each, for policies without a name. Only the first one that the answer has is read.
 var dialects = []struct{ limit, remaining, reset, name string }{
 	{"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", ""}, // IETF drafts up to -06
 	{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Resource"},
@@ -123,7 +123,7 @@ var dialects = []struct{ limit, remaining, reset, name string }{
 	{"X-Rate-Limit-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", ""},
 }
 
-// loose reads the other dialects.
+// loose reads the dialects other than the current IETF draft.
 func (rs *readings) loose(h http.Header, now time.Time) {
 	for _, it := range parseList(h["Ratelimit"]) { // draft -07: limit=100, remaining=50, reset=5
 		if it.value != "" {
@@ -143,7 +143,7 @@ func (rs *readings) loose(h http.Header, now time.Time) {
 		d := &dialects[i]
 		left, ok := number(h.Get(d.remaining))
 		if !ok {
-			continue // degraded, when it is -1
+			continue // Weir sends -1 if it couldn't count the request
 		}
 		r := rs.named(cut(h.Get(d.name), maxName))
 		r.left = left
@@ -164,7 +164,7 @@ func (rs *readings) loose(h http.Header, now time.Time) {
 	}
 }
 
-// first is what stands before the first comma or semicolon.
+// first returns the text before the first comma or semicolon.
 func first(s string) string {
 	if i := strings.IndexAny(s, ",;"); i >= 0 {
 		return s[:i]
@@ -172,8 +172,8 @@ func first(s string) string {
 	return s
 }
 
-// moment reads when a quota is reset: seconds from now, Unix seconds or milliseconds (told apart by their size), a duration as
-// Go writes it, or a time of day.
+// moment parses the time at which a quota is reset: seconds from now, Unix seconds or milliseconds (told apart by their size),
+// a duration as Go writes it, or a time of day.
 func moment(s string, now time.Time) time.Duration {
 	n, ok := number(s)
 	switch {
@@ -193,7 +193,7 @@ func moment(s string, now time.Time) time.Duration {
 	return -1
 }
 
-// number reads a number that can be a count or a time; nothing negative, infinite or absurd.
+// number parses a count or a time. It rejects numbers that are negative, infinite or absurdly large.
 func number(s string) (float64, bool) {
 	if len(s) > 32 {
 		return 0, false
@@ -205,7 +205,7 @@ func number(s string) (float64, bool) {
 	return n, true
 }
 
-// seconds is a time that a server says.
+// seconds converts a server's number of seconds, which it cuts to maxTime.
 func seconds(n float64) time.Duration {
 	return time.Duration(min(n, maxTime.Seconds()) * float64(time.Second))
 }

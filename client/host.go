@@ -9,35 +9,35 @@ import (
 	"time"
 )
 
-// Bounds of what is remembered of a host.
+// Bounds for what is remembered about a host.
 const (
 	maxQuotas = 64
 	maxPlaces = 1024
 )
 
-// host is what a Transport knows of one host. Nothing is sent, waited for or told with the lock held.
+// host is what a Transport knows about one host. Nothing is sent, waited for or reported while the lock is held.
 type host struct {
 	name string
 
 	mu       sync.Mutex
 	quotas   map[string]*quota
 	places   map[string]*place
-	pause    time.Time // of all requests
-	inFlight int       // until their bodies are read
-	pending  int       // until they are answered
-	open     int       // how many may be pending, while the host has not said what it bears
+	pause    time.Time // no request is sent before this time
+	inFlight int       // requests whose answers haven't been read to the end
+	pending  int       // requests without an answer
+	open     int       // how many requests may be pending until the host has sent limits
 	lastSent time.Time
-	refusals int           // in a row, that didn't say how long to wait
-	budget   float64       // of repeats
-	users    int           // requests that hold it
-	changed  chan struct{} // closed when a request may go that couldn't before; nil if none waits for it
+	refusals int           // refusals in a row that didn't say how long to wait
+	budget   float64       // how many repeats are allowed now
+	users    int           // requests that use this host, so that it isn't forgotten
+	changed  chan struct{} // closed when waiting requests have to look again; nil if none waits
 	paused   chan struct{} // closed when a pause begins
 }
 
-// place is a method and a path, which decide what policies count a request.
+// place is a method and a path, which decide which policies count a request.
 type place struct{ lane *lane }
 
-// placesOf returns how many places a policy counts.
+// placesOf returns how many places have requests that a policy counts.
 func (h *host) placesOf(q *quota) (n int) {
 	for _, p := range h.places {
 		if slices.Contains(p.lane.quotas, q) {
@@ -47,11 +47,12 @@ func (h *host) placesOf(q *quota) (n int) {
 	return n
 }
 
-// lane is a queue of requests that the same policies count. The first waits until it may go, the others for their turn.
+// lane is a queue of requests that the same policies count. The first waits until the limits allow it, the others for
+// their turn.
 type lane struct {
 	turn     chan struct{}
 	quotas   []*quota
-	known    bool // an answer has said which policies those are
+	known    bool // an answer has named these quotas
 	pending  int
 	lastSent time.Time
 }
@@ -70,7 +71,7 @@ func newHost(name string) *host {
 	}
 }
 
-// placeOf finds where a request goes. /v1/orders/17 and /v1/orders/18 are one place.
+// placeOf returns the place of a request. /v1/orders/17 and /v1/orders/18 are the same place.
 func (h *host) placeOf(method, path string) *place {
 	key := method + " " + shape(path)
 	h.mu.Lock()
@@ -79,13 +80,13 @@ func (h *host) placeOf(method, path string) *place {
 	if p == nil {
 		if len(h.places) >= maxPlaces {
 			for k := range h.places { // any: it is learned anew by its next answer
-				delete(h.places, k)
+				delete(h.places, k) // any: its next answer teaches it again
 				break
 			}
 		}
 		p = &place{lane: &lane{turn: make(chan struct{}, 1)}}
 		for _, q := range h.quotas {
-			if n := h.placesOf(q); n > 0 && n == len(h.places) { // it counts requests to all other places
+			if n := h.placesOf(q); n > 0 && n == len(h.places) { // it counts requests to all other places, so probably to this one
 				p.lane.quotas = append(p.lane.quotas, q)
 			}
 		}
@@ -94,7 +95,7 @@ func (h *host) placeOf(method, path string) *place {
 	return p
 }
 
-// shape is a path with a star for each part that has digits in it, but for versions such as v1.
+// shape returns a path with a star for each part that contains digits, except versions such as v1.
 func shape(path string) string {
 	path = cut(path, 256)
 	if !strings.ContainsAny(path, "0123456789") {
@@ -109,7 +110,7 @@ func shape(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// setQuotas says what policies count a place's requests.
+// setQuotas sets which policies count a place's requests.
 func (h *host) setQuotas(p *place, quotas []*quota) {
 	for _, other := range h.places {
 		if l := other.lane; l.known && slices.Equal(l.quotas, quotas) {
@@ -118,19 +119,19 @@ func (h *host) setQuotas(p *place, quotas []*quota) {
 		}
 	}
 	if !p.lane.known {
-		p.lane.known, p.lane.quotas = true, quotas // those who wait in it needn't move
+		p.lane.known, p.lane.quotas = true, quotas // the requests that wait in it needn't move
 		return
 	}
 	p.lane = &lane{turn: make(chan struct{}, 1), known: true, quotas: quotas}
 }
 
-// quotaOf finds a policy by its name; nil if there are too many.
+// quotaOf returns the quota of a policy, and adds it if need be. It returns nil if there are too many.
 func (h *host) quotaOf(name string, now time.Time) *quota {
 	if q := h.quotas[name]; q != nil {
 		return q
 	}
 	if len(h.quotas) >= maxQuotas {
-		for k, old := range h.quotas { // one that means nothing any more
+		for k, old := range h.quotas { // forget one that has no effect any more
 			if old.pending == 0 && h.placesOf(old) == 0 && !old.pause.After(now) {
 				delete(h.quotas, k)
 				break
@@ -145,10 +146,10 @@ func (h *host) quotaOf(name string, now time.Time) *quota {
 	return q
 }
 
-// relief is how long a host may take to answer before another request is tried, where one at a time is sent.
+// relief is how long a request without an answer blocks others, where only a few may be sent at a time.
 const relief = time.Second
 
-// ready says when a request of a lane may go, and which policy says so; now or earlier means at once.
+// ready returns when a request of a lane may go, and which policy determines that. A time up to now means at once.
 func (h *host) ready(l *lane, now time.Time) (at time.Time, policy string) {
 	at = h.pause
 	quotas := l.quotas
@@ -158,7 +159,7 @@ func (h *host) ready(l *lane, now time.Time) (at time.Time, policy string) {
 		}
 	}
 	if !l.known {
-		for _, q := range h.quotas { // any of them may count this one
+		for _, q := range h.quotas { // any of them may count this request
 			if q.pause.After(at) {
 				at, policy = q.pause, q.name
 			}
@@ -173,7 +174,7 @@ func (h *host) ready(l *lane, now time.Time) (at time.Time, policy string) {
 	return at, policy
 }
 
-// send counts a request that goes now.
+// send counts a request that is sent now.
 func (h *host) send(p *place, now time.Time) *call {
 	l := p.lane
 	c := &call{place: p, lane: l, tickets: make([]ticket, len(l.quotas))}
@@ -187,14 +188,14 @@ func (h *host) send(p *place, now time.Time) *call {
 	return c
 }
 
-// verdict is what an answer means for others.
+// verdict is what an answer means for other requests.
 type verdict struct {
 	refused bool
 	wait    time.Duration
 	policy  string
 }
 
-// answer learns from an answer; res is nil if there was none.
+// answer learns from an answer. res is nil if there was none.
 func (h *host) answer(c *call, res *http.Response, now time.Time) (v verdict) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,7 +224,7 @@ func (h *host) answer(c *call, res *http.Response, now time.Time) (v verdict) {
 	return v
 }
 
-// read passes on what an answer says of policies, and returns them.
+// read updates the quotas with what an answer says about policies, and returns these quotas.
 func (h *host) read(c *call, rs *readings, now time.Time, refused bool) []*quota {
 	quotas := make([]*quota, 0, len(rs.policies))
 	binding := -1.
@@ -250,7 +251,7 @@ func (h *host) read(c *call, rs *readings, now time.Time, refused bool) []*quota
 			binding = r.left
 		}
 	}
-	for i := range rs.policies { // those with nothing to say have more left than the one that speaks
+	for i := range rs.policies { // a policy without a number has at least as much left as the lowest number that is given
 		if q := h.quotas[rs.policies[i].name]; q != nil && q.told && rs.policies[i].left < 0 && binding > q.level {
 			q.correct(binding - q.level)
 		}
@@ -267,7 +268,7 @@ func (c *call) ticket(q *quota) *ticket {
 	return nil
 }
 
-// learnPlace says what policies count requests to a place, now that an answer has named them.
+// learnPlace updates which policies count requests to a place, after an answer has named them.
 func (h *host) learnPlace(c *call, quotas []*quota, complete bool) {
 	p := c.place
 	if !complete && p.lane.known {
@@ -288,7 +289,7 @@ func (h *host) learnPlace(c *call, quotas []*quota, complete bool) {
 	}
 }
 
-// refuse begins a pause.
+// refuse begins a pause. It returns how long the pause is, and the policy that refused, if that is known.
 func (h *host) refuse(c *call, rs *readings, quotas []*quota, now time.Time) (time.Duration, string) {
 	wait, by := rs.retry, (*quota)(nil)
 	for i := range rs.policies {
@@ -312,20 +313,20 @@ func (h *host) refuse(c *call, rs *readings, quotas []*quota, now time.Time) (ti
 	defer func() { close(h.paused); h.paused = make(chan struct{}) }()
 	if by == nil {
 		h.pause = later(h.pause, now.Add(wait))
-		h.open = 1 // it has not said what it bears
+		h.open = 1 // nobody knows which policy refused, so requests are sent one at a time
 		return wait, ""
 	}
 	by.refuse(now, wait)
 	return wait, by.name
 }
 
-// backOff is a time to wait when nobody has said how long: exponential, with full jitter.
+// backOff returns how long to wait if the host doesn't say: exponential, with full jitter.
 func backOff(refusals int) time.Duration {
 	most := min(time.Minute, 500*time.Millisecond<<min(refusals, 8))
 	return max(10*time.Millisecond, rand.N(most))
 }
 
-// release ends a request whose body was read.
+// release ends a request whose answer was read to the end.
 func (h *host) release() {
 	h.mu.Lock()
 	h.inFlight--
@@ -333,14 +334,14 @@ func (h *host) release() {
 	h.mu.Unlock()
 }
 
-// leave ends the use of the host by a request.
+// leave ends a request's use of the host.
 func (h *host) leave() {
 	h.mu.Lock()
 	h.users--
 	h.mu.Unlock()
 }
 
-// wake has those look again whose turn it is.
+// wake has all waiting requests look again.
 func (h *host) wake() {
 	if h.changed != nil {
 		close(h.changed)
@@ -348,13 +349,13 @@ func (h *host) wake() {
 	}
 }
 
-// Repeats may be a tenth of all requests, and a few more.
+// Repeats may be a tenth of all requests, and budgetReserve more. A request is sent at most maxTries times.
 const (
 	budgetReserve = 10
 	maxTries      = 4
 )
 
-// mayRepeat takes a repeat from the budget.
+// mayRepeat takes a repeat from the budget if there is one.
 func (h *host) mayRepeat() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

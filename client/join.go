@@ -13,30 +13,30 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Bounds of a batch, as the check API has them.
+// The check API's limits for a batch.
 const (
 	maxBatch     = 1000
 	maxBatchBody = 1<<20 - 64
 )
 
-// How long the client leaves Weir alone after a failure: twice as long after each further one in a row.
+// How long the client doesn't call Weir after a failure. Each further failure in a row doubles the time, up to longRest.
 const (
 	firstRest = 100 * time.Millisecond
 	longRest  = 5 * time.Second
 )
 
-// joiner sends items to an endpoint that takes many of them, and answers each with a result. While a call is under way, items
+// joiner sends items to an endpoint that takes many of them, and returns the result of each. While a call is under way, items
 // gather for the next one.
 type joiner[R any] struct {
 	client     *Client
-	path, list string        // the endpoint, and the member of its body that has the items
+	path, list string        // the endpoint, and the member of its body that lists the items
 	gather     time.Duration // how long an item waits for others if no call is under way
-	rests      bool          // after a failure, items fail at once for a while
+	rests      bool          // after a failure, items fail at once until rest
 
 	mu       sync.Mutex // guards the rest
 	queue    []*waiting[R]
-	calls    int       // under way
-	failures int       // in a row
+	calls    int       // calls under way
+	failures int       // failed calls in a row
 	rest     time.Time // until then, nothing is sent
 }
 
@@ -49,7 +49,7 @@ type waiting[R any] struct {
 	err    error
 }
 
-// join sends an item, as JSON, with those that wait at the same time.
+// join sends an item (JSON) together with others that wait at the same time, and returns its result.
 func (j *joiner[R]) join(ctx context.Context, item []byte) (result R, err error) {
 	if err := ctx.Err(); err != nil {
 		return result, err
@@ -81,7 +81,7 @@ func (j *joiner[R]) join(ctx context.Context, item []byte) (result R, err error)
 	}
 }
 
-// batchLocked takes what fits in one call from the queue.
+// batchLocked removes from the queue what fits in one call. The caller holds the lock.
 func (j *joiner[R]) batchLocked() []*waiting[R] {
 	n, size := 0, 0
 	for n < len(j.queue) && n < maxBatch && (n == 0 || size+len(j.queue[n].item) < maxBatchBody) {
@@ -95,7 +95,8 @@ func (j *joiner[R]) batchLocked() []*waiting[R] {
 	return batch
 }
 
-// run makes calls until no item waits. It has a context of its own: a caller that leaves doesn't end the calls of others.
+// run makes calls until no item waits. The calls have a context of their own, so a caller that leaves doesn't end the calls
+// of others.
 func (j *joiner[R]) run(batch []*waiting[R]) {
 	for {
 		live := slices.DeleteFunc(batch, func(w *waiting[R]) bool { return w.ctx.Err() != nil })
@@ -112,7 +113,7 @@ func (j *joiner[R]) run(batch []*waiting[R]) {
 	}
 }
 
-// call sends a batch, and hands out its results.
+// call sends a batch, and delivers its results.
 func (j *joiner[R]) call(batch []*waiting[R]) {
 	body := append(make([]byte, 0, 16+len(batch)*(len(batch[0].item)+8)), `{"`+j.list+`":[`...)
 	for i, w := range batch {
@@ -140,7 +141,7 @@ func (j *joiner[R]) call(batch []*waiting[R]) {
 	}
 }
 
-// outcome notes whether Weir answered.
+// outcome records whether Weir answered. If it didn't, all items in the queue fail.
 func (j *joiner[R]) outcome(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -151,7 +152,7 @@ func (j *joiner[R]) outcome(err error) {
 	most := min(longRest, firstRest<<min(j.failures, 10))
 	j.failures++
 	j.rest = time.Now().Add(most/2 + rand.N(most/2))
-	for _, w := range j.queue { // these need not wait for the next call to fail as well
+	for _, w := range j.queue { // otherwise they would wait for the next call to fail as well
 		w.err = err
 		close(w.done)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// local has the fallback decide.
+// local has the fallback decide, because of the error why.
 func (c *Client) local(ctx context.Context, req *Request, why error) Decision {
 	r := weir.Request{
 		Edge: "client", APIKey: req.Key, KeyVerified: true, User: req.User, Org: req.Org, Tier: req.Tier, TierVerified: true,
@@ -26,7 +26,7 @@ func (c *Client) local(ctx context.Context, req *Request, why error) Decision {
 			return ""
 		},
 	}
-	ld, _ := c.fallback.Check(ctx, &r) // its error says that a store is down, and the decision is good all the same
+	ld, _ := c.fallback.Check(ctx, &r) // the error says that a store is down, but the decision is good
 	d := Decision{
 		Allowed: ld.Allowed, Status: http.StatusOK, Rule: ld.Rule, Limit: -1, Remaining: -1, RetryAfter: ld.RetryAfter,
 		ResetAfter: ld.ResetAfter, Delay: ld.Delay, Degraded: true, Unreached: why, RulesVersion: ld.RulesVersion,
@@ -56,7 +56,7 @@ func (c *Client) local(ctx context.Context, req *Request, why error) Decision {
 	return d
 }
 
-// burst is how much can be left of a limit at most, if that isn't its count.
+// burst returns how much can be left of a limit at most, or 0 if that is its count.
 func burst(p *counter.Policy) int64 {
 	if most := p.Limit.Max(); most != p.Limit.Count {
 		return most
@@ -64,13 +64,14 @@ func burst(p *counter.Policy) int64 {
 	return 0
 }
 
-// sameAttribute is as the check API has it: attr:region is region, and names of headers have no case.
+// sameAttribute compares names as the check API does: attr:region equals region, and names of headers
+// are case-insensitive.
 func sameAttribute(a, b string) bool {
 	a, b = strings.TrimPrefix(a, "attr:"), strings.TrimPrefix(b, "attr:")
 	return a == b || strings.HasPrefix(a, "header:") && strings.EqualFold(a, b)
 }
 
-// refusal is the status and the code that Weir answers a refusal with.
+// refusal returns the status and the code with which Weir answers a refusal.
 func refusal(d *weir.Decision) (status int, code string) {
 	switch d.Reason {
 	case weir.ReasonCooldown:

@@ -5,63 +5,62 @@ import (
 	"time"
 )
 
-// quota is what a host has said of one of its policies, and what follows from it: how many requests
-// are left now. It is pure arithmetic: time is an argument, and the host's lock guards it.
+// quota is a model of one policy of a host: how many requests are left now, according to what answers have said. It is pure
+// arithmetic: time is an argument, and the host's lock guards it.
 //
-// An answer says what was left when its request was counted, which is a while ago, with other
-// requests sent since. So each request remembers what the model had left when it was sent, and its
-// answer corrects the model by the difference. Corrections that always point the same way are what the
-// policy grows by: a bucket's refill, less what others take who share the key. A fixed window grows by
-// nothing until it is reset.
+// An answer says what was left when its request was counted, which is a while ago, with other requests sent since. So each
+// request remembers what the model had left when it was sent, and its answer corrects the model by the difference.
+// Corrections that always point the same way show how fast the quota grows: by a bucket's refill, less what others who share
+// the key take. A fixed window doesn't grow until it is reset.
 type quota struct {
 	name   string
 	limit  float64 // requests in a window; 0 if that isn't known
 	window time.Duration
-	told   bool // an answer has said what is left
+	told   bool // an answer has said how many requests are left
 
-	level  float64 // left at the moment at, after all that were sent
+	level  float64 // estimate of the requests left at the time at, after all that were sent
 	at     time.Time
-	least  float64   // the least that the newest answers have shown, for windows
-	shown  time.Time // when least was
+	least  float64   // the fewest left according to the newest answers, for windows
+	shown  time.Time // when least was set
 	peak   float64   // the most that was ever left
 	growth float64   // requests per second
 	shift  float64   // all corrections so far
 	reset  time.Time
 	moves  bool      // the reset isn't the end of a window: it moves on with each request, or is too far away
 	pause  time.Time // nothing is sent until then
-	next   time.Time // when the next one is due, while requests are paced
+	next   time.Time // when the next request is due, while requests are paced
 
-	pending int // sent, and unanswered
+	pending int // requests without an answer
 	sent    int
-	delay   float64 // seconds that answers take
-	jitter  float64 // and how much that varies
-	newest  time.Time
-	extra   float64 // a reserve, in requests, that refusals have taught
+	delay   float64   // average seconds until an answer
+	jitter  float64   // how much the delay varies
+	newest  time.Time // when the newest request with an answer was sent
+	extra   float64   // requests to keep in reserve, as refusals have taught
 
-	grown, drift float64 // by what the model grew, and was corrected, since then
+	grown, drift float64 // how much the model grew, and was corrected, since then
 	since        time.Time
 }
 
 // Pacing.
 const (
-	// settle is how long it takes a quota that grows to come down to its reserve.
+	// settle is how long a quota that refills takes to come down to its reserve.
 	settle = 250 * time.Millisecond
-	// catchUp is how far pacing goes back for turns that were missed: timers come late.
+	// catchUp is how much lateness of timers pacing makes up for.
 	catchUp = 10 * time.Millisecond
 	// minSpan is the least time over which growth is measured.
 	minSpan = 500 * time.Millisecond
 )
 
-// ticket is a request that was counted for a quota.
+// ticket is a request that a quota has counted, with the state of the model at that time.
 type ticket struct {
 	of           *quota
 	at           time.Time
 	level, shift float64
-	before       int // requests that were under way, and may be counted after this one
-	number       int // of requests sent
+	before       int // requests under way, which the host may count after this one
+	number       int // how many requests were sent, with this one
 }
 
-// rate is what the policy's numbers say that it grows by.
+// rate returns the growth that follows from the policy's limit and window.
 func (q *quota) rate() float64 {
 	if q.window <= 0 {
 		return 0
@@ -69,7 +68,7 @@ func (q *quota) rate() float64 {
 	return q.limit / q.window.Seconds()
 }
 
-// refills reports whether the quota grows by itself, or else is reset all at once.
+// refills reports whether the quota grows gradually, rather than being reset all at once.
 func (q *quota) refills() bool {
 	if q.moves {
 		return true
@@ -83,7 +82,8 @@ func (q *quota) refills() bool {
 	return q.growth*(q.reset.Sub(q.at).Seconds()+1) >= (q.peak-q.level)/2
 }
 
-// gain is what a quota that refills grows by. A sliding log that was used up at once refills unevenly.
+// gain returns the growth of a quota that refills. A sliding log that was used up at once refills unevenly, so a quarter of
+// blind is the least if resets move on.
 func (q *quota) gain() float64 {
 	if q.moves {
 		return max(q.growth, q.blind()/4)
@@ -91,7 +91,7 @@ func (q *quota) gain() float64 {
 	return q.growth
 }
 
-// blind is the growth to try where nothing is known: after a window's reset, and without one.
+// blind returns the growth to try if nothing is known: after a window's reset, and for a quota without resets.
 func (q *quota) blind() float64 {
 	if r := q.rate(); r > 0 {
 		return r
@@ -109,7 +109,7 @@ func (q *quota) advance(now time.Time) {
 	q.at = now
 	switch {
 	case paused && refills:
-		// Nobody knows what others have done meanwhile. One request goes first.
+		// Others may have used the quota meanwhile. One request goes first.
 		q.level = min(1, q.peak)
 		q.span(now)
 	case refills:
@@ -117,7 +117,7 @@ func (q *quota) advance(now time.Time) {
 	case q.reset.IsZero():
 		q.grow(q.blind() * dt)
 	case !q.reset.After(now):
-		// The window is over. One request goes first: its answer tells what the new one holds.
+		// The window is over. One request goes first: its answer says what is left in the new one.
 		past := now.Sub(q.reset).Seconds()
 		q.reset, q.least = time.Time{}, math.Inf(1)
 		q.level = max(q.level, 1)
@@ -131,7 +131,8 @@ func (q *quota) grow(n float64) {
 	q.grown += n
 }
 
-// left is how many requests may go now. In a window it is never more than answers prove, since requests overtake each other.
+// left returns how many requests may go now. In a window it is never more than answers prove, since requests overtake each
+// other.
 func (q *quota) left() float64 {
 	if q.refills() || q.reset.IsZero() {
 		return q.level
@@ -139,13 +140,13 @@ func (q *quota) left() float64 {
 	return min(q.level, q.least-float64(q.pending))
 }
 
-// reserve is how much of a quota that grows is kept for requests that overtake others. It costs no throughput, since a bucket
-// with a reserve isn't full.
+// reserve returns how much of a quota that refills to keep for requests that overtake others. It costs no throughput, since a
+// bucket with a reserve isn't full, and so keeps refilling.
 func (q *quota) reserve() float64 {
 	return min(q.peak/2, 1+q.growth*q.jitter+q.extra)
 }
 
-// ready says when a request may go, as far as this quota knows; now or earlier means at once.
+// ready returns when a request may go, according to this quota. A time up to now means at once.
 func (q *quota) ready(now time.Time) time.Time {
 	at := q.pause
 	if !q.told {
@@ -179,7 +180,7 @@ func (q *quota) send(now time.Time) ticket {
 	if left := q.left(); left < q.peak/2 {
 		if pace := q.pace(now, left); pace > 0 {
 			turn := later(now.Add(-catchUp), q.next)
-			if turn.After(now) { // it went while nothing was paced
+			if turn.After(now) { // it went before its turn, since requests weren't paced
 				turn = now
 			}
 			q.next = turn.Add(seconds(1 / pace))
@@ -189,7 +190,7 @@ func (q *quota) send(now time.Time) ticket {
 	return t
 }
 
-// pace is how many requests per second are sent while less than half is left.
+// pace returns how many requests per second to send while less than half is left; 0 means no pacing.
 func (q *quota) pace(now time.Time, left float64) float64 {
 	switch {
 	case q.refills():
@@ -200,16 +201,17 @@ func (q *quota) pace(now time.Time, left float64) float64 {
 	return 0
 }
 
-// correct moves the level, and what requests under way will be compared with.
+// correct moves the level. It also moves what requests under way will be compared with, so that their answers don't correct
+// the same again.
 func (q *quota) correct(by float64) {
 	q.level += by
 	q.shift += by
 }
 
-// giveBack undoes the counting of a request that the policy hasn't counted.
+// giveBack undoes the counting of a request that the policy didn't count.
 func (q *quota) giveBack() { q.correct(1) }
 
-// answer ends a ticket.
+// answer ends a ticket, and measures how long answers take.
 func (q *quota) answer(now time.Time, t *ticket) {
 	q.pending--
 	took := now.Sub(t.at).Seconds()
@@ -221,7 +223,8 @@ func (q *quota) answer(now time.Time, t *ticket) {
 	q.delay += (took - q.delay) / 16
 }
 
-// read learns from what an answer says. Without a ticket, t is nil: nobody knew that the request counts here.
+// read learns from an answer. t is nil if the request wasn't counted here, since the client didn't know that the policy
+// counts it.
 func (q *quota) read(now time.Time, t *ticket, r *reading) {
 	q.numbers(now, r)
 	switch {
@@ -233,14 +236,14 @@ func (q *quota) read(now time.Time, t *ticket, r *reading) {
 	case t == nil:
 		q.correct(-1)
 	case q.newest.Sub(t.at).Seconds() > q.delay:
-		return // newer answers have said more
+		return // newer answers say more
 	default:
 		q.newest = later(q.newest, t.at)
 		q.compare(now, t, r)
 	}
 }
 
-// numbers takes over limit, window and reset.
+// numbers updates limit, window and reset.
 func (q *quota) numbers(now time.Time, r *reading) {
 	q.advance(now)
 	limit, window := q.limit, q.window
@@ -258,7 +261,7 @@ func (q *quota) numbers(now time.Time, r *reading) {
 	if r.reset < 0 {
 		return
 	}
-	// Times are in whole seconds, rounded up: of those that mean the same moment, the earliest is the best.
+	// Servers round times up to whole seconds. So of several times for the same moment, the earliest is the most exact.
 	at := now.Add(r.reset)
 	switch d := at.Sub(q.reset); {
 	case !q.reset.After(now) || d < 0:
@@ -272,7 +275,7 @@ func (q *quota) numbers(now time.Time, r *reading) {
 // beyond reports whether a reset is further away than a window is long.
 func (q *quota) beyond(r *reading) bool { return q.window > 0 && r.reset > q.window+time.Second/2 }
 
-// compare corrects the model by an answer. Concurrent requests may have been counted in any order: a difference that this
+// compare corrects the model by an answer. Concurrent requests may be counted in any order, so a difference that this
 // explains proves little.
 func (q *quota) compare(now time.Time, t *ticket, r *reading) {
 	left := r.left
@@ -289,7 +292,7 @@ func (q *quota) compare(now time.Time, t *ticket, r *reading) {
 		q.span(now)
 		q.next = time.Time{}
 		if proof > 0 && r.reset >= 0 {
-			q.reset, q.moves = now.Add(r.reset), q.beyond(r) // of a new window, whatever was known of the last
+			q.reset, q.moves = now.Add(r.reset), q.beyond(r) // forget what was known of the last window
 		}
 		return
 	}
@@ -300,10 +303,10 @@ func (q *quota) compare(now time.Time, t *ticket, r *reading) {
 	q.learn(now)
 }
 
-// span begins a new measurement of growth.
+// span starts a new measurement of growth.
 func (q *quota) span(now time.Time) { q.since, q.grown, q.drift = now, 0, 0 }
 
-// learn measures growth, over a time that is long against the noise.
+// learn measures growth, over a time that is long enough to average out the noise.
 func (q *quota) learn(now time.Time) {
 	span := now.Sub(q.since)
 	need := max(minSpan, seconds(16/max(q.growth, q.rate(), 0.001)))
@@ -340,9 +343,9 @@ func (q *quota) refuse(now time.Time, wait time.Duration) {
 		q.learn(now)
 		q.span(now)
 		switch {
-		case !q.refills() || q.pause.After(now): // others were refused by the same
+		case !q.refills() || q.pause.After(now): // it is a window, or another refusal has taught this already
 		case q.growth*(wait-time.Second).Seconds() >= 3:
-			q.growth, q.moves = 0, false // so much growth, and still nothing left: it is a window
+			q.growth, q.moves = 0, false // after so much growth something would be left, so it is a window
 		default:
 			q.extra = min(q.peak/2, 2*q.extra+1)
 			q.growth *= 0.75 // others may be taking the rest

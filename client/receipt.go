@@ -11,15 +11,15 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Refund gives back what a check with a receipt has taken, once. Errors are those of weir.Limiter.Finish, for errors.Is.
+// Refund gives back what a check with a receipt took, once. errors.Is recognizes the errors of weir.Limiter.Finish.
 func (c *Client) Refund(ctx context.Context, receipt string) error {
 	_, err := c.about(ctx, "/v1/refund", wireReceipt{Receipt: receipt})
 	return err
 }
 
-// Settle ends a request whose check has reserved amounts: it charges what the request really took, and frees its slots. Amounts
-// that the Outcome lacks stay as they were reserved; an Abandoned one gives everything back. Settle may be repeated, on any node:
-// settled reports whether this call did it, or an earlier one. For the receipt "", there is nothing to settle.
+// Settle ends a request whose check has reserved amounts: it charges what the request really used, and frees its slots. Amounts
+// that the Outcome doesn't name stay as they were reserved. An Outcome that is Abandoned gives everything back. Settle may be
+// repeated, on any node; settled is true for the call that took effect. If the receipt is "", there is nothing to settle.
 func (c *Client) Settle(ctx context.Context, receipt string, o weir.Outcome) (settled bool, err error) {
 	switch {
 	case receipt == "":
@@ -38,7 +38,7 @@ func (c *Client) Settle(ctx context.Context, receipt string, o weir.Outcome) (se
 	return err == nil && json.Unmarshal(text, &answer) == nil && answer.Settled, err
 }
 
-// Release frees the slots of a request, and nothing else that it took. It may be repeated. The receipt "" has no slots.
+// Release frees the slots of a request, and gives back nothing else. It may be repeated. The receipt "" has no slots.
 func (c *Client) Release(ctx context.Context, receipt string) error {
 	if receipt == "" {
 		return nil
@@ -47,8 +47,9 @@ func (c *Client) Release(ctx context.Context, receipt string) error {
 	return err
 }
 
-// Renew makes the slots of a request that is still in flight last for another SlotTTL. If a slot has ended and no other is free,
-// the error is weir.ErrSlotLost. Finish it before you release the slot, or it takes the slot again. See [Client.Hold].
+// Renew makes the slots of a request that is still in flight last for another SlotTTL. If a slot has ended and no other is
+// free, the error is weir.ErrSlotLost. Wait until Renew returns before you release the slot, or Renew may take it again. See
+// [Client.Hold].
 func (c *Client) Renew(ctx context.Context, receipt string) error {
 	if receipt == "" {
 		return nil
@@ -76,7 +77,7 @@ type wireRenewal struct {
 	Reason  string
 }
 
-// wireReceipt is the body of what is asked of receipts.
+// wireReceipt is the body of a call about a receipt.
 type wireReceipt struct {
 	Receipt string                    `json:"receipt,omitempty"`
 	Amounts map[string]counter.Amount `json:"amounts,omitempty"`
@@ -84,7 +85,7 @@ type wireReceipt struct {
 	Unknown bool                      `json:"unknown,omitempty"`
 }
 
-// about asks something of receipts.
+// about makes a call about a receipt.
 func (c *Client) about(ctx context.Context, path string, ask wireReceipt) ([]byte, error) {
 	body, err := json.Marshal(ask)
 	if err != nil {

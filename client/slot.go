@@ -9,13 +9,14 @@ import (
 	"github.com/weirhq/weir/internal/renew"
 )
 
-// Slot is the place of a request among those that may be in flight. It is renewed until it is released. Make one with [Client.Hold].
+// Slot is a request's place among the requests that may be in flight. It is renewed until it is released. Make one with
+// [Client.Hold].
 type Slot struct {
 	lost    chan struct{}
 	release func() error
 }
 
-// Hold renews the slot that a check has taken, three times in the time that it lasts, until it is released:
+// Hold keeps renewing the slot that a check has taken, three times within its SlotTTL, until it is released:
 //
 //	slot := checks.Hold(&d)
 //	defer slot.Release()
@@ -49,11 +50,11 @@ func (c *Client) Hold(d *Decision) *Slot {
 	return s
 }
 
-// Lost is closed when the slot ended before it could be renewed, and no other was free: more requests may be in flight than the
-// limit says. Renewing goes on, so that the request is counted again once there is room. While Weir can't be reached, no slot
-// counts as lost.
+// Lost returns a channel that is closed if the slot ended before it could be renewed, and no other was free. Then more requests
+// may be in flight than the limit allows. Renewing goes on, so that the request is counted again once there is room. While Weir
+// can't be reached, no slot counts as lost.
 func (s *Slot) Lost() <-chan struct{} { return s.lost }
 
-// Release ends the renewals, and frees the slot, even if the request's own context is over. If that fails, the slot ends by itself
-// after its time. Only the first call does anything; the others return the same.
+// Release ends the renewals and frees the slot, even if the request's own context is done. If that fails, the slot ends by
+// itself after its SlotTTL. Only the first call does anything; the others return the same error.
 func (s *Slot) Release() error { return s.release() }

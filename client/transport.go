@@ -22,7 +22,7 @@ type Transport struct {
 	// MaxWait is how long a request may wait before it is sent. A request that would wait longer fails at once with a
 	// [PausedError], or returns its refusal if it had one. 0 means a minute.
 	MaxWait time.Duration
-	// RetryBudget is how many repeats there may be for each request, over time. 0 means 0.1; below 0, nothing is repeated.
+	// RetryBudget is how many repeats there may be per request, on average. 0 means 0.1; below 0, nothing is repeated.
 	RetryBudget float64
 	// Observe is called with what happens to a request, in the request's goroutine. It may be nil.
 	Observe func(Event)
@@ -36,14 +36,14 @@ var _ http.RoundTripper = (*Transport)(nil)
 // maxHosts is how many hosts are remembered.
 const maxHosts = 1024
 
-// Event is what [Transport.Observe] is told.
+// Event is the argument of [Transport.Observe].
 type Event struct {
 	Kind    EventKind
 	Request *http.Request
 	Host    string
 	// Policy is the policy that a pause, a wait or a refusal comes from, or "".
 	Policy string
-	// Status is that of a refusal.
+	// Status is the status of a refusal.
 	Status int
 	// Wait is how long a request has waited, or how long the pause is that follows a refusal.
 	Wait time.Duration
@@ -55,13 +55,13 @@ type Event struct {
 type EventKind uint8
 
 const (
-	// Waited: a request has waited for its turn, and is sent now.
+	// Waited means that a request has waited for its turn, and is sent now.
 	Waited EventKind = iota + 1
-	// Refused: a request was refused, and the others of its policy pause.
+	// Refused means that a request was refused. The other requests of its policy pause.
 	Refused
-	// Repeated: a request that was refused is sent again, when its pause is over.
+	// Repeated means that a refused request is sent again when its pause is over.
 	Repeated
-	// GaveUp: a request's refusal is returned, or it fails because it would have to wait too long.
+	// GaveUp means that a request's refusal is returned, or that it fails because it would have to wait too long.
 	GaveUp
 )
 
@@ -76,7 +76,7 @@ type PausedError struct {
 	Host string
 	// Policy is the policy that requests wait for, or "" if the host has named none.
 	Policy string
-	// Until is when a request may be sent, as far as is known.
+	// Until is when a request may be sent at the earliest, as far as is known.
 	Until time.Time
 }
 
@@ -89,7 +89,7 @@ func (e *PausedError) Error() string {
 		e.Host, policy, e.Until.UTC().Format(time.RFC3339))
 }
 
-// Timeout is true: net/http and others take the error for a timeout.
+// Timeout returns true, so that net/http and others treat the error as a timeout.
 func (e *PausedError) Timeout() bool { return true }
 
 func (e *PausedError) Unwrap() error { return context.DeadlineExceeded }
@@ -97,7 +97,7 @@ func (e *PausedError) Unwrap() error { return context.DeadlineExceeded }
 // RoundTrip sends a request when its host's limits allow it, and repeats it after a refusal if that is safe.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL == nil {
-		return t.base().RoundTrip(req) // which knows what to say
+		return t.base().RoundTrip(req) // it returns the right error
 	}
 	h := t.host(req)
 	defer h.leave()
@@ -128,7 +128,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// CloseIdleConnections closes those of Base.
+// CloseIdleConnections closes the idle connections of Base.
 func (t *Transport) CloseIdleConnections() {
 	(&http.Client{Transport: t.base()}).CloseIdleConnections()
 }
@@ -150,7 +150,7 @@ func (t *Transport) maxInFlight() int { return cmp.Or(max(0, t.MaxInFlight), 256
 
 func (t *Transport) budget() float64 { return max(0, cmp.Or(t.RetryBudget, 0.1)) }
 
-// last returns when a request that came at a time must have been sent.
+// last returns the latest time at which a request that arrived at came may be sent.
 func (t *Transport) last(req *http.Request, came time.Time) time.Time {
 	last := came.Add(cmp.Or(max(0, t.MaxWait), time.Minute))
 	if d, ok := req.Context().Deadline(); ok && d.Before(last) {
@@ -159,7 +159,7 @@ func (t *Transport) last(req *http.Request, came time.Time) time.Time {
 	return last
 }
 
-// host finds what is known of a request's host.
+// host returns what is known about a request's host, and marks it as in use.
 func (t *Transport) host(req *http.Request) *host {
 	name := strings.ToLower(req.URL.Scheme + "://" + req.URL.Host)
 	t.mu.Lock()
@@ -182,7 +182,7 @@ func (t *Transport) host(req *http.Request) *host {
 	return h
 }
 
-// evictLocked forgets a host that has no requests. It is learned anew with its next answer.
+// evictLocked forgets a host without requests. The host's next answer teaches its limits again. The caller holds the lock.
 func (t *Transport) evictLocked() {
 	for name, h := range t.hosts {
 		h.mu.Lock()
@@ -195,7 +195,7 @@ func (t *Transport) evictLocked() {
 	}
 }
 
-// wait returns when a request may go, and counts it. Repeats don't stand in line a second time.
+// wait returns once a request may go, and counts it. Repeats don't queue a second time.
 func (t *Transport) wait(h *host, p *place, req *http.Request, last time.Time, repeat bool) (*call, error) {
 	w, since := waiter{t: t, h: h, p: p, ctx: req.Context(), last: last}, time.Now()
 	c, err := w.wait(repeat)
@@ -223,14 +223,14 @@ func (t *Transport) send(h *host, c *call, req *http.Request) (res *http.Respons
 	answered = true
 	v = h.answer(c, res, time.Now())
 	if res.Body == nil || res.Body == http.NoBody || res.StatusCode == http.StatusSwitchingProtocols {
-		h.release() // a connection that now speaks something else is no request any more
+		h.release() // after the switch, it is no longer a request
 		return res, v, nil
 	}
 	res.Body = &body{ReadCloser: res.Body, done: sync.OnceFunc(h.release)}
 	return res, v, nil
 }
 
-// body tells when an answer was read.
+// body reports when the body of an answer was read.
 type body struct {
 	io.ReadCloser
 	done func()
@@ -268,7 +268,7 @@ func (t *Transport) again(h *host, req *http.Request, res *http.Response, v verd
 	case time.Now().Add(v.wait).After(last):
 		return nil
 	case res.StatusCode == http.StatusServiceUnavailable && !idempotent(req):
-		return nil // it may have begun
+		return nil // the service may have begun to process it
 	case req.Body != nil && req.Body != http.NoBody && req.GetBody == nil:
 		return nil
 	}

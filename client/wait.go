@@ -11,12 +11,12 @@ type waiter struct {
 	h      *host
 	p      *place
 	ctx    context.Context
-	last   time.Time // when it must have gone
+	last   time.Time // the latest time to send it
 	waited bool
-	policy string // that it has waited for
+	policy string // the policy that it has waited for
 }
 
-// wait returns when the request was counted, or can't be in time.
+// wait returns once the request is counted and may go, or with an error if it can't go in time.
 func (w *waiter) wait(repeat bool) (*call, error) {
 	for {
 		if err := w.ctx.Err(); err != nil {
@@ -45,7 +45,7 @@ func (w *waiter) wait(repeat bool) (*call, error) {
 	}
 }
 
-// queue waits for the turn. Whoever can't have it in time, now that a pause has begun, leaves.
+// queue waits for the request's turn. When a pause begins, it fails if the request can no longer go in time.
 func (w *waiter) queue(l *lane, paused chan struct{}) error {
 	timer := time.NewTimer(time.Until(w.last))
 	defer timer.Stop()
@@ -77,7 +77,7 @@ func (w *waiter) look() (l *lane, paused chan struct{}, err error) {
 	return w.p.lane, w.h.paused, err
 }
 
-// ended is the error of a request whose time is over.
+// ended returns the error of a request whose time is up.
 func (w *waiter) ended() error {
 	if err := w.ctx.Err(); err != nil && err != context.DeadlineExceeded {
 		return err
@@ -89,8 +89,8 @@ func (w *waiter) ended() error {
 	return &PausedError{Host: w.h.name, Policy: policy, Until: later(at, now)}
 }
 
-// head waits for the limits. It returns nil if requests like this one now go by another lane than l;
-// with l nil they may.
+// head waits until the limits allow the request. It returns nil if the request's place has moved from lane l to another one.
+// If l is nil, the lane doesn't matter.
 func (w *waiter) head(l *lane) (*call, error) {
 	for {
 		now := time.Now()
@@ -116,7 +116,7 @@ func (w *waiter) head(l *lane) (*call, error) {
 		changed := w.h.changed
 		w.h.mu.Unlock()
 		w.waited, w.policy = true, policy
-		if due { // and waits for another to end
+		if due { // it is due, but MaxInFlight requests are under way
 			at = w.last
 		}
 		if err := w.sleep(at, changed); err != nil {

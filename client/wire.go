@@ -90,7 +90,7 @@ func (w *wireLimit) status() LimitStatus {
 	return s
 }
 
-// decimal is an Amount that may be negative: -1 is what isn't known.
+// decimal is an Amount that may be negative: -1 means unknown.
 type decimal counter.Amount
 
 func (d *decimal) UnmarshalJSON(b []byte) error {
