@@ -32,21 +32,21 @@ func (i *Interceptors) limits(v *httplimit.Verdict) metadata.MD {
 }
 
 const (
-	// domain is that of the reasons in ErrorInfo.
+	// domain is the domain of the reasons in ErrorInfo.
 	domain = "weir"
 	// maxPushback is the longest that a client's own retries are told to wait, since the client's
 	// caller learns nothing meanwhile.
 	maxPushback = 10 * time.Second
 )
 
-// refuse returns the answer to a call that isn't served. Everything else that it says is in the
-// trailers, because a client doesn't retry a call that has been answered with metadata before them.
+// refuse returns the answer to a call that isn't served. It sends the limits and the wait as
+// trailers, because a client doesn't retry a call that was answered with metadata before them.
 func (i *Interceptors) refuse(ctx context.Context, v *httplimit.Verdict) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err() // in a queue, or while it waited to be decided
 	}
 	d, x, md := &v.Decision, v.Refused(), metadata.MD{}
-	if !d.Allowed { // otherwise it had a place in a queue, and its numbers are of no use
+	if !d.Allowed { // otherwise it lost its place in a queue, and its numbers are of no use
 		md = i.limits(v)
 	}
 	info := &errdetails.ErrorInfo{Reason: x.Code, Domain: domain}

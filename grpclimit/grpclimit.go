@@ -41,11 +41,11 @@ type Options struct {
 	// MaxWaiting bounds how many calls may wait in queues at a time; one rule may have half of them.
 	// Further calls get UNAVAILABLE. Zero means httplimit.DefaultMaxWaiting.
 	MaxWaiting int
-	// OnError, if set, is called when the store can't be reached, and when the slots of a call can't
-	// be renewed: then while the handler runs.
+	// OnError, if set, is called when the store can't be reached. It is also called, while the
+	// handler runs, when the slots of a call can't be renewed.
 	OnError func(method string, err error)
-	// Trace, if set, returns a context in the caller's trace, for the span of the check, by W3C's
-	// metadata. tracing.Continue is one. Behind otelgrpc it isn't needed.
+	// Trace, if set, returns a context for the span of the check that continues the caller's trace,
+	// which W3C's metadata describe. tracing.Continue does that. Behind otelgrpc it isn't needed.
 	Trace func(ctx context.Context, traceparent, tracestate string) context.Context
 }
 
@@ -135,7 +135,7 @@ func (i *Interceptors) admit(ctx context.Context, method string, message any) (w
 		}
 		return weir.Decision{}, i.refuse(ctx, v)
 	}
-	if stream := grpc.ServerTransportStreamFromContext(ctx); stream != nil { // a server has called the interceptor
+	if stream := grpc.ServerTransportStreamFromContext(ctx); stream != nil { // nil if the interceptor wasn't called by a server
 		if md := i.limits(v); len(md) > 0 {
 			_ = stream.SetHeader(md) // fails if another interceptor has sent them already
 		}

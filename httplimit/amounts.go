@@ -21,9 +21,10 @@ type Estimate struct {
 	// Amounts holds the amounts by name. Rules that count an amount which is missing here charge
 	// their default.
 	Amounts map[string]counter.Amount
-	// Assumed is [weir.Request.Assumed].
+	// Assumed repeats Amounts, with an assumed number for what isn't known yet: see
+	// [weir.Request.Assumed].
 	Assumed map[string]counter.Amount
-	// Choices is [weir.Request.Choices].
+	// Choices is how many answers the request wants from a model: see [weir.Request.Choices].
 	Choices int64
 	// Model is the model whose prices apply.
 	Model string

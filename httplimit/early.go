@@ -13,7 +13,7 @@ import (
 // left would keep its place in the queue.
 type early struct {
 	all     *atomic.Int64 // bytes that all waiting requests have read ahead
-	held    atomic.Int64  // those of this request
+	held    atomic.Int64  // bytes that this request has read ahead
 	over    atomic.Bool   // the handler has returned
 	body    io.ReadCloser
 	control *http.ResponseController
@@ -79,7 +79,8 @@ func (e *early) readAhead(most int) {
 	e.end(e.err)
 }
 
-// hold takes n bytes from what all waiting requests may read ahead.
+// hold reserves n of the bytes that all waiting requests may read ahead, and reports whether there
+// were so many.
 func (e *early) hold(n int) bool {
 	if e.all.Add(int64(n)) > maxAhead {
 		e.all.Add(int64(-n))
@@ -102,8 +103,8 @@ func (e *early) release() {
 	}
 }
 
-// end records that the body has ended. It clears a deadline that hand may have set meanwhile, which
-// the server, as it goes on listening for a hang-up, would otherwise take for one.
+// end records that the body has ended. It clears a deadline that hand may have set meanwhile: the
+// server goes on reading to notice a hang-up, and would take the deadline for one.
 func (e *early) end(err error) {
 	if err == nil {
 		return

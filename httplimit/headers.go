@@ -41,7 +41,7 @@ type text struct {
 	tokens   [3]string // headers of the dialect Tokens
 }
 
-// texts caches the texts of recent policies. Two policies that share a place displace each other.
+// texts caches the texts of recent policies. Two policies with the same index displace each other.
 type texts [256]atomic.Pointer[text]
 
 func (ts *texts) of(p *counter.Policy) *text {
@@ -85,7 +85,7 @@ func (ts *texts) quota(d *weir.Decision) string {
 	if !d.Allowed {
 		next = d.RetryAfter
 	}
-	if next >= 0 && !(d.Allowed && isSlots(d.Policy)) { // or else waiting doesn't help, or its length isn't known
+	if next >= 0 && !(d.Allowed && isSlots(d.Policy)) { // otherwise waiting doesn't help, or nobody knows how long
 		b = strconv.AppendInt(append(b, ";t="...), seconds(next), 10)
 	}
 	return string(b)

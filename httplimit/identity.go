@@ -124,7 +124,7 @@ func (x *Identifier) identify(r *http.Request, req *weir.Request, a *attributes,
 	*a = attributes{r: r, jwt: x.id.JWT, req: req, opaque: x.opaque}
 	req.Rejected = ""
 	if bearer {
-		a.bearer() // only for its doubts
+		a.bearer() // called only to record doubts
 	}
 	var proven bool
 	req.APIKey, proven = a.read(&x.id.APIKey, "API key")
@@ -242,9 +242,9 @@ func hostName(host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// bearer returns the token of the Authorization header: the one word after Bearer and any white
-// space, or after any other scheme, or alone. Many services just cut off "Bearer ", or take the
-// second word without looking at the first.
+// bearer returns the token in the Authorization header. It accepts one word after Bearer, after any
+// other scheme, or without a scheme, because many services cut off "Bearer " or take the second
+// word without looking at the first.
 func (a *attributes) bearer() string {
 	value := a.header("Authorization")
 	scheme, token := value, ""
@@ -260,7 +260,7 @@ func (a *attributes) bearer() string {
 		return ""
 	}
 	named := isBearer || strings.EqualFold(scheme, "token")
-	// as in Bearer=token
+	// hidden means that the scheme is joined to the token, as in Bearer=token.
 	hidden := !isBearer && (hidesBearer(value) || len(scheme) > 6 && strings.EqualFold(scheme[:6], "bearer"))
 	if !isBearer && !hidden && isList(token) {
 		first, _, _ := strings.Cut(token, ",")

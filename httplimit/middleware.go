@@ -36,8 +36,8 @@ type Options struct {
 	// them. Further requests get 503 QUEUE_FULL. Zero means DefaultMaxWaiting. A queue's length only
 	// bounds the requests of one counter, and clients can create counters.
 	MaxWaiting int
-	// OnError, if set, is called when the store can't be reached, and when the slots of a request
-	// can't be renewed: then concurrently with the handler, and with a copy of the request.
+	// OnError, if set, is called when the store can't be reached. It is also called when the slots of
+	// a request can't be renewed: concurrently with the handler, and with a copy of the request.
 	OnError func(*http.Request, error)
 	// Edge is the [weir.Request.Edge] of requests. The default is "http".
 	Edge string
@@ -138,7 +138,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 
 // dropOrAnswer answers a request, or closes the connection if the client isn't worth an answer.
 func (m *Middleware) dropOrAnswer(w http.ResponseWriter, r *http.Request, v *Verdict) {
-	// a proxy would take this server for dead
+	// Don't drop the connection of a trusted proxy, which would take this server for dead.
 	if v.fate == decided && v.Decision.Drop && !contains(m.identity.trusted, peerIP(r.RemoteAddr)) {
 		panic(http.ErrAbortHandler) // net/http then closes the connection, or the HTTP/2 stream
 	}

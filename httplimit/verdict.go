@@ -16,7 +16,8 @@ import (
 type Verdict struct {
 	// Request is the request that was checked.
 	Request weir.Request
-	// Decision is the limiter's, or a refusal without a reason if the limiter wasn't asked.
+	// Decision is the limiter's decision, or a refusal without a reason if the limiter wasn't
+	// asked.
 	Decision weir.Decision
 	// At is just before the check, so that At plus the decision's durations is never late. If the
 	// request waited in a queue, it is when its turn came.
@@ -40,7 +41,8 @@ const (
 	queueFull             // MaxWaiting was reached
 )
 
-// verdicts are pooled. They would escape to the heap, since observers may get the request.
+// verdicts is a pool. Observers may get the request, so otherwise each Verdict would be allocated
+// on the heap.
 var verdicts = sync.Pool{New: func() any {
 	v := new(Verdict)
 	v.lookUp = v.attrs.lookUp

@@ -1,5 +1,5 @@
-// Package node makes a Go program a node like those of weir serve: it has one limit with all that
-// share its Redis, and its rules change while it runs.
+// Package node turns a Go program into a node like weir serve: all nodes on one Redis share one limit, and the rules can
+// change while the program runs.
 package node
 
 import (
@@ -25,24 +25,24 @@ import (
 
 // Options of a Node. One of Rules and SeedRules must be given.
 type Options struct {
-	// Store is the URL of the Redis that counts, as [redisstore.Options] has it. "" counts in this process.
+	// Store is the URL of the Redis that counts: see [redisstore.Options]. "" means that this process counts by itself.
 	Store string
-	// Rules is a rule file that is the truth: saving it applies it.
+	// Rules is the path of a rule file. Saving the file applies it.
 	Rules string
-	// SeedRules is used in place of Rules with a Store that keeps the rules, too: all nodes follow those, and
-	// weir rules and weir keys change them. The file is what they begin with, if Store has none.
+	// SeedRules is used in place of Rules if the Store keeps the rules, too. Then all nodes follow the Store's rules, which
+	// weir rules and weir keys change. If the Store has no rules yet, it begins with this file.
 	SeedRules string
-	// IPv4Prefix and IPv6Prefix are those of [weir.Options]; all nodes on a Store have the same.
+	// IPv4Prefix and IPv6Prefix are as in [weir.Options]. All nodes on a Store must have the same.
 	IPv4Prefix, IPv6Prefix int
-	// Logger is told of a Redis that is lost and back, and of rules that are applied or rejected. Nil means slog's default.
+	// Logger logs when Redis is lost and when it is back, and when rules are applied or rejected. Nil means slog.Default.
 	Logger *slog.Logger
-	// Observe is told of every decision: see [weir.Options].
+	// Observe is called with every decision: see [weir.Options].
 	Observe func(*weir.Observation)
-	// Tracer makes spans of decisions, and of waiting for Redis. Nil means none.
+	// Tracer makes spans of decisions, and of waiting for Redis. Nil means no spans.
 	Tracer *tracing.Tracer
 }
 
-// Node decides by rules that it follows, as a [weir.Limiter]. Make one with [Open].
+// Node is a [weir.Limiter] whose rules follow a file or a Store. Make one with [Open].
 type Node struct {
 	*weir.Limiter
 
@@ -51,11 +51,11 @@ type Node struct {
 	running sync.WaitGroup
 }
 
-// patience is how long Open waits for Redis, and Close for what is given back to it.
+// patience is how long Open waits for Redis, and how long Close tries to give tokens back to it.
 const patience = 500 * time.Millisecond
 
-// Open makes a Node. An error says what is wrong with the URL or the rule file, with line and column.
-// A Redis that can't be reached is none: the rules say what happens then, and the node goes on once it can.
+// Open makes a Node. An error says what is wrong with the options, the URL or the rule file, with line and column. It is no
+// error if Redis can't be reached: the rules say what happens then, and the node uses Redis once it can.
 func Open(o Options) (*Node, error) {
 	if (o.Rules == "") == (o.SeedRules == "") || o.Rules == "" && o.Store == "" {
 		return nil, errors.New("node: give Rules, a rule file that is followed; or a Store that keeps the rules, and SeedRules, a rule file that it begins with")
@@ -112,7 +112,7 @@ func Open(o Options) (*Node, error) {
 	return n, nil
 }
 
-// Close gives back what the node has borrowed, and signs off. Checks must have ended.
+// Close gives back what the node has borrowed, and tells the other nodes that it leaves. Checks must have ended.
 func (n *Node) Close() error {
 	n.stop()
 	n.running.Wait()
