@@ -177,6 +177,7 @@ var _ visitor = (*Body)(nil)
 
 func (b *Body) member(of place, name []byte) place {
 	if of == atData {
+		b.text += b.scanner.size // models read the names, too
 		return atData
 	}
 	if of == atOptions {
