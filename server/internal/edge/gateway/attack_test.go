@@ -262,6 +262,8 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 		"a list":                  {"[" + limited + "]", "", daily("tokens", 10_000), 2, 2},
 		"no call to a model":      {`{"customer": 17}`, "", daily("tokens", 10_000), 40, 40},
 		"a small budget":          {open, "", daily("tokens", 2_000), 1, 1},
+		"text of 2 MiB, chunked":  {`{"model": "small", "max_tokens": 1, "prompt": "` + strings.Repeat("word", mebibyte/2) + `"}`, "", daily("tokens", 600_000), 0, 0},
+		"long names":              {`{"max_tokens": 1, "tools": [{"parameters": {"` + strings.Repeat("word", 10_000) + `": 1}}]}`, "", daily("tokens", 40_000), 3, 3},
 		"text of 2 MiB":           {`{"model": "small", "max_tokens": 1, "x": [],` + blanks + `"prompt": "` + strings.Repeat("word", mebibyte/4) + `"}`, "", daily("tokens", 600_000), 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -283,6 +285,9 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 				go func() {
 					defer func() { answered <- struct{}{} }()
 					req := d.request(t, "POST", "/v1/chat/completions", strings.NewReader(c.body))
+					if strings.HasSuffix(name, "chunked") {
+						req.ContentLength = -1
+					}
 					if req.Header.Set("Content-Type", "application/json"); c.contentType != "" {
 						req.Header.Set("Content-Type", c.contentType)
 					}

@@ -118,6 +118,7 @@ func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 		if rest := r.ContentLength - int64(len(text)); !c.head.whole() && rest > 0 && !b.InFile() { // a file that continues is most of the rest
 			c.asked.Input += rest / 4
 		}
+		c.unsized = !c.head.whole() && r.ContentLength < 0 && !b.InFile()
 		return nil
 	case strings.HasPrefix(media, "multipart/") && bytes.HasPrefix(bytes.TrimLeft(text, "\r\n"), []byte("--")):
 		c.kind, c.asked = isForm, usage.Asked{Choices: 1}
@@ -162,6 +163,7 @@ type long struct {
 	io.ReadCloser
 	most  int64  // tokens of output that are reserved
 	other int    // models that may answer instead of the requested one, whose prices are reserved
+	input int64  // tokens of input that are reserved, if the rest's length was unknown; else 0
 	edits bool   // a streamed chat is changed to report its usage
 	buf   []byte // what was read and not forwarded yet: rest, then held
 	rest  []byte // is forwarded next
@@ -228,6 +230,9 @@ func (l *long) scan(p []byte, isLast bool) (closing int, end string, fault error
 	}
 	if fault == nil && mostOutput(l.body.Asked()) > l.most {
 		fault = &usage.Fault{Message: fmt.Sprintf("limits such as max_tokens and n that allow more than %d tokens of output must be in the first MiB of the body", l.most)}
+	}
+	if fault == nil && l.input > 0 && l.body.Asked().Input > l.input {
+		fault = &usage.Fault{Message: "text behind the first MiB of a body without Content-Length: send it with one"}
 	}
 	if fault == nil && len(l.body.Others()) > l.other {
 		fault = &usage.Fault{Message: "other models that may answer, in models or fallbacks, must be in the first MiB of the body"}

@@ -47,6 +47,7 @@ type modelCall struct {
 	fault    *jsonerror.Error // the answer if the call can't be metered and a limit applies
 	head     *head            // nil if the body wasn't read
 	long     *long            // the body if head doesn't have all of it, once the call is admitted
+	unsized  bool             // more text may follow than was reserved
 	edited   bool             // the upstream gets another body than the client sent
 	reserved bool             // the limiter waits for the amounts that were used
 }
@@ -172,6 +173,9 @@ func (c *modelCall) admitted(r *http.Request) (fault *jsonerror.Error) {
 		r.Body = c.head
 	case meters:
 		c.long = &long{ReadCloser: r.Body, body: usage.NewBody(), most: c.most, other: c.others, edits: edits}
+		if c.unsized {
+			c.long.input = max(c.asked.Input, 1)
+		}
 		r.Body, c.edited = c.long, edits
 		if edits {
 			lengthen(r, len(usage.Blank))
