@@ -15,11 +15,11 @@ var abuseFields = fieldSet{
 	},
 }
 
-// usualAbuse is what a rule gets that says no more than that it wants it.
+// usualAbuse is what `abuse: true` means, and the defaults of the fields.
 var usualAbuse = counter.Abuse{Refusals: 100, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
 
-// abuse reads what becomes of clients that keep coming while they are refused: true, false, or fields of which each may be
-// left out.
+// abuse reads how a rule treats clients that keep sending requests while they are refused. The value is true, false or a
+// map. Fields that the map leaves out keep their defaults.
 func (d *decoder) abuse(v value) *counter.Abuse {
 	if !d.given(v) {
 		return nil

@@ -10,13 +10,13 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// amounts reads what a rule counts, and what it says of that: an amount, the calendar's windows, requests in flight. It is noted
-// in the scope of the rule's numbers.
+// amounts reads the fields that say what a rule counts: an amount, windows of the calendar, or requests in flight. It also
+// records in the scope what this means for the rule's numbers.
 func (d *decoder) amounts(f map[string]value, r *weir.Rule, s *scope) {
 	if v := f["amount"]; v.node != nil {
 		s.decimal = true
 		if r.Amount = d.amountName(v); r.Amount == "" {
-			r.Amount = "amount" // nothing else is blamed for it
+			r.Amount = "amount" // so that Compile finds no other fault because of this one
 		}
 		switch r.Algorithm {
 		case weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow:
@@ -49,10 +49,10 @@ func (d *decoder) amounts(f map[string]value, r *weir.Rule, s *scope) {
 	}
 }
 
-// notAmounts are words for what rules count without an amount.
+// notAmounts are words for what a rule counts if it has no amount.
 var notAmounts = []string{"request", "requests", "cost", "hits", "calls"}
 
-// amountName reads the name of an amount. Of which letters it is, is for [weir.Compile].
+// amountName reads the name of an amount. [weir.Compile] checks its letters.
 func (d *decoder) amountName(v value) string {
 	name := d.text(v)
 	switch {
@@ -71,7 +71,7 @@ func (d *decoder) amountName(v value) string {
 	return name
 }
 
-// amount reads a decimal number. It is 0 if there is none.
+// amount reads a decimal number. It returns 0 if there is none.
 func (d *decoder) amount(v value) counter.Amount {
 	if _, ok := d.number(v, "a number such as 1500 or 0.012"); !ok {
 		return 0
@@ -101,10 +101,10 @@ var calendarFields = fieldSet{
 	},
 }
 
-// weekdays are the language's, and [time.Weekday]'s a day later.
+// weekdays are the names in the rule language. They begin with Monday, and [time.Weekday] with Sunday.
 var weekdays = []string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
 
-// calendar reads where the calendar's windows begin.
+// calendar reads when days, weeks and months begin.
 func (d *decoder) calendar(v value) (c counter.Calendar, ok bool) {
 	if !d.given(v) {
 		return c, false
@@ -114,7 +114,7 @@ func (d *decoder) calendar(v value) (c counter.Calendar, ok bool) {
 	if v.kind == mapping && len(v.children) == 0 {
 		d.fail(v, "needs a field, such as {tz: Europe/Berlin}: without a calendar, days and months are those of UTC")
 	}
-	// With its zone named it differs from none, also where weeks begin on Sundays.
+	// The zone is set, so that this differs from no calendar, even if weeks begin on Sundays.
 	c = counter.Calendar{Zone: "UTC", Day: int(d.integer(f["day"]))}
 	c.Weekday = time.Weekday(d.choice(f["weekday"], weekdays...)+1) % 7
 	if tz := f["tz"]; tz.node != nil {
@@ -125,7 +125,7 @@ func (d *decoder) calendar(v value) (c counter.Calendar, ok bool) {
 	}
 	month, err := weir.ParseLimit("1/month")
 	if err != nil {
-		panic(err) // which the language has
+		panic(err) // the language has months
 	}
 	month.Algorithm, month.Calendar.Day, month.Calendar.Zone = weir.FixedWindow, c.Day, c.Zone
 	var wrong counter.Problem
@@ -138,7 +138,7 @@ func (d *decoder) calendar(v value) (c counter.Calendar, ok bool) {
 	return c, len(d.list) == before
 }
 
-// zones are some of the many that there are, for guesses.
+// zones are the time zones that hints can suggest.
 var zones = []string{
 	"UTC", "Europe/Berlin", "Europe/London", "Europe/Paris", "Europe/Madrid", "Europe/Rome", "Europe/Amsterdam", "Europe/Zurich", "Europe/Vienna",
 	"Europe/Stockholm", "Europe/Warsaw", "Europe/Kyiv", "Europe/Istanbul", "Europe/Dublin", "Europe/Lisbon", "Europe/Helsinki", "Europe/Athens",
@@ -147,7 +147,7 @@ var zones = []string{
 	"Australia/Sydney", "Pacific/Auckland", "Africa/Johannesburg", "Africa/Lagos", "Africa/Cairo",
 }
 
-// zoneHint is a guess at a time zone that there isn't.
+// zoneHint suggests a time zone for a name that isn't one.
 func zoneHint(name string) string {
 	if strings.ContainsAny(name, "+-0123456789") {
 		return "name a place, since clocks are changed there, or write UTC"
@@ -163,14 +163,13 @@ func zoneHint(name string) string {
 	return didYouMean(name, zones)
 }
 
-// detail is what is known of a rule beyond what it means.
+// detail is what later checks need to know of a rule beyond what it means.
 type detail struct {
-	algorithm value // that it names
-	weekday   value // of its calendar
+	algorithm value // the field that names the algorithm
+	weekday   value // the field of the calendar
 }
 
-// checkCalendars notes what only the document as a whole tells of its rules: without numbers of its own, a rule has those of
-// the tiers.
+// checkCalendars finds problems that need the whole document: a rule without numbers of its own has those of the tiers.
 func (d *decoder) checkCalendars(doc *weir.Rules) {
 	for i := range doc.Rules {
 		r, of := &doc.Rules[i], d.details[i]
@@ -197,21 +196,21 @@ func (d *decoder) checkCalendars(doc *weir.Rules) {
 	}
 }
 
-// checkMonths notes a rule that names an algorithm and takes the calendar's months from a tier.
+// checkMonths finds rules that name an algorithm that isn't a fixed window, and take calendar months from a tier.
 func (d *decoder) checkMonths(algorithm value, r *weir.Rule, t *weir.Tier) {
 	if algorithm.node == nil || r.Algorithm == weir.FixedWindow || slices.ContainsFunc(r.Tiers, func(o weir.Tier) bool { return o.Name == t.Name }) {
 		return
 	}
 	for _, l := range t.Limits {
 		if l.Calendar.Unit == counter.Month {
-			// At the limit's path, where Compile would find it, too.
+			// This is the path of the limit, where Compile finds the same problem.
 			d.add(algorithm.at, join(parent(algorithm.path), "limit"), "the tier %q has %s: %s", t.Name, l, noBudget(r.Algorithm))
 			return
 		}
 	}
 }
 
-// noBudget says why a month needs a fixed window.
+// noBudget explains why a calendar month needs a fixed window.
 func noBudget(a counter.Algorithm) string {
 	why := "a " + a.String() + " doesn't know the calendar"
 	if a <= weir.LeakyQueue {
@@ -220,7 +219,7 @@ func noBudget(a counter.Algorithm) string {
 	return why + ": write algorithm: fixed_window, or 30d for that length of time"
 }
 
-// blames reports whether a problem is known at a path, or below it.
+// blames reports whether a problem was found at a path, or below it.
 func (d *decoder) blames(path string) bool {
 	return slices.ContainsFunc(d.list, func(p located) bool {
 		rest, ok := strings.CutPrefix(p.Path, path)

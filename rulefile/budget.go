@@ -7,13 +7,13 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// What a short file can ask of Compile, and of every request after it, is bounded.
+// These limits bound the work that a short file can cause in Compile, and then in every request.
 const (
 	maxRules    = 10_000
-	maxPerLayer = 1_000   // rules of a layer are compared with each other
-	maxSegments = 1 << 26 // that are compared then: of each layer, its rules times their segments
-	maxPolicies = 100_000 // each rule without numbers has those of every tier
-	maxRegex    = 500_000 // instructions of all expressions together
+	maxPerLayer = 1_000   // the rules of a layer are compared with each other
+	maxSegments = 1 << 26 // compared segments: for each layer, the number of rules times that of their segments
+	maxPolicies = 100_000 // a rule without numbers has a policy for every tier
+	maxRegex    = 500_000 // instructions of all regular expressions together
 )
 
 // rules returns the items of the list of rules, if there aren't too many.
@@ -26,12 +26,13 @@ func (d *decoder) rules(v value) []value {
 	return items
 }
 
-// withinBudget notes what would be too much. The document must not be compiled then.
+// withinBudget reports whether the document may be compiled. It adds a problem for each limit that
+// is exceeded.
 func (d *decoder) withinBudget(doc *weir.Rules) bool {
 	before := len(d.list)
 	layers, segments := map[string]int{}, map[string]int{}
 	policies, regex, compared := 0, 0, 0
-	// spend notes where a budget is exceeded first.
+	// spend adds to a total, and adds a problem when that first exceeds its limit.
 	spend := func(total *int, n, most int, path, format string, args ...any) {
 		was := *total
 		if *total += n; was <= most && *total > most {
@@ -45,7 +46,7 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 			if layers[r.Layer]++; layers[r.Layer] == maxPerLayer+1 {
 				d.add(d.find(path+".layer"), path+".layer", "at most %d rules can share a layer", maxPerLayer)
 			}
-			// One more rule is compared with all others, and all others with it.
+			// The new rule is compared with all others, and they with it.
 			n := strings.Count(r.Match.Endpoint, "/")
 			spend(&compared, segments[r.Layer]+layers[r.Layer]*n, maxSegments, path+".layer", "the layers up to here have too many rules for such long endpoints: give them more layers")
 			segments[r.Layer] += n
@@ -60,8 +61,8 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 	return len(d.list) == before
 }
 
-// regexSize is about how many instructions an expression becomes: repetitions
-// are written out, so that a few characters can stand for millions.
+// regexSize estimates how many instructions an expression becomes. Repetitions are written out, so
+// a few characters can stand for millions.
 func regexSize(expr string) int {
 	re, err := syntax.Parse(expr, syntax.Perl)
 	if err != nil {

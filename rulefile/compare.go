@@ -11,10 +11,9 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// Compare returns what the change from one document to another does that is
-// probably not meant: limits that are cut by more than half, and requests that
-// no rule limits any more. Each has its place in the new document, and a
-// suggestion as its hint. Both files come from [Parse].
+// Compare returns what a change from one document to another probably does by mistake: limits that are cut by
+// more than half, and requests that no rule limits any more. Each problem has its place in the new document,
+// and a suggestion as its hint. Both files must come from [Parse].
 func Compare(old, new *File) []Problem {
 	c := &comparison{
 		old: old, new: new, problems: &problems{file: new.Name, ids: new.reading.ids},
@@ -36,12 +35,12 @@ func Compare(old, new *File) []Problem {
 type comparison struct {
 	*problems
 	old, new *File
-	said     map[string]bool // the paths of problems so far
-	// before and after are the numbers of tiers.
+	said     map[string]bool // paths that have a problem already
+	// before and after are the limits of the old and new tiers, by name.
 	before, after map[string][]weir.Limit
 }
 
-// add notes a problem at a path, once.
+// add adds a problem at a path, unless the path has one.
 func (c *comparison) add(path, hint, format string, args ...any) {
 	if !c.said[path] {
 		c.said[path] = true
@@ -49,7 +48,7 @@ func (c *comparison) add(path, hint, format string, args ...any) {
 	}
 }
 
-// byID are the numbers of the rules. Ids differ in more than capitals.
+// byID maps the ids of rules to their indexes. Ids are unique regardless of case.
 func byID(doc *weir.Rules) map[string]int {
 	numbers := make(map[string]int, len(doc.Rules))
 	for i, r := range doc.Rules {
@@ -73,7 +72,7 @@ func defaultTier(doc *weir.Rules) string {
 	return doc.DefaultTier
 }
 
-// tiers compares the numbers of tiers, and the keys in them.
+// tiers compares the limits of tiers, and the tiers of keys.
 func (c *comparison) tiers() {
 	old, new := &c.old.Rules, &c.new.Rules
 	for _, t := range new.Tiers {
@@ -104,7 +103,7 @@ func (c *comparison) tiers() {
 	}
 }
 
-// rule compares what a rule counts and by what, and its numbers if it counts the same.
+// rule compares what a rule counts, and by what. If it counts the same, rule compares the limits, too.
 func (c *comparison) rule(was, is *weir.Rule, path string) {
 	if was.Amount == is.Amount {
 		c.numbers(was, is, path)
@@ -129,7 +128,7 @@ func (c *comparison) rule(was, is *weir.Rule, path string) {
 	}
 }
 
-// prices notes amounts that count for more than twice what they did.
+// prices finds amounts that count for more than twice as much as before.
 func (c *comparison) prices() {
 	parts := func(doc *weir.Rules, f func(path string, each int64)) {
 		for of, sums := range map[string][]weir.Sum{"prices": doc.Prices, "weights": doc.Weights} {
@@ -149,11 +148,11 @@ func (c *comparison) prices() {
 	})
 }
 
-// numbers compares a rule's own, its tiers', and those of keys.
+// numbers compares a rule's own limits, its limits for tiers, and its overrides.
 func (c *comparison) numbers(was, is *weir.Rule, path string) {
 	if len(is.Limits) > 0 && len(was.Limits) > 0 {
 		c.limits(was.Limits, is.Limits, c.new.reading.ownNumbersPath(path))
-	} else if len(is.Limits) > 0 && is.Descriptor == nil { // and had those of the tiers
+	} else if len(is.Limits) > 0 && is.Descriptor == nil { // before, it had the limits of the tiers
 		for _, t := range c.old.Rules.Tiers {
 			c.limits(t.Limits, is.Limits, c.new.reading.ownNumbersPath(path))
 		}
@@ -187,7 +186,7 @@ func (c *comparison) numbers(was, is *weir.Rule, path string) {
 	}
 }
 
-// limits notes a cut from some limits to others, which are written at a path.
+// limits adds a problem if limits were cut. The path is that of the new limits.
 func (c *comparison) limits(was, is []weir.Limit, path string) {
 	x := compareLimits(was, is)
 	if x == nil {
@@ -197,7 +196,7 @@ func (c *comparison) limits(was, is []weir.Limit, path string) {
 		list := strings.TrimSuffix(path, ".limits") + ".limits"
 		path = index(list, x.at)
 	}
-	// Where the number itself stands: a rule's burst stands beside its limit.
+	// Point to the number itself. A rule's burst is a field beside its limit.
 	names := []string{".limit", ".refill_rate", ".capacity"}
 	if x.field == "burst" {
 		names = []string{".burst", ".capacity", ".limit"}
@@ -216,15 +215,15 @@ func (c *comparison) limits(was, is []weir.Limit, path string) {
 
 func (c *comparison) written(path string) bool { _, ok := c.new.reading.places[path]; return ok }
 
-// limitCut is a cut by more than half.
+// limitCut describes a limit that was cut by more than half.
 type limitCut struct {
-	at      int    // which of the new limits it is
+	at      int    // the index of the new limit
 	field   string // limit or burst
 	was, is string
 	hint    string
 }
 
-// limitName shows a limit as people write it.
+// limitName writes a limit the way people do.
 func limitName(l weir.Limit) string {
 	if l.Refill > 0 {
 		return fmt.Sprintf("%s a second", rateText(l.Refill))
@@ -232,8 +231,8 @@ func limitName(l weir.Limit) string {
 	return l.String()
 }
 
-// compareLimits finds a limit that was cut by more than half. Limits over the same
-// window are compared with each other, and else the slowest with the slowest.
+// compareLimits returns a limit that was cut by more than half, or nil. It compares limits over the same
+// window. If there are none, it compares the slowest old one with the slowest new one.
 func compareLimits(was, is []weir.Limit) *limitCut {
 	if len(was) == 0 || len(is) == 0 || (was[0].Algorithm == weir.Concurrency) != (is[0].Algorithm == weir.Concurrency) {
 		return nil
@@ -278,7 +277,7 @@ func compareLimit(was, is weir.Limit, at int) *limitCut {
 	return nil
 }
 
-// halfOf is half of a limit, and not less: whole, unless the limit isn't.
+// halfOf returns half of a limit, rounded up: to whole tokens, unless the limit has a fraction.
 func halfOf(l weir.Limit) weir.Limit {
 	if l.Fraction == 0 && l.Count > 1 {
 		l.Count = (l.Count + 1) / 2
@@ -288,7 +287,7 @@ func halfOf(l weir.Limit) weir.Limit {
 	return l
 }
 
-// dropped notes rules that are gone, or for less than they were, where nothing else limits the same requests.
+// dropped finds rules that are gone or match less than before, if no other rule limits the same requests.
 func (c *comparison) dropped() {
 	is := byID(&c.new.Rules)
 	dropped, all := lint.Dropped(c.old.Set, c.new.Set)

@@ -14,36 +14,36 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// decoder turns a tree into a rule document. It notes problems and goes on, so
-// that all of them are found at once.
+// decoder turns a tree into a rule document. After a problem it goes on, so that it finds all of
+// them at once.
 type decoder struct {
 	*problems
 	src *source
-	// warned collects what is allowed and probably not meant.
+	// warned collects warnings: what is allowed, but probably not meant.
 	warned *problems
-	// places are where paths lead to, for what [weir.Compile] finds.
+	// places maps paths to places in the text, for problems that [weir.Compile] finds.
 	places map[string]int
-	// hints are guesses at names that only Compile can tell are wrong, by path.
+	// hints are suggestions, by path, for names that only Compile can tell are wrong.
 	hints map[string]string
-	// listNames are what the document calls its lists.
+	// listNames are the names that the document uses for its lists.
 	listNames map[List]string
-	// misspelt are paths of fields that seem to be there under a wrong name.
+	// misspelt are paths of fields that are probably in the document under a misspelled name.
 	misspelt []string
-	// tierUses are the places that name a tier.
+	// tierUses are the values that name a tier.
 	tierUses []value
-	// details are of the rules, in their order.
+	// details has one entry for each rule, in their order.
 	details []detail
-	// expires says when overrides end, if they do.
+	// expires is when overrides expire, for those that do.
 	expires map[overrideID]time.Time
 }
 
-// value is a node and the path that leads to it. Without a node, nothing was written there.
+// value is a node and its path. The node is nil if the document has no such value.
 type value struct {
 	*node
 	path string
 }
 
-// field is the value of a field of a map, if it is one.
+// field returns the value of a field, if v is a map that has it.
 func (v value) field(name string) (value, bool) {
 	if v.node == nil {
 		return value{}, false
@@ -52,7 +52,7 @@ func (v value) field(name string) (value, bool) {
 	return value{f.value, join(v.path, name)}, i >= 0
 }
 
-// entry is a field of a map whose names aren't fixed, such as tiers.
+// entry is a field of a map whose field names are free, such as tiers.
 type entry struct {
 	value
 	name   string
@@ -63,7 +63,7 @@ func (d *decoder) fail(v value, format string, args ...any) *Problem {
 	return d.add(v.at, v.path, format, args...)
 }
 
-// given reports whether there is a value to read. A name with nothing behind it is a problem.
+// given reports whether there is a value to read. It adds a problem for a name without a value.
 func (d *decoder) given(v value) bool {
 	if v.node == nil {
 		return false
@@ -75,20 +75,21 @@ func (d *decoder) given(v value) bool {
 	return true
 }
 
-// fieldSet is what the fields of a map can be.
+// fieldSet describes the fields that a map can have.
 type fieldSet struct {
-	of    string // whose fields they are
+	of    string // what has these fields, as messages call it
 	names []string
-	// aliases are other names of fields. Messages don't list them.
+	// aliases maps other names of fields to the real ones. Messages don't list them.
 	aliases map[string]string
-	// wrong are names that people write, and what to write instead.
+	// wrong maps names that people write by mistake to what to write instead.
 	wrong map[string]string
 }
 
-// restOfNumber is the rest of a number that was written with a comma: 000/minute.
+// restOfNumber matches the rest of a number that was written with a comma: 000/minute.
 var restOfNumber = regexp.MustCompile(`^[0-9]{3}(?:[/ ].*)?$`)
 
-// fields returns the fields of a map by name. It notes those that don't exist or come twice.
+// fields returns the fields of a map by name. It adds problems for unknown fields, and for those
+// that come twice.
 func (d *decoder) fields(v value, set *fieldSet) map[string]value {
 	found := map[string]value{}
 	for _, e := range d.entries(v) {
@@ -147,7 +148,8 @@ func (d *decoder) entries(v value) []entry {
 	return list
 }
 
-// items returns the values of a list. The example is for people who wrote something else.
+// items returns the values of a list. The example is for the message to people who wrote something
+// else.
 func (d *decoder) items(v value, example string) []value {
 	if !d.given(v) {
 		return nil
@@ -241,7 +243,7 @@ func (d *decoder) tiers(v value, s scope) []weir.Tier {
 	return tiers
 }
 
-// join is the path to a field.
+// join returns the path of a field.
 func join(path, name string) string {
 	if path == "" {
 		return name
@@ -249,5 +251,5 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// index is the path to an item.
+// index returns the path of a list item.
 func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }

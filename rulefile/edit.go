@@ -12,10 +12,10 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// ErrNotFound is what errors of edits are when the tier, the rule or the override isn't there.
+// ErrNotFound is the error of edits when the tier, the rule or the override doesn't exist.
 var ErrNotFound = errors.New("not found")
 
-// notFound says what isn't there, and what is.
+// notFound is an error that names what doesn't exist, and what does.
 type notFound struct{ text string }
 
 func (e *notFound) Error() string        { return e.text }
@@ -33,12 +33,12 @@ func missing(what, name string, names []string) error {
 	return &notFound{text}
 }
 
-// Numbers are what a tier, or an override, is set to.
+// Numbers are the new limit of a tier or an override.
 type Numbers struct {
-	// Limit is "500/minute", or "500", which leaves the window as it is. Of amounts it may be "12.50/month", and of requests in
-	// flight it is a number. "" leaves it alone.
+	// Limit is "500/minute", or "500" to keep the window. For an amount it may be "12.50/month", and for requests in flight it
+	// is a number such as "50". "" keeps the limit.
 	Limit string
-	// Capacity is the burst. 0 leaves it alone.
+	// Capacity is the burst. 0 keeps the burst.
 	Capacity int64
 	// Expires is when an override ends, in whole seconds. Zero means never. Tiers don't expire.
 	Expires time.Time
@@ -47,17 +47,17 @@ type Numbers struct {
 // List is one of a document's two lists of keys and addresses.
 type List string
 
-// The lists, as documents call them. [Parse] reads "whitelist" and "blacklist" as other names of them.
+// The names of the lists. [Parse] also reads "whitelist" and "blacklist".
 const (
 	Allowlist List = "allow"
 	Denylist  List = "deny"
 )
 
-// aliases are the lists' other names. The version before knows only these.
+// aliases are the lists' other names. The previous version of Weir knows only these.
 var aliases = map[List]string{Allowlist: "whitelist", Denylist: "blacklist"}
 
-// listField returns a list's field and its index, or -1, and the name that the document has for it. A document with neither list
-// gets the name that nodes of the version before can read, too: they share the rules in Redis.
+// listField returns a list's field, its index or -1, and the list's name in the document. If the document has neither list, the
+// name is the one that nodes of the previous version can read, too, because they share the rules in Redis.
 func (e *editor) listField(list List) (f child, at int, name string) {
 	for _, name := range []string{string(list), aliases[list]} {
 		if f, at := e.root.get(name); at >= 0 {
@@ -72,7 +72,7 @@ func (e *editor) listField(list List) (f child, at int, name string) {
 	return child{}, -1, aliases[list]
 }
 
-// findRule returns the number of the rule that has an id.
+// findRule returns the index of the rule with an id.
 func (e *editor) findRule(id string) (int, error) {
 	ids := make([]string, len(e.doc.Rules))
 	for i, r := range e.doc.Rules {
@@ -83,7 +83,7 @@ func (e *editor) findRule(id string) (int, error) {
 	return -1, missing("rule", id, ids)
 }
 
-// edited makes a change of a text.
+// edited parses a text, makes a change, and returns the new text.
 func edited(text []byte, change func(e *editor) error) ([]byte, error) {
 	e, err := edit(text)
 	if err != nil {
@@ -95,7 +95,8 @@ func edited(text []byte, change func(e *editor) error) ([]byte, error) {
 	return e.result()
 }
 
-// editedRule makes a change of the rule that has an id. The change gets the rule's index, and the rule as it is meant and as it is written.
+// editedRule makes a change to the rule with an id. The change gets the rule's index, the rule itself, and its node in the
+// text.
 func editedRule(text []byte, id string, change func(e *editor, i int, r *weir.Rule, item *node) error) ([]byte, error) {
 	return edited(text, func(e *editor) error {
 		i, err := e.findRule(id)
@@ -114,8 +115,8 @@ func (e *editor) rulesField() child {
 func (e *editor) ruleNode(i int) *node { return e.rulesField().value.children[i].value }
 
 // SetTier changes the numbers of a tier in the text of a document: where the tier is listed, and in every rule that is for the
-// tier and has numbers of its own. As with all edits, the rest of the text stays as it is, byte for byte; an error is [Problems]
-// if the text, or what would become of it, is no good document.
+// tier and has numbers of its own. As with all edits, the rest of the text stays as it is, byte for byte. The error is
+// [Problems] if the old or the new text isn't a valid document.
 func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 	return edited(text, func(e *editor) error {
 		if !n.Expires.IsZero() {
@@ -144,7 +145,7 @@ func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 			found = true
 			own := c
 			if r.Algorithm > weir.LeakyQueue {
-				own.burst = 0 // a burst is a bucket's; the tier's limit holds for all
+				own.burst = 0 // only buckets have a burst; the tier's limit applies to all algorithms
 			}
 			if r.Limits, err = e.setIn(e.ruleNode(i), r.Limits, own); err != nil {
 				return fmt.Errorf("the rule %q, which is for the tier, %w", r.ID, err)
@@ -157,8 +158,8 @@ func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 	})
 }
 
-// tierNumbers: the rule has numbers of its own that are a client's. What counts something other than requests, or all clients of
-// an address, has numbers of another kind.
+// tierNumbers reports whether a rule has numbers of its own that are a client's. A rule that counts something other than
+// requests, or by IP address, has numbers of another kind.
 func tierNumbers(r *weir.Rule) bool {
 	return len(r.Limits) > 0 && r.Amount == "" && r.Algorithm != weir.Concurrency && !slices.Equal(r.By, []string{"ip"})
 }
@@ -189,13 +190,13 @@ func DeleteRule(text []byte, id string) ([]byte, error) {
 	})
 }
 
-// forget drops what is known of when a rule's overrides expire.
+// forget removes the expiry times of a rule's overrides.
 func (e *editor) forget(rule string) {
 	maps.DeleteFunc(e.expires, func(id overrideID, _ time.Time) bool { return strings.EqualFold(id.rule, rule) })
 }
 
-// SetOverride gives one key numbers of its own in a rule, or changes them. A
-// limit without a window takes that of the numbers it replaces.
+// SetOverride gives a key its own numbers in a rule, or changes them. A limit without a window keeps the window of the numbers
+// that it replaces.
 func SetOverride(text []byte, rule, key string, n Numbers) ([]byte, error) {
 	return editedRule(text, rule, func(e *editor, _ int, r *weir.Rule, item *node) error {
 		c, err := n.parse()
@@ -260,15 +261,15 @@ func DeleteOverride(text []byte, rule, key string) ([]byte, error) {
 	})
 }
 
-// SetList makes one of the lists hold these entries. Those that stay keep their
-// places and comments, and new ones come last.
+// SetList makes one of the lists consist of these entries. Entries that stay keep their places and comments, and new ones come
+// last.
 func SetList(text []byte, list List, entries []string) ([]byte, error) {
 	return edited(text, func(e *editor) error {
 		target := &e.doc.Allow
 		if list == Denylist {
 			target = &e.doc.Deny
 		}
-		wanted := map[string]bool{} // and not there yet
+		wanted := map[string]bool{} // not found in the old list yet
 		for _, s := range entries {
 			wanted[s] = true
 		}
@@ -277,7 +278,7 @@ func SetList(text []byte, list List, entries []string) ([]byte, error) {
 			if !wanted[s] {
 				return false
 			}
-			delete(wanted, s) // so that a second one of it goes
+			delete(wanted, s) // so that a duplicate is removed
 			all = append(all, s)
 			return true
 		}
@@ -300,7 +301,7 @@ func SetList(text []byte, list List, entries []string) ([]byte, error) {
 	})
 }
 
-// setItems removes some items from a list of texts, and adds others behind the rest.
+// setItems removes some items from a list of texts, and adds others at the end.
 func (e *editor) setItems(f child, gone []bool, added []string) error {
 	list := f.value
 	quote := byte(0)
@@ -313,7 +314,7 @@ func (e *editor) setItems(f child, gone []bool, added []string) error {
 	}
 	last := len(gone) - 1
 	if list.flow && len(added) > 0 && last >= 0 && gone[last] {
-		// What is added stands behind the last item, which can't go: the first one takes its place.
+		// New items go behind the last item, so that one can't be removed. The first new item replaces it instead.
 		e.put(list.children[last].value, e.scalar(added[0], quote))
 		gone[last], added = false, added[1:]
 	}

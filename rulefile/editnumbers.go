@@ -14,14 +14,14 @@ import (
 	"github.com/weirhq/weir/internal/lint"
 )
 
-// numbersChange is Numbers, understood. Zeros leave alone.
+// numbersChange is a parsed Numbers. Zero fields change nothing.
 type numbersChange struct {
 	amount  counter.Amount
 	window  time.Duration
-	unit    counter.CalendarUnit // of the window
+	unit    counter.CalendarUnit // the window's unit, if it follows the calendar
 	burst   int64
 	expires time.Time
-	// inherits: where no window is written, it is that of the rule's params.
+	// inherits means that numbers without a window have the window of the rule's params.
 	inherits bool
 }
 
@@ -39,7 +39,7 @@ func (n Numbers) parse() (numbersChange, error) {
 		}
 	}
 	if !n.Expires.IsZero() {
-		// Up to a whole second, so that it is never shorter than asked for.
+		// Round up to a whole second, so that it is never earlier than asked for.
 		c.expires = n.Expires.UTC().Truncate(time.Second)
 		if c.expires.Before(n.Expires) {
 			c.expires = c.expires.Add(time.Second)
@@ -74,7 +74,8 @@ func (c *numbersChange) parseLimit(s string) error {
 	return nil
 }
 
-// fits reports a change that the limit can't take: slots have neither a window nor a burst.
+// fits returns an error if the limit can't take the change: concurrency limits have neither a window nor a
+// burst.
 func (c numbersChange) fits(a counter.Algorithm) error {
 	switch {
 	case a != weir.Concurrency:
@@ -86,7 +87,7 @@ func (c numbersChange) fits(a counter.Algorithm) error {
 	return nil
 }
 
-// fresh makes the limit of an override that isn't there yet. What the change leaves alone is the rule's own.
+// fresh returns the limit of a new override. It takes from the rule what the change leaves out.
 func (c numbersChange) fresh(r *weir.Rule) (weir.Limit, error) {
 	var own weir.Limit
 	if len(r.Limits) == 1 {
@@ -116,7 +117,7 @@ func (c numbersChange) fresh(r *weir.Rule) (weir.Limit, error) {
 	return c.apply(weir.Limit{Window: own.Window, Calendar: own.Calendar}), nil
 }
 
-// limitText writes the numbers of a new override.
+// limitText formats the numbers of a new override.
 func (e *editor) limitText(l weir.Limit, expires time.Time) string {
 	fields := []pair{{"limit", e.scalar(l.String(), 0)}}
 	switch {
@@ -130,7 +131,7 @@ func (e *editor) limitText(l weir.Limit, expires time.Time) string {
 	if !expires.IsZero() {
 		fields = append(fields, pair{"expires", e.timeText(expires)})
 	}
-	if len(fields) == 1 && l.Algorithm != weir.Concurrency { // where it is, a number alone says too little
+	if len(fields) == 1 && l.Algorithm != weir.Concurrency { // a concurrency limit stays a field: a number alone would say too little
 		return fields[0].value
 	}
 	return e.flowMap(fields...)
@@ -140,7 +141,7 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 func rateText(r float64) string { return strconv.FormatFloat(r, 'f', -1, 64) }
 
-// timeText needs no quotes in YAML: the colons have no spaces behind them.
+// timeText formats a time. It needs no quotes in YAML, because no space follows its colons.
 func (e *editor) timeText(t time.Time) string {
 	s := t.Format(time.RFC3339)
 	if e.json {
@@ -149,7 +150,7 @@ func (e *editor) timeText(t time.Time) string {
 	return s
 }
 
-// windowText is a number of seconds, or a time such as 250ms.
+// windowText formats a window as a number of seconds, or as a time such as 250ms.
 func (e *editor) windowText(w time.Duration) string {
 	if w%time.Second == 0 {
 		return decimal(int64(w / time.Second))
@@ -157,13 +158,13 @@ func (e *editor) windowText(w time.Duration) string {
 	return e.scalar(windowName(weir.Limit{Count: 1, Window: w}), 0)
 }
 
-// windowName is what a limit is over: minute, 15m, month.
+// windowName returns what a limit is over: minute, 15m, month.
 func windowName(l weir.Limit) string {
 	_, name, _ := strings.Cut(l.String(), "/")
 	return name
 }
 
-// pick finds which of several limits a change is about: that over the same window.
+// pick returns the index of the limit to change, which is the one over the same window.
 func (c numbersChange) pick(limits []weir.Limit) (int, error) {
 	if len(limits) == 1 {
 		return 0, nil
@@ -178,8 +179,8 @@ func (c numbersChange) pick(limits []weir.Limit) (int, error) {
 	return 0, fmt.Errorf("has several limits, over %s: name the one to change, as in %q", strings.Join(windows, ", "), "500/"+windows[0])
 }
 
-// setNumbers changes the numbers of a tier or an override, in whatever form they are
-// written, and returns what they are then. Only overrides have a time at which they expire.
+// setNumbers changes the numbers of a tier or an override, in whatever form they are written, and returns
+// the new limits. Only overrides can expire.
 func (e *editor) setNumbers(v *node, limits []weir.Limit, c numbersChange, override bool) ([]weir.Limit, error) {
 	if err := c.fits(limits[0].Algorithm); err != nil {
 		return nil, err
@@ -201,7 +202,7 @@ func (e *editor) setNumbers(v *node, limits []weir.Limit, c numbersChange, overr
 	return e.setIn(v, limits, c)
 }
 
-// setIn changes numbers that are fields of a map: of a rule, a tier or an override.
+// setIn changes numbers that are fields of a map, which is a rule, a tier or an override.
 func (e *editor) setIn(m *node, limits []weir.Limit, c numbersChange) ([]weir.Limit, error) {
 	if list, at := m.get("limits"); at >= 0 {
 		i, err := c.pick(limits)
@@ -242,7 +243,7 @@ func (e *editor) setExpiry(m *node, at time.Time) error {
 	return nil
 }
 
-// apply is what becomes of a count over a window.
+// apply returns the limit after the change.
 func (c numbersChange) apply(l weir.Limit) weir.Limit {
 	if c.amount > 0 {
 		l.Count, l.Fraction = wholeAndRest(c.amount)
@@ -250,13 +251,13 @@ func (c numbersChange) apply(l weir.Limit) weir.Limit {
 	if c.window > 0 {
 		l.Window, l.Calendar.Unit = c.window, c.unit
 	}
-	if c.burst > 0 && (l.Burst > 0 || counter.Whole(c.burst) != l.Amount()) { // a burst is the limit, unless it is given
+	if c.burst > 0 && (l.Burst > 0 || counter.Whole(c.burst) != l.Amount()) { // without a burst, the burst is the limit
 		l.Burst = c.burst
 	}
 	return l
 }
 
-// setFields changes a limit and what stands beside it. burst is what a new burst is called there.
+// setFields changes a limit and the fields beside it. burst is the name that a new burst field gets.
 func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange) (weir.Limit, error) {
 	limit, at := m.get("limit")
 	window, _ := m.get("window")
@@ -272,7 +273,7 @@ func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange)
 		p, isPart = parsePart(f.value.text)
 	}
 	switch {
-	case isPart && c.burst == 0: // it follows the limit
+	case isPart && c.burst == 0: // the burst is a part of the limit, and follows it
 		changed.Burst = p.of(changed)
 	case !isPart && changed.Burst == l.Burst:
 	case i >= 0:
@@ -283,12 +284,12 @@ func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange)
 	return changed, nil
 }
 
-// setCount writes a limit over an old one. The window may be a field of its own.
+// setCount writes a new limit over an old one. The window may be a field of its own.
 func (e *editor) setCount(v *node, window child, old, l weir.Limit) {
 	sameWindow := l.Window == old.Window && l.Calendar.Unit == old.Calendar.Unit
 	if (value{v, ""}).isNumber() {
 		if !sameWindow && window.value == nil {
-			e.put(v, e.scalar(l.String(), 0)) // its window was the rule's
+			e.put(v, e.scalar(l.String(), 0)) // its window was that of the rule
 			return
 		}
 		if l.Amount() != old.Amount() {
@@ -304,7 +305,7 @@ func (e *editor) setCount(v *node, window child, old, l weir.Limit) {
 	}
 	text := l.String()
 	if sameWindow {
-		// As people wrote it: 100 per minute, 5/15m.
+		// Keep the form that people wrote: 100 per minute, 5/15m.
 		for _, separator := range []string{"/", " per "} {
 			if i := strings.Index(v.text, separator); i >= 0 {
 				text = l.Amount().String() + v.text[i:]
@@ -315,8 +316,8 @@ func (e *editor) setCount(v *node, window child, old, l weir.Limit) {
 	e.setText(v, text)
 }
 
-// setBucket changes a bucket that is described by its capacity and what it gains each
-// second. Its window is only shown, and stays if it is written.
+// setBucket changes a bucket that is described by its capacity and its refill rate. Its window is only shown
+// to clients, and stays if it is written.
 func (e *editor) setBucket(m *node, _ string, l weir.Limit, c numbersChange) (weir.Limit, error) {
 	if c.unit != counter.NoUnit {
 		return l, fmt.Errorf("is a bucket, and %s", noBudget(weir.TokenBucket))

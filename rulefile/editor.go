@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// editor changes a text in single places, found by the tree that was read from
-// it, so that all the rest stays as people wrote it.
+// editor changes single places of a text, which it finds by the text's tree. The rest stays as people wrote it.
 type editor struct {
 	*reading
-	// open: the text had no line end, and has one while it is edited.
+	// open means that the text had no line end at its end, and has one while it is edited.
 	open    bool
 	json    bool
 	eol     string
@@ -54,8 +53,8 @@ func edit(text []byte) (*editor, error) {
 	return e, nil
 }
 
-// result returns the text with its changes, once it has been read again and
-// means what the document has been made to mean.
+// result returns the changed text. It parses that text again, and returns an error if it doesn't mean what the edited
+// document means.
 func (e *editor) result() ([]byte, error) {
 	out, err := e.apply()
 	if err != nil {
@@ -75,7 +74,7 @@ func (e *editor) result() ([]byte, error) {
 }
 
 func (e *editor) apply() ([]byte, error) {
-	// What is inserted where something else begins that is removed stands before it.
+	// An insertion stands before a removal that begins at the same place.
 	slices.SortStableFunc(e.changes, func(a, b change) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) })
 	var out bytes.Buffer
 	at := 0
@@ -98,18 +97,18 @@ func (e *editor) replace(from, to int, with string) {
 	e.changes = append(e.changes, change{from, to, with})
 }
 
-// startsLine: nothing but spaces comes before the place in its line.
+// startsLine reports whether nothing but spaces comes before the place in its line.
 func (e *editor) startsLine(at int) bool {
 	return strings.Trim(e.src.text[e.src.lineBegin(at):at], " \t") == ""
 }
 
-// endsLine: nothing but spaces and a comment comes behind the place in its line.
+// endsLine reports whether nothing but spaces and a comment follows the place in its line.
 func (e *editor) endsLine(at int) bool {
 	rest := strings.TrimLeft(e.src.text[at:e.src.lineEnd(at)], " \t")
 	return rest == "" || rest[0] == '#'
 }
 
-// skip moves over spaces, line ends and comments.
+// skip returns the next place that isn't a space, a line end or a comment.
 func (e *editor) skip(at int) int {
 	for at < len(e.src.text) {
 		switch e.src.text[at] {
@@ -124,10 +123,11 @@ func (e *editor) skip(at int) int {
 	return at
 }
 
-// indent is as much space as stands before a place in its line, and n more.
+// indent returns as many spaces as there are bytes before the place in its line, and n more.
 func (e *editor) indent(at, n int) string { return strings.Repeat(" ", at-e.src.lineBegin(at)+n) }
 
-// insert adds a child to a map or a list, behind the one of the given index, and on a line of its own if that has one.
+// insert adds a child to a map or a list, behind the child with the given index. If that child has its own line, so
+// has the new one.
 func (e *editor) insert(n *node, after int, text string) {
 	if len(n.children) == 0 {
 		e.replace(n.from+1, n.from+1, text)
@@ -144,7 +144,7 @@ func (e *editor) insert(n *node, after int, text string) {
 	}
 }
 
-// insertField adds a field to a map. The value may begin on a line of its own.
+// insertField adds a field to a map, behind the field with the given index. The value may begin on a line of its own.
 func (e *editor) insertField(m *node, after int, name, value string) {
 	colon := e.colon
 	if strings.HasPrefix(value, e.eol) {
@@ -165,7 +165,7 @@ func (e *editor) appendItem(list *node, item string) {
 	e.insert(list, len(list.children)-1, item)
 }
 
-// remove takes some children out of a map or a list that keeps others.
+// remove removes some of the children of a map or a list. Others must remain.
 func (e *editor) remove(n *node, gone func(i int) bool) error {
 	if n.flow {
 		e.removeFlow(n, gone)
@@ -176,7 +176,7 @@ func (e *editor) remove(n *node, gone func(i int) bool) error {
 		case !gone(i):
 		case e.startsLine(c.at):
 			e.replace(e.src.lineBegin(c.at), e.src.nextLine(c.value.to), "")
-		case i+1 < len(n.children): // behind a dash
+		case i+1 < len(n.children): // the field follows a list's dash
 			e.replace(c.at, n.children[i+1].at, "")
 		default:
 			return errors.New("its only field can't be removed: write the whole document")
@@ -185,21 +185,22 @@ func (e *editor) remove(n *node, gone func(i int) bool) error {
 	return nil
 }
 
-// removeFlow removes what stands between brackets, with the commas and, if it has lines of its own, with those.
+// removeFlow removes children between brackets, with their commas, and with their lines if they have lines of their
+// own.
 func (e *editor) removeFlow(n *node, gone func(i int) bool) {
 	text, last := e.src.text, len(n.children)-1
 	kept := last // the last child that stays
 	for kept >= 0 && gone(kept) {
 		kept--
 	}
-	before := 0 // what is left of this stays
+	before := 0 // text before this place stays
 	for i, c := range n.children {
 		from, after := c.at, c.value.to
 		if comma := e.skip(after); text[comma] == ',' {
 			after = comma + 1
 		}
 		switch {
-		case i == kept && i < last: // the comma goes with what follows
+		case i == kept && i < last: // the comma goes with the children behind it
 			e.replace(after-1, after, "")
 		case !gone(i):
 		case e.startsLine(from) && e.endsLine(after):
@@ -219,7 +220,7 @@ func (e *editor) removeFlow(n *node, gone func(i int) bool) {
 	}
 }
 
-// emptyList takes all items out of a list on lines of its own.
+// emptyList removes all items from a list that has one item per line.
 func (e *editor) emptyList(f child) {
 	e.replace(f.colon, f.colon, " []")
 	e.replace(e.src.lineEnd(f.colon), e.src.lineEnd(f.value.to), "")

@@ -7,8 +7,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// locateErrors notes what Compile found, where it was written. It leaves out
-// what only follows from problems that are noted already.
+// locateErrors adds the problems that Compile found, with their places in the text. It leaves out
+// those that follow from problems that are known already.
 func (d *decoder) locateErrors(err error) {
 	var found counter.Problems
 	if !errors.As(err, &found) {
@@ -23,13 +23,13 @@ func (d *decoder) locateErrors(err error) {
 		}
 		at := p.Path
 		if isRule(at) {
-			at = d.ownNumbersPath(at) // what is wrong with a rule's numbers is best seen at the numbers
+			at = d.ownNumbersPath(at) // faults in a rule's numbers are best shown at the numbers
 		}
 		d.add(d.find(at), p.Path, "%s", p.Text).Hint = d.hints[p.Path]
 	}
 }
 
-// ownNumbersPath is where a rule's own numbers stand, or the rule's path if it has none.
+// ownNumbersPath returns the path of a rule's own numbers, or the rule's path if it has none.
 func (d *decoder) ownNumbersPath(rule string) string {
 	for _, name := range []string{"limit", "limits", "params"} {
 		if _, ok := d.places[join(rule, name)]; ok {
@@ -39,7 +39,7 @@ func (d *decoder) ownNumbersPath(rule string) string {
 	return rule
 }
 
-// locateWarnings does the same for what Compile only warns of.
+// locateWarnings adds warnings in the same way.
 func (d *decoder) locateWarnings(found []counter.Problem) {
 	d.warned.ids = d.ids
 	for _, p := range found {
@@ -48,7 +48,8 @@ func (d *decoder) locateWarnings(found []counter.Problem) {
 	}
 }
 
-// listPath is a path with a list's name as the document has it: whitelist[0] for allow[0].
+// listPath replaces a list's name in a path by the name that the document uses: whitelist[0] for
+// allow[0].
 func (d *decoder) listPath(path string) string {
 	list, rest, found := strings.Cut(path, "[")
 	if name := d.listNames[List(list)]; found && name != "" {
@@ -57,7 +58,7 @@ func (d *decoder) listPath(path string) string {
 	return path
 }
 
-// find is the place of the value that a path leads to, or of the nearest one around it.
+// find returns the place of the value with a path, or of the nearest value around it.
 func (d *decoder) find(path string) int {
 	for ; path != ""; path = parent(path) {
 		if at, ok := d.places[path]; ok {
@@ -67,17 +68,17 @@ func (d *decoder) find(path string) int {
 	return d.src.begins[0]
 }
 
-// parent is a path without its last step.
+// parent returns a path without its last step.
 func parent(path string) string { return path[:max(strings.LastIndexAny(path, ".["), 0)] }
 
-// isRule: the path leads to a rule as a whole.
+// isRule reports whether a path is that of a whole rule.
 func isRule(path string) bool {
 	return strings.HasPrefix(path, "rules[") && strings.IndexByte(path, ']') == len(path)-1
 }
 
-// explained returns what tells whether a problem at a path may be the consequence of one
-// that is known: in the same value, in a part of it, or in what it is part of.
-// A rule without numbers may be waiting for those of a tier.
+// explained returns a function that reports whether a problem at a path may follow from a known
+// one: in the same value, in a part of it, or in a value around it. A rule without numbers may lack
+// those of a faulty tier.
 func (d *decoder) explained() func(path string) bool {
 	exact, around := map[string]bool{}, map[string]bool{} // paths of problems, and of everything around them
 	note := func(path string) {

@@ -11,12 +11,13 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// Lost returns what the change from one document to another takes from single clients: entries of the deny and the
-// allow list that the new one doesn't cover, and overrides that are live and not in it. Those are made in a hurry
-// and by hand, and no file or older version has them. With changed, overrides with other numbers count, too. Keys are masked. Both files come from [Parse].
+// Lost returns what a change from one document to another takes away from single clients: entries of the deny and allow lists
+// that the new document doesn't cover, and overrides that haven't expired and are missing there. People add these by hand and
+// in a hurry, so no file or older version has them. If changed is set, overrides with other numbers count as lost, too. Keys
+// are masked. Both files must come from [Parse].
 func Lost(old, new *File, changed bool) []Problem {
 	l := &losses{new: new, problems: &problems{file: new.Name, ids: new.reading.ids}}
-	var denied, allowed []string // and not any more
+	var denied, allowed []string // entries that the new document doesn't cover
 	for _, entry := range old.Rules.Deny {
 		if covered, _ := private.Covers(new.Set, entry); !covered {
 			denied = append(denied, shown.Entry(entry))
@@ -39,7 +40,7 @@ type losses struct {
 	new *File
 }
 
-// listedLosses is how many of a kind are listed one by one.
+// listedLosses is how many losses of a kind are listed one by one.
 const listedLosses = 20
 
 func (l *losses) note(path, hint string, lost []string, format string) {

@@ -13,30 +13,31 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// scope is what a rule says about all of its numbers.
+// scope is what a rule says about all its numbers.
 type scope struct {
 	algorithm counter.Algorithm
-	// named: the rule names its algorithm. Without, the calendar's windows are fixed ones, and the others buckets.
+	// named means that the rule names its algorithm. If it doesn't, calendar windows are fixed windows, and other
+	// limits are buckets.
 	named bool
-	// unsure: what the rule says of its algorithm is wrong, and the numbers aren't to blame.
+	// unsure means that the rule's algorithm is wrong, so that its numbers must not be blamed.
 	unsure bool
-	// decimal: the rule counts an amount.
+	// decimal means that the rule counts an amount.
 	decimal bool
-	// calendar: the rule says where days, weeks and months begin.
+	// calendar means that the rule says when days, weeks and months begin.
 	calendar bool
-	// shared: the numbers are a tier's, and rules say what is counted by them, and how.
+	// shared means that the numbers are a tier's, and that rules say what they count, and how.
 	shared bool
-	// window of the rule's params, for overrides that leave it out.
+	// window is that of the rule's params, for overrides that leave it out.
 	window time.Duration
-	// inList: the numbers are one of several limits.
+	// inList means that the numbers are one of several limits.
 	inList bool
-	// borrows: without a limit, it is that of a configuration.
+	// borrows means that the rule may leave out the limit, which then comes from another configuration.
 	borrows bool
-	// override: the numbers are those of one key, which can expire.
+	// override means that the numbers are those of one key, which can expire.
 	override bool
 }
 
-// forget keeps numbers from being blamed for an algorithm that is wrong.
+// forget keeps the numbers of a rule with a wrong algorithm from being blamed for it.
 func (s *scope) forget() {
 	s.algorithm, s.named, s.decimal, s.unsure = weir.TokenBucket, false, true, true
 }
@@ -68,10 +69,10 @@ var paramFields = fieldSet{
 	wrong: map[string]string{"burst": `write "capacity", which is the burst`, "limits": "write limits: [20/second, 5000/hour] in place of params"},
 }
 
-// maxLimits is how many limits one rule may have at once; each costs every request a counter.
+// maxLimits is how many limits one rule may have. Each of them costs every request a counter.
 const maxLimits = 16
 
-// numbers reads limits in any of the forms that tiers, overrides and candidates have:
+// numbers reads limits in any of the forms that tiers, overrides and candidates can have:
 //
 //	100/minute
 //	{limit: 100/minute, burst: 20}
@@ -109,7 +110,7 @@ func (d *decoder) numbers(v value, s scope) []weir.Limit {
 		return d.limits(list, s)
 	}
 	if len(d.list) > before {
-		return nil // what is missing may be what was misspelt
+		return nil // a missing field may be the misspelled one
 	}
 	return d.limit(v, f, s)
 }
@@ -135,7 +136,7 @@ func (d *decoder) limits(v value, s scope) []weir.Limit {
 	return limits
 }
 
-// ownNumbers reads what a rule itself says, and notes the window of its params in the scope.
+// ownNumbers reads the numbers of the rule itself, and records the window of its params in the scope.
 func (d *decoder) ownNumbers(f map[string]value, s *scope) []weir.Limit {
 	var given []string
 	for _, name := range []string{"limit", "limits", "params"} {
@@ -177,8 +178,8 @@ func (d *decoder) params(v value, s *scope) []weir.Limit {
 	return limits
 }
 
-// limit makes one limit of the fields limit, burst, capacity, refill_rate and window, or none if something is wrong
-// with them. v is what they belong to.
+// limit makes one limit of the fields limit, burst, capacity, refill_rate and window, or returns nil if something
+// is wrong with them. v is the value that has these fields.
 func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 	before := len(d.list)
 	limit, burst, capacity, refill := f["limit"], f["burst"], f["capacity"], f["refill_rate"]
@@ -229,7 +230,7 @@ func (d *decoder) limit(v value, f map[string]value, s scope) []weir.Limit {
 	return []weir.Limit{l}
 }
 
-// burst reads what a bucket holds: a number, or a part of its limit.
+// burst reads a bucket's capacity: a number, or a fraction of its limit.
 func (d *decoder) burst(v value, l weir.Limit) int64 {
 	if v.node == nil || v.kind != scalar || !strings.Contains(v.text, "/") {
 		return d.integer(v)
@@ -242,7 +243,7 @@ func (d *decoder) burst(v value, l weir.Limit) int64 {
 	return part.of(l)
 }
 
-// part is a fraction below 1, of a limit.
+// part is a fraction of a limit, below 1.
 type part struct{ num, den int64 }
 
 func parsePart(text string) (p part, ok bool) {
@@ -252,10 +253,10 @@ func parsePart(text string) (p part, ok bool) {
 	return part{int64(n), int64(m)}, err == nil && wrong == nil && n > 0 && n < m
 }
 
-// of is the part of a limit in whole tokens, rounded down, and at least one.
+// of returns that fraction of a limit in whole tokens, rounded down, but at least one.
 func (p part) of(l weir.Limit) int64 { return max(1, l.Count*p.num/p.den) }
 
-// checkBurst notes a burst of what has none.
+// checkBurst adds a problem if a limit that can't have a burst has one.
 func (d *decoder) checkBurst(burst value, l weir.Limit, s scope) {
 	switch {
 	case s.unsure:
@@ -268,10 +269,10 @@ func (d *decoder) checkBurst(burst value, l weir.Limit, s scope) {
 	}
 }
 
-// slots: the rule counts requests in flight.
+// slots reports whether the rule counts requests in flight.
 func (s scope) slots() bool { return s.algorithm == weir.Concurrency }
 
-// count reads a limit: "100/minute", or a number with a window beside it.
+// count reads a limit: "100/minute", or a number with a window as a field of its own.
 func (d *decoder) count(limit, window value, s scope) weir.Limit {
 	if !d.given(limit) {
 		return weir.Limit{}
@@ -338,13 +339,13 @@ func (d *decoder) slotLimit(limit, window value) weir.Limit {
 	return weir.Limit{Algorithm: weir.Concurrency, Count: d.integer(limit)}
 }
 
-// wholeAndRest are an amount's whole and its fraction.
+// wholeAndRest splits an amount into its whole part and its fraction.
 func wholeAndRest(a counter.Amount) (int64, counter.Amount) {
 	one := counter.Whole(1)
 	return int64(a / one), a % one
 }
 
-// bucket reads a bucket as params describe it: what it holds, and what it gains each second.
+// bucket reads a bucket from params: its capacity, and how many tokens it gains each second.
 func (d *decoder) bucket(capacity, refill, window value, s scope) weir.Limit {
 	n := d.integer(capacity)
 	l := weir.Limit{Count: n, Burst: n, Refill: d.rate(refill), Window: s.window}
@@ -359,23 +360,23 @@ func (d *decoder) bucket(capacity, refill, window value, s scope) weir.Limit {
 	return l
 }
 
-// fillTime is how long an empty bucket takes to fill, in whole seconds. It is
-// only shown to clients, so that a year stands for whatever is longer.
+// fillTime returns how long an empty bucket takes to fill, in whole seconds and at most a year. It is only shown to
+// clients.
 func fillTime(capacity int64, rate float64) time.Duration {
 	const year = 365 * 24 * 60 * 60
-	// Less a trifle, so that 3 tokens at 0.1 are 30 seconds in spite of rounding.
+	// Subtract a little, so that 3 tokens at 0.1 per second take 30 seconds in spite of rounding.
 	seconds := math.Ceil(float64(capacity) / rate * (1 - 1e-12))
 	return time.Duration(min(max(seconds, 1), year)) * time.Second
 }
 
-// validate asks the limit itself whether it is possible, and notes what isn't where that was written.
+// validate has the limit check itself, and adds a problem at the field that is wrong.
 func (d *decoder) validate(l weir.Limit, where map[string]value, s scope) {
 	l.Algorithm, l.Decimal = s.algorithm, s.decimal || s.shared && l.Fraction != 0
 	switch {
 	case l.Calendar.Unit != counter.NoUnit:
 		l.Algorithm = weir.FixedWindow
 	case s.slots() || s.unsure && l.Window == 0:
-		l.Window = time.Minute // any will do
+		l.Window = time.Minute // any window will do
 	}
 	var wrong counter.Problem
 	if !errors.As(l.Validate(), &wrong) {
@@ -383,7 +384,7 @@ func (d *decoder) validate(l weir.Limit, where map[string]value, s scope) {
 	}
 	at, text := where[wrong.Path], wrong.Text
 	if at.node == nil {
-		// The fault is in a part of another field, or follows from all of them.
+		// The fault is in another field's part, or follows from all fields.
 		at, text = where["limit"], wrong.Error()
 	}
 	d.fail(at, "%s", text)

@@ -9,27 +9,27 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// One is a rule of a document, alone.
+// One is a single rule of a document.
 type One struct {
-	// Text is the rule as it is written, with the comments in it and right above it: what [PutRule] takes.
+	// Text is the rule as written, with the comments in it and right above it. [PutRule] accepts it.
 	Text string
 	// Line is where the rule begins in the document.
 	Line int
-	// Rule is what it means.
+	// Rule is the parsed rule.
 	Rule weir.Rule
-	// Tiers are the document's, for a rule that has no numbers of its own.
+	// Tiers are the document's tiers, if the rule has no numbers of its own.
 	Tiers []weir.Tier
 
-	expires map[string]time.Time // of its overrides, by key
+	expires map[string]time.Time // when its overrides expire, by key
 }
 
-// Same reports whether both mean the same, however they are written.
+// Same reports whether both rules mean the same, however they are written.
 func (o *One) Same(other *One) bool {
 	return reflect.DeepEqual(o.Rule, other.Rule) && reflect.DeepEqual(o.Tiers, other.Tiers) && reflect.DeepEqual(o.expires, other.expires)
 }
 
-// Find returns the rule that has an id, at a time that decides which of its overrides have expired. Its error is [ErrNotFound] if
-// there is none, or [Problems] if the text is no document.
+// Find returns the rule with an id, without the overrides that have expired at now. The error is [ErrNotFound] if there is no
+// such rule, or [Problems] if the text isn't a valid document.
 func Find(text []byte, id string, now time.Time) (*One, error) {
 	e, err := edit(text)
 	if err != nil {
@@ -55,7 +55,7 @@ func Find(text []byte, id string, now time.Time) (*One, error) {
 	return one, nil
 }
 
-// ownText is the text of an item of a list without its dash, and with the comments that belong to it.
+// ownText returns the text of a list item without its dash, but with the comments that belong to it.
 func (e *editor) ownText(item *node) string {
 	begin := e.src.lineBegin(item.from)
 	if before := strings.TrimSpace(e.src.text[begin:item.from]); e.json || before != "" && before != "-" {

@@ -9,10 +9,10 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// overrideID names an override: the rule's id as it is written, and the key.
+// overrideID identifies an override by the rule's id as it is written, and the key.
 type overrideID struct{ rule, key string }
 
-// overrides reads the numbers of single keys, and notes when they expire.
+// overrides reads the numbers of single keys, and records when they expire.
 func (d *decoder) overrides(v value, s scope, rule string) map[string][]weir.Limit {
 	d.hide(v)
 	entries := d.entries(v)
@@ -36,7 +36,7 @@ func (d *decoder) overrides(v value, s scope, rule string) map[string][]weir.Lim
 	return overrides
 }
 
-// expiry reads when an override ends.
+// expiry reads when an override expires.
 func (d *decoder) expiry(v value) (time.Time, bool) {
 	at, _ := v.field("expires")
 	text := d.text(at)
@@ -50,7 +50,7 @@ func (d *decoder) expiry(v value) (time.Time, bool) {
 	return t.UTC(), err == nil
 }
 
-// unexpired is the document without the overrides that have expired, and when the next one will.
+// unexpired returns the document without the overrides that have expired, and when the next one will.
 func (r *reading) unexpired(now time.Time) (doc weir.Rules, next time.Time) {
 	gone := map[overrideID]bool{}
 	for id, at := range r.expires {
@@ -76,7 +76,7 @@ func (r *reading) unexpired(now time.Time) (doc weir.Rules, next time.Time) {
 	return doc, next
 }
 
-// Expiry is when the override of a key in a rule ends. Zero means that it doesn't, or that there is none.
+// Expiry returns when a key's override in a rule expires. Zero means never, or that there is no override.
 func (f *File) Expiry(rule, key string) time.Time {
 	for _, r := range f.Rules.Rules {
 		if _, there := r.Override[key]; there && strings.EqualFold(r.ID, rule) {
@@ -86,10 +86,10 @@ func (f *File) Expiry(rule, key string) time.Time {
 	return time.Time{}
 }
 
-// dropAtOnce is how many overrides one call drops: each is an edit of its own, and the next call drops more.
+// dropAtOnce is how many overrides one call removes. Each removal is an edit of its own, and the next call removes more.
 const dropAtOnce = 20
 
-// DropExpired removes overrides that have expired, so that a document that is given new ones again and again doesn't grow.
+// DropExpired removes expired overrides, so that a document to which overrides are added again and again doesn't grow.
 func DropExpired(text []byte, now time.Time) ([]byte, error) {
 	f, err := ParseAt("rules", text, now)
 	if err != nil {

@@ -6,45 +6,46 @@ import (
 )
 
 const (
-	// maxDepth is how deep maps and lists may be nested. The language needs 7:
-	// the document, its rules, a rule, its overrides, one of them, its limits, one of them.
+	// maxDepth is how deep maps and lists may be nested. The language needs 7 levels: the document, its rules, a rule, its
+	// overrides, one of them, its limits, one of them.
 	maxDepth = 12
-	// maxValues bounds the memory that a text takes while it is read: each name and
-	// value takes some 400 bytes. A file with 10,000 overrides has 60,000.
+	// maxValues bounds the memory for parsing: each name and value takes some 400 bytes. A file with 10,000 overrides has
+	// 60,000.
 	maxValues = 250_000
 )
 
-// parser reads the part of YAML that the language has, and all of JSON. It says where the rest
-// begins, and what to write instead.
+// parser parses the part of YAML that the language has, and all of JSON. It recognizes where the rest of YAML begins, and says
+// what to write instead.
 type parser struct {
 	list   *problems
 	src    *source
 	root   *node
 	levels []level
-	items  []*node // of lists with dashes
+	items  []*node // the items of lists with dashes
 	values int
-	ended  bool // by a line "..."
+	ended  bool // a line "..." has ended the document
 
-	// line is what is left to read of the current line, with blanks for tabs. It stands at a place in a line that begins at begin.
+	// line is the rest of the current line, with spaces for tabs. at is its place in the text, and begin is that of the whole
+	// line.
 	line      string
 	at, begin int
-	// first: nothing but dashes came before in the line.
+	// first means that nothing but dashes came before in this line.
 	first bool
-	// last is the token before: '-', ':', ',', a bracket, or 'a' for text. It is 0 before the first.
+	// last is the previous token: '-', ':', ',', a bracket, or 'a' for text. It is 0 at the beginning.
 	last byte
 	// end is where that token ends.
 	end int
 }
 
-// level is a map or a list that is open where the parser is.
+// level is a map or a list that hasn't ended yet.
 type level struct {
 	*node
 	open   byte // '[' or '{', or 0 if the level is made by indentation
-	column int  // how many bytes come before the first name or dash
-	colon  bool // between brackets: a colon came after the last comma
+	column int  // how many bytes come before its first name or dash
+	colon  bool // between brackets: there was a colon since the last comma
 }
 
-// parseTree turns text into a tree, or notes why it can't.
+// parseTree turns text into a tree. After a problem it returns nil.
 func parseTree(src *source, list *problems) *node {
 	p := &parser{list: list, src: src, root: &node{at: nowhere}}
 	for _, p.begin = range src.begins {
@@ -76,7 +77,7 @@ func parseTree(src *source, list *problems) *node {
 	return p.root
 }
 
-// fail notes a problem. It returns false, for callers that read no further then.
+// fail adds a problem. It returns false, for callers that then stop.
 func (p *parser) fail(at int, hint, format string, args ...any) bool {
 	p.list.add(at, "", format, args...).Hint = hint
 	return false
@@ -89,8 +90,8 @@ func (p *parser) unclosed() bool {
 
 var closing = map[byte]string{'[': "]", '{': "}"}
 
-// blameBracket tells of a mistake where it was made: a line that is indented no deeper than the
-// field with an open bracket is fine by itself, and the bracket should have been closed before.
+// blameBracket moves a problem to the mistake that caused it. If a bracket is open, and the line isn't indented deeper than the
+// bracket's field, then the line is fine, and the bracket should have been closed before it.
 func (p *parser) blameBracket() {
 	if !p.inFlow() || p.top().from >= p.begin || p.list.full() {
 		return
@@ -108,7 +109,7 @@ func (p *parser) blameBracket() {
 
 func (p *parser) skip(n int) { p.line, p.at = p.line[n:], p.at+n }
 
-// take moves over a token.
+// take moves past a token.
 func (p *parser) take(n int, token byte) {
 	p.skip(n)
 	p.last, p.end, p.first = token, p.at, p.first && token == '-'
@@ -116,17 +117,17 @@ func (p *parser) take(n int, token byte) {
 
 func (p *parser) blanks() { p.skip(len(p.line) - len(strings.TrimLeft(p.line, " "))) }
 
-// ends: behind n bytes there is a blank or nothing.
+// ends reports whether n bytes are followed by a space or the end of the line.
 func (p *parser) ends(n int) bool { return len(p.line) <= n || p.line[n] == ' ' }
 
 func (p *parser) top() *level { return &p.levels[len(p.levels)-1] }
 
 func (p *parser) inFlow() bool { return len(p.levels) > 0 && p.top().open != 0 }
 
-// free: a value can come next.
+// free reports whether a value can come next.
 func (p *parser) free() bool { return strings.IndexByte("\x00-:,[{", p.last) >= 0 }
 
-// add begins the value that comes next: that of the name before it, an item, or the document.
+// add begins the next value: that of the last name, a list item, or the document.
 func (p *parser) add(k kind) *node {
 	n := p.root
 	if len(p.levels) > 0 {
@@ -140,7 +141,7 @@ func (p *parser) add(k kind) *node {
 			n = l.last().value
 		}
 	}
-	// What is missing is best found by its name, and so is a map or list on the lines below.
+	// A value that is missing is best shown at its name, and so is a map or list on the lines below.
 	if n.at == nowhere || k == scalar || k != empty && n.at >= p.begin {
 		n.at = p.at
 	}
@@ -164,7 +165,7 @@ func (p *parser) leave() {
 	p.levels = p.levels[:len(p.levels)-1]
 }
 
-// marker takes what stands before and behind a document.
+// marker handles the lines that begin and end a document.
 func (p *parser) marker() bool {
 	begins := strings.HasPrefix(p.line, "---") && p.ends(3)
 	ends := strings.HasPrefix(p.line, "...") && p.ends(3)
@@ -184,7 +185,7 @@ func (p *parser) marker() bool {
 	return true
 }
 
-// token takes a name with its colon, a value or a mark, and reports whether to go on.
+// token parses a name with its colon, a value or a punctuation mark, and reports whether to go on.
 func (p *parser) token() bool {
 	at, c, flow := p.at, p.line[0], p.inFlow()
 	switch {
@@ -236,7 +237,7 @@ func (p *parser) token() bool {
 		return p.fail(at, "", "text that begins with %q must be quoted", string(c))
 	case c == '*':
 		p.fail(at, fmt.Sprintf("write %q", shorten(p.plainText())), "text that begins with * must be quoted: aliases are no part of the rule language")
-		return p.plain() // there are mostly several
+		return p.plain() // there are usually several
 	case c == '&' || c == '!':
 		p.reference(c)
 		return true
@@ -247,7 +248,7 @@ func (p *parser) token() bool {
 	return true
 }
 
-// reference notes an anchor or a tag, and goes on.
+// reference adds a problem for an anchor or a tag, and goes on.
 func (p *parser) reference(c byte) {
 	end := strings.IndexAny(p.line, " ,[]{}")
 	if end < 0 {
@@ -262,7 +263,7 @@ func (p *parser) reference(c byte) {
 	p.first = false
 }
 
-// close leaves a level between brackets.
+// close ends a level between brackets.
 func (p *parser) close(c byte) bool {
 	if !p.inFlow() {
 		return p.fail(p.at, "", "this %q closes nothing: quote text that holds it", string(c))
@@ -277,7 +278,7 @@ func (p *parser) close(c byte) bool {
 	return true
 }
 
-// endPair ends what stands between two commas: in a list, a name and a value are a map.
+// endPair ends what stands between two commas. In a list, a name and a value there are a map.
 func (p *parser) endPair() {
 	if l := p.top(); l.colon && l.open == '[' {
 		l.last().value.to = p.end
@@ -285,12 +286,12 @@ func (p *parser) endPair() {
 	p.top().colon = false
 }
 
-// indented begins, or goes on with, a map or a list that is made by indentation.
+// indented begins or continues a map or a list that is made by indentation.
 func (p *parser) indented(k kind) bool {
 	column, left := p.at-p.begin, false
 	for len(p.levels) > 0 {
 		l := p.top()
-		// A list may stand right under the name of the field that holds it.
+		// A list may be indented as little as the name of its field.
 		if l.column < column || l.column == column && (k == sequence || l.kind == mapping) {
 			break
 		}
@@ -308,7 +309,7 @@ func (p *parser) indented(k kind) bool {
 	return p.misplaced()
 }
 
-// misplaced notes what begins a line though no value can come next.
+// misplaced adds a problem for a line that begins where no value can come.
 func (p *parser) misplaced() bool {
 	switch {
 	case len(p.levels) == 0 && p.last == 'a':
@@ -320,7 +321,7 @@ func (p *parser) misplaced() bool {
 	return p.fail(p.at, "", "doesn't belong here: the field above already has a value")
 }
 
-// value checks that a value can begin here: a text, or what a bracket opens.
+// value checks that a value can begin here: a text, or an opening bracket.
 func (p *parser) value(text string) bool {
 	switch {
 	case !p.count():

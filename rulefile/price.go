@@ -10,10 +10,10 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Every request that names a model is held against prices, one by one.
+// Each request that names a model is compared with all prices, so their number is limited.
 const (
 	maxSums  = 1_000
-	maxParts = 64 // of one price, or of one weight
+	maxParts = 64 // parts of one price, or of one weight
 )
 
 const (
@@ -21,8 +21,8 @@ const (
 	weightExample = "{input: 1, output: 4}"
 )
 
-// sums reads what models cost, or amounts that are made of others. Their order is that of the file: of prices, the first one that
-// matches counts.
+// sums reads the prices of models, or the amounts that are computed from others. They keep the order of the file, because the
+// first price that matches a model applies.
 func (d *decoder) sums(v value, what, name, parts string) []weir.Sum {
 	entries := d.mapOf(v, "{"+name+": "+parts+"}", maxSums, what+", got %d: a pattern such as gpt-* can stand for many")
 	var list []weir.Sum
@@ -42,7 +42,7 @@ func (d *decoder) sums(v value, what, name, parts string) []weir.Sum {
 	return list
 }
 
-// mapOf returns the fields of a map of names, if there aren't too many.
+// mapOf returns the fields of a map whose names are free, if there aren't too many.
 func (d *decoder) mapOf(v value, example string, most int, what string) []entry {
 	if v.node != nil && v.kind != mapping && v.kind != empty {
 		d.fail(v, "must be a map such as %s, got %s", example, v.describe())
@@ -57,16 +57,17 @@ func (d *decoder) mapOf(v value, example string, most int, what string) []entry 
 }
 
 var (
-	// Programs write 2.5e-06.
+	// eachNumber matches a price, also as programs write it: 2.5e-06.
 	eachNumber = regexp.MustCompile(`^([0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,2})?)(?:/1([KMB]))?$`)
-	// otherEach is what people write for 2.50/1M.
+	// otherEach matches other ways in which people write 2.50/1M.
 	otherEach = regexp.MustCompile(`^[$€]? ?([0-9][0-9_,]*(?:\.[0-9]+)?) ?(?:USD|usd|[$€])? ?(?:(?:/|per) ?1? ?([kKmMbB]|[1-9][0-9_,]*)[a-z]*(?: tokens)?)?$`)
 )
 
-// keptDigits is how many digits behind the point are kept of what so many cost: 12 for one.
+// keptDigits is how many digits after the point are kept of a price per so many: 12 for a price per one.
 var keptDigits = map[string]int{"": 12, "K": 9, "M": 6, "B": 3}
 
-// each reads what one of an amount counts, in 10^-12: a number, or that of a thousand, a million or a billion.
+// each reads what one unit of an amount counts, in 10^-12. It is written as a number, or as a number for a thousand, a million
+// or a billion units.
 func (d *decoder) each(v value) (int64, bool) {
 	if !d.given(v) {
 		return 0, false
@@ -85,7 +86,7 @@ func (d *decoder) each(v value) (int64, bool) {
 		return 0, false
 	}
 	digits := keptDigits[found[2]]
-	each, _ := new(big.Rat).SetString(found[1]) // which is a number
+	each, _ := new(big.Rat).SetString(found[1]) // it is a number: see eachNumber
 	each.Mul(each, big.NewRat(int64(math.Pow10(digits)), 1))
 	switch {
 	case each.Cmp(big.NewRat(1_000_000*1e12, 1)) > 0:
@@ -98,7 +99,7 @@ func (d *decoder) each(v value) (int64, bool) {
 	return each.Num().Int64(), true
 }
 
-// guessEach is a hint for a price that is written in another way.
+// guessEach returns a hint for a price that is written in another way.
 func guessEach(s string) string {
 	found := otherEach.FindStringSubmatch(strings.TrimSpace(s))
 	if found == nil || len(s) > 64 {

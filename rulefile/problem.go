@@ -12,15 +12,16 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// Problem is something wrong with a rule file, and where. Its fields are for
-// programs and for JSON; its String is for people.
+// Problem is something wrong with a rule file, and its place. Its fields are for programs and for JSON; its
+// String is for people.
 type Problem struct {
-	// File is the name that the text was read under.
+	// File is the name of the file, as it was given to [Parse].
 	File string `json:"file"`
-	// Line and Column count from 1, the column in characters. Line is 0 if the problem is the file as a whole.
+	// Line and Column count from 1, the column in characters. Line is 0 if the problem concerns the whole
+	// file.
 	Line   int `json:"line"`
 	Column int `json:"column"`
-	// Path leads to the fault: rules[2].match.endpoint. It is "" where the text isn't understood that far.
+	// Path is the path of the fault: rules[2].match.endpoint. It is "" if the text can't be parsed that far.
 	Path string `json:"path,omitempty"`
 	// Rule is the id of the rule that the fault is in, if it has one.
 	Rule string `json:"rule,omitempty"`
@@ -28,8 +29,8 @@ type Problem struct {
 	Text string `json:"text"`
 	// Hint is a guess at what was meant, or "".
 	Hint string `json:"hint,omitempty"`
-	// Excerpt is the line in question, or the part of a long one around the
-	// fault, and Caret how many of its characters come before the fault.
+	// Excerpt is the line with the fault, or the part of a long line around it. Caret is how many of its
+	// characters come before the fault.
 	Excerpt string `json:"excerpt,omitempty"`
 	Caret   int    `json:"caret"`
 }
@@ -79,7 +80,7 @@ func (p Problem) Long() string {
 // Problems is the error of [Parse]: everything that is wrong with a file, in its order.
 type Problems []Problem
 
-// maxPrinted is how many problems Error shows: past that, people fix some and look again.
+// maxPrinted is how many problems Error shows. People fix those, and look again.
 const maxPrinted = 20
 
 // Error returns the first problems in their long form, and how many more there are.
@@ -98,13 +99,13 @@ func (ps Problems) Error() string {
 	return b.String()
 }
 
-// maxCollected bounds what a hostile file can make us remember.
+// maxCollected bounds how many problems of a hostile file are kept in memory.
 const maxCollected = 1000
 
-// problems collects what is wrong while a file is read.
+// problems collects the problems that are found in a file.
 type problems struct {
 	file string
-	ids  []string // of the rules, as far as they are known
+	ids  []string // the ids of the rules, as far as they are known
 	list []located
 }
 
@@ -116,10 +117,10 @@ type located struct {
 
 func (ps *problems) any() bool { return len(ps.list) > 0 }
 
-// full: more problems won't be remembered, so that it is useless to think about them.
+// full reports whether further problems are dropped, so that callers needn't work on them.
 func (ps *problems) full() bool { return len(ps.list) >= maxCollected }
 
-// add notes a problem and returns it, so that the caller can add a hint.
+// add adds a problem and returns it, so that the caller can set its hint.
 func (ps *problems) add(at int, path, format string, args ...any) *Problem {
 	if ps.full() {
 		return new(Problem)
@@ -128,7 +129,7 @@ func (ps *problems) add(at int, path, format string, args ...any) *Problem {
 	return &ps.list[len(ps.list)-1].Problem
 }
 
-// sorted returns the problems in the order of the file, with excerpts and without keys.
+// sorted returns the problems in the order of the file, with excerpts and with masked keys.
 func (ps *problems) sorted(src *source) Problems {
 	if len(ps.list) == 0 {
 		return nil
@@ -138,7 +139,7 @@ func (ps *problems) sorted(src *source) Problems {
 	})
 	var list Problems
 	h, rule := newHidden(src), 0
-	line, column, counted := 0, 1, 0 // many problems in one long line cost no more than its length
+	line, column, counted := 0, 1, 0 // a running count, so that many problems in one long line cost no more than its length
 	for _, p := range ps.list {
 		h.mask(&p.Problem)
 		if p.at != nowhere {
@@ -157,11 +158,11 @@ func (ps *problems) sorted(src *source) Problems {
 	return list
 }
 
-// excerptWidth is how much of a long line is shown.
+// excerptWidth is how many characters of a long line are shown.
 const excerptWidth = 100
 
-// excerpt returns the part of a line around an offset, fit to be printed, and
-// how many characters of it come before that.
+// excerpt returns the printable part of a line around an offset, and how many of its characters come before
+// the offset.
 func excerpt(line string, offset int) (string, int) {
 	before, after := line[:offset], line[offset:]
 	head, tail := "", ""
@@ -177,7 +178,7 @@ func excerpt(line string, offset int) (string, int) {
 	return head + shown.Printable(before) + shown.Printable(strings.TrimRight(after, " \t")) + tail, utf8.RuneCountInString(head + before)
 }
 
-// didYouMean is a hint at the candidate that is closest to what was written, or "" if none is close.
+// didYouMean returns a hint with the candidate closest to what was written, or "" if none is close.
 func didYouMean(written string, candidates []string) string {
 	if best := guess.Closest(written, candidates); best != "" {
 		return fmt.Sprintf("did you mean %q?", best)
@@ -188,7 +189,7 @@ func didYouMean(written string, candidates []string) string {
 // maxListed is how many names a message lists.
 const maxListed = 10
 
-// listed is a list of names, as far as people read them.
+// listed joins names, up to as many as people read.
 func listed(names []string) string {
 	list := shown.Clip(strings.Join(names[:min(len(names), maxListed)], ", "), 1000)
 	if len(names) > maxListed {

@@ -9,15 +9,15 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// newRule is a rule that comes alone.
+// newRule is a rule that was given without a document.
 type newRule struct {
 	*reading
 	rule weir.Rule
-	// id is written before the rest, if the rule came without one.
+	// id is written before the other fields, if the rule came without one.
 	id string
 }
 
-// readRule reads a rule that will have an id.
+// readRule parses a rule that is to have the given id.
 func (e *editor) readRule(id string, text []byte) (*newRule, error) {
 	read, err := readTree("rule", text)
 	if err != nil {
@@ -47,9 +47,9 @@ func (e *editor) readRule(id string, text []byte) (*newRule, error) {
 	return r, nil
 }
 
-// PutRule replaces the rule that has an id in the text of a document, or appends
-// one. The rule is a map of fields in YAML or JSON; its id may be left out, and
-// can't be another one. Fields that mean the same before and after stay as they are written.
+// PutRule replaces the rule with an id in the text of a document, or appends a rule. The rule is a map of fields
+// in YAML or JSON. It may leave out its id, but must not have another one. Fields whose meaning doesn't change
+// stay as they are written.
 func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	e, err := edit(text)
 	if err != nil {
@@ -75,7 +75,7 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	}
 	e.doc.Rules[i] = r.rule
 	old := rules.children[i].value
-	// Comments are worth keeping: the new rule's if it has any, or else the old one's.
+	// Keep comments: those of the new rule if it has any, otherwise those of the old one.
 	if !bytes.ContainsRune(rule, '#') {
 		if e.merge(old, r.root) == nil {
 			if out, err := e.result(); err == nil {
@@ -92,7 +92,8 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	return e.result()
 }
 
-// blockRule writes a rule on lines of its own, in the words and with the comments that it came with if it came so.
+// blockRule formats a rule with one field per line. If the rule came like that, it keeps its own text and
+// comments.
 func (e *editor) blockRule(r *newRule, indent string) string {
 	if r.root.flow {
 		return e.block(r.root, indent)
@@ -109,13 +110,13 @@ func (e *editor) blockRule(r *newRule, indent string) string {
 	return strings.Join(lines, e.eol+indent)
 }
 
-// merge makes the fields of a map those of another one.
+// merge changes the fields of a map to those of another one.
 func (e *editor) merge(old, m *node) error {
 	was, is := old.byName(), m.byName()
 	for _, f := range old.children {
 		now, ok := is[f.name]
 		switch {
-		case !ok: // it goes below
+		case !ok: // it is removed below
 		case sameValue(f.value, now.value):
 		case f.value.kind == mapping && now.value.kind == mapping && len(f.value.children) > 0 && len(now.value.children) > 0:
 			if err := e.merge(f.value, now.value); err != nil {
@@ -123,7 +124,7 @@ func (e *editor) merge(old, m *node) error {
 			}
 		case f.value.kind == scalar && now.value.kind == scalar && f.value.quoted && now.value.quoted:
 			e.setText(f.value, now.value.text)
-		case f.value.from > e.src.lineEnd(f.colon): // on the lines below
+		case f.value.from > e.src.lineEnd(f.colon): // the value is on the lines below
 			e.replace(f.colon, f.value.to, " "+e.flow(now.value))
 		default:
 			e.put(f.value, e.flow(now.value))
@@ -140,7 +141,7 @@ func (e *editor) merge(old, m *node) error {
 	})
 }
 
-// sameValue: two values are read as the same, wherever the language takes them.
+// sameValue reports whether two values mean the same wherever the language allows them.
 func sameValue(a, b *node) bool {
 	if a.kind != b.kind || len(a.children) != len(b.children) {
 		return false

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// plain is text that needs no quotes anywhere, unless it reads as something else.
+// plain matches text that needs no quotes anywhere, unless it looks like a number or one of words.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_/.][A-Za-z0-9_/.=-]*$`)
 
-// words are what YAML readers take for something else than text.
+// words are those that YAML parsers don't read as text.
 var words = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
-// Quote writes text as rule files have it: between quotes, if it needs them.
+// Quote formats text as rule files have it: between quotes if it needs them.
 func Quote(s string) string {
 	if plain.MatchString(s) && !isLiteral(s) && !slices.Contains(words, strings.ToLower(s)) {
 		return s
@@ -23,7 +23,7 @@ func Quote(s string) string {
 	return quoted(s)
 }
 
-// scalar writes text, between the given quotes if it isn't 0.
+// scalar formats text, between the given quotes if quote isn't 0.
 func (e *editor) scalar(s string, quote byte) string {
 	switch {
 	case e.json || quote == '"':
@@ -34,7 +34,7 @@ func (e *editor) scalar(s string, quote byte) string {
 	return Quote(s)
 }
 
-// quoted is text between double quotes, as JSON and YAML both read it.
+// quoted formats text between double quotes, which both JSON and YAML can read.
 func quoted(s string) string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -45,7 +45,7 @@ func quoted(s string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// quoteOf is how a scalar is quoted in the text: ", ' or 0.
+// quoteOf returns how a scalar is quoted in the text: ", ' or 0.
 func (e *editor) quoteOf(n *node) byte {
 	if c := e.src.text[n.from]; n.quoted && (c == '"' || c == '\'') {
 		return c
@@ -53,7 +53,7 @@ func (e *editor) quoteOf(n *node) byte {
 	return 0
 }
 
-// scalars writes texts with commas between.
+// scalars formats texts with commas between them.
 func (e *editor) scalars(list []string, quote byte) string {
 	parts := make([]string, len(list))
 	for i, s := range list {
@@ -62,12 +62,12 @@ func (e *editor) scalars(list []string, quote byte) string {
 	return strings.Join(parts, e.comma)
 }
 
-// put writes something else in a value's place, and setText a text in that of a scalar.
+// put replaces a value, and setText the text of a scalar, whose quotes stay.
 func (e *editor) put(n *node, with string) { e.replace(n.from, n.to, with) }
 
 func (e *editor) setText(n *node, s string) { e.put(n, e.scalar(s, e.quoteOf(n))) }
 
-// JSON writes a document as JSON, with its fields in their order. The error is [Problems].
+// JSON formats a document as JSON. The fields keep their order. The error is [Problems].
 func JSON(text []byte) ([]byte, error) {
 	r, err := read("rules", text)
 	if err != nil {
@@ -77,10 +77,10 @@ func JSON(text []byte) ([]byte, error) {
 	return []byte(e.flow(r.root) + "\n"), nil
 }
 
-// pair is a field as it will be written.
+// pair is the name and the formatted value of a field.
 type pair struct{ name, value string }
 
-// flowMap writes fields between braces.
+// flowMap formats a map between braces.
 func (e *editor) flowMap(fields ...pair) string {
 	parts := make([]string, len(fields))
 	for i, f := range fields {
@@ -89,7 +89,7 @@ func (e *editor) flowMap(fields ...pair) string {
 	return "{" + strings.Join(parts, e.comma) + "}"
 }
 
-// flow writes a value that comes from another text between braces, or as a scalar.
+// flow formats a value on one line: between brackets, or as a scalar.
 func (e *editor) flow(n *node) string {
 	switch n.kind {
 	case mapping:
@@ -121,7 +121,7 @@ func (e *editor) flow(n *node) string {
 	return strconv.FormatFloat(f, 'g', -1, 64)
 }
 
-// block writes a map with its fields on lines of their own, of which all but the first are indented.
+// block formats a map with one field per line. All lines but the first are indented.
 func (e *editor) block(m *node, indent string) string {
 	lines := make([]string, len(m.children))
 	for i, f := range m.children {

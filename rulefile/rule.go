@@ -75,7 +75,7 @@ var matchFields = fieldSet{
 
 var countFields = fieldSet{of: "count", names: []string{"status"}}
 
-// algorithms are the names of the language, in the order of the values below.
+// algorithms are the names in the rule language, in the order of algorithmValues.
 var algorithms = []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter", "concurrency"}
 
 var algorithmValues = []counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingLog, weir.SlidingCounter, weir.Concurrency}
@@ -116,7 +116,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	unsure := len(d.list) > before
 	r.MaxDelay = d.maxDelay(f["max_delay"], r.Algorithm)
 	if r.Descriptor != nil && f["algorithm"].node == nil && f["burst"].node == nil && f["params"].node == nil {
-		r.Algorithm = weir.FixedWindow // as without the rule
+		r.Algorithm = weir.FixedWindow // the default of descriptors without a rule
 	}
 	s := scope{algorithm: r.Algorithm, named: f["algorithm"].node != nil, borrows: r.Descriptor != nil}
 	if unsure {
@@ -127,13 +127,13 @@ func (d *decoder) rule(v value) weir.Rule {
 	d.details = append(d.details, detail{f["algorithm"], weekday})
 	r.Limits = d.ownNumbers(f, &s)
 	if len(r.Limits) == 0 && (f["limit"].node != nil || f["limits"].node != nil || f["params"].node != nil) {
-		r.Calendar = counter.Calendar{} // a tier's numbers aren't to blame for those that are wrong
+		r.Calendar = counter.Calendar{} // the calendar isn't to blame for a tier's numbers when the rule's own are wrong
 	}
 	r.Tiers = d.tiers(f["tiers"], s)
 	r.Override = d.overrides(f["override"], s, r.ID)
 	r.Candidate = d.numbers(f["candidate"], s)
 	r.Abuse = d.abuse(f["abuse"])
-	if s.unsure { // numbers, and what goes with them, aren't to blame for the algorithm
+	if s.unsure { // so that numbers and related fields aren't blamed for a wrong algorithm
 		any := []weir.Limit{weir.PerMinute(1)}
 		r = weir.Rule{
 			ID: r.ID, Match: r.Match, Descriptor: r.Descriptor, Tier: r.Tier, Layer: r.Layer, Abuse: r.Abuse, Limits: any, Tiers: r.Tiers,
@@ -171,7 +171,7 @@ func (d *decoder) match(v value) (m weir.Match, descriptor []string) {
 		m.HasKey = !m.NoKey
 	}
 	if v := f["descriptor"]; v.node != nil {
-		descriptor = []string{} // which is an error, and not a rule for everything
+		descriptor = []string{} // an empty list is an error; nil would match every request
 		if v.kind == scalar {
 			d.fail(v, "must be a list: the domain, and its keys").Hint = "write [" + strings.ReplaceAll(v.text, ".", ", ") + "]"
 			return m, descriptor
@@ -181,13 +181,13 @@ func (d *decoder) match(v value) (m weir.Match, descriptor []string) {
 	return m, descriptor
 }
 
-// What the errors of an endpoint say to write in its place.
+// These match what the errors of an endpoint say to write instead.
 var (
 	writeText  = regexp.MustCompile(`write ("(?:[^"\\]|\\.)*")`)
 	writeRegex = regexp.MustCompile(`write endpoint_regex: "(?:[^"\\]|\\.)*"`)
 )
 
-// endpointHint says what to write for a match with a path or a method: the endpoint that they make.
+// endpointHint suggests the endpoint for a match with a path or a method.
 func endpointHint(v value) string {
 	written := map[string]string{}
 	for _, f := range v.children {
@@ -212,13 +212,13 @@ func endpointHint(v value) string {
 	return "write endpoint: …, but " + wrong[0].Text
 }
 
-// otherDimensions are names that people use for what a rule counts by.
+// otherDimensions maps names that people use to what a rule counts by.
 var otherDimensions = map[string]string{
 	"key": "api_key", "apikey": "api_key", "user_id": "user", "org_id": "org", "organization": "org", "organisation": "org",
 	"client_ip": "ip", "address": "ip", "route": "endpoint", "url": "path", "uri": "path", "plan": "tier",
 }
 
-// by reads what a rule counts by. An empty list is one counter for all, and differs from none.
+// by reads what a rule counts by. An empty list means one counter for all, and differs from nil.
 func (d *decoder) by(v value) []string {
 	if v.node == nil {
 		return nil
@@ -239,7 +239,7 @@ func (d *decoder) by(v value) []string {
 	return by
 }
 
-// guessAttribute is a hint for a name that stands without the kind of thing that it names.
+// guessAttribute returns a hint for an attribute without its kind, such as header: or claim:.
 func guessAttribute(name string) string {
 	switch {
 	case name == "" || strings.Contains(name, ":"):
@@ -254,7 +254,7 @@ func guessAttribute(name string) string {
 
 var statusClass = regexp.MustCompile(`^[1-5][xX][xX]$`)
 
-// statuses reads which answers count: 401, or 4xx for all from 400 to 499, which a Rule has as 4.
+// statuses reads which answers count: 401, or 4xx for all from 400 to 499, which a Rule represents as 4.
 func (d *decoder) statuses(v value) []int {
 	if !d.given(v) {
 		return nil
@@ -290,7 +290,8 @@ func (d *decoder) statuses(v value) []int {
 	return list
 }
 
-// algorithm reads the algorithm and its mode. After a mistake the answer is a LeakyQueue, the only one that takes a max_delay, too.
+// algorithm reads the algorithm and its mode. After a mistake it returns LeakyQueue, the only algorithm that allows max_delay,
+// too.
 func (d *decoder) algorithm(v, mode value) counter.Algorithm {
 	i := d.choice(v, algorithms...)
 	if i < 0 || v.node != nil && v.kind == empty {

@@ -10,33 +10,33 @@ import (
 	"github.com/weirhq/weir/internal/lint"
 )
 
-// MaxSize is the most bytes that a rule file may have.
+// MaxSize is how many bytes a rule file may have.
 const MaxSize = 4 << 20
 
-// File is a rule file that was read and understood.
+// File is a parsed rule file.
 type File struct {
-	// Name is what problems call the file.
+	// Name is the file's name in messages.
 	Name string
-	// Rules is the document as it was written.
+	// Rules is the document as it was written, without expired overrides.
 	Rules weir.Rules
 	// Set is the document compiled, ready for a [weir.Limiter].
 	Set *weir.RuleSet
-	// Warnings are about what is allowed and probably not meant, in the order of the file.
+	// Warnings concern what is allowed but probably not meant, in the order of the file.
 	Warnings []Problem
-	// NextExpiry is when the next override expires, so that the text means something else. Zero means never.
+	// NextExpiry is when the next override expires, which changes what the text means. Zero means never.
 	NextExpiry time.Time
 
-	reading *reading // for places
+	reading *reading // for the places of problems
 }
 
-// Load reads a rule file. If the file can be read but is not a good rule file, the error is [Problems].
+// Load reads a rule file. If the file can be read but isn't a valid rule file, the error is [Problems].
 func Load(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	// One byte more than allowed is enough to know that there are too many.
+	// One byte more than allowed shows that the file is too large.
 	src, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
 	if err != nil {
 		return nil, err
@@ -44,11 +44,11 @@ func Load(path string) (*File, error) {
 	return Parse(path, src)
 }
 
-// Parse reads the text of a rule file. The name is for messages only. The error
-// is [Problems]: everything that is wrong, in the order of the file.
+// Parse parses the text of a rule file. The name is only for messages. The error is [Problems]: everything
+// that is wrong, in the order of the file.
 func Parse(name string, src []byte) (*File, error) { return ParseAt(name, src, time.Now()) }
 
-// ParseAt is Parse at another time, which decides what overrides have expired.
+// ParseAt is Parse for another time, which determines the overrides that have expired.
 func ParseAt(name string, src []byte, now time.Time) (*File, error) {
 	r, err := read(name, src)
 	if err != nil {
@@ -57,8 +57,8 @@ func ParseAt(name string, src []byte, now time.Time) (*File, error) {
 	return r.file(now)
 }
 
-// Layout returns what is wrong with the layout of a text: brackets, quotes, indentation. It is for
-// other files of YAML that could not be parsed, since YAML parsers say little about that.
+// Layout returns what is wrong with the layout of a text: brackets, quotes, indentation. It is for other
+// YAML files that couldn't be parsed, since YAML parsers say little about such faults.
 func Layout(name string, src []byte) Problems {
 	var found Problems
 	if _, err := readTree(name, src); err != nil {
@@ -67,7 +67,7 @@ func Layout(name string, src []byte) Problems {
 	return found
 }
 
-// reading is a document on its way from text to rules.
+// reading is a document between text and rules.
 type reading struct {
 	*decoder
 	root *node
@@ -75,8 +75,8 @@ type reading struct {
 	doc weir.Rules
 }
 
-// read reads a document as far as its words go. What is wrong with them is
-// noted, and the error is of texts that aren't YAML.
+// read parses and decodes a document. It returns an error if the text isn't YAML. Other problems are added
+// to the reading.
 func read(name string, src []byte) (*reading, error) {
 	r, err := readTree(name, src)
 	if err == nil {
@@ -85,7 +85,7 @@ func read(name string, src []byte) (*reading, error) {
 	return r, err
 }
 
-// readTree reads a text as far as its layout goes.
+// readTree parses a text into a tree.
 func readTree(name string, src []byte) (*reading, error) {
 	list := &problems{file: name}
 	if len(src) > MaxSize {
@@ -104,7 +104,7 @@ func readTree(name string, src []byte) (*reading, error) {
 	return &reading{decoder: d, root: root}, nil
 }
 
-// file compiles what was read, as it is at a time.
+// file compiles the document, without overrides that have expired at now.
 func (r *reading) file(now time.Time) (*File, error) {
 	doc, next := r.unexpired(now)
 	var set *weir.RuleSet
@@ -118,6 +118,6 @@ func (r *reading) file(now time.Time) (*File, error) {
 		return nil, r.sorted(r.src)
 	}
 	r.locateWarnings(lint.Warnings(doc, set))
-	r.root = nil // places are all that is asked for after this
+	r.root = nil // only places are needed from now on
 	return &File{Name: r.problems.file, Rules: doc, Set: set, Warnings: r.warned.sorted(r.src), NextExpiry: next, reading: r}, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// text reads a text. Nothing in the language may be "": it would be a condition that always holds.
+// text reads a text. Nothing in the language may be "", because that would be a condition that always holds.
 func (d *decoder) text(v value) string {
 	switch {
 	case !d.given(v):
@@ -60,7 +60,8 @@ func (d *decoder) boolean(v value) bool {
 	return false
 }
 
-// choice reads one of several words and returns which: 0 if there is none, -1 if it is none of them.
+// choice reads one of several words and returns its index. It returns 0 if there is no value, and -1 if the value is
+// another word.
 func (d *decoder) choice(v value, words ...string) int {
 	if !d.given(v) {
 		return 0
@@ -77,7 +78,7 @@ func (d *decoder) choice(v value, words ...string) int {
 	return -1
 }
 
-// otherWords are what other programs call a choice.
+// otherWords maps other programs' words to those of the language.
 var otherWords = map[string]string{
 	"deny": "refuse", "reject": "refuse", "block": "refuse", "closed": "refuse", "fail_closed": "refuse",
 	"open": "allow", "fail_open": "allow", "ignore": "skip",
@@ -94,7 +95,7 @@ func oneOf(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
-// parseNumber reads a decimal number as YAML writes it, with _ between digits.
+// parseNumber parses a decimal number as in YAML, with _ between digits.
 func parseNumber(s string) (n float64, ok bool) {
 	if strings.Trim(s, "0123456789_+-.eE") != "" || !strings.ContainsAny(s, "0123456789") {
 		return 0, false
@@ -103,7 +104,7 @@ func parseNumber(s string) (n float64, ok bool) {
 	return n, err == nil
 }
 
-// isNumber: a scalar that is a number and not a text of digits.
+// isNumber reports whether the value is a number, and not digits in quotes.
 func (v value) isNumber() bool {
 	if v.node == nil || v.kind != scalar || v.quoted {
 		return false
@@ -112,7 +113,7 @@ func (v value) isNumber() bool {
 	return ok
 }
 
-// integer reads a whole number of at least 1, which is what every count in the language is. It is 0 if there is none.
+// integer reads a whole number of at least 1, as all counts in the language are. It returns 0 if there is none.
 func (d *decoder) integer(v value) int64 {
 	n, ok := d.whole(v)
 	if ok && n < 1 {
@@ -134,7 +135,7 @@ func (d *decoder) whole(v value) (int64, bool) {
 	case err != nil:
 		d.fail(v, "must be a whole number, got %s", shorten(v.text))
 	case len(digits) > 1 && digits[0] == '0':
-		// Some read 010 as ten, and some as eight.
+		// Some programs read 010 as ten, others as eight.
 		d.fail(v, "must be a whole number without a leading 0, got %s", shorten(v.text))
 	default:
 		return n, true
@@ -142,10 +143,10 @@ func (d *decoder) whole(v value) (int64, bool) {
 	return 0, false
 }
 
-// defaultFloor is what each region owns of a global rule that doesn't say it, in percent.
+// defaultFloor is the part of a global rule's limit that each region owns if the rule doesn't say so, in percent.
 const defaultFloor = 5
 
-// percent reads a text such as 5%. It is 0 if there is none.
+// percent reads a text such as 5%. It returns 0 if there is none.
 func (d *decoder) percent(v value) int {
 	if !d.given(v) {
 		return 0
@@ -158,7 +159,7 @@ func (d *decoder) percent(v value) int {
 	return n
 }
 
-// rate reads a number of tokens per second, which may have a fraction. It is 0 if there is none.
+// rate reads a number of tokens per second, which may have a fraction. It returns 0 if there is none.
 func (d *decoder) rate(v value) float64 {
 	n, ok := d.number(v, "a number")
 	if ok && !(n > 0) {
@@ -167,7 +168,7 @@ func (d *decoder) rate(v value) float64 {
 	return n
 }
 
-// number reads a number. Want says what it must be.
+// number reads a number. want says what it must be, for the message.
 func (d *decoder) number(v value, want string) (n float64, ok bool) {
 	if !d.given(v) {
 		return 0, false
@@ -185,7 +186,7 @@ func (d *decoder) number(v value, want string) (n float64, ok bool) {
 	return 0, false
 }
 
-// maxSeconds keeps a number of seconds within what a time.Duration holds.
+// maxSeconds is a number of seconds that a time.Duration can hold.
 const maxSeconds = float64(math.MaxInt64/time.Second) / 2
 
 // duration reads a time: a number of seconds, or a text such as 15m.
@@ -219,10 +220,11 @@ var otherCount = regexp.MustCompile(`^([0-9]+(?:[ .,'’\x{a0}\x{202f}][0-9]{3})
 
 var thousands = strings.NewReplacer(",", "", ".", "", " ", "", "'", "", "’", "", "\u00a0", "", "\u202f", "")
 
-// cutCount is a limit whose number a comma cuts in two: {limit: 1,000/minute}.
+// cutCount matches a limit whose number is cut in two by a comma: {limit: 1,000/minute}.
 var cutCount = regexp.MustCompile(`^[0-9]{1,3}(?:,[0-9]{3})+(?:(?:/| per )[0-9a-zA-Z ]+)?`)
 
-// guessCut is a hint for a number that ends at a comma, since within brackets and braces a comma ends a value.
+// guessCut returns a hint for a number that ends at a comma, because a comma ends a value between brackets and
+// braces.
 func (d *decoder) guessCut(v value) string {
 	if whole := cutCount.FindString(d.src.text[v.at:d.src.lineEnd(v.at)]); whole != "" {
 		return fmt.Sprintf("write %q: a comma ends the value here", strings.TrimSpace(strings.ReplaceAll(whole, ",", "")))
@@ -230,7 +232,7 @@ func (d *decoder) guessCut(v value) string {
 	return ""
 }
 
-// guessCount is the number that was meant by 1,000, by 1.000, by 1 000, by 1k or by nginx' 60r, or "".
+// guessCount returns the number that was meant by 1,000, 1.000, 1 000, 1k or nginx' 60r, or "".
 func guessCount(s string) string {
 	found := otherCount.FindStringSubmatch(strings.TrimLeft(strings.TrimSpace(s), "$€£"))
 	if found == nil {
@@ -246,7 +248,7 @@ func guessCount(s string) string {
 	return number
 }
 
-// guessWindow is a hint for a misspelt time, with what came before it.
+// guessWindow returns a hint for a misspelled time. before is the text before it.
 func guessWindow(before, s string) string {
 	word := strings.TrimLeft(s, "0123456789 ")
 	number := s[:len(s)-len(word)]

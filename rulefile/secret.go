@@ -10,15 +10,15 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// secret is a key that a document names, or a pattern or an address among them. Problems show it masked, since they are
-// printed in terminals and in the logs of builds.
+// secret is a key in a document, or a pattern or an address in the same place. Problems show it masked, because they
+// are printed in terminals and build logs.
 type secret struct {
 	at   int
-	path string // of its value
+	path string // path of its value
 	text string
 }
 
-// hide notes the keys in a value: the names of a map, the items of a list, or the value itself.
+// hide records the keys in a value: the names of a map, the items of a list, or the value itself.
 func (d *decoder) hide(v value) {
 	if v.node == nil {
 		return
@@ -35,21 +35,21 @@ func (d *decoder) hide(v value) {
 	}
 }
 
-// hidden masks the secrets of a document in its problems. Its problems come in the order of the file.
+// hidden masks the secrets of a document in its problems, which must come in the order of the file.
 type hidden struct {
 	src     *source
 	secrets []secret // in the order of the text
 	byPath  map[string]secret
-	quoted  map[string]string // masked, as messages quote them
-	begin   int               // of the line that text and spots are of
+	quoted  map[string]string // quoted secrets, and what replaces them in messages
+	begin   int               // where the line of text and spots begins
 	text    string
 	spots   []spot
 }
 
-// spot is where a line was masked: what stood from..to now ends at end.
+// spot is a part of a line that was masked. In the line it is at from..to, and in the masked line it ends at end.
 type spot struct{ from, to, end int }
 
-// minSecret is how long a key is that is worth hiding. Shorter ones are names, and a mask would leave nothing of them.
+// minSecret is how long a key must be to be hidden. Shorter ones are names, and a mask would leave nothing of them.
 const minSecret = 12
 
 func newHidden(src *source) *hidden {
@@ -68,7 +68,7 @@ func newHidden(src *source) *hidden {
 
 var quotedText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
-// mask hides keys in a problem's path, text and hint.
+// mask masks keys in a problem's path, text and hint.
 func (h *hidden) mask(p *Problem) {
 	for path := p.Path; path != ""; path = parent(path) {
 		if s, ok := h.byPath[path]; ok {
@@ -86,7 +86,7 @@ func (h *hidden) mask(p *Problem) {
 	p.Text, p.Hint = quotedText.ReplaceAllStringFunc(p.Text, unquoted), quotedText.ReplaceAllStringFunc(p.Hint, unquoted)
 }
 
-// line is the line of a place and its offset in it, both without the keys that stand there.
+// line returns the line of a place, and the place's offset in it, both after keys were masked.
 func (h *hidden) line(at int) (string, int) {
 	if begin := h.src.lineBegin(at); h.begin != begin {
 		h.maskLine(begin)
@@ -114,7 +114,7 @@ func (h *hidden) maskLine(begin int) {
 	}
 	guess := func(end int) {
 		start := done
-		// Where no key was understood, one may stand all the same: in a text that isn't YAML, or under a misspelt name.
+		// There may be keys that weren't recognized: in a text that isn't YAML, or under a misspelled name.
 		for _, w := range shown.Keys(line[start:max(start, end)]) {
 			hide(start+w[0], start+w[1])
 		}

@@ -8,19 +8,19 @@ import (
 	"unicode/utf8"
 )
 
-// nowhere is the place of problems with a file as a whole. Other places are offsets in the text, in bytes.
+// nowhere is the place of problems that concern a whole file. Other places are byte offsets in the text.
 const nowhere = -1
 
 // source is the text of a rule file.
 type source struct {
 	text    string
-	begins  []int    // where the lines begin
+	begins  []int    // where each line begins
 	secrets []secret // in no order
 }
 
 const byteOrderMark = "\xef\xbb\xbf"
 
-// readSource finds the lines of a text and refuses what isn't plain text.
+// readSource finds the lines of a text, and adds problems for what isn't plain text.
 func readSource(src []byte, list *problems) *source {
 	s := &source{text: string(src)}
 	if strings.HasPrefix(s.text, "\xff\xfe") || strings.HasPrefix(s.text, "\xfe\xff") {
@@ -41,8 +41,8 @@ func readSource(src []byte, list *problems) *source {
 	return s
 }
 
-// checkLine refuses what can't be seen, and what no rule file has. In JSON,
-// indentation means nothing and may be of tabs.
+// checkLine adds problems for invisible characters, and for what no rule file has. In JSON, indentation means nothing and may
+// consist of tabs.
 func (s *source) checkLine(begin int, json bool, list *problems) {
 	line := s.text[begin:s.lineEnd(begin)]
 	fail := func(offset int, format string, args ...any) { list.add(begin+offset, "", format, args...) }
@@ -68,7 +68,7 @@ func (s *source) checkLine(begin int, json bool, list *problems) {
 	}
 }
 
-// line is the index of the line that a place is in.
+// line returns the index of the line with a place.
 func (s *source) line(at int) int {
 	i, begins := slices.BinarySearch(s.begins, at)
 	if begins {
@@ -77,7 +77,8 @@ func (s *source) line(at int) int {
 	return max(i-1, 0)
 }
 
-// lineBegin, lineEnd and nextLine: where the line of a place begins, where its content ends, and where the next one begins.
+// lineBegin, lineEnd and nextLine return where the line of a place begins, where its content ends, and where the next line
+// begins.
 func (s *source) lineBegin(at int) int { return s.begins[s.line(at)] }
 
 func (s *source) lineEnd(at int) int {
@@ -92,7 +93,7 @@ func (s *source) nextLine(at int) int {
 	return len(s.text)
 }
 
-// dedented returns the lines from a place to the end of another place's line, without the indentation that the first one has.
+// dedented returns the lines from one place to the end of another place's line, without the first line's indentation.
 func (s *source) dedented(from, to int) []string {
 	indent := from - s.lineBegin(from)
 	lines := []string{s.text[from:s.lineEnd(from)]}
@@ -103,11 +104,11 @@ func (s *source) dedented(from, to int) []string {
 	return lines
 }
 
-// column counts the characters before a place in its line.
+// column returns how many characters come before a place in its line.
 func (s *source) column(at int) int { return utf8.RuneCountInString(s.text[s.lineBegin(at):at]) }
 
-// isControl: control characters but the tab, and what breaks or turns around a
-// line without being seen, so that a rule would say something else than it shows.
+// isControl reports whether a character is a control character other than the tab, or invisibly breaks a line or changes its
+// direction, so that a rule would mean something else than it shows.
 func isControl(r rune) bool {
 	return unicode.IsControl(r) && r != '\t' || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }

@@ -15,7 +15,7 @@ func (p *parser) plain() bool {
 	return p.scalar(text, text)
 }
 
-// plainText is the text without quotes that comes next.
+// plainText returns the unquoted text that comes next.
 func (p *parser) plainText() string {
 	flow, n := p.inFlow(), 1
 	for ; n < len(p.line); n++ {
@@ -27,16 +27,16 @@ func (p *parser) plainText() string {
 	return strings.TrimRight(p.line[:n], " ")
 }
 
-// brackets end a text that stands between brackets.
+// brackets are the characters that end an unquoted text between brackets.
 const brackets = ",[]{}"
 
-// endsName: a colon ends a name if n bytes lead behind it.
+// endsName reports whether a colon ends a name, if n bytes are before what follows the colon.
 func (p *parser) endsName(n int) bool {
 	return p.ends(n) || p.inFlow() && strings.IndexByte(brackets, p.line[n]) >= 0
 }
 
-// scalar takes a text, and the colon behind it if it is a name. Between quotes it
-// is something else than what is written.
+// scalar handles a text, and the colon behind it if the text is a name. written includes the
+// quotes, and text is what it means.
 func (p *parser) scalar(written, text string) bool {
 	flow, first := p.inFlow(), p.first
 	behind := strings.TrimLeft(p.line[len(written):], " ")
@@ -74,7 +74,7 @@ func (p *parser) scalar(written, text string) bool {
 	return true
 }
 
-// text takes a value that is text; or, between braces, a name without a value.
+// text handles a text that is a value, or, between braces, a name without a value.
 func (p *parser) text(written, text string, quoted bool) {
 	switch {
 	case p.inFlow() && p.top().open == '{' && p.last != ':':
@@ -88,7 +88,7 @@ func (p *parser) text(written, text string, quoted bool) {
 	p.take(len(written), 'a')
 }
 
-// field begins a field of a map. Its value has a place already, in case that none is written.
+// field begins a field of a map. Its value gets a place now, in case none is written.
 func (p *parser) field(in *node, name string, behind int) {
 	in.children = append(in.children, child{name, p.at, behind, &node{at: p.at, from: behind, to: behind}})
 }
@@ -112,7 +112,7 @@ func (p *parser) quoted() bool {
 	return ok && p.scalar(text, is)
 }
 
-// quotedLen is the length of the text between quotes that s begins with, or -1 if it has no end.
+// quotedLen returns the length of the quoted text at the start of s, or -1 if it has no end.
 func quotedLen(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch {
@@ -128,7 +128,7 @@ func quotedLen(s string) int {
 	return -1
 }
 
-// unescape returns what stands between double quotes, in YAML or in JSON.
+// unescape decodes the text between double quotes, in YAML or in JSON.
 func (p *parser) unescape(text string) (is string, ok bool) {
 	const hint = "write it between single quotes, where a backslash is a backslash"
 	var out strings.Builder
@@ -156,8 +156,8 @@ func (p *parser) unescape(text string) (is string, ok bool) {
 	return out.String(), true
 }
 
-// escape reads a backslash and what follows it, and says how long that is. The
-// character is -1 if it is none.
+// escape decodes the escape at the start of s, and returns its length. The character is -1 if the
+// escape is invalid.
 func escape(s string) (char rune, n int) {
 	digits := 0
 	switch c := s[1]; c {
@@ -166,7 +166,7 @@ func escape(s string) (char rune, n int) {
 	case '_':
 		return 0xa0, 2
 	case '0', 'a', 'b', 't', 'n', 'v', 'f', 'r', 'e', 'N', 'L', 'P':
-		return 0, 2 // some control character
+		return 0, 2 // a control character, which isn't allowed
 	case 'x':
 		digits = 2
 	case 'u':

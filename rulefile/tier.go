@@ -7,8 +7,7 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// tierName reads the name of a tier. Whether there is one of that name is known
-// at the end of the document.
+// tierName reads the name of a tier. Whether that tier exists is checked at the end of the document.
 func (d *decoder) tierName(v value) string {
 	name := d.text(v)
 	if name != "" {
@@ -17,8 +16,8 @@ func (d *decoder) tierName(v value) string {
 	return name
 }
 
-// checkTiers notes names of tiers that don't exist, and takes them out of the
-// document. A tier exists if it is listed, or if a rule has numbers for it.
+// checkTiers adds problems for tiers that don't exist, and removes their names from the document. A tier
+// exists if it is listed, or if a rule has numbers for it.
 func (d *decoder) checkTiers(doc *weir.Rules) {
 	var names []string
 	known := map[string]bool{}
@@ -41,7 +40,7 @@ func (d *decoder) checkTiers(doc *weir.Rules) {
 		if use.path == "default_tier" {
 			among, there = listed, slices.Contains(listed, use.text)
 		}
-		if !there && !broken && !d.full() { // it may be there, in what can't be read
+		if !there && !broken && !d.full() { // if broken, it may be in the part that can't be read
 			d.unknownTier(use, among)
 		}
 	}
@@ -65,7 +64,7 @@ func (d *decoder) unknownTier(use value, names []string) {
 	d.fail(use, "there is no tier %q: write one of %s", shorten(use.text), listed(names)).Hint = didYouMean(use.text, names)
 }
 
-// warnOfTiers warns of rules with numbers for a tier that isn't listed, where its name looks like one that is.
+// warnOfTiers warns of rules with numbers for a tier that isn't listed, if its name resembles one that is.
 func (d *decoder) warnOfTiers(doc *weir.Rules, listed []string) {
 	if len(listed) > guess.MaxCandidates {
 		return
@@ -83,7 +82,8 @@ func (d *decoder) warnOfTiers(doc *weir.Rules, listed []string) {
 	}
 }
 
-// brokenTiers: the list of tiers as a whole is wrong or misspelt, so that nobody can say which there are.
+// brokenTiers reports whether the list of tiers itself is wrong or misspelled, so that nobody can say which
+// tiers exist.
 func (d *decoder) brokenTiers() bool {
 	return slices.Contains(d.misspelt, "tiers") ||
 		slices.ContainsFunc(d.list, func(p located) bool { return p.Path == "tiers" })

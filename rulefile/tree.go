@@ -10,10 +10,10 @@ import (
 // node is a value of the document and where it stands.
 type node struct {
 	kind     kind
-	at       int    // where messages point to: a map on the lines below its name is found by the name
+	at       int    // where messages point to; for a map on the lines below its name, that is the name
 	from, to int    // where the value is written
-	text     string // of a scalar
-	quoted   bool   // a scalar that is text whatever it looks like
+	text     string // the text of a scalar
+	quoted   bool   // a scalar that is text, whatever it looks like
 	flow     bool   // between brackets or braces
 	children []child
 }
@@ -35,7 +35,7 @@ const (
 	sequence
 )
 
-// get returns the field of a map, and its index, or -1.
+// get returns the field of a map with a name, and its index, or -1.
 func (n *node) get(name string) (child, int) {
 	i := slices.IndexFunc(n.children, func(f child) bool { return f.name == name })
 	if i < 0 {
@@ -46,7 +46,7 @@ func (n *node) get(name string) (child, int) {
 
 func (n *node) last() *child { return &n.children[len(n.children)-1] }
 
-// describe says what stands where something else was expected.
+// describe names the value, for messages that expected something else.
 func (n *node) describe() string {
 	switch n.kind {
 	case mapping:
@@ -62,7 +62,7 @@ func (n *node) describe() string {
 	return "nothing"
 }
 
-// isLiteral reports whether plain text reads as a number or a truth value, which messages show without quotes.
+// isLiteral reports whether unquoted text is a number, true or false. Messages show these without quotes.
 func isLiteral(s string) bool {
 	_, isNumber := parseNumber(s)
 	return isNumber || s == "true" || s == "false"
