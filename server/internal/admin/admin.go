@@ -36,9 +36,9 @@ type API struct {
 	Rules   *inforce.Rules
 	Limiter *weir.Limiter
 	Guard   *guard.Guard
-	// Audit logs who changed what, and who was refused. It must not block.
+	// Audit logs who changed what, and whose requests were refused. It must not block.
 	Audit *slog.Logger
-	// Self describes this node, and Store the state of its store of counters.
+	// Self describes this node.
 	Self func() rulestore.Node
 	// Regions returns the state of the other regions. If nil, there are none.
 	Regions func() Regions
@@ -48,36 +48,36 @@ type API struct {
 	Store   func() Store
 	// Top answers questions about clients, now and over the last hour.
 	Top *top.Cluster
-	// Cooldowns knows the clients that are kept out.
+	// Cooldowns knows the clients that are in a cooldown.
 	Cooldowns *cooldown.Guard
-	// Slots lists the holders of slots.
+	// Slots lists the requests that hold slots of concurrency limits.
 	Slots Slots
-	// Standing returns what this region has of a counter, or nil if regions don't share the
-	// counter. If nil, there are no other regions.
+	// Standing returns this region's share of a counter, or nil if regions don't share the counter.
+	// If nil, there are no other regions.
 	Standing func(context.Context, *counter.Counter) (*region.Standing, error)
-	// Missing returns the home region that couldn't be asked about a limit, or "" if the region's
+	// Missing returns the home region of a limit if it couldn't be reached, or "" if the region's
 	// own store couldn't. If nil, there are no other regions.
 	Missing func(*counter.Policy) string
-	// Heard returns what this node last heard of the others, without asking them.
+	// Heard returns what this node last read about the others, without calling Redis.
 	Heard func() redisstore.Heard
-	// Now returns this node's state, without asking other nodes.
+	// Now returns this node's state, without calling other nodes.
 	Now func() Now
 	// Tail streams decisions, until Ending is closed.
 	Tail   *tail.Hub
 	Ending <-chan struct{}
 	// Metrics answers scrapes.
 	Metrics http.Handler
-	// Profiles writes the profile that a path names, or fails before it has written anything. If
+	// Profiles writes the profile at a path. If it returns an error, it has written nothing. If
 	// nil, there are no profiles.
 	Profiles func(http.ResponseWriter, *http.Request) *jsonerror.Error
 
 	changes lastChanges
 	shown   atomic.Pointer[shownRules]
 
-	// Requests that read wait for each other, and so do requests that write: reads never hold up a
-	// write.
+	// looks, writes and hours queue expensive requests: those that read, those that write, and
+	// questions about the last hour. Reads never delay writes.
 	looks, writes *queue
-	hours         *queue // for answers about the last hour
+	hours         *queue
 }
 
 // Route is an endpoint of the API.
@@ -88,37 +88,41 @@ type Route struct {
 	does         work
 }
 
-// handler answers a call with a value to write as JSON, or with nil if it has written the answer.
+// handler serves a call. It returns the value to send as JSON, or nil if it has sent the response
+// itself.
 type handler func(*API, *call) (any, *jsonerror.Error)
 
-// with makes a handler of one that takes a JSON body, which may have so many bytes.
+// with turns a function that takes a decoded JSON body into a handler. The body may have at most
+// that many bytes.
 func with[T any](most int64, handle func(*API, *call, T) (any, *jsonerror.Error)) handler {
 	return needs(func(_ *API, r *call) (T, *jsonerror.Error) { return decode[T](r, most) }, handle)
 }
 
-// ruled makes a handler of one that takes the rules in force.
+// ruled turns a function that takes the rules in force into a handler.
 func ruled(handle func(*API, *call, *inforce.Document) (any, *jsonerror.Error)) handler {
 	return needs(func(a *API, _ *call) (*inforce.Document, *jsonerror.Error) { return a.inForce() }, handle)
 }
 
-// written makes a handler of one that takes a rule document.
+// written turns a function that takes a rule document into a handler.
 func written(handle func(*API, *call, []byte) (any, *jsonerror.Error)) handler {
 	return needs(func(_ *API, r *call) ([]byte, *jsonerror.Error) {
-		return r.body(rulefile.MaxSize + 1) // the parser rejects what is larger
+		return r.body(rulefile.MaxSize + 1) // one more byte than allowed, so that the parser rejects larger documents
 	}, handle)
 }
 
-// asks makes a handler of one that takes a request in the form of /v1/check: see [API.question].
+// asks turns a function that takes a request in the form of /v1/check into a handler: see
+// [API.question].
 func asks(handle func(*API, *call, question) (any, *jsonerror.Error), more ...string) handler {
 	return needs(func(a *API, r *call) (question, *jsonerror.Error) { return a.question(r, more) }, handle)
 }
 
-// versioned makes a handler of one that takes the rule store.
+// versioned turns a function that takes the rule store into a handler.
 func versioned(handle func(*API, *call, rulestore.Store) (any, *jsonerror.Error)) handler {
 	return needs(func(a *API, _ *call) (rulestore.Store, *jsonerror.Error) { return a.history() }, handle)
 }
 
-// needs makes a handler of one that takes what get returns.
+// needs turns a function that takes the result of get into a handler. If get fails, its error is
+// the response.
 func needs[T any](get func(*API, *call) (T, *jsonerror.Error), handle func(*API, *call, T) (any, *jsonerror.Error)) handler {
 	return func(a *API, r *call) (any, *jsonerror.Error) {
 		v, f := get(a, r)
@@ -129,14 +133,14 @@ func needs[T any](get func(*API, *call) (T, *jsonerror.Error), handle func(*API,
 	}
 }
 
-// work says what an endpoint does.
+// work is the kind of work that an endpoint does.
 type work int
 
 const (
 	shows   work = iota
-	parses       // parses documents, so it waits for its turn
-	changes      // parses, and changes the rules, or with dry_run shows what would change
-	recalls      // answers about the last hour, which may have megabytes
+	parses       // parses documents, so its calls are queued
+	changes      // parses documents, and changes the rules or, with dry_run, shows what would change
+	recalls      // reads the last hour, which may take megabytes
 )
 
 // call is a request to an endpoint.
@@ -144,7 +148,7 @@ type call struct {
 	*http.Request
 	w     http.ResponseWriter
 	who   guard.Who
-	queue *queue // in which a call that parses waits for its turn
+	queue *queue // where calls that parse wait for their turn
 }
 
 // Routes are all endpoints. Those under /v1/rules also exist without /v1.
@@ -204,7 +208,7 @@ func (a *API) Register(mux *http.ServeMux) {
 	}
 }
 
-// answer answers a call, if its sender may make it.
+// answer serves a call if the caller is allowed to make it.
 func (a *API) answer(route *Route, r *call) {
 	var out any
 	leave, f := a.admit(route, r)
@@ -254,27 +258,26 @@ func (r *call) setETag(version int64) {
 	r.w.Header().Set("ETag", `"`+strconv.FormatInt(version, 10)+`"`)
 }
 
-// writeJSON answers with JSON.
+// writeJSON sends a value as JSON.
 func (r *call) writeJSON(v any) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil { // don't send half an answer
+	if err := enc.Encode(v); err != nil { // don't send half a response
 		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the answer can't be written as JSON: %v", err).Write(r.w)
 		return
 	}
 	r.write("application/json", b.Bytes())
 }
 
-// packFrom is the size from which answers are compressed. Ten thousand rules have megabytes, and
+// packFrom is the size from which responses are compressed. Ten thousand rules take megabytes, and
 // the console fetches them again and again.
 const packFrom = 16 << 10
 
-// write answers with a body, compressed if it is large and the client accepts that. Compression
-// leaks what an answer has in common with text of an attacker, to those who see its length, if the
-// attacker can get both into one answer repeatedly. Here they can't: pages of other origins get
-// nothing but refusals, and answers with whole keys, which are the rules and the lists, hold
-// nothing that clients sent.
+// write sends a body, compressed if it is large and the client accepts that. Compressing a secret
+// together with an attacker's text leaks the secret through the length of the response. That can't
+// happen here: pages of other origins get only refusals, and responses with whole keys, which are
+// the rules and the lists, contain nothing that clients sent.
 func (r *call) write(contentType string, body []byte) {
 	h := r.w.Header()
 	h.Set("Content-Type", contentType)
@@ -284,7 +287,7 @@ func (r *call) write(contentType string, body []byte) {
 		z := packers.Get().(*gzip.Writer)
 		defer packers.Put(z)
 		z.Reset(&b)
-		_, _ = z.Write(body) // memory always takes it
+		_, _ = z.Write(body) // writing to memory can't fail
 		_ = z.Close()
 		body = b.Bytes()
 		h.Set("Content-Encoding", "gzip")
@@ -295,13 +298,13 @@ func (r *call) write(contentType string, body []byte) {
 var packers = sync.Pool{New: func() any {
 	z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 	if err != nil {
-		panic(err) // the level is a constant
+		panic(err) // the level is a valid constant
 	}
 	return z
 }}
 
-// takesGzip reports whether a client accepts gzip, as every browser does. A client that names it
-// with a weight, which may be 0, gets uncompressed answers.
+// takesGzip reports whether a client accepts gzip, as every browser does. If Accept-Encoding gives
+// gzip a weight, which may be 0, it returns false.
 func takesGzip(r *http.Request) bool {
 	for coding := range strings.SplitSeq(strings.Join(r.Header["Accept-Encoding"], ","), ",") {
 		if strings.EqualFold(strings.TrimSpace(coding), "gzip") {

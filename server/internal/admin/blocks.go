@@ -14,9 +14,9 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// block prepares a change of the deny list so that blocking always works: it needs no force, and an
-// entry that can't be added to the rules goes on the emergency list. Removing an entry also removes
-// it from the emergency list.
+// block prepares a change of the deny list that always works: it needs no force, and an entry that
+// can't be added to the rules goes on the emergency list. Removing an entry also removes it from
+// the emergency list.
 func (a *API) block(r *call, c *change, entry string, remove bool) *jsonerror.Error {
 	if remove {
 		c.then = func(out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
@@ -37,7 +37,7 @@ func (a *API) block(r *call, c *change, entry string, remove bool) *jsonerror.Er
 		if inFile && a.listed(entry) {
 			return out, nil
 		}
-		if f == nil { // a dry run
+		if f == nil { // it was a dry run
 			f = a.inFile()
 		}
 		does := "goes on the emergency list"
@@ -56,7 +56,8 @@ func (a *API) listed(entry string) bool {
 	return slices.Contains(a.Rules.InForce().File.Rules.Deny, entry)
 }
 
-// lift takes an entry off the emergency list, after the change to the rules, which may have failed.
+// lift removes an entry from the emergency list, after the change to the rules. out and f are the
+// outcome of that change.
 func (a *API) lift(r *call, c *change, entry string, out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
 	blocks, inFile := a.Rules.Blocks(), a.Rules.File() != ""
 	switch listed := a.listed(entry); {
@@ -64,7 +65,7 @@ func (a *API) lift(r *call, c *change, entry string, out *Changed, f *jsonerror.
 		return nil, noEntry("denylist", entry)
 	case !blocks.Has(entry):
 		return out, f
-	case f == nil: // the rules had it as well
+	case f == nil: // the entry was also in the rules, and is removed
 	case listed && !inFile:
 		return nil, f // the rules still block the entry, so it stays on both lists
 	default:
@@ -77,8 +78,8 @@ func (a *API) lift(r *call, c *change, entry string, out *Changed, f *jsonerror.
 	return out, nil
 }
 
-// edit changes the emergency list, unless it is a dry run, and saves the change to the file and to
-// Redis. The answer says what was changed, and where it couldn't be saved.
+// edit changes the emergency list unless it is a dry run, and saves it to the file and to Redis. It
+// records in out what it changed and where it couldn't save.
 func (a *API) edit(r *call, out *Changed, entry, what string, change func(*rulestore.Blocks) bool) {
 	blocks := a.Rules.Blocks()
 	if out.DryRun {
@@ -91,7 +92,7 @@ func (a *API) edit(r *call, out *Changed, entry, what string, change func(*rules
 		out.Emergency = what
 		a.audit(r, "emergency list: entry "+what, "entry", shown.Entry(entry))
 	}
-	inFile, inRedis := blocks.Sync(r.Context()) // even if nothing changed: the caller may repeat a change that wasn't saved everywhere
+	inFile, inRedis := blocks.Sync(r.Context()) // saves even an unchanged list, since an earlier change may not have been saved everywhere
 	if inFile != nil {
 		out.warn("the emergency list can't be kept in --data, which is tried again every second: %v", inFile)
 	}
@@ -100,20 +101,20 @@ func (a *API) edit(r *call, out *Changed, entry, what string, change func(*rules
 	}
 }
 
-// emergency returns the answer to a change of the emergency list alone, which makes no new version
+// emergency returns the response to a change of only the emergency list, which makes no new version
 // of the rules.
 func (a *API) emergency(c *change) *Changed {
 	version := a.Rules.InForce().Version
 	return &Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: version}
 }
 
-// warn adds a warning that isn't about a place in the rules.
+// warn adds a warning that isn't about a line of the rules.
 func (c *Changed) warn(format string, args ...any) {
 	c.Warnings = append(c.Warnings, rulefile.Problem{Text: fmt.Sprintf(format, args...)})
 }
 
-// Unlisted warns of entries of the emergency list that the rules don't block. Such clients pass
-// once an operator takes the entry off that list.
+// Unlisted returns a warning for each entry of the emergency list that the rules don't block. Those
+// clients will be let through when an operator removes the entry.
 func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
 	for _, b := range emergency {
 		if denied, _ := private.Covers(set, b.Entry); !denied {
@@ -123,7 +124,7 @@ func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
 	return all
 }
 
-// emergencyList returns the emergency list in its wire form.
+// emergencyList returns the emergency list for responses.
 func (a *API) emergencyList() (all []Block) {
 	for _, b := range a.Rules.Blocks().List() {
 		all = append(all, Block{b.Entry, b.By, b.Message, b.Time})
@@ -131,7 +132,7 @@ func (a *API) emergencyList() (all []Block) {
 	return all
 }
 
-// NoEntry is part of the message which says that a list lacks the entry to remove.
+// NoEntry is part of the error for an entry that can't be removed because the list doesn't have it.
 const NoEntry = " has no entry "
 
 func noEntry(name, entry string) *jsonerror.Error {

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// resolve returns the client with a fingerprint.
+// resolve returns the client with a fingerprint, or an error to send.
 func (a *API) resolve(r *call, print string) (top.Identity, *jsonerror.Error) {
 	who, err := a.Top.Resolve(r.Context(), print)
 	if err != nil {
@@ -21,8 +21,8 @@ func (a *API) resolve(r *call, print string) (top.Identity, *jsonerror.Error) {
 	return who, nil
 }
 
-// keyOf returns the key that a change is for: the key that was sent, or that of the client with the
-// fingerprint. In the second case hidden is the key too, which answers must not show.
+// keyOf returns the key that a change is for, given as the key or as a client's fingerprint. If it
+// was a fingerprint, hidden is the key too, which responses must not show.
 func (a *API) keyOf(r *call, key, client, what string) (name, hidden string, f *jsonerror.Error) {
 	switch {
 	case client == "":
@@ -46,7 +46,7 @@ func (a *API) keyOf(r *call, key, client, what string) (name, hidden string, f *
 	return who.Value, who.Value, nil
 }
 
-// plain reports whether a key can't be mistaken for an address, a network or a pattern.
+// plain reports whether a key can't be read as an address, a network or a pattern.
 func plain(key string) bool {
 	_, noAddr := netip.ParseAddr(key)
 	_, noNet := netip.ParsePrefix(key)
@@ -55,8 +55,8 @@ func plain(key string) bool {
 
 const keyBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.+/=:@~"
 
-// scrub masks a key in a text: an operator who names a client by its fingerprint must not learn its
-// key.
+// scrub masks a key in a text, since an operator who names a client by its fingerprint must not
+// learn its key.
 func scrub(text, key string) string {
 	if key == "" {
 		return text
@@ -65,7 +65,7 @@ func scrub(text, key string) string {
 	out := parts[0]
 	for i, after := range parts[1:] {
 		before := parts[i]
-		if before != "" && within(before[len(before)-1]) || after != "" && within(after[0]) { // part of a longer word
+		if before != "" && within(before[len(before)-1]) || after != "" && within(after[0]) { // it is part of a longer word
 			out += key + after
 		} else {
 			out += shown.Key(key) + after
@@ -74,7 +74,7 @@ func scrub(text, key string) string {
 	return out
 }
 
-// within reports whether a byte beside a key would belong to the same word.
+// within reports whether a byte next to a key continues the same word.
 func within(b byte) bool {
 	return b == '_' || b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z'
 }
@@ -91,7 +91,7 @@ func scrubAll(all []rulefile.Problem, key string) []rulefile.Problem {
 	return all
 }
 
-// scrubFault is scrub for an error answer.
+// scrubFault masks a key in an error response.
 func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
 	if f == nil || key == "" {
 		return f
@@ -104,7 +104,7 @@ func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
 	return &out
 }
 
-// named returns the client that "client" names in the body of a check, if it is there.
+// named returns the client that the field "client" of a check's body names, if it is set.
 func (a *API) named(r *call, rest []byte, client json.RawMessage) (who top.Identity, f *jsonerror.Error) {
 	if client == nil {
 		return who, nil
@@ -119,7 +119,7 @@ func (a *API) named(r *call, rest []byte, client json.RawMessage) (who top.Ident
 	return a.resolve(r, print)
 }
 
-// be makes a client the sender of a request.
+// be changes a request to one from the given client.
 func be(req *weir.Request, who top.Identity) *jsonerror.Error {
 	switch who.Kind {
 	case "api_key":

@@ -14,10 +14,10 @@ import (
 type Cooldowns struct {
 	InForce   int                 `json:"in_force"`
 	Shadow    int                 `json:"shadow"`
-	Cooldowns []cooldown.Cooldown `json:"cooldowns"` // the last to end comes first
+	Cooldowns []cooldown.Cooldown `json:"cooldowns"` // those that end last come first
 }
 
-// usualCooldowns is how many cooldowns are shown by default, and mostCooldowns the most.
+// usualCooldowns is how many cooldowns are listed by default, and mostCooldowns the maximum.
 const (
 	usualCooldowns = 100
 	mostCooldowns  = 10_000
@@ -28,7 +28,7 @@ func (a *API) cooldowns(r *call) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	inForce := map[string]bool{} // cooldowns of a removed rule refuse no requests
+	inForce := map[string]bool{} // only rules in force: cooldowns of removed rules refuse nothing
 	for _, r := range a.Rules.InForce().File.Rules.Rules {
 		inForce[strings.ToLower(r.ID)] = true
 	}
@@ -49,7 +49,8 @@ func (a *API) cooldowns(r *call) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// liftTime is how long lifting a cooldown may take in the store, from which the other nodes learn of it.
+// liftTime is how long the store may take to lift a cooldown. The other nodes learn of it from the
+// store.
 const liftTime = 2 * time.Second
 
 func (a *API) liftCooldown(r *call) (any, *jsonerror.Error) {

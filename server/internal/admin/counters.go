@@ -19,7 +19,7 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 	req := &q.Request
 	req.Peek, req.Cost = true, max(1, req.Cost)
 	a.leastAmounts(req)
-	shared := map[string]bool{} // rules that count by address, if the request has none
+	shared := map[string]bool{} // rules that count by address, if the request has no address
 	if doc, f := a.inForce(); f == nil && !req.IP.IsValid() {
 		if f := a.looks.work(r.Context(), func() {
 			for _, x := range doc.File.Set.Explain(req).Rules {
@@ -29,22 +29,22 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 			return nil, f
 		}
 	}
-	d, _ := a.Limiter.Check(r.Context(), req) // limits that couldn't be decided are marked as degraded
+	d, _ := a.Limiter.Check(r.Context(), req) // limits that couldn't be decided are marked as degraded, so ignore the error
 	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
 	now := private.Now(a.Limiter)
 	out.At = *Moment(now)
 	limits := d.Limits()
-	var all []counter.Counter // of the request, once one of them is needed
+	var all []counter.Counter // the request's counters, read when the first one is needed
 	find := func(i int) *counter.Counter {
 		if all == nil {
 			all = private.Counters(a.Limiter, req)
 		}
-		if i >= len(all) || all[i].Policy != limits[i].Policy { // the rules have changed meanwhile
+		if i >= len(all) || all[i].Policy != limits[i].Policy { // the rules have changed since the check
 			return nil
 		}
 		return &all[i]
 	}
-	var unlisted error // why some slots are missing
+	var unlisted error // why slots are missing from the list
 	for i := range limits {
 		c := counterOf(&limits[i], now, d.Reason != weir.ReasonCooldown)
 		c.SharedAddress = shared[c.Rule]
@@ -68,8 +68,8 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// stand fills in what this region has of a limit. How much of it all regions have used together
-// isn't known.
+// stand fills in this region's share of a limit. How much all regions have used together isn't
+// known.
 func (a *API) stand(ctx context.Context, c *Counter, of *counter.Counter) {
 	if of == nil {
 		return
@@ -83,8 +83,8 @@ func (a *API) stand(ctx context.Context, c *Counter, of *counter.Counter) {
 	c.Used, c.FullAt, c.RunsOutAt = nil, nil, nil
 }
 
-// leastAmounts makes a request that names no amounts ask for the least of each, so that an
-// exhausted budget refuses it. It leaves out amounts for which a rule has a default.
+// leastAmounts adds the least of each amount to a request that names no amounts, so that an
+// exhausted budget refuses it. It skips amounts for which a rule has a default.
 func (a *API) leastAmounts(req *weir.Request) {
 	if len(req.Amounts) > 0 {
 		return
@@ -104,7 +104,8 @@ func (a *API) leastAmounts(req *weir.Request) {
 	req.Amounts = least
 }
 
-// counterOf describes a limit. If the limit wasn't asked, only the wait means anything.
+// counterOf describes a limit. If it wasn't asked, only the time to wait is
+// meaningful.
 func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 	p := l.Policy
 	c := Counter{
@@ -113,7 +114,7 @@ func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 		ResetAfterMS: l.ResetAfter.Milliseconds(), RetryAfterMS: max(-1, l.RetryAfter.Milliseconds()), Degraded: l.Degraded,
 	}
 	if c.Remaining == c.Max {
-		c.ResetAfterMS = 0 // an untouched window has an end, too, but is full already
+		c.ResetAfterMS = 0 // an unused window is full already, although it also has an end
 	}
 	if c.Degraded || c.Max == 0 {
 		return c
@@ -121,7 +122,7 @@ func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 	used := min(1, max(0, float64(c.Max-c.Remaining)/float64(c.Max)))
 	c.Used = &used
 	switch {
-	case p.Limit.Algorithm == weir.Concurrency: // nobody knows when requests in flight will end
+	case p.Limit.Algorithm == weir.Concurrency: // the end of requests in flight is unknown
 		if asked {
 			n := p.Limit.Count - l.Remaining
 			c.InFlight = &n
@@ -139,7 +140,7 @@ func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 	return c
 }
 
-// Moment returns a time as answers have it, or nil if it is zero.
+// Moment returns a pointer to a time for a response, or nil if the time is zero.
 func Moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -148,9 +149,9 @@ func Moment(t time.Time) *time.Time {
 	return &t
 }
 
-// binds sorts counters by what they mean to the client: those that refuse it, the longest wait
-// first; those that can't be reached; then the others, the most used first. Counters that other
-// clients share, and those that refuse nobody, come last.
+// binds orders counters by importance to the client: first those that refuse it, with the longest
+// wait first; then those that can't be reached; then the others, with the most used first. Counters
+// that other clients share, and those that refuse nobody, come last.
 func binds(a, b Counter) int {
 	rank := func(c *Counter) int {
 		switch {
@@ -165,7 +166,7 @@ func binds(a, b Counter) int {
 		}
 		return 2
 	}
-	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // -1, which is never, becomes the longest
+	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // -1, which means never, becomes the longest wait
 	used := func(c *Counter) float64 {
 		if c.Used == nil {
 			return 0

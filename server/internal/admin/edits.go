@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// parameter reads a parameter of the query, if it is there.
+// parameter parses a query parameter, or returns otherwise if it is missing.
 func parameter[T any](r *call, name, must string, otherwise T, parse func(string) (v T, ok bool)) (T, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
@@ -29,7 +29,7 @@ func parameter[T any](r *call, name, must string, otherwise T, parse func(string
 	return v, nil
 }
 
-// flag reads a boolean from the query.
+// flag reads a boolean query parameter.
 func (r *call) flag(name string) (bool, *jsonerror.Error) {
 	return parameter(r, name, "true or false", false, func(text string) (bool, bool) {
 		v, err := strconv.ParseBool(text)
@@ -40,7 +40,7 @@ func (r *call) flag(name string) (bool, *jsonerror.Error) {
 // maxMessage is the longest message of a version, in bytes.
 const maxMessage = 1000
 
-// read reads from a request what all changes have in common.
+// read reads the parameters that all changes have.
 func (c *change) read(r *call) (f *jsonerror.Error) {
 	c.author, c.message = r.who.Name, cmp.Or(c.message, r.URL.Query().Get("message"))
 	if len(c.message) > maxMessage {
@@ -61,7 +61,7 @@ func (c *change) read(r *call) (f *jsonerror.Error) {
 	return nil
 }
 
-// ifMatch returns the version that a change is meant for, or "" if any will do.
+// ifMatch returns the version that the caller wants to change, or "" for any version.
 func (r *call) ifMatch() string {
 	if tag := r.Header.Get("If-Match"); tag != "*" {
 		return tag
@@ -69,7 +69,8 @@ func (r *call) ifMatch() string {
 	return ""
 }
 
-// make makes a change, and records its author. What names the change in the audit log, so it must not hold a key.
+// make makes a change, and logs its author. The text what describes the change in the audit log, so it must not
+// contain a key.
 func (a *API) make(r *call, what string, c *change) (any, *jsonerror.Error) {
 	if f := c.read(r); f != nil {
 		return nil, f
@@ -83,8 +84,8 @@ func (a *API) make(r *call, what string, c *change) (any, *jsonerror.Error) {
 		out, f = c.then(out, f)
 	}
 	if f != nil {
-		if !c.dryRun { // readers may send dry runs
-			a.audit(r, shown.Hide(what), "answer", f.Code) // a name that doesn't exist may be a misplaced key
+		if !c.dryRun { // a dry run isn't logged, since readers may send it
+			a.audit(r, shown.Hide(what), "answer", f.Code) // an unknown name may be a key in the wrong place
 		}
 		return nil, scrubFault(f, c.hidden)
 	}
@@ -96,7 +97,8 @@ func (a *API) make(r *call, what string, c *change) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// audit logs the author, the address and the change, without keys: those are in the version that the change made.
+// audit logs the author, the caller's address and the change, without keys. The version that the change made has
+// the keys.
 func (a *API) audit(r *call, what string, args ...any) {
 	a.Audit.Info("audit", append([]any{"who", r.who.Name, "from", r.RemoteAddr, "what", what}, args...)...)
 }
@@ -118,7 +120,7 @@ func (a *API) deleteRule(r *call) (any, *jsonerror.Error) {
 	return a.make(r, "delete rule "+id, &change{removes: true, edit: func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) }})
 }
 
-// read reads a limit, which is text such as "500/minute", or a number, which keeps the window.
+// read reads a limit. It is text such as "500/minute", or a number, which leaves the window unchanged.
 func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	out := rulefile.Numbers{Capacity: n.Capacity}
 	if n.Capacity < 0 {
@@ -133,7 +135,7 @@ func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	var text string
 	var number json.Number
 	switch {
-	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Keys(text)) == 0: // the parser's errors quote it, and it may be a misplaced key
+	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Keys(text)) == 0: // the parser's errors quote the text, so don't let it parse one that looks like a key
 		out.Limit = text
 	case json.Unmarshal(n.Limit, &number) == nil && n.Limit[0] != '"':
 		out.Limit = number.String()
@@ -152,8 +154,8 @@ func (a *API) putTier(r *call, in Numbers) (any, *jsonerror.Error) {
 	return a.make(r, "put tier "+tier, &change{edit: func(text []byte) ([]byte, error) { return rulefile.SetTier(text, tier, n) }})
 }
 
-// resolve sets Key if the client is named by its fingerprint. The key is then hidden, which means
-// that answers must not show it.
+// resolve sets Key if the client is given by its fingerprint. In that case, hidden is the key, which responses
+// must not show.
 func (k *OverrideName) resolve(a *API, r *call) (hidden string, f *jsonerror.Error) {
 	k.Key, hidden, f = a.keyOf(r, k.Key, k.Client, "override")
 	switch {
@@ -188,7 +190,8 @@ func (a *API) putKey(r *call, in Override) (any, *jsonerror.Error) {
 	c.edit = func(text []byte) ([]byte, error) {
 		n := n
 		if in.ExpiresIn == "" {
-			// An operator who raises a temporary override doesn't mean to make it permanent.
+			// Keep the end of a temporary override: an operator who raises its limit doesn't mean to make it
+			// permanent.
 			old, err := rulefile.ParseAt("rules", text, now)
 			if err != nil {
 				return nil, err
@@ -236,7 +239,7 @@ func (l keyList) put(a *API, r *call, in List) (any, *jsonerror.Error) {
 		return nil, jsonerror.Bad(`entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
 	}
 	return a.make(r, "put "+l.name, &change{
-		removes: r.ifMatch() != "", // without it, the caller may drop an entry that was just added and that it hasn't seen
+		removes: r.ifMatch() != "", // without If-Match, the caller may drop an entry that somebody has just added and that it hasn't seen
 		edit:    func(text []byte) ([]byte, error) { return rulefile.SetList(text, l.list, in.Entries) },
 	})
 }

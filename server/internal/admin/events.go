@@ -20,7 +20,7 @@ func (a *API) events(r *call) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	name := "" // on a port without tokens, callers have no names
+	name := "" // without tokens, callers have no names
 	if a.Guard.Asks() {
 		name = r.who.Name
 	}
@@ -37,7 +37,7 @@ func (a *API) events(r *call) (any, *jsonerror.Error) {
 		return nil, nil
 	}
 	s := &stream{w: r.w, control: http.NewResponseController(r.w)}
-	s.add("pulse", v.Pulse()) // shows that the stream works, before the first decision
+	s.add("pulse", v.Pulse()) // shows that the stream works before the first decision
 	ticks := time.NewTicker(tail.Every)
 	defer ticks.Stop()
 	for s.flush() {
@@ -48,7 +48,7 @@ func (a *API) events(r *call) (any, *jsonerror.Error) {
 				s.add("decision", <-v.Decisions())
 			}
 		case <-ticks.C:
-			if _, refused := a.Guard.Admit(r.Request); refused != nil { // its token was removed, or its session has ended
+			if _, refused := a.Guard.Admit(r.Request); refused != nil { // its token was removed, or its session ended
 				s.add("end", End{refused.Message})
 				s.flush()
 				return nil, nil
@@ -62,10 +62,10 @@ func (a *API) events(r *call) (any, *jsonerror.Error) {
 			return nil, nil
 		}
 	}
-	return nil, nil // the client reads too slowly, or has left
+	return nil, nil // the client left or reads too slowly
 }
 
-// End is the last event of a stream that the node ends.
+// End is the last event of a stream, if the node ends it.
 type End struct {
 	Text string `json:"text"`
 }
@@ -77,20 +77,20 @@ type stream struct {
 	buf     bytes.Buffer
 }
 
-// unread is how long a write may block before the client counts as gone.
+// unread is how long a write may block before the client is considered gone.
 const unread = 5 * time.Second
 
 func (s *stream) add(event string, v any) { tail.Write(&s.buf, event, v) }
 
-// flush sends what was added, and reports whether that worked.
+// flush sends the added events, and reports whether that worked.
 func (s *stream) flush() bool {
-	_ = s.control.SetWriteDeadline(time.Now().Add(unread)) // replaces the port's deadline, which is for whole answers
+	_ = s.control.SetWriteDeadline(time.Now().Add(unread)) // replaces the port's deadline, which is meant for ordinary responses
 	_, err := s.w.Write(s.buf.Bytes())
 	s.buf.Reset()
 	return err == nil && s.control.Flush() == nil
 }
 
-// eventFilter reads from the query which decisions to show.
+// eventFilter reads the filter for decisions from the query.
 func eventFilter(r *call) (f tail.Filter, _ *jsonerror.Error) {
 	for name, values := range r.URL.Query() {
 		value := values[0]

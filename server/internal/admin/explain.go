@@ -38,7 +38,7 @@ func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	return out
 }
 
-// beginning says where the windows of a calendar begin, or returns "" without a calendar.
+// beginning says where the windows of a calendar start, or returns "" if there is no calendar.
 func beginning(c counter.Calendar) string {
 	zone := cmp.Or(c.Zone, "UTC")
 	switch {
@@ -52,8 +52,8 @@ func beginning(c counter.Calendar) string {
 	return "in " + zone
 }
 
-// requestOf returns a request that an endpoint matches, if there is one. Its wildcards match their
-// own names.
+// requestOf returns a request that matches an endpoint, if there is one. For each wildcard, it uses
+// the wildcard's name.
 func requestOf(endpoint string) *EndpointRequest {
 	at := strings.Index(endpoint, "/")
 	if at < 0 {

@@ -11,16 +11,16 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// inTurn does the costly part of a call when it is its turn. Writing the answer isn't part of it,
-// because a slow client must not keep the others waiting.
+// inTurn does the expensive part of a call when it is its turn. Sending the response isn't part of
+// it, because a slow client must not delay other calls.
 func (r *call) inTurn(work func()) *jsonerror.Error { return r.queue.work(r.Context(), work) }
 
-// admit checks that the sender may make the call, and takes a seat for a call that parses or
-// recalls. Leave gives the seat up. Dry runs need no more than the right to read.
+// admit checks that the caller may make the call, and takes a seat in the queue for calls that
+// parse or recall. leave gives the seat up. Dry runs need only permission to read.
 func (a *API) admit(route *Route, r *call) (leave func(), f *jsonerror.Error) {
 	leave = func() {}
 	if route.Role == guard.Anybody {
-		return leave, nil // the handler asks the guard itself
+		return leave, nil // the handler calls the guard itself
 	}
 	role := route.Role
 	r.queue = a.looks
@@ -52,14 +52,14 @@ func (a *API) admit(route *Route, r *call) (leave func(), f *jsonerror.Error) {
 	return leave, nil
 }
 
-// refused logs that a call is refused, and returns why.
+// refused logs that a call was refused, and returns the error.
 func (a *API) refused(r *call, why *jsonerror.Error) *jsonerror.Error {
-	_, path, _ := strings.Cut(r.Pattern, " ") // log the route's pattern: a request's own path may hold a key
+	_, path, _ := strings.Cut(r.Pattern, " ") // log the route's pattern, because the path may contain a key
 	a.line(r, slog.LevelWarn, "admin: refused", "who", r.who.Name, "from", r.RemoteAddr, "method", r.Method, "path", path, "why", why.Code)
 	return why
 }
 
-// line logs a message that callers could repeat at will, unless there were too many lately.
+// line logs a message that callers can trigger at will, unless there were too many lately.
 func (a *API) line(r *call, level slog.Level, msg string, args ...any) {
 	log, leftOut := a.Guard.Line(r.who.Name)
 	if leftOut > 0 {
@@ -107,7 +107,7 @@ func (a *API) login(r *call, in credentials) (any, *jsonerror.Error) {
 	return a.sessionOf(who, proof), nil
 }
 
-// maxLogin is how many bytes of a login are read: anybody may send one.
+// maxLogin is how many bytes of a login are read, since anybody may send one.
 const maxLogin = 4 << 10
 
 func (a *API) logout(r *call) (any, *jsonerror.Error) {

@@ -18,14 +18,14 @@ func onWire(v rulestore.Version) Version {
 	return Version{v.Number, v.Hash, v.Parent, v.ParentHash, v.Orphan, v.Author, v.Time, v.Message, string(v.Text)}
 }
 
-// parseName reads the name of a version, such as 42 or 42-abcdef12. The hash may be shortened.
+// parseName parses the name of a version, such as 42 or 42-abcdef12. The hash may be shortened.
 func parseName(text string) (v rulestore.Version, ok bool) {
 	number, hash, hashed := strings.Cut(text, "-")
 	n, err := strconv.ParseInt(number, 10, 64)
 	return rulestore.Version{Number: n, Hash: hash}, err == nil && n > 0 && (!hashed || len(hash) >= 4)
 }
 
-// find returns a version, or an orphan, by its name.
+// find returns the version, or the orphan, with that name.
 func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (rulestore.Version, *jsonerror.Error) {
 	v, err := store.Get(ctx, name.Number)
 	if name.Hash != "" && !strings.HasPrefix(v.Hash, name.Hash) {
@@ -40,7 +40,7 @@ func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (r
 	return v, nil
 }
 
-// history returns the rule store. Rules in a file have no versions.
+// history returns the rule store, or an error if the rules are in a file, which has no versions.
 func (a *API) history() (rulestore.Store, *jsonerror.Error) {
 	if file := a.Rules.File(); file != "" {
 		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s, which keeps no versions: ask the tool that keeps the file", file)
@@ -60,12 +60,13 @@ func (r *call) number(name string, otherwise, most int64) (int64, *jsonerror.Err
 	})
 }
 
-// versionName reads the name of a version from the query: its number, or for an orphan its number and hash.
+// versionName reads the name of a version from the query: its number or, for an orphan, its number and
+// hash.
 func (r *call) versionName(name string, otherwise int64) (rulestore.Version, *jsonerror.Error) {
 	return parameter(r, name, "a number from 1 on, or with its hash as in 42-abcdef12", rulestore.Version{Number: otherwise}, parseName)
 }
 
-// maxListed is the most versions that one answer lists.
+// maxListed is the maximum number of versions in a list.
 const maxListed = 1000
 
 func (a *API) versions(r *call, store rulestore.Store) (any, *jsonerror.Error) {
@@ -144,6 +145,6 @@ func (a *API) rollback(r *call, store rulestore.Store) (any, *jsonerror.Error) {
 	if v.Orphan {
 		what = "rollback to version " + v.Name()
 	}
-	// An operator who rolls back is in a hurry, so only blocks and overrides that get lost need force.
+	// Operators who roll back are in a hurry, so only lost blocks and overrides need force.
 	return a.make(r, what, &change{whole: true, back: true, message: in.Message, did: what, edit: func([]byte) ([]byte, error) { return v.Text, nil }})
 }

@@ -46,13 +46,13 @@ func (a *API) rules(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 }
 
 // shownRules is the JSON of a document. For ten thousand rules, it takes some tenths of a second to
-// write.
+// encode.
 type shownRules struct {
 	of   *inforce.Document
 	json []byte
 }
 
-// rulesAsJSON returns a document's JSON, which it writes once until the next document is in force.
+// rulesAsJSON returns a document's JSON. It encodes each document only once.
 func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *jsonerror.Error) {
 	if s := a.shown.Load(); s != nil && s.of == doc {
 		return s.json, nil
@@ -65,7 +65,7 @@ func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *
 	var err error
 	f := a.looks.work(ctx, func() {
 		if before := a.shown.Load(); before != nil && before.of == doc {
-			s = before // made while this request waited for its turn
+			s = before // another request made it while this one waited for its turn
 		} else if s.json, err = rulefile.JSON(doc.Text); err == nil {
 			a.shown.Store(s)
 		}
@@ -91,9 +91,9 @@ func (a *API) validate(r *call, text []byte) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// of checks a document, and what it would change, unless the client leaves. With an id, the text is
-// that rule alone, and is checked in its place among the rules in force. Warnings that these have
-// already aren't repeated.
+// of validates a document and computes what it would change, until the client leaves. With an id,
+// the text is that rule alone, and replaces it in the rules in force. Warnings about the rules in
+// force aren't repeated.
 func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Time, inForce *inforce.Document, regions []string, emergency []Block) *jsonerror.Error {
 	var err error
 	if id != "" {
@@ -132,12 +132,12 @@ func (l keyList) show(a *API, r *call, doc *inforce.Document) (any, *jsonerror.E
 	return out, nil
 }
 
-// silent is how long a node may have been silent when the list was heard before its store's state
-// counts as unknown: two heartbeats, and a bit more. How old the list itself may be depends on the
-// number of nodes: see [redisstore.Heard].
+// silent is how long ago a node's last message may be, when the list of nodes was read, before its
+// store's state counts as unknown: two heartbeats, and a bit more. For the age of the list itself,
+// see [redisstore.Heard].
 const silent = 5 * time.Second
 
-// nodes answers from memory, because operators ask when Redis is lost.
+// nodes answers from memory, because operators ask when Redis is lost, too.
 func (a *API) nodes(_ *call) (any, *jsonerror.Error) {
 	self, heard := a.Self(), a.Heard()
 	all := []rulestore.Node{self}
@@ -184,16 +184,16 @@ func (a *API) metrics(r *call) (any, *jsonerror.Error) {
 	return nil, nil
 }
 
-// question is a request in the form of /v1/check, and what an endpoint asks beside it.
+// question is a request in the form of /v1/check, and the fields that only one endpoint has.
 type question struct {
 	weir.Request
-	hidden string                     // the key of a client that is named by its fingerprint, which the answer must not show
-	more   map[string]json.RawMessage // the members that a check doesn't have
+	hidden string                     // the key of a client that is named by its fingerprint, which responses must not show
+	more   map[string]json.RawMessage // the fields that a check doesn't have
 }
 
-// question reads a request in the form of /v1/check, whose callers vouch for the key and the tier.
-// With unverified, they count as unverified, as in the gateway. The body may name a client by its
-// fingerprint. More are members that the endpoint has beside those of a check.
+// question reads a request in the form of /v1/check, in which the key and the tier count as
+// verified. If the field unverified is set, they don't, as in the gateway. The body may name a
+// client by its fingerprint. More are fields that the endpoint has in addition to those of a check.
 func (a *API) question(r *call, more []string) (q question, f *jsonerror.Error) {
 	text, f := r.body(checkapi.MaxBody)
 	if f != nil {
@@ -221,8 +221,8 @@ func (a *API) question(r *call, more []string) (q question, f *jsonerror.Error) 
 	return q, f
 }
 
-// split removes members from a JSON object, and returns them. A text that is no object stays as
-// it is: what is wrong with it is told by whoever reads it.
+// split removes fields from a JSON object, and returns them. It doesn't change a text that isn't an
+// object, since its reader will report the error.
 func split(text []byte, names []string) ([]byte, map[string]json.RawMessage) {
 	var all map[string]json.RawMessage
 	if json.Unmarshal(text, &all) != nil {
@@ -236,7 +236,7 @@ func split(text []byte, names []string) ([]byte, map[string]json.RawMessage) {
 		}
 	}
 	if len(removed) > 0 {
-		text, _ = json.Marshal(all) // it was read as JSON
+		text, _ = json.Marshal(all) // can't fail, since it was decoded from JSON
 	}
 	return text, removed
 }
@@ -246,7 +246,7 @@ func (a *API) explain(r *call, q question) (any, *jsonerror.Error) {
 		return nil, f
 	}
 	var out Explanation
-	// This takes a turn but no seat: the body is small, and one that arrives slowly must not keep
+	// This waits for a turn without a seat: the body is small, and a slow sender must not keep
 	// others out.
 	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &q.Request) }); f != nil {
 		return nil, f
@@ -287,7 +287,7 @@ func (a *API) regions(_ *call) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// regroup carries out a change to regions.
+// regroup applies a change to the regions.
 func (a *API) regroup(r *call, c RegionChange) (any, *jsonerror.Error) {
 	switch {
 	case !slices.Contains([]string{"move", "drain", "forget", "restore"}, c.Do):

@@ -6,33 +6,34 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Now answers GET /v1/now: the state of one node, and its last minutes.
+// Now is the response to GET /v1/now: the state of one node, and its last minutes.
 type Now struct {
 	Node        string    `json:"node"`
 	Version     string    `json:"version"`
 	Started     time.Time `json:"started"`
-	At          time.Time `json:"at"` // the time of these figures
+	At          time.Time `json:"at"` // when the node computed it
 	SlotSeconds int       `json:"slot_seconds"`
 	Series      Series    `json:"series"`
 	Totals      Rates     `json:"totals"`
 	Latency     Latency   `json:"latency"`
-	Lease       *Lease    `json:"lease"` // nil without leases
+	Lease       *Lease    `json:"lease"` // nil if the node has no leases
 	Store       NowStore  `json:"store"`
 	Memory      Memory    `json:"memory"`
-	// InFlight is how many requests the busiest listener is deciding, of the MaxInFlight that each
-	// listener may.
+	// InFlight is how many requests the busiest listener is deciding now. MaxInFlight is the
+	// maximum for each listener.
 	InFlight     int           `json:"in_flight"`
 	MaxInFlight  int           `json:"max_in_flight"`
 	RulesVersion int64         `json:"rules_version"`
-	RulesSince   *time.Time    `json:"rules_since"` // nil while there are none
+	RulesSince   *time.Time    `json:"rules_since"` // nil while there are no rules
 	Trouble      []Trouble     `json:"trouble"`
 	FailureModes []FailureMode `json:"failure_modes"`
-	// FailureTotals counts all rules, including those that FailureModes has no room for.
+	// FailureTotals counts all rules, including those that FailureModes leaves out for lack of
+	// room.
 	FailureTotals []FailureTotal `json:"failure_totals"`
 }
 
-// Series are figures by slot, the newest last. Times are of measured decisions, one in 64; nil if a
-// slot has none.
+// Series are figures by slot, newest last. One in 64 decisions is timed; P50 and P99 are nil for
+// slots without one.
 type Series struct {
 	Decisions []uint64   `json:"decisions"`
 	Refused   []uint64   `json:"refused"`
@@ -51,13 +52,13 @@ type Rates struct {
 	ByEdge    map[string]EdgeRate `json:"by_edge"`
 }
 
-// EdgeRate is the rate at one edge.
+// EdgeRate is the rate of decisions at one edge.
 type EdgeRate struct {
 	Decisions float64 `json:"decisions_per_second"`
 	Refused   float64 `json:"refused_per_second"`
 }
 
-// Latency is how long the measured decisions of the last seconds took.
+// Latency is how long the timed decisions of the last seconds took.
 type Latency struct {
 	Over     float64  `json:"over_seconds"`
 	Measured uint64   `json:"measured"`
@@ -65,9 +66,9 @@ type Latency struct {
 	P99      *float64 `json:"p99_us"`
 }
 
-// Lease tells how much leases spare the store.
+// Lease says how many calls to the store leases save.
 type Lease struct {
-	LocalShare *float64 `json:"local_share"` // share of charges decided in this process over the last seconds; nil if there were none
+	LocalShare *float64 `json:"local_share"` // share of charges that were decided in this process over the last seconds; nil if there were none
 	Tokens     int64    `json:"tokens"`
 	Counters   int64    `json:"counters"`
 }
@@ -82,14 +83,14 @@ type Memory struct {
 
 // Store is the state of the store.
 type Store struct {
-	URL string `json:"url,omitempty"` // without passwords
-	// Status is up, or degraded: failure modes decide for counters on a shard that can't be
-	// reached.
+	URL string `json:"url,omitempty"` // without the password
+	// Status is "up", or "degraded" if a shard can't be reached, so that failure modes decide for
+	// the counters on it.
 	Status string     `json:"status"`
-	Since  *time.Time `json:"since,omitempty"` // when it was first lost, while it is lost
+	Since  *time.Time `json:"since,omitempty"` // when it was lost; nil if it is up
 	Nodes  int        `json:"nodes,omitempty"`
 	Shards []Shard    `json:"shards,omitempty"`
-	// Warning is what is wrong although the store is up, or "".
+	// Warning is a problem of a store that can be reached, or "".
 	Warning string `json:"warning,omitempty"`
 }
 
@@ -99,11 +100,11 @@ type Shard struct {
 	Up      bool       `json:"up"`
 	Since   *time.Time `json:"since,omitempty"`
 	Error   string     `json:"error,omitempty"`
-	Keys    int64      `json:"keys,omitempty"` // about
+	Keys    int64      `json:"keys,omitempty"` // an estimate
 	Doubted bool       `json:"-"`              // the last call failed, or none has succeeded yet
 }
 
-// NowStore is the state of the store, with how long its calls took over the last seconds.
+// NowStore is the state of the store, and the latency of its calls over the last seconds.
 type NowStore struct {
 	Store
 	Shards []NowShard `json:"shards"`
@@ -112,12 +113,12 @@ type NowStore struct {
 // NowShard is a server of the store.
 type NowShard struct {
 	Shard
-	Breaker string   `json:"breaker"` // closed, open, or probing for a server that is doubted
+	Breaker string   `json:"breaker"` // "closed", "open", or "probing" while the server is in doubt
 	P50     *float64 `json:"p50_us"`
 	P99     *float64 `json:"p99_us"`
 }
 
-// Trouble is a problem that operators should know of, and what it means for clients.
+// Trouble is a problem that operators should know about, and what it means for clients.
 type Trouble struct {
 	What  string    `json:"what"`
 	Since time.Time `json:"since"`
@@ -131,7 +132,7 @@ type FailureMode struct {
 	Text string `json:"text"`
 }
 
-// FailureTotal counts the rules that do the same while the store can't be reached.
+// FailureTotal is how many rules do the same while the store can't be reached.
 type FailureTotal struct {
 	Mode  string `json:"mode"`
 	Text  string `json:"text"`

@@ -11,19 +11,20 @@ import (
 )
 
 // queue lets one request at a time do work that may take up to some seconds of a core, such as
-// parsing and comparing documents. A few more requests may wait. The others are told to retry.
+// parsing and comparing documents. A few more requests may wait. Others get an error that tells
+// them to retry.
 //
 // A request takes its seat once its body has arrived, so that slow senders don't keep others out.
-// Large bodies need a seat of another kind while they arrive.
+// While a large body arrives, it needs a seat of another kind.
 type queue struct{ seats, turn, large chan struct{} }
 
-// Seats bound the documents that a queue holds in memory.
+// The seats limit how many documents a queue holds in memory.
 const (
 	lookSeats  = 8
 	writeSeats = 256
 	largeSeats = 8
-	// hourSeats bounds the answers about the last hour, which keep a seat until they are written,
-	// because some have ten megabytes.
+	// hourSeats limits how many answers about the last hour there are at a time. Theykeep a seat
+	// until they are sent, because some have ten megabytes.
 	hourSeats = 16
 	// small is how many bytes of a body are read without a seat. Few documents are larger.
 	small = 64 << 10
@@ -33,8 +34,8 @@ func newQueue(seats int) *queue {
 	return &queue{make(chan struct{}, seats), make(chan struct{}, 1), make(chan struct{}, largeSeats)}
 }
 
-// receive reads a request's body and takes a seat. It returns a function that gives up what it
-// took, or false if no seat is free. It leaves errors of the body to the handler.
+// receive reads a request's body and takes a seat. leave gives up the seat. ok is false if no seat
+// is free. Errors of the body are left to the handler.
 func (l *queue) receive(r *http.Request) (leave func(), ok bool) {
 	taken := []chan struct{}{}
 	leave = func() {
@@ -80,7 +81,7 @@ func take(seats chan struct{}) bool {
 
 func (l *queue) leave() { <-l.seats }
 
-// work does the work when it is the request's turn, unless the client leaves first.
+// work calls work when it is the request's turn, unless the client leaves first.
 func (l *queue) work(ctx context.Context, work func()) *jsonerror.Error {
 	select {
 	case l.turn <- struct{}{}:
@@ -94,12 +95,12 @@ func (l *queue) work(ctx context.Context, work func()) *jsonerror.Error {
 	return nil
 }
 
-// busy answers requests that find no seat.
+// busy is the response to requests that find no seat.
 func busy() *jsonerror.Error {
 	return retryLater(jsonerror.Busy, "1", "the node is busy checking the rules of other requests: try again in a second")
 }
 
-// left answers a client that has gone.
+// left is the response to a client that has gone, which nobody reads.
 func left() *jsonerror.Error {
 	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "the client has left")
 }

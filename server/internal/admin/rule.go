@@ -17,22 +17,23 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// OneRule answers GET /v1/rules/id/{id}.
+// OneRule is the response to GET /v1/rules/id/{id}.
 type OneRule struct {
 	Rule   string   `json:"rule"`
 	YAML   string   `json:"yaml"` // the rule's text with its comments, in the form that PUT takes
-	Line   int      `json:"line"` // of the document
+	Line   int      `json:"line"` // the rule's line in the document
 	Limits []string `json:"limits"`
-	// Numbers are the same limits as Limits, in parts.
+	// Numbers has the same limits as Limits, split into their parts.
 	Numbers []RuleNumbers `json:"numbers"`
-	// Changed is the version that last changed the rule. Nil if it isn't known; Reason says why.
+	// Changed is the version that last changed the rule. If it is nil, Reason says why it isn't
+	// known.
 	Changed *Version `json:"changed"`
 	Reason  string   `json:"reason,omitempty"`
 	// Searched is how many versions were compared to find Changed.
 	Searched int `json:"searched"`
 }
 
-// RuleNumbers is a limit of a rule, or one that the rule takes from a tier.
+// RuleNumbers has the numbers of one limit of a rule. The rule may take them from a tier.
 type RuleNumbers struct {
 	Tier  string `json:"tier,omitempty"`
 	Limit string `json:"limit"`
@@ -105,14 +106,14 @@ func numbersOf(one *rulefile.One) []RuleNumbers {
 	return out
 }
 
-// Bounds of the search for a rule's last change, which has to parse a document for each version.
-// Steps that an earlier search has made cost nothing.
+// mostCompared and the constants below limit the search for a rule's last change, which has to
+// parse a document for each version. Steps that an earlier search has made cost nothing.
 const (
 	mostCompared = 500
 	longestWalk  = 2 * time.Second
 )
 
-// walk finds the last change of a rule, from a version back through its parents.
+// walk searches for the version that last changed a rule, from a version back through its parents.
 type walk struct {
 	*API
 	id       string
@@ -121,10 +122,10 @@ type walk struct {
 	searched int
 }
 
-// back returns the version that last changed the rule, or why that isn't known.
+// back returns the version that last changed the rule, or the reason why it isn't known.
 func (w *walk) back(ctx context.Context, v rulestore.Version, is *rulefile.One) (*Version, string) {
 	store, begun, compared := w.Rules.Store(), time.Now(), 0
-	var loaded *rulestore.Version // v with its text
+	var loaded *rulestore.Version // v, with its text
 	for {
 		step, known := w.changes.get(w.id, v.Hash)
 		if !known && (compared == mostCompared || time.Since(begun) > longestWalk) {
@@ -152,7 +153,7 @@ func (w *walk) back(ctx context.Context, v rulestore.Version, is *rulefile.One) 
 			if f := w.turn(func() { was, err = rulefile.Find(parent.Text, w.id, w.now) }); f != nil {
 				return nil, f.Message
 			}
-			if loaded.Parent > 0 && err == nil && was.Same(is) { // a parent that this release can't read counts as different
+			if loaded.Parent > 0 && err == nil && was.Same(is) { // a parent that this release can't parse counts as different
 				step.parent = parent.Number
 				step.parentHash = parent.Hash
 			} else {
@@ -172,7 +173,7 @@ func (w *walk) back(ctx context.Context, v rulestore.Version, is *rulefile.One) 
 	}
 }
 
-// lastChanges remembers the steps of earlier walks. Versions never change, so they stay valid.
+// lastChanges caches the steps of earlier walks. Versions never change, so steps stay valid.
 type lastChanges struct {
 	mu    sync.Mutex // guards steps
 	steps map[ruleIn]step
@@ -180,14 +181,14 @@ type lastChanges struct {
 
 type ruleIn struct{ id, version string }
 
-// step says whether a version changed a rule, or left it as it was in the parent.
+// step says whether a version changed a rule, or took it unchanged from its parent.
 type step struct {
 	changed    *Version
 	parent     int64
 	parentHash string
 }
 
-// mostSteps is how many steps are remembered: some MB at most.
+// mostSteps is how many steps are cached. They take a few MB at most.
 const mostSteps = 20_000
 
 func (c *lastChanges) get(id, version string) (step, bool) {

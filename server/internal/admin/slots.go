@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// Slots lists who holds the slots of a Concurrency limit. The stores implement it.
+// Slots lists the requests that hold slots of a concurrency limit. The stores implement it.
 type Slots interface {
 	Slots(ctx context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error
 	Slot(ctx context.Context, c *counter.Counter, id counter.Once) (int64, error)
@@ -23,11 +23,11 @@ type Slots interface {
 
 const (
 	shownSlots = 100
-	// seenSlots is how many slots are read, so that the oldest of them can be shown.
+	// seenSlots is how many slots are read in order to find the oldest ones.
 	seenSlots = 1000
 )
 
-// slotsOf lists the slots of a counter, the oldest first.
+// slotsOf lists the slots of a counter, oldest first.
 func (a *API) slotsOf(ctx context.Context, c *counter.Counter) (all []Slot, err error) {
 	if c == nil {
 		return nil, nil
@@ -39,13 +39,13 @@ func (a *API) slotsOf(ctx context.Context, c *counter.Counter) (all []Slot, err 
 	return all[:min(len(all), shownSlots)], err
 }
 
-// slot returns the slot that the question names, and the rule, or "".
+// slot returns the slot in the question, and the rule if it names one, otherwise "".
 func (q *question) slot() (id counter.Once, rule string, f *jsonerror.Error) {
 	var slot string
 	if v := q.more["rule"]; v != nil && json.Unmarshal(v, &rule) != nil {
 		return id, "", jsonerror.Bad("rule: must be a text, the id of a rule")
 	}
-	_ = json.Unmarshal(q.more["slot"], &slot) // if it isn't a text, the check below rejects it
+	_ = json.Unmarshal(q.more["slot"], &slot) // if it isn't a string, the check below rejects it
 	raw, err := hex.DecodeString(slot)
 	if err != nil || len(raw) != len(id) {
 		return id, "", jsonerror.Bad("slot: must be the id of a slot, 32 hexadecimal digits, as POST /v1/counters and weir keys show list it")
@@ -53,8 +53,8 @@ func (q *question) slot() (id counter.Once, rule string, f *jsonerror.Error) {
 	return counter.Once(raw), rule, nil
 }
 
-// releaseSlot frees the slots that one request holds of a client's counters. A request has one id
-// for all of them.
+// releaseSlot frees the slots that one request holds in a client's counters. A request has the same
+// id in all of them.
 func (a *API) releaseSlot(r *call, q question) (any, *jsonerror.Error) {
 	id, rule, f := q.slot()
 	if f != nil {
@@ -66,7 +66,7 @@ func (a *API) releaseSlot(r *call, q question) (any, *jsonerror.Error) {
 	}
 	out := Released{}
 	var back []counter.Return
-	counts := false // requests in flight
+	counts := false // whether a rule limits requests in flight
 	for _, c := range private.Counters(a.Limiter, &q.Request) {
 		if c.Policy.Limit.Algorithm != weir.Concurrency || rule != "" && !strings.EqualFold(rule, c.Policy.Rule) {
 			continue

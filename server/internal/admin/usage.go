@@ -30,9 +30,9 @@ func (a *API) usage(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// withUnused adds the rules in force that no request has hit yet, and removes those that are no
-// longer in force. Removed rules and limits without a rule, such as those of POST /v1/take, are
-// shown while they are used.
+// withUnused adds the rules in force that have no requests yet, and removes those that are no longer in
+// force and no longer used. It keeps limits without a rule, such as those of POST /v1/take, while they are
+// used.
 func withUnused[T any](doc *inforce.Document, only string, all []T, about func(T) (id string, used bool), unused func(id string) T) []T {
 	inForce := map[string]bool{}
 	for _, r := range doc.File.Rules.Rules {
@@ -57,7 +57,7 @@ func withUnused[T any](doc *inforce.Document, only string, all []T, about func(T
 	return all
 }
 
-// mostUsage is the most keys of a rule that are shown, each with its hour.
+// mostUsage is the maximum number of keys of a rule in a response, each with its last hour.
 const mostUsage = 1000
 
 func (a *API) usageOf(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
@@ -88,7 +88,7 @@ func noRule(id string) *jsonerror.Error {
 	return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is no rule %q: weir rules show and GET /v1/rules list the rules", shown.Name(id))
 }
 
-// query reads what lists of clients are asked for.
+// query reads the query of a list of clients.
 func (r *call) query(most int64) (top.Query, *jsonerror.Error) {
 	values := r.URL.Query()
 	q := top.Query{Rule: values.Get("rule")}
@@ -136,7 +136,8 @@ func (a *API) client(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// identity returns the client that the body names other than by a fingerprint, or none.
+// identity returns the client that the body names by a key, a user or an address. It is empty if the body
+// has a fingerprint.
 func (c *ClientName) identity() (top.Identity, *jsonerror.Error) {
 	var all []top.Identity
 	for _, i := range []top.Identity{{Kind: "api_key", Value: c.Key}, {Kind: "user", Value: c.User}, {Kind: "ip", Value: c.IP}} {
@@ -159,17 +160,17 @@ func (c *ClientName) identity() (top.Identity, *jsonerror.Error) {
 	return top.NewIP(addr), nil
 }
 
-// hourFault answers a question about the last hour that failed.
+// hourFault is the response to a failed question about the last hour.
 func hourFault(err error) *jsonerror.Error { return retryLater(jsonerror.Busy, "1", "%v", err) }
 
-// retryLater is a 503 with a Retry-After of that many seconds.
+// retryLater is a 503 with Retry-After.
 func retryLater(code, seconds, format string, args ...any) *jsonerror.Error {
 	f := jsonerror.New(http.StatusServiceUnavailable, code, format, args...)
 	f.Header = http.Header{"Retry-After": {seconds}}
 	return f
 }
 
-// clientFault answers a fingerprint that leads to no client.
+// clientFault is the response to a fingerprint that doesn't identify one client.
 func clientFault(err error) *jsonerror.Error {
 	switch {
 	case errors.Is(err, top.ErrBusy):
@@ -213,7 +214,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	switch { // what came in the last hour is remembered by its cost
+	switch { // the last hour is remembered by cost, so the limit must count that
 	case rule.Amount != "":
 		return nil, jsonerror.Bad("the rule counts %s, and only what requests cost is remembered: try the number as a `candidate`", rule.Amount)
 	case rule.Algorithm == weir.Concurrency:
@@ -223,7 +224,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	case n.Limit == "" && len(rule.Limits) > 0:
 		n.Limit = rule.Limits[0].String()
 	case n.Limit != "" && !strings.ContainsAny(n.Limit, "/ ") && len(rule.Limits) > 0:
-		n.Limit += "/" + strings.SplitAfterN(rule.Limits[0].String(), "/", 2)[1] // as for other changes, a number keeps the window
+		n.Limit += "/" + strings.SplitAfterN(rule.Limits[0].String(), "/", 2)[1] // a number keeps the rule's window, as in other changes
 	}
 	limit, err := weir.ParseLimit(n.Limit)
 	if err != nil {
@@ -257,7 +258,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	return p, nil
 }
 
-// note says what the answer can't know.
+// note adds notes about what the answer doesn't consider.
 func (out *WhatIfAnswer) note(rule *weir.Rule, asked weir.Limit) {
 	add := func(given bool, text string) {
 		if given {
@@ -274,7 +275,8 @@ func (out *WhatIfAnswer) note(rule *weir.Rule, asked weir.Limit) {
 	add(out.KeysSpecial > 0, "keys with an override keep it: they count with what was refused")
 }
 
-// usualTop is how many clients are shown by default, and mostTop the most: nodes send each other few more.
+// usualTop is how many clients are listed by default, and mostTop the maximum: nodes send each other few
+// more.
 const (
 	usualTop = 50
 	mostTop  = 200

@@ -12,7 +12,7 @@ import (
 
 // The types of requests and answers, for the API and its callers.
 
-// Changed answers a change to the rules.
+// Changed is the response to a change of the rules.
 type Changed struct {
 	Version    int64              `json:"version"`
 	DryRun     bool               `json:"dry_run"`
@@ -23,35 +23,34 @@ type Changed struct {
 	// Emergency is "added" or "removed" if the emergency list was changed.
 	Emergency string `json:"emergency,omitempty"`
 
-	before int64  // the version that the change was made to
-	did    string // the difference in words
+	before int64  // the version that was changed
+	did    string // what the change did, in words
 }
 
-// Session answers GET and POST /v1/session: who the caller is, and what the console needs to know
-// first.
+// Session is the response to GET and POST /v1/session: who the caller is, and what the console
+// needs to know first.
 type Session struct {
 	Name    string     `json:"name"`
-	Role    string     `json:"role"`    // read or operate
-	Session bool       `json:"session"` // the caller has a cookie, not a token
-	Tokens  bool       `json:"tokens"`  // the node asks for tokens
+	Role    string     `json:"role"`    // "read" or "operate"
+	Session bool       `json:"session"` // the caller has a session cookie instead of a token
+	Tokens  bool       `json:"tokens"`  // the node requires tokens
 	Expires *time.Time `json:"expires,omitempty"`
-	// Proof is part of the answer to a login alone. Requests with the cookie must send it as
-	// X-Weir-Session.
+	// Proof is set only in the response to a login. Requests with the cookie must send it in the
+	// header X-Weir-Session.
 	Proof string `json:"proof,omitempty"`
-	// RulesInFile is the file in which the rules must be changed; "" means that the API can change
-	// them.
+	// RulesInFile is the file in which the rules must be changed; if "", the API can change them.
 	RulesInFile string `json:"rules_in_file"`
 	Node        string `json:"node"`
 	Version     string `json:"version"`
 }
 
-// Rejection is the details of an error about a document.
+// Rejection has the details of an error about a document.
 type Rejection struct {
 	Problems []rulefile.Problem `json:"problems,omitempty"`
 	Warnings []rulefile.Problem `json:"warnings,omitempty"`
 }
 
-// Validation answers POST /v1/rules/validate.
+// Validation is the response to POST /v1/rules/validate.
 type Validation struct {
 	Valid    bool               `json:"valid"`
 	Rules    int                `json:"rules"`
@@ -61,12 +60,12 @@ type Validation struct {
 
 // Numbers is the body of PUT /v1/rules/tier/{tier}.
 type Numbers struct {
-	// Limit is text such as "500/minute", or a number, which keeps the window.
+	// Limit is text such as "500/minute", or a number, which leaves the window unchanged.
 	Limit    json.RawMessage `json:"limit,omitempty"`
 	Capacity int64           `json:"capacity,omitempty"`
 }
 
-// OverrideName names an override. It is the body of DELETE /v1/rules/key.
+// OverrideName identifies an override. It is the body of DELETE /v1/rules/key.
 type OverrideName struct {
 	Key    string `json:"key,omitempty"`
 	Client string `json:"client,omitempty"` // a fingerprint, instead of the key
@@ -77,7 +76,8 @@ type OverrideName struct {
 type Override struct {
 	OverrideName
 	Numbers
-	// ExpiresIn is a duration such as "1h", or "never". "" keeps the end of an existing override.
+	// ExpiresIn is a duration such as "1h", or "never". If it is "", an existing override keeps its
+	// end.
 	ExpiresIn string `json:"expires_in,omitempty"`
 }
 
@@ -111,7 +111,7 @@ type Rollback struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Version is a version of the rules. Answers with a single version have its text.
+// Version is a version of the rules. It has a text only if a single version was requested.
 type Version struct {
 	Number     int64     `json:"version"`
 	Hash       string    `json:"hash"`
@@ -124,19 +124,19 @@ type Version struct {
 	Text       string    `json:"text,omitempty"`
 }
 
-// Versions answers GET /v1/rules/versions.
+// Versions is the response to GET /v1/rules/versions.
 type Versions struct {
 	Versions []Version `json:"versions"`
 }
 
-// Difference answers GET /v1/rules/diff.
+// Difference is the response to GET /v1/rules/diff.
 type Difference struct {
 	From int64  `json:"from"`
 	To   int64  `json:"to"`
 	Diff string `json:"diff"`
 }
 
-// Node is a node that shares the store, as it describes itself.
+// Node is a node that uses the same store, as it describes itself.
 type Node struct {
 	Name         string     `json:"name"`
 	Region       string     `json:"region,omitempty"`
@@ -144,23 +144,23 @@ type Node struct {
 	Version      string     `json:"version"`
 	RulesVersion int64      `json:"rules_version"`
 	RulesHash    string     `json:"rules_hash"`
-	RulesText    string     `json:"rules_text_hash"`   // the hash that weir_rules_info shows
-	Store        string     `json:"store"`             // up, degraded, or unknown if the node hasn't been heard for too long
-	Since        *time.Time `json:"since,omitempty"`   // when its store was first lost, while it is lost
+	RulesText    string     `json:"rules_text_hash"`   // the same hash as in weir_rules_info
+	Store        string     `json:"store"`             // "up", "degraded", or "unknown" if the node hasn't been heard from for too long
+	Since        *time.Time `json:"since,omitempty"`   // when its store was lost; nil if it is up
 	Lost         []string   `json:"lost,omitempty"`    // servers of the store that it can't reach
-	Warning      string     `json:"warning,omitempty"` // blocks of rules that were given up
+	Warning      string     `json:"warning,omitempty"` // blocks of rules that are no longer applied
 	SeenMSAgo    int64      `json:"seen_ms_ago"`
 }
 
-// Regions answers GET /v1/regions.
+// Regions is the response to GET /v1/regions.
 type Regions struct {
-	Name string `json:"name,omitempty"` // the region of the node that answers
-	// Home is the home of global limits that name none.
+	Name string `json:"name,omitempty"` // the region of this node
+	// Home is the home of global limits that don't name one.
 	Home string `json:"home,omitempty"`
-	// Epoch rises with every change that an operator makes to regions.
+	// Epoch grows with each change that an operator makes to the regions.
 	Epoch int64 `json:"epoch,omitempty"`
-	// State is drained or forgotten, if the region is. Grace means that the region became the home
-	// a short time ago and still owns no more than its floor.
+	// State is "drained" or "forgotten", or "" for neither. Grace means that the region has just
+	// become the home, and still owns only its floor.
 	State string          `json:"state,omitempty"`
 	Grace bool            `json:"grace,omitempty"`
 	Peers []region.Status `json:"peers"`
@@ -168,109 +168,110 @@ type Regions struct {
 
 // RegionChange is the body of POST /v1/regions.
 type RegionChange struct {
-	Do     string `json:"do"` // move, drain, forget or restore
+	Do     string `json:"do"` // "move", "drain", "forget" or "restore"
 	Region string `json:"region"`
 	To     string `json:"to,omitempty"` // the new home
 	Force  bool   `json:"force,omitempty"`
 }
 
-// Nodes answers GET /v1/nodes.
+// Nodes is the response to GET /v1/nodes.
 type Nodes struct {
 	Nodes []Node `json:"nodes"`
-	// AsOf is when the node that answers last heard of the others, and AgeSeconds how long ago that
-	// was; nil if it never did.
+	// AsOf is when this node last read the list of the other nodes, and AgeSeconds how long ago
+	// that was. Both are nil if it never did.
 	AsOf       *time.Time `json:"as_of,omitempty"`
 	AgeSeconds *float64   `json:"age_seconds,omitempty"`
-	Stale      bool       `json:"stale"` // the node should have heard more since
-	Store      Store      `json:"store"` // the store of the node that answers, as in GET /v1/version
+	Stale      bool       `json:"stale"` // this node should have read a newer list since
+	Store      Store      `json:"store"` // the store of this node, as in GET /v1/version
 }
 
 // Counter is the state of a client's counter.
 type Counter struct {
 	Rule      string `json:"rule"`
-	Policy    string `json:"policy"` // the limit's name: the rule's id, or such as id-1s if the rule has several limits
+	Policy    string `json:"policy"` // the limit's name: the rule's id, or something like id-1s if the rule has several limits
 	Algorithm string `json:"algorithm"`
 	Shadow    bool   `json:"shadow"`  // the limit refuses no requests
-	Refuses   bool   `json:"refuses"` // such a request is refused, or would be if the limit weren't in shadow
-	// SharedAddress means that the limit counts by address and the request has none, so all such
+	Refuses   bool   `json:"refuses"` // the request is refused by this limit, or would be if it weren't in shadow
+	// SharedAddress means that the limit counts by address and the request has none. All such
 	// requests share the counter.
 	SharedAddress bool   `json:"shared_address"`
-	Amount        string `json:"amount,omitempty"` // the amount that it counts; "" means the cost
+	Amount        string `json:"amount,omitempty"` // the amount that the limit counts; "" means the request's cost
 	Limit         string `json:"limit"`
 	// Max and Remaining are decimals if the limit counts an amount.
 	Max       counter.Amount `json:"max"`
 	Remaining counter.Amount `json:"remaining"`
 	// InFlight is how many slots of a concurrency limit are taken.
 	InFlight *int64 `json:"in_flight,omitempty"`
-	// Slots are the requests that hold these slots, the oldest first, 100 at most.
+	// Slots are the requests that hold slots, oldest first, at most 100.
 	Slots []Slot `json:"slots,omitempty"`
-	// Stake is what this region has of a limit that regions share. Remaining is then what is left
-	// here.
+	// Stake is this region's share of a limit that regions share. If it is set, Remaining is what
+	// is left in this region.
 	Stake *Stake `json:"stake,omitempty"`
-	// WindowEnd is when the window of a fixed_window ends. RunsOutAt is when a budget is used up at
+	// WindowEnd is when the window of a fixed window ends. RunsOutAt is when a budget is used up at
 	// its pace so far; nil if it lasts to the end, or is used up already.
 	WindowEnd *time.Time `json:"window_end,omitempty"`
 	RunsOutAt *time.Time `json:"runs_out_at,omitempty"`
-	// Used is the share of Max that is taken, from 0 to 1; nil if the store can't be reached.
+	// Used is the share of Max that is used, from 0 to 1; nil if the store can't be reached.
 	Used *float64 `json:"used"`
-	// FullAt is when the counter is full again if nothing more is taken; nil if it is full, or if
-	// nobody knows, as with requests in flight.
+	// FullAt is when the counter will be full again if nothing more is taken. It is nil if the
+	// counter is full, or if the time is unknown, as with requests in flight.
 	FullAt       *time.Time `json:"full_at"`
 	ResetAfterMS int64      `json:"reset_after_ms"` // until the counter is full; 0 if it is
 	RetryAfterMS int64      `json:"retry_after_ms"` // -1 if waiting doesn't help
 	Degraded     bool       `json:"degraded"`
-	// MissingHome is the region that couldn't be asked, if that is why the counter is degraded.
+	// MissingHome is the home region that couldn't be reached, if that is why the counter is
+	// degraded.
 	MissingHome string `json:"missing_home,omitempty"`
 }
 
-// Stake is what a region has of a limit that regions share.
+// Stake is a region's share of a limit that regions share.
 type Stake struct {
 	Home     string         `json:"home"`
-	Own      counter.Amount `json:"own"` // of Max
+	Own      counter.Amount `json:"own"` // part of Max
 	Borrowed counter.Amount `json:"borrowed"`
 	Lent     counter.Amount `json:"lent"`
-	// BorrowedUntil is when the borrowed part ends unless it is renewed; nil if it lasts as long as
-	// its window.
+	// BorrowedUntil is when the borrowed part ends unless it is renewed; nil if it lasts to the end
+	// of its window.
 	BorrowedUntil *time.Time `json:"borrowed_until,omitempty"`
 }
 
-// Slot is a request in flight and the slots that it holds.
+// Slot is a request in flight that holds slots.
 type Slot struct {
 	ID    string    `json:"id"` // 32 hexadecimal digits
 	Slots int64     `json:"slots"`
 	Since time.Time `json:"since"`
-	Ends  time.Time `json:"ends"` // unless it is renewed
+	Ends  time.Time `json:"ends"` // when the slot ends unless the request renews it
 }
 
-// Released answers POST /v1/counters/release.
+// Released is the response to POST /v1/counters/release.
 type Released struct {
 	Released []string `json:"released"` // names of limits
 }
 
-// Counters answers POST /v1/counters: whether such a request would be allowed now, and the state of
-// its counters.
+// Counters is the response to POST /v1/counters: whether the request would be allowed now, and the
+// state of its counters.
 type Counters struct {
 	Allowed  bool      `json:"allowed"`
 	Binding  string    `json:"binding"` // the rule that decides, or ""
 	Reason   string    `json:"reason"`
-	Counters []Counter `json:"counters"`          // the counter that binds the client comes first
-	At       time.Time `json:"at"`                // the time of these figures, by the nodes' shared clock
-	Warning  string    `json:"warning,omitempty"` // why a check may be decided differently
+	Counters []Counter `json:"counters"`          // the counter that decides comes first
+	At       time.Time `json:"at"`                // the time of these figures, by the clock that nodes share
+	Warning  string    `json:"warning,omitempty"` // why a real check may be decided differently
 }
 
-// Reset answers POST /v1/counters/reset.
+// Reset is the response to POST /v1/counters/reset.
 type Reset struct {
 	Reset int `json:"reset"`
 }
 
-// Explanation answers POST /v1/explain.
+// Explanation is the response to POST /v1/explain.
 type Explanation struct {
 	Reason  string `json:"reason"`
 	Pattern string `json:"pattern,omitempty"`
-	// Emergency means that the entry that decides is on the emergency list.
+	// Emergency means that an entry of the emergency list decides.
 	Emergency bool     `json:"emergency,omitempty"`
 	Path      string   `json:"path,omitempty"`
-	Paths     []string `json:"paths,omitempty"` // if servers may read the path in several ways; Path is the first
+	Paths     []string `json:"paths,omitempty"` // the readings of the path if servers may read it in several ways; Path is the first
 	// KeyVerified says whether the request's key counted as verified; nil if it has none.
 	KeyVerified *bool             `json:"key_verified,omitempty"`
 	Tier        string            `json:"tier,omitempty"`
@@ -284,26 +285,26 @@ type RuleExplanation struct {
 	ID      string           `json:"rule"`
 	Applies bool             `json:"applies"`
 	Why     string           `json:"why"`
-	Refuses bool             `json:"refuses,omitempty"` // because the request lacks what the rule counts by
+	Refuses bool             `json:"refuses,omitempty"` // because the request lacks a dimension that the rule counts by
 	Request *EndpointRequest `json:"request,omitempty"`
 	By      []string         `json:"by,omitempty"`
 	// SharedAddress means that the rule counts by address and the request has none.
 	SharedAddress bool  `json:"shared_address,omitempty"`
-	Cost          int64 `json:"cost,omitempty"` // for rules that count no amount
+	Cost          int64 `json:"cost,omitempty"` // for rules that don't count an amount
 	// Amount is the amount that the rule counts, Charged how much of it this request takes, and
 	// AmountFrom where that number comes from.
 	Amount     string         `json:"amount,omitempty"`
 	Charged    counter.Amount `json:"charged,omitempty"`
 	AmountFrom string         `json:"charged_from,omitempty"`
 	From       string         `json:"numbers_from,omitempty"`
-	Source     string         `json:"source,omitempty"` // source of the numbers: override, rule, rule_tier or tier
-	// Scope says where the rule is counted: for all regions, or in each region apart, if there are
-	// regions.
+	Source     string         `json:"source,omitempty"` // where the numbers come from: "override", "rule", "rule_tier" or "tier"
+	// Scope says whether the rule counts all regions together or each region by itself. "" if there
+	// are no regions.
 	Scope  string           `json:"scope,omitempty"`
 	Limits []ExplainedLimit `json:"limits,omitempty"`
 }
 
-// EndpointRequest is a request that a rule's endpoint matches.
+// EndpointRequest is a request that matches a rule's endpoint.
 type EndpointRequest struct {
 	Method string `json:"method"`
 	Path   string `json:"path"`
@@ -314,12 +315,12 @@ type ExplainedLimit struct {
 	Policy    string `json:"policy"`
 	Algorithm string `json:"algorithm"`
 	Limit     string `json:"limit"`
-	Calendar  string `json:"calendar,omitempty"` // where the windows begin, in words
+	Calendar  string `json:"calendar,omitempty"` // where the windows start, in words
 	Burst     int64  `json:"burst,omitempty"`
 	Shadow    bool   `json:"shadow,omitempty"`
 }
 
-// ClientName is the body of POST /v1/clients. One field is set.
+// ClientName is the body of POST /v1/clients. Exactly one field is set.
 type ClientName struct {
 	Client string `json:"client,omitempty"` // a fingerprint
 	Key    string `json:"key,omitempty"`
@@ -327,7 +328,7 @@ type ClientName struct {
 	IP     string `json:"ip,omitempty"`
 }
 
-// ClientPage answers POST /v1/clients.
+// ClientPage is the response to POST /v1/clients.
 type ClientPage struct {
 	top.HourOfClient
 	Blocked   bool         `json:"blocked"`
@@ -335,7 +336,7 @@ type ClientPage struct {
 	Overrides []OverrideOf `json:"overrides"`
 }
 
-// OverrideOf is an override of a client.
+// OverrideOf is an override for a client.
 type OverrideOf struct {
 	Rule     string     `json:"rule"`
 	Limit    string     `json:"limit"`
@@ -347,11 +348,11 @@ type OverrideOf struct {
 type WhatIf struct {
 	Rule string `json:"rule"`
 	Numbers
-	Algorithm string `json:"algorithm,omitempty"` // "" means the rule's
+	Algorithm string `json:"algorithm,omitempty"` // "" means the rule's own algorithm
 }
 
-// WhatIfAnswer answers POST /v1/rules/whatif.
+// WhatIfAnswer is the response to POST /v1/rules/whatif.
 type WhatIfAnswer struct {
 	top.WhatIf
-	Notes []string `json:"notes"` // what the answer can't know
+	Notes []string `json:"notes"` // what the answer doesn't consider
 }

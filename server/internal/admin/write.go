@@ -25,31 +25,32 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// change is a change to the rules as a caller asked for it.
+// change is a change to the rules that a caller has asked for.
 type change struct {
 	edit    func(text []byte) ([]byte, error)
-	ifMatch rulestore.Version // the version that it is meant for; Number 0 means the newest, and Hash "" any with the number
+	ifMatch rulestore.Version // the version to change; Number 0 means the newest, and Hash "" any version with the number
 	force   bool
 	dryRun  bool
-	whole   bool // the edit replaces the document, whatever its contents
-	removes bool // it removes something from a client by name, so no warning about that is needed
-	unasked bool // it needs no force, whatever the warnings
-	back    bool // to an earlier version: only what single clients lose needs force
+	whole   bool // the edit replaces the whole document, whatever it contains
+	removes bool // the caller names a client to remove something from, so warnings about that need no force
+	unasked bool // the change needs no force, whatever the warnings
+	back    bool // the change restores an earlier version: only warnings about what single clients lose need force
 	author  string
 	message string
-	hidden  string    // a key that the answer masks, because the caller named its client by a fingerprint
-	now     time.Time // when it is tried, which decides which overrides have expired
+	hidden  string    // a key to mask in the response, because the caller named its client by a fingerprint
+	now     time.Time // when the change is tried, which decides which overrides have expired
 	regions []string  // the regions that the node knows
 
-	// then, if not nil, gets the outcome and returns the outcome for the client.
+	// then, if not nil, gets the outcome of the change, and returns the outcome for the caller.
 	then func(*Changed, *jsonerror.Error) (*Changed, *jsonerror.Error)
 
-	// Set by edit:
-	did  string    // the change in words, for the history; "" describes the difference
-	ends time.Time // when the override that it set ends
+	// did and ends are set by edit.
+	did  string    // what the change did, for the history; if "", the difference is described
+	ends time.Time // when the override that was set ends
 }
 
-// attempts is how often a change that isn't meant for one version is tried when others are faster.
+// attempts is how often a change that isn't tied to a version is tried when others change the rules
+// first.
 const attempts = 20
 
 // commit makes a new version from the newest one.
@@ -72,7 +73,7 @@ func (a *API) commit(ctx context.Context, c *change) (*Changed, *jsonerror.Error
 	return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "others were faster %d times: try again", attempts)
 }
 
-// inFile answers changes to rules that are in a file.
+// inFile is the response to changes of rules that are in a file.
 func (a *API) inFile() *jsonerror.Error {
 	return jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", a.Rules.File())
 }
@@ -84,8 +85,8 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	}
 	if m := c.ifMatch; m.Number != 0 && (m.Number != base.Number || !strings.HasPrefix(base.Hash, m.Hash)) {
 		if why := a.Rules.Rejected(); why != "" && m.Number == a.Rules.InForce().Version {
-			// Say so, since an operator who looks for the other change finds nothing: the rules in
-			// force here are the ones that they have read.
+			// Explain why: an operator who looks for another change finds none, because the rules
+			// in force here are the ones that they have read.
 			return nil, jsonerror.New(http.StatusPreconditionFailed, jsonerror.NewestRejected,
 				"this node rejects the newest rules and goes on with version %s (%s): put a whole document in their place, as weir rules apply --if-version %d does, or go back, with weir rules rollback",
 				m.Name(), why, base.Number)
@@ -139,8 +140,8 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	return out, nil
 }
 
-// newest returns the version to change. A damaged version has no text, and can only be replaced as
-// a whole.
+// newest returns the newest version. A damaged version has no text, and can only be replaced as a
+// whole.
 func (a *API) newest(ctx context.Context, whole bool) (rulestore.Version, *jsonerror.Error) {
 	v, err := a.Rules.Newest(ctx)
 	switch {
@@ -154,9 +155,9 @@ func (a *API) newest(ctx context.Context, whole bool) (rulestore.Version, *jsone
 	return v, storeFault(err)
 }
 
-// judge rejects invalid rules, and collects the warnings that the document before didn't have. What
-// single clients would lose comes first. If this node can't read the document before, the rules in
-// force here stand in for it: they probably have the same blocks.
+// judge rejects invalid rules, and collects the warnings that the previous document didn't have.
+// What single clients would lose comes first. If this node can't parse the previous document, it
+// compares with the rules in force, which probably have the same blocks.
 func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulefile.File, out *Changed) *jsonerror.Error {
 	next, err := rulefile.ParseAt("rules", after, c.now)
 	if err != nil {
@@ -185,9 +186,9 @@ func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulef
 	return nil
 }
 
-// added returns the warnings of a document that the one before didn't have.
+// added returns the warnings of a document that the previous one didn't have.
 func added(regions []string, old, next *rulefile.File) []rulefile.Problem {
-	known := map[string]int{} // how often each occurs, since one text may be about several entries
+	known := map[string]int{} // how often each warning occurs, since several entries may cause the same text
 	for _, w := range warnings(regions, old) {
 		known[w.Text]++
 	}
@@ -197,12 +198,12 @@ func added(regions []string, old, next *rulefile.File) []rulefile.Problem {
 	})
 }
 
-// warnings returns the warnings about a document, including those about these regions.
+// warnings returns the warnings about a document, including those that depend on the regions.
 func warnings(regions []string, f *rulefile.File) []rulefile.Problem {
 	return slices.Concat(f.Warnings, rulefile.InRegions(f, regions, stake.LeastPerRegion))
 }
 
-// regionNames returns the regions that the node knows, if there are others.
+// regionNames returns the regions that the node knows, or nil if there is only its own.
 func (a *API) regionNames() (names []string) {
 	if a.Regions == nil {
 		return nil
@@ -230,7 +231,7 @@ func invalid(err error) *jsonerror.Error {
 	return f
 }
 
-// editFault answers an edit that failed.
+// editFault is the response to a failed edit.
 func editFault(err error) *jsonerror.Error {
 	var f *jsonerror.Error
 	switch {
@@ -252,7 +253,7 @@ func storeFault(err error) *jsonerror.Error {
 	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store can't be reached: %v", err)
 }
 
-// diff compares two texts as diff -u does. Version 0 is one that isn't written yet.
+// diff compares two texts like diff -u. Version 0 is one that isn't written yet.
 func diff(from int64, before []byte, to int64, after []byte) string {
 	name := func(n int64) string {
 		if n == 0 {
@@ -263,10 +264,10 @@ func diff(from int64, before []byte, to int64, after []byte) string {
 	return udiff.Unified(name(from), name(to), normal(before), normal(after))
 }
 
-// normal makes a text end in one newline, so that its last line doesn't show up in a diff.
+// normal ends a text with exactly one newline, so that a missing one doesn't show up in a diff.
 func normal(text []byte) string { return strings.TrimRight(string(text), "\n") + "\n" }
 
-// numbersText describes the numbers of an override.
+// numbersText describes the limit of an override.
 func numbersText(n rulefile.Numbers) string {
 	burst := "a burst of " + strconv.FormatInt(n.Capacity, 10)
 	switch {
@@ -278,7 +279,7 @@ func numbersText(n rulefile.Numbers) string {
 	return n.Limit
 }
 
-// describe describes a change to a document for its history. Keys are masked.
+// describe summarizes a change to a document for the history. Keys are masked.
 func describe(old, new *weir.Rules) string {
 	var d description
 	itself := func(name string) string { return name }
@@ -299,21 +300,22 @@ func describe(old, new *weir.Rules) string {
 	return cmp.Or(strings.Join(d, "; "), "change nothing but the text")
 }
 
-// description has a part for each kind of change.
+// description is a summary of a change, with one part for each kind of change.
 type description []string
 
-// compare describes which named items were added, changed and deleted, with a verb for each.
+// compare describes which items were added, changed and deleted, with a verb for each. name
+// identifies an item.
 func compare[T any](d *description, verbs [3]string, old, new []T, name func(T) string, show func(string) string) {
 	was, is := map[string]T{}, map[string]bool{}
 	for _, v := range old {
 		was[name(v)] = v
 	}
-	var names [3][]string // added, changed and deleted
+	var names [3][]string // of the items that were added, changed and deleted
 	for _, v := range new {
 		n := name(v)
 		before, there := was[n]
 		switch {
-		case is[n]: // an entry that is listed twice
+		case is[n]: // the entry is listed twice
 		case !there:
 			names[0] = append(names[0], show(n))
 		case !reflect.DeepEqual(before, v):
@@ -339,5 +341,5 @@ func compare[T any](d *description, verbs [3]string, old, new []T, name func(T) 
 	}
 }
 
-// mostNames is how many items one part names.
+// mostNames is how many items a part of the description names.
 const mostNames = 3

@@ -4,8 +4,8 @@ package cputime
 
 import "time"
 
-// Used isn't known here.
+// Used returns 0, because the CPU time isn't known on this system.
 func Used() time.Duration { return 0 }
 
-// Children isn't known, either.
+// Children returns 0, because the CPU time isn't known on this system.
 func Children() time.Duration { return 0 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package cputime reads the processor time of this process.
+// Package cputime reads the CPU time of this process.
 package cputime
 
 import (
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Used is the processor time that this process has used on all cores; 0 if unknown.
+// Used returns the CPU time that this process has used on all cores, or 0 if it is unknown.
 func Used() time.Duration { return used(syscall.RUSAGE_SELF) }
 
-// Children is the processor time of child processes that have ended.
+// Children returns the CPU time of child processes that have ended.
 func Children() time.Duration { return used(syscall.RUSAGE_CHILDREN) }
 
 func used(who int) time.Duration {
