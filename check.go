@@ -8,22 +8,22 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// problems collects what is wrong with a rule document.
+// problems collects the faults of a rule document.
 type problems counter.Problems
 
-// when adds a problem if something is wrong.
+// when adds a fault if wrong is true.
 func (ps *problems) when(wrong bool, path, format string, args ...any) {
 	if wrong {
 		*ps = append(*ps, counter.Problem{Path: path, Text: fmt.Sprintf(format, args...)})
 	}
 }
 
-// below returns the function when for the fields below a path.
+// below returns a version of when for the fields of the object at path.
 func (ps *problems) below(path string) func(wrong bool, field, format string, args ...any) {
 	return func(wrong bool, field, format string, args ...any) { ps.when(wrong, path+"."+field, format, args...) }
 }
 
-// addErr adds an error, if there is one. The error of a limit is a [counter.Problem], and may name the field.
+// addErr adds an error, if it isn't nil. The error of a limit is a [counter.Problem], whose path is relative to the limit.
 func (ps *problems) addErr(path string, err error) {
 	if p, ok := err.(counter.Problem); !ok {
 		ps.when(err != nil, path, "%v", err)
@@ -36,7 +36,7 @@ func (ps *problems) addErr(path string, err error) {
 
 const maxSplit = 64
 
-// validate looks for fields of a rule that can't be meant, alone or beside others.
+// validate reports values of a rule's fields that are out of range or contradict each other.
 func (r *Rule) validate(path string, bad *problems) {
 	no := bad.below(path)
 	beside := func(wrong bool, field, other string) {
@@ -89,7 +89,7 @@ func (r *Rule) validate(path string, bad *problems) {
 
 const simple = "use token_bucket, leaky_bucket, fixed_window or sliding_window_counter"
 
-// isComplex reports whether a counter of the rule is more than one or two numbers.
+// isComplex reports whether the rule's counters need more state than one or two numbers.
 func (r *Rule) isComplex() bool { return r.Algorithm == SlidingLog || r.Algorithm == LeakyQueue }
 
 func (r *Rule) checkPastLimit(no func(wrong bool, field, format string, args ...any)) {
@@ -101,7 +101,7 @@ const nameLetters = "abcdefghijklmnopqrstuvwxyz0123456789_"
 
 func isName(s string) bool { return s != "" && len(s) <= 64 && strings.Trim(s, nameLetters) == "" }
 
-// checkAbuse looks for what can't be meant. Nil and the zero value are none.
+// checkAbuse reports settings that can't be meant. Nil and the zero Abuse mean that there are no cooldowns.
 func checkAbuse(a *counter.Abuse, path string, bad *problems) {
 	if a == nil || *a == (counter.Abuse{}) {
 		return

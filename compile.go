@@ -17,13 +17,13 @@ type RuleSet struct {
 	doc         Rules
 	rules       []rule
 	attributes  []string
-	methods     []string // that endpoints name
+	methods     []string // methods that endpoints name
 	allow, deny pattern.List
 	keys        pattern.Keys
-	tiers       map[string]bool // every tier that is named
+	tiers       map[string]bool // every tier that the document names
 	defaultTier string
 
-	// Each rule is in one of these, by the condition that is cheapest to look up.
+	// Each rule is in one of these four fields, according to the condition that is cheapest to look up.
 	endpoints pattern.Endpoints
 	regexes   pattern.Prefixes
 	byKey     pattern.Keys
@@ -43,19 +43,19 @@ type rule struct {
 	index    int32
 	by       []dimension
 	endpoint *pattern.Endpoint
-	regex    pattern.Regex // of Match.EndpointRegex, if there is one
-	template string        // what to count `by: [endpoint]`, if the rule has an endpoint
-	rank     int           // in its layer; lower is more specific
+	regex    pattern.Regex // compiled from Match.EndpointRegex, if there is one
+	template string        // the value of the dimension endpoint, if the rule has an endpoint
+	rank     int           // its rank in its layer; lower is more specific
 	cost     int64
-	networks networks // 0 means the rule set's
+	networks networks // 0 means the same as in the rule set
 
-	endpointOnly bool // it has no condition but the endpoint
+	endpointOnly bool // the endpoint is its only condition
 	keyOnly      bool // it counts by API key alone
 	byPath       bool // it counts by path
-	invented     bool // clients can make subjects up; if byPath, also verified clients
+	invented     bool // clients can invent subjects; if byPath, verified clients can, too
 }
 
-// Compile checks and compiles a document. The error is [counter.Problems]: everything that is wrong with it.
+// Compile checks and compiles a document. The error is a [counter.Problems] that lists everything that is wrong.
 func Compile(doc Rules) (*RuleSet, error) {
 	rs := &RuleSet{doc: doc, defaultTier: doc.DefaultTier, networks: usualNetworks}
 	rs.tiers, rs.weights = map[string]bool{}, map[string][]Weight{}
@@ -91,17 +91,17 @@ func Compile(doc Rules) (*RuleSet, error) {
 // Version returns the document's version.
 func (rs *RuleSet) Version() int64 { return rs.doc.Version }
 
-// policiesOf is private.PoliciesOf.
+// policiesOf returns the policies of the rule with this index.
 func (rs *RuleSet) policiesOf(rule int) link.Policies { return rs.rules[rule].Policies }
 
-// withVersion is private.WithVersion.
+// withVersion returns the same rules with another version number.
 func (rs *RuleSet) withVersion(version int64) *RuleSet {
 	c := *rs
 	c.doc.Version = version
 	return &c
 }
 
-// Rules returns the document. It must not be changed.
+// Rules returns the document. The caller must not change it.
 func (rs *RuleSet) Rules() Rules { return rs.doc }
 
 func (rs *RuleSet) compileTiers(bad *problems) {
@@ -112,7 +112,8 @@ func (rs *RuleSet) compileTiers(bad *problems) {
 		bad.when(len(t.Limits) == 0, path, needsLimit)
 		rs.tiers[t.Name] = true
 		for j, l := range t.Limits {
-			// Rules say what the limit counts, and how. A month is always a fixed window, and a fraction always that of an amount.
+			// Rules decide the algorithm, and whether limits count amounts. But a month is always a fixed window, and a limit
+			// with a fraction always counts an amount.
 			if l.Decimal = l.Fraction != 0; l.Calendar.Unit != counter.NoUnit {
 				l.Algorithm = FixedWindow
 			}
@@ -139,7 +140,7 @@ func (rs *RuleSet) compileTiers(bad *problems) {
 
 const needsLimit = `needs a limit such as "100/minute"`
 
-// checkTier reports a tier that there isn't. It makes the list of those that there are only then: documents have many keys.
+// checkTier reports a tier that doesn't exist. It sorts the names of tiers only if it must, since documents may have many keys.
 func (rs *RuleSet) checkTier(path, name string, bad *problems) {
 	if rs.tiers[name] {
 		return
@@ -211,9 +212,9 @@ func (r *rule) compileMatch(path string, bad *problems) {
 		"a request without a key can't match api_key_pattern %q: leave one of them out", m.APIKeyPattern)
 }
 
-// checkCounters reports limits that may hold for one request and would be one counter. A rule's limits are named after their
-// windows, so "api" over a second and a month is api-1s and api-month, which may be the ids of other rules. Only a rule's own
-// numbers, its tiers' and its overrides' share a counter on purpose, as alternatives.
+// checkCounters reports two limits that could apply to the same request and would share a counter by accident. If a rule has
+// several limits, their names include their windows: "api" over a second and a month has api-1s and api-month, and another rule
+// may have such an id. Only the numbers of one rule, its tiers and its overrides share a counter on purpose, as alternatives.
 func (rs *RuleSet) checkCounters(bad *problems) {
 	type owner struct {
 		rule      int32
@@ -237,7 +238,7 @@ func (rs *RuleSet) checkCounters(bad *problems) {
 	}
 }
 
-// rankLayers orders the rules of each layer.
+// rankLayers ranks the rules of each layer by how specific their endpoints are.
 func (rs *RuleSet) rankLayers() {
 	layers := map[string][]*rule{}
 	for i := range rs.rules {
@@ -268,14 +269,14 @@ func (rs *RuleSet) index() {
 		})
 		rs.limitsPaths = rs.limitsPaths || (r.template != "" || r.byPath) && !r.Shadow
 		switch {
-		case r.Descriptor != nil: // it applies to none of the requests that are looked up here
+		case r.Descriptor != nil: // no request matches it: see compileDescriptor
 		case r.endpoint != nil:
 			rs.endpoints.Add(r.endpoint, r.index)
 			if m := r.endpoint.Method; m != "" && !slices.Contains(rs.methods, m) {
 				rs.methods = append(rs.methods, m)
 			}
 		case r.Match.EndpointRegex != "":
-			if prefix := r.regex.Prefix; strings.HasSuffix(prefix, "/") { // whole segments are found on the way to the endpoints
+			if prefix := r.regex.Prefix; strings.HasSuffix(prefix, "/") { // the endpoint tree can look up whole segments
 				segs := strings.FieldsFunc(prefix, func(c rune) bool { return c == '/' })
 				rs.endpoints.Add(&pattern.Endpoint{Segs: segs, Subtree: true}, r.index)
 			} else {

@@ -10,8 +10,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// compileNumbers prepares a rule's policies. An API key's override goes before the numbers of its tier, and those before the
-// rule's own.
+// compileNumbers makes a rule's policies. For a request, an API key's override takes precedence over the numbers of its tier,
+// and these over the rule's own.
 func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *problems) {
 	d := r.definition(Limit{})
 	if d.Scope = scope; r.Split < 2 || r.Split > maxSplit {
@@ -29,11 +29,11 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *problems) {
 	r.ByTier, r.ByKey = map[string][]*counter.Policy{}, map[string][]*counter.Policy{}
 	if len(r.Limits) > 0 {
 		r.Base = r.policies(d, r.Limits, path, bad)
-	} else if r.Algorithm != Concurrency { // slots aren't over a time, as a tier's limits are
+	} else if r.Algorithm != Concurrency { // a tier's limits are rates, which slots don't have
 		for _, t := range rs.doc.Tiers {
 			limits := slices.Clone(t.Limits)
 			for i := range limits {
-				if r.Algorithm > LeakyQueue { // the tier's limit holds for every algorithm, its burst for buckets alone
+				if r.Algorithm > LeakyQueue { // every algorithm can use the tier's limit, but only buckets its burst
 					limits[i].Burst, limits[i].Refill = 0, 0
 				}
 			}
@@ -64,7 +64,7 @@ func (rs *RuleSet) compileNumbers(r *rule, path, scope string, bad *problems) {
 	}
 }
 
-// policies makes a policy of each limit: what a request is charged to, if these are its numbers.
+// policies makes a policy of each limit. A request that gets these numbers is charged to all of them.
 func (r *rule) policies(d counter.Definition, limits []Limit, path string, bad *problems) []*counter.Policy {
 	out := make([]*counter.Policy, 0, len(limits))
 	r.checkCalendar(limits, path, bad)
@@ -96,8 +96,8 @@ func (r *rule) policies(d counter.Definition, limits []Limit, path string, bad *
 	return out
 }
 
-// keyOverride says what to write instead of an override in a rule that doesn't count by API key. The names of overrides are
-// compared with API keys only, so `override: {acme: …}` would never apply to the org acme.
+// keyOverride says what to write instead of an override in a rule that doesn't count by API key. Overrides are looked up by API
+// key only, so `override: {acme: …}` would never apply to the org acme.
 func keyOverride(by string) string {
 	counts := "counts by " + strings.ReplaceAll(by, ",", ", ")
 	if by == "" {
@@ -107,12 +107,12 @@ func keyOverride(by string) string {
 		"for a tier that requests carry or that `keys` gives them, or put `api_key` into `by`"
 }
 
-// fit adds to a limit what its rule says of all its limits. A limit of the calendar is a fixed window unless another algorithm
-// is named.
+// fit completes a limit with the settings that its rule has for all limits. A calendar limit is a fixed window unless the rule
+// names another algorithm.
 func (r *rule) fit(l Limit) Limit {
 	l.Algorithm, l.Decimal, l.MaxDelay = r.Algorithm, r.Amount != "", cmp.Or(l.MaxDelay, r.MaxDelay)
 	if unit := r.unit(l); unit != counter.NoUnit {
-		// The fields that are for other units would make another counter of it, and so would a name for UTC.
+		// Keep only what matters for this unit: other fields, or a name for UTC, would change the counter's ID.
 		l.Calendar = counter.Calendar{Unit: unit, Zone: r.Calendar.Zone}
 		switch unit {
 		case counter.Month:
@@ -136,7 +136,7 @@ func (r *rule) fit(l Limit) Limit {
 	return l
 }
 
-// unit returns which of the calendar's windows a limit has under the rule's calendar. A month is always the calendar's.
+// unit returns the calendar unit of a limit under the rule's calendar, or NoUnit. A month is always a calendar month.
 func (r *rule) unit(l Limit) counter.CalendarUnit {
 	switch {
 	case l.Calendar.Unit != counter.NoUnit || r.Calendar == (counter.Calendar{}):
@@ -149,7 +149,7 @@ func (r *rule) unit(l Limit) counter.CalendarUnit {
 	return counter.NoUnit
 }
 
-// checkCalendar reports a calendar that means nothing for some of the rule's numbers.
+// checkCalendar reports a calendar that has no effect on any of the rule's limits.
 func (r *rule) checkCalendar(limits []Limit, path string, bad *problems) {
 	if r.Calendar == (counter.Calendar{}) || len(limits) == 0 {
 		return

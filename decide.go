@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// decide makes a decision of the charges in m.
+// decide makes a decision about the charges in m.
 func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decision) error {
 	if len(m.charges) == 0 {
 		d.Allowed, d.Reason = true, ReasonUnlimited
@@ -32,7 +32,7 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 		}
 	}
 	byStatus := l.conclude(m, d)
-	undo := !d.Allowed && len(m.apart) > 0 // what the store took before a charge was decided apart
+	undo := !d.Allowed && len(m.apart) > 0 // a charge decided apart refused it, so return what the store took
 	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo || m.holds || req.Reserve > 0) {
 		l.keep(ctx, req, m, d)
 	}
@@ -42,7 +42,7 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 	return err
 }
 
-// cooldown finds the charge whose client is kept out the longest, if any is.
+// cooldown returns the charge whose client is kept out the longest. If there is none, longest is 0.
 func (l *Limiter) cooldown(m *match) (i int, longest time.Duration) {
 	for j := range m.charges {
 		if c := &m.charges[j]; c.Policy.Abuse != nil && !m.guarded(j) {
@@ -54,7 +54,7 @@ func (l *Limiter) cooldown(m *match) (i int, longest time.Duration) {
 	return i, longest
 }
 
-// guarded reports whether charge i is for the same client and rule as the one before it. The guard doesn't tell the two apart.
+// guarded reports whether charge i has the same client and rule as the charge before it, so that the guard sees them as one.
 func (m *match) guarded(i int) bool {
 	if i == 0 {
 		return false
@@ -63,7 +63,8 @@ func (m *match) guarded(i int) bool {
 	return a.Policy.Abuse != nil && a.Policy.Rule == b.Policy.Rule && bytes.Equal(a.Subject, b.Subject)
 }
 
-// keepOut refuses a request because of charge i. The store only gets the charges that are booked in any case.
+// keepOut refuses a request because the client of charge i is in a cooldown. Only charges that are booked in any case go to the
+// store.
 func (l *Limiter) keepOut(ctx context.Context, m *match, d *Decision, i int, wait time.Duration) {
 	out := m.charges[i]
 	m.charges = slices.DeleteFunc(m.charges, func(c counter.Charge) bool { return !c.Policy.Book })
@@ -77,7 +78,7 @@ func (l *Limiter) keepOut(ctx context.Context, m *match, d *Decision, i int, wai
 	l.tellGuard(m, d)
 }
 
-// tellGuard tells the guard how long each client must wait that is charged, or that the request was allowed.
+// tellGuard reports to the guard, for each client charged, that the request was allowed or how long the client must wait.
 func (l *Limiter) tellGuard(m *match, d *Decision) {
 	for i := 0; i < len(m.results); {
 		c, told, wait := &m.charges[i], false, time.Duration(0)
@@ -96,8 +97,9 @@ func (l *Limiter) tellGuard(m *match, d *Decision) {
 	}
 }
 
-// fallBack decides the charges that the store couldn't, by the failure modes of their policies. Those that are counted locally,
-// including the emergency limit, are decided together, all or nothing. If the request is refused anyway, they take nothing.
+// fallBack decides the charges that the store couldn't decide, by the failure modes of their policies. Charges that are counted
+// locally, including the emergency limit, are decided together, all or nothing. If the request is refused anyway, they take
+// nothing.
 func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	var err error
 	refused := m.refused()
@@ -142,14 +144,14 @@ func (l *Limiter) fallBack(ctx context.Context, req *Request, m *match) error {
 	return err
 }
 
-// chargeAddress counts a guest by its address if the store has no room for its subject, which the client may have made up. It
-// reports whether the store decided.
+// chargeAddress handles a charge for which the store has no room. If the client may have invented the subject, it charges the
+// client's IP address instead. It reports whether the store decided.
 func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i int, refused bool) bool {
 	if !m.charges[i].Guest || !req.IP.IsValid() || !errors.Is(m.results[i].Err, counter.ErrNoRoom) {
 		return false
 	}
 	from := len(m.subjects)
-	m.subjects = append(m.subjects, 0xff) // no other subject of the rule begins like this
+	m.subjects = append(m.subjects, 0xff) // no other subject of the rule begins with this byte
 	m.appendIP(req, l.networks, true)
 	c := []counter.Charge{m.charges[i]}
 	c[0].Subject, c[0].Guest = m.subjects[from:], false
@@ -159,8 +161,8 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 	return m.results[i].Err == nil
 }
 
-// takeApart decides charges without the others of their request. If the request is refused already, they become peeks, except
-// for bookings, and for refusals of windows that count what they refuse.
+// takeApart decides charges separately from the others of their request. If the request is refused already, they become peeks,
+// except for charges that are booked, and for refused charges to windows that count refusals.
 func takeApart(ctx context.Context, s counter.Store, charges []counter.Charge, results []counter.Result, refused bool) {
 	var counts []int
 	for i := range charges {
@@ -179,12 +181,12 @@ func takeApart(ctx context.Context, s counter.Store, charges []counter.Charge, r
 	}
 }
 
-// addByIP adds a charge that is counted by the request's address, or by m.key instead.
+// addByIP adds a charge that is counted by the request's IP address, or by m.key if that is set.
 func (m *match) addByIP(p *counter.Policy, req *Request, by networks) {
 	from := len(m.subjects)
 	m.appendIP(req, by, true)
 	if m.key != "" {
-		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address begins like this
+		m.subjects = append(append(m.subjects, 0xff), m.key...) // no address begins with this byte
 	}
 	m.charges = append(m.charges, counter.Charge{
 		Counter: counter.Counter{Policy: p, Subject: m.subjects[from:]},
@@ -192,7 +194,7 @@ func (m *match) addByIP(p *counter.Policy, req *Request, by networks) {
 	})
 }
 
-// refused reports whether the store refused the charges, and so took nothing.
+// refused reports whether the store refused the request, and so took nothing.
 func (m *match) refused() bool {
 	for i := range m.results {
 		if r := &m.results[i]; !r.Allowed && r.Err == nil && !m.charges[i].Policy.Shadow && !slices.Contains(m.apart, i) {
@@ -202,13 +204,13 @@ func (m *match) refused() bool {
 	return false
 }
 
-// conclude makes one decision of the results, by the most restrictive. It reports whether a limit depends on the response's
-// status.
+// conclude makes a decision from the results. The most restrictive result determines it. It reports whether a limit depends on
+// the response's status.
 func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 	return l.concludePart(m, 0, len(m.results), len(m.results), d)
 }
 
-// concludePart is conclude for the charges in [from, to) and from last on.
+// concludePart is like conclude, but looks only at the charges in [from, to) and from last on.
 func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (byStatus bool) {
 	d.n = to - from + len(m.results) - last
 	if d.n > len(d.few) {
@@ -257,8 +259,8 @@ func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (bySta
 	return byStatus
 }
 
-// binds reports whether charge i binds the decision rather than charge j. Refusals go first, then charges that were counted, and
-// then the longest wait, or the fewest such requests left.
+// binds reports whether charge i, rather than charge j, determines the decision. Refusals come before allowed charges, and
+// results of the store before failures. After that, the longest wait counts, or the room for the fewest such requests.
 func (m *match) binds(i, j int) bool {
 	a, b := &m.results[i], &m.results[j]
 	if a.Allowed != b.Allowed {

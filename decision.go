@@ -6,7 +6,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Reason says why a decision is what it is.
+// Reason says why a request was allowed or refused.
 type Reason uint8
 
 const (
@@ -20,13 +20,13 @@ const (
 	ReasonLimited
 	// ReasonDenied: the deny list refuses the request.
 	ReasonDenied
-	// ReasonIdentityRequired: a rule refuses requests that lack what it counts by.
+	// ReasonIdentityRequired: a rule refuses requests without a value that it counts by, and this request lacks one.
 	ReasonIdentityRequired
-	// ReasonUnavailable: there are no rules yet, or the store can't be reached and a rule refuses requests then.
+	// ReasonUnavailable: there are no rules yet, or the store can't be reached and a rule refuses requests in that case.
 	ReasonUnavailable
 	// ReasonUnreadablePath: the path is longer than 4,096 bytes, or too ambiguous to tell which rules match it.
 	ReasonUnreadablePath
-	// ReasonOverloaded: an edge had no room for the request. Only observers see it.
+	// ReasonOverloaded: an edge had no capacity for the request. Only observers see this reason.
 	ReasonOverloaded
 	// ReasonCooldown: the client ignored refusals, so it is refused for a while even if its limits have room.
 	ReasonCooldown
@@ -36,14 +36,14 @@ var reasonNames = [...]string{"within", "unlimited", "bypassed", "limited", "den
 
 func (r Reason) String() string { return reasonNames[r] }
 
-// Decision is the answer to a check. Its numbers are those of the limit that binds: if the request is refused, the one with
-// the longest wait, otherwise the one with room for the fewest such requests.
+// Decision is the result of a check. Its numbers are those of the limit that binds: if the request is refused, the limit with
+// the longest wait; otherwise the limit with room for the fewest such requests.
 type Decision struct {
 	Allowed bool
-	// Degraded: the store couldn't be reached for some limit. A FailLocal rule that counted on its own isn't degraded.
+	// Degraded: some limit couldn't be counted as usual, because the store or its home region couldn't be reached or had no room.
 	Degraded bool
 	Reason   Reason
-	// Rule is the id of the rule that binds, or "". Policy is its limit, or nil.
+	// Rule is the id of the rule that binds, or "". Policy is the limit that binds, or nil.
 	Rule   string
 	Policy *counter.Policy
 	// Remaining is how many tokens are left.
@@ -54,24 +54,24 @@ type Decision struct {
 	ResetAfter time.Duration
 	// Delay is how long an allowed request should wait for its turn.
 	Delay time.Duration
-	// Drop: this client isn't worth a response. See [counter.Abuse.DropAfter].
+	// Drop: close the client's connection without a response. See [counter.Abuse.DropAfter].
 	Drop bool
 	// RulesVersion is the version of the rules that decided.
 	RulesVersion int64
-	// Receipt, if the request asked for one, is for [Limiter.Finish].
+	// Receipt is for [Limiter.Finish]. It is "" unless the request asked for it.
 	Receipt string
 
-	// A few limits fit into the decision, so that a check needn't allocate.
+	// Up to three limits are stored in place, so that most checks don't allocate.
 	few  [3]LimitStatus
 	many []LimitStatus
 	n    int
 	held *held
 }
 
-// LimitStatus is how one limit stands after a check.
+// LimitStatus describes one limit after a check.
 type LimitStatus struct {
 	Policy *counter.Policy
-	// Allowed: this limit has room. A refused request takes nothing from it.
+	// Allowed: the request fits this limit. If another limit refused the request, nothing was taken.
 	Allowed bool
 	// Degraded: the store couldn't be reached. Remaining is unknown, and ResetAfter is the longest possible time.
 	Degraded bool
@@ -85,11 +85,11 @@ type LimitStatus struct {
 	left int64 // Remaining in the policy's units
 }
 
-// Left is how much remains, exactly. Remaining is rounded down.
+// Left returns the exact amount that remains. Remaining is rounded down.
 func (s *LimitStatus) Left() counter.Amount { return s.Policy.Exact(s.left) }
 
 // Limits lists every limit that applied, in the order of the rules. If servers may read the path in several ways, the limits
-// of one reading come after those of another.
+// for the second reading come after those for the first, and so on.
 func (d *Decision) Limits() []LimitStatus {
 	if d.many != nil {
 		return d.many
@@ -97,7 +97,7 @@ func (d *Decision) Limits() []LimitStatus {
 	return d.few[:d.n]
 }
 
-// Uncounted reports whether the store couldn't be reached for the limit that binds, so its numbers are unknown.
+// Uncounted reports whether the store couldn't be reached for the limit that binds, so that its numbers are unknown.
 func (d *Decision) Uncounted() bool {
 	if !d.Degraded {
 		return false

@@ -8,14 +8,14 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Bounds of a descriptor of Envoy's.
+// Bounds on one of Envoy's descriptors.
 const (
-	maxDescriptor     = 1 + 32 // the domain, and keys
+	maxDescriptor     = 1 + 32 // the domain and up to 32 keys
 	maxDescriptorText = 4096   // bytes of a domain, a key or a value
 )
 
-// compileDescriptor checks a rule for a descriptor of Envoy's. No request is matched against it: the code that answers Envoy
-// finds the descriptor, and counts. Most fields of other rules mean nothing there, and are errors rather than ignored.
+// compileDescriptor checks a rule for one of Envoy's descriptors. Requests are never matched against such a rule: the code that
+// serves Envoy finds the descriptor, and counts. Most other fields make no sense beside a descriptor, so they are errors.
 func (r *rule) compileDescriptor(path string, seen map[string]int, bad *problems) {
 	r.checkDescriptor(path+".match.descriptor", seen, bad)
 	no := bad.below(path)
@@ -48,7 +48,7 @@ func (r *rule) compileDescriptor(path string, seen map[string]int, bad *problems
 	if len(r.Limits) == 1 && r.Algorithm != Concurrency {
 		l := r.Limits[0]
 		if r.borrows() {
-			l.Count, l.Window = 1, time.Second // any will do
+			l.Count, l.Window = 1, time.Second // any valid numbers
 		}
 		l.Algorithm = cmp.Or(l.Algorithm, r.Algorithm)
 		bad.addErr(path, l.Validate())
@@ -66,7 +66,7 @@ func (r *rule) checkDescriptor(path string, seen map[string]int, bad *problems) 
 		bad.when(s == "" || i > 0 && key == "", path, "has an empty name: write the domain and its keys, "+example)
 		bad.when(len(s) > maxDescriptorText, path, "has a name of %d bytes: Envoy's have at most %d", len(s), maxDescriptorText)
 		bad.when(i > 0 && key != "" && valued && value == "", path, "%q has no value: write %q for any", s, key)
-		// Envoy AI Gateway names a match by its pattern, in both.
+		// Envoy AI Gateway uses a pattern as the key and also as the value.
 		bad.when(i > 0 && strings.Contains(key, "*") && key != value, path, "%q has a * in its key: wildcards are for values", s)
 	}
 	name := strings.Join(r.Descriptor, "\x00")
@@ -75,7 +75,7 @@ func (r *rule) checkDescriptor(path string, seen map[string]int, bad *problems) 
 	seen[name] = int(r.index)
 }
 
-// borrows reports whether the rule's numbers come from a configuration that has its descriptor.
+// borrows reports whether the rule gets its numbers from a configuration file of envoyproxy/ratelimit with the same descriptor.
 func (r *Rule) borrows() bool {
 	return r.Descriptor != nil && (len(r.Limits) == 0 || r.Limits[0].Count == 0 && r.Limits[0].Window == 0)
 }

@@ -10,47 +10,47 @@ import (
 
 // Explanation says which rules apply to a request, and why the others don't.
 type Explanation struct {
-	// Reason is ReasonWithin unless a list or a missing identity decides before any counter is asked.
+	// Reason is ReasonWithin, unless a list, the path or a missing identity decides before any counter is read.
 	Reason Reason
 	// Pattern is the entry of the allow or deny list that decided, or "".
 	Pattern string
-	// Paths are the ways in which servers may read the request's path. A rule applies if it matches one of them.
+	// Paths are the ways in which servers may read the request's path. A rule applies if it matches any of them.
 	Paths []string
-	// Tier is the request's tier, and TierWhy where it comes from.
+	// Tier is the request's tier, and TierWhy says where the tier comes from.
 	Tier, TierWhy string
-	// Ignored lists privileges that the request didn't get, and why.
+	// Ignored lists privileges that the request asked for but didn't get, and why.
 	Ignored []string
 	// Rules lists every rule, in the order of the file, unless a list decided or the path can't be read.
 	Rules []RuleExplanation
 }
 
-// RuleExplanation is what one rule means for a request.
+// RuleExplanation says how one rule treats a request.
 type RuleExplanation struct {
 	ID       string
 	Applies  bool
-	Why      string // the rule applies or doesn't
-	Refuses  bool   // because the request lacks what the rule counts by
-	Endpoint string // of the rule's condition, or ""
-	// By says what the request is counted by: "api_key", "ip 203.0.113.0/24", "ip (api_key is missing)".
+	Why      string // why the rule applies or doesn't
+	Refuses  bool   // the rule refuses the request, since the request lacks what the rule counts by
+	Endpoint string // the endpoint in the rule's conditions, or ""
+	// By lists what the request is counted by, such as "api_key", "ip 203.0.113.0/24" or "ip (api_key is missing)".
 	By []string
-	// SharedAddress: the address is unknown, so other clients share the counter.
+	// SharedAddress: the client's address is unknown, so the request shares a counter with all such requests.
 	SharedAddress bool
 	// Cost is how many tokens the request takes, or 0 if the rule counts an amount.
 	Cost int64
-	// Amount is what the rule counts, or "" for the cost. Charged is how much of it this request takes, and AmountFrom says where
-	// that comes from.
+	// Amount is the amount that the rule counts, or "" if it counts the cost. Charged is how much of the amount this request is
+	// charged, and AmountFrom says where that number comes from.
 	Amount     string
 	Charged    counter.Amount
 	AmountFrom string
-	// Limits are the numbers for this request. From says where they come from, and Source says it in one word: override, rule,
-	// rule_tier (the rule's numbers for the request's tier) or tier.
+	// Limits are the limits for this request. From says where their numbers come from. Source says the same in one word:
+	// override, rule, rule_tier (the rule's numbers for the request's tier) or tier.
 	Limits       []*counter.Policy
 	From, Source string
 	// Scope says where a Global rule is counted, and what happens while its home can't be reached. "" means in each region.
 	Scope string
 }
 
-// Explain reports how the rules match a request. It asks no counter.
+// Explain reports how the rules match a request. It doesn't read counters.
 func (rs *RuleSet) Explain(req *Request) Explanation {
 	m := new(match)
 	rs.run(req, m)
@@ -72,7 +72,7 @@ func (rs *RuleSet) Explain(req *Request) Explanation {
 			if x.Rules[j].Applies {
 				continue
 			}
-			// If a rule applies to no reading, the path is the least useful of the reasons.
+			// If a rule applies to no reading, prefer any other reason to a path that doesn't match.
 			why := rs.whyNot(&rs.rules[j], req, m)
 			if i == 0 || why == applies || misses[j] == wrongPath || misses[j] == wrongRegex {
 				misses[j] = why
@@ -83,7 +83,7 @@ func (rs *RuleSet) Explain(req *Request) Explanation {
 	return x
 }
 
-// pathText is a reading as people write it.
+// pathText returns the current reading as text.
 func (m *match) pathText() string { return string(m.path[:max(1, len(m.path)-1)]) }
 
 func (rs *RuleSet) ignored(req *Request) (out []string) {
@@ -171,7 +171,7 @@ func (rs *RuleSet) amountFrom(r *rule, req *Request) string {
 	return from
 }
 
-// lacksAmount says why a rule doesn't charge a request.
+// lacksAmount says why a rule for an amount doesn't charge the request.
 func (rs *RuleSet) lacksAmount(r *rule, req *Request) string {
 	text := "the request lacks " + r.Amount
 	switch parts := rs.parts(r.Amount, req); {
@@ -191,7 +191,7 @@ func (rs *RuleSet) lacksAmount(r *rule, req *Request) string {
 	return text + "; the rule has no default, and doesn't charge it"
 }
 
-// More reasons why a rule doesn't apply, beside those of [RuleSet.check].
+// These are more reasons why a rule doesn't apply, in addition to those of [RuleSet.check].
 const (
 	wrongPath   = "the path doesn't match endpoint {endpoint}"
 	isForEnvoy  = "it is for Envoy's descriptor {descriptor} alone"
@@ -200,7 +200,7 @@ const (
 	lacksRefuse = "the request lacks {lacks}, and the rule refuses such requests"
 )
 
-// whyNot returns why a rule doesn't apply, in the order in which run looks, or applies.
+// whyNot returns why a rule doesn't apply, or the constant applies. It tests conditions in the same order as run.
 func (rs *RuleSet) whyNot(r *rule, req *Request, m *match) string {
 	switch {
 	case r.Descriptor != nil:
@@ -232,7 +232,7 @@ func (rs *RuleSet) whyNot(r *rule, req *Request, m *match) string {
 	return applies
 }
 
-// fillIn replaces what is in braces in a reason.
+// fillIn replaces the placeholders in braces in a reason.
 func (rs *RuleSet) fillIn(why string, r *rule, req *Request, m *match) string {
 	other := ""
 	for _, o := range m.chosen {
@@ -246,7 +246,7 @@ func (rs *RuleSet) fillIn(why string, r *rule, req *Request, m *match) string {
 		"{descriptor}", "["+strings.Join(r.Descriptor, ", ")+"]", "{lacks}", strings.Join(rs.lacks(r, req, m), ", ")).Replace(why)
 }
 
-// lacks returns what the rule counts by and the request lacks.
+// lacks returns the names of the dimensions that the request has no value for.
 func (rs *RuleSet) lacks(r *rule, req *Request, m *match) (names []string) {
 	for _, d := range r.by {
 		if d.kind != byIP && rs.value(r, d, req, m) == "" {
@@ -276,7 +276,7 @@ func (r *rule) conditions() string {
 	return "it matches " + strings.Join(all, " and ")
 }
 
-// countedBy says what a request is counted by in a dimension, and whether that is its address.
+// countedBy says what a request is counted by in one dimension, and whether that is its IP address.
 func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) (text string, address bool) {
 	if d.kind != byIP {
 		switch v := rs.value(r, d, req, m); {
@@ -304,7 +304,7 @@ func (rs *RuleSet) countedBy(r *rule, d dimension, req *Request, m *match) (text
 	return text, true
 }
 
-// source says in one word, and in words, where the numbers for this request come from.
+// source says where the numbers for this request come from, in one word and in a phrase.
 func (r *rule) source(req *Request, tier string) (source, from string) {
 	if _, ok := r.ByKey[req.APIKey]; ok {
 		return "override", "the key's override"

@@ -9,10 +9,11 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// repeatTime is how long a check with an idempotency key is charged once, if it has no receipt.
+// repeatTime is how long a check with an idempotency key and without a receipt is charged only
+// once.
 const repeatTime = time.Minute
 
-// hold gives charges the holds that they need, for slots, reservations and idempotency keys.
+// hold adds the holds that charges need for slots, reservations and idempotency keys.
 func (m *match) hold(req *Request) {
 	id, repeat := req.Repeat, repeatTime
 	if req.Receipt && id != (counter.Once{}) {
@@ -32,7 +33,7 @@ func (m *match) hold(req *Request) {
 			if lasts = counter.RecordTime; c.Policy.GivesBack {
 				lasts, back = min(req.Reserve, counter.RecordTime), true
 			}
-		case req.Repeat == (counter.Once{}) || len(c.Policy.Parts) > 0: // a split limit has no single place for a record
+		case req.Repeat == (counter.Once{}) || len(c.Policy.Parts) > 0: // no single counter could keep the record
 			continue
 		}
 		if id == (counter.Once{}) {
@@ -55,7 +56,8 @@ func (l *Limiter) tellHeld(h *held) {
 	}
 }
 
-// tellSlot tells the observer that slots were taken or released, if the return is one of slots.
+// tellSlot tells the observer that slots were taken or released. If the return isn't one of slots,
+// it does nothing.
 func (l *Limiter) tellSlot(r *counter.Return, taken bool) {
 	if l.opts.Holds == nil || !r.InFlight() || r.Hold == nil {
 		return
@@ -67,14 +69,14 @@ func (l *Limiter) tellSlot(r *counter.Return, taken bool) {
 	l.opts.Holds.Slots(&r.Counter, r.Hold.ID, r.N, lasts)
 }
 
-// tellEnded tells the observer that a request was finished, with the store's error.
+// tellEnded tells the observer that a request was finished. The error is that of the store.
 func (l *Limiter) tellEnded(h *held, o Outcome, err error) {
 	if l.opts.Holds == nil {
 		return
 	}
-	used := errors.Is(err, counter.ErrUsed) // it was finished before, and counted then
+	used := errors.Is(err, counter.ErrUsed) // an earlier call has finished and reported it
 	for _, r := range h.slots() {
-		if err == nil || used || r.local { // otherwise they end by themselves
+		if err == nil || used || r.local { // otherwise the slots end when their time is over
 			l.tellSlot(&r.Return, false)
 		}
 	}

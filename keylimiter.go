@@ -12,17 +12,17 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// KeyLimiter holds every key to one limit. A key is whatever names a client: a user, an address, an API key. A KeyLimiter is
-// safe for concurrent use. While its store can't be reached, it allows everything.
+// KeyLimiter applies one limit to every key. A key identifies a client: a user, an address or an API key. A KeyLimiter is safe
+// for concurrent use. While its store can't be reached, it allows every request.
 type KeyLimiter struct {
 	store   counter.Store
-	memory  *memstore.Store // the store, if it is in this process: it decides without scratch space
+	memory  *memstore.Store // the store, if it is in memory: it doesn't need scratch space
 	policy  *counter.Policy
 	scratch sync.Pool
 	warning sync.Once
 }
 
-// Option changes what [New] makes.
+// Option is an option of [New].
 type Option func(*keyOptions)
 
 type keyOptions struct {
@@ -31,17 +31,17 @@ type keyOptions struct {
 	name  string
 }
 
-// WithBurst sets how many requests may come at once. Without it, that is the number of the limit. It is for buckets: windows
-// have no burst.
+// WithBurst sets how many requests may come at once. The default is the number of the limit. It is only for buckets, since
+// windows have no burst.
 func WithBurst(n int64) Option { return func(o *keyOptions) { o.limit.Burst = n } }
 
-// WithAlgorithm replaces the token bucket. LeakyQueue and Concurrency need rules: see [NewLimiter].
+// WithAlgorithm sets the algorithm. The default is TokenBucket. LeakyQueue and Concurrency need rules: see [NewLimiter].
 func WithAlgorithm(a counter.Algorithm) Option {
 	return func(o *keyOptions) { o.limit.Algorithm = a }
 }
 
-// WithStore counts in a store, such as Redis by package redisstore, instead of in this process. Limiters that share a store
-// share counters if they have the same name.
+// WithStore makes the limiter count in a store, such as Redis with package redisstore, instead of in this process. Limiters
+// with the same store and the same name share counters.
 func WithStore(s counter.Store, name string) Option {
 	return func(o *keyOptions) { o.store, o.name = s, name }
 }
@@ -89,7 +89,7 @@ type keyCheck struct {
 	key     []byte
 }
 
-// take charges a key. The caller puts what it returns back into the pool.
+// take charges a key. The caller returns the result to the pool.
 func (k *KeyLimiter) take(ctx context.Context, key string, n int64) *keyCheck {
 	c := k.scratch.Get().(*keyCheck)
 	c.key = append(c.key[:0], key...)
@@ -101,7 +101,7 @@ func (k *KeyLimiter) take(ctx context.Context, key string, n int64) *keyCheck {
 	return c
 }
 
-// atMost brings a cost into the range that stores accept.
+// atMost limits a cost to the range that stores accept.
 func (k *KeyLimiter) atMost(n int64) int64 {
 	if n <= 1 {
 		return 1
@@ -109,11 +109,11 @@ func (k *KeyLimiter) atMost(n int64) int64 {
 	return min(n, k.policy.MaxCharge())
 }
 
-// Allow reports whether a request of this key may pass, and counts it if so. An empty key names no client: it is refused, and
-// the first one is logged.
+// Allow reports whether a request with this key may pass, and counts it if so. An empty key identifies no client, so Allow
+// refuses it, and logs the first such request.
 func (k *KeyLimiter) Allow(key string) bool { return k.AllowN(key, 1) }
 
-// AllowN is Allow for a request that costs n, at least 1: all of it fits, or nothing is taken.
+// AllowN is Allow for a request with a cost of n, at least 1. It takes all n tokens or none.
 func (k *KeyLimiter) AllowN(key string, n int64) bool {
 	if key == "" {
 		k.warning.Do(func() { slog.Warn("weir: a request was refused because its key is empty, so it names no client") })
@@ -128,8 +128,8 @@ func (k *KeyLimiter) AllowN(key string, n int64) bool {
 	return allowed
 }
 
-// Check is Allow with the numbers: what remains, and when to retry. An error means that the store couldn't be reached, and the
-// decision is to allow; or that the key is empty, and the decision is to refuse.
+// Check is Allow with details: what remains, and when to retry. It returns an error if the store couldn't be reached, in which
+// case it allows the request, or if the key is empty, in which case it refuses the request.
 func (k *KeyLimiter) Check(key string) (Decision, error) { return k.check(context.Background(), key) }
 
 func (k *KeyLimiter) check(ctx context.Context, key string) (Decision, error) {
@@ -153,8 +153,8 @@ func (k *KeyLimiter) check(ctx context.Context, key string) (Decision, error) {
 	return d, r.Err
 }
 
-// Wait waits until a request of this key may pass, and counts it. It returns an error when the context ends, and at once if
-// the context would end first.
+// Wait waits until a request with this key may pass, and counts it. It returns an error when the context ends, or at once if
+// the context's deadline is too early.
 func (k *KeyLimiter) Wait(ctx context.Context, key string) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -164,7 +164,7 @@ func (k *KeyLimiter) Wait(ctx context.Context, key string) error {
 		switch deadline, bounded := ctx.Deadline(); {
 		case errors.Is(err, ErrNoClient):
 			return err
-		case d.Degraded && ctx.Err() != nil: // perhaps that alone kept the store from answering
+		case d.Degraded && ctx.Err() != nil: // the context may be why the store didn't answer
 			return ctx.Err()
 		case d.Allowed:
 			return nil
@@ -178,7 +178,7 @@ func (k *KeyLimiter) Wait(ctx context.Context, key string) error {
 	}
 }
 
-// perUser is private.PerUser.
+// perUser returns a limiter that counts by user alone, for the same options as [New].
 func perUser(limit Limit, opts []Option) *Limiter {
 	o := newKeyOptions(limit, opts)
 	rules, err := Compile(Rules{Rules: []Rule{{ID: o.name, By: []string{"user"}, Algorithm: o.limit.Algorithm, Limits: []Limit{o.limit}}}})

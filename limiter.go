@@ -27,62 +27,64 @@ type Limiter struct {
 
 // Options of a Limiter. The zero value is useful.
 type Options struct {
-	// Observe is called with every decision, in the caller's goroutine. It must be quick and keep nothing. See package metrics.
+	// Observe is called with every decision, in the caller's goroutine. It must be quick and retain nothing. See package
+	// metrics.
 	Observe func(*Observation)
-	// Trace starts the span of a decision. It returns the context for the store, and a function that ends the span, or nil for no
-	// span. See package tracing.
+	// Trace starts the span of a decision. It returns the context for calls to the store, and a function that ends the span, or
+	// nil for no span. See package tracing.
 	Trace func(context.Context) (context.Context, func(*Observation))
-	// Secret seals receipts. Nodes that share a store need the same secret, to accept each other's receipts. Nil means a random
-	// one.
+	// Secret encrypts receipts. Nodes that share a store need the same secret, to accept each other's receipts. If nil, the
+	// secret is random.
 	Secret []byte
-	// Local counts while the store can't be reached: for FailLocal rules, and for FailAllow rules if this node knows the counter
-	// (see [counter.Result.Local]). If nil, those rules allow.
+	// Local counts while the store can't be reached: for FailLocal rules, and for FailAllow rules if this node knows the
+	// counter (see [counter.Result.Local]). If nil, those rules allow the request.
 	Local counter.Store
-	// Emergency is a limit for requests that rules allow because the store can't be reached. It counts in Local, by address, or
-	// by key if a request has no address. Nil means none.
+	// Emergency limits requests that rules allow because the store can't be reached. It counts in Local, by IP address, or by
+	// key if a request has no address. If nil, there is no such limit.
 	Emergency *counter.Policy
-	// Preflight is the limit of CORS preflights, by address. Nil means 50 a second.
+	// Preflight limits CORS preflights, by IP address. If nil, the limit is 50 a second.
 	Preflight *counter.Policy
-	// IPv4Prefix and IPv6Prefix are how many bits of an address count unless a rule says otherwise. 0 means 32 and 64.
+	// IPv4Prefix and IPv6Prefix are how many bits of an address count, unless a rule has its own. 0 means 32 and 64.
 	IPv4Prefix, IPv6Prefix int
-	// Now returns the time of the store, for receipts and reset times, since a node's own clock may be wrong. Nil means time.Now.
+	// Now returns the store's time, for receipts and reset times, since the node's clock may be wrong. If nil, it is time.Now.
 	Now func() time.Time
 	// Guard keeps out clients that ignore refusals. See package cooldown.
 	Guard counter.Guard
-	// Holds is told about slots and reservations. See package metrics.
+	// Holds observes slots and reservations. See package metrics.
 	Holds counter.HoldObserver
 }
 
-// Observation is what [Options.Observe] learns of a decision.
+// Observation is what [Options.Observe] gets for each decision.
 type Observation struct {
 	Request  *Request
 	Decision *Decision
-	// Took is how long the decision took. It is measured for one decision in 64, because reading the clock is slow, and 0
-	// otherwise.
+	// Took is how long the decision took. It is measured for one decision in 64, because reading the clock is slow, and is 0
+	// for the others.
 	Took time.Duration
 	// Err is why the store couldn't be reached for some limit, or nil.
 	Err error
 	// Stripe is a small number that mostly differs between simultaneous decisions. Observers that count by stripe contend less.
 	Stripe uint32
-	// Entry is the entry of the deny or the allow list that decided, or "". It may be a client's key.
+	// Entry is the entry of the deny or the allow list that decided, or "". It may contain a client's key.
 	Entry string
 	// Context is what [Options.Trace] returned, or nil.
 	Context context.Context
-	// Charges are what was asked of the store, in the order of [Decision.Limits].
+	// Charges are what the store was asked for, in the order of [Decision.Limits].
 	Charges []counter.Charge
-	// Spread is spread evenly over all values. To sample one decision in n, take those with Spread < math.MaxUint64/n.
+	// Spread is distributed evenly over all values. To sample one decision in n, take those with Spread < math.MaxUint64/n.
 	Spread uint64
 }
 
 const (
-	// timed is one in 64 of all values: the time of decisions whose Spread is below it is measured.
+	// timed is a 64th of the range of Spread. Decisions with a lower Spread are timed.
 	timed = math.MaxUint64 / 64
-	// golden is 2^64 divided by the golden ratio. Added again and again it spreads values more evenly than random numbers
-	// would be, and has no period that could coincide with one in which requests come.
+	// golden is 2^64 divided by the golden ratio. Adding it again and again spreads values more evenly than random numbers, and
+	// without a period that could coincide with a period of the requests.
 	golden = 0x9e3779b97f4a7c15
 )
 
-// NewLimiter returns a Limiter. If rules is nil, it refuses every request as ReasonUnavailable until [Limiter.SetRules].
+// NewLimiter returns a Limiter. If rules is nil, it refuses every request with ReasonUnavailable until [Limiter.SetRules] is
+// called.
 func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 	l := &Limiter{store: store, opts: opts, networks: serverNetworks(opts.IPv4Prefix, opts.IPv6Prefix)}
 	if opts.Now == nil {
@@ -105,7 +107,7 @@ func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 	return l
 }
 
-// SetRules replaces the rules. Checks under way finish with the rules that they began with.
+// SetRules replaces the rules. Checks in progress finish with the rules that they began with.
 func (l *Limiter) SetRules(rules *RuleSet) {
 	if rules != nil && rules.networks != l.networks {
 		c := *rules
@@ -117,10 +119,10 @@ func (l *Limiter) SetRules(rules *RuleSet) {
 	}
 }
 
-// setSecret is private.SetSecret.
+// setSecret changes the secret that encrypts and decrypts receipts.
 func (l *Limiter) setSecret(secret []byte) { l.sealer.Store(newSealer(secret)) }
 
-// Rules returns the rules in force. Before there are any, it returns an empty set.
+// Rules returns the rules in force. If there are none yet, it returns an empty set.
 func (l *Limiter) Rules() *RuleSet {
 	if rs := l.rules.Load(); rs != nil {
 		return rs
@@ -130,9 +132,9 @@ func (l *Limiter) Rules() *RuleSet {
 
 var noRules = &RuleSet{}
 
-// Check decides a request and, if it is allowed, takes its cost from every limit that applies. A refusal takes nothing, and is
-// not an error. An error means that the store couldn't be reached for some limit. Follow the decision all the same: it is what
-// the rules say should happen then.
+// Check decides a request and, if it is allowed, takes its cost from every limit that applies. A refusal takes nothing, and
+// isn't an error. An error means that the store couldn't be reached for some limit. Even then, follow the decision: it is what
+// the rules want in this case.
 func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
 	rs := l.rules.Load()
 	ctx, m := l.begin(ctx)
@@ -168,7 +170,7 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 // withoutRules is the decision of a Limiter that has no rules yet.
 var withoutRules = Decision{Degraded: true, Reason: ReasonUnavailable, RetryAfter: time.Second}
 
-// decideUncounted makes a decision for which no limit is asked, because of a list, the path or a missing identity.
+// decideUncounted makes a decision without any limit, because of a list, the path or a missing identity.
 func (m *match) decideUncounted(d *Decision) {
 	d.Reason = m.reason
 	if d.Allowed = m.reason == ReasonBypassed; !d.Allowed {
@@ -179,7 +181,7 @@ func (m *match) decideUncounted(d *Decision) {
 	}
 }
 
-// begin gets scratch space for a decision and starts its span.
+// begin gets scratch space for a decision, and starts the decision's span.
 func (l *Limiter) begin(ctx context.Context) (context.Context, *match) {
 	m := l.scratch.Get().(*match)
 	if m.observation.Spread += golden; m.observation.Spread < timed && l.opts.Observe != nil {
@@ -192,10 +194,10 @@ func (l *Limiter) begin(ctx context.Context) (context.Context, *match) {
 	return ctx, m
 }
 
-// end tells the observer and the span about a decision, and returns the scratch space.
+// end reports a decision to the observer, ends its span, and returns the scratch space.
 func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 	if l.opts.Observe != nil || m.traced != nil {
-		m.decision = *d // a copy, because handing out d itself would move it to the heap
+		m.decision = *d // a copy, so that d itself doesn't escape to the heap
 		o := &m.observation
 		o.Request, o.Entry, o.Charges, o.Took, o.Err = req, m.pattern, m.charges, 0, err
 		if !m.began.IsZero() {
@@ -215,7 +217,7 @@ func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 	l.scratch.Put(m)
 }
 
-// tell is private.Tell.
+// tell reports a decision that an edge made without a check to the observer.
 func (l *Limiter) tell(ctx context.Context, req *Request, d Decision) {
 	m := l.scratch.Get().(*match)
 	if l.opts.Trace != nil {
@@ -227,19 +229,19 @@ func (l *Limiter) tell(ctx context.Context, req *Request, d Decision) {
 	l.end(req, m, &d, nil)
 }
 
-// take is private.Take.
+// take decides charges that an edge makes with its own policies, all or nothing. Override, if not nil, may change the decision.
 func (l *Limiter) take(ctx context.Context, req *Request, charges []counter.Charge, override func(*Decision)) (d Decision, err error) {
 	ctx, m := l.begin(ctx)
 	m.reset()
 	if !req.IP.IsValid() {
-		m.key = req.APIKey // the edge vouches for it; in a check, a client may have made it up
+		m.key = req.APIKey // the edge has verified the key; in a check, a client may have invented it
 	}
 	m.addOwn(req, charges)
 	m.hold(req)
 	d.RulesVersion = l.Rules().doc.Version
 	err = l.decide(ctx, req, m, &d)
 	if override != nil {
-		m.decision = d // a copy, as in end
+		m.decision = d // a copy, for the same reason as in end
 		override(&m.decision)
 		d = m.decision
 	}
@@ -247,7 +249,7 @@ func (l *Limiter) take(ctx context.Context, req *Request, charges []counter.Char
 	return d, err
 }
 
-// addOwn adds the charges of an edge's own policies.
+// addOwn adds charges that an edge makes with its own policies.
 func (m *match) addOwn(req *Request, charges []counter.Charge) {
 	for _, c := range charges {
 		c.Peek, c.Returnable = c.Peek || req.Peek, req.Receipt || len(c.Policy.Statuses) > 0
@@ -258,7 +260,7 @@ func (m *match) addOwn(req *Request, charges []counter.Charge) {
 	}
 }
 
-// giveBack is private.GiveBack.
+// giveBack returns tokens that take has taken.
 func (l *Limiter) giveBack(ctx context.Context, returns []counter.Return) error {
 	err := l.store.GiveBack(ctx, counter.Once{}, 0, returns)
 	if err == nil {
@@ -282,7 +284,7 @@ func (l *Limiter) charges(req *Request) ([]counter.Charge, error) {
 	return m.charges, nil
 }
 
-// counters is private.Counters.
+// counters returns the counters that the request would be charged to, and charges nothing.
 func (l *Limiter) counters(req *Request) []counter.Counter {
 	charges, _ := l.charges(req)
 	return countersOf(charges)
@@ -296,8 +298,8 @@ func countersOf(charges []counter.Charge) []counter.Counter {
 	return counters
 }
 
-// Reset makes the counters that the request would be charged to untouched, ends the cooldowns of their clients, and returns the
-// number of counters.
+// Reset makes the counters that the request would be charged to untouched, and ends the cooldowns of their clients. It returns
+// the number of counters.
 func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	charges, err := l.charges(req)
 	if err != nil {
@@ -312,7 +314,7 @@ func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	return len(counters), errors.Join(err, l.store.Reset(ctx, counters))
 }
 
-// credit is private.Credit.
+// credit gives the request's cost back to every counter that it would be charged to.
 func (l *Limiter) credit(ctx context.Context, req *Request) error {
 	charges, err := l.charges(req)
 	if err != nil {

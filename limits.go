@@ -5,9 +5,9 @@ import "github.com/weirhq/weir/counter"
 // Limit is an algorithm with its numbers, such as 100 per minute with a burst of 20.
 type Limit = counter.Limit
 
-// Names that limits and rules are written with.
+// Names for use in limits and rules.
 const (
-	// The algorithms of a [Limit]. Most limits want a TokenBucket, which is the default: see [counter.Algorithm].
+	// The algorithms of a [Limit]. TokenBucket, the default, is right for most limits: see [counter.Algorithm].
 	TokenBucket    = counter.TokenBucket
 	LeakyBucket    = counter.LeakyBucket
 	LeakyQueue     = counter.LeakyQueue
@@ -16,7 +16,7 @@ const (
 	SlidingCounter = counter.SlidingCounter
 	Concurrency    = counter.Concurrency
 
-	// What happens to requests while the store can't be reached. The default is FailAllow: see [counter.FailureMode].
+	// What a rule does while the store can't be reached. The default is FailAllow: see [counter.FailureMode].
 	FailAllow  = counter.FailAllow
 	FailRefuse = counter.FailRefuse
 	FailLocal  = counter.FailLocal

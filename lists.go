@@ -9,12 +9,12 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// covers is private.Covers.
+// covers reports whether the deny list and the allow list contain an entry, or a wider one.
 func (rs *RuleSet) covers(entry string) (denied, allowed bool) {
 	return rs.deny.Covers(entry), rs.allow.Covers(entry)
 }
 
-// withDenied is private.WithDenied.
+// withDenied returns the same rules with more entries on the deny list.
 func (rs *RuleSet) withDenied(entries ...string) (*RuleSet, error) {
 	c := *rs
 	var bad problems
@@ -28,7 +28,8 @@ func denyList(entries []string, bad *problems) pattern.List {
 	return compileList("deny", entries, "all of them would be refused", bad)
 }
 
-// compileList makes a list of its entries. The consequence is what an entry for everybody would lead to.
+// compileList compiles the entries of a list. It refuses entries that match every client;
+// consequence says what they would do.
 func compileList(name string, entries []string, consequence string, bad *problems) (list pattern.List) {
 	for i, entry := range entries {
 		path, entry := fmt.Sprintf("%s[%d]", name, i), strings.TrimSpace(entry)

@@ -9,47 +9,47 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// match is the scratch space of a check. Checks reuse it, and so allocate nothing.
+// match is the scratch space of a check. Checks reuse it, so that they don't allocate.
 type match struct {
-	reason  Reason // ReasonWithin, or what a list, the path or a missing identity decided
+	reason  Reason // ReasonWithin, or the reason why a list, the path or a missing identity decided
 	pattern string // the list entry that decided
 	rule    *rule  // the rule that decided
 
 	tier    string
-	tierWhy string // where it comes from
+	tierWhy string // where the tier comes from
 
 	readings pattern.Readings // the ways in which servers may read the path
-	path     []byte           // the reading that is matched now,
-	found    []int32          // its candidates,
-	chosen   []*rule          // and the rules that apply to it
+	path     []byte           // the reading that is being matched
+	found    []int32          // the candidates for this reading: rules whose indexed condition holds
+	chosen   []*rule          // the rules that apply to this reading
 
 	charges  []counter.Charge
 	results  []counter.Result
-	owners   []owner // of charges, except those that the Limiter adds
-	subjects []byte  // of charges
-	apart    []int   // charges that were decided without the others: in Options.Local, or by address
-	local    []int   // those of them that were decided in Options.Local
+	owners   []owner // the owners of charges, except of those that the Limiter adds
+	subjects []byte  // the subjects of charges, one after another
+	apart    []int   // indexes of charges that were decided apart from the others: in Options.Local, or by address
+	local    []int   // indexes of the charges that were decided in Options.Local
 
-	guest    bool   // the client isn't verified
-	watched  bool   // the guard is asked
+	guest    bool   // the client's key isn't verified
+	watched  bool   // the guard must be asked
 	holds    bool   // some charge has a Hold
-	nameless bool   // the request is counted by address, but has none, and no key, user or organization either
-	key      string // replaces the address in a limit by address
+	nameless bool   // the request is counted by address but has none, and no key, user or organization either
+	key      string // replaces a missing address in a limit by address
 
-	// For observers.
+	// These are for observers.
 	traced      func(*Observation) // ends the span of the decision, or nil
-	began       time.Time          // of a decision whose time is measured
+	began       time.Time          // when a decision began that is timed
 	decision    Decision
 	observation Observation
 }
 
-// owner is the rule of a charge, and where its subject lies in subjects, which may still be moved.
+// owner is a charge's rule, and the range of its subject in subjects. A range, because append may move subjects.
 type owner struct {
 	*rule
 	from, to int
 }
 
-// Reasons why a rule doesn't apply, for Explain, which replaces what is in braces.
+// Reasons why a rule doesn't apply. Explain replaces the placeholders in braces.
 const (
 	applies     = ""
 	wrongMethod = "the method {method} isn't that of endpoint {endpoint}"
@@ -61,7 +61,7 @@ const (
 	wrongRegex  = "the path doesn't match endpoint_regex {regex}"
 )
 
-// run matches a request against the rules and leaves the charges in m. Nothing else decides what applies.
+// run matches a request against the rules, and leaves the charges in m. No other code decides which rules apply.
 func (rs *RuleSet) run(req *Request, m *match) {
 	m.reset()
 	m.guest = !req.KeyVerified
@@ -97,8 +97,8 @@ func (rs *RuleSet) run(req *Request, m *match) {
 	}
 }
 
-// hold finds the rules that apply to one reading of the path. Layers are decided for each reading, so that the most specific
-// rule is charged whichever way the server reads the path.
+// hold finds the rules that apply to the i-th reading of the path. It decides layers for each reading separately, so that the
+// most specific rule is charged whichever way the server reads the path.
 func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	m.path, m.found, m.chosen = nil, m.found[:0], m.chosen[:0]
 	if i < m.readings.Len() {
@@ -106,7 +106,7 @@ func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	}
 	rs.candidates(req, m)
 	for _, i := range m.found {
-		// Most candidates that don't apply are for another method, so look at that first.
+		// Most candidates that don't apply are for another method, so compare that first.
 		r := &rs.rules[i]
 		if r.endpoint != nil && r.endpoint.Method != req.Method && !r.matchesMethod(req) {
 			continue
@@ -117,7 +117,7 @@ func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	}
 }
 
-// charged reports whether an earlier reading led to the same rule and subject.
+// charged reports whether an earlier reading already led to the same rule and subject.
 func (m *match) charged(r *rule, from int) bool {
 	for _, o := range m.owners {
 		if o.rule == r && bytes.Equal(m.subjects[o.from:o.to], m.subjects[from:]) {
@@ -135,7 +135,7 @@ func (m *match) reset() {
 	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]
 }
 
-// listed reports whether the deny list or else the allow list decides.
+// listed reports whether the deny list, or else the allow list, decides the request.
 func (rs *RuleSet) listed(req *Request, m *match) bool {
 	if m.pattern = rs.deny.Match(req.APIKey, req.IP); m.pattern != "" {
 		m.reason = ReasonDenied
@@ -161,7 +161,7 @@ func (rs *RuleSet) resolveTier(req *Request, m *match) {
 	}
 }
 
-// candidates finds, in file order, the rules whose indexed condition holds.
+// candidates finds the rules whose indexed condition holds, in the order of the file.
 func (rs *RuleSet) candidates(req *Request, m *match) {
 	if len(rs.always) > 0 {
 		m.found = append(m.found, rs.always...)
@@ -179,10 +179,10 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 			m.found[j], m.found[j-1] = m.found[j-1], m.found[j]
 		}
 	}
-	m.found = slices.Compact(m.found) // empty segments may lead to a rule in several ways
+	m.found = slices.Compact(m.found) // a path with empty segments may lead to the same rule twice
 }
 
-// check returns applies if a candidate's other conditions are met, or why the rule doesn't apply.
+// check returns the constant applies if a candidate's other conditions are met, or else why the rule doesn't apply.
 func (rs *RuleSet) check(r *rule, req *Request, m *match) string {
 	switch {
 	case r.endpoint != nil && !r.matchesMethod(req):
@@ -203,12 +203,12 @@ func (rs *RuleSet) check(r *rule, req *Request, m *match) string {
 	return applies
 }
 
-// matchesMethod reports whether the endpoint is for the request's method. See [Request.Reserve] for the exception.
+// matchesMethod reports whether the rule's endpoint accepts the request's method. For the exception, see [Request.Reserve].
 func (r *rule) matchesMethod(req *Request) bool {
 	return r.endpoint.MatchesMethod(req.Method) || r.Amount != "" && req.Reserve > 0
 }
 
-// choose adds a rule that applies. In each layer, it keeps the most specific rule only.
+// choose adds a rule that applies. Of the rules in a layer, it keeps only the most specific.
 func (m *match) choose(r *rule) {
 	if r.Layer != "" {
 		for i, o := range m.chosen {
@@ -224,7 +224,7 @@ func (m *match) choose(r *rule) {
 	m.chosen = append(m.chosen, r)
 }
 
-// numbers returns the rule's policies for this request: those of its key, or else of its tier, or else the default.
+// numbers returns the rule's policies for this request: those of its key, else those of its tier, else the default.
 func (r *rule) numbers(req *Request, tier string) []*counter.Policy {
 	if len(r.ByKey) > 0 {
 		if p, ok := r.ByKey[req.APIKey]; ok {
@@ -248,7 +248,7 @@ func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 			return
 		}
 	case req.Cost > 1:
-		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // more than any limit admits, without an overflow
+		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // capped above any limit, but without an overflow
 	}
 	m.add(r, r.numbers(req, m.tier), n, req, from)
 	m.add(r, r.Candidates, n, req, from)
@@ -256,7 +256,7 @@ func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 
 func (m *match) add(r *rule, policies []*counter.Policy, n int64, req *Request, from int) {
 	for _, p := range policies {
-		// Write in place, because every check does this, and a Charge is large.
+		// Write in place: every check runs this, and a Charge is large.
 		i := len(m.charges)
 		m.charges = slices.Grow(m.charges, 1)[:i+1]
 		m.owners = slices.Grow(m.owners, 1)[:i+1]

@@ -18,36 +18,37 @@ var (
 	ErrNoClient       = errors.New("weir: the key is empty, so it names no client")
 )
 
-// Outcome is how an allowed request ended, for [Limiter.Finish]. The zero Outcome is unknown, and gives nothing back.
+// Outcome says how an allowed request ended, for [Limiter.Finish]. The zero Outcome means unknown, and gives nothing back.
 type Outcome struct {
-	// Status is the HTTP status of the response, or 0. A rule with Statuses gives its charge back if it doesn't count this one.
+	// Status is the HTTP status of the response, or 0. Rules with Statuses give their charge back if the status isn't among
+	// them.
 	Status int
-	// Abandoned: the request wasn't served, so everything that it took goes back.
+	// Abandoned: the request wasn't served, so give back everything that it took.
 	Abandoned bool
-	// Amounts are what the request really used, by name. They replace what it reserved. A missing amount stays as reserved.
+	// Amounts are what the request really used, by name. They replace the reserved amounts. A missing amount stays as reserved.
 	Amounts map[string]counter.Amount
-	// AtLeast: the amounts are estimates. More than was reserved is charged, and nothing is given back.
+	// AtLeast: Amounts are estimates. If they exceed what was reserved, the difference is charged. Nothing is given back.
 	AtLeast bool
 }
 
-// held is what a decision took and may give back.
+// held is what a decision took and may have to give back.
 type held struct {
 	returns []due
-	expires time.Duration // until its receipt does
-	age     time.Duration // of its receipt
-	once    counter.Once  // of its receipt
+	expires time.Duration // the time until its receipt expires
+	age     time.Duration // the age of its receipt
+	once    counter.Once  // the idempotency key of its receipt
 }
 
-// due is one charge that may be given back.
+// due is a charge that may have to go back.
 type due struct {
 	counter.Return
-	local    bool     // taken from Options.Local; not in receipts, because no other node could return it
-	statuses []int    // HTTP statuses that count; none means all
-	amount   string   // the amount that was reserved, or ""
-	parts    []Weight // of the amount
-	cost     int64    // by which the amount is multiplied
+	local    bool     // taken from Options.Local; receipts leave it out, because no other node could return it
+	statuses []int    // the HTTP statuses that count; if empty, all
+	amount   string   // the name of the amount that was reserved, or ""
+	parts    []Weight // what the amount is computed from
+	cost     int64    // the rule's cost, which multiplies the amount
 	named    bool     // the caller chose the hold's ID, and may use it again
-	scope    uint8    // in receipts: see scopeOf
+	scope    uint8    // read from a receipt: see scopeOf
 	home     string
 }
 
@@ -58,7 +59,7 @@ func (h *held) add(r due) {
 	}
 }
 
-// life is how long a receipt for the charge is valid.
+// life returns how long a receipt for the charge is valid.
 func (r *due) life() time.Duration {
 	if r.amount != "" || r.InFlight() {
 		return counter.RecordTime // slots are renewed for as long as the request takes
@@ -66,20 +67,21 @@ func (r *due) life() time.Duration {
 	return refundable(r.Policy)
 }
 
-// unfinished reports whether the return depends on how its request ends.
+// unfinished reports whether the return depends on how the request ends.
 func (r *due) unfinished() bool { return len(r.statuses) > 0 || r.amount != "" || r.InFlight() }
 
-// refundTime is the longest time in which a receipt can give back a charge, and in which a store remembers that it did. If each
-// request of a monthly limit left a mark for a month, the marks would fill the store.
+// refundTime is the longest time during which a receipt can give back a charge. For as long, the store keeps a mark that this
+// was done. If every request of a monthly limit left a mark for a month, the marks would fill the store.
 const refundTime = time.Hour
 
-// refundable is how long a receipt can give back a charge.
+// refundable returns how long after a charge a receipt can give it back.
 func refundable(p *counter.Policy) time.Duration {
 	return min(max(p.Memory(), time.Minute), refundTime)
 }
 
-// keep remembers what was taken if it may have to go back later: by a receipt, because of the response's status, because it was
-// reserved, or from a queue. If a limit that was decided apart refused the request, everything goes back at once.
+// keep records what was taken if it may have to go back later: by a receipt, because of the response's status, because it was
+// reserved, or because the request is queued. If a limit that was decided apart refused the request, everything goes back at
+// once.
 func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision) {
 	undo := !d.Allowed
 	if undo && m.refused() {
@@ -99,10 +101,10 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 		ret := due{Return: counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold}, local: local}
 		ret.named = req.Repeat != (counter.Once{}) && c.Hold != nil
 		if later {
-			ret.Hold = &counter.Hold{} // without a record
+			ret.Hold = &counter.Hold{} // there is no record for it
 		}
 		ret.Subject = slices.Clone(c.Subject)
-		if c.Policy.Global && r.Local { // it goes back to where it was counted
+		if c.Policy.Global && r.Local { // return it to where it was counted, in this region
 			ret.Policy = c.Policy.With(func(d *counter.Definition) { d.Global = false })
 		}
 		if req.Reserve > 0 && ret.Hold != nil && c.Policy.Amount != "" && i < len(m.owners) && !local {
@@ -121,7 +123,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	switch {
 	case h.returns == nil:
 	case undo:
-		_ = giveBack(ctx, l.store, h.those(func(r *due) bool { return !r.local })) // a store that fails strands them; it mints none
+		_ = giveBack(ctx, l.store, h.those(func(r *due) bool { return !r.local })) // if this fails, the tokens are lost
 		_ = giveBack(ctx, l.opts.Local, h.those(func(r *due) bool { return r.local }))
 	default:
 		d.held = &h
@@ -132,7 +134,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	}
 }
 
-// those returns the charges of a kind.
+// those returns the charges for which are is true.
 func (h *held) those(are func(*due) bool) (out []counter.Return) {
 	for i := range h.returns {
 		if r := &h.returns[i]; are(r) {
@@ -149,14 +151,14 @@ func giveBack(ctx context.Context, s counter.Store, returns []counter.Return) er
 	return s.GiveBack(ctx, counter.Once{}, 0, returns)
 }
 
-// Unfinished reports whether to call [Limiter.Finish] after the response: a rule depends on its status or counts requests in
-// flight, or the request has reserved an amount.
+// Unfinished reports whether to call [Limiter.Finish] after the response: if a rule depends on the response's status or counts
+// requests in flight, or if the request has reserved an amount.
 func (d *Decision) Unfinished() bool { return d.held.any((*due).unfinished) }
 
-// reserved is private.Reserved.
+// reserved reports whether the request has reserved an amount, which Finish settles.
 func (d *Decision) reserved() bool { return d.held.reserves() }
 
-// reserves is private.Reserves.
+// reserves reports whether the receipt's request has reserved an amount. For a receipt that can't be read, it is true.
 func (l *Limiter) reserves(receipt string) bool {
 	h, err := l.heldBy(&Decision{Receipt: receipt})
 	return err != nil || h.reserves()
@@ -168,7 +170,7 @@ func (h *held) any(is func(*due) bool) bool {
 	return h != nil && slices.ContainsFunc(h.returns, func(r due) bool { return is(&r) })
 }
 
-// Slots reports how long the request's slots last before they must be renewed, or 0 if it has none. See [Limiter.Renew].
+// Slots returns how long the request's slots last before they must be renewed, or 0 if there are none. See [Limiter.Renew].
 func (d *Decision) Slots() (ttl time.Duration) {
 	for _, r := range d.held.slots() {
 		if w := r.Policy.Limit.Window; ttl == 0 || w < ttl {
@@ -178,7 +180,7 @@ func (d *Decision) Slots() (ttl time.Duration) {
 	return ttl
 }
 
-// slots are the slots that a decision took.
+// slots returns the slots that a decision took.
 func (h *held) slots() (slots []*due) {
 	for i := 0; h != nil && i < len(h.returns); i++ {
 		if r := &h.returns[i]; r.InFlight() {
@@ -188,7 +190,7 @@ func (h *held) slots() (slots []*due) {
 	return slots
 }
 
-// seal is private.Seal.
+// seal returns the decision's receipt, or makes one if the decision has slots, so that they can be renewed and released.
 func (l *Limiter) seal(d Decision) (receipt string) {
 	if d.Receipt != "" || !d.held.any(func(r *due) bool { return r.InFlight() && !r.local }) {
 		return d.Receipt
@@ -198,7 +200,7 @@ func (l *Limiter) seal(d Decision) (receipt string) {
 	return l.sealer.Load().seal(&h, l.opts.Now())
 }
 
-// heldBy returns what a decision took, from its receipt if it has one.
+// heldBy returns what a decision took: from the decision's receipt if it has one, or else from the decision.
 func (l *Limiter) heldBy(d *Decision) (*held, error) {
 	if d.Receipt == "" {
 		return d.held, nil
@@ -210,8 +212,8 @@ func (l *Limiter) heldBy(d *Decision) (*held, error) {
 	return h, err
 }
 
-// Renew renews the slots of a request that is still in flight. With a receipt, &Decision{Receipt: receipt} is enough, on any
-// node.
+// Renew renews the slots of a request that is still in flight. If there is a receipt, &Decision{Receipt: receipt} is enough, on
+// any node.
 func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	h, err := l.heldBy(d)
 	if h == nil {
@@ -233,12 +235,12 @@ func (l *Limiter) Renew(ctx context.Context, d *Decision) error {
 	return err
 }
 
-// Finish ends an allowed request, and gives back what its outcome says it shouldn't have taken. Call it for decisions that are
-// [Decision.Unfinished], for those with a Delay if you don't wait, and if you have a receipt. With a receipt,
-// &Decision{Receipt: receipt} is enough, on any node. After the first time, the error is [counter.ErrUsed].
+// Finish ends an allowed request, and gives back what it didn't use according to its outcome. Call it if the decision is
+// [Decision.Unfinished], if it has a Delay and you don't wait, or if you have a receipt. With a receipt,
+// &Decision{Receipt: receipt} is enough, on any node, and every call but the first returns [counter.ErrUsed].
 //
-// After another error, you may call Finish again with the same decision. If only the store's answer was lost, tokens of a
-// decision without a receipt may then go back twice. Slots and reservations never do.
+// After another error, you may call Finish again with the same decision. If the store returned the tokens but its answer was
+// lost, the tokens of a decision without a receipt may then go back twice. Slots and reservations never do.
 func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	h, err := l.heldBy(d)
 	d.held = nil
@@ -258,20 +260,20 @@ func (l *Limiter) Finish(ctx context.Context, d *Decision, o Outcome) error {
 	if !errors.Is(failed, counter.ErrUsed) {
 		h.returns = slices.DeleteFunc(h.returns, func(r due) bool { return r.local })
 		if h.once == (counter.Once{}) {
-			h.once = h.name() // only now, because a mark costs the store memory
+			h.once = h.name() // only after a failure, because a mark uses the store's memory
 		}
 		d.held = h
 	}
 	return failed
 }
 
-// settle returns what goes back to the store, and how long the store has to remember that it did.
+// settle returns what to give back to the store, and how long the store must remember that it did.
 func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 	recorded := false
 	for i := range h.returns {
 		r := &h.returns[i]
 		if r.Hold != nil && r.amount == "" && !r.InFlight() && h.age > r.Hold.For {
-			r.Hold = nil // in receipts of the previous version, the record could end before the tokens' time
+			r.Hold = nil // in receipts of the previous version, the record may expire before the receipt
 		}
 		r.Recorded = h.recorded(r)
 		recorded = recorded || r.Recorded
@@ -282,7 +284,7 @@ func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 			marked = h.expires // nothing was reserved, so no record prevents a second settlement
 		}
 		if r.local || h.age > r.life() && !recorded {
-			continue // it went back already, or the store may have forgotten that it did
+			continue // it has gone back already, or the store may have forgotten that it did
 		}
 		switch gives := o.gives(r.statuses); {
 		case r.InFlight():
@@ -300,15 +302,15 @@ func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 	return back, marked
 }
 
-// recorded reports whether a return by receipt depends on the record of its hold instead of a mark. A record is needed in two
-// cases. If the caller chose the ID of the check, a check with that ID is charged again after a refund, and its new receipt must
-// work. And if a reservation is settled after refundTime, the mark of an earlier settlement may be forgotten.
+// recorded reports whether a return by receipt depends on the record of its hold instead of a mark. This is necessary in two
+// cases. If the caller chose the hold's ID, a check with the same ID is charged again after a refund, and the new receipt must
+// work. And if a reservation is settled after refundTime, the store may have forgotten the mark of an earlier settlement.
 func (h *held) recorded(r *due) bool {
 	return h.once != (counter.Once{}) && !r.local && r.Hold != nil && r.Hold.ID != (counter.Once{}) && !r.InFlight() &&
 		(r.named || r.amount != "" && r.N > 0 && h.age > refundTime)
 }
 
-// order sorts returns as [counter.Return.Recorded] asks for.
+// order sorts returns as [counter.Return.Recorded] requires.
 func order(r *counter.Return) int {
 	switch {
 	case r.InFlight():
@@ -319,7 +321,7 @@ func order(r *counter.Return) int {
 	return 2
 }
 
-// Release frees the slots of a request before [Limiter.Finish]. It may be repeated.
+// Release frees the slots of a request before [Limiter.Finish]. It may be called again.
 func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	h, err := l.heldBy(d)
 	if h == nil {
@@ -335,7 +337,7 @@ func (l *Limiter) Release(ctx context.Context, d *Decision) error {
 	return cmp.Or(failed, err)
 }
 
-// used returns how much of a reserved amount the request really used, and whether that is known.
+// used returns how much of a reserved amount the request used, and whether that number is final.
 func (r *due) used(o Outcome) (n int64, known bool) {
 	a, known := o.Amounts[r.amount]
 	if !known {
@@ -350,7 +352,7 @@ func (r *due) used(o Outcome) (n int64, known bool) {
 	return n, true
 }
 
-// gives reports whether a charge goes back, for a rule that counts the given statuses, or all.
+// gives reports whether a charge goes back. Counted are the statuses that the rule counts; if empty, it counts all.
 func (o Outcome) gives(counted []int) bool {
 	if o.Abandoned {
 		return true

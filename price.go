@@ -13,7 +13,7 @@ import (
 // asked returns how many millionths of the rule's amount to charge, and whether to charge the request at all.
 func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	a, known := rs.amount(r.Amount, req.Amounts, req)
-	if assumed, ok := rs.amount(r.Amount, req.Assumed, req); ok && (!known || assumed != a) { // a part of it isn't known yet
+	if assumed, ok := rs.amount(r.Amount, req.Assumed, req); ok && (!known || assumed != a) { // some of the amount isn't known yet
 		if r.Default > 0 {
 			assumed = r.byDefault(req)
 		}
@@ -23,20 +23,20 @@ func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	case known:
 	case r.Default > 0:
 		a = r.byDefault(req)
-	case req.Peek: // a peek for 0 tells what is left
-	case req.Reserve > 0: // settling books it
+	case req.Peek: // a peek for 0 returns what is left
+	case req.Reserve > 0: // settling books the amount
 	default:
 		return 0, false
 	}
 	return times(a, r.cost), true
 }
 
-// byDefault is the charge of a request whose amount isn't known.
+// byDefault returns the charge of a request whose amount isn't known.
 func (r *rule) byDefault(req *Request) counter.Amount {
 	return min(counter.Amount(times(r.Default, max(req.Choices, 1))), counter.MaxAmount)
 }
 
-// amount returns one of a request's amounts, as given, or computed from others by prices and weights.
+// amount returns one of a request's amounts, either as given, or computed from others by prices and weights.
 func (rs *RuleSet) amount(name string, of map[string]counter.Amount, req *Request) (a counter.Amount, known bool) {
 	if a, known = of[name]; known || len(of) == 0 {
 		return min(max(a, 0), counter.MaxAmount), known
@@ -44,7 +44,7 @@ func (rs *RuleSet) amount(name string, of map[string]counter.Amount, req *Reques
 	return made(rs.parts(name, req), of)
 }
 
-// parts returns what the amount of this request is made of.
+// parts returns the weights that the amount is computed from, for this request.
 func (rs *RuleSet) parts(name string, req *Request) []Weight {
 	if p := rs.price(name, req); p != nil {
 		return p.Parts
@@ -52,7 +52,7 @@ func (rs *RuleSet) parts(name string, req *Request) []Weight {
 	return rs.weights[name]
 }
 
-// price returns the price of the request's model, if the amount is one of money.
+// price returns the price of the request's model if the amount is usd, or nil.
 func (rs *RuleSet) price(name string, req *Request) *Sum {
 	if name != "usd" || len(rs.doc.Prices) == 0 || req.Attr == nil {
 		return nil
@@ -66,7 +66,7 @@ func (rs *RuleSet) price(name string, req *Request) *Sum {
 	return nil
 }
 
-// highestPrice is private.Price.
+// highestPrice returns what amounts cost in usd at the highest price of the models that a request and its response name.
 func (rs *RuleSet) highestPrice(asked []string, answered string, of map[string]counter.Amount) (usd counter.Amount, known bool) {
 	models := slices.DeleteFunc(slices.Clone(asked), func(m string) bool { return m == "" })
 	if answered != "" && !rs.isVersion(answered, models) {
@@ -80,7 +80,7 @@ func (rs *RuleSet) highestPrice(asked []string, answered string, of map[string]c
 	return usd, known
 }
 
-// mayCost returns the sums by which a call to any of the models may be priced.
+// mayCost returns every sum that may be the price of a call to one of these models.
 func (rs *RuleSet) mayCost(models []string) (parts [][]Weight) {
 	for _, m := range models {
 		first, folded := rs.priceOf(m)
@@ -105,7 +105,7 @@ func (rs *RuleSet) mayCost(models []string) (parts [][]Weight) {
 	return parts
 }
 
-// priceOf finds the first price that matches a model, and the first one that does if letter case is ignored.
+// priceOf returns the first price that matches a model, and the first that matches if letter case is ignored.
 func (rs *RuleSet) priceOf(model string) (first, folded *Sum) {
 	lower := strings.ToLower(strings.TrimSpace(model))
 	for i := range rs.doc.Prices {
@@ -120,7 +120,7 @@ func (rs *RuleSet) priceOf(model string) (first, folded *Sum) {
 	return first, folded
 }
 
-// isVersion reports whether an answer's model only extends the name of one of the requested models, and has no price of its own.
+// isVersion reports whether the model in a response only extends the name of a requested model, and has no price of its own.
 func (rs *RuleSet) isVersion(answered string, asked []string) bool {
 	if p, _ := rs.priceOf(answered); p != nil && p.Name != "*" {
 		return false
@@ -128,7 +128,7 @@ func (rs *RuleSet) isVersion(answered string, asked []string) bool {
 	return slices.ContainsFunc(asked, func(m string) bool { return strings.HasPrefix(answered, m) })
 }
 
-// model is the request's model, or "".
+// model returns the request's model, or "".
 func (rs *RuleSet) model(req *Request) string {
 	if req.Attr == nil {
 		return ""
@@ -136,7 +136,7 @@ func (rs *RuleSet) model(req *Request) string {
 	return req.Attr("attr:model")
 }
 
-// made adds up the known parts. It rounds up, so that nothing is free.
+// made adds up the parts that are known. It rounds up, so that nothing is free.
 func made(parts []Weight, of map[string]counter.Amount) (a counter.Amount, known bool) {
 	const trillion = 1_000_000_000_000
 	var hi, lo uint64
@@ -157,7 +157,7 @@ func made(parts []Weight, of map[string]counter.Amount) (a counter.Amount, known
 	return counter.Amount(min(n, counter.MaxAmount)), known
 }
 
-// compilePrices checks prices and weights.
+// compilePrices checks and compiles prices and weights.
 func (rs *RuleSet) compilePrices(bad *problems) {
 	check := func(path, of string, parts []Weight) {
 		bad.when(len(parts) == 0, path, "needs amounts, such as {input: 2.50/1M, output: 10/1M}")
@@ -186,7 +186,7 @@ func (rs *RuleSet) compilePrices(bad *problems) {
 
 const maxWeight = 1_000_000 * 1_000_000_000_000
 
-// times multiplies an amount, in millionths. The product is at most 2^53, which is more than any limit admits.
+// times multiplies an amount, in millionths. The product is capped at 2^53, which is more than any limit admits.
 func times(a counter.Amount, n int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(n))
 	if hi > 0 {

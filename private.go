@@ -6,7 +6,8 @@ import (
 	"github.com/weirhq/weir/internal/private/link"
 )
 
-// Package private gives these functions to Weir's own packages, and documents them.
+// These functions are for Weir's own packages only. Package internal/private exports and documents
+// them.
 func init() {
 	link.Attributes = func(rs *RuleSet) []string { return rs.attributes }
 	link.Borrows = (*Rule).borrows

@@ -13,21 +13,21 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// sealer makes receipts. They are encrypted and not just signed, because they name a client and its limits, and callers tend to
-// log them.
+// sealer makes receipts. They are encrypted, not just signed, because they contain a client's name and limits, and callers tend
+// to log them.
 type sealer struct{ aead cipher.AEAD }
 
 func newSealer(secret []byte) *sealer {
-	key := sha256.Sum256(append([]byte("weir receipt 2 "), secret...)) // 2: the version of what is sealed
+	key := sha256.Sum256(append([]byte("weir receipt 2 "), secret...)) // 2 is the version of the content
 	if secret == nil {
 		_, _ = rand.Read(key[:]) // never fails
 	}
-	block, _ := aes.NewCipher(key[:]) // the key's length is right
+	block, _ := aes.NewCipher(key[:]) // can't fail, since the key has a valid length
 	aead, _ := cipher.NewGCMWithRandomNonce(block)
 	return &sealer{aead}
 }
 
-// sealed is one limit in a receipt. The policy's name, the subject and the statuses follow it.
+// sealed is one limit in a receipt. After it come the policy's name, the subject and the statuses.
 type sealed struct {
 	Limit           sealedLimit
 	ID              uint64
@@ -36,7 +36,7 @@ type sealed struct {
 	Statuses, Place uint16
 }
 
-// sealedLimit is the part of a Limit that every receipt has.
+// sealedLimit is the part of a Limit that every receipt contains.
 type sealedLimit struct {
 	Algorithm     counter.Algorithm
 	Count, Window int64
@@ -45,14 +45,14 @@ type sealedLimit struct {
 	MaxDelay      int64
 }
 
-// sealedMore follows each limit of a receipt that has amounts, slots or a calendar. After it come the zone, the amount's name,
-// the home, and each of the amount's parts as its weight, the length of its name, and the name.
+// sealedMore follows each limit in receipts with amounts, slots, calendars or global limits. After it come the zone, the
+// amount's name, the home, and the amount's parts. A part is its weight, the length of its name, and the name.
 type sealedMore struct {
 	Decimal      bool
 	Fraction     counter.Amount
 	Unit         counter.CalendarUnit
 	Day, Weekday uint8
-	Held         uint8 // 1, or 3 if the caller chose the hold's ID; the previous version reads 3 as 1
+	Held         uint8 // 0 for none, 1, or 3 if the caller chose its ID; the previous version reads 3 as 1
 	Hold         counter.Once
 	For          int64
 	GiveBack     bool
@@ -63,9 +63,9 @@ type sealedMore struct {
 	Home         uint16
 }
 
-// Forms of receipts. Nodes can't open forms that they don't know.
+// Forms of receipts. Nodes can't read receipts in a form that they don't know.
 var (
-	withPlaces = []byte("places") // some limit is split
+	withPlaces = []byte("places") // a limit is split
 	withMore   = []byte("more")   // each limit has a sealedMore
 )
 
@@ -101,7 +101,7 @@ func (s *sealer) seal(h *held, now time.Time) string {
 	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, b, form))
 }
 
-// name makes the receipt's idempotency key. If a check is repeated, both of its receipts have the same.
+// name returns the receipt's idempotency key. If a check is repeated, both receipts have the same key.
 func (h *held) name() (once counter.Once) {
 	for _, r := range h.returns {
 		if r.Hold != nil && r.Hold.ID != (counter.Once{}) {
@@ -114,7 +114,7 @@ func (h *held) name() (once counter.Once) {
 	return once
 }
 
-// scopeOf is 0 for limits of each region, 1 for those that Travel, and the Floor + 2 for other Global limits.
+// scopeOf encodes where a limit is counted: 0 for limits that aren't Global, 1 for those that Travel, and Floor + 2 for others.
 func scopeOf(p *counter.Policy) uint8 {
 	switch {
 	case !p.Global:
@@ -153,13 +153,13 @@ func (s *sealer) open(receipt string, now time.Time) (*held, error) {
 	}
 	for i, form := range [][]byte{nil, withPlaces, withMore} {
 		if b, err := s.aead.Open(nil, nil, box, form); err == nil {
-			return (&unsealer{b: b, more: i == 2}).read(now) // b is what seal wrote
+			return (&unsealer{b: b, more: i == 2}).read(now) // b was written by seal
 		}
 	}
 	return nil, ErrReceiptInvalid
 }
 
-// unsealer reads what seal wrote.
+// unsealer reads the content that seal wrote.
 type unsealer struct {
 	b    []byte
 	more bool
@@ -222,7 +222,7 @@ func (u *unsealer) due() (r due, err error) {
 		Global: r.scope > 0, Home: r.home, Travels: r.scope == 1, Floor: max(0, int(r.scope)-2),
 	})
 	if err != nil {
-		return r, ErrReceiptInvalid // a version with other bounds sealed it
+		return r, ErrReceiptInvalid // it was made by a version with other bounds
 	}
 	return r, nil
 }

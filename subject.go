@@ -12,8 +12,8 @@ import (
 // dimension is one of the values that a rule counts by.
 type dimension struct {
 	kind     dimensionKind
-	name     string // such as user, path or header:X-Tenant
-	segments uint8  // how many segments of a path count
+	name     string // as in rules, such as user, path or header:X-Tenant
+	segments uint8  // how many segments of the path count, for byPath
 }
 
 type dimensionKind uint8
@@ -32,14 +32,14 @@ const (
 
 var dimensionNames = []string{"api_key", "user", "org", "ip", "method", "endpoint", "tier", "path"}
 
-// These bounds limit how many counters clients can make by choosing paths.
+// Bounds on how many counters clients can create by inventing paths.
 const (
-	fewSegments = 2 // count, if the rule doesn't say how many
+	fewSegments = 2 // segments that count by default
 	maxSegments = 8
-	maxPrefix   = 128 // bytes; longer prefixes share a counter
+	maxPrefix   = 128 // bytes; all longer prefixes share a counter
 )
 
-// dimensionsListed is private.Dimensions.
+// dimensionsListed returns what a rule can count by, as rule files write it.
 func dimensionsListed() []string {
 	return append(slices.Clone(dimensionNames), "path:N", "header:NAME", "claim:NAME", "attr:NAME")
 }
@@ -61,16 +61,16 @@ func parseDimension(s string) (dimension, error) {
 	return dimension{}, fmt.Errorf("must be one of %s, got %q", strings.Join(dimensionsListed(), ", "), s)
 }
 
-// subject appends the client that the rule counts, so that no two clients have the same bytes: first a bit for each value that
-// is missing and replaced by the IP, in whole bytes, and then the values, each but the last after its length. It returns false
-// if the rule can't count the request.
+// subject appends the bytes that identify the client for this rule. They are unique to the client: first a bit for each value
+// that is missing and replaced by the IP, rounded up to whole bytes, then the values, each except the last with its length in
+// front. It returns false if the rule can't count the request.
 func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	mark := len(m.subjects)
 	m.subjects = append(m.subjects, 0)
 	for range (len(r.by) - 1) / 8 {
 		m.subjects = append(m.subjects, 0)
 	}
-	if r.keyOnly && req.APIKey != "" { // a shortcut for most rules
+	if r.keyOnly && req.APIKey != "" { // a fast path for most rules
 		m.subjects = append(m.subjects, req.APIKey...)
 		return true
 	}
@@ -80,7 +80,7 @@ func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 		case byIP:
 			m.appendIP(req, r.networks.or(rs.networks), last)
 			continue
-		case byPath: // unlike value, this makes no string of it
+		case byPath: // without making a string, as value does
 			if p := m.prefix(d.segments); len(p) > 0 {
 				appendValue(m, p, last)
 				continue
@@ -100,7 +100,7 @@ func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
 	return true
 }
 
-// dimensions returns what the rule counts by. It is also private.By.
+// dimensions returns the names of the dimensions that the rule counts by.
 func (r *Rule) dimensions() []string {
 	if r.By == nil {
 		return dimensionNames[byAPIKey : byAPIKey+1]
@@ -108,7 +108,7 @@ func (r *Rule) dimensions() []string {
 	return r.By
 }
 
-// readSubject is private.ReadSubject.
+// readSubject returns the name and the value of each dimension that a subject was made from, or nil for other bytes.
 func (r *Rule) readSubject(subject []byte) (values [][2]string) {
 	by := r.dimensions()
 	marks := max(1, (len(by)+7)/8)
@@ -166,8 +166,8 @@ func (rs *RuleSet) value(r *rule, d dimension, req *Request, m *match) string {
 	return req.Attr(d.name)
 }
 
-// route is the template that stands for the request's path: the rule's own, or else the most specific of all rules that match.
-// All other paths share a name. If each had a counter, clients could get around the limit.
+// route returns the template that the request's path is counted as: the rule's own, or else that of the most specific rule that
+// matches. All other paths share a counter: if each had its own, clients could get around the limit.
 func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
 	if r.template != "" {
 		return r.template
@@ -185,15 +185,15 @@ func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
 	return best.template
 }
 
-// longPrefix stands for all prefixes that are too long. No path begins like this.
+// longPrefix stands for all prefixes that are too long. No path begins with it.
 var longPrefix = []byte("*")
 
-// prefix is the first segments of the path, in the reading that is matched now.
+// prefix returns the first segments of the path, in the reading that is being matched.
 func (m *match) prefix(segments uint8) []byte {
 	if len(m.path) == 0 {
 		return nil
 	}
-	end := 1 // of "/"
+	end := 1 // keep at least the first "/"
 	for i := 1; i < len(m.path) && segments > 0; i++ {
 		if m.path[i] == '/' {
 			end = i
@@ -206,11 +206,11 @@ func (m *match) prefix(segments uint8) []byte {
 	return m.path[:end]
 }
 
-// countedMethod returns a common method, or one that the rules name, in capitals. All others share a name, so that invented
-// methods get no counters.
+// countedMethod returns a common method, or one that the rules name, in capitals. All other methods share a name, so that
+// clients can't create counters by inventing methods.
 func (rs *RuleSet) countedMethod(method string) string {
 	switch method {
-	case "", "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS": // as nearly all are
+	case "", "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS": // the usual case
 		return method
 	}
 	for _, known := range [][]string{pattern.Methods, rs.methods} {

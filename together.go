@@ -6,7 +6,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// checkTogether is private.CheckTogether.
+// checkTogether decides several requests by the rules, and an edge's own charges, as one: all or
+// nothing.
 func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []counter.Charge, requests []*Request, each []Decision) (t Decision, err error) {
 	if len(requests) == 1 && len(own) == 0 { // the common case costs nothing extra
 		t, err = l.Check(ctx, requests[0])
@@ -31,7 +32,7 @@ func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []coun
 		all.key = who.APIKey
 	}
 	all.addOwn(&who, own)
-	matches := make([]*match, len(requests)) // in use until the end, because charges point into them
+	matches := make([]*match, len(requests)) // kept until the end, because the charges refer to them
 	refused := (*Decision)(nil)
 	bypassed := 0
 	for i, req := range requests {
@@ -54,7 +55,7 @@ func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []coun
 	who.Peek = true
 	for i := range all.charges {
 		c := &all.charges[i]
-		c.Peek = c.Peek || refused != nil // a refusal takes nothing
+		c.Peek = c.Peek || refused != nil // a refused request takes nothing
 		who.Peek = who.Peek && c.Peek
 	}
 	all.hold(&who)
