@@ -1,4 +1,5 @@
-// Package edge has what the edges of a node share.
+// Package edge has what several edges of a node share. An edge is a way for requests to reach the
+// limiter: the check API, the gateway, forward auth, and Envoy's services.
 package edge
 
 import (
@@ -11,21 +12,21 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// Overloaded is the message to a client whose request was shed.
+// Overloaded is the error message for a request that was shed.
 const Overloaded = "this node is overloaded: try again shortly, or ask another"
 
-// DefaultAnswerer returns a, or if it is nil an Answerer that writes the default headers.
+// DefaultAnswerer returns a or, if it is nil, an Answerer that writes the default headers.
 func DefaultAnswerer(a *httplimit.Answerer) *httplimit.Answerer {
 	if a == nil {
 		var err error
 		if a, err = httplimit.NewAnswerer(httplimit.Answers{}); err != nil {
-			panic(err) // only if the defaults are wrong
+			panic(err) // the defaults are valid
 		}
 	}
 	return a
 }
 
-// Network returns the addresses that count as one client: an IPv4 address, or an IPv6 /64.
+// Network returns the range of addresses that count as one client: one IPv4 address, or an IPv6 /64.
 func Network(ip netip.Addr) netip.Prefix {
 	ip = ip.Unmap().WithZone("")
 	if ip.Is6() {
@@ -34,8 +35,8 @@ func Network(ip netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(ip, ip.BitLen())
 }
 
-// Trusts reports whether an address is one of the trusted proxies. IPv4 proxies may be written as
-// IPv6 addresses.
+// Trusts reports whether an address is in one of the trusted ranges. IPv4 ranges may be written as
+// IPv6.
 func Trusts(proxies []netip.Prefix, ip netip.Addr) bool {
 	return slices.ContainsFunc(proxies, func(p netip.Prefix) bool {
 		if p.Addr().Is4In6() && p.Bits() >= 96 {
@@ -45,7 +46,7 @@ func Trusts(proxies []netip.Prefix, ip netip.Addr) bool {
 	})
 }
 
-// Recorder keeps an answer in memory instead of sending it.
+// Recorder records a response instead of sending it.
 type Recorder struct {
 	Status int // 0 means 200
 	Head   http.Header
@@ -63,24 +64,25 @@ func (r *Recorder) WriteHeader(status int) { r.Status = status }
 func (r *Recorder) Write(b []byte) (int, error) { return r.Body.Write(b) }
 
 // Cache keeps values that cost more to make than to find. It holds at most two generations, so a
-// caller that brings a new key each time only evicts old values. The zero Cache is empty. It is safe
-// for concurrent use.
+// caller that uses new keys all the time only evicts older values. The zero Cache is empty. It is
+// safe for concurrent use.
 type Cache[K comparable, V any] struct {
 	mu         sync.Mutex
 	young, old map[K]cached[K, V] // guarded by mu
 }
 
-// cached has its key, too: the key of a lookup may be part of a larger text that must not be kept.
+// cached holds its key, because the key of a lookup may be part of a larger text that must not be
+// kept.
 type cached[K comparable, V any] struct {
 	key   K
 	value V
 }
 
-// Generation is how many values a generation has.
+// Generation is how many values a generation holds.
 const Generation = 1024
 
-// Get returns the value of a key. If there is none, make returns it, with the key to keep it by;
-// an error isn't kept.
+// Get returns the value for a key. If it isn't cached, make creates it, and returns a copy of the
+// key under which to cache it. Errors aren't cached.
 func (c *Cache[K, V]) Get(key K, make func(K) (K, V, error)) (V, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,7 +24,7 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request, c *workspace) er
 	if err := c.readCheck(c.in.Bytes()); err != nil {
 		return err
 	}
-	now := private.Now(h.limiter) // take the time before the check, so that the times in the answer, added to it, are never late
+	now := private.Now(h.limiter) // read the time before the check, so that times in the response, which are computed from it, are never late
 	d, err := h.ask(r, &c.req)
 	h.report(r, err)
 	h.respond(w, c, &d, now)
@@ -40,16 +40,16 @@ func DecodeCheck(src []byte) (weir.Request, error) {
 	return c.req, nil
 }
 
-// item is a check of a batch.
+// item is one check of a batch.
 type item struct {
 	req   weir.Request
-	fault *jsonerror.Error // why it can't be decided, or nil
+	fault *jsonerror.Error // why it can't be decided; nil if it can
 	d     weir.Decision
-	err   error // the store's
+	err   error // the store's error
 }
 
-// readBatch reads all checks before any is decided: a body that turns out not to be JSON at its end
-// must not have charged anyone.
+// readBatch reads all checks of a batch before any of them is decided: if the body turns out at its
+// end not to be JSON, nobody must have been charged.
 func (c *workspace) readBatch() error {
 	c.attrs, c.items = c.attrs[:0], c.items[:0]
 	err := c.document(c.in.Bytes(), batchFields)
@@ -59,7 +59,8 @@ func (c *workspace) readBatch() error {
 	return err
 }
 
-// readItem reads one check. If it is JSON but invalid, the error belongs to that check alone.
+// readItem reads one check of a batch. If it is JSON but invalid, the error belongs to this check
+// alone, and the others are still decided.
 func (c *workspace) readItem() error {
 	if len(c.items) == MaxChecks {
 		return jsonerror.Bad("checks: there may be at most %d: send the rest in another call", MaxChecks)
@@ -128,10 +129,10 @@ func appendStatus(b []byte, status int) []byte {
 	return append(appendInt(append(b, `{"status":`...), int64(status)), ',')
 }
 
-// sendResults completes and sends a list of results.
+// sendResults sends the list of results.
 func (h *handler) sendResults(w http.ResponseWriter, c *workspace) {
 	c.out = append(c.out, "]}\n"...)
 	w.Header()["Content-Type"] = jsonType
-	h.leave(c) // a client that reads a long answer slowly holds nobody up
+	h.leave(c) // from here on, a client that reads slowly delays nobody
 	send(w, http.StatusOK, c.out)
 }

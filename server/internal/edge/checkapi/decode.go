@@ -19,7 +19,7 @@ import (
 )
 
 // body holds the fields of a request. Its strings are parts of one string, the received body: clone
-// those that you keep.
+// the ones that you keep.
 type body struct {
 	req             weir.Request
 	ip              string
@@ -27,16 +27,16 @@ type body struct {
 	limit           string // limit, burst, algorithm and mode are fields of /v1/take
 	burst           int64
 	algorithm, mode string
-	id              string // of a check
-	amounts         bool   // amounts were given, even if empty
-	receipt         string // receipt to unknown are fields of requests about receipts
-	many            bool   // there is a list, of checks or receipts
+	id              string // the id of a check
+	amounts         bool   // the body has amounts, even if they are empty
+	receipt         string // receipt, status and unknown are fields of requests about receipts
+	many            bool   // the body has a list, of checks or receipts
 	status          int64
 	unknown         bool
 }
 
-// document reads src, which must be one object with the known fields, and turns the decoder's
-// errors into answers.
+// document reads src, which must be one object with the known fields. It turns errors of the
+// decoder into errors for the caller.
 func (c *workspace) document(src []byte, known []field) error {
 	c.src, c.body, c.rest = string(src), body{cost: 1}, *bytes.NewBuffer(src)
 	c.json.Reset(&c.rest, options...)
@@ -61,15 +61,15 @@ func (c *workspace) document(src []byte, known []field) error {
 	return err
 }
 
-// The readers below check names and UTF-8, so that an error in one check of a batch doesn't spoil
-// the others.
+// The decoder doesn't check for repeated names and invalid UTF-8. The functions below do, so that
+// an error in one check of a batch doesn't affect the others.
 var options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 func notJSON(offset int, format string, args ...any) error {
 	return jsonerror.Bad("not valid JSON at byte %d: %s", offset+1, fmt.Sprintf(format, args...))
 }
 
-// object reads an object. It refuses repeated fields, and unknown ones unless other reads them.
+// object reads an object. It rejects repeated fields, and unknown ones unless other reads them.
 func (c *workspace) object(in string, known []field, other func(name string) error) error {
 	var seen uint
 	return c.elements(in, '{', func() error {
@@ -93,7 +93,7 @@ func (c *workspace) object(in string, known []field, other func(name string) err
 	})
 }
 
-// label names a field: at the top of a body, or within its attributes.
+// label returns the name of a field for errors: that of a field in the body, or in its attributes.
 func label(in, name string) string {
 	switch {
 	case in != "attributes":
@@ -104,7 +104,7 @@ func label(in, name string) string {
 	return fmt.Sprintf("attributes[%q]", clip(name))
 }
 
-// elements reads an object or a list; each reads one member of it.
+// elements reads an object or a list. It calls each to read each member.
 func (c *workspace) elements(field string, bracket jsontext.Kind, each func() error) error {
 	if c.json.PeekKind() != bracket {
 		value, err := c.value()
@@ -113,7 +113,7 @@ func (c *workspace) elements(field string, bracket jsontext.Kind, each func() er
 	_, err := c.json.ReadToken()
 	for err == nil {
 		switch c.json.PeekKind() {
-		case bracket + 2, jsontext.KindInvalid: // in ASCII, the closing bracket is the opening one + 2
+		case bracket + 2, jsontext.KindInvalid: // in ASCII, the closing bracket is the opening bracket + 2
 			_, err = c.json.ReadToken()
 			return err
 		}
@@ -126,7 +126,8 @@ var kinds = map[jsontext.Kind]string{
 	'n': "null", 't': "a boolean", 'f': "a boolean", '"': "a string", '0': "a number", '{': "an object", '[': "a list",
 }
 
-// mismatch is the error for a value of the wrong type, unless reading it failed with err.
+// mismatch returns an error about a value of the wrong type or, if err isn't nil, about a value
+// that can't be read.
 func mismatch(field, want, value string, err error) error {
 	if err != nil {
 		return err
@@ -140,26 +141,26 @@ func (c *workspace) value() (string, error) {
 	from := c.json.InputOffset()
 	_, err := c.json.ReadToken()
 	text := c.src[from:c.json.InputOffset()]
-	for text != "" && (text[0] <= ' ' || text[0] == ',' || text[0] == ':') { // skipped by the decoder
+	for text != "" && (text[0] <= ' ' || text[0] == ',' || text[0] == ':') { // bytes that the decoder skipped
 		text = text[1:]
 	}
 	return text, err
 }
 
-// text returns the meaning of a string that was just read. For a plain string, that is a part of
+// text decodes a string that was just read. For a string without escapes, the result is a part of
 // the source.
 func (c *workspace) text(quoted string) (string, error) {
 	if !strings.ContainsFunc(quoted, func(r rune) bool { return r == '\\' || r >= utf8.RuneSelf }) {
 		return quoted[1 : len(quoted)-1], nil
 	}
 	text, err := jsontext.AppendUnquote(nil, quoted)
-	if err != nil { // with U+FFFD in its place, different keys would share a counter
+	if err != nil { // if invalid bytes became U+FFFD, different keys would share a counter
 		return "", notJSON(int(c.json.InputOffset())-len(quoted), "the string that begins here isn't UTF-8, or has half of a surrogate pair")
 	}
 	return string(text), nil
 }
 
-// textOf reads a string, or null as no string.
+// textOf reads a string. Null leaves it unset.
 func (c *workspace) textOf(in, name string, most int, into *string) error {
 	value, err := c.value()
 	switch {
@@ -174,7 +175,7 @@ func (c *workspace) textOf(in, name string, most int, into *string) error {
 	return err
 }
 
-// wholeOf reads a whole number within bounds, or null as none.
+// wholeOf reads a whole number from low to high. Null leaves it unset.
 func (c *workspace) wholeOf(field string, low, high int64, into *int64) error {
 	value, err := c.value()
 	switch {
@@ -187,7 +188,7 @@ func (c *workspace) wholeOf(field string, low, high int64, into *int64) error {
 	switch {
 	case errors.Is(err, strconv.ErrSyntax):
 		return jsonerror.Bad("%s: must be a whole number, written without fraction and exponent", field)
-	case *into < low || *into > high: // a number beyond 64 bits was read as the nearest one
+	case *into < low || *into > high: // the decoder clamps numbers that don't fit in 64 bits
 		return jsonerror.Bad("%s: must be from %d to %d", field, low, high)
 	}
 	return nil
@@ -205,10 +206,10 @@ func (c *workspace) boolOf(field string, into *bool) error {
 	return nil
 }
 
-// edgeName is the check API's name for observers.
+// edgeName is the name of the check API in metrics and logs.
 const edgeName = "check"
 
-// complete fills in the request from the fields that were read.
+// complete fills in the request from the fields of the body.
 func (c *workspace) complete() error {
 	c.req.Edge, c.req.KeyVerified, c.req.TierVerified = edgeName, true, true
 	c.req.Cost, c.req.Peek = max(c.cost, 1), c.cost == 0
@@ -223,7 +224,7 @@ func (c *workspace) complete() error {
 		c.req.Attr = mine.of
 	}
 	if c.req.Reserve > 0 {
-		c.req.Receipt = true // without a receipt, the reservation couldn't be settled
+		c.req.Receipt = true // a reservation can't be settled without a receipt
 	}
 	if c.id != "" {
 		c.req.Repeat = c.repeat()
@@ -231,8 +232,8 @@ func (c *workspace) complete() error {
 	return nil
 }
 
-// elsewhere maps field names that people try to the names used here. The first one that the body
-// may have is suggested.
+// elsewhere maps names that people often use by mistake to the right ones. Errors suggest the first
+// one that the body may have.
 var elsewhere = map[string][]string{
 	"api_key": {"key"}, "apikey": {"key"}, "id": {"key"},
 	"url": {"path"}, "uri": {"path"}, "endpoint": {"path"},
@@ -244,7 +245,7 @@ var elsewhere = map[string][]string{
 	"rate": {"limit"}, "capacity": {"burst"}, "requests": {"checks"}, "items": {"checks"},
 }
 
-// unknownField is the error for a field that doesn't exist. It suggests the field that was probably
+// unknownField returns the error for an unknown field. It suggests the field that was probably
 // meant.
 func unknownField(name string, known []string) error {
 	written := strconv.Quote(shown.Name(name))

@@ -11,8 +11,8 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// appendDecision appends the fields of a CheckResponse and the closing brace. It writes what
-// encoding/json would, in a tenth of the time. x describes a refusal.
+// appendDecision appends the fields of a CheckResponse and the closing brace. The result is the same
+// as that of encoding/json, but it takes a tenth of the time. x describes a refusal.
 func appendDecision(b []byte, d *weir.Decision, x *httplimit.Refused, now time.Time) []byte {
 	b = strconv.AppendBool(append(b, `"allowed":`...), d.Allowed)
 	b = jsonerror.AppendString(append(b, `,"rule":`...), d.Rule)
@@ -64,7 +64,7 @@ func appendLimits(b []byte, d *weir.Decision, now time.Time) []byte {
 	return append(b, ']')
 }
 
-// appendAmounts appends a limit on an amount and exactly what is left of it.
+// appendAmounts appends a limit on an amount, and the exact amount that is left of it.
 func appendAmounts(b []byte, l *weir.LimitStatus) []byte {
 	p := l.Policy
 	b = jsonerror.AppendString(append(b, `,"amount":`...), p.Amount)
@@ -79,8 +79,8 @@ func appendAmounts(b []byte, l *weir.LimitStatus) []byte {
 	return append(b, l.Left().String()...)
 }
 
-// windowEnd returns when a budget starts anew: a window that counts amounts or follows the calendar.
-// It is zero for anything else.
+// windowEnd returns when the window of a budget ends, which is a limit that counts amounts or
+// follows the calendar. For other limits, it returns the zero time.
 func windowEnd(d *weir.Decision, l *weir.LimitStatus, now time.Time) (end time.Time) {
 	limit := &l.Policy.Limit
 	if limit.Algorithm != weir.FixedWindow || l.Policy.Amount == "" && limit.Calendar.Unit == counter.NoUnit || l.Degraded || d.Reason == weir.ReasonCooldown {
@@ -88,12 +88,12 @@ func windowEnd(d *weir.Decision, l *weir.LimitStatus, now time.Time) (end time.T
 	}
 	end = now.Add(l.ResetAfter).UTC()
 	if limit.Window%time.Second == 0 {
-		return end.Round(time.Second) // the check took a moment, and windows end on the second
+		return end.Round(time.Second) // the check took a moment, but windows end on full seconds
 	}
 	return end.Round(time.Millisecond)
 }
 
-// appendLimit appends a limit, its burst if that differs from the limit, and what is left.
+// appendLimit appends a limit, its burst if that differs from the limit, and the remaining tokens.
 func appendLimit(b []byte, p *counter.Policy, remaining int64, uncounted bool) []byte {
 	if p == nil {
 		return append(b, `,"limit":-1,"remaining":-1`...)
@@ -109,7 +109,7 @@ func appendLimit(b []byte, p *counter.Policy, remaining int64, uncounted bool) [
 }
 
 // retryAfterMS returns the time until a refused request would be allowed, or -1 if waiting doesn't
-// help. If the store is down, it equals the header.
+// help. If the store is down, it equals the header Retry-After.
 func retryAfterMS(d *weir.Decision, x *httplimit.Refused) int64 {
 	switch {
 	case d.Allowed:
@@ -122,12 +122,12 @@ func retryAfterMS(d *weir.Decision, x *httplimit.Refused) int64 {
 	return milliseconds(d.RetryAfter)
 }
 
-// milliseconds rounds up, so that a client which waits that long isn't too early.
+// milliseconds rounds up, so that a client that waits this long isn't too early.
 func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
 
-// send writes a complete answer. net/http adds a Content-Length to short answers; it would send
+// send sends a complete response. net/http adds a Content-Length to short responses, but would send
 // long ones in chunks.
 func send(w http.ResponseWriter, status int, body []byte) {
 	if len(body) > 1024 {

@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// field is a field of a body, or of an object in it, whose name is in.
+// field is a field of a body, or of an object in the body that has the name in.
 type field struct {
 	name string
 	read func(c *workspace, in, name string) error
@@ -38,7 +38,7 @@ var (
 		{"reserve", func(c *workspace, _, _ string) error { return c.reserveOf() }},
 		{"id", func(c *workspace, _, _ string) error { return c.idOf() }},
 	}
-	subjectFields = []field{ // of attributes; other names are allowed
+	subjectFields = []field{ // of attributes, which may have other names as well
 		textField("user", MaxText, func(b *body) *string { return &b.req.User }),
 		textField("org", MaxText, func(b *body) *string { return &b.req.Org }),
 		textField("tier", MaxText, func(b *body) *string { return &b.req.Tier }),
@@ -52,7 +52,7 @@ var (
 		textField("mode", MaxText, func(b *body) *string { return &b.mode }),
 	}
 	batchFields   = []field{listField("checks", (*workspace).readItem)}
-	receiptFields = []field{receipt} // of a refund and a release
+	receiptFields = []field{receipt} // for a refund and a release
 	renewFields   = []field{receipt, listField("receipts", (*workspace).receiptOf)}
 	settleFields  = []field{
 		receipt, amounts,
@@ -80,12 +80,12 @@ func names(fields []field) (list []string) {
 	return list
 }
 
-// attribute is an attribute other than user, org and tier.
+// attribute is an attribute of a check other than user, org and tier.
 type attribute struct{ name, value string }
 
 type attributes []attribute
 
-// of returns an attribute's value, by any of the names that it has in rules.
+// of returns the value of an attribute, given any of the names that rules have for it.
 func (as attributes) of(name string) string {
 	for _, a := range as {
 		if sameAttribute(a.name, name) {
@@ -123,7 +123,7 @@ func (c *workspace) attributeField(name string) error {
 	return nil
 }
 
-// sameAttribute reports whether two names mean the same to rules: attr:region is region, and header
+// sameAttribute reports whether rules treat two names as the same: attr:region is region, and header
 // names ignore case.
 func sameAttribute(a, b string) bool {
 	a, b = strings.TrimPrefix(a, "attr:"), strings.TrimPrefix(b, "attr:")
@@ -132,7 +132,7 @@ func sameAttribute(a, b string) bool {
 	return a == b || isHeader && alsoHeader && strings.EqualFold(x, y)
 }
 
-// amountsOf reads amounts by name, or null as none.
+// amountsOf reads amounts by name. Null leaves them unset.
 func (c *workspace) amountsOf() error {
 	if c.json.PeekKind() == 'n' {
 		return c.json.SkipValue()
@@ -167,7 +167,7 @@ func (c *workspace) amountField(name string) error {
 	return nil
 }
 
-// reserveOf reads for how long amounts are reserved; null means not at all.
+// reserveOf reads how long amounts are reserved. Null means that they aren't.
 func (c *workspace) reserveOf() error {
 	value, err := c.value()
 	kind := jsontext.Value(value).Kind()
@@ -199,8 +199,8 @@ func parseReserve(text string, seconds bool) (d time.Duration, ok bool) {
 	return d, err == nil && d >= time.Millisecond && d <= MaxReserve
 }
 
-// idOf reads the id of a check; null means none. An empty id is an error: its caller believes that a
-// retry is charged once.
+// idOf reads the id of a check. Null leaves it unset. An empty id is an error, because the caller
+// believes that a retry is charged once.
 func (c *workspace) idOf() error {
 	if c.json.PeekKind() == 'n' {
 		return c.json.SkipValue()
@@ -214,8 +214,9 @@ func (c *workspace) idOf() error {
 	return nil
 }
 
-// repeat names a check for the store, on every node alike: by its id and by everything that decides
-// who is charged, and how much. So another request with a used id is charged like any other.
+// repeat returns a hash by which all nodes recognize a repeated check: of its id, and of everything
+// that decides who is charged, and how much. So a different request with the same id is charged
+// separately.
 func (c *workspace) repeat() (name counter.Once) {
 	b := append(c.scratch[:0], "weir check 1\x00"...)
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
@@ -239,7 +240,7 @@ func (c *workspace) repeat() (name counter.Once) {
 	}
 	attrs := map[string]string{}
 	for _, a := range c.attrs[c.first:] {
-		if a.value != "" { // to rules, an empty attribute is missing
+		if a.value != "" { // rules treat an empty attribute as missing
 			attrs[plainName(a.name)] = a.value
 		}
 	}
@@ -253,7 +254,7 @@ func (c *workspace) repeat() (name counter.Once) {
 	return name
 }
 
-// plainName maps names that mean the same to rules to one name: see sameAttribute.
+// plainName maps all names that rules treat as the same to one: see sameAttribute.
 func plainName(name string) string {
 	name = strings.TrimPrefix(name, "attr:")
 	if strings.HasPrefix(name, "header:") {

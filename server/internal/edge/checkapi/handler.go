@@ -11,10 +11,10 @@
 //
 // What the caller says about a request counts as verified. So bind the port where only your own
 // services reach it, or require a token. The caller may still misbehave: bodies are bounded, and
-// anything ambiguous is refused with a reason, such as an unknown or repeated field, or bytes that
-// aren't UTF-8, by which two keys could share a counter. An answer in the 400s has charged nothing,
-// and no answer repeats the value of a field, which may be a key. Give the [net/http.Server] around it
-// a ReadTimeout against slow clients.
+// anything ambiguous is rejected, such as an unknown or repeated field, or bytes that aren't UTF-8,
+// which could make two keys share a counter. A request with a 4xx response other than 429 and 403
+// hasn't charged anything, and no response repeats the value of a field, which may be a key. Give the
+// [net/http.Server] around it a ReadTimeout against slow clients.
 package checkapi
 
 import (
@@ -44,18 +44,19 @@ import (
 
 // Options of the check API. The zero value is useful.
 type Options struct {
-	// Parallel decides the checks of a batch at the same time, in any order, so that those for a
-	// remote store travel together. With an in-process store, leave it off.
+	// Parallel decides the checks of a batch at the same time, in any order, so that their calls to a
+	// remote store are sent together. With an in-process store, leave it off.
 	Parallel bool
-	// Guard admits callers. If nil, all that reach the port may ask, except other sites' web pages.
+	// Guard admits callers. If nil, everybody who reaches the port is admitted, except web pages of
+	// other sites.
 	Guard *guard.Guard
 	// MaxInFlight bounds how many requests are decided at once. Others wait up to a second and then
-	// get 503. Time for receiving a body or sending an answer doesn't count. Zero means no bound.
+	// get 503. Receiving a body or sending a response doesn't count. Zero means no limit.
 	MaxInFlight int
-	// OnError, if not nil, is called once per request if the store couldn't be reached.
+	// OnError, if not nil, is called once for each request for which the store couldn't be reached.
 	OnError func(*http.Request, error)
-	// OnNoAddress, if not nil, is called for every check without an address: for rules that count by
-	// IP, all of those are one client.
+	// OnNoAddress, if not nil, is called for every check without an address. Rules that count by IP
+	// treat all these checks as one client.
 	OnNoAddress func()
 }
 
@@ -79,22 +80,22 @@ func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
 	return &handler{limiter: l, answers: edge.DefaultAnswerer(a), opts: opts, gate: inflight.New(opts.MaxInFlight)}
 }
 
-// workspace is what serving one request needs, reused from request to request.
+// workspace holds the buffers for serving one request. It is reused.
 type workspace struct {
-	src  string // the body that is being read
+	src  string // the body
 	rest bytes.Buffer
 	json jsontext.Decoder // reads rest
 	body
-	attrs    attributes // of all checks that were read
-	first    int        // index in attrs of the first one of the check being read
-	items    []item     // of /v1/checks
-	receipts []string   // of /v1/renew
+	attrs    attributes // the attributes of all checks so far
+	first    int        // index in attrs of the first attribute of the current check
+	items    []item     // the checks of /v1/checks
+	receipts []string   // the receipts of /v1/renew
 	in       bytes.Buffer
-	limited  io.LimitedReader // of the request's body
+	limited  io.LimitedReader // limits the size of the body
 	out      []byte
-	scratch  []byte            // the counter's subject in /v1/take, or what an id stands for
-	charge   [1]counter.Charge // of /v1/take
-	inside   bool              // counts as in flight
+	scratch  []byte            // the counter's subject in /v1/take, or what a check's id is hashed with
+	charge   [1]counter.Charge // the charge of /v1/take
+	inside   bool              // the request counts as in flight
 }
 
 var workspaces = sync.Pool{New: newWorkspace}
@@ -103,7 +104,7 @@ func newWorkspace() any { return new(workspace) }
 
 var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
 
-// endpoint serves one path. most bounds its body.
+// endpoint serves one path. most is the maximum size of its body.
 type endpoint struct {
 	serve func(*handler, http.ResponseWriter, *http.Request, *workspace) error
 	most  int
@@ -122,7 +123,7 @@ var endpoints = map[string]endpoint{
 // Paths are the paths of the check API.
 var Paths = slices.Sorted(maps.Keys(endpoints))
 
-// NothingHere is the error at any other path.
+// NothingHere is the error message at any other path.
 const NothingHere = "there is nothing here: POST to /v1/check, /v1/checks, /v1/take, /v1/settle, /v1/release, /v1/renew or /v1/refund"
 
 // InFlight returns how many requests are being decided.
@@ -147,16 +148,16 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		fault, ok := errors.AsType[*jsonerror.Error](err)
 		if !ok {
-			fault = unavailable // other errors came from the store, and aren't for clients
+			fault = unavailable // other errors are internal errors of the store, which clients shouldn't see
 		}
 		fault.Write(w)
 	}
 }
 
-// unread stands for requests that are shed.
+// unread stands for requests that are shed before they are decoded.
 var unread = weir.Request{Edge: edgeName}
 
-// decide serves a request whose body has arrived, once it may.
+// decide serves a request after its body has arrived, when fewer than MaxInFlight are being decided.
 func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *workspace, e endpoint) error {
 	if c.inside = h.gate.Enter(r.Context()); !c.inside {
 		private.Tell(h.limiter, r.Context(), &unread, weir.Decision{Reason: weir.ReasonOverloaded})
@@ -173,7 +174,8 @@ func (h *handler) leave(c *workspace) {
 	}
 }
 
-// release returns a workspace to the pool, without the client's values, unless it has grown too large.
+// release returns a workspace to the pool. It clears the client's values, and drops a workspace that
+// has grown too large.
 func (c *workspace) release() {
 	if c.in.Cap()+cap(c.out) <= 4*MaxBody {
 		c.src, c.body, c.limited.R = "", body{}, nil
@@ -186,7 +188,7 @@ func (c *workspace) release() {
 
 var (
 	inASecond   = http.Header{"Retry-After": {"1"}}
-	lastAnswer  = http.Header{"Connection": {"close"}} // the rest of the body may still be on its way
+	lastAnswer  = http.Header{"Connection": {"close"}} // closes the connection, since the rest of the body may still arrive
 	overloaded  = &jsonerror.Error{Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: edge.Overloaded, Header: inASecond}
 	unavailable = &jsonerror.Error{Status: http.StatusServiceUnavailable, Code: jsonerror.LimiterUnavailable, Message: "the limiter can't reach its store: try again shortly", Header: inASecond}
 	wrongMethod = &jsonerror.Error{Status: http.StatusMethodNotAllowed, Code: jsonerror.MethodNotAllowed, Message: "use POST, with a JSON object as the body", Header: http.Header{"Allow": {http.MethodPost}}}
@@ -204,7 +206,7 @@ func (c *workspace) receive(r *http.Request, most int) error {
 	if r.ContentLength > int64(most) {
 		return tooLarge(most)
 	}
-	c.in.Reset() // it grows with what arrives, so an announced length costs nothing
+	c.in.Reset() // grow with the bytes that arrive, so that a large Content-Length alone costs nothing
 	c.limited = io.LimitedReader{R: r.Body, N: int64(most) + 1}
 	n, err := c.in.ReadFrom(&c.limited)
 	switch {
@@ -224,13 +226,14 @@ func tooLarge(most int) *jsonerror.Error {
 	return e
 }
 
-// checkMedia refuses bodies that claim not to be JSON. A body without a type is taken for JSON.
+// checkMedia rejects bodies whose headers say that they aren't JSON. A body without a Content-Type is
+// treated as JSON.
 func checkMedia(h http.Header) error {
 	if v := h["Content-Encoding"]; len(v) > 0 && !strings.EqualFold(v[0], "identity") {
 		return jsonerror.New(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "send the body as it is, without Content-Encoding")
 	}
 	v := h["Content-Type"]
-	// curl -d declares everything a form. So do forms of other sites' pages, but the guard has
+	// curl -d sends every body as a form. So do forms on other sites' pages, but the guard has already
 	// refused those.
 	if len(v) == 0 || v[0] == "application/json" || v[0] == "application/x-www-form-urlencoded" {
 		return nil
@@ -243,7 +246,7 @@ func checkMedia(h http.Header) error {
 	return nil
 }
 
-// ask decides a check by the rules. A request that got a slot also gets a receipt for it.
+// ask decides a check by the rules. If the request got a slot, the decision has a receipt for it.
 func (h *handler) ask(r *http.Request, req *weir.Request) (weir.Decision, error) {
 	if h.opts.OnNoAddress != nil && !req.IP.IsValid() {
 		h.opts.OnNoAddress()
@@ -261,7 +264,7 @@ func (h *handler) report(r *http.Request, err error) {
 	}
 }
 
-// respond sends a decision that was made at now.
+// respond sends a decision. now is when it was made.
 func (h *handler) respond(w http.ResponseWriter, c *workspace, d *weir.Decision, now time.Time) {
 	header := w.Header()
 	h.answers.SetHeaders(header, &c.req, d, now)

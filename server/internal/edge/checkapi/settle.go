@@ -35,7 +35,7 @@ func (c *workspace) readReceipt(fields []field) error {
 	return err
 }
 
-// receiptErrors has the answers to errors of receipts.
+// receiptErrors maps errors about receipts to responses.
 var receiptErrors = []struct {
 	err           error
 	status        int
@@ -48,7 +48,7 @@ var receiptErrors = []struct {
 	{weir.ErrSlotLost, http.StatusConflict, jsonerror.SlotLost, "the slot ended before it was renewed, and all others are taken: check again"},
 }
 
-// receiptError returns the answer to an error of a receipt, or nil if the error is the store's.
+// receiptError returns the response to an error about a receipt, or nil for errors of the store.
 func receiptError(err error) *jsonerror.Error {
 	for _, e := range receiptErrors {
 		if errors.Is(err, e.err) {
@@ -58,7 +58,7 @@ func receiptError(err error) *jsonerror.Error {
 	return nil
 }
 
-// answer answers a call about one receipt: with body, or by the error that the limiter returned.
+// answer sends the response to a call about one receipt: body, or an error.
 func (h *handler) answer(w http.ResponseWriter, r *http.Request, body string, err error) error {
 	if err == nil {
 		w.Header()["Content-Type"] = jsonType
@@ -97,7 +97,7 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *workspace) e
 	}
 	o := weir.Outcome{Status: int(c.status), Amounts: c.req.Amounts}
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, o)
-	if errors.Is(err, counter.ErrUsed) { // the caller missed the answer to its first attempt
+	if errors.Is(err, counter.ErrUsed) { // the caller repeats the call because it missed the first response
 		return h.answer(w, r, "{\"settled\":false,\"already\":true}\n", nil)
 	}
 	return h.answer(w, r, "{\"settled\":true}\n", err)
@@ -148,8 +148,8 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) er
 	return nil
 }
 
-// each calls do for 0 to n-1, at the same time if calls to the store are to travel together. It raises
-// a panic again on this goroutine, where net/http handles it.
+// each calls do for 0 to n-1, in parallel if Options.Parallel is set. If do panics, each panics on
+// this goroutine, where net/http recovers.
 func (h *handler) each(n int, do func(i int)) {
 	if !h.opts.Parallel || n == 1 {
 		for i := range n {

@@ -42,7 +42,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request, c *workspace) err
 		return err
 	}
 	now := private.Now(h.limiter)
-	c.scratch = append(append(c.scratch[:0], 0), c.req.APIKey...) // as rules that count by key write it
+	c.scratch = append(append(c.scratch[:0], 0), c.req.APIKey...) // the same subject as in rules that count by key
 	c.charge[0] = counter.Charge{Counter: counter.Counter{Policy: policy, Subject: c.scratch}, N: c.req.Cost}
 	d, err := private.Take(h.limiter, r.Context(), &c.req, c.charge[:], nil)
 	h.report(r, err)
@@ -58,12 +58,12 @@ var algorithms = func() (names []string) {
 	return names
 }()
 
-// modes are the modes of a leaky bucket.
+// modes are the names of the leaky bucket's modes.
 var modes = []string{"meter", "queue"}
 
-const queue = 1 // its index in modes
+const queue = 1 // index in modes
 
-// oneOf returns the index of a word, or 0 for "".
+// oneOf returns the index of a word in words. For "", it returns 0.
 func oneOf(field, written string, words []string) (int, error) {
 	if written == "" {
 		return 0, nil
@@ -77,27 +77,27 @@ func oneOf(field, written string, words []string) (int, error) {
 	return 0, jsonerror.Bad("%s: must be one of %s", field, strings.Join(words, ", "))
 }
 
-// takeName is the name of all policies of /v1/take. Because it doesn't depend on the numbers, a key
-// keeps its counter when they change.
+// takeName is the name of all policies of /v1/take. It doesn't include the limit, so that a key
+// keeps its counter when the limit changes.
 const takeName = "take"
 
-// policyKey is a limit as a caller wrote it. Policies of recent calls are cached, since creating
-// one costs more than a decision.
+// policyKey is a limit as the caller wrote it. Recent policies are cached by it, because creating a
+// policy costs more than a decision.
 type policyKey struct {
-	limit     string // as written
+	limit     string // for example "100/minute"
 	burst     int64
 	algorithm counter.Algorithm
 }
 
-// newPolicy creates a policy, or returns what is wrong with the limit without quoting it.
+// newPolicy creates a policy, or returns an error that doesn't quote the limit.
 func newPolicy(key policyKey) (policyKey, *counter.Policy, error) {
-	key.limit = strings.Clone(key.limit) // the text around it contains a client's key
+	key.limit = strings.Clone(key.limit) // a copy, because the limit is part of a body with a client's key
 	limit, err := counter.ParseLimit(key.limit)
 	if err != nil {
 		return key, nil, jsonerror.Bad(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
 	}
 	limit.Algorithm, limit.Burst = key.algorithm, key.burst
-	p, err := counter.Define(counter.Definition{Name: takeName, Limit: limit, PerClient: true}) // the key owns the counter
+	p, err := counter.Define(counter.Definition{Name: takeName, Limit: limit, PerClient: true}) // one counter per key
 	if wrong, ok := errors.AsType[counter.Problem](err); ok {
 		switch wrong.Path {
 		case "window":

@@ -8,82 +8,83 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Bounds of what is read. Anything beyond them gets 400, or 413 for whole bodies.
+// Limits on input. Larger input gets 400, or 413 if the body is too large.
 const (
 	MaxBody          = 64 << 10 // bytes of a body, and of each check in a batch
 	MaxBatchBody     = 1 << 20  // bytes of a batch's body
-	MaxChecks        = 1000     // in a batch
-	MaxText          = 1 << 10  // bytes of any text except paths and receipts, which the body's size bounds
-	MaxAttributes    = 64       // of a check
+	MaxChecks        = 1000     // checks in a batch
+	MaxText          = 1 << 10  // bytes of any text except paths and receipts, which only MaxBody limits
+	MaxAttributes    = 64       // attributes of a check
 	MaxAttributeName = 256
-	MaxCost          = counter.MaxTokens // also of amounts: no limit admits more at once
-	MaxAmounts       = 16                // of a check
-	MaxReserve       = 24 * time.Hour    // for which amounts can be reserved
+	MaxCost          = counter.MaxTokens // also for amounts: no limit admits more at once
+	MaxAmounts       = 16                // amounts of a check
+	MaxReserve       = 24 * time.Hour    // longest time for which amounts can be reserved
 	MaxID            = 128               // bytes of a check's id
-	MaxReceipts      = 1000              // in a call of /v1/renew
+	MaxReceipts      = 1000              // receipts in a call of /v1/renew
 )
 
-// CheckRequest is the body of POST /v1/check. Fields that are missing, empty or null are unknown;
-// only what the rules look at is needed.
+// CheckRequest is the body of POST /v1/check. Only the fields that the rules use are needed. A
+// missing, empty or null field counts as unknown.
 type CheckRequest struct {
 	Key    string `json:"key,omitempty"` // the client's API key
 	Method string `json:"method,omitempty"`
-	Path   string `json:"path,omitempty"` // as it came
+	Path   string `json:"path,omitempty"` // as the client sent it, with its escapes
 	IP     string `json:"ip,omitempty"`   // the client's address, without a port
-	// Attributes are anything else that rules may look at: user, org and tier; "header:X-Tenant"
-	// and "claim:plan" for rules that count by those; any other name for rules that count by
-	// attr:NAME.
+	// Attributes are other properties that rules may use: user, org and tier; "header:X-Tenant" and
+	// "claim:plan" for rules that count by those; any other name for rules that count by attr:NAME.
 	Attributes map[string]string `json:"attributes,omitempty"`
-	// Cost is how many tokens the request takes. Nil means 1. 0 asks how a request of cost 1 would
-	// be answered, and takes nothing.
+	// Cost is how many tokens the request takes. Nil means 1. With 0, the check takes nothing: the
+	// response is what a request of cost 1 would get.
 	Cost *int64 `json:"cost,omitempty"`
-	// Receipt asks for a receipt, with which what was taken can be given back.
+	// Receipt asks for a receipt, which can be used to give back what the check took.
 	Receipt bool                      `json:"receipt,omitempty"`
-	Amounts map[string]counter.Amount `json:"amounts,omitempty"` // taken beside the cost: tokens, usd
-	// Reserve means that the amounts are estimates, which /v1/settle replaces, and is how long they
-	// stand at least. It implies Receipt.
+	Amounts map[string]counter.Amount `json:"amounts,omitempty"` // taken in addition to the cost, such as tokens or usd
+	// Reserve means that the amounts are estimates, to be replaced by /v1/settle. It is how long they
+	// stay reserved. It implies Receipt.
 	Reserve Duration `json:"reserve,omitempty"`
-	// ID names the request: repeated with the same id within a minute, it is charged once.
+	// ID identifies the request: if it is repeated with the same id within a minute, it is charged
+	// only once.
 	ID string `json:"id,omitempty"`
 }
 
-// Duration is a time as text: "2m".
+// Duration is a time that is encoded as text, such as "2m".
 type Duration time.Duration
 
-// MarshalJSON writes it as text.
+// MarshalJSON encodes the duration as text.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
-// CheckResponse is a decision: the body of answers to /v1/check and /v1/take with status 200, 429,
-// 403 or 503.
+// CheckResponse is a decision. It is the body of responses from /v1/check and /v1/take with status
+// 200, 429, 403 or 503.
 type CheckResponse struct {
 	Allowed bool `json:"allowed"`
-	// Rule is the id of the rule that binds: of a refusal, the one with the longest wait; otherwise
-	// the one with the fewest requests left. It is "" if none applies, and "take" for /v1/take.
+	// Rule is the id of the rule that decides: for a refusal, the refusing rule with the longest
+	// wait; otherwise, the rule with the fewest requests left. It is "" if no rule applies, and
+	// "take" for /v1/take.
 	Rule  string `json:"rule"`
 	Limit int64  `json:"limit"`           // that rule's limit, or -1 if none applies
-	Burst int64  `json:"burst,omitempty"` // the most that can be left, if it isn't Limit
+	Burst int64  `json:"burst,omitempty"` // the most that can be left, if that differs from Limit
 	// Remaining is how many tokens are left, or -1 if no limit applies or the store couldn't be
 	// reached.
 	Remaining int64 `json:"remaining"`
-	// RetryAfterMS is the time until the request would be allowed, or -1 if waiting doesn't help, and
-	// ResetAfterMS until the counter is full again. DelayMS is how long to delay an allowed request
-	// for its turn in a queue.
+	// RetryAfterMS is the time until the request would be allowed, or -1 if waiting doesn't help.
+	// ResetAfterMS is the time until the counter is full again. DelayMS is how long an allowed
+	// request must wait for its turn in a queue.
 	RetryAfterMS int64 `json:"retry_after_ms"`
 	ResetAfterMS int64 `json:"reset_after_ms"`
 	DelayMS      int64 `json:"delay_ms"`
-	Degraded     bool  `json:"degraded"` // the store couldn't be reached for a limit that applies
+	Degraded     bool  `json:"degraded"` // the store couldn't be reached for one of the limits that apply
 	RulesVersion int64 `json:"rules_version"`
 	// Limits has every limit that applied, in the order of the rules.
 	Limits []LimitStatus `json:"limits"`
-	// Receipt is set if it was asked for and something was taken, and always if a slot was taken,
-	// which lasts for SlotTTLMS unless it is renewed.
+	// Receipt is set if the request asked for it and took something, and also if it took a slot. A
+	// slot lasts for SlotTTLMS unless it is renewed.
 	Receipt   string `json:"receipt,omitempty"`
 	SlotTTLMS int64  `json:"slot_ttl_ms,omitempty"`
-	// RetryIsAGuess means that RetryAfterMS is when a slot ends unless renewed. It may end sooner
-	// or later.
+	// RetryIsAGuess means that RetryAfterMS is an estimate: when the next slot ends, which may be
+	// sooner or later.
 	RetryIsAGuess bool `json:"retry_is_a_guess,omitempty"`
-	// Reason, Code and Message are set on refusals. Reason is limited, denied, identity_required,
-	// unreadable_path, unavailable or cooldown.
+	// Reason, Code and Message are set on refusals. Reason is one of: limited, denied,
+	// identity_required, unreadable_path, unavailable or cooldown.
 	Reason  string `json:"reason,omitempty"`
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
@@ -92,13 +93,13 @@ type CheckResponse struct {
 // LimitStatus is the state of one limit after a check.
 type LimitStatus struct {
 	Rule      string    `json:"rule"`
-	Allowed   bool      `json:"allowed"`             // the limit has room; a refused request takes nothing from it
-	Amount    string    `json:"amount,omitempty"`    // what it counts, if that isn't the request's cost
+	Allowed   bool      `json:"allowed"`             // the limit has room; if another limit refuses the request, nothing is taken from this one
+	Amount    string    `json:"amount,omitempty"`    // the amount that the limit counts; "" means the request's cost
 	Limit     float64   `json:"limit"`               // as in CheckResponse; decimal for an amount
 	Burst     int64     `json:"burst,omitempty"`     // as in CheckResponse
 	Remaining float64   `json:"remaining"`           // -1 if the store couldn't be reached; decimal for an amount
-	WindowEnd time.Time `json:"window_end,omitzero"` // of fixed windows that count amounts or follow the calendar
-	Shadow    bool      `json:"shadow"`              // it is counted and refuses nobody
+	WindowEnd time.Time `json:"window_end,omitzero"` // for fixed windows that count amounts or follow the calendar
+	Shadow    bool      `json:"shadow"`              // the limit counts but refuses nobody
 }
 
 // BatchRequest is the body of POST /v1/checks.
@@ -106,19 +107,20 @@ type BatchRequest struct {
 	Checks []CheckRequest `json:"checks"`
 }
 
-// BatchResponse answers a BatchRequest, always with status 200, in the order of the checks.
+// BatchResponse is the response to a BatchRequest. Its status is always 200, and its results are in
+// the order of the checks.
 type BatchResponse struct {
 	Results []BatchResult `json:"results"`
 }
 
-// BatchResult is one check of a batch: a decision, or the error of a check that couldn't be read.
+// BatchResult is the result of one check: a decision, or an error if the check is invalid.
 type BatchResult struct {
-	Status int `json:"status"` // that /v1/check would have sent
+	Status int `json:"status"` // the status that /v1/check would have sent
 	*CheckResponse
 	Error *jsonerror.Error `json:"error,omitempty"`
 }
 
-// ErrorResponse is the body of every answer that isn't a decision.
+// ErrorResponse is the body of every response that isn't a decision.
 type ErrorResponse struct {
 	Error jsonerror.Error `json:"error"`
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Answers says what answers contain beside the decision.
+// Answers configures responses.
 type Answers struct {
-	// Headers adds headers to the client's answer: the limit, what is left of it, and when it is
-	// full again. Refusals have Retry-After in any case.
+	// Headers adds headers to the client's response: the limit, what is left of it, and when it is
+	// full again. Refusals always have Retry-After.
 	Headers bool
 	// Limit, Remaining and Reset are the headers' names. The defaults are RateLimit-Limit,
 	// RateLimit-Remaining and RateLimit-Reset.
@@ -27,13 +27,13 @@ type Answers struct {
 	DynamicMetadata bool
 }
 
-// answer builds the answer to a request.
+// answer builds the response to a request.
 type answer struct {
 	*rls.RateLimitResponse
 	opts     *Options
 	req      *rls.RateLimitRequest
 	binding  int           // index of the status that headers describe, or -1
-	wait     time.Duration // the longest wait of a refusal
+	wait     time.Duration // the longest wait of the limits that refuse
 	metadata *structpb.Struct
 }
 
@@ -45,8 +45,8 @@ func newAnswer(opts *Options, req *rls.RateLimitRequest) answer {
 	return a
 }
 
-// decided fills in the statuses of the request's charges and reports whether these refuse it. limits
-// is empty if the charges weren't decided.
+// decided fills in the statuses of the request's charges, and reports whether one of them refuses
+// it. limits is empty if the charges weren't decided.
 func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool) {
 	least := uint32(math.MaxUint32)
 	quotas, spent := 0, 0
@@ -77,7 +77,7 @@ func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool
 			if st.LimitRemaining < least {
 				a.binding, least = i, st.LimitRemaining
 			}
-		case !s.Allowed: // its numbers mean nothing
+		case !s.Allowed: // without the store, it has no numbers
 			a.wait = max(a.wait, time.Second)
 		}
 		if h.limit.quota {
@@ -106,7 +106,7 @@ func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool
 	return refused
 }
 
-// show fills in the numbers of a status.
+// show fills in the numbers of one status.
 func show(
 	st *rls.RateLimitResponse_DescriptorStatus, limit *rls.RateLimitResponse_RateLimit, allowed bool, left int64, reset, retry time.Duration,
 ) {
@@ -119,7 +119,7 @@ func show(
 	st.DurationUntilReset = &durationpb.Duration{Seconds: seconds(reset)}
 }
 
-// seconds rounds up, so that a client which waits that long isn't too early.
+// seconds rounds up, so that a client that waits this long isn't too early.
 func seconds(d time.Duration) int64 { return int64((max(d, 1) + time.Second - 1) / time.Second) }
 
 func (a *answer) merge(more *structpb.Struct) {
@@ -162,7 +162,8 @@ func (a *answer) header(name string, value int64) {
 	a.ResponseHeadersToAdd = append(a.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: strconv.FormatInt(value, 10)})
 }
 
-// describe tells Envoy's other filters the request, and the metadata of the limits that have room.
+// describe adds the request, and the metadata of the limits that have room, for Envoy's other
+// filters.
 func (a *answer) describe() {
 	if !a.opts.Answers.DynamicMetadata {
 		return
@@ -175,7 +176,7 @@ func (a *answer) describe() {
 		}
 		one := map[string]any{"entries": entries}
 		if l := d.GetLimit(); l != nil {
-			one["limit"] = strings.Join(strings.Fields(l.String()), " ") // some builds of protobuf double its spaces
+			one["limit"] = strings.Join(strings.Fields(l.String()), " ") // some builds of protobuf print double spaces, at random
 		}
 		if h := d.GetHitsAddend(); h != nil {
 			one["hitsAddend"] = h.GetValue()
@@ -187,7 +188,7 @@ func (a *answer) describe() {
 		fields["hitsAddend"] = h
 	}
 	all, err := structpb.NewStruct(fields)
-	if err == nil && a.metadata != nil { // there is no error: protobuf has only texts in UTF-8
+	if err == nil && a.metadata != nil { // can't fail, because protobuf strings are UTF-8
 		all.Fields["metadata"] = structpb.NewStructValue(a.metadata)
 	}
 	a.DynamicMetadata = all

@@ -17,8 +17,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/forwardauth"
 )
 
-// authorization is Envoy's authorization service (ext_authz), version 3. It decides requests as
-// /check/envoy does over HTTP, and only translates between gRPC and package forwardauth.
+// authorization is Envoy's authorization service (ext_authz), version 3. It translates requests for package
+// forwardauth, which decides them as it does for /check/envoy over HTTP.
 type authorization struct {
 	auth.UnimplementedAuthorizationServer
 	gateways *forwardauth.Handler
@@ -28,7 +28,7 @@ var _ auth.AuthorizationServer = (*authorization)(nil)
 
 // Check decides a request.
 func (a *authorization) Check(ctx context.Context, req *auth.CheckRequest) (*auth.CheckResponse, error) {
-	if _, hurried := ctx.Deadline(); hurried { // otherwise the store's own timeout applies, as over HTTP
+	if _, hurried := ctx.Deadline(); hurried { // without a deadline, the store's own timeout applies, as over HTTP
 		var end context.CancelFunc
 		ctx, end = withBudget(ctx)
 		defer end()
@@ -64,7 +64,8 @@ func original(a *auth.AttributeContext) *http.Request {
 		Header:     make(http.Header, len(r.GetHeaders())+len(r.GetHeaderMap().GetHeaders())),
 		RemoteAddr: a.GetSource().GetAddress().GetSocketAddress().GetAddress(),
 	}
-	// With encode_raw_headers, each line of a header comes separately. Otherwise they are joined by commas.
+	// With encode_raw_headers, Envoy sends each line of a header separately. Otherwise it joins them with
+	// commas.
 	for name, value := range r.GetHeaders() {
 		addHeader(o, name, value)
 	}
@@ -78,8 +79,8 @@ func original(a *auth.AttributeContext) *http.Request {
 	return o
 }
 
-// addHeader adds a line of the client's headers in net/http's form, which keeps method, target and
-// host elsewhere.
+// addHeader adds a line of the client's headers in the form of net/http, which has the method, target and
+// host in other fields.
 func addHeader(o *http.Request, name, value string) {
 	switch name = http.CanonicalHeaderKey(name); {
 	case strings.HasPrefix(name, ":"), name == "Host":
@@ -94,11 +95,11 @@ func addHeader(o *http.Request, name, value string) {
 	}
 }
 
-// headers returns the headers that Envoy adds to the client's answer. They replace existing ones.
+// headers returns the headers that Envoy adds to the client's response. They replace existing headers.
 func headers(h http.Header) []*core.HeaderValueOption {
 	var out []*core.HeaderValueOption
 	for name, values := range h {
-		if name == "Content-Length" { // Envoy writes it
+		if name == "Content-Length" { // Envoy sets it itself
 			continue
 		}
 		for i, v := range values {
@@ -115,7 +116,8 @@ func headers(h http.Header) []*core.HeaderValueOption {
 	return out
 }
 
-// denial returns the code of a refusal for Envoy's logs. Envoy treats all codes but OK alike.
+// denial returns the gRPC code of a refusal, which appears in Envoy's logs. Envoy treats all codes except
+// OK alike.
 func denial(status int) codes.Code {
 	switch {
 	case status == http.StatusTooManyRequests:
@@ -128,7 +130,7 @@ func denial(status int) codes.Code {
 	return codes.PermissionDenied
 }
 
-// statusCode returns the status for the client. Envoy accepts registered ones only.
+// statusCode returns the HTTP status for the client. Envoy accepts only registered ones.
 func statusCode(status int) types.StatusCode {
 	if _, known := types.StatusCode_name[int32(status)]; known {
 		return types.StatusCode(status)

@@ -8,23 +8,24 @@ import (
 	"github.com/weirhq/weir/internal/patient"
 )
 
-// Envoy waits 20 ms for an answer by default and then lets the request pass. An answer by the
-// failure modes, just before that, is better than none.
+// Envoy waits 20 ms for an answer by default and then lets the request pass. So the store gets less
+// time than that: a decision by the failure modes is better than none.
 const (
-	// unhurried is the store's budget for a caller without a deadline.
+	// unhurried is the store's time if the caller has no deadline.
 	unhurried = 15 * time.Millisecond
-	// margin is the part of a caller's time that is reserved for the way back. For a short deadline
-	// it is a quarter, but at least least, which a late timer and the way take, and at most half.
+	// margin is how much of the caller's time is reserved for the response to travel back. If the
+	// deadline is short, it is a quarter of the time, but not less than least, which late timers
+	// and the network need, and not more than half.
 	margin = 5 * time.Millisecond
 	least  = 2 * time.Millisecond
 )
 
-// withBudget returns a context that ends when the store's time for a request is over.
+// withBudget returns a context that ends when the store's time for a request is used up.
 //
-// A caller's deadline is in real time: an answer after it is never read. Without a deadline, the
-// time is the node's own, like the store's timeout: it stands still while the node is late.
-// Otherwise, failure modes on an overloaded node would admit requests that Redis has refused, in
-// replies that weren't read yet.
+// If the caller has a deadline, it is in real time, because later responses aren't read. Without a
+// deadline, the time excludes delays of this node, like the store's timeout. Otherwise, an
+// overloaded node would admit requests by failure modes although a refusal by Redis has already
+// arrived, but hasn't been read.
 func withBudget(parent context.Context) (context.Context, context.CancelFunc) {
 	if d, hurried := parent.Deadline(); hurried {
 		left := time.Until(d)
@@ -34,7 +35,8 @@ func withBudget(parent context.Context) (context.Context, context.CancelFunc) {
 	return &budget{ctx, time.Now().Add(unhurried)}, cancel
 }
 
-// budget adds to a context of package patient the deadline that it has if the node is punctual.
+// budget is a context with the deadline that it has if the node isn't late. Package patient uses
+// that deadline.
 type budget struct {
 	context.Context
 	deadline time.Time

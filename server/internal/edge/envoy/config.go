@@ -10,24 +10,25 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// Config is an immutable set of limits in envoyproxy/ratelimit's language, ready for requests.
+// Config is an immutable set of limits in envoyproxy/ratelimit's format, prepared for deciding
+// requests.
 type Config struct {
 	domains   map[string]level
-	anyDomain bool // requests of any domain may carry limits
+	anyDomain bool // any domain may be used in requests that carry their own limits
 	limits    int  // number of limits
 }
 
-// Domains and Limits return the numbers of both.
+// Domains and Limits return the number of domains and of limits.
 func (c *Config) Domains() int { return len(c.domains) }
 func (c *Config) Limits() int  { return c.limits }
 
-// level has the descriptors directly below a domain or another descriptor, by key.
+// level has the descriptors directly below a domain or another descriptor, by their keys.
 type level map[string]*choices
 
 type choices struct {
-	exact map[string]*descriptor // by value, as written
-	wild  []*descriptor          // in the order of the file
-	any   *descriptor            // the one without a value
+	exact map[string]*descriptor // by exact value
+	wild  []*descriptor          // values with wildcards, in the order of the file
+	any   *descriptor            // the descriptor without a value; nil if there is none
 }
 
 type descriptor struct {
@@ -37,14 +38,15 @@ type descriptor struct {
 }
 
 type limit struct {
-	// hard refuses requests; it is nil if the limit is unlimited. soft only counts, for requests with
-	// several descriptors in quota_mode, which are refused together; without quota_mode it is nil.
+	// hard refuses requests; it is nil if the limit is unlimited. soft counts without refusing, for
+	// requests with several descriptors in quota_mode, which refuse only together. It is nil without
+	// quota_mode.
 	hard, soft *counter.Policy
-	wire       *rls.RateLimitResponse_RateLimit // as answers show it
+	wire       *rls.RateLimitResponse_RateLimit // the limit as responses show it
 	shadow     bool
 	quota      bool
-	replaces   []string // names of limits
-	patterns   []string // for each key of the descriptor, what replaces its value in the counter's name, or ""
+	replaces   []string // names of the limits that this one replaces
+	patterns   []string // for each key of the descriptor, the pattern that replaces its value in the counter's name, or ""
 	metadata   *structpb.Struct
 }
 
@@ -53,8 +55,8 @@ func (l *limit) unlimited() bool { return l.hard == nil }
 // closed reports whether the limit refuses everything.
 func (l *limit) closed() bool { return l.wire.RequestsPerUnit == 0 }
 
-// units are the lengths of the protocol's units. As in envoyproxy/ratelimit, weeks begin on
-// Thursdays, as the epoch did, months have 30 days and years 365.
+// units are the lengths of the protocol's units. As in envoyproxy/ratelimit, weeks start on
+// Thursdays, because the Unix epoch did, months have 30 days, and years have 365.
 var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rls.RateLimitResponse_RateLimit_SECOND: time.Second,
 	rls.RateLimitResponse_RateLimit_MINUTE: time.Minute,
@@ -67,13 +69,13 @@ var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 
 const day = 24 * time.Hour
 
-// counterName is the name of all descriptors' counters; the subject says which descriptor is meant.
-// So a descriptor keeps its counter when its number changes.
+// counterName is the name of all counters of descriptors. The subject identifies the descriptor, so
+// it keeps its counter when its limit changes.
 const counterName = "envoy"
 
 func newLimit(rule, name string, perUnit uint32, unit rls.RateLimitResponse_RateLimit_Unit) (*limit, error) {
-	// A policy has at least one token. If the limit refuses everything, requests ask for one more:
-	// see charge.
+	// A policy needs at least one token. If the limit refuses everything, each request asks for one
+	// token more than it has: see charge.
 	p, err := counter.Define(counter.Definition{
 		Name: rule, CountedAs: counterName, CountRefused: true,
 		Limit: counter.Limit{Algorithm: counter.FixedWindow, Count: int64(max(perUnit, 1)), Window: units[unit]},
@@ -84,7 +86,7 @@ func newLimit(rule, name string, perUnit uint32, unit rls.RateLimitResponse_Rate
 	return &limit{hard: p, wire: &rls.RateLimitResponse_RateLimit{Name: name, RequestsPerUnit: perUnit, Unit: unit}}, nil
 }
 
-// soften finishes the policies once the limit's modes are known.
+// soften completes the policies when the modes of the limit are known.
 func (l *limit) soften(global Modes) {
 	if l.unlimited() {
 		return
@@ -96,9 +98,10 @@ func (l *limit) soften(global Modes) {
 	}
 }
 
-// Modes are envoyproxy/ratelimit's settings for all limits.
+// Modes are settings of envoyproxy/ratelimit that apply to all limits.
 type Modes struct {
-	// Shadow refuses nobody (SHADOW_MODE). Statuses still show which limits are exhausted.
+	// Shadow makes all limits refuse nothing (SHADOW_MODE). Statuses still show which limits are
+	// exhausted.
 	Shadow bool
 	// Quota puts all limits into quota_mode (QUOTA_MODE).
 	Quota bool
@@ -106,8 +109,8 @@ type Modes struct {
 	MergeDomains bool
 }
 
-// find returns this level's descriptor for a key and a value: first one with that value, then one
-// whose wildcards match, then one without a value.
+// find returns the descriptor at this level for a key and a value: preferably one with exactly this
+// value, then one whose wildcards match, then one without a value.
 func (l level) find(key, value string) *descriptor {
 	c := l[key]
 	if c == nil {

@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Document is a configuration as written in a file or sent by an xDS server.
+// Document is a configuration, as read from a file or received from an xDS server.
 type Document struct {
 	Domain      string
 	Descriptors []Descriptor
 
-	at *yaml.Node // the domain's position; nil without a file, like the positions below
+	at *yaml.Node // the position of the domain; nil without a file, like the other positions
 }
 
-// Descriptor is a descriptor as written.
+// Descriptor is a descriptor of a document.
 type Descriptor struct {
 	Key, Value                     string
 	Shadow, Quota, Share, Detailed bool
@@ -30,7 +30,7 @@ type Descriptor struct {
 	keyAt, shareAt *yaml.Node
 }
 
-// RateLimit is a rate_limit as written.
+// RateLimit is the rate_limit of a descriptor.
 type RateLimit struct {
 	Name, Unit string
 	PerUnit    uint32
@@ -46,18 +46,18 @@ type replacedLimit struct {
 	at   *yaml.Node
 }
 
-// inherited is what a descriptor passes on to those below it.
+// inherited is what a descriptor passes on to its children.
 type inherited struct {
 	path     string   // domain.key_value.key_value
-	label    string   // the same for metrics
-	patterns []string // see limit
+	label    string   // the same, for metrics
+	patterns []string // as in limit
 }
 
 func (up inherited) with(e *Descriptor) inherited {
 	here := inherited{path: up.path + "." + e.Key, label: up.label + "." + e.Key}
 	if e.Value != "" {
 		here.path += "_" + e.Value
-		if e.Detailed { // values may be clients' keys, and numerous
+		if e.Detailed { // not by default: values may be clients' keys, and there may be many
 			here.label += "_" + e.Value
 		}
 	}
@@ -85,7 +85,7 @@ func (r *reader) add(list []Descriptor, into level, up inherited) {
 		case e.Key == "":
 			r.fail(e.keyAt, e.path+".key", "", "is missing: a descriptor has a key, such as key: remote_address")
 			continue
-		case strings.Contains(e.Key, "*") && e.Key != e.Value: // gateways name a match by its pattern, in key and value
+		case strings.Contains(e.Key, "*") && e.Key != e.Value: // gateways use the pattern as both key and value
 			r.fail(e.keyAt, e.path+".key", "put it into the value", "wildcards are for values, not for keys")
 			continue
 		case e.Share && !strings.Contains(e.Value, "*"):
@@ -128,7 +128,7 @@ func (l level) add(key, value string, d *descriptor) bool {
 	return true
 }
 
-// limit returns a descriptor's limit, or nil if it isn't valid.
+// limit returns a descriptor's limit, or nil if it is invalid.
 func (r *reader) limit(e *Descriptor, here inherited) *limit {
 	w := e.Limit
 	number, known := rls.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(w.Unit)]

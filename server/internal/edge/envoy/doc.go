@@ -9,9 +9,11 @@
 //   - an xDS server with the same limits: resource.go reads what it sends, and xds.go follows it;
 //   - without either, Weir's own rules: rules.go turns descriptors into a [weir.Request].
 //
-// link.go joins rules that name a descriptor with a configuration, or makes a configuration of them.
+// link.go combines a configuration with rules that name its descriptors. Without a configuration, it
+// makes one from those rules.
 //
-// Requests arrive in service.go, over HTTP too, which also reports the state of the configuration.
-// answer.go builds the answer, and server.go is the gRPC server with its bounds. On the same server,
-// authz.go is Envoy's authorization service (ext_authz), for which package forwardauth decides.
+// service.go handles requests, over gRPC and HTTP, and reports the state of the configuration.
+// answer.go builds the response, and server.go is the gRPC server with its limits on connections. On
+// the same server, authz.go serves Envoy's authorization service (ext_authz), whose decisions
+// package forwardauth makes.
 package envoy

@@ -10,27 +10,27 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// File is a configuration file in envoyproxy/ratelimit's language.
+// File is a configuration file in envoyproxy/ratelimit's format.
 type File struct {
 	Name string
 	Text []byte
 }
 
-// Bounds of a configuration, which keep a hostile file from using up the node's memory.
+// Limits on a configuration, so that a hostile file can't exhaust the node's memory.
 const (
 	MaxFile  = 16 << 20   // bytes of a file
-	maxNodes = 1_000_000  // values in a file, counted as often as aliases repeat them
-	maxDepth = MaxEntries // levels of descriptors: no request has more
+	maxNodes = 1_000_000  // values in a file; repeated by aliases, they count again
+	maxDepth = MaxEntries // levels of descriptors: requests can't have more
 )
 
-// Parse reads the files of a configuration. The error has everything that is wrong with them, with
-// file, line and column. Warnings are about keys that have no meaning where they are.
+// Parse parses the files of a configuration. The error lists all problems with file, line and
+// column. Warnings are about keys that have no effect where they are.
 func Parse(files []File, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
 	return compile(len(files), modes, func(r *reader, i int) *Document { return r.read(files[i]) })
 }
 
-// Documents returns what configuration files say, one document for each. The error is that of
-// [Parse].
+// Documents parses configuration files, and returns a document for each of them. The error is that
+// of [Parse].
 func Documents(files []File, modes Modes) (docs []*Document, err error) {
 	_, _, err = compile(len(files), modes, func(r *reader, i int) *Document {
 		docs = append(docs, r.read(files[i]))
@@ -39,7 +39,8 @@ func Documents(files []File, modes Modes) (docs []*Document, err error) {
 	return docs, err
 }
 
-// compile makes a configuration of n documents; read returns nil for one that it can't read.
+// compile makes a configuration of n documents. read returns the document with an index, or nil if
+// it can't be read.
 func compile(n int, modes Modes, read func(r *reader, i int) *Document) (c *Config, warnings rulefile.Problems, err error) {
 	c = &Config{domains: map[string]level{}}
 	var wrong rulefile.Problems
@@ -61,7 +62,7 @@ func compile(n int, modes Modes, read func(r *reader, i int) *Document) (c *Conf
 	return c, warnings, nil
 }
 
-// reader reads one file, or one resource of an xDS server, which has no positions.
+// reader reads one file, or one resource from an xDS server, which has no positions.
 type reader struct {
 	config  *Config
 	modes   Modes
@@ -70,12 +71,12 @@ type reader struct {
 	domain  string
 	lines   []string
 	nodes   int // values read so far
-	merging int // depth of merges
+	merging int // nesting depth of merges
 
 	problems, warnings rulefile.Problems
 }
 
-// maxProblems bounds the problems that are remembered of a file.
+// maxProblems limits how many problems of a file are kept.
 const maxProblems = 100
 
 func (r *reader) fail(n *yaml.Node, path, hint, format string, args ...any) {
@@ -116,7 +117,7 @@ func (r *reader) read(file File) *Document {
 		r.misread(err)
 		return nil
 	}
-	root := &yaml.Node{Kind: yaml.MappingNode, Line: 1, Column: 1} // of an empty file
+	root := &yaml.Node{Kind: yaml.MappingNode, Line: 1, Column: 1} // the root of an empty file
 	if len(text.Content) > 0 && text.Content[0].Tag != "!!null" {
 		root = text.Content[0]
 	}
@@ -141,7 +142,7 @@ func (r *reader) read(file File) *Document {
 	return doc
 }
 
-// enter returns the level of a document's domain, or nil if it can't.
+// enter returns the level of a document's domain, or nil if the domain is invalid.
 func (r *reader) enter(doc *Document) level {
 	r.domain = doc.Domain
 	if r.domain == "" {
@@ -164,10 +165,11 @@ func (r *reader) enter(doc *Document) level {
 	return below
 }
 
-// misread reports text that isn't YAML. Package rulefile explains more errors than the YAML library.
+// misread reports text that isn't YAML. It prefers the errors of package rulefile, which explain
+// more than those of the YAML library.
 func (r *reader) misread(err error) {
 	for _, p := range rulefile.Layout(r.file.Name, r.file.Text) {
-		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // the rule language leaves out parts of YAML
+		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // rulefile also rejects parts of YAML that rules must not use, but that are allowed here
 			r.problems = append(r.problems, p)
 			return
 		}
@@ -194,7 +196,7 @@ func (r *reader) descriptors(n *yaml.Node, path string, depth int) (list []Descr
 
 func (r *reader) descriptor(n *yaml.Node, path string, depth int) Descriptor {
 	d := Descriptor{path: path, keyAt: n, shareAt: n}
-	var rates, metas []field // merged ones first, then the descriptor's own, which win
+	var rates, metas []field // merged fields first, then the descriptor's own fields, which override them
 	var below field
 	for _, f := range r.fields(n, path, descriptorKeys) {
 		switch f.name {
@@ -220,7 +222,7 @@ func (r *reader) descriptor(n *yaml.Node, path string, depth int) Descriptor {
 		case "share_threshold":
 			d.Share, d.shareAt = r.flag(f), f.value
 		case "detailed_metric", "value_to_metric":
-			d.Detailed = r.flag(f) || d.Detailed // of the configuration: values of clients never become time series
+			d.Detailed = r.flag(f) || d.Detailed // both show only values of the configuration: clients' values must never become time series
 		}
 	}
 	if d.Metadata = r.metadata(metas); len(rates) > 0 {
@@ -232,7 +234,7 @@ func (r *reader) descriptor(n *yaml.Node, path string, depth int) Descriptor {
 	return d
 }
 
-// rate reads a rate_limit. Later parts override earlier ones.
+// rate reads a rate_limit from its parts. Later parts override earlier ones.
 func (r *reader) rate(parts []field) *RateLimit {
 	w := &RateLimit{path: parts[0].path, unitAt: parts[0].value}
 	for _, at := range parts {

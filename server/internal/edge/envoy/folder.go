@@ -14,22 +14,23 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// Folder is a folder of configuration files that the service follows. Invalid files change nothing.
+// Folder is a folder of configuration files, whose changes the service follows. If a file is
+// invalid, the configuration in force stays.
 type Folder struct {
 	path    string
 	service *Service
-	look    watch.Bell // rung to read the files now
-	last    []File     // as read by Open
+	look    watch.Bell // rings when the files should be read now
+	last    []File     // as Open read them
 	ignored []string   // files without a YAML extension
 }
 
 const (
 	maxFiles  = 1000   // in a configuration
-	maxLooked = 10_000 // files of any kind in its folder
+	maxLooked = 10_000 // files of any type in the folder
 )
 
-// Open reads a folder's files and puts them in force. With startWithout, it logs what is wrong with
-// them instead of returning it; requests then get UNAVAILABLE until the files can be used.
+// Open reads the files of a folder and puts them in force. With startWithout, it logs errors in
+// them instead of returning them; requests then get UNAVAILABLE until the files are valid.
 func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	f := &Folder{path: path, service: s, look: watch.NewBell()}
 	files, err := f.read()
@@ -45,7 +46,7 @@ func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	if !startWithout {
 		return nil, err
 	}
-	f.last = []File{{}} // equals nothing that Follow reads
+	f.last = []File{{}} // differs from anything that Follow reads
 	s.note(func(n *Source) { n.Name, n.Rejected = path, err.Error() })
 	s.opts.Logger.Warn("there is no envoy configuration yet", "error", err)
 	return f, nil
@@ -57,7 +58,7 @@ func (f *Folder) read() (files []File, err error) {
 }
 
 // ReadFolder reads all *.yaml and *.yml files of a folder and its subfolders. It skips names that
-// start with a dot, which belong to editors and Kubernetes. ignored lists other files, which
+// start with a dot, which editors and Kubernetes create. ignored lists the other files, which
 // envoyproxy/ratelimit would read.
 func ReadFolder(folder string) (files []File, ignored []string, err error) {
 	looked := 0
@@ -66,10 +67,10 @@ func ReadFolder(folder string) (files []File, ignored []string, err error) {
 		looked++
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && name != ".":
-			return nil // it was removed meanwhile
+			return nil // it was removed after the listing
 		case err != nil:
 			if e, ok := err.(*fs.PathError); ok {
-				e.Path = path // the whole path, not only from the folder on
+				e.Path = path // the whole path, not only the one below the folder
 			}
 			return err
 		case looked > maxLooked:
@@ -113,7 +114,7 @@ func (f *Folder) apply(files []File) error {
 	return nil
 }
 
-// Follow applies the files whenever one changes, until ctx is done.
+// Follow applies the files whenever they change, until ctx is done.
 func (f *Folder) Follow(ctx context.Context) error {
 	log := f.service.opts.Logger
 	return watch.Dir(ctx, f.path, f.read, same, f.last, f.look, func(files []File) {
@@ -129,5 +130,5 @@ func same(a, b []File) bool {
 	return slices.EqualFunc(a, b, func(a, b File) bool { return a.Name == b.Name && string(a.Text) == string(b.Text) })
 }
 
-// Look reads the files now.
+// Look makes Follow read the files now.
 func (f *Folder) Look() { f.look.Ring() }

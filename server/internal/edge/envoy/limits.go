@@ -13,23 +13,23 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// evaluation is what deciding one request needs.
+// evaluation holds what is needed to decide one request.
 type evaluation struct {
 	req     weir.Request
-	hits    []matched // one per descriptor
+	hits    []matched // one for each descriptor
 	charges []counter.Charge
 	returns []counter.Return
 	answer  answer
-	spent   bool // the limiter has allowed what all quotas together refuse
+	spent   bool // the limiter has allowed the request, but all quotas together refuse it
 }
 
-// matched is a descriptor of a request, with its limit in the configuration.
+// matched is a descriptor of a request, with the limit that the configuration has for it.
 type matched struct {
 	limit    *limit // nil if it has none
-	n        int64  // hits; 0 is a peek
+	n        int64  // the number of hits; 0 only peeks
 	back     bool   // the hits are given back
-	replaced bool   // another limit of the request replaces its limit
-	at       int    // 1 + the index of its charge; 0 if it has none
+	replaced bool   // another limit of the request replaces this one
+	at       int    // index of its charge + 1; 0 if it has none
 }
 
 // byConfig decides a request by the configuration.
@@ -53,13 +53,13 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls
 		c.answer.decided(c, d.Limits())
 	}
 	if c.spent {
-		s.failed(private.GiveBack(s.limiter, ctx, c.taken(&d))) // what the other limits took
+		s.failed(private.GiveBack(s.limiter, ctx, c.taken(&d))) // give back what the other limits have taken
 	}
 	return c.answer.response(), nil
 }
 
-// together decides a request with several quotas. The limiter refuses nothing because of them. If
-// all of them refuse it, the decision becomes a refusal by the quota with the longest wait.
+// together decides a request with several quotas, which don't make the limiter refuse. If all of
+// them are exhausted, it changes the decision into a refusal by the quota with the longest wait.
 func (c *evaluation) together(d *weir.Decision) {
 	if refused := c.answer.decided(c, d.Limits()); !refused || !d.Allowed {
 		return
@@ -112,8 +112,9 @@ func (l level) limit(entries []*ratelimit.RateLimitDescriptor_Entry) *limit {
 	return d.limit
 }
 
-// replace drops limits that others of the request replace, and returns how many descriptors are in
-// quota_mode. If all limits are, a descriptor without a limit is a quota with room.
+// replace drops limits that are replaced by others of the request. It returns how many descriptors
+// are in quota_mode. If all limits are in quota_mode, a descriptor without a limit counts as a
+// quota with room.
 func (c *evaluation) replace(global Modes) (quotas int) {
 	for i := range c.hits {
 		if c.hits[i].limit == nil {
@@ -137,7 +138,7 @@ func (c *evaluation) replace(global Modes) (quotas int) {
 	return quotas
 }
 
-// charge makes charges of the matches, and returns of hits that are given back. together reports
+// charge makes charges for the matches, and returns those whose hits are given back. together says
 // that the request has several quotas.
 func (s *Service) charge(c *evaluation, req *rls.RateLimitRequest, together bool) {
 	c.req.Edge, c.req.Cost = edgeName, 1
@@ -157,10 +158,10 @@ func (s *Service) charge(c *evaluation, req *rls.RateLimitRequest, together bool
 			continue
 		}
 		n := h.n
-		if n == 0 && !of.Policy.CountRefused { // only such a limit ever exceeds itself; for others, the peek asks whether one more would fit
+		if n == 0 && !of.Policy.CountRefused { // a limit with CountRefused can exceed itself; for the others, the peek asks whether one more hit fits
 			n = 1
 		}
-		if n > 0 && l.closed() { // its policy has one token, which is never given out
+		if n > 0 && l.closed() { // its policy has one token, so that asking for more is always refused
 			n++
 		}
 		c.charges = append(c.charges, counter.Charge{Counter: of, N: n, Peek: h.n == 0})
@@ -169,19 +170,19 @@ func (s *Service) charge(c *evaluation, req *rls.RateLimitRequest, together bool
 	c.req.Peek = len(c.charges) > 0 && !slices.ContainsFunc(c.charges, func(ch counter.Charge) bool { return !ch.Peek })
 }
 
-// identify records the client, for the limit by address that applies while the store can't be
-// reached, and for views of busy clients.
+// identify sets the client of a request: for the limit by address that applies while the store
+// can't be reached, and for lists of busy clients.
 func (s *Service) identify(req *weir.Request, d *ratelimit.RateLimitDescriptor) {
 	for _, e := range d.GetEntries() {
 		s.set(req, e.GetKey(), e.GetValue())
 	}
 	if e := d.GetEntries(); req.APIKey == "" && req.User == "" && !req.IP.IsValid() && len(e) > 0 {
-		req.APIKey = e[0].GetValue() // rather than one client for all
+		req.APIKey = e[0].GetValue() // better than the same client for all requests
 	}
 }
 
-// subject returns the unambiguous name of a descriptor's counter: the domain, and each key with its
-// value, or with the pattern for all values that share the counter.
+// subject returns the unambiguous subject of a descriptor's counter: the domain, and each key with
+// its value. If several values share the counter, it has their pattern instead of the value.
 func subject(domain string, d *ratelimit.RateLimitDescriptor, l *limit) []byte {
 	b := appendText(nil, 0, domain)
 	for i, e := range d.GetEntries() {
@@ -208,13 +209,14 @@ func (c *evaluation) taken(d *weir.Decision) (returns []counter.Return) {
 	return returns
 }
 
-// override is a limit that a request carries.
+// override is a limit that a request carries in a descriptor.
 type override struct {
 	perUnit uint32
 	unit    rls.RateLimitResponse_RateLimit_Unit
 }
 
-// carried returns a limit that a request carries. With a configuration, it counts like those there.
+// carried returns the limit that a request carries. With a configuration, it counts like the limits
+// there.
 func (s *Service) carried(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (*limit, error) {
 	key := override{from.GetRequestsPerUnit(), rls.RateLimitResponse_RateLimit_Unit(from.GetUnit())}
 	return s.overrides.Get(key, func(key override) (override, *limit, error) {

@@ -8,13 +8,13 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// link joins the configuration with the rules that name its descriptors, or has those rules alone if
-// there is no configuration. It is remade when either changes.
+// link combines the configuration with the rules that name its descriptors. Without a configuration,
+// it has only those rules. It is made again when either changes.
 type link struct {
 	config *Config
 	rules  *weir.RuleSet
 	from   *Config           // the configuration in force, or nil
-	limits map[*limit]*limit // limits of rules, by the configuration's limits that they replace
+	limits map[*limit]*limit // the limits of rules, by the configuration's limits that they replace
 }
 
 func (s *Service) link() *link {
@@ -25,7 +25,7 @@ func (s *Service) link() *link {
 	case k.rules == s.limiter.Rules():
 		return k
 	case !s.linking.TryLock():
-		return k // another request is making the new one
+		return k // another request is making a new one
 	}
 	defer s.linking.Unlock()
 	return s.makeLinkLocked()
@@ -40,10 +40,10 @@ func (s *Service) relink() *link {
 func (s *Service) makeLinkLocked() *link {
 	k := &link{rules: s.limiter.Rules(), from: s.config.Load(), limits: map[*limit]*limit{}}
 	if old := s.linked.Load(); old != nil && old.rules == k.rules && old.from == k.from {
-		return old // another request was faster
+		return old // another request has just made it
 	}
 	if k.config = k.from; !s.opts.Configured {
-		k.config = &Config{domains: map[string]level{}, anyDomain: true} // any domain may carry limits
+		k.config = &Config{domains: map[string]level{}, anyDomain: true} // requests of any domain may carry limits
 	}
 	rules, idle := k.rules.Rules().Rules, 0
 	for i := range rules {
@@ -52,7 +52,7 @@ func (s *Service) makeLinkLocked() *link {
 			continue
 		}
 		if wrong := k.add(r, s.opts.Modes); wrong != "" {
-			if idle++; idle <= maxWarnings { // don't log the values, which may be clients' keys
+			if idle++; idle <= maxWarnings { // don't log values, which may be clients' keys
 				s.opts.Logger.Warn("a rule for a descriptor does nothing: "+wrong, "rule", r.ID, "domain", clip(r.Descriptor[0]), "rules_version", k.rules.Version())
 			}
 		}
@@ -90,9 +90,10 @@ func (k *link) add(r *weir.Rule, modes Modes) (wrong string) {
 	return wrong
 }
 
-// ruled returns the limit as changed by a rule. It keeps everything that rules don't have.
+// ruled returns the limit with the changes that a rule makes. Everything that rules don't have
+// stays.
 func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
-	var numbers weir.Limit // without numbers, no policy can be made
+	var numbers weir.Limit // a policy needs numbers
 	if !l.unlimited() && !l.closed() {
 		numbers = weir.Limit{Count: l.hard.Limit.Count, Window: l.hard.Limit.Window}
 	}
@@ -113,14 +114,14 @@ func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
 	name := l.wire.GetName()
 	n := *l
 	n.hard, n.wire, n.shadow = p, wire(p), l.shadow || r.Shadow
-	if name != "" { // others may replace it by its name
+	if name != "" { // other limits may replace it by this name
 		n.wire.Name = name
 	}
 	n.soften(modes)
 	return &n, nil
 }
 
-// replace replaces the configuration's limits by those of rules.
+// replace replaces limits of the configuration by those of rules.
 func (k *link) replace(hits []matched) {
 	for i := range hits {
 		if l := k.limits[hits[i].limit]; l != nil {
@@ -129,7 +130,7 @@ func (k *link) replace(hits []matched) {
 	}
 }
 
-// find returns the descriptor that a rule names, or nil.
+// find returns the descriptor with a path, or nil.
 func (c *Config) find(path []string) (d *descriptor) {
 	l := c.domains[path[0]]
 	for _, entry := range path[1:] {
@@ -141,8 +142,8 @@ func (c *Config) find(path []string) (d *descriptor) {
 	return d
 }
 
-// make returns the descriptor that a rule names, and creates what is missing, for a configuration
-// made of rules.
+// make returns the descriptor with a path, and creates what is missing, in a configuration that is
+// made from rules.
 func (c *Config) make(path []string) (d *descriptor) {
 	if c.domains[path[0]] == nil {
 		c.domains[path[0]] = level{}
@@ -159,7 +160,8 @@ func (c *Config) make(path []string) (d *descriptor) {
 	return d
 }
 
-// named returns the descriptor that is written with a key and value, or with the key alone.
+// named returns the descriptor that has exactly this key and value or, if valued is false, the key
+// without a value.
 func (l level) named(key, value string, valued bool) *descriptor {
 	switch c := l[key]; {
 	case c == nil:

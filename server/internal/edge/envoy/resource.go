@@ -15,14 +15,14 @@ import (
 
 const configType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// Fields of a descriptor that the module's latest release lacks. Unmarshalling keeps them as
-// unknown fields.
+// Fields of a descriptor that the latest release of the Go module lacks. Unmarshalling keeps them
+// as unknown fields.
 const (
 	quotaField    protowire.Number = 7 // bool quota_mode
 	metadataField protowire.Number = 8 // google.protobuf.Struct metadata
 )
 
-// parseResources is Parse for what an xDS server sends.
+// parseResources is like Parse, for resources from an xDS server.
 func parseResources(list []*anypb.Any, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
 	return compile(len(list), modes, func(r *reader, i int) *Document {
 		r.file.Name, r.kind = fmt.Sprintf("resources[%d]", i), "resource"
@@ -67,7 +67,7 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, depth int) D
 			d.Quota = protowire.DecodeBool(v)
 		case field == metadataField && kind == protowire.BytesType:
 			v, _ := protowire.ConsumeBytes(value)
-			// A nested map takes three levels: a Struct, an entry and a Value.
+			// A nested map takes three levels of messages: a Struct, an entry and a Value.
 			if err := (proto.UnmarshalOptions{Merge: true, RecursionLimit: 3 * maxDepth}).Unmarshal(v, meta); err != nil {
 				r.fail(nil, path+".metadata", "", "can't be read: %v", err)
 			}
@@ -82,7 +82,7 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, depth int) D
 	if w := from.GetRateLimit(); w != nil {
 		at := path + ".rate_limit"
 		r.unknown(w, at, nil)
-		// Convert it by number: the module lacks weeks, months and years.
+		// Convert by number, because the Go module lacks weeks, months and years.
 		unit := rls.RateLimitResponse_RateLimit_Unit(w.GetUnit()).String()
 		d.Limit = &RateLimit{Name: w.GetName(), Unit: unit, PerUnit: w.GetRequestsPerUnit(), Unlimited: w.GetUnlimited(), path: at}
 		for _, o := range w.GetReplaces() {
@@ -93,8 +93,8 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, depth int) D
 	return d
 }
 
-// unknown calls take for the fields of a message that its module lacks, and warns of those that
-// take doesn't accept.
+// unknown calls take for the unknown fields of a message, and adds a warning for each that take
+// doesn't accept.
 func (r *reader) unknown(m proto.Message, path string, take func(protowire.Number, protowire.Type, []byte) bool) {
 	for rest := m.ProtoReflect().GetUnknown(); len(rest) > 0; {
 		field, kind, tag := protowire.ConsumeTag(rest)

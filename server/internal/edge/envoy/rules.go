@@ -20,28 +20,28 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// attributes are the default meanings of descriptor keys. Any other key is an attribute of its own
-// name, attr:KEY. The domain is attr:domain.
+// attributes maps descriptor keys to what they mean in rules by default. Any other key is the
+// attribute attr:KEY. The domain is attr:domain.
 var attributes = map[string]string{
 	"api_key": "api_key", "user": "user", "org": "org", "tier": "tier", "method": "method", "path": "path",
 	"remote_address": "ip", "masked_remote_address": "ip",
 }
 
-// Attributes are the meanings that a key can be given, beside attr:NAME, header:NAME and
-// claim:NAME.
+// Attributes are the meanings that can be configured for a key, in addition to attr:NAME,
+// header:NAME and claim:NAME.
 var Attributes = []string{"api_key", "user", "org", "tier", "ip", "method", "path"}
 
-// part is a group of descriptors that are attributes of one request to the rules. Descriptors that
-// contradict each other, or have different hits, are in different groups.
+// part is a group of descriptors that are decided as one request. Descriptors that contradict each
+// other, or have different hits, are in different groups.
 type part struct {
 	req     weir.Request
 	entries []*ratelimit.RateLimitDescriptor_Entry
-	indices []int // of the descriptors
+	indices []int // indices of the descriptors
 	weir.Decision
 }
 
-// byRules decides a request by the rules. Descriptors that carry a limit, or that a rule names, are
-// charged to that limit or rule alone; the rest become requests that all rules decide.
+// byRules decides a request by the rules. A descriptor that carries a limit, or that a rule names,
+// is charged to that limit or rule alone. The others become requests that all rules decide.
 func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	now, a := private.Now(s.limiter), &c.answer
 	if err := s.match(c, s.link().config, req); err != nil {
@@ -96,8 +96,8 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 	return a.RateLimitResponse, nil
 }
 
-// split turns the descriptors that have no limit of their own into requests. The hits of those in
-// back are given back.
+// split turns the descriptors without a limit of their own into requests. back has those whose hits
+// are given back.
 func (s *Service) split(c *evaluation, req *rls.RateLimitRequest) (parts, back []part) {
 	for i, d := range req.Descriptors {
 		if c.hits[i].limit != nil {
@@ -168,7 +168,7 @@ func (s *Service) set(req *weir.Request, key, value string) {
 	}
 }
 
-// attribute returns anything else that rules may count by.
+// attribute sets any other attribute that rules may count by.
 func (s *Service) attribute(p *part, domain, name string) string {
 	bare := strings.TrimPrefix(name, "attr:")
 	for _, e := range p.entries {
@@ -195,8 +195,8 @@ func (p *part) status(st *rls.RateLimitResponse_DescriptorStatus) {
 	}
 }
 
-// wire describes a limit in the protocol's units: 43 in 10 s are 43 per SECOND with a multiplier of
-// 10. Concurrency limits have no unit, and get nil.
+// wire converts a limit to the protocol's units: 43 in 10 s are 43 per SECOND with a multiplier of
+// 10. For concurrency limits, which have no unit, it returns nil.
 func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 	if p.Limit.Algorithm == weir.Concurrency {
 		return nil
@@ -217,7 +217,7 @@ func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 	return out
 }
 
-// dress adds the headers that Weir's other edges send and, to a refusal, the body.
+// dress adds the headers that Weir's other edges send, and the body of a refusal.
 func (s *Service) dress(a *answer, p *part, now time.Time) {
 	w := edge.Recorder{Head: http.Header{}}
 	s.opts.Rules.SetHeaders(w.Head, &p.req, &p.Decision, now)
@@ -233,5 +233,6 @@ func (s *Service) dress(a *answer, p *part, now time.Time) {
 	slices.SortFunc(a.ResponseHeadersToAdd, func(a, b *core.HeaderValue) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// anyRequest stands for the client's: Envoy doesn't say which media types that accepts.
+// anyRequest stands for the client's request, because Envoy doesn't say which media types the
+// client accepts.
 var anyRequest = &http.Request{Method: http.MethodGet, Header: http.Header{}}

@@ -28,21 +28,21 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// Bounds of a server.
+// Limits of a server.
 const (
 	maxConnections = 4096
-	maxStreams     = 256       // per connection, each with one message; Envoy opens one connection per thread
-	streamWindow   = 64 << 10  // bytes in flight to a stream
-	connWindow     = 256 << 10 // and to a connection
+	maxStreams     = 256       // per connection; Envoy opens one connection per thread
+	streamWindow   = 64 << 10  // bytes in flight per stream
+	connWindow     = 256 << 10 // bytes in flight per connection
 	maxHeaders     = 16 << 10
 	handshakeTime  = 5 * time.Second
-	pingsEvery     = 5 * time.Second        // between pings of clients
-	deadAfter      = 30 * time.Second       // without an answer to a ping
-	idleTime       = 30 * time.Minute       // without a request, until a connection is closed
-	busy, crowded  = 1 << 10, 16 << 10      // goroutines: a stream needs one and, with it, 12 KiB
-	streamTime     = 10 * time.Second       // for a request to arrive and be answered on a busy node
-	crowdedTime    = 100 * time.Millisecond // and on a crowded one
-	maxWatches     = maxConnections         // endless streams of all connections: one health watch for each
+	pingsEvery     = 5 * time.Second        // time between pings to clients
+	deadAfter      = 30 * time.Second       // time without a response to a ping before a connection is closed
+	idleTime       = 30 * time.Minute       // time without a request before a connection is closed
+	busy, crowded  = 1 << 10, 16 << 10      // number of goroutines; a stream needs one, and 12 KiB
+	streamTime     = 10 * time.Second       // time for a request to arrive and be answered on a busy node
+	crowdedTime    = 100 * time.Millisecond // the same on a crowded node
+	maxWatches     = maxConnections         // endless streams over all connections: one health watch for each
 )
 
 // Server is a gRPC server with the rate limit service, the authorization service and the standard
@@ -50,30 +50,32 @@ const (
 type Server struct {
 	*grpc.Server
 	health  *health.Server
-	decides func() bool        // reports whether the authorization service can decide; nil without one
+	decides func() bool        // reports whether the authorization service can decide; nil if there is none
 	end     context.CancelFunc // ends endless streams
 	conns   bounded
 }
 
-// ServerOptions of a Server.
+// ServerOptions configure a Server.
 type ServerOptions struct {
 	// Reflection lets clients list the services.
 	Reflection bool
-	// Guard admits callers by the authorization metadata; health checks are open to all. If it is
-	// nil or requires no token, all callers are admitted.
+	// Guard admits callers by the metadata field authorization. Health checks are open to all. If it
+	// is nil or requires no token, all callers are admitted.
 	Guard *guard.Guard
-	// Gateways decides requests of the authorization service (ext_authz). If nil, there is none.
+	// Gateways decides requests of the authorization service (ext_authz). If nil, the service isn't
+	// offered.
 	Gateways *forwardauth.Handler
 	// GatewaysReady reports whether Gateways can decide. If nil, it always can.
 	GatewaysReady func() bool
-	// Trace returns a context in the caller's trace, by W3C's metadata. If nil, there are no traces.
+	// Trace returns a context that continues the caller's trace, from W3C's metadata. If nil, there
+	// are no traces.
 	Trace func(ctx context.Context, traceparent, tracestate string) context.Context
-	// MaxConnectionAge is how long a connection may last, and MaxConnectionAgeGrace how long its
-	// requests in flight may then take. Zero means 24 hours, and 10 seconds.
+	// MaxConnectionAge is how long a connection may last, and MaxConnectionAgeGrace how much longer
+	// its requests in flight may take. Zero means 24 hours and 10 seconds.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
-// NewServer creates a gRPC server. Its listener provides TLS.
+// NewServer creates a gRPC server. For TLS, its listener must do the handshake.
 func NewServer(s *Service, o ServerOptions) *Server {
 	if o.MaxConnectionAge <= 0 {
 		o.MaxConnectionAge = 24 * time.Hour
@@ -86,11 +88,11 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
-		grpc.InitialWindowSize(streamWindow), // fixed, since estimated ones grow to megabytes
+		grpc.InitialWindowSize(streamWindow), // fixed, because windows that adapt grow to megabytes
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.InTapHandle(inTime),
-		grpc.NumStreamWorkers(maxStreams), // long-lived goroutines: a new one for each request spends a fifth of its time growing its stack
+		grpc.NumStreamWorkers(maxStreams), // a new goroutine for each request would spend a fifth of its time growing its stack
 		grpc.ChainStreamInterceptor(fewWatches(running)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -122,7 +124,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 	return out
 }
 
-// survive answers a panic with INTERNAL. Unlike net/http, gRPC would end the process.
+// survive turns a panic into the error INTERNAL. Unlike net/http, gRPC would let it end the process.
 func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -133,9 +135,9 @@ func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return handle(ctx, req)
 }
 
-// inTime sets a deadline for a stream when its headers arrive, a shorter one on a busier node.
-// Otherwise a caller could hold hundreds of silent streams per connection. Requests that arrive in
-// one piece, as Envoy's do, never notice it.
+// inTime sets a deadline for a stream when its headers arrive, which is shorter on a busier node.
+// Otherwise a caller could hold hundreds of silent streams per connection. Requests that arrive in one
+// piece, as Envoy's do, aren't affected.
 func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	n, most := runtime.NumGoroutine(), streamTime
 	switch {
@@ -148,12 +150,12 @@ func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 		return ctx, nil
 	}
 	timed, cancel := context.WithTimeout(ctx, most)
-	_ = cancel // the end of the stream stops the timer
+	_ = cancel // the timer stops when the stream ends
 	return &bound{timed, ctx}, nil
 }
 
-// bound is the context of a request whose time the server has bounded. Its deadline stays the
-// caller's, from which the store's time derives.
+// bound is the context of a request for which inTime has set a deadline. Deadline still returns the
+// caller's, from which the store's time is derived.
 type bound struct {
 	context.Context
 	caller context.Context
@@ -165,7 +167,8 @@ func endless(method string) bool {
 	return method == healthpb.Health_Watch_FullMethodName || strings.HasPrefix(method, "/grpc.reflection.")
 }
 
-// fewWatches bounds endless calls, and ends them with running, so that draining needn't wait for them.
+// fewWatches limits the number of endless calls, and cancels them when running is done, so that
+// draining doesn't wait for them.
 func fewWatches(running context.Context) grpc.StreamServerInterceptor {
 	var open atomic.Int64
 	return func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
@@ -180,7 +183,7 @@ func fewWatches(running context.Context) grpc.StreamServerInterceptor {
 	}
 }
 
-// watched is a stream with another context.
+// watched is a stream with a different context.
 type watched struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -188,7 +191,7 @@ type watched struct {
 
 func (w *watched) Context() context.Context { return w.ctx }
 
-// admitted admits the callers that the guard would admit over HTTP.
+// admitted admits the same callers that the guard would admit over HTTP.
 func admitted(g *guard.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if _, health := info.Server.(*health.Server); !health {
@@ -214,7 +217,7 @@ func traced(trace func(ctx context.Context, traceparent, tracestate string) cont
 	}
 }
 
-// Serve answers until the listener is closed.
+// Serve serves connections until the listener is closed.
 func (s *Server) Serve(l net.Listener) error {
 	s.conns.Listener = l
 	return s.Server.Serve(&s.conns)
@@ -256,12 +259,12 @@ func (s *Server) tell(ready bool) {
 // Drain tells health checks that the server is about to stop.
 func (s *Server) Drain() { s.health.Shutdown() }
 
-// lastHandshake is how long handshakes may take once the listener is closed.
+// lastHandshake is how long handshakes may take after the listener is closed.
 const lastHandshake = 250 * time.Millisecond
 
-// Shutdown lets requests in flight finish, and ends the rest when ctx is done. Connections whose
-// client never spoke end after lastHandshake; gRPC alone would wait handshakeTime for them, and drop
-// those that it has just accepted.
+// Shutdown waits for requests in flight, and cancels the rest when ctx is done. It closes connections
+// on which the client has never spoken after lastHandshake; gRPC alone would wait handshakeTime for
+// them, and drop those that it has just accepted.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.end()
@@ -284,13 +287,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// bounded is a listener that closes connections beyond maxConnections at once.
+// bounded is a listener that immediately closes connections beyond maxConnections.
 type bounded struct {
 	net.Listener
 
 	mu    sync.Mutex        // guards the fields below
-	open  map[*counted]bool // true while the connection is in its handshake
-	until time.Time         // when handshakes must be over; zero means gRPC's own limit
+	open  map[*counted]bool // true for connections in their handshake
+	until time.Time         // deadline for handshakes; zero means gRPC's own
 }
 
 // Accept waits for the next connection.
@@ -332,7 +335,7 @@ func (b *bounded) hurry(until time.Time) {
 	}
 }
 
-// greeting reports whether connections are in their handshake.
+// greeting reports whether any connection is in its handshake.
 func (b *bounded) greeting() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -344,13 +347,13 @@ func (b *bounded) greeting() bool {
 	return false
 }
 
-// counted is a connection that counts while it is open.
+// counted is a connection of a bounded listener.
 type counted struct {
 	net.Conn
 	listener *bounded
 }
 
-// SetDeadline sets a deadline. gRPC calls it before the handshake, and with zero after it.
+// SetDeadline sets a deadline. gRPC calls it before the handshake, and again with zero after it.
 func (c *counted) SetDeadline(t time.Time) error {
 	b := c.listener
 	b.mu.Lock()

@@ -26,14 +26,14 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-const edgeName = "envoy" // for observers
+const edgeName = "envoy" // for metrics and logs
 
-// Bounds of a request. Values come from clients, so they may have any length: Envoy lets a request
-// pass that its service doesn't read.
+// Limits on a request. Values come from clients, so they may have any length: if the service failed
+// to read a request, Envoy would let it pass.
 const (
 	MaxMessage     = 256 << 10 // bytes: Envoy lets clients send 60 KiB of headers
 	MaxDescriptors = 64
-	MaxEntries     = 32   // of a descriptor
+	MaxEntries     = 32   // entries of a descriptor
 	MaxText        = 4096 // bytes of a domain or a key
 )
 
@@ -42,15 +42,15 @@ type Options struct {
 	// Configured decides requests by configurations instead of by the limiter's rules. Until there
 	// is one, requests get UNAVAILABLE.
 	Configured bool
-	Modes      Modes   // of all limits in a configuration
-	Answers    Answers // what answers contain beside the decision
+	Modes      Modes   // for all limits of a configuration
+	Answers    Answers // what responses contain in addition to the decision
 	// Rules writes headers and refusals of decisions by rules. If nil, the defaults apply.
 	Rules *httplimit.Answerer
-	// Attributes maps descriptor keys to what rules call them: api_key, user, org, tier, ip,
+	// Attributes maps descriptor keys to the names that rules use: api_key, user, org, tier, ip,
 	// method, path, attr:NAME, header:NAME or claim:NAME. It overrides the default meanings.
 	Attributes map[string]string
-	// MaxInFlight bounds how many requests are decided at once; others wait as long as their time
-	// allows. Zero means no bound.
+	// MaxInFlight limits how many requests are decided at once. Others wait as long as their
+	// deadline allows. Zero means no limit.
 	MaxInFlight int
 	// OnError, if not nil, is called when the store couldn't be reached.
 	OnError func(error)
@@ -64,12 +64,12 @@ type Service struct {
 	limiter   *weir.Limiter
 	opts      Options
 	gate      *inflight.Gate
-	config    atomic.Pointer[Config] // nil without one
+	config    atomic.Pointer[Config] // nil if there is none
 	sourceMu  sync.Mutex
 	source    Source                       // guarded by sourceMu
-	linked    atomic.Pointer[link]         // joins the configuration and the rules; nil before the first request
-	linking   sync.Mutex                   // held while a new link is made
-	overrides edge.Cache[override, *limit] // limits that requests carry: making one costs more than a decision
+	linked    atomic.Pointer[link]         // combines the configuration with the rules; nil before the first request
+	linking   sync.Mutex                   // held while a link is made
+	overrides edge.Cache[override, *limit] // limits that requests carry, since creating one costs more than a decision
 }
 
 var _ rls.RateLimitServiceServer = (*Service)(nil)
@@ -86,7 +86,7 @@ func New(l *weir.Limiter, opts Options) *Service {
 	return &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
 }
 
-// SetConfig puts another configuration in force for the requests that come.
+// SetConfig puts another configuration in force for new requests.
 func (s *Service) SetConfig(c *Config) {
 	s.config.Store(c)
 	s.relink()
@@ -95,10 +95,11 @@ func (s *Service) SetConfig(c *Config) {
 // InFlight returns how many requests are being decided.
 func (s *Service) InFlight() int { return s.gate.In() }
 
-// overloaded is the error for requests that are shed. Envoy then applies its failure_mode_deny.
+// overloaded is the error for requests that are shed. Envoy then follows its setting
+// failure_mode_deny.
 var overloaded = status.Error(codes.Unavailable, edge.Overloaded)
 
-// unconfigured is the error before the first configuration, as in envoyproxy/ratelimit.
+// unconfigured is the error while there is no configuration, as in envoyproxy/ratelimit.
 var unconfigured = status.Error(codes.Unavailable, "this node has no configuration yet: /readyz says why")
 
 var undecided = weir.Request{Edge: edgeName}
@@ -133,7 +134,7 @@ func (s *Service) failed(err error) {
 	}
 }
 
-// check refuses requests that Envoy can't have sent, or that are too large.
+// check rejects requests that are too large, or that Envoy can't have sent.
 func check(req *rls.RateLimitRequest) error {
 	switch {
 	case req.GetDomain() == "":
@@ -172,12 +173,12 @@ func bad(format string, args ...any) error {
 
 func hits(req *rls.RateLimitRequest, d *ratelimit.RateLimitDescriptor) int64 {
 	if h := d.GetHitsAddend(); h != nil {
-		return int64(min(h.GetValue(), 2*counter.MaxTokens)) // more than any limit has
+		return int64(min(h.GetValue(), 2*counter.MaxTokens)) // more than any limit allows
 	}
 	return int64(max(req.GetHitsAddend(), 1))
 }
 
-// JSON answers POST /json in protobuf's JSON, with status 200 for OK and 429 for OVER_LIMIT.
+// JSON serves POST /json in protobuf's JSON, with status 200 for OK and 429 for OVER_LIMIT.
 func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -211,7 +212,7 @@ func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out, err := protojson.Marshal(answer)
-	if err != nil { // an xDS server's metadata may contain an infinite number
+	if err != nil { // metadata from an xDS server may contain an infinite number
 		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "JSON can't carry the limit's metadata: ask over gRPC").Write(w)
 		return
 	}
@@ -222,26 +223,27 @@ func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(out) // the client may have left
 }
 
-// Source says where a service's configurations come from, and the state of the newest one.
+// Source describes where a service's configuration comes from, and its state.
 type Source struct {
 	// Name is the folder, or the xDS server.
 	Name string
-	// Version is the xDS server's name for the configuration in force.
+	// Version is what the xDS server calls the configuration in force.
 	Version string
-	// Since is when it was put in force; zero if there is none yet.
+	// Since is when the configuration was put in force; zero if there is none yet.
 	Since time.Time
-	// Domains and Limits are its size.
+	// Domains and Limits are how many of them the configuration has.
 	Domains, Limits int
 	// Rejected is why the newest configuration isn't in force, or "".
 	Rejected string
 	// Rejections counts newer configurations that were invalid.
 	Rejections uint64
-	// Connected reports whether there is a stream from the xDS server. If not, Lost says why.
+	// Connected reports whether there is a stream from the xDS server. If there isn't, Lost says
+	// why.
 	Connected bool
 	Lost      string
 }
 
-// Source returns where configurations come from, and the state of the newest one.
+// Source returns the source and the state of the configuration.
 func (s *Service) Source() Source {
 	s.sourceMu.Lock()
 	defer s.sourceMu.Unlock()
@@ -263,7 +265,7 @@ func (s *Service) accept(c *Config, from, version string) {
 	})
 }
 
-// reject records that a configuration can't be put in force. It logs the same reason once.
+// reject records that a configuration is invalid. It logs the same reason only once.
 func (s *Service) reject(err error) {
 	again := false
 	s.note(func(n *Source) {

@@ -30,31 +30,33 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// XDS is an xDS server that sends configurations: aggregated discovery, state of the world, as
-// Envoy Gateway and Envoy AI Gateway serve it.
+// XDS configures an xDS server that sends configurations. It must serve aggregated discovery, state of
+// the world, as Envoy Gateway and Envoy AI Gateway do.
 type XDS struct {
-	// Server is its host and port, such as envoy-gateway:18001.
+	// Server is the server's host and port, such as envoy-gateway:18001.
 	Server string
 	// Node is this node's name, by which the server chooses the configuration. The default is
-	// DefaultNode. NodeMetadata is sent with it.
+	// DefaultNode. NodeMetadata is sent with the name.
 	Node         string
 	NodeMetadata map[string]string `yaml:"-"`
-	// Headers are sent with each stream. They may contain secrets, and are never shown.
+	// Headers are sent with each stream. They may contain secrets, so they are never shown.
 	Headers map[string]string `yaml:"-"`
-	// TLS has the files for TLS; nil means plain text.
+	// TLS names the files for TLS; nil means plain text.
 	TLS *TLSFiles
-	// MaxMessage bounds a configuration in bytes. Zero means DefaultMaxConfig.
+	// MaxMessage is the maximum size of a configuration in bytes. Zero means DefaultMaxConfig.
 	MaxMessage int `yaml:"max_message_bytes"`
 	// Retry is the pause before the second attempt to connect. It doubles with each attempt, up to
 	// MaxRetry, and is shortened at random by up to a half. Zero means half a second, and 30 seconds.
 	Retry, MaxRetry time.Duration `yaml:"-"`
 }
 
-// TLSFiles are the PEM files of a TLS client. They are read for each connection, so they may rotate.
+// TLSFiles names the PEM files of a TLS client. They are read for each connection, so they may be
+// rotated.
 type TLSFiles struct {
-	// CA signs the server's certificate. The default is the system's authorities.
+	// CA is the authority that signs the server's certificate. The default is the system's
+	// authorities.
 	CA string
-	// Cert and Key are the client's certificate, if the server asks for one.
+	// Cert and Key are the client's certificate and key, if the server requires one.
 	Cert, Key string
 	// ServerName is the name in the server's certificate. The default is the host.
 	ServerName string
@@ -63,27 +65,27 @@ type TLSFiles struct {
 // DefaultNode is the default name of a node, as in envoyproxy/ratelimit.
 const DefaultNode = "default"
 
-// Bounds on what an xDS server can make a node do.
+// Limits on what an xDS server can make a node do.
 const (
-	// DefaultMaxConfig is the default bound of gRPC, and of envoyproxy/ratelimit.
+	// DefaultMaxConfig is the default limit of gRPC, and of envoyproxy/ratelimit.
 	DefaultMaxConfig = 4 << 20
 	maxResources     = 10_000
-	maxReason        = 8 << 10 // bytes of an error that is reported
+	maxReason        = 8 << 10 // bytes of an error to report
 
 	configWindow = 1 << 20 // bytes in flight
 	connectTime  = 5 * time.Second
 
-	// The shortest pause between two configurations. go-control-plane's servers send a rejected one
-	// again at once, so the pause doubles each time up to mostPace.
+	// leastPace is the shortest pause between two configurations. go-control-plane's servers send a
+	// rejected one again at once, so the pause doubles each time up to mostPace.
 	leastPace, mostPace = 100 * time.Millisecond, 2 * time.Second
 
-	// TCP notices a vanished server within a minute. A hanging one is noticed by pings, which gRPC
-	// servers take for an attack if they come more often than every five minutes.
+	// TCP probes detect a vanished server within a minute. gRPC pings detect one that hangs; gRPC
+	// servers treat them as an attack if they come more often than every five minutes.
 	probeAfter, probeEvery, probes = 30 * time.Second, 10 * time.Second, 3
 	pingAfter, pingTimeout         = 6 * time.Minute, 20 * time.Second
 )
 
-// Validate returns what is wrong with the settings.
+// Validate returns an error if a setting is invalid.
 func (x *XDS) Validate() error {
 	host, _, err := net.SplitHostPort(strings.TrimPrefix(x.Server, "dns:///"))
 	switch {
@@ -120,15 +122,16 @@ func (t *TLSFiles) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// Feed follows an xDS server and applies what it sends. Invalid configurations change nothing.
+// Feed follows an xDS server and applies the configurations that it sends. If one is invalid, the
+// configuration in force stays.
 type Feed struct {
 	XDS
 	service *Service
 	node    *core.Node
-	again   watch.Bell // rung to skip the pause
+	again   watch.Bell // rings to skip the pause
 }
 
-// Subscribe prepares to follow an xDS server. It returns errors in the settings and their files.
+// Subscribe prepares a Feed. It returns errors in the settings and their files.
 func (s *Service) Subscribe(x XDS) (*Feed, error) {
 	if err := x.Validate(); err != nil {
 		return nil, err
@@ -148,16 +151,16 @@ func (s *Service) Subscribe(x XDS) (*Feed, error) {
 	return f, nil
 }
 
-// Look connects to an unreachable server again now.
+// Look makes Follow connect now if the server is unreachable.
 func (f *Feed) Look() { f.again.Ring() }
 
-const maxTold = 100 // reasons that are remembered
+const maxTold = 100 // how many reasons are remembered
 
-// localPort matches this side's port in a connection error, which differs in each attempt.
+// localPort matches this side's port in a connection error. It is different for each attempt.
 var localPort = regexp.MustCompile(`:\d+->`)
 
-// Follow applies what the server sends until ctx is done. While the server is away, the last good
-// configuration stays in force.
+// Follow applies what the server sends until ctx is done. While the server can't be reached, the last
+// valid configuration stays in force.
 func (f *Feed) Follow(ctx context.Context) error {
 	log := f.service.opts.Logger
 	pause, told := f.Retry, map[string]bool{}
@@ -173,13 +176,13 @@ func (f *Feed) Follow(ctx context.Context) error {
 		same := localPort.ReplaceAllString(why, "->")
 		f.service.note(func(n *Source) { n.Connected, n.Lost, none = false, why, n.Since.IsZero() })
 		switch {
-		case told[same]: // each reason once
+		case told[same]: // log each reason once
 		case none:
 			log.Warn("the xDS server can't be reached: there is no configuration yet", "server", f.Server, "error", why)
 		default:
 			log.Warn("the xDS server is lost: the configuration in force stays", "server", f.Server, "error", why)
 		}
-		if len(told) == maxTold { // a server can invent reasons
+		if len(told) == maxTold { // forget them, since a server could make up reasons
 			clear(told)
 		}
 		told[same] = true
@@ -193,11 +196,11 @@ func (f *Feed) Follow(ctx context.Context) error {
 	}
 }
 
-// stream connects to the server and applies what it sends, until the stream ends. answered reports
+// stream connects to the server and applies what it sends, until the stream ends. answered says
 // whether it sent anything.
 //
-// It asks without a version. Servers number versions from 1 when they start, so another
-// configuration may have the version that is in force here, and wouldn't be sent.
+// It doesn't send a version. Servers number versions from 1 when they start, so another configuration
+// may have the version that is in force here, and wouldn't be sent.
 func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
 	conn, err := f.dial()
 	if err != nil {
@@ -288,7 +291,7 @@ func (f *Feed) apply(got *discovery.DiscoveryResponse) (err error) {
 	return nil
 }
 
-// ended returns why a stream ended. After a configuration that is too large, the server can't be told.
+// ended returns why a stream ended. If a configuration was too large, the server can't be told.
 func (f *Feed) ended(err error) error {
 	if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
 		err = fmt.Errorf("the configuration has more than %d bytes: raise max_message_bytes, or XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", f.MaxMessage)
@@ -297,7 +300,7 @@ func (f *Feed) ended(err error) error {
 	return err
 }
 
-// reason returns an error's text for the server and the operator, without gRPC's prefix.
+// reason returns the text of an error for the server and the operator, without gRPC's prefix.
 func reason(err error) string {
 	text := status.Convert(err).Message()
 	if len(text) > maxReason {

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Keys of the language, by where they belong.
+// Keys of the format, by where they are allowed.
 var (
 	rootKeys       = []string{"domain", "descriptors"}
 	descriptorKeys = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata"}
@@ -29,8 +29,9 @@ type field struct {
 	value      *yaml.Node
 }
 
-// fields lists the keys of a map, and those that it merges in, in the order of the file. Of several
-// with one name the last counts, even if it is merged in, as in envoyproxy/ratelimit.
+// fields returns the keys of a map, including those that it merges in, in the order of the file. If
+// several have the same name, the last one counts, even if it is merged in, as in
+// envoyproxy/ratelimit.
 func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 	var list []field
 	first := map[string]int{}
@@ -59,7 +60,7 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 		switch {
 		case slices.Contains(known, key.Value):
 			list = append(list, field{key.Value, at, value})
-		case slices.Contains(allKeys, key.Value): // envoyproxy/ratelimit accepts it anywhere, and ignores it here
+		case slices.Contains(allKeys, key.Value): // envoyproxy/ratelimit accepts these keys anywhere, and ignores them here
 			r.warn(key, at, "has no meaning here, as in envoyproxy/ratelimit: the keys here are %s", strings.Join(known, ", "))
 		default:
 			hint := cmp.Or(guess.Hint(key.Value, known), "write one of "+strings.Join(known, ", "))
@@ -69,11 +70,11 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 	return list
 }
 
-// merged lists what << merges into a map.
+// merged returns the fields that << merges into a map.
 func (r *reader) merged(n *yaml.Node, path string, known []string) (list []field) {
 	r.merging++
 	defer func() { r.merging-- }()
-	if r.merging > maxDepth { // maps that merge each other
+	if r.merging > maxDepth { // the maps merge each other
 		r.fail(n, path, "", "is merged into itself")
 		return nil
 	}
@@ -83,7 +84,8 @@ func (r *reader) merged(n *yaml.Node, path string, known []string) (list []field
 	return list
 }
 
-// sources are the maps that << merges in. The first of a list comes last, so that it wins.
+// sources returns the maps that << merges in. The first map of a list comes last, so that it takes
+// precedence.
 func (r *reader) sources(n *yaml.Node, path string) (maps []*yaml.Node) {
 	list := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -98,8 +100,8 @@ func (r *reader) sources(n *yaml.Node, path string) (maps []*yaml.Node) {
 	return maps
 }
 
-// resolve follows an alias. It returns nil once there are too many values: aliases of aliases can
-// turn a few lines into billions.
+// resolve follows an alias. It returns nil if there are too many values, because aliases of aliases
+// can turn a few lines into billions.
 func (r *reader) resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -121,7 +123,7 @@ func (r *reader) isMap(n *yaml.Node, path string) bool {
 	return true
 }
 
-// items returns the maps in a list. Nothing, as after "descriptors:", is an empty list.
+// items returns the maps in a list. An empty value, as after "descriptors:", is an empty list.
 func (r *reader) items(n *yaml.Node, path string) []*yaml.Node {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil
@@ -161,7 +163,7 @@ func (r *reader) flag(f field) bool {
 	return on
 }
 
-// boolean reads YAML 1.1's words for true and false, as envoyproxy/ratelimit does.
+// boolean reads the words for true and false in YAML 1.1, as envoyproxy/ratelimit does.
 func boolean(n *yaml.Node) (on, ok bool) {
 	switch n.Value {
 	case "true", "True", "TRUE", "yes", "Yes", "YES", "y", "Y", "on", "On", "ON":
@@ -169,7 +171,7 @@ func boolean(n *yaml.Node) (on, ok bool) {
 	case "false", "False", "FALSE", "no", "No", "NO", "n", "N", "off", "Off", "OFF":
 		ok = true
 	}
-	bare := n.Tag == "!!bool" || n.Tag == "!!str" && n.Style == 0 // a quoted word is text
+	bare := n.Tag == "!!bool" || n.Tag == "!!str" && n.Style == 0 // quoted words are text
 	return on && bare, ok && bare
 }
 
@@ -184,7 +186,8 @@ func (r *reader) number(f field) uint32 {
 	return uint32(n)
 }
 
-// metadata reads what answers contain beside the limit. Own values override merged ones.
+// metadata reads the metadata that responses contain. The descriptor's own values override merged
+// ones.
 func (r *reader) metadata(list []field) *structpb.Struct {
 	all := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	for _, f := range list {
@@ -257,13 +260,13 @@ func (r *reader) value(n *yaml.Node, path string, depth int) (*structpb.Value, e
 		return nil, fmt.Errorf("%s can't be read", Describe(n))
 	}
 	out, err := structpb.NewValue(v)
-	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // such as a date, or what JSON can't hold: keep it as written
+	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // keep values that JSON doesn't have as they are written, such as a date
 		return structpb.NewStringValue(n.Value), nil
 	}
 	return out, nil
 }
 
-// Describe names what was found in place of something else.
+// Describe describes a value for an error about its type.
 func Describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -276,7 +279,7 @@ func Describe(n *yaml.Node) string {
 	return strconv.Quote(clip(n.Value))
 }
 
-// label returns a name as metrics and logs show it.
+// label makes a name printable and short, for metrics and logs.
 func label(s string) string { return shown.Printable(shown.First(s, 200)) }
 
 func clip(s string) string { return shown.Clip(s, 64) }

@@ -2,13 +2,13 @@
 // (auth_request), Caddy and Traefik (forward auth), HAProxy (Lua), and Envoy (ext_authz over HTTP;
 // package envoy serves it over gRPC).
 //
-// A gateway describes its client's request in headers. From these, forwardauth rebuilds the request
-// as the gateway received it and limits it like any other: a request counts under the same key
-// whether it comes this way, through package gateway or through a middleware.
+// A gateway describes its client's request in headers. From these, forwardauth reconstructs the
+// request as the gateway received it, and limits it like any other. A request has the same key
+// whether it comes this way, through package gateway, or through a middleware.
 //
-// Whoever can write those headers can pose as any client. So they are read from trusted peers only,
-// only the ones that the gateway in question sets itself, and only if each appears exactly once: a
-// second one would be the client's.
+// Anybody who can write these headers can impersonate any client. So they are accepted only from
+// trusted peers, only if the gateway in question sets them itself, and only if each appears exactly
+// once: a second one would come from the client.
 package forwardauth
 
 import (
@@ -33,13 +33,13 @@ import (
 // Options of New. The zero value is useful.
 type Options struct {
 	// Limit says how requests are identified and answered, as for the gateway; New sets its edge.
-	// Its TrustedProxies may ask, and so may peers on loopback.
+	// Only its TrustedProxies and peers on loopback may ask.
 	Limit httplimit.Options
-	// Guard checks the token in the X-Weir-Token header, if it requires one: Authorization is the
-	// client's.
+	// Guard checks the token in the header X-Weir-Token, if it requires one. The header Authorization
+	// belongs to the client's request.
 	Guard *guard.Guard
-	// Logger logs gateways that ask in a way that can't be answered, once for each kind of fault.
-	// If nil, nothing is logged.
+	// Logger logs gateways whose requests can't be decided, once for each kind of fault. If nil,
+	// nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -63,15 +63,15 @@ func New(l *weir.Limiter, opts Options) *Handler {
 	return h
 }
 
-// Handler answers gateways. Create one with [New].
+// Handler decides requests for gateways. Create one with [New].
 type Handler struct {
 	opts     Options
 	gateways map[string]*gateway              // by path
 	limits   map[string]*httplimit.Middleware // by edge
-	said     sync.Map                         // faults that were logged
+	said     sync.Map                         // faults that were logged already
 }
 
-// InFlight returns how many requests are being decided, for the busiest kind of gateway.
+// InFlight returns how many requests are being decided for the busiest kind of gateway.
 func (h *Handler) InFlight() (most int) {
 	for _, m := range h.limits {
 		most = max(most, m.InFlight())
@@ -105,14 +105,14 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, g *gateway) {
 		return
 	}
 	if g.masks {
-		in.Header.Del("Accept") // the body becomes part of nginx' configuration, which states its type
+		in.Header.Del("Accept") // the body is copied into nginx' configuration, which sets its type
 	}
 	h.decide(r.Context(), reply, g, r.RemoteAddr, in)
 }
 
 // Envoy decides a client's request that Envoy asks about over gRPC, as at /check/envoy. The request
 // needs no URL; its RemoteAddr is the address that Envoy saw, and peer is Envoy's own. The reply's
-// status is 200 if the request is admitted. shed reports that the node had no capacity for it.
+// status is 200 if the request is admitted. shed says that the node had no capacity for it.
 func (h *Handler) Envoy(ctx context.Context, peer string, in *http.Request) (reply *edge.Recorder, shed bool) {
 	reply = &edge.Recorder{Status: http.StatusOK, Head: http.Header{}}
 	if _, err := netip.ParseAddr(in.RemoteAddr); err == nil {
@@ -123,11 +123,11 @@ func (h *Handler) Envoy(ctx context.Context, peer string, in *http.Request) (rep
 	return reply, shed
 }
 
-// decide decides a client's request and reports whether the node had no capacity for it. Rules that
-// count by the service's answer keep what they took, since nobody tells it.
+// decide decides a client's request, and reports whether the node had no capacity for it. Rules that
+// count by the service's response keep what they took, since forward auth never sees that response.
 func (h *Handler) decide(ctx context.Context, reply *edge.Recorder, g *gateway, peer string, in *http.Request) (shed bool) {
 	var err error
-	if in.URL, err = url.ParseRequestURI(in.RequestURI); err != nil { // as net/http parses a request's target
+	if in.URL, err = url.ParseRequestURI(in.RequestURI); err != nil { // parsed as net/http parses the target of a request
 		h.refuse(reply, g.path, peer, jsonerror.New(http.StatusBadRequest, jsonerror.BadTarget, "The request target can't be read"))
 		return false
 	}
@@ -139,13 +139,13 @@ func (h *Handler) decide(ctx context.Context, reply *edge.Recorder, g *gateway, 
 }
 
 func (h *Handler) refuse(reply *edge.Recorder, at, peer string, fault *jsonerror.Error) {
-	if fault.Code == jsonerror.BadRequest { // the gateway's fault, not its client's
+	if fault.Code == jsonerror.BadRequest { // a fault of the gateway's configuration, not of its client
 		h.warn(at, peer, fault)
 	}
 	fault.Write(reply)
 }
 
-// admit returns why a peer may not ask, or nil.
+// admit returns an error if a peer may not ask, or nil.
 func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 	if peer := httplimit.ClientIP(r, nil); !peer.IsLoopback() && !edge.Trusts(h.opts.Limit.TrustedProxies, peer) {
 		return jsonerror.New(http.StatusForbidden, jsonerror.UntrustedPeer,
@@ -164,18 +164,20 @@ func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 func (h *Handler) warn(at, peer string, fault *jsonerror.Error) {
 	said := at + fault.Code
 	if fault.Code == jsonerror.BadRequest {
-		said += fault.Message // it is about the configuration
+		said += fault.Message // the message is about the configuration
 	}
 	if _, before := h.said.LoadOrStore(said, true); !before {
 		h.opts.Logger.Warn("a gateway asks in a way that can't be answered", "at", at, "peer", peer, "why", fault.Message)
 	}
 }
 
-// maxMasked is the longest body that is sent in a header: nginx reads headers into 4 KiB.
+// maxMasked is the longest body that is sent in a header: nginx reads response headers into a buffer
+// of 4 KiB.
 const maxMasked = 2 << 10
 
-// send sends a complete reply in the form that a gateway understands. The limited request isn't the
-// one that is answered: a refused HEAD has no body, but a gateway that asks with a GET waits for one.
+// send sends a complete response in the form that a gateway expects. It answers the gateway's
+// request, not the client's: a refused HEAD has no body, but a gateway that asks with GET waits for
+// one.
 func send(w http.ResponseWriter, a *edge.Recorder, g *gateway) {
 	body := a.Body.Bytes()
 	if g.marks {

@@ -9,23 +9,23 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// gateway describes how one kind of gateway describes a request, and what it does with answers.
+// gateway says how one kind of gateway describes a request, and how it treats responses.
 type gateway struct {
-	path string // where it asks
+	path string // the path at which it asks
 	edge string
 
 	method, uri, peer control
-	host              control // the client's Host, if the gateway's own request has another
-	behind            bool    // method and target are those of the gateway's own request, the target behind the path
-	chain             bool    // the peer is the last address of a list, whose others it has reported
-	marks             bool    // answers repeat their status in X-Weir-Status, to tell them from others'
-	masks             bool    // the gateway understands no refusal but 403: the real answer goes into headers
+	host              control // the header with the client's Host, if the gateway's own request has another
+	behind            bool    // method and target are those of the gateway's own request, with the target after the path
+	chain             bool    // the peer is the last address of a list; the gateway reports the others
+	marks             bool    // responses repeat their status in X-Weir-Status, so that the gateway can recognize them
+	masks             bool    // the only refusal that the gateway passes on is 403, so the real response goes into headers
 }
 
 // control is a header in which a gateway describes part of a request.
 type control struct {
 	name string // in canonical form
-	fix  string // what to configure in the gateway if the header is missing
+	fix  string // how to configure the gateway if the header is missing
 }
 
 func nginx(name, value string) control {
@@ -72,11 +72,11 @@ const (
 	byTraefik = "Traefik's middleware forwardAuth sets it: ask at /check/traefik with that"
 )
 
-// envoyPath is followed by the client's own target.
+// envoyPath is the path at which Envoy asks over HTTP. The client's target follows it.
 const envoyPath = "/check/envoy"
 
-// Behind reports whether a request comes from Envoy, with the client's target behind its path.
-// Don't route it by a ServeMux, which redirects paths that it would clean.
+// Behind reports whether a request comes from Envoy, with the client's target after its path. Don't
+// route it with a ServeMux, which redirects paths that aren't clean.
 func Behind(r *http.Request) bool { return strings.HasPrefix(r.RequestURI, envoyPath+"/") }
 
 // Paths returns the paths at which gateways ask.
@@ -88,7 +88,7 @@ func Paths() []string {
 	return paths
 }
 
-// one returns the value of a header that the gateway must set.
+// one returns the value of a header, or an error if the gateway hasn't set it exactly once.
 func (c *control) one(h http.Header) (string, *jsonerror.Error) {
 	v, fault := c.ifAny(h)
 	if v == "" && fault == nil {
@@ -108,11 +108,11 @@ func (c *control) ifAny(h http.Header) (string, *jsonerror.Error) {
 	return "", jsonerror.Bad("the header %s appears twice, so one may be the client's: %s", c.name, c.fix)
 }
 
-// original returns the client's request as the gateway received it, without its URL: see
+// original returns the client's request as the gateway received it. Its URL isn't set: see
 // [Handler.decide].
 func (g *gateway) original(r *http.Request) (*http.Request, *jsonerror.Error) {
 	o := &http.Request{Method: r.Method, Host: r.Host, ContentLength: r.ContentLength, Header: make(http.Header, len(r.Header)), Trailer: r.Trailer}
-	var fault *jsonerror.Error // the first one
+	var fault *jsonerror.Error // the first fault
 	get := func(read func(http.Header) (string, *jsonerror.Error)) (value string) {
 		if fault == nil {
 			value, fault = read(r.Header)
