@@ -213,7 +213,7 @@ func (r *Rules) Stale() string {
 	return ""
 }
 
-// status is the follower's, or for a file, what is wrong with it.
+// status returns the follower's status, or for a file, what is wrong with it.
 func (r *Rules) status() rulestore.Status {
 	if r.follower != nil {
 		return r.follower.Status()

@@ -18,12 +18,12 @@ var (
 	announce = rediscall.NewScript(files, "announce")
 )
 
-// cooldowns shares the nodes' knowledge of clients that are kept out. It all lies in one hash slot:
-// cooldowns are few, and no check waits for them.
+// cooldowns shares between nodes which clients are in a cooldown. All of its keys lie in one hash
+// slot, because cooldowns are few, and no check waits for them.
 type cooldowns struct{ redis *redisstore.Store }
 
 const (
-	mostAnnounced = 100_000             // about; beyond it, nodes that start later don't hear of the oldest
+	mostAnnounced = 100_000             // roughly; the oldest are dropped, so nodes that start later don't hear of them
 	keptAnnounced = 2 * 366 * 24 * 3600 // in seconds after the last announcement
 	page          = 1000                // announcements read in one call
 )
@@ -32,7 +32,8 @@ func (s cooldowns) key(name string) string { return s.redis.Prefix() + "{cooldow
 
 func (s cooldowns) countKey(id cooldown.ID) string { return s.key(":" + id.String()) }
 
-// AddUp adds to the counts of all nodes. If Redis' answer is lost, a count may be added twice.
+// AddUp adds counts to those of all nodes, and returns the sums. If Redis' answer is lost, a count
+// may be added twice.
 func (s cooldowns) AddUp(ctx context.Context, counts []cooldown.Count) ([]int64, error) {
 	keys, args := make([]string, len(counts)), make([]string, 0, 2*len(counts))
 	for i, c := range counts {
@@ -46,7 +47,7 @@ func (s cooldowns) AddUp(ctx context.Context, counts []cooldown.Count) ([]int64,
 	return m.AsIntSlice()
 }
 
-// Announce tells all nodes. Repeating an announcement does no harm.
+// Announce tells all nodes about cooldowns. Repeating an announcement does no harm.
 func (s cooldowns) Announce(ctx context.Context, about []cooldown.ID, words []string) error {
 	keys, args := []string{s.key("said")}, []string{strconv.Itoa(mostAnnounced), strconv.Itoa(keptAnnounced)}
 	for _, id := range about {
@@ -56,7 +57,7 @@ func (s cooldowns) Announce(ctx context.Context, about []cooldown.ID, words []st
 	return err
 }
 
-// Announced returns what was announced after a position in the stream.
+// Announced returns the announcements after a position in the stream, and the next position.
 func (s cooldowns) Announced(ctx context.Context, after string) (words []string, next string, err error) {
 	c, err := s.redis.Client()
 	if err != nil {

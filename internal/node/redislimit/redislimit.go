@@ -1,5 +1,5 @@
-// Package redislimit makes a limiter that counts in Redis, as every node has it: with leases in
-// front, local counters for when Redis can't be reached, and Redis' clock and secret.
+// Package redislimit makes the limiter of a node that counts in Redis: with leases in front, local
+// counters for when Redis can't be reached, and Redis' clock and secret.
 package redislimit
 
 import (
@@ -29,8 +29,8 @@ type Limiter struct {
 }
 
 // New creates a Limiter without rules. It doesn't wait for Redis. While Redis can't be reached,
-// local counts a share of each limit. fingerprint is that of [cooldown.Options]. link leads to
-// other regions; nil if there are none.
+// local counts a share of each limit. fingerprint is as in [cooldown.Options]. link leads to other
+// regions; it is nil if there are none.
 func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerprint func([][2]string) string, link *region.Link) (*Limiter, error) {
 	l := &Limiter{}
 	made := make(chan struct{})
@@ -51,7 +51,7 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 	if link != nil {
 		counters = region.NewStore(counters, link, region.RedisCells(store))
 	}
-	if store.Cluster() { // on a single server, parts of a limit would only cause false refusals
+	if store.Cluster() { // on a single server, splitting a limit would only cause false refusals
 		counters = newSplitter(counters, cmp.Or(redis.Timeout, redisstore.DefaultTimeout))
 	}
 	l.Limiter = weir.NewLimiter(counters, nil, o)
@@ -85,8 +85,8 @@ func (l *Limiter) CatchUp(ctx context.Context, atMost time.Duration) {
 	l.Guard.CatchUp(ctx)
 }
 
-// Close gives back borrowed tokens, if Redis can be reached, and closes the connections. Tokens
-// that can't be given back expire by themselves.
+// Close gives borrowed tokens back if Redis can be reached, and closes the connections. Otherwise
+// their leases expire: the tokens stay debited, and their buckets refill as usual.
 func (l *Limiter) Close(atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), atMost)
 	defer cancel()

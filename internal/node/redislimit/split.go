@@ -15,9 +15,9 @@ import (
 
 var _ counter.Store = (*splitter)(nil)
 
-// splitter is a Store for counters that are spread over several servers. For a split limit it asks
-// one part instead of the whole, and a second part before it refuses a request. Requests take
-// turns, so that parts drain evenly.
+// splitter is a Store for counters that are spread over several servers. It charges one part of a split
+// limit instead of the whole, and tries a second part before it refuses a request. Requests take turns,
+// so that the parts drain evenly.
 type splitter struct {
 	counter.Store
 	timeout time.Duration // for both attempts together
@@ -33,19 +33,19 @@ func newSplitter(inner counter.Store, timeout time.Duration) *splitter {
 	return s
 }
 
-// next returns whose turn it is, as a fraction of 2^64. Steps by the golden ratio are even for any
-// number of parts.
+// next returns a subject's next turn, as a fraction of 2^64. Turns advance by the golden ratio, which
+// spreads them evenly over any number of parts.
 func (s *splitter) next(subject []byte) uint64 {
 	return s.turns[maphash.Bytes(s.seed, subject)%uint64(len(s.turns))].Add(0x9e3779b97f4a7c15)
 }
 
 func isSplit(c *counter.Counter) bool { return len(c.Policy.Parts) > 0 }
 
-// alone reports whether one part pays a cost alone, whichever part it is.
+// alone reports whether a single part pays a cost of n, whichever part it is.
 func alone(p *counter.Policy, n int64) bool { return p.Portion(0, 0, n) == n }
 
-// partOf returns the part of a limit whose turn it is, or the one that many parts further. Limits
-// of one request with equally many parts use the same part number, so those of one client lie in
+// partOf returns the part of a limit whose turn it is, or the part that comes further places after it.
+// Limits of one request with equally many parts use the same part number, so those of one client lie in
 // one hash slot.
 func partOf(p *counter.Policy, turn uint64, further int) int {
 	n := len(p.Parts)
@@ -56,7 +56,8 @@ func partOf(p *counter.Policy, turn uint64, further int) int {
 	return (int(at) + further) % n
 }
 
-// Take decides the charges, all or nothing. If only parts refuse them, it tries other parts once.
+// Take decides the charges, all or nothing. If only parts of split limits refuse them, it tries other
+// parts once.
 func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	at := slices.IndexFunc(charges, func(c counter.Charge) bool { return isSplit(&c.Counter) })
 	if at < 0 {
@@ -76,7 +77,8 @@ func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results [
 		}
 		by = s.again(ctx, begun.Add(s.timeout), charges, results, turn, further)
 	}
-	// Requests don't wait for shadow limits. For those, try a part that wasn't asked yet.
+	// Requests don't wait for shadow limits. If a shadow limit's part refuses, try a part that wasn't
+	// asked yet.
 	for i := range charges {
 		c, r := charges[i], &results[i]
 		if r.Allowed || r.Err != nil || c.Peek || !c.Policy.Shadow || !isSplit(&c.Counter) {
@@ -95,7 +97,7 @@ type refusal int
 
 const (
 	byNobody refusal = iota
-	byParts          // only parts: others may have room
+	byParts          // only parts of split limits: other parts may have room
 	byLimits
 )
 
@@ -113,8 +115,8 @@ func refusedBy(charges []counter.Charge, results []counter.Result) (by refusal) 
 	return by
 }
 
-// again asks other parts. If one of those can't be reached, the refusal stands: an unreachable part
-// must not be a way around the limit.
+// again asks other parts. If one of them can't be reached, the refusal stands, because an unreachable
+// part must not be a way around the limit.
 func (s *splitter) again(ctx context.Context, until time.Time, charges []counter.Charge, results []counter.Result, turn uint64, further int) refusal {
 	other := slices.Clone(results)
 	soon, cancel := context.WithDeadline(ctx, until)
@@ -124,7 +126,7 @@ func (s *splitter) again(ctx context.Context, until time.Time, charges []counter
 	for i := range charges {
 		if other[i].Err != nil && results[i].Err == nil && isSplit(&charges[i].Counter) {
 			if by == byNobody && taken != nil {
-				_ = s.Store.GiveBack(ctx, counter.Once{}, 0, taken) // what can't be given back is stranded
+				_ = s.Store.GiveBack(ctx, counter.Once{}, 0, taken) // on an error, the tokens stay debited
 			}
 			return byParts
 		}
@@ -141,11 +143,11 @@ func (s *splitter) again(ctx context.Context, until time.Time, charges []counter
 	return by
 }
 
-// take asks the inner store for parts of the charges, and returns what would undo that. A peek asks all
-// parts, and so sees the whole limit.
+// take asks the inner store for parts of the charges, and returns what to give back to undo that. A
+// peek asks all parts, and so sees the whole limit.
 func (s *splitter) take(ctx context.Context, charges []counter.Charge, results []counter.Result, turn uint64, further int) (taken []counter.Return) {
 	var parts []counter.Charge
-	ends := make([]int, len(charges)) // of the parts of each charge
+	ends := make([]int, len(charges)) // where the parts of each charge end
 	for i, c := range charges {
 		if !isSplit(&c.Counter) {
 			parts = append(parts, c)
@@ -185,19 +187,19 @@ func (s *splitter) take(ctx context.Context, charges []counter.Charge, results [
 	return taken
 }
 
-// sum makes one result from those of the parts that were asked. It assumes that other parts have as
-// much left as these.
+// sum combines the results of the parts that were asked. It assumes that the other parts have as much
+// left as these.
 func sum(c *counter.Charge, parts []counter.Result, r *counter.Result) {
 	any, all, left := false, true, int64(0)
 	for i := range parts {
 		p := &parts[i]
 		if p.Err != nil {
-			*r = counter.Result{Err: p.Err, Local: p.Local} // the whole limit is then counted where it isn't known to be used
+			*r = counter.Result{Err: p.Err, Local: p.Local} // then the failure mode applies to the whole limit
 			return
 		}
 		any, all, left = any || p.Allowed, all && p.Allowed, left+p.Remaining
 		r.ResetAfter = max(r.ResetAfter, p.ResetAfter)
-		r.Slot = min(r.Slot, p.Slot) // at worst a window that has passed, which takes nothing back
+		r.Slot = min(r.Slot, p.Slot) // at worst that of a window that has passed, to which nothing goes back
 	}
 	either := c.Peek && alone(c.Policy, c.N) // each part was asked for the whole cost
 	r.Allowed = all || either && any
@@ -208,7 +210,7 @@ func sum(c *counter.Charge, parts []counter.Result, r *counter.Result) {
 	}
 }
 
-// wait returns how long until one of the refusing parts has room, or until all have.
+// wait returns the time until all refusing parts have room, or until one has if one is set.
 func wait(parts []counter.Result, one bool) (d time.Duration) {
 	for i := range parts {
 		p := &parts[i]
@@ -232,7 +234,7 @@ func (s *splitter) GiveBack(ctx context.Context, once counter.Once, keep time.Du
 			continue
 		}
 		whole, n := r.Policy, r.N
-		first := int(once[0]) % len(whole.Parts) // the same one for each attempt
+		first := int(once[0]) % len(whole.Parts) // the same part for each attempt
 		if once == (counter.Once{}) {
 			first = partOf(whole, s.next(r.Subject), 0)
 		}
@@ -245,7 +247,7 @@ func (s *splitter) GiveBack(ctx context.Context, once counter.Once, keep time.Du
 	return s.Store.GiveBack(ctx, once, keep, all)
 }
 
-// Reset makes counters untouched, with all of their parts.
+// Reset resets counters, with all of their parts.
 func (s *splitter) Reset(ctx context.Context, counters []counter.Counter) error {
 	var all []counter.Counter
 	for _, c := range counters {

@@ -94,8 +94,8 @@ func (s *stakes) reachable() (names []string) {
 
 // ask asks other regions for the tokens that a check needs, or with need 0 for what will be needed
 // soon. It doesn't block: done is closed when they have answered. If a request for this counter is
-// under way, ask joins it. If that one has already been sent, nothing is added to it, since what it
-// brings may be enough.
+// under way, ask joins it. It adds need to that request only if the request hasn't been sent yet;
+// otherwise, what it brings may be enough anyway.
 func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *stakes) tidyLocked(key string, c *counter.Counter) {
 	})
 }
 
-// tidy returns borrowed tokens that aren't needed before their term ends and they are lost. It
+// tidy returns borrowed tokens that aren't needed, before their term ends and they are lost. It
 // repeats until nothing is borrowed.
 func (s *stakes) tidy(key string, c *counter.Counter) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
@@ -163,7 +163,7 @@ func (s *stakes) tidy(key string, c *counter.Counter) {
 	}
 }
 
-// fly asks the lenders, once other checks have had time to join.
+// fly sends a request to the lenders, after other checks have had time to join it.
 func (s *stakes) fly(key string, c *counter.Counter, f *flight, need int64, who lenders) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()

@@ -49,8 +49,8 @@ var errAnswer = errors.New("unexpected answer: does the region run another versi
 // pendingOperation is an operation that waits for its answer.
 type pendingOperation struct {
 	operation
-	ctx  context.Context // done: nobody waits for it
-	done chan struct{}   // closed when the rest is there
+	ctx  context.Context // done when nobody waits for the answer any more
+	done chan struct{}   // closed when result and err are set
 	result
 	err error
 }

@@ -213,8 +213,8 @@ func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration
 		awaited = true
 		enough := time.NewTimer(wait)
 		defer enough.Stop()
-		// Ask until there is enough, or until no lender may be asked. A check that joined a request
-		// too late to be counted waits for that one, and then for another that counts it. Later
+		// Ask until there is enough, or until no lender may be asked. A check that joins a request
+		// after it was sent waits for it, and then for another one that includes its need. Other
 		// checks may have taken what was brought for this one.
 		for short() {
 			var done <-chan struct{}
@@ -243,7 +243,8 @@ func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration
 	return r
 }
 
-// charge runs decide on a charge's stake. A charge whose hold exists already takes nothing more.
+// charge has decide change a charge's stake. If the charge's hold exists already (there), the charge
+// takes nothing more.
 func (s *stakes) charge(ctx context.Context, key string, c *counter.Charge, decide func(k *stake.Stake, s stake.Share, now int64, there bool) bool) error {
 	p := c.Policy
 	if c.Hold == nil || c.Peek {
@@ -262,8 +263,8 @@ func recordOf(key string, h *counter.Hold) string {
 	return key + ":hold:" + hex.EncodeToString(h.ID[:])
 }
 
-// giveBack returns tokens, or settles a reservation. To do so once, the stake keeps a mark of its own;
-// or the record of the hold serves as one, since it goes away with the return.
+// giveBack returns tokens, or settles a reservation, once. A mark beside the stake prevents a second
+// time, or the record of the hold does, which is deleted with the return.
 func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Duration, r *counter.Return) error {
 	if r.Recorded {
 		once = counter.Once{}

@@ -57,7 +57,7 @@ func (s *Store) placeOf(p *counter.Policy) string {
 	return s.link.homeOf(p)
 }
 
-// placeHere is placeOf at the home, for what another region asks.
+// placeHere is placeOf for charges that come from another region, whose home is here.
 func (s *Store) placeHere(p *counter.Policy) string {
 	if s.link.shares(p) {
 		return shared
@@ -205,7 +205,7 @@ func (t *taking) ask(ctx context.Context, home string) {
 			local = append(local, i)
 			continue
 		}
-		t.results[i] = counter.Result{Err: errors.Join(counter.ErrPartition, err)} // the limiter gives back what the others took
+		t.results[i] = counter.Result{Err: errors.Join(counter.ErrPartition, err)} // the limiter gives back what the other charges took
 	}
 	t.own(ctx, local, true)
 }
@@ -242,7 +242,7 @@ func (t *taking) refuse(ctx context.Context) {
 		c := &t.charges[i]
 		back = append(back, counter.Return{Counter: c.Counter, N: c.N, Slot: t.results[i].Slot, Hold: c.Hold})
 	}
-	// If giving back fails, the tokens stay taken, which mints nothing.
+	// If giving back fails, the tokens stay debited.
 	_ = t.giveBack(ctx, counter.Once{}, 0, back, func(i int) string { return t.home[t.taken[i]] })
 	var own []int
 	for _, i := range t.taken {
@@ -277,9 +277,9 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 	return s.giveBack(ctx, once, keep, returns, func(i int) string { return s.placeOf(returns[i].Policy) })
 }
 
-// giveBack returns tokens to the stores of their homes. Each store and each stake keeps a mark of its
-// own, or the records of holds, to do so once. If some returns depend on records, the stores that get
-// none of those come last, and free only slots unless a record existed.
+// giveBack returns tokens to the stores of their homes. Each store and each stake prevents a second time by itself,
+// with a mark or by the records of holds. If some returns depend on records, the stores without such returns come last,
+// and give back nothing but slots unless a record existed.
 func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return, homeOf func(i int) string) (err error) {
 	by := map[string][]counter.Return{}
 	for i, r := range returns {

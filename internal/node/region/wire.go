@@ -51,7 +51,7 @@ type charge struct {
 	Slot    int64         `json:"slot,omitempty"`
 	Hold    *counter.Hold `json:"hold,omitempty"`
 	Used    int64         `json:"used,omitempty"`
-	// Recorded: see [counter.Return].
+	// Recorded means that the charge goes back only if the hold's record exists: see [counter.Return].
 	Recorded bool `json:"recorded,omitempty"`
 }
 

@@ -40,8 +40,8 @@ func (c Copy) files() (paths []string, next int64, err error) {
 
 func (c Copy) file(n int64) string { return folder(c.Path).file(Version{Number: n}) }
 
-// Load returns the newest version that good accepts, or one with number 0. The error has what is
-// wrong with newer versions, or with the folder.
+// Load returns the newest version that good accepts, or a version with number 0. The error says
+// what is wrong with newer versions, or with the folder.
 func (c Copy) Load(good func(Version) error) (Version, error) {
 	paths, _, err := c.files()
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {

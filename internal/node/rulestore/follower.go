@@ -183,7 +183,8 @@ func (f *Follower) Look(ctx context.Context) {
 	}
 }
 
-// meet compares what is in force here with the store's newest version, and does what follows.
+// meet compares the version in force here with the store's newest version, and acts on the
+// difference.
 func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	head, has := p.Head, p.Mine
 	f.mu.Lock()

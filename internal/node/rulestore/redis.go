@@ -32,7 +32,7 @@ var (
 	blocksScript  = rediscall.NewScript(files, "blocks")
 )
 
-// apart is a script that carries a document.
+// apart returns a script that carries a document: see Apart in [rediscall.Script].
 func apart(names ...string) *rediscall.Script {
 	s := rediscall.NewScript(files, names...)
 	s.Apart = true

@@ -4,10 +4,9 @@
 // A version is written once and never changed. Of two concurrent writers only one can win: each
 // names the version that its change is based on, and the second is told that a newer one exists.
 //
-// A number alone doesn't identify a version: a failover may lose an acknowledged version, and the
-// next one gets the same number. So every version also has a hash, which tells two versions with one
-// number apart. The store's version is then in force, and the other stays in the history as an
-// orphan.
+// A failover can lose the newest version, and the next one gets the same number. So every version also
+// has a hash. If a node still has the lost version, the store's version is in force, and the node adds
+// its own to the history as an orphan.
 package rulestore
 
 import (

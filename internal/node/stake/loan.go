@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// A region asks for enough tokens for horizon seconds, when what it has lasts for lead seconds:
-	// by then an answer has arrived.
+	// A region asks for enough tokens for horizon seconds when what it has lasts for less than lead
+	// seconds: by then an answer has arrived.
 	horizon = 1.0
 	lead    = 0.4
-	// room is for how many seconds a lending bucket should still be able to refill.
+	// room is how many seconds of refill a lending bucket should still have room for.
 	room = 0.4
 	// shortWait is how long, in µs, a lender that had nothing isn't asked again. The time doubles
 	// with each attempt, up to longestWait.

@@ -1,10 +1,10 @@
-// Package stake is the arithmetic of a limit that several regions share. It is pure, as package weir
-// is.
+// Package stake is the arithmetic of a limit that several regions share. It is pure: the time is an
+// argument, and there is no I/O.
 //
 // Every region has a stake in the limit: tokens of its own, which refill there. The stakes of all
 // regions add up to the limit. A region that needs more borrows from another, mostly from the home,
-// which owns the most. Tokens only move: they leave the lender's stake before the borrower has them,
-// so tokens lost on the way are missing, and none are minted.
+// which owns the most. Tokens only move: they leave the lender's stake before the borrower has them.
+// So tokens can get lost on the way, but the regions never have more than the limit.
 //
 // A bucket's capacity moves with its tokens. Lent tokens count as the lender's until the borrower
 // reports that they are spent or given back, so the lender doesn't refill them meanwhile, and all
@@ -44,9 +44,9 @@ type Share struct {
 	Own int64
 	// Rate is the part of the refill rate, in thousandths.
 	Rate int64
-	// Since is when the share became the region's own, in µs, and Before what it owned until then.
-	// A counter that was never used here has no more than has refilled since. Zero means that it
-	// always was.
+	// Since is when the share became the region's own, in µs; zero means that it always was. Before is
+	// what the region owned until then. A counter that was never used here starts with Before, plus
+	// what has refilled since.
 	Since, Before int64
 	// Gone are dead regions: what they have borrowed belongs to this region again.
 	Gone []string
@@ -89,9 +89,9 @@ type Loan struct {
 	Until int64 `json:"u,omitempty"`
 	// Sent is when the borrower sent its newest message, by its own clock.
 	Sent int64 `json:"w,omitempty"`
-	// The borrower keeps when it may ask the lender again in Next, or 0 if the lender had enough
-	// the last time, and in Vain how often in a row it had nothing. The lender keeps in Next when
-	// it may ask the borrower ahead.
+	// For the borrower, Next is when it may ask the lender again, or 0 if the lender had enough the
+	// last time, and Vain is how often in a row the lender had nothing. For the lender, Next is when it
+	// may ask the borrower ahead of need.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
 	// Again is when the lender expects to have what was missing, and For how much that was.
@@ -99,9 +99,10 @@ type Loan struct {
 	For   int64 `json:"f,omitempty"`
 }
 
+// out returns how much of the loan is neither spent nor given back.
 func (l *Loan) out() int64 { return max(0, l.Given-l.Spent-l.Back) }
 
-// loans are loans by the other region.
+// loans are loans by the name of the other region.
 type loans map[string]*Loan
 
 // of returns the loan of a region; the zero Loan if there is none.
@@ -112,7 +113,7 @@ func (l loans) of(region string) Loan {
 	return Loan{}
 }
 
-// begin adds a loan.
+// begin adds a loan, in place of any other loan of the region.
 func (l *loans) begin(region string, loan *Loan) *Loan {
 	if *l == nil {
 		*l = loans{}
@@ -121,7 +122,7 @@ func (l *loans) begin(region string, loan *Loan) *Loan {
 	return loan
 }
 
-// out returns what all of them have out.
+// out returns how much of all loans is neither spent nor given back.
 func (l loans) out() (n int64) {
 	for _, loan := range l {
 		n += loan.out()
@@ -170,7 +171,7 @@ func Reaches(p *counter.Policy, regions int) bool {
 
 func isBucket(p *counter.Policy) bool { return p.Limit.Algorithm <= counter.LeakyBucket }
 
-// scale is the number of Level's units per unit of a check's cost.
+// scale is how many units of Level make one unit of a check's cost.
 func scale(p *counter.Policy) int64 {
 	if isBucket(p) && !p.Limit.Decimal {
 		return 1_000_000
@@ -181,7 +182,7 @@ func scale(p *counter.Policy) int64 {
 // Whole returns the whole limit, in units of a check's cost.
 func Whole(p *counter.Policy) int64 { return p.Numbers()[0] / scale(p) }
 
-// refill returns what the share of a bucket gains in a time.
+// refill returns how much this share of a bucket gains in a time.
 func (s *Share) refill(p *counter.Policy, time int64) int64 {
 	r := p.Refill(time)
 	return r/1000*s.Rate + r%1000*s.Rate/1000
@@ -247,8 +248,8 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 	}
 }
 
-// settled returns a settled copy of a stake that is only looked at. Refill is rounded, so settling more
-// often than needed loses a little.
+// settled returns a settled copy of a stake, for callers that only read it. Refill is rounded, so
+// settling the stake itself more often than needed would lose a little.
 func (k *Stake) settled(p *counter.Policy, s Share, now int64) *Stake {
 	k = Decode(k.Encode())
 	k.settle(p, s, now)
@@ -327,7 +328,7 @@ func (k *Stake) TakeAwaited(p *counter.Policy, s Share, now, n int64) bool {
 	return fits
 }
 
-// Slot names when tokens were taken just now, for giving them back.
+// Slot returns what identifies the time at which tokens are taken now, for giving them back later.
 func (k *Stake) Slot(p *counter.Policy, now int64) int64 {
 	if isBucket(p) {
 		return now
@@ -401,7 +402,8 @@ func (k *Stake) GiveBack(p *counter.Policy, s Share, now, n, slot int64) {
 		if k.Time == 0 {
 			k.settle(p, s, now)
 		}
-		// Don't refill: the numbers may come from a receipt, and others may be in force by now.
+		// Don't refill: the policy may come from an old receipt, and other numbers may be in force by
+		// now.
 		n *= scale(p)
 		k.Level = max(k.Level+n, -most)
 		if n > 0 {
