@@ -225,3 +225,14 @@ func TestConnectToCluster(t *testing.T) {
 		t.Errorf("keys on %d of 3 primaries", len(owners))
 	}
 }
+
+// TestClusterThatNamesNoHosts: the hosts are then where the Cluster was asked, and the ports tell its servers apart.
+func TestClusterThatNamesNoHosts(t *testing.T) {
+	t.Parallel()
+	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-preferred-endpoint-type unknown-endpoint"}})
+	s := open(t, Options{URL: clusterURL(c)})
+	answers(t, s)
+	if n := len(s.Health().Shards); n != 3 {
+		t.Errorf("%d shards: %+v", n, s.Health().Shards)
+	}
+}

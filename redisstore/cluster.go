@@ -48,6 +48,9 @@ func askOwners(ctx context.Context, node rueidis.Client, timeout time.Duration) 
 		last, errLast := r[1].AsInt64()
 		host, errHost := primary[0].ToString()
 		port, errPort := primary[1].AsInt64()
+		if rueidis.IsRedisNil(errHost) { // with cluster-preferred-endpoint-type unknown-endpoint; the client takes the host that it asked
+			errHost = nil
+		}
 		if err := errors.Join(errFirst, errLast, errHost, errPort); err != nil {
 			return owners, fmt.Errorf("CLUSTER SLOTS: %w", err)
 		}
