@@ -90,10 +90,24 @@ func checkGolden(t *testing.T, path, got string) {
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v: run go test ./rulefile -run %s -update, and read what it writes", err, t.Name())
 	}
-	if got != string(want) {
-		t.Errorf("%s differs.\n--- want\n%s--- got\n%s", path, want, got)
+	if got == string(want) {
+		return
+	}
+	t.Errorf("%s differs: if the change is meant, run go test ./rulefile -run %s -update", path, t.Name())
+	old, now := strings.Split(string(want), "\n"), strings.Split(got, "\n")
+	for i := range max(len(old), len(now)) {
+		o, n := "", ""
+		if i < len(old) {
+			o = old[i]
+		}
+		if i < len(now) {
+			n = now[i]
+		}
+		if o != n {
+			t.Errorf("line %d\nwant %s\n got %s", i+1, o, n)
+		}
 	}
 }
 

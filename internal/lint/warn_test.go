@@ -2,6 +2,7 @@ package lint
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -313,6 +314,31 @@ func TestNobody(t *testing.T) {
 			[]string{"rules[1]: counts nothing"}},
 	} {
 		checkWarnings(t, c.name, c.doc, c.want)
+	}
+}
+
+// A condition that covers doesn't know would make lint call rules unreachable that apply to other requests.
+func TestConditionsTellRulesApart(t *testing.T) {
+	limits := per(10, time.Minute)
+	for i := range reflect.TypeFor[weir.Match]().NumField() {
+		a, b := weir.Match{}, weir.Match{}
+		set := func(m *weir.Match, text string) {
+			switch f := reflect.ValueOf(m).Elem().Field(i); f.Kind() {
+			case reflect.Bool:
+				f.SetBool(text == "/a")
+			case reflect.String:
+				f.SetString(text)
+			default:
+				t.Fatalf("this test has to learn how to set a %s", f.Type())
+			}
+		}
+		set(&a, "/a")
+		set(&b, "/b")
+		doc := weir.Rules{Rules: []weir.Rule{
+			{ID: "a", Layer: "x", By: []string{"ip"}, Match: a, Limits: limits}, {ID: "b", Layer: "x", By: []string{"ip"}, Match: b, Limits: limits},
+			{ID: "all", By: []string{"ip"}, Limits: limits},
+		}}
+		checkWarnings(t, reflect.TypeFor[weir.Match]().Field(i).Name, doc, nil)
 	}
 }
 

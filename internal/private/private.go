@@ -54,7 +54,8 @@ var (
 	// capacity, because a guess must not lock a client out for ever.
 	Guess = link.Guess.(func(*weir.Request))
 
-	// Attributes lists the names that the rules ask [weir.Request.Attr] for.
+	// Attributes lists the names that the rules ask [weir.Request.Attr] for. Edges fetch only these, and check only these headers
+	// for ambiguity, so a condition or dimension that isn't listed never finds its value.
 	Attributes = link.Attributes.(func(*weir.RuleSet) []string)
 
 	// PerUser returns a limiter that counts by user alone, for the options of [weir.New].
