@@ -32,7 +32,7 @@ func (l *Limiter) decide(ctx context.Context, req *Request, m *match, d *Decisio
 		}
 	}
 	byStatus := l.conclude(m, d)
-	undo := !d.Allowed && len(m.apart) > 0 // a charge decided apart refused it, so return what the store took
+	undo := !d.Allowed && len(m.apart) > 0 // takeApart refused a charge, so return what the store took
 	if !req.Peek && (req.Receipt || byStatus || d.Delay > 0 || err != nil || undo || m.holds || req.Reserve > 0) {
 		l.keep(ctx, req, m, d)
 	}
@@ -63,8 +63,8 @@ func (m *match) guarded(i int) bool {
 	return a.Policy.Abuse != nil && a.Policy.Rule == b.Policy.Rule && bytes.Equal(a.Subject, b.Subject)
 }
 
-// keepOut refuses a request because the client of charge i is in a cooldown. Only charges that are booked in any case go to the
-// store.
+// keepOut refuses a request because the client of charge i is in a cooldown. Only charges of Book policies, which are always
+// taken, go to the store.
 func (l *Limiter) keepOut(ctx context.Context, m *match, d *Decision, i int, wait time.Duration) {
 	out := m.charges[i]
 	m.charges = slices.DeleteFunc(m.charges, func(c counter.Charge) bool { return !c.Policy.Book })
@@ -162,7 +162,7 @@ func (l *Limiter) chargeAddress(ctx context.Context, req *Request, m *match, i i
 }
 
 // takeApart decides charges separately from the others of their request. If the request is refused already, they become peeks,
-// except for charges that are booked, and for refused charges to windows that count refusals.
+// except for charges of Book policies, and for refused charges to windows that count refusals.
 func takeApart(ctx context.Context, s counter.Store, charges []counter.Charge, results []counter.Result, refused bool) {
 	var counts []int
 	for i := range charges {

@@ -72,7 +72,7 @@ func (rs *RuleSet) Explain(req *Request) Explanation {
 			if x.Rules[j].Applies {
 				continue
 			}
-			// If a rule applies to no reading, prefer any other reason to a path that doesn't match.
+			// If a rule applies to no reading of the path, prefer any other reason to a path that doesn't match.
 			why := rs.whyNot(&rs.rules[j], req, m)
 			if i == 0 || why == applies || misses[j] == wrongPath || misses[j] == wrongRegex {
 				misses[j] = why
@@ -83,7 +83,7 @@ func (rs *RuleSet) Explain(req *Request) Explanation {
 	return x
 }
 
-// pathText returns the current reading as text.
+// pathText returns the current reading of the path as text.
 func (m *match) pathText() string { return string(m.path[:max(1, len(m.path)-1)]) }
 
 func (rs *RuleSet) ignored(req *Request) (out []string) {

@@ -9,8 +9,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// repeatTime is how long a check with an idempotency key and without a receipt is charged only
-// once.
+// repeatTime is how long checks with the same idempotency key are charged only once. With a receipt,
+// it may be longer.
 const repeatTime = time.Minute
 
 // hold adds the holds that charges need for slots, reservations and idempotency keys.

@@ -217,7 +217,7 @@ func (l *Limiter) end(req *Request, m *match, d *Decision, err error) {
 	l.scratch.Put(m)
 }
 
-// tell reports a decision that an edge made without a check to the observer.
+// tell reports to the observer a decision that an edge, such as the HTTP server, made without a check.
 func (l *Limiter) tell(ctx context.Context, req *Request, d Decision) {
 	m := l.scratch.Get().(*match)
 	if l.opts.Trace != nil {

@@ -19,7 +19,7 @@ type match struct {
 	tierWhy string // where the tier comes from
 
 	readings pattern.Readings // the ways in which servers may read the path
-	path     []byte           // the reading that is being matched
+	path     []byte           // the reading of the path that is being matched
 	found    []int32          // the candidates for this reading: rules whose indexed condition holds
 	chosen   []*rule          // the rules that apply to this reading
 
@@ -27,7 +27,7 @@ type match struct {
 	results  []counter.Result
 	owners   []owner // the owners of charges, except of those that the Limiter adds
 	subjects []byte  // the subjects of charges, one after another
-	apart    []int   // indexes of charges that were decided apart from the others: in Options.Local, or by address
+	apart    []int   // indexes of charges that were decided separately: in Options.Local, or by address
 	local    []int   // indexes of the charges that were decided in Options.Local
 
 	guest    bool   // the client's key isn't verified
@@ -97,8 +97,9 @@ func (rs *RuleSet) run(req *Request, m *match) {
 	}
 }
 
-// hold finds the rules that apply to the i-th reading of the path. It decides layers for each reading separately, so that the
-// most specific rule is charged whichever way the server reads the path.
+// hold finds the rules that apply to the i-th reading of the path, since servers may read some paths in several ways. It
+// decides layers for each reading separately, so that the most specific rule is charged whichever way the server reads the
+// path.
 func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	m.path, m.found, m.chosen = nil, m.found[:0], m.chosen[:0]
 	if i < m.readings.Len() {
@@ -117,7 +118,7 @@ func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	}
 }
 
-// charged reports whether an earlier reading already led to the same rule and subject.
+// charged reports whether an earlier reading of the path already led to the same rule and subject.
 func (m *match) charged(r *rule, from int) bool {
 	for _, o := range m.owners {
 		if o.rule == r && bytes.Equal(m.subjects[o.from:o.to], m.subjects[from:]) {
@@ -248,7 +249,7 @@ func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 			return
 		}
 	case req.Cost > 1:
-		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // capped above any limit, but without an overflow
+		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // may exceed any limit, but not overflow
 	}
 	m.add(r, r.numbers(req, m.tier), n, req, from)
 	m.add(r, r.Candidates, n, req, from)

@@ -80,8 +80,8 @@ func refundable(p *counter.Policy) time.Duration {
 }
 
 // keep records what was taken if it may have to go back later: by a receipt, because of the response's status, because it was
-// reserved, or because the request is queued. If a limit that was decided apart refused the request, everything goes back at
-// once.
+// reserved, or because the request is queued. If takeApart refused the request after the store took tokens for it, they go
+// back at once.
 func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision) {
 	undo := !d.Allowed
 	if undo && m.refused() {
@@ -91,7 +91,7 @@ func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision)
 	for i := range m.results {
 		r, c := &m.results[i], &m.charges[i]
 		local := slices.Contains(m.local, i)
-		later := c.N == 0 && req.Reserve > 0 && !req.Peek && c.Policy.Amount != "" // nothing was taken, but settling may book
+		later := c.N == 0 && req.Reserve > 0 && !req.Peek && c.Policy.Amount != "" // nothing was taken, but settling may charge
 		switch {
 		case !r.Allowed || r.Err != nil, c.Peek && !later, local && !c.InFlight() && len(c.Policy.Statuses) == 0:
 			continue

@@ -24,7 +24,7 @@ func (rs *RuleSet) asked(r *rule, req *Request) (n int64, charged bool) {
 	case r.Default > 0:
 		a = r.byDefault(req)
 	case req.Peek: // a peek for 0 returns what is left
-	case req.Reserve > 0: // settling books the amount
+	case req.Reserve > 0: // settling charges the amount
 	default:
 		return 0, false
 	}

@@ -114,7 +114,7 @@ func (h *held) name() (once counter.Once) {
 	return once
 }
 
-// scopeOf encodes where a limit is counted: 0 for limits that aren't Global, 1 for those that Travel, and Floor + 2 for others.
+// scopeOf encodes where a limit is counted: 0 for limits that aren't Global, 1 for those with Travels, and Floor + 2 for others.
 func scopeOf(p *counter.Policy) uint8 {
 	switch {
 	case !p.Global:

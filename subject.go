@@ -188,7 +188,7 @@ func (rs *RuleSet) route(r *rule, req *Request, m *match) string {
 // longPrefix stands for all prefixes that are too long. No path begins with it.
 var longPrefix = []byte("*")
 
-// prefix returns the first segments of the path, in the reading that is being matched.
+// prefix returns the first segments of the path, in the reading of the path that is being matched.
 func (m *match) prefix(segments uint8) []byte {
 	if len(m.path) == 0 {
 		return nil

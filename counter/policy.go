@@ -31,7 +31,7 @@ type Policy struct {
 	maxDelay int64 // queue: µs, or 0
 	tick     int64 // sliding counter: µs per step of the weight
 	ticks    int64 // sliding counter: steps per window
-	deepest  int64 // how far a limit can be booked: micro-tokens of a bucket, units of a window
+	deepest  int64 // how far Overdraw goes: micro-tokens of a bucket, units of a window
 }
 
 // Definition says what a policy is. A name and a limit are enough.
@@ -195,9 +195,9 @@ func (p *Policy) fingerprint(scope string) uint64 {
 }
 
 // Numbers returns the numbers of the arithmetic, for stores that compute elsewhere. For buckets: the capacity in millionths of
-// a token; the rate in millionths per µs, as two numbers of a fraction; and the longest delay in µs or, with Book, how much may
-// be booked. For other algorithms: the count; the window in µs; and, for sliding counters, the µs per tick and the ticks per
-// window.
+// a token; the numerator and denominator of the rate in millionths per µs; and the longest delay in µs or, with Book, how far
+// the limit can be exceeded. For other algorithms: the count; the window in µs; and, for sliding counters, the µs per tick and
+// the ticks per window.
 func (p *Policy) Numbers() [4]int64 {
 	if p.Limit.isBucket() {
 		last := p.maxDelay

@@ -61,7 +61,7 @@ type Hold struct {
 	// forgotten.
 	For time.Duration
 	// GiveBack makes the store return the reservation if it isn't settled in time. The store then keeps the record for another
-	// RecordTime, so that a late settlement can still book what was used.
+	// RecordTime, so that a late settlement can still charge what was used.
 	GiveBack bool
 }
 
@@ -111,9 +111,9 @@ type Return struct {
 	// Hold is the hold of the charge, or nil. The return ends it.
 	Hold *Hold
 	// Used settles a Return with a Hold: that many of the N tokens stay taken. If Used is more than N, the difference is
-	// booked.
+	// charged, too, even if it doesn't fit.
 	Used int64
-	// Recorded makes the return depend on the record of its Hold: without the record, nothing goes back and nothing is booked.
+	// Recorded makes the return depend on the record of its Hold: without the record, nothing goes back and nothing is charged.
 	// So a refund happens only once, and the store doesn't have to remember the call's Once. If the first such return of a call
 	// has no record, GiveBack only frees slots, and returns [ErrUsed]. Callers put slots first, and returns without Recorded
 	// last.
@@ -137,7 +137,7 @@ type Result struct {
 	ResetAfter time.Duration
 	// Delay is how long an allowed request must wait for its turn in a queue.
 	Delay time.Duration
-	// Slot says when the tokens were debited, for [Return].
+	// Slot says when the tokens were debited. A [Return] of them needs it.
 	Slot int64
 	// Part is the number of the part of a split limit that was charged first, from 1. 0 means that the limit isn't split.
 	Part int

@@ -64,7 +64,7 @@ func newKeySet(opts Options) (*keySet, error) {
 	return s, nil
 }
 
-// find returns the keys that may have signed a token.
+// find returns the keys that may have signed a token. If there are none, it asks for a fetch.
 func (s *keySet) find(t *gojwt.Token) (any, error) {
 	id, _ := t.Header["kid"].(string)
 	var fit gojwt.VerificationKeySet

@@ -17,7 +17,7 @@ import (
 type borrower struct {
 	hash    uint64
 	subject []byte
-	seen    atomic.Uint32 // when it was last used, in blinks
+	seen    atomic.Uint32 // when it was last used, in blinks of 10 ms
 
 	// refusal has what is needed to refuse a check without the lock, so that a flood of refused requests doesn't contend for
 	// it. If nil, a check must take the lock.

@@ -51,7 +51,7 @@ func (t *table) find(h uint64) *borrower {
 }
 
 // room reports whether the hash has a free place, or one whose counter wasn't used after the moment
-// since, in blinks.
+// since, which is in blinks of 10 ms.
 func (t *table) room(h uint64, since uint32) bool {
 	s := t.set(h)
 	for i := range s.counters {
@@ -97,14 +97,14 @@ func (t *table) all(f func(*borrower)) {
 
 // sightings records when counters outside the table were last used. Each place remembers only the
 // last counter that fell on it.
-type sightings []atomic.Uint32 // the upper half is a part of the hash, the lower half a time in blinks
+type sightings []atomic.Uint32 // the upper half is a part of the hash, the lower half a time in blinks of 10 ms
 
 const (
 	blink = int64(10 * time.Millisecond)
 	often = int64(300 * time.Millisecond) // a counter used this often gets a place, whatever its limit
 )
 
-// blinks converts a time in ns to blinks. The result wraps around after more than a year.
+// blinks converts a time in ns to blinks of 10 ms. The result wraps around after more than a year.
 func blinks(at int64) uint32 { return uint32(at / blink) }
 
 func later(a, b uint32) bool { return int32(a-b) > 0 }

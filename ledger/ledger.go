@@ -4,11 +4,11 @@
 //
 // Tokens are debited before they are lent, so a node that dies loses its tokens but never creates extra ones. The danger is in
 // giving back: if a bucket refilled while its tokens were lent, and then got them back, it would admit them twice. So a bucket
-// remembers how many tokens it lent in this interval and in the one before, and refills to no more than its capacity minus
-// those tokens, plus the refill of 90 ms (two short intervals). A lease ends with the interval after the one in which it was
-// granted. Every token that can be spent is either in the bucket's level or lent, and giving back only moves it between the
-// two. Hence all nodes together admit, in any period, no more than the bucket alone would admit in a period longer by
-// [MaxLease].
+// divides time into intervals: of 45 ms, or of 0.5 to 5 s if it refills slowly. It remembers how many tokens it lent in this
+// interval and in the one before, and refills to no more than its capacity minus those tokens, plus the refill of 90 ms. A lease
+// ends with the interval after the one in which it was granted. Every token that can be spent is either in the bucket's level or
+// lent, and giving back only moves it between the two. Hence all nodes together admit, in any period, no more than the bucket
+// alone would admit in a period longer by [MaxLease].
 //
 // A bucket that refills quickly lends to every node that asks, for 45 to 90 ms. A slow bucket refills too little in so short a
 // time. It lends a few tokens for seconds, and only to a node that has been the only one to ask for a while: if a client's
@@ -102,7 +102,7 @@ type Account struct {
 const longStreak = 12
 
 // Lends reports whether tokens of a policy may be lent. It excludes strict rules; queues, whose requests wait their turn;
-// sliding logs, which record the time of each request; limits that book, which admit anyway; concurrency limits, where each
+// sliding logs, which record the time of each request; limits with Book, which admit every charge; concurrency limits, where each
 // slot belongs to one request; and limits on amounts, whose requests settle later.
 func Lends(p *counter.Policy) bool {
 	switch p.Limit.Algorithm {

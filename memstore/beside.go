@@ -136,9 +136,9 @@ func (t *table) forget(g *segment, h uint64) {
 
 func (t *table) overBeside() bool { return t.besideUse.Load() > t.cap-t.pageUse.Load() }
 
-// evictBeside evicts logs and holds until the rest fits the cap, starting with those whose loss admits the fewest tokens too
-// many. It evicts from the given locked segment, and from other segments whose lock is free. It spares the counter that was
-// just written, and evicts slots in use last.
+// evictBeside evicts logs and holds until the rest fits the cap. It starts with those whose loss lets the fewest extra tokens
+// be admitted. It evicts from the given locked segment, and from other segments whose lock is free. It spares the counter that
+// was just written, and evicts slots in use last.
 func (t *table) evictBeside(g *segment, keep uint64, now int64) {
 	d := t.dir.Load()
 	t.evictSome(d, g, keep, now, false, 64) // bounded, since there may be nothing but slots

@@ -196,8 +196,8 @@ func (h *holdList) lastEnd() int64 {
 	return h.list[len(h.list)-1].end
 }
 
-// expire ends up to maxExpired holds whose time is over. It returns the state after their tokens were given back, where they
-// should be.
+// expire ends up to maxExpired holds whose time is over. It gives back the tokens of those with giveBack, and returns the new
+// state.
 func (h *holdList) expire(p *counter.Policy, s counter.State, now int64) counter.State {
 	if len(h.ends) == 0 {
 		return s
@@ -260,7 +260,7 @@ func (h *holdList) settle(p *counter.Policy, s counter.State, now int64, r *coun
 	return s
 }
 
-// settleLog is settle for a sliding log, which never books more than Return.N.
+// settleLog is settle for a sliding log, which never charges more than Return.N.
 func (h *holdList) settleLog(p *counter.Policy, l *counter.Log, now int64, r *counter.Return) {
 	if n, slot := h.end(r); n > 0 {
 		p.ReturnLog(l, now, n, slot)

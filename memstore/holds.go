@@ -24,7 +24,7 @@ func (s *Store) giveBack(back *counter.Return) (recorded bool) {
 	if !isLog && !isSlots(p) {
 		cell = g.layout.find(h)
 	}
-	now := s.time() // read with everything locked, for the reason given in update
+	now := s.time() // read after locking, so not before the time of an earlier check
 	var old counter.State
 	if cell != nil {
 		old = cell.decode(p, s.table.epoch)

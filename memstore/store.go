@@ -177,7 +177,7 @@ func verdict(fits, taken bool) counter.Verdict {
 func (s *Store) takeLog(c *counter.Charge, r *counter.Result, h uint64) {
 	g := s.table.lock(h)
 	defer s.table.unlock(g)
-	now := s.time() // read with the log locked, for the reason given in update
+	now := s.time() // read after locking, so not before the time of an earlier check
 	st := step{hash: h, n: c.N, log: true, segment: g}
 	s.look(&st, c, now)
 	s.settle(&st, c, now, false, r)

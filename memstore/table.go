@@ -32,7 +32,7 @@ type layout struct {
 
 type segment struct {
 	mu       sync.Mutex // guards everything below
-	layout   *layout    // the current one
+	layout   *layout    // the current layout
 	outgrown bool       // all eight pages are allocated and too full, so the segment must split
 	counts   [maxPages]uint16
 	beside   map[uint64]*beside

@@ -62,7 +62,7 @@ func (s *Store) takeAll(charges []counter.Charge, results []counter.Result) {
 			st.cell = st.segment.layout.find(st.hash)
 		}
 	}
-	now := s.time() // read with everything locked, for the reason given in update
+	now := s.time() // read after locking, so not before the time of an earlier check
 	for j := range steps {
 		st := &steps[j]
 		c := &charges[st.i]

@@ -273,7 +273,7 @@ func (k *kept) there(hold *counter.Hold) bool {
 	return ok && !r.returned
 }
 
-// settle ends a hold.
+// settle ends a hold, and gives back what the request didn't use, or takes what it used beyond its charge.
 func (k *kept) settle(now int64, r counter.Return) {
 	if _, ok := k.records.all[r.Hold.ID]; !ok && r.Recorded {
 		return

@@ -8,8 +8,10 @@ import (
 
 // records are the holds of one counter by ID. They do the same as holds in memstore, in a simpler way.
 type records struct {
-	all                 map[counter.Once]record
-	seen, kept, returns int64 // when a record was last added; the longest lifetimes of those that stay taken, and of those that go back
+	all map[counter.Once]record
+	// seen is when a record was last added. kept and returns are the longest lifetimes so far: kept of records whose tokens stay
+	// taken when the record ends, and returns of those whose tokens go back then.
+	seen, kept, returns int64
 }
 
 type record struct {
@@ -34,7 +36,7 @@ func (rs *records) sum() (n int64) {
 	return n
 }
 
-// expire ends records whose time is over, up to 128 at a time, and gives back their tokens where they should go back.
+// expire ends up to 128 records whose time is over, and gives back the tokens of those with giveBack.
 func (rs *records) expire(p *counter.Policy, s counter.State, now int64) counter.State {
 	s = rs.anchor(p, s, now)
 	defer rs.forget()
@@ -142,7 +144,7 @@ func (rs *records) settle(back *counter.Return) (n, slot int64) {
 	return min(back.N, r.n) - back.Used, r.slot
 }
 
-// report describes slots.
+// report returns the result of a charge to a concurrency limit.
 func (rs *records) report(p *counter.Policy, now, n int64, v counter.Verdict) counter.Result {
 	id, _ := rs.first()
 	last := int64(0)
