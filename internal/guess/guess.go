@@ -63,7 +63,7 @@ func leavesOut(written, candidate string) bool {
 
 // mistakes counts the letters to add, drop, replace or swap with their neighbor to turn a into b.
 func mistakes(a, b string) int {
-	var n [maxLength + 1][maxLength + 1]int // by how much of a and of b
+	var n [maxLength + 1][maxLength + 1]int // mistakes between the first i bytes of a and the first j of b
 	for i := range len(a) + 1 {
 		for j := range len(b) + 1 {
 			switch {

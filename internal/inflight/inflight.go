@@ -16,7 +16,7 @@ const PerCore = 256
 // Default returns PerCore times the number of cores that this process may use.
 func Default() int { return PerCore * runtime.GOMAXPROCS(0) }
 
-// Patience is how long a request waits for a place at most.
+// Patience is the longest that a request waits for a place.
 //
 // If nothing waited, refused clients would return at once, and a node busy with refusing them would
 // have no time for the rest: reading and refusing a request costs a fourth of a check. Waiting

@@ -1,16 +1,16 @@
-// Package inuse counts what is in use of something that many share: in all, and by each of them.
+// Package inuse counts how much of a shared resource is in use: in total, and by each user.
 package inuse
 
 import "sync"
 
-// Count is a total and the part of it that each key has. The zero Count is empty. It isn't safe for
-// concurrent use; see [Places] for one that is.
+// Count is a total and each key's part of it. The zero Count is empty. It isn't safe for concurrent
+// use; see [Places] for a type that is.
 type Count[K comparable] struct {
 	all int64
 	by  map[K]int64
 }
 
-// Add adds n for a key, or takes it back if n is negative. Keys that use nothing take no memory.
+// Add adds n for a key, or subtracts if n is negative. Keys that use nothing take no memory.
 func (c *Count[K]) Add(key K, n int64) {
 	if c.by == nil {
 		c.by = map[K]int64{}
@@ -27,15 +27,15 @@ func (c *Count[K]) All() int64 { return c.all }
 // Of returns what one key uses.
 func (c *Count[K]) Of(key K) int64 { return c.by[key] }
 
-// Places are taken one by one, and bounded in all and for each key. The zero Places is empty. It is
-// safe for concurrent use.
+// Places are taken one by one. Their number is limited in total and for each key. The zero Places
+// is empty. It is safe for concurrent use.
 type Places[K comparable] struct {
 	mu    sync.Mutex
 	taken Count[K] // guarded by mu
 }
 
-// Enter takes a place for a key unless all places, or those of the key, are taken. Each Enter that
-// returned true needs a Leave.
+// Enter takes a place for a key unless all places, or each of those for the key, are taken. Each
+// Enter that returns true needs a Leave.
 func (p *Places[K]) Enter(key K, all, each int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

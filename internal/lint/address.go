@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// warnOfAddresses finds rules by address that refuse a client before it has used what its tier or its override gives it.
+// warnOfAddresses finds rules by address that refuse a client before it has used up what its tier or its override allows.
 func (d *document) warnOfAddresses() {
 	var quotas []*rule
 	for _, r := range d.rules {
@@ -29,7 +29,7 @@ func (d *document) warnOfAddresses() {
 			if !d.budget.Spend(a.size() + q.size() + 16*(len(q.ByTier)+len(q.ByKey))) {
 				return
 			}
-			untiered.Match.HasKey = a.Match.HasKey && !q.countsBy("api_key") // whoever q counts by key has one
+			untiered.Match.HasKey = a.Match.HasKey && !q.countsBy("api_key") // if q counts by key, all of its clients have one
 			if a.Layer != "" && a.Layer == q.Layer || !untiered.covers(q) {
 				continue
 			}
@@ -41,17 +41,17 @@ func (d *document) warnOfAddresses() {
 	}
 }
 
-// capsAddresses: the rule limits all requests of an address.
+// capsAddresses reports whether the rule limits all requests of an address.
 func (r *rule) capsAddresses() bool {
 	return len(r.by) == 1 && r.by[0] == "ip" && !r.Shadow && !r.Book && r.countsRequests()
 }
 
-// countsRequests: the rule counts every request over a time, and not amounts, slots or certain answers.
+// countsRequests reports whether the rule counts every request over a time, and not amounts, slots or certain answers.
 func (r *rule) countsRequests() bool {
 	return r.Descriptor == nil && r.Amount == "" && r.Algorithm != weir.Concurrency && len(r.Statuses) == 0
 }
 
-// withoutTier is a copy of the rule without its tier, and without conditions that all requests meet.
+// withoutTier returns a copy of the rule without its tier, and without conditions that all requests meet.
 func (r *rule) withoutTier() *rule {
 	doc, c := *r.Rule, *r
 	doc.Tier, c.Rule = "", &doc
@@ -67,7 +67,7 @@ func (r *rule) withoutTier() *rule {
 	return &c
 }
 
-// numbers are the rule's policies for a tier.
+// numbers returns the rule's policies for a tier.
 func (r *rule) numbers(tier string) []*counter.Policy {
 	if p, ok := r.ByTier[tier]; ok {
 		return p
@@ -75,11 +75,11 @@ func (r *rule) numbers(tier string) []*counter.Policy {
 	return r.Base
 }
 
-// isFor: the rule can apply to requests of a tier.
+// isFor reports whether the rule can apply to requests of a tier.
 func (r *rule) isFor(tier string) bool { return r.tierCondition() == "" || r.tierCondition() == tier }
 
-// warnOfCappedTier finds tiers whose numbers in rule q are above what rule a admits for an address. It names the one with the
-// highest limit.
+// warnOfCappedTier finds tiers to which rule q gives more than rule a admits for an address. It names the tier with the highest
+// limit.
 func (d *document) warnOfCappedTier(a, q *rule) bool {
 	fastest := func(x, y string) int {
 		return cmp.Or(cmp.Compare(PerSecond(slowest(q.ByTier[y])), PerSecond(slowest(q.ByTier[x]))), strings.Compare(x, y))
@@ -100,7 +100,8 @@ func (d *document) warnOfCappedTier(a, q *rule) bool {
 	return false
 }
 
-// warnOfCappedOverride finds overrides in rule q that are above what rule a admits for an address. It names the first by its key.
+// warnOfCappedOverride finds overrides in rule q that give more than rule a admits for an address. It names the first by its
+// key.
 func (d *document) warnOfCappedOverride(a, q *rule) {
 	for _, key := range q.keys {
 		tier := d.DefaultTier
@@ -120,16 +121,16 @@ func (d *document) warnOfCappedOverride(a, q *rule) {
 	}
 }
 
-// capped says what rule a admits for an address, and what rule q gives a client, if the first is less; else both are "".
+// capped returns what rule a admits for an address, and what rule q gives a client, if a admits less. Otherwise it returns "".
 func (a *rule) capped(address []*counter.Policy, q *rule, client []*counter.Policy) (admits, gives string) {
 	if len(address) == 0 || len(client) == 0 {
 		return "", ""
 	}
-	// A sum of rates that differ by rounding alone is the same.
+	// Ignore differences that come from rounding alone.
 	if x, y := slowest(address), slowest(client); PerSecond(x)/float64(a.cost) < PerSecond(y)/float64(q.cost)*(1-1e-9) {
 		return x.String(), y.String()
 	}
-	const longest = time.Hour // quotas over more aren't meant to be taken at once
+	const longest = time.Hour // quotas over a longer time aren't meant to be used at once
 	if slowest(client).Window > longest {
 		return "", ""
 	}

@@ -10,12 +10,13 @@ import (
 // Move is a pattern of keys whose tier has changed.
 type Move struct{ Pattern, From, To string }
 
-// Moved returns the patterns of the old rules whose verified keys are in another tier by the new rules, as far as the patterns
-// tell. If there are very many patterns, it looks at the first ones only.
+// Moved returns the patterns of the old rules whose verified keys have another tier under the new rules, as far as patterns
+// show. If there are very many patterns, it looks only at the first ones.
 func Moved(oldSet, newSet *weir.RuleSet) (moved []Move) {
 	old, new := open(oldSet), open(newSet)
 	for i, k := range old.Keys {
-		// A pattern held against a pattern: its star is a character that only another star matches.
+		// Look the pattern up as if it were a key. Its asterisk then counts as an ordinary character, which only another
+		// pattern's asterisk matches.
 		if old.keys.FirstWithin(k.Pattern, int32(i), &new.budget) >= 0 {
 			continue // an earlier pattern matches all keys of this one
 		}
@@ -33,15 +34,15 @@ func Moved(oldSet, newSet *weir.RuleSet) (moved []Move) {
 	return moved
 }
 
-// Dropped returns the indexes of the old rules that limited requests which no new rule limits, as far as the conditions tell.
-// Of several such rules for the same requests, it returns the widest. All is false if there were too many rules to compare.
+// Dropped returns the indexes of the old rules that limited requests which no new rule limits, as far as the conditions show.
+// If several such rules match the same requests, it returns the widest. all is false if there were too many rules to compare.
 func Dropped(oldSet, newSet *weir.RuleSet) (rules []int, all bool) {
 	d := open(newSet)
 	return d.dropped(open(oldSet)), d.budget >= 0
 }
 
 func (d *document) dropped(old *document) (widest []int) {
-	// Most rules are still there, or stand before one without conditions: those are tried first.
+	// Most rules still exist, or are covered by a rule without conditions. These cases are cheap, so try them first.
 	byID, wide, size := make(map[string]*rule, len(d.rules)), []*rule{}, 0
 	for _, r := range d.rules {
 		byID[r.ID] = r
@@ -73,7 +74,8 @@ func (d *document) dropped(old *document) (widest []int) {
 	return widest
 }
 
-// limitsAll: the rule limits whatever another one limits. One that counts an amount doesn't limit requests without it.
+// limitsAll reports whether the rule limits every request that rule o limits. A rule that counts an amount doesn't limit
+// requests without it.
 func (r *rule) limitsAll(o *rule) bool {
 	if r.Amount != "" && r.Default == 0 && (r.Amount != o.Amount || o.Default > 0) {
 		return false

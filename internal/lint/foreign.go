@@ -16,8 +16,8 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// Compile is [weir.Compile], with errors for patterns in the syntax of other products too: globs, routers, regular expressions,
-// SQL. Weir would match them letter by letter, so the limit wouldn't exist. Each error says what to write instead.
+// Compile is [weir.Compile], but it also returns errors for patterns in the syntax of other products: globs, routers, regular
+// expressions, SQL. Weir would match those literally, so the limit would never apply. Each error says what to write instead.
 func Compile(doc weir.Rules) (*weir.RuleSet, error) {
 	var found counter.Problems
 	eachPattern(doc, func(path, wrong, _ string) {
@@ -50,7 +50,8 @@ func Denied(rules *weir.RuleSet, entries ...string) (*weir.RuleSet, error) {
 	return private.WithDenied(rules, entries...)
 }
 
-// eachPattern says of each pattern of a document what is wrong with it, and what is probably not meant.
+// eachPattern calls found for each faulty pattern of a document: wrong says what is wrong with it, odd what is probably not
+// meant.
 func eachPattern(doc weir.Rules, found func(path, wrong, odd string)) {
 	check := func(path string, look func(string) (wrong, odd string), s string) {
 		if wrong, odd := look(s); wrong != "" || odd != "" {
@@ -87,7 +88,7 @@ func eachPattern(doc weir.Rules, found func(path, wrong, odd string)) {
 	}
 }
 
-// foreignEntry is foreignKey for an entry of the allow or the deny list, which may be an address instead.
+// foreignEntry is foreignKey for an entry of the allow or deny list, which may also be an address.
 func foreignEntry(s string) (wrong, odd string) {
 	s = strings.TrimSpace(s)
 	if net, err := new(pattern.List).Add(s); err != nil || net.IsValid() || strings.Trim(s, "*") == "" {
@@ -96,12 +97,12 @@ func foreignEntry(s string) (wrong, odd string) {
 	return foreignKey(s)
 }
 
-// registeredMethods are those of IANA's registry, beside the common ones, and of caches.
+// registeredMethods are the methods in IANA's registry besides the common ones, and those of caches.
 var registeredMethods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL
 	MKREDIRECTREF MKWORKSPACE MOVE ORDERPATCH PRI PROPFIND PROPPATCH QUERY REBIND REPORT SEARCH UNBIND UNCHECKOUT UNLINK UNLOCK
 	UPDATEREDIRECTREF VERSION-CONTROL PURGE BAN`)
 
-// foreignEndpoint says what is wrong with an endpoint, or else what is probably not meant.
+// foreignEndpoint returns what is wrong with an endpoint, or else what is probably not meant.
 func foreignEndpoint(s string) (wrong, odd string) {
 	if trimmed := strings.TrimSpace(s); trimmed != s {
 		return fmt.Sprintf("has spaces around it: write %q", trimmed), ""
@@ -150,7 +151,7 @@ func foreignMethod(method, path string) (wrong, odd string) {
 	return "", fmt.Sprintf("%s isn't a method of HTTP, so hardly any request matches: write %q, or %q for all methods, unless your clients do send it", method, "GET "+path, path)
 }
 
-// oneTypo: the texts differ by a letter, or by two that have changed places.
+// oneTypo reports whether the texts differ by one letter, or by two that are swapped.
 func oneTypo(a, b string) bool {
 	for a != "" && b != "" && a[0] == b[0] {
 		a, b = a[1:], b[1:]
@@ -167,13 +168,13 @@ var (
 	wildRest  = regexp.MustCompile(`^(?:\*{1,2}|\.{3}|\.\*|\(\.\*\)|:(` + wildName + `)[*+]|\*(` + wildName + `)|<path:(` + wildName + `)>|\[{1,2}\.{3}(` + wildName + `)\]{1,2}|\{\*{1,2}(` + wildName + `)\}|\{(` + wildName + `)(?:\*|:\.[*+]|:path|=\*\*)\})$`)
 )
 
-// foreignPath finds the wildcards of other languages in a path.
+// foreignPath returns an error text if a path has wildcards in another product's syntax.
 func foreignPath(method, path string) string {
 	if !strings.HasPrefix(path, "/") {
 		if strings.HasPrefix(path, "^") {
 			return fmt.Sprintf("is a regular expression: write endpoint_regex: %q", path)
 		}
-		return "" // which is told of elsewhere
+		return "" // weir.Compile reports this
 	}
 	segments := strings.Split(path[1:], "/")
 	foreign, mixed, n := "", "", 0
@@ -212,7 +213,7 @@ func foreignPath(method, path string) string {
 	return ""
 }
 
-// name is the name of a wildcard that was found, if it has one.
+// name returns the name of a wildcard that was found, if it has one.
 func name(found []string) string { return strings.Join(found[1:], "") }
 
 var (
@@ -222,10 +223,10 @@ var (
 	regexEscape = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+`)
 )
 
-// foreignRegex says what is wrong with an expression over paths.
+// foreignRegex returns what is wrong with a regular expression for paths.
 func foreignRegex(s string) (wrong, odd string) {
 	if _, err := pattern.ParseRegex(s); s == "" || err != nil {
-		return "", "" // which is told of elsewhere
+		return "", "" // weir.Compile reports this
 	}
 	switch {
 	case strings.TrimSpace(s) != s:
@@ -242,7 +243,7 @@ func foreignRegex(s string) (wrong, odd string) {
 	}
 	re, err := syntax.Parse(s, syntax.Perl|syntax.FoldCase|syntax.DotNL)
 	if err != nil {
-		return "", "" // which is told of elsewhere
+		return "", "" // weir.Compile reports this
 	}
 	prog, err := syntax.Compile(re.Simplify())
 	if err != nil || matchesAPath(prog) {
@@ -251,7 +252,7 @@ func foreignRegex(s string) (wrong, odd string) {
 	return `matches no path: a path begins with "/", has no "//" and no query, and nothing comes before ^ or after $; write it as in "^/v1/orders"`, ""
 }
 
-// Where a walk through a path can be, as far as that limits what comes next.
+// Positions in a path. They determine which characters can come next.
 const (
 	atStart = iota
 	afterSlash
@@ -260,8 +261,8 @@ const (
 	positions
 )
 
-// matchesAPath: there is a path that the expression matches. It follows the expression along all paths at once,
-// and when in doubt says yes.
+// matchesAPath reports whether the expression matches any path. It follows the expression along all possible paths at once, and
+// returns true if in doubt.
 func matchesAPath(prog *syntax.Prog) bool {
 	type step struct {
 		pc uint32
@@ -275,7 +276,7 @@ func matchesAPath(prog *syntax.Prog) bool {
 			next = append(next, step{pc, at})
 		}
 	}
-	for at := atStart; at < atEnd; at++ { // it may begin to match anywhere
+	for at := atStart; at < atEnd; at++ { // a match may begin anywhere
 		follow(uint32(prog.Start), at)
 	}
 	for len(next) > 0 {
@@ -310,14 +311,14 @@ func matchesAPath(prog *syntax.Prog) bool {
 	return false
 }
 
-// hasText: the instruction takes a character that a segment can have.
+// hasText reports whether the instruction accepts a character that a segment can have.
 func hasText(i *syntax.Inst) bool {
 	if i.Op != syntax.InstRune && i.Op != syntax.InstRune1 {
 		return true
 	}
 	for j := 0; j < len(i.Rune); j += 2 {
 		lo, hi := i.Rune[j], i.Rune[min(j+1, len(i.Rune)-1)]
-		for r := lo; r <= hi && r <= lo+3; r++ { // there are only three of them
+		for r := lo; r <= hi && r <= lo+3; r++ { // only three characters are excluded
 			if r != '/' && r != '?' && r != '#' {
 				return true
 			}
@@ -326,8 +327,8 @@ func hasText(i *syntax.Inst) bool {
 	return false
 }
 
-// foreignKey says what is wrong with a key or a pattern of keys, or else what is probably not meant. A key can look
-// like anything, so that little is certain. What it says goes into logs: it quotes patterns, never a key.
+// foreignKey returns what is wrong with a key or a pattern of keys, or else what is probably not meant. A key can look like
+// anything, so few mistakes are certain. The texts go into logs: they quote patterns, but never a key.
 func foreignKey(s string) (wrong, odd string) {
 	const star = "* stands for any characters, and everything else for itself"
 	has := func(any ...string) bool {
@@ -361,7 +362,7 @@ func foreignKey(s string) (wrong, odd string) {
 	return "", ""
 }
 
-// foreignAttribute says what is wrong with the name of a header, claim or attribute.
+// foreignAttribute returns what is wrong with the name of a header, claim or attribute.
 func foreignAttribute(s string) (wrong, odd string) {
 	kind, name, named := strings.Cut(s, ":")
 	switch {

@@ -8,7 +8,8 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// layers returns the rules of each layer in the order of the file, and the rank of each rule in its layer: lower goes first.
+// layers returns the rules of each layer in the order of the file, and the rank of each rule in its layer. Lower ranks come
+// first.
 func (d *document) layers() (layers map[string][]*rule, ranks map[*rule]int) {
 	layers, ranks = map[string][]*rule{}, map[*rule]int{}
 	for _, r := range d.rules {
@@ -28,11 +29,11 @@ func (d *document) layers() (layers map[string][]*rule, ranks map[*rule]int) {
 	return layers, ranks
 }
 
-// warnOfLayers finds rules of a layer that another one always precedes, and rules that give more to
-// a client that invents the right key.
+// warnOfLayers finds rules that always lose to another rule of their layer, and rules that give more to a client that makes
+// up a matching key.
 func (d *document) warnOfLayers() {
 	layers, ranks := d.layers()
-	sizes := map[string]int{} // of all rules of a layer
+	sizes := map[string]int{} // the total size of each layer's rules
 	for name, layer := range layers {
 		for _, r := range layer {
 			sizes[name] += r.size()
@@ -58,7 +59,7 @@ func (d *document) warnOfLayers() {
 	}
 }
 
-// warnOfPrivilege finds rules by which a request escapes a lower limit with an unverified key.
+// warnOfPrivilege finds rules that let a request with an unverified key escape a lower limit.
 func (d *document) warnOfPrivilege(r *rule, layer []*rule, ranks map[*rule]int) {
 	unkeyed := *r.Rule
 	unkeyed.Match.APIKeyPattern, unkeyed.Tier = "", ""

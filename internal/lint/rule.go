@@ -13,30 +13,30 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// document is a rule document that compiled, and what is noted about it.
+// document is a rule document that compiled, with the warnings about it.
 type document struct {
 	weir.Rules
 	rules       []*rule
 	keys        pattern.Keys
 	allow, deny pattern.List
 	warnings    []counter.Problem
-	// budget is what the search that is under way may still look at.
+	// budget is how much the current search may still look at.
 	budget pattern.Budget
 }
 
-// rule is a rule as the search for mistakes looks at it.
+// rule is a rule, prepared for the searches.
 type rule struct {
 	*weir.Rule
 	private.Policies
 	index    int
 	by       []string
 	endpoint *pattern.Endpoint
-	regex    pattern.Regex // of Match.EndpointRegex, if there is one
+	regex    pattern.Regex // from Match.EndpointRegex, if it is set
 	cost     int64
-	keys     []string // with overrides, sorted
+	keys     []string // keys with overrides, sorted
 }
 
-// open prepares the document of a compiled set.
+// open prepares the document of a compiled rule set.
 func open(set *weir.RuleSet) *document {
 	d := &document{Rules: set.Rules(), budget: maxCompared}
 	if d.DefaultTier == "" && len(d.Tiers) > 0 {
@@ -88,13 +88,13 @@ func isAttribute(dimension string) bool {
 	return named && kind != "path"
 }
 
-// covers: the rule applies to every request that another one applies to, as far as can be told from their words.
+// covers reports whether the rule applies to every request that rule o applies to, as far as their conditions show.
 func (r *rule) covers(o *rule) bool {
 	if r == o || !slices.Equal(r.Descriptor, o.Descriptor) || r.endpoint != nil && (o.endpoint == nil || !o.endpoint.Within(r.endpoint)) {
 		return false
 	}
 	if o.endpoint != nil && o.endpoint.Method == "OPTIONS" && (r.endpoint == nil || r.endpoint.Method != "OPTIONS") {
-		return false // which preflights are exempt from
+		return false // rules exempt preflights unless they are for OPTIONS
 	}
 	a, b := &r.Match, &o.Match
 	switch {
@@ -109,7 +109,7 @@ func (r *rule) covers(o *rule) bool {
 	return false
 }
 
-// tierCondition is the tier that the rule is for, if that isn't just a label.
+// tierCondition returns the tier that the rule is for. With a key pattern, the tier is only a label, so it returns "".
 func (r *rule) tierCondition() string {
 	if r.Match.APIKeyPattern != "" {
 		return ""
@@ -117,7 +117,7 @@ func (r *rule) tierCondition() string {
 	return r.Tier
 }
 
-// size is about how many bytes of the rule [rule.covers] looks at.
+// size estimates how many bytes of the rule [rule.covers] looks at.
 func (r *rule) size() int {
 	n := 8 + len(r.Match.APIKeyPattern) + len(r.Match.EndpointRegex)/8
 	if r.endpoint != nil {
@@ -126,7 +126,8 @@ func (r *rule) size() int {
 	return n
 }
 
-// PerSecond is how much a limit admits in a second. Of slots it is how many there are, which are only compared with each other.
+// PerSecond returns how much a limit admits per second. For a concurrency limit, it returns the number of slots, which may be
+// compared only with that of another one.
 func PerSecond(l weir.Limit) float64 {
 	switch {
 	case l.Refill > 0:
@@ -137,12 +138,12 @@ func PerSecond(l weir.Limit) float64 {
 	return float64(l.Amount()) / float64(counter.Whole(1)) / l.Window.Seconds()
 }
 
-// slowest is the limit with the lowest rate.
+// slowest returns the limit with the lowest rate.
 func slowest(policies []*counter.Policy) weir.Limit {
 	return slices.MinFunc(policies, func(a, b *counter.Policy) int { return cmp.Compare(PerSecond(a.Limit), PerSecond(b.Limit)) }).Limit
 }
 
-// smallest is the limit that admits the fewest at once.
+// smallest returns the limit that admits the least at once.
 func smallest(policies []*counter.Policy) weir.Limit {
 	return slices.MinFunc(policies, func(a, b *counter.Policy) int { return cmp.Compare(a.Limit.Max(), b.Limit.Max()) }).Limit
 }

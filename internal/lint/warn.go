@@ -12,8 +12,8 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// Warnings returns what a document allows and probably doesn't mean. Each warning says what to do about it. The set is the
-// document compiled.
+// Warnings returns what a document allows but probably doesn't mean. Each warning says what to do about it. The set must be the
+// compiled document.
 func Warnings(doc weir.Rules, set *weir.RuleSet) []counter.Problem {
 	d := open(set)
 	d.warnOfSpelling(doc)
@@ -29,7 +29,7 @@ func Warnings(doc weir.Rules, set *weir.RuleSet) []counter.Problem {
 	return d.warnings
 }
 
-// searches hold much against much. Each has a budget, and says so if that wasn't enough.
+// searches compare many things with many others. Each has a budget, and adds a warning if that wasn't enough.
 var searches = []struct {
 	search        func(*document)
 	path, tooMany string
@@ -43,15 +43,14 @@ var searches = []struct {
 	{(*document).warnOfAddresses, "rules", "too many rules count by address to hold them all against the others: those further down may cap a tier; write fewer"},
 }
 
-// maxCompared bounds how much each search for mistakes looks at, in bytes of patterns and paths: all against all would
-// let a document of a few megabytes occupy a node for minutes. It is enough for thousands of rules, and some
-// tenths of a second.
+// maxCompared bounds how much each search looks at, in bytes of patterns and paths. Otherwise a document of a few megabytes
+// could keep a node busy for minutes. It is enough for thousands of rules, and takes some tenths of a second.
 const maxCompared = 1 << 26
 
-// accurateCounter is the limit from which a sliding counter admits within 2% of the log.
+// accurateCounter is the limit from which a sliding counter admits at most 2% less than a sliding log.
 const accurateCounter = 50
 
-// warnOfCounters finds sliding counters that admit less than their limit, because one request is a large part of it.
+// warnOfCounters finds sliding counters that admit less than their limit, because each request is a large part of it.
 func (d *document) warnOfCounters() {
 	for _, r := range d.rules {
 		if r.Algorithm != weir.SlidingCounter {
@@ -70,14 +69,15 @@ func (d *document) warnOfCounters() {
 	}
 }
 
-// warnOfPrices finds prices that no model gets to.
+// warnOfPrices finds prices that apply to no model.
 func (d *document) warnOfPrices() {
 	for i, p := range d.Prices {
 		for _, o := range d.Prices[:i] {
 			if !d.budget.Spend(len(p.Name) + len(o.Name)) {
 				return
 			}
-			// A pattern held against a pattern: its star is a character that only another star matches.
+			// Look the pattern up as if it were a name. Its asterisk then counts as an ordinary character, which only another
+			// pattern's asterisk matches.
 			if pattern.MatchGlob(o.Name, p.Name) {
 				d.warnf("prices."+p.Name, "no model gets here: %q stands before it, matches the same models, and the first match wins; move it up, or remove it", o.Name)
 				break
@@ -88,7 +88,7 @@ func (d *document) warnOfPrices() {
 
 // warnOfUnpriced finds rules that don't charge models without a price.
 func (d *document) warnOfUnpriced() {
-	made := func(w weir.Sum) bool { return w.Name == "usd" } // usd is made of weights where no price is
+	made := func(w weir.Sum) bool { return w.Name == "usd" } // where there is no price, usd is computed from weights
 	anyModel := func(p weir.Sum) bool { return strings.Trim(p.Name, "*") == "" }
 	if len(d.Prices) == 0 || slices.ContainsFunc(d.Weights, made) || slices.ContainsFunc(d.Prices, anyModel) {
 		return
@@ -99,7 +99,7 @@ func (d *document) warnOfUnpriced() {
 	}
 }
 
-// warnOfAbuse finds an abuse that can't begin a cooldown.
+// warnOfAbuse finds abuse settings that never start a cooldown.
 func (d *document) warnOfAbuse() {
 	for _, r := range d.rules {
 		if a := r.Abuse; a != nil && *a != (counter.Abuse{}) {
@@ -116,7 +116,7 @@ func (d *document) warnOfAbuse() {
 // mostRefusals is more refusals per second than any client can cause.
 const mostRefusals = 1_000_000
 
-// neverAbused says why no client of the rule can begin a cooldown, or "".
+// neverAbused returns why no client of the rule can start a cooldown, or "".
 func (r *rule) neverAbused(a *counter.Abuse) string {
 	switch {
 	case r.Shadow:
@@ -142,10 +142,10 @@ func (r *rule) neverAbused(a *counter.Abuse) string {
 	return "only a client that sends more than twice what the limit admits begins one, and none sends so much; lower the limit, or leave out `abuse`"
 }
 
-// addressHeaders are those in which proxies tell of a client's address, and clients what they like.
+// addressHeaders are headers in which proxies send a client's address, and in which clients can send anything.
 var addressHeaders = []string{"X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP"}
 
-// warnOfSpelling finds names and patterns that were hardly meant as they are written.
+// warnOfSpelling finds names and patterns that are probably misspelled.
 func (d *document) warnOfSpelling(written weir.Rules) {
 	eachPattern(written, func(path, _, odd string) {
 		if odd != "" {
@@ -165,7 +165,7 @@ func (d *document) warnOfSpelling(written weir.Rules) {
 	}
 }
 
-// publicIPv6 are the IPv6 addresses that are given to anybody.
+// publicIPv6 are the IPv6 addresses of the public internet.
 var publicIPv6 = netip.MustParsePrefix("2000::/3")
 
 func (d *document) warnOfWideRange(path, entry, consequence string) {
@@ -180,7 +180,7 @@ func (d *document) warnOfWideRange(path, entry, consequence string) {
 
 // warnOfGaps finds requests, and clients, that no rule limits.
 func (d *document) warnOfGaps() {
-	// A document for Envoy's descriptors alone has no gaps.
+	// A document only for Envoy's descriptors has no gaps.
 	catchAll := len(d.rules) > 0 && !slices.ContainsFunc(d.rules, func(r *rule) bool { return r.Descriptor == nil })
 	ipRule, identity := false, (*rule)(nil)
 	for _, r := range d.rules {
@@ -220,7 +220,7 @@ func (d *document) warnOfGaps() {
 	}
 }
 
-// warnOfTiers finds numbers for a tier that nothing in the document leads to.
+// warnOfTiers finds listed tiers that no key, rule or default leads to.
 func (d *document) warnOfTiers() {
 	named := map[string]bool{d.DefaultTier: true}
 	for _, k := range d.Keys {
@@ -239,10 +239,11 @@ func (d *document) warnOfTiers() {
 	}
 }
 
-// warnOfKeys finds patterns that come after one which matches all that they match.
+// warnOfKeys finds patterns that come after a pattern that matches all of their keys.
 func (d *document) warnOfKeys() {
 	for i, k := range d.Keys {
-		// A pattern held against a pattern: its star is a character that only another star matches.
+		// Look the pattern up as if it were a key. Its asterisk then counts as an ordinary character, which only another
+		// pattern's asterisk matches.
 		first := d.keys.FirstWithin(k.Pattern, int32(i), &d.budget)
 		if d.budget < 0 {
 			return
@@ -253,7 +254,7 @@ func (d *document) warnOfKeys() {
 	}
 }
 
-// warnOfLists finds rules and overrides for keys that the lists decide about.
+// warnOfLists finds rules and overrides for keys that the allow or deny list decides about.
 func (d *document) warnOfLists() {
 	for _, r := range d.rules {
 		if p := r.Match.APIKeyPattern; p != "" {
@@ -277,7 +278,8 @@ func (d *document) warnOfLists() {
 	}
 }
 
-// warnOfOverrides finds overrides for keys that their rule isn't for, and those whose name is meant for something other than a key.
+// warnOfOverrides finds overrides for keys that their rule doesn't match, and overrides that probably name something other than
+// a key.
 func (d *document) warnOfOverrides() {
 	for _, r := range d.rules {
 		for _, key := range r.keys {
@@ -301,8 +303,8 @@ func (d *document) warnOfOverrides() {
 	}
 }
 
-// warnOfPaths finds rules that count by endpoint where there is only one, and rules whose limit a client
-// escapes by making up paths.
+// warnOfPaths finds rules that count by endpoint although they have only one, and rules whose limit a client escapes by making
+// up paths.
 func (d *document) warnOfPaths() {
 	named, size := false, 0
 	for _, r := range d.rules {
@@ -333,7 +335,7 @@ func (d *document) warnOfPaths() {
 	}
 }
 
-// warnOfSplits finds limits whose parts are so small that requests will be refused by two parts while others have room.
+// warnOfSplits finds split limits with parts so small that two parts will refuse requests while others have room.
 func (d *document) warnOfSplits() {
 	for _, r := range d.rules {
 		if r.Split == 0 {
@@ -351,10 +353,11 @@ func (d *document) warnOfSplits() {
 	}
 }
 
-// leastPerRegion is how many tokens a global limit has for each region, if regions share it.
+// leastPerRegion is how many tokens per region a global limit needs if regions are to share it.
 const leastPerRegion = 16
 
-// warnOfScopes says what a global rule costs. A rule with on_partition: refuse knows that its checks wait for its home.
+// warnOfScopes finds global rules whose cost may surprise. It doesn't warn of slow checks if the rule has on_partition: refuse,
+// since its author knows that checks wait for the home.
 func (d *document) warnOfScopes() {
 	for _, r := range d.rules {
 		small := slices.ContainsFunc(r.Limits, func(l weir.Limit) bool { return l.Max() < 2*leastPerRegion })

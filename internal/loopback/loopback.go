@@ -1,4 +1,4 @@
-// Package loopback finds addresses for tests that close a port and need it again, or need it closed.
+// Package loopback finds addresses for tests that close a port and need it again, or need it to stay closed.
 package loopback
 
 import (

@@ -11,8 +11,8 @@ import (
 // Wrap returns a connection that calls f once, before it is closed or when it is garbage-collected,
 // since the garbage collector closes forgotten connections. f must not reference the result.
 //
-// The result keeps the methods of the connections that servers use. Callers look for them: without
-// CloseWrite, for example, a proxy ends both directions at once.
+// The result has the same methods as the connections that servers use. Callers look for them:
+// without CloseWrite, for example, a proxy ends both directions at once.
 func Wrap(c net.Conn, f func()) net.Conn {
 	f = sync.OnceFunc(f)
 	switch c := c.(type) {

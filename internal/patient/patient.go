@@ -14,10 +14,11 @@ import (
 	"time"
 )
 
-// Parts is how many parts a time-out has. More of them tolerate a later node, and cost more timers.
+// Parts is how many parts a time-out has. With more parts, a node may be later, but they cost more
+// timers.
 const Parts = 8
 
-// Every calls tick every d until it returns false or the caller stops it.
+// Every calls tick after each d until tick returns false or the caller calls stop.
 func Every(d time.Duration, tick func() bool) (stop func()) {
 	var stopped atomic.Bool
 	var next func()
@@ -51,12 +52,12 @@ func WithTimeout(parent context.Context, d time.Duration) (context.Context, cont
 	}
 }
 
-// Conn is a connection whose deadlines are in the node's own time: after each part, it looks again
+// Conn is a connection whose deadlines count the node's own time. After each part, it checks again
 // whether there is something to read or room to write.
 type Conn struct {
 	net.Conn
-	part atomic.Int64 // of the time until the deadline, ns; 0 without one
-	left atomic.Int32 // parts
+	part atomic.Int64 // how long a part of the time-out is, in ns; 0 without a deadline
+	left atomic.Int32 // parts until the deadline
 }
 
 // SetDeadline replaces the deadline.
@@ -72,7 +73,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(now.Add(part))
 }
 
-// again reports whether an error means no more than that a part of the time is over.
+// again reports whether an error means only that one part of the time is over.
 func (c *Conn) again(err error) bool {
 	part := c.part.Load()
 	if err == nil || part == 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.left.Add(-1) <= 0 {

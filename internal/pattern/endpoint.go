@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// Methods lists those that HTTP defines and every server knows: RFC 9110 and, for PATCH, RFC 5789.
+// Methods lists the methods that HTTP defines and every server knows: RFC 9110 and, for PATCH, RFC 5789.
 var Methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
 // Endpoint is a parsed pattern of net/http.ServeMux. The zero Endpoint is "/{$}".
 type Endpoint struct {
-	Method  string   // "" is any
+	Method  string   // "" is any method
 	Segs    []string // "" is a wildcard
-	Subtree bool     // also everything below
+	Subtree bool     // also matches everything below
 }
 
 const wildcard = ""
 
-// ParseEndpoint reads an endpoint such as "GET /v1/orders/{id}".
+// ParseEndpoint parses an endpoint such as "GET /v1/orders/{id}".
 func ParseEndpoint(s string) (Endpoint, error) {
 	var e Endpoint
 	path := s
@@ -74,10 +74,10 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return e, nil
 }
 
-// maxWildcards bounds how often Endpoints are searched for one path: an empty segment may match a wildcard, or be ignored.
+// maxWildcards bounds how many ways Endpoints has to try for one path: each wildcard may match an empty segment, or ignore it.
 const maxWildcards = 10
 
-// decoded is a pattern's segment as readings of a path spell it.
+// decoded returns a pattern's segment as it is spelled in readings of a path.
 func decoded(seg string) string {
 	for text := unescape(nil, []byte(seg), decodeText); ; {
 		next := unescape(nil, text, decodeAll)
@@ -90,7 +90,7 @@ func decoded(seg string) string {
 
 var identifier = regexp.MustCompile(`^[\pL_][\pL\p{Nd}_]*$`)
 
-// MatchesMethod reports whether the endpoint is for a method. GET includes HEAD, and every endpoint is for the method "".
+// MatchesMethod reports whether the endpoint is for a method. GET includes HEAD, and the method "" matches every endpoint.
 func (e *Endpoint) MatchesMethod(method string) bool {
 	if e.Method == method || e.Method == "" || method == "" {
 		return true
@@ -121,20 +121,20 @@ func (e *Endpoint) Within(f *Endpoint) bool {
 // Endpoints finds which of many endpoints match a path, in time that depends on the path's depth and not on how many endpoints
 // there are. It ignores methods.
 type Endpoints struct {
-	few     []literal             // segments, as long as they are few: comparing them is faster than hashing one
-	many    map[string]*Endpoints // all of them, once they are many
+	few     []literal             // literal segments while they are few: comparing them is faster than hashing one
+	many    map[string]*Endpoints // all literal segments once there are many
 	wild    *Endpoints
 	exact   []int32 // the ids of endpoints that end here
 	subtree []int32 // the ids of endpoints for here and below
 }
 
-// literal is a segment without a wildcard, and what follows it.
+// literal is a segment without a wildcard, with the endpoints that continue behind it.
 type literal struct {
 	seg  string
 	next *Endpoints
 }
 
-// after returns what follows a literal segment, or nil.
+// after returns the endpoints that continue behind a literal segment, or nil.
 func (t *Endpoints) after(seg []byte) *Endpoints {
 	if t.many != nil {
 		return t.many[string(seg)]
@@ -186,19 +186,19 @@ func (t *Endpoints) Add(e *Endpoint, id int32) {
 	}
 }
 
-// Find appends the ids of the endpoints that match a reading of a path: its segments, with a slash behind each and none before
-// the first. An id may appear several times.
+// Find appends the ids of the endpoints that match a reading of a path. rest is the reading's segments, each followed by a
+// slash. An id may be appended several times.
 func (t *Endpoints) Find(rest []byte, found []int32) []int32 {
 	for {
 		if len(t.subtree) > 0 {
 			found = append(found, t.subtree...)
 		}
 		if len(rest) > 0 && rest[0] == '/' {
-			// An empty segment is nothing to most servers, and enough for a wildcard of others. Of several in a row, trying the
-			// first is enough: whatever a later one leads to, this one does, too.
+			// Most servers ignore an empty segment, but in some it matches a wildcard. If there are several in a row, it is
+			// enough to try the first: what a later one leads to, the first leads to as well.
 			if t.wild != nil {
 				found = t.wild.Find(rest[1:], found)
-				slices.Sort(found) // several ways lead to an endpoint
+				slices.Sort(found) // several ways may lead to the same endpoint
 				found = slices.Compact(found)
 			}
 			rest = bytes.TrimLeft(rest, "/")
@@ -226,8 +226,8 @@ func (t *Endpoints) Find(rest []byte, found []int32) []int32 {
 	}
 }
 
-// Ranks returns the position of each endpoint among all: one comes before another if it is more specific, or if neither is and
-// it is listed first. Nil stands for every path.
+// Ranks returns the position of each endpoint among all. An endpoint comes before another if it is more specific, or if neither
+// is and it is listed first. Nil stands for every path.
 func Ranks(endpoints []*Endpoint) []int {
 	endpoints = slices.Clone(endpoints)
 	for i, e := range endpoints {
@@ -235,7 +235,7 @@ func Ranks(endpoints []*Endpoint) []int {
 			endpoints[i] = &Endpoint{Subtree: true}
 		}
 	}
-	above := make([]int, len(endpoints)) // how many that are more specific have no rank yet
+	above := make([]int, len(endpoints)) // how many more specific endpoints have no rank yet
 	for i, e := range endpoints {
 		for _, o := range endpoints {
 			if o.MoreSpecific(e) {

@@ -7,7 +7,7 @@ import (
 )
 
 // Keys finds which of many patterns match a key. A pattern is an exact key, a prefix (sk_prod_*), or has an asterisk elsewhere.
-// Only patterns of the last kind cost time by their number.
+// Only the time for the last kind grows with the number of patterns.
 type Keys struct {
 	exact    map[string][]int32
 	prefixed Prefixes
@@ -19,7 +19,7 @@ type glob struct {
 	id      int32
 }
 
-// Add adds a pattern. First needs ids that ascend.
+// Add adds a pattern. First needs ids in ascending order.
 func (k *Keys) Add(pattern string, id int32) {
 	switch star := strings.IndexByte(pattern, '*'); {
 	case star < 0:
@@ -50,8 +50,8 @@ func (k *Keys) findSimple(key string, found []int32) []int32 {
 	return FindPrefixes(&k.prefixed, key, append(found, k.exact[key]...))
 }
 
-// Budget bounds a search by how many bytes of patterns and keys it looks at. A search that is over budget stops, and may not
-// have found everything.
+// Budget bounds a search by how many bytes of patterns and keys it may look at. A search that exceeds its budget stops, and may
+// not have found everything.
 type Budget int
 
 // Spend reports whether the search may look at n more bytes. A nil Budget is unlimited.
@@ -66,8 +66,8 @@ func (b *Budget) Spend(n int) bool {
 // First returns the lowest id whose pattern matches the key, or -1.
 func (k *Keys) First(key string) int32 { return k.FirstWithin(key, math.MaxInt32, nil) }
 
-// FirstWithin is First among the ids below another one, and within a budget. The key may itself be a pattern: an asterisk in it
-// matches only an asterisk, so a pattern that matches it matches every key that it does.
+// FirstWithin is First for ids below a given one, within a budget. The key may itself be a pattern: its asterisk counts as an
+// ordinary character, which only another pattern's asterisk matches. So a pattern that matches it matches all of its keys.
 func (k *Keys) FirstWithin(key string, below int32, b *Budget) int32 {
 	best := below
 	b.Spend(2 + len(k.prefixed.lengths))
@@ -89,7 +89,7 @@ func (k *Keys) FirstWithin(key string, below int32, b *Budget) int32 {
 	return best
 }
 
-// MatchGlob matches a text with a pattern: * stands for any characters, everything else for itself.
+// MatchGlob reports whether a pattern matches a text: * stands for any characters, everything else for itself.
 func MatchGlob(pattern, s string) bool {
 	head, tail, star := strings.Cut(pattern, "*")
 	if !star {
@@ -112,7 +112,7 @@ func MatchGlob(pattern, s string) bool {
 	}
 }
 
-// Prefixes finds which of many strings are a prefix of another, in time that depends on how many lengths they have.
+// Prefixes finds which of many prefixes a text has, in time that depends on how many different lengths they have.
 type Prefixes struct {
 	at      map[string][]int32
 	lengths []int

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// List is an allow or a deny list. Its entries are keys, patterns of keys, addresses and ranges of addresses.
+// List is an allow or deny list. Its entries are keys, patterns of keys, addresses and ranges of addresses.
 type List struct {
 	keys    Keys
-	nets    map[netip.Prefix]string // as inIPv6 has them
-	lengths []int                   // of nets
+	nets    map[netip.Prefix]string // entries by their range, as inIPv6 returns it
+	lengths []int                   // lengths of the ranges in nets
 	entries []string
 }
 
 // Empty reports whether the list has no entries.
 func (l *List) Empty() bool { return len(l.entries) == 0 }
 
-// Add adds an entry, and returns its range if it isn't a pattern of keys.
+// Add adds an entry. It returns the entry's range, or an invalid prefix for a pattern of keys.
 func (l *List) Add(entry string) (netip.Prefix, error) {
 	entry = strings.TrimSpace(entry)
 	net, err := parseNet(entry)
@@ -42,8 +42,8 @@ func (l *List) Add(entry string) (netip.Prefix, error) {
 	return net, nil
 }
 
-// parseNet returns the range that an entry is, or none for a pattern of keys. An entry that is meant for addresses must not
-// silently become a pattern that no key matches, so it is an error.
+// parseNet returns the range of an entry, or an invalid prefix for a pattern of keys. An entry that looks like an address
+// but isn't one is an error, so that it doesn't become a pattern that no key matches.
 func parseNet(entry string) (net netip.Prefix, err error) {
 	const ranges = "write ranges as 203.0.113.0/24 or 2001:db8::/32"
 	if net, err = netip.ParsePrefix(entry); err == nil {
@@ -83,7 +83,7 @@ func looksLikeAddress(s string) bool {
 	return strings.Count(s, ".") >= 2 && strings.Trim(s, "0123456789.*") == "" || strings.Count(s, ":") >= 2 && strings.Trim(s, "0123456789abcdefABCDEF:.*") == ""
 }
 
-// inIPv6 is a range as one of IPv6 addresses, among which those of IPv4 have a place.
+// inIPv6 returns a range as a range of IPv6 addresses. IPv4 addresses are mapped into IPv6.
 func inIPv6(n netip.Prefix) netip.Prefix {
 	ip := n.Addr()
 	return netip.PrefixFrom(netip.AddrFrom16(ip.As16()), n.Bits()+128-ip.BitLen()).Masked()
@@ -97,7 +97,7 @@ func (l *List) Match(key string, ip netip.Addr) string {
 	return l.matchNet(inIPv6(netip.PrefixFrom(ip, ip.BitLen())))
 }
 
-// Covers reports whether the list has an entry, or a wider one.
+// Covers reports whether the list has an entry, or one that includes it.
 func (l *List) Covers(entry string) bool {
 	entry = strings.TrimSpace(entry)
 	switch net, err := parseNet(entry); {
@@ -106,13 +106,13 @@ func (l *List) Covers(entry string) bool {
 	case net.IsValid():
 		return l.matchNet(inIPv6(net)) != ""
 	}
-	return l.MatchKey(entry) != "" // which may be a pattern: see FirstWithin
+	return l.MatchKey(entry) != "" // the entry may be a pattern: see FirstWithin
 }
 
-// matchNet returns the entry that covers a range, or "".
+// matchNet returns the entry that includes a range, or "".
 func (l *List) matchNet(net netip.Prefix) string {
 	for _, n := range l.lengths {
-		if n > net.Bits() || n < 96 && net.Addr().Is4In6() { // a range of IPv6 addresses is for those alone
+		if n > net.Bits() || n < 96 && net.Addr().Is4In6() { // ranges of IPv6 addresses don't include IPv4 addresses
 			continue
 		}
 		wider, _ := net.Addr().Prefix(n)

@@ -9,14 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPath is how long a path may be, in bytes. Reading a longer path in every way would cost too much, so it is refused.
+// MaxPath is how many bytes a path may have. Longer paths are refused, because finding all readings of them would cost too
+// much.
 const MaxPath = 4096
 
-// A path is also refused if it takes more than this to write down how servers may read it. Rules' expressions are matched
-// against all readings, so together they mustn't be much longer than the longest path.
+// A path with more readings, or longer ones, is refused. Rules' expressions are matched with all readings, so all of them
+// together mustn't be much longer than the longest path.
 const (
 	maxReadings     = 32
-	maxReadingBytes = 3 * MaxPath // including the path as it came
+	maxReadingBytes = 3 * MaxPath // including the original path
 )
 
 // Readings are the ways in which servers may read a path. Servers differ: they decode once, twice, or segment by segment;
@@ -27,11 +28,11 @@ const (
 type Readings struct {
 	text []byte
 	list []reading
-	over bool // there are more than fit
+	over bool // there are too many readings
 }
 
-// reading is Readings.text[from:to]: in lower case, and with a slash at both ends. Escapes that can't change where a path
-// leads, such as %6c, are decoded in all readings.
+// reading is the text from..to in Readings.text, in lower case and with a slash at both ends. Escapes that can't change where
+// a path leads, such as %6c, are decoded in all readings.
 type reading struct {
 	from, to int
 	odd      oddity
@@ -46,16 +47,16 @@ func (p *Readings) At(i int) []byte { return p.text[p.list[i].from:p.list[i].to]
 // Reset forgets all readings.
 func (p *Readings) Reset() { p.list = p.list[:0] }
 
-// oddity is what in a text another server may read in another way.
+// oddity is a property of a text that servers may read in different ways.
 type oddity uint8
 
 const (
-	oddEscape     oddity = 1 << iota // %2e and the like
+	oddEscape     oddity = 1 << iota // %2e and similar escapes
 	oddSlash                         // %2f
 	oddParameters                    // ;
 	oddBackslash
-	oddCut   // ?, #, NUL or the end of a line, once decoded: to some the path ends there
-	oddDots  // a segment of . or ..
+	oddCut   // a decoded ?, #, NUL or line end, at which some servers end the path
+	oddDots  // a segment that is . or ..
 	oddEmpty // //
 	oddTail  // a segment that ends with a dot or space, which Windows drops
 )
@@ -72,6 +73,7 @@ const (
 	kindWide        // part of a character that isn't ASCII
 )
 
+// kinds maps bytes to their kinds.
 var kinds = func() (k [256]kind) {
 	for c := range k {
 		switch {
@@ -88,13 +90,13 @@ var kinds = func() (k [256]kind) {
 	return k
 }()
 
-// structural: decoding the byte can change where a path leads.
+// structural reports whether decoding the byte can change where a path leads.
 func structural(c byte) bool {
 	return c == '.' || kinds[c] >= kindSlash && kinds[c] <= kindEscape
 }
 
-// Read finds how servers may read a path. It reports false if the path is longer than MaxPath, or so odd that there are too
-// many ways.
+// Read finds the ways in which servers may read a path. It returns false if the path is longer than MaxPath, or if there are
+// too many readings.
 func (p *Readings) Read(path string) bool {
 	p.list, p.over = p.list[:0], false
 	if len(path) > MaxPath {
@@ -121,7 +123,7 @@ func (p *Readings) Read(path string) bool {
 	return !p.over
 }
 
-// plain reads a path that all servers read alike, as most are, and reports false for other paths.
+// plain reads a path that all servers read alike, as most paths are. It returns false for other paths.
 func (p *Readings) plain(path string) bool {
 	p.text = append(p.text[:0], path...)
 	if len(path) == 0 || path[0] != '/' {
@@ -150,11 +152,11 @@ func (p *Readings) plain(path string) bool {
 	return last != '.' && last != ' '
 }
 
-// scheme is that of a URL, with its colon.
+// scheme matches the scheme of a URL, with its colon.
 var scheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 
-// reread takes each step that a server may take next. What they lead to is read
-// again in turn, so that the steps count in every order, and over a chain of servers.
+// reread adds what each step that a server may take makes of a reading. New readings are reread in turn, so steps are taken
+// in every order, as by a chain of servers.
 func (p *Readings) reread(r reading) {
 	src := p.text[r.from:r.to] // appending to p.text leaves it as it is
 	if r.odd&oddEscape != 0 {
@@ -197,7 +199,7 @@ func (p *Readings) reread(r reading) {
 	}
 }
 
-// add takes the end of p.text for a reading, unless it is there already.
+// add makes a reading of p.text[from:], unless that reading exists already.
 func (p *Readings) add(from int) {
 	end := len(p.text)
 	for end > from && p.text[end-1] == '/' {
@@ -255,7 +257,7 @@ func oddities(text []byte) (odd oddity) {
 	return odd
 }
 
-// copy begins a reading with a slash and what is given.
+// copy begins a reading with a slash and src.
 func (p *Readings) copy(src []byte) (from int) {
 	from = len(p.text)
 	if len(src) == 0 || src[0] != '/' {
@@ -265,7 +267,7 @@ func (p *Readings) copy(src []byte) (from int) {
 	return from
 }
 
-// withoutParameters cuts ;parameters off each segment.
+// withoutParameters begins a reading with src, without the ;parameters of each segment.
 func (p *Readings) withoutParameters(src []byte) (from int) {
 	from = len(p.text)
 	for {
@@ -278,7 +280,7 @@ func (p *Readings) withoutParameters(src []byte) (from int) {
 	}
 }
 
-// withoutTails drops dots and spaces at the end of each segment that is more than those.
+// withoutTails begins a reading with src, without the dots and spaces at the end of segments that have other characters, too.
 func (p *Readings) withoutTails(src []byte) (from int) {
 	from = p.copy(nil)
 	for rest := src[1:]; len(rest) > 0; {
@@ -293,7 +295,7 @@ func (p *Readings) withoutTails(src []byte) (from int) {
 	return from
 }
 
-// resolve follows dot segments, as RFC 3986 has it: an empty segment is one, too.
+// resolve begins a reading with src, with dot segments resolved as in RFC 3986, which counts an empty segment as a segment.
 func (p *Readings) resolve(src []byte) (from int) {
 	from = len(p.text)
 	out := p.text
@@ -315,7 +317,7 @@ func (p *Readings) resolve(src []byte) (from int) {
 	}
 }
 
-// merge makes one slash of several.
+// merge begins a reading with src, with one slash in place of several.
 func (p *Readings) merge(src []byte) (from int) {
 	from = len(p.text)
 	for {
@@ -329,16 +331,16 @@ func (p *Readings) merge(src []byte) (from int) {
 	}
 }
 
-// decoding is which escapes are decoded: those of text always are.
+// decoding says which escapes are decoded. Escapes of text always are.
 type decoding uint8
 
 const (
-	decodeText     decoding = iota // those that can't change where the path leads
-	decodeButSlash                 // also others, as routers do that split a path before they decode it
+	decodeText     decoding = iota // only those that can't change where the path leads
+	decodeButSlash                 // all but %2f, like routers that split a path before they decode it
 	decodeAll
 )
 
-// decode begins a reading with what is given, decoded once.
+// decode begins a reading with src, decoded once.
 func (p *Readings) decode(src []byte, how decoding) (from int) {
 	from = p.copy(nil)
 	if len(src) > 0 && src[0] == '/' {
@@ -348,7 +350,7 @@ func (p *Readings) decode(src []byte, how decoding) (from int) {
 	return from
 }
 
-// Unescape decodes a text once, and returns it in lower case. Escapes that can change where a path leads stay.
+// Unescape decodes a text once, and returns it in lower case. Escapes that can change where a path leads stay encoded.
 func Unescape(s string) string { return string(unescape(nil, []byte(s), decodeText)) }
 
 // unescape appends src to dst, decoded and in lower case.
@@ -368,7 +370,7 @@ func unescape(dst, src []byte, how decoding) []byte {
 		}
 		dst = append(dst, lower(c))
 		wide = wide || c >= utf8.RuneSelf
-		// What was decoded may complete another escape of text, as in %%36c.
+		// A decoded byte may complete another escape, as in %%36c.
 		for n := len(dst); n-floor >= 3 && dst[n-3] == '%'; n = len(dst) {
 			v, ok := escaped(dst[n-3:])
 			if !ok || structural(v) {
@@ -386,7 +388,7 @@ func unescape(dst, src []byte, how decoding) []byte {
 	return dst
 }
 
-// digits are what bytes are worth as hexadecimal digits, and 255 for others.
+// digits maps bytes to their values as hexadecimal digits, and others to 255.
 var digits = func() (d [256]byte) {
 	for c := range d {
 		if _, err := hex.Decode(d[c:c+1], []byte{'0', byte(c)}); err != nil {
@@ -396,7 +398,7 @@ var digits = func() (d [256]byte) {
 	return d
 }()
 
-// escaped is the byte that an escape at the beginning of b stands for.
+// escaped returns the byte for the escape at the beginning of b.
 func escaped(b []byte) (byte, bool) {
 	if len(b) < 3 || b[0] != '%' {
 		return 0, false
@@ -412,7 +414,7 @@ func lower(c byte) byte {
 	return c
 }
 
-// appendFolded appends what all upper- and lower-case spellings of b have in common.
+// appendFolded appends b in a form that is the same for all upper- and lower-case spellings.
 func appendFolded(dst, b []byte) []byte {
 	for len(b) > 0 {
 		r, size := utf8.DecodeRune(b)

@@ -5,16 +5,16 @@ import (
 	"regexp/syntax"
 )
 
-// Regex is a regular expression over readings of a path.
+// Regex is a regular expression that is matched with readings of a path.
 type Regex struct {
 	// Prefix is the text that every match begins with.
 	Prefix string
-	re     *regexp.Regexp // nil if an expression asks for nothing but the prefix
+	re     *regexp.Regexp // nil if the expression is only a prefix
 }
 
-// ParseRegex compiles an expression, which ignores case.
+// ParseRegex compiles an expression. It ignores case.
 func ParseRegex(expr string) (Regex, error) {
-	// First by itself: within the parentheses that follow, an expression such as "a)|(b" would be another one.
+	// Compile it alone first: in the parentheses below, an expression such as "a)|(b" would mean something else.
 	if _, err := regexp.Compile(expr); err != nil {
 		return Regex{}, err
 	}
@@ -29,7 +29,7 @@ func ParseRegex(expr string) (Regex, error) {
 	return Regex{prefix, re}, nil
 }
 
-// Match matches a reading with and without the slash at its end.
+// Match reports whether the expression matches a reading, with or without the slash at its end.
 func (r *Regex) Match(path []byte) bool {
 	if r.re == nil {
 		return len(path) >= len(r.Prefix) && string(path[:len(r.Prefix)]) == r.Prefix
@@ -37,7 +37,8 @@ func (r *Regex) Match(path []byte) bool {
 	return len(path) > 1 && r.re.Match(path[:len(path)-1]) || r.re.Match(path)
 }
 
-// regexPrefix is the text that every match of an expression begins with, and whether the expression asks for nothing else.
+// regexPrefix returns the text that every match of an expression begins with. whole is true if the expression demands
+// nothing else.
 func regexPrefix(expr string) (prefix string, whole bool) {
 	re, err := syntax.Parse(expr, syntax.Perl|syntax.FoldCase|syntax.DotNL)
 	if err != nil {

@@ -16,14 +16,15 @@ import (
 	"time"
 )
 
-// Certs are the PEM files of an authority and of what it signed, good for a day.
+// Certs are PEM files of a certificate authority and of certificates that it signed. They are valid
+// for a day.
 type Certs struct {
 	CA                    string
-	ServerCert, ServerKey string // for localhost, 127.0.0.1 and the hosts that it was made for
+	ServerCert, ServerKey string // for localhost, 127.0.0.1 and the hosts passed to NewCerts
 	ClientCert, ClientKey string
 }
 
-// Client is what a client needs to be let in.
+// Client returns the configuration with which a client can connect.
 func (c *Certs) Client() (*tls.Config, error) {
 	ca, err := os.ReadFile(c.CA)
 	if err != nil {
@@ -40,7 +41,8 @@ func (c *Certs) Client() (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// NewCerts writes them to a folder. Hosts are more IP addresses that the server's certificate is for.
+// NewCerts writes the files to a folder. hosts are more IP addresses that the server's certificate is
+// for.
 func NewCerts(dir string, hosts ...string) (*Certs, error) {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	c := &Certs{in("authority.pem"), in("server.pem"), in("server.key"), in("client.pem"), in("client.key")}
@@ -62,7 +64,8 @@ type issued struct {
 	key  *ecdsa.PrivateKey
 }
 
-// issue writes a certificate and its key, signed by an authority, or by itself as one.
+// issue writes a certificate and its key. by signs it; if by is nil, it is an authority, and signs
+// itself.
 func issue(name string, by *issued, hosts []string, certFile, keyFile string) (*issued, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -86,7 +89,7 @@ func issue(name string, by *issued, hosts []string, certFile, keyFile string) (*
 		cert.IPAddresses = append(cert.IPAddresses, net.ParseIP(host))
 	}
 	if by == nil {
-		cert.Subject.CommonName += " " + serial.Text(16) // OpenSSL tells two authorities apart by their names
+		cert.Subject.CommonName += " " + serial.Text(16) // OpenSSL distinguishes authorities by their names
 		cert.IsCA, cert.BasicConstraintsValid, cert.KeyUsage = true, true, x509.KeyUsageCertSign
 		by = &issued{cert, key}
 	}

@@ -14,10 +14,10 @@ import (
 //go:embed clock/skew.c
 var skew string
 
-// Clock is a wrong time of day, for servers that are started with its Options.
+// Clock is a wrong time of day for servers. Start them with its Options.
 type Clock struct{ library, file string }
 
-// NewClock makes a Clock that is off by so much. It needs a C compiler.
+// NewClock makes a Clock that is off by a time. It needs a C compiler.
 func NewClock(tb testing.TB, off time.Duration) *Clock {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -31,17 +31,17 @@ func NewClock(tb testing.TB, off time.Duration) *Clock {
 	return c
 }
 
-// Options are those of a server that goes by the clock.
+// Options returns the options for a server that uses the clock.
 func (c *Clock) Options() Options {
 	return Options{
 		Env: []string{"LD_PRELOAD=" + c.library, "SKEW_FILE=" + c.file},
-		// Jemalloc's thread would sleep until a time that it takes from this clock, by the kernel's clock: not at all, if this
-		// one is behind.
+		// Jemalloc's thread computes when to wake up from this clock, but sleeps by the kernel's. If this clock is behind, it
+		// wouldn't sleep at all.
 		Config: []string{"jemalloc-bg-thread no"},
 	}
 }
 
-// Set makes the clock step: from now on it is off by so much.
+// Set changes by how much the clock is off.
 func (c *Clock) Set(tb testing.TB, off time.Duration) {
 	tb.Helper()
 	f, err := os.OpenFile(c.file, os.O_CREATE|os.O_WRONLY, 0o600)
@@ -49,7 +49,7 @@ func (c *Clock) Set(tb testing.TB, off time.Duration) {
 		tb.Fatal(err)
 	}
 	defer f.Close()
-	// In place: servers have mapped the file.
+	// Write in place: servers have mapped the file.
 	if _, err := f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(off.Microseconds())), 0); err != nil {
 		tb.Fatal(err)
 	}

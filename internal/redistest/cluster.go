@@ -11,13 +11,13 @@ import (
 
 const slots = 16384
 
-// Cluster is three primaries, with a third of the slots each, and a replica of each.
+// Cluster has three primaries with a third of the slots each, and a replica for each of them.
 type Cluster struct {
 	Nodes []*Server // 0, 1, 2 began as primaries; 3, 4, 5 as their replicas in this order
 }
 
-// StartCluster starts six servers and joins them; when it returns, every node
-// sees all slots served and every replica follows its primary.
+// StartCluster starts six servers and joins them. When it returns, every node sees that all slots are served, and every
+// replica follows its primary.
 func StartCluster(o Options) (_ *Cluster, err error) {
 	c := &Cluster{}
 	defer func() {
@@ -48,7 +48,7 @@ func (c *Cluster) join() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for i, node := range c.Nodes {
-		// Distinct epochs from the start: else nodes sort out collisions for seconds.
+		// Give nodes different epochs from the start. Otherwise they need seconds to resolve collisions.
 		_, err := node.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 		if err == nil && i < 3 {
 			_, err = node.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots*i/3), strconv.Itoa(slots*(i+1)/3-1))
@@ -62,7 +62,8 @@ func (c *Cluster) join() error {
 		if err != nil {
 			return err
 		}
-		// Refused until the replica has heard of its primary. A busy node forgets an introduction that isn't answered in time.
+		// The command is refused until the replica knows its primary. A busy node forgets an introduction that isn't answered
+		// in time, so repeat it.
 		err = Until(ctx, func(ctx context.Context) error {
 			if _, err := replica.Do(ctx, "CLUSTER", "REPLICATE", id); err != nil {
 				return errors.Join(err, c.meet(ctx))
@@ -76,7 +77,7 @@ func (c *Cluster) join() error {
 	return Until(ctx, c.Healthy)
 }
 
-// meet introduces every node to the first. A node that is known already isn't disturbed by it.
+// meet introduces every node to the first. That doesn't disturb nodes that it knows already.
 func (c *Cluster) meet(ctx context.Context) error {
 	for _, node := range c.Nodes[1:] {
 		if _, err := c.Nodes[0].Do(ctx, "CLUSTER", "MEET", hostOf(node.Addr), portOf(node.Addr), node.bus); err != nil {
@@ -86,8 +87,8 @@ func (c *Cluster) meet(ctx context.Context) error {
 	return nil
 }
 
-// Healthy returns nil when every node that is up sees all slots served, knows the
-// others and their roles, and follows its primary if it is a replica.
+// Healthy returns nil if every node that is up sees that all slots are served, knows the others and their roles, and, if it is
+// a replica, follows its primary.
 func (c *Cluster) Healthy(ctx context.Context) error {
 	for node := range up(c.Nodes) {
 		text, err := ask[string](ctx, node, "CLUSTER", "INFO")
@@ -119,19 +120,19 @@ func (c *Cluster) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// Addrs are the nodes' addresses.
+// Addrs returns the nodes' addresses.
 func (c *Cluster) Addrs() []string { return addrs(c.Nodes) }
 
 // Close closes all nodes.
 func (c *Cluster) Close() error { return each(c.Nodes, (*Server).Close) }
 
-// Primaries are the nodes that are up and serve slots.
+// Primaries returns the nodes that are up and serve slots.
 func (c *Cluster) Primaries(ctx context.Context) ([]*Server, error) {
 	owners, err := c.owners(ctx)
 	return slices.DeleteFunc(slices.Clone(c.Nodes), func(node *Server) bool { return !slices.Contains(owners, node) }), err
 }
 
-// Slot is the slot of a key.
+// Slot returns the slot of a key.
 func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
 	for node := range up(c.Nodes) {
 		slot, err := ask[int64](ctx, node, "CLUSTER", "KEYSLOT", key)
@@ -140,8 +141,8 @@ func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
 	return 0, errors.New("no node is up")
 }
 
-// Owner is the node that is up and serves a key. After the death of a primary
-// that is an error until its replica has taken over.
+// Owner returns the node that is up and serves a key. After a primary has died, it returns an error until the replica has
+// taken over.
 func (c *Cluster) Owner(ctx context.Context, key string) (*Server, error) {
 	slot, err := c.Slot(ctx, key)
 	if err != nil {
@@ -157,8 +158,8 @@ func (c *Cluster) Owner(ctx context.Context, key string) (*Server, error) {
 	return owners[slot], nil
 }
 
-// owners lists the owner of each slot. Each node is asked for its own slots alone; a primary
-// that comes back may claim what its replica has since taken, under a lower epoch.
+// owners returns the owner of each slot. Each node is asked only for its own slots. A primary that comes back may claim slots
+// that its replica has taken over, but with a lower epoch.
 func (c *Cluster) owners(ctx context.Context) ([]*Server, error) {
 	owners, epochs := make([]*Server, slots), make([]int, slots)
 	for node := range up(c.Nodes) {
@@ -182,12 +183,12 @@ func (c *Cluster) owners(ctx context.Context) ([]*Server, error) {
 	return owners, nil
 }
 
-// member is what a node says of one of the nodes, itself among them.
+// member is what a node says about a node of the Cluster, possibly itself.
 type member struct {
 	id, addr              string
 	self, replica, failed bool
 	epoch                 int
-	slots                 [][2]int // first and last
+	slots                 [][2]int // first and last slot of each range
 }
 
 // members reads CLUSTER NODES:
@@ -215,7 +216,7 @@ func (s *Server) members(ctx context.Context) (members []member, err error) {
 		}
 		for _, span := range f[8:] {
 			var first, last int
-			switch n, _ := fmt.Sscanf(span, "%d-%d", &first, &last); n { // of none, the slot moves, and its owner lists it as well
+			switch n, _ := fmt.Sscanf(span, "%d-%d", &first, &last); n { // if it parses no number, the slot is moving, and is listed again by its owner
 			case 1:
 				m.slots = append(m.slots, [2]int{first, first})
 			case 2:

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// Error is what Redis answers when it refuses a command: "READONLY You can't …".
+// Error is an error reply of Redis: "READONLY You can't …".
 type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Do sends one command, on a connection of its own, and returns the reply: a string,
-// an int64, a []any, or nil for none. A refusal is an error of type [Error].
-// A server that is stopped never answers: bound ctx.
+// Do sends a command over a connection of its own, and returns the reply: a string, an int64, a
+// []any, or nil. An error reply is an [Error]. A stopped server never answers, so ctx should have a
+// deadline.
 func (s *Server) Do(ctx context.Context, args ...string) (any, error) {
 	reply, err := s.exchange(ctx, args)
 	if refusal, is := err.(Error); is {
@@ -31,7 +31,7 @@ func (s *Server) Do(ctx context.Context, args ...string) (any, error) {
 	return reply, nil
 }
 
-// ask is Do for replies of one type.
+// ask is Do for replies of type T.
 func ask[T any](ctx context.Context, s *Server, args ...string) (T, error) {
 	v, err := s.Do(ctx, args...)
 	reply, is := v.(T)
@@ -71,7 +71,7 @@ func (s *Server) exchange(ctx context.Context, args []string) (reply any, err er
 	return reply, nil
 }
 
-// read reads one reply of the protocol's second version.
+// read reads a reply of protocol version 2.
 func read(r *bufio.Reader) (any, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {

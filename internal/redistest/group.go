@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// newServers prepares the servers of a group. They are to be closed also after an error.
+// newServers prepares the servers of a group. The caller must close them, also after an error.
 func newServers(o Options, n int) (all []*Server, err error) {
 	if o.TLS || o.ACL != nil {
 		return nil, errors.New("redistest: TLS and ACL are for a server alone")
@@ -20,7 +20,7 @@ func newServers(o Options, n int) (all []*Server, err error) {
 	return all, nil
 }
 
-// each does something to all servers at the same time.
+// each calls do for all servers at the same time.
 func each(servers []*Server, do func(*Server) error) error {
 	errs := make([]error, len(servers))
 	var all sync.WaitGroup
@@ -38,7 +38,7 @@ func addrs(servers []*Server) (all []string) {
 	return all
 }
 
-// up yields the servers whose process can answer: it is neither gone nor stopped.
+// up yields the servers whose process can answer, because it is neither gone nor stopped.
 func up(servers []*Server) iter.Seq[*Server] {
 	return func(yield func(*Server) bool) {
 		for _, s := range servers {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Info is a section of INFO.
+// Info returns a section of INFO.
 func (s *Server) Info(ctx context.Context, section string) (map[string]string, error) {
 	text, err := ask[string](ctx, s, "INFO", section)
 	if err != nil {
@@ -17,7 +17,7 @@ func (s *Server) Info(ctx context.Context, section string) (map[string]string, e
 	return fields(text), nil
 }
 
-// fields reads lines of name:value.
+// fields parses lines of name:value.
 func fields(text string) map[string]string {
 	m := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -28,7 +28,7 @@ func fields(text string) map[string]string {
 	return m
 }
 
-// CPU is the processor time that the server has used since it was started.
+// CPU returns the processor time that the server has used since it started.
 func (s *Server) CPU(ctx context.Context) (time.Duration, error) {
 	info, err := s.Info(ctx, "cpu")
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Server) CPU(ctx context.Context) (time.Duration, error) {
 	return sum, nil
 }
 
-// Memory is how many bytes the server has allocated: used_memory.
+// Memory returns how many bytes the server has allocated: used_memory.
 func (s *Server) Memory(ctx context.Context) (int64, error) {
 	info, err := s.Info(ctx, "memory")
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Server) Memory(ctx context.Context) (int64, error) {
 	return strconv.ParseInt(info["used_memory"], 10, 64)
 }
 
-// linked returns nil when a replica follows its primary.
+// linked returns nil if the server is a replica that follows its primary.
 func (s *Server) linked(ctx context.Context) error {
 	info, err := s.Info(ctx, "replication")
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Server) linked(ctx context.Context) error {
 	return nil
 }
 
-// Follows returns nil when a replica has everything that its primary had when it was asked.
+// Follows returns nil if a replica has everything that its primary had at the time of the call.
 func (s *Server) Follows(ctx context.Context, primary *Server) error {
 	from, err := primary.Info(ctx, "replication")
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"syscall"
 )
 
-// process is a child that ends with us.
+// process is a child process that ends with this one.
 type process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has been waited for
+	done chan struct{} // closed when the process has ended
 }
 
-// spawn starts a command whose output is appended to the file log, with more in its environment.
+// spawn starts a command. It appends the output to the file log, and adds env to the environment.
 func spawn(log string, env []string, name string, args ...string) (*process, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -31,14 +31,14 @@ func spawn(log string, env []string, name string, args ...string) (*process, err
 	started := make(chan error)
 	go func() {
 		defer close(p.done)
-		// The kernel binds the child to this thread, not to the process, and the
-		// runtime ends idle threads. So the thread is kept until the child is gone.
+		// The kernel binds the child to this thread, not to the process, and the runtime ends idle
+		// threads. So keep the thread until the child is gone.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
-			_ = p.cmd.Wait() // killed is how it is meant to end
+			_ = p.cmd.Wait() // an error is expected: it is usually killed
 		}
 	}()
 	if err := <-started; err != nil {
@@ -49,7 +49,7 @@ func spawn(log string, env []string, name string, args ...string) (*process, err
 
 func (p *process) signal(sig syscall.Signal) error { return p.cmd.Process.Signal(sig) }
 
-// kill also ends a process that is stopped. It returns when it is gone.
+// kill ends the process, also if it is stopped, and waits until it is gone.
 func (p *process) kill() {
 	_ = p.signal(syscall.SIGKILL) // fails only when it is gone already
 	<-p.done

@@ -14,10 +14,10 @@ import (
 	"github.com/weirhq/weir/internal/loopback"
 )
 
-// Proxy is an unreliable network in front of one server. It can't stand in front of Sentinels or a Cluster, which tell
-// clients addresses that lead around it. Faults add up until [Proxy.Heal], and apply to open connections at once.
+// Proxy is an unreliable network in front of one server. It doesn't work for Sentinels or a Cluster, because they send
+// clients addresses that bypass it. Faults add up until [Proxy.Heal], and apply to open connections at once.
 //
-// Down, Up, Redirect and Close must not be called at the same time; all other methods may be.
+// Don't call Down, Up, Redirect and Close concurrently. All other methods are safe for concurrent use.
 type Proxy struct {
 	Addr string
 
@@ -28,23 +28,23 @@ type Proxy struct {
 	listener net.Listener       // nil while the proxy is down
 	stop     context.CancelFunc // ends dialing
 	links    map[*link]struct{}
-	faults   [2]faults // of commands and of replies
+	faults   [2]faults // for commands and for replies
 }
 
-// The two ways through a proxy.
+// The two directions through a proxy.
 const (
 	commands = 0
 	replies  = 1
 )
 
-// faults are what happens to data on one way. The zero faults let it pass.
+// faults are what happens to data in one direction. The zero value lets data pass.
 type faults struct {
 	delay, jitter time.Duration
-	rate          int64 // kilobytes per second; 0: as fast as it comes
+	rate          int64 // kilobytes per second; 0 means unlimited
 	drop, reset   bool
 }
 
-// link is a client's connection together with the one to the server: where commands come from, and where replies come from.
+// link is a client's connection, where commands come from, and the connection to the server, where replies come from.
 type link struct {
 	ends   [2]net.Conn
 	closed atomic.Bool
@@ -57,13 +57,13 @@ func (l *link) close() {
 	l.ends[replies].Close()
 }
 
-// chunk is data as it was read from a connection.
+// chunk is data as read from a connection, and when it was read.
 type chunk struct {
 	data []byte
 	at   time.Time
 }
 
-// ahead is how many chunks may be delayed at a time, on one way of one connection. With more under way, the sender waits.
+// ahead is how many chunks may be delayed at a time in one direction of a connection. The sender of more waits.
 const ahead = 1024
 
 // StartProxy starts a proxy in front of an address, without faults.
@@ -81,34 +81,34 @@ func (p *Proxy) Delay(by, jitter time.Duration) error {
 	return p.change(func(f *[2]faults) { f[replies].delay, f[replies].jitter = by, jitter })
 }
 
-// Throttle lets so many kilobytes pass per second, each way.
+// Throttle lets that many kilobytes per second pass in each direction.
 func (p *Proxy) Throttle(kilobytes int64) error {
 	return p.change(func(f *[2]faults) { f[commands].rate, f[replies].rate = kilobytes, kilobytes })
 }
 
-// DropCommands loses what clients send: it never runs. Connections stay open.
+// DropCommands drops what clients send, so commands never run. Connections stay open.
 func (p *Proxy) DropCommands() error {
 	return p.change(func(f *[2]faults) { f[commands].drop = true })
 }
 
-// DropReplies loses what Redis answers: commands run, but their clients don't learn of it. Connections stay open.
+// DropReplies drops what Redis answers: commands run, but clients don't learn of it. Connections stay open.
 func (p *Proxy) DropReplies() error {
 	return p.change(func(f *[2]faults) { f[replies].drop = true })
 }
 
-// ResetCommands ends a connection at its next command, which doesn't run. A connection that was opened since is reset;
-// an older one is closed.
+// ResetCommands ends a connection at its next command, which doesn't run. Connections that were opened after this call are
+// reset; older ones are closed.
 func (p *Proxy) ResetCommands() error {
 	return p.change(func(f *[2]faults) { f[commands].reset = true })
 }
 
-// ResetReplies is ResetCommands at the next reply: the command has run.
+// ResetReplies ends a connection at its next reply, after the command has run. See ResetCommands.
 func (p *Proxy) ResetReplies() error {
 	return p.change(func(f *[2]faults) { f[replies].reset = true })
 }
 
-// Heal takes all faults away. If data was being dropped, all connections are closed: what comes after a gap makes no
-// sense to either side.
+// Heal removes all faults. If data was being dropped, it closes all connections, because neither side could make sense of
+// what comes after a gap.
 func (p *Proxy) Heal() {
 	_ = p.change(func(f *[2]faults) {
 		if f[commands].drop || f[replies].drop {
@@ -118,7 +118,7 @@ func (p *Proxy) Heal() {
 	})
 }
 
-// change changes the faults. It returns nil, so that faults can be used like others that may fail.
+// change changes the faults. It returns nil, so that methods for faults have the same type as others that may fail.
 func (p *Proxy) change(f func(*[2]faults)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +126,7 @@ func (p *Proxy) change(f func(*[2]faults)) error {
 	return nil
 }
 
-// closeLinks needs the lock.
+// closeLinks closes all connections. The caller holds the lock.
 func (p *Proxy) closeLinks() {
 	for l := range p.links {
 		l.close()
@@ -146,7 +146,7 @@ func (p *Proxy) Down() {
 	p.running.Wait()
 }
 
-// Up ends Down.
+// Up starts the proxy again after Down.
 func (p *Proxy) Up() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +155,7 @@ func (p *Proxy) Up() error {
 	}
 	var err error
 	for range 200 {
-		// A child process that is just being forked holds the last listener open until it becomes another program.
+		// A child process that is being forked keeps the last listener open until it executes another program.
 		if p.listener, err = net.Listen("tcp", p.Addr); !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
@@ -180,7 +180,7 @@ func (p *Proxy) Up() error {
 	return nil
 }
 
-// Redirect makes the proxy lead to another server from now on. Its connections end.
+// Redirect sends new connections to another server. The current ones end.
 func (p *Proxy) Redirect(upstream string) error {
 	p.Down()
 	p.mu.Lock()
@@ -195,7 +195,7 @@ func (p *Proxy) Close() error {
 	return nil
 }
 
-// serve leads a client to the server, until either closes its connection or a fault does.
+// serve connects a client to the server, until one of them closes its connection or a fault does.
 func (p *Proxy) serve(ctx context.Context, client net.Conn, upstream string) {
 	defer client.Close()
 	var dialer net.Dialer
@@ -233,7 +233,7 @@ func (p *Proxy) serve(ctx context.Context, client net.Conn, upstream string) {
 	ways.Wait()
 }
 
-// read queues what comes from one end, until that end is closed.
+// read queues the data from one end, until that end is closed.
 func (l *link) read(way int, queue chan<- chunk) {
 	defer close(queue)
 	buf := make([]byte, 32<<10)
@@ -248,19 +248,19 @@ func (l *link) read(way int, queue chan<- chunk) {
 	}
 }
 
-// write sends what is queued to the other end, as the faults have it. The connection ends with the queue.
+// write sends queued data to the other end, subject to the faults. The connection ends with the queue.
 func (p *Proxy) write(l *link, way int, queue <-chan chunk) {
 	defer func() {
 		l.close()
 		for range queue { // so that read doesn't wait
 		}
 	}()
-	var free time.Time // when the last piece has passed a line that is throttled
+	var free time.Time // when the last piece has passed a throttled line
 	for c := range queue {
 		spread := 2*rand.Float64() - 1
 		for len(c.data) > 0 {
 			p.mu.Lock()
-			f, over := p.faults[way], l.closed.Load() // asked under the lock, so that Heal lets nothing pass that was to be dropped
+			f, over := p.faults[way], l.closed.Load() // read under the lock, so that Heal lets no data pass that had to be dropped
 			p.mu.Unlock()
 			if over || f.reset {
 				return

@@ -9,15 +9,15 @@ import (
 // MasterName is the name under which Sentinels know the primary.
 const MasterName = "weir"
 
-// Sentinel is a primary and its replica, watched by three Sentinels, two of
-// which suffice to replace the primary a second after it fell silent.
+// Sentinel is a primary and its replica, watched by three Sentinels. Two of them can replace the
+// primary when it has been silent for a second.
 type Sentinel struct {
-	Servers   []*Server // the first began as the primary
+	Servers   []*Server // the first one began as the primary
 	Sentinels []*Server
 }
 
-// StartSentinel starts all five; when it returns, each Sentinel knows the
-// others and the replica.
+// StartSentinel starts all five servers. When it returns, each Sentinel knows the other Sentinels
+// and the replica.
 func StartSentinel(o Options) (_ *Sentinel, err error) {
 	s := &Sentinel{}
 	defer func() {
@@ -35,7 +35,8 @@ func StartSentinel(o Options) (_ *Sentinel, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// The Sentinels come last: they ask for replicas as they start, and then every ten seconds.
+	// Start the Sentinels last: they ask for replicas when they start, and then only every ten
+	// seconds.
 	if err := Until(ctx, replica.linked); err != nil {
 		return nil, err
 	}
@@ -44,7 +45,7 @@ func StartSentinel(o Options) (_ *Sentinel, err error) {
 	}
 	for _, sentinel := range s.Sentinels {
 		sentinel.sentinel = true
-		sentinel.conf = append(sentinel.conf[:4:4], // address and folder; the rest is for servers that keep data
+		sentinel.conf = append(sentinel.conf[:4:4], // keep address and folder; the other lines are for servers that keep data
 			"sentinel announce-ip "+hostOf(sentinel.Addr),
 			"sentinel monitor "+MasterName+" "+primary+" 2",
 			"sentinel down-after-milliseconds "+MasterName+" 1000",
@@ -60,11 +61,11 @@ func StartSentinel(o Options) (_ *Sentinel, err error) {
 	return s, Until(ctx, s.Healthy)
 }
 
-// Addrs are the Sentinels' addresses.
+// Addrs returns the Sentinels' addresses.
 func (s *Sentinel) Addrs() []string { return addrs(s.Sentinels) }
 
-// Primary is the server that every Sentinel names which is up, and that says itself that it is
-// the primary. While they disagree, as during a failover, it is an error.
+// Primary returns the server that all Sentinels which are up name as the primary, and that agrees.
+// While they disagree, as during a failover, it returns an error.
 func (s *Sentinel) Primary(ctx context.Context) (*Server, error) {
 	addr := ""
 	for sentinel := range up(s.Sentinels) {
@@ -91,8 +92,8 @@ func (s *Sentinel) Primary(ctx context.Context) (*Server, error) {
 	return nil, fmt.Errorf("no server that is up is the primary that the Sentinels name: %q", addr)
 }
 
-// Healthy returns nil when all are up, the Sentinels know each other and agree, and
-// the replica follows the primary.
+// Healthy returns nil if all servers are up, the Sentinels know each other and agree, and the
+// replica follows the primary.
 func (s *Sentinel) Healthy(ctx context.Context) error {
 	primary, err := s.Primary(ctx)
 	if err != nil {
@@ -132,7 +133,7 @@ func (s *Sentinel) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// pairs reads a list of names and values in turn.
+// pairs makes a map of a list of alternating names and values.
 func pairs(flat []any) map[string]string {
 	m := map[string]string{}
 	for i := 0; i+1 < len(flat); i += 2 {
@@ -141,8 +142,8 @@ func pairs(flat []any) map[string]string {
 	return m
 }
 
-// Close closes all five.
+// Close closes all five servers.
 func (s *Sentinel) Close() error {
-	// Sentinels first: they would raise the alarm about the others.
+	// Close the Sentinels first, because they would react to the end of the others.
 	return errors.Join(each(s.Sentinels, (*Server).Close), each(s.Servers, (*Server).Close))
 }

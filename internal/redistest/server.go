@@ -15,21 +15,21 @@ import (
 	"github.com/weirhq/weir/internal/loopback"
 )
 
-// Options is how a server differs from a plain one, which keeps nothing on
-// disk, never evicts and allows DEBUG.
+// Options change a server from the default, which stores nothing on disk, never evicts keys and
+// allows DEBUG.
 type Options struct {
 	Config   []string // more lines for redis.conf: "maxmemory 10mb"
-	Password string   // of the default user; none: no password
-	Env      []string // more of the environment: "LD_PRELOAD=…"
+	Password string   // of the default user; "" means no password
+	Env      []string // more environment variables: "LD_PRELOAD=…"
 
-	// For a server alone.
+	// The fields below are only for a single server.
 	ACL []string // lines of an ACL file: "user default off", "user weir on >secret ~* +@all"
-	TLS bool     // listen on TLSAddr as well, for clients that bring a certificate
+	TLS bool     // also listen on TLSAddr, for clients with a certificate
 }
 
-// Server is one redis-server process, or one Sentinel, and what stays when the
-// process is gone: address, folder, configuration. Kill, Restart and Close are not to
-// be called at the same time; all else may be.
+// Server is a redis-server process or a Sentinel, with what stays when the process is gone: its
+// address, folder and configuration. Don't call Kill, Restart and Close concurrently. All other
+// methods are safe for concurrent use.
 type Server struct {
 	Addr    string // with an IP address of its own: see package loopback
 	Socket  string // path of a Unix socket
@@ -38,17 +38,17 @@ type Server struct {
 
 	dir      string // holds redis.conf, log, data/
 	sentinel bool
-	conf     []string // redis.conf as first written; Redis may rewrite the file
-	auth     []string // the command by which Do authenticates
+	conf     []string // redis.conf as it was first written; Redis may rewrite the file
+	auth     []string // the command with which Do authenticates
 	env      []string
-	bus      string // the port by which a Cluster's nodes talk to this one
+	bus      string // the port for the other nodes of a Cluster
 
 	mu      sync.Mutex // guards what follows
 	proc    *process
 	stopped bool
 }
 
-// Start starts a server; it is ready when Start returns.
+// Start starts a server, and waits until it is ready.
 func Start(o Options) (*Server, error) {
 	s, err := newServer(o)
 	if err == nil {
@@ -60,10 +60,10 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// newServer prepares a server without starting it. It is to be closed also after an error.
+// newServer prepares a server without starting it. The caller must close it, also after an error.
 func newServer(o Options) (s *Server, err error) {
 	s = &Server{env: o.Env}
-	// Not a test's own folder: the path of a Unix socket is short by law.
+	// Don't use a test's folder: the path of a Unix socket has to be short.
 	if s.dir, err = os.MkdirTemp("", "redistest"); err != nil {
 		return s, err
 	}
@@ -91,7 +91,7 @@ func newServer(o Options) (s *Server, err error) {
 		s.auth = []string{"AUTH", o.Password}
 	}
 	if o.ACL != nil {
-		// A user of our own, for tests that turn the default user off.
+		// A user for this package, in case a test turns the default user off.
 		users := append([]string{"user redistest on >redistest ~* &* +@all"}, o.ACL...)
 		if err := s.write("users.acl", users); err != nil {
 			return s, err
@@ -111,14 +111,14 @@ func newServer(o Options) (s *Server, err error) {
 	return s, nil
 }
 
-// freeAddrs returns addresses of a host on which nobody listens.
+// freeAddrs returns addresses of a host with free ports.
 func freeAddrs(host string, n int) (addrs []string, err error) {
 	for range n {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // after all were found, so that they differ
+		defer l.Close() // only after all were found, so that they differ
 		addrs = append(addrs, l.Addr().String())
 	}
 	return addrs, nil
@@ -140,9 +140,8 @@ func (s *Server) write(name string, lines []string) error {
 	return os.WriteFile(s.path(name), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 }
 
-// Restart kills the process if it runs, and starts it again on the same address, with the
-// files that it left: a dump after SAVE, a Cluster node's identity, what
-// Sentinel wrote into its configuration.
+// Restart kills the process if it runs, and starts it again on the same address. The files stay: a
+// dump after SAVE, a Cluster node's identity, and what Sentinel wrote into its configuration.
 func (s *Server) Restart() error {
 	s.Kill()
 	args := []string{s.path("redis.conf")}
@@ -173,8 +172,8 @@ func (s *Server) Restart() error {
 	return nil
 }
 
-// RestartEmpty is Restart without the files: the server comes back as it was first started.
-// A Cluster's node comes back as a stranger, outside of the Cluster.
+// RestartEmpty is Restart without the files: the server is as it was when it first started. A
+// Cluster's node is no longer part of the Cluster.
 func (s *Server) RestartEmpty() error {
 	s.Kill()
 	data := s.path("data")
@@ -184,7 +183,7 @@ func (s *Server) RestartEmpty() error {
 	return s.Restart()
 }
 
-// Kill ends the process by SIGKILL, also when it is stopped, and waits until it is gone.
+// Kill ends the process with SIGKILL, also if it is stopped, and waits until it is gone.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	proc := s.proc
@@ -194,20 +193,20 @@ func (s *Server) Kill() {
 	}
 }
 
-// Stop freezes the process by SIGSTOP: its connections stay open and say nothing.
+// Stop freezes the process with SIGSTOP. Its connections stay open, but it doesn't answer.
 func (s *Server) Stop() error {
 	ran, err := s.up(), s.signal(syscall.SIGSTOP, true)
-	if err != nil || !ran { // one that was stopped before tells nothing more
+	if err != nil || !ran { // if it was stopped before, Wait4 wouldn't return
 		return err
 	}
 	for {
 		if _, err := syscall.Wait4(s.Pid(), nil, syscall.WUNTRACED, nil); err != syscall.EINTR {
-			return err // the process has obeyed
+			return err // the process has stopped
 		}
 	}
 }
 
-// Cont wakes a process that was stopped.
+// Cont continues a stopped process.
 func (s *Server) Cont() error { return s.signal(syscall.SIGCONT, false) }
 
 func (s *Server) signal(sig syscall.Signal, stopped bool) error {
@@ -220,21 +219,21 @@ func (s *Server) signal(sig syscall.Signal, stopped bool) error {
 	return nil
 }
 
-// Pid is the number of the process that was started last.
+// Pid returns the ID of the process that was started last.
 func (s *Server) Pid() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc.cmd.Process.Pid
 }
 
-// up says whether the process can answer: it is neither gone nor stopped.
+// up reports whether the process can answer, because it is neither gone nor stopped.
 func (s *Server) up() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc != nil && !s.stopped && !s.proc.gone()
 }
 
-// Log is what the server has printed since Start, over all restarts.
+// Log returns what the server has printed since Start, including restarts.
 func (s *Server) Log() string {
 	text, err := os.ReadFile(s.path("log"))
 	if err != nil {
@@ -246,5 +245,5 @@ func (s *Server) Log() string {
 // Close kills the process and removes its folder.
 func (s *Server) Close() error {
 	s.Kill()
-	return os.RemoveAll(s.dir) // "" is none
+	return os.RemoveAll(s.dir) // "" removes nothing
 }

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// MoveSlots moves the slots from first to last, with their keys, from wherever
-// they are to a primary, while clients go on. When it returns, all nodes that are up know.
+// MoveSlots moves a range of slots, with their keys, to a primary, while clients go on. When it
+// returns, all nodes that are up know the new owner.
 func (c *Cluster) MoveSlots(ctx context.Context, first, last int, to *Server) error {
 	owners, err := c.owners(ctx)
 	if err != nil {
@@ -39,14 +39,14 @@ func moveSlot(ctx context.Context, slot string, from, to *Server, ids map[*Serve
 		_, err := s.Do(ctx, "CLUSTER", "SETSLOT", slot, state, ids[node])
 		return err
 	}
-	// The importer first: the other way round, it would send clients back and forth.
+	// Tell the importing node first. Otherwise, nodes would redirect clients back and forth.
 	if err := set(to, "IMPORTING", from); err != nil {
 		return err
 	}
 	if err := set(from, "MIGRATING", to); err != nil {
 		return err
 	}
-	// A slot that migrates takes no new keys, so this ends.
+	// A migrating slot takes no new keys, so this ends.
 	for {
 		keys, err := ask[[]any](ctx, from, "CLUSTER", "GETKEYSINSLOT", slot, "100")
 		if err != nil {
@@ -59,8 +59,8 @@ func moveSlot(ctx context.Context, slot string, from, to *Server, ids map[*Serve
 			return err
 		}
 	}
-	// The new owner first: should we end in between, the slot has two owners by
-	// epoch, and the newer wins. The other way round it would have none.
+	// Tell the new owner first. If we end after that, the slot has two owners, and the one with the
+	// newer epoch wins. In the other order, it would have none.
 	if err := set(to, "NODE", to); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func migrate(ctx context.Context, from, to *Server, keys []any) error {
 	return err
 }
 
-// agree returns nil when every node that is up says that the slots belong to id.
+// agree returns nil if every node that is up says that the slots belong to id.
 func (c *Cluster) agree(ctx context.Context, first, last int, id string) error {
 	for node := range up(c.Nodes) {
 		members, err := node.members(ctx)

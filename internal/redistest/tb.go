@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// New is [Start] for a test, which it fails when the server doesn't start. The
-// server is closed when the test ends; its log is shown when the test failed.
+// New is [Start] for a test. If the server doesn't start, the test fails. The server is closed when
+// the test ends, and its log is shown if the test failed.
 func New(tb testing.TB, o Options) *Server {
 	tb.Helper()
 	s, err := Start(o)
@@ -39,7 +39,7 @@ func (s *Sentinel) servers() []*Server { return slices.Concat(s.Servers, s.Senti
 func (c *Cluster) servers() []*Server  { return c.Nodes }
 func (p *Proxy) servers() []*Server    { return nil }
 
-// kept fails a test when something didn't start, and otherwise closes that with the test.
+// kept fails a test if a group of servers didn't start, and otherwise closes it when the test ends.
 func kept[T interface {
 	servers() []*Server
 	Close() error

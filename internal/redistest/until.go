@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// patience is for what should take a second or two: it ends what hangs and
-// bears a machine that is busy.
+// patience is how long to wait for what should take a second or two. It ends what hangs, but
+// tolerates a busy machine.
 const patience = time.Minute
 
-// Until asks again and again until check returns nil. When ctx ends first, it returns
-// what check said last.
+// Until calls check again and again until check returns nil. If ctx ends first, it returns the last
+// error of check.
 func Until(ctx context.Context, check func(context.Context) error) error {
 	var last error
 	for {
@@ -20,7 +20,7 @@ func Until(ctx context.Context, check func(context.Context) error) error {
 			return nil
 		}
 		if ctx.Err() == nil || last == nil {
-			last = err // what a check says because ctx ended tells nothing
+			last = err // an error because ctx has ended says nothing
 		}
 		select {
 		case <-ctx.Done():

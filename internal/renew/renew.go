@@ -10,8 +10,8 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// grid is what renewal times are rounded to, so that a node's renewals coincide and share calls to
-// the store.
+// grid is what renewal times are rounded to, so that a node's renewals coincide and can share calls
+// to the store.
 const grid = time.Second
 
 // Keep renews a request's slots three times per lifetime until stop is called. stop waits for a
@@ -23,13 +23,14 @@ func Keep(ctx context.Context, l *weir.Limiter, d *weir.Decision, fail func(erro
 	return Every(ctx, d.Slots(), func(ctx context.Context) error { return l.Renew(ctx, &held) }, fail)
 }
 
-// Every is [Keep] for slots that a function renews. They last for ttl; 0 means that there are none.
+// Every is [Keep] for slots that a function renews. ttl is how long they last; 0 means that there
+// are none.
 func Every(ctx context.Context, ttl time.Duration, renew func(context.Context) error, fail func(error)) (stop func()) {
 	if ttl == 0 {
 		return func() {}
 	}
 	ctx, every := context.WithoutCancel(ctx), ttl/3
-	turn := make(chan struct{}, 1) // holds a value during a renewal, and once there is to be none
+	turn := make(chan struct{}, 1) // holds a value during a renewal, and after stop
 	stopped := make(chan struct{})
 	var timer *time.Timer
 	// run renews the slots. It gives up on the store when the next renewal is due, and tries again

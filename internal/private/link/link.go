@@ -1,5 +1,5 @@
-// Package link lets package weir hand functions to package private, which imports it. Package weir sets the variables when it
-// is initialized, and package private gives them types.
+// Package link lets package weir pass functions to package private, although private imports weir. Package weir sets the
+// variables when it is initialized, and package private gives them types.
 package link
 
 import (
@@ -14,15 +14,15 @@ var (
 	PoliciesOf, Price, ReadSubject, Reserved, Reserves, Seal, SetSecret, Take, Tell, WithDenied, WithVersion any
 )
 
-// Policies are those of a compiled rule.
+// Policies are the policies of a compiled rule.
 type Policies struct {
 	Base       []*counter.Policy            // for requests whose tier has no numbers of its own
-	ByTier     map[string][]*counter.Policy // what differs from Base
-	ByKey      map[string][]*counter.Policy // the overrides
+	ByTier     map[string][]*counter.Policy // for tiers with numbers of their own
+	ByKey      map[string][]*counter.Policy // for keys with overrides
 	Candidates []*counter.Policy
 }
 
-// All returns all of them.
+// All returns the policies of all kinds.
 func (p *Policies) All() []*counter.Policy {
 	all := slices.Clone(p.Base)
 	for _, policies := range p.ByTier {
