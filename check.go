@@ -101,7 +101,7 @@ const nameLetters = "abcdefghijklmnopqrstuvwxyz0123456789_"
 
 func isName(s string) bool { return s != "" && len(s) <= 64 && strings.Trim(s, nameLetters) == "" }
 
-// checkAbuse reports settings that can't be meant. Nil and the zero Abuse mean that there are no cooldowns.
+// checkAbuse reports settings that are out of range. Nil and the zero Abuse mean that there are no cooldowns.
 func checkAbuse(a *counter.Abuse, path string, bad *problems) {
 	if a == nil || *a == (counter.Abuse{}) {
 		return

@@ -260,7 +260,7 @@ func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (bySta
 }
 
 // binds reports whether charge i, rather than charge j, determines the decision. Refusals come before allowed charges, and
-// results of the store before failures. After that, the longest wait counts, or the room for the fewest such requests.
+// charges that were counted before those that couldn't be. After that, the longest wait or the fewest requests left decide.
 func (m *match) binds(i, j int) bool {
 	a, b := &m.results[i], &m.results[j]
 	if a.Allowed != b.Allowed {

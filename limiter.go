@@ -298,8 +298,8 @@ func countersOf(charges []counter.Charge) []counter.Counter {
 	return counters
 }
 
-// Reset makes the counters that the request would be charged to untouched, and ends the cooldowns of their clients. It returns
-// the number of counters.
+// Reset resets the counters that the request would be charged to, and ends the cooldowns of their clients. It returns the number
+// of counters.
 func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	charges, err := l.charges(req)
 	if err != nil {

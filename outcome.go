@@ -302,9 +302,10 @@ func (h *held) settle(o Outcome) (back []counter.Return, marked time.Duration) {
 	return back, marked
 }
 
-// recorded reports whether a return by receipt depends on the record of its hold instead of a mark. This is necessary in two
-// cases. If the caller chose the hold's ID, a check with the same ID is charged again after a refund, and the new receipt must
-// work. And if a reservation is settled after refundTime, the store may have forgotten the mark of an earlier settlement.
+// recorded reports whether a return by receipt depends on the record of its hold instead of a mark (see refundTime). This is
+// necessary in two cases. If the caller chose the hold's ID, a check with the same ID is charged again after a refund, and the
+// new receipt must work. And if a reservation is settled after refundTime, the store may have forgotten the mark of an earlier
+// settlement.
 func (h *held) recorded(r *due) bool {
 	return h.once != (counter.Once{}) && !r.local && r.Hold != nil && r.Hold.ID != (counter.Once{}) && !r.InFlight() &&
 		(r.named || r.amount != "" && r.N > 0 && h.age > refundTime)

@@ -59,7 +59,7 @@ type Rule struct {
 	ID string
 	// Version is for the operator's own records.
 	Version int64
-	// Tier restricts the rule to requests of a tier. Beside Match.APIKeyPattern, it is only a label.
+	// Tier restricts the rule to requests of a tier. In a rule with Match.APIKeyPattern, it is only a label.
 	Tier  string
 	Match Match
 	// Descriptor restricts the rule to one descriptor of Envoy's rate limit service: the domain, then each key, as key or
@@ -143,7 +143,7 @@ type Match struct {
 	HasKey, NoKey bool
 }
 
-// Missing says what to do with a request that lacks a dimension its rule counts by.
+// Missing says what to do with a request that lacks a value that its rule counts by.
 type Missing uint8
 
 const (

@@ -52,7 +52,7 @@ type Options struct {
 	// Fingerprint returns the short name by which other tools know a client, from the values of its subject. If nil, clients
 	// have no fingerprints.
 	Fingerprint func(values [][2]string) string
-	// Shared connects the nodes. Nil means that this is the only node.
+	// Shared connects the nodes. If nil, this is the only node.
 	Shared Shared
 	// Nodes returns the number of nodes. If nil, there is one node.
 	Nodes func() int

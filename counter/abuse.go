@@ -15,7 +15,7 @@ type Abuse struct {
 	Cooldown time.Duration
 	Grow     float64
 	Most     time.Duration
-	// Forgive is how long after a cooldown's end the client's next cooldown is a first one again.
+	// Forgive is how long after a cooldown's end the client starts over, so that its next cooldown is a first one.
 	Forgive time.Duration
 	// DropAfter is how many refusals in a row get a response. After that, the client's connections are closed. 0 means no
 	// limit.

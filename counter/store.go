@@ -49,7 +49,7 @@ const (
 	FailLocal
 )
 
-// Once is an idempotency key. The zero value is none.
+// Once is an idempotency key. The zero Once means that there is no key.
 type Once [16]byte
 
 // Hold is what a charge leaves behind beside its debit: a slot of a Concurrency limit until it is released, or the record of a

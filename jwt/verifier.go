@@ -26,7 +26,7 @@ type Options struct {
 	// JWKSURL is where an identity provider publishes its keys. The verifier fetches them in the background, and again
 	// when a token names a key that it doesn't know. No token is verified before the first fetch succeeds.
 	JWKSURL string
-	// Client fetches from JWKSURL. If nil, a client with a timeout of 10 seconds does.
+	// Client fetches from JWKSURL. If nil, it is a client with a timeout of 10 seconds.
 	Client *http.Client
 	// OnFetch is called after each attempt to fetch JWKSURL, with nil if it succeeded. If it failed, keys that were fetched
 	// earlier stay in use. If OnFetch is nil, failures aren't reported.

@@ -168,7 +168,7 @@ func (x *borrower) arrive(now, n int64) {
 	}
 }
 
-// want returns how many tokens the node is likely to need before a lease ends: as many as requests needed in the last interval,
+// want returns how many tokens the node is likely to need before a lease ends: as many as were requested in the last interval,
 // half as many more for leases of seconds (which last 1.5 intervals on average), but no more than the refill of one interval.
 func (x *borrower) want(now int64) int64 {
 	p := x.policy.Load()

@@ -56,7 +56,7 @@ type Options struct {
 	// from their last state: with an even share of the limit for [counter.FailLocal], and with the whole limit for
 	// [counter.FailAllow]. The result of such a charge has Err and Local set. If Local is nil, those counters start untouched.
 	Local counter.Store
-	// Nodes returns how many nodes share the store. If nil, one.
+	// Nodes returns how many nodes share the store. If nil, there is one.
 	Nodes func() int
 }
 
@@ -400,7 +400,7 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 	return err
 }
 
-// Reset makes counters untouched, and forgets what this node knows of them. Other nodes may still spend the tokens that they
+// Reset resets counters, and forgets what this node knows of them. Other nodes may still spend the tokens that they
 // hold until their leases end, and trust a known refusal for up to a second.
 func (s *Store) Reset(ctx context.Context, counters []counter.Counter) error {
 	err := s.inner.Reset(ctx, counters)

@@ -27,7 +27,7 @@ type Metrics struct {
 	table atomic.Pointer[table]
 	other *row // the table's row for rules beyond maxRules
 	times [len(edges)]times
-	// rejected counts rejected identities by edge. All cores share it, since a rejection costs far more than contention here.
+	// rejected counts rejected identities by edge. Rejecting one takes so long that contention for these counters is negligible.
 	rejected  [len(edges)]atomic.Uint64
 	holds     holds
 	uncounted uncounted

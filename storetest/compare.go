@@ -65,8 +65,8 @@ func near(p *counter.Policy, got, want counter.Result, slack time.Duration, diff
 		got.Remaining <= want.Remaining+tokens(slack) && got.Remaining >= want.Remaining-tokens(late)
 }
 
-// follow makes the model continue from the store's answer where it differs from its own. A bucket may then go a little below
-// zero.
+// follow makes the model continue from the store's answer where that differs from the model's. A bucket may then go a little
+// below zero.
 func (m *Model) follow(before map[*kept]ledger.Account, charges []counter.Charge, results []counter.Result) {
 	now, took := m.now().UnixMicro(), admits(charges, results)
 	for _, k := range m.counters {

@@ -167,7 +167,7 @@ func (m *Model) GiveBack(_ context.Context, once counter.Once, _ time.Duration, 
 	return nil
 }
 
-// Reset makes counters untouched.
+// Reset forgets counters.
 func (m *Model) Reset(_ context.Context, counters []counter.Counter) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
