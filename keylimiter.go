@@ -154,7 +154,7 @@ func (k *KeyLimiter) check(ctx context.Context, key string) (Decision, error) {
 }
 
 // Wait waits until a request with this key may pass, and counts it. It returns an error when the context ends, or at once if
-// the context's deadline is too early.
+// the wait would last beyond the context's deadline.
 func (k *KeyLimiter) Wait(ctx context.Context, key string) error {
 	for {
 		if err := ctx.Err(); err != nil {

@@ -174,7 +174,7 @@ func (a *Account) roll(p *counter.Policy, now int64) {
 	}
 }
 
-// ceiling returns the level up to which a bucket may refill while out of its tokens are lent.
+// ceiling returns the level up to which a bucket may refill while it has lent this many tokens (out).
 func ceiling(p *counter.Policy, out int64) int64 {
 	capacity := p.Limit.Max() * micro
 	return min(capacity, capacity+p.Refill(2*shortInterval)-out*micro)

@@ -136,8 +136,8 @@ func (t *table) forget(g *segment, h uint64) {
 
 func (t *table) overBeside() bool { return t.besideUse.Load() > t.cap-t.pageUse.Load() }
 
-// evictBeside evicts logs and holds until the rest fits the cap. It starts with those whose loss lets the fewest extra tokens
-// be admitted. It evicts from the given locked segment, and from other segments whose lock is free. It spares the counter that
+// evictBeside evicts logs and holds until the rest fits the cap. It starts with those whose eviction lets clients take the fewest
+// extra tokens. It evicts from the given locked segment, and from other segments whose lock is free. It spares the counter that
 // was just written, and evicts slots in use last.
 func (t *table) evictBeside(g *segment, keep uint64, now int64) {
 	d := t.dir.Load()
@@ -187,8 +187,8 @@ func (t *table) evictFrom(g *segment, keep uint64, now int64, inUse bool) {
 // never is the worth of a beside that must not be evicted.
 const never = maxUsed + 2
 
-// worth says how much would be admitted too much if the beside were evicted: nothing for records, and for slots in use more
-// than for any log.
+// worth says how many extra tokens an eviction would let clients take: none for records, and for slots in use more than for
+// any log.
 func (b *beside) worth(now int64, inUse bool) int64 {
 	switch {
 	case b.last <= now, b.holds != nil && !b.slots:

@@ -46,8 +46,8 @@ func (c *cell) decode(p *counter.Policy, epoch int64) counter.State {
 
 func (c *cell) time(epoch int64) int64 { return int64(c.when>>(usedBits+spanBits)) + epoch }
 
-// worth says how much would be admitted too much if the counter were evicted: from 0 if the counter
-// is full again, up to 1 if it blocks its client.
+// worth says what share of the limit the client would get back if its counter were evicted: from 0
+// if the counter is full again, to about 1 if it blocks the client.
 func (c *cell) worth(now, epoch int64) float32 {
 	span := spanLength(uint8(c.when >> usedBits))
 	left := c.time(epoch) + span - now

@@ -295,8 +295,8 @@ func (w *walk) pause() time.Duration {
 	return time.Duration(rapid.Int64Range(0, most.Microseconds()).Draw(w.T, "µs")) * time.Microsecond
 }
 
-// giveBack returns, settles or releases what was taken, or what never was. Of an amount, it may use a part, or more than was
-// taken.
+// giveBack returns, settles or releases what was taken, or what never was. Of an amount, a part may have been used, or more
+// than was taken.
 func (w *walk) giveBack() {
 	t, ctx := w.T, context.Background()
 	back := counter.Return{Counter: w.pick()}
