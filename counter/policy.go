@@ -17,18 +17,18 @@ type Policy struct {
 	// Parts are the parts of a split limit, each with its own counters. Other limits have none.
 	Parts []*Policy
 
-	window   int64 // µs
+	window   int64 // its length in µs
 	unit     int64 // millionths in one unit of a charge: 1,000,000 (a token), or 1 if the limit counts an amount
 	count    int64 // Limit.Count in units
 	calendar *calendar
 	capacity int64  // bucket: micro-tokens
 	largest  int64  // bucket: the largest charge, in units
-	rate     rate   // bucket
+	rate     rate   // bucket: its refill
 	fill     int64  // bucket: µs from empty to full
-	perPart  uint64 // maxSpent / capacity in millionths · 2^64
-	perMicro uint64 // bucket: µs that a millionth takes to refill · 2^64 >> perShift
+	perPart  uint64 // for Spent: 2^64 · maxSpent / the capacity in millionths
+	perMicro uint64 // for Spent: 2^64 · the µs in which a bucket refills a millionth, >> perShift
 	perShift uint8
-	maxDelay int64 // queue: µs, or 0
+	maxDelay int64 // queue: the longest delay in µs, or 0 for no bound
 	tick     int64 // sliding counter: µs per step of the weight
 	ticks    int64 // sliding counter: steps per window
 	deepest  int64 // how far Overdraw goes: micro-tokens of a bucket, units of a window
@@ -161,7 +161,7 @@ func (p *Policy) prepareAt(l Limit, r rate) {
 		p.perMicro, _ = bits.Div64(den>>p.perShift, den<<(64-p.perShift), num)
 		p.perMicro = max(p.perMicro, p.perMicro+1) // rounded up: a counter must not seem full before it is
 		whole = p.capacity
-		p.deepest = max(whole, min(MaxAmount, p.Refill(maxFill.Microseconds()))) // no deeper than refills in ten years
+		p.deepest = max(whole, min(MaxAmount, p.Refill(maxFill.Microseconds()))) // at most what refills in ten years
 	case l.Algorithm == SlidingCounter:
 		// Keep ticks to at most 2^21, so that ticks × count stays below 2^53.
 		p.tick = (p.window + 1<<21 - 1) >> 21

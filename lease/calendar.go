@@ -68,7 +68,7 @@ func (c *calendar) look() {
 		c.mu.Unlock()
 		return
 	}
-	c.looked = max(c.looked, now/tick+1-int64(len(c.days))) // after a machine slept, handle each slot only once
+	c.looked = max(c.looked, now/tick+1-int64(len(c.days))) // after the machine slept, handle each element of days only once
 	for c.looked < now/tick+1 {
 		c.looked++
 		day := &c.days[c.looked%int64(len(c.days))]

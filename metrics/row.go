@@ -104,7 +104,7 @@ func (m *Metrics) find(t *table, rule string) *row {
 	defer m.mu.Unlock()
 	t = m.table.Load()
 	if r := t.byRule[rule]; r != nil || len(t.byRule) >= maxRules {
-		return cmp.Or(r, m.other) // another goroutine was faster
+		return cmp.Or(r, m.other) // another goroutine has added the row, or filled the table
 	}
 	r := newRow(strings.Clone(rule))
 	rows := maps.Clone(t.byRule)
