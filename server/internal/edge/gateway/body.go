@@ -73,7 +73,7 @@ func isUTF8(h http.Header) bool {
 		switch strings.ToLower(params["charset"]) {
 		case "utf-8", "utf8", "us-ascii", "iso-8859-1":
 		case "":
-			if strings.Contains(strings.ToLower(t), "charset") { // given twice, or misspelled
+			if strings.Contains(strings.ToLower(t), "charset") { // the charset is given twice, or misspelled
 				return false
 			}
 		default:
@@ -88,9 +88,9 @@ func mediaType(h http.Header) string {
 	return t
 }
 
-// read finds out what a body asks for, as far as it has arrived, or why it can't be read in one way
-// only. It ignores the declared type, since many servers read JSON under any type. A multipart form
-// can't be mistaken for JSON.
+// read finds out what the body asks for, as far as it has arrived. It returns an error if servers
+// could read the body in different ways. It ignores the declared type, since many servers read JSON
+// under any type. A multipart form can't be mistaken for JSON.
 func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 	text := c.head.text
 	b := usage.NewBody()
@@ -133,9 +133,9 @@ func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 }
 
 // nameModels collects the models that a call may be for, and finds the one that rules count by: the
-// path's, or else the body's. Most upstreams read neither the query nor what .. removes from a path,
-// so a client could name another model there in each call. complete says that no model follows in
-// the rest of the body.
+// path's, or else the body's. It doesn't count by the query, nor by what .. removes from a path:
+// most upstreams ignore both, so a client could name a new model there in each call. complete says
+// that the rest of the body can't name a model.
 func (c *modelCall) nameModels(r *http.Request, complete bool) {
 	c.models = usage.ModelsFromPath(path.Clean(r.URL.Path))
 	if c.asked.Model != "" {
@@ -155,27 +155,27 @@ func unreadable(f *usage.Fault) *jsonerror.Error {
 	return failure(http.StatusBadRequest, jsonerror.BadRequest, "The call can't be metered: "+f.Message)
 }
 
-// long is a body that was too long to be read before its request was decided. It is read on its way
-// to the upstream, and breaks off where it can't be metered. Until its end has been read, the last
-// byte and the bracket that closes the document are held back. Otherwise the upstream could have the
-// whole call before the gateway finds the body unreadable.
+// long is a body that is too long to read before its request is decided. It is read on its way to
+// the upstream, and fails where it can't be metered. Until its end has been read, the last byte and
+// the bracket that closes the document are held back. Otherwise the upstream could have the whole
+// call before the gateway finds the body unreadable.
 type long struct {
 	io.ReadCloser
 	most  int64  // tokens of output that are reserved
-	other int    // models that may answer instead of the requested one, whose prices are reserved
-	input int64  // tokens of input that are reserved, if the rest's length was unknown; else 0
+	other int    // models that may answer instead of the requested one; their prices are reserved, too
+	input int64  // tokens of input that are reserved if the length of the rest was unknown; else 0
 	edits bool   // a streamed chat is changed to report its usage
-	buf   []byte // what was read and not forwarded yet: rest, then held
-	rest  []byte // is forwarded next
-	held  []byte // is held back
+	buf   []byte // bytes that were read but not forwarded yet: rest, then held
+	rest  []byte // bytes to forward next
+	held  []byte // bytes to hold back
 	ended bool   // held starts with the bracket that closes the document
-	err   error  // how reading ended
+	err   error  // the error that ended reading
 
 	mu   sync.Mutex
 	body *usage.Body // guarded by mu
 }
 
-const maxHeld = 4 << 10 // bytes that may be held back: the bracket and whitespace
+const maxHeld = 4 << 10 // at most this many bytes are held back: the bracket and white space
 
 func (l *long) Read(p []byte) (int, error) {
 	for len(p) > 0 && len(l.rest) == 0 && l.err == nil {
@@ -221,7 +221,7 @@ func (l *long) fill() {
 }
 
 // scan meters the next part. closing is the offset in p of the bracket that closes the document, or
-// -1, and end the text to insert before it.
+// -1, and end is the text to insert before it.
 func (l *long) scan(p []byte, isLast bool) (closing int, end string, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

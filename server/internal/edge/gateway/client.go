@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// client is the client's end of an exchange. The client must take each part of the answer within
-// its patience, or it would hold a connection to the upstream forever.
+// client wraps the ResponseWriter of a client. The client must accept each part of the response
+// within its patience. Otherwise it could hold a connection to the upstream forever.
 type client struct {
 	http.ResponseWriter
 	control  *http.ResponseController
@@ -22,25 +22,26 @@ func (c *client) Write(p []byte) (int, error) {
 	return c.ResponseWriter.Write(p)
 }
 
-// FlushError is for [http.ResponseController].
+// FlushError flushes the response. [http.ResponseController] calls it.
 func (c *client) FlushError() error {
 	defer c.hurry()()
 	return c.control.Flush()
 }
 
-// Unwrap lets it find other methods, such as Hijack.
+// Unwrap lets [http.ResponseController] find the methods that client lacks, such as Hijack.
 func (c *client) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// hurry sets a write deadline and returns the function that lifts it: HTTP/2 resets a stream whose
-// deadline passes even if nothing is being written, and the upstream may pause between parts.
+// hurry sets a write deadline, and returns the function that removes it. The deadline must be removed
+// while nothing is written, because the upstream may pause, and HTTP/2 resets a stream whose deadline
+// passes.
 func (c *client) hurry() (relax func()) {
 	_ = c.control.SetWriteDeadline(time.Now().Add(c.patience))
 	return func() { _ = c.control.SetWriteDeadline(time.Time{}) }
 }
 
-// requestBody is a client's body on its way to the upstream. It ends the exchange if the client
-// stalls, as one does that sends a byte now and then, and remembers why a body broke. Only the time
-// counts for which the gateway waits for the client, not for an upstream that reads slowly.
+// requestBody is a client's body on its way to the upstream. It cancels the exchange if the client
+// stalls, or sends only a byte now and then, and remembers why a body failed. Only the time that the
+// gateway waits for the client counts, not the time that the upstream takes to read.
 type requestBody struct {
 	io.ReadCloser
 	in     *http.Request
@@ -50,19 +51,19 @@ type requestBody struct {
 	mu      sync.Mutex
 	idle    sync.Cond // signals the end of a read
 	timer   *time.Timer
-	wait    grace       // how long the client may still be waited for
-	trailer http.Header // what the upstream gets; filled in at the end
+	wait    grace       // how much longer to wait for the client
+	trailer http.Header // the trailer that the upstream gets; its values are set at the end of the body
 	reading bool
-	replied bool  // the answer has begun
-	done    bool  // the handler returns, and the connection is the server's again
-	ended   bool  // read completely
+	replied bool  // the response has begun
+	done    bool  // the handler returns, and the connection belongs to the server again
+	ended   bool  // the body was read to its end
 	stalled bool  // the gateway gave up on the client
-	err     error // why the body broke
+	err     error // why reading the body failed
 }
 
-// newRequestBody prepares a request's body. On HTTP/1 it makes the server leave the body alone, which
-// the server otherwise reads and closes when an answer begins: the transport, which may not be done
-// with it, would send a body with holes or break off the answer.
+// newRequestBody wraps a request's body. On HTTP/1, it stops the server from reading and closing the
+// body when the response begins: the transport may still be reading it, and would send a body with
+// gaps or abort the response.
 func newRequestBody(r *http.Request, c *client, cancel context.CancelFunc) *requestBody {
 	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel, wait: grace{most: c.patience}}
 	b.idle.L = &b.mu
@@ -73,7 +74,7 @@ func newRequestBody(r *http.Request, c *client, cancel context.CancelFunc) *requ
 	}
 	if b.isHTTP1() {
 		_ = c.control.EnableFullDuplex()
-		_ = c.control.SetReadDeadline(time.Time{}) // ServeHTTP set one in case of a refusal
+		_ = c.control.SetReadDeadline(time.Time{}) // ServeHTTP set a deadline in case of a refusal
 	}
 	r.Body = b
 	return b
@@ -115,7 +116,7 @@ func (b *requestBody) end(n int, err error) {
 	case nil:
 	case io.EOF:
 		b.ended = true
-		for name := range b.trailer { // forward announced fields only: the upstream was told of no others
+		for name := range b.trailer { // forward only announced fields, because the upstream doesn't know of others
 			b.trailer[name] = b.in.Trailer[name]
 		}
 	default:
@@ -123,19 +124,19 @@ func (b *requestBody) end(n int, err error) {
 	}
 }
 
-// stall gives up on a client. It must end the read, too, since the transport waits for it.
+// stall gives up on a client. It also ends the pending read, because the transport waits for it.
 func (b *requestBody) stall() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.reading || b.replied || b.done {
-		return // something happened just as the timer fired
+		return // the read ended just as the timer fired
 	}
-	b.stalled = true // set it first: what follows looks as if the client had left
+	b.stalled = true // set this before what follows, which looks as if the client had left
 	_ = b.client.control.SetReadDeadline(time.Now())
 	b.cancel()
 }
 
-// answered is called when the answer begins. From then on the client may pause as long as it likes.
+// answered is called when the response begins. From then on, the client may pause for any time.
 func (b *requestBody) answered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,15 +144,15 @@ func (b *requestBody) answered() {
 	b.timer.Stop()
 }
 
-// unfinished reports whether an answer that begins now must be the last on its connection, so that
-// the rest of an HTTP/1 body isn't read as the next request.
+// unfinished reports whether a response that begins now must close its connection, so that the rest
+// of an HTTP/1 body isn't read as the next request.
 func (b *requestBody) unfinished() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.ended && b.isHTTP1()
 }
 
-// takeTrailer remembers where to put the values of announced trailer fields.
+// takeTrailer remembers where to put the values of the announced trailer fields.
 func (b *requestBody) takeTrailer(trailer http.Header) {
 	maps.DeleteFunc(trailer, func(name string, _ []string) bool { return isForwarding(name) })
 	b.mu.Lock()
@@ -159,7 +160,7 @@ func (b *requestBody) takeTrailer(trailer http.Header) {
 	b.trailer = trailer
 }
 
-// finish hands the connection back to the server, from which the transport may still be reading.
+// finish gives the connection back to the server, after the transport has stopped reading from it.
 func (b *requestBody) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

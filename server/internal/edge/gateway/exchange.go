@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// exchange is an admitted request and its answer.
+// exchange is an admitted request and its response.
 type exchange struct {
-	own    http.Header // headers of the answer that were set before the upstream was asked
-	names  []string    // nonstandard headers in which the gateway states limits
-	theirs bool        // the answer states the upstream's limits, not the gateway's
+	own    http.Header // headers of the response that were set before the request was forwarded
+	names  []string    // nonstandard headers that the gateway uses for limits
+	theirs bool        // the response has the upstream's limits instead of the gateway's
 	body   *requestBody
 }
 
@@ -20,10 +20,10 @@ type exchangeKey struct{}
 
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
-// merge puts the gateway's own headers into an upstream's answer. The answer states the limits of
-// one limiter only, the one that binds, so that a client never sees one limiter's limit beside
-// another's remaining requests. An upstream's Retry-After always passes: the gateway sends none with
-// requests that it admits.
+// merge adds the gateway's own headers to an upstream's response. The response has the limits of
+// only one limiter, the stricter one, so that a client never sees the limit of one next to the
+// remaining requests of the other. Retry-After always comes from the upstream: the gateway sends
+// none with admitted requests.
 func (x *exchange) merge(res *http.Response) {
 	x.theirs = !x.speaksOfLimits() || x.upstreamBinds(res)
 	x.dropLimits(res.Header)
@@ -36,10 +36,10 @@ func (x *exchange) merge(res *http.Response) {
 			continue
 		}
 		switch name {
-		case "Access-Control-Expose-Headers", "Vary", "Set-Cookie": // lists: add to them
+		case "Access-Control-Expose-Headers", "Vary", "Set-Cookie": // lists, so add to them
 			res.Header[name] = append(values[:len(values):len(values)], res.Header[name]...)
 		case "Connection":
-			if res.StatusCode != http.StatusSwitchingProtocols { // there it must say Upgrade
+			if res.StatusCode != http.StatusSwitchingProtocols { // in a 101, Connection must be Upgrade
 				res.Header[name] = values
 			}
 		default:
@@ -49,10 +49,10 @@ func (x *exchange) merge(res *http.Response) {
 }
 
 // upstreamBinds reports whether the upstream's limiter refused the request, or leaves the client
-// less than the gateway's.
+// fewer requests than the gateway's.
 func (x *exchange) upstreamBinds(res *http.Response) bool {
 	switch {
-	case res.StatusCode == http.StatusTooManyRequests, res.Header["X-Ratelimit-Rule"] != nil: // only Weir's refusals have this header
+	case res.StatusCode == http.StatusTooManyRequests, res.Header["X-Ratelimit-Rule"] != nil: // only refusals by Weir have this header
 		return true
 	case res.StatusCode == http.StatusServiceUnavailable && res.Header["Retry-After"] != nil:
 		return true
@@ -65,7 +65,7 @@ func (x *exchange) upstreamBinds(res *http.Response) bool {
 	return known && theirs < ours || !known && x.own["X-Ratelimit-Policy"] != nil // the gateway's limiter is degraded
 }
 
-// restore puts the gateway's own headers into an answer that isn't the upstream's.
+// restore puts the gateway's own headers into a response that the upstream didn't send.
 func (x *exchange) restore(h http.Header) {
 	clear(h)
 	maps.Copy(h, x.own)
@@ -74,7 +74,7 @@ func (x *exchange) restore(h http.Header) {
 	}
 }
 
-// dropLimits drops the upstream's limits if the answer states the gateway's.
+// dropLimits removes the upstream's limits if the response has the gateway's.
 func (x *exchange) dropLimits(h http.Header) {
 	maps.DeleteFunc(h, func(name string, _ []string) bool {
 		return !x.theirs && x.isLimit(strings.TrimPrefix(name, http.TrailerPrefix))
@@ -94,7 +94,7 @@ func (x *exchange) isLimit(name string) bool {
 	return isRateLimit(name) || slices.Contains(x.names, name)
 }
 
-// isRateLimit recognizes headers, in canonical form, in which servers state limits.
+// isRateLimit reports whether a header, in canonical form, is one that servers use for limits.
 func isRateLimit(name string) bool {
 	name, x := strings.CutPrefix(name, "X-")
 	rest, ok := strings.CutPrefix(name, "Ratelimit")
@@ -104,7 +104,8 @@ func isRateLimit(name string) bool {
 	return ok && (rest == "" || rest[0] == '-')
 }
 
-// remaining returns the remaining requests that headers state. A degraded limiter states none.
+// remaining returns the number of remaining requests in a response's headers. A degraded limiter
+// doesn't send it.
 func remaining(h http.Header) (n int64, known bool) {
 	for _, name := range [...]string{"X-Ratelimit-Remaining", "Ratelimit-Remaining"} {
 		if v := h[name]; len(v) == 1 {
@@ -118,10 +119,11 @@ func remaining(h http.Header) (n int64, known bool) {
 	return 0, false
 }
 
-// remainingQuota returns the smallest r of the limits in a RateLimit field: "orders";r=73;t=17.
+// remainingQuota returns the smallest r among the limits of a RateLimit header, such as
+// "orders";r=73;t=17.
 func remainingQuota(field string) (least int64, known bool) {
 	parts := strings.Split(field, `"`)
-	for i := 0; i < len(parts); i += 2 { // the parts outside of quotes
+	for i := 0; i < len(parts); i += 2 { // the even parts are outside of quotes
 		for param := range strings.FieldsFuncSeq(parts[i], func(r rune) bool { return r == ';' || r == ',' || r == ' ' }) {
 			digits, ok := strings.CutPrefix(param, "r=")
 			if n, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && n >= 0 && (!known || n < least) {

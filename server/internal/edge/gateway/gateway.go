@@ -37,11 +37,13 @@ import (
 
 // Options of a Gateway. Upstream and Limit are required.
 type Options struct {
-	// Upstream is where requests go: an http or https URL. Its path, if any, is put before theirs.
+	// Upstream is where to forward requests: an http or https URL. If it has a path, that is put before the path
+	// of each request.
 	Upstream *url.URL
 	// Limit decides which requests are forwarded.
 	Limit *httplimit.Middleware
-	// TrustedProxies are the proxies whose X-Forwarded-* and Forwarded are passed on, as in Limit.
+	// TrustedProxies are the proxies whose X-Forwarded-* and Forwarded headers are passed on. They should be the
+	// same as in Limit.
 	TrustedProxies []netip.Prefix
 	// AllowUnsafePaths forwards paths with encoded slashes (%2F), backslashes (raw or %5C), NUL
 	// (%00), each of these or dots encoded twice (%252e), overlong UTF-8, dot segments with
@@ -49,18 +51,18 @@ type Options struct {
 	// them in different ways.
 	AllowUnsafePaths bool
 
-	// DialTimeout bounds connecting to the upstream, and its TLS handshake. Zero means 5 s.
+	// DialTimeout limits the time for connecting to the upstream, including its TLS handshake. Zero means 5 s.
 	DialTimeout time.Duration
-	// ResponseTimeout bounds the time until the upstream begins its answer. Zero means 60 s.
+	// ResponseTimeout limits the time until the upstream begins its response. Zero means 60 s.
 	ResponseTimeout time.Duration
-	// StallTimeout is how long a client may hold up the upstream by not sending the next part of its
-	// body before the answer begins, or by not taking the next part of the answer. In all, a client
-	// may be waited for that long, plus a second for every 500 bytes that it sends. Zero means 60 s.
+	// StallTimeout is how long a client may delay the upstream, by not sending the next part of its body before
+	// the response begins, or by not reading the next part of the response. The gateway's total wait for a client
+	// may be that long, plus one second for every 500 bytes that the client sends. Zero means 60 s.
 	StallTimeout time.Duration
-	// UsageHeader names the header in which the upstream reports what a request used: "812", which
-	// means tokens, or "tokens=812, usd=0.012". If empty, answers of AI models are read for it.
+	// UsageHeader names the header in which the upstream reports what a request used: "812", which means tokens,
+	// or "tokens=812, usd=0.012". If empty, the gateway reads the usage from the responses of AI models.
 	UsageHeader string
-	// Learned remembers how long models' answers are. If nil, the gateway has its own.
+	// Learned estimates the length of models' answers. If nil, the gateway creates one.
 	Learned *Learned
 	// TLS configures an https upstream. If nil, the system's certificate authorities apply.
 	TLS *tls.Config
@@ -70,8 +72,8 @@ type Options struct {
 }
 
 const (
-	// drainTimeout is how long the rest of an unwanted body may take to arrive, so that the
-	// connection can be kept. The server reads at most 256 KiB of it.
+	// drainTimeout is how long the rest of an unwanted body may take to arrive, so that the connection can be
+	// reused. The server reads at most 256 KiB of it.
 	drainTimeout = 5 * time.Second
 	// idlePerUpstream is how many idle connections are kept, for idleTime: enough for bursts, and few
 	// enough for an upstream's file descriptors.
@@ -83,11 +85,11 @@ const (
 // [NewServer].
 type Gateway struct {
 	opts      Options
-	prefix    string // of the upstream, escaped
+	prefix    string // the path of the upstream, escaped
 	stall     time.Duration
 	log       *slog.Logger
-	outage    outage // answers that never came
-	broken    outage // answers that broke off
+	outage    outage // requests without a response
+	broken    outage // responses that failed in the middle
 	room      room
 	limited   http.Handler
 	proxy     *httputil.ReverseProxy
@@ -119,7 +121,7 @@ func New(opts Options) (*Gateway, error) {
 	g.broken.log, g.broken.message = g.log, brokeAnswer
 	dial := cmp.Or(opts.DialTimeout, 5*time.Second)
 	g.transport = &http.Transport{
-		// No Proxy: the process's environment must not redirect requests.
+		// Proxy isn't set, because the environment must not redirect requests.
 		DialContext:           (&net.Dialer{Timeout: dial, KeepAlive: 30 * time.Second}).DialContext,
 		TLSHandshakeTimeout:   dial,
 		TLSClientConfig:       opts.TLS.Clone(),
@@ -129,7 +131,7 @@ func New(opts Options) (*Gateway, error) {
 		IdleConnTimeout:       idleTime,
 		MaxIdleConns:          idlePerUpstream,
 		MaxIdleConnsPerHost:   idlePerUpstream,
-		DisableCompression:    true, // ask for nothing that the client didn't ask for, and unpack nothing on the way
+		DisableCompression:    true, // don't ask for compression unless the client does, and don't decompress
 	}
 	g.proxy = &httputil.ReverseProxy{
 		Rewrite:        g.rewrite,
@@ -147,7 +149,7 @@ func New(opts Options) (*Gateway, error) {
 
 func validate(o *Options) error {
 	u := o.Upstream
-	switch { // leave the value out of errors: it may contain a secret
+	switch { // errors leave out the URL, which may contain a secret
 	case u == nil:
 		return errors.New("gateway: upstream: must be given")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
@@ -162,17 +164,17 @@ func validate(o *Options) error {
 	return nil
 }
 
-// Close ends open WebSockets and idle connections to the upstream, which a server's Shutdown leaves.
+// Close closes WebSockets and idle connections to the upstream, which a server's Shutdown doesn't close.
 func (g *Gateway) Close() {
 	g.close()
 	g.transport.CloseIdleConnections()
 }
 
-// ServeHTTP asks the limiter and forwards what it admits.
+// ServeHTTP forwards the requests that the limiter admits.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
-	// The server reads the rest of a refused request's body before it answers, and flushes the
-	// answer after ServeHTTP returns. Neither may take forever.
+	// The server reads the rest of a refused request's body before it responds, and flushes the response after
+	// ServeHTTP returns. Both need deadlines.
 	drain := r.ProtoMajor == 1 && hasBody(r)
 	if drain {
 		_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
@@ -209,8 +211,8 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	if r.Header["Upgrade"] != nil {
 		defer context.AfterFunc(g.closing, cancel)()
 	}
-	// Keep the headers set so far until the answer comes. The proxy would add the upstream's to them,
-	// and drop them all after a 103.
+	// Move the headers set so far out of the way until the response comes. The proxy would add the upstream's
+	// headers to them, and drop all of them after a 103.
 	x := &exchange{own: maps.Clone(w.Header()), names: g.opts.Limit.OwnHeaders()}
 	clear(w.Header())
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: g.stall}
@@ -223,9 +225,9 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 
 func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	p.Out.URL = g.target(p.In)
-	p.Out.Host = "" // the upstream gets its own, and the client's in X-Forwarded-Host
-	// WebSocket is the only protocol that clients may switch to. Over h2c and others that carry
-	// requests, a client could keep asking the upstream without the limiter.
+	p.Out.Host = "" // the upstream gets its own Host, and the client's in X-Forwarded-Host
+	// Clients may switch only to WebSocket. Over h2c and other protocols that carry requests, a client could send
+	// further requests without the limiter.
 	if up := p.Out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
 		for _, name := range []string{"Upgrade", "Connection", "Http2-Settings"} {
 			delete(p.Out.Header, name)
@@ -234,13 +236,13 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	guard.DropSessions(p.Out.Header)
 	g.setForwarded(p.In, p.Out.Header)
 	if c := callOf(p.In); c != nil && c.reserved {
-		p.Out.Header.Set("Accept-Encoding", "identity") // the gateway must be able to read the answer
-		p.Out.Header.Del("Range")                       // completely
+		p.Out.Header.Set("Accept-Encoding", "identity") // the gateway must be able to read the whole response
+		p.Out.Header.Del("Range")
 		if c.edited {
 			dropDigests(p.Out.Trailer)
 		}
 	}
-	if name := g.opts.UsageHeader; name != "" { // an upstream that echoes it would otherwise report what the client claims
+	if name := g.opts.UsageHeader; name != "" { // an upstream that echoes this header would report what the client claims
 		p.Out.Header.Del(name)
 		p.Out.Trailer.Del(name)
 	}
@@ -272,31 +274,29 @@ func (b *buffers) Get() []byte {
 
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 
-// Bounds of a server that faces the internet.
+// Limits of a server that faces the internet.
 const (
-	// ReadHeaderTimeout bounds how long a request's headers, or a TLS handshake, may take.
+	// ReadHeaderTimeout limits the time for a request's headers, and for a TLS handshake.
 	ReadHeaderTimeout = 5 * time.Second
 	// IdleTimeout is how long a connection may wait for its next request.
 	IdleTimeout = 120 * time.Second
-	// MaxHeaderBytes bounds a request's headers, give or take the 4 KiB that net/http adds. Larger
-	// headers get 431.
+	// MaxHeaderBytes limits the size of a request's headers. net/http adds 4 KiB. Larger headers get 431.
 	MaxHeaderBytes = 16 << 10
 	// MaxStreams is how many concurrent requests an HTTP/2 connection may have.
 	MaxStreams = 250
 )
 
-// NewServer creates a server for untrusted clients. It bounds slow or large headers, idle connections
-// and HTTP/2 streams, but not the time for bodies and answers, which may stream for hours: a Gateway
-// notices clients that stall, and other handlers should set deadlines where they read bodies.
+// NewServer creates a server for untrusted clients. It limits slow or large headers, idle connections and HTTP/2
+// streams. It doesn't limit the time for bodies and responses, which may stream for hours: a Gateway notices
+// clients that stall, and other handlers should set deadlines when they read bodies.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: ReadHeaderTimeout, IdleTimeout: IdleTimeout, MaxHeaderBytes: MaxHeaderBytes,
-		// net/http would otherwise answer OPTIONS * itself, bypassing the handler and its limits.
+		// Without this, net/http would answer OPTIONS * itself, and bypass the limits.
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: MaxStreams,
-			// A connection with open streams is never idle. A ping finds out whether its client has
-			// vanished.
+			// A connection with open streams is never idle. Pings detect whether its client has vanished.
 			SendPingTimeout:  30 * time.Second,
 			WriteByteTimeout: 60 * time.Second,
 		},

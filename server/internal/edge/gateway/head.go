@@ -14,29 +14,29 @@ import (
 	"github.com/weirhq/weir/internal/inuse"
 )
 
-// maxHead is how much of a body is read before its request is decided.
+// maxHead is how many bytes of a body are read before its request is decided.
 const maxHead = 1 << 20
 
-// head is a body whose beginning was read before its request was decided.
+// head is a body whose beginning is read before its request is decided.
 type head struct {
-	io.ReadCloser       // the body
-	err           error // how reading ended: io.EOF at the end of the body, nil if there is more
+	io.ReadCloser       // the rest of the body
+	err           error // why reading ended: io.EOF at the end of the body, nil if there is more
 	room          *room
-	client        httplimit.Client // whose share of the room the text uses
-	held          atomic.Int64     // bytes of the room
+	client        httplimit.Client // the client for whom bytes of the room are reserved
+	held          atomic.Int64     // how many bytes of the room are reserved
 
 	mu        sync.Mutex // guards the fields below
 	text      []byte
-	at        int  // how much of text was read again
-	forwarded bool // the upstream reads it
+	at        int  // how much of text was read by the upstream
+	forwarded bool // the body is being forwarded
 }
 
-// readHead reads the beginning of a request's body into the room and puts it into the call. If
-// there is no room, or if the client stalls, it answers the request and returns false.
+// readHead reads the beginning of a request's body for the call, using memory of the room. If there
+// is no room, or if the client stalls, it sends an error and returns false.
 func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httplimit.Client, c *modelCall) bool {
 	control := http.NewResponseController(w)
 	h := &head{ReadCloser: r.Body, room: &g.room, client: client}
-	most := maxHead + 1 // one more byte, to notice the end
+	most := maxHead + 1 // one more byte, to detect the end of the body
 	if r.ContentLength >= 0 && r.ContentLength < maxHead {
 		most = int(r.ContentLength) + 1
 	}
@@ -61,15 +61,15 @@ func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httpli
 		return false
 	case errors.As(h.err, &network) && network.Timeout():
 		h.release()
-		_ = control.EnableFullDuplex() // otherwise the server waits for the rest before it answers
+		_ = control.EnableFullDuplex() // otherwise the server waits for the rest before it responds
 		if r.ProtoMajor == 1 {
-			w.Header()["Connection"] = []string{"close"} // it is unknown where the next request would begin
+			w.Header()["Connection"] = []string{"close"} // where the next request would begin is unknown
 		}
 		bodyStalled().Write(w)
 		return false
 	}
 	var by time.Time
-	if !h.whole() && r.ProtoMajor == 1 { // in case the request is refused: see ServeHTTP
+	if !h.whole() && r.ProtoMajor == 1 { // for the case that the request is refused: see ServeHTTP
 		by = time.Now().Add(drainTimeout)
 	}
 	_ = control.SetReadDeadline(by)
@@ -77,7 +77,8 @@ func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httpli
 	return true
 }
 
-// grow makes room for more. It grows with what has arrived, so an announced length costs nothing.
+// grow makes the buffer larger if it is full. It grows with the bytes that arrive, so that a large
+// Content-Length alone costs nothing.
 func (h *head) grow(most int) bool {
 	if len(h.text) < cap(h.text) {
 		return true
@@ -107,8 +108,8 @@ func (h *head) Read(p []byte) (int, error) {
 	return h.ReadCloser.Read(p)
 }
 
-// readAgain reads from the text and reports whether there is more of it. A whole body is kept until
-// it is forwarded.
+// readAgain reads from the text, and reports whether there is more of it. If the text is the whole
+// body, its memory is kept until the body is forwarded.
 func (h *head) readAgain(p []byte) (n int, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,7 +122,7 @@ func (h *head) readAgain(p []byte) (n int, more bool) {
 	return n, more
 }
 
-// forward makes a whole body readable once more, from its beginning and with another text.
+// forward makes a body that was read as a whole readable from its beginning, with a new text.
 func (h *head) forward(text []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,19 +140,19 @@ func (h *head) releaseLocked() {
 	h.room.give(&h.client, h.held.Swap(0))
 }
 
-// minBodyRate is how many bytes per second a client must send once its patience is used up.
+// minBodyRate is how many bytes per second a client must send after its patience is used up.
 const minBodyRate = 500
 
-// grace is how long a client may be waited for: most each time, and in all a second more for every
-// minBodyRate bytes that it sends.
+// grace is how long the gateway waits for a client: at most `most` for each part and, in total,
+// most plus one second for every minBodyRate bytes that the client sends.
 type grace struct {
 	most    time.Duration
 	since   time.Time     // when the current wait began
-	waited  time.Duration // before the current wait
-	arrived int64         // bytes
+	waited  time.Duration // the total of earlier waits
+	arrived int64         // bytes that have arrived
 }
 
-// begin starts a wait and returns until when the next part must arrive.
+// begin starts a wait, and returns the time by which the next part must arrive.
 func (p *grace) begin() (by time.Time) {
 	p.since = time.Now()
 	return p.since.Add(p.mayWait())
@@ -174,17 +175,18 @@ const maxRoom = 64 << 20 // bytes
 // room is the memory for bodies that are read before their requests are decided. The zero value is
 // empty.
 //
-// An address may use a quarter of what it leaves free, which is a fifth of an otherwise empty room.
-// Several addresses each leave most of the rest to the next one. A client without a verified key
-// may use half as much as its address. A verified client has a share like an address's and doesn't
-// count toward its address, so strangers behind the same address can't use up what it needs.
+// An address may use up to a quarter of the memory that remains free, which is a fifth of an
+// otherwise empty room. So each address leaves most of the rest to the next one. A client without a
+// verified key may use half as much as its address. A verified client has a share like an address's
+// and doesn't count toward its address, so strangers behind the same address can't use up what it
+// needs.
 type room struct {
 	mu        sync.Mutex
-	addresses inuse.Count[netip.Prefix] // guarded by mu: bytes by address, of clients without a verified key
-	clients   inuse.Count[string]       // guarded by mu: bytes by client ID, and the total
+	addresses inuse.Count[netip.Prefix] // bytes used by clients without a verified key, by address; guarded by mu
+	clients   inuse.Count[string]       // bytes by client ID, and in total; guarded by mu
 }
 
-// take reserves n bytes for a client, and reports whether it may have them.
+// take reserves n bytes for a client, and reports whether that was possible.
 func (r *room) take(c *httplimit.Client, n int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,37 +9,37 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// Learned remembers how many tokens the recent answers of each model had, to estimate calls that
-// set no limit. The zero value has learned nothing.
+// Learned remembers how many tokens the recent answers of each model had. The gateway uses it to
+// estimate calls that don't limit their output. The zero value knows no models.
 type Learned struct {
 	mu     sync.Mutex
 	models map[string]*recentOutputs // guarded by mu
-	heard  map[string]int64          // guarded by mu: what other nodes have learned
+	heard  map[string]int64          // estimates of other nodes; guarded by mu
 }
 
 const (
-	maxModels  = 256 // clients choose their names
+	maxModels  = 256 // limited, because clients choose the names of models
 	maxAnswers = 64  // remembered answers of a model
-	maxOfOne   = 6   // how many of these one client may have: less than a tenth
-	enough     = 8   // how many answers it takes for an estimate
-	maxTold    = 16  // models that other nodes hear of
+	maxOfOne   = 6   // how many of a model's answers may be from one client: less than a tenth
+	enough     = 8   // how many answers an estimate needs
+	maxTold    = 16  // how many models to send to other nodes
 	maxName    = 64  // bytes of a model's name
 )
 
 type recentOutputs struct {
 	last []learned // oldest first
-	n    int       // how many there were in all
+	n    int       // how many answers there were in total
 }
 
-// learned is the length of one answer and who got it.
+// learned is the length of one answer, and the client that got it.
 type learned struct {
 	client uint64
 	length int64
 }
 
 // learn records the length of an answer. A client's answer beyond maxOfOne replaces its oldest;
-// otherwise a client with very short or very long answers would decide how much all other clients'
-// calls reserve. Answers that name no model are ignored.
+// otherwise a client with very short or long answers could control how much the calls of all other
+// clients reserve. Answers that name no model are ignored.
 func (l *Learned) learn(model string, client uint64, length int64) {
 	if model == "" {
 		return
@@ -51,7 +51,7 @@ func (l *Learned) learn(model string, client uint64, length int64) {
 		if l.models == nil {
 			l.models = map[string]*recentOutputs{}
 		}
-		for other := range l.models { // any of them, in map order
+		for other := range l.models { // an arbitrary one, in map order
 			if len(l.models) < maxModels {
 				break
 			}
@@ -78,7 +78,8 @@ func (l *Learned) learn(model string, client uint64, length int64) {
 
 var seed = maphash.MakeSeed()
 
-// learner identifies a client by its verified key, or else by its address: keys can be made up.
+// learner identifies a client by its verified key or, since other keys may be made up, by its
+// address.
 func learner(c *httplimit.Client) uint64 {
 	if c.Verified {
 		return maphash.String(seed, c.ID)
@@ -86,8 +87,9 @@ func learner(c *httplimit.Client) uint64 {
 	return maphash.Comparable(seed, c.Address)
 }
 
-// estimate returns a length that 9 of 10 recent answers of a model didn't exceed: on this node, or
-// else on the node where answers were longest. With fewer than enough answers, it is the longest.
+// estimate returns a length that 9 of 10 recent answers of a model didn't exceed. If this node has
+// seen too few answers, it returns the longest of them, or the highest estimate of another node if
+// that is higher.
 func (l *Learned) estimate(model string) (output int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +116,7 @@ func (m *recentOutputs) lengths() []int64 {
 	return lengths
 }
 
-// Say returns what other nodes should hear: the estimates of the models with the most answers.
+// Say returns the estimates to send to other nodes: those of the models with the most answers.
 func (l *Learned) Say() map[string]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,8 +136,8 @@ func (l *Learned) Say() map[string]int64 {
 	return out
 }
 
-// Hear replaces what other nodes reported before. The higher of two estimates counts, since the
-// difference is settled with the answer.
+// Hear replaces the estimates from other nodes. It keeps the highest one for each model, since
+// reserving too much is corrected when the answer is complete.
 func (l *Learned) Hear(nodes []map[string]int64) {
 	heard := map[string]int64{}
 	for _, said := range nodes {

@@ -11,24 +11,26 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// Door is a listener that closes connections which aren't worth a handshake. It always accepts
+// Door is a listener that closes unwanted connections before their TLS handshake. It always accepts
 // trusted proxies, which carry many clients.
 type Door struct {
 	net.Listener
 	// Trusted are the addresses of trusted proxies.
 	Trusted []netip.Prefix
-	// PerIP bounds the open connections of an address, or an IPv6 /64. Zero means no bound.
+	// PerIP is the maximum number of open connections of an IPv4 address, or an IPv6 /64. Zero
+	// means no limit.
 	PerIP int
-	// Unwelcome reports whether to turn an address away. If nil, none is.
+	// Unwelcome reports whether to close connections from an address. If nil, it is false for all.
 	Unwelcome func(netip.Addr) bool
 
-	// TurnedAway and TooMany count the connections that were closed.
+	// TurnedAway counts connections that were closed because of Unwelcome, and TooMany those closed
+	// because of PerIP.
 	TurnedAway, TooMany atomic.Uint64
 
 	open inuse.Places[netip.Prefix]
 }
 
-// Accept waits for a connection that is let in.
+// Accept returns the next connection that isn't closed.
 func (d *Door) Accept() (net.Conn, error) {
 	for {
 		c, err := d.Listener.Accept()
@@ -61,7 +63,7 @@ func (d *Door) Accept() (net.Conn, error) {
 	}
 }
 
-// turnAway closes a connection at once, without waiting for the peer.
+// turnAway closes a connection at once, without waiting for the client.
 func turnAway(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

@@ -14,8 +14,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// checkTarget refuses requests that can't be forwarded unchanged, or whose path an upstream may
-// read differently than the limiter. It returns the request to serve, which has a path.
+// checkTarget rejects requests that can't be forwarded unchanged, or whose path an upstream may
+// read differently than the limiter. It returns the request to serve, whose path isn't empty.
 func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error) {
 	if r.Method == http.MethodConnect {
 		return r, badTarget("CONNECT is not forwarded: the gateway is not a tunnel")
@@ -23,7 +23,7 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error)
 	if r.URL.Opaque != "" { // GET http:login HTTP/1.1
 		return r, badTarget("The request target must be a path")
 	}
-	if r.URL.Path == "" { // GET http://host HTTP/1.1: the upstream will be asked for /, so that must be limited
+	if r.URL.Path == "" { // GET http://host HTTP/1.1: the upstream will be asked for /, so the limits of / apply
 		u := *r.URL
 		u.Path = "/"
 		r = r.WithContext(r.Context())
@@ -34,8 +34,8 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error)
 	case path[0] != '/':
 		return r, badTarget("The request target must be a path")
 	case strings.ContainsAny(path, "# "), strings.Contains(r.URL.RawQuery, " "):
-		// An upstream might take what follows a # for a fragment, or what follows a space (which
-		// HTTP/2 can carry) for the protocol, and so see a shorter path than the limiter.
+		// An upstream might treat # as the beginning of a fragment, or a space (which HTTP/2 can
+		// carry) as the end of the path, and so see a shorter path than the limiter.
 		return r, badTarget("The request target holds a space or #, which must be sent as %20 and %23")
 	}
 	what := unsafePart(path)
@@ -56,10 +56,10 @@ func badTarget(message string) *jsonerror.Error {
 	return failure(http.StatusBadRequest, jsonerror.BadTarget, message)
 }
 
-// rawPath returns the path of a request as it came, including escapes.
+// rawPath returns the path of a request as the client sent it, with its escapes.
 func rawPath(r *http.Request) string {
 	raw, _, _ := strings.Cut(r.RequestURI, "?")
-	// The target may have a scheme and host, or may have been rewritten.
+	// The target may have a scheme and a host, or may have been rewritten.
 	if !strings.HasPrefix(raw, "/") {
 		return r.URL.EscapedPath()
 	}
@@ -70,11 +70,11 @@ func rawPath(r *http.Request) string {
 }
 
 var (
-	// unsafeEscape matches escapes that servers read differently: of a slash, a backslash or a NUL;
-	// of these or a dot, encoded twice; and of characters that aren't UTF-8, but that careless
-	// decoders read as a slash or a dot, such as %c0%af.
+	// unsafeEscape matches escapes that servers read differently: escapes of a slash, a backslash
+	// or a NUL; double escapes of these or of a dot; and invalid UTF-8 that careless decoders read
+	// as a slash or a dot, such as %c0%af.
 	unsafeEscape = regexp.MustCompile(`(?i)%(?:(?:25)+(?:2f|5c|00|2e)|2f|5c|00|(?:25)*c[01]%[89a-f].)`)
-	// unsafeDots matches . or .. with parameters: some servers resolve dots before they remove
+	// unsafeDots matches . or .. with parameters. Some servers resolve dots before they remove
 	// parameters, others afterwards.
 	unsafeDots = regexp.MustCompile(`(?i)(?:^|/)(?:\.|%2e){1,2};`)
 	parent     = regexp.MustCompile(`(?i)(?:^|/)(?:\.|%2e){2}(?:/|$)`)
@@ -82,7 +82,7 @@ var (
 
 var escaped = map[string]string{"2f": "slash", "5c": "backslash", "00": "NUL", "2e": "dot"}
 
-// unsafePart names the part of an escaped path that servers read differently, or returns "".
+// unsafePart returns the part of an escaped path that servers read differently, or "".
 func unsafePart(path string) string {
 	e := unsafeEscape.FindString(path)
 	switch {
@@ -100,8 +100,8 @@ func unsafePart(path string) string {
 	return ""
 }
 
-// target returns the upstream's URL for a request: the path byte for byte, after the upstream's
-// own, and the query.
+// target returns the upstream's URL for a request: the upstream's own path, then the request's path
+// byte for byte, and the query.
 func (g *Gateway) target(in *http.Request) *url.URL {
 	raw := strings.TrimSuffix(g.prefix, "/") + rawPath(in)
 	u := &url.URL{Scheme: g.opts.Upstream.Scheme, Host: g.opts.Upstream.Host, RawQuery: in.URL.RawQuery, ForceQuery: in.URL.ForceQuery}
@@ -109,22 +109,23 @@ func (g *Gateway) target(in *http.Request) *url.URL {
 	if u.EscapedPath() == raw {
 		return u
 	}
-	// Package url would escape characters such as | or {. Only opaque data is sent unchanged.
+	// Package url would escape characters such as | or {. It leaves only opaque data unchanged.
 	if !strings.HasPrefix(raw, "//") {
 		u.Opaque = raw
 		return u
 	}
-	// Opaque data that starts with // would be read as a host, so escape just those characters.
+	// Opaque data that starts with // would be read as a host. So use a path, and escape only what
+	// it must not contain.
 	setPath(u, escapeInvalid(raw))
 	return u
 }
 
 func setPath(u *url.URL, raw string) {
 	u.RawPath = raw
-	u.Path, _ = url.PathUnescape(raw) // it was unescaped before, when the request was read
+	u.Path, _ = url.PathUnescape(raw) // can't fail, because it was unescaped when the request was read
 }
 
-// escapeInvalid escapes the bytes of an escaped path that a path must not contain.
+// escapeInvalid escapes bytes that an escaped path must not contain.
 func escapeInvalid(raw string) string {
 	const (
 		valid = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~!$&'()*+,;=:@[]/%"
@@ -141,14 +142,14 @@ func escapeInvalid(raw string) string {
 	return string(b)
 }
 
-// setForwarded tells the upstream which client the gateway speaks for: what a trusted proxy says,
-// with the proxy's address appended, or else what the gateway sees.
+// setForwarded sets the headers that tell the upstream who the client is. It passes on what a
+// trusted proxy says, with the proxy's address appended. Otherwise it sends what the gateway sees.
 func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
-	peer := httplimit.ClientIP(in, nil) // trusting no proxy, this is the other end of the connection
+	peer := httplimit.ClientIP(in, nil) // with no trusted proxies, this is the other end of the connection
 	trusted := edge.Trusts(g.opts.TrustedProxies, peer)
 	maps.DeleteFunc(out, func(name string, _ []string) bool {
-		// Servers that pass headers on as variables read X_Forwarded_For, and some X.Forwarded.For,
-		// as X-Forwarded-For. Proxies that overwrite one spelling let the others through.
+		// Some servers treat X_Forwarded_For, and some X.Forwarded.For, like X-Forwarded-For. A
+		// proxy that overwrites one spelling lets the others through.
 		return isForwarding(name) && (!trusted || strings.ContainsFunc(name, notInHeader))
 	})
 	var prior http.Header
@@ -169,7 +170,8 @@ func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
 	setOr(out, "X-Forwarded-Host", in.Host, prior)
 }
 
-// setOr sets a header to what a trusted proxy sent, or else to value, or else removes it.
+// setOr sets a header to what a trusted proxy sent or, without that, to value. If value is "", it
+// removes the header.
 func setOr(out http.Header, name, value string, prior http.Header) {
 	if v := prior[name]; len(v) > 0 {
 		out[name] = v
@@ -180,7 +182,7 @@ func setOr(out http.Header, name, value string, prior http.Header) {
 	}
 }
 
-// isForwarding reports whether a proxy uses a header to describe its client.
+// isForwarding reports whether proxies use a header to describe their client.
 func isForwarding(name string) bool {
 	if name == "" || name[0] != 'X' && name[0] != 'x' && name[0] != 'F' && name[0] != 'f' {
 		return false
@@ -195,7 +197,8 @@ func isForwarding(name string) bool {
 	case "forwarded", "x-real-ip":
 		return true
 	case "x-original-url", "x-original-uri", "x-rewrite-url":
-		// Some frameworks route by these, so a client could reach a path that wasn't limited.
+		// Some frameworks route by these headers, so a client could reach a path for which it
+		// wasn't limited.
 		return true
 	}
 	return strings.HasPrefix(name, "x-forwarded-")

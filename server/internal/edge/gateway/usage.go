@@ -15,20 +15,19 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// A call to an AI model costs an amount that is known only when its answer is complete. If a rule
-// may count amounts, the gateway reads what a request asks for, reserves that much, and settles for
-// what the answer says was used. It refuses what can't be metered.
+// What a call to an AI model costs is known only when its answer is complete. If a rule may count
+// amounts, the gateway reads what a request asks for, reserves that much, and settles by the usage
+// that the answer reports. It rejects calls that can't be metered.
 
 const (
-	// reserveFor is how long an estimate stands if this node dies before the answer is complete.
+	// reserveFor is how long a reservation lasts if this node dies before the answer is complete.
 	reserveFor = 10 * time.Minute
-	// assumedOutput is how many tokens an answer is assumed to have at most if nothing else is
-	// known.
+	// assumedOutput is the assumed maximum of tokens in an answer if nothing else is known.
 	assumedOutput = 4096
-	// lateOutput is how many tokens of output a long body may ask for if its first MiB states no
-	// limit: clients may write max_tokens behind their pictures.
+	// lateOutput is how many tokens of output a long body may ask for if its first MiB has no limit:
+	// clients may write max_tokens after their pictures.
 	lateOutput = 32768
-	// unknownModel is the model of a call whose model isn't in the first MiB. Without a model, a
+	// unknownModel is the model of a call whose first MiB doesn't name one. Without any model, a
 	// rule with missing: skip would let the call pass.
 	unknownModel = "unknown"
 )
@@ -38,18 +37,18 @@ type modelCall struct {
 	httplimit.Estimate
 	kind     kind
 	asked    usage.Asked
-	foreign  int64            // the output limit that another API would obey, and this one might
+	foreign  int64            // an output limit that a different API would obey; this one might, too
 	isCall   bool             // the body may be a call to a model
-	models   []string         // named by the path, the query and the body
-	model    string           // the one that rules count by; "" if unknown
-	others   int              // how many of them may answer instead of the requested one
-	most     int64            // tokens of output that are reserved; 0 if unknown
-	fault    *jsonerror.Error // the answer if the call can't be metered and a limit applies
+	models   []string         // the models that the path, the query and the body name
+	model    string           // the model that rules count by; "" if unknown
+	others   int              // how many models may answer instead of the requested one
+	most     int64            // how many tokens of output are reserved; 0 if unknown
+	fault    *jsonerror.Error // the response if the call can't be metered and a limit applies
 	head     *head            // nil if the body wasn't read
-	long     *long            // the body if head doesn't have all of it, once the call is admitted
+	long     *long            // the body of an admitted call, if head doesn't have all of it
 	unsized  bool             // more text may follow than was reserved
-	edited   bool             // the upstream gets another body than the client sent
-	reserved bool             // the limiter waits for the amounts that were used
+	edited   bool             // the upstream gets a different body than the client sent
+	reserved bool             // amounts are reserved, and must be settled
 }
 
 type kind uint8
@@ -67,8 +66,8 @@ func callOf(r *http.Request) *modelCall {
 	return c
 }
 
-// estimate returns the request with the amounts that it will probably use. It answers the request
-// itself if the body doesn't matter, doesn't fit into memory, or stops arriving.
+// estimate returns the request with the amounts that it will probably use. It sends an error itself
+// if the body is invalid, doesn't fit into memory, or stops arriving.
 func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Request, answered bool) {
 	if !hasBody(r) && r.Header["Upgrade"] == nil || !g.opts.Limit.CountsAmounts(r) {
 		return r, false
@@ -94,7 +93,7 @@ func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Requ
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
 }
 
-// reserve estimates what a call will use.
+// reserve estimates what a call will use, and sets the amounts to reserve.
 func (g *Gateway) reserve(c *modelCall) {
 	if c.kind == isFile || c.kind == isJSON && c.head.whole() && len(c.models) == 0 && !c.isCall {
 		return // not a call to a known model: the rules' defaults apply
@@ -147,8 +146,9 @@ func (c *modelCall) release() {
 	}
 }
 
-// admitted is called when a call is forwarded. It makes a streamed chat for which amounts were
-// reserved report its usage. The error is for a call that has a limit and can't be metered.
+// admitted is called when a call is forwarded. If amounts were reserved for a streamed chat, it
+// makes the upstream report the usage. It returns an error if a limit applies to the call and the
+// call can't be metered.
 func (c *modelCall) admitted(r *http.Request) (fault *jsonerror.Error) {
 	if c == nil {
 		return nil
@@ -187,7 +187,7 @@ func (c *modelCall) admitted(r *http.Request) (fault *jsonerror.Error) {
 	return nil
 }
 
-// lengthen changes the announced length of a body by n bytes.
+// lengthen adds n bytes to the Content-Length of a request.
 func lengthen(r *http.Request, n int) {
 	if n != 0 && r.ContentLength >= 0 {
 		r.ContentLength += int64(n)
@@ -195,15 +195,16 @@ func lengthen(r *http.Request, n int) {
 	}
 }
 
-// dropDigests drops digests of a body that the gateway has changed. They can't prevent the change:
-// otherwise clients would decide what is metered.
+// dropDigests drops digests of a body that the gateway has changed. The gateway changes such bodies,
+// too: otherwise clients could avoid metering by a digest.
 func dropDigests(h http.Header) {
 	for _, name := range []string{"Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
 		delete(h, name)
 	}
 }
 
-// all returns what was asked for, including the part of the body that came after the decision.
+// all returns everything that was asked for, including the part of the body that arrived after the
+// decision.
 func (c *modelCall) all() (asked usage.Asked, models []string) {
 	if c.long == nil {
 		return c.asked, c.models
@@ -212,7 +213,7 @@ func (c *modelCall) all() (asked usage.Asked, models []string) {
 	return asked, append(slices.Clone(c.models), asked.Model)
 }
 
-// watchUsage makes an answer settle its request.
+// watchUsage wraps a response's body, so that the request is settled at its end.
 func (g *Gateway) watchUsage(res *http.Response) {
 	c := callOf(res.Request)
 	if c == nil || !c.reserved {
@@ -237,12 +238,12 @@ func (g *Gateway) watchUsage(res *http.Response) {
 	if e := res.Header.Get("Content-Encoding"); (e == "" || strings.EqualFold(e, "identity")) && !usage.IsPacked(contentType) {
 		m.reader = usage.NewReader(contentType)
 	} else if !usage.IsStream(contentType) && !usage.IsPacked(contentType) {
-		return // what was reserved stands
+		return // what was reserved stays charged
 	}
 	res.Body = m
 }
 
-// settleNothing gives back everything that a request has reserved.
+// settleNothing gives back everything that was reserved for a request.
 func (g *Gateway) settleNothing(r *http.Request) {
 	nothing := map[string]counter.Amount{"input": 0, "cached": 0, "output": 0, "tokens": 0, "usd": 0}
 	for _, name := range g.opts.Limit.Amounts() {
@@ -251,11 +252,11 @@ func (g *Gateway) settleNothing(r *http.Request) {
 	httplimit.Settle(r, nothing)
 }
 
-// metered is an answer's body that is read for the usage it reports.
+// metered wraps a response's body to read the usage that it reports.
 type metered struct {
 	io.ReadCloser
 	reader *usage.Reader // nil for a compressed stream
-	packed int64         // the bytes of a compressed stream
+	packed int64         // bytes of a compressed stream so far
 	g      *Gateway
 	c      *modelCall
 	r      *http.Request
@@ -266,14 +267,14 @@ func (m *metered) Read(p []byte) (int, error) {
 	if m.reader == nil {
 		m.packed += int64(n)
 	} else {
-		_, _ = m.reader.Write(p[:n]) // it never fails
+		_, _ = m.reader.Write(p[:n]) // Write never fails
 	}
 	return n, err
 }
 
 func (m *metered) Close() error {
 	var u usage.Usage
-	told, streamed := false, m.packed // a byte of a compressed stream is at most a token
+	told, streamed := false, m.packed // assume at most a token for each byte of a compressed stream
 	if m.reader != nil {
 		u, told = m.reader.Usage()
 		streamed = m.reader.Streamed()
@@ -282,8 +283,8 @@ func (m *metered) Close() error {
 	switch {
 	case told && !u.Partial && (u.Output.Known || u.Tokens.Known):
 		httplimit.Settle(m.r, m.g.price(models, u.Model, booked(&u, asked)))
-		// Don't learn from answers that were cut by a limit, or had several choices: the server may
-		// have ignored n.
+		// Don't learn from answers that were cut off by a limit, or that had several choices: the
+		// server may have ignored n.
 		if u.Output.Known && !asked.MaxOutput.Known && m.c.foreign == 0 && asked.Choices <= 1 {
 			m.g.opts.Learned.learn(m.c.model, learner(&m.c.head.client), u.Output.N)
 		}
@@ -293,8 +294,8 @@ func (m *metered) Close() error {
 	return m.ReadCloser.Close()
 }
 
-// booked returns what an answer says was used. If it doesn't tell the parts, the request's own input
-// counts, and the rest of the total is output.
+// booked returns the usage that an answer reports. If the answer has only a total, the request's own
+// estimate of its input counts as input, and the rest as output.
 func booked(u *usage.Usage, asked usage.Asked) map[string]counter.Amount {
 	out := amountsOf(u)
 	if !u.Input.Known {
@@ -321,12 +322,13 @@ func amountsOf(u *usage.Usage) map[string]counter.Amount {
 	return out
 }
 
-// likely returns what a call has used if its answer broke off or doesn't tell: the largest of what
-// was told, estimated and streamed, or a client that suppresses the report would be served for free.
+// likely returns what a call has probably used if its answer was cut off or doesn't report its
+// usage: the maximum of what was reported, estimated and streamed. With less than that, a client
+// that suppresses the report would be served for free.
 func (c *modelCall) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[string]counter.Amount {
 	out := amountsOf(u)
 	for name, estimated := range c.Amounts {
-		if name != "usd" { // it follows from the others
+		if name != "usd" { // usd is computed from the others
 			out[name] = max(out[name], estimated)
 		}
 	}
@@ -336,8 +338,8 @@ func (c *modelCall) likely(u *usage.Usage, asked usage.Asked, streamed int64) ma
 	return out
 }
 
-// readAmounts reads a header such as "812", which means tokens, or "tokens=812, usd=0.012". It
-// returns nil if it can't.
+// readAmounts parses a header such as "812", which means tokens, or "tokens=812, usd=0.012". It
+// returns nil if the header is invalid.
 func readAmounts(header string) map[string]counter.Amount {
 	if header == "" || len(header) > 1024 {
 		return nil

@@ -1,6 +1,6 @@
-// Package guard decides which callers may use a port of a node. If the port requires tokens,
-// callers must send one. Otherwise all callers that reach the port may use it, except a web page of
-// another site that makes somebody's browser send requests.
+// Package guard decides which callers may use a port of a node. If the port requires tokens, callers
+// must send one. Otherwise everybody who reaches the port may use it, except for web pages of other
+// sites that make a visitor's browser send requests.
 package guard
 
 import (
@@ -23,16 +23,16 @@ import (
 
 // Options of a Guard.
 type Options struct {
-	// Tokens are the tokens that the port accepts. A request with a good one is admitted whatever
-	// else it says, since browsers don't attach bearer tokens by themselves.
+	// Tokens are the tokens that the port accepts. A request with a valid token is admitted whatever
+	// its other headers say, since browsers don't attach bearer tokens by themselves.
 	Tokens Tokens
 	// Name is the host name that the port listens on, if it is a name. The port may also be
 	// addressed as localhost or by IP address.
 	Name string
-	// AnyName means that clients other than browsers may use any name for the port.
+	// AnyName means that clients other than browsers may use any host name for the port.
 	AnyName bool
-	// Console means that the port serves pages of its own, with cookie sessions if it requires
-	// tokens. Pages of other origins may then not even read.
+	// Console means that the port serves the console, with cookie sessions if it requires tokens.
+	// Pages of other origins then may not even send GET requests.
 	Console bool
 }
 
@@ -43,12 +43,12 @@ type Guard struct {
 	sessions sessions
 	cross    http.CrossOriginProtection
 	store    *memstore.Store
-	attempts *counter.Policy // bad tokens from one address
-	repeated *counter.Policy // the same bad token again
+	attempts *counter.Policy // limits bad tokens from one address
+	repeated *counter.Policy // limits how often the same bad token counts
 	lines    lines
 }
 
-// memory bounds, in bytes, what a Guard remembers of bad tokens.
+// memory is how many bytes a Guard uses at most to remember bad tokens.
 const memory = 1 << 20
 
 // New creates a Guard.
@@ -61,8 +61,8 @@ func New(opts Options) *Guard {
 	return g
 }
 
-// SetTokens replaces the tokens that the port accepts, and ends the sessions of those that are gone.
-// No tokens would open the port.
+// SetTokens replaces the tokens that the port accepts, and ends the sessions of tokens that are
+// removed. An empty list would open the port to everybody.
 func (g *Guard) SetTokens(ts Tokens) {
 	g.tokens.Store(&ts)
 	g.sessions.keep(ts)
@@ -71,20 +71,20 @@ func (g *Guard) SetTokens(ts Tokens) {
 func policy(name string, n int64, window time.Duration) *counter.Policy {
 	p, err := counter.NewPolicy(name, counter.Limit{Count: n, Window: window})
 	if err != nil {
-		panic(err) // only for a wrong constant
+		panic(err) // can't happen with valid constants
 	}
 	return p
 }
 
-// Who is the sender of a request.
+// Who identifies the sender of a request.
 type Who struct {
 	Name string
 	Role Role
-	// Ends is when the session that admitted the request ends; zero without a session.
+	// Ends is when the sender's session ends; zero if the request has none.
 	Ends time.Time
 }
 
-// Admit returns the sender of a request, or why it is refused.
+// Admit returns the sender of a request, or an error if the request is refused.
 func (g *Guard) Admit(r *http.Request) (Who, *jsonerror.Error) {
 	if g.Asks() {
 		if g.opts.Console && len(r.Header["Authorization"]) == 0 && len(r.CookiesNamed(cookieName(r))) > 0 {
@@ -108,16 +108,17 @@ func (g *Guard) Asks() bool { return len(*g.tokens.Load()) > 0 }
 // Digest returns the digest of the port's tokens: see [Tokens.Digest].
 func (g *Guard) Digest() []byte { return g.tokens.Load().Digest() }
 
-// AdmitToken returns why a caller with a token isn't admitted, or nil. The port must require one.
+// AdmitToken returns an error if a caller with this token isn't admitted, or nil. The port must
+// require tokens.
 func (g *Guard) AdmitToken(remote, secret string) *jsonerror.Error {
 	_, refused := g.byToken(remote, strings.TrimSpace(secret))
 	return refused
 }
 
-// byToken admits every caller with a good token, whatever others at its address have tried. It
+// byToken admits every caller with a valid token, even if its address has sent bad tokens. It
 // throttles bad tokens.
 func (g *Guard) byToken(remote, secret string) (*token, *jsonerror.Error) {
-	var room [128]byte // a longer token costs an allocation
+	var room [128]byte // avoids an allocation for tokens of usual length
 	sum := sha256.Sum256(append(room[:0], secret...))
 	if t := g.tokens.Load().find(&sum); t != nil && secret != "" {
 		return t, nil
@@ -128,8 +129,8 @@ func (g *Guard) byToken(remote, secret string) (*token, *jsonerror.Error) {
 		f.Message = "this isn't a token of this node"
 		from := network(remote)
 		wait := g.take(g.attempts, from, true)
-		// Repeating an old token isn't guessing, so it doesn't count against others behind the same
-		// address.
+		// Sending an old token again isn't guessing, so only the first time counts against the
+		// address, which others may share.
 		if wait == 0 && g.take(g.repeated, from+string(sum[:]), false) == 0 {
 			wait = g.take(g.attempts, from, false)
 		}
@@ -146,7 +147,7 @@ func crossSite(message string) *jsonerror.Error {
 	return jsonerror.New(http.StatusForbidden, jsonerror.CrossSite, "%s", message)
 }
 
-// lines counts the lines logged in the current minute.
+// lines counts the lines that were logged in the current minute.
 type lines struct {
 	mu     sync.Mutex // guards byName
 	byName map[string]lineCount
@@ -159,9 +160,9 @@ type lineCount struct {
 
 const maxLines = 100
 
-// Line counts an event that a caller can repeat at will, and reports whether to log it: a hundred a
-// minute are logged for each name, so that no caller can fill the disk. leftOut is how many before it
-// were left out. All callers without a name count as "".
+// Line reports whether to log an event that a caller can repeat at will: for each name, a hundred a
+// minute are logged, so that no caller can fill the disk. leftOut is how many weren't logged before
+// this one. All callers without a name share the name "".
 func (g *Guard) Line(name string) (log bool, leftOut int) { return g.lines.take(name, time.Now()) }
 
 func (l *lines) take(name string, now time.Time) (log bool, leftOut int) {
@@ -192,14 +193,14 @@ func bearer(r *http.Request) string {
 	return strings.TrimSpace(secret)
 }
 
-// foreign returns why a request may come from a page of another site, or "".
+// foreign says why a request may come from a page of another site, or returns "".
 func (g *Guard) foreign(r *http.Request) string {
 	if g.otherPage(r) {
 		return otherPage
 	}
-	// A site can point its own name at this address (DNS rebinding). The browser then sees one
-	// origin, and only the Host header shows the difference. Over TLS, the browser has checked that
-	// the certificate fits the name.
+	// A site can point its own name at this address (DNS rebinding). The browser then treats both as
+	// one origin, and only the Host header shows the difference. Over TLS, the browser has checked
+	// that the certificate fits the name.
 	if r.TLS != nil || g.opts.AnyName && !fromBrowser(r.Header) || g.known(r.Host) {
 		return ""
 	}
@@ -208,30 +209,29 @@ func (g *Guard) foreign(r *http.Request) string {
 
 const otherPage = "a web page of another site may not do this; a service in between must not pass on its client's Origin and Sec-Fetch-… headers"
 
-// otherPage reports whether a browser says that a page of another origin sends the request. Another
-// port of the same host is another origin.
+// otherPage reports whether, according to the browser, a page of another origin sends the request. A
+// different port of the same host is another origin.
 func (g *Guard) otherPage(r *http.Request) bool {
 	if g.opts.Console && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		as := *r
-		as.Method = http.MethodPost // CrossOriginProtection admits all reads
+		as.Method = http.MethodPost // CrossOriginProtection admits all GET requests
 		r = &as
 	}
 	return g.cross.Check(r) != nil
 }
 
-// known reports whether a host is this port's own name, or one that no other site can point here.
+// known reports whether a host is this port's own name, or one that another site can't point here.
 func (g *Guard) known(host string) bool {
 	host = (&url.URL{Host: host}).Hostname()
 	_, err := netip.ParseAddr(host)
 	return err == nil || strings.EqualFold(host, "localhost") || g.opts.Name != "" && strings.EqualFold(host, g.opts.Name)
 }
 
-// fromBrowser reports whether a browser sent a request: with Origin, except for GET and HEAD, or if
-// newer with Sec-Fetch-Site.
+// fromBrowser reports whether a browser sent a request. Browsers send Origin, except for GET and
+// HEAD, and newer ones send Sec-Fetch-Site.
 func fromBrowser(h http.Header) bool { return len(h["Origin"]) > 0 || len(h["Sec-Fetch-Site"]) > 0 }
 
-// take counts an event of a subject, unless it peeks, and returns how long to wait if there were too
-// many.
+// take counts an event, unless peek is set, and returns how long to wait if there were too many.
 func (g *Guard) take(p *counter.Policy, subject string, peek bool) time.Duration {
 	charges := [1]counter.Charge{{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: 1, Peek: peek}}
 	var results [1]counter.Result
@@ -239,7 +239,7 @@ func (g *Guard) take(p *counter.Policy, subject string, peek bool) time.Duration
 	return results[0].RetryAfter
 }
 
-// network returns the network of a peer, which counts as one client.
+// network returns the network of a peer. All its addresses count as one client.
 func network(remote string) string {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {

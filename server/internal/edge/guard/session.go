@@ -15,15 +15,15 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// A session stands for a token in a browser. It takes two secrets: a cookie, which scripts can't
+// A session represents a token in a browser. It needs two secrets: a cookie, which scripts can't
 // read, and a proof, which the port's pages send as a header. A service on another port of the host
-// could steal a cookie or plant its own, and a script injected into a page could steal the proof.
-// Sessions live in the node's memory, by the hash of both secrets.
+// could steal the cookie or set its own, and a script injected into a page could steal the proof, but
+// neither gets both. Sessions are kept in the node's memory, by the hash of both secrets.
 
 const (
-	// sessionLife is how long a session lasts, used or not: a working day.
+	// sessionLife is how long a session lasts, whether it is used or not: a working day.
 	sessionLife = 12 * time.Hour
-	// maxSessions bounds the sessions of one token. A further login ends the oldest of them.
+	// maxSessions is the maximum number of sessions of one token. Another login ends the oldest one.
 	maxSessions = 32
 	// proofHeader carries the proof. Pages of other origins can't send it without a preflight.
 	proofHeader = "X-Weir-Session"
@@ -31,7 +31,7 @@ const (
 
 type session struct {
 	token [sha256.Size]byte // the hash of its token, which must still be valid
-	host  string            // the host by which the browser called the node at login
+	host  string            // the host name that the browser used for the node at login
 	ends  time.Time
 }
 
@@ -40,12 +40,12 @@ type sessions struct {
 	byID map[[sha256.Size]byte]session
 }
 
-// sessionID returns the key of a session. Neither secret contains a newline.
+// sessionID returns the key of a session. The secrets contain no newlines.
 func sessionID(cookie, proof string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(cookie + "\n" + proof))
 }
 
-// begin starts a session and returns its secrets and its end.
+// begin starts a session, and returns its secrets and when it ends.
 func (s *sessions) begin(token [sha256.Size]byte, host string) (cookie, proof string, ends time.Time) {
 	cookie, proof = rand.Text()+rand.Text(), rand.Text()+rand.Text() // 260 bits each
 	now := time.Now()
@@ -73,8 +73,8 @@ func (s *sessions) begin(token [sha256.Size]byte, host string) (cookie, proof st
 	return cookie, proof, ends
 }
 
-// of returns a request's session. If other ports of the host have set several cookies, it is the
-// one that belongs to the proof.
+// of returns a request's session. If services on other ports of the host have set the same cookie, it
+// returns the session whose proof was sent.
 func (s *sessions) of(r *http.Request) (found session, ok bool) {
 	ids := sessionIDs(r)
 	s.mu.Lock()
@@ -103,21 +103,22 @@ func sessionIDs(r *http.Request) (ids [][sha256.Size]byte) {
 	return ids
 }
 
-// keep ends the sessions of all other tokens, for good: they stay ended if a token returns.
+// keep permanently ends the sessions of all tokens that aren't in ts, even if a token is added again
+// later.
 func (s *sessions) keep(ts Tokens) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.byID, func(_ [sha256.Size]byte, old session) bool { return ts.find(&old.token) == nil })
 }
 
-// Begun is a new session for the browser. Both fields are secrets.
+// Begun is a new session to send to the browser. Both fields are secrets.
 type Begun struct {
 	Cookie *http.Cookie
 	Proof  string
 }
 
-// Login starts a session for a caller with a good token. A bad token counts like a bad bearer
-// token. On a port that requires no token, the session is nil.
+// Login starts a session for a caller with a valid token. A bad token counts like a bad bearer token.
+// If the port requires no token, the session is nil.
 func (g *Guard) Login(r *http.Request, secret string) (*Begun, Who, *jsonerror.Error) {
 	if !g.Asks() {
 		who, refused := g.Admit(r)
@@ -130,15 +131,15 @@ func (g *Guard) Login(r *http.Request, secret string) (*Begun, Who, *jsonerror.E
 	if refused != nil {
 		return nil, Who{}, refused
 	}
-	g.sessions.end(r) // the browser replaces its cookie
+	g.sessions.end(r) // end the old session, because the browser replaces its cookie
 	value, proof, ends := g.sessions.begin(t.sum, r.Host)
 	cookie := newCookie(r)
 	cookie.Value, cookie.MaxAge = value, int(sessionLife/time.Second)
 	return &Begun{cookie, proof}, Who{t.name, t.role, ends}, nil
 }
 
-// Logout ends a request's session, if it has one, and returns the cookie that makes the browser
-// forget it.
+// Logout ends a request's session, if it has one, and returns a cookie that makes the browser delete
+// its own.
 func (g *Guard) Logout(r *http.Request) (*http.Cookie, *jsonerror.Error) {
 	if g.otherPage(r) {
 		return nil, crossSite(otherPage)
@@ -155,7 +156,7 @@ func (g *Guard) bySession(r *http.Request) (Who, *jsonerror.Error) {
 	if g.otherPage(r) || !reads && !fromBrowser(r.Header) {
 		return Who{}, crossSite("a session is for the pages of this port: a request that changes something needs their Origin or Sec-Fetch-Site; programs send a token as Authorization: Bearer TOKEN")
 	}
-	if s, ok := g.sessions.of(r); ok && s.host == r.Host { // the cookie may be for another name that has been pointed here since
+	if s, ok := g.sessions.of(r); ok && s.host == r.Host { // the host must be the same: the cookie's host name may point to this node only since then
 		if t := g.tokens.Load().find(&s.token); t != nil {
 			return Who{t.name, t.role, s.ends}, nil
 		}
@@ -165,8 +166,8 @@ func (g *Guard) bySession(r *http.Request) (Who, *jsonerror.Error) {
 
 const cookiePrefix = "weir_session"
 
-// newCookie returns a session cookie without its value. It is Secure if the browser uses TLS, perhaps
-// only up to a proxy.
+// newCookie returns a session cookie without a value. It is Secure if the browser uses TLS, if only
+// up to a proxy.
 func newCookie(r *http.Request) *http.Cookie {
 	return &http.Cookie{
 		Name: cookieName(r), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
@@ -184,8 +185,8 @@ func cookieName(r *http.Request) string {
 	return cookiePrefix + "_" + strconv.FormatUint(port, 10)
 }
 
-// DropSessions removes session cookies from a request's headers and leaves every other byte
-// unchanged. A gateway beside the console receives them, since they are for all ports of a host.
+// DropSessions removes session cookies from a request's headers, and leaves every other byte
+// unchanged. Browsers also send these cookies to a gateway on another port of the same host.
 func DropSessions(h http.Header) {
 	lines := h["Cookie"]
 	if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, cookiePrefix) }) {
@@ -207,7 +208,7 @@ func withoutSessions(line string) string {
 		switch {
 		case strings.HasPrefix(bare, cookiePrefix):
 			left++
-		case left > 0 && kept == nil: // the space separated it from the removed one
+		case left > 0 && kept == nil: // remove the space that separated it from the removed cookie
 			kept = append(kept, bare)
 		default:
 			kept = append(kept, cookie)

@@ -12,11 +12,11 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// Role is what a token may do.
+// Role says what the holder of a token may do.
 type Role uint8
 
 const (
-	// Anybody has sent no token.
+	// Anybody is the role of callers without a token.
 	Anybody Role = iota
 	// Read may read everything.
 	Read
@@ -35,7 +35,8 @@ func (r Role) String() string {
 	return "anybody"
 }
 
-// Tokens tell clients apart. Without tokens, every client that reaches the port may use it.
+// Tokens are the tokens that a port accepts. Without tokens, every client that reaches the port may
+// use it.
 type Tokens []token
 
 type token struct {
@@ -44,8 +45,8 @@ type token struct {
 	sum  [sha256.Size]byte
 }
 
-// OneToken returns a single token that may do everything, with a name for logs. The token must not
-// be blank.
+// OneToken returns a single token with the role Operate, and a name for logs. The token must not be
+// blank.
 func OneToken(name, secret string) (Tokens, error) {
 	if secret = strings.TrimSpace(secret); secret == "" {
 		return nil, errors.New("the token is blank")
@@ -53,8 +54,9 @@ func OneToken(name, secret string) (Tokens, error) {
 	return Tokens{{name, Operate, sha256.Sum256([]byte(secret))}}, nil
 }
 
-// LoadTokens returns the token that may do everything, unless it is "", and those of a file, if
-// there is one. The file has a line per token: a name, a role and the token's SHA-256 in hex.
+// LoadTokens returns the token all, unless it is "", which gets the role Operate, and the tokens in
+// a file, if there is one. The file has one line per token: a name, a role and the token's SHA-256
+// in hex.
 func LoadTokens(all, file string) (Tokens, error) {
 	var ts Tokens
 	if all != "" {
@@ -89,7 +91,8 @@ func LoadTokens(all, file string) (Tokens, error) {
 	return ts, nil
 }
 
-// parseToken also accepts the dash that sha256sum prints after the hash.
+// parseToken parses a line of the file. It also accepts the dash that sha256sum prints after the
+// hash.
 func parseToken(fields []string) (t token, err error) {
 	if len(fields) == 4 && fields[3] == "-" {
 		fields = fields[:3]
@@ -111,8 +114,8 @@ func parseToken(fields []string) (t token, err error) {
 	return t, nil
 }
 
-// Digest identifies the set of tokens that may operate: nodes with the same tokens have the same
-// digest, whatever their order and names. It is as secret as the tokens. It is nil if there are
+// Digest returns a digest of the tokens with the role Operate. Nodes with the same tokens have the
+// same digest, whatever the order and names. It is as secret as the tokens, and nil if there are
 // none.
 func (ts Tokens) Digest() []byte {
 	var sums []string
@@ -129,7 +132,7 @@ func (ts Tokens) Digest() []byte {
 	return all[:]
 }
 
-// find compares every token, so that its time doesn't depend on which one matches.
+// find compares all tokens, so that its duration doesn't reveal which one matches.
 func (ts Tokens) find(sum *[sha256.Size]byte) *token {
 	var found *token
 	for i := range ts {

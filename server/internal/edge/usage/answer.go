@@ -1,28 +1,28 @@
 package usage
 
-// Places in an answer.
+// Places in an answer: what the scanner is looking at.
 const (
-	atInner    = firstPlace + iota // a message or response in an event
+	atInner    = firstPlace + iota // a message or a response inside an event
 	atUsage                        // usage, usageMetadata
 	atInputs                       // details of the input
 	atModel                        // the model's name
 	atType                         // an event's type
 	atChoices                      // choices, candidates
-	atDelta                        // of Anthropic's message_delta
-	atFeedback                     // Gemini's, on a prompt that it blocks
-	atReason                       // why an answer has ended; null if it hasn't
-	atDone                         // Ollama's end of an answer
+	atDelta                        // Anthropic's message_delta
+	atFeedback                     // Gemini's feedback on a prompt that it blocks
+	atReason                       // why an answer ended; null while it goes on
+	atDone                         // Ollama's sign that an answer is over
 	countsBegin
 )
 
-// Places of counts.
+// Places of token counts in an answer.
 const (
 	atPrompt       = countsBegin + iota // includes cached input
 	atToolPrompt                        // Gemini's input from tools, which atPrompt excludes
-	atInput                             // excludes cached input, if it is Anthropic's
+	atInput                             // includes cached input, except in Anthropic's answers
 	atCached                            // part of atPrompt
 	atCacheRead                         // Anthropic's; not part of atInput
-	atCacheCreated                      // the same
+	atCacheCreated                      // Anthropic's; not part of atInput
 	atOutput
 	atCandidates // Gemini's output without thoughts
 	atThoughts
@@ -30,7 +30,7 @@ const (
 	countsEnd
 )
 
-// answerFields has the fields that matter, by the place of the object that they are in.
+// answerFields has the relevant fields, by the place of the object that contains them.
 var answerFields = [countsBegin]map[string]place{
 	top: {
 		"usage":             atUsage,
@@ -82,16 +82,16 @@ var answerFields = [countsBegin]map[string]place{
 	atFeedback: {"blockReason": atReason},
 }
 
-// answer collects what an answer tells in its documents: one, or one for each event of a stream.
+// answer collects what an answer reports, from one document or from one for each event of a stream.
 type answer struct {
-	told         // in complete documents
-	current told // in the document that is being read, which counts once it is complete
+	told         // from complete documents
+	current told // from the current document; it counts when that is complete
 }
 
 type told struct {
 	counts counts
 	model  string
-	over   bool // the answer, or one of its choices, has ended
+	over   bool // the answer, or one of its choices, is complete
 }
 
 var _ visitor = (*answer)(nil)
@@ -115,7 +115,7 @@ func (a *answer) open(p place, bracket byte, _ int64) {
 	case p == top && bracket == '{':
 		a.current = told{}
 	case p == atUsage && bracket == '{':
-		a.current.counts = counts{} // of two, the last counts
+		a.current.counts = counts{} // if there are two, the last one counts
 	case p >= countsBegin:
 		*a.current.counts.at(p) = count{told: true}
 	}
@@ -144,7 +144,7 @@ func (a *answer) scalar(p place, v scalar) {
 	case v.kind != '"':
 	case p == atModel:
 		a.current.model = a.model
-		if a.model != string(v.text) { // every event of a stream names it
+		if a.model != string(v.text) { // avoids a copy for each event, since every event of a stream has it
 			a.current.model = string(v.text)
 		}
 	case p == atReason:

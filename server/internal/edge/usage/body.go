@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Fault says why a request can't be metered, in words for the client.
+// Fault is the reason why a request can't be metered, in words for the client.
 type Fault struct{ Message string }
 
 func (f *Fault) Error() string { return f.Message }
@@ -16,25 +16,25 @@ func (f *Fault) Error() string { return f.Message }
 // [Asked] has. It isn't safe for concurrent use.
 type Body struct {
 	scanner scanner
-	begun   bool   // there was more than white space
+	begun   bool   // the body has had more than white space
 	ended   bool   // the document is complete
-	partial []byte // the beginning of a character that ends in the next part
+	partial []byte // the beginning of a UTF-8 character that continues in the next part
 
 	asked    Asked
 	fault    *Fault
 	seen     []seenField
 	depth    int
 	others   []string // models that may answer in place of the one that was asked for
-	holder   string   // the name of the last object that has output limits in it, and a dot
-	limit    string   // the name of the last output limit, behind its holder's
-	limits   []string // those of the output limits above 0
-	isCall   bool     // the body has a field that calls to models have
+	holder   string   // the name of the last object that contains output limits, and a dot
+	limit    string   // the name of the last output limit, with its holder
+	limits   []string // the names of the output limits above 0
+	isCall   bool     // the body has a field that is typical of calls to models
 	isChat   bool
 	isPrompt bool
-	text     int64 // bytes
-	tokens   int64 // given instead of text
-	prompts  int64 // each of them gets an answer
-	unclear  bool  // an output limit isn't a number above 0, and servers may read it in any way
+	text     int64 // bytes of text
+	tokens   int64 // number of tokens that are sent instead of text
+	prompts  int64 // number of prompts, each of which gets an answer
+	unclear  bool  // an output limit isn't a number above 0, so servers may interpret it in any way
 	start    int64 // the offset of the object's first member
 	isObject bool
 	options  options
@@ -47,18 +47,19 @@ func NewBody() *Body {
 	return b
 }
 
-// refuse says why the request can't be metered. The first reason counts.
+// refuse records why the request can't be metered. Only the first reason is kept.
 func (b *Body) refuse(format string, args ...any) {
 	if b.fault == nil {
 		b.fault = &Fault{fmt.Sprintf(format, args...)}
 	}
 }
 
-// Read reads the next part. closing is the offset in p of the bracket that ends the document, or -1.
+// Read reads the next part of the body. closing is the offset in p of the bracket that ends the
+// document, or -1.
 //
-// The error is a [*Fault] if servers could read the body in more than one way, since it isn't strict
-// JSON in UTF-8, or has a field that decides what the call costs twice or in another spelling; or if
-// the body asks for something that can't be metered.
+// The error is a [*Fault] if the body can't be metered. This is so if servers could read it in more
+// than one way: because it isn't strict JSON in UTF-8, or because a field that affects the cost
+// occurs twice or in an unusual spelling.
 func (b *Body) Read(p []byte) (closing int, err error) {
 	closing = -1
 	if !b.isUTF8(p) {
@@ -114,12 +115,12 @@ func (b *Body) isUTF8(p []byte) bool {
 
 const blanks = " \t\r\n"
 
-// Others returns the models that may answer in place of the one that was asked for. Requests to
-// OpenRouter and LiteLLM name such models.
+// Others returns the models that may answer instead of the requested one. Requests to OpenRouter and
+// LiteLLM name such models.
 func (b *Body) Others() []string { return b.others }
 
-// IsCall reports whether the body may be a call to a model: it has a field of such calls, or isn't an
-// object.
+// IsCall reports whether the body may be a call to a model: it has a field that is typical of calls,
+// or isn't an object.
 func (b *Body) IsCall() bool { return b.begun && (b.isCall || !b.isObject) }
 
 // IsLimited reports whether a server at the path obeys any of the output limits in the body. Servers
@@ -136,7 +137,7 @@ func (b *Body) IsLimited(path string) bool {
 
 // End must be called at the end of the body. The error is a [*Fault] if the document isn't complete.
 func (b *Body) End() error {
-	if _, err := b.Read([]byte{'\n'}); err != nil { // a line end completes a number
+	if _, err := b.Read([]byte{'\n'}); err != nil { // the newline completes a number
 		return err
 	}
 	if b.begun && !b.ended {
@@ -149,7 +150,7 @@ func (b *Body) End() error {
 func (b *Body) Asked() Asked {
 	text := b.text
 	if s := &b.scanner; s.isString() && (s.at == atText || s.at == atTexts || s.at == atPromptList || s.at == atAPrompt || s.at == atData) {
-		text += s.size // of a string that isn't complete
+		text += s.size // of a string that isn't complete yet
 	}
 	a := b.asked
 	a.Input = (text+bytesPerToken-1)/bytesPerToken + b.tokens

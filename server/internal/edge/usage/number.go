@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// maxCount is the largest count that is believed: 2⁵³, up to which every JSON reader is exact. Sums of
-// a few such counts fit an int64.
+// maxCount is the largest count that is accepted: 2⁵³, up to which every JSON parser is exact. Sums of
+// a few such counts fit in an int64.
 const maxCount = 1 << 53
 
-// count reads a scalar as a count, which has digits only: no server writes token counts as 1e3 or 5.0.
+// count reads a scalar as a token count. It must have only digits: no server writes token counts as
+// 1e3 or 5.0.
 func (v scalar) count() Amount {
 	n, err := strconv.ParseUint(string(v.text), 10, 64)
 	if v.kind != '0' || err != nil || n > maxCount {
@@ -21,7 +22,7 @@ func (v scalar) count() Amount {
 }
 
 // limit reads a scalar as a limit in a request: a number, or a string of digits, which some servers
-// accept as one. A number that isn't above 0 is an unknown limit. ok is false for anything else.
+// accept as one. If the number isn't above 0, the limit is unknown. For anything else, ok is false.
 func (v scalar) limit() (n Amount, ok bool) {
 	switch {
 	case v.kind != '0' && v.kind != '"' || v.text == nil:
@@ -70,7 +71,7 @@ const (
 	numberE
 	numberESign
 	numberExponent
-	numberEnd // the byte is no longer part of the number
+	numberEnd // the byte comes after the number
 )
 
 func (n numberState) next(c byte) numberState {
@@ -111,7 +112,7 @@ func (n numberState) next(c byte) numberState {
 	return numberEnd
 }
 
-// readNumber reads the part of a number that p has.
+// readNumber reads the part of a number that is in p.
 func (s *scanner) readNumber(p []byte) int {
 	for n, c := range p {
 		s.number = s.number.next(c)

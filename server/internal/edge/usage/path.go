@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// readings returns the ways in which servers read a path, as segments: as it is, and with . and ..
-// resolved if that is another path. Neither has empty segments, nor what follows a semicolon in one,
-// since servers differ in whether those count.
+// readings returns the ways in which servers may read a path, as segments: unchanged and, if that differs, with . and
+// .. resolved. Empty segments, and what follows a semicolon in a segment, are left out, since many servers ignore
+// them.
 func readings(of string) [][]string {
 	out := [][]string{segments(of)}
 	if clean := segments(path.Clean("/" + of)); !slices.Equal(clean, out[0]) {
@@ -51,14 +51,14 @@ func modelsFrom(all []string) (models []string) {
 				models = append(models, name)
 			} else if called := strings.ToLower(strings.Join(all[i+2:], "/")); strings.HasSuffix(kind, "endpoints") &&
 				!strings.EqualFold(next, "openapi") && slices.Contains(calls, called) {
-				models = append(models, next) // the body names it to openapi
+				models = append(models, next) // openapi is no model: the body names it
 			}
 		case "deployments", "engines":
 			if i+2 < len(all) {
 				models = append(models, next)
 			}
 		case "model":
-			for j := len(all) - 1; j > i+1; j-- { // an ARN has slashes in it
+			for j := len(all) - 1; j > i+1; j-- { // a model may be an ARN, which contains slashes
 				switch strings.ToLower(all[j]) {
 				case "invoke", "invoke-with-response-stream", "invoke-with-bidirectional-stream", "converse", "converse-stream":
 					models = append(models, strings.Join(all[i+1:j], "/"))
@@ -70,7 +70,7 @@ func modelsFrom(all []string) (models []string) {
 	return models
 }
 
-// calls are the paths behind a model's name that call it.
+// calls are the paths after a model's name that call the model.
 var calls = []string{"chat/completions", "invocations", "invocations-response-stream"}
 
 func cutLast(s string, sep byte) (before, after string, ok bool) {
@@ -81,15 +81,15 @@ func cutLast(s string, sep byte) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// TellsUsageIfAsked reports whether a path is that of chats or completions in OpenAI's API, wherever a
-// server mounts it. When streamed, these tell their usage only if asked.
+// TellsUsageIfAsked reports whether a path is one for chats or completions in OpenAI's API, wherever a server mounts
+// it. If streamed, their answers report the usage only if the request asks for it.
 func TellsUsageIfAsked(path string) bool {
 	return slices.ContainsFunc(readings(path), func(all []string) bool {
 		return len(all) > 0 && strings.EqualFold(all[len(all)-1], "completions")
 	})
 }
 
-// limitFields are the fields in which APIs take output limits, by the last segment of their paths.
+// limitFields maps the last segment of a path to the fields in which APIs there take output limits.
 var limitFields = map[string][]string{
 	"completions":           {"max_tokens", "max_completion_tokens"},
 	"messages":              {"max_tokens"},
@@ -105,7 +105,7 @@ var geminiLimits = []string{
 	"generation_config.maxOutputTokens", "generation_config.max_output_tokens",
 }
 
-// limitsAt returns the fields in which the API at a path takes output limits, or nil if it is unknown.
+// limitsAt returns the fields in which the API at a path takes output limits, or nil if the API is unknown.
 func limitsAt(segments []string) []string {
 	if len(segments) == 0 {
 		return nil
@@ -120,10 +120,10 @@ func limitsAt(segments []string) []string {
 	return limitFields[last]
 }
 
-// files are the paths that accept files, which no model answers.
+// files matches paths that accept files. No model answers there.
 var files = regexp.MustCompile(`(^|/)(files|uploads?)(/[^/]+/parts)?$`)
 
-// IsForFiles reports whether a path accepts files, however servers read it.
+// IsForFiles reports whether a path accepts files, in all ways in which servers may read it.
 func IsForFiles(path string) bool {
 	for _, all := range readings(path) {
 		if !files.MatchString(strings.ToLower(strings.Join(all, "/"))) {
@@ -133,13 +133,13 @@ func IsForFiles(path string) bool {
 	return len(ModelsFromPath(path)) == 0
 }
 
-// jobs are the segments of paths that start something which goes on after the answer.
+// jobs matches segments of paths that start jobs which continue after the response.
 var jobs = regexp.MustCompile(`(?i)^(batch|batches|batchpredictionjobs|model-invocation-jobs?|async|async-invoke|fine_tuning|fine-tunes)$` +
 	`|^(embed-jobs|runs|realtime|auth_tokens)$|:(batchgeneratecontent|asyncbatchembedcontent|predictlongrunning)$`)
 
-// IsForJobs reports whether a path starts something that goes on after the answer, so that its usage
-// isn't known: batches of any provider, OpenAI's runs and fine-tuning, and sessions that the client
-// then uses over another connection.
+// IsForJobs reports whether a path starts something that continues after the response, so that its usage isn't known:
+// batches of any provider, OpenAI's runs and fine-tuning, and sessions that the client then uses over another
+// connection.
 func IsForJobs(path string) bool {
 	return slices.ContainsFunc(slices.Concat(readings(path)...), jobs.MatchString)
 }

@@ -47,7 +47,7 @@ func IsPacked(contentType string) bool {
 }
 
 // Reader reads the usage from an answer's body as it passes. The body must not be compressed. A
-// Reader never fails and never delays the body: it skips what it can't read.
+// Reader never fails and never delays the body: it skips data that it can't read.
 //
 // It isn't safe for concurrent use.
 type Reader struct {
@@ -55,20 +55,20 @@ type Reader struct {
 	answer  answer
 	scanner scanner
 
-	// The current line of a stream.
+	// head is the beginning of the current line of a stream.
 	head    [len(dataField)]byte
 	headLen int
 	isData  bool
-	mark    [len(doneMark) + 1]byte // the first bytes of the line's data that aren't spaces
+	mark    [len(doneMark) + 1]byte // the first bytes of the line's data, without leading spaces
 	markLen int
 	afterCR bool
-	events  int64 // so far
-	bytes   int64 // of the events' data
+	events  int64 // number of events so far
+	bytes   int64 // bytes of data in these events
 }
 
 const (
 	dataField = "data:"
-	doneMark  = "[DONE]" // OpenAI's last event
+	doneMark  = "[DONE]" // the data of OpenAI's last event
 )
 
 var _ io.Writer = (*Reader)(nil)
@@ -81,8 +81,8 @@ func NewReader(contentType string) *Reader {
 	return r
 }
 
-// Usage returns the usage that the answer has told so far, and whether it has told any. Before the
-// body's end it may be too low; Partial then says so.
+// Usage returns the usage that the answer has reported so far, and whether it has reported any.
+// Before the end of the body it may be too low, which Partial says.
 func (r *Reader) Usage() (Usage, bool) {
 	u := r.answer.counts.usage()
 	u.Model = r.answer.model
@@ -95,15 +95,15 @@ func (r *Reader) Usage() (Usage, bool) {
 }
 
 const (
-	// eventsPerToken is how many events a stream may have for each token of its output. A stream
-	// with more has sent text that it doesn't count. Most have fewer events than tokens.
+	// eventsPerToken is how many events per token of output are plausible. A stream with more has
+	// sent text that it doesn't count. Most streams have fewer events than tokens.
 	eventsPerToken = 10
 	frame          = 250 // about how many bytes of an event surround its text
 )
 
-// Streamed estimates how many tokens a stream has had so far if the stream doesn't tell: one for each
-// event, and one for every four bytes by which events are longer than the frame of a short text. For
-// other answers it is 0.
+// Streamed estimates how many tokens a stream has had so far if it doesn't report them: one for each
+// event, and one for every four bytes by which events are longer than frame, which is the size of an
+// event with a short text. For answers that aren't streams, it returns 0.
 func (r *Reader) Streamed() int64 {
 	return r.events + max(0, r.bytes-frame*r.events)/bytesPerToken
 }
@@ -128,7 +128,7 @@ func (r *Reader) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// readWhole reads documents that follow one another, as in a stream that its sender calls JSON.
+// readWhole reads one or more successive documents, such as a stream with the Content-Type of JSON.
 func (r *Reader) readWhole(p []byte) {
 	for len(p) > 0 && r.scanner.state != broken {
 		p = p[r.scanner.feed(p):]
@@ -158,7 +158,7 @@ func (r *Reader) readLines(p []byte) {
 	}
 }
 
-// readLine reads a part of a line.
+// readLine reads the next part of a line.
 func (r *Reader) readLine(p []byte) {
 	if r.format == lines {
 		r.isData = true
@@ -184,8 +184,8 @@ func (r *Reader) readLine(p []byte) {
 // isDone reports whether the current line says that the stream is over.
 func (r *Reader) isDone() bool { return string(r.mark[:r.markLen]) == doneMark }
 
-// endLine ends a line, and also the document if that is complete. The data lines of an event are one
-// document, which an empty line ends, but some servers leave that line out.
+// endLine handles the end of a line, and of a document if it is complete. The data lines of an event
+// form one document. An empty line should end it, but some servers leave that line out.
 func (r *Reader) endLine() {
 	switch {
 	case r.isDone():

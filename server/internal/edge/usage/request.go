@@ -8,28 +8,28 @@ type Asked struct {
 	Model string
 	// Stream says that the client wants the answer streamed. Gemini's requests say so in the path.
 	Stream bool
-	// NoUsage says that the answer will be streamed, and won't tell its usage unless [WithUsage]
-	// asks for it. It is set for OpenAI's chats and completions only.
+	// NoUsage says that the answer will be streamed, and won't report its usage unless [WithUsage]
+	// changes the request. It is set only for OpenAI's chats and completions.
 	NoUsage bool
-	// Input estimates the input tokens: a quarter of the bytes of all text in the request, rounded
-	// up. Reserve this number until the answer tells the real one.
+	// Input estimates the input tokens: a quarter of the bytes of all text in the request, rounded up.
+	// Reserve this number until the answer reports the real one.
 	//
 	// Four characters a token is the providers' rule of thumb, which fits English prose and is low
 	// for code. Other scripts have fewer characters a token but more bytes a character, so bytes are
 	// the better measure. Pictures, sound and files don't count. Texts that are sent as tokens count
 	// one for each token.
 	Input int64
-	// MaxOutput is how many tokens each choice may have at most. If a request has several limits, it
-	// is the highest, since servers differ in which limit they obey.
+	// MaxOutput is how many tokens each choice may have at most. If a request has several limits, it is
+	// the highest one, because servers differ in which one they obey.
 	MaxOutput Amount
 	// Choices is how many answers the model writes: at least 1.
 	Choices int64
 }
 
-// maxOthers is how many models a request may name as substitutes.
+// maxOthers is how many substitutes for its model a request may name.
 const maxOthers = 16
 
-// bytesPerToken is explained at [Asked].
+// bytesPerToken is how many bytes of text count as one token: see [Asked].
 const bytesPerToken = 4
 
 // Output returns how many tokens the whole answer may have at most.
@@ -48,29 +48,29 @@ func (a Asked) OutputOf(each int64) Amount {
 	return Amount{each * max(a.Choices, 1), true}
 }
 
-// Places in a request.
+// Places in a request: what the scanner is looking at.
 const (
 	anywhere     = firstPlace + iota // in an object or array that may have text in it
-	atMessages                       // among OpenAI's requests, only chats have them
+	atMessages                       // only OpenAI's chats have this field
 	atStream                         // whether to stream
 	atOptions                        // stream_options
-	atInclude                        // their include_usage
-	atGeneration                     // Gemini's generationConfig, and other APIs' like
+	atInclude                        // include_usage in stream_options
+	atGeneration                     // Gemini's generationConfig, and similar fields of other APIs
 	atRunOptions                     // Ollama's options
 	atMaxOutput
 	atChoiceCount
 	atBackground // whether to run as a background job
-	atName       // of the model
-	atOthers     // models that may answer in its place
-	atText       // text, or an array with texts in it
-	atTexts      // the same, or tokens instead
+	atName       // the name of the model
+	atOthers     // models that may answer instead of it
+	atText       // text, or an array that contains text
+	atTexts      // the same, or tokens instead of text
 	atPromptList // the same, where each text is answered separately
-	atAPrompt    // one of several
+	atAPrompt    // one of several prompts
 	atData       // every string inside is text
 	requestPlaces
 )
 
-// requestFields has the fields that matter, by the place of the object that they are in.
+// requestFields has the relevant fields, by the place of the object that contains them.
 var requestFields = [requestPlaces]map[string]place{
 	top: {
 		"model":                 atName,
@@ -119,8 +119,8 @@ var requestFields = [requestPlaces]map[string]place{
 	},
 }
 
-// foldedFields has the same names as a server reads them that ignores case, dashes and underscores,
-// without fields of text: misreading one changes only an estimate.
+// foldedFields has the names of requestFields as read by a server that ignores case, dashes and
+// underscores. It leaves out fields of text, because missing one changes only an estimate.
 var foldedFields = func() (out [requestPlaces]map[string]string) {
 	for p, fields := range requestFields {
 		for name, at := range fields {
@@ -138,39 +138,39 @@ var foldedFields = func() (out [requestPlaces]map[string]string) {
 
 var dashes = strings.NewReplacer("_", "", "-", "")
 
-// fold maps names that differ only in case, as [strings.EqualFold] compares them, and in dashes to one.
+// fold maps names that differ only in case (as in [strings.EqualFold]) and in dashes to one name.
 func fold(name string) string {
 	return dashes.Replace(strings.ToLower(strings.ToUpper(name)))
 }
 
-// textFields are the fields of other objects that have text in them.
+// textFields are fields of other objects that contain text.
 var textFields = map[string]place{
 	"content":      atText,
 	"text":         atText,
 	"thinking":     atText,
-	"arguments":    atText, // of a call of a tool
-	"output":       atText, // and its result
-	"description":  atText, // of a tool
-	"input":        atData, // the same at Anthropic, as JSON
+	"arguments":    atText, // of a tool call
+	"output":       atText, // the tool call's result
+	"description":  atText, // the description of a tool
+	"input":        atData, // the arguments of a tool call at Anthropic, as JSON
 	"input_schema": atData,
 	"parameters":   atData,
-	"args":         atData, // at Gemini
+	"args":         atData, // the same at Gemini
 	"response":     atData,
 }
 
-// seenField is a field of requestFields in an object that is open.
+// seenField is a field of requestFields that was read in an object that is still open.
 type seenField struct {
 	name  string
 	depth int
 }
 
-// options is a request's stream_options.
+// options is the value of stream_options in a request.
 type options struct {
-	kind     byte  // '{', a scalar's kind, or 0 if there are none
-	from, to int64 // of a scalar
-	body     int64 // the offset of an object's first member
+	kind     byte  // '{', the kind of a scalar, or 0 if the field is missing
+	from, to int64 // offsets of a scalar
+	body     int64 // the offset of the first member of an object
 	empty    bool
-	include  scalar // include_usage; its kind is 0 if there is none
+	include  scalar // include_usage; its kind is 0 if it is missing
 }
 
 var _ visitor = (*Body)(nil)
@@ -207,7 +207,7 @@ func (b *Body) member(of place, name []byte) place {
 	return anywhere
 }
 
-// once records a field that an object may have only once.
+// once records a field that must occur only once in an object.
 func (b *Body) once(name string) {
 	for i := len(b.seen) - 1; i >= 0 && b.seen[i].depth == b.depth; i-- {
 		if b.seen[i].name == name {
@@ -246,7 +246,7 @@ func (b *Body) open(p place, bracket byte, at int64) {
 	case atBackground:
 		b.refuse(inBackground)
 	case atStream:
-		b.asked.Stream = true // a server may read it as true
+		b.asked.Stream = true // some server may read the value as true
 	case atOptions:
 		if b.options = (options{kind: bracket, body: at, empty: true}); bracket != '{' {
 			b.refuse(notOptions)
@@ -272,7 +272,7 @@ const (
 
 func (b *Body) scalar(p place, v scalar) {
 	if v.kind == 'n' && p != atOptions && p != atInclude {
-		return // null means that the field isn't there
+		return // null means that the field is missing
 	}
 	switch p {
 	case atText, atTexts, atPromptList, atAPrompt, atData:

@@ -7,30 +7,30 @@ import (
 )
 
 const (
-	// maxKept is how many bytes of a name, a string or a number are kept. No model and no field that
-	// matters has a longer name.
+	// maxKept is how many bytes of a name, a string or a number are kept. The names of models and of
+	// all relevant fields are shorter.
 	maxKept = 256
 	// maxDepth is how deeply values may be nested. Calls to models and their answers stay below 30.
 	maxDepth = 512
 )
 
-// place says where in a document a value stands, as far as the visitor cares.
+// place says where in a document a value is, as far as the visitor needs to know.
 type place uint8
 
 const (
-	nowhere    place = iota // of no interest, and neither is anything inside
+	nowhere    place = iota // irrelevant, with everything inside
 	top                     // the document itself
-	firstPlace              // the first one that visitors define
+	firstPlace              // the first place that visitors define
 )
 
-// visitor receives what a scanner finds, except for values that are nowhere.
+// visitor receives the values that a scanner finds, except those at nowhere.
 type visitor interface {
-	// member returns the place of an object's member. A name longer than maxKept is nil.
+	// member returns the place of an object's member. The name is nil if it is longer than maxKept.
 	member(of place, name []byte) place
 	// element returns the place of an array's elements.
 	element(of place) place
-	// open and close receive the two ends of an object or an array; at is the offset behind the
-	// opening bracket.
+	// open and close receive the beginning and the end of an object or an array. at is the offset after
+	// the opening bracket.
 	open(p place, bracket byte, at int64)
 	close(p place, bracket byte)
 	scalar(p place, v scalar)
@@ -39,8 +39,8 @@ type visitor interface {
 // scalar is a value that is neither object nor array.
 type scalar struct {
 	kind     byte   // '"' string, '0' number, 't' true, 'f' false, 'n' null
-	text     []byte // of a number, or of a string when decoded; nil if longer than maxKept; valid during the call
-	size     int64  // of the text, in bytes
+	text     []byte // the decoded string or the number; nil if longer than maxKept; valid only during the call
+	size     int64  // size of the text in bytes
 	from, to int64  // offsets in the document
 }
 
@@ -49,7 +49,7 @@ type state uint8
 const (
 	beforeValue state = iota
 	beforeElement
-	beforeMember // the first of an object; else beforeName
+	beforeMember // before the first member of an object; beforeName is for the others
 	beforeName
 	beforeColon
 	afterValue
@@ -58,8 +58,8 @@ const (
 	inHex
 	inNumber
 	inWord
-	finished // a document has been read
-	broken   // it isn't JSON
+	finished // a document is complete
+	broken   // the input isn't JSON
 )
 
 type level struct {
@@ -67,25 +67,25 @@ type level struct {
 	array bool
 }
 
-// scanner reads JSON as it arrives, in parts that may end anywhere. It keeps the name or the short
-// value that it is reading and nothing else, so its size is fixed. It accepts what
-// [encoding/json.Valid] accepts, to a depth of maxDepth. The zero value is ready once it has a visitor.
+// scanner reads JSON as it arrives, in parts that may end anywhere. It keeps only the name or short
+// value that it is reading, so its size is fixed. It accepts the same input as [encoding/json.Valid],
+// up to a depth of maxDepth. The zero value is ready when it has a visitor.
 type scanner struct {
 	visitor visitor
 	state   state
 	isName  bool // the string being read is a name
 	at      place
 	depth   int
-	read    int64 // bytes of this document
-	from    int64 // where the current scalar began
+	read    int64 // bytes of this document that were read
+	from    int64 // where the current scalar starts
 
-	size   int64 // of the current scalar, decoded
+	size   int64 // size of the current scalar, decoded
 	number numberState
-	word   string // what is left of true, false or null
+	word   string // the rest of true, false or null
 	kind   byte
-	digits int  // of a \u escape
-	code   rune // its value
-	high   rune // the first half of a pair; 0 without one
+	digits int  // number of digits so far in a \u escape
+	code   rune // value of these digits
+	high   rune // the first half of a surrogate pair; 0 if there is none
 
 	kept   [maxKept]byte
 	levels [maxDepth]level
@@ -94,8 +94,8 @@ type scanner struct {
 // reset prepares for the next document.
 func (s *scanner) reset() { s.state, s.depth, s.read = beforeValue, 0, 0 }
 
-// feed reads the next part. It stops behind the end of a document, or at the first byte that isn't
-// JSON, and returns how many bytes it read.
+// feed reads the next part. It stops after the end of a document, or at the first byte that isn't JSON.
+// It returns how many bytes it read.
 func (s *scanner) feed(p []byte) int {
 	i := 0
 	for i < len(p) && s.state < finished {
@@ -114,7 +114,7 @@ func (s *scanner) feed(p []byte) int {
 	return i
 }
 
-// step reads one byte that belongs neither to a number nor to a string's plain text.
+// step reads one byte that is neither part of a number nor plain text in a string.
 func (s *scanner) step(c byte) {
 	if s.state <= afterValue && (c == ' ' || c == '\n' || c == '\r' || c == '\t') {
 		return
@@ -235,7 +235,7 @@ func (s *scanner) ended() {
 	}
 }
 
-// scalar completes a scalar that ends n bytes behind what was read.
+// scalar completes a scalar that ends n bytes after the bytes counted by read.
 func (s *scanner) scalar(n int64) {
 	s.ended()
 	if s.at != nowhere {
@@ -248,7 +248,7 @@ func (s *scanner) isString() bool {
 	return !s.isName && (s.state == inString || s.state == inEscape || s.state == inHex)
 }
 
-// text returns what was kept of a scalar or a name, or nil if it is too long.
+// text returns the text of a scalar or a name, or nil if it is too long.
 func (s *scanner) text() []byte {
 	if s.size > maxKept {
 		return nil
@@ -272,7 +272,7 @@ func (s *scanner) beginString(isName bool) {
 	s.state, s.isName, s.size, s.high = inString, isName, 0, 0
 }
 
-// special has the bytes that don't stand for themselves in a string.
+// special has the bytes that have a special meaning in a string.
 var special = func() (t [256]bool) {
 	for c := range ' ' {
 		t[c] = true
@@ -281,7 +281,7 @@ var special = func() (t [256]bool) {
 	return t
 }()
 
-// readString reads the plain text at the start of p, and the byte behind it. A scanner spends most of
+// readString reads the plain text at the start of p, and the byte after it. A scanner spends most of
 // its time here.
 func (s *scanner) readString(p []byte) int {
 	n := 0
@@ -312,7 +312,7 @@ func (s *scanner) readString(p []byte) int {
 	return n + 1
 }
 
-// escapes has the letters of short escapes, and at the same places what they stand for.
+// escapes has the letters of short escapes, and unescaped their meanings in the same order.
 const escapes, unescaped = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 
 func (s *scanner) escape(c byte) {
@@ -348,7 +348,7 @@ func (s *scanner) hex(c byte) {
 	case !utf16.IsSurrogate(s.code):
 		s.keepRune(s.code)
 	case high != 0 && s.code >= 0xDC00:
-		s.size -= 3 // what stood for the first half alone
+		s.size -= 3 // the size of what replaced the first half alone
 		s.keepRune(utf16.DecodeRune(high, s.code))
 	default:
 		s.keepRune(utf8.RuneError)

@@ -2,7 +2,7 @@ package usage
 
 import "strconv"
 
-// Amount is a count of tokens. If it isn't known, N is 0.
+// Amount is a count of tokens. If it is unknown, N is 0.
 type Amount struct {
 	N     int64
 	Known bool
@@ -15,8 +15,8 @@ func (a Amount) String() string {
 	return strconv.FormatInt(a.N, 10)
 }
 
-// Usage is what a call used according to its answer. Providers count in different ways, which are
-// brought to one here:
+// Usage is what a call used, according to its answer. Providers count in different ways. This is how
+// their fields are converted:
 //
 //	               Input                                 Cached                    Output
 //	OpenAI         prompt_tokens - cached_tokens         cached_tokens             completion_tokens
@@ -26,42 +26,42 @@ func (a Amount) String() string {
 //	               - cachedContentTokenCount                                       + thoughtsTokenCount
 //	Ollama         prompt_eval_count                     -                         eval_count
 //
-// An answer's own total is believed unless it is less than its parts. The part of the total that isn't
-// input is output: some servers count reasoning in the total only (xAI, Gemini behind OpenAI's API),
-// and embeddings have a total but no output.
+// The answer's own total is used unless it is less than the sum of its parts. The part of the total
+// that isn't input counts as output: some servers count reasoning in the total only (xAI, Gemini
+// behind OpenAI's API), and embeddings have a total but no output.
 type Usage struct {
-	// Model is the name of the model that answered, or "". It may be more precise than the name in
+	// Model is the name of the model that answered, or "". It may be more specific than the name in
 	// the request.
 	Model string
-	// Input is the input that wasn't read from a cache, including what was written to one. If the
-	// answer doesn't list cached tokens, all of the input is here.
+	// Input is the input that wasn't read from a cache. It includes input that was written to one. If
+	// the answer doesn't report cached tokens, all of the input is here.
 	Input Amount
 	// Cached is the input that was read from a cache.
 	Cached Amount
 	// Output is all output, including reasoning.
 	Output Amount
-	// Tokens is the sum of Input, Cached and Output. It may be known when they aren't.
+	// Tokens is the sum of Input, Cached and Output. It may be known when the parts aren't.
 	Tokens Amount
-	// Partial says that more may have been used than the answer told: the stream ended before the
-	// answer did, or had more than ten events for each token that it counted. Anthropic tells an
-	// output of 1 or so at the beginning, and Gemini what it has used so far. If Partial is false, the
-	// usage is final, even if the body broke off after it.
+	// Partial says that more may have been used than the answer reported: the stream ended before the
+	// answer did, or had more than ten events for each token that it counted. Anthropic reports an
+	// output of about 1 at the beginning, and Gemini reports what it has used so far. If Partial is
+	// false, the usage is final, even if the body broke off after it.
 	Partial bool
 }
 
-// count is a field of an answer.
+// count is a field of an answer that counts tokens.
 type count struct {
 	Amount
-	told bool // the field is there, perhaps with a value that makes no sense
+	told bool // the field is present, but may have an invalid value
 }
 
-// counts are the fields of an answer that say what was used, by their places.
+// counts has the token counts of an answer, by their places.
 type counts [countsEnd - countsBegin]count
 
 func (c *counts) at(p place) *count { return &c[p-countsBegin] }
 
-// merge adds the counts in a later part of an answer. A stream's counts only grow, so the highest one
-// is kept. A count that made no sense stays unknown.
+// merge adds the counts from a later part of an answer. A stream's counts only grow, so the higher one
+// is kept. An invalid count stays unknown.
 func (c *counts) merge(later *counts) {
 	for i := range later {
 		switch {
@@ -72,7 +72,7 @@ func (c *counts) merge(later *counts) {
 	}
 }
 
-// sum adds fields. The sum is unknown if none is there, or if one makes no sense.
+// sum adds up counts. The sum is unknown if all are missing, or if one is invalid.
 func (c *counts) sum(places ...place) Amount {
 	var sum Amount
 	for _, p := range places {
@@ -86,16 +86,16 @@ func (c *counts) sum(places ...place) Amount {
 	return sum
 }
 
-// usage interprets the fields.
+// usage computes the usage from the counts.
 func (c *counts) usage() Usage {
 	var u Usage
-	all := c.sum(atPrompt, atToolPrompt) // input, cached or not
+	all := c.sum(atPrompt, atToolPrompt) // all input, cached or not
 	if !c.at(atPrompt).told {
 		all = c.sum(atInput)
 	}
 	u.Input = all
 	if c.at(atPrompt).told || c.at(atCached).told {
-		// A cache can't have served more input than there was.
+		// Ignore an invalid count: a cache can't have served more input than there was.
 		if cached := c.sum(atCached); cached.Known && all.Known && cached.N <= all.N {
 			u.Cached = cached
 			u.Input.N -= cached.N
@@ -124,7 +124,7 @@ func (c *counts) usage() Usage {
 	return u
 }
 
-// known reports whether there is any usage to settle.
+// known reports whether there is any usage to settle by.
 func (u *Usage) known() bool {
 	return u.Input.Known || u.Cached.Known || u.Output.Known || u.Tokens.Known
 }

@@ -2,13 +2,13 @@ package usage
 
 import "slices"
 
-// edit replaces a part of a body.
+// edit replaces part of a body.
 type edit struct {
 	from, to int64
 	text     string
 }
 
-// usageEdit returns the edit that makes a request ask for its usage, or false if none is needed.
+// usageEdit returns the edit that makes a request ask for its usage. It returns false if none is needed.
 func (b *Body) usageEdit() (edit, bool) {
 	if !b.isChat && !b.isPrompt || !b.asked.Stream {
 		return edit{}, false
@@ -29,13 +29,13 @@ func (b *Body) usageEdit() (edit, bool) {
 	return edit{}, false
 }
 
-// WithUsage makes a streamed chat or completion of OpenAI's API tell its usage. It returns the body
-// with stream_options.include_usage set to true and every other byte unchanged, and whether that is a
-// change. It doesn't modify its argument.
+// WithUsage changes the body of a streamed chat or completion in OpenAI's API so that the answer
+// reports its usage. It returns the body with stream_options.include_usage set to true and every other
+// byte unchanged, and whether that is a change. It doesn't modify its argument.
 //
-// A body is a chat if it has messages. Anthropic's bodies have them, too, but its API refuses
-// stream_options, so ask [TellsUsageIfAsked] first. A client that didn't ask for the usage gets one
-// more event than it may expect, with an empty list of choices.
+// A body with messages counts as a chat. Anthropic's bodies have messages, too, but its API rejects
+// stream_options, so call [TellsUsageIfAsked] first. A client that didn't ask for the usage gets one
+// additional event, with an empty list of choices.
 func WithUsage(body []byte) ([]byte, bool) {
 	b := NewBody()
 	if _, err := b.Read(body); err != nil || b.End() != nil || !b.isObject {
@@ -48,15 +48,15 @@ func WithUsage(body []byte) ([]byte, bool) {
 	return slices.Concat(body[:e.from], []byte(e.text), body[e.to:]), true
 }
 
-// UsageAtEnd has the same effect when it is written before the closing bracket of a body that isn't in
-// memory. Blank has the same length and changes nothing.
+// UsageAtEnd has the same effect as [WithUsage] if it is inserted before the closing bracket of a body
+// that isn't in memory. Blank has the same length and no effect.
 const (
 	UsageAtEnd = `,"stream_options":{"include_usage":true}`
 	Blank      = "                                        "
 )
 
-// AtEnd returns the one of [UsageAtEnd] and [Blank] that a body needs once all of it was read. The
-// error is a [*Fault] if neither works.
+// AtEnd returns which of [UsageAtEnd] and [Blank] a body needs, after all of it was read. The error is
+// a [*Fault] if neither works.
 func (b *Body) AtEnd() (string, error) {
 	switch _, edit := b.usageEdit(); {
 	case !b.isObject:
