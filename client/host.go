@@ -79,8 +79,8 @@ func (h *host) placeOf(method, path string) *place {
 	p := h.places[key]
 	if p == nil {
 		if len(h.places) >= maxPlaces {
-			for k := range h.places { // any: it is learned anew by its next answer
-				delete(h.places, k) // any: its next answer teaches it again
+			for k := range h.places { // any of them: its next answer teaches it again
+				delete(h.places, k)
 				break
 			}
 		}

@@ -34,8 +34,8 @@ func (i *Interceptors) limits(v *httplimit.Verdict) metadata.MD {
 const (
 	// domain is the domain of the reasons in ErrorInfo.
 	domain = "weir"
-	// maxPushback is the longest that a client's own retries are told to wait, since the client's
-	// caller learns nothing meanwhile.
+	// maxPushback is the longest wait for a client's automatic retries, because the client's caller
+	// learns nothing in that time.
 	maxPushback = 10 * time.Second
 )
 

@@ -109,7 +109,7 @@ func (i *Interceptors) serve(ctx context.Context, method string, message any, ne
 	return i.last(ctx, method, d, next)
 }
 
-// admit decides a call, and tells its client how its limits stand. The error is a refusal.
+// admit decides a call, and sends its client the state of its limits. The error is a refusal.
 func (i *Interceptors) admit(ctx context.Context, method string, message any) (weir.Decision, error) {
 	if i.opts.Skip(method) {
 		return weir.Decision{}, nil

@@ -65,7 +65,7 @@ func (ts *texts) of(p *counter.Policy) *text {
 	return t
 }
 
-// policies describes every limit, the binding one first.
+// policies returns the header RateLimit-Policy, which describes every limit, the binding one first.
 func (ts *texts) policies(d *weir.Decision) string {
 	all := ts.of(d.Policy).policies
 	for _, l := range d.Limits() {
@@ -76,7 +76,7 @@ func (ts *texts) policies(d *weir.Decision) string {
 	return all
 }
 
-// quota describes what is left of the binding limit.
+// quota returns the header RateLimit, which describes what is left of the binding limit.
 func (ts *texts) quota(d *weir.Decision) string {
 	b := make([]byte, 0, 100) // stays on the stack
 	b = append(append(b, ts.of(d.Policy).name...), ";r="...)

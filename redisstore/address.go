@@ -166,9 +166,9 @@ func clientOption() rueidis.ClientOption {
 		Timeout:   150 * time.Millisecond, // covers TLS and the greeting as well
 		KeepAlive: 300 * time.Millisecond, // also how often rueidis pings an idle connection
 	}
-	return rueidis.ClientOption{ // also how long it waits for a ping's answer before it drops the connection
+	return rueidis.ClientOption{
 		Dialer:           dialer,
-		ConnWriteTimeout: 300 * time.Millisecond, // also how long it waits for a ping's answer: then the connection is dead
+		ConnWriteTimeout: 300 * time.Millisecond, // also how long it waits for a ping's answer before it drops the connection
 		DisableRetry:     true,                   // the store decides which calls may be sent again
 		DialCtxFn: func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
 			return dial(ctx, "tcp", addr, d, t)

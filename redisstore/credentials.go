@@ -45,8 +45,8 @@ func (s *Store) Look() { s.reread.set() }
 // notInUse is logged once a minute, and after each change of the files.
 const notInUse = "new redis credentials aren't in use: those before them stay"
 
-// followFiles reads the files again and again, and has new connections use what they contain once Redis has accepted it on a
-// trial connection. So it doesn't matter whether the files or Redis change first, and a faulty file does no harm while the old
+// followFiles reads the files every second. New connections use changed credentials once Redis has accepted them on a trial
+// connection. So it doesn't matter whether the files or Redis change first, and a faulty file does no harm while the old
 // credentials are valid.
 func (s *Store) followFiles(url string) {
 	used := s.address.files
@@ -215,8 +215,8 @@ func (p *parser) tls() (*tls.Config, error) {
 
 // verifyAnyName verifies certificates, but not the name in them: some hosted servers have certificates for names that no client
 // can know.
-func verifyAnyName(c *tls.Config) { // VerifyConnection does what this skips, except for the name
-	c.InsecureSkipVerify = true // what follows is all that it skips, but for the name
+func verifyAnyName(c *tls.Config) {
+	c.InsecureSkipVerify = true // VerifyConnection does what this skips, except for the name
 	roots := c.RootCAs
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		o := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}

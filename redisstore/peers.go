@@ -19,7 +19,7 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// peers is what a node knows of the other nodes, and tells them about itself.
+// peers is what a node knows about the other nodes, and what it tells them about itself.
 type peers struct {
 	name  string                 // of this node
 	id    uint32                 // this node's random number, by which accounts remember the node that borrows; never 0
@@ -45,7 +45,7 @@ func (p *peers) init(name string, secret []byte) {
 	p.heard.Store(&Heard{})
 }
 
-// Say tells the other nodes a text about this one, which replaces the text before. It is sent at once, and with every
+// Say publishes a text about this node to the other nodes, in place of the previous one. It is sent at once, and with every
 // heartbeat from then on. Say doesn't wait for that. See [Store.Peers].
 func (s *Store) Say(text string) {
 	if *s.peers.says.Swap(&text) == text {

@@ -35,7 +35,7 @@ type charge struct {
 	policy  *counter.Policy
 	key     string
 	n       int64
-	slot    int64 // window of the tokens that are given back; for lent tokens, their interval
+	slot    int64 // when giving back: the Slot of the charge that took; for lent tokens, their interval
 	peek    bool
 	waiting int64 // how many tokens to lend because other requests wait for them
 	want    int64 // how many tokens to lend because the node is likely to need them
@@ -94,7 +94,7 @@ const (
 type call struct {
 	keys     []string
 	policies []*counter.Policy
-	few      [2]*counter.Policy // the array behind policies, mostly
+	few      [2]*counter.Policy // the array behind policies in most calls
 	held     []*counter.Policy  // policies whose holds the call looks at because of one of its charges
 	clock    func() time.Time   // Redis' time, estimated
 	body     []byte

@@ -138,8 +138,8 @@ var joined = rediscall.Once.Unless(scattered)
 
 // lose logs that a shard was lost, and has it looked for.
 func (s *Store) lose(sh *shard) {
-	if s.life.Err() != nil { // the store was closed; Redis isn't lost
-		return // the check has left, not Redis
+	if s.life.Err() != nil {
+		return // the store was closed; Redis isn't lost
 	}
 	h := s.shardHealth(sh)
 	args := []any{"shard", h.Name, "since", h.Since, "error", *sh.cause.Load()}

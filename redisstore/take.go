@@ -15,7 +15,7 @@ type part struct {
 	act
 	joiner  *joiner
 	tag     int
-	indices []int // the place of each charge among those that the caller gave
+	indices []int // for each charge, its index in what the caller passed
 	err     error
 }
 
@@ -195,7 +195,7 @@ func (p *part) do(ctx context.Context) {
 
 func (c *charge) sameCounter(d *charge) bool { return c.policy.ID == d.policy.ID && c.key == d.key }
 
-// debit returns the charge that takes for c, which mostly is c itself.
+// debit returns the charge that takes for c. In most cases that is c itself.
 func (p *part) debit(c *charge) *charge {
 	if c.payer > 0 {
 		return &p.charges[c.payer-1]

@@ -7,9 +7,9 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// InRegions returns warnings about global rules that depend on a node's regions: if a rule's home isn't one of them, nobody
-// counts the rule; and a limit of fewer than least tokens per region is too small to be shared. Rules that [Parse] has warned
-// of aren't repeated. Without regions there are no warnings. The file must come from [Parse].
+// InRegions returns warnings about global rules that depend on a node's regions. It warns if a rule's home isn't one of them,
+// so that nobody counts the rule, and if a limit has fewer than least tokens per region, so that it is too small to be shared.
+// Rules that [Parse] has warned of aren't repeated. Without regions there are no warnings. The file must come from [Parse].
 func InRegions(f *File, regions []string, least int64) []Problem {
 	if len(regions) == 0 {
 		return nil

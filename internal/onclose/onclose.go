@@ -28,7 +28,7 @@ func Wrap(c net.Conn, f func()) net.Conn {
 	return told(&conn{c, f}, f)
 }
 
-// told makes the garbage collector call f.
+// told has f called when c is garbage-collected.
 func told[T any](c *T, f func()) *T {
 	// in a goroutine, because f may be slow, and other cleanups wait
 	runtime.AddCleanup(c, func(f func()) { go f() }, f)

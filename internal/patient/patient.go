@@ -1,7 +1,7 @@
-// Package patient measures time-outs in the node's own time, which stands still while the node is
-// late. A time-out is cut into parts, and each part counts once, however late its timer fires. Before
-// a part counts, every goroutine runs that is ready. So by the end, a goroutine that reads replies
-// has had several turns, and a server isn't taken for lost because of a reply that nobody has read.
+// Package patient measures time-outs in the node's own time: time in which the node was held up
+// doesn't count. A time-out is cut into parts, and each part counts once, however late its timer fires.
+// Before a part counts, every goroutine that is ready gets to run. So by the end, a goroutine that
+// reads replies has had several turns, and a server whose reply has arrived isn't taken for lost.
 package patient
 
 import (

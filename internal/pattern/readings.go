@@ -189,7 +189,7 @@ func (p *Readings) reread(r reading) {
 	}
 	if r.odd&oddEmpty != 0 {
 		p.add(p.merge(src))
-		if src[1] == '/' { // to those that resolve it as a URL, //host/path
+		if src[1] == '/' { // servers that resolve it as a URL read //host/path
 			rest := bytes.TrimLeft(src, "/")
 			p.add(p.copy(rest[bytes.IndexByte(rest, '/'):]))
 		}

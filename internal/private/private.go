@@ -114,5 +114,5 @@ var (
 	Borrows = link.Borrows.(func(*weir.Rule) bool)
 )
 
-// Policies are those of a compiled rule.
+// Policies are the policies of a compiled rule.
 type Policies = link.Policies

@@ -216,7 +216,7 @@ func (s *Server) members(ctx context.Context) (members []member, err error) {
 		}
 		for _, span := range f[8:] {
 			var first, last int
-			switch n, _ := fmt.Sscanf(span, "%d-%d", &first, &last); n { // if it parses no number, the slot is moving, and is listed again by its owner
+			switch n, _ := fmt.Sscanf(span, "%d-%d", &first, &last); n { // 0 if the slot is moving; its owner lists it again
 			case 1:
 				m.slots = append(m.slots, [2]int{first, first})
 			case 2:

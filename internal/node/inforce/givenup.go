@@ -11,7 +11,7 @@ import (
 // orphans is how many versions that were given up are remembered.
 const orphans = 8
 
-// giveUp remembers what is in force, since the rule store has gone on without it.
+// giveUp remembers the document in force, because the rule store has gone on without it.
 func (r *Rules) giveUp(v rulestore.Version) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -20,8 +20,8 @@ func (r *Rules) giveUp(v rulestore.Version) {
 	}
 }
 
-// compare looks for entries that an orphaned version blocks and the rules in force don't: an
-// operator was told that they are blocked. Callers hold the lock.
+// compare looks for entries that an orphaned version blocks and the rules in force don't, because an
+// operator believes that they are blocked. Callers hold the lock.
 func (r *Rules) compare(d *Document) {
 	var warning string
 	r.givenUp = slices.DeleteFunc(r.givenUp, func(old *Document) bool {

@@ -54,7 +54,7 @@ type Link struct {
 
 	mu        sync.Mutex      // guards the fields below
 	strangers map[string]bool // regions that sent messages although they aren't peers
-	printed   *weir.RuleSet   // whose fingerprint is in print
+	printed   *weir.RuleSet   // the rules whose fingerprint is print
 	print     string
 }
 

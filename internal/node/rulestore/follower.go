@@ -64,7 +64,7 @@ type Follower struct {
 
 	mu       sync.Mutex // guards the fields below, and is held while a version is applied
 	status   Status
-	recent   []Version // that were in force here, ascending; the last is current
+	recent   []Version // versions that were in force here, ascending; the last is current
 	rejected Version   // the newest version that couldn't be applied; Number 0 if none
 	told     string    // what was logged about the version in force here while the store lacks it
 }

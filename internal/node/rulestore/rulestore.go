@@ -108,9 +108,9 @@ func (v Version) line() []string {
 type descent uint8
 
 const (
-	stranger descent = iota // it didn't
-	ancestor                // it did
-	unknown                 // it is older than all known ancestors
+	stranger descent = iota // the version didn't lead to the other one
+	ancestor                // the version led to the other one
+	unknown                 // the version is older than all known ancestors of the other one
 )
 
 // after tells whether an older version led to this one.
@@ -155,9 +155,9 @@ type Store interface {
 	List(ctx context.Context, before int64, limit int) ([]Version, error)
 	// Append writes a version if the newest one is still its parent, and returns it with its
 	// number. That is above the parent, above floor, and above every number that was ever given
-	// out. Otherwise Append returns ErrConflict; so it does while a living node has a version above
-	// the parent, which the store must have lost and the node is about to restore. A ParentHash of
-	// "" stands for whichever version has the parent's number. A zero Time means now, by the
+	// out. Otherwise Append returns ErrConflict. It also does that while a living node has a version
+	// above the parent: the store must have lost that version, and the node is about to restore it.
+	// A ParentHash of "" means any version with the parent's number. A zero Time means now, by the
 	// store's clock.
 	Append(ctx context.Context, floor int64, v Version) (Version, error)
 	// PutBack writes a version that the store lacks, under its own number. It becomes the newest if
@@ -176,7 +176,7 @@ type Store interface {
 // Pulse is a store's answer to a beat.
 type Pulse struct {
 	Head Version   // without its text; Number 0 if the store is empty
-	Mine Presence  // of the version in force on the node; Absent without one
+	Mine Presence  // what the store has of the version in force on the node; Absent without one
 	Lost []Version // versions that the store lacks, or of which it lacks the text
 }
 
@@ -198,9 +198,9 @@ var (
 type Node struct {
 	Name         string           `json:"-"`
 	Region       string           `json:"region,omitempty"`  // "" if unknown
-	Version      string           `json:"version"`           // of its binary
+	Version      string           `json:"version"`           // the version of its binary
 	RulesVersion int64            `json:"rules"`             // the version in force there; 0 if it has none of the store's
-	RulesHash    string           `json:"hash"`              // of that version
+	RulesHash    string           `json:"hash"`              // the hash of that version
 	RulesText    string           `json:"text,omitempty"`    // see [TextHash]
 	InFile       bool             `json:"-"`                 // its rules come from a file, whose version numbers mean nothing to other nodes
 	Store        string           `json:"store"`             // the state of its store

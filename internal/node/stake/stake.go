@@ -4,7 +4,7 @@
 // Every region has a stake in the limit: tokens of its own, which refill there. The stakes of all
 // regions add up to the limit. A region that needs more borrows from another, mostly from the home,
 // which owns the most. Tokens only move: they leave the lender's stake before the borrower has them.
-// So tokens can get lost on the way, but the regions never have more than the limit.
+// So tokens can get lost on the way, but none are created.
 //
 // A bucket's capacity moves with its tokens. Lent tokens count as the lender's until the borrower
 // reports that they are spent or given back, so the lender doesn't refill them meanwhile, and all
