@@ -75,8 +75,7 @@ type LimitStatus struct {
 	Allowed bool
 	// Degraded: the store couldn't be reached. Remaining is unknown, and ResetAfter is the longest possible time.
 	Degraded bool
-	// Local: the limit was counted in [Options.Local], or in this region, because the store or the limit's home couldn't be
-	// reached.
+	// Local: the limit was counted in [Options.Local] or in this region, since the store or the limit's home couldn't be reached.
 	Local      bool
 	Remaining  int64
 	RetryAfter time.Duration

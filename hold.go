@@ -9,8 +9,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// repeatTime is how long checks with the same idempotency key are charged only once. With a receipt,
-// it may be longer.
+// repeatTime is how long checks with the same idempotency key are charged once. A receipt may extend it.
 const repeatTime = time.Minute
 
 // hold adds the holds that charges need for slots, reservations and idempotency keys.

@@ -27,8 +27,7 @@ type Limiter struct {
 
 // Options of a Limiter. The zero value is useful.
 type Options struct {
-	// Observe is called with every decision, in the caller's goroutine. It must be quick and retain nothing. See package
-	// metrics.
+	// Observe is called with every decision, in the caller's goroutine. It must be quick and keep nothing. See package metrics.
 	Observe func(*Observation)
 	// Trace starts the span of a decision. It returns the context for calls to the store, and a function that ends the span, or
 	// nil for no span. See package tracing.
@@ -83,7 +82,7 @@ const (
 	golden = 0x9e3779b97f4a7c15
 )
 
-// NewLimiter returns a Limiter. If rules is nil, it refuses every request with ReasonUnavailable until [Limiter.SetRules] is
+// NewLimiter returns a Limiter. If rules is nil, it refuses all requests with ReasonUnavailable until [Limiter.SetRules] is
 // called.
 func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 	l := &Limiter{store: store, opts: opts, networks: serverNetworks(opts.IPv4Prefix, opts.IPv6Prefix)}
@@ -298,8 +297,7 @@ func countersOf(charges []counter.Charge) []counter.Counter {
 	return counters
 }
 
-// Reset resets the counters that the request would be charged to, and ends the cooldowns of their clients. It returns the number
-// of counters.
+// Reset resets the counters that the request would be charged to, and ends their clients' cooldowns. It returns their number.
 func (l *Limiter) Reset(ctx context.Context, req *Request) (int, error) {
 	charges, err := l.charges(req)
 	if err != nil {

@@ -97,9 +97,8 @@ func (rs *RuleSet) run(req *Request, m *match) {
 	}
 }
 
-// hold finds the rules that apply to the i-th reading of the path, since servers may read some paths in several ways. It
-// decides layers for each reading separately, so that the most specific rule is charged whichever way the server reads the
-// path.
+// hold finds the rules that apply to the i-th reading of the path, since servers may read some paths in several ways. It decides
+// layers for each reading separately, so that the most specific rule is charged whichever way the server reads the path.
 func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	m.path, m.found, m.chosen = nil, m.found[:0], m.chosen[:0]
 	if i < m.readings.Len() {

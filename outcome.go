@@ -20,8 +20,7 @@ var (
 
 // Outcome says how an allowed request ended, for [Limiter.Finish]. The zero Outcome means unknown, and gives nothing back.
 type Outcome struct {
-	// Status is the HTTP status of the response, or 0. Rules with Statuses give their charge back if the status isn't among
-	// them.
+	// Status is the HTTP status of the response, or 0. Rules whose Statuses lack it give their charge back.
 	Status int
 	// Abandoned: the request wasn't served, so give back everything that it took.
 	Abandoned bool

@@ -6,8 +6,7 @@ import (
 	"github.com/weirhq/weir/internal/private/link"
 )
 
-// These functions are for Weir's own packages only. Package internal/private exports and documents
-// them.
+// Package internal/private documents these functions, and exports them to Weir's other packages.
 func init() {
 	link.Attributes = func(rs *RuleSet) []string { return rs.attributes }
 	link.Borrows = (*Rule).borrows

@@ -16,8 +16,7 @@ type Request struct {
 	APIKey      string
 	KeyVerified bool
 	User, Org   string
-	// Tier is the client's tier. It is ignored unless TierVerified is true, for example because the tier comes from a signed
-	// token.
+	// Tier is the client's tier. It is ignored unless TierVerified is true, for example because a signed token has it.
 	Tier         string
 	TierVerified bool
 	// IP is the client's address. Take it only from proxies that you trust.
@@ -27,8 +26,7 @@ type Request struct {
 	// Preflight marks a CORS preflight without a body and credentials. Rules that don't name OPTIONS don't apply to it, but
 	// [Options.Preflight] does.
 	Preflight bool
-	// Attr returns other values that rules count by, such as "header:X-Tenant", "claim:plan" and "attr:region". It returns ""
-	// for a missing value.
+	// Attr returns other values that rules count by, such as "header:X-Tenant", "claim:plan" and "attr:region", or "" for none.
 	Attr func(name string) string
 	// Cost is how many tokens the request takes. 0 means 1.
 	Cost int64
@@ -41,8 +39,7 @@ type Request struct {
 	// Choices is how many answers the request wants from a model. A rule charges its Default once for each. 0 means 1.
 	Choices int64
 	// Reserve, if positive, marks the amounts as estimates that [Limiter.Finish] will replace. They stay charged for at least
-	// this long: see [Rule.GiveBackUnsettled]. Rules for an amount then ignore the request's method, since servers often do
-	// too.
+	// this long: see [Rule.GiveBackUnsettled]. Rules for an amount then ignore the request's method, since servers often do too.
 	Reserve time.Duration
 	// Repeat, if set, is an idempotency key: requests with the same key are charged once a minute, on all nodes together.
 	Repeat counter.Once

@@ -25,8 +25,7 @@ type Rules struct {
 	Deny []string
 	// Abuse applies to every rule without an Abuse of its own. If nil, those rules have no cooldowns.
 	Abuse *counter.Abuse
-	// Prices compute the amount usd from other amounts, by the model in a request's "attr:model". The first that matches
-	// counts.
+	// Prices compute the amount usd from others, by the model in a request's "attr:model". The first that matches counts.
 	Prices []Sum
 	// Weights compute amounts from other amounts, for requests that lack them.
 	Weights []Sum
@@ -98,8 +97,7 @@ type Rule struct {
 	Calendar counter.Calendar
 	// SlotTTL is how long a slot of a Concurrency rule lasts without renewal. 0 means 30 s.
 	SlotTTL time.Duration
-	// Statuses, if not empty, are the HTTP statuses that count. Other responses give their charge back. 4 stands for 400 to
-	// 499.
+	// Statuses, if any, are the HTTP statuses that count. Other responses give their charge back. 4 stands for 400 to 499.
 	Statuses []int
 	// Book is for charges that come too late to refuse, such as the tokens that a stream used. They are always taken, even
 	// below zero, and even if another rule refuses the request. Only peeks are refused if nothing is left.

@@ -6,8 +6,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// checkTogether decides several requests by the rules, and an edge's own charges, as one: all or
-// nothing.
+// checkTogether decides several requests by the rules, and an edge's own charges, as one: all or nothing.
 func (l *Limiter) checkTogether(ctx context.Context, client *Request, own []counter.Charge, requests []*Request, each []Decision) (t Decision, err error) {
 	if len(requests) == 1 && len(own) == 0 { // the common case costs nothing extra
 		t, err = l.Check(ctx, requests[0])

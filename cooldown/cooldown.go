@@ -49,8 +49,8 @@ type Options struct {
 	SharedNow func() time.Time
 	// Clients is how many clients are remembered at most. Beyond it, the mildest offenders are forgotten. Zero means 262,144.
 	Clients int
-	// Fingerprint returns the short name by which other tools know a client, from the values of its subject. If nil, clients
-	// have no fingerprints.
+	// Fingerprint returns the short name by which other tools know a client, from the values of its subject. If nil, there are
+	// none.
 	Fingerprint func(values [][2]string) string
 	// Shared connects the nodes. If nil, this is the only node.
 	Shared Shared
@@ -240,8 +240,8 @@ func (x *client) refused(now int64, wait time.Duration, a *counter.Abuse) bool {
 	}
 	x.latest = until
 	if now >= x.until {
-		// Each process of a client is told its own wait. Even if all of them wait as told, each may send one request during the
-		// next wait.
+		// Each process of a client is told its own wait. Even if all wait as told, each may send one request during the next
+		// wait.
 		x.answered, x.until, x.unaware = now, until, max(x.unaware, a.Refusals/4)
 		return false
 	}

@@ -17,8 +17,7 @@ type Abuse struct {
 	Most     time.Duration
 	// Forgive is how long after a cooldown's end the client starts over, so that its next cooldown is a first one.
 	Forgive time.Duration
-	// DropAfter is how many refusals in a row get a response. After that, the client's connections are closed. 0 means no
-	// limit.
+	// DropAfter is how many refusals in a row get a response. Then the client's connections are closed. 0 means no limit.
 	DropAfter int64
 	// Shadow makes cooldowns count and appear in reports, but refuse no request.
 	Shadow bool

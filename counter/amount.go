@@ -51,8 +51,7 @@ func (a Amount) append(b []byte) []byte {
 // MarshalJSON writes the amount as a JSON number.
 func (a Amount) MarshalJSON() ([]byte, error) { return a.append(nil), nil }
 
-// UnmarshalJSON reads a JSON number, rounded up to a millionth, so that no amount above zero
-// becomes zero.
+// UnmarshalJSON reads a JSON number. It rounds up to a millionth, so that nothing is free.
 func (a *Amount) UnmarshalJSON(b []byte) error {
 	n, err := amountOfNumber(string(b))
 	if err == nil {

@@ -11,8 +11,7 @@ import (
 // fixed length and are aligned to the Unix epoch.
 type Calendar struct {
 	Unit CalendarUnit
-	// Day is the day of the month on which a month's window begins, 1 to 31. If a month is shorter, it is the month's last day.
-	// 0 means 1.
+	// Day is the day on which a month's window begins, 1 to 31. A shorter month begins on its last day. 0 means 1.
 	Day int
 	// Weekday is the day on which weeks begin. The zero value is Sunday, as in package time.
 	Weekday time.Weekday
@@ -60,8 +59,7 @@ func (c Calendar) name() string {
 	return fmt.Sprintf("calendar %s %d %d %s", c.Unit, max(c.Day, 1), c.Weekday, c.Zone)
 }
 
-// calendar computes where a Calendar's windows begin. It caches when the latest window began and when the next two begin, in
-// µs.
+// calendar computes where a Calendar's windows begin. It caches the starts of the latest window and of the next two, in µs.
 type calendar struct {
 	Calendar
 	zone *time.Location
@@ -134,9 +132,8 @@ func (p *Policy) Edges(now int64) [3]int64 {
 	return p.calendar.edges(max(1, now-60*micro))
 }
 
-// roll does for calendar windows what [Policy.roll] does. If the clock ran backwards over one edge, the state stays in the
-// later window, so that crossing the edge twice admits nothing extra. If it ran back further, the window of the new time
-// begins.
+// roll is [Policy.roll] for calendar windows. If the clock ran backwards over one edge, the state stays in the later window, so
+// that crossing the edge twice admits nothing extra. If it ran back further, the window of the new time begins.
 func (c *calendar) roll(s State, now int64) State {
 	start, end := c.window(now)
 	switch {

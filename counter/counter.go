@@ -5,8 +5,7 @@ package counter
 // of that window still lies within this length. The share is counted in whole ticks, so that all products are exact.
 func (p *Policy) weight(s State, now int64) int64 { return p.ticks - (now-s.Time)/p.tick }
 
-// Windows returns the state of a fixed window or a sliding counter at the moment now, and the weight of its Prev, from 1 down
-// to 0.
+// Windows returns the state of a fixed window or a sliding counter at the moment now, and the weight of its Prev: 1 to 0.
 func (p *Policy) Windows(s State, now int64) (w State, weight float64) {
 	w = p.roll(s, now)
 	if p.Limit.Algorithm == SlidingCounter {

@@ -290,8 +290,7 @@ func (p *Policy) whole(millionths int64) int64 {
 	return millionths / micro
 }
 
-// Exact converts a number of a charge or a result to an Amount. The number is in millionths if the limit is Decimal, else in
-// tokens.
+// Exact converts a number in a charge or a result to an Amount. Such numbers are millionths if the limit is Decimal, else tokens.
 func (p *Policy) Exact(n int64) Amount { return Amount(n * p.unit) }
 
 // MaxCharge returns the largest allowed N of a charge. It is more than any limit admits.

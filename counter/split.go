@@ -35,8 +35,7 @@ func (p *Policy) divide(parts int) error {
 		q := *p
 		q.Parts, q.Split, q.Place = nil, 0, uint16(i<<16/n)
 		q.prepareAt(l, each)
-		// If the number of parts changes, the counters start over, because the parts of the old split had other shares of the
-		// limit.
+		// If the number of parts changes, the counters start over, because the old parts had other shares of the limit.
 		q.ID = q.fingerprint(string(binary.BigEndian.AppendUint64([]byte{byte(parts), byte(i)}, p.ID)))
 		p.Parts[i] = &q
 	}
@@ -64,8 +63,7 @@ func (p *Policy) Portion(first, i int, n int64) int64 {
 	return each
 }
 
-// Share returns the policy for one of several nodes that can't reach a common store: an even share of every number, and at
-// least one token.
+// Share returns the policy for one of several nodes without a common store: an even share of every number, at least one token.
 func (p *Policy) Share(nodes int) *Policy {
 	if p.PerNode || nodes <= 1 {
 		return p

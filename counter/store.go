@@ -57,8 +57,7 @@ type Once [16]byte
 // check.
 type Hold struct {
 	ID Once
-	// For is how long the hold lasts. After that, a slot that wasn't renewed is free, and a record that wasn't settled is
-	// forgotten.
+	// For is how long the hold lasts. Then, a slot that wasn't renewed is free, and a record that wasn't settled is forgotten.
 	For time.Duration
 	// GiveBack makes the store return the reservation if it isn't settled in time. The store then keeps the record for another
 	// RecordTime, so that a late settlement can still charge what was used.
@@ -105,8 +104,7 @@ type Charge struct {
 type Return struct {
 	Counter
 	N int64
-	// Slot is the Result.Slot of the charge that took the tokens. 0 means the current window. Sliding logs need the exact
-	// value.
+	// Slot is the Result.Slot of the charge. 0 means the current window. Sliding logs need the exact value.
 	Slot int64
 	// Hold is the hold of the charge, or nil. The return ends it.
 	Hold *Hold

@@ -10,8 +10,7 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// borrower is what a node knows of a busy counter: its state in the store's last answer, and the tokens that the node has
-// borrowed.
+// borrower is what a node knows of a busy counter: its state in the store's last answer, and the tokens borrowed from it.
 //
 // Times are in ns on the node's clock, except that State has times in µs on the store's clock.
 type borrower struct {

@@ -1,6 +1,5 @@
 // Package ledger is the arithmetic of lending: what a store must remember about tokens that it has lent to a node, which spends
-// them without asking the store again. Like package counter, it is pure. The stores that lend use it, and package lease borrows
-// from them.
+// them without asking again. Like package counter, it is pure. Stores that lend use it, and package lease borrows from them.
 //
 // Tokens are debited before they are lent, so a node that dies loses its tokens but never creates extra ones. The danger is in
 // giving back: if a bucket refilled while its tokens were lent, and then got them back, it would admit them twice. So a bucket
@@ -91,8 +90,7 @@ type Account struct {
 	// Since is when the first interval began: with the first lease, or, for a slow bucket, when Node became the only node to
 	// ask. 0 if no tokens are lent and no node is alone.
 	Since int64
-	// Node is the only node that has asked a slow bucket since Since, or 0. Streak is how often it has asked, up to
-	// [longStreak].
+	// Node is the only node that has asked a slow bucket since Since, or 0. Streak is how often it has asked, up to [longStreak].
 	Node   uint32
 	Streak uint8
 }

@@ -27,8 +27,7 @@ const (
 // noHolds is what holdsOf returns for counters without holds. It is never written.
 var noHolds holdList
 
-// holdsOf returns a counter's holds. If the counter has none, the caller must not change the
-// result.
+// holdsOf returns a counter's holds. If there are none, the caller must not change the result.
 func (g *segment) holdsOf(h uint64) *holdList {
 	if b := g.beside[h]; b != nil && b.holds != nil {
 		return b.holds

@@ -24,8 +24,7 @@ const (
 	maxTime  = 1<<(64-usedBits-spanBits) - 1
 )
 
-// encode packs a state. The epoch lies far enough in the past that a clock may be set back by
-// years.
+// encode packs a state. The epoch lies far enough in the past that a clock may be set back by years.
 func (c *cell) encode(p *counter.Policy, s counter.State, epoch int64) {
 	used, whole := p.Spent(s)
 	t := uint64(min(max(s.Time-epoch, 1), maxTime))

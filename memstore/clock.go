@@ -32,8 +32,7 @@ func (c *clock) now() int64 {
 func (c *clock) sync(mono int64) {
 	wall := time.Now()
 	drift := wall.UnixMicro() - wall.Sub(c.start).Microseconds() - c.offset.Load()
-	// Differences below a millisecond are rounding errors. Ignore them, so that the clock doesn't
-	// jitter.
+	// Differences below a millisecond are rounding errors. Ignore them, so that the clock doesn't jitter.
 	if drift > 1000 || drift < -1000 {
 		c.offset.Add(drift)
 	}

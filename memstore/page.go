@@ -15,10 +15,9 @@ const (
 // page is an open-addressed hash table. Its counters are in the order of their home positions
 // (Robin Hood hashing), which keeps searches short in a full page, whether they hit or miss.
 //
-// Any goroutine may search a page. A cell's time and level belong to the goroutine that holds its
-// busy bit. Cells are inserted, moved and removed only under the segment's lock and with their busy
-// bit held. So a concurrent search can miss a counter, but it never finds a counter twice, or one
-// that isn't there.
+// Any goroutine may search a page. A cell's time and level belong to the goroutine that holds its busy
+// bit. Cells are inserted, moved and removed only under the segment's lock and with their busy bit held.
+// So a concurrent search can miss a counter, but it never finds a counter twice, or one that isn't there.
 type page [pageCells]cell
 
 // busy is the bit of a tag that marks the cell as locked.

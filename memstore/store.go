@@ -33,11 +33,9 @@ type Store struct {
 // Options configures a [Store]. The zero value is useful.
 type Options struct {
 	// MemoryCap is the most memory that counters may take, in bytes. At the cap, the counters that
-	// have used the least of their limits are evicted first. Zero means [DefaultMemoryCap], 256
-	// MiB.
+	// have used the least of their limits are evicted first. Zero means [DefaultMemoryCap], 256 MiB.
 	MemoryCap int64
-	// Now replaces the clock in tests that step it backwards. If nil, the store uses the system's
-	// clock.
+	// Now replaces the clock in tests that step it backwards. If nil, the store uses the system's clock.
 	Now func() time.Time
 }
 

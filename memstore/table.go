@@ -6,15 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// The table is extendible hashing over small segments. A segment owns a range of hashes, spread
-// evenly over up to eight pages. It grows one page at a time. With eight pages, it splits into two
-// segments of four pages each, which moves no counter. So the table is always between two thirds
-// and four fifths full. Growing touches at most 2,048 cells, and leaves no garbage, since pages are
-// never freed or copied.
+// The table is extendible hashing over small segments. A segment owns a range of hashes, spread evenly
+// over up to eight pages. It grows one page at a time. With eight pages, it splits into two segments of
+// four pages each, which moves no counter. So the table is always between two thirds and four fifths full.
+// Growing touches at most 2,048 cells, and leaves no garbage, since pages are never freed or copied.
 //
-// To find and change an existing counter, code needs no lock but the counter's busy bit, which is
-// in the cache line that a check needs anyway. To add, move or remove counters, code holds the
-// segment's lock.
+// To find and change an existing counter, code needs no lock but the counter's busy bit, which is in the
+// cache line that a check needs anyway. To add, move or remove counters, code holds the segment's lock.
 const (
 	maxPages = 8
 	rootBits = 6 // initially 2^6 segments, enough that cores rarely need the same one
@@ -76,8 +74,7 @@ func (t *table) lookup(h uint64) *layout {
 
 func (l *layout) owns(h uint64) bool { return h>>(64-l.depth) == l.prefix }
 
-// pageOf returns the index of the hash's page. It spreads the segment's range evenly over its
-// pages.
+// pageOf returns the index of the hash's page. It spreads the segment's range evenly over its pages.
 func (l *layout) pageOf(h uint64) int {
 	i, _ := bits.Mul64(h<<l.depth, uint64(l.npages))
 	return int(i & (maxPages - 1))
@@ -186,8 +183,7 @@ func (t *table) reclaim(g *segment, now int64) (freed int) {
 	return freed
 }
 
-// evict removes one of the counters near the hash's home: the one that has used the least of its
-// limit.
+// evict removes one of the counters near the hash's home: the one that has used the least of its limit.
 func (t *table) evict(p *page, h uint64, now int64) {
 	const sample = 16
 	victim, least := -1, float32(2)

@@ -74,8 +74,7 @@ func (s *Store) takeAll(charges []counter.Charge, results []counter.Result) {
 		s.look(st, c, now)
 		refused = refused || !st.fits && !c.Policy.Shadow
 	}
-	// Settle existing counters first: adding a counter moves cells, so these must be unlocked by
-	// then.
+	// Settle existing counters first: adding a counter moves cells, so these must be unlocked by then.
 	for j := range steps {
 		if st := &steps[j]; st.cell != nil {
 			s.settle(st, &charges[st.i], now, refused, &results[st.i])

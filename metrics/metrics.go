@@ -89,8 +89,7 @@ func (m *Metrics) Observe(o *weir.Observation) {
 	}
 }
 
-// edges are the values of the label edge. Other names that programs use count as the first one, the library, to bound their
-// number.
+// edges are the values of the label edge. To bound their number, other names count as the first one, the library.
 var edges = observer.Edges
 
 func edgeOf(name string) int {

@@ -43,8 +43,7 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// maxState is the longest tracestate in bytes that is kept. W3C asks for at least 512. Clients could fill memory with longer
-// ones.
+// maxState is the longest tracestate that is kept, in bytes. W3C asks for at least 512. Longer ones could fill the memory.
 const maxState = 512
 
 // extract reads a trace context. It drops a tracestate longer than maxState.
