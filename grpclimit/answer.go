@@ -80,7 +80,7 @@ func (i *Interceptors) refuse(ctx context.Context, v *httplimit.Verdict) error {
 	return s.Err()
 }
 
-// violated lists the limits that refuse a call by their rules, without the client's identity.
+// violated lists the limits that refuse a call. It names their rules, but not the client.
 func violated(v *httplimit.Verdict) *errdetails.QuotaFailure {
 	out := &errdetails.QuotaFailure{}
 	for _, l := range v.Decision.Limits() {

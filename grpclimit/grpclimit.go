@@ -19,8 +19,8 @@ import (
 // Options of Interceptors. The zero value identifies clients by x-api-key, their certificate and
 // their address.
 type Options struct {
-	// Identity says where identities come from. Headers are metadata; a call has no query. Without a
-	// source, the user is the one that a verified client certificate names.
+	// Identity says where identities come from. Headers are metadata; a call has no query. If
+	// no source of the user is set, the user is the one that a verified client certificate names.
 	Identity httplimit.Identity
 	// Identify, if set, may change the call to check last. What it marks as verified is trusted. It
 	// must not keep the request.

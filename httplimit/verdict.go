@@ -108,7 +108,8 @@ func (m *Middleware) ask(ctx context.Context, w http.ResponseWriter, r *http.Req
 	return v
 }
 
-// check decides a request without waiting in a queue. It refuses an ambiguous one.
+// check decides a request without waiting in a queue. It refuses a request
+// whose identity is ambiguous.
 func (m *Middleware) check(ctx context.Context, r *http.Request, fill func(*weir.Request)) *Verdict {
 	v := verdicts.Get().(*Verdict)
 	if !m.gate.Enter(ctx) {

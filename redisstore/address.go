@@ -239,8 +239,8 @@ func (p *parser) target(authority, path string) (err error) {
 	o := &p.option
 	// Otherwise rueidis asks whether the server belongs to a Cluster, and an ACL would have to allow that command.
 	o.ForceSingleClient = p.name == "redis" || p.name == "rediss" || p.name == "unix"
-	// Joiners put many charges into one call, and other frequent callers limit their calls in flight. For so few calls, a
-	// connection each is faster than one with a queue. A Cluster has many joiners, so its client queues.
+	// Joiners put many charges into one call, and other frequent callers limit their calls in flight. For these few calls, a
+	// connection for each is faster than one connection with a queue. In a Cluster there are many joiners, and it isn't.
 	o.DisableAutoPipelining = !p.cluster
 	database := p.given["db"]
 	if p.name == "unix" {

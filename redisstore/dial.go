@@ -12,7 +12,7 @@ import (
 
 // dial connects within the dialer's timeout. It counts the node's own time: see package patient.
 func dial(caller context.Context, network, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
-	// Don't derive this from the caller's context: its deadline counts wall time.
+	// This isn't derived from the caller's context, whose deadline counts wall time.
 	ctx, cancel := patient.WithTimeout(context.Background(), d.Timeout)
 	defer cancel()
 	defer context.AfterFunc(caller, cancel)()

@@ -104,7 +104,7 @@ func (s *sentinels) use(ctx context.Context, addr string, soon bool) (rueidis.Cl
 		return nil, err
 	}
 	err = isPrimary(ctx, c)
-	// Go on when the connection is lost, too: a Sentinel closes all connections of a server that it promotes.
+	// Also try again when the connection is lost: a Sentinel closes all connections of a server that it promotes.
 	for err != nil && soon && rediscall.Sleep(ctx, rediscall.Jittered(5*time.Millisecond)) {
 		err = isPrimary(ctx, c)
 	}

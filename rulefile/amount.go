@@ -114,7 +114,7 @@ func (d *decoder) calendar(v value) (c counter.Calendar, ok bool) {
 	if v.kind == mapping && len(v.children) == 0 {
 		d.fail(v, "needs a field, such as {tz: Europe/Berlin}: without a calendar, days and months are those of UTC")
 	}
-	// The zone is set, so that this differs from no calendar, even if weeks begin on Sundays.
+	// Set the zone, so that the calendar differs from a missing one even if weeks begin on Sundays.
 	c = counter.Calendar{Zone: "UTC", Day: int(d.integer(f["day"]))}
 	c.Weekday = time.Weekday(d.choice(f["weekday"], weekdays...)+1) % 7
 	if tz := f["tz"]; tz.node != nil {

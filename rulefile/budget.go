@@ -46,7 +46,7 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 			if layers[r.Layer]++; layers[r.Layer] == maxPerLayer+1 {
 				d.add(d.find(path+".layer"), path+".layer", "at most %d rules can share a layer", maxPerLayer)
 			}
-			// The new rule is compared with all others, and they with it.
+			// The new rule is compared with each other rule of its layer, and each of them with it.
 			n := strings.Count(r.Match.Endpoint, "/")
 			spend(&compared, segments[r.Layer]+layers[r.Layer]*n, maxSegments, path+".layer", "the layers up to here have too many rules for such long endpoints: give them more layers")
 			segments[r.Layer] += n

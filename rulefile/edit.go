@@ -314,7 +314,7 @@ func (e *editor) setItems(f child, gone []bool, added []string) error {
 	}
 	last := len(gone) - 1
 	if list.flow && len(added) > 0 && last >= 0 && gone[last] {
-		// New items go behind the last item, so that one can't be removed. The first new item replaces it instead.
+		// New items are inserted behind the last item, so it can't be removed. The first new item replaces it.
 		e.put(list.children[last].value, e.scalar(added[0], quote))
 		gone[last], added = false, added[1:]
 	}

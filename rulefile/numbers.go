@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// scope is what a rule says about all its numbers.
+// scope is what a rule says about all its numbers, which are the counts, windows and bursts of its limits.
 type scope struct {
 	algorithm counter.Algorithm
 	// named means that the rule names its algorithm. If it doesn't, calendar windows are fixed windows, and other
@@ -384,7 +384,7 @@ func (d *decoder) validate(l weir.Limit, where map[string]value, s scope) {
 	}
 	at, text := where[wrong.Path], wrong.Text
 	if at.node == nil {
-		// The fault is in another field's part, or follows from all fields.
+		// The fault is in a part of another field, or follows from several fields.
 		at, text = where["limit"], wrong.Error()
 	}
 	d.fail(at, "%s", text)

@@ -44,7 +44,7 @@ var searches = []struct {
 }
 
 // maxCompared bounds how much each search looks at, in bytes of patterns and paths. Otherwise a document of a few megabytes
-// could keep a node busy for minutes. It is enough for thousands of rules, and takes some tenths of a second.
+// could keep a node busy for minutes. The bound is enough for thousands of rules, and takes some tenths of a second.
 const maxCompared = 1 << 26
 
 // accurateCounter is the limit from which a sliding counter admits at most 2% less than a sliding log.

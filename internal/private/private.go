@@ -58,7 +58,7 @@ var (
 	// for ambiguity, so a condition or dimension that isn't listed never finds its value.
 	Attributes = link.Attributes.(func(*weir.RuleSet) []string)
 
-	// PerUser returns a limiter that counts by user alone, for the options of [weir.New].
+	// PerUser returns a limiter that counts by user alone, with the options of [weir.New].
 	PerUser = link.PerUser.(func(weir.Limit, []weir.Option) *weir.Limiter)
 
 	// Price returns what amounts cost in usd if the model isn't certain: the highest price of the models that the request and

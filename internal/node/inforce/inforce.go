@@ -137,8 +137,8 @@ func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *w
 	if r.copy != nil {
 		var unread bool
 		if o.First, unread = r.load(); unread && r.copy.ReadOnly && !start.Given {
-			// The folder is the rule store of a single node and isn't empty, although the store
-			// that stands in for it is.
+			// The folder has rules, but none of them can be read. The store that stands in for it is empty,
+			// and must not be seeded.
 			r.waiting, start.Empty, o.Seed = unreadable, false, rulestore.Version{}
 		}
 	}
@@ -367,7 +367,7 @@ func (r *Rules) enforce(d *Document) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// The document may have been read by this node's own clock. If that is ahead, overrides seem to
-	// have expired, and the first check would cut such a key's bucket to the limit of all others.
+	// have expired, and the first check would cut the bucket of a key with an override to the usual limit.
 	r.replace(r.byNow(d))
 }
 

@@ -73,8 +73,8 @@ func (k *Stake) Low(p *counter.Policy, s Share, now int64) bool {
 // Rests returns how long, in µs, until a region that had too little may be asked again.
 func (k *Stake) Rests(of string, now int64) int64 { return k.Held.of(of).rests(now) }
 
-// MayAskAhead reports whether a region may be asked for tokens that no check waits for yet: not if
-// it has just asked this one.
+// MayAskAhead reports whether a region may be asked for tokens that no check waits for yet. It may
+// not if it has just asked this region.
 func (k *Stake) MayAskAhead(of string, now int64) bool {
 	held := k.Held.of(of)
 	return held.rests(now) == 0 && k.Lent.of(of).rests(now) == 0 && (now >= held.Sent+aheadEvery || now < held.Sent)
