@@ -90,7 +90,7 @@ type counted struct {
 	where *weir.Limiter
 }
 
-// newCounted returns nil if no rule counts an amount.
+// newCounted returns which amounts the rules count, and where. It returns nil if they count none.
 func newCounted(rules weir.Rules) *counted {
 	c := &counted{}
 	var where weir.Rules

@@ -111,8 +111,8 @@ type answer struct {
 	settled  atomic.Pointer[weir.Outcome]
 }
 
-// begun records the first status of the answer. Of the 1xx statuses only a switch of protocols
-// counts.
+// begun records the first status of the answer. 1xx statuses don't count, except a switch of
+// protocols.
 func (a *answer) begun(status int) {
 	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		a.status = status

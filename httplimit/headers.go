@@ -45,7 +45,7 @@ type text struct {
 type texts [256]atomic.Pointer[text]
 
 func (ts *texts) of(p *counter.Policy) *text {
-	// The ID is the same for all tiers of a rule, which differ only in their count.
+	// The policies of a rule's tiers differ only in their count.
 	slot := &ts[(p.ID^uint64(p.Limit.Count)*0x9e3779b97f4a7c15)>>56]
 	if t := slot.Load(); t != nil && t.of == p {
 		return t

@@ -136,7 +136,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
-// dropOrAnswer answers a request, or closes the connection if the client isn't worth an answer.
+// dropOrAnswer answers a request, or only closes the connection if the decision says Drop.
 func (m *Middleware) dropOrAnswer(w http.ResponseWriter, r *http.Request, v *Verdict) {
 	// Don't drop the connection of a trusted proxy, which would take this server for dead.
 	if v.fate == decided && v.Decision.Drop && !contains(m.identity.trusted, peerIP(r.RemoteAddr)) {

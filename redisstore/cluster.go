@@ -48,7 +48,7 @@ func askOwners(ctx context.Context, node rueidis.Client, timeout time.Duration) 
 		last, errLast := r[1].AsInt64()
 		host, errHost := primary[0].ToString()
 		port, errPort := primary[1].AsInt64()
-		if rueidis.IsRedisNil(errHost) { // with cluster-preferred-endpoint-type unknown-endpoint; the client takes the host that it asked
+		if rueidis.IsRedisNil(errHost) { // cluster-preferred-endpoint-type is unknown-endpoint: the client uses the host that it asked
 			errHost = nil
 		}
 		if err := errors.Join(errFirst, errLast, errHost, errPort); err != nil {

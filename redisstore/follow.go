@@ -184,7 +184,7 @@ func (s *Store) weigh() {
 			}
 			if sh := shards[name]; sh != nil {
 				var keys int64
-				_, _ = fmt.Sscanf(all[fmt.Sprint("db", s.address.option.SelectDB)], "keys=%d", &keys) // a database without keys has no such line
+				_, _ = fmt.Sscanf(all[fmt.Sprint("db", s.address.option.SelectDB)], "keys=%d", &keys) // an empty database has no line
 				sh.keys.Store(keys)
 				s.noteEviction(sh, all["maxmemory_policy"])
 			}

@@ -109,7 +109,7 @@ func (s *Store) listEvery() time.Duration {
 func (s *Store) hear() {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
-	if s.beat(ctx) == nil && time.Since(s.peers.heard.Load().At) >= 3*s.listEvery()/4 { // 3/4, because heartbeats may come that early
+	if s.beat(ctx) == nil && time.Since(s.peers.heard.Load().At) >= 3*s.listEvery()/4 { // 3/4, because heartbeats may come early
 		_, _ = s.Peers(ctx) // on an error, the last list stays
 	}
 }

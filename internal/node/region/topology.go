@@ -183,8 +183,9 @@ func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 // overrides it.
 var ErrRefused = errors.New("not done")
 
-// change makes an operator's change of some regions, which must be known, unless edit returns an
-// error. It begins with what the store has, since another node may have changed that a moment ago.
+// change has edit change the topology for an operator, and stores it unless edit returns an error.
+// The named regions must be known. It starts from the store's topology, because another node may have
+// changed that a moment ago.
 func (l *Link) change(ctx context.Context, edit func(*Topology) error, names ...string) error {
 	for _, name := range names {
 		if !l.Knows(name) {
@@ -214,8 +215,8 @@ func (l *Link) names() []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq([]string{l.name}, maps.Keys(l.peers))))
 }
 
-// answers sends a heartbeat to a region and reports whether it answers. A region that has just died
-// still counts as heard for some seconds.
+// answers sends a heartbeat to a region and reports whether the region answers. Its status wouldn't
+// do: a region that has just died still counts as up for some seconds.
 func (l *Link) answers(ctx context.Context, name string) bool {
 	if name == l.name {
 		return true

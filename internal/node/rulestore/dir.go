@@ -189,7 +189,8 @@ func (d *Dir) write(v Version) error {
 	return nil
 }
 
-// Watch waits for ctx. Only this process writes versions, and [Follower.Publish] applies them.
+// Watch only waits until ctx is done: no other process writes versions, and [Follower.Publish]
+// applies those of this one.
 func (d *Dir) Watch(ctx context.Context, _ func(n int64)) { <-ctx.Done() }
 
 // Beat records this node.

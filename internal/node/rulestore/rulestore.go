@@ -202,7 +202,7 @@ type Node struct {
 	RulesVersion int64            `json:"rules"`             // the version in force there; 0 if it has none of the store's
 	RulesHash    string           `json:"hash"`              // the hash of that version
 	RulesText    string           `json:"text,omitempty"`    // see [TextHash]
-	InFile       bool             `json:"-"`                 // its rules come from a file, whose version numbers mean nothing to other nodes
+	InFile       bool             `json:"-"`                 // its rules come from a file; other nodes ignore its version numbers
 	Store        string           `json:"store"`             // the state of its store
 	Since        time.Time        `json:"since,omitzero"`    // when its store was first lost; zero while it isn't
 	Lost         []string         `json:"lost,omitempty"`    // servers that it can't reach

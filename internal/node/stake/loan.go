@@ -338,7 +338,7 @@ func (k *Stake) Heard(p *counter.Policy, s Share, now int64, of string, ask, ans
 	return brought
 }
 
-// pace decides when a lender may be asked again after it gave some tokens.
+// pace sets when a lender may be asked again, after an answer with which it gave so many tokens.
 func (l *Loan) pace(now, gave int64, ask, answer *Message) {
 	switch {
 	case answer.Window != ask.Window: // it will have tokens soon
