@@ -1,7 +1,7 @@
-// Command grpc measures Envoy's rate limit service beside a gRPC server that does nothing, with the same messages and 256
-// requests in flight over four connections. The server has one core and the client the other. Servers take turns in
-// rounds, and the median of the rounds' ratios counts. On a machine that also does other work, the server's CPU per check
-// tells more than the rate.
+// Command grpc compares Envoy's rate limit service with a gRPC server that does nothing, with the same messages and 256
+// requests in flight over four connections. The server has one core and the client the other. The servers take turns, and
+// the result is the median of the ratios of all rounds. On a machine that also does other work, the server's CPU time per
+// check says more than the rate.
 //
 //	make bench-grpc
 package main
@@ -37,7 +37,7 @@ const (
 	warmUp      = 500 * time.Millisecond
 )
 
-// target is the least that Weir's rate may be, as a share of the rate of the server that does nothing.
+// target is the lowest acceptable rate of Weir, as a share of the rate of the server that does nothing.
 const target = 0.85
 
 const (
@@ -112,7 +112,7 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err 
 	return true, nil
 }
 
-// measure loads a server over a few connections.
+// measure puts load on a server over a few connections.
 func measure(ctx context.Context, server *node.Process, plan load.Plan) (compare.Sample, error) {
 	clients := &clients{addr: server.Addr}
 	for range connections {
@@ -127,7 +127,7 @@ func measure(ctx context.Context, server *node.Process, plan load.Plan) (compare
 	return compare.Measure(ctx, plan, clients)
 }
 
-// clients make load on a server over a few connections.
+// clients send load to a server over a few connections.
 type clients struct {
 	addr string
 	all  []rls.RateLimitServiceClient
@@ -155,7 +155,7 @@ func (s sender) Send(_ context.Context, n uint32) load.Answer {
 	return load.Answer{}
 }
 
-// nothing is a service that does nothing.
+// nothing is a rate limit service that does nothing.
 type nothing struct {
 	rls.UnimplementedRateLimitServiceServer
 }

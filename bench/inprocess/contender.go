@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
-// contender is one way to limit, ready to be opened.
+// contender is a limiter to compare. open creates it with a store.
 type contender struct {
 	name string
 	kind kind
@@ -35,7 +35,7 @@ const (
 
 var background = context.Background()
 
-// verdict is what a check returns.
+// verdict returns the error for a check's result.
 func verdict(allowed bool) error {
 	if allowed {
 		return nil
@@ -46,12 +46,11 @@ func verdict(allowed bool) error {
 const (
 	allowName = "Weir Allow"
 	checkName = "Weir check by rules"
-	// amountName is a check by rules that an amount decides.
+	// amountName is a check by rules that count an amount.
 	amountName = "Weir check by rules, one amount"
 )
 
-// contenders are listed in the order of the tables. Whatever a program would call to limit a key belongs side by side: a
-// contender of Weir's beside the rival that it is held against.
+// contenders are in the order of the tables. Each of Weir's contenders comes next to the rival that it is compared with.
 var contenders = []contender{
 	{allowName, weirs, openAllow},
 	{checkName, weirs, openCheck("")},
@@ -63,7 +62,7 @@ var contenders = []contender{
 	{"floor: hash the key, read the clock", floor, openFloor},
 }
 
-// openAllow limits by the key alone.
+// openAllow opens Weir with a limit by key, without rules.
 func openAllow(l compare.Limit, keys int) (*compare.Limiter, error) {
 	s := newStore(keys)
 	limiter := compare.Shared(compare.Allow(s, l), func() {})
@@ -79,21 +78,21 @@ func openCheck(amount string) func(compare.Limit, int) (*compare.Limiter, error)
 	}
 }
 
-// newStore has room for twice what is needed, so that nothing is evicted.
+// newStore makes a store with room for twice the keys, so that nothing is evicted.
 func newStore(keys int) *memstore.Store {
 	return memstore.New(memstore.Options{MemoryCap: memstore.DefaultMemoryCap + int64(keys)*100})
 }
 
-// openFloor does only what every limiter has to do.
+// openFloor does only what every limiter has to do: hash the key and read the clock.
 func openFloor(compare.Limit, int) (*compare.Limiter, error) {
 	seed, start := maphash.MakeSeed(), time.Now()
 	return compare.Shared(func(key string) error {
-		// Both are part of the result, so that the compiler keeps both.
+		// Use both in the result, so that the compiler removes neither.
 		return verdict(maphash.String(seed, key)|uint64(time.Since(start)) != 0)
 	}, func() {}), nil
 }
 
-// openGoLimiter has its map made large enough. It sweeps every six hours only.
+// openGoLimiter allocates its map in advance. It sweeps only every six hours.
 func openGoLimiter(l compare.Limit, keys int) (*compare.Limiter, error) {
 	s, err := memorystore.New(&memorystore.Config{
 		Tokens: uint64(l.Tokens), Interval: l.Window(), InitialAlloc: keys,
@@ -104,10 +103,10 @@ func openGoLimiter(l compare.Limit, keys int) (*compare.Limiter, error) {
 	return compare.Shared(func(key string) error {
 		_, _, _, ok, err := s.Take(background, key)
 		return verdict(ok && err == nil)
-	}, func() { _ = s.Close(background) }), nil // or else its sweeper keeps the store alive
+	}, func() { _ = s.Close(background) }), nil // otherwise its sweeper would keep the store alive
 }
 
-// openTimeRate makes a limiter for a key on the key's first request alone.
+// openTimeRate creates the limiter for a key at the key's first request.
 func openTimeRate(l compare.Limit, _ int) (*compare.Limiter, error) {
 	var limiters sync.Map
 	return compare.Shared(func(key string) error {
@@ -119,8 +118,8 @@ func openTimeRate(l compare.Limit, _ int) (*compare.Limiter, error) {
 	}, func() {}), nil
 }
 
-// openThrottled uses the plain map, since the LRU that a maximum of keys brings is slower. Ten attempts, its default, are
-// too few for a contended key.
+// openThrottled uses the plain map, because the LRU that limits the number of keys is slower. It allows more than the
+// default of ten attempts, which are too few for a contended key.
 func openThrottled(l compare.Limit, _ int) (*compare.Limiter, error) {
 	s, err := throttledstore.NewCtx(0)
 	if err != nil {
@@ -139,7 +138,7 @@ func openThrottled(l compare.Limit, _ int) (*compare.Limiter, error) {
 	}, func() {}), nil
 }
 
-// openHTTPRate calls what the middleware calls, with the response headers turned off.
+// openHTTPRate calls the same functions as the middleware, without response headers.
 func openHTTPRate(l compare.Limit, _ int) (*compare.Limiter, error) {
 	lim := httprate.NewRateLimiter(int(l.Tokens), l.Window(), httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
 	worker := func() compare.Check {

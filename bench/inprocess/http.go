@@ -25,14 +25,14 @@ const (
 	httprateName   = "httprate middleware, with headers"
 )
 
-// httpContenders serve a small response over loopback, to clients that name themselves in a header. The clients share the
-// cores with the server, but cost less.
+// httpContenders serve a small response over loopback. Clients send their key in a header. The clients share the cores
+// with the server, but use less CPU time.
 var httpContenders = []contender{
 	{bareName, floor, openHTTP(func(h http.Handler) http.Handler { return h })},
 	{middlewareName, weirs, openHTTP(func(h http.Handler) http.Handler {
 		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "quota", Limits: []weir.Limit{weir.PerSecond(1_000_000)}}}})
 		if err != nil {
-			panic(err) // these can be compiled
+			panic(err) // these rules are valid
 		}
 		return httplimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}), httplimit.Options{}).Wrap(h)
 	})},
@@ -70,7 +70,8 @@ func openHTTP(wrap func(http.Handler) http.Handler) func(compare.Limit, int) (*c
 	}
 }
 
-// client sends requests over one connection. It reads no more of a response than it must, so that the server is measured.
+// client sends requests over one connection. It parses as little of the response as possible, so that the measurement is
+// about the server.
 type client struct {
 	conn    net.Conn
 	reader  *bufio.Reader
@@ -93,7 +94,7 @@ func (c *client) get(key string) error {
 		}
 	}
 	if !allowed {
-		return compare.ErrRefused // and whatever else it is, a warning says so
+		return compare.ErrRefused // also for any other response; the table has a warning then
 	}
 	_, err = c.reader.Discard(len(body))
 	return err

@@ -54,7 +54,7 @@ func parse(args []string) (*compare.Config, error) {
 	return c, c.Validate()
 }
 
-// run measures and prints.
+// run measures the contenders, and prints the results.
 func run(ctx context.Context, c *compare.Config, stdout, stderr io.Writer) (*results, error) {
 	r, err := measureAll(ctx, c, stderr)
 	if err != nil {

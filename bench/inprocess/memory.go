@@ -14,16 +14,17 @@ import (
 type footprint struct {
 	contender string
 	keys      int
-	heap      float64 // live, with the key where the limiter keeps it
-	reported  float64 // by the store itself; 0 if it doesn't
-	// worst is the most that the store reported while it was growing, and worstHeap the most heap meanwhile, with garbage.
+	heap      float64 // bytes of live heap per key, including the key if the limiter keeps it
+	reported  float64 // bytes per key that the store itself reports; 0 if it doesn't
+	// worst is the highest size that the store reported while it grew, and worstHeap the largest heap during that time,
+	// with garbage.
 	worst, worstHeap float64
 }
 
-// liveHeap is the heap after a garbage collection.
+// liveHeap returns the size of the heap after a garbage collection.
 func liveHeap() uint64 {
 	runtime.GC()
-	runtime.GC() // what a finalizer or a pool held on to in the first
+	runtime.GC() // frees what a finalizer or a pool kept in the first collection
 	return heap()
 }
 
@@ -33,7 +34,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// weigh fills a contender. Each key is a string of its own, for which a limiter that keeps it pays.
+// weigh fills a contender with n keys and measures its memory. Each key is a separate string, so that a limiter that keeps
+// it pays for it.
 func weigh(o contender, k compare.Keys, n int) (footprint, error) {
 	f := footprint{contender: o.name, keys: n}
 	base := liveHeap()
@@ -47,7 +49,7 @@ func weigh(o contender, k compare.Keys, n int) (footprint, error) {
 	for i := range n {
 		key := k.At(uint32(i))
 		if in.Stats == nil {
-			key = strings.Clone(key) // Weir can't keep the key: it gets bytes that the caller overwrites
+			key = strings.Clone(key) // Weir can't keep the key, because it gets bytes that the caller overwrites
 		}
 		if err := check(key); err != nil {
 			return f, err
@@ -69,8 +71,8 @@ func weigh(o contender, k compare.Keys, n int) (footprint, error) {
 	return f, nil
 }
 
-// firstLook is how many counters a store has when weigh first looks at it; it looks again after each hundredth more. In a
-// smaller store, the empty table weighs more than the counters.
+// firstLook is how many counters a store has when weigh first reads its size. In a smaller store, the empty table
+// outweighs the counters. weigh reads the size again each time the store has grown by a hundredth.
 const firstLook = 100_000
 
 func printFootprints(w io.Writer, all []footprint) {

@@ -17,7 +17,7 @@ type results struct {
 	targets    []report.Target
 }
 
-// fastest is the rival with the lowest median, or nil.
+// fastest returns the rival with the lowest median time, or nil.
 func fastest(t *compare.Table) (best *compare.Row) {
 	for _, o := range contenders {
 		if r := t.Row(o.name); o.kind == rival && r != nil &&
@@ -56,10 +56,11 @@ func allocs(x float64) string {
 	return report.Number(x, 2)
 }
 
-// noAllocs leaves room for what the runtime allocates beside the checks.
+// noAllocs is the number of allocations per check that counts as none, since the runtime allocates,
+// too.
 const noAllocs = 0.0001
 
-// judge holds the results against the targets.
+// judge compares the results with the targets.
 func judge(c *compare.Config, r *results) []report.Target {
 	var ts []report.Target
 	against := func(workload string, most float64) {
@@ -106,7 +107,7 @@ func ratioTarget(name string, most float64, s report.Spread, note string) report
 	return report.Target{Name: name, Bound: most, Got: s.Median, Note: scatter + note}
 }
 
-// mostAllocs is the highest of the medians of Weir's rows.
+// mostAllocs returns the highest median among Weir's rows.
 func (r *results) mostAllocs() float64 {
 	most := math.NaN()
 	for _, t := range r.tables {

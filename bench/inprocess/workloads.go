@@ -16,10 +16,10 @@ import (
 )
 
 var (
-	// hotLimit admits what any machine can ask of one key during a measurement.
+	// hotLimit is higher than the rate at which any machine can check a single key.
 	hotLimit = compare.Limit{Tokens: 1_000_000_000, Every: time.Microsecond}
-	// wideLimit admits everything, too, but refills so slowly that every key is still worth keeping at the end: a store
-	// that forgets full buckets must not get away with an empty table.
+	// wideLimit also admits everything, but refills so slowly that no bucket is full at the end. So a store that drops
+	// full buckets still has to keep all of them.
 	wideLimit = compare.Limit{Tokens: 5_000_000, Every: 20 * time.Second}
 )
 
@@ -30,7 +30,7 @@ func uniform(keys int) string { return report.Amount(keys) + " uniform" }
 func zipf(keys int) string    { return report.Amount(keys) + " Zipf 1.1" }
 func weight(keys int) string  { return report.Amount(keys) + " memory" }
 
-// group is workloads that are measured one after the other on the same store, which is filled beforehand.
+// group is a list of workloads that are measured one after the other on the same store, which is filled in advance.
 type group struct {
 	workloads  []string
 	plans      []load.Plan // one for each workload
@@ -50,12 +50,12 @@ func (g *group) add(workload string, c *compare.Config, keys int, d load.Distrib
 	g.workloads, g.plans = append(g.workloads, workload), append(g.plans, p)
 }
 
-// hotParts is how many rounds, each as many times shorter, replace one round where two cores compete for one counter. How
-// fast they do that changes every few seconds: a rival's check took 48 ns for a while and then 130 ns. So contenders take
-// turns often enough to share that luck.
+// hotParts is how many shorter rounds replace one round when two cores compete for one counter. How fast they can do that
+// changes every few seconds: a rival's check took 48 ns for a while, and then 130 ns. With short rounds, all contenders
+// get the same share of slow times.
 const hotParts = 10
 
-// groups lists what to measure.
+// groups returns the workloads to measure.
 func groups(c *compare.Config) []*group {
 	cores := runtime.GOMAXPROCS(0)
 	picked := func(all []contender) []contender {
@@ -75,7 +75,7 @@ func groups(c *compare.Config) []*group {
 func measureAll(ctx context.Context, c *compare.Config, stderr io.Writer) (*results, error) {
 	var weighed []contender
 	for _, o := range contenders {
-		// The memory of a check by rules is that of Allow.
+		// Measure only Allow, since a check by rules needs the same memory.
 		if c.Contenders.MatchString(o.name) && c.Workloads.MatchString(weight(c.Keys)) && (o.kind == rival || o.name == allowName) {
 			weighed = append(weighed, o)
 		}
@@ -88,7 +88,7 @@ func measureAll(ctx context.Context, c *compare.Config, stderr io.Writer) (*resu
 	p := report.NewProgress(stderr, steps)
 	keys := compare.MakeKeys(c.Keys)
 	r := &results{}
-	// Memory goes first, while the heap is still small.
+	// Measure memory first, while the heap is small.
 	for _, o := range weighed {
 		p.Step("memory at %s keys: %s", report.Amount(c.Keys), o.name)
 		f, err := weigh(o, keys, c.Keys)
@@ -109,7 +109,7 @@ func measureAll(ctx context.Context, c *compare.Config, stderr io.Writer) (*resu
 	return r, nil
 }
 
-// run measures a group. Every round begins with another contender.
+// run measures a group. Every round begins with a different contender.
 func (g *group) run(ctx context.Context, keys compare.Keys, p *report.Progress) (compare.Tables, error) {
 	var names []string
 	for _, o := range g.contenders {
@@ -126,14 +126,14 @@ func (g *group) run(ctx context.Context, keys compare.Keys, p *report.Progress) 
 			if err := g.measure(ctx, keys, n, tables); err != nil {
 				return nil, fmt.Errorf("%s: %w", names[n], err)
 			}
-			// The next contender finds the memory as this one did.
+			// Free the memory, so that the next contender starts under the same conditions.
 			debug.FreeOSMemory()
 		}
 	}
 	return tables, nil
 }
 
-// measure measures the n-th contender in one round, on a store of its own.
+// measure measures the n-th contender in one round, on a new store.
 func (g *group) measure(ctx context.Context, keys compare.Keys, n int, tables compare.Tables) error {
 	o := &g.contenders[n]
 	in, err := o.open(g.limit, g.keys)
@@ -145,7 +145,7 @@ func (g *group) measure(ctx context.Context, keys compare.Keys, n int, tables co
 		return err
 	}
 	for i, t := range tables {
-		// Filling leaves garbage, which the measurement would pay for.
+		// Free the garbage from filling the store, which the measurement shouldn't pay for.
 		debug.FreeOSMemory()
 		s, err := compare.Measure(ctx, g.plans[i], in.Target(keys))
 		if err != nil {

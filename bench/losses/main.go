@@ -1,6 +1,7 @@
-// Command losses prints what leases lose while clients move between nodes. Four weir processes share a Redis, and 500
-// clients send them requests. Each request is decided twice at the same moment on the same node: by a rule that is leased
-// and by a strict one, for which Redis is the one exact limiter. The command fails if leases lose a thousandth or more.
+// Command losses measures how many requests leases refuse wrongly while clients move between nodes. Four weir processes
+// share a Redis, and 500 clients send them requests. Each request is decided twice at the same time on the same node: by
+// a rule with leases, and by a strict rule, for which Redis alone counts exactly. The command fails if leases lose a
+// thousandth of the admissions or more.
 package main
 
 import (
@@ -18,10 +19,10 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// maxLost is the share of admissions that leases must stay below.
+// maxLost is the share of admissions that leases may lose at most.
 const maxLost = 0.001
 
-// rule is one of the rules that decide each request.
+// rule is the index of a rule that decides each request.
 type rule int
 
 const (
@@ -74,7 +75,7 @@ refused for: how long clients were refused, from a refused request to the next o
 answered in: from when a request was sent until its answer arrived: p99, longest.
 `
 
-// send has four nodes decide all requests, and notes their answers.
+// send sends all requests to four nodes, and records the decisions.
 func send(ctx context.Context, weir string, w *workload, all []request) error {
 	redis, err := redistest.Start(redistest.Options{})
 	if err != nil {
@@ -84,7 +85,7 @@ func send(ctx context.Context, weir string, w *workload, all []request) error {
 	t := &target{}
 	for range nodes {
 		n, err := node.Start(ctx, node.Options{Binary: weir, Rules: w.ruleFile(), Store: "redis://" + redis.Addr,
-			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}}) // a late answer must not be let pass
+			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}}) // wait for late answers instead of letting the requests pass
 		if err != nil {
 			return err
 		}
@@ -94,10 +95,10 @@ func send(ctx context.Context, weir string, w *workload, all []request) error {
 	return t.send(ctx, all)
 }
 
-// compare returns the cells of a row about what the rules admitted, and whether leases lose little enough.
+// compare returns the cells of a row about what the rules admitted, and whether leases lost little enough.
 func compare(all []request) (row []string, ok bool) {
 	var admitted [rules]int64
-	var lost [keys]float64 // by leases, of each client
+	var lost [keys]float64 // by leases, for each client
 	var answers []time.Duration
 	for i := range all {
 		r := &all[i]
@@ -127,7 +128,7 @@ func compare(all []request) (row []string, ok bool) {
 		longest(refusals(all, strict)), longest(refusals(all, leased)), longest(answers), verdict}, verdict == "PASS"
 }
 
-// deviation is the standard deviation.
+// deviation returns the standard deviation.
 func deviation(xs []float64) float64 {
 	mean, squares := 0.0, 0.0
 	for _, x := range xs {
@@ -139,7 +140,7 @@ func deviation(xs []float64) float64 {
 	return math.Sqrt(squares / float64(len(xs)-1))
 }
 
-// refusals tells how long clients waited from a refusal until a rule admitted them again.
+// refusals returns how long clients waited from a refusal until the rule admitted them again.
 func refusals(all []request, by rule) (waits []time.Duration) {
 	var since [keys]time.Duration
 	for i := range all {
@@ -155,7 +156,7 @@ func refusals(all []request, by rule) (waits []time.Duration) {
 	return waits
 }
 
-// longest shows the 99th percentile and the longest of some times.
+// longest formats the 99th percentile and the maximum of times.
 func longest(all []time.Duration) string {
 	if len(all) == 0 {
 		return "–"

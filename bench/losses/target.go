@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// tick is how often requests are sent: those that became due since the last tick go together.
+	// tick is how often requests are sent: those that became due since the last tick are sent together.
 	tick = 10 * time.Millisecond
-	// late is how far sending may fall behind.
+	// late is how far sending may lag behind the schedule.
 	late = time.Second
 )
 
@@ -28,7 +28,8 @@ type target struct {
 	begun  time.Time
 }
 
-// send sends all requests when they are due, each to its node and by every rule, and waits for the answers.
+// send sends all requests when they are due, each to its node and for every rule, and waits for the
+// decisions.
 func (t *target) send(ctx context.Context, requests []request) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -64,7 +65,7 @@ func (t *target) send(ctx context.Context, requests []request) error {
 	return context.Cause(ctx)
 }
 
-// ask has a node decide requests by one rule, and notes the answers.
+// ask asks a node to decide requests by one rule, and records the decisions.
 func (t *target) ask(ctx context.Context, n *node.Process, by rule, batch []*request) error {
 	var body checkapi.BatchRequest
 	for _, r := range batch {
@@ -91,7 +92,7 @@ func (t *target) ask(ctx context.Context, n *node.Process, by rule, batch []*req
 	at := time.Since(t.begun)
 	for i, r := range answers.Results {
 		if r.CheckResponse == nil || r.Degraded || r.Rule != by.String() {
-			said, _ := json.Marshal(r) // it was JSON
+			said, _ := json.Marshal(r) // can't fail, since it was decoded from JSON
 			return fmt.Errorf("a check was not decided by the store and the rule %s: %s", by, said)
 		}
 		batch[i].answers[by] = answer{at: at, admitted: r.Allowed}

@@ -16,14 +16,14 @@ const (
 // workload describes how clients send requests. Each client has a limit of its own.
 type workload struct {
 	name      string
-	perMinute int64         // the limit
+	perMinute int64         // the limit per minute
 	first     int64         // cost of a client's first request, which isn't counted; 0 means that there is no such request
-	times     float64       // requests, as a multiple of what the limit refills
+	times     float64       // number of requests, as a multiple of what the limit refills
 	spree     time.Duration // how long a client sends; 0 means all the time
 	route     func(*rand.Rand) func(at time.Duration) int
 }
 
-// loads are those that lost the most when nodes held tokens which other nodes needed.
+// loads are the workloads that lost the most when nodes held tokens which other nodes needed.
 var loads = []workload{
 	{name: "a fresh 100/minute spent in 15 s, round robin", perMinute: 100, times: 6, spree: 15 * time.Second, route: roundRobin},
 	{name: "a fresh 100/minute spent in 15 s, random nodes", perMinute: 100, times: 6, spree: 15 * time.Second, route: random},
@@ -41,7 +41,8 @@ func random(rng *rand.Rand) func(time.Duration) int {
 	return func(time.Duration) int { return rng.IntN(nodes) }
 }
 
-// moving sends a client to one node for some time, and then to the next. Clients don't move at the same moment.
+// moving returns a route that sends a client to one node for some time, and then to the next. Clients move at
+// different times.
 func moving(every time.Duration) func(*rand.Rand) func(time.Duration) int {
 	return func(rng *rand.Rand) func(time.Duration) int {
 		n, ahead := rng.IntN(nodes), time.Duration(rng.Int64N(int64(every)))
@@ -49,12 +50,12 @@ func moving(every time.Duration) func(*rand.Rand) func(time.Duration) int {
 	}
 }
 
-// alone is how long before a client's other requests its first one is sent, so that it is decided first.
+// alone is how long a client's first request is sent before its other requests, so that it is decided first.
 const alone = 300 * time.Millisecond
 
-// request is a scheduled request and its answers.
+// request is a scheduled request and its decisions.
 type request struct {
-	at      time.Duration // when it is due and, once it is sent, when that was
+	at      time.Duration // when it is due; after it was sent, when that was
 	key     int
 	node    int
 	cost    int64
@@ -63,7 +64,7 @@ type request struct {
 }
 
 type answer struct {
-	at       time.Duration // when it arrived
+	at       time.Duration // when the decision arrived
 	admitted bool
 }
 
@@ -76,7 +77,7 @@ func (w *workload) ruleFile() string {
 	return text
 }
 
-// requests draws the requests of a run, in order of time. Each client sends at random moments, as people do.
+// requests returns the requests of a run in order of time. Each client sends at random times, as people do.
 func (w *workload) requests(duration time.Duration, seed uint64) (all []request) {
 	gap := time.Minute.Seconds() / float64(w.perMinute) / w.times
 	for key := range keys {

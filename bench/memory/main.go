@@ -1,6 +1,6 @@
-// Command memory floods a node with keys and addresses that never come again, over HTTP, and prints how much memory the
-// whole process takes. It fails if that is more than the cap allows; docs/guides/sizing.md explains the bound. It reads
-// /proc, so it needs Linux.
+// Command memory floods a node with new keys and addresses over HTTP, each of which is used only once, and prints how much
+// memory the whole process takes. It fails if that is more than the cap allows; docs/guides/sizing.md explains how much
+// that is. It reads /proc, so it needs Linux.
 package main
 
 import (
@@ -23,7 +23,8 @@ const rules = `rules:
   - {id: address, by: [ip], limit: 10000/hour}
 `
 
-// maxBeyondCap is what a node may take beyond its cap, in MiB: 64 for itself and garbage, and 64 for the last hour's figures.
+// maxBeyondCap is how many MiB a node may use in addition to its cap: 64 for itself and garbage, and 64 for figures about
+// the last hour.
 const maxBeyondCap = 64 + 64
 
 func main() { command.Main("memory", run) }
@@ -67,7 +68,8 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err 
 	return beyond <= maxBeyondCap, nil
 }
 
-// flood sends the keys from one number up to another, in requests of batch checks, from as many connections at a time.
+// flood sends the keys from one number up to another, in requests of batch checks each, over the given number of
+// connections.
 func flood(ctx context.Context, addr string, from, to, batch, connections int) error {
 	flooding, stop := context.WithCancel(ctx)
 	defer stop()
@@ -76,7 +78,7 @@ func flood(ctx context.Context, addr string, from, to, batch, connections int) e
 	t := &rawhttp.Target{Addr: addr, Request: func(uint32) []byte {
 		first := int(next.Add(int64(batch))) - batch
 		if first+batch >= to {
-			stop() // requests in flight are still answered
+			stop() // requests in flight still get responses
 		}
 		return request(first, min(first+batch, max(to, first+1)))
 	}}
@@ -99,7 +101,8 @@ func flood(ctx context.Context, addr string, from, to, batch, connections int) e
 	return nil
 }
 
-// request checks the keys from first up to last: one by the check API's single call, more by its batch.
+// request returns the request that checks the keys from first up to last: with /v1/check for a single key, and otherwise
+// with a batch.
 func request(first, last int) []byte {
 	checks := make([]string, 0, last-first)
 	for k := first; k < last; k++ {

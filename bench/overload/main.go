@@ -1,9 +1,9 @@
-// Command overload puts ten times the load on a node at which it does best, and prints how much of its goodput is left
-// and whether limits hold. The node has a core of its own; run this command on another core, as make overload does.
+// Command overload sends a node ten times the load at which it performs best, and prints how much of its goodput remains
+// and whether limits hold. The node has its own core; run this command on another core, as make overload does.
 //
-// More connections make any Go server slower, because buffers and stacks outgrow the core's cache. So the same load also
-// goes to a handler that does nothing, the floor, and a node passes if it keeps nine tenths of what the floor keeps of its
-// own peak.
+// More connections make any Go server slower, because buffers and stacks outgrow the core's cache. So the same load is
+// also sent to a handler that does nothing, the floor. A node passes if the share of its peak goodput that remains is at
+// least nine tenths of the floor's share.
 package main
 
 import (
@@ -26,19 +26,19 @@ import (
 
 const (
 	keys      = 1000
-	limit     = 10   // requests of each key; every load has keys of its own
-	keeps     = 0.9  // of what the floor keeps
-	tolerance = 0.01 // of what the limits admit
+	limit     = 10   // requests for each key; every load has its own keys
+	keeps     = 0.9  // of the share that the floor keeps
+	tolerance = 0.01 // of the number of requests that the limits admit
 )
 
-// rules fail open, so that checks which the store didn't decide show among those that were allowed.
+// rules fail open, so that checks without the store show up as allowed.
 const rules = "rules:\n  - id: overload\n    algorithm: fixed_window\n    limit: 10/day\n"
 
-// measurement is one load, made on the node and on the floor.
+// measurement is one load, sent to the node and to the floor.
 type measurement struct {
 	name        string
 	connections int
-	rate        float64 // requests a second; 0 means a closed loop
+	rate        float64 // requests per second; 0 means a closed loop
 	overload    bool
 	node, floor *load.Report
 }
@@ -106,7 +106,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	return print(stdout, all), nil
 }
 
-// makeLoad checks keys that no other load has used.
+// makeLoad sends checks with keys that no other load has used.
 func makeLoad(ctx context.Context, plan load.Plan, addr string, number int) (*load.Report, error) {
 	var requests [keys][]byte
 	for n := range requests {
@@ -118,17 +118,17 @@ func makeLoad(ctx context.Context, plan load.Plan, addr string, number int) (*lo
 	return r, errors.Join(err, ctx.Err())
 }
 
-// goodput is how many checks a second were decided by the store, or from what it had said.
+// goodput returns how many checks per second were decided by the store, or by leases from it.
 func goodput(r *load.Report) float64 { return float64(r.Allowed+r.Refused-r.Degraded) / r.Seconds }
 
-// allow reads a check and allows it.
+// allow is the floor's handler: it reads a check and allows it.
 func allow(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = io.WriteString(w, `{"allowed":true}`)
 }
 
-// print shows a table, and reports whether the node passes under every load.
+// print prints a table, and reports whether the node passes for every load.
 func print(w io.Writer, all []*measurement) (ok bool) {
 	peak, floorPeak := 0.0, 0.0
 	for _, m := range all {

@@ -31,11 +31,11 @@ const (
 	rueHash   = "rueidis, hash script"
 )
 
-// wide admits what any machine can ask of a key during a run, and refills so slowly that no counter is full again, and
-// dropped, before the end.
+// wide admits everything that a machine can check for one key during a run. It refills so slowly that no counter is full
+// again, and deleted, before the end.
 var wide = compare.Limit{Tokens: 100_000, Every: 1000 * time.Second}
 
-// contenders are listed as the tables show them.
+// contenders are in the order of the tables.
 var contenders = []contender{
 	{storeName, openCharges(wide)},
 	{checkName, openWeir(func(s *redisstore.Store) (func() compare.Check, error) { return compare.WholeCheck(s, wide, "") })},
@@ -43,7 +43,7 @@ var contenders = []contender{
 	{rueHash, openRueidisHash},
 }
 
-// ten are limits of so many tokens.
+// ten returns limits with the given numbers of tokens.
 func ten(tokens ...int64) (limits []compare.Limit) {
 	for _, n := range tokens {
 		limits = append(limits, compare.Limit{Tokens: n, Every: wide.Every})
@@ -56,12 +56,12 @@ var (
 	tenLarge = slices.Repeat([]compare.Limit{wide}, 10)
 )
 
-// openCharges is the store alone: each check charges a counter for every limit.
+// openCharges opens the store alone: each check charges one counter per limit.
 func openCharges(limits ...compare.Limit) func(context.Context, string, time.Duration) (*compare.Limiter, error) {
 	return openWeir(func(s *redisstore.Store) (func() compare.Check, error) { return compare.Charge(s, limits...) })
 }
 
-// openWeir opens a store with default options, except for the timeout, unless that is 0.
+// openWeir opens a store with default options. A timeout other than 0 replaces the default.
 func openWeir(checks func(*redisstore.Store) (func() compare.Check, error)) func(context.Context, string, time.Duration) (*compare.Limiter, error) {
 	return func(ctx context.Context, addr string, timeout time.Duration) (*compare.Limiter, error) {
 		s, err := redisstore.New(redisstore.Options{URL: "redis://" + addr, Secret: []byte("bench"), Timeout: timeout})
@@ -89,7 +89,7 @@ const usualPrefix = "bucket:"
 
 var background = context.Background()
 
-// limiterOf is a limiter whose check all goroutines may use.
+// limiterOf returns a limiter with one check for all goroutines.
 func limiterOf(allow func(key string) (bool, error), close func()) *compare.Limiter {
 	return compare.Shared(func(key string) error {
 		allowed, err := allow(key)
@@ -110,9 +110,9 @@ func openRedisRate(_ context.Context, addr string, _ time.Duration) (*compare.Li
 	}, func() { _ = client.Close() }), nil
 }
 
-// openRueidisHash makes a client without client-side caching, which is of no use here. It doesn't ping, either: a ping at
-// the same time as a command turns the client to pipelining for good, which doubles the latency of a single goroutine, and
-// it is luck which contender that happens to.
+// openRueidisHash makes a client without client-side caching, which doesn't help here, and without pings. If a ping
+// coincides with a command, the client switches to pipelining for good, which doubles the latency of a single goroutine.
+// That would hit contenders at random.
 func openRueidisHash(_ context.Context, addr string, _ time.Duration) (*compare.Limiter, error) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{addr}, DisableCache: true, Dialer: net.Dialer{KeepAlive: -1},

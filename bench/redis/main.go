@@ -35,12 +35,12 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// config is what the flags say.
+// config has the values of the flags.
 type config struct {
 	compare.Config
 	goroutines      int
 	clients, rivals int
-	timeout         time.Duration // of Weir's store; 0 means its default. No flag: tests run on busy machines
+	timeout         time.Duration // timeout of Weir's store; 0 means its default. There is no flag: tests set it, because they run on busy machines
 }
 
 func main() {
@@ -77,7 +77,7 @@ type results struct {
 	targets    []report.Target
 }
 
-// Names of workloads.
+// many and alone are the names of the workloads.
 func many(c *config) string { return fmt.Sprintf("%d goroutines", c.goroutines) }
 
 const (
@@ -85,7 +85,7 @@ const (
 	memoryWeight = "memory"
 )
 
-// run measures and prints.
+// run measures the contenders, and prints the results.
 func run(ctx context.Context, c *config, stdout, stderr io.Writer) (*results, error) {
 	var picked []contender
 	for _, o := range contenders {
@@ -140,8 +140,8 @@ func (r *results) print(w io.Writer, c *config) {
 	report.PrintTargets(w, r.targets)
 }
 
-// judge compares the results with the targets. The store alone does what other limiters do; the whole check, with its
-// rules, has to keep the promises as well.
+// judge compares the results with the targets. The speed targets apply twice: to the store alone, which does what other
+// limiters do, and to a whole check with rules, which does more.
 func judge(c *config, r *results) []report.Target {
 	busy, quiet := r.tables.Of(many(c)), r.tables.Of(alone)
 	var ts []report.Target

@@ -12,19 +12,19 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// footprint is how much memory counters take in Redis.
+// footprint is how much memory a contender's counters take in Redis.
 type footprint struct {
 	contender string
 	counters  int
-	keys      int64   // in Redis
-	bytes     float64 // of used_memory, per counter
+	keys      int64   // number of keys in Redis
+	bytes     float64 // growth of used_memory per counter
 	filled    time.Duration
 }
 
-// weighing is a contender whose memory is measured after so many checks, each of another key.
+// weighing is a contender, and the number of checks after which its memory is measured. Each check has a different key.
 type weighing struct {
 	contender
-	counters int // that one check charges
+	counters int // how many counters one check charges
 	checks   int
 }
 
@@ -36,7 +36,7 @@ func weighings(c *config) []weighing {
 	for _, w := range []weighing{
 		{contender{tenName, openCharges(tenSizes...)}, 10, c.clients},
 		{contender{largeName, openCharges(tenLarge...)}, 10, max(2, c.clients/10)},
-		// It makes no difference which client writes them.
+		// Any client of these contenders would write the same keys.
 		{contender{redisRate, openRedisRate}, 1, c.rivals},
 		{contender{rueHash, openRueidisHash}, 1, c.rivals},
 	} {
@@ -47,7 +47,8 @@ func weighings(c *config) []weighing {
 	return ws
 }
 
-// weigh fills an empty server. The first key comes before the measurement, so that connections and scripts don't count.
+// weigh fills an empty server, and measures its memory. It writes the first key before the measurement, so that
+// connections and scripts don't count.
 func (w *weighing) weigh(ctx context.Context, c *config, keys compare.Keys) (f footprint, err error) {
 	f = footprint{contender: w.name, counters: w.checks * w.counters}
 	server, err := redistest.Start(redistest.Options{})
@@ -82,8 +83,8 @@ func (w *weighing) weigh(ctx context.Context, c *config, keys compare.Keys) (f f
 	return f, err
 }
 
-// settled returns the server's memory once it hasn't changed by a thousandth for half a second: Redis shrinks buffers of
-// connections and rebuilds tables bit by bit.
+// settled returns the server's memory when it hasn't changed by more than a thousandth for half a second, because Redis
+// shrinks connections' buffers and rebuilds tables gradually.
 func settled(ctx context.Context, server *redistest.Server) (int64, error) {
 	last, calm := int64(0), 0
 	for range 100 {

@@ -16,14 +16,15 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// entry is a contender that is ready for a workload, on a server that holds every key.
+// entry is a contender that is ready for a workload. Its server holds every key.
 type entry struct {
 	contender
 	server  *redistest.Server
 	limiter *compare.Limiter
 }
 
-// race fills a server for every contender, or one for all if there is one goroutine, and measures the contenders in turns.
+// race fills a server for every contender, or one server for all if there is only one goroutine. Then the contenders take
+// turns.
 func race(ctx context.Context, c *config, workload string, contenders []contender, keys compare.Keys, p *report.Progress) (_ *compare.Table, err error) {
 	var server *redistest.Server
 	var closers []func() error
@@ -70,22 +71,24 @@ func race(ctx context.Context, c *config, workload string, contenders []contende
 	return t, nil
 }
 
-// fill makes a server hold every key, and returns a limiter with new connections, since load may change a client for good.
+// fill writes every key to a server, and returns a limiter with new connections, because load may have changed the client
+// permanently.
 func (o *contender) fill(ctx context.Context, c *config, server *redistest.Server, keys compare.Keys) (*compare.Limiter, error) {
-	limiter, err := o.open(ctx, server.Addr, time.Minute) // all clients connect at the same moment, which takes long
+	limiter, err := o.open(ctx, server.Addr, time.Minute) // all clients connect at the same time, which may take long
 	if err != nil {
 		return nil, err
 	}
 	err = limiter.Fill(ctx, keys, 0, c.Keys, c.goroutines)
 	limiter.Close()
-	debug.FreeOSMemory() // the contender that is measured next must not pay for the garbage
+	debug.FreeOSMemory() // the next measurement must not pay for the garbage
 	if err != nil {
 		return nil, err
 	}
 	return o.open(ctx, server.Addr, c.timeout)
 }
 
-// inTurns measures one contender after the other, in random order, since each finds what the last one left in caches.
+// inTurns measures the contenders one after the other, in random order, because each one finds what the previous one left
+// in caches.
 func inTurns(ctx context.Context, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) (_ []compare.Sample, err error) {
 	samples := make([]compare.Sample, len(entries))
 	for _, n := range rng.Perm(len(entries)) {
@@ -97,9 +100,9 @@ func inTurns(ctx context.Context, plan load.Plan, entries []entry, keys compare.
 	return samples, nil
 }
 
-// interleave measures one goroutine's checks for all contenders at the same time: they share a server, and take turns at
-// every check. Latency depends on where the kernel puts client and server, and on whether the server has fallen asleep, by
-// much more than contenders differ. So contenders have to share that luck.
+// interleave measures all contenders with one goroutine on the same server. They take turns at every check. Latency
+// depends much more on which cores the kernel chooses, and on whether the server is asleep, than on the contender. Taking
+// turns spreads this effect evenly.
 func interleave(ctx context.Context, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) ([]compare.Sample, error) {
 	t := &interleaved{keys: keys, rng: rng}
 	for n, e := range entries {
@@ -118,16 +121,16 @@ func interleave(ctx context.Context, plan load.Plan, entries []entry, keys compa
 	return samples, nil
 }
 
-// interleaved sends each request through every contender, in random order.
+// interleaved sends each request to every contender, in random order.
 type interleaved struct {
 	turns []turn
 	keys  compare.Keys
 	rng   *rand.Rand
 }
 
-// turn is one contender's part of the requests.
+// turn is one contender, and the times of its checks.
 type turn struct {
-	n     int // of the contender
+	n     int // index of the contender
 	check compare.Check
 	took  []time.Duration
 	wrong int64
@@ -137,7 +140,7 @@ type turn struct {
 func (t *interleaved) String() string      { return "Redis" }
 func (t *interleaved) Sender() load.Sender { return t }
 
-// Send times each contender's check by itself.
+// Send times the check of each contender separately.
 func (t *interleaved) Send(_ context.Context, key uint32) load.Answer {
 	t.rng.Shuffle(len(t.turns), func(i, j int) { t.turns[i], t.turns[j] = t.turns[j], t.turns[i] })
 	for i := range t.turns {
@@ -153,7 +156,7 @@ func (t *interleaved) Send(_ context.Context, key uint32) load.Answer {
 	return load.Answer{}
 }
 
-// sample doesn't know the processor time, since contenders share it.
+// sample returns the results of a contender. The CPU time isn't known, because the contenders share it.
 func (t *turn) sample(others float64) compare.Sample {
 	r := &load.Report{Checks: int64(len(t.took)), Allowed: int64(len(t.took)) - t.wrong}
 	for _, d := range t.took {

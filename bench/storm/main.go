@@ -1,6 +1,6 @@
-// Command storm sends a gateway ten times the requests that it admits, from clients that don't back off, and prints how
-// much slower that makes well-behaved clients, and what an admitted, a refused and a dropped request cost the gateway's
-// processor. The gateway has a core of its own; run this command on another core, as make bench-storm does.
+// Command storm sends a gateway ten times as many requests as it admits, from clients that don't back off. It prints how
+// much that slows down well-behaved clients, and how much CPU time admitted, refused and dropped requests cost the
+// gateway. The gateway has its own core; run this command on another core, as make bench-storm does.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// The rule "drops" drops the connections of an address once it was refused a hundred times in a row.
+// The rule "drops" closes the connections of an address after a hundred refusals in a row.
 const rules = `rules:
   - {id: refuses, by: [ip], match: {endpoint: /refused}, limit: 1/hour}
   - {id: drops, by: [ip], match: {endpoint: /dropped}, limit: 1/hour, abuse: {drop_after: 100}}
@@ -31,15 +31,15 @@ const rules = `rules:
 `
 
 const (
-	calmRate  = 300  // requests a second
-	stormRate = 3000 // likewise
+	calmRate  = 300  // requests per second
+	stormRate = 3000 // requests per second
 )
 
 // clients send requests at a steady rate from one address.
 type clients struct {
 	path, from string
 	rate       float64
-	status     int // of every answer; 0 means that the connection is closed
+	status     int // the expected status of responses; 0 means that the connection is closed
 }
 
 var (
@@ -49,11 +49,11 @@ var (
 	dropped     = clients{"/dropped", "127.0.0.3", stormRate, 0}
 )
 
-// scenario is the clients that send requests at the same time.
+// scenario is a set of clients that send requests at the same time.
 type scenario struct {
 	name    string
 	clients []clients
-	floor   bool // the server is one that closes every connection at once
+	floor   bool // use a server that closes every connection at once, instead of a gateway
 }
 
 const (
@@ -63,7 +63,8 @@ const (
 	drop      = "an attempt of an address that is dropped, with its connection"
 )
 
-// besides are about the latency of the first clients, and costs about the server's CPU for each request of the only ones.
+// besides measure the latency of the first clients, next to other clients. costs measure the server's CPU time per
+// request, with only one kind of clients.
 var (
 	besides = []scenario{
 		{name: alone, clients: []clients{wellBehaved}},
@@ -142,7 +143,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	return true, nil
 }
 
-// closeAll closes every connection like those that the gateway drops, which is the least that dropping can cost.
+// closeAll closes every connection in the same way as the gateway drops them. Its cost is the least that dropping can
+// cost.
 func closeAll(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -154,7 +156,7 @@ func closeAll(l net.Listener) error {
 	}
 }
 
-// measure makes the load of all clients at the same time, and returns what came of the first ones.
+// measure sends the load of all clients at the same time, and returns the results of the first ones.
 func (s *scenario) measure(ctx context.Context, server *node.Process, duration time.Duration) (compare.Sample, error) {
 	var group sync.WaitGroup
 	samples, errs := make([]compare.Sample, len(s.clients)), make([]error, len(s.clients))
@@ -176,7 +178,7 @@ func (s *scenario) measure(ctx context.Context, server *node.Process, duration t
 	return samples[0], nil
 }
 
-// target sends the clients' requests. An answer counts as allowed if it is the one that is expected.
+// target returns a target for the clients' requests. A response counts as allowed if it is the expected one.
 func (c clients) target(addr string) *rawhttp.Target {
 	request := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: well-behaved\r\nContent-Length: 0\r\n\r\n", c.path)
 	return &rawhttp.Target{

@@ -1,4 +1,4 @@
-// Package ui serves the console and the playground, which make ui builds into dist, or says that they weren't built.
+// Package ui serves the console and the playground, which make ui builds into dist. If they weren't built, it says so.
 package ui
 
 import (
@@ -18,27 +18,29 @@ import (
 	"time"
 )
 
-// dist has every file compressed, under its name with .gz, as browsers get it. Large files have a smaller form as well, with .br.
+// dist has each file compressed with gzip, under its name with .gz. Large files also have a smaller form compressed with
+// Brotli, with .br.
 //
 //go:embed all:dist
 var dist embed.FS
 
-// Policies of the pages: everything comes from the node, and nothing is inline. WebAssembly is for the playground alone.
+// Content security policies of the pages: everything comes from the node, and nothing is inline. Only the playground may
+// use WebAssembly.
 const (
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-	// A worker takes its policy from the answer with its script, so files say no more than that nobody may frame them.
+	// A worker takes its policy from the response with its script, so files only say that nobody may frame them.
 	filePolicy = "frame-ancestors 'none'"
 	playPolicy = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 
-// UI answers under /console/ and /play.
+// UI serves /console/ and /play.
 type UI struct {
-	files fs.FS             // without app, there are none
-	tags  map[string]string // hashes of the files that keep their names when they change
+	files fs.FS             // has no files if there is no folder app
+	tags  map[string]string // hashes of files whose names don't change with their contents
 	built bool
 }
 
-// New returns the UI that this binary was built with.
+// New returns the UI that is built into this binary.
 func New() *UI {
 	files, err := fs.Sub(dist, "dist/app")
 	if err != nil {
@@ -51,7 +53,7 @@ func open(files fs.FS) *UI {
 	u := &UI{files: files, tags: map[string]string{}}
 	_ = fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.HasPrefix(name, "assets/") {
-			return nil // without a UI, not even the root is there
+			return nil // without a UI, even the root is missing
 		}
 		text, err := fs.ReadFile(files, name)
 		if err == nil {
@@ -64,7 +66,7 @@ func open(files fs.FS) *UI {
 	return u
 }
 
-// Built reports whether there is a console in this binary.
+// Built reports whether this binary contains the console.
 func (u *UI) Built() bool { return u.built }
 
 // Register adds the UI to a mux.
@@ -74,7 +76,7 @@ func (u *UI) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /play/{file}", u.play)
 }
 
-// console serves a file, or the page, which knows from the path which view is meant.
+// console serves a file or the page. The page chooses the view by the path.
 func (u *UI) console(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/console/")
 	switch page := strings.HasSuffix(name, ".html"); {
@@ -87,7 +89,7 @@ func (u *UI) console(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// play needs no token: it has nothing of this node's.
+// play serves the playground. It needs no token, because it shows nothing about this node.
 func (u *UI) play(w http.ResponseWriter, r *http.Request) {
 	switch name := r.PathValue("file"); {
 	case !u.built:
@@ -99,10 +101,10 @@ func (u *UI) play(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forms are those that a file can be sent in, the smallest first. The plain one is unpacked from gzip's.
+// forms are the forms in which a file can be sent, smallest first. The identity form is unpacked from gzip.
 var forms = []struct{ coding, ext string }{{"br", ".br"}, {"gzip", ".gz"}, {"identity", ".gz"}}
 
-// file answers with a file of the UI, in the smallest of the forms that the client likes best.
+// file serves a file of the UI. Among the forms that the client prefers equally, it sends the smallest.
 func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 	if info, err := fs.Stat(u.files, name+".gz"); err != nil || info.IsDir() {
 		http.NotFound(w, r)
@@ -125,10 +127,10 @@ func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 	}
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Content-Type", cmp.Or(contentTypes[path.Ext(name)], mime.TypeByExtension(path.Ext(name)), "application/octet-stream"))
-	h.Set("Cache-Control", "public, max-age=31536000, immutable") // the names of assets have hashes
+	h.Set("Cache-Control", "public, max-age=31536000, immutable") // the names of assets contain hashes
 	if hash := u.tags[name+form.ext]; hash != "" {
-		tag := `"` + hash + "-" + form.coding + `"` // the forms of a file are other bytes
-		h.Set("Cache-Control", "no-cache")          // ask again each time
+		tag := `"` + hash + "-" + form.coding + `"` // the forms of a file need different tags, because their bytes differ
+		h.Set("Cache-Control", "no-cache")          // the browser must revalidate each time
 		h.Set("ETag", tag)
 	}
 	text, err := fs.ReadFile(u.files, name+form.ext)
@@ -136,13 +138,13 @@ func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 		text, err = unpack(text)
 	}
 	if err != nil {
-		panic(err) // the file was there, and gzip wrote it
+		panic(err) // can't happen: the file exists, and is valid gzip
 	}
 	if form.coding != "identity" {
 		h.Set("Content-Encoding", form.coding)
 		h.Set("Content-Length", strconv.Itoa(len(text)))
 	}
-	r.Header.Del("Range") // parts of a file aren't served
+	r.Header.Del("Range") // range requests aren't supported
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
 }
 
@@ -154,14 +156,14 @@ func unpack(packed []byte) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// weight is how much a client likes a coding, from 0 to 1. It accepts identity, too, unless it says otherwise.
+// weight returns how much a client prefers a coding, from 0 to 1. Clients accept identity, too, unless they exclude it.
 func weight(accepted, coding string) float64 {
 	weight := 0.0
 	if coding == "identity" {
-		weight = 0.0001 // below the smallest that can be said
+		weight = 0.0001 // lower than any weight that a client can state
 	}
 	for one := range strings.SplitSeq(accepted, ",") {
-		name, params, _ := mime.ParseMediaType(one) // codings have the same syntax
+		name, params, _ := mime.ParseMediaType(one) // codings have the same syntax as media types
 		if name != "*" && name != coding {
 			continue
 		}
@@ -179,7 +181,7 @@ func weight(accepted, coding string) float64 {
 	return weight
 }
 
-// contentTypes don't depend on the machine's tables.
+// contentTypes are listed here because the tables of the machine may differ.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".svg": "image/svg+xml", ".wasm": "application/wasm",

@@ -1,4 +1,4 @@
-// Package gateways starts gateways of others, for tests: each with the configuration that its page in docs/guides has.
+// Package gateways starts gateways such as nginx for tests, with the configurations in docs/guides.
 package gateways
 
 import (
@@ -18,17 +18,18 @@ import (
 // Gateway is a kind of gateway that asks Weir about each request.
 type Gateway struct {
 	Name string
-	// H2C: it takes HTTP/2 without TLS, beside HTTP/1.
+	// H2C says that the gateway accepts HTTP/2 without TLS, in addition to HTTP/1.
 	H2C bool
-	// Mute: clients whose requests are admitted don't learn how their limits stand, but the service does, and may tell them.
+	// Mute says that clients whose requests are admitted don't get the rate-limit headers. The service gets them, and may
+	// pass them on.
 	Mute bool
 
-	files func(p page, a addresses) map[string]string // by name
+	files func(p page, a addresses) map[string]string // returns the contents of configuration files by their names
 	run   []string
-	late  bool // it listens before it has read all of its configuration, and answers 404 until then
+	late  bool // the gateway listens before it has read its whole configuration, and answers 404 until then
 }
 
-// addresses are those that a page has others for.
+// addresses replace the addresses in a page's configuration.
 type addresses struct{ listen, service, weir string }
 
 var (
@@ -67,8 +68,8 @@ var (
 	}
 )
 
-// All are the gateways that have a page: those of Debian, and Traefik if the environment variable TRAEFIK names its binary, as
-// make test-traefik does.
+// All returns the gateways that have a page: those that Debian packages and, if the environment variable TRAEFIK names its
+// binary, as in make test-traefik, Traefik.
 func All() []*Gateway {
 	all := []*Gateway{Nginx, Caddy, HAProxy}
 	if os.Getenv("TRAEFIK") != "" {
@@ -104,12 +105,12 @@ func traefik(p page, a addresses) map[string]string {
 	return map[string]string{"traefik.yml": static + "log: {level: FATAL}\nglobal: {checkNewVersion: false, sendAnonymousUsage: false}\n", "weir.yml": a.in(p.block("yaml", 1))}
 }
 
-// in puts a's addresses in the place of the page's.
+// in replaces the page's addresses in a configuration by those in a.
 func (a addresses) in(conf string) string {
 	return strings.NewReplacer("127.0.0.1:3000", a.service, "127.0.0.1:8080", a.weir).Replace(conf)
 }
 
-// page is the text of a page.
+// page is the text of a page of the docs.
 type page string
 
 func readPage(docs, name string) (page, error) {
@@ -117,7 +118,7 @@ func readPage(docs, name string) (page, error) {
 	return page(text), err
 }
 
-// block is the nth block of code in a language.
+// block returns the nth code block in a language.
 func (p page) block(language string, n int) string {
 	blocks := Blocks(string(p), language)
 	if n >= len(blocks) {
@@ -126,7 +127,7 @@ func (p page) block(language string, n int) string {
 	return blocks[n]
 }
 
-// Blocks are the blocks of code in a language that a text in Markdown has.
+// Blocks returns the code blocks in a language of a Markdown text.
 func Blocks(text, language string) (blocks []string) {
 	for _, part := range strings.Split(text, "\n```"+language+"\n")[1:] {
 		block, _, _ := strings.Cut(part, "\n```")
@@ -135,15 +136,16 @@ func Blocks(text, language string) (blocks []string) {
 	return blocks
 }
 
-// Start starts a gateway in front of a service, and returns where it listens and what ends it. It ends with this process, too.
-// The folder docs has the pages; change are pairs: a part of the configuration, which must be in it, and what stands for it.
+// Start starts a gateway in front of a service. It returns the address on which the gateway listens, and a function that
+// stops it. The gateway also stops when this process ends. docs is the folder with the pages. change consists of pairs: a
+// text that must occur in the configuration, and its replacement.
 func (g *Gateway) Start(docs, service, weir string, change ...string) (listen string, stop func(), err error) {
 	name, _, _ := strings.Cut(g.Name, ",")
 	p, err := readPage(docs, name)
 	if err != nil {
 		return "", nil, err
 	}
-	for range 3 { // some other process may take the port first
+	for range 3 { // another process may take the port first
 		l, err := net.Listen("tcp", loopback.Host()+":0")
 		if err != nil {
 			return "", nil, err
@@ -175,14 +177,14 @@ func (g *Gateway) Start(docs, service, weir string, change ...string) (listen st
 	return "", nil, errors.New(g.Name + " doesn't listen")
 }
 
-// serves reports whether the gateway takes requests.
+// serves reports whether the gateway accepts requests.
 func (g *Gateway) serves(listen string) bool {
 	if g.late {
 		req, err := http.NewRequest("GET", "http://"+listen, nil)
 		if err != nil {
 			return false
 		}
-		req.Header.Set("X-API-Key", "a,b") // which Weir refuses without counting it
+		req.Header.Set("X-API-Key", "a,b") // Weir rejects this key without counting the request
 		res, err := http.DefaultClient.Do(req)
 		if err == nil {
 			res.Body.Close()
@@ -196,7 +198,8 @@ func (g *Gateway) serves(listen string) bool {
 	return err == nil
 }
 
-// Run starts a command in a folder of its own with these files, and returns what ends it. It ends with this process, too.
+// Run starts a command in a new folder with these files, and returns a function that stops it. The command also stops when
+// this process ends.
 func Run(files map[string]string, command ...string) (stop func(), err error) {
 	dir, err := os.MkdirTemp("", "weir-gateway-")
 	if err != nil {
@@ -207,7 +210,7 @@ func Run(files map[string]string, command ...string) (stop func(), err error) {
 			return nil, err
 		}
 	}
-	// The shell ends it with its own input, however this process ends.
+	// The shell's input closes when this process ends in any way. Then the shell stops the command.
 	script := `PATH=$PATH:/usr/sbin; "$@" </dev/null & read -r _; kill $!; wait; rm -rf "$HOME"`
 	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, command...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr

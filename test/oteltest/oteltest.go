@@ -1,4 +1,5 @@
-// Package oteltest has an OpenTelemetry collector for tests: what is sent to it over HTTP or gRPC is there to be looked at.
+// Package oteltest has an OpenTelemetry collector for tests. It keeps what it receives over HTTP or gRPC, so that tests can
+// check it.
 package oteltest
 
 import (
@@ -24,39 +25,39 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Collector takes metrics and spans. Make one with [HTTP] or [GRPC].
+// Collector receives metrics and spans. Start one with [HTTP] or [GRPC].
 type Collector struct {
 	URL string
 
-	mu       sync.Mutex    // guards the rest
-	arrived  chan struct{} // closed with the next arrival
+	mu       sync.Mutex    // guards the fields below
+	arrived  chan struct{} // closed when something arrives
 	received Received
 }
 
-// Received is what has arrived at a collector.
+// Received is everything that a collector has received.
 type Received struct {
-	// Headers are those of each report, with names in lower case.
+	// Headers has the headers of each report, with names in lower case.
 	Headers []map[string][]string
-	// Resource is who has sent the last report, and Metrics are those that it had, by name.
+	// Resource identifies the sender of the last report, and Metrics are the metrics in that report, by name.
 	Resource map[string]string
 	Metrics  map[string]*metrics.Metric
 	Spans    []Span
-	// Text is everything, to be searched for what mustn't be there.
+	// Text is all reports as text, to search for what must not be there.
 	Text string
 }
 
-// Span is a span with its attributes as text.
+// Span is a span. Its attributes are converted to text.
 type Span struct {
 	*trace.Span
 	Attributes map[string]string
 }
 
-// Trace, ID and Parent are its ids in hex, as in a traceparent; Parent is "" of a root.
+// Trace, ID and Parent return the span's ids in hex, as in a traceparent. For a root, Parent returns "".
 func (s Span) Trace() string  { return fmt.Sprintf("%x", s.TraceId) }
 func (s Span) ID() string     { return fmt.Sprintf("%x", s.SpanId) }
 func (s Span) Parent() string { return fmt.Sprintf("%x", s.ParentSpanId) }
 
-// HTTP starts a collector that speaks http/protobuf.
+// HTTP starts a collector that accepts http/protobuf.
 func HTTP(t testing.TB) *Collector {
 	c := &Collector{arrived: make(chan struct{})}
 	server := httptest.NewServer(c)
@@ -65,7 +66,7 @@ func HTTP(t testing.TB) *Collector {
 	return c
 }
 
-// GRPC starts a collector that speaks gRPC.
+// GRPC starts a collector that accepts gRPC.
 func GRPC(t testing.TB) *Collector {
 	c := &Collector{arrived: make(chan struct{})}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -185,7 +186,7 @@ func (c *Collector) noteLocked(headers map[string][]string, m proto.Message) {
 	c.arrived = make(chan struct{})
 }
 
-// Attributes are the values of attributes, as text.
+// Attributes converts the values of attributes to text.
 func Attributes(list []*common.KeyValue) map[string]string {
 	out := map[string]string{}
 	for _, a := range list {
@@ -203,14 +204,14 @@ func Attributes(list []*common.KeyValue) map[string]string {
 	return out
 }
 
-// Received is what has arrived so far.
+// Received returns everything that was received so far.
 func (c *Collector) Received() Received {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.received
 }
 
-// Await waits until what has arrived is enough.
+// Await waits until enough returns true. It checks again whenever something arrives.
 func (c *Collector) Await(t testing.TB, what string, enough func() bool) {
 	t.Helper()
 	late := time.After(30 * time.Second)

@@ -1,4 +1,4 @@
-// Package command is the main function of every measurement.
+// Package command has the main function that all measurements share.
 package command
 
 import (
@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// Main runs a measurement and exits: with 0 if every promise was kept, 1 if one was broken, 2 if nothing could be
-// measured, and 130 if it was interrupted.
+// Main runs a measurement and exits: with 0 if all targets were met, 1 if one was missed, 2 if the measurement
+// failed, and 130 if it was interrupted.
 func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool, err error)) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

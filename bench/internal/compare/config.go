@@ -1,4 +1,4 @@
-// Package compare measures ways to limit beside each other: contenders take turns, and the median of their ratios counts.
+// Package compare compares limiters. The contenders take turns, and the results are medians of the ratios in each round.
 package compare
 
 import (
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Config holds the flags that every comparison has.
+// Config has the flags that all comparisons share.
 type Config struct {
 	Rounds       int
 	Time, Warmup time.Duration
@@ -18,7 +18,7 @@ type Config struct {
 	Strict       bool
 }
 
-// Register adds the flags. The config's values are their defaults.
+// Register adds the flags. The values in the config are the defaults.
 func (c *Config) Register(f *flag.FlagSet, workloads string) {
 	f.IntVar(&c.Rounds, "rounds", c.Rounds, "how often to measure every contender")
 	f.DurationVar(&c.Time, "time", c.Time, "length of a measurement")
@@ -29,7 +29,7 @@ func (c *Config) Register(f *flag.FlagSet, workloads string) {
 	f.BoolVar(&c.Strict, "strict", false, "exit with 1 unless every target is met")
 }
 
-// Validate reports values that make no sense.
+// Validate returns an error if a value is invalid.
 func (c *Config) Validate() error {
 	if c.Rounds < 1 || c.Keys < 2 {
 		return errors.New("-rounds must be at least 1, and -keys at least 2")

@@ -15,44 +15,44 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// Limit is what every contender enforces: a bucket of tokens, one of which comes back after each interval.
+// Limit is the limit that every contender enforces: a bucket of tokens that refills by one token per interval.
 type Limit struct {
 	Tokens int64
 	Every  time.Duration
 }
 
-// PerSecond is how many tokens come back in a second.
+// PerSecond returns how many tokens per second are refilled.
 func (l Limit) PerSecond() float64 { return 1 / l.Every.Seconds() }
 
-// Window is the time that the whole bucket takes to fill.
+// Window returns how long the whole bucket takes to fill.
 func (l Limit) Window() time.Duration { return time.Duration(l.Tokens) * l.Every }
 
 func (l Limit) weir() weir.Limit {
 	return weir.Limit{Count: l.Tokens, Window: time.Hour, Refill: l.PerSecond()}
 }
 
-// Check returns ErrRefused if a request isn't allowed. It gets no context, since some clients are slower with one.
+// Check returns ErrRefused if a request isn't allowed. It takes no context, since some clients are slower with one.
 type Check func(key string) error
 
-// ErrRefused is the error of a [Check] that is over the limit.
+// ErrRefused is the error of a [Check] for a request over the limit.
 var ErrRefused = errors.New("refused")
 
-// Limiter is a contender with a store of its own.
+// Limiter is a contender with its own store.
 type Limiter struct {
-	Worker func() Check // returns a check for the use of one goroutine
+	Worker func() Check // returns a check for one goroutine
 	Close  func()
-	Stats  func() memstore.Stats // what a store in this process holds; nil if it doesn't say
+	Stats  func() memstore.Stats // returns the statistics of a store in this process; nil if it has none
 }
 
-// Shared is a limiter whose check all goroutines may use.
+// Shared returns a limiter with one check for all goroutines.
 func Shared(check Check, close func()) *Limiter {
 	return &Limiter{Worker: func() Check { return check }, Close: close}
 }
 
-// Target returns a target that makes load on the limiter with the given keys.
+// Target returns a target that sends load with the given keys to the limiter.
 func (l *Limiter) Target(keys Keys) load.Target { return target{l, keys} }
 
-// Fill checks the keys from first to last-1 once, in so many goroutines.
+// Fill checks each key from first to last-1 once, in the given number of goroutines.
 func (l *Limiter) Fill(ctx context.Context, keys Keys, first, last, goroutines int) error {
 	var group sync.WaitGroup
 	var next atomic.Int64
@@ -109,7 +109,8 @@ func (s sender) SendBatch(clients []uint32) (refused int64) {
 	return refused
 }
 
-// Keys are API keys such as sk_prod_9e3779b97f4a7c15, in one string: scanning many would slow down contenders that allocate.
+// Keys are API keys such as sk_prod_9e3779b97f4a7c15. They are stored in one string, because scanning many strings for
+// garbage collection would slow down contenders that allocate.
 type Keys struct{ all string }
 
 const (
@@ -132,10 +133,10 @@ func MakeKeys(n int) Keys {
 	return Keys{b.String()}
 }
 
-// At is one key.
+// At returns a key.
 func (k Keys) At(i uint32) string { return k.all[int(i)*keyLength:][:keyLength] }
 
-// scramble maps numbers to numbers, no two to the same (splitmix64).
+// scramble maps each number to a different number (splitmix64).
 func scramble(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

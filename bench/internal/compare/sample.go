@@ -16,22 +16,22 @@ import (
 // Sample is one measurement of one contender.
 type Sample struct {
 	*load.Report
-	// Allocs is how often this process allocated memory.
+	// Allocs is the number of memory allocations in this process.
 	Allocs float64
-	// Others is the share of the cores' time that went to processes outside of the measurement.
+	// Others is the share of CPU time that other processes used during the measurement.
 	Others float64
 }
 
-// maxOthers is the largest share of the cores that other processes may take.
+// maxOthers is the largest share of CPU time that other processes may use.
 const maxOthers = 0.1
 
-// Calm reports whether the measurement had the cores to itself.
+// Calm reports whether other processes disturbed the measurement only a little.
 func (s *Sample) Calm() bool { return s.Others <= maxOthers }
 
-// Unexpected is how many checks failed or were refused. Limits admit all of them.
+// Unexpected returns how many checks failed or were refused, although the limits admit all of them.
 func (s *Sample) Unexpected() int64 { return s.Checks - s.Allowed + s.Errors }
 
-// Figure is one of the numbers of a sample; NaN if it is unknown.
+// Figure returns one number of a sample; NaN if it is unknown.
 type Figure func(*Sample) float64
 
 func (s *Sample) perCheck(x float64) float64 {
@@ -41,13 +41,13 @@ func (s *Sample) perCheck(x float64) float64 {
 	return x / float64(s.Checks)
 }
 
-// PerSecond is the number of checks a second.
+// PerSecond returns the number of checks per second.
 func PerSecond(s *Sample) float64 { return 1e9 / Nanoseconds(s) }
 
-// Nanoseconds is the wall time per check, all goroutines together.
+// Nanoseconds returns the wall time divided by the checks of all goroutines.
 func Nanoseconds(s *Sample) float64 { return s.perCheck(1e9 * s.Seconds) }
 
-// CPU is the processor time that this process used, garbage collection included, in seconds per million checks.
+// CPU returns the CPU time that this process used, including garbage collection, in seconds per million checks.
 func CPU(s *Sample) float64 {
 	if s.CPUSeconds == 0 {
 		return math.NaN()
@@ -55,7 +55,7 @@ func CPU(s *Sample) float64 {
 	return s.perCheck(1e6 * s.CPUSeconds)
 }
 
-// ServerCPU is the processor time that the server used, in seconds per million checks: as many as µs per check.
+// ServerCPU returns the CPU time that the server used, in seconds per million checks, which is the same as µs per check.
 func ServerCPU(s *Sample) float64 {
 	if s.StoreCPU == nil || s.StoreCPU.Unknown != "" {
 		return math.NaN()
@@ -63,16 +63,16 @@ func ServerCPU(s *Sample) float64 {
 	return s.perCheck(1e6 * s.StoreCPU.Seconds)
 }
 
-// Allocs is the number of allocations per check.
+// Allocs returns the number of allocations per check.
 func Allocs(s *Sample) float64 { return s.perCheck(s.Allocs) }
 
-// P50 is the median latency in milliseconds.
+// P50 returns the median latency in milliseconds.
 func P50(s *Sample) float64 { return 1e3 * s.Latency.P50.Seconds() }
 
-// P99 is the 99th percentile of latency in milliseconds.
+// P99 returns the 99th percentile of latency in milliseconds.
 func P99(s *Sample) float64 { return 1e3 * s.Latency.P99.Seconds() }
 
-// Measure makes the load of a plan on a target.
+// Measure sends the load of a plan to a target.
 func Measure(ctx context.Context, plan load.Plan, t load.Target) (Sample, error) {
 	var readings []Reading
 	var mallocs []uint64
@@ -98,8 +98,8 @@ func Measure(ctx context.Context, plan load.Plan, t load.Target) (Sample, error)
 // Reading is a reading of the machine's clocks.
 type Reading struct {
 	wall  time.Time
-	busy  time.Duration // of all cores
-	known bool          // busy is
+	busy  time.Duration // time that all cores were busy
+	known bool          // whether busy is known
 }
 
 // ReadMachine reads the clocks.
@@ -108,8 +108,8 @@ func ReadMachine() Reading {
 	return Reading{time.Now(), busy, known}
 }
 
-// Others is the share of the cores' time between two readings that went to other processes than those measured, which used
-// ours. A limiter that gets only one of two cores has half the throughput, and no contention.
+// Others returns the share of CPU time between two readings that went to processes other than the measured ones, which
+// used ours. This matters because a limiter that gets only one of two cores has half the throughput, and no contention.
 func (r Reading) Others(now Reading, ours time.Duration) float64 {
 	if !r.known || !now.known {
 		return 0
@@ -118,14 +118,15 @@ func (r Reading) Others(now Reading, ours time.Duration) float64 {
 	return max(0, float64(now.busy-r.busy-ours)/float64(all))
 }
 
-// busyTime is the time that all cores were busy or withheld by a hypervisor; false on systems without /proc/stat.
+// busyTime returns the time that all cores were busy, or withheld by a hypervisor. It returns false on systems without
+// /proc/stat.
 func busyTime() (time.Duration, bool) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, false
 	}
 	line, _, _ := bytes.Cut(text, []byte("\n"))
-	// cpu user nice system idle iowait irq softirq steal …
+	// The fields are: cpu user nice system idle iowait irq softirq steal …
 	fields := bytes.Fields(line)
 	if len(fields) < 9 {
 		return 0, false

@@ -7,14 +7,14 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// Table holds what came of one workload.
+// Table has the results of one workload.
 type Table struct {
 	Workload string
 	Rows     []*Row
 	Warnings []string
 }
 
-// Row holds a contender's samples, one for each round.
+// Row has one contender's samples, one for each round.
 type Row struct {
 	Name    string
 	Samples []Sample
@@ -43,10 +43,10 @@ func (t *Table) Add(n int, s Sample) {
 	t.Warnings = append(t.Warnings, text)
 }
 
-// Tables are those of all workloads.
+// Tables are the tables of all workloads.
 type Tables []*Table
 
-// Of finds a workload's table; nil if it wasn't measured.
+// Of returns the table of a workload, or nil if it wasn't measured.
 func (ts Tables) Of(workload string) *Table {
 	for _, t := range ts {
 		if t.Workload == workload {
@@ -56,7 +56,7 @@ func (ts Tables) Of(workload string) *Table {
 	return nil
 }
 
-// Row finds a contender's row; nil if it wasn't measured. A nil table has no rows.
+// Row returns the row of a contender, or nil if it wasn't measured. A nil table has no rows.
 func (t *Table) Row(name string) *Row {
 	if t != nil {
 		for _, r := range t.Rows {
@@ -68,7 +68,7 @@ func (t *Table) Row(name string) *Row {
 	return nil
 }
 
-// Spread is a figure over the rounds.
+// Spread returns the spread of a figure over the rounds.
 func (r *Row) Spread(f Figure) report.Spread {
 	if r == nil {
 		return report.SpreadOf(nil)
@@ -76,7 +76,8 @@ func (r *Row) Spread(f Figure) report.Spread {
 	return overRounds(func(i int) float64 { return f(&r.Samples[i]) }, r)
 }
 
-// Ratio is a figure of r divided by the same figure of base in the same round, since rounds differ.
+// Ratio returns the spread of a figure's ratio to the same figure in base. Ratios are computed within each round,
+// because rounds differ.
 func (r *Row) Ratio(base *Row, f Figure) report.Spread {
 	if r == nil || base == nil {
 		return report.SpreadOf(nil)
@@ -84,7 +85,8 @@ func (r *Row) Ratio(base *Row, f Figure) report.Spread {
 	return overRounds(func(i int) float64 { return f(&r.Samples[i]) / f(&base.Samples[i]) }, r, base)
 }
 
-// overRounds leaves out rounds with unexpected answers and, if others are left, those that other processes disturbed.
+// overRounds computes the spread of a value over the rounds. It leaves out rounds with unexpected answers and, if
+// others remain, rounds that other processes disturbed.
 func overRounds(value func(round int) float64, rows ...*Row) report.Spread {
 	rounds := len(rows[0].Samples)
 	for _, r := range rows {
@@ -117,7 +119,7 @@ type Column struct {
 	Cell func(*Row) string
 }
 
-// Print prints a table: a row for each contender, and what to know about how it was measured.
+// Print prints a table with a row for each contender, and remarks about the measurement.
 func (t *Table) Print(w io.Writer, about string, columns ...Column) {
 	if len(t.Rows) == 0 {
 		return
@@ -151,17 +153,17 @@ func (t *Table) Print(w io.Writer, about string, columns ...Column) {
 	}
 }
 
-// Median is a column with the median of a figure.
+// Median returns a column with the median of a figure.
 func Median(head string, f Figure, digits int) Column {
 	return Column{head, func(r *Row) string { return report.Number(r.Spread(f).Median, digits) }}
 }
 
-// Range is a column with the range of a figure.
+// Range returns a column with the range of a figure.
 func Range(head string, f Figure, digits int) Column {
 	return Column{head, func(r *Row) string { return r.Spread(f).Range(digits) }}
 }
 
-// Ratio is a column with the median of a figure's ratios to another row's.
+// Ratio returns a column with the median ratio of a figure to that in another row.
 func Ratio(head string, base *Row, f Figure) Column {
 	return Column{head, func(r *Row) string { return report.Number(r.Ratio(base, f).Median, 2) }}
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// maxCharges is how many counters [Charge] can charge at once.
+// maxCharges is the maximum number of limits for [Charge].
 const maxCharges = 10
 
-// padding keeps what one goroutine writes out of the cache lines of another.
+// padding separates the data of different goroutines, so that they don't share a cache line.
 type padding [128]byte
 
-// Charge makes checks of a store without rules. Each charges one counter for every limit.
+// Charge returns checks by a store without rules. Each check charges one counter per limit.
 func Charge(s counter.Store, limits ...Limit) (worker func() Check, err error) {
 	policies := make([]*counter.Policy, len(limits))
 	for i, l := range limits {
@@ -24,7 +24,7 @@ func Charge(s counter.Store, limits ...Limit) (worker func() Check, err error) {
 		}
 	}
 	return func() Check {
-		// w is what one goroutine writes at every check.
+		// w is the data that one goroutine writes in every check.
 		w := &struct {
 			_       padding
 			charges [maxCharges]counter.Charge
@@ -38,7 +38,7 @@ func Charge(s counter.Store, limits ...Limit) (worker func() Check, err error) {
 			charges[i] = counter.Charge{Counter: counter.Counter{Policy: p}, N: 1}
 		}
 		return func(key string) error {
-			subject := append(w.subject[:0], key...) // a copy, as the limiter makes one
+			subject := append(w.subject[:0], key...) // a copy, like the one that the limiter makes
 			for i := range charges {
 				charges[i].Subject = subject
 			}
@@ -55,7 +55,7 @@ func Charge(s counter.Store, limits ...Limit) (worker func() Check, err error) {
 	}, nil
 }
 
-// Allow makes checks by the key alone, as a program without rules does.
+// Allow returns a check by the key alone, as in a program without rules.
 func Allow(s counter.Store, l Limit) Check {
 	limit := weir.New(l.weir(), weir.WithStore(s, "bench"))
 	return func(key string) error {
@@ -66,10 +66,10 @@ func Allow(s counter.Store, l Limit) Check {
 	}
 }
 
-// rulesPath is a path whose GET matches exactly one of [hundredRules].
+// rulesPath is a path that matches exactly one of [hundredRules] with the method GET.
 const rulesPath = "/v1/resource12/8431"
 
-// hundredRules limits four endpoints of each of 25 resources, by API key.
+// hundredRules returns limits by API key for four endpoints of each of 25 resources.
 func hundredRules(l Limit, amount string) []weir.Rule {
 	var rules []weir.Rule
 	for i := range 25 {
@@ -86,7 +86,8 @@ func hundredRules(l Limit, amount string) []weir.Rule {
 	return rules
 }
 
-// WholeCheck makes checks by a hundred rules, one of which applies. It counts requests, or an amount.
+// WholeCheck returns checks by a hundred rules, one of which applies. The rules count requests or, if
+// amount isn't "", that amount.
 func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check, err error) {
 	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: hundredRules(l, amount)})
 	if err != nil {
@@ -94,7 +95,7 @@ func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check, e
 	}
 	limiter := weir.NewLimiter(s, rules, weir.Options{})
 	return func() Check {
-		// w is what one goroutine writes at every check.
+		// w is the data that one goroutine writes in every check.
 		w := &struct {
 			_   padding
 			req weir.Request
@@ -110,7 +111,7 @@ func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check, e
 			switch {
 			case err != nil:
 				return err
-			case d.Policy == nil: // such a check would be cheap, and measure nothing
+			case d.Policy == nil: // without a limit, the check would be cheaper than a real one
 				return errors.New("no rule applies")
 			case !d.Allowed:
 				return ErrRefused

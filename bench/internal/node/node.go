@@ -1,4 +1,4 @@
-// Package node starts weir, and servers to compare it with, as processes that can be measured.
+// Package node starts weir, and servers to compare it with, as processes for measurements.
 package node
 
 import (
@@ -22,22 +22,22 @@ import (
 
 // Process is a running server.
 type Process struct {
-	Addr string // host:port that it listens on
+	Addr string // host:port on which it listens
 	cmd  *exec.Cmd
 	dir  string // removed by Stop
 }
 
-// Options describe a weir process.
+// Options configure a weir process.
 type Options struct {
 	Binary string   // path of weir
 	Rules  string   // text of the rule file
 	Store  string   // URL of a Redis; "" keeps counters in memory
-	Core   string   // cores that it may use, as taskset takes them; "" means all
-	Listen string   // flag of the listener to measure; "" means --http. The others are off
+	Core   string   // cores that it may use, in the syntax of taskset; "" means all
+	Listen string   // flag of the listener to measure; "" means --http. The other listeners are off
 	Flags  []string // more flags of weir serve
 }
 
-// Start starts weir serve and waits until it listens and, if it serves HTTP, has reached its store.
+// Start starts weir serve, and waits until it listens and, if it serves HTTP, has reached its store.
 func Start(ctx context.Context, o Options) (*Process, error) {
 	dir, err := os.MkdirTemp("", "weir")
 	if err != nil {
@@ -65,10 +65,10 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	return p, nil
 }
 
-// floorFlag makes this program serve a floor.
+// floorFlag is the argument with which this program serves a floor.
 const floorFlag = "-floor"
 
-// StartFloor starts this program again as a floor: a server that does nothing but what any server has to, to compare with.
+// StartFloor starts this program again as a floor: a server that does only what every server must do, to compare with.
 func StartFloor(ctx context.Context, core string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -77,7 +77,7 @@ func StartFloor(ctx context.Context, core string) (*Process, error) {
 	return start(ctx, "", core, self, floorFlag)
 }
 
-// ServeFloor doesn't return if [StartFloor] has started this process. Call it first in main.
+// ServeFloor serves a floor, and doesn't return, if this process was started by [StartFloor]. Call it first in main.
 func ServeFloor(serve func(net.Listener) error) {
 	if len(os.Args) != 3 || os.Args[1] != floorFlag {
 		return
@@ -90,7 +90,7 @@ func ServeFloor(serve func(net.Listener) error) {
 	os.Exit(2)
 }
 
-// start runs a program with an address as its last argument, and waits until it listens there.
+// start runs a program with the address to listen on as its last argument, and waits until it listens.
 func start(ctx context.Context, dir, core, program string, args ...string) (*Process, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -122,7 +122,7 @@ func start(ctx context.Context, dir, core, program string, args ...string) (*Pro
 	return p, nil
 }
 
-// until bounds how long a process may take to get ready.
+// until calls check repeatedly until it succeeds, for at most 20 s.
 func (p *Process) until(ctx context.Context, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -149,16 +149,16 @@ func (p *Process) reachedStore(ctx context.Context) error {
 	return nil
 }
 
-// Stop has the process drain, and waits until it has ended.
+// Stop lets the process drain, and waits until it has ended.
 func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	_ = p.cmd.Wait() // it may have ended by itself
+	_ = p.cmd.Wait() // the process may have ended already
 	if p.dir != "" {
 		_ = os.RemoveAll(p.dir)
 	}
 }
 
-// CPU is the processor time that the process has used so far, in steps of 10 ms.
+// CPU returns the CPU time that the process has used so far, in steps of 10 ms.
 func (p *Process) CPU(context.Context) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
@@ -174,7 +174,7 @@ func (p *Process) CPU(context.Context) (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
 }
 
-// PeakMemory is the most resident memory that the process has had so far, in MiB.
+// PeakMemory returns the process's peak resident memory so far, in MiB.
 func (p *Process) PeakMemory() (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package rawhttp sends load to HTTP servers over plain connections. It has no goroutines and costs less than net/http's
-// client, so where a server shares the machine with its clients, the server is what is measured.
+// Package rawhttp sends load to HTTP servers over plain connections. It uses no goroutines and less CPU time than the
+// client of net/http. This matters if the server shares its cores with the clients.
 package rawhttp
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// Conn is a connection to a server. It is opened by the first request, and again by the first one after an error.
+// Conn is a connection to a server. The first request opens it, and so does the first request after an error.
 type Conn struct {
 	Addr string
 	From net.IP // local address; nil means any
@@ -31,10 +31,10 @@ type Answer struct {
 	Body   []byte
 }
 
-// patience bounds the time of one exchange.
+// patience limits the time for a request and its response.
 const patience = 30 * time.Second
 
-// Open opens the connection unless it is open.
+// Open opens the connection if it isn't open.
 func (c *Conn) Open() (err error) {
 	if c.conn != nil {
 		return nil
@@ -58,7 +58,7 @@ func (c *Conn) Close() {
 	}
 }
 
-// Do sends a request and waits for its answer.
+// Do sends a request, and waits for the response.
 func (c *Conn) Do(request []byte) (a Answer, err error) {
 	defer func() {
 		if err != nil {
@@ -83,14 +83,14 @@ func (c *Conn) Do(request []byte) (a Answer, err error) {
 	return a, err
 }
 
-// Target is a server under load. Each worker has a connection of its own, which is open before the load begins.
+// Target is a server under load. Each worker has its own connection, which is opened before the load begins.
 type Target struct {
 	Addr  string
 	From  net.IP // local address of the connections; nil means any
-	Fresh bool   // every request has a new connection
-	// Request is what client n sends. It is called by many goroutines.
+	Fresh bool   // open a new connection for each request
+	// Request returns the request of client n. Many goroutines call it.
 	Request func(n uint32) []byte
-	// Outcome judges an answer, or the error that came instead. It is called by many goroutines. Nil means [Decision].
+	// Outcome classifies a response, or the error if there is none. Many goroutines call it. Nil means [Decision].
 	Outcome func(n uint32, a Answer, err error) load.Answer
 
 	conns []*Conn
@@ -104,7 +104,7 @@ func (t *Target) String() string { return t.Addr }
 func (t *Target) Sender() load.Sender {
 	c := &Conn{Addr: t.Addr, From: t.From}
 	if !t.Fresh {
-		_ = c.Open() // the first request tries again
+		_ = c.Open() // on failure, the first request tries again
 	}
 	t.conns = append(t.conns, c)
 	return &sender{t, c}
@@ -134,7 +134,7 @@ func (s *sender) Send(_ context.Context, n uint32) load.Answer {
 	return Decision(a, err)
 }
 
-// Decision reads an answer as that of a limiter: 200 is allowed, 429 refused.
+// Decision classifies the response of a limiter: 200 is allowed, 429 is refused.
 func Decision(a Answer, err error) load.Answer {
 	if err != nil {
 		return load.Answer{Outcome: load.Failed, Err: err}
@@ -149,10 +149,10 @@ func Decision(a Answer, err error) load.Answer {
 	return d
 }
 
-// Degraded reports whether an answer of the check API was decided without the store.
+// Degraded reports whether a response of the check API was decided without the store.
 func (a Answer) Degraded() bool { return bytes.Contains(a.Body, []byte(`"degraded":true`)) }
 
-// Post is a request with a JSON body.
+// Post returns a request with a JSON body.
 func Post(path, body string) []byte {
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
 }

@@ -1,4 +1,4 @@
-// Package report prints what measurements found: medians with their spread, tables, targets met or missed, and progress.
+// Package report prints the results of measurements: medians with their spread, tables, targets, and progress.
 package report
 
 import (
@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Number writes x with so many decimals; a dash if it wasn't measured.
+// Number formats a number with the given number of decimals, or a dash if it wasn't measured.
 func Number(x float64, digits int) string {
 	if math.IsNaN(x) {
 		return "–"
@@ -20,7 +20,7 @@ func Number(x float64, digits int) string {
 	return fmt.Sprintf("%.*f", digits, x)
 }
 
-// Amount writes 10 M, 500 k, 37.
+// Amount formats a number like 10 M, 500 k or 37.
 func Amount(n int) string {
 	switch {
 	case n >= 1_000_000 && n%100_000 == 0:
@@ -31,7 +31,7 @@ func Amount(n int) string {
 	return fmt.Sprint(n)
 }
 
-// Align prints a table: the first column is aligned to the left, the others to the right. A remark follows its row.
+// Align prints a table. The first column is aligned left, and the others right. A row's remark is printed after it.
 func Align(w io.Writer, rows [][]string, remarks ...string) {
 	width := 0
 	for _, r := range rows {
@@ -53,19 +53,20 @@ func Align(w io.Writer, rows [][]string, remarks ...string) {
 	}
 }
 
-// Percent writes a share with so many decimals.
+// Percent formats a share as a percentage with the given number of decimals.
 func Percent(share float64, digits int) string { return Number(100*share, digits) + "%" }
 
-// Milliseconds writes a time with so many decimals, without its unit.
+// Milliseconds formats a time in milliseconds with the given number of decimals, without the unit.
 func Milliseconds(d time.Duration, digits int) string { return Number(1e3*d.Seconds(), digits) }
 
-// Spread is the median of a few measurements of one thing, and how far they lie apart.
+// Spread is the median and the range of several measurements.
 type Spread struct{ Median, Low, High float64 }
 
-// extremes is up to how many measurements Low and High are the extremes. With more, they are the quartiles.
+// extremes is up to how many measurements Low and High are the extremes. For more, they are the quartiles.
 const extremes = 5
 
-// SpreadOf ignores NaN. The median of an even number of measurements is the mean of the middle two.
+// SpreadOf returns the spread of numbers. It ignores NaN. The median of an even number of measurements is the mean of
+// the middle two.
 func SpreadOf(xs []float64) Spread {
 	xs = slices.DeleteFunc(slices.Clone(xs), math.IsNaN)
 	n := len(xs)
@@ -80,7 +81,7 @@ func SpreadOf(xs []float64) Spread {
 	return s
 }
 
-// Range is [low–high], or nothing if it is unknown.
+// Range formats the range as [low–high]. It returns "" if it is unknown.
 func (s Spread) Range(digits int) string {
 	if math.IsNaN(s.Median) {
 		return ""
@@ -88,17 +89,17 @@ func (s Spread) Range(digits int) string {
 	return "[" + Number(s.Low, digits) + "–" + Number(s.High, digits) + "]"
 }
 
-// Target is a promise, and what was measured of it.
+// Target is a target, and the measured value.
 type Target struct {
 	Name    string
 	Bound   float64
-	AtLeast bool    // the bound is a lower one, instead of an upper one
+	AtLeast bool    // Bound is a lower bound; otherwise it is an upper one
 	Got     float64 // NaN if it wasn't measured
 	Digits  int     // decimals to print; 0 means 2
 	Note    string
 }
 
-// Verdict is PASS, FAIL or "not measured".
+// Verdict returns PASS, FAIL or "not measured".
 func (t *Target) Verdict() string {
 	switch {
 	case math.IsNaN(t.Got):
@@ -109,12 +110,12 @@ func (t *Target) Verdict() string {
 	return "FAIL"
 }
 
-// AllMet is true when every target is met.
+// AllMet reports whether all targets are met.
 func AllMet(ts []Target) bool {
 	return !slices.ContainsFunc(ts, func(t Target) bool { return t.Verdict() != "PASS" })
 }
 
-// PrintTargets prints a table of them.
+// PrintTargets prints a table of targets.
 func PrintTargets(w io.Writer, ts []Target) {
 	fmt.Fprint(w, "\nTargets\n")
 	rows := [][]string{{"", "bound", "measured", ""}}
@@ -145,18 +146,18 @@ type Progress struct {
 	start time.Time
 }
 
-// NewProgress begins to count that many steps.
+// NewProgress starts a progress with the given number of steps.
 func NewProgress(w io.Writer, total int) *Progress {
 	return &Progress{w: w, total: total, start: time.Now()}
 }
 
-// Step prints what begins now.
+// Step prints the name of the next step.
 func (p *Progress) Step(format string, args ...any) {
 	p.steps++
 	fmt.Fprintf(p.w, "%4d of %d  %4.0fs  %s\n", p.steps, p.total, time.Since(p.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// Done prints how long everything took.
+// Done prints how long all steps took.
 func (p *Progress) Done() {
 	fmt.Fprintf(p.w, "done in %s\n", time.Since(p.start).Round(time.Second))
 }

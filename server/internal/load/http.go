@@ -19,17 +19,17 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// HTTPOptions describe what is sent to an HTTP server.
+// HTTPOptions describe the requests to an HTTP server.
 type HTTPOptions struct {
-	// URL is where requests go. {n} in its path or query stands for the client's number.
+	// URL is where to send requests. {n} in its path or query is replaced by the client's number.
 	URL *url.URL
-	// Node says that the URL is the check API of a node, which gets checks as bodies. Otherwise it is an ordinary endpoint.
+	// Node says that the URL is the check API of a node, which takes checks as JSON. Otherwise it is an ordinary endpoint.
 	Node bool
-	// Check describes the checks. An ordinary endpoint gets requests with its method and its keys.
+	// Check describes the checks. Requests to an ordinary endpoint have the check's method and its keys.
 	Check Check
 	// Keys is how many clients there are.
 	Keys int
-	// KeyHeader is the header in which an ordinary endpoint gets the client's key; "" sends none.
+	// KeyHeader is the header for the client's key in requests to an ordinary endpoint; "" sends no key.
 	KeyHeader string
 	// Header is sent with every request.
 	Header http.Header
@@ -48,23 +48,22 @@ type HTTP struct {
 	HTTPOptions
 	transport *http.Transport
 	host      string
-	body      string // of checks, with {n} for the number, up to the address
+	body      string // a check's JSON up to the address, with {n} for the client's number
 }
 
 var _ Target = (*HTTP)(nil)
 
-// NewHTTP prepares a target. It connects to nothing yet.
+// NewHTTP prepares a target. It doesn't connect yet.
 func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{Timeout: o.Timeout}).DialContext
 	}
 	t := &HTTP{HTTPOptions: o, host: cmp.Or(o.Header.Get("Host"), o.URL.Host)}
-	// A host given as a header goes where net/http looks for it.
+	// net/http takes the Host header from a field of the request.
 	t.Header = http.Header{"User-Agent": {"weir-bench"}}
 	maps.Copy(t.Header, o.Header)
 	t.Header.Del("Host")
-	// No proxy, no redirects, no HTTP/2: load goes only to the given address, and as many requests are in flight as there
-	// are connections.
+	// No proxy, no redirects and no HTTP/2: send load only to the given address, with one request in flight per connection.
 	t.transport = &http.Transport{
 		DialContext:         o.Dial,
 		TLSClientConfig:     o.TLS,
@@ -90,10 +89,10 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 
 func (t *HTTP) String() string { return t.Check.Method + " " + t.URL.Redacted() }
 
-// Close closes connections that are idle.
+// Close closes idle connections.
 func (t *HTTP) Close() { t.transport.CloseIdleConnections() }
 
-// Probe sends one request and returns its answer with the body, cut to a reasonable length.
+// Probe sends one request. It returns the answer and its body, cut to maxBody.
 func (t *HTTP) Probe(ctx context.Context) (Answer, []byte) {
 	s := t.Sender().(*httpSender)
 	a := s.Send(ctx, 0)
@@ -106,13 +105,13 @@ func (t *HTTP) Sender() Sender { return &httpSender{HTTP: t, number: newName("{n
 type httpSender struct {
 	*HTTP
 	number *name
-	answer bytes.Buffer // the last one's body, cut to maxBody
+	answer bytes.Buffer // the body of the last answer, cut to maxBody
 }
 
-// maxBody is how much of an answer is kept; the rest is read and discarded.
+// maxBody is how many bytes of an answer are kept. The rest is read and discarded.
 const maxBody = 16 << 10
 
-// Send sends one request and reads the answer to its end.
+// Send sends one request, and reads the whole answer.
 func (s *httpSender) Send(ctx context.Context, n uint32) Answer {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, errTimeout)
 	defer cancel()
@@ -147,7 +146,7 @@ func (s *httpSender) exchange(ctx context.Context, n uint32) (status int, err er
 	return res.StatusCode, err
 }
 
-// request makes a new request each time, since the transport may still be writing one that was abandoned.
+// request makes a new request for each check, because the transport may still be writing an abandoned one.
 func (s *httpSender) request(ctx context.Context, n uint32) (*http.Request, error) {
 	var body io.Reader
 	if s.Node {
@@ -179,8 +178,8 @@ func (s *httpSender) url(n uint32) *url.URL {
 	return &c
 }
 
-// judge recognizes a limiter's answers by their status. Refusals of a node have several statuses, so its decisions are
-// recognized by their body, lest a proxy's 503 count as one.
+// judge classifies an answer by its status. A node's refusals have several statuses, so for a node it looks at the body, in
+// order not to count a proxy's 503 as a refusal.
 func (s *httpSender) judge(status int) Answer {
 	a := Answer{Outcome: Other, Status: uint16(status)}
 	if s.Node && !bytes.Contains(s.answer.Bytes(), []byte(`"allowed":`)) {

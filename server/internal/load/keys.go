@@ -8,28 +8,29 @@ import (
 	"unsafe"
 )
 
-// Distribution says how often each client sends requests. "" means Uniform.
+// Distribution says how requests are distributed over clients. "" means Uniform.
 type Distribution string
 
 const (
-	// Uniform means that all clients send equally many.
+	// Uniform means that all clients send the same number of requests.
 	Uniform Distribution = "uniform"
-	// Zipf means that few clients send many requests and many send few, as in most real traffic.
+	// Zipf means that a few clients send many requests and many send few, as in most real traffic.
 	Zipf Distribution = "zipf"
 	// Hot means that one client sends all requests.
 	Hot Distribution = "hot"
 )
 
-// minSequence keeps sequences of few keys from repeating soon.
+// minSequence is the least length of a sequence, so that it doesn't repeat soon if there are few keys.
 const minSequence = 1 << 16
 
-// sequence lists the client of each request. It is drawn beforehand, since drawing a client costs as much as a check.
+// sequence lists which client sends each request. It is drawn in advance, since drawing a client costs as much as a
+// check.
 type sequence []uint32
 
-// newSequence draws four requests of each client, on average.
+// newSequence draws the clients of requests: on average, four requests for each client.
 func newSequence(d Distribution, keys int, exponent float64) sequence {
 	if d == Hot {
-		return make(sequence, 64*stretch) // workers seldom reach the end
+		return make(sequence, 64*stretch) // long enough that workers seldom reach its end
 	}
 	s := make(sequence, max(4*keys, minSequence))
 	rng := rand.New(rand.NewPCG(1, uint64(keys)))
@@ -39,7 +40,7 @@ func newSequence(d Distribution, keys int, exponent float64) sequence {
 		}
 		return s
 	}
-	// The ranks are scattered, since popular clients don't have neighbouring names.
+	// Scatter the ranks, because in reality popular clients don't have adjacent names.
 	client := rng.Perm(keys)
 	zipf := rand.NewZipf(rng, exponent, 1, uint64(keys-1))
 	for i := range s {
@@ -48,14 +49,15 @@ func newSequence(d Distribution, keys int, exponent float64) sequence {
 	return s
 }
 
-// name is a text with a client's number in it. Rewriting it is faster than fetching one of a million names from memory.
+// name is a text that contains a client's number. Rewriting the number is faster than reading one of a million names
+// from memory.
 type name struct {
 	text   []byte
-	ends   []int // of the number
+	ends   []int // where the number ends
 	digits int
 }
 
-// newName makes names for n clients. Their numbers replace {n}, all with the same number of digits.
+// newName makes names for n clients from a pattern. Client numbers replace {n}, padded to the same number of digits.
 func newName(pattern string, n int) *name {
 	s := &name{digits: len(strconv.Itoa(n - 1))}
 	for i, part := range strings.Split(pattern, "{n}") {
@@ -68,7 +70,7 @@ func newName(pattern string, n int) *name {
 	return s
 }
 
-// of returns the name of a client, which is valid until the next call.
+// of returns the name of a client. It is valid until the next call.
 func (s *name) of(n uint32) string {
 	for _, end := range s.ends {
 		for i, rest := 1, n; i <= s.digits; i, rest = i+1, rest/10 {
@@ -78,7 +80,7 @@ func (s *name) of(n uint32) string {
 	return unsafe.String(unsafe.SliceData(s.text), len(s.text))
 }
 
-// clientAddr is a client's address, from the range that RFC 2544 reserves for benchmarks.
+// clientAddr returns the address of a client, from the range that RFC 2544 reserves for benchmarks.
 func clientAddr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18 | byte(n>>16&1), byte(n >> 8), byte(n)})
 }

@@ -8,8 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Oracle compares a target with an exact one. It sends each request to both at the same moment, and counts what they admit
-// for each client. It counts from the first request on, since both remember what was taken during the warm-up.
+// Oracle compares a target with an exact one. It sends each request to both of them at the same time, and counts how many
+// each admits for each client. It counts from the first request on, because the limits of both include what was taken
+// during the warm-up.
 type Oracle struct {
 	Target
 	exact    Target
@@ -19,12 +20,13 @@ type Oracle struct {
 
 type clientCounts struct{ checks, admitted, exact atomic.Int64 }
 
-// NewOracle puts an exact target beside another, for that many clients.
+// NewOracle makes a target that compares t with an exact target, for the given number of clients.
 func NewOracle(t, exact Target, keys int) *Oracle {
 	return &Oracle{Target: t, exact: exact, clients: make([]clientCounts, keys)}
 }
 
-// Sender returns a sender to both. What it answers is the target's answer.
+// Sender returns a sender that sends each request to the exact target and to the one under test, and returns the answer of
+// the latter.
 func (o *Oracle) Sender() Sender { return &oracleSender{o, o.Target.Sender(), o.exact.Sender()} }
 
 type oracleSender struct {
@@ -48,22 +50,22 @@ func (s *oracleSender) Send(ctx context.Context, n uint32) Answer {
 	return a
 }
 
-// Comparison is what a target admitted beside an exact one, from the first request on.
+// Comparison says how many requests a target and an exact one admitted, from the first request on.
 type Comparison struct {
 	Checks   int64 `json:"checks"`
 	Admitted int64 `json:"admitted"`
 	Exact    int64 `json:"exact"`
-	// Over is how many requests the target admitted beyond the exact one, and Lost how many it admitted fewer. Both are
-	// sums over clients, so one client's Over doesn't make up for another's Lost.
+	// Over is how many requests the target admitted but the exact one didn't, and Lost how many the exact one admitted but
+	// the target didn't. Both are sums over clients, so one client's Over doesn't cancel out another's Lost.
 	Over int64 `json:"over"`
 	Lost int64 `json:"lost"`
-	// Degraded answers were given without the store. They may explain Over and Lost.
+	// Degraded is how many answers were given without the store, which may explain Over and Lost.
 	Degraded int64 `json:"degraded"`
 	// Top are the clients with the most requests.
 	Top []ClientComparison `json:"top"`
 }
 
-// ClientComparison is the same for one client.
+// ClientComparison is a comparison for one client.
 type ClientComparison struct {
 	Client   int   `json:"client"`
 	Checks   int64 `json:"checks"`
@@ -71,10 +73,10 @@ type ClientComparison struct {
 	Exact    int64 `json:"exact"`
 }
 
-// topClients is how many clients are compared one by one.
+// topClients is how many clients are compared individually.
 const topClients = 5
 
-// Compare returns what both admitted. Call it after the run.
+// Compare returns the comparison. Call it after the run.
 func (o *Oracle) Compare() *Comparison {
 	out := &Comparison{Degraded: o.degraded.Load()}
 	for n := range o.clients {
@@ -93,7 +95,7 @@ func (o *Oracle) Compare() *Comparison {
 	return out
 }
 
-// add keeps a client if it is among those with the most requests.
+// add adds a client to Top if it is among those with the most requests.
 func (c *Comparison) add(one ClientComparison) {
 	at, _ := slices.BinarySearchFunc(c.Top, one, func(a, b ClientComparison) int { return cmp.Compare(b.Checks, a.Checks) })
 	if at < topClients {

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// pacer hands out the requests of a schedule, each when it is due. The worker that has the turn waits for the next request,
-// passes the turn on and sends the request itself, so that no time is lost waking another worker. While all workers are
-// busy, the schedule lags behind the clock.
+// pacer hands out the requests of a schedule, each when it is due. The worker that has the turn waits until the next
+// request is due, passes the turn on, and sends the request itself, so that no time is lost by waking another worker. While
+// all workers are busy, the schedule lags behind the clock.
 type pacer struct {
-	turn     chan struct{} // holds a value while a worker has the turn; only that worker touches the rest
+	turn     chan struct{} // holds a value while a worker has the turn; only that worker uses the other fields
 	schedule schedule
-	dropped  int64 // requests that should have been measured, and never were sent
+	dropped  int64 // requests in the measured time that were never sent
 	nap      func(time.Duration)
 }
 
@@ -24,13 +24,13 @@ func newPacer(p *Plan) *pacer {
 	return s
 }
 
-// next waits for the next request, and returns when it was due. It returns false if there are no more requests.
+// next waits until the next request is due, and returns that time. It returns false if there are no more requests.
 func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
 	due = p.schedule.next()
 	for due < r.plan.Warmup && r.now() >= r.plan.Warmup {
-		due = p.schedule.next() // what warming up has left behind isn't measured, and mustn't hold up what is
+		due = p.schedule.next() // requests that the warm-up didn't get to aren't measured, and mustn't delay those that are
 	}
 	if due >= r.end() || !p.sleep(ctx, r, due) {
 		return 0, false
@@ -47,10 +47,11 @@ func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	return 0, false
 }
 
-// timerSlack is how much too early timers are set: one that is late would count as the target's latency.
+// timerSlack is by how much timers are set too early, because the delay of a late timer would count as the target's
+// latency.
 const timerSlack = 2 * time.Millisecond
 
-// sleep returns when a time has come, or false when ctx is done first.
+// sleep waits until a time, and returns false if ctx is done first.
 func (p *pacer) sleep(ctx context.Context, r *run, until time.Duration) bool {
 	for {
 		wait := until - r.now()
@@ -74,9 +75,9 @@ func (p *pacer) sleep(ctx context.Context, r *run, until time.Duration) bool {
 	}
 }
 
-// schedule says when the requests of an open loop are due, counted from the start.
+// schedule computes when the requests of an open loop are due, relative to the start.
 type schedule struct {
-	rate float64    // requests a second
+	rate float64    // requests per second
 	n    int64      // evenly spaced: number of requests so far
 	rng  *rand.Rand // Poisson; nil means evenly spaced
 	last float64    // Poisson: when the last request was due, in seconds
@@ -90,13 +91,13 @@ func newSchedule(rate float64, poisson bool) schedule {
 	return s
 }
 
-// next is when the next request is due. Times never decrease.
+// next returns when the next request is due. Times never decrease.
 func (s *schedule) next() time.Duration {
 	if s.rng != nil {
 		s.last += s.rng.ExpFloat64() / s.rate
 		return time.Duration(s.last * float64(time.Second))
 	}
-	// Not a sum of rounded intervals, which would drift.
+	// Compute this from n, because adding rounded intervals would drift.
 	due := time.Duration(float64(s.n) / s.rate * float64(time.Second))
 	s.n++
 	return due

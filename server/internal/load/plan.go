@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Bounds of a plan. They keep a typing mistake from filling memory.
+// Limits on a plan, so that a typo doesn't fill the memory.
 const (
 	MaxWorkers  = 10_000
 	MaxKeys     = 10_000_000
@@ -15,15 +15,15 @@ const (
 	MaxDuration = 24 * time.Hour
 )
 
-// Plan says what load to make.
+// Plan says what load to generate.
 type Plan struct {
-	// Duration is the time that is measured.
+	// Duration is how long to measure.
 	Duration time.Duration
-	// Warmup is how long to make the same load before that.
+	// Warmup is how long to generate the same load before measuring.
 	Warmup time.Duration
 	// Workers is how many requests may be in flight at once.
 	Workers int
-	// Rate is how many requests are due a second, in an open loop. 0 means a closed loop.
+	// Rate is how many requests are due per second in an open loop. 0 means a closed loop.
 	Rate float64
 	// Poisson makes an open loop's requests due at random times instead of evenly spaced.
 	Poisson bool
@@ -31,28 +31,28 @@ type Plan struct {
 	Keys int
 	// Distribution says how often each client sends requests.
 	Distribution Distribution
-	// Exponent is that of a Zipf distribution; more than 1.
+	// Exponent is the exponent of the Zipf distribution. It must be more than 1.
 	Exponent float64
-	// Sample makes a closed loop time only one request in that many, for targets that answer faster than the clock can be
-	// read. 0 means all.
+	// Sample is set for targets that answer faster than the clock can be read: a closed loop then times only one in this
+	// many requests. 0 means all.
 	Sample int
 
-	// These functions are called when the measured time begins, and after the last answer. Those that are nil aren't.
+	// The functions below are called when the measured time begins, and after the last answer. They may be nil.
 
-	// StoreCPU returns the processor time that the store's server has used.
+	// StoreCPU returns the CPU time that the store's server has used.
 	StoreCPU func(context.Context) (time.Duration, error)
 	// StoreCalls returns how many calls the nodes have made to the store's server.
 	StoreCalls func() uint64
-	// Leases returns how many charges the nodes have decided themselves, and for how many they have asked the store.
+	// Leases returns how many charges the nodes have decided by themselves, and how many they have sent to the store.
 	Leases func() (local, asked uint64)
-	// Mark lets the caller read clocks and counters of its own.
+	// Mark lets the caller read its own clocks and counters.
 	Mark func()
 
 	sequence sequence            // set by Prepare
-	nap      func(time.Duration) // replaces nap, for virtual clocks
+	nap      func(time.Duration) // replaced in tests with virtual clocks
 }
 
-// Validate reports the first mistake in the plan. The error begins with the name of the flag.
+// Validate returns an error about the first invalid field. It begins with the name of the flag.
 func (p *Plan) Validate() error {
 	switch {
 	case p.Duration <= 0 || p.Duration > MaxDuration:
@@ -75,12 +75,12 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-// Prepare draws which client each request is from, as [Run] otherwise does, so that several runs share the work.
+// Prepare draws the client of each request. [Run] otherwise does it, so call it to share the work between several runs.
 func (p *Plan) Prepare() { p.sequence = newSequence(p.Distribution, p.Keys, p.Exponent) }
 
 func (p *Plan) open() bool { return p.Rate > 0 }
 
-// sample is how many requests there are to each that is timed.
+// sample returns the n in "one in n requests is timed".
 func (p *Plan) sample() int {
 	if p.open() {
 		return 1

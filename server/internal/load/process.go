@@ -7,20 +7,20 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// InProcessSample is a good [Plan.Sample] for [InProcess], since reading the clock costs as much as a check.
+// InProcessSample is a good [Plan.Sample] for [InProcess], where reading the clock costs as much as a check.
 const InProcessSample = 16
 
 // Check describes the requests that a limiter decides.
 type Check struct {
-	// KeyPrefix is what keys begin with; the client's number follows.
+	// KeyPrefix is the beginning of keys. The client's number follows.
 	KeyPrefix string
-	// Method and Path are those of the request. {n} in the path stands for the client's number.
+	// Method and Path are the method and path of the request. {n} in the path is replaced by the client's number.
 	Method, Path string
 	// Cost is how many tokens each request takes; 0 only peeks.
 	Cost int64
 }
 
-// InProcess is a target made of limiters in this process.
+// InProcess is a target that consists of limiters in this process.
 type InProcess struct {
 	limiters []*weir.Limiter
 	name     string
@@ -30,16 +30,15 @@ type InProcess struct {
 
 var _ Target = (*InProcess)(nil)
 
-// NewInProcess makes a target of limiters, with that many clients. Each request goes to one of
-// them at random, as behind a balancer. The name is for reports.
+// NewInProcess makes a target from limiters, for the given number of clients. Each request goes to a random limiter, as
+// if they were behind a balancer. The name is for reports.
 func NewInProcess(l []*weir.Limiter, name string, keys int, c Check) *InProcess {
 	return &InProcess{limiters: l, name: name, keys: keys, check: c}
 }
 
 func (t *InProcess) String() string { return t.name }
 
-// Sender returns a sender with a request of its own, which it refills for each check. Keys are taken for genuine, as the
-// check API does.
+// Sender returns a sender that reuses one request for all its checks. Keys count as verified, as in the check API.
 func (t *InProcess) Sender() Sender {
 	request := weir.Request{KeyVerified: true, Method: t.check.Method, Cost: t.check.Cost, Peek: t.check.Cost == 0}
 	return &checker{t, request, newName(t.check.KeyPrefix+"{n}", t.keys), newName(t.check.Path, t.keys)}
@@ -51,7 +50,7 @@ type checker struct {
 	key, path *name
 }
 
-// Send checks. It allocates nothing.
+// Send checks a request. It doesn't allocate.
 func (c *checker) Send(ctx context.Context, n uint32) Answer {
 	c.request.APIKey = c.key.of(n)
 	c.request.Path = c.path.of(n)
@@ -68,7 +67,8 @@ func (c *checker) Send(ctx context.Context, n uint32) Answer {
 	return a
 }
 
-// GenerousRules refuse no client below a billion requests a second, so that the check itself is measured.
+// GenerousRules return rules that refuse no client below a billion requests per second, so that the cost of checks is
+// measured.
 func GenerousRules() (*weir.RuleSet, error) {
 	return weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "bench", Limits: []weir.Limit{weir.PerSecond(1_000_000_000)}}}})
 }

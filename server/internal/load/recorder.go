@@ -9,12 +9,12 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// counts says how many requests had which outcome, and how many of them were degraded or late.
+// counts counts requests by outcome, and how many were degraded or late.
 type counts [late + 1]int64
 
 const (
 	degraded = outcomes + iota
-	late     // open loop: sent after they were due
+	late     // in an open loop: sent too long after they were due
 )
 
 func (c *counts) add(a *Answer) {
@@ -34,13 +34,13 @@ func (c *counts) answered() int64 { return c[Allowed] + c[Refused] + c[Other] }
 
 func (c *counts) failed() int64 { return c[Failed] + c[TimedOut] }
 
-// sent is the number of requests that left this process.
+// sent returns how many requests were sent.
 func (c *counts) sent() int64 { return c.answered() + c.failed() + c[Unfinished] }
 
-// longest is the upper end of histograms. The longest time itself is kept beside them.
+// longest is the upper end of histograms. The maximum is kept separately, and may be larger.
 const longest = time.Hour
 
-// histogram holds times to three digits.
+// histogram records times with three significant digits.
 type histogram struct {
 	hdr *hdrhistogram.Histogram
 	max time.Duration
@@ -50,7 +50,7 @@ func newHistogram() histogram { return histogram{hdr: hdrhistogram.New(1, int64(
 
 func (h *histogram) record(d time.Duration) {
 	h.max = max(h.max, d)
-	_ = h.hdr.RecordValue(int64(min(max(d, 0), longest))) // within the bounds, so there is no error
+	_ = h.hdr.RecordValue(int64(min(max(d, 0), longest))) // within the bounds, so it can't fail
 }
 
 func (h *histogram) merge(o *histogram) {
@@ -58,20 +58,21 @@ func (h *histogram) merge(o *histogram) {
 	h.hdr.Merge(o.hdr)
 }
 
-// quantile is the time that so many percent of the recorded times do not exceed.
+// quantile returns the time that the given percentage of recorded times don't exceed.
 func (h *histogram) quantile(percent float64) time.Duration {
 	return min(time.Duration(h.hdr.ValueAtPercentile(percent)), h.max)
 }
 
-// maxRecorders bounds the memory that histograms take. More workers share recorders.
+// maxRecorders limits the memory for histograms. If there are more workers, several share a
+// recorder.
 const maxRecorders = 32
 
 // recorder records the answers of one worker, or of a few.
 type recorder struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	counts   counts
-	latency  histogram // from the time a request was due or, in a closed loop, sent
-	service  histogram // from the time it was sent; open loop only
+	latency  histogram // from when a request was due or, in a closed loop, sent
+	service  histogram // from when a request was sent; only in an open loop
 	statuses map[int]int64
 	faults   map[string]int64
 }
@@ -84,7 +85,7 @@ func newRecorder(open bool) *recorder {
 	return t
 }
 
-// maxFaults bounds how many kinds of errors are counted separately.
+// maxFaults is how many different errors are counted separately.
 const maxFaults = 16
 
 // note records the status and the error of an answer.
@@ -103,7 +104,7 @@ func (t *recorder) note(a *Answer) {
 	}
 }
 
-// faultText leaves out the local port, which differs in every error.
+// faultText returns an error's text without the local port, which is different in every error.
 func faultText(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -8,22 +8,23 @@ import (
 	"time"
 )
 
-// Report is what a run measured. In an open loop, due = sent + dropped, and sent = answered + failed + unfinished.
+// Report is the result of a run. In an open loop, due = sent + dropped, and sent = answered + failed + unfinished.
 type Report struct {
 	Target string `json:"target"`
-	// Nodes is how many limiters in this process shared a store; 0 if it isn't shared.
+	// Nodes is how many limiters in this process shared a store; 0 if the store isn't shared.
 	Nodes int `json:"nodes,omitempty"`
-	// Loop is closed or open.
+	// Loop is "closed" or "open".
 	Loop        string `json:"loop"`
 	Concurrency int    `json:"concurrency"`
-	// Rate is how many requests were due a second, and Poisson whether at random times; open loop only.
+	// Rate is how many requests were due per second, and Poisson whether at random times. They are only set in an open
+	// loop.
 	Rate         float64      `json:"rate,omitempty"`
 	Poisson      bool         `json:"poisson,omitempty"`
 	Keys         int          `json:"keys"`
 	Distribution Distribution `json:"distribution"`
 	Exponent     float64      `json:"zipf,omitempty"`
 	Warmup       float64      `json:"warmup_seconds"`
-	// Seconds is the time that was measured. Interrupted says that the run was stopped early.
+	// Seconds is how long was measured. Interrupted says that the run was stopped early.
 	Seconds     float64 `json:"seconds"`
 	Interrupted bool    `json:"interrupted"`
 
@@ -32,34 +33,35 @@ type Report struct {
 	PerSecond float64 `json:"checks_per_second"`
 	Allowed   int64   `json:"allowed"`
 	Refused   int64   `json:"refused"`
-	// Other is how many answers were neither, by their HTTP status.
+	// Other is how many answers were neither admissions nor refusals, by HTTP status.
 	Other    int64 `json:"other"`
 	Degraded int64 `json:"degraded"`
-	// Errors is how many requests got no answer. Timeouts of them got none in time.
+	// Errors is how many requests got no answer. Timeouts is how many of them timed out.
 	Errors     int64 `json:"errors"`
 	Timeouts   int64 `json:"timeouts"`
 	Unfinished int64 `json:"unfinished"`
-	// OpenLoop has the figures that a closed loop lacks.
+	// OpenLoop has additional figures for an open loop.
 	OpenLoop *OpenLoop `json:"open_loop,omitempty"`
 
 	Statuses map[int]int64 `json:"statuses,omitempty"`
 	Faults   []Fault       `json:"faults,omitempty"`
 
-	// Latency counts from the time that a request was due or, in a closed loop, sent; timeouts included.
+	// Latency counts from when a request was due or, in a closed loop, sent. It includes requests that timed out.
 	Latency Quantiles `json:"latency_ns"`
-	// TimedOneIn is how many requests there were to each that was timed, and ClockNS how much reading the clock adds to
-	// its time, if that matters.
+	// TimedOneIn is the n in "one in n requests was timed". ClockNS is how much reading the clock adds to each time, if
+	// that is significant.
 	TimedOneIn int   `json:"timed_one_in"`
 	ClockNS    int64 `json:"clock_ns,omitempty"`
 
-	// CPUSeconds is the processor time that this process used on all cores; 0 if unknown.
+	// CPUSeconds is the CPU time that this process used on all cores; 0 if unknown.
 	CPUSeconds    float64 `json:"cpu_seconds"`
 	CPUPerMillion float64 `json:"cpu_seconds_per_million_checks"`
 
-	// StoreCPU and StoreCalls say what the store's server used and how often it was called; nil if there is none.
+	// StoreCPU and StoreCalls are how much CPU time the store's server used and how often it was called. They are nil
+	// without such a server.
 	StoreCPU   *StoreCPU   `json:"store_cpu,omitempty"`
 	StoreCalls *StoreCalls `json:"store_calls,omitempty"`
-	// Leases is set if nodes decide some checks by themselves.
+	// Leases is set if nodes decide some charges by themselves.
 	Leases *Leases `json:"leases,omitempty"`
 	// Oracle is set if the target was an [Oracle].
 	Oracle *Comparison `json:"oracle,omitempty"`
@@ -70,20 +72,20 @@ type Report struct {
 	latency histogram
 }
 
-// OpenLoop is what came of a schedule.
+// OpenLoop has the figures that only an open loop has.
 type OpenLoop struct {
 	Due  int64 `json:"due"`
 	Sent int64 `json:"sent"`
-	// Late requests were sent more than a millisecond after they were due, because all workers were busy or this machine
-	// was.
+	// Late requests were sent more than a millisecond after they were due, because all workers, or this machine, were
+	// busy.
 	Late int64 `json:"late"`
-	// Dropped requests were due and never sent: the time was over before a worker was free.
+	// Dropped requests were due but never sent, because the run ended before a worker was free.
 	Dropped int64 `json:"dropped"`
-	// Service is the latency from when requests were sent.
+	// Service is the latency since requests were sent.
 	Service Quantiles `json:"service_ns"`
 }
 
-// Quantiles of times, in nanoseconds.
+// Quantiles are quantiles of times, in nanoseconds.
 type Quantiles struct {
 	P50  time.Duration `json:"p50"`
 	P90  time.Duration `json:"p90"`
@@ -149,7 +151,7 @@ func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *R
 	return out
 }
 
-// clockCost is how long one reading of the clock takes. Every measured time includes about one.
+// clockCost measures how long it takes to read the clock. Every measured time includes that about once.
 func (r *run) clockCost() time.Duration {
 	const readings = 1000
 	best := time.Duration(1<<63 - 1)
@@ -163,20 +165,20 @@ func (r *run) clockCost() time.Duration {
 	return best / readings
 }
 
-// Goal is what a run should reach. Zero values set no goal.
+// Goal is what a run must reach. Zero fields set no goal.
 type Goal struct {
 	MaxP99  time.Duration
 	MinRate float64
 }
 
-// Verdict says whether a run reached its goal, and if not, why.
+// Verdict says whether a run reached its goal and, if it didn't, why.
 type Verdict struct {
 	OK     bool     `json:"ok"`
 	Missed []string `json:"missed"`
 }
 
 // Judge sets the report's verdict, unless the goal is empty. Requests that failed or were never sent count as slower than
-// any bound, since leaving them out would reward a target for not answering.
+// any limit, because leaving them out would reward a target for not answering.
 func (r *Report) Judge(g Goal) {
 	if g == (Goal{}) {
 		return
@@ -212,11 +214,11 @@ func (r *Report) dropped() int64 {
 	return r.OpenLoop.Dropped
 }
 
-// StoreCPU is the processor time that the store's server used for the checks that were measured.
+// StoreCPU is the CPU time that the store's server used for the measured checks.
 type StoreCPU struct {
 	Seconds    float64 `json:"seconds"`
 	PerMillion float64 `json:"seconds_per_million_checks"`
-	// Unknown says why it isn't known; "" if it is.
+	// Unknown says why the time isn't known; "" if it is known.
 	Unknown string `json:"unknown,omitempty"`
 }
 
@@ -227,8 +229,8 @@ func (c *StoreCPU) String() string {
 	return fmt.Sprintf("%.3g s per million checks, in the store's server", c.PerMillion)
 }
 
-// StoreCalls is how many calls nodes made to the store's server for the checks that were measured, including those that
-// gave tokens back.
+// StoreCalls is how many calls nodes made to the store's server for the measured checks, including calls that gave tokens
+// back.
 type StoreCalls struct {
 	Calls    int64   `json:"calls"`
 	PerCheck float64 `json:"per_check"`
@@ -236,12 +238,12 @@ type StoreCalls struct {
 
 func (c *StoreCalls) String() string { return fmt.Sprintf("%.3g per check", c.PerCheck) }
 
-// Leases is how the charges of the checks that were measured were decided.
+// Leases says how the charges of the measured checks were decided.
 type Leases struct {
-	// Local charges were decided by the nodes themselves.
+	// Local is how many charges the nodes decided by themselves.
 	Local      int64   `json:"local"`
 	LocalShare float64 `json:"local_share"`
-	// Asked is for how many the store was asked.
+	// Asked is how many charges were sent to the store.
 	Asked         int64   `json:"asked"`
 	AskedPerCheck float64 `json:"asked_per_check"`
 }
@@ -254,17 +256,18 @@ func (l *Leases) String() string {
 	return fmt.Sprintf("%s of charges decided without the store; %.3g charges per check sent to it", share, l.AskedPerCheck)
 }
 
-// storeReading is what a store's server and the nodes in front of it had done at one moment.
+// storeReading is the totals of a store's server and of the nodes in front of it at one moment.
 type storeReading struct {
 	cpu                 time.Duration
 	cpuErr              error
 	calls, local, asked uint64
 }
 
-// storePatience bounds how long the server may take to say what it has used, which takes long under load.
+// storePatience is how long to wait for the server's CPU time, which may take long under load.
 const storePatience = 10 * time.Second
 
-// readStore reads what the store and the nodes have done, even when ctx is done: an interrupted run has a report, too.
+// readStore reads the totals of the store and the nodes. It does so even when ctx is done, since an interrupted run has a
+// report, too.
 func (p *Plan) readStore(ctx context.Context) *storeReading {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storePatience)
 	defer cancel()
@@ -284,7 +287,7 @@ func (p *Plan) readStore(ctx context.Context) *storeReading {
 	return r
 }
 
-// reportStore adds to a report what was done between two readings. The first is nil if nothing was measured.
+// reportStore adds the differences between two readings to a report. The first reading is nil if nothing was measured.
 func (p *Plan) reportStore(begin, end *storeReading, r *Report) {
 	if begin == nil {
 		return

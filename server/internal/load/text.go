@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// WriteText writes the report for people.
+// WriteText writes the report as text for people.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &table{tw: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
 	t.row("target", r.Target)
@@ -121,12 +121,12 @@ func (r *Report) faultsText() string {
 	return strings.Join(parts, ", ")
 }
 
-// table writes rows whose columns line up.
+// table writes rows with aligned columns.
 type table struct{ tw *tabwriter.Writer }
 
 func (t *table) row(cells ...string) { fmt.Fprintln(t.tw, strings.Join(cells, "\t")) }
 
-// given writes a row if there is a value.
+// given writes a row if given is true.
 func (t *table) given(name string, given bool, value fmt.Stringer) {
 	if given {
 		t.row(name, value.String())
@@ -148,7 +148,8 @@ func (t *table) times(name string, q Quantiles) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// percent never says all when it wasn't, nor none.
+// percent formats a percentage. It never shows 100 % if some are missing, nor 0 % if there are
+// some.
 func percent(n, of int64) string {
 	p := 100 * float64(n) / float64(of)
 	switch {
@@ -162,7 +163,7 @@ func percent(n, of int64) string {
 	return strconv.FormatFloat(p, 'f', 2, 64) + "%"
 }
 
-// short is a time to three digits.
+// short formats a time with three significant digits.
 func short(d time.Duration) string {
 	unit := time.Duration(1)
 	for d >= 1000*unit {
@@ -178,7 +179,7 @@ func perSecond(x float64) string {
 	return Thousands(int64(x + 0.5))
 }
 
-// Thousands formats a number with a comma at every third digit.
+// Thousands formats a number with a comma after every three digits.
 func Thousands(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -187,21 +188,21 @@ func Thousands(n int64) string {
 	return s
 }
 
-// lineInterval is how often a meter writes a line if it isn't on a terminal.
+// lineInterval is how often a meter writes a line if the output isn't a terminal.
 const lineInterval = 5 * time.Second
 
-// Meter shows the progress of a run: as a bar on a terminal, and elsewhere as a line now and then.
+// Meter shows the progress of a run: as a bar on a terminal, or else as an occasional line.
 type Meter struct {
 	w        io.Writer
 	terminal bool
-	drawn    int      // width of the bar on the screen
-	told     Progress // shown last
+	drawn    int      // the width of the bar on the screen
+	told     Progress // the last progress that was shown
 }
 
 // NewMeter makes a meter that writes to w.
 func NewMeter(w io.Writer, terminal bool) *Meter { return &Meter{w: w, terminal: terminal} }
 
-// Show shows progress.
+// Show displays the progress.
 func (m *Meter) Show(p Progress) {
 	if p.Phase != m.told.Phase {
 		m.told = Progress{Phase: p.Phase}
@@ -216,7 +217,7 @@ func (m *Meter) Show(p Progress) {
 		return
 	}
 	text = bar(p) + " " + text
-	// Spaces erase what a longer text left behind.
+	// Add spaces to erase the rest of a longer text.
 	fmt.Fprintf(m.w, "\r%s%s", text, strings.Repeat(" ", max(m.drawn-len(text), 0)))
 	m.drawn = len(text)
 }

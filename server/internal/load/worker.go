@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// lateAfter is how long after it was due a request is sent to count as late.
+// lateAfter is how long after its due time a request must be sent to count as late.
 const lateAfter = time.Millisecond
 
-// worker sends requests, one at a time.
+// worker sends one request at a time.
 type worker struct {
-	_        [128]byte // keeps what one worker writes out of the cache lines of another
+	_        [128]byte // so that workers don't write to the same cache line
 	run      *run
 	sender   Sender
-	many     Batcher // the sender, if it is one
+	many     Batcher // the sender, if it is a Batcher
 	recorder *recorder
 	seq      sequence
 	rng      *rand.Rand
 	pos      int
-	left     int // requests until it jumps
+	left     int // how many requests to take before the next jump
 	_        [128]byte
 }
 
-// stretch is how many requests a worker takes from one place of the sequence before it jumps to another at random. A worker
-// that followed another one would find in the cache what that has fetched.
+// stretch is how many requests a worker takes from one place of the sequence before it jumps to a random other place. If a
+// worker followed another one, it would find the other's data in the cache.
 const stretch = 16
 
-// take returns the clients of the next requests, at most n of them.
+// take returns the clients of the next requests, at most n.
 func (w *worker) take(n int) []uint32 {
 	if w.left == 0 || w.pos == len(w.seq) {
 		w.pos, w.left = w.rng.IntN(len(w.seq)), stretch
@@ -48,7 +48,7 @@ func (w *worker) send(ctx context.Context, client uint32, c *counts, measured bo
 	return a
 }
 
-// sendMany sends n requests, as cheaply as the sender can.
+// sendMany sends n requests in the cheapest way that the sender supports.
 func (w *worker) sendMany(ctx context.Context, n int, c *counts, measured bool) {
 	for n > 0 {
 		clients := w.take(n)
@@ -65,8 +65,8 @@ func (w *worker) sendMany(ctx context.Context, n int, c *counts, measured bool) 
 	}
 }
 
-// batch sends as many requests as there are to each that is timed, and times the first. In an open loop, that was due at
-// the given time. It allocates nothing, and costs little compared with a check of 100 ns.
+// batch sends Plan.Sample requests, and times the first of them. In an open loop, due is when that was due. It doesn't
+// allocate, and costs little compared with a check of 100 ns.
 func (w *worker) batch(ctx context.Context, due time.Duration, measured bool) Answer {
 	r, to := w.run, w.recorder
 	var c counts
@@ -96,16 +96,18 @@ func (w *worker) batch(ctx context.Context, due time.Duration, measured bool) An
 	return first
 }
 
-// Pauses of a worker whose requests fail or are decided without the store, so that the target or the store can recover.
+// After failures or decisions without the store, a worker pauses so that the target or the store can recover. firstPause
+// and maxPause are the shortest and the longest pause.
 const (
 	firstPause = time.Millisecond
 	maxPause   = time.Second
 )
 
-// yieldEvery is after how many batches a worker yields to workers whose answers came from a server.
+// yieldEvery is after how many batches a worker yields to workers that have received an answer from a server.
 const yieldEvery = 16
 
-// closed sends the next request when the last one is answered. Requests that begin in the measured time count.
+// closed runs a closed loop: it sends the next request when the last one is answered. It counts requests that begin in the
+// measured time.
 func (w *worker) closed(ctx context.Context) {
 	var pause time.Duration
 	for i := 0; ; i++ {
@@ -129,7 +131,7 @@ func (w *worker) closed(ctx context.Context) {
 	}
 }
 
-// open sends requests when they are due, or as soon afterwards as a worker is free.
+// open runs an open loop: it sends requests when they are due, or as soon as a worker is free.
 func (w *worker) open(ctx context.Context) {
 	for {
 		due, ok := w.run.pacer.next(ctx, w.run)

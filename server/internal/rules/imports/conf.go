@@ -13,18 +13,18 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// Bounds of a configuration, far above what people write.
+// Limits on a configuration, far above what people write.
 const (
 	MaxConf      = 16 << 20 // bytes of all files together
 	maxConfFiles = 1000
-	maxConfDepth = 32 // of blocks, and of includes
+	maxConfDepth = 32 // nesting depth of blocks, and of includes
 )
 
-// directive is one of nginx's, with what it includes in its place.
+// directive is a directive of nginx. An include is replaced by the directives of the file.
 type directive struct {
 	name  string
 	args  []string
-	block []directive // nil without one
+	block []directive // nil if it has no block
 	file  string
 	line  int
 }
@@ -39,21 +39,21 @@ func (d *directive) arg(i int) string {
 	return ""
 }
 
-// confReader reads a configuration with all that it includes.
+// confReader reads a configuration with all the files that it includes.
 type confReader struct {
-	root  string // includes are relative to its folder
+	root  string // paths of includes are relative to this folder
 	stack []string
 	bytes int
 	files int
 	lost  []Note // includes that couldn't be read
 }
 
-// confError is what is wrong with a file. It never quotes one: it may hold secrets.
+// confError describes a problem in a file. It never quotes the file, which may contain secrets.
 func confError(file string, line int, text string) error {
 	return fmt.Errorf("%s:%d: %s", file, line, text)
 }
 
-// readConf reads a file. Text is its content, or nil to read it.
+// readConf parses a file. If text is nil, it reads the file.
 func readConf(path string, text []byte) ([]directive, []Note, error) {
 	r := &confReader{root: filepath.Dir(path)}
 	list, err := r.read(path, text, 0)
@@ -80,13 +80,13 @@ func (r *confReader) read(path string, text []byte, depth int) ([]directive, err
 	defer func() { r.stack = r.stack[:len(r.stack)-1] }()
 	tokens := crossplane.Lex(strings.NewReader(string(text)))
 	defer func() {
-		for range tokens { // so that the lexer ends
+		for range tokens { // read all tokens, so that the lexer's goroutine ends
 		}
 	}()
 	return r.block(tokens, path, depth, true)
 }
 
-// block reads directives up to the end of a block, or of a file.
+// block parses directives up to the end of a block or of a file.
 func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth int, top bool) (list []directive, err error) {
 	if depth > maxConfDepth {
 		return nil, confError(path, 1, fmt.Sprintf("blocks and includes are nested more than %d deep", maxConfDepth))
@@ -116,7 +116,7 @@ func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth
 					return nil, err
 				}
 				if d.block == nil {
-					d.block = []directive{} // an empty block is one
+					d.block = []directive{} // not nil, even if the block is empty
 				}
 			}
 			if d.name == "include" && d.block == nil {
@@ -137,7 +137,8 @@ func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth
 	return list, nil
 }
 
-// include reads what a directive includes, in the order of names, as nginx does. What can't be read is noted.
+// include parses the files that a directive includes, in the order of their names, as nginx does. It adds a
+// note for each file that can't be read.
 func (r *confReader) include(d *directive, depth int) (list []directive, err error) {
 	pattern := d.arg(0)
 	if !filepath.IsAbs(pattern) {

@@ -9,13 +9,13 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// windows are the units as rules write them.
+// windows maps Envoy's units to windows of rules.
 var windows = map[string]string{"second": "second", "minute": "minute", "hour": "hour", "day": "day", "week": "7d", "month": "30d", "year": "365d"}
 
-// unlimited is more than anyone asks for, and the most that a rule can have.
+// unlimited is the highest limit that a rule can have, and more than any client needs.
 const unlimited = "9000000000/second"
 
-// Envoy imports configuration files of envoyproxy/ratelimit. The error is everything that is wrong with them.
+// Envoy imports configuration files of envoyproxy/ratelimit. The error lists everything that is wrong with them.
 func Envoy(files []envoy.File) (*Result, error) {
 	docs, err := envoy.Documents(files, envoy.Modes{MergeDomains: true})
 	if err != nil {
@@ -40,10 +40,10 @@ type envoyFile struct {
 	name string
 }
 
-// descriptors imports those below a path. The label is the path without values, which may be keys of clients. Shared says that a key
-// above has share_threshold.
+// descriptors imports the descriptors below a path. The label is the path without values, which may be clients' keys.
+// shared says that a key above has share_threshold.
 func (e *envoyFile) descriptors(list []envoy.Descriptor, path []string, label string, shared bool) {
-	wide := map[string]int{} // how many of a key are for more than one value
+	wide := map[string]int{} // how many descriptors of a key are for more than one value
 	for i := range list {
 		if isWide(&list[i]) {
 			wide[list[i].Key]++
@@ -66,8 +66,8 @@ func (e *envoyFile) descriptors(list []envoy.Descriptor, path []string, label st
 		}
 		e.descriptors(x.Descriptors, here, at, shared)
 		switch {
-		case len(e.ids) > before: // which keeps wider ones away
-		case wide[x.Key] > 1 || wide[x.Key] == 1 && !isWide(x): // another one would take its requests
+		case len(e.ids) > before: // the rules below keep wider rules from applying
+		case wide[x.Key] > 1 || wide[x.Key] == 1 && !isWide(x): // another descriptor would take its requests
 			r := e.add(at, descriptorMatch(here), "algorithm: fixed_window", "limit: "+unlimited)
 			e.note(r, where, false, "unlimited there: this is the most that a rule can have, and keeps wider rules away")
 		case x.Limit != nil:

@@ -1,7 +1,8 @@
-// Package imports writes the limits of other limiters as Weir rules: envoy.go those of envoyproxy/ratelimit's configuration, nginx.go
-// those of nginx's limit_req, which conf.go reads, and ingress.go those of ingress-nginx' annotations.
+// Package imports converts the limits of other limiters into Weir rules: envoy.go those of envoyproxy/ratelimit, nginx.go
+// those of nginx's limit_req, whose files conf.go parses, and ingress.go the annotations of ingress-nginx.
 //
-// What isn't one to one is said twice: as a comment beside the rule, and as a [Note] for whoever runs the import.
+// If a rule differs from the original, that is explained twice: in a comment in the rules, and in a [Note] for the
+// operator.
 package imports
 
 import (
@@ -19,25 +20,26 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// Result is what an import makes of its input.
+// Result is the result of an import.
 type Result struct {
 	// Text is a rule document, or nil if there is no limit.
 	Text []byte
-	// Notes are what to know before using it, about in the order of the input.
+	// Notes are what the operator should know before using the rules, roughly in the order of the input.
 	Notes []Note
-	// Rules is how many rules it has.
+	// Rules is how many rules Text has.
 	Rules int
 }
 
-// Note is something that is not one to one.
+// Note is a remark about one part of the import.
 type Note struct {
-	// Where is the place in the input.
+	// Where is the place in the input that the note is about.
 	Where string `json:"where"`
 	// Rule is the id of the rule that the note is about, or "".
 	Rule string `json:"rule,omitempty"`
 	// Text says what differs.
 	Text string `json:"text"`
-	// Differs: the rule decides otherwise than the original did, or there is no rule. The other notes are about what is shown.
+	// Differs means that the rule decides differently than the original, or that there is no rule. Other notes are about
+	// details.
 	Differs bool `json:"differs"`
 }
 
@@ -52,23 +54,24 @@ func (n Note) String() string {
 	return n.Where + ": " + text
 }
 
-// document is a rule document in the making.
+// document is a rule document that is being built.
 type document struct {
-	head  []string // comments
+	head  []string // comments at the beginning
 	rules []*entry
 	notes []Note
 	said  map[Note]bool
-	ids   map[string]int // how often each was wanted
+	ids   map[string]int // how often each id was requested
 }
 
-// entry is a rule, or without an id only comments.
+// entry is a rule with comments, or only comments if it has no id.
 type entry struct {
 	id       string
 	comments []string
-	fields   []string // lines behind the id
+	fields   []string // lines after the id
 }
 
-// matchField is the condition of a rule as a field, if it has one. It reports false if no rule can have it.
+// matchField returns the condition of a rule as a field, or nothing if there is no condition. ok is false if no rule can
+// have the condition.
 func matchField(m weir.Match) (fields []string, ok bool) {
 	switch {
 	case m.Endpoint != "":
@@ -80,7 +83,7 @@ func matchField(m weir.Match) (fields []string, ok bool) {
 	return fields, err == nil
 }
 
-// byFields are what a rule counts by. Requests without that aren't counted there.
+// byFields returns the fields for what a rule counts by. Requests without it aren't counted by the rule.
 func byFields(by []string) []string {
 	fields := []string{"by: " + scalars(by)}
 	if slices.ContainsFunc(by, func(s string) bool { return s != "ip" }) {
@@ -89,20 +92,20 @@ func byFields(by []string) []string {
 	return fields
 }
 
-// add adds a rule with an id that is like a name.
+// add adds a rule, with an id that is derived from a name.
 func (d *document) add(name string, fields ...string) *entry {
 	e := &entry{id: d.id(name), fields: fields}
 	d.rules = append(d.rules, e)
 	return e
 }
 
-// note notes something about a rule, and says it beside it. Without a rule it stands by itself.
+// note adds a note about a rule, and a comment with the same text to the rule. Without a rule, the comment stands alone.
 func (d *document) note(e *entry, where string, differs bool, format string, args ...any) {
 	n := Note{Where: where, Text: fmt.Sprintf(format, args...), Differs: differs}
 	if e != nil {
 		n.Rule = e.id
 	}
-	if d.said[n] { // of many alike on one line
+	if d.said[n] { // many equal ones on the same line appear once
 		return
 	}
 	if d.said == nil {
@@ -124,7 +127,7 @@ const maxID = 64
 
 var notInID = regexp.MustCompile(`[^a-z0-9_]+`)
 
-// id makes an id of a name: [a-z0-9_-], and no other rule's.
+// id derives a unique id from a name. It consists of [a-z0-9_-].
 func (d *document) id(name string) string {
 	base := strings.Trim(notInID.ReplaceAllString(strings.ToLower(name), "-"), "-")
 	if base == "" {
@@ -136,7 +139,7 @@ func (d *document) id(name string) string {
 	}
 	id := base
 	for d.ids[id] > 0 {
-		d.ids[base]++ // so that thousands of one name don't try each other's
+		d.ids[base]++ // so that thousands of rules with the same name don't try each other's ids
 		end := "-" + strconv.Itoa(d.ids[base])
 		id = base[:min(len(base), maxID-len(end))] + end
 	}
@@ -144,7 +147,7 @@ func (d *document) id(name string) string {
 	return id
 }
 
-// result writes the document, and reads it again: what is printed is a document that loads.
+// result returns the document as text. It parses the text to make sure that it is valid.
 func (d *document) result() (*Result, error) {
 	var b bytes.Buffer
 	for _, line := range d.head {
@@ -167,7 +170,7 @@ func (d *document) result() (*Result, error) {
 	}
 	r := &Result{Text: b.Bytes(), Notes: d.notes, Rules: n}
 	if n == 0 {
-		r.Text = nil // a document has at least one rule
+		r.Text = nil // a document without rules isn't valid
 		return r, nil
 	}
 	if _, err := rulefile.Parse("the imported rules", r.Text); err != nil {
@@ -176,7 +179,7 @@ func (d *document) result() (*Result, error) {
 	return r, nil
 }
 
-// writeComment wraps words at 100 columns. Whatever the input holds, it stays a comment.
+// writeComment writes a text as a comment, wrapped at 100 columns. No input can break out of the comment.
 func writeComment(b *bytes.Buffer, indent, text string) {
 	line := ""
 	flush := func() {
@@ -194,7 +197,7 @@ func writeComment(b *bytes.Buffer, indent, text string) {
 	flush()
 }
 
-// printable leaves out what a terminal, or a reader of YAML, would take for something else than text.
+// printable removes characters that a terminal or a YAML parser would treat specially.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {
@@ -204,10 +207,10 @@ func printable(s string) string {
 	}, s)
 }
 
-// clip keeps a name from filling a line.
+// clip shortens a name that would fill a line.
 func clip(s string) string { return shown.Clip(s, 80) }
 
-// scalars writes a list of texts.
+// scalars formats a list of strings as YAML.
 func scalars(list []string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -216,5 +219,5 @@ func scalars(list []string) string {
 	return "[" + strings.Join(out, ", ") + "]"
 }
 
-// errTooLarge is of input beyond what anyone writes.
+// errTooLarge is the error for input that is much larger than what people write.
 var errTooLarge = errors.New("is too large")

@@ -17,7 +17,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// ingress is a Kubernetes Ingress, as far as limits need it; or a list of them.
+// ingress is a Kubernetes Ingress, with the fields that limits need, or a list of Ingresses.
 type ingress struct {
 	Kind     string `yaml:"kind"`
 	Metadata struct {
@@ -38,7 +38,7 @@ type ingress struct {
 	Items []ingress `yaml:"items"`
 }
 
-// atLine is where a YAML parser says that a mistake is.
+// atLine matches the line number in an error of the YAML parser.
 var atLine = regexp.MustCompile(` line [0-9]+`)
 
 const annotation = "nginx.ingress.kubernetes.io/"
@@ -62,13 +62,13 @@ func Ingress(name string, text []byte) (*Result, error) {
 		}
 		odd, mistyped := errors.AsType[*yaml.TypeError](err)
 		if err != nil && !mistyped {
-			return nil, fmt.Errorf("%s: is not valid YAML%s", name, atLine.FindString(err.Error())) // without what stands there: it may be a secret
+			return nil, fmt.Errorf("%s: is not valid YAML%s", name, atLine.FindString(err.Error())) // leave out the rest of the error, which may quote a secret
 		}
 		for _, one := range append([]ingress{x}, x.Items...) {
 			if one.Kind != "Ingress" {
 				continue
 			}
-			if mistyped { // once: d.note says nothing twice
+			if mistyped { // once, because d.note skips repeated notes
 				d.note(nil, name, true, "the value on%s isn't of the type that an Ingress has there: it is left out", atLine.FindString(" "+odd.Errors[0]))
 			}
 			d.ingress(&one)
@@ -77,7 +77,7 @@ func Ingress(name string, text []byte) (*Result, error) {
 	return d.result()
 }
 
-// ingress writes the rules of one Ingress: its paths share their counters.
+// ingress adds the rules of one Ingress. Its paths share their counters.
 func (d *document) ingress(x *ingress) {
 	where := "Ingress " + clip(printable(x.Metadata.Name))
 	get := func(name string) string { return strings.TrimSpace(x.Metadata.Annotations[annotation+name]) }
@@ -128,7 +128,7 @@ func (d *document) ingress(x *ingress) {
 	}
 }
 
-// global imports global-rate-limit, which all controllers count together.
+// global adds the rule for the annotation global-rate-limit, whose limit all controllers share.
 func (d *document) global(x *ingress, match []string, where string, get func(string) string, number func(string) int64) *entry {
 	n := number("global-rate-limit")
 	if n == 0 {
@@ -164,7 +164,7 @@ func hosts(x *ingress) (list []string) {
 	return list
 }
 
-// ingressMatch is the condition for all paths of an Ingress.
+// ingressMatch returns the condition that matches all paths of an Ingress.
 func ingressMatch(x *ingress, regex bool) (fields []string, ok bool) {
 	var parts, endpoints []string
 	for _, r := range x.Spec.Rules {

@@ -13,30 +13,30 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// zone is a limit_req_zone: what is counted, and how fast it drains.
+// zone is a limit_req_zone: what it counts by, and its rate.
 type zone struct {
 	key   string
 	limit weir.Limit
 	at    *directive
 }
 
-// limitReq is a limit_req.
+// limitReq is a limit_req directive.
 type limitReq struct {
 	zone    string
 	burst   int64
 	nodelay bool
-	delay   int64 // how many of the burst aren't delayed; -1 without delay=
+	delay   int64 // how many requests of the burst aren't delayed; -1 without delay=
 }
 
-// scope is what a block has, or inherits.
+// scope has the limits of a block, its own or inherited ones.
 type scope struct {
 	limits []limitReq
 	dryRun bool
 }
 
-// place is a part of a server with limits of its own, or with none.
+// place is a part of a server, whose limits may differ from those of other parts.
 type place struct {
-	modifier, path string // of its location; the path is "" for all of a server
+	modifier, path string // of its location; for the whole server, the path is ""
 	scope
 	at *directive
 }
@@ -45,20 +45,20 @@ type place struct {
 type nginxConf struct {
 	*document
 	zones   map[string]zone
-	vars    map[string]*directive // map and geo, by what they set
-	used    map[string]int        // how many rules have a zone
-	seen    int                   // servers and locations
-	limited bool                  // there is a rule with a limit of nginx'
+	vars    map[string]*directive // map and geo directives, by the variable that they set
+	used    map[string]int        // number of rules for each zone
+	seen    int                   // number of servers and locations
+	limited bool                  // a rule has a limit from nginx
 }
 
-// Bounds of what is compared with each other, far above what people write.
+// Limits on what is compared with each other, far above what people write.
 const (
 	maxPlaces = 2000 // servers and locations
-	maxLimits = 16   // of one of them
+	maxLimits = 16   // limits in one server or location
 )
 
-// Nginx imports the limit_req directives of a configuration, with the files that it includes. Text is that of the file, or nil
-// to read it.
+// Nginx imports the limit_req directives of a configuration, including the files that it includes. If text is nil, it reads
+// the file.
 func Nginx(path string, text []byte) (*Result, error) {
 	conf, lost, err := readConf(path, text)
 	if err != nil {
@@ -84,13 +84,13 @@ func Nginx(path string, text []byte) (*Result, error) {
 	if c.http(http); c.seen > maxPlaces {
 		return nil, fmt.Errorf("%s: %w: at most %d servers and locations are imported", path, errTooLarge, maxPlaces)
 	}
-	if !c.limited { // what is there only keeps rules away that aren't
+	if !c.limited { // the rules only keep wider ones from applying, and there are none
 		return &Result{Notes: c.notes}, nil
 	}
 	return c.result()
 }
 
-// declarations notes zones and variables, which may stand behind what uses them.
+// declarations records zones and variables, since they may be declared after they are used.
 func (c *nginxConf) declarations(block []directive) {
 	for i := range block {
 		d := &block[i]
@@ -126,7 +126,7 @@ func parseZone(d *directive) (name string, z zone, ok bool) {
 	return name, z, name != "" && z.limit.Count > 0
 }
 
-// inherit is the scope of a block: of what the one around it has, and of what it says itself.
+// inherit returns the scope of a block: what the outer block has, and what the block itself changes.
 func (c *nginxConf) inherit(outer scope, block []directive) scope {
 	s := scope{dryRun: outer.dryRun}
 	for i := range block {
@@ -171,7 +171,7 @@ func parseLimitReq(d *directive) (l limitReq, ok bool) {
 	return l, ok && l.zone != ""
 }
 
-// http imports the servers.
+// http adds the rules of all servers.
 func (c *nginxConf) http(block []directive) {
 	outer := c.inherit(scope{}, block)
 	var servers []*directive
@@ -196,7 +196,7 @@ func (c *nginxConf) http(block []directive) {
 		places := c.places(c.inherit(outer, s.block), s.block, s)
 		same := slices.IndexFunc(all, func(o done) bool { return slices.EqualFunc(o.places, places, samePlace) })
 		if same >= 0 {
-			continue // as when all servers inherit what http has
+			continue // it shares the rules of an equal server
 		}
 		layer := "nginx"
 		if len(servers) > 1 {
@@ -204,7 +204,7 @@ func (c *nginxConf) http(block []directive) {
 		}
 		all = append(all, done{s, places, c.server(layer, places)})
 	}
-	if len(all) > 1 { // and some server differs from another
+	if len(all) > 1 { // if servers differ
 		for _, d := range all {
 			for _, r := range d.rules {
 				c.note(r, d.at.where(), true, "nginx has this for one of %d servers: no rule is for a host, so it is for all of them", len(servers))
@@ -225,14 +225,14 @@ func samePlace(a, b place) bool {
 	return a.modifier == b.modifier && a.path == b.path && !a.differs(b)
 }
 
-// places lists the parts of a server: its locations in the order in which nginx prefers them, and last the rest.
+// places returns the parts of a server: its locations in the order in which nginx prefers them, and then the rest.
 func (c *nginxConf) places(s scope, block []directive, at *directive) []place {
 	list := c.locations(s, block)
 	rank := func(p place) int {
 		return slices.Index([]string{"=", "^~", "~", ""}, strings.TrimSuffix(p.modifier, "*"))
 	}
 	slices.SortStableFunc(list, func(a, b place) int {
-		if r := cmp.Compare(rank(a), rank(b)); r != 0 || rank(a) == 2 { // expressions stay in their order
+		if r := cmp.Compare(rank(a), rank(b)); r != 0 || rank(a) == 2 { // regular expressions keep their order
 			return r
 		}
 		return cmp.Compare(len(b.path), len(a.path))
@@ -247,7 +247,7 @@ func (c *nginxConf) places(s scope, block []directive, at *directive) []place {
 	return append(list, place{scope: s, at: at})
 }
 
-// locations lists those of a block, and the ones inside them.
+// locations returns the locations of a block, including nested ones.
 func (c *nginxConf) locations(outer scope, block []directive) (list []place) {
 	for i := range block {
 		d := &block[i]
@@ -278,8 +278,8 @@ func (c *nginxConf) locations(outer scope, block []directive) (list []place) {
 	return list
 }
 
-// server writes the rules of a server. Of its places nginx takes one, so the rules are alternatives: they share a layer,
-// or several if places have several limits.
+// server adds the rules of a server. For each request, nginx uses one place, so the rules are alternatives in the same
+// layer. If places have several limits, there are several layers.
 func (c *nginxConf) server(layer string, places []place) (rules []*entry) {
 	places = needed(places)
 	slots, limited := 0, 0
@@ -316,7 +316,8 @@ func (c *nginxConf) server(layer string, places []place) (rules []*entry) {
 	return rules
 }
 
-// needed leaves out locations that have what the rest of the server has, unless another one would then take their requests.
+// needed leaves out locations with the same limits as the rest of the server, unless another location would then match
+// their requests.
 func needed(places []place) (list []place) {
 	rest := places[len(places)-1]
 	for i, p := range places {
@@ -331,12 +332,12 @@ func (p place) differs(o place) bool {
 	return p.dryRun != o.dryRun || !slices.Equal(p.limits, o.limits)
 }
 
-// around reports whether requests to another place may be requests to this one, too.
+// around reports whether requests that match the place o may match p, too.
 func (p place) around(o place) bool {
 	return p.path == "" || strings.HasPrefix(p.modifier, "~") || strings.HasPrefix(o.modifier, "~") || p.modifier != "=" && strings.HasPrefix(o.path, p.path)
 }
 
-// together writes one rule for places that have the same limits, and so share their counters.
+// together adds one rule for places with the same limits, so that they share their counters.
 func (c *nginxConf) together(places []place) (rules []*entry) {
 	match := matchOf(places[0], false)
 	if len(places) > 1 {
@@ -359,7 +360,7 @@ func (c *nginxConf) together(places []place) (rules []*entry) {
 
 var safePath = regexp.MustCompile(`^/[A-Za-z0-9._~/-]*$`)
 
-// endpointOf is the pattern for a location, or "" if none says the same.
+// endpointOf returns a pattern that matches the same paths as a location, or "" if there is none.
 func endpointOf(p place) string {
 	switch {
 	case !safePath.MatchString(p.path) || strings.Contains(p.path, "//"):
@@ -374,7 +375,7 @@ func endpointOf(p place) string {
 	return ""
 }
 
-// expression is the regular expression for a location.
+// expression returns a regular expression that matches the same paths as a location.
 func expression(p place) string {
 	switch p.modifier {
 	case "~", "~*":
@@ -385,8 +386,8 @@ func expression(p place) string {
 	return "^" + regexp.QuoteMeta(p.path)
 }
 
-// matchOf is the condition for a place. Among rules of a layer, an endpoint goes before every expression, and the order of the file decides
-// among those: so one of them makes all be expressions.
+// matchOf returns the condition for a place. In a layer, endpoints take precedence over regular expressions, whose order is
+// that of the file. So if the places are mixed, all of them use regular expressions.
 func matchOf(p place, mixed bool) weir.Match {
 	switch e := endpointOf(p); {
 	case p.path == "" || p.path == "/" && p.modifier != "=" && !strings.HasPrefix(p.modifier, "~"):
@@ -397,7 +398,8 @@ func matchOf(p place, mixed bool) weir.Match {
 	return weir.Match{EndpointRegex: expression(p)}
 }
 
-// rule writes the rule for one of the limits of a place; or, if there is none, one that keeps wider rules away.
+// rule adds the rule for one of the limits of a place. If there is no such limit, the rule only keeps wider rules from
+// applying.
 func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *entry {
 	where := "nginx"
 	if p.at != nil {
@@ -431,7 +433,7 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 	fields = append(fields, byFields(by)...)
 	if l.burst > 0 && !l.nodelay && l.delay < 0 {
 		second := int64(z.limit.Window / time.Second)
-		longest := (l.burst*second + z.limit.Count - 1) / z.limit.Count // wait of the last of a burst, rounded up
+		longest := (l.burst*second + z.limit.Count - 1) / z.limit.Count // how long the last request of a burst waits, rounded up
 		fields = append(fields, "algorithm: leaky_bucket", "mode: queue", fmt.Sprintf("max_delay: %ds", longest))
 	}
 	fields = append(fields, "limit: "+z.limit.String(), fmt.Sprintf("burst: %d", l.burst+1))

@@ -10,10 +10,10 @@ import (
 
 var variable = regexp.MustCompile(`\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))`)
 
-// maxVariables is how many a key may have.
+// maxVariables is how many variables a zone's key may have.
 const maxVariables = 16
 
-// variables are what nginx' variables are called in rules, and what differs.
+// variables maps nginx's variables to what rules call them, and says what differs.
 var variables = map[string]struct{ by, differs string }{
 	"binary_remote_addr":  {by: "ip"},
 	"remote_addr":         {by: "ip"},
@@ -31,7 +31,7 @@ var variables = map[string]struct{ by, differs string }{
 
 const wholePath = "the URI is all of the path there, and here its first 8 segments, without the query"
 
-// key is what rules count by for the key of a zone. Wrong says why there is nothing, or is "".
+// key converts the key of a zone to the dimensions that a rule counts by. If it can't, wrong says why.
 func (c *nginxConf) key(key string) (by []string, notes []Note, wrong string) {
 	by = []string{}
 	names := variable.FindAllStringSubmatch(key, maxVariables+1)
@@ -53,7 +53,7 @@ func (c *nginxConf) key(key string) (by []string, notes []Note, wrong string) {
 	return by, notes, ""
 }
 
-// variable is key for one variable.
+// variable converts one variable of a key.
 func (c *nginxConf) variable(name string) (by []string, notes []Note, wrong string) {
 	header, isHeader := strings.CutPrefix(name, "http_")
 	claim, isClaim := strings.CutPrefix(name, "jwt_claim_")
@@ -73,8 +73,8 @@ func (c *nginxConf) variable(name string) (by []string, notes []Note, wrong stri
 	return nil, nil, fmt.Sprintf("counts by $%s, which no rule can", clip(name))
 }
 
-// mapped is what a map or geo stands for in a key: the one value that isn't empty, if there is one. An empty key isn't counted, which is how
-// people exempt their own networks.
+// mapped converts a variable that a map or geo sets: to the only value that isn't empty, if there is just one. Requests
+// with an empty key aren't counted, which is how people exempt their own networks.
 func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong string) {
 	name := d.args[len(d.args)-1]
 	value, several := "", false
@@ -93,7 +93,7 @@ func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong strin
 	if d.name == "geo" || !variable.MatchString(value) || strings.Contains(value, name) {
 		return nil, nil, fmt.Sprintf("counts by %s, which a %s sets: no rule can", clip(printable(name)), d.name)
 	}
-	// One step is enough for what people write, and can't go round in circles.
+	// Follow only one step, which is enough in practice and can't loop.
 	flat := &nginxConf{vars: map[string]*directive{}}
 	if by, notes, wrong = flat.key(value); wrong != "" {
 		return nil, nil, wrong
@@ -109,7 +109,7 @@ func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong strin
 
 var network = regexp.MustCompile(`^[0-9a-fA-F.:]+(/[0-9]+)?$`)
 
-// exempt lists the networks of a geo for which a map is empty.
+// exempt returns the networks of a geo for which a map is empty.
 func exempt(m, geo *directive) (nets []string) {
 	empty := map[string]bool{}
 	for _, e := range m.block {

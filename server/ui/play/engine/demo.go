@@ -10,25 +10,25 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// demo is one thing to see: arrivals that show it under any numbers, and a sentence that names the numbers seen.
+// demo is a demonstration: arrivals that show an effect for any numbers, and a text about what was seen.
 type demo struct {
 	Demo
 	arrive func(e *Engine, window int64)
-	// watch is said before it is over, seen afterwards.
+	// watch returns the text while the demonstration runs, and seen the text afterwards.
 	watch, seen func(e *Engine, n Numbers) string
 }
 
-// Demo is a demonstration: what its button says, the lane that it is about, and from when to when it is to be watched.
+// Demo describes a demonstration: the text of its button, the lane that it is about, and the time to watch.
 type Demo struct {
 	ID    string `json:"id"`
 	Title string `json:"title"`
 	Lane  string `json:"lane"`
-	// From and Until are in windows in [Demos], in µs in what [Engine.Show] returns.
+	// From and Until are when to watch. They are numbers of windows in [Demos], and µs in what [Engine.Show] returns.
 	From  float64 `json:"from"`
 	Until float64 `json:"until"`
 }
 
-// Demos lists the demonstrations in the order of their buttons.
+// Demos returns the demonstrations in the order of their buttons.
 func Demos() []Demo {
 	var out []Demo
 	for _, d := range demos {
@@ -37,7 +37,7 @@ func Demos() []Demo {
 	return out
 }
 
-// Show forgets all arrivals, and goes to where a demonstration begins.
+// Show discards all arrivals, and starts a demonstration.
 func (e *Engine) Show(id string) (Demo, error) {
 	i := slices.IndexFunc(demos, func(d *demo) bool { return d.ID == id })
 	switch {
@@ -50,7 +50,7 @@ func (e *Engine) Show(id string) (Demo, error) {
 	d := *demos[i]
 	window := e.numbers.Window * 1000
 	if d.arrive(e, window); d.ID == "queue" {
-		d.Until *= float64(e.capacity()) / float64(e.numbers.Limit) // the time that it takes to empty
+		d.Until *= float64(e.capacity()) / float64(e.numbers.Limit) // the time that the bucket takes to empty
 	}
 	d.From *= float64(window)
 	d.Until *= float64(window)
@@ -60,7 +60,7 @@ func (e *Engine) Show(id string) (Demo, error) {
 	return d.Demo, nil
 }
 
-// story explains the demonstration, and reports whether it is over.
+// story returns the text of the demonstration, and whether it is over.
 func (e *Engine) story() (string, bool) {
 	if e.seen != "" {
 		return e.seen, true
@@ -91,7 +91,7 @@ var demos = []*demo{
 		arrive: func(e *Engine, window int64) {
 			n := int(e.numbers.Limit)
 			e.burst(window*6/10, n, window/25)
-			for i := range n + 1 { // twice as many as the limit lets through
+			for i := range n + 1 { // twice as many as the limit allows
 				e.add(arrival{at: window + window*int64(i)/int64(2*n)})
 			}
 		},
@@ -111,7 +111,7 @@ var demos = []*demo{
 		arrive: func(e *Engine, window int64) {
 			n, b := e.numbers.Limit, e.capacity()
 			e.burst(window/10, int(2*b), window/100)
-			for i := range n { // twice the rate of the refill, for half a window
+			for i := range n { // at twice the refill rate, for half a window
 				e.add(arrival{at: window*15/100 + window*(i+1)/(2*n)})
 			}
 		},
@@ -145,16 +145,16 @@ var demos = []*demo{
 	},
 }
 
-// laneOf is the lane of an algorithm.
+// laneOf returns the lane of an algorithm.
 func (e *Engine) laneOf(a counter.Algorithm) *lane { return e.lanes[slices.Index(algorithms, a)] }
 
-// of counts what an algorithm did.
+// of returns what an algorithm did with the requests.
 func (e *Engine) of(a counter.Algorithm) Counts { return e.laneOf(a).now(e.at) }
 
-// capacity is what a bucket holds.
+// capacity returns how many requests a bucket holds.
 func (e *Engine) capacity() int64 { return e.laneOf(weir.TokenBucket).policy.Limit.Max() }
 
-// split counts how many of the first requests an algorithm admitted, and how many of all after them.
+// split returns how many of the first requests an algorithm admitted, and how many of all the later ones.
 func (e *Engine) split(a counter.Algorithm, first int) (of, after, all int) {
 	l := e.laneOf(a)
 	for i := 0; i < len(l.marks); i += 3 {
@@ -170,7 +170,7 @@ func (e *Engine) split(a counter.Algorithm, first int) (of, after, all int) {
 	return of, after, len(l.marks) / 3
 }
 
-// times says how many times the limit a number is.
+// times describes a number as a multiple of the limit.
 func times(n int, limit int64) string {
 	if int64(n) == 2*limit {
 		return "twice"

@@ -1,10 +1,10 @@
-// Package engine is the playground without its page: arrivals on a virtual clock, what [weir.Limiter] decides, and what there
-// is to draw. The page shows what every algorithm, or the user's own rules, make of the same arrivals.
+// Package engine is the playground without its page: arrivals on a virtual clock, the decisions of [weir.Limiter], and the
+// data to draw. The page shows what every algorithm, or the user's own rules, do with the same arrivals.
 //
-// The engine has no arithmetic of limits: levels, weights and entries come from the core's states. It is deterministic, and
-// replays its arrivals to go back in time.
+// The engine doesn't compute limits itself: levels, weights and entries come from the states of the core's counters. It is
+// deterministic: to go back in time, it replays the arrivals.
 //
-// Times are whole microseconds since the beginning, which is a moment that every window is aligned to.
+// Times are whole microseconds since the beginning, which is aligned to every window.
 package engine
 
 import (
@@ -21,26 +21,26 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// What a page can ask for is bounded, so that it stays quick.
+// Limits on what a page can request, so that it stays responsive.
 const (
 	MaxArrivals = 5000
-	maxCharges  = 6 * MaxArrivals // of them all: a rewind decides them anew
+	maxCharges  = 6 * MaxArrivals // charges of all arrivals, since going back decides them again
 	MaxText     = 64 << 10        // bytes of rules
-	maxComing   = 200             // arrivals that are shown in advance
+	maxComing   = 200             // how many future arrivals are shown
 	maxLimit    = 1000
 	maxWindow   = 24 * time.Hour
 	maxAt       = int64(30 * 24 * time.Hour / time.Microsecond)
 	storeCap    = 8 << 20
 )
 
-// Numbers are those of all algorithms that are compared.
+// Numbers are the numbers for all algorithms that are compared.
 type Numbers struct {
 	Limit int64 `json:"limit"`
-	// Window is in milliseconds, as is MaxDelay.
+	// Window and MaxDelay are in milliseconds.
 	Window int64 `json:"window"`
-	// Burst is that of the buckets, and the length of the queue. 0 means Limit.
+	// Burst is the burst of the buckets, and the length of the queue. 0 means Limit.
 	Burst int64 `json:"burst"`
-	// MaxDelay is the queue's. 0 means as long as the queue is.
+	// MaxDelay is the longest delay in the queue. 0 means as long as a full queue takes.
 	MaxDelay int64 `json:"max_delay"`
 }
 
@@ -49,37 +49,37 @@ func (n Numbers) window() time.Duration { return time.Duration(n.Window) * time.
 // Engine is a playground. Make one with [New]. It is not safe for concurrent use.
 type Engine struct {
 	numbers Numbers
-	own     *weir.RuleSet // the user's rules, or nil while algorithms are compared
-	request weir.Request  // for own rules
-	applied int           // how many counters that is charged to
+	own     *weir.RuleSet // the user's own rules; nil while algorithms are compared
+	request weir.Request  // the request that the user's own rules decide
+	applied int           // how many counters the request is charged to
 	policy  []*counter.Policy
 
-	begin   int64 // µs since 1970 of the moment 0
+	begin   int64 // the start, in µs since 1970
 	at      int64
 	store   *mirror
 	limiter *weir.Limiter
 	lanes   []*lane
-	whole   *trace // what became of requests, for own rules
-	answer  string // to the last of them
+	whole   *trace // the results of requests under the user's own rules
+	answer  string // the response to the last request
 
-	schedule []arrival // in order; those before next are decided
+	schedule []arrival // in order of time; those before index next are decided
 	next     int
-	charges  int // of all of them
+	charges  int // charges of all arrivals
 	patterns []*pattern
 	full     bool
 	demo     *demo
-	seen     string // what the demonstration has shown, once it is over
+	seen     string // the text of a demonstration that is over
 
-	fresh bool // the next frame is a whole one
-	sent  int  // arrivals that frames have had
+	fresh bool // the next frame must repeat everything
+	sent  int  // how many arrivals were in earlier frames
 }
 
-// arrival is a request at a moment.
+// arrival is a request at a certain time.
 type arrival struct {
 	at      int64
-	pattern *pattern // that it is of, or nil
+	pattern *pattern // the pattern that made it, or nil
 	request *weir.Request
-	charges int // how many counters it is charged to
+	charges int // how many counters the request is charged to
 }
 
 // New makes an engine that compares the algorithms.
@@ -93,7 +93,7 @@ var algorithms = []counter.Algorithm{
 	weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingCounter, weir.SlidingLog,
 }
 
-// Compare shows the algorithms under these numbers. The arrivals stay, and are decided anew.
+// Compare shows the algorithms with these numbers. It keeps the arrivals, and decides them again.
 func (e *Engine) Compare(n Numbers) error {
 	switch {
 	case n.Limit < 1 || n.Limit > maxLimit:
@@ -131,20 +131,20 @@ func (e *Engine) Compare(n Numbers) error {
 	return nil
 }
 
-// aligned is the first moment of 2026 that begins a window of that length.
+// aligned returns the first time in 2026 at which a window of this length begins, in µs since 1970.
 func aligned(window time.Duration) int64 {
 	w := window.Microseconds()
 	year := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 	return (year + w - 1) / w * w
 }
 
-// Clear forgets all arrivals and goes back to the beginning.
+// Clear discards all arrivals, and goes back to the beginning.
 func (e *Engine) Clear() {
 	e.schedule, e.charges, e.patterns, e.full, e.demo = nil, 0, nil, false, nil
 	e.replay(0)
 }
 
-// replay begins anew and decides the arrivals up to a moment.
+// replay starts again, and decides the arrivals up to a time.
 func (e *Engine) replay(to int64) {
 	e.at, e.next, e.fresh, e.seen = 0, 0, true, ""
 	now := func() time.Time { return time.UnixMicro(e.begin + e.at) }
@@ -161,7 +161,7 @@ func (e *Engine) replay(to int64) {
 	e.run(to)
 }
 
-// run decides the arrivals up to a moment, which isn't before the engine's.
+// run decides the arrivals up to a time, which must not be in the past.
 func (e *Engine) run(to int64) {
 	if d := e.demo; d != nil && e.at < int64(d.Until) && to >= int64(d.Until) {
 		e.pass(int64(d.Until))
@@ -181,12 +181,12 @@ func (e *Engine) pass(to int64) {
 	e.at = to
 }
 
-// decide has the arrival decided: by each algorithm for itself, or by the user's rules together.
+// decide decides an arrival: by each algorithm separately, or by the user's rules together.
 func (e *Engine) decide(a *arrival) {
 	ctx := context.Background()
 	if e.own != nil {
 		req := *a.request
-		d, _ := e.limiter.Check(ctx, &req) // a memstore doesn't fail
+		d, _ := e.limiter.Check(ctx, &req) // a memstore can't fail
 		e.whole.mark(e.at, e.next, verdictOf(d.Allowed, true, d.Delay), d.Delay)
 		e.answer = answer(&d)
 		return
@@ -197,7 +197,7 @@ func (e *Engine) decide(a *arrival) {
 	}
 }
 
-// Send adds requests from now on, evenly over some milliseconds.
+// Send adds requests, evenly spread over the next milliseconds.
 func (e *Engine) Send(count int, over int64) error {
 	if count < 1 || count > maxLimit {
 		return fmt.Errorf("count: must be from 1 to %d requests at a time, got %d", maxLimit, count)
@@ -213,7 +213,7 @@ func (e *Engine) Send(count int, over int64) error {
 	return nil
 }
 
-// errFull says why there is no room for more.
+// errFull returns the error that says why no more arrivals can be added.
 func (e *Engine) errFull() error {
 	if len(e.schedule) >= MaxArrivals {
 		return fmt.Errorf("%d requests are the most that the playground keeps: reset it to send more", MaxArrivals)
@@ -221,7 +221,7 @@ func (e *Engine) errFull() error {
 	return fmt.Errorf("%d limits apply to this request, and %d requests are the most that the playground keeps then: reset it, or paste fewer rules", e.each(), len(e.schedule))
 }
 
-// each is how many counters a request is charged to.
+// each returns how many counters a request is charged to.
 func (e *Engine) each() int {
 	if e.own == nil {
 		return len(algorithms)
@@ -229,7 +229,7 @@ func (e *Engine) each() int {
 	return e.applied
 }
 
-// burst adds arrivals from a moment on, evenly over some microseconds.
+// burst adds arrivals from a time on, evenly spread over some microseconds.
 func (e *Engine) burst(at int64, count int, over int64) {
 	for i := range count {
 		e.add(arrival{at: at + over*int64(i)/int64(count)})
@@ -237,7 +237,7 @@ func (e *Engine) burst(at int64, count int, over int64) {
 	e.order()
 }
 
-// add adds an arrival behind the others, if there is room; order puts it in its place.
+// add appends an arrival if there is room. Call order afterwards to sort it in.
 func (e *Engine) add(a arrival) {
 	if a.charges = e.each(); len(e.schedule) >= MaxArrivals || e.charges+a.charges > maxCharges {
 		e.full = true
@@ -251,12 +251,12 @@ func (e *Engine) add(a arrival) {
 	e.schedule = append(e.schedule, a)
 }
 
-// order sorts the arrivals that aren't decided yet. Those of one moment stay in the order in which they were added.
+// order sorts the arrivals that aren't decided yet. Those at the same time stay in the order in which they were added.
 func (e *Engine) order() {
 	slices.SortStableFunc(e.schedule[e.next:], func(a, b arrival) int { return cmp.Compare(a.at, b.at) })
 }
 
-// Advance goes to a moment, forwards or back, and returns what there is to draw that the frames before didn't have.
+// Advance goes to a time, forwards or backwards, and returns what to draw in addition to the earlier frames.
 func (e *Engine) Advance(to int64) Frame {
 	to = min(max(to, 0), maxAt)
 	if to < e.at {
@@ -267,7 +267,7 @@ func (e *Engine) Advance(to int64) Frame {
 	return e.frame()
 }
 
-// Step goes to the next arrival, or if none is coming to the next bend of a level.
+// Step goes to the next arrival or, if there is none, to the next time at which a level changes its course.
 func (e *Engine) Step() Frame {
 	to := e.at + e.ahead()
 	e.fill(to)
@@ -282,7 +282,7 @@ func (e *Engine) Step() Frame {
 	return e.Advance(to)
 }
 
-// Back goes back to the arrival before this moment, and to the beginning if there is none.
+// Back goes back to the previous arrival, or to the beginning if there is none.
 func (e *Engine) Back() Frame {
 	for i := e.next - 1; i >= 0; i-- {
 		if at := e.schedule[i].at; at < e.at {
@@ -292,10 +292,11 @@ func (e *Engine) Back() Frame {
 	return e.Advance(0)
 }
 
-// ahead is how far in advance arrivals are shown.
+// ahead returns how far into the future arrivals are shown.
 func (e *Engine) ahead() int64 { return 2 * e.scale() }
 
-// scale is the window that time is measured by, µs: for own rules the shortest of those that apply, within reason.
+// scale returns the window that determines the scale of time, in µs. For the user's own rules, it is the shortest window
+// that applies, within limits.
 func (e *Engine) scale() int64 {
 	if e.own == nil {
 		return e.numbers.Window * 1000

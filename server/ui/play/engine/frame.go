@@ -8,66 +8,69 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Frame is what there is to draw. Arrivals, marks and points come once; a fresh frame has all of them again.
+// Frame is what to draw next. It has only new arrivals, marks and points; a fresh frame repeats all of them.
 type Frame struct {
 	At    float64 `json:"at"`
 	Fresh bool    `json:"fresh"`
-	// Arrivals are the moments of requests that have been decided, Coming of those that are still to come.
+	// Arrivals are the times of requests that have been decided, and Coming those of future requests.
 	Arrivals []float64   `json:"arrivals"`
 	Coming   []float64   `json:"coming"`
 	Lanes    []LaneFrame `json:"lanes"`
-	// Whole is what became of requests under all of the user's rules together: marks, counts, and the last answer as its Text.
+	// Whole has the results of requests under all of the user's rules together: marks, counts, and in Text the response to
+	// the last request.
 	Whole LaneFrame `json:"whole"`
-	// Text explains what a demonstration shows, Done says that it is over.
+	// Text explains what a demonstration shows. Done says that the demonstration is over.
 	Text string `json:"text"`
 	Done bool   `json:"done"`
-	// Full says that no more arrivals can be kept, or is "".
+	// Full says why no more arrivals can be added, or is "".
 	Full string `json:"full"`
 }
 
-// LaneFrame is what there is to draw of one lane.
+// LaneFrame is what to draw next in one lane.
 type LaneFrame struct {
-	// Marks are three numbers for each request: that of the arrival; 0 refused, 1 admitted, 2 delayed, 3 refused by another
-	// limit; and the delay. Points are three, too: a moment, the value from there on in a straight line to the next point, and
-	// the part of it that is the weighted window before's.
+	// Marks has three numbers for each request: the index of its arrival; 0 for refused, 1 for admitted, 2 for delayed, or
+	// 3 for refused by another limit; and its delay. Points has three numbers for each point: a time; the value, which
+	// changes in a straight line until the next point; and the part of the value that comes from the previous window.
 	Marks  []float64 `json:"marks"`
 	Points []float64 `json:"points"`
-	// Value and Base are those of this moment.
+	// Value and Base are the value and that part of it at this time.
 	Value float64 `json:"value"`
 	Base  float64 `json:"base"`
-	// Text says the value with all that it is made of.
+	// Text describes the value and what it consists of.
 	Text string `json:"text"`
-	// From is where the time begins that counts: the window's beginning, of a log a window's length ago, of a bucket now.
+	// From is the beginning of the time in which requests count: for a window its beginning, for a log a window's length
+	// ago, for a bucket now.
 	From float64 `json:"from"`
 	Counts
 }
 
-// Counts are what became of requests. Delayed ones are among those admitted.
+// Counts counts requests by result. Delayed requests are also counted as admitted.
 type Counts struct {
 	Sent     int `json:"sent"`
 	Admitted int `json:"admitted"`
 	Refused  int `json:"refused"`
 	Delayed  int `json:"delayed"`
-	// Peak is how many were let go within any one window's length, Waiting how many are admitted and not let go yet.
+	// Peak is the largest number of requests that passed within one window's length. Waiting is how many requests are
+	// admitted but still delayed.
 	Peak    int `json:"peak"`
 	Waiting int `json:"waiting"`
 }
 
-// Lane describes a lane.
+// Lane describes a lane: the drawing of one counter.
 type Lane struct {
 	ID        string `json:"id"`
 	Algorithm string `json:"algorithm"`
 	Limit     string `json:"limit"`
-	// Rule is that of the user's which the lane is of, or "".
+	// Rule is the user's rule that the lane belongs to, or "".
 	Rule   string  `json:"rule"`
 	Shadow bool    `json:"shadow"`
 	Max    float64 `json:"max"`
 	Window float64 `json:"window"`
-	// Offset is when a window begins, for windows that have edges, otherwise -1.
+	// Offset is when a window begins, or -1 for windows without fixed edges.
 	Offset float64 `json:"offset"`
 }
 
-// Lanes describes the lanes, in the order of frames.
+// Lanes returns the lanes, in the order that frames use.
 func (e *Engine) Lanes() []Lane {
 	out := []Lane{}
 	for _, l := range e.lanes {
@@ -91,7 +94,7 @@ func (e *Engine) Lanes() []Lane {
 	return out
 }
 
-// Span is how much time a page should show, µs.
+// Span returns how much time a page should show, in µs.
 func (e *Engine) Span() float64 { return 2.5 * float64(e.scale()) }
 
 func (e *Engine) frame() Frame {
@@ -137,7 +140,7 @@ func (e *Engine) laneFrame(l *lane) LaneFrame {
 	return f
 }
 
-// unseen are the marks that frames haven't had.
+// unseen returns the marks that weren't in earlier frames.
 func (t *trace) unseen(fresh bool) []float64 {
 	if fresh {
 		t.shown = 0
@@ -147,7 +150,7 @@ func (t *trace) unseen(fresh bool) []float64 {
 	return marks
 }
 
-// now is how the counts stand at a moment.
+// now returns the counts at a time.
 func (t *trace) now(at int64) Counts {
 	t.pass(at)
 	c := Counts{
@@ -158,7 +161,7 @@ func (t *trace) now(at int64) Counts {
 	return c
 }
 
-// text says how a counter stands, and from when on requests count in it.
+// text describes the state of a counter, and returns from when on requests count in it.
 func (l *lane) text(now int64) (text string, from int64) {
 	p, r := l.policy, l.report(now)
 	from = now
@@ -197,7 +200,7 @@ func (l *lane) text(now int64) (text string, from int64) {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// seconds is a time as people read it: 9 s, 0.7 s, 40 ms.
+// seconds formats a time for people: 9 s, 0.7 s, 40 ms.
 func seconds(d time.Duration) string {
 	if d < 100*time.Millisecond {
 		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
@@ -205,7 +208,7 @@ func seconds(d time.Duration) string {
 	return short(d.Seconds()) + " s"
 }
 
-// short is a number with one digit after the point, if that isn't 0.
+// short formats a number with one decimal, unless that is 0.
 func short(x float64) string {
 	s := strconv.FormatFloat(x, 'f', 1, 64)
 	if n := len(s) - 2; s[n:] == ".0" {

@@ -8,29 +8,29 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// mirror is a memstore that also keeps a readable copy of each counter's state, by the same arithmetic.
+// mirror is a memstore that also keeps a readable copy of each counter's state, computed with the same functions.
 type mirror struct {
 	*memstore.Store
 	engine *Engine
 	lanes  map[string]*lane // by policy and subject
-	looked []*lane          // of the last peek
+	looked []*lane          // the lanes in the last peek
 }
 
 func newMirror(s *memstore.Store, e *Engine) *mirror {
 	return &mirror{Store: s, engine: e, lanes: map[string]*lane{}}
 }
 
-// lane is one counter, and what has happened to it.
+// lane is one counter and its history.
 type lane struct {
 	trace
 	policy *counter.Policy
 	state  counter.State
 	log    counter.Log
-	result counter.Result // the last one
-	begin  int64          // of the engine
-	drawn  int64          // up to which moment points are there, µs since 1970
-	points []float64      // moment, value, and how much of it is the window before's
-	drew   int            // of points, that frames have had
+	result counter.Result // the last result
+	begin  int64          // the start of the engine's time, in µs since 1970
+	drawn  int64          // until when there are points, in µs since 1970
+	points []float64      // time, value, and the part of the value from the previous window
+	drew   int            // how many points were in earlier frames
 }
 
 func (m *mirror) lane(c counter.Counter) *lane {
@@ -45,7 +45,7 @@ func (m *mirror) lane(c counter.Counter) *lane {
 	return l
 }
 
-// Take has the memstore decide, and notes what became of each charge.
+// Take lets the memstore decide, and records the result of each charge.
 func (m *mirror) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	m.Store.Take(ctx, charges, results)
 	refused := false
@@ -64,7 +64,7 @@ func (m *mirror) Take(ctx context.Context, charges []counter.Charge, results []c
 	}
 }
 
-// settle debits the state as the store has debited its own.
+// settle changes the copy of the state in the same way as the store has changed its own.
 func (l *lane) settle(now, n int64, r counter.Result, refused bool) {
 	l.draw(now)
 	l.point(now)
@@ -81,7 +81,7 @@ func (l *lane) settle(now, n int64, r counter.Result, refused bool) {
 	l.point(now)
 }
 
-// report is how the counter stands, as if one more request were asked about.
+// report returns the state of the counter, as a request for one more would see it.
 func (l *lane) report(now int64) counter.Result {
 	if l.policy.Limit.Algorithm == counter.SlidingLog {
 		v := counter.Fits
@@ -97,8 +97,8 @@ func (l *lane) report(now int64) counter.Result {
 	return l.policy.Report(l.state, now, 1, v)
 }
 
-// value is what is drawn: the tokens of a token bucket, the water of a leaky one, or requests. For a sliding counter, base is the
-// part that is left of the previous window.
+// value returns what is drawn: the tokens in a token bucket, the water in a leaky one, or a number of requests. For a
+// sliding counter, base is the part that comes from the previous window.
 func (l *lane) value(now int64) (value, base float64) {
 	p := l.policy
 	switch p.Limit.Algorithm {
@@ -114,10 +114,11 @@ func (l *lane) value(now int64) (value, base float64) {
 	return base + float64(w.Level), base
 }
 
-// tokens are millionths as tokens.
+// tokens converts millionths to tokens.
 func tokens(millionths int64) float64 { return float64(millionths) / 1e6 }
 
-// bend is the next moment at which the value stops going on as it does, or 0: a bucket is full, a window ends, an entry leaves.
+// bend returns the next time at which the value changes its course, because a bucket is full, a window ends, or an entry
+// expires. It returns 0 if there is none.
 func (l *lane) bend(now int64) int64 {
 	p := l.policy
 	switch p.Limit.Algorithm {
@@ -127,7 +128,7 @@ func (l *lane) bend(now int64) int64 {
 		}
 		return 0
 	case counter.SlidingLog:
-		l.report(now) // which drops what has left
+		l.report(now) // drops expired entries
 		for at := range l.log.Entries() {
 			return at + l.window
 		}
@@ -139,7 +140,7 @@ func (l *lane) bend(now int64) int64 {
 	return 0
 }
 
-// draw adds the points of all bends up to a moment. Between points the value is a straight line.
+// draw adds points for all bends up to a time. Between points, the value is a straight line.
 func (l *lane) draw(now int64) {
 	for {
 		bend := l.bend(l.drawn)
@@ -160,14 +161,14 @@ func (l *lane) point(now int64) {
 	l.drawn = now
 }
 
-// verdict is what became of a request, as marks have it.
+// verdict is the result of a request, as in marks.
 type verdict uint8
 
 const (
 	refused verdict = iota
 	admitted
 	delayed
-	elsewhere // another limit refused it
+	elsewhere // another limit refused the request
 )
 
 func verdictOf(fits, taken bool, delay time.Duration) verdict {
@@ -182,16 +183,16 @@ func verdictOf(fits, taken bool, delay time.Duration) verdict {
 	return admitted
 }
 
-// trace is what has become of the requests that came to a counter.
+// trace has the results of the requests to a counter.
 type trace struct {
 	counts [4]int    // by verdict
-	marks  []float64 // number of the arrival, verdict, delay in µs
-	shown  int       // of marks, that frames have had
+	marks  []float64 // index of the arrival, verdict, delay in µs
+	shown  int       // how many marks were in earlier frames
 
-	window int64   // of peak
-	leaves []int64 // when admitted requests are let go, in order
-	left   int     // how many of them are gone by now
-	tail   int     // the first that was let go in the window before the last one
+	window int64   // the length of time for peak
+	leaves []int64 // when admitted requests pass, in order of time
+	left   int     // how many of them have passed by now
+	tail   int     // the first one that passed within a window's length before the last one
 	peak   int
 }
 
@@ -205,7 +206,7 @@ func (t *trace) mark(at int64, number int, v verdict, delay time.Duration) {
 	t.marks = append(t.marks, float64(number), float64(v), float64(delay.Microseconds()))
 }
 
-// pass lets requests go up to a moment. Peak is how many were let go within any one window's length.
+// pass lets requests pass up to a time, and updates the peak: the most that passed within one window's length.
 func (t *trace) pass(at int64) {
 	for ; t.left < len(t.leaves) && t.leaves[t.left] <= at; t.left++ {
 		for t.leaves[t.tail] <= t.leaves[t.left]-t.window {

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// pattern goes on adding arrivals until it is stopped.
+// pattern keeps adding arrivals until it is stopped.
 type pattern struct {
 	following int64
-	then      func() int64 // the moment after that one
+	then      func() int64 // returns the time of the arrival after that
 }
 
-// Pattern begins a pattern of arrivals now: steady, poisson (at random, the same in every replay), onoff (steady for half a
-// window, then nothing for as long) or boundary (the limit just before the end of a window, and again just after it).
-// The rate is in requests a second; boundary has none.
+// Pattern starts a pattern of arrivals: steady; poisson (at random, but the same in every replay); onoff (steady for half a
+// window, then nothing for half a window); or boundary (as many as the limit just before the end of a window, and again
+// just after it). The rate is in requests per second; boundary has none.
 func (e *Engine) Pattern(kind string, rate float64) error {
 	if kind != "boundary" && !(rate > 0 && rate <= maxLimit) {
 		return fmt.Errorf("rate: must be above 0 and at most %d requests a second, got %v", maxLimit, rate)
@@ -47,7 +47,7 @@ func (e *Engine) Pattern(kind string, rate float64) error {
 			edge += window
 		}
 		p.then = func() int64 {
-			if n == 2*count { // a window without any in between, so that the next burst finds all as it was
+			if n == 2*count { // pause for a window, so that the next burst finds the counters full again
 				n, edge = 0, edge+2*window
 			}
 			n++
@@ -63,7 +63,7 @@ func (e *Engine) Pattern(kind string, rate float64) error {
 	return nil
 }
 
-// boundary is the limit and the window that a boundary burst is for.
+// boundary returns the limit and the window for a burst around a window's edge.
 func (e *Engine) boundary() (count int, window int64) {
 	if e.own == nil {
 		return int(e.numbers.Limit), e.numbers.Window * 1000
@@ -72,7 +72,8 @@ func (e *Engine) boundary() (count int, window int64) {
 	return int(min(l.Count, maxLimit)), l.Window.Microseconds()
 }
 
-// around is the moment of the nth request of a burst around a window's edge, from 4% of the window before it to 4% after it.
+// around returns the time of the nth request of a burst around a window's edge, which lasts from 4 % of a window before the
+// edge to 4 % after it.
 func around(edge, window int64, count, n int) int64 {
 	part := window / 25
 	if n < count {
@@ -81,7 +82,7 @@ func around(edge, window int64, count, n int) int64 {
 	return edge + part*int64(n-count)/int64(count)
 }
 
-// Stop ends the pattern, and takes back those of its arrivals that are still to come.
+// Stop stops the patterns, and removes their future arrivals.
 func (e *Engine) Stop() {
 	kept := e.schedule[:e.next]
 	for _, a := range e.schedule[e.next:] {
@@ -94,7 +95,7 @@ func (e *Engine) Stop() {
 	e.schedule, e.patterns, e.full = kept, nil, false
 }
 
-// fill adds the arrivals of patterns up to a moment, and some that are coming after it.
+// fill adds the arrivals of patterns up to a time, and some after it.
 func (e *Engine) fill(to int64) {
 	before := len(e.schedule)
 	for _, p := range e.patterns {

@@ -16,16 +16,16 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// Read is what became of rules that were pasted. Without problems they are in force.
+// Read is the result of reading the user's rules. If there are no problems, the rules are in force.
 type Read struct {
 	Problems []rulefile.Problem `json:"problems"`
 	Warnings []rulefile.Problem `json:"warnings"`
 }
 
-// maxProblems are shown at a time: past that, people fix some and look again.
+// maxProblems is how many problems are shown at a time. People fix these first, and try again.
 const maxProblems = 20
 
-// Rules puts the user's own rules in force, and forgets all arrivals. If there are problems, it changes nothing.
+// Rules puts the user's own rules in force, and discards all arrivals. If there are problems, it changes nothing.
 func (e *Engine) Rules(text string, now time.Time) Read {
 	if len(text) > MaxText {
 		return Read{Problems: []rulefile.Problem{{
@@ -43,7 +43,7 @@ func (e *Engine) Rules(text string, now time.Time) Read {
 	return Read{Warnings: f.Warnings[:min(len(f.Warnings), maxProblems)]}
 }
 
-// Request is a request as it is typed. Its key and its tier count as verified.
+// Request is a request as the user typed it. Its key and its tier count as verified.
 type Request struct {
 	Key    string `json:"key"`
 	User   string `json:"user"`
@@ -57,15 +57,15 @@ type Request struct {
 
 // Explanation says which of the user's rules apply to a request, and why the others don't.
 type Explanation struct {
-	// Reason is "within" unless a list, or something that the request lacks, decides before any limit is asked.
+	// Reason is "within", unless a list decides, or the request lacks something, before any limit is checked.
 	Reason  string      `json:"reason"`
-	Entry   string      `json:"entry"` // of the list that decided
+	Entry   string      `json:"entry"` // the entry of the list that decides
 	Tier    string      `json:"tier"`
 	TierWhy string      `json:"tier_why"`
 	Rules   []Explained `json:"rules"`
 }
 
-// Explained is what one rule makes of a request.
+// Explained says whether one rule applies to a request, and why.
 type Explained struct {
 	ID      string   `json:"id"`
 	Applies bool     `json:"applies"`
@@ -76,10 +76,11 @@ type Explained struct {
 	From    string   `json:"from"`
 }
 
-// maxExplained rules are explained, those that apply first.
+// maxExplained is how many rules are explained at most. Rules that apply come before those that don't.
 const maxExplained = 200
 
-// Ask sets the request that is sent from now on, says what the user's rules make of it, and shows the limits that it is counted by.
+// Ask sets the request that is sent from now on. It explains what the user's rules do with it, and shows the limits that
+// count it.
 func (e *Engine) Ask(r Request) (Explanation, error) {
 	if e.own == nil {
 		return Explanation{}, errors.New("there are no rules of your own yet")
@@ -126,16 +127,16 @@ func explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	return out
 }
 
-// maxLanes are shown of one request.
+// maxLanes is how many lanes are shown for a request.
 const maxLanes = 12
 
-// look finds the counters that the request would be charged to, by a peek, and shows those.
+// look finds the counters that the request would be charged to, by a peek, and shows them.
 func (e *Engine) look() {
 	req := e.request
 	req.Peek = true
 	e.store.looked = nil
-	unguarded := weir.NewLimiter(e.store, e.own, weir.Options{Now: func() time.Time { return private.Now(e.limiter) }}) // a client in a cooldown has counters, too
-	_, _ = unguarded.Check(context.Background(), &req)                                                                  // a memstore doesn't fail
+	unguarded := weir.NewLimiter(e.store, e.own, weir.Options{Now: func() time.Time { return private.Now(e.limiter) }}) // without cooldowns, since a client in one has counters, too
+	_, _ = unguarded.Check(context.Background(), &req)                                                                  // a memstore can't fail
 	e.lanes, e.fresh, e.applied = nil, true, len(e.store.looked)
 	for _, l := range e.store.looked {
 		if len(e.lanes) < maxLanes && !slices.Contains(e.lanes, l) {
@@ -144,7 +145,7 @@ func (e *Engine) look() {
 	}
 }
 
-// answer is a decision in words.
+// answer describes a decision.
 func answer(d *weir.Decision) string {
 	switch {
 	case d.Reason == weir.ReasonUnlimited:
