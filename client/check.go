@@ -99,7 +99,7 @@ type Decision struct {
 	Allowed bool `json:"allowed"`
 	// Status is what an HTTP service would answer: 200, 429, 403, 400 or 503.
 	Status int `json:"status"`
-	// Rule is the id of the rule that binds, or "".
+	// Rule is the id of the rule that binds, or "": the one that refuses for longest, or else the one with the fewest requests left.
 	Rule string `json:"rule"`
 	// Limit is that rule's limit, or -1 if none applies.
 	Limit int64 `json:"limit"`
@@ -145,7 +145,7 @@ type LimitStatus struct {
 	LimitAmount, Left counter.Amount `json:"-"`
 	// Burst is the most that can be left, if that isn't Limit.
 	Burst int64 `json:"burst"`
-	// WindowEnd is when a fixed window ends that counts an amount or follows the calendar.
+	// WindowEnd is when the current window ends. It is set for fixed windows that count an amount or follow the calendar.
 	WindowEnd time.Time `json:"window_end"`
 	Shadow    bool      `json:"shadow"`
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Bounds for what a server can say.
+// Bounds for the headers of a server, which isn't trusted.
 const (
 	maxPolicies = 16             // in one answer
 	maxName     = 128            // bytes of a policy's name

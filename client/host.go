@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Bounds for what is remembered about a host.
+// How many policies and places are remembered for a host.
 const (
 	maxQuotas = 64
 	maxPlaces = 1024

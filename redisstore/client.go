@@ -27,8 +27,8 @@ func (s *Store) Lost() error {
 	return nil
 }
 
-// Full logs that Redis has no memory for new keys, and returns the error for that, which is both ErrUnavailable and
-// counter.ErrNoRoom.
+// Full logs that Redis has no memory for new keys, and returns the error for that. For errors.Is, it is both ErrUnavailable
+// and counter.ErrNoRoom.
 func (s *Store) Full() error {
 	s.tell(shortOfMemory)
 	return errFull

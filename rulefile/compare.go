@@ -72,7 +72,7 @@ func defaultTier(doc *weir.Rules) string {
 	return doc.DefaultTier
 }
 
-// tiers compares the limits of tiers, and the tiers of keys.
+// tiers compares the limits of tiers in both documents, and the tiers of keys.
 func (c *comparison) tiers() {
 	old, new := &c.old.Rules, &c.new.Rules
 	for _, t := range new.Tiers {

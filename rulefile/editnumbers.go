@@ -164,7 +164,7 @@ func windowName(l weir.Limit) string {
 	return name
 }
 
-// pick returns the index of the limit to change, which is the one over the same window.
+// pick returns the index of the limit to change: the one that has the window of the change.
 func (c numbersChange) pick(limits []weir.Limit) (int, error) {
 	if len(limits) == 1 {
 		return 0, nil

@@ -39,7 +39,7 @@ func (d *decoder) ownNumbersPath(rule string) string {
 	return rule
 }
 
-// locateWarnings adds warnings in the same way.
+// locateWarnings adds warnings with their places in the text, like locateErrors.
 func (d *decoder) locateWarnings(found []counter.Problem) {
 	d.warned.ids = d.ids
 	for _, p := range found {

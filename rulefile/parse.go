@@ -33,7 +33,7 @@ type parser struct {
 	first bool
 	// last is the previous token: '-', ':', ',', a bracket, or 'a' for text. It is 0 at the beginning.
 	last byte
-	// end is where that token ends.
+	// end is where the previous token ends.
 	end int
 }
 
@@ -278,7 +278,7 @@ func (p *parser) close(c byte) bool {
 	return true
 }
 
-// endPair ends what stands between two commas. In a list, a name and a value there are a map.
+// endPair ends what stands between two commas. In a list, a name with a value is a map.
 func (p *parser) endPair() {
 	if l := p.top(); l.colon && l.open == '[' {
 		l.last().value.to = p.end

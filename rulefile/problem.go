@@ -80,7 +80,7 @@ func (p Problem) Long() string {
 // Problems is the error of [Parse]: everything that is wrong with a file, in its order.
 type Problems []Problem
 
-// maxPrinted is how many problems Error shows. People fix those, and look again.
+// maxPrinted is how many problems Error shows. People fix those first, and run the check again.
 const maxPrinted = 20
 
 // Error returns the first problems in their long form, and how many more there are.

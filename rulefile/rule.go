@@ -290,8 +290,8 @@ func (d *decoder) statuses(v value) []int {
 	return list
 }
 
-// algorithm reads the algorithm and its mode. After a mistake it returns LeakyQueue, the only algorithm that allows max_delay,
-// too.
+// algorithm reads the algorithm and its mode. After a mistake it returns LeakyQueue: only that algorithm also allows max_delay,
+// so the mistake doesn't make a max_delay another problem.
 func (d *decoder) algorithm(v, mode value) counter.Algorithm {
 	i := d.choice(v, algorithms...)
 	if i < 0 || v.node != nil && v.kind == empty {

@@ -64,7 +64,7 @@ func StartSentinel(o Options) (_ *Sentinel, err error) {
 // Addrs returns the Sentinels' addresses.
 func (s *Sentinel) Addrs() []string { return addrs(s.Sentinels) }
 
-// Primary returns the server that all Sentinels which are up name as the primary, and that agrees.
+// Primary returns the server that every running Sentinel names, and that calls itself the primary.
 // While they disagree, as during a failover, it returns an error.
 func (s *Sentinel) Primary(ctx context.Context) (*Server, error) {
 	addr := ""
