@@ -17,9 +17,9 @@ import (
 	"github.com/weirhq/weir/internal/renew"
 )
 
-// serveAndFinish serves a request. Then it gives back what rules that count by status took, unless
-// the answer has such a status. It does that once the handler has returned, or when a stream or a
-// WebSocket has begun. A request without an answer keeps its charge, whatever the cause: the
+// serveAndFinish serves a request. Then it gives back what rules that count certain statuses took,
+// unless the answer has one of these. It does that once the handler has returned, or when a stream or
+// a WebSocket has begun. A request without an answer keeps its charge, whatever the cause: the
 // service may have done what it asked for, and a client may learn in other ways whether a guess was
 // right.
 func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {

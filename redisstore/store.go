@@ -2,8 +2,9 @@
 // watched by Sentinels, or a Cluster. Every decision is one script call, which uses Redis' own clock. Decisions that are under
 // way at the same moment share a call.
 //
-// Each subject, such as a client, has one hash with a small field for each of its counters. A sliding log has another hash. If a counter has holds,
-// they have a hash and a sorted set. Every key except the nodes' common secret has a TTL, set by the script that writes it.
+// Each subject, such as a client, has one hash with a small field for each of its counters. A sliding log has another hash. If
+// a counter has holds, they have a hash and a sorted set. Every key except the nodes' common secret has a TTL, set by the script
+// that writes it.
 //
 // If Redis can't be reached, a charge returns an error, never a refusal. The rule says what happens then. See [weir.Rule].
 package redisstore

@@ -447,8 +447,8 @@ func logWarnings(log *slog.Logger, f *rulefile.File) {
 
 var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 
-// masked returns a warning as it may be logged. It quotes list entries, which may be keys, by their
-// shown form; names of rules, layers and tiers stay readable.
+// masked returns a warning in a form that may be logged. It masks quoted list entries, because they may
+// be keys. Names of rules, layers and tiers stay readable.
 func masked(text string, rules *weir.Rules) string {
 	return quoted.ReplaceAllStringFunc(text, func(q string) string {
 		word, err := strconv.Unquote(q)

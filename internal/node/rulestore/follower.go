@@ -363,8 +363,8 @@ func (f *Follower) news(v, head Version) bool {
 	return v.Number > 0 && !v.Is(f.status.Current) && !v.Is(f.rejected) && (v.Number > f.status.Current.Number || v.Is(head))
 }
 
-// apply puts a version in force, in place of a particular version or of any with a lower number. It
-// rejects a version that couldn't be read, because of err, or can't be applied.
+// apply puts v in force if its number is higher than that of the version in force, or if the version in
+// force is instead. It rejects v if err says that v couldn't be read, or if v can't be applied.
 func (f *Follower) apply(v, instead Version, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
