@@ -33,8 +33,9 @@ type Options struct {
 	// handler, so slow requests can't lock others out. Zero means no bound.
 	MaxInFlight int
 	// MaxWaiting bounds how many requests may wait in queues at a time; one rule may have half of
-	// them. Further requests get 503 QUEUE_FULL. Zero means DefaultMaxWaiting. The
-	// bound is needed because a queue's length is for one counter, and clients can create counters.
+	// them. Further requests get 503 QUEUE_FULL. Zero means DefaultMaxWaiting. This bound is needed
+	// because a queue's length bounds the requests of one counter only, and clients can create
+	// counters.
 	MaxWaiting int
 	// OnError, if set, is called when the store can't be reached. It is also called when the slots of
 	// a request can't be renewed: concurrently with the handler, and with a copy of the request.
