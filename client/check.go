@@ -73,7 +73,7 @@ type Request struct {
 	Key          string
 	Method, Path string
 	IP           netip.Addr
-	// User, Org and Tier are the client's, as this program has established them.
+	// User, Org and Tier identify the client. Weir trusts them, so this program must have verified them.
 	User, Org, Tier string
 	// Attributes are other properties that rules count by: "header:X-Tenant", "claim:plan", or any name for attr:NAME.
 	Attributes map[string]string

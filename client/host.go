@@ -349,7 +349,8 @@ func (h *host) wake() {
 	}
 }
 
-// Repeats may be a tenth of all requests, and budgetReserve more. A request is sent at most maxTries times.
+// budgetReserve is how many repeats a host allows at first, and the most that it saves up. maxTries is how often a request is
+// sent at most.
 const (
 	budgetReserve = 10
 	maxTries      = 4

@@ -43,7 +43,7 @@ type ShardHealth struct {
 	// Doubted means that the server is called as usual, but its last call failed, or none has succeeded yet. After three
 	// failures in a row, it is no longer Up.
 	Doubted bool
-	// Keys is about how many keys are in the server's database, as of the last heartbeat that it answered; 0 if it answered
+	// Keys is roughly how many keys the server's database has, as of the last heartbeat that it answered; 0 if it answered
 	// none. For hash slots that no server serves, it is their share of all keys.
 	Keys int64
 	// Evicts is the maxmemory-policy by which the server evicts keys when it is full, such as allkeys-lru. An evicted counter

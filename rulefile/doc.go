@@ -14,7 +14,7 @@
 // (anchors, aliases, merge keys, tags, block text, several documents) is an error that names it. None of
 // it helps to describe a limit, and some of it lets a short file expand into a huge one.
 //
-// Input isn't trusted. A document may have [MaxSize] bytes. First the text is checked (source.go). The
+// Input isn't trusted. A document may have at most [MaxSize] bytes. First the text is checked (source.go). The
 // parser (parse.go) makes a tree of it (tree.go), whose depth and size are limited. The decoder turns
 // the tree into rules (decode.go, rule.go, numbers.go, amount.go, price.go).
 // [github.com/weirhq/weir.Compile] checks what they mean together, and its findings are traced back to

@@ -62,7 +62,7 @@ func (e *editor) scalars(list []string, quote byte) string {
 	return strings.Join(parts, e.comma)
 }
 
-// put replaces a value, and setText the text of a scalar, whose quotes stay.
+// put replaces a value. setText replaces the text of a scalar, and keeps its quotes.
 func (e *editor) put(n *node, with string) { e.replace(n.from, n.to, with) }
 
 func (e *editor) setText(n *node, s string) { e.put(n, e.scalar(s, e.quoteOf(n))) }
