@@ -10,7 +10,7 @@ const (
 	atChoices                      // choices, candidates
 	atDelta                        // Anthropic's message_delta
 	atFeedback                     // Gemini's feedback on a prompt that it blocks
-	atReason                       // why an answer ended; null while it goes on
+	atReason                       // why an answer ended; null or empty while it goes on
 	atDone                         // Ollama's sign that an answer is over
 	countsBegin
 )
@@ -148,11 +148,21 @@ func (a *answer) scalar(p place, v scalar) {
 			a.current.model = string(v.text)
 		}
 	case p == atReason:
-		a.current.over = true
+		a.current.over = a.current.over || isReason(string(v.text))
 	case p == atType:
 		switch string(v.text) {
 		case "message_stop", "response.completed", "response.incomplete", "response.failed":
 			a.current.over = true
 		}
 	}
+}
+
+// isReason reports whether an answer has ended for the reason. Some servers write these words, in
+// place of null, in each event before the last.
+func isReason(text string) bool {
+	switch text {
+	case "", "null", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED":
+		return false
+	}
+	return true
 }

@@ -228,6 +228,8 @@ func TestAnswers(t *testing.T) {
 		{"several lines, with CR and LF", typeEvents, "data: {\"usage\":\r\ndata:{\"prompt_tokens\":5,\r\ndata: \"completion_tokens\":6}}\r\n\r\n", "5+?+6=11 partial"},
 		{"a number in two lines", typeEvents, "data: {\"usage\":{\"prompt_tokens\":5\ndata:0,\"completion_tokens\":6}}\n\n", "nothing"},
 		{"finished, but not done", typeEvents, "data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":6}}\n\n", "5+?+6=11"},
+		{"an empty reason to finish", typeEvents, "data: {\"choices\":[{\"finish_reason\":\"\"}],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":1}}\n\n", "5+?+1=6 partial"},
+		{"an unspecified reason to finish", typeEvents, "data: {\"candidates\":[{\"finishReason\":\"FINISH_REASON_UNSPECIFIED\"}],\"usageMetadata\":{\"promptTokenCount\":5,\"candidatesTokenCount\":1}}\n\n", "5+?+1=6 partial"},
 		{"an event that breaks late", typeEvents, "data: {\"model\":\"x\",\"prompt_eval_count\":7,\n\ndata: []\n\ndata: {\"eval_count\":6}\n\n", "?+?+6=? partial"},
 		{"an event that breaks", typeEvents, "data: {\"usage\":{\"prompt_tokens\":1\n\ndata: {\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":6}}\n\ndata: [DONE]\n\n", "5+?+6=11"},
 		{"an event that isn't JSON", typeEvents, "data: hello\n\ndata: {\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":6}}\n\ndata: [DONE]\n\n", "5+?+6=11"},
