@@ -19,11 +19,11 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// adminPort is the admin port of a node as a command's flags name it.
+// adminPort is the admin port of a node, given by a command's flags.
 type adminPort struct {
 	nodePort
 	wait   time.Duration // how long to retry while the node can't read or write its rules
-	asJSON jsonFlag      // print answers as the node sent them
+	asJSON jsonFlag      // print responses as the node sent them
 }
 
 func (n *adminPort) register(cmd *cobra.Command) {
@@ -32,7 +32,7 @@ func (n *adminPort) register(cmd *cobra.Command) {
 	cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 }
 
-// show calls the node and prints the answer: as the node sent it with --json, and otherwise with print.
+// show sends a request to the node and prints the response: unchanged with --json, and otherwise with print.
 func show[T any](n *adminPort, cmd *cobra.Command, method, path string, body any, print func(*T)) error {
 	v, sent, err := get[T](n, cmd, method, path, body, nil)
 	switch {
@@ -45,7 +45,7 @@ func show[T any](n *adminPort, cmd *cobra.Command, method, path string, body any
 	return nil
 }
 
-// get calls the node, and returns its answer, both decoded and as it was sent.
+// get sends a request to the node, and returns the response both decoded and unchanged.
 func get[T any](n *adminPort, cmd *cobra.Command, method, path string, body any, header http.Header) (v T, sent json.RawMessage, err error) {
 	a, err := n.call(cmd, method, path, body, header)
 	if err != nil {
@@ -59,11 +59,11 @@ func get[T any](n *adminPort, cmd *cobra.Command, method, path string, body any,
 
 const (
 	retryEvery  = 500 * time.Millisecond // while the node can't read or write its rules
-	remindEvery = 5 * time.Second        // how often stderr says what the command waits for
+	remindEvery = 5 * time.Second        // how often the command says on stderr what it waits for
 )
 
 // call sends a request to the node. While the node can't read or write its rules, call retries until n.wait has
-// passed. For any status but 2xx it returns a refusal, whose text says what to do.
+// passed. For a status other than 2xx it returns a refusal, whose text says what to do.
 func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
 	r, err := n.request(method, path, body, header)
 	if err != nil {
@@ -101,10 +101,10 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 	}
 }
 
-// refused returns the error for an answer with a status other than 2xx.
+// refused returns the error for a response with a status other than 2xx.
 func (a *answer) refused() error {
 	var e struct{ Error fault }
-	_ = json.Unmarshal(a.body, &e) // if the body is no JSON, the status says enough
+	_ = json.Unmarshal(a.body, &e) // if the body isn't JSON, the error has only the status
 	r := &refusal{a, e.Error}
 	return &exit{r.exitCode(), r}
 }
@@ -113,7 +113,7 @@ func notUnderstood(err error) error {
 	return &exit{exitUnavailable, fmt.Errorf("the node's answer isn't understood: is it a Weir node, of this version? %w", err)}
 }
 
-// version returns the version of the rules that the answer's ETag names.
+// version returns the version of the rules in the response's ETag.
 func (a *answer) version() (int64, error) {
 	n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(a.header.Get("ETag"), "W/"), `"`), 10, 64)
 	switch {
@@ -129,19 +129,19 @@ func ifMatch(version int64) http.Header {
 	return http.Header{"If-Match": {`"` + strconv.FormatInt(version, 10) + `"`}}
 }
 
-// refusal is the error for an answer with a status other than 2xx.
+// refusal is the error for a response with a status other than 2xx.
 type refusal struct {
 	*answer
 	fault
 }
 
-// fault is the object under "error" in an answer.
+// fault is the object "error" in a response.
 type fault struct {
 	jsonerror.Error
 	Details adminapi.Rejection `json:"details"`
 }
 
-// Error says what the user can do.
+// Error returns a text that says what the user can do.
 func (r *refusal) Error() string {
 	switch {
 	case r.needsToken():
@@ -166,19 +166,19 @@ func (r *refusal) Error() string {
 	return unexpected(r.to.url, r.status, r.body).Error()
 }
 
-// isWrongPort reports whether the answer came from a node's other port, which has none of the paths of this one.
+// isWrongPort reports whether the response came from a different port of the node, which has other paths.
 func (r *refusal) isWrongPort() bool {
 	return r.status == http.StatusNotFound && (r.Message == checkapi.NothingHere || strings.HasPrefix(r.Message, serve.AdminPort))
 }
 
-// rejections are the statuses for what was understood, and isn't done.
+// rejections are statuses of requests that the node understood, but doesn't carry out.
 var rejections = []int{http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
 
 func (r *refusal) exitCode() int {
 	switch {
 	case r.isWrongPort():
 		return exitUsage
-	case r.status == http.StatusNotFound && r.Code != "": // the node lacks a version or a rule; without a code, this isn't a node
+	case r.status == http.StatusNotFound && r.Code != "": // a version or a rule doesn't exist; without a code, the response isn't from a node
 		return exitRefused
 	case slices.Contains(rejections, r.status):
 		return exitRefused

@@ -36,7 +36,8 @@ func benchCommand() *cobra.Command {
 	return cmd
 }
 
-// benchFlags are the flags of weir bench and, once complete, what they mean.
+// benchFlags are the flags of weir bench. complete fills in the fields that depend on several
+// flags.
 type benchFlags struct {
 	plan         load.Plan
 	check        load.Check
@@ -54,8 +55,8 @@ type benchFlags struct {
 	quiet        bool
 	asJSON       jsonFlag
 
-	url  *url.URL // nil means in process
-	node bool     // the URL is a check API
+	url  *url.URL // nil means that limiters in this process are measured
+	node bool     // the URL is the check API of a node
 	sent http.Header
 }
 
@@ -88,7 +89,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.BoolVar(&b.quiet, "quiet", false, "show no progress")
 }
 
-// complete checks the flags and works out what they mean together.
+// complete validates the flags, and computes the settings that depend on several of them.
 func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 	if len(args) == 1 {
 		if err := b.resolve(args[0], f.Changed("method"), f.Changed("path")); err != nil {
@@ -149,19 +150,19 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 	if !b.node || b.sent.Get("Authorization") != "" {
 		return nil
 	}
-	token, err := b.secret.header() // for a node alone, and not for any endpoint
+	token, err := b.secret.header() // only for a node: an ordinary endpoint must not get its token
 	maps.Copy(b.sent, token)
 	return err
 }
 
 const checkPath = "/v1/check"
 
-// resolve finds out where requests go, and whether they are checks of a node.
+// resolve determines where to send requests, and whether they are checks of a node.
 func (b *benchFlags) resolve(arg string, method, path bool) error {
 	text := b.tls.withScheme(arg)
 	u, err := url.Parse(text)
 	switch {
-	case strings.HasPrefix(text, "redis") || strings.HasPrefix(text, "unix:"): // its password is nobody's business
+	case strings.HasPrefix(text, "redis") || strings.HasPrefix(text, "unix:"): // don't show the URL, which may contain a password
 		return errors.New("URL: must be that of a node or an endpoint: give a Redis as --store")
 	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("URL: must be such as http://127.0.0.1:8080, got %q", arg)
@@ -230,7 +231,7 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// open returns the target, and what is to be called when it is no longer needed.
+// open returns the target, and a function that closes it.
 func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	if b.url == nil {
 		return b.inProcess(ctx)
@@ -246,7 +247,8 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// One request first: a wrong address should be told at once, and not by a table of errors.
+	// Send one request first, so that a wrong address is reported as such, and not as a table of
+	// errors.
 	a, body := t.Probe(ctx)
 	switch {
 	case a.Outcome == load.Unfinished:
@@ -269,7 +271,7 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	return t, t.Close, nil
 }
 
-// parseRate parses a number per second as people write it: 500, 500/s, 30000/minute.
+// parseRate parses a rate per second, such as 500, 500/s or 30000/minute.
 func parseRate(text string) (float64, error) {
 	if x, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64); err == nil && x >= 0 && x <= math.MaxInt64 {
 		return x, nil

@@ -16,12 +16,12 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// maxBenchNodes keeps a slip of the finger from opening all connections there are.
+// maxBenchNodes limits the number of nodes, so that a typo doesn't use up all connections.
 const maxBenchNodes = 100
 
 func (b *benchFlags) overRedis() bool { return b.url == nil && b.store != serve.Memory }
 
-// inProcess makes limiters in this process, and returns what is to be called when they are no longer needed.
+// inProcess creates limiters in this process, and returns a function that closes them.
 func (b *benchFlags) inProcess(ctx context.Context) (load.Target, func(), error) {
 	set, rules, err := b.ruleSet()
 	if err != nil {
@@ -44,13 +44,13 @@ func (b *benchFlags) inProcess(ctx context.Context) (load.Target, func(), error)
 	}
 	target := load.Target(load.NewInProcess(nodes.limiters(set), "in process, "+nodes.String()+", "+rules, b.plan.Keys, b.check))
 	if b.oracle {
-		// An oracle must not forget anybody.
+		// The oracle's store must be large enough that no counter is evicted.
 		target = load.NewOracle(target, exact("oracle", max(memstore.DefaultMemoryCap, int64(b.plan.Keys)*1024)), b.plan.Keys)
 	}
 	return target, nodes.close, nil
 }
 
-// ruleSet is what to decide by, and what to call it.
+// ruleSet returns the rules to measure, and their name for the report.
 func (b *benchFlags) ruleSet() (*weir.RuleSet, string, error) {
 	switch {
 	case b.rules != "":
@@ -71,15 +71,15 @@ func (b *benchFlags) ruleSet() (*weir.RuleSet, string, error) {
 	return set, "a rule that refuses nobody", err
 }
 
-// redisNode is one of several nodes on a Redis.
+// redisNode is one of several limiters that share a Redis.
 type redisNode struct {
 	redis  *redisstore.Store
-	leases *lease.Store // nil without
+	leases *lease.Store // nil without leases
 }
 
 type redisNodes []redisNode
 
-// openNodes waits until Redis is there: a load that is decided without it measures nothing.
+// openNodes waits until Redis can be reached, because a measurement without it would be meaningless.
 func (b *benchFlags) openNodes(ctx context.Context) (all redisNodes, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -90,10 +90,11 @@ func (b *benchFlags) openNodes(ctx context.Context) (all redisNodes, err error) 
 	}()
 	secret := []byte("weir bench")
 	if b.oracle {
-		secret = []byte(rand.Text()) // an oracle knows nothing of earlier runs: no counter may, either
+		secret = []byte(rand.Text()) // counters of earlier runs must not be used, because the oracle doesn't know them
 	}
 	for range b.nodes {
-		// Names of its own: nodes on the same Redis shall see neither these counters nor one node more.
+		// Use a separate prefix, so that real nodes on the same Redis see neither these counters nor these
+		// nodes.
 		store, err := redisstore.New(redisstore.Options{URL: b.store, Prefix: "weir-bench", Secret: secret})
 		if err != nil {
 			return all, fmt.Errorf("--store: %w", err)
@@ -137,7 +138,7 @@ func (n redisNodes) close() {
 	defer cancel()
 	for _, one := range n {
 		if one.leases != nil {
-			_ = one.leases.Close(ctx) // what isn't given back ends by itself
+			_ = one.leases.Close(ctx) // leases that aren't given back expire
 		}
 		one.redis.Close()
 	}
@@ -153,7 +154,7 @@ func (n redisNodes) calls() (sum uint64) {
 	return sum
 }
 
-// charges returns how many charges the nodes have decided themselves, and for how many they have asked Redis.
+// charges returns how many charges the nodes decided by themselves, and how many they sent to Redis.
 func (n redisNodes) charges() (local, asked uint64) {
 	for _, one := range n {
 		s := one.leases.Stats()

@@ -17,7 +17,7 @@ import (
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-// change is what the commands that change the rules of a node have in common.
+// change has the flags that all commands share which change the rules of a node.
 type change struct {
 	adminPort
 	dryRun, force bool
@@ -35,13 +35,14 @@ func (c *change) register(cmd *cobra.Command) {
 	c.adminPort.register(cmd)
 }
 
-// changed is the outcome of a change, with the answer that it was decoded from.
+// changed is the outcome of a change, and the response that it was decoded from.
 type changed struct {
 	adminapi.Changed
 	sent json.RawMessage
 }
 
-// send makes the change. A dry run is sent with force, so that its answer has the difference beside the warnings.
+// send makes the change. It sends a dry run with force, so that the response has the difference in addition to the
+// warnings.
 func (c *change) send(cmd *cobra.Command, method, path string, body any, header http.Header) (*changed, error) {
 	q := url.Values{}
 	if c.dryRun {
@@ -107,7 +108,8 @@ func (c *change) print(cmd *cobra.Command, out *changed, file string) error {
 	return nil
 }
 
-// showProblems prints the problems for which the node rejects a document, and returns the error that says what to do.
+// showProblems prints the problems because of which the node rejects a document. It returns an error that says what
+// to do.
 func (c *change) showProblems(cmd *cobra.Command, err error, file string) error {
 	switch r, rejected := refused(err, http.StatusUnprocessableEntity); {
 	case !rejected:
@@ -120,7 +122,7 @@ func (c *change) showProblems(cmd *cobra.Command, err error, file string) error 
 	return err
 }
 
-// printProblems prints problems under the file's name on this machine, which the node doesn't know.
+// printProblems prints problems under the name of the file on this machine, since the node doesn't know that name.
 func printProblems(w io.Writer, prefix string, problems []rulefile.Problem, file string) {
 	for _, p := range problems {
 		if file != "" {
@@ -181,7 +183,7 @@ func diffCommand() *cobra.Command {
 	return cmd
 }
 
-// compare returns what applying a file would change, or how two versions differ.
+// compare returns what applying a file would change, or the difference between two versions.
 func (c *change) compare(cmd *cobra.Command, args []string, from, to int64) (*changed, error) {
 	versions, until := cmd.Flags().Changed("from"), cmd.Flags().Changed("to")
 	var text []byte
@@ -208,7 +210,8 @@ func (c *change) compare(cmd *cobra.Command, args []string, from, to int64) (*ch
 	return c.send(cmd, http.MethodPut, "/v1/rules", text, ifMatch(to))
 }
 
-// trouble replaces the exit code 1 where that has another meaning, such as that there is a difference.
+// trouble changes the exit code 1 of an error for commands in which 1 has a different meaning, such as that there is
+// a difference.
 func trouble(err error) error {
 	var e *exit
 	if errors.As(err, &e) && e.code == exitRefused {
@@ -225,7 +228,7 @@ func (n *adminPort) inForce(cmd *cobra.Command) (int64, error) {
 	return a.version()
 }
 
-// readRules reads a document to send to a node.
+// readRules reads the document to send to a node.
 func readRules(cmd *cobra.Command, name string) ([]byte, error) {
 	text, err := readFile(cmd, name, rulefile.MaxSize)
 	switch {
@@ -280,7 +283,8 @@ func tierCommand() *cobra.Command {
 	return cmd
 }
 
-// limitJSON writes a limit for a request's body: 500/minute, or 500, which keeps the window.
+// limitJSON encodes a limit for a request's body: as text, such as 500/minute, or as a number, which leaves the
+// window unchanged.
 func limitJSON(limit string) json.RawMessage {
 	if limit == "" {
 		return nil
@@ -289,6 +293,6 @@ func limitJSON(limit string) json.RawMessage {
 	if n, err := strconv.ParseInt(limit, 10, 64); err == nil {
 		v = n
 	}
-	text, _ := json.Marshal(v) // strings and numbers always encode
+	text, _ := json.Marshal(v) // strings and numbers can always be encoded
 	return text
 }

@@ -40,10 +40,10 @@ func checkCommand() *cobra.Command {
 		}
 		var d struct {
 			checkapi.CheckResponse
-			Error *jsonerror.Error // of an answer that is no decision
+			Error *jsonerror.Error // the error in a response without a decision
 		}
 		if err := json.Unmarshal(a.body, &d); err != nil || !slices.Contains(decisions, a.status) || d.Error != nil {
-			return trouble(a.refused()) // 1 is for checks that are refused
+			return trouble(a.refused()) // exit code 1 is for refused checks
 		}
 		out := cmd.OutOrStdout()
 		if asJSON {
@@ -66,7 +66,7 @@ func checkCommand() *cobra.Command {
 	return cmd
 }
 
-// words describes a decision, after the word allowed or refused.
+// words returns the text that follows "allowed" or "refused".
 func words(d *checkapi.CheckResponse) (s string) {
 	uncounted := d.Degraded && d.Remaining < 0
 	switch {
@@ -105,12 +105,12 @@ func words(d *checkapi.CheckResponse) (s string) {
 	return s
 }
 
-// binds reports whether a limit on an amount is the one that the decision reports.
+// binds reports whether a limit on an amount is the one that the decision is about.
 func binds(d *checkapi.CheckResponse, l checkapi.LimitStatus) bool {
 	return l.Amount != "" && l.Rule == d.Rule && int64(l.Limit) == d.Limit && int64(l.Remaining) == d.Remaining
 }
 
-// whatIsLeft describes what is left of the limit that binds.
+// whatIsLeft describes what is left of the limit that the decision is about.
 func whatIsLeft(d *checkapi.CheckResponse) string {
 	if i := slices.IndexFunc(d.Limits, func(l checkapi.LimitStatus) bool { return binds(d, l) }); i >= 0 {
 		return amountLeft(&d.Limits[i])
@@ -129,7 +129,7 @@ func amountLeft(l *checkapi.LimitStatus) string {
 	return s
 }
 
-// printAmountsLeft prints what is left of the limits on amounts that don't bind, a line each.
+// printAmountsLeft prints a line about each of the other limits on amounts.
 func printAmountsLeft(w io.Writer, d *checkapi.CheckResponse) {
 	for _, l := range d.Limits {
 		if l.Amount != "" && !binds(d, l) {
@@ -140,7 +140,7 @@ func printAmountsLeft(w io.Writer, d *checkapi.CheckResponse) {
 
 func decimal(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 
-// amountFlags are the flags about amounts, which a check takes beside its cost.
+// amountFlags are the flags about amounts, which a check takes in addition to its cost.
 type amountFlags struct {
 	amounts []string
 	reserve time.Duration
@@ -187,10 +187,11 @@ func (a *amountFlags) fill(cmd *cobra.Command, into *checkapi.CheckRequest) erro
 	return nil
 }
 
-// decisions are the statuses of the check API for a check that was decided.
+// decisions are the statuses with which the check API sends a decision.
 var decisions = []int{http.StatusOK, http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable}
 
-// noDecision returns the exit code for an answer without a decision: the caller made a mistake, or the node is in trouble.
+// noDecision returns the exit code for a response without a decision: the caller made a mistake, or the node has a
+// problem.
 func noDecision(status int) int {
 	if slices.Contains([]int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden}, status) {
 		return exitUsage

@@ -13,10 +13,11 @@ import (
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-// completionTime is how long a shell waits for a node's answer.
+// completionTime is how long shell completion waits for a node's response.
 const completionTime = time.Second
 
-// complete sets what a shell offers as values of a flag. It panics if there is no such flag.
+// complete sets the function that completes the values of a flag. It panics if there is no such
+// flag.
 func complete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
 		panic(err)
@@ -27,12 +28,12 @@ func fixed(values ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// ruleFiles offers files that may hold rules.
+// ruleFiles completes names of files that may contain rules.
 func ruleFiles(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return []cobra.Completion{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt
 }
 
-// each completes each argument by a function of its own, and offers nothing for further ones.
+// each completes each argument with its own function, and doesn't complete further arguments.
 func each(functions ...cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, written string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) >= len(functions) {
@@ -42,14 +43,14 @@ func each(functions ...cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// soon bounds how long the node may take: completion must not block the shell.
+// soon limits how long the command may run, because completion must not block the shell.
 func soon(cmd *cobra.Command) (cancel func()) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 	cmd.SetContext(ctx)
 	return cancel
 }
 
-// ruleIDs offers the rules in force on the node.
+// ruleIDs completes the ids of the rules in force on the node.
 func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var f *rulefile.File
 	defer soon(cmd)()
@@ -77,11 +78,11 @@ func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.C
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// versions offers the newest versions of the rules on the node.
+// versions completes the newest versions of the rules on the node.
 func (n *adminPort) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	defer soon(cmd)()
-	page, _, _ := get[adminapi.Versions](n, cmd, http.MethodGet, "/v1/rules/versions?limit=20", nil, nil) // without an answer, nothing is offered
+	page, _, _ := get[adminapi.Versions](n, cmd, http.MethodGet, "/v1/rules/versions?limit=20", nil, nil) // without a response, there is nothing to complete
 	for _, v := range page.Versions {
 		if !v.Orphan {
 			words := strings.Join([]string{clock(v.Time), v.Author, v.Message}, " ")

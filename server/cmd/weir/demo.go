@@ -26,7 +26,7 @@ func demoCommand() *cobra.Command {
 	}, &colour)
 }
 
-// demoTries is more requests than the starter rules allow, including what refills meanwhile.
+// demoTries is more requests than the starter rules allow, even with what refills during the demo.
 const demoTries = 1000
 
 func demo(ctx context.Context, w io.Writer, colour *colour) error {
@@ -75,7 +75,8 @@ func demo(ctx context.Context, w io.Writer, colour *colour) error {
 	return fmt.Errorf("%d requests were allowed: that can't be", demoTries)
 }
 
-// demoNode starts a node with an API behind it. Both stop when ctx is done; then ended receives.
+// demoNode starts a node with an API behind it. When ctx is done, both stop, and ended receives the
+// error.
 func demoNode(ctx context.Context) (gateway string, ended <-chan error, err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -47,7 +47,7 @@ func explainCommand() *cobra.Command {
 	return cmd
 }
 
-// explain explains the request by the rules of a file.
+// explain explains which rules of a file apply to the request.
 func (r *requestFlags) explain(file string, stranger unverified) (x adminapi.Explanation, err error) {
 	f, err := rulefile.Load(file)
 	if err != nil {
@@ -60,14 +60,14 @@ func (r *requestFlags) explain(file string, stranger unverified) (x adminapi.Exp
 	return adminapi.Explain(f.Set, &req), err
 }
 
-// unverified is a flag that has a node treat the key and the tier of a request as unverified.
+// unverified is a flag that makes a node treat the key and the tier of a request as unverified.
 type unverified bool
 
 func (u *unverified) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar((*bool)(u), "unverified", false, "treat the key and the tier as unverified, as the gateway does for a stranger")
 }
 
-// query returns the query of a question to a node.
+// query returns the query parameter for the flag.
 func (u unverified) query() string {
 	if u {
 		return "?unverified=true"
@@ -75,7 +75,8 @@ func (u unverified) query() string {
 	return ""
 }
 
-// limitWords describes a limit. It leaves out what is true of a token bucket without a burst.
+// limitWords describes a limit. It leaves out the defaults, which are a token bucket without a
+// burst.
 func limitWords(l *adminapi.ExplainedLimit) string {
 	var more []string
 	if l.Algorithm != weir.TokenBucket.String() {

@@ -14,16 +14,17 @@ import (
 //go:embed help.txt
 var helpText string
 
-// flagged is something with flags that several commands have.
+// flagged is a set of flags that several commands share.
 type flagged interface{ register(*cobra.Command) }
 
-// command returns the command that help.txt describes under a path. It takes the arguments that are named there.
+// command returns the command that is described in help.txt under a path. It accepts the arguments that are listed
+// there.
 func command(path string, run func(*cobra.Command, []string) error, flags ...flagged) *cobra.Command {
 	cmd := &cobra.Command{RunE: run}
 	for section := range strings.SplitSeq(strings.TrimPrefix(helpText, "# "), "\n# ") {
 		head, text, _ := strings.Cut(section, "\n")
 		arguments, found := strings.CutPrefix(head, path)
-		if !found || arguments != strings.ToUpper(arguments) { // a subcommand
+		if !found || arguments != strings.ToUpper(arguments) { // it is a subcommand
 			continue
 		}
 		text, cmd.Example, _ = strings.Cut(strings.TrimRight(text, "\n"), "\n\nExamples:\n")
@@ -40,7 +41,7 @@ func command(path string, run func(*cobra.Command, []string) error, flags ...fla
 	return cmd
 }
 
-// group returns a command that only holds subcommands. It takes arguments in order to suggest what they may have meant.
+// group returns a command that only has subcommands. It accepts arguments, so that it can suggest the right subcommand.
 func group(path string, subcommands ...*cobra.Command) *cobra.Command {
 	cmd := command(path, func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -53,7 +54,7 @@ func group(path string, subcommands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// flagGroup is a titled group of a command's flags.
+// flagGroup is a group of a command's flags, with a title.
 type flagGroup struct {
 	title string
 	flags []string
@@ -72,7 +73,7 @@ var serveGroups = []flagGroup{
 	{"Other", []string{"help"}},
 }
 
-// inGroups makes a command's help show its flags in groups.
+// inGroups makes the help of a command show its flags in groups.
 func inGroups(cmd *cobra.Command, groups []flagGroup) {
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
 		out := cmd.OutOrStdout()

@@ -31,7 +31,7 @@ func importEnvoyCommand() *cobra.Command {
 	})
 }
 
-// envoyFiles reads a file, or the files of a folder.
+// envoyFiles reads a file, or all files in a folder.
 func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
 	info, err := os.Stat(name)
 	if name != "-" && err == nil && info.IsDir() {
@@ -61,11 +61,11 @@ func importNginxCommand() *cobra.Command {
 	})
 }
 
-// manifest matches Kubernetes manifests, and no configuration of nginx.
+// manifest matches Kubernetes manifests, but not configurations of nginx.
 var manifest = regexp.MustCompile(`(?m)^[\s{]*"?apiVersion"?:`)
 
-// importCommand returns a command that prints the rules that read makes, and the notes about them. If there are no rules,
-// the text that read returns with them says why.
+// importCommand returns a command that prints the rules that read returns, and their notes. If there are no rules, it
+// prints none, which says why.
 func importCommand(path string, read func(*cobra.Command, []string) (r *imports.Result, none string, err error)) *cobra.Command {
 	var asJSON jsonFlag
 	cmd := command(path, func(cmd *cobra.Command, args []string) error {

@@ -20,10 +20,10 @@ import (
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-// maxKey is longer than any key that a node accepts.
+// maxKey is larger than any key that a node accepts.
 const maxKey = 64 << 10
 
-// keyOf returns the key in an argument, or the first line of standard input for -.
+// keyOf returns the key in an argument or, if the argument is -, the first line of standard input.
 func keyOf(cmd *cobra.Command, arg string) (string, error) {
 	if arg == "-" {
 		if isTerminal(cmd.InOrStdin()) {
@@ -35,21 +35,21 @@ func keyOf(cmd *cobra.Command, arg string) (string, error) {
 		}
 		arg = line
 	}
-	// Pasting adds spaces, and headers don't carry them, so a key with spaces would never match.
+	// Remove spaces, which pasting adds: headers can't have them, so the key would never match.
 	if arg = strings.TrimSpace(arg); arg == "" {
 		return "", errors.New("the key is empty")
 	}
 	return arg, nil
 }
 
-// clientFlag names a client by its fingerprint, instead of its key.
+// clientFlag is a flag that identifies a client by its fingerprint instead of its key.
 type clientFlag string
 
 func (c *clientFlag) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar((*string)(c), "client", "", "fingerprint of the client, as weir top shows it, instead of its key")
 }
 
-// key returns the key that the arguments name, or "" if the flag names the client.
+// key returns the key in the arguments, or "" if the flag identifies the client.
 func (c clientFlag) key(cmd *cobra.Command, args []string) (string, error) {
 	switch {
 	case c == "" && len(args) == 0:
@@ -95,7 +95,7 @@ func overrideCommand() *cobra.Command {
 	return cmd
 }
 
-// completeOverride checks the flags of an override, and fills in its limit and its end.
+// completeOverride validates the flags of an override, and sets its limit and its end.
 func completeOverride(cmd *cobra.Command, body *adminapi.Override, limit, lasting string, remove bool) error {
 	f := cmd.Flags()
 	switch {
@@ -128,7 +128,7 @@ func completeOverride(cmd *cobra.Command, body *adminapi.Override, limit, lastin
 
 const denylist, allowlist = "/v1/denylist", "/v1/allowlist"
 
-// listCommand returns a command that adds an entry to a list, or removes it.
+// listCommand returns a command that adds an entry to a list, or removes one.
 func listCommand(name, path string) *cobra.Command {
 	var c change
 	var client clientFlag
@@ -141,7 +141,7 @@ func listCommand(name, path string) *cobra.Command {
 		body := adminapi.ListEntry{Key: entry, Client: string(client), Remove: remove}
 		switch {
 		case client != "" || remove || !c.isFingerprint(cmd, entry):
-		case path == denylist: // a block is never refused, and no client has such a key
+		case path == denylist: // blocking must always work, and no client's key looks like this
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s is the fingerprint of a client in weir top: that client is blocked, as by --client\n", entry)
 			body.Key, body.Client = "", entry
 		case !c.force:
@@ -169,7 +169,7 @@ func (c *change) isFingerprint(cmd *cobra.Command, word string) bool {
 	return err == nil
 }
 
-// nothing reports that there was nothing to remove: the list lacks the entry.
+// nothing prints that the list doesn't have the entry to remove.
 func (c *change) nothing(cmd *cobra.Command) error {
 	version, err := c.inForce(cmd)
 	if err != nil {

@@ -19,13 +19,13 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// clientRequest is a request whose client may be named by its fingerprint.
+// clientRequest is a request whose client may be given by its fingerprint.
 type clientRequest struct {
 	*checkapi.CheckRequest
 	Client string `json:"client,omitempty"`
 }
 
-// clientQuestion is a question about the counters of a client, which a key or flags name.
+// clientQuestion is a request to the node about the counters of a client, which is given by a key or by flags.
 type clientQuestion struct {
 	*adminPort
 	request clientRequest
@@ -34,7 +34,7 @@ type clientQuestion struct {
 
 func (q *clientQuestion) path(endpoint string) string { return "/v1/" + endpoint + q.query }
 
-// clientCommand returns a command about the counters of a client.
+// clientCommand returns a command that is about the counters of a client.
 func clientCommand(path string, node *adminPort, run func(*cobra.Command, *clientQuestion) error) *cobra.Command {
 	var r requestFlags
 	var client clientFlag
@@ -94,7 +94,7 @@ func keysShowCommand() *cobra.Command {
 	return cmd
 }
 
-// limitName returns the name of a counter's limit. Nodes of an older release send only the rule.
+// limitName returns the name of a counter's limit. Nodes of older releases send only the rule.
 func limitName(c *adminapi.Counter) string { return cell(cmp.Or(c.Policy, c.Rule)) }
 
 func printCounters(w io.Writer, all []adminapi.Counter) {
@@ -131,7 +131,7 @@ func counterRow(c *adminapi.Counter, columns int) []string {
 	if s := c.Stake; s != nil {
 		left = fmt.Sprintf("%s here, of %s: own %s, borrowed %s, lent %s; home %s", c.Remaining, c.Max, s.Own, s.Borrowed, s.Lent, cell(s.Home))
 	}
-	if c.InFlight != nil { // nobody knows when requests in flight will end
+	if c.InFlight != nil { // the end of requests in flight is unknown
 		left += fmt.Sprintf(" (%d in flight)", *c.InFlight)
 		if c.RetryAfterMS > 0 {
 			next = "when one ends"
@@ -141,13 +141,13 @@ func counterRow(c *adminapi.Counter, columns int) []string {
 		}
 	}
 	runsOut := "-"
-	if c.RunsOutAt != nil && c.WindowEnd != nil { // reckoned by the node's clock, which this machine's may differ from
+	if c.RunsOutAt != nil && c.WindowEnd != nil { // compare with a time from the node, because this machine's clock may differ
 		runsOut = wait(ms(max(1, c.ResetAfterMS-c.WindowEnd.Sub(*c.RunsOutAt).Milliseconds())))
 	}
 	return []string{limitName(c), c.Limit, left, next, full, runsOut}[:columns]
 }
 
-// printSlots lists the requests in flight of a client, as they were at the given time of the node's clock.
+// printSlots lists a client's requests in flight. The time is that of the node's clock when it answered.
 func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) {
 	rows := [][]string{{"SLOT", "COUNTER", "HOLDS", "TAKEN", "ENDS IN"}}
 	var more []string
@@ -186,7 +186,7 @@ func keysResetCommand() *cobra.Command {
 	})
 }
 
-// counterNames names the counters of a request. After a reset, it is no error if the node can't: it returns "".
+// counterNames returns the names of a request's counters, or "" on failure: after a reset, that isn't an error.
 func counterNames(cmd *cobra.Command, q *clientQuestion) string {
 	counters, _, _ := get[adminapi.Counters](q.adminPort, cmd, http.MethodPost, q.path("counters"), q.request, nil)
 	var names []string

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// logWaits is how many bytes of the log may wait to be written. Further lines are left out.
+	// logWaits is how many bytes of the log may wait to be written. Lines beyond that are left out.
 	logWaits = 1 << 20
-	// auditWaits is how many more bytes of the audit log may wait, whatever else is logged.
+	// auditWaits is how many bytes of the audit log may wait in addition to logWaits.
 	auditWaits = 1 << 20
-	// flushWithin is how long a node that ends waits for its last lines to be written.
+	// flushWithin is how long a node waits at its end for the last lines to be written.
 	flushWithin = 2 * time.Second
 )
 
@@ -28,7 +28,7 @@ type logger struct {
 	out   *logWriter
 }
 
-// newLogger makes a logger. The level doesn't apply to the audit log.
+// newLogger creates a logger. The level doesn't affect the audit log.
 func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
 	handler := func(w io.Writer, level slog.Level) slog.Handler {
 		opts := &slog.HandlerOptions{Level: level}
@@ -46,8 +46,9 @@ func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
 	return &logger{slog.New(handler(w, level)), slog.New(handler((*auditWriter)(w), slog.LevelInfo)), w}, nil
 }
 
-// strayLog logs what libraries write to Go's standard logger, for debugging. HTTP clients write
-// there what a server sends after its answer, which may hold secrets, so that is cut off.
+// strayLog logs what libraries write to Go's standard logger, at debug level. It cuts off what HTTP
+// clients write there about bytes that a server sends after its response, which may contain
+// secrets.
 type strayLog struct{ *slog.Logger }
 
 func (l strayLog) Write(line []byte) (int, error) {
@@ -57,24 +58,24 @@ func (l strayLog) Write(line []byte) (int, error) {
 }
 
 // logWriter writes lines in the background, so that a pipe that nobody reads doesn't block checks.
-// Lines that find no room are left out, and a line says how many.
+// If too much waits, lines are left out, and a line says how many.
 type logWriter struct {
 	to   io.Writer
-	tell *slog.Logger // writes to the same output, at once
+	tell *slog.Logger // writes to the same output, without waiting
 	wake watch.Bell
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waiting []byte
 	leftOut int
-	audits  int // those of leftOut that belong to the audit log
+	audits  int // how many lines of leftOut belong to the audit log
 
 	closing, closed chan struct{}
 }
 
-// Write takes whole lines.
+// Write queues whole lines.
 func (w *logWriter) Write(lines []byte) (int, error) { return w.write(lines, logWaits, false) }
 
-// auditWriter is a logWriter with more room.
+// auditWriter is a logWriter that may queue more.
 type auditWriter logWriter
 
 func (w *auditWriter) Write(lines []byte) (int, error) {
@@ -84,7 +85,7 @@ func (w *auditWriter) Write(lines []byte) (int, error) {
 func (w *logWriter) write(lines []byte, most int, audit bool) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	full := w.leftOut > w.audits // a shorter line must not overtake one that was left out
+	full := w.leftOut > w.audits // a shorter line must not be written if an earlier one was left out
 	if audit {
 		full = w.audits > 0
 	}
@@ -110,21 +111,21 @@ func (w *logWriter) run() {
 	}
 }
 
-// flush writes the waiting lines, and then how many were left out.
+// flush writes the queued lines, and then how many were left out.
 func (w *logWriter) flush() {
 	w.mu.Lock()
 	waiting, leftOut, audits := w.waiting, w.leftOut, w.audits
 	w.waiting, w.leftOut, w.audits = nil, 0, 0
 	w.mu.Unlock()
-	for line := range bytes.Lines(waiting) { // one by one, so that other writers to the same pipe don't split them
-		_, _ = w.to.Write(line) // there is nowhere to report a failure
+	for line := range bytes.Lines(waiting) { // one by one, so that other writers to the same pipe don't split lines
+		_, _ = w.to.Write(line) // a failure can't be reported anywhere
 	}
 	if leftOut > 0 {
 		w.tell.Warn("lines of this log were left out: nobody read them in time", "left_out", leftOut, "audit", audits)
 	}
 }
 
-// close writes the waiting lines, and reports whether that worked in time. Later lines are lost.
+// close writes the queued lines, and reports whether that worked in time. Later lines are lost.
 func (w *logWriter) close() bool {
 	close(w.closing)
 	late := time.NewTimer(flushWithin)

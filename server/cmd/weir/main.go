@@ -1,4 +1,4 @@
-// Command weir is the rate limiter as a service, and the tools around it.
+// Command weir is the rate limiter as a service, and its tools.
 package main
 
 import (
@@ -12,12 +12,12 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
-	_ "time/tzdata" // rules may name time zones that the machine doesn't know
+	_ "time/tzdata" // so that rules may name time zones which the machine doesn't know
 
 	"github.com/spf13/cobra"
 )
 
-// version is set by make build. With go install, it is the module's version.
+// version is set by make build. With go install, the module's version is used.
 var version string
 
 func init() {
@@ -32,12 +32,12 @@ func init() {
 
 // Exit codes, for scripts.
 const (
-	exitRefused     = 1 // also: problems were found
-	exitUsage       = 2 // the code of errors without one; also: an unreadable file, or a missing or wrong token
+	exitRefused     = 1 // also if problems were found
+	exitUsage       = 2 // also for errors without a code, an unreadable file, and a missing or wrong token
 	exitUnavailable = 3
 )
 
-// exit is an error with an exit code. A nil cause means that the user has been told already.
+// exit is an error with an exit code. Its cause is nil if the error was already printed.
 type exit struct {
 	code  int
 	cause error
@@ -52,7 +52,7 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.cause }
 
-// rejected gives an error the exit code for rules, or the like, that have problems.
+// rejected returns an error with the exit code for invalid rules and the like.
 func rejected(err error) error {
 	if err == nil {
 		return nil
@@ -86,7 +86,8 @@ func run() int {
 	return e.code
 }
 
-// output is standard output. It remembers the first error, so that commands can print without looking.
+// output is standard output. It remembers the first error, so that commands needn't check errors of
+// printing.
 type output struct {
 	*os.File
 	err error
@@ -107,9 +108,10 @@ func execute(ctx context.Context, cmd *cobra.Command) error {
 	return err
 }
 
-// redact removes passwords from URLs, which errors of libraries quote, such as in lines of weir.yaml.
+// redact removes passwords from URLs in an error, because libraries quote them, for example with lines
+// of weir.yaml.
 func redact(text string) string {
-	const example = "://user:password@" // this example is meant to be shown
+	const example = "://user:password@" // this example is not a secret
 	parts := strings.Split(text, example)
 	for i, p := range parts {
 		parts[i] = sentinelPassword.ReplaceAllString(userInfo.ReplaceAllString(p, "://…@"), "sentinel_password=…")
@@ -142,13 +144,13 @@ func root() *cobra.Command {
 	return cmd
 }
 
-// asProgram completes a command that isn't a subcommand: main writes its errors.
+// asProgram prepares a command that isn't a subcommand: main prints its errors.
 func asProgram(cmd *cobra.Command) {
 	cmd.SilenceUsage, cmd.SilenceErrors, cmd.Version = true, true, version
 	cmd.SetVersionTemplate("weir {{.Version}}\n")
 }
 
-// meant maps commands that people look for to those that exist.
+// meant maps commands that people try to the commands that exist.
 var meant = map[string]string{
 	"weir keys unblock": "weir keys block KEY --remove", "weir keys undeny": "weir keys block KEY --remove",
 	"weir keys unallow": "weir keys allow PATTERN --remove", "weir keys disallow": "weir keys allow PATTERN --remove",
@@ -157,7 +159,7 @@ var meant = map[string]string{
 
 const removeRegion = "weir regions drain REGION, or weir regions forget REGION if it is dead"
 
-// unknown returns the error for arguments of a command that only holds subcommands.
+// unknown returns the error for arguments of a command that only has subcommands.
 func unknown(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 || !cmd.HasSubCommands() {
 		return nil
@@ -173,7 +175,7 @@ func unknown(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("there is no command %q: %s", path, instead(cmd, args[0], names, cmd.CommandPath()+" "))
 }
 
-// helpCommand is cobra's, except that help for a command that doesn't exist is an error.
+// helpCommand is like cobra's, but treats help for an unknown command as an error.
 func helpCommand() *cobra.Command {
 	cmd := command("help", func(cmd *cobra.Command, args []string) error {
 		found, rest, err := cmd.Root().Find(args)

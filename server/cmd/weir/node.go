@@ -20,22 +20,23 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// tokenFlag says where the token for a port of a node is. No flag holds the token itself, since command lines are public.
+// tokenFlag is a flag for the file with the token of a node's port. The token itself is never in a flag, because other
+// users can see command lines.
 type tokenFlag struct{ port, file string }
 
 func (t *tokenFlag) register(f *pflag.FlagSet, port, what string) {
 	t.port = port
 	f.StringVar(&t.file, t.flag(), "", "file with the token for the "+what+" (default: the token in "+t.variable()+")")
-	_ = cobra.MarkFlagFilename(f, t.flag()) // the flag exists
+	_ = cobra.MarkFlagFilename(f, t.flag()) // the flag exists, so there is no error
 }
 
 func (t *tokenFlag) flag() string     { return t.port + "-token-file" }
 func (t *tokenFlag) variable() string { return "WEIR_" + strings.ToUpper(t.port) + "_TOKEN" }
 
-// place is where the token is read from.
+// place returns where the token is read from: a file or an environment variable.
 func (t *tokenFlag) place() string { return cmp.Or(t.file, t.variable()) }
 
-// header returns the header that carries the token, or an empty one if there is no token.
+// header returns the header with the token. It is empty if there is no token.
 func (t *tokenFlag) header() (http.Header, error) {
 	token := os.Getenv(t.variable())
 	if t.file != "" {
@@ -57,30 +58,30 @@ func (t *tokenFlag) header() (http.Header, error) {
 	return h, nil
 }
 
-// wanted says where to put the token that the node asks for.
+// wanted says how to give the command the token that the node requires.
 func (t *tokenFlag) wanted() string {
 	return "the node asks for a token: put it into " + t.variable() + ", or into a file that --" + t.flag() + " names"
 }
 
-// client follows no redirects: a node sends none, and a token is for the node alone.
+// client doesn't follow redirects: nodes send none, and the token is only for the node.
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 const (
-	// patience is how long a node's answer may take.
+	// patience is how long to wait for a node's response.
 	patience = 10 * time.Second
-	// maxAnswer is the most that is read of an answer: enough for a rule document and its difference from another.
+	// maxAnswer is how many bytes of a response are read: enough for a rule document and its difference from another.
 	maxAnswer = 32 << 20
 )
 
-// nodePort is a port of a running node, as a command's flags name it.
+// nodePort is a port of a running node, given by a command's flags.
 type nodePort struct {
-	name   string // admin or http, as in the node's own flag
+	name   string // "admin" or "http", as in the node's own flag
 	addr   string
 	secret tokenFlag
 	tls    tlsFlags
 }
 
-// register adds the flags. The flag of the address and its environment variable are named like the node's own.
+// register adds the flags. The flag for the address and its environment variable have the same names as the node's own.
 func (p *nodePort) register(cmd *cobra.Command, name, addr, what string) {
 	env := "WEIR_" + strings.ToUpper(name)
 	p.name = name
@@ -96,7 +97,7 @@ type request struct {
 	body        []byte
 }
 
-// request prepares a request. A body of bytes is sent unchanged, as a YAML document, and any other body as JSON.
+// request prepares a request. A body that is a []byte is sent unchanged as YAML, and any other body as JSON.
 func (p *nodePort) request(method, path string, body any, header http.Header) (*request, error) {
 	h, err := p.secret.header()
 	if err != nil {
@@ -127,7 +128,7 @@ type answer struct {
 	body   []byte
 }
 
-// ask sends the request and reads the answer, whatever its status.
+// ask sends the request and reads the response, whatever its status.
 func (r *request) ask(ctx context.Context) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -138,7 +139,7 @@ func (r *request) ask(ctx context.Context) (*answer, error) {
 	return r.read(res)
 }
 
-// send sends the request. Errors name the flag as the place of the node's address, and carry an exit code.
+// send sends the request. Errors have an exit code, and name the flag with the node's address.
 func (r *request) send(ctx context.Context) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, r.method, r.url, bytes.NewReader(r.body))
 	if err != nil {
@@ -169,7 +170,7 @@ func (r *request) read(res *http.Response) (*answer, error) {
 	return a, nil
 }
 
-// needsToken reports whether the node asks for a token and the request had none.
+// needsToken reports whether the node requires a token and the request had none.
 func (a *answer) needsToken() bool {
 	return a.status == http.StatusUnauthorized && a.to.header.Get("Authorization") == ""
 }
@@ -183,7 +184,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// unexpected returns the error for an answer that the command has no use for.
+// unexpected returns the error for a response that the command can't use.
 func unexpected(url string, status int, answer []byte) error {
 	var e checkapi.ErrorResponse
 	if json.Unmarshal(answer, &e) == nil && e.Error.Message != "" {
@@ -199,11 +200,11 @@ func printJSON(cmd *cobra.Command, v any) error {
 	return enc.Encode(v)
 }
 
-// requestFlags describe a request on the command line.
+// requestFlags are the flags that describe a request.
 type requestFlags struct {
 	checkapi.CheckRequest
 	cost  int64
-	named map[string]*string // attributes with flags of their own
+	named map[string]*string // attributes that have their own flags
 	attrs []string
 }
 
@@ -224,7 +225,7 @@ func (r *requestFlags) registerRest(cmd *cobra.Command) {
 	f.StringArrayVar(&r.attrs, "attr", nil, "another attribute, NAME=VALUE; repeatable")
 }
 
-// check returns the request that the arguments and flags of a command describe.
+// check returns the request that a command's arguments and flags describe.
 func (r *requestFlags) check(cmd *cobra.Command, args []string, amounts *amountFlags) (*checkapi.CheckRequest, error) {
 	if err := r.argument(cmd, args); err != nil {
 		return nil, err
@@ -235,7 +236,7 @@ func (r *requestFlags) check(cmd *cobra.Command, args []string, amounts *amountF
 	return r.wire()
 }
 
-// argument takes the key from the argument, if there is one.
+// argument reads the key from the argument, if there is one.
 func (r *requestFlags) argument(cmd *cobra.Command, args []string) (err error) {
 	switch {
 	case len(args) == 0:
@@ -268,7 +269,7 @@ func (r *requestFlags) wire() (*checkapi.CheckRequest, error) {
 	return &r.CheckRequest, err
 }
 
-// decode reads the request as a node does.
+// decode decodes the request in the same way as a node.
 func (r *requestFlags) decode() (weir.Request, error) {
 	body, err := json.Marshal(r.CheckRequest)
 	if err != nil {

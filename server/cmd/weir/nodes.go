@@ -37,7 +37,7 @@ func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) {
 		if n.SeenMSAgo >= 100 {
 			seen = fmt.Sprintf("%.1f s ago", float64(n.SeenMSAgo)/1000)
 		}
-		// The coloured cell comes last: colour codes would count as width.
+		// The coloured cell comes last, because the alignment would count colour codes as width.
 		store := colour.verdict(w, n.Store == "up", cell(n.Store))
 		if n.Since != nil {
 			store += " since " + clock(*n.Since)

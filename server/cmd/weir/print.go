@@ -27,8 +27,8 @@ func printTable(w io.Writer, align string, rows [][]string) {
 }
 
 // aligned returns a line for each row, and the width of the widest line. The first row is the header. Align has a letter
-// for each column: r aligns to the right, and l or none to the left. A row that is shorter than the header ends in free
-// text, which widens no column.
+// for each column: r aligns to the right, and l or none to the left. The last cell of a row that is shorter than the
+// header is free text, which doesn't widen its column.
 func aligned(align string, rows [][]string) (lines []string, width int) {
 	widths := map[int]int{}
 	for _, row := range rows {
@@ -41,7 +41,7 @@ func aligned(align string, rows [][]string) (lines []string, width int) {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, text := range row {
-			pad := -widths[i] // on the right
+			pad := -widths[i] // negative pads on the right
 			if i < len(align) && align[i] == 'r' {
 				pad = widths[i]
 			}
@@ -53,10 +53,10 @@ func aligned(align string, rows [][]string) (lines []string, width int) {
 	return lines, width
 }
 
-// cell returns somebody else's text as a table can show it: on one line, without control characters.
+// cell returns a text from elsewhere in a form that fits into a table: on one line, without control characters.
 func cell(text string) string { return printable(strings.Join(strings.Fields(text), " ")) }
 
-// orDash is cell, with a dash for an empty text.
+// orDash returns cell(text), or a dash if text is empty.
 func orDash(text string) string {
 	if text == "" {
 		return "-"
@@ -75,7 +75,7 @@ func clock(t time.Time) string { return t.Local().Format(time.DateTime) }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// wait formats a duration, with days where there are some.
+// wait formats a duration, with days if it is long enough.
 func wait(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -89,7 +89,7 @@ func wait(d time.Duration) string {
 	return d.String()
 }
 
-// roughly is wait, rounded to seconds, or to tenths of a second below 10 s.
+// roughly formats a duration like wait, but rounded to seconds or, below 10 s, to tenths of a second.
 func roughly(d time.Duration) string {
 	unit := 100 * time.Millisecond
 	if d >= 10*time.Second {
@@ -101,7 +101,7 @@ func roughly(d time.Duration) string {
 	return wait(d)
 }
 
-// ago says how long before now something happened, or that it never did.
+// ago describes how long ago something happened, or returns never if t is nil.
 func ago(now time.Time, t *time.Time, never string) string {
 	switch {
 	case t == nil:
@@ -112,7 +112,7 @@ func ago(now time.Time, t *time.Time, never string) string {
 	return roughly(now.Sub(*t)) + " ago"
 }
 
-// number formats a rate: with one decimal below 100, and with thousands separators above.
+// number formats a rate: below 100 with one decimal, and above with commas.
 func number(v float64) string {
 	if v < 100 {
 		return fmt.Sprintf("%.1f", v)
@@ -122,10 +122,10 @@ func number(v float64) string {
 
 func whole(n uint64) string { return load.Thousands(int64(n)) }
 
-// percent rounds down, so that 100% means all.
+// percent formats a percentage. It rounds down, so that 100% means all.
 func percent(share float64) string { return fmt.Sprintf("%.0f%%", math.Floor(100*share)) }
 
-// between formats a number that is known only within bounds.
+// between formats a number of which only bounds are known.
 func between(least, most uint64) string {
 	if least == most {
 		return whole(least)
@@ -133,7 +133,7 @@ func between(least, most uint64) string {
 	return whole(least) + " to " + whole(most)
 }
 
-// colour says when to print in colours.
+// colour is the value of a flag that says when to use colours.
 type colour string
 
 var colours = []string{"auto", "always", "never"}
@@ -167,7 +167,7 @@ func (c *colour) paint(w io.Writer, style, text string) string {
 	return style + text + plain
 }
 
-// verdict paints a word that means yes or no.
+// verdict colours a word by whether it is good or bad news.
 func (c *colour) verdict(w io.Writer, yes bool, word string) string {
 	if yes {
 		return c.paint(w, green, word)
@@ -186,7 +186,7 @@ const (
 
 // printDiff writes a unified diff, optionally in colours.
 func printDiff(w io.Writer, diff string, coloured bool) {
-	head := true // a removed "-- " looks like a file's name, which only comes before the first @@
+	head := true // after the first @@, a line that begins with --- or +++ isn't a file name
 	for line := range strings.Lines(diff) {
 		line, end := strings.CutSuffix(line, "\n")
 		line = printable(line)
@@ -211,7 +211,7 @@ func printDiff(w io.Writer, diff string, coloured bool) {
 	}
 }
 
-// printable replaces characters that could control a terminal, except for tabs and the \r of CRLF.
+// printable replaces characters that could control a terminal. It keeps tabs, and the \r at the end of a line.
 func printable(line string) string {
 	line, crlf := strings.CutSuffix(line, "\r")
 	line = strings.Map(func(r rune) rune {

@@ -56,16 +56,16 @@ func ratelimitCommand() *cobra.Command {
 			warnOfVariables(log, flags, os.Environ())
 		})
 	})
-	// envoyproxy/ratelimit ignores arguments, and an example of Envoy AI Gateway passes some.
+	// Ignore arguments like envoyproxy/ratelimit, because an example of Envoy AI Gateway passes some.
 	cmd.Args, cmd.FParseErrWhitelist.UnknownFlags = cobra.ArbitraryArgs, true
 	asProgram(cmd)
 	return cmd
 }
 
-// translate sets what envoyproxy/ratelimit's variables say, unless Weir's own variables set it.
+// translate applies envoyproxy/ratelimit's variables to all settings that Weir's own variables don't set.
 func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, error) {
 	store, noStore := env.store()
-	if err := errors.Join(env.check(), noStore); err != nil { // report all errors at once: each start of a Pod takes a while
+	if err := errors.Join(env.check(), noStore); err != nil { // report all errors at once, because each start of a Pod takes a while
 		return nil, err
 	}
 	s, err := settings(flags, "", false)
@@ -74,7 +74,7 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 	}
 	set := func(flag, value, from string) {
 		if flags.Changed(flag) {
-			return // set by one of Weir's variables
+			return // one of Weir's variables has set it
 		}
 		if bad := flags.Set(flag, value); bad != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", from, bad))
@@ -101,7 +101,7 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 		take("grpc-tls-key", "GRPC_SERVER_TLS_KEY")
 		ca := "GRPC_CLIENT_TLS_CACERT"
 		if env.text(ca) == "" && env.text("GRPC_SERVER_TLS_CA_CERT") != "" {
-			ca = "GRPC_SERVER_TLS_CA_CERT" // Envoy Gateway sets this one, which envoyproxy/ratelimit doesn't read
+			ca = "GRPC_SERVER_TLS_CA_CERT" // Envoy Gateway sets this variable, which envoyproxy/ratelimit doesn't read
 		}
 		take("grpc-client-ca", ca)
 		take("grpc-client-san", "GRPC_CLIENT_TLS_SAN")
@@ -133,14 +133,14 @@ func (e *theirs) answer(s *sections) {
 	}
 	s.OTLP = otlp.Config{
 		Metrics: new(false), Traces: new(e.on("TRACING_ENABLED")), Sample: new(e.share("TRACING_SAMPLING_RATE")),
-		Endpoint: "https://localhost:4318", Protocol: "http/protobuf", // OTEL_EXPORTER_OTLP_ENDPOINT goes first
+		Endpoint: "https://localhost:4318", Protocol: "http/protobuf", // OTEL_EXPORTER_OTLP_ENDPOINT takes precedence
 	}
 	if e.text("TRACING_EXPORTER_PROTOCOL") == "grpc" {
 		s.OTLP.Endpoint, s.OTLP.Protocol = "https://localhost:4317", "grpc"
 	}
 }
 
-// xds returns the xDS server that serves the limits.
+// xds returns the xDS server from which limits come.
 func (e *theirs) xds() (*envoy.XDS, error) {
 	x := &envoy.XDS{
 		Server: e.text("CONFIG_GRPC_XDS_SERVER_URL"), Node: e.text("CONFIG_GRPC_XDS_NODE_ID"),
@@ -164,7 +164,7 @@ func (e *theirs) xds() (*envoy.XDS, error) {
 	return x, nil
 }
 
-// pairs parses a list of names and values, and ignores malformed items.
+// pairs parses a list of names and values. It ignores malformed items.
 func pairs(text, between string) map[string]string {
 	all := map[string]string{}
 	for pair := range strings.SplitSeq(text, ",") {
@@ -175,7 +175,7 @@ func pairs(text, between string) map[string]string {
 	return all
 }
 
-// files checks the files that variables name: a certificate, its key and a CA.
+// files checks the files in three variables: a certificate, its key and a CA.
 func (e *theirs) files(cert, key, ca string) error {
 	if (e.text(cert) == "") != (e.text(key) == "") {
 		return fmt.Errorf("%s and %s go together: give the files of a certificate and of its key", cert, key)
@@ -190,10 +190,10 @@ func (e *theirs) files(cert, key, ca string) error {
 	return nil
 }
 
-// age returns how long a connection may last. In envoyproxy/ratelimit, 0 means forever.
+// age returns the maximum age of a connection. In envoyproxy/ratelimit, 0 means no limit.
 func (e *theirs) age(name string) time.Duration { return cmp.Or(e.time(name), math.MaxInt64) }
 
-// tracing returns OpenTelemetry's standard variables for those of envoyproxy/ratelimit, unless they are set.
+// tracing converts envoyproxy/ratelimit's variables to OpenTelemetry's standard ones, unless those are set.
 func (e *theirs) tracing() map[string]string {
 	if !e.on("TRACING_ENABLED") {
 		return nil
@@ -214,7 +214,7 @@ func (e *theirs) tracing() map[string]string {
 	return all
 }
 
-// logFormat returns text for everything but JSON, as envoyproxy/ratelimit does.
+// logFormat returns "json" or, for any other value, "text", as envoyproxy/ratelimit does.
 func (e *theirs) logFormat() string {
 	if strings.EqualFold(e.text("LOG_FORMAT"), "json") {
 		return "json"

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// store returns the URL of the Redis that the variables name. Errors quote only names of files, for fear of passwords.
+// store returns the URL of the Redis that the variables describe. Its errors quote only file names, since other values
+// may contain passwords.
 func (e *theirs) store() (string, error) {
 	if backend := e.text("BACKEND_TYPE"); backend != "redis" && backend != "" {
 		return "", errors.New("BACKEND_TYPE: must be redis: Weir doesn't count in memcached; start a Redis, and name it in REDIS_URL")
@@ -44,7 +45,7 @@ func (e *theirs) store() (string, error) {
 	case tls:
 		parameters.Set("tls", "true")
 	}
-	var user *url.Userinfo // of the first server that has one
+	var user *url.Userinfo // from the first server that has one
 	for i, h := range hosts {
 		server, err := parseServer(strings.TrimSpace(h))
 		if err != nil {
@@ -55,7 +56,7 @@ func (e *theirs) store() (string, error) {
 			path = server.Path
 		}
 	}
-	if primary != "" { // users and passwords in the URLs are for the Sentinels, which are what it names
+	if primary != "" { // then users and passwords in the URLs are for the Sentinels
 		if auth := e.text("REDIS_SENTINEL_AUTH"); auth != "" {
 			user = parseLogin(auth)
 		}
@@ -74,7 +75,8 @@ func (e *theirs) store() (string, error) {
 	return text, nil
 }
 
-// checkSingle checks the variables of one server, which REDIS_URL names by its address or the path of its socket.
+// checkSingle checks the variables for a single server, which REDIS_URL gives as an address or as the path of a
+// socket.
 func (e *theirs) checkSingle(hosts []string) error {
 	switch socket := e.text("REDIS_SOCKET_TYPE"); {
 	case socket == "unix" && !strings.HasPrefix(hosts[0], "/"):
@@ -91,7 +93,7 @@ func (e *theirs) checkSingle(hosts []string) error {
 	return nil
 }
 
-// redisTLS returns the parameters of a store's URL for TLS.
+// redisTLS returns the TLS parameters of a store's URL.
 func (e *theirs) redisTLS() (url.Values, error) {
 	parameters := url.Values{}
 	if !e.on("REDIS_TLS") {
@@ -111,7 +113,7 @@ func (e *theirs) redisTLS() (url.Values, error) {
 	return parameters, nil
 }
 
-// login returns the user and password for a URL. REDIS_AUTH goes before those of REDIS_URL.
+// login returns the user and password for a URL. REDIS_AUTH takes precedence over those in REDIS_URL.
 func (e *theirs) login(user *url.Userinfo) string {
 	name := user.Username()
 	password, _ := user.Password()
@@ -126,7 +128,7 @@ func (e *theirs) login(user *url.Userinfo) string {
 	return escape(name) + ":" + escape(password) + "@"
 }
 
-// parseLogin reads user:password. Without a colon, it is a password.
+// parseLogin parses user:password. A text without a colon is a password.
 func parseLogin(auth string) *url.Userinfo {
 	user, password, both := strings.Cut(auth, ":")
 	if !both {
@@ -135,7 +137,7 @@ func parseLogin(auth string) *url.Userinfo {
 	return url.UserPassword(user, password)
 }
 
-// parseServer reads host:port, or redis://user:password@host:port/database.
+// parseServer parses host:port, or redis://user:password@host:port/database.
 func parseServer(text string) (*url.URL, error) {
 	if !strings.Contains(text, "://") {
 		return &url.URL{Host: text}, nil
@@ -158,5 +160,5 @@ func parseServer(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// escape escapes text for a store's URL, in which a plus is a plus.
+// escape escapes a text for the query of a store's URL, where a plus sign isn't a space.
 func escape(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }

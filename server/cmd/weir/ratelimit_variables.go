@@ -15,22 +15,23 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// theirVariable is a variable of envoyproxy/ratelimit, or several that are alike.
+// theirVariable describes a variable of envoyproxy/ratelimit, or several similar ones.
 type theirVariable struct {
-	names  string // separated by spaces
-	normal string // their default, but for the pauses between tries of an xDS server, which are Weir's
-	// kind says which values the variable takes; the zero value accepts any.
+	names  string // names of the variables, separated by spaces
+	normal string // their default in envoyproxy/ratelimit; for the pauses between attempts to reach an xDS server, it is Weir's
+	// kind says which values are valid; the zero value accepts any.
 	kind valueKind
-	// needs is the variable, with its value, without which this one means nothing.
+	// needs is another variable with its value. Without that, this variable has no effect.
 	needs string
-	// nothing says why the variable does nothing here. The value silent, and "", ask for that, and cause no warning.
+	// nothing says why Weir ignores the variable. Values equal to silent, or "", ask for what Weir does anyway, so
+	// they cause no warning.
 	nothing, silent string
 }
 
-// anything as a silent value stands for all values.
+// anything is a value of silent that matches all values.
 const anything = "*"
 
-// theirVariables lists all variables of envoyproxy/ratelimit, and one that only Envoy Gateway has.
+// theirVariables are all variables of envoyproxy/ratelimit, and one that only Envoy Gateway has.
 var theirVariables = []theirVariable{
 	{names: "HOST GRPC_HOST", normal: "0.0.0.0"},
 	{names: "PORT", normal: "8080", kind: aPort},
@@ -40,7 +41,7 @@ var theirVariables = []theirVariable{
 	{names: "GRPC_MAX_CONNECTION_AGE_GRACE", normal: "1h", kind: aTime},
 	{names: "GRPC_SERVER_USE_TLS", normal: "false", kind: aBool},
 	{names: "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY", needs: "GRPC_SERVER_USE_TLS=true"},
-	{names: "GRPC_SERVER_TLS_CA_CERT", needs: "GRPC_SERVER_USE_TLS=true"}, // Envoy Gateway's
+	{names: "GRPC_SERVER_TLS_CA_CERT", needs: "GRPC_SERVER_USE_TLS=true"}, // from Envoy Gateway
 	{names: "GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN", needs: "GRPC_SERVER_USE_TLS=true"},
 	{names: "DEBUG_HOST DEBUG_PORT", nothing: noDebug},
 
@@ -100,7 +101,7 @@ var theirVariables = []theirVariable{
 	{names: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", nothing: "Weir's metrics are in seconds", silent: "false"},
 	{names: "USE_STATSD USE_DOG_STATSD", nothing: noStatsd, silent: "false"},
 	{names: "USE_DOG_STATSD_MOGRIFIERS", nothing: noStatsd, needs: "USE_DOG_STATSD=true"},
-	{names: "STATSD_HOST STATSD_PORT STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: anything}, // USE_STATSD warns
+	{names: "STATSD_HOST STATSD_PORT STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: anything}, // USE_STATSD causes the warning
 	{names: "EXTRA_TAGS", nothing: "Prometheus adds labels to what it scrapes"},
 	{names: "DISABLE_STATS", nothing: "metrics are served where USE_PROMETHEUS asks for them, and cost nothing else", silent: "false"},
 
@@ -118,18 +119,18 @@ const (
 	noStatsd = "there is no statsd: USE_PROMETHEUS=true serves metrics, and OTEL_METRICS_EXPORTER=otlp sends them to a collector"
 )
 
-// theirFamilies are prefixes of variables that do nothing, and for which another variable warns if they are used.
+// theirFamilies are prefixes of variables that Weir ignores. If they are used, another variable causes the warning.
 var theirFamilies = []string{"REDIS_PERSECOND_", "MEMCACHE_"}
 
-// theirPrefixes are prefixes of names that belong to envoyproxy/ratelimit.
+// theirPrefixes are prefixes of variables that belong to envoyproxy/ratelimit.
 var theirPrefixes = []string{
 	"REDIS_", "RUNTIME_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "GRPC_SERVER_", "GRPC_CLIENT_", "GRPC_MAX_", "LIMIT_", "TRACING_", "PROMETHEUS_", "STATSD_", "USE_DOG_STATSD",
 }
 
-// valueKind is a kind of values, which are read as envoyproxy/ratelimit reads them.
+// valueKind is a kind of values. They are parsed as in envoyproxy/ratelimit.
 type valueKind struct {
-	must   string // what a value must be
-	secret bool   // values may hold tokens, and aren't shown
+	must   string // describes valid values for errors
+	secret bool   // values may be tokens, so errors don't show them
 	reads  func(value string) bool
 }
 
@@ -145,7 +146,7 @@ var (
 	aMap      = valueKind{must: "name:value,name:value", secret: true, reads: isMap}
 )
 
-// reads returns a function that reports whether a value can be parsed, and is ok.
+// reads returns a function that reports whether parse accepts a value and ok is true for the result.
 func reads[T any](parse func(string) (T, error), ok func(T) bool) func(string) bool {
 	return func(value string) bool {
 		v, err := parse(value)
@@ -173,7 +174,7 @@ func isOneOf(values ...string) func(string) bool {
 	return func(s string) bool { return slices.Contains(values, s) }
 }
 
-// level maps a level of logrus to one of Weir's. It returns "" if there is no such level.
+// level converts a level of logrus to one of Weir's. It returns "" for unknown levels.
 func level(text string) string {
 	switch text = strings.ToLower(text); text {
 	case "debug", "info", "warn", "error":
@@ -184,7 +185,7 @@ func level(text string) string {
 	return ""
 }
 
-// theirs is the environment as envoyproxy/ratelimit reads it.
+// theirs is the environment, read as envoyproxy/ratelimit reads it.
 type theirs struct {
 	given map[string]string
 	known map[string]*theirVariable
@@ -204,7 +205,7 @@ func newTheirs(environ []string) *theirs {
 	return e
 }
 
-// text returns a variable's value. As in envoyproxy/ratelimit, "" isn't replaced by the default.
+// text returns a variable's value. As in envoyproxy/ratelimit, a variable that is set to "" doesn't get its default.
 func (e *theirs) text(name string) string {
 	v := e.known[name]
 	if v == nil {
@@ -218,14 +219,14 @@ func (e *theirs) text(name string) string {
 
 func (e *theirs) on(name string) bool { return sameValue(e.text(name), "true") }
 
-// sameValue reports whether two values are the same, in whatever way they spell true and false.
+// sameValue reports whether two values are the same, even if they spell true or false differently.
 func sameValue(a, b string) bool {
 	x, notX := strconv.ParseBool(a)
 	y, notY := strconv.ParseBool(b)
 	return a == b || notX == nil && notY == nil && x == y
 }
 
-// whole, time and share return values that were checked.
+// whole, time and share return values that check has validated.
 func (e *theirs) whole(name string) int {
 	n, _ := strconv.ParseInt(e.text(name), 0, 32)
 	return int(n)
@@ -236,13 +237,13 @@ func (e *theirs) time(name string) time.Duration {
 	return d
 }
 
-// share returns a number from 0 to 1. envoyproxy/ratelimit treats others as none and all.
+// share returns a number from 0 to 1. As in envoyproxy/ratelimit, numbers outside of this range are clamped.
 func (e *theirs) share(name string) float64 {
 	n, _ := strconv.ParseFloat(e.text(name), 64)
 	return min(1, max(0, n))
 }
 
-// check reports all values that can't be read.
+// check returns an error with all invalid values.
 func (e *theirs) check() error {
 	var all []error
 	for _, name := range slices.Sorted(maps.Keys(e.known)) {
@@ -260,13 +261,13 @@ func (e *theirs) check() error {
 	return errors.Join(all...)
 }
 
-// means reports whether a variable means anything beside the others.
+// means reports whether a variable has an effect, given the other variables.
 func (e *theirs) means(v *theirVariable) bool {
 	name, value, needs := strings.Cut(v.needs, "=")
 	return !needs || sameValue(e.text(name), value) && e.means(e.known[name])
 }
 
-// warn logs the variables that do nothing here, without their values.
+// warn logs the variables that Weir ignores, without their values.
 func (e *theirs) warn(log *slog.Logger) {
 	known := slices.Sorted(maps.Keys(e.known))
 	for _, name := range slices.Sorted(maps.Keys(e.given)) {
@@ -298,10 +299,10 @@ func (e *theirs) warn(log *slog.Logger) {
 	}
 }
 
-// links matches the variables that Kubernetes sets in containers for a Service of any name.
+// links matches the names of variables that Kubernetes sets in containers for each Service.
 var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$`)
 
-// serviceLink reports whether Kubernetes set the variable, for a Service called redis or the like.
+// serviceLink reports whether Kubernetes set the variable, for a Service with a name such as redis.
 func serviceLink(name, value string) bool {
 	return links.MatchString(name) || strings.HasSuffix(name, "PORT") && strings.Contains(value, "://")
 }
@@ -310,7 +311,7 @@ func hasPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// typing reports whether a name looks like a misspelling of another.
+// typing reports whether a name is close enough to another to be a misspelling of it.
 func typing(name, meant string) bool {
 	return meant != "" && len(name)-len(meant) <= 2 && len(meant)-len(name) <= 2
 }

@@ -15,7 +15,8 @@ func regionsCommand() *cobra.Command {
 	return cmd
 }
 
-// regionCommand returns a command that makes a change to regions, if do names one, and then lists them.
+// regionCommand returns a command that lists the regions. If do isn't "", it first makes that change to
+// them.
 func regionCommand(path, do string) *cobra.Command {
 	var node adminPort
 	var colour colour

@@ -64,7 +64,7 @@ type lintReport struct {
 	Warnings []rulefile.Problem `json:"warnings"`
 }
 
-// lint checks a file, and warns of entries of an emergency list that the file lacks.
+// lint checks a rule file. It also warns about entries of an emergency list that the file lacks.
 func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintReport, error) {
 	text, err := readFile(cmd, name, rulefile.MaxSize)
 	if err != nil {
@@ -84,7 +84,8 @@ func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintRepo
 	return r, nil
 }
 
-// badRules gives the error of a rule file its exit code: the rules have problems, or the file can't be read.
+// badRules sets the exit code for an error of a rule file: the rules have problems, or the file can't be
+// read.
 func badRules(err error) error {
 	if is[rulefile.Problems](err) {
 		return rejected(err)
@@ -92,7 +93,8 @@ func badRules(err error) error {
 	return err
 }
 
-// readFile reads a file or a pipe, or standard input for -, up to one byte more than its reader accepts.
+// readFile reads a file, a pipe or, for -, standard input. It reads at most one byte more than most, so that
+// the caller can tell if it is too large.
 func readFile(cmd *cobra.Command, name string, most int64) ([]byte, error) {
 	from := cmd.InOrStdin()
 	if name != "-" {
@@ -147,7 +149,7 @@ func showCommand() *cobra.Command {
 	return cmd
 }
 
-// rules returns the document of a file, if there is an argument, of a version or of the rules in force.
+// rules returns a document: the file in the arguments, or a version, or the rules in force.
 func (n *adminPort) rules(cmd *cobra.Command, args []string, version string) ([]byte, error) {
 	given := cmd.Flags().Changed("version")
 	switch {
@@ -191,7 +193,8 @@ func historyCommand() *cobra.Command {
 	return cmd
 }
 
-// history lists versions, page by page: a node limits the size of a page. Orphans come on top of the limit.
+// history lists versions page by page, because a node limits the size of a page. Orphans don't count towards
+// the limit.
 func (n *adminPort) history(cmd *cobra.Command, limit int) ([]adminapi.Version, error) {
 	all := []adminapi.Version{}
 	var before int64
@@ -217,7 +220,7 @@ func (n *adminPort) history(cmd *cobra.Command, limit int) ([]adminapi.Version, 
 			count, before = count+1, v.Number
 		}
 		all = append(all, page.Versions...)
-		if before <= 1 || count == 0 { // a page of nothing but orphans is the only one
+		if before <= 1 || count == 0 { // a page that has only orphans is the only page
 			break
 		}
 	}
@@ -257,7 +260,7 @@ func rollbackCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body.Version, header = version, ifMatch(newest) // a change that somebody else makes meanwhile isn't undone unseen
+			body.Version, header = version, ifMatch(newest) // fail if somebody else changes the rules in the meantime, instead of undoing a change that the user hasn't seen
 		}
 		body.Message, c.message = c.message, ""
 		return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
@@ -266,7 +269,7 @@ func rollbackCommand() *cobra.Command {
 	return cmd
 }
 
-// beforeNewest returns the two newest versions.
+// beforeNewest returns the numbers of the two newest versions.
 func (n *adminPort) beforeNewest(cmd *cobra.Command) (before, newest int64, err error) {
 	all, err := n.history(cmd, 2)
 	if err != nil {

@@ -87,7 +87,7 @@ func printWhatIf(cmd *cobra.Command, w *adminapi.WhatIfAnswer) {
 	printTable(cmd.OutOrStdout(), "lllrrr", rows)
 }
 
-// missingNodes says which nodes an answer lacks, and why.
+// missingNodes says which nodes are missing from a response, and why.
 func missingNodes(partial string, missing []string) (words []string) {
 	if partial != "" {
 		words = append(words, cell(partial))

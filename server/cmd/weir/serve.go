@@ -31,12 +31,12 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// serving is a node that is about to start, as flags or their replacements describe it.
+// serving is a node to be started, with settings from flags or from other variables.
 type serving struct {
 	serve.Config
 	logFormat string
 	logLevel  slog.Level
-	// hints makes the log on a terminal start with commands to try.
+	// hints prints commands to try at the start of the log, if that is a terminal.
 	hints bool
 }
 
@@ -57,14 +57,15 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
-// takeSignals makes a hangup reread files instead of ending the node, as is usual for services.
+// takeSignals makes a hangup reload files instead of ending the node, as is usual for services.
 func (v *serving) takeSignals() {
 	hangup.Catch()
 	v.Reload = hangup.Signals
-	signal.Ignore(syscall.SIGPIPE) // the reader of the log may end before the node
+	signal.Ignore(syscall.SIGPIPE) // the process that reads the log may end before the node
 }
 
-// run serves until the node is told to end. Settings without flags are in s. Warn logs variables that do nothing.
+// run runs the node until it is told to end. s has the settings without flags. warn logs variables that have no
+// effect.
 func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logger)) (err error) {
 	c := &v.Config
 	s.apply(c)
@@ -83,7 +84,7 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 	warn(log.Logger)
 	err = serve.Run(cmd.Context(), *c, version, log.Logger, func(l serve.Listening) {
 		announce(log.Logger, c, l)
-		if v.hints && v.logFormat == "text" && l.HTTP != nil { // operators who read JSON aren't beginners
+		if v.hints && v.logFormat == "text" && l.HTTP != nil { // operators who choose JSON don't need hints
 			fmt.Fprint(log.out, hints(os.Args[0], c, l))
 		}
 	})
@@ -94,8 +95,8 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 	case err == nil:
 		return nil
 	case !read:
-		return &exit{exitRefused, nil} // writing the error to the same stderr would block
-	case errors.Is(err, fs.ErrNotExist): // a file that a flag names
+		return &exit{exitRefused, nil} // the log's reader is stuck, so writing the error to stderr would block
+	case errors.Is(err, fs.ErrNotExist): // a file that a flag names doesn't exist
 		return s.blame(missing(err))
 	default:
 		return &exit{exitRefused, s.blame(err)}
@@ -190,7 +191,7 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 }
 
 // urlOf returns the URL of a port, or "" if it isn't open. For a port that listens on all addresses, the URL has the
-// address everywhere instead of [::].
+// host in everywhere.
 func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
 	if addr == nil {
 		return ""
@@ -205,7 +206,7 @@ func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
 	return scheme + text
 }
 
-// missing says what to do about a file that doesn't exist.
+// missing adds what to do to the error about a missing file.
 func missing(err error) error {
 	var p *fs.PathError
 	switch {
@@ -219,7 +220,7 @@ func missing(err error) error {
 	return fmt.Errorf("%w: is the path right? It begins in the folder that weir is started in", err)
 }
 
-// hints suggests commands to try on a node that has started.
+// hints returns commands to try on a node that has started.
 func hints(weir string, c *serve.Config, l serve.Listening) string {
 	var b strings.Builder
 	b.WriteString("\nTry, in another terminal:\n")
@@ -229,7 +230,7 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 	}
 	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", http, token)
 	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, http)
-	if c.EnvoyConfig != "" || c.Envoy.XDS != nil { // the configuration decides nothing but this
+	if c.EnvoyConfig != "" || c.Envoy.XDS != nil { // then the node decides only requests of Envoy
 		fmt.Fprintf(&b, "  curl -i %s/json%s -d '{\"domain\": \"edge\", \"descriptors\": [{\"entries\": [{\"key\": \"api_key\", \"value\": \"a\"}]}]}'    # with a domain and key of your configuration\n", http, token)
 	}
 	if l.Admin != nil && c.Rules == "" {
@@ -252,7 +253,7 @@ func isTerminal(w any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// parseLimit parses a limit, or "" for none.
+// parseLimit parses a limit; "" returns nil.
 func parseLimit(text string) (*weir.Limit, error) {
 	if text == "" {
 		return nil, nil
@@ -264,19 +265,19 @@ func parseLimit(text string) (*weir.Limit, error) {
 	return &l, err
 }
 
-// parseUpstream parses a URL, or "" for none.
+// parseUpstream parses a URL; "" returns nil.
 func parseUpstream(text string) (*url.URL, error) {
 	if text == "" {
 		return nil, nil
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		return nil, errors.New("must be a URL such as http://127.0.0.1:9000") // don't quote it: it may hold a password
+		return nil, errors.New("must be a URL such as http://127.0.0.1:9000") // don't quote the URL, which may contain a password
 	}
 	return u, nil
 }
 
-// moreProxies adds addresses and CIDRs, with commas between them, to the trusted proxies.
+// moreProxies adds addresses and CIDRs, separated by commas, to the trusted proxies.
 func (v *serving) moreProxies(text string) ([]netip.Prefix, error) {
 	all := v.TrustedProxies
 	for s := range strings.SplitSeq(text, ",") {
@@ -321,5 +322,5 @@ func parseSize(text string) (int64, error) {
 	return 0, fmt.Errorf("must be a size with its unit, such as 256MiB or 1GiB, got %q%s", text, hint)
 }
 
-// showSize shows the default size, which is whole in MiB.
+// showSize formats the default size, which is a whole number of MiB.
 func showSize(bytes int64) string { return fmt.Sprint(bytes>>20, "MiB") }

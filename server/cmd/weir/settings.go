@@ -24,7 +24,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// sections are the settings of weir.yaml that have no flag. A field TrustUnverified is trust_unverified, unless it has a tag.
+// sections are the settings in weir.yaml that have no flags. The field TrustUnverified is called trust_unverified there,
+// unless it has a tag.
 type sections struct {
 	Identity serve.Identity
 	Headers  struct {
@@ -40,12 +41,12 @@ type sections struct {
 
 func (s *sections) apply(c *serve.Config) {
 	c.Identity, c.OTLP, c.Envoy = s.Identity, s.OTLP, s.Envoy
-	s.Regions.Name = cmp.Or(c.Region.Name, s.Regions.Name) // the flag goes first
+	s.Regions.Name = cmp.Or(c.Region.Name, s.Regions.Name) // the flag takes precedence
 	c.Region = s.Regions
 	c.Answers = httplimit.Answers{Dialects: s.Headers.Dialects, Names: s.Headers.Names, Expose: s.Headers.Expose, Refusal: s.Refusal}
 }
 
-// settings fills the flags that weren't given, from the environment and from weir.yaml: flag > environment > file.
+// settings sets the flags that weren't given on the command line. The environment takes precedence over weir.yaml.
 func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !required {
@@ -77,7 +78,7 @@ func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, 
 	return s, bad
 }
 
-// warnOfVariables warns of variables that look like settings and aren't, such as misspelled ones.
+// warnOfVariables logs warnings about variables that look like settings but aren't, such as misspelled ones.
 func warnOfVariables(log *slog.Logger, flags *pflag.FlagSet, environ []string) {
 	known := slices.Clone(clientVariables)
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -106,7 +107,7 @@ func isSetting(f *pflag.Flag) bool { return f.Name != "help" && f.Name != "confi
 
 func settingName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 
-// blame adds to an error about a flag or a section where that was set, unless it was in the command line.
+// blame adds to an error about a flag or a section where it was set, unless that was on the command line.
 func (s *settingsFile) blame(err error) error {
 	text, isFlag := strings.CutPrefix(err.Error(), "--")
 	name, rest, ok := strings.Cut(text, ": ")
@@ -124,7 +125,7 @@ func (s *settingsFile) blame(err error) error {
 	if s.places[name] == nil {
 		return err
 	}
-	// "refusal: status: must be …" is about refusal.status.
+	// An error that begins with "refusal: status:" is about the setting refusal.status.
 	for {
 		part, after, ok := strings.Cut(rest, ": ")
 		if !ok || s.places[name+"."+part] == nil {
@@ -136,12 +137,12 @@ func (s *settingsFile) blame(err error) error {
 	return s.problems[len(s.problems)-1:]
 }
 
-// settingsFile is what weir.yaml holds: flags by their names, with _ for -, and the sections, which have no flags.
+// settingsFile is the content of weir.yaml: flags by their names, with _ instead of -, and sections, which have no flags.
 type settingsFile struct {
 	sections
-	// flags are the values that the file has for flags. Variables are the environment variables that set flags instead.
+	// flags are the values that the file has for flags. variables are the environment variables that have set other flags.
 	flags, variables map[string]string
-	// places are the nodes of values, by their paths, such as http or headers.dialects.
+	// places are the YAML nodes of values, by paths such as http or headers.dialects.
 	places map[string]*yaml.Node
 
 	name     string
@@ -149,7 +150,7 @@ type settingsFile struct {
 	problems rulefile.Problems
 }
 
-// readSettings reads weir.yaml. It returns the settings that can be read, and an error with every problem of the others.
+// readSettings parses weir.yaml. It returns all valid settings, and an error with all problems of the others.
 func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile, error) {
 	s := &settingsFile{
 		flags: map[string]string{}, variables: map[string]string{}, places: map[string]*yaml.Node{},
@@ -169,10 +170,11 @@ func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile
 	return s, nil
 }
 
-// misread notes that the text isn't YAML. The reader of rule files knows the place better than the YAML library.
+// misread reports that the file isn't valid YAML. Package rulefile finds the place of some errors more exactly than the
+// YAML library.
 func (s *settingsFile) misread(text []byte, err error) {
 	for _, p := range rulefile.Layout(s.name, text) {
-		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // weir.yaml may have what the rule language leaves out
+		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // weir.yaml may use parts of YAML that rule files must not
 			p.Text, p.Hint = secret.ReplaceAllString(p.Text, "$1…"), secret.ReplaceAllString(p.Hint, "$1…")
 			s.add(p)
 			return
@@ -182,15 +184,15 @@ func (s *settingsFile) misread(text []byte, err error) {
 		Hint: "is a bracket or a quote missing, or a line indented too far?"})
 }
 
-// secret matches the setting of a token, so that messages don't show the token.
+// secret matches the setting of a token, so that it can be hidden in messages.
 var secret = regexp.MustCompile(`((?:http|admin)[_-]token["']?\s*:?\s*)\S.*`)
 
-// fail notes a problem with a value, or with its name.
+// fail reports a problem with a value, or with the name of a setting.
 func (s *settingsFile) fail(n *yaml.Node, path, hint, format string, args ...any) {
 	s.add(rulefile.Problem{File: s.name, Line: n.Line, Column: n.Column, Path: path, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// add notes a problem, with its line unless that may hold a secret.
+// add reports a problem. It shows the line, unless that may contain a secret.
 func (s *settingsFile) add(p rulefile.Problem) {
 	p.Excerpt, p.Caret = "", 0
 	if p.Line > 0 && p.Line <= len(s.lines) {
@@ -208,7 +210,7 @@ type setting struct {
 	key, value *yaml.Node
 }
 
-// settings returns the entries of a map, each name once.
+// settings returns the entries of a map. A repeated name is reported as a problem.
 func (s *settingsFile) settings(n *yaml.Node, path, what string) []setting {
 	if n.Kind != yaml.MappingNode {
 		s.fail(n, path, "", "must be %s, got %s", what, describe(n))
@@ -243,7 +245,7 @@ func (s *settingsFile) document(root *yaml.Node, flags *pflag.FlagSet) {
 	s.section(root, "", "settings, a line each, such as http: 127.0.0.1:8080", known)
 }
 
-// section reads a map of settings that are known by name.
+// section reads a map, with a function for each known setting.
 func (s *settingsFile) section(n *yaml.Node, path, what string, known map[string]func(setting)) {
 	names, in := slices.Sorted(maps.Keys(known)), ""
 	if path != "" {
@@ -258,7 +260,7 @@ func (s *settingsFile) section(n *yaml.Node, path, what string, known map[string
 	}
 }
 
-// unknown notes that there is no setting of that name.
+// unknown reports that a setting doesn't exist.
 func (s *settingsFile) unknown(e setting, path, in string, names []string) {
 	hint := cmp.Or(guess.Hint(e.name, names), "write one of "+strings.Join(names, ", "))
 	if path == "otlp.headers" {
@@ -270,7 +272,7 @@ func (s *settingsFile) unknown(e setting, path, in string, names []string) {
 	}
 }
 
-// flag reads the value of a flag. The items of a list are joined by commas.
+// flag reads the value of a flag. It joins the items of a list with commas.
 func (s *settingsFile) flag(e setting, flag *pflag.Flag) {
 	items := []*yaml.Node{e.value}
 	if e.value.Kind == yaml.SequenceNode {
@@ -288,10 +290,11 @@ func (s *settingsFile) flag(e setting, flag *pflag.Flag) {
 	s.flags[flag.Name] = strings.Join(parts, ",")
 }
 
-// wordEnd matches the places in a Go name where a word ends: trust_unverified is TrustUnverified, api_key is APIKey.
+// wordEnd matches the end of a word in a Go name, in order to convert TrustUnverified to trust_unverified and APIKey to
+// api_key.
 var wordEnd = regexp.MustCompile(`([a-z]|[A-Z]+)([A-Z][a-z])`)
 
-// fields returns the readers of a section's fields, by their names in weir.yaml.
+// fields returns functions that read the fields of a section, by their names in weir.yaml.
 func (s *settingsFile) fields(section reflect.Value, path string) map[string]func(setting) {
 	readers := map[string]func(setting){}
 	for f, v := range section.Fields() {
@@ -305,7 +308,7 @@ func (s *settingsFile) fields(section reflect.Value, path string) map[string]fun
 
 var dialects = []string{string(httplimit.XRateLimit), string(httplimit.IETF), string(httplimit.IETF06), string(httplimit.GitHub), string(httplimit.Tokens)}
 
-// wanted describes the values of a field's type.
+// wanted describes the valid values of each type.
 var wanted = map[reflect.Type]string{
 	reflect.TypeFor[bool]():                "true or false",
 	reflect.TypeFor[int]():                 "a whole number",
@@ -353,5 +356,5 @@ func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// describe says what a node is, without showing a token.
+// describe describes the value of a node, without showing a token.
 func describe(n *yaml.Node) string { return secret.ReplaceAllString(envoy.Describe(n), "$1…") }

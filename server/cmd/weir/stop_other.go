@@ -4,7 +4,7 @@ package main
 
 import "os"
 
-// Without job control, nothing stops a process or resumes it.
+// stop and resume are nil, because this system has no job control.
 var stop, resume os.Signal
 
 func stopJob() {}

@@ -13,5 +13,5 @@ var stop, resume os.Signal = syscall.SIGTSTP, syscall.SIGCONT
 // stopJob stops all processes of the job, including this one.
 func stopJob() { _ = syscall.Kill(0, syscall.SIGTSTP) }
 
-// stopSelf stops this process, possibly after some more instructions.
+// stopSelf stops this process. A few more instructions may run before it takes effect.
 func stopSelf() error { return syscall.Kill(syscall.Getpid(), syscall.SIGSTOP) }

@@ -20,11 +20,11 @@ import (
 type tailView struct {
 	node   adminPort
 	colour colour
-	filter map[string]*string // parameters of GET /v1/events
+	filter map[string]*string // query parameters of GET /v1/events
 
 	seen, shown uint64
-	oneIn       uint64 // the sampling rate that was last reported; 0 while all decisions are shown
-	sampled     bool   // decisions were sampled at some time
+	oneIn       uint64 // the last sampling rate that was reported; 0 while all decisions are shown
+	sampled     bool   // decisions have been sampled at some time
 }
 
 func tailCommand() *cobra.Command {
@@ -44,7 +44,8 @@ func tailCommand() *cobra.Command {
 	return cmd
 }
 
-// silentFor is how long a stream may be silent. The node sends a pulse each second.
+// silentFor is how long a stream may be silent before the command gives up. The node sends a pulse
+// every second.
 const silentFor = 15 * time.Second
 
 func (v *tailView) run(cmd *cobra.Command) error {
@@ -59,7 +60,7 @@ func (v *tailView) run(cmd *cobra.Command) error {
 		return err
 	}
 	ctx := cmd.Context()
-	res, err := ask.send(ctx) // without a timeout: the answer ends when the user leaves
+	res, err := ask.send(ctx) // no timeout: the stream ends when the user leaves
 	if err != nil {
 		return err
 	}
@@ -83,13 +84,13 @@ func (v *tailView) run(cmd *cobra.Command) error {
 			return v.pulse(cmd.ErrOrStderr(), data)
 		case "end":
 			var e adminapi.End
-			_ = json.Unmarshal(data, &e) // without a reason, the stream has still ended
+			_ = json.Unmarshal(data, &e) // if there is no reason, the stream has ended nevertheless
 			ended = e.Text
 		}
 		return nil
 	})
 	switch told, failed := errors.AsType[*exit](err); {
-	case ctx.Err() != nil: // Ctrl-C
+	case ctx.Err() != nil: // the user pressed Ctrl-C
 		if v.sampled {
 			fmt.Fprintf(cmd.ErrOrStderr(), "of %d decisions, %d were shown\n", max(v.seen, v.shown), v.shown)
 		}
@@ -113,7 +114,7 @@ func (v *tailView) show(out io.Writer, data []byte) error {
 		line = v.line(out, &d)
 	}
 	if _, err := fmt.Fprintln(out, line); err != nil {
-		return &exit{exitUnavailable, err} // the reader of the output has gone
+		return &exit{exitUnavailable, err} // nobody reads the output any more
 	}
 	return nil
 }
@@ -139,7 +140,7 @@ func (v *tailView) line(out io.Writer, d *tail.Decision) string {
 	return b.String()
 }
 
-// pulse reports when sampling begins, changes and ends.
+// pulse reports when sampling begins, changes or ends.
 func (v *tailView) pulse(words io.Writer, data []byte) error {
 	var p tail.Pulse
 	if err := json.Unmarshal(data, &p); err != nil {

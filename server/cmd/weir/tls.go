@@ -17,18 +17,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// tlsFlags name the certificates with which a command talks to a node over TLS.
+// tlsFlags are the flags for the TLS certificates that a command uses for requests to a node.
 type tlsFlags struct {
 	ca, cert, key string
-	keyFlag       string // the name of key's flag
+	keyFlag       string // the name of the flag for key
 
-	own *http.Client // made by the first call of client
+	own *http.Client // created by the first call of client
 }
 
-// clientVariables are the environment variables of commands that talk to nodes, beside those that are settings of nodes.
+// clientVariables are environment variables of commands that talk to nodes, in addition to the variables for settings.
 var clientVariables = []string{"WEIR_CA", "WEIR_CERT", "WEIR_KEY"}
 
-// register adds the flags. A command with a --key that is an API key has --cert-key instead.
+// register adds the flags. If a command has a --key for API keys, the flag for the certificate's key is --cert-key.
 func (t *tlsFlags) register(f *pflag.FlagSet) {
 	t.keyFlag = "key"
 	if f.Lookup("key") != nil {
@@ -38,14 +38,14 @@ func (t *tlsFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&t.cert, "cert", os.Getenv("WEIR_CERT"), "file of the certificate to show to the node (WEIR_CERT)")
 	f.StringVar(&t.key, t.keyFlag, os.Getenv("WEIR_KEY"), "file of the certificate's private key, if --cert doesn't hold it (WEIR_KEY)")
 	for _, name := range []string{"ca", "cert", t.keyFlag} {
-		_ = cobra.MarkFlagFilename(f, name) // the flag exists
+		_ = cobra.MarkFlagFilename(f, name) // the flag exists, so there is no error
 	}
 }
 
-// given reports whether any of the flags is set, so that addresses without a scheme mean https.
+// given reports whether any of the flags is set. If so, addresses without a scheme use https.
 func (t *tlsFlags) given() bool { return t.ca != "" || t.cert != "" || t.key != "" }
 
-// withScheme makes a URL of an address. Without a scheme, it is https if certificates are given.
+// withScheme adds a scheme to an address that has none: https if certificates are given, otherwise http.
 func (t *tlsFlags) withScheme(address string) string {
 	switch {
 	case strings.Contains(address, "://"):
@@ -56,7 +56,7 @@ func (t *tlsFlags) withScheme(address string) string {
 	return "http://" + address
 }
 
-// address makes a URL of a node's address, which is host:port or a URL.
+// address converts a node's address, which is host:port or a URL, to a URL.
 func (t *tlsFlags) address(flag, s string) (string, error) {
 	text := t.withScheme(s)
 	u, err := url.Parse(text)
@@ -69,7 +69,7 @@ func (t *tlsFlags) address(flag, s string) (string, error) {
 	return strings.TrimRight(text, "/"), nil
 }
 
-// config reads the files. It returns nil if no flag is set.
+// config reads the files and returns a TLS configuration, or nil if no flag is set.
 func (t *tlsFlags) config() (*tls.Config, error) {
 	if !t.given() {
 		return nil, nil
@@ -99,7 +99,7 @@ func (t *tlsFlags) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// readFlag reads the file that a flag names.
+// readFlag reads the file in a flag.
 func readFlag(flag, name string) ([]byte, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -108,7 +108,7 @@ func readFlag(flag, name string) ([]byte, error) {
 	return text, nil
 }
 
-// client returns the client for requests to the node.
+// client returns the HTTP client for requests to the node.
 func (t *tlsFlags) client() (*http.Client, error) {
 	if t.own == nil {
 		c, err := t.config()
@@ -125,7 +125,7 @@ func (t *tlsFlags) client() (*http.Client, error) {
 	return t.own, nil
 }
 
-// unreached returns the error for a request that no node answered.
+// unreached returns the error for a request that got no response.
 func (t *tlsFlags) unreached(to, flag string, err error) error {
 	if why, err := t.reason(to, "--"+flag, err); why != "" {
 		return fmt.Errorf("%s: %w", why, err)
@@ -133,7 +133,8 @@ func (t *tlsFlags) unreached(to, flag string, err error) error {
 	return fmt.Errorf("no node answers: %w: weir serve starts one, and --%s says where one is", err, flag)
 }
 
-// reason says why TLS made a request to a URL fail, with the error to show, or returns "". Place is where the user wrote it.
+// reason says why a request failed because of TLS, and returns the error to show. It returns "" for other failures. place
+// is where the user wrote the URL.
 func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 	if alert := t.alert(to, err); alert != nil {
 		err = alert
@@ -151,7 +152,7 @@ func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 		strings.Contains(err.Error(), "first record does not look like a TLS handshake"):
 		return "the node doesn't speak TLS: write http://, and give no certificates", err
 	case strings.Contains(err.Error(), "malformed HTTP response"):
-		// Don't show bytes of another protocol: they tell the user nothing, and may look like a URL with a password.
+		// Don't show the bytes of another protocol, which don't help the user and may look like a URL with a password.
 		return place + ": this port doesn't speak HTTP/1.1; a node's --grpc port doesn't either", errors.New("malformed HTTP response")
 	case refusesCertificate(err) && t.cert == "":
 		return "the node asks for a client certificate: give it as --cert and --" + t.keyFlag + ", or in WEIR_CERT and WEIR_KEY", err
@@ -161,14 +162,15 @@ func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 	return "", err
 }
 
-// is reports whether there is an error of that type in err.
+// is reports whether err contains an error of type E.
 func is[E error](err error) bool {
 	_, found := errors.AsType[E](err)
 	return found
 }
 
-// alert returns the alert with which a node refuses the client's certificate, or nil. In TLS 1.3 it follows the handshake,
-// so the request may fail before the client reads the alert. This function connects again, and only reads.
+// alert returns the alert with which a node rejects the client's certificate, or nil. In TLS 1.3, the node sends it after
+// the handshake, so the request may fail before the client reads the alert. So this function connects again, and only
+// reads.
 func (t *tlsFlags) alert(to string, err error) error {
 	u, bad := url.Parse(to)
 	var op *net.OpError
@@ -183,7 +185,7 @@ func (t *tlsFlags) alert(to string, err error) error {
 	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")), c)
 	if err == nil {
 		defer conn.Close()
-		_ = conn.SetReadDeadline(time.Now().Add(patience)) // a node that accepts the certificate waits for a request
+		_ = conn.SetReadDeadline(time.Now().Add(patience)) // a node that accepts the certificate sends nothing before a request
 		_, err = conn.Read(make([]byte, 1))
 	}
 	if err == nil || !refusesCertificate(err) {
@@ -198,12 +200,12 @@ func refusesCertificate(err error) bool {
 	return ok && (strings.Contains(alert, "certificate") || strings.Contains(alert, "handshake failure"))
 }
 
-// wantsTLS reports whether the answer is that of Go's server to a request without TLS on a TLS port.
+// wantsTLS reports whether the response is the one that Go's server sends to a request without TLS on a TLS port.
 func (a *answer) wantsTLS() bool {
 	return a.status == http.StatusBadRequest && strings.Contains(string(a.body), "HTTP request to an HTTPS server")
 }
 
-// errWantsTLS says what to do then. Place is where the user wrote the URL.
+// errWantsTLS returns the error for that response. place is where the user wrote the URL.
 func errWantsTLS(place string) error {
 	return fmt.Errorf("the node speaks TLS: write https:// in %s; --ca names the file of a CA that this machine doesn't know", place)
 }

@@ -22,16 +22,16 @@ type topView struct {
 	node    adminPort
 	colour  colour
 	refused bool
-	rule    string // "" means every rule
-	rules   bool   // show how rules are used, instead of clients
+	rule    string // "" shows all rules
+	rules   bool   // show how rules are used instead of clients
 	k       int
 	every   time.Duration
 
 	answer   toplist.Answer
-	at       time.Time // of the answer
-	trouble  string    // why there is no newer answer
+	at       time.Time // when the response arrived
+	trouble  string    // why there is no newer response
 	paused   bool
-	typing   *string // the rule that the user is typing; nil while they aren't
+	typing   *string // what the user has typed so far to choose a rule; nil if the user isn't typing
 	coloured bool
 }
 
@@ -94,7 +94,7 @@ func (v *topView) query() string {
 	return "/v1/top?" + q.Encode()
 }
 
-// fetch asks the node, and returns its answer as it was sent.
+// fetch asks the node for the list, and returns the response unchanged.
 func (v *topView) fetch(cmd *cobra.Command) (sent json.RawMessage, err error) {
 	v.answer, sent, err = get[toplist.Answer](&v.node, cmd, http.MethodGet, v.query(), nil, nil)
 	v.at = time.Now()
@@ -119,7 +119,7 @@ func (v *topView) title() string {
 	return out
 }
 
-// limits says what the answer lacks, if anything.
+// limits says what is missing from the response, or returns "".
 func (v *topView) limits() string {
 	out := missingNodes(v.answer.Partial, v.answer.NodesMissing)
 	for _, n := range v.answer.Nodes {
@@ -133,7 +133,7 @@ func (v *topView) limits() string {
 	return strings.Join(out, "; ")
 }
 
-// table returns a line for each client or rule. Width 0 means no limit.
+// table returns a line for each client or rule, with at most width columns. 0 means no limit.
 func (v *topView) table(width int) []string {
 	if v.rules {
 		return v.ruleTable()
@@ -143,7 +143,7 @@ func (v *topView) table(width int) []string {
 		if below := v.answer.MissingBelow; below > 0 {
 			some += " above " + number(below) + "/s"
 		}
-		// Rates are those of completed slots, so a request that was just made isn't in them yet.
+		// Rates cover only completed slots, so they don't include requests of the last moments.
 		return []string{fmt.Sprintf("%s in the last %.0f seconds; a new request shows up after about %.0f s.", some, v.answer.WindowSeconds, v.answer.SlotSeconds)}
 	}
 	rows := [][]string{{"CLIENT", "", "REQ/S", "REFUSED/S", "RULE"}}
@@ -188,7 +188,7 @@ func (v *topView) ruleTable() []string {
 	return lines
 }
 
-// sparkline draws counts as bars, the highest as a full block.
+// sparkline draws counts as bars. The highest count is a full block.
 func sparkline(counts []uint32) string {
 	const bars = "▁▂▃▄▅▆▇█"
 	most := slices.Max(counts)

@@ -14,23 +14,25 @@ import (
 	"golang.org/x/term"
 )
 
-// Control sequences for the terminal: the alternate screen, without a cursor, that cuts long lines.
+// Control sequences for the terminal: enter switches to the alternate screen, hides the cursor, and makes
+// long lines be cut off.
 const (
 	enter = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leave = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-	// A frame overwrites the last one, and shows at once where terminals support that, so nothing flickers.
+	// A frame overwrites the last one. Terminals that support it show the frame all at once, so that
+	// nothing flickers.
 	frame    = "\x1b[?2026h\x1b[H"
 	frameEnd = "\x1b[K\x1b[J\x1b[?2026l"
 	lineEnd  = "\x1b[K\r\n"
 )
 
-// resized is how often to check whether the terminal was resized.
+// resized is how often to check whether the size of the terminal has changed.
 const resized = 200 * time.Millisecond
 
-// screen is a terminal that shows weir top.
+// screen is a terminal that displays weir top.
 type screen struct {
 	in, out *os.File
-	before  *term.State // to restore
+	before  *term.State // the state to restore at the end
 }
 
 func (s *screen) enter() (err error) {
@@ -45,11 +47,11 @@ func (s *screen) leave() {
 	_ = term.Restore(int(s.in.Fd()), s.before)
 }
 
-// suspend stops the process, and takes the terminal again when the process resumes.
+// suspend stops the process. When it is resumed, suspend sets up the terminal again.
 func (s *screen) suspend(resumed <-chan os.Signal) error {
 	s.leave()
 	select {
-	case <-resumed: // left from an earlier stop
+	case <-resumed: // discard the signal of an earlier stop
 	default:
 	}
 	if err := stopSelf(); err != nil {
@@ -59,7 +61,7 @@ func (s *screen) suspend(resumed <-chan os.Signal) error {
 	return s.enter()
 }
 
-// show shows the list until the user leaves, or the process is told to end.
+// show displays the list until the user leaves, or the process is told to end.
 func (v *topView) show(cmd *cobra.Command, s *screen) error {
 	if err := s.enter(); err != nil {
 		return err
@@ -73,7 +75,7 @@ func (v *topView) show(cmd *cobra.Command, s *screen) error {
 
 	keys := make(chan []byte)
 	go read(s.in, keys)
-	answers := make(chan *topView, 1) // holds one question's answer
+	answers := make(chan *topView, 1) // has room for the response to one request
 	look, size := time.NewTicker(v.every), time.NewTicker(resized)
 	defer look.Stop()
 	defer size.Stop()
@@ -99,7 +101,7 @@ func (v *topView) show(cmd *cobra.Command, s *screen) error {
 			}
 		case typed, open := <-keys:
 			if !open {
-				return nil // the terminal is gone
+				return nil // the terminal is closed
 			}
 			done, changed := v.press(typed)
 			if done {
@@ -115,7 +117,7 @@ func (v *topView) show(cmd *cobra.Command, s *screen) error {
 			asking = false
 			if next.trouble != "" {
 				v.trouble = next.trouble
-			} else if next.refused == v.refused && next.rule == v.rule { // the user hasn't asked for something else meanwhile
+			} else if next.refused == v.refused && next.rule == v.rule { // ignore the response if the user has asked for a different list since
 				v.answer, v.at, v.trouble = next.answer, next.at, ""
 			}
 		}
@@ -132,7 +134,7 @@ func (v *topView) show(cmd *cobra.Command, s *screen) error {
 	}
 }
 
-// read sends what the user types.
+// read sends the bytes that the user types to keys.
 func read(in *os.File, keys chan<- []byte) {
 	defer close(keys)
 	for {
@@ -145,9 +147,10 @@ func read(in *os.File, keys chan<- []byte) {
 	}
 }
 
-// press handles keys. It reports whether to leave, and whether to ask the node again.
+// press handles typed keys. done says that the user wants to leave, and ask that the node must be asked
+// again.
 func (v *topView) press(typed []byte) (done, ask bool) {
-	if typed[0] == 0x1b { // escape, or a key such as an arrow, which means nothing here
+	if typed[0] == 0x1b { // an escape sequence, for example of an arrow key: ignore it
 		v.typing = nil
 		return false, false
 	}
@@ -157,7 +160,7 @@ func (v *topView) press(typed []byte) (done, ask bool) {
 		switch {
 		case r == 3: // Ctrl-C
 			return true, false
-		case r == 26: // Ctrl-Z: a terminal in raw mode leaves it to us
+		case r == 26: // in raw mode, the terminal doesn't handle Ctrl-Z itself
 			stopJob()
 		case v.typing != nil && r == '\r':
 			v.rule, v.typing, ask = strings.TrimSpace(*v.typing), nil, true

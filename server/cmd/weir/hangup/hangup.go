@@ -1,10 +1,10 @@
-// Package hangup catches hangups (SIGHUP) from a node's first moment. By convention they tell a
-// service to reread its files, and an uncaught one ends the process: a supervisor that asks for a
-// reload right after a start would end the node.
+// Package hangup catches hangups (SIGHUP) from a node's first moment. By convention, this signal
+// tells a service to reread its files. Without a handler, it ends the process, so a supervisor that
+// asks for a reload right after the start would end the node.
 //
-// A package is initialized as soon as its imports are, and this one imports next to nothing. The
-// command's main waits for all other packages, including the generated ones of gRPC, which takes
-// ten times as long.
+// A package is initialized as soon as its imports are initialized, and this one imports almost
+// nothing. The command's main function runs only after all other packages are initialized,
+// including gRPC's generated ones, which takes ten times as long.
 package hangup
 
 import (
@@ -13,14 +13,14 @@ import (
 	"syscall"
 )
 
-// Signals receives the hangups of a node. Other commands end with their terminal.
+// Signals receives the hangups of a node. Other commands end when their terminal closes.
 var Signals = make(chan os.Signal, 1)
 
 func init() {
-	if len(os.Args) < 2 || os.Args[1] == "serve" { // without arguments, it may be a node by its name
+	if len(os.Args) < 2 || os.Args[1] == "serve" { // without arguments, it may be a node that is started by its program name
 		Catch()
 	}
 }
 
-// Catch sends hangups to Signals, so that they don't end the process.
+// Catch sends hangups to Signals, instead of letting them end the process.
 func Catch() { signal.Notify(Signals, syscall.SIGHUP) }
