@@ -260,7 +260,7 @@ func rollbackCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body.Version, header = version, ifMatch(newest) // fail if somebody else changes the rules in the meantime, instead of undoing a change that the user hasn't seen
+			body.Version, header = version, ifMatch(newest) // fail rather than undo a change that somebody else makes in the meantime
 		}
 		body.Message, c.message = c.message, ""
 		return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")

@@ -23,7 +23,7 @@ const (
 	lookSeats  = 8
 	writeSeats = 256
 	largeSeats = 8
-	// hourSeats limits how many answers about the last hour there are at a time. Theykeep a seat
+	// hourSeats limits how many answers about the last hour there are at a time. They keep a seat
 	// until they are sent, because some have ten megabytes.
 	hourSeats = 16
 	// small is how many bytes of a body are read without a seat. Few documents are larger.

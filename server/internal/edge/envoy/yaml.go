@@ -260,7 +260,7 @@ func (r *reader) value(n *yaml.Node, path string, depth int) (*structpb.Value, e
 		return nil, fmt.Errorf("%s can't be read", Describe(n))
 	}
 	out, err := structpb.NewValue(v)
-	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // keep values that JSON doesn't have as they are written, such as a date
+	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // keep what JSON doesn't have, such as a date, as text
 		return structpb.NewStringValue(n.Value), nil
 	}
 	return out, nil

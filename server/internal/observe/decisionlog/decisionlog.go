@@ -126,8 +126,7 @@ func reserved(allowed bool) int64 {
 	return 0
 }
 
-// claim takes one from left, unless it is at least already. In that case it only reads, so that cores don't contend for the
-// cache line.
+// claim takes one from left if that is above least. Otherwise it only reads, so that cores don't contend for the cache line.
 func claim(left *atomic.Int64, least int64) bool { return left.Load() > least && left.Add(-1) >= least }
 
 // enqueue queues a decision for the writer. It returns false if the queue is full.

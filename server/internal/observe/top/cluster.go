@@ -25,8 +25,7 @@ const (
 	// callTime is the longest that a call to Redis may take.
 	callTime = 500 * time.Millisecond
 	// allTold limits the compressed size of all answers to one question, which Redis keeps for ten
-	// seconds. An answer may have mostTold bytes. With more than a thousand nodes, each may still
-	// use leastTold.
+	// seconds. Each node gets an equal share of it, but from leastTold to mostTold bytes.
 	allTold, leastTold, mostTold = 16 << 20, 16 << 10, 2 << 20
 	// questions is how many questions a node answers in a second, and looked is how many it reads,
 	// since answered questions stay in Redis for a while.

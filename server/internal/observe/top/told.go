@@ -166,8 +166,8 @@ func distinct(names []toldName) (out []toldName) {
 const mostNames = 8
 
 // tell describes a rule. For a question about the rule, that includes its busiest keys. For one
-// about a client, it includes the client's keys and names. There are at most that many keys, and
-// hashes of keys.
+// about a client, it includes the client's keys and names. It has at most `most` keys and
+// `hashes` hashes of keys.
 func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (out toldRule, names []toldName) {
 	out = toldRule{Rule: r.id, Hit: r.hit, Refusal: r.refusal, Sum: h.sumOf(&r.total), Would: h.sumOf(&r.would).Requests}
 	var keys, above []uint32
