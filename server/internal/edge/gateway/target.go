@@ -20,6 +20,9 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error)
 	if r.Method == http.MethodConnect {
 		return r, badTarget("CONNECT is not forwarded: the gateway is not a tunnel")
 	}
+	if notToken.MatchString(r.Method) { // HTTP/2 carries it, but forwarding it fails as if the upstream had failed
+		return r, failure(http.StatusBadRequest, jsonerror.BadRequest, "The method isn't a token of HTTP")
+	}
 	if r.URL.Opaque != "" { // GET http:login HTTP/1.1
 		return r, badTarget("The request target must be a path")
 	}
@@ -51,6 +54,9 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error)
 	}
 	return r, nil
 }
+
+// notToken matches what isn't a token of HTTP, as methods are.
+var notToken = regexp.MustCompile("^$|[^0-9A-Za-z!#$%&'*+.^_`|~-]")
 
 func badTarget(message string) *jsonerror.Error {
 	return failure(http.StatusBadRequest, jsonerror.BadTarget, message)

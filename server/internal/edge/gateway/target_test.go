@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -200,6 +201,21 @@ func TestOddCharactersAreForwarded(t *testing.T) {
 			t.Errorf("%q: %s", c.path, a.Status)
 		} else if got := up.last(t).RequestURI; got != c.want {
 			t.Errorf("%q behind %q reached the upstream as %q, want %q", c.path, c.prefix, got, c.want)
+		}
+	}
+}
+
+// HTTP/2 carries methods that can't be forwarded. They don't make the upstream look broken.
+func TestBadMethods(t *testing.T) {
+	up := startUpstream(t, nil)
+	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("all", "/", 1000))})
+	for method, want := range map[string]int{"PO ST": 400, "GET\r\nX": 400, "G\xc3\x89T": 400, "{": 400, "A,B": 400, "]": 400, "\\": 400, "M-SEARCH": 200, "a!#$%&'*+-.^_`|~9Z": 200} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Method = method
+		w := httptest.NewRecorder()
+		d.gateway.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("%q: %d, want %d: %s", method, w.Code, want, w.Body)
 		}
 	}
 }
