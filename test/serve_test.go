@@ -431,7 +431,7 @@ func TestServeRefusesBadSettings(t *testing.T) {
 		{"--config " + nested, `nested.yaml:2:13: identity.api_key.heder: there is no setting "heder" in identity.api_key`},
 		{"--config " + nested, `did you mean "header"?`},
 		{"--config " + typed, `typed.yaml:2:19: refusal.status: must be a whole number, got "many"`},
-		{"--config " + typed, "typed.yaml:3:10: headers: must be a map of dialects, names, expose, got a list"},
+		{"--config " + typed, "typed.yaml:3:10: headers: must be a map of dialects, expose, names, got a list"},
 		{"--config " + list, "list.yaml:1:1: must be settings, a line each, such as http: 127.0.0.1:8080"},
 		{"--config " + mapped, "mapped.yaml:2:7: http: must be a value, got a map"},
 		{"--config " + broken, `broken.yaml:2:7: this "[" is never closed`},

@@ -31,6 +31,7 @@ const (
 // streamRules count tokens of all, money of an org, and what a user has in flight. Months begin on a day that isn't near.
 func streamRules() string {
 	return fmt.Sprintf(`
+abuse: false # the clients ask again sooner than they are told to
 prices: {"*": {input: 1/1M, output: 3/1M}}
 rules:
   - {id: tokens, by: [], amount: tokens, limit: 1000000000/month, calendar: {day: %[1]d}}
