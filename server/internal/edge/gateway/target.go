@@ -49,13 +49,18 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error)
 		return r, failure(http.StatusBadRequest, jsonerror.UnsafePath, "The path holds "+what+
 			": servers read that in different ways, so that a limit could be evaded; the gateway refuses it unless it runs with --allow-unsafe-paths")
 	}
+	for name := range r.Trailer {
+		if notToken.MatchString(name) {
+			return r, failure(http.StatusBadRequest, jsonerror.BadRequest, "The Trailer header must be a list of names of fields")
+		}
+	}
 	if u := r.Header.Get("Upgrade"); strings.ContainsFunc(u, func(c rune) bool { return c < ' ' || c > '~' }) {
 		return r, failure(http.StatusBadRequest, jsonerror.BadRequest, "The Upgrade header must be printable ASCII")
 	}
 	return r, nil
 }
 
-// notToken matches what isn't a token of HTTP, as methods are.
+// notToken matches what isn't a token of HTTP, as methods and names of fields are.
 var notToken = regexp.MustCompile("^$|[^0-9A-Za-z!#$%&'*+.^_`|~-]")
 
 func badTarget(message string) *jsonerror.Error {

@@ -220,6 +220,18 @@ func TestBadMethods(t *testing.T) {
 	}
 }
 
+// Announced trailers that can't be forwarded don't make the upstream look broken, either.
+func TestBadTrailers(t *testing.T) {
+	up := startUpstream(t, nil)
+	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("all", "/", 1000))})
+	for trailer, want := range map[string]int{"a b": 400, "X-Sum, {": 400, "X-Sum": 200, "X-Sum, x_other": 200} {
+		a := d.raw(t, "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: "+trailer+"\r\n\r\n0\r\nX-Sum: 1\r\n\r\n")
+		if a.StatusCode != want {
+			t.Errorf("%q: %s, want %d: %s", trailer, a.Status, want, a.body)
+		}
+	}
+}
+
 // What isn't a path, or would be read as a shorter one, goes nowhere.
 func TestBadTargets(t *testing.T) {
 	up := startUpstream(t, nil)
