@@ -313,7 +313,7 @@ func (h *host) refuse(c *call, rs *readings, quotas []*quota, now time.Time) (ti
 	defer func() { close(h.paused); h.paused = make(chan struct{}) }()
 	if by == nil {
 		h.pause = later(h.pause, now.Add(wait))
-		h.open = 1 // nobody knows which policy refused, so requests are sent one at a time
+		h.open = 1 // it isn't known which policy refused, so requests are sent one at a time
 		return wait, ""
 	}
 	by.refuse(now, wait)

@@ -8,8 +8,8 @@ import (
 // quota is a model of one policy of a host: how many requests are left now, according to what answers have said. It is pure
 // arithmetic: time is an argument, and the host's lock guards it.
 //
-// An answer says what was left when its request was counted, which is a while ago, with other requests sent since. So each
-// request remembers what the model had left when it was sent, and its answer corrects the model by the difference.
+// A response says how much of the quota remained when the server counted its request. The client has sent other requests since.
+// So each request remembers how much the model had when it was sent, and its response corrects the model by the difference.
 // Corrections that always point the same way show how fast the quota grows: by a bucket's refill, less what others who share
 // the key take. A fixed window doesn't grow until it is reset.
 type quota struct {

@@ -120,7 +120,8 @@ func (g *Guard) Run(ctx context.Context) {
 	}
 }
 
-// exchange sends what other nodes don't know yet, and reads their announcements. What fails is retried at the next exchange.
+// exchange sends the counts and cooldowns that other nodes don't have yet, and reads theirs. If a step fails, the next exchange
+// repeats it.
 func (g *Guard) exchange(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*every)
 	defer cancel()
