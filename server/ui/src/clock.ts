@@ -1,7 +1,7 @@
-// The node's clock. Times in its answers are by that, and a laptop's may be hours off.
-let ahead = 0 // by how much the node's clock is ahead of this browser's, in ms
+// The node's clock, by which its answers give times. A laptop's clock may be hours off.
+let ahead = 0 // how many ms the node's clock is ahead of this browser's
 
-// heard sets it by an answer of just now. Small differences are the network's.
+// heard sets the clock from an answer that has just arrived. It ignores small differences, which come from the network.
 export function heard(at: string) {
   const now = Date.parse(at) - Date.now()
   if (Math.abs(now - ahead) > 2000) ahead = now
