@@ -232,7 +232,7 @@ func TestIdleRulesLeave(t *testing.T) {
 		for range perReason + 7 {
 			refuse("removed")
 		}
-		for range keepIdle + 2 {
+		for range keepIdle/time.Second + 2 {
 			refuse("in use")
 			time.Sleep(time.Second)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirhq/weir"
 )
@@ -12,9 +13,9 @@ import (
 // maxTallies is how many tallies there are. Beyond it, rules share a tally with the name "other".
 const maxTallies = 1000
 
-// keepIdle is how many seconds a tally without decisions is kept, such as that of a removed rule. It is much
-// longer than Observe takes from finding a tally to counting in it.
-const keepIdle = 600
+// keepIdle is how long a tally without decisions is kept, such as that of a removed rule. It is much longer than
+// Observe takes from finding a tally to counting in it.
+const keepIdle = 10 * time.Minute
 
 type tallyKey struct {
 	rule    string
@@ -28,7 +29,7 @@ type tally struct {
 	left    atomic.Int64  // how many more lines may be written in this second
 	leftOut atomic.Uint64 // decisions that got no line
 	told    uint64        // how many of leftOut a line has reported; only the writer uses it
-	idle    int           // for how many seconds there have been no decisions; only the writer uses it
+	used    time.Time     // when there last were decisions; only the writer uses it
 }
 
 // tally returns the tally for a rule and a reason, which it creates if necessary.
@@ -50,24 +51,11 @@ func (l *Log) tally(k tallyKey) *tally {
 	}
 	if t = l.tallies[k]; t == nil {
 		k.rule = strings.Clone(k.rule) // a copy, because the name may be part of a large text
-		t = &tally{tallyKey: k}
+		t = &tally{tallyKey: k, used: time.Now()}
 		t.left.Store(perReason)
 		l.tallies[k] = t
 	}
 	return t
-}
-
-// dropIdle deletes idle tallies.
-func (l *Log) dropIdle() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	maps.DeleteFunc(l.tallies, func(_ tallyKey, t *tally) bool {
-		if t.idle < keepIdle {
-			return false
-		}
-		l.dropped += t.leftOut.Load()
-		return true
-	})
 }
 
 // all returns all tallies.
@@ -75,4 +63,12 @@ func (l *Log) all() []*tally {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return slices.Collect(maps.Values(l.tallies))
+}
+
+// drop deletes a tally.
+func (l *Log) drop(t *tally) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.tallies, t.tallyKey)
+	l.dropped += t.leftOut.Load()
 }

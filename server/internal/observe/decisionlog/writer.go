@@ -16,20 +16,9 @@ type writer struct {
 	out     io.Writer
 	path    string // "" if out isn't a file
 	buf     bytes.Buffer
-	lines   []line // the lines in buf
-	torn    bool   // the last write ended in the middle of a line
-	failing bool   // the last write failed
+	torn    bool // the last write ended in the middle of a line
+	failing bool // the last write failed
 }
-
-// line is a line in the buffer.
-type line struct {
-	end   int // its end in the buffer
-	tally *tally
-	tells uint64 // how many left-out decisions the line reports; 0 for the line of a decision
-}
-
-// batch is about how many bytes are written at once.
-const batch = 64 << 10
 
 func (l *Log) run() {
 	defer close(l.closed)
@@ -38,62 +27,48 @@ func (l *Log) run() {
 	for {
 		select {
 		case e := <-l.queue:
-			l.append(e.tally, 0, &e.line)
-			l.writeQueued()
+			l.writeEntry(&e)
 		case <-second.C:
-			l.tellLeftOut()
-			l.renew()
+			l.endSecond()
 		case <-l.reopen:
 			l.openAgain()
 		case <-l.closing:
-			l.writeQueued()
-			l.tellLeftOut()
+			for len(l.queue) > 0 {
+				e := <-l.queue
+				l.writeEntry(&e)
+			}
+			l.endSecond()
 			if c, ok := l.out.(io.Closer); ok && l.path != "" {
-				_ = c.Close() // flush has counted lines that couldn't be written
+				_ = c.Close() // write has counted lines that couldn't be written
 			}
 			return
 		}
 	}
 }
 
-// writeQueued writes the decisions in the queue.
-func (l *Log) writeQueued() {
-	for {
-		select {
-		case e := <-l.queue:
-			if l.append(e.tally, 0, &e.line); l.buf.Len() >= batch {
-				l.flush()
+func (l *Log) writeEntry(e *entry) {
+	if !l.write(&e.line) {
+		e.tally.leftOut.Add(1)
+	}
+}
+
+// endSecond writes a line for each rule of which decisions were left out, until a line can't be written. It lets each
+// tally have lines again, and deletes idle tallies.
+func (l *Log) endSecond() {
+	now, writable := time.Now(), true
+	for _, t := range l.all() {
+		n := t.leftOut.Load() - t.told
+		if n > 0 && writable {
+			writable = l.write(&leftOutLine{Time: text(now), LeftOut: n, Outcome: observer.Outcome(t.allowed), Reason: observer.Reason(t.reason), Rule: t.rule})
+			if writable {
+				t.told += n
 			}
-		default:
-			l.flush()
-			return
 		}
-	}
-}
-
-// tellLeftOut writes a line for each rule of which decisions were left out.
-func (l *Log) tellLeftOut() {
-	for _, t := range l.all() {
-		if n := t.leftOut.Load() - t.told; n > 0 {
-			t.told += n
-			l.append(t, n, &leftOutLine{Time: text(time.Now()), LeftOut: n, Outcome: observer.Outcome(t.allowed), Reason: observer.Reason(t.reason), Rule: t.rule})
+		if t.left.Swap(perReason) < perReason || n > 0 {
+			t.used = now
+		} else if now.Sub(t.used) >= keepIdle {
+			l.drop(t)
 		}
-	}
-	l.flush()
-}
-
-// renew starts a new second: each tally may write lines again.
-func (l *Log) renew() {
-	drop := false
-	for _, t := range l.all() {
-		t.idle++
-		if t.left.Swap(perReason) < perReason || t.leftOut.Load() > t.told {
-			t.idle = 0
-		}
-		drop = drop || t.idle >= keepIdle
-	}
-	if drop {
-		l.dropIdle()
 	}
 	l.left.Store(perSecond)
 }
@@ -130,49 +105,33 @@ type leftOutLine struct {
 
 func text(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// append adds a line to the buffer.
-func (w *writer) append(t *tally, tells uint64, v any) {
-	if w.torn && w.buf.Len() == 0 {
-		w.buf.WriteByte('\n') // so that the torn line doesn't corrupt this one
-	}
-	enc := json.NewEncoder(&w.buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic(err) // can't fail for strings and numbers
-	}
-	w.lines = append(w.lines, line{w.buf.Len(), t, tells})
-}
-
 // unread is how long a write to a named pipe may block before it fails, so that somebody hears of a pipe that nobody reads.
 const unread = time.Second
 
-// flush writes the buffer. Decisions whose lines couldn't be written count as left out.
-func (l *Log) flush() {
-	if len(l.lines) == 0 {
-		return
+// write writes a line, and reports whether it succeeded.
+func (l *Log) write(v any) bool {
+	l.buf.Reset()
+	if l.torn {
+		l.buf.WriteByte('\n') // so that the torn line doesn't corrupt this one
+	}
+	enc := json.NewEncoder(&l.buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(err) // can't fail for strings and numbers
 	}
 	if f, ok := l.out.(*os.File); ok && l.path != "" {
 		_ = f.SetWriteDeadline(time.Now().Add(unread)) // for pipes; regular files have no deadlines, and need none
 	}
 	n, err := l.out.Write(l.buf.Bytes())
-	whole := 0
-	for whole < len(l.lines) && l.lines[whole].end-1 <= n { // a line that lacks only its newline is complete, because the next write adds that
-		whole++
-	}
-	for _, lost := range l.lines[whole:] {
-		if lost.tells > 0 {
-			lost.tally.told -= lost.tells
-		} else {
-			lost.tally.leftOut.Add(1)
-		}
-	}
-	l.written.Add(uint64(whole))
+	l.note(err)
 	if n > 0 {
 		l.torn = l.buf.Bytes()[n-1] != '\n'
 	}
-	l.buf.Reset()
-	l.lines = l.lines[:0]
-	l.note(err)
+	if n < l.buf.Len()-1 { // a line that lacks only its newline is complete, because the next write adds that
+		return false
+	}
+	l.written.Add(1)
+	return true
 }
 
 // note logs the first failed write, and the first successful one after it.
@@ -208,5 +167,5 @@ func (l *Log) openAgain() {
 	}
 	old := l.out.(*os.File)
 	l.out, l.torn = f, l.torn && sameFile(old, f)
-	_ = old.Close() // flush has counted lines that couldn't be written
+	_ = old.Close() // write has counted lines that couldn't be written
 }
