@@ -20,20 +20,18 @@ type window struct {
 // generation is how many windows a generation holds.
 const generation = 8192
 
-// count returns for how many thresholds events were sent.
-func (t *told) count(w window) int {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return max(t.young[w], t.old[w])
-}
-
 // raise calls tell if events are missing for some of the first n thresholds. From is the number of
 // thresholds that have theirs. If tell returns true, raise remembers n.
 func (t *told) raise(w window, n int, tell func(from int) bool) {
+	t.mu.RLock()
+	known := t.count(w) >= n
+	t.mu.RUnlock()
+	if known { // as after most decisions
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	was := max(t.young[w], t.old[w])
-	if was >= n || !tell(was) {
+	if was := t.count(w); was >= n || !tell(was) {
 		return
 	}
 	if t.young == nil || len(t.young) >= generation {
@@ -41,3 +39,6 @@ func (t *told) raise(w window, n int, tell func(from int) bool) {
 	}
 	t.young[w] = n
 }
+
+// count returns for how many thresholds events were sent. The caller holds the lock.
+func (t *told) count(w window) int { return max(t.young[w], t.old[w]) }

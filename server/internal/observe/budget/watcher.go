@@ -7,6 +7,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,8 +44,8 @@ type Watcher struct {
 
 	events, dropped atomic.Uint64
 
+	running sync.WaitGroup
 	closing chan struct{}
-	closed  chan struct{} // closed when every event is sent
 	hurry   context.Context
 	stop    context.CancelFunc // cancels hurry, which ends calls that take too long
 }
@@ -66,12 +67,9 @@ func New(o Options) *Watcher {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	w := &Watcher{opts: o, seed: maphash.MakeSeed(), queue: make(chan crossing, waiting), closing: make(chan struct{}), closed: make(chan struct{})}
+	w := &Watcher{opts: o, seed: maphash.MakeSeed(), queue: make(chan crossing, waiting), closing: make(chan struct{})}
 	w.hurry, w.stop = context.WithCancel(context.Background())
-	go func() {
-		defer close(w.closed)
-		drain(w.queue, w.closing, func(c crossing) { w.tell(&c) })
-	}()
+	w.running.Go(w.run)
 	return w
 }
 
@@ -115,16 +113,8 @@ func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *counter.Char
 
 // raise queues a crossing, unless this node has sent events for n or more thresholds of the budget.
 func (w *Watcher) raise(budget window, n int, c crossing) {
-	if w.told.count(budget) >= n {
-		return
-	}
-	if len(w.queue) == cap(w.queue) {
-		w.dropped.Add(1)
-		return
-	}
-	c.counter.Subject = bytes.Clone(c.counter.Subject)
 	w.told.raise(budget, n, func(from int) bool {
-		c.from = from
+		c.from, c.counter.Subject = from, bytes.Clone(c.counter.Subject)
 		select {
 		case w.queue <- c:
 			return true
@@ -135,14 +125,14 @@ func (w *Watcher) raise(budget window, n int, c crossing) {
 	})
 }
 
-// drain calls do with each value in the queue, until closing is closed and the queue is empty.
-func drain[T any](queue <-chan T, closing <-chan struct{}, do func(T)) {
+// run sends the events of the crossings in the queue, until the Watcher is closed and the queue is empty.
+func (w *Watcher) run() {
 	for {
 		select {
-		case v := <-queue:
-			do(v)
-		case <-closing:
-			if len(queue) == 0 {
+		case c := <-w.queue:
+			w.tell(&c)
+		case <-w.closing:
+			if len(w.queue) == 0 {
 				return
 			}
 		}
@@ -206,7 +196,7 @@ func (w *Watcher) Close(atMost time.Duration) {
 	late := time.AfterFunc(atMost, w.stop)
 	defer late.Stop()
 	close(w.closing)
-	<-w.closed
+	w.running.Wait()
 	if w.opts.Webhook != nil {
 		w.opts.Webhook.close(w.hurry)
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -26,18 +27,17 @@ type Webhook struct {
 
 	stopping context.Context
 	stop     context.CancelFunc
-	closing  chan struct{}
-	closed   chan struct{}
+	running  sync.WaitGroup
 	lost     int       // events in a row that couldn't be sent; only run uses it
 	told     time.Time // when that was last logged; only run uses it
 }
 
 const (
-	sending   = 5 * time.Second // the longest time for an attempt
-	tries     = 3
-	backoff   = time.Second // the pause before the second attempt; before the third, it is twice as long
-	unsent    = 256         // how many events may wait
-	tellEvery = time.Minute
+	sending     = 5 * time.Second // the longest time for an attempt
+	backoff     = time.Second     // the pause before the second attempt; each further pause is twice as long
+	longestWait = 2 * backoff     // the pause before the last attempt
+	unsent      = 256             // how many events may wait
+	tellEvery   = time.Minute
 )
 
 // CheckURL returns an error if a text can't be the URL of a webhook. The error doesn't quote the URL, which may contain
@@ -62,7 +62,7 @@ func Place(text string) string {
 // NewWebhook makes a webhook for a URL that [CheckURL] accepts. If token isn't "", requests send it as a bearer token.
 func NewWebhook(to, token string, log *slog.Logger) *Webhook {
 	h := &Webhook{
-		url: to, token: token, place: Place(to), log: log, queue: make(chan *Event, unsent), closing: make(chan struct{}), closed: make(chan struct{}),
+		url: to, token: token, place: Place(to), log: log, queue: make(chan *Event, unsent),
 		client: &http.Client{
 			Transport: http.DefaultTransport.(*http.Transport).Clone(),
 			// Don't follow redirects: the token is for this URL alone, and net/http turns most redirected POSTs into GETs.
@@ -70,10 +70,11 @@ func NewWebhook(to, token string, log *slog.Logger) *Webhook {
 		},
 	}
 	h.stopping, h.stop = context.WithCancel(context.Background())
-	go func() {
-		defer close(h.closed)
-		drain(h.queue, h.closing, h.deliver)
-	}()
+	h.running.Go(func() {
+		for e := range h.queue {
+			h.deliver(e)
+		}
+	})
 	return h
 }
 
@@ -93,16 +94,13 @@ func (h *Webhook) deliver(e *Event) {
 		h.outcome(err)
 		return
 	}
-	again, wait := true, backoff
-	for try := 1; ; try++ {
-		if again, err = h.post(body); err == nil || !again || try == tries {
-			break
-		}
+	again, err := h.post(body)
+	for wait := backoff; again && wait <= longestWait; wait *= 2 {
 		select {
 		case <-time.After(wait):
 		case <-h.stopping.Done():
 		}
-		wait *= 2
+		again, err = h.post(body)
 	}
 	h.outcome(err)
 }
@@ -170,11 +168,11 @@ func (h *Webhook) Stats() WebhookStats {
 	return WebhookStats{h.sent.Load(), h.failed.Load(), h.dropped.Load()}
 }
 
-// close sends the waiting events, until ctx is done.
+// close sends the waiting events, until ctx is done. send must not be called any more.
 func (h *Webhook) close(ctx context.Context) {
 	defer context.AfterFunc(ctx, h.stop)()
-	close(h.closing)
-	<-h.closed
+	close(h.queue)
+	h.running.Wait()
 	h.stop()
 	h.client.CloseIdleConnections()
 }
