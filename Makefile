@@ -92,9 +92,10 @@ PLAIN_TESTS = $(PLAIN)|Alloc|^Test(Bound|Contract|StoreOnOneServer|RegionsAreOne
 PLAIN_PACKAGES = $(shell grep -rE --include='*_test.go' --exclude-dir=node_modules '^func (Test|Fuzz|Example)' . | \
 	sed -E 's|/[^/]*:func ([A-Za-z0-9_]*).*| \1|' | awk -v tests='$(PLAIN_TESTS)' '$$2 ~ tests {print $$1}' | sort -u)
 
+# By default, a program with the race detector waits for a second when it exits. Tests start and stop hundreds of them.
 ## race: run the tests under the race detector, except those that plain runs
 race: redis compiler upstreams gateways prometheus console
-	$(GO) test -race -vet=off -p $(JOBS) -timeout 20m -skip '$(PLAIN)' work
+	GORACE='atexit_sleep_ms=20' $(GO) test -race -vet=off -p $(JOBS) -timeout 20m -skip '$(PLAIN)' work
 	cd server/ui && npm test
 
 ## plain: run the tests that the race detector would distort or slow down: allocations, memory, simulations, long tests of one goroutine
