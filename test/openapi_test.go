@@ -331,7 +331,7 @@ func TestCountersAreAsDocumented(t *testing.T) {
 	asked(release, bob, slot, 403, "FORBIDDEN")
 	asked(release, "", slot, 401, "UNAUTHORIZED")
 	asked(release, ada, client, 400, "slot: must be the id of a slot")
-	asked(release, ada, slot+`, "rule": 7`, 400, "rule: must be a text")
+	asked(release, ada, slot+`, "rule": 7`, 400, "rule: must be a string")
 	asked(release, ada, slot+`, "slto": 7`, 400, "there is no field")
 	asked(release, ada, `"key": "sk_2", "slot": "`+id+`"`, 404, "no slot with this id is taken")
 	asked(release, ada, slot+`, "rule": "calls"`, 404, "rule: no rule of this id limits")

@@ -112,8 +112,8 @@ func written(handle func(*API, *call, []byte) (any, *jsonerror.Error)) handler {
 
 // asks turns a function that takes a request in the form of /v1/check into a handler: see
 // [API.question].
-func asks(handle func(*API, *call, question) (any, *jsonerror.Error), more ...string) handler {
-	return needs(func(a *API, r *call) (question, *jsonerror.Error) { return a.question(r, more) }, handle)
+func asks(slot bool, handle func(*API, *call, question) (any, *jsonerror.Error)) handler {
+	return needs(func(a *API, r *call) (question, *jsonerror.Error) { return a.question(r, slot) }, handle)
 }
 
 // versioned turns a function that takes the rule store into a handler.
@@ -188,10 +188,10 @@ var Routes = []Route{
 	{"POST", "/v1/session", guard.Anybody, with(maxLogin, (*API).login), shows},
 	{"DELETE", "/v1/session", guard.Anybody, (*API).logout, shows},
 	{"GET", "/v1/version", guard.Read, (*API).about, shows},
-	{"POST", "/v1/explain", guard.Read, asks((*API).explain), shows},
-	{"POST", "/v1/counters", guard.Read, asks((*API).counters), shows},
-	{"POST", "/v1/counters/reset", guard.Operate, asks((*API).resetCounters), shows},
-	{"POST", "/v1/counters/release", guard.Operate, asks((*API).releaseSlot, "slot", "rule"), shows},
+	{"POST", "/v1/explain", guard.Read, asks(false, (*API).explain), shows},
+	{"POST", "/v1/counters", guard.Read, asks(false, (*API).counters), shows},
+	{"POST", "/v1/counters/reset", guard.Operate, asks(false, (*API).resetCounters), shows},
+	{"POST", "/v1/counters/release", guard.Operate, asks(true, (*API).releaseSlot), shows},
 	{"GET", "/metrics", guard.Read, (*API).metrics, shows},
 	{"GET", "/debug/pprof/{profile}", guard.Operate, (*API).profile, shows},
 }

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"encoding/json"
 	"net/netip"
 	"strings"
 
@@ -104,23 +103,16 @@ func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
 	return &out
 }
 
-// named returns the client that the field "client" of a check's body names, if it is set.
-func (a *API) named(r *call, rest []byte, client json.RawMessage) (who top.Identity, f *jsonerror.Error) {
-	if client == nil {
-		return who, nil
+// be changes a request to one from the client with a fingerprint, and returns the client's name,
+// which responses must not show.
+func (a *API) be(r *call, req *weir.Request, print string) (hidden string, f *jsonerror.Error) {
+	if req.APIKey != "" {
+		return "", jsonerror.Bad("give the key, or the client's fingerprint, and not both")
 	}
-	var print string
-	if json.Unmarshal(client, &print) != nil {
-		return who, jsonerror.Bad("client: must be a text, the fingerprint of a client")
+	who, f := a.resolve(r, print)
+	if f != nil {
+		return "", f
 	}
-	if _, given := split(rest, []string{"key"}); len(given) > 0 {
-		return who, jsonerror.Bad("give the key, or the client's fingerprint, and not both")
-	}
-	return a.resolve(r, print)
-}
-
-// be changes a request to one from the given client.
-func be(req *weir.Request, who top.Identity) *jsonerror.Error {
 	switch who.Kind {
 	case "api_key":
 		req.APIKey, req.KeyVerified = who.Value, true
@@ -131,11 +123,11 @@ func be(req *weir.Request, who top.Identity) *jsonerror.Error {
 	case "ip":
 		addr, err := netip.ParseAddr(strings.TrimSuffix(who.Value, "/64"))
 		if err != nil {
-			return jsonerror.Bad("client: it has no address")
+			return "", jsonerror.Bad("client: it has no address")
 		}
 		req.IP = addr
 	default:
-		return jsonerror.Bad("client: it is known by its %s: write the request that it sends instead", who.Kind)
+		return "", jsonerror.Bad("client: it is known by its %s: write the request that it sends instead", who.Kind)
 	}
-	return nil
+	return who.Value, nil
 }

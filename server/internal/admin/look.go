@@ -1,9 +1,7 @@
 package admin
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -187,29 +185,29 @@ func (a *API) metrics(r *call) (any, *jsonerror.Error) {
 // question is a request in the form of /v1/check, and the fields that only one endpoint has.
 type question struct {
 	weir.Request
-	hidden string                     // the key of a client that is named by its fingerprint, which responses must not show
-	more   map[string]json.RawMessage // the fields that a check doesn't have
+	hidden     string // the key of a client that is named by its fingerprint, which responses must not show
+	slot, rule string
 }
 
 // question reads a request in the form of /v1/check, in which the key and the tier count as
 // verified. If the field unverified is set, they don't, as in the gateway. The body may name a
-// client by its fingerprint. More are fields that the endpoint has in addition to those of a check.
-func (a *API) question(r *call, more []string) (q question, f *jsonerror.Error) {
+// client by its fingerprint and, if slot is true, a slot and a rule.
+func (a *API) question(r *call, slot bool) (q question, f *jsonerror.Error) {
 	text, f := r.body(checkapi.MaxBody)
 	if f != nil {
 		return q, f
 	}
-	text, q.more = split(bytes.TrimSpace(text), append(more, "client"))
-	who, f := a.named(r, text, q.more["client"])
-	if f != nil {
-		return q, f
+	var client string
+	more := []checkapi.Text{{Name: "client", Value: &client}}
+	if slot {
+		more = append(more, checkapi.Text{Name: "slot", Value: &q.slot}, checkapi.Text{Name: "rule", Value: &q.rule})
 	}
 	var err error
-	if q.Request, err = checkapi.DecodeCheck(text); err != nil {
+	if q.Request, err = checkapi.DecodeCheck(text, more...); err != nil {
 		return q, jsonerror.Bad("%v", err)
 	}
-	if who.Kind != "" {
-		if f := be(&q.Request, who); f != nil {
+	if client != "" {
+		if q.hidden, f = a.be(r, &q.Request, client); f != nil {
 			return q, f
 		}
 	}
@@ -217,28 +215,7 @@ func (a *API) question(r *call, more []string) (q question, f *jsonerror.Error) 
 	if unverified {
 		q.KeyVerified, q.TierVerified = false, false
 	}
-	q.hidden = who.Value
 	return q, f
-}
-
-// split removes fields from a JSON object, and returns them. It doesn't change a text that isn't an
-// object, since its reader will report the error.
-func split(text []byte, names []string) ([]byte, map[string]json.RawMessage) {
-	var all map[string]json.RawMessage
-	if json.Unmarshal(text, &all) != nil {
-		return text, nil
-	}
-	removed := map[string]json.RawMessage{}
-	for _, name := range names {
-		if v, there := all[name]; there {
-			removed[name] = v
-			delete(all, name)
-		}
-	}
-	if len(removed) > 0 {
-		text, _ = json.Marshal(all) // can't fail, since it was decoded from JSON
-	}
-	return text, removed
 }
 
 func (a *API) explain(r *call, q question) (any, *jsonerror.Error) {

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -39,27 +38,14 @@ func (a *API) slotsOf(ctx context.Context, c *counter.Counter) (all []Slot, err 
 	return all[:min(len(all), shownSlots)], err
 }
 
-// slot returns the slot in the question, and the rule if it names one, otherwise "".
-func (q *question) slot() (id counter.Once, rule string, f *jsonerror.Error) {
-	var slot string
-	if v := q.more["rule"]; v != nil && json.Unmarshal(v, &rule) != nil {
-		return id, "", jsonerror.Bad("rule: must be a text, the id of a rule")
-	}
-	_ = json.Unmarshal(q.more["slot"], &slot) // if it isn't a string, the check below rejects it
-	raw, err := hex.DecodeString(slot)
-	if err != nil || len(raw) != len(id) {
-		return id, "", jsonerror.Bad("slot: must be the id of a slot, 32 hexadecimal digits, as POST /v1/counters and weir keys show list it")
-	}
-	return counter.Once(raw), rule, nil
-}
-
 // releaseSlot frees the slots that one request holds in a client's counters. A request has the same
 // id in all of them.
 func (a *API) releaseSlot(r *call, q question) (any, *jsonerror.Error) {
-	id, rule, f := q.slot()
-	if f != nil {
-		return nil, f
+	raw, err := hex.DecodeString(q.slot)
+	if err != nil || len(raw) != len(counter.Once{}) {
+		return nil, jsonerror.Bad("slot: must be the id of a slot, 32 hexadecimal digits, as POST /v1/counters and weir keys show list it")
 	}
+	id, rule := counter.Once(raw), q.rule
 	fault := func(err error) *jsonerror.Error {
 		a.audit(r, "release a slot", "answer", jsonerror.StoreUnavailable, "slot", hex.EncodeToString(id[:]))
 		return jsonerror.New(http.StatusServiceUnavailable, jsonerror.StoreUnavailable, "the slot may not have been released: %v", err)

@@ -70,7 +70,7 @@ func TestSlotsOfAClient(t *testing.T) {
 	release(401, "UNAUTHORIZED", slot, "X: y")
 	release(400, "slot: must be the id of a slot, 32 hexadecimal digits", client, ada)
 	release(400, "slot: must be the id of a slot", client+`, "slot": "`+first.ID+`00"`, ada)
-	release(400, "rule: must be a text", slot+`, "rule": 7`, ada)
+	release(400, "rule: must be a string", slot+`, "rule": 7`, ada)
 	release(400, "there is no field", slot+`, "slto": 7`, ada)
 	release(404, "no slot with this id is taken", client+`, "slot": "00112233445566778899aabbccddeeff"`, ada)
 	release(404, "no slot with this id is taken", `"key": "sk_2", "slot": "`+first.ID+`"`, ada)

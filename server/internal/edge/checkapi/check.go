@@ -3,6 +3,7 @@ package checkapi
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,16 +13,16 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-func (c *workspace) readCheck(src []byte) error {
+func (c *workspace) readCheck(src []byte, fields []field) error {
 	c.attrs, c.first = c.attrs[:0], 0
-	if err := c.document(src, checkFields); err != nil {
+	if err := c.document(src, fields); err != nil {
 		return err
 	}
 	return c.complete()
 }
 
 func (h *handler) check(w http.ResponseWriter, r *http.Request, c *workspace) error {
-	if err := c.readCheck(c.in.Bytes()); err != nil {
+	if err := c.readCheck(c.in.Bytes(), checkFields); err != nil {
 		return err
 	}
 	now := private.Now(h.limiter) // read the time before the check, so that times in the response, which are computed from it, are never late
@@ -31,10 +32,19 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request, c *workspace) er
 	return nil
 }
 
-// DecodeCheck reads the body of a check for other handlers. The error is a *[jsonerror.Error].
-func DecodeCheck(src []byte) (weir.Request, error) {
-	c := newWorkspace().(*workspace)
-	if err := c.readCheck(src); err != nil {
+// Text is a text in the body of another endpoint, beside the fields of a check.
+type Text struct {
+	Name  string
+	Value *string
+}
+
+// DecodeCheck reads a body with the fields of a check, and more, for other handlers. The error is a *[jsonerror.Error].
+func DecodeCheck(src []byte, more ...Text) (weir.Request, error) {
+	c, fields := newWorkspace().(*workspace), slices.Clone(checkFields)
+	for _, m := range more {
+		fields = append(fields, textField(m.Name, MaxText, func(*body) *string { return m.Value }))
+	}
+	if err := c.readCheck(src, fields); err != nil {
 		return weir.Request{}, err
 	}
 	return c.req, nil

@@ -18,7 +18,7 @@ func BenchmarkDecode(b *testing.B) {
 		c := newWorkspace().(*workspace)
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := c.readCheck([]byte(check)); err != nil {
+			if err := c.readCheck([]byte(check), checkFields); err != nil {
 				b.Fatal(err)
 			}
 		}
