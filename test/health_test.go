@@ -136,11 +136,7 @@ func agree(t *testing.T, n *node, up bool) (said claim) {
 func TestStoreHealthIsTrue(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
-	proxy, err := redistest.StartProxy(server.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer proxy.Close()
+	proxy := redistest.NewProxy(t, server.Addr)
 	nodes := serveAll(t, 2, "--store", "redis://"+proxy.Addr)
 	nodes = append(nodes, serve(t, "--store", "redis://"+proxy.Addr, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: all, limit: 5/hour}]")))
 	reached(t, nodes...)

@@ -34,12 +34,7 @@ func regionsWith(t *testing.T, flags []string, rules string, names ...string) ma
 	file := write(t, filepath.Join(dir, "rules.yaml"), rules)
 	all := map[string]*site{}
 	for _, name := range names {
-		way, err := redistest.StartProxy("127.0.0.1:1") // until the node listens
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { way.Close() })
-		all[name] = &site{way: way}
+		all[name] = &site{way: redistest.NewProxy(t, "127.0.0.1:1")} // until the node listens
 	}
 	for _, name := range names {
 		peers := ""

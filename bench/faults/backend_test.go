@@ -2,10 +2,10 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
@@ -21,61 +21,41 @@ type backend struct {
 	cluster   bool
 	idle      []net.Conn // connections that only take up room
 	loading   chan error // result of a restart under way
-	closers   []func() error
 }
 
 // alone is one server.
-func alone(config ...string) (*backend, error) {
-	s, err := redistest.Start(redistest.Options{Config: config})
-	if err != nil {
-		return nil, err
-	}
-	return &backend{url: "redis://" + s.Addr, victim: s, closers: []func() error{s.Close}}, nil
+func alone(t *testing.T, config ...string) *backend {
+	s := redistest.New(t, redistest.Options{Config: config})
+	return &backend{url: "redis://" + s.Addr, victim: s}
 }
 
 // proxied is one server behind a faulty network.
-func proxied(config ...string) (*backend, error) {
-	b, err := alone(config...)
-	if err != nil {
-		return nil, err
-	}
-	if b.proxy, err = redistest.StartProxy(b.victim.Addr); err != nil {
-		return nil, errors.Join(err, b.close())
-	}
+func proxied(t *testing.T, config ...string) *backend {
+	b := alone(t, config...)
+	b.proxy = redistest.NewProxy(t, b.victim.Addr)
 	b.url = "redis://" + b.proxy.Addr
-	b.closers = append(b.closers, b.proxy.Close)
-	return b, nil
+	return b
 }
 
-func sentinel(config ...string) (*backend, error) {
-	s, err := redistest.StartSentinel(redistest.Options{Config: config})
-	if err != nil {
-		return nil, err
-	}
+func sentinel(t *testing.T, config ...string) *backend {
+	s := redistest.NewSentinel(t, redistest.Options{Config: config})
 	url := "redis-sentinel://" + strings.Join(s.Addrs(), ",") + "/" + redistest.MasterName
-	return &backend{url: url, victim: s.Servers[0], other: s.Servers[1], sentinels: s, closers: []func() error{s.Close}}, nil
+	return &backend{url: url, victim: s.Servers[0], other: s.Servers[1], sentinels: s}
 }
 
-func cluster(config ...string) (*backend, error) {
-	c, err := redistest.StartCluster(redistest.Options{Config: config})
-	if err != nil {
-		return nil, err
-	}
+func cluster(t *testing.T, config ...string) *backend {
+	c := redistest.NewCluster(t, redistest.Options{Config: config})
 	url := "redis-cluster://" + strings.Join(c.Addrs()[:3], ",")
-	return &backend{url: url, victim: c.Nodes[0], cluster: true, closers: []func() error{c.Close}}, nil
+	return &backend{url: url, victim: c.Nodes[0], cluster: true}
 }
 
-// close closes everything, in reverse order.
+// close ends what a fault has left behind. The servers are closed when the test ends.
 func (b *backend) close() error {
 	b.release()
-	var errs []error
 	if b.loading != nil {
-		errs = append(errs, <-b.loading)
+		return <-b.loading
 	}
-	for i := range b.closers {
-		errs = append(errs, b.closers[len(b.closers)-1-i]())
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 func (b *backend) do(args ...string) error {

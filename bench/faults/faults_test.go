@@ -57,7 +57,7 @@ func TestScenarios(t *testing.T) {
 				c.log = slog.New(slog.NewTextHandler(t.Output(), nil))
 			}
 			before, used := compare.ReadMachine(), cputime.Used()+cputime.Children()
-			r, err := runScenario(t.Context(), s, c)
+			r, err := runScenario(t, s, c)
 			if err != nil {
 				t.Fatal(err)
 			}

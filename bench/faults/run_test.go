@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
@@ -44,11 +45,9 @@ const (
 )
 
 // runScenario runs one scenario. An error means that the scenario couldn't be run; the result says what went wrong with the node.
-func runScenario(ctx context.Context, s scenario, c config) (_ *result, err error) {
-	t := &experiment{scenario: s, config: c, result: &result{scenario: s}}
-	if t.backend, err = s.on(s.redis...); err != nil {
-		return nil, err
-	}
+func runScenario(test *testing.T, s scenario, c config) (_ *result, err error) {
+	ctx, t := test.Context(), &experiment{scenario: s, config: c, result: &result{scenario: s}}
+	t.backend = s.on(test, s.redis...)
 	defer func() { err = errors.Join(err, t.backend.close()) }()
 	if s.early {
 		if err := s.fault(t.backend, c.budget); err != nil {

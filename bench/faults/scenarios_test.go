@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"errors"
+	"testing"
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
@@ -14,7 +15,7 @@ type scenario struct {
 	hold     time.Duration // how long the fault lasts
 	failover bool          // Redis replaces the lost server by itself while the fault lasts
 
-	on      func(config ...string) (*backend, error)
+	on      func(t *testing.T, config ...string) *backend
 	redis   []string // lines of its configuration
 	early   bool     // the fault comes before the node starts
 	forgets bool     // counters may be lost

@@ -10,7 +10,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -46,43 +45,31 @@ const (
 	redisName   = "weir, Redis"
 )
 
+var (
+	rounds = flag.Int("rounds", 15, "how often to measure each server")
+	keys   = flag.Int("keys", 1000, "number of keys; with few keys, leases decide")
+	length = flag.Duration("length", time.Second, "length of a round")
+)
+
 func main() {
 	node.ServeFloor(serveFloor)
-	command.Main("grpc", run)
+	command.Main(run)
 }
 
-func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err error) {
-	f := flag.NewFlagSet("grpc", flag.ContinueOnError)
-	rounds := f.Int("rounds", 15, "how often to measure each server")
-	keys := f.Int("keys", 1000, "number of keys; with few keys, leases decide")
-	length := f.Duration("length", time.Second, "length of a round")
-	weir := f.String("weir", "bin/weir", "the weir binary to run")
-	if err := f.Parse(args); err != nil {
-		return false, err
-	}
-	redis, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return false, err
-	}
-	defer redis.Close()
-	config, err := os.MkdirTemp("", "grpc")
-	if err != nil {
-		return false, err
-	}
-	defer os.RemoveAll(config)
-	if err := os.WriteFile(filepath.Join(config, "bench.yaml"), []byte(limits), 0o600); err != nil {
-		return false, err
-	}
-	startWeir := func(store string) func() (*node.Process, error) {
-		return func() (*node.Process, error) {
-			return node.Start(ctx, node.Options{Binary: *weir, Core: "0", Rules: rules, Store: store, Listen: "--grpc", Flags: []string{"--envoy-config", config, "--log-level", "error"}})
+func run(r *command.Run) (ok bool) {
+	redis := redistest.New(r, redistest.Options{})
+	config := r.TempDir()
+	command.Check(os.WriteFile(filepath.Join(config, "bench.yaml"), []byte(limits), 0o600))
+	startWeir := func(store string) func(*command.Run) *node.Process {
+		return func(r *command.Run) *node.Process {
+			return node.Start(r, node.Options{Core: "0", Rules: rules, Store: store, Listen: "--grpc", Flags: []string{"--envoy-config", config, "--log-level", "error"}})
 		}
 	}
 	contenders := []struct {
 		name  string
-		start func() (*node.Process, error)
+		start func(*command.Run) *node.Process
 	}{
-		{nothingName, func() (*node.Process, error) { return node.StartFloor(ctx, "0") }},
+		{nothingName, func(r *command.Run) *node.Process { return node.StartFloor(r, "0") }},
 		{weirName, startWeir("")},
 		{redisName, startWeir("redis://" + redis.Addr)},
 	}
@@ -91,40 +78,28 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err 
 	plan.Prepare()
 	for range *rounds {
 		for i, c := range contenders {
-			server, err := c.start()
-			if err != nil {
-				return false, err
-			}
-			s, err := measure(ctx, server, plan)
-			server.Stop()
-			if err != nil {
-				return false, fmt.Errorf("%s: %w", c.name, err)
-			}
-			t.Add(i, s)
+			r.Part(c.name, func(r *command.Run) { t.Add(i, measure(r, c.start(r), plan)) })
 		}
 	}
 	base := t.Row(nothingName)
-	t.Print(stdout, "", compare.Median("checks/s", compare.PerSecond, 0), compare.Ratio("× nothing", base, compare.PerSecond),
+	t.Print(r.Out, "", compare.Median("checks/s", compare.PerSecond, 0), compare.Ratio("× nothing", base, compare.PerSecond),
 		compare.Median("CPU µs", compare.ServerCPU, 1), compare.Ratio("× nothing", base, compare.ServerCPU))
-	report.PrintTargets(stdout, []report.Target{{
+	report.PrintTargets(r.Out, []report.Target{{
 		Name: "checks/s, weir / " + nothingName, Bound: target, AtLeast: true, Got: t.Row(weirName).Ratio(base, compare.PerSecond).Median,
 	}})
-	return true, nil
+	return true
 }
 
 // measure puts load on a server over a few connections.
-func measure(ctx context.Context, server *node.Process, plan load.Plan) (compare.Sample, error) {
+func measure(r *command.Run, server *node.Process, plan load.Plan) compare.Sample {
 	clients := &clients{addr: server.Addr}
 	for range connections {
-		conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			return compare.Sample{}, err
-		}
+		conn := command.Must(grpc.NewClient(server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials())))
 		defer conn.Close()
 		clients.all = append(clients.all, rls.NewRateLimitServiceClient(conn))
 	}
 	plan.StoreCPU = server.CPU
-	return compare.Measure(ctx, plan, clients)
+	return command.Must(compare.Measure(r, plan, clients))
 }
 
 // clients send load to a server over a few connections.

@@ -2,20 +2,23 @@ package main
 
 import (
 	"bytes"
+	"flag"
 	"io"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/weirhq/weir/server/bench/internal/command"
+	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
 // TestRun goes through everything once, with few keys.
 func TestRun(t *testing.T) {
-	c, err := parse([]string{"-rounds", "2", "-time", "20ms", "-warmup", "1ms", "-keys", "1000"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := &compare.Config{Rounds: 2, Time: 20 * time.Millisecond, Warmup: time.Millisecond, Keys: 1000}
+	c.Register(flag.NewFlagSet("", flag.PanicOnError), "") // for the expressions that match everything
 	var out bytes.Buffer
-	r, err := run(t.Context(), c, &out, io.Discard)
-	if err != nil {
+	var r *results
+	if err := command.Do(t.Context(), &out, io.Discard, func(m *command.Run) { r = run(m, c) }); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{hotKey, uniform(1000), zipf(1000), overHTTP, "Memory", "Targets"} {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
@@ -22,7 +23,7 @@ import (
 type contender struct {
 	name string
 	kind kind
-	open func(l compare.Limit, keys int) (*compare.Limiter, error)
+	open func(r *command.Run, l compare.Limit, keys int) *compare.Limiter
 }
 
 type kind uint8
@@ -63,18 +64,17 @@ var contenders = []contender{
 }
 
 // openAllow opens Weir with a limit by key, without rules.
-func openAllow(l compare.Limit, keys int) (*compare.Limiter, error) {
+func openAllow(_ *command.Run, l compare.Limit, keys int) *compare.Limiter {
 	s := newStore(keys)
-	limiter := compare.Shared(compare.Allow(s, l), func() {})
+	limiter := compare.Shared(compare.Allow(s, l))
 	limiter.Stats = s.Stats
-	return limiter, nil
+	return limiter
 }
 
-func openCheck(amount string) func(compare.Limit, int) (*compare.Limiter, error) {
-	return func(l compare.Limit, keys int) (*compare.Limiter, error) {
+func openCheck(amount string) func(*command.Run, compare.Limit, int) *compare.Limiter {
+	return func(_ *command.Run, l compare.Limit, keys int) *compare.Limiter {
 		s := newStore(keys)
-		worker, err := compare.WholeCheck(s, l, amount)
-		return &compare.Limiter{Worker: worker, Close: func() {}, Stats: s.Stats}, err
+		return &compare.Limiter{Worker: compare.WholeCheck(s, l, amount), Stats: s.Stats}
 	}
 }
 
@@ -84,30 +84,28 @@ func newStore(keys int) *memstore.Store {
 }
 
 // openFloor does only what every limiter has to do: hash the key and read the clock.
-func openFloor(compare.Limit, int) (*compare.Limiter, error) {
+func openFloor(*command.Run, compare.Limit, int) *compare.Limiter {
 	seed, start := maphash.MakeSeed(), time.Now()
 	return compare.Shared(func(key string) error {
 		// Use both in the result, so that the compiler removes neither.
 		return verdict(maphash.String(seed, key)|uint64(time.Since(start)) != 0)
-	}, func() {}), nil
+	})
 }
 
 // openGoLimiter allocates its map in advance. It sweeps only every six hours.
-func openGoLimiter(l compare.Limit, keys int) (*compare.Limiter, error) {
-	s, err := memorystore.New(&memorystore.Config{
+func openGoLimiter(r *command.Run, l compare.Limit, keys int) *compare.Limiter {
+	s := command.Must(memorystore.New(&memorystore.Config{
 		Tokens: uint64(l.Tokens), Interval: l.Window(), InitialAlloc: keys,
-	})
-	if err != nil {
-		return nil, err
-	}
+	}))
+	r.Cleanup(func() { _ = s.Close(background) }) // otherwise its sweeper would keep the store alive
 	return compare.Shared(func(key string) error {
 		_, _, _, ok, err := s.Take(background, key)
 		return verdict(ok && err == nil)
-	}, func() { _ = s.Close(background) }), nil // otherwise its sweeper would keep the store alive
+	})
 }
 
 // openTimeRate creates the limiter for a key at the key's first request.
-func openTimeRate(l compare.Limit, _ int) (*compare.Limiter, error) {
+func openTimeRate(_ *command.Run, l compare.Limit, _ int) *compare.Limiter {
 	var limiters sync.Map
 	return compare.Shared(func(key string) error {
 		v, ok := limiters.Load(key)
@@ -115,36 +113,29 @@ func openTimeRate(l compare.Limit, _ int) (*compare.Limiter, error) {
 			v, _ = limiters.LoadOrStore(key, rate.NewLimiter(rate.Limit(l.PerSecond()), int(l.Tokens)))
 		}
 		return verdict(v.(*rate.Limiter).Allow())
-	}, func() {}), nil
+	})
 }
 
 // openThrottled uses the plain map, because the LRU that limits the number of keys is slower. It allows more than the
 // default of ten attempts, which are too few for a contended key.
-func openThrottled(l compare.Limit, _ int) (*compare.Limiter, error) {
-	s, err := throttledstore.NewCtx(0)
-	if err != nil {
-		return nil, err
-	}
-	g, err := throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{
+func openThrottled(_ *command.Run, l compare.Limit, _ int) *compare.Limiter {
+	g := command.Must(throttled.NewGCRARateLimiterCtx(command.Must(throttledstore.NewCtx(0)), throttled.RateQuota{
 		MaxRate: throttled.PerDuration(1, l.Every), MaxBurst: int(l.Tokens) - 1,
-	})
-	if err != nil {
-		return nil, err
-	}
+	}))
 	g.SetMaxCASAttemptsLimit(1 << 20)
 	return compare.Shared(func(key string) error {
 		limited, _, err := g.RateLimitCtx(background, key, 1)
 		return verdict(!limited && err == nil)
-	}, func() {}), nil
+	})
 }
 
 // openHTTPRate calls the same functions as the middleware, without response headers.
-func openHTTPRate(l compare.Limit, _ int) (*compare.Limiter, error) {
+func openHTTPRate(_ *command.Run, l compare.Limit, _ int) *compare.Limiter {
 	lim := httprate.NewRateLimiter(int(l.Tokens), l.Window(), httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
 	worker := func() compare.Check {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		return func(key string) error { return verdict(!lim.OnLimit(w, r, key)) }
 	}
-	return &compare.Limiter{Worker: worker, Close: func() {}}, nil
+	return &compare.Limiter{Worker: worker}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
@@ -30,10 +32,7 @@ const (
 var httpContenders = []contender{
 	{bareName, floor, openHTTP(func(h http.Handler) http.Handler { return h })},
 	{middlewareName, weirs, openHTTP(func(h http.Handler) http.Handler {
-		rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "quota", Limits: []weir.Limit{weir.PerSecond(1_000_000)}}}})
-		if err != nil {
-			panic(err) // these rules are valid
-		}
+		rules := command.Must(weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "quota", Limits: []weir.Limit{weir.PerSecond(1_000_000)}}}}))
 		return httplimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}), httplimit.Options{}).Wrap(h)
 	})},
 	{httprateName, rival, openHTTP(httprate.LimitBy(1_000_000, time.Second, func(r *http.Request) (string, error) {
@@ -41,32 +40,22 @@ var httpContenders = []contender{
 	}))},
 }
 
-func openHTTP(wrap func(http.Handler) http.Handler) func(compare.Limit, int) (*compare.Limiter, error) {
-	return func(compare.Limit, int) (*compare.Limiter, error) {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		server := &http.Server{Handler: wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))}
-		go func() { _ = server.Serve(listener) }()
-		var mu sync.Mutex // guards conns
-		var conns []net.Conn
+func openHTTP(wrap func(http.Handler) http.Handler) func(*command.Run, compare.Limit, int) *compare.Limiter {
+	return func(r *command.Run, _ compare.Limit, _ int) *compare.Limiter {
+		server := httptest.NewServer(wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })))
+		r.Cleanup(server.Close)
+		var mu sync.Mutex // held to register a cleanup
 		worker := func() compare.Check {
-			conn, err := net.Dial("tcp", listener.Addr().String())
+			conn, err := net.Dial("tcp", server.Listener.Addr().String())
 			if err != nil {
 				return func(string) error { return err }
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			conns = append(conns, conn)
+			r.Cleanup(func() { _ = conn.Close() })
 			return (&client{conn: conn, reader: bufio.NewReader(conn)}).get
 		}
-		return &compare.Limiter{Worker: worker, Close: func() {
-			for _, c := range conns {
-				_ = c.Close()
-			}
-			_ = server.Close()
-		}}, nil
+		return &compare.Limiter{Worker: worker}
 	}
 }
 

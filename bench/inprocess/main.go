@@ -23,44 +23,24 @@
 package main
 
 import (
-	"context"
 	"flag"
-	"io"
 	"time"
 
 	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
-	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 func main() {
-	command.Main("bench", func(ctx context.Context, args []string, stdout, stderr io.Writer) (bool, error) {
-		c, err := parse(args)
-		if err != nil {
-			return false, err
-		}
-		r, err := run(ctx, c, stdout, stderr)
-		return err == nil && (!c.Strict || report.AllMet(r.targets)), err
-	})
-}
-
-func parse(args []string) (*compare.Config, error) {
 	c := &compare.Config{Rounds: 5, Time: time.Second, Warmup: 200 * time.Millisecond, Keys: 1_000_000}
-	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	c.Register(f, `"hot key", "1 M uniform", "1 M Zipf", "over HTTP", "1 M memory"`)
-	if err := f.Parse(args); err != nil {
-		return nil, err
-	}
-	return c, c.Validate()
+	c.Register(flag.CommandLine, `"hot key", "1 M uniform", "1 M Zipf", "over HTTP", "1 M memory"`)
+	command.Main(func(r *command.Run) bool { return c.Passes(run(r, c).targets) })
 }
 
 // run measures the contenders, and prints the results.
-func run(ctx context.Context, c *compare.Config, stdout, stderr io.Writer) (*results, error) {
-	r, err := measureAll(ctx, c, stderr)
-	if err != nil {
-		return nil, err
-	}
-	r.targets = judge(c, r)
-	r.print(stdout, c)
-	return r, nil
+func run(r *command.Run, c *compare.Config) *results {
+	c.Validate(r)
+	out := measureAll(r, c)
+	out.targets = judge(c, out)
+	out.print(r.Out, c)
+	return out
 }

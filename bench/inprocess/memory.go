@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
@@ -36,14 +37,10 @@ func heap() uint64 {
 
 // weigh fills a contender with n keys and measures its memory. Each key is a separate string, so that a limiter that keeps
 // it pays for it.
-func weigh(o contender, k compare.Keys, n int) (footprint, error) {
+func weigh(r *command.Run, o contender, k compare.Keys, n int) footprint {
 	f := footprint{contender: o.name, keys: n}
 	base := liveHeap()
-	in, err := o.open(wideLimit, n)
-	if err != nil {
-		return f, err
-	}
-	defer in.Close()
+	in := o.open(r, wideLimit, n)
 	check := in.Worker()
 	next := firstLook
 	for i := range n {
@@ -51,9 +48,7 @@ func weigh(o contender, k compare.Keys, n int) (footprint, error) {
 		if in.Stats == nil {
 			key = strings.Clone(key) // Weir can't keep the key, because it gets bytes that the caller overwrites
 		}
-		if err := check(key); err != nil {
-			return f, err
-		}
+		command.Check(check(key))
 		if in.Stats != nil && i+1 >= next {
 			next = i + 1 + i/100
 			st := in.Stats()
@@ -68,7 +63,7 @@ func weigh(o contender, k compare.Keys, n int) (footprint, error) {
 		f.reported = float64(st.Bytes) / float64(st.Counters)
 	}
 	runtime.KeepAlive(in)
-	return f, nil
+	return f
 }
 
 // firstLook is how many counters a store has when weigh first reads its size. In a smaller store, the empty table

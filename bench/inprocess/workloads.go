@@ -1,15 +1,14 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
 	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/internal/load"
@@ -72,7 +71,7 @@ func groups(c *compare.Config) []*group {
 	return slices.DeleteFunc([]*group{hot, many, web}, func(g *group) bool { return len(g.workloads) == 0 || len(g.contenders) == 0 })
 }
 
-func measureAll(ctx context.Context, c *compare.Config, stderr io.Writer) (*results, error) {
+func measureAll(r *command.Run, c *compare.Config) *results {
 	var weighed []contender
 	for _, o := range contenders {
 		// Measure only Allow, since a check by rules needs the same memory.
@@ -85,32 +84,24 @@ func measureAll(ctx context.Context, c *compare.Config, stderr io.Writer) (*resu
 	for _, g := range all {
 		steps += g.rounds * len(g.contenders)
 	}
-	p := report.NewProgress(stderr, steps)
+	p := report.NewProgress(r.Log, steps)
 	keys := compare.MakeKeys(c.Keys)
-	r := &results{}
+	out := &results{}
 	// Measure memory first, while the heap is small.
 	for _, o := range weighed {
 		p.Step("memory at %s keys: %s", report.Amount(c.Keys), o.name)
-		f, err := weigh(o, keys, c.Keys)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", o.name, err)
-		}
-		r.footprints = append(r.footprints, f)
+		r.Part(o.name, func(r *command.Run) { out.footprints = append(out.footprints, weigh(r, o, keys, c.Keys)) })
 		debug.FreeOSMemory()
 	}
 	for _, g := range all {
-		tables, err := g.run(ctx, keys, p)
-		if err != nil {
-			return nil, err
-		}
-		r.tables = append(r.tables, tables...)
+		out.tables = append(out.tables, g.run(r, keys, p)...)
 	}
 	p.Done()
-	return r, nil
+	return out
 }
 
 // run measures a group. Every round begins with a different contender.
-func (g *group) run(ctx context.Context, keys compare.Keys, p *report.Progress) (compare.Tables, error) {
+func (g *group) run(r *command.Run, keys compare.Keys, p *report.Progress) compare.Tables {
 	var names []string
 	for _, o := range g.contenders {
 		names = append(names, o.name)
@@ -123,40 +114,27 @@ func (g *group) run(ctx context.Context, keys compare.Keys, p *report.Progress) 
 		for i := range names {
 			n := (i + round) % len(names)
 			p.Step("round %d of %d: %s: %s", round+1, g.rounds, strings.Join(g.workloads, ", "), names[n])
-			if err := g.measure(ctx, keys, n, tables); err != nil {
-				return nil, fmt.Errorf("%s: %w", names[n], err)
-			}
+			r.Part(names[n], func(r *command.Run) { g.measure(r, keys, n, tables) })
 			// Free the memory, so that the next contender starts under the same conditions.
 			debug.FreeOSMemory()
 		}
 	}
-	return tables, nil
+	return tables
 }
 
 // measure measures the n-th contender in one round, on a new store.
-func (g *group) measure(ctx context.Context, keys compare.Keys, n int, tables compare.Tables) error {
+func (g *group) measure(r *command.Run, keys compare.Keys, n int, tables compare.Tables) {
 	o := &g.contenders[n]
-	in, err := o.open(g.limit, g.keys)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	if err := in.Fill(ctx, keys, 0, g.keys, runtime.GOMAXPROCS(0)); err != nil {
-		return err
-	}
+	in := o.open(r, g.limit, g.keys)
+	in.Fill(r, keys, 0, g.keys, runtime.GOMAXPROCS(0))
 	for i, t := range tables {
 		// Free the garbage from filling the store, which the measurement shouldn't pay for.
 		debug.FreeOSMemory()
-		s, err := compare.Measure(ctx, g.plans[i], in.Target(keys))
-		if err != nil {
-			return err
-		}
-		t.Add(n, s)
+		t.Add(n, command.Must(compare.Measure(r, g.plans[i], in.Target(keys))))
 	}
 	if in.Stats != nil {
 		if st := in.Stats(); st.Counters != g.keys || st.Evicted > 0 {
 			tables[0].Warnings = append(tables[0].Warnings, fmt.Sprintf("%s: keeps %d of %d counters", o.name, st.Counters, g.keys))
 		}
 	}
-	return nil
 }

@@ -5,10 +5,8 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"time"
@@ -33,19 +31,17 @@ const (
 
 func (r rule) String() string { return [...]string{"leased", "strict"}[r] }
 
-func main() { command.Main("losses", run) }
+var (
+	duration = flag.Duration("duration", 2*time.Minute, "how long to make each load")
+	only     = flag.Int("only", 0, "make only this load, from 1 to 5")
+	seed     = flag.Uint64("seed", 1, "seed of the random requests")
+)
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool, err error) {
-	f := flag.NewFlagSet("losses", flag.ContinueOnError)
-	weir := f.String("weir", "bin/weir", "the weir binary to run")
-	duration := f.Duration("duration", 2*time.Minute, "how long to make each load")
-	only := f.Int("only", 0, "make only this load, from 1 to 5")
-	seed := f.Uint64("seed", 1, "seed of the random requests")
-	if err := f.Parse(args); err != nil {
-		return false, err
-	}
+func main() { command.Main(run) }
+
+func run(r *command.Run) (ok bool) {
 	if *only < 0 || *only > len(loads) || *duration < time.Second {
-		return false, fmt.Errorf("-only must be from 1 to %d, and -duration at least 1s", len(loads))
+		r.Fatal("-only must be from 1 to ", len(loads), ", and -duration at least 1s")
 	}
 	ok = true
 	rows := [][]string{{"load", "strict", "leases", "lost", "error", "refused for: strict", "leases", "answered in", ""}}
@@ -54,17 +50,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 			continue
 		}
 		w := &loads[i]
-		fmt.Fprintf(stderr, "%s: %s\n", w.name, *duration)
+		fmt.Fprintf(r.Log, "%s: %s\n", w.name, *duration)
 		all := w.requests(*duration, *seed)
-		if err := send(ctx, *weir, w, all); err != nil {
-			return false, err
-		}
+		r.Part(w.name, func(r *command.Run) { send(r, w, all) })
 		row, passes := compare(all)
 		rows, ok = append(rows, append([]string{w.name}, row...)), ok && passes
 	}
-	report.Align(stdout, rows)
-	fmt.Fprintf(stdout, explanation, 100*maxLost, keys)
-	return ok, nil
+	report.Align(r.Out, rows)
+	fmt.Fprintf(r.Out, explanation, 100*maxLost, keys)
+	return ok
 }
 
 const explanation = `
@@ -76,23 +70,14 @@ answered in: from when a request was sent until its answer arrived: p99, longest
 `
 
 // send sends all requests to four nodes, and records the decisions.
-func send(ctx context.Context, weir string, w *workload, all []request) error {
-	redis, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return err
-	}
-	defer redis.Close()
+func send(r *command.Run, w *workload, all []request) {
+	redis := redistest.New(r, redistest.Options{})
 	t := &target{}
 	for range nodes {
-		n, err := node.Start(ctx, node.Options{Binary: weir, Rules: w.ruleFile(), Store: "redis://" + redis.Addr,
-			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}}) // wait for late answers instead of letting the requests pass
-		if err != nil {
-			return err
-		}
-		defer n.Stop()
-		t.nodes = append(t.nodes, n)
+		t.nodes = append(t.nodes, node.Start(r, node.Options{Rules: w.ruleFile(), Store: "redis://" + redis.Addr,
+			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}})) // wait for late answers instead of letting the requests pass
 	}
-	return t.send(ctx, all)
+	command.Check(t.send(r, all))
 }
 
 // compare returns the cells of a row about what the rules admitted, and whether leases lost little enough.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -27,51 +26,34 @@ const rules = `rules:
 // the last hour.
 const maxBeyondCap = 64 + 64
 
-func main() { command.Main("memory", run) }
+var (
+	limit   = flag.Int("cap", 128, "the node's --memory-cap, in MiB")
+	keys    = flag.Int("keys", 5_000_000, "how many different keys to send")
+	singles = flag.Int("singles", 100_000, "how many of the keys to send in a request of their own, which makes the most garbage")
+)
 
-func run(ctx context.Context, args []string, stdout, _ io.Writer) (ok bool, err error) {
-	f := flag.NewFlagSet("memory", flag.ContinueOnError)
-	weir := f.String("weir", "bin/weir", "the weir binary to run")
-	limit := f.Int("cap", 128, "the node's --memory-cap, in MiB")
-	keys := f.Int("keys", 5_000_000, "how many different keys to send")
-	singles := f.Int("singles", 100_000, "how many of the keys to send in a request of their own, which makes the most garbage")
-	if err := f.Parse(args); err != nil {
-		return false, err
-	}
-	n, err := node.Start(ctx, node.Options{Binary: *weir, Rules: rules,
+func main() { command.Main(run) }
+
+func run(r *command.Run) (ok bool) {
+	n := node.Start(r, node.Options{Rules: rules,
 		Flags: []string{"--memory-cap", fmt.Sprint(*limit, "MiB"), "--admin", "127.0.0.1:0", "--log-level", "error"}})
-	if err != nil {
-		return false, err
-	}
-	defer n.Stop()
-	idle, err := n.PeakMemory()
-	if err != nil {
-		return false, err
-	}
-	begun := time.Now()
-	if err := flood(ctx, n.Addr, 0, *keys-*singles, 1000, 4); err != nil {
-		return false, err
-	}
-	if err := flood(ctx, n.Addr, *keys-*singles, *keys, 1, 64); err != nil {
-		return false, err
-	}
-	peak, err := n.PeakMemory()
-	if err != nil {
-		return false, err
-	}
+	idle, begun := n.PeakMemory(), time.Now()
+	flood(r, n.Addr, 0, *keys-*singles, 1000, 4)
+	flood(r, n.Addr, *keys-*singles, *keys, 1, 64)
+	peak := n.PeakMemory()
 	beyond := peak - *limit
-	fmt.Fprintf(stdout, "cap %d MiB, %d keys in %.0f s: %d MiB resident at first, %d MiB at most, %+d MiB beyond the cap (at most %d)\n",
+	fmt.Fprintf(r.Out, "cap %d MiB, %d keys in %.0f s: %d MiB resident at first, %d MiB at most, %+d MiB beyond the cap (at most %d)\n",
 		*limit, *keys, time.Since(begun).Seconds(), idle, peak, beyond, maxBeyondCap)
 	if beyond > maxBeyondCap {
-		fmt.Fprintln(stdout, "FAIL the flood took more memory than the node may use")
+		fmt.Fprintln(r.Out, "FAIL the flood took more memory than the node may use")
 	}
-	return beyond <= maxBeyondCap, nil
+	return beyond <= maxBeyondCap
 }
 
 // flood sends the keys from one number up to another, in requests of batch checks each, over the given number of
 // connections.
-func flood(ctx context.Context, addr string, from, to, batch, connections int) error {
-	flooding, stop := context.WithCancel(ctx)
+func flood(r *command.Run, addr string, from, to, batch, connections int) {
+	flooding, stop := context.WithCancel(r)
 	defer stop()
 	next := new(atomic.Int64)
 	next.Store(int64(from))
@@ -83,22 +65,16 @@ func flood(ctx context.Context, addr string, from, to, batch, connections int) e
 		return request(first, min(first+batch, max(to, first+1)))
 	}}
 	defer t.Close()
-	report, err := load.Run(flooding, load.Plan{Duration: load.MaxDuration, Workers: connections, Keys: 1}, t, nil)
-	if err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+	report := command.Must(load.Run(flooding, load.Plan{Duration: load.MaxDuration, Workers: connections, Keys: 1}, t, nil))
+	command.Check(r.Err())
 	for status, n := range report.Statuses {
 		if status >= 400 && status != 429 && status != 503 {
-			return fmt.Errorf("%d requests were answered with %d", n, status)
+			r.Fatal(n, " requests were answered with ", status)
 		}
 	}
 	if len(report.Faults) > 0 {
-		return fmt.Errorf("%d requests failed: %s", report.Errors, report.Faults[0].Text)
+		r.Fatal(report.Errors, " requests failed: ", report.Faults[0].Text)
 	}
-	return nil
 }
 
 // request returns the request that checks the keys from first up to last: with /v1/check for a single key, and otherwise

@@ -7,8 +7,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -43,79 +41,58 @@ type measurement struct {
 	node, floor *load.Report
 }
 
+var (
+	core     = flag.String("core", "0", "core of the node, as taskset takes it")
+	duration = flag.Duration("duration", 5*time.Second, "how long to make each load")
+)
+
 func main() {
 	node.ServeFloor(func(l net.Listener) error { return http.Serve(l, http.HandlerFunc(allow)) })
-	command.Main("overload", run)
+	command.Main(run)
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool, err error) {
-	f := flag.NewFlagSet("overload", flag.ContinueOnError)
-	weir := f.String("weir", "bin/weir", "the weir binary to run")
-	core := f.String("core", "0", "core of the node, as taskset takes it")
-	duration := f.Duration("duration", 5*time.Second, "how long to make each load")
-	if err := f.Parse(args); err != nil {
-		return false, err
-	}
-	redis, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return false, err
-	}
-	defer redis.Close()
-	n, err := node.Start(ctx, node.Options{Binary: *weir, Rules: rules, Store: "redis://" + redis.Addr, Core: *core})
-	if err != nil {
-		return false, err
-	}
-	defer n.Stop()
-	floor, err := node.StartFloor(ctx, *core)
-	if err != nil {
-		return false, err
-	}
-	defer floor.Stop()
+func run(r *command.Run) (ok bool) {
+	redis := redistest.New(r, redistest.Options{})
+	n := node.Start(r, node.Options{Rules: rules, Store: "redis://" + redis.Addr, Core: *core})
+	floor := node.StartFloor(r, *core)
 
 	var all []*measurement
-	measure := func(m *measurement) error {
-		fmt.Fprintf(stderr, "%s: %d connections\n", m.name, m.connections)
+	measure := func(m *measurement) *measurement {
+		fmt.Fprintf(r.Log, "%s: %d connections\n", m.name, m.connections)
 		all = append(all, m)
 		plan := load.Plan{Duration: *duration, Workers: m.connections, Rate: m.rate, Keys: keys}
-		if m.node, err = makeLoad(ctx, plan, n.Addr, len(all)); err != nil {
-			return err
-		}
-		m.floor, err = makeLoad(ctx, plan, floor.Addr, len(all))
-		return err
+		m.node = makeLoad(r, plan, n.Addr, len(all))
+		m.floor = makeLoad(r, plan, floor.Addr, len(all))
+		return m
 	}
-	best := &measurement{name: "peak", connections: 64}
-	second := &measurement{name: "peak", connections: 500}
-	if err := errors.Join(measure(best), measure(second)); err != nil {
-		return false, err
-	}
-	if goodput(second.node) > goodput(best.node) {
+	best := measure(&measurement{name: "peak", connections: 64})
+	if second := measure(&measurement{name: "peak", connections: 500}); goodput(second.node) > goodput(best.node) {
 		best = second
 	}
 	if goodput(best.node) == 0 {
-		return false, fmt.Errorf("the store decided no check: statuses %v", best.node.Statuses)
+		r.Fatal("the store decided no check: statuses ", best.node.Statuses)
 	}
 	for _, m := range []*measurement{
 		{name: "ten times the connections", connections: 10 * best.connections, overload: true},
 		{name: "8,000 connections", connections: 8000, overload: true},
 		{name: "ten times the rate", connections: 5000, rate: 10 * goodput(best.node), overload: true},
 	} {
-		if err := measure(m); err != nil {
-			return false, err
-		}
+		measure(m)
 	}
-	return print(stdout, all), nil
+	return print(r.Out, all)
 }
 
 // makeLoad sends checks with keys that no other load has used.
-func makeLoad(ctx context.Context, plan load.Plan, addr string, number int) (*load.Report, error) {
+func makeLoad(r *command.Run, plan load.Plan, addr string, number int) *load.Report {
 	var requests [keys][]byte
 	for n := range requests {
 		requests[n] = rawhttp.Post("/v1/check", fmt.Sprintf(`{"key":"load%d-key%d","path":"/"}`, number, n))
 	}
 	t := &rawhttp.Target{Addr: addr, Request: func(n uint32) []byte { return requests[n] }}
 	defer t.Close()
-	r, err := load.Run(ctx, plan, t, nil)
-	return r, errors.Join(err, ctx.Err())
+	made := command.Must(load.Run(r, plan, t, nil))
+	command.Check(r.Err())
+	return made
 }
 
 // goodput returns how many checks per second were decided by the store, or by leases from it.

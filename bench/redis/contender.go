@@ -13,13 +13,17 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirhq/weir/redisstore"
+	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
 )
+
+// opener connects a limiter to a server.
+type opener func(r *command.Run, addr string, timeout time.Duration) *compare.Limiter
 
 // contender is one way to limit through Redis.
 type contender struct {
 	name string
-	open func(ctx context.Context, addr string, timeout time.Duration) (*compare.Limiter, error)
+	open opener
 }
 
 const (
@@ -38,7 +42,7 @@ var wide = compare.Limit{Tokens: 100_000, Every: 1000 * time.Second}
 // contenders are in the order of the tables.
 var contenders = []contender{
 	{storeName, openCharges(wide)},
-	{checkName, openWeir(func(s *redisstore.Store) (func() compare.Check, error) { return compare.WholeCheck(s, wide, "") })},
+	{checkName, openWeir(func(s *redisstore.Store) func() compare.Check { return compare.WholeCheck(s, wide, "") })},
 	{redisRate, openRedisRate},
 	{rueHash, openRueidisHash},
 }
@@ -57,28 +61,19 @@ var (
 )
 
 // openCharges opens the store alone: each check charges one counter per limit.
-func openCharges(limits ...compare.Limit) func(context.Context, string, time.Duration) (*compare.Limiter, error) {
-	return openWeir(func(s *redisstore.Store) (func() compare.Check, error) { return compare.Charge(s, limits...) })
+func openCharges(limits ...compare.Limit) opener {
+	return openWeir(func(s *redisstore.Store) func() compare.Check { return compare.Charge(s, limits...) })
 }
 
 // openWeir opens a store with default options. A timeout other than 0 replaces the default.
-func openWeir(checks func(*redisstore.Store) (func() compare.Check, error)) func(context.Context, string, time.Duration) (*compare.Limiter, error) {
-	return func(ctx context.Context, addr string, timeout time.Duration) (*compare.Limiter, error) {
-		s, err := redisstore.New(redisstore.Options{URL: "redis://" + addr, Secret: []byte("bench"), Timeout: timeout})
-		if err != nil {
-			return nil, err
-		}
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+func openWeir(checks func(*redisstore.Store) func() compare.Check) opener {
+	return func(r *command.Run, addr string, timeout time.Duration) *compare.Limiter {
+		s := command.Must(redisstore.New(redisstore.Options{URL: "redis://" + addr, Secret: []byte("bench"), Timeout: timeout}))
+		r.Cleanup(s.Close)
+		ctx, cancel := context.WithTimeout(r, 10*time.Second)
 		defer cancel()
-		worker, err := checks(s)
-		if err == nil {
-			err = s.Ready(ctx)
-		}
-		if err != nil {
-			s.Close()
-			return nil, err
-		}
-		return &compare.Limiter{Worker: worker, Close: s.Close}, nil
+		command.Check(s.Ready(ctx))
+		return &compare.Limiter{Worker: checks(s)}
 	}
 }
 
@@ -90,36 +85,35 @@ const usualPrefix = "bucket:"
 var background = context.Background()
 
 // limiterOf returns a limiter with one check for all goroutines.
-func limiterOf(allow func(key string) (bool, error), close func()) *compare.Limiter {
+func limiterOf(allow func(key string) (bool, error)) *compare.Limiter {
 	return compare.Shared(func(key string) error {
 		allowed, err := allow(key)
 		if err == nil && !allowed {
 			return compare.ErrRefused
 		}
 		return err
-	}, close)
+	})
 }
 
-func openRedisRate(_ context.Context, addr string, _ time.Duration) (*compare.Limiter, error) {
+func openRedisRate(r *command.Run, addr string, _ time.Duration) *compare.Limiter {
 	client := redis.NewClient(&redis.Options{Addr: addr})
+	r.Cleanup(func() { _ = client.Close() })
 	limiter := redis_rate.NewLimiter(client)
 	l := redis_rate.Limit{Rate: 1, Period: wide.Every, Burst: int(wide.Tokens)}
 	return limiterOf(func(key string) (bool, error) {
 		res, err := limiter.Allow(background, key, l)
 		return err == nil && res.Allowed > 0, err
-	}, func() { _ = client.Close() }), nil
+	})
 }
 
 // openRueidisHash makes a client without client-side caching, which doesn't help here, and without pings. If a ping
 // coincides with a command, the client switches to pipelining for good, which doubles the latency of a single goroutine.
 // That would hit contenders at random.
-func openRueidisHash(_ context.Context, addr string, _ time.Duration) (*compare.Limiter, error) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{
+func openRueidisHash(r *command.Run, addr string, _ time.Duration) *compare.Limiter {
+	client := command.Must(rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{addr}, DisableCache: true, Dialer: net.Dialer{KeepAlive: -1},
-	})
-	if err != nil {
-		return nil, err
-	}
+	}))
+	r.Cleanup(client.Close)
 	script := rueidis.NewLuaScript(usual)
 	tokens := strconv.FormatInt(wide.Tokens, 10)
 	rate := strconv.FormatFloat(wide.PerSecond(), 'f', -1, 64)
@@ -127,5 +121,5 @@ func openRueidisHash(_ context.Context, addr string, _ time.Duration) (*compare.
 		now := strconv.FormatFloat(float64(time.Now().UnixMicro())/1e6, 'f', 6, 64)
 		res, err := script.Exec(background, client, []string{usualPrefix + key}, []string{tokens, rate, now, "1"}).AsIntSlice()
 		return err == nil && res[0] == 1, err
-	}, client.Close), nil
+	})
 }

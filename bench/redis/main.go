@@ -22,8 +22,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -44,30 +42,12 @@ type config struct {
 }
 
 func main() {
-	command.Main("redis", func(ctx context.Context, args []string, stdout, stderr io.Writer) (bool, error) {
-		c, err := parse(args)
-		if err != nil {
-			return false, err
-		}
-		r, err := run(ctx, c, stdout, stderr)
-		return err == nil && (!c.Strict || report.AllMet(r.targets)), err
-	})
-}
-
-func parse(args []string) (*config, error) {
 	c := &config{Config: compare.Config{Rounds: 40, Time: 250 * time.Millisecond, Warmup: 50 * time.Millisecond, Keys: 100_000}}
-	f := flag.NewFlagSet("redis", flag.ContinueOnError)
-	c.Register(f, `"256 goroutines", "1 goroutine", "memory"`)
-	f.IntVar(&c.goroutines, "goroutines", 256, "number of goroutines, in the workload that has many")
-	f.IntVar(&c.clients, "clients", 1_000_000, "memory: number of Weir's clients, with ten counters each; 0 measures no memory")
-	f.IntVar(&c.rivals, "rival-counters", 1_000_000, "memory: number of each rival's counters")
-	if err := f.Parse(args); err != nil {
-		return nil, err
-	}
-	if c.goroutines < 2 || c.clients < 0 || c.clients == 1 || c.rivals < 2 {
-		return nil, errors.New("-goroutines and -rival-counters must be at least 2, -clients 0 or at least 2")
-	}
-	return c, c.Validate()
+	c.Register(flag.CommandLine, `"256 goroutines", "1 goroutine", "memory"`)
+	flag.IntVar(&c.goroutines, "goroutines", 256, "number of goroutines, in the workload that has many")
+	flag.IntVar(&c.clients, "clients", 1_000_000, "memory: number of Weir's clients, with ten counters each; 0 measures no memory")
+	flag.IntVar(&c.rivals, "rival-counters", 1_000_000, "memory: number of each rival's counters")
+	command.Main(func(r *command.Run) bool { return c.Passes(run(r, c).targets) })
 }
 
 // results holds everything that was measured.
@@ -86,7 +66,10 @@ const (
 )
 
 // run measures the contenders, and prints the results.
-func run(ctx context.Context, c *config, stdout, stderr io.Writer) (*results, error) {
+func run(r *command.Run, c *config) *results {
+	if c.Validate(r); c.goroutines < 2 || c.clients < 0 || c.clients == 1 || c.rivals < 2 {
+		r.Fatal("-goroutines and -rival-counters must be at least 2, -clients 0 or at least 2")
+	}
 	var picked []contender
 	for _, o := range contenders {
 		if c.Contenders.MatchString(o.name) {
@@ -100,28 +83,20 @@ func run(ctx context.Context, c *config, stdout, stderr io.Writer) (*results, er
 		}
 	}
 	weights := weighings(c)
-	p := report.NewProgress(stderr, len(workloads)*(len(picked)+c.Rounds)+len(weights))
+	p := report.NewProgress(r.Log, len(workloads)*(len(picked)+c.Rounds)+len(weights))
 	keys := compare.MakeKeys(max(c.Keys, c.clients, c.rivals))
-	r := &results{}
+	out := &results{}
 	for _, name := range workloads {
-		t, err := race(ctx, c, name, picked, keys, p)
-		if err != nil {
-			return nil, err
-		}
-		r.tables = append(r.tables, t)
+		r.Part(name, func(r *command.Run) { out.tables = append(out.tables, race(r, c, name, picked, keys, p)) })
 	}
 	for _, w := range weights {
 		p.Step("memory of %s counters: %s", report.Amount(w.checks*w.counters), w.name)
-		f, err := w.weigh(ctx, c, keys)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", w.name, err)
-		}
-		r.footprints = append(r.footprints, f)
+		r.Part(w.name, func(r *command.Run) { out.footprints = append(out.footprints, w.weigh(r, c, keys)) })
 	}
 	p.Done()
-	r.targets = judge(c, r)
-	r.print(stdout, c)
-	return r, nil
+	out.targets = judge(c, out)
+	out.print(r.Out, c)
+	return out
 }
 
 func (r *results) print(w io.Writer, c *config) {

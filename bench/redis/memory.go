@@ -1,13 +1,12 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
@@ -49,64 +48,34 @@ func weighings(c *config) []weighing {
 
 // weigh fills an empty server, and measures its memory. It writes the first key before the measurement, so that
 // connections and scripts don't count.
-func (w *weighing) weigh(ctx context.Context, c *config, keys compare.Keys) (f footprint, err error) {
-	f = footprint{contender: w.name, counters: w.checks * w.counters}
-	server, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		return f, err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	limiter, err := w.open(ctx, server.Addr, time.Minute)
-	if err != nil {
-		return f, err
-	}
-	defer limiter.Close()
-	if err := limiter.Fill(ctx, keys, 0, 1, 1); err != nil {
-		return f, err
-	}
-	before, err := settled(ctx, server)
-	if err != nil {
-		return f, err
-	}
-	start := time.Now()
-	if err := limiter.Fill(ctx, keys, 1, w.checks, c.goroutines); err != nil {
-		return f, err
-	}
+func (w *weighing) weigh(r *command.Run, c *config, keys compare.Keys) footprint {
+	f := footprint{contender: w.name, counters: w.checks * w.counters}
+	server := redistest.New(r, redistest.Options{})
+	limiter := w.open(r, server.Addr, time.Minute)
+	limiter.Fill(r, keys, 0, 1, 1)
+	before, start := settled(r, server), time.Now()
+	limiter.Fill(r, keys, 1, w.checks, c.goroutines)
 	f.filled = time.Since(start)
-	after, err := settled(ctx, server)
-	if err != nil {
-		return f, err
-	}
-	f.bytes = float64(after-before) / float64((w.checks-1)*w.counters)
-	size, err := server.Do(ctx, "DBSIZE")
-	f.keys, _ = size.(int64)
-	return f, err
+	f.bytes = float64(settled(r, server)-before) / float64((w.checks-1)*w.counters)
+	f.keys, _ = command.Must(server.Do(r, "DBSIZE")).(int64)
+	return f
 }
 
 // settled returns the server's memory when it hasn't changed by more than a thousandth for half a second, because Redis
 // shrinks connections' buffers and rebuilds tables gradually.
-func settled(ctx context.Context, server *redistest.Server) (int64, error) {
+func settled(r *command.Run, server *redistest.Server) int64 {
 	last, calm := int64(0), 0
-	for range 100 {
-		now, err := server.Memory(ctx)
-		if err != nil {
-			return 0, err
-		}
+	for i := 0; i < 100 && calm < 5; i++ {
+		now := command.Must(server.Memory(r))
 		if diff := now - last; diff*1000 < now && -diff*1000 < now {
-			if calm++; calm == 5 {
-				return now, nil
-			}
+			calm++
 		} else {
 			calm = 0
 		}
 		last = now
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
+		time.Sleep(100 * time.Millisecond)
 	}
-	return last, nil
+	return last
 }
 
 func printFootprints(w io.Writer, all []footprint) {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime/debug"
@@ -11,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
 	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/internal/load"
@@ -25,30 +24,16 @@ type entry struct {
 
 // race fills a server for every contender, or one server for all if there is only one goroutine. Then the contenders take
 // turns.
-func race(ctx context.Context, c *config, workload string, contenders []contender, keys compare.Keys, p *report.Progress) (_ *compare.Table, err error) {
+func race(r *command.Run, c *config, workload string, contenders []contender, keys compare.Keys, p *report.Progress) *compare.Table {
 	var server *redistest.Server
-	var closers []func() error
-	defer func() {
-		for _, f := range slices.Backward(closers) {
-			err = errors.Join(err, f())
-		}
-	}()
 	var entries []entry
 	var names []string
 	for _, o := range contenders {
 		p.Step("%s: fill: %s", workload, o.name)
 		if server == nil || workload != alone {
-			if server, err = redistest.Start(redistest.Options{}); err != nil {
-				return nil, err
-			}
-			closers = append(closers, server.Close)
+			server = redistest.New(r, redistest.Options{})
 		}
-		limiter, err := o.fill(ctx, c, server, keys)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", o.name, err)
-		}
-		closers = append(closers, func() error { limiter.Close(); return nil })
-		entries, names = append(entries, entry{o, server, limiter}), append(names, o.name)
+		entries, names = append(entries, entry{o, server, o.fill(r, c, server, keys)}), append(names, o.name)
 	}
 	t := compare.NewTable(workload, names...)
 	plan := load.Plan{Duration: c.Time, Warmup: c.Warmup, Workers: c.goroutines, Keys: c.Keys}
@@ -60,65 +45,51 @@ func race(ctx context.Context, c *config, workload string, contenders []contende
 	rng := rand.New(rand.NewPCG(3, 0))
 	for round := range c.Rounds {
 		p.Step("%s: round %d of %d", workload, round+1, c.Rounds)
-		samples, err := measure(ctx, plan, entries, keys, rng)
-		if err != nil {
-			return nil, err
-		}
-		for n, s := range samples {
+		for n, s := range measure(r, plan, entries, keys, rng) {
 			t.Add(n, s)
 		}
 	}
-	return t, nil
+	return t
 }
 
 // fill writes every key to a server, and returns a limiter with new connections, because load may have changed the client
 // permanently.
-func (o *contender) fill(ctx context.Context, c *config, server *redistest.Server, keys compare.Keys) (*compare.Limiter, error) {
-	limiter, err := o.open(ctx, server.Addr, time.Minute) // all clients connect at the same time, which may take long
-	if err != nil {
-		return nil, err
-	}
-	err = limiter.Fill(ctx, keys, 0, c.Keys, c.goroutines)
-	limiter.Close()
+func (o *contender) fill(r *command.Run, c *config, server *redistest.Server, keys compare.Keys) *compare.Limiter {
+	r.Part(o.name, func(r *command.Run) {
+		limiter := o.open(r, server.Addr, time.Minute) // all clients connect at the same time, which may take long
+		limiter.Fill(r, keys, 0, c.Keys, c.goroutines)
+	})
 	debug.FreeOSMemory() // the next measurement must not pay for the garbage
-	if err != nil {
-		return nil, err
-	}
-	return o.open(ctx, server.Addr, c.timeout)
+	return o.open(r, server.Addr, c.timeout)
 }
 
 // inTurns measures the contenders one after the other, in random order, because each one finds what the previous one left
 // in caches.
-func inTurns(ctx context.Context, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) (_ []compare.Sample, err error) {
+func inTurns(r *command.Run, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) []compare.Sample {
 	samples := make([]compare.Sample, len(entries))
 	for _, n := range rng.Perm(len(entries)) {
 		plan.StoreCPU = entries[n].server.CPU
-		if samples[n], err = compare.Measure(ctx, plan, entries[n].limiter.Target(keys)); err != nil {
-			return nil, fmt.Errorf("%s: %w", entries[n].name, err)
-		}
+		samples[n] = command.Must(compare.Measure(r, plan, entries[n].limiter.Target(keys)))
 	}
-	return samples, nil
+	return samples
 }
 
 // interleave measures all contenders with one goroutine on the same server. They take turns at every check. Latency
 // depends much more on which cores the kernel chooses, and on whether the server is asleep, than on the contender. Taking
 // turns spreads this effect evenly.
-func interleave(ctx context.Context, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) ([]compare.Sample, error) {
+func interleave(r *command.Run, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) []compare.Sample {
 	t := &interleaved{keys: keys, rng: rng}
 	for n, e := range entries {
 		t.turns = append(t.turns, turn{n: n, check: e.limiter.Worker()})
 	}
 	plan.Workers, plan.StoreCPU = 1, entries[0].server.CPU
 	plan.Duration *= time.Duration(len(entries))
-	all, err := compare.Measure(ctx, plan, t)
-	if err != nil {
-		return nil, err
-	}
+	all := command.Must(compare.Measure(r, plan, t))
 	samples := make([]compare.Sample, len(entries))
 	for _, turn := range t.turns {
 		samples[turn.n] = turn.sample(all.Others)
 	}
-	return samples, nil
+	return samples
 }
 
 // interleaved sends each request to every contender, in random order.

@@ -4,25 +4,24 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
 // TestRun goes through everything once, with few keys. It looks at what is there, not at how fast it was.
 func TestRun(t *testing.T) {
-	c, err := parse([]string{"-rounds", "2", "-time", "50ms", "-warmup", "1ms",
-		"-keys", "100", "-goroutines", "8", "-clients", "50", "-rival-counters", "100"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.timeout = time.Minute
+	c := &config{Config: compare.Config{Rounds: 2, Time: 50 * time.Millisecond, Warmup: time.Millisecond, Keys: 100},
+		goroutines: 8, clients: 50, rivals: 100, timeout: time.Minute}
+	c.Register(flag.NewFlagSet("", flag.PanicOnError), "") // for the expressions that match everything
 	var out bytes.Buffer
-	r, err := run(t.Context(), c, &out, io.Discard)
-	if err != nil {
+	var r *results
+	if err := command.Do(t.Context(), &out, io.Discard, func(m *command.Run) { r = run(m, c) }); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{many(c), alone, "Memory", "Targets"} {
@@ -49,10 +48,8 @@ func TestRun(t *testing.T) {
 }
 
 func TestInterrupted(t *testing.T) {
-	c, err := parse([]string{"-keys", "100", "-clients", "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := &config{Config: compare.Config{Rounds: 40, Time: 250 * time.Millisecond, Keys: 100}, goroutines: 256, rivals: 2}
+	c.Register(flag.NewFlagSet("", flag.PanicOnError), "")
 	ctx, cancel := context.WithCancel(t.Context())
 	lines := 0
 	stderr := writerFunc(func(p []byte) (int, error) {
@@ -61,7 +58,7 @@ func TestInterrupted(t *testing.T) {
 		}
 		return len(p), nil
 	})
-	if _, err := run(ctx, c, io.Discard, stderr); !errors.Is(err, context.Canceled) {
+	if err := command.Do(ctx, io.Discard, stderr, func(m *command.Run) { run(m, c) }); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if lines != len(contenders)+1 {

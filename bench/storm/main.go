@@ -4,7 +4,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -79,58 +78,44 @@ var (
 	}
 )
 
+var (
+	core     = flag.String("core", "0", "core of the gateway, as taskset takes it")
+	duration = flag.Duration("duration", 5*time.Second, "how long to make each load")
+	rounds   = flag.Int("rounds", 3, "how often to make each load")
+)
+
 func main() {
 	node.ServeFloor(closeAll)
-	command.Main("storm", run)
+	command.Main(run)
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool, err error) {
-	f := flag.NewFlagSet("storm", flag.ContinueOnError)
-	weir := f.String("weir", "bin/weir", "the weir binary to run")
-	core := f.String("core", "0", "core of the gateway, as taskset takes it")
-	duration := f.Duration("duration", 5*time.Second, "how long to make each load")
-	rounds := f.Int("rounds", 3, "how often to make each load")
-	if err := f.Parse(args); err != nil {
-		return false, err
-	}
+func run(r *command.Run) (ok bool) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }))
 	defer upstream.Close()
-	gateway, err := node.Start(ctx, node.Options{Binary: *weir, Rules: rules, Core: *core, Listen: "--gateway",
+	gateway := node.Start(r, node.Options{Rules: rules, Core: *core, Listen: "--gateway",
 		Flags: []string{"--upstream", upstream.URL, "--admin", "127.0.0.1:0", "--log-level", "error"}})
-	if err != nil {
-		return false, err
-	}
-	defer gateway.Stop()
-	floor, err := node.StartFloor(ctx, *core)
-	if err != nil {
-		return false, err
-	}
-	defer floor.Stop()
+	floor := node.StartFloor(r, *core)
 
 	latency, cpu := &compare.Table{Workload: "well-behaved clients"}, &compare.Table{Workload: "the gateway's CPU for each request"}
 	for range *rounds {
 		for n, t := range []*compare.Table{latency, cpu} {
 			for i, s := range [][]scenario{besides, costs}[n] {
-				fmt.Fprintln(stderr, s.name)
+				fmt.Fprintln(r.Log, s.name)
 				server := gateway
 				if s.floor {
 					server = floor
 				}
-				sample, err := s.measure(ctx, server, *duration)
-				if err != nil {
-					return false, err
-				}
 				if len(t.Rows) == i {
 					t.Rows = append(t.Rows, &compare.Row{Name: s.name})
 				}
-				t.Add(i, sample)
+				t.Add(i, s.measure(r, server))
 			}
 		}
 	}
-	latency.Print(stdout, "", compare.Median("p50 ms", compare.P50, 3), compare.Median("p99 ms", compare.P99, 3),
+	latency.Print(r.Out, "", compare.Median("p50 ms", compare.P50, 3), compare.Median("p99 ms", compare.P99, 3),
 		compare.Ratio("p99 × alone", latency.Row(alone), compare.P99))
 	base := cpu.Row(admission)
-	cpu.Print(stdout, "", compare.Median("µs", compare.ServerCPU, 1), compare.Ratio("× admitted", base, compare.ServerCPU))
+	cpu.Print(r.Out, "", compare.Median("µs", compare.ServerCPU, 1), compare.Ratio("× admitted", base, compare.ServerCPU))
 	var targets []report.Target
 	for _, s := range besides[1:] {
 		targets = append(targets, report.Target{Name: "p99 " + s.name + " / " + alone, Bound: 2, Got: latency.Row(s.name).Ratio(latency.Row(alone), compare.P99).Median})
@@ -138,9 +123,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	targets = append(targets,
 		report.Target{Name: "CPU of a refusal / an admission", Bound: 0.5, Got: cpu.Row(refusal).Ratio(base, compare.ServerCPU).Median},
 		report.Target{Name: "CPU of a dropped connection / an admission", Bound: 0.25, Got: cpu.Row(drop).Ratio(base, compare.ServerCPU).Median})
-	report.PrintTargets(stdout, targets)
-	fmt.Fprintln(stdout, "\nOpen loop, without TLS; latency counts from when a request was due.")
-	return true, nil
+	report.PrintTargets(r.Out, targets)
+	fmt.Fprintln(r.Out, "\nOpen loop, without TLS; latency counts from when a request was due.")
+	return true
 }
 
 // closeAll closes every connection in the same way as the gateway drops them. Its cost is the least that dropping can
@@ -157,25 +142,23 @@ func closeAll(l net.Listener) error {
 }
 
 // measure sends the load of all clients at the same time, and returns the results of the first ones.
-func (s *scenario) measure(ctx context.Context, server *node.Process, duration time.Duration) (compare.Sample, error) {
+func (s *scenario) measure(r *command.Run, server *node.Process) compare.Sample {
 	var group sync.WaitGroup
 	samples, errs := make([]compare.Sample, len(s.clients)), make([]error, len(s.clients))
 	for i, c := range s.clients {
-		plan := load.Plan{Duration: duration, Warmup: time.Second, Workers: 64, Rate: c.rate, Keys: 1, StoreCPU: server.CPU}
+		plan := load.Plan{Duration: *duration, Warmup: time.Second, Workers: 64, Rate: c.rate, Keys: 1, StoreCPU: server.CPU}
 		group.Go(func() {
 			t := c.target(server.Addr)
 			defer t.Close()
-			samples[i], errs[i] = compare.Measure(ctx, plan, t)
+			samples[i], errs[i] = compare.Measure(r, plan, t)
 		})
 	}
 	group.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return compare.Sample{}, err
-	}
+	command.Check(errors.Join(errs...))
 	for _, s := range samples[1:] {
 		samples[0].Errors += s.Unexpected()
 	}
-	return samples[0], nil
+	return samples[0]
 }
 
 // target returns a target for the clients' requests. A response counts as allowed if it is the expected one.

@@ -16,17 +16,23 @@ type Cluster struct {
 	Nodes []*Server // 0, 1, 2 began as primaries; 3, 4, 5 as their replicas in this order
 }
 
-// StartCluster starts six servers and joins them. When it returns, every node sees that all slots are served, and every
-// replica follows its primary.
-func StartCluster(o Options) (_ *Cluster, err error) {
+// NewCluster starts six servers and joins them. When it returns, every node sees that all slots are served, and every
+// replica follows its primary. They are closed when the test ends.
+func NewCluster(tb TB, o Options) *Cluster {
+	tb.Helper()
 	c := &Cluster{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.Close())
-		}
-	}()
+	keep(tb, c)
+	if err := c.start(o); err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+func (c *Cluster) servers() []*Server { return c.Nodes }
+
+func (c *Cluster) start(o Options) (err error) {
 	if c.Nodes, err = newServers(o, 6); err != nil {
-		return nil, err
+		return err
 	}
 	for _, node := range c.Nodes {
 		node.conf = slices.Insert(node.conf, 0, // before o.Config, whose lines win
@@ -39,12 +45,8 @@ func StartCluster(o Options) (_ *Cluster, err error) {
 		)
 	}
 	if err := each(c.Nodes, (*Server).RestartEmpty); err != nil {
-		return nil, err
+		return err
 	}
-	return c, c.join()
-}
-
-func (c *Cluster) join() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for i, node := range c.Nodes {

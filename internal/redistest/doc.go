@@ -4,8 +4,8 @@
 // it never outlives the program that started it. The environment variable WEIR_TEST_REDIS names the binary,
 // if it isn't redis-server.
 //
-// A test begins with [New], [NewSentinel] or [NewCluster], which close what they start; a program with
-// [Start], [StartSentinel] or [StartCluster]. [StartProxy] puts a faulty network in front of a server.
+// A test begins with [New], [NewSentinel] or [NewCluster], which close at its end what they start.
+// [NewProxy] puts a faulty network in front of a server.
 // [Until] waits for the consequences of a fault.
 //
 // [Server.Do] sends commands over the server's Unix socket, and doesn't use a client library. So what a

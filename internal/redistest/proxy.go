@@ -66,14 +66,19 @@ type chunk struct {
 // ahead is how many chunks may be delayed at a time in one direction of a connection. The sender of more waits.
 const ahead = 1024
 
-// StartProxy starts a proxy in front of an address, without faults.
-func StartProxy(upstream string) (*Proxy, error) {
+// NewProxy starts a proxy in front of an address, without faults. It ends with the test.
+func NewProxy(tb TB, upstream string) *Proxy {
+	tb.Helper()
 	addrs, err := freeAddrs(loopback.Host(), 1)
 	if err != nil {
-		return nil, err
+		tb.Fatal(err)
 	}
 	p := &Proxy{Addr: addrs[0], upstream: upstream, links: map[*link]struct{}{}}
-	return p, p.Up()
+	tb.Cleanup(p.Down)
+	if err := p.Up(); err != nil {
+		tb.Fatal(err)
+	}
+	return p
 }
 
 // Delay holds each reply back for the given time, plus or minus up to jitter. Replies keep their order.
@@ -187,12 +192,6 @@ func (p *Proxy) Redirect(upstream string) error {
 	p.upstream = upstream
 	p.mu.Unlock()
 	return p.Up()
-}
-
-// Close ends the proxy and its connections.
-func (p *Proxy) Close() error {
-	p.Down()
-	return nil
 }
 
 // serve connects a client to the server, until one of them closes its connection or a fault does.

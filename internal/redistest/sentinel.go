@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // MasterName is the name under which Sentinels know the primary.
@@ -16,32 +17,38 @@ type Sentinel struct {
 	Sentinels []*Server
 }
 
-// StartSentinel starts all five servers. When it returns, each Sentinel knows the other Sentinels
-// and the replica.
-func StartSentinel(o Options) (_ *Sentinel, err error) {
+// NewSentinel starts all five servers. When it returns, each Sentinel knows the other Sentinels
+// and the replica. They are closed when the test ends.
+func NewSentinel(tb TB, o Options) *Sentinel {
+	tb.Helper()
 	s := &Sentinel{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
+	keep(tb, s)
+	if err := s.start(o); err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func (s *Sentinel) servers() []*Server { return slices.Concat(s.Servers, s.Sentinels) }
+
+func (s *Sentinel) start(o Options) (err error) {
 	if s.Servers, err = newServers(o, 2); err != nil {
-		return nil, err
+		return err
 	}
 	primary, replica := hostOf(s.Servers[0].Addr)+" "+portOf(s.Servers[0].Addr), s.Servers[1]
 	replica.conf = append(replica.conf, "replicaof "+primary)
 	if err := each(s.Servers, (*Server).RestartEmpty); err != nil {
-		return nil, err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	// Start the Sentinels last: they ask for replicas when they start, and then only every ten
 	// seconds.
 	if err := Until(ctx, replica.linked); err != nil {
-		return nil, err
+		return err
 	}
 	if s.Sentinels, err = newServers(Options{}, 3); err != nil {
-		return nil, err
+		return err
 	}
 	for _, sentinel := range s.Sentinels {
 		sentinel.sentinel = true
@@ -56,9 +63,9 @@ func StartSentinel(o Options) (_ *Sentinel, err error) {
 		}
 	}
 	if err := each(s.Sentinels, (*Server).RestartEmpty); err != nil {
-		return nil, err
+		return err
 	}
-	return s, Until(ctx, s.Healthy)
+	return Until(ctx, s.Healthy)
 }
 
 // Addrs returns the Sentinels' addresses.

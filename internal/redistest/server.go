@@ -60,6 +60,20 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
+// New is [Start] for a test. If the server doesn't start, the test fails. The server is closed when
+// the test ends.
+func New(tb TB, o Options) *Server {
+	tb.Helper()
+	s, err := Start(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	keep(tb, s)
+	return s
+}
+
+func (s *Server) servers() []*Server { return []*Server{s} }
+
 // newServer prepares a server without starting it. The caller must close it, also after an error.
 func newServer(o Options) (s *Server, err error) {
 	s = &Server{env: o.Env}

@@ -1,4 +1,5 @@
-// Package command has the main function that all measurements share.
+// Package command runs measurements. The first failure ends a measurement, as it ends a test: nothing that was measured
+// before would mean much.
 package command
 
 import (
@@ -9,24 +10,98 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"syscall"
 )
 
-// Main runs a measurement and exits: with 0 if all targets were met, 1 if one was missed, 2 if the measurement
-// failed, and 130 if it was interrupted.
-func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool, err error)) {
+// Run is a measurement under way. It has what package redistest needs of a test.
+type Run struct {
+	context.Context           // done when the measurement is interrupted
+	Out, Log        io.Writer // for results, and for progress
+	cleanups        []func()
+}
+
+// failure is the panic with which a measurement ends.
+type failure struct{ error }
+
+// Check ends the measurement if there is an error. Call it in the goroutine that makes the measurement.
+func Check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// Must returns v, or ends the measurement if there is an error.
+func Must[T any](v T, err error) T {
+	Check(err)
+	return v
+}
+
+// Fatal ends the measurement.
+func (r *Run) Fatal(args ...any) { Check(errors.New(fmt.Sprint(args...))) }
+
+// Cleanup calls f when the measurement, or this part of it, ends. The last f is called first.
+func (r *Run) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+// TempDir makes a folder that is removed at the end.
+func (r *Run) TempDir() string {
+	dir := Must(os.MkdirTemp("", "weir"))
+	r.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// The methods below complete what redistest needs.
+
+func (r *Run) Helper()                         {}
+func (r *Run) Failed() bool                    { return false }
+func (r *Run) Error(args ...any)               { fmt.Fprintln(r.Log, args...) }
+func (r *Run) Logf(format string, args ...any) { fmt.Fprintf(r.Log, format+"\n", args...) }
+
+// Part makes a part of the measurement, whose cleanups run at its end. Its name begins the text of a failure.
+func (r *Run) Part(name string, measure func(*Run)) {
+	if err := Do(r.Context, r.Out, r.Log, measure); err != nil {
+		Check(fmt.Errorf("%s: %w", name, err))
+	}
+}
+
+// Do makes a measurement, and returns the error that ended it.
+func Do(ctx context.Context, out, log io.Writer, measure func(*Run)) (err error) {
+	r := &Run{Context: ctx, Out: out, Log: log}
+	defer func() {
+		for _, f := range slices.Backward(r.cleanups) {
+			f()
+		}
+	}()
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			err = p.error
+		default:
+			panic(p)
+		}
+	}()
+	measure(r)
+	return nil
+}
+
+// Main parses the flags, makes a measurement, and exits: with 0 if all targets were met, 1 if one was missed, 2 if the
+// measurement failed, and 130 if it was interrupted.
+func Main(measure func(*Run) (ok bool)) {
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ok, err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	ok, name := false, filepath.Base(os.Args[0])
+	err := Do(ctx, os.Stdout, os.Stderr, func(r *Run) { ok = measure(r) })
 	switch {
-	case ok && err == nil, errors.Is(err, flag.ErrHelp):
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		fmt.Fprintln(os.Stderr, name+": interrupted")
 		os.Exit(130)
 	case err != nil:
 		fmt.Fprintln(os.Stderr, name+":", err)
 		os.Exit(2)
-	default:
+	case !ok:
 		os.Exit(1)
 	}
 }

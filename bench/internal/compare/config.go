@@ -2,10 +2,12 @@
 package compare
 
 import (
-	"errors"
 	"flag"
 	"regexp"
 	"time"
+
+	"github.com/weirhq/weir/server/bench/internal/command"
+	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
 // Config has the flags that all comparisons share.
@@ -29,10 +31,12 @@ func (c *Config) Register(f *flag.FlagSet, workloads string) {
 	f.BoolVar(&c.Strict, "strict", false, "exit with 1 unless every target is met")
 }
 
-// Validate returns an error if a value is invalid.
-func (c *Config) Validate() error {
+// Validate ends the measurement if a value is invalid.
+func (c *Config) Validate(r *command.Run) {
 	if c.Rounds < 1 || c.Keys < 2 {
-		return errors.New("-rounds must be at least 1, and -keys at least 2")
+		r.Fatal("-rounds must be at least 1, and -keys at least 2")
 	}
-	return nil
 }
+
+// Passes reports whether the targets are met that have to be.
+func (c *Config) Passes(targets []report.Target) bool { return !c.Strict || report.AllMet(targets) }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/internal/load"
 )
 
@@ -39,21 +40,20 @@ var ErrRefused = errors.New("refused")
 
 // Limiter is a contender with its own store.
 type Limiter struct {
-	Worker func() Check // returns a check for one goroutine
-	Close  func()
+	Worker func() Check          // returns a check for one goroutine
 	Stats  func() memstore.Stats // returns the statistics of a store in this process; nil if it has none
 }
 
 // Shared returns a limiter with one check for all goroutines.
-func Shared(check Check, close func()) *Limiter {
-	return &Limiter{Worker: func() Check { return check }, Close: close}
+func Shared(check Check) *Limiter {
+	return &Limiter{Worker: func() Check { return check }}
 }
 
 // Target returns a target that sends load with the given keys to the limiter.
 func (l *Limiter) Target(keys Keys) load.Target { return target{l, keys} }
 
 // Fill checks each key from first to last-1 once, in the given number of goroutines.
-func (l *Limiter) Fill(ctx context.Context, keys Keys, first, last, goroutines int) error {
+func (l *Limiter) Fill(r *command.Run, keys Keys, first, last, goroutines int) {
 	var group sync.WaitGroup
 	var next atomic.Int64
 	next.Store(int64(first))
@@ -61,7 +61,7 @@ func (l *Limiter) Fill(ctx context.Context, keys Keys, first, last, goroutines i
 	for i := range errs {
 		group.Go(func() {
 			check := l.Worker()
-			for errs[i] == nil && ctx.Err() == nil {
+			for errs[i] == nil && r.Err() == nil {
 				n := next.Add(1) - 1
 				if n >= int64(last) {
 					return
@@ -71,7 +71,7 @@ func (l *Limiter) Fill(ctx context.Context, keys Keys, first, last, goroutines i
 		})
 	}
 	group.Wait()
-	return errors.Join(append(errs, ctx.Err())...)
+	command.Check(errors.Join(append(errs, r.Err())...))
 }
 
 type target struct {

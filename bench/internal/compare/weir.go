@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/server/bench/internal/command"
 )
 
 // maxCharges is the maximum number of limits for [Charge].
@@ -16,12 +17,10 @@ const maxCharges = 10
 type padding [128]byte
 
 // Charge returns checks by a store without rules. Each check charges one counter per limit.
-func Charge(s counter.Store, limits ...Limit) (worker func() Check, err error) {
+func Charge(s counter.Store, limits ...Limit) (worker func() Check) {
 	policies := make([]*counter.Policy, len(limits))
 	for i, l := range limits {
-		if policies[i], err = counter.NewPolicy(fmt.Sprintf("bench-%d", i), l.weir()); err != nil {
-			return nil, err
-		}
+		policies[i] = command.Must(counter.NewPolicy(fmt.Sprintf("bench-%d", i), l.weir()))
 	}
 	return func() Check {
 		// w is the data that one goroutine writes in every check.
@@ -52,7 +51,7 @@ func Charge(s counter.Store, limits ...Limit) (worker func() Check, err error) {
 			}
 			return nil
 		}
-	}, nil
+	}
 }
 
 // Allow returns a check by the key alone, as in a program without rules.
@@ -88,11 +87,8 @@ func hundredRules(l Limit, amount string) []weir.Rule {
 
 // WholeCheck returns checks by a hundred rules, one of which applies. The rules count requests or, if
 // amount isn't "", that amount.
-func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check, err error) {
-	rules, err := weir.Compile(weir.Rules{Version: 1, Rules: hundredRules(l, amount)})
-	if err != nil {
-		return nil, err
-	}
+func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check) {
+	rules := command.Must(weir.Compile(weir.Rules{Version: 1, Rules: hundredRules(l, amount)}))
 	limiter := weir.NewLimiter(s, rules, weir.Options{})
 	return func() Check {
 		// w is the data that one goroutine writes in every check.
@@ -118,5 +114,5 @@ func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check, e
 			}
 			return nil
 		}
-	}, nil
+	}
 }

@@ -1,4 +1,5 @@
-// Package node starts weir, and servers to compare it with, as processes for measurements.
+// Package node starts weir, and servers to compare it with, as processes for measurements. Programs that import it have the
+// flag -weir.
 package node
 
 import (
@@ -6,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -18,18 +20,19 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/internal/redistest"
+	"github.com/weirhq/weir/server/bench/internal/command"
 )
+
+var binary = flag.String("weir", "bin/weir", "the weir binary to run")
 
 // Process is a running server.
 type Process struct {
 	Addr string // host:port on which it listens
 	cmd  *exec.Cmd
-	dir  string // removed by Stop
 }
 
 // Options configure a weir process.
 type Options struct {
-	Binary string   // path of weir
 	Rules  string   // text of the rule file
 	Store  string   // URL of a Redis; "" keeps counters in memory
 	Core   string   // cores that it may use, in the syntax of taskset; "" means all
@@ -37,16 +40,12 @@ type Options struct {
 	Flags  []string // more flags of weir serve
 }
 
-// Start starts weir serve, and waits until it listens and, if it serves HTTP, has reached its store.
-func Start(ctx context.Context, o Options) (*Process, error) {
-	dir, err := os.MkdirTemp("", "weir")
-	if err != nil {
-		return nil, err
-	}
+// Start starts weir serve until the end of the measurement. It waits until weir listens and, if it serves HTTP, has reached
+// its store.
+func Start(r *command.Run, o Options) *Process {
+	dir := r.TempDir()
 	rules := filepath.Join(dir, "rules.yaml")
-	if err := os.WriteFile(rules, []byte(o.Rules), 0o600); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
+	command.Check(os.WriteFile(rules, []byte(o.Rules), 0o600))
 	args := []string{"serve", "--rules", rules, "--data", filepath.Join(dir, "data"), "--http", "", "--grpc", "", "--admin", "",
 		"--log-level", "warn", "--log-format", "json"}
 	if o.Store != "" {
@@ -54,27 +53,19 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	}
 	args = append(args, o.Flags...)
 	listen := cmp.Or(o.Listen, "--http")
-	p, err := start(ctx, dir, o.Core, o.Binary, append(args, listen)...)
-	if err != nil || o.Store == "" || listen != "--http" {
-		return p, err
+	p := start(r, o.Core, *binary, append(args, listen)...)
+	if o.Store != "" && listen == "--http" {
+		until(r, p.reachedStore)
 	}
-	if err := p.until(ctx, p.reachedStore); err != nil {
-		p.Stop()
-		return nil, err
-	}
-	return p, nil
+	return p
 }
 
 // floorFlag is the argument with which this program serves a floor.
 const floorFlag = "-floor"
 
 // StartFloor starts this program again as a floor: a server that does only what every server must do, to compare with.
-func StartFloor(ctx context.Context, core string) (*Process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	return start(ctx, "", core, self, floorFlag)
+func StartFloor(r *command.Run, core string) *Process {
+	return start(r, core, command.Must(os.Executable()), floorFlag)
 }
 
 // ServeFloor serves a floor, and doesn't return, if this process was started by [StartFloor]. Call it first in main.
@@ -90,43 +81,39 @@ func ServeFloor(serve func(net.Listener) error) {
 	os.Exit(2)
 }
 
-// start runs a program with the address to listen on as its last argument, and waits until it listens.
-func start(ctx context.Context, dir, core, program string, args ...string) (*Process, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	p := &Process{Addr: listener.Addr().String(), dir: dir}
+// start runs a program with the address to listen on as its last argument, and waits until it listens. At the end of the
+// measurement, the program gets the time to drain.
+func start(r *command.Run, core, program string, args ...string) *Process {
+	listener := command.Must(net.Listen("tcp", "127.0.0.1:0"))
+	p := &Process{Addr: listener.Addr().String()}
 	listener.Close()
 	args = append(args, p.Addr)
 	if core != "" {
 		program, args = "taskset", append([]string{"-c", core, program}, args...)
 	}
-	p.cmd = exec.CommandContext(ctx, program, args...)
+	p.cmd = exec.CommandContext(r, program, args...)
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.Stderr = os.Stderr
-	if err := p.cmd.Start(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	err = p.until(ctx, func(context.Context) error {
+	command.Check(p.cmd.Start())
+	r.Cleanup(func() {
+		_ = p.cmd.Cancel()
+		_ = p.cmd.Wait() // the process may have ended already
+	})
+	until(r, func(context.Context) error {
 		conn, err := net.Dial("tcp", p.Addr)
 		if err == nil {
 			conn.Close()
 		}
 		return err
 	})
-	if err != nil {
-		p.Stop()
-		return nil, err
-	}
-	return p, nil
+	return p
 }
 
 // until calls check repeatedly until it succeeds, for at most 20 s.
-func (p *Process) until(ctx context.Context, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+func until(r *command.Run, check func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(r, 20*time.Second)
 	defer cancel()
-	return redistest.Until(ctx, check)
+	command.Check(redistest.Until(ctx, check))
 }
 
 func (p *Process) reachedStore(ctx context.Context) error {
@@ -149,15 +136,6 @@ func (p *Process) reachedStore(ctx context.Context) error {
 	return nil
 }
 
-// Stop lets the process drain, and waits until it has ended.
-func (p *Process) Stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	_ = p.cmd.Wait() // the process may have ended already
-	if p.dir != "" {
-		_ = os.RemoveAll(p.dir)
-	}
-}
-
 // CPU returns the CPU time that the process has used so far, in steps of 10 ms.
 func (p *Process) CPU(context.Context) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
@@ -175,12 +153,8 @@ func (p *Process) CPU(context.Context) (time.Duration, error) {
 }
 
 // PeakMemory returns the process's peak resident memory so far, in MiB.
-func (p *Process) PeakMemory() (int, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
+func (p *Process) PeakMemory() int {
+	text := command.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))
 	_, after, _ := strings.Cut(string(text), "VmHWM:")
-	kib, err := strconv.Atoi(strings.Fields(after + " -")[0])
-	return kib >> 10, err
+	return command.Must(strconv.Atoi(strings.Fields(after + " -")[0])) >> 10
 }

@@ -338,11 +338,7 @@ func TestRegionsFarApart(t *testing.T) {
 	server.TLS, server.EnableHTTP2 = config, true
 	server.StartTLS()
 	defer server.Close()
-	way, err := redistest.StartProxy(server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer way.Close()
+	way := redistest.NewProxy(t, server.Listener.Addr().String())
 	if err := way.Delay(beatEvery+200*time.Millisecond, 0); err != nil {
 		t.Fatal(err)
 	}
