@@ -11,43 +11,45 @@ import (
 // Explanation says which rules apply to a request, and why the others don't.
 type Explanation struct {
 	// Reason is ReasonWithin, unless a list, the path or a missing identity decides before any counter is read.
-	Reason Reason
+	Reason Reason `json:"-"`
 	// Pattern is the entry of the allow or deny list that decided, or "".
-	Pattern string
+	Pattern string `json:"pattern,omitempty"`
 	// Paths are the ways in which servers may read the request's path. A rule applies if it matches any of them.
-	Paths []string
+	Paths []string `json:"paths,omitempty"`
 	// Tier is the request's tier, and TierWhy says where the tier comes from.
-	Tier, TierWhy string
+	Tier    string `json:"tier,omitempty"`
+	TierWhy string `json:"tier_why,omitempty"`
 	// Ignored lists privileges that the request asked for but didn't get, and why.
-	Ignored []string
+	Ignored []string `json:"ignored,omitempty"`
 	// Rules lists every rule, in the order of the file, unless a list decided or the path can't be read.
-	Rules []RuleExplanation
+	Rules []RuleExplanation `json:"-"`
 }
 
 // RuleExplanation says how one rule treats a request.
 type RuleExplanation struct {
-	ID       string
-	Applies  bool
-	Why      string // why the rule applies or doesn't
-	Refuses  bool   // the rule refuses the request, since the request lacks what the rule counts by
-	Endpoint string // the endpoint in the rule's conditions, or ""
+	ID       string `json:"rule"`
+	Applies  bool   `json:"applies"`
+	Why      string `json:"why"`               // why the rule applies or doesn't
+	Refuses  bool   `json:"refuses,omitempty"` // the rule refuses the request, since the request lacks what the rule counts by
+	Endpoint string `json:"-"`                 // the endpoint in the rule's conditions, or ""
 	// By lists what the request is counted by, such as "api_key", "ip 203.0.113.0/24" or "ip (api_key is missing)".
-	By []string
+	By []string `json:"by,omitempty"`
 	// SharedAddress: the client's address is unknown, so the request shares a counter with all such requests.
-	SharedAddress bool
+	SharedAddress bool `json:"shared_address,omitempty"`
 	// Cost is how many tokens the request takes, or 0 if the rule counts an amount.
-	Cost int64
+	Cost int64 `json:"cost,omitempty"`
 	// Amount is the amount that the rule counts, or "" if it counts the cost. Charged is how much of the amount this request is
 	// charged, and AmountFrom says where that number comes from.
-	Amount     string
-	Charged    counter.Amount
-	AmountFrom string
+	Amount     string         `json:"amount,omitempty"`
+	Charged    counter.Amount `json:"charged,omitempty"`
+	AmountFrom string         `json:"charged_from,omitempty"`
 	// Limits are the limits for this request. From says where their numbers come from. Source says the same in one word:
 	// override, rule, rule_tier (the rule's numbers for the request's tier) or tier.
-	Limits       []*counter.Policy
-	From, Source string
+	Limits []*counter.Policy `json:"-"`
+	From   string            `json:"numbers_from,omitempty"`
+	Source string            `json:"source,omitempty"`
 	// Scope says where a Global rule is counted, and what happens while its home can't be reached. "" means in each region.
-	Scope string
+	Scope string `json:"scope,omitempty"`
 }
 
 // Explain reports how the rules match a request. It doesn't read counters.

@@ -12,22 +12,18 @@ import (
 // Explain explains which rules apply to a request.
 func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	x := rules.Explain(req)
-	out := Explanation{
-		Reason: x.Reason.String(), Pattern: x.Pattern,
-		Tier: x.Tier, TierWhy: x.TierWhy, Ignored: x.Ignored, Rules: []RuleExplanation{},
-	}
+	out := Explanation{Explanation: x, Reason: x.Reason.String(), Rules: []RuleExplanation{}}
 	if req.APIKey != "" {
 		out.KeyVerified = &req.KeyVerified
 	}
 	if len(x.Paths) > 0 {
 		out.Path = x.Paths[0]
 	}
-	if len(x.Paths) > 1 {
-		out.Paths = x.Paths
+	if len(x.Paths) < 2 {
+		out.Paths = nil
 	}
 	for _, r := range x.Rules {
-		e := RuleExplanation{ID: r.ID, Applies: r.Applies, Why: r.Why, Refuses: r.Refuses, Request: requestOf(r.Endpoint),
-			By: r.By, SharedAddress: r.SharedAddress, Cost: r.Cost, Amount: r.Amount, Charged: r.Charged, AmountFrom: r.AmountFrom, From: r.From, Source: r.Source, Scope: r.Scope}
+		e := RuleExplanation{RuleExplanation: r, Request: requestOf(r.Endpoint)}
 		for _, p := range r.Limits {
 			e.Limits = append(e.Limits, ExplainedLimit{
 				Policy: p.Name, Algorithm: p.Limit.Algorithm.String(), Limit: p.Limit.String(), Calendar: beginning(p.Limit.Calendar), Burst: p.Limit.Burst, Shadow: p.Shadow,

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/region"
 	"github.com/weirhq/weir/rulefile"
@@ -266,42 +267,21 @@ type Reset struct {
 
 // Explanation is the response to POST /v1/explain.
 type Explanation struct {
-	Reason  string `json:"reason"`
-	Pattern string `json:"pattern,omitempty"`
+	weir.Explanation        // Paths are set if servers may read the path in several ways
+	Reason           string `json:"reason"`
 	// Emergency means that an entry of the emergency list decides.
-	Emergency bool     `json:"emergency,omitempty"`
-	Path      string   `json:"path,omitempty"`
-	Paths     []string `json:"paths,omitempty"` // the readings of the path if servers may read it in several ways; Path is the first
+	Emergency bool   `json:"emergency,omitempty"`
+	Path      string `json:"path,omitempty"` // the first of the readings of the path
 	// KeyVerified says whether the request's key counted as verified; nil if it has none.
 	KeyVerified *bool             `json:"key_verified,omitempty"`
-	Tier        string            `json:"tier,omitempty"`
-	TierWhy     string            `json:"tier_why,omitempty"`
-	Ignored     []string          `json:"ignored,omitempty"`
 	Rules       []RuleExplanation `json:"rules"`
 }
 
 // RuleExplanation says whether a rule applies, and why.
 type RuleExplanation struct {
-	ID      string           `json:"rule"`
-	Applies bool             `json:"applies"`
-	Why     string           `json:"why"`
-	Refuses bool             `json:"refuses,omitempty"` // because the request lacks a dimension that the rule counts by
+	weir.RuleExplanation
 	Request *EndpointRequest `json:"request,omitempty"`
-	By      []string         `json:"by,omitempty"`
-	// SharedAddress means that the rule counts by address and the request has none.
-	SharedAddress bool  `json:"shared_address,omitempty"`
-	Cost          int64 `json:"cost,omitempty"` // for rules that don't count an amount
-	// Amount is the amount that the rule counts, Charged how much of it this request takes, and
-	// AmountFrom where that number comes from.
-	Amount     string         `json:"amount,omitempty"`
-	Charged    counter.Amount `json:"charged,omitempty"`
-	AmountFrom string         `json:"charged_from,omitempty"`
-	From       string         `json:"numbers_from,omitempty"`
-	Source     string         `json:"source,omitempty"` // where the numbers come from: "override", "rule", "rule_tier" or "tier"
-	// Scope says whether the rule counts all regions together or each region by itself. "" if there
-	// are no regions.
-	Scope  string           `json:"scope,omitempty"`
-	Limits []ExplainedLimit `json:"limits,omitempty"`
+	Limits  []ExplainedLimit `json:"limits,omitempty"`
 }
 
 // EndpointRequest is a request that matches a rule's endpoint.
