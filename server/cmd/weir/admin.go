@@ -65,20 +65,17 @@ const (
 // call sends a request to the node. While the node can't read or write its rules, call retries until n.wait has
 // passed. For a status other than 2xx it returns a refusal, whose text says what to do.
 func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
-	r, err := n.request(method, path, body, header)
-	if err != nil {
-		return nil, err
-	}
+	ctx := cmd.Context()
 	stopped := &exit{exitUnavailable, errors.New("stopped while waiting for the node's rules: as far as is known, nothing was changed")}
 	began, reminded := time.Now(), time.Time{}
 	for {
-		a, err := r.ask(cmd.Context())
+		a, err := n.ask(ctx, method, path, body, header)
 		switch {
-		case err != nil && !reminded.IsZero() && cmd.Context().Err() != nil:
+		case err != nil && !reminded.IsZero() && ctx.Err() != nil:
 			return nil, stopped
 		case err != nil:
 			return nil, err
-		case a.status >= 200 && a.status < 300:
+		case a.StatusCode >= 200 && a.StatusCode < 300:
 			return a, nil
 		}
 		err = a.refused()
@@ -95,7 +92,7 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 			reminded = time.Now()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s; trying again for %s, unless Ctrl-C ends it\n", r.Message, left.Round(time.Second))
 		}
-		if pause(cmd.Context(), min(left, retryEvery)) != nil {
+		if pause(ctx, min(left, retryEvery)) != nil {
 			return nil, stopped
 		}
 	}
@@ -115,7 +112,7 @@ func notUnderstood(err error) error {
 
 // version returns the version of the rules in the response's ETag.
 func (a *answer) version() (int64, error) {
-	n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(a.header.Get("ETag"), "W/"), `"`), 10, 64)
+	n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(a.Header.Get("ETag"), "W/"), `"`), 10, 64)
 	switch {
 	case err != nil:
 		return 0, &exit{exitUnavailable, errors.New("the answer has no version of the rules: is it a Weir node?")}
@@ -143,32 +140,33 @@ type fault struct {
 
 // Error returns a text that says what the user can do.
 func (r *refusal) Error() string {
+	status, url := r.StatusCode, r.Request.URL.String()
 	switch {
-	case r.needsToken():
-		return r.to.secret.wanted()
-	case r.status == http.StatusUnauthorized:
-		return "the node doesn't know the token of " + r.to.secret.place() + ": is it this node's, and complete?"
-	case r.status == http.StatusForbidden && r.Code == jsonerror.Forbidden:
+	case status == http.StatusUnauthorized && r.Request.Header.Get("Authorization") == "":
+		return "the node asks for a token: put it into " + r.from.tokenVariable() + ", or into a file that --" + r.from.tokenFlag() + " names"
+	case status == http.StatusUnauthorized:
+		return "the node doesn't know the token of " + cmp.Or(r.from.tokenFile, r.from.tokenVariable()) + ": is it this node's, and complete?"
+	case status == http.StatusForbidden && r.Code == jsonerror.Forbidden:
 		return cmp.Or(r.Message, "the token may only read") + ": use one with the role operate"
-	case r.status == http.StatusTooManyRequests:
-		return "the node has seen too many bad tokens from here: correct the token, and try again in " + cmp.Or(r.header.Get("Retry-After"), "60") + " s"
-	case r.status == http.StatusUnprocessableEntity && len(r.Details.Problems) > 0:
+	case status == http.StatusTooManyRequests:
+		return "the node has seen too many bad tokens from here: correct the token, and try again in " + cmp.Or(r.answer.Header.Get("Retry-After"), "60") + " s"
+	case status == http.StatusUnprocessableEntity && len(r.Details.Problems) > 0:
 		return count(len(r.Details.Problems), "problem") + ": nothing was changed"
-	case r.status == http.StatusUnprocessableEntity && len(r.Details.Warnings) > 0:
+	case status == http.StatusUnprocessableEntity && len(r.Details.Warnings) > 0:
 		return count(len(r.Details.Warnings), "warning") + ": nothing was changed; --dry-run shows the difference, and --force makes the change"
-	case r.Message != "" && slices.Contains(rejections, r.status):
+	case r.Message != "" && slices.Contains(rejections, status):
 		return r.Message
-	case r.isWrongPort() && r.to.name == "admin":
-		return "--admin: " + r.to.url + " is on a node's check port: give its admin port, which is 127.0.0.1:8082 unless the node was told another"
+	case r.isWrongPort() && r.from.name == "admin":
+		return "--admin: " + url + " is on a node's check port: give its admin port, which is 127.0.0.1:8082 unless the node was told another"
 	case r.isWrongPort():
-		return "--http: " + r.to.url + " is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another"
+		return "--http: " + url + " is on a node's admin port: give its check port, which is 127.0.0.1:8080 unless the node was told another"
 	}
-	return unexpected(r.to.url, r.status, r.body).Error()
+	return unexpected(url, status, r.body).Error()
 }
 
 // isWrongPort reports whether the response came from a different port of the node, which has other paths.
 func (r *refusal) isWrongPort() bool {
-	return r.status == http.StatusNotFound && (r.Message == checkapi.NothingHere || strings.HasPrefix(r.Message, serve.AdminPort))
+	return r.StatusCode == http.StatusNotFound && (r.Message == checkapi.NothingHere || strings.HasPrefix(r.Message, serve.AdminPort))
 }
 
 // rejections are statuses of requests that the node understood, but doesn't carry out.
@@ -178,16 +176,16 @@ func (r *refusal) exitCode() int {
 	switch {
 	case r.isWrongPort():
 		return exitUsage
-	case r.status == http.StatusNotFound && r.Code != "": // a version or a rule doesn't exist; without a code, the response isn't from a node
+	case r.StatusCode == http.StatusNotFound && r.Code != "": // a version or a rule doesn't exist; without a code, the response isn't from a node
 		return exitRefused
-	case slices.Contains(rejections, r.status):
+	case slices.Contains(rejections, r.StatusCode):
 		return exitRefused
 	}
-	return noDecision(r.status)
+	return noDecision(r.StatusCode)
 }
 
 // refused returns the refusal in err if it has that status.
 func refused(err error, status int) (*refusal, bool) {
 	r, ok := errors.AsType[*refusal](err)
-	return r, ok && r.status == status
+	return r, ok && r.StatusCode == status
 }

@@ -48,8 +48,7 @@ type benchFlags struct {
 	leases       bool
 	oracle       bool
 	header       []string
-	secret       tokenFlag
-	tls          tlsFlags
+	port         nodePort // without an address, which is an argument
 	keyHeader    string
 	timeout      time.Duration
 	quiet        bool
@@ -81,8 +80,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.BoolVar(&b.oracle, "oracle", false, "with a Redis as --store: compare with an exact limiter; costs some time")
 	f.StringVar(&b.keyHeader, "key-header", "X-API-Key", "header that carries the key to an endpoint; empty sends none")
 	f.StringArrayVar(&b.header, "header", nil, "another header, 'NAME: VALUE'; repeatable")
-	b.secret.register(f, "http", "check API of a node")
-	b.tls.register(f)
+	b.port.registerAccess(f, "http", "check API of a node")
 	f.DurationVar(&b.timeout, "timeout", 10*time.Second, "how long a request to a URL may take")
 	f.DurationVar(&b.goal.MaxP99, "max-p99", 0, "exit 1 if the 99th percentile of latency is higher")
 	f.Var(parsed[float64]{&b.goal.MinRate, "rate", parseRate, showRate}, "min-rate", "exit 1 if there are fewer answers, such as 1000/s")
@@ -114,7 +112,7 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 		{[]string{"rules", "store", "limit", "nodes", "leases", "oracle"}, b.url == nil, "is for checks in this process: a node has its own"},
 		{[]string{"nodes", "leases", "oracle"}, b.overRedis(), "needs a Redis as --store, such as redis://127.0.0.1:6379"},
 		{[]string{"cost"}, b.url == nil || b.node, "is for checks, and this URL is of another endpoint"},
-		{[]string{b.secret.flag()}, b.node, "needs the URL of a node"},
+		{[]string{b.port.tokenFlag()}, b.node, "needs the URL of a node"},
 		{[]string{"key-header"}, !b.node, "is for endpoints: a check has its key in the body"},
 		{[]string{"zipf"}, b.plan.Distribution == load.Zipf, "needs --distribution zipf"},
 	} {
@@ -150,7 +148,7 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 	if !b.node || b.sent.Get("Authorization") != "" {
 		return nil
 	}
-	token, err := b.secret.header() // only for a node: an ordinary endpoint must not get its token
+	token, err := b.port.authorization() // only for a node: an ordinary endpoint must not get its token
 	maps.Copy(b.sent, token)
 	return err
 }
@@ -159,7 +157,7 @@ const checkPath = "/v1/check"
 
 // resolve determines where to send requests, and whether they are checks of a node.
 func (b *benchFlags) resolve(arg string, method, path bool) error {
-	text := b.tls.withScheme(arg)
+	text := b.port.withScheme(arg)
 	u, err := url.Parse(text)
 	switch {
 	case strings.HasPrefix(text, "redis") || strings.HasPrefix(text, "unix:"): // don't show the URL, which may contain a password
@@ -236,7 +234,7 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	if b.url == nil {
 		return b.inProcess(ctx)
 	}
-	certificates, err := b.tls.config()
+	certificates, err := b.port.config()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -255,11 +253,11 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 		err = &exit{exitUnavailable, errors.New("stopped before anything was measured")}
 	case a.Outcome == load.Failed || a.Outcome == load.TimedOut:
 		err = fmt.Errorf("nothing answers at %s: %w", b.url.Redacted(), a.Err)
-		if why, failed := b.tls.reason(b.url.String(), "the URL", a.Err); why != "" {
+		if why, failed := b.port.reason(b.url.String(), "the URL", a.Err); why != "" {
 			err = fmt.Errorf("%s: %s: %w", b.url.Redacted(), why, failed)
 		}
 		err = &exit{exitUnavailable, err}
-	case (&answer{status: int(a.Status), body: body}).wantsTLS():
+	case wantsTLS(int(a.Status), body):
 		err = &exit{exitUnavailable, errWantsTLS("the URL")}
 	case b.node && a.Outcome == load.Other:
 		err = &exit{noDecision(int(a.Status)), unexpected(b.url.Redacted(), int(a.Status), body)}

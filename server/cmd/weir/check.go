@@ -3,38 +3,30 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
 func checkCommand() *cobra.Command {
 	var r requestFlags
-	var amounts amountFlags
 	var node nodePort
 	var asJSON jsonFlag
 	var colour colour
 	cmd := command("check", func(cmd *cobra.Command, args []string) error {
-		w, err := r.check(cmd, args, &amounts)
+		w, err := r.check(cmd, args)
 		if err != nil {
 			return err
 		}
-		ask, err := node.request(http.MethodPost, checkPath, w, nil)
-		if err != nil {
-			return err
-		}
-		a, err := ask.ask(cmd.Context())
+		a, err := node.ask(cmd.Context(), http.MethodPost, checkPath, w, nil)
 		if err != nil {
 			return err
 		}
@@ -42,7 +34,7 @@ func checkCommand() *cobra.Command {
 			checkapi.CheckResponse
 			Error *jsonerror.Error // the error in a response without a decision
 		}
-		if err := json.Unmarshal(a.body, &d); err != nil || !slices.Contains(decisions, a.status) || d.Error != nil {
+		if err := json.Unmarshal(a.body, &d); err != nil || !slices.Contains(decisions, a.StatusCode) || d.Error != nil {
 			return trouble(a.refused()) // exit code 1 is for refused checks
 		}
 		out := cmd.OutOrStdout()
@@ -60,7 +52,9 @@ func checkCommand() *cobra.Command {
 			return &exit{code: exitRefused}
 		}
 		return nil
-	}, &r, &amounts, &colour, &asJSON)
+	}, &r, &colour, &asJSON)
+	r.registerCharge(cmd)
+	r.registerReserve(cmd)
 	node.register(cmd, "http", "127.0.0.1:8080", "check API")
 	cmd.Flags().Lookup("json").Usage = "print the node's answer"
 	return cmd
@@ -139,53 +133,6 @@ func printAmountsLeft(w io.Writer, d *checkapi.CheckResponse) {
 }
 
 func decimal(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
-
-// amountFlags are the flags about amounts, which a check takes in addition to its cost.
-type amountFlags struct {
-	amounts []string
-	reserve time.Duration
-	id      string
-}
-
-func (a *amountFlags) register(cmd *cobra.Command) {
-	f := cmd.Flags()
-	a.registerAmount(cmd)
-	f.DurationVar(&a.reserve, "reserve", 0, "reserve the amounts, which are an estimate to settle later, for at least this long, such as 2m")
-	f.StringVar(&a.id, "id", "", "id of the request: within a minute, requests with one id are charged once")
-}
-
-func (a *amountFlags) registerAmount(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&a.amounts, "amount", nil, "an amount that the request takes, NAME=NUMBER, such as tokens=1500; repeatable")
-}
-
-// fill copies the flags into a check.
-func (a *amountFlags) fill(cmd *cobra.Command, into *checkapi.CheckRequest) error {
-	into.Reserve, into.ID = checkapi.Duration(a.reserve), a.id
-	if cmd.Flags().Changed("id") && a.id == "" {
-		return errors.New("--id: must not be empty")
-	}
-	if cmd.Flags().Changed("reserve") && a.reserve <= 0 {
-		return errors.New("--reserve: must be a time such as 2m")
-	}
-	for _, text := range a.amounts {
-		name, value, ok := strings.Cut(text, "=")
-		if !ok {
-			return fmt.Errorf("--amount: must be NAME=NUMBER, such as tokens=1500, got %q", text)
-		}
-		n, err := counter.ParseAmount(value)
-		if err != nil {
-			return fmt.Errorf("--amount %s: %w", name, err)
-		}
-		if _, twice := into.Amounts[name]; twice {
-			return fmt.Errorf("--amount %s: is given twice", name)
-		}
-		if into.Amounts == nil {
-			into.Amounts = map[string]counter.Amount{}
-		}
-		into.Amounts[name] = n
-	}
-	return nil
-}
 
 // decisions are the statuses with which the check API sends a decision.
 var decisions = []int{http.StatusOK, http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable}

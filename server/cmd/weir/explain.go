@@ -16,21 +16,19 @@ import (
 
 func explainCommand() *cobra.Command {
 	var r requestFlags
-	var amounts amountFlags
 	var node adminPort
 	var file string
-	var stranger unverified
 	var colour colour
 	cmd := command("explain", func(cmd *cobra.Command, args []string) error {
-		w, err := r.check(cmd, args, &amounts)
+		w, err := r.check(cmd, args)
 		if err != nil {
 			return err
 		}
 		var x adminapi.Explanation
 		if file == "" {
-			x, _, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+stranger.query(), w, nil)
+			x, _, err = get[adminapi.Explanation](&node, cmd, http.MethodPost, "/v1/explain"+r.query(), w, nil)
 		} else {
-			x, err = r.explain(file, stranger)
+			x, err = r.explain(file)
 		}
 		if err != nil {
 			return err
@@ -40,39 +38,26 @@ func explainCommand() *cobra.Command {
 		}
 		printExplanation(cmd.OutOrStdout(), &x, &colour)
 		return nil
-	}, &r, &node, &colour, &stranger)
-	amounts.registerAmount(cmd)
+	}, &r, &colour)
+	r.registerCharge(cmd)
+	r.registerUnverified(cmd)
+	node.register(cmd) // after --key for API keys, which renames the flag for the certificate's key
 	cmd.Flags().StringVar(&file, "rules", "", "rule file (default: ask a running node)")
 	complete(cmd, "rules", ruleFiles)
 	return cmd
 }
 
 // explain explains which rules of a file apply to the request.
-func (r *requestFlags) explain(file string, stranger unverified) (x adminapi.Explanation, err error) {
+func (r *requestFlags) explain(file string) (x adminapi.Explanation, err error) {
 	f, err := rulefile.Load(file)
 	if err != nil {
 		return x, badRules(err)
 	}
 	req, err := r.decode()
-	if stranger {
+	if r.unverified {
 		req.KeyVerified, req.TierVerified = false, false
 	}
 	return adminapi.Explain(f.Set, &req), err
-}
-
-// unverified is a flag that makes a node treat the key and the tier of a request as unverified.
-type unverified bool
-
-func (u *unverified) register(cmd *cobra.Command) {
-	cmd.Flags().BoolVar((*bool)(u), "unverified", false, "treat the key and the tier as unverified, as the gateway does for a stranger")
-}
-
-// query returns the query parameter for the flag.
-func (u unverified) query() string {
-	if u {
-		return "?unverified=true"
-	}
-	return ""
 }
 
 // limitWords describes a limit. It leaves out the defaults, which are a token bucket without a

@@ -38,7 +38,6 @@ func (q *clientQuestion) path(endpoint string) string { return "/v1/" + endpoint
 func clientCommand(path string, node *adminPort, run func(*cobra.Command, *clientQuestion) error) *cobra.Command {
 	var r requestFlags
 	var client clientFlag
-	var stranger unverified
 	cmd := command(path, func(cmd *cobra.Command, args []string) error {
 		var err error
 		switch {
@@ -53,9 +52,9 @@ func clientCommand(path string, node *adminPort, run func(*cobra.Command, *clien
 		if err != nil {
 			return err
 		}
-		return run(cmd, &clientQuestion{node, clientRequest{w, string(client)}, stranger.query()})
-	}, &client, node, &stranger)
-	r.registerRest(cmd)
+		return run(cmd, &clientQuestion{node, clientRequest{w, string(client)}, r.query()})
+	}, &client, node, &r)
+	r.registerUnverified(cmd)
 	return cmd
 }
 

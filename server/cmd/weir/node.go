@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -16,52 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
-
-// tokenFlag is a flag for the file with the token of a node's port. The token itself is never in a flag, because other
-// users can see command lines.
-type tokenFlag struct{ port, file string }
-
-func (t *tokenFlag) register(f *pflag.FlagSet, port, what string) {
-	t.port = port
-	f.StringVar(&t.file, t.flag(), "", "file with the token for the "+what+" (default: the token in "+t.variable()+")")
-	_ = cobra.MarkFlagFilename(f, t.flag()) // the flag exists, so there is no error
-}
-
-func (t *tokenFlag) flag() string     { return t.port + "-token-file" }
-func (t *tokenFlag) variable() string { return "WEIR_" + strings.ToUpper(t.port) + "_TOKEN" }
-
-// place returns where the token is read from: a file or an environment variable.
-func (t *tokenFlag) place() string { return cmp.Or(t.file, t.variable()) }
-
-// header returns the header with the token. It is empty if there is no token.
-func (t *tokenFlag) header() (http.Header, error) {
-	token := os.Getenv(t.variable())
-	if t.file != "" {
-		text, err := readFlag(t.flag(), t.file)
-		if err != nil {
-			return nil, err
-		}
-		if token = string(text); strings.TrimSpace(token) == "" {
-			return nil, fmt.Errorf("--%s: %s is empty: it must hold the token", t.flag(), t.file)
-		}
-	}
-	h := http.Header{}
-	if token = strings.TrimSpace(token); token != "" {
-		h.Set("Authorization", "Bearer "+token)
-	}
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, fmt.Errorf("%s must hold one token and nothing else: letters, digits and signs, without spaces between them", t.place())
-	}
-	return h, nil
-}
-
-// wanted says how to give the command the token that the node requires.
-func (t *tokenFlag) wanted() string {
-	return "the node asks for a token: put it into " + t.variable() + ", or into a file that --" + t.flag() + " names"
-}
 
 // client doesn't follow redirects: nodes send none, and the token is only for the node.
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -73,106 +28,121 @@ const (
 	maxAnswer = 32 << 20
 )
 
-// nodePort is a port of a running node, given by a command's flags.
+// nodePort is a port of a running node, given by a command's flags. The token is read from a file or the environment,
+// because other users can see command lines.
 type nodePort struct {
-	name   string // "admin" or "http", as in the node's own flag
-	addr   string
-	secret tokenFlag
-	tls    tlsFlags
+	name      string // "admin" or "http", as in the node's own flag
+	addr      string
+	tokenFile string
+	tlsFlags
 }
 
 // register adds the flags. The flag for the address and its environment variable have the same names as the node's own.
 func (p *nodePort) register(cmd *cobra.Command, name, addr, what string) {
 	env := "WEIR_" + strings.ToUpper(name)
-	p.name = name
 	cmd.Flags().StringVar(&p.addr, name, cmp.Or(os.Getenv(env), addr), what+" of the node, host:port or URL ("+env+")")
-	p.secret.register(cmd.Flags(), name, what)
-	p.tls.register(cmd.Flags())
+	p.registerAccess(cmd.Flags(), name, what)
 }
 
-type request struct {
-	*nodePort
-	method, url string
-	header      http.Header
-	body        []byte
+// registerAccess adds the flags for the token and the certificates.
+func (p *nodePort) registerAccess(f *pflag.FlagSet, name, what string) {
+	p.name = name
+	f.StringVar(&p.tokenFile, p.tokenFlag(), "", "file with the token for the "+what+" (default: the token in "+p.tokenVariable()+")")
+	_ = cobra.MarkFlagFilename(f, p.tokenFlag()) // the flag exists, so there is no error
+	p.tlsFlags.register(f)
 }
 
-// request prepares a request. A body that is a []byte is sent unchanged as YAML, and any other body as JSON.
-func (p *nodePort) request(method, path string, body any, header http.Header) (*request, error) {
-	h, err := p.secret.header()
+func (p *nodePort) tokenFlag() string     { return p.name + "-token-file" }
+func (p *nodePort) tokenVariable() string { return "WEIR_" + strings.ToUpper(p.name) + "_TOKEN" }
+
+// authorization returns the header with the token. It is empty if there is no token.
+func (p *nodePort) authorization() (http.Header, error) {
+	token := os.Getenv(p.tokenVariable())
+	if p.tokenFile != "" {
+		text, err := readFlag(p.tokenFlag(), p.tokenFile)
+		if err != nil {
+			return nil, err
+		}
+		if token = string(text); strings.TrimSpace(token) == "" {
+			return nil, fmt.Errorf("--%s: %s is empty: it must hold the token", p.tokenFlag(), p.tokenFile)
+		}
+	}
+	h := http.Header{}
+	if token = strings.TrimSpace(token); token != "" {
+		h.Set("Authorization", "Bearer "+token)
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, fmt.Errorf("%s must hold one token and nothing else: letters, digits and signs, without spaces between them", cmp.Or(p.tokenFile, p.tokenVariable()))
+	}
+	return h, nil
+}
+
+// answer is a node's response.
+type answer struct {
+	*http.Response
+	from *nodePort
+	body []byte
+}
+
+// ask sends a request and reads the response, whatever its status.
+func (p *nodePort) ask(ctx context.Context, method, path string, body any, header http.Header) (*answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	res, err := p.open(ctx, method, path, body, header)
 	if err != nil {
 		return nil, err
 	}
-	base, err := p.tls.address(p.name, p.addr)
+	return p.read(res)
+}
+
+// open sends a request, and returns the response with its body unread. A body that is a []byte is sent unchanged as YAML,
+// and any other body as JSON. Errors of the connection have an exit code, and name the flag with the node's address.
+func (p *nodePort) open(ctx context.Context, method, path string, body any, header http.Header) (*http.Response, error) {
+	h, err := p.authorization()
+	if err != nil {
+		return nil, err
+	}
+	base, err := p.address(p.name, p.addr)
+	if err != nil {
+		return nil, err
+	}
+	text, isYAML := body.([]byte)
+	switch {
+	case isYAML:
+		h.Set("Content-Type", "application/yaml")
+	case body != nil:
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+		h.Set("Content-Type", "application/json")
+	}
+	req, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(h, header)
-	r := &request{nodePort: p, method: method, url: base + path, header: h}
-	switch b := body.(type) {
-	case nil:
-	case []byte:
-		r.body = b
-		h.Set("Content-Type", "application/yaml")
-	default:
-		r.body, err = json.Marshal(b)
-		h.Set("Content-Type", "application/json")
-	}
-	return r, err
-}
-
-type answer struct {
-	to     *request
-	status int
-	header http.Header
-	body   []byte
-}
-
-// ask sends the request and reads the response, whatever its status.
-func (r *request) ask(ctx context.Context) (*answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	res, err := r.send(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return r.read(res)
-}
-
-// send sends the request. Errors have an exit code, and name the flag with the node's address.
-func (r *request) send(ctx context.Context) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, r.method, r.url, bytes.NewReader(r.body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header = r.header
-	client, err := r.tls.client()
+	req.Header = h
+	client, err := p.client()
 	if err != nil {
 		return nil, err
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, &exit{exitUnavailable, r.tls.unreached(r.url, r.name, err)}
+		return nil, &exit{exitUnavailable, p.unreached(base, p.name, err)}
 	}
 	return res, nil
 }
 
-func (r *request) read(res *http.Response) (*answer, error) {
+func (p *nodePort) read(res *http.Response) (*answer, error) {
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, &exit{exitUnavailable, err}
+	case wantsTLS(res.StatusCode, body):
+		return nil, &exit{exitUnavailable, errWantsTLS("--" + p.name)}
 	}
-	a := &answer{r, res.StatusCode, res.Header, body}
-	if a.wantsTLS() {
-		return nil, &exit{exitUnavailable, errWantsTLS("--" + r.name)}
-	}
-	return a, nil
-}
-
-// needsToken reports whether the node requires a token and the request had none.
-func (a *answer) needsToken() bool {
-	return a.status == http.StatusUnauthorized && a.to.header.Get("Authorization") == ""
+	return &answer{res, p, body}, nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -198,82 +168,4 @@ func printJSON(cmd *cobra.Command, v any) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
-}
-
-// requestFlags are the flags that describe a request.
-type requestFlags struct {
-	checkapi.CheckRequest
-	cost  int64
-	named map[string]*string // attributes that have their own flags
-	attrs []string
-}
-
-// register adds all flags, and registerRest those other than the key and the cost.
-func (r *requestFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&r.Key, "key", "", "API key")
-	cmd.Flags().Int64Var(&r.cost, "cost", 1, "tokens; 0 peeks")
-	r.Cost = &r.cost
-	r.registerRest(cmd)
-}
-
-func (r *requestFlags) registerRest(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&r.Method, "method", "GET", "HTTP method")
-	f.StringVar(&r.Path, "path", "", "path")
-	f.StringVar(&r.IP, "ip", "", "the client's IP address")
-	r.named = map[string]*string{"user": f.String("user", "", "user"), "org": f.String("org", "", "organisation"), "tier": f.String("tier", "", "tier")}
-	f.StringArrayVar(&r.attrs, "attr", nil, "another attribute, NAME=VALUE; repeatable")
-}
-
-// check returns the request that a command's arguments and flags describe.
-func (r *requestFlags) check(cmd *cobra.Command, args []string, amounts *amountFlags) (*checkapi.CheckRequest, error) {
-	if err := r.argument(cmd, args); err != nil {
-		return nil, err
-	}
-	if err := amounts.fill(cmd, &r.CheckRequest); err != nil {
-		return nil, err
-	}
-	return r.wire()
-}
-
-// argument reads the key from the argument, if there is one.
-func (r *requestFlags) argument(cmd *cobra.Command, args []string) (err error) {
-	switch {
-	case len(args) == 0:
-	case cmd.Flags().Changed("key"):
-		return errors.New("--key: the key is there already, as an argument: give it once")
-	case cmd.Flags().Lookup("rules") != nil && isRuleFile(args[0]):
-		return fmt.Errorf("%s takes a key: did you mean --rules %s?", cmd.CommandPath(), args[0])
-	default:
-		r.Key, err = keyOf(cmd, args[0])
-	}
-	return err
-}
-
-// wire returns the request in the form of the check API.
-func (r *requestFlags) wire() (*checkapi.CheckRequest, error) {
-	r.Attributes = map[string]string{}
-	for name, v := range r.named {
-		if *v != "" {
-			r.Attributes[name] = *v
-		}
-	}
-	for _, a := range r.attrs {
-		name, v, ok := strings.Cut(a, "=")
-		if !ok || name == "" {
-			return nil, fmt.Errorf("--attr: must be NAME=VALUE, got %q", a)
-		}
-		r.Attributes[name] = v
-	}
-	_, err := r.decode()
-	return &r.CheckRequest, err
-}
-
-// decode decodes the request in the same way as a node.
-func (r *requestFlags) decode() (weir.Request, error) {
-	body, err := json.Marshal(r.CheckRequest)
-	if err != nil {
-		return weir.Request{}, err
-	}
-	return checkapi.DecodeCheck(body)
 }

@@ -55,18 +55,14 @@ func (v *tailView) run(cmd *cobra.Command) error {
 			q.Set(name, *value)
 		}
 	}
-	ask, err := v.node.request(http.MethodGet, "/v1/events?"+q.Encode(), nil, http.Header{"Accept": {"text/event-stream"}})
-	if err != nil {
-		return err
-	}
-	ctx := cmd.Context()
-	res, err := ask.send(ctx) // no timeout: the stream ends when the user leaves
+	ctx := cmd.Context() // no timeout: the stream ends when the user leaves
+	res, err := v.node.open(ctx, http.MethodGet, "/v1/events?"+q.Encode(), nil, http.Header{"Accept": {"text/event-stream"}})
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		a, err := ask.read(res)
+		a, err := v.node.read(res)
 		if err != nil {
 			return err
 		}

@@ -200,9 +200,9 @@ func refusesCertificate(err error) bool {
 	return ok && (strings.Contains(alert, "certificate") || strings.Contains(alert, "handshake failure"))
 }
 
-// wantsTLS reports whether the response is the one that Go's server sends to a request without TLS on a TLS port.
-func (a *answer) wantsTLS() bool {
-	return a.status == http.StatusBadRequest && strings.Contains(string(a.body), "HTTP request to an HTTPS server")
+// wantsTLS reports whether a response is the one that Go's server sends to a request without TLS on a TLS port.
+func wantsTLS(status int, body []byte) bool {
+	return status == http.StatusBadRequest && strings.Contains(string(body), "HTTP request to an HTTPS server")
 }
 
 // errWantsTLS returns the error for that response. place is where the user wrote the URL.
