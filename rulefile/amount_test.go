@@ -11,6 +11,8 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/private"
+	"github.com/weirhq/weir/memstore"
 )
 
 const testDay = 24 * time.Hour
@@ -164,7 +166,8 @@ func TestEach(t *testing.T) {
 // TestPriceWarnings: prices that no model gets to, and models that nobody is charged for.
 func TestPriceWarnings(t *testing.T) {
 	const spend, address = "{id: spend, amount: usd, by: [ip], limit: 5/month}", "{id: address, by: [ip], limit: 5/s}"
-	const uncharged = `a request for a model without a price isn't charged by "spend"`
+	const uncharged = `the gateway charges a model without a price the highest price in the list; the other edges don't charge it by "spend", ` +
+		`unless the request says how many usd it takes: add a price for "*" at the end, or give the rule a ` + "`default`"
 	for _, tt := range []struct{ name, text, want string }{
 		{"no price for the rest", "rules: [" + spend + "]\nprices: {gpt-*: {input: 1/1M}}", "rules.yaml:2:9: prices: " + uncharged},
 		{"a price for the rest", "rules: [" + spend + "]\nprices: {gpt-*: {input: 1/1M}, '*': {input: 1/1M}}", ""},
@@ -186,6 +189,24 @@ func TestPriceWarnings(t *testing.T) {
 			t.Errorf("%s: warned of %v", tt.name, f.Warnings)
 		case tt.want != "" && (len(f.Warnings) != 1 || !strings.HasPrefix(f.Warnings[0].String(), tt.want)):
 			t.Errorf("%s: got %v\nwant %s", tt.name, f.Warnings, tt.want)
+		}
+	}
+}
+
+// TestUnpricedModels: what the warning about models without a price says is what happens.
+func TestUnpricedModels(t *testing.T) {
+	f, err := Parse("rules.yaml", []byte("rules: [{id: spend, amount: usd, by: [ip], limit: 5/month}]\nprices: {small: {input: 1/1M}, large: {input: 2/1M}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]counter.Amount{"input": counter.Whole(1_000_000)}
+	if usd, known := private.Price(f.Set, []string{"other"}, "", used); !known || usd != counter.Whole(2) {
+		t.Errorf("the gateway charges %s usd (%t), want the highest price, 2", usd, known)
+	}
+	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), f.Set, weir.Options{})
+	for model, rule := range map[string]string{"other": "", "large": "spend"} {
+		if d, err := limiter.Check(t.Context(), &weir.Request{Amounts: used, Attr: func(string) string { return model }}); err != nil || d.Rule != rule {
+			t.Errorf("%s: charged by %q (%v), want %q", model, d.Rule, err, rule)
 		}
 	}
 }

@@ -86,7 +86,8 @@ func (d *document) warnOfPrices() {
 	}
 }
 
-// warnOfUnpriced finds rules that don't charge models without a price.
+// warnOfUnpriced finds rules that count money while some models have no price. The gateway charges those models the highest price,
+// and the other edges charge nothing.
 func (d *document) warnOfUnpriced() {
 	made := func(w weir.Sum) bool { return w.Name == "usd" } // where there is no price, usd is computed from weights
 	anyModel := func(p weir.Sum) bool { return strings.Trim(p.Name, "*") == "" }
@@ -95,7 +96,7 @@ func (d *document) warnOfUnpriced() {
 	}
 	free := func(r *rule) bool { return r.Amount == "usd" && r.Default == 0 }
 	if i := slices.IndexFunc(d.rules, free); i >= 0 {
-		d.warnf("prices", "a request for a model without a price isn't charged by %q, unless it says itself how many usd it takes: add a price for \"*\" at the end, or give the rule a `default`", d.rules[i].ID)
+		d.warnf("prices", "the gateway charges a model without a price the highest price in the list; the other edges don't charge it by %q, unless the request says how many usd it takes: add a price for \"*\" at the end, or give the rule a `default`", d.rules[i].ID)
 	}
 }
 
