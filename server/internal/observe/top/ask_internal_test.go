@@ -159,7 +159,7 @@ func TestTheClock(t *testing.T) {
 			h.count(&charged{rule: "r", tokens: 1}, []byte("\x00b"), 1, at)
 		}
 	}
-	if low := h.rules["r"].low[0]; len(h.rules["r"].low) != 2 || low.id != k.subject([]byte("\x00b")) || !(low.count < 1e20) {
+	if low := h.lowest("r"); len(h.rules["r"].rows) != 2 || low.id != k.subject([]byte("\x00b")) || !(low.count < 1e20) {
 		t.Errorf("%+v", low)
 	}
 }

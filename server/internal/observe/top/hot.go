@@ -3,7 +3,6 @@ package top
 import (
 	"cmp"
 	"context"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -68,47 +67,43 @@ func (t *Top) tellHotLocked(out *told, most int) {
 	out.Rules = out.Rules[:min(len(out.Rules), most)]
 }
 
-func (t *Top) hotLocked(k *sketches, most int) hotList {
-	found := map[name]hotClient{}
-	return hotList{
-		Missing: Rates{
-			max(k.requests.missing(), t.hottestLocked(&k.requests, false, most, found)),
-			max(k.refused.missing(), t.hottestLocked(&k.refused, true, most, found)),
-		},
-		Hot: slices.Collect(maps.Values(found)),
-	}
-}
-
-// hottestLocked adds the hottest clients of a sketch to found. It returns the highest rate among
-// those that it leaves out.
-func (t *Top) hottestLocked(k *sketch, refused bool, most int, found map[name]hotClient) (left float64) {
+// hotLocked lists the hottest clients of two sketches, by requests and by refusals.
+func (t *Top) hotLocked(by *[2]sketch, most int) (out hotList) {
 	type hot struct {
+		name
 		*entry
 		rates Rates
 	}
-	var all []hot
-	for _, e := range k.byLow {
-		h := hot{e, Rates{rate(e.requests.last(t.slot)), rate(e.refused.last(t.slot))}}
-		if h.rates.by(refused) > 0 {
-			all = append(all, h)
+	found := map[name]hot{}
+	for i, missing := range []*float64{&out.Missing.Requests, &out.Missing.Refused} {
+		refused := i == 1
+		var all []hot
+		for n, e := range by[i].entries {
+			h := hot{n, e, Rates{rate(e.requests.last(t.slot)), rate(e.refused.last(t.slot))}}
+			if h.rates.by(refused) > 0 {
+				all = append(all, h)
+			}
 		}
-	}
-	slices.SortFunc(all, func(a, b hot) int { return cmp.Compare(b.rates.by(refused), a.rates.by(refused)) })
-	if len(all) > most {
-		left = all[most].rates.by(refused)
-		all = all[:most]
-	}
-	for _, h := range all {
-		n := name{h.id, h.rule}
-		// If a client is in both sketches, use the entry that is older, and so has the higher rate.
-		if other, there := found[n]; !there || other.Rates.Requests < h.rates.Requests {
-			found[n] = hotClient{
-				named: h.named(), Rule: h.rule, Rates: h.rates, Lacks: lacking(h.unknown),
-				Past: past{whole(h.requests.last(t.slot)), whole(h.refused.last(t.slot))},
+		slices.SortFunc(all, func(a, b hot) int { return cmp.Compare(b.rates.by(refused), a.rates.by(refused)) })
+		*missing = lacking(by[i].forgot)
+		if len(all) > most {
+			*missing = max(*missing, all[most].rates.by(refused))
+			all = all[:most]
+		}
+		for _, h := range all {
+			// If a client is in both sketches, use the entry that is older, and so has the higher rate.
+			if other, there := found[h.name]; !there || other.rates.Requests < h.rates.Requests {
+				found[h.name] = h
 			}
 		}
 	}
-	return left
+	for n, h := range found {
+		out.Hot = append(out.Hot, hotClient{
+			named: h.named(), Rule: n.rule, Rates: h.rates, Lacks: lacking(h.unknown),
+			Past: past{whole(h.requests.last(t.slot)), whole(h.refused.last(t.slot))},
+		})
+	}
+	return out
 }
 
 // lacking returns the highest rate in the window that a decayed count can stand for: within a
@@ -128,7 +123,7 @@ func (t *Top) Hottest() float64 {
 	defer t.mu.Unlock()
 	t.drainLocked()
 	hottest := 0.
-	for _, e := range t.clients.requests.byLow {
+	for _, e := range t.clients[0].entries {
 		hottest = max(hottest, rate(e.requests.last(t.slot)))
 	}
 	return hottest

@@ -1,7 +1,7 @@
 package top
 
 import (
-	"container/heap"
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -69,9 +69,8 @@ type hourRule struct {
 	total        series // all requests to which the rule applied
 	would        series // requests that the rule would have refused if it weren't in shadow
 	rows         map[uint64]*row
-	low          lowest[*row]
-	// lost is the highest count of a forgotten key. Forgot is the last slot in which the rule
-	// forgot a key that had sent requests within the hour.
+	// lost is the highest count of a forgotten key, with which new keys start. Forgot is the last
+	// slot in which the rule forgot a key that had sent requests within the hour.
 	lost   float64
 	forgot uint32
 }
@@ -79,7 +78,7 @@ type hourRule struct {
 // row is the last hour of one key of a rule.
 type row struct {
 	series
-	ranked
+	count   float64 // requests, which weigh more the newer they are
 	id      uint64
 	subject []byte  // the subject, or the parts of it that are kept
 	full    uint32  // when its counter is full again, in Unix seconds
@@ -152,7 +151,7 @@ func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 	if h.slot-h.base > 64*halved {
 		for _, r := range h.rules {
 			r.lost /= h.weight
-			for _, k := range r.low { // all counts change by the same factor, so the heap stays valid
+			for _, k := range r.rows {
 				k.count /= h.weight
 			}
 		}
@@ -285,20 +284,16 @@ func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) 
 		k.used, k.at, k.full = c.used, at, uint32(now.Add(max(0, c.full)+time.Second-1).Unix())
 	}
 	k.count += weight * h.weight
-	heap.Fix(&r.low, k.place)
 }
 
-// insert adds a row for a new key. If the rule has all the keys that it may have, the new key
-// replaces the one with the lowest count, and starts with that count.
+// insert adds a row for a new key. If the rule has all the keys that it may have, it forgets a
+// quarter of them first, because finding the lowest is slow.
 func (h *hour) insert(r *hourRule, id uint64, subject []byte, cut bool) *row {
-	low := 0.
-	if len(r.low) >= h.keep {
-		low = r.low[0].count
-		h.evict(r, r.low[0])
+	if len(r.rows) >= h.keep {
+		h.shorten(r, h.keep-max(1, h.keep/4))
 	}
-	k := &row{id: id, ranked: ranked{count: low}, cut: cut, lost: h.lost(r), subject: slices.Clone(subject)}
+	k := &row{id: id, count: r.lost, cut: cut, lost: h.lost(r), subject: slices.Clone(subject)}
 	r.rows[id] = k
-	heap.Push(&r.low, k)
 	h.rows++
 	h.held += cap(k.subject)
 	return k
@@ -307,7 +302,6 @@ func (h *hour) insert(r *hourRule, id uint64, subject []byte, cut bool) *row {
 // evict forgets a key of a rule. It overwrites the subject, so that parts of API keys don't stay in
 // memory.
 func (h *hour) evict(r *hourRule, k *row) {
-	heap.Remove(&r.low, k.place)
 	delete(r.rows, k.id)
 	if k.slot+HourSlots > h.slot {
 		r.lost, r.forgot = max(r.lost, k.count), h.slot
@@ -319,8 +313,12 @@ func (h *hour) evict(r *hourRule, k *row) {
 
 // shorten forgets the keys of a rule with the lowest counts until left keys remain.
 func (h *hour) shorten(r *hourRule, left int) {
-	for len(r.low) > left {
-		h.evict(r, r.low[0])
+	if len(r.rows) <= left {
+		return
+	}
+	low := slices.SortedFunc(maps.Values(r.rows), func(a, b *row) int { return cmp.Compare(a.count, b.count) })
+	for _, k := range low[:len(low)-left] {
+		h.evict(r, k)
 	}
 }
 

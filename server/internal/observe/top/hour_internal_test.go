@@ -1,8 +1,11 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -13,6 +16,11 @@ func newTestHour() (h *hour, now time.Time) {
 	now = time.Unix(2_000_000_000, 0)
 	all.advance(now, newKey(nil), nil)
 	return &all, now
+}
+
+// lowest is the key of a rule that has the lowest count.
+func (h *hour) lowest(rule string) *row {
+	return slices.MinFunc(slices.Collect(maps.Values(h.rules[rule].rows)), func(a, b *row) int { return cmp.Compare(a.count, b.count) })
 }
 
 // TestNumbersAreClamped: whatever is counted, a slot's numbers can be packed and read again.
@@ -47,11 +55,11 @@ func TestNothingIsLost(t *testing.T) {
 	rows, held := 0, 0
 	for _, r := range h.rules {
 		rows, held = rows+len(r.rows), held+cap(r.total.entries)+cap(r.would.entries)
-		for _, k := range r.low {
+		for _, k := range r.rows {
 			held += cap(k.subject) + cap(k.entries)
 		}
 	}
-	if h.rows != 100 || rows != 100 || h.held < 100 || h.held != held {
+	if h.rows < 75 || h.rows > 100 || rows != h.rows || h.held < 100 || h.held != held {
 		t.Errorf("%d rows, %d in the maps, %d bytes of %d", h.rows, rows, h.held, held)
 	}
 	for len(h.rules) > 0 {
@@ -99,7 +107,7 @@ func TestWhoTheBusiestAre(t *testing.T) {
 		}
 	}
 	lowest := func() (uint64, float64) {
-		k := h.rules["r"].low[0]
+		k := h.lowest("r")
 		return k.id, k.count
 	}
 	h.keep = 2
@@ -119,7 +127,7 @@ func TestWhoTheBusiestAre(t *testing.T) {
 		t.Errorf("%d keys are kept, want one more", h.keep)
 	}
 	count("d", 1)
-	if n := len(h.rules["r"].low); n != 3 {
+	if n := len(h.rules["r"].rows); n != 3 {
 		t.Errorf("there are %d keys", n)
 	}
 }
@@ -135,7 +143,7 @@ func TestCountsAreMadeSmaller(t *testing.T) {
 	for range 10 {
 		h.count(&charged{rule: "r", tokens: 1}, []byte("\x00b"), 1, now)
 	}
-	if k := h.rules["r"].low[0]; len(h.rules["r"].low) != 2 || k.id != h.key.subject([]byte("\x00a")) {
+	if k := h.lowest("r"); len(h.rules["r"].rows) != 2 || k.id != h.key.subject([]byte("\x00a")) {
 		t.Errorf("the lowest has %v", k.count)
 	}
 }

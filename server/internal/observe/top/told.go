@@ -171,7 +171,7 @@ const mostNames = 8
 func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (out toldRule, names []toldName) {
 	out = toldRule{Rule: r.id, Hit: r.hit, Refusal: r.refusal, Sum: h.sumOf(&r.total), Would: h.sumOf(&r.would).Requests}
 	var keys, above []uint32
-	for _, k := range r.low {
+	for _, k := range r.rows {
 		sum, used := h.sumOf(&k.series), h.usedNow(r, k, now)
 		if sum.Requests == 0 {
 			continue
@@ -305,8 +305,8 @@ func (t *Top) namesLocked(q question) (out []toldName) {
 		return nil
 	}
 	print := q.print()
-	for _, k := range []*sketch{&t.clients.requests, &t.clients.refused} {
-		for _, e := range k.byLow {
+	for i := range t.clients {
+		for _, e := range t.clients[i].entries {
 			if uint32(e.id>>32) != print || e.kind == nobody {
 				continue
 			}

@@ -19,7 +19,7 @@
 //
 //   - buffers of decisions: 536 KiB for each core up to sixteen, rounded up to a power of two,
 //     and one spare buffer;
-//   - sketches: four of a thousand entries, 2 MiB;
+//   - sketches: four of up to 1,500 entries, 3 MiB;
 //   - the hour: what its rules and keys need, 64 MiB at most;
 //   - answers of other nodes, while somebody asks and for three seconds after: up to 128 MiB.
 //     Small clusters use a few MiB.
@@ -78,9 +78,10 @@ type Top struct {
 	seen    int     // decisions since the last adaptLocked; one with many rules counts as several
 	oneIn   float64 // the highest sampling weight of a decision in the window
 	oneInAt int64   // the slot of that decision
-	clients sketches
-	pairs   sketches // clients with the rule that decided
-	hour    hour
+	// clients and pairs have the clients with the most requests, and those with the most refusals.
+	// Pairs has them for each rule that decided.
+	clients, pairs [2]sketch
+	hour           hour
 }
 
 // Options of a Top. The zero value is useful.
@@ -110,7 +111,7 @@ func New(o Options) *Top {
 	}
 	t.below.Store(math.MaxUint64)
 	t.key.Store(newKey(nil))
-	t.clients, t.pairs = newSketches(), newSketches()
+	t.clearSketches()
 	t.hour = newHour()
 	return t
 }
@@ -299,9 +300,15 @@ func (t *Top) count(s *sample, charges []charged, text []byte) {
 	if s.weight >= t.oneIn {
 		t.oneIn, t.oneInAt = s.weight, t.slot
 	}
+	refusals := 0.
+	if s.refused {
+		refusals = s.weight
+	}
 	for {
-		t.clients.count(s, "", t.slot)
-		t.pairs.count(s, s.rule, t.slot)
+		for i, weight := range [...]float64{s.weight, refusals} {
+			t.clients[i].count(s, "", t.slot, weight)
+			t.pairs[i].count(s, s.rule, t.slot, weight)
+		}
 		if s.address.kind != ip || s.client == s.address {
 			return
 		}
@@ -320,8 +327,10 @@ func (t *Top) advanceLocked(age time.Duration) {
 	t.hour.advance(t.now, t.key.Load(), set)
 	second, slot := int64(age/time.Second), int64(age/Slot)
 	if slot > t.slot {
-		t.clients.decay(slot - t.slot)
-		t.pairs.decay(slot - t.slot)
+		for i := range t.clients {
+			t.clients[i].decay(slot - t.slot)
+			t.pairs[i].decay(slot - t.slot)
+		}
 		t.slot = slot
 		if slot-t.oneInAt > window {
 			t.oneIn = 0
@@ -345,7 +354,14 @@ func (t *Top) learnLocked() {
 	}
 	if secret := t.options.Secret(); secret != nil && string(secret) != t.key.Load().secret {
 		t.key.Store(newKey(secret)) // the counts are under fingerprints of the old secret
-		t.clients, t.pairs = newSketches(), newSketches()
+		t.clearSketches()
+	}
+}
+
+func (t *Top) clearSketches() {
+	for i := range t.clients {
+		t.clients[i].clear()
+		t.pairs[i].clear()
 	}
 }
 
