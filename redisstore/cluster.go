@@ -91,14 +91,17 @@ func (s *Store) assign(owners [tags]string) {
 	}
 }
 
-// tagOf returns a tag that the shard serves now, or -1 if it serves none, because hash slots move. It
-// picks one at random, since the server may not know all of its hash slots.
-func (s *Store) tagOf(sh *shard) int {
-	from := rand.IntN(len(s.joiners))
-	for i := range s.joiners {
-		if tag := (from + i) % len(s.joiners); s.joiners[tag].shard.Load() == sh {
-			return tag
+// tagOf returns a tag that the shard serves now, or -1 if it serves none, because hash slots move. It picks one at random, since
+// the server may not know all of its hash slots. It prefers tags whose hash slots have an owner: for others, the client asks all
+// servers for the owner, and so a call may wait for another server.
+func (s *Store) tagOf(sh *shard) (tag int) {
+	tag = -1
+	for _, at := range rand.Perm(len(s.joiners)) {
+		if l := &s.joiners[at]; l.shard.Load() == sh {
+			if tag = at; !l.unowned.Load() {
+				break
+			}
 		}
 	}
-	return -1
+	return tag
 }

@@ -74,7 +74,7 @@ func (s *Store) call(ctx context.Context, l *joiner, acts []*act) error {
 		}
 		return err
 	case len(acts) > 1 && scattered(err): // they are sent again, one by one
-	case ofSlot(err):
+	case l.slotAtFault(err):
 		if l.slot.failed(err) {
 			s.logger.Warn("no server serves a slot of the Cluster", "slot", slotOf(tagNames[l.tag]), "error", err)
 			s.lost.set()

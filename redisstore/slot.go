@@ -24,6 +24,10 @@ func ofSlot(err error) bool {
 	return moved || ask || re.IsTryAgain() || re.IsClusterDown() && strings.Contains(re.Error(), "slot")
 }
 
+// slotAtFault reports whether an error concerns the joiner's hash slot and not its server. If the hash slot has no owner, that
+// includes time-outs, since the client asks all servers for the owner, and any of them may be slow.
+func (l *joiner) slotAtFault(err error) bool { return ofSlot(err) || l.unowned.Load() }
+
 // lookAtSlots probes the hash slots that have no server, according to calls or to the servers. Many may be without an owner,
 // so the first of them that isn't served stands for all. It reports whether a slot that has an owner isn't served yet.
 func (s *Store) lookAtSlots() (again bool) {
@@ -46,7 +50,7 @@ func (s *Store) lookAtSlots() (again bool) {
 		case err == nil && open:
 			l.slot.close()
 			regained++
-		case err != nil && unowned && ofSlot(err):
+		case err != nil && unowned && s.life.Err() == nil:
 			if nobody = err; l.slot.trip(err) {
 				lost++
 			}

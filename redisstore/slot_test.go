@@ -94,6 +94,36 @@ func TestAnUnservedSlotIsItsOwnFault(t *testing.T) {
 	}
 }
 
+// TestSlotsWithoutAnOwnerBlameNoServer: to find an owner, the client asks all servers. One of them doesn't answer here.
+func TestSlotsWithoutAnOwnerBlameNoServer(t *testing.T) {
+	t.Parallel()
+	c := redistest.NewCluster(t, redistest.Options{})
+	var log lines
+	s := open(t, Options{URL: clusterURL(c), Logger: log.logger(), Timeout: 250 * time.Millisecond})
+	answers(t, s)
+	const most = 300 // of the 341 tags that the first server owns
+	for _, node := range c.Nodes { // an error where gossip was faster
+		_, _ = node.Do(t.Context(), "CLUSTER", "DELSLOTSRANGE", "0", strconv.Itoa(most*slots/tags-1))
+	}
+	until(t, func(context.Context) error {
+		if _, n := s.unservedSlots(); n < most {
+			return fmt.Errorf("%d slots are lost", n)
+		}
+		return nil
+	})
+	replica := c.Nodes[4]
+	if err := replica.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second) // enough for three probes that fail, and for three that follow at once
+	if err := replica.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	if n := log.count("can't be reached"); n > 0 {
+		t.Errorf("the server was lost %d times", n)
+	}
+}
+
 // whatFails is nil for a charge that failed.
 func whatFails(err error) error {
 	if err == nil {

@@ -46,9 +46,13 @@ func (s *Store) tend(sh *shard) {
 			answered = now
 			continue
 		}
-		used, err := s.try(sh)
+		tag := s.tagOf(sh)
+		if tag < 0 {
+			return // its hash slots have moved
+		}
+		err := s.tryTag(tag, rediscall.Once)
 		switch open := sh.open.Load(); {
-		case !used || s.life.Err() != nil:
+		case s.life.Err() != nil:
 			return
 		case err == nil && open:
 			lost := s.shardHealth(sh)
@@ -56,7 +60,7 @@ func (s *Store) tend(sh *shard) {
 			s.logger.Info("redis is back", "shard", lost.Name, "lost_for", time.Since(lost.Since).Round(time.Millisecond).String())
 		case err == nil:
 			sh.succeeded()
-		case ofSlot(err) && !open: // the server is well, as far as this can tell
+		case s.joiners[tag].slotAtFault(err) && !open: // the server is well, as far as this can tell
 		case sh.failed(err):
 			s.lose(sh)
 		}
@@ -66,18 +70,9 @@ func (s *Store) tend(sh *shard) {
 // probed is the policy of the counter that probes charge.
 var probed, _ = counter.NewPolicy("probe", counter.PerSecond(1_000_000)) // there is such a limit
 
-// try makes a check at a shard, because a server that accepts other writes may still lack a permission that checks need. It has
-// the budget of a check, so a server that is too slow for checks isn't taken for well. The budget counts the node's own time,
-// so a delayed node doesn't blame the server. used is false if the shard has no hash slots any more.
-func (s *Store) try(sh *shard) (used bool, err error) {
-	tag := s.tagOf(sh)
-	if tag < 0 {
-		return false, nil
-	}
-	return true, s.tryTag(tag, rediscall.Once)
-}
-
-// tryTag makes a check with a tag, by Redis' clock.
+// tryTag makes a check with a tag, by Redis' clock, because a server that accepts other writes may still lack a permission that
+// checks need. It has the budget of a check, so a server that is too slow for checks isn't taken for well. The budget counts the
+// node's own time, so a delayed node doesn't blame the server.
 func (s *Store) tryTag(tag int, policy rediscall.Policy) error {
 	var c call
 	c.encode([]*act{{charges: []charge{{policy: probed, key: s.names.Load().probe(tag), n: 1}}}}, 0, s.leastTTL, s.peers.id)
