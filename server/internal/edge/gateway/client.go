@@ -65,7 +65,7 @@ type requestBody struct {
 // body when the response begins: the transport may still be reading it, and would send a body with
 // gaps or abort the response.
 func newRequestBody(r *http.Request, c *client, cancel context.CancelFunc) *requestBody {
-	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel, wait: grace{most: c.patience}}
+	b := &requestBody{ReadCloser: r.Body, in: r, client: c, cancel: cancel, wait: grace{most: c.patience, rate: minBodyRate}}
 	b.idle.L = &b.mu
 	b.timer = time.AfterFunc(time.Hour, b.stall)
 	b.timer.Stop() // until the first read
@@ -98,9 +98,8 @@ func (b *requestBody) begin() error {
 		return http.ErrBodyReadAfterClose
 	}
 	b.reading = true
-	b.wait.begin()
-	if !b.replied {
-		b.timer.Reset(b.wait.mayWait())
+	if by := b.wait.begin(); !b.replied {
+		b.timer.Reset(time.Until(by))
 	}
 	return nil
 }

@@ -56,8 +56,8 @@ type Options struct {
 	// ResponseTimeout limits the time until the upstream begins its response. Zero means 60 s.
 	ResponseTimeout time.Duration
 	// StallTimeout is how long a client may delay the upstream, by not sending the next part of its body before
-	// the response begins, or by not reading the next part of the response. The gateway's total wait for a client
-	// may be that long, plus one second for every 500 bytes that the client sends. Zero means 60 s.
+	// the response begins, or by not reading the next part of the response. It is also how far a body may fall
+	// behind 500 bytes per second. Zero means 60 s.
 	StallTimeout time.Duration
 	// UsageHeader names the header in which the upstream reports what a request used: "812", which means tokens,
 	// or "tokens=812, usd=0.012". If empty, the gateway reads the usage from the responses of AI models.

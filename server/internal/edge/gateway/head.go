@@ -40,11 +40,14 @@ func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httpli
 	if r.ContentLength >= 0 && r.ContentLength < maxHead {
 		most = int(r.ContentLength) + 1
 	}
-	p := grace{most: g.stall}
+	p := grace{most: g.stall, rate: minBodyRate}
 	full := false
 	for h.err == nil && len(h.text) < most {
 		if full = !h.grow(most); full {
 			break
+		}
+		if cap(h.text) > smallHead && p.rate == minBodyRate {
+			p = grace{most: min(g.stall, headStall), rate: minHeadRate}
 		}
 		_ = control.SetReadDeadline(p.begin())
 		var n int
@@ -140,34 +143,35 @@ func (h *head) releaseLocked() {
 	h.room.give(&h.client, h.held.Swap(0))
 }
 
-// minBodyRate is how many bytes per second a client must send after its patience is used up.
-const minBodyRate = 500
+const (
+	// minBodyRate is how many bytes per second a client must send after its patience is used up.
+	minBodyRate = 500
+	// A body that holds more than smallHead bytes of the room loses them sooner than the client is given up
+	// on otherwise: after headStall, and below minHeadRate.
+	smallHead   = 64 << 10
+	headStall   = 5 * time.Second
+	minHeadRate = 16 << 10
+)
 
-// grace is how long the gateway waits for a client: at most `most` for each part and, in total,
-// most plus one second for every minBodyRate bytes that the client sends.
+// grace is how long the gateway waits for a client: at most `most` for each part, and at most so much
+// longer in total than the bytes would take at the given rate. Time that a client saves by sending faster
+// doesn't count, or a fast beginning would buy time to stall.
 type grace struct {
-	most    time.Duration
-	since   time.Time     // when the current wait began
-	waited  time.Duration // the total of earlier waits
-	arrived int64         // bytes that have arrived
+	most  time.Duration
+	rate  int           // bytes per second
+	since time.Time     // when the current wait began
+	late  time.Duration // how much longer the bytes have taken
 }
 
 // begin starts a wait, and returns the time by which the next part must arrive.
 func (p *grace) begin() (by time.Time) {
 	p.since = time.Now()
-	return p.since.Add(p.mayWait())
-}
-
-// mayWait returns how long the next part may take.
-func (p *grace) mayWait() time.Duration {
-	earned := time.Duration(min(p.arrived, 1<<40)/minBodyRate) * time.Second
-	return min(p.most, p.most+earned-p.waited)
+	return p.since.Add(p.most - p.late)
 }
 
 // end records the arrival of n bytes.
 func (p *grace) end(n int) {
-	p.waited += time.Since(p.since)
-	p.arrived += int64(n)
+	p.late = max(0, p.late+time.Since(p.since)-time.Duration(n)*time.Second/time.Duration(p.rate))
 }
 
 const maxRoom = 64 << 20 // bytes

@@ -141,6 +141,68 @@ func TestRefusedCallsAreFree(t *testing.T) {
 	}
 }
 
+// An error that the upstream reports after the model has run is booked by the usage in it.
+func TestErrorsWithAUsageAreBooked(t *testing.T) {
+	const used = `"usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}`
+	for answer, want := range map[string]string{
+		`{"error": {"code": "content_filter"}, ` + used + `}`: "9988",
+		`{"error": {"code": "content_filter"}}`:               "10000",
+		"data: {\"choices\": []}\n\n":                         "10000",
+		"data: {" + used + "}\n\ndata: [DONE]\n\n":            "9988",
+		"<html>": "10000",
+		"":       "10000",
+	} {
+		l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))
+		d, _ := metering(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(422)
+			_, _ = io.WriteString(w, answer)
+		}, setup{limiter: l})
+		d.ask(t, "/v1/chat/completions", chat)
+		if got := left(t, l)["tokens"]; got != want {
+			t.Errorf("%q: %s tokens left, want %s", answer, got, want)
+		}
+	}
+}
+
+// The gateway doesn't know which limit an API obeys whose path it doesn't know. So it reserves as much as without a limit, and at
+// least what the limits allow.
+func TestLimitsOnUnknownPaths(t *testing.T) {
+	byDefault := daily("tokens", 10_000)
+	byDefault.Default = counter.Whole(500)
+	for name, c := range map[string]struct {
+		path, limit string
+		rule        weir.Rule
+		learned     int64
+		left        string // while the model thinks
+	}{
+		"a known path":     {"/v1/chat/completions", `"max_tokens": 100`, daily("tokens", 10_000), 0, "9898"},
+		"low":              {"/llm", `"max_tokens": 100`, daily("tokens", 10_000), 0, "5902"},
+		"another's, low":   {"/llm", `"options": {"num_predict": 1}`, daily("tokens", 10_000), 0, "5902"},
+		"high":             {"/llm", `"max_tokens": 9000`, daily("tokens", 10_000), 0, "998"},
+		"learned":          {"/llm", `"max_tokens": 100`, daily("tokens", 10_000), 700, "9298"},
+		"below a default":  {"/llm", `"max_tokens": 100`, byDefault, 0, "9500"},
+		"above a default":  {"/llm", `"max_tokens": 2000`, byDefault, 0, "7998"},
+		"more than a rule": {"/llm", `"max_tokens": 90000`, daily("tokens", 10_000), 0, "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := limiterOf(t, weir.Options{}, c.rule)
+			d, _ := metering(t, func(http.ResponseWriter, *http.Request) {
+				if got := left(t, l)["tokens"]; got != c.left {
+					t.Errorf("%s tokens left, want %s", got, c.left)
+				}
+			}, setup{limiter: l})
+			for range enough {
+				if c.learned > 0 {
+					d.gateway.opts.Learned.learn("gpt-small", 1, c.learned)
+				}
+			}
+			if a := d.ask(t, c.path, strings.Replace(chat, `"max_tokens": 100`, c.limit, 1)); a.StatusCode != 200 {
+				t.Errorf("%s: %s", a.Status, a.body)
+			}
+		})
+	}
+}
+
 // A call that waits in a queue, where its body is read ahead a second time, is asked for its usage all the same.
 func TestUsageBehindAQueue(t *testing.T) {
 	queue := weir.Rule{ID: "queue", By: []string{"ip"}, Algorithm: weir.LeakyQueue, MaxDelay: time.Minute, Limits: []weir.Limit{{Count: 20, Window: time.Second}}}

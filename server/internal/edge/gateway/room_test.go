@@ -4,11 +4,15 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -131,6 +135,67 @@ func TestStalledBodiesLeaveRoom(t *testing.T) {
 		if a := d.callAs(t, "large", "sk_known", "198.51.100.1"); a.StatusCode != 200 || budget() != "99.998788" {
 			t.Errorf("a verified client, price for other models %t: %s, %s usd left", others, a.Status, budget())
 		}
+	}
+}
+
+// pipeWriter is the response to a client at the other end of a pipe.
+type pipeWriter struct {
+	*httptest.ResponseRecorder
+	net.Conn
+}
+
+func (w pipeWriter) Write(p []byte) (int, error) { return w.ResponseRecorder.Write(p) }
+
+// A large body that stops arriving, or hardly arrives, soon loses its room. Small ones, and large ones that make progress, don't.
+func TestLargeBodiesLoseTheirRoomSoon(t *testing.T) {
+	for name, c := range map[string]struct {
+		begin, part int // bytes
+		every       time.Duration
+		lasts       time.Duration // until the gateway gives up, to a second; 0 if it doesn't
+	}{
+		"stalls":            {maxHead - 1000, 0, 0, headStall},
+		"drips":             {maxHead - 1000, 1, time.Second, headStall},
+		"makes progress":    {maxHead - 1000, 20, time.Second / 100, 0},
+		"small, and stalls": {3000, 0, 0, time.Minute},
+		"small, and drips":  {3000, 1, time.Second, time.Minute},
+		"small, and slow":   {3000, 5000, 10 * time.Second, 0},
+		"slow":              {0, 100_000, 4 * time.Second, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			up, down := net.Pipe()
+			g := &Gateway{stall: time.Minute}
+			r := httptest.NewRequest("POST", "/", down)
+			if r.ContentLength = maxHead; c.begin > 0 && c.begin < smallHead {
+				r.ContentLength = smallHead
+			}
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for n, err := up.Write(make([]byte, c.begin)); err == nil && n < int(r.ContentLength); {
+					if c.part == 0 {
+						return
+					}
+					time.Sleep(c.every)
+					_, err = up.Write(make([]byte, c.part))
+					n += c.part
+				}
+				up.Close()
+			})
+			begun := time.Now()
+			w := httptest.NewRecorder()
+			call := &modelCall{}
+			read := g.readHead(pipeWriter{w, down}, r, httplimit.Client{}, call)
+			switch took := time.Since(begun).Round(time.Second); {
+			case read != (c.lasts == 0), c.lasts != 0 && took != c.lasts:
+				t.Errorf("%s: whole %t after %s, %d", name, read, took, w.Code)
+			case read:
+				call.release()
+			}
+			if n := g.room.held(); n != 0 {
+				t.Errorf("%s: %d bytes are held", name, n)
+			}
+			down.Close()
+			wg.Wait()
+		})
 	}
 }
 

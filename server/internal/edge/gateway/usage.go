@@ -37,7 +37,7 @@ type modelCall struct {
 	httplimit.Estimate
 	kind     kind
 	asked    usage.Asked
-	foreign  int64            // an output limit that a different API would obey; this one might, too
+	foreign  int64            // an output limit that the API at this path may or may not obey
 	isCall   bool             // the body may be a call to a model
 	models   []string         // the models that the path, the query and the body name
 	model    string           // the model that rules count by; "" if unknown
@@ -119,8 +119,12 @@ func (g *Gateway) reserve(c *modelCall) {
 		c.Amounts = all(output.N)
 		return
 	}
-	c.Amounts = g.price(c.models, "", map[string]counter.Amount{"input": counter.Whole(input)})
 	c.Assumed = all(assumed)
+	if c.foreign > 0 {
+		c.Amounts = all(c.asked.OutputOf(c.foreign).N)
+	} else {
+		c.Amounts = g.price(c.models, "", map[string]counter.Amount{"input": counter.Whole(input)})
+	}
 }
 
 // mostOutput returns how many tokens an answer is assumed to have at most.
@@ -226,14 +230,15 @@ func (g *Gateway) watchUsage(res *http.Response) {
 			return
 		}
 	}
-	switch s := res.StatusCode; {
-	case s >= 400 && s < 500: // the model wasn't asked
+	s := res.StatusCode
+	refused := s >= 400 && s < 500
+	switch {
+	case refused: // unless the answer has a usage, the model wasn't asked
 		g.settleNothing(res.Request)
-		return
 	case s < 200 || s > 299 || s == http.StatusAccepted: // unknown, or not known yet: what was reserved stands
 		return
 	}
-	m := &metered{ReadCloser: res.Body, g: g, c: c, r: res.Request}
+	m := &metered{ReadCloser: res.Body, g: g, c: c, r: res.Request, refused: refused}
 	contentType := res.Header.Get("Content-Type")
 	if e := res.Header.Get("Content-Encoding"); (e == "" || strings.EqualFold(e, "identity")) && !usage.IsPacked(contentType) {
 		m.reader = usage.NewReader(contentType)
@@ -260,6 +265,8 @@ type metered struct {
 	g      *Gateway
 	c      *modelCall
 	r      *http.Request
+	// refused says that the status is a 4xx. Such an answer costs nothing unless it has a usage.
+	refused bool
 }
 
 func (m *metered) Read(p []byte) (int, error) {
@@ -288,7 +295,7 @@ func (m *metered) Close() error {
 		if u.Output.Known && !asked.MaxOutput.Known && m.c.foreign == 0 && asked.Choices <= 1 {
 			m.g.opts.Learned.learn(m.c.model, learner(&m.c.head.client), u.Output.N)
 		}
-	case told || streamed > 0:
+	case told || streamed > 0 && !m.refused:
 		httplimit.SettleAtLeast(m.r, m.g.price(models, u.Model, m.c.likely(&u, asked, streamed)))
 	}
 	return m.ReadCloser.Close()

@@ -123,12 +123,12 @@ func (b *Body) Others() []string { return b.others }
 // or isn't an object.
 func (b *Body) IsCall() bool { return b.begun && (b.isCall || !b.isObject) }
 
-// IsLimited reports whether a server at the path obeys any of the output limits in the body. Servers
-// ignore the fields of other APIs.
+// IsLimited reports whether the path is one of a known API, which obeys one of the output limits in the
+// body. Servers ignore the fields of other APIs.
 func (b *Body) IsLimited(path string) bool {
 	for _, segments := range readings(path) {
 		names := limitsAt(segments)
-		if names != nil && !slices.ContainsFunc(b.limits, func(name string) bool { return slices.Contains(names, name) }) {
+		if !slices.ContainsFunc(b.limits, func(name string) bool { return slices.Contains(names, name) }) {
 			return false
 		}
 	}

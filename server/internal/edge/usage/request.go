@@ -61,7 +61,9 @@ const (
 	atChoiceCount
 	atBackground // whether to run as a background job
 	atName       // the name of the model
-	atOthers     // models that may answer instead of it
+	atOthers     // models that may answer instead of it, as names or as requests
+	atOthersOf   // models that may answer instead of the one that the member's name says
+	atSubstitute // one of them
 	atText       // text, or an array that contains text
 	atTexts      // the same, or tokens instead of text
 	atPromptList // the same, where each text is answered separately
@@ -103,8 +105,10 @@ var requestFields = [requestPlaces]map[string]place{
 		"instructions":          atText,
 		"query":                 atText,
 		"documents":             atText,
+
+		"context_window_fallbacks": atOthers, // LiteLLM's
+		"content_policy_fallbacks": atOthers,
 	},
-	atOthers:     {"model": atOthers},
 	atOptions:    {"include_usage": atInclude},
 	atRunOptions: {"num_predict": atMaxOutput},
 	atGeneration: {
@@ -183,6 +187,9 @@ func (b *Body) member(of place, name []byte) place {
 	if of == atOptions {
 		b.options.empty = false
 	}
+	if of == atOthers {
+		return b.fallback(name)
+	}
 	if p := requestFields[of][string(name)]; p != nowhere {
 		b.isCall = b.isCall || of == top
 		switch p {
@@ -196,12 +203,34 @@ func (b *Body) member(of place, name []byte) place {
 		b.once(string(name))
 		return p
 	}
+	b.refuseFolded(of, name)
+	if p := textFields[string(name)]; p != nowhere {
+		return p
+	}
+	return anywhere
+}
+
+func (b *Body) refuseFolded(of place, name []byte) {
 	if folded := foldedFields[of]; folded != nil && len(name) > 0 {
 		if right, odd := folded[fold(string(name))]; odd {
 			b.refuse("%q must be spelled %q", name, right)
 		}
 	}
-	if p := textFields[string(name)]; p != nowhere {
+}
+
+// fallback returns the place of a member of a fallback. LiteLLM reads fallbacks as ["large"], as requests such as
+// [{"model": "large", "messages": [...]}], and as [{"small": ["large"]}].
+func (b *Body) fallback(name []byte) place {
+	switch p := requestFields[top][string(name)]; p {
+	case atName, atOthers:
+		b.once(string(name))
+		return atOthers
+	case atMaxOutput, atChoiceCount, atGeneration, atRunOptions, atBackground:
+		b.refuse("a fallback can't have %q: give it for the whole call", name)
+	case nowhere:
+		b.refuseFolded(top, name)
+		return atOthersOf
+	case atText, atTexts, atPromptList:
 		return p
 	}
 	return anywhere
@@ -222,6 +251,8 @@ func (b *Body) element(of place) place {
 	switch of {
 	case atText, atTexts, atData, atOthers:
 		return of
+	case atOthersOf:
+		return atSubstitute
 	case atPromptList:
 		return atAPrompt
 	case atAPrompt:
@@ -304,7 +335,7 @@ func (b *Body) scalar(p place, v scalar) {
 			b.refuse(notNumber)
 		}
 		b.asked.Choices = max(b.asked.Choices, n.N)
-	case atName, atOthers:
+	case atName, atOthers, atSubstitute:
 		switch {
 		case v.kind != '"':
 		case v.text == nil:
