@@ -34,22 +34,9 @@ type host struct {
 	paused   chan struct{} // closed when a pause begins
 }
 
-// place is a method and a path, which decide which policies count a request.
-type place struct{ lane *lane }
-
-// placesOf returns how many places have requests that a policy counts.
-func (h *host) placesOf(q *quota) (n int) {
-	for _, p := range h.places {
-		if slices.Contains(p.lane.quotas, q) {
-			n++
-		}
-	}
-	return n
-}
-
-// lane is a queue of requests that the same policies count. The first waits until the limits allow it, the others for
-// their turn.
-type lane struct {
+// place is a method and a path, which decide which policies count a request. Requests to a place queue: the first waits until
+// the limits allow it, the others for their turn.
+type place struct {
 	turn     chan struct{}
 	quotas   []*quota
 	known    bool // an answer has named these quotas
@@ -57,10 +44,19 @@ type lane struct {
 	lastSent time.Time
 }
 
+// placesOf returns how many places have requests that a policy counts.
+func (h *host) placesOf(q *quota) (n int) {
+	for _, p := range h.places {
+		if slices.Contains(p.quotas, q) {
+			n++
+		}
+	}
+	return n
+}
+
 // call is a request under way.
 type call struct {
 	place   *place
-	lane    *lane
 	tickets []ticket
 }
 
@@ -84,10 +80,10 @@ func (h *host) placeOf(method, path string) *place {
 				break
 			}
 		}
-		p = &place{lane: &lane{turn: make(chan struct{}, 1)}}
+		p = &place{turn: make(chan struct{}, 1)}
 		for _, q := range h.quotas {
 			if n := h.placesOf(q); n > 0 && n == len(h.places) { // it counts requests to all other places, so probably to this one
-				p.lane.quotas = append(p.lane.quotas, q)
+				p.quotas = append(p.quotas, q)
 			}
 		}
 		h.places[key] = p
@@ -108,21 +104,6 @@ func shape(path string) string {
 		}
 	}
 	return strings.Join(parts, "/")
-}
-
-// setQuotas sets which policies count a place's requests.
-func (h *host) setQuotas(p *place, quotas []*quota) {
-	for _, other := range h.places {
-		if l := other.lane; l.known && slices.Equal(l.quotas, quotas) {
-			p.lane = l
-			return
-		}
-	}
-	if !p.lane.known {
-		p.lane.known, p.lane.quotas = true, quotas // the requests that wait in it needn't move
-		return
-	}
-	p.lane = &lane{turn: make(chan struct{}, 1), known: true, quotas: quotas}
 }
 
 // quotaOf returns the quota of a policy, and adds it if need be. It returns nil if there are too many.
@@ -149,23 +130,22 @@ func (h *host) quotaOf(name string, now time.Time) *quota {
 // relief is how long a request without an answer blocks others, where only a few may be sent at a time.
 const relief = time.Second
 
-// ready returns when a request of a lane may go, and which policy determines that. A time up to now means at once.
-func (h *host) ready(l *lane, now time.Time) (at time.Time, policy string) {
+// ready returns when a request to a place may go, and which policy determines that. A time up to now means at once.
+func (h *host) ready(p *place, now time.Time) (at time.Time, policy string) {
 	at = h.pause
-	quotas := l.quotas
-	for _, q := range quotas {
+	for _, q := range p.quotas {
 		if t := q.ready(now); t.After(at) {
 			at, policy = t, q.name
 		}
 	}
-	if !l.known {
+	if !p.known {
 		for _, q := range h.quotas { // any of them may count this request
 			if q.pause.After(at) {
 				at, policy = q.pause, q.name
 			}
 		}
-		if l.pending > 0 {
-			at = later(at, l.lastSent.Add(relief))
+		if p.pending > 0 {
+			at = later(at, p.lastSent.Add(relief))
 		}
 	}
 	if h.pending >= h.open {
@@ -176,15 +156,14 @@ func (h *host) ready(l *lane, now time.Time) (at time.Time, policy string) {
 
 // send counts a request that is sent now.
 func (h *host) send(p *place, now time.Time) *call {
-	l := p.lane
-	c := &call{place: p, lane: l, tickets: make([]ticket, len(l.quotas))}
-	for i, q := range l.quotas {
+	c := &call{place: p, tickets: make([]ticket, len(p.quotas))}
+	for i, q := range p.quotas {
 		c.tickets[i] = q.send(now)
 	}
-	l.pending++
+	p.pending++
 	h.inFlight++
 	h.pending++
-	h.lastSent, l.lastSent = now, now
+	h.lastSent, p.lastSent = now, now
 	return c
 }
 
@@ -200,7 +179,7 @@ func (h *host) answer(c *call, res *http.Response, now time.Time) (v verdict) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.pending--
-	c.lane.pending--
+	c.place.pending--
 	for i := range c.tickets {
 		c.tickets[i].of.answer(now, &c.tickets[i])
 	}
@@ -211,7 +190,7 @@ func (h *host) answer(c *call, res *http.Response, now time.Time) (v verdict) {
 	rs := readHeaders(res.Header, now)
 	v.refused = refused(res)
 	quotas := h.read(c, &rs, now, v.refused)
-	h.learnPlace(c, quotas, rs.complete)
+	c.learnPlace(quotas, rs.complete)
 	if !v.refused {
 		h.refusals = 0
 		h.open++
@@ -220,7 +199,7 @@ func (h *host) answer(c *call, res *http.Response, now time.Time) (v verdict) {
 		}
 		return v
 	}
-	v.wait, v.policy = h.refuse(c, &rs, quotas, now)
+	v.wait, v.policy = h.refuse(&rs, quotas, now)
 	return v
 }
 
@@ -243,7 +222,7 @@ func (h *host) read(c *call, rs *readings, now time.Time, refused bool) []*quota
 			q.read(now, t, r)
 		} else {
 			if t != nil {
-				q.giveBack() // a refusal takes nothing
+				q.correct(1) // a refusal takes nothing
 			}
 			q.numbers(now, r)
 		}
@@ -269,28 +248,25 @@ func (c *call) ticket(q *quota) *ticket {
 }
 
 // learnPlace updates which policies count requests to a place, after an answer has named them.
-func (h *host) learnPlace(c *call, quotas []*quota, complete bool) {
+func (c *call) learnPlace(quotas []*quota, complete bool) {
 	p := c.place
-	if !complete && p.lane.known {
-		for _, q := range p.lane.quotas { // the answer has named some of them
+	if p.known && !complete { // the answer has named some of them
+		for _, q := range p.quotas {
 			if !slices.Contains(quotas, q) {
 				quotas = append(quotas, q)
 			}
 		}
 	}
-	slices.SortFunc(quotas, func(a, b *quota) int { return strings.Compare(a.name, b.name) })
 	for i := range c.tickets {
 		if q := c.tickets[i].of; !slices.Contains(quotas, q) {
-			q.giveBack()
+			q.correct(1) // it didn't count the request
 		}
 	}
-	if !p.lane.known || !slices.Equal(p.lane.quotas, quotas) {
-		h.setQuotas(p, quotas)
-	}
+	p.quotas, p.known = quotas, true
 }
 
 // refuse begins a pause. It returns how long the pause is, and the policy that refused, if that is known.
-func (h *host) refuse(c *call, rs *readings, quotas []*quota, now time.Time) (time.Duration, string) {
+func (h *host) refuse(rs *readings, quotas []*quota, now time.Time) (time.Duration, string) {
 	wait, by := rs.retry, (*quota)(nil)
 	for i := range rs.policies {
 		r := &rs.policies[i]

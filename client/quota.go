@@ -208,9 +208,6 @@ func (q *quota) correct(by float64) {
 	q.shift += by
 }
 
-// giveBack undoes the counting of a request that the policy didn't count.
-func (q *quota) giveBack() { q.correct(1) }
-
 // answer ends a ticket, and measures how long answers take.
 func (q *quota) answer(now time.Time, t *ticket) {
 	q.pending--

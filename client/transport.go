@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -197,15 +196,70 @@ func (t *Transport) evictLocked() {
 
 // wait returns once a request may go, and counts it. Repeats don't queue a second time.
 func (t *Transport) wait(h *host, p *place, req *http.Request, last time.Time, repeat bool) (*call, error) {
-	w, since := waiter{t: t, h: h, p: p, ctx: req.Context(), last: last}, time.Now()
-	c, err := w.wait(repeat)
-	if paused, ok := errors.AsType[*PausedError](err); ok {
-		t.tell(Event{Kind: GaveUp, Request: req, Host: h.name, Policy: paused.Policy, Err: err})
+	ctx, came := req.Context(), time.Now()
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	if err == nil && w.waited {
-		t.tell(Event{Kind: Waited, Request: req, Host: h.name, Policy: w.policy, Wait: time.Since(since)})
+	first, waited, policy := repeat, false, "" // first: the request is the one of its place that may go next
+	if !repeat {
+		select {
+		case p.turn <- struct{}{}:
+			first = true
+		default:
+			waited = true
+		}
+		defer func() {
+			if first {
+				<-p.turn
+			}
+		}()
 	}
-	return c, err
+	for {
+		now := time.Now()
+		h.mu.Lock()
+		at, by := h.ready(p, now)
+		due := !at.After(now)
+		switch {
+		case at.After(last), waited && !now.Before(last):
+			h.mu.Unlock()
+			err := &PausedError{Host: h.name, Policy: by, Until: later(at, now)}
+			t.tell(Event{Kind: GaveUp, Request: req, Host: h.name, Policy: by, Err: err})
+			return nil, err
+		case first && due && h.inFlight < t.maxInFlight():
+			c := h.send(p, now)
+			h.mu.Unlock()
+			if waited {
+				t.tell(Event{Kind: Waited, Request: req, Host: h.name, Policy: policy, Wait: now.Sub(came)})
+			}
+			return c, nil
+		}
+		turn, paused, changed, until := p.turn, h.paused, (chan struct{})(nil), last
+		if first {
+			if h.changed == nil {
+				h.changed = make(chan struct{})
+			}
+			turn, paused, changed, policy = nil, nil, h.changed, by
+			if !due {
+				until = at
+			}
+		}
+		h.mu.Unlock()
+		waited = true
+		timer := time.NewTimer(time.Until(until))
+		select {
+		case turn <- struct{}{}:
+			first = true
+		case <-paused: // it may no longer be able to go in time
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			if err := ctx.Err(); err != context.DeadlineExceeded {
+				timer.Stop()
+				return nil, err
+			}
+		}
+		timer.Stop()
+	}
 }
 
 // send sends a request that was counted.
