@@ -54,7 +54,7 @@ func importNginxCommand() *cobra.Command {
 		}
 		read, none := imports.Nginx, "there is no limit_req, or each of them was left out"
 		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name == "-" && manifest.Match(text) {
-			read, none = imports.Ingress, "no Ingress has limit-rps, limit-rpm or global-rate-limit; weir import envoy reads envoyproxy/ratelimit's files"
+			read, none = imports.Ingress, "no Ingress has limit-rps or limit-rpm; weir import envoy reads envoyproxy/ratelimit's files"
 		}
 		r, err := read(name, text)
 		return r, none, rejected(err)

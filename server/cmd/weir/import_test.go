@@ -48,7 +48,7 @@ func TestImport(t *testing.T) {
 	runWith(t, "", "import", "nginx", write("i.yml", ingress)).expect(t, 0, "id: api", "")
 	runWith(t, "http { password hunter2", "import", "nginx", "-").expect(t, exitRefused, "", "-:1: is not nginx's syntax")
 	runWith(t, "", "import", "nginx", dir).expect(t, exitUsage, "", "is a directory")
-	runWith(t, "", "import", "nginx", edge).expect(t, exitRefused, "", "no Ingress has limit-rps, limit-rpm or global-rate-limit; weir import envoy reads")
+	runWith(t, "", "import", "nginx", edge).expect(t, exitRefused, "", "no Ingress has limit-rps or limit-rpm; weir import envoy reads")
 	runWith(t, "http { }", "import", "nginx", "-").expect(t, exitRefused, "", "there is no limit_req")
 	runWith(t, "", "import", "envoy", t.TempDir()).expect(t, exitUsage, "", "has no *.yaml: name the folder")
 	runWith(t, "", "import", "nginx").expect(t, exitUsage, "", "FILE")

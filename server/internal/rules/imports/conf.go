@@ -91,6 +91,7 @@ func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth
 	if depth > maxConfDepth {
 		return nil, confError(path, 1, fmt.Sprintf("blocks and includes are nested more than %d deep", maxConfDepth))
 	}
+	list = []directive{} // not nil, even if the block is empty
 	var d *directive
 	line := 1
 	for t := range tokens {
@@ -114,9 +115,6 @@ func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth
 			if t.Value == "{" {
 				if d.block, err = r.block(tokens, path, depth+1, false); err != nil {
 					return nil, err
-				}
-				if d.block == nil {
-					d.block = []directive{} // not nil, even if the block is empty
 				}
 			}
 			if d.name == "include" && d.block == nil {
@@ -149,7 +147,7 @@ func (r *confReader) include(d *directive, depth int) (list []directive, err err
 		return nil, confError(d.file, d.line, "include: must be a file, or a pattern of files")
 	}
 	lost := func(name, why string) {
-		r.lost = append(r.lost, Note{Where: d.where(), Differs: true, Text: fmt.Sprintf("includes %s, which %s: limits in it are missing here", clip(printable(name)), why)})
+		r.lost = append(r.lost, Note{Where: d.where(), Differs: true, Text: fmt.Sprintf("includes %s, which %s: limits in it are missing here", clip(name), why)})
 	}
 	if len(names) == 0 && !strings.ContainsAny(pattern, "*?[") {
 		lost(d.arg(0), "isn't there")
@@ -159,8 +157,7 @@ func (r *confReader) include(d *directive, depth int) (list []directive, err err
 			return nil, confError(d.file, d.line, "includes itself, by way of "+filepath.Base(name))
 		}
 		more, err := r.read(name, nil, depth+1)
-		var path *fs.PathError
-		if errors.As(err, &path) {
+		if _, unreadable := errors.AsType[*fs.PathError](err); unreadable {
 			lost(name, "can't be read")
 			continue
 		}

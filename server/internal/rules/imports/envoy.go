@@ -21,12 +21,12 @@ func Envoy(files []envoy.File) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &document{head: []string{
-		"Limits of envoyproxy/ratelimit, by weir import envoy. They are for Envoy's descriptors, and for nothing else: " +
-			"Envoy asks weir serve --grpc, without --envoy-config. Of the rules that fit, the most specific decides, as there: " +
+	d := newDocument(
+		"Limits of envoyproxy/ratelimit, by weir import envoy. They are for Envoy's descriptors, and for nothing else: "+
+			"Envoy asks weir serve --grpc, without --envoy-config. Of the rules that fit, the most specific decides, as there: "+
 			"an exact value goes before one with a *, and that before a key alone.",
 		"past_limit: count has a refused request count, as there. Without it a refusal takes nothing.",
-	}}
+	)
 	for i, doc := range docs {
 		e := envoyFile{document: d, name: filepath.Base(files[i].Name)}
 		e.descriptors(doc.Descriptors, []string{doc.Domain}, doc.Domain, false)
@@ -55,7 +55,7 @@ func (e *envoyFile) descriptors(list []envoy.Descriptor, path []string, label st
 		if x.Value != "" {
 			entry += "=" + x.Value
 		}
-		where := e.name + ": " + clip(printable(at))
+		where := e.name + ": " + clip(at)
 		if strings.Contains(x.Key, "=") {
 			e.note(nil, where, true, "the key has a =, and no rule can name it: it is left out, with what is below it")
 			continue

@@ -63,6 +63,10 @@ type document struct {
 	ids   map[string]int // how often each id was requested
 }
 
+func newDocument(head ...string) *document {
+	return &document{head: head, said: map[Note]bool{}, ids: map[string]int{}}
+}
+
 // entry is a rule with comments, or only comments if it has no id.
 type entry struct {
 	id       string
@@ -108,9 +112,6 @@ func (d *document) note(e *entry, where string, differs bool, format string, arg
 	if d.said[n] { // many equal ones on the same line appear once
 		return
 	}
-	if d.said == nil {
-		d.said = map[Note]bool{}
-	}
 	d.said[n] = true
 	if e == nil {
 		e = &entry{}
@@ -134,9 +135,6 @@ func (d *document) id(name string) string {
 		base = "rule"
 	}
 	base = base[:min(len(base), maxID)]
-	if d.ids == nil {
-		d.ids = map[string]int{}
-	}
 	id := base
 	for d.ids[id] > 0 {
 		d.ids[base]++ // so that thousands of rules with the same name don't try each other's ids
@@ -207,8 +205,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// clip shortens a name that would fill a line.
-func clip(s string) string { return shown.Clip(s, 80) }
+// clip returns a name for messages, shortened if it would fill a line.
+func clip(s string) string { return shown.Clip(printable(s), 80) }
 
 // scalars formats a list of strings as YAML.
 func scalars(list []string) string {

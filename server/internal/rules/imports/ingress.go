@@ -14,7 +14,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/weirhq/weir"
-	"github.com/weirhq/weir/counter"
 )
 
 // ingress is a Kubernetes Ingress, with the fields that limits need, or a list of Ingresses.
@@ -48,11 +47,11 @@ func Ingress(name string, text []byte) (*Result, error) {
 	if len(text) > MaxConf {
 		return nil, fmt.Errorf("%s: %w: manifests have at most %d MiB", name, errTooLarge, MaxConf>>20)
 	}
-	d := &document{head: []string{
-		"Limits of ingress-nginx, by weir import nginx. limit-rps and limit-rpm are of nginx's limit_req with burst and nodelay: 1 + the limit times " +
+	d := newDocument(
+		"Limits of ingress-nginx, by weir import nginx. limit-rps and limit-rpm are of nginx's limit_req with burst and nodelay: 1 + the limit times "+
 			"limit-burst-multiplier (5) are admitted at once, as from a bucket that holds as many. Addresses are those of clients; IPv6 ones count by their /64.",
 		"There each controller counts by itself; here all nodes count together. A refusal is a 429, there mostly a 503.",
-	}}
+	)
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	for {
 		var x ingress
@@ -79,7 +78,7 @@ func Ingress(name string, text []byte) (*Result, error) {
 
 // ingress adds the rules of one Ingress. Its paths share their counters.
 func (d *document) ingress(x *ingress) {
-	where := "Ingress " + clip(printable(x.Metadata.Name))
+	where := "Ingress " + clip(x.Metadata.Name)
 	get := func(name string) string { return strings.TrimSpace(x.Metadata.Annotations[annotation+name]) }
 	number := func(name string) int64 {
 		s := get(name)
@@ -102,57 +101,25 @@ func (d *document) ingress(x *ingress) {
 		d.note(nil, where, true, "no rule can have the expression of its path: it is left out")
 		return
 	}
-	var rules []*entry
 	if len(limits) > 0 {
-		rules = append(rules, d.add(x.Metadata.Name, append(match, "by: [ip]", "limits: ["+strings.Join(limits, ", ")+"]")...))
-	}
-	if r := d.global(x, match, where, get, number); r != nil {
-		rules = append(rules, r)
-	}
-	for _, r := range rules {
+		r := d.add(x.Metadata.Name, append(match, "by: [ip]", "limits: ["+strings.Join(limits, ", ")+"]")...)
 		if hosts := hosts(x); len(hosts) > 0 {
-			d.note(r, where, true, "is for %s there: no rule is for a host, so it is for all of them", clip(printable(strings.Join(hosts, ", "))))
+			d.note(r, where, true, "is for %s there: no rule is for a host, so it is for all of them", clip(strings.Join(hosts, ", ")))
 		}
 		if nets := get("limit-whitelist"); nets != "" {
-			d.note(r, where, true, "limit-whitelist: add allow: [%s], which bypasses every rule", clip(printable(nets)))
+			d.note(r, where, true, "limit-whitelist: add allow: [%s], which bypasses every rule", clip(nets))
 		}
 	}
 	const bandwidth = "limits bandwidth, which Weir doesn't: keep it in nginx"
 	for _, l := range []struct{ name, text string }{
-		{"limit-connections", "limits connections: it comes with concurrency; keep it in nginx until then"},
+		{"limit-connections", "limits connections: write a rule with by: [ip] and algorithm: concurrency"},
+		{"global-rate-limit", "limits all controllers together, as every rule does: write a rule with that limit, and algorithm: sliding_window_counter"},
 		{"limit-rate", bandwidth}, {"limit-rate-after", bandwidth},
 	} {
 		if get(l.name) != "" {
 			d.note(nil, where, true, "%s %s", l.name, l.text)
 		}
 	}
-}
-
-// global adds the rule for the annotation global-rate-limit, whose limit all controllers share.
-func (d *document) global(x *ingress, match []string, where string, get func(string) string, number func(string) int64) *entry {
-	n := number("global-rate-limit")
-	if n == 0 {
-		return nil
-	}
-	window := get("global-rate-limit-window")
-	if _, err := counter.ParseWindow(window); err != nil {
-		d.note(nil, where, true, "global-rate-limit needs a global-rate-limit-window, such as 1m: it is left out")
-		return nil
-	}
-	by, notes, wrong := (&nginxConf{}).key(cmp.Or(get("global-rate-limit-key"), "$remote_addr"))
-	if wrong != "" {
-		d.note(nil, where, true, "global-rate-limit %s: it is left out", wrong)
-		return nil
-	}
-	fields := slices.Concat(match, byFields(by))
-	r := d.add(x.Metadata.Name+"-global", append(fields, "algorithm: sliding_window_counter", fmt.Sprintf("limit: %d/%s", n, window))...)
-	for _, note := range notes {
-		d.note(r, where, note.Differs, "%s", note.Text)
-	}
-	if nets := get("global-rate-limit-ignored-cidrs"); nets != "" {
-		d.note(r, where, true, "global-rate-limit-ignored-cidrs: add allow: [%s], which bypasses every rule", clip(printable(nets)))
-	}
-	return r
 }
 
 func hosts(x *ingress) (list []string) {

@@ -45,8 +45,6 @@ items:
       annotations:
         nginx.ingress.kubernetes.io/limit-rpm: 30
         nginx.ingress.kubernetes.io/global-rate-limit: "100"
-        nginx.ingress.kubernetes.io/global-rate-limit-window: 2m
-        nginx.ingress.kubernetes.io/global-rate-limit-key: "${remote_addr}-${http_x_api_client}"
     spec: {rules: [{http: {paths: [{path: /, pathType: Prefix}]}}]}
   - kind: Ingress
     metadata: {name: bad, annotations: {nginx.ingress.kubernetes.io/limit-rps: "many", nginx.ingress.kubernetes.io/limit-rate: "1"}}
@@ -61,7 +59,6 @@ func TestIngress(t *testing.T) {
 	for _, want := range []string{
 		"  - id: api\n    match: {endpoint_regex: \"^/v1(/|$)|^/exact$\"}\n    by: [ip]\n    limits: [{limit: 2/second, burst: 7}, {limit: 60/minute, burst: 181}]\n",
 		"  - id: all\n    by: [ip]\n    limits: [{limit: 30/minute, burst: 151}]\n",
-		"  - id: all-global\n    by: [ip, \"header:X-Api-Client\"]\n    missing: skip\n    algorithm: sliding_window_counter\n    limit: 100/2m\n",
 	} {
 		if !strings.Contains(string(r.Text), want) {
 			t.Errorf("%q isn't in\n%s", want, r.Text)
@@ -73,13 +70,13 @@ func TestIngress(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Ingress api: rule api: is for api.example.com there", "Ingress api: rule api: limit-whitelist: add allow: [10.0.0.0/8,192.168.0.0/16]", "Ingress api: limit-connections limits connections",
-		"Ingress bad: limit-rps must be a number", "Ingress bad: limit-rate limits bandwidth",
+		"Ingress All: global-rate-limit limits all controllers together", "Ingress bad: limit-rps must be a number", "Ingress bad: limit-rate limits bandwidth",
 	} {
 		if !slices.ContainsFunc(notes, func(s string) bool { return strings.HasPrefix(s, want) }) {
 			t.Errorf("%q isn't among %q", want, notes)
 		}
 	}
-	if len(notes) != 5 || r.Rules != 3 || strings.Contains(string(r.Text), "hunter2") {
+	if len(notes) != 6 || r.Rules != 2 || strings.Contains(string(r.Text), "hunter2") {
 		t.Errorf("%q\n%s", notes, r.Text)
 	}
 	f, err := rulefile.Parse("rules.yaml", r.Text)

@@ -64,12 +64,12 @@ func Nginx(path string, text []byte) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &nginxConf{zones: map[string]zone{}, vars: map[string]*directive{}, used: map[string]int{}, document: &document{head: []string{
-		"Limits of nginx's limit_req, by weir import nginx. burst=B nodelay admits 1+B at once there, and so does a bucket that holds 1+B. " +
+	c := &nginxConf{zones: map[string]zone{}, vars: map[string]*directive{}, used: map[string]int{}, document: newDocument(
+		"Limits of nginx's limit_req, by weir import nginx. burst=B nodelay admits 1+B at once there, and so does a bucket that holds 1+B. "+
 			"Without nodelay what is beyond the first waits its turn, which is a queue here: Weir's gateway and middleware wait; behind auth_request nobody can.",
-		"Paths are compared as Weir does it: upper case and a slash at the end make no difference. IPv6 addresses count by their /64. " +
+		"Paths are compared as Weir does it: upper case and a slash at the end make no difference. IPv6 addresses count by their /64. "+
 			"A refusal is a 429; limit_req_status says something else there, and 503 by default.",
-	}}}
+	)}
 	for _, n := range lost {
 		c.note(nil, n.Where, n.Differs, "%s", n.Text)
 	}
@@ -141,7 +141,7 @@ func (c *nginxConf) inherit(outer scope, block []directive) scope {
 		case "limit_req_dry_run":
 			s.dryRun = d.arg(0) == "on"
 		case "limit_conn", "limit_conn_zone":
-			c.note(nil, d.where(), true, "%s limits connections, or requests in flight: it comes with concurrency; keep it in nginx until then", d.name)
+			c.note(nil, d.where(), true, "%s limits connections, or requests in flight: write a rule with algorithm: concurrency", d.name)
 		}
 	}
 	if len(s.limits) == 0 {
@@ -214,9 +214,9 @@ func (c *nginxConf) http(block []directive) {
 	for _, name := range slices.Sorted(maps.Keys(c.zones)) {
 		switch at := c.zones[name].at.where(); {
 		case c.used[name] == 0:
-			c.note(nil, at, false, "the zone %s is used nowhere", clip(printable(name)))
+			c.note(nil, at, false, "the zone %s is used nowhere", clip(name))
 		case c.used[name] > 1:
-			c.note(nil, at, true, "the zone %s is used in several places, which share their counters in nginx: here each rule has its own", clip(printable(name)))
+			c.note(nil, at, true, "the zone %s is used in several places, which share their counters in nginx: here each rule has its own", clip(name))
 		}
 	}
 }
@@ -421,13 +421,13 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 	l := p.limits[slot]
 	z, known := c.zones[l.zone]
 	if !known {
-		c.note(nil, where, true, "limit_req names the zone %s, and there is no limit_req_zone for it: it is left out", clip(printable(l.zone)))
+		c.note(nil, where, true, "limit_req names the zone %s, and there is no limit_req_zone for it: it is left out", clip(l.zone))
 		return nil
 	}
 	c.used[l.zone]++
 	by, notes, wrong := c.key(z.key)
 	if wrong != "" {
-		c.note(nil, where, true, "the zone %s %s: it is left out", clip(printable(l.zone)), wrong)
+		c.note(nil, where, true, "the zone %s %s: it is left out", clip(l.zone), wrong)
 		return nil
 	}
 	fields = append(fields, byFields(by)...)

@@ -88,20 +88,20 @@ func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong strin
 		}
 	}
 	if d.name == "map" && several {
-		return nil, nil, fmt.Sprintf(`counts by %s, for which a map has several values (a header, or else the address, is by: ["header:NAME"] in a rule)`, clip(printable(name)))
+		return nil, nil, fmt.Sprintf(`counts by %s, for which a map has several values (a header, or else the address, is by: ["header:NAME"] in a rule)`, clip(name))
 	}
 	if d.name == "geo" || !variable.MatchString(value) || strings.Contains(value, name) {
-		return nil, nil, fmt.Sprintf("counts by %s, which a %s sets: no rule can", clip(printable(name)), d.name)
+		return nil, nil, fmt.Sprintf("counts by %s, which a %s sets: no rule can", clip(name), d.name)
 	}
 	// Follow only one step, which is enough in practice and can't loop.
 	flat := &nginxConf{vars: map[string]*directive{}}
 	if by, notes, wrong = flat.key(value); wrong != "" {
 		return nil, nil, wrong
 	}
-	text := fmt.Sprintf("%s leaves some requests uncounted: list their networks, or their keys, under allow", clip(printable(name)))
+	text := fmt.Sprintf("%s leaves some requests uncounted: list their networks, or their keys, under allow", clip(name))
 	if source := c.vars[d.arg(0)]; source != nil && source.name == "geo" {
 		if nets := exempt(d, source); len(nets) > 0 {
-			text = fmt.Sprintf("%s leaves these networks uncounted: allow: [%s]", clip(printable(name)), strings.Join(nets, ", "))
+			text = fmt.Sprintf("%s leaves these networks uncounted: allow: [%s]", clip(name), strings.Join(nets, ", "))
 		}
 	}
 	return by, append(notes, Note{Text: text, Differs: true}), ""
