@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/guess"
 )
 
 // amounts reads the fields that say what a rule counts: an amount, windows of the calendar, or requests in flight. It also
@@ -66,7 +67,7 @@ func (d *decoder) amountName(v value) string {
 		return ""
 	}
 	if lower := strings.ReplaceAll(strings.ToLower(name), "-", "_"); lower != name {
-		d.hints[v.path] = didYouMean(lower, []string{lower})
+		d.hints[v.path] = guess.Hint(lower, []string{lower})
 	}
 	return name
 }
@@ -123,13 +124,8 @@ func (d *decoder) calendar(v value) (c counter.Calendar, ok bool) {
 	if len(d.list) > before {
 		return c, false
 	}
-	month, err := weir.ParseLimit("1/month")
-	if err != nil {
-		panic(err) // the language has months
-	}
-	month.Algorithm, month.Calendar.Day, month.Calendar.Zone = weir.FixedWindow, c.Day, c.Zone
-	var wrong counter.Problem
-	if errors.As(month.Validate(), &wrong) {
+	month := weir.Limit{Algorithm: weir.FixedWindow, Count: 1, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month, Day: c.Day, Zone: c.Zone}}
+	if wrong, ok := errors.AsType[counter.Problem](month.Validate()); ok {
 		p := d.fail(f[strings.TrimPrefix(wrong.Path, "calendar.")], "%s", wrong.Text)
 		if wrong.Path == "calendar.tz" {
 			p.Hint = zoneHint(c.Zone)
@@ -156,11 +152,11 @@ func zoneHint(name string) string {
 	if !strings.Contains(name, "/") {
 		for _, z := range zones {
 			if _, city, _ := strings.Cut(z, "/"); strings.EqualFold(city, name) {
-				return didYouMean(z, zones)
+				return guess.Hint(z, zones)
 			}
 		}
 	}
-	return didYouMean(name, zones)
+	return guess.Hint(name, zones)
 }
 
 // detail is what later checks need to know of a rule beyond what it means.
@@ -221,8 +217,5 @@ func noBudget(a counter.Algorithm) string {
 
 // blames reports whether a problem was found at a path, or below it.
 func (d *decoder) blames(path string) bool {
-	return slices.ContainsFunc(d.list, func(p located) bool {
-		rest, ok := strings.CutPrefix(p.Path, path)
-		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
-	})
+	return slices.ContainsFunc(d.list, func(p located) bool { return within(p.Path, path) })
 }

@@ -36,7 +36,7 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 	spend := func(total *int, n, most int, path, format string, args ...any) {
 		was := *total
 		if *total += n; was <= most && *total > most {
-			d.add(d.find(path), path, format, args...)
+			d.failAt(path, format, args...)
 		}
 	}
 	for i := range doc.Rules {
@@ -44,7 +44,7 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 		path := index("rules", i)
 		if r.Layer != "" {
 			if layers[r.Layer]++; layers[r.Layer] == maxPerLayer+1 {
-				d.add(d.find(path+".layer"), path+".layer", "at most %d rules can share a layer", maxPerLayer)
+				d.failAt(path+".layer", "at most %d rules can share a layer", maxPerLayer)
 			}
 			// The new rule is compared with each other rule of its layer, and each of them with it.
 			n := strings.Count(r.Match.Endpoint, "/")

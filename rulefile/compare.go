@@ -16,7 +16,7 @@ import (
 // and a suggestion as its hint. Both files must come from [Parse].
 func Compare(old, new *File) []Problem {
 	c := &comparison{
-		old: old, new: new, problems: &problems{file: new.Name, ids: new.reading.ids},
+		decoder: new.report(), old: old, new: new,
 		said: map[string]bool{}, before: byTier(old.Rules.Tiers), after: byTier(new.Rules.Tiers),
 	}
 	c.tiers()
@@ -29,22 +29,22 @@ func Compare(old, new *File) []Problem {
 		}
 	}
 	c.dropped()
-	return c.sorted(new.reading.src)
+	return c.sorted(c.src)
 }
 
 type comparison struct {
-	*problems
+	*decoder // of the new file
 	old, new *File
 	said     map[string]bool // paths that have a problem already
 	// before and after are the limits of the old and new tiers, by name.
 	before, after map[string][]weir.Limit
 }
 
-// add adds a problem at a path, unless the path has one.
-func (c *comparison) add(path, hint, format string, args ...any) {
+// once adds a problem at a path, unless the path has one.
+func (c *comparison) once(path, hint, format string, args ...any) {
 	if !c.said[path] {
 		c.said[path] = true
-		c.problems.add(c.new.reading.find(path), path, format, args...).Hint = hint
+		c.failAt(path, format, args...).Hint = hint
 	}
 }
 
@@ -84,7 +84,7 @@ func (c *comparison) tiers() {
 			if new.DefaultTier == "" {
 				path = join("tiers", is)
 			}
-			c.add(path, "write default_tier: "+was, "requests without a tier were in %q and are in %q now, which cuts them from %s to %s", was, is, x.was, x.is)
+			c.once(path, "write default_tier: "+was, "requests without a tier were in %q and are in %q now, which cuts them from %s to %s", was, is, x.was, x.is)
 		}
 	}
 	gone := 0
@@ -94,10 +94,10 @@ func (c *comparison) tiers() {
 		switch {
 		case x == nil:
 		case c.written(path):
-			c.add(path, "name the keys that are meant", "these keys were in %q and are in %q now, which cuts them from %s to %s", k.From, k.To, x.was, x.is)
+			c.once(path, "name the keys that are meant", "these keys were in %q and are in %q now, which cuts them from %s to %s", k.From, k.To, x.was, x.is)
 		case gone < listedLosses: // the pattern may be a key, and isn't in the new document
 			gone++
-			c.problems.add(c.new.reading.find("keys"), "keys", "%s moves from %q to %q, since no pattern matches it as before, which cuts it from %s to %s", shown.Entry(k.Pattern), k.From, k.To, x.was, x.is).
+			c.failAt("keys", "%s moves from %q to %q, since no pattern matches it as before, which cuts it from %s to %s", shown.Entry(k.Pattern), k.From, k.To, x.was, x.is).
 				Hint = "keep the pattern, or write the one that its keys have now"
 		}
 	}
@@ -109,22 +109,22 @@ func (c *comparison) rule(was, is *weir.Rule, path string) {
 		c.numbers(was, is, path)
 	}
 	if a, b := max(was.Cost, 1), max(is.Cost, 1); b > 2*a {
-		c.add(path+".cost", fmt.Sprintf("raise the limit with it, or write cost: %d", a), "a request costs %d and did cost %d, so that the limit admits less than half of what it did", b, a)
+		c.once(path+".cost", fmt.Sprintf("raise the limit with it, or write cost: %d", a), "a request costs %d and did cost %d, so that the limit admits less than half of what it did", b, a)
 	}
 	if a, b := was.Default, is.Default; was.Amount == is.Amount && a > 0 && b/2 > a {
-		c.add(path+".default", fmt.Sprintf("write default: %s, or let requests say how many %s they take", a, is.Amount), "a request that lacks %s is charged %s and was charged %s", is.Amount, b, a)
+		c.once(path+".default", fmt.Sprintf("write default: %s, or let requests say how many %s they take", a, is.Amount), "a request that lacks %s is charged %s and was charged %s", is.Amount, b, a)
 	}
 	for _, p := range []struct {
 		field          string
 		was, is, usual int
 	}{{"ipv4_prefix", was.IPv4Prefix, is.IPv4Prefix, 32}, {"ipv6_prefix", was.IPv6Prefix, is.IPv6Prefix, 64}} {
 		if a, b := cmp.Or(p.was, p.usual), cmp.Or(p.is, p.usual); b < a {
-			c.add(path+"."+p.field, "raise the limit with it, or add a second rule with the wider network", "all clients of a /%d share one limit now, and each /%d had its own", b, a)
+			c.once(path+"."+p.field, "raise the limit with it, or add a second rule with the wider network", "all clients of a /%d share one limit now, and each /%d had its own", b, a)
 		}
 	}
 	forAll := func(r *weir.Rule) bool { return r.By != nil && len(r.By) == 0 }
 	if forAll(is) && !forAll(was) {
-		c.add(path+".by", "name what to count by, such as [api_key]", "all clients share one limit now, and each had its own")
+		c.once(path+".by", "name what to count by, such as [api_key]", "all clients share one limit now, and each had its own")
 	}
 }
 
@@ -143,7 +143,7 @@ func (c *comparison) prices() {
 	parts(&c.old.Rules, func(path string, each int64) { was[path] = each })
 	parts(&c.new.Rules, func(path string, each int64) {
 		if before := was[path]; before > 0 && each/2 > before {
-			c.add(path, "is it meant for 1K, 1M or 1B? Limits can be raised with it", "counts for more than twice what it did, so that limits admit less than half")
+			c.once(path, "is it meant for 1K, 1M or 1B? Limits can be raised with it", "counts for more than twice what it did, so that limits admit less than half")
 		}
 	})
 }
@@ -151,39 +151,37 @@ func (c *comparison) prices() {
 // numbers compares a rule's own limits, its limits for tiers, and its overrides.
 func (c *comparison) numbers(was, is *weir.Rule, path string) {
 	if len(is.Limits) > 0 && len(was.Limits) > 0 {
-		c.limits(was.Limits, is.Limits, c.new.reading.ownNumbersPath(path))
+		c.limits(was.Limits, is.Limits, c.ownNumbersPath(path))
 	} else if len(is.Limits) > 0 && is.Descriptor == nil { // before, it had the limits of the tiers
 		for _, t := range c.old.Rules.Tiers {
-			c.limits(t.Limits, is.Limits, c.new.reading.ownNumbersPath(path))
+			c.limits(t.Limits, is.Limits, c.ownNumbersPath(path))
 		}
 	}
-	tiers := byTier(was.Tiers)
+	tiers, kept := byTier(was.Tiers), byTier(is.Tiers)
 	for _, t := range is.Tiers {
-		before := tiers[t.Name]
-		if before == nil {
-			before = was.Limits
-		}
-		if before == nil {
-			before = c.before[t.Name]
-		}
-		c.limits(before, t.Limits, join(path+".tiers", t.Name))
+		c.limits(first(tiers[t.Name], was.Limits, c.before[t.Name]), t.Limits, join(path+".tiers", t.Name))
 	}
-	kept := byTier(is.Tiers)
 	for _, t := range was.Tiers {
 		if kept[t.Name] != nil {
 			continue
 		}
-		after := is.Limits
-		if len(after) == 0 {
-			after = c.after[t.Name]
-		}
-		if x := compareLimits(t.Limits, after); x != nil {
-			c.add(join(path+".tiers", t.Name), fmt.Sprintf("keep tiers: {%s: %s}", t.Name, x.was), "tier %q no longer has numbers of its own here, which cuts it from %s to %s", t.Name, x.was, x.is)
+		if x := compareLimits(t.Limits, first(is.Limits, c.after[t.Name])); x != nil {
+			c.once(join(path+".tiers", t.Name), fmt.Sprintf("keep tiers: {%s: %s}", t.Name, x.was), "tier %q no longer has numbers of its own here, which cuts it from %s to %s", t.Name, x.was, x.is)
 		}
 	}
 	for key, limits := range is.Override {
 		c.limits(was.Override[key], limits, join(path+".override", key))
 	}
+}
+
+// first returns the first limits that aren't empty.
+func first(limits ...[]weir.Limit) []weir.Limit {
+	for _, l := range limits {
+		if len(l) > 0 {
+			return l
+		}
+	}
+	return nil
 }
 
 // limits adds a problem if limits were cut. The path is that of the new limits.
@@ -210,10 +208,10 @@ func (c *comparison) limits(was, is []weir.Limit, path string) {
 			break
 		}
 	}
-	c.add(path, x.hint, "the %s is cut by more than half, from %s to %s", x.field, x.was, x.is)
+	c.once(path, x.hint, "the %s is cut by more than half, from %s to %s", x.field, x.was, x.is)
 }
 
-func (c *comparison) written(path string) bool { _, ok := c.new.reading.places[path]; return ok }
+func (c *comparison) written(path string) bool { _, ok := c.places[path]; return ok }
 
 // limitCut describes a limit that was cut by more than half.
 type limitCut struct {
@@ -292,7 +290,7 @@ func (c *comparison) dropped() {
 	is := byID(&c.new.Rules)
 	dropped, all := lint.Dropped(c.old.Set, c.new.Set)
 	if !all {
-		c.problems.add(c.new.reading.find("rules"), "rules", "too many rules have changed to tell whether all requests that were limited still are").
+		c.failAt("rules", "too many rules have changed to tell whether all requests that were limited still are").
 			Hint = "change fewer at a time, or add a rule without `match`"
 	}
 	for _, i := range dropped {
@@ -300,12 +298,12 @@ func (c *comparison) dropped() {
 		j, there := is[id]
 		switch {
 		case !there:
-			c.problems.add(c.new.reading.find("rules"), "rules", "the rule %q is gone, and no other limits the requests that it was for", id).
+			c.failAt("rules", "the rule %q is gone, and no other limits the requests that it was for", id).
 				Hint = "keep it, or add a rule without `match`"
 		case c.new.Rules.Rules[j].Shadow:
-			c.add(index("rules", j)+".shadow", "add a rule without `match`", "the rule refuses nobody now, and no other limits the requests that it is for")
+			c.once(index("rules", j)+".shadow", "add a rule without `match`", "the rule refuses nobody now, and no other limits the requests that it is for")
 		default:
-			c.add(index("rules", j), "widen it again, or add a rule without `match`", "the rule is for less than it was, and no other limits the rest")
+			c.once(index("rules", j), "widen it again, or add a rule without `match`", "the rule is for less than it was, and no other limits the rest")
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/shown"
 )
 
@@ -27,7 +28,7 @@ func missing(what, name string, names []string) error {
 		return &notFound{text + ": there are none"}
 	}
 	text += fmt.Sprintf(": the %ss are %s", what, listed(names))
-	if hint := didYouMean(name, names); hint != "" {
+	if hint := guess.Hint(name, names); hint != "" {
 		text += "; " + hint
 	}
 	return &notFound{text}

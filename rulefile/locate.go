@@ -2,23 +2,30 @@ package rulefile
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/weirhq/weir/counter"
 )
 
-// locateErrors adds the problems that Compile found, with their places in the text. It leaves out
-// those that follow from problems that are known already.
+// locateErrors adds the problems that Compile found, with their places in the text. It leaves out those that may follow from
+// known ones: problems in the same value, in a part of it, or in a value around it.
 func (d *decoder) locateErrors(err error) {
-	var found counter.Problems
-	if !errors.As(err, &found) {
+	found, ok := errors.AsType[counter.Problems](err)
+	if !ok {
 		d.add(nowhere, "", "%v", err)
-		return
 	}
-	explained := d.explained()
+	known := slices.Clone(d.misspelt)
+	for _, p := range d.list {
+		known = append(known, p.Path)
+	}
 	for _, p := range found {
 		p.Path = d.listPath(p.Path)
-		if explained(p.Path) {
+		// A rule without numbers may lack those of a faulty tier.
+		follows := func(from string) bool {
+			return within(p.Path, from) || within(from, p.Path) || isRule(p.Path) && within(from, "tiers")
+		}
+		if slices.ContainsFunc(known, follows) {
 			continue
 		}
 		at := p.Path
@@ -58,6 +65,18 @@ func (d *decoder) listPath(path string) string {
 	return path
 }
 
+// failAt adds a problem at a path.
+func (d *decoder) failAt(path, format string, args ...any) *Problem {
+	return d.add(d.find(path), path, format, args...)
+}
+
+// report returns a decoder to which problems with the parsed file can be added.
+func (f *File) report() *decoder {
+	d := *f.reading.decoder
+	d.problems = &problems{file: f.Name, ids: d.ids}
+	return &d
+}
+
 // find returns the place of the value with a path, or of the nearest value around it.
 func (d *decoder) find(path string) int {
 	for ; path != ""; path = parent(path) {
@@ -76,32 +95,8 @@ func isRule(path string) bool {
 	return strings.HasPrefix(path, "rules[") && strings.IndexByte(path, ']') == len(path)-1
 }
 
-// explained returns a function that reports whether a problem at a path may follow from a known
-// one: in the same value, in a part of it, or in a value around it. A rule without numbers may lack
-// those of a faulty tier.
-func (d *decoder) explained() func(path string) bool {
-	exact, around := map[string]bool{}, map[string]bool{} // paths of problems, and of everything around them
-	note := func(path string) {
-		exact[path] = true
-		for ; path != ""; path = parent(path) {
-			around[path] = true
-		}
-	}
-	for _, p := range d.list {
-		note(p.Path)
-	}
-	for _, path := range d.misspelt {
-		note(path)
-	}
-	return func(path string) bool {
-		if around[path] || isRule(path) && around["tiers"] {
-			return true
-		}
-		for ; path != ""; path = parent(path) {
-			if exact[path] {
-				return true
-			}
-		}
-		return false
-	}
+// within reports whether a path is another one, or below it.
+func within(path, other string) bool {
+	rest, ok := strings.CutPrefix(path, other)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }

@@ -16,7 +16,16 @@ import (
 // in a hurry, so no file or older version has them. If changed is set, overrides with other numbers count as lost, too. Keys
 // are masked. Both files must come from [Parse].
 func Lost(old, new *File, changed bool) []Problem {
-	l := &losses{new: new, problems: &problems{file: new.Name, ids: new.reading.ids}}
+	d := new.report()
+	note := func(path, hint string, lost []string, format string) {
+		for i, what := range lost {
+			if i == listedLosses {
+				d.failAt(path, "and %d more of them", len(lost)-i).Hint = hint
+				break
+			}
+			d.failAt(path, format, what).Hint = hint
+		}
+	}
 	var denied, allowed []string // entries that the new document doesn't cover
 	for _, entry := range old.Rules.Deny {
 		if covered, _ := private.Covers(new.Set, entry); !covered {
@@ -28,39 +37,14 @@ func Lost(old, new *File, changed bool) []Problem {
 			allowed = append(allowed, shown.Entry(entry))
 		}
 	}
-	deny, allow := new.reading.listNames[Denylist], new.reading.listNames[Allowlist]
-	l.note(deny, "keep it in `"+deny+"`", denied, "%s is blocked now and would not be any more")
-	l.note(allow, "keep it in `"+allow+"`", allowed, "%s passes every limit now and would not any more")
-	l.overrides(&old.Rules, &new.Rules, changed)
-	return l.sorted(new.reading.src)
-}
-
-type losses struct {
-	*problems
-	new *File
-}
-
-// listedLosses is how many losses of a kind are listed one by one.
-const listedLosses = 20
-
-func (l *losses) note(path, hint string, lost []string, format string) {
-	at := l.new.reading.find(path)
-	for i, what := range lost {
-		if i == listedLosses {
-			l.add(at, path, "and %d more of them", len(lost)-i).Hint = hint
-			break
-		}
-		l.add(at, path, format, what).Hint = hint
-	}
-}
-
-func (l *losses) overrides(old, new *weir.Rules, changed bool) {
-	places := byID(new)
-	for i := range old.Rules {
-		was := &old.Rules[i]
+	deny, allow := d.listNames[Denylist], d.listNames[Allowlist]
+	note(deny, "keep it in `"+deny+"`", denied, "%s is blocked now and would not be any more")
+	note(allow, "keep it in `"+allow+"`", allowed, "%s passes every limit now and would not any more")
+	places := byID(&new.Rules)
+	for _, was := range old.Rules.Rules {
 		path, kept := "rules", map[string][]weir.Limit(nil)
 		if j, there := places[strings.ToLower(was.ID)]; there {
-			path, kept = index("rules", j), new.Rules[j].Override
+			path, kept = index("rules", j), new.Rules.Rules[j].Override
 		}
 		var lost []string
 		for _, key := range slices.Sorted(maps.Keys(was.Override)) {
@@ -68,7 +52,11 @@ func (l *losses) overrides(old, new *weir.Rules, changed bool) {
 				lost = append(lost, shown.Entry(key))
 			}
 		}
-		l.note(join(path, "override"), "keep it, or give it again with weir keys override", lost,
+		note(join(path, "override"), "keep it, or give it again with weir keys override", lost,
 			fmt.Sprintf("%%s has numbers of its own in the rule %q now, and would not have these any more", shorten(was.ID)))
 	}
+	return d.sorted(d.src)
 }
+
+// listedLosses is how many losses of a kind are listed one by one.
+const listedLosses = 20

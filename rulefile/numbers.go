@@ -378,8 +378,8 @@ func (d *decoder) validate(l weir.Limit, where map[string]value, s scope) {
 	case s.slots() || s.unsure && l.Window == 0:
 		l.Window = time.Minute // any window will do
 	}
-	var wrong counter.Problem
-	if !errors.As(l.Validate(), &wrong) {
+	wrong, ok := errors.AsType[counter.Problem](l.Validate())
+	if !ok {
 		return
 	}
 	at, text := where[wrong.Path], wrong.Text

@@ -52,23 +52,20 @@ func (d *decoder) expiry(v value) (time.Time, bool) {
 
 // unexpired returns the document without the overrides that have expired, and when the next one will.
 func (r *reading) unexpired(now time.Time) (doc weir.Rules, next time.Time) {
-	gone := map[overrideID]bool{}
-	for id, at := range r.expires {
-		if !now.Before(at) {
-			gone[id] = true
-		} else if next.IsZero() || at.Before(next) {
+	for _, at := range r.expires {
+		if now.Before(at) && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}
 	doc = r.doc
-	if len(gone) == 0 {
-		return doc, next
-	}
 	doc.Rules = slices.Clone(doc.Rules)
 	for i := range doc.Rules {
 		rule := &doc.Rules[i]
 		rule.Override = maps.Clone(rule.Override)
-		maps.DeleteFunc(rule.Override, func(key string, _ []weir.Limit) bool { return gone[overrideID{rule.ID, key}] })
+		maps.DeleteFunc(rule.Override, func(key string, _ []weir.Limit) bool {
+			at, expires := r.expires[overrideID{rule.ID, key}]
+			return expires && !now.Before(at)
+		})
 		if len(rule.Override) == 0 {
 			rule.Override = nil
 		}

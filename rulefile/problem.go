@@ -8,7 +8,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/shown"
 )
 
@@ -176,14 +175,6 @@ func excerpt(line string, offset int) (string, int) {
 		}
 	}
 	return head + shown.Printable(before) + shown.Printable(strings.TrimRight(after, " \t")) + tail, utf8.RuneCountInString(head + before)
-}
-
-// didYouMean returns a hint with the candidate closest to what was written, or "" if none is close.
-func didYouMean(written string, candidates []string) string {
-	if best := guess.Closest(written, candidates); best != "" {
-		return fmt.Sprintf("did you mean %q?", best)
-	}
-	return ""
 }
 
 // maxListed is how many names a message lists.

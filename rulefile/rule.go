@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/lint"
 	"github.com/weirhq/weir/internal/private"
 )
@@ -164,7 +165,7 @@ func (d *decoder) match(v value) (m weir.Match, descriptor []string) {
 		APIKeyPattern: d.text(f["api_key_pattern"]),
 	}
 	if key := f["api_key"]; key.node != nil {
-		if didYouMean(key.text, []string{"present", "absent"}) == "" { // it may be a key
+		if guess.Hint(key.text, []string{"present", "absent"}) == "" { // it may be a key
 			d.hide(key)
 		}
 		m.NoKey = d.choice(key, "present", "absent") == 1
@@ -228,7 +229,7 @@ func (d *decoder) by(v value) []string {
 	for _, item := range d.items(v, "[user]") {
 		name := d.text(item)
 		if !slices.Contains(known, name) {
-			hint := didYouMean(cmp.Or(otherDimensions[name], name), known)
+			hint := guess.Hint(cmp.Or(otherDimensions[name], name), known)
 			if kind, rest, ok := strings.Cut(name, ":"); ok && slices.Contains([]string{"path", "header", "claim", "attr"}, strings.ToLower(kind)) && kind != strings.ToLower(kind) {
 				hint = fmt.Sprintf("did you mean %q?", strings.ToLower(kind)+":"+rest)
 			}
@@ -316,8 +317,8 @@ func (d *decoder) maxDelay(v value, a counter.Algorithm) time.Duration {
 		d.fail(v, "must be at least 1ms, got %s: without it, requests wait as long as the queue is", delay)
 		return 0
 	}
-	var wrong counter.Problem
-	if errors.As((weir.Limit{Algorithm: a, Count: 1, Window: time.Second, MaxDelay: delay}).Validate(), &wrong) {
+	limit := weir.Limit{Algorithm: a, Count: 1, Window: time.Second, MaxDelay: delay}
+	if wrong, ok := errors.AsType[counter.Problem](limit.Validate()); ok {
 		d.fail(v, "%s", wrong.Text)
 		return 0
 	}

@@ -60,10 +60,8 @@ func ParseAt(name string, src []byte, now time.Time) (*File, error) {
 // Layout returns what is wrong with the layout of a text: brackets, quotes, indentation. It is for other
 // YAML files that couldn't be parsed, since YAML parsers say little about such faults.
 func Layout(name string, src []byte) Problems {
-	var found Problems
-	if _, err := readTree(name, src); err != nil {
-		errors.As(err, &found)
-	}
+	_, err := readTree(name, src)
+	found, _ := errors.AsType[Problems](err)
 	return found
 }
 

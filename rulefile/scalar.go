@@ -70,7 +70,7 @@ func (d *decoder) choice(v value, words ...string) int {
 		return i
 	}
 	p := d.fail(v, "must be %s, got %s", oneOf(words), v.describe())
-	p.Hint = didYouMean(v.text, words)
+	p.Hint = guess.Hint(v.text, words)
 	other := otherWords[v.text]
 	if word, _, _ := strings.Cut(other, ","); slices.Contains(words, word) {
 		p.Hint = "write " + other

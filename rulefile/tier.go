@@ -61,7 +61,7 @@ func (d *decoder) unknownTier(use value, names []string) {
 		d.fail(use, "there is no tier %q: none are listed under tiers", shorten(use.text))
 		return
 	}
-	d.fail(use, "there is no tier %q: write one of %s", shorten(use.text), listed(names)).Hint = didYouMean(use.text, names)
+	d.fail(use, "there is no tier %q: write one of %s", shorten(use.text), listed(names)).Hint = guess.Hint(use.text, names)
 }
 
 // warnOfTiers warns of rules with numbers for a tier that isn't listed, if its name resembles one that is.
@@ -74,7 +74,7 @@ func (d *decoder) warnOfTiers(doc *weir.Rules, listed []string) {
 			if slices.Contains(listed, t.Name) {
 				continue
 			}
-			if hint := didYouMean(t.Name, listed); hint != "" {
+			if hint := guess.Hint(t.Name, listed); hint != "" {
 				path := join(index("rules", i)+".tiers", t.Name)
 				d.warned.add(d.find(path), path, "the tier %q is not listed under tiers", shorten(t.Name)).Hint = hint
 			}
