@@ -11,7 +11,6 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/private"
-	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/server/internal/admin"
 	"github.com/weirhq/weir/server/internal/observe/budget"
 	"github.com/weirhq/weir/server/internal/observe/top"
@@ -49,10 +48,8 @@ func (n *node) closeDecisionLog() {
 // newTop makes the part that counts clients for /v1/top.
 func (n *node) newTop() *top.Top {
 	return top.New(top.Options{
-		Totals: func(tell func(string, top.Total)) {
-			n.metrics.Totals(func(rule string, t metrics.Total) { tell(rule, top.Total(t)) })
-		},
-		Rules: func() *weir.RuleSet { return n.limiter.Rules() },
+		Totals: n.metrics.Totals,
+		Rules:  func() *weir.RuleSet { return n.limiter.Rules() },
 		Secret: func() []byte {
 			if n.redis == nil {
 				return nil

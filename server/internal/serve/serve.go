@@ -108,7 +108,8 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	}
 	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry(),
 		certificates: watch.NewBell(), tokens: watch.NewBell()}
-	n.metrics, n.top = metrics.New(n.registry), n.newTop()
+	n.metrics = metrics.New(n.registry)
+	n.top = n.newTop()
 	n.tail.Clients = n.top
 	if c.logsDecisions() {
 		if n.decided, err = decisionlog.Open(c.DecisionLog, decisionlog.Options{Sample: c.DecisionLogSample, Fingerprint: n.top.Fingerprint, Logger: log}); err != nil {

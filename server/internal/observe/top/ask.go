@@ -53,7 +53,7 @@ var ErrBusy = errors.New("the nodes are being asked many other questions: try ag
 // ago. It cancels a question when no caller waits for it any more.
 func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 	c.mu.Lock()
-	a := c.asks[q.String()]
+	a := c.asks[q]
 	if a == nil {
 		if c.asking >= mostAsked {
 			c.mu.Unlock()
@@ -62,7 +62,7 @@ func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 		c.asking++
 		life, cancel := context.WithCancel(context.WithoutCancel(ctx)) // other callers may wait for it, too
 		a = &asked{done: make(chan struct{}), cancel: cancel}
-		c.asks[q.String()] = a
+		c.asks[q] = a
 		wait := patience
 		if q.kind == hotNow && time.Since(c.hotAsked) < (asking-2)*time.Second {
 			wait = 0 // every node that can answer has done so
@@ -80,11 +80,15 @@ func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 	defer c.mu.Unlock()
 	if a.waiting--; a.waiting == 0 {
 		a.cancel()
-		if c.asks[q.String()] == a {
-			delete(c.asks, q.String()) // the next caller starts over
-		}
+		c.forgetLocked(q, a) // the next caller starts over
 	}
 	return &asked{err: ctx.Err()}
+}
+
+func (c *Cluster) forgetLocked(q question, a *asked) {
+	if c.asks[q] == a {
+		delete(c.asks, q)
+	}
 }
 
 // askInTurn asks a question when one of the atOnce seats is free.
@@ -94,7 +98,8 @@ func (c *Cluster) askInTurn(life context.Context, q question, wait time.Duration
 	select {
 	case c.seats <- struct{}{}:
 		began = time.Now()
-		a.err = c.collect(life, q, wait, a)
+		err := c.collect(life, q, wait, a)
+		a.err = cmp.Or(a.err, err)
 		<-c.seats
 	case <-life.Done():
 		a.err = life.Err()
@@ -112,27 +117,22 @@ func (c *Cluster) askInTurn(life context.Context, q question, wait time.Duration
 // keep keeps the answers for some seconds, for other callers with the same question, unless the
 // question failed or the answers would leave little room for others.
 func (c *Cluster) keep(q question, a *asked, began time.Time) {
-	forget := func() {
+	serves := 3 * time.Second
+	switch {
+	case a.err != nil && !errors.Is(a.err, errBadList), q.kind != hotNow && a.weight > heard/8:
+		serves = 0
+	case q.kind == hotNow:
+		serves = time.Second
+	}
+	time.AfterFunc(serves-time.Since(began), func() {
 		c.room.Add(int64(a.weight))
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.asks[q.String()] == a {
-			delete(c.asks, q.String())
-		}
-	}
-	serves := 3 * time.Second
-	if q.kind == hotNow {
-		serves = time.Second
-	}
-	if a.err != nil && !errors.Is(a.err, errBadList) || q.kind != hotNow && a.weight > heard/8 {
-		forget()
-	} else {
-		time.AfterFunc(serves-time.Since(began), forget)
-	}
+		c.forgetLocked(q, a)
+	})
 }
 
-// collect asks the other nodes a question until all have answered, or the wait is over. If some
-// couldn't be asked or their answers couldn't be read, the error says why.
+// collect asks the other nodes a question until all have answered, or the wait is over.
 func (c *Cluster) collect(ctx context.Context, q question, wait time.Duration, a *asked) error {
 	if !slices.ContainsFunc(c.redis.Health().Shards, func(s redisstore.ShardHealth) bool { return s.Up }) {
 		return redisstore.ErrUnavailable // if one server is up, it may be the one through which nodes exchange questions
@@ -158,38 +158,35 @@ func (c *Cluster) collect(ctx context.Context, q question, wait time.Duration, a
 	if err != nil {
 		return err
 	}
-	var waiting []string
+	var nodes []string
 	for _, p := range peers {
 		if p.Name != c.node {
-			waiting = append(waiting, p.Name)
+			nodes = append(nodes, p.Name)
 		}
 	}
-	var failed error
 	answers := map[string]told{}
-	for nodes, ends := waiting, time.Now().Add(wait); ; {
-		var bad error
-		waiting, bad, err = c.readAll(ctx, client, q, waiting, answers, &a.weight)
-		failed = cmp.Or(failed, bad)
-		if err == nil && len(waiting) > 0 && time.Now().Before(ends) && rediscall.Sleep(ctx, pollEvery) {
-			continue
+	for waiting, ends := nodes, time.Now().Add(wait); ; {
+		waiting, err = c.readAll(ctx, client, q, waiting, answers, a)
+		if err != nil || len(waiting) == 0 || time.Now().After(ends) || !rediscall.Sleep(ctx, pollEvery) {
+			break
 		}
-		for _, node := range nodes {
-			if t, there := answers[node]; there {
-				a.all = append(a.all, t)
-			} else {
-				a.missing = append(a.missing, node)
-			}
-		}
-		return cmp.Or(failed, err)
 	}
+	for _, node := range nodes {
+		if t, there := answers[node]; there {
+			a.all = append(a.all, t)
+		} else {
+			a.missing = append(a.missing, node)
+		}
+	}
+	return err
 }
 
 // readAll reads the answers that have arrived, a few at a time, so that checks on the same
-// connection don't wait for megabytes. It returns the nodes that haven't answered yet, and why some
-// answers can't be read.
+// connection don't wait for megabytes. It returns the nodes to wait for. Why an answer can't be read
+// is the question's error.
 func (c *Cluster) readAll(
-	ctx context.Context, client rueidis.Client, q question, nodes []string, answers map[string]told, weight *int,
-) (waiting []string, bad, err error) {
+	ctx context.Context, client rueidis.Client, q question, nodes []string, answers map[string]told, a *asked,
+) (waiting []string, err error) {
 	most := 2 * budget(c.redis.Nodes()) // twice the budget, because other nodes may count fewer nodes, and so send more
 	for some := range slices.Chunk(nodes, readAtOnce) {
 		var gets rueidis.Commands
@@ -198,28 +195,28 @@ func (c *Cluster) readAll(
 		}
 		for i, reply := range client.DoMulti(ctx, gets...) {
 			node := some[i]
-			b, wrong := reply.AsBytes()
-			if _, refused := rueidis.IsRedisErr(wrong); wrong != nil && !refused {
-				return nil, bad, wrong
+			b, err := reply.AsBytes()
+			if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
+				return nil, err
 			}
-			if wrong == nil && len(b) > 0 {
+			if err == nil && len(b) > 0 {
 				var t told
 				var size int
-				if t, size, wrong = c.unpackTold(b, q, most, answers[node].At); wrong == nil {
+				if t, size, err = c.unpackTold(b, q, most, answers[node].At); err == nil {
 					t.Node = node
 					answers[node] = t
-					*weight += size
+					a.weight += size
 				}
 			}
 			switch {
-			case wrong != nil && wrong != errUnwanted: // or it isn't a string, or this user may not read it
-				bad = cmp.Or(bad, fmt.Errorf("the list of %q in Redis %w: %w", node, errBadList, wrong))
+			case err != nil && err != errUnwanted: // or it isn't a string, or this user may not read it
+				a.err = cmp.Or(a.err, fmt.Errorf("the list of %q in Redis %w: %w", node, errBadList, err))
 			case c.top.options.Now().Sub(answers[node].At) > old:
 				waiting = append(waiting, node)
 			}
 		}
 	}
-	return waiting, bad, nil
+	return waiting, nil
 }
 
 // unpackTold unpacks an answer, and returns its size, which it takes from the room. It unpacks one
@@ -334,21 +331,14 @@ func (c *Cluster) askHour(ctx context.Context, kind, name string) ([]told, Span,
 		}
 	}
 	if s.Partial == "" {
-		whole := s.From
+		starts := []time.Time{s.From}
 		for _, n := range s.Nodes {
-			whole = latest(whole, n.Since)
+			starts = append(starts, n.Since)
 		}
 		for _, g := range s.NodesGone {
-			whole = latest(whole, g.Seen)
+			starts = append(starts, g.Seen)
 		}
-		s.WholeSince = &whole
+		s.WholeSince = new(slices.MaxFunc(starts, time.Time.Compare))
 	}
 	return all, s, err
-}
-
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

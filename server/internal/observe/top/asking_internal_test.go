@@ -70,7 +70,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 		t.Errorf("one more: %v", a.err)
 	}
 	ask("0") // it shares
-	until(func() bool { return s.asks["rule:0"].waiting == 2 })
+	until(func() bool { return s.asks[question{ofRule, "0"}].waiting == 2 })
 	if _, err := s.Resolve(t.Context(), "00000001"); err != ErrBusy {
 		t.Errorf("resolve: %v", err)
 	}
@@ -111,7 +111,7 @@ func TestAnswersAreForgotten(t *testing.T) {
 				return len(s.asks)
 			}
 			s.room.Add(-int64(c.a.weight))
-			s.asks[q.String()] = &c.a
+			s.asks[q] = &c.a
 			s.keep(q, &c.a, time.Now())
 			time.Sleep(c.stays - time.Millisecond)
 			synctest.Wait()

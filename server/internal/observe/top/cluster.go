@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,21 +49,21 @@ type Cluster struct {
 	roster   roster
 
 	mu       sync.Mutex
-	asks     map[string]*asked // answers of other nodes, by question; guarded by mu
-	asking   int               // questions without answers yet; guarded by mu
-	hotAsked time.Time         // when the others were last asked for hot clients; guarded by mu
-	seats    chan struct{}     // holds a value for each question that is being asked
-	room     atomic.Int64      // how many more bytes of answers may be held
-	reading  sync.Mutex        // held while an answer of another node is unpacked
-	merging  sync.Mutex        // held while answers are combined: some have a million numbers
+	asks     map[question]*asked // answers of other nodes, by question; guarded by mu
+	asking   int                 // questions without answers yet; guarded by mu
+	hotAsked time.Time           // when the others were last asked for hot clients; guarded by mu
+	seats    chan struct{}       // holds a value for each question that is being asked
+	room     atomic.Int64        // how many more bytes of answers may be held
+	reading  sync.Mutex          // held while an answer of another node is unpacked
+	merging  sync.Mutex          // held while answers are combined: some have a million numbers
 }
 
 // NewCluster makes a Cluster over a node's Top. Redis is nil if there are no other nodes. Digest
 // returns a digest of the admin tokens, which nodes have in common outside of Redis. If it returns
 // nil, nodes don't send each other the identity behind a fingerprint.
 func NewCluster(t *Top, node string, redis *redisstore.Store, digest func() []byte) *Cluster {
-	c := &Cluster{top: t, node: node, redis: redis, asks: map[string]*asked{}, seats: make(chan struct{}, atOnce)}
-	c.sealer.digest = digest
+	c := &Cluster{top: t, node: node, redis: redis, asks: map[question]*asked{}, seats: make(chan struct{}, atOnce)}
+	c.sealer.digest, c.roster.seen = digest, map[string]time.Time{}
 	c.room.Store(heard)
 	return c
 }
@@ -189,14 +190,7 @@ const mostSeen = 10_000
 func (r *roster) note(peers []redisstore.Peer, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.seen == nil {
-		r.seen = map[string]time.Time{}
-	}
-	for name, at := range r.seen {
-		if now.Sub(at) > HourSlots*HourSlot {
-			delete(r.seen, name)
-		}
-	}
+	maps.DeleteFunc(r.seen, func(_ string, at time.Time) bool { return now.Sub(at) > HourSlots*HourSlot })
 	for _, p := range peers {
 		if _, known := r.seen[p.Name]; (known || len(r.seen) < mostSeen) && clean(p.Name) {
 			r.seen[p.Name] = p.Seen

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/siphash"
+	"github.com/weirhq/weir/metrics"
 )
 
 const (
@@ -63,7 +64,7 @@ type hourRule struct {
 	id           string
 	counted      string // the dimensions that the rule counts by; if they change, its keys are forgotten
 	hit, refusal time.Time
-	totals       Total
+	totals       metrics.Total
 	unknown      bool // totals isn't valid yet, because the rule's total when it was added isn't known
 	rates        struct{ requests, refused, shadow history }
 	total        series // all requests to which the rule applied
@@ -222,7 +223,7 @@ func (h *hour) forgetRules() {
 // use records how often a rule was used since the node began. The increase since the last call
 // counts as requests of the current slot of rates. It never evicts a rule, because a rule that is
 // in use is also hit.
-func (h *hour) use(id string, t Total, slot int64, now time.Time) {
+func (h *hour) use(id string, t metrics.Total, slot int64, now time.Time) {
 	if h.rules[id] == nil && len(h.rules) >= hourRules {
 		return
 	}
@@ -233,7 +234,7 @@ func (h *hour) use(id string, t Total, slot int64, now time.Time) {
 		r.unknown = false
 		return // most of the total may be older than the slot
 	case t.Decisions < was.Decisions:
-		was = Total{} // the rule was removed and added again, so its total starts at 0
+		was = metrics.Total{} // the rule was removed and added again, so its total starts at 0
 	}
 	if t.Decisions > was.Decisions || t.Events > was.Events {
 		r.hit = now

@@ -37,6 +37,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/observer"
 	"github.com/weirhq/weir/internal/siphash"
+	"github.com/weirhq/weir/metrics"
 )
 
 const (
@@ -89,7 +90,7 @@ type Options struct {
 	// Totals calls tell with how often each rule was used since the node began. It is called every
 	// second, and gives rules their rates and the exact times of their last hit and refusal. If
 	// nil, there are no rates, and these times come from sampled decisions.
-	Totals func(tell func(rule string, t Total))
+	Totals func(tell func(rule string, t metrics.Total))
 	// Rules returns the rules in force, which the hour needs to read keys. If nil, there are no
 	// rules.
 	Rules func() *weir.RuleSet
@@ -114,13 +115,6 @@ func New(o Options) *Top {
 	t.clearSketches()
 	t.hour = newHour()
 	return t
-}
-
-// Total counts how often a rule was used since the node began.
-type Total struct {
-	Decisions, Refusals uint64
-	Shadow              uint64 // what the rule would have refused if it weren't in shadow
-	Events              uint64 // other signs of use
 }
 
 // key is the key of the hash that stands for a client. Without it, nobody can find out whether a
@@ -342,7 +336,7 @@ func (t *Top) advanceLocked(age time.Duration) {
 	t.second = second
 	if t.options.Totals != nil {
 		ended := (second - 1) * int64(time.Second) / int64(Slot)
-		t.options.Totals(func(id string, total Total) { t.hour.use(id, total, ended, t.now) })
+		t.options.Totals(func(id string, total metrics.Total) { t.hour.use(id, total, ended, t.now) })
 	}
 }
 

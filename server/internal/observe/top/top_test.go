@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/memstore"
+	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
@@ -231,11 +232,11 @@ func TestLastUse(t *testing.T) {
 // TestManyRules: a rule that made way for others, and is known again, has no requests that it had before.
 func TestManyRules(t *testing.T) {
 	var busy uint64
-	totals := func(tell func(string, top.Total)) {
+	totals := func(tell func(string, metrics.Total)) {
 		busy += 10
-		tell("busy", top.Total{Decisions: 100_000 + busy})
+		tell("busy", metrics.Total{Decisions: 100_000 + busy})
 		for i := range 15_000 {
-			tell(fmt.Sprint("idle-", i), top.Total{Decisions: 100_000, Refusals: 50_000})
+			tell(fmt.Sprint("idle-", i), metrics.Total{Decisions: 100_000, Refusals: 50_000})
 		}
 	}
 	run(t, top.Options{Totals: totals}, func(b *bed) {
@@ -293,8 +294,8 @@ func TestAClientIsOneRow(t *testing.T) {
 
 // TestARuleInShadow has refused nobody.
 func TestARuleInShadow(t *testing.T) {
-	var all top.Total
-	totals := func(tell func(string, top.Total)) {
+	var all metrics.Total
+	totals := func(tell func(string, metrics.Total)) {
 		all.Shadow += 3
 		all.Events += 3
 		tell("trial", all)

@@ -104,7 +104,7 @@ func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 			out.KeysSpecial++
 		} else {
 			c.WouldRefuse = replay(p, all[i], max(10, mostSteps/uint64(slots)))
-			c.AtMost = max(c.WouldRefuse, replayBursts(p, all[i]))
+			c.AtMost = max(c.WouldRefuse, replay(p, all[i], 0))
 		}
 		out.Keys++
 		out.Requests += c.Requests
@@ -152,38 +152,28 @@ func (m *merged) ticks(first uint32) (out []tick) {
 	return out[:n]
 }
 
-// replay sends the requests to a counter, evenly spread over each slot, and returns how many it
-// refuses. Requests that another rule refused take no tokens, as in reality.
+// replay sends the requests to a counter, and returns how many it refuses. The requests of a slot
+// arrive in as many steps, but most at most, that are evenly spread over the slot. If most is 0,
+// they arrive at once: at the end of a slot after a pause, and at the beginning of any other slot.
+// That leaves the least time to refill between bursts. Requests that another rule refused take no
+// tokens, as in reality.
 func replay(p *counter.Policy, ticks []tick, most uint64) (refused uint64) {
-	c := trial{policy: p}
-	for _, t := range ticks {
-		begin, length := int64(t.slot)*HourSlot.Microseconds(), HourSlot.Microseconds()
-		asked := t.asked()
-		steps := min(asked, most)
-		for i := range steps {
+	c, length := trial{policy: p}, HourSlot.Microseconds()
+	for i, t := range ticks {
+		asked, begin := t.asked(), int64(t.slot)*length
+		steps := min(asked, max(1, most))
+		for step := range steps {
 			// Compute this step's share as the total up to this step, minus the total up to the
 			// previous one, so that rounding loses no request and no token.
-			n := asked*(i+1)/steps - asked*i/steps
-			tokens := t.tokens*(i+1)/steps - t.tokens*i/steps
-			now := begin + int64(2*i+1)*length/int64(2*steps)
+			n := asked*(step+1)/steps - asked*step/steps
+			tokens := t.tokens*(step+1)/steps - t.tokens*step/steps
+			now := begin
+			if most > 0 {
+				now += int64(2*step+1) * length / int64(2*steps)
+			} else if i == 0 || ticks[i-1].slot+1 < t.slot {
+				now += length - 1
+			}
 			refused += n - c.take(now, n, max(1, (tokens+n/2)/n))
-		}
-	}
-	return refused
-}
-
-// replayBursts is like replay, but all requests of a slot arrive at once: at the end of a slot
-// after a pause, and at the beginning of any other slot. That leaves the least time to refill
-// between bursts.
-func replayBursts(p *counter.Policy, ticks []tick) (refused uint64) {
-	c := trial{policy: p}
-	for i, t := range ticks {
-		now := int64(t.slot) * HourSlot.Microseconds()
-		if i == 0 || ticks[i-1].slot+1 < t.slot {
-			now += HourSlot.Microseconds() - 1
-		}
-		if n := t.asked(); n > 0 {
-			refused += n - c.take(now, n, max(1, (t.tokens+n/2)/n))
 		}
 	}
 	return refused

@@ -116,7 +116,7 @@ func TestWhatIfOfBursts(t *testing.T) {
 			moments = append(moments, hourBegins+begin+i*1600)
 		}
 		ticks := counts(moments, 1)
-		want, even, bursts := exact(p, moments, 1), replay(p, ticks, 1<<40), replayBursts(p, ticks)
+		want, even, bursts := exact(p, moments, 1), replay(p, ticks, 1<<40), replay(p, ticks, 0)
 		if want != 580 || even >= want || bursts != want {
 			t.Errorf("%s: %d refused if they are spread, %d as bursts, want %d", name, even, bursts, want)
 		}
