@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ var (
 	checkDuration  = desc("check_duration_seconds", "Time to decide, of one decision in 64.", "edge")
 
 	// eventMetrics says which metric counts each event, and the values of its labels after the rule.
-	eventMetrics = [events]struct {
+	eventMetrics = map[int]struct {
 		desc  *prometheus.Desc
 		label []string
 	}{
@@ -87,20 +88,20 @@ func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, n float64, labels ..
 }
 
 func (r *row) collect(ch chan<- prometheus.Metric) {
+	sum := r.sum()
 	for e, edge := range edges {
-		sums, some := r.decisions(e)
-		for i, n := range sums {
-			reason := weir.Reason(i)
+		some := slices.Max(sum[countOf(e, 0):countOf(e+1, 0)]) > 0
+		for reason := range weir.Reason(reasons) {
 			// Show a 0 before a rule's first refusal: rate() doesn't see the first increase of a series that begins at 1.
 			zero := some && r.rule != "" && (reason == weir.ReasonWithin || reason == weir.ReasonLimited)
-			if n > 0 || zero {
+			if n := sum[countOf(e, reason)]; n > 0 || zero {
 				total(ch, decisionsTotal, n, r.rule, observer.Outcome(allowed(reason)), observer.Reason(reason), edge)
 			}
 		}
 	}
-	for e := nothing + 1; e < events; e++ {
-		if n := r.events(e); n > 0 {
-			total(ch, eventMetrics[e].desc, n, append([]string{r.rule}, eventMetrics[e].label...)...)
+	for e, m := range eventMetrics {
+		if n := sum[e]; n > 0 {
+			total(ch, m.desc, n, append([]string{r.rule}, m.label...)...)
 		}
 	}
 }
@@ -111,8 +112,8 @@ func (s *Sources) collectUndegraded(ch chan<- prometheus.Metric, rows map[string
 		return
 	}
 	for _, rule := range s.Limiter.Rules().Rules().Rules {
-		e := [...]event{weir.FailAllow: failedOpen, weir.FailRefuse: failedClosed, weir.FailLocal: countedLocally}[rule.OnStoreFailure]
-		if r := rows[rule.ID]; r != nil && !rule.Shadow && r.events(e) == 0 {
+		e := [...]int{weir.FailAllow: failedOpen, weir.FailRefuse: failedClosed, weir.FailLocal: countedLocally}[rule.OnStoreFailure]
+		if r := rows[rule.ID]; r != nil && !rule.Shadow && r.sum()[e] == 0 {
 			total(ch, degradedTotal, 0, append([]string{rule.ID}, eventMetrics[e].label...)...)
 		}
 	}
@@ -142,18 +143,16 @@ type Total struct {
 // Totals calls tell for every rule that was used.
 func (m *Metrics) Totals(tell func(rule string, t Total)) {
 	for _, r := range m.table.Load().byRule {
-		t := Total{Shadow: r.events(shadowRefusal)}
-		for e := range edges {
-			sums, _ := r.decisions(e)
-			for reason, n := range sums {
-				t.Decisions += n
-				if !allowed(weir.Reason(reason)) {
-					t.Refusals += n
-				}
+		sum := r.sum()
+		t := Total{Shadow: sum[shadowRefusal]}
+		sum.decisions(func(_ string, reason weir.Reason, n uint64) {
+			t.Decisions += n
+			if !allowed(reason) {
+				t.Refusals += n
 			}
-		}
-		for e := nothing + 1; e < events; e++ {
-			t.Events += r.events(e)
+		})
+		for e := range eventMetrics {
+			t.Events += sum[e]
 		}
 		if t != (Total{}) {
 			tell(r.rule, t)

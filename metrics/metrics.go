@@ -34,7 +34,7 @@ type Metrics struct {
 
 	mu      sync.Mutex // guards replacing table
 	sources Sources    // guarded by mu
-	gone    Sum        // the totals of rows that were dropped from the table; guarded by mu
+	gone    counts     // the totals of rows that were dropped from the table; guarded by mu
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
@@ -57,9 +57,9 @@ func (m *Metrics) Observe(o *weir.Observation) {
 	}
 	edge := edgeOf(req.Edge)
 	stripe := m.row(d.Rule).stripe(o.Stripe)
-	stripe.decisions[edge][d.Reason].Add(1)
+	stripe.counts[countOf(edge, d.Reason)].Add(1)
 	if d.Degraded {
-		stripe.degraded.Add(1)
+		stripe.counts[degraded].Add(1)
 	}
 	if req.Rejected != "" {
 		m.rejected[edge].Add(1)
@@ -81,7 +81,7 @@ func (m *Metrics) Observe(o *weir.Observation) {
 		if e == nothing || e == last && rule == lastRule { // a rule with several limits counts once
 			continue
 		}
-		m.row(rule).stripe(o.Stripe).events[e].Add(1)
+		m.row(rule).stripe(o.Stripe).counts[e].Add(1)
 		last, lastRule = e, rule
 	}
 	if passed >= 0 {
@@ -112,21 +112,22 @@ func allowed(r weir.Reason) bool {
 	return r == weir.ReasonWithin || r == weir.ReasonUnlimited || r == weir.ReasonBypassed
 }
 
-// event is something about one limit of a decision that operators want to know.
-type event uint8
-
+// Events are what operators want to know about one limit of a decision. Their values are indexes in counts.
 const (
-	nothing event = iota
+	degraded = firstEvent + iota // a decision without the store, about all limits together
 	shadowRefusal
 	candidateRefusal
 	nearLimit
 	failedOpen
 	failedClosed
 	countedLocally
-	events // the number of events
+	numCounts
+
+	firstEvent = len(edges) * reasons
+	nothing    = -1
 )
 
-func eventOf(d *weir.Decision, l *weir.LimitStatus) event {
+func eventOf(d *weir.Decision, l *weir.LimitStatus) int {
 	p := l.Policy
 	switch {
 	case p.Shadow && (l.Allowed || l.Degraded):

@@ -30,10 +30,29 @@ type row struct {
 
 // stripe has a part of a row's counts. Cores use different stripes, mostly, so that they don't wait for each other's writes.
 type stripe struct {
-	decisions [len(edges)][reasons]atomic.Uint64
-	degraded  atomic.Uint64 // decisions without the store
-	events    [events]atomic.Uint64
-	_         [64]byte // keeps stripes in different cache lines
+	counts [numCounts]atomic.Uint64
+	_      [64]byte // keeps stripes in different cache lines
+}
+
+// counts are those of a rule: decisions by edge and reason, see countOf, and then events.
+type counts [numCounts]uint64
+
+// countOf returns the index in counts of the decisions at an edge for a reason.
+func countOf(edge int, r weir.Reason) int { return edge*reasons + int(r) }
+
+func (c *counts) add(o *counts) {
+	for i, n := range o {
+		c[i] += n
+	}
+}
+
+// decisions calls tell for every edge and reason that have decisions.
+func (c *counts) decisions(tell func(edge string, r weir.Reason, n uint64)) {
+	for i, n := range c[:firstEvent] {
+		if n > 0 {
+			tell(edges[i/reasons], weir.Reason(i%reasons), n)
+		}
+	}
 }
 
 func newRow(rule string) *row {
@@ -42,21 +61,11 @@ func newRow(rule string) *row {
 
 func (r *row) stripe(n uint32) *stripe { return &r.stripes[int(n)&(len(r.stripes)-1)] }
 
-// decisions returns the number of decisions at an edge by reason, and whether there were any.
-func (r *row) decisions(edge int) (sum [reasons]uint64, some bool) {
+func (r *row) sum() (sum counts) {
 	for i := range r.stripes {
-		for reason := range sum {
-			n := r.stripes[i].decisions[edge][reason].Load()
-			sum[reason] += n
-			some = some || n > 0
+		for j := range sum {
+			sum[j] += r.stripes[i].counts[j].Load()
 		}
-	}
-	return sum, some
-}
-
-func (r *row) events(e event) (sum uint64) {
-	for i := range r.stripes {
-		sum += r.stripes[i].events[e].Load()
 	}
 	return sum
 }
@@ -133,7 +142,8 @@ func (m *Metrics) dropRemovedLocked(now time.Time) {
 		}
 		drop := r != m.other && !r.removed.IsZero() && now.Sub(r.removed) >= keepRemoved
 		if drop {
-			m.gone.add(r)
+			sum := r.sum()
+			m.gone.add(&sum)
 		}
 		return drop
 	})
@@ -147,7 +157,7 @@ type Sum struct {
 	// Times counts one decision in 64 by how long it took: up to each of [TimeBounds], and last those above all bounds.
 	Times [-firstTime + 2]uint64
 
-	decisions [len(edges)][reasons]uint64
+	counts counts
 }
 
 // TimeBounds are the upper bounds of [Sum.Times], in seconds. Don't change them.
@@ -156,11 +166,13 @@ var TimeBounds = timeBounds
 // Sum returns the totals so far.
 func (m *Metrics) Sum() Sum {
 	m.mu.Lock()
-	sum, rows := m.gone, m.table.Load().byRule
+	sum, rows := Sum{counts: m.gone}, m.table.Load().byRule
 	m.mu.Unlock()
 	for _, r := range rows {
-		sum.add(r)
+		c := r.sum()
+		sum.counts.add(&c)
 	}
+	sum.Degraded = sum.counts[degraded]
 	for e := range m.times {
 		for i := range sum.Times {
 			sum.Times[i] += m.times[e].buckets[i].Load()
@@ -169,40 +181,19 @@ func (m *Metrics) Sum() Sum {
 	return sum
 }
 
-// add adds the counts of a row.
-func (s *Sum) add(r *row) {
-	for i := range r.stripes {
-		s.Degraded += r.stripes[i].degraded.Load()
-	}
-	for e := range edges {
-		sums, _ := r.decisions(e)
-		for reason, n := range sums {
-			s.decisions[e][reason] += n
-		}
-	}
-}
-
 // Since returns what was counted since an earlier sum.
 func (s Sum) Since(earlier *Sum) Sum {
 	s.Degraded -= earlier.Degraded
 	for i := range s.Times {
 		s.Times[i] -= earlier.Times[i]
 	}
-	for e := range s.decisions {
-		for reason := range s.decisions[e] {
-			s.decisions[e][reason] -= earlier.decisions[e][reason]
-		}
+	for i := range s.counts {
+		s.counts[i] -= earlier.counts[i]
 	}
 	return s
 }
 
 // Decisions calls tell for every edge and reason that have decisions.
 func (s *Sum) Decisions(tell func(edge string, reason weir.Reason, allowed bool, n uint64)) {
-	for e := range s.decisions {
-		for reason, n := range s.decisions[e] {
-			if n > 0 {
-				tell(edges[e], weir.Reason(reason), allowed(weir.Reason(reason)), n)
-			}
-		}
-	}
+	s.counts.decisions(func(edge string, r weir.Reason, n uint64) { tell(edge, r, allowed(r), n) })
 }

@@ -3,7 +3,6 @@ package metrics
 import (
 	"hash/maphash"
 	"math"
-	"math/bits"
 	"net/netip"
 	"sync"
 	"time"
@@ -23,33 +22,38 @@ var (
 const outageEnds = 5 * time.Minute
 
 // uncounted counts the requests that were admitted without being counted. It estimates how many keys sent them, within about
-// 3%, with a HyperLogLog. This stores parts of hashes, which reveal no key.
+// 3% of up to ten million, by linear counting: a hash of each key sets one bit. The bits reveal no key.
 type uncounted struct {
-	mu        sync.Mutex // guards the fields below
-	requests  uint64
-	last      time.Time // when the last such request was admitted
-	registers [1 << registerBits]uint8
+	mu       sync.Mutex // guards the fields below
+	requests uint64
+	last     time.Time // when the last such request was admitted
+	bits     []uint64  // nil unless there is an outage
+	set      int       // how many bits are set
 }
 
-const registerBits = 10
+const numBits = 1 << 20
 
 // add counts a request that was admitted although charge c couldn't be counted.
 func (u *uncounted) add(seed maphash.Seed, req *weir.Request, c *counter.Charge, now time.Time) {
-	h := keyHash(seed, req, c)
-	rank := uint8(bits.LeadingZeros64(h<<registerBits|1<<(registerBits-1)) + 1)
+	h := keyHash(seed, req, c) % numBits
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.endLocked(now)
 	u.requests++
 	u.last = now
-	r := &u.registers[h>>(64-registerBits)]
-	*r = max(*r, rank)
+	if u.bits == nil {
+		u.bits = make([]uint64, numBits/64)
+	}
+	if word, bit := &u.bits[h/64], uint64(1)<<(h%64); *word&bit == 0 {
+		*word |= bit
+		u.set++
+	}
 }
 
 // endLocked resets the counts if the outage is over.
 func (u *uncounted) endLocked(now time.Time) {
 	if now.Sub(u.last) >= outageEnds {
-		u.requests, u.registers = 0, [len(u.registers)]uint8{}
+		u.requests, u.bits, u.set = 0, nil, 0
 	}
 }
 
@@ -73,23 +77,6 @@ func (u *uncounted) collect(ch chan<- prometheus.Metric, now time.Time, always b
 	u.endLocked(now)
 	if u.requests > 0 || always {
 		gauge(ch, uncountedRequests, float64(u.requests))
-		gauge(ch, uncountedKeys, u.keysLocked())
+		gauge(ch, uncountedKeys, math.Round(numBits*math.Log(numBits/float64(max(1, numBits-u.set)))))
 	}
-}
-
-// keysLocked estimates how many distinct keys were added. While there are few keys, it counts the empty registers instead.
-func (u *uncounted) keysLocked() float64 {
-	const m = float64(1 << registerBits)
-	sum, empty := 0., 0.
-	for _, rank := range u.registers {
-		sum += math.Ldexp(1, -int(rank))
-		if rank == 0 {
-			empty++
-		}
-	}
-	estimate := 0.7213 / (1 + 1.079/m) * m * m / sum
-	if estimate <= 2.5*m && empty > 0 {
-		estimate = m * math.Log(m/empty)
-	}
-	return math.Round(estimate)
 }
