@@ -70,7 +70,6 @@ func (c *change) run(cmd *cobra.Command, method, path string, body any, header h
 	return c.report(cmd, out, file)
 }
 
-// report prints the difference and the outcome of the change.
 func (c *change) report(cmd *cobra.Command, out *changed, file string) error {
 	if err := c.print(cmd, out, file); err != nil {
 		return err
@@ -228,7 +227,6 @@ func (n *adminPort) inForce(cmd *cobra.Command) (int64, error) {
 	return a.version()
 }
 
-// readRules reads the document to send to a node.
 func readRules(cmd *cobra.Command, name string) ([]byte, error) {
 	text, err := readFile(cmd, name, rulefile.MaxSize)
 	switch {

@@ -75,8 +75,7 @@ func demo(ctx context.Context, w io.Writer, colour *colour) error {
 	return fmt.Errorf("%d requests were allowed: that can't be", demoTries)
 }
 
-// demoNode starts a node with an API behind it. When ctx is done, both stop, and ended receives the
-// error.
+// demoNode starts a node with an API behind it. When ctx is done, both stop, and ended receives the error.
 func demoNode(ctx context.Context) (gateway string, ended <-chan error, err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

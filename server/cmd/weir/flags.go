@@ -1,35 +1,38 @@
 package main
 
 import (
-	"errors"
+	"cmp"
+	"context"
+	_ "embed"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir/internal/guess"
+	"github.com/weirhq/weir/rulefile"
+	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
 // flagError rewrites an error of pflag so that it says what to do.
 func flagError(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) {
+	switch e := err.(type) {
+	case *pflag.NotExistError:
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if letters := unknown.GetSpecifiedShortnames(); len(letters) > 1 { // such as -http, which pflag reads as several short flags
+		if letters := e.GetSpecifiedShortnames(); len(letters) > 1 { // such as -http, which pflag reads as several short flags
 			return fmt.Errorf("a flag has two dashes: %s", instead(cmd, letters, names, "--"))
 		}
-		return fmt.Errorf("%w: %s", err, instead(cmd, unknown.GetSpecifiedName(), names, "--"))
-	}
-	var missing *pflag.ValueRequiredError
-	if errors.As(err, &missing) {
-		_, usage := pflag.UnquoteUsage(missing.GetFlag())
-		return fmt.Errorf("--%s: needs a value: %s", missing.GetFlag().Name, usage)
-	}
-	var invalid *pflag.InvalidValueError
-	if errors.As(err, &invalid) {
-		return fmt.Errorf("--%s: %s", invalid.GetFlag().Name, wrongValue(invalid))
+		return fmt.Errorf("%w: %s", err, instead(cmd, e.GetSpecifiedName(), names, "--"))
+	case *pflag.ValueRequiredError:
+		_, usage := pflag.UnquoteUsage(e.GetFlag())
+		return fmt.Errorf("--%s: needs a value: %s", e.GetFlag().Name, usage)
+	case *pflag.InvalidValueError:
+		return fmt.Errorf("--%s: %s", e.GetFlag().Name, wrongValue(e))
 	}
 	return err
 }
@@ -100,7 +103,6 @@ func parseLevel(text string) (level slog.Level, err error) {
 	return 0, fmt.Errorf("must be debug, info, warn or error, got %q%s", text, hint)
 }
 
-// jsonFlag is the flag --json.
 type jsonFlag bool
 
 func (j *jsonFlag) register(cmd *cobra.Command) {
@@ -136,4 +138,158 @@ func isRuleFile(name string) bool {
 // isNumber reports whether a text has only digits, such as a port without an address.
 func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
+// helpText has a section for each command: its path and arguments, a line for lists of commands, the text and examples.
+//
+//go:embed help.txt
+var helpText string
+
+// flagged is a set of flags that several commands share.
+type flagged interface{ register(*cobra.Command) }
+
+// command returns the command that is described in help.txt under a path. It accepts the arguments that are listed
+// there.
+func command(path string, run func(*cobra.Command, []string) error, flags ...flagged) *cobra.Command {
+	cmd := &cobra.Command{RunE: run}
+	for section := range strings.SplitSeq(strings.TrimPrefix(helpText, "# "), "\n# ") {
+		head, text, _ := strings.Cut(section, "\n")
+		arguments, found := strings.CutPrefix(head, path)
+		if !found || arguments != strings.ToUpper(arguments) { // it is a subcommand
+			continue
+		}
+		text, cmd.Example, _ = strings.Cut(strings.TrimRight(text, "\n"), "\n\nExamples:\n")
+		cmd.Short, cmd.Long, _ = strings.Cut(text, "\n\n")
+		cmd.Use = path[strings.LastIndex(path, " ")+1:] + arguments
+		names := strings.Count(arguments, " ")
+		if cmd.Args = takes(names-strings.Count(arguments, "["), names); strings.HasSuffix(arguments, "...") {
+			cmd.Args = cobra.ArbitraryArgs
+		}
+	}
+	for _, f := range flags {
+		f.register(cmd)
+	}
+	return cmd
+}
+
+// group returns a command that only has subcommands. It accepts arguments, so that it can suggest the right subcommand.
+func group(path string, subcommands ...*cobra.Command) *cobra.Command {
+	cmd := command(path, func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		return unknown(cmd, args)
+	})
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.AddCommand(subcommands...)
+	return cmd
+}
+
+type flagGroup struct {
+	title string
+	flags []string
+}
+
+var serveGroups = []flagGroup{
+	{"Ports", []string{"http", "grpc", "admin", "metrics", "gateway"}},
+	{"Rules", []string{"rules", "seed-rules", "data", "ipv4-prefix", "ipv6-prefix"}},
+	{"Store", []string{"store", "store-prefix", "store-timeout", "emergency-limit", "memory-cap"}},
+	{"Regions", []string{"region", "region-timeout"}},
+	{"Gateway", []string{"upstream", "allow-unsafe-paths", "preflight-limit", "max-waiting", "connections-per-ip", "usage-header"}},
+	{"Envoy", []string{"envoy-config", "grpc-reflection"}},
+	{"Who may ask", []string{"http-token", "admin-token", "admin-tokens", "trusted-proxies", "tls-cert", "tls-key", "tls-client-ca", "grpc-tls-cert", "grpc-tls-key", "http-client-ca", "grpc-client-ca", "grpc-client-san", "admin-client-ca"}},
+	{"Seeing what it does", []string{"decision-log", "decision-log-sample", "budget-webhook", "budget-webhook-token-file", "budget-full-names", "log-format", "log-level", "pprof"}},
+	{"Running", []string{"config", "max-in-flight", "drain-notice", "drain-timeout"}},
+	{"Other", []string{"help"}},
+}
+
+func inGroups(cmd *cobra.Command, groups []flagGroup) {
+	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
+		out := cmd.OutOrStdout()
+		fmt.Fprintf(out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
+		for _, g := range groups {
+			set := pflag.NewFlagSet("", pflag.ContinueOnError)
+			set.SortFlags = false
+			for _, name := range g.flags {
+				set.AddFlag(cmd.Flags().Lookup(name))
+			}
+			fmt.Fprintf(out, "\n%s:\n%s", g.title, set.FlagUsages())
+		}
+		return nil
+	})
+}
+
+// completionTime is how long shell completion waits for a node's response.
+const completionTime = time.Second
+
+// complete sets the function that completes the values of a flag. It panics if there is no such flag.
+func complete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
+		panic(err)
+	}
+}
+
+func fixed(values ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+}
+
+func ruleFiles(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return []cobra.Completion{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt
+}
+
+// each completes each argument with its own function, and doesn't complete further arguments.
+func each(functions ...cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, written string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) >= len(functions) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return functions[len(args)](cmd, args, written)
+	}
+}
+
+// soon limits how long the command may run, because completion must not block the shell.
+func soon(cmd *cobra.Command) (cancel func()) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+	cmd.SetContext(ctx)
+	return cancel
+}
+
+func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var f *rulefile.File
+	defer soon(cmd)()
+	a, err := n.call(cmd, http.MethodGet, "/v1/rules", nil, nil)
+	if err == nil {
+		f, err = rulefile.Parse("rules", a.body)
+	}
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []cobra.Completion
+	for _, r := range f.Rules.Rules {
+		var limits []string
+		for _, l := range r.Limits {
+			if l.Count > 0 {
+				limits = append(limits, l.String())
+			}
+		}
+		otherwise := "numbers of its tiers"
+		if r.Descriptor != nil {
+			otherwise = "numbers of Envoy's configuration"
+		}
+		out = append(out, cobra.CompletionWithDesc(r.ID, cmp.Or(strings.Join(limits, " and "), otherwise)))
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (n *adminPort) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var out []cobra.Completion
+	defer soon(cmd)()
+	page, _, _ := get[adminapi.Versions](n, cmd, http.MethodGet, "/v1/rules/versions?limit=20", nil, nil) // without a response, there is nothing to complete
+	for _, v := range page.Versions {
+		if !v.Orphan {
+			words := strings.Join([]string{clock(v.Time), v.Author, v.Message}, " ")
+			out = append(out, cobra.CompletionWithDesc(strconv.FormatInt(v.Number, 10), cell(words)))
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }

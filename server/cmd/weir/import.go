@@ -31,7 +31,6 @@ func importEnvoyCommand() *cobra.Command {
 	})
 }
 
-// envoyFiles reads a file, or all files in a folder.
 func envoyFiles(cmd *cobra.Command, name string) ([]envoy.File, error) {
 	info, err := os.Stat(name)
 	if name != "-" && err == nil && info.IsDir() {

@@ -46,9 +46,8 @@ func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
 	return &logger{slog.New(handler(w, level)), slog.New(handler((*auditWriter)(w), slog.LevelInfo)), w}, nil
 }
 
-// strayLog logs what libraries write to Go's standard logger, at debug level. It cuts off what HTTP
-// clients write there about bytes that a server sends after its response, which may contain
-// secrets.
+// strayLog logs what libraries write to Go's standard logger, at debug level. It cuts off what HTTP clients write there
+// about bytes that a server sends after its response, which may contain secrets.
 type strayLog struct{ *slog.Logger }
 
 func (l strayLog) Write(line []byte) (int, error) {
@@ -72,7 +71,6 @@ type logWriter struct {
 	closing, closed chan struct{}
 }
 
-// Write queues whole lines.
 func (w *logWriter) Write(lines []byte) (int, error) { return w.write(lines, logWaits, false) }
 
 // auditWriter is a logWriter that may queue more.

@@ -86,8 +86,7 @@ func run() int {
 	return e.code
 }
 
-// output is standard output. It remembers the first error, so that commands needn't check errors of
-// printing.
+// output is standard output. It remembers the first error, so that commands needn't check errors of printing.
 type output struct {
 	*os.File
 	err error
@@ -108,8 +107,7 @@ func execute(ctx context.Context, cmd *cobra.Command) error {
 	return err
 }
 
-// redact removes passwords from URLs in an error, because libraries quote them, for example with lines
-// of weir.yaml.
+// redact removes passwords from URLs in an error, because libraries quote them, for example with lines of weir.yaml.
 func redact(text string) string {
 	const example = "://user:password@" // this example is not a secret
 	parts := strings.Split(text, example)

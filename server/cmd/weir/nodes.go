@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
@@ -58,4 +57,73 @@ func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) {
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "The other nodes can't be asked: this is what was heard of them %.0f s ago.\n", age)
 	}
+}
+
+func regionsCommand() *cobra.Command {
+	cmd := regionCommand("regions", "")
+	cmd.AddCommand(regionCommand("regions move", "move"), regionCommand("regions drain", "drain"), regionCommand("regions forget", "forget"), regionCommand("regions restore", "restore"))
+	return cmd
+}
+
+// regionCommand returns a command that lists the regions. If do isn't "", it first makes that change to them.
+func regionCommand(path, do string) *cobra.Command {
+	var node adminPort
+	var colour colour
+	c := adminapi.RegionChange{Do: do}
+	cmd := command(path, func(cmd *cobra.Command, args []string) error {
+		method, body := http.MethodGet, any(nil)
+		if do != "" {
+			c.Region = args[0]
+			if do == "move" {
+				c.To = args[1]
+			}
+			method, body = http.MethodPost, c
+		}
+		return show(&node, cmd, method, "/v1/regions", body, func(all *adminapi.Regions) {
+			printRegions(cmd, all, &colour)
+			if do == "move" {
+				fmt.Fprintf(cmd.OutOrStdout(), "\nUntil %s owns what %s did, all regions have no more than their floors: of buckets for 25 s, of windows that have begun to their end.\n", cell(c.To), cell(c.Region))
+			}
+		})
+	}, &colour, &node)
+	if do == "move" || do == "forget" {
+		cmd.Flags().BoolVar(&c.Force, "force", false, "do it although more may be admitted than the limit")
+	}
+	return cmd
+}
+
+func printRegions(cmd *cobra.Command, all *adminapi.Regions, colour *colour) {
+	w := cmd.OutOrStdout()
+	if all.Name == "" {
+		fmt.Fprintln(w, "The node has no region: see --region.")
+		return
+	}
+	home := func(home, grace bool, state string) string {
+		switch {
+		case grace:
+			return "soon"
+		case home:
+			return "yes"
+		}
+		return cell(state)
+	}
+	rows := [][]string{{"REGION", "HOME", "RTT", "GLOBAL RULES", "HEARD"},
+		{cell(all.Name) + " *", home(all.Home == all.Name, all.Grace, all.State), "", "", ""}}
+	for _, p := range all.Peers {
+		rtt, rules, heard := "", "", colour.verdict(w, false, "no: "+cell(p.Error))
+		if p.RTTMS > 0 {
+			rtt = fmt.Sprintf("%.1f ms", p.RTTMS)
+		}
+		switch {
+		case p.Up && p.SameRules:
+			rules, heard = "the same", colour.verdict(w, true, "yes")
+		case p.Up:
+			rules, heard = "others", colour.verdict(w, true, "yes")
+		}
+		if !p.Since.IsZero() {
+			heard += ", since " + clock(p.Since)
+		}
+		rows = append(rows, []string{cell(p.Region), home(p.Home, p.Grace, p.State), rtt, rules, heard})
+	}
+	printTable(w, "", rows)
 }

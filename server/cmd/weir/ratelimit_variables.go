@@ -31,7 +31,7 @@ type theirVariable struct {
 // anything is a value of silent that matches all values.
 const anything = "*"
 
-// theirVariables are all variables of envoyproxy/ratelimit, and one that only Envoy Gateway has.
+// theirVariables are all variables of envoyproxy/ratelimit, and GRPC_SERVER_TLS_CA_CERT, which only Envoy Gateway has.
 var theirVariables = []theirVariable{
 	{names: "HOST GRPC_HOST", normal: "0.0.0.0"},
 	{names: "PORT", normal: "8080", kind: aPort},
@@ -40,10 +40,8 @@ var theirVariables = []theirVariable{
 	{names: "GRPC_MAX_CONNECTION_AGE", normal: "24h", kind: aTime},
 	{names: "GRPC_MAX_CONNECTION_AGE_GRACE", normal: "1h", kind: aTime},
 	{names: "GRPC_SERVER_USE_TLS", normal: "false", kind: aBool},
-	{names: "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY", needs: "GRPC_SERVER_USE_TLS=true"},
-	{names: "GRPC_SERVER_TLS_CA_CERT", needs: "GRPC_SERVER_USE_TLS=true"}, // from Envoy Gateway
-	{names: "GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN", needs: "GRPC_SERVER_USE_TLS=true"},
-	{names: "DEBUG_HOST DEBUG_PORT", nothing: noDebug},
+	{names: "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_SERVER_TLS_CA_CERT GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN", needs: "GRPC_SERVER_USE_TLS=true"},
+	{names: "DEBUG_HOST DEBUG_PORT", nothing: "there is no debug port: WEIR_ADMIN=127.0.0.1:8082 opens the admin port, and WEIR_PPROF=true has profiles there"},
 
 	{names: "LOG_LEVEL", normal: "WARN", kind: aLevel},
 	{names: "LOG_FORMAT", normal: "text"},
@@ -56,18 +54,16 @@ var theirVariables = []theirVariable{
 	{names: "RUNTIME_IGNOREDOTFILES", nothing: "files whose names begin with a dot are never read", silent: "true"},
 	{names: "RUNTIME_WATCH_ROOT", nothing: "the folder is followed in both ways", silent: anything},
 
-	{names: "CONFIG_GRPC_XDS_NODE_ID", normal: "default", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{names: "CONFIG_GRPC_XDS_NODE_METADATA", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{names: "CONFIG_GRPC_XDS_SERVER_URL", normal: "localhost:18000", needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{names: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", kind: aMap, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{names: "CONFIG_GRPC_XDS_SERVER_USE_TLS", normal: "false", kind: aBool, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{names: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
-	{names: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
-	{names: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{names: "XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER", nothing: backOff, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{names: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", normal: "0s", kind: aTime, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{names: "XDS_CLIENT_BACKOFF_MAX_INTERVAL", normal: "0s", kind: aTime, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
-	{names: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", normal: "0", kind: aSize, needs: "CONFIG_TYPE=GRPC_XDS_SOTW"},
+	{names: "CONFIG_GRPC_XDS_NODE_ID", normal: "default", needs: overXDS},
+	{names: "CONFIG_GRPC_XDS_NODE_METADATA", needs: overXDS},
+	{names: "CONFIG_GRPC_XDS_SERVER_URL", normal: "localhost:18000", needs: overXDS},
+	{names: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", kind: aMap, needs: overXDS},
+	{names: "CONFIG_GRPC_XDS_SERVER_USE_TLS", normal: "false", kind: aBool, needs: overXDS},
+	{names: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
+	{names: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER", needs: overXDS,
+		nothing: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL say how often it is tried, with jitter"},
+	{names: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL", normal: "0s", kind: aTime, needs: overXDS},
+	{names: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", normal: "0", kind: aSize, needs: overXDS},
 
 	{names: "BACKEND_TYPE", normal: "redis"},
 	{names: "CACHE_KEY_PREFIX REDIS_AUTH REDIS_SENTINEL_AUTH"},
@@ -80,16 +76,15 @@ var theirVariables = []theirVariable{
 	{names: "REDIS_TIMEOUT", nothing: "a check waits for Redis for as long as Envoy's time-out allows, at most WEIR_STORE_TIMEOUT (50ms)"},
 	{names: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", nothing: "a node without Redis answers, so it is healthy", silent: "false"},
 	{names: "REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME", nothing: "a node starts without Redis, and uses it once it is there"},
-	{names: "REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_CLUSTER_PIPELINE_PARALLELISM REDIS_POOL_SIZE", nothing: noPool},
-	{names: "REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_POOL_ON_EMPTY_WAIT_DURATION", nothing: noPool},
+	{names: "REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_CLUSTER_PIPELINE_PARALLELISM REDIS_POOL_SIZE REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_POOL_ON_EMPTY_WAIT_DURATION",
+		nothing: "Weir joins the checks of a moment into one call by itself"},
 	{names: "REDIS_PERSECOND", nothing: "the Redis of REDIS_URL has the counters of seconds, too", silent: "false"},
 	{names: "EXPIRATION_JITTER_MAX_SECONDS", nothing: "Weir's counters expire by their own times"},
 	{names: "LOCAL_CACHE_SIZE_IN_BYTES", nothing: "spent limits are remembered in any case", silent: "0"},
 	{names: "NEAR_LIMIT_RATIO", nothing: "weir_near_limit_total counts from four fifths on", silent: "0.8"},
 	{names: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", nothing: "a refused request never counts at its other limits", silent: "true"},
 
-	{names: "LIMIT_RESPONSE_HEADERS_ENABLED SHADOW_MODE QUOTA_MODE RESPONSE_DYNAMIC_METADATA", normal: "false", kind: aBool},
-	{names: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", normal: "false", kind: aBool},
+	{names: "LIMIT_RESPONSE_HEADERS_ENABLED SHADOW_MODE QUOTA_MODE RESPONSE_DYNAMIC_METADATA HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", normal: "false", kind: aBool},
 	{names: "LIMIT_LIMIT_HEADER", normal: "RateLimit-Limit"},
 	{names: "LIMIT_REMAINING_HEADER", normal: "RateLimit-Remaining"},
 	{names: "LIMIT_RESET_HEADER", normal: "RateLimit-Reset"},
@@ -106,16 +101,15 @@ var theirVariables = []theirVariable{
 	{names: "DISABLE_STATS", nothing: "metrics are served where USE_PROMETHEUS asks for them, and cost nothing else", silent: "false"},
 
 	{names: "TRACING_ENABLED", normal: "false", kind: aBool},
-	{names: "TRACING_SERVICE_NAME", normal: "RateLimit", needs: "TRACING_ENABLED=true"},
-	{names: "TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID", needs: "TRACING_ENABLED=true"},
-	{names: "TRACING_EXPORTER_PROTOCOL", normal: "http", kind: aProtocol, needs: "TRACING_ENABLED=true"},
-	{names: "TRACING_SAMPLING_RATE", normal: "1", kind: aNumber, needs: "TRACING_ENABLED=true"},
+	{names: "TRACING_SERVICE_NAME", normal: "RateLimit", needs: traced},
+	{names: "TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID", needs: traced},
+	{names: "TRACING_EXPORTER_PROTOCOL", normal: "http", kind: aProtocol, needs: traced},
+	{names: "TRACING_SAMPLING_RATE", normal: "1", kind: aNumber, needs: traced},
 }
 
 const (
-	noDebug  = "there is no debug port: WEIR_ADMIN=127.0.0.1:8082 opens the admin port, and WEIR_PPROF=true has profiles there"
-	backOff  = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL say how often it is tried, with jitter"
-	noPool   = "Weir joins the checks of a moment into one call by itself"
+	overXDS  = "CONFIG_TYPE=GRPC_XDS_SOTW"
+	traced   = "TRACING_ENABLED=true"
 	noStatsd = "there is no statsd: USE_PROMETHEUS=true serves metrics, and OTEL_METRICS_EXPORTER=otlp sends them to a collector"
 )
 
@@ -127,38 +121,29 @@ var theirPrefixes = []string{
 	"REDIS_", "RUNTIME_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "GRPC_SERVER_", "GRPC_CLIENT_", "GRPC_MAX_", "LIMIT_", "TRACING_", "PROMETHEUS_", "STATSD_", "USE_DOG_STATSD",
 }
 
-// valueKind is a kind of values. They are parsed as in envoyproxy/ratelimit.
+// valueKind is a kind of values. They are readable as in envoyproxy/ratelimit.
 type valueKind struct {
-	must   string // describes valid values for errors
-	secret bool   // values may be tokens, so errors don't show them
-	reads  func(value string) bool
+	must  string // describes valid values for errors
+	reads func(value string) bool
 }
 
 var (
-	aBool     = valueKind{must: "true or false", reads: reads(strconv.ParseBool, nil)}
-	aPort     = valueKind{must: "a port's number, such as 8081", reads: isWhole(1<<16 - 1)}
-	aSize     = valueKind{must: "a number of bytes, such as 4194304", reads: isWhole(math.MaxInt32)}
-	aTime     = valueKind{must: "a time with its unit, such as 24h or 30s", reads: reads(time.ParseDuration, func(d time.Duration) bool { return d >= 0 })}
-	aNumber   = valueKind{must: "a number from 0 to 1, such as 0.1", reads: reads(parseFloat, func(n float64) bool { return !math.IsNaN(n) })}
-	aLevel    = valueKind{must: "debug, info, warn or error", reads: func(s string) bool { return level(s) != "" }}
-	aSource   = valueKind{must: "FILE or GRPC_XDS_SOTW", reads: isOneOf("FILE", "GRPC_XDS_SOTW")}
-	aProtocol = valueKind{must: "http or grpc", reads: isOneOf("http", "grpc", "")}
-	aMap      = valueKind{must: "name:value,name:value", secret: true, reads: isMap}
+	aBool     = valueKind{"true or false", func(s string) bool { return readable(strconv.ParseBool(s)) }}
+	aPort     = valueKind{"a port's number, such as 8081", func(s string) bool { return isWhole(s, 1<<16-1) }}
+	aSize     = valueKind{"a number of bytes, such as 4194304", func(s string) bool { return isWhole(s, math.MaxInt32) }}
+	aTime     = valueKind{"a time with its unit, such as 24h or 30s", func(s string) bool { return readable(time.ParseDuration(s)) && s[0] != '-' }}
+	aNumber   = valueKind{"a number from 0 to 1, such as 0.1", func(s string) bool { return readable(strconv.ParseFloat(s, 64)) && !strings.EqualFold(s, "nan") }}
+	aLevel    = valueKind{"debug, info, warn or error", func(s string) bool { return level(s) != "" }}
+	aSource   = valueKind{"FILE or GRPC_XDS_SOTW", func(s string) bool { return s == "FILE" || s == "GRPC_XDS_SOTW" }}
+	aProtocol = valueKind{"http or grpc", func(s string) bool { return s == "http" || s == "grpc" || s == "" }}
+	aMap      = valueKind{"name:value,name:value", isMap} // values may be tokens, so errors don't show them
 )
 
-// reads returns a function that reports whether parse accepts a value and ok is true for the result.
-func reads[T any](parse func(string) (T, error), ok func(T) bool) func(string) bool {
-	return func(value string) bool {
-		v, err := parse(value)
-		return err == nil && (ok == nil || ok(v))
-	}
-}
+func readable[T any](_ T, err error) bool { return err == nil }
 
-func parseWhole(s string) (int64, error)   { return strconv.ParseInt(s, 0, 64) }
-func parseFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
-
-func isWhole(most int64) func(string) bool {
-	return reads(parseWhole, func(n int64) bool { return n >= 0 && n <= most })
+func isWhole(s string, most int64) bool {
+	n, err := strconv.ParseInt(s, 0, 64)
+	return err == nil && n >= 0 && n <= most
 }
 
 func isMap(s string) bool {
@@ -170,19 +155,10 @@ func isMap(s string) bool {
 	return true
 }
 
-func isOneOf(values ...string) func(string) bool {
-	return func(s string) bool { return slices.Contains(values, s) }
-}
-
 // level converts a level of logrus to one of Weir's. It returns "" for unknown levels.
 func level(text string) string {
-	switch text = strings.ToLower(text); text {
-	case "debug", "info", "warn", "error":
-		return text
-	case "trace", "warning", "fatal", "panic":
-		return otherLevels[text]
-	}
-	return ""
+	weirs := map[string]string{"trace": "debug", "debug": "debug", "info": "info", "warn": "warn", "warning": "warn", "error": "error", "fatal": "error", "panic": "error"}
+	return weirs[strings.ToLower(text)]
 }
 
 // theirs is the environment, read as envoyproxy/ratelimit reads it.
@@ -252,7 +228,7 @@ func (e *theirs) check() error {
 		case !given || kind.reads == nil || kind.reads(value):
 		case serviceLink(name, value):
 			all = append(all, fmt.Errorf("%s: must be %s: Kubernetes has set it for a Service of that name; set it yourself, or enableServiceLinks: false in the Pod", name, kind.must))
-		case kind.secret:
+		case kind.must == aMap.must:
 			all = append(all, fmt.Errorf("%s: must be %s", name, kind.must))
 		default:
 			all = append(all, fmt.Errorf("%s: must be %s, got %q", name, kind.must, value))
@@ -287,7 +263,8 @@ func (e *theirs) warn(log *slog.Logger) {
 			if strings.Contains(name, "_") {
 				best = guess.Closest(name, known)
 			}
-			if !hasPrefix(name, theirPrefixes) && !typing(name, best) {
+			typo := best != "" && max(len(name), len(best))-min(len(name), len(best)) <= 2
+			if !typo && !hasPrefix(name, theirPrefixes) {
 				continue
 			}
 			hint := "docs/guides/envoy-gateway.md lists those that do something"
@@ -309,9 +286,4 @@ func serviceLink(name, value string) bool {
 
 func hasPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
-}
-
-// typing reports whether a name is close enough to another to be a misspelling of it.
-func typing(name, meant string) bool {
-	return meant != "" && len(name)-len(meant) <= 2 && len(meant)-len(name) <= 2
 }

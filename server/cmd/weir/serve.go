@@ -29,6 +29,7 @@ import (
 	"github.com/weirhq/weir/server/cmd/weir/hangup"
 	"github.com/weirhq/weir/server/internal/observe/budget"
 	"github.com/weirhq/weir/server/internal/serve"
+	"golang.org/x/term"
 )
 
 // serving is a node to be started, with settings from flags or from other variables.
@@ -64,8 +65,7 @@ func (v *serving) takeSignals() {
 	signal.Ignore(syscall.SIGPIPE) // the process that reads the log may end before the node
 }
 
-// run runs the node until it is told to end. s has the settings without flags. warn logs variables that have no
-// effect.
+// run runs the node until it is told to end. s has the settings without flags. warn logs variables that have no effect.
 func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logger)) (err error) {
 	c := &v.Config
 	s.apply(c)
@@ -244,13 +244,9 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 	return b.String()
 }
 
-func isTerminal(w any) bool {
-	f, isFile := w.(interface{ Stat() (fs.FileInfo, error) })
-	if !isFile {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+func isTerminal(stream any) bool {
+	f, isFile := stream.(interface{ Fd() uintptr })
+	return isFile && term.IsTerminal(int(f.Fd()))
 }
 
 // parseLimit parses a limit; "" returns nil.
@@ -265,13 +261,12 @@ func parseLimit(text string) (*weir.Limit, error) {
 	return &l, err
 }
 
-// parseUpstream parses a URL; "" returns nil.
 func parseUpstream(text string) (*url.URL, error) {
-	if text == "" {
-		return nil, nil
-	}
 	u, err := url.Parse(text)
-	if err != nil {
+	switch {
+	case text == "":
+		return nil, nil
+	case err != nil:
 		return nil, errors.New("must be a URL such as http://127.0.0.1:9000") // don't quote the URL, which may contain a password
 	}
 	return u, nil
@@ -280,19 +275,19 @@ func parseUpstream(text string) (*url.URL, error) {
 // moreProxies adds addresses and CIDRs, separated by commas, to the trusted proxies.
 func (v *serving) moreProxies(text string) ([]netip.Prefix, error) {
 	all := v.TrustedProxies
+	if text == "" {
+		return all, nil
+	}
 	for s := range strings.SplitSeq(text, ",") {
 		s = strings.TrimSpace(s)
 		p, err := netip.ParsePrefix(s)
 		if ip, bad := netip.ParseAddr(s); bad == nil {
 			p, err = netip.PrefixFrom(ip, ip.BitLen()), nil
 		}
-		switch {
-		case text == "":
-		case err != nil:
+		if err != nil {
 			return nil, fmt.Errorf("must be CIDRs such as 10.0.0.0/8, got %q", s)
-		default:
-			all = append(all, p)
 		}
+		all = append(all, p)
 	}
 	return all, nil
 }

@@ -245,7 +245,6 @@ func (s *settingsFile) document(root *yaml.Node, flags *pflag.FlagSet) {
 	s.section(root, "", "settings, a line each, such as http: 127.0.0.1:8080", known)
 }
 
-// section reads a map, with a function for each known setting.
 func (s *settingsFile) section(n *yaml.Node, path, what string, known map[string]func(setting)) {
 	names, in := slices.Sorted(maps.Keys(known)), ""
 	if path != "" {
@@ -260,7 +259,6 @@ func (s *settingsFile) section(n *yaml.Node, path, what string, known map[string
 	}
 }
 
-// unknown reports that a setting doesn't exist.
 func (s *settingsFile) unknown(e setting, path, in string, names []string) {
 	hint := cmp.Or(guess.Hint(e.name, names), "write one of "+strings.Join(names, ", "))
 	if path == "otlp.headers" {

@@ -16,7 +16,6 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/tail"
 )
 
-// tailView is the state of weir tail.
 type tailView struct {
 	node   adminPort
 	colour colour
@@ -44,8 +43,7 @@ func tailCommand() *cobra.Command {
 	return cmd
 }
 
-// silentFor is how long a stream may be silent before the command gives up. The node sends a pulse
-// every second.
+// silentFor is how long a stream may be silent before the command gives up. The node sends a pulse every second.
 const silentFor = 15 * time.Second
 
 func (v *tailView) run(cmd *cobra.Command) error {

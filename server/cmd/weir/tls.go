@@ -99,7 +99,6 @@ func (t *tlsFlags) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// readFlag reads the file in a flag.
 func readFlag(flag, name string) ([]byte, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -108,7 +107,6 @@ func readFlag(flag, name string) ([]byte, error) {
 	return text, nil
 }
 
-// client returns the HTTP client for requests to the node.
 func (t *tlsFlags) client() (*http.Client, error) {
 	if t.own == nil {
 		c, err := t.config()

@@ -14,10 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	toplist "github.com/weirhq/weir/server/internal/observe/top"
-	"golang.org/x/term"
 )
 
-// topView is the state of weir top.
 type topView struct {
 	node    adminPort
 	colour  colour
@@ -58,9 +56,8 @@ func topCommand() *cobra.Command {
 		}
 		out := cmd.OutOrStdout()
 		v.coloured = v.colour.on(out)
-		in, isFile := cmd.InOrStdin().(*os.File)
-		if !once && isTerminal(out) && isFile && term.IsTerminal(int(in.Fd())) {
-			return v.show(cmd, &screen{in: in, out: os.Stdout})
+		if !once && isTerminal(out) && isTerminal(cmd.InOrStdin()) {
+			return v.show(cmd, &screen{in: os.Stdin, out: os.Stdout})
 		}
 		for _, line := range v.table(0) {
 			fmt.Fprintln(out, line)
@@ -94,7 +91,6 @@ func (v *topView) query() string {
 	return "/v1/top?" + q.Encode()
 }
 
-// fetch asks the node for the list, and returns the response unchanged.
 func (v *topView) fetch(cmd *cobra.Command) (sent json.RawMessage, err error) {
 	v.answer, sent, err = get[toplist.Answer](&v.node, cmd, http.MethodGet, v.query(), nil, nil)
 	v.at = time.Now()

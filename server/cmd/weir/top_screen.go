@@ -19,8 +19,7 @@ import (
 const (
 	enter = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leave = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-	// A frame overwrites the last one. Terminals that support it show the frame all at once, so that
-	// nothing flickers.
+	// A frame overwrites the last one. Terminals that support it show the frame all at once, so that nothing flickers.
 	frame    = "\x1b[?2026h\x1b[H"
 	frameEnd = "\x1b[K\x1b[J\x1b[?2026l"
 	lineEnd  = "\x1b[K\r\n"
@@ -134,7 +133,6 @@ func (v *topView) show(cmd *cobra.Command, s *screen) error {
 	}
 }
 
-// read sends the bytes that the user types to keys.
 func read(in *os.File, keys chan<- []byte) {
 	defer close(keys)
 	for {
@@ -147,8 +145,7 @@ func read(in *os.File, keys chan<- []byte) {
 	}
 }
 
-// press handles typed keys. done says that the user wants to leave, and ask that the node must be asked
-// again.
+// press handles typed keys. done says that the user wants to leave, and ask that the node must be asked again.
 func (v *topView) press(typed []byte) (done, ask bool) {
 	if typed[0] == 0x1b { // an escape sequence, for example of an arrow key: ignore it
 		v.typing = nil
@@ -187,7 +184,6 @@ func (v *topView) press(typed []byte) (done, ask bool) {
 	return done, ask
 }
 
-// paint returns text in a style, if the screen has colours.
 func (v *topView) paint(style, text string) string {
 	if !v.coloured || text == "" {
 		return text

@@ -7,15 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weirhq/weir/internal/node/watch"
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// guards hold the guards that decide which callers may use the check port and the admin port.
 type guards struct{ http, admin *guard.Guard }
 
 func (c *Config) guards() (g guards, err error) {
@@ -52,8 +55,7 @@ func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
 	})
 }
 
-// followFile passes each new text of a file to use until ctx is done. It logs texts that can't be read or
-// used.
+// followFile passes each new text of a file to use until ctx is done. It logs texts that can't be read or used.
 func followFile(ctx context.Context, log *slog.Logger, what, path string, most int, last []byte, look watch.Bell,
 	use func([]byte) error) error {
 	return watch.File(ctx, path, most, last, look, func(text []byte) {
@@ -81,22 +83,18 @@ func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 	}
 	httpOpen := public(addr) && c.HTTPToken == "" && !c.asksClients("http")
 	grpcOpen := public(grpc) && c.HTTPToken == "" && !c.asksClients("grpc")
-	switch {
-	case c.OnlyEnvoy:
-		if httpOpen || grpcOpen { // one warning for both ports, as it comes with every start: envoyproxy/ratelimit is open, too
-			n.log.Warn("anybody who reaches the rate limit service can use it: ask for client certificates, or let only Envoy reach its ports", "http", httpOpen, "grpc", grpcOpen)
-		}
-	default:
-		if httpOpen {
-			n.log.Warn("anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
-		}
-		if grpcOpen {
-			n.log.Warn("anybody who reaches the services of --grpc can use them: give it --http-token or --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
-		}
+	if c.OnlyEnvoy && (httpOpen || grpcOpen) { // one warning for both ports, as it comes with every start: envoyproxy/ratelimit is open, too
+		n.log.Warn("anybody who reaches the rate limit service can use it: ask for client certificates, or let only Envoy reach its ports", "http", httpOpen, "grpc", grpcOpen)
+		return
+	}
+	if httpOpen {
+		n.log.Warn("anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach", "http", addr.String())
+	}
+	if grpcOpen {
+		n.log.Warn("anybody who reaches the services of --grpc can use them: give it --http-token or --grpc-client-ca, or an address that only Envoy reaches", "grpc", grpc.String())
 	}
 }
 
-// public reports whether a port is open to other machines.
 func public(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	return ok && !tcp.IP.IsLoopback()
@@ -151,16 +149,90 @@ func (c *Config) tls(listener string) (*tls.Config, error) {
 	return t, nil
 }
 
-// bears returns an error unless a certificate is valid for a DNS name, an IP address, or a URI such as
-// SPIFFE's.
+// bears returns an error unless a certificate is valid for a DNS name, an IP address, or a URI such as SPIFFE's.
 func bears(cert *x509.Certificate, name string) error {
 	if !strings.Contains(name, "://") {
 		return cert.VerifyHostname(name)
 	}
-	for _, u := range cert.URIs {
-		if u.String() == name {
+	return when(!slices.ContainsFunc(cert.URIs, func(u *url.URL) bool { return u.String() == name }), "the client's certificate is for another name")
+}
+
+// reload checks files whenever the operator asks for it, and reopens the decision log, until ctx is
+// done. Without it, a node notices a changed file within two seconds.
+func (n *node) reload(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-n.config.Reload:
+		}
+		n.log.Info("reading files again")
+		n.rules.Look()
+		if n.envoyConfig != nil {
+			n.envoyConfig.Look()
+		}
+		if n.redis != nil {
+			n.redis.Look()
+		}
+		n.certificates.Ring()
+		n.tokens.Ring()
+		if n.known != nil {
+			n.known.look.Ring()
+		}
+		if n.decided != nil {
+			n.decided.Reopen()
 		}
 	}
-	return errors.New("the client's certificate is for another name")
+}
+
+type certificateFiles map[string]string
+
+func (c *Config) readCertificates() (certificateFiles, error) {
+	read := certificateFiles{}
+	for _, name := range []string{c.TLSCert, c.TLSKey, c.TLSClientCA, c.HTTPClientCA, c.AdminClientCA, c.GRPCTLSCert, c.GRPCTLSKey, c.GRPCClientCA} {
+		if name == "" {
+			continue
+		}
+		text, err := watch.ReadSmall(name)
+		if err != nil {
+			return nil, err
+		}
+		read[name] = string(text)
+	}
+	return read, nil
+}
+
+// followCertificates applies changed certificate files to new connections, so that tools that renew them need not know
+// this node. Last is what the files held before the current certificates were read.
+func (n *node) followCertificates(ctx context.Context, ports []*port, last certificateFiles) error {
+	_, cert, _ := n.config.certificate("grpc") // the other files are usually in the same folder
+	return watch.Dir(ctx, filepath.Dir(cert), n.config.readCertificates, maps.Equal[certificateFiles, certificateFiles], last, n.certificates,
+		func(certificateFiles) { n.useCertificates(ports) },
+		func(err error) { n.log.Error("certificates can't be read: the ones in use stay", "error", err) })
+}
+
+// useCertificates reads the certificates again for new connections. If one fails, no port changes.
+func (n *node) useCertificates(ports []*port) {
+	var failed error
+	fresh := make([]*tls.Config, len(ports))
+	for i, p := range ports {
+		var err error
+		fresh[i], err = n.config.tls(p.name)
+		failed = errors.Join(failed, err)
+	}
+	if failed != nil {
+		n.log.Error("certificates rejected: the ones in use stay", "error", failed)
+		return
+	}
+	var expires time.Time // the earliest expiry
+	for i, p := range ports {
+		p.tls.Store(fresh[i])
+		if fresh[i] == nil {
+			continue
+		}
+		if end := fresh[i].Certificates[0].Leaf.NotAfter; expires.IsZero() || end.Before(expires) {
+			expires = end
+		}
+	}
+	n.log.Info("certificates applied", "expires", expires)
 }

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"io"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -48,17 +48,15 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	return ownPagesOnly(mux)
 }
 
-// ownPagesOnly tells browsers not to cache responses, and not to let other sites frame or embed
-// them.
+// ownPagesOnly tells browsers not to cache responses, and not to let other sites frame or embed them.
 func ownPagesOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		header := w.Header()
-		header.Set("Cache-Control", "no-store")
-		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		header.Set("Cross-Origin-Opener-Policy", "same-origin")
-		header.Set("Cross-Origin-Resource-Policy", "same-origin")
-		header.Set("Referrer-Policy", "no-referrer")
-		header.Set("X-Content-Type-Options", "nosniff")
+		for name, value := range map[string]string{
+			"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'", "Referrer-Policy": "no-referrer",
+			"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "X-Content-Type-Options": "nosniff",
+		} {
+			w.Header().Set(name, value)
+		}
 		h.ServeHTTP(w, r)
 	})
 }
@@ -68,9 +66,9 @@ const AdminPort = "this is the admin port"
 
 // index answers requests for the port's root: it redirects browsers to the console if there is one.
 func index(console bool) http.HandlerFunc {
-	where := "/console/    the console, in a browser; /play is the playground"
+	where := "the console, in a browser; /play is the playground"
 	if !console {
-		where = "/console/    this binary was built without the console: make ui build"
+		where = "this binary was built without the console: make ui build"
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		if console && strings.Contains(r.Header.Get("Accept"), "text/html") {
@@ -78,9 +76,9 @@ func index(console bool) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, `This is the admin port of a Weir node.
+		fmt.Fprintf(w, `This is the admin port of a Weir node.
 
-`+where+`
+/console/    %s
 /v1/now      this node, live: decisions, refusals, latency, store, trouble
 /v1/top      who is hot, and who is refused: weir top
 /v1/nodes    the nodes, their rules and stores: weir nodes
@@ -89,7 +87,7 @@ func index(console bool) http.HandlerFunc {
 /metrics     for Prometheus
 
 Where the port has tokens, all but /readyz and /play ask for one. The rest is in docs/reference/admin-api.md.
-`)
+`, where)
 	}
 }
 
@@ -106,8 +104,7 @@ func (n *node) about() rulestore.Node {
 	return out
 }
 
-// heard returns what this node last read about the other nodes. Without Redis, there are no other
-// nodes.
+// heard returns what this node last read about the other nodes. Without Redis, there are no other nodes.
 func (n *node) heard() redisstore.Heard {
 	if n.redis == nil {
 		return redisstore.Heard{At: time.Now()}

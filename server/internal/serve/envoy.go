@@ -43,7 +43,6 @@ type Envoy struct {
 	XDS *envoy.XDS
 }
 
-// validate returns an error if a setting is invalid.
 func (e *Envoy) validate() error {
 	if e.MaxConnectionAge < 0 || e.MaxConnectionAgeGrace < 0 {
 		return errors.New("envoy: max_connection_age and max_connection_age_grace: must be at least 0s, such as 24h")
@@ -123,7 +122,6 @@ func (n *node) serving() bool {
 	return n.ruled()
 }
 
-// ruled reports whether the node has loaded its rules.
 func (n *node) ruled() bool { return !n.connecting() && n.rules.Waiting() == "" }
 
 // envoyRejected returns why the newest configuration was rejected, or "" if it is in force.
@@ -151,7 +149,6 @@ func (n *node) unconfigured() string {
 	return "the xDS server hasn't sent a configuration: it may know none for the node " + cmp.Or(n.config.Envoy.XDS.Node, envoy.DefaultNode)
 }
 
-// envoyStatus describes the configuration for /readyz.
 func (n *node) envoyStatus(full bool) map[string]any {
 	s := n.envoy.Source()
 	out := map[string]any{"domains": s.Domains, "limits": s.Limits}
@@ -170,7 +167,6 @@ func (n *node) envoyStatus(full bool) map[string]any {
 	return out
 }
 
-// addEnvoy adds the HTTP endpoints of envoyproxy/ratelimit.
 func (n *node) addEnvoy(mux *http.ServeMux, g *guard.Guard) {
 	mux.HandleFunc("/json", func(w http.ResponseWriter, r *http.Request) {
 		if _, refused := g.Admit(r); refused != nil {

@@ -79,8 +79,7 @@ func logFetches(log *slog.Logger) func(error) {
 	}
 }
 
-// knownKeys are the API keys in a file. The node follows changes to the file, so new customers
-// don't require a restart.
+// knownKeys are the API keys in a file. The node follows changes to the file, so new customers don't require a restart.
 type knownKeys struct {
 	path string
 	log  *slog.Logger
@@ -103,10 +102,8 @@ func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
 	return k, nil
 }
 
-// Contains reports whether a key is known now.
 func (k *knownKeys) Contains(key string) bool { return k.keys.Load().Contains(key) }
 
-// follow applies changes to the file until ctx is done.
 func (k *knownKeys) follow(ctx context.Context) error {
 	return followFile(ctx, k.log, "known_keys", k.path, maxKnownKeys, k.text, k.look, func(text []byte) error {
 		keys, err := parseKnownKeys(k.path, text)

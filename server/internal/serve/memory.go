@@ -14,9 +14,8 @@ import (
 // most live data is counters: at the cap, garbage would take as much memory again. So garbage is
 // collected as if counters weren't there, which is cheap, since they hold no pointers to follow.
 
-// spareGarbage is how much garbage may accumulate in any case. In a small heap, a node under load
-// would otherwise spend a fifth of its time on garbage collection, or more with thousands of
-// connections.
+// spareGarbage is how much garbage may accumulate in any case. In a small heap, a node under load would otherwise spend
+// a fifth of its time on garbage collection, or more with thousands of connections.
 const spareGarbage = 32 << 20
 
 // tendEvery is how often GOGC is adjusted. A flood adds about 10 MiB of counters in that time.
@@ -44,14 +43,12 @@ func tendGarbage(ctx context.Context, counters *memstore.Store) error {
 	}
 }
 
-// garbagePercent returns the value for GOGC: how much garbage may accumulate, in percent of the live
-// heap.
+// garbagePercent returns the value for GOGC: how much garbage may accumulate, in percent of the live heap.
 func garbagePercent(live, counters int64) int {
 	rest := max(0, live-counters)
 	return int(min(1000, max(1, 100*(rest+spareGarbage)/max(1, live))))
 }
 
-// liveHeap returns the live heap after the last collection.
 func liveHeap() int64 {
 	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(s)

@@ -40,7 +40,6 @@ type live struct {
 	walkAgain time.Time
 }
 
-// moment is a snapshot of what had been counted at a time.
 type moment struct {
 	at           time.Time
 	sum          metrics.Sum
@@ -86,12 +85,10 @@ func (n *node) tick() {
 	n.lookForTroubleLocked(m.at)
 }
 
-// recently returns the two snapshots that rates are computed between: the one from ten seconds ago,
-// and the newest.
+// recently returns the two snapshots that rates are computed between: the one from ten seconds ago, and the newest.
 func (l *live) recently() (first, last *moment) { return &l.past[0], &l.past[len(l.past)-1] }
 
-// count distributes what was counted since the last call over the seconds that have passed, usually
-// one.
+// count distributes what was counted since the last call over the seconds that have passed, usually one.
 func (l *live) count(sum *metrics.Sum, now int64) {
 	s, passed := &l.series, now-l.slot
 	if s.Decisions == nil {
@@ -150,8 +147,7 @@ func (n *node) now() admin.Now {
 	return out
 }
 
-// walkLocked updates memory and leases. It walks so seldom that it uses at most a fiftieth of a
-// core.
+// walkLocked updates memory and leases. It walks so seldom that it uses at most a fiftieth of a core.
 func (n *node) walkLocked() {
 	l := &n.live
 	begun := time.Now()
@@ -167,7 +163,6 @@ func (n *node) walkLocked() {
 	l.walkAgain = done.Add(max(slot/2, 50*done.Sub(begun)))
 }
 
-// rates returns the rates between two moments.
 func rates(first, last *moment) (r admin.Rates, l admin.Latency) {
 	r = admin.Rates{ByReason: map[string]float64{}, ByEdge: map[string]admin.EdgeRate{}}
 	since, took := last.sum.Since(&first.sum), last.at.Sub(first.at)
@@ -249,7 +244,6 @@ func percentile(q float64, bounds []float64, buckets []uint64) *float64 {
 	return micros(from)
 }
 
-// micros converts seconds to microseconds, rounded to 0.01.
 func micros(seconds float64) *float64 {
 	us := float64(time.Duration(seconds*float64(time.Second)).Round(10*time.Nanosecond)) / float64(time.Microsecond)
 	return &us

@@ -74,7 +74,6 @@ func (p *profiler) serve(w http.ResponseWriter, r *http.Request) *jsonerror.Erro
 	return nil
 }
 
-// number returns a query parameter as an integer from least to most, or usual if it is missing.
 func number(r *http.Request, name string, usual, least, most int) (int, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {

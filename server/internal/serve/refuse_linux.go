@@ -17,9 +17,8 @@ var onlyKnown = []unix.SockFilter{
 	{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
 }
 
-// refuseNew has the kernel ignore new connections to a TCP port, and reports whether it does.
-// Connections whose handshake has begun can still be accepted. An ignored client retries after a
-// second. By then, the port is closed.
+// refuseNew has the kernel ignore new connections to a TCP port, and reports whether it does. Connections whose
+// handshake has begun can still be accepted. An ignored client retries after a second. By then, the port is closed.
 func refuseNew(l net.Listener) (refused bool) {
 	control(l, func(fd int) {
 		program := unix.SockFprog{Len: uint16(len(onlyKnown)), Filter: &onlyKnown[0]}
@@ -28,7 +27,6 @@ func refuseNew(l net.Listener) (refused bool) {
 	return refused
 }
 
-// queued returns how many connections wait to be accepted.
 func queued(l net.Listener) (n int) {
 	control(l, func(fd int) {
 		if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {

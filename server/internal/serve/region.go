@@ -74,7 +74,6 @@ func (r *Region) validatePeer(name string) error {
 	return cmp.Or(errs...)
 }
 
-// openLink makes the link to other regions, if there are any.
 func (n *node) openLink() error {
 	r := &n.config.Region
 	n.self.Region = r.Name
@@ -96,7 +95,6 @@ func (n *node) openLink() error {
 	return err
 }
 
-// regions returns the state of the other regions.
 func (n *node) regions() admin.Regions {
 	out := admin.Regions{Name: n.config.Region.Name, Home: cmp.Or(n.config.Region.Home, n.config.Region.Name), Peers: []region.Status{}}
 	if n.link != nil {
@@ -107,7 +105,6 @@ func (n *node) regions() admin.Regions {
 	return out
 }
 
-// regroup applies an operator's change to the regions.
 func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	switch {
 	case n.link == nil:

@@ -25,7 +25,6 @@ var starter []byte
 // StarterName is what messages call the built-in rules.
 const StarterName = "starter.yaml"
 
-// readRules reads the initial rules: from --rules, from --seed-rules, or the built-in ones.
 func (c *Config) readRules() (doc *inforce.Document, message string, err error) {
 	flag := ""
 	switch {
@@ -126,10 +125,9 @@ func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	return dir, func() error { return errors.Join(dir.Close(), os.RemoveAll(path)) }, nil
 }
 
-// copyFolder returns the folder for the last good rules of one Redis, so that a node never uses the
-// rules of another one. The name depends on the address of the Redis, but not on users, passwords
-// or files, which change. Older releases included those in the name, so copyFolder renames such a
-// folder.
+// copyFolder returns the folder for the last good rules of one Redis, so that a node never uses the rules of another
+// one. The name depends on the address of the Redis, but not on users, passwords or files, which change. Older releases
+// included those in the name, so copyFolder renames such a folder.
 func copyFolder(data string, s *redisstore.Store) string {
 	named := func(of string) string {
 		sum := sha256.Sum256([]byte(of + " " + s.Prefix()))

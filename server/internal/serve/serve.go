@@ -41,7 +41,6 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// node is a running node.
 type node struct {
 	config   Config
 	log      *slog.Logger
@@ -69,7 +68,7 @@ type node struct {
 	noAddr   noAddress
 
 	self       rulestore.Node // the node's name and version
-	closeRules func() error   // nil if there is nothing to close
+	closeRules func() error
 	cluster    *top.Cluster
 
 	envoyConfig  envoyConfig // nil without a configuration for Envoy
@@ -107,7 +106,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		c.MaxInFlight = inflight.Default()
 	}
 	n := &node{config: c, log: log, began: time.Now(), self: rulestore.Node{Name: nodeName(), Version: version}, registry: prometheus.NewRegistry(),
-		certificates: watch.NewBell(), tokens: watch.NewBell()}
+		certificates: watch.NewBell(), tokens: watch.NewBell(), closeRules: func() error { return nil }}
 	n.metrics = metrics.New(n.registry)
 	n.top = n.newTop()
 	n.tail.Clients = n.top
@@ -144,9 +143,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if err := n.openRules(ctx, seed, message); err != nil {
 		return err
 	}
-	if n.closeRules != nil {
-		defer n.closeRules()
-	}
+	defer n.closeRules()
 	if n.shared != nil {
 		n.shared.CatchUp(ctx, patience)
 	}
@@ -207,7 +204,6 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	return group.Wait()
 }
 
-// open opens the ports and creates their servers.
 func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, error) {
 	c := &n.config
 	answers, err := httplimit.NewAnswerer(c.Answers)
@@ -254,17 +250,11 @@ func (n *node) newGateway(identity httplimit.Identity) (*gateway.Gateway, error)
 	middleware := httplimit.New(n.limiter, limit)
 	n.busy = append(n.busy, middleware)
 	return gateway.New(gateway.Options{
-		Upstream:         c.Upstream,
-		TrustedProxies:   c.TrustedProxies,
-		AllowUnsafePaths: c.AllowUnsafePaths,
-		UsageHeader:      c.UsageHeader,
-		Learned:          &n.learned,
-		Logger:           n.log,
-		Limit:            middleware,
+		Upstream: c.Upstream, TrustedProxies: c.TrustedProxies, AllowUnsafePaths: c.AllowUnsafePaths, UsageHeader: c.UsageHeader,
+		Learned: &n.learned, Logger: n.log, Limit: middleware,
 	})
 }
 
-// limitOptions returns the options for ports that clients reach directly.
 func (n *node) limitOptions(identity httplimit.Identity) httplimit.Options {
 	c := &n.config
 	return httplimit.Options{
@@ -273,7 +263,6 @@ func (n *node) limitOptions(identity httplimit.Identity) httplimit.Options {
 	}
 }
 
-// api serves the check API, forward-auth and health checks.
 func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)

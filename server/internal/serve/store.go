@@ -25,8 +25,7 @@ const Memory = "memory"
 
 func (c *Config) inMemory() bool { return c.Store == "" || c.Store == Memory }
 
-// validateStore checks the store's settings. Its errors don't quote the URL, which may hold a
-// password.
+// validateStore checks the store's settings. Its errors don't quote the URL, which may hold a password.
 func (c *Config) validateStore() error {
 	switch {
 	case c.inMemory() && c.Emergency != nil:
@@ -191,8 +190,7 @@ func (n *node) hear(ctx context.Context) error {
 	return nil
 }
 
-// introduce announces a node whose rules are in a file to the others. Other nodes are announced by
-// their rule store.
+// introduce announces a node whose rules are in a file to the others. Other nodes are announced by their rule store.
 func (n *node) introduce(ctx context.Context) error {
 	for rediscall.Sleep(ctx, time.Second) {
 		n.redis.Say(rulestore.Say(n.about()))

@@ -28,15 +28,13 @@ type troubles struct {
 	settles time.Time
 }
 
-// lastHeard is when another node last announced itself in Redis.
 type lastHeard struct {
 	seen   time.Time
 	silent bool // it was already overdue when Redis last listed it
 }
 
 const (
-	// silent is how long a node may go without a heartbeat before it is reported: a bit more than two
-	// heartbeats.
+	// silent is how long a node may go without a heartbeat before it is reported: a bit more than two heartbeats.
 	silent = 5 * time.Second
 	// missed is how long a silent node is reported. Nodes that shut down announce it, and aren't reported.
 	missed = 10 * time.Minute
@@ -175,7 +173,6 @@ func (n *node) storeLost(s *storeStatus) string {
 	return text + ". Until it is back, " + n.failureModes().words
 }
 
-// count formats a number with its noun.
 func count[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -183,7 +180,6 @@ func count[N int | int64](n N, one, many string) string {
 	return fmt.Sprint(n, " ", many)
 }
 
-// few lists the first five names, and counts the others.
 func few(names []string) string {
 	const most = 5
 	if more := len(names) - most; more > 0 {
@@ -253,14 +249,12 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	return "Not heard: " + few(lost) + ". Whoever asks a node that has ended or hangs gets no answer from it; the others decide as ever"
 }
 
-// modes describes what rules do without the store.
 type modes struct {
 	list   []admin.FailureMode
 	totals []admin.FailureTotal
 	words  string
 }
 
-// mostModes is how many rules modes lists.
 const mostModes = 1000
 
 // failureModes describes what each rule does while the store can't be reached. It is empty for an
