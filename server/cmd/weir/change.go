@@ -35,10 +35,10 @@ func (c *change) register(cmd *cobra.Command) {
 	c.adminPort.register(cmd)
 }
 
-// changed is the outcome of a change, and the response that it was decoded from.
+// changed is the outcome of a change, and the response to print with --json.
 type changed struct {
 	adminapi.Changed
-	sent json.RawMessage
+	sent any
 }
 
 // send makes the change. It sends a dry run with force, so that the response has the difference in addition to the

@@ -185,38 +185,34 @@ func group(path string, subcommands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-type flagGroup struct {
-	title string
-	flags []string
+// serveGroups are the flags of weir serve in groups, each with a title.
+var serveGroups = []string{
+	"Ports: http grpc admin metrics gateway",
+	"Rules: rules seed-rules data ipv4-prefix ipv6-prefix",
+	"Store: store store-prefix store-timeout emergency-limit memory-cap",
+	"Regions: region region-timeout",
+	"Gateway: upstream allow-unsafe-paths preflight-limit max-waiting connections-per-ip usage-header",
+	"Envoy: envoy-config grpc-reflection",
+	"Who may ask: http-token admin-token admin-tokens trusted-proxies tls-cert tls-key tls-client-ca grpc-tls-cert grpc-tls-key http-client-ca grpc-client-ca grpc-client-san admin-client-ca",
+	"Seeing what it does: decision-log decision-log-sample budget-webhook budget-webhook-token-file budget-full-names log-format log-level pprof",
+	"Running: config max-in-flight drain-notice drain-timeout",
+	"Other: help",
 }
 
-var serveGroups = []flagGroup{
-	{"Ports", []string{"http", "grpc", "admin", "metrics", "gateway"}},
-	{"Rules", []string{"rules", "seed-rules", "data", "ipv4-prefix", "ipv6-prefix"}},
-	{"Store", []string{"store", "store-prefix", "store-timeout", "emergency-limit", "memory-cap"}},
-	{"Regions", []string{"region", "region-timeout"}},
-	{"Gateway", []string{"upstream", "allow-unsafe-paths", "preflight-limit", "max-waiting", "connections-per-ip", "usage-header"}},
-	{"Envoy", []string{"envoy-config", "grpc-reflection"}},
-	{"Who may ask", []string{"http-token", "admin-token", "admin-tokens", "trusted-proxies", "tls-cert", "tls-key", "tls-client-ca", "grpc-tls-cert", "grpc-tls-key", "http-client-ca", "grpc-client-ca", "grpc-client-san", "admin-client-ca"}},
-	{"Seeing what it does", []string{"decision-log", "decision-log-sample", "budget-webhook", "budget-webhook-token-file", "budget-full-names", "log-format", "log-level", "pprof"}},
-	{"Running", []string{"config", "max-in-flight", "drain-notice", "drain-timeout"}},
-	{"Other", []string{"help"}},
-}
-
-func inGroups(cmd *cobra.Command, groups []flagGroup) {
-	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
-		out := cmd.OutOrStdout()
-		fmt.Fprintf(out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
-		for _, g := range groups {
-			set := pflag.NewFlagSet("", pflag.ContinueOnError)
-			set.SortFlags = false
-			for _, name := range g.flags {
-				set.AddFlag(cmd.Flags().Lookup(name))
-			}
-			fmt.Fprintf(out, "\n%s:\n%s", g.title, set.FlagUsages())
+// serveUsage prints how weir serve is used, with its flags in groups.
+func serveUsage(cmd *cobra.Command) error {
+	out := cmd.OutOrStdout()
+	fmt.Fprintf(out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
+	for _, g := range serveGroups {
+		title, names, _ := strings.Cut(g, ": ")
+		set := pflag.NewFlagSet("", pflag.ContinueOnError)
+		set.SortFlags = false
+		for name := range strings.FieldsSeq(names) {
+			set.AddFlag(cmd.Flags().Lookup(name))
 		}
-		return nil
-	})
+		fmt.Fprintf(out, "\n%s:\n%s", title, set.FlagUsages())
+	}
+	return nil
 }
 
 // completionTime is how long shell completion waits for a node's response.

@@ -142,7 +142,7 @@ func listCommand(name, path string) *cobra.Command {
 		}
 		body := adminapi.ListEntry{Key: entry, Client: string(client), Remove: remove}
 		switch {
-		case client != "" || remove || !c.isFingerprint(cmd, entry):
+		case client != "" || remove || !fingerprint.MatchString(entry) || !c.remembers(cmd, entry):
 		case path == denylist: // blocking must always work, and no client's key looks like this
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s is the fingerprint of a client in weir top: that client is blocked, as by --client\n", entry)
 			body.Key, body.Client = "", entry
@@ -162,10 +162,8 @@ func listCommand(name, path string) *cobra.Command {
 
 var fingerprint = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-func (c *change) isFingerprint(cmd *cobra.Command, word string) bool {
-	if !fingerprint.MatchString(word) {
-		return false
-	}
+// remembers reports whether the node remembers the client with a fingerprint.
+func (c *change) remembers(cmd *cobra.Command, word string) bool {
 	_, err := c.call(cmd, http.MethodPost, "/v1/clients", map[string]string{"client": word}, nil)
 	return err == nil
 }
@@ -176,11 +174,8 @@ func (c *change) nothing(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	out := changed{Changed: adminapi.Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}}}
-	if out.sent, err = json.Marshal(out.Changed); err != nil {
-		return err
-	}
-	return c.report(cmd, &out, "")
+	out := adminapi.Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}}
+	return c.report(cmd, &changed{out, out}, "")
 }
 
 func keysBlocksCommand() *cobra.Command {

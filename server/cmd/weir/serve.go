@@ -29,7 +29,6 @@ import (
 	"github.com/weirhq/weir/server/cmd/weir/hangup"
 	"github.com/weirhq/weir/server/internal/observe/budget"
 	"github.com/weirhq/weir/server/internal/serve"
-	"golang.org/x/term"
 )
 
 // serving is a node to be started, with settings from flags or from other variables.
@@ -54,7 +53,7 @@ func serveCommand() *cobra.Command {
 	})
 	cmd.Flags().StringVar(&config, "config", "weir.yaml", "settings file; need not exist unless named")
 	v.register(cmd.Flags())
-	inGroups(cmd, serveGroups)
+	cmd.SetUsageFunc(serveUsage)
 	return cmd
 }
 
@@ -245,8 +244,12 @@ func hints(weir string, c *serve.Config, l serve.Listening) string {
 }
 
 func isTerminal(stream any) bool {
-	f, isFile := stream.(interface{ Fd() uintptr })
-	return isFile && term.IsTerminal(int(f.Fd()))
+	f, isFile := stream.(interface{ Stat() (fs.FileInfo, error) })
+	if !isFile {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // parseLimit parses a limit; "" returns nil.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	toplist "github.com/weirhq/weir/server/internal/observe/top"
+	"golang.org/x/term"
 )
 
 type topView struct {
@@ -56,7 +57,7 @@ func topCommand() *cobra.Command {
 		}
 		out := cmd.OutOrStdout()
 		v.coloured = v.colour.on(out)
-		if !once && isTerminal(out) && isTerminal(cmd.InOrStdin()) {
+		if !once && isTerminal(out) && term.IsTerminal(int(os.Stdin.Fd())) {
 			return v.show(cmd, &screen{in: os.Stdin, out: os.Stdout})
 		}
 		for _, line := range v.table(0) {

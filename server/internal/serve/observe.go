@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,22 +68,16 @@ func (n *node) newTop() *top.Top {
 	})
 }
 
-// noAddress remembers for which rules a check came without the client's address.
-type noAddress struct {
-	seen atomic.Pointer[weir.RuleSet] // the rules in force at the last such check
-	said sync.Once
-}
-
 // warnOfNoAddress logs one warning if a check has no address and a rule counts by address: all such checks share one
 // counter.
 func (n *node) warnOfNoAddress() {
 	rules := n.limiter.Rules()
-	if n.noAddr.seen.Load() == rules || n.noAddr.seen.Swap(rules) == rules {
+	if n.noAddress.Load() == rules || n.noAddress.Swap(rules) == rules {
 		return // returns here for almost all checks
 	}
 	for _, r := range rules.Rules().Rules {
 		if slices.Contains(r.By, "ip") {
-			n.noAddr.said.Do(func() {
+			n.noAddressSaid.Do(func() {
 				n.log.Warn(`a check came without "ip", and a rule counts by it: all such checks share one counter; send the address of the client`, "rule", r.ID)
 			})
 		}
@@ -113,16 +106,20 @@ func (c *Config) budgetToken() (string, error) {
 
 // openBudget starts watching budgets. It needs the store to be open.
 func (n *node) openBudget() error {
-	token, err := n.config.budgetToken()
-	if err != nil {
-		return err
-	}
 	o := budget.Options{Now: func() time.Time { return private.Now(n.limiter) }, Node: n.self.Name, Fingerprint: n.top.FingerprintOf, FullNames: n.config.BudgetFullNames, Logger: n.log, Store: n.counting()}
 	if n.config.BudgetWebhook != "" {
+		token, err := n.config.budgetToken()
+		if err != nil {
+			return err
+		}
 		o.Webhook = budget.NewWebhook(n.config.BudgetWebhook, token, n.log)
+		n.counter("weir_budget_webhook_sent_total", "Events that the webhook has taken.", nil, func() uint64 { return o.Webhook.Stats().Sent })
+		n.counter("weir_budget_webhook_failed_total", "Events that the webhook didn't take, or that it was too slow for.", nil,
+			func() uint64 { s := o.Webhook.Stats(); return s.Failed + s.Dropped })
 	}
 	n.budget = budget.New(o)
-	n.watchBudget(o.Webhook)
+	n.counter("weir_budget_events_total", "Events of budgets that this node has told.", nil, func() uint64 { return n.budget.Stats().Events })
+	n.counter("weir_budget_events_dropped_total", "Decisions that crossed a threshold of a budget while too many events waited.", nil, func() uint64 { return n.budget.Stats().Dropped })
 	return nil
 }
 
@@ -148,7 +145,7 @@ func (n *node) watch() {
 	n.gauge("weir_build_info", "1, with this node's release, and its name as weir nodes shows it.",
 		prometheus.Labels{"version": n.self.Version, "go": runtime.Version(), "node": n.self.Name, "region": n.self.Region}, func() float64 { return 1 })
 	n.gauge("weir_hot_key_rate", "Requests a second of the client that sends the most to this node, over the last ten seconds.", nil, n.top.Hottest)
-	n.gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", nil, n.rulesAge)
+	n.gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", nil, func() float64 { return age(n.rules.InForce().Since) })
 	n.counter("weir_rules_rejected_total", "Newer rules that were invalid, so that those in force stayed.", nil, func() uint64 { return uint64(n.rules.Rejections()) })
 	n.counter("weir_envoy_config_rejected_total", "Newer configurations of --envoy-config, or of the xDS server, that were invalid, so that the one in force stayed.", nil,
 		func() uint64 { return uint64(n.envoy.Source().Rejections) })
@@ -196,16 +193,6 @@ func (n *node) watchDoor(d *gateway.Door) {
 	}
 }
 
-// watchBudget registers counters of budget events and, unless webhook is nil, of those that it sent.
-func (n *node) watchBudget(webhook *budget.Webhook) {
-	n.counter("weir_budget_events_total", "Events of budgets that this node has told.", nil, func() uint64 { return n.budget.Stats().Events })
-	n.counter("weir_budget_events_dropped_total", "Decisions that crossed a threshold of a budget while too many events waited.", nil, func() uint64 { return n.budget.Stats().Dropped })
-	if webhook != nil {
-		n.counter("weir_budget_webhook_sent_total", "Events that the webhook has taken.", nil, func() uint64 { return webhook.Stats().Sent })
-		n.counter("weir_budget_webhook_failed_total", "Events that the webhook didn't take, or that it was too slow for.", nil, func() uint64 { s := webhook.Stats(); return s.Failed + s.Dropped })
-	}
-}
-
 func (n *node) watchLink() {
 	n.gauge("weir_region_grace", "1 while this region has become a home so lately that it owns no more than its floor, else 0.", nil, func() float64 { return oneIf(n.link.Here().Grace) })
 	for name := range n.config.Region.Peers {
@@ -220,8 +207,6 @@ func (n *node) watchLink() {
 		n.gauge("weir_region_rtt_seconds", "How long the last heartbeat to a region took, and its answer.", peer, func() float64 { return status().RTTMS / 1000 })
 	}
 }
-
-func (n *node) rulesAge() float64 { return age(n.rules.InForce().Since) }
 
 // age returns the seconds since a time, or -1 for the zero time.
 func age(since time.Time) float64 {

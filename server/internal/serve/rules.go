@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -49,21 +50,17 @@ func (c *Config) readRules() (doc *inforce.Document, message string, err error) 
 // patience is how long a starting node waits for Redis, and then for the rules in Redis.
 const patience = 500 * time.Millisecond
 
-// blocksName is the name of the file in --data that holds the emergency list.
-const blocksName = "blocks.json"
-
 // openRules opens the source of the rules, and adds the emergency list to them.
 func (n *node) openRules(ctx context.Context, seed *inforce.Document, message string) error {
 	if err := n.openSource(ctx, seed, message); err != nil {
 		return err
 	}
 	o := rulestore.BlockOptions{Redis: n.redis, Now: func() time.Time { return private.Now(n.limiter) }, Logger: n.log}
-	switch data := n.config.Data; {
-	case data == "":
-	case n.redis != nil:
-		o.File = filepath.Join(copyFolder(data, n.redis), blocksName)
-	default:
-		o.File = filepath.Join(data, blocksName)
+	if folder := n.config.Data; folder != "" {
+		if n.redis != nil {
+			folder = copyFolder(folder, n.redis)
+		}
+		o.File = filepath.Join(folder, "blocks.json")
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -125,28 +122,17 @@ func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	return dir, func() error { return errors.Join(dir.Close(), os.RemoveAll(path)) }, nil
 }
 
-// copyFolder returns the folder for the last good rules of one Redis, so that a node never uses the rules of another
-// one. The name depends on the address of the Redis, but not on users, passwords or files, which change. Older releases
-// included those in the name, so copyFolder renames such a folder.
+// copyFolder returns the folder for the last good rules of one Redis, so that a node never uses the rules of another one.
+// The name depends on the address of the Redis, but not on users, passwords or files, which change.
 func copyFolder(data string, s *redisstore.Store) string {
-	named := func(of string) string {
-		sum := sha256.Sum256([]byte(of + " " + s.Prefix()))
-		return filepath.Join(data, fmt.Sprintf("redis-%x", sum[:4]))
-	}
-	folder := named(s.Place())
-	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
-		_ = os.Rename(named(s.String()), folder) // usually there is none
-	}
-	return folder
+	sum := sha256.Sum256([]byte(s.Place() + " " + s.Prefix()))
+	return filepath.Join(data, fmt.Sprintf("redis-%x", sum[:4]))
 }
 
 // nodeName makes a name for this node that no other node has, on this machine or elsewhere.
 func nodeName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "node"
-	}
+	host, _ := os.Hostname()
 	var id [3]byte
 	_, _ = rand.Read(id[:]) // never fails
-	return fmt.Sprintf("%s-%x", host, id)
+	return fmt.Sprintf("%s-%x", cmp.Or(host, "node"), id)
 }

@@ -65,7 +65,9 @@ type node struct {
 	began    time.Time
 	ready    atomic.Bool // the node has reached its store once
 	draining atomic.Bool // balancers should stop sending requests
-	noAddr   noAddress
+
+	noAddress     atomic.Pointer[weir.RuleSet] // the rules in force at the last check without the client's address
+	noAddressSaid sync.Once
 
 	self       rulestore.Node // the node's name and version
 	closeRules func() error
