@@ -303,20 +303,17 @@ func (b *benchFlags) inProcess(ctx context.Context) (load.Target, func(), error)
 	if !b.overRedis() {
 		return exact("in process, "+rules, 0), func() {}, nil
 	}
-	nodes, err := b.openNodes(ctx)
+	limiters, name, done, err := b.shareRedis(ctx, set)
 	if err != nil {
+		done()
 		return nil, nil, err
 	}
-	b.plan.StoreCPU, b.plan.StoreCalls = nodes[0].redis.CPU, nodes.calls
-	if b.leases {
-		b.plan.Leases = nodes.charges
-	}
-	target := load.Target(load.NewInProcess(nodes.limiters(set), "in process, "+nodes.String()+", "+rules, b.plan.Keys, b.check))
+	target := load.Target(load.NewInProcess(limiters, "in process, "+name+", "+rules, b.plan.Keys, b.check))
 	if b.oracle {
 		// The oracle's store must be large enough that no counter is evicted.
 		target = load.NewOracle(target, exact("oracle", max(memstore.DefaultMemoryCap, int64(b.plan.Keys)*1024)), b.plan.Keys)
 	}
-	return target, nodes.close, nil
+	return target, done, nil
 }
 
 func (b *benchFlags) ruleSet() (*weir.RuleSet, string, error) {
@@ -339,23 +336,23 @@ func (b *benchFlags) ruleSet() (*weir.RuleSet, string, error) {
 	return set, "a rule that refuses nobody", err
 }
 
-// redisNode is one of several limiters that share a Redis.
-type redisNode struct {
-	redis  *redisstore.Store
-	leases *lease.Store // nil without leases
-}
-
-type redisNodes []redisNode
-
-// openNodes waits until Redis can be reached, because a measurement without it would be meaningless.
-func (b *benchFlags) openNodes(ctx context.Context) (all redisNodes, err error) {
+// shareRedis creates limiters that share a Redis, and returns what to call them. It waits until Redis can be reached,
+// because a measurement without it would be meaningless. Call done in any case.
+func (b *benchFlags) shareRedis(ctx context.Context, set *weir.RuleSet) (limiters []*weir.Limiter, name string, done func(), err error) {
+	var stores []*redisstore.Store
+	var leases []*lease.Store
+	done = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		for _, l := range leases {
+			_ = l.Close(ctx) // leases that aren't given back expire
+		}
+		for _, s := range stores {
+			s.Close()
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	defer func() {
-		if err != nil {
-			all.close()
-		}
-	}()
 	secret := []byte("weir bench")
 	if b.oracle {
 		secret = []byte(rand.Text()) // counters of earlier runs must not be used, because the oracle doesn't know them
@@ -364,67 +361,41 @@ func (b *benchFlags) openNodes(ctx context.Context) (all redisNodes, err error) 
 		// Use a separate prefix, so that real nodes on the same Redis see neither these counters nor these nodes.
 		store, err := redisstore.New(redisstore.Options{URL: b.store, Prefix: "weir-bench", Secret: secret})
 		if err != nil {
-			return all, fmt.Errorf("--store: %w", err)
+			return nil, "", done, fmt.Errorf("--store: %w", err)
 		}
-		one := redisNode{redis: store}
+		stores = append(stores, store)
+		counters := counter.Store(store)
 		if b.leases {
-			one.leases = lease.New(store, lease.Options{Nodes: store.Nodes})
+			leases = append(leases, lease.New(store, lease.Options{Nodes: store.Nodes}))
+			counters = leases[len(leases)-1]
 		}
-		all = append(all, one)
+		limiters = append(limiters, weir.NewLimiter(counters, set, weir.Options{}))
 		if err := store.Ready(ctx); err != nil {
-			return all, &exit{exitUnavailable, fmt.Errorf("--store: %w", err)}
+			return nil, "", done, &exit{exitUnavailable, fmt.Errorf("--store: %w", err)}
 		}
 	}
-	return all, nil
-}
-
-func (n redisNodes) String() string {
-	s := n[0].redis.String()
-	if len(n) > 1 {
-		s = fmt.Sprintf("%d nodes, %s", len(n), s)
-	}
-	if n[0].leases == nil {
-		s += ", no leases"
-	}
-	return s
-}
-
-func (n redisNodes) limiters(set *weir.RuleSet) (all []*weir.Limiter) {
-	for _, one := range n {
-		store := counter.Store(one.redis)
-		if one.leases != nil {
-			store = one.leases
+	b.plan.StoreCPU = stores[0].CPU
+	b.plan.StoreCalls = func() (sum uint64) {
+		for _, s := range stores {
+			for _, sh := range s.Health().Shards {
+				sum += sh.Calls
+			}
 		}
-		all = append(all, weir.NewLimiter(store, set, weir.Options{}))
+		return sum
 	}
-	return all
-}
-
-func (n redisNodes) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	for _, one := range n {
-		if one.leases != nil {
-			_ = one.leases.Close(ctx) // leases that aren't given back expire
+	name = stores[0].String()
+	if len(stores) > 1 {
+		name = fmt.Sprintf("%d nodes, %s", len(stores), name)
+	}
+	if !b.leases {
+		return limiters, name + ", no leases", done, nil
+	}
+	b.plan.Leases = func() (local, asked uint64) {
+		for _, l := range leases {
+			s := l.Stats()
+			local, asked = local+s.Local, asked+s.Asked
 		}
-		one.redis.Close()
+		return local, asked
 	}
-}
-
-func (n redisNodes) calls() (sum uint64) {
-	for _, one := range n {
-		for _, sh := range one.redis.Health().Shards {
-			sum += sh.Calls
-		}
-	}
-	return sum
-}
-
-// charges returns how many charges the nodes decided by themselves, and how many they sent to Redis.
-func (n redisNodes) charges() (local, asked uint64) {
-	for _, one := range n {
-		s := one.leases.Stats()
-		local, asked = local+s.Local, asked+s.Asked
-	}
-	return local, asked
+	return limiters, name, done, nil
 }

@@ -60,7 +60,8 @@ func checkCommand() *cobra.Command {
 		return nil
 	}, &r, &colour, &asJSON)
 	r.registerCharge(cmd)
-	r.registerReserve(cmd)
+	cmd.Flags().DurationVar((*time.Duration)(&r.Reserve), "reserve", 0, "reserve the amounts, which are an estimate to settle later, for at least this long, such as 2m")
+	cmd.Flags().StringVar(&r.ID, "id", "", "id of the request: within a minute, requests with one id are charged once")
 	node.register(cmd, "http", "127.0.0.1:8080", "check API")
 	cmd.Flags().Lookup("json").Usage = "print the node's answer"
 	return cmd
@@ -85,7 +86,10 @@ func words(d *checkapi.CheckResponse) (s string) {
 	case d.Reason == weir.ReasonCooldown.String():
 		s = " by " + d.Rule + ", in a cooldown: it kept coming while it was refused"
 	default:
-		s = " by " + d.Rule + ": " + whatIsLeft(d)
+		s = fmt.Sprintf(" by %s: %d of %d left", d.Rule, d.Remaining, cmp.Or(d.Burst, d.Limit))
+		if i := slices.IndexFunc(d.Limits, func(l checkapi.LimitStatus) bool { return binds(d, l) }); i >= 0 {
+			s = " by " + d.Rule + ": " + amountLeft(&d.Limits[i])
+		}
 	}
 	switch {
 	case d.Allowed && d.DelayMS > 0:
@@ -108,14 +112,6 @@ func words(d *checkapi.CheckResponse) (s string) {
 // binds reports whether a limit on an amount is the one that the decision is about.
 func binds(d *checkapi.CheckResponse, l checkapi.LimitStatus) bool {
 	return l.Amount != "" && l.Rule == d.Rule && int64(l.Limit) == d.Limit && int64(l.Remaining) == d.Remaining
-}
-
-// whatIsLeft describes what is left of the limit that the decision is about.
-func whatIsLeft(d *checkapi.CheckResponse) string {
-	if i := slices.IndexFunc(d.Limits, func(l checkapi.LimitStatus) bool { return binds(d, l) }); i >= 0 {
-		return amountLeft(&d.Limits[i])
-	}
-	return fmt.Sprintf("%d of %d left", d.Remaining, cmp.Or(d.Burst, d.Limit))
 }
 
 func amountLeft(l *checkapi.LimitStatus) string {
@@ -308,12 +304,6 @@ func (r *requestFlags) query() string {
 		return "?unverified=true"
 	}
 	return ""
-}
-
-// registerReserve adds the flags that only a check has.
-func (r *requestFlags) registerReserve(cmd *cobra.Command) {
-	cmd.Flags().DurationVar((*time.Duration)(&r.Reserve), "reserve", 0, "reserve the amounts, which are an estimate to settle later, for at least this long, such as 2m")
-	cmd.Flags().StringVar(&r.ID, "id", "", "id of the request: within a minute, requests with one id are charged once")
 }
 
 // check returns the request that a command's arguments and flags describe.

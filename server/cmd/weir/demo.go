@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
@@ -60,10 +61,8 @@ func demo(ctx context.Context, w io.Writer, colour *colour) error {
 		fmt.Fprintf(w, "  %s\n", body)
 		seconds, err := time.ParseDuration(res.Header.Get("Retry-After") + "s")
 		if err == nil {
-			err = pause(ctx, seconds)
-		}
-		if err == nil {
-			res, _, err = demoAsk(ctx, gateway)
+			rediscall.Sleep(ctx, seconds)
+			res, _, err = demoAsk(ctx, gateway) // fails if ctx is done
 		}
 		if err != nil {
 			return err

@@ -384,22 +384,16 @@ func keysResetCommand() *cobra.Command {
 			text := count(done.Reset, "counter") + " reset"
 			if done.Reset == 0 {
 				text += ": no limit applies to such a request; rules may need its --method, --path or --ip"
-			} else if names := counterNames(cmd, q); names != "" {
-				text += ": " + names
+			} else if counters, _, err := get[adminapi.Counters](q.adminPort, cmd, http.MethodPost, q.path("counters"), q.request, nil); err == nil && len(counters.Counters) > 0 {
+				var names []string
+				for i := range counters.Counters {
+					names = append(names, limitName(&counters.Counters[i]))
+				}
+				text += ": " + strings.Join(names, ", ")
 			}
 			fmt.Fprintln(cmd.ErrOrStderr(), text)
 		})
 	})
-}
-
-// counterNames returns the names of a request's counters, or "" on failure: after a reset, that isn't an error.
-func counterNames(cmd *cobra.Command, q *clientQuestion) string {
-	counters, _, _ := get[adminapi.Counters](q.adminPort, cmd, http.MethodPost, q.path("counters"), q.request, nil)
-	var names []string
-	for i := range counters.Counters {
-		names = append(names, limitName(&counters.Counters[i]))
-	}
-	return strings.Join(names, ", ")
 }
 
 var slotID = regexp.MustCompile(`^[0-9a-fA-F]{32}$`)

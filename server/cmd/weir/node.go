@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir/internal/jsonerror"
+	"github.com/weirhq/weir/internal/rediscall"
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 	"github.com/weirhq/weir/server/internal/serve"
@@ -151,15 +152,6 @@ func (p *nodePort) read(res *http.Response) (*answer, error) {
 	return &answer{res, p, body}, nil
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // unexpected returns the error for a response that the command can't use.
 func unexpected(url string, status int, answer []byte) error {
 	var e checkapi.ErrorResponse
@@ -248,7 +240,7 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 			reminded = time.Now()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s; trying again for %s, unless Ctrl-C ends it\n", r.Message, left.Round(time.Second))
 		}
-		if pause(ctx, min(left, retryEvery)) != nil {
+		if !rediscall.Sleep(ctx, min(left, retryEvery)) {
 			return nil, stopped
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -33,25 +34,22 @@ func lintCommand() *cobra.Command {
 			}
 		}
 		var reports []lintReport
-		bad := false
+		var bad error
 		for _, name := range args {
 			r, err := lint(cmd, name, blocked.Emergency)
 			if err != nil {
 				return err
 			}
-			bad = bad || len(r.Problems) > 0 || strict && len(r.Warnings) > 0
+			if len(r.Problems) > 0 || strict && len(r.Warnings) > 0 {
+				bad = &exit{code: exitRefused}
+			}
 			reports = append(reports, r)
 		}
-		var err error
 		if node.asJSON {
-			err = printJSON(cmd, reports)
-		} else {
-			printLint(cmd.OutOrStdout(), reports, strict, &colour)
+			return cmp.Or(printJSON(cmd, reports), bad)
 		}
-		if err == nil && bad {
-			err = &exit{code: exitRefused}
-		}
-		return err
+		printLint(cmd.OutOrStdout(), reports, strict, &colour)
+		return bad
 	}, &colour, &node)
 	cmd.ValidArgsFunction = ruleFiles
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit 1 also for warnings, for which weir rules apply needs --force")
@@ -137,10 +135,9 @@ func showCommand() *cobra.Command {
 			text, err = rulefile.JSON(text)
 			err = rejected(err)
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = cmd.OutOrStdout().Write(text)
 		}
-		_, err = cmd.OutOrStdout().Write(text)
 		return err
 	}, &node)
 	cmd.ValidArgsFunction = each(ruleFiles)
@@ -255,29 +252,21 @@ func rollbackCommand() *cobra.Command {
 			}
 			body.Version, body.Hash = version, hash
 		} else {
-			version, newest, err := c.beforeNewest(cmd)
+			all, err := c.history(cmd, 2)
 			if err != nil {
 				return err
 			}
-			body.Version, header = version, ifMatch(newest) // fail rather than undo a change that somebody else makes in the meantime
+			all = slices.DeleteFunc(all, func(v adminapi.Version) bool { return v.Orphan })
+			if len(all) < 2 {
+				return rejected(errors.New("there is no version before this one: nothing to roll back to"))
+			}
+			body.Version, header = all[1].Number, ifMatch(all[0].Number) // fail rather than undo a change that somebody else makes in the meantime
 		}
 		body.Message, c.message = c.message, ""
 		return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
 	}, &c)
 	cmd.ValidArgsFunction = each(c.versions)
 	return cmd
-}
-
-func (n *adminPort) beforeNewest(cmd *cobra.Command) (before, newest int64, err error) {
-	all, err := n.history(cmd, 2)
-	if err != nil {
-		return 0, 0, err
-	}
-	all = slices.DeleteFunc(all, func(v adminapi.Version) bool { return v.Orphan })
-	if len(all) < 2 {
-		return 0, 0, rejected(errors.New("there is no version before this one: nothing to roll back to"))
-	}
-	return all[1].Number, all[0].Number, nil
 }
 
 func usageCommand() *cobra.Command {

@@ -81,7 +81,7 @@ func topCommand() *cobra.Command {
 	return cmd
 }
 
-func (v *topView) query() string {
+func (v *topView) fetch(cmd *cobra.Command) (sent json.RawMessage, err error) {
 	q := url.Values{"by": {"requests"}, "k": {strconv.Itoa(v.k)}}
 	if v.refused {
 		q.Set("by", "refused")
@@ -89,11 +89,7 @@ func (v *topView) query() string {
 	if v.rule != "" {
 		q.Set("rule", v.rule)
 	}
-	return "/v1/top?" + q.Encode()
-}
-
-func (v *topView) fetch(cmd *cobra.Command) (sent json.RawMessage, err error) {
-	v.answer, sent, err = get[toplist.Answer](&v.node, cmd, http.MethodGet, v.query(), nil, nil)
+	v.answer, sent, err = get[toplist.Answer](&v.node, cmd, http.MethodGet, "/v1/top?"+q.Encode(), nil, nil)
 	v.at = time.Now()
 	return sent, err
 }
