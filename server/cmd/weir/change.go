@@ -41,8 +41,7 @@ type changed struct {
 	sent any
 }
 
-// send makes the change. It sends a dry run with force, so that the response has the difference in addition to the
-// warnings.
+// send makes the change. A dry run is sent with force, so that its response has the difference, too.
 func (c *change) send(cmd *cobra.Command, method, path string, body any, header http.Header) (*changed, error) {
 	q := url.Values{}
 	if c.dryRun {
@@ -107,8 +106,7 @@ func (c *change) print(cmd *cobra.Command, out *changed, file string) error {
 	return nil
 }
 
-// showProblems prints the problems because of which the node rejects a document. It returns an error that says what
-// to do.
+// showProblems prints why the node rejects a document. It returns err.
 func (c *change) showProblems(cmd *cobra.Command, err error, file string) error {
 	switch r, rejected := refused(err, http.StatusUnprocessableEntity); {
 	case !rejected:
@@ -209,8 +207,7 @@ func (c *change) compare(cmd *cobra.Command, args []string, from, to int64) (*ch
 	return c.send(cmd, http.MethodPut, "/v1/rules", text, ifMatch(to))
 }
 
-// trouble changes the exit code 1 of an error for commands in which 1 has a different meaning, such as that there is
-// a difference.
+// trouble changes exit code 1 for commands in which 1 means something else, such as that there is a difference.
 func trouble(err error) error {
 	var e *exit
 	if errors.As(err, &e) && e.code == exitRefused {
@@ -281,8 +278,7 @@ func tierCommand() *cobra.Command {
 	return cmd
 }
 
-// limitJSON encodes a limit for a request's body: as text, such as 500/minute, or as a number, which leaves the
-// window unchanged.
+// limitJSON encodes a limit: as text, such as 500/minute, or as a number, which leaves the window unchanged.
 func limitJSON(limit string) json.RawMessage {
 	if limit == "" {
 		return nil

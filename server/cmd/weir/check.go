@@ -138,8 +138,7 @@ func decimal(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 // decisions are the statuses with which the check API sends a decision.
 var decisions = []int{http.StatusOK, http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable}
 
-// noDecision returns the exit code for a response without a decision: the caller made a mistake, or the node has a
-// problem.
+// noDecision returns the exit code for a response without a decision.
 func noDecision(status int) int {
 	if slices.Contains([]int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden}, status) {
 		return exitUsage

@@ -148,8 +148,7 @@ var helpText string
 // flagged is a set of flags that several commands share.
 type flagged interface{ register(*cobra.Command) }
 
-// command returns the command that is described in help.txt under a path. It accepts the arguments that are listed
-// there.
+// command returns the command that help.txt describes under a path, with the arguments that are listed there.
 func command(path string, run func(*cobra.Command, []string) error, flags ...flagged) *cobra.Command {
 	cmd := &cobra.Command{RunE: run}
 	for section := range strings.SplitSeq(strings.TrimPrefix(helpText, "# "), "\n# ") {

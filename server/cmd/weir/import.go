@@ -63,8 +63,7 @@ func importNginxCommand() *cobra.Command {
 // manifest matches Kubernetes manifests, but not configurations of nginx.
 var manifest = regexp.MustCompile(`(?m)^[\s{]*"?apiVersion"?:`)
 
-// importCommand returns a command that prints the rules that read returns, and their notes. If there are no rules, it
-// prints none, which says why.
+// importCommand returns a command that prints the rules and notes that read returns. The text none explains why there are no rules.
 func importCommand(path string, read func(*cobra.Command, []string) (r *imports.Result, none string, err error)) *cobra.Command {
 	var asJSON jsonFlag
 	cmd := command(path, func(cmd *cobra.Command, args []string) error {

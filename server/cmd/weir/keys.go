@@ -356,7 +356,7 @@ func counterRow(c *adminapi.Counter, columns int) []string {
 // printSlots lists a client's requests in flight. The time is that of the node's clock when it answered.
 func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) {
 	rows := [][]string{{"SLOT", "COUNTER", "HOLDS", "TAKEN", "ENDS IN"}}
-	var more []string
+	var more strings.Builder
 	for i := range all {
 		c := &all[i]
 		listed := int64(0)
@@ -365,7 +365,7 @@ func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) {
 			listed += s.Slots
 		}
 		if c.InFlight != nil && listed > 0 && listed < *c.InFlight {
-			more = append(more, fmt.Sprintf("%s: only the oldest are listed, with %d of %d slots", limitName(c), listed, *c.InFlight))
+			fmt.Fprintf(&more, "%s: only the oldest are listed, with %d of %d slots\n", limitName(c), listed, *c.InFlight)
 		}
 	}
 	if len(rows) == 1 {
@@ -373,9 +373,7 @@ func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) {
 	}
 	fmt.Fprintln(w)
 	printTable(w, "", rows)
-	for _, line := range more {
-		fmt.Fprintln(w, line)
-	}
+	fmt.Fprint(w, more.String())
 }
 
 func keysResetCommand() *cobra.Command {

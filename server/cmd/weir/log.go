@@ -56,8 +56,7 @@ func (l strayLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// logWriter writes lines in the background, so that a pipe that nobody reads doesn't block checks.
-// If too much waits, lines are left out, and a line says how many.
+// logWriter writes lines in the background, so that a pipe that nobody reads doesn't block checks. It bounds what waits.
 type logWriter struct {
 	to   io.Writer
 	tell *slog.Logger // writes to the same output, without waiting

@@ -22,8 +22,7 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// ratelimitName is the name of envoyproxy/ratelimit's program. Under this name, weir starts a node that reads the same
-// variables and listens on the same ports.
+// ratelimitName is the name under which weir takes the place of envoyproxy/ratelimit: the same variables and ports.
 const ratelimitName = "ratelimit"
 
 func isRatelimit(program string) bool {
@@ -219,8 +218,7 @@ func (e *theirs) logFormat() string {
 	return "text"
 }
 
-// store returns the URL of the Redis that the variables describe. Its errors quote only file names, since other values
-// may contain passwords.
+// store returns the URL of the Redis. Its errors quote only file names, since other values may contain passwords.
 func (e *theirs) store() (string, error) {
 	if backend := e.text("BACKEND_TYPE"); backend != "redis" && backend != "" {
 		return "", errors.New("BACKEND_TYPE: must be redis: Weir doesn't count in memcached; start a Redis, and name it in REDIS_URL")

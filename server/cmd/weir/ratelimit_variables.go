@@ -23,8 +23,7 @@ type theirVariable struct {
 	kind valueKind
 	// needs is another variable with its value. Without that, this variable has no effect.
 	needs string
-	// nothing says why Weir ignores the variable. Values equal to silent, or "", ask for what Weir does anyway, so
-	// they cause no warning.
+	// nothing says why Weir ignores the variable. There is no warning if the value equals silent, or is "".
 	nothing, silent string
 }
 

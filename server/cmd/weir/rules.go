@@ -91,8 +91,7 @@ func badRules(err error) error {
 	return err
 }
 
-// readFile reads a file, a pipe or, for -, standard input. It reads at most one byte more than most, so that
-// the caller can tell if it is too large.
+// readFile reads a file, a pipe or, for -, standard input. If there are more than most bytes, it returns one more than most.
 func readFile(cmd *cobra.Command, name string, most int64) ([]byte, error) {
 	from := cmd.InOrStdin()
 	if name != "-" {

@@ -189,8 +189,7 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	log.Info("serving", args...)
 }
 
-// urlOf returns the URL of a port, or "" if it isn't open. For a port that listens on all addresses, the URL has the
-// host in everywhere.
+// urlOf returns the URL of a port, or "" if it isn't open. For all addresses of the machine, its host is everywhere.
 func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
 	if addr == nil {
 		return ""

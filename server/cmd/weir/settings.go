@@ -24,8 +24,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// sections are the settings in weir.yaml that have no flags. The field TrustUnverified is called trust_unverified there,
-// unless it has a tag.
+// sections are the settings in weir.yaml without flags. Without a tag, TrustUnverified is called trust_unverified there.
 type sections struct {
 	Identity serve.Identity
 	Headers  struct {
@@ -170,8 +169,7 @@ func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile
 	return s, nil
 }
 
-// misread reports that the file isn't valid YAML. Package rulefile finds the place of some errors more exactly than the
-// YAML library.
+// misread reports invalid YAML. Package rulefile finds the place of some errors more exactly than the YAML library.
 func (s *settingsFile) misread(text []byte, err error) {
 	for _, p := range rulefile.Layout(s.name, text) {
 		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // weir.yaml may use parts of YAML that rule files must not
@@ -288,8 +286,7 @@ func (s *settingsFile) flag(e setting, flag *pflag.Flag) {
 	s.flags[flag.Name] = strings.Join(parts, ",")
 }
 
-// wordEnd matches the end of a word in a Go name, in order to convert TrustUnverified to trust_unverified and APIKey to
-// api_key.
+// wordEnd matches the end of a word in a Go name: TrustUnverified is trust_unverified, and APIKey is api_key.
 var wordEnd = regexp.MustCompile(`([a-z]|[A-Z]+)([A-Z][a-z])`)
 
 // fields returns functions that read the fields of a section, by their names in weir.yaml.

@@ -131,8 +131,7 @@ func (t *tlsFlags) unreached(to, flag string, err error) error {
 	return fmt.Errorf("no node answers: %w: weir serve starts one, and --%s says where one is", err, flag)
 }
 
-// reason says why a request failed because of TLS, and returns the error to show. It returns "" for other failures. place
-// is where the user wrote the URL.
+// reason says why TLS failed, or returns "" for other failures. place is where the user wrote the URL.
 func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 	if alert := t.alert(to, err); alert != nil {
 		err = alert

@@ -60,8 +60,7 @@ type Config struct {
 	DrainNotice, DrainTimeout time.Duration
 	Reload                    <-chan os.Signal // the node reads its files again at each signal; nil means never
 
-	// Audit logs every change and every refusal on the admin port, with the caller, at any log level. Nil means the node's
-	// log.
+	// Audit logs every change and every refusal on the admin port, at any log level. Nil means the node's log.
 	Audit                                 *slog.Logger
 	DecisionLog                           string // decisionlog.Stderr, a file, or "" or "off"
 	DecisionLogSample                     float64

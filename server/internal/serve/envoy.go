@@ -23,24 +23,17 @@ type EnvoyHeaders struct{ Limit, Remaining, Reset string }
 
 // Envoy configures Envoy's rate limit service. Its fields have the same names in weir.yaml.
 type Envoy struct {
-	// Headers says whether responses have headers that describe a limit of EnvoyConfig; nil means yes.
-	Headers *bool
-	// HeaderNames are the names of these headers.
-	HeaderNames EnvoyHeaders
-	// DynamicMetadata adds the request and the limits' metadata to responses.
-	DynamicMetadata bool
-	// ShadowMode, QuotaMode and MergeDomains are the fields of [envoy.Modes].
-	ShadowMode, QuotaMode, MergeDomains bool
-	// MaxConnectionAge is how long a gRPC connection may last, and MaxConnectionAgeGrace how long
-	// its requests in flight may take after that; 0 means the defaults of envoy.ServerOptions.
-	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
-	// StartWithoutConfig lets a node start without a usable EnvoyConfig, and has /healthcheck answer 200
-	// before the first configuration. Until then, requests are still answered with UNAVAILABLE.
+	Headers                                 *bool             // whether responses have headers that describe a limit of EnvoyConfig; nil means yes
+	HeaderNames                             EnvoyHeaders      // the names of these headers
+	DynamicMetadata                         bool              // add the request and the limits' metadata to responses
+	ShadowMode, QuotaMode, MergeDomains     bool              // the fields of [envoy.Modes]
+	MaxConnectionAge, MaxConnectionAgeGrace time.Duration     // of gRPC connections, as in [envoy.ServerOptions]
+	Attributes                              map[string]string // attributes of rules, by keys of descriptors
+	XDS                                     *envoy.XDS        // an xDS server that serves the limits in place of EnvoyConfig; nil means none
+
+	// StartWithoutConfig lets a node start without a usable EnvoyConfig, and has /healthcheck answer 200 before the first
+	// configuration. Until then, requests are still answered with UNAVAILABLE.
 	StartWithoutConfig bool
-	// Attributes maps keys of descriptors to attributes of rules.
-	Attributes map[string]string
-	// XDS is an xDS server that serves the limits in place of EnvoyConfig; nil means none.
-	XDS *envoy.XDS
 }
 
 func (e *Envoy) validate() error {
@@ -113,8 +106,7 @@ func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
 }
 
-// serving reports the node's gRPC health. It is that of /readyz, except that a node with an Envoy
-// configuration needs no rules.
+// serving reports the node's gRPC health: as /readyz does, but a node with an Envoy configuration needs no rules.
 func (n *node) serving() bool {
 	if n.envoyConfig != nil {
 		return !n.connecting() && n.unconfigured() == ""

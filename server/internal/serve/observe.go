@@ -68,8 +68,7 @@ func (n *node) newTop() *top.Top {
 	})
 }
 
-// warnOfNoAddress logs one warning if a check has no address and a rule counts by address: all such checks share one
-// counter.
+// warnOfNoAddress logs one warning if a check has no address and a rule counts by it.
 func (n *node) warnOfNoAddress() {
 	rules := n.limiter.Rules()
 	if n.noAddress.Load() == rules || n.noAddress.Swap(rules) == rules {
@@ -216,8 +215,7 @@ func age(since time.Time) float64 {
 	return time.Since(since).Seconds()
 }
 
-// rulesInfo exports a hash of the rules in force. Version numbers don't identify rules in a file, because
-// each node numbers the versions by itself.
+// rulesInfo exports a hash of the rules in force, because each node numbers the versions of rules in a file by itself.
 type rulesInfo struct{ rules *inforce.Rules }
 
 var rulesInfoDesc = prometheus.NewDesc("weir_rules_info", "1, with the beginning of the SHA-256 of the rules' text.", []string{"hash"}, nil)

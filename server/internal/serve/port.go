@@ -34,8 +34,7 @@ type server interface {
 	Serve(net.Listener) error
 	// Drain tells clients to send their next request elsewhere, but continues to serve.
 	Drain()
-	// Shutdown waits for requests in flight after the listener is closed. When ctx is done, it
-	// cancels the remaining ones, and returns ctx's error.
+	// Shutdown waits for requests in flight after the listener is closed. When ctx is done, it cancels them.
 	Shutdown(ctx context.Context) error
 }
 
@@ -112,8 +111,7 @@ const DefaultDrainNotice = 250 * time.Millisecond
 const (
 	// handshakes is the time for TCP handshakes to finish that began before the port refused new ones.
 	handshakes = 100 * time.Millisecond
-	// lastRequest is how long an idle connection stays open during shutdown, because the client may
-	// already have sent a request.
+	// lastRequest is how long an idle connection stays open at the end, since a request may be on its way.
 	lastRequest = 250 * time.Millisecond
 )
 
@@ -174,8 +172,7 @@ type httpConn struct {
 // bodyTimeout is how long a request may take to arrive, and its response to be read.
 const bodyTimeout = 10 * time.Second
 
-// newHTTP makes a server. Patience limits how long a request may take to arrive and its response to
-// be read. If it is 0, the handler sets the deadlines.
+// newHTTP makes a server. Requests must arrive within patience, unless that is 0: then the handler sets deadlines.
 func newHTTP(h http.Handler, patience time.Duration, log *slog.Logger) *httpServer {
 	s := &httpServer{}
 	s.Server = gateway.NewServer(s.closing(h))

@@ -6,6 +6,7 @@ import (
 	"net/http/pprof"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/weirhq/weir/internal/jsonerror"
@@ -13,33 +14,27 @@ import (
 
 // profiler serves profiles to operators, one at a time, since each slows the node down.
 type profiler struct {
-	turn   chan struct{}   // has a value in it while a profile is being made
+	turn   sync.Mutex      // held while a profile is being made
 	ending context.Context // done when the node shuts down
 }
 
-func newProfiler(ctx context.Context) *profiler { return &profiler{make(chan struct{}, 1), ctx} }
-
-// longestProfile and usualProfile are the longest and the default duration of a profile, in
-// seconds. go tool pprof expects the latter.
+// The longest and the default duration of a profile, in seconds. go tool pprof expects the latter.
 const (
 	longestProfile = 60
 	usualProfile   = 30
 )
 
-// profiles are snapshots. Other handlers of net/http/pprof aren't served, because one shows the
-// command line, which may contain passwords and tokens.
+// profiles are snapshots, and recordings over some seconds. Other handlers of net/http/pprof aren't served, because one
+// shows the command line, which may contain passwords and tokens.
 var profiles = map[string]http.Handler{
-	"allocs": pprof.Handler("allocs"), "goroutine": pprof.Handler("goroutine"),
-	"heap": pprof.Handler("heap"), "threadcreate": pprof.Handler("threadcreate"),
+	"allocs": pprof.Handler("allocs"), "goroutine": pprof.Handler("goroutine"), "heap": pprof.Handler("heap"), "threadcreate": pprof.Handler("threadcreate"),
+	"profile": http.HandlerFunc(pprof.Profile), "trace": http.HandlerFunc(pprof.Trace),
 }
-
-// recordings are profiles over the requested number of seconds.
-var recordings = map[string]http.HandlerFunc{"profile": pprof.Profile, "trace": pprof.Trace}
 
 func (p *profiler) serve(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	name := r.PathValue("profile")
-	profile, recording := profiles[name], recordings[name]
-	if profile == nil && recording == nil {
+	profile, recording := profiles[name], name == "profile" || name == "trace"
+	if profile == nil {
 		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is no such profile: try profile, trace, allocs, goroutine, heap, threadcreate")
 	}
 	seconds, f := number(r, "seconds", usualProfile, 1, longestProfile)
@@ -50,27 +45,23 @@ func (p *profiler) serve(w http.ResponseWriter, r *http.Request) *jsonerror.Erro
 	if f != nil {
 		return f
 	}
-	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
-	default:
+	if !p.turn.TryLock() {
 		f := jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "another profile is being made: try again when it is done")
 		f.Header = http.Header{"Retry-After": {"5"}}
 		return f
 	}
+	defer p.turn.Unlock()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(p.ending, cancel)() // what was recorded before the shutdown is still sent
 	r = r.WithContext(ctx)
-	if profile != nil {
-		r.Form = url.Values{"debug": {strconv.Itoa(debug)}}
-		profile.ServeHTTP(w, r)
-		return nil
+	r.Form = url.Values{"debug": {strconv.Itoa(debug)}}
+	if recording {
+		r.Form = url.Values{"seconds": {strconv.Itoa(seconds)}}
+		// Lift the port's read deadline: when it passes, net/http would treat the request as abandoned.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
-	// Lift the port's read deadline: when it passes, net/http would treat the request as abandoned.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	r.Form = url.Values{"seconds": {strconv.Itoa(seconds)}}
-	recording(w, r)
+	profile.ServeHTTP(w, r)
 	return nil
 }
 

@@ -17,7 +17,7 @@ const brief = 3 * time.Second
 // profiled is a port with profiles alone.
 func profiled(t *testing.T, ctx context.Context) (get func(path string) (int, []byte)) {
 	t.Helper()
-	p, mux := newProfiler(ctx), http.NewServeMux()
+	p, mux := &profiler{ending: ctx}, http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/{profile}", func(w http.ResponseWriter, r *http.Request) {
 		if f := p.serve(w, r); f != nil {
 			f.Write(w)

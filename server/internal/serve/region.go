@@ -17,16 +17,11 @@ import (
 
 // Region is the node's region and how nodes of different regions reach each other.
 type Region struct {
-	// Name is the name of the node's region; "" means that the node has none.
-	Name string `yaml:"name"`
-	// Home is the region that counts global limits which don't name a region. If "", each region counts for itself.
-	Home string `yaml:"home"`
-	// Listen is the address on which this node accepts nodes of other regions; "" means none.
-	Listen string `yaml:"listen"`
-	// SecretFile is the file with the secret that all regions share.
-	SecretFile string `yaml:"secret_file"`
-	// Peers are the addresses of nodes in the other regions, by region.
-	Peers map[string][]string `yaml:"peers"`
+	Name       string              `yaml:"name"`        // the name of the node's region; "" means that the node has none
+	Home       string              `yaml:"home"`        // the region that counts global limits which don't name a region; if "", each counts for itself
+	Listen     string              `yaml:"listen"`      // the address on which this node accepts nodes of other regions; "" means none
+	SecretFile string              `yaml:"secret_file"` // the file with the secret that all regions share
+	Peers      map[string][]string `yaml:"peers"`       // addresses of nodes in the other regions, by region
 }
 
 var regionName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
@@ -129,8 +124,7 @@ const (
 	whole   = "This region counts the whole limit by itself for "
 )
 
-// scopes describes global rules that aren't counted at their home, and what happens to their requests. It returns "" if
-// there are none.
+// scopes describes global rules that aren't counted at their home, or returns "" if there are none.
 func (n *node) scopes() string {
 	names := map[string][]string{}
 	doc := n.limiter.Rules().Rules()

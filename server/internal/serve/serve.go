@@ -90,8 +90,7 @@ type Listening struct {
 	Rules                                       string // such as "version 12"
 }
 
-// Run runs a node until ctx is done, then waits for requests in flight. It calls ready, unless that is nil, when all
-// ports are open.
+// Run runs a node until ctx is done, and drains it. It calls ready, if that isn't nil, when all ports are open.
 func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready func(Listening)) error {
 	if err := c.Validate(); err != nil {
 		return err

@@ -98,8 +98,7 @@ func (n *node) openStore() error {
 // settling is how long a starting node waits for its store before it becomes ready without it.
 const settling = time.Second
 
-// connecting reports whether the node has just started and hasn't reached its store yet. Its checks
-// would be decided by failure modes, or by old rules, so balancers should wait.
+// connecting reports whether balancers should wait, because the node has just started and hasn't reached its store.
 func (n *node) connecting() bool {
 	if n.redis == nil || n.ready.Load() || time.Since(n.began) >= settling {
 		return false
@@ -120,8 +119,7 @@ func (n *node) closeStore() {
 	}
 }
 
-// storeFailed is called for every check that the store failed. It logs only failures that aren't
-// part of an outage, since the store logs when Redis is lost and when it is back.
+// storeFailed is called when the store fails a check. It doesn't log outages, which the store logs itself.
 func (n *node) storeFailed(_ *http.Request, err error) {
 	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, counter.ErrPartition) { // if Redis is slow, there may be thousands a second
 		n.log.Debug("store", "error", err)

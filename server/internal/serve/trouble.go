@@ -23,8 +23,7 @@ type troubles struct {
 	nodes map[string]lastHeard // other nodes, by name
 	told  time.Time            // when Redis last listed the nodes
 	stale bool                 // the last list was stale
-	// settles is the time until which nodes that Redis doesn't list aren't reported, after Redis hadn't
-	// been read for a while.
+	// settles is until when nodes that aren't listed aren't reported, after the list couldn't be read.
 	settles time.Time
 }
 
@@ -38,8 +37,7 @@ const (
 	silent = 5 * time.Second
 	// missed is how long a silent node is reported. Nodes that shut down announce it, and aren't reported.
 	missed = 10 * time.Minute
-	// drifted is how far the node's clock may be from Redis' before the node reports it. Limits follow
-	// Redis' clock, but the node checks JWTs and certificates by its own.
+	// drifted is how far the node's clock, which JWTs and certificates depend on, may be from Redis'.
 	drifted = 500 * time.Millisecond
 )
 
@@ -124,8 +122,7 @@ func (n *node) drift() string {
 		drift.Abs().Round(time.Millisecond), where)
 }
 
-// degradedLocked describes how many recent decisions were made without the store although it can be
-// reached, or returns "".
+// degradedLocked describes decisions that were made without a store that can be reached, or returns "".
 func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	r, _ := rates(n.live.recently())
 	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, counter.ErrPartition) {
@@ -188,8 +185,7 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// silentNodesLocked describes which nodes have fallen silent, or that the list of nodes can't be read. It
-// returns "" if all is well.
+// silentNodesLocked describes which nodes have fallen silent, or that their list can't be read, or returns "".
 func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	if n.redis == nil {
 		return ""
@@ -257,8 +253,7 @@ type modes struct {
 
 const mostModes = 1000
 
-// failureModes describes what each rule does while the store can't be reached. It is empty for an
-// in-process store, which is never lost.
+// failureModes describes what each rule does while Redis can't be reached. It is empty for an in-process store.
 func (n *node) failureModes() modes {
 	if n.redis == nil {
 		return modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}}
@@ -266,8 +261,7 @@ func (n *node) failureModes() modes {
 	return failureModes(n.rules.InForce().File.Rules.Rules, n.config.Emergency)
 }
 
-// without describes what rules of one kind do without the store, as text about each of them, about one
-// rule, and about several.
+// without says what rules of one kind do without the store: each of them, one rule, and several.
 type without struct {
 	mode            counter.FailureMode
 	shadow          bool
