@@ -1,6 +1,9 @@
 package client
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 // item is a member of a structured field (RFC 9651): "name";key=value in a list, name=value in a dictionary.
 type item struct {
@@ -13,10 +16,12 @@ type item struct {
 // maxParams is how many parameters of an item are kept.
 const maxParams = 8
 
-// number returns the value of a parameter that is a number.
-func (it *item) number(key string) (float64, bool) {
-	n, ok := number(it.params[key])
-	return n, ok && n <= maxNumber
+// number returns the value of a parameter that is a number, or -1.
+func (it *item) number(key string) float64 {
+	if n := number(it.params[key]); n <= maxNumber {
+		return n
+	}
+	return -1
 }
 
 // parseList parses the lines of a header. A header with an error counts as absent, as the RFC demands, and so does one that
@@ -36,7 +41,7 @@ func parseList(lines []string) []item {
 			items = append(items, it)
 		}
 		p.blank()
-		if p.rest != "" && !p.skip(',') {
+		if p.rest != "" && !p.skip(",") {
 			return nil
 		}
 	}
@@ -47,37 +52,30 @@ type parser struct{ rest string }
 
 func (p *parser) blank() { p.rest = strings.TrimLeft(p.rest, " \t") }
 
-func (p *parser) skip(c byte) bool {
-	if p.rest == "" || p.rest[0] != c {
-		return false
-	}
-	p.rest = p.rest[1:]
-	return true
+func (p *parser) skip(c string) (ok bool) {
+	p.rest, ok = strings.CutPrefix(p.rest, c)
+	return ok
 }
 
 func (p *parser) item() (it item, ok bool) {
 	if it.name, it.quoted, ok = p.bare(); !ok || len(it.name) > maxName {
 		return it, false
 	}
-	if !it.quoted && p.skip('=') {
+	if !it.quoted && p.skip("=") {
 		if it.value, _, ok = p.bare(); !ok {
 			return it, false
 		}
 	}
-	for p.blank(); p.skip(';'); p.blank() {
+	it.params = map[string]string{}
+	for p.blank(); p.skip(";"); p.blank() {
 		p.blank()
 		key, quoted, ok := p.bare()
+		value := ""
+		if ok && p.skip("=") {
+			value, _, ok = p.bare()
+		}
 		if !ok || quoted {
 			return it, false
-		}
-		value := ""
-		if p.skip('=') {
-			if value, _, ok = p.bare(); !ok {
-				return it, false
-			}
-		}
-		if it.params == nil {
-			it.params = map[string]string{}
 		}
 		if len(it.params) < maxParams {
 			it.params[key] = value
@@ -86,32 +84,19 @@ func (p *parser) item() (it item, ok bool) {
 	return it, true
 }
 
-// bare reads a quoted string, or else everything up to the next delimiter: a token, a number, bytes.
+// bareItem matches a quoted string, bytes in base64, or else everything up to the next delimiter: a token or a number.
+var bareItem = regexp.MustCompile(`(?s)^(?:"(?:[^"\\]|\\.)*"|:[^:]*:|[^:=;, \t"][^=;, \t"]*)`)
+
+var unescape = strings.NewReplacer(`\"`, `"`, `\\`, `\`)
+
 func (p *parser) bare() (s string, quoted, ok bool) {
-	if !p.skip('"') {
-		end := strings.IndexAny(p.rest, "=;, \t\"")
-		if p.rest != "" && p.rest[0] == ':' { // bytes in base64, which has = at its end
-			if end = strings.IndexByte(p.rest[1:], ':') + 2; end < 2 {
-				return "", false, false
-			}
+	s = bareItem.FindString(p.rest)
+	p.rest = p.rest[len(s):]
+	if strings.HasPrefix(s, `"`) {
+		if s = s[1 : len(s)-1]; strings.Contains(s, `\`) {
+			s = unescape.Replace(s)
 		}
-		if end < 0 {
-			end = len(p.rest)
-		}
-		s, p.rest = p.rest[:end], p.rest[end:]
-		return s, false, s != ""
+		return s, true, true
 	}
-	for i := 0; i < len(p.rest); i++ {
-		switch p.rest[i] {
-		case '\\':
-			i++
-		case '"':
-			s, p.rest = p.rest[:i], p.rest[i+1:]
-			if strings.IndexByte(s, '\\') >= 0 {
-				s = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(s)
-			}
-			return s, true, true
-		}
-	}
-	return "", true, false
+	return s, false, s != ""
 }

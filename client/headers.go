@@ -1,7 +1,6 @@
 package client
 
 import (
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -42,13 +41,11 @@ func readHeaders(h http.Header, now time.Time) readings {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
 		now = date
 	}
-	rs := readings{retry: -1}
-	if s := h.Get("Retry-After"); s != "" {
-		if at, err := http.ParseTime(s); err == nil {
-			rs.retry = bounded(at.Sub(now))
-		} else if n, ok := number(s); ok {
-			rs.retry = seconds(n)
-		}
+	var rs readings
+	if at, err := http.ParseTime(h.Get("Retry-After")); err == nil {
+		rs.retry = bounded(at.Sub(now))
+	} else {
+		rs.retry = seconds(number(h.Get("Retry-After")))
 	}
 	rs.ietf(h)
 	if len(rs.policies) == 0 {
@@ -64,46 +61,33 @@ func readHeaders(h http.Header, now time.Time) readings {
 func (rs *readings) ietf(h http.Header) {
 	listed := parseList(h["Ratelimit-Policy"])
 	for _, it := range listed {
-		if !it.quoted {
-			return // an older draft, without names
-		}
-		r := rs.named(it.name)
+		r := rs.named(&it)
 		if r == nil {
-			return
+			return // an older draft, without names, or too many policies
 		}
 		if unit := it.params["qu"]; unit != "" && unit != "requests" && unit != "request" { // the draft uses both words
 			r.other = true
 			continue
 		}
-		if n, ok := it.number("q"); ok {
-			r.limit = n
-		}
-		if n, ok := it.number("w"); ok {
-			r.window = seconds(n)
-		}
+		r.limit, r.window = it.number("q"), seconds(it.number("w"))
 	}
 	rs.complete = len(listed) > 0
 	for _, it := range parseList(h["Ratelimit"]) {
-		if !it.quoted {
-			return
-		}
-		r := rs.named(it.name)
+		r := rs.named(&it)
 		if r == nil {
 			return
 		}
-		if n, ok := it.number("r"); ok {
-			r.left = n
-		}
-		if n, ok := it.number("t"); ok {
-			r.reset = seconds(n)
-		}
+		r.left, r.reset = it.number("r"), seconds(it.number("t"))
 	}
 }
 
-// named returns the reading of a policy, and adds it if need be. It returns nil if there are too many.
-func (rs *readings) named(name string) *reading {
+// named returns the reading of a policy with a quoted name, and adds it if need be. It returns nil if there are too many.
+func (rs *readings) named(it *item) *reading {
+	if !it.quoted {
+		return nil
+	}
 	for i := range rs.policies {
-		if rs.policies[i].name == name {
+		if rs.policies[i].name == it.name {
 			return &rs.policies[i]
 		}
 	}
@@ -111,6 +95,10 @@ func (rs *readings) named(name string) *reading {
 		rs.complete = false
 		return nil
 	}
+	return rs.add(it.name)
+}
+
+func (rs *readings) add(name string) *reading {
 	rs.policies = append(rs.policies, reading{name: name, limit: -1, window: -1, left: -1, reset: -1})
 	return &rs.policies[len(rs.policies)-1]
 }
@@ -126,62 +114,52 @@ var dialects = []struct{ limit, remaining, reset, name string }{
 // loose reads the dialects other than the current IETF draft.
 func (rs *readings) loose(h http.Header, now time.Time) {
 	for _, it := range parseList(h["Ratelimit"]) { // draft -07: limit=100, remaining=50, reset=5
-		if it.value != "" {
-			r := rs.named("")
-			switch n, ok := number(it.value); {
-			case !ok:
-			case it.name == "limit":
-				r.limit = n
-			case it.name == "remaining":
-				r.left = n
-			case it.name == "reset":
-				r.reset = seconds(n)
-			}
+		if it.value == "" {
+			continue
+		}
+		if len(rs.policies) == 0 {
+			rs.add("")
+		}
+		switch r := &rs.policies[0]; it.name {
+		case "limit":
+			r.limit = number(it.value)
+		case "remaining":
+			r.left = number(it.value)
+		case "reset":
+			r.reset = seconds(number(it.value))
 		}
 	}
 	for i := 0; i < len(dialects) && len(rs.policies) == 0; i++ {
 		d := &dialects[i]
-		left, ok := number(h.Get(d.remaining))
-		if !ok {
+		left := number(h.Get(d.remaining))
+		if left < 0 {
 			continue // Weir sends -1 if it couldn't count the request
 		}
-		r := rs.named(cut(h.Get(d.name), maxName))
+		r := rs.add(cut(h.Get(d.name), maxName))
 		r.left = left
-		if limit, ok := number(first(h.Get(d.limit))); ok {
-			r.limit = limit
-		}
-		r.reset = moment(h.Get(d.reset), now)
-		if after, ok := number(h.Get(d.reset + "-After")); ok { // Discord
-			r.reset = seconds(after)
+		limit, _, _ := strings.Cut(h.Get(d.limit), ",")
+		limit, _, _ = strings.Cut(limit, ";")
+		r.limit = number(limit)
+		if r.reset = seconds(number(h.Get(d.reset + "-After"))); r.reset < 0 { // only Discord has that
+			r.reset = moment(h.Get(d.reset), now)
 		}
 	}
 	for _, it := range parseList(h["Ratelimit-Policy"]) { // up to draft -07: 100;w=60
-		if w, ok := it.number("w"); ok && len(rs.policies) == 1 && !it.quoted {
-			if q, ok := number(it.name); ok && q == rs.policies[0].limit {
-				rs.policies[0].window = seconds(w)
-			}
+		if len(rs.policies) == 1 && !it.quoted && rs.policies[0].limit >= 0 && number(it.name) == rs.policies[0].limit {
+			rs.policies[0].window = seconds(it.number("w"))
 		}
 	}
-}
-
-// first returns the text before the first comma or semicolon.
-func first(s string) string {
-	if i := strings.IndexAny(s, ",;"); i >= 0 {
-		return s[:i]
-	}
-	return s
 }
 
 // moment parses the time at which a quota is reset: seconds from now, Unix seconds or milliseconds (told apart by their size),
 // a duration as Go writes it, or a time of day.
 func moment(s string, now time.Time) time.Duration {
-	n, ok := number(s)
-	switch {
-	case ok && n >= 1e11:
+	switch n := number(s); {
+	case n >= 1e11:
 		return bounded(time.UnixMilli(int64(n)).Sub(now))
-	case ok && n >= 1e8:
+	case n >= 1e8:
 		return bounded(time.Unix(int64(n), 0).Sub(now))
-	case ok:
+	case n >= 0:
 		return seconds(n)
 	}
 	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
@@ -193,20 +171,20 @@ func moment(s string, now time.Time) time.Duration {
 	return -1
 }
 
-// number parses a count or a time. It rejects numbers that are negative, infinite or absurdly large.
-func number(s string) (float64, bool) {
-	if len(s) > 32 {
-		return 0, false
-	}
+// number parses a count or a time. It returns -1 for numbers that are negative, infinite or absurdly large, and for other text.
+func number(s string) float64 {
 	n, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
-	if err != nil || math.IsNaN(n) || n < 0 || n > 1e15 {
-		return 0, false
+	if err != nil || len(s) > 32 || !(n >= 0 && n <= 1e15) {
+		return -1
 	}
-	return n, true
+	return n
 }
 
-// seconds converts a server's number of seconds, which it cuts to maxTime.
+// seconds converts a number of seconds, which it cuts to maxTime. A negative number, which is unknown, stays negative.
 func seconds(n float64) time.Duration {
+	if n < 0 {
+		return -1
+	}
 	return time.Duration(min(n, maxTime.Seconds()) * float64(time.Second))
 }
 

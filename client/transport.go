@@ -101,7 +101,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	h := t.host(req)
 	defer h.leave()
 	p := h.placeOf(req.Method, req.URL.Path)
-	last := t.last(req, time.Now())
+	last := time.Now().Add(cmp.Or(max(0, t.MaxWait), time.Minute)) // the latest time to send it
+	if d, ok := req.Context().Deadline(); ok && d.Before(last) {
+		last = d
+	}
 	for try := 1; ; try++ {
 		c, err := t.wait(h, p, req, last, try > 1)
 		if err != nil {
@@ -145,19 +148,6 @@ func (t *Transport) tell(e Event) {
 	}
 }
 
-func (t *Transport) maxInFlight() int { return cmp.Or(max(0, t.MaxInFlight), 256) }
-
-func (t *Transport) budget() float64 { return max(0, cmp.Or(t.RetryBudget, 0.1)) }
-
-// last returns the latest time at which a request that arrived at came may be sent.
-func (t *Transport) last(req *http.Request, came time.Time) time.Time {
-	last := came.Add(cmp.Or(max(0, t.MaxWait), time.Minute))
-	if d, ok := req.Context().Deadline(); ok && d.Before(last) {
-		return d
-	}
-	return last
-}
-
 // host returns what is known about a request's host, and marks it as in use.
 func (t *Transport) host(req *http.Request) *host {
 	name := strings.ToLower(req.URL.Scheme + "://" + req.URL.Host)
@@ -177,7 +167,7 @@ func (t *Transport) host(req *http.Request) *host {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.users++
-	h.budget = min(h.budget+t.budget(), budgetReserve)
+	h.budget = min(h.budget+max(0, cmp.Or(t.RetryBudget, 0.1)), budgetReserve)
 	return h
 }
 
@@ -225,7 +215,7 @@ func (t *Transport) wait(h *host, p *place, req *http.Request, last time.Time, r
 			err := &PausedError{Host: h.name, Policy: by, Until: later(at, now)}
 			t.tell(Event{Kind: GaveUp, Request: req, Host: h.name, Policy: by, Err: err})
 			return nil, err
-		case first && due && h.inFlight < t.maxInFlight():
+		case first && due && h.inFlight < cmp.Or(max(0, t.MaxInFlight), 256):
 			c := h.send(p, now)
 			h.mu.Unlock()
 			if waited {
