@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -21,12 +23,19 @@ import (
 	"github.com/weirhq/weir/internal/renew"
 )
 
-// limits describes the limits of a call.
+// lowered caches names of headers in lower case, of which there are few.
+var lowered sync.Map
+
 func (i *Interceptors) limits(v *httplimit.Verdict) metadata.MD {
-	h, md := http.Header{}, metadata.MD{}
+	h := make(http.Header, 8)
 	i.answers.SetHeaders(h, &v.Request, &v.Decision, v.At)
+	md := make(metadata.MD, 8)
 	for name, values := range h {
-		md.Set(name, values...)
+		lower, ok := lowered.Load(name)
+		if !ok {
+			lower, _ = lowered.LoadOrStore(name, strings.ToLower(name))
+		}
+		md[lower.(string)] = values
 	}
 	return md
 }
@@ -95,7 +104,6 @@ func violated(v *httplimit.Verdict) *errdetails.QuotaFailure {
 	return out
 }
 
-// code returns the code of a refusal.
 func code(x *httplimit.Refused) codes.Code {
 	switch {
 	case x.Status == http.StatusTooManyRequests:

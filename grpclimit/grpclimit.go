@@ -2,6 +2,7 @@ package grpclimit
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -165,7 +166,9 @@ func (i *Interceptors) request(ctx context.Context, method string) (r *http.Requ
 	if !ok {
 		return r, ""
 	}
-	if p.Addr != nil {
+	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
+		r.RemoteAddr = tcp.AddrPort().String() // allocates less than tcp.String
+	} else if p.Addr != nil {
 		r.RemoteAddr = p.Addr.String()
 	}
 	if i.opts.Identity.User == (httplimit.Source{}) {
@@ -191,10 +194,12 @@ func certified(info credentials.AuthInfo) string {
 	}
 }
 
-// traced returns the context of the check.
 func (i *Interceptors) traced(ctx context.Context) context.Context {
+	if i.opts.Trace == nil {
+		return ctx
+	}
 	parent := metadata.ValueFromIncomingContext(ctx, "traceparent")
-	if i.opts.Trace == nil || len(parent) == 0 {
+	if len(parent) == 0 {
 		return ctx
 	}
 	state := append(metadata.ValueFromIncomingContext(ctx, "tracestate"), "")

@@ -3,6 +3,7 @@ package envoy
 import (
 	"context"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/weirhq/weir/internal/patient"
@@ -20,33 +21,58 @@ const (
 	least  = 2 * time.Millisecond
 )
 
-// withBudget returns a context that ends when the store's time for a request is used up.
+// budget is a context that ends when the store's time for a request is used up. Its timer starts when
+// the store first asks for it, because a decision in memory never does.
 //
-// If the caller has a deadline, it is in real time, because later responses aren't read. Without a
+// If the caller has a deadline, the time is real time, because later responses aren't read. Without a
 // deadline, the time excludes delays of this node, like the store's timeout. Otherwise, an
 // overloaded node would admit requests by failure modes although a refusal by Redis has already
 // arrived, but hasn't been read.
-func withBudget(parent context.Context) (context.Context, context.CancelFunc) {
-	if d, hurried := parent.Deadline(); hurried {
-		left := time.Until(d)
-		return context.WithTimeout(parent, left-max(min(margin, left/4), min(least, left/2)))
-	}
-	ctx, cancel := patient.WithTimeout(parent, unhurried)
-	return &budget{ctx, time.Now().Add(unhurried)}, cancel
-}
-
-// budget is a context with the deadline that it has if the node isn't late. Package patient uses
-// that deadline.
 type budget struct {
-	context.Context
-	deadline time.Time
+	context.Context // the caller's
+	deadline        time.Time
+	hurried         bool // the caller has a deadline
+
+	once   sync.Once // guards the start of the timer
+	timed  context.Context
+	cancel context.CancelFunc
 }
 
+func withBudget(caller context.Context) (context.Context, context.CancelFunc) {
+	now := time.Now()
+	b := &budget{Context: caller, deadline: now.Add(unhurried)}
+	var d time.Time
+	if d, b.hurried = caller.Deadline(); b.hurried {
+		left := d.Sub(now)
+		b.deadline = d.Add(-max(min(margin, left/4), min(least, left/2)))
+	}
+	return b, b.end
+}
+
+func (b *budget) start() context.Context {
+	b.once.Do(func() {
+		if b.hurried {
+			b.timed, b.cancel = context.WithDeadline(b.Context, b.deadline)
+		} else {
+			b.timed, b.cancel = patient.WithTimeout(b.Context, unhurried)
+		}
+	})
+	return b.timed
+}
+
+func (b *budget) end() {
+	b.once.Do(func() { b.timed, b.cancel = b.Context, func() {} }) // no timer is running
+	b.cancel()
+}
+
+// Deadline returns the time at which the budget ends if the node isn't late.
 func (b *budget) Deadline() (time.Time, bool) { return b.deadline, true }
 
+func (b *budget) Done() <-chan struct{} { return b.start().Done() }
+
 func (b *budget) Err() error {
-	if context.Cause(b.Context) == os.ErrDeadlineExceeded {
+	if context.Cause(b.start()) == os.ErrDeadlineExceeded {
 		return context.DeadlineExceeded
 	}
-	return b.Context.Err()
+	return b.timed.Err()
 }

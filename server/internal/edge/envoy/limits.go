@@ -13,7 +13,6 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// evaluation holds what is needed to decide one request.
 type evaluation struct {
 	req     weir.Request
 	hits    []matched // one for each descriptor
@@ -32,7 +31,6 @@ type matched struct {
 	at       int    // index of its charge + 1; 0 if it has none
 }
 
-// byConfig decides a request by the configuration.
 func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	if err := s.match(c, k.config, req); err != nil {
 		return nil, err
@@ -184,7 +182,7 @@ func (s *Service) identify(req *weir.Request, d *ratelimit.RateLimitDescriptor) 
 // subject returns the unambiguous subject of a descriptor's counter: the domain, and each key with
 // its value. If several values share the counter, it has their pattern instead of the value.
 func subject(domain string, d *ratelimit.RateLimitDescriptor, l *limit) []byte {
-	b := appendText(nil, 0, domain)
+	b := appendText(make([]byte, 0, 64), 0, domain)
 	for i, e := range d.GetEntries() {
 		b = appendText(b, 0, e.GetKey())
 		if i < len(l.patterns) && l.patterns[i] != "" {
@@ -209,7 +207,6 @@ func (c *evaluation) taken(d *weir.Decision) (returns []counter.Return) {
 	return returns
 }
 
-// override is a limit that a request carries in a descriptor.
 type override struct {
 	perUnit uint32
 	unit    rls.RateLimitResponse_RateLimit_Unit

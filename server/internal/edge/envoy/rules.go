@@ -80,9 +80,11 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 			binding = p
 		}
 	}
-	for _, p := range slices.Concat(parts, back) {
-		for _, at := range p.indices {
-			p.status(a.Statuses[at])
+	for _, list := range [][]part{parts, back} {
+		for i := range list {
+			for _, at := range list[i].indices {
+				list[i].status(a.Statuses[at])
+			}
 		}
 	}
 	if !all.Allowed {
@@ -225,6 +227,7 @@ func (s *Service) dress(a *answer, p *part, now time.Time) {
 		s.opts.Rules.Refuse(&w, anyRequest, &p.req, &p.Decision, now)
 		a.RawBody = w.Body.Bytes()
 	}
+	a.ResponseHeadersToAdd = make([]*core.HeaderValue, 0, len(w.Head))
 	for name, values := range w.Head {
 		for _, v := range values {
 			a.ResponseHeadersToAdd = append(a.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: v})
