@@ -27,7 +27,6 @@ type Answers struct {
 	DynamicMetadata bool
 }
 
-// answer builds the response to a request.
 type answer struct {
 	*rls.RateLimitResponse
 	opts     *Options
@@ -106,7 +105,6 @@ func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool
 	return refused
 }
 
-// show fills in the numbers of one status.
 func show(
 	st *rls.RateLimitResponse_DescriptorStatus, limit *rls.RateLimitResponse_RateLimit, allowed bool, left int64, reset, retry time.Duration,
 ) {

@@ -18,9 +18,8 @@ type Config struct {
 	limits    int  // number of limits
 }
 
-// Domains and Limits return the number of domains and of limits.
+// Domains returns the number of domains.
 func (c *Config) Domains() int { return len(c.domains) }
-func (c *Config) Limits() int  { return c.limits }
 
 // level has the descriptors directly below a domain or another descriptor, by their keys.
 type level map[string]*choices
@@ -52,7 +51,6 @@ type limit struct {
 
 func (l *limit) unlimited() bool { return l.hard == nil }
 
-// closed reports whether the limit refuses everything.
 func (l *limit) closed() bool { return l.wire.RequestsPerUnit == 0 }
 
 // units are the lengths of the protocol's units. As in envoyproxy/ratelimit, weeks start on

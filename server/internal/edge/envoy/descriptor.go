@@ -128,7 +128,6 @@ func (l level) add(key, value string, d *descriptor) bool {
 	return true
 }
 
-// limit returns a descriptor's limit, or nil if it is invalid.
 func (r *reader) limit(e *Descriptor, here inherited) *limit {
 	w := e.Limit
 	number, known := rls.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(w.Unit)]

@@ -76,7 +76,6 @@ type reader struct {
 	problems, warnings rulefile.Problems
 }
 
-// maxProblems limits how many problems of a file are kept.
 const maxProblems = 100
 
 func (r *reader) fail(n *yaml.Node, path, hint, format string, args ...any) {

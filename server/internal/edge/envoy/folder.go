@@ -109,20 +109,18 @@ func (f *Folder) apply(files []File) error {
 	if len(f.ignored) > 0 {
 		f.service.opts.Logger.Warn("--envoy-config has files that envoyproxy/ratelimit would read, and Weir doesn't: rename them to *.yaml, or move them away", "first", f.ignored[0], "files", len(f.ignored))
 	}
-	f.service.accept(config, f.path, "")
-	f.service.opts.Logger.Info("envoy configuration applied", "folder", f.path, "files", len(files), "domains", config.Domains(), "limits", config.Limits())
+	f.service.accept(config, f.path, "", "folder", f.path, "files", len(files))
 	return nil
 }
 
 // Follow applies the files whenever they change, until ctx is done.
 func (f *Folder) Follow(ctx context.Context) error {
-	log := f.service.opts.Logger
 	return watch.Dir(ctx, f.path, f.read, same, f.last, f.look, func(files []File) {
 		if err := f.apply(files); err != nil {
 			f.service.reject(err)
 		}
 	}, func(err error) {
-		log.Error("envoy configuration can't be read: the one in force stays", "error", err)
+		f.service.opts.Logger.Error("envoy configuration can't be read: the one in force stays", "error", err)
 	})
 }
 

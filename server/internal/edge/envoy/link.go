@@ -21,18 +21,10 @@ func (s *Service) link() *link {
 	k := s.linked.Load()
 	switch {
 	case k == nil:
-		return s.relink()
-	case k.rules == s.limiter.Rules():
+		s.linking.Lock()
+	case k.rules == s.limiter.Rules() || !s.linking.TryLock(): // if it is locked, another request is making a new one
 		return k
-	case !s.linking.TryLock():
-		return k // another request is making a new one
 	}
-	defer s.linking.Unlock()
-	return s.makeLinkLocked()
-}
-
-func (s *Service) relink() *link {
-	s.linking.Lock()
 	defer s.linking.Unlock()
 	return s.makeLinkLocked()
 }
@@ -70,11 +62,11 @@ func (k *link) add(r *weir.Rule, modes Modes) (wrong string) {
 		if err != nil {
 			return "it has no limit of its own, and there is no --envoy-config to take one from"
 		}
-		k.config.make(r.Descriptor).limit = l
+		k.config.find(r.Descriptor, true).limit = l
 		k.config.limits++
 		return ""
 	}
-	d := k.from.find(r.Descriptor)
+	d := k.from.find(r.Descriptor, false)
 	if d == nil || d.limit == nil {
 		return "the configuration has no rate_limit for this descriptor: name one as it is written there"
 	}
@@ -130,45 +122,31 @@ func (k *link) replace(hits []matched) {
 	}
 }
 
-// find returns the descriptor with a path, or nil.
-func (c *Config) find(path []string) (d *descriptor) {
+// find returns the descriptor with a path. If there is none, it returns nil or, with add, creates
+// what is missing, for a configuration that is made from rules.
+func (c *Config) find(path []string, add bool) (d *descriptor) {
 	l := c.domains[path[0]]
+	if l == nil && add {
+		l = level{}
+		c.domains[path[0]] = l
+	}
 	for _, entry := range path[1:] {
-		if d = l.named(strings.Cut(entry, "=")); d == nil {
+		key, value, valued := strings.Cut(entry, "=")
+		d = nil
+		switch c := l[key]; {
+		case c != nil && valued:
+			d = c.exact[value]
+		case c != nil:
+			d = c.any
+		}
+		if d == nil && add {
+			d = &descriptor{below: level{}}
+			l.add(key, value, d)
+		}
+		if d == nil {
 			return nil
 		}
 		l = d.below
 	}
 	return d
-}
-
-// make returns the descriptor with a path, and creates what is missing, in a configuration that is
-// made from rules.
-func (c *Config) make(path []string) (d *descriptor) {
-	if c.domains[path[0]] == nil {
-		c.domains[path[0]] = level{}
-	}
-	l := c.domains[path[0]]
-	for _, entry := range path[1:] {
-		key, value, valued := strings.Cut(entry, "=")
-		if d = l.named(key, value, valued); d == nil {
-			d = &descriptor{below: level{}}
-			l.add(key, value, d)
-		}
-		l = d.below
-	}
-	return d
-}
-
-// named returns the descriptor that has exactly this key and value or, if valued is false, the key
-// without a value.
-func (l level) named(key, value string, valued bool) *descriptor {
-	switch c := l[key]; {
-	case c == nil:
-		return nil
-	case valued:
-		return c.exact[value]
-	default:
-		return c.any
-	}
 }

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -77,12 +78,6 @@ type ServerOptions struct {
 
 // NewServer creates a gRPC server. For TLS, its listener must do the handshake.
 func NewServer(s *Service, o ServerOptions) *Server {
-	if o.MaxConnectionAge <= 0 {
-		o.MaxConnectionAge = 24 * time.Hour
-	}
-	if o.MaxConnectionAgeGrace <= 0 {
-		o.MaxConnectionAgeGrace = streamTime
-	}
 	running, end := context.WithCancel(context.Background())
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MaxMessage),
@@ -96,8 +91,9 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		grpc.ChainStreamInterceptor(fewWatches(running)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: idleTime, MaxConnectionAge: o.MaxConnectionAge, MaxConnectionAgeGrace: o.MaxConnectionAgeGrace,
-			Time: deadAfter, Timeout: deadAfter,
+			MaxConnectionIdle: idleTime, Time: deadAfter, Timeout: deadAfter,
+			MaxConnectionAge:      cmp.Or(max(0, o.MaxConnectionAge), 24*time.Hour),
+			MaxConnectionAgeGrace: cmp.Or(max(0, o.MaxConnectionAgeGrace), streamTime),
 		}),
 	}
 	options = append(options, grpc.ChainUnaryInterceptor(s.survive))
@@ -108,7 +104,7 @@ func NewServer(s *Service, o ServerOptions) *Server {
 		options = append(options, grpc.ChainUnaryInterceptor(traced(o.Trace)))
 	}
 	g := grpc.NewServer(options...)
-	out := &Server{Server: g, health: health.NewServer(), end: end}
+	out := &Server{Server: g, health: health.NewServer(), end: end, conns: bounded{open: map[*counted]bool{}}}
 	rls.RegisterRateLimitServiceServer(g, s)
 	if o.Gateways != nil {
 		auth.RegisterAuthorizationServer(g, &authorization{gateways: o.Gateways})
@@ -183,7 +179,6 @@ func fewWatches(running context.Context) grpc.StreamServerInterceptor {
 	}
 }
 
-// watched is a stream with a different context.
 type watched struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -241,18 +236,16 @@ func (s *Server) Follow(ctx context.Context, ready func() bool) error {
 }
 
 func (s *Server) tell(ready bool) {
-	set := func(name string, ready bool) {
+	states := map[string]bool{"": ready, "ratelimit": ready, rls.RateLimitService_ServiceDesc.ServiceName: ready}
+	if s.decides != nil {
+		states[auth.Authorization_ServiceDesc.ServiceName] = s.decides()
+	}
+	for name, ready := range states {
 		status := healthpb.HealthCheckResponse_SERVING
 		if !ready {
 			status = healthpb.HealthCheckResponse_NOT_SERVING
 		}
 		s.health.SetServingStatus(name, status)
-	}
-	for _, name := range []string{"", "ratelimit", rls.RateLimitService_ServiceDesc.ServiceName} {
-		set(name, ready)
-	}
-	if s.decides != nil {
-		set(auth.Authorization_ServiceDesc.ServiceName, s.decides())
 	}
 }
 
@@ -268,8 +261,7 @@ const lastHandshake = 250 * time.Millisecond
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.end()
-	s.conns.hurry(time.Now().Add(lastHandshake))
-	for s.conns.greeting() && ctx.Err() == nil {
+	for until := time.Now().Add(lastHandshake); s.conns.hurry(until) && ctx.Err() == nil; {
 		time.Sleep(5 * time.Millisecond)
 	}
 	done := make(chan struct{})
@@ -303,8 +295,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &counted{conn, b}
-		if b.enter(c) {
+		if c := (&counted{conn, b}); b.enter(c) {
 			return c, nil
 		}
 		conn.Close()
@@ -317,37 +308,24 @@ func (b *bounded) enter(c *counted) bool {
 	if len(b.open) == maxConnections {
 		return false
 	}
-	if b.open == nil {
-		b.open = map[*counted]bool{}
-	}
 	b.open[c] = true
 	return true
 }
 
-func (b *bounded) hurry(until time.Time) {
+// hurry sets a deadline for handshakes, and reports whether any connection is in one.
+func (b *bounded) hurry(until time.Time) (greeting bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.until = until
 	for c, fresh := range b.open {
 		if fresh {
+			greeting = true
 			_ = c.Conn.SetDeadline(until)
 		}
 	}
+	return greeting
 }
 
-// greeting reports whether any connection is in its handshake.
-func (b *bounded) greeting() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, fresh := range b.open {
-		if fresh {
-			return true
-		}
-	}
-	return false
-}
-
-// counted is a connection of a bounded listener.
 type counted struct {
 	net.Conn
 	listener *bounded
@@ -358,11 +336,10 @@ func (c *counted) SetDeadline(t time.Time) error {
 	b := c.listener
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if t.IsZero() {
-		if b.open[c] {
-			b.open[c] = false
-		}
-	} else if !b.until.IsZero() {
+	switch {
+	case t.IsZero() && b.open[c]:
+		b.open[c] = false
+	case !t.IsZero() && !b.until.IsZero():
 		t = b.until
 	}
 	return c.Conn.SetDeadline(t)

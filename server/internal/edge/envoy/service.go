@@ -89,7 +89,9 @@ func New(l *weir.Limiter, opts Options) *Service {
 // SetConfig puts another configuration in force for new requests.
 func (s *Service) SetConfig(c *Config) {
 	s.config.Store(c)
-	s.relink()
+	s.linking.Lock()
+	defer s.linking.Unlock()
+	s.makeLinkLocked()
 }
 
 // InFlight returns how many requests are being decided.
@@ -197,17 +199,13 @@ func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 	}
 	answer, err := s.ShouldRateLimit(r.Context(), req)
 	if err != nil {
-		code, text := status.Code(err), status.Convert(err).Message()
-		if code == codes.InvalidArgument {
-			jsonerror.Bad("%s", text).Write(w)
-			return
+		e := jsonerror.Bad("%s", status.Convert(err).Message())
+		if status.Code(err) != codes.InvalidArgument {
+			e.Status, e.Code, e.Header = http.StatusServiceUnavailable, jsonerror.Overloaded, http.Header{"Retry-After": {"1"}}
 		}
-		kind := jsonerror.Overloaded
 		if err == unconfigured {
-			kind = jsonerror.LimiterUnavailable
+			e.Code = jsonerror.LimiterUnavailable
 		}
-		e := jsonerror.New(http.StatusServiceUnavailable, kind, "%s", text)
-		e.Header = http.Header{"Retry-After": {"1"}}
 		e.Write(w)
 		return
 	}
@@ -256,13 +254,14 @@ func (s *Service) note(change func(*Source)) {
 	change(&s.source)
 }
 
-// accept puts a configuration in force.
-func (s *Service) accept(c *Config, from, version string) {
+// accept puts a configuration in force, and logs it with more.
+func (s *Service) accept(c *Config, from, version string, more ...any) {
 	s.SetConfig(c)
 	s.note(func(n *Source) {
 		n.Name, n.Version, n.Since, n.Rejected = from, version, time.Now(), ""
-		n.Domains, n.Limits = c.Domains(), c.Limits()
+		n.Domains, n.Limits = c.Domains(), c.limits
 	})
+	s.opts.Logger.Info("envoy configuration applied", append(more, "domains", c.Domains(), "limits", c.limits)...)
 }
 
 // reject records that a configuration is invalid. It logs the same reason only once.

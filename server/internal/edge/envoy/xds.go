@@ -285,9 +285,7 @@ func (f *Feed) apply(got *discovery.DiscoveryResponse) (err error) {
 		return err
 	}
 	version := label(got.GetVersionInfo())
-	f.service.accept(config, f.Server, version)
-	f.service.opts.Logger.Info("envoy configuration applied", "server", f.Server, "version", version,
-		"resources", len(got.GetResources()), "domains", config.Domains(), "limits", config.Limits())
+	f.service.accept(config, f.Server, version, "server", f.Server, "version", version, "resources", len(got.GetResources()))
 	return nil
 }
 
