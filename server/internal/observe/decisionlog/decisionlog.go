@@ -55,7 +55,7 @@ type Log struct {
 
 	mu      sync.RWMutex
 	tallies map[tallyKey]*tally // guarded by mu
-	dropped uint64              // sum of leftOut of the tallies that were deleted; guarded by mu
+	leftOut uint64              // decisions without a line before this second; guarded by mu
 
 	written, failures atomic.Uint64
 
@@ -67,7 +67,7 @@ type Log struct {
 
 // entry is a decision in the queue. It holds no secret.
 type entry struct {
-	tally *tally
+	tally tallyKey
 	line  decisionLine
 }
 
@@ -110,8 +110,10 @@ func (l *Log) Observe(o *weir.Observation) {
 	if req.Peek || d.Allowed && req.Rejected == "" && !l.sampled(o.Spread) {
 		return
 	}
-	t := l.tally(tallyKey{d.Rule, d.Reason, d.Allowed})
-	if !claim(&t.left, 0) || !claim(&l.left, reserved(d.Allowed)) || !l.enqueue(t, o) {
+	k := tallyKey{d.Rule, d.Reason, d.Allowed}
+	t := l.tally(k)
+	defer l.mu.RUnlock()
+	if !claim(&t.left, 0) || !claim(&l.left, reserved(d.Allowed)) || !l.enqueue(k, o) {
 		t.leftOut.Add(1)
 	}
 }
@@ -130,9 +132,9 @@ func reserved(allowed bool) int64 {
 func claim(left *atomic.Int64, least int64) bool { return left.Load() > least && left.Add(-1) >= least }
 
 // enqueue queues a decision for the writer. It returns false if the queue is full.
-func (l *Log) enqueue(t *tally, o *weir.Observation) bool {
+func (l *Log) enqueue(k tallyKey, o *weir.Observation) bool {
 	req, d := o.Request, o.Decision
-	e := entry{t, decisionLine{
+	e := entry{k, decisionLine{
 		Time: text(time.Now()), Outcome: observer.Outcome(d.Allowed), Reason: observer.Reason(d.Reason), Rule: d.Rule, RulesVersion: d.RulesVersion,
 		Key: masked(req.APIKey), User: masked(req.User), IP: req.IP, Method: observer.Method(req.Method), Path: observer.Path(d.Policy),
 		RetryAfterMS: observer.Milliseconds(d.RetryAfter), Edge: observer.Edge(req.Edge), Degraded: d.Degraded, Identity: req.Rejected,
@@ -181,9 +183,9 @@ type Stats struct {
 
 // Stats returns the current counts.
 func (l *Log) Stats() Stats {
-	l.mu.RLock() // so that a tally that is being deleted is counted exactly once
+	l.mu.RLock()
 	defer l.mu.RUnlock()
-	s := Stats{Written: l.written.Load(), Failures: l.failures.Load(), LeftOut: l.dropped}
+	s := Stats{Written: l.written.Load(), Failures: l.failures.Load(), LeftOut: l.leftOut}
 	for _, t := range l.tallies {
 		s.LeftOut += t.leftOut.Load()
 	}

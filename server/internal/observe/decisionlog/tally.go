@@ -1,21 +1,16 @@
 package decisionlog
 
 import (
-	"maps"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirhq/weir"
+	"github.com/weirhq/weir/internal/observer"
 )
 
 // maxTallies is how many tallies there are. Beyond it, rules share a tally with the name "other".
 const maxTallies = 1000
-
-// keepIdle is how long a tally without decisions is kept, such as that of a removed rule. It is much longer than
-// Observe takes from finding a tally to counting in it.
-const keepIdle = 10 * time.Minute
 
 type tallyKey struct {
 	rule    string
@@ -23,52 +18,59 @@ type tallyKey struct {
 	allowed bool
 }
 
-// tally counts the decisions of a rule with one reason.
+// tally counts the decisions of a rule with one reason in one second.
 type tally struct {
-	tallyKey
-	left    atomic.Int64  // how many more lines may be written in this second
+	left    atomic.Int64  // how many more lines may be written
 	leftOut atomic.Uint64 // decisions that got no line
-	told    uint64        // how many of leftOut a line has reported; only the writer uses it
-	used    time.Time     // when there last were decisions; only the writer uses it
+	untold  uint64        // decisions that got no line earlier, of which no line tells; only the writer uses it
 }
 
-// tally returns the tally for a rule and a reason, which it creates if necessary.
+// tally returns this second's tally for a rule and a reason, which it creates if necessary. It leaves mu locked for reading, so
+// that the second doesn't end before the decision is counted.
 func (l *Log) tally(k tallyKey) *tally {
-	l.mu.RLock()
-	t, full := l.tallies[k], len(l.tallies) >= maxTallies
-	if t == nil && full {
-		k.rule = "other" // there is at most one of these for each reason
-		t = l.tallies[k]
-	}
-	l.mu.RUnlock()
-	if t != nil {
-		return t
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.tallies) >= maxTallies {
-		k.rule = "other"
-	}
-	if t = l.tallies[k]; t == nil {
+	for {
+		l.mu.RLock()
+		t, full := l.tallies[k], len(l.tallies) >= maxTallies
+		if t == nil && full {
+			k.rule = "other" // there is at most one of these for each reason
+			t = l.tallies[k]
+		}
+		if t != nil {
+			return t
+		}
+		l.mu.RUnlock()
 		k.rule = strings.Clone(k.rule) // a copy, because the name may be part of a large text
-		t = &tally{tallyKey: k, used: time.Now()}
+		t = &tally{}
 		t.left.Store(perReason)
-		l.tallies[k] = t
+		l.mu.Lock()
+		if l.tallies[k] == nil && (len(l.tallies) < maxTallies || k.rule == "other") {
+			l.tallies[k] = t
+		}
+		l.mu.Unlock()
 	}
-	return t
 }
 
-// all returns all tallies.
-func (l *Log) all() []*tally {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return slices.Collect(maps.Values(l.tallies))
-}
-
-// drop deletes a tally.
-func (l *Log) drop(t *tally) {
+// endSecond writes a line for each rule of which decisions were left out, until a line can't be written, and lets each rule
+// have lines again.
+func (l *Log) endSecond() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.tallies, t.tallyKey)
-	l.dropped += t.leftOut.Load()
+	ended := l.tallies
+	l.tallies = map[tallyKey]*tally{}
+	for _, t := range ended {
+		l.leftOut += t.leftOut.Load()
+	}
+	l.mu.Unlock()
+	l.left.Store(perSecond)
+	writable := true
+	for k, t := range ended {
+		n := t.untold + t.leftOut.Load()
+		if n == 0 {
+			continue
+		}
+		writable = writable && l.write(&leftOutLine{text(time.Now()), n, observer.Outcome(k.allowed), observer.Reason(k.reason), k.rule})
+		if !writable {
+			l.tally(k).untold += n
+			l.mu.RUnlock()
+		}
+	}
 }

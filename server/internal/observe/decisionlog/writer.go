@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"time"
-
-	"github.com/weirhq/weir/internal/observer"
 )
 
 // writer holds what only the goroutine that writes the log uses.
@@ -48,29 +46,9 @@ func (l *Log) run() {
 
 func (l *Log) writeEntry(e *entry) {
 	if !l.write(&e.line) {
-		e.tally.leftOut.Add(1)
+		l.tally(e.tally).leftOut.Add(1)
+		l.mu.RUnlock()
 	}
-}
-
-// endSecond writes a line for each rule of which decisions were left out, until a line can't be written. It lets each
-// tally have lines again, and deletes idle tallies.
-func (l *Log) endSecond() {
-	now, writable := time.Now(), true
-	for _, t := range l.all() {
-		n := t.leftOut.Load() - t.told
-		if n > 0 && writable {
-			writable = l.write(&leftOutLine{Time: text(now), LeftOut: n, Outcome: observer.Outcome(t.allowed), Reason: observer.Reason(t.reason), Rule: t.rule})
-			if writable {
-				t.told += n
-			}
-		}
-		if t.left.Swap(perReason) < perReason || n > 0 {
-			t.used = now
-		} else if now.Sub(t.used) >= keepIdle {
-			l.drop(t)
-		}
-	}
-	l.left.Store(perSecond)
 }
 
 // decisionLine is the line of a decision. docs/reference/events.md describes its fields.
