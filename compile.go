@@ -29,6 +29,7 @@ type RuleSet struct {
 	byKey     pattern.Keys
 	always    []int32
 
+	readsPaths  bool // some rule depends on the path
 	limitsPaths bool // some rule that isn't in shadow depends on the path
 	abuse       bool // some rule has an Abuse
 	slots       bool // some rule counts requests in flight
@@ -53,6 +54,7 @@ type rule struct {
 	keyOnly      bool // it counts by API key alone
 	byPath       bool // it counts by path
 	invented     bool // clients can invent subjects; if byPath, verified clients can, too
+	returnable   bool // its charges may be given back, even without a receipt
 }
 
 // Compile checks and compiles a document. The error is a [counter.Problems] that lists everything that is wrong.
@@ -261,12 +263,14 @@ func (rs *RuleSet) index() {
 	for i := range rs.rules {
 		r := &rs.rules[i]
 		r.endpointOnly = r.Match == Match{Endpoint: r.Match.Endpoint} && r.Tier == ""
+		r.returnable = len(r.Statuses) > 0 || r.Amount != ""
 		rs.slots = rs.slots || r.Algorithm == Concurrency
 		r.keyOnly = len(r.by) == 1 && r.by[0].kind == byAPIKey
 		r.byPath = slices.ContainsFunc(r.by, func(d dimension) bool { return d.kind == byPath })
 		r.invented = r.byPath || slices.ContainsFunc(r.by, func(d dimension) bool {
 			return d.kind == byAPIKey || strings.HasPrefix(d.name, "header:")
 		})
+		rs.readsPaths = rs.readsPaths || r.template != "" || r.byPath
 		rs.limitsPaths = rs.limitsPaths || (r.template != "" || r.byPath) && !r.Shadow
 		switch {
 		case r.Descriptor != nil: // no request matches it: see compileDescriptor

@@ -56,6 +56,9 @@ type RuleExplanation struct {
 func (rs *RuleSet) Explain(req *Request) Explanation {
 	m := new(match)
 	rs.run(req, m)
+	if !rs.readsPaths && req.Path != "" {
+		m.readings.Read(req.Path) // shown even if no rule depends on it
+	}
 	x := Explanation{Reason: m.reason, Pattern: m.pattern, Ignored: rs.ignored(req)}
 	if m.pattern != "" || m.reason == ReasonUnreadablePath {
 		return x
@@ -135,7 +138,7 @@ func (rs *RuleSet) explainRule(r *rule, req *Request, m *match, why string) Rule
 		return x
 	}
 	for i, o := range m.owners {
-		if o.rule == r {
+		if o == r {
 			x.Cost = m.charges[i].N
 		}
 	}

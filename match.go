@@ -25,7 +25,7 @@ type match struct {
 
 	charges  []counter.Charge
 	results  []counter.Result
-	owners   []owner // the owners of charges, except of those that the Limiter adds
+	owners   []*rule // the rules of charges, except of those that the Limiter adds
 	subjects []byte  // the subjects of charges, one after another
 	apart    []int   // indexes of charges that were decided separately: in Options.Local, or by address
 	local    []int   // indexes of the charges that were decided in Options.Local
@@ -41,12 +41,6 @@ type match struct {
 	began       time.Time          // when a decision began that is timed
 	decision    Decision
 	observation Observation
-}
-
-// owner is a charge's rule, and the range of its subject in subjects. A range, because append may move subjects.
-type owner struct {
-	*rule
-	from, to int
 }
 
 // Reasons why a rule doesn't apply. Explain replaces the placeholders in braces.
@@ -71,7 +65,7 @@ func (rs *RuleSet) run(req *Request, m *match) {
 	if m.tier = rs.defaultTier; len(rs.tiers) > 0 {
 		rs.resolveTier(req, m)
 	}
-	if req.Path != "" && !m.readings.Read(req.Path) && rs.limitsPaths {
+	if rs.readsPaths && req.Path != "" && !m.readings.Read(req.Path) && rs.limitsPaths {
 		m.reason = ReasonUnreadablePath
 		return
 	}
@@ -86,14 +80,10 @@ func (rs *RuleSet) run(req *Request, m *match) {
 				}
 				continue
 			}
-			if i == 0 || !m.charged(r, from) {
-				m.charge(rs, r, req, from)
+			if subject := slices.Clip(m.subjects[from:]); i == 0 || !m.charged(r, subject) {
+				rs.charge(r, req, subject, m)
 			}
 		}
-	}
-	for i := range m.owners {
-		o := &m.owners[i]
-		m.charges[i].Subject = m.subjects[o.from:o.to:o.to]
 	}
 }
 
@@ -118,9 +108,9 @@ func (rs *RuleSet) hold(req *Request, m *match, i int) {
 }
 
 // charged reports whether an earlier reading of the path already led to the same rule and subject.
-func (m *match) charged(r *rule, from int) bool {
-	for _, o := range m.owners {
-		if o.rule == r && bytes.Equal(m.subjects[o.from:o.to], m.subjects[from:]) {
+func (m *match) charged(r *rule, subject []byte) bool {
+	for i, o := range m.owners {
+		if o == r && bytes.Equal(m.charges[i].Subject, subject) {
 			return true
 		}
 	}
@@ -239,7 +229,8 @@ func (r *rule) numbers(req *Request, tier string) []*counter.Policy {
 	return r.Base
 }
 
-func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
+// charge charges a request to the rule's limits. The subject stays valid, even if m.subjects moves.
+func (rs *RuleSet) charge(r *rule, req *Request, subject []byte, m *match) {
 	n := r.cost
 	switch {
 	case r.Amount != "":
@@ -250,22 +241,21 @@ func (m *match) charge(rs *RuleSet, r *rule, req *Request, from int) {
 	case req.Cost > 1:
 		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // may exceed any limit, but not overflow
 	}
-	m.add(r, r.numbers(req, m.tier), n, req, from)
-	m.add(r, r.Candidates, n, req, from)
+	m.add(r, r.numbers(req, m.tier), n, req, subject)
+	if len(r.Candidates) > 0 {
+		m.add(r, r.Candidates, n, req, subject)
+	}
 }
 
-func (m *match) add(r *rule, policies []*counter.Policy, n int64, req *Request, from int) {
+func (m *match) add(r *rule, policies []*counter.Policy, n int64, req *Request, subject []byte) {
 	for _, p := range policies {
-		// Write in place: every check runs this, and a Charge is large.
-		i := len(m.charges)
-		m.charges = slices.Grow(m.charges, 1)[:i+1]
-		m.owners = slices.Grow(m.owners, 1)[:i+1]
-		c, o := &m.charges[i], &m.owners[i]
-		c.Policy, c.N, c.Peek, c.Guest, c.Returnable = p, n, req.Peek || n == 0, r.invented && (m.guest || r.byPath), req.Receipt || len(p.Statuses) > 0 || p.Amount != ""
-		c.Hold = nil
+		c := counter.Charge{
+			Counter: counter.Counter{Policy: p, Subject: subject}, N: n, Peek: req.Peek || n == 0,
+			Guest: r.invented && (m.guest || r.byPath), Returnable: req.Receipt || r.returnable,
+		}
 		if req.guess && p.Amount != "" {
 			c.N = min(n, int64(p.Limit.Capacity()))
 		}
-		o.rule, o.from, o.to = r, from, len(m.subjects)
+		m.charges, m.owners = append(m.charges, c), append(m.owners, r)
 	}
 }

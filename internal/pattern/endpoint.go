@@ -121,45 +121,10 @@ func (e *Endpoint) Within(f *Endpoint) bool {
 // Endpoints finds which of many endpoints match a path, in time that depends on the path's depth and not on how many endpoints
 // there are. It ignores methods.
 type Endpoints struct {
-	few     []literal             // literal segments while they are few: comparing them is faster than hashing one
-	many    map[string]*Endpoints // all literal segments once there are many
-	wild    *Endpoints
-	exact   []int32 // the ids of endpoints that end here
-	subtree []int32 // the ids of endpoints for here and below
-}
-
-// literal is a segment without a wildcard, with the endpoints that continue behind it.
-type literal struct {
-	seg  string
-	next *Endpoints
-}
-
-// after returns the endpoints that continue behind a literal segment, or nil.
-func (t *Endpoints) after(seg []byte) *Endpoints {
-	if t.many != nil {
-		return t.many[string(seg)]
-	}
-	for i := range t.few {
-		if l := &t.few[i]; string(seg) == l.seg {
-			return l.next
-		}
-	}
-	return nil
-}
-
-// insert adds a literal segment that isn't there yet.
-func (t *Endpoints) insert(seg string, next *Endpoints) {
-	const few = 4
-	t.few = append(t.few, literal{seg, next})
-	if t.many == nil && len(t.few) > few {
-		t.many = map[string]*Endpoints{}
-	}
-	if t.many != nil {
-		for _, l := range t.few {
-			t.many[l.seg] = l.next
-		}
-		t.few = nil
-	}
+	literal map[string]*Endpoints // what continues behind a segment without a wildcard
+	wild    *Endpoints            // what continues behind a wildcard
+	exact   []int32               // the ids of endpoints that end here
+	subtree []int32               // the ids of endpoints for here and below
 }
 
 // Add adds an endpoint.
@@ -167,14 +132,17 @@ func (t *Endpoints) Add(e *Endpoint, id int32) {
 	for _, seg := range e.Segs {
 		next := t.wild
 		if seg != wildcard {
-			next = t.after([]byte(seg))
+			next = t.literal[seg]
 		}
 		if next == nil {
 			next = &Endpoints{}
 			if seg == wildcard {
 				t.wild = next
 			} else {
-				t.insert(seg, next)
+				if t.literal == nil {
+					t.literal = map[string]*Endpoints{}
+				}
+				t.literal[seg] = next
 			}
 		}
 		t = next
@@ -206,11 +174,8 @@ func (t *Endpoints) Find(rest []byte, found []int32) []int32 {
 		if len(rest) == 0 {
 			return append(found, t.exact...)
 		}
-		end := 0
-		for rest[end] != '/' {
-			end++
-		}
-		next := t.after(rest[:end])
+		end := bytes.IndexByte(rest, '/')
+		next := t.literal[string(rest[:end])]
 		rest = rest[end+1:]
 		switch {
 		case t.wild == nil && next == nil:
