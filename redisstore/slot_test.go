@@ -101,7 +101,7 @@ func TestSlotsWithoutAnOwnerBlameNoServer(t *testing.T) {
 	var log lines
 	s := open(t, Options{URL: clusterURL(c), Logger: log.logger(), Timeout: 250 * time.Millisecond})
 	answers(t, s)
-	const most = 300 // of the 341 tags that the first server owns
+	const most = 300               // of the 341 tags that the first server owns
 	for _, node := range c.Nodes { // an error where gossip was faster
 		_, _ = node.Do(t.Context(), "CLUSTER", "DELSLOTSRANGE", "0", strconv.Itoa(most*slots/tags-1))
 	}

@@ -121,7 +121,7 @@ func (a *area) each(t *testing.T, all map[string]*area, do func(*redistest.Proxy
 // far makes all answers of an area take so long.
 func (a *area) far(t *testing.T, rtt time.Duration) {
 	t.Helper()
-	a.each(t, nil, func(w *redistest.Proxy) error { w.Heal(); return w.Delay(rtt, 0) })
+	a.each(t, nil, func(w *redistest.Proxy) error { w.Heal(); return w.Delay(rtt) })
 }
 
 // mend takes all faults away, and makes ways long again. Those that are down stay so.

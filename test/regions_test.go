@@ -117,7 +117,7 @@ func TestOneLimitOverRegions(t *testing.T) {
 	t.Parallel()
 	all := regions(t, globalRules, "us", "eu", "ap")
 	for _, s := range all {
-		if err := s.way.Delay(150*time.Millisecond, 0); err != nil {
+		if err := s.way.Delay(150 * time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -82,7 +82,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "slow: twice the budget", hold: 3 * time.Second, on: proxied,
-		fault: func(b *backend, budget time.Duration) error { return b.proxy.Delay(2*budget, 0) },
+		fault: func(b *backend, budget time.Duration) error { return b.proxy.Delay(2 * budget) },
 		heal:  mend,
 	},
 	{

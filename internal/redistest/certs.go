@@ -26,37 +26,24 @@ type Certs struct {
 
 // Client returns the configuration with which a client can connect.
 func (c *Certs) Client() (*tls.Config, error) {
-	ca, err := os.ReadFile(c.CA)
-	if err != nil {
-		return nil, err
-	}
+	ca, errCA := os.ReadFile(c.CA)
 	pair, err := tls.LoadX509KeyPair(c.ClientCert, c.ClientKey)
-	if err != nil {
-		return nil, err
-	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return nil, errors.New(c.CA + ": no certificate")
-	}
-	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
+	roots.AppendCertsFromPEM(ca)
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, errors.Join(errCA, err)
 }
 
 // NewCerts writes the files to a folder. hosts are more IP addresses that the server's certificate is
 // for.
 func NewCerts(dir string, hosts ...string) (*Certs, error) {
 	in := func(name string) string { return filepath.Join(dir, name) }
-	c := &Certs{in("authority.pem"), in("server.pem"), in("server.key"), in("client.pem"), in("client.key")}
-	var ca *issued
-	for _, name := range []string{"authority", "server", "client"} {
-		one, err := issue(name, ca, hosts, in(name+".pem"), in(name+".key"))
-		if err != nil {
-			return nil, err
-		}
-		if ca == nil {
-			ca = one
-		}
+	ca, err := issue(in("authority"), nil, nil)
+	if err != nil {
+		return nil, err
 	}
-	return c, nil
+	_, errServer := issue(in("server"), ca, hosts)
+	_, errClient := issue(in("client"), ca, hosts)
+	return &Certs{in("authority.pem"), in("server.pem"), in("server.key"), in("client.pem"), in("client.key")}, errors.Join(errServer, errClient)
 }
 
 type issued struct {
@@ -64,9 +51,9 @@ type issued struct {
 	key  *ecdsa.PrivateKey
 }
 
-// issue writes a certificate and its key. by signs it; if by is nil, it is an authority, and signs
+// issue writes a certificate and its key to file.pem and file.key. by signs it; if by is nil, it is an authority, and signs
 // itself.
-func issue(name string, by *issued, hosts []string, certFile, keyFile string) (*issued, error) {
+func issue(file string, by *issued, hosts []string) (*issued, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -77,7 +64,7 @@ func issue(name string, by *issued, hosts []string, certFile, keyFile string) (*
 	}
 	cert := &x509.Certificate{
 		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: name},
+		Subject:      pkix.Name{CommonName: filepath.Base(file)},
 		NotBefore:    time.Now().Add(-time.Hour), // clocks in tests jump
 		NotAfter:     time.Now().Add(24 * time.Hour),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
@@ -102,8 +89,8 @@ func issue(name string, by *issued, hosts []string, certFile, keyFile string) (*
 		return nil, err
 	}
 	return &issued{cert, key}, errors.Join(
-		writePEM(certFile, "CERTIFICATE", der),
-		writePEM(keyFile, "PRIVATE KEY", secret),
+		writePEM(file+".pem", "CERTIFICATE", der),
+		writePEM(file+".key", "PRIVATE KEY", secret),
 	)
 }
 

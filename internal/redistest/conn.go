@@ -22,13 +22,10 @@ func (e Error) Error() string { return string(e) }
 // deadline.
 func (s *Server) Do(ctx context.Context, args ...string) (any, error) {
 	reply, err := s.exchange(ctx, args)
-	if refusal, is := err.(Error); is {
-		return nil, refusal
+	if _, refused := err.(Error); err != nil && !refused {
+		err = fmt.Errorf("%s: %s: %w", s.Addr, strings.Join(args[:min(2, len(args))], " "), errors.Join(err, context.Cause(ctx)))
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", s.Addr, strings.Join(args[:min(2, len(args))], " "), errors.Join(err, context.Cause(ctx)))
-	}
-	return reply, nil
+	return reply, err
 }
 
 // ask is Do for replies of type T.
@@ -64,34 +61,26 @@ func (s *Server) exchange(ctx context.Context, args []string) (reply any, err er
 		if reply, err = read(r); err != nil {
 			return nil, err
 		}
-		if refusal, is := reply.(Error); is {
-			return nil, refusal
-		}
 	}
 	return reply, nil
 }
 
-// read reads a reply of protocol version 2.
+// read reads a reply of protocol version 2. It returns an error reply as an error.
 func read(r *bufio.Reader) (any, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
 		return nil, err
 	}
-	line = strings.TrimSuffix(line, "\r\n")
-	if line == "" {
-		return nil, errors.New("an empty reply")
-	}
-	kind, rest := line[0], line[1:]
+	kind, rest := line[0], strings.TrimSpace(line[1:])
 	switch kind {
 	case '+':
 		return rest, nil
 	case '-':
-		return Error(rest), nil
+		return nil, Error(rest)
 	}
 	n, err := strconv.ParseInt(rest, 10, 64)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("a strange reply: %q", line)
 	case kind == ':':
 		return n, nil
 	case n < 0:

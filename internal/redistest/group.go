@@ -8,9 +8,6 @@ import (
 
 // newServers prepares the servers of a group. The caller must close them, also after an error.
 func newServers(o Options, n int) (all []*Server, err error) {
-	if o.TLS || o.ACL != nil {
-		return nil, errors.New("redistest: TLS and ACL are for a server alone")
-	}
 	for range n {
 		s, err := newServer(o)
 		if all = append(all, s); err != nil {

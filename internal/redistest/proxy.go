@@ -2,13 +2,9 @@ package redistest
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/weirhq/weir/internal/loopback"
@@ -25,8 +21,7 @@ type Proxy struct {
 
 	mu       sync.Mutex // guards what follows, and is held while a connection is closed by Heal or Down
 	upstream string
-	listener net.Listener       // nil while the proxy is down
-	stop     context.CancelFunc // ends dialing
+	listener net.Listener // nil while the proxy is down
 	links    map[*link]struct{}
 	faults   [2]faults // for commands and for replies
 }
@@ -39,22 +34,18 @@ const (
 
 // faults are what happens to data in one direction. The zero value lets data pass.
 type faults struct {
-	delay, jitter time.Duration
-	rate          int64 // kilobytes per second; 0 means unlimited
-	drop, reset   bool
+	delay       time.Duration
+	rate        int64 // kilobytes per second; 0 means unlimited
+	drop, reset bool
 }
 
 // link is a client's connection, where commands come from, and the connection to the server, where replies come from.
-type link struct {
-	ends   [2]net.Conn
-	closed atomic.Bool
-}
+type link [2]net.Conn
 
 // close ends both connections. It may be called more than once.
 func (l *link) close() {
-	l.closed.Store(true)
-	l.ends[commands].Close()
-	l.ends[replies].Close()
+	l[commands].Close()
+	l[replies].Close()
 }
 
 // chunk is data as read from a connection, and when it was read.
@@ -81,53 +72,46 @@ func NewProxy(tb TB, upstream string) *Proxy {
 	return p
 }
 
-// Delay holds each reply back for the given time, plus or minus up to jitter. Replies keep their order.
-func (p *Proxy) Delay(by, jitter time.Duration) error {
-	return p.change(func(f *[2]faults) { f[replies].delay, f[replies].jitter = by, jitter })
+// Delay holds each reply back for the given time.
+func (p *Proxy) Delay(by time.Duration) error {
+	return p.change(func() { p.faults[replies].delay = by })
 }
 
 // Throttle lets that many kilobytes per second pass in each direction.
 func (p *Proxy) Throttle(kilobytes int64) error {
-	return p.change(func(f *[2]faults) { f[commands].rate, f[replies].rate = kilobytes, kilobytes })
+	return p.change(func() { p.faults[commands].rate, p.faults[replies].rate = kilobytes, kilobytes })
 }
 
 // DropCommands drops what clients send, so commands never run. Connections stay open.
-func (p *Proxy) DropCommands() error {
-	return p.change(func(f *[2]faults) { f[commands].drop = true })
-}
+func (p *Proxy) DropCommands() error { return p.change(func() { p.faults[commands].drop = true }) }
 
 // DropReplies drops what Redis answers: commands run, but clients don't learn of it. Connections stay open.
-func (p *Proxy) DropReplies() error {
-	return p.change(func(f *[2]faults) { f[replies].drop = true })
-}
+func (p *Proxy) DropReplies() error { return p.change(func() { p.faults[replies].drop = true }) }
 
 // ResetCommands ends a connection at its next command, which doesn't run. Connections that were opened after this call are
 // reset; older ones are closed.
-func (p *Proxy) ResetCommands() error {
-	return p.change(func(f *[2]faults) { f[commands].reset = true })
-}
+func (p *Proxy) ResetCommands() error { return p.change(func() { p.faults[commands].reset = true }) }
 
 // ResetReplies ends a connection at its next reply, after the command has run. See ResetCommands.
-func (p *Proxy) ResetReplies() error {
-	return p.change(func(f *[2]faults) { f[replies].reset = true })
-}
+func (p *Proxy) ResetReplies() error { return p.change(func() { p.faults[replies].reset = true }) }
 
 // Heal removes all faults. If data was being dropped, it closes all connections, because neither side could make sense of
 // what comes after a gap.
 func (p *Proxy) Heal() {
-	_ = p.change(func(f *[2]faults) {
-		if f[commands].drop || f[replies].drop {
+	_ = p.change(func() {
+		if p.faults[commands].drop || p.faults[replies].drop {
 			p.closeLinks()
 		}
-		*f = [2]faults{}
+		p.faults = [2]faults{}
 	})
 }
 
-// change changes the faults. It returns nil, so that methods for faults have the same type as others that may fail.
-func (p *Proxy) change(f func(*[2]faults)) error {
+// change changes the faults under the lock. It returns nil, so that methods for faults have the same type as others that may
+// fail.
+func (p *Proxy) change(f func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f(&p.faults)
+	f()
 	return nil
 }
 
@@ -143,7 +127,6 @@ func (p *Proxy) Down() {
 	p.mu.Lock()
 	if p.listener != nil {
 		p.listener.Close()
-		p.stop()
 		p.closeLinks()
 		p.listener = nil
 	}
@@ -153,33 +136,28 @@ func (p *Proxy) Down() {
 
 // Up starts the proxy again after Down.
 func (p *Proxy) Up() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.listener != nil {
-		return errors.New("redistest: the proxy is up already")
-	}
-	var err error
-	for range 200 {
-		// A child process that is being forked keeps the last listener open until it executes another program.
-		if p.listener, err = net.Listen("tcp", p.Addr); !errors.Is(err, syscall.EADDRINUSE) {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	var listener net.Listener
+	// A child process that is being forked keeps the last listener open until it executes another program.
+	err := Until(ctx, func(context.Context) (err error) {
+		listener, err = net.Listen("tcp", p.Addr)
+		return err
+	})
 	if err != nil {
-		p.listener = nil
 		return err
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	p.stop = stop
-	listener, upstream := p.listener, p.upstream
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listener = listener
+	upstream := p.upstream
 	p.running.Go(func() {
 		for {
 			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			p.running.Go(func() { p.serve(ctx, client, upstream) })
+			p.running.Go(func() { p.serve(client, upstream) })
 		}
 	})
 	return nil
@@ -188,21 +166,18 @@ func (p *Proxy) Up() error {
 // Redirect sends new connections to another server. The current ones end.
 func (p *Proxy) Redirect(upstream string) error {
 	p.Down()
-	p.mu.Lock()
-	p.upstream = upstream
-	p.mu.Unlock()
+	p.upstream = upstream // no goroutine is left that reads it
 	return p.Up()
 }
 
 // serve connects a client to the server, until one of them closes its connection or a fault does.
-func (p *Proxy) serve(ctx context.Context, client net.Conn, upstream string) {
+func (p *Proxy) serve(client net.Conn, upstream string) {
 	defer client.Close()
-	var dialer net.Dialer
-	server, err := dialer.DialContext(ctx, "tcp", upstream)
+	server, err := net.DialTimeout("tcp", upstream, time.Second)
 	if err != nil {
 		return
 	}
-	l := &link{ends: [2]net.Conn{client, server}}
+	l := &link{client, server}
 	defer l.close()
 
 	p.mu.Lock()
@@ -212,7 +187,7 @@ func (p *Proxy) serve(ctx context.Context, client net.Conn, upstream string) {
 	}
 	p.links[l] = struct{}{}
 	if p.faults[commands].reset || p.faults[replies].reset {
-		for _, end := range l.ends {
+		for _, end := range l {
 			_ = end.(*net.TCPConn).SetLinger(0) // close it by a reset; fails only when it is closed
 		}
 	}
@@ -224,7 +199,7 @@ func (p *Proxy) serve(ctx context.Context, client net.Conn, upstream string) {
 	}()
 
 	var ways sync.WaitGroup
-	for way := range l.ends {
+	for way := range l {
 		queue := make(chan chunk, ahead)
 		ways.Go(func() { l.read(way, queue) })
 		ways.Go(func() { p.write(l, way, queue) })
@@ -237,7 +212,7 @@ func (l *link) read(way int, queue chan<- chunk) {
 	defer close(queue)
 	buf := make([]byte, 32<<10)
 	for {
-		n, err := l.ends[way].Read(buf)
+		n, err := l[way].Read(buf)
 		if n > 0 {
 			queue <- chunk{slices.Clone(buf[:n]), time.Now()}
 		}
@@ -256,18 +231,17 @@ func (p *Proxy) write(l *link, way int, queue <-chan chunk) {
 	}()
 	var free time.Time // when the last piece has passed a throttled line
 	for c := range queue {
-		spread := 2*rand.Float64() - 1
 		for len(c.data) > 0 {
 			p.mu.Lock()
-			f, over := p.faults[way], l.closed.Load() // read under the lock, so that Heal lets no data pass that had to be dropped
+			f := p.faults[way] // once Heal has ended a drop, l is closed, so no data passes that had to be dropped
 			p.mu.Unlock()
-			if over || f.reset {
+			if f.reset {
 				return
 			}
 			if f.drop {
 				break
 			}
-			piece, due := c.data, c.at.Add(f.delay+time.Duration(spread*float64(f.jitter)))
+			piece, due := c.data, c.at.Add(f.delay)
 			if f.rate > 0 {
 				piece = piece[:min(len(piece), int(f.rate)*100)]
 				if free.After(due) {
@@ -279,7 +253,7 @@ func (p *Proxy) write(l *link, way int, queue <-chan chunk) {
 				time.Sleep(min(wait, 5*time.Millisecond)) // faults may change meanwhile
 				continue
 			}
-			if _, err := l.ends[1-way].Write(piece); err != nil {
+			if _, err := l[1-way].Write(piece); err != nil {
 				return
 			}
 			c.data, free = c.data[len(piece):], due

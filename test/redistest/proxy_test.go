@@ -143,7 +143,7 @@ func TestProxySlows(t *testing.T) {
 	s := redistest.New(t, redistest.Options{})
 	p := redistest.NewProxy(t, s.Addr)
 	conn := dial(t, p)
-	if err := errors.Join(p.Delay(50*time.Millisecond, 0), p.Throttle(1)); err != nil {
+	if err := errors.Join(p.Delay(50*time.Millisecond), p.Throttle(1)); err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
@@ -182,7 +182,7 @@ func TestProxyHolds(t *testing.T) {
 	s := redistest.New(t, redistest.Options{})
 	p := redistest.NewProxy(t, s.Addr)
 	conn := dial(t, p)
-	if err := p.Delay(time.Hour, time.Minute); err != nil {
+	if err := p.Delay(time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	incr := func(want int) {
@@ -210,7 +210,7 @@ func TestProxyHolds(t *testing.T) {
 	}
 
 	// What is held is lost to a fault that comes meanwhile.
-	if err := p.Delay(time.Hour, 0); err != nil {
+	if err := p.Delay(time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	incr(n + 1)
@@ -222,7 +222,7 @@ func TestProxyHolds(t *testing.T) {
 		t.Errorf("healed: got %q, %v, want the end of the connection", line, err)
 	}
 
-	if err := p.Delay(time.Hour, 0); err != nil {
+	if err := p.Delay(time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := fmt.Fprint(dial(t, p), "PING\r\n"); err != nil {

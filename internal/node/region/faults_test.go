@@ -283,7 +283,7 @@ func counterOf(p *counter.Policy) *counter.Counter {
 // sent.
 func TestManyReservationsOfOneCounter(t *testing.T) {
 	redis := redistest.NewProxy(t, redistest.New(t, redistest.Options{}).Addr)
-	if err := redis.Delay(2*time.Millisecond, 0); err != nil {
+	if err := redis.Delay(2 * time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	var nodes []*Store

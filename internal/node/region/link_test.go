@@ -339,7 +339,7 @@ func TestRegionsFarApart(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	way := redistest.NewProxy(t, server.Listener.Addr().String())
-	if err := way.Delay(beatEvery+200*time.Millisecond, 0); err != nil {
+	if err := way.Delay(beatEvery + 200*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	link, err := NewLink(Options{Name: "eu", Home: "us", Secret: secret, Peers: map[string][]string{"us": {way.Addr}}, Timeout: time.Minute})
