@@ -21,20 +21,7 @@ type Cluster struct {
 func NewCluster(tb TB, o Options) *Cluster {
 	tb.Helper()
 	c := &Cluster{}
-	keep(tb, c)
-	if err := c.start(o); err != nil {
-		tb.Fatal(err)
-	}
-	return c
-}
-
-func (c *Cluster) servers() []*Server { return c.Nodes }
-
-func (c *Cluster) start(o Options) (err error) {
-	if c.Nodes, err = newServers(o, 6); err != nil {
-		return err
-	}
-	for _, node := range c.Nodes {
+	c.Nodes = newServers(tb, o, 6, func(node *Server) {
 		node.conf = slices.Insert(node.conf, 0, // before o.Config, whose lines win
 			"cluster-enabled yes",
 			"cluster-port "+node.bus,
@@ -43,10 +30,7 @@ func (c *Cluster) start(o Options) (err error) {
 			"cluster-require-full-coverage no",
 			"cluster-allow-replica-migration no",
 		)
-	}
-	if err := each(c.Nodes, (*Server).RestartEmpty); err != nil {
-		return err
-	}
+	})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for i, node := range c.Nodes {
@@ -55,28 +39,22 @@ func (c *Cluster) start(o Options) (err error) {
 		if err == nil && i < 3 {
 			_, err = node.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots*i/3), strconv.Itoa(slots*(i+1)/3-1))
 		}
-		if err != nil {
-			return err
-		}
+		check(tb, err)
 	}
 	for i, replica := range c.Nodes[3:] {
 		id, err := ask[string](ctx, c.Nodes[i], "CLUSTER", "MYID")
-		if err != nil {
-			return err
-		}
+		check(tb, err)
 		// The command is refused until the replica knows its primary. A busy node forgets an introduction that isn't answered
 		// in time, so repeat it.
-		err = Until(ctx, func(ctx context.Context) error {
+		check(tb, Until(ctx, func(ctx context.Context) error {
 			if _, err := replica.Do(ctx, "CLUSTER", "REPLICATE", id); err != nil {
 				return errors.Join(err, c.meet(ctx))
 			}
 			return nil
-		})
-		if err != nil {
-			return err
-		}
+		}))
 	}
-	return Until(ctx, c.Healthy)
+	check(tb, Until(ctx, c.Healthy))
+	return c
 }
 
 // meet introduces every node to the first. That doesn't disturb nodes that it knows already.
@@ -124,9 +102,6 @@ func (c *Cluster) Healthy(ctx context.Context) error {
 
 // Addrs returns the nodes' addresses.
 func (c *Cluster) Addrs() []string { return addrs(c.Nodes) }
-
-// Close closes all nodes.
-func (c *Cluster) Close() error { return each(c.Nodes, (*Server).Close) }
 
 // Primaries returns the nodes that are up and serve slots.
 func (c *Cluster) Primaries(ctx context.Context) ([]*Server, error) {

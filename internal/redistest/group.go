@@ -6,15 +6,19 @@ import (
 	"sync"
 )
 
-// newServers prepares the servers of a group. The caller must close them, also after an error.
-func newServers(o Options, n int) (all []*Server, err error) {
+// newServers starts n servers at the same time. configure changes the configuration of each of them first. The servers are
+// closed when the test ends.
+func newServers(tb TB, o Options, n int, configure func(*Server)) (all []*Server) {
+	tb.Helper()
 	for range n {
 		s, err := newServer(o)
-		if all = append(all, s); err != nil {
-			return all, err
-		}
+		keep(tb, s)
+		check(tb, err)
+		configure(s)
+		all = append(all, s)
 	}
-	return all, nil
+	check(tb, each(all, (*Server).RestartEmpty))
+	return all
 }
 
 // each calls do for all servers at the same time.

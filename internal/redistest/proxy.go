@@ -61,14 +61,10 @@ const ahead = 1024
 func NewProxy(tb TB, upstream string) *Proxy {
 	tb.Helper()
 	addrs, err := freeAddrs(loopback.Host(), 1)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	p := &Proxy{Addr: addrs[0], upstream: upstream, links: map[*link]struct{}{}}
 	tb.Cleanup(p.Down)
-	if err := p.Up(); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, p.Up())
 	return p
 }
 

@@ -2,9 +2,7 @@ package redistest
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 )
 
 // MasterName is the name under which Sentinels know the primary.
@@ -22,50 +20,33 @@ type Sentinel struct {
 func NewSentinel(tb TB, o Options) *Sentinel {
 	tb.Helper()
 	s := &Sentinel{}
-	keep(tb, s)
-	if err := s.start(o); err != nil {
-		tb.Fatal(err)
-	}
-	return s
-}
-
-func (s *Sentinel) servers() []*Server { return slices.Concat(s.Servers, s.Sentinels) }
-
-func (s *Sentinel) start(o Options) (err error) {
-	if s.Servers, err = newServers(o, 2); err != nil {
-		return err
-	}
-	primary, replica := hostOf(s.Servers[0].Addr)+" "+portOf(s.Servers[0].Addr), s.Servers[1]
-	replica.conf = append(replica.conf, "replicaof "+primary)
-	if err := each(s.Servers, (*Server).RestartEmpty); err != nil {
-		return err
-	}
+	primary := ""
+	s.Servers = newServers(tb, o, 2, func(one *Server) {
+		if primary == "" {
+			primary = hostOf(one.Addr) + " " + portOf(one.Addr)
+		} else {
+			one.conf = append(one.conf, "replicaof "+primary)
+		}
+	})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// Start the Sentinels last: they ask for replicas when they start, and then only every ten
-	// seconds.
-	if err := Until(ctx, replica.linked); err != nil {
-		return err
-	}
-	if s.Sentinels, err = newServers(Options{}, 3); err != nil {
-		return err
-	}
-	for _, sentinel := range s.Sentinels {
-		sentinel.sentinel = true
-		sentinel.conf = append(sentinel.conf[:4:4], // keep address and folder; the other lines are for servers that keep data
-			"sentinel announce-ip "+hostOf(sentinel.Addr),
+	// Start the Sentinels last: they ask for replicas when they start, and then only every ten seconds. And so they are closed
+	// first. Otherwise, they would react to the end of the others.
+	check(tb, Until(ctx, s.Servers[1].linked))
+	s.Sentinels = newServers(tb, Options{}, 3, func(one *Server) {
+		one.sentinel = true
+		one.conf = append(one.conf[:4:4], // keep address and folder; the other lines are for servers that keep data
+			"sentinel announce-ip "+hostOf(one.Addr),
 			"sentinel monitor "+MasterName+" "+primary+" 2",
 			"sentinel down-after-milliseconds "+MasterName+" 1000",
 			"sentinel failover-timeout "+MasterName+" 10000",
 		)
 		if o.Password != "" {
-			sentinel.conf = append(sentinel.conf, fmt.Sprintf("sentinel auth-pass %s %q", MasterName, o.Password))
+			one.conf = append(one.conf, fmt.Sprintf("sentinel auth-pass %s %q", MasterName, o.Password))
 		}
-	}
-	if err := each(s.Sentinels, (*Server).RestartEmpty); err != nil {
-		return err
-	}
-	return Until(ctx, s.Healthy)
+	})
+	check(tb, Until(ctx, s.Healthy))
+	return s
 }
 
 // Addrs returns the Sentinels' addresses.
@@ -147,10 +128,4 @@ func pairs(flat []any) map[string]string {
 		m[fmt.Sprint(flat[i])] = fmt.Sprint(flat[i+1])
 	}
 	return m
-}
-
-// Close closes all five servers.
-func (s *Sentinel) Close() error {
-	// Close the Sentinels first, because they would react to the end of the others.
-	return errors.Join(each(s.Sentinels, (*Server).Close), each(s.Servers, (*Server).Close))
 }

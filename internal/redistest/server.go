@@ -65,14 +65,10 @@ func Start(o Options) (*Server, error) {
 func New(tb TB, o Options) *Server {
 	tb.Helper()
 	s, err := Start(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	keep(tb, s)
 	return s
 }
-
-func (s *Server) servers() []*Server { return []*Server{s} }
 
 // newServer prepares a server without starting it. The caller must close it, also after an error.
 func newServer(o Options) (s *Server, err error) {

@@ -16,18 +16,21 @@ type TB interface {
 	Cleanup(f func())
 }
 
-// keep closes what a test has started when the test ends, and shows the servers' logs if it failed.
-func keep(tb TB, started interface {
-	servers() []*Server
-	Close() error
-}) {
+// check fails the test if there is an error.
+func check(tb TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// keep closes a server when the test ends, and shows the server's log if the test failed.
+func keep(tb TB, s *Server) {
 	tb.Cleanup(func() {
 		if tb.Failed() {
-			for _, s := range started.servers() {
-				tb.Logf("redis-server on %s:\n%s", s.Addr, s.Log())
-			}
+			tb.Logf("redis-server on %s:\n%s", s.Addr, s.Log())
 		}
-		if err := started.Close(); err != nil {
+		if err := s.Close(); err != nil {
 			tb.Error(err)
 		}
 	})
