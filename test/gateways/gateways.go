@@ -2,6 +2,7 @@
 package gateways
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -113,11 +115,6 @@ func (a addresses) in(conf string) string {
 // page is the text of a page of the docs.
 type page string
 
-func readPage(docs, name string) (page, error) {
-	text, err := os.ReadFile(filepath.Join(docs, "guides", name+".md"))
-	return page(text), err
-}
-
 // block returns the nth code block in a language.
 func (p page) block(language string, n int) string {
 	blocks := Blocks(string(p), language)
@@ -141,7 +138,7 @@ func Blocks(text, language string) (blocks []string) {
 // text that must occur in the configuration, and its replacement.
 func (g *Gateway) Start(docs, service, weir string, change ...string) (listen string, stop func(), err error) {
 	name, _, _ := strings.Cut(g.Name, ",")
-	p, err := readPage(docs, name)
+	text, err := os.ReadFile(filepath.Join(docs, "guides", name+".md"))
 	if err != nil {
 		return "", nil, err
 	}
@@ -152,16 +149,15 @@ func (g *Gateway) Start(docs, service, weir string, change ...string) (listen st
 		}
 		listen = l.Addr().String()
 		l.Close()
-		files := g.files(p, addresses{listen, service, weir})
-		for i := 0; i < len(change); i += 2 {
+		files := g.files(page(text), addresses{listen, service, weir})
+		for pair := range slices.Chunk(change, 2) {
 			found := false
 			for name, text := range files {
-				if strings.Contains(text, change[i]) {
-					files[name], found = strings.ReplaceAll(text, change[i], change[i+1]), true
-				}
+				found = found || strings.Contains(text, pair[0])
+				files[name] = strings.ReplaceAll(text, pair[0], pair[1])
 			}
 			if !found {
-				return "", nil, fmt.Errorf("the page of %s shows no %q", g.Name, change[i])
+				return "", nil, fmt.Errorf("the page of %s shows no %q", g.Name, pair[0])
 			}
 		}
 		if stop, err = Run(files, g.run...); err != nil {
@@ -179,23 +175,18 @@ func (g *Gateway) Start(docs, service, weir string, change ...string) (listen st
 
 // serves reports whether the gateway accepts requests.
 func (g *Gateway) serves(listen string) bool {
-	if g.late {
-		req, err := http.NewRequest("GET", "http://"+listen, nil)
-		if err != nil {
-			return false
-		}
-		req.Header.Set("X-API-Key", "a,b") // Weir rejects this key without counting the request
-		res, err := http.DefaultClient.Do(req)
-		if err == nil {
-			res.Body.Close()
-		}
-		return err == nil && res.StatusCode != http.StatusNotFound
-	}
 	conn, err := net.Dial("tcp", listen)
-	if err == nil {
-		conn.Close()
+	if err != nil {
+		return false
 	}
-	return err == nil
+	defer conn.Close()
+	if !g.late {
+		return true
+	}
+	// Weir rejects this key without counting the request.
+	fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: %s\r\nX-API-Key: a,b\r\n\r\n", listen)
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	return err == nil && res.StatusCode != http.StatusNotFound
 }
 
 // Run starts a command in a new folder with these files, and returns a function that stops it. The command also stops when

@@ -4,7 +4,6 @@ package oteltest
 
 import (
 	"compress/gzip"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -21,8 +20,11 @@ import (
 	metrics "go.opentelemetry.io/proto/otlp/metrics/v1"
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // Collector receives metrics and spans. Start one with [HTTP] or [GRPC].
@@ -73,9 +75,7 @@ func GRPC(t testing.TB) *Collector {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer()
-	collectormetrics.RegisterMetricsServiceServer(server, &metricsService{c: c})
-	collectortrace.RegisterTraceServiceServer(server, &traceService{c: c})
+	server := grpc.NewServer(grpc.UnknownServiceHandler(c.export))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -101,87 +101,74 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		body = z
 	}
-	data, err := io.ReadAll(body)
-	switch r.URL.Path {
-	case "/v1/metrics":
-		var m collectormetrics.ExportMetricsServiceRequest
-		if err == nil {
-			err = proto.Unmarshal(data, &m)
-		}
-		c.takeMetrics(r.Header, &m)
-	case "/v1/traces":
-		var s collectortrace.ExportTraceServiceRequest
-		if err == nil {
-			err = proto.Unmarshal(data, &s)
-		}
-		c.takeSpans(r.Header, &s)
-	default:
+	report, known := map[string]proto.Message{
+		"/v1/metrics": &collectormetrics.ExportMetricsServiceRequest{},
+		"/v1/traces":  &collectortrace.ExportTraceServiceRequest{},
+	}[r.URL.Path]
+	if !known {
 		http.NotFound(w, r)
 		return
 	}
+	data, err := io.ReadAll(body)
+	if err == nil {
+		err = proto.Unmarshal(data, report)
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
+	c.take(r.Header, report)
 }
 
-type metricsService struct {
-	collectormetrics.UnimplementedMetricsServiceServer
-	c *Collector
+// export handles every gRPC call.
+func (c *Collector) export(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	report, known := map[string]proto.Message{
+		collectormetrics.MetricsService_Export_FullMethodName: &collectormetrics.ExportMetricsServiceRequest{},
+		collectortrace.TraceService_Export_FullMethodName:     &collectortrace.ExportTraceServiceRequest{},
+	}[method]
+	if !known {
+		return status.Error(codes.Unimplemented, method)
+	}
+	if err := stream.RecvMsg(report); err != nil {
+		return err
+	}
+	h, _ := metadata.FromIncomingContext(stream.Context())
+	c.take(h, report)
+	return stream.SendMsg(&emptypb.Empty{})
 }
 
-func (s *metricsService) Export(ctx context.Context, r *collectormetrics.ExportMetricsServiceRequest) (*collectormetrics.ExportMetricsServiceResponse, error) {
-	h, _ := metadata.FromIncomingContext(ctx)
-	s.c.takeMetrics(h, r)
-	return &collectormetrics.ExportMetricsServiceResponse{}, nil
-}
-
-type traceService struct {
-	collectortrace.UnimplementedTraceServiceServer
-	c *Collector
-}
-
-func (s *traceService) Export(ctx context.Context, r *collectortrace.ExportTraceServiceRequest) (*collectortrace.ExportTraceServiceResponse, error) {
-	h, _ := metadata.FromIncomingContext(ctx)
-	s.c.takeSpans(h, r)
-	return &collectortrace.ExportTraceServiceResponse{}, nil
-}
-
-func (c *Collector) takeMetrics(headers map[string][]string, r *collectormetrics.ExportMetricsServiceRequest) {
+// take notes a report.
+func (c *Collector) take(headers map[string][]string, report proto.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.received.Metrics = map[string]*metrics.Metric{}
-	for _, rm := range r.ResourceMetrics {
-		c.received.Resource = Attributes(rm.Resource.GetAttributes())
-		for _, sm := range rm.ScopeMetrics {
-			for _, m := range sm.Metrics {
-				c.received.Metrics[m.Name] = m
+	switch r := report.(type) {
+	case *collectormetrics.ExportMetricsServiceRequest:
+		c.received.Metrics = map[string]*metrics.Metric{}
+		for _, rm := range r.ResourceMetrics {
+			c.received.Resource = Attributes(rm.Resource.GetAttributes())
+			for _, sm := range rm.ScopeMetrics {
+				for _, m := range sm.Metrics {
+					c.received.Metrics[m.Name] = m
+				}
+			}
+		}
+	case *collectortrace.ExportTraceServiceRequest:
+		for _, rs := range r.ResourceSpans {
+			c.received.Resource = Attributes(rs.Resource.GetAttributes())
+			for _, ss := range rs.ScopeSpans {
+				for _, s := range ss.Spans {
+					c.received.Spans = append(c.received.Spans, Span{s, Attributes(s.Attributes)})
+				}
 			}
 		}
 	}
-	c.noteLocked(headers, r)
-}
-
-func (c *Collector) takeSpans(headers map[string][]string, r *collectortrace.ExportTraceServiceRequest) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, rs := range r.ResourceSpans {
-		c.received.Resource = Attributes(rs.Resource.GetAttributes())
-		for _, ss := range rs.ScopeSpans {
-			for _, s := range ss.Spans {
-				c.received.Spans = append(c.received.Spans, Span{s, Attributes(s.Attributes)})
-			}
-		}
-	}
-	c.noteLocked(headers, r)
-}
-
-func (c *Collector) noteLocked(headers map[string][]string, m proto.Message) {
 	lower := map[string][]string{}
 	for name, values := range headers {
 		lower[strings.ToLower(name)] = values
 	}
 	c.received.Headers = append(c.received.Headers, lower)
-	c.received.Text += fmt.Sprintln(m)
+	c.received.Text += fmt.Sprintln(report)
 	close(c.arrived)
 	c.arrived = make(chan struct{})
 }

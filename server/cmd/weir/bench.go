@@ -195,7 +195,7 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer done()
-	meter := load.NewMeter(cmd.ErrOrStderr(), isTerminal(cmd.ErrOrStderr()))
+	meter := &load.Meter{W: cmd.ErrOrStderr(), Terminal: isTerminal(cmd.ErrOrStderr())}
 	watch := meter.Show
 	if b.quiet {
 		watch = nil

@@ -128,7 +128,7 @@ func TestBenchOfNodesOnOneRedis(t *testing.T) {
 			if b.code != 0 || r.Nodes != 3 || !strings.Contains(r.Target, "3 nodes, redis://") || !strings.Contains(r.Target, "20/day for each client") {
 				t.Fatalf("exit %d, %v: %+v", b.code, b.err, r)
 			}
-			if o := r.Oracle; o == nil || o.Exact != 3*20 || o.Degraded == 0 && o.Over != 0 || o.Over-o.Lost != o.Admitted-o.Exact || o.Checks < r.Checks || len(o.Top) != 3 {
+			if o := r.Oracle; o == nil || o.Exact != 3*20 || o.Degraded == 0 && o.Over != 0 || o.Over-o.Lost != o.Admitted-o.Exact || o.Checks < r.Checks {
 				t.Errorf("%+v", r.Oracle)
 			}
 			l, c := r.Leases, r.StoreCalls
@@ -146,7 +146,7 @@ func TestBenchOfNodesOnOneRedis(t *testing.T) {
 		t.Errorf("exit %d, %v: %+v %+v %+v", b.code, b.err, r.Leases, r.Oracle, r.StoreCalls)
 	}
 	text := runBench(t.Context(), append(few, "--nodes", "2", "--oracle")...).stdout
-	for _, want := range []string{"2 nodes, redis://", "of charges decided without the store", "store calls", "store CPU", "client ", "over ", "lost "} {
+	for _, want := range []string{"2 nodes, redis://", "of charges decided without the store", "store calls", "store CPU", "oracle ", "over ", "lost "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

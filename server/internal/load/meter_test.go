@@ -30,15 +30,15 @@ func (s *screen) Write(p []byte) (int, error) {
 
 func TestMeterOnATerminal(t *testing.T) {
 	var s screen
-	m := NewMeter(&s, true)
+	m := &Meter{W: &s, Terminal: true}
 	for _, c := range []struct {
 		show Progress
 		want string
 	}{
-		{Progress{Phase: Warming, Elapsed: 500 * time.Millisecond, Total: time.Second}, "[============            ] warming up, 500ms of 1s"},
-		{Progress{Phase: Measuring, Elapsed: 200 * time.Millisecond, Total: 10 * time.Second, Answered: 300}, "[                        ] 200ms of 10s, 1,500 checks/s"},
-		{Progress{Phase: Measuring, Elapsed: 5200 * time.Millisecond, Total: 10 * time.Second, Answered: 10_300, Failed: 7}, "[============            ] 5.2s of 10s, 2,000 checks/s, 7 errors"},
-		{Progress{Phase: Finishing}, "[========================] waiting for answers"},
+		{Progress{Phase: Warming, Elapsed: 500 * time.Millisecond, Total: time.Second}, "warming up, 500ms of 1s"},
+		{Progress{Phase: Measuring, Elapsed: 200 * time.Millisecond, Total: 10 * time.Second, Answered: 300}, "200ms of 10s, 1,500 checks/s"},
+		{Progress{Phase: Measuring, Elapsed: 5200 * time.Millisecond, Total: 10 * time.Second, Answered: 10_300, Failed: 7}, "5.2s of 10s, 2,000 checks/s, 7 errors"},
+		{Progress{Phase: Finishing}, "waiting for answers"},
 	} {
 		m.Show(c.show)
 		if got := strings.TrimRight(string(s.line), " "); got != c.want {
@@ -52,7 +52,7 @@ func TestMeterOnATerminal(t *testing.T) {
 
 func TestMeterElsewhereWritesLines(t *testing.T) {
 	var w bytes.Buffer
-	m := NewMeter(&w, false)
+	m := &Meter{W: &w}
 	for _, phase := range []Phase{Warming, Measuring} {
 		for d := ProgressInterval; d <= 12*time.Second; d += ProgressInterval {
 			p := Progress{Phase: phase, Elapsed: d, Total: 12 * time.Second}

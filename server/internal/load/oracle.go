@@ -1,10 +1,7 @@
 package load
 
 import (
-	"cmp"
 	"context"
-	"slices"
-	"strconv"
 	"sync/atomic"
 )
 
@@ -61,55 +58,27 @@ type Comparison struct {
 	Lost int64 `json:"lost"`
 	// Degraded is how many answers were given without the store, which may explain Over and Lost.
 	Degraded int64 `json:"degraded"`
-	// Top are the clients with the most requests.
-	Top []ClientComparison `json:"top"`
 }
-
-// ClientComparison is a comparison for one client.
-type ClientComparison struct {
-	Client   int   `json:"client"`
-	Checks   int64 `json:"checks"`
-	Admitted int64 `json:"admitted"`
-	Exact    int64 `json:"exact"`
-}
-
-// topClients is how many clients are compared individually.
-const topClients = 5
 
 // Compare returns the comparison. Call it after the run.
 func (o *Oracle) Compare() *Comparison {
 	out := &Comparison{Degraded: o.degraded.Load()}
 	for n := range o.clients {
 		c := &o.clients[n]
-		one := ClientComparison{n, c.checks.Load(), c.admitted.Load(), c.exact.Load()}
-		if one.Checks == 0 {
-			continue
-		}
-		out.Checks += one.Checks
-		out.Admitted += one.Admitted
-		out.Exact += one.Exact
-		out.Over += max(0, one.Admitted-one.Exact)
-		out.Lost += max(0, one.Exact-one.Admitted)
-		out.add(one)
+		admitted, exact := c.admitted.Load(), c.exact.Load()
+		out.Checks += c.checks.Load()
+		out.Admitted += admitted
+		out.Exact += exact
+		out.Over += max(0, admitted-exact)
+		out.Lost += max(0, exact-admitted)
 	}
 	return out
-}
-
-// add adds a client to Top if it is among those with the most requests.
-func (c *Comparison) add(one ClientComparison) {
-	at, _ := slices.BinarySearchFunc(c.Top, one, func(a, b ClientComparison) int { return cmp.Compare(b.Checks, a.Checks) })
-	if at < topClients {
-		c.Top = slices.Insert(c.Top, at, one)[:min(len(c.Top)+1, topClients)]
-	}
 }
 
 func (c *Comparison) write(t *table) {
 	t.row("")
 	t.row("oracle", "checks", "admitted", "exact")
-	t.row("all", Thousands(c.Checks), Thousands(c.Admitted), Thousands(c.Exact))
-	for _, one := range c.Top {
-		t.row("client "+strconv.Itoa(one.Client), Thousands(one.Checks), Thousands(one.Admitted), Thousands(one.Exact))
-	}
+	t.row("", Thousands(c.Checks), Thousands(c.Admitted), Thousands(c.Exact))
 	t.part("over", c.Over, c.Exact)
 	t.part("lost", c.Lost, c.Exact)
 	if c.Degraded > 0 {

@@ -31,11 +31,8 @@ func TestOracleComparesByClient(t *testing.T) {
 		}
 	}
 	c := o.Compare()
-	if c.Checks != 9 || c.Admitted != 6 || c.Exact != 7 || c.Over != 2 || c.Lost != 3 || len(c.Top) != topClients {
+	if c.Checks != 9 || c.Admitted != 6 || c.Exact != 7 || c.Over != 2 || c.Lost != 3 {
 		t.Fatalf("%+v", c)
-	}
-	if c.Top[0] != (ClientComparison{1, 3, 0, 3}) || c.Top[1] != (ClientComparison{2, 2, 2, 0}) {
-		t.Errorf("%+v", c.Top)
 	}
 }
 
@@ -59,7 +56,7 @@ func TestOracleCountsTheWarmup(t *testing.T) {
 		if err := r.WriteText(&text); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"oracle    checks  admitted  exact\nall       200     200", "client 2", "\nover ", "\nlost      0\n"} {
+		for _, want := range []string{"oracle  checks  admitted  exact\n        200     200", "\nover ", "\nlost    0\n"} {
 			if !strings.Contains(text.String(), want) {
 				t.Errorf("no %q in\n%s", want, text.String())
 			}

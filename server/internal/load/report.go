@@ -48,10 +48,8 @@ type Report struct {
 
 	// Latency counts from when a request was due or, in a closed loop, sent. It includes requests that timed out.
 	Latency Quantiles `json:"latency_ns"`
-	// TimedOneIn is the n in "one in n requests was timed". ClockNS is how much reading the clock adds to each time, if
-	// that is significant.
-	TimedOneIn int   `json:"timed_one_in"`
-	ClockNS    int64 `json:"clock_ns,omitempty"`
+	// TimedOneIn is the n in "one in n requests was timed".
+	TimedOneIn int `json:"timed_one_in"`
 
 	// CPUSeconds is the CPU time that this process used on all cores; 0 if unknown.
 	CPUSeconds    float64 `json:"cpu_seconds"`
@@ -133,9 +131,6 @@ func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *R
 			Service: sum.service.quantiles(),
 		}
 	}
-	if r.sample > 1 {
-		out.ClockNS = r.clockCost().Nanoseconds()
-	}
 	if measured > 0 {
 		out.PerSecond = float64(out.Checks) / out.Seconds
 	}
@@ -149,20 +144,6 @@ func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *R
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Text, b.Text))
 	})
 	return out
-}
-
-// clockCost measures how long it takes to read the clock. Every measured time includes that about once.
-func (r *run) clockCost() time.Duration {
-	const readings = 1000
-	best := time.Duration(1<<63 - 1)
-	for range 5 {
-		begin := r.now()
-		for range readings {
-			r.now()
-		}
-		best = min(best, r.now()-begin)
-	}
-	return best / readings
 }
 
 // Goal is what a run must reach. Zero fields set no goal.
@@ -187,7 +168,10 @@ func (r *Report) Judge(g Goal) {
 	missed := func(format string, args ...any) { v.Missed = append(v.Missed, fmt.Sprintf(format, args...)) }
 	if g.MaxP99 > 0 {
 		timed := r.latency.hdr.TotalCount()
-		lost := (r.Errors - r.Timeouts + r.dropped()) / int64(r.TimedOneIn)
+		lost := (r.Errors - r.Timeouts) / int64(r.TimedOneIn)
+		if r.OpenLoop != nil {
+			lost += r.OpenLoop.Dropped // an open loop times every request
+		}
 		percent := 99 * float64(timed+lost) / float64(max(timed, 1))
 		switch {
 		case timed == 0:
@@ -205,13 +189,6 @@ func (r *Report) Judge(g Goal) {
 	}
 	v.OK = len(v.Missed) == 0
 	r.Verdict = v
-}
-
-func (r *Report) dropped() int64 {
-	if r.OpenLoop == nil {
-		return 0
-	}
-	return r.OpenLoop.Dropped
 }
 
 // StoreCPU is the CPU time that the store's server used for the measured checks.

@@ -56,7 +56,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	t.given("store calls", r.StoreCalls != nil, r.StoreCalls)
 	t.given("leases", r.Leases != nil, r.Leases)
 	if r.TimedOneIn > 1 {
-		t.row("timed", fmt.Sprintf("1 check in %d; reading the clock is about %d ns of each time", r.TimedOneIn, r.ClockNS))
+		t.row("timed", fmt.Sprintf("1 check in %d", r.TimedOneIn))
 	}
 	if r.Oracle != nil {
 		r.Oracle.write(t)
@@ -191,43 +191,43 @@ func Thousands(n int64) string {
 // lineInterval is how often a meter writes a line if the output isn't a terminal.
 const lineInterval = 5 * time.Second
 
-// Meter shows the progress of a run: as a bar on a terminal, or else as an occasional line.
+// Meter shows the progress of a run: as a line that changes on a terminal, or else as an occasional line.
 type Meter struct {
-	w        io.Writer
-	terminal bool
-	drawn    int      // the width of the bar on the screen
+	W        io.Writer
+	Terminal bool
+	drawn    int      // the width of the line on the screen
 	told     Progress // the last progress that was shown
 }
-
-// NewMeter makes a meter that writes to w.
-func NewMeter(w io.Writer, terminal bool) *Meter { return &Meter{w: w, terminal: terminal} }
 
 // Show displays the progress.
 func (m *Meter) Show(p Progress) {
 	if p.Phase != m.told.Phase {
 		m.told = Progress{Phase: p.Phase}
 	}
-	if !m.terminal && p.Elapsed-m.told.Elapsed < lineInterval {
+	if !m.Terminal && p.Elapsed-m.told.Elapsed < lineInterval {
 		return
 	}
 	text := m.text(p)
 	m.told = p
-	if !m.terminal {
-		fmt.Fprintln(m.w, text)
-		return
+	if m.Terminal {
+		m.draw(text)
+	} else {
+		fmt.Fprintln(m.W, text)
 	}
-	text = bar(p) + " " + text
-	// Add spaces to erase the rest of a longer text.
-	fmt.Fprintf(m.w, "\r%s%s", text, strings.Repeat(" ", max(m.drawn-len(text), 0)))
-	m.drawn = len(text)
 }
 
-// Done erases the bar.
+// Done erases the line on the screen.
 func (m *Meter) Done() {
 	if m.drawn > 0 {
-		fmt.Fprintf(m.w, "\r%s\r", strings.Repeat(" ", m.drawn))
-		m.drawn = 0
+		m.draw("")
+		fmt.Fprint(m.W, "\r")
 	}
+}
+
+// draw replaces the line on the screen. It adds spaces to erase the rest of a longer text.
+func (m *Meter) draw(text string) {
+	fmt.Fprintf(m.W, "\r%-*s", m.drawn, text)
+	m.drawn = len(text)
 }
 
 func (m *Meter) text(p Progress) string {
@@ -246,14 +246,4 @@ func (m *Meter) text(p Progress) string {
 		s += ", " + Thousands(p.Failed) + " errors"
 	}
 	return s
-}
-
-const barWidth = 24
-
-func bar(p Progress) string {
-	full := barWidth
-	if p.Total > 0 {
-		full = min(int(barWidth*p.Elapsed/p.Total), barWidth)
-	}
-	return "[" + strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full) + "]"
 }
