@@ -229,9 +229,9 @@ func (p *Proxy) write(l *link, way int, queue <-chan chunk) {
 	for c := range queue {
 		for len(c.data) > 0 {
 			p.mu.Lock()
-			f := p.faults[way] // once Heal has ended a drop, l is closed, so no data passes that had to be dropped
+			f, down := p.faults[way], p.listener == nil // once Heal has ended a drop, l is closed, so no data passes that had to be dropped
 			p.mu.Unlock()
-			if f.reset {
+			if f.reset || down {
 				return
 			}
 			if f.drop {
