@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/weirhq/weir"
@@ -76,8 +75,7 @@ type API struct {
 
 	// looks, writes and hours queue expensive requests: those that read, those that write, and
 	// questions about the last hour. Reads never delay writes.
-	looks, writes *queue
-	hours         *queue
+	looks, writes, hours *queue
 }
 
 // Route is an endpoint of the API.
@@ -98,27 +96,10 @@ func with[T any](most int64, handle func(*API, *call, T) (any, *jsonerror.Error)
 	return needs(func(_ *API, r *call) (T, *jsonerror.Error) { return decode[T](r, most) }, handle)
 }
 
-// ruled turns a function that takes the rules in force into a handler.
-func ruled(handle func(*API, *call, *inforce.Document) (any, *jsonerror.Error)) handler {
-	return needs(func(a *API, _ *call) (*inforce.Document, *jsonerror.Error) { return a.inForce() }, handle)
-}
-
-// written turns a function that takes a rule document into a handler.
-func written(handle func(*API, *call, []byte) (any, *jsonerror.Error)) handler {
-	return needs(func(_ *API, r *call) ([]byte, *jsonerror.Error) {
-		return r.body(rulefile.MaxSize + 1) // one more byte than allowed, so that the parser rejects larger documents
-	}, handle)
-}
-
 // asks turns a function that takes a request in the form of /v1/check into a handler: see
 // [API.question].
 func asks(slot bool, handle func(*API, *call, question) (any, *jsonerror.Error)) handler {
 	return needs(func(a *API, r *call) (question, *jsonerror.Error) { return a.question(r, slot) }, handle)
-}
-
-// versioned turns a function that takes the rule store into a handler.
-func versioned(handle func(*API, *call, rulestore.Store) (any, *jsonerror.Error)) handler {
-	return needs(func(a *API, _ *call) (rulestore.Store, *jsonerror.Error) { return a.history() }, handle)
 }
 
 // needs turns a function that takes the result of get into a handler. If get fails, its error is
@@ -133,7 +114,6 @@ func needs[T any](get func(*API, *call) (T, *jsonerror.Error), handle func(*API,
 	}
 }
 
-// work is the kind of work that an endpoint does.
 type work int
 
 const (
@@ -143,7 +123,6 @@ const (
 	recalls      // reads the last hour, which may take megabytes
 )
 
-// call is a request to an endpoint.
 type call struct {
 	*http.Request
 	w     http.ResponseWriter
@@ -153,27 +132,27 @@ type call struct {
 
 // Routes are all endpoints. Those under /v1/rules also exist without /v1.
 var Routes = []Route{
-	{"GET", "/v1/rules", guard.Read, ruled((*API).rules), shows},
-	{"PUT", "/v1/rules", guard.Operate, written((*API).putRules), changes},
-	{"POST", "/v1/rules/validate", guard.Read, written((*API).validate), parses},
-	{"GET", "/v1/rules/id/{id}", guard.Read, ruled((*API).rule), parses},
-	{"PUT", "/v1/rules/id/{id}", guard.Operate, written((*API).putRule), changes},
+	{"GET", "/v1/rules", guard.Read, needs((*API).inForce, (*API).rules), shows},
+	{"PUT", "/v1/rules", guard.Operate, needs(document, (*API).putRules), changes},
+	{"POST", "/v1/rules/validate", guard.Read, needs(document, (*API).validate), parses},
+	{"GET", "/v1/rules/id/{id}", guard.Read, needs((*API).inForce, (*API).rule), parses},
+	{"PUT", "/v1/rules/id/{id}", guard.Operate, needs(document, (*API).putRule), changes},
 	{"DELETE", "/v1/rules/id/{id}", guard.Operate, (*API).deleteRule, changes},
 	{"PUT", "/v1/rules/tier/{tier}", guard.Operate, with(rulefile.MaxSize, (*API).putTier), changes},
 	{"PUT", "/v1/rules/key", guard.Operate, with(rulefile.MaxSize, (*API).putKey), changes},
 	{"DELETE", "/v1/rules/key", guard.Operate, with(rulefile.MaxSize, (*API).deleteKey), changes},
-	{"GET", "/v1/rules/versions", guard.Read, versioned((*API).versions), shows},
-	{"GET", "/v1/rules/versions/{version}", guard.Read, versioned((*API).version), shows},
-	{"GET", "/v1/rules/diff", guard.Read, versioned((*API).diff), parses},
-	{"POST", "/v1/rules/rollback", guard.Operate, versioned((*API).rollback), changes},
-	{"GET", "/v1/rules/usage", guard.Read, ruled((*API).usage), recalls},
-	{"GET", "/v1/rules/usage/{id}", guard.Read, ruled((*API).usageOf), recalls},
-	{"POST", "/v1/rules/whatif", guard.Read, ruled((*API).whatIf), parses},
-	{"POST", "/v1/clients", guard.Read, ruled((*API).client), recalls},
-	{"GET", "/v1/allowlist", guard.Read, ruled(allowlist.show), shows},
+	{"GET", "/v1/rules/versions", guard.Read, needs((*API).history, (*API).versions), shows},
+	{"GET", "/v1/rules/versions/{version}", guard.Read, needs((*API).history, (*API).version), shows},
+	{"GET", "/v1/rules/diff", guard.Read, needs((*API).history, (*API).diff), parses},
+	{"POST", "/v1/rules/rollback", guard.Operate, needs((*API).history, (*API).rollback), changes},
+	{"GET", "/v1/rules/usage", guard.Read, needs((*API).inForce, (*API).usage), recalls},
+	{"GET", "/v1/rules/usage/{id}", guard.Read, needs((*API).inForce, (*API).usageOf), recalls},
+	{"POST", "/v1/rules/whatif", guard.Read, needs((*API).inForce, (*API).whatIf), parses},
+	{"POST", "/v1/clients", guard.Read, needs((*API).inForce, (*API).client), recalls},
+	{"GET", "/v1/allowlist", guard.Read, needs((*API).inForce, allowlist.show), shows},
 	{"PUT", "/v1/allowlist", guard.Operate, with(rulefile.MaxSize, allowlist.put), changes},
 	{"POST", "/v1/allowlist/entries", guard.Operate, with(rulefile.MaxSize, allowlist.edit), changes},
-	{"GET", "/v1/denylist", guard.Read, ruled(denylist.show), shows},
+	{"GET", "/v1/denylist", guard.Read, needs((*API).inForce, denylist.show), shows},
 	{"PUT", "/v1/denylist", guard.Operate, with(rulefile.MaxSize, denylist.put), changes},
 	{"POST", "/v1/denylist/entries", guard.Operate, with(rulefile.MaxSize, denylist.edit), changes},
 	{"GET", "/v1/cooldowns", guard.Read, (*API).cooldowns, shows},
@@ -208,15 +187,14 @@ func (a *API) Register(mux *http.ServeMux) {
 	}
 }
 
-// answer serves a call if the caller is allowed to make it.
 func (a *API) answer(route *Route, r *call) {
-	var out any
 	leave, f := a.admit(route, r)
-	if f == nil {
-		defer leave()
-		out, f = route.handle(a, r)
+	if f != nil {
+		f.Write(r.w)
+		return
 	}
-	switch {
+	defer leave()
+	switch out, f := route.handle(a, r); {
 	case f != nil:
 		f.Write(r.w)
 	case out != nil:
@@ -236,6 +214,9 @@ func (r *call) body(most int64) ([]byte, *jsonerror.Error) {
 	}
 	return text, nil
 }
+
+// document reads a rule document. It reads one more byte than allowed, so that the parser rejects larger ones.
+func document(_ *API, r *call) ([]byte, *jsonerror.Error) { return r.body(rulefile.MaxSize + 1) }
 
 // decode reads a JSON body of at most that many bytes, and rejects unknown fields.
 func decode[T any](r *call, most int64) (in T, f *jsonerror.Error) {
@@ -258,7 +239,6 @@ func (r *call) setETag(version int64) {
 	r.w.Header().Set("ETag", `"`+strconv.FormatInt(version, 10)+`"`)
 }
 
-// writeJSON sends a value as JSON.
 func (r *call) writeJSON(v any) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -284,24 +264,14 @@ func (r *call) write(contentType string, body []byte) {
 	h.Add("Vary", "Accept-Encoding")
 	if len(body) >= packFrom && takesGzip(r.Request) {
 		var b bytes.Buffer
-		z := packers.Get().(*gzip.Writer)
-		defer packers.Put(z)
-		z.Reset(&b)
-		_, _ = z.Write(body) // writing to memory can't fail
+		z, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed) // fails only for a level that doesn't exist
+		_, _ = z.Write(body)                            // writing to memory can't fail
 		_ = z.Close()
 		body = b.Bytes()
 		h.Set("Content-Encoding", "gzip")
 	}
 	_, _ = r.w.Write(body) // the client may have left
 }
-
-var packers = sync.Pool{New: func() any {
-	z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
-	if err != nil {
-		panic(err) // the level is a valid constant
-	}
-	return z
-}}
 
 // takesGzip reports whether a client accepts gzip, as every browser does. If Accept-Encoding gives
 // gzip a weight, which may be 0, it returns false.

@@ -51,7 +51,6 @@ func (a *API) block(r *call, c *change, entry string, remove bool) *jsonerror.Er
 	return nil
 }
 
-// listed reports whether the deny list of the rules in force has an entry.
 func (a *API) listed(entry string) bool {
 	return slices.Contains(a.Rules.InForce().File.Rules.Deny, entry)
 }
@@ -124,7 +123,6 @@ func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
 	return all
 }
 
-// emergencyList returns the emergency list for responses.
 func (a *API) emergencyList() (all []Block) {
 	for _, b := range a.Rules.Blocks().List() {
 		all = append(all, Block{b.Entry, b.By, b.Message, b.Time})

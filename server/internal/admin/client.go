@@ -90,7 +90,6 @@ func scrubAll(all []rulefile.Problem, key string) []rulefile.Problem {
 	return all
 }
 
-// scrubFault masks a key in an error response.
 func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
 	if f == nil || key == "" {
 		return f

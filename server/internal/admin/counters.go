@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -20,7 +21,7 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 	req.Peek, req.Cost = true, max(1, req.Cost)
 	a.leastAmounts(req)
 	shared := map[string]bool{} // rules that count by address, if the request has no address
-	if doc, f := a.inForce(); f == nil && !req.IP.IsValid() {
+	if doc, f := a.inForce(r); f == nil && !req.IP.IsValid() {
 		if f := a.looks.work(r.Context(), func() {
 			for _, x := range doc.File.Set.Explain(req).Rules {
 				shared[x.ID] = x.SharedAddress
@@ -34,11 +35,9 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 	now := private.Now(a.Limiter)
 	out.At = *Moment(now)
 	limits := d.Limits()
-	var all []counter.Counter // the request's counters, read when the first one is needed
+	read := sync.OnceValue(func() []counter.Counter { return private.Counters(a.Limiter, req) })
 	find := func(i int) *counter.Counter {
-		if all == nil {
-			all = private.Counters(a.Limiter, req)
-		}
+		all := read()
 		if i >= len(all) || all[i].Policy != limits[i].Policy { // the rules have changed since the check
 			return nil
 		}
@@ -74,13 +73,11 @@ func (a *API) stand(ctx context.Context, c *Counter, of *counter.Counter) {
 	if of == nil {
 		return
 	}
-	s, err := a.Standing(ctx, of)
-	if s == nil || err != nil {
-		return
+	if s, err := a.Standing(ctx, of); s != nil && err == nil {
+		p := of.Policy
+		c.Stake = &Stake{Home: s.Home, Own: p.Exact(s.Own), Borrowed: p.Exact(s.Borrowed), Lent: p.Exact(s.Lent), BorrowedUntil: Moment(s.Until)}
+		c.Used, c.FullAt, c.RunsOutAt = nil, nil, nil
 	}
-	p := of.Policy
-	c.Stake = &Stake{Home: s.Home, Own: p.Exact(s.Own), Borrowed: p.Exact(s.Borrowed), Lent: p.Exact(s.Lent), BorrowedUntil: Moment(s.Until)}
-	c.Used, c.FullAt, c.RunsOutAt = nil, nil, nil
 }
 
 // leastAmounts adds the least of each amount to a request that names no amounts, so that an
@@ -90,18 +87,17 @@ func (a *API) leastAmounts(req *weir.Request) {
 		return
 	}
 	all := a.Limiter.Rules().Rules().Rules
-	least := map[string]counter.Amount{}
-	for i := range all {
-		if all[i].Amount != "" {
-			least[all[i].Amount] = 1
+	req.Amounts = map[string]counter.Amount{}
+	for _, r := range all {
+		if r.Amount != "" {
+			req.Amounts[r.Amount] = 1
 		}
 	}
-	for i := range all {
-		if all[i].Default > 0 {
-			delete(least, all[i].Amount)
+	for _, r := range all {
+		if r.Default > 0 {
+			delete(req.Amounts, r.Amount)
 		}
 	}
-	req.Amounts = least
 }
 
 // counterOf describes a limit. If it wasn't asked, only the time to wait is
@@ -167,11 +163,6 @@ func binds(a, b Counter) int {
 		return 2
 	}
 	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // -1, which means never, becomes the longest wait
-	used := func(c *Counter) float64 {
-		if c.Used == nil {
-			return 0
-		}
-		return *c.Used
-	}
+	used := func(c *Counter) float64 { return *cmp.Or(c.Used, new(float64)) }
 	return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(wait(&b), wait(&a)), cmp.Compare(used(&b), used(&a)))
 }

@@ -29,7 +29,6 @@ func parameter[T any](r *call, name, must string, otherwise T, parse func(string
 	return v, nil
 }
 
-// flag reads a boolean query parameter.
 func (r *call) flag(name string) (bool, *jsonerror.Error) {
 	return parameter(r, name, "true or false", false, func(text string) (bool, bool) {
 		v, err := strconv.ParseBool(text)
@@ -37,10 +36,8 @@ func (r *call) flag(name string) (bool, *jsonerror.Error) {
 	})
 }
 
-// maxMessage is the longest message of a version, in bytes.
 const maxMessage = 1000
 
-// read reads the parameters that all changes have.
 func (c *change) read(r *call) (f *jsonerror.Error) {
 	c.author, c.message = r.who.Name, cmp.Or(c.message, r.URL.Query().Get("message"))
 	if len(c.message) > maxMessage {
@@ -222,7 +219,6 @@ func (a *API) deleteKey(r *call, in OverrideName) (any, *jsonerror.Error) {
 	})
 }
 
-// keyList is the allow list or the deny list.
 type keyList struct {
 	name    string
 	list    rulefile.List

@@ -70,7 +70,6 @@ type End struct {
 	Text string `json:"text"`
 }
 
-// stream writes events to a client.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -90,7 +89,6 @@ func (s *stream) flush() bool {
 	return err == nil && s.control.Flush() == nil
 }
 
-// eventFilter reads the filter for decisions from the query.
 func eventFilter(r *call) (f tail.Filter, _ *jsonerror.Error) {
 	for name, values := range r.URL.Query() {
 		value := values[0]

@@ -84,7 +84,6 @@ func (a *API) sessionOf(who guard.Who, proof string) Session {
 	return out
 }
 
-// credentials is the body of POST /v1/session.
 type credentials struct {
 	Token string `json:"token"`
 }
@@ -93,15 +92,12 @@ func (a *API) login(r *call, in credentials) (any, *jsonerror.Error) {
 	if in.Token == "" {
 		return nil, jsonerror.Bad(`token: is missing: send {"token": "…"}`)
 	}
-	begun, who, refused := a.Guard.Login(r.Request, in.Token)
+	proof, who, refused := a.Guard.Login(r.w, r.Request, in.Token)
 	r.who = who
 	if refused != nil {
 		return nil, a.refused(r, refused)
 	}
-	proof := ""
-	if begun != nil {
-		http.SetCookie(r.w, begun.Cookie)
-		proof = begun.Proof
+	if proof != "" {
 		a.line(r, slog.LevelInfo, "audit", "who", who.Name, "from", r.RemoteAddr, "what", "log in")
 	}
 	return a.sessionOf(who, proof), nil
@@ -111,11 +107,9 @@ func (a *API) login(r *call, in credentials) (any, *jsonerror.Error) {
 const maxLogin = 4 << 10
 
 func (a *API) logout(r *call) (any, *jsonerror.Error) {
-	cookie, refused := a.Guard.Logout(r.Request)
-	if refused != nil {
+	if refused := a.Guard.Logout(r.w, r.Request); refused != nil {
 		return nil, refused
 	}
-	http.SetCookie(r.w, cookie)
 	r.w.WriteHeader(http.StatusNoContent)
 	return nil, nil
 }

@@ -41,7 +41,7 @@ func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (r
 }
 
 // history returns the rule store, or an error if the rules are in a file, which has no versions.
-func (a *API) history() (rulestore.Store, *jsonerror.Error) {
+func (a *API) history(*call) (rulestore.Store, *jsonerror.Error) {
 	if file := a.Rules.File(); file != "" {
 		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s, which keeps no versions: ask the tool that keeps the file", file)
 	}
@@ -66,7 +66,6 @@ func (r *call) versionName(name string, otherwise int64) (rulestore.Version, *js
 	return parameter(r, name, "a number from 1 on, or with its hash as in 42-abcdef12", rulestore.Version{Number: otherwise}, parseName)
 }
 
-// maxListed is the maximum number of versions in a list.
 const maxListed = 1000
 
 func (a *API) versions(r *call, store rulestore.Store) (any, *jsonerror.Error) {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -22,7 +23,7 @@ import (
 func (r *call) wants(what string) bool { return strings.Contains(r.Header.Get("Accept"), what) }
 
 // inForce returns the rules in force, if there are any.
-func (a *API) inForce() (*inforce.Document, *jsonerror.Error) {
+func (a *API) inForce(*call) (*inforce.Document, *jsonerror.Error) {
 	if why := a.Rules.Waiting(); why != "" {
 		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%s", why)
 	}
@@ -31,15 +32,15 @@ func (a *API) inForce() (*inforce.Document, *jsonerror.Error) {
 
 func (a *API) rules(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	r.setETag(doc.Version)
+	media, body := "application/yaml; charset=utf-8", doc.Text
 	if r.wants("json") {
-		body, f := a.rulesAsJSON(r.Context(), doc)
-		if f != nil {
+		var f *jsonerror.Error
+		if body, f = a.rulesAsJSON(r.Context(), doc); f != nil {
 			return nil, f
 		}
-		r.write("application/json", body)
-		return nil, nil
+		media = "application/json"
 	}
-	r.write("application/yaml; charset=utf-8", doc.Text)
+	r.write(media, body)
 	return nil, nil
 }
 
@@ -55,10 +56,10 @@ func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *
 	if s := a.shown.Load(); s != nil && s.of == doc {
 		return s.json, nil
 	}
-	if !a.looks.enter() {
+	if !take(a.looks.seats) {
 		return nil, busy()
 	}
-	defer a.looks.leave()
+	defer func() { <-a.looks.seats }()
 	s := &shownRules{of: doc}
 	var err error
 	f := a.looks.work(ctx, func() {
@@ -77,43 +78,39 @@ func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *
 func (a *API) validate(r *call, text []byte) (any, *jsonerror.Error) {
 	var f *jsonerror.Error
 	out := Validation{Problems: []rulefile.Problem{}, Warnings: []rulefile.Problem{}}
-	id := r.URL.Query().Get("rule")
-	if gone := r.inTurn(func() {
-		f = out.of(r.Context(), text, id, private.Now(a.Limiter), a.Rules.InForce(), a.regionNames(), a.emergencyList())
-	}); gone != nil {
-		return nil, gone
-	}
-	if f != nil {
+	gone := r.inTurn(func() { f = out.of(a, r, text) })
+	if f = cmp.Or(gone, f); f != nil {
 		return nil, f
 	}
 	return out, nil
 }
 
-// of validates a document and computes what it would change, until the client leaves. With an id,
-// the text is that rule alone, and replaces it in the rules in force. Warnings about the rules in
-// force aren't repeated.
-func (v *Validation) of(ctx context.Context, text []byte, id string, now time.Time, inForce *inforce.Document, regions []string, emergency []Block) *jsonerror.Error {
+// of validates a document and computes what it would change, until the client leaves. If the query
+// names a rule, the text is that rule alone, and replaces it in the rules in force. Warnings about
+// the rules in force aren't repeated.
+func (v *Validation) of(a *API, r *call, text []byte) *jsonerror.Error {
+	id, inForce, regions := r.URL.Query().Get("rule"), a.Rules.InForce(), a.regionNames()
 	var err error
 	if id != "" {
 		text, err = rulefile.PutRule(inForce.Text, id, text)
 	}
 	var file *rulefile.File
 	if err == nil {
-		file, err = rulefile.ParseAt("rules", text, now)
+		file, err = rulefile.ParseAt("rules", text, private.Now(a.Limiter))
 	}
 	if err != nil {
-		var problems rulefile.Problems
-		if !errors.As(err, &problems) {
+		problems, ok := errors.AsType[rulefile.Problems](err)
+		if !ok {
 			return invalid(err)
 		}
 		v.Problems = problems
 		return nil
 	}
-	if ctx.Err() != nil {
+	if r.Context().Err() != nil {
 		return left()
 	}
 	v.Valid, v.Rules = true, len(file.Rules.Rules)
-	own := append(warnings(regions, file), Unlisted(emergency, file.Set)...)
+	own := append(warnings(regions, file), Unlisted(a.emergencyList(), file.Set)...)
 	if id != "" {
 		own = added(regions, inForce.File, file)
 	}
@@ -219,7 +216,7 @@ func (a *API) question(r *call, slot bool) (q question, f *jsonerror.Error) {
 }
 
 func (a *API) explain(r *call, q question) (any, *jsonerror.Error) {
-	if _, f := a.inForce(); f != nil {
+	if _, f := a.inForce(r); f != nil {
 		return nil, f
 	}
 	var out Explanation
@@ -264,7 +261,6 @@ func (a *API) regions(_ *call) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// regroup applies a change to the regions.
 func (a *API) regroup(r *call, c RegionChange) (any, *jsonerror.Error) {
 	switch {
 	case !slices.Contains([]string{"move", "drain", "forget", "restore"}, c.Do):

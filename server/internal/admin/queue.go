@@ -37,38 +37,25 @@ func newQueue(seats int) *queue {
 // receive reads a request's body and takes a seat. leave gives up the seat. ok is false if no seat
 // is free. Errors of the body are left to the handler.
 func (l *queue) receive(r *http.Request) (leave func(), ok bool) {
-	taken := []chan struct{}{}
-	leave = func() {
-		for _, seats := range taken {
-			<-seats
-		}
-	}
-	defer func() {
-		if !ok {
-			leave()
-		}
-	}()
+	give := func() {} // gives up the seat of a large body
 	var text bytes.Buffer
 	if _, err := io.CopyN(&text, r.Body, small); err == nil {
 		if !take(l.large) {
-			return leave, false
+			return nil, false
 		}
-		taken = append(taken, l.large)
+		give = func() { <-l.large }
 		_, _ = io.CopyN(&text, r.Body, rulefile.MaxSize+1-small)
 	}
 	if !take(l.seats) {
-		return leave, false
+		give()
+		return nil, false
 	}
-	taken = append(taken, l.seats)
 	r.Body = struct {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(&text, r.Body), r.Body}
-	return leave, true
+	return func() { give(); <-l.seats }, true
 }
-
-// enter takes a seat if one is free.
-func (l *queue) enter() bool { return take(l.seats) }
 
 func take(seats chan struct{}) bool {
 	select {
@@ -78,8 +65,6 @@ func take(seats chan struct{}) bool {
 		return false
 	}
 }
-
-func (l *queue) leave() { <-l.seats }
 
 // work calls work when it is the request's turn, unless the client leaves first.
 func (l *queue) work(ctx context.Context, work func()) *jsonerror.Error {
@@ -95,7 +80,6 @@ func (l *queue) work(ctx context.Context, work func()) *jsonerror.Error {
 	return nil
 }
 
-// busy is the response to requests that find no seat.
 func busy() *jsonerror.Error {
 	return retryLater(jsonerror.Busy, "1", "the node is busy checking the rules of other requests: try again in a second")
 }

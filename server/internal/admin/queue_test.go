@@ -120,7 +120,7 @@ func TestOneLookAtATime(t *testing.T) {
 				t.Errorf("%s %s: a client that has left has still a seat: %v", c.method, c.path, statuses)
 			}
 			<-a.looks.turn
-			a.looks.leave()
+			<-a.looks.seats
 			wg.Wait()
 			if statuses[http.StatusOK] != lookSeats-2 || len(a.looks.seats) != 0 || len(a.looks.turn) != 0 {
 				t.Errorf("%s %s: %v, and %d seats taken", c.method, c.path, statuses, len(a.looks.seats))

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -55,10 +54,10 @@ func (a *API) rule(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	if f := r.inTurn(func() { one, err = rulefile.Find(doc.Text, r.PathValue("id"), now) }); f != nil {
 		return nil, f
 	}
-	if errors.Is(err, rulefile.ErrNotFound) {
+	switch {
+	case errors.Is(err, rulefile.ErrNotFound):
 		return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the rules in force can't be read again; GET /v1/rules has them")
 	}
 	out := OneRule{Rule: one.Rule.ID, YAML: one.Text, Line: one.Line, Limits: []string{}, Numbers: numbersOf(one)}
@@ -71,9 +70,7 @@ func (a *API) rule(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	case doc.Hash == "":
 		out.Reason = "these rules aren't from the rule store, which can't be read"
 	default:
-		walk := walk{API: a, id: one.Rule.ID, now: now, turn: func(work func()) *jsonerror.Error { return r.inTurn(work) }}
-		out.Changed, out.Reason = walk.back(r.Context(), rulestore.Version{Number: doc.Version, Hash: doc.Hash}, one)
-		out.Searched = walk.searched
+		out.Changed, out.Searched, out.Reason = a.lastChange(r, rulestore.Version{Number: doc.Version, Hash: doc.Hash}, one, now)
 	}
 	if r.Context().Err() != nil {
 		return nil, left()
@@ -113,67 +110,59 @@ const (
 	longestWalk  = 2 * time.Second
 )
 
-// walk searches for the version that last changed a rule, from a version back through its parents.
-type walk struct {
-	*API
-	id       string
-	now      time.Time
-	turn     func(work func()) *jsonerror.Error
-	searched int
-}
-
-// back returns the version that last changed the rule, or the reason why it isn't known.
-func (w *walk) back(ctx context.Context, v rulestore.Version, is *rulefile.One) (*Version, string) {
-	store, begun, compared := w.Rules.Store(), time.Now(), 0
+// lastChange searches for the version that last changed a rule, from a version back through its
+// parents. If it isn't known, reason says why. searched is how many versions were compared.
+func (a *API) lastChange(r *call, v rulestore.Version, is *rulefile.One, now time.Time) (changed *Version, searched int, reason string) {
+	store, begun, compared := a.Rules.Store(), time.Now(), 0
 	var loaded *rulestore.Version // v, with its text
 	for {
-		step, known := w.changes.get(w.id, v.Hash)
+		at := ruleIn{is.Rule.ID, v.Hash}
+		step, known := a.changes.get(at)
 		if !known && (compared == mostCompared || time.Since(begun) > longestWalk) {
-			return nil, fmt.Sprintf("it is the same in the last %d versions, back to %s: ask again to have older ones compared", w.searched, v.Name())
+			return nil, searched, fmt.Sprintf("it is the same in the last %d versions, back to %s: ask again to have older ones compared", searched, v.Name())
 		}
-		w.searched++
-		if !known {
+		searched++
+		if known {
+			loaded = nil
+		} else {
 			compared++
 			if loaded == nil {
-				found, f := find(ctx, store, v)
+				found, f := find(r.Context(), store, v)
 				if f != nil {
-					return nil, fmt.Sprintf("version %s can't be read: %s", v.Name(), f.Message)
+					return nil, searched, fmt.Sprintf("version %s can't be read: %s", v.Name(), f.Message)
 				}
 				loaded = &found
 			}
 			var parent rulestore.Version
 			if loaded.Parent > 0 {
 				var f *jsonerror.Error
-				if parent, f = find(ctx, store, rulestore.Version{Number: loaded.Parent, Hash: loaded.ParentHash}); f != nil {
-					return nil, fmt.Sprintf("it is the same back to version %s, and the one before that can't be read: %s", v.Name(), f.Message)
+				if parent, f = find(r.Context(), store, rulestore.Version{Number: loaded.Parent, Hash: loaded.ParentHash}); f != nil {
+					return nil, searched, fmt.Sprintf("it is the same back to version %s, and the one before that can't be read: %s", v.Name(), f.Message)
 				}
 			}
 			var was *rulefile.One
 			var err error
-			if f := w.turn(func() { was, err = rulefile.Find(parent.Text, w.id, w.now) }); f != nil {
-				return nil, f.Message
+			if f := r.inTurn(func() { was, err = rulefile.Find(parent.Text, is.Rule.ID, now) }); f != nil {
+				return nil, searched, f.Message
 			}
 			if loaded.Parent > 0 && err == nil && was.Same(is) { // a parent that this release can't parse counts as different
-				step.parent = parent.Number
-				step.parentHash = parent.Hash
+				step.parent = rulestore.Version{Number: parent.Number, Hash: parent.Hash}
 			} else {
 				about := onWire(*loaded)
 				about.Text = ""
 				step.changed = &about
 			}
-			w.changes.put(w.id, v.Hash, step)
+			a.changes.put(at, step)
 			loaded = &parent
-		} else {
-			loaded = nil
 		}
 		if step.changed != nil {
-			return step.changed, ""
+			return step.changed, searched, ""
 		}
-		v = rulestore.Version{Number: step.parent, Hash: step.parentHash}
+		v = step.parent
 	}
 }
 
-// lastChanges caches the steps of earlier walks. Versions never change, so steps stay valid.
+// lastChanges caches the steps of earlier searches. Versions never change, so steps stay valid.
 type lastChanges struct {
 	mu    sync.Mutex // guards steps
 	steps map[ruleIn]step
@@ -183,26 +172,25 @@ type ruleIn struct{ id, version string }
 
 // step says whether a version changed a rule, or took it unchanged from its parent.
 type step struct {
-	changed    *Version
-	parent     int64
-	parentHash string
+	changed *Version
+	parent  rulestore.Version // without its text
 }
 
 // mostSteps is how many steps are cached. They take a few MB at most.
 const mostSteps = 20_000
 
-func (c *lastChanges) get(id, version string) (step, bool) {
+func (c *lastChanges) get(at ruleIn) (step, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, known := c.steps[ruleIn{id, version}]
+	s, known := c.steps[at]
 	return s, known
 }
 
-func (c *lastChanges) put(id, version string, s step) {
+func (c *lastChanges) put(at ruleIn, s step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.steps == nil || len(c.steps) >= mostSteps {
 		c.steps = map[ruleIn]step{}
 	}
-	c.steps[ruleIn{id, version}] = s
+	c.steps[at] = s
 }

@@ -26,7 +26,6 @@ const (
 	seenSlots = 1000
 )
 
-// slotsOf lists the slots of a counter, oldest first.
 func (a *API) slotsOf(ctx context.Context, c *counter.Counter) (all []Slot, err error) {
 	if c == nil {
 		return nil, nil

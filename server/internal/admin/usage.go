@@ -77,9 +77,10 @@ func (a *API) usageOf(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 }
 
 func findRule(doc *inforce.Document, id string) *weir.Rule {
-	rules := doc.File.Rules.Rules
-	if i := slices.IndexFunc(rules, func(r weir.Rule) bool { return r.ID == id }); i >= 0 {
-		return &rules[i]
+	for i, r := range doc.File.Rules.Rules {
+		if r.ID == id {
+			return &doc.File.Rules.Rules[i]
+		}
 	}
 	return nil
 }
@@ -88,15 +89,11 @@ func noRule(id string) *jsonerror.Error {
 	return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "there is no rule %q: weir rules show and GET /v1/rules list the rules", shown.Name(id))
 }
 
-// query reads the query of a list of clients.
 func (r *call) query(most int64) (top.Query, *jsonerror.Error) {
 	values := r.URL.Query()
-	q := top.Query{Rule: values.Get("rule")}
-	switch by := values.Get("by"); by {
-	case "", "requests":
-	case "refused":
-		q.Refused = true
-	default:
+	by := values.Get("by")
+	q := top.Query{Rule: values.Get("rule"), Refused: by == "refused"}
+	if by != "" && by != "requests" && by != "refused" {
 		return q, jsonerror.Bad("by: must be requests or refused")
 	}
 	k, f := r.number("k", usualTop, most)
@@ -121,16 +118,16 @@ func (a *API) client(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	if who.Value != "" && (who.Kind == "api_key" || who.Kind == "ip") {
 		out.Blocked, out.Allowed = private.Covers(a.Limiter.Rules(), who.Value) // includes the emergency list
 	}
-	if who.Kind == "api_key" {
-		for i := range doc.File.Rules.Rules {
-			rule := &doc.File.Rules.Rules[i]
-			for _, l := range rule.Override[who.Value] {
-				o := OverrideOf{Rule: rule.ID, Limit: l.String(), Capacity: l.Burst}
-				if at := doc.File.Expiry(rule.ID, who.Value); !at.IsZero() {
-					o.Expires = &at
-				}
-				out.Overrides = append(out.Overrides, o)
+	if who.Kind != "api_key" {
+		return out, nil
+	}
+	for _, rule := range doc.File.Rules.Rules {
+		for _, l := range rule.Override[who.Value] {
+			o := OverrideOf{Rule: rule.ID, Limit: l.String(), Capacity: l.Burst}
+			if at := doc.File.Expiry(rule.ID, who.Value); !at.IsZero() {
+				o.Expires = &at
 			}
+			out.Overrides = append(out.Overrides, o)
 		}
 	}
 	return out, nil
@@ -139,12 +136,8 @@ func (a *API) client(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 // identity returns the client that the body names by a key, a user or an address. It is empty if the body
 // has a fingerprint.
 func (c *ClientName) identity() (top.Identity, *jsonerror.Error) {
-	var all []top.Identity
-	for _, i := range []top.Identity{{Kind: "api_key", Value: c.Key}, {Kind: "user", Value: c.User}, {Kind: "ip", Value: c.IP}} {
-		if i.Value != "" {
-			all = append(all, i)
-		}
-	}
+	all := []top.Identity{{Kind: "api_key", Value: c.Key}, {Kind: "user", Value: c.User}, {Kind: "ip", Value: c.IP}}
+	all = slices.DeleteFunc(all, func(i top.Identity) bool { return i.Value == "" })
 	switch {
 	case len(all) == 0 && c.Client != "":
 		return top.Identity{}, nil
@@ -160,10 +153,8 @@ func (c *ClientName) identity() (top.Identity, *jsonerror.Error) {
 	return top.NewIP(addr), nil
 }
 
-// hourFault is the response to a failed question about the last hour.
 func hourFault(err error) *jsonerror.Error { return retryLater(jsonerror.Busy, "1", "%v", err) }
 
-// retryLater is a 503 with Retry-After.
 func retryLater(code, seconds, format string, args ...any) *jsonerror.Error {
 	f := jsonerror.New(http.StatusServiceUnavailable, code, format, args...)
 	f.Header = http.Header{"Retry-After": {seconds}}
@@ -208,7 +199,6 @@ func (a *API) whatIf(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// policy returns the limit to try.
 func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	n, f := in.read()
 	if f != nil {
@@ -258,7 +248,6 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	return p, nil
 }
 
-// note adds notes about what the answer doesn't consider.
 func (out *WhatIfAnswer) note(rule *weir.Rule, asked weir.Limit) {
 	add := func(given bool, text string) {
 		if given {

@@ -73,15 +73,20 @@ func (a *API) commit(ctx context.Context, c *change) (*Changed, *jsonerror.Error
 	return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "others were faster %d times: try again", attempts)
 }
 
-// inFile is the response to changes of rules that are in a file.
 func (a *API) inFile() *jsonerror.Error {
 	return jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s: change the file, and it applies them", a.Rules.File())
 }
 
 func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
-	base, f := a.newest(ctx, c.whole)
-	if f != nil {
-		return nil, f
+	base, err := a.Rules.Newest(ctx)
+	switch {
+	case errors.Is(err, rulestore.ErrDamaged) && c.whole: // it has no text, and can only be replaced as a whole
+	case errors.Is(err, rulestore.ErrDamaged):
+		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v: ask another node, go back to a version before it, or put a whole document", err)
+	case errors.Is(err, inforce.ErrEmpty):
+		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v: try again in a moment", err)
+	case err != nil:
+		return nil, storeFault(err)
 	}
 	if m := c.ifMatch; m.Number != 0 && (m.Number != base.Number || !strings.HasPrefix(base.Hash, m.Hash)) {
 		if why := a.Rules.Rejected(); why != "" && m.Number == a.Rules.InForce().Version {
@@ -138,21 +143,6 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	}
 	out.Version = v.Number
 	return out, nil
-}
-
-// newest returns the newest version. A damaged version has no text, and can only be replaced as a
-// whole.
-func (a *API) newest(ctx context.Context, whole bool) (rulestore.Version, *jsonerror.Error) {
-	v, err := a.Rules.Newest(ctx)
-	switch {
-	case err == nil, errors.Is(err, rulestore.ErrDamaged) && whole:
-		return v, nil
-	case errors.Is(err, rulestore.ErrDamaged):
-		return v, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v: ask another node, go back to a version before it, or put a whole document", err)
-	case errors.Is(err, inforce.ErrEmpty):
-		return v, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v: try again in a moment", err)
-	}
-	return v, storeFault(err)
 }
 
 // judge rejects invalid rules, and collects the warnings that the previous document didn't have.
@@ -219,25 +209,21 @@ func (a *API) regionNames() (names []string) {
 }
 
 func invalid(err error) *jsonerror.Error {
-	var problems rulefile.Problems
-	if !errors.As(err, &problems) {
-		return jsonerror.New(http.StatusUnprocessableEntity, jsonerror.RulesInvalid, "%v", err)
+	f := jsonerror.New(http.StatusUnprocessableEntity, jsonerror.RulesInvalid, "%v", err)
+	if problems, ok := errors.AsType[rulefile.Problems](err); ok {
+		f.Message, f.Details = problems[0].String(), Rejection{Problems: problems}
+		if n := len(problems) - 1; n > 0 {
+			f.Message += fmt.Sprintf(", and %d more", n)
+		}
 	}
-	f := jsonerror.New(http.StatusUnprocessableEntity, jsonerror.RulesInvalid, "%s", problems[0].String())
-	if n := len(problems) - 1; n > 0 {
-		f.Message += fmt.Sprintf(", and %d more", n)
-	}
-	f.Details = Rejection{Problems: problems}
 	return f
 }
 
-// editFault is the response to a failed edit.
 func editFault(err error) *jsonerror.Error {
-	var f *jsonerror.Error
-	switch {
-	case errors.As(err, &f):
+	if f, ok := errors.AsType[*jsonerror.Error](err); ok {
 		return f
-	case errors.Is(err, rulefile.ErrNotFound):
+	}
+	if errors.Is(err, rulefile.ErrNotFound) {
 		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
 	}
 	return invalid(err)
@@ -267,7 +253,6 @@ func diff(from int64, before []byte, to int64, after []byte) string {
 // normal ends a text with exactly one newline, so that a missing one doesn't show up in a diff.
 func normal(text []byte) string { return strings.TrimRight(string(text), "\n") + "\n" }
 
-// numbersText describes the limit of an override.
 func numbersText(n rulefile.Numbers) string {
 	burst := "a burst of " + strconv.FormatInt(n.Capacity, 10)
 	switch {
@@ -281,16 +266,16 @@ func numbersText(n rulefile.Numbers) string {
 
 // describe summarizes a change to a document for the history. Keys are masked.
 func describe(old, new *weir.Rules) string {
-	var d description
 	itself := func(name string) string { return name }
 	of := func(what string) [3]string { return [3]string{"add " + what, "change " + what, "delete " + what} }
 	sum := func(s weir.Sum) string { return s.Name }
-	compare(&d, of("rule"), old.Rules, new.Rules, func(r weir.Rule) string { return r.ID }, itself)
-	compare(&d, of("tier"), old.Tiers, new.Tiers, func(t weir.Tier) string { return t.Name }, itself)
-	compare(&d, of("price"), old.Prices, new.Prices, sum, itself)
-	compare(&d, of("weight"), old.Weights, new.Weights, sum, itself)
-	compare(&d, [3]string{"block", "", "unblock"}, old.Deny, new.Deny, itself, shown.Entry)
-	compare(&d, [3]string{"allow", "", "no longer allow"}, old.Allow, new.Allow, itself, shown.Entry)
+	d := slices.Concat(
+		compare(of("rule"), old.Rules, new.Rules, func(r weir.Rule) string { return r.ID }, itself),
+		compare(of("tier"), old.Tiers, new.Tiers, func(t weir.Tier) string { return t.Name }, itself),
+		compare(of("price"), old.Prices, new.Prices, sum, itself),
+		compare(of("weight"), old.Weights, new.Weights, sum, itself),
+		compare([3]string{"block", "", "unblock"}, old.Deny, new.Deny, itself, shown.Entry),
+		compare([3]string{"allow", "", "no longer allow"}, old.Allow, new.Allow, itself, shown.Entry))
 	if len(d) == 0 && !reflect.DeepEqual(old.Prices, new.Prices) {
 		d = append(d, "change the order of prices")
 	}
@@ -300,12 +285,9 @@ func describe(old, new *weir.Rules) string {
 	return cmp.Or(strings.Join(d, "; "), "change nothing but the text")
 }
 
-// description is a summary of a change, with one part for each kind of change.
-type description []string
-
 // compare describes which items were added, changed and deleted, with a verb for each. name
 // identifies an item.
-func compare[T any](d *description, verbs [3]string, old, new []T, name func(T) string, show func(string) string) {
+func compare[T any](verbs [3]string, old, new []T, name func(T) string, show func(string) string) (parts []string) {
 	was, is := map[string]T{}, map[string]bool{}
 	for _, v := range old {
 		was[name(v)] = v
@@ -337,9 +319,9 @@ func compare[T any](d *description, verbs [3]string, old, new []T, name func(T) 
 		if more := len(all) - mostNames; more > 0 {
 			text += " and " + strconv.Itoa(more) + " more"
 		}
-		*d = append(*d, text)
+		parts = append(parts, text)
 	}
+	return parts
 }
 
-// mostNames is how many items a part of the description names.
 const mostNames = 3

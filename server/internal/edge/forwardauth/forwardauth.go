@@ -43,7 +43,6 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// tokenHeader is the header in which gateways send the port's token.
 const tokenHeader = "X-Weir-Token"
 
 // New returns a handler for the paths of all gateways.
@@ -160,7 +159,6 @@ func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// warn logs each kind of fault once.
 func (h *Handler) warn(at, peer string, fault *jsonerror.Error) {
 	said := at + fault.Code
 	if fault.Code == jsonerror.BadRequest {
