@@ -45,11 +45,9 @@ func sessionID(cookie, proof string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(cookie + "\n" + proof))
 }
 
-// begin starts a session, and returns its secrets and when it ends.
-func (s *sessions) begin(token [sha256.Size]byte, host string) (cookie, proof string, ends time.Time) {
-	cookie, proof = rand.Text()+rand.Text(), rand.Text()+rand.Text() // 260 bits each
+// begin starts a session.
+func (s *sessions) begin(id [sha256.Size]byte, begun session) {
 	now := time.Now()
-	ends = now.Add(sessionLife)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byID == nil {
@@ -59,7 +57,7 @@ func (s *sessions) begin(token [sha256.Size]byte, host string) (cookie, proof st
 	var oldest [sha256.Size]byte
 	count := 0
 	for id, other := range s.byID {
-		if other.token != token {
+		if other.token != begun.token {
 			continue
 		}
 		if count++; count == 1 || other.ends.Before(s.byID[oldest].ends) {
@@ -69,8 +67,7 @@ func (s *sessions) begin(token [sha256.Size]byte, host string) (cookie, proof st
 	if count >= maxSessions {
 		delete(s.byID, oldest)
 	}
-	s.byID[sessionID(cookie, proof)] = session{token, host, ends}
-	return cookie, proof, ends
+	s.byID[id] = begun
 }
 
 // of returns a request's session. If services on other ports of the host have set the same cookie, it
@@ -111,43 +108,39 @@ func (s *sessions) keep(ts Tokens) {
 	maps.DeleteFunc(s.byID, func(_ [sha256.Size]byte, old session) bool { return ts.find(&old.token) == nil })
 }
 
-// Begun is a new session to send to the browser. Both fields are secrets.
-type Begun struct {
-	Cookie *http.Cookie
-	Proof  string
-}
-
-// Login starts a session for a caller with a valid token. A bad token counts like a bad bearer token.
-// If the port requires no token, the session is nil.
-func (g *Guard) Login(r *http.Request, secret string) (*Begun, Who, *jsonerror.Error) {
+// Login starts a session for a caller with a valid token, and sets its cookie. proof is the session's
+// other secret; without one, the port requires no token. A bad token counts like a bad bearer token.
+func (g *Guard) Login(w http.ResponseWriter, r *http.Request, secret string) (proof string, who Who, refused *jsonerror.Error) {
 	if !g.Asks() {
-		who, refused := g.Admit(r)
-		return nil, who, refused
+		who, refused = g.Admit(r)
+		return "", who, refused
 	}
 	if g.otherPage(r) {
-		return nil, Who{}, crossSite(otherPage)
+		return "", who, crossSite(otherPage)
 	}
 	t, refused := g.byToken(r.RemoteAddr, strings.TrimSpace(secret))
 	if refused != nil {
-		return nil, Who{}, refused
+		return "", who, refused
 	}
 	g.sessions.end(r) // end the old session, because the browser replaces its cookie
-	value, proof, ends := g.sessions.begin(t.sum, r.Host)
-	cookie := newCookie(r)
-	cookie.Value, cookie.MaxAge = value, int(sessionLife/time.Second)
-	return &Begun{cookie, proof}, Who{t.name, t.role, ends}, nil
+	cookie, ends := newCookie(r), time.Now().Add(sessionLife)
+	cookie.Value, cookie.MaxAge = rand.Text()+rand.Text(), int(sessionLife/time.Second) // 260 bits, like the proof
+	proof = rand.Text() + rand.Text()
+	g.sessions.begin(sessionID(cookie.Value, proof), session{t.sum, r.Host, ends})
+	http.SetCookie(w, cookie)
+	return proof, Who{t.name, t.role, ends}, nil
 }
 
-// Logout ends a request's session, if it has one, and returns a cookie that makes the browser delete
-// its own.
-func (g *Guard) Logout(r *http.Request) (*http.Cookie, *jsonerror.Error) {
+// Logout ends a request's session, if it has one, and has the browser delete its cookie.
+func (g *Guard) Logout(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if g.otherPage(r) {
-		return nil, crossSite(otherPage)
+		return crossSite(otherPage)
 	}
 	g.sessions.end(r)
 	cookie := newCookie(r)
 	cookie.MaxAge = -1
-	return cookie, nil
+	http.SetCookie(w, cookie)
+	return nil
 }
 
 // bySession admits a page of this port by cookie and proof. It also checks the request's origin.

@@ -59,14 +59,12 @@ func OneToken(name, secret string) (Tokens, error) {
 // in hex.
 func LoadTokens(all, file string) (Tokens, error) {
 	var ts Tokens
+	var err error
 	if all != "" {
-		var err error
-		if ts, err = OneToken("admin", all); err != nil {
-			return nil, err
-		}
+		ts, err = OneToken("admin", all)
 	}
-	if file == "" {
-		return ts, nil
+	if file == "" || err != nil {
+		return ts, err
 	}
 	text, err := watch.ReadSmall(file)
 	if err != nil {
