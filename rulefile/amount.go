@@ -149,27 +149,21 @@ func zoneHint(name string) string {
 		return "name a place, since clocks are changed there, or write UTC"
 	}
 	name = strings.ReplaceAll(name, " ", "_")
-	if !strings.Contains(name, "/") {
-		for _, z := range zones {
-			if _, city, _ := strings.Cut(z, "/"); strings.EqualFold(city, name) {
-				return guess.Hint(z, zones)
-			}
+	for _, z := range zones {
+		if _, city, _ := strings.Cut(z, "/"); strings.EqualFold(city, name) {
+			return guess.Hint(z, zones)
 		}
 	}
 	return guess.Hint(name, zones)
 }
 
-// detail is what later checks need to know of a rule beyond what it means.
-type detail struct {
-	algorithm value // the field that names the algorithm
-	weekday   value // the field of the calendar
-}
-
 // checkCalendars finds problems that need the whole document: a rule without numbers of its own has those of the tiers.
 func (d *decoder) checkCalendars(doc *weir.Rules) {
 	for i := range doc.Rules {
-		r, of := &doc.Rules[i], d.details[i]
-		if of.algorithm.node == nil && of.weekday.node == nil || d.blames(index("rules", i)) || d.blames("tiers") {
+		r, path := &doc.Rules[i], index("rules", i)
+		_, named := d.places[path+".algorithm"]
+		_, weekday := d.places[path+".calendar.weekday"]
+		if !named && !weekday || d.blames(path) || d.blames("tiers") {
 			continue
 		}
 		limits := slices.Concat(r.Limits, r.Candidate)
@@ -182,25 +176,27 @@ func (d *decoder) checkCalendars(doc *weir.Rules) {
 		if len(r.Limits) == 0 && r.Descriptor == nil && r.Algorithm != weir.Concurrency {
 			for _, t := range doc.Tiers {
 				limits = append(limits, t.Limits...)
-				d.checkMonths(of.algorithm, r, &t)
+				if named {
+					d.checkMonths(path, r, &t)
+				}
 			}
 		}
 		isWeek := func(l weir.Limit) bool { return l.Window == 7*24*time.Hour }
-		if of.weekday.node != nil && !slices.ContainsFunc(limits, isWeek) {
-			d.fail(of.weekday, "is the day on which weeks begin, and the rule has no limit over a week: leave it out")
+		if weekday && !slices.ContainsFunc(limits, isWeek) {
+			d.failAt(path+".calendar.weekday", "is the day on which weeks begin, and the rule has no limit over a week: leave it out")
 		}
 	}
 }
 
 // checkMonths finds rules that name an algorithm that isn't a fixed window, and take calendar months from a tier.
-func (d *decoder) checkMonths(algorithm value, r *weir.Rule, t *weir.Tier) {
-	if algorithm.node == nil || r.Algorithm == weir.FixedWindow || slices.ContainsFunc(r.Tiers, func(o weir.Tier) bool { return o.Name == t.Name }) {
+func (d *decoder) checkMonths(path string, r *weir.Rule, t *weir.Tier) {
+	if r.Algorithm == weir.FixedWindow || slices.ContainsFunc(r.Tiers, func(o weir.Tier) bool { return o.Name == t.Name }) {
 		return
 	}
 	for _, l := range t.Limits {
 		if l.Calendar.Unit == counter.Month {
 			// This is the path of the limit, where Compile finds the same problem.
-			d.add(algorithm.at, join(parent(algorithm.path), "limit"), "the tier %q has %s: %s", t.Name, l, noBudget(r.Algorithm))
+			d.add(d.find(path+".algorithm"), path+".limit", "the tier %q has %s: %s", t.Name, l, noBudget(r.Algorithm))
 			return
 		}
 	}
@@ -217,5 +213,5 @@ func noBudget(a counter.Algorithm) string {
 
 // blames reports whether a problem was found at a path, or below it.
 func (d *decoder) blames(path string) bool {
-	return slices.ContainsFunc(d.list, func(p located) bool { return within(p.Path, path) })
+	return slices.ContainsFunc(d.list, func(p Problem) bool { return within(p.Path, path) })
 }

@@ -17,7 +17,7 @@ import (
 func Compare(old, new *File) []Problem {
 	c := &comparison{
 		decoder: new.report(), old: old, new: new,
-		said: map[string]bool{}, before: byTier(old.Rules.Tiers), after: byTier(new.Rules.Tiers),
+		before: byTier(old.Rules.Tiers), after: byTier(new.Rules.Tiers),
 	}
 	c.tiers()
 	c.prices()
@@ -35,15 +35,13 @@ func Compare(old, new *File) []Problem {
 type comparison struct {
 	*decoder // of the new file
 	old, new *File
-	said     map[string]bool // paths that have a problem already
 	// before and after are the limits of the old and new tiers, by name.
 	before, after map[string][]weir.Limit
 }
 
 // once adds a problem at a path, unless the path has one.
 func (c *comparison) once(path, hint, format string, args ...any) {
-	if !c.said[path] {
-		c.said[path] = true
+	if !slices.ContainsFunc(c.list, func(p Problem) bool { return p.Path == path }) {
 		c.failAt(path, format, args...).Hint = hint
 	}
 }

@@ -18,7 +18,10 @@ import (
 // them at once.
 type decoder struct {
 	*problems
-	src *source
+	src  *source
+	root *node
+	// doc is the decoded document, with expired overrides, too.
+	doc weir.Rules
 	// warned collects warnings: what is allowed, but probably not meant.
 	warned *problems
 	// places maps paths to places in the text, for problems that [weir.Compile] finds.
@@ -29,10 +32,6 @@ type decoder struct {
 	listNames map[List]string
 	// misspelt are paths of fields that are probably in the document under a misspelled name.
 	misspelt []string
-	// tierUses are the values that name a tier.
-	tierUses []value
-	// details has one entry for each rule, in their order.
-	details []detail
 	// expires is when overrides expire, for those that do.
 	expires map[overrideID]time.Time
 }
@@ -41,15 +40,6 @@ type decoder struct {
 type value struct {
 	*node
 	path string
-}
-
-// field returns the value of a field, if v is a map that has it.
-func (v value) field(name string) (value, bool) {
-	if v.node == nil {
-		return value{}, false
-	}
-	f, i := v.get(name)
-	return value{f.value, join(v.path, name)}, i >= 0
 }
 
 // entry is a field of a map whose field names are free, such as tiers.
@@ -204,7 +194,7 @@ func (d *decoder) document(root *node) weir.Rules {
 	}
 	doc := weir.Rules{
 		Tiers:       d.tiers(f["tiers"], scope{shared: true}),
-		DefaultTier: d.tierName(f["default_tier"]),
+		DefaultTier: d.text(f["default_tier"]),
 		Allow:       d.texts(f[string(Allowlist)], `["sk_internal_*", 10.0.0.0/8]`),
 		Deny:        d.texts(f[string(Denylist)], `["sk_revoked_*", 203.0.113.0/24]`),
 		Abuse:       d.abuse(f["abuse"]),
@@ -221,7 +211,7 @@ func (d *decoder) document(root *node) weir.Rules {
 		if e.name == "" {
 			d.add(e.nameAt, "keys", "must be a key or a pattern such as sk_prod_*, got nothing")
 		}
-		doc.Keys = append(doc.Keys, weir.KeyTier{Pattern: e.name, Tier: d.tierName(e.value)})
+		doc.Keys = append(doc.Keys, weir.KeyTier{Pattern: e.name, Tier: d.text(e.value)})
 	}
 	for _, v := range d.rules(rules) {
 		doc.Rules = append(doc.Rules, d.rule(v))

@@ -60,17 +60,12 @@ var aliases = map[List]string{Allowlist: "whitelist", Denylist: "blacklist"}
 // listField returns a list's field, its index or -1, and the list's name in the document. If the document has neither list, the
 // name is the one that nodes of the previous version can read, too, because they share the rules in Redis.
 func (e *editor) listField(list List) (f child, at int, name string) {
-	for _, name := range []string{string(list), aliases[list]} {
-		if f, at := e.root.get(name); at >= 0 {
-			return f, at, name
-		}
+	hasAlias := func(f child) bool { return aliases[List(f.name)] != "" }
+	name = e.listNames[list]
+	if f, at = e.root.get(name); at < 0 && !slices.ContainsFunc(e.root.children, hasAlias) {
+		name = aliases[list]
 	}
-	for other := range aliases {
-		if _, at := e.root.get(string(other)); at >= 0 {
-			return child{}, -1, string(list)
-		}
-	}
-	return child{}, -1, aliases[list]
+	return f, at, name
 }
 
 // findRule returns the index of the rule with an id.
@@ -159,8 +154,8 @@ func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 	})
 }
 
-// tierNumbers reports whether a rule has numbers of its own that are a client's. A rule that counts something other than
-// requests, or by IP address, has numbers of another kind.
+// tierNumbers reports whether a rule has numbers of its own that limit a client's requests. Rules that count amounts, slots or
+// addresses have limits of another kind, which a tier's limit doesn't replace.
 func tierNumbers(r *weir.Rule) bool {
 	return len(r.Limits) > 0 && r.Amount == "" && r.Algorithm != weir.Concurrency && !slices.Equal(r.By, []string{"ip"})
 }

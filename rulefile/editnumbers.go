@@ -219,11 +219,10 @@ func (e *editor) setIn(m *node, limits []weir.Limit, c numbersChange) ([]weir.Li
 	if params, at := m.get("params"); at >= 0 {
 		m, burst = params.value, "capacity"
 	}
-	set := e.setBucket
 	if _, at := m.get("limit"); at >= 0 {
-		set = e.setFields
+		return []weir.Limit{e.setFields(m, burst, limits[0], c)}, nil
 	}
-	l, err := set(m, burst, limits[0], c)
+	l, err := e.setBucket(m, limits[0], c)
 	return []weir.Limit{l}, err
 }
 
@@ -258,7 +257,7 @@ func (c numbersChange) apply(l weir.Limit) weir.Limit {
 }
 
 // setFields changes a limit and the fields beside it. burst is the name that a new burst field gets.
-func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange) (weir.Limit, error) {
+func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange) weir.Limit {
 	limit, at := m.get("limit")
 	window, _ := m.get("window")
 	changed := c.apply(l)
@@ -281,7 +280,7 @@ func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange)
 	default:
 		e.insertField(m, at, burst, decimal(changed.Burst))
 	}
-	return changed, nil
+	return changed
 }
 
 // setCount writes a new limit over an old one. The window may be a field of its own.
@@ -318,7 +317,7 @@ func (e *editor) setCount(v *node, window child, old, l weir.Limit) {
 
 // setBucket changes a bucket that is described by its capacity and its refill rate. Its window is only shown
 // to clients, and stays if it is written.
-func (e *editor) setBucket(m *node, _ string, l weir.Limit, c numbersChange) (weir.Limit, error) {
+func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) (weir.Limit, error) {
 	if c.unit != counter.NoUnit {
 		return l, fmt.Errorf("is a bucket, and %s", noBudget(weir.TokenBucket))
 	}

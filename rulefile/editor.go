@@ -15,8 +15,8 @@ import (
 
 // editor changes single places of a text, which it finds by the text's tree. The rest stays as people wrote it.
 type editor struct {
-	*reading
-	// open means that the text had no line end at its end, and has one while it is edited.
+	*decoder
+	// open means that the text's last line had no line break. It has one while the text is edited.
 	open    bool
 	json    bool
 	eol     string
@@ -39,7 +39,7 @@ func edit(text []byte) (*editor, error) {
 	if r.any() {
 		return nil, r.sorted(r.src)
 	}
-	e := &editor{reading: r, eol: "\n", colon: ": ", comma: ", "}
+	e := &editor{decoder: r, eol: "\n", colon: ": ", comma: ", "}
 	if first := bytes.IndexByte(text, '\n'); first > 0 && text[first-1] == '\r' {
 		e.eol = "\r\n"
 	}

@@ -72,7 +72,7 @@ func (d *decoder) failAt(path, format string, args ...any) *Problem {
 
 // report returns a decoder to which problems with the parsed file can be added.
 func (f *File) report() *decoder {
-	d := *f.reading.decoder
+	d := *f.decoder
 	d.problems = &problems{file: f.Name, ids: d.ids}
 	return &d
 }

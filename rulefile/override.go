@@ -38,7 +38,8 @@ func (d *decoder) overrides(v value, s scope, rule string) map[string][]weir.Lim
 
 // expiry reads when an override expires.
 func (d *decoder) expiry(v value) (time.Time, bool) {
-	at, _ := v.field("expires")
+	f, _ := v.get("expires")
+	at := value{f.value, join(v.path, "expires")}
 	text := d.text(at)
 	if text == "" {
 		return time.Time{}, false
@@ -51,19 +52,19 @@ func (d *decoder) expiry(v value) (time.Time, bool) {
 }
 
 // unexpired returns the document without the overrides that have expired, and when the next one will.
-func (r *reading) unexpired(now time.Time) (doc weir.Rules, next time.Time) {
-	for _, at := range r.expires {
+func (d *decoder) unexpired(now time.Time) (doc weir.Rules, next time.Time) {
+	for _, at := range d.expires {
 		if now.Before(at) && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}
-	doc = r.doc
+	doc = d.doc
 	doc.Rules = slices.Clone(doc.Rules)
 	for i := range doc.Rules {
 		rule := &doc.Rules[i]
 		rule.Override = maps.Clone(rule.Override)
 		maps.DeleteFunc(rule.Override, func(key string, _ []weir.Limit) bool {
-			at, expires := r.expires[overrideID{rule.ID, key}]
+			at, expires := d.expires[overrideID{rule.ID, key}]
 			return expires && !now.Before(at)
 		})
 		if len(rule.Override) == 0 {
@@ -77,7 +78,7 @@ func (r *reading) unexpired(now time.Time) (doc weir.Rules, next time.Time) {
 func (f *File) Expiry(rule, key string) time.Time {
 	for _, r := range f.Rules.Rules {
 		if _, there := r.Override[key]; there && strings.EqualFold(r.ID, rule) {
-			return f.reading.expires[overrideID{r.ID, key}]
+			return f.decoder.expires[overrideID{r.ID, key}]
 		}
 	}
 	return time.Time{}
@@ -93,7 +94,7 @@ func DropExpired(text []byte, now time.Time) ([]byte, error) {
 		return nil, err
 	}
 	dropped := 0
-	for id, at := range f.reading.expires {
+	for id, at := range f.decoder.expires {
 		if now.Before(at) || dropped == dropAtOnce {
 			continue
 		}

@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/big"
@@ -63,7 +64,7 @@ var (
 	otherEach = regexp.MustCompile(`^[$€]? ?([0-9][0-9_,]*(?:\.[0-9]+)?) ?(?:USD|usd|[$€])? ?(?:(?:/|per) ?1? ?([kKmMbB]|[1-9][0-9_,]*)[a-z]*(?: tokens)?)?$`)
 )
 
-// keptDigits is how many digits after the point are kept of a price per so many: 12 for a price per one.
+// keptDigits maps the unit of a price, such as K in 2.50/1K, to the decimal places that are kept.
 var keptDigits = map[string]int{"": 12, "K": 9, "M": 6, "B": 3}
 
 // each reads what one unit of an amount counts, in 10^-12. It is written as a number, or as a number for a thousand, a million
@@ -105,18 +106,12 @@ func guessEach(s string) string {
 	if found == nil || len(s) > 64 {
 		return ""
 	}
-	number, of := strings.ReplaceAll(found[1], ",", ""), strings.ToUpper(found[2])
-	switch strings.NewReplacer("_", "", ",", "").Replace(of) {
-	case "":
+	number, of := strings.ReplaceAll(found[1], ",", ""), strings.NewReplacer("_", "", ",", "").Replace(strings.ToUpper(found[2]))
+	of = cmp.Or(map[string]string{"1000": "K", "1000000": "M", "1000000000": "B"}[of], of)
+	switch {
+	case of == "":
 		return fmt.Sprintf("did you mean %q?", number)
-	case "1000":
-		of = "K"
-	case "1000000":
-		of = "M"
-	case "1000000000":
-		of = "B"
-	}
-	if of == "" || keptDigits[of] == 0 {
+	case keptDigits[of] == 0:
 		return ""
 	}
 	return fmt.Sprintf("did you mean %q?", number+"/1"+of)

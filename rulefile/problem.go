@@ -32,6 +32,8 @@ type Problem struct {
 	// characters come before the fault.
 	Excerpt string `json:"excerpt,omitempty"`
 	Caret   int    `json:"caret"`
+
+	at int // the place in the text
 }
 
 // String returns the problem on one line, without the excerpt:
@@ -105,13 +107,7 @@ const maxCollected = 1000
 type problems struct {
 	file string
 	ids  []string // the ids of the rules, as far as they are known
-	list []located
-}
-
-// located is a problem at a place in the text.
-type located struct {
-	Problem
-	at int
+	list Problems
 }
 
 func (ps *problems) any() bool { return len(ps.list) > 0 }
@@ -124,8 +120,8 @@ func (ps *problems) add(at int, path, format string, args ...any) *Problem {
 	if ps.full() {
 		return new(Problem)
 	}
-	ps.list = append(ps.list, located{Problem{File: ps.file, Path: path, Text: shown.Clip(fmt.Sprintf(format, args...), 1000)}, at})
-	return &ps.list[len(ps.list)-1].Problem
+	ps.list = append(ps.list, Problem{File: ps.file, Path: path, Text: shown.Clip(fmt.Sprintf(format, args...), 1000), at: at})
+	return &ps.list[len(ps.list)-1]
 }
 
 // sorted returns the problems in the order of the file, with excerpts and with masked keys.
@@ -133,28 +129,22 @@ func (ps *problems) sorted(src *source) Problems {
 	if len(ps.list) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(ps.list, func(a, b located) int {
+	slices.SortStableFunc(ps.list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.Path, b.Path))
 	})
-	var list Problems
 	h, rule := newHidden(src), 0
-	line, column, counted := 0, 1, 0 // a running count, so that many problems in one long line cost no more than its length
-	for _, p := range ps.list {
-		h.mask(&p.Problem)
+	for i := range ps.list {
+		p := &ps.list[i]
+		h.mask(p)
 		if p.at != nowhere {
-			if n := src.line(p.at) + 1; n != line {
-				line, column, counted = n, 1, src.begins[n-1]
-			}
-			column += utf8.RuneCountInString(src.text[counted:p.at])
-			p.Line, p.Column, counted = line, column, p.at
+			p.Line, p.Column = src.line(p.at)+1, src.column(p.at)+1
 			p.Excerpt, p.Caret = excerpt(h.line(p.at))
 		}
 		if _, err := fmt.Sscanf(p.Path, "rules[%d]", &rule); err == nil && rule >= 0 && rule < len(ps.ids) {
 			p.Rule = shorten(ps.ids[rule])
 		}
-		list = append(list, p.Problem)
 	}
-	return list
+	return ps.list
 }
 
 // excerptWidth is how many characters of a long line are shown.

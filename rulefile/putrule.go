@@ -9,42 +9,32 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// newRule is a rule that was given without a document.
-type newRule struct {
-	*reading
-	rule weir.Rule
-	// id is written before the other fields, if the rule came without one.
-	id string
-}
-
-// readRule parses a rule that is to have the given id.
-func (e *editor) readRule(id string, text []byte) (*newRule, error) {
-	read, err := readTree("rule", text)
+// readRule parses a rule that is to have the given id. If the text has no id, the id becomes the tree's first field.
+func (e *editor) readRule(id string, text []byte) (*decoder, weir.Rule, error) {
+	d, err := readTree("rule", text)
 	if err != nil {
-		return nil, err
+		return nil, weir.Rule{}, err
 	}
-	r := &newRule{reading: read}
-	if r.root.kind == empty {
-		r.add(nowhere, "", `is empty: write at least {"limit": "100/minute"}`)
-		return nil, r.sorted(r.src)
+	var rule weir.Rule
+	given, at := d.root.get("id")
+	switch {
+	case d.root.kind == empty:
+		d.add(nowhere, "", `is empty: write at least {"limit": "100/minute"}`)
+	case at >= 0 && given.value.kind == scalar && !strings.EqualFold(given.value.text, id):
+		d.add(given.value.at, "id", "must be %q, or be left out: a rule keeps its id, got %q", shorten(id), shorten(given.value.text))
+	default:
+		if at < 0 && d.root.kind == mapping {
+			first := child{name: "id", value: &node{kind: scalar, text: id, quoted: true}}
+			d.root.children = slices.Insert(d.root.children, 0, first)
+		}
+		rule = d.rule(value{d.root, ""})
 	}
-	given, at := r.root.get("id")
-	if at >= 0 && given.value.kind == scalar && !strings.EqualFold(given.value.text, id) {
-		r.add(given.value.at, "id", "must be %q, or be left out: a rule keeps its id, got %q", shorten(id), shorten(given.value.text))
-		return nil, r.sorted(r.src)
+	if d.any() {
+		return nil, rule, d.sorted(d.src)
 	}
-	if at < 0 && r.root.kind == mapping {
-		r.id = id
-		first := child{name: "id", value: &node{kind: scalar, text: id, quoted: true}}
-		r.root.children = slices.Insert(r.root.children, 0, first)
-	}
-	r.rule = r.decoder.rule(value{r.root, ""})
-	if r.any() {
-		return nil, r.sorted(r.src)
-	}
-	e.forget(r.rule.ID)
-	maps.Copy(e.expires, r.expires)
-	return r, nil
+	e.forget(rule.ID)
+	maps.Copy(e.expires, d.expires)
+	return d, rule, nil
 }
 
 // PutRule replaces the rule with an id in the text of a document, or appends a rule. The rule is a map of fields
@@ -60,33 +50,33 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 	if notThere == nil {
 		id = e.doc.Rules[i].ID // as it is written
 	}
-	r, err := e.readRule(id, rule)
+	d, parsed, err := e.readRule(id, rule)
 	if err != nil {
 		return nil, err
 	}
 	if notThere != nil {
-		e.doc.Rules = append(e.doc.Rules, r.rule)
+		e.doc.Rules = append(e.doc.Rules, parsed)
 		if rules.flow {
-			e.appendItem(rules, e.flow(r.root))
+			e.appendItem(rules, e.flow(d.root))
 		} else {
-			e.appendItem(rules, e.blockRule(r, e.indent(rules.from, 2)))
+			e.appendItem(rules, e.blockRule(d, e.indent(rules.from, 2)))
 		}
 		return e.result()
 	}
-	e.doc.Rules[i] = r.rule
+	e.doc.Rules[i] = parsed
 	old := rules.children[i].value
 	// Keep comments: those of the new rule if it has any, otherwise those of the old one.
 	if !bytes.ContainsRune(rule, '#') {
-		if e.merge(old, r.root) == nil {
+		if e.merge(old, d.root) == nil {
 			if out, err := e.result(); err == nil {
 				return out, nil
 			}
 		}
 		e.changes = nil
 	}
-	with := e.flow(r.root)
+	with := e.flow(d.root)
 	if !old.flow {
-		with = e.blockRule(r, e.indent(old.from, 0))
+		with = e.blockRule(d, e.indent(old.from, 0))
 	}
 	e.put(old, with)
 	return e.result()
@@ -94,15 +84,15 @@ func PutRule(text []byte, id string, rule []byte) ([]byte, error) {
 
 // blockRule formats a rule with one field per line. If the rule came like that, it keeps its own text and
 // comments.
-func (e *editor) blockRule(r *newRule, indent string) string {
-	if r.root.flow {
-		return e.block(r.root, indent)
+func (e *editor) blockRule(d *decoder, indent string) string {
+	if d.root.flow {
+		return e.block(d.root, indent)
 	}
 	var lines []string
-	if r.id != "" {
-		lines = append(lines, "id: "+e.scalar(r.id, 0))
+	if first := d.root.children[0]; first.colon == 0 { // the text had no id
+		lines = append(lines, "id: "+e.scalar(first.value.text, 0))
 	}
-	for _, line := range r.src.dedented(r.root.from, len(r.src.text)) {
+	for _, line := range d.src.dedented(d.root.from, len(d.src.text)) {
 		if line != "" && !strings.HasPrefix(line, "...") {
 			lines = append(lines, line)
 		}

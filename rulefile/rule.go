@@ -27,42 +27,31 @@ var ruleFields = fieldSet{
 		"cost", "count", "past_limit", "strict", "split", "on_store_failure", "scope", "home", "floor", "on_partition", "shadow", "candidate", "abuse",
 	},
 	wrong: map[string]string{
-		"endpoint":        "write match: {endpoint: …}",
+		"endpoint": "write match: {endpoint: …}", "path": "write match: {endpoint: …}",
 		"endpoint_regex":  "write match: {endpoint_regex: …}",
 		"api_key_pattern": "write match: {api_key_pattern: …}",
 		"api_key":         "write match: {api_key: absent}, or by: [api_key]",
-		"path":            "write match: {endpoint: …}",
 		"status":          "write count: {status: […]}",
-		"capacity":        "write params: {capacity: …, refill_rate: …}",
-		"refill_rate":     "write params: {capacity: …, refill_rate: …}",
-		"window":          "write limit: 100/minute, or params: {limit: 100, window: 60}",
-		"name":            `write "id"`,
-		"overrides":       `write "override"`,
-		"counts":          "write amount: tokens, or count: {status: […]}",
-		"unit":            writeAmount,
-		"units":           writeAmount,
-		"amounts":         writeAmount,
-		"measure":         writeAmount,
-		"metric":          writeAmount,
-		"quantity":        writeAmount,
-		"tokens":          writeAmount,
-		"default_amount":  `write "default"`,
-		"estimate":        `write "default"`,
-		"tz":              "write calendar: {tz: Europe/Berlin}",
-		"timezone":        "write calendar: {tz: Europe/Berlin}",
-		"day":             "write calendar: {day: 15}",
-		"weekday":         "write calendar: {weekday: monday}",
-		"ttl":             `write "slot_ttl"`,
-		"concurrency":     "write algorithm: concurrency, and limit: 20",
-		"max_concurrency": "write algorithm: concurrency, and limit: 20",
-		"max_in_flight":   "write algorithm: concurrency, and limit: 20",
-		"price":           "prices stand at the top of the document: prices: {\"gpt-*\": " + priceExample + "}",
-		"prices":          "they stand at the top of the document, beside rules",
-		"weights":         "they stand at the top of the document, beside rules",
+		"capacity":        writeParams, "refill_rate": writeParams,
+		"window": "write limit: 100/minute, or params: {limit: 100, window: 60}",
+		"name":   `write "id"`, "overrides": `write "override"`, "ttl": `write "slot_ttl"`,
+		"counts": "write amount: tokens, or count: {status: […]}",
+		"unit":   writeAmount, "units": writeAmount, "amounts": writeAmount, "tokens": writeAmount,
+		"measure": writeAmount, "metric": writeAmount, "quantity": writeAmount,
+		"default_amount": `write "default"`, "estimate": `write "default"`,
+		"tz": "write calendar: {tz: Europe/Berlin}", "timezone": "write calendar: {tz: Europe/Berlin}",
+		"day": "write calendar: {day: 15}", "weekday": "write calendar: {weekday: monday}",
+		"concurrency": writeConcurrency, "max_concurrency": writeConcurrency, "max_in_flight": writeConcurrency,
+		"price":  "prices stand at the top of the document: prices: {\"gpt-*\": " + priceExample + "}",
+		"prices": "they stand at the top of the document, beside rules", "weights": "they stand at the top of the document, beside rules",
 	},
 }
 
-const writeAmount = "write amount: tokens"
+const (
+	writeAmount      = "write amount: tokens"
+	writeConcurrency = "write algorithm: concurrency, and limit: 20"
+	writeParams      = "write params: {capacity: …, refill_rate: …}"
+)
 
 var matchFields = fieldSet{
 	of:    "match",
@@ -87,11 +76,7 @@ func (d *decoder) rule(v value) weir.Rule {
 	d.ids = append(d.ids, r.ID)
 	r.Version, _ = d.whole(f["version"])
 	r.Match, r.Descriptor = d.match(f["match"])
-	if r.Match.APIKeyPattern == "" {
-		r.Tier = d.tierName(f["tier"])
-	} else {
-		r.Tier = d.text(f["tier"]) // a label
-	}
+	r.Tier = d.text(f["tier"])
 	r.By = d.by(f["by"])
 	r.Missing = weir.Missing(max(0, d.choice(f["missing"], "ip", "skip", "refuse")))
 	r.IPv4Prefix, r.IPv6Prefix = int(d.integer(f["ipv4_prefix"])), int(d.integer(f["ipv6_prefix"]))
@@ -117,15 +102,13 @@ func (d *decoder) rule(v value) weir.Rule {
 	unsure := len(d.list) > before
 	r.MaxDelay = d.maxDelay(f["max_delay"], r.Algorithm)
 	if r.Descriptor != nil && f["algorithm"].node == nil && f["burst"].node == nil && f["params"].node == nil {
-		r.Algorithm = weir.FixedWindow // the default of descriptors without a rule
+		r.Algorithm = weir.FixedWindow // as envoyproxy/ratelimit counts
 	}
 	s := scope{algorithm: r.Algorithm, named: f["algorithm"].node != nil, borrows: r.Descriptor != nil}
 	if unsure {
 		s.forget()
 	}
 	d.amounts(f, &r, &s)
-	weekday, _ := f["calendar"].field("weekday")
-	d.details = append(d.details, detail{f["algorithm"], weekday})
 	r.Limits = d.ownNumbers(f, &s)
 	if len(r.Limits) == 0 && (f["limit"].node != nil || f["limits"].node != nil || f["params"].node != nil) {
 		r.Calendar = counter.Calendar{} // the calendar isn't to blame for a tier's numbers when the rule's own are wrong

@@ -26,7 +26,7 @@ type File struct {
 	// NextExpiry is when the next override expires, which changes what the text means. Zero means never.
 	NextExpiry time.Time
 
-	reading *reading // for the places of problems
+	decoder *decoder // for the places of problems
 }
 
 // Load reads a rule file. If the file can be read but isn't a valid rule file, the error is [Problems].
@@ -65,57 +65,48 @@ func Layout(name string, src []byte) Problems {
 	return found
 }
 
-// reading is a document between text and rules.
-type reading struct {
-	*decoder
-	root *node
-	// doc has every override, whether it has expired or not.
-	doc weir.Rules
-}
-
 // read parses and decodes a document. It returns an error if the text isn't YAML. Other problems are added
-// to the reading.
-func read(name string, src []byte) (*reading, error) {
-	r, err := readTree(name, src)
+// to the decoder.
+func read(name string, src []byte) (*decoder, error) {
+	d, err := readTree(name, src)
 	if err == nil {
-		r.doc = r.document(r.root)
+		d.doc = d.document(d.root)
 	}
-	return r, err
+	return d, err
 }
 
 // readTree parses a text into a tree.
-func readTree(name string, src []byte) (*reading, error) {
+func readTree(name string, src []byte) (*decoder, error) {
 	list := &problems{file: name}
 	if len(src) > MaxSize {
 		list.add(nowhere, "", "is too large: a rule file has at most %d MiB", MaxSize>>20)
 		return nil, list.sorted(&source{})
 	}
 	text := readSource(src, list)
-	var root *node
+	d := &decoder{problems: list, src: text, warned: &problems{file: name}, places: map[string]int{}, hints: map[string]string{}, listNames: map[List]string{}, expires: map[overrideID]time.Time{}}
 	if !list.any() {
-		root = parseTree(text, list)
+		d.root = parseTree(text, list)
 	}
 	if list.any() {
 		return nil, list.sorted(text)
 	}
-	d := &decoder{problems: list, src: text, warned: &problems{file: name}, places: map[string]int{}, hints: map[string]string{}, listNames: map[List]string{}, expires: map[overrideID]time.Time{}}
-	return &reading{decoder: d, root: root}, nil
+	return d, nil
 }
 
 // file compiles the document, without overrides that have expired at now.
-func (r *reading) file(now time.Time) (*File, error) {
-	doc, next := r.unexpired(now)
+func (d *decoder) file(now time.Time) (*File, error) {
+	doc, next := d.unexpired(now)
 	var set *weir.RuleSet
-	if r.withinBudget(&doc) {
+	if d.withinBudget(&doc) {
 		var err error
 		if set, err = lint.Compile(doc); err != nil {
-			r.locateErrors(err)
+			d.locateErrors(err)
 		}
 	}
-	if r.any() {
-		return nil, r.sorted(r.src)
+	if d.any() {
+		return nil, d.sorted(d.src)
 	}
-	r.locateWarnings(lint.Warnings(doc, set))
-	r.root = nil // only places are needed from now on
-	return &File{Name: r.problems.file, Rules: doc, Set: set, Warnings: r.warned.sorted(r.src), NextExpiry: next, reading: r}, nil
+	d.locateWarnings(lint.Warnings(doc, set))
+	d.root = nil // only places are needed from now on
+	return &File{Name: d.problems.file, Rules: doc, Set: set, Warnings: d.warned.sorted(d.src), NextExpiry: next, decoder: d}, nil
 }

@@ -104,21 +104,8 @@ func (h *hidden) line(at int) (string, int) {
 }
 
 func (h *hidden) maskLine(begin int) {
-	line, done := h.src.text[begin:h.src.lineEnd(begin)], 0
-	var out strings.Builder
-	h.spots = nil
-	hide := func(from, to int) {
-		out.WriteString(line[done:from])
-		out.WriteString(shown.Entry(line[from:to]))
-		h.spots, done = append(h.spots, spot{from, to, out.Len()}), to
-	}
-	guess := func(end int) {
-		start := done
-		// There may be keys that weren't recognized: in a text that isn't YAML, or under a misspelled name.
-		for _, w := range shown.Keys(line[start:max(start, end)]) {
-			hide(start+w[0], start+w[1])
-		}
-	}
+	line := h.src.text[begin:h.src.lineEnd(begin)]
+	var keys [][]int
 	first, _ := slices.BinarySearchFunc(h.secrets, begin, func(s secret, begin int) int { return cmp.Compare(s.at, begin) })
 	for _, s := range h.secrets[first:] {
 		from := s.at - begin
@@ -130,11 +117,21 @@ func (h *hidden) maskLine(begin int) {
 			to = from + quotedLen(line[from:]) - 1
 			from++
 		}
-		if guess(from); from >= done {
-			hide(from, to)
+		keys = append(keys, []int{from, to})
+	}
+	// There may be keys that weren't recognized: in a text that isn't YAML, or under a misspelled name.
+	keys = append(keys, shown.Keys(line)...)
+	slices.SortStableFunc(keys, func(a, b []int) int { return cmp.Compare(a[0], b[0]) })
+	var out strings.Builder
+	done := 0
+	h.spots = nil
+	for _, k := range keys {
+		if from, to := max(k[0], done), k[1]; from < to {
+			out.WriteString(line[done:from])
+			out.WriteString(shown.Entry(line[from:to]))
+			h.spots, done = append(h.spots, spot{from, to, out.Len()}), to
 		}
 	}
-	guess(len(line))
 	out.WriteString(line[done:])
 	h.begin, h.text = begin, out.String()
 }

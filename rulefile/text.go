@@ -159,27 +159,23 @@ func (p *parser) unescape(text string) (is string, ok bool) {
 // escape decodes the escape at the start of s, and returns its length. The character is -1 if the
 // escape is invalid.
 func escape(s string) (char rune, n int) {
-	digits := 0
-	switch c := s[1]; c {
-	case ' ', '"', '\'', '/', '\\':
+	const control = "0abtnvfreNLP" // control characters, which aren't allowed
+	switch c, digits := s[1], hexDigits[s[1]]; {
+	case strings.IndexByte(` "'/\`, c) >= 0:
 		return rune(c), 2
-	case '_':
+	case c == '_':
 		return 0xa0, 2
-	case '0', 'a', 'b', 't', 'n', 'v', 'f', 'r', 'e', 'N', 'L', 'P':
-		return 0, 2 // a control character, which isn't allowed
-	case 'x':
-		digits = 2
-	case 'u':
-		digits = 4
-	case 'U':
-		digits = 8
-	default:
+	case strings.IndexByte(control, c) >= 0:
+		return 0, 2
+	case digits == 0:
 		return -1, 1
-	}
-	if len(s) > 2+digits {
+	case len(s) > 2+digits:
 		if code, err := strconv.ParseUint(s[2:2+digits], 16, 32); err == nil {
 			return rune(code), 2 + digits
 		}
 	}
 	return -1, 2
 }
+
+// hexDigits are how many digits follow a letter in an escape.
+var hexDigits = map[byte]int{'x': 2, 'u': 4, 'U': 8}

@@ -7,15 +7,6 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// tierName reads the name of a tier. Whether that tier exists is checked at the end of the document.
-func (d *decoder) tierName(v value) string {
-	name := d.text(v)
-	if name != "" {
-		d.tierUses = append(d.tierUses, v)
-	}
-	return name
-}
-
 // checkTiers adds problems for tiers that don't exist, and removes their names from the document. A tier
 // exists if it is listed, or if a rule has numbers for it.
 func (d *decoder) checkTiers(doc *weir.Rules) {
@@ -30,38 +21,32 @@ func (d *decoder) checkTiers(doc *weir.Rules) {
 		}
 	}
 	add(doc.Tiers)
-	listed := names
+	top := names
 	for _, r := range doc.Rules {
 		add(r.Tiers)
 	}
-	broken := d.brokenTiers()
-	for _, use := range d.tierUses {
-		among, there := names, known[use.text]
-		if use.path == "default_tier" {
-			among, there = listed, slices.Contains(listed, use.text)
+	// If the list of tiers is wrong or misspelled, a tier may be in the part that can't be read.
+	broken := slices.Contains(d.misspelt, "tiers") || slices.ContainsFunc(d.list, func(p Problem) bool { return p.Path == "tiers" })
+	unknown := func(path, name string, exists bool, names []string) bool {
+		switch {
+		case exists || name == "" || broken || d.full():
+		case len(names) == 0:
+			d.failAt(path, "there is no tier %q: none are listed under tiers", shorten(name))
+		default:
+			d.failAt(path, "there is no tier %q: write one of %s", shorten(name), listed(names)).Hint = guess.Hint(name, names)
 		}
-		if !there && !broken && !d.full() { // if broken, it may be in the part that can't be read
-			d.unknownTier(use, among)
-		}
+		return !exists
 	}
-	if !slices.Contains(listed, doc.DefaultTier) {
+	if unknown("default_tier", doc.DefaultTier, slices.Contains(top, doc.DefaultTier), top) {
 		doc.DefaultTier = ""
 	}
-	doc.Keys = slices.DeleteFunc(doc.Keys, func(k weir.KeyTier) bool { return !known[k.Tier] })
+	doc.Keys = slices.DeleteFunc(doc.Keys, func(k weir.KeyTier) bool { return unknown(join("keys", k.Pattern), k.Tier, known[k.Tier], names) })
 	for i := range doc.Rules {
-		if r := &doc.Rules[i]; r.Match.APIKeyPattern == "" && !known[r.Tier] {
+		if r := &doc.Rules[i]; r.Match.APIKeyPattern == "" && unknown(index("rules", i)+".tier", r.Tier, known[r.Tier], names) {
 			r.Tier = ""
 		}
 	}
-	d.warnOfTiers(doc, listed)
-}
-
-func (d *decoder) unknownTier(use value, names []string) {
-	if len(names) == 0 {
-		d.fail(use, "there is no tier %q: none are listed under tiers", shorten(use.text))
-		return
-	}
-	d.fail(use, "there is no tier %q: write one of %s", shorten(use.text), listed(names)).Hint = guess.Hint(use.text, names)
+	d.warnOfTiers(doc, top)
 }
 
 // warnOfTiers warns of rules with numbers for a tier that isn't listed, if its name resembles one that is.
@@ -80,11 +65,4 @@ func (d *decoder) warnOfTiers(doc *weir.Rules, listed []string) {
 			}
 		}
 	}
-}
-
-// brokenTiers reports whether the list of tiers itself is wrong or misspelled, so that nobody can say which
-// tiers exist.
-func (d *decoder) brokenTiers() bool {
-	return slices.Contains(d.misspelt, "tiers") ||
-		slices.ContainsFunc(d.list, func(p located) bool { return p.Path == "tiers" })
 }

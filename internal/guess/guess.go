@@ -17,17 +17,11 @@ const (
 // one mistake in three letters, or candidates from which something was left out: "que" for queue,
 // "sliding_log" for sliding_window_log.
 func Closest(written string, candidates []string) string {
-	if len(written) > maxLength {
-		return ""
-	}
 	written = strings.ToLower(written)
 	best, fewest := "", maxLength
 	for _, c := range candidates[:min(len(candidates), MaxCandidates)] {
 		lower := strings.ToLower(c)
-		if len(lower) > maxLength {
-			continue
-		}
-		n := mistakes(written, lower)
+		n := Mistakes(written, lower)
 		if n < fewest && (n <= max(1, len(written)/3) || leavesOut(written, lower)) {
 			best, fewest = c, n
 		}
@@ -61,8 +55,12 @@ func leavesOut(written, candidate string) bool {
 	return len(words) == 0
 }
 
-// mistakes counts the letters to add, drop, replace or swap with their neighbor to turn a into b.
-func mistakes(a, b string) int {
+// Mistakes counts the letters to add, drop, replace or swap with their neighbor to turn a into b. For
+// long texts it returns a high number.
+func Mistakes(a, b string) int {
+	if len(a) > maxLength || len(b) > maxLength {
+		return maxLength
+	}
 	var n [maxLength + 1][maxLength + 1]int // mistakes between the first i bytes of a and the first j of b
 	for i := range len(a) + 1 {
 		for j := range len(b) + 1 {

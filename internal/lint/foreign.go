@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/guess"
 	"github.com/weirhq/weir/internal/pattern"
 	"github.com/weirhq/weir/internal/private"
 )
@@ -66,9 +67,7 @@ func eachPattern(doc weir.Rules, found func(path, wrong, odd string)) {
 		if r.Descriptor != nil {
 			continue
 		}
-		if m := r.Match; m.Endpoint != "" {
-			check(path+".match.endpoint", foreignEndpoint, m.Endpoint)
-		}
+		check(path+".match.endpoint", foreignEndpoint, r.Match.Endpoint)
 		check(path+".match.endpoint_regex", foreignRegex, r.Match.EndpointRegex)
 		check(path+".match.api_key_pattern", foreignKey, r.Match.APIKeyPattern)
 		for j, name := range r.By {
@@ -144,22 +143,11 @@ func foreignMethod(method, path string) (wrong, odd string) {
 		return "", ""
 	}
 	for _, m := range pattern.Methods {
-		if oneTypo(m, method) {
+		if guess.Mistakes(m, method) == 1 {
 			return fmt.Sprintf("%s isn't a method: write %q", method, m+" "+path), ""
 		}
 	}
 	return "", fmt.Sprintf("%s isn't a method of HTTP, so hardly any request matches: write %q, or %q for all methods, unless your clients do send it", method, "GET "+path, path)
-}
-
-// oneTypo reports whether the texts differ by one letter, or by two that are swapped.
-func oneTypo(a, b string) bool {
-	for a != "" && b != "" && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
-	}
-	return max(len(a), len(b)) == 1 || len(a) == 2 && a[1:]+a[:1] == b
 }
 
 var (
@@ -316,15 +304,16 @@ func hasText(i *syntax.Inst) bool {
 	if i.Op != syntax.InstRune && i.Op != syntax.InstRune1 {
 		return true
 	}
+	runes := rune(0)
 	for j := 0; j < len(i.Rune); j += 2 {
-		lo, hi := i.Rune[j], i.Rune[min(j+1, len(i.Rune)-1)]
-		for r := lo; r <= hi && r <= lo+3; r++ { // only three characters are excluded
-			if r != '/' && r != '?' && r != '#' {
-				return true
-			}
+		runes += i.Rune[min(j+1, len(i.Rune)-1)] - i.Rune[j] + 1
+	}
+	for _, r := range "/?#" {
+		if i.MatchRune(r) {
+			runes--
 		}
 	}
-	return false
+	return runes > 0
 }
 
 // foreignKey returns what is wrong with a key or a pattern of keys, or else what is probably not meant. A key can look like

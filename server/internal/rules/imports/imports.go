@@ -186,7 +186,7 @@ func writeComment(b *bytes.Buffer, indent, text string) {
 		}
 		line = ""
 	}
-	for _, word := range strings.Fields(printable(text)) {
+	for _, word := range strings.Fields(shown.Printable(text)) {
 		if line != "" && len(indent)+2+len(line)+1+len(word) > 100 {
 			flush()
 		}
@@ -195,18 +195,8 @@ func writeComment(b *bytes.Buffer, indent, text string) {
 	flush()
 }
 
-// printable removes characters that a terminal or a YAML parser would treat specially.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !strconv.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, s)
-}
-
 // clip returns a name for messages, shortened if it would fill a line.
-func clip(s string) string { return shown.Clip(printable(s), 80) }
+func clip(s string) string { return shown.Clip(shown.Printable(s), 80) }
 
 // scalars formats a list of strings as YAML.
 func scalars(list []string) string {

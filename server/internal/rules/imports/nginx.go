@@ -74,11 +74,8 @@ func Nginx(path string, text []byte) (*Result, error) {
 		c.note(nil, n.Where, n.Differs, "%s", n.Text)
 	}
 	http := conf
-	for i := range conf {
-		if conf[i].name == "http" {
-			http = conf[i].block
-			break
-		}
+	if i := slices.IndexFunc(conf, func(d directive) bool { return d.name == "http" }); i >= 0 {
+		http = conf[i].block
 	}
 	c.declarations(http)
 	if c.http(http); c.seen > maxPlaces {
@@ -282,21 +279,18 @@ func (c *nginxConf) locations(outer scope, block []directive) (list []place) {
 // layer. If places have several limits, there are several layers.
 func (c *nginxConf) server(layer string, places []place) (rules []*entry) {
 	places = needed(places)
-	slots, limited := 0, 0
+	slots := 0
 	for _, p := range places {
 		slots = max(slots, len(p.limits))
-		if len(p.limits) > 0 {
-			limited++
-		}
 	}
-	rest := places[len(places)-1]
+	locations, rest := places[:len(places)-1], places[len(places)-1]
 	switch {
 	case slots == 0:
 		return nil
-	case len(places) == 1:
+	case len(locations) == 0:
 		layer = ""
-	case limited == len(places)-1 && len(rest.limits) == 0 && !slices.ContainsFunc(places[:limited], places[0].differs):
-		return c.together(places[:limited])
+	case len(rest.limits) == 0 && !slices.ContainsFunc(locations, locations[0].differs):
+		return c.together(locations)
 	}
 	mixed := slices.ContainsFunc(places, func(p place) bool { return p.path != "" && endpointOf(p) == "" })
 	for slot := range slots {
