@@ -44,7 +44,7 @@ func TestParseAmount(t *testing.T) {
 	}
 }
 
-// What is written reads back, exactly, in every form.
+// An amount that is written in any form reads back exactly.
 func TestAmountRoundTrip(t *testing.T) {
 	many(t, func(t *rapid.T) {
 		a := Amount(rapid.Int64Range(0, MaxAmount).Draw(t, "millionths"))
@@ -62,7 +62,7 @@ func TestAmountRoundTrip(t *testing.T) {
 		if err := json.Unmarshal(b, &back); err != nil || back["n"] != a {
 			t.Fatalf("%s: %v, %v", b, back, err)
 		}
-		// Python writes 0.000012 as 1.2e-05, and others otherwise.
+		// Python writes 0.000012 as 1.2e-05; other languages use other forms.
 		digits, zeros := strconv.FormatInt(int64(a), 10), rapid.IntRange(0, 20).Draw(t, "zeros")
 		for _, s := range []string{
 			fmt.Sprintf("%se-6", digits),
@@ -137,7 +137,7 @@ func TestAmountStrings(t *testing.T) {
 	}
 }
 
-// A limit of amounts is exact to a millionth, in every algorithm that can have them, and the largest amount overflows nothing.
+// Every algorithm that can limit amounts is exact to a millionth, and the largest amount causes no overflow.
 func TestDecimalLimits(t *testing.T) {
 	for _, a := range []Algorithm{TokenBucket, LeakyBucket, FixedWindow} {
 		t.Run(a.String(), func(t *testing.T) {

@@ -8,11 +8,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// lua decides as a Redis script does, where every number is a double: it has
-// no integers, no 128-bit products, and no division but /. It is written from the
-// definitions of the algorithms, not from the Go code, and it insists that no
-// value on the way leaves the whole numbers that a double holds exactly.
-// What it proves is that a script can give the answers that Go gives.
+// lua computes decisions as a Redis script does. Every number is a double: there are no integers, no
+// 128-bit products, and the only division is /. It follows the definitions of the algorithms, not the Go
+// code, and fails if an intermediate value isn't a whole number that a double holds exactly. It proves
+// that a script can give the same answers as Go.
 type lua struct {
 	fail                              func(format string, args ...any)
 	num, den, capacity, maxDelay      float64 // bucket
@@ -31,7 +30,7 @@ func newLua(fail func(string, ...any), p *Policy) lua {
 	}
 }
 
-// exact insists that a value is one that a double holds exactly.
+// exact fails if x isn't a whole number that a double holds exactly.
 func (l lua) exact(x float64) float64 {
 	if x != math.Floor(x) || math.Abs(x) >= maxExact {
 		l.fail("%v is not exact in a double", x)
@@ -51,7 +50,7 @@ func (l lua) scale(a, b, c float64, round func(float64) float64) float64 {
 	return min(high+round(l.exact(l.mod(a, c)*b)/c), maxExact)
 }
 
-// tokens of a bucket, and how many were stored.
+// tokens returns the tokens in a bucket now, and the tokens in its stored state.
 func (l lua) tokens(s luaState, now float64) (tokens, stored float64) {
 	if s.time == 0 {
 		return l.capacity, l.capacity
@@ -74,7 +73,7 @@ func (l lua) wait(amount float64) float64 {
 	return l.scale(max(0, amount), l.den, l.num, math.Ceil)
 }
 
-// roll brings a window up to now.
+// roll moves the state forward to the current window.
 func (l lua) roll(s luaState, now float64) luaState {
 	switch {
 	case s.time == 0 || now >= l.exact(s.time+2*l.window):
@@ -212,7 +211,7 @@ func (l lua) firstFit(c luaState, n float64) float64 {
 	return c.time
 }
 
-// agree decides the next take of a life in doubles and compares.
+// agree decides the next take in doubles and compares the answer with Go's.
 func (f *life) agree(n int64) {
 	if f.g.isLog() || n > MaxTokens+1 {
 		return // a log has nothing but sums; and a script is never asked for more
@@ -233,8 +232,8 @@ func (f *life) agree(n int64) {
 	}
 }
 
-// A script, whose numbers are all doubles, can give the same answers, with every
-// value on the way exact.
+// A script can give the same answers as Go although all its numbers are doubles: every intermediate value
+// is exact.
 func TestDoublesAgreeWithIntegers(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, a Algorithm) {
 		if a == SlidingLog {
@@ -244,7 +243,7 @@ func TestDoublesAgreeWithIntegers(t *testing.T) {
 	})
 }
 
-// bytePicker chooses by a fuzzer's bytes; when they are used up, always the lowest.
+// bytePicker chooses numbers from a fuzzer's bytes. Without bytes left, it chooses the lowest number.
 func bytePicker(b []byte) picker {
 	return func(lo, hi int64) int64 {
 		size := 1

@@ -132,7 +132,8 @@ func TestLeakyBucketMetersAndDrains(t *testing.T) {
 	})
 }
 
-// A leaky bucket keeps its water, so a raised limit brings room at once and a lowered one takes it.
+// A leaky bucket keeps its water when its rule changes: a raised limit adds room at once, and a lowered
+// limit removes room.
 func TestLeakyBucketKeepsItsWaterWhenTheRuleChanges(t *testing.T) {
 	leaky := func(n int64) *Limit { return &Limit{Algorithm: LeakyBucket, Count: n, Window: time.Minute} }
 	play(t, *leaky(100), []row{
@@ -175,7 +176,7 @@ func TestLeakyQueueDelaysWhatItAdmits(t *testing.T) {
 	})
 }
 
-// What a queue lets go leaves evenly spaced: each at least as long after the one before as that one costs.
+// A queue spaces departures evenly: after each request it waits at least as long as that request costs.
 func TestLeakyQueueSpacesDepartures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := rapidPicker(t)
@@ -200,11 +201,10 @@ func TestLeakyQueueSpacesDepartures(t *testing.T) {
 	})
 }
 
-// S1: 500 requests within a second against 100 a minute. The first finds 100
-// tokens and sets the refill going: one token each 600 ms, so the second brings the
-// one due at 600 ms, and the next would be due at 1.2 s. (The 100 admissions
-// each lost less than a millionth of a token to rounding, so it comes a few dozen
-// microseconds late.) All others are refused, with a time that is true.
+// S1: 500 requests within a second against 100 a minute. The first request finds 100 tokens and starts the
+// refill of one token every 600 ms, so exactly one more token arrives within the second. (It is a few dozen
+// microseconds late, because each of the 100 admissions lost less than a millionth of a token to rounding.)
+// All other requests are refused with a true retry time.
 func TestBurstOfFiveHundredAgainstAHundredAMinute(t *testing.T) {
 	g := newGauge(policyOf(t, PerMinute(100)))
 	admitted := 0
@@ -247,7 +247,7 @@ func TestRatesAreExact(t *testing.T) {
 		{Limit{Count: 100, Window: time.Minute, Refill: 16.67}, rate{1667, 100}},
 		{Limit{Count: 100, Window: time.Minute, Refill: 0.1}, rate{1, 10}},
 		{Limit{Count: 100, Window: time.Minute, Refill: 1e-3}, rate{1, 1000}},
-		// Where the fraction is too long, it is rounded down.
+		// A fraction with too many digits is rounded down.
 		{Limit{Count: 100, Window: time.Minute, Refill: 1.0 / 3}, rate{33_333_333, 100_000_000}},
 		{Limit{Count: MaxTokens - 1, Window: 31_622_399 * time.Second}, rate{1_423_041_939, 5_000_000}},
 	} {
@@ -261,8 +261,8 @@ func TestRatesAreExact(t *testing.T) {
 	}
 }
 
-// An idle bucket gains its count in a window, to the millionth; a greedy client, who takes
-// each token when it is told to, loses less than a token in thousands to rounding.
+// An idle bucket gains its count within a window, exact to a millionth. A greedy client that takes each
+// token at its retry time loses less than one token in thousands to rounding.
 func TestBucketGainsItsCountInAWindow(t *testing.T) {
 	for _, tt := range []struct {
 		limit   Limit

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Written by testdata/calendar_windows.py, whose time zone data is another than Go's and whose search another than ours.
+// testdata/calendar_windows.py wrote this table. It uses other time zone data than Go and another search than ours.
 //
 //go:embed testdata/calendar.txt
 var calendarTable string
@@ -73,7 +73,8 @@ var (
 		"America/Havana", "America/St_Johns", "Australia/Lord_Howe", "Europe/Berlin", "America/New_York", "Asia/Kathmandu",
 		"Pacific/Chatham", "Antarctica/Troll", "Africa/Casablanca", "Atlantic/Azores",
 	}
-	// A day of each kind of change around midnight: skipped, repeated, left out, and gone back to after a minute.
+	// One day for each kind of clock change around midnight: an hour skipped, an hour repeated, a whole day left out,
+	// and a return to the previous day after a minute.
 	calendarDays = []time.Time{
 		date(2017, 10, 15), date(2018, 2, 18), date(2011, 12, 30), date(1995, 1, 1), date(2006, 10, 29), date(2024, 2, 29), date(2023, 4, 28), date(2010, 11, 7),
 	}
@@ -108,8 +109,8 @@ func drawMoment(t *rapid.T, zone *time.Location) int64 {
 	return rapid.Int64Range(date(1972, 2, 1).UnixMicro(), date(2200, 1, 1).UnixMicro()).Draw(t, "moment")
 }
 
-// Windows tile time: each moment lies in its window, and each window begins where the one before ends. What was asked before
-// changes no answer.
+// Windows tile time: every moment lies in its window, and each window begins where the previous one ends. Earlier calls
+// don't change an answer.
 func TestCalendarWindowsTile(t *testing.T) {
 	many(t, func(t *rapid.T) {
 		cal := drawCalendar(t)
@@ -140,7 +141,7 @@ func TestCalendarWindowsTile(t *testing.T) {
 	})
 }
 
-// zoneThatChanges is a zone whose clocks are changed once, at the given moment: its offsets are in seconds.
+// zoneThatChanges returns a zone whose clocks change once, at the given moment. The offsets are in seconds.
 func zoneThatChanges(t failer, at time.Time, before, after int32) *time.Location {
 	b := append([]byte("TZif"), make([]byte, 16)...)
 	for _, n := range []uint32{0, 0, 0, 1, 2, 4} { // one change, two offsets, and their name
@@ -157,7 +158,7 @@ func zoneThatChanges(t failer, at time.Time, before, after int32) *time.Location
 	return zone
 }
 
-// Wherever around midnight clocks are changed, and by whatever, a date begins at its first moment.
+// A date begins at its first moment, whenever clocks change around midnight and by however much.
 func TestCalendarWithMadeUpChanges(t *testing.T) {
 	many(t, func(t *rapid.T) {
 		before := int32(rapid.IntRange(-12*4, 12*4).Draw(t, "offset")) * 900
@@ -168,7 +169,7 @@ func TestCalendarWithMadeUpChanges(t *testing.T) {
 		day := date(2024, 3, 10)
 		at := day.Add(-time.Duration(before)*time.Second + time.Duration(rapid.IntRange(-30, 30).Draw(t, "five minutes"))*5*time.Minute)
 		c := &calendar{Calendar: Calendar{Unit: Day}, zone: zoneThatChanges(t, at, before, before+by)}
-		// All edges of the days around, in steps of five minutes.
+		// Find all edges of the surrounding days, in steps of five minutes.
 		var edges []int64
 		last := time.Time{}
 		from := at.Add(-60 * time.Hour)
@@ -190,7 +191,7 @@ func TestCalendarWithMadeUpChanges(t *testing.T) {
 	})
 }
 
-// Answers are those of a calendar that was never asked before, whoever asks beside.
+// A calendar that other goroutines use at the same time answers like an unused one.
 func TestCalendarIsSharedByGoroutines(t *testing.T) {
 	cal := Calendar{Unit: Day, Zone: "America/St_Johns"}
 	c := newCalendar(cal)
@@ -215,8 +216,8 @@ func TestCalendarIsSharedByGoroutines(t *testing.T) {
 	wg.Wait()
 }
 
-// A clock that crosses an edge back and forth admits nobody twice, whatever is refused meanwhile; one that ran back further
-// counts in the window that it is then.
+// A clock that crosses an edge back and forth admits no request twice, even with refusals in between. If the clock runs back
+// further, requests count in the window of the new time.
 func TestCalendarClockRunsBack(t *testing.T) {
 	p := policyOf(t, Limit{Algorithm: FixedWindow, Count: 10, Window: Month.length(), Calendar: Calendar{Unit: Month, Zone: "Europe/Berlin"}})
 	edge, next := p.calendar.window(date(2024, 3, 10).UnixMicro())
@@ -282,7 +283,7 @@ func TestCalendarChecks(t *testing.T) {
 	}
 }
 
-// Counters of other calendars are other counters; those of one are the same on every node.
+// Different calendars have different counters. The same calendar has the same counter on every node.
 func TestCalendarsAreOtherCounters(t *testing.T) {
 	seen := map[uint64]Calendar{}
 	for _, c := range []Calendar{

@@ -50,7 +50,7 @@ func TestSlidingCounterWeighsTheWindowBefore(t *testing.T) {
 			{at: 3 * sec, rule: slidingCounter(30, 2*time.Second), left: 20, reset: 3 * sec},
 			{at: 4 * sec, rule: slidingCounter(5, 2*time.Second), take: 1, left: 0, retry: 1200 * msec, reset: 2 * sec},
 			{at: 3 * sec, rule: slidingCounter(10, 2*time.Second), left: 0, reset: 3 * sec},
-			// Backwards past the window's beginning: it begins anew, with what it had.
+			// The clock moves back past the window's start: the window starts again and keeps its count.
 			{at: sec, take: 1, left: 0, retry: 2200 * msec, reset: 4 * sec},
 			{at: 3200*msec - 1, take: 1, left: 0, retry: 1, reset: 1800*msec + 1},
 			{at: 3200 * msec, take: 1, ok: true, left: 0, reset: 3800 * msec},
@@ -58,8 +58,7 @@ func TestSlidingCounterWeighsTheWindowBefore(t *testing.T) {
 	})
 }
 
-// The worst that a sliding counter does in an interval: L + L·T/W in a time T,
-// which is what a token bucket of the same limit may.
+// In a time T, a sliding counter admits at most L + L·T/W, like a token bucket with the same limit.
 //
 // Why no more: let the interval end with an admission at offset x of a window that
 // holds c, after a window that holds p. Then c + p·(1 − x/W) ≤ L, so
@@ -90,7 +89,7 @@ func TestCounterWorstCase(t *testing.T) {
 		if got != 2*l.Count-1 {
 			t.Errorf("%v: %d within less than a window, want %d", l, got, 2*l.Count-1)
 		}
-		// A tenth of the window around the edge sees a tenth more than the limit.
+		// Within a tenth of a window around the edge, a tenth more than the limit is admitted.
 		g = newGauge(g.p)
 		g.take(start, l.Count)
 		if got := g.peek(start+g.p.window/10, 1).Remaining; got > l.Count/10 || got < l.Count/10-1 {
@@ -99,9 +98,9 @@ func TestCounterWorstCase(t *testing.T) {
 	}
 }
 
-// Nothing is worse: all ways to ask for nothing, for one or for the whole limit
-// at each of some moments. And in total the counter admits no less than half of
-// what the log admits, and less than twice as much.
+// No sequence is worse than the stated worst case. The test tries every way to take nothing, one token or the
+// whole limit at each of several moments. In total, the counter admits at least half and less than twice as
+// much as the log.
 func TestCounterWorstCaseIsTheWorst(t *testing.T) {
 	const slots, windows, limit = 4, 3, 5
 	p := policyOf(t, *slidingCounter(limit, slots*time.Millisecond))
@@ -137,7 +136,7 @@ func TestCounterWorstCaseIsTheWorst(t *testing.T) {
 		}
 	}
 	ask(State{}, 0, 0, 0)
-	// Within slots moments, T is at most slots − 1 of a window's slots.
+	// Among slots consecutive moments, T is at most slots − 1 of the moments of a window.
 	if want := int64(limit + limit*(slots-1)/slots); worst != want {
 		t.Errorf("%d within less than a window, want %d", worst, want)
 	}
@@ -151,7 +150,7 @@ func TestCounterWorstCaseIsTheWorst(t *testing.T) {
 // arrivals are moments in µs from 0, in order.
 type arrivals = iter.Seq[int64]
 
-// poisson arrivals have gaps of the given mean, and each brings a batch.
+// poisson returns arrivals with exponential gaps of the given mean, a batch at a time.
 func poisson(r *rand.Rand, gap float64, batch int, end float64) arrivals {
 	gap *= float64(batch)
 	return func(yield func(int64) bool) {
@@ -175,8 +174,8 @@ func steady(gap, end float64) arrivals {
 	}
 }
 
-// onOff arrivals are Poisson at twice the load for half of the time: on and off in turns of
-// random lengths, which make a cycle of the given mean.
+// onOff returns Poisson arrivals at twice the load for half of the time. On and off phases alternate and
+// have random lengths, and their cycle has the given mean.
 func onOff(r *rand.Rand, gap, cycle, end float64) arrivals {
 	return func(yield func(int64) bool) {
 		for t := 0.0; t < end; {
@@ -191,7 +190,7 @@ func onOff(r *rand.Rand, gap, cycle, end float64) arrivals {
 	}
 }
 
-// pulse arrivals come all at once, n of them, at the given offset of every period.
+// pulse returns n simultaneous arrivals at the given offset of every period.
 func pulse(n int, offset, period, end int64) arrivals {
 	return func(yield func(int64) bool) {
 		for t := offset; t < end; t += period {
@@ -204,7 +203,7 @@ func pulse(n int, offset, period, end int64) arrivals {
 	}
 }
 
-// beside is how many the counter admits more than the log, as a part of what the log admits.
+// beside returns how many more requests the counter admits than the log, relative to the log.
 func beside(t *testing.T, n int64, w time.Duration, at arrivals) float64 {
 	counter, log := newGauge(policyOf(t, *slidingCounter(n, w))), newGauge(policyOf(t, *slidingLog(n, w)))
 	var a, b int
@@ -225,7 +224,7 @@ var loads = []float64{0.5, 0.9, 1, 1.5, 2, 3, 10} // of the limit
 
 // N10: in total, the counter admits within 2% of what the exact log admits, with limits from 50 up, for
 // steady arrivals, for Poisson arrivals, and for bursts that are short or long beside the window.
-// What it can't follow is bursts about as long as the window: TestCounterBesideTheLogAtItsWorst.
+// Bursts about as long as the window are worse: see TestCounterBesideTheLogAtItsWorst.
 // (Ten other seeds, over as many windows or more: between −0.7% and +1.9%.)
 func TestCounterAdmitsWithinTwoPercentOfTheLog(t *testing.T) {
 	for _, tt := range []struct {
@@ -263,9 +262,9 @@ func TestCounterAdmitsWithinTwoPercentOfTheLog(t *testing.T) {
 	}
 }
 
-// Where the counter and the log part. The counter takes the window before for
-// evenly used. Bursts about as long as the window are where that is most wrong: a few percent
-// if they come at random, and from −50% to +100% if they keep step with the windows.
+// The counter differs most from the log for bursts about as long as the window, because it assumes that
+// requests of the previous window were spread evenly. Random bursts make a difference of a few percent;
+// bursts in step with the windows make −50% to +100%.
 func TestCounterBesideTheLogAtItsWorst(t *testing.T) {
 	const n, w, W = 100, time.Minute, minute
 	between := func(name string, lo, hi, got float64) {
@@ -275,7 +274,7 @@ func TestCounterBesideTheLogAtItsWorst(t *testing.T) {
 			t.Errorf("%s: %+.2f%%, want between %+.0f%% and %+.0f%%", name, 100*got, 100*lo, 100*hi)
 		}
 	}
-	// At random, at about the window's length.
+	// Random bursts about as long as the window.
 	for _, cycle := range []float64{0.1, 0.5, 1, 2, 5} {
 		for _, load := range []float64{0.9, 1.5} {
 			at := onOff(seeded(), float64(W)/n/load, cycle*float64(W), 800*float64(W))
@@ -284,13 +283,15 @@ func TestCounterBesideTheLogAtItsWorst(t *testing.T) {
 	}
 	between("Poisson batches of a tenth of the limit, load 1", 0, 0.06, beside(t, n, w, poisson(seeded(), float64(W)/n, n/10, 800*float64(W))))
 
-	// In step with the windows. A pulse when each window begins: every second one finds the first still counted whole.
+	// Bursts in step with the windows. With a pulse at the start of each window, the previous pulse still counts in full
+	// for every second one.
 	between("the whole limit when each window begins", -0.5, -0.5, beside(t, n, w, pulse(n, 0, W, 100*W)))
 	between("the whole limit in the middle of each window", -0.34, -0.32, beside(t, n, w, pulse(n, W/2, W, 101*W)))
 	between("the whole limit when each window ends", -0.02, 0, beside(t, n, w, pulse(n, W-1, W, 100*W)))
 	between("half of the limit when each window begins", 0, 0, beside(t, n, w, pulse(n/2, 0, W, 100*W)))
 
-	// The whole limit as a window ends, as much again through the next, stopping just before the log has room; then a window's rest.
+	// Take the whole limit at the end of a window, and as much again during the next one, stopping just before the log
+	// has room. Then pause for a window.
 	worst := func(yield func(int64) bool) {
 		for t := int64(0); t < 300*W; t += 3 * W {
 			for at := range pulse(n, W-1, W, W) {
@@ -307,7 +308,8 @@ func TestCounterBesideTheLogAtItsWorst(t *testing.T) {
 	}
 	between("a burst at the edge, then a steady stream, then rest", 0.98, 1, beside(t, n, w, worst))
 
-	// The weight is above 0 until a window ends, so the last token of a full window never goes: below 50, more than 2%.
+	// The weight stays above 0 until a window ends, so the last token of a full window is never admitted. For limits
+	// below 50, that is more than 2%.
 	for _, n := range []int64{1, 2, 5, 10, 20, 50} {
 		want := -1 / float64(max(n, 2)) // of a limit of 1, every second window's
 		between(fmt.Sprintf("%d a minute, steady, load 10", n), want-0.005, want+0.005, beside(t, n, w, steady(float64(W)/float64(n)/10, 800*float64(W))))

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// failer is what the checks need of a test, of rapid's or of testing's.
+// failer is the part of rapid.T and testing.T that the checks use.
 type failer interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -71,7 +71,7 @@ func (g *gauge) peek(now, n int64) Result {
 	return g.clone().report(now, n, Refused)
 }
 
-// giveBack returns how much of n the counter took back, in units.
+// giveBack returns n tokens to the counter and reports how many it accepted, in units.
 func (g *gauge) giveBack(now, n, slot int64) int64 {
 	at := now
 	if g.p.Limit.isBucket() {
@@ -86,7 +86,7 @@ func (g *gauge) giveBack(now, n, slot int64) int64 {
 	return held - g.held(at)
 }
 
-// anchored is the counter after a check at the given moment that took nothing.
+// anchored returns the counter as it is after a check at the given moment that took nothing.
 func (g *gauge) anchored(now int64) *gauge {
 	c := g.clone()
 	c.s.Time = min(c.s.Time, now)
@@ -94,7 +94,7 @@ func (g *gauge) anchored(now int64) *gauge {
 	return c
 }
 
-// unit is what a token is in held and giveBack.
+// unit returns how many units of held and giveBack make one token.
 func (g *gauge) unit() int64 {
 	if g.p.Limit.isBucket() {
 		return micro
@@ -102,7 +102,7 @@ func (g *gauge) unit() int64 {
 	return 1
 }
 
-// held is what the counter holds against its client, in units.
+// held returns how much of the limit is used, in units.
 func (g *gauge) held(now int64) int64 {
 	switch g.p.Limit.Algorithm {
 	case FixedWindow:
@@ -116,7 +116,7 @@ func (g *gauge) held(now int64) int64 {
 	return g.p.capacity - g.p.Level(g.s, now)
 }
 
-// longest is how long the counter can make anyone wait, in µs.
+// longest returns the longest wait that the counter can cause, in µs.
 func (g *gauge) longest() int64 {
 	switch {
 	case g.p.Limit.Algorithm == TokenBucket:
@@ -129,10 +129,10 @@ func (g *gauge) longest() int64 {
 	return g.p.window
 }
 
-// admission is what a log remembers of a moment.
+// admission is a log's record of one moment.
 type admission struct{ at, n int64 }
 
-// entries is what a log remembers at the given moment.
+// entries returns the log's records at the given moment.
 func (g *gauge) entries(now int64) (all []admission) {
 	l := g.anchored(now).log
 	for i := range l.n {
@@ -145,16 +145,16 @@ func (g *gauge) entries(now int64) (all []admission) {
 
 // --- step tables ---
 
-// row is one step of a table: the clock is set; then, where they are given, the
-// rule changes and tokens go back; then tokens are taken or looked for. What
-// the counter answers is compared with the rest of the row. Times are in µs.
+// row is one step of a table. It sets the clock, then changes the rule and gives back tokens if the row says
+// so, then takes tokens or peeks. The test compares the counter's answer with the rest of the row. Times are
+// in µs.
 type row struct {
 	at   int64  // after midnight
 	rule *Limit // from here on
 	back int64  // tokens that go back …
 	of   int    // … of those that this row took
 	take int64
-	peek int64 // without take or peek, the row only looks at what is left
+	peek int64 // without take or peek, the row only checks what is left
 
 	ok                         bool
 	left, retry, reset, delays int64

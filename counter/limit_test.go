@@ -33,7 +33,7 @@ func TestParseLimit(t *testing.T) {
 		{" 1_000_000 / week ", 1_000_000, 7 * dayLong, "1000000/7d"},
 		{"1/60s", 1, time.Minute, "1/minute"},
 		{"1/24h", 1, dayLong, "1/day"},
-		// Numbers that are out of range are for Validate, which knows the field.
+		// ParseLimit accepts numbers out of range, because Validate knows the field and reports them.
 		{"0/minute", 0, time.Minute, ""},
 		{"-1/minute", -1, time.Minute, ""},
 	} {
@@ -81,7 +81,7 @@ func TestParseWindow(t *testing.T) {
 		{"day", dayLong}, {"d", dayLong}, {"7d", 7 * dayLong}, {"2 days", 2 * dayLong},
 		{"week", 7 * dayLong}, {"w", 7 * dayLong}, {"2w", 14 * dayLong}, {"52 weeks", 364 * dayLong},
 		{"1h30m", 90 * time.Minute}, {"1.5h", 90 * time.Minute}, {"1500us", 1500 * time.Microsecond},
-		// Too short or too long is for Validate to say.
+		// Validate reports windows that are too short or too long.
 		{"0s", 0}, {"0", 0}, {"-5m", -5 * time.Minute}, {"100000d", 100_000 * dayLong},
 	} {
 		if got, err := ParseWindow(tt.in); err != nil || got != tt.want {
@@ -100,7 +100,7 @@ func TestParseWindow(t *testing.T) {
 	}
 }
 
-// What String shows, ParseLimit reads.
+// ParseLimit reads what String writes.
 func TestLimitReadsWhatItShows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := rapidPicker(t)
@@ -176,8 +176,8 @@ func TestValidateNamesTheField(t *testing.T) {
 	}
 }
 
-// A counter outlives its numbers: a changed limit counts on where the old one was. Only where the window
-// is how the state is read is another window another counter.
+// A counter outlives its numbers: a changed limit continues with the old limit's count. Another window means
+// another counter only for algorithms that read their state by the window.
 func TestCounterOutlivesItsNumbers(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, a Algorithm) {
 		id := func(name string, n int64, w time.Duration) uint64 {
@@ -200,7 +200,7 @@ func TestCounterOutlivesItsNumbers(t *testing.T) {
 	})
 }
 
-// After its Memory, an idle counter is whole, and so may be forgotten.
+// After its Memory, an idle counter is full again, so a store may forget it.
 func TestMemoryIsHowLongACounterMatters(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, a Algorithm) {
 		rapid.Check(t, func(t *rapid.T) {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// What a client can ask of a long log: a refusal that has to say when half of it will have left, and a token that comes back late.
+// BenchmarkSlidingLog measures the most that a client can ask of a long log: a refusal that computes when half of the log
+// will have expired, and a token that is given back late.
 func BenchmarkSlidingLog(b *testing.B) {
 	for _, n := range []int64{100, 1_000_000} {
 		p, err := NewPolicy("p", Limit{Algorithm: SlidingLog, Count: n, Window: time.Hour})

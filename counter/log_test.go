@@ -61,7 +61,7 @@ func TestSlidingLogForgetsEachEntryAfterAWindow(t *testing.T) {
 	})
 }
 
-// The log admits if, and only if, what was admitted in the last window leaves room: neither more nor less, at any moment.
+// The log admits a request if, and only if, the admissions of the last window leave room for it, at any moment.
 func TestSlidingLogIsExactOverAnyInterval(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := rapidPicker(t)
@@ -101,7 +101,7 @@ func TestSlidingLogIsExactOverAnyInterval(t *testing.T) {
 	})
 }
 
-// A log of any length answers as a plain list of admissions would, whatever is given back, and whatever the clock does.
+// A log of any length answers like a plain list of admissions, whatever is given back and whatever the clock does.
 func TestSlidingLogIsAListOfAdmissions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := rapidPicker(t)
@@ -165,7 +165,7 @@ func TestSlidingLogIsAListOfAdmissions(t *testing.T) {
 	})
 }
 
-// A client that takes and gives back, again and again, can't grow a log past what it holds.
+// A client that repeatedly takes and gives back tokens can't make a log larger than its current admissions need.
 func TestSlidingLogForgetsWhatWasGivenBack(t *testing.T) {
 	p := policyOf(t, *slidingLog(10, time.Hour))
 	var l Log
@@ -182,7 +182,7 @@ func TestSlidingLogForgetsWhatWasGivenBack(t *testing.T) {
 	}
 }
 
-// A log's memory follows what it holds, up and down.
+// A log's memory grows and shrinks with the number of its entries.
 func TestSlidingLogGivesItsMemoryBack(t *testing.T) {
 	p := policyOf(t, *slidingLog(10_000, time.Second))
 	var l Log

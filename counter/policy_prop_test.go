@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What every algorithm promises, whatever comes: random takes, refunds, rule
-// changes and time steps, backwards among them. The same trials feed the
-// fuzz target and the comparison with a script's doubles (arith_fuzz_test.go).
+// These tests check what every algorithm promises, under random takes, refunds, rule changes and time steps,
+// including steps back. The fuzz target and the comparison with a script's doubles (arith_fuzz_test.go) use
+// the same trials.
 
 const (
 	usec   int64 = 1
@@ -22,13 +22,13 @@ const (
 	hour         = 60 * minute
 	day          = 24 * hour
 
-	// midnight is when the tests begin: windows of up to a day are aligned to it.
+	// midnight is the time at which the tests start. Windows of up to a day are aligned to it.
 	midnight = 19_676 * day
-	// never is a wait that no time ends.
+	// never is a wait that doesn't end.
 	never = int64(Never)
 )
 
-// trial is a random life of one counter.
+// trial is a random sequence of operations on one counter.
 type trial struct {
 	limits []Limit // which replace each other; the first is in force at first
 	ops    []op
@@ -52,7 +52,7 @@ const (
 	opChange
 )
 
-// picker chooses a number between two, inclusive: rapid's, or a fuzzer's bytes.
+// picker chooses a number from lo to hi, both included. Its choices come from rapid or from a fuzzer's bytes.
 type picker func(lo, hi int64) int64
 
 func rapidPicker(t *rapid.T) picker {
@@ -111,7 +111,7 @@ func pickTrial(a Algorithm, pick picker) trial {
 	return tr
 }
 
-// life runs a trial and checks what is promised after each step.
+// life runs a trial and checks the promises after each step.
 type life struct {
 	failer
 	tr       trial
@@ -232,7 +232,7 @@ func (f *life) cost(o op) int64 {
 	return []int64{most + 1, MaxTokens + 1, math.MaxInt64}[o.n%3]
 }
 
-// peeked: a peek says what a take would, and what is left fits, and no more.
+// peeked checks that a peek answers as a take would, and that exactly the remaining tokens fit.
 func (f *life) peeked(n int64) {
 	before := f.g.clone()
 	fits, peek := f.g.fits(f.now, n), f.g.peek(f.now, n)
@@ -250,7 +250,7 @@ func (f *life) peeked(n int64) {
 	if peek != want {
 		f.failf("peek of %d says %+v, take says %+v", n, peek, take)
 	}
-	// A queue with a longest wait may have room that nobody may wait for.
+	// A queue with a maximum wait may have room that is too far away to wait for.
 	if left := peek.Remaining; left > 0 && !f.g.fits(f.now, left) && f.g.p.maxDelay == 0 {
 		f.failf("%d remain, but don't fit", left)
 	} else if f.g.fits(f.now, left+1) {
@@ -258,7 +258,7 @@ func (f *life) peeked(n int64) {
 	}
 }
 
-// take: a refusal changes nothing, and its time to retry is true to the µs.
+// take takes n tokens. It checks that a refusal changes nothing and that its retry time is exact to the µs.
 func (f *life) take(n int64) Result {
 	before := f.g.clone()
 	r := f.g.take(f.now, n)
@@ -286,7 +286,7 @@ func (f *life) take(n int64) Result {
 	case !f.g.fits(f.now+f.retry, n):
 		f.failf("%d doesn't fit at the time to retry, %d µs", n, f.retry)
 	}
-	// A clock that ran backwards makes nobody wait longer than when it was right.
+	// After the clock runs back, no wait is longer than with the right clock.
 	if !f.g.isLog() && before.s.Time > f.now {
 		if was := before.p.Report(before.s, before.s.Time, n, Refused).RetryAfter; was != r.RetryAfter {
 			f.failf("the clock ran backwards and the wait went from %v to %v", was, r.RetryAfter)
@@ -295,8 +295,8 @@ func (f *life) take(n int64) Result {
 	return r
 }
 
-// cut reports whether a time is one of those that are cut, not exact: a lowered
-// leaky bucket can have water for some hundred years.
+// cut reports whether a time is capped instead of exact: a leaky bucket whose limit was lowered can need
+// centuries to drain.
 func (f *life) cut(us int64) bool {
 	return f.g.p.Limit.isBucket() && max(0, f.now-f.g.s.Time)+us >= maxExact
 }
@@ -315,9 +315,8 @@ func (f *life) unchanged(before *gauge) {
 	}
 }
 
-// bounded: in no interval that ends with the admission just made was more
-// admitted than the algorithm allows. Time counts forward only, and
-// refunds count against what was taken.
+// bounded checks that no interval that ends with the latest admission has more admissions than the algorithm
+// allows. Time counts forward only, and refunds are subtracted.
 func (f *life) bounded() {
 	var net int64
 	var used uint // which policies, as bits
@@ -335,7 +334,7 @@ func (f *life) bounded() {
 	}
 }
 
-// most is what may be admitted from one admission to another, both included.
+// most returns how much may be admitted from one admission to another, both included.
 func (f *life) most(from, to event, used uint) int64 {
 	elapsed := to.forward - from.forward
 	first, last := f.policies[from.policy], f.policies[to.policy]
@@ -366,7 +365,7 @@ func (f *life) most(from, to event, used uint) int64 {
 	return last.Limit.Count
 }
 
-// standing: what the report says of the counter's future, and what stores are told of its worth.
+// standing checks the report's statements about the counter's future, and how much stores are told is used.
 func (f *life) standing() {
 	g, most := f.g.anchored(f.now), f.g.p.Limit.Max()
 	r := g.clone().report(f.now, 1, Fits)
@@ -380,7 +379,7 @@ func (f *life) standing() {
 			f.failf("whole again in %d µs, but then %d of %d remain", reset, got, most)
 		}
 	}
-	// A fixed window ends even if nothing was taken in it.
+	// A fixed window ends even if nothing was taken from it.
 	if touched := g.p.Limit.Algorithm != FixedWindow || g.held(f.now) > 0; touched && reset > 0 && g.held(f.now+reset-1) <= 0 {
 		f.failf("whole again in %d µs, and before that", reset)
 	}
@@ -400,7 +399,7 @@ func (f *life) standing() {
 	if !f.cut(reset) && left(whole) != most {
 		f.failf("said to be whole at %d, but then %d of %d remain", whole-midnight, left(whole), most)
 	}
-	// Rounded down to a part of the whole, and not more.
+	// The share used is rounded down by less than one step.
 	if gone := most - left(g.s.Time); !g.isLog() && used*most > gone*maxSpent+maxSpent {
 		f.failf("%d of %d gone, said to be %d of %d", gone, most, used, maxSpent)
 	}
@@ -431,23 +430,23 @@ func eachAlgorithm(t *testing.T, f func(t *testing.T, a Algorithm)) {
 	}
 }
 
-// many is rapid.Check five times over: a trial takes microseconds.
+// many runs rapid.Check five times, because a trial takes only microseconds.
 func many(t *testing.T, prop func(*rapid.T)) {
 	for i := 0; i < 5 && !t.Failed(); i++ {
 		rapid.Check(t, prop)
 	}
 }
 
-// Within its bound over every interval, exact in its times, unmoved by
-// refusals: over random takes, refunds, rule changes and clocks.
+// Under random takes, refunds, rule changes and clock steps, every algorithm keeps its bound over every
+// interval, reports exact times, and isn't changed by refusals.
 func TestEveryAlgorithmKeepsItsPromises(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, a Algorithm) {
 		many(t, func(t *rapid.T) { pickTrial(a, rapidPicker(t)).run(t, nil) })
 	})
 }
 
-// However far the clock steps back, a client that polls is admitted after no
-// more than what the algorithm can make anyone wait, counted on the new clock.
+// However far the clock steps back, a client that polls is admitted within the algorithm's longest wait,
+// measured on the new clock.
 func TestClockSteppingBackFreezesNobody(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, a Algorithm) {
 		rapid.Check(t, func(t *rapid.T) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestReturnUnderOlderNumbers: a receipt holds the numbers of when it was made. What it gives back
-// mustn't refill the bucket by them.
+// A receipt holds the limit's numbers at the time of the charge. A refund by that receipt must not refill the
+// bucket by those old numbers.
 func TestReturnUnderOlderNumbers(t *testing.T) {
 	const hour = int64(time.Hour / time.Microsecond)
 	for _, a := range []Algorithm{TokenBucket, LeakyBucket} {

@@ -9,7 +9,7 @@ func fixedWindow(n int64, w time.Duration) *Limit {
 	return &Limit{Algorithm: FixedWindow, Count: n, Window: w}
 }
 
-// S9: a fixed window admits its limit on either side of an edge, in as good as no time.
+// S9: a fixed window admits its whole limit on each side of an edge, within an instant.
 func TestFixedWindowAdmitsTwiceAroundItsEdge(t *testing.T) {
 	play(t, *fixedWindow(100, time.Minute), []row{
 		{at: 30 * sec, peek: 1, ok: true, left: 100, reset: 30 * sec},
@@ -51,7 +51,7 @@ func TestFixedWindowCounts(t *testing.T) {
 			{at: minute, take: 50, ok: true, left: 0, reset: minute},
 		})
 	})
-	// The window that the clock fell out of begins anew, with its count, and is no shorter than any other.
+	// If the clock runs back to before the window, the window starts again with its count and has its full length.
 	t.Run("on through a clock that runs backwards", func(t *testing.T) {
 		play(t, *fixedWindow(100, time.Minute), []row{
 			{at: 90 * sec, take: 100, ok: true, left: 0, reset: 30 * sec},
@@ -65,7 +65,7 @@ func TestFixedWindowCounts(t *testing.T) {
 	})
 }
 
-// A machine whose clock has not been set is in 1970, within the first window: it limits all the same.
+// A machine whose clock isn't set is in 1970, within the first window, and still limits.
 func TestWindowsHoldIn1970(t *testing.T) {
 	for _, a := range []Algorithm{FixedWindow, SlidingCounter} {
 		p, err := NewPolicy("p", Limit{Algorithm: a, Count: 1, Window: 24 * time.Hour})
