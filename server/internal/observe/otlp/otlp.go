@@ -172,9 +172,7 @@ type metricExporter struct {
 }
 
 func (e *metricExporter) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
-	err := e.Exporter.Export(ctx, m)
-	e.outage.note(ctx, err)
-	return err
+	return e.outage.note(ctx, e.Exporter.Export(ctx, m))
 }
 
 // spanExporter logs failed exports.
@@ -184,9 +182,7 @@ type spanExporter struct {
 }
 
 func (e *spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
-	err := e.SpanExporter.ExportSpans(ctx, spans)
-	e.outage.note(ctx, err)
-	return err
+	return e.outage.note(ctx, e.SpanExporter.ExportSpans(ctx, spans))
 }
 
 func newOutage(c *Config, s signal, log *slog.Logger) *outage {

@@ -29,29 +29,30 @@ type outage struct {
 
 const tellEvery = time.Minute
 
-// note records the outcome of an export.
-func (o *outage) note(ctx context.Context, err error) {
+// note records the outcome of an export, and returns it.
+func (o *outage) note(ctx context.Context, outcome error) error {
+	err := outcome
 	if err != nil {
 		err = errors.Join(err, ctx.Err()) // exporters leave out the context's error if the context has a cause
 	}
 	if errors.Is(err, context.Canceled) {
-		return // the node is shutting down
+		return outcome // the node is shutting down
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case err == nil && o.failed > 0:
-		o.log.Info("OTLP: the collector is back", "of", o.what, "failed", o.failed)
+	if err == nil {
+		if o.failed > 0 {
+			o.log.Info("OTLP: the collector is back", "of", o.what, "failed", o.failed)
+		}
 		o.failed, o.told = 0, time.Time{}
-	case err == nil:
-	case time.Since(o.told) < tellEvery:
-		o.failed++
-	default:
-		o.failed++
+		return nil
+	}
+	if o.failed++; time.Since(o.told) >= tellEvery {
 		o.told = time.Now()
 		o.log.Warn("OTLP: the collector can't be reached, or refuses", "of", o.what, "failed", o.failed, "error", reason(err),
 			"protocol", o.protocol, "hint", "is it the port of this protocol? Collectors take http/protobuf at 4318 and grpc at 4317; OTEL_EXPORTER_OTLP_PROTOCOL chooses")
 	}
+	return outcome
 }
 
 // statusCode matches the status in an HTTP exporter's error.

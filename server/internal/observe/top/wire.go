@@ -115,7 +115,7 @@ func (t *told) readHead(text []byte, now, there time.Time) error {
 	switch err := json.Unmarshal(text, t); {
 	case err != nil:
 		return err
-	case t.At.IsZero() || !been(t.At, now) || !beenOrNever(t.Since, now):
+	case t.At.IsZero() || !been(t.At, now) || !been(t.Since, now):
 		return errors.New("its times are not of now")
 	case !(t.OneIn >= 1 && t.OneIn <= mostOne):
 		return errors.New("one_in must be 1 or more")
@@ -181,11 +181,10 @@ const (
 	mostSum = HourSlots * mostCount
 )
 
-// been reports whether a time is plausible as one in the past, given that clocks differ.
-func been(at, now time.Time) bool { return !at.After(now.Add(oldest)) && now.Sub(at) < aCentury }
-
-// beenOrNever reports whether a time is zero or plausible as one in the past.
-func beenOrNever(at, now time.Time) bool { return at.IsZero() || been(at, now) }
+// been reports whether a time is zero, or plausible as one in the past, given that clocks differ.
+func been(at, now time.Time) bool {
+	return at.IsZero() || !at.After(now.Add(oldest)) && now.Sub(at) < aCentury
+}
 
 // clean reports whether a name may be shown.
 func clean(name string) bool {
@@ -213,7 +212,7 @@ func (n *toldName) sane(q question) bool {
 }
 
 func (r *toldRule) sane(now time.Time) bool {
-	return clean(r.Rule) && beenOrNever(r.Hit, now) && beenOrNever(r.Refusal, now) && r.Sum.sane() && r.Kept <= r.Sum.Requests && r.Lacks <= r.Sum.Requests && r.Would <= mostSum &&
+	return clean(r.Rule) && been(r.Hit, now) && been(r.Refusal, now) && r.Sum.sane() && r.Kept <= r.Sum.Requests && r.Lacks <= r.Sum.Requests && r.Would <= mostSum &&
 		r.Keys.sane() && r.Above.sane() && tells(r.Past, nil) && r.Rates.sane() && r.Shadow >= 0 && r.Shadow <= mostRate
 }
 

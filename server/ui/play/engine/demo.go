@@ -60,14 +60,6 @@ func (e *Engine) Show(id string) (Demo, error) {
 	return d.Demo, nil
 }
 
-// story returns the text of the demonstration, and whether it is over.
-func (e *Engine) story() (string, bool) {
-	if e.seen != "" {
-		return e.seen, true
-	}
-	return e.demo.watch(e, e.numbers), false
-}
-
 var demos = []*demo{
 	{
 		Demo: Demo{ID: "edge", Title: "Fixed window: 2× at the edge", Lane: weir.FixedWindow.String(), From: 0.92, Until: 1.1},

@@ -51,7 +51,7 @@ type Engine struct {
 	numbers Numbers
 	own     *weir.RuleSet // the user's own rules; nil while algorithms are compared
 	request weir.Request  // the request that the user's own rules decide
-	applied int           // how many counters the request is charged to
+	applied int           // how many counters a request is charged to
 	policy  []*counter.Policy
 
 	begin   int64 // the start, in µs since 1970
@@ -150,7 +150,7 @@ func (e *Engine) replay(to int64) {
 	now := func() time.Time { return time.UnixMicro(e.begin + e.at) }
 	e.store = newMirror(memstore.New(memstore.Options{MemoryCap: storeCap, Now: now}), e)
 	e.limiter = weir.NewLimiter(e.store, e.own, weir.Options{Now: now, Guard: cooldown.New(cooldown.Options{Now: now})})
-	e.lanes, e.whole, e.answer = nil, &trace{window: maxAt}, ""
+	e.lanes, e.whole, e.answer, e.applied = nil, &trace{window: maxAt}, "", len(algorithms)
 	if e.own == nil {
 		for _, p := range e.policy {
 			e.lanes = append(e.lanes, e.store.lane(counter.Counter{Policy: p, Subject: []byte("you")}))
@@ -218,15 +218,7 @@ func (e *Engine) errFull() error {
 	if len(e.schedule) >= MaxArrivals {
 		return fmt.Errorf("%d requests are the most that the playground keeps: reset it to send more", MaxArrivals)
 	}
-	return fmt.Errorf("%d limits apply to this request, and %d requests are the most that the playground keeps then: reset it, or paste fewer rules", e.each(), len(e.schedule))
-}
-
-// each returns how many counters a request is charged to.
-func (e *Engine) each() int {
-	if e.own == nil {
-		return len(algorithms)
-	}
-	return e.applied
+	return fmt.Errorf("%d limits apply to this request, and %d requests are the most that the playground keeps then: reset it, or paste fewer rules", e.applied, len(e.schedule))
 }
 
 // burst adds arrivals from a time on, evenly spread over some microseconds.
@@ -239,7 +231,7 @@ func (e *Engine) burst(at int64, count int, over int64) {
 
 // add appends an arrival if there is room. Call order afterwards to sort it in.
 func (e *Engine) add(a arrival) {
-	if a.charges = e.each(); len(e.schedule) >= MaxArrivals || e.charges+a.charges > maxCharges {
+	if a.charges = e.applied; len(e.schedule) >= MaxArrivals || e.charges+a.charges > maxCharges {
 		e.full = true
 		return
 	}

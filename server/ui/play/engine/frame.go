@@ -115,8 +115,8 @@ func (e *Engine) frame() Frame {
 		f.Lanes = append(f.Lanes, e.laneFrame(l))
 	}
 	f.Whole = LaneFrame{Marks: e.whole.unseen(e.fresh), Counts: e.whole.now(e.at), Text: e.answer}
-	if e.demo != nil {
-		f.Text, f.Done = e.story()
+	if f.Text, f.Done = e.seen, e.seen != ""; e.demo != nil && !f.Done {
+		f.Text = e.demo.watch(e, e.numbers)
 	}
 	if e.full && e.next == len(e.schedule) {
 		f.Full = e.errFull().Error()

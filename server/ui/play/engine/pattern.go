@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -19,7 +20,7 @@ func (e *Engine) Pattern(kind string, rate float64) error {
 	if kind != "boundary" && !(rate > 0 && rate <= maxLimit) {
 		return fmt.Errorf("rate: must be above 0 and at most %d requests a second, got %v", maxLimit, rate)
 	}
-	if e.own != nil && len(e.lanes) == 0 && kind == "boundary" {
+	if len(e.lanes) == 0 && kind == "boundary" {
 		return fmt.Errorf("no limit applies to this request, so there is no window to burst around")
 	}
 	gap := max(1, int64(float64(time.Second/time.Microsecond)/rate))
@@ -41,7 +42,8 @@ func (e *Engine) Pattern(kind string, rate float64) error {
 			return start
 		}
 	case "boundary":
-		count, window := e.boundary()
+		limit := e.lanes[0].policy.Limit
+		count, window := int(min(limit.Count, maxLimit)), limit.Window.Microseconds()
 		n, edge := 0, (e.begin+e.at)/window*window+window-e.begin
 		if around(edge, window, count, 0) < e.at {
 			edge += window
@@ -63,15 +65,6 @@ func (e *Engine) Pattern(kind string, rate float64) error {
 	return nil
 }
 
-// boundary returns the limit and the window for a burst around a window's edge.
-func (e *Engine) boundary() (count int, window int64) {
-	if e.own == nil {
-		return int(e.numbers.Limit), e.numbers.Window * 1000
-	}
-	l := e.lanes[0].policy.Limit
-	return int(min(l.Count, maxLimit)), l.Window.Microseconds()
-}
-
 // around returns the time of the nth request of a burst around a window's edge, which lasts from 4 % of a window before the
 // edge to 4 % after it.
 func around(edge, window int64, count, n int) int64 {
@@ -84,15 +77,13 @@ func around(edge, window int64, count, n int) int64 {
 
 // Stop stops the patterns, and removes their future arrivals.
 func (e *Engine) Stop() {
-	kept := e.schedule[:e.next]
-	for _, a := range e.schedule[e.next:] {
-		if a.pattern == nil {
-			kept = append(kept, a)
-		} else {
+	coming := slices.DeleteFunc(e.schedule[e.next:], func(a arrival) bool {
+		if a.pattern != nil {
 			e.charges -= a.charges
 		}
-	}
-	e.schedule, e.patterns, e.full = kept, nil, false
+		return a.pattern != nil
+	})
+	e.schedule, e.patterns, e.full = e.schedule[:e.next+len(coming)], nil, false
 }
 
 // fill adds the arrivals of patterns up to a time, and some after it.
