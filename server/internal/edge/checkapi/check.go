@@ -13,16 +13,8 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-func (c *workspace) readCheck(src []byte, fields []field) error {
-	c.attrs, c.first = c.attrs[:0], 0
-	if err := c.document(src, fields); err != nil {
-		return err
-	}
-	return c.complete()
-}
-
 func (h *handler) check(w http.ResponseWriter, r *http.Request, c *workspace) error {
-	if err := c.readCheck(c.in.Bytes(), checkFields); err != nil {
+	if err := c.complete(); err != nil {
 		return err
 	}
 	now := private.Now(h.limiter) // read the time before the check, so that times in the response, which are computed from it, are never late
@@ -40,33 +32,22 @@ type Text struct {
 
 // DecodeCheck reads a body with the fields of a check, and more, for other handlers. The error is a *[jsonerror.Error].
 func DecodeCheck(src []byte, more ...Text) (weir.Request, error) {
-	c, fields := newWorkspace().(*workspace), slices.Clone(checkFields)
+	c, fields := new(workspace), slices.Clone(checkFields)
 	for _, m := range more {
 		fields = append(fields, textField(m.Name, MaxText, func(*body) *string { return m.Value }))
 	}
-	if err := c.readCheck(src, fields); err != nil {
-		return weir.Request{}, err
+	err := c.document(src, fields)
+	if err == nil {
+		err = c.complete()
 	}
-	return c.req, nil
+	return c.req, err
 }
 
-// item is one check of a batch.
 type item struct {
 	req   weir.Request
 	fault *jsonerror.Error // why it can't be decided; nil if it can
 	d     weir.Decision
 	err   error // the store's error
-}
-
-// readBatch reads all checks of a batch before any of them is decided: if the body turns out at its
-// end not to be JSON, nobody must have been charged.
-func (c *workspace) readBatch() error {
-	c.attrs, c.items = c.attrs[:0], c.items[:0]
-	err := c.document(c.in.Bytes(), batchFields)
-	if err == nil && !c.many {
-		return jsonerror.Bad(`checks: is missing: send {"checks": [{"key": …}, …]}`)
-	}
-	return err
 }
 
 // readItem reads one check of a batch. If it is JSON but invalid, the error belongs to this check
@@ -101,8 +82,8 @@ func (c *workspace) readItem() error {
 }
 
 func (h *handler) checks(w http.ResponseWriter, r *http.Request, c *workspace) error {
-	if err := c.readBatch(); err != nil {
-		return err
+	if !c.many {
+		return jsonerror.Bad(`checks: is missing: send {"checks": [{"key": …}, …]}`)
 	}
 	now := private.Now(h.limiter)
 	h.each(len(c.items), func(i int) {
@@ -139,7 +120,6 @@ func appendStatus(b []byte, status int) []byte {
 	return append(appendInt(append(b, `{"status":`...), int64(status)), ',')
 }
 
-// sendResults sends the list of results.
 func (h *handler) sendResults(w http.ResponseWriter, c *workspace) {
 	c.out = append(c.out, "]}\n"...)
 	w.Header()["Content-Type"] = jsonType

@@ -39,6 +39,7 @@ type body struct {
 // decoder into errors for the caller.
 func (c *workspace) document(src []byte, known []field) error {
 	c.src, c.body, c.rest = string(src), body{cost: 1}, *bytes.NewBuffer(src)
+	c.attrs, c.first, c.items, c.receipts = c.attrs[:0], 0, c.items[:0], c.receipts[:0]
 	c.json.Reset(&c.rest, options...)
 	err := c.object("body", known, nil)
 	if err == nil {
@@ -206,7 +207,6 @@ func (c *workspace) boolOf(field string, into *bool) error {
 	return nil
 }
 
-// edgeName is the name of the check API in metrics and logs.
 const edgeName = "check"
 
 // complete fills in the request from the fields of the body.

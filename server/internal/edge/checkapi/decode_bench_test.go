@@ -3,6 +3,7 @@ package checkapi
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -15,21 +16,21 @@ func BenchmarkDecode(b *testing.B) {
  "attributes": {"user": "42", "org": "acme", "tier": "pro"}, "cost": 1}`
 	batch := `{"checks": [` + check + strings.Repeat(","+check, 99) + `]}`
 	b.Run("check", func(b *testing.B) {
-		c := newWorkspace().(*workspace)
+		c := new(workspace)
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := c.readCheck([]byte(check), checkFields); err != nil {
+			if err := errors.Join(c.document([]byte(check), checkFields), c.complete()); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("check by encoding/json", func(b *testing.B) { decodeStandard[CheckRequest](b, check) })
 	b.Run("batch of 100", func(b *testing.B) {
-		c := newWorkspace().(*workspace)
+		c := new(workspace)
 		c.in.WriteString(batch)
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := c.readBatch(); err != nil {
+			if err := c.document(c.in.Bytes(), batchFields); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -60,7 +60,6 @@ type Options struct {
 	OnNoAddress func()
 }
 
-// handler serves the check API.
 type handler struct {
 	limiter  *weir.Limiter
 	answers  *httplimit.Answerer
@@ -98,26 +97,25 @@ type workspace struct {
 	inside   bool              // the request counts as in flight
 }
 
-var workspaces = sync.Pool{New: newWorkspace}
-
-func newWorkspace() any { return new(workspace) }
+var workspaces = sync.Pool{New: func() any { return new(workspace) }}
 
 var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
 
-// endpoint serves one path. most is the maximum size of its body.
+// endpoint serves one path.
 type endpoint struct {
-	serve func(*handler, http.ResponseWriter, *http.Request, *workspace) error
-	most  int
+	most   int // bytes of a body
+	fields []field
+	serve  func(*handler, http.ResponseWriter, *http.Request, *workspace) error // gets the decoded body
 }
 
 var endpoints = map[string]endpoint{
-	"/v1/check":   {(*handler).check, MaxBody},
-	"/v1/checks":  {(*handler).checks, MaxBatchBody},
-	"/v1/take":    {(*handler).take, MaxBody},
-	"/v1/refund":  {(*handler).refund, MaxBody},
-	"/v1/settle":  {(*handler).settle, MaxBody},
-	"/v1/release": {(*handler).release, MaxBody},
-	"/v1/renew":   {(*handler).renew, MaxBatchBody},
+	"/v1/check":   {MaxBody, checkFields, (*handler).check},
+	"/v1/checks":  {MaxBatchBody, batchFields, (*handler).checks},
+	"/v1/take":    {MaxBody, takeFields, (*handler).take},
+	"/v1/refund":  {MaxBody, receiptFields, (*handler).refund},
+	"/v1/settle":  {MaxBody, settleFields, (*handler).settle},
+	"/v1/release": {MaxBody, receiptFields, (*handler).release},
+	"/v1/renew":   {MaxBatchBody, renewFields, (*handler).renew},
 }
 
 // Paths are the paths of the check API.
@@ -164,6 +162,12 @@ func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *workspace, e
 		return overloaded
 	}
 	defer h.leave(c)
+	if err := c.document(c.in.Bytes(), e.fields); err != nil {
+		return err
+	}
+	if e.fields[0].name == receipt.name && c.receipt == "" && !c.many {
+		return jsonerror.Bad(`receipt: is missing: ask for one with "receipt": true in a check`)
+	}
 	return e.serve(h, w, r, c)
 }
 
@@ -195,7 +199,6 @@ var (
 	tooLate     = &jsonerror.Error{Status: http.StatusRequestTimeout, Code: jsonerror.RequestTimeout, Message: "the body did not arrive in time", Header: lastAnswer}
 )
 
-// receive reads the body of a request into c.in.
 func (c *workspace) receive(r *http.Request, most int) error {
 	if r.Method != http.MethodPost {
 		return wrongMethod

@@ -27,32 +27,23 @@ func (c *workspace) receiptOf() error {
 	return err
 }
 
-func (c *workspace) readReceipt(fields []field) error {
-	err := c.document(c.in.Bytes(), fields)
-	if err == nil && c.receipt == "" && !c.many {
-		return jsonerror.Bad(`receipt: is missing: ask for one with "receipt": true in a check`)
-	}
-	return err
-}
-
 // receiptErrors maps errors about receipts to responses.
 var receiptErrors = []struct {
-	err           error
-	status        int
-	code, message string
+	err    error
+	answer *jsonerror.Error
 }{
-	{weir.ErrReceiptInvalid, http.StatusBadRequest, jsonerror.ReceiptInvalid,
-		"this is not a receipt of this limiter: send it unchanged, to a node that shares the secret of the node that made it, as all nodes of a region do; with counters in memory, to that node itself, unless it has restarted"},
-	{counter.ErrUsed, http.StatusConflict, jsonerror.ReceiptUsed, "this receipt has already been settled or given back"},
-	{weir.ErrReceiptExpired, http.StatusGone, jsonerror.ReceiptExpired, "the receipt has expired: the limits have forgotten the check it stands for"},
-	{weir.ErrSlotLost, http.StatusConflict, jsonerror.SlotLost, "the slot ended before it was renewed, and all others are taken: check again"},
+	{weir.ErrReceiptInvalid, jsonerror.New(http.StatusBadRequest, jsonerror.ReceiptInvalid,
+		"this is not a receipt of this limiter: send it unchanged, to a node that shares the secret of the node that made it, as all nodes of a region do; with counters in memory, to that node itself, unless it has restarted")},
+	{counter.ErrUsed, jsonerror.New(http.StatusConflict, jsonerror.ReceiptUsed, "this receipt has already been settled or given back")},
+	{weir.ErrReceiptExpired, jsonerror.New(http.StatusGone, jsonerror.ReceiptExpired, "the receipt has expired: the limits have forgotten the check it stands for")},
+	{weir.ErrSlotLost, jsonerror.New(http.StatusConflict, jsonerror.SlotLost, "the slot ended before it was renewed, and all others are taken: check again")},
 }
 
 // receiptError returns the response to an error about a receipt, or nil for errors of the store.
 func receiptError(err error) *jsonerror.Error {
 	for _, e := range receiptErrors {
 		if errors.Is(err, e.err) {
-			return jsonerror.New(e.status, e.code, "%s", e.message)
+			return e.answer
 		}
 	}
 	return nil
@@ -73,17 +64,11 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, body string, er
 }
 
 func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *workspace) error {
-	if err := c.readReceipt(receiptFields); err != nil {
-		return err
-	}
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, weir.Outcome{Abandoned: true})
 	return h.answer(w, r, "{\"refunded\":true}\n", err)
 }
 
 func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *workspace) error {
-	if err := c.readReceipt(settleFields); err != nil {
-		return err
-	}
 	switch known := c.amounts || c.status != 0; {
 	case !known && !c.unknown:
 		return jsonerror.Bad(`amounts: is missing: say what was used, as in {"tokens": 812}, or "status": 200, or that it is "unknown": true`)
@@ -104,18 +89,11 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *workspace) e
 }
 
 func (h *handler) release(w http.ResponseWriter, r *http.Request, c *workspace) error {
-	if err := c.readReceipt(receiptFields); err != nil {
-		return err
-	}
 	err := h.limiter.Release(r.Context(), &weir.Decision{Receipt: c.receipt})
 	return h.answer(w, r, "{\"released\":true}\n", err)
 }
 
 func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) error {
-	c.receipts = c.receipts[:0]
-	if err := c.readReceipt(renewFields); err != nil {
-		return err
-	}
 	switch {
 	case c.many && c.receipt != "":
 		return jsonerror.Bad("receipts: can't stand beside receipt: send one of them")

@@ -13,9 +13,6 @@ import (
 )
 
 func (h *handler) take(w http.ResponseWriter, r *http.Request, c *workspace) error {
-	if err := c.document(c.in.Bytes(), takeFields); err != nil {
-		return err
-	}
 	number, err := oneOf("algorithm", c.algorithm, algorithms)
 	if err != nil {
 		return err
@@ -58,7 +55,6 @@ var algorithms = func() (names []string) {
 	return names
 }()
 
-// modes are the names of the leaky bucket's modes.
 var modes = []string{"meter", "queue"}
 
 const queue = 1 // index in modes
