@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector allocates by itself, so these run without it.
+// The race detector allocates, so these tests run without it.
 
 package weir
 
@@ -23,7 +23,7 @@ func TestAllocsPerMatchAreNone(t *testing.T) {
 	}
 }
 
-// yes is a store that has room for everything, so that what a check allocates is the Limiter's.
+// yes is a store that admits every charge and allocates nothing, so that the test measures the Limiter alone.
 type yes struct{}
 
 func (yes) Take(_ context.Context, _ []counter.Charge, results []counter.Result) {

@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector allocates by itself, so these run without it.
+// The race detector allocates, so these tests run without it.
 
 package weir
 
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A check of amounts allocates no more than one of requests: nothing, whether the amount is given, made of others or lacking. What
-// leaves something behind has a Hold, and allocates that.
+// A check that charges amounts allocates nothing, whether the request gives the amount, derives it from others or lacks it.
+// A check that leaves a reservation or a slot behind allocates only its Hold.
 func TestAllocsPerCheckOfAmountsAreNone(t *testing.T) {
 	rs, err := Compile(Rules{
 		Rules: []Rule{

@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// charged is what a request was charged, by the names of limits.
+// charged returns what a request was charged, by the names of limits.
 func charged(t testing.TB, doc weir.Rules, req weir.Request) (out []string) {
 	t.Helper()
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, doc), weir.Options{Observe: func(o *weir.Observation) {
@@ -121,7 +121,7 @@ func TestWhatRequestsAreCharged(t *testing.T) {
 	}
 }
 
-// One check of requests and tokens is all or nothing, and says exactly what is left.
+// A check that charges requests and tokens is all or nothing, and reports the exact remaining amounts.
 func TestAmountsBesideRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t,
@@ -212,7 +212,7 @@ func TestCompileRejectsAmountsThatCannotBe(t *testing.T) {
 	}
 }
 
-// What a document says becomes these limits.
+// Compile turns these documents into these limits.
 func TestCompileFitsLimits(t *testing.T) {
 	const day = 24 * time.Hour
 	for name, row := range map[string]struct {
@@ -245,7 +245,7 @@ func TestCompileFitsLimits(t *testing.T) {
 	}
 }
 
-// An edge's own charges of amounts are bounded by what amounts may be, not by what tokens may.
+// An edge's own charges of amounts are bounded by the largest amount, not by the largest number of tokens.
 func TestTakeOfAmounts(t *testing.T) {
 	p, err := counter.NewPolicy("usd", weir.Limit{Algorithm: weir.FixedWindow, Decimal: true, Count: 100_000, Window: time.Hour})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// TestBook: a charge that comes too late to be refused is always taken, whatever another rule says, and peeks are
-// refused until it has been made up for.
+// TestBook: a charge that comes too late to be refused is always taken, even if another rule refuses. Peeks are refused
+// until the refill has made up for it.
 func TestBook(t *testing.T) {
 	for _, algorithm := range []counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter} {
 		t.Run(algorithm.String(), func(t *testing.T) {
@@ -39,10 +39,10 @@ func TestBook(t *testing.T) {
 			if d := ask(0); d.Allowed || d.Rule != "tokens" {
 				t.Errorf("a peek below zero: %+v", d)
 			}
-			if d := ask(20); d.Allowed || d.Rule != "requests" { // the other refuses, and 20 are booked: 50 below zero
+			if d := ask(20); d.Allowed || d.Rule != "requests" { // requests refuses, and booked takes 20: 50 below zero
 				t.Errorf("%+v", d)
 			}
-			if d := ask(10); !d.Allowed { // of the other there were 10 left: nothing was taken of it
+			if d := ask(10); !d.Allowed { // requests had 10 left: the refusal took nothing from it
 				t.Errorf("%+v", d)
 			}
 			now = now.Add(59 * time.Second) // refills 59 of the 60 below zero

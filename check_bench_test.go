@@ -10,8 +10,8 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// A whole check in this process, by the number of clients: with a million and more, their counters lie in no cache.
-// The key does, since an edge has just read it off its connection.
+// BenchmarkCheck measures a whole check in this process, by the number of clients. With a million clients, their counters
+// aren't in any CPU cache. The key is in the cache, as it is when an edge has just read it from a connection.
 func BenchmarkCheck(b *testing.B) {
 	for _, clients := range []int{1, 1_000_000, 10_000_000} {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
@@ -34,7 +34,7 @@ func BenchmarkCheck(b *testing.B) {
 			asks := make([]uint32, 1<<20)
 			zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 1, uint64(clients-1))
 			for i := range asks {
-				asks[i] = uint32(zipf.Uint64() * 2654435761 % uint64(clients)) // popular clients aren't neighbours
+				asks[i] = uint32(zipf.Uint64() * 2654435761 % uint64(clients)) // popular clients aren't neighbors
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

@@ -19,7 +19,7 @@ func month(t testing.TB, n string) weir.Limit {
 	return l
 }
 
-// TestCompileAmounts: what a rule says of all its limits, each takes as it can.
+// TestCompileAmounts: settings of a rule apply to each of its limits that supports them.
 func TestCompileAmounts(t *testing.T) {
 	const day = 24 * time.Hour
 	week := weir.Limit{Count: 7, Window: 7 * day}
@@ -53,14 +53,14 @@ func TestCompileAmounts(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, row.want)
 		}
 	}
-	// The calendar of UTC is what a month has anyway: naming it must not begin a new counter.
+	// A month's default calendar is UTC, so naming UTC must not start a new counter.
 	id := func(c counter.Calendar) uint64 {
 		return compile(t, rule(c, month(t, "5"))).Explain(&weir.Request{}).Rules[0].Limits[0].ID
 	}
 	if id(counter.Calendar{}) != id(counter.Calendar{Zone: "UTC", Day: 1, Weekday: time.Monday}) || id(counter.Calendar{}) == id(counter.Calendar{Zone: "Asia/Tokyo"}) {
 		t.Error("another counter, or the same one")
 	}
-	// A millionth is a limit, too.
+	// A millionth is a valid limit.
 	names(weir.Rules{Rules: []weir.Rule{{ID: "a", Amount: "usd", Limits: []weir.Limit{{Fraction: 1, Window: time.Hour}, {Algorithm: weir.TokenBucket, Fraction: 1, Window: time.Second}}}}})
 }
 
@@ -103,7 +103,7 @@ func TestCompileRejectsAmounts(t *testing.T) {
 	}
 }
 
-// TestExplainAmounts: what a rule counts, how much of it a request takes and by what, or why none of it.
+// TestExplainAmounts: Explain shows which amount a rule counts, how much of it a request takes and why, or why none.
 func TestExplainAmounts(t *testing.T) {
 	doc := spend()
 	doc.Rules = append(doc.Rules, weir.Rule{ID: "usual", Amount: "tokens_out", Default: counter.Whole(500), Cost: 2, By: []string{}, Limits: per(5000, time.Hour)})
@@ -136,7 +136,7 @@ func TestExplainAmounts(t *testing.T) {
 			}
 		}
 	}
-	// What it is counted by goes before what it counts.
+	// The reason about the client comes before the one about the amount.
 	doc.Rules[0].Missing = weir.MissingSkip
 	if r := compile(t, doc).Explain(&weir.Request{APIKey: "k"}).Rules[0]; r.Applies || r.Why != "the request lacks org, and the rule skips such requests" {
 		t.Errorf("%+v", r)

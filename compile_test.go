@@ -79,7 +79,7 @@ func TestCompileRejectsWhatCannotBe(t *testing.T) {
 	}
 }
 
-// TestCompileKeepsCountersApart: limits that would be one counter, although both hold for a request.
+// TestCompileKeepsCountersApart: Compile rejects two limits that would share a counter if both could apply to a request.
 func TestCompileKeepsCountersApart(t *testing.T) {
 	second, hour, minute := weir.Limit{Count: 20, Window: time.Second}, weir.Limit{Count: 5000, Window: time.Hour}, weir.Limit{Count: 5, Window: time.Minute}
 	two, one := []weir.Limit{second, hour}, []weir.Limit{minute}

@@ -32,7 +32,7 @@ func (s *fullStore) Take(ctx context.Context, charges []counter.Charge, results 
 	}
 }
 
-// Guests for whom there is no room share a counter by their address, and others keep their own.
+// Guests that the store has no room for share a counter by their address. Other clients keep their own counters.
 func TestGuestsWithoutRoomAreCountedByAddress(t *testing.T) {
 	for _, mode := range []counter.FailureMode{weir.FailAllow, weir.FailRefuse} {
 		store := &fullStore{Store: memstore.New(memstore.Options{}), err: counter.ErrNoRoom}
@@ -60,7 +60,8 @@ func TestGuestsWithoutRoomAreCountedByAddress(t *testing.T) {
 	}
 }
 
-// What was taken by the address goes back by the answer's status, and with a request that is refused after all. What was only looked at doesn't.
+// Tokens taken from the counter of an address go back if the response's status doesn't count, and if the request is
+// refused in the end. A peek gives nothing back.
 func TestGuestsCountedByAddressAreGivenBack(t *testing.T) {
 	left := func(t *testing.T, l *weir.Limiter) int64 {
 		t.Helper()
@@ -81,7 +82,7 @@ func TestGuestsCountedByAddressAreGivenBack(t *testing.T) {
 			t.Errorf("after %d, %d are left, want %d; %v", c.status, left(t, l), c.want, err)
 		}
 	}
-	// Another limit, whose store is gone, refuses the request: before it or behind it, by rules that refuse then.
+	// Another limit can't reach its store and fails closed, either before or after the limit by address.
 	for _, first := range []bool{true, false} {
 		rules := []weir.Rule{rule, {ID: "gone", Layer: "other", OnStoreFailure: weir.FailRefuse, By: []string{"ip"}, Limits: per(9, time.Hour)}}
 		at := 0
@@ -102,7 +103,7 @@ func TestGuestsCountedByAddressAreGivenBack(t *testing.T) {
 	}
 }
 
-// A guest that its address refuses takes nothing from the request's other limits, whichever were decided first.
+// If the counter of a guest's address refuses, the request takes nothing from its other limits, in any order.
 func TestGuestsRefusedByAddressTakeNothing(t *testing.T) {
 	address := weir.Rule{ID: "address", Layer: "1", By: []string{"ip"}, Limits: per(100, time.Hour)}
 	wide := weir.Rule{ID: "wide", Layer: "2", By: []string{"api_key"}, Limits: per(100, time.Hour)}
@@ -127,8 +128,8 @@ func TestGuestsRefusedByAddressTakeNothing(t *testing.T) {
 	}
 }
 
-// What wasn't taken from the store isn't given back to it: limits that failed, or were counted locally, and
-// those in shadow that refused.
+// Finish gives back only what was taken from the store. It gives nothing back for limits that failed, were counted locally,
+// or refused in shadow mode.
 func TestFinishGivesBackOnlyWhatWasTaken(t *testing.T) {
 	for _, mode := range []counter.FailureMode{weir.FailAllow, weir.FailLocal} {
 		store := &brokenStore{Store: memstore.New(memstore.Options{})}
@@ -158,7 +159,8 @@ func TestFinishGivesBackOnlyWhatWasTaken(t *testing.T) {
 	}
 }
 
-// Of refusals the longest wait binds, and no wait at all is the longest; of limits with as many requests left, the first.
+// Among refusals, the one with the longest wait binds, and one that waiting can't cure is the longest. Among limits with the
+// same number of requests left, the first binds.
 func TestWhichLimitBinds(t *testing.T) {
 	l := limiter(t)
 	minute, err := counter.NewPolicy("minute", weir.PerMinute(1))
@@ -203,7 +205,7 @@ func TestListsTellNobodyToWait(t *testing.T) {
 	}
 }
 
-// An emergency limit without a store to count it in is none.
+// An emergency limit without a local store doesn't apply.
 func TestEmergencyLimitNeedsALocalStore(t *testing.T) {
 	store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"a"}}
 	rs := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: per(1, time.Hour)}}})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestDescriptorRules apply to no request: whoever answers Envoy counts for them.
+// TestDescriptorRules: rules for Envoy's descriptors apply to no request. The edge that answers Envoy charges them.
 func TestDescriptorRules(t *testing.T) {
 	named := Rule{ID: "named", Descriptor: []string{"edge", "tenant=acme"}, Limits: []Limit{PerMinute(1)}}
 	rs, err := Compile(Rules{Rules: []Rule{named}})

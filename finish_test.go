@@ -38,14 +38,14 @@ func TestCountingByStatus(t *testing.T) {
 	if check(t, l, req).Allowed {
 		t.Error("two failures were not counted")
 	}
-	// Guesses in parallel are all charged before the first is answered.
+	// Parallel guesses are all charged before the first response.
 	first, second := check(t, l, weir.Request{User: "v"}), check(t, l, weir.Request{User: "v"})
 	if !first.Allowed || !second.Allowed || check(t, l, weir.Request{User: "v"}).Allowed {
 		t.Error("a third guess slipped through")
 	}
 }
 
-// Receipts expire by the time that nodes share, not by a node's own.
+// Receipts expire by the time that nodes share, not by a node's own clock.
 func TestReceiptsExpireBySharedTime(t *testing.T) {
 	now := time.Now().Add(-48 * time.Hour)
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: per(10, time.Hour)}}}),
@@ -147,7 +147,7 @@ func TestQueueDelaysAndCancel(t *testing.T) {
 		if d := check(t, l, weir.Request{APIKey: "k"}); !d.Allowed || d.Delay != 2*time.Second {
 			t.Fatalf("the cancelled place isn't free: %+v", d)
 		}
-		if err := l.Finish(t.Context(), &ds[2], weir.Outcome{Abandoned: true}); err != nil { // a second cancel is nothing
+		if err := l.Finish(t.Context(), &ds[2], weir.Outcome{Abandoned: true}); err != nil { // canceling again does nothing
 			t.Fatal(err)
 		}
 		if check(t, l, weir.Request{APIKey: "k"}).Allowed {
@@ -172,7 +172,7 @@ func TestSecretThatComesLater(t *testing.T) {
 	}
 }
 
-// A receipt is finished once, whatever the outcome was, and with its decision's own knowledge of which answers count.
+// A receipt is finished once, whatever the outcome. Its decision determines which statuses count.
 func TestReceiptsOfRulesThatCountByStatus(t *testing.T) {
 	finish := func(l *weir.Limiter, receipt string, o weir.Outcome) error {
 		return l.Finish(t.Context(), &weir.Decision{Receipt: receipt}, o)
@@ -213,7 +213,7 @@ func TestReceiptsOfRulesThatCountByStatus(t *testing.T) {
 	}
 }
 
-// Without a receipt, too, an abandoned request gives back what all of its limits took.
+// An abandoned request gives back the tokens of all its limits, even without a receipt.
 func TestAbandonedGivesBackEverything(t *testing.T) {
 	l := limiter(t,
 		weir.Rule{ID: "login", Statuses: []int{401}, Limits: per(10, time.Hour)},
@@ -233,7 +233,7 @@ func TestAbandonedGivesBackEverything(t *testing.T) {
 	}
 }
 
-// What is credited goes to the window that it is now, since nobody knows which one took it, and never beyond the limit.
+// A credit goes to the current window, because the window that was charged is unknown, and never above the limit.
 func TestCredit(t *testing.T) {
 	for _, algorithm := range []counter.Algorithm{weir.FixedWindow, weir.SlidingCounter, weir.TokenBucket} {
 		now := time.Unix(1_700_000_040, 0).Truncate(time.Hour)
@@ -259,7 +259,7 @@ func TestCredit(t *testing.T) {
 	}
 }
 
-// lostAnswers is a store whose answers to GiveBack are lost: before it did anything, or after it did its work.
+// lostAnswers is a store whose GiveBack fails, either before it does anything or after it has given tokens back.
 type lostAnswers struct {
 	counter.Store
 	before, after int
@@ -296,7 +296,7 @@ func TestFinishAfterAFailure(t *testing.T) {
 					req.Amounts, req.Reserve = map[string]counter.Amount{"tokens": 10_000_000}, time.Minute
 				}
 				var ds []weir.Decision
-				for range 10 { // so that there is something to give back too much of
+				for range 10 { // so that giving back too much would show
 					ds = append(ds, check(t, l, req))
 				}
 				each := (1_000 - ds[9].Remaining) / 10

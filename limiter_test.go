@@ -72,7 +72,7 @@ func TestMostRestrictiveLimitSpeaks(t *testing.T) {
 			t.Fatalf("a refused request was charged to another limit: %+v", s)
 		}
 		time.Sleep(20 * time.Second)
-		check(t, l, req) // the fourth: costly is used up
+		check(t, l, req) // the fourth check uses up costly
 		d = check(t, l, req)
 		if d.Allowed || d.Rule != "costly" || d.RetryAfter < 5*time.Hour {
 			t.Fatalf("of two refusals the longest wait binds: %+v", d)
@@ -187,7 +187,7 @@ func TestMissingIdentity(t *testing.T) {
 	}
 }
 
-// Hostile values in several dimensions never make two subjects one.
+// Hostile values in several dimensions never give two clients one subject.
 func TestSubjectsDoNotCollide(t *testing.T) {
 	l := limiter(t, weir.Rule{ID: "a", By: []string{"org", "user", "header:X-Tenant"}, Limits: per(1, time.Hour)})
 	values := []string{"", "a", "b", "ab", "a:b", ":", "\x00", "\x01", "\x01a", "a\x01", "\x04", string([]byte{198, 51, 100, 1})}
@@ -286,7 +286,7 @@ func TestRaisedLimitKeepsTokens(t *testing.T) {
 	})
 }
 
-// brokenStore fails for some rules, as a store does when a shard is gone.
+// brokenStore fails for some rules, like a store that has lost a shard.
 type brokenStore struct {
 	*memstore.Store
 	fails []string
@@ -349,7 +349,7 @@ func TestStoreFailure(t *testing.T) {
 	if d.Reason != weir.ReasonLimited || d.Rule != "local" || d.RetryAfter <= 0 {
 		t.Errorf("a refusal by the local counter is a refusal like any other: %+v", d)
 	}
-	// What a healthy limit refuses takes nothing of the local counter.
+	// A request that a healthy limit refuses takes nothing from the local counter.
 	for range 5 {
 		try("d", "local") // open admits one
 	}
@@ -358,8 +358,8 @@ func TestStoreFailure(t *testing.T) {
 	}
 }
 
-// A window that counts refusals counts those of its own also where it is counted locally: not what another limit
-// refuses, and what doesn't fit whatever the others say.
+// A window that counts refusals also counts its own refusals while it is counted locally. It doesn't count requests that
+// another limit refuses, and it counts requests that don't fit even if other limits refuse them, too.
 func TestCountRefusedInAnOutage(t *testing.T) {
 	rs := compile(t, weir.Rules{Rules: []weir.Rule{
 		{ID: "open", Limits: per(1, time.Hour)},
@@ -448,7 +448,7 @@ func TestResetByRequest(t *testing.T) {
 	}
 }
 
-// Without rules nothing is let through, and what needs no rules works.
+// Without rules, no request passes, and calls that need no rules work.
 func TestNoRulesYet(t *testing.T) {
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
 	req := &weir.Request{APIKey: "k", Path: "/", Cost: 1}

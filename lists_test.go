@@ -42,7 +42,7 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// Entries that are denied beside the document beat its allow list, and leave the document as it was.
+// Denied entries that aren't in the document beat its allow list, and don't change the document.
 func TestWithDenied(t *testing.T) {
 	rs, err := Compile(Rules{Allow: []string{"sk_*"}, Deny: []string{"old_*"}})
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A sum is exact, and rounded up once.
+// A sum is exact, and is rounded up only once.
 func TestMadeAmounts(t *testing.T) {
-	const perMillion = 1_000_000 // of a dollar for a million, in 10^-12
+	const perMillion = 1_000_000 // 1 usd per million tokens, in 10^-12 usd a token
 	gpt := []Weight{{"input", 5 * perMillion / 2}, {"cached", 5 * perMillion / 4}, {"output", 10 * perMillion}}
 	for _, row := range []struct {
 		name  string
@@ -27,7 +27,7 @@ func TestMadeAmounts(t *testing.T) {
 		{"no parts", nil, map[string]counter.Amount{"input": 1}, "0", false},
 		{"none of it", gpt, map[string]counter.Amount{"input": 0}, "0", true},
 		{"one is not free", gpt, map[string]counter.Amount{"input": 1}, "0.000001", true},
-		// Each is 0.4 millionths, and their sum 1.2: 2, where rounding each would be 3.
+		// Each is 0.4 millionths. Their sum is 1.2, rounded up to 2; rounding each one up would make 3.
 		{"rounded once", []Weight{{"a", 400_000}, {"b", 400_000}, {"c", 400_000}}, map[string]counter.Amount{"a": counter.Whole(1), "b": counter.Whole(1), "c": counter.Whole(1)}, "0.000002", true},
 		{"exact isn't rounded", []Weight{{"a", 400_000}, {"b", 600_000}}, map[string]counter.Amount{"a": counter.Whole(1), "b": counter.Whole(1)}, "0.000001", true},
 		{"an output token counts four", []Weight{{"input", 1e12}, {"output", 4e12}}, map[string]counter.Amount{"input": counter.Whole(100), "output": counter.Whole(20)}, "180", true},

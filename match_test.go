@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// applied are the ids of the rules that apply to a request, as the limiter and Explain see them.
+// applied returns the ids of the rules that apply to a request. It fails the test if the limiter and Explain disagree.
 func applied(t testing.TB, rs *weir.RuleSet, req weir.Request) []string {
 	t.Helper()
 	var ids []string
@@ -56,7 +56,7 @@ func TestPathsInDisguise(t *testing.T) {
 	}
 }
 
-// A path that leads to an endpoint by one reading is limited there, whatever it is by another.
+// If a server could route a path to an endpoint in any reading, the limits of that endpoint apply.
 func TestEveryReadingIsLimited(t *testing.T) {
 	rs := compile(t, weir.Rules{Rules: []weir.Rule{
 		{ID: "login", Match: weir.Match{Endpoint: "/login"}, Limits: per(1, time.Second)},
@@ -88,7 +88,7 @@ func TestEveryReadingIsLimited(t *testing.T) {
 	}
 }
 
-// A rule may have both an endpoint and an expression, alone among rules without, and whatever was matched before.
+// A rule may have both an endpoint and an expression. Both must match, whatever other rules matched before.
 func TestEndpointWithRegex(t *testing.T) {
 	rs := compile(t, weir.Rules{Rules: []weir.Rule{
 		{ID: "both", Match: weir.Match{Endpoint: "GET /v1/{x}", EndpointRegex: "^/v1/login$"}, Limits: per(1, time.Hour)},
@@ -103,7 +103,7 @@ func TestEndpointWithRegex(t *testing.T) {
 	}
 }
 
-// Of a layer, the most specific rule of each reading applies.
+// In a layer, the most specific rule of each reading applies.
 func TestLayersOfReadings(t *testing.T) {
 	rs := compile(t, weir.Rules{Rules: []weir.Rule{
 		{ID: "rest", Layer: "l", Limits: per(1, time.Second)},
@@ -123,7 +123,7 @@ func TestLayersOfReadings(t *testing.T) {
 	}
 }
 
-// A rule that counts by endpoint counts a path at every endpoint that it may lead to.
+// A rule that counts by endpoint counts a path for every endpoint that servers could route it to.
 func TestReadingsCountedByEndpoint(t *testing.T) {
 	l := limiter(t,
 		weir.Rule{ID: "each", By: []string{"endpoint"}, Limits: per(1, time.Hour)},
@@ -142,7 +142,7 @@ func TestReadingsCountedByEndpoint(t *testing.T) {
 	}
 }
 
-// What a path leads to must be cheap to find out. Where it isn't, the path is refused.
+// Paths with too many readings to check cheaply are refused.
 func TestUnreadablePaths(t *testing.T) {
 	limited := weir.Rule{ID: "login", Match: weir.Match{Endpoint: "/login"}, Limits: per(1, time.Hour)}
 	shadow, all := limited, weir.Rule{ID: "all", Limits: per(1, time.Hour)}
@@ -175,7 +175,7 @@ func TestUnreadablePaths(t *testing.T) {
 	}
 }
 
-// What isn't plain text at a glance is matched like anything else.
+// Endpoints with unusual characters match like all others.
 func TestEndpointsOfUnusualCharacters(t *testing.T) {
 	for path, want := range map[string]string{
 		"/.well-known/jwks.json": "dot", "/.Well-Known/jwks.json": "dot",
@@ -199,7 +199,7 @@ func TestEndpointsOfUnusualCharacters(t *testing.T) {
 	}
 }
 
-// Endpoints match what net/http.ServeMux matches, apart from what Weir folds on purpose.
+// Endpoints match the same paths as in net/http.ServeMux, except where Weir folds spellings on purpose.
 func TestEndpointsMatchAsServeMuxDoes(t *testing.T) {
 	segment := rapid.SampledFrom([]string{"a", "b", "c"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -234,7 +234,7 @@ func TestEndpointsMatchAsServeMuxDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		x := rs.Explain(&weir.Request{Method: "GET", Path: path})
-		// Weir takes a path with and without its last slash for the same.
+		// Weir ignores a slash at the end of a path.
 		if w := want(path) || want(strings.TrimSuffix(path, "/")+"/"); x.Rules[0].Applies != w {
 			t.Fatalf("%q on %q: %v, ServeMux says %v (%s)", method+pattern, path, x.Rules[0].Applies, w, x.Rules[0].Why)
 		}
@@ -452,7 +452,7 @@ search false the path doesn't match endpoint /search [] 0   /search false false
 	}
 }
 
-// What Explain says applies is what a check charges.
+// A check charges exactly the rules that Explain says apply.
 func TestExplainAgreesWithCheck(t *testing.T) {
 	endpoints := []string{"", "/a", "/a/", "GET /a/{x}", "/{x}/b", "POST /a/b"}
 	rapid.Check(t, func(t *rapid.T) {

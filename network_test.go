@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// TestNetworks: two addresses share a counter if and only if they lie in one network of the prefix that counts: the rule's, or else
+// TestNetworks: two addresses share a counter if and only if they are in the same network. The rule's prefix decides, or else
 // the limiter's.
 func TestNetworks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -88,8 +88,8 @@ func TestNetworks(t *testing.T) {
 	})
 }
 
-// TestNetworksSideBySide: a rule by address and one by its network both count, and a network begins untouched: neither the counter
-// of its first address, nor one of another prefix is taken for it.
+// TestNetworksSideBySide: a rule by address and a rule by network both count. A network has a counter of its own, different from
+// that of its first address and from those of other prefixes.
 func TestNetworksSideBySide(t *testing.T) {
 	first, second := netip.MustParseAddr("203.0.113.0"), netip.MustParseAddr("203.0.113.1")
 	rule := weir.Rule{ID: "a", By: []string{"ip"}, Limits: per(2, time.Hour)}
@@ -124,7 +124,7 @@ func TestNetworksSideBySide(t *testing.T) {
 	}
 }
 
-// TestNetworksOfTheLimiter: limits that no rule has count by the limiter's prefixes.
+// TestNetworksOfTheLimiter: limits that aren't in a rule count by the limiter's prefixes.
 func TestNetworksOfTheLimiter(t *testing.T) {
 	emergency, err := counter.NewPolicy("emergency", weir.PerHour(2))
 	if err != nil {
@@ -162,7 +162,7 @@ func TestNetworksThatCannotBe(t *testing.T) {
 			t.Errorf("%+v: %v", r, err)
 		}
 	}
-	for _, bits := range []int{-5, 0, 99, 1 << 20} { // a limiter has no error to give
+	for _, bits := range []int{-5, 0, 99, 1 << 20} { // NewLimiter returns no error
 		l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{Rules: []weir.Rule{{ID: "a", By: []string{"ip"}, Limits: per(1, time.Hour)}}}), weir.Options{IPv4Prefix: bits})
 		if !check(t, l, weir.Request{IP: ip1}).Allowed || !check(t, l, weir.Request{IP: ip1.Next()}).Allowed {
 			t.Errorf("IPv4Prefix %d: two addresses share a counter", bits)

@@ -37,7 +37,7 @@ func TestObserverSeesEveryDecision(t *testing.T) {
 	}
 }
 
-// slowStore takes its time.
+// slowStore answers slowly.
 type slowStore struct {
 	counter.Store
 	time.Duration
@@ -77,7 +77,7 @@ func TestObserverIsToldOfTimeAndFailure(t *testing.T) {
 				t.Fatalf("observation %d took %v", i, seen.Took)
 			}
 		}
-		// One in 64 is timed, by chance.
+		// One decision in 64 is timed, chosen at random.
 		if timed < n/64/3 || timed > n/64*3 {
 			t.Errorf("%d of %d observations were timed", timed, n)
 		}
@@ -88,7 +88,7 @@ func TestObserverIsToldOfTimeAndFailure(t *testing.T) {
 	})
 }
 
-// TestObserverIsToldByEdges: what an edge decides by itself, and who asks.
+// TestObserverIsToldByEdges: the observer sees decisions that an edge makes by itself, and which edge asked.
 func TestObserverIsToldByEdges(t *testing.T) {
 	var seen []string
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{}), weir.Options{Observe: func(o *weir.Observation) {

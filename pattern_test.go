@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestExpressionsBelowSegments: those that begin with whole segments are found among the endpoints, which take empty segments for nothing.
+// TestExpressionsBelowSegments: expressions that begin with whole segments are found through the trie of endpoints, which
+// ignores empty segments.
 func TestExpressionsBelowSegments(t *testing.T) {
 	var doc Rules
 	for _, expr := range []string{"^/", "^/a/", "^/a/b/[0-9]$", "^/a/b", "^/a/b/c/", "^/a/(/|b)"} {

@@ -15,7 +15,7 @@ func perMillion(model string, usd int64) weir.Sum {
 	return weir.Sum{Name: model, Parts: []weir.Weight{{Amount: "input", Each: usd * 1e6}, {Amount: "output", Each: 2 * usd * 1e6}}}
 }
 
-// A price is that of the dearest model that a call may be for.
+// A call is priced by the dearest model that it may be for.
 func TestPrice(t *testing.T) {
 	million := map[string]counter.Amount{"input": counter.Whole(1_000_000)}
 	some := []weir.Sum{perMillion("small", 1), perMillion("large-*", 100)}
@@ -71,7 +71,8 @@ func TestPrice(t *testing.T) {
 	}
 }
 
-// While a part of an amount is unknown, a rule charges its default, or else what is assumed; and never less than is known.
+// While a part of an amount is unknown, a rule charges its default, or else the assumed amount, and never less than the
+// known part.
 func TestAssumedAmounts(t *testing.T) {
 	rule := func(amount string, by int64) weir.Rule {
 		return weir.Rule{ID: amount, By: []string{}, Amount: amount, Default: counter.Whole(by), Limits: []weir.Limit{{Count: 10_000, Window: time.Hour}}, Algorithm: weir.FixedWindow}
@@ -121,7 +122,7 @@ func TestAssumedAmounts(t *testing.T) {
 	}
 }
 
-// A rule that counts an amount applies to a request that reserves, whatever its method is.
+// A rule that counts an amount applies to a request that reserves, whatever its method.
 func TestReservationsOfAnyMethod(t *testing.T) {
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
 		{ID: "tokens", By: []string{}, Amount: "tokens", Match: weir.Match{Endpoint: "POST /chat"}, Limits: []weir.Limit{weir.PerHour(1000)}},

@@ -23,12 +23,12 @@ var (
 	receiptTime   = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// Receipts as a version sealed them that knew nothing of amounts: of the rules below, and of those with a split limit.
+// oldReceipts were sealed by a version without amounts, under the rules below and under rules with a split limit.
 //
 //go:embed testdata/receipts.txt
 var oldReceipts string
 
-// oldStore answers as the store did for which they were sealed, and remembers what is given back.
+// oldStore answers like the store of that version, and records what is given back.
 type oldStore struct {
 	once counter.Once
 	keep time.Duration
@@ -51,7 +51,7 @@ func (s *oldStore) GiveBack(_ context.Context, once counter.Once, keep time.Dura
 
 func (*oldStore) Reset(context.Context, []counter.Counter) error { return nil }
 
-// oldLimiter is what sealed them, of today's code.
+// oldLimiter returns a limiter of today's code with the rules under which the old receipts were sealed.
 func oldLimiter(t *testing.T, split bool) (*Limiter, *oldStore) {
 	t.Helper()
 	rules := []Rule{
@@ -73,7 +73,7 @@ func oldLimiter(t *testing.T, split bool) (*Limiter, *oldStore) {
 
 var oldRequest = Request{APIKey: "sk_prod_1", User: "u", IP: netip.MustParseAddr("198.51.100.1"), Cost: 5, Receipt: true}
 
-// Receipts outlive an upgrade: those of the old version are read, and give back to the counters of this one.
+// Receipts outlive an upgrade: this version reads those of the old version and gives back to the same counters.
 func TestOldReceipts(t *testing.T) {
 	for i, old := range strings.Fields(oldReceipts) {
 		l, s := oldLimiter(t, i == 1)
@@ -101,7 +101,7 @@ func TestOldReceipts(t *testing.T) {
 	}
 }
 
-// told is what of a return a store goes by.
+// told returns the parts of a return that a store uses.
 func told(r counter.Return) any {
 	return struct {
 		ID      uint64
@@ -115,8 +115,8 @@ func told(r counter.Return) any {
 	}{r.Policy.ID, r.Policy.Place, r.Policy.Name, r.Policy.Limit, string(r.Subject), r.N, r.Slot, r.Used, r.Hold}
 }
 
-// Receipts of requests without amounts are what they were, byte for byte but for when they expire, so that nodes of the old
-// version open them, too.
+// Receipts of requests without amounts haven't changed, except for the time at which they expire. So nodes of the old version
+// can open them, too.
 func TestReceiptsKeepTheirForm(t *testing.T) {
 	forms := [][]byte{nil, []byte("places")}
 	for i, old := range strings.Fields(oldReceipts) {
@@ -138,7 +138,7 @@ func TestReceiptsKeepTheirForm(t *testing.T) {
 	}
 }
 
-// alone is the policy of a limit without a rule.
+// alone returns the policy of a limit that isn't in a rule.
 func alone(t *testing.T, l Limit) *counter.Policy {
 	t.Helper()
 	p, err := counter.NewPolicy("test", l)
@@ -148,7 +148,7 @@ func alone(t *testing.T, l Limit) *counter.Policy {
 	return p
 }
 
-// drawDue draws what may stand in a receipt.
+// drawDue draws the content of a receipt.
 func drawDue(t *rapid.T) due {
 	l := Limit{
 		Algorithm: counter.Algorithm(rapid.IntRange(0, int(Concurrency)).Draw(t, "algorithm")),
@@ -203,7 +203,7 @@ func drawDue(t *rapid.T) due {
 	return r
 }
 
-// Whatever was taken survives being sealed and opened by another node.
+// The content of a receipt is the same after another node has opened it.
 func TestReceiptsSurviveSealing(t *testing.T) {
 	seal, open := newSealer(receiptSecret), newSealer(receiptSecret)
 	rapid.Check(t, func(t *rapid.T) {
@@ -237,7 +237,8 @@ func TestReceiptsSurviveSealing(t *testing.T) {
 	})
 }
 
-// A slot is renewed and released for as long as its request takes, a reservation settled within a day: their receipts last.
+// Receipts of slots and reservations last for a day, because long requests renew their slots and reservations may be settled
+// late.
 func TestReceiptsOfHoldsLastADay(t *testing.T) {
 	var h held
 	h.add(due{Return: counter.Return{Counter: counter.Counter{Policy: alone(t, Limit{Algorithm: Concurrency, Count: 1, Window: time.Second})}}})
@@ -261,7 +262,7 @@ func TestReceiptsOfHoldsLastADay(t *testing.T) {
 	}
 }
 
-// FuzzReceipt: what nobody sealed opens nowhere, and breaks nothing.
+// FuzzReceipt: a forged receipt is rejected and does no harm.
 func FuzzReceipt(f *testing.F) {
 	s := newSealer(receiptSecret)
 	f.Add([]byte(nil))
@@ -290,7 +291,7 @@ func FuzzReceipt(f *testing.F) {
 	})
 }
 
-// A receipt of a later version, under a secret that is the same, isn't read as one of ours.
+// A receipt in a later version's form is rejected, even if both versions have the same secret.
 func TestReceiptsOfOtherForms(t *testing.T) {
 	s := newSealer(receiptSecret)
 	b := binary.LittleEndian.AppendUint64(make([]byte, len(counter.Once{})), uint64(receiptTime.Add(time.Hour).UnixMicro()))

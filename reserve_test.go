@@ -14,15 +14,15 @@ import (
 
 var nodesSecret = []byte("the nodes' common secret")
 
-// nodes are two limiters with the same rules, on one store.
+// nodes returns two limiters with the same rules and the same store.
 func nodes(t testing.TB, doc weir.Rules) (one, two *weir.Limiter) {
 	t.Helper()
 	store, rs := memstore.New(memstore.Options{}), compile(t, doc)
 	return weir.NewLimiter(store, rs, weir.Options{Secret: nodesSecret}), weir.NewLimiter(store, rs, weir.Options{Secret: nodesSecret})
 }
 
-// A reservation of nothing is settled once, too, for as long as its receipt is good: it has no record in the store, so the mark of
-// its settlement lasts.
+// A reservation of nothing can be settled only once, too. It has no record in the store, so the mark that it was settled lasts
+// as long as its receipt.
 func TestReservationsOfNothingSettleOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := nodes(t, weir.Rules{Rules: []weir.Rule{{ID: "tokens", Amount: "tokens", Limits: monthly(10_000)}}})
@@ -43,7 +43,7 @@ func TestReservationsOfNothingSettleOnce(t *testing.T) {
 	})
 }
 
-// leftOf is what a client has left of each limit, exactly.
+// leftOf returns exactly what a client has left of each limit.
 func leftOf(t testing.TB, l *weir.Limiter, req weir.Request) string {
 	t.Helper()
 	req.Peek, req.Reserve, req.Repeat, req.Receipt = true, 0, counter.Once{}, false
@@ -63,7 +63,7 @@ func tokens(n int64) map[string]counter.Amount {
 	return map[string]counter.Amount{"tokens": counter.Whole(n)}
 }
 
-// What a request has reserved becomes what it has used, once, whoever says so.
+// Finish replaces a request's reservation with its usage, once, on any node.
 func TestReserveAndFinish(t *testing.T) {
 	of := func(change func(*weir.Rule)) weir.Rule {
 		r := weir.Rule{ID: "tokens", Amount: "tokens", Limits: monthly(10_000)}
@@ -146,7 +146,7 @@ func TestReserveAndFinish(t *testing.T) {
 	}
 }
 
-// What is used beyond the limit is paid by the next requests.
+// If a request uses more than the limit has left, the next requests pay for it.
 func TestSettledBelowZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, weir.Rule{ID: "tokens", Amount: "tokens", Limits: per(1000, 1000*time.Second)}) // one a second
@@ -170,8 +170,8 @@ func TestSettledBelowZero(t *testing.T) {
 	})
 }
 
-// Nothing goes back by itself, unless the rule says so: then when the time is over that was asked for. A late
-// settlement books all that was used.
+// A reservation that isn't settled stays charged, unless the rule gives it back when its time is over. A late settlement
+// books the whole usage.
 func TestUnsettled(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestUnsettled(t *testing.T) {
 	}
 }
 
-// A request that is refused reserves nothing, also of the limits that had room.
+// A refused request reserves nothing, not even from limits that had room.
 func TestRefusedRequestsReserveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t,
@@ -254,7 +254,7 @@ func TestRefusedRequestsReserveNothing(t *testing.T) {
 	})
 }
 
-// A request under a name is charged once within a minute, on whichever node it comes again.
+// A request with an id is charged once within a minute, even if it is repeated on another node.
 func TestRepeatedRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := nodes(t, weir.Rules{Rules: []weir.Rule{
@@ -318,8 +318,8 @@ func TestRepeatedRequests(t *testing.T) {
 	})
 }
 
-// A check that is repeated after a refund or a settlement is charged anew, and what it took goes back once, too, by its own
-// receipt or by the first.
+// A check that is repeated after a refund or a settlement is charged again. This charge can be given back once, too, with its
+// own receipt or with the first one.
 func TestRepeatedAfterARefund(t *testing.T) {
 	for name, reserve := range map[string]time.Duration{"amounts": 0, "reserved": time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -364,7 +364,7 @@ func TestRepeatedAfterARefund(t *testing.T) {
 	}
 }
 
-// Of a repeated check no more goes back than was taken, whichever receipt it is by.
+// A repeated check gives back no more than it took, whichever of its receipts is used.
 func TestRepeatedRequestsGoBackOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := nodes(t, weir.Rules{Rules: []weir.Rule{
@@ -374,7 +374,7 @@ func TestRepeatedRequestsGoBackOnce(t *testing.T) {
 		req := weir.Request{APIKey: "k", Amounts: tokens(100), Repeat: counter.Once{1}, Receipt: true, Reserve: time.Minute}
 		check(t, one, weir.Request{APIKey: "k", Amounts: tokens(500)})
 		first := check(t, one, req)
-		req.Amounts = tokens(300) // not the same request after all
+		req.Amounts = tokens(300) // a different request
 		second := check(t, two, req)
 		if got := leftOf(t, one, req); got != "3 400" {
 			t.Fatalf("%s are left", got)

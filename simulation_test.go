@@ -11,20 +11,20 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// flight is a request of the simulation, as a model sees it.
+// flight is a request in the model.
 type flight struct {
 	weir.Decision
 	node     int
 	took     int64     // reserved
-	goesBack time.Time // what gives back what isn't settled does so then
+	goesBack time.Time // when a reservation that isn't settled is given back
 	slot     time.Time // when its slot ends; in the past if it has none
 	used     int64     // -1 until it is settled
-	lost     bool      // nobody will settle it
+	lost     bool      // it will never be settled
 }
 
-// 10,000 short lives of three nodes, which reserve, renew, settle once and twice, and die. Whenever somebody looks, the counters
-// have what a model has. At the end all slots are free, and what is booked is what the settled ones have used, and the estimates
-// of the others, unless those go back.
+// This test simulates 10,000 short sequences on three nodes that reserve, renew, settle once or twice, and die. The counters
+// always agree with a model. At the end all slots are free. The limits have booked the usage of settled requests, and the
+// estimates of the others unless their rule gives those back.
 func TestNothingLeaksSimulated(t *testing.T) {
 	const (
 		ttl, reserve = 10 * time.Second, 25 * time.Second
@@ -91,7 +91,7 @@ func TestNothingLeaksSimulated(t *testing.T) {
 				late++
 			}
 			o := weir.Outcome{Status: 200, Amounts: tokens(f.used)}
-			if random.IntN(5) == 0 { // nobody knows
+			if random.IntN(5) == 0 { // the usage is unknown
 				f.used, o = f.took, weir.Outcome{}
 			} else if random.IntN(5) == 0 {
 				f.used, o = 0, weir.Outcome{Abandoned: true}
@@ -117,7 +117,7 @@ func TestNothingLeaksSimulated(t *testing.T) {
 				}
 				begun++
 				all = append(all, &flight{Decision: d, node: i, took: n, goesBack: now.Add(reserve), slot: now.Add(ttl), used: -1})
-			case act < 6: // those that are in flight are renewed, in time
+			case act < 6: // requests in flight renew their slots in time
 				for _, f := range some {
 					if !f.slot.After(now) {
 						continue
@@ -129,7 +129,7 @@ func TestNothingLeaksSimulated(t *testing.T) {
 				}
 			case act < 8:
 				settle(some[random.IntN(len(some))])
-			case act < 9: // a node dies, with all that it has
+			case act < 9: // a node dies with all its requests
 				i := random.IntN(len(nodes))
 				for _, f := range some {
 					if f.node == i {

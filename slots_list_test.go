@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// inUse observes how many slots there are, by hold.
+// inUse counts slots by hold.
 type inUse map[counter.Once]int64
 
 func (u inUse) Slots(_ *counter.Counter, id counter.Once, n int64, lasts time.Duration) {
@@ -24,8 +24,8 @@ func (u inUse) Slots(_ *counter.Counter, id counter.Once, n int64, lasts time.Du
 
 func (inUse) Reservation(string) {}
 
-// Whoever finds a slot in the list can release it. Its request, if it is still in flight, takes it again with its next renewal,
-// unless others were faster.
+// An operator can release any slot in the list. If its request is still in flight, the next renewal takes the slot again,
+// unless another request was faster.
 func TestSlotsReleasedByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
@@ -68,7 +68,7 @@ func TestSlotsReleasedByOthers(t *testing.T) {
 		if err := l.Renew(t.Context(), &first); !second.Allowed || !errors.Is(err, weir.ErrSlotLost) {
 			t.Errorf("others have taken it: %v", err)
 		}
-		// That the first one ends releases nothing of the second.
+		// The end of the first request doesn't release the second one's slot.
 		if err := l.Finish(t.Context(), &first, weir.Outcome{}); err != nil || check(t, l, req).Allowed {
 			t.Errorf("a slot was released twice: %v", err)
 		}

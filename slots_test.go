@@ -48,7 +48,7 @@ func TestSlots(t *testing.T) {
 		a = take(two)
 		full(30 * time.Second)
 
-		// Releasing twice releases one.
+		// Releasing a slot again has no effect.
 		for range 3 {
 			if err := two.Release(t.Context(), a); err != nil {
 				t.Error(err)
@@ -66,7 +66,7 @@ func TestSlots(t *testing.T) {
 		}
 		full(10 * time.Second)
 
-		// One dies. Its slot ends by itself, at once, and another gets it.
+		// One client dies. Its slot expires on time, and another client gets it.
 		if err := one.Renew(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestSlots(t *testing.T) {
 		if err := one.Release(t.Context(), c); err != nil {
 			t.Error(err)
 		}
-		if err := one.Renew(t.Context(), c); err != nil { // late, and nobody has it
+		if err := one.Renew(t.Context(), c); err != nil { // late, but the slot is still free
 			t.Error(err)
 		}
 		full(20 * time.Second)
@@ -100,7 +100,7 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// A receipt renews, releases and finishes on every node, for as long as the request takes.
+// A receipt can renew, release and finish on every node, for as long as the request takes.
 func TestSlotsByReceipt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := nodes(t, weir.Rules{Rules: []weir.Rule{
@@ -152,8 +152,8 @@ func TestSlotsByReceipt(t *testing.T) {
 	})
 }
 
-// A receipt of a slot lasts a day, and a store remembers for an hour that it was used. Tokens of the other limits go back once all
-// the same, and not after an hour.
+// The receipt of a slot lasts a day, but a store remembers for only an hour that it was used. Tokens of the other limits still
+// go back only once, and not after an hour.
 func TestReceiptsOfSlotsGiveBackOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, slots(5, 10*time.Second), weir.Rule{ID: "day", Algorithm: weir.FixedWindow, Limits: per(10, 24*time.Hour)})
@@ -176,7 +176,7 @@ func TestReceiptsOfSlotsGiveBackOnce(t *testing.T) {
 	})
 }
 
-// Seal gives those a receipt that have slots, and no others.
+// Seal makes receipts for decisions with slots, and for no others.
 func TestSeal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := nodes(t, weir.Rules{Rules: []weir.Rule{
@@ -211,7 +211,7 @@ func TestSeal(t *testing.T) {
 	})
 }
 
-// Slots are taken together with the other limits, all or nothing, and as many as a request costs.
+// Slots are taken together with the other limits, all or nothing. A request takes as many slots as it costs.
 func TestSlotsBesideOtherLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, slots(5, 0), weir.Rule{ID: "requests", Algorithm: weir.FixedWindow, Limits: monthly(4)})
@@ -242,8 +242,8 @@ func TestSlotsBesideOtherLimits(t *testing.T) {
 	})
 }
 
-// While the store can't be reached, slots are taken of Options.Local, renewed there, and released there, by whatever ends
-// the request.
+// While the store can't be reached, slots are taken from Options.Local. They are renewed and released there, however the
+// request ends.
 func TestLocalSlots(t *testing.T) {
 	ends := map[string]func(l *weir.Limiter, d *weir.Decision) error{
 		"finish": func(l *weir.Limiter, d *weir.Decision) error {
@@ -285,7 +285,7 @@ func TestLocalSlots(t *testing.T) {
 						}
 					}
 				}
-				store.fails = nil // the store is back; theirs are local still
+				store.fails = nil // the store is back, but slots taken before are still local
 				for i := range held {
 					if err := end(l, &held[i]); err != nil {
 						t.Errorf("%s: %v", name, err)
@@ -302,7 +302,7 @@ func TestLocalSlots(t *testing.T) {
 	}
 }
 
-// A request that is refused after its slot was taken gives it back at once, wherever it was.
+// A request that is refused after it took a slot gives the slot back at once, to the store or to Options.Local.
 func TestSlotsOfRefusedRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for i, fails := range [][]string{{"closed"}, {"closed", "slots"}, {"full", "slots"}, {"full", "slots"}} {
@@ -337,8 +337,8 @@ func TestSlotsOfRefusedRequests(t *testing.T) {
 	})
 }
 
-// 10,000 short lives of clients that take slots, die, renew late and release twice, against a model: a check is allowed just
-// when fewer than the limit are in flight by the store's clock, and at the end nothing is left.
+// This test compares 10,000 short sequences with a model. Clients take slots, die, renew late and release twice. A check is
+// allowed exactly when fewer requests than the limit are in flight by the store's clock, and at the end no slot is taken.
 func TestSlotsSimulated(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	clock := func() time.Time { return now }
@@ -414,7 +414,7 @@ func TestSlotsSimulated(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.end = time.Time{}
-			default: // nothing; those that hold something may die of it
+			default: // nothing, so slots may expire
 				now = now.Add(time.Duration(random.Int64N(int64(ttl))) / 2 * time.Duration(1+random.IntN(2)))
 			}
 			if n := live(); n > limit+1 {
@@ -447,7 +447,7 @@ func TestSlotsSimulated(t *testing.T) {
 	}
 }
 
-// The same with clients at the same time: whoever holds a slot, by its own clock, is one of no more than the limit.
+// With concurrent clients, no more of them than the limit hold a slot, each by its own clock.
 func TestSlotsOfManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, ttl = 7, 10 * time.Second
@@ -477,11 +477,11 @@ func TestSlotsOfManyAtOnce(t *testing.T) {
 					}
 					enter()
 					switch random.IntN(4) {
-					case 0: // dies: its slot is its own to the last microsecond
+					case 0: // dies: it keeps its slot until the slot expires
 						time.Sleep(ttl - time.Microsecond)
 						leave()
 						continue
-					case 1: // stalls, and goes on if it may
+					case 1: // stalls, and continues if it still has its slot
 						time.Sleep(ttl - time.Microsecond)
 						leave()
 						pause(ttl)

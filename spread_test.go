@@ -9,8 +9,8 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// Whoever looks at one decision in eight sees each client as often as it comes, also where clients take turns: in eights, or in a
-// number of Fibonacci, which the golden section is closest to.
+// An observer that samples one decision in eight sees each client in proportion to its requests. This holds even if clients
+// take turns in groups of eight, or of a Fibonacci number, which is the worst case for steps by the golden ratio.
 func TestSpreadIsInStepWithNoPattern(t *testing.T) {
 	const oneIn, each = 8, 8_000
 	for _, clients := range []int{2, 8, 55} {

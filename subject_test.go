@@ -16,8 +16,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSubjectsAreUnambiguous: requests share a counter if, and only if, the same dimensions have the same
-// values, the same ones are missing, and an address that counts is the same; however many dimensions there are.
+// TestSubjectsAreUnambiguous: requests share a counter if, and only if, they have the same values in the same dimensions, lack
+// the same dimensions, and have the same address if it counts. The number of dimensions doesn't matter.
 func TestSubjectsAreUnambiguous(t *testing.T) {
 	addresses := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("2001:db8::1")}
 	hostile := []string{"a", "b", "aa", "\x01a", "\x01", "\x00", "\x80", "\x04\x0a\x00\x00\x01", "\x0a\x00\x00\x01", "\x20\x01\x0d\xb8\x00\x00\x00\x00", "*"}
@@ -27,14 +27,14 @@ func TestSubjectsAreUnambiguous(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 40).Draw(t, "dimensions")
-		// Few values, so that requests are often nearly the same: what is missing is counted by the address,
-		// and whatever else looks like one must not be taken for it.
+		// There are few values, so that requests are often nearly the same. A missing value is replaced by the address, and
+		// other values that look like an address must not be confused with it.
 		values := append(rapid.SliceOfN(rapid.SampledFrom(hostile), 0, 3).Draw(t, "values"), "", "\x0a\x00\x00\x01")
 		by := make([]string, n)
 		for i := range by {
 			by[i] = fmt.Sprint("attr:", i)
 		}
-		counted := -1 // which of them is the address
+		counted := -1 // the index of the address
 		if rapid.Bool().Draw(t, "by ip") {
 			counted = rapid.IntRange(0, n-1).Draw(t, "ip at")
 			by[counted] = "ip"
@@ -73,7 +73,7 @@ func TestSubjectsAreUnambiguous(t *testing.T) {
 			b.values[i], b.values[j] = b.values[j], b.values[i]
 		}
 		if counted >= 0 {
-			a.values[counted], b.values[counted] = "x", "x" // which nobody asks for
+			a.values[counted], b.values[counted] = "x", "x" // a value that isn't counted
 		}
 		same := slices.Equal(a.values, b.values) && (a.ip == b.ip || !addressCounts(a))
 		if !check(a) {
@@ -85,7 +85,7 @@ func TestSubjectsAreUnambiguous(t *testing.T) {
 	})
 }
 
-// TestByMethod: whoever counts by method isn't evaded by another spelling or by methods that nobody has.
+// TestByMethod: clients can't evade a rule that counts by method with another spelling or an unknown method.
 func TestByMethod(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -108,7 +108,7 @@ func TestByMethod(t *testing.T) {
 	}
 }
 
-// A rule that counts by path has a counter for each beginning of one, and no spelling gets another.
+// A rule that counts by path has a counter for each prefix of a path. Another spelling of the prefix has the same counter.
 func TestCountedByPath(t *testing.T) {
 	for _, c := range []struct {
 		by, first string
@@ -121,7 +121,7 @@ func TestCountedByPath(t *testing.T) {
 		{"path:1", "/v1/orders/17", []string{"/v1", "/V1/users/"}, []string{"/", "/v2/orders", "/v"}},
 		{"path:3", "/v1/orders/17", []string{"/v1/orders/17/items/3"}, []string{"/v1/orders/18", "/v1/orders"}},
 		{"path:8", "/1/2/3/4/5/6/7/8", []string{"/1/2/3/4/5/6/7/8/9", "/1/2/3/4/5/6/7/8/10/11"}, []string{"/1/2/3/4/5/6/7/9"}},
-		// What is too long shares a counter.
+		// Paths that are too long share a counter.
 		{"path:1", "/" + strings.Repeat("a", 128), []string{"/" + strings.Repeat("b", 128), "/" + strings.Repeat("a", 129) + "/x"}, []string{"/" + strings.Repeat("a", 127), "/a"}},
 		{"path:2", "/", []string{"//", "/."}, []string{"/a"}},
 	} {
@@ -160,7 +160,7 @@ func TestCountedByPath(t *testing.T) {
 	}
 }
 
-// Whoever sends them, paths can be made up: a store that is short of memory needn't make counters for them.
+// Any client can make up paths, even a verified one, so a store that is short of memory needn't create counters for them.
 func TestPathsAreMadeUp(t *testing.T) {
 	store := &guests{Store: storeOf()}
 	l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: []weir.Rule{
@@ -175,7 +175,7 @@ func TestPathsAreMadeUp(t *testing.T) {
 	}
 }
 
-// guests is a store that notes which charges are a guest's.
+// guests is a store that records which charges are marked as a guest's.
 type guests struct {
 	counter.Store
 	last []bool
@@ -189,7 +189,7 @@ func (g *guests) Take(ctx context.Context, charges []counter.Charge, results []c
 	g.Store.Take(ctx, charges, results)
 }
 
-// TestSubjectsCanBeRead: an observer finds in the charges of a decision what each rule counted, whatever clients send.
+// TestSubjectsCanBeRead: an observer can read from a decision's charges what each rule counted by, whatever clients send.
 func TestSubjectsCanBeRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 20).Draw(t, "dimensions")

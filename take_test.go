@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// ownPolicy is a limit per hour that an edge made up.
+// ownPolicy returns the policy of an edge's own limit per hour.
 func ownPolicy(t *testing.T, name string, n int64, mode counter.FailureMode) *counter.Policy {
 	t.Helper()
 	p, err := counter.NewPolicy(name, weir.Limit{Count: n, Window: time.Hour})
@@ -27,7 +27,7 @@ func charge(p *counter.Policy, subject string, n int64) counter.Charge {
 	return counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: n}
 }
 
-// left is what a peek finds in each counter.
+// left peeks at each counter and returns what is left.
 func left(t *testing.T, l *weir.Limiter, charges ...counter.Charge) []int64 {
 	t.Helper()
 	d, err := private.Take(l, t.Context(), &weir.Request{Peek: true}, charges, nil)
@@ -48,7 +48,7 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 		Observe: func(o *weir.Observation) { seen = append(seen, *o.Decision) }})
 	small, large := ownPolicy(t, "small", 5, weir.FailAllow), ownPolicy(t, "large", 100, weir.FailAllow)
 	charges := []counter.Charge{charge(large, "acme", 3), charge(small, "ada", 2)}
-	req := &weir.Request{APIKey: "k"} // whom the rules deny: they have no say here
+	req := &weir.Request{APIKey: "k"} // the rules deny this key, but they don't apply here
 	for i := range 3 {
 		d, err := private.Take(l, t.Context(), req, charges, nil)
 		if err != nil || d.Allowed != (i < 2) || d.Rule != "small" || d.Policy != small || d.RulesVersion != 7 {
@@ -61,7 +61,7 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 	if len(seen) != 3 || seen[2].Allowed || seen[2].Reason != weir.ReasonLimited {
 		t.Errorf("the observer saw %+v", seen)
 	}
-	// Some of the charges may be peeks: they bind, and take nothing.
+	// Some of the charges may be peeks. They can bind, and take nothing.
 	charges[1].Peek, charges[1].N = true, 1
 	if d, _ := private.Take(l, t.Context(), req, charges, nil); !d.Allowed {
 		t.Errorf("a peek beside a charge: %+v", d)
@@ -81,7 +81,7 @@ func TestTakeIsAllOrNothing(t *testing.T) {
 	if d, err := private.Take(l, t.Context(), req, nil, nil); !d.Allowed || d.Reason != weir.ReasonUnlimited || err != nil {
 		t.Errorf("no charges: %+v, %v", d, err)
 	}
-	// A cost that can't be is the nearest that can.
+	// A cost out of range becomes the nearest valid cost.
 	for n, want := range map[int64]int64{-3: 4, 0: 4, 1 << 62: 5} {
 		l := limiter(t)
 		d, err := private.Take(l, t.Context(), req, []counter.Charge{charge(small, "ada", n)}, nil)
@@ -156,8 +156,8 @@ func TestTakeFollowsFailureModes(t *testing.T) {
 	}
 }
 
-// The emergency limit counts takes without an address by their keys, lest one caller spends what is for all. Checks without
-// one share a counter: their keys are their clients' own words.
+// The emergency limit counts takes without an address by their keys, so that one caller can't use it up for all. Checks
+// without an address share a counter, because clients can make up their keys.
 func TestEmergencyLimitWithoutAddresses(t *testing.T) {
 	store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"open", "all"}}
 	l := weir.NewLimiter(store, compile(t, weir.Rules{Rules: []weir.Rule{{ID: "all", Limits: []weir.Limit{weir.PerSecond(1)}}}}), weir.Options{
@@ -179,7 +179,7 @@ func TestEmergencyLimitWithoutAddresses(t *testing.T) {
 	}
 }
 
-// What is counted locally while the store is gone is all or nothing as well, the emergency limit among it.
+// Local counters are also all or nothing while the store is unreachable. This includes the emergency limit.
 func TestFallingBackIsAllOrNothing(t *testing.T) {
 	store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"many", "few", "closed"}}
 	l := weir.NewLimiter(store, nil, weir.Options{
@@ -231,8 +231,8 @@ func TestFallingBackIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// The store took nothing for a request that one of its limits refused. What fits beside it must not be given back,
-// also where a third limit couldn't be reached: that would mint tokens.
+// The store takes nothing for a request that one of its limits refuses. The limits that had room must not get tokens back,
+// even if a third limit couldn't be reached: that would mint tokens.
 func TestARefusalBesideAFailureGivesNothingBack(t *testing.T) {
 	for _, mode := range []counter.FailureMode{weir.FailAllow, weir.FailRefuse, weir.FailLocal} {
 		store := &brokenStore{Store: memstore.New(memstore.Options{}), fails: []string{"gone"}}

@@ -27,8 +27,8 @@ func (s *callCounter) GiveBack(ctx context.Context, once counter.Once, keep time
 	return s.Store.GiveBack(ctx, once, keep, returns)
 }
 
-// TestCheckTogether decides several requests in one call of the store: if one of them is refused, none
-// takes anything, and nothing has to go back.
+// TestCheckTogether decides several requests in one call of the store. If one of them is refused, no tokens are taken, and
+// none have to be given back.
 func TestCheckTogether(t *testing.T) {
 	set, err := weir.Compile(weir.Rules{
 		Deny: []string{"sk_denied"}, Allow: []string{"sk_allowed"},
@@ -53,7 +53,7 @@ func TestCheckTogether(t *testing.T) {
 		allowed  bool
 		reason   weir.Reason
 		each     []bool
-		left     int64 // of the edge's own limit
+		left     int64 // in the edge's own limit
 	}{
 		{[]*weir.Request{user("a"), {User: "b"}}, true, weir.ReasonWithin, []bool{true, true}, 3},
 		{[]*weir.Request{user("a"), {User: "b"}}, true, weir.ReasonWithin, []bool{true, true}, 2},
