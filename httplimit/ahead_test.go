@@ -15,7 +15,8 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// A request is refused before its body is read if no body could save it. Only then does it count as refused, and it takes nothing.
+// A request that would be refused whatever its body contains is refused before the body is read. It counts as refused once,
+// and takes nothing.
 func TestRefuseAhead(t *testing.T) {
 	once := weir.Rule{ID: "requests", By: []string{}, Algorithm: weir.FixedWindow, Limits: per(1, 24*time.Hour)}
 	abused := once
@@ -80,7 +81,8 @@ func TestRefuseAhead(t *testing.T) {
 	}
 }
 
-// A counter that refills while a request is refused ahead keeps nothing of that request, and lets it go on.
+// If a counter refills while a request is about to be refused ahead, the request continues, and the counter keeps no charge
+// from the attempt.
 func TestRefusedAheadAsACounterRefills(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "requests", By: []string{}, Algorithm: weir.FixedWindow, Limits: per(1, 24*time.Hour)}, daily("tokens", 1000)))
 	asked := 0

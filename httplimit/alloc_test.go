@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector allocates by itself, so these run without it.
+// The race detector allocates, so these tests run without it.
 
 package httplimit_test
 
@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// sink is a writer that keeps nothing, so that what is counted is the middleware's.
+// sink is a writer that discards everything, so that the test counts only the middleware's allocations.
 type sink struct {
 	header http.Header
 	status int
@@ -90,7 +90,7 @@ func TestAllocsPerIdentity(t *testing.T) {
 	}
 }
 
-// TestAllocsOfOneThatIsShed: fewer than of a request that is decided, which is the point of it.
+// TestAllocsOfOneThatIsShed: shedding a request allocates less than deciding it, which is the point of shedding.
 func TestAllocsOfOneThatIsShed(t *testing.T) {
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	defer close(goOn)

@@ -43,7 +43,8 @@ func askRaw(t *testing.T, addr, target, lines string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// A key that some server would read and the limiter doesn't is a way around every list: 400, with a reason.
+// A key that some servers would read but the limiter doesn't would be a way around every list. Such requests get a 400 with
+// a reason.
 func TestAmbiguousIdentitiesAreRefused(t *testing.T) {
 	type source = httplimit.Source
 	inHeader, inQuery, asBearer := source{}, source{Query: "api_key"}, source{Bearer: true}
@@ -168,7 +169,7 @@ func TestAmbiguousIdentitiesAreRefused(t *testing.T) {
 	}
 }
 
-// A change of the rules changes which headers must be given once.
+// Changing the rules changes which headers a request may send only once.
 func TestWatchedHeadersFollowTheRules(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "a", By: []string{"header:X-A"}, Limits: per(100, time.Hour)}))
 	srv, client := serve(t, wrap(l, httplimit.Options{}, ok))

@@ -13,12 +13,12 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// daily is a rule for an amount of all clients together.
+// daily returns a rule that limits an amount per day for all clients together.
 func daily(amount string, n int64) weir.Rule {
 	return weir.Rule{ID: amount, By: []string{}, Amount: amount, Algorithm: weir.FixedWindow, Limits: per(n, 366*24*time.Hour)}
 }
 
-// amounts are so many tokens.
+// amounts returns an amount of tokens.
 func amounts(tokens int64) map[string]counter.Amount {
 	return map[string]counter.Amount{"tokens": counter.Whole(tokens)}
 }
@@ -28,7 +28,7 @@ func estimating(e *httplimit.Estimate, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(w, httplimit.WithEstimate(r, e)) })
 }
 
-// What a handler says was used is what is booked, and what it says nothing of stays as it was reserved.
+// Settle books the usage that a handler reports. Amounts that it doesn't report stay as they were reserved.
 func TestSettle(t *testing.T) {
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
@@ -76,7 +76,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// What isn't an estimate isn't settled, and what nobody knows is booked once it is known.
+// Only estimates are settled, and an amount that is unknown at first is booked once it is known.
 func TestEstimates(t *testing.T) {
 	priced := weir.Rules{
 		Rules:  []weir.Rule{daily("usd", 10)},
@@ -123,7 +123,7 @@ func TestEstimates(t *testing.T) {
 	httplimit.Settle(request("/"), amounts(1)) // without a limiter it does nothing
 }
 
-// Whether an estimate is of use depends on the path, and neither on the method nor on who asks.
+// CountsAmounts depends on the path alone, not on the method or the client.
 func TestCountsAmounts(t *testing.T) {
 	chat := daily("tokens", 1000)
 	chat.Match = weir.Match{Endpoint: "POST /v1/chat/{rest...}", APIKeyPattern: "sk_*"}

@@ -76,7 +76,7 @@ func TestClientIP(t *testing.T) {
 		for _, line := range c.forwarded {
 			r.Header.Add("X-Forwarded-For", line)
 		}
-		// Others' headers of the kind count for nothing.
+		// Similar headers of other products are ignored.
 		for _, name := range []string{"X-Real-IP", "Forwarded", "True-Client-IP", "CF-Connecting-IP", "X-Client-IP"} {
 			r.Header.Set(name, "6.6.6.6")
 		}
@@ -88,7 +88,7 @@ func TestClientIP(t *testing.T) {
 	}
 }
 
-// A prefix of proxies trusts those in it and nobody else, however it is written.
+// A trusted prefix covers exactly the addresses in it, however it is written.
 func TestTrustedPrefixes(t *testing.T) {
 	for _, c := range []struct {
 		prefix, peer string
@@ -122,7 +122,7 @@ func TestTrustedPrefixes(t *testing.T) {
 	}
 }
 
-// A long chain of trusted hops costs time by its length alone.
+// Reading a long chain of trusted hops takes time proportional to its length.
 func TestClientIPOfALongChain(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.RemoteAddr = "10.0.0.1:1"
@@ -132,7 +132,8 @@ func TestClientIPOfALongChain(t *testing.T) {
 	}
 }
 
-// Through the middleware: a client that forges its address each time is one client, and those behind a proxy are several.
+// The middleware counts a client that forges a new address for each request as one client, and clients behind a trusted
+// proxy as several.
 func TestForgedAddressesAreOneClient(t *testing.T) {
 	perIP := rules(weir.Rule{ID: "ip", By: []string{"ip"}, Limits: per(2, time.Hour)})
 	srv, client := serve(t, wrap(limiter(t, perIP), httplimit.Options{}, ok))

@@ -16,8 +16,8 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// Who has been refused too often in a row loses its connection, and of HTTP/2 its stream alone: others on the same
-// connection go on.
+// A client that is refused too often in a row loses its connection. With HTTP/2 it loses only its stream, and other streams of
+// the connection continue.
 func TestDropped(t *testing.T) {
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 		ID: "api", Limits: []weir.Limit{weir.PerHour(1)},
@@ -36,7 +36,7 @@ func TestDropped(t *testing.T) {
 		transport := s.Client().Transport.(*http.Transport)
 		transport.TLSClientConfig = &tls.Config{RootCAs: transport.TLSClientConfig.RootCAs, NextProtos: map[bool][]string{true: {"h2"}, false: {"http/1.1"}}[h2]}
 		get := func(key string) (int, error) {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, http.NoBody) // which is not repeated
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, http.NoBody) // the client would repeat a GET by itself
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -67,7 +67,8 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// A trusted proxy is answered: it would take a server that closes its connections for dead, and all its clients with it.
+// A trusted proxy always gets a response. If its connections were closed, it would consider the server dead, and all its
+// clients would suffer.
 func TestProxiesArentDropped(t *testing.T) {
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 		ID: "api", By: []string{"ip"}, Limits: []weir.Limit{weir.PerHour(1)},

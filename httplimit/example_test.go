@@ -36,7 +36,7 @@ func Example() {
 	// 429 remaining: 0 policy: "orders";q=2;w=60
 }
 
-// 100 requests a minute for each user of a session, and for each address that has none.
+// 100 requests a minute for each user with a session, and for each address without one.
 func ExamplePerUser() {
 	user := func(r *http.Request) string {
 		if c, err := r.Cookie("session"); err == nil {

@@ -18,12 +18,12 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// counting charges only answers with these statuses.
+// counting returns a limiter that charges only requests whose response has one of these statuses.
 func counting(t testing.TB, statuses ...int) *weir.Limiter {
 	return limiter(t, rules(weir.Rule{ID: "s", By: []string{}, Statuses: statuses, Limits: per(10, 366*24*time.Hour)}))
 }
 
-// charged is how many answers have been counted.
+// charged returns how many requests have been charged.
 func charged(t testing.TB, l *weir.Limiter) int64 {
 	t.Helper()
 	d, err := l.Check(t.Context(), &weir.Request{Peek: true})
@@ -33,7 +33,7 @@ func charged(t testing.TB, l *weir.Limiter) int64 {
 	return 10 - d.Remaining
 }
 
-// called is a handler behind the limiter, called once; what it panics with comes back.
+// called calls a handler behind the limiter once, and returns the value it panics with.
 func called(l *weir.Limiter, h http.HandlerFunc) (panicked any) {
 	defer func() { panicked = recover() }()
 	wrap(l, httplimit.Options{}, h).ServeHTTP(httptest.NewRecorder(), request("/"))
@@ -76,7 +76,7 @@ func TestChargingByStatus(t *testing.T) {
 	}
 }
 
-// Informational answers, which only a real server sends, aren't the answer.
+// Informational responses, which only a real server sends, don't count as the response.
 func TestInformationalAnswers(t *testing.T) {
 	l := counting(t, 1, 401)
 	srv, client := serve(t, wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -95,7 +95,7 @@ func TestInformationalAnswers(t *testing.T) {
 	}
 }
 
-// A status that can't be makes net/http panic, which is no answer.
+// An invalid status makes net/http panic, so there is no response.
 func TestStatusThatCannotBe(t *testing.T) {
 	for _, status := range []int{0, 42, 1000} {
 		l := counting(t, 401)
@@ -105,7 +105,7 @@ func TestStatusThatCannotBe(t *testing.T) {
 	}
 }
 
-// Guesses in parallel can't slip through before the first is answered.
+// Parallel guesses can't slip through before the first response.
 func TestParallelGuesses(t *testing.T) {
 	l := counting(t, 401)
 	release := make(chan struct{})
@@ -133,7 +133,7 @@ func TestParallelGuesses(t *testing.T) {
 	}
 }
 
-// An answer that goes on is settled once its status is known, not when it ends.
+// A streamed response is settled as soon as its status is known, not when it ends.
 func TestStreamsAreSettledAtOnce(t *testing.T) {
 	l := counting(t, 5)
 	streaming, stop := make(chan struct{}), make(chan struct{})
@@ -160,7 +160,7 @@ func TestStreamsAreSettledAtOnce(t *testing.T) {
 	}
 }
 
-// A guess whose body breaks behind the credentials is a guess, whatever the handler, or a proxy in its place, then answers.
+// A login attempt whose body breaks off after the credentials still counts, whatever the handler or a proxy then responds.
 func TestBrokenBodiesCount(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer up.Close()
@@ -204,7 +204,8 @@ func TestBrokenBodiesCount(t *testing.T) {
 	}
 }
 
-// A handler behind a rule that counts by status sees that a request has no body: proxies send one on otherwise.
+// Behind a rule that counts by status, a handler still sees http.NoBody for a request without a body. Otherwise a proxy would
+// forward a body.
 func TestNoBodyStaysNone(t *testing.T) {
 	for name, body := range map[string]io.ReadCloser{"none": nil, "NoBody": http.NoBody} {
 		r := request("/")
@@ -218,7 +219,8 @@ func TestNoBodyStaysNone(t *testing.T) {
 	}
 }
 
-// Once the answer has begun, its status is known, and what then becomes of the body doesn't matter: services answer uploads before their end.
+// Once the response has begun, its status is known. It doesn't matter if the request's body breaks off later, because services
+// may respond before an upload ends.
 func TestBodiesThatBreakBehindTheAnswer(t *testing.T) {
 	l := counting(t, 401)
 	srv, _ := serve(t, wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -238,7 +240,7 @@ func TestBodiesThatBreakBehindTheAnswer(t *testing.T) {
 	}
 }
 
-// A proxy of one's own says that there was no answer.
+// A custom proxy can report that there was no response.
 func TestNoAnswer(t *testing.T) {
 	l := counting(t, 401)
 	h := wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -253,7 +255,7 @@ func TestNoAnswer(t *testing.T) {
 	httplimit.NoAnswer(request("/")) // without a limiter it does nothing
 }
 
-// A reverse proxy behind the limiter aborts when its upstream breaks off.
+// A reverse proxy behind the limiter aborts its response if the upstream's response breaks off.
 func TestUpstreamThatBreaksOff(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")

@@ -11,9 +11,8 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// FuzzIdentity sends what clients may send, and holds what is made of it against
-// a second opinion, written without regard to speed: nothing is verified
-// without proof, and no address comes from the header of a peer that isn't trusted.
+// FuzzIdentity compares the identities of arbitrary requests with those of a second, simpler implementation. It checks that
+// nothing is verified without proof, and that no address comes from a header that an untrusted peer sent.
 func FuzzIdentity(f *testing.F) {
 	const knownKey = "sk_prod_known"
 	trusted := prefixes("10.0.0.0/8", "2001:db8:ffff::/48")
@@ -72,7 +71,7 @@ func FuzzIdentity(f *testing.F) {
 	})
 }
 
-// secondKey says whose key it is: the claim's, the header's, the bearer token's or the parameter's.
+// secondKey returns the key from the claim, the header, the bearer token or the query parameter.
 func secondKey(s httplimit.Source, r *http.Request, proof httplimit.Claims, knownKey string) (key string, verified bool) {
 	if s == (httplimit.Source{}) {
 		s.Header = "X-Api-Key"
@@ -112,7 +111,7 @@ func text(v any) string {
 	return s
 }
 
-// secondIP reads the whole chain at once.
+// secondIP finds the client's address in the whole chain of forwarded addresses.
 func secondIP(peer string, lines []string, trusted []netip.Prefix) netip.Addr {
 	isTrusted := func(ip netip.Addr) bool {
 		for _, p := range trusted {
@@ -134,7 +133,7 @@ func secondIP(peer string, lines []string, trusted []netip.Prefix) netip.Addr {
 	return ip
 }
 
-// parse reads an address with or without port, brackets and zone; the invalid one if it is none.
+// parse reads an address with or without port, brackets and zone. If s isn't an address, it returns the zero Addr.
 func parse(s string) netip.Addr {
 	ip, err := netip.ParseAddr(s)
 	if err != nil && strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {

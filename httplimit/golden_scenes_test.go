@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// ask is a client's request, sent so long after the one before.
+// ask returns a step that sends a request some time after the previous one.
 func ask(after time.Duration, headers ...string) step {
 	s := step{after: after, request: "GET /v1/orders HTTP/1.1\nX-API-Key: sk_prod_1"}
 	for _, h := range headers {
@@ -19,7 +19,7 @@ func ask(after time.Duration, headers ...string) step {
 	return s
 }
 
-// The conversations begin at a moment that isn't whole in any unit.
+// oddMoment is the start of the conversations. It isn't a whole number of any unit.
 const oddMoment = 12*time.Second + 345_678_901
 
 var (
@@ -29,12 +29,11 @@ var (
 	two        = []step{ask(oddMoment), ask(0)}
 )
 
-// allNames are headers of one's own.
+// allNames are custom header names.
 var allNames = httplimit.HeaderNames{Limit: "x-quota", Remaining: "X-Quota-Left", Reset: "X-Quota-Reset", ResetAfter: "X-Quota-Wait"}
 
-// algorithmScenes show every header of every dialect and both bodies for each
-// algorithm: once with the dialects that are on by default, and once with all
-// the others, and a client that asks for problem details.
+// algorithmScenes show every header of every dialect and both kinds of bodies for each algorithm: once with the default
+// dialects, and once with all other dialects and a client that asks for problem details.
 func algorithmScenes() []scene {
 	var scenes []scene
 	others := httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{httplimit.GitHub, httplimit.IETF06}, Names: allNames}}
@@ -170,7 +169,7 @@ func degradedScenes() []scene {
 	}
 }
 
-// amountScenes are of limits on amounts, on the calendar, and on requests in flight.
+// amountScenes show limits on amounts, limits in calendar windows, and limits on requests in flight.
 func amountScenes() []scene {
 	taking := func(amounts map[string]counter.Amount, more ...httplimit.Dialect) httplimit.Options {
 		o := httplimit.Options{Identify: func(_ *http.Request, req *weir.Request) { req.Amounts = amounts }}

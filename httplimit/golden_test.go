@@ -26,17 +26,16 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// scene is a conversation whose bytes are kept in a file, time included: it
-// happens in a bubble, and begins with the year 2000. Package test parses the
-// structured fields in these files.
+// scene is a conversation whose bytes are compared with a golden file. It runs in a synctest bubble, so its times are always
+// the same. Package test parses the structured fields in these files.
 type scene struct {
 	name    string
 	rules   weir.Rules
 	options httplimit.Options
 	fails   []string // rules whose store is down
-	// emergency is one more limit for those.
+	// emergency is another limit for those rules.
 	emergency *counter.Policy
-	inFlight  int // requests whose slots are taken before
+	inFlight  int // how many slots are taken before the scene begins
 	steps     []step
 }
 
@@ -112,7 +111,7 @@ func (s *scene) play(t *testing.T) {
 	}
 }
 
-// read adds one answer to the script, with the bytes that came.
+// read reads one response and adds its bytes to the script.
 func (s *scene) read(t *testing.T, conn net.Conn, st step, script *bytes.Buffer) {
 	t.Helper()
 	var came bytes.Buffer
@@ -139,7 +138,7 @@ func (s *scene) read(t *testing.T, conn net.Conn, st step, script *bytes.Buffer)
 	checkAnswer(t, method, resp, body)
 }
 
-// checkAnswer holds an answer against what is true of all.
+// checkAnswer checks what must be true of every response.
 func checkAnswer(t *testing.T, method string, resp *http.Response, body []byte) {
 	t.Helper()
 	if method == http.MethodHead && len(body) > 0 {

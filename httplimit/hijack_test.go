@@ -28,7 +28,7 @@ func hijack(t *testing.T, w http.ResponseWriter) net.Conn {
 	return conn
 }
 
-// A request whose connection was hijacked lasts until that is closed: in the handler, or long after it.
+// A request whose connection was hijacked keeps its slot until the connection is closed, in the handler or long after it.
 func TestSlotsOfHijackedConnections(t *testing.T) {
 	for _, within := range []bool{true, false} {
 		l := limiter(t, rules(slots(1), weir.Rule{ID: "guesses", By: []string{}, Statuses: []int{401}, Limits: per(10, 366*24*time.Hour)}))
@@ -77,7 +77,7 @@ func TestSlotsOfHijackedConnections(t *testing.T) {
 	}
 }
 
-// A handler that hijacks a connection and forgets it keeps no slot for ever.
+// If a handler hijacks a connection and forgets it, the slot is released eventually.
 func TestSlotsOfForgottenConnections(t *testing.T) {
 	l := limiter(t, rules(slots(1)))
 	h, done := handled(wrap(l, httplimit.Options{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { hijack(t, w) })))
@@ -96,7 +96,7 @@ func TestSlotsOfForgottenConnections(t *testing.T) {
 	}
 }
 
-// The hijacked connection can do what it could: a reverse proxy ends one direction of it at a time.
+// A hijacked connection keeps its abilities. For example, a reverse proxy closes one direction at a time.
 func TestHijackedConnectionsCloseByHalves(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn := hijack(t, w)

@@ -24,10 +24,10 @@ func identify(id httplimit.Identity, r *http.Request) weir.Request {
 	return req
 }
 
-// ambiguous stands for a key that can be read in more than one way.
+// ambiguous marks a key that can be read in more than one way.
 const ambiguous = "?"
 
-// request makes one with headers, given as names and values.
+// request returns a GET request with headers, given as names and values.
 func request(target string, headers ...string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, target, nil)
 	for i := 0; i < len(headers); i += 2 {
@@ -59,7 +59,7 @@ func (k knownTokens) Verify(token string) (httplimit.Claims, string) {
 	return nil, wrongSignature
 }
 
-// Reasons that knownTokens gives.
+// These are the reasons that knownTokens returns.
 const (
 	notAToken      = "the token doesn't have three parts"
 	wrongSignature = "the token's signature is wrong"
@@ -171,7 +171,7 @@ func TestKnownKeys(t *testing.T) {
 	}
 }
 
-// A preflight is what a browser sends, and nothing that a service could take for more.
+// A preflight is exactly what a browser sends. A request that a service could understand as more isn't one.
 func TestPreflight(t *testing.T) {
 	preflight := []string{"Origin", "https://a.example", "Access-Control-Request-Method", "PUT"}
 	with := func(more ...string) []string { return append(slices.Clone(preflight), more...) }
@@ -209,7 +209,7 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// Preflights are limited by address, an IPv6 client by its /64; what only looks like one is limited as any request.
+// Preflights are limited by address, and by /64 for IPv6. A request that only looks like a preflight is limited like any other.
 func TestPreflightLimit(t *testing.T) {
 	synctest.Test(t, testPreflightLimit)
 }
@@ -268,7 +268,7 @@ func TestUnverifiedIdentitiesGetNoPrivileges(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		headers []string
-		limit   string // that is shown; none is a bypass
+		limit   string // the limit in the headers; "" if the request bypasses all rules
 	}{
 		{"a forged internal key", []string{"X-API-Key", "sk_internal_x"}, "2"},
 		{"a known internal key", []string{"X-API-Key", "sk_internal_ours"}, ""},
@@ -294,7 +294,7 @@ func TestUnverifiedIdentitiesGetNoPrivileges(t *testing.T) {
 	}
 }
 
-// Code of the user's own has the last word, and what it marks verified is.
+// A program's own Identify function runs last, and what it marks as verified is verified.
 func TestIdentifyOfOnesOwn(t *testing.T) {
 	sessions := map[string]string{"s1": "sk_internal_ours", "s2": "sk_revoked_1"}
 	srv, client := serve(t, wrap(tiered(t), httplimit.Options{

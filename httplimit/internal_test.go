@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Where no doubt is raised, a handler that asks net/url sees the same key as the limiter, and sees it once.
+// If the limiter doesn't report a key as ambiguous, net/url reads the same key, and only once.
 func TestQueryValueIsThatOfNetURL(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		part := rapid.SampledFrom([]string{"key", "k%65y", "%6bey", "KEY", "k", "=", "==", "&", "&&", ";", "%", "%zz", "%3d", "%26", "+", " ", "a", "é", "%00", ""})
@@ -27,7 +27,7 @@ func TestQueryValueIsThatOfNetURL(t *testing.T) {
 			query += part.Draw(t, "part")
 		}
 		name := rapid.SampledFrom([]string{"key", "k", "a b", "a+b", "é"}).Draw(t, "name")
-		values, _ := url.ParseQuery(query) // as URL.Query, what can't be read is left out
+		values, _ := url.ParseQuery(query) // like URL.Query, ignore what can't be parsed
 		got, doubt := queryValue(query, name)
 		if doubt == "" && (got != values.Get(name) || len(values[name]) > 1) {
 			t.Errorf("%q in %q: got %q, want %q", name, query, got, values[name])
@@ -38,7 +38,7 @@ func TestQueryValueIsThatOfNetURL(t *testing.T) {
 	})
 }
 
-// A parameter counts as the key wherever some server may take it for that, and nowhere else.
+// A parameter counts as the key exactly if some server may read it as the key.
 func TestNamesThatServersTakeForAnother(t *testing.T) {
 	for name, c := range map[string]struct{ alike, others []string }{
 		"api_key": {
@@ -70,9 +70,10 @@ func TestNamesThatServersTakeForAnother(t *testing.T) {
 	}
 }
 
-// A header is taken for another as CGI takes it: case doesn't count, and what is no letter or digit is all the same.
+// Two headers are alike if CGI gives them the same variable: case doesn't matter, and all characters other than letters and
+// digits are the same.
 func TestHeadersThatAreAlike(t *testing.T) {
-	variable := func(c byte) byte { // as it stands in the name of a variable
+	variable := func(c byte) byte { // the character in a variable's name
 		if strings.IndexByte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", c) >= 0 {
 			return strings.ToUpper(string(rune(c)))[0]
 		}
@@ -100,7 +101,7 @@ func TestHeadersThatAreAlike(t *testing.T) {
 	}
 }
 
-// Whatever a name holds, what is sent can be read.
+// A header with any name in it can be parsed.
 func TestStringsCanBeRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.OneOf(rapid.String(), rapid.StringMatching(`[ -~]*`), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) })).Draw(t, "s")
@@ -125,7 +126,7 @@ func TestStringsCanBeRead(t *testing.T) {
 	})
 }
 
-// readString parses a structured-field string that stands alone, by the steps of RFC 9651, section 4.2.5.
+// readString parses a whole field value as a structured-field string, by the steps of RFC 9651, section 4.2.5.
 func readString(s string) (string, error) {
 	rest, quoted := strings.CutPrefix(s, `"`)
 	if !quoted {
@@ -153,7 +154,7 @@ func readString(s string) (string, error) {
 	return "", errors.New("doesn't end")
 }
 
-// A rule has half of the places, rounded up, and all rules together have no more than all of them.
+// A rule may use half of the places, rounded up, and all rules together may use all of them.
 func TestPlacesInQueues(t *testing.T) {
 	for places, half := range map[int]int{1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 0: DefaultMaxWaiting / 2, -1: DefaultMaxWaiting / 2} {
 		m := New(nil, Options{MaxWaiting: places})
@@ -188,7 +189,7 @@ func TestPlacesInQueues(t *testing.T) {
 	}
 }
 
-// What clients announce isn't allocated, and what they send of it is bounded for all of them together.
+// The length that a client announces isn't allocated in advance, and the memory for all clients together is bounded.
 func TestReadingAheadIsBounded(t *testing.T) {
 	var ahead atomic.Int64
 	var all []*early
@@ -224,7 +225,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 	}
 }
 
-// Only a body of HTTP/1 whose length is known and short is read ahead; and none for which the client waits to be asked.
+// Only HTTP/1 bodies with a known, short length are read ahead, unless the client waits for 100 Continue.
 func TestWhichBodiesAreReadAhead(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -262,8 +263,8 @@ func TestWhichBodiesAreReadAhead(t *testing.T) {
 	}
 }
 
-// What is held for a request is what its buffer takes. All of it is handed over, also where the body is longer than it
-// was said to be, as when something in front has unpacked it.
+// The memory that is counted for a request is the size of its buffer. The whole body reaches the handler even if it is longer
+// than announced, for example because a handler in front has decompressed it.
 func TestWhatIsReadAheadIsCounted(t *testing.T) {
 	for _, c := range []struct{ announced, sent, held int64 }{
 		{1, 1, 2}, {511, 511, 512}, {512, 512, 513}, {4000, 4000, 4001}, {4000, 600, 1024}, {100, 5000, 101}, {maxEarly, maxEarly, maxEarly + 1},
@@ -291,7 +292,7 @@ func TestWhatIsReadAheadIsCounted(t *testing.T) {
 	}
 }
 
-// neverInVain is a reader that is always asked for something.
+// neverInVain is a reader that fails the test if it is asked for no bytes.
 type neverInVain struct {
 	t *testing.T
 	io.Reader
@@ -305,14 +306,15 @@ func (r neverInVain) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// The rest of a body that hadn't arrived when its turn came has a deadline. Once the body is whole, the deadline is gone: the server
-// would take it for a hang-up. It stays if the body broke, since the server may still try to read the rest.
+// If a body hasn't arrived completely when its request's turn comes, the rest has a deadline. The deadline is removed once the
+// body is complete, because the server would treat an expired one as a disconnect. If the body breaks off, the deadline stays,
+// because the server may still try to read the rest.
 func TestDeadlineOfTheRest(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		turn int // the read in the middle of which the turn comes; the third ends the body
+		turn int // the read during which the turn comes; the third read ends the body
 		end  error
-		want bool // there is a deadline in the end
+		want bool // whether there is a deadline in the end
 	}{
 		{"whole, in the read at the turn", 3, io.EOF, false},
 		{"broken, in the read at the turn", 3, io.ErrUnexpectedEOF, true},
@@ -354,7 +356,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// deadlines is a writer that takes deadlines.
+// deadlines is a writer that records read deadlines.
 type deadlines struct {
 	*httptest.ResponseRecorder
 	last time.Time

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// slow is a store that never decides in time.
+// slow is a store that never answers in time.
 type slow struct{ counter.Store }
 
 func (slow) Take(ctx context.Context, _ []counter.Charge, results []counter.Result) {
@@ -22,8 +22,8 @@ func (slow) Take(ctx context.Context, _ []counter.Charge, results []counter.Resu
 	}
 }
 
-// TestWhoLeavesIsNotServed: a client can't get past its limits by leaving, as with a reset right behind its request, before the
-// store has decided.
+// TestWhoLeavesIsNotServed: a client can't evade its limits by disconnecting before the store has decided, for example with a
+// reset right after its request.
 func TestWhoLeavesIsNotServed(t *testing.T) {
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "all", Limits: []weir.Limit{weir.PerMinute(1)}}}})
 	if err != nil {
@@ -41,7 +41,8 @@ func TestWhoLeavesIsNotServed(t *testing.T) {
 	}
 }
 
-// A request that was decided is the handler's, as without a limiter: the client has paid for it, and may have left to let it go on.
+// Once a request is allowed, the handler serves it even if the client has left, as without a limiter. The client has paid for
+// the request and may want it to run.
 func TestWhoLeavesBehindTheDecisionIsServed(t *testing.T) {
 	for name, l := range map[string]*weir.Limiter{
 		"counted at once":   limiter(t, rules(weir.Rule{ID: "all", Limits: per(1, time.Hour)})),

@@ -41,7 +41,7 @@ func rules(rs ...weir.Rule) weir.Rules { return weir.Rules{Rules: rs} }
 
 func per(n int64, w time.Duration) []weir.Limit { return []weir.Limit{{Count: n, Window: w}} }
 
-// ok is a handler that says so.
+// ok is a handler that responds "ok".
 var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 
 // serve runs a handler on a real server and returns its address and a client that trusts it.
@@ -73,7 +73,7 @@ func get(t testing.TB, c *http.Client, url string, headers ...string) *http.Resp
 	return resp
 }
 
-// statusOf is get for goroutines other than the test's, in which nothing may be fatal: a failure is status 0.
+// statusOf is like get, for goroutines that must not call t.Fatal. It returns 0 if the request fails.
 func statusOf(c *http.Client, url string) int {
 	resp, err := c.Get(url)
 	if err != nil {
@@ -84,7 +84,7 @@ func statusOf(c *http.Client, url string) int {
 	return resp.StatusCode
 }
 
-// raw sends bytes as they are and reads one answer.
+// raw sends bytes unchanged and reads one response.
 func raw(t testing.TB, conn net.Conn, request string) (*http.Response, string) {
 	t.Helper()
 	if _, err := io.WriteString(conn, request); err != nil {
@@ -155,7 +155,7 @@ func (p *pipes) client(t testing.TB) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// from is a connection with an address.
+// from is a connection with a remote address.
 type from struct {
 	net.Conn
 	addr net.Addr
@@ -177,7 +177,7 @@ func servePipes(t testing.TB, h http.Handler) *pipes {
 	return p
 }
 
-// outage is a store that can't be reached for some rules, as when a shard is gone.
+// outage is a store that can't be reached for some rules, like a store that has lost a shard.
 type outage struct {
 	*memstore.Store
 	fails []string
@@ -202,7 +202,7 @@ func (s *outage) Take(ctx context.Context, charges []counter.Charge, results []c
 	}
 }
 
-// wrap is a middleware with a handler behind it.
+// wrap returns a handler behind the middleware.
 func wrap(l *weir.Limiter, opts httplimit.Options, h http.Handler) http.Handler {
 	return httplimit.New(l, opts).Wrap(h)
 }

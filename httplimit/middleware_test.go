@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// S1: a bucket of a hundred, which doesn't refill meanwhile, meets five hundred requests at once.
+// S1: five hundred simultaneous requests reach a bucket of a hundred tokens that doesn't refill meanwhile.
 func TestBurst(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "orders", Limits: per(100, 366*24*time.Hour)}))
 	srv, client := serve(t, wrap(l, httplimit.Options{}, ok))
@@ -42,7 +42,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// Rules may change, and with them what has to be looked up, while requests come in.
+// Rules may change under load, and with them the values that must be looked up.
 func TestRulesChangeUnderLoad(t *testing.T) {
 	sets := []*weir.RuleSet{
 		compile(t, rules(weir.Rule{ID: "a", Limits: per(1e6, time.Hour)})),
@@ -70,7 +70,7 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 	wg.Wait()
 }
 
-// Rules that come into force in the middle of a request find what they count by.
+// Rules that come into force during a request find the values that they count by.
 func TestRulesChangeInTheMiddle(t *testing.T) {
 	tenant := compile(t, rules(weir.Rule{ID: "b", By: []string{"header:X-Tenant"}, Missing: weir.MissingRefuse, Limits: per(1, time.Hour)}))
 	l := limiter(t, rules(weir.Rule{ID: "a", Limits: per(1, time.Hour)}))
@@ -93,10 +93,10 @@ func TestErrorsOfTheStoreAreTold(t *testing.T) {
 	if got := strings.Join(told, ", "); got != "/x true" {
 		t.Errorf("told %q", got)
 	}
-	wrap(l, httplimit.Options{}, ok).ServeHTTP(httptest.NewRecorder(), request("/x")) // nobody is told
+	wrap(l, httplimit.Options{}, ok).ServeHTTP(httptest.NewRecorder(), request("/x")) // no observer is set
 }
 
-// A handler has the last word on headers.
+// A handler can read and replace the limiter's headers.
 func TestHandlersSeeTheHeaders(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "a", Limits: per(10, time.Hour)}))
 	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -120,7 +120,7 @@ func TestHandlersSeeTheHeaders(t *testing.T) {
 	}
 }
 
-// A refusal tells the truth about its length, and leaves the connection usable.
+// A refusal has the right Content-Length and leaves the connection usable.
 func TestRefusalsKeepTheConnection(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "a", By: []string{}, Limits: per(1, time.Hour)}))
 	conns := map[string]bool{}
@@ -145,7 +145,7 @@ func TestRefusalsKeepTheConnection(t *testing.T) {
 	}
 }
 
-// Problem details are for clients that ask for them.
+// Only clients that ask for problem details get them.
 func TestWhoGetsProblemDetails(t *testing.T) {
 	l := limiter(t, weir.Rules{Deny: []string{"k"}})
 	h := wrap(l, httplimit.Options{}, ok)
@@ -193,7 +193,7 @@ func TestAnswersThatCannotBe(t *testing.T) {
 	}
 }
 
-// The name of a header is a token of RFC 9110, and the status of a refusal is that of an error.
+// Header names must be tokens as in RFC 9110, and the status of a refusal must be an error.
 func TestAnswersThatCanBe(t *testing.T) {
 	const token = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	for c := rune(0); c < 0x100; c++ {
@@ -209,7 +209,7 @@ func TestAnswersThatCanBe(t *testing.T) {
 	}
 }
 
-// Tiers of one rule share its name, and here even the count: what is remembered of one must not be said of the other.
+// The tiers of a rule share its name, and here even the limit. Cached headers of one tier must not be sent for another.
 func TestEachTierSeesItsOwnPolicy(t *testing.T) {
 	l := limiter(t, weir.Rules{
 		Tiers: []weir.Tier{

@@ -12,7 +12,8 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// bounded is a middleware that takes on one request at a time, and waits with those of the key "slow" until they are let go on.
+// bounded is a middleware that decides one request at a time. Requests with the key "slow" wait until goOn allows them to
+// continue.
 func bounded(l *weir.Limiter, goOn chan struct{}, next http.Handler) http.Handler {
 	return wrap(l, httplimit.Options{MaxInFlight: 1, Identify: func(_ *http.Request, req *weir.Request) {
 		switch req.APIKey {
@@ -32,7 +33,7 @@ func askAs(h http.Handler, method, key string, headers ...string) *httptest.Resp
 	return w
 }
 
-// TestShed: beyond what is decided at a time, requests get 503, exactly so.
+// TestShed: while as many requests as allowed are being decided, others get exactly this 503.
 func TestShed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, at := visits()
@@ -72,11 +73,11 @@ func TestShed(t *testing.T) {
 	})
 }
 
-// TestSlowRequestsHoldNoPlace: not in a handler, not in a queue, not after a panic.
+// TestSlowRequestsHoldNoPlace: a request uses up no place of max-in-flight while it is in a handler or a queue, or after a panic.
 func TestSlowRequestsHoldNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
-		busy := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { // as one that waits for an upstream, or streams
+		busy := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { // like a handler that waits for an upstream or streams
 			if r.Header.Get("X-API-Key") == "busy" {
 				<-goOn
 			}

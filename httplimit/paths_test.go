@@ -57,7 +57,7 @@ func TestPathsInDisguise(t *testing.T) {
 	}
 }
 
-// An escaped slash doesn't end a segment at every server, whatever else is in the path that Go would escape.
+// Not every server treats an escaped slash as the end of a segment. This holds whatever else in the path Go would escape.
 func TestEscapedSlashesBesideOtherCharacters(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "file", Match: weir.Match{Endpoint: "/files/{name}"}, By: []string{}, Limits: per(1, time.Hour)}))
 	srv, client := serve(t, wrap(l, httplimit.Options{}, ok))
@@ -97,7 +97,7 @@ func TestRootInDisguise(t *testing.T) {
 	}
 }
 
-// A router in front that changes the path is followed; a RawPath that it left behind isn't.
+// If a router in front has changed the path, the new path counts, and an outdated RawPath doesn't.
 func TestPathAsRewritten(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "login", Match: weir.Match{Endpoint: "/login"}, By: []string{"ip"}, Limits: per(1, time.Hour)}))
 	limited := wrap(l, httplimit.Options{}, ok)
@@ -115,7 +115,7 @@ func TestPathAsRewritten(t *testing.T) {
 	}
 }
 
-// A path that can't be told apart from a limited one at a bearable price is refused.
+// If it would be too expensive to decide whether a path leads to a limited endpoint, the path is refused.
 func TestUnreadablePaths(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "login", Match: weir.Match{Endpoint: "/login"}, By: []string{"ip"}, Limits: per(1, time.Hour)}))
 	srv, client := serve(t, wrap(l, httplimit.Options{}, ok))

@@ -22,12 +22,12 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// queue lets one request a second through; two more may wait.
+// queue returns a limiter that admits one request a second. Two more may wait.
 func queue(t testing.TB) *weir.Limiter {
 	return limiter(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, By: []string{}, Limits: []weir.Limit{{Count: 60, Window: time.Minute, Burst: 3}}}))
 }
 
-// visits is a handler that notes when it is called.
+// visits returns a handler that records when it is called.
 func visits() (http.Handler, chan time.Time) {
 	at := make(chan time.Time, 100)
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -83,7 +83,7 @@ func TestDelaysAreWaitedOut(t *testing.T) {
 	})
 }
 
-// A client that hangs up frees its place, and its handler is never called; whether or not its request has a body.
+// A client that disconnects while it waits frees its place, and the handler is never called, with or without a body.
 func TestHangingUpFreesThePlace(t *testing.T) {
 	for name, request := range map[string]string{"GET": plainGet, "POST": shortPost, "half a POST": shortPost[:len(shortPost)-2]} {
 		t.Run(name, func(t *testing.T) { hangUp(t, request) })
@@ -122,14 +122,14 @@ func hangUp(t *testing.T, request string) {
 	})
 }
 
-// bodies is a handler that says what it was sent.
+// bodies is a handler that responds with the body it received.
 var bodies = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	text, err := io.ReadAll(r.Body)
 	fmt.Fprintf(w, "%s, timed out: %t", text, errors.Is(err, os.ErrDeadlineExceeded))
 })
 
-// A body is the handler's, whole and in order, wherever the turn came between its parts; and what
-// a server's own deadline is about isn't the time in the queue.
+// The handler gets the whole body in order, whenever the request's turn comes between its parts. The time in the queue doesn't
+// count toward the server's own read deadline.
 func TestBodiesInTheQueue(t *testing.T) {
 	long := strings.Repeat("0123456789abcdef", 8<<10)
 	for _, c := range []struct {
@@ -187,7 +187,7 @@ func TestBodiesInTheQueue(t *testing.T) {
 	}
 }
 
-// Whose own time runs out in the queue is answered also if its body doesn't come.
+// A request whose deadline expires in the queue gets a response even if its body doesn't arrive.
 func TestDeadlineInTheQueueWithHalfABody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := queue(t)
@@ -208,7 +208,7 @@ func TestDeadlineInTheQueueWithHalfABody(t *testing.T) {
 	})
 }
 
-// Hanging up on a real network, where the server has to notice by itself.
+// On a real network, the server has to notice by itself that a client has disconnected.
 func TestHangingUpOnARealNetwork(t *testing.T) {
 	for name, start := range protocols {
 		for _, body := range []string{"", "hello"} {
@@ -253,7 +253,7 @@ func hangUpOnARealNetwork(t *testing.T, start func(testing.TB, http.Handler) (*h
 	}
 }
 
-// Whose time runs out while the client is still there gets an answer, and not an empty 200.
+// A request whose deadline expires while its client is still connected gets an error response, not an empty 200.
 func TestDeadlineInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, at := visits()
@@ -271,7 +271,7 @@ func TestDeadlineInTheQueue(t *testing.T) {
 		if w.Code != 503 || w.Header().Get("Retry-After") != "1" || time.Since(begin) != time.Second/2 {
 			t.Errorf("%d after %s: %v", w.Code, time.Since(begin), w.Header())
 		}
-		// A deadline is known beforehand: who can't make it is told at once, and leaves its place to others.
+		// A deadline is known in advance. A request that can't meet it is refused at once, and takes no place in the queue.
 		late, cancel := context.WithTimeout(t.Context(), time.Second/2-time.Millisecond)
 		defer cancel()
 		begin = time.Now()
@@ -289,7 +289,7 @@ func TestDeadlineInTheQueue(t *testing.T) {
 	})
 }
 
-// forgetful is a store that takes and can't give back.
+// forgetful is a store whose GiveBack fails.
 type forgetful struct{ *memstore.Store }
 
 func (forgetful) GiveBack(context.Context, counter.Once, time.Duration, []counter.Return) error {
@@ -322,7 +322,7 @@ func TestErrorsOfGivingBackAreTold(t *testing.T) {
 	})
 }
 
-// crowd has a queue for each client, so that none is ever full.
+// crowd returns a limiter with a queue for each client, so that no queue is ever full.
 func crowd(t testing.TB) *weir.Limiter {
 	rule := func(id string) weir.Rule {
 		return weir.Rule{ID: id, Match: weir.Match{Endpoint: "/" + id}, Algorithm: weir.LeakyQueue, Limits: per(6, time.Minute)} // a turn every 10 s
@@ -330,8 +330,8 @@ func crowd(t testing.TB) *weir.Limiter {
 	return limiter(t, rules(rule("a"), rule("b")))
 }
 
-// However many queues clients invent, the requests that wait in them have a bound, and a rule has half of it. Who is refused for it has
-// taken nothing, and is told when to return; who leaves makes room.
+// The number of waiting requests is bounded, however many queues clients create, and one rule may use half of it. A request that
+// is refused for this reason takes nothing and is told when to retry. A client that leaves makes room.
 func TestWaitingRoomIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := crowd(t)
@@ -385,7 +385,7 @@ func TestWaitingRoomIsBounded(t *testing.T) {
 	})
 }
 
-// A refusal for want of a place names the rule whose queue it is, also where another limit has less left.
+// If a queue has no room, the refusal names the queue's rule, even if another limit has less left.
 func TestFullQueueIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queue := weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, Limits: per(6, time.Minute)}
@@ -407,7 +407,7 @@ func TestFullQueueIsNamed(t *testing.T) {
 	})
 }
 
-// A queue of a rule that doesn't say how long its requests may wait is 30 s long.
+// In a queue without max_delay, requests wait for at most 30 s.
 func TestMaxDelayHasADefault(t *testing.T) {
 	l := crowd(t)
 	for i := range 6 {

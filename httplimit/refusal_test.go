@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// Messages name windows as a person would.
+// Messages describe windows as a person would.
 func TestWindowsInMessages(t *testing.T) {
 	day := 24 * time.Hour
 	for window, want := range map[time.Duration]string{

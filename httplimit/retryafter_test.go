@@ -29,11 +29,11 @@ func drawClient(t *rapid.T) weir.Request {
 	return req
 }
 
-// ceil is whole seconds, rounded up.
+// ceil returns a duration in whole seconds, rounded up.
 func ceil(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// Retry-After is whole seconds, at least one, never before the true time, and at
-// most a fifth or thirty seconds behind it; below two seconds it isn't behind at all, if the counter is the client's own.
+// Retry-After is a whole number of seconds, at least one. It is never earlier than the true time, and at most a fifth or thirty
+// seconds later. Below two seconds it has no jitter if the counter belongs to one client.
 func TestRetryAfterIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wait := time.Duration(rapid.Int64Range(0, int64(400*24*time.Hour/time.Microsecond)).Draw(t, "wait")) * time.Microsecond
@@ -57,7 +57,7 @@ func TestRetryAfterIsBounded(t *testing.T) {
 		if got := httplimit.RetryAfter(&req, &d); got != 0 {
 			t.Errorf("%d s for what never fits", got)
 		}
-		d.Reason = weir.ReasonUnavailable // whatever else a store that couldn't be reached left behind
+		d.Reason = weir.ReasonUnavailable // other fields may have any value if the store was unreachable
 		if got := httplimit.RetryAfter(&req, &d); got < 1 || got > 4 {
 			t.Errorf("%d s until the store is tried again", got)
 		}
@@ -68,7 +68,7 @@ func TestRetryAfterIsBounded(t *testing.T) {
 	})
 }
 
-// Whoever waits as long as it is told, and alone, is let in: by every algorithm, from any state.
+// A client that waits as long as it is told, and is alone, is admitted by every algorithm, from any state.
 func TestRetryAfterIsTrue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_700_000_000, rapid.Int64Range(0, 1e9-1).Draw(t, "ns"))
@@ -100,7 +100,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 	})
 }
 
-// Clients that were refused together don't return together.
+// Clients that are refused at the same time are told different retry times.
 func TestRetryAfterSpreads(t *testing.T) {
 	d := weir.Decision{Reason: weir.ReasonLimited, RetryAfter: 100 * time.Second, Policy: &counter.Policy{}}
 	for name, client := range map[string]func(i int) weir.Request{
@@ -160,14 +160,14 @@ func TestRetryAfterSpreads(t *testing.T) {
 	}
 }
 
-// A client that waits for its own counter, and not for two seconds, is told the true time. All others are spread.
+// A client that waits less than two seconds for its own counter is told the true time. All other retry times are jittered.
 func TestShortWaitsOfOnesOwn(t *testing.T) {
 	own, shared := &counter.Policy{Definition: counter.Definition{PerClient: true}}, &counter.Policy{}
 	for _, c := range []struct {
 		name        string
 		policy      *counter.Policy
 		wait        time.Duration
-		least, most int64 // that any of many clients is told
+		least, most int64 // the range of what many clients are told
 	}{
 		{"its own, now", own, 0, 1, 1},
 		{"its own, a second", own, time.Second, 1, 1},
@@ -190,8 +190,8 @@ func TestShortWaitsOfOnesOwn(t *testing.T) {
 	}
 }
 
-// Within one window the reset time that clients see is the window's end, whatever
-// the distance to the store, and however its clock and ours differ.
+// Within a window, the reset time that clients see is always the end of the window, whatever the latency of the store and the
+// difference between its clock and the node's.
 func TestResetDoesNotWobble(t *testing.T) {
 	for _, a := range []counter.Algorithm{weir.FixedWindow, weir.SlidingCounter} {
 		for _, window := range []time.Duration{10 * time.Second, time.Minute, 90 * time.Second, time.Hour, 7 * 24 * time.Hour} {
@@ -228,8 +228,8 @@ func TestResetDoesNotWobble(t *testing.T) {
 	}
 }
 
-// The reset of a window is shown as the window's end if it is within five seconds and a quarter of the window from there. Other
-// resets are shown as they are, rounded up.
+// A reset time is shown as the end of the window if it is at most five seconds, and at most a quarter of the window, away from
+// it. Other reset times are shown unchanged, rounded up.
 func TestResetOfWindows(t *testing.T) {
 	const ms = time.Millisecond
 	fixed := func(window time.Duration) weir.Limit {
@@ -280,14 +280,14 @@ func TestResetOfWindows(t *testing.T) {
 		if got := show(at.Add(-time.Minute), time.Minute); got != c.want {
 			t.Errorf("%s: shown %d s from the edge, want %d", c.name, got, c.want)
 		}
-		// What is full already is so now, wherever the edge is.
+		// A counter that is already full shows the current time.
 		if got, want := show(at, 0), ceil(time.Hour+c.off)-3600; got != want {
 			t.Errorf("%s, full already: shown %d s from the edge, want %d", c.name, got, want)
 		}
 	}
 }
 
-// RateLimit says when to ask again, rounded up, and says nothing of it where waiting doesn't help or nobody knows.
+// RateLimit says when to retry, rounded up. It has no time if waiting doesn't help or the time is unknown.
 func TestTimeInRateLimit(t *testing.T) {
 	answerer, err := httplimit.NewAnswerer(httplimit.Answers{})
 	if err != nil {

@@ -22,12 +22,12 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// slots is a rule for n requests in flight, of all clients together.
+// slots returns a rule for n requests in flight, for all clients together.
 func slots(n int64) weir.Rule {
 	return weir.Rule{ID: "slots", By: []string{}, Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: n}}}
 }
 
-// left is what remains of each rule.
+// left returns what remains of each rule's limit.
 func left(t testing.TB, l *weir.Limiter) map[string]string {
 	t.Helper()
 	d, err := l.Check(t.Context(), &weir.Request{Peek: true})
@@ -41,7 +41,7 @@ func left(t testing.TB, l *weir.Limiter) map[string]string {
 	return out
 }
 
-// handled tells of each request that a handler is done with, whatever became of it.
+// handled wraps a handler, and sends on the channel whenever a call of it ends, even by a panic.
 func handled(h http.Handler) (http.Handler, <-chan struct{}) {
 	c := make(chan struct{}, 2000)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +50,7 @@ func handled(h http.Handler) (http.Handler, <-chan struct{}) {
 	}), c
 }
 
-// quiet is serve with nothing in the log: handlers panic.
+// quiet returns start without logging, because handlers panic.
 func quiet(start func(testing.TB, http.Handler) (*httptest.Server, *http.Client)) func(testing.TB, http.Handler) (*httptest.Server, *http.Client) {
 	return func(t testing.TB, h http.Handler) (*httptest.Server, *http.Client) {
 		s, c := start(t, h)
@@ -59,7 +59,7 @@ func quiet(start func(testing.TB, http.Handler) (*httptest.Server, *http.Client)
 	}
 }
 
-// However a request ends, its slot is free then, and wasn't before.
+// However a request ends, its slot is released at its end and not before.
 func TestSlotsEndWithTheirRequests(t *testing.T) {
 	type ends func(w http.ResponseWriter, r *http.Request)
 	flush := func(w http.ResponseWriter) {
@@ -128,7 +128,7 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 	}
 }
 
-// An answer that goes on for long keeps its slot, flushed or not, and gives it back at its end.
+// A long streamed response keeps its slot, flushed or not, and releases it at the end.
 func TestSlotsOfStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, rules(slots(1)))
@@ -166,7 +166,8 @@ func TestSlotsOfStreams(t *testing.T) {
 	})
 }
 
-// A thousand requests at a time: never more than the limit are in the handler, and all slots are free in the end.
+// With a thousand concurrent requests, the handler never runs more often at a time than the limit allows, and all slots are
+// free in the end.
 func TestSlotsBoundWhatIsInFlight(t *testing.T) {
 	const most = 20
 	for protocol, start := range protocols {
@@ -180,7 +181,7 @@ func TestSlotsBoundWhatIsInFlight(t *testing.T) {
 				}
 				served.Add(1)
 				for range 50 {
-					runtime.Gosched() // so that others come meanwhile
+					runtime.Gosched() // give other requests time to arrive
 				}
 			})))
 			get(t, client, srv.URL) // over HTTP/2, the others share its connection, which takes 250 at a time
@@ -210,7 +211,7 @@ func TestSlotsBoundWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// Rules that count by status do so beside slots.
+// Rules that count by status work together with slots.
 func TestSlotsBesideStatuses(t *testing.T) {
 	guesses := weir.Rule{ID: "guesses", By: []string{}, Statuses: []int{401}, Limits: per(10, 366*24*time.Hour)}
 	for name, c := range map[string]struct {
@@ -232,7 +233,7 @@ func TestSlotsBesideStatuses(t *testing.T) {
 	}
 }
 
-// While the store can't be reached, slots are those of this node.
+// While the store can't be reached, this node counts slots by itself.
 func TestSlotsOfTheNode(t *testing.T) {
 	rule := slots(1)
 	rule.OnStoreFailure = weir.FailLocal
@@ -260,7 +261,7 @@ func TestSlotsOfTheNode(t *testing.T) {
 	}
 }
 
-// A client that has left while the store failed isn't served, and keeps no slot.
+// A client that disconnects while the store fails isn't served and keeps no slot.
 func TestSlotsOfThoseWhoHaveLeft(t *testing.T) {
 	store := &outage{Store: memstore.New(memstore.Options{}), fails: []string{"other"}}
 	l := weir.NewLimiter(store, compile(t, rules(slots(1), weir.Rule{ID: "other", By: []string{}, Limits: per(1, time.Hour)})), weir.Options{})
@@ -290,7 +291,7 @@ func (s *failing) Take(ctx context.Context, charges []counter.Charge, results []
 	s.Store.Take(ctx, charges, results)
 }
 
-// Whoever is told of a renewal that failed is told while the handler runs, which may do with its request what it likes.
+// The callback for a failed renewal runs while the handler runs, so both may use the request at the same time.
 func TestRenewalsThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := weir.NewLimiter(&failing{Store: memstore.New(memstore.Options{})}, compile(t, rules(slots(1))), weir.Options{})
@@ -329,7 +330,7 @@ func (s *sluggish) Take(ctx context.Context, charges []counter.Charge, results [
 	s.Store.Take(ctx, charges, results)
 }
 
-// A request that ends while its slot is being renewed has none afterwards.
+// A request that ends while its slot is being renewed has no slot afterward.
 func TestRequestThatEndsDuringARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := weir.NewLimiter(&sluggish{Store: memstore.New(memstore.Options{})}, compile(t, rules(slots(1))), weir.Options{})

@@ -13,8 +13,8 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// Of several limits on the same amount, the dialect tokens shows one: that which refuses, or else has the least left; of two that
-// have the same left, the first.
+// If several limits count the same amount, the dialect tokens shows the one that refuses, or else the one with the least left.
+// If two have the same left, it shows the first.
 func TestTokensShowTheLimitThatBinds(t *testing.T) {
 	limit := func(id string, n int64, window time.Duration) weir.Rule {
 		return weir.Rule{ID: id, Limits: per(n, window)}

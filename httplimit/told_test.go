@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// told is what an observer has been told.
+// told is an observer that records decisions.
 type told struct {
 	mu    sync.Mutex
 	lines []string // guarded by mu
@@ -28,7 +28,7 @@ func (o *told) observe(x *weir.Observation) {
 	o.lines = append(o.lines, fmt.Sprintf("%s|%s|%s|%s|%s|%s", x.Request.Edge, x.Decision.Reason, x.Decision.Rule, x.Request.Method, x.Request.IP, x.Request.Rejected))
 }
 
-// take returns what was told since the last time.
+// take returns the decisions recorded since the last call.
 func (o *told) take() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -42,7 +42,7 @@ func observed(t testing.TB, doc weir.Rules) (*weir.Limiter, *told) {
 	return weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, doc), weir.Options{Observe: o.observe}), o
 }
 
-// A request that is shed is told once.
+// A request that is shed is observed once.
 func TestShedIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, o := observed(t, rules(weir.Rule{ID: "a", Limits: per(100, time.Hour)}))
@@ -65,7 +65,7 @@ func TestShedIsTold(t *testing.T) {
 	})
 }
 
-// A request whose queue has no room is told twice, as the docs say: it is admitted to the queue, then refused once.
+// A request whose queue has no room is observed twice, as the docs say: it is admitted to the queue, then refused.
 func TestFullQueueIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, o := observed(t, rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, Limits: per(6, time.Minute)}))
@@ -91,7 +91,7 @@ func TestFullQueueIsTold(t *testing.T) {
 	})
 }
 
-// An identity that is ambiguous is refused and told once, with the reason and with who asked, and without the values.
+// A request with an ambiguous identity is refused and observed once, with the reason and the client, but without the values.
 func TestAmbiguousIdentityIsTold(t *testing.T) {
 	l, o := observed(t, rules(weir.Rule{ID: "a", Limits: per(100, time.Hour)}))
 	h := wrap(l, httplimit.Options{Edge: "gateway", Identity: httplimit.Identity{APIKey: httplimit.Source{Header: "X-API-Key", Query: "api_key"}}}, ok)
@@ -113,7 +113,7 @@ func TestAmbiguousIdentityIsTold(t *testing.T) {
 	}
 }
 
-// Why a token doesn't verify is told with the decision, in words that don't repeat it, whether the identity's places or a rule asked.
+// The decision says why a token doesn't verify without repeating the token, whether the identity or a rule needed the token.
 func TestRejectedTokenIsTold(t *testing.T) {
 	byPlace := httplimit.Identity{User: httplimit.Source{Claim: "sub"}}
 	byRule := httplimit.Identity{}
@@ -137,7 +137,8 @@ func TestRejectedTokenIsTold(t *testing.T) {
 	}
 }
 
-// What wasn't meant as a JWT isn't taken for a bad one: a key, where a bearer token may be one, and credentials of another scheme.
+// A credential that isn't meant as a JWT isn't reported as an invalid one. Examples are an API key as the bearer token, and
+// credentials of another scheme.
 func TestOtherCredentialsAreNotRejected(t *testing.T) {
 	l, o := observed(t, rules(weir.Rule{ID: "keys", Limits: per(100, time.Hour)}))
 	jwt := knownTokens{genuine: {"sub": "ada"}}
@@ -156,7 +157,7 @@ func TestOtherCredentialsAreNotRejected(t *testing.T) {
 	}
 }
 
-// What is refused without a check is told with the version of the rules in force, and with when to come again.
+// Requests that are refused without a check are observed with the version of the rules in force and with a retry time.
 func TestRefusalsWithoutACheckAreToldWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		doc := rules(weir.Rule{ID: "q", Algorithm: weir.LeakyQueue, Limits: per(6, time.Minute)})
@@ -174,7 +175,7 @@ func TestRefusalsWithoutACheckAreToldWhole(t *testing.T) {
 			synctest.Wait()
 		}
 		h.ServeHTTP(httptest.NewRecorder(), request("/", "X-API-Key", "a", "X-API-Key", "b"))
-		time.Sleep(time.Minute) // until nobody waits
+		time.Sleep(time.Minute) // until no request waits
 		mu.Lock()
 		defer mu.Unlock()
 		if d := told[weir.ReasonOverloaded]; d.RulesVersion != 7 || d.RetryAfter <= 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// eachWay runs a test behind a limiter that hands the handler the server's own
-// writer, behind one that has to watch the answer's status, and behind one that has to know when it is over.
+// eachWay runs a test with three limiters: one that passes the server's own writer to the handler, one that has to watch the
+// response's status, and one that has to know when the response ends.
 func eachWay(t *testing.T, test func(t *testing.T, l *weir.Limiter)) {
 	t.Run("settled", func(t *testing.T) {
 		test(t, limiter(t, rules(weir.Rule{ID: "s", By: []string{}, Limits: per(10, 366*24*time.Hour)})))
@@ -40,7 +40,7 @@ func serveHTTP2(t testing.TB, h http.Handler) (*httptest.Server, *http.Client) {
 
 var protocols = map[string]func(testing.TB, http.Handler) (*httptest.Server, *http.Client){"HTTP/1.1": serve, "HTTP/2": serveHTTP2}
 
-// abilities are what handlers look for in a writer.
+// abilities lists the optional interfaces that a writer implements.
 func abilities(w http.ResponseWriter) string {
 	_, flush := w.(http.Flusher)
 	_, flushError := w.(interface{ FlushError() error })
@@ -73,7 +73,7 @@ func TestWriterKeepsItsAbilities(t *testing.T) {
 	})
 }
 
-// events is a handler of server-sent events: it sends one for each that it is given.
+// events returns a handler that sends a server-sent event for each value from the channel.
 func events(more <-chan string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -117,7 +117,7 @@ func TestServerSentEvents(t *testing.T) {
 	}
 }
 
-// A connection that was taken over counts as a switch of protocols, at once; an attempt that failed doesn't.
+// A hijacked connection immediately counts as a response with status 101. A failed attempt to hijack doesn't.
 func TestHijack(t *testing.T) {
 	l := counting(t, 101)
 	hijacked, stop := make(chan struct{}), make(chan struct{})
@@ -191,7 +191,7 @@ func TestResponseController(t *testing.T) {
 	})
 }
 
-// A file goes the short way from the kernel, for which the server's own ReadFrom has to be called.
+// Files are sent by the kernel, which requires that the server's own ReadFrom is called.
 func TestReadFrom(t *testing.T) {
 	content := bytes.Repeat([]byte("weir "), 100_000)
 	eachWay(t, func(t *testing.T, l *weir.Limiter) {
@@ -227,7 +227,7 @@ func (w *readingFrom) ReadFrom(r io.Reader) (int64, error) {
 	return w.from.ReadFrom(r)
 }
 
-// The handler gets the very writer of the server when nothing has to be watched.
+// If nothing has to be watched, the handler gets the server's own writer.
 func TestNoWrapperWithoutNeed(t *testing.T) {
 	l := limiter(t, rules(weir.Rule{ID: "s", Limits: per(10, time.Hour)}))
 	w := httptest.NewRecorder()
@@ -238,8 +238,8 @@ func TestNoWrapperWithoutNeed(t *testing.T) {
 	}
 }
 
-// A request that is cancelled while its handler runs is settled by its answer all
-// the same; without one, its attempt has been used: hanging up is no way to guess for free.
+// A request that is canceled while its handler runs is still settled by its response. Without a response it stays charged, so
+// that disconnecting isn't a way to guess for free.
 func TestSettlingOutlivesTheRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
