@@ -5,12 +5,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/weirhq/weir/client"
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/node"
@@ -69,15 +73,51 @@ refused for: how long clients were refused, from a refused request to the next o
 answered in: from when a request was sent until its answer arrived: p99, longest.
 `
 
-// send sends all requests to four nodes, and records the decisions.
+// late is how far sending may lag behind the schedule.
+const late = time.Second
+
+// send starts four nodes, and sends all requests when they are due, each to its node and for every rule. It waits for the
+// decisions, and records them.
 func send(r *command.Run, w *workload, all []request) {
 	redis := redistest.New(r, redistest.Options{})
-	t := &target{}
-	for range nodes {
-		t.nodes = append(t.nodes, node.Start(r, node.Options{Rules: w.ruleFile(), Store: "redis://" + redis.Addr,
-			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}})) // wait for late answers instead of letting the requests pass
+	var clients [nodes][rules]*client.Client
+	for i := range clients {
+		n := node.Start(r, node.Options{Rules: w.ruleFile(), Store: "redis://" + redis.Addr,
+			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}}) // wait for late answers instead of letting the requests pass
+		for by := range clients[i] {
+			clients[i][by] = command.Must(client.New(client.Options{URL: "http://" + n.Addr, Timeout: time.Minute}))
+			r.Cleanup(clients[i][by].Close)
+		}
 	}
-	command.Check(t.send(r, all))
+	ctx, stop := context.WithCancelCause(r)
+	defer stop(nil)
+	begun := time.Now()
+	var group sync.WaitGroup
+	for i := range all {
+		q := &all[i]
+		time.Sleep(time.Until(begun.Add(q.at)))
+		if time.Since(begun) > q.at+late {
+			stop(errors.New("requests were not sent in time"))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		q.at = time.Since(begun)
+		for by := range rules {
+			group.Go(func() {
+				d, err := clients[q.node][by].Check(ctx, &client.Request{Key: fmt.Sprint("k", q.key), Path: "/" + by.String(), Cost: q.cost})
+				if err == nil && (d.Degraded || d.Rule != by.String()) {
+					err = fmt.Errorf("a check was not decided by the store and the rule %s: %+v", by, d)
+				}
+				if err != nil {
+					stop(err)
+				}
+				q.answers[by] = answer{at: time.Since(begun), admitted: d.Allowed}
+			})
+		}
+	}
+	group.Wait()
+	command.Check(context.Cause(ctx))
 }
 
 // compare returns the cells of a row about what the rules admitted, and whether leases lost little enough.

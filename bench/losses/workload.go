@@ -83,10 +83,7 @@ func (w *workload) requests(duration time.Duration, seed uint64) (all []request)
 	for key := range keys {
 		rng := rand.New(rand.NewPCG(seed, uint64(key)))
 		route := w.route(rng)
-		spree := min(duration, w.spree)
-		if w.spree == 0 {
-			spree = duration
-		}
+		spree := min(duration, cmp.Or(w.spree, duration))
 		begin := time.Duration(rng.Int64N(int64(max(duration-spree, time.Second))))
 		end := min(begin+spree, duration)
 		next := func() time.Duration { return time.Duration(rng.ExpFloat64() * gap * float64(time.Second)) }
