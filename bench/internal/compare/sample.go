@@ -1,13 +1,12 @@
 package compare
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"runtime"
-	"strconv"
 	"time"
 
 	"github.com/weirhq/weir/server/internal/load"
@@ -97,47 +96,25 @@ func Measure(ctx context.Context, plan load.Plan, t load.Target) (Sample, error)
 
 // Reading is a reading of the machine's clocks.
 type Reading struct {
-	wall  time.Time
-	busy  time.Duration // time that all cores were busy
-	known bool          // whether busy is known
+	wall time.Time
+	busy time.Duration // time that all cores were busy, or withheld by a hypervisor; 0 if unknown
 }
 
 // ReadMachine reads the clocks.
 func ReadMachine() Reading {
-	busy, known := busyTime()
-	return Reading{time.Now(), busy, known}
+	r := Reading{wall: time.Now()}
+	text, _ := os.ReadFile("/proc/stat") // only Linux has this file
+	var user, nice, system, idle, iowait, irq, softirq, steal time.Duration
+	_, err := fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal)
+	if err == nil {
+		r.busy = (user + nice + system + irq + softirq + steal) * 10 * time.Millisecond
+	}
+	return r
 }
 
 // Others returns the share of CPU time between two readings that went to processes other than the measured ones, which
 // used ours. This matters because a limiter that gets only one of two cores has half the throughput, and no contention.
 func (r Reading) Others(now Reading, ours time.Duration) float64 {
-	if !r.known || !now.known {
-		return 0
-	}
 	all := now.wall.Sub(r.wall) * time.Duration(runtime.NumCPU())
 	return max(0, float64(now.busy-r.busy-ours)/float64(all))
-}
-
-// busyTime returns the time that all cores were busy, or withheld by a hypervisor. It returns false on systems without
-// /proc/stat.
-func busyTime() (time.Duration, bool) {
-	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, false
-	}
-	line, _, _ := bytes.Cut(text, []byte("\n"))
-	// The fields are: cpu user nice system idle iowait irq softirq steal …
-	fields := bytes.Fields(line)
-	if len(fields) < 9 {
-		return 0, false
-	}
-	ticks := 0
-	for _, i := range []int{1, 2, 3, 6, 7, 8} {
-		n, err := strconv.Atoi(string(fields[i]))
-		if err != nil {
-			return 0, false
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond, true
 }

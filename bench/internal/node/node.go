@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/server/bench/internal/command"
+	"github.com/weirhq/weir/server/bench/internal/rawhttp"
 )
 
 var binary = flag.String("weir", "bin/weir", "the weir binary to run")
@@ -116,18 +116,15 @@ func until(r *command.Run, check func(context.Context) error) {
 	command.Check(redistest.Until(ctx, check))
 }
 
-func (p *Process) reachedStore(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.Addr+"/readyz", nil)
+func (p *Process) reachedStore(context.Context) error {
+	conn := rawhttp.Conn{Addr: p.Addr}
+	defer conn.Close()
+	a, err := conn.Do([]byte("GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"))
 	if err != nil {
 		return err
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
 	var ready struct{ Store struct{ Status string } }
-	if err := json.NewDecoder(res.Body).Decode(&ready); err != nil {
+	if err := json.Unmarshal(a.Body, &ready); err != nil {
 		return err
 	}
 	if ready.Store.Status != "up" {
