@@ -199,21 +199,12 @@ type StoreCPU struct {
 	Unknown string `json:"unknown,omitempty"`
 }
 
-func (c *StoreCPU) String() string {
-	if c.Unknown != "" {
-		return c.Unknown
-	}
-	return fmt.Sprintf("%.3g s per million checks, in the store's server", c.PerMillion)
-}
-
 // StoreCalls is how many calls nodes made to the store's server for the measured checks, including calls that gave tokens
 // back.
 type StoreCalls struct {
 	Calls    int64   `json:"calls"`
 	PerCheck float64 `json:"per_check"`
 }
-
-func (c *StoreCalls) String() string { return fmt.Sprintf("%.3g per check", c.PerCheck) }
 
 // Leases says how the charges of the measured checks were decided.
 type Leases struct {
@@ -223,14 +214,6 @@ type Leases struct {
 	// Asked is how many charges were sent to the store.
 	Asked         int64   `json:"asked"`
 	AskedPerCheck float64 `json:"asked_per_check"`
-}
-
-func (l *Leases) String() string {
-	share := "none"
-	if l.Local > 0 {
-		share = percent(l.Local, l.Local+l.Asked)
-	}
-	return fmt.Sprintf("%s of charges decided without the store; %.3g charges per check sent to it", share, l.AskedPerCheck)
 }
 
 // storeReading is the totals of a store's server and of the nodes in front of it at one moment.

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -52,24 +53,33 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.CPUPerMillion > 0 {
 		t.row("CPU", fmt.Sprintf("%.3g s per million checks, in this process", r.CPUPerMillion))
 	}
-	t.given("store CPU", r.StoreCPU != nil, r.StoreCPU)
-	t.given("store calls", r.StoreCalls != nil, r.StoreCalls)
-	t.given("leases", r.Leases != nil, r.Leases)
+	if c := r.StoreCPU; c != nil {
+		t.row("store CPU", cmp.Or(c.Unknown, fmt.Sprintf("%.3g s per million checks, in the store's server", c.PerMillion)))
+	}
+	if c := r.StoreCalls; c != nil {
+		t.row("store calls", fmt.Sprintf("%.3g per check", c.PerCheck))
+	}
+	if l := r.Leases; l != nil {
+		share := "none"
+		if l.Local > 0 {
+			share = percent(l.Local, l.Local+l.Asked)
+		}
+		t.row("leases", fmt.Sprintf("%s of charges decided without the store; %.3g charges per check sent to it", share, l.AskedPerCheck))
+	}
 	if r.TimedOneIn > 1 {
 		t.row("timed", fmt.Sprintf("1 check in %d", r.TimedOneIn))
 	}
 	if r.Oracle != nil {
 		r.Oracle.write(t)
 	}
-	t.given("verdict", r.Verdict != nil, r.Verdict)
-	return t.tw.Flush()
-}
-
-func (v *Verdict) String() string {
-	if v.OK {
-		return "ok"
+	switch v := r.Verdict; {
+	case v == nil:
+	case v.OK:
+		t.row("verdict", "ok")
+	default:
+		t.row("verdict", "missed: "+strings.Join(v.Missed, "; "))
 	}
-	return "missed: " + strings.Join(v.Missed, "; ")
+	return t.tw.Flush()
 }
 
 func (r *Report) loadText() string {
@@ -125,13 +135,6 @@ func (r *Report) faultsText() string {
 type table struct{ tw *tabwriter.Writer }
 
 func (t *table) row(cells ...string) { fmt.Fprintln(t.tw, strings.Join(cells, "\t")) }
-
-// given writes a row if given is true.
-func (t *table) given(name string, given bool, value fmt.Stringer) {
-	if given {
-		t.row(name, value.String())
-	}
-}
 
 func (t *table) part(name string, n, of int64, more ...string) {
 	cells := []string{name, Thousands(n)}
