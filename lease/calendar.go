@@ -10,8 +10,7 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// calendar groups a node's leases by the tick in which they end, so that unspent tokens go back to
-// the store in time.
+// calendar groups a node's leases by the tick in which they end, so that unspent tokens go back to the store in time.
 type calendar struct {
 	store *Store
 

@@ -95,8 +95,7 @@ func (t *table) all(f func(*borrower)) {
 	}
 }
 
-// sightings records when counters outside the table were last used. Each place remembers only the
-// last counter that fell on it.
+// sightings records when counters outside the table were last used. Each place remembers only the last counter that fell on it.
 type sightings []atomic.Uint32 // the upper half is a part of the hash, the lower half a time in blinks of 10 ms
 
 const (
@@ -111,8 +110,7 @@ func later(a, b uint32) bool { return int32(a-b) > 0 }
 
 func (t *sightings) init(places int) { *t = make(sightings, 1<<bits.Len(uint(places-1))) }
 
-// since returns roughly how long ago the counter was last used, or MaxInt64, and records that it is
-// used now.
+// since returns roughly how long ago the counter was last used, or MaxInt64, and records that it is used now.
 func (t sightings) since(h uint64, now int64) int64 {
 	place := &t[h&uint64(len(t)-1)]
 	mine := uint32(h>>48)<<16 | blinks(now)&0xffff

@@ -42,9 +42,8 @@ type joiner struct {
 	ticks atomic.Int64 // the joiner's clock: see tick
 }
 
-// maxFlying is how many calls of a joiner may be under way: enough to keep Redis busy while a node
-// reads the last reply. maxJoined is how much work one call carries, because Redis does nothing else
-// meanwhile.
+// maxFlying is how many calls of a joiner may be under way: enough to keep Redis busy while a node reads the last reply.
+// maxJoined is how much work one call carries, because Redis does nothing else meanwhile.
 const (
 	maxFlying = 3
 	maxJoined = 64
@@ -68,9 +67,8 @@ func (a *act) work() (n int) {
 	return n
 }
 
-// flight is a script call under way, with the waiters whose acts it carries, the oldest first. It is
-// also the call's context, which ends when the joiner's clock reaches the deadline of the newest
-// waiter.
+// flight is a script call under way, with the waiters whose acts it carries, the oldest first. It is also the call's context,
+// which ends when the joiner's clock reaches the deadline of the newest waiter.
 type flight struct {
 	joiner   *joiner
 	waiters  []*waiter
@@ -301,8 +299,7 @@ func (l *joiner) tick() bool {
 	return goOn
 }
 
-// send makes a flight's call and starts the next flight. self is the waiter whose goroutine sends, or
-// nil.
+// send makes a flight's call and starts the next flight. self is the waiter whose goroutine sends, or nil.
 func (l *joiner) send(f *flight, self *waiter) {
 	errs, err := l.call(f, self)
 	l.mu.Lock()
@@ -327,10 +324,9 @@ func (l *joiner) send(f *flight, self *waiter) {
 	}
 }
 
-// call has the acts of a flight decided, in one script call if possible. It returns one error for all
-// acts, or one for each. If a waiter has left, its act isn't sent: the caller was told that the act may
-// or may not happen, and it is better if it doesn't. For the same reason, nothing is sent after the
-// deadline, and that isn't a failure of the shard.
+// call has the acts of a flight decided, in one script call if possible. It returns one error for all acts, or one for each. If
+// a waiter has left, its act isn't sent: the caller was told that the act may or may not happen, and it is better if it
+// doesn't. For the same reason, nothing is sent after the deadline, and that isn't a failure of the shard.
 func (l *joiner) call(f *flight, self *waiter) (each []error, err error) {
 	if f.waiters[0] != self {
 		l.mu.Lock()
@@ -366,9 +362,8 @@ func (l *joiner) callEach(f *flight) []error {
 	return errs
 }
 
-// next makes the next flight from queued acts. It returns the waiters to wake: the given ones, and the
-// one that is chosen to send. If the shard is lost, all waiters end with an error instead. The caller
-// holds the lock.
+// next makes the next flight from queued acts. It returns the waiters to wake: the given ones, and the one that is chosen to
+// send. If the shard is lost, all waiters end with an error instead. The caller holds the lock.
 func (l *joiner) next(wake []*waiter) []*waiter {
 	if sh := l.shard.Load(); sh.open.Load() {
 		for _, w := range l.queue {

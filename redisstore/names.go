@@ -13,14 +13,12 @@ import (
 //
 //	weir{4k}3q2-7w…        prefix, tag in braces, 128 bits of a keyed hash of the subject
 //
-// A sliding log has a hash of its own, whose name continues with a slash and the log's field. If a counter has
-// holds, they have two more keys, whose names also contain the field, and end in .h (the holds' records) and .e
-// (when they end). No name contains text from a client, so a client can't put a secret, a delimiter or a brace
-// there.
+// A sliding log has a hash of its own, whose name continues with a slash and the log's field. If a counter has holds, they have
+// two more keys, whose names also contain the field, and end in .h (the holds' records) and .e (when they end). No name
+// contains text from a client, so a client can't put a secret, a delimiter or a brace there.
 
-// tags is how many hash tags there are. In a Cluster, keys with the same tag share a hash slot, and so a script
-// call. There are enough tags to use every server of a Cluster, and few enough that checks in flight at the same
-// moment often share one.
+// tags is how many hash tags there are. In a Cluster, keys with the same tag share a hash slot, and so a script call. There are
+// enough tags to use every server of a Cluster, and few enough that checks in flight at the same moment often share one.
 const tags = 1024
 
 // tagNames are spread evenly over the hash slots: the i-th tag lies in the i-th run of 16 slots.

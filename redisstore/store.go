@@ -68,8 +68,7 @@ type Store struct {
 
 // Options of a Store. All but URL have useful zero values.
 type Options struct {
-	// URL says where Redis is: redis://, rediss://, redis-sentinel://h1,h2/master,
-	// redis-cluster://h1,h2 or unix://.
+	// URL says where Redis is: redis://, rediss://, redis-sentinel://h1,h2/master, redis-cluster://h1,h2 or unix://.
 	URL string
 	// Prefix begins the name of every key. "" means "weir".
 	Prefix string
@@ -176,8 +175,7 @@ func (s *Store) Close() {
 	}
 }
 
-// background runs f in a goroutine that Close waits for. After Close, f finds the client closed and
-// ends at once.
+// background runs f in a goroutine that Close waits for. After Close, f finds the client closed and ends at once.
 func (s *Store) background(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,8 +41,7 @@ func random(rng *rand.Rand) func(time.Duration) int {
 	return func(time.Duration) int { return rng.IntN(nodes) }
 }
 
-// moving returns a route that sends a client to one node for some time, and then to the next. Clients move at
-// different times.
+// moving returns a route that sends a client to one node for some time, and then to the next. Clients move at different times.
 func moving(every time.Duration) func(*rand.Rand) func(time.Duration) int {
 	return func(rng *rand.Rand) func(time.Duration) int {
 		n, ahead := rng.IntN(nodes), time.Duration(rng.Int64N(int64(every)))

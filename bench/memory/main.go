@@ -50,8 +50,7 @@ func run(r *command.Run) (ok bool) {
 	return beyond <= maxBeyondCap
 }
 
-// flood sends the keys from one number up to another, in requests of batch checks each, over the given number of
-// connections.
+// flood sends the keys from one number up to another, in requests of batch checks each, over the given number of connections.
 func flood(r *command.Run, addr string, from, to, batch, connections int) {
 	flooding, stop := context.WithCancel(r)
 	defer stop()

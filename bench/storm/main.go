@@ -128,8 +128,7 @@ func run(r *command.Run) (ok bool) {
 	return true
 }
 
-// closeAll closes every connection in the same way as the gateway drops them. Its cost is the least that dropping can
-// cost.
+// closeAll closes every connection in the same way as the gateway drops them. Its cost is the least that dropping can cost.
 func closeAll(l net.Listener) error {
 	for {
 		c, err := l.Accept()

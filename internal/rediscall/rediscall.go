@@ -80,14 +80,12 @@ func afterReply(re *rueidis.RedisError) bool {
 	return moved || ask || re.IsTryAgain() || re.IsClusterDown() || re.IsLoading() || code == "READONLY" || code == "MASTERDOWN"
 }
 
-// Redis provides the client. It is asked for each call, because Sentinels may have named another
-// primary.
+// Redis provides the client. It is asked for each call, because Sentinels may have named another primary.
 type Redis interface {
 	Client() (rueidis.Client, error)
 }
 
-// Run runs the script on keys of one hash slot until Redis answers, the policy gives up, or ctx
-// ends.
+// Run runs the script on keys of one hash slot until Redis answers, the policy gives up, or ctx ends.
 func (s *Script) Run(ctx context.Context, redis Redis, p Policy, keys []string, args ...string) (rueidis.RedisMessage, error) {
 	body, pause := s.Apart, p.first
 	var told error // an earlier error of Redis explains more than a timeout during a retry
@@ -137,6 +135,5 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Jittered returns a random duration from three quarters of d to d, so that nodes don't retry in
-// step.
+// Jittered returns a random duration from three quarters of d to d, so that nodes don't retry in step.
 func Jittered(d time.Duration) time.Duration { return d - rand.N(d/4+1) }

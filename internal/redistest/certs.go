@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// Certs are PEM files of a certificate authority and of certificates that it signed. They are valid
-// for a day.
+// Certs are PEM files of a certificate authority and of certificates that it signed. They are valid for a day.
 type Certs struct {
 	CA                    string
 	ServerCert, ServerKey string // for localhost, 127.0.0.1 and the hosts passed to NewCerts
@@ -33,8 +32,7 @@ func (c *Certs) Client() (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, errors.Join(errCA, err)
 }
 
-// NewCerts writes the files to a folder. hosts are more IP addresses that the server's certificate is
-// for.
+// NewCerts writes the files to a folder. hosts are more IP addresses that the server's certificate is for.
 func NewCerts(dir string, hosts ...string) (*Certs, error) {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	ca, err := issue(in("authority"), nil, nil)

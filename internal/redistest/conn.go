@@ -17,9 +17,8 @@ type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Do sends a command over a connection of its own, and returns the reply: a string, an int64, a
-// []any, or nil. An error reply is an [Error]. A stopped server never answers, so ctx should have a
-// deadline.
+// Do sends a command over a connection of its own, and returns the reply: a string, an int64, a []any, or nil. An error reply
+// is an [Error]. A stopped server never answers, so ctx should have a deadline.
 func (s *Server) Do(ctx context.Context, args ...string) (any, error) {
 	reply, err := s.exchange(ctx, args)
 	if _, refused := err.(Error); err != nil && !refused {

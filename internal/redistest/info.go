@@ -91,9 +91,8 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return found`
 
-// Lasting lists the keys with a prefix that never expire, on all given servers. A limiter that
-// leaves such a key may lock a user out forever. Keys for which allow returns true are left out;
-// allow may be nil.
+// Lasting lists the keys with a prefix that never expire, on all given servers. A limiter that leaves such a key may lock a
+// user out forever. Keys for which allow returns true are left out; allow may be nil.
 func Lasting(ctx context.Context, prefix string, allow func(key string) bool, servers ...*Server) (all []string, err error) {
 	for _, s := range servers {
 		found, err := ask[[]any](ctx, s, "EVAL", lasting, "0", prefix)

@@ -80,8 +80,7 @@ func (s *Sentinel) Primary(ctx context.Context) (*Server, error) {
 	return nil, fmt.Errorf("no server that is up is the primary that the Sentinels name: %q", addr)
 }
 
-// Healthy returns nil if all servers are up, the Sentinels know each other and agree, and the
-// replica follows the primary.
+// Healthy returns nil if all servers are up, the Sentinels know each other and agree, and the replica follows the primary.
 func (s *Sentinel) Healthy(ctx context.Context) error {
 	primary, err := s.Primary(ctx)
 	if err != nil {

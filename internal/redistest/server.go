@@ -15,8 +15,7 @@ import (
 	"github.com/weirhq/weir/internal/loopback"
 )
 
-// Options change a server from the default, which stores nothing on disk, never evicts keys and
-// allows DEBUG.
+// Options change a server from the default, which stores nothing on disk, never evicts keys and allows DEBUG.
 type Options struct {
 	Config   []string // more lines for redis.conf: "maxmemory 10mb"
 	Password string   // of the default user; "" means no password
@@ -27,9 +26,8 @@ type Options struct {
 	TLS bool     // also listen on TLSAddr, for clients with a certificate
 }
 
-// Server is a redis-server process or a Sentinel, with what stays when the process is gone: its
-// address, folder and configuration. Don't call Kill, Restart and Close concurrently. All other
-// methods are safe for concurrent use.
+// Server is a redis-server process or a Sentinel, with what stays when the process is gone: its address, folder and
+// configuration. Don't call Kill, Restart and Close concurrently. All other methods are safe for concurrent use.
 type Server struct {
 	Addr    string // with an IP address of its own: see package loopback
 	Socket  string // path of a Unix socket
@@ -60,8 +58,7 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// New is [Start] for a test. If the server doesn't start, the test fails. The server is closed when
-// the test ends.
+// New is [Start] for a test. If the server doesn't start, the test fails. The server is closed when the test ends.
 func New(tb TB, o Options) *Server {
 	tb.Helper()
 	s, err := Start(o)

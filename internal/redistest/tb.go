@@ -36,12 +36,10 @@ func keep(tb TB, s *Server) {
 	})
 }
 
-// patience is how long to wait for what should take a second or two. It ends what hangs, but
-// tolerates a busy machine.
+// patience is how long to wait for what should take a second or two. It ends what hangs, but tolerates a busy machine.
 const patience = time.Minute
 
-// Until calls check again and again until check returns nil. If ctx ends first, it returns the last
-// error of check.
+// Until calls check again and again until check returns nil. If ctx ends first, it returns the last error of check.
 func Until(ctx context.Context, check func(context.Context) error) error {
 	var last error
 	for {

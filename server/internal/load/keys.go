@@ -23,8 +23,7 @@ const (
 // minSequence is the least length of a sequence, so that it doesn't repeat soon if there are few keys.
 const minSequence = 1 << 16
 
-// sequence lists which client sends each request. It is drawn in advance, since drawing a client costs as much as a
-// check.
+// sequence lists which client sends each request. It is drawn in advance, since drawing a client costs as much as a check.
 type sequence []uint32
 
 // newSequence draws the clients of requests: on average, four requests for each client.

@@ -47,8 +47,7 @@ func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	return 0, false
 }
 
-// timerSlack is by how much timers are set too early, because the delay of a late timer would count as the target's
-// latency.
+// timerSlack is by how much timers are set too early, because the delay of a late timer would count as the target's latency.
 const timerSlack = 2 * time.Millisecond
 
 // sleep waits until a time, and returns false if ctx is done first.

@@ -67,8 +67,7 @@ func (c *checker) Send(ctx context.Context, n uint32) Answer {
 	return a
 }
 
-// GenerousRules return rules that refuse no client below a billion requests per second, so that the cost of checks is
-// measured.
+// GenerousRules return rules that refuse no client below a billion requests per second, so that the cost of checks is measured.
 func GenerousRules() (*weir.RuleSet, error) {
 	return weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "bench", Limits: []weir.Limit{weir.PerSecond(1_000_000_000)}}}})
 }

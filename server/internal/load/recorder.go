@@ -63,8 +63,7 @@ func (h *histogram) quantile(percent float64) time.Duration {
 	return min(time.Duration(h.hdr.ValueAtPercentile(percent)), h.max)
 }
 
-// maxRecorders limits the memory for histograms. If there are more workers, several share a
-// recorder.
+// maxRecorders limits the memory for histograms. If there are more workers, several share a recorder.
 const maxRecorders = 32
 
 // recorder records the answers of one worker, or of a few.

@@ -16,8 +16,7 @@ type Report struct {
 	// Loop is "closed" or "open".
 	Loop        string `json:"loop"`
 	Concurrency int    `json:"concurrency"`
-	// Rate is how many requests were due per second, and Poisson whether at random times. They are only set in an open
-	// loop.
+	// Rate is how many requests were due per second, and Poisson whether at random times. They are only set in an open loop.
 	Rate         float64      `json:"rate,omitempty"`
 	Poisson      bool         `json:"poisson,omitempty"`
 	Keys         int          `json:"keys"`
@@ -74,8 +73,7 @@ type Report struct {
 type OpenLoop struct {
 	Due  int64 `json:"due"`
 	Sent int64 `json:"sent"`
-	// Late requests were sent more than a millisecond after they were due, because all workers, or this machine, were
-	// busy.
+	// Late requests were sent more than a millisecond after they were due, because all workers, or this machine, were busy.
 	Late int64 `json:"late"`
 	// Dropped requests were due but never sent, because the run ended before a worker was free.
 	Dropped int64 `json:"dropped"`
@@ -199,8 +197,7 @@ type StoreCPU struct {
 	Unknown string `json:"unknown,omitempty"`
 }
 
-// StoreCalls is how many calls nodes made to the store's server for the measured checks, including calls that gave tokens
-// back.
+// StoreCalls is how many calls nodes made to the store's server for the measured checks, including calls that gave tokens back.
 type StoreCalls struct {
 	Calls    int64   `json:"calls"`
 	PerCheck float64 `json:"per_check"`

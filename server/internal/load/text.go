@@ -151,8 +151,7 @@ func (t *table) times(name string, q Quantiles) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// percent formats a percentage. It never shows 100 % if some are missing, nor 0 % if there are
-// some.
+// percent formats a percentage. It never shows 100 % if some are missing, nor 0 % if there are some.
 func percent(n, of int64) string {
 	p := 100 * float64(n) / float64(of)
 	switch {
