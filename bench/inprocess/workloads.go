@@ -79,29 +79,22 @@ func measureAll(r *command.Run, c *compare.Config) *results {
 			weighed = append(weighed, o)
 		}
 	}
-	all := groups(c)
-	steps := len(weighed)
-	for _, g := range all {
-		steps += g.rounds * len(g.contenders)
-	}
-	p := report.NewProgress(r.Log, steps)
 	keys := compare.MakeKeys(c.Keys)
 	out := &results{}
 	// Measure memory first, while the heap is small.
 	for _, o := range weighed {
-		p.Step("memory at %s keys: %s", report.Amount(c.Keys), o.name)
+		r.Logf("memory at %s keys: %s", report.Amount(c.Keys), o.name)
 		r.Part(o.name, func(r *command.Run) { out.footprints = append(out.footprints, weigh(r, o, keys, c.Keys)) })
 		debug.FreeOSMemory()
 	}
-	for _, g := range all {
-		out.tables = append(out.tables, g.run(r, keys, p)...)
+	for _, g := range groups(c) {
+		out.tables = append(out.tables, g.run(r, keys)...)
 	}
-	p.Done()
 	return out
 }
 
 // run measures a group. Every round begins with a different contender.
-func (g *group) run(r *command.Run, keys compare.Keys, p *report.Progress) compare.Tables {
+func (g *group) run(r *command.Run, keys compare.Keys) compare.Tables {
 	var names []string
 	for _, o := range g.contenders {
 		names = append(names, o.name)
@@ -113,7 +106,7 @@ func (g *group) run(r *command.Run, keys compare.Keys, p *report.Progress) compa
 	for round := range g.rounds {
 		for i := range names {
 			n := (i + round) % len(names)
-			p.Step("round %d of %d: %s: %s", round+1, g.rounds, strings.Join(g.workloads, ", "), names[n])
+			r.Logf("round %d of %d: %s: %s", round+1, g.rounds, strings.Join(g.workloads, ", "), names[n])
 			r.Part(names[n], func(r *command.Run) { g.measure(r, keys, n, tables) })
 			// Free the memory, so that the next contender starts under the same conditions.
 			debug.FreeOSMemory()

@@ -54,7 +54,7 @@ func run(r *command.Run) (ok bool) {
 			continue
 		}
 		w := &loads[i]
-		fmt.Fprintf(r.Log, "%s: %s\n", w.name, *duration)
+		r.Logf("%s: %s", w.name, *duration)
 		all := w.requests(*duration, *seed)
 		r.Part(w.name, func(r *command.Run) { send(r, w, all) })
 		row, passes := compare(all)

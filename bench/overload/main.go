@@ -58,7 +58,7 @@ func run(r *command.Run) (ok bool) {
 
 	var all []*measurement
 	measure := func(m *measurement) *measurement {
-		fmt.Fprintf(r.Log, "%s: %d connections\n", m.name, m.connections)
+		r.Logf("%s: %d connections", m.name, m.connections)
 		all = append(all, m)
 		plan := load.Plan{Duration: *duration, Workers: m.connections, Rate: m.rate, Keys: keys}
 		m.node = makeLoad(r, plan, n.Addr, len(all))

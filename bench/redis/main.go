@@ -82,18 +82,15 @@ func run(r *command.Run, c *config) *results {
 			workloads = append(workloads, name)
 		}
 	}
-	weights := weighings(c)
-	p := report.NewProgress(r.Log, len(workloads)*(len(picked)+c.Rounds)+len(weights))
 	keys := compare.MakeKeys(max(c.Keys, c.clients, c.rivals))
 	out := &results{}
 	for _, name := range workloads {
-		r.Part(name, func(r *command.Run) { out.tables = append(out.tables, race(r, c, name, picked, keys, p)) })
+		r.Part(name, func(r *command.Run) { out.tables = append(out.tables, race(r, c, name, picked, keys)) })
 	}
-	for _, w := range weights {
-		p.Step("memory of %s counters: %s", report.Amount(w.checks*w.counters), w.name)
+	for _, w := range weighings(c) {
+		r.Logf("memory of %s counters: %s", report.Amount(w.checks*w.counters), w.name)
 		r.Part(w.name, func(r *command.Run) { out.footprints = append(out.footprints, w.weigh(r, c, keys)) })
 	}
-	p.Done()
 	out.targets = judge(c, out)
 	out.print(r.Out, c)
 	return out

@@ -11,7 +11,6 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
-	"github.com/weirhq/weir/server/bench/internal/report"
 	"github.com/weirhq/weir/server/internal/load"
 )
 
@@ -24,12 +23,12 @@ type entry struct {
 
 // race fills a server for every contender, or one server for all if there is only one goroutine. Then the contenders take
 // turns.
-func race(r *command.Run, c *config, workload string, contenders []contender, keys compare.Keys, p *report.Progress) *compare.Table {
+func race(r *command.Run, c *config, workload string, contenders []contender, keys compare.Keys) *compare.Table {
 	var server *redistest.Server
 	var entries []entry
 	var names []string
 	for _, o := range contenders {
-		p.Step("%s: fill: %s", workload, o.name)
+		r.Logf("%s: fill: %s", workload, o.name)
 		if server == nil || workload != alone {
 			server = redistest.New(r, redistest.Options{})
 		}
@@ -44,7 +43,7 @@ func race(r *command.Run, c *config, workload string, contenders []contender, ke
 	}
 	rng := rand.New(rand.NewPCG(3, 0))
 	for round := range c.Rounds {
-		p.Step("%s: round %d of %d", workload, round+1, c.Rounds)
+		r.Logf("%s: round %d of %d", workload, round+1, c.Rounds)
 		for n, s := range measure(r, plan, entries, keys, rng) {
 			t.Add(n, s)
 		}

@@ -100,7 +100,7 @@ func run(r *command.Run) (ok bool) {
 	for range *rounds {
 		for n, t := range []*compare.Table{latency, cpu} {
 			for i, s := range [][]scenario{besides, costs}[n] {
-				fmt.Fprintln(r.Log, s.name)
+				r.Logf("%s", s.name)
 				server := gateway
 				if s.floor {
 					server = floor

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"time"
 )
 
 // Run is a measurement under way. It has what package redistest needs of a test.
@@ -38,6 +39,14 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
+// begun is when the program started.
+var begun = time.Now()
+
+// Logf prints a line about the progress, beginning with the time since the program started.
+func (r *Run) Logf(format string, args ...any) {
+	fmt.Fprintf(r.Log, "%4.0fs  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
+}
+
 // Fatal ends the measurement.
 func (r *Run) Fatal(args ...any) { Check(errors.New(fmt.Sprint(args...))) }
 
@@ -53,10 +62,9 @@ func (r *Run) TempDir() string {
 
 // The methods below complete what redistest needs.
 
-func (r *Run) Helper()                         {}
-func (r *Run) Failed() bool                    { return false }
-func (r *Run) Error(args ...any)               { fmt.Fprintln(r.Log, args...) }
-func (r *Run) Logf(format string, args ...any) { fmt.Fprintf(r.Log, format+"\n", args...) }
+func (r *Run) Helper()           {}
+func (r *Run) Failed() bool      { return false }
+func (r *Run) Error(args ...any) { fmt.Fprintln(r.Log, args...) }
 
 // Part makes a part of the measurement, whose cleanups run at its end. Its name begins the text of a failure.
 func (r *Run) Part(name string, measure func(*Run)) {

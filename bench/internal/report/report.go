@@ -1,4 +1,4 @@
-// Package report prints the results of measurements: medians with their spread, tables, targets, and progress.
+// Package report prints the results of measurements: medians with their spread, tables, and targets.
 package report
 
 import (
@@ -136,28 +136,4 @@ func PrintTargets(w io.Writer, ts []Target) {
 		remarks = append(remarks, note)
 	}
 	Align(w, rows, remarks...)
-}
-
-// Progress prints a line for each step of a measurement.
-type Progress struct {
-	w     io.Writer
-	steps int
-	total int
-	start time.Time
-}
-
-// NewProgress starts a progress with the given number of steps.
-func NewProgress(w io.Writer, total int) *Progress {
-	return &Progress{w: w, total: total, start: time.Now()}
-}
-
-// Step prints the name of the next step.
-func (p *Progress) Step(format string, args ...any) {
-	p.steps++
-	fmt.Fprintf(p.w, "%4d of %d  %4.0fs  %s\n", p.steps, p.total, time.Since(p.start).Seconds(), fmt.Sprintf(format, args...))
-}
-
-// Done prints how long all steps took.
-func (p *Progress) Done() {
-	fmt.Fprintf(p.w, "done in %s\n", time.Since(p.start).Round(time.Second))
 }
