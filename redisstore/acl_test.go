@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// documentedACL reads the permissions that the documentation says a node needs, on servers and on Sentinels.
+// documentedACL reads the permissions that, according to the docs, a node needs on servers and on Sentinels.
 func documentedACL(t *testing.T) (servers, sentinels string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/reference/redis.md")
@@ -33,7 +33,7 @@ func documentedACL(t *testing.T) (servers, sentinels string) {
 	return lines[0][1], lines[1][1]
 }
 
-// everything is what a node ever does to Redis, probes included.
+// everything makes a node do all that it ever does to Redis, including probes.
 func everything(t *testing.T, url string) {
 	t.Helper()
 	var us atomic.Int64
@@ -85,7 +85,7 @@ func everything(t *testing.T, url string) {
 			t.Fatalf("%s: not reset", p.Name)
 		}
 	}
-	// A lost shard is probed until it takes writes.
+	// A lost shard is probed until it accepts writes.
 	sh := s.joiners[0].shard.Load()
 	sh.trip(os.ErrDeadlineExceeded)
 	s.lose(sh)
@@ -98,7 +98,7 @@ func everything(t *testing.T, url string) {
 	s.Close()
 }
 
-// welcome fails the test if a server refused something to a node.
+// welcome fails the test if a server denied a node anything.
 func welcome(t *testing.T, servers ...*redistest.Server) {
 	t.Helper()
 	for _, r := range servers {
@@ -116,7 +116,8 @@ func allow(t *testing.T, acl string, servers ...*redistest.Server) {
 	}
 }
 
-// TestThePermissionsInTheDocs are enough for a node, on every deployment, and each of them is used.
+// TestThePermissionsInTheDocs checks that the documented permissions are enough for a node in every deployment, and that each
+// of them is used.
 func TestThePermissionsInTheDocs(t *testing.T) {
 	t.Parallel()
 	acl, ofSentinels := documentedACL(t)
@@ -164,7 +165,7 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 	})
 }
 
-// asksForShards has a client ask a Cluster for its shards, as it does by itself on servers of version 8 and later.
+// asksForShards makes a client ask a Cluster for its shards, as the client does by itself with servers from version 8 on.
 func asksForShards(t *testing.T, url string) {
 	t.Helper()
 	a, err := parseAddress(url)
@@ -179,14 +180,15 @@ func asksForShards(t *testing.T, url string) {
 	c.Close()
 }
 
-// elsewhere are permissions that a server alone needn't give, and those for rules, lists of clients and cooldowns, which
-// internal/node/rulestore, server/internal/observe/top and internal/node/redislimit look at.
+// elsewhere lists permissions that a single server doesn't need, and those for rules, lists of clients and cooldowns, which
+// internal/node/rulestore, server/internal/observe/top and internal/node/redislimit test.
 var elsewhere = map[string]bool{
 	"cluster|slots": true, "cluster|shards": true, "asking": true, "role": true,
 	"publish": true, "subscribe": true, "hexists": true, "getrange": true, "incrby": true, "xadd": true, "xrange": true,
 }
 
-// A probe needs what a check needs. Otherwise a permission that is missing would lose and find a shard many times a second.
+// A probe needs the same permissions as a check. Otherwise, a missing permission would make a shard go down and up many times a
+// second.
 func TestAMissingPermissionIsFoundByTheProbe(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})

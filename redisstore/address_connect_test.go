@@ -12,14 +12,14 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// soon bounds what should take a few seconds, on a busy machine.
+// soon returns a context for what should take a few seconds, even on a busy machine.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// dialURL connects. A busy machine may need several attempts, as short as they are.
+// dialURL connects. On a busy machine, that may take several attempts, since each is short.
 func dialURL(t *testing.T, url string) rueidis.Client {
 	t.Helper()
 	a, err := parseAddress(url)
@@ -38,7 +38,7 @@ func dialURL(t *testing.T, url string) rueidis.Client {
 	return client
 }
 
-// refusedURL waits for the error that a URL leads to, past those of a busy machine.
+// refusedURL waits for the error that a URL leads to, and ignores errors that a busy machine causes.
 func refusedURL(t *testing.T, url, want string) {
 	t.Helper()
 	a, err := parseAddress(url)
@@ -64,7 +64,7 @@ func refusedURL(t *testing.T, url, want string) {
 	}
 }
 
-// set writes until it succeeds. Twice is as good as once, other than for a charge.
+// set writes until it succeeds. Unlike a charge, a write may happen twice.
 func set(t *testing.T, client rueidis.Client, key, value string) {
 	t.Helper()
 	err := redistest.Until(soon(t), func(ctx context.Context) error {
@@ -114,7 +114,7 @@ func TestConnectWithPassword(t *testing.T) {
 }
 
 func TestConnectAsUser(t *testing.T) {
-	// Nothing but what the test does, beside what Redis grants to all: whatever else a connection needs, it fails.
+	// Allow only what the test does, besides what Redis grants to everyone. If a connection needs anything else, it fails.
 	server := redistest.New(t, redistest.Options{ACL: []string{
 		"user default off",
 		"user weir on >hunter2 ~* resetchannels -@all +set +ping",
@@ -226,7 +226,8 @@ func TestConnectToCluster(t *testing.T) {
 	}
 }
 
-// TestClusterThatNamesNoHosts: the hosts are then where the Cluster was asked, and the ports tell its servers apart.
+// TestClusterThatNamesNoHosts checks a Cluster whose servers don't say their hosts. The store uses the host that it asked, and
+// tells servers apart by their ports.
 func TestClusterThatNamesNoHosts(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-preferred-endpoint-type unknown-endpoint"}})

@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// pointed is what one address differs in from another.
+// pointed has the fields in which addresses differ.
 type pointed struct {
 	hosts                          string
 	user, password                 string
@@ -100,7 +100,8 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// A default of rueidis in place of one of these waits too long, misses a failover, sends again, or needs a right in an ACL.
+// If rueidis' default replaced one of these settings, the client would wait too long, miss a failover, send commands again, or
+// need another permission.
 func TestAddressLimitsTheClient(t *testing.T) {
 	for _, s := range schemes {
 		a, err := parseAddress(strings.TrimSuffix(s.example, "?ca=ca.pem"))
@@ -182,7 +183,7 @@ func TestAddressRefused(t *testing.T) {
 		{"redis+sentinel://h/main", "unknown scheme: did you mean redis-sentinel://?", 2},
 		{"redis_cluster://h", "unknown scheme: did you mean redis-cluster://?", 3},
 
-		// A password that isn't escaped ends up anywhere.
+		// If a password isn't escaped, parts of it can end up anywhere.
 		{"redis://weir:hun/ter2@h", escape, 0},
 		{"redis://weir:hun?ter2@h", escape, 0},
 		{"redis://weir:hun#ter2@h", escape, 0},
@@ -292,7 +293,8 @@ func TestAddressRefused(t *testing.T) {
 
 func leaks(text string) bool { return strings.Contains(text, "hun") || strings.Contains(text, "ter2") }
 
-// Whatever a password is made of, whether escaped or not: it is understood or refused, and never told.
+// Whatever characters a password has, escaped or not, the URL is either understood or rejected, and the error never shows the
+// password.
 func FuzzAddressKeepsPassword(f *testing.F) {
 	f.Add(uint8(0), "", "")
 	f.Add(uint8(1), "/", "@")
@@ -322,7 +324,7 @@ func FuzzAddressKeepsPassword(f *testing.F) {
 	})
 }
 
-// TestPlace: it is the same with another user, password or certificate, and another for another database or server.
+// TestPlace checks that user, password and certificate don't change the place, and that another database or server does.
 func TestPlace(t *testing.T) {
 	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte("x"), 0o600); err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestAgreeHolding: memory and Redis agree where charges leave holds behind: slots, reservations, and checks that are
-// repeated. What is given back was used in part, or more than was taken, once or twice, in time or late. Limits count
-// tokens or amounts, in windows of any kind.
+// TestAgreeHolding checks that memory and Redis agree if charges have holds: slots, reservations, and repeated checks. Returns
+// come once or twice, in time or late, for charges that were used in part or exceeded. Limits count tokens or amounts, in
+// windows of every kind.
 func TestAgreeHolding(t *testing.T) {
 	const steps, walkers = 100_000 / slowness, 8
 	kinds := map[string]limits{
@@ -51,7 +51,7 @@ func TestAgreeHolding(t *testing.T) {
 	lasting(t, r)
 }
 
-// hold makes the walker's charges leave holds behind. Its third policy is none of another algorithm.
+// hold makes the walker's charges leave holds. The third policy keeps its algorithm.
 func (w *walker) hold() {
 	w.holding = true
 	w.Rand = rand.New(rand.NewPCG(w.Uint64(), w.Uint64()))
@@ -78,7 +78,7 @@ func (w *walker) drawCalendar() (c counter.Calendar) {
 	return c
 }
 
-// amounts makes a limit one of amounts, or of the calendar, if the walker's are.
+// amounts gives a limit an amount or a calendar, if the walker's limits have one.
 func (w *walker) amounts(i int, l *counter.Limit) {
 	if l.Algorithm == counter.Concurrency {
 		l.Count = 1 + w.Int64N(20)
@@ -98,7 +98,7 @@ func (w *walker) amounts(i int, l *counter.Limit) {
 	}
 }
 
-// mark gives the policies of a walk different behavior: each number always has the same.
+// mark gives the policies of a walk different behavior, by their numbers.
 func (w *walker) mark(i int, p *counter.Policy) *counter.Policy {
 	if !w.holding || p.Limit.Algorithm == counter.Concurrency || p.Limit.Algorithm == counter.SlidingLog {
 		return p
@@ -110,11 +110,11 @@ func (w *walker) mark(i int, p *counter.Policy) *counter.Policy {
 	})
 }
 
-// shallow: nothing goes below zero. What refills in a moment is rounded down to 2^53 in memory, which shows when the numbers of
-// a bucket with an extreme debt change to extreme others.
+// shallow says that no counter goes below zero. Memory rounds the refill of a moment down to 2^53, which shows if a bucket with
+// extreme debt gets other extreme numbers.
 func (w *walker) shallow() bool { return w.extreme && w.algorithm <= counter.LeakyQueue }
 
-// toEdge sets the clock close to an edge of a policy's windows.
+// toEdge sets the clock close to the edge of a policy's window.
 func (w *walker) toEdge() {
 	if w.now.After(storetest.Start.AddDate(0, 6, 0)) { // memory forgets within a year what must happen once
 		w.now = storetest.Start
@@ -139,7 +139,7 @@ func (w *walker) decimalAmount(p *counter.Policy) int64 {
 	return 1 + w.Int64N(max(1, whole/4))
 }
 
-// drawHold draws a hold for a charge, or none. There are few names, so that many are there already.
+// drawHold draws a hold for a charge, or returns nil. There are few names, so that a hold often exists already.
 func (w *walker) drawHold(c *counter.Charge) *counter.Hold {
 	slots := c.Policy.Limit.Algorithm == counter.Concurrency
 	if !w.holding || c.Peek || !slots && w.IntN(2) == 0 {
@@ -162,7 +162,7 @@ func (w *walker) drawHold(c *counter.Charge) *counter.Hold {
 	return h
 }
 
-// settle says of something that goes back how much of it was used, if it has a hold.
+// settle draws how much of a return was used, if it has a hold.
 func (w *walker) settle(back *counter.Return) {
 	if back.Hold == nil {
 		return
@@ -186,8 +186,8 @@ func (w *walker) settle(back *counter.Return) {
 	}
 }
 
-// TestEdgesOfANodeWhoseClockIsOff: Redis counts in the windows of its own clock, while a node's idea of that is up to a minute
-// ahead, or a day behind.
+// TestEdgesOfANodeWhoseClockIsOff checks windows if a node's estimate of Redis' time is up to a minute ahead, or a day behind.
+// Redis counts in the windows of its own clock.
 func TestEdgesOfANodeWhoseClockIsOff(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start.UnixMicro()

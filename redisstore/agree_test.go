@@ -17,11 +17,11 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestAgree: the same random sequences give the same answers in memory and in
-// Redis, each asked by itself or several in one script call.
+// TestAgree checks that the same random sequences get the same results in memory and in Redis, one at a time or several in one
+// script call.
 func TestAgree(t *testing.T) { agree(t, storetest.Algorithms, false) }
 
-// TestAgreeLending: likewise where charges would hold more, and give back what they didn't spend.
+// TestAgreeLending does the same for charges that borrow tokens and give back those that they didn't spend.
 func TestAgreeLending(t *testing.T) {
 	agree(t, []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter}, true)
 }
@@ -50,7 +50,7 @@ func agree(t *testing.T, algorithms []counter.Algorithm, lending bool) {
 	lasting(t, r)
 }
 
-// walker walks at random over a few counters in both stores.
+// walker makes the same random charges to a few counters in both stores.
 type walker struct {
 	*rand.Rand
 	limits
@@ -73,7 +73,7 @@ type walker struct {
 	receipts  uint64
 }
 
-// limits is what kind of limits a walker has.
+// limits says what kind of limits a walker has.
 type limits struct {
 	algorithm         counter.Algorithm
 	decimal, calendar bool
@@ -116,12 +116,11 @@ func windowed(a counter.Algorithm) bool {
 	return a == counter.FixedWindow || a == counter.SlidingCounter
 }
 
-// change gives a policy new numbers. The third is of another algorithm, the fourth in shadow.
+// change gives a policy new numbers. The third policy has another algorithm, and the fourth is in shadow.
 //
-// Another window is another field, where the algorithm counts windows. A hash of
-// more than eight fields forgets those that are whole again, which a clock
-// that then runs back, or a slower bucket, would have had a use for: memstore
-// doesn't forget them. So where there are many fields, there is neither.
+// For algorithms with windows, another window means another field. A hash with more than eight fields drops those that are full
+// again, and memstore doesn't. That would show after the clock has run back, or with a slower bucket, so a walk with many
+// fields has neither.
 func (w *walker) change(i int) {
 	a := w.algorithm
 	if i == 2 && !w.holding {
@@ -162,7 +161,7 @@ func (w *walker) change(i int) {
 	}
 }
 
-// magnitude is a number up to most, as often small as large.
+// magnitude draws a number up to most. Small numbers are as likely as large ones.
 func (w *walker) magnitude(most int64) int64 {
 	n := int64(1)
 	for n < most && w.IntN(40) > 0 {
@@ -175,7 +174,7 @@ func (w *walker) counter() counter.Counter {
 	return counter.Counter{Policy: w.policies[w.IntN(len(w.policies))], Subject: []byte{'s', byte(w.IntN(3))}}
 }
 
-// step is one question to both stores.
+// step is one request to both stores.
 type step struct {
 	kind    kind
 	node    int
@@ -186,7 +185,7 @@ type step struct {
 	once    counter.Once
 }
 
-// outcome is the answer to it: of a take what was granted, otherwise the error.
+// outcome is the result of a step: the grants of a take, otherwise the error.
 type outcome struct {
 	grants []ledger.Grant
 	err    error
@@ -224,7 +223,7 @@ func (w *walker) walk(steps int) error {
 	return nil
 }
 
-// move steps the clock, often not at all, at times back, and changes rules now and then.
+// move steps the clock, often by nothing and sometimes back, and now and then changes the rules.
 func (w *walker) move() {
 	unit := w.windows[w.IntN(len(w.windows))].Microseconds()
 	if w.extreme {
@@ -344,7 +343,7 @@ func (w *walker) drawReturn() step {
 	return st
 }
 
-// claim draws what a node might say of a counter, mostly of an account as it was a moment ago.
+// claim draws a node's account of a counter. It is usually the account as it was a moment ago.
 func (w *walker) claim(p *counter.Policy) (c ledger.Claim) {
 	if p.Limit.Algorithm > counter.LeakyBucket || len(w.bases) == 0 || w.IntN(2) == 0 {
 		return c
@@ -375,7 +374,7 @@ func (w *walker) drawUnspent() step {
 	return st
 }
 
-// remember keeps what may be given back.
+// remember keeps what can be given back later.
 func (w *walker) remember(st step, o outcome) {
 	for i, g := range o.grants {
 		c := st.asks[i]
@@ -420,7 +419,7 @@ func perform(s counter.Store, st step) (o outcome) {
 	return o
 }
 
-// ask puts one question as callers do, and several into one script call.
+// ask sends a step as callers do, or several in one script call.
 func (w *walker) ask(steps []step) ([]outcome, error) {
 	if len(steps) == 1 {
 		return []outcome{perform(w.redis[steps[0].node], steps[0])}, nil

@@ -7,7 +7,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// BenchmarkTake is one caller's way through the store; make bench-redis compares it with the bare script call.
+// BenchmarkTake measures one caller's charges. make bench-redis compares the store with the bare script call.
 func BenchmarkTake(b *testing.B) {
 	s := open(b, Options{URL: "redis://" + redistest.New(b, redistest.Options{}).Addr, Timeout: DefaultTimeout})
 	charges, results := []counter.Charge{charge1(policy(b, "p", counter.TokenBucket, 1_000_000, year), "s")}, make([]counter.Result, 1)
@@ -20,7 +20,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// TestAllocations: a call that carries one act allocates what the client keeps, and little else.
+// TestAllocations checks that a call with one act allocates little beyond what the client keeps.
 func TestAllocations(t *testing.T) {
 	s := open(t, Options{URL: "redis://" + redistest.New(t, redistest.Options{}).Addr})
 	charges, results := []counter.Charge{charge1(policy(t, "p", counter.TokenBucket, 1_000_000, year), "s")}, make([]counter.Result, 1)

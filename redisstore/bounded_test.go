@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A server that announces more than anybody sends, or less than nothing, is left at the announcement.
+// If a server announces a reply that is too large, or a negative length, the connection breaks before any data arrives.
 func TestAnAnnouncementIsNotBelieved(t *testing.T) {
 	for _, announced := range []string{
 		"$524288000", "$9223372036854775807", "$9999999999999999999", "$99999999999999999999999", "$-2", "$?", "$", "$12x", "!524288000", "=524288000",
@@ -51,7 +51,7 @@ func TestAnAnnouncementIsNotBelieved(t *testing.T) {
 	}
 }
 
-// piece is a conn that reads what it is given, in pieces.
+// piece is a connection that returns the given data in pieces.
 type pieces struct {
 	net.Conn
 	left [][]byte
@@ -66,7 +66,7 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Replies of every kind pass as they are, however they are cut, and the same too large one never does.
+// Valid replies of every kind pass unchanged, wherever reads cut them. A reply that is too large never passes.
 func TestRepliesPassWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var reply func(depth int) string
@@ -128,7 +128,7 @@ func TestRepliesPassWhole(t *testing.T) {
 
 var errBroken = errors.New("broken")
 
-// An error of the connection itself comes through.
+// An error of the underlying connection is returned as it is.
 func TestABrokenConnection(t *testing.T) {
 	c := &boundedConn{Conn: brokenConn{}}
 	if _, err := c.Read(make([]byte, 10)); !errors.Is(err, errBroken) {

@@ -13,7 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRedisClockStepsBack: an hour back, on two nodes at once, blocks nobody for longer than a window, and mints nothing.
+// TestRedisClockStepsBack checks that an hour's step back, on two nodes at once, blocks no client for longer than a window and
+// creates no tokens.
 func TestRedisClockStepsBack(t *testing.T) {
 	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
@@ -45,8 +46,8 @@ func TestRedisClockStepsBack(t *testing.T) {
 	})
 }
 
-// TestTheNodesClockDecidesNothing: a call carries no time of the node's, and what it is told is Redis' time. So a
-// node whose clock is ahead, by seconds or hours, gains nothing.
+// TestTheNodesClockDecidesNothing checks that calls contain no time of the node. So a node whose clock is ahead by seconds or
+// hours gains nothing.
 func TestTheNodesClockDecidesNothing(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
@@ -73,8 +74,8 @@ func TestTheNodesClockDecidesNothing(t *testing.T) {
 	}
 }
 
-// However far ahead Redis' clock is and however long its answers take: a node's idea of Redis' time is off by no more than half of
-// the time that the first answer took. Steps of its own clock don't matter, since it looks at the monotonic one alone.
+// However far ahead Redis' clock is, and however long its replies take, a node's estimate of Redis' time is off by at most half
+// the length of the first call. Steps of the node's wall clock don't matter, since only its monotonic clock counts.
 func TestTheClockFollowsRedis(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c clock

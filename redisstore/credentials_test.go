@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// put replaces a file as tools that renew secrets do.
+// put replaces a file in the way that tools that rotate secrets do.
 func put(t *testing.T, file string, parts ...string) {
 	t.Helper()
 	if err := os.WriteFile(file+".new", []byte(strings.Join(parts, "")), 0o600); err != nil {
@@ -34,7 +34,7 @@ func text(t *testing.T, file string) string {
 	return string(b)
 }
 
-// logged waits until a line has been logged so many times.
+// logged waits until a line has been logged the given number of times.
 func logged(t *testing.T, log *lines, line string, times int) {
 	t.Helper()
 	until(t, func(context.Context) error {
@@ -47,7 +47,7 @@ func logged(t *testing.T, log *lines, line string, times int) {
 
 const applied = "redis credentials applied"
 
-// counts charges a key until a charge arrives: connections have just been killed. Each that does is counted.
+// counts charges a key until a charge succeeds, because connections have just been killed, and counts the charges that succeed.
 func counts(t *testing.T, s *Store, p *counter.Policy) {
 	t.Helper()
 	until(t, func(ctx context.Context) error { return take(ctx, s, charge1(p, "s"))[0].Err })
@@ -56,8 +56,9 @@ func counts(t *testing.T, s *Store, p *counter.Policy) {
 	}
 }
 
-// TestThePasswordIsFollowed: on one server, in a Cluster and under Sentinels that ask for it, too, a node goes on after its
-// password was rotated and its connections were killed, whether Redis or the file has the new password first.
+// TestThePasswordIsFollowed checks that a node goes on after its password was rotated and its connections were killed, whether
+// Redis or the file gets the new password first: with one server, in a Cluster, and under Sentinels with a password of their
+// own.
 func TestThePasswordIsFollowed(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "password")
@@ -86,7 +87,7 @@ func TestThePasswordIsFollowed(t *testing.T) {
 	}
 }
 
-// rotates replaces the password of a node three times.
+// rotates replaces a node's password three times.
 func rotates(t *testing.T, file string, start func() (string, []*redistest.Server)) (*Store, []*redistest.Server) {
 	put(t, file, "first\n")
 	url, servers := start()
@@ -108,7 +109,7 @@ func rotates(t *testing.T, file string, start func() (string, []*redistest.Serve
 	p := policy(t, "p", counter.TokenBucket, 1000, year)
 	counts(t, s, p)
 
-	// As documented: Redis accepts both for a while.
+	// As the docs say, Redis accepts both passwords for a while.
 	user(">second")
 	put(t, file, "second\n")
 	logged(t, &log, applied, 1)
@@ -116,7 +117,7 @@ func rotates(t *testing.T, file string, start func() (string, []*redistest.Serve
 	kill()
 	counts(t, s, p)
 
-	// The file first. The password before it serves until Redis knows the new one.
+	// Change the file first. The old password stays in use until Redis knows the new one.
 	put(t, file, "third\n")
 	logged(t, &log, notInUse, 1)
 	if h := s.Health(); !strings.Contains(h.Rejected, "WRONGPASS") || strings.Contains(fmt.Sprintf("%+v", h), "third") {
@@ -132,7 +133,7 @@ func rotates(t *testing.T, file string, start func() (string, []*redistest.Serve
 		t.Errorf("%+v", h)
 	}
 
-	// A file that is gone changes nothing, and the store looks when it is told to.
+	// A missing file changes nothing, and Look makes the store read the files at once.
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +148,8 @@ func rotates(t *testing.T, file string, start func() (string, []*redistest.Serve
 	return s, servers
 }
 
-// TestCertificatesAreFollowed: the authority, the server's certificate and the client's are replaced in the documented order while
-// a node runs, and its connections are killed after each step.
+// TestCertificatesAreFollowed replaces the CA, the server's certificate and the client's in the documented order while a node
+// runs, and kills the node's connections after each step.
 func TestCertificatesAreFollowed(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{TLS: true})
@@ -175,17 +176,17 @@ func TestCertificatesAreFollowed(t *testing.T) {
 		counts(t, s, p)
 	}
 
-	// Both sides trust both authorities.
+	// Both sides trust both CAs.
 	do(t, r, "CONFIG", "SET", "tls-ca-cert-file", both)
 	put(t, ca, text(t, both))
 	step(1)
-	// Both sides show new certificates. Between cert and key the pair doesn't match, and isn't used.
+	// Both sides present new certificates. Between writing cert and key, the pair doesn't match and isn't used.
 	do(t, r, "CONFIG", "SET", "tls-cert-file", fresh.ServerCert, "tls-key-file", fresh.ServerKey)
 	put(t, cert, text(t, fresh.ClientCert))
 	logged(t, &log, notInUse, 1)
 	put(t, key, text(t, fresh.ClientKey))
 	step(2)
-	// Both sides trust the new authority alone.
+	// Both sides trust only the new CA.
 	do(t, r, "CONFIG", "SET", "tls-ca-cert-file", fresh.CA)
 	put(t, ca, text(t, fresh.CA))
 	step(3)

@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestFourNodesAdmitExactly: 64 clients spread over four nodes share one limit, to the last token.
+// TestFourNodesAdmitExactly checks that 64 clients spread over four nodes share one limit exactly.
 func TestFourNodesAdmitExactly(t *testing.T) {
 	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {

@@ -12,10 +12,10 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestAPlannedFailoverIsFollowedAtOnce: a store moves to the new primary when that is promoted, and doesn't wait until the
-// Sentinels name it, about a second later: what is written to the old primary meanwhile is lost. Here they never name it, since
-// the one that conducts the failover is stopped. The others still name the old primary, which is writable, and the store stays
-// away from it.
+// TestAPlannedFailoverIsFollowedAtOnce checks that a store moves to the new primary as soon as it is promoted. The Sentinels
+// name the new primary only about a second later, and what is written to the old primary meanwhile is lost. In this test they
+// never name it, because the Sentinel that conducts the failover is stopped. The others still name the old primary, which
+// accepts writes, and the store stays away from it.
 func TestAPlannedFailoverIsFollowedAtOnce(t *testing.T) {
 	t.Parallel()
 	r := redistest.NewSentinel(t, redistest.Options{})
@@ -59,7 +59,7 @@ func TestAPlannedFailoverIsFollowedAtOnce(t *testing.T) {
 		s.lost.set()
 		mustTake(t, s, charge1(p, "s"))
 	}
-	// The other Sentinels undo the promotion after eight seconds or more. Then the store is right to go back.
+	// After eight seconds or more, the other Sentinels undo the promotion. Then the store is right to go back.
 	if isMaster(t.Context(), promoted) == nil && held(old) != before {
 		t.Error("charges went to the old primary again")
 	}
@@ -74,8 +74,8 @@ func isMaster(ctx context.Context, r *redistest.Server) error {
 	return err
 }
 
-// TestAFailoverBeforeTheFirstHeartbeat: a store that has found the primary, but can't use it, follows a failover. Otherwise a node
-// that starts at such a moment would never come up.
+// TestAFailoverBeforeTheFirstHeartbeat checks that a store that has found the primary but can't use it follows a failover.
+// Otherwise, a node that starts at such a moment would never come up.
 func TestAFailoverBeforeTheFirstHeartbeat(t *testing.T) {
 	t.Parallel()
 	r := redistest.NewSentinel(t, redistest.Options{})

@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// packed is numbers of so many bytes each.
+// packed encodes numbers in the given number of bytes each.
 func packed(sizesAndNumbers ...int64) string {
 	var b []byte
 	for i := 0; i < len(sizesAndNumbers); i += 2 {
@@ -24,9 +24,9 @@ func packed(sizesAndNumbers ...int64) string {
 	return string(b)
 }
 
-// TestFieldsOfOtherVersions: what is in Redis outlives the version that wrote it, and nodes of another
-// version read it meanwhile. So these bytes are fixed. A new form gets a number of its own, and is
-// written by no version before its neighbours read it.
+// TestFieldsOfOtherVersions checks that the formats of fields are fixed, since data in Redis outlives the version that wrote
+// it, and other versions read it. A new format gets a number of its own, and is written only after the neighboring versions can
+// read it.
 func TestFieldsOfOtherVersions(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
@@ -51,12 +51,12 @@ func TestFieldsOfOtherVersions(t *testing.T) {
 		{"a pair, with the window before", counter.SlidingCounter, 10, packed(1, 243, 1, code, 7, begin, 4, 0, 4, 10), 1},
 		{"an account", counter.TokenBucket, 10, packed(1, 244, 1, code, 7, at, 7, 7*token, 5, 2, 5, 1, 7, at, 3, 99, 1, 4), 7},
 		{"a log", counter.SlidingLog, 10, packed(5, 0, 5, 0, 1, 0, 5, 0, 7, at, 6, 3, 7, at, 6, 3), 7},
-		// From before forms had numbers: no release wrote them, and they begin anew.
+		// From before formats had numbers. No release wrote these, and such counters start over.
 		{"12 bytes", counter.TokenBucket, 10, packed(1, code, 7, at, 4, 7*token), 10},
 		{"15 bytes", counter.TokenBucket, 10, packed(1, code, 7, at, 7, 7*token), 10},
 		{"16 bytes", counter.SlidingCounter, 10, packed(1, code, 7, begin, 4, 3, 4, 0), 10},
 		{"26 bytes", counter.TokenBucket, 10, packed(1, code, 7, at, 7, 7*token, 5, 2, 5, 1, 1, 0), 10},
-		// Of a version to come.
+		// From a future version.
 		{"another form", counter.TokenBucket, 10, packed(1, 246, 1, code, 7, at, 4, 7*token), 10},
 	} {
 		p := policy(t, c.name, c.algorithm, c.count, time.Hour)
@@ -72,7 +72,7 @@ func TestFieldsOfOtherVersions(t *testing.T) {
 	}
 }
 
-// TestHoldsOfOtherVersions: likewise of holds.
+// TestHoldsOfOtherVersions does the same for holds.
 func TestHoldsOfOtherVersions(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
@@ -127,8 +127,8 @@ func TestHoldsOfOtherVersions(t *testing.T) {
 	}
 }
 
-// TestNamesOfOtherVersions: a counter that another version calls by another name is another counter, and each
-// client would have its limit twice while both run.
+// TestNamesOfOtherVersions checks that names of keys are fixed. If another version named a counter differently, each client
+// would have its limit twice while both versions run.
 func TestNamesOfOtherVersions(t *testing.T) {
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
 		{ID: "key", Limits: []counter.Limit{counter.PerMinute(10)}},

@@ -16,8 +16,8 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestAFullRedisGoesOn: without memory, whoever is known is counted and refused as ever; only what would need a new
-// counter fails, alone. Nodes start and find their store, and all is as before once there is memory.
+// TestAFullRedisGoesOn checks that, without memory, existing counters work as usual and only charges that need a new counter
+// fail. Nodes can start, and everything is normal again once there is memory.
 func TestAFullRedisGoesOn(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	url := "redis://" + r.Addr
@@ -73,7 +73,7 @@ func TestAFullRedisGoesOn(t *testing.T) {
 		t.Errorf("%d lines about it, want one a minute", n)
 	}
 
-	// A node that starts now, and one that lost Redis before.
+	// A node that starts now, and one that had lost Redis before.
 	p := policies[counter.TokenBucket]
 	if got := used(t, open(t, Options{URL: url}), p, "known"); got != 4 {
 		t.Errorf("another node sees %d used", got)
@@ -90,7 +90,7 @@ func TestAFullRedisGoesOn(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestAFullRedisLocksNobodyKnownOut: a rule that refuses when the store fails refuses new clients only.
+// TestAFullRedisLocksNobodyKnownOut checks that a rule that fails closed refuses only new clients.
 func TestAFullRedisLocksNobodyKnownOut(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
@@ -119,8 +119,8 @@ func TestAFullRedisLocksNobodyKnownOut(t *testing.T) {
 	}
 }
 
-// TestGuestsLeaveRoomForOthers: keys that were made up get counters of their own only while there is much memory. Then they
-// are counted by their address, while known and verified clients are counted as ever.
+// TestGuestsLeaveRoomForOthers checks that made-up keys get counters of their own only while there is plenty of memory.
+// Otherwise they are counted by their address, while known and verified clients are counted as usual.
 func TestGuestsLeaveRoomForOthers(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// Of a Cluster, the shard that is lost is named, with when and why; the others are well.
+// In a Cluster, the health names the lost shard, and says since when and why. The other shards are up.
 func TestHealthOfACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{Password: "hunter2secret", Config: []string{"cluster-require-full-coverage no"}})
@@ -33,7 +33,7 @@ func TestHealthOfACluster(t *testing.T) {
 	if !h.Up || !h.Since.IsZero() || h.Nodes != 1 || len(h.Shards) != 3 {
 		t.Fatalf("%+v", h)
 	}
-	// On a busy machine, a replica may have taken over from its primary by now.
+	// On a busy machine, a replica may have replaced its primary by now.
 	first := slices.IndexFunc(c.Nodes, func(n *redistest.Server) bool { return n.Addr == h.Shards[1].Name })
 	for i, sh := range h.Shards {
 		if !slices.Contains(c.Addrs(), sh.Name) || !sh.Up || sh.Error != "" {
@@ -70,8 +70,8 @@ func TestHealthOfACluster(t *testing.T) {
 	}
 }
 
-// TestAnEvictingRedisIsNoticed: a server that evicts counters frees blocked clients, so the store says which one does, and stops
-// saying so when the server doesn't any more.
+// TestAnEvictingRedisIsNoticed checks that the store names a server that evicts counters, which would free blocked clients,
+// until the server no longer does so.
 func TestAnEvictingRedisIsNoticed(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})

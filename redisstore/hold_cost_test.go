@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// allCommands is how many a server has run but for a heartbeat's, and how many scripts.
+// allCommands returns how many commands, except those of heartbeats, and how many scripts a server has run.
 func allCommands(t testing.TB, r *redistest.Server) (commands, scripts int64) {
 	t.Helper()
 	for _, name := range []string{"hget", "hset", "hdel", "hlen", "hrandfield", "zadd", "zrange", "zrem", "zcard", "pttl", "pexpire", "unlink", "del", "set"} {
@@ -19,8 +19,8 @@ func allCommands(t testing.TB, r *redistest.Server) (commands, scripts int64) {
 	return commands, calls(t, r, "evalsha") + calls(t, r, "eval")
 }
 
-// TestHoldsAreNeverCostly: taking and releasing a slot are two calls of a script, and Redis runs a few commands for each,
-// however many slots there are. Of those that have ended, no more than 128 are cleaned up at once.
+// TestHoldsAreNeverCostly checks that taking and releasing a slot are two script calls with a few commands each, however many
+// slots there are. At most 128 expired holds are cleaned up at once.
 func TestHoldsAreNeverCostly(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
@@ -89,7 +89,7 @@ func fillHolds(t testing.TB, s *Store, p *counter.Policy, subject string, each i
 	}
 }
 
-// TestChargesWithoutHoldsCostWhatTheyDid: one read, one write, and nothing of holds, whatever is counted.
+// TestChargesWithoutHoldsCostWhatTheyDid checks that charges without holds cost one read and one write, whatever they count.
 func TestChargesWithoutHoldsCostWhatTheyDid(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
@@ -111,8 +111,8 @@ func TestChargesWithoutHoldsCostWhatTheyDid(t *testing.T) {
 	}
 }
 
-// TestHoldsAreSmall logs what a slot and a reservation take in Redis, which is the same: a single one about 280 bytes, each of a
-// hundred 68, since few lie in compact lists, and each of many thousands 230.
+// TestHoldsAreSmall logs how many bytes a slot takes in Redis, which is the same for a reservation: about 280 for a single one,
+// 68 each for a hundred in compact lists, and 230 each for many thousands.
 func TestHoldsAreSmall(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})

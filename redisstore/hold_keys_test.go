@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// withHolds are policies of every algorithm, and how much ten charges may ask for.
+// withHolds has a policy of every algorithm, and how much ten charges may take.
 func withHolds(t testing.TB, count int64) map[*counter.Policy]int64 {
 	t.Helper()
 	policies := map[*counter.Policy]int64{slotted(t, "slots", count, time.Hour): 1}
@@ -30,8 +30,8 @@ func withHolds(t testing.TB, count int64) map[*counter.Policy]int64 {
 	return policies
 }
 
-// TestAFullRedisMakesNoHolds: what can't be remembered isn't taken. Holds that are there go on: they are renewed, released and
-// settled.
+// TestAFullRedisMakesNoHolds checks that nothing is taken if its hold can't be stored. Existing holds are still renewed,
+// released and settled.
 func TestAFullRedisMakesNoHolds(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
@@ -73,7 +73,7 @@ func TestAFullRedisMakesNoHolds(t *testing.T) {
 			t.Errorf("%s: %d left after the settlement, want %d", p.Name, got, want)
 		}
 	}
-	// Excess is booked even where the counter is gone.
+	// The excess is charged even if the counter is gone.
 	p := amounts(t, "amountfixed", counter.FixedWindow, 10, year/2)
 	owed := back(holding(p, "gone", 1_000_000, 9), counter.Result{}, 3_000_000)
 	if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{owed}); err != nil || left(t, s, p, "gone") != 8_000_000 {
@@ -91,7 +91,7 @@ func TestAFullRedisMakesNoHolds(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestGuestsMakeNoHolds while memory is short, and are told so.
+// TestGuestsMakeNoHolds checks that guests get no holds while memory is short, and get an error that says so.
 func TestGuestsMakeNoHolds(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
@@ -109,8 +109,8 @@ func TestGuestsMakeNoHolds(t *testing.T) {
 	}
 }
 
-// TestSpoiledHoldsConcernNobodyElse: data that no version of the script wrote is dropped, and those who share a call with
-// it notice nothing.
+// TestSpoiledHoldsConcernNobodyElse checks that invalid data of holds is dropped, and that acts in the same call aren't
+// affected.
 func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -178,7 +178,7 @@ func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
 						t.Errorf("%s: a neighbour was refused", spoiled)
 					}
 				}
-				// What slots were lost is free again, at once: nobody waits for those that may never end.
+				// Lost slots are free again at once, since they might otherwise never end.
 				free := 0
 				for i := range 10 {
 					if mustTake(t, s, holding(p, spoiled, n, 100+i)) {
@@ -197,7 +197,7 @@ func TestSpoiledHoldsConcernNobodyElse(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestHoldsLiveAsLongAsTheyMatter: not shorter, and not much longer.
+// TestHoldsLiveAsLongAsTheyMatter checks that the keys of holds live long enough, and not much longer.
 func TestHoldsLiveAsLongAsTheyMatter(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -232,7 +232,7 @@ func TestHoldsLiveAsLongAsTheyMatter(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestCalendarCountersLiveOn until after their window's end.
+// TestCalendarCountersLiveOn checks that calendar counters live until after their window's end.
 func TestCalendarCountersLiveOn(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
@@ -246,8 +246,8 @@ func TestCalendarCountersLiveOn(t *testing.T) {
 	}
 }
 
-// TestARefusedRequestHoldsNothing: of charges in two slots of a Cluster, one is refused, and the hold of the other doesn't
-// stay. One that was there before does.
+// TestARefusedRequestHoldsNothing checks a request with charges in two hash slots of a Cluster, one of which is refused. The
+// other one's new hold is removed, but a hold that existed before stays.
 func TestARefusedRequestHoldsNothing(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
@@ -296,7 +296,7 @@ func TestARefusedRequestHoldsNothing(t *testing.T) {
 	lasting(t, primaries(t, c)...)
 }
 
-// TestASettlementIsCompleted: a node died when it had settled a part of a receipt. Whoever asks again settles the rest.
+// TestASettlementIsCompleted checks that repeating a settlement completes it after a node died halfway.
 func TestASettlementIsCompleted(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})

@@ -21,7 +21,7 @@ func slotted(t testing.TB, name string, count int64, ttl time.Duration) *counter
 	return policy(t, name, counter.Concurrency, count, ttl)
 }
 
-// amounts is a limit on an amount, in millionths.
+// amounts returns a limit on an amount, in millionths.
 func amounts(t testing.TB, name string, a counter.Algorithm, count int64, window time.Duration) *counter.Policy {
 	t.Helper()
 	return storetest.Policy(t, name, counter.Limit{Algorithm: a, Count: count, Window: window, Decimal: true})
@@ -33,7 +33,7 @@ func id(n int) (o counter.Once) {
 	return o
 }
 
-// holding is a charge with a hold that lasts as long as a slot does, or a reservation.
+// holding returns a charge with a hold that lasts as long as a slot or a reservation.
 func holding(p *counter.Policy, subject string, n int64, name int) counter.Charge {
 	c := counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: n, Returnable: true}
 	c.Hold = &counter.Hold{ID: id(name), For: counter.RecordTime}
@@ -43,12 +43,12 @@ func holding(p *counter.Policy, subject string, n int64, name int) counter.Charg
 	return c
 }
 
-// back returns what a charge took, of which some was used.
+// back returns the Return of a charge of which some was used.
 func back(c counter.Charge, r counter.Result, used int64) counter.Return {
 	return counter.Return{Counter: c.Counter, N: c.N, Slot: r.Slot, Hold: c.Hold, Used: used}
 }
 
-// keysOf are those of a counter's holds.
+// keysOf returns the keys of a counter's holds.
 func keysOf(s *Store, p *counter.Policy, subject string) (records, ends string) {
 	c := charge{policy: p, key: keyOf(s, p, subject)}
 	return c.holdNames()
@@ -63,7 +63,7 @@ func gone(t *testing.T, r *redistest.Server, s *Store, p *counter.Policy, subjec
 	}
 }
 
-// left is how much of an amount is left.
+// left returns how much of an amount is left.
 func left(t testing.TB, s counter.Store, p *counter.Policy, subject string) int64 {
 	t.Helper()
 	r := take(t.Context(), s, peek1(p, subject))[0]
@@ -73,7 +73,7 @@ func left(t testing.TB, s counter.Store, p *counter.Policy, subject string) int6
 	return r.Remaining
 }
 
-// TestSlotsOfADeadNodeEnd: nobody renews them, and they are free again by Redis' own clock, not a moment sooner.
+// TestSlotsOfADeadNodeEnd checks that slots that aren't renewed become free by Redis' clock, and not a moment sooner.
 func TestSlotsOfADeadNodeEnd(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -105,7 +105,7 @@ func TestSlotsOfADeadNodeEnd(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestARenewedSlotStays, and one that its holder releases, or loses and gets again, is counted once.
+// TestARenewedSlotStays also checks that a slot which its holder releases, or loses and takes again, is counted once.
 func TestARenewedSlotStays(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -138,7 +138,8 @@ func TestARenewedSlotStays(t *testing.T) {
 	}
 }
 
-// TestASettlementWithoutARecordGivesNothingBack: what is lost may never have been taken. What was used beyond it is booked.
+// TestASettlementWithoutARecordGivesNothingBack checks that nothing is given back without a record, because it may never have
+// been taken. Use beyond the charge is still charged.
 func TestASettlementWithoutARecordGivesNothingBack(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
@@ -175,7 +176,7 @@ func TestASettlementWithoutARecordGivesNothingBack(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestASettlementBooksOnce, whoever asks for it and however many do so at once.
+// TestASettlementBooksOnce checks that a settlement is charged once, however many callers send it at the same time.
 func TestASettlementBooksOnce(t *testing.T) {
 	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
@@ -215,7 +216,7 @@ func TestASettlementBooksOnce(t *testing.T) {
 	})
 }
 
-// leftOfAll is what is left for everybody.
+// leftOfAll returns what is left of a limit that all clients share.
 func leftOfAll(t *testing.T, l *weir.Limiter, req *weir.Request) int64 {
 	t.Helper()
 	peek := *req
@@ -233,7 +234,7 @@ func leftOfAll(t *testing.T, l *weir.Limiter, req *weir.Request) int64 {
 	return 0
 }
 
-// TestHoldsUnderConcurrency: whatever happens at the same moment, no more is admitted than there is room for.
+// TestHoldsUnderConcurrency checks that concurrent requests never exceed a limit.
 func TestHoldsUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -253,7 +254,7 @@ func TestHoldsUnderConcurrency(t *testing.T) {
 		if got != 10 {
 			t.Errorf("%s: %d of 1,000 admitted, want 10", p.Name, got)
 		}
-		// All of them again: those that were admitted are, and nothing is taken.
+		// Repeat all of them: those that were admitted are admitted again, and nothing more is taken.
 		if got := storm(100, 1000, func(i int) bool { return mustTake(t, nodes[(i+1)%3], holding(p, "s", n, i)) }); got != 10 {
 			t.Errorf("%s: %d of 1,000 repeated ones admitted, want the same 10", p.Name, got)
 		}
@@ -261,8 +262,8 @@ func TestHoldsUnderConcurrency(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestManyHoldsEnd: 128 of them at a time, in the same order as in memory, also if the records of those that went back are over
-// by then, and if several charges of a request name the counter.
+// TestManyHoldsEnd checks that holds end 128 at a time, in the same order as in memory, even if records of returned tokens have
+// also expired, and if several charges of a request name the counter.
 func TestManyHoldsEnd(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -305,8 +306,8 @@ func TestManyHoldsEnd(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestManyHoldsOfOneMoment: holds that are made in one call to Redis end in the same microsecond. All of them are brought back when
-// the clock steps back, 128 at a time.
+// TestManyHoldsOfOneMoment checks holds that end in the same microsecond because one call made them. If the clock steps back,
+// all of them are shortened, 128 at a time.
 func TestManyHoldsOfOneMoment(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
@@ -335,7 +336,8 @@ func TestManyHoldsOfOneMoment(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestOneHoldStandsForAll charges of a request that name one counter, as in memory: that of the one that takes for them.
+// TestOneHoldStandsForAll checks that if charges of a request name the same counter, the hold of the charge that pays stands
+// for all of them, as in memory.
 func TestOneHoldStandsForAll(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})

@@ -11,10 +11,10 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// well is a budget that a server which is well keeps, also on a busy machine.
+// well is a budget that a healthy server meets even on a busy machine.
 const well = 300 * time.Millisecond
 
-// health returns nil when a store says that it is up, or that it isn't.
+// health returns nil if a store reports that it is up, or that it isn't, as wanted.
 func health(s *Store, up bool) func(context.Context) error {
 	return func(context.Context) error {
 		if h := s.Health(); h.Up != up {
@@ -24,7 +24,7 @@ func health(s *Store, up bool) func(context.Context) error {
 	}
 }
 
-// A store that is asked nothing finds out that its server is lost, and that it is back: also of the shards of a Cluster.
+// A store without checks finds out that its server, or a shard of its Cluster, is lost, and that it is back.
 func TestAnIdleStoreKnows(t *testing.T) {
 	t.Parallel()
 	t.Run("one server", func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestAnIdleStoreKnows(t *testing.T) {
 	})
 }
 
-// A store that is asked nothing leaves a Sentinel that is cut off and names a primary that is gone: another one knows better.
+// A store without checks stops asking a Sentinel that is cut off and names a lost primary, and asks another one.
 func TestAnIdleStoreLeavesAStaleSentinel(t *testing.T) {
 	t.Parallel()
 	group, other := redistest.NewSentinel(t, redistest.Options{}), redistest.New(t, redistest.Options{})
@@ -95,7 +95,7 @@ func TestAnIdleStoreLeavesAStaleSentinel(t *testing.T) {
 	})
 }
 
-// Whether Redis was reached or not is known as soon as it was tried.
+// Tried is closed after the first attempt, whether or not Redis was reached.
 func TestTried(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := openLate(t, Options{URL: "redis://" + r.Addr})

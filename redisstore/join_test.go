@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// held is a store whose joiner is as busy as it may be, until released.
+// held is a store whose joiner has as many calls under way as it may, until they are released.
 type held struct {
 	*Store
 	t      *testing.T
@@ -32,14 +32,14 @@ func hold(t *testing.T) *held {
 	return h
 }
 
-// release ends what keeps the joiner busy.
+// release ends the calls that keep the joiner busy.
 func (h *held) release() {
 	for range maxFlying {
 		pass(&h.joiners[0])
 	}
 }
 
-// pass ends a call of a joiner.
+// pass ends one call of a joiner.
 func pass(l *joiner) {
 	l.mu.Lock()
 	wake := l.next(nil)
@@ -49,7 +49,7 @@ func pass(l *joiner) {
 	}
 }
 
-// reaches waits for a state of the joiner.
+// reaches waits until the joiner is in a state.
 func (h *held) reaches(what string, get func(*joiner) int, want int) {
 	h.t.Helper()
 	until(h.t, func(context.Context) error {
@@ -65,7 +65,7 @@ func (h *held) reaches(what string, get func(*joiner) int, want int) {
 
 func waiting(l *joiner) int { return len(l.queue) }
 
-// queue has takes wait behind the calls under way, one after the other.
+// queue makes takes wait behind the calls under way, one after the other.
 func (h *held) queue(ctx context.Context, n int, subject string) []chan error {
 	h.t.Helper()
 	var all []chan error
@@ -81,7 +81,7 @@ func (h *held) queue(ctx context.Context, n int, subject string) []chan error {
 	return all
 }
 
-// TestWaitersJoin: all that wait at the same moment go in one call.
+// TestWaitersJoin checks that all takes that wait at the same moment share one call.
 func TestWaitersJoin(t *testing.T) {
 	h := hold(t)
 	waiters := h.queue(t.Context(), 10, "s")
@@ -92,7 +92,7 @@ func TestWaitersJoin(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// One call for all, and heartbeats now and then.
+	// There is one call for all takes, and now and then a heartbeat.
 	if n := calls(t, h.server, "evalsha"); n > 9 {
 		t.Errorf("%d script calls: those who waited weren't joined", n)
 	}
@@ -102,7 +102,7 @@ func TestWaitersJoin(t *testing.T) {
 	idle(t, h.Store)
 }
 
-// TestAWaiterThatLeavesTheQueueIsNotCounted, and the others don't notice, also when it was the newest.
+// TestAWaiterThatLeavesTheQueueIsNotCounted also checks that the other waiters aren't affected, even if the newest one leaves.
 func TestAWaiterThatLeavesTheQueueIsNotCounted(t *testing.T) {
 	for _, deadline := range []bool{false, true} {
 		t.Run(fmt.Sprint("deadline=", deadline), func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestAWaiterThatLeavesTheQueueIsNotCounted(t *testing.T) {
 	}
 }
 
-// chosenAmong has takes wait in a joiner that nothing else uses, and passes it on to them: the newest is chosen.
+// chosenAmong makes takes wait in a joiner that nothing else uses, and wakes them. The newest is chosen to send.
 func chosenAmong(t *testing.T, s *Store, p *counter.Policy, subjects ...string) []*waiter {
 	t.Helper()
 	l := &s.joiners[0]
@@ -162,7 +162,8 @@ func chosenAmong(t *testing.T, s *Store, p *counter.Policy, subjects ...string) 
 	return all
 }
 
-// TestNothingIsSentForWhoHasLeft: while the others are, also when it was chosen to send for them.
+// TestNothingIsSentForWhoHasLeft checks that the other waiters' acts are sent, even if the waiter that was chosen to send them
+// has left.
 func TestNothingIsSentForWhoHasLeft(t *testing.T) {
 	for _, newest := range []bool{false, true} {
 		t.Run(fmt.Sprint("newest=", newest), func(t *testing.T) {
@@ -188,8 +189,8 @@ func TestNothingIsSentForWhoHasLeft(t *testing.T) {
 	}
 }
 
-// TestNothingIsSentTooLate: who wakes after its deadline, and those it should send for, are told so, and aren't
-// counted. Redis can't help it.
+// TestNothingIsSentTooLate checks that a waiter that wakes after its deadline sends nothing. It and the waiters that it should
+// send for get an error, and this doesn't count as a failure of Redis.
 func TestNothingIsSentTooLate(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
@@ -213,7 +214,8 @@ func TestNothingIsSentTooLate(t *testing.T) {
 	}
 }
 
-// TestAWaiterThatLeavesWhileUnderWayIsUnknown: it gets an error at once, may be counted, and the rest goes on.
+// TestAWaiterThatLeavesWhileUnderWayIsUnknown checks that a waiter that leaves during its call gets an error at once. Its act
+// may still be counted, and the other waiters go on.
 func TestAWaiterThatLeavesWhileUnderWayIsUnknown(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
@@ -236,7 +238,7 @@ func TestAWaiterThatLeavesWhileUnderWayIsUnknown(t *testing.T) {
 	}
 }
 
-// TestTheBreaker opens after failures, fails who waits and who comes at once, and closes by itself.
+// TestTheBreaker checks that the breaker opens after failures, fails waiting and new checks at once, and closes by itself.
 func TestTheBreaker(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: 100 * time.Millisecond})
@@ -258,7 +260,7 @@ func TestTheBreaker(t *testing.T) {
 	}
 	wg.Wait()
 	idle(t, s)
-	// With the breaker open nobody waits: thousands of checks cost less than one wait would.
+	// While the breaker is open, no check waits: thousands of them take less time than a single wait would.
 	begun := time.Now()
 	const many = 2000
 	for range many {
@@ -279,7 +281,7 @@ func TestTheBreaker(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestAQueueIsFailedWithTheBreaker: nobody waits in it for a call that isn't coming.
+// TestAQueueIsFailedWithTheBreaker checks that no check waits in the queue for a call that will never be made.
 func TestAQueueIsFailedWithTheBreaker(t *testing.T) {
 	h := hold(t)
 	waiters := h.queue(t.Context(), 5, "s")
@@ -297,7 +299,7 @@ func TestAQueueIsFailedWithTheBreaker(t *testing.T) {
 	idle(t, h.Store)
 }
 
-// TestCloseWithoutRedis ends a store that has never reached Redis, and charges fail before and after.
+// TestCloseWithoutRedis closes a store that has never reached Redis. Charges fail before and after.
 func TestCloseWithoutRedis(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	r.Kill()
@@ -321,7 +323,7 @@ func TestCloseWithoutRedis(t *testing.T) {
 	}
 }
 
-// TestRedisComesLate: a store that was made before Redis was there begins to work by itself.
+// TestRedisComesLate checks that a store made before Redis was up starts to work by itself.
 func TestRedisComesLate(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	r.Kill()
@@ -332,7 +334,7 @@ func TestRedisComesLate(t *testing.T) {
 	answers(t, s)
 }
 
-// TestCloseDuringLoad: every charge gets an answer, and nothing is left running; see TestMain.
+// TestCloseDuringLoad checks that every charge gets a result. TestMain checks that no goroutine is left.
 func TestCloseDuringLoad(t *testing.T) {
 	oneServerAndACluster(t, func(t *testing.T, url string) {
 		for range 5 {
@@ -344,7 +346,7 @@ func TestCloseDuringLoad(t *testing.T) {
 				wg.Go(func() {
 					first := true
 					for n := 0; ; n++ {
-						// Subjects in different slots of a Cluster, so that there is something to give back.
+						// The subjects lie in different hash slots of a Cluster, so that there is something to give back.
 						rs := take(t.Context(), s, charge1(p, "everyone"), charge1(q, fmt.Sprint("s", i)))
 						if first {
 							begun.Done()

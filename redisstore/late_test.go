@@ -17,8 +17,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// late makes this process a late node: whatever is ready to run waits for hundreds of others, each of which
-// keeps the only core for a while. A round of them takes twice the budget of a check.
+// late slows this process down: before any goroutine runs, hundreds of others keep the only core busy. One round of them takes
+// twice the budget of a check.
 func late(t *testing.T) (end func()) {
 	t.Helper()
 	const others, turn = 100, time.Millisecond
@@ -41,8 +41,8 @@ func late(t *testing.T) (end func()) {
 	}
 }
 
-// TestALateNodeKeepsItsStore: a node that is late itself, by far more than the budget of a check, decides every
-// check by its store all the same, and the breaker stays closed.
+// TestALateNodeKeepsItsStore checks that a node that is itself late, by far more than the budget of a check, still decides
+// every check with its store, and that the breaker stays closed.
 func TestALateNodeKeepsItsStore(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})
@@ -61,7 +61,7 @@ func TestALateNodeKeepsItsStore(t *testing.T) {
 	}
 }
 
-// TestTicksAreTheBudget: a call has its whole budget of ticks, however late they come, and no more.
+// TestTicksAreTheBudget checks that a call has its whole budget of ticks, however late they come, and no more.
 func TestTicksAreTheBudget(t *testing.T) {
 	l := &joiner{store: &Store{timeout: time.Hour}}
 	l.mu.Lock()
@@ -79,7 +79,7 @@ func TestTicksAreTheBudget(t *testing.T) {
 	}
 }
 
-// TestALateNodeNoticesALostStore, and that it is back: lateness is no excuse for ever.
+// TestALateNodeNoticesALostStore also checks that the node notices when the store is back.
 func TestALateNodeNoticesALostStore(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})
@@ -106,8 +106,8 @@ func TestALateNodeNoticesALostStore(t *testing.T) {
 	until(t, func(ctx context.Context) error { return take(ctx, s, peek1(p, "s"))[0].Err })
 }
 
-// TestALongBudgetIsHeeded: a caller that can wait for longer than the client would by itself gets its answer,
-// whether there is a connection or one has to be made.
+// TestALongBudgetIsHeeded checks that a caller that can wait for longer than the client would by itself gets its result, both
+// with a connection and if one has to be opened.
 func TestALongBudgetIsHeeded(t *testing.T) {
 	for _, connected := range []bool{true, false} {
 		t.Run(fmt.Sprintf("connected=%v", connected), func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestALongBudgetIsHeeded(t *testing.T) {
 	}
 }
 
-// TestABusyServerTellsItsCPU: Redis is asked for its processor time under load, when it answers late.
+// TestABusyServerTellsItsCPU checks that CPU waits for a busy server that answers late.
 func TestABusyServerTellsItsCPU(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr, Timeout: DefaultTimeout})

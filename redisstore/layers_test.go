@@ -14,14 +14,13 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// apart are subjects on the three primaries of a Cluster, one each.
+// apart has three subjects, one for each primary of a Cluster.
 func apart(s *Store, from string) []string {
 	return []string{tagged(s, 10, from), tagged(s, tags/2, from), tagged(s, tags-10, from)}
 }
 
-// TestLayersInSeveralSlots: client, organization and everyone lie in different
-// slots. Whatever happens at the same moment, no limit is passed, and when
-// all is quiet each counter holds what was admitted and nothing else.
+// TestLayersInSeveralSlots checks requests whose client, organization and common limit lie in different hash slots. Concurrent
+// requests never exceed a limit, and in the end each counter holds exactly what was admitted.
 func TestLayersInSeveralSlots(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
@@ -88,8 +87,8 @@ func TestLayersInSeveralSlots(t *testing.T) {
 	lasting(t, primaries(t, c)...)
 }
 
-// TestLayersInSeveralSlotsReport: what a request is told that another slot refused is what memory would tell it. What it was
-// lent in the meantime has gone back, too.
+// TestLayersInSeveralSlotsReport checks that a request that another hash slot refused gets the same results as from memory.
+// Tokens that it was lent meanwhile have gone back, too.
 func TestLayersInSeveralSlotsReport(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
@@ -100,7 +99,8 @@ func TestLayersInSeveralSlotsReport(t *testing.T) {
 	for _, a := range storetest.Algorithms {
 		for _, b := range storetest.Algorithms {
 			t.Run(fmt.Sprint(a, "+", b), func(t *testing.T) {
-				// A token a second: whole millionths a microsecond, so that nothing is rounded on the way back.
+				// One token a second is a whole number of millionths per microsecond, so nothing is rounded when tokens go
+				// back.
 				wide := policy(t, fmt.Sprint("wide", a, b), a, 3600, time.Hour)
 				narrow := policy(t, fmt.Sprint("narrow", a, b), b, 5, 5*time.Second)
 				subjects := apart(s, fmt.Sprint("s", a, b))
@@ -112,7 +112,7 @@ func TestLayersInSeveralSlotsReport(t *testing.T) {
 					m.Lend(t.Context(), asks, want)
 					s.Lend(t.Context(), asks, got)
 					for j := range want {
-						// What was taken and given back leaves a younger account behind.
+						// After tokens were taken and given back, the account's time is newer.
 						if got[j].Result != want[j].Result || got[j].Lent != want[j].Lent {
 							t.Fatalf("take %d, charge %d:\n got %+v\nwant %+v", i, j, got[j], want[j])
 						}
@@ -124,7 +124,8 @@ func TestLayersInSeveralSlotsReport(t *testing.T) {
 	}
 }
 
-// TestLayersAreGivenBackWhenTheCallerHasGone: a caller that leaves once it knows of the refusal strands nothing.
+// TestLayersAreGivenBackWhenTheCallerHasGone checks that no tokens are lost if a caller leaves as soon as it knows of the
+// refusal.
 func TestLayersAreGivenBackWhenTheCallerHasGone(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})

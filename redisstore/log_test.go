@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// fill takes one token at a time, at the given moments, without waiting for each.
+// fill takes one token at each of the given moments, without waiting in between.
 func fill(t testing.TB, s *Store, p *counter.Policy, subject string, from, step int64, n int) {
 	t.Helper()
 	option := s.address.option
@@ -45,7 +45,7 @@ func fill(t testing.TB, s *Store, p *counter.Policy, subject string, from, step 
 	}
 }
 
-// commands is how many a server has run, by scripts too.
+// commands returns how many commands a server has run, including those in scripts.
 func commands(t testing.TB, r *redistest.Server) (n int64) {
 	t.Helper()
 	info, err := r.Info(t.Context(), "commandstats")
@@ -64,8 +64,8 @@ func commands(t testing.TB, r *redistest.Server) (n int64) {
 	return n
 }
 
-// TestNothingAClientAsksIsCostly: whatever a client does with a long log, Redis runs a few commands for it, none of which
-// looks at more than some records. So the longest log holds nobody up.
+// TestNothingAClientAsksIsCostly checks that every act on a long log makes Redis run only a few commands, none of which reads
+// more than a few entries. So even the longest log delays no other client.
 func TestNothingAClientAsksIsCostly(t *testing.T) {
 	const (
 		most    = 40         // commands
@@ -144,7 +144,8 @@ func TestNothingAClientAsksIsCostly(t *testing.T) {
 	}
 }
 
-// TestAHashThatGrowsIsntReadWhole: a subject of many counters is swept a bit at a time, and still loses what doesn't matter.
+// TestAHashThatGrowsIsntReadWhole checks that the hash of a subject with many counters is swept a bit at a time, and still
+// loses the fields that no longer matter.
 func TestAHashThatGrowsIsntReadWhole(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
@@ -176,7 +177,7 @@ func TestAHashThatGrowsIsntReadWhole(t *testing.T) {
 	}
 }
 
-// TestAgreeOnLongLogs: likewise where logs are so long that they have several levels, and old slots are given back.
+// TestAgreeOnLongLogs is like TestAgree, with logs so long that they have several levels of sums, and returns of old entries.
 func TestAgreeOnLongLogs(t *testing.T) {
 	const steps = 60_000 / slowness
 	r := redistest.New(t, redistest.Options{})

@@ -16,8 +16,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestALostReplyCountsOnce: under every fault of the network, what was answered is counted once, and
-// what wasn't at most once: nothing is sent twice.
+// TestALostReplyCountsOnce checks that under every network fault, an answered charge is counted once, and an unanswered one at
+// most once, because nothing is sent twice.
 func TestALostReplyCountsOnce(t *testing.T) {
 	t.Parallel()
 	faults := []struct {
@@ -79,7 +79,7 @@ func TestALostReplyCountsOnce(t *testing.T) {
 	}
 }
 
-// TestOneLostReply: a single take whose reply is lost ran once, and was sent once.
+// TestOneLostReply checks that a single take whose reply is lost ran once and was sent once.
 func TestOneLostReply(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	proxy := redistest.NewProxy(t, r.Addr)
@@ -100,7 +100,7 @@ func TestOneLostReply(t *testing.T) {
 	}
 }
 
-// decided runs one take in the background, which must be decided after the fault has ended.
+// decided runs one take in the background, which must succeed after the fault has ended.
 func decided(t *testing.T, s *Store, charges ...counter.Charge) (wait func()) {
 	t.Helper()
 	done := make(chan []counter.Result, 1)
@@ -115,7 +115,7 @@ func decided(t *testing.T, s *Store, charges ...counter.Charge) (wait func()) {
 	}
 }
 
-// TestSentAgain: after errors that say that the script didn't run, it is sent again, and counted once.
+// TestSentAgain checks that after errors which say that the script didn't run, it is sent again and counted once.
 func TestSentAgain(t *testing.T) {
 	t.Parallel()
 	p := policy(t, "p", counter.TokenBucket, 100, year)
@@ -178,7 +178,8 @@ func TestSentAgain(t *testing.T) {
 		mustTake(t, s, charge1(p, tagged(s, 0, "warm")))
 		until(t, func(ctx context.Context) error {
 			for _, node := range c.Nodes[:3] {
-				// The others are served only if all are. It is an error where it is done, and undone by gossip that was under way.
+				// The other hash slots are served only while all are. CLUSTER DELSLOTS fails where it was done already, and
+				// gossip under way may undo it.
 				_, _ = node.Do(ctx, "CLUSTER", "DELSLOTS", "16383")
 			}
 			return clusterState(ctx, c.Nodes[0], "fail")
@@ -193,7 +194,7 @@ func TestSentAgain(t *testing.T) {
 		r := redistest.New(t, redistest.Options{})
 		s := open(t, Options{URL: "redis://" + r.Addr})
 		r.Kill()
-		// Of its few connections, taken at random, the client notices in its own time that they have ended.
+		// The client has a few connections and picks one at random, so it notices only after a while that they were closed.
 		until(t, func(ctx context.Context) error {
 			c := *s.client.Load()
 			for range 100 {
@@ -220,7 +221,7 @@ func clusterState(ctx context.Context, r *redistest.Server, want string) error {
 	return err
 }
 
-// TestKeysInTwoPlaces: while a slot moves, a request that needs keys on both sides waits until they are
+// TestKeysInTwoPlaces checks that while a hash slot moves, a request that needs keys on both servers waits until they are
 // together, and requests that only share a call are decided one by one.
 func TestKeysInTwoPlaces(t *testing.T) {
 	t.Parallel()
@@ -248,7 +249,7 @@ func TestKeysInTwoPlaces(t *testing.T) {
 	host, port, _ := strings.Cut(to.Addr, ":")
 	move := func(key string) { do(t, from, "MIGRATE", host, port, key, "0", "5000") }
 
-	// The one key is still here, the other was never anywhere.
+	// One key is still here, and the other has never existed.
 	batch := []*waiter{{act: takeAct(bucket, name(bucket, subject))}, {act: takeAct(bucket, name(bucket, other))}}
 	l := &s.joiners[tag]
 	errs, _ := l.call(&flight{joiner: l, deadline: patient.Parts, waiters: batch}, batch[1])
@@ -277,8 +278,8 @@ func TestKeysInTwoPlaces(t *testing.T) {
 	lasting(t, primaries(t, c)...)
 }
 
-// TestTheLastHoldOfASlotThatMoves: while a slot moves, Redis ends a script that asks for a key that the script has emptied. What
-// the last hold of a counter stands for goes back all the same.
+// TestTheLastHoldOfASlotThatMoves checks that a counter's last hold gives back its tokens while its hash slot moves. Redis then
+// ends a script that asks for a key which the script itself has emptied.
 func TestTheLastHoldOfASlotThatMoves(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
@@ -335,8 +336,8 @@ func takeAct(p *counter.Policy, key string) *act {
 	return &act{kind: kindTake, charges: []charge{{policy: p, key: key, n: 1}}}
 }
 
-// TestWhatRedisSaysIsTold: a server that refuses to write is lost for what it says, not for the time that was spent on asking
-// it again.
+// TestWhatRedisSaysIsTold checks that if a server refuses writes, the store reports the server's error, and not the timeout of
+// a retry.
 func TestWhatRedisSaysIsTold(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -367,7 +368,7 @@ func TestWhatRedisSaysIsTold(t *testing.T) {
 			t.Errorf("%+v", h.Shards[0])
 		}
 	}
-	// Looks at an idle server aren't calls, and may have been among the failures that it took.
+	// Probes of an idle server don't count as calls, and may have been among the failures that opened the breaker.
 	if got := s.Health().Shards[0]; got.Errors.Reply == 0 || got.Errors.Timeout > 0 || got.Up {
 		t.Errorf("%+v", got)
 	}

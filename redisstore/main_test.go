@@ -22,11 +22,12 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// seed makes what is random in these tests the same again.
+// seed makes a random test repeatable.
 var seed = flag.Uint64("seed", 0, "of what is random; 0 means another each time")
 
 func TestMain(m *testing.M) {
-	// Most of these tests wait for Redis, so more of them run at a time than there are cores. A -parallel takes precedence.
+	// Most of these tests wait for Redis, so run more of them at a time than there are cores. The flag -parallel takes
+	// precedence.
 	if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
@@ -36,20 +37,20 @@ func TestMain(m *testing.M) {
 	}
 	fmt.Fprintf(os.Stderr, "random, again with -seed=%d\n", *seed)
 	goleak.VerifyTestMain(m,
-		// The client of a Cluster sleeps for seconds before it closes connections to a server that is gone.
+		// The client of a Cluster sleeps for seconds before it closes connections to a lost server.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
-		// And for one before it looks again who owns which slot.
+		// It also sleeps for a second before it asks again who owns which hash slot.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
 }
 
-// patience is for what should take milliseconds: it ends what hangs, and bears a machine that is busy.
+// patience bounds what should take milliseconds. It ends tests that hang, but tolerates a busy machine.
 const patience = 20 * time.Second
 
-// year is a window so long that nothing comes back while a test runs.
+// year is a window so long that no tokens come back while a test runs.
 const year = 366 * 24 * time.Hour
 
-// open makes a store and waits until it has reached Redis. Unless told otherwise it waits long for answers.
+// open makes a store, and waits until it has reached Redis. By default, its checks may wait long for replies.
 func open(t testing.TB, o Options) *Store {
 	t.Helper()
 	s := openLate(t, o)
@@ -61,7 +62,7 @@ func open(t testing.TB, o Options) *Store {
 	return s
 }
 
-// openLate is open for a Redis that isn't there yet.
+// openLate is like open for a Redis that isn't up yet.
 func openLate(t testing.TB, o Options) *Store {
 	t.Helper()
 	if o.Timeout == 0 {
@@ -109,7 +110,7 @@ func mustTake(t testing.TB, s counter.Store, charges ...counter.Charge) bool {
 	return all
 }
 
-// used is how many tokens of a counter are gone, by the word of a store that can reach it.
+// used returns how many tokens of a counter are taken, according to a store that can reach it.
 func used(t testing.TB, s counter.Store, p *counter.Policy, subject string) int64 {
 	t.Helper()
 	r := take(t.Context(), s, peek1(p, subject))[0]
@@ -119,7 +120,7 @@ func used(t testing.TB, s counter.Store, p *counter.Policy, subject string) int6
 	return p.Limit.Count - r.Remaining
 }
 
-// storm calls f from many goroutines, total times, and counts how often it is true.
+// storm calls f from many goroutines, total times, and returns how often f was true.
 func storm(workers, total int, f func(i int) bool) int {
 	var wg sync.WaitGroup
 	var next, yes atomic.Int64
@@ -140,7 +141,7 @@ func storm(workers, total int, f func(i int) bool) int {
 	return int(yes.Load())
 }
 
-// until polls, for as long as patience lasts.
+// until calls check repeatedly until it succeeds, for as long as patience.
 func until(t testing.TB, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -150,7 +151,7 @@ func until(t testing.TB, check func(context.Context) error) {
 	}
 }
 
-// answers waits until a store is served again.
+// answers waits until a store decides checks again.
 func answers(t testing.TB, s counter.Store) {
 	t.Helper()
 	p := policy(t, "answers", counter.TokenBucket, 1000, time.Second)
@@ -167,7 +168,7 @@ func do(t testing.TB, r *redistest.Server, args ...string) any {
 	return v
 }
 
-// calls is how often a server has run a command, by scripts too.
+// calls returns how often a server has run a command, including in scripts.
 func calls(t testing.TB, r *redistest.Server, command string) (n int64) {
 	t.Helper()
 	info, err := r.Info(t.Context(), "commandstats")
@@ -178,7 +179,7 @@ func calls(t testing.TB, r *redistest.Server, command string) (n int64) {
 	return n
 }
 
-// refused returns nil once a server has refused anything with an error of this kind.
+// refused returns nil once a server has answered any command with this kind of error.
 func refused(ctx context.Context, r *redistest.Server, kind string) error {
 	info, err := r.Info(ctx, "errorstats")
 	if err != nil {
@@ -190,7 +191,7 @@ func refused(ctx context.Context, r *redistest.Server, kind string) error {
 	return nil
 }
 
-// oneServerAndACluster runs a test on both, and looks at what it leaves behind.
+// oneServerAndACluster runs a test on both, and checks that no key is left without a TTL.
 func oneServerAndACluster(t *testing.T, f func(t *testing.T, url string)) {
 	t.Run("Server", func(t *testing.T) {
 		r := redistest.New(t, redistest.Options{})
@@ -229,7 +230,7 @@ func tagged(s *Store, tag int, from string) string {
 
 func unavailable(err error) bool { return errors.Is(err, ErrUnavailable) }
 
-// lost returns nil when a charge was refused for want of the server, without a call.
+// lost returns nil if a charge failed because the server can't be reached, without a call.
 func lost(s *Store) func(context.Context) error {
 	p, err := counter.NewPolicy("lost", counter.PerHour(10))
 	return func(ctx context.Context) error {

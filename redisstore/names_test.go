@@ -19,7 +19,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// naming is a store that notes under which name each charge would be kept in Redis.
+// naming is a store that records the name of the key that each charge would have in Redis.
 type naming struct {
 	counter.Store
 	namer *namer
@@ -47,14 +47,14 @@ func hostileRules(t testing.TB) *weir.RuleSet {
 	return rs
 }
 
-// hostile are the pieces that hostile values are made of.
+// hostile has the pieces of which hostile values are made.
 var hostile = []string{
 	":", "{", "}", "{}", "\x00", "\r\n", "\n", "*", "?", "[", " ", "\\", "\xff", "\x01", "\x80", "%3A", "|", ",", "/", "=",
 	"a", "A", "b", "\u0430", "\uff41", "\u00e1", "a\u0301", "\u200b", "\u202e", "weir{0}", "{nodes}", "{nodes}secret", "once:", "probe",
 	"sk_prod_", "\x02\x00", "\x00\x02", strings.Repeat("a", 127), strings.Repeat("a", 128),
 }
 
-// hostilePair is two pairs of values that a careless encoding would take for one.
+// hostilePair is two pairs of values that a careless encoding would confuse.
 func hostilePair(r *rand.Rand, i int) (a, b [2]string) {
 	text := func(n int) (s string) {
 		for range n {
@@ -80,7 +80,7 @@ func hostilePair(r *rand.Rand, i int) (a, b [2]string) {
 	return [2]string{x + ":" + y, z}, [2]string{x, y + ":" + z}
 }
 
-// identity tells one subject from another, without trusting what is tested.
+// identity tells subjects apart without using the code under test.
 func identity(v [2]string) uint64 { return maphash.Comparable(identitySeed, v) }
 
 var identitySeed = maphash.MakeSeed()
@@ -126,7 +126,7 @@ func TestHostileSubjectsHaveNamesOfTheirOwn(t *testing.T) {
 	evenly(t, perTag[:], float64(len(seen)))
 }
 
-// nameHash is the hash in a name, all of whose other parts are of our making.
+// nameHash returns the hash in a name. All other parts of a name are fixed.
 func nameHash(t testing.TB, name string, tag int) (hash [16]byte) {
 	rest, ok := strings.CutPrefix(name, "weir{"+tagNames[tag]+"}")
 	if b, err := base64.RawURLEncoding.Strict().DecodeString(rest); !ok || err != nil || len(b) != 16 {
@@ -137,8 +137,8 @@ func nameHash(t testing.TB, name string, tag int) (hash [16]byte) {
 	return hash
 }
 
-// evenly fails unless counts look like those of a fair die: 8 standard deviations from the
-// mean of a chi-square are not a matter of luck.
+// evenly fails unless the counts look like those of a fair die: a chi-square that is 8 standard deviations from its mean isn't
+// bad luck.
 func evenly(t *testing.T, counts []float64, total float64) {
 	t.Helper()
 	expected, chi := total/float64(len(counts)), 0.0
@@ -209,7 +209,7 @@ func TestAnotherSecretAndPrefixAreOtherNames(t *testing.T) {
 	}
 }
 
-// TestTagsFillAClusterEvenly: by Redis' own word on where a key belongs.
+// TestTagsFillAClusterEvenly asks Redis where keys belong.
 func TestTagsFillAClusterEvenly(t *testing.T) {
 	r := redistest.NewCluster(t, redistest.Options{}).Nodes[0]
 	n := newNamer("weir", []byte("secret"))
@@ -233,7 +233,7 @@ func TestTagsFillAClusterEvenly(t *testing.T) {
 	}
 }
 
-// TestHostileSubjectsShareNoCounter: in a real Redis, where every subject may come once.
+// TestHostileSubjectsShareNoCounter checks in a real Redis that every subject has a counter of its own.
 func TestHostileSubjectsShareNoCounter(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// said is what the living nodes say, by name.
+// said returns what the live nodes say, by name.
 func said(ctx context.Context, s *Store) (map[string]string, error) {
 	peers, err := s.Peers(ctx)
 	all := map[string]string{}
@@ -22,7 +22,7 @@ func said(ctx context.Context, s *Store) (map[string]string, error) {
 	return all, err
 }
 
-// knows returns nil when a node knows what others say.
+// knows returns nil if a node knows what the others say.
 func knows(s *Store, want map[string]string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		got, err := said(ctx, s)
@@ -33,8 +33,8 @@ func knows(s *Store, want map[string]string) func(context.Context) error {
 	}
 }
 
-// TestPeers: nodes hear of each other what each says, at once when it changes, until it leaves or falls silent. One that
-// says nothing is counted, and costs Redis no more than that.
+// TestPeers checks that nodes learn what the others say, at once when it changes, until a node leaves or falls silent. A node
+// that says nothing is counted, and costs Redis nothing else.
 func TestPeers(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	url := "redis://" + r.Addr
@@ -69,7 +69,8 @@ func TestPeers(t *testing.T) {
 		t.Errorf("kept is what %v said", left)
 	}
 
-	// Silent nodes, and ones from before a clock was set back, are forgotten with what they said.
+	// Silent nodes, and those whose heartbeats are from before the clock was set back, are forgotten together with what they
+	// said.
 	for name, at := range map[string]time.Time{"silent": time.Now().Add(-11 * time.Second), "from the future": time.Now().Add(time.Hour)} {
 		do(t, r, "ZADD", "weir{nodes}", fmt.Sprint(at.Unix()), name)
 		do(t, r, "HSET", "weir{nodes}said", name, "x")
@@ -87,7 +88,7 @@ func TestPeers(t *testing.T) {
 //go:embed testdata/heartbeat-without-said.lua
 var olderHeartbeat string
 
-// TestAnOlderHeartbeat: nodes of the release before this one count the same nodes, and share the secret.
+// TestAnOlderHeartbeat checks that nodes of the previous release count the same nodes and share the secret.
 func TestAnOlderHeartbeat(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	older := func(offer string) (live int64, secret string) {
@@ -104,7 +105,8 @@ func TestAnOlderHeartbeat(t *testing.T) {
 	if live, again := older("another"); live != 2 || again != secret {
 		t.Errorf("the older node counts %d nodes, and its secret is %q", live, again)
 	}
-	// It forgets a node of this release without what that said. The next heartbeat sees to it.
+	// The older version forgets a node of this release, but not what the node said. The next heartbeat of this release removes
+	// that.
 	for i := range 5 {
 		do(t, r, "HSET", "weir{nodes}said", fmt.Sprint("gone", i), "x")
 	}

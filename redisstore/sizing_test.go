@@ -15,8 +15,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestSizing: what requests leave in Redis beside their counters takes as many bytes as docs/guides/sizing.md says, and goes when
-// it says.
+// TestSizing checks that requests leave as many bytes in Redis, besides counters, as docs/guides/sizing.md says, and for as
+// long.
 func TestSizing(t *testing.T) {
 	docs, err := os.ReadFile("../docs/guides/sizing.md")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestRedisOwnClockSteps: Redis' own clock steps an hour back, and then forth, while slots and reservations are held. None
-// stays for longer than its own length.
+// TestRedisOwnClockSteps sets Redis' own clock an hour back and then forward, while slots and reservations are held. None of
+// them lasts longer than its own length.
 func TestRedisOwnClockSteps(t *testing.T) {
 	t.Parallel()
 	clock := redistest.NewClock(t, 0)

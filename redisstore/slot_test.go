@@ -13,8 +13,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestAnUnservedSlotIsItsOwnFault: of a slot that no server serves the charges fail, and only those. The others
-// on the same server are decided by it, and so is that slot once it is served again.
+// TestAnUnservedSlotIsItsOwnFault checks that if no server serves a hash slot, only charges in that slot fail. Other slots of
+// the same server work, and so does that slot once it is served again.
 func TestAnUnservedSlotIsItsOwnFault(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
@@ -94,7 +94,8 @@ func TestAnUnservedSlotIsItsOwnFault(t *testing.T) {
 	}
 }
 
-// TestSlotsWithoutAnOwnerBlameNoServer: to find an owner, the client asks all servers. One of them doesn't answer here.
+// TestSlotsWithoutAnOwnerBlameNoServer checks that a healthy server stays up while hash slots have no owner. To find an owner,
+// the client asks all servers, and one of them doesn't answer here.
 func TestSlotsWithoutAnOwnerBlameNoServer(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
@@ -124,7 +125,7 @@ func TestSlotsWithoutAnOwnerBlameNoServer(t *testing.T) {
 	}
 }
 
-// whatFails is nil for a charge that failed.
+// whatFails returns nil if a charge failed.
 func whatFails(err error) error {
 	if err == nil {
 		return errors.New("the slot is still served")
@@ -132,7 +133,8 @@ func whatFails(err error) error {
 	return nil
 }
 
-// TestAStartWithoutTheNodesSlot: a node that was given the secret needs nothing of the slot in which nodes are counted.
+// TestAStartWithoutTheNodesSlot checks that a node that was given the secret doesn't need the hash slot in which nodes are
+// counted.
 func TestAStartWithoutTheNodesSlot(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage no"}})
@@ -153,7 +155,8 @@ func TestAStartWithoutTheNodesSlot(t *testing.T) {
 	}
 }
 
-// TestSlotsThatComeBackAreOneLine, however many they are, or one for each look that it takes.
+// TestSlotsThatComeBackAreOneLine checks that hash slots that come back at the same time are logged in one line, or in one for
+// each round of probes.
 func TestSlotsThatComeBackAreOneLine(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})

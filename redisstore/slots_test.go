@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// shownSlot is a slot as Slots told it.
+// shownSlot is a slot as listed by Slots.
 type shownSlot struct {
 	id          counter.Once
 	n           int64
@@ -45,7 +45,7 @@ func slotOfHold(t *testing.T, s lister, p *counter.Policy, subject string, hold 
 	return n
 }
 
-// TestListOfSlots: both stores list the same slots, on a server and on a Cluster, whichever node has taken them.
+// TestListOfSlots checks that both stores list the same slots, on a server and on a Cluster, whichever node took them.
 func TestListOfSlots(t *testing.T) {
 	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
@@ -108,7 +108,7 @@ func TestListOfSlots(t *testing.T) {
 	})
 }
 
-// TestNoSlots: a limit of another kind has none, and what somebody else wrote is left out, and left as it is.
+// TestNoSlots checks that other kinds of limits have no slots, and that foreign data is skipped and left unchanged.
 func TestNoSlots(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})
@@ -175,7 +175,8 @@ func TestNoSlots(t *testing.T) {
 
 const zero = "\x00\x00\x00\x00\x00\x00\x00"
 
-// TestSlotsOfRedisTime: without a clock of its own, Redis' decides, and one look is bounded.
+// TestSlotsOfRedisTime checks that Redis' clock decides if the store has no clock of its own, and that one call lists a bounded
+// number of slots.
 func TestSlotsOfRedisTime(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := open(t, Options{URL: "redis://" + r.Addr})

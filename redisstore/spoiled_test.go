@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// lines is a log that can be read.
+// lines is a log that tests can read.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -35,8 +35,8 @@ func (l *lines) count(what string) int {
 
 func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// TestASpoiledCounterConcernsNobodyElse: data that no version of the script wrote makes its counter begin anew. The acts
-// that share a call with it count once, and the breaker hears nothing of it.
+// TestASpoiledCounterConcernsNobodyElse checks that a counter with invalid data starts over. The acts in the same call are
+// counted once, and the breaker counts no failure.
 func TestASpoiledCounterConcernsNobodyElse(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -97,7 +97,7 @@ func TestASpoiledCounterConcernsNobodyElse(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestALogOfRubbishEnds: whatever bytes a log is made of, every act on it is answered.
+// TestALogOfRubbishEnds checks that every act on a log of random bytes gets a result.
 func TestALogOfRubbishEnds(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
@@ -142,7 +142,7 @@ func TestALogOfRubbishEnds(t *testing.T) {
 	}
 }
 
-// TestASpoiledSecretIsReplaced: nodes count and start although what they share makes no sense.
+// TestASpoiledSecretIsReplaced checks that nodes start and count although the secret in Redis is invalid.
 func TestASpoiledSecretIsReplaced(t *testing.T) {
 	for what, commands := range map[string][][]string{
 		"empty":          {{"SET", "weir{nodes}secret", ""}},

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestStats: calls are counted with what they carried and what they took, by server and without passwords.
+// TestStats checks the counts of calls, acts and times of each server, and that the statistics contain no password.
 func TestStats(t *testing.T) {
 	r := redistest.New(t, redistest.Options{Password: "hunter2secret"})
 	s := open(t, Options{URL: "redis://:hunter2secret@" + r.Addr})
@@ -63,7 +63,7 @@ func TestTimeBounds(t *testing.T) {
 			t.Errorf("%v isn't the bound of a bucket", b)
 		}
 	}
-	// An alert asks for calls above 5 ms, and native histograms for every power of two.
+	// An alert needs the bound of 5 ms, and native histograms need every power of two.
 	powers := slices.DeleteFunc(slices.Clone(TimeBounds[:]), func(b time.Duration) bool { return b == 5*time.Millisecond })
 	for i, b := range powers {
 		if len(powers) != len(TimeBounds)-1 || i > 0 && b/2 != powers[i-1] {

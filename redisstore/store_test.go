@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// opener makes stores on one Redis that share its client, each under a prefix of its own, as two nodes see it.
+// opener makes stores on one Redis that share its client, each with its own prefix, as two nodes see it.
 func opener(t *testing.T, url string) storetest.OpenLender {
 	var n atomic.Int64
 	var mu sync.Mutex
@@ -64,7 +64,7 @@ func TestStoreOnACluster(t *testing.T) {
 	lasting(t, primaries...)
 }
 
-// lasting fails the test if any key but the secret lasts for ever.
+// lasting fails the test if any key except the secret has no TTL.
 func lasting(t *testing.T, servers ...*redistest.Server) {
 	t.Helper()
 	keys, err := redistest.Lasting(t.Context(), "", func(key string) bool { return key == "weir{nodes}secret" }, servers...)

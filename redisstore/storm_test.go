@@ -59,7 +59,7 @@ func underLoad(t *testing.T, s *Store, subjects []string, disturb func()) {
 	}
 }
 
-// TestScriptsFlushedUnderLoad: no error surfaces, and the count is exact.
+// TestScriptsFlushedUnderLoad checks that no request fails and the count is exact while Redis' script cache is flushed.
 func TestScriptsFlushedUnderLoad(t *testing.T) {
 	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
@@ -77,7 +77,7 @@ func TestScriptsFlushedUnderLoad(t *testing.T) {
 	})
 }
 
-// TestSlotsMoveUnderLoad: no error surfaces, and the count is exact.
+// TestSlotsMoveUnderLoad checks that no request fails and the count is exact while hash slots move.
 func TestSlotsMoveUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{})
@@ -101,7 +101,7 @@ func TestSlotsMoveUnderLoad(t *testing.T) {
 	lasting(t, primaries(t, c)...)
 }
 
-// TestManyCallersInAHurry: whatever deadlines and cancellations callers come with, those who can wait are
+// TestManyCallersInAHurry checks that, whatever deadlines and cancellations some callers have, callers that can wait are
 // served, the breaker stays closed, and nothing is counted twice.
 func TestManyCallersInAHurry(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
@@ -155,7 +155,7 @@ func count(t *testing.T, r counter.Result, admitted, left *atomic.Int64) {
 	}
 }
 
-// idle waits until no call is under way, and fails if anybody still waits.
+// idle waits until no call is under way, and fails if a waiter is left.
 func idle(t *testing.T, s *Store) {
 	t.Helper()
 	until(t, func(context.Context) error {

@@ -20,7 +20,7 @@ func pttl(t *testing.T, r *redistest.Server, key string) time.Duration {
 	return time.Duration(do(t, r, "PTTL", key).(int64)) * time.Millisecond
 }
 
-// TestCountersLiveAsLongAsTheyMatter: not shorter, and not much longer.
+// TestCountersLiveAsLongAsTheyMatter checks that counters live long enough, and not much longer.
 func TestCountersLiveAsLongAsTheyMatter(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -37,7 +37,7 @@ func TestCountersLiveAsLongAsTheyMatter(t *testing.T) {
 				if res.Err != nil {
 					t.Fatal(res.Err)
 				}
-				// Time goes on between the answer and this look.
+				// Some time passes between the reply and reading the TTL.
 				least, most := res.ResetAfter-time.Second, p.Memory()*8/3+17*time.Second
 				if a == counter.FixedWindow && window == time.Second {
 					least = 0 // it may have ended since
@@ -51,7 +51,7 @@ func TestCountersLiveAsLongAsTheyMatter(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestJoinedActsLeaveATTL: what one act of a call learned of a TTL doesn't fool the next, when the key was
+// TestJoinedActsLeaveATTL checks that an act doesn't rely on a TTL that an earlier act of the same call saw, if the key was
 // deleted in between.
 func TestJoinedActsLeaveATTL(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
@@ -89,7 +89,7 @@ func TestJoinedActsLeaveATTL(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestAHashForgetsFieldsThatNoLongerMatter: rules whose window changes again and again leave no rubbish.
+// TestAHashForgetsFieldsThatNoLongerMatter checks that rules whose window changes again and again leave no old fields.
 func TestAHashForgetsFieldsThatNoLongerMatter(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start
@@ -115,7 +115,8 @@ func TestAHashForgetsFieldsThatNoLongerMatter(t *testing.T) {
 	lasting(t, r)
 }
 
-// TestExtremeNumbersLiveOn: a leaky bucket that was made slow while it was full takes centuries; Redis takes no such TTL.
+// TestExtremeNumbersLiveOn checks a leaky bucket that becomes slow while it is full. It takes centuries to drain, and Redis
+// accepts no such TTL.
 func TestExtremeNumbersLiveOn(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := storetest.Start

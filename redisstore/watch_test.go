@@ -15,8 +15,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestALossIsNoticedWithinThreeSeconds is arithmetic: the pause before a look, and as many tries as it takes, each with the budget of a
-// check, a connection that has to be made first, and a pause behind it.
+// TestALossIsNoticedWithinThreeSeconds adds up the times: the pause before a probe, and three tries, each with the budget of a
+// check, the time to open a connection, and a pause after it.
 func TestALossIsNoticedWithinThreeSeconds(t *testing.T) {
 	a, err := parseAddress("redis://127.0.0.1:6379")
 	if err != nil {
@@ -27,7 +27,7 @@ func TestALossIsNoticedWithinThreeSeconds(t *testing.T) {
 	}
 }
 
-// TestIdleShardsAreLookedAt: every shard, again and again, while the store is asked for nothing.
+// TestIdleShardsAreLookedAt checks that every shard is probed again and again while the store has no checks.
 func TestIdleShardsAreLookedAt(t *testing.T) {
 	t.Parallel()
 	oneServerAndACluster(t, func(t *testing.T, url string) {
@@ -46,7 +46,8 @@ func TestIdleShardsAreLookedAt(t *testing.T) {
 	})
 }
 
-// TestLostSinceTheFirstFailure: not since the one that opens the breaker, nor since a probe's, nor since one that a success has followed.
+// TestLostSinceTheFirstFailure checks that a loss is dated from the first failure in a row: not from the one that opens the
+// breaker, from a probe's, or from one before a success.
 func TestLostSinceTheFirstFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sh, err := newShard("s"), errors.New("e")
@@ -92,7 +93,7 @@ func TestLostSinceTheFirstFailure(t *testing.T) {
 	})
 }
 
-// TestWhatALossIsWorth: how many keys a server had is told when it is lost, and why and since when, in the log and in the health.
+// TestWhatALossIsWorth checks that the log and the health say how many keys a lost server had, why it is lost, and since when.
 func TestWhatALossIsWorth(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	var log lines
@@ -146,7 +147,7 @@ func TestWhatALossIsWorth(t *testing.T) {
 	until(t, keys(0, 10))
 }
 
-// TestAnIdleStoreKnowsOfUnservedSlots, and tells of all of them in one line.
+// TestAnIdleStoreKnowsOfUnservedSlots also checks that all of them are logged in one line.
 func TestAnIdleStoreKnowsOfUnservedSlots(t *testing.T) {
 	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage no"}})
 	var log lines
@@ -189,7 +190,8 @@ func TestAnIdleStoreKnowsOfUnservedSlots(t *testing.T) {
 	until(t, unserved(0))
 }
 
-// TestWhatWasHeardIsRemembered: of the other nodes, while Redis is lost, and how old it is.
+// TestWhatWasHeardIsRemembered checks that a store remembers the other nodes while Redis is lost, and says how old that list
+// is.
 func TestWhatWasHeardIsRemembered(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
