@@ -22,8 +22,6 @@ type decoder struct {
 	root *node
 	// doc is the decoded document, with expired overrides, too.
 	doc weir.Rules
-	// warned collects warnings: what is allowed, but probably not meant.
-	warned *problems
 	// places maps paths to places in the text, for problems that [weir.Compile] finds.
 	places map[string]int
 	// hints are suggestions, by path, for names that only Compile can tell are wrong.

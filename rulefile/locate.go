@@ -46,15 +46,6 @@ func (d *decoder) ownNumbersPath(rule string) string {
 	return rule
 }
 
-// locateWarnings adds warnings with their places in the text, like locateErrors.
-func (d *decoder) locateWarnings(found []counter.Problem) {
-	d.warned.ids = d.ids
-	for _, p := range found {
-		p.Path = d.listPath(p.Path)
-		d.warned.add(d.find(p.Path), p.Path, "%s", p.Text)
-	}
-}
-
 // listPath replaces a list's name in a path by the name that the document uses: whitelist[0] for
 // allow[0].
 func (d *decoder) listPath(path string) string {

@@ -83,7 +83,7 @@ func readTree(name string, src []byte) (*decoder, error) {
 		return nil, list.sorted(&source{})
 	}
 	text := readSource(src, list)
-	d := &decoder{problems: list, src: text, warned: &problems{file: name}, places: map[string]int{}, hints: map[string]string{}, listNames: map[List]string{}, expires: map[overrideID]time.Time{}}
+	d := &decoder{problems: list, src: text, places: map[string]int{}, hints: map[string]string{}, listNames: map[List]string{}, expires: map[overrideID]time.Time{}}
 	if !list.any() {
 		d.root = parseTree(text, list)
 	}
@@ -106,7 +106,13 @@ func (d *decoder) file(now time.Time) (*File, error) {
 	if d.any() {
 		return nil, d.sorted(d.src)
 	}
-	d.locateWarnings(lint.Warnings(doc, set))
 	d.root = nil // only places are needed from now on
-	return &File{Name: d.problems.file, Rules: doc, Set: set, Warnings: d.warned.sorted(d.src), NextExpiry: next, decoder: d}, nil
+	f := &File{Name: d.problems.file, Rules: doc, Set: set, NextExpiry: next, decoder: d}
+	warnings := f.report()
+	warnings.warnOfTiers(&doc)
+	for _, w := range lint.Warnings(doc, set) {
+		warnings.failAt(d.listPath(w.Path), "%s", w.Text)
+	}
+	f.Warnings = warnings.sorted(d.src)
+	return f, nil
 }

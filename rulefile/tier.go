@@ -46,22 +46,24 @@ func (d *decoder) checkTiers(doc *weir.Rules) {
 			r.Tier = ""
 		}
 	}
-	d.warnOfTiers(doc, top)
 }
 
 // warnOfTiers warns of rules with numbers for a tier that isn't listed, if its name resembles one that is.
-func (d *decoder) warnOfTiers(doc *weir.Rules, listed []string) {
-	if len(listed) > guess.MaxCandidates {
+func (d *decoder) warnOfTiers(doc *weir.Rules) {
+	if len(doc.Tiers) > guess.MaxCandidates {
 		return
+	}
+	var names []string
+	for _, t := range doc.Tiers {
+		names = append(names, t.Name)
 	}
 	for i, r := range doc.Rules {
 		for _, t := range r.Tiers {
-			if slices.Contains(listed, t.Name) {
+			if slices.Contains(names, t.Name) {
 				continue
 			}
-			if hint := guess.Hint(t.Name, listed); hint != "" {
-				path := join(index("rules", i)+".tiers", t.Name)
-				d.warned.add(d.find(path), path, "the tier %q is not listed under tiers", shorten(t.Name)).Hint = hint
+			if hint := guess.Hint(t.Name, names); hint != "" {
+				d.failAt(join(index("rules", i)+".tiers", t.Name), "the tier %q is not listed under tiers", shorten(t.Name)).Hint = hint
 			}
 		}
 	}
