@@ -22,10 +22,10 @@ func Envoy(files []envoy.File) (*Result, error) {
 		return nil, err
 	}
 	d := newDocument(
-		"Limits of envoyproxy/ratelimit, by weir import envoy. They are for Envoy's descriptors, and for nothing else: "+
-			"Envoy asks weir serve --grpc, without --envoy-config. Of the rules that fit, the most specific decides, as there: "+
-			"an exact value goes before one with a *, and that before a key alone.",
-		"past_limit: count has a refused request count, as there. Without it a refusal takes nothing.",
+		"Limits of envoyproxy/ratelimit, by weir import envoy. They apply to Envoy's descriptors only: "+
+			"let Envoy ask weir serve --grpc, without --envoy-config. If several rules match, the most specific one decides, as in "+
+			"envoyproxy/ratelimit: an exact value goes before a value with a *, and that before a key without a value.",
+		"past_limit: count makes refused requests count, as in envoyproxy/ratelimit. Without it, they take nothing.",
 	)
 	for i, doc := range docs {
 		e := envoyFile{document: d, name: filepath.Base(files[i].Name)}
@@ -100,11 +100,11 @@ func (e *envoyFile) limit(x *envoy.Descriptor, path []string, label, where strin
 		holds, differs bool
 		text           string
 	}{
-		{l.PerUnit == 0, true, "requests_per_unit is 0, which refuses everything: no rule does, so this is one a year"},
-		{x.Quota, true, "quota_mode: there a request is refused only when all of its quotas are spent; this rule refuses by itself"},
-		{len(l.Replaces) > 0, true, "replaces: there this limit takes the place of others of the request; here each of them counts"},
+		{l.PerUnit == 0, true, "requests_per_unit is 0, which refuses all requests: rules can't, so this one admits one request a year"},
+		{x.Quota, true, "quota_mode: envoyproxy/ratelimit refuses a request only when all of its quotas are spent; this rule refuses by itself"},
+		{len(l.Replaces) > 0, true, "replaces: in envoyproxy/ratelimit this limit replaces other limits of the request; here each of them counts"},
 		{shared, true, "share_threshold: there all values share one counter; here each has its own"},
-		{x.Metadata != nil, false, "metadata: answers don't carry it"},
+		{x.Metadata != nil, false, "metadata: responses don't carry it"},
 		{x.Detailed, false, "detailed_metric, value_to_metric: metrics show the rule's id"},
 	} {
 		if n.holds {

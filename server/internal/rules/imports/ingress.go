@@ -48,9 +48,9 @@ func Ingress(name string, text []byte) (*Result, error) {
 		return nil, fmt.Errorf("%s: %w: manifests have at most %d MiB", name, errTooLarge, MaxConf>>20)
 	}
 	d := newDocument(
-		"Limits of ingress-nginx, by weir import nginx. limit-rps and limit-rpm are of nginx's limit_req with burst and nodelay: 1 + the limit times "+
-			"limit-burst-multiplier (5) are admitted at once, as from a bucket that holds as many. Addresses are those of clients; IPv6 ones count by their /64.",
-		"There each controller counts by itself; here all nodes count together. A refusal is a 429, there mostly a 503.",
+		"Limits of ingress-nginx, by weir import nginx. limit-rps and limit-rpm use nginx's limit_req with burst and nodelay: they admit 1 + the limit times "+
+			"limit-burst-multiplier (5) requests at once, as a bucket does that holds as many. They count by the client's address, and IPv6 by the /64.",
+		"Each controller counts by itself, and Weir's nodes count together. Weir refuses with 429, and ingress-nginx with 503 by default.",
 	)
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	for {

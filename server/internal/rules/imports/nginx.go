@@ -65,10 +65,10 @@ func Nginx(path string, text []byte) (*Result, error) {
 		return nil, err
 	}
 	c := &nginxConf{zones: map[string]zone{}, vars: map[string]*directive{}, used: map[string]int{}, document: newDocument(
-		"Limits of nginx's limit_req, by weir import nginx. burst=B nodelay admits 1+B at once there, and so does a bucket that holds 1+B. "+
-			"Without nodelay what is beyond the first waits its turn, which is a queue here: Weir's gateway and middleware wait; behind auth_request nobody can.",
-		"Paths are compared as Weir does it: upper case and a slash at the end make no difference. IPv6 addresses count by their /64. "+
-			"A refusal is a 429; limit_req_status says something else there, and 503 by default.",
+		"Limits of nginx's limit_req, by weir import nginx. burst=B nodelay admits 1+B requests at once, as a bucket does that holds 1+B. "+
+			"Without nodelay, nginx delays all requests of a burst but the first, so the rule is a queue: Weir's gateway and middleware let requests wait; auth_request can't.",
+		"Weir ignores letter case and a slash at the end when it compares paths. IPv6 addresses count by their /64. "+
+			"Weir refuses with 429, and nginx with limit_req_status, which is 503 by default.",
 	)}
 	for _, n := range lost {
 		c.note(nil, n.Where, n.Differs, "%s", n.Text)
@@ -409,7 +409,7 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 	}
 	if slot >= len(p.limits) {
 		r := c.add("unlimited"+p.path, append(fields, "by: []", "limit: "+unlimited)...)
-		c.note(r, where, false, "nginx has no such limit here: this keeps wider rules away")
+		c.note(r, where, false, "nginx has no such limit here: this rule keeps wider ones from applying")
 		return r
 	}
 	l := p.limits[slot]
@@ -444,7 +444,7 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 		c.note(r, z.at.where(), n.Differs, "%s", n.Text)
 	}
 	if l.delay >= 0 && !l.nodelay {
-		c.note(r, where, true, "delay=%d: nginx has those of the burst beyond %d wait their turn; here none waits, and as many are admitted", l.delay, l.delay)
+		c.note(r, where, true, "delay=%d: nginx delays the requests of a burst beyond the first %d; this rule admits as many, and delays none", l.delay, l.delay)
 	}
 	return r
 }

@@ -17,19 +17,19 @@ const maxVariables = 16
 var variables = map[string]struct{ by, differs string }{
 	"binary_remote_addr":  {by: "ip"},
 	"remote_addr":         {by: "ip"},
-	"realip_remote_addr":  {"ip", "$realip_remote_addr is the peer's address there, and here the client's"},
-	"proxy_protocol_addr": {"ip", "$proxy_protocol_addr is here the client's address, by --trusted-proxies"},
+	"realip_remote_addr":  {"ip", "$realip_remote_addr is the peer's address in nginx, and the client's in the rule"},
+	"proxy_protocol_addr": {"ip", "$proxy_protocol_addr becomes the client's address, according to --trusted-proxies"},
 	"host":                {by: "header:Host"},
 	"http_host":           {by: "header:Host"},
-	"server_name":         {"header:Host", "$server_name is the server's name there, and here what the client sends as Host"},
+	"server_name":         {"header:Host", "$server_name is the server's name in nginx, and what the client sends as Host in the rule"},
 	"request_method":      {by: "method"},
-	"remote_user":         {"user", "$remote_user is here the user of a verified token"},
+	"remote_user":         {"user", "$remote_user becomes the user of a verified token"},
 	"uri":                 {"path:8", wholePath},
 	"document_uri":        {"path:8", wholePath},
 	"request_uri":         {"path:8", wholePath},
 }
 
-const wholePath = "the URI is all of the path there, and here its first 8 segments, without the query"
+const wholePath = "the URI is the whole path in nginx, and its first 8 segments, without the query, in the rule"
 
 // key converts the key of a zone to the dimensions that a rule counts by. If it can't, wrong says why.
 func (c *nginxConf) key(key string) (by []string, notes []Note, wrong string) {
