@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"encoding/json"
 	"errors"
 	"math"
 	"strconv"
@@ -57,71 +58,15 @@ func (v scalar) isTrue() bool {
 	return false
 }
 
-// numberState is how far the scanner has read a JSON number.
-type numberState uint8
-
-const (
-	numberBroken numberState = iota
-	numberBegin
-	numberMinus
-	numberZero
-	numberInt
-	numberPoint
-	numberFraction
-	numberE
-	numberESign
-	numberExponent
-	numberEnd // the byte comes after the number
-)
-
-func (n numberState) next(c byte) numberState {
-	digit := '0' <= c && c <= '9'
-	switch n {
-	case numberBegin, numberMinus:
-		switch {
-		case c == '-' && n == numberBegin:
-			return numberMinus
-		case c == '0':
-			return numberZero
-		case digit:
-			return numberInt
-		}
-		return numberBroken
-	case numberPoint:
-		if digit {
-			return numberFraction
-		}
-		return numberBroken
-	case numberE, numberESign:
-		switch {
-		case (c == '+' || c == '-') && n == numberE:
-			return numberESign
-		case digit:
-			return numberExponent
-		}
-		return numberBroken
-	}
-	switch {
-	case digit && n != numberZero:
-		return n
-	case c == '.' && (n == numberZero || n == numberInt):
-		return numberPoint
-	case c|0x20 == 'e' && n != numberExponent:
-		return numberE
-	}
-	return numberEnd
-}
-
 // readNumber reads the part of a number that is in p.
 func (s *scanner) readNumber(p []byte) int {
 	for n, c := range p {
-		s.number = s.number.next(c)
-		switch s.number {
-		case numberBroken:
-			s.state = broken
-			return n
-		case numberEnd:
-			s.scalar(int64(n))
+		if strings.IndexByte("+-.0123456789Ee", c) < 0 {
+			if text := s.text(); text != nil && !json.Valid(text) {
+				s.state = broken
+			} else {
+				s.scalar(int64(n))
+			}
 			return n
 		}
 		s.keep(c)

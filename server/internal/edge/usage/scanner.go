@@ -69,7 +69,7 @@ type level struct {
 
 // scanner reads JSON as it arrives, in parts that may end anywhere. It keeps only the name or short
 // value that it is reading, so its size is fixed. It accepts the same input as [encoding/json.Valid],
-// up to a depth of maxDepth. The zero value is ready when it has a visitor.
+// up to a depth of maxDepth, except that it doesn't check numbers longer than maxKept. The zero value is ready when it has a visitor.
 type scanner struct {
 	visitor visitor
 	state   state
@@ -79,8 +79,7 @@ type scanner struct {
 	read    int64 // bytes of this document that were read
 	from    int64 // where the current scalar starts
 
-	size   int64 // size of the current scalar, decoded
-	number numberState
+	size   int64  // size of the current scalar, decoded
 	word   string // the rest of true, false or null
 	kind   byte
 	digits int  // number of digits so far in a \u escape
@@ -190,7 +189,7 @@ func (s *scanner) begin(c byte) {
 		s.state, s.word = inWord, "ull"
 	default:
 		s.state, s.kind = inNumber, '0'
-		if s.number = numberBegin.next(c); s.number == numberBroken {
+		if c != '-' && (c < '0' || c > '9') {
 			s.state = broken
 		}
 		s.keep(c)
