@@ -107,12 +107,10 @@ func (s *keySet) keepFresh(ctx context.Context) {
 
 // pause waits until d has passed or wake has a value, and returns true. If ctx is done, it returns false.
 func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-t.C:
+	case <-time.After(d):
 	case <-wake:
 	}
 	return true
@@ -122,14 +120,14 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 // query, or a URL to which the client was redirected.
 func (s *keySet) fetch(ctx context.Context) error {
 	keys, err := s.download(ctx)
-	if err != nil {
-		if of, ok := errors.AsType[*url.Error](err); ok {
-			err = of.Err
-		}
-		return fmt.Errorf("jwks_url: %s: %w", s.shown, err)
+	if err == nil {
+		s.keys.Store(&keys)
+		return nil
 	}
-	s.keys.Store(&keys)
-	return nil
+	if of, ok := errors.AsType[*url.Error](err); ok {
+		err = of.Err
+	}
+	return fmt.Errorf("jwks_url: %s: %w", s.shown, err)
 }
 
 func (s *keySet) download(ctx context.Context) ([]publicKey, error) {

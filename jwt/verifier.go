@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,54 +65,43 @@ var (
 // NewVerifier returns a Verifier. With a JWKSURL, it doesn't wait for the keys: a goroutine fetches them and keeps them up to
 // date until ctx is done.
 func NewVerifier(ctx context.Context, opts Options) (*Verifier, error) {
-	var v Verifier
+	var find gojwt.Keyfunc
 	var methods []string
 	switch {
 	case len(opts.Secret) > 0 && opts.PublicKey == nil && opts.JWKSURL == "":
 		methods = hmacMethods
-		v.key = func(*gojwt.Token) (any, error) { return opts.Secret, nil }
+		find = func(*gojwt.Token) (any, error) { return opts.Secret, nil }
 	case opts.PublicKey != nil && opts.Secret == nil && opts.JWKSURL == "":
 		key, of, err := parsePublicKey(opts.PublicKey)
 		if err != nil {
 			return nil, err
 		}
 		methods = of
-		v.key = func(*gojwt.Token) (any, error) { return key, nil }
+		find = func(*gojwt.Token) (any, error) { return key, nil }
 	case opts.JWKSURL != "" && opts.Secret == nil && opts.PublicKey == nil:
 		keys, err := newKeySet(opts)
 		if err != nil {
 			return nil, err
 		}
 		go keys.keepFresh(ctx)
-		methods = append(append(append(methods, rsaMethods...), ecdsaMethods...), eddsaMethods...)
-		v.key = keys.find
+		methods = slices.Concat(rsaMethods, ecdsaMethods, eddsaMethods)
+		find = keys.find
 	default:
 		return nil, errors.New("jwt: give one of secret, public key and jwks_url")
 	}
-	checks := []gojwt.ParserOption{gojwt.WithValidMethods(methods), gojwt.WithJSONNumber(), gojwt.WithLeeway(leeway)}
-	if opts.Issuer != "" {
-		checks = append(checks, gojwt.WithIssuer(opts.Issuer))
-	}
+	checks := []gojwt.ParserOption{gojwt.WithValidMethods(methods), gojwt.WithJSONNumber(), gojwt.WithLeeway(leeway), gojwt.WithIssuer(opts.Issuer)}
 	if opts.Audience != "" {
 		checks = append(checks, gojwt.WithAudience(opts.Audience))
 	}
-	v.parser = gojwt.NewParser(checks...)
-	v.key = understood(v.key)
-	return &v, nil
-}
-
-// understood refuses tokens that use extensions. The header crit lists extensions that the reader must understand (RFC 7515,
-// section 4.1.11), and this package supports none. With the extension b64 (RFC 7797), the signed payload would differ from the
-// decoded one.
-func understood(key gojwt.Keyfunc) gojwt.Keyfunc {
-	return func(t *gojwt.Token) (any, error) {
-		for _, extension := range []string{"crit", "b64"} {
-			if _, ok := t.Header[extension]; ok {
-				return nil, errExtension
-			}
+	return &Verifier{gojwt.NewParser(checks...), func(t *gojwt.Token) (any, error) {
+		// The header crit lists extensions that the reader must understand (RFC 7515, section 4.1.11), and this package supports
+		// none. With the extension b64 (RFC 7797), the signed payload would differ from the decoded one.
+		_, crit := t.Header["crit"]
+		if _, b64 := t.Header["b64"]; crit || b64 {
+			return nil, errExtension
 		}
-		return key(t)
-	}
+		return find(t)
+	}}, nil
 }
 
 func parsePublicKey(text []byte) (key any, methods []string, err error) {
@@ -197,22 +188,14 @@ var rejections = []struct {
 // written.
 func respell(token string) string {
 	at := strings.LastIndexByte(token, '.') + 1
-	clean := strings.Map(func(c rune) rune {
-		switch {
-		case c == '+':
-			return '-'
-		case c == '/':
-			return '_'
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
-			return c
-		}
-		return -1
-	}, token[at:])
+	clean := notBase64.ReplaceAllString(urlSafe.Replace(token[at:]), "")
 	if len(clean)%4 == 1 {
 		clean = clean[:len(clean)-1] // six remaining bits make no byte
 	}
-	if clean == token[at:] {
-		return token
-	}
 	return token[:at] + clean
 }
+
+var (
+	urlSafe   = strings.NewReplacer("+", "-", "/", "_")
+	notBase64 = regexp.MustCompile("[^A-Za-z0-9_-]")
+)
