@@ -284,7 +284,8 @@ func (h *host) refuse(rs *readings, quotas []*quota, now time.Time) (time.Durati
 	}
 	if wait < 0 {
 		h.refusals++
-		wait = backOff(h.refusals)
+		most := min(time.Minute, 500*time.Millisecond<<min(h.refusals, 8))
+		wait = max(10*time.Millisecond, rand.N(most)) // exponential, with full jitter
 	}
 	defer func() { close(h.paused); h.paused = make(chan struct{}) }()
 	if by == nil {
@@ -294,12 +295,6 @@ func (h *host) refuse(rs *readings, quotas []*quota, now time.Time) (time.Durati
 	}
 	by.refuse(now, wait)
 	return wait, by.name
-}
-
-// backOff returns how long to wait if the host doesn't say: exponential, with full jitter.
-func backOff(refusals int) time.Duration {
-	most := min(time.Minute, 500*time.Millisecond<<min(refusals, 8))
-	return max(10*time.Millisecond, rand.N(most))
 }
 
 // release ends a request whose answer was read to the end.

@@ -76,30 +76,27 @@ type Answerer struct {
 
 // NewAnswerer returns an Answerer, or an error if the Answers are invalid.
 func NewAnswerer(opts Answers) (*Answerer, error) {
-	a := &Answerer{opts: opts}
 	if opts.Dialects == nil {
 		opts.Dialects = []Dialect{XRateLimit, IETF}
 	}
+	a := &Answerer{opts: opts}
+	var exposed []string
 	for _, d := range opts.Dialects {
-		switch d {
-		case XRateLimit:
-			a.x = true
-		case IETF:
-			a.ietf = true
-		case IETF06:
-			a.ietf06 = true
-		case GitHub:
-			a.x, a.used = true, true
-		case Tokens:
-			a.tokens = true
-		default:
+		names, ok := dialectHeaders[d]
+		if !ok {
 			return nil, fmt.Errorf("headers: must be of x-ratelimit, ietf, ietf-06, github and tokens, got %q", d)
 		}
+		for _, name := range names {
+			if !slices.Contains(exposed, name) {
+				exposed = append(exposed, name)
+			}
+		}
 	}
+	has := func(d Dialect) bool { return slices.Contains(opts.Dialects, d) }
+	a.used, a.x, a.ietf, a.ietf06, a.tokens = has(GitHub), has(GitHub) || has(XRateLimit), has(IETF), has(IETF06), has(Tokens)
 	if a.ietf && a.ietf06 {
 		return nil, errors.New("headers: ietf and ietf-06 give RateLimit different meanings: pick one")
 	}
-	exposed := a.dialectHeaders()
 	n := &a.opts.Names
 	for _, name := range []*string{&n.Limit, &n.Remaining, &n.Reset, &n.ResetAfter} {
 		notToken := func(r rune) bool { return notAlphanumeric(r) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r) }
@@ -148,29 +145,18 @@ func (a *Answerer) prepareRefusal() error {
 	return nil
 }
 
-// dialectHeaders lists the headers of the dialects.
-func (a *Answerer) dialectHeaders() (names []string) {
-	if a.x {
-		names = append(names, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
-	}
-	if a.used {
-		names = append(names, "X-RateLimit-Used", "X-RateLimit-Resource")
-	}
-	if a.ietf {
-		names = append(names, "RateLimit-Policy", "RateLimit")
-	}
-	if a.ietf06 {
-		names = append(names, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
-	}
-	return names
+// dialectHeaders has the headers of each dialect, except those that depend on the names of amounts.
+var dialectHeaders = map[Dialect][]string{
+	XRateLimit: {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
+	GitHub:     {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-RateLimit-Used", "X-RateLimit-Resource"},
+	IETF:       {"RateLimit-Policy", "RateLimit"},
+	IETF06:     {"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"},
+	Tokens:     nil,
 }
 
 // OwnHeaders lists the headers of [Answers.Names] in canonical form. The caller must not change the
 // slice.
 func (m *Middleware) OwnHeaders() []string { return m.answers.own }
-
-// numbers reports whether any configured header carries a number.
-func (a *Answerer) numbers() bool { return a.x || a.ietf || a.ietf06 || a.tokens || a.own != nil }
 
 // SetHeaders sets the rate-limit headers for a decision that was made at now.
 func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision, now time.Time) {
@@ -180,14 +166,11 @@ func (a *Answerer) SetHeaders(h http.Header, req *weir.Request, d *weir.Decision
 	if a.expose != "" {
 		h["Access-Control-Expose-Headers"] = append(h["Access-Control-Expose-Headers"], a.exposed(d)) // keep what a handler has set
 	}
-	if a.numbers() {
-		a.setNumbers(h, d, now)
+	if len(a.opts.Dialects) == 0 && a.own == nil {
+		return
 	}
-}
-
-// setNumbers sets the headers with numbers. If no healthy limit has counted the request, the client learns its limit and the latest
-// time at which that is full again, with -1 remaining.
-func (a *Answerer) setNumbers(h http.Header, d *weir.Decision, now time.Time) {
+	// If no healthy limit has counted the request, the client learns its limit and the latest time at which that is full again, with
+	// -1 remaining.
 	f := fields{h, make([]string, 0, 8)}
 	limit, remaining, reset, counted := a.texts.of(d.Policy).limit, d.Remaining, resetUnix(d, now), !d.Uncounted()
 	if !counted {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -261,7 +262,7 @@ func (a *attributes) bearer() string {
 	}
 	named := isBearer || strings.EqualFold(scheme, "token")
 	// hidden means that the scheme is joined to the token, as in Bearer=token.
-	hidden := !isBearer && (hidesBearer(value) || len(scheme) > 6 && strings.EqualFold(scheme[:6], "bearer"))
+	hidden := !isBearer && (hidesBearer.MatchString(value) || len(scheme) > 6 && strings.EqualFold(scheme[:6], "bearer"))
 	if !isBearer && !hidden && isList(token) {
 		first, _, _ := strings.Cut(token, ",")
 		if !named || !strings.HasPrefix(first, "token=") {
@@ -294,15 +295,8 @@ func isParameter(credentials string) bool {
 	return ok && value != "" && value[0] != '=' && !strings.ContainsAny(name, " \t,")
 }
 
-// hidesBearer reports whether credentials contain something that looks like a bearer token.
-func hidesBearer(credentials string) bool {
-	for i := 0; i+len("bearer ") <= len(credentials); i++ {
-		if end := i + len("bearer"); strings.EqualFold(credentials[i:end], "bearer") && (credentials[end] == ' ' || credentials[end] == '\t') {
-			return true
-		}
-	}
-	return false
-}
+// hidesBearer matches credentials that contain something that looks like a bearer token.
+var hidesBearer = regexp.MustCompile("(?i)bearer[ \t]")
 
 // plain reports whether every server reads a value alike. Some trim white space, Unicode's
 // included, and some end a value at a NUL.

@@ -228,16 +228,15 @@ func (l *long) scan(p []byte, isLast bool) (closing int, end string, fault error
 	if closing, fault = l.body.Read(p); fault == nil && isLast {
 		fault = l.body.End()
 	}
-	if fault == nil && mostOutput(l.body.Asked()) > l.most {
+	switch asked := l.body.Asked(); {
+	case fault != nil:
+	case mostOutput(asked) > l.most:
 		fault = &usage.Fault{Message: fmt.Sprintf("limits such as max_tokens and n that allow more than %d tokens of output must be in the first MiB of the body", l.most)}
-	}
-	if fault == nil && l.input > 0 && l.body.Asked().Input > l.input {
+	case l.input > 0 && asked.Input > l.input:
 		fault = &usage.Fault{Message: "text behind the first MiB of a body without Content-Length: send it with one"}
-	}
-	if fault == nil && len(l.body.Others()) > l.other {
+	case len(l.body.Others()) > l.other:
 		fault = &usage.Fault{Message: "other models that may answer, in models or fallbacks, must be in the first MiB of the body"}
-	}
-	if fault == nil && isLast && l.edits {
+	case isLast && l.edits:
 		end, fault = l.body.AtEnd()
 	}
 	return closing, end, fault

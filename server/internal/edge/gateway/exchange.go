@@ -25,7 +25,7 @@ func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKe
 // remaining requests of the other. Retry-After always comes from the upstream: the gateway sends
 // none with admitted requests.
 func (x *exchange) merge(res *http.Response) {
-	x.theirs = !x.speaksOfLimits() || x.upstreamBinds(res)
+	x.theirs = !slices.ContainsFunc(slices.Collect(maps.Keys(x.own)), x.isLimit) || x.upstreamBinds(res)
 	x.dropLimits(res.Header)
 	x.dropLimits(res.Trailer)
 	if x.body.unfinished() && res.StatusCode != http.StatusSwitchingProtocols {
@@ -79,15 +79,6 @@ func (x *exchange) dropLimits(h http.Header) {
 	maps.DeleteFunc(h, func(name string, _ []string) bool {
 		return !x.theirs && x.isLimit(strings.TrimPrefix(name, http.TrailerPrefix))
 	})
-}
-
-func (x *exchange) speaksOfLimits() bool {
-	for name := range x.own {
-		if x.isLimit(name) {
-			return true
-		}
-	}
-	return false
 }
 
 func (x *exchange) isLimit(name string) bool {

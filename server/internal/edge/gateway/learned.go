@@ -93,27 +93,28 @@ func learner(c *httplimit.Client) uint64 {
 func (l *Learned) estimate(model string) (output int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m := l.models[model]; m != nil && m.n >= enough {
+	m := l.models[model]
+	if m != nil && m.n >= enough {
 		return m.high(), true
 	}
 	output, known = l.heard[model]
-	if m := l.models[model]; m != nil {
-		output, known = max(output, slices.Max(m.lengths())), true
+	if m != nil {
+		output, known = max(output, m.high()), true
 	}
 	return output, known
 }
 
+// high returns a length that 9 of 10 answers didn't exceed or, of few answers, the longest.
 func (m *recentOutputs) high() int64 {
-	sorted := slices.Sorted(slices.Values(m.lengths()))
-	return sorted[len(sorted)*9/10]
-}
-
-func (m *recentOutputs) lengths() []int64 {
 	lengths := make([]int64, len(m.last))
 	for i, o := range m.last {
 		lengths[i] = o.length
 	}
-	return lengths
+	slices.Sort(lengths)
+	if m.n < enough {
+		return lengths[len(lengths)-1]
+	}
+	return lengths[len(lengths)*9/10]
 }
 
 // Say returns the estimates to send to other nodes: those of the models with the most answers.

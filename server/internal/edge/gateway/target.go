@@ -116,24 +116,15 @@ func unsafePart(path string) string {
 func (g *Gateway) target(in *http.Request) *url.URL {
 	raw := strings.TrimSuffix(g.prefix, "/") + rawPath(in)
 	u := &url.URL{Scheme: g.opts.Upstream.Scheme, Host: g.opts.Upstream.Host, RawQuery: in.URL.RawQuery, ForceQuery: in.URL.ForceQuery}
-	setPath(u, raw)
-	if u.EscapedPath() == raw {
-		return u
-	}
-	// Package url would escape characters such as | or {. It leaves only opaque data unchanged.
+	// Package url would escape characters such as | or {. It leaves only opaque data unchanged, but would read opaque data that
+	// starts with // as a host. So such a path is escaped where it must be.
 	if !strings.HasPrefix(raw, "//") {
 		u.Opaque = raw
 		return u
 	}
-	// Opaque data that starts with // would be read as a host. So use a path, and escape only what
-	// it must not contain.
-	setPath(u, escapeInvalid(raw))
+	u.RawPath = escapeInvalid(raw)
+	u.Path, _ = url.PathUnescape(u.RawPath) // can't fail, because it was unescaped when the request was read
 	return u
-}
-
-func setPath(u *url.URL, raw string) {
-	u.RawPath = raw
-	u.Path, _ = url.PathUnescape(raw) // can't fail, because it was unescaped when the request was read
 }
 
 // escapeInvalid escapes bytes that an escaped path must not contain.
