@@ -283,10 +283,9 @@ func limitJSON(limit string) json.RawMessage {
 	if limit == "" {
 		return nil
 	}
-	var v any = limit
 	if n, err := strconv.ParseInt(limit, 10, 64); err == nil {
-		v = n
+		return strconv.AppendInt(nil, n, 10)
 	}
-	text, _ := json.Marshal(v) // strings and numbers can always be encoded
+	text, _ := json.Marshal(limit) // strings can always be encoded
 	return text
 }

@@ -97,16 +97,11 @@ func words(d *checkapi.CheckResponse) (s string) {
 	case d.Allowed && d.SlotTTLMS > 0:
 		s += fmt.Sprintf(", with a slot for %s", ms(d.SlotTTLMS))
 	case !d.Allowed && d.RetryAfterMS > 0:
-		if s += fmt.Sprintf(", retry in %s", ms(d.RetryAfterMS)); d.RetryIsAGuess {
-			s += " or sooner, when a slot is released"
-		}
+		s += fmt.Sprintf(", retry in %s", ms(d.RetryAfterMS)) + given(d.RetryIsAGuess, " or sooner, when a slot is released")
 	case !d.Allowed && d.RetryAfterMS < 0:
 		s += ", waiting does not help"
 	}
-	if d.Degraded && !uncounted {
-		s += " (degraded: the store can't be reached)"
-	}
-	return s
+	return s + given(d.Degraded && !uncounted, " (degraded: the store can't be reached)")
 }
 
 // binds reports whether a limit on an amount is the one that the decision is about.
@@ -119,10 +114,7 @@ func amountLeft(l *checkapi.LimitStatus) string {
 		return "not counted"
 	}
 	s := fmt.Sprintf("%s of %s %s left", decimal(l.Remaining), decimal(cmp.Or(float64(l.Burst), l.Limit)), l.Amount)
-	if !l.WindowEnd.IsZero() {
-		s += " until " + l.WindowEnd.Format(time.RFC3339)
-	}
-	return s
+	return s + given(!l.WindowEnd.IsZero(), " until "+l.WindowEnd.Format(time.RFC3339))
 }
 
 func printAmountsLeft(w io.Writer, d *checkapi.CheckResponse) {
@@ -203,25 +195,18 @@ func limitWords(l *adminapi.ExplainedLimit) string {
 	if l.Burst > 0 {
 		more = append(more, fmt.Sprint("burst ", l.Burst))
 	}
-	s := l.Limit
-	if len(more) > 0 {
-		s += " (" + strings.Join(more, ", ") + ")"
-	}
-	if l.Shadow {
-		s += " in shadow"
-	}
-	return s
+	return l.Limit + given(len(more) > 0, " ("+strings.Join(more, ", ")+")") + given(l.Shadow, " in shadow")
 }
 
 func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 	denied := colour.verdict(w, false, "denied")
 	switch x.Reason {
 	case weir.ReasonDenied.String():
+		where := "deny list entry " + x.Pattern
 		if x.Emergency {
-			fmt.Fprintf(w, "%s by %s on the emergency list: weir keys blocks shows who put it there\n", denied, x.Pattern)
-		} else {
-			fmt.Fprintf(w, "%s by deny list entry %s\n", denied, x.Pattern)
+			where = x.Pattern + " on the emergency list: weir keys blocks shows who put it there"
 		}
+		fmt.Fprintln(w, denied, "by", where)
 	case weir.ReasonBypassed.String():
 		fmt.Fprintf(w, "%s by allow list entry %s\n", colour.verdict(w, true, "bypassed"), x.Pattern)
 	case weir.ReasonUnreadablePath.String():
@@ -260,9 +245,7 @@ func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 		if r.Amount != "" {
 			takes = fmt.Sprintf("charged %s %s (%s)", r.Charged, r.Amount, r.AmountFrom)
 		}
-		if r.Scope != "" {
-			takes += ", " + r.Scope
-		}
+		takes += given(r.Scope != "", ", "+r.Scope)
 		fmt.Fprintf(w, "  %s  %s: %s; %s from %s, %s, %s\n", colour.verdict(w, true, "yes"), r.ID, r.Why, strings.Join(limits, " and "), r.From, by, takes)
 	}
 }

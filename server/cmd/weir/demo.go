@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,14 +32,40 @@ func demoCommand() *cobra.Command {
 // demoTries is more requests than the starter rules allow, even with what refills during the demo.
 const demoTries = 1000
 
+// demo starts a node with an API behind it, shows what a client sees, and stops them.
 func demo(ctx context.Context, w io.Writer, colour *colour) error {
 	ctx, stop := context.WithCancel(ctx)
-	gateway, ended, err := demoNode(ctx)
+	defer stop()
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		stop()
 		return err
 	}
-	defer func() { stop(); <-ended }()
+	api := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "your orders")
+	})}
+	defer api.Close()
+	go func() { _ = api.Serve(l) }()
+	data, err := os.MkdirTemp("", "weir-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(data)
+	var client sync.WaitGroup
+	var failed error
+	err = serve.Run(ctx, serve.Config{
+		Data: data, Gateway: "127.0.0.1:0", Upstream: &url.URL{Scheme: "http", Host: l.Addr().String()}, DrainTimeout: time.Second,
+	}, version, slog.New(slog.DiscardHandler), func(l serve.Listening) {
+		client.Go(func() {
+			defer stop()
+			failed = demoClient(ctx, "http://"+l.Gateway.String(), w, colour)
+		})
+	})
+	stop()
+	client.Wait()
+	return cmp.Or(err, failed)
+}
+
+func demoClient(ctx context.Context, gateway string, w io.Writer, colour *colour) error {
 	fmt.Fprintf(w, "An API, and Weir in front of it with the starter rules: 100 requests a minute for each key.\nA client asks for %s/v1/orders with the key sk_123:\n\n", gateway)
 	for n := 1; n <= demoTries; n++ {
 		res, body, err := demoAsk(ctx, gateway)
@@ -72,38 +100,6 @@ func demo(ctx context.Context, w io.Writer, colour *colour) error {
 		return nil
 	}
 	return fmt.Errorf("%d requests were allowed: that can't be", demoTries)
-}
-
-// demoNode starts a node with an API behind it. When ctx is done, both stop, and ended receives the error.
-func demoNode(ctx context.Context) (gateway string, ended <-chan error, err error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	data, err := os.MkdirTemp("", "weir-demo-")
-	if err != nil {
-		l.Close()
-		return "", nil, err
-	}
-	api := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "your orders")
-	})}
-	go func() { _ = api.Serve(l) }()
-	listening, failed := make(chan serve.Listening, 1), make(chan error, 1)
-	go func() {
-		err := serve.Run(ctx, serve.Config{
-			Data: data, Gateway: "127.0.0.1:0", Upstream: &url.URL{Scheme: "http", Host: l.Addr().String()}, DrainTimeout: time.Second,
-		}, version, slog.New(slog.DiscardHandler), func(l serve.Listening) { listening <- l })
-		api.Close()
-		os.RemoveAll(data)
-		failed <- err
-	}()
-	select {
-	case l := <-listening:
-		return "http://" + l.Gateway.String(), failed, nil
-	case err := <-failed:
-		return "", nil, err
-	}
 }
 
 func demoAsk(ctx context.Context, gateway string) (*http.Response, []byte, error) {

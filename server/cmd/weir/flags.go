@@ -96,11 +96,8 @@ func parseLevel(text string) (level slog.Level, err error) {
 	if level.UnmarshalText([]byte(text)) == nil {
 		return level, nil
 	}
-	hint := ""
-	if other := otherLevels[strings.ToLower(text)]; other != "" {
-		hint = ": write " + other
-	}
-	return 0, fmt.Errorf("must be debug, info, warn or error, got %q%s", text, hint)
+	other := otherLevels[strings.ToLower(text)]
+	return 0, fmt.Errorf("must be debug, info, warn or error, got %q%s", text, given(other != "", ": write "+other))
 }
 
 type jsonFlag bool

@@ -202,11 +202,7 @@ func keysCooldownsCommand() *cobra.Command {
 		return show(&node, cmd, http.MethodGet, fmt.Sprintf("/v1/cooldowns?k=%d", most), nil, func(all *adminapi.Cooldowns) {
 			rows := [][]string{{"RULE", "CLIENT", "FINGERPRINT", "TIMES", "ENDS", "ID"}}
 			for _, c := range all.Cooldowns {
-				rule := cell(c.Rule)
-				if c.Shadow {
-					rule += " (shadow)"
-				}
-				rows = append(rows, []string{rule, cell(c.Client), orDash(c.Fingerprint), fmt.Sprint(c.N), clock(c.Ends), c.ID.String()})
+				rows = append(rows, []string{cell(c.Rule) + given(c.Shadow, " (shadow)"), cell(c.Client), orDash(c.Fingerprint), fmt.Sprint(c.N), clock(c.Ends), c.ID.String()})
 			}
 			printTable(cmd.OutOrStdout(), "", rows)
 			if n := all.InForce + all.Shadow; n != len(all.Cooldowns) || n == 0 {
@@ -327,12 +323,9 @@ func counterRow(c *adminapi.Counter, columns int) []string {
 		}
 		return []string{limitName(c), c.Limit, "unknown: " + why}
 	}
-	left, next, full := fmt.Sprintf("%s of %s", c.Remaining, c.Max), "never", wait(ms(c.ResetAfterMS))
+	left, next, full := fmt.Sprintf("%s of %s", c.Remaining, c.Max)+given(c.Amount != "", " "+c.Amount), "never", wait(ms(c.ResetAfterMS))
 	if c.RetryAfterMS >= 0 {
 		next = wait(ms(c.RetryAfterMS))
-	}
-	if c.Amount != "" {
-		left += " " + c.Amount
 	}
 	if s := c.Stake; s != nil {
 		left = fmt.Sprintf("%s here, of %s: own %s, borrowed %s, lent %s; home %s", c.Remaining, c.Max, s.Own, s.Borrowed, s.Lent, cell(s.Home))

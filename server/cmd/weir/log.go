@@ -125,12 +125,10 @@ func (w *logWriter) flush() {
 // close writes the queued lines, and reports whether that worked in time. Later lines are lost.
 func (w *logWriter) close() bool {
 	close(w.closing)
-	late := time.NewTimer(flushWithin)
-	defer late.Stop()
 	select {
 	case <-w.closed:
 		return true
-	case <-late.C:
+	case <-time.After(flushWithin):
 		return false
 	}
 }

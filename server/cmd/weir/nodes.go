@@ -21,17 +21,8 @@ func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) {
 	w := cmd.OutOrStdout()
 	rows := [][]string{{"NODE", "WEIR", "RULES", "TEXT", "SEEN", "STORE"}}
 	for _, n := range all.Nodes {
-		name := cell(n.Name)
-		if n.Region != "" {
-			name += " in " + cell(n.Region)
-		}
-		if n.Self {
-			name += " *"
-		}
-		rules := fmt.Sprint(n.RulesVersion)
-		if n.RulesHash != "" {
-			rules += "-" + cell(n.RulesHash[:min(8, len(n.RulesHash))])
-		}
+		name := cell(n.Name) + given(n.Region != "", " in "+cell(n.Region)) + given(n.Self, " *")
+		rules := fmt.Sprint(n.RulesVersion) + given(n.RulesHash != "", "-"+cell(n.RulesHash[:min(8, len(n.RulesHash))]))
 		seen := "now"
 		if n.SeenMSAgo >= 100 {
 			seen = fmt.Sprintf("%.1f s ago", float64(n.SeenMSAgo)/1000)
@@ -41,12 +32,7 @@ func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) {
 		if n.Since != nil {
 			store += " since " + clock(*n.Since)
 		}
-		if len(n.Lost) > 0 {
-			store += ": " + cell(strings.Join(n.Lost, ", "))
-		}
-		if n.Warning != "" {
-			store += "; " + colour.paint(w, amber, cell(n.Warning))
-		}
+		store += given(len(n.Lost) > 0, ": "+cell(strings.Join(n.Lost, ", "))) + given(n.Warning != "", "; "+colour.paint(w, amber, cell(n.Warning)))
 		rows = append(rows, []string{name, cell(n.Version), rules, cell(n.RulesText), seen, store})
 	}
 	printTable(w, "", rows)
@@ -110,20 +96,15 @@ func printRegions(cmd *cobra.Command, all *adminapi.Regions, colour *colour) {
 	rows := [][]string{{"REGION", "HOME", "RTT", "GLOBAL RULES", "HEARD"},
 		{cell(all.Name) + " *", home(all.Home == all.Name, all.Grace, all.State), "", "", ""}}
 	for _, p := range all.Peers {
-		rtt, rules, heard := "", "", colour.verdict(w, false, "no: "+cell(p.Error))
-		if p.RTTMS > 0 {
-			rtt = fmt.Sprintf("%.1f ms", p.RTTMS)
-		}
+		rules, heard := "", colour.verdict(w, false, "no: "+cell(p.Error))
 		switch {
 		case p.Up && p.SameRules:
 			rules, heard = "the same", colour.verdict(w, true, "yes")
 		case p.Up:
 			rules, heard = "others", colour.verdict(w, true, "yes")
 		}
-		if !p.Since.IsZero() {
-			heard += ", since " + clock(p.Since)
-		}
-		rows = append(rows, []string{cell(p.Region), home(p.Home, p.Grace, p.State), rtt, rules, heard})
+		heard += given(!p.Since.IsZero(), ", since "+clock(p.Since))
+		rows = append(rows, []string{cell(p.Region), home(p.Home, p.Grace, p.State), given(p.RTTMS > 0, fmt.Sprintf("%.1f ms", p.RTTMS)), rules, heard})
 	}
 	printTable(w, "", rows)
 }

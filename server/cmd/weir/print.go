@@ -64,6 +64,14 @@ func orDash(text string) string {
 	return cell(text)
 }
 
+// given returns text if a condition is met, and otherwise "".
+func given(met bool, text string) string {
+	if met {
+		return text
+	}
+	return ""
+}
+
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

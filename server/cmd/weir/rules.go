@@ -225,14 +225,8 @@ func (n *adminPort) history(cmd *cobra.Command, limit int) ([]adminapi.Version, 
 func printHistory(w io.Writer, all []adminapi.Version) {
 	rows := [][]string{{"VERSION", "HASH", "WHEN", "WHO", "MESSAGE"}}
 	for _, v := range all {
-		message := cell(v.Message)
-		if v.Orphan {
-			message = "(orphan) " + message
-		}
-		when := "" // a damaged version has no time
-		if !v.Time.IsZero() {
-			when = clock(v.Time)
-		}
+		when := given(!v.Time.IsZero(), clock(v.Time)) // a damaged version has no time
+		message := given(v.Orphan, "(orphan) ") + cell(v.Message)
 		rows = append(rows, []string{strconv.FormatInt(v.Number, 10), cell(v.Hash[:min(8, len(v.Hash))]), when, cell(v.Author), message})
 	}
 	printTable(w, "", rows)

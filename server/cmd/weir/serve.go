@@ -222,10 +222,7 @@ func missing(err error) error {
 func hints(weir string, c *serve.Config, l serve.Listening) string {
 	var b strings.Builder
 	b.WriteString("\nTry, in another terminal:\n")
-	http, token := urlOf(c, l.HTTP, "127.0.0.1"), ""
-	if c.HTTPToken != "" {
-		token = ` -H "Authorization: Bearer $WEIR_HTTP_TOKEN"`
-	}
+	http, token := urlOf(c, l.HTTP, "127.0.0.1"), given(c.HTTPToken != "", ` -H "Authorization: Bearer $WEIR_HTTP_TOKEN"`)
 	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", http, token)
 	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, http)
 	if c.EnvoyConfig != "" || c.Envoy.XDS != nil { // then the node decides only requests of Envoy

@@ -244,10 +244,7 @@ func (s *settingsFile) document(root *yaml.Node, flags *pflag.FlagSet) {
 }
 
 func (s *settingsFile) section(n *yaml.Node, path, what string, known map[string]func(setting)) {
-	names, in := slices.Sorted(maps.Keys(known)), ""
-	if path != "" {
-		in = " in " + path
-	}
+	names, in := slices.Sorted(maps.Keys(known)), given(path != "", " in "+path)
 	for _, e := range s.settings(n, path, cmp.Or(what, "a map of "+strings.Join(names, ", "))) {
 		if read := known[settingName(e.name)]; read != nil {
 			read(e)

@@ -122,15 +122,9 @@ func (v *tailView) line(out io.Writer, d *tail.Decision) string {
 			b.WriteString("  " + cell(text))
 		}
 	}
-	if d.Limit > 0 {
-		fmt.Fprintf(&b, "  %d of %d left", d.Remaining, d.Limit)
-	}
-	if d.RetryMS > 0 {
-		b.WriteString("  retry in " + ms(d.RetryMS).String())
-	}
-	if len(d.Shadow) > 0 {
-		b.WriteString("  would be refused by " + cell(strings.Join(d.Shadow, ", ")))
-	}
+	b.WriteString(given(d.Limit > 0, fmt.Sprintf("  %d of %d left", d.Remaining, d.Limit)))
+	b.WriteString(given(d.RetryMS > 0, "  retry in "+ms(d.RetryMS).String()))
+	b.WriteString(given(len(d.Shadow) > 0, "  would be refused by "+cell(strings.Join(d.Shadow, ", "))))
 	return b.String()
 }
 

@@ -107,14 +107,8 @@ func (v *topView) title() string {
 	case v.refused:
 		by = "refusals"
 	}
-	out := fmt.Sprintf("weir top  %s  by %s  %s", v.at.Format(time.TimeOnly), by, count(len(v.answer.Nodes), "node"))
-	if v.rule != "" {
-		out += "  rule " + cell(v.rule)
-	}
-	if v.paused {
-		out += "  paused"
-	}
-	return out
+	return fmt.Sprintf("weir top  %s  by %s  %s", v.at.Format(time.TimeOnly), by, count(len(v.answer.Nodes), "node")) +
+		given(v.rule != "", "  rule "+cell(v.rule)) + given(v.paused, "  paused")
 }
 
 // limits says what is missing from the response, or returns "".
@@ -137,23 +131,14 @@ func (v *topView) table(width int) []string {
 		return v.ruleTable()
 	}
 	if len(v.answer.Clients) == 0 {
-		some := "No client"
-		if below := v.answer.MissingBelow; below > 0 {
-			some += " above " + number(below) + "/s"
-		}
+		some := "No client" + given(v.answer.MissingBelow > 0, " above "+number(v.answer.MissingBelow)+"/s")
 		// Rates cover only completed slots, so they don't include requests of the last moments.
 		return []string{fmt.Sprintf("%s in the last %.0f seconds; a new request shows up after about %.0f s.", some, v.answer.WindowSeconds, v.answer.SlotSeconds)}
 	}
 	rows := [][]string{{"CLIENT", "", "REQ/S", "REFUSED/S", "RULE"}}
 	for _, c := range v.answer.Clients {
-		requests := number(c.Requests)
-		if c.PlusMinus >= 0.1 {
-			requests += " ±" + number(c.PlusMinus)
-		}
-		rule := cell(c.Rule)
-		if c.MoreRules > 0 {
-			rule += fmt.Sprintf(" +%d", c.MoreRules)
-		}
+		requests := number(c.Requests) + given(c.PlusMinus >= 0.1, " ±"+number(c.PlusMinus))
+		rule := cell(c.Rule) + given(c.MoreRules > 0, fmt.Sprintf(" +%d", c.MoreRules))
 		rows = append(rows, []string{cell(c.Client), c.Fingerprint, requests, number(c.Refused), rule})
 	}
 	lines, used := aligned("llrrl", rows)

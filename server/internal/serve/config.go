@@ -152,17 +152,13 @@ func (c *Config) logsDecisions() bool { return c.DecisionLog != "" && c.Decision
 
 // checkAddress reports what is wrong with an address to listen on. "" is valid: the port stays closed.
 func checkAddress(addr string) error {
-	if addr == "" {
-		return nil
-	}
 	_, port, err := net.SplitHostPort(addr)
 	switch {
+	case addr == "":
+		return nil
 	case err == nil:
 		_, err = net.LookupPort("tcp", port)
-		if err != nil {
-			return fmt.Errorf("the port must be a number from 0 to 65535, got %q", addr)
-		}
-		return nil
+		return when(err != nil, "the port must be a number from 0 to 65535, got %q", addr)
 	case strings.Trim(addr, "0123456789") == "":
 		return fmt.Errorf("must be an address and a port, got %q: write 127.0.0.1:%s, or :%s for every address of this machine", addr, addr, addr)
 	case strings.Contains(addr, "://"):
@@ -174,10 +170,7 @@ func checkAddress(addr string) error {
 
 // hostName returns the host of an address to listen on if it is a name, and "" if it is an IP address.
 func hostName(addr string) string {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return ""
-	}
+	host, _, _ := net.SplitHostPort(addr)
 	if _, err := netip.ParseAddr(host); err == nil {
 		return ""
 	}
@@ -185,10 +178,7 @@ func hostName(addr string) string {
 }
 
 func isLoopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
+	host, _, _ := net.SplitHostPort(addr)
+	ip, _ := netip.ParseAddr(host)
+	return host == "localhost" || ip.IsLoopback()
 }

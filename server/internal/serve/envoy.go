@@ -60,32 +60,23 @@ type envoyConfig interface {
 	Look()
 }
 
-var (
-	_ envoyConfig = (*envoy.Folder)(nil)
-	_ envoyConfig = (*envoy.Feed)(nil)
-)
-
 // openEnvoy makes the rate limit service, and reads its configuration if it has one.
 func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
-	c := &n.config
-	e := &c.Envoy
-	names := e.HeaderNames
+	c, e := &n.config, &n.config.Envoy
 	n.envoy = envoy.New(n.limiter, envoy.Options{
 		Configured: c.EnvoyConfig != "" || e.XDS != nil, Modes: envoy.Modes{Shadow: e.ShadowMode, Quota: e.QuotaMode, MergeDomains: e.MergeDomains}, Attributes: e.Attributes, Rules: answers,
 		Answers: envoy.Answers{
-			Headers: e.Headers == nil || *e.Headers, Limit: names.Limit, Remaining: names.Remaining, Reset: names.Reset, DynamicMetadata: e.DynamicMetadata,
+			Headers: e.Headers == nil || *e.Headers, Limit: e.HeaderNames.Limit, Remaining: e.HeaderNames.Remaining, Reset: e.HeaderNames.Reset, DynamicMetadata: e.DynamicMetadata,
 		},
 		MaxInFlight: c.MaxInFlight, OnError: func(err error) { n.storeFailed(nil, err) }, Logger: n.log,
 	})
-	if c.EnvoyConfig != "" {
-		if n.envoyConfig, err = n.envoy.Open(c.EnvoyConfig, e.StartWithoutConfig); err != nil {
-			return fmt.Errorf("--envoy-config: %w", err)
-		}
-	}
-	if e.XDS != nil {
-		if n.envoyConfig, err = n.envoy.Subscribe(*e.XDS); err != nil {
-			return fmt.Errorf("envoy.xds: %w", err)
-		}
+	switch {
+	case c.EnvoyConfig != "":
+		n.envoyConfig, err = n.envoy.Open(c.EnvoyConfig, e.StartWithoutConfig)
+		return in("--envoy-config", err)
+	case e.XDS != nil:
+		n.envoyConfig, err = n.envoy.Subscribe(*e.XDS)
+		return in("envoy.xds", err)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"runtime/metrics"
 	"time"
 
+	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/memstore"
 )
 
@@ -26,21 +27,15 @@ func tendGarbage(ctx context.Context, counters *memstore.Store) error {
 	if os.Getenv("GOGC") != "" {
 		return nil
 	}
-	tick := time.NewTicker(tendEvery)
-	defer tick.Stop()
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
-	for inForce := 100; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for inForce := 100; rediscall.Sleep(ctx, tendEvery); {
 		// Setting GOGC stops the world for a moment, so ignore small changes.
 		if p := garbagePercent(liveHeap(), counters.Bytes()); p > inForce+inForce/8 || p < inForce-inForce/8 {
 			debug.SetGCPercent(p)
 			inForce = p
 		}
 	}
+	return nil
 }
 
 // garbagePercent returns the value for GOGC: how much garbage may accumulate, in percent of the live heap.

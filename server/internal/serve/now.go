@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/observer"
+	"github.com/weirhq/weir/internal/rediscall"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/metrics"
 	"github.com/weirhq/weir/redisstore"
@@ -52,16 +53,10 @@ type busy interface{ InFlight() int }
 
 // followLive updates live once a second until ctx is done.
 func (n *node) followLive(ctx context.Context) error {
-	ticks := time.NewTicker(slot)
-	defer ticks.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticks.C:
-			n.tick()
-		}
+	for rediscall.Sleep(ctx, slot) {
+		n.tick()
 	}
+	return nil
 }
 
 // tick takes a snapshot of the metrics, and looks for trouble. It runs once a second.

@@ -45,14 +45,11 @@ func (c *Config) validateStore() error {
 	case c.StoreTimeout <= 0:
 		return fmt.Errorf("--store-timeout: must be more than 0, got %s", c.StoreTimeout)
 	}
-	if err := redisstore.CheckURL(c.Store); err != nil {
-		return fmt.Errorf("--store: %w", err)
-	}
-	return nil
+	return in("--store", redisstore.CheckURL(c.Store))
 }
 
 // openStore makes the store and the limiter, which has no rules yet. It doesn't wait for Redis.
-func (n *node) openStore() error {
+func (n *node) openStore() (err error) {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
 	options := weir.Options{Observe: n.observe, Holds: n.metrics, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix}
@@ -61,11 +58,9 @@ func (n *node) openStore() error {
 		options.Trace, redis.Trace = n.tracer.Check, n.tracer.Call
 	}
 	if c.Preflight != nil {
-		p, err := counter.NewPolicy("preflight", *c.Preflight)
-		if err != nil {
-			return fmt.Errorf("--preflight-limit: %w", err)
+		if options.Preflight, err = counter.NewPolicy("preflight", *c.Preflight); err != nil {
+			return in("--preflight-limit", err)
 		}
-		options.Preflight = p
 	}
 	if c.inMemory() {
 		n.guard = cooldown.New(cooldown.Options{Fingerprint: n.top.FingerprintOf})
@@ -81,11 +76,9 @@ func (n *node) openStore() error {
 		return nil
 	}
 	if c.Emergency != nil {
-		p, err := counter.Define(counter.Definition{Name: "emergency", Limit: *c.Emergency, PerNode: true})
-		if err != nil {
-			return fmt.Errorf("--emergency-limit: %w", err)
+		if options.Emergency, err = counter.Define(counter.Definition{Name: "emergency", Limit: *c.Emergency, PerNode: true}); err != nil {
+			return in("--emergency-limit", err)
 		}
-		options.Emergency = p
 	}
 	shared, err := redislimit.New(redis, n.counters, options, n.top.FingerprintOf, n.link)
 	if err != nil {
