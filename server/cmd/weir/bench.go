@@ -383,10 +383,7 @@ func (b *benchFlags) shareRedis(ctx context.Context, set *weir.RuleSet) (limiter
 		}
 		return sum
 	}
-	name = stores[0].String()
-	if len(stores) > 1 {
-		name = fmt.Sprintf("%d nodes, %s", len(stores), name)
-	}
+	name = given(len(stores) > 1, fmt.Sprint(len(stores), " nodes, ")) + stores[0].String()
 	if !b.leases {
 		return limiters, name + ", no leases", done, nil
 	}

@@ -47,10 +47,7 @@ func checkCommand() *cobra.Command {
 		if asJSON {
 			fmt.Fprintf(out, "%s", a.body)
 		} else {
-			verdict := "refused"
-			if d.Allowed {
-				verdict = "allowed"
-			}
+			verdict := cmp.Or(given(d.Allowed, "allowed"), "refused")
 			fmt.Fprintln(out, colour.verdict(out, d.Allowed, verdict)+words(&d.CheckResponse))
 			printAmountsLeft(out, &d.CheckResponse)
 		}
@@ -202,11 +199,8 @@ func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 	denied := colour.verdict(w, false, "denied")
 	switch x.Reason {
 	case weir.ReasonDenied.String():
-		where := "deny list entry " + x.Pattern
-		if x.Emergency {
-			where = x.Pattern + " on the emergency list: weir keys blocks shows who put it there"
-		}
-		fmt.Fprintln(w, denied, "by", where)
+		emergency := given(x.Emergency, x.Pattern+" on the emergency list: weir keys blocks shows who put it there")
+		fmt.Fprintln(w, denied, "by", cmp.Or(emergency, "deny list entry "+x.Pattern))
 	case weir.ReasonBypassed.String():
 		fmt.Fprintf(w, "%s by allow list entry %s\n", colour.verdict(w, true, "bypassed"), x.Pattern)
 	case weir.ReasonUnreadablePath.String():
@@ -233,18 +227,12 @@ func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 			fmt.Fprintf(w, "  %s   %s: %s\n", colour.verdict(w, false, "no"), r.ID, r.Why)
 			continue
 		}
-		by := "one counter for all"
-		if len(r.By) > 0 {
-			by = "by " + strings.Join(r.By, ", ")
-		}
+		by := cmp.Or(given(len(r.By) > 0, "by "+strings.Join(r.By, ", ")), "one counter for all")
 		var limits []string
 		for _, l := range r.Limits {
 			limits = append(limits, limitWords(&l))
 		}
-		takes := fmt.Sprint("cost ", r.Cost)
-		if r.Amount != "" {
-			takes = fmt.Sprintf("charged %s %s (%s)", r.Charged, r.Amount, r.AmountFrom)
-		}
+		takes := cmp.Or(given(r.Amount != "", fmt.Sprintf("charged %s %s (%s)", r.Charged, r.Amount, r.AmountFrom)), fmt.Sprint("cost ", r.Cost))
 		takes += given(r.Scope != "", ", "+r.Scope)
 		fmt.Fprintf(w, "  %s  %s: %s; %s from %s, %s, %s\n", colour.verdict(w, true, "yes"), r.ID, r.Why, strings.Join(limits, " and "), r.From, by, takes)
 	}

@@ -55,9 +55,7 @@ func wrongValue(e *pflag.InvalidValueError) string {
 		want = "a time with its unit, such as 50ms or 2s"
 	case kind == "duration":
 		want = "a time with its unit, such as " + normally
-		if isNumber(got) {
-			hint = fmt.Sprintf(": did you mean %s?", got+strings.TrimLeft(normally, "0123456789."))
-		}
+		hint = given(isNumber(got), ": did you mean "+got+strings.TrimLeft(normally, "0123456789.")+"?")
 	case want == "": // types of this package have their own error texts
 		return e.Unwrap().Error()
 	}
@@ -116,11 +114,8 @@ func takes(least, most int) cobra.PositionalArgs {
 		case len(args) > most && cmd.HasSubCommands():
 			return unknown(cmd, args)
 		case len(args) > most && most == 0:
-			hint := "see " + cmd.CommandPath() + " --help"
-			if cmd.Flags().Lookup("rules") != nil && isRuleFile(args[0]) {
-				hint = "did you mean --rules " + args[0] + "?"
-			}
-			return fmt.Errorf("%s takes no arguments: %s", cmd.CommandPath(), hint)
+			hint := given(cmd.Flags().Lookup("rules") != nil && isRuleFile(args[0]), "did you mean --rules "+args[0]+"?")
+			return fmt.Errorf("%s takes no arguments: %s", cmd.CommandPath(), cmp.Or(hint, "see "+cmd.CommandPath()+" --help"))
 		case len(args) > most: // don't quote the arguments, since they may include keys
 			return fmt.Errorf("%s takes %s, got %d arguments: quote one that has blanks in it", cmd.CommandPath(), names, len(args))
 		}
@@ -264,11 +259,8 @@ func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.C
 				limits = append(limits, l.String())
 			}
 		}
-		otherwise := "numbers of its tiers"
-		if r.Descriptor != nil {
-			otherwise = "numbers of Envoy's configuration"
-		}
-		out = append(out, cobra.CompletionWithDesc(r.ID, cmp.Or(strings.Join(limits, " and "), otherwise)))
+		words := cmp.Or(strings.Join(limits, " and "), given(r.Descriptor != nil, "numbers of Envoy's configuration"), "numbers of its tiers")
+		out = append(out, cobra.CompletionWithDesc(r.ID, words))
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
 }

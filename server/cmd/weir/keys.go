@@ -317,11 +317,8 @@ func printCounters(w io.Writer, all []adminapi.Counter) {
 
 func counterRow(c *adminapi.Counter, columns int) []string {
 	if c.Degraded {
-		why := "the store can't be reached"
-		if c.MissingHome != "" {
-			why = fmt.Sprintf("its home, region %s, can't be asked", cell(c.MissingHome))
-		}
-		return []string{limitName(c), c.Limit, "unknown: " + why}
+		home := given(c.MissingHome != "", "its home, region "+cell(c.MissingHome)+", can't be asked")
+		return []string{limitName(c), c.Limit, "unknown: " + cmp.Or(home, "the store can't be reached")}
 	}
 	left, next, full := fmt.Sprintf("%s of %s", c.Remaining, c.Max)+given(c.Amount != "", " "+c.Amount), "never", wait(ms(c.ResetAfterMS))
 	if c.RetryAfterMS >= 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -23,10 +24,7 @@ func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) {
 	for _, n := range all.Nodes {
 		name := cell(n.Name) + given(n.Region != "", " in "+cell(n.Region)) + given(n.Self, " *")
 		rules := fmt.Sprint(n.RulesVersion) + given(n.RulesHash != "", "-"+cell(n.RulesHash[:min(8, len(n.RulesHash))]))
-		seen := "now"
-		if n.SeenMSAgo >= 100 {
-			seen = fmt.Sprintf("%.1f s ago", float64(n.SeenMSAgo)/1000)
-		}
+		seen := cmp.Or(given(n.SeenMSAgo >= 100, fmt.Sprintf("%.1f s ago", float64(n.SeenMSAgo)/1000)), "now")
 		// The coloured cell comes last, because the alignment would count colour codes as width.
 		store := colour.verdict(w, n.Store == "up", cell(n.Store))
 		if n.Since != nil {

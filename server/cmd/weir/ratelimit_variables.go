@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -266,10 +267,7 @@ func (e *theirs) warn(log *slog.Logger) {
 			if !typo && !hasPrefix(name, theirPrefixes) {
 				continue
 			}
-			hint := "docs/guides/envoy-gateway.md lists those that do something"
-			if best != "" {
-				hint = "did you mean " + best + "?"
-			}
+			hint := cmp.Or(given(best != "", "did you mean "+best+"?"), "docs/guides/envoy-gateway.md lists those that do something")
 			log.Warn("this variable isn't one of envoyproxy/ratelimit's, and does nothing", "variable", name, "hint", hint)
 		}
 	}

@@ -91,10 +91,8 @@ func warnOfVariables(log *slog.Logger, flags *pflag.FlagSet, environ []string) {
 		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) || serviceLink(name, value) {
 			continue
 		}
-		hint := "weir serve --help lists the flags, and each is a variable, too, as --memory-cap is WEIR_MEMORY_CAP"
-		if best := guess.Closest(name, known); best != "" {
-			hint = fmt.Sprintf("did you mean %s?", best)
-		}
+		best := guess.Closest(name, known)
+		hint := cmp.Or(given(best != "", "did you mean "+best+"?"), "weir serve --help lists the flags, and each is a variable, too, as --memory-cap is WEIR_MEMORY_CAP")
 		log.Warn("this variable isn't a setting, and does nothing", "variable", name, "hint", hint)
 	}
 }
