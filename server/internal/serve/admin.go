@@ -39,12 +39,9 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	api.Register(mux)
 	console := ui.New()
 	console.Register(mux)
-	there := "/console/, /v1/now, /v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"
-	if n.config.Pprof {
-		there = "/debug/pprof/ and profile, heap, allocs, goroutine, threadcreate or trace, " + there
-	}
 	mux.HandleFunc("GET /{$}", index(console.Built()))
-	mux.HandleFunc("/", nothing(AdminPort+": try GET "+there))
+	mux.HandleFunc("/", nothing(AdminPort+": try GET "+given(n.config.Pprof, "/debug/pprof/ and profile, heap, allocs, goroutine, threadcreate or trace, ")+
+		"/console/, /v1/now, /v1/rules, /v1/rules/versions, /v1/nodes, /v1/top, /v1/version, /metrics, /healthz or /readyz"))
 	return ownPagesOnly(mux)
 }
 
@@ -66,10 +63,7 @@ const AdminPort = "this is the admin port"
 
 // index answers requests for the port's root: it redirects browsers to the console if there is one.
 func index(console bool) http.HandlerFunc {
-	where := "the console, in a browser; /play is the playground"
-	if !console {
-		where = "this binary was built without the console: make ui build"
-	}
+	where := cmp.Or(given(console, "the console, in a browser; /play is the playground"), "this binary was built without the console: make ui build")
 	return func(w http.ResponseWriter, r *http.Request) {
 		if console && strings.Contains(r.Header.Get("Accept"), "text/html") {
 			http.Redirect(w, r, "/console/", http.StatusFound)
@@ -96,9 +90,7 @@ func (n *node) about() rulestore.Node {
 	out := n.self
 	doc := n.rules.InForce()
 	out.RulesVersion, out.RulesHash, out.InFile, out.Seen = doc.Version, doc.Hash, n.rules.File() != "", time.Now()
-	if !doc.Since.IsZero() {
-		out.RulesText = rulestore.TextHash(doc.Text)
-	}
+	out.RulesText = given(!doc.Since.IsZero(), rulestore.TextHash(doc.Text))
 	out.Warning = n.rules.Warning()
 	n.tellStore(&out)
 	return out
@@ -159,10 +151,7 @@ func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 		set("rules_warning", n.rules.Warning(), "")
 		if n.envoyConfig != nil {
 			body["envoy_config"] = n.envoyStatus(full)
-			newer := "newer files were"
-			if n.config.Envoy.XDS != nil {
-				newer = "newer limits of the xDS server were"
-			}
+			newer := cmp.Or(given(n.config.Envoy.XDS != nil, "newer limits of the xDS server were"), "newer files were")
 			set("envoy_config_rejected", n.envoyRejected(), newer+elsewhere)
 		}
 		status := http.StatusOK

@@ -107,6 +107,14 @@ func in(setting string, err error) error {
 	return fmt.Errorf("%s: %w", setting, err)
 }
 
+// given returns text if a condition is met, and otherwise "".
+func given(met bool, text string) string {
+	if met {
+		return text
+	}
+	return ""
+}
+
 // Validate returns an error about the first invalid setting, under the name of its flag.
 func (c *Config) Validate() error {
 	_, badAnswers := httplimit.NewAnswerer(c.Answers)

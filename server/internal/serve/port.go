@@ -59,11 +59,8 @@ func (p *port) open(ctx context.Context, c *Config) error {
 	plain.SetMultipathTCP(false) // MPTCP sockets don't support the socket filters that refuseNew needs
 	p.Listener, err = plain.Listen(ctx, "tcp", p.addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		text := fmt.Sprintf("%s: %s is in use, perhaps by another node: give another address", p.setting(), p.addr)
-		if !c.OnlyEnvoy { // envoyproxy/ratelimit's variables have no value that closes a port
-			text += `, or "" to open none`
-		}
-		return errors.New(text)
+		none := given(!c.OnlyEnvoy, `, or "" to open none`) // envoyproxy/ratelimit's variables have no value that closes a port
+		return fmt.Errorf("%s: %s is in use, perhaps by another node: give another address%s", p.setting(), p.addr, none)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.setting(), err)

@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -194,10 +195,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 		defer link.Wait()
 		defer end()
 	}
-	listening.Store, listening.Rules = n.storeStatus().URL, "version "+n.rules.InForce().Name()
-	if n.rules.Waiting() != "" {
-		listening.Rules = "none yet"
-	}
+	listening.Store, listening.Rules = n.storeStatus().URL, cmp.Or(given(n.rules.Waiting() != "", "none yet"), "version "+n.rules.InForce().Name())
 	if ready != nil {
 		ready(listening)
 	}

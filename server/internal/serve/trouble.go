@@ -111,13 +111,11 @@ func (n *node) drift() string {
 	if n.redis == nil || n.redis.Heard().Stale {
 		return ""
 	}
-	drift, where := time.Until(n.redis.Now()), "ahead of"
+	drift := time.Until(n.redis.Now())
 	if drift.Abs() <= drifted {
 		return ""
 	}
-	if drift > 0 {
-		where = "behind"
-	}
+	where := cmp.Or(given(drift > 0, "behind"), "ahead of")
 	return fmt.Sprintf("This node's clock is %s %s Redis'. Limits go by Redis' clock, and hold; JWTs and certificates are checked by the node's, and may be refused or accepted wrongly",
 		drift.Abs().Round(time.Millisecond), where)
 }
@@ -154,19 +152,10 @@ func (n *node) storeLost(s *storeStatus) string {
 			why, keys = cmp.Or(why, sh.Error), keys+sh.Keys
 		}
 	}
-	text := "Redis can't be reached"
-	if len(names) < len(s.Shards) {
-		text = "A part of Redis can't be reached"
-	}
-	if len(names) > 0 {
-		text += " (" + few(names) + ")"
-	}
-	if why != "" {
-		text += ": " + strings.TrimRight(why, ".") // messages from Redis end with a period
-	}
-	if len(names) < len(s.Shards) && keys > 0 {
-		text += ". About " + count(keys, "key is", "keys are") + " there; the others are decided as ever"
-	}
+	part := len(names) < len(s.Shards)
+	text := cmp.Or(given(part, "A part of Redis"), "Redis") + " can't be reached" + given(len(names) > 0, " ("+few(names)+")")
+	text += given(why != "", ": "+strings.TrimRight(why, ".")) // messages from Redis end with a period
+	text += given(part && keys > 0, ". About "+count(keys, "key is", "keys are")+" there; the others are decided as ever")
 	return text + ". Until it is back, " + n.failureModes().words
 }
 
@@ -179,10 +168,8 @@ func count[N int | int64](n N, one, many string) string {
 
 func few(names []string) string {
 	const most = 5
-	if more := len(names) - most; more > 0 {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", more)
-	}
-	return strings.Join(names, ", ")
+	more := len(names) - most
+	return strings.Join(names[:min(len(names), most)], ", ") + given(more > 0, fmt.Sprintf(" and %d more", more))
 }
 
 // silentNodesLocked describes which nodes have fallen silent, or that their list can't be read, or returns "".
@@ -302,9 +289,7 @@ func failureModes(rules []weir.Rule, emergency *weir.Limit) modes {
 			parts = append(parts, count(found, w.one, w.many))
 		}
 	}
-	if m.words = "no rule limits anything"; len(parts) > 0 {
-		m.words = "of the rules, " + strings.Join(parts, ", ")
-	}
+	m.words = cmp.Or(given(len(parts) > 0, "of the rules, "+strings.Join(parts, ", ")), "no rule limits anything")
 	return m
 }
 
