@@ -27,35 +27,17 @@ type Answers struct {
 	DynamicMetadata bool
 }
 
-type answer struct {
-	*rls.RateLimitResponse
-	opts     *Options
-	req      *rls.RateLimitRequest
-	binding  int           // index of the status that headers describe, or -1
-	wait     time.Duration // the longest wait of the limits that refuse
-	metadata *structpb.Struct
-}
-
-func newAnswer(opts *Options, req *rls.RateLimitRequest) answer {
-	a := answer{RateLimitResponse: &rls.RateLimitResponse{}, opts: opts, req: req, binding: -1}
-	for range req.Descriptors {
-		a.Statuses = append(a.Statuses, &rls.RateLimitResponse_DescriptorStatus{})
-	}
-	return a
-}
-
 // decided fills in the statuses of the request's charges, and reports whether one of them refuses
 // it. limits is empty if the charges weren't decided.
-func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool) {
+func (c *evaluation) decided(limits []weir.LimitStatus) (refused bool) {
 	least := uint32(math.MaxUint32)
 	quotas, spent := 0, 0
 	for i := range c.hits {
-		h := &c.hits[i]
-		st := a.Statuses[i]
+		h, st := &c.hits[i], c.out.Statuses[i]
 		st.Code = rls.RateLimitResponse_OK
 		switch {
 		case h.limit == nil:
-			if a.opts.Modes.Quota {
+			if c.opts.Modes.Quota {
 				quotas++
 			}
 			continue
@@ -74,33 +56,33 @@ func (a *answer) decided(c *evaluation, limits []weir.LimitStatus) (refused bool
 			}
 			show(st, h.limit.wire, s.Allowed, left, s.ResetAfter, s.RetryAfter)
 			if st.LimitRemaining < least {
-				a.binding, least = i, st.LimitRemaining
+				c.binding, least = i, st.LimitRemaining
 			}
 		case !s.Allowed: // without the store, it has no numbers
-			a.wait = max(a.wait, time.Second)
+			c.wait = max(c.wait, time.Second)
 		}
 		if h.limit.quota {
 			quotas++
 		}
 		switch {
 		case s.Allowed || h.limit.shadow:
-			a.merge(h.limit.metadata)
+			c.merge(h.limit.metadata)
 			continue
 		case h.limit.quota:
 			spent++
 		default:
 			refused = true
 			if !s.Degraded {
-				a.binding, least = i, 0
+				c.binding, least = i, 0
 			}
 		}
 		st.Code = rls.RateLimitResponse_OVER_LIMIT
-		a.wait = max(a.wait, st.GetDurationUntilReset().AsDuration())
+		c.wait = max(c.wait, st.GetDurationUntilReset().AsDuration())
 	}
 	refused = refused || quotas > 0 && quotas == spent
-	a.OverallCode = rls.RateLimitResponse_OK
-	if refused = refused && !a.opts.Modes.Shadow; refused {
-		a.OverallCode = rls.RateLimitResponse_OVER_LIMIT
+	c.out.OverallCode = rls.RateLimitResponse_OK
+	if refused = refused && !c.opts.Modes.Shadow; refused {
+		c.out.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
 	return refused
 }
@@ -120,13 +102,13 @@ func show(
 // seconds rounds up, so that a client that waits this long isn't too early.
 func seconds(d time.Duration) int64 { return int64((max(d, 1) + time.Second - 1) / time.Second) }
 
-func (a *answer) merge(more *structpb.Struct) {
+func (c *evaluation) merge(more *structpb.Struct) {
 	switch {
-	case more == nil || !a.opts.Answers.DynamicMetadata:
-	case a.metadata == nil:
-		a.metadata = proto.CloneOf(more)
+	case more == nil || !c.opts.Answers.DynamicMetadata:
+	case c.metadata == nil:
+		c.metadata = proto.CloneOf(more)
 	default:
-		mergeInto(a.metadata, more)
+		mergeInto(c.metadata, more)
 	}
 }
 
@@ -142,32 +124,32 @@ func mergeInto(into, more *structpb.Struct) {
 	}
 }
 
-func (a *answer) response() *rls.RateLimitResponse {
-	if o := &a.opts.Answers; o.Headers && a.binding >= 0 {
-		st := a.Statuses[a.binding]
-		a.header(o.Limit, int64(st.GetCurrentLimit().GetRequestsPerUnit()))
-		a.header(o.Remaining, int64(st.GetLimitRemaining()))
-		a.header(o.Reset, st.GetDurationUntilReset().GetSeconds())
+func (c *evaluation) response() *rls.RateLimitResponse {
+	if o := &c.opts.Answers; o.Headers && c.binding >= 0 {
+		st := c.out.Statuses[c.binding]
+		c.header(o.Limit, int64(st.GetCurrentLimit().GetRequestsPerUnit()))
+		c.header(o.Remaining, int64(st.GetLimitRemaining()))
+		c.header(o.Reset, st.GetDurationUntilReset().GetSeconds())
 	}
-	if a.OverallCode == rls.RateLimitResponse_OVER_LIMIT {
-		a.header("Retry-After", seconds(a.wait))
+	if c.out.OverallCode == rls.RateLimitResponse_OVER_LIMIT {
+		c.header("Retry-After", seconds(c.wait))
 	}
-	a.describe()
-	return a.RateLimitResponse
+	c.describe()
+	return c.out
 }
 
-func (a *answer) header(name string, value int64) {
-	a.ResponseHeadersToAdd = append(a.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: strconv.FormatInt(value, 10)})
+func (c *evaluation) header(name string, value int64) {
+	c.out.ResponseHeadersToAdd = append(c.out.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: strconv.FormatInt(value, 10)})
 }
 
 // describe adds the request, and the metadata of the limits that have room, for Envoy's other
 // filters.
-func (a *answer) describe() {
-	if !a.opts.Answers.DynamicMetadata {
+func (c *evaluation) describe() {
+	if !c.opts.Answers.DynamicMetadata {
 		return
 	}
 	descriptors := []any{}
-	for _, d := range a.req.Descriptors {
+	for _, d := range c.in.Descriptors {
 		entries := []any{}
 		for _, e := range d.GetEntries() {
 			entries = append(entries, e.GetKey()+"="+e.GetValue())
@@ -181,13 +163,13 @@ func (a *answer) describe() {
 		}
 		descriptors = append(descriptors, one)
 	}
-	fields := map[string]any{"domain": a.req.Domain, "descriptors": descriptors}
-	if h := a.req.GetHitsAddend(); h != 0 {
+	fields := map[string]any{"domain": c.in.Domain, "descriptors": descriptors}
+	if h := c.in.GetHitsAddend(); h != 0 {
 		fields["hitsAddend"] = h
 	}
 	all, err := structpb.NewStruct(fields)
-	if err == nil && a.metadata != nil { // can't fail, because protobuf strings are UTF-8
-		all.Fields["metadata"] = structpb.NewStructValue(a.metadata)
+	if err == nil && c.metadata != nil { // can't fail, because protobuf strings are UTF-8
+		all.Fields["metadata"] = structpb.NewStructValue(c.metadata)
 	}
-	a.DynamicMetadata = all
+	c.out.DynamicMetadata = all
 }

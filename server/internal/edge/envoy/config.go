@@ -25,9 +25,8 @@ func (c *Config) Domains() int { return len(c.domains) }
 type level map[string]*choices
 
 type choices struct {
-	exact map[string]*descriptor // by exact value
+	exact map[string]*descriptor // by exact value; "" is for the descriptor without a value
 	wild  []*descriptor          // values with wildcards, in the order of the file
-	any   *descriptor            // the descriptor without a value; nil if there is none
 }
 
 type descriptor struct {
@@ -114,7 +113,7 @@ func (l level) find(key, value string) *descriptor {
 	if c == nil {
 		return nil
 	}
-	if d := c.exact[value]; d != nil {
+	if d := c.exact[value]; d != nil && value != "" {
 		return d
 	}
 	for _, d := range c.wild {
@@ -122,5 +121,5 @@ func (l level) find(key, value string) *descriptor {
 			return d
 		}
 	}
-	return c.any
+	return c.exact[""]
 }

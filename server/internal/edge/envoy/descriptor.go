@@ -108,17 +108,11 @@ func (r *reader) add(list []Descriptor, into level, up inherited) {
 func (l level) add(key, value string, d *descriptor) bool {
 	c := l[key]
 	if c == nil {
-		c = &choices{}
+		c = &choices{exact: map[string]*descriptor{}}
 		l[key] = c
 	}
-	switch {
-	case value == "" && c.any == nil:
-		c.any = d
-		return true
-	case value == "" || c.exact[value] != nil:
+	if c.exact[value] != nil {
 		return false
-	case c.exact == nil:
-		c.exact = map[string]*descriptor{}
 	}
 	c.exact[value] = d
 	if strings.Contains(value, "*") {

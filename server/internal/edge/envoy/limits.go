@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
+	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
@@ -14,12 +16,17 @@ import (
 )
 
 type evaluation struct {
-	req     weir.Request
-	hits    []matched // one for each descriptor
-	charges []counter.Charge
-	returns []counter.Return
-	answer  answer
-	spent   bool // the limiter has allowed the request, but all quotas together refuse it
+	opts     *Options
+	in       *rls.RateLimitRequest
+	out      *rls.RateLimitResponse
+	req      weir.Request
+	hits     []matched // one for each descriptor
+	charges  []counter.Charge
+	returns  []counter.Return
+	spent    bool          // the limiter has allowed the request, but all quotas together refuse it
+	binding  int           // index of the status that headers describe, or -1
+	wait     time.Duration // the longest wait of the limits that refuse
+	metadata *structpb.Struct
 }
 
 // matched is a descriptor of a request, with the limit that the configuration has for it.
@@ -48,18 +55,18 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls
 		s.failed(private.GiveBack(s.limiter, ctx, c.returns))
 	}
 	if quotas <= 1 {
-		c.answer.decided(c, d.Limits())
+		c.decided(d.Limits())
 	}
 	if c.spent {
 		s.failed(private.GiveBack(s.limiter, ctx, c.taken(&d))) // give back what the other limits have taken
 	}
-	return c.answer.response(), nil
+	return c.response(), nil
 }
 
 // together decides a request with several quotas, which don't make the limiter refuse. If all of
 // them are exhausted, it changes the decision into a refusal by the quota with the longest wait.
 func (c *evaluation) together(d *weir.Decision) {
-	if refused := c.answer.decided(c, d.Limits()); !refused || !d.Allowed {
+	if refused := c.decided(d.Limits()); !refused || !d.Allowed {
 		return
 	}
 	c.spent = true
@@ -97,15 +104,12 @@ func (s *Service) match(c *evaluation, config *Config, req *rls.RateLimitRequest
 }
 
 func (l level) limit(entries []*ratelimit.RateLimitDescriptor_Entry) *limit {
-	var d *descriptor
+	d := &descriptor{} // for a request's descriptor without entries
 	for _, e := range entries {
 		if d = l.find(e.GetKey(), e.GetValue()); d == nil {
 			return nil
 		}
 		l = d.below
-	}
-	if d == nil {
-		return nil
 	}
 	return d.limit
 }

@@ -131,13 +131,9 @@ func (c *Config) find(path []string, add bool) (d *descriptor) {
 		c.domains[path[0]] = l
 	}
 	for _, entry := range path[1:] {
-		key, value, valued := strings.Cut(entry, "=")
-		d = nil
-		switch c := l[key]; {
-		case c != nil && valued:
-			d = c.exact[value]
-		case c != nil:
-			d = c.any
+		key, value, _ := strings.Cut(entry, "=")
+		if d = nil; l[key] != nil {
+			d = l[key].exact[value]
 		}
 		if d == nil && add {
 			d = &descriptor{below: level{}}

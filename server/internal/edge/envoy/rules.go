@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"net/http"
@@ -43,7 +44,7 @@ type part struct {
 // byRules decides a request by the rules. A descriptor that carries a limit, or that a rule names,
 // is charged to that limit or rule alone. The others become requests that all rules decide.
 func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	now, a := private.Now(s.limiter), &c.answer
+	now := private.Now(s.limiter)
 	if err := s.match(c, s.link().config, req); err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 	if all.Reason != weir.ReasonCooldown {
 		own = all.Limits()
 	}
-	refused := a.decided(c, own)
+	refused := c.decided(own)
 	binding := (*part)(nil)
 	for i := range parts {
 		p := &parts[i]
@@ -83,19 +84,19 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 	for _, list := range [][]part{parts, back} {
 		for i := range list {
 			for _, at := range list[i].indices {
-				list[i].status(a.Statuses[at])
+				list[i].status(c.out.Statuses[at])
 			}
 		}
 	}
 	if !all.Allowed {
-		a.OverallCode = rls.RateLimitResponse_OVER_LIMIT
+		c.out.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
 	if binding == nil || refused {
-		return a.response(), nil
+		return c.response(), nil
 	}
-	s.dress(a, binding, now)
-	a.describe()
-	return a.RateLimitResponse, nil
+	s.dress(c.out, binding, now)
+	c.describe()
+	return c.out, nil
 }
 
 // split turns the descriptors without a limit of their own into requests. back has those whose hits
@@ -131,22 +132,14 @@ func (s *Service) split(c *evaluation, req *rls.RateLimitRequest) (parts, back [
 }
 
 func contradicts(a, b []*ratelimit.RateLimitDescriptor_Entry) bool {
-	for _, x := range a {
-		for _, y := range b {
-			if x.GetKey() == y.GetKey() && x.GetValue() != y.GetValue() {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(a, func(x *ratelimit.RateLimitDescriptor_Entry) bool {
+		return slices.ContainsFunc(b, func(y *ratelimit.RateLimitDescriptor_Entry) bool {
+			return x.GetKey() == y.GetKey() && x.GetValue() != y.GetValue()
+		})
+	})
 }
 
-func (s *Service) meaning(key string) string {
-	if name, ok := s.opts.Attributes[key]; ok {
-		return name
-	}
-	return attributes[key]
-}
+func (s *Service) meaning(key string) string { return cmp.Or(s.opts.Attributes[key], attributes[key]) }
 
 func (s *Service) set(req *weir.Request, key, value string) {
 	switch s.meaning(key) {
@@ -220,20 +213,20 @@ func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 }
 
 // dress adds the headers that Weir's other edges send, and the body of a refusal.
-func (s *Service) dress(a *answer, p *part, now time.Time) {
+func (s *Service) dress(out *rls.RateLimitResponse, p *part, now time.Time) {
 	w := edge.Recorder{Head: http.Header{}}
 	s.opts.Rules.SetHeaders(w.Head, &p.req, &p.Decision, now)
 	if !p.Allowed {
 		s.opts.Rules.Refuse(&w, anyRequest, &p.req, &p.Decision, now)
-		a.RawBody = w.Body.Bytes()
+		out.RawBody = w.Body.Bytes()
 	}
-	a.ResponseHeadersToAdd = make([]*core.HeaderValue, 0, len(w.Head))
+	out.ResponseHeadersToAdd = make([]*core.HeaderValue, 0, len(w.Head))
 	for name, values := range w.Head {
 		for _, v := range values {
-			a.ResponseHeadersToAdd = append(a.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: v})
+			out.ResponseHeadersToAdd = append(out.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: v})
 		}
 	}
-	slices.SortFunc(a.ResponseHeadersToAdd, func(a, b *core.HeaderValue) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(out.ResponseHeadersToAdd, func(a, b *core.HeaderValue) int { return strings.Compare(a.Key, b.Key) })
 }
 
 // anyRequest stands for the client's request, because Envoy doesn't say which media types the

@@ -118,7 +118,10 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 		return nil, overloaded
 	}
 	defer s.gate.Leave()
-	c := &evaluation{answer: newAnswer(&s.opts, req)}
+	c := &evaluation{opts: &s.opts, in: req, out: &rls.RateLimitResponse{}, binding: -1}
+	for range req.Descriptors {
+		c.out.Statuses = append(c.out.Statuses, &rls.RateLimitResponse_DescriptorStatus{})
+	}
 	if !s.opts.Configured {
 		return s.byRules(budget, c, req)
 	}
