@@ -24,7 +24,7 @@ type field struct {
 var (
 	key     = textField("key", MaxText, func(b *body) *string { return &b.req.APIKey })
 	cost    = field{"cost", func(c *workspace, _, name string) error { return c.wholeOf(name, 0, MaxCost, &c.cost) }}
-	amounts = field{"amounts", func(c *workspace, _, _ string) error { return c.amountsOf() }}
+	amounts = field{"amounts", orNull((*workspace).amountsOf)}
 	wanted  = field{"receipt", func(c *workspace, _, name string) error { return c.boolOf(name, &c.req.Receipt) }}
 	receipt = textField("receipt", MaxBody, func(b *body) *string { return &b.receipt })
 
@@ -33,10 +33,10 @@ var (
 		textField("method", MaxText, func(b *body) *string { return &b.req.Method }),
 		textField("path", MaxBody, func(b *body) *string { return &b.req.Path }),
 		textField("ip", MaxText, func(b *body) *string { return &b.ip }),
-		{"attributes", func(c *workspace, _, _ string) error { return c.attributesOf() }},
+		{"attributes", orNull((*workspace).attributesOf)},
 		cost, wanted, amounts,
-		{"reserve", func(c *workspace, _, _ string) error { return c.reserveOf() }},
-		{"id", func(c *workspace, _, _ string) error { return c.idOf() }},
+		{"reserve", orNull((*workspace).reserveOf)},
+		{"id", orNull((*workspace).idOf)},
 	}
 	subjectFields = []field{ // of attributes, which may have other names as well
 		textField("user", MaxText, func(b *body) *string { return &b.req.User }),
@@ -63,6 +63,16 @@ var (
 
 func textField(name string, most int, into func(*body) *string) field {
 	return field{name, func(c *workspace, in, name string) error { return c.textOf(in, name, most, into(&c.body)) }}
+}
+
+// orNull returns a function that reads a field, or skips null, which leaves it unset.
+func orNull(read func(*workspace) error) func(c *workspace, in, name string) error {
+	return func(c *workspace, _, _ string) error {
+		if c.json.PeekKind() == 'n' {
+			return c.json.SkipValue()
+		}
+		return read(c)
+	}
 }
 
 func listField(name string, each func(*workspace) error) field {
@@ -96,9 +106,6 @@ func (as attributes) of(name string) string {
 }
 
 func (c *workspace) attributesOf() error {
-	if c.json.PeekKind() == 'n' {
-		return c.json.SkipValue()
-	}
 	return c.object("attributes", subjectFields, c.attributeField)
 }
 
@@ -132,11 +139,7 @@ func sameAttribute(a, b string) bool {
 	return a == b || isHeader && alsoHeader && strings.EqualFold(x, y)
 }
 
-// amountsOf reads amounts by name. Null leaves them unset.
 func (c *workspace) amountsOf() error {
-	if c.json.PeekKind() == 'n' {
-		return c.json.SkipValue()
-	}
 	c.amounts = true
 	return c.object("amounts", nil, c.amountField)
 }
@@ -167,18 +170,14 @@ func (c *workspace) amountField(name string) error {
 	return nil
 }
 
-// reserveOf reads how long amounts are reserved. Null means that they aren't.
 func (c *workspace) reserveOf() error {
 	value, err := c.value()
 	kind := jsontext.Value(value).Kind()
 	if err == nil && kind == '"' {
 		value, err = c.text(value)
 	}
-	switch {
-	case err != nil || kind == 'n':
-		return err
-	case kind != '"' && kind != '0':
-		return mismatch("reserve", "a time", value, nil)
+	if err != nil || kind != '"' && kind != '0' {
+		return mismatch("reserve", "a time", value, err)
 	}
 	var ok bool
 	if c.req.Reserve, ok = parseReserve(value, kind == '0'); !ok {
@@ -199,12 +198,9 @@ func parseReserve(text string, seconds bool) (d time.Duration, ok bool) {
 	return d, err == nil && d >= time.Millisecond && d <= MaxReserve
 }
 
-// idOf reads the id of a check. Null leaves it unset. An empty id is an error, because the caller
-// believes that a retry is charged once.
+// idOf reads the id of a check. An empty id is an error, because the caller believes that a retry is
+// charged once.
 func (c *workspace) idOf() error {
-	if c.json.PeekKind() == 'n' {
-		return c.json.SkipValue()
-	}
 	if err := c.textOf("", "id", MaxBody, &c.id); err != nil {
 		return err
 	}
