@@ -43,9 +43,10 @@ type Guard struct {
 	sessions sessions
 	cross    http.CrossOriginProtection
 	store    *memstore.Store
-	attempts *counter.Policy // limits bad tokens from one address
-	repeated *counter.Policy // limits how often the same bad token counts
-	lines    lines
+	attempts *counter.Policy  // limits bad tokens from one address
+	repeated *counter.Policy  // limits how often the same bad token counts
+	linesMu  sync.Mutex       // guards lines
+	lines    map[string]lines // by the name of the sender
 }
 
 // memory is how many bytes a Guard uses at most to remember bad tokens.
@@ -54,7 +55,7 @@ const memory = 1 << 20
 // New creates a Guard.
 func New(opts Options) *Guard {
 	g := &Guard{
-		opts: opts, store: memstore.New(memstore.Options{MemoryCap: memory}),
+		opts: opts, store: memstore.New(memstore.Options{MemoryCap: memory}), lines: map[string]lines{},
 		attempts: policy("attempts", 10, time.Minute), repeated: policy("repeated", 1, time.Hour),
 	}
 	g.tokens.Store(&opts.Tokens)
@@ -147,13 +148,8 @@ func crossSite(message string) *jsonerror.Error {
 	return jsonerror.New(http.StatusForbidden, jsonerror.CrossSite, "%s", message)
 }
 
-// lines counts the lines that were logged in the current minute.
+// lines counts the lines that were logged in the current minute, and those that weren't since then.
 type lines struct {
-	mu     sync.Mutex // guards byName
-	byName map[string]lineCount
-}
-
-type lineCount struct {
 	minute  int64
 	n, left int
 }
@@ -163,16 +159,11 @@ const maxLines = 100
 // Line reports whether to log an event that a caller can repeat at will: for each name, a hundred a
 // minute are logged, so that no caller can fill the disk. leftOut is how many weren't logged before
 // this one. All callers without a name share the name "".
-func (g *Guard) Line(name string) (log bool, leftOut int) { return g.lines.take(name, time.Now()) }
-
-func (l *lines) take(name string, now time.Time) (log bool, leftOut int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byName == nil {
-		l.byName = map[string]lineCount{}
-	}
-	c := l.byName[name]
-	if minute := now.Unix() / 60; minute != c.minute {
+func (g *Guard) Line(name string) (log bool, leftOut int) {
+	g.linesMu.Lock()
+	defer g.linesMu.Unlock()
+	c := g.lines[name]
+	if minute := time.Now().Unix() / 60; minute != c.minute {
 		c.minute, c.n = minute, 0
 	}
 	if log = c.n < maxLines; log {
@@ -181,7 +172,7 @@ func (l *lines) take(name string, now time.Time) (log bool, leftOut int) {
 	} else {
 		c.left++
 	}
-	l.byName[name] = c
+	g.lines[name] = c
 	return log, leftOut
 }
 

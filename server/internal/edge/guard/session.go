@@ -194,18 +194,10 @@ func DropSessions(h http.Header) {
 }
 
 func withoutSessions(line string) string {
-	var kept []string
-	left := 0 // cookies removed so far
-	for cookie := range strings.SplitSeq(line, ";") {
-		bare := strings.TrimLeft(cookie, " \t")
-		switch {
-		case strings.HasPrefix(bare, cookiePrefix):
-			left++
-		case left > 0 && kept == nil: // remove the space that separated it from the removed cookie
-			kept = append(kept, bare)
-		default:
-			kept = append(kept, cookie)
-		}
+	ours := func(cookie string) bool { return strings.HasPrefix(strings.TrimLeft(cookie, " \t"), cookiePrefix) }
+	kept := strings.Join(slices.DeleteFunc(strings.Split(line, ";"), ours), ";")
+	if ours(line) { // remove the space that separated the first kept cookie from a removed one
+		kept = strings.TrimLeft(kept, " \t")
 	}
-	return strings.Join(kept, ";")
+	return kept
 }
