@@ -101,10 +101,9 @@ func collectRedis(ch chan<- prometheus.Metric, s *redisstore.Store) {
 		} else {
 			gauge(ch, storeUp, up, sh.Name)
 			gauge(ch, storeEvicts, evicts, sh.Name)
-			total(ch, storeErrors, sh.Errors.Timeout, sh.Name, "timeout")
-			total(ch, storeErrors, sh.Errors.Connection, sh.Name, "connection")
-			total(ch, storeErrors, sh.Errors.Reply, sh.Name, "reply")
-			total(ch, storeErrors, sh.Errors.Slot, sh.Name, "slot")
+			for i, kind := range redisstore.Failures {
+				total(ch, storeErrors, sh.Errors[i], sh.Name, kind)
+			}
 			ch <- prometheus.MustNewConstSummary(storeActs, sh.Calls, float64(sh.Acts), nil, sh.Name)
 			ch <- &histogram{
 				desc: storeDuration, label: &dto.LabelPair{Name: new("shard"), Value: &sh.Name},

@@ -151,7 +151,7 @@ func (l *joiner) do(ctx context.Context, a *act) error {
 	case lost:
 		end("unavailable")
 	default:
-		end(failureOf(err).String())
+		end(failureOf(err))
 	}
 	return err
 }

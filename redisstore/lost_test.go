@@ -369,7 +369,7 @@ func TestWhatRedisSaysIsTold(t *testing.T) {
 		}
 	}
 	// Probes of an idle server don't count as calls, and may have been among the failures that opened the breaker.
-	if got := s.Health().Shards[0]; got.Errors.Reply == 0 || got.Errors.Timeout > 0 || got.Up {
+	if got := s.Health().Shards[0]; failed(got, "reply") == 0 || failed(got, "timeout") > 0 || got.Up {
 		t.Errorf("%+v", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,19 +17,15 @@ type ShardStats struct {
 	// Calls counts script calls. Acts counts what they carried: one for each take, return or reset that has keys on the
 	// server. Acts that are under way at the same moment share a call.
 	Calls, Acts uint64
-	// Errors counts the calls that failed.
-	Errors ErrorStats
+	// Errors counts the calls that failed, by their cause: see [Failures].
+	Errors [len(Failures)]uint64
 	// Time is how long calls took, including those that failed.
 	Time TimeStats
 }
 
-// ErrorStats counts failed calls by their cause.
-type ErrorStats struct {
-	Timeout    uint64 // no answer within the budget
-	Connection uint64 // no connection could be made, or it was lost
-	Reply      uint64 // Redis answered with an error
-	Slot       uint64 // no server serves the hash slot
-}
+// Failures are the causes of failed calls: no answer within the budget; no connection could be made, or it was lost; Redis
+// answered with an error; no server serves the hash slot.
+var Failures = [...]string{"timeout", "connection", "reply", "slot"}
 
 // TimeStats is a histogram of durations.
 type TimeStats struct {
@@ -49,37 +46,24 @@ var TimeBounds = [15]time.Duration{
 // tally counts the calls to a shard. Each call writes to it a few times, which costs little beside a round trip.
 type tally struct {
 	acts    atomic.Uint64
-	failed  [len(failures)]atomic.Uint64
+	failed  [len(Failures)]atomic.Uint64
 	sum     atomic.Int64 // ns
 	buckets [len(TimeBounds) + 1]atomic.Uint64
 }
 
-// failure is the cause of a failed call: see [ErrorStats].
-type failure int
-
-const (
-	failedTimeout failure = iota
-	failedConnection
-	failedReply
-	failedSlot
-)
-
-var failures = [...]string{"timeout", "connection", "reply", "slot"}
-
-func (f failure) String() string { return failures[f] }
-
-func failureOf(err error) failure {
+// failureOf returns the cause of a failed call.
+func failureOf(err error) string {
 	var re *rueidis.RedisError
 	var slow net.Error
 	switch {
 	case ofSlot(err):
-		return failedSlot
+		return "slot"
 	case errors.As(err, &re):
-		return failedReply
+		return "reply"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
-		return failedTimeout
+		return "timeout"
 	}
-	return failedConnection
+	return "connection"
 }
 
 // count records a call.
@@ -92,7 +76,7 @@ func (t *tally) count(acts int, took time.Duration, err error) {
 	}
 	t.buckets[at].Add(1)
 	if err != nil {
-		t.failed[failureOf(err)].Add(1)
+		t.failed[slices.Index(Failures[:], failureOf(err))].Add(1)
 	}
 }
 
@@ -113,9 +97,8 @@ func (t *tally) stats() (out ShardStats) {
 		out.Time.Buckets[i] = t.buckets[i].Load()
 		out.Calls += out.Time.Buckets[i]
 	}
-	out.Errors = ErrorStats{
-		Timeout: t.failed[failedTimeout].Load(), Connection: t.failed[failedConnection].Load(),
-		Reply: t.failed[failedReply].Load(), Slot: t.failed[failedSlot].Load(),
+	for i := range t.failed {
+		out.Errors[i] = t.failed[i].Load()
 	}
 	return out
 }

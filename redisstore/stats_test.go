@@ -25,7 +25,7 @@ func TestStats(t *testing.T) {
 	}
 	took := time.Since(before)
 	got := s.Health().Shards[0]
-	if got.Calls != 10 || got.Acts != 10 || got.Errors != (ErrorStats{}) || got.Time.Sum <= 0 || got.Time.Sum > took {
+	if got.Calls != 10 || got.Acts != 10 || got.Errors != [len(Failures)]uint64{} || got.Time.Sum <= 0 || got.Time.Sum > took {
 		t.Errorf("%+v in %v", got, took)
 	}
 	storm(100, 10_000, func(i int) bool { return mustTake(t, s, charge1(p, fmt.Sprint(i))) })
@@ -48,7 +48,7 @@ func TestStats(t *testing.T) {
 	}
 	r.Kill()
 	until(t, lost(s))
-	if got := s.Health().Shards[0]; got.Up || got.Errors.Connection+got.Errors.Timeout == 0 || got.Errors.Reply+got.Errors.Slot > 0 {
+	if got := s.Health().Shards[0]; got.Up || failed(got, "connection")+failed(got, "timeout") == 0 || failed(got, "reply")+failed(got, "slot") > 0 {
 		t.Errorf("a server that is gone: %+v", got)
 	}
 }
@@ -71,3 +71,6 @@ func TestTimeBounds(t *testing.T) {
 		}
 	}
 }
+
+// failed returns how many calls to a shard have failed for a cause.
+func failed(h ShardHealth, cause string) uint64 { return h.Errors[slices.Index(Failures[:], cause)] }

@@ -85,7 +85,7 @@ type Options struct {
 	// again when it changes. It isn't called if Secret is set. Nil is allowed.
 	OnSecret func(secret []byte)
 	// Trace starts a span for the time in which a check waits for a shard. It gets the check's context. The function that it
-	// returns ends the span, with the cause of a failure: timeout, connection, reply or slot, as in [ErrorStats]; unavailable
+	// returns ends the span, with the cause of a failure: timeout, connection, reply or slot, as in [Failures]; unavailable
 	// if the breaker was open and nothing was sent; canceled if the caller has gone; or "". Trace may be nil, and may return
 	// nil for no span. Package tracing has one.
 	Trace func(ctx context.Context, shard string) func(failure string)
