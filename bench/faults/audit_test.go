@@ -7,7 +7,7 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// report writes what was seen.
+// report records what the load saw.
 func (t *experiment) report(load *load.Report) {
 	r, c := t.result, t.traffic
 	c.mu.Lock()
@@ -24,8 +24,8 @@ func (t *experiment) report(load *load.Report) {
 	r.exact = max(0, again.Sub(t.from))
 }
 
-// audit compares what keys were told with what Redis counted of them, and with their limits: no request counts twice, none that was
-// counted is forgotten, and no fault raises a limit.
+// audit compares what the clients of keys were told with what Redis counted, and with the limits: no request is counted twice,
+// no counted request is forgotten, and no fault raises a limit.
 func (t *experiment) audit() error {
 	wrong := t.result.wrong
 	lost := int64(0)

@@ -23,13 +23,13 @@ type backend struct {
 	loading   chan error // result of a restart under way
 }
 
-// alone is one server.
+// alone starts a single server.
 func alone(t *testing.T, config ...string) *backend {
 	s := redistest.New(t, redistest.Options{Config: config})
 	return &backend{url: "redis://" + s.Addr, victim: s}
 }
 
-// proxied is one server behind a faulty network.
+// proxied starts a single server behind a faulty network.
 func proxied(t *testing.T, config ...string) *backend {
 	b := alone(t, config...)
 	b.proxy = redistest.NewProxy(t, b.victim.Addr)
@@ -49,7 +49,7 @@ func cluster(t *testing.T, config ...string) *backend {
 	return &backend{url: url, victim: c.Nodes[0], cluster: true}
 }
 
-// close ends what a fault has left behind. The servers are closed when the test ends.
+// close cleans up after a fault. The servers are closed when the test ends.
 func (b *backend) close() error {
 	b.release()
 	if b.loading != nil {
@@ -72,7 +72,7 @@ func (b *backend) caughtUp() error {
 	return redistest.Until(ctx, func(ctx context.Context) error { return b.other.Follows(ctx, b.victim) })
 }
 
-// keeps reports whether the victim stores a key that is new. Touch must use the key.
+// keeps reports whether the victim stores a new key. touch must use the key.
 func (b *backend) keeps(ctx context.Context, touch func() error) (bool, error) {
 	if !b.cluster {
 		return true, nil

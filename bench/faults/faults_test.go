@@ -31,16 +31,15 @@ var promised = bounds{
 	lost:     100 * time.Millisecond,
 }
 
-// lenient bounds are for a machine that does ten other things. So is the time that a check may take in the store, since
-// checks that are later than that are degraded.
+// lenient bounds are for a busy machine. The store's time budget is lenient, too, since checks that exceed it are degraded.
 var lenient = bounds{slowest: 20 * time.Second, factor: 4, serving: 20 * time.Second, exact: patience, failover: patience, lost: patience}
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The client of a Cluster sleeps for seconds before it closes connections to a server that is gone.
+		// The client of a Cluster sleeps for seconds before it closes connections to a lost server.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
-		// It also sleeps before it looks again who owns which slot.
+		// It also sleeps before it asks again who owns which hash slot.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
 }
 

@@ -9,14 +9,14 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// result is what clients saw of a fault.
+// result is what clients saw during a fault.
 type result struct {
 	scenario          scenario
 	answers, degraded int64            // degraded ones were decided without Redis
 	statuses          map[int]int64    // how often each was seen
 	wrong             map[string]int64 // what must not happen, and how often it did
 	slowest           time.Duration    // the longest time from when a check was due until it was answered
-	// before, most and after are numbers of goroutines: under load, the most during the fault, and under load afterwards.
+	// before, most and after are numbers of goroutines under load: before the fault, the most during it, and after it.
 	before, most, after int
 	// noticed is the time from the fault, or from the node's start if the fault came first, to the first degraded answer.
 	noticed time.Duration
@@ -74,7 +74,7 @@ a check was due. goroutines: before, at most, after. others: the share of the co
 with more than a tenth, a FAIL may be theirs.
 `
 
-// row is a line of the table: others is the share of the cores that other processes used.
+// row is a line of the table. others is the share of CPU time that other processes used.
 func (r *result) row(others float64, passed bool) []string {
 	verdict := "PASS"
 	if !passed {

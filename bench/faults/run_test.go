@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// config is how hard scenarios are run.
+// config says how much load a scenario has, and for how long.
 type config struct {
 	rate    float64       // how many checks are due a second
 	workers int           // how many of them may be in flight
@@ -150,8 +150,8 @@ func (t *experiment) underLoad(ctx context.Context) error {
 	return nil
 }
 
-// connected waits until the node has accepted the connections of all workers, beside the earlier ones. Each has a
-// goroutine of the node's.
+// connected waits until the node has accepted the connections of all workers in addition to the earlier ones. The node has a
+// goroutine for each connection.
 func (t *experiment) connected(ctx context.Context, earlier int64) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -163,7 +163,7 @@ func (t *experiment) connected(ctx context.Context, earlier int64) error {
 	})
 }
 
-// goroutines is how many there are, except for those that make the load.
+// goroutines returns the number of goroutines, without those that generate the load.
 func (t *experiment) goroutines() int { return runtime.NumGoroutine() - t.config.workers }
 
 // breakAndHeal causes the fault, ends it, and waits until limits are exact again.

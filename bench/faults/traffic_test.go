@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// traffic is the load on a node, and what came of it. Key n uses rule n % 4.
+// traffic is the load on a node, and its results. Key n uses rule n % 4.
 type traffic struct {
 	target rawhttp.Target
 	keys   []key
@@ -70,7 +70,7 @@ func (t *traffic) outcome(n uint32, raw rawhttp.Answer, err error) load.Answer {
 	return load.Answer{Degraded: a.degraded, Status: uint16(a.status)}
 }
 
-// note counts an answer and what is wrong with it.
+// note counts an answer, and records what is wrong with it.
 func (t *traffic) note(k *key, a answer, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,14 +114,14 @@ func newAnswer(a rawhttp.Answer) answer {
 	return answer{a.Status, a.Degraded(), a.Header.Get("X-Ratelimit-Policy") == "degraded", a.Body}
 }
 
-// left is how many requests the key has left.
+// left returns how many requests the key has left.
 func (a answer) left() (int64, error) {
 	var d checkapi.CheckResponse
 	err := json.Unmarshal(a.body, &d)
 	return d.Remaining, err
 }
 
-// fault says what is wrong with an answer by itself; "" means nothing.
+// fault returns what is wrong with an answer on its own, or "".
 func (a answer) fault(rule string) string {
 	right := a.status == http.StatusOK
 	switch rule {
@@ -139,15 +139,15 @@ func (a answer) fault(rule string) string {
 	return ""
 }
 
-// patience ends what hangs.
+// patience ends tests that hang.
 const patience = 30 * time.Second
 
-// request is a check as an HTTP request.
+// request returns a check as an HTTP request.
 func request(rule, name string, cost int) []byte {
 	return rawhttp.Post("/v1/check", fmt.Sprintf(`{"path":"/%s","key":%q,"cost":%d}`, rule, name, cost))
 }
 
-// client makes single checks.
+// client sends single checks.
 type client struct{ rawhttp.Conn }
 
 func (c *client) check(rule, name string, cost int) (answer, error) {

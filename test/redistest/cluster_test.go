@@ -34,7 +34,7 @@ func TestClusterPromotesAReplica(t *testing.T) {
 	}
 	soon(t, c.Healthy)
 
-	// It comes back as a replica of its heir.
+	// The old primary comes back as a replica of its heir.
 	if err := old.Restart(); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestMoveSlots(t *testing.T) {
 		must(t, from, "SET", tag+strconv.Itoa(i), strconv.Itoa(i), "EX", "1000")
 	}
 
-	// Clients write on, following redirections, as the slot moves.
+	// While the slot moves, clients go on writing and follow redirections.
 	wrote := make(chan error)
 	moved := make(chan struct{})
 	go func() {
@@ -107,8 +107,8 @@ func TestMoveSlots(t *testing.T) {
 	soon(t, c.Healthy)
 }
 
-// setAnywhere sets a key at whichever primary takes it; one of them must, by
-// and by. A key that migrates is asked for at its destination.
+// setAnywhere sets a key at whichever primary accepts it. One of them does, sooner or later. If the key is being moved, its
+// destination has to be asked with ASKING.
 func setAnywhere(ctx context.Context, c *redistest.Cluster, key string, n int) error {
 	return redistest.Until(ctx, func(ctx context.Context) error {
 		var errs []error

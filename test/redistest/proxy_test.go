@@ -27,7 +27,7 @@ func dial(t *testing.T, p *redistest.Proxy) net.Conn {
 	return conn
 }
 
-// send sends a command and waits for the reply, for as long as wait if it isn't 0.
+// send sends a command and waits for the reply, at most as long as wait unless that is 0.
 func send(t *testing.T, conn net.Conn, wait time.Duration, args ...string) (string, error) {
 	t.Helper()
 	var deadline time.Time
@@ -40,7 +40,7 @@ func send(t *testing.T, conn net.Conn, wait time.Duration, args ...string) (stri
 	return ask(conn, args...)
 }
 
-// ask sends a command and reads the reply: a text, or the digits of a number. A refusal is a text, too.
+// ask sends a command and reads the reply: a text, or the digits of a number. An error reply is also returned as a text.
 func ask(conn net.Conn, args ...string) (string, error) {
 	if _, err := fmt.Fprintf(conn, "%s\r\n", strings.Join(args, " ")); err != nil {
 		return "", err
@@ -57,7 +57,7 @@ func ask(conn net.Conn, args ...string) (string, error) {
 	return strings.TrimSpace(reply[1:]), nil
 }
 
-// count is what the counter n stands at, asked around the proxy.
+// count reads the counter n without the proxy.
 func count(t *testing.T, s *redistest.Server) any {
 	t.Helper()
 	return must(t, s, "GET", "n")
@@ -177,7 +177,8 @@ func TestProxyDown(t *testing.T) {
 	}
 }
 
-// Replies that are held back for an hour come as soon as the fault ends, in order, and a proxy that holds some can be closed.
+// Replies that are held back for an hour arrive in order as soon as the fault ends, and a proxy that holds replies can be
+// closed.
 func TestProxyHolds(t *testing.T) {
 	s := redistest.New(t, redistest.Options{})
 	p := redistest.NewProxy(t, s.Addr)
@@ -209,7 +210,7 @@ func TestProxyHolds(t *testing.T) {
 		}
 	}
 
-	// What is held is lost to a fault that comes meanwhile.
+	// A fault that begins meanwhile loses the data that is being held.
 	if err := p.Delay(time.Hour); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// With orphan set, the test's program is one that starts a server, tells its socket, and waits to be killed.
+// With the flag orphan, the test's program starts a server, prints its socket, and waits to be killed.
 const orphan = "REDISTEST_ORPHAN"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// must is Do for commands that are to succeed.
+// must is Do for commands that must succeed.
 func must(t *testing.T, s *redistest.Server, args ...string) any {
 	t.Helper()
 	v, err := s.Do(t.Context(), args...)
@@ -96,7 +96,7 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
-// The binary is the one that the environment names.
+// The environment names the binary.
 func TestBinary(t *testing.T) {
 	t.Setenv("WEIR_TEST_REDIS", "/nowhere/redis-server")
 	if _, err := redistest.Start(redistest.Options{}); err == nil || !strings.Contains(err.Error(), "/nowhere/redis-server isn't installed") {
@@ -249,7 +249,7 @@ func TestClosedIsGone(t *testing.T) {
 	}
 }
 
-// No server outlives a program that is killed and can close nothing.
+// No server outlives a program that is killed before it can close anything.
 func TestNoOrphans(t *testing.T) {
 	program := exec.Command(os.Args[0])
 	program.Env = append(os.Environ(), orphan+"=1")
@@ -267,7 +267,7 @@ func TestNoOrphans(t *testing.T) {
 	_ = program.Wait() // killed
 	socket := strings.TrimSpace(line)
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(socket)) })
-	// The process itself may stay in the table for a while, until its new parent cares.
+	// The process itself may stay in the process table for a while, until its new parent reaps it.
 	soon(t, func(context.Context) error {
 		conn, err := net.Dial("unix", socket)
 		if err == nil {

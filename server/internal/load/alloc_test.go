@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector allocates by itself, so these run without it.
+// The race detector allocates by itself, so these tests run without it.
 
 package load
 

@@ -27,8 +27,8 @@ func parseURL(t *testing.T, s string) *url.URL {
 	return u
 }
 
-// A server that takes 300 ms, asked ten times a second over one connection: requests wait for those
-// before them, and their latency says so, though the server was never slower than 300 ms.
+// A server takes 300 ms and gets ten requests a second over one connection. Requests wait for the ones before them, and their
+// latency shows that, although the server never takes more than 300 ms.
 func TestHTTPLatencyCountsFromTheDueTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := serve(t, func(http.ResponseWriter, *http.Request) { time.Sleep(300 * time.Millisecond) }, HTTPOptions{Check: Check{Method: http.MethodGet}})
@@ -59,7 +59,7 @@ func TestHTTPStallHoldsUpWhatIsDue(t *testing.T) {
 			}
 		}, HTTPOptions{Check: Check{Method: http.MethodGet}})
 		r := mustRun(t, Plan{Duration: 3 * time.Second, Rate: 100}, to)
-		// What was due during the stall waited for its end: a hundred requests, one of them the cause.
+		// The requests that were due during the stall waited for its end: a hundred, including the one that caused it.
 		if o := r.OpenLoop; r.Checks != 300 || o.Late != 99 || o.Dropped != 0 {
 			t.Errorf("%d checks, %+v", r.Checks, o)
 		}
@@ -106,7 +106,7 @@ func TestHTTPTimeoutsCountAsLatency(t *testing.T) {
 	})
 }
 
-// An answer that ends too early is no answer.
+// A response that ends too early doesn't count as an answer.
 func TestHTTPBrokenAnswersAreErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -162,7 +162,7 @@ func TestHTTPRequestsToAnEndpoint(t *testing.T) {
 	})
 }
 
-// The check API itself, with rules that refuse by key and by address.
+// This is the check API itself, with rules that refuse by key and by address.
 func TestHTTPChecksOfANode(t *testing.T) {
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
 		{ID: "orders", Match: weir.Match{Endpoint: "POST /v1/orders/{id}"}, Limits: []weir.Limit{weir.PerHour(6)}},
@@ -187,7 +187,7 @@ func TestHTTPChecksOfANode(t *testing.T) {
 			t.Errorf("%+v: %s", a, body)
 		}
 		r := mustRun(t, Plan{Duration: time.Second, Rate: 100, Keys: 4}, to)
-		// Each of four keys has six tokens, two a check; one check of the first has been made.
+		// Each of the four keys has six tokens, and a check takes two. The first key has already been checked once.
 		if r.Checks != 100 || r.Allowed != 11 || r.Refused != 89 || r.Statuses[429] != 89 || r.Degraded != 0 {
 			t.Errorf("%d checks, %d allowed, %d refused, %v", r.Checks, r.Allowed, r.Refused, r.Statuses)
 		}

@@ -14,8 +14,8 @@ func frequencies(s sequence, keys int) []float64 {
 	return n
 }
 
-// chiSquare sums how far counts are from what they should be. Of random draws it is about as large as there are
-// counts, give or take a few times the square root of twice that.
+// chiSquare returns how far counts are from the expected ones. For random draws, it is about as large as the number of counts,
+// give or take a few times the square root of twice that number.
 func chiSquare(got []float64, want func(i int) float64) float64 {
 	var sum float64
 	for i := range got {
@@ -44,7 +44,7 @@ func TestZipfKeysFollowTheirExponent(t *testing.T) {
 	for k := range keys {
 		norm += math.Pow(float64(1+k), -exponent)
 	}
-	// The head has counts large enough to be in the order of the ranks.
+	// The head's counts are large enough to be in the order of the ranks.
 	x := chiSquare(n[:head], func(k int) float64 { return float64(len(s)) * math.Pow(float64(1+k), -exponent) / norm })
 	if most := head + 5*math.Sqrt(2*head); x > most {
 		t.Errorf("chi-square of the %d most frequent is %.0f, want at most %.0f", head, x, most)

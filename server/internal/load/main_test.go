@@ -16,14 +16,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// target is a function as a target.
+// target makes a function a target.
 type target func(ctx context.Context, n uint32) Answer
 
 func (t target) String() string                            { return "a function" }
 func (t target) Sender() Sender                            { return t }
 func (t target) Send(ctx context.Context, n uint32) Answer { return t(ctx, n) }
 
-// pipes is a network in memory, which virtual time can wait for.
+// pipes is a network in memory, so that virtual time can wait for it.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -60,8 +60,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// serve starts a server on a network in memory, and returns a target for it.
-// Of the options, the test needs to give what it is about.
+// serve starts a server on a network in memory, and returns a target for it. A test sets only the options that it is about.
 func serve(t *testing.T, h http.HandlerFunc, o HTTPOptions) *HTTP {
 	t.Helper()
 	network := newPipes()
@@ -84,7 +83,7 @@ func serve(t *testing.T, h http.HandlerFunc, o HTTPOptions) *HTTP {
 	return target
 }
 
-// virtual is a plan for a bubble of virtual time.
+// virtual returns a plan for a bubble of virtual time.
 func virtual(p Plan) Plan {
 	p.Keys = max(p.Keys, 1)
 	p.Workers = max(p.Workers, 1)
@@ -101,5 +100,5 @@ func mustRun(t *testing.T, p Plan, to Target) *Report {
 	return r
 }
 
-// near reports whether a time from a histogram is this one, to the histogram's three digits.
+// near reports whether a time from a histogram equals the wanted one, to the histogram's three digits.
 func near(got, want time.Duration) bool { return (got - want).Abs() <= want/500 }

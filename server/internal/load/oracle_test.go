@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What one client is admitted too much doesn't make up for what another one loses.
+// If one client is admitted too often, that doesn't make up for another client's losses.
 func TestOracleComparesByClient(t *testing.T) {
 	refuse := func(client uint32) Target {
 		return target(func(_ context.Context, n uint32) Answer {
@@ -36,7 +36,7 @@ func TestOracleComparesByClient(t *testing.T) {
 	}
 }
 
-// The oracle counts from the first request on, what is measured doesn't.
+// The oracle counts from the first request on, unlike the measurement.
 func TestOracleCountsTheWarmup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		odd := target(func(_ context.Context, n uint32) Answer {

@@ -28,7 +28,8 @@ func compile(tb testing.TB, rules ...weir.Rule) *weir.RuleSet {
 	return set
 }
 
-// untilSent is a target that ends a run once enough has been sent, so that how much is measured is no matter of time.
+// untilSent is a target that ends a run once enough requests were sent, so that the number of measured requests doesn't depend
+// on time.
 func untilSent(n int, to Target, end context.CancelFunc) Target {
 	sender := to.Sender()
 	return target(func(ctx context.Context, k uint32) Answer {
@@ -77,7 +78,7 @@ func TestInProcessPeekTakesNothing(t *testing.T) {
 	}
 }
 
-// Requests go to every one of several limiters.
+// Each of several limiters gets requests.
 func TestInProcessSpreadsOverLimiters(t *testing.T) {
 	set := compile(t, weir.Rule{ID: "ten", Limits: []weir.Limit{weir.PerHour(10)}})
 	sender := NewInProcess([]*weir.Limiter{limiter(set), limiter(set), limiter(set)}, "in process", 1, Check{Cost: 1}).Sender()
@@ -105,7 +106,7 @@ func TestGenerousRulesRefuseNobody(t *testing.T) {
 	}
 }
 
-// Workers that share recorders, and the real limiter, under the race detector.
+// Under the race detector, workers share recorders and use a real limiter.
 func TestInProcessWithManyWorkers(t *testing.T) {
 	set, err := GenerousRules()
 	if err != nil {
@@ -127,8 +128,8 @@ func TestInProcessWithManyWorkers(t *testing.T) {
 	}
 }
 
-// What making load costs beside the checks: Loop less Bare, or Nothing. The CPU time says more than the clock
-// on a machine that does other things.
+// This shows what generating load costs besides the checks: Loop minus Bare, or Nothing. On a busy machine, the CPU time says
+// more than the clock.
 func BenchmarkClosedLoop(b *testing.B) {
 	set, err := GenerousRules()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// measured is a report of times, a millisecond to n of them.
+// measured returns a report of n times, from one millisecond to n.
 func measured(n int) *Report {
 	h := newHistogram()
 	for i := range n {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// takes is a target that answers after a time.
+// takes is a target that answers after a fixed time.
 func takes(d time.Duration) target {
 	return func(ctx context.Context, _ uint32) Answer {
 		select {
@@ -25,7 +25,7 @@ func takes(d time.Duration) target {
 func TestClosedLoopSendsAsAnswersCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := mustRun(t, Plan{Duration: time.Second, Warmup: 250 * time.Millisecond, Workers: 2}, takes(100*time.Millisecond))
-		// Each worker begins a request at 300 ms, 400 ms, … 1200 ms of the measured time, which is 250 to 1250.
+		// Each worker begins a request at 300 ms, 400 ms, … 1200 ms. The measured time is from 250 to 1250 ms.
 		if r.Checks != 20 || r.Allowed != 20 || r.PerSecond != 20 || r.Seconds != 1 {
 			t.Errorf("%d checks, %d allowed, %v/s in %vs", r.Checks, r.Allowed, r.PerSecond, r.Seconds)
 		}
@@ -47,7 +47,7 @@ func TestClosedLoopTimesOneRequestInMany(t *testing.T) {
 	})
 }
 
-// batcher refuses odd clients, and remembers how many requests came in batches.
+// batcher refuses odd clients, and counts the requests that came in batches.
 type batcher struct{ target }
 
 func (b batcher) Sender() Sender { return b }
@@ -79,12 +79,12 @@ func TestClosedLoopSendsBatches(t *testing.T) {
 func TestOpenLoopCountsLatencyFromTheDueTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := mustRun(t, Plan{Duration: time.Second, Rate: 10}, takes(300*time.Millisecond))
-		// Ten are due, at 0, 100, … 900 ms. The only worker sends at 0, 300, 600 and 900.
+		// Ten requests are due, at 0, 100, … 900 ms. The only worker sends at 0, 300, 600 and 900.
 		o := r.OpenLoop
 		if o.Due != 10 || o.Sent != 4 || o.Late != 3 || o.Dropped != 6 || r.Checks != 4 {
 			t.Errorf("%d checks, %+v", r.Checks, o)
 		}
-		// Answers come at 300, 600, 900 and 1200 to what was due at 0, 100, 200 and 300.
+		// The answers to the requests that were due at 0, 100, 200 and 300 come at 300, 600, 900 and 1200.
 		if !near(r.Latency.P50, 500*time.Millisecond) || r.Latency.Max != 900*time.Millisecond {
 			t.Errorf("latency is %+v", r.Latency)
 		}
@@ -94,7 +94,8 @@ func TestOpenLoopCountsLatencyFromTheDueTime(t *testing.T) {
 	})
 }
 
-// One stall of a second: a closed loop sees one slow request, and an open loop all that it held up.
+// During one stall of a second, a closed loop sees one slow request, and an open loop sees every request that the stall
+// delayed.
 func TestStallShowsInAnOpenLoop(t *testing.T) {
 	stalls := func() target {
 		var n atomic.Int64
@@ -170,8 +171,8 @@ func TestBacklogOfTheWarmUpIsForgotten(t *testing.T) {
 			}
 			return Answer{}
 		}))
-		// The first request lasts until 950 ms. Those due at 100 to 400 belong to the warm-up; those due at
-		// 500 to 900 are late; and those due at 1000 to 1400 are on time.
+		// The first request lasts until 950 ms. Requests due from 100 to 400 belong to the warm-up, those due from 500 to 900
+		// are late, and those due from 1000 to 1400 are on time.
 		if sent.Load() != 11 || r.Checks != 10 || r.OpenLoop.Late != 5 || r.OpenLoop.Dropped != 0 {
 			t.Errorf("%d sent, %d checks, %+v", sent.Load(), r.Checks, r.OpenLoop)
 		}
@@ -226,7 +227,7 @@ func TestClosedLoopPausesWhileRequestsFail(t *testing.T) {
 		r := mustRun(t, Plan{Duration: 10 * time.Second}, target(func(context.Context, uint32) Answer {
 			return Answer{Outcome: Failed, Err: errors.New("connection refused")}
 		}))
-		// Pauses of 1, 2, 4 … 512 ms, and then of 1 s.
+		// The pauses are 1, 2, 4 … 512 ms, and then 1 s.
 		if r.Errors < 15 || r.Errors > 21 || r.Checks != 0 || r.Latency != (Quantiles{}) {
 			t.Errorf("%d errors, %d checks, %+v", r.Errors, r.Checks, r.Latency)
 		}
@@ -236,7 +237,7 @@ func TestClosedLoopPausesWhileRequestsFail(t *testing.T) {
 	})
 }
 
-// A store that was lost needs the processor to come back.
+// After an outage, the store needs the processor to recover.
 func TestClosedLoopPausesWhileTheStoreIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := mustRun(t, Plan{Duration: 10 * time.Second}, target(func(context.Context, uint32) Answer { return Answer{Degraded: true} }))

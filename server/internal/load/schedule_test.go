@@ -24,7 +24,7 @@ func TestEvenScheduleDoesNotDrift(t *testing.T) {
 	}
 }
 
-// Times between requests of a Poisson process have a mean of 1/rate and a deviation as large.
+// In a Poisson process, the times between requests have a mean of 1/rate, and a standard deviation of the same size.
 func TestPoissonSchedule(t *testing.T) {
 	const rate, n = 1000.0, 200_000
 	s := newSchedule(rate, true)

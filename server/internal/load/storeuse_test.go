@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What the store did is counted from when the measured time begins.
+// The store's figures count from when the measured time begins.
 func TestStoreUseIsThatOfTheMeasuredTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent atomic.Int64
@@ -44,7 +44,8 @@ func TestStoreUseIsThatOfTheMeasuredTime(t *testing.T) {
 	})
 }
 
-// A busy server answers INFO late. Requests sent while bench waits for it aren't counted, since they would raise the rate.
+// A busy server answers INFO late. Requests sent while weir bench waits for that answer aren't counted, since they would raise
+// the rate.
 func TestStoreUseThatIsToldLate(t *testing.T) {
 	for _, warmup := range []time.Duration{0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -64,7 +65,7 @@ func TestStoreUseThatIsToldLate(t *testing.T) {
 	}
 }
 
-// A server that doesn't tell is reported as such, whether it didn't before or after.
+// If the server's CPU time can't be read before or after the measurement, the report says why.
 func TestStoreUseThatIsUnknown(t *testing.T) {
 	for _, failing := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
