@@ -77,8 +77,12 @@ func TestStoreUseThatIsUnknown(t *testing.T) {
 				return 5, nil
 			}
 			r := mustRun(t, Plan{Duration: time.Second, Rate: 10, StoreCPU: cpu}, takes(time.Millisecond))
-			if c := r.StoreCPU; c.Unknown != "not told" || c.Seconds != 0 || c.String() != "not told" || asked != 2 {
+			if c := r.StoreCPU; c.Unknown != "not told" || c.Seconds != 0 || asked != 2 {
 				t.Errorf("%+v, asked %d times", c, asked)
+			}
+			var text strings.Builder
+			if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "store CPU  not told\n") {
+				t.Errorf("%v, got\n%s", err, text.String())
 			}
 			if r.StoreCalls != nil || r.Leases != nil {
 				t.Errorf("%+v %+v", r.StoreCalls, r.Leases)
