@@ -37,19 +37,19 @@ func limiterOf(t testing.TB, g *cooldown.Guard, rules weir.Rules) *weir.Limiter 
 	return weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{Guard: g})
 }
 
-// abuse is what "abuse: {refusals: N/minute}" means in a rule file.
+// abuse returns the settings of "abuse: {refusals: N/minute}" in a rule file.
 func abuse(refusals int64) *counter.Abuse {
 	return &counter.Abuse{Refusals: refusals, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
 }
 
-// abuseFor begins with cooldowns of another length.
+// abuseFor is like abuse, with another length of the first cooldown.
 func abuseFor(refusals int64, first time.Duration) *counter.Abuse {
 	a := abuse(refusals)
 	a.Cooldown = first
 	return a
 }
 
-// dropping closes connections after so many refusals in a row.
+// dropping is like abuse, and also closes connections after this many refusals in a row.
 func dropping(after int64) *counter.Abuse {
 	a := abuse(1000)
 	a.DropAfter = after
@@ -67,7 +67,7 @@ func check(t testing.TB, l *weir.Limiter, r *weir.Request) weir.Decision {
 	return d
 }
 
-// hammer sends ten requests a second until one is refused by a cooldown, and returns that.
+// hammer sends ten requests a second until a cooldown refuses one, and returns that decision.
 func hammer(t testing.TB, l *weir.Limiter, r *weir.Request) weir.Decision {
 	t.Helper()
 	for range 100_000 {
@@ -80,8 +80,7 @@ func hammer(t testing.TB, l *weir.Limiter, r *weir.Request) weir.Decision {
 	return weir.Decision{}
 }
 
-// Limits that tell clients to wait less than a second begin cooldowns, too, for clients that send more than twice what the
-// limit admits.
+// Limits with waits below a second also start cooldowns, for clients that send more than twice what the limit admits.
 func TestFastLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit    weir.Limit
@@ -125,7 +124,8 @@ var tenAMinute = weir.Rule{ID: "api", Limits: limits(weir.PerMinute(10)), Abuse:
 	Refusals: 20, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 5 * time.Minute, Forgive: 10 * time.Minute,
 }}
 
-// Each cooldown is twice as long as the one before it, up to the longest; and the first one again, once it is forgiven.
+// Each cooldown is twice as long as the previous one, up to a maximum. Once a client is forgiven, it starts over at the first
+// step.
 func TestCooldownsGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
@@ -154,8 +154,8 @@ func TestCooldownsGrow(t *testing.T) {
 	})
 }
 
-// A burst of any size, by requests that are in flight together, begins no cooldown. Neither does one that takes a second to
-// arrive, or one that comes each time that the client has waited as told.
+// A burst of concurrent requests starts no cooldown, whatever its size. Neither does a burst that takes a second to arrive, or
+// one that a client sends each time after it has waited as told.
 func TestABurstBeginsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
@@ -176,7 +176,7 @@ func TestABurstBeginsNone(t *testing.T) {
 	})
 }
 
-// toldBy is how long an edge tells a client to wait. The jitter is the largest.
+// toldBy has, for each kind of edge, how long it tells a client to wait, with the largest jitter.
 var toldBy = map[string]func(time.Duration) time.Duration{
 	"exact": func(d time.Duration) time.Duration { return d },
 	"seconds": func(d time.Duration) time.Duration {
@@ -187,8 +187,8 @@ var toldBy = map[string]func(time.Duration) time.Duration{
 	},
 }
 
-// A client that waits as told is never kept out, whatever the limits and whatever an edge tells it. If it is told whole seconds,
-// it may have a quarter of as many workers as refusals begin a cooldown, each of which knows only its own wait.
+// A client that waits as told never gets a cooldown, whatever the limits and the edge. If it is told whole seconds, it may have
+// several workers that each know only their own wait: a quarter of the refusals that start a cooldown.
 func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -234,7 +234,8 @@ func TestWhoWaitsIsNeverKeptOut(t *testing.T) {
 	})
 }
 
-// Who is allow-listed isn't limited, and so isn't kept out. One user's sins aren't another's at the same address.
+// An allow-listed client isn't limited, so it gets no cooldown. A user's cooldown doesn't affect another user at the same
+// address.
 func TestOthersArentKeptOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiterOf(t, cooldown.New(cooldown.Options{}), weir.Rules{
@@ -269,7 +270,7 @@ func TestOthersArentKeptOut(t *testing.T) {
 	})
 }
 
-// Shadow cooldowns are seen and refuse nobody.
+// Shadow cooldowns are reported and refuse no request.
 func TestShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
@@ -288,7 +289,7 @@ func TestShadow(t *testing.T) {
 	})
 }
 
-// A peek neither counts nor breaks a row. An admission does.
+// A peek neither adds to a row of refusals nor ends it. An admission ends it.
 func TestDropAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, client := limiter(t, cooldown.New(cooldown.Options{}), weir.Rule{ID: "api", Limits: limits(weir.PerMinute(1)), Abuse: dropping(5)}), &weir.Request{APIKey: "k"}
@@ -309,7 +310,7 @@ func TestDropAfter(t *testing.T) {
 	})
 }
 
-// What is booked in any case is booked in a cooldown, too.
+// A charge that is booked past the limit is also booked during a cooldown.
 func TestBookingsInACooldown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, client := limiter(t, cooldown.New(cooldown.Options{}),
@@ -367,7 +368,7 @@ func TestLift(t *testing.T) {
 	})
 }
 
-// A million offenders: memory is bounded, and none of the worst is forgotten for one that is less bad.
+// With a million offenders, memory is bounded, and the worst offenders aren't forgotten in favor of lesser ones.
 func TestAMillionOffenders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{Clients: 1 << 14})
@@ -420,7 +421,7 @@ func (refusesAll) Take(_ context.Context, charges []counter.Charge, results []co
 	}
 }
 
-// charge is one of a rule of which 100 an hour are allowed.
+// charge returns a charge of a rule that allows 100 an hour.
 func charge(t testing.TB, abuse counter.Abuse) *counter.Charge {
 	t.Helper()
 	p, err := counter.NewPolicy("api", weir.PerHour(100))
@@ -431,8 +432,8 @@ func charge(t testing.TB, abuse counter.Abuse) *counter.Charge {
 	return &counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("k")}, N: 1}
 }
 
-// A client whose requests cost differently is told different times. The earliest that has passed sets it free to come, and so
-// does an admission: a request that costs less may pass while another waits.
+// A client whose requests have different costs is told different times. It may retry once the earliest of them has passed or a
+// request was admitted, because a cheaper request may pass while another one waits.
 func TestTheEarliestWaitCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
@@ -459,7 +460,7 @@ func TestTheEarliestWaitCounts(t *testing.T) {
 	})
 }
 
-// Parts of a client that were allowed come again before they are told to wait, once each.
+// Each worker of a client may send one more request after an admission, because it hasn't been told to wait yet.
 func TestPartsThatDontKnow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
@@ -485,7 +486,8 @@ func TestPartsThatDontKnow(t *testing.T) {
 	})
 }
 
-// Cooldowns that were in shadow when they began refuse nobody when the rule isn't any more, and aren't held against anybody.
+// A cooldown that started in shadow mode refuses no request after the rule leaves shadow mode, and doesn't make later cooldowns
+// longer.
 func TestOutOfShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})
@@ -511,8 +513,8 @@ func TestOutOfShadow(t *testing.T) {
 	})
 }
 
-// An address that a rule by address alone drops is dropped at the door, for as long as it is to wait; one that only shares the
-// subject of another rule isn't.
+// If a rule counts by address alone, an address that it drops is refused as soon as it connects, until its wait is over. An
+// address that only shares the subject of another rule isn't.
 func TestDroppedAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := cooldown.New(cooldown.Options{})

@@ -23,7 +23,7 @@ func onceOf(n int) (id counter.Once) {
 	return id
 }
 
-// plainHolds are a holdList as anyone would write them: a slice, sorted before it is looked at.
+// plainHolds is the plain version of a holdList: a slice that is sorted before each look.
 type plainHolds []holding
 
 func (h *plainHolds) sort() {
@@ -34,7 +34,7 @@ func (h plainHolds) find(id counter.Once) int {
 	return slices.IndexFunc(h, func(e holding) bool { return e.id == id })
 }
 
-// put leaves a hold that is there as it is, but for the end of a slot.
+// put adds a hold. If the hold exists, it changes only the end of a slot.
 func (h *plainHolds) put(of *counter.Hold, now, n, slot int64, slots bool) {
 	e := holding{id: of.ID, end: now + of.For.Microseconds(), n: n, slot: slot, giveBack: of.GiveBack}
 	switch i := h.find(of.ID); {
@@ -47,7 +47,7 @@ func (h *plainHolds) put(of *counter.Hold, now, n, slot int64, slots bool) {
 	}
 }
 
-// free ends those that end first.
+// free removes the holds that end first.
 func (h *plainHolds) free(n int64) {
 	for range 128 {
 		switch first := *h; {
@@ -63,7 +63,7 @@ func (h *plainHolds) free(n int64) {
 	}
 }
 
-// expire ends what is due, and returns what of it goes back, in its order.
+// expire removes the holds that are due, and returns those that give tokens back, in order.
 func (h *plainHolds) expire(now int64, slots bool) (back []holding) {
 	for range 128 {
 		if len(*h) == 0 || (*h)[0].end > now {
@@ -102,8 +102,8 @@ func (h plainHolds) sum() (n int64) {
 	return n
 }
 
-// A holdList does what a sorted slice does, in whatever order holds come, are renewed, settled and run out. Counters have what a sum
-// over all that was taken, booked and given back says.
+// A holdList behaves like a sorted slice, in whatever order holds are added, renewed, settled and expire. The state of counters
+// equals the sum of what was taken, booked and given back.
 func TestHoldsAgainstASlice(t *testing.T) {
 	const count = 1_000_000_000
 	policies := []*counter.Policy{
@@ -279,7 +279,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// taken is what a state lacks of an untouched one, below zero and all.
+// taken returns how many tokens an untouched counter has more than this state, which may be below zero.
 func taken(p *counter.Policy, s counter.State, now int64) int64 {
 	if p.Limit.Algorithm <= counter.LeakyQueue {
 		return int64(p.Limit.Capacity()) - p.Level(s, now)
@@ -288,7 +288,7 @@ func taken(p *counter.Policy, s counter.State, now int64) int64 {
 	return w.Level
 }
 
-// What was reserved in a window goes back into that one, and no other.
+// A reservation goes back to the window that it was taken from, and to no other.
 func TestSettleInAPastWindow(t *testing.T) {
 	p := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Decimal: true, Count: 50, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}})
 	march, april := date(2024, 3, 1).UnixMicro(), date(2024, 4, 1).UnixMicro()
@@ -312,7 +312,7 @@ func TestSettleInAPastWindow(t *testing.T) {
 	}
 }
 
-// Nobody waits for the ends of thousands: 128 end in one act, the earliest first.
+// No check has to wait while thousands of holds expire: at most 128 expire at a time, the earliest first.
 func TestExpireIsBounded(t *testing.T) {
 	p := policy(t, counter.Limit{Algorithm: counter.Concurrency, Count: 1000, Window: time.Second})
 	var h holdList
@@ -359,7 +359,7 @@ func TestReportSlots(t *testing.T) {
 	}
 }
 
-// What was many is small again when it is few, in whatever order they went.
+// A list shrinks when holds are removed, in whatever order.
 func TestHoldsLeakNothing(t *testing.T) {
 	const n = 10_000
 	orders := map[string]func(i int) int{
@@ -388,7 +388,7 @@ func TestHoldsLeakNothing(t *testing.T) {
 		}
 	}
 
-	// A counter with one slot, taken and released again and again, with renewals: no more than it was.
+	// Taking, renewing and releasing one slot of a counter many times uses no additional memory.
 	before := heapInUse()
 	var h holdList
 	for i := range n {
@@ -414,7 +414,7 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkHoldsAmong: a slot among many costs about what it costs among few.
+// BenchmarkHoldsAmong shows that a slot costs about the same among many holds as among few.
 func BenchmarkHoldsAmong(b *testing.B) {
 	p := policy(b, counter.Limit{Algorithm: counter.Concurrency, Count: 100_000, Window: time.Second})
 	for _, n := range []int{100, 30_000} {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// once is the i-th of many.
+// once returns the i-th of many idempotency keys.
 func once(i int) (o counter.Once) {
 	binary.BigEndian.PutUint64(o[:], uint64(i)+1)
 	return o
@@ -37,7 +37,7 @@ func amountPolicy(t testing.TB, n int64) *counter.Policy {
 	return policy(t, counter.Limit{Count: n, Window: 24 * time.Hour, Decimal: true})
 }
 
-// Settling a request that has no record writes nothing that other counters share, which the race detector would report.
+// Settling a request without a record writes nothing that counters share. The race detector would report it.
 func TestSettlementsWithoutARecordShareNothing(t *testing.T) {
 	amount := amountPolicy(t, 1000)
 	var wg sync.WaitGroup
@@ -144,7 +144,7 @@ func TestHoldsThatEndLeaveNothing(t *testing.T) {
 	empty("expired")
 }
 
-// At the cap, records go first, then logs that are hardly used, and slots in use last.
+// At the memory cap, records are evicted first, then logs that are hardly used, and slots in use last.
 func TestAtTheCapSlotsInUseStay(t *testing.T) {
 	const cap = 2 << 20
 	s := New(Options{MemoryCap: cap})
@@ -172,14 +172,14 @@ func TestAtTheCapSlotsInUseStay(t *testing.T) {
 			t.Fatalf("the slot of client %d was evicted", i)
 		}
 	}
-	// What isn't settled any more stays taken.
+	// Tokens of reservations that can't be settled any more stay taken.
 	buf = subject(buf, 0)
 	was := s.takeN(amount, buf, 1).Remaining
 	s.settleN(amount, buf, 1_000_000, 0)
 	if got := s.takeN(amount, buf, 1).Remaining; got > was {
 		t.Errorf("an evicted record gave back %d millionths", got-was)
 	}
-	// Nothing but slots: even those go at last.
+	// If there is nothing but slots, even slots are evicted.
 	for i := range 50_000 {
 		buf = subject(buf, i)
 		if i >= inUse && !s.holdN(slots, buf, 1, i).Allowed {
@@ -192,7 +192,7 @@ func TestAtTheCapSlotsInUseStay(t *testing.T) {
 	}
 }
 
-// One client's reservations alone can't take more than the cap, and what it took isn't given back.
+// The reservations of a single client can't exceed the memory cap. Evicting them gives no tokens back.
 func TestOneCountersRecordsStayBelowTheCap(t *testing.T) {
 	const cap = 2 << 20
 	s := New(Options{MemoryCap: cap})

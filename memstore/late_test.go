@@ -13,8 +13,8 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestLateChecksMintNothing: a check that is held up between looking at the clock and reaching its counter finds that others have
-// gone ahead, and must not have the time that they have counted be counted again.
+// TestLateChecksMintNothing: if a check is delayed after it reads the clock, other checks may update the counter to a later time
+// first. The late check must not make the counter refill for the same time twice.
 func TestLateChecksMintNothing(t *testing.T) {
 	for _, a := range storetest.Algorithms {
 		for _, late := range []string{"take", "layers", "peek", "return", "held", "settled"} {

@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector has memory and allocations of its own, so these run without it.
+// The race detector uses memory and allocates, so these tests run without it.
 
 package memstore
 
@@ -91,7 +91,7 @@ func TestMemoryStaysBelowTheCapInAFlood(t *testing.T) {
 	}
 }
 
-// What is booked for holds is what they take, and a bit more.
+// The memory that the store accounts for holds is slightly more than they really use.
 func TestMemoryPerHold(t *testing.T) {
 	for _, c := range []struct{ counters, each int }{{50_000, 1}, {10_000, 8}, {10_000, 9}, {1, 100_000}} {
 		for name, p := range map[string]*counter.Policy{"slot": slotPolicy(t, 100_000), "reservation": amountPolicy(t, 1_000_000)} {

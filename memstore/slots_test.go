@@ -8,7 +8,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// listed is a slot as Slots told it.
+// listed is a slot as Slots returned it.
 type listed struct {
 	id          counter.Once
 	n           int64
@@ -25,8 +25,8 @@ func (s *Store) listed(t *testing.T, p *counter.Policy, subject []byte, most int
 	return all
 }
 
-// Slots are listed with when they were taken, which a renewal leaves as it was, and when they end. Those of others aren't, nor
-// those that were released or have ended, nor reservations.
+// Slots lists a counter's slots with the times at which they were taken and end. A renewal changes only the end. Other
+// counters' slots, released or expired slots, and reservations aren't listed.
 func TestListOfSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})

@@ -25,7 +25,7 @@ func policy(t testing.TB, l counter.Limit) *counter.Policy {
 	return p
 }
 
-// subject is the i-th of many, without allocating.
+// subject returns the i-th of many subjects without allocating.
 func subject(buf []byte, i int) []byte {
 	return binary.BigEndian.AppendUint64(append(buf[:0], "client-"...), uint64(i))
 }
@@ -37,8 +37,8 @@ func (s *Store) takeN(p *counter.Policy, subject []byte, n int64) counter.Result
 	return r[0]
 }
 
-// check verifies what the table rests on: every counter is where a search finds it, counted, in the segment that owns it, and
-// what lies beside the pages is booked.
+// check verifies the invariants of the table: a search finds every counter, in the segment that owns it; the number of counters
+// is right; and the memory outside the pages is accounted for.
 func (t *table) check(tb testing.TB) {
 	tb.Helper()
 	booked := int64(0)
@@ -84,7 +84,7 @@ func TestPageAgreesWithMap(t *testing.T) {
 		var p page
 		want := map[uint64]uint64{}
 		for range rapid.IntRange(1, 400).Draw(t, "steps") {
-			// Few homes, so that runs grow long and wrap around the end.
+			// Use few hashes, so that runs grow long and wrap around the end.
 			h := uint64(rapid.IntRange(1, 30).Draw(t, "hash"))<<9 | uint64(rapid.SampledFrom([]int{0, 1, 2, 128, 253, 254, 255}).Draw(t, "home"))<<1
 			i, found := p.search(h)
 			if _, ok := want[h]; ok != found {
@@ -236,7 +236,7 @@ func TestSlotRoundTrip(t *testing.T) {
 		if got := s.decode(p, epoch); got != st {
 			t.Fatalf("got %+v, want %+v", got, st)
 		}
-		// What it is worth never comes to nothing before the counter is whole.
+		// A counter's worth doesn't reach zero before the counter is full again.
 		if _, whole := p.Spent(st); s.worth(st.Time+whole-1, epoch) == 0 {
 			t.Fatalf("worthless %d µs after its time, whole after %d", whole-1, whole)
 		}
