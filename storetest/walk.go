@@ -67,9 +67,9 @@ func lendsAsModel(t *testing.T, open OpenLender) {
 type kind struct {
 	steps   []string // repeated entries are more likely
 	windows []time.Duration
-	large   bool // some buckets are large, and lend for longer
-	past    bool // some limits take tokens past the limit
-	repeats bool // charges to policies that lend may have holds, too
+	// borrows says that the store may decide from borrowed tokens. Then some buckets are large, and lend for longer, no limit
+	// takes tokens past the limit, and charges to policies that lend have no holds.
+	borrows bool
 	// slack is a time: buckets may have more tokens than the model's by the refill of that time. See near.
 	slack time.Duration
 }
@@ -78,13 +78,11 @@ var (
 	all = kind{
 		steps:   []string{"take", "take", "take", "layers", "again", "peek", "return", "unspent", "reset", "change", "time", "time", "back"},
 		windows: []time.Duration{time.Second, 7 * time.Second, time.Minute},
-		past:    true,
-		repeats: true,
 	}
 	borrowing = kind{
 		steps:   []string{"take", "take", "flurry", "flurry", "peek", "reset", "time", "time"},
 		windows: []time.Duration{20 * time.Second, time.Minute},
-		large:   true,
+		borrows: true,
 		slack:   ledger.MaxLease + time.Millisecond, // a millisecond for rounding
 	}
 )
@@ -121,10 +119,10 @@ func (w *walk) run() {
 		w.span = map[counter.CalendarUnit]time.Duration{counter.Day: 24, counter.Week: 7 * 24, counter.Month: 31 * 24}[w.zone.Unit] * time.Hour
 	}
 	w.books, w.counts, w.givesBack = -1, -1, -1
-	if w.past {
+	if !w.borrows {
 		w.counts = rapid.IntRange(-1, 2).Draw(t, "counts refused")
 	}
-	if w.past && w.Algorithm != counter.SlidingLog && w.Algorithm != counter.LeakyQueue && w.Algorithm != counter.Concurrency {
+	if !w.borrows && w.Algorithm != counter.SlidingLog && w.Algorithm != counter.LeakyQueue && w.Algorithm != counter.Concurrency {
 		w.books = rapid.IntRange(-1, 2).Draw(t, "books")
 	}
 	if w.decimal {
@@ -144,7 +142,7 @@ func (w *walk) number(i int) {
 	l := counter.Limit{Algorithm: a, Count: rapid.Int64Range(1, 50).Draw(t, "count"), Window: w.window}
 	if a <= counter.LeakyQueue {
 		l.Burst = rapid.Int64Range(0, 80).Draw(t, "burst")
-		if (w.nodes != nil || w.large) && rapid.Bool().Draw(t, "large") {
+		if (w.nodes != nil || w.borrows) && rapid.Bool().Draw(t, "large") {
 			l.Count, l.Burst = 10*l.Count, 10*l.Burst // lends for longer
 		}
 	}
@@ -180,7 +178,7 @@ func (w *walk) cost(least, most int64) int64 {
 
 // hold draws a hold for a charge, or returns nil. There are few IDs, so that a hold often exists already.
 func (w *walk) hold(p *counter.Policy, id byte) *counter.Hold {
-	if p.Limit.Algorithm != counter.Concurrency && (id > holdNames/2 || !w.repeats && ledger.Lends(p)) {
+	if p.Limit.Algorithm != counter.Concurrency && (id > holdNames/2 || w.borrows && ledger.Lends(p)) {
 		return nil
 	}
 	return &counter.Hold{
@@ -218,7 +216,7 @@ func (w *walk) step() {
 	switch rapid.SampledFrom(w.steps).Draw(t, "what") {
 	case "take", "peek":
 		c := counter.Charge{Counter: w.pick(), N: w.cost(0, 20), Peek: rapid.Bool().Draw(t, "peek")}
-		if !c.Peek || !w.past {
+		if !c.Peek || w.borrows {
 			c.N = max(c.N, 1)
 		}
 		if !c.Peek {
@@ -306,7 +304,7 @@ func (w *walk) giveBack() {
 			return
 		}
 		back = rapid.SampledFrom(w.taken).Draw(t, "return")
-		if w.past && rapid.Bool().Draw(t, "slot unknown") {
+		if !w.borrows && rapid.Bool().Draw(t, "slot unknown") {
 			back.Slot = 0
 		}
 	default:

@@ -39,8 +39,6 @@ type HTTPOptions struct {
 	Connections int
 	// TLS is for https URLs. If nil, Go's defaults apply.
 	TLS *tls.Config
-	// Dial opens connections. Nil means TCP.
-	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // HTTP is an HTTP server as a target: the check API of a node, or an ordinary endpoint.
@@ -55,9 +53,6 @@ var _ Target = (*HTTP)(nil)
 
 // NewHTTP prepares a target. It doesn't connect yet.
 func NewHTTP(o HTTPOptions) (*HTTP, error) {
-	if o.Dial == nil {
-		o.Dial = (&net.Dialer{Timeout: o.Timeout}).DialContext
-	}
 	t := &HTTP{HTTPOptions: o, host: cmp.Or(o.Header.Get("Host"), o.URL.Host)}
 	// net/http takes the Host header from a field of the request.
 	t.Header = http.Header{"User-Agent": {"weir-bench"}}
@@ -65,7 +60,7 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	t.Header.Del("Host")
 	// No proxy, no redirects and no HTTP/2: send load only to the given address, with one request in flight per connection.
 	t.transport = &http.Transport{
-		DialContext:         o.Dial,
+		DialContext:         (&net.Dialer{Timeout: o.Timeout}).DialContext,
 		TLSClientConfig:     o.TLS,
 		TLSHandshakeTimeout: o.Timeout,
 		MaxIdleConns:        o.Connections,

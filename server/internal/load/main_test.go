@@ -74,11 +74,12 @@ func serve(t *testing.T, h http.HandlerFunc, o HTTPOptions) *HTTP {
 		o.Timeout = time.Minute
 	}
 	o.Keys = max(o.Keys, 1)
-	o.Dial, o.Connections = network.dial, 64
+	o.Connections = 64
 	target, err := NewHTTP(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	target.transport.DialContext = network.dial
 	t.Cleanup(target.Close)
 	return target
 }
