@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/ledger"
@@ -11,29 +10,8 @@ import (
 
 // ask is a call to the store in progress. Other requests may wait for its end.
 type ask struct {
-	done atomic.Pointer[chan struct{}] // closed when the call ends; the first waiter makes it
-	err  error                         // the call's error, for all waiters
-}
-
-// answered is a channel that is already closed.
-var answered = func() *chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return &c
-}()
-
-func (a *ask) wait() <-chan struct{} {
-	if a.done.Load() == nil {
-		c := make(chan struct{})
-		a.done.CompareAndSwap(nil, &c)
-	}
-	return *a.done.Load()
-}
-
-func (a *ask) end() {
-	if c := a.done.Swap(answered); c != nil {
-		close(*c)
-	}
+	done chan struct{} // closed when the call ends
+	err  error         // the call's error, for all waiters
 }
 
 // reserve begins a call for every counter that the store must be asked about. If one of the counters already has a call in
@@ -69,7 +47,7 @@ func release(entries []entry, a *ask) {
 			x.mu.Unlock()
 		}
 	}
-	a.end()
+	close(a.done)
 }
 
 // wait blocks until another request's call ends. Until they are decided, this request's tokens count as pending: the first
@@ -84,7 +62,7 @@ func wait(ctx context.Context, entries []entry, busy *ask) error {
 		}
 	}
 	select {
-	case <-busy.wait():
+	case <-busy.done:
 		return busy.err
 	case <-ctx.Done():
 		return ctx.Err()

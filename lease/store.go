@@ -135,7 +135,7 @@ func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []co
 
 func (s *Store) take(ctx context.Context, entries []entry, now int64) {
 	for waits := 0; !s.decide(entries, now); waits++ {
-		a := &ask{}
+		a := &ask{done: make(chan struct{})}
 		busy := reserve(entries, a, waits < maxWaits)
 		if busy == nil {
 			s.ask(ctx, entries, a)
