@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// aloneWith is a node alone with a store, its clock, and charges of one counter.
+// aloneWith is a node that is the only one to ask a store, with its clock and charges to one counter.
 func aloneWith(t *testing.T, l counter.Limit) (pass func(time.Duration), take func(ns ...int64) counter.Result, s *stepped, c counter.Counter) {
 	now := storetest.Start
 	s = newStepped(func() time.Time { return now })
@@ -35,7 +35,7 @@ func held(t *testing.T, s *stepped, c counter.Counter) {
 	}
 }
 
-// A call that names a counter twice needs what the node holds of it.
+// A call that names a counter twice needs the tokens that the node holds of it.
 func TestSumsNeedWhatIsHeld(t *testing.T) {
 	_, take, s, c := aloneWith(t, counter.PerSecond(50))
 	for range 3 {
@@ -50,7 +50,7 @@ func TestSumsNeedWhatIsHeld(t *testing.T) {
 	}
 }
 
-// Tokens that were given back show at once on the node that holds others.
+// A node that holds tokens shows at once those that were given back.
 func TestReturnsShowBesideALease(t *testing.T) {
 	_, take, s, c := aloneWith(t, counter.PerSecond(50))
 	r := counter.Result{}
@@ -67,7 +67,7 @@ func TestReturnsShowBesideALease(t *testing.T) {
 	}
 }
 
-// Only the store knows whether a hold was there, and so what came back with it.
+// Only the store knows whether a hold existed, and so how many tokens came back with it.
 func TestSettlementsShowAsTheStoreBooksThem(t *testing.T) {
 	_, take, s, c := aloneWith(t, counter.PerSecond(50))
 	named := []counter.Charge{{Counter: c, N: 5, Returnable: true, Hold: &counter.Hold{ID: counter.Once{1}, For: time.Minute}}}
@@ -89,8 +89,8 @@ func TestSettlementsShowAsTheStoreBooksThem(t *testing.T) {
 	}
 }
 
-// A slow bucket may lend for a moment to a node that isn't alone, so that refused clients needn't ask one by one. No claim
-// tells of what is left of it, so it goes back, also where the bucket has plenty.
+// A slow bucket may lend for a moment to a node that isn't alone, so that refused clients don't have to ask one by one. No
+// claim includes what is left of such a lease, so it goes back even if the bucket is nearly full.
 func TestWhatNoClaimTellsGoesBack(t *testing.T) {
 	pass, take, s, c := aloneWith(t, counter.Limit{Count: 80, Burst: 10, Window: 20 * time.Second})
 	for range 200 {
@@ -106,7 +106,7 @@ func TestWhatNoClaimTellsGoesBack(t *testing.T) {
 	}
 }
 
-// Only the node that was alone knows when it spent what it had borrowed, so a look at the counter must ask it.
+// Only the node that was alone knows when it spent what it had borrowed, so reading the counter must ask that node.
 func TestPeeksKnowWhatWasSpentHere(t *testing.T) {
 	pass, take, s, c := aloneWith(t, counter.PerMinute(600))
 	for range 60 { // a node claims nothing of its first lease
@@ -127,7 +127,7 @@ func TestPeeksKnowWhatWasSpentHere(t *testing.T) {
 	}
 }
 
-// A request that another limit refuses takes nothing, and leaves the node as certain of this one as it was.
+// A request that another limit refuses takes nothing, and the node knows as much about this counter as before.
 func TestClaimsOutliveRefusalsOfOthers(t *testing.T) {
 	pass, take, s, c := aloneWith(t, counter.Limit{Count: 20, Burst: 40, Window: 20 * time.Second})
 	spent := storetest.Policy(t, "spent", counter.Limit{Count: 1, Window: 24 * time.Hour, Algorithm: counter.SlidingLog})
@@ -153,8 +153,8 @@ func TestClaimsOutliveRefusalsOfOthers(t *testing.T) {
 	}
 }
 
-// A request that needs more than the node holds puts that in with its ask. If the store is lost then, and the request
-// is refused, as much is there as before: no more, however often it is repeated.
+// A request that needs more than the node holds spends the held tokens with its ask. If the store is then lost and the request
+// is refused, the node holds as many tokens as before: no more, however often this repeats.
 func TestLostAsksMintNothing(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := storetest.Policy(t, "p", counter.PerMinute(100))

@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// claiming is a counter of a node that is alone with it and holds four tokens, at a moment within the lease.
+// claiming is a counter of which a node that is alone holds four tokens, during the lease.
 func claiming(t *testing.T) (x *borrower, e *entry, now int64) {
 	p := storetest.Policy(t, "p", counter.PerMinute(600))
 	c := &counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("s")}, N: 1}
@@ -42,7 +42,7 @@ func TestClaimCountsTheUndecided(t *testing.T) {
 	}
 }
 
-// While tokens may be on their way back to the store nothing is claimed: the claim wouldn't count them.
+// While tokens may be on their way back to the store, the node makes no claim, because the claim wouldn't count them.
 func TestNoClaimBesideStrays(t *testing.T) {
 	x, e, now := claiming(t)
 	if back := x.empty(now); back.N != 4 || back.Base == 0 {
@@ -62,7 +62,7 @@ func TestNoClaimBesideStrays(t *testing.T) {
 	}
 }
 
-// Of two calls under way at once, one was lent the last tokens, and the other refused. The node can spend them.
+// Of two calls at the same time, one is lent the last tokens and the other is refused. The node can spend them.
 func TestARefusalBesideALease(t *testing.T) {
 	x, e, now := claiming(t)
 	a := ledger.Account{State: e.charge.Policy.AtLevel(0, storeTime(0, now)), Lent: [2]int64{4, 0}, Since: 1}
@@ -79,7 +79,7 @@ func TestARefusalBesideALease(t *testing.T) {
 	}
 }
 
-// What the store said holds for the policy that it was asked for, for a moment, and not once the store is lost.
+// The node trusts an answer of the store only for the same policy, for a moment, and not while the store is lost.
 func TestRecall(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(x *borrower, e *entry, now int64)
@@ -102,8 +102,8 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// Before the store is asked, held tokens are spent: all that leave something to ask for, but none that may have to be given back, nor
-// for a cost that must never fit.
+// Before asking the store, the node spends held tokens, but leaves something to ask for. It spends none that may have to be
+// given back, and none for a cost that can never fit.
 func TestPrepareSpendsWhatIsHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		n          int64

@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestConcurrentAsksAreOne: who comes while one is under way waits for its answer.
+// TestConcurrentAsksAreOne checks that a request waits for a call under way, and uses its answer.
 func TestConcurrentAsksAreOne(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := perHour(t, 1_000_000)
@@ -37,7 +37,7 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 		if n := f.asks.Load() - asks; n > 3 {
 			t.Errorf("200 checks at once asked %d times", n)
 		}
-		// Who gives up takes nobody along.
+		// A request that gives up doesn't affect the others.
 		s.withCounter(&counter.Counter{Policy: p, Subject: []byte("s")}, func(x *borrower) { x.held = 0 })
 		ctx, cancel := context.WithCancel(t.Context())
 		all.Go(func() {
@@ -58,7 +58,7 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		all.Wait()
-		// An error is everybody's, at once.
+		// All waiting requests get an error at once.
 		s.withCounter(&counter.Counter{Policy: p, Subject: []byte("s")}, func(x *borrower) { x.held = 0 })
 		f.lost.Store(true)
 		begun := time.Now()
@@ -76,7 +76,8 @@ func TestConcurrentAsksAreOne(t *testing.T) {
 	})
 }
 
-// TestLayers: a request that one limit refuses leaves what is held of the others as it was, wherever it is decided.
+// TestLayers checks that a request that one limit refuses doesn't change the tokens held of other limits, wherever it is
+// decided.
 func TestLayers(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		wide := storetest.Policy(t, "wide", counter.Limit{Count: 1_000_000, Window: time.Hour})
@@ -99,7 +100,7 @@ func TestLayers(t *testing.T) {
 		if got := remaining(f, wide, "s"); got < 1_000_000-500 {
 			t.Errorf("the wide limit counted %d", 1_000_000-got)
 		}
-		// And nothing comes back twice: of what is held, either.
+		// Nothing comes back twice, including held tokens.
 		held := int64(100)
 		s.withCounter(&counter.Counter{Policy: wide, Subject: []byte("s")}, func(x *borrower) {
 			x.held, x.leaseEnd, x.fresh = held, s.now()+int64(time.Second), s.now()+int64(time.Second)
@@ -119,7 +120,7 @@ func TestLayers(t *testing.T) {
 	})
 }
 
-// TestConcurrentLayersAreOne: requests for the same two counters at the same moment share their calls.
+// TestConcurrentLayersAreOne checks that concurrent requests for the same two counters share calls.
 func TestConcurrentLayersAreOne(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p, q := perDay(t, 100_000), storetest.Policy(t, "q", counter.Limit{Count: 100_000, Window: time.Hour})
@@ -147,8 +148,8 @@ func TestConcurrentLayersAreOne(t *testing.T) {
 	})
 }
 
-// TestWaitingBesideALimitThatIsntLent: a request waits for another's call with a charge that no lease is for, and with one that is
-// decided already. Only what it waits for is pending.
+// TestWaitingBesideALimitThatIsntLent checks a request that waits for another's call while it also has a charge to a limit that
+// is never lent, and one that is already decided. Only the tokens that it waits for are pending.
 func TestWaitingBesideALimitThatIsntLent(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		strict, busy, warmed := storetest.Policy(t, "strict", counter.Limit{Count: 100_000, Window: time.Hour}), perHour(t, 1_000_000), storetest.Policy(t, "warmed", counter.Limit{Count: 1_000_000, Window: time.Hour})

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// stepped is a node alone with a store, in virtual time: that of the contract's tests, in which leases end when their time comes.
+// stepped is a node alone with a store, in the virtual time of the contract's tests. Leases end when their time comes.
 type stepped struct {
 	*Store
 	wall func() time.Time
@@ -37,8 +37,8 @@ func newStepped(wall func() time.Time) *stepped {
 	return s
 }
 
-// settle lets time pass until it is what the test says. A node's clock doesn't run backwards: when the store's
-// does, some time has passed on the node before, after which it believes nothing of then.
+// settle lets time pass until the test's time. A node's clock doesn't run backwards: when the store's clock does, time passes
+// on the node first, until it trusts nothing from before.
 func (s *stepped) settle() {
 	s.settling.Lock()
 	defer s.settling.Unlock()
@@ -53,7 +53,7 @@ func (s *stepped) settle() {
 	s.pass(to.Sub(s.at), 1)
 }
 
-// pass lets time pass on the node, and on the store or not. What leases have left goes back when they end.
+// pass lets time pass on the node, and on the store only if asked to. Unspent tokens go back when their leases end.
 func (s *stepped) pass(d time.Duration, store time.Duration) {
 	for first := true; d > 0 || first; first = false {
 		step := d
@@ -74,7 +74,7 @@ func (s *stepped) pass(d time.Duration, store time.Duration) {
 	}
 }
 
-// Take has what is held under other numbers go back before: it would take the time of a message to the store.
+// Take first lets tokens that are held under other numbers go back, which otherwise takes as long as a message to the store.
 func (s *stepped) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	s.settle()
 	for i := range charges {
@@ -100,7 +100,7 @@ func (s *stepped) Reset(ctx context.Context, counters []counter.Counter) error {
 	return s.Store.Reset(ctx, counters)
 }
 
-// TestContract: a node alone answers as the store itself would.
+// TestContract checks that a single node gives the same results as the store itself.
 func TestContract(t *testing.T) {
 	storetest.RunAlone(t, func(tb storetest.TB, now func() time.Time) counter.Store { return newStepped(now) })
 }

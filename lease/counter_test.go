@@ -14,7 +14,8 @@ func newFor(t *testing.T, l counter.Limit) *borrower {
 	return newCounter(1, &c, 0)
 }
 
-// TestWant: a node wants what it was asked for in the last interval, which lies partly in the period before.
+// TestWant checks that a node wants as many tokens as it was asked for in the last interval, part of which lies in the previous
+// period.
 func TestWant(t *testing.T) {
 	quick := counter.Limit{Count: 1_000_000, Window: time.Second}                               // refills 45,000 in an interval of 45 ms
 	slow := counter.Limit{Count: 3600, Window: time.Hour}                                       // one a second, in intervals of 5 s
@@ -49,7 +50,8 @@ func TestWant(t *testing.T) {
 	}
 }
 
-// TestArrivals: what was asked for in a period is the one before's as soon as the next begins, and nobody's after that.
+// TestArrivals checks that tokens requested in one period count for the previous period once the next one begins, and no longer
+// after that.
 func TestArrivals(t *testing.T) {
 	x := newFor(t, counter.Limit{Count: 1_000_000, Window: time.Second})
 	length := int64(ledger.Interval(x.policy.Load()))
@@ -62,7 +64,7 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
-// TestAbove: a bucket is full to some percent by what it holds now, not by what it held.
+// TestAbove checks that a bucket's percentage is computed from its level now, not from an earlier one.
 func TestAbove(t *testing.T) {
 	x := newFor(t, counter.Limit{Count: 3600, Window: time.Hour, Burst: 200})
 	const at = 1_000_000_000
@@ -75,7 +77,8 @@ func TestAbove(t *testing.T) {
 	}
 }
 
-// TestClaims: buckets of both kinds have an account to claim, and windows have none. To give back nothing leaves it as it is.
+// TestClaims checks that both kinds of buckets have an account to claim, and windows have none. Giving back nothing doesn't
+// change it.
 func TestClaims(t *testing.T) {
 	for a, want := range map[counter.Algorithm]bool{counter.TokenBucket: true, counter.LeakyBucket: true, counter.FixedWindow: false, counter.SlidingCounter: false} {
 		x := newFor(t, counter.Limit{Algorithm: a, Count: 3600, Window: time.Hour})
@@ -89,7 +92,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestRetryTimesOfRememberedRefusals: while a counter goes on refusing, clients are told to wait for the next token and the pause, no longer.
+// TestRetryTimesOfRememberedRefusals checks that, while a counter keeps refusing, clients are told to wait for the next token
+// and the pause, and no longer.
 func TestRetryTimesOfRememberedRefusals(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
 		p := storetest.Policy(t, "p", counter.Limit{Count: 60, Window: time.Minute})

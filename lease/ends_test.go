@@ -11,7 +11,8 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestWaitersAskForTheirCosts: the call after the one under way asks for all that is waited for, whatever each costs.
+// TestWaitersAskForTheirCosts checks that the next call asks for all tokens that waiting requests need, whatever each request
+// costs.
 func TestWaitersAskForTheirCosts(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := perHour(t, 1_000_000)
@@ -35,7 +36,7 @@ func TestWaitersAskForTheirCosts(t *testing.T) {
 	})
 }
 
-// TestEachLeaseEndsInTime: unspent tokens go back just before their lease ends, of each counter by itself, and after a lull, too.
+// TestEachLeaseEndsInTime checks that unspent tokens go back just before their own lease ends, even after a pause.
 func TestEachLeaseEndsInTime(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := storetest.Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 1_000_000, Window: time.Hour})
@@ -84,8 +85,8 @@ func TestEachLeaseEndsInTime(t *testing.T) {
 	})
 }
 
-// TestLateReturnsOfWindows: a node that is busy gives back late, by its calendar or with the next check. As long as
-// the window is open, nothing of it is lost; and nothing goes to the next window.
+// TestLateReturnsOfWindows checks that a busy node may give back late, through its calendar or with the next check. While the
+// window is open, no token is lost, and none goes to the next window.
 func TestLateReturnsOfWindows(t *testing.T) {
 	for _, a := range []counter.Algorithm{counter.FixedWindow, counter.SlidingCounter} {
 		for name, late := range map[string]func(s *Store, p *counter.Policy) (spent int64){
@@ -133,8 +134,8 @@ func TestLateReturnsOfWindows(t *testing.T) {
 	}
 }
 
-// TestALateCalendarForgetsNoLease: a lease that is due isn't passed over because another begins meanwhile, nor one that had ended when
-// the store's answer came.
+// TestALateCalendarForgetsNoLease checks that a lease that has ended is handled even if another one begins meanwhile, or if it
+// ended before the store's answer came.
 func TestALateCalendarForgetsNoLease(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := storetest.Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 1_000_000, Window: time.Hour})
@@ -170,8 +171,8 @@ func TestALateCalendarForgetsNoLease(t *testing.T) {
 	})
 }
 
-// TestHeldTokensWhenTheRulesChange: those of a limit whose numbers have changed go back with the next check, and all that wasn't spent is
-// left; those of one that is only written again stay.
+// TestHeldTokensWhenTheRulesChange checks that if a limit's numbers change, held tokens go back with the next check, and all
+// unspent tokens are left. If a limit is only written again, they stay.
 func TestHeldTokensWhenTheRulesChange(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		limit := counter.Limit{Algorithm: counter.FixedWindow, Count: 1_000_000, Window: time.Hour}
@@ -205,7 +206,7 @@ func TestHeldTokensWhenTheRulesChange(t *testing.T) {
 	})
 }
 
-// TestAnOutageGoesOnFromNothing: a counter with nothing left doesn't begin anew either.
+// TestAnOutageGoesOnFromNothing checks that a counter with nothing left doesn't start over either.
 func TestAnOutageGoesOnFromNothing(t *testing.T) {
 	local := memstore.New(memstore.Options{Now: time.Now})
 	bubble(t, Options{Local: local, Nodes: func() int { return 2 }}, func(t *testing.T, s *Store, f *far) {

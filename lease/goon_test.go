@@ -14,8 +14,8 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestAnOutageGoesOnRefusing: what the store refused for longer than the outage has lasted stays refused, with the
-// time that is true, and no longer; one that wasn't refused gets the error.
+// TestAnOutageGoesOnRefusing checks that during an outage, a refusal by the store holds for its time, with the right time to
+// retry, and no longer. A counter that wasn't refusing gives the error.
 func TestAnOutageGoesOnRefusing(t *testing.T) {
 	for _, a := range leasing {
 		t.Run(fmt.Sprint(a), func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestAnOutageGoesOnRefusing(t *testing.T) {
 	}
 }
 
-// A request that needs more than the node holds spends what there is and asks for the rest. If the store doesn't answer,
-// the request isn't decided, and the tokens come back.
+// A request that needs more than the node holds spends the held tokens and asks for the rest. If the store doesn't answer, the
+// request isn't decided, and the tokens come back.
 func TestAnOutageDecidesNothing(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := perSecond(t, 1000)
@@ -73,8 +73,8 @@ func TestAnOutageDecidesNothing(t *testing.T) {
 	})
 }
 
-// TestAllowGoesOnCounting: a rule that allows requests while the store is lost goes on counting those of clients that the node
-// knows, with the whole limit. What passes is what refills, in a second outage as well.
+// TestAllowGoesOnCounting checks that a rule that allows requests while the store is lost still counts clients that the node
+// knows, with the whole limit. Only what refills passes, also in a second outage.
 func TestAllowGoesOnCounting(t *testing.T) {
 	bubble(t, Options{Nodes: func() int { return 4 }}, func(t *testing.T, s *Store, f *far) {
 		local := memstore.New(memstore.Options{Now: time.Now})
@@ -126,8 +126,8 @@ func TestAllowGoesOnCounting(t *testing.T) {
 	})
 }
 
-// TestAnOutageOfOnePart: where a part of the store is lost, a known counter of that part refuses the request, and what the
-// other part took goes back.
+// TestAnOutageOfOnePart checks that if a part of the store is lost, a known counter of that part refuses the request, and the
+// other part gets its tokens back.
 func TestAnOutageOfOnePart(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		local := memstore.New(memstore.Options{Now: time.Now})

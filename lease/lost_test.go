@@ -18,7 +18,7 @@ import (
 
 var everyCell = flag.Bool("cells", false, "run every cell of the table of lost admissions, not some")
 
-// cell is one load of the table: clients with a limit each, on some nodes.
+// cell is one load of the table: clients with a limit each, and the nodes that they use.
 type cell struct {
 	limit counter.Limit
 	nodes int
@@ -32,7 +32,7 @@ func (c cell) String() string {
 	return fmt.Sprintf("%s %s, %d nodes, %s, %s, %.1f×, cost %s", c.limit.Algorithm, c.limit, c.nodes, c.route, c.begin, c.load, c.cost)
 }
 
-// router picks the nodes of a client's requests.
+// router chooses the nodes of a client's requests.
 func (c cell) router(rng *rand.Rand) func() int {
 	at, moved := rng.IntN(c.nodes), time.Now()
 	switch c.route {
@@ -74,8 +74,8 @@ func (c cell) pricer(rng *rand.Rand) (draw func() int64, mean float64) {
 	panic(c.cost)
 }
 
-// client sends a client's requests for the time in which its bucket fills, and at least until it has sent some, to the nodes and
-// to one exact limiter. It returns how many tokens each admitted.
+// client sends a client's requests to the nodes and to one exact limiter, for the time in which its bucket fills, and at least
+// until some were sent. It returns how many tokens each admitted.
 func (w *world) client(c cell, p *counter.Policy, exact counter.Store, key string, rng *rand.Rand) (nodes, one int64) {
 	var done sync.WaitGroup
 	var mu sync.Mutex // guards nodes
@@ -132,13 +132,13 @@ func life(c cell) time.Duration {
 	return 1
 }
 
-// loss is what a cell lost: the part of what one exact limiter admitted, and its standard error.
+// loss is the share of the exact limiter's admissions that a cell lost, and its standard error.
 type loss struct {
 	part, err float64
 	admitted  int64
 }
 
-// lose runs clients until one exact limiter has admitted enough.
+// lose runs clients until the exact limiter has admitted enough.
 func (c cell) lose(t *testing.T, seed uint64, enough int64) (l loss) {
 	p := storetest.Policy(t, "p", c.limit)
 	_, mean := c.pricer(rand.New(rand.NewPCG(0, 0)))
@@ -178,8 +178,8 @@ func (c cell) lose(t *testing.T, seed uint64, enough int64) (l loss) {
 	return loss{part: sum / float64(one), err: math.Sqrt(squares) / float64(one), admitted: one}
 }
 
-// TestLostAdmissions: what one exact limiter would have admitted of the same requests, and the nodes didn't, is less than a
-// thousandth of it, however clients move between nodes. It prints the table, all of it with -cells.
+// TestLostAdmissions checks that nodes lose less than a thousandth of what one exact limiter admits of the same requests,
+// however clients move between nodes. It prints the table; with -cells, all of it.
 func TestLostAdmissions(t *testing.T) {
 	t.Parallel()
 	var cells []cell

@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// spoiled is a store with a bug: it changes what is asked, what is granted, the account after that, or what comes back.
+// spoiled is a store with a bug: it changes asks, grants, the account afterward, or returns.
 type spoiled struct {
 	*storetest.Model
 	ask   func(m *storetest.Model, q *ledger.Ask)
@@ -42,7 +42,7 @@ func (s *spoiled) TakeBack(ctx context.Context, unspent []ledger.Unspent) error 
 	return nil
 }
 
-// raise adds tokens to an account, up to what it holds.
+// raise adds tokens to an account, up to its capacity.
 func raise(p *counter.Policy, a *ledger.Account, n int64) {
 	if p.Limit.Algorithm <= counter.LeakyBucket {
 		a.State = p.AtLevel(min(p.Level(a.State, a.Time)+n*1_000_000, p.Limit.Max()*1_000_000), a.Time)
@@ -51,7 +51,7 @@ func raise(p *counter.Policy, a *ledger.Account, n int64) {
 	}
 }
 
-// planted are ways in which a store that lends could mint tokens.
+// planted are bugs through which a lending store would create tokens.
 var planted = map[string]func(*spoiled){
 	"it forgets what it has lent": func(s *spoiled) {
 		s.grant = func(m *storetest.Model, q *ledger.Ask, _ *ledger.Grant) {
@@ -86,7 +86,7 @@ var planted = map[string]func(*spoiled){
 	},
 }
 
-// TestPlantedBugsAreFound: a store that mints tokens breaks the bound in at least half of the simulated worlds.
+// TestPlantedBugsAreFound checks that a store that creates tokens breaks the bound in at least half of the simulated worlds.
 func TestPlantedBugsAreFound(t *testing.T) {
 	t.Parallel()
 	const least = 40

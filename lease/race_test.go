@@ -6,7 +6,7 @@ import "flag"
 
 const slow = true
 
-// Random sequences run in one goroutine, and the detector makes them ten times slower: make plain runs all of them.
+// Random sequences run in one goroutine, where the race detector only makes them slow. make plain runs all of them.
 func init() {
 	if err := flag.Set("rapid.checks", "20"); err != nil {
 		panic(err)

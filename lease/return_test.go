@@ -13,8 +13,8 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// TestAllThatIsGivenBackComesBack: a client asks for its whole limit at once, and all of it goes
-// back, by the answers' status or by receipts. So it may ask for the whole limit again.
+// TestAllThatIsGivenBackComesBack checks that a client that takes its whole limit and gives all of it back, by the status of
+// responses or by receipts, can take the whole limit again.
 func TestAllThatIsGivenBackComesBack(t *testing.T) {
 	const most = 20
 	for name, c := range map[string]struct {
@@ -70,7 +70,7 @@ func TestAllThatIsGivenBackComesBack(t *testing.T) {
 	}
 }
 
-// TestCloseSaysThatTokensAreLost, if the store didn't take all of them back.
+// TestCloseSaysThatTokensAreLost checks the error of Close if the store didn't take all tokens back.
 func TestCloseSaysThatTokensAreLost(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
 		p := perSecond(t, 1000)

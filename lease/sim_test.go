@@ -28,8 +28,8 @@ var (
 	lifetime = ledger.MaxLease
 )
 
-// world is a simulation in virtual time: nodes with their leases, a network that
-// delays and loses, and a store that is the arithmetic of package weir. It runs in a bubble of synctest.
+// world is a simulation in virtual time: nodes with leases, a network that delays and loses messages, and a store that uses the
+// arithmetic of package counter. It runs in a bubble of synctest.
 type world struct {
 	nodes   []*node
 	latency time.Duration // each way, at least
@@ -52,7 +52,7 @@ type admission struct {
 	slot int64
 }
 
-// node is one Weir, and the way from it to the store.
+// node is one node, and its network connection to the store.
 type node struct {
 	*world
 	model   Lender // the store
@@ -78,17 +78,17 @@ func (w *world) float() float64 {
 	return w.luck.Float64()
 }
 
-// trip is one way through the network, and reports whether the message arrived.
+// trip sends a message through the network, and reports whether it arrived.
 func (n *node) trip() bool {
 	time.Sleep(n.latency + time.Duration(n.float()*float64(n.jitter)))
 	now := time.Now()
 	return n.float() >= n.loss && !n.crashed.Load() && !(now.After(n.cutOff[0]) && now.Before(n.cutOff[1]))
 }
 
-// Take is never called: leases ask for all that they need.
+// Take is never called, because leases always use Lend.
 func (n *node) Take(context.Context, []counter.Charge, []counter.Result) { panic("leases lend") }
 
-// Lend is the store's, from far.
+// Lend calls the store through the network.
 func (n *node) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Grant) {
 	sent := time.Now()
 	fail := func() {
@@ -110,7 +110,7 @@ func (n *node) Lend(ctx context.Context, asks []ledger.Ask, grants []ledger.Gran
 	copy(grants, answers)
 }
 
-// TakeBack is the store's, from far.
+// TakeBack calls the store through the network.
 func (n *node) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
 	if !n.trip() {
 		return errLost
@@ -118,7 +118,7 @@ func (n *node) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
 	return n.model.TakeBack(ctx, unspent)
 }
 
-// GiveBack is the store's, from far.
+// GiveBack calls the store through the network.
 func (n *node) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	if !n.trip() {
 		return errLost
@@ -132,7 +132,7 @@ func (n *node) GiveBack(ctx context.Context, once counter.Once, keep time.Durati
 	return n.model.GiveBack(ctx, once, keep, returns)
 }
 
-// Reset is the store's, from far.
+// Reset calls the store through the network.
 func (n *node) Reset(ctx context.Context, counters []counter.Counter) error {
 	if !n.trip() {
 		return errLost
@@ -140,7 +140,7 @@ func (n *node) Reset(ctx context.Context, counters []counter.Counter) error {
 	return n.model.Reset(ctx, counters)
 }
 
-// arrival is a request that comes.
+// arrival is one request.
 type arrival struct {
 	after time.Duration // the one before
 	key   string
@@ -149,7 +149,7 @@ type arrival struct {
 	back  time.Duration // after which it is given back, if it is admitted; 0 means never
 }
 
-// send lets a node decide a request by one policy or several, beside the caller.
+// send makes a node decide a request by one or several policies, in a goroutine of its own.
 func (w *world) send(done *sync.WaitGroup, n *node, policies []*counter.Policy, a arrival) {
 	done.Go(func() {
 		if n.crashed.Load() {
@@ -184,7 +184,7 @@ func (w *world) send(done *sync.WaitGroup, n *node, policies []*counter.Policy, 
 	})
 }
 
-// violation tells where more was admitted than the store alone would admit in any time and one lease's, or "".
+// violation says when more was admitted than the store alone would admit in any period longer by one lease, or returns "".
 func violation(p *counter.Policy, as []admission) string {
 	sort.SliceStable(as, func(i, j int) bool { return as[i].at.Before(as[j].at) })
 	if a := p.Limit.Algorithm; a == counter.FixedWindow || a == counter.SlidingCounter {
@@ -196,7 +196,8 @@ func violation(p *counter.Policy, as []admission) string {
 		}
 		return ""
 	}
-	// A meter as large as a full bucket and a lease's refill never overflows: that is the bound for all intervals at once.
+	// This meter's capacity is a full bucket plus a lease's refill. It must never overflow, which is the bound for all periods
+	// at once.
 	rate := perNS(p)
 	most := float64(p.Limit.Max()) + rate*float64(lifetime)
 	level, last := 0.0, time.Time{}
@@ -214,7 +215,7 @@ func violation(p *counter.Policy, as []admission) string {
 
 var leasing = []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter}
 
-// TestBound: whatever the network, the nodes and the clients do, all nodes together admit no more than promised.
+// TestBound checks that all nodes together never admit more than promised, whatever the network, the nodes and the clients do.
 func TestBound(t *testing.T) {
 	if *oneSeed != 0 {
 		if v := simulate(t, *oneSeed, nil); v != "" {
@@ -249,7 +250,7 @@ func TestBound(t *testing.T) {
 	})
 }
 
-// perNS is how many tokens refill in a ns.
+// perNS returns how many tokens refill in a nanosecond.
 func perNS(p *counter.Policy) float64 {
 	if p.Limit.Algorithm <= counter.LeakyBucket {
 		return float64(p.Refill(1e9)) / 1e18
@@ -257,7 +258,7 @@ func perNS(p *counter.Policy) float64 {
 	return float64(p.Limit.Count) / float64(p.Limit.Window)
 }
 
-// simulate runs one world and tells how it broke the bound, or "".
+// simulate runs one world, and says how it broke the bound, or returns "".
 func simulate(t *testing.T, seed uint64, spoil func(Lender) Lender) (broken string) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 0))
@@ -317,13 +318,13 @@ func drawPolicy(t *testing.T, rng *rand.Rand, name string) *counter.Policy {
 	return storetest.Policy(t, name, l)
 }
 
-// client sends requests under some limits.
+// client sends requests that are subject to some limits.
 type client struct {
 	policies []*counter.Policy
 	arrivals []arrival
 }
 
-// drawClients has one client of every kind: one that comes as it likes, and some that know how leases work.
+// drawClients draws one client of every kind: one that sends at random, and some that know how leases work.
 func drawClients(t *testing.T, rng *rand.Rand, nodes int) []client {
 	any := []*counter.Policy{drawPolicy(t, rng, "p")}
 	if rng.IntN(3) == 0 { // layers, of which the second refuses more or less often
@@ -351,8 +352,8 @@ func drawClients(t *testing.T, rng *rand.Rand, nodes int) []client {
 	}
 }
 
-// draw makes the requests of a client: steady, in bursts, or by one who spends all, waits for as long as a
-// lease lasts, and comes back.
+// draw returns the requests of a client: steady, in bursts, or spending everything, waiting for as long as a lease lasts, and
+// coming back.
 func draw(rng *rand.Rand, p *counter.Policy, nodes int) []arrival {
 	rate := perNS(p) * 1e9 * (0.5 + 2.5*rng.Float64())
 	keys := 1 + rng.IntN(3)
@@ -389,14 +390,16 @@ func draw(rng *rand.Rand, p *counter.Policy, nodes int) []arrival {
 	return as
 }
 
-// borrow makes a node believe that it needs many tokens, by a request that never fits, and borrow them, by one that does.
-// The first has it forget that the other kind is refused, which it would be without being counted.
+// borrow makes a node borrow many tokens: with a request that never fits, so that the node expects to need many, and then with
+// one that fits. The first one also makes the node forget a refusal of the other kind, which it would otherwise refuse without
+// counting.
 func borrow(p *counter.Policy, after time.Duration, node int) []arrival {
 	const trip = 12 * time.Millisecond
 	return []arrival{{after: after, key: "k", cost: 1, node: node}, {after: trip, key: "k", cost: p.Limit.Max() + 1, node: node}, {key: "k", cost: 1, node: node}}
 }
 
-// spree asks all nodes for all that there is, and for all that they could hold, after a pause in which leases end, or not.
+// spree asks all nodes for everything there is, and for everything that they could hold, sometimes after a pause in which
+// leases end.
 func spree(rng *rand.Rand, p *counter.Policy, nodes int, pause time.Duration) (as []arrival) {
 	as = append(as, arrival{after: pause, key: "k", cost: 1})
 	for range min(4000, 2*(p.Limit.Max()+int64(nodes)*refills(p))) {
@@ -405,8 +408,8 @@ func spree(rng *rand.Rand, p *counter.Policy, nodes int, pause time.Duration) (a
 	return as
 }
 
-// hoard has one node after the other borrow, so that what one gives back makes room for what another takes: tokens that
-// are held while the bucket is full. Then it spends all.
+// hoard makes one node after the other borrow, so that tokens given back by one make room for the next, and tokens are held
+// while the bucket is full. Then it spends everything.
 func hoard(rng *rand.Rand, p *counter.Policy, nodes int) (as []arrival) {
 	nodes = min(nodes, 12)
 	var each [][]arrival
@@ -420,7 +423,7 @@ func hoard(rng *rand.Rand, p *counter.Policy, nodes int) (as []arrival) {
 	return append(merge(each), spree(rng, p, nodes, lifetime*time.Duration(rng.IntN(3)))...)
 }
 
-// drain has some nodes borrow what they never spend, and another one spend whatever they give back.
+// drain makes some nodes borrow tokens that they never spend, and another node spend whatever comes back.
 func drain(rng *rand.Rand, p *counter.Policy, nodes int) []arrival {
 	const on, off = 100 * time.Millisecond, 100 * time.Millisecond
 	gap := time.Duration(0.25 / perNS(p))
@@ -440,7 +443,7 @@ func drain(rng *rand.Rand, p *counter.Policy, nodes int) []arrival {
 	return merge(each)
 }
 
-// merge makes one sequence of several.
+// merge merges several sequences into one.
 func merge(each [][]arrival) (all []arrival) {
 	at := map[*arrival]time.Duration{}
 	var order []*arrival
@@ -462,7 +465,7 @@ func merge(each [][]arrival) (all []arrival) {
 	return all
 }
 
-// linger stays with one node until that is lent tokens for seconds, and spends all when they are about to end.
+// linger stays with one node until it is lent tokens for seconds, and spends all of them when the lease is about to end.
 func linger(rng *rand.Rand, p *counter.Policy, nodes int) (as []arrival) {
 	length := 2 * ledger.Interval(p)
 	for range 2 {
@@ -477,7 +480,7 @@ func linger(rng *rand.Rand, p *counter.Policy, nodes int) (as []arrival) {
 	return as
 }
 
-// move goes from node to node, and stays at each for long enough to be lent something, or not quite.
+// move goes from node to node, and stays at each one just long enough for a lease, or not quite.
 func move(rng *rand.Rand, p *counter.Policy, nodes int) (as []arrival) {
 	rate := perNS(p) * 1e9 * (0.5 + 2*rng.Float64())
 	length := 2 * ledger.Interval(p)

@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestStats: every charge is counted once, where it was decided, however many limits a request has.
+// TestStats checks that every charge is counted once, where it was decided, however many limits a request has.
 func TestStats(t *testing.T) {
 	bubble(t, Options{Counters: ways}, func(t *testing.T, s *Store, f *far) {
 		wide := storetest.Policy(t, "wide", counter.Limit{Count: 1_000_000, Window: time.Hour})
@@ -36,7 +36,7 @@ func TestStats(t *testing.T) {
 		if got.Counters != 1 || got.Tokens != holds(s, wide, "s") || got.Tokens == 0 || got.Asked > got.Local {
 			t.Errorf("admitted: %+v, and %d are held", got, holds(s, wide, "s"))
 		}
-		// One limit refuses, and the other is known or must be asked for.
+		// One limit refuses. The other one is known, or the store must be asked.
 		run("refused", 20_000, 10*time.Millisecond, charge(wide, "s", 1), charge(narrow, "s", 1))
 		run("a flood", 100_000, 13*time.Microsecond, charge(narrow, "s", 1))
 		time.Sleep(time.Minute)
@@ -52,7 +52,7 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// BenchmarkStats is what a scrape costs with as many counters as a node knows.
+// BenchmarkStats measures a scrape with as many counters as a node can know.
 func BenchmarkStats(b *testing.B) {
 	s := New(&far{Lender: storetest.NewModel(time.Now)}, Options{})
 	p := storetest.Policy(b, "p", counter.PerMinute(100))

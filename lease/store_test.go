@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// far is a store some way off, that counts what it is asked for and may be lost.
+// far is a store some distance away that records its asks and can be lost.
 type far struct {
 	Lender
 	delay   time.Duration
@@ -72,7 +72,7 @@ func (f *far) TakeBack(ctx context.Context, unspent []ledger.Unspent) error {
 	return f.Lender.TakeBack(ctx, unspent)
 }
 
-// bubble runs a test in virtual time, with a store around a model that is half a millisecond off.
+// bubble runs a test in virtual time, with a store around a model that is half a millisecond away.
 func bubble(t *testing.T, o Options, f func(t *testing.T, s *Store, f *far)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -96,7 +96,7 @@ func take(s counter.Store, charges ...counter.Charge) []counter.Result {
 	return results
 }
 
-// warm makes a counter one that the node holds tokens of.
+// warm makes the node hold tokens of a counter.
 func warm(t *testing.T, s *Store, p *counter.Policy, subject string) {
 	t.Helper()
 	for range 100 {
@@ -107,7 +107,7 @@ func warm(t *testing.T, s *Store, p *counter.Policy, subject string) {
 	}
 }
 
-// remaining is what the store itself has.
+// remaining returns how many tokens the store itself has left.
 func remaining(f *far, p *counter.Policy, subject string) int64 {
 	c := charge(p, subject, 1)
 	c.Peek = true
@@ -131,10 +131,10 @@ func perSecond(t *testing.T, n int64) *counter.Policy {
 	return storetest.Policy(t, "p", counter.Limit{Count: n, Window: time.Second})
 }
 
-// refilled is what a million an hour may have brought by now.
+// refilled is at most how much a limit of a million an hour may have refilled by now.
 func refilled(begun time.Time) int64 { return int64(time.Since(begun)/(time.Hour/1_000_000)) + 1 }
 
-// TestWarmChecksStayHere, and what they say is true, since no other node holds any.
+// TestWarmChecksStayHere also checks that their results are right, since no other node holds tokens.
 func TestWarmChecksStayHere(t *testing.T) {
 	for _, a := range leasing {
 		t.Run(a.String(), func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestWarmChecksStayHere(t *testing.T) {
 	}
 }
 
-// TestPeeksSeeWhatIsHeld: it is there for the next one.
+// TestPeeksSeeWhatIsHeld checks that a peek includes held tokens, because the next request can spend them.
 func TestPeeksSeeWhatIsHeld(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p, other := perHour(t, 1_000_000), storetest.Policy(t, "other", counter.Limit{Count: 5, Window: time.Second})
@@ -178,7 +178,8 @@ func TestPeeksSeeWhatIsHeld(t *testing.T) {
 	})
 }
 
-// TestUnspentTokensGoBack when a lease ends, when the store closes, and when another counter needs the place.
+// TestUnspentTokensGoBack checks that tokens go back when a lease ends, when the store closes, and when another counter evicts
+// theirs.
 func TestUnspentTokensGoBack(t *testing.T) {
 	const spent = 100
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
@@ -222,7 +223,8 @@ func TestUnspentTokensGoBack(t *testing.T) {
 	})
 }
 
-// TestRefusalsAreRemembered for that cost and above, not for less, and not past their time.
+// TestRefusalsAreRemembered checks that a refusal holds for its cost and higher ones, not for lower ones, and not past its
+// time.
 func TestRefusalsAreRemembered(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := storetest.Policy(t, "p", counter.Limit{Count: 10, Window: time.Minute})
@@ -253,7 +255,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 	})
 }
 
-// TestAHotKeyCostsFewAsks: at ten times its limit, once that has lasted.
+// TestAHotKeyCostsFewAsks checks a key at ten times its limit, after some time.
 func TestAHotKeyCostsFewAsks(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := perSecond(t, 1000)
@@ -277,7 +279,7 @@ func TestAHotKeyCostsFewAsks(t *testing.T) {
 	})
 }
 
-// TestNewsCountAtOnce: other numbers, a reset, a refund.
+// TestNewsCountAtOnce checks changed numbers, a reset and a refund.
 func TestNewsCountAtOnce(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := storetest.Policy(t, "p", counter.Limit{Count: 50, Window: time.Hour})
@@ -311,7 +313,7 @@ func TestNewsCountAtOnce(t *testing.T) {
 	})
 }
 
-// TestWhatIsNeverLent goes to the store every time.
+// TestWhatIsNeverLent checks that charges to limits that don't lend go to the store every time.
 func TestWhatIsNeverLent(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		strict := perDay(t, 1_000_000)
@@ -332,7 +334,7 @@ func TestWhatIsNeverLent(t *testing.T) {
 	})
 }
 
-// TestAnOutageGoesOnFromWhatWasKnown: a counter that was nearly empty doesn't begin anew.
+// TestAnOutageGoesOnFromWhatWasKnown checks that a nearly empty counter doesn't start over.
 func TestAnOutageGoesOnFromWhatWasKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		local := memstore.New(memstore.Options{Now: time.Now})
@@ -359,7 +361,7 @@ func TestAnOutageGoesOnFromWhatWasKnown(t *testing.T) {
 	})
 }
 
-// TestAllocsOfWarmChecks: none, whether admitted or refused.
+// TestAllocsOfWarmChecks checks that warm checks allocate nothing, whether allowed or refused.
 func TestAllocsOfWarmChecks(t *testing.T) {
 	s := New(storetest.NewModel(time.Now), Options{})
 	t.Cleanup(func() { _ = s.Close(context.Background()) })
@@ -374,7 +376,7 @@ func TestAllocsOfWarmChecks(t *testing.T) {
 		for range 1000 {
 			check()
 		}
-		// Asks allocate, and a lease of a busy counter takes one every few thousand checks.
+		// Asks allocate, and a busy counter's leases need one every few thousand checks.
 		if n := testing.AllocsPerRun(100_000, check); n > 0.01 {
 			t.Errorf("%s: %v allocations a check", name, n)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// TestRememberedRefusalsAreTrue: what a client is told from memory is what the store would tell it, to the
-// time of a round trip, however long the wait and however often the client comes back.
+// TestRememberedRefusalsAreTrue checks that a refusal from memory equals the store's, to within the time of a round trip,
+// however long the wait is and however often the client comes back.
 func TestRememberedRefusalsAreTrue(t *testing.T) {
 	windows := []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour}
 	for _, a := range leasing {
@@ -44,8 +44,8 @@ func TestRememberedRefusalsAreTrue(t *testing.T) {
 	}
 }
 
-// truth compares a refusal from memory with what the store says at the same moment. Memory may be late by a
-// round trip and by what stretch adds, and never early.
+// truth compares a refusal from memory with the store's at the same moment. Memory may be late by a round trip and by what
+// stretch adds, but never early.
 func truth(t *testing.T, p *counter.Policy, n int64, got, want counter.Result) {
 	t.Helper()
 	const trip = 2 * time.Millisecond
@@ -64,8 +64,8 @@ func truth(t *testing.T, p *counter.Policy, n int64, got, want counter.Result) {
 	}
 }
 
-// TestRefusalsAfterWhatIsHeldWasSpent: a refusal that a node remembers tells of what is left now, and not of what was left before it
-// spent tokens that it held.
+// TestRefusalsAfterWhatIsHeldWasSpent checks that a remembered refusal reflects what is left now, and not what was left before
+// the node spent tokens that it held.
 func TestRefusalsAfterWhatIsHeldWasSpent(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, _ *far) {
 		p := storetest.Policy(t, "p", counter.Limit{Count: 20, Window: time.Hour})

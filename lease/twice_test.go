@@ -6,8 +6,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// TestOneCounterTwice: a call that names a counter twice is charged the sum, or nothing, whether
-// the node holds tokens of it or not, and its refusal is not taken for one of either charge.
+// TestOneCounterTwice checks that a call that names a counter twice is charged the sum or nothing, whether or not the node
+// holds tokens, and that its refusal isn't taken for one of either charge.
 func TestOneCounterTwice(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		for _, held := range []bool{false, true} {

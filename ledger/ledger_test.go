@@ -37,7 +37,7 @@ func ask(n, waiting, want int64) *ledger.Ask {
 
 func unspent(n, interval int64) *ledger.Unspent { return &ledger.Unspent{N: n, Interval: interval} }
 
-// left is how many tokens may be taken, and a refusal must agree.
+// left returns how many tokens can be taken, and checks that refusals agree.
 func left(t testing.TB, a ledger.Account, p *counter.Policy, now int64) int64 {
 	t.Helper()
 	n := int64(0)
@@ -54,7 +54,7 @@ func left(t testing.TB, a ledger.Account, p *counter.Policy, now int64) int64 {
 	return n
 }
 
-// takes has an account asked again and again, by one node, and fails if it refuses.
+// takes charges an account again and again for one node, and fails if a charge is refused.
 func takes(t testing.TB, a ledger.Account, p *counter.Policy, now *int64, each int64, node uint32, times int, q *ledger.Ask) (ledger.Account, int64) {
 	t.Helper()
 	lent, ok := int64(0), false
@@ -119,7 +119,8 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// A quick bucket lends to whoever asks: all that is waited for, and of what is left then no more than three quarters.
+// A quick bucket lends to every node that asks: everything that requests wait for, and then at most three quarters of what is
+// left.
 func TestQuickBucketsLend(t *testing.T) {
 	for _, algorithm := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket} {
 		p := policy(t, perSecond(algorithm, 100))
@@ -145,7 +146,8 @@ func TestQuickBucketsLend(t *testing.T) {
 	}
 }
 
-// What is lent is out for two intervals, and keeps the bucket from refilling past its capacity less that, and what refills in 90 ms.
+// Lent tokens count for two intervals. Meanwhile the bucket refills to no more than its capacity minus those tokens, plus the
+// refill of 90 ms.
 func TestWhatIsOutKeepsTheLevelDown(t *testing.T) {
 	p := policy(t, perSecond(counter.TokenBucket, 100))
 	a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, 50, 0)) // 49 left, 50 out
@@ -157,7 +159,7 @@ func TestWhatIsOutKeepsTheLevelDown(t *testing.T) {
 			t.Errorf("after %d µs: %d left, want %d", c.after, got, c.left)
 		}
 	}
-	// A bucket that was full before can't be full beside what is out.
+	// A bucket that was full before can't be full while tokens are lent.
 	full, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, 10, 0)) // 89 left, 10 out
 	for _, c := range []struct{ after, left int64 }{{10_000, 90}, {89_999, 97}, {90_000, 98}, {100_000, 99}, {110_001, 100}} {
 		if got := left(t, full, p, start+c.after); got != c.left {
@@ -168,12 +170,12 @@ func TestWhatIsOutKeepsTheLevelDown(t *testing.T) {
 	if full.Report(p, &r, start, 1, counter.Taken); r.ResetAfter != 110*time.Millisecond {
 		t.Errorf("full again after %v", r.ResetAfter)
 	}
-	// Many out: what refills beside them stops.
+	// If many tokens are lent, refilling stops.
 	most, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, 99, 0)) // 0 left, 99 out
 	if got := left(t, most, p, start+80_000); got != 8 {
 		t.Errorf("beside 99: %d left", got)
 	}
-	// What was lent in either interval counts.
+	// Tokens lent in either interval count.
 	slow := policy(t, perMinute(counter.TokenBucket, 600)) // intervals of 5 s, in which 50 refill
 	both, _, _ := ledger.Account{}.Lend(slow, start, 1, ask(1, 20, 0))
 	both, _, _ = both.Lend(slow, start+6*second, 1, ask(1, 30, 0))
@@ -184,7 +186,7 @@ func TestWhatIsOutKeepsTheLevelDown(t *testing.T) {
 	}
 }
 
-// A refusal says when a cost fits, and a report when the bucket is full, to the µs, with tokens out, too.
+// A refusal says when a cost fits, and a report says when the bucket is full, to the µs, even while tokens are lent.
 func TestRefusalsSayWhen(t *testing.T) {
 	for _, limit := range []counter.Limit{perSecond(counter.TokenBucket, 100), perSecond(counter.LeakyBucket, 70), perMinute(counter.TokenBucket, 600), {Count: 3000, Burst: 50, Window: time.Second}} {
 		p := policy(t, limit)
@@ -263,14 +265,14 @@ func TestTakeBack(t *testing.T) {
 	if b := (ledger.Account{}).TakeBack(p, start, 1, unspent(5, 0)); b != (ledger.Account{}) {
 		t.Errorf("an untouched account: %+v", b)
 	}
-	// What comes back never fills a bucket past its capacity.
+	// Returned tokens never fill a bucket beyond its capacity.
 	full, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, 20, 0))
 	if b := full.TakeBack(p, start+44_000, 1, unspent(20, start)); p.Level(b.State, start+44_000) != 100*micro {
 		t.Errorf("level %d", p.Level(b.State, start+44_000))
 	}
 }
 
-// Tokens that are lent in one interval and the next are told apart.
+// Tokens lent in one interval and in the next are told apart.
 func TestIntervalsRoll(t *testing.T) {
 	p := policy(t, perSecond(counter.TokenBucket, 100))
 	a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(1, 5, 0))
@@ -287,7 +289,7 @@ func TestIntervalsRoll(t *testing.T) {
 	}
 }
 
-// A lease ends with the interval after its own.
+// A lease ends with the interval after the one in which it was granted.
 func TestLeaseTimes(t *testing.T) {
 	quick := policy(t, perSecond(counter.TokenBucket, 100))
 	a, _, _ := ledger.Account{}.Lend(quick, start, 1, ask(1, 5, 0))
@@ -314,7 +316,7 @@ func TestLeaseTimes(t *testing.T) {
 	}
 }
 
-// A slow bucket lends to a node that has been alone for twelve asks and two intervals, and that asks for little.
+// A slow bucket lends to a node that has been alone for twelve asks and two intervals, and that asks for few tokens.
 func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 	p := policy(t, perMinute(counter.TokenBucket, 600)) // intervals of 5 s, at most 50 out
 	alone := func() (ledger.Account, int64) {
@@ -349,21 +351,21 @@ func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 		if !ok || lent != c.lent {
 			t.Errorf("%s: lent %d, want %d: %+v", c.what, lent, c.lent, b)
 		}
-		// Whoever isn't alone begins anew, and tokens of others stay out.
+		// A node that isn't alone starts over, and tokens lent to others stay lent.
 		if still := b.Node == 1 && b.Streak == 12; still != (c.node == 1 && c.ask.N <= 37 && c.ask.Want > 0) {
 			t.Errorf("%s: who is alone? %+v", c.what, b)
 		}
 	}
-	// What is out already counts.
+	// Tokens that are already lent count.
 	some, _, _ := a.Lend(p, now, 1, ask(1, 0, 20))
 	if _, lent, _ := some.Lend(p, now+1, 1, ask(1, 0, 1000)); lent != 30 {
 		t.Errorf("beside 20: lent %d", lent)
 	}
-	// Claims tell accounts apart by their time, so two asks in one microsecond aren't those of a node alone.
+	// Claims tell accounts apart by their time, so two asks in one microsecond end a node's streak.
 	if b, lent, _ := some.Lend(p, now, 1, ask(1, 0, 1000)); lent != 0 || b.Node != 0 {
 		t.Errorf("in the same microsecond: lent %d: %+v", lent, b)
 	}
-	// Of a bucket that is less than half full nothing is lent.
+	// A bucket that is less than half full lends nothing.
 	for spent, want := range map[int64]int64{250: 20, 299: 20, 301: 0, 310: 0} {
 		low := a
 		low.State = p.AtLevel((600-spent)*micro, now-1)
@@ -371,13 +373,13 @@ func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 			t.Errorf("%d spent: lent %d, want %d", spent, lent, want)
 		}
 	}
-	// A 16th of what the bucket holds isn't a large cost yet.
+	// A 16th of the bucket's capacity doesn't count as a large cost yet.
 	even := policy(t, perMinute(counter.TokenBucket, 640))
 	at := int64(start)
 	if b, lent := takes(t, ledger.Account{}, even, &at, 5*second, 1, 13, ask(40, 0, 20)); lent != 20 {
 		t.Errorf("lent %d beside a cost of 40: %+v", lent, b)
 	}
-	// Twelve asks within two intervals aren't enough, nor are few within many.
+	// Twelve asks within two intervals aren't enough, nor are a few asks within many intervals.
 	now = start
 	if b, lent := takes(t, ledger.Account{}, p, &now, second/2, 1, 20, ask(1, 0, 20)); lent != 0 {
 		t.Errorf("lent %d within two intervals: %+v", lent, b)
@@ -390,7 +392,7 @@ func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 	if b, lent := takes(t, ledger.Account{}, p, &now, 3*second, 1, 13, ask(1, 0, 20)); lent == 0 {
 		t.Errorf("nothing lent to the thirteenth ask in 36 s: %+v", b)
 	}
-	// Its lease lasts for as long as the intervals, another node's for a moment.
+	// The lease of the node that is alone lasts as long as the intervals. Another node's is short.
 	if length, _ := a.Lease(p, a.Since+12*second, 1); length != 8*time.Second {
 		t.Errorf("a lease of %v", length)
 	}
@@ -402,7 +404,7 @@ func TestSlowBucketsLendToWhoIsAlone(t *testing.T) {
 	}
 }
 
-// borrowed is an account of which node 1, alone, holds 20 of 600 tokens.
+// borrowed is an account of which node 1, which is alone, holds 20 of 600 tokens.
 func borrowed(t testing.TB, p *counter.Policy) (ledger.Account, int64) {
 	t.Helper()
 	now := int64(start)
@@ -414,13 +416,13 @@ func borrowed(t testing.TB, p *counter.Policy) (ledger.Account, int64) {
 	return a, now
 }
 
-// A claim takes the account's place if nothing has happened since, and only for the node that is alone.
+// A claim replaces the account only if nothing has happened since, and only for the node that is alone.
 func TestClaims(t *testing.T) {
 	for _, algorithm := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket} {
 		p := policy(t, perMinute(algorithm, 600))
 		a, now := borrowed(t, p)
 		later := now + 4*second
-		// The node has spent all 20 at once; since then 40 could have refilled, and the store doesn't know.
+		// The node has spent all 20 tokens at once. Since then 40 could have refilled, but the store doesn't know that.
 		truth := ledger.Claim{Base: a.Time, State: p.AtLevel(570*micro, now+second), Held: 0}
 		for _, c := range []struct {
 			what  string
@@ -439,7 +441,7 @@ func TestClaims(t *testing.T) {
 			{"from the future", 1, ledger.Claim{Base: a.Time, State: p.AtLevel(500*micro, later+second)}, 500, 0},
 			{"from the past", 1, ledger.Claim{Base: a.Time, State: p.AtLevel(500*micro, a.Time-10*second)}, 600, 0},
 		} {
-			// A refusal keeps a claim that holds, and nothing else.
+			// A refusal keeps a claim that holds, and changes nothing else.
 			var r counter.Result
 			q := ask(601, 0, 0)
 			q.Claim = c.claim
@@ -452,7 +454,7 @@ func TestClaims(t *testing.T) {
 			if rejected := c.held == 20 && c.what != "too much"; rejected && b != a {
 				t.Errorf("%s, %s: changed the account: %+v", algorithm, c.what, b)
 			}
-			// An ask, and giving back, see the same.
+			// An ask and a return see the same account.
 			q = ask(1, 0, 0)
 			q.Claim = c.claim
 			d, _, ok := a.Lend(p, later, c.node, q)
@@ -471,7 +473,7 @@ func TestClaims(t *testing.T) {
 				t.Errorf("%s, %s: giving 3 back leaves %d, want %d", algorithm, c.what, r.Remaining, c.level+back)
 			}
 		}
-		// Of an account's own microsecond nothing can be claimed: other asks may have come in it.
+		// A claim in the account's own microsecond doesn't hold, because other asks may have come in it.
 		same := ask(601, 0, 0)
 		same.Claim = ledger.Claim{Base: a.Time, State: truth.State}
 		if b, _, _ := a.Lend(p, a.Time, 1, same); b != a {

@@ -8,7 +8,7 @@ import (
 	"github.com/weirhq/weir/ledger"
 )
 
-// Windows lend a 64th of what is left, or what is waited for, and give back to the window that it came from.
+// Windows lend a 64th of what is left, or what requests wait for, and take tokens back into the window that they came from.
 func TestWindows(t *testing.T) {
 	for _, algorithm := range []counter.Algorithm{counter.FixedWindow, counter.SlidingCounter} {
 		p := policy(t, perMinute(algorithm, 641))
@@ -39,7 +39,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// Who holds tokens sees a bucket as if they were given back.
+// A node that holds tokens sees a bucket as if they had been given back.
 func TestView(t *testing.T) {
 	for _, algorithm := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket} {
 		p := policy(t, perSecond(algorithm, 100))
@@ -61,7 +61,7 @@ func TestView(t *testing.T) {
 		if got := p.Level(full.View(p, now, 20), now); got != 100*micro {
 			t.Errorf("%s: a full bucket is seen as %d", algorithm, got)
 		}
-		// What is out keeps the level down, for those who hold it, too.
+		// Lent tokens limit the level for the node that holds them, too.
 		slow := policy(t, perMinute(algorithm, 600))
 		b, _, _ := ledger.Account{}.Lend(slow, start, 1, ask(1, 20, 0))
 		for held, level := range map[int64]int64{0: 580, 5: 585, 20: 600} {
@@ -75,7 +75,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// A refund fills a bucket no further than what is out allows.
+// A refund fills a bucket only as far as lent tokens allow.
 func TestRefunds(t *testing.T) {
 	for _, algorithm := range []counter.Algorithm{counter.TokenBucket, counter.LeakyBucket} {
 		p := policy(t, perSecond(algorithm, 100))
@@ -94,7 +94,7 @@ func TestRefunds(t *testing.T) {
 	}
 }
 
-// A clock that ran backwards mints nothing and freezes nobody.
+// A clock that runs backwards creates no tokens and blocks no client.
 func TestClockRunsBackwards(t *testing.T) {
 	p := policy(t, perSecond(counter.TokenBucket, 100))
 	a, _, _ := ledger.Account{}.Lend(p, start, 1, ask(60, 40, 0))
@@ -118,7 +118,7 @@ func TestClockRunsBackwards(t *testing.T) {
 	}
 }
 
-// Numbers under which intervals are longer don't void what was lent before.
+// If new numbers make intervals longer, tokens lent before still count.
 func TestLentTokensOutliveNewNumbers(t *testing.T) {
 	quick, slow := policy(t, perMinute(counter.TokenBucket, 6000)), policy(t, perMinute(counter.TokenBucket, 600))
 	a, lent, ok := ledger.Account{}.Lend(quick, start, 1, ask(600, 0, 12))
