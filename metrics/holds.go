@@ -95,7 +95,6 @@ func (m *Metrics) Reservation(state string) {
 	}
 }
 
-// collect shows the slots in use of each rule, and the reservations.
 func (h *holds) collect(ch chan<- prometheus.Metric, rows map[string]*row) {
 	sum := map[string]int64{}
 	for rule, r := range rows {

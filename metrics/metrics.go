@@ -104,7 +104,6 @@ func edgeOf(name string) int {
 	return 0
 }
 
-// reasons is the number of reasons.
 const reasons = int(weir.ReasonCooldown) + 1
 
 // allowed reports whether decisions with this reason admit the request.

@@ -18,7 +18,6 @@ const maxRules = 1000
 // keepRemoved is how long a removed rule stays in the metrics, so that a scrape can see its last decisions.
 const keepRemoved = 10 * time.Minute
 
-// row has the counts of a rule.
 type row struct {
 	rule    string
 	stripes []stripe    // their number is a power of two

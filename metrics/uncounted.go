@@ -50,7 +50,6 @@ func (u *uncounted) add(seed maphash.Seed, req *weir.Request, c *counter.Charge,
 	}
 }
 
-// endLocked resets the counts if the outage is over.
 func (u *uncounted) endLocked(now time.Time) {
 	if now.Sub(u.last) >= outageEnds {
 		u.requests, u.bits, u.set = 0, nil, 0

@@ -26,7 +26,6 @@ func Watched(p *counter.Policy) bool {
 	return p.Limit.Algorithm == weir.FixedWindow && (p.Amount != "" || p.Limit.Calendar.Unit != counter.NoUnit)
 }
 
-// reached returns how many of the thresholds have been reached.
 func reached(used, limit counter.Amount) (n int) {
 	for n < len(Thresholds) && 100*used >= counter.Amount(Thresholds[n])*limit {
 		n++

@@ -54,7 +54,6 @@ type crossing struct {
 	keyed    bool // the user or the organization is also the API key, so its name is masked
 }
 
-// event makes the event for a threshold of a crossing.
 func (w *Watcher) event(c *crossing, threshold int) *Event {
 	p := c.counter.Policy
 	e := &Event{

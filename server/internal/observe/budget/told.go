@@ -17,7 +17,6 @@ type window struct {
 	refusals        bool   // for a refusal before the budget is used up, which has an event of its own
 }
 
-// generation is how many windows a generation holds.
 const generation = 8192
 
 // raise calls tell if events are missing for some of the first n thresholds. From is the number of

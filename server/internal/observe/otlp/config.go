@@ -58,7 +58,6 @@ func (s signal) variable(setting string) (name, value string) {
 	return name, value
 }
 
-// sends reports whether a signal is sent.
 func (c *Config) sends(s signal) bool {
 	if off, _ := strconv.ParseBool(os.Getenv("OTEL_SDK_DISABLED")); off {
 		return false
@@ -133,7 +132,6 @@ func (c *Config) Validate() error {
 	return cmp.Or(check("OTEL_METRIC_EXPORT_INTERVAL", checkMilliseconds), check("OTEL_TRACES_SAMPLER", checkSampler))
 }
 
-// check validates a variable if it is set.
 func check(name string, valid func(string) error) error {
 	value := strings.TrimSpace(os.Getenv(name))
 	if value == "" {

@@ -78,8 +78,8 @@ func (c *Cluster) Client(ctx context.Context, who Identity, print string) (HourO
 // nameOf returns the one client with the fingerprint.
 func nameOf(all []told) (toldName, error) {
 	var names []toldName
-	for i := range all {
-		names = append(names, all[i].Names...)
+	for _, t := range all {
+		names = append(names, t.Names...)
 	}
 	switch names = distinct(names); len(names) {
 	case 0:

@@ -59,7 +59,6 @@ type hour struct {
 	weight float64
 }
 
-// hourRule is the last hour of a rule.
 type hourRule struct {
 	id           string
 	counted      string // the dimensions that the rule counts by; if they change, its keys are forgotten
@@ -76,7 +75,6 @@ type hourRule struct {
 	forgot uint32
 }
 
-// row is the last hour of one key of a rule.
 type row struct {
 	series
 	count   float64 // requests, which weigh more the newer they are
@@ -355,7 +353,6 @@ func (h *hour) bytes() int {
 	return h.held + h.rows*(int(unsafe.Sizeof(row{}))+perRow) + len(h.rules)*perRule
 }
 
-// subject returns the hash of a subject.
 func (k *key) subject(s []byte) uint64 { return siphash.Hash(k.k0^subjectHash, k.k1, s) }
 
 // subjectHash separates the hashes of subjects from those of clients.

@@ -24,7 +24,6 @@ var kindNames = [...]string{"none", "api_key", "user", "ip", "other"}
 
 func (k kind) String() string { return kindNames[k] }
 
-// sample is a sampled decision.
 type sample struct {
 	client
 	address client // also counted if the API key is unverified, since attackers can send a new key with each request
@@ -57,7 +56,6 @@ func (s *sample) from(r *weir.Request, k *key) {
 	}
 }
 
-// of fills in the sample from a decision.
 func (s *sample) of(o *weir.Observation, k *key, weight float64) {
 	s.from(o.Request, k)
 	s.key, s.weight, s.rule, s.refused = k, weight, o.Decision.Rule, !o.Decision.Allowed
@@ -95,7 +93,6 @@ func (l *buffer) charge(s *sample, o *weir.Observation, k *key) {
 	}
 }
 
-// write stores a subject in text.
 func (l *buffer) write(c *charged, subject []byte, k *key) {
 	c.from = uint32(len(l.text))
 	if len(subject) <= subjectBytes {

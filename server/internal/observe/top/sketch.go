@@ -84,7 +84,6 @@ func (k *sketch) shrink() {
 	}
 }
 
-// decay lowers all counts.
 func (k *sketch) decay(slots int64) {
 	factor := math.Pow(decayed, float64(slots))
 	k.forgot *= factor

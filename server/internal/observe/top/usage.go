@@ -37,9 +37,9 @@ type HourOfRules struct {
 
 // HourRule describes the last hour of a rule.
 type HourRule struct {
-	Rule        string     `json:"rule"`
-	Requests    uint64     `json:"requests"`     // requests to which the rule applied, whether it decided them or not
-	Refused     uint64     `json:"refused"`      // requests that this rule refused
+	Rule string `json:"rule"`
+	// Requests are those to which the rule applied, whether it decided them or not. Refused are those that this rule refused.
+	sum
 	WouldRefuse uint64     `json:"would_refuse"` // in shadow, or as a candidate
 	LastHit     *time.Time `json:"last_hit"`
 	LastRefusal *time.Time `json:"last_refusal"`
@@ -66,11 +66,10 @@ type HourClient struct {
 
 // HourUse is how a client used a rule.
 type HourUse struct {
-	Requests uint64  `json:"requests"`
-	Refused  uint64  `json:"refused"`
-	LowBy    uint64  `json:"low_by"` // how many requests may be missing at most, because the key was forgotten for a while
-	Used     float64 `json:"used"`   // share of the limit in use, estimated for now from its last request
-	History  Past    `json:"history"`
+	sum
+	LowBy   uint64  `json:"low_by"` // how many requests may be missing at most, because the key was forgotten for a while
+	Used    float64 `json:"used"`   // share of the limit in use, estimated for now from its last request
+	History Past    `json:"history"`
 }
 
 // HourOfClient is the last hour of a client in the rules that count by it.
@@ -123,8 +122,7 @@ func mergeRule(id string, parts []*toldRule, sampled bool) HourRule {
 	kept := uint64(0)
 	var keys, above []sketched
 	for _, p := range parts {
-		out.Requests += p.Sum.Requests
-		out.Refused += p.Sum.Refused
+		out.sum.add(p.Sum)
 		out.WouldRefuse += p.Would
 		out.LastHit, out.LastRefusal = later(out.LastHit, p.Hit), later(out.LastRefusal, p.Refusal)
 		kept += p.Kept
@@ -220,7 +218,7 @@ func (s *Span) addTo(p *Past, histories ...[]byte) {
 
 // use returns how a key used a rule.
 func (s *Span) use(m *merged) HourUse {
-	out := HourUse{m.Sum.Requests, m.Sum.Refused, m.LowBy, math.Round(float64(m.Used)/usedAll*1000) / 1000, newPast()}
+	out := HourUse{m.Sum, m.LowBy, math.Round(float64(m.Used)/usedAll*1000) / 1000, newPast()}
 	s.addTo(&out.History, m.pasts...)
 	return out
 }
