@@ -212,13 +212,14 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 
 // concludePart is like conclude, but looks only at the charges in [from, to) and from last on.
 func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (byStatus bool) {
-	d.n = to - from + len(m.results) - last
-	if d.n > len(d.few) {
-		d.many = make([]LimitStatus, d.n)
+	var statuses []LimitStatus
+	if n := to - from + len(m.results) - last; n <= len(d.few) {
+		d.n, statuses = uint8(n), d.few[:n]
+	} else {
+		d.many = make([]LimitStatus, n)
+		statuses = d.many
 	}
-	statuses := d.Limits()
-	d.Allowed = true
-	binding, bound := -1, 0
+	allowed, degraded, binding, bound := true, false, -1, 0
 	for j := range statuses {
 		i := from + j
 		if i >= to {
@@ -228,33 +229,30 @@ func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (bySta
 		if r.Err != nil {
 			r.ResetAfter = c.Policy.LatestReset(l.opts.Now())
 		}
-		s.Policy, s.Allowed, s.Degraded, s.Local = c.Policy, r.Allowed, r.Err != nil, r.Local
-		s.Remaining, s.RetryAfter, s.ResetAfter, s.left = c.Policy.Exact(r.Remaining).Tokens(), r.RetryAfter, r.ResetAfter, r.Remaining
+		s.set(c.Policy, r)
 		byStatus = byStatus || len(c.Policy.Statuses) > 0
 		if len(m.apart) > 0 {
 			s.Local = s.Local || slices.Contains(m.local, i)
-			d.Degraded = d.Degraded || slices.Contains(m.apart, i)
+			degraded = degraded || slices.Contains(m.apart, i)
 		}
 		if c.Policy.Shadow {
 			continue
 		}
-		d.Degraded = d.Degraded || s.Degraded || s.Local
-		d.Allowed = d.Allowed && r.Allowed
+		allowed, degraded = allowed && r.Allowed, degraded || s.Degraded || s.Local
 		d.Delay = max(d.Delay, r.Delay)
 		if binding < 0 || m.binds(i, bound) {
 			binding, bound = j, i
 		}
 	}
-	if !d.Allowed {
+	d.Allowed, d.Degraded = allowed, degraded
+	if !allowed {
 		d.Reason, d.Delay = ReasonLimited, 0
 	}
-	if binding < 0 {
-		return byStatus
-	}
-	s := &statuses[binding]
-	d.Rule, d.Policy, d.Remaining, d.RetryAfter, d.ResetAfter = s.Policy.Rule, s.Policy, s.Remaining, s.RetryAfter, s.ResetAfter
-	if s.Degraded && !s.Allowed {
-		d.Reason = ReasonUnavailable
+	if binding >= 0 {
+		s := &statuses[binding]
+		if d.bind(s); s.Degraded && !s.Allowed {
+			d.Reason = ReasonUnavailable
+		}
 	}
 	return byStatus
 }

@@ -42,7 +42,10 @@ type Decision struct {
 	Allowed bool
 	// Degraded: some limit couldn't be counted as usual, because the store or its home region couldn't be reached or had no room.
 	Degraded bool
-	Reason   Reason
+	// Drop: close the client's connection without a response. See [counter.Abuse.DropAfter].
+	Drop   bool
+	Reason Reason
+	n      uint8 // how many limits are in few
 	// Rule is the id of the rule that binds, or "". Policy is the limit that binds, or nil.
 	Rule   string
 	Policy *counter.Policy
@@ -54,8 +57,6 @@ type Decision struct {
 	ResetAfter time.Duration
 	// Delay is how long an allowed request should wait for its turn.
 	Delay time.Duration
-	// Drop: close the client's connection without a response. See [counter.Abuse.DropAfter].
-	Drop bool
 	// RulesVersion is the version of the rules that decided.
 	RulesVersion int64
 	// Receipt is for [Limiter.Finish]. It is "" unless the request asked for it.
@@ -64,7 +65,6 @@ type Decision struct {
 	// Up to three limits are stored in place, so that most checks don't allocate.
 	few  [3]LimitStatus
 	many []LimitStatus
-	n    int
 	held *held
 }
 
@@ -77,15 +77,29 @@ type LimitStatus struct {
 	Degraded bool
 	// Local: the limit was counted in [Options.Local] or in this region, since the store or the limit's home couldn't be reached.
 	Local      bool
+	fraction   int32 // what is left beyond Remaining, in millionths
 	Remaining  int64
 	RetryAfter time.Duration
 	ResetAfter time.Duration
+}
 
-	left int64 // Remaining in the policy's units
+// set describes a limit by the result of its charge.
+func (s *LimitStatus) set(p *counter.Policy, r *counter.Result) {
+	left := p.Exact(r.Remaining)
+	s.Policy, s.Allowed, s.Degraded, s.Local = p, r.Allowed, r.Err != nil, r.Local
+	s.Remaining, s.RetryAfter, s.ResetAfter = left.Tokens(), r.RetryAfter, r.ResetAfter
+	s.fraction = int32(left % counter.Whole(1))
+}
+
+// bind makes a limit the one that binds.
+func (d *Decision) bind(s *LimitStatus) {
+	d.Rule, d.Policy, d.Remaining, d.RetryAfter, d.ResetAfter = s.Policy.Rule, s.Policy, s.Remaining, s.RetryAfter, s.ResetAfter
 }
 
 // Left returns the exact amount that remains. Remaining is rounded down.
-func (s *LimitStatus) Left() counter.Amount { return s.Policy.Exact(s.left) }
+func (s *LimitStatus) Left() counter.Amount {
+	return counter.Whole(s.Remaining) + counter.Amount(s.fraction)
+}
 
 // Limits lists every limit that applied, in the order of the rules. If servers may read the path in several ways, the limits
 // for the second reading come after those for the first, and so on.

@@ -139,16 +139,11 @@ func (k *KeyLimiter) check(ctx context.Context, key string) (Decision, error) {
 	c := k.take(ctx, key, 1)
 	r := c.results[0]
 	k.scratch.Put(c)
-	d := Decision{
-		Allowed: r.Allowed, Degraded: r.Err != nil, Rule: k.policy.Rule, Policy: k.policy,
-		Remaining: r.Remaining, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter, n: 1,
-	}
+	d := Decision{Allowed: r.Allowed, Degraded: r.Err != nil, n: 1}
+	d.few[0].set(k.policy, &r)
+	d.bind(&d.few[0])
 	if !r.Allowed {
 		d.Reason = ReasonLimited
-	}
-	d.few[0] = LimitStatus{
-		Policy: k.policy, Allowed: r.Allowed, Degraded: d.Degraded,
-		Remaining: r.Remaining, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter, left: r.Remaining,
 	}
 	return d, r.Err
 }

@@ -96,12 +96,7 @@ func (rs *RuleSet) hold(req *Request, m *match, i int) {
 	}
 	rs.candidates(req, m)
 	for _, i := range m.found {
-		// Most candidates that don't apply are for another method, so compare that first.
-		r := &rs.rules[i]
-		if r.endpoint != nil && r.endpoint.Method != req.Method && !r.matchesMethod(req) {
-			continue
-		}
-		if r.endpointOnly && !req.Preflight || rs.check(r, req, m) == applies {
+		if r := &rs.rules[i]; rs.check(r, req, m) == applies {
 			m.choose(r)
 		}
 	}
@@ -163,20 +158,24 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 		m.found = rs.endpoints.Find(m.path[1:], m.found)
 		m.found = pattern.FindPrefixes(&rs.regexes, m.path, m.found)
 	}
-	// Insertion sort: the candidates are few, and nearly in order.
-	for i := 1; i < len(m.found); i++ {
-		for j := i; j > 0 && m.found[j] < m.found[j-1]; j-- {
-			m.found[j], m.found[j-1] = m.found[j-1], m.found[j]
+	if len(m.found) > 1 {
+		// Insertion sort: the candidates are few, and nearly in order.
+		for i := 1; i < len(m.found); i++ {
+			for j := i; j > 0 && m.found[j] < m.found[j-1]; j-- {
+				m.found[j], m.found[j-1] = m.found[j-1], m.found[j]
+			}
 		}
+		m.found = slices.Compact(m.found) // a path with empty segments may lead to the same rule twice
 	}
-	m.found = slices.Compact(m.found) // a path with empty segments may lead to the same rule twice
 }
 
 // check returns the constant applies if a candidate's other conditions are met, or else why the rule doesn't apply.
 func (rs *RuleSet) check(r *rule, req *Request, m *match) string {
 	switch {
-	case r.endpoint != nil && !r.matchesMethod(req):
-		return wrongMethod
+	case r.endpoint != nil && r.endpoint.Method != req.Method && !r.matchesMethod(req):
+		return wrongMethod // as most candidates that don't apply
+	case r.endpointOnly && !req.Preflight:
+		return applies
 	case req.Preflight && (r.endpoint == nil || r.endpoint.Method != "OPTIONS"):
 		return isPreflight
 	case r.Match.NoKey && req.APIKey != "":
@@ -241,21 +240,16 @@ func (rs *RuleSet) charge(r *rule, req *Request, subject []byte, m *match) {
 	case req.Cost > 1:
 		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // may exceed any limit, but not overflow
 	}
-	m.add(r, r.numbers(req, m.tier), n, req, subject)
-	if len(r.Candidates) > 0 {
-		m.add(r, r.Candidates, n, req, subject)
-	}
-}
-
-func (m *match) add(r *rule, policies []*counter.Policy, n int64, req *Request, subject []byte) {
-	for _, p := range policies {
-		c := counter.Charge{
-			Counter: counter.Counter{Policy: p, Subject: subject}, N: n, Peek: req.Peek || n == 0,
-			Guest: r.invented && (m.guest || r.byPath), Returnable: req.Receipt || r.returnable,
+	for _, policies := range [2][]*counter.Policy{r.numbers(req, m.tier), r.Candidates} {
+		for _, p := range policies {
+			c := counter.Charge{
+				Counter: counter.Counter{Policy: p, Subject: subject}, N: n, Peek: req.Peek || n == 0,
+				Guest: r.invented && (m.guest || r.byPath), Returnable: req.Receipt || r.returnable,
+			}
+			if req.guess && p.Amount != "" {
+				c.N = min(n, int64(p.Limit.Capacity()))
+			}
+			m.charges, m.owners = append(m.charges, c), append(m.owners, r)
 		}
-		if req.guess && p.Amount != "" {
-			c.N = min(n, int64(p.Limit.Capacity()))
-		}
-		m.charges, m.owners = append(m.charges, c), append(m.owners, r)
 	}
 }

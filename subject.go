@@ -65,14 +65,13 @@ func parseDimension(s string) (dimension, error) {
 // that is missing and replaced by the IP, rounded up to whole bytes, then the values, each except the last with its length in
 // front. It returns false if the rule can't count the request.
 func (rs *RuleSet) subject(r *rule, req *Request, m *match) bool {
-	mark := len(m.subjects)
-	m.subjects = append(m.subjects, 0)
-	for range (len(r.by) - 1) / 8 {
-		m.subjects = append(m.subjects, 0)
-	}
 	if r.keyOnly && req.APIKey != "" { // a fast path for most rules
-		m.subjects = append(m.subjects, req.APIKey...)
+		m.subjects = append(append(m.subjects, 0), req.APIKey...)
 		return true
+	}
+	mark := len(m.subjects)
+	for range max(1, (len(r.by)+7)/8) {
+		m.subjects = append(m.subjects, 0)
 	}
 	for i, d := range r.by {
 		last := i == len(r.by)-1
