@@ -227,6 +227,8 @@ func keysLiftCommand() *cobra.Command {
 type clientRequest struct {
 	*checkapi.CheckRequest
 	Client string `json:"client,omitempty"`
+	Slot   string `json:"slot,omitempty"` // with Rule, says which slots to release
+	Rule   string `json:"rule,omitempty"`
 }
 
 // clientQuestion is a request to the node about the counters of a client, which is given by a key or by flags.
@@ -255,7 +257,7 @@ func clientCommand(path string, node *adminPort, run func(*cobra.Command, *clien
 		if err != nil {
 			return err
 		}
-		return run(cmd, &clientQuestion{node, clientRequest{w, string(client)}, r.query()})
+		return run(cmd, &clientQuestion{node, clientRequest{CheckRequest: w, Client: string(client)}, r.query()})
 	}, &client, node, &r)
 	r.registerUnverified(cmd)
 	return cmd
@@ -273,15 +275,11 @@ func keysShowCommand() *cobra.Command {
 			return err
 		}
 		if q.asJSON {
-			var all struct {
-				Counters json.RawMessage `json:"counters"`
-				Explain  json.RawMessage `json:"explain"`
-			}
+			var all map[string]json.RawMessage
 			if err := json.Unmarshal(counted, &all); err != nil {
 				return notUnderstood(err)
 			}
-			all.Explain = explained
-			return printJSON(cmd, all)
+			return printJSON(cmd, map[string]json.RawMessage{"counters": all["counters"], "explain": explained})
 		}
 		out := cmd.OutOrStdout()
 		printExplanation(out, &x, &colour)
@@ -396,12 +394,8 @@ func keysReleaseCommand() *cobra.Command {
 		case !slotID.MatchString(slot):
 			return fmt.Errorf("--slot: must be the id of a slot, 32 hexadecimal digits, as weir keys show lists it, got %q", slot)
 		}
-		body := struct {
-			clientRequest
-			Slot string `json:"slot"`
-			Rule string `json:"rule,omitempty"`
-		}{q.request, slot, rule}
-		return show(q.adminPort, cmd, http.MethodPost, q.path("counters/release"), body, func(done *adminapi.Released) {
+		q.request.Slot, q.request.Rule = slot, rule
+		return show(q.adminPort, cmd, http.MethodPost, q.path("counters/release"), q.request, func(done *adminapi.Released) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "slot released: %s\n", cell(strings.Join(done.Released, ", ")))
 		})
 	})

@@ -114,7 +114,7 @@ func (v *serving) register(f *pflag.FlagSet) {
 	f.DurationVar(&v.RegionTimeout, "region-timeout", region.DefaultTimeout, "the longest that a check of a rule with scope: global waits for another region")
 	f.BoolVar(&v.Pprof, "pprof", false, "serve profiles of this process at /debug/pprof/ on the admin port, to tokens that may operate")
 	f.Var(parsed[*weir.Limit]{into: &v.Emergency, kind: "limit", parse: parseLimit}, "emergency-limit", "limit by address while Redis can't be reached, such as 10/s (default: none)")
-	f.Var(parsed[int64]{&v.MemoryCap, "size", parseSize, showSize}, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
+	f.Var(parsed[int64]{&v.MemoryCap, "size", parseSize, func(bytes int64) string { return fmt.Sprint(bytes>>20, "MiB") }}, "memory-cap", "most memory for counters in this process, such as 256MiB; beyond it the process takes up to 64MiB, and 40KiB a connection")
 	f.IntVar(&v.MaxInFlight, "max-in-flight", 0, fmt.Sprintf("most requests to decide at the same time, on each of --http, --grpc and --gateway; others wait up to 1 s, then get 503 (default: %d for each core)", inflight.PerCore))
 	f.StringVar(&v.HTTP, "http", "127.0.0.1:8080", "address of the check API, /healthz and /readyz")
 	f.StringVar(&v.GRPC, "grpc", "127.0.0.1:8081", "address of Envoy's rate limit service v3 and of ext_authz, over gRPC, with gRPC health; \"\" opens none")
@@ -315,6 +315,3 @@ func parseSize(text string) (int64, error) {
 	}
 	return 0, fmt.Errorf("must be a size with its unit, such as 256MiB or 1GiB, got %q%s", text, hint)
 }
-
-// showSize formats the default size, which is a whole number of MiB.
-func showSize(bytes int64) string { return fmt.Sprint(bytes>>20, "MiB") }

@@ -159,7 +159,13 @@ func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile
 		return nil, s.problems
 	}
 	if len(doc.Content) > 0 && doc.Content[0].Tag != "!!null" {
-		s.document(doc.Content[0], flags)
+		known := s.fields(reflect.ValueOf(&s.sections).Elem(), "")
+		flags.VisitAll(func(f *pflag.Flag) {
+			if isSetting(f) {
+				known[settingName(f.Name)] = func(e setting) { s.flag(e, f) }
+			}
+		})
+		s.section(doc.Content[0], "", "settings, a line each, such as http: 127.0.0.1:8080", known)
 	}
 	if len(s.problems) > 0 {
 		return s, s.problems
@@ -229,16 +235,6 @@ func (s *settingsFile) settings(n *yaml.Node, path, what string) []setting {
 		list = append(list, setting{name: key.Value, key: key, value: value})
 	}
 	return list
-}
-
-func (s *settingsFile) document(root *yaml.Node, flags *pflag.FlagSet) {
-	known := s.fields(reflect.ValueOf(&s.sections).Elem(), "")
-	flags.VisitAll(func(f *pflag.Flag) {
-		if isSetting(f) {
-			known[settingName(f.Name)] = func(e setting) { s.flag(e, f) }
-		}
-	})
-	s.section(root, "", "settings, a line each, such as http: 127.0.0.1:8080", known)
 }
 
 func (s *settingsFile) section(n *yaml.Node, path, what string, known map[string]func(setting)) {

@@ -47,13 +47,10 @@ func (t *tlsFlags) given() bool { return t.ca != "" || t.cert != "" || t.key != 
 
 // withScheme adds a scheme to an address that has none: https if certificates are given, otherwise http.
 func (t *tlsFlags) withScheme(address string) string {
-	switch {
-	case strings.Contains(address, "://"):
+	if strings.Contains(address, "://") {
 		return address
-	case t.given():
-		return "https://" + address
 	}
-	return "http://" + address
+	return cmp.Or(given(t.given(), "https://"), "http://") + address
 }
 
 // address converts a node's address, which is host:port or a URL, to a URL.

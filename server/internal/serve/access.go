@@ -315,28 +315,30 @@ type knownKeys struct {
 func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
 	text, err := watch.Read(path, maxKnownKeys)
 	if err != nil {
-		return nil, fmt.Errorf("identity.known_keys: %w", err)
-	}
-	keys, err := parseKnownKeys(path, text)
-	if err != nil {
-		return nil, err
+		return nil, in("identity.known_keys", err)
 	}
 	k := &knownKeys{path: path, log: log, text: text, look: watch.NewBell()}
-	k.keys.Store(&keys)
-	return k, nil
+	return k, k.apply(text)
+}
+
+// apply puts the keys in a text into use, if all of them are valid.
+func (k *knownKeys) apply(text []byte) error {
+	keys, err := parseKnownKeys(k.path, text)
+	if err == nil {
+		k.keys.Store(&keys)
+	}
+	return err
 }
 
 func (k *knownKeys) Contains(key string) bool { return k.keys.Load().Contains(key) }
 
 func (k *knownKeys) follow(ctx context.Context) error {
 	return followFile(ctx, k.log, "known_keys", k.path, maxKnownKeys, k.text, k.look, func(text []byte) error {
-		keys, err := parseKnownKeys(k.path, text)
-		if err != nil {
-			return err
+		err := k.apply(text)
+		if err == nil {
+			k.log.Info("known_keys applied", "file", k.path, "keys", len(*k.keys.Load()))
 		}
-		k.keys.Store(&keys)
-		k.log.Info("known_keys applied", "file", k.path, "keys", len(keys))
-		return nil
+		return err
 	})
 }
 

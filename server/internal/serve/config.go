@@ -123,7 +123,13 @@ func (c *Config) Validate() error {
 		in("--metrics", checkAddress(c.Metrics)), in("--gateway", checkAddress(c.Gateway)),
 		when((c.Gateway == "") != (c.Upstream == nil), "--gateway and --upstream go together: give the address to listen on and the URL to forward to"),
 		when(c.Upstream != nil && (c.Upstream.Scheme != "http" && c.Upstream.Scheme != "https" || c.Upstream.Host == ""), "--upstream: must be a URL such as http://127.0.0.1:9000"),
-		c.validateTLS(),
+		when((c.TLSCert == "") != (c.TLSKey == ""), "--tls-cert and --tls-key go together"),
+		when((c.GRPCTLSCert == "") != (c.GRPCTLSKey == ""), "--grpc-tls-cert and --grpc-tls-key go together"),
+		when(c.TLSClientCA != "" && c.TLSCert == "", "--tls-client-ca needs --tls-cert and --tls-key"),
+		when(c.HTTPClientCA != "" && c.TLSCert == "", "--http-client-ca needs --tls-cert and --tls-key"),
+		when(c.GRPCClientCA != "" && c.TLSCert+c.GRPCTLSCert == "", "--grpc-client-ca needs --tls-cert and --tls-key"),
+		when(c.AdminClientCA != "" && c.TLSCert == "", "--admin-client-ca needs --tls-cert and --tls-key"),
+		when(c.GRPCClientSAN != "" && !c.asksClients("grpc"), "--grpc-client-san needs --grpc-client-ca: without it clients are asked for no certificate"),
 		when(c.MaxInFlight < 0, "--max-in-flight: must be at least 1, or 0 for %d for each core, got %d", inflight.PerCore, c.MaxInFlight),
 		when(c.IPv4Prefix < 0 || c.IPv4Prefix > 32, "--ipv4-prefix: must be from 1 to 32, the bits of an address that count, got %d", c.IPv4Prefix),
 		when(c.ConnectionsPerIP < 0, "--connections-per-ip: must be at least 1, or 0 for any number, got %d", c.ConnectionsPerIP),
@@ -141,18 +147,6 @@ func (c *Config) Validate() error {
 		c.Identity.validate(), badAnswers, c.OTLP.Validate(), c.Envoy.validate(),
 		when(c.Envoy.XDS != nil && c.EnvoyConfig != "", "envoy.xds: doesn't go with --envoy-config: limits come from a folder or from an xDS server; leave out one of them"),
 		when(c.Rules != "" && c.SeedRules != "", "--rules and --seed-rules don't go together: with --rules the rules are those of the file, and there is nothing to seed"),
-	)
-}
-
-func (c *Config) validateTLS() error {
-	return cmp.Or(
-		when((c.TLSCert == "") != (c.TLSKey == ""), "--tls-cert and --tls-key go together"),
-		when((c.GRPCTLSCert == "") != (c.GRPCTLSKey == ""), "--grpc-tls-cert and --grpc-tls-key go together"),
-		when(c.TLSClientCA != "" && c.TLSCert == "", "--tls-client-ca needs --tls-cert and --tls-key"),
-		when(c.HTTPClientCA != "" && c.TLSCert == "", "--http-client-ca needs --tls-cert and --tls-key"),
-		when(c.GRPCClientCA != "" && c.TLSCert+c.GRPCTLSCert == "", "--grpc-client-ca needs --tls-cert and --tls-key"),
-		when(c.AdminClientCA != "" && c.TLSCert == "", "--admin-client-ca needs --tls-cert and --tls-key"),
-		when(c.GRPCClientSAN != "" && !c.asksClients("grpc"), "--grpc-client-san needs --grpc-client-ca: without it clients are asked for no certificate"),
 	)
 }
 

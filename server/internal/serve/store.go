@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,25 +28,23 @@ func (c *Config) inMemory() bool { return c.Store == "" || c.Store == Memory }
 
 // validateStore checks the store's settings. Its errors don't quote the URL, which may hold a password.
 func (c *Config) validateStore() error {
-	switch {
-	case c.inMemory() && c.Emergency != nil:
-		return errors.New("--emergency-limit: is for a --store that can be lost, and memory can't")
-	case c.inMemory():
-		return nil
-	case !strings.Contains(c.Store, "://"):
-		if scheme, rest, ok := strings.Cut(c.Store, ":/"); ok && strings.HasPrefix(scheme, "redis") && !strings.ContainsAny(c.Store, "@?") {
-			return fmt.Errorf("--store: must be memory, or a URL such as redis://127.0.0.1:6379: did you mean %s://%s?", scheme, rest)
-		}
-		if strings.Contains(c.Store, ":") && !strings.ContainsAny(c.Store, "@?") {
-			return fmt.Errorf("--store: must be memory, or a URL such as redis://127.0.0.1:6379: did you mean redis://%s?", c.Store)
-		}
-		return errors.New("--store: must be memory, or a URL such as redis://127.0.0.1:6379")
-	case strings.ContainsAny(c.StorePrefix, "{} \t\r\n"):
-		return fmt.Errorf("--store-prefix: must have no braces and no blanks, such as eg:rl:, got %q", c.StorePrefix)
-	case c.StoreTimeout <= 0:
-		return fmt.Errorf("--store-timeout: must be more than 0, got %s", c.StoreTimeout)
+	if c.inMemory() {
+		return when(c.Emergency != nil, "--emergency-limit: is for a --store that can be lost, and memory can't")
 	}
-	return in("--store", redisstore.CheckURL(c.Store))
+	hint := ""
+	switch scheme, rest, ok := strings.Cut(c.Store, ":/"); {
+	case strings.ContainsAny(c.Store, "@?"):
+	case ok && strings.HasPrefix(scheme, "redis"):
+		hint = ": did you mean " + scheme + "://" + rest + "?"
+	case strings.Contains(c.Store, ":"):
+		hint = ": did you mean redis://" + c.Store + "?"
+	}
+	return cmp.Or(
+		when(!strings.Contains(c.Store, "://"), "--store: must be memory, or a URL such as redis://127.0.0.1:6379%s", hint),
+		when(strings.ContainsAny(c.StorePrefix, "{} \t\r\n"), "--store-prefix: must have no braces and no blanks, such as eg:rl:, got %q", c.StorePrefix),
+		when(c.StoreTimeout <= 0, "--store-timeout: must be more than 0, got %s", c.StoreTimeout),
+		in("--store", redisstore.CheckURL(c.Store)),
+	)
 }
 
 // openStore makes the store and the limiter, which has no rules yet. It doesn't wait for Redis.
