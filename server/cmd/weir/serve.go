@@ -189,7 +189,7 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	log.Info("serving", args...)
 }
 
-// urlOf returns the URL of a port, or "" if it isn't open. For all addresses of the machine, its host is everywhere.
+// urlOf returns the URL of a port, or "" if it isn't open. If the port is open on every address, the host is in everywhere.
 func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
 	if addr == nil {
 		return ""

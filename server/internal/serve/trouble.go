@@ -23,7 +23,7 @@ type troubles struct {
 	nodes map[string]lastHeard // other nodes, by name
 	told  time.Time            // when Redis last listed the nodes
 	stale bool                 // the last list was stale
-	// settles is until when nodes that aren't listed aren't reported, after the list couldn't be read.
+	// settles is the time until which missing nodes aren't reported, after the list couldn't be read.
 	settles time.Time
 }
 
@@ -120,7 +120,7 @@ func (n *node) drift() string {
 		drift.Abs().Round(time.Millisecond), where)
 }
 
-// degradedLocked describes decisions that were made without a store that can be reached, or returns "".
+// degradedLocked describes decisions that were made without the store although it can be reached, or returns "".
 func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	r, _ := rates(n.live.recently())
 	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, counter.ErrPartition) {
@@ -248,7 +248,7 @@ func (n *node) failureModes() modes {
 	return failureModes(n.rules.InForce().File.Rules.Rules, n.config.Emergency)
 }
 
-// without says what rules of one kind do without the store: each of them, one rule, and several.
+// without has texts that say what rules of one kind do without the store: each rule, one rule, and several rules.
 type without struct {
 	mode            counter.FailureMode
 	shadow          bool
