@@ -26,11 +26,11 @@ import (
 // lowered caches names of headers in lower case, of which there are few.
 var lowered sync.Map
 
-func (i *Interceptors) limits(v *httplimit.Verdict) metadata.MD {
-	h := make(http.Header, 8)
-	i.answers.SetHeaders(h, &v.Request, &v.Decision, v.At)
+// limits describes the limits of a call, with room for what a refusal adds.
+func (i *Interceptors) limits(c *call, v *httplimit.Verdict) metadata.MD {
+	i.answers.SetHeaders(c.limits, &v.Request, &v.Decision, v.At)
 	md := make(metadata.MD, 8)
-	for name, values := range h {
+	for name, values := range c.limits {
 		lower, ok := lowered.Load(name)
 		if !ok {
 			lower, _ = lowered.LoadOrStore(name, strings.ToLower(name))
@@ -50,13 +50,13 @@ const (
 
 // refuse returns the answer to a call that isn't served. It sends the limits and the wait as
 // trailers, because a client doesn't retry a call that was answered with metadata before them.
-func (i *Interceptors) refuse(ctx context.Context, v *httplimit.Verdict) error {
+func (i *Interceptors) refuse(ctx context.Context, c *call, v *httplimit.Verdict) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err() // in a queue, or while it waited to be decided
 	}
 	d, x, md := &v.Decision, v.Refused(), metadata.MD{}
 	if !d.Allowed { // otherwise it lost its place in a queue, and its numbers are of no use
-		md = i.limits(v)
+		md = i.limits(c, v)
 	}
 	info := &errdetails.ErrorInfo{Reason: x.Code, Domain: domain}
 	if x.Rule != "" {

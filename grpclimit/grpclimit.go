@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/httplimit"
@@ -115,8 +116,10 @@ func (i *Interceptors) admit(ctx context.Context, method string, message any) (w
 	if i.opts.Skip(method) {
 		return weir.Decision{}, nil
 	}
-	r, user := i.request(ctx, method)
-	v := i.limit.Ask(i.traced(ctx), r, func(req *weir.Request) {
+	c := calls.Get().(*call)
+	defer c.release()
+	user := i.read(ctx, c, method)
+	v := i.limit.Ask(i.traced(ctx), &c.Request, func(req *weir.Request) {
 		if user != "" {
 			req.User = user
 		}
@@ -134,21 +137,40 @@ func (i *Interceptors) admit(ctx context.Context, method string, message any) (w
 		if v.Decision.Unfinished() { // it was decided, and its client has left
 			_ = i.limiter.Finish(context.WithoutCancel(ctx), &v.Decision, weir.Outcome{Abandoned: true})
 		}
-		return weir.Decision{}, i.refuse(ctx, v)
+		return weir.Decision{}, i.refuse(ctx, c, v)
 	}
 	if stream := grpc.ServerTransportStreamFromContext(ctx); stream != nil { // nil if the interceptor wasn't called by a server
-		if md := i.limits(v); len(md) > 0 {
+		if md := i.limits(c, v); len(md) > 0 {
 			_ = stream.SetHeader(md) // fails if another interceptor has sent them already
 		}
 	}
 	return v.Decision, nil
 }
 
-// request returns a call in the form in which it is checked: the HTTP request that it is on the
-// wire, with the headers that identify its client. user is the one that the client's certificate
-// names, if nothing else names it.
-func (i *Interceptors) request(ctx context.Context, method string) (r *http.Request, user string) {
-	r = &http.Request{Method: http.MethodPost, URL: &url.URL{Path: method}, RequestURI: method, Header: http.Header{}}
+// call is a call in the form in which it is checked: the HTTP request that it is on the wire, with
+// the headers that identify its client. limits are the headers that describe its limits. Calls are
+// reused.
+type call struct {
+	http.Request
+	limits http.Header
+}
+
+var calls = sync.Pool{New: func() any {
+	return &call{http.Request{Method: http.MethodPost, URL: new(url.URL), Header: http.Header{}}, http.Header{}}
+}}
+
+// release returns a call to the pool, without what its client sent.
+func (c *call) release() {
+	clear(c.Header)
+	clear(c.limits)
+	c.Host, c.RemoteAddr = "", ""
+	calls.Put(c)
+}
+
+// read fills in a call. user is the one that the client's certificate names, if nothing else names
+// it.
+func (i *Interceptors) read(ctx context.Context, c *call, method string) (user string) {
+	c.URL.Path, c.RequestURI = method, method
 	names := i.limit.Headers()
 	if len(i.opts.TrustedProxies) > 0 {
 		names = append(slices.Clip(names), "X-Forwarded-For")
@@ -156,25 +178,25 @@ func (i *Interceptors) request(ctx context.Context, method string) (r *http.Requ
 	for _, name := range names {
 		if name != "Host" {
 			if v := metadata.ValueFromIncomingContext(ctx, name); len(v) > 0 {
-				r.Header[name] = v
+				c.Header[name] = v
 			}
 		} else if host := metadata.ValueFromIncomingContext(ctx, ":authority"); len(host) == 1 {
-			r.Host = host[0]
+			c.Host = host[0]
 		}
 	}
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return r, ""
+		return ""
 	}
 	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
-		r.RemoteAddr = tcp.AddrPort().String() // allocates less than tcp.String
+		c.RemoteAddr = tcp.AddrPort().String() // allocates less than tcp.String
 	} else if p.Addr != nil {
-		r.RemoteAddr = p.Addr.String()
+		c.RemoteAddr = p.Addr.String()
 	}
 	if i.opts.Identity.User == (httplimit.Source{}) {
 		user = certified(p.AuthInfo)
 	}
-	return r, user
+	return user
 }
 
 // certified returns the user that a verified client certificate names, as Envoy names it: the first
