@@ -3,9 +3,9 @@
 // A request has a domain and descriptors, which are lists of keys and values. Its limits come from
 // one of three places:
 //
-//   - a folder of envoyproxy/ratelimit's configuration files. config.go defines what they mean,
-//     file.go and yaml.go read them, descriptor.go builds the configuration, folder.go follows the
-//     files, and limits.go decides requests by them;
+//   - a folder of envoyproxy/ratelimit's configuration files. file.go and yaml.go read them,
+//     config.go builds the configuration, folder.go follows the files, and limits.go decides
+//     requests by them;
 //   - an xDS server with the same limits: resource.go reads what it sends, and xds.go follows it;
 //   - without either, Weir's own rules: rules.go turns descriptors into a [weir.Request].
 //

@@ -38,15 +38,10 @@ type matched struct {
 	at       int    // index of its charge + 1; 0 if it has none
 }
 
-func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	if err := s.match(c, k.config, req); err != nil {
-		return nil, err
-	}
-	k.replace(c.hits)
-	quotas := c.replace(s.opts.Modes)
-	s.charge(c, req, quotas > 1)
+// byConfig decides a request by the configuration. together says that it has several quotas.
+func (s *Service) byConfig(ctx context.Context, c *evaluation, together bool) *rls.RateLimitResponse {
 	var override func(*weir.Decision)
-	if quotas > 1 {
+	if together {
 		override = c.together
 	}
 	d, err := private.Take(s.limiter, ctx, &c.req, c.charges, override)
@@ -54,13 +49,13 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, k *link, req *rls
 	if len(c.returns) > 0 {
 		s.failed(private.GiveBack(s.limiter, ctx, c.returns))
 	}
-	if quotas <= 1 {
+	if !together {
 		c.decided(d.Limits())
 	}
 	if c.spent {
 		s.failed(private.GiveBack(s.limiter, ctx, c.taken(&d))) // give back what the other limits have taken
 	}
-	return c.response(), nil
+	return c.response()
 }
 
 // together decides a request with several quotas, which don't make the limiter refuse. If all of

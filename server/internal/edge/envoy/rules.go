@@ -43,14 +43,10 @@ type part struct {
 
 // byRules decides a request by the rules. A descriptor that carries a limit, or that a rule names,
 // is charged to that limit or rule alone. The others become requests that all rules decide.
-func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+func (s *Service) byRules(ctx context.Context, c *evaluation) *rls.RateLimitResponse {
 	now := private.Now(s.limiter)
-	if err := s.match(c, s.link().config, req); err != nil {
-		return nil, err
-	}
-	s.charge(c, req, false)
 	c.req.KeyVerified, c.req.TierVerified = true, true
-	parts, back := s.split(c, req)
+	parts, back := s.split(c)
 	for i := range back {
 		s.failed(private.Credit(s.limiter, ctx, &back[i].req))
 		back[i].Allowed = true
@@ -92,17 +88,17 @@ func (s *Service) byRules(ctx context.Context, c *evaluation, req *rls.RateLimit
 		c.out.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
 	if binding == nil || refused {
-		return c.response(), nil
+		return c.response()
 	}
 	s.dress(c.out, binding, now)
 	c.describe()
-	return c.out, nil
+	return c.out
 }
 
 // split turns the descriptors without a limit of their own into requests. back has those whose hits
 // are given back.
-func (s *Service) split(c *evaluation, req *rls.RateLimitRequest) (parts, back []part) {
-	for i, d := range req.Descriptors {
+func (s *Service) split(c *evaluation) (parts, back []part) {
+	for i, d := range c.in.Descriptors {
 		if c.hits[i].limit != nil {
 			continue
 		}
@@ -125,7 +121,7 @@ func (s *Service) split(c *evaluation, req *rls.RateLimitRequest) (parts, back [
 			for _, e := range p.entries {
 				s.set(&p.req, e.GetKey(), e.GetValue())
 			}
-			p.req.Attr = func(name string) string { return s.attribute(p, req.Domain, name) }
+			p.req.Attr = func(name string) string { return s.attribute(p, c.in.Domain, name) }
 		}
 	}
 	return parts, back

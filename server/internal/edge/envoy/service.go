@@ -122,15 +122,21 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest
 	for range req.Descriptors {
 		c.out.Statuses = append(c.out.Statuses, &rls.RateLimitResponse_DescriptorStatus{})
 	}
-	if !s.opts.Configured {
-		return s.byRules(budget, c, req)
-	}
 	k := s.link()
-	if k.from == nil {
+	if s.opts.Configured && k.from == nil {
 		private.Tell(s.limiter, ctx, &undecided, weir.Decision{Reason: weir.ReasonUnavailable})
 		return nil, unconfigured
 	}
-	return s.byConfig(budget, c, k, req)
+	if err := s.match(c, k.config, req); err != nil {
+		return nil, err
+	}
+	k.replace(c.hits)
+	together := c.replace(s.opts.Modes) > 1 && s.opts.Configured
+	s.charge(c, req, together)
+	if s.opts.Configured {
+		return s.byConfig(budget, c, together), nil
+	}
+	return s.byRules(budget, c), nil
 }
 
 func (s *Service) failed(err error) {
