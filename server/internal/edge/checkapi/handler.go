@@ -90,11 +90,11 @@ type workspace struct {
 	items    []item     // the checks of /v1/checks
 	receipts []string   // the receipts of /v1/renew
 	in       bytes.Buffer
-	limited  io.LimitedReader // limits the size of the body
-	out      []byte
+	limited  io.LimitedReader  // limits the size of the body
+	out      []byte            // the response
+	reply    int               // its status
 	scratch  []byte            // the counter's subject in /v1/take, or what a check's id is hashed with
 	charge   [1]counter.Charge // the charge of /v1/take
-	inside   bool              // the request counts as in flight
 }
 
 var workspaces = sync.Pool{New: func() any { return new(workspace) }}
@@ -105,7 +105,8 @@ var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
 type endpoint struct {
 	most   int // bytes of a body
 	fields []field
-	serve  func(*handler, http.ResponseWriter, *http.Request, *workspace) error // gets the decoded body
+	// serve gets the decoded body, and sets headers and c.out.
+	serve func(h *handler, header http.Header, r *http.Request, c *workspace) error
 }
 
 var endpoints = map[string]endpoint{
@@ -140,7 +141,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := workspaces.Get().(*workspace)
 	err := c.receive(r, e.most)
 	if err == nil {
-		err = h.decide(w, r, c, e)
+		err = h.decide(w.Header(), r, c, e)
+	}
+	if err == nil {
+		send(w, c.reply, c.out)
 	}
 	c.release()
 	if err != nil {
@@ -156,26 +160,20 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 var unread = weir.Request{Edge: edgeName}
 
 // decide serves a request after its body has arrived, when fewer than MaxInFlight are being decided.
-func (h *handler) decide(w http.ResponseWriter, r *http.Request, c *workspace, e endpoint) error {
-	if c.inside = h.gate.Enter(r.Context()); !c.inside {
+func (h *handler) decide(header http.Header, r *http.Request, c *workspace, e endpoint) error {
+	if !h.gate.Enter(r.Context()) {
 		private.Tell(h.limiter, r.Context(), &unread, weir.Decision{Reason: weir.ReasonOverloaded})
 		return overloaded
 	}
-	defer h.leave(c)
+	defer h.gate.Leave() // before the response is sent, so that a client that reads slowly delays nobody
+	c.out, c.reply = c.out[:0], http.StatusOK
 	if err := c.document(c.in.Bytes(), e.fields); err != nil {
 		return err
 	}
 	if e.fields[0].name == receipt.name && c.receipt == "" && !c.many {
 		return jsonerror.Bad(`receipt: is missing: ask for one with "receipt": true in a check`)
 	}
-	return e.serve(h, w, r, c)
-}
-
-func (h *handler) leave(c *workspace) {
-	if c.inside {
-		c.inside = false
-		h.gate.Leave()
-	}
+	return e.serve(h, header, r, c)
 }
 
 // release returns a workspace to the pool. It clears the client's values, and drops a workspace that
@@ -267,11 +265,9 @@ func (h *handler) report(r *http.Request, err error) {
 	}
 }
 
-// respond sends a decision. now is when it was made.
-func (h *handler) respond(w http.ResponseWriter, c *workspace, d *weir.Decision, now time.Time) {
-	header := w.Header()
+// respond answers with a decision. now is when it was made.
+func (h *handler) respond(header http.Header, c *workspace, d *weir.Decision, now time.Time) {
 	h.answers.SetHeaders(header, &c.req, d, now)
-	header["Content-Type"] = jsonType
 	x := httplimit.Refused{Status: http.StatusOK}
 	if !d.Allowed {
 		x = httplimit.Describe(&c.req, d, now)
@@ -283,8 +279,6 @@ func (h *handler) respond(w http.ResponseWriter, c *workspace, d *weir.Decision,
 			header["X-Ratelimit-Rule"] = []string{x.Rule}
 		}
 	}
-	c.out = append(c.out[:0], '{')
-	c.out = appendDecision(c.out, d, &x, now)
-	c.out = append(c.out, '\n')
-	send(w, x.Status, c.out)
+	c.out = append(appendDecision(append(c.out, '{'), d, &x, now), '\n')
+	c.reply = x.Status
 }

@@ -49,11 +49,10 @@ func receiptError(err error) *jsonerror.Error {
 	return nil
 }
 
-// answer sends the response to a call about one receipt: body, or an error.
-func (h *handler) answer(w http.ResponseWriter, r *http.Request, body string, err error) error {
+// answer answers a call about one receipt with body, or returns the error to send.
+func (h *handler) answer(c *workspace, r *http.Request, body string, err error) error {
 	if err == nil {
-		w.Header()["Content-Type"] = jsonType
-		send(w, http.StatusOK, []byte(body))
+		c.out = append(c.out, body...)
 		return nil
 	}
 	if fault := receiptError(err); fault != nil {
@@ -63,12 +62,12 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, body string, er
 	return err
 }
 
-func (h *handler) refund(w http.ResponseWriter, r *http.Request, c *workspace) error {
+func (h *handler) refund(_ http.Header, r *http.Request, c *workspace) error {
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, weir.Outcome{Abandoned: true})
-	return h.answer(w, r, "{\"refunded\":true}\n", err)
+	return h.answer(c, r, "{\"refunded\":true}\n", err)
 }
 
-func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *workspace) error {
+func (h *handler) settle(_ http.Header, r *http.Request, c *workspace) error {
 	switch known := c.amounts || c.status != 0; {
 	case !known && !c.unknown:
 		return jsonerror.Bad(`amounts: is missing: say what was used, as in {"tokens": 812}, or "status": 200, or that it is "unknown": true`)
@@ -83,27 +82,27 @@ func (h *handler) settle(w http.ResponseWriter, r *http.Request, c *workspace) e
 	o := weir.Outcome{Status: int(c.status), Amounts: c.req.Amounts}
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, o)
 	if errors.Is(err, counter.ErrUsed) { // the caller repeats the call because it missed the first response
-		return h.answer(w, r, "{\"settled\":false,\"already\":true}\n", nil)
+		return h.answer(c, r, "{\"settled\":false,\"already\":true}\n", nil)
 	}
-	return h.answer(w, r, "{\"settled\":true}\n", err)
+	return h.answer(c, r, "{\"settled\":true}\n", err)
 }
 
-func (h *handler) release(w http.ResponseWriter, r *http.Request, c *workspace) error {
+func (h *handler) release(_ http.Header, r *http.Request, c *workspace) error {
 	err := h.limiter.Release(r.Context(), &weir.Decision{Receipt: c.receipt})
-	return h.answer(w, r, "{\"released\":true}\n", err)
+	return h.answer(c, r, "{\"released\":true}\n", err)
 }
 
-func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) error {
+func (h *handler) renew(_ http.Header, r *http.Request, c *workspace) error {
 	switch {
 	case c.many && c.receipt != "":
 		return jsonerror.Bad("receipts: can't stand beside receipt: send one of them")
 	case !c.many:
 		err := h.limiter.Renew(r.Context(), &weir.Decision{Receipt: c.receipt})
-		return h.answer(w, r, "{\"renewed\":true}\n", err)
+		return h.answer(c, r, "{\"renewed\":true}\n", err)
 	}
 	errs := make([]error, len(c.receipts))
 	h.each(len(errs), func(i int) { errs[i] = h.limiter.Renew(r.Context(), &weir.Decision{Receipt: c.receipts[i]}) })
-	c.out = append(c.out[:0], `{"results":[`...)
+	c.out = append(c.out, `{"results":[`...)
 	var first error
 	for i, err := range errs {
 		if i > 0 {
@@ -122,7 +121,7 @@ func (h *handler) renew(w http.ResponseWriter, r *http.Request, c *workspace) er
 		c.out = append(append(append(c.out, `{"renewed":false,"reason":"`...), reason...), `"}`...)
 	}
 	h.report(r, first)
-	h.sendResults(w, c)
+	c.out = append(c.out, "]}\n"...)
 	return nil
 }
 
