@@ -90,8 +90,8 @@ func (c *change) report(cmd *cobra.Command, out *changed, file string) error {
 	default:
 		fmt.Fprintf(w, "version %d is in force\n", out.Version)
 	}
-	if out.Expires != nil {
-		fmt.Fprintf(w, "the override ends at %s\n", clock(*out.Expires))
+	if !out.Expires.IsZero() {
+		fmt.Fprintf(w, "the override ends at %s\n", clock(out.Expires))
 	}
 	return nil
 }

@@ -27,8 +27,8 @@ func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) {
 		seen := cmp.Or(given(n.SeenMSAgo >= 100, fmt.Sprintf("%.1f s ago", float64(n.SeenMSAgo)/1000)), "now")
 		// The coloured cell comes last, because the alignment would count colour codes as width.
 		store := colour.verdict(w, n.Store == "up", cell(n.Store))
-		if n.Since != nil {
-			store += " since " + clock(*n.Since)
+		if !n.Since.IsZero() {
+			store += " since " + clock(n.Since)
 		}
 		store += given(len(n.Lost) > 0, ": "+cell(strings.Join(n.Lost, ", "))) + given(n.Warning != "", "; "+colour.paint(w, amber, cell(n.Warning)))
 		rows = append(rows, []string{name, cell(n.Version), rules, cell(n.RulesText), seen, store})

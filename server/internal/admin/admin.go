@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -178,6 +179,9 @@ var Routes = []Route{
 // Register adds the API to a mux.
 func (a *API) Register(mux *http.ServeMux) {
 	a.looks, a.writes, a.hours = newQueue(lookSeats), newQueue(writeSeats), newQueue(hourSeats)
+	if a.Regions == nil {
+		a.Regions = func() Regions { return Regions{Peers: []region.Status{}} }
+	}
 	for _, r := range Routes {
 		h := func(w http.ResponseWriter, req *http.Request) { a.answer(&r, &call{Request: req, w: w}) }
 		mux.HandleFunc(r.Method+" "+r.Path, h)
@@ -276,10 +280,6 @@ func (r *call) write(contentType string, body []byte) {
 // takesGzip reports whether a client accepts gzip, as every browser does. If Accept-Encoding gives
 // gzip a weight, which may be 0, it returns false.
 func takesGzip(r *http.Request) bool {
-	for coding := range strings.SplitSeq(strings.Join(r.Header["Accept-Encoding"], ","), ",") {
-		if strings.EqualFold(strings.TrimSpace(coding), "gzip") {
-			return true
-		}
-	}
-	return false
+	codings := strings.Split(strings.Join(r.Header["Accept-Encoding"], ","), ",")
+	return slices.ContainsFunc(codings, func(c string) bool { return strings.EqualFold(strings.TrimSpace(c), "gzip") })
 }

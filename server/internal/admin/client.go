@@ -8,17 +8,7 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
-	"github.com/weirhq/weir/server/internal/observe/top"
 )
-
-// resolve returns the client with a fingerprint, or an error to send.
-func (a *API) resolve(r *call, print string) (top.Identity, *jsonerror.Error) {
-	who, err := a.Top.Resolve(r.Context(), print)
-	if err != nil {
-		return who, clientFault(err)
-	}
-	return who, nil
-}
 
 // keyOf returns the key that a change is for, given as the key or as a client's fingerprint. If it
 // was a fingerprint, hidden is the key too, which responses must not show.
@@ -29,10 +19,10 @@ func (a *API) keyOf(r *call, key, client, what string) (name, hidden string, f *
 	case key != "":
 		return "", "", jsonerror.Bad("give the key, or the client's fingerprint, and not both")
 	}
-	who, f := a.resolve(r, client)
+	who, err := a.Top.Resolve(r.Context(), client)
 	switch {
-	case f != nil:
-		return "", "", f
+	case err != nil:
+		return "", "", clientFault(err)
 	case who.Kind == "ip" && what != "override":
 		return who.Value, "", nil
 	case who.Kind != "api_key":
@@ -91,9 +81,6 @@ func scrubAll(all []rulefile.Problem, key string) []rulefile.Problem {
 }
 
 func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
-	if f == nil || key == "" {
-		return f
-	}
 	out := *f
 	out.Message = scrub(f.Message, key)
 	if d, ok := f.Details.(Rejection); ok {
@@ -108,9 +95,9 @@ func (a *API) be(r *call, req *weir.Request, print string) (hidden string, f *js
 	if req.APIKey != "" {
 		return "", jsonerror.Bad("give the key, or the client's fingerprint, and not both")
 	}
-	who, f := a.resolve(r, print)
-	if f != nil {
-		return "", f
+	who, err := a.Top.Resolve(r.Context(), print)
+	if err != nil {
+		return "", clientFault(err)
 	}
 	switch who.Kind {
 	case "api_key":

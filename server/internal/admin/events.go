@@ -36,27 +36,34 @@ func (a *API) events(r *call) (any, *jsonerror.Error) {
 	if r.Method == http.MethodHead {
 		return nil, nil
 	}
-	s := &stream{w: r.w, control: http.NewResponseController(r.w)}
-	s.add("pulse", v.Pulse()) // shows that the stream works before the first decision
+	var buf bytes.Buffer
+	control := http.NewResponseController(r.w)
+	add := func(event string, v any) { tail.Write(&buf, event, v) }
+	flush := func() bool {
+		_ = control.SetWriteDeadline(time.Now().Add(unread)) // replaces the port's deadline, which is meant for ordinary responses
+		_, err := buf.WriteTo(r.w)
+		return err == nil && control.Flush() == nil
+	}
+	add("pulse", v.Pulse()) // shows that the stream works before the first decision
 	ticks := time.NewTicker(tail.Every)
 	defer ticks.Stop()
-	for s.flush() {
+	for flush() {
 		select {
 		case d := <-v.Decisions():
-			s.add("decision", d)
+			add("decision", d)
 			for range len(v.Decisions()) {
-				s.add("decision", <-v.Decisions())
+				add("decision", <-v.Decisions())
 			}
 		case <-ticks.C:
 			if _, refused := a.Guard.Admit(r.Request); refused != nil { // its token was removed, or its session ended
-				s.add("end", End{refused.Message})
-				s.flush()
+				add("end", End{refused.Message})
+				flush()
 				return nil, nil
 			}
-			s.add("pulse", v.Pulse())
+			add("pulse", v.Pulse())
 		case <-a.Ending:
-			s.add("end", End{"the node is ending"})
-			s.flush()
+			add("end", End{"the node is ending"})
+			flush()
 			return nil, nil
 		case <-r.Context().Done():
 			return nil, nil
@@ -70,24 +77,8 @@ type End struct {
 	Text string `json:"text"`
 }
 
-type stream struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	buf     bytes.Buffer
-}
-
 // unread is how long a write may block before the client is considered gone.
 const unread = 5 * time.Second
-
-func (s *stream) add(event string, v any) { tail.Write(&s.buf, event, v) }
-
-// flush sends the added events, and reports whether that worked.
-func (s *stream) flush() bool {
-	_ = s.control.SetWriteDeadline(time.Now().Add(unread)) // replaces the port's deadline, which is meant for ordinary responses
-	_, err := s.w.Write(s.buf.Bytes())
-	s.buf.Reset()
-	return err == nil && s.control.Flush() == nil
-}
 
 func eventFilter(r *call) (f tail.Filter, _ *jsonerror.Error) {
 	for name, values := range r.URL.Query() {

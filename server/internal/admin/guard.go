@@ -74,14 +74,10 @@ func (a *API) session(r *call) (any, *jsonerror.Error) { return a.sessionOf(r.wh
 
 func (a *API) sessionOf(who guard.Who, proof string) Session {
 	self := a.Self()
-	out := Session{
-		Name: who.Name, Role: who.Role.String(), Session: !who.Ends.IsZero(), Tokens: a.Guard.Asks(), Proof: proof,
+	return Session{
+		Name: who.Name, Role: who.Role.String(), Session: !who.Ends.IsZero(), Tokens: a.Guard.Asks(), Expires: who.Ends, Proof: proof,
 		RulesInFile: a.Rules.File(), Node: self.Name, Version: self.Version,
 	}
-	if out.Session {
-		out.Expires = &who.Ends
-	}
-	return out
 }
 
 type credentials struct {

@@ -150,12 +150,9 @@ func (a *API) nodes(_ *call) (any, *jsonerror.Error) {
 	for i, n := range all {
 		ago := max(0, time.Since(n.Seen))
 		row := Node{Name: n.Name, Region: n.Region, Self: n.Name == self.Name, Version: n.Version, RulesVersion: n.RulesVersion, RulesHash: n.RulesHash, RulesText: n.RulesText,
-			Store: n.Store, Lost: n.Lost, Warning: n.Warning, SeenMSAgo: ago.Milliseconds()}
-		if !n.Since.IsZero() {
-			row.Since = &n.Since
-		}
+			Store: n.Store, Since: n.Since, Lost: n.Lost, Warning: n.Warning, SeenMSAgo: ago.Milliseconds()}
 		if !row.Self && (heard.Stale || heard.At.Sub(n.Seen) > silent) {
-			row.Store, row.Since, row.Lost = "unknown", nil, nil
+			row.Store, row.Since, row.Lost = "unknown", time.Time{}, nil
 		}
 		out.Nodes[i] = row
 	}
@@ -225,13 +222,10 @@ func (a *API) explain(r *call, q question) (any, *jsonerror.Error) {
 	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &q.Request) }); f != nil {
 		return nil, f
 	}
-	if a.Regions != nil {
-		if here := a.Regions().Name; here != "" {
-			for i := range out.Rules {
-				if e := &out.Rules[i]; e.Applies && e.Scope == "" {
-					e.Scope = "region: counted in " + here + " alone, apart from other regions"
-				}
-			}
+	here := a.Regions().Name
+	for i := range out.Rules {
+		if e := &out.Rules[i]; here != "" && e.Applies && e.Scope == "" {
+			e.Scope = "region: counted in " + here + " alone, apart from other regions"
 		}
 	}
 	out.Emergency = out.Reason == weir.ReasonDenied.String() && a.Rules.Blocks().Has(out.Pattern)
@@ -254,11 +248,7 @@ func (a *API) resetCounters(r *call, q question) (any, *jsonerror.Error) {
 }
 
 func (a *API) regions(_ *call) (any, *jsonerror.Error) {
-	out := Regions{Peers: []region.Status{}}
-	if a.Regions != nil {
-		out = a.Regions()
-	}
-	return out, nil
+	return a.Regions(), nil
 }
 
 func (a *API) regroup(r *call, c RegionChange) (any, *jsonerror.Error) {

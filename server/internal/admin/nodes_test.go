@@ -39,7 +39,7 @@ func TestNodesFromMemory(t *testing.T) {
 	}
 	rows := func(of admin.Nodes) (all []string) {
 		for _, n := range of.Nodes {
-			all = append(all, fmt.Sprintf("%s %v %d %s %v %v", n.Name, n.Self, n.RulesVersion, n.Store, n.Since != nil && n.Since.Equal(since), n.Lost))
+			all = append(all, fmt.Sprintf("%s %v %d %s %v %v", n.Name, n.Self, n.RulesVersion, n.Store, n.Since.Equal(since), n.Lost))
 		}
 		return all
 	}

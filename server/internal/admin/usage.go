@@ -123,11 +123,7 @@ func (a *API) client(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	}
 	for _, rule := range doc.File.Rules.Rules {
 		for _, l := range rule.Override[who.Value] {
-			o := OverrideOf{Rule: rule.ID, Limit: l.String(), Capacity: l.Burst}
-			if at := doc.File.Expiry(rule.ID, who.Value); !at.IsZero() {
-				o.Expires = &at
-			}
-			out.Overrides = append(out.Overrides, o)
+			out.Overrides = append(out.Overrides, OverrideOf{rule.ID, l.String(), l.Burst, doc.File.Expiry(rule.ID, who.Value)})
 		}
 	}
 	return out, nil

@@ -20,7 +20,7 @@ type Changed struct {
 	Warnings   []rulefile.Problem `json:"warnings"`
 	NeedsForce bool               `json:"needs_force"`
 	Diff       string             `json:"diff"`
-	Expires    *time.Time         `json:"expires,omitempty"` // when the override ends that was set
+	Expires    time.Time          `json:"expires,omitzero"` // when the override ends that was set
 	// Emergency is "added" or "removed" if the emergency list was changed.
 	Emergency string `json:"emergency,omitempty"`
 
@@ -31,11 +31,11 @@ type Changed struct {
 // Session is the response to GET and POST /v1/session: who the caller is, and what the console
 // needs to know first.
 type Session struct {
-	Name    string     `json:"name"`
-	Role    string     `json:"role"`    // "read" or "operate"
-	Session bool       `json:"session"` // the caller has a session cookie instead of a token
-	Tokens  bool       `json:"tokens"`  // the node requires tokens
-	Expires *time.Time `json:"expires,omitempty"`
+	Name    string    `json:"name"`
+	Role    string    `json:"role"`    // "read" or "operate"
+	Session bool      `json:"session"` // the caller has a session cookie instead of a token
+	Tokens  bool      `json:"tokens"`  // the node requires tokens
+	Expires time.Time `json:"expires,omitzero"`
 	// Proof is set only in the response to a login. Requests with the cookie must send it in the
 	// header X-Weir-Session.
 	Proof string `json:"proof,omitempty"`
@@ -139,18 +139,18 @@ type Difference struct {
 
 // Node is a node that uses the same store, as it describes itself.
 type Node struct {
-	Name         string     `json:"name"`
-	Region       string     `json:"region,omitempty"`
-	Self         bool       `json:"self"`
-	Version      string     `json:"version"`
-	RulesVersion int64      `json:"rules_version"`
-	RulesHash    string     `json:"rules_hash"`
-	RulesText    string     `json:"rules_text_hash"`   // the same hash as in weir_rules_info
-	Store        string     `json:"store"`             // "up", "degraded", or "unknown" if the node hasn't been heard from for too long
-	Since        *time.Time `json:"since,omitempty"`   // when its store was lost; nil if it is up
-	Lost         []string   `json:"lost,omitempty"`    // servers of the store that it can't reach
-	Warning      string     `json:"warning,omitempty"` // blocks of rules that are no longer applied
-	SeenMSAgo    int64      `json:"seen_ms_ago"`
+	Name         string    `json:"name"`
+	Region       string    `json:"region,omitempty"`
+	Self         bool      `json:"self"`
+	Version      string    `json:"version"`
+	RulesVersion int64     `json:"rules_version"`
+	RulesHash    string    `json:"rules_hash"`
+	RulesText    string    `json:"rules_text_hash"`   // the same hash as in weir_rules_info
+	Store        string    `json:"store"`             // "up", "degraded", or "unknown" if the node hasn't been heard from for too long
+	Since        time.Time `json:"since,omitzero"`    // when its store was lost; zero if it is up
+	Lost         []string  `json:"lost,omitempty"`    // servers of the store that it can't reach
+	Warning      string    `json:"warning,omitempty"` // blocks of rules that are no longer applied
+	SeenMSAgo    int64     `json:"seen_ms_ago"`
 }
 
 // Regions is the response to GET /v1/regions.
@@ -318,10 +318,10 @@ type ClientPage struct {
 
 // OverrideOf is an override for a client.
 type OverrideOf struct {
-	Rule     string     `json:"rule"`
-	Limit    string     `json:"limit"`
-	Capacity int64      `json:"capacity,omitempty"`
-	Expires  *time.Time `json:"expires,omitempty"`
+	Rule     string    `json:"rule"`
+	Limit    string    `json:"limit"`
+	Capacity int64     `json:"capacity,omitempty"`
+	Expires  time.Time `json:"expires,omitzero"`
 }
 
 // WhatIf is the body of POST /v1/rules/whatif: a limit to try instead of the rule's limits.

@@ -101,12 +101,15 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	}
 	text, err := c.edit(base.Text)
 	if err != nil {
-		return nil, editFault(err)
+		if f, ok := errors.AsType[*jsonerror.Error](err); ok {
+			return nil, f
+		}
+		if errors.Is(err, rulefile.ErrNotFound) {
+			return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
+		}
+		return nil, invalid(err)
 	}
-	out := &Changed{Version: base.Number, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: base.Number}
-	if !c.ends.IsZero() {
-		out.Expires = &c.ends
-	}
+	out := &Changed{Version: base.Number, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, Expires: c.ends, before: base.Number}
 	if bytes.Equal(text, base.Text) {
 		return out, nil
 	}
@@ -195,9 +198,6 @@ func warnings(regions []string, f *rulefile.File) []rulefile.Problem {
 
 // regionNames returns the regions that the node knows, or nil if there is only its own.
 func (a *API) regionNames() (names []string) {
-	if a.Regions == nil {
-		return nil
-	}
 	all := a.Regions()
 	for _, p := range all.Peers {
 		names = append(names, p.Region)
@@ -217,16 +217,6 @@ func invalid(err error) *jsonerror.Error {
 		}
 	}
 	return f
-}
-
-func editFault(err error) *jsonerror.Error {
-	if f, ok := errors.AsType[*jsonerror.Error](err); ok {
-		return f
-	}
-	if errors.Is(err, rulefile.ErrNotFound) {
-		return jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%v", err)
-	}
-	return invalid(err)
 }
 
 func storeFault(err error) *jsonerror.Error {
