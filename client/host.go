@@ -60,13 +60,6 @@ type call struct {
 	tickets []ticket
 }
 
-func newHost(name string) *host {
-	return &host{
-		name: name, quotas: map[string]*quota{}, places: map[string]*place{}, open: 1, budget: budgetReserve,
-		paused: make(chan struct{}),
-	}
-}
-
 // placeOf returns the place of a request. /v1/orders/17 and /v1/orders/18 are the same place.
 func (h *host) placeOf(method, path string) *place {
 	key := method + " " + shape(path)
@@ -303,6 +296,12 @@ func (h *host) release() {
 	h.inFlight--
 	h.wake()
 	h.mu.Unlock()
+}
+
+func (h *host) idle() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.users == 0 && h.inFlight == 0
 }
 
 // leave ends a request's use of the host.

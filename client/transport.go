@@ -158,9 +158,17 @@ func (t *Transport) host(req *http.Request) *host {
 		if t.hosts == nil {
 			t.hosts = map[string]*host{}
 		}
-		h = newHost(name)
-		if len(t.hosts) >= maxHosts {
-			t.evictLocked()
+		for name, other := range t.hosts { // forget a host without requests; its next answer teaches its limits again
+			if len(t.hosts) < maxHosts {
+				break
+			}
+			if other.idle() {
+				delete(t.hosts, name)
+			}
+		}
+		h = &host{
+			name: name, quotas: map[string]*quota{}, places: map[string]*place{}, open: 1, budget: budgetReserve,
+			paused: make(chan struct{}),
 		}
 		t.hosts[name] = h
 	}
@@ -169,19 +177,6 @@ func (t *Transport) host(req *http.Request) *host {
 	h.users++
 	h.budget = min(h.budget+max(0, cmp.Or(t.RetryBudget, 0.1)), budgetReserve)
 	return h
-}
-
-// evictLocked forgets a host without requests. The host's next answer teaches its limits again. The caller holds the lock.
-func (t *Transport) evictLocked() {
-	for name, h := range t.hosts {
-		h.mu.Lock()
-		idle := h.users == 0 && h.inFlight == 0
-		h.mu.Unlock()
-		if idle {
-			delete(t.hosts, name)
-			return
-		}
-	}
 }
 
 // wait returns once a request may go, and counts it. Repeats don't queue a second time.
@@ -315,6 +310,8 @@ func (t *Transport) again(h *host, req *http.Request, res *http.Response, v verd
 		return nil // the service may have begun to process it
 	case req.Body != nil && req.Body != http.NoBody && req.GetBody == nil:
 		return nil
+	case !h.mayRepeat():
+		return nil
 	}
 	again := req.WithContext(req.Context())
 	if req.GetBody != nil {
@@ -323,12 +320,6 @@ func (t *Transport) again(h *host, req *http.Request, res *http.Response, v verd
 			return nil
 		}
 		again.Body = body
-	}
-	if !h.mayRepeat() {
-		if again.Body != nil {
-			_ = again.Body.Close()
-		}
-		return nil
 	}
 	return again
 }

@@ -238,14 +238,8 @@ func (g *Gateway) watchUsage(res *http.Response) {
 	case s < 200 || s > 299 || s == http.StatusAccepted: // unknown, or not known yet: what was reserved stands
 		return
 	}
-	m := &metered{ReadCloser: res.Body, g: g, c: c, r: res.Request, refused: refused}
-	contentType := res.Header.Get("Content-Type")
-	if e := res.Header.Get("Content-Encoding"); (e == "" || strings.EqualFold(e, "identity")) && !usage.IsPacked(contentType) {
-		m.reader = usage.NewReader(contentType)
-	} else if !usage.IsStream(contentType) && !usage.IsPacked(contentType) {
-		return // what was reserved stays charged
-	}
-	res.Body = m
+	reader := usage.NewReader(res.Header.Get("Content-Type"), res.Header.Get("Content-Encoding"))
+	res.Body = &metered{ReadCloser: res.Body, reader: reader, g: g, c: c, r: res.Request, refused: refused}
 }
 
 // settleNothing gives back everything that was reserved for a request.
@@ -260,8 +254,7 @@ func (g *Gateway) settleNothing(r *http.Request) {
 // metered wraps a response's body to read the usage that it reports.
 type metered struct {
 	io.ReadCloser
-	reader *usage.Reader // nil for a compressed stream
-	packed int64         // bytes of a compressed stream so far
+	reader *usage.Reader
 	g      *Gateway
 	c      *modelCall
 	r      *http.Request
@@ -271,21 +264,13 @@ type metered struct {
 
 func (m *metered) Read(p []byte) (int, error) {
 	n, err := m.ReadCloser.Read(p)
-	if m.reader == nil {
-		m.packed += int64(n)
-	} else {
-		_, _ = m.reader.Write(p[:n]) // Write never fails
-	}
+	_, _ = m.reader.Write(p[:n]) // Write never fails
 	return n, err
 }
 
 func (m *metered) Close() error {
-	var u usage.Usage
-	told, streamed := false, m.packed // assume at most a token for each byte of a compressed stream
-	if m.reader != nil {
-		u, told = m.reader.Usage()
-		streamed = m.reader.Streamed()
-	}
+	u, told := m.reader.Usage()
+	streamed := m.reader.Streamed()
 	asked, models := m.c.all()
 	switch {
 	case told && !u.Partial && (u.Output.Known || u.Tokens.Known):

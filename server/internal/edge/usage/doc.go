@@ -4,7 +4,7 @@
 //	b := usage.NewBody()
 //	_, err := b.Read(body)
 //	… // b.End(); then reserve b.Asked().Input and b.Asked().Output()
-//	r := usage.NewReader(res.Header.Get("Content-Type"))
+//	r := usage.NewReader(res.Header.Get("Content-Type"), res.Header.Get("Content-Encoding"))
 //	_, err = io.Copy(client, io.TeeReader(res.Body, r))
 //	if u, ok := r.Usage(); ok && !u.Partial {
 //		… // settle u.Tokens

@@ -41,7 +41,7 @@ func TestMemoryOfLongAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			r := NewReader(c.contentType)
+			r := NewReader(c.contentType, "")
 			_, _ = io.WriteString(r, c.begin)
 			repeat(r, c.middle, long)
 			_, _ = io.WriteString(r, c.end)
@@ -64,7 +64,7 @@ func TestMemoryOfLongAnswers(t *testing.T) {
 // Events cost no allocation once the model is known.
 func TestMemoryOfEvents(t *testing.T) {
 	_, body := load(t, "anthropic.sse")
-	r := NewReader(typeEvents)
+	r := NewReader(typeEvents, "")
 	event := []byte(body)
 	if n := testing.AllocsPerRun(100, func() { _, _ = r.Write(event) }); n != 0 {
 		t.Errorf("%v allocations for %d bytes", n, len(event))
@@ -82,7 +82,7 @@ func BenchmarkReader(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			body := []byte(c.body)
-			r := NewReader(c.contentType)
+			r := NewReader(c.contentType, "")
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {

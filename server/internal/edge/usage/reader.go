@@ -3,6 +3,7 @@ package usage
 import (
 	"bytes"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -14,40 +15,38 @@ const (
 	whole                // a JSON document, or several
 	lines                // a document in each line
 	events               // a document in each Server-Sent Event
+	packed               // a stream that can't be read: compressed, or in Bedrock's binary frames
+	sealed               // a compressed document
 )
 
-// formatOf reads a Content-Type.
-func formatOf(contentType string) format {
-	media, _, _ := strings.Cut(contentType, ";")
-	switch media = strings.ToLower(strings.TrimSpace(media)); media {
-	case "text/event-stream":
-		return events
-	case "application/x-ndjson", "application/ndjson", "application/stream+json", "application/jsonl",
-		"application/x-jsonlines":
-		return lines
-	case "application/json":
-		return whole
+// formatOf reads the Content-Type and the Content-Encoding of an answer.
+func formatOf(contentType, encoding string) (f format) {
+	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
+	switch media = strings.TrimSpace(media); {
+	case strings.Contains(media, "amazon.eventstream"):
+		return packed
+	case media == "text/event-stream":
+		f = events
+	case slices.Contains(linesTypes, media):
+		f = lines
+	case media == "application/json", strings.HasSuffix(media, "+json"):
+		f = whole
 	}
-	if strings.HasSuffix(media, "+json") {
-		return whole
+	switch {
+	case encoding == "" || strings.EqualFold(encoding, "identity"):
+		return f
+	case f == events, f == lines:
+		return packed
 	}
-	return other
+	return sealed
 }
 
-// IsStream reports whether an answer with the Content-Type arrives as events or lines.
-func IsStream(contentType string) bool {
-	f := formatOf(contentType)
-	return f == events || f == lines
+var linesTypes = []string{
+	"application/x-ndjson", "application/ndjson", "application/stream+json", "application/jsonl", "application/x-jsonlines",
 }
 
-// IsPacked reports whether an answer with the Content-Type is a stream in Bedrock's binary frames,
-// which a [Reader] can't read.
-func IsPacked(contentType string) bool {
-	return strings.Contains(strings.ToLower(contentType), "amazon.eventstream")
-}
-
-// Reader reads the usage from an answer's body as it passes. The body must not be compressed. A
-// Reader never fails and never delays the body: it skips data that it can't read.
+// Reader reads the usage from an answer's body as it passes. It never fails and never delays the body:
+// it skips data that it can't read.
 //
 // It isn't safe for concurrent use.
 type Reader struct {
@@ -63,7 +62,7 @@ type Reader struct {
 	markLen int
 	afterCR bool
 	events  int64 // number of events so far
-	bytes   int64 // bytes of data in these events
+	bytes   int64 // bytes of data in these events, or in a packed stream
 }
 
 const (
@@ -74,9 +73,10 @@ const (
 var _ io.Writer = (*Reader)(nil)
 
 // NewReader returns a Reader for a body with the Content-Type: JSON, Server-Sent Events, or lines of
-// JSON. For any other type the first byte decides, since clients may influence the type.
-func NewReader(contentType string) *Reader {
-	r := &Reader{format: formatOf(contentType)}
+// JSON. For any other type the first byte decides, since clients may influence the type. A body with a
+// Content-Encoding can't be read.
+func NewReader(contentType, encoding string) *Reader {
+	r := &Reader{format: formatOf(contentType, encoding)}
 	r.scanner.visitor = &r.answer
 	return r
 }
@@ -103,8 +103,12 @@ const (
 
 // Streamed estimates how many tokens a stream has had so far if it doesn't report them: one for each
 // event, and one for every four bytes by which events are longer than frame, which is the size of an
-// event with a short text. For answers that aren't streams, it returns 0.
+// event with a short text. If it can't read the stream, it assumes a token for each byte. For answers
+// that aren't streams, it returns 0.
 func (r *Reader) Streamed() int64 {
+	if r.format == packed {
+		return r.bytes
+	}
 	return r.events + max(0, r.bytes-frame*r.events)/bytesPerToken
 }
 
@@ -124,6 +128,8 @@ func (r *Reader) Write(p []byte) (int, error) {
 		r.readWhole(p)
 	case lines, events:
 		r.readLines(p)
+	case packed:
+		r.bytes += int64(len(p))
 	}
 	return len(p), nil
 }

@@ -35,7 +35,7 @@ func describe(u Usage, ok bool) string {
 
 // readParts reads a body in parts of the sizes that next returns.
 func readParts(contentType, body string, next func() int) string {
-	r := NewReader(contentType)
+	r := NewReader(contentType, "")
 	for len(body) > 0 {
 		n := min(len(body), next())
 		if m, err := r.Write([]byte(body[:n])); m != n || err != nil {

@@ -134,7 +134,7 @@ func FuzzReader(f *testing.F) {
 		if got != want {
 			t.Errorf("%s %q: %s in parts, %s at once", contentType, body, got, want)
 		}
-		r := NewReader(contentType)
+		r := NewReader(contentType, "")
 		_, _ = r.Write(body)
 		u, _ := r.Usage()
 		for _, a := range []Amount{u.Input, u.Cached, u.Output, u.Tokens} {
