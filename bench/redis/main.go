@@ -87,9 +87,11 @@ func run(r *command.Run, c *config) *results {
 	for _, name := range workloads {
 		r.Part(name, func(r *command.Run) { out.tables = append(out.tables, race(r, c, name, picked, keys)) })
 	}
-	for _, w := range weighings(c) {
-		r.Logf("memory of %s counters: %s", report.Amount(w.checks*w.counters), w.name)
-		r.Part(w.name, func(r *command.Run) { out.footprints = append(out.footprints, w.weigh(r, c, keys)) })
+	out.footprints = footprints(c)
+	for i := range out.footprints {
+		f := &out.footprints[i]
+		r.Logf("memory of %s counters: %s", report.Amount(f.checks*f.each), f.name)
+		r.Part(f.name, func(r *command.Run) { f.measure(r, c, keys) })
 	}
 	out.targets = judge(c, out)
 	out.print(r.Out, c)
@@ -129,7 +131,7 @@ func judge(c *config, r *results) []report.Target {
 		add(alone+": "+name+" / redis_rate, p50", 1.1, false, quiet.Row(name).Ratio(quiet.Row(redisRate), compare.P50))
 	}
 	for _, f := range r.footprints {
-		if f.contender == tenName {
+		if f.name == tenName {
 			ts = append(ts, report.Target{Name: "bytes per counter, " + report.Amount(c.clients) + " clients with ten", Bound: 40, Got: f.bytes})
 		}
 	}

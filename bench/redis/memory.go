@@ -11,54 +11,47 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// footprint is how much memory a contender's counters take in Redis.
+// footprint is how much memory a contender's counters take in Redis after a number of checks, each with a different key.
 type footprint struct {
-	contender string
-	counters  int
-	keys      int64   // number of keys in Redis
-	bytes     float64 // growth of used_memory per counter
-	filled    time.Duration
-}
-
-// weighing is a contender, and the number of checks after which its memory is measured. Each check has a different key.
-type weighing struct {
 	contender
-	counters int // how many counters one check charges
-	checks   int
+	each   int // how many counters one check charges
+	checks int
+
+	keys   int64   // number of keys in Redis
+	bytes  float64 // growth of used_memory per counter
+	filled time.Duration
 }
 
-func weighings(c *config) []weighing {
+// footprints returns what to measure.
+func footprints(c *config) (all []footprint) {
 	if c.clients == 0 || !c.Workloads.MatchString(memoryWeight) {
 		return nil
 	}
-	var ws []weighing
-	for _, w := range []weighing{
-		{contender{tenName, openCharges(tenSizes...)}, 10, c.clients},
-		{contender{largeName, openCharges(tenLarge...)}, 10, max(2, c.clients/10)},
+	for _, f := range []footprint{
+		{contender: contender{tenName, openCharges(tenSizes...)}, each: 10, checks: c.clients},
+		{contender: contender{largeName, openCharges(tenLarge...)}, each: 10, checks: max(2, c.clients/10)},
 		// Any client of these contenders would write the same keys.
-		{contender{redisRate, openRedisRate}, 1, c.rivals},
-		{contender{rueHash, openRueidisHash}, 1, c.rivals},
+		{contender: contender{redisRate, openRedisRate}, each: 1, checks: c.rivals},
+		{contender: contender{rueHash, openRueidisHash}, each: 1, checks: c.rivals},
 	} {
-		if c.Contenders.MatchString(w.name) {
-			ws = append(ws, w)
+		if c.Contenders.MatchString(f.name) {
+			all = append(all, f)
 		}
 	}
-	return ws
+	return all
 }
 
-// weigh fills an empty server, and measures its memory. It writes the first key before the measurement, so that
+// measure fills an empty server, and measures its memory. It writes the first key before the measurement, so that
 // connections and scripts don't count.
-func (w *weighing) weigh(r *command.Run, c *config, keys compare.Keys) footprint {
-	f := footprint{contender: w.name, counters: w.checks * w.counters}
+func (f *footprint) measure(r *command.Run, c *config, keys compare.Keys) {
 	server := redistest.New(r, redistest.Options{})
-	limiter := w.open(r, server.Addr, time.Minute)
+	limiter := f.open(r, server.Addr, time.Minute)
 	limiter.Fill(r, keys, 0, 1, 1)
 	before, start := settled(r, server), time.Now()
-	limiter.Fill(r, keys, 1, w.checks, c.goroutines)
+	limiter.Fill(r, keys, 1, f.checks, c.goroutines)
 	f.filled = time.Since(start)
-	f.bytes = float64(settled(r, server)-before) / float64((w.checks-1)*w.counters)
+	f.bytes = float64(settled(r, server)-before) / float64((f.checks-1)*f.each)
 	f.keys, _ = command.Must(server.Do(r, "DBSIZE")).(int64)
-	return f
 }
 
 // settled returns the server's memory when it hasn't changed by more than a thousandth for half a second, because Redis
@@ -86,7 +79,7 @@ func printFootprints(w io.Writer, all []footprint) {
 	rows := [][]string{{"", "counters", "Redis keys", "bytes", "filled in"}}
 	for _, f := range all {
 		rows = append(rows, []string{
-			f.contender, report.Amount(f.counters), report.Amount(int(f.keys)), report.Number(f.bytes, 1), report.Number(f.filled.Seconds(), 0) + " s",
+			f.name, report.Amount(f.checks * f.each), report.Amount(int(f.keys)), report.Number(f.bytes, 1), report.Number(f.filled.Seconds(), 0) + " s",
 		})
 	}
 	report.Align(w, rows)
