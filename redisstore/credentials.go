@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"github.com/weirhq/weir/internal/rediscall"
 )
 
 // filesEvery is how often the files that the URL names are read.
 const filesEvery = time.Second
+
+// settleFor is how long files must stay the same after a change. Many programs truncate a file before they write it.
+const settleFor = 20 * time.Millisecond
 
 // connectionOption returns a parsed option, changed so that new connections of its client use the passwords, the CA and the
 // client certificate of the current option.
@@ -50,23 +51,24 @@ const notInUse = "new redis credentials aren't in use: those before them stay"
 // credentials are valid.
 func (s *Store) followFiles(url string) {
 	used := s.address.files
-	last := used
-	for {
+	for last, pause := used, filesEvery; ; {
 		select {
 		case <-s.life.Done():
 			return
-		case <-time.After(filesEvery):
+		case <-time.After(pause):
 		case <-s.reread:
 			s.told.Delete(notInUse)
 		}
-		held, err := s.readStable(used)
-		if s.life.Err() != nil {
-			return
-		}
-		if !maps.Equal(held, last) {
+		held, err := readFiles(used)
+		changed := !maps.Equal(held, last)
+		last, pause = held, filesEvery
+		if changed {
 			s.told.Delete(notInUse)
+			if err == nil {
+				pause = settleFor
+				continue
+			}
 		}
-		last = held
 		if err == nil && !maps.Equal(held, used) {
 			var a address
 			if a, err = parseAddress(url); err == nil {
@@ -104,19 +106,6 @@ func (s *Store) accepted(parsed rueidis.ClientOption) error {
 		c.Close()
 	}
 	return err
-}
-
-// readStable reads the files until two readings, a moment apart, agree. Many programs truncate a file before they write it.
-func (s *Store) readStable(files map[string]string) (map[string]string, error) {
-	before, err := readFiles(files)
-	for err == nil && rediscall.Sleep(s.life, 20*time.Millisecond) {
-		var after map[string]string
-		if after, err = readFiles(files); err == nil && maps.Equal(before, after) {
-			return after, nil
-		}
-		before = after
-	}
-	return nil, err
 }
 
 // readFiles reads the files whose names are the keys of a map.
