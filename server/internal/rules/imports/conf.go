@@ -53,13 +53,7 @@ func confError(file string, line int, text string) error {
 	return fmt.Errorf("%s:%d: %s", file, line, text)
 }
 
-// readConf parses a file. If text is nil, it reads the file.
-func readConf(path string, text []byte) ([]directive, []Note, error) {
-	r := &confReader{root: filepath.Dir(path)}
-	list, err := r.read(path, text, 0)
-	return list, r.lost, err
-}
-
+// read parses a file. If text is nil, it reads the file.
 func (r *confReader) read(path string, text []byte, depth int) ([]directive, error) {
 	if text == nil {
 		var err error

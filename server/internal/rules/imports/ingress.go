@@ -103,7 +103,13 @@ func (d *document) ingress(x *ingress) {
 	}
 	if len(limits) > 0 {
 		r := d.add(x.Metadata.Name, append(match, "by: [ip]", "limits: ["+strings.Join(limits, ", ")+"]")...)
-		if hosts := hosts(x); len(hosts) > 0 {
+		var hosts []string
+		for _, rule := range x.Spec.Rules {
+			if rule.Host != "" && !slices.Contains(hosts, rule.Host) {
+				hosts = append(hosts, rule.Host)
+			}
+		}
+		if len(hosts) > 0 {
 			d.note(r, where, true, "is for %s there: no rule is for a host, so it is for all of them", clip(strings.Join(hosts, ", ")))
 		}
 		if nets := get("limit-whitelist"); nets != "" {
@@ -120,15 +126,6 @@ func (d *document) ingress(x *ingress) {
 			d.note(nil, where, true, "%s %s", l.name, l.text)
 		}
 	}
-}
-
-func hosts(x *ingress) (list []string) {
-	for _, r := range x.Spec.Rules {
-		if r.Host != "" && !slices.Contains(list, r.Host) {
-			list = append(list, r.Host)
-		}
-	}
-	return list
 }
 
 // ingressMatch returns the condition that matches all paths of an Ingress.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -60,7 +61,8 @@ const (
 // Nginx imports the limit_req directives of a configuration, including the files that it includes. If text is nil, it reads
 // the file.
 func Nginx(path string, text []byte) (*Result, error) {
-	conf, lost, err := readConf(path, text)
+	r := &confReader{root: filepath.Dir(path)}
+	conf, err := r.read(path, text, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +72,7 @@ func Nginx(path string, text []byte) (*Result, error) {
 		"Weir ignores letter case and a slash at the end when it compares paths. IPv6 addresses count by their /64. "+
 			"Weir refuses with 429, and nginx with limit_req_status, which is 503 by default.",
 	)}
-	for _, n := range lost {
+	for _, n := range r.lost {
 		c.note(nil, n.Where, n.Differs, "%s", n.Text)
 	}
 	http := conf
@@ -191,8 +193,8 @@ func (c *nginxConf) http(block []directive) {
 			return
 		}
 		places := c.places(c.inherit(outer, s.block), s.block, s)
-		same := slices.IndexFunc(all, func(o done) bool { return slices.EqualFunc(o.places, places, samePlace) })
-		if same >= 0 {
+		same := func(a, b place) bool { return a.modifier == b.modifier && a.path == b.path && !a.differs(b) }
+		if slices.ContainsFunc(all, func(o done) bool { return slices.EqualFunc(o.places, places, same) }) {
 			continue // it shares the rules of an equal server
 		}
 		layer := "nginx"
@@ -216,10 +218,6 @@ func (c *nginxConf) http(block []directive) {
 			c.note(nil, at, true, "the zone %s is used in several places, which share their counters in nginx: here each rule has its own", clip(name))
 		}
 	}
-}
-
-func samePlace(a, b place) bool {
-	return a.modifier == b.modifier && a.path == b.path && !a.differs(b)
 }
 
 // places returns the parts of a server: its locations in the order in which nginx prefers them, and then the rest.
