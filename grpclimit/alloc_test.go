@@ -53,8 +53,8 @@ func TestAllocsPerCall(t *testing.T) {
 		answers httplimit.Answers
 		most    float64
 	}{
-		"silent":        {httplimit.Answers{Dialects: []httplimit.Dialect{}}, 8},
-		"both dialects": {httplimit.Answers{}, 14},
+		"silent":        {httplimit.Answers{Dialects: []httplimit.Dialect{}}, 4},
+		"both dialects": {httplimit.Answers{}, 9},
 	} {
 		call, ctx := interceptor(t, c.answers), incoming(t.Context())
 		got := testing.AllocsPerRun(1000, func() {
