@@ -19,6 +19,7 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/internal/node/rulestore"
 	"github.com/weirhq/weir/internal/node/watch"
+	"github.com/weirhq/weir/internal/patient"
 	"github.com/weirhq/weir/internal/private"
 	"github.com/weirhq/weir/internal/shown"
 	"github.com/weirhq/weir/rulefile"
@@ -35,7 +36,7 @@ type Rules struct {
 	limiter  *weir.Limiter
 	log      *slog.Logger
 	mu       sync.Mutex                       // held while rules are put in force
-	expiry   *time.Timer                      // nil once Run has ended
+	stop     func()                           // stops expire
 	inForce  atomic.Pointer[Document]         // nil until there are rules
 	read     atomic.Pointer[rulestore.Status] // of the file
 	givenUp  []*Document                      // the last few orphans that were in force here
@@ -104,11 +105,8 @@ func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logge
 
 // begin joins an empty emergency list that isn't stored anywhere, and has expire watch the clock.
 func (r *Rules) begin() {
-	now := func() time.Time { return private.Now(r.limiter) }
-	r.Join(rulestore.OpenBlocks(context.Background(), rulestore.BlockOptions{Now: now}))
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.expiry = time.AfterFunc(clockStep, r.expire)
+	r.Join(rulestore.OpenBlocks(context.Background(), rulestore.BlockOptions{Now: func() time.Time { return private.Now(r.limiter) }}))
+	r.stop = patient.Every(clockStep, r.expire)
 }
 
 // Start configures how a node with a rule store starts.
@@ -213,8 +211,8 @@ func (r *Rules) Stale() string {
 	return ""
 }
 
-// status returns the follower's status, or for a file, what is wrong with it.
-func (r *Rules) status() rulestore.Status {
+// Status returns the follower's status. For a file, it only says what is wrong with the file.
+func (r *Rules) Status() rulestore.Status {
 	if r.follower != nil {
 		return r.follower.Status()
 	}
@@ -224,17 +222,11 @@ func (r *Rules) status() rulestore.Status {
 // Rejected returns where rules newer than those in force are wrong, or "". Everyone may see it: it
 // quotes nothing of the rules.
 func (r *Rules) Rejected() string {
-	if err := r.status().Rejected; err != nil {
+	if err := r.Status().Rejected; err != nil {
 		return err.Error()
 	}
 	return ""
 }
-
-// Rejections returns how often newer rules were invalid.
-func (r *Rules) Rejections() uint64 { return r.status().Rejections }
-
-// Failures returns how often in a row the rule store couldn't be reached; 0 with a file.
-func (r *Rules) Failures() int { return r.status().Failures }
 
 // File returns the path of the rule file, or "" with a rule store.
 func (r *Rules) File() string { return r.file }
@@ -281,12 +273,7 @@ func (r *Rules) Publish(ctx context.Context, v rulestore.Version) (rulestore.Ver
 
 // Run keeps the rules up to date until ctx is done.
 func (r *Rules) Run(ctx context.Context) error {
-	defer func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.expiry.Stop()
-		r.expiry = nil
-	}()
+	defer r.stop()
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
 	keeping.Go(func() { r.blocks.Run(ctx) })
@@ -335,7 +322,7 @@ func (r *Rules) keep(ctx context.Context) {
 // save applies the file's new text. An invalid file is logged and changes nothing.
 func (r *Rules) save(text []byte) {
 	next, err := parseAt(r.file, text, r.inForce.Load().Version+1, private.Now(r.limiter))
-	status := r.status()
+	status := r.Status()
 	if status.Rejected = summary(err); err != nil {
 		status.Rejections++
 	}
@@ -401,25 +388,18 @@ func (r *Rules) byNow(d *Document) *Document {
 const clockStep = 100 * time.Millisecond
 
 // expire reads the document in force again if it means something else by now.
-func (r *Rules) expire() {
+func (r *Rules) expire() (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.expiry == nil {
-		return // the node is stopping
+	if d := r.inForce.Load(); d != nil {
+		if next := r.byNow(d); next != d {
+			if at := d.File.NextExpiry; !at.IsZero() && !next.read.Before(at) {
+				r.log.Info("an override has expired", "version", d.Version)
+			}
+			r.replace(next)
+		}
 	}
-	r.expiry.Reset(clockStep)
-	d := r.inForce.Load()
-	if d == nil {
-		return
-	}
-	next := r.byNow(d)
-	if next == d {
-		return
-	}
-	if at := d.File.NextExpiry; !at.IsZero() && !next.read.Before(at) {
-		r.log.Info("an override has expired", "version", d.Version)
-	}
-	r.replace(next)
+	return true
 }
 
 func (r *Rules) logRejected(err error) {

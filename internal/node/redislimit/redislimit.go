@@ -65,9 +65,8 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 	return l, nil
 }
 
-// Await waits until the first attempt to reach Redis has ended, but no longer than atMost. Without
-// the wait, a node's first checks would follow failure modes although Redis is healthy. Without the
-// bound, a node wouldn't start while Redis is down.
+// Await waits until the first attempt to reach Redis has ended, but no longer than atMost. Otherwise
+// a node's first checks would follow failure modes although Redis is healthy.
 func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()

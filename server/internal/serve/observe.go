@@ -145,12 +145,12 @@ func (n *node) watch() {
 		prometheus.Labels{"version": n.self.Version, "go": runtime.Version(), "node": n.self.Name, "region": n.self.Region}, func() float64 { return 1 })
 	n.gauge("weir_hot_key_rate", "Requests a second of the client that sends the most to this node, over the last ten seconds.", nil, n.top.Hottest)
 	n.gauge("weir_rules_age_seconds", "Time since the rules in force were put in force here; -1 while there are none.", nil, func() float64 { return age(n.rules.InForce().Since) })
-	n.counter("weir_rules_rejected_total", "Newer rules that were invalid, so that those in force stayed.", nil, func() uint64 { return uint64(n.rules.Rejections()) })
+	n.counter("weir_rules_rejected_total", "Newer rules that were invalid, so that those in force stayed.", nil, func() uint64 { return uint64(n.rules.Status().Rejections) })
 	n.counter("weir_envoy_config_rejected_total", "Newer configurations of --envoy-config, or of the xDS server, that were invalid, so that the one in force stayed.", nil,
 		func() uint64 { return uint64(n.envoy.Source().Rejections) })
 	if n.rules.File() == "" { // rules in a file have no store that could be lost; a 0 would look like a healthy one
 		n.gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.", nil,
-			func() float64 { return float64(n.rules.Failures()) })
+			func() float64 { return float64(n.rules.Status().Failures) })
 	}
 	if n.config.Envoy.XDS != nil {
 		n.gauge("weir_envoy_xds_connected", "1 while there is a stream from the xDS server, else 0: the configuration in force stays.", nil,

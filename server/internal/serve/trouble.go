@@ -71,7 +71,7 @@ func (n *node) lookForTroubleLocked(now time.Time) {
 	tell("store_credentials", s.rejected, nil)
 	tell("node_stale", n.silentNodesLocked(now, &s), nil)
 	version := n.rules.InForce().Name()
-	switch waiting, stale, failures := n.rules.Waiting(), n.rules.Stale(), n.rules.Failures(); {
+	switch waiting, stale, failures := n.rules.Waiting(), n.rules.Stale(), n.rules.Status().Failures; {
 	case waiting != "":
 		tell("no_rules", waiting, nil)
 	case stale != "":
