@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/node/stake"
+	"github.com/weirhq/weir/internal/rediscall"
 )
 
 // flight is a request to other regions for tokens. Checks wait for it.
@@ -116,9 +117,13 @@ func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (d
 		s.fly(key, &counted, f, need, who)
 		s.mu.Lock()
 		delete(s.flights, key)
-		s.tidyLocked(key, &counted)
+		_, tidying := s.tidies[key]
+		s.tidies[key] = true
 		s.mu.Unlock()
 		close(f.done)
+		if !tidying {
+			s.tidy(key, &counted)
+		}
 	})
 	return f.done
 }
@@ -127,38 +132,29 @@ func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (d
 // requests come that would check it.
 const tidyEvery = 2 * time.Second
 
-// tidyLocked schedules a look at a counter's loans, unless one is scheduled already.
-func (s *stakes) tidyLocked(key string, c *counter.Counter) {
-	if s.life.Err() != nil || s.tidies[key] != nil {
-		return
-	}
-	s.tidies[key] = time.AfterFunc(tidyEvery, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.tidies, key)
-		if s.life.Err() == nil {
-			s.running.Go(func() { s.tidy(key, c) })
-		}
-	})
-}
-
-// tidy returns borrowed tokens that aren't needed, before their term ends and they are lost. It
-// repeats until nothing is borrowed.
+// tidy returns borrowed tokens that aren't needed, before their term ends and they are lost. It ends
+// when nothing is borrowed and no request has ended meanwhile, which may have borrowed more.
 func (s *stakes) tidy(key string, c *counter.Counter) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
-	defer cancel()
-	var to []string
-	var borrowed bool
-	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		to, borrowed = k.Owed(c.Policy, share, now)
-	})
-	switch {
-	case err != nil: // the update may still be applied later
-	case len(to) > 0:
-		s.ask(key, c, 0, lenders{first: to})
-	case borrowed:
+	more := true
+	for more && rediscall.Sleep(s.life, tidyEvery) {
 		s.mu.Lock()
-		s.tidyLocked(key, c)
+		s.tidies[key] = false
+		s.mu.Unlock()
+		ctx, cancel := context.WithTimeout(s.life, s.link.timeout)
+		var to []string
+		var borrowed bool
+		err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
+			to, borrowed = k.Owed(c.Policy, share, now)
+		})
+		cancel()
+		more = err == nil && borrowed // after an error, the update may still be applied
+		if more && len(to) > 0 {
+			s.ask(key, c, 0, lenders{first: to})
+		}
+		s.mu.Lock()
+		if more = more || s.tidies[key]; !more {
+			delete(s.tidies, key)
+		}
 		s.mu.Unlock()
 	}
 }

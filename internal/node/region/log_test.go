@@ -59,7 +59,7 @@ func TestRegionsThatWereNeverHeard(t *testing.T) {
 		sites := world(t, time.Now, "us", "eu")
 		us, eu := sites[0], sites[1]
 		log := listen(eu.link)
-		eu.link.peers["us"].Since = time.Now()
+		eu.link.peers["us"].heard = time.Now()
 		us.cut.Store(true)
 		ctx, stop := context.WithCancel(t.Context())
 		var all sync.WaitGroup

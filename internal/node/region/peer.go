@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +32,7 @@ type peer struct {
 	link      *Link
 	name      string
 	addresses []string
+	at        atomic.Int64 // index into addresses of the one to use
 	client    *http.Client
 
 	mu sync.Mutex // guards the fields below
@@ -38,9 +40,8 @@ type peer struct {
 	queue   []*pendingOperation
 	talks   []*pendingOperation // messages about stakes that wait for a timer to queue them
 	sending int
-	at      int  // index into addresses of the one to use
-	missed  bool // silent, and that was logged
-	heard   time.Time
+	missed  bool      // silent, and that was logged
+	heard   time.Time // when this node started, if the region was never heard
 	err     error
 }
 
@@ -56,8 +57,9 @@ type pendingOperation struct {
 }
 
 func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer {
+	now := time.Now()
 	return &peer{
-		link: l, name: name, addresses: addresses, err: errors.New("not heard yet"), Status: Status{Region: name, Since: time.Now()},
+		link: l, name: name, addresses: addresses, err: errors.New("not heard yet"), heard: now, Status: Status{Region: name, Since: now},
 		client: &http.Client{Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: l.beatFor()}).DialContext,
 			TLSClientConfig:     config.Clone(),
@@ -154,16 +156,10 @@ func (p *peer) send(batch []*pendingOperation) {
 
 // say sends a message and records whether the region answered.
 func (p *peer) say(ctx context.Context, m *message) (answer, error) {
-	p.mu.Lock()
-	at := p.at
-	p.mu.Unlock()
-	begun := time.Now()
-	late := time.AfterFunc(p.link.timeout, func() { // checks have given up by now, so they should try the next address
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.leaveLocked(at)
-	})
-	a, err := p.post(ctx, p.addresses[at%len(p.addresses)], m)
+	begun, at := time.Now(), p.at.Load()
+	next := func() { p.at.CompareAndSwap(at, at+1) } // unless another message has already done so
+	late := time.AfterFunc(p.link.timeout, next)     // checks have given up by now
+	a, err := p.post(ctx, p.addresses[at%int64(len(p.addresses))], m)
 	late.Stop()
 	if err == nil && a.Topology != nil {
 		if err := p.link.learn(ctx, a.Topology); err != nil {
@@ -174,9 +170,9 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	defer p.mu.Unlock()
 	now := time.Now()
 	if err != nil {
-		p.leaveLocked(at)
+		next()
 		p.err = err
-		if !p.missed && p.silentForLocked() > silentAfter {
+		if !p.missed && time.Since(p.heard) > silentAfter {
 			p.missed = true
 			p.link.log.Warn("region can't be reached", "region", p.name, "error", err)
 			if p.Up {
@@ -201,13 +197,6 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 		p.RTTMS = float64(now.Sub(begun).Microseconds()) / 1000
 	}
 	return a, nil
-}
-
-// leaveLocked switches to the next address, unless another message has already done so.
-func (p *peer) leaveLocked(at int) {
-	if at == p.at {
-		p.at++
-	}
 }
 
 func (p *peer) post(ctx context.Context, address string, m *message) (a answer, err error) {
@@ -257,13 +246,6 @@ func (p *peer) run(ctx context.Context) {
 func (p *peer) silentFor() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.silentForLocked()
-}
-
-func (p *peer) silentForLocked() time.Duration {
-	if p.heard.IsZero() {
-		return time.Since(p.Since)
-	}
 	return time.Since(p.heard)
 }
 
@@ -288,6 +270,4 @@ func (p *peer) silent() bool {
 
 // silentLocked is silent with the lock held. A region that was never heard may be starting, as this
 // node is.
-func (p *peer) silentLocked() bool {
-	return !p.Up && (!p.heard.IsZero() || time.Since(p.Since) > silentAfter)
-}
+func (p *peer) silentLocked() bool { return !p.Up && time.Since(p.heard) > silentAfter }

@@ -66,7 +66,7 @@ func world(tb storetest.TB, now func() time.Time, names ...string) []*site {
 		sites[i].refusals.believed = 0
 		link.Serve(weir.NewLimiter(own, nil, weir.Options{}), own)
 		for _, p := range link.peers {
-			p.Since = time.Now().Add(time.Hour) // however late it is heard first
+			p.heard = time.Now().Add(time.Hour) // however late it is heard first
 			p.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 				to := sites[slices.Index(names, r.URL.Host)]
 				if to.cut.Load() || sites[i].cut.Load() {
@@ -293,7 +293,7 @@ func TestHomeThatIsSilent(t *testing.T) {
 	var asked atomic.Int64
 	inner := home.client.Transport
 	home.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) { asked.Add(1); return inner.RoundTrip(r) })
-	home.Since = time.Now().Add(-2 * silentAfter)
+	home.heard = time.Now().Add(-2 * silentAfter)
 	if r := take(sites[1], on(p, 1))[0]; !errors.Is(r.Err, counter.ErrPartition) || asked.Load() != 0 {
 		t.Errorf("a silent home was asked: %+v", r)
 	}

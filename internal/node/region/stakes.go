@@ -23,11 +23,11 @@ type stakes struct {
 	waiting inuse.Places[string] // checks that wait for other regions, by key
 
 	mu      sync.Mutex
-	queues  map[string][]*change   // by key: changes that wait for the one under way
-	flights map[string]*flight     // by key: requests to other regions under way
-	tidies  map[string]*time.Timer // by key: when to check whether borrowed tokens are still needed
-	running sync.WaitGroup         // after close, only running work adds to it
-	life    context.Context        // done once closed
+	queues  map[string][]*change // by key: changes that wait for the one under way
+	flights map[string]*flight   // by key: requests to other regions under way
+	tidies  map[string]bool      // by key: counters that tidy looks after; true if a request has ended since it looked
+	running sync.WaitGroup       // after close, only running work adds to it
+	life    context.Context      // done once closed
 	end     context.CancelFunc
 }
 
@@ -41,7 +41,7 @@ type change struct {
 const maxChanges = 256
 
 func newStakes(l *Link, cells Cells) *stakes {
-	s := &stakes{link: l, cells: cells, queues: map[string][]*change{}, flights: map[string]*flight{}, tidies: map[string]*time.Timer{}}
+	s := &stakes{link: l, cells: cells, queues: map[string][]*change{}, flights: map[string]*flight{}, tidies: map[string]bool{}}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -51,9 +51,6 @@ var errClosed = errors.New("the node is stopping")
 func (s *stakes) close() {
 	s.mu.Lock()
 	s.end()
-	for _, t := range s.tidies {
-		t.Stop()
-	}
 	s.mu.Unlock()
 	s.running.Wait()
 }
