@@ -8,6 +8,16 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
+// clock is a Shared of which only the clock is used.
+type clock struct {
+	Shared
+	off time.Duration
+}
+
+func (c *clock) Now() time.Time { return time.Now().Add(c.off) }
+
+func (*clock) Nodes() int { return 1 }
+
 // A cooldown lasts 10 s by the clock of each node, whatever the clock that nodes share does meanwhile: on the node that began
 // the cooldown, on a node that heard of it before the step, and on a node that hears of it, perhaps again, after a step back.
 func TestTheSharedClockSteps(t *testing.T) {
@@ -24,9 +34,13 @@ func TestTheSharedClockSteps(t *testing.T) {
 				})
 				c := &counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("k")}, N: 1}
 
-				off := 5 * time.Minute // the clocks never agreed
-				o := Options{Secret: []byte("0123456789abcdef"), SharedNow: func() time.Time { return time.Now().Add(off) }}
-				nodes := []*Guard{New(o), New(o)}
+				shared := &clock{off: 5 * time.Minute} // the clocks never agreed
+				join := func() *Guard {
+					g := New(Options{Shared: shared})
+					g.SetSecret([]byte("0123456789abcdef"))
+					return g
+				}
+				nodes := []*Guard{join(), join()}
 				for range 4 {
 					nodes[0].Decided(c, time.Minute)
 					time.Sleep(2 * time.Second)
@@ -37,15 +51,15 @@ func TestTheSharedClockSteps(t *testing.T) {
 				}
 				word := all[0]
 				left := nodes[0].Cooldown(c)
-				if shared := word.Ends.Sub(o.SharedNow()); left <= 0 || left > lasts || shared != left {
-					t.Fatalf("%s are left, announced as %s", left, shared)
+				if said := word.Ends.Sub(shared.Now()); left <= 0 || left > lasts || said != left {
+					t.Fatalf("%s are left, announced as %s", left, said)
 				}
 				nodes[1].hear(&word, 0)
 
-				off += step
+				shared.off += step
 				after := time.Now()
 				if step < 0 {
-					nodes = append(nodes, New(o))
+					nodes = append(nodes, join())
 				}
 				for _, n := range nodes {
 					n.hear(&word, 1)
@@ -60,8 +74,8 @@ func TestTheSharedClockSteps(t *testing.T) {
 					if got := n.Cooldown(c); got < left || got > longest(i) {
 						t.Errorf("node %d: %s are left after the step, and %s before it", i, got, left)
 					}
-					if got := n.All(); len(got) != 1 || got[0].Ends.Sub(o.SharedNow()) != n.Cooldown(c) {
-						t.Errorf("node %d shows %+v at %s", i, got, o.SharedNow())
+					if got := n.All(); len(got) != 1 || got[0].Ends.Sub(shared.Now()) != n.Cooldown(c) {
+						t.Errorf("node %d shows %+v at %s", i, got, shared.Now())
 					}
 				}
 				time.Sleep(left - time.Microsecond)

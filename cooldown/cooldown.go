@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
+	"github.com/weirhq/weir/internal/shown"
 )
 
 var _ counter.Guard = (*Guard)(nil)
@@ -40,13 +41,8 @@ type Guard struct {
 
 // Options configures a [Guard]. The zero value is useful.
 type Options struct {
-	// Secret is the key under which clients' names are hashed. Nodes that share cooldowns must use the same Secret. If nil, it
-	// is random. See [Guard.SetSecret].
-	Secret []byte
 	// Now is the node's own clock. If nil, it is a clock that never jumps.
 	Now func() time.Time
-	// SharedNow is the clock that nodes share. Announcements use it, and it may jump. If nil, it is Now.
-	SharedNow func() time.Time
 	// Clients is how many clients are remembered at most. Beyond it, the mildest offenders are forgotten. Zero means 262,144.
 	Clients int
 	// Fingerprint returns the short name by which other tools know a client, from the values of its subject. If nil, there are
@@ -54,8 +50,6 @@ type Options struct {
 	Fingerprint func(values [][2]string) string
 	// Shared connects the nodes. If nil, this is the only node.
 	Shared Shared
-	// Nodes returns the number of nodes. If nil, there is one node.
-	Nodes func() int
 }
 
 // New returns a Guard.
@@ -64,9 +58,6 @@ func New(o Options) *Guard {
 	if o.Now == nil {
 		// Only the monotonic clock matters here.
 		g.options.Now = func() time.Time { return g.start.Add(time.Since(g.start)) }
-	}
-	if o.Nodes == nil {
-		g.options.Nodes = func() int { return 1 }
 	}
 	if o.Fingerprint == nil {
 		g.options.Fingerprint = func([][2]string) string { return "" }
@@ -78,7 +69,7 @@ func New(o Options) *Guard {
 	for i := range g.shards {
 		g.shards[i].clients = map[ID]*client{}
 	}
-	g.SetSecret(o.Secret)
+	g.SetSecret(nil)
 	return g
 }
 
@@ -86,10 +77,10 @@ func (g *Guard) now() int64 { return g.options.Now().UnixMicro() }
 
 // ahead returns how far the shared time is ahead of this node's, in µs.
 func (g *Guard) ahead() int64 {
-	if g.options.SharedNow == nil {
+	if g.options.Shared == nil {
 		return 0
 	}
-	return g.options.SharedNow().UnixMicro() - g.now()
+	return g.options.Shared.Now().UnixMicro() - g.now()
 }
 
 // Cooldown returns how much longer the client of a charge is kept out.
@@ -165,7 +156,7 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 		if x.count >= needed(a, c, min(seen, a.Window)) {
 			g.begin(x, id, now, a, &c.Counter)
 		} else if g.options.Shared != nil {
-			g.sharing.count(x, id, needed(a, c, a.Window), g.options.Nodes(), c)
+			g.sharing.count(x, id, needed(a, c, a.Window), g.options.Shared.Nodes(), c)
 		}
 	}
 	if a.DropAfter == 0 || x.streak <= a.DropAfter || a.Shadow {
@@ -173,7 +164,7 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	}
 	if c.Policy.ByIP {
 		if !x.network.IsValid() {
-			x.network = networkOf(c.Values())
+			x.network, _ = shown.Network(c.Values()[0][1])
 		}
 		g.dropped.set(x, max(x.ends, x.until))
 	}

@@ -4,8 +4,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-
-	"github.com/weirhq/weir/internal/shown"
 )
 
 // dropped holds the addresses of clients whose connections are closed before a handshake.
@@ -13,7 +11,6 @@ type dropped struct {
 	any      atomic.Bool
 	mu       sync.RWMutex
 	networks map[netip.Prefix]int64 // when the drop ends, in µs; guarded by mu
-	lengths  [129]int               // how many networks have each prefix length; guarded by mu
 }
 
 // set drops connections from a client's address until the given time. If until is 0, it stops dropping them. The caller holds
@@ -24,11 +21,7 @@ func (d *dropped) set(x *client, until int64) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, known := d.networks[x.network]; known {
-		d.lengths[x.network.Bits()]--
-	}
 	if until > 0 {
-		d.lengths[x.network.Bits()]++
 		d.networks[x.network] = until
 	} else {
 		delete(d.networks, x.network)
@@ -45,24 +38,13 @@ func (g *Guard) Dropped(addr netip.Addr) bool {
 		return false
 	}
 	addr = addr.Unmap().WithZone("")
+	now := g.now()
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	for bits, n := range d.lengths {
-		if n == 0 {
-			continue
-		}
-		if p, err := addr.Prefix(bits); err == nil && g.now() < d.networks[p] {
+	for bits := range addr.BitLen() + 1 {
+		if p, _ := addr.Prefix(bits); now < d.networks[p] {
 			return true
 		}
 	}
 	return false
-}
-
-// networkOf returns the client's address or network, if the address is the rule's only dimension.
-func networkOf(values [][2]string) netip.Prefix {
-	if len(values) != 1 {
-		return netip.Prefix{}
-	}
-	p, _ := shown.Network(values[0][1])
-	return p
 }

@@ -21,6 +21,10 @@ type Shared interface {
 	// Announced returns the announcements after a position, and the position of the last one. The position "" is the beginning.
 	// If the announcement at the given position is lost, Announced returns ErrLost.
 	Announced(ctx context.Context, after string) (announcements []string, next string, err error)
+	// Now is the clock that nodes share. Announcements use it, and it may jump.
+	Now() time.Time
+	// Nodes returns the number of nodes.
+	Nodes() int
 }
 
 // ErrLost is what [Shared.Announced] returns if announcements were lost.
@@ -151,7 +155,7 @@ func (g *Guard) listen(ctx context.Context) bool {
 		switch {
 		case errors.Is(err, ErrLost):
 			// Each node waits for a random time, and reads what others restore, so that not all nodes announce the same.
-			s.restart(1 + rand.IntN(max(1, min(g.options.Nodes(), 20))))
+			s.restart(1 + rand.IntN(max(1, min(g.options.Shared.Nodes(), 20))))
 			continue
 		case err != nil:
 			return false
@@ -293,19 +297,21 @@ func (g *Guard) Forgive(ctx context.Context, c *counter.Counter) error {
 
 // Lift ends a client's cooldown on all nodes, forgives the client, and returns the cooldown, or nil if there is none.
 func (g *Guard) Lift(ctx context.Context, id ID) (*Cooldown, error) {
-	c, said := g.find(id)
-	if c == nil {
+	s := g.shard(id)
+	s.mu.Lock()
+	x := s.clients[id]
+	if x == nil || g.now() >= x.ends {
+		s.mu.Unlock()
 		return nil, nil
 	}
-	lifted := *c
-	lifted.N, lifted.Ends = 0, said
-	g.hear(&lifted, 0)
+	c := x.cooldown(id, g.ahead())
+	lifted := c
+	lifted.N, lifted.Ends = 0, x.last.Ends
+	g.drop(s, id)
+	s.mu.Unlock()
 	if g.options.Shared == nil {
-		return c, nil
+		return &c, nil
 	}
-	text, err := json.Marshal(&lifted)
-	if err != nil {
-		return c, err
-	}
-	return c, g.options.Shared.Announce(ctx, []ID{id}, []string{string(text)})
+	text, _ := json.Marshal(&lifted) // can't fail
+	return &c, g.options.Shared.Announce(ctx, []ID{id}, []string{string(text)})
 }

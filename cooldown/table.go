@@ -192,18 +192,6 @@ func (x *client) cooldown(id ID, ahead int64) Cooldown {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// find returns a client's cooldown and its announced end, or nil if no cooldown is in force.
-func (g *Guard) find(id ID) (c *Cooldown, said time.Time) {
-	s := g.shard(id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if x := s.clients[id]; x != nil && g.now() < x.ends {
-		found := x.cooldown(id, g.ahead())
-		return &found, x.last.Ends
-	}
-	return nil, said
-}
-
 // Stats are numbers about a [Guard].
 type Stats struct {
 	InForce int    // cooldowns in force, not counting those in shadow

@@ -20,7 +20,7 @@ var (
 
 // cooldowns shares between nodes which clients are in a cooldown. All of its keys lie in one hash
 // slot, because cooldowns are few, and no check waits for them.
-type cooldowns struct{ redis *redisstore.Store }
+type cooldowns struct{ *redisstore.Store }
 
 const (
 	mostAnnounced = 100_000             // roughly; the oldest are dropped, so nodes that start later don't hear of them
@@ -28,19 +28,17 @@ const (
 	page          = 1000                // announcements read in one call
 )
 
-func (s cooldowns) key(name string) string { return s.redis.Prefix() + "{cooldowns}" + name }
-
-func (s cooldowns) countKey(id cooldown.ID) string { return s.key(":" + id.String()) }
+func (s cooldowns) key(name string) string { return s.Prefix() + "{cooldowns}" + name }
 
 // AddUp adds counts to those of all nodes, and returns the sums. If Redis' answer is lost, a count
 // may be added twice.
 func (s cooldowns) AddUp(ctx context.Context, counts []cooldown.Count) ([]int64, error) {
 	keys, args := make([]string, len(counts)), make([]string, 0, 2*len(counts))
 	for i, c := range counts {
-		keys[i] = s.countKey(c.ID)
+		keys[i] = s.key(":" + c.ID.String())
 		args = append(args, strconv.FormatInt(c.N, 10), strconv.FormatInt(max(1, c.Window.Milliseconds()), 10))
 	}
-	m, err := addUp.Run(ctx, s.redis, rediscall.Once, keys, args...)
+	m, err := addUp.Run(ctx, s.Store, rediscall.Once, keys, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -51,15 +49,15 @@ func (s cooldowns) AddUp(ctx context.Context, counts []cooldown.Count) ([]int64,
 func (s cooldowns) Announce(ctx context.Context, about []cooldown.ID, words []string) error {
 	keys, args := []string{s.key("said")}, []string{strconv.Itoa(mostAnnounced), strconv.Itoa(keptAnnounced)}
 	for _, id := range about {
-		keys = append(keys, s.countKey(id))
+		keys = append(keys, s.key(":"+id.String()))
 	}
-	_, err := announce.Run(ctx, s.redis, rediscall.Twice, keys, append(args, words...)...)
+	_, err := announce.Run(ctx, s.Store, rediscall.Twice, keys, append(args, words...)...)
 	return err
 }
 
 // Announced returns the announcements after a position in the stream, and the next position.
 func (s cooldowns) Announced(ctx context.Context, after string) (words []string, next string, err error) {
-	c, err := s.redis.Client()
+	c, err := s.Client()
 	if err != nil {
 		return nil, after, err
 	}

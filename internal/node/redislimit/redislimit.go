@@ -45,7 +45,7 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 	}
 	o.Local, o.Now = store.Share(local), store.Now
 	l.Redis, l.Leases = store, lease.New(store, lease.Options{Local: o.Local, Nodes: store.Nodes})
-	l.Guard = cooldown.New(cooldown.Options{SharedNow: store.Now, Nodes: store.Nodes, Shared: cooldowns{store}, Fingerprint: fingerprint})
+	l.Guard = cooldown.New(cooldown.Options{Shared: cooldowns{store}, Fingerprint: fingerprint})
 	o.Guard = l.Guard
 	var counters counter.Store = l.Leases
 	if link != nil {
