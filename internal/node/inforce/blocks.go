@@ -9,7 +9,7 @@ import (
 // Join makes the emergency list apply beside the rules from now on. Call it before Run.
 func (r *Rules) Join(blocks *rulestore.Blocks) {
 	r.mu.Lock()
-	r.blocks = blocks // a timer of the document in force may be reading it
+	r.blocks = blocks // expire may be reading it
 	r.mu.Unlock()
 	blocks.OnChange(r.rejoin)
 	r.rejoin()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha1"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,9 +76,10 @@ type Blocks struct {
 	file, redis *copyOfBlocks // nil if the list isn't kept there
 	failing     bool          // the last attempt failed, and that was logged
 
-	mu      sync.Mutex // guards the fields below
-	all     blockSet
 	changed func() // is called after each change
+
+	mu  sync.Mutex
+	all blockSet // guarded by mu
 }
 
 // copyOfBlocks is the list as it was last read or written in one place.
@@ -87,8 +87,9 @@ type copyOfBlocks struct {
 	where string // for error messages
 	text  string
 	all   blockSet
-	// swap returns the text there if it isn't seen. If it is, swap writes next, unless that is "".
-	swap func(ctx context.Context, seen, next string) (found string, isSeen bool, err error)
+	// swap returns the text that it finds. If that is seen, swap replaces it with next, unless next
+	// is "".
+	swap func(ctx context.Context, seen, next string) (found string, err error)
 }
 
 // BlockOptions configures [OpenBlocks]. The zero value keeps the list in memory.
@@ -114,7 +115,7 @@ func OpenBlocks(ctx context.Context, o BlockOptions) *Blocks {
 	}
 	b := &Blocks{o: o, all: blockSet{}, changed: func() {}}
 	if o.File != "" {
-		b.file = &copyOfBlocks{where: o.File, all: blockSet{}, swap: func(_ context.Context, seen, next string) (string, bool, error) { return swapFile(o.File, seen, next) }}
+		b.file = &copyOfBlocks{where: o.File, all: blockSet{}, swap: func(_ context.Context, seen, next string) (string, error) { return swapFile(o.File, seen, next) }}
 	}
 	if o.Redis != nil {
 		b.redis = &copyOfBlocks{where: "redis", all: blockSet{}, swap: OverRedis(o.Redis).swapBlocks}
@@ -127,11 +128,8 @@ func OpenBlocks(ctx context.Context, o BlockOptions) *Blocks {
 }
 
 // OnChange sets the function that is called after each change. There is one, and it must not block.
-func (b *Blocks) OnChange(f func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.changed = f
-}
+// Call OnChange before Run, and before the first change.
+func (b *Blocks) OnChange(f func()) { b.changed = f }
 
 // List returns the blocked entries, newest first.
 func (b *Blocks) List() []Block {
@@ -150,10 +148,7 @@ func (b *Blocks) Has(entry string) bool {
 	return ok && !block.Removed
 }
 
-func blockID(entry string) string {
-	sum := sha256.Sum256([]byte(entry))
-	return hex.EncodeToString(sum[:16])
-}
+func blockID(entry string) string { return fmt.Sprintf("%.16x", sha256.Sum256([]byte(entry))) }
 
 // Put blocks an entry, at once on this node. It reports whether the entry wasn't blocked before.
 func (b *Blocks) Put(entry, by, message string) bool {
@@ -177,9 +172,8 @@ func (b *Blocks) set(entry string, next Block) bool {
 		next.Time = old.Time.Add(time.Millisecond)
 	}
 	b.all[next.ID] = next
-	changed := b.changed
 	b.mu.Unlock()
-	changed()
+	b.changed()
 	return true
 }
 
@@ -228,12 +222,15 @@ func (b *Blocks) sync(ctx context.Context, c *copyOfBlocks) error {
 		if maps.Clone(c.all).add(all) {
 			next = all.encode()
 		}
-		found, isSeen, err := c.swap(ctx, c.text, next)
-		if err == nil && isSeen && next != "" {
-			c.text, c.all = next, all
-		}
-		if err != nil || isSeen {
+		found, err := c.swap(ctx, c.text, next)
+		if err != nil {
 			return err
+		}
+		if found == c.text {
+			if next != "" {
+				c.text, c.all = next, all
+			}
+			return nil
 		}
 		there, err := decodeBlocks(found)
 		if err != nil { // don't overwrite it: an operator may be able to repair it
@@ -241,38 +238,35 @@ func (b *Blocks) sync(ctx context.Context, c *copyOfBlocks) error {
 		}
 		c.text, c.all = found, there
 		b.mu.Lock()
-		news, changed := b.all.add(there), b.changed
+		news := b.all.add(there)
 		b.mu.Unlock()
 		if news {
-			changed()
+			b.changed()
 		}
 	}
 	return fmt.Errorf("%s: other nodes were faster", c.where)
 }
 
-func (r *Redis) swapBlocks(ctx context.Context, seen, next string) (string, bool, error) {
-	sum := sha1.Sum([]byte(seen))
-	reply, err := r.run(ctx, blocksScript, []string{r.blocks}, hex.EncodeToString(sum[:]), next)
+func (r *Redis) swapBlocks(ctx context.Context, seen, next string) (string, error) {
+	reply, err := r.run(ctx, blocksScript, []string{r.blocks}, fmt.Sprintf("%x", sha1.Sum([]byte(seen))), next)
 	if err != nil || len(reply) == 0 {
-		return "", true, err
+		return seen, err
 	}
-	return reply[0], false, nil
+	return reply[0], nil
 }
 
-func swapFile(path, seen, next string) (string, bool, error) {
+func swapFile(path, seen, next string) (string, error) {
 	text, err := os.ReadFile(path)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return "", false, err
-	case string(text) != seen:
-		return string(text), false, nil
-	case next == "":
-		return "", true, nil
+		return "", err
+	case string(text) != seen || next == "":
+		return string(text), nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return "", false, err
+		return "", err
 	}
-	return "", true, writeWhole(path, []byte(next))
+	return seen, writeWhole(path, []byte(next))
 }
 
 // snapshot returns the list without lifted blocks that are too old to matter.
@@ -286,10 +280,7 @@ func (b *Blocks) snapshot() blockSet {
 
 func (s blockSet) encode() string {
 	all := slices.SortedFunc(maps.Values(s), func(a, b Block) int { return strings.Compare(a.ID, b.ID) })
-	text, err := json.Marshal(map[string]any{"blocks": all})
-	if err != nil {
-		panic(err) // only strings and times
-	}
+	text, _ := json.Marshal(map[string]any{"blocks": all}) // can't fail
 	return string(text)
 }
 
