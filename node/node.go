@@ -87,7 +87,7 @@ func Open(o Options) (*Node, error) {
 			return nil, fmt.Errorf("node: Store: %w", err)
 		}
 		n.Limiter = n.shared.Limiter
-		n.shared.Await(soon, patience)
+		n.shared.Await(patience)
 	}
 	var rules *inforce.Rules
 	if o.Rules != "" {
@@ -99,7 +99,7 @@ func Open(o Options) (*Node, error) {
 	}
 	if n.shared != nil {
 		rules.Join(rulestore.OpenBlocks(soon, rulestore.BlockOptions{Redis: n.shared.Redis, Now: func() time.Time { return private.Now(n.Limiter) }, Logger: o.Logger}))
-		n.shared.CatchUp(soon, patience)
+		n.shared.Guard.CatchUp(soon)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop

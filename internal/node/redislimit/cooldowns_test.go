@@ -261,7 +261,7 @@ func TestAFreshNodeKnowsCooldowns(t *testing.T) {
 		return err
 	})
 	fresh := open(t, url, rules)
-	fresh.CatchUp(t.Context(), time.Minute)
+	fresh.Guard.CatchUp(t.Context())
 	if d := check(t, fresh, "offender"); d.Reason != weir.ReasonCooldown {
 		t.Errorf("the first check: %+v", d)
 	}

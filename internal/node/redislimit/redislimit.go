@@ -67,21 +67,11 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 
 // Await waits until the first attempt to reach Redis has ended, but no longer than atMost. Otherwise
 // a node's first checks would follow failure modes although Redis is healthy.
-func (l *Limiter) Await(ctx context.Context, atMost time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, atMost)
-	defer cancel()
+func (l *Limiter) Await(atMost time.Duration) {
 	select {
 	case <-l.Redis.Tried():
-	case <-ctx.Done():
+	case <-time.After(atMost):
 	}
-}
-
-// CatchUp waits until the node knows which clients the other nodes keep out, but no longer than
-// atMost. Call it once the rules are in force, before the first check.
-func (l *Limiter) CatchUp(ctx context.Context, atMost time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, atMost)
-	defer cancel()
-	l.Guard.CatchUp(ctx)
 }
 
 // Close gives borrowed tokens back if Redis can be reached, and closes the connections. Otherwise

@@ -26,17 +26,6 @@ type flight struct {
 // short can join it.
 const gather = 5 * time.Millisecond
 
-// enter lets a check wait for other regions unless too many already do. If every lender had too
-// little the last time, the client is probably above its limit, so it may use only a quarter of the
-// places.
-func (s *stakes) enter(key string, little bool) bool {
-	all, each := int64(s.link.maxWaiting), int64(math.MaxInt64)
-	if little {
-		each = max(1, all/4)
-	}
-	return s.waiting.Enter(key, all, each)
-}
-
 // lenders are the regions to ask: all of first at once, then rest if first didn't bring enough. If
 // no region may be asked now, after is the time until one may. little reports that every region had
 // too little the last time.
@@ -147,7 +136,7 @@ func (s *stakes) tidy(key string, c *counter.Counter) {
 			to, borrowed = k.Owed(c.Policy, share, now)
 		})
 		cancel()
-		more = err == nil && borrowed // after an error, the update may still be applied
+		more = err == nil && borrowed // after an error, the update may still be made
 		if more && len(to) > 0 {
 			s.ask(key, c, 0, lenders{first: to})
 		}
@@ -191,14 +180,13 @@ func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *
 	if p == nil || p.silent() || ctx.Err() != nil { // send nothing: other nodes may still reach it
 		return 0
 	}
-	var m *stake.Message
-	err := s.update(ctx, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		m = k.Ask(c.Policy, share, now, of, f.need)
-		m.Most = f.most
+	m, err := changed(ctx, s, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) *stake.Message {
+		return k.Ask(c.Policy, share, now, of, f.need)
 	})
 	if err != nil {
 		return 0
 	}
+	m.Most = f.most
 	answers := make(chan *stake.Message, 1) // closed without a value if no answer came
 	s.running.Go(func() {
 		defer close(answers)
@@ -231,24 +219,15 @@ func (s *stakes) heard(key string, c *counter.Counter, p *peer, ask, answer *sta
 		p.Short++
 	}
 	p.mu.Unlock()
-	var brought int64
-	err := s.update(s.life, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		brought = k.Heard(c.Policy, share, now, p.name, ask, answer)
+	brought, _ := changed(s.life, s, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) int64 {
+		return k.Heard(c.Policy, share, now, p.name, ask, answer)
 	})
-	if err != nil {
-		return 0 // the update may still be applied, and set brought, later
-	}
 	return brought
 }
 
 // hear handles another region's message about a counter and returns the reply.
 func (s *stakes) hear(ctx context.Context, from string, c *counter.Counter, m *stake.Message) (*stake.Message, error) {
-	var answer *stake.Message
-	err := s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
-		answer = k.Hear(c.Policy, share, now, from, m)
+	return changed(ctx, s, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) *stake.Message {
+		return k.Hear(c.Policy, share, now, from, m)
 	})
-	if err != nil {
-		return nil, err // the update may still run, and set answer, later
-	}
-	return answer, nil
 }

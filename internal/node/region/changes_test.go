@@ -95,7 +95,7 @@ func TestChangesOfOneMoment(t *testing.T) {
 		other := secondNode(t, us)
 		drain := func(seen *Topology) error {
 			seen.Away["eu"] = Drained
-			return us.link.Drain(t.Context(), "ap")
+			return us.link.SetState(t.Context(), "ap", Drained, false)
 		}
 		if err := other.change(t.Context(), drain, "eu"); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "try again") {
 			t.Errorf("%v", err)
@@ -103,7 +103,7 @@ func TestChangesOfOneMoment(t *testing.T) {
 		if away := other.topology().Away; away["ap"] != Drained || away["eu"] != "" {
 			t.Errorf("it knows of %v", away)
 		}
-		if err := other.Drain(t.Context(), "eu"); err != nil || other.topology().Away["ap"] != Drained {
+		if err := other.SetState(t.Context(), "eu", Drained, false); err != nil || other.topology().Away["ap"] != Drained {
 			t.Errorf("again: %v, %v", err, other.topology().Away)
 		}
 	})
@@ -123,7 +123,7 @@ func TestNodesOfARegion(t *testing.T) {
 		if h := deaf.Here(); h.Home != "eu" {
 			t.Errorf("a node that hears no region: %+v", h)
 		}
-		if err := us.link.Drain(t.Context(), "ap"); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", Drained, false); err != nil {
 			t.Fatal(err)
 		}
 		old := &Topology{Epoch: 2, Homes: map[string]string{"us": "ap"}}
@@ -139,12 +139,12 @@ func TestNodesOfARegion(t *testing.T) {
 			says string
 			do   func(*Link) error
 		}{
-			{"eu is the home", func(l *Link) error { return l.Drain(t.Context(), "eu") }},
-			{"eu is the home", func(l *Link) error { return l.Forget(t.Context(), "eu", true) }},
+			{"eu is the home", func(l *Link) error { return l.SetState(t.Context(), "eu", Drained, false) }},
+			{"eu is the home", func(l *Link) error { return l.SetState(t.Context(), "eu", Forgotten, true) }},
 			{"us is no longer a home", func(l *Link) error { return l.Move(t.Context(), "us", "eu", true) }},
 			{"ap is drained", func(l *Link) error { return l.Move(t.Context(), "eu", "ap", true) }},
-			{`no region is named "x"`, func(l *Link) error { return l.Drain(t.Context(), "x") }},
-			{`no region is named "x"`, func(l *Link) error { return l.Restore(t.Context(), "x") }},
+			{`no region is named "x"`, func(l *Link) error { return l.SetState(t.Context(), "x", Drained, false) }},
+			{`no region is named "x"`, func(l *Link) error { return l.SetState(t.Context(), "x", "", false) }},
 		} {
 			node := secondNode(t, us) // it hasn't looked yet
 			if err := c.do(node); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.says) {
@@ -152,7 +152,7 @@ func TestNodesOfARegion(t *testing.T) {
 			}
 		}
 		behind = secondNode(t, us)
-		if err := behind.Drain(t.Context(), "us"); err != nil {
+		if err := behind.SetState(t.Context(), "us", Drained, false); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * beatEvery)
@@ -162,7 +162,7 @@ func TestNodesOfARegion(t *testing.T) {
 			}
 		}
 		behind = secondNode(t, us)
-		if err := behind.Restore(t.Context(), "ap"); err != nil {
+		if err := behind.SetState(t.Context(), "ap", "", false); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * beatEvery)
@@ -232,7 +232,7 @@ func TestStoreGetsTheTopologyBack(t *testing.T) {
 
 		// A change that is made before the store has it back.
 		lose(nil)
-		if err := eu.link.Drain(t.Context(), "ap"); err != nil {
+		if err := eu.link.SetState(t.Context(), "ap", Drained, false); err != nil {
 			t.Fatal(err)
 		}
 		restarted(3)
@@ -240,7 +240,7 @@ func TestStoreGetsTheTopologyBack(t *testing.T) {
 		// A store that was put back to an older state. A node that is behind neither undoes the change nor makes its own of what was before.
 		behind := secondNode(t, eu)
 		drain := func(seen *Topology) error {
-			if err := eu.link.Restore(t.Context(), "ap"); err != nil {
+			if err := eu.link.SetState(t.Context(), "ap", "", false); err != nil {
 				return err
 			}
 			lose(moved)
@@ -376,7 +376,7 @@ func TestDrainedRegionsKeepWhatTheyUsed(t *testing.T) {
 		if r := take(ap, asks(window, "a", 50))[0]; !r.Allowed {
 			t.Fatalf("%+v", r)
 		}
-		if err := us.link.Drain(t.Context(), "ap"); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", Drained, false); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * beatEvery)
@@ -390,9 +390,9 @@ func TestDrainedRegionsKeepWhatTheyUsed(t *testing.T) {
 			var err error
 			switch how {
 			case Forgotten:
-				err = us.link.Forget(t.Context(), "ap", true)
+				err = us.link.SetState(t.Context(), "ap", Forgotten, true)
 			case "":
-				err = us.link.Restore(t.Context(), "ap")
+				err = us.link.SetState(t.Context(), "ap", "", false)
 			}
 			time.Sleep(3 * beatEvery)
 			if state := fmt.Sprint(us.link.Peers()[0].State, ap.link.Here().State); err != nil || state != how+how {

@@ -117,7 +117,7 @@ func TestHomeOfSomeRules(t *testing.T) {
 		p := sharedPolicy(t, "w", budget)
 		p = p.With(func(d *counter.Definition) { d.Home = "ap" })
 		n := drainOf(t, ap, p, "a")
-		if err := us.link.Drain(t.Context(), "ap"); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", Drained, false); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * beatEvery)
@@ -129,7 +129,7 @@ func TestHomeOfSomeRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		us.link.Serve(weir.NewLimiter(us.own, rules, weir.Options{}), us.own)
-		if err := us.link.Drain(t.Context(), "eu"); err == nil {
+		if err := us.link.SetState(t.Context(), "eu", Drained, false); err == nil {
 			t.Error("eu is the home of w")
 		}
 	})
@@ -350,14 +350,14 @@ func TestResetsOverRegions(t *testing.T) {
 			reset(s, nil)
 		}
 		spend()
-		if err := us.link.Drain(t.Context(), "ap"); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", Drained, false); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * beatEvery)
 		if err := eu.Reset(t.Context(), both); err != nil || used(ap) != 0 {
 			t.Errorf("%v; %d are used in ap, which is drained", err, used(ap))
 		}
-		if err := us.link.Restore(t.Context(), "ap"); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", "", false); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * beatEvery)
@@ -368,7 +368,7 @@ func TestResetsOverRegions(t *testing.T) {
 		eu.Store.own = noReset{eu.own}
 		reset(eu, ap, "the own store is lost", "region ap")
 		eu.Store.own = eu.own
-		if err := us.link.Forget(t.Context(), "ap", true); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", Forgotten, true); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * beatEvery)
@@ -381,7 +381,7 @@ func TestResetsOverRegions(t *testing.T) {
 			if err := ap.Reset(t.Context(), both); err != nil || used(us) != 0 || used(eu) != 0 {
 				t.Errorf("reset in ap, which is %q: %v; %d and %d are used", ap.link.Here().State, err, used(us), used(eu))
 			}
-			if err := us.link.Drain(t.Context(), "ap"); err != nil {
+			if err := us.link.SetState(t.Context(), "ap", Drained, false); err != nil {
 				t.Fatal(err)
 			}
 		}

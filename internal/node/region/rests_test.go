@@ -13,7 +13,7 @@ import (
 func TestForgottenRegionsArentAsked(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p := sharedPolicy(t, "w", budget)
-		if err := us.link.Forget(t.Context(), "ap", true); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", Forgotten, true); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * beatEvery)

@@ -75,6 +75,15 @@ func (s *stakes) update(ctx context.Context, key string, p *counter.Policy, do f
 	return s.updateWith(ctx, key, p, nil, func(k *stake.Stake, s stake.Share, now int64, _ []*Cell) { do(k, s, now) })
 }
 
+// changed is update for a change with a result. After an error, the change may still be made later.
+func changed[T any](ctx context.Context, s *stakes, key string, p *counter.Policy, do func(k *stake.Stake, s stake.Share, now int64) T) (none T, err error) {
+	var out T
+	if err := s.update(ctx, key, p, func(k *stake.Stake, s stake.Share, now int64) { out = do(k, s, now) }); err != nil {
+		return none, err
+	}
+	return out, nil
+}
+
 // updateWith is update for changes that also need records beside the stake.
 func (s *stakes) updateWith(ctx context.Context, key string, p *counter.Policy, records []string, do func(*stake.Stake, stake.Share, int64, []*Cell)) error {
 	c := &change{p, records, do, make(chan error, 1)}
@@ -205,7 +214,12 @@ func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration
 	short := func() bool {
 		return !r.Allowed && r.Err == nil && wait > 0 && c.N <= stake.Whole(p) && who.after <= min(patience, wait/2)
 	}
-	if short() && s.enter(key, who.little) {
+	places := int64(s.link.maxWaiting)
+	each := places
+	if who.little { // the client is probably above its limit
+		each = max(1, places/4)
+	}
+	if short() && s.waiting.Enter(key, places, each) {
 		defer s.waiting.Leave(key)
 		awaited = true
 		enough := time.NewTimer(wait)
@@ -328,17 +342,12 @@ func (l *Link) Standing(ctx context.Context, c *counter.Counter) (*Standing, err
 	}
 	named := *c
 	l.rename(&named)
-	out := &Standing{Home: cmp.Or(l.homeOf(c.Policy), l.name)}
-	err := s.update(ctx, keyOf(&named), c.Policy, func(k *stake.Stake, share stake.Share, now int64) {
+	return changed(ctx, s, keyOf(&named), c.Policy, func(k *stake.Stake, share stake.Share, now int64) *Standing {
+		out := &Standing{Home: cmp.Or(l.homeOf(c.Policy), l.name), Own: share.Own}
 		var until int64
-		out.Own = share.Own
-		out.Borrowed, out.Lent, until = k.Loans(c.Policy, share, now)
-		if until > 0 {
+		if out.Borrowed, out.Lent, until = k.Loans(c.Policy, share, now); until > 0 {
 			out.Until = time.UnixMicro(until)
 		}
+		return out
 	})
-	if err != nil {
-		return nil, err // the update may still be made later
-	}
-	return out, nil
 }

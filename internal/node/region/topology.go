@@ -256,26 +256,21 @@ func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 	}, from, to)
 }
 
-// Drain takes a region's share out of use: its checks of global limits ask the home, and other
-// regions borrow what it had.
-func (l *Link) Drain(ctx context.Context, name string) error {
-	return l.leave(ctx, name, Drained, true)
-}
-
-// Forget is for a dead region: the home owns its part of global limits at once.
-func (l *Link) Forget(ctx context.Context, name string, force bool) error {
-	return l.leave(ctx, name, Forgotten, force)
-}
-
-func (l *Link) leave(ctx context.Context, name, how string, alive bool) error {
+// SetState drains a region, forgets it, or restores it if state is "". A drained region's checks of
+// global limits ask the home, and other regions borrow what it had. Forgetting is for a dead region:
+// the home owns its part of global limits at once.
+func (l *Link) SetState(ctx context.Context, name, state string, force bool) error {
 	return l.change(ctx, func(t *Topology) error {
 		switch {
+		case state == "":
+			delete(t.Away, name)
+			return nil
 		case t.home(l.home) == name || l.homeOfRules(name):
 			return fmt.Errorf("%w: %s is the home, at least of some rules: move that first, with weir regions move %s TO", ErrRefused, name, name)
-		case t.Away[name] != how && !alive && (name == l.name || l.peers[name].status().Up):
+		case state == Forgotten && t.Away[name] != state && !force && (name == l.name || l.peers[name].status().Up):
 			return fmt.Errorf("%w: %s is alive. What it has would be admitted once more: drain it, or use --force", ErrRefused, name)
 		}
-		t.Away[name] = how
+		t.Away[name] = state
 		return nil
 	}, name)
 }
@@ -287,14 +282,6 @@ func (l *Link) homeOfRules(name string) bool {
 		return false
 	}
 	return slices.ContainsFunc(limiter.Rules().Rules().Rules, func(r weir.Rule) bool { return r.Global && l.HomeOf(&r) == name })
-}
-
-// Restore gives a drained or forgotten region its share back.
-func (l *Link) Restore(ctx context.Context, name string) error {
-	return l.change(ctx, func(t *Topology) error {
-		delete(t.Away, name)
-		return nil
-	}, name)
 }
 
 // Here is the state of this region.

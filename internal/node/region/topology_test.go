@@ -108,7 +108,7 @@ func TestHomeMoves(t *testing.T) {
 			t.Errorf("us has %d more, %+v", n, us.link.Here())
 		}
 		time.Sleep(budget.Window)
-		if err := us.link.Drain(t.Context(), "ap"); err != nil || us.link.Here().Grace {
+		if err := us.link.SetState(t.Context(), "ap", Drained, false); err != nil || us.link.Here().Grace {
 			t.Errorf("%v, %+v", err, us.link.Here())
 		}
 		if n := drainOf(t, us, window, "fresh"); n != 1000 || us.link.Here().Home != "us" {
@@ -128,8 +128,8 @@ func TestHomeThatCannotBeMoved(t *testing.T) {
 		refused(eu.link.Move(t.Context(), "us", "mars", false), `no region is named "mars"`)
 		refused(eu.link.Move(t.Context(), "us", "us", false), "already")
 		refused(eu.link.Move(t.Context(), "ap", "us", false), "ap isn't the home")
-		refused(eu.link.Drain(t.Context(), "us"), "move that first")
-		refused(eu.link.Forget(t.Context(), "ap", false), "ap is alive")
+		refused(eu.link.SetState(t.Context(), "us", Drained, false), "move that first")
+		refused(eu.link.SetState(t.Context(), "ap", Forgotten, false), "ap is alive")
 		us.cut.Store(true)
 		time.Sleep(3 * silentAfter)
 		refused(eu.link.Move(t.Context(), "us", "eu", false), "--force")
@@ -232,7 +232,7 @@ func TestMissingHomes(t *testing.T) {
 		is("the home isn't heard", eu, [4]string{"", "us", "", "us"})
 		us.cut.Store(false)
 		time.Sleep(3 * beatEvery)
-		if err := us.link.Drain(t.Context(), "eu"); err != nil {
+		if err := us.link.SetState(t.Context(), "eu", Drained, false); err != nil {
 			t.Fatal(err)
 		}
 		is("drained", eu, [4]string{"", "us", "us", "us"})
@@ -243,7 +243,7 @@ func TestMissingHomes(t *testing.T) {
 func TestRegionsLeave(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		window := sharedPolicy(t, "w", budget)
-		if err := us.link.Drain(t.Context(), "ap"); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", Drained, false); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * beatEvery)
@@ -255,7 +255,7 @@ func TestRegionsLeave(t *testing.T) {
 		}
 
 		ap.cut.Store(true) // it dies, with what it has borrowed
-		if err := us.link.Restore(t.Context(), "ap"); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", "", false); err != nil {
 			t.Fatal(err)
 		}
 		ap.cut.Store(false)
@@ -271,7 +271,7 @@ func TestRegionsLeave(t *testing.T) {
 		if before > 800 {
 			t.Errorf("us has %d beside ap's 200", before)
 		}
-		if err := us.link.Forget(t.Context(), "ap", false); err != nil {
+		if err := us.link.SetState(t.Context(), "ap", Forgotten, false); err != nil {
 			t.Fatal(err)
 		}
 		if n := drainOf(t, us, window, "b"); before+n != 1000 {

@@ -106,12 +106,9 @@ func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 		return fmt.Errorf("%w: this node knows no other regions: see regions.peers", region.ErrRefused)
 	case c.Do == "move":
 		return n.link.Move(ctx, c.Region, c.To, c.Force)
-	case c.Do == "drain":
-		return n.link.Drain(ctx, c.Region)
-	case c.Do == "forget":
-		return n.link.Forget(ctx, c.Region, c.Force)
 	}
-	return n.link.Restore(ctx, c.Region)
+	states := map[string]string{"drain": region.Drained, "forget": region.Forgotten, "restore": ""}
+	return n.link.SetState(ctx, c.Region, states[c.Do], c.Force)
 }
 
 // scopes begins its messages with one of these texts.

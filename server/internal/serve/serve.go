@@ -139,16 +139,16 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // stops what open started if open fails
 	if n.shared != nil {
-		n.shared.Await(ctx, patience)
+		n.shared.Await(patience)
 		n.top.Learn() // before anybody can see a fingerprint
 	}
 	if err := n.openRules(ctx, seed, message); err != nil {
 		return err
 	}
 	defer n.closeRules()
-	if n.shared != nil {
-		n.shared.CatchUp(ctx, patience)
-	}
+	soon, hurry := context.WithTimeout(ctx, patience)
+	n.guard.CatchUp(soon)
+	hurry()
 	group, ctx := errgroup.WithContext(ctx)
 	certificates, _ := c.readCertificates() // open reports errors in them
 	ports, listening, err := n.open(ctx, guards)

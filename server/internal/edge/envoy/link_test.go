@@ -288,7 +288,7 @@ func TestFailureModeOfADescriptor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shared.Close(time.Second)
-	shared.Await(t.Context(), 10*time.Second)
+	shared.Await(10 * time.Second)
 	shared.Limiter.SetRules(compiled(t, `
 rules:
   - {id: login, match: {descriptor: [edge, tenant=acme]}, on_store_failure: refuse, strict: true}

@@ -26,7 +26,7 @@ func TestRecordedAnswersThroughRedis(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer shared.Close(time.Second)
-			shared.Await(t.Context(), 10*time.Second)
+			shared.Await(10 * time.Second)
 			s := envoy.New(shared.Limiter, envoy.Options{Configured: true, Answers: envoy.Answers{Headers: true, DynamicMetadata: r.metadata}})
 			config, _, err := envoy.Parse(files, envoy.Modes{})
 			if err != nil {
