@@ -4,7 +4,6 @@ package renew
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/weirhq/weir"
@@ -29,41 +28,35 @@ func Every(ctx context.Context, ttl time.Duration, renew func(context.Context) e
 	if ttl == 0 {
 		return func() {}
 	}
-	ctx, every := context.WithoutCancel(ctx), ttl/3
-	turn := make(chan struct{}, 1) // holds a value during a renewal, and after stop
-	stopped := make(chan struct{})
-	var timer *time.Timer
-	// run renews the slots. It gives up on the store when the next renewal is due, and tries again
-	// soon while there is time left.
-	run := func() error {
-		select {
-		case turn <- struct{}{}:
-		case <-stopped:
-			return nil
+	every, done := ttl/3, make(chan struct{})
+	held, release := context.WithCancel(context.Background())
+	timer := time.NewTimer(next(every))
+	go func() {
+		defer close(done)
+		defer timer.Stop()
+		for {
+			select {
+			case <-timer.C:
+			case <-held.Done():
+				return
+			}
+			// Give up on the store when the next renewal is due, and try again soon while there is time
+			// left.
+			begun, due := time.Now(), next(every)
+			attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), every)
+			err := renew(attempt)
+			cancel()
+			if err != nil {
+				begun, due = time.Now(), every/3
+				go fail(err) // so that stop doesn't wait for fail
+			}
+			timer.Reset(max(0, time.Until(begun.Add(due)))) // the renewal may have been slow
 		}
-		defer func() { <-turn }()
-		ctx, cancel := context.WithTimeout(ctx, every)
-		defer cancel()
-		due := time.Now().Add(next(every)) // measured from here, since the renewal may be slow
-		err := renew(ctx)
-		if err != nil {
-			due = time.Now().Add(every / 3)
-		}
-		timer.Reset(max(0, time.Until(due)))
-		return err
+	}()
+	return func() {
+		release()
+		<-done
 	}
-	turn <- struct{}{} // until the timer is set
-	timer = time.AfterFunc(next(every), func() {
-		if err := run(); err != nil {
-			fail(err) // after the turn, so that stop doesn't wait for fail
-		}
-	})
-	<-turn
-	return sync.OnceFunc(func() {
-		turn <- struct{}{}
-		close(stopped)
-		timer.Stop()
-	})
 }
 
 // next returns how long to wait: until a moment of the grid, but at least two thirds of every.

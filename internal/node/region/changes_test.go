@@ -127,7 +127,7 @@ func TestNodesOfARegion(t *testing.T) {
 			t.Fatal(err)
 		}
 		old := &Topology{Epoch: 2, Homes: map[string]string{"us": "ap"}}
-		if err := behind.learn(t.Context(), old); err != nil || behind.Here().Home != "eu" || behind.Here().Epoch != 3 {
+		if err := behind.learn(t.Context(), old, 0); err != nil || behind.Here().Home != "eu" || behind.Here().Epoch != 3 {
 			t.Errorf("it heard what is old, and not what its region knows: %+v, %v", behind.Here(), err)
 		}
 		time.Sleep(3 * beatEvery)
@@ -208,7 +208,7 @@ func TestStoreGetsTheTopologyBack(t *testing.T) {
 			t.Helper()
 			l := secondNode(t, eu)
 			for range 2 { // its store, and what another region says
-				if err := l.learn(t.Context(), nil); err != nil {
+				if err := l.learn(t.Context(), nil, 0); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := l.peers["ap"].say(t.Context(), &message{}); err != nil {
@@ -244,7 +244,7 @@ func TestStoreGetsTheTopologyBack(t *testing.T) {
 				return err
 			}
 			lose(moved)
-			if err := behind.learn(t.Context(), nil); err != nil {
+			if err := behind.learn(t.Context(), nil, 0); err != nil {
 				return err
 			}
 			time.Sleep(2 * beatEvery)

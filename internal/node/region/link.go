@@ -178,7 +178,11 @@ func (l *Link) Reaches(rule *weir.Rule) bool {
 // Run exchanges heartbeats with the other regions until ctx is done.
 func (l *Link) Run(ctx context.Context) error {
 	var running sync.WaitGroup
-	running.Go(func() { l.look(ctx) })
+	running.Go(func() { // keeps up with changes of the topology that other nodes of this region have stored
+		for ok := true; ok; ok = rediscall.Sleep(ctx, beatEvery) {
+			_ = l.learn(ctx, nil, 0) // an error is tried again
+		}
+	})
 	for _, p := range l.peers {
 		running.Go(func() { p.run(ctx) })
 	}
@@ -187,13 +191,6 @@ func (l *Link) Run(ctx context.Context) error {
 		s.close()
 	}
 	return nil
-}
-
-// look keeps up with changes of the topology that other nodes of this region have stored.
-func (l *Link) look(ctx context.Context) {
-	for ok := true; ok; ok = rediscall.Sleep(ctx, beatEvery) {
-		_ = l.learn(ctx, nil) // an error is tried again
-	}
 }
 
 // Status is the state of a peer.

@@ -283,7 +283,7 @@ func TestRulesThatChange(t *testing.T) {
 func TestBothEndsLearn(t *testing.T) {
 	for _, teller := range []int{0, 1} {
 		sites := world(t, time.Now, "us", "eu")
-		if err := sites[teller].link.learn(t.Context(), &Topology{Epoch: 5, Homes: map[string]string{"us": "eu"}}); err != nil {
+		if err := sites[teller].link.learn(t.Context(), &Topology{Epoch: 5, Homes: map[string]string{"us": "eu"}}, 0); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := sites[1].link.peers["us"].say(t.Context(), &message{}); err != nil {

@@ -162,7 +162,7 @@ func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	a, err := p.post(ctx, p.addresses[at%int64(len(p.addresses))], m)
 	late.Stop()
 	if err == nil && a.Topology != nil {
-		if err := p.link.learn(ctx, a.Topology); err != nil {
+		if err := p.link.learn(ctx, a.Topology, 0); err != nil {
 			p.link.log.Warn("can't store what a region knows of the others", "region", p.name, "error", err)
 		}
 	}

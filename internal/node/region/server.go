@@ -42,7 +42,7 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	l.meet(m.From)
 	if m.Topology != nil {
-		if err := l.learn(r.Context(), m.Topology); err != nil {
+		if err := l.learn(r.Context(), m.Topology, 0); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

@@ -77,18 +77,11 @@ const keepTopology = 10 * 365 * 24 * time.Hour
 
 // learn stores a topology if it is newer than the stored one, and adopts what is stored. With nil
 // it only reads. If the store has an older topology than this node, or none, it gets the node's.
-func (l *Link) learn(ctx context.Context, heard *Topology) error {
-	if heard != nil && !heard.newer(l.topology()) {
-		return nil
-	}
-	return l.keep(ctx, heard, 0)
-}
-
-// keep does the work of learn. For an operator's change, of is the epoch that the change is based
-// on: keep refuses it if the store has moved on since.
-func (l *Link) keep(ctx context.Context, heard *Topology, of int64) error {
+// For an operator's change, of is the epoch that the change is based on: learn refuses the change if
+// the store has moved on since.
+func (l *Link) learn(ctx context.Context, heard *Topology, of int64) error {
 	s := l.stakes.Load()
-	if s == nil {
+	if s == nil || heard != nil && of == 0 && !heard.newer(l.topology()) {
 		return nil
 	}
 	var kept Topology
@@ -192,7 +185,7 @@ func (l *Link) change(ctx context.Context, edit func(*Topology) error, names ...
 			return fmt.Errorf("%w: no region is named %q: the regions are %v", ErrRefused, name, l.names())
 		}
 	}
-	if err := l.learn(ctx, nil); err != nil {
+	if err := l.learn(ctx, nil, 0); err != nil {
 		return err
 	}
 	old := l.topology()
@@ -202,7 +195,7 @@ func (l *Link) change(ctx context.Context, edit func(*Topology) error, names ...
 	if err := edit(t); err != nil || t.same(old) {
 		return err
 	}
-	if err := l.keep(ctx, t, old.Epoch); err != nil {
+	if err := l.learn(ctx, t, old.Epoch); err != nil {
 		return err
 	}
 	for name := range l.peers { // a region that misses this hears of it with the next heartbeat
