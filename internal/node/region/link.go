@@ -227,8 +227,10 @@ func (l *Link) Peers() (out []Status) {
 
 func (l *Link) take(ctx context.Context, home string, charges []counter.Charge, results []counter.Result) error {
 	a := operation{}
-	for i := range charges {
-		a.Charges = append(a.Charges, wireCharge(&charges[i]))
+	for _, c := range charges {
+		w := wireCounter(&c.Counter)
+		w.N, w.Peek, w.Guest, w.Hold = c.N, c.Peek, c.Guest, c.Hold
+		a.Charges = append(a.Charges, w)
 	}
 	r, err := l.do(ctx, home, a)
 	if err != nil {
@@ -248,8 +250,10 @@ func (l *Link) take(ctx context.Context, home string, charges []counter.Charge, 
 
 func (l *Link) giveBack(ctx context.Context, home string, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	a := operation{Once: once, Keep: keep.Microseconds()}
-	for i := range returns {
-		a.Returns = append(a.Returns, wireReturn(&returns[i]))
+	for _, r := range returns {
+		w := wireCounter(&r.Counter)
+		w.N, w.Slot, w.Hold, w.Used, w.Recorded = r.N, r.Slot, r.Hold, r.Used, r.Recorded
+		a.Returns = append(a.Returns, w)
 	}
 	r, err := l.do(ctx, home, a)
 	if err == nil && r.Used {

@@ -280,8 +280,9 @@ func TestActsThatNobodyWaitsFor(t *testing.T) {
 		})
 		limit := policyOf(t, "p", counter.PerHour(1_000_000), true)
 		counted := counter.Counter{Policy: limit, Subject: []byte("a")}
-		take := operation{Charges: []charge{wireCharge(&counter.Charge{Counter: counted, N: 1})}}
-		back := operation{Returns: []charge{wireReturn(&counter.Return{Counter: counted, N: 1})}}
+		one := wireCounter(&counted)
+		one.N = 1
+		take, back := operation{Charges: []charge{one}}, operation{Returns: []charge{one}}
 		var all sync.WaitGroup
 		do := func(a operation, patience time.Duration, answered bool) {
 			all.Go(func() {

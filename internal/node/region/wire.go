@@ -104,31 +104,16 @@ func (c *charge) counter() (counter.Counter, error) {
 	return counter.Counter{Policy: p, Subject: c.Subject}, nil
 }
 
-func wireCharge(of *counter.Charge) charge {
-	c := wireCounter(&of.Counter)
-	c.N, c.Peek, c.Guest, c.Hold = of.N, of.Peek, of.Guest, of.Hold
-	return c
-}
-
-func wireReturn(of *counter.Return) charge {
-	c := wireCounter(&of.Counter)
-	c.N, c.Slot, c.Hold, c.Used, c.Recorded = of.N, of.Slot, of.Hold, of.Used, of.Recorded
-	return c
-}
-
-var errTooMany = errors.New("too many charges in one operation")
-
-func countersOf(list []charge) ([]counter.Counter, error) {
+func countersOf(list []charge) (out []counter.Counter, err error) {
 	if len(list) > maxCharges {
-		return nil, errTooMany
+		return nil, errors.New("too many charges in one operation")
 	}
-	out := make([]counter.Counter, len(list))
 	for i := range list {
 		c, err := list[i].counter()
 		if err != nil {
 			return nil, err
 		}
-		out[i] = c
+		out = append(out, c)
 	}
 	return out, nil
 }

@@ -135,7 +135,7 @@ func (d *Dir) Append(_ context.Context, floor int64, v Version) (Version, error)
 	defer d.writing.Unlock()
 	head := *d.newest.Load()
 	if head.Number != v.Parent || v.ParentHash != "" && v.ParentHash != head.Hash {
-		return Version{}, conflict(Version{Number: v.Parent, Hash: v.ParentHash}, head)
+		return Version{}, conflict(v, head)
 	}
 	if held := d.held.Load(); held > head.Number {
 		return Version{}, awaited(held)

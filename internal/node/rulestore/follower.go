@@ -97,18 +97,14 @@ func (f *Follower) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { f.o.Store.Watch(ctx, func(int64) { f.Wake() }) }) // its number may be old, or lost again
-	f.Look(ctx)
-	timer := time.NewTimer(f.pause())
-	defer timer.Stop()
 	for {
+		f.Look(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-f.wake:
-		case <-timer.C:
+		case <-time.After(f.pause()):
 		}
-		f.Look(ctx)
-		timer.Reset(f.pause())
 	}
 }
 
@@ -427,15 +423,15 @@ func (f *Follower) reached(ctx context.Context, err error) {
 		return // this node is shutting down
 	}
 	f.mu.Lock()
-	was := f.status.Failures > 0
+	defer f.mu.Unlock()
+	version, was := f.status.Current.Number, f.status.Failures
 	if f.status.Failures++; err == nil {
 		f.status.Failures = 0
 	}
-	f.mu.Unlock()
 	switch {
-	case err != nil && !was:
-		f.o.Logger.Warn("the rule store can't be reached: the rules in force stay", "version", f.Current().Number, "error", err)
-	case err == nil && was:
-		f.o.Logger.Info("the rule store is back", "version", f.Current().Number)
+	case err != nil && was == 0:
+		f.o.Logger.Warn("the rule store can't be reached: the rules in force stay", "version", version, "error", err)
+	case err == nil && was > 0:
+		f.o.Logger.Info("the rule store is back", "version", version)
 	}
 }

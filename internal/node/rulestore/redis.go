@@ -228,7 +228,7 @@ func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, er
 	case len(reply) < 3:
 		return Version{}, errReply
 	}
-	return Version{}, conflict(Version{Number: v.Parent, Hash: v.ParentHash}, Version{Number: number, Hash: reply[2]})
+	return Version{}, conflict(v, Version{Number: number, Hash: reply[2]})
 }
 
 // PutBack writes a version, or an orphan, unless it is there.

@@ -251,8 +251,9 @@ func checked(v Version, text []byte) (Version, error) {
 	return v, nil
 }
 
-func conflict(parent Version, head Version) error {
-	return fmt.Errorf("%w: it is %s, not %s", ErrConflict, head.Name(), parent.Name())
+// conflict is the error of Append if head isn't the parent of v.
+func conflict(v, head Version) error {
+	return fmt.Errorf("%w: it is %s, not %s", ErrConflict, head.Name(), Version{Number: v.Parent, Hash: v.ParentHash}.Name())
 }
 
 // ErrAwaited is returned to a writer while a node is about to put back a version that the store has

@@ -331,15 +331,6 @@ func (k *Stake) Heard(p *counter.Policy, s Share, now int64, of string, ask, ans
 	if was, is := ask.Held, answer.Lent; was != nil && is != nil && was.ID == is.ID {
 		gave = max(gave, is.Given-was.Given)
 	}
-	l.pace(now, gave, ask, answer)
-	if answer.Retry > 0 {
-		l.Again, l.For = now+answer.Retry, answer.For
-	}
-	return brought
-}
-
-// pace sets when a lender may be asked again, after an answer with which it gave so many tokens.
-func (l *Loan) pace(now, gave int64, ask, answer *Message) {
 	switch {
 	case answer.Window != ask.Window: // it will have tokens soon
 		l.Next = now + shortWait
@@ -351,6 +342,10 @@ func (l *Loan) pace(now, gave int64, ask, answer *Message) {
 	default:
 		l.Vain, l.Next = 0, 0
 	}
+	if answer.Retry > 0 {
+		l.Again, l.For = now+answer.Retry, answer.For
+	}
+	return brought
 }
 
 // Unheard notes that a region didn't answer. It is treated as if it had nothing.

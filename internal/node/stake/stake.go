@@ -239,7 +239,10 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 				}
 			}
 		}
-		k.fill(p, s, max(k.Time, at))
+		at = max(k.Time, at)
+		k.Level += s.refill(p, at-k.Time)
+		k.drop(p, s)
+		k.Time = at
 		if first == nil {
 			return
 		}
@@ -254,12 +257,6 @@ func (k *Stake) settled(p *counter.Policy, s Share, now int64) *Stake {
 	k = Decode(k.Encode())
 	k.settle(p, s, now)
 	return k
-}
-
-func (k *Stake) fill(p *counter.Policy, s Share, now int64) {
-	k.Level += s.refill(p, now-k.Time)
-	k.drop(p, s)
-	k.Time = now
 }
 
 // Begun returns when the current window began. For a bucket it returns now.
