@@ -158,19 +158,16 @@ func (s *stakes) fly(key string, c *counter.Counter, f *flight, need int64, who 
 	s.mu.Lock()
 	f.left = true
 	s.mu.Unlock()
-	if s.askAll(ctx, key, c, f, who.first) < f.need {
-		s.askAll(ctx, key, c, f, who.rest)
+	for _, of := range [][]string{who.first, who.rest} {
+		var brought atomic.Int64
+		var all sync.WaitGroup
+		for _, name := range of {
+			all.Go(func() { brought.Add(s.askOne(ctx, key, c, f, name)) })
+		}
+		if all.Wait(); brought.Load() >= f.need {
+			return
+		}
 	}
-}
-
-func (s *stakes) askAll(ctx context.Context, key string, c *counter.Counter, f *flight, of []string) int64 {
-	var brought atomic.Int64
-	var all sync.WaitGroup
-	for _, name := range of {
-		all.Go(func() { brought.Add(s.askOne(ctx, key, c, f, name)) })
-	}
-	all.Wait()
-	return brought.Load()
 }
 
 // askOne asks one region and returns how many tokens it brought before ctx ended. A later answer is

@@ -281,28 +281,22 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 // with a mark or by the records of holds. If some returns depend on records, the stores without such returns come last,
 // and give back nothing but slots unless a record existed.
 func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return, homeOf func(i int) string) (err error) {
-	by := map[string][]counter.Return{}
+	by, recorded := map[string][]counter.Return{}, map[string]bool{}
 	for i, r := range returns {
 		home := homeOf(i)
 		if home == shared {
 			home += strconv.Itoa(i)
 		}
-		by[home] = append(by[home], r)
+		by[home], recorded[home] = append(by[home], r), recorded[home] || r.Recorded
 	}
-	recorded := func(r counter.Return) bool { return r.Recorded }
-	var homes, last []string
-	for _, home := range slices.Sorted(maps.Keys(by)) {
-		if slices.ContainsFunc(by[home], recorded) {
-			homes = append(homes, home)
-		} else {
-			last = append(last, home)
-		}
-	}
-	gated := len(homes)
+	homes := slices.Sorted(maps.Keys(by))
+	last := slices.DeleteFunc(slices.Clone(homes), func(home string) bool { return recorded[home] })
+	homes = slices.DeleteFunc(homes, func(home string) bool { return !recorded[home] })
+	gated := len(homes) > 0
 	used, given := 0, false
-	for i, home := range append(homes, last...) {
+	for _, home := range append(homes, last...) {
 		list, once := by[home], once
-		if gated > 0 && i >= gated {
+		if gated && !recorded[home] {
 			if once = (counter.Once{}); !given {
 				list = slices.DeleteFunc(list, func(r counter.Return) bool { return !r.InFlight() })
 			}
@@ -323,10 +317,10 @@ func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Durat
 		if errors.Is(e, counter.ErrUsed) {
 			used++
 		} else {
-			err, given = errors.Join(err, e), given || e == nil && i < gated
+			err, given = errors.Join(err, e), given || e == nil && recorded[home]
 		}
 	}
-	if used == len(by) || gated > 0 && !given && err == nil {
+	if used == len(by) || gated && !given && err == nil {
 		return counter.ErrUsed
 	}
 	return err
