@@ -164,7 +164,9 @@ func (g *Guard) Decided(c *counter.Charge, wait time.Duration) (drop bool) {
 	}
 	if c.Policy.ByIP {
 		if !x.network.IsValid() {
-			x.network, _ = shown.Network(c.Values()[0][1])
+			if values := c.Values(); len(values) == 1 {
+				x.network, _ = shown.Network(values[0][1])
+			}
 		}
 		g.dropped.set(x, max(x.ends, x.until))
 	}
