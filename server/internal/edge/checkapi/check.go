@@ -128,7 +128,7 @@ func (h *handler) take(header http.Header, r *http.Request, c *workspace) error 
 		return err
 	}
 	algorithm := counter.Algorithm(number)
-	mode, err := oneOf("mode", c.mode, modes)
+	_, err = oneOf("mode", c.mode, modes)
 	switch {
 	case err != nil:
 		return err
@@ -138,7 +138,7 @@ func (h *handler) take(header http.Header, r *http.Request, c *workspace) error 
 		return jsonerror.Bad(`limit: is missing: give a count and a window such as "100/minute"`)
 	case c.mode != "" && algorithm != counter.LeakyBucket:
 		return jsonerror.Bad(`mode: only "algorithm": "leaky_bucket" has one`)
-	case mode == queue:
+	case c.mode == "queue":
 		algorithm = counter.LeakyQueue
 	}
 	policy, err := h.policies.Get(policyKey{c.limit, c.burst, algorithm}, newPolicy)
@@ -167,8 +167,6 @@ var algorithms = func() (names []string) {
 
 var modes = []string{"meter", "queue"}
 
-const queue = 1 // index in modes
-
 // oneOf returns the index of a word in words. For "", it returns 0.
 func oneOf(field, written string, words []string) (int, error) {
 	if written == "" {
@@ -182,10 +180,6 @@ func oneOf(field, written string, words []string) (int, error) {
 	}
 	return 0, jsonerror.Bad("%s: must be one of %s", field, strings.Join(words, ", "))
 }
-
-// takeName is the name of all policies of /v1/take. It doesn't include the limit, so that a key
-// keeps its counter when the limit changes.
-const takeName = "take"
 
 // policyKey is a limit as the caller wrote it. Recent policies are cached by it, because creating a
 // policy costs more than a decision.
@@ -203,7 +197,8 @@ func newPolicy(key policyKey) (policyKey, *counter.Policy, error) {
 		return key, nil, jsonerror.Bad(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
 	}
 	limit.Algorithm, limit.Burst = key.algorithm, key.burst
-	p, err := counter.Define(counter.Definition{Name: takeName, Limit: limit, PerClient: true}) // one counter per key
+	// All policies have one name, so that a key keeps its counter when the limit changes.
+	p, err := counter.Define(counter.Definition{Name: "take", Limit: limit, PerClient: true})
 	if wrong, ok := errors.AsType[counter.Problem](err); ok {
 		switch wrong.Path {
 		case "window":

@@ -24,16 +24,9 @@ const (
 	Operate
 )
 
-var roleNames = map[string]Role{"read": Read, "operate": Operate}
+var roleNames = []string{"anybody", "read", "operate"} // by number
 
-func (r Role) String() string {
-	for name, role := range roleNames {
-		if role == r {
-			return name
-		}
-	}
-	return "anybody"
-}
+func (r Role) String() string { return roleNames[r] }
 
 // Tokens are the tokens that a port accepts. Without tokens, every client that reaches the port may
 // use it.
@@ -98,8 +91,8 @@ func parseToken(fields []string) (t token, err error) {
 	if len(fields) != 3 {
 		return t, fmt.Errorf("must be a name, a role and the SHA-256 of the token")
 	}
-	t.name = fields[0]
-	if t.role = roleNames[fields[1]]; t.role == Anybody {
+	t.name, t.role = fields[0], Role(max(0, slices.Index(roleNames, fields[1])))
+	if t.role == Anybody {
 		return t, fmt.Errorf("the role must be read or operate, got %q", fields[1])
 	}
 	sum, err := hex.DecodeString(fields[2])
