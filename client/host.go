@@ -3,6 +3,7 @@ package client
 import (
 	"math/rand/v2"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -84,19 +85,16 @@ func (h *host) placeOf(method, path string) *place {
 	return p
 }
 
+var withDigits = regexp.MustCompile("[^/]*[0-9][^/]*")
+
 // shape returns a path with a star for each part that contains digits, except versions such as v1.
 func shape(path string) string {
-	path = cut(path, 256)
-	if !strings.ContainsAny(path, "0123456789") {
-		return path
-	}
-	parts := strings.Split(path, "/")
-	for i, part := range parts {
-		if strings.ContainsAny(part, "0123456789") && !(len(part) <= 3 && (part[0] == 'v' || part[0] == 'V')) {
-			parts[i] = "*"
+	return withDigits.ReplaceAllStringFunc(cut(path, 256), func(part string) string {
+		if len(part) <= 3 && (part[0] == 'v' || part[0] == 'V') {
+			return part
 		}
-	}
-	return strings.Join(parts, "/")
+		return "*"
+	})
 }
 
 // quotaOf returns the quota of a policy, and adds it if need be. It returns nil if there are too many.

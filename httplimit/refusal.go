@@ -112,7 +112,9 @@ func (a *Answerer) render(x *Refused, d *weir.Decision, r *http.Request) (conten
 	case acceptsProblem(r.Header["Accept"]):
 		contentType, body = "application/problem+json", appendProblem(nil, x, d)
 	default:
-		contentType, body = "application/json", appendError(make([]byte, 0, 256), x)
+		body = jsonerror.AppendHead(append(make([]byte, 0, 256), '{'), x.Code, x.Message)
+		body = append(appendDetails(append(body, `,"details":`...), x), "}}\n"...)
+		contentType = "application/json"
 	}
 	if replaced && a.opts.Refusal.ContentType != "" {
 		contentType = a.opts.Refusal.ContentType
@@ -255,13 +257,6 @@ func appendCount(b []byte, n int64, of string) []byte {
 
 // Bodies are written without encoding/json: in a storm of retries, a refusal must cost less than
 // the request that it refuses.
-
-// appendError appends Weir's own error body.
-func appendError(b []byte, x *Refused) []byte {
-	b = jsonerror.AppendHead(append(b, '{'), x.Code, x.Message)
-	b = appendDetails(append(b, `,"details":`...), x)
-	return append(b, "}}\n"...)
-}
 
 // appendDetails appends the details of a refusal for programs, without empty members.
 func appendDetails(b []byte, x *Refused) []byte {

@@ -148,21 +148,15 @@ func (a *answer) scalar(p place, v scalar) {
 			a.current.model = string(v.text)
 		}
 	case p == atReason:
-		a.current.over = a.current.over || isReason(string(v.text))
+		switch string(v.text) {
+		case "", "null", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED": // some servers write these before the end
+		default:
+			a.current.over = true
+		}
 	case p == atType:
 		switch string(v.text) {
 		case "message_stop", "response.completed", "response.incomplete", "response.failed":
 			a.current.over = true
 		}
 	}
-}
-
-// isReason reports whether an answer has ended for the reason. Some servers write these words, in
-// place of null, in each event before the last.
-func isReason(text string) bool {
-	switch text {
-	case "", "null", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED":
-		return false
-	}
-	return true
 }

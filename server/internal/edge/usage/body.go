@@ -23,7 +23,6 @@ type Body struct {
 	asked    Asked
 	fault    *Fault
 	seen     []seenField
-	depth    int
 	others   []string // models that may answer in place of the one that was asked for
 	holder   string   // the name of the last object that contains output limits, and a dot
 	limit    string   // the name of the last output limit, with its holder

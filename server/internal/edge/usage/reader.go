@@ -124,25 +124,20 @@ func (r *Reader) Write(p []byte) (int, error) {
 		}
 	}
 	switch r.format {
-	case whole:
-		r.readWhole(p)
+	case whole: // one document, or several in succession, such as a stream with the Content-Type of JSON
+		for rest := p; len(rest) > 0 && r.scanner.state != broken; {
+			rest = rest[r.scanner.feed(rest):]
+			if r.scanner.state == finished {
+				r.answer.over = true
+				r.scanner.reset()
+			}
+		}
 	case lines, events:
 		r.readLines(p)
 	case packed:
 		r.bytes += int64(len(p))
 	}
 	return len(p), nil
-}
-
-// readWhole reads one or more successive documents, such as a stream with the Content-Type of JSON.
-func (r *Reader) readWhole(p []byte) {
-	for len(p) > 0 && r.scanner.state != broken {
-		p = p[r.scanner.feed(p):]
-		if r.scanner.state == finished {
-			r.answer.over = true
-			r.scanner.reset()
-		}
-	}
 }
 
 // readLines splits a body into lines, which end with LF, CR or both.

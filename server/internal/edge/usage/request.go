@@ -238,13 +238,13 @@ func (b *Body) fallback(name []byte) place {
 
 // once records a field that must occur only once in an object.
 func (b *Body) once(name string) {
-	for i := len(b.seen) - 1; i >= 0 && b.seen[i].depth == b.depth; i-- {
+	for i := len(b.seen) - 1; i >= 0 && b.seen[i].depth == b.scanner.depth; i-- {
 		if b.seen[i].name == name {
 			b.refuse("%q is given twice, and servers differ in which they take: give it once", name)
 			return
 		}
 	}
-	b.seen = append(b.seen, seenField{name, b.depth})
+	b.seen = append(b.seen, seenField{name, b.scanner.depth})
 }
 
 func (b *Body) element(of place) place {
@@ -262,7 +262,6 @@ func (b *Body) element(of place) place {
 }
 
 func (b *Body) open(p place, bracket byte, at int64) {
-	b.depth++
 	switch p {
 	case top:
 		b.isObject, b.start = bracket == '{', at
@@ -288,10 +287,9 @@ func (b *Body) open(p place, bracket byte, at int64) {
 }
 
 func (b *Body) close(place, byte) {
-	for len(b.seen) > 0 && b.seen[len(b.seen)-1].depth == b.depth {
+	for len(b.seen) > 0 && b.seen[len(b.seen)-1].depth > b.scanner.depth {
 		b.seen = b.seen[:len(b.seen)-1]
 	}
-	b.depth--
 }
 
 const (
