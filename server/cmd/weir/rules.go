@@ -271,7 +271,16 @@ func usageCommand() *cobra.Command {
 			if cmd.Flags().Changed("by") || cmd.Flags().Changed("clients") {
 				return errors.New("--by, --clients: are for one rule: name it")
 			}
-			return show(&node, cmd, http.MethodGet, "/v1/rules/usage", nil, func(u *top.HourOfRules) { printUsage(cmd, u) })
+			return show(&node, cmd, http.MethodGet, "/v1/rules/usage", nil, func(u *top.HourOfRules) {
+				const never = "never seen"
+				rows := [][]string{{"RULE", "REQUESTS", "REFUSED", "IN SHADOW", "KEYS", ">=50%", ">=80%", "USED UP", "LAST HIT", "LAST REFUSAL", "COVERAGE"}}
+				for _, r := range u.Rules {
+					rows = append(rows, []string{cell(r.Rule), whole(r.Requests), whole(r.Refused), whole(r.WouldRefuse), fmt.Sprint(r.Keys),
+						fmt.Sprint(r.Above50), fmt.Sprint(r.Above80), fmt.Sprint(r.Above100), ago(u.At, r.LastHit, never), ago(u.At, r.LastRefusal, never), percent(r.Coverage)})
+				}
+				printMissingNodes(cmd, u.Partial, u.NodesMissing)
+				printTable(cmd.OutOrStdout(), "l"+strings.Repeat("r", 10), rows)
+			})
 		}
 		q := url.Values{"by": {by}, "k": {fmt.Sprint(clients)}}
 		return show(&node, cmd, http.MethodGet, "/v1/rules/usage/"+url.PathEscape(args[0])+"?"+q.Encode(), nil, func(u *top.HourOfRule) {
@@ -291,17 +300,6 @@ func usageCommand() *cobra.Command {
 	return cmd
 }
 
-func printUsage(cmd *cobra.Command, u *top.HourOfRules) {
-	const never = "never seen"
-	rows := [][]string{{"RULE", "REQUESTS", "REFUSED", "IN SHADOW", "KEYS", ">=50%", ">=80%", "USED UP", "LAST HIT", "LAST REFUSAL", "COVERAGE"}}
-	for _, r := range u.Rules {
-		rows = append(rows, []string{cell(r.Rule), whole(r.Requests), whole(r.Refused), whole(r.WouldRefuse), fmt.Sprint(r.Keys),
-			fmt.Sprint(r.Above50), fmt.Sprint(r.Above80), fmt.Sprint(r.Above100), ago(u.At, r.LastHit, never), ago(u.At, r.LastRefusal, never), percent(r.Coverage)})
-	}
-	printMissingNodes(cmd, u.Partial, u.NodesMissing)
-	printTable(cmd.OutOrStdout(), "l"+strings.Repeat("r", 10), rows)
-}
-
 func whatIfCommand() *cobra.Command {
 	var node adminPort
 	var limit string
@@ -311,7 +309,20 @@ func whatIfCommand() *cobra.Command {
 			return errors.New("--limit: is missing: give a limit such as 50/minute")
 		}
 		body.Rule, body.Limit = args[0], limitJSON(limit)
-		return show(&node, cmd, http.MethodPost, "/v1/rules/whatif", body, func(w *adminapi.WhatIfAnswer) { printWhatIf(cmd, w) })
+		return show(&node, cmd, http.MethodPost, "/v1/rules/whatif", body, func(w *adminapi.WhatIfAnswer) {
+			words := cmd.ErrOrStderr()
+			fmt.Fprintf(words, "at %s, %s would have refused %s of %s in the last hour; it refused %s\n", w.Limit, cell(w.Rule), between(w.WouldRefuse, w.AtMost), count(int(w.Requests), "request"), whole(w.WasRefused))
+			fmt.Fprintf(words, "%d of %s would have been refused something; those keys made %s of the rule's requests\n", w.KeysRefused, count(w.Keys, "key"), percent(w.Coverage))
+			for _, n := range w.Notes {
+				fmt.Fprintln(words, "note:", cell(n))
+			}
+			printMissingNodes(cmd, w.Partial, w.NodesMissing)
+			rows := [][]string{{"CLIENT", "FINGERPRINT", "KIND", "REQUESTS", "WOULD REFUSE", "REFUSED"}}
+			for _, c := range w.Clients {
+				rows = append(rows, []string{cell(c.Client), cell(c.Fingerprint), cell(c.Kind), whole(c.Requests), between(c.WouldRefuse, c.AtMost), whole(c.WasRefused)})
+			}
+			printTable(cmd.OutOrStdout(), "lllrrr", rows)
+		})
 	}, &node)
 	cmd.ValidArgsFunction = each(node.ruleIDs)
 	f := cmd.Flags()
@@ -320,21 +331,6 @@ func whatIfCommand() *cobra.Command {
 	f.StringVar(&body.Algorithm, "algorithm", "", "the other algorithm (default: the rule's)")
 	complete(cmd, "algorithm", fixed("token_bucket", "leaky_bucket", "leaky_queue", "fixed_window", "sliding_window_log", "sliding_window_counter"))
 	return cmd
-}
-
-func printWhatIf(cmd *cobra.Command, w *adminapi.WhatIfAnswer) {
-	words := cmd.ErrOrStderr()
-	fmt.Fprintf(words, "at %s, %s would have refused %s of %s in the last hour; it refused %s\n", w.Limit, cell(w.Rule), between(w.WouldRefuse, w.AtMost), count(int(w.Requests), "request"), whole(w.WasRefused))
-	fmt.Fprintf(words, "%d of %s would have been refused something; those keys made %s of the rule's requests\n", w.KeysRefused, count(w.Keys, "key"), percent(w.Coverage))
-	for _, n := range w.Notes {
-		fmt.Fprintln(words, "note:", cell(n))
-	}
-	printMissingNodes(cmd, w.Partial, w.NodesMissing)
-	rows := [][]string{{"CLIENT", "FINGERPRINT", "KIND", "REQUESTS", "WOULD REFUSE", "REFUSED"}}
-	for _, c := range w.Clients {
-		rows = append(rows, []string{cell(c.Client), cell(c.Fingerprint), cell(c.Kind), whole(c.Requests), between(c.WouldRefuse, c.AtMost), whole(c.WasRefused)})
-	}
-	printTable(cmd.OutOrStdout(), "lllrrr", rows)
 }
 
 // missingNodes says which nodes are missing from a response, and why.

@@ -128,7 +128,13 @@ func (v *topView) limits() string {
 // table returns a line for each client or rule, with at most width columns. 0 means no limit.
 func (v *topView) table(width int) []string {
 	if v.rules {
-		return v.ruleTable()
+		rows := [][]string{{"RULE", "REQ/S", "REFUSED/S", "IN SHADOW/S", "LAST HIT", "LAST REFUSAL"}}
+		never := "none in " + roughly(v.at.Sub(v.answer.RulesSince))
+		for _, r := range v.answer.Rules {
+			rows = append(rows, []string{cell(r.Rule), number(r.Requests), number(r.Refused), number(r.Shadow), ago(v.at, r.LastHit, never), ago(v.at, r.LastRefusal, never)})
+		}
+		lines, _ := aligned("lrrrrr", rows)
+		return lines
 	}
 	if len(v.answer.Clients) == 0 {
 		some := "No client" + given(v.answer.MissingBelow > 0, " above "+number(v.answer.MissingBelow)+"/s")
@@ -158,16 +164,6 @@ func (v *topView) table(width int) []string {
 		}
 		lines[i+1] += "  " + v.colour.paint(v.out, style, sparkline(past[toplist.Slots-room:]))
 	}
-	return lines
-}
-
-func (v *topView) ruleTable() []string {
-	rows := [][]string{{"RULE", "REQ/S", "REFUSED/S", "IN SHADOW/S", "LAST HIT", "LAST REFUSAL"}}
-	never := "none in " + roughly(v.at.Sub(v.answer.RulesSince))
-	for _, r := range v.answer.Rules {
-		rows = append(rows, []string{cell(r.Rule), number(r.Requests), number(r.Refused), number(r.Shadow), ago(v.at, r.LastHit, never), ago(v.at, r.LastRefusal, never)})
-	}
-	lines, _ := aligned("lrrrrr", rows)
 	return lines
 }
 
