@@ -3,7 +3,6 @@ package tracing
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/felixge/httpsnoop"
@@ -11,6 +10,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirhq/weir/internal/observer"
 )
 
 // w3c reads and writes traceparent and tracestate. It ignores baggage, which may hold anything, even secrets.
@@ -83,14 +84,12 @@ func endRequest(span trace.Span, r *http.Request, status int, returned bool) {
 	span.End()
 }
 
-// methods are the methods that appear in span names. Clients can make up others, so those become _OTHER.
-var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
-
+// method returns the method for span names. Clients can make up others, so those become _OTHER.
 func method(m string) string {
-	if slices.Contains(methods, m) {
-		return m
+	if m = observer.Method(m); m == "" || m == "other" {
+		return "_OTHER"
 	}
-	return "_OTHER"
+	return m
 }
 
 // Inject replaces the W3C trace context in h with that of ctx, if ctx is in a trace.

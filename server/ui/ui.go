@@ -37,7 +37,6 @@ const (
 type UI struct {
 	files fs.FS             // has no files if there is no folder app
 	tags  map[string]string // hashes of files whose names don't change with their contents
-	built bool
 }
 
 // New returns the UI that is built into this binary.
@@ -62,12 +61,11 @@ func open(files fs.FS) *UI {
 		}
 		return nil
 	})
-	u.built = u.tags["index.html.gz"] != ""
 	return u
 }
 
 // Built reports whether this binary contains the console.
-func (u *UI) Built() bool { return u.built }
+func (u *UI) Built() bool { return u.tags["index.html.gz"] != "" }
 
 // Register adds the UI to a mux.
 func (u *UI) Register(mux *http.ServeMux) {
@@ -80,7 +78,7 @@ func (u *UI) Register(mux *http.ServeMux) {
 func (u *UI) console(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/console/")
 	switch page := strings.HasSuffix(name, ".html"); {
-	case !u.built:
+	case !u.Built():
 		notBuilt(w)
 	case strings.HasPrefix(name, "assets/") || u.tags[name+".gz"] != "" && !page:
 		u.file(w, r, name, filePolicy)
@@ -92,7 +90,7 @@ func (u *UI) console(w http.ResponseWriter, r *http.Request) {
 // play serves the playground. It needs no token, because it shows nothing about this node.
 func (u *UI) play(w http.ResponseWriter, r *http.Request) {
 	switch name := r.PathValue("file"); {
-	case !u.built:
+	case !u.Built():
 		notBuilt(w)
 	case name == "":
 		u.file(w, r, "play.html", playPolicy)

@@ -113,20 +113,16 @@ func (l *Log) Observe(o *weir.Observation) {
 	k := tallyKey{d.Rule, d.Reason, d.Allowed}
 	t := l.tally(k)
 	defer l.mu.RUnlock()
-	if !claim(&t.left, 0) || !claim(&l.left, reserved(d.Allowed)) || !l.enqueue(k, o) {
+	reserved := int64(0) // lines of this second that are kept for refusals
+	if d.Allowed {
+		reserved = perSecond / 2
+	}
+	if !claim(&t.left, 0) || !claim(&l.left, reserved) || !l.enqueue(k, o) {
 		t.leftOut.Add(1)
 	}
 }
 
 func (l *Log) sampled(spread uint64) bool { return l.opts.Sample > 0 && spread <= l.below }
-
-// reserved returns how many of a second's lines decisions with this outcome may not use.
-func reserved(allowed bool) int64 {
-	if allowed {
-		return perSecond / 2
-	}
-	return 0
-}
 
 // claim takes one from left if that is above least. Otherwise it only reads, so that cores don't contend for the cache line.
 func claim(left *atomic.Int64, least int64) bool { return left.Load() > least && left.Add(-1) >= least }

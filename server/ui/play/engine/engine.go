@@ -148,7 +148,7 @@ func (e *Engine) Clear() {
 func (e *Engine) replay(to int64) {
 	e.at, e.next, e.fresh, e.seen = 0, 0, true, ""
 	now := func() time.Time { return time.UnixMicro(e.begin + e.at) }
-	e.store = newMirror(memstore.New(memstore.Options{MemoryCap: storeCap, Now: now}), e)
+	e.store = &mirror{Store: memstore.New(memstore.Options{MemoryCap: storeCap, Now: now}), engine: e, lanes: map[string]*lane{}}
 	e.limiter = weir.NewLimiter(e.store, e.own, weir.Options{Now: now, Guard: cooldown.New(cooldown.Options{Now: now})})
 	e.lanes, e.whole, e.answer, e.applied = nil, &trace{window: maxAt}, "", len(algorithms)
 	if e.own == nil {

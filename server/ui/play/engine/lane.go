@@ -16,21 +16,16 @@ type mirror struct {
 	looked []*lane          // the lanes in the last peek
 }
 
-func newMirror(s *memstore.Store, e *Engine) *mirror {
-	return &mirror{Store: s, engine: e, lanes: map[string]*lane{}}
-}
-
 // lane is one counter and its history.
 type lane struct {
 	trace
 	policy *counter.Policy
 	state  counter.State
 	log    counter.Log
-	result counter.Result // the last result
-	begin  int64          // the start of the engine's time, in µs since 1970
-	drawn  int64          // until when there are points, in µs since 1970
-	points []float64      // time, value, and the part of the value from the previous window
-	drew   int            // how many points were in earlier frames
+	begin  int64     // the start of the engine's time, in µs since 1970
+	drawn  int64     // until when there are points, in µs since 1970
+	points []float64 // time, value, and the part of the value from the previous window
+	drew   int       // how many points were in earlier frames
 }
 
 func (m *mirror) lane(c counter.Counter) *lane {
@@ -68,7 +63,6 @@ func (m *mirror) Take(ctx context.Context, charges []counter.Charge, results []c
 func (l *lane) settle(now, n int64, r counter.Result, refused bool) {
 	l.draw(now)
 	l.point(now)
-	l.result = r
 	taken := r.Allowed && (!refused || l.policy.Book)
 	switch {
 	case l.policy.Limit.Algorithm != counter.SlidingLog:
