@@ -387,7 +387,8 @@ func (r *Rules) byNow(d *Document) *Document {
 // knew the time that nodes share, and that may be set, so it can't wait for the expiry itself.
 const clockStep = 100 * time.Millisecond
 
-// expire reads the document in force again if it means something else by now.
+// expire parses the document in force again if other overrides apply by now. It always returns true,
+// so that it is called again.
 func (r *Rules) expire() (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

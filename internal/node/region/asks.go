@@ -19,7 +19,7 @@ type flight struct {
 	// need is the sum of what the waiting checks need, and most the largest of them. stakes.mu
 	// guards both until the request is sent.
 	need, most int64
-	left       bool
+	left       bool // the request was sent
 }
 
 // gather is how long a request waits before it is sent, so that checks which the last answer left
@@ -121,8 +121,8 @@ func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (d
 // requests come that would check it.
 const tidyEvery = 2 * time.Second
 
-// tidy returns borrowed tokens that aren't needed, before their term ends and they are lost. It ends
-// when nothing is borrowed and no request has ended meanwhile, which may have borrowed more.
+// tidy returns borrowed tokens that aren't needed, before their term ends and they are lost. It stops
+// once nothing is borrowed, unless a request that may have borrowed more has ended meanwhile.
 func (s *stakes) tidy(key string, c *counter.Counter) {
 	more := true
 	for more && rediscall.Sleep(s.life, tidyEvery) {

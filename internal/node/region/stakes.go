@@ -75,7 +75,8 @@ func (s *stakes) update(ctx context.Context, key string, p *counter.Policy, do f
 	return s.updateWith(ctx, key, p, nil, func(k *stake.Stake, s stake.Share, now int64, _ []*Cell) { do(k, s, now) })
 }
 
-// changed is update for a change with a result. After an error, the change may still be made later.
+// changed is update for a change with a result. It returns no result with an error, since the change
+// may still be made later.
 func changed[T any](ctx context.Context, s *stakes, key string, p *counter.Policy, do func(k *stake.Stake, s stake.Share, now int64) T) (none T, err error) {
 	var out T
 	if err := s.update(ctx, key, p, func(k *stake.Stake, s stake.Share, now int64) { out = do(k, s, now) }); err != nil {
