@@ -54,8 +54,8 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 		if len(r.Limits) == 0 && r.Descriptor == nil {
 			spend(&policies, len(doc.Tiers), maxPolicies, path, "too many rules without numbers for so many tiers: one times the other must be at most %d", maxPolicies)
 		}
-		if r.Match.EndpointRegex != "" {
-			spend(&regex, regexSize(r.Match.EndpointRegex), maxRegex, path+".match.endpoint_regex", "the regular expressions up to here are too large: repeat less, or write endpoint patterns")
+		if re, err := syntax.Parse(r.Match.EndpointRegex, syntax.Perl); err == nil { // otherwise, Compile says what is wrong with it
+			spend(&regex, regexSize(re), maxRegex, path+".match.endpoint_regex", "the regular expressions up to here are too large: repeat less, or write endpoint patterns")
 		}
 	}
 	return len(d.list) == before
@@ -63,18 +63,10 @@ func (d *decoder) withinBudget(doc *weir.Rules) bool {
 
 // regexSize estimates how many instructions an expression becomes. Repetitions are written out, so
 // a few characters can stand for millions.
-func regexSize(expr string) int {
-	re, err := syntax.Parse(expr, syntax.Perl)
-	if err != nil {
-		return 0 // Compile says what is wrong with it
-	}
-	return opSize(re)
-}
-
-func opSize(re *syntax.Regexp) int {
+func regexSize(re *syntax.Regexp) int {
 	size := 1 + len(re.Rune)
 	for _, sub := range re.Sub {
-		size += opSize(sub)
+		size += regexSize(sub)
 	}
 	if re.Op == syntax.OpRepeat {
 		size *= max(re.Min, re.Max, 1)

@@ -141,7 +141,7 @@ func SetTier(text []byte, tier string, n Numbers) ([]byte, error) {
 			found = true
 			own := c
 			if r.Algorithm > weir.LeakyQueue {
-				own.burst = 0 // only buckets have a burst; the tier's limit applies to all algorithms
+				own.Burst = 0 // only buckets have a burst; the tier's limit applies to all algorithms
 			}
 			if r.Limits, err = e.setIn(e.ruleNode(i), r.Limits, own); err != nil {
 				return fmt.Errorf("the rule %q, which is for the tier, %w", r.ID, err)
@@ -304,8 +304,9 @@ func (e *editor) setItems(f child, gone []bool, added []string) error {
 	if len(list.children) > 0 {
 		quote = e.quoteOf(list.last().value)
 	}
-	if len(added) == 0 && !list.flow && !slices.Contains(gone, false) {
-		e.emptyList(f)
+	if len(added) == 0 && !list.flow && !slices.Contains(gone, false) { // nothing is left on the lines below the name
+		e.replace(f.colon, f.colon, " []")
+		e.replace(e.src.lineEnd(f.colon), e.src.lineEnd(list.to), "")
 		return nil
 	}
 	last := len(gone) - 1

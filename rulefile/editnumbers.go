@@ -16,62 +16,49 @@ import (
 
 // numbersChange is a parsed Numbers. Zero fields change nothing.
 type numbersChange struct {
-	amount  counter.Amount
-	window  time.Duration
-	unit    counter.CalendarUnit // the window's unit, if it follows the calendar
-	burst   int64
-	expires time.Time
+	weir.Limit // a count, a window and a burst
+	expires    time.Time
 	// inherits means that numbers without a window have the window of the rule's params.
 	inherits bool
 }
 
-func (n Numbers) parse() (numbersChange, error) {
-	c := numbersChange{burst: n.Capacity}
-	if n.Limit == "" && n.Capacity == 0 {
+func (n Numbers) parse() (c numbersChange, err error) {
+	switch {
+	case n.Limit == "" && n.Capacity == 0:
 		return c, errors.New(`there is nothing to set: give a limit such as "500/minute", or a capacity`)
-	}
-	if n.Capacity < 0 {
+	case n.Capacity < 0:
 		return c, fmt.Errorf("capacity: must be at least 1, got %d", n.Capacity)
-	}
-	if n.Limit != "" {
-		if err := c.parseLimit(n.Limit); err != nil {
+	case n.Limit != "":
+		if c.Limit, err = parseLimit(n.Limit); err != nil {
 			return c, fmt.Errorf("limit: %w", err)
 		}
 	}
-	if !n.Expires.IsZero() {
-		// Round up to a whole second, so that it is never earlier than asked for.
-		c.expires = n.Expires.UTC().Truncate(time.Second)
-		if c.expires.Before(n.Expires) {
-			c.expires = c.expires.Add(time.Second)
-		}
+	c.Burst = n.Capacity
+	if !n.Expires.IsZero() { // rounded up to a whole second, so that an override never expires too early
+		c.expires = n.Expires.UTC().Add(time.Second - 1).Truncate(time.Second)
 	}
 	return c, nil
 }
 
 // parseLimit reads "500", "12.50" or "500/minute".
-func (c *numbersChange) parseLimit(s string) error {
+func parseLimit(s string) (l weir.Limit, err error) {
 	if number, ok := parseNumber(s); ok {
 		a, err := counter.ParseAmount(s)
-		switch {
-		case number < 1 && number == math.Trunc(number):
-			return fmt.Errorf("must be at least 1, got %s", s)
-		case err != nil:
-			return err
+		if number < 1 && number == math.Trunc(number) {
+			err = fmt.Errorf("must be at least 1, got %s", s)
 		}
-		c.amount = a
-		return nil
+		l.Count, l.Fraction = wholeAndRest(a)
+		return l, err
 	}
-	l, err := weir.ParseLimit(s)
+	l, err = weir.ParseLimit(s)
 	switch {
 	case err != nil:
-		return err
-	case l.Count < 0 || l.Count == 0 && l.Fraction == 0:
-		return fmt.Errorf("must be at least 1, got %d", l.Count)
+	case l.Count < 0 || l.Amount() == 0:
+		err = fmt.Errorf("must be at least 1, got %d", l.Count)
 	case l.Count > counter.MaxTokens:
-		return fmt.Errorf("must be at most %d, got %d", int64(counter.MaxTokens), l.Count)
+		err = fmt.Errorf("must be at most %d, got %d", int64(counter.MaxTokens), l.Count)
 	}
-	c.amount, c.window, c.unit = l.Amount(), l.Window, l.Calendar.Unit
-	return nil
+	return l, err
 }
 
 // fits returns an error if the limit can't take the change: concurrency limits have neither a window nor a
@@ -79,9 +66,9 @@ func (c *numbersChange) parseLimit(s string) error {
 func (c numbersChange) fits(a counter.Algorithm) error {
 	switch {
 	case a != weir.Concurrency:
-	case c.window > 0:
+	case c.Window > 0:
 		return errors.New("counts requests in flight: give a number such as 50, without a time")
-	case c.burst > 0:
+	case c.Burst > 0:
 		return errors.New("counts requests in flight, and has no burst: give a limit such as 50")
 	}
 	return nil
@@ -104,14 +91,14 @@ func (c numbersChange) fresh(r *weir.Rule) (weir.Limit, error) {
 		has = "no limit of its own"
 	}
 	switch {
-	case c.amount > 0 && c.window == 0 && own.Window == 0:
-		return own, fmt.Errorf(`limit: needs a window, as in "%s/minute": the rule %q has %s to take it from`, c.amount, r.ID, has)
-	case c.amount == 0 && own.Amount() == 0:
+	case c.Amount() > 0 && c.Window == 0 && own.Window == 0:
+		return own, fmt.Errorf(`limit: needs a window, as in "%s/minute": the rule %q has %s to take it from`, c.Amount(), r.ID, has)
+	case c.Amount() == 0 && own.Amount() == 0:
 		return own, fmt.Errorf(`needs a limit such as "500/minute" beside the capacity: the rule %q has %s to take it from`, r.ID, has)
-	case c.amount == 0 && own.Refill > 0:
-		return weir.Limit{Count: c.burst, Burst: c.burst, Refill: own.Refill, Window: own.Window}, nil
-	case c.amount == 0:
-		own.Burst = c.burst
+	case c.Amount() == 0 && own.Refill > 0:
+		return weir.Limit{Count: c.Burst, Burst: c.Burst, Refill: own.Refill, Window: own.Window}, nil
+	case c.Amount() == 0:
+		own.Burst = c.Burst
 		return own, nil
 	}
 	return c.apply(weir.Limit{Window: own.Window, Calendar: own.Calendar}), nil
@@ -171,7 +158,7 @@ func (c numbersChange) pick(limits []weir.Limit) (int, error) {
 	}
 	var windows []string
 	for i, l := range limits {
-		if c.window == l.Window && c.unit == l.Calendar.Unit {
+		if c.Window == l.Window && c.Calendar.Unit == l.Calendar.Unit {
 			return i, nil
 		}
 		windows = append(windows, windowName(l))
@@ -244,14 +231,14 @@ func (e *editor) setExpiry(m *node, at time.Time) error {
 
 // apply returns the limit after the change.
 func (c numbersChange) apply(l weir.Limit) weir.Limit {
-	if c.amount > 0 {
-		l.Count, l.Fraction = wholeAndRest(c.amount)
+	if c.Amount() > 0 {
+		l.Count, l.Fraction = c.Count, c.Fraction
 	}
-	if c.window > 0 {
-		l.Window, l.Calendar.Unit = c.window, c.unit
+	if c.Window > 0 {
+		l.Window, l.Calendar.Unit = c.Window, c.Calendar.Unit
 	}
-	if c.burst > 0 && (l.Burst > 0 || counter.Whole(c.burst) != l.Amount()) { // without a burst, the burst is the limit
-		l.Burst = c.burst
+	if c.Burst > 0 && (l.Burst > 0 || counter.Whole(c.Burst) != l.Amount()) { // without a burst, the burst is the limit
+		l.Burst = c.Burst
 	}
 	return l
 }
@@ -272,7 +259,7 @@ func (e *editor) setFields(m *node, burst string, l weir.Limit, c numbersChange)
 		p, isPart = parsePart(f.value.text)
 	}
 	switch {
-	case isPart && c.burst == 0: // the burst is a part of the limit, and follows it
+	case isPart && c.Burst == 0: // the burst is a part of the limit, and follows it
 		changed.Burst = p.of(changed)
 	case !isPart && changed.Burst == l.Burst:
 	case i >= 0:
@@ -318,17 +305,17 @@ func (e *editor) setCount(v *node, window child, old, l weir.Limit) {
 // setBucket changes a bucket that is described by its capacity and its refill rate. Its window is only shown
 // to clients, and stays if it is written.
 func (e *editor) setBucket(m *node, l weir.Limit, c numbersChange) (weir.Limit, error) {
-	if c.unit != counter.NoUnit {
+	if c.Calendar.Unit != counter.NoUnit {
 		return l, fmt.Errorf("is a bucket, and %s", noBudget(weir.TokenBucket))
 	}
 	rate := lint.PerSecond(l)
-	if c.amount > 0 {
+	if c.Amount() > 0 {
 		rate = lint.PerSecond(c.apply(weir.Limit{Window: l.Window}))
 	}
 	capacity, at := m.get("capacity")
-	if c.burst > 0 && c.burst != l.Count {
-		l.Count, l.Burst = c.burst, c.burst
-		e.put(capacity.value, decimal(c.burst))
+	if c.Burst > 0 && c.Burst != l.Count {
+		l.Count, l.Burst = c.Burst, c.Burst
+		e.put(capacity.value, decimal(c.Burst))
 	}
 	if rate != lint.PerSecond(l) {
 		if refill, i := m.get("refill_rate"); i >= 0 {

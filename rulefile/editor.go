@@ -219,9 +219,3 @@ func (e *editor) removeFlow(n *node, gone func(i int) bool) {
 		before = after
 	}
 }
-
-// emptyList removes all items from a list that has one item per line.
-func (e *editor) emptyList(f child) {
-	e.replace(f.colon, f.colon, " []")
-	e.replace(e.src.lineEnd(f.colon), e.src.lineEnd(f.value.to), "")
-}

@@ -348,7 +348,11 @@ func wholeAndRest(a counter.Amount) (int64, counter.Amount) {
 // bucket reads a bucket from params: its capacity, and how many tokens it gains each second.
 func (d *decoder) bucket(capacity, refill, window value, s scope) weir.Limit {
 	n := d.integer(capacity)
-	l := weir.Limit{Count: n, Burst: n, Refill: d.rate(refill), Window: s.window}
+	rate, ok := d.number(refill, "a number")
+	if ok && !(rate > 0) {
+		d.fail(refill, "must be more than 0 tokens per second, got %s", refill.text)
+	}
+	l := weir.Limit{Count: n, Burst: n, Refill: rate, Window: s.window}
 	switch {
 	case window.node != nil:
 		l.Window, _ = d.duration(window)

@@ -159,15 +159,6 @@ func (d *decoder) percent(v value) int {
 	return n
 }
 
-// rate reads a number of tokens per second, which may have a fraction. It returns 0 if there is none.
-func (d *decoder) rate(v value) float64 {
-	n, ok := d.number(v, "a number")
-	if ok && !(n > 0) {
-		d.fail(v, "must be more than 0 tokens per second, got %s", v.text)
-	}
-	return n
-}
-
 // number reads a number. want says what it must be, for the message.
 func (d *decoder) number(v value, want string) (n float64, ok bool) {
 	if !d.given(v) {

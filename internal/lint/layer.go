@@ -8,15 +8,17 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// layers returns the rules of each layer in the order of the file, and the rank of each rule in its layer. Lower ranks come
-// first.
-func (d *document) layers() (layers map[string][]*rule, ranks map[*rule]int) {
-	layers, ranks = map[string][]*rule{}, map[*rule]int{}
+// warnOfLayers finds rules that always lose to another rule of their layer, and rules that give more to a client that makes
+// up a matching key.
+func (d *document) warnOfLayers() {
+	layers, sizes := map[string][]*rule{}, map[string]int{} // the rules of each layer, and their total size
 	for _, r := range d.rules {
 		if r.Layer != "" {
 			layers[r.Layer] = append(layers[r.Layer], r)
+			sizes[r.Layer] += r.size()
 		}
 	}
+	ranks := map[*rule]int{} // in a layer, lower ranks come first
 	for _, layer := range layers {
 		endpoints := make([]*pattern.Endpoint, len(layer))
 		for i, r := range layer {
@@ -24,19 +26,6 @@ func (d *document) layers() (layers map[string][]*rule, ranks map[*rule]int) {
 		}
 		for i, rank := range pattern.Ranks(endpoints) {
 			ranks[layer[i]] = rank
-		}
-	}
-	return layers, ranks
-}
-
-// warnOfLayers finds rules that always lose to another rule of their layer, and rules that give more to a client that makes
-// up a matching key.
-func (d *document) warnOfLayers() {
-	layers, ranks := d.layers()
-	sizes := map[string]int{} // the total size of each layer's rules
-	for name, layer := range layers {
-		for _, r := range layer {
-			sizes[name] += r.size()
 		}
 	}
 	for _, r := range d.rules {

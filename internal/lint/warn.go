@@ -132,13 +132,8 @@ func (r *rule) neverAbused(a *counter.Abuse) string {
 	reachable := func(policies []*counter.Policy) bool {
 		return len(policies) > 0 && PerSecond(slowest(policies))/float64(r.cost) <= mostRefusals
 	}
-	if reachable(r.Base) {
+	if slices.ContainsFunc(append(slices.Collect(maps.Values(r.ByTier)), r.Base), reachable) {
 		return ""
-	}
-	for _, policies := range r.ByTier {
-		if reachable(policies) {
-			return ""
-		}
 	}
 	return "only a client that sends more than twice what the limit admits begins one, and none sends so much; lower the limit, or leave out `abuse`"
 }
