@@ -14,6 +14,7 @@ import (
 	throttledstore "github.com/throttled/throttled/v2/store/memstore"
 	"golang.org/x/time/rate"
 
+	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/memstore"
 	"github.com/weirhq/weir/server/bench/internal/command"
 	"github.com/weirhq/weir/server/bench/internal/compare"
@@ -46,16 +47,18 @@ func verdict(allowed bool) error {
 
 const (
 	allowName = "Weir Allow"
-	checkName = "Weir check by rules"
+	oneName   = "Weir check by one rule"
+	checkName = "Weir check by 100 rules, one of which applies"
 	// amountName is a check by rules that count an amount.
-	amountName = "Weir check by rules, one amount"
+	amountName = "Weir check by 100 rules, with an amount"
 )
 
 // contenders are in the order of the tables. Each of Weir's contenders comes next to the rival that it is compared with.
 var contenders = []contender{
 	{allowName, weirs, openAllow},
-	{checkName, weirs, openCheck("")},
-	{amountName, weirs, openCheck("tokens")},
+	{oneName, weirs, openCheck(compare.OneRule)},
+	{checkName, weirs, openCheck(func(l compare.Limit) []weir.Rule { return compare.HundredRules(l, "") })},
+	{amountName, weirs, openCheck(func(l compare.Limit) []weir.Rule { return compare.HundredRules(l, "tokens") })},
 	{"sethvargo/go-limiter 0.7.1", rival, openGoLimiter},
 	{"x/time/rate 0.16 in a sync.Map", rival, openTimeRate},
 	{"throttled 2.15, GCRA", rival, openThrottled},
@@ -71,10 +74,10 @@ func openAllow(_ *command.Run, l compare.Limit, keys int) *compare.Limiter {
 	return limiter
 }
 
-func openCheck(amount string) func(*command.Run, compare.Limit, int) *compare.Limiter {
+func openCheck(rules func(compare.Limit) []weir.Rule) func(*command.Run, compare.Limit, int) *compare.Limiter {
 	return func(_ *command.Run, l compare.Limit, keys int) *compare.Limiter {
 		s := newStore(keys)
-		return &compare.Limiter{Worker: compare.WholeCheck(s, l, amount), Stats: s.Stats}
+		return &compare.Limiter{Worker: compare.WholeCheck(s, rules(l)), Stats: s.Stats}
 	}
 }
 

@@ -78,7 +78,9 @@ func judge(c *compare.Config, r *results) []report.Target {
 
 	for _, workload := range []string{uniform(c.Keys), zipf(c.Keys)} {
 		t := r.tables.Of(workload)
-		ts = append(ts, ratioTarget(workload+": check by rules / Allow", 1.35, t.Row(checkName).Ratio(t.Row(allowName), compare.Nanoseconds), ""))
+		for _, name := range []string{oneName, checkName} {
+			ts = append(ts, ratioTarget(workload+": "+name+" / Allow", 1.35, t.Row(name).Ratio(t.Row(allowName), compare.Nanoseconds), ""))
+		}
 	}
 	web := r.tables.Of(overHTTP)
 	middleware := web.Row(middlewareName)
@@ -87,7 +89,7 @@ func judge(c *compare.Config, r *results) []report.Target {
 		ratioTarget(overHTTP+": a request through the middleware / through httprate's", 1, middleware.Ratio(web.Row(httprateName), compare.Nanoseconds), ""))
 	t := r.tables.Of(uniform(c.Keys))
 	ts = append(ts,
-		ratioTarget(uniform(c.Keys)+": check by rules, one amount / check by rules", 1.1, t.Row(amountName).Ratio(t.Row(checkName), compare.Nanoseconds), ""),
+		ratioTarget(uniform(c.Keys)+": check with an amount / without", 1.1, t.Row(amountName).Ratio(t.Row(checkName), compare.Nanoseconds), ""),
 		report.Target{Name: "allocations per check, Allow and by rules", Bound: noAllocs, Got: r.mostAllocs(), Digits: 5, Note: "the runtime's own included"})
 	for _, f := range r.footprints {
 		if f.contender == allowName {

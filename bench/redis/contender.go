@@ -42,7 +42,9 @@ var wide = compare.Limit{Tokens: 100_000, Every: 1000 * time.Second}
 // contenders are in the order of the tables.
 var contenders = []contender{
 	{storeName, openCharges(wide)},
-	{checkName, openWeir(func(s *redisstore.Store) func() compare.Check { return compare.WholeCheck(s, wide, "") })},
+	{checkName, openWeir(func(s *redisstore.Store) func() compare.Check {
+		return compare.WholeCheck(s, compare.HundredRules(wide, ""))
+	})},
 	{redisRate, openRedisRate},
 	{rueHash, openRueidisHash},
 }

@@ -65,11 +65,17 @@ func Allow(s counter.Store, l Limit) Check {
 	}
 }
 
-// rulesPath is a path that matches exactly one of [hundredRules] with the method GET.
+// rulesPath is a path that matches exactly one of [HundredRules] with the method GET.
 const rulesPath = "/v1/resource12/8431"
 
-// hundredRules returns limits by API key for four endpoints of each of 25 resources.
-func hundredRules(l Limit, amount string) []weir.Rule {
+// OneRule returns a limit by API key for all requests.
+func OneRule(l Limit) []weir.Rule {
+	return []weir.Rule{{ID: "rule", Limits: []weir.Limit{l.weir()}}}
+}
+
+// HundredRules returns limits by API key for four endpoints of each of 25 resources. They count requests or, if amount isn't "",
+// that amount.
+func HundredRules(l Limit, amount string) []weir.Rule {
 	var rules []weir.Rule
 	for i := range 25 {
 		for _, pattern := range []string{"GET /v1/resource%d", "POST /v1/resource%d", "GET /v1/resource%d/{id}", "DELETE /v1/resource%d/{id}"} {
@@ -85,11 +91,9 @@ func hundredRules(l Limit, amount string) []weir.Rule {
 	return rules
 }
 
-// WholeCheck returns checks by a hundred rules, one of which applies. The rules count requests or, if
-// amount isn't "", that amount.
-func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check) {
-	rules := command.Must(weir.Compile(weir.Rules{Version: 1, Rules: hundredRules(l, amount)}))
-	limiter := weir.NewLimiter(s, rules, weir.Options{})
+// WholeCheck returns checks by rules, of which one applies.
+func WholeCheck(s counter.Store, rules []weir.Rule) (worker func() Check) {
+	limiter := weir.NewLimiter(s, command.Must(weir.Compile(weir.Rules{Version: 1, Rules: rules})), weir.Options{})
 	return func() Check {
 		// w is the data that one goroutine writes in every check.
 		w := &struct {
@@ -98,7 +102,7 @@ func WholeCheck(s counter.Store, l Limit, amount string) (worker func() Check) {
 			_   padding
 		}{req: weir.Request{Method: "GET", Path: rulesPath}}
 		ctx := context.Background()
-		if amount != "" {
+		if amount := rules[0].Amount; amount != "" {
 			w.req.Amounts = map[string]counter.Amount{amount: counter.Whole(1)}
 		}
 		return func(key string) error {
