@@ -29,21 +29,27 @@ func TestRegionsKeepTheBound(t *testing.T) {
 		}
 		return
 	}
-	for seed, broken := range worlds(t, *seeds, nil) {
+	for seed, broken := range worlds(t, *seeds, *seeds, nil) {
 		t.Errorf("%s; again with -run KeepTheBound -seed %d", broken, seed)
 	}
 }
 
-// worlds simulates worlds with the first so many seeds, and returns how limits broke, by seed.
-func worlds(t *testing.T, most int, b func() *bug) map[uint64]string {
+// worlds simulates worlds with the seeds from 1 to most, until limits broke in enough of them, and returns how they broke, by
+// seed.
+func worlds(t *testing.T, most, enough int, b func() *bug) map[uint64]string {
 	var next atomic.Uint64
 	var mu sync.Mutex
 	found := map[uint64]string{}
+	done := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(found) >= enough
+	}
 	t.Run("seeds", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
 			t.Run("worker", func(t *testing.T) {
 				t.Parallel()
-				for seed := next.Add(1); seed <= uint64(most); seed = next.Add(1) {
+				for seed := next.Add(1); seed <= uint64(most) && !done(); seed = next.Add(1) {
 					if broken := simulate(t, seed, b); broken != "" {
 						mu.Lock()
 						found[seed] = broken

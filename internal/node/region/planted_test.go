@@ -15,7 +15,7 @@ var planted = []struct {
 	name     string
 	bug      func() *bug
 	schedule func(*simulation)
-	least    int // of a hundred worlds, in how many it is found by chance, at least
+	least    int // the percentage of random worlds in which it is found, at least
 }{
 	{"capacity that comes back brings tokens", func() *bug {
 		return &bug{wrote: func(_ *simulation, c *counted, _ int, before, after *stake.Stake, _ int64) {
@@ -329,10 +329,9 @@ func TestPlantedBugsAreFound(t *testing.T) {
 			if t.Log(broken); broken == "" {
 				t.Error("it isn't found")
 			}
-			most := *seeds
-			found := len(worlds(t, most, p.bug))
-			if t.Logf("found in %d of %d worlds", found, most); 100*found < p.least*most {
-				t.Errorf("found in %d of %d worlds, which is less than %d in a hundred", found, most, p.least)
+			enough := (p.least**seeds + 99) / 100
+			if found := len(worlds(t, *seeds, enough, p.bug)); found < enough {
+				t.Errorf("found in %d of %d worlds, want %d or more", found, *seeds, enough)
 			}
 		})
 	}
