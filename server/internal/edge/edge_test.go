@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// However many keys callers bring, few are kept, and those in use stay.
+// However many keys callers use, the cache stays small, and keeps those in use.
 func TestCacheIsBounded(t *testing.T) {
 	var c Cache[int, *int]
 	fresh := func(key int) (int, *int, error) { return key, &key, nil }
@@ -42,8 +42,8 @@ func TestAnErrorIsNotKept(t *testing.T) {
 	}
 }
 
-// A value is kept by the key that was made for it, also when it is asked for again while it is old: the one that
-// it is asked for by may be part of a larger text.
+// The cache stores a value under the key that the maker returned, also when the value moves from the old generation to
+// the young one. The key of the request may be part of a larger text.
 func TestTheKeyThatWasMadeIsKept(t *testing.T) {
 	var c Cache[string, bool]
 	mine := strings.Clone("mine")

@@ -30,7 +30,7 @@ func pricedLimiter(t *testing.T, rules ...weir.Rule) *weir.Limiter {
 	return weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{})
 }
 
-// million is an answer that took a million tokens.
+// million answers with a usage of a million tokens.
 func million(model string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -40,7 +40,8 @@ func million(model string) http.HandlerFunc {
 
 const mebibyte = 1 << 20
 
-// Of two models, the dearer one is billed, or the call is refused and the upstream never has it.
+// If a request may mean two models, the gateway bills the more expensive one, or refuses the request before the
+// upstream has the whole body.
 func TestTheDearerModelIsBilled(t *testing.T) {
 	blanks := strings.Repeat(" ", mebibyte+1)
 	for name, c := range map[string]struct {
@@ -118,7 +119,7 @@ func TestTheDearerModelIsBilled(t *testing.T) {
 	}
 }
 
-// A body is metered under any method, also by rules that name one.
+// Request bodies are metered under every method, including by rules that name a method.
 func TestEveryMethodIsMetered(t *testing.T) {
 	named := daily("usd", 1000)
 	named.Match.Endpoint = "POST /v1/chat/completions"
@@ -147,7 +148,7 @@ func TestEveryMethodIsMetered(t *testing.T) {
 	}
 }
 
-// A rule by model isn't skipped because a call hides its model.
+// A rule that counts by model also applies to requests that hide their model.
 func TestRulesByModelHoldForHiddenModels(t *testing.T) {
 	rule := daily("tokens", 10_000)
 	rule.By, rule.Missing = []string{"ip", "attr:model"}, weir.MissingSkip
@@ -181,7 +182,7 @@ func TestRulesByModelHoldForHiddenModels(t *testing.T) {
 	}
 }
 
-// A call for one model doesn't count as one for another, which the client names where upstreams don't look.
+// A client can't make a request count as one for another model by naming that model where upstreams don't look.
 func TestRulesByModelHoldForDecoys(t *testing.T) {
 	rule := daily("tokens", 10_000)
 	rule.By = []string{"ip", "attr:model"}
@@ -218,7 +219,8 @@ func encoded(order binary.AppendByteOrder, size int, text string) string {
 	return string(b)
 }
 
-// Of 40 calls at once, no more go on than the budget has room for, however they are written.
+// Out of 40 concurrent calls, only as many reach the upstream as the budget has room for, however the bodies are
+// written.
 func TestParallelCallsCantPassABudget(t *testing.T) {
 	const open = `{"model": "small", "messages": [{"role": "user", "content": "hi"}]}`
 	const limited = `{"model": "small", "max_tokens": 1000}`
@@ -227,7 +229,7 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 		rule.Default = counter.Whole(1000)
 		return rule
 	}
-	dollars := daily("usd", 10) // of which a thousand tokens of large take 0.1
+	dollars := daily("usd", 10) // 1,000 tokens of large cost 0.1
 	dollars.Default = counter.Whole(1)
 	var form bytes.Buffer
 	parts := multipart.NewWriter(&form)
@@ -236,7 +238,7 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 	for name, c := range map[string]struct {
 		body, contentType string
 		rule              weir.Rule
-		min, max          int // calls that go on
+		min, max          int // calls that reach the upstream
 	}{
 		"with a limit":            {limited, "", daily("tokens", 10_000), 10, 10},
 		"with a byte order mark":  {"\ufeff" + limited, "", daily("tokens", 10_000), 0, 0},
@@ -275,7 +277,7 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			calls := 40
 			if len(c.body) > mebibyte {
-				calls = 5 // as many as there is room for
+				calls = 5 // the gateway's memory for bodies has room for no more
 			}
 			begun, end := make(chan struct{}, calls), make(chan struct{})
 			answered := make(chan struct{}, calls)
@@ -324,11 +326,12 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 	}
 }
 
-// Nothing that a client sends beside its body has a say in what is metered, and what would be done later is refused.
+// A client can't switch off metering through headers, its path or its query. Calls whose work would be done later are
+// refused.
 func TestMeteringCantBeSwitchedOff(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		w.Header().Set("X-Usage", r.Header.Get("X-Usage")) // a server that repeats what it is sent
+		w.Header().Set("X-Usage", r.Header.Get("X-Usage")) // like a server that echoes a request header
 		if r.Header.Get("Range") != "" {
 			w.WriteHeader(http.StatusPartialContent)
 			io.WriteString(w, "data: {}")
@@ -417,7 +420,7 @@ func TestMeteringCantBeSwitchedOff(t *testing.T) {
 	}
 }
 
-// WebSockets to a path that is metered are refused, and go on elsewhere.
+// The gateway refuses WebSockets to paths that are metered, and forwards others.
 func TestWebSocketsAreNotMetered(t *testing.T) {
 	done := make(chan error, 1)
 	up := startUpstream(t, echoing(t, done))
@@ -438,7 +441,7 @@ func TestWebSocketsAreNotMetered(t *testing.T) {
 	await(t, done, "the upstream's end")
 }
 
-// Files and forms reach the upstream as they are.
+// Files and forms reach the upstream unchanged.
 func TestFormsAndFilesPass(t *testing.T) {
 	var form bytes.Buffer
 	parts := multipart.NewWriter(&form)

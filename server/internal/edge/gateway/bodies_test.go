@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// pattern is an endless body that doesn't repeat itself at any power of two.
+// pattern is an endless body whose period isn't a power of two, so that shifted or repeated buffers show.
 type pattern struct{ at int }
 
 var block = func() []byte {
@@ -27,7 +27,7 @@ func (p *pattern) Read(b []byte) (int, error) {
 
 const big = 20 << 20
 
-// parcel is what is left of a body that was read.
+// parcel is the checksum and length of a body.
 type parcel struct {
 	sum uint32
 	n   int64
@@ -43,7 +43,7 @@ func receive(t *testing.T, r io.Reader) parcel {
 	return parcel{h.Sum32(), n}
 }
 
-// startWarehouse starts an upstream that sends big bodies and tells of those that it receives.
+// startWarehouse starts an upstream that sends big bodies and reports on those that it receives.
 func startWarehouse(t *testing.T) (up *upstream, received <-chan parcel) {
 	t.Helper()
 	c := make(chan parcel, 1)
@@ -56,7 +56,7 @@ func startWarehouse(t *testing.T) (up *upstream, received <-chan parcel) {
 	}), c
 }
 
-// carry sends a big body up and another down.
+// carry uploads a big body and downloads another, and checks that both are complete.
 func carry(t *testing.T, d *door, received <-chan parcel) {
 	t.Helper()
 	want := receive(t, io.LimitReader(&pattern{}, big))
@@ -76,7 +76,7 @@ func carry(t *testing.T, d *door, received <-chan parcel) {
 	}
 }
 
-// 20 MB each way arrive whole.
+// Bodies of 20 MB arrive complete in both directions.
 func TestLargeBodies(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		up, received := startWarehouse(t)
@@ -84,7 +84,7 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
-// A body whose answer has begun still arrives whole.
+// A request body is forwarded completely even if the upstream begins its response before reading all of it.
 func TestEchoIsWhole(t *testing.T) {
 	up := echo(t)
 	want := receive(t, io.LimitReader(&pattern{}, big))
@@ -105,7 +105,8 @@ func TestEchoIsWhole(t *testing.T) {
 	}
 }
 
-// Short bodies with answers that begin as soon as they have arrived: the two ends of an exchange meet in the gateway.
+// Short request bodies, with responses that begin as soon as a body has arrived, complete without an error or a lost
+// connection. The goroutines that copy the two directions end at about the same time.
 func TestManyShortBodies(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)

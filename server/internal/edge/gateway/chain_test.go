@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// limits are the headers of an answer that speak of limits.
+// limits returns the headers of a response that are about limits.
 func limits(h http.Header) map[string]string {
 	out := map[string]string{}
 	for name, values := range h {
@@ -25,7 +25,7 @@ func limits(h http.Header) map[string]string {
 	return out
 }
 
-// wantLimits checks the headers that speak of limits, all of them.
+// wantLimits checks the status, and that the headers about limits are exactly those wanted.
 func wantLimits(t *testing.T, a answer, status int, want map[string]string) {
 	t.Helper()
 	if got := limits(a.Header); a.StatusCode != status || !maps.Equal(got, want) {
@@ -33,7 +33,7 @@ func wantLimits(t *testing.T, a answer, status int, want map[string]string) {
 	}
 }
 
-// Of two gateways in a row, the limiter that binds states its limit, and the other one is silent.
+// If two gateways are chained, the response shows the limit of the more restrictive one, and nothing of the other.
 func TestTwoGatewaysInARow(t *testing.T) {
 	x := httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{httplimit.XRateLimit}}}
 	every := httplimit.Options{Answers: httplimit.Answers{
@@ -62,14 +62,14 @@ func TestTwoGatewaysInARow(t *testing.T) {
 	a := d.get(t, "/")
 	wantLimits(t, a, 429, map[string]string{"X-Ratelimit-Limit": "2", "X-Ratelimit-Remaining": "0", "X-Ratelimit-Rule": "edge", "Retry-After": a.Header.Get("Retry-After")})
 
-	// A gateway whose limiter refuses for another reason than a limit.
+	// The inner gateway refuses for a reason other than a limit.
 	needsUser := few("inner", "/", 100)
 	needsUser.By, needsUser.Missing = []string{"user"}, weir.MissingRefuse
 	wantLimits(t, chain(few("edge", "/", 100), needsUser, every).get(t, "/"), 403, map[string]string{"X-Ratelimit-Rule": "inner"})
 }
 
-// An upstream that limits requests by itself is treated as a second gateway is: its refusals keep their headers, and so do answers
-// that leave the client less than the gateway does.
+// An upstream with limits of its own is treated like a second gateway: its refusals keep their headers, and so do
+// responses that leave the client less than the gateway does.
 func TestUpstreamThatLimits(t *testing.T) {
 	ours := map[string]string{"X-Ratelimit-Limit": "100", "X-Ratelimit-Remaining": "99", "Ratelimit-Limit": "100", "Ratelimit-Remaining": "99"}
 	with := func(more ...string) map[string]string {
@@ -82,7 +82,7 @@ func TestUpstreamThatLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		theirs map[string]string
-		want   map[string]string // nil: theirs
+		want   map[string]string // if nil, the same as theirs
 	}{
 		"no word":             {200, nil, ours},
 		"a bare 429":          {429, nil, nil},
@@ -123,7 +123,7 @@ func TestUpstreamThatLimits(t *testing.T) {
 	}
 }
 
-// Limits behind an answer are those of the limiter that speaks in front of it.
+// A trailer about limits must not contradict the headers: a response has the limits of one limiter only.
 func TestTrailersOfTheLimiterThatBinds(t *testing.T) {
 	for _, status := range []int{200, 429} {
 		up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {

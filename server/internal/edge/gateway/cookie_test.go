@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Browsers send the console's cookie to every port of its host. The upstream doesn't get it, and gets all others as they are.
+// Browsers send the console's session cookie to every port of its host. The gateway removes it, and leaves all other
+// cookies unchanged.
 func TestUpstreamsGetNoSessionOfTheConsole(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL})
@@ -38,7 +39,7 @@ func TestUpstreamsGetNoSessionOfTheConsole(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 each cookie may come, and go on, as a header of its own.
+// Over HTTP/2, a client may send each cookie in a header of its own, and the gateway may forward them that way.
 func TestUpstreamsGetNoSessionOverHTTP2(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL, tls: true})
@@ -52,7 +53,7 @@ func TestUpstreamsGetNoSessionOverHTTP2(t *testing.T) {
 	}
 }
 
-// A WebSocket begins with a request like any other.
+// The session cookie is also removed from a WebSocket's first request.
 func TestWebSocketsCarryNoSession(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	d := start(t, setup{upstream: up.URL})

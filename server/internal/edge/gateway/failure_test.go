@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/loopback"
 )
 
-// nowhere is the address of an upstream that is down.
+// nowhere returns the URL of an upstream that is down.
 func nowhere(t *testing.T) string {
 	t.Helper()
 	l := listen(t)
@@ -35,7 +35,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// wantError checks an answer of the gateway's own.
+// wantError checks an error response that the gateway itself wrote.
 func wantError(t *testing.T, a answer, status int, code string) {
 	t.Helper()
 	var body struct {
@@ -50,14 +50,14 @@ func wantError(t *testing.T, a answer, status int, code string) {
 	}
 }
 
-// byStatus admits one request of each client whose answer has one of the statuses.
+// byStatus returns a rule that admits one request per client, and counts only responses with the given statuses.
 func byStatus(statuses ...int) weir.Rule {
 	r := few("counted", "/", 1)
 	r.Statuses = statuses
 	return r
 }
 
-// An upstream that is down costs nobody the quota of rules that count by status.
+// If the upstream is down, requests don't use up the quota of rules that count by status.
 func TestUpstreamDown(t *testing.T) {
 	for _, rule := range []weir.Rule{byStatus(200), byStatus(401, 403)} {
 		d := start(t, setup{upstream: nowhere(t), limiter: limiterOf(t, weir.Options{}, rule)})
@@ -141,7 +141,7 @@ func TestUpstreamThatFails(t *testing.T) {
 	}
 }
 
-// An answer that breaks off must not look whole.
+// A response that the upstream breaks off must not look complete to the client.
 func TestUpstreamThatBreaksOff(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "half")
@@ -184,7 +184,7 @@ func TestSlowUpstream(t *testing.T) {
 	}
 }
 
-// An upstream whose port is open, but which never gets through its TLS handshake.
+// An upstream that accepts connections but never finishes the TLS handshake gets 504.
 func TestSlowHandshake(t *testing.T) {
 	l := listen(t)
 	defer l.Close()
@@ -192,7 +192,7 @@ func TestSlowHandshake(t *testing.T) {
 	wantError(t, d.get(t, "/"), 504, "UPSTREAM_TIMEOUT")
 }
 
-// What a client sends in confidence isn't written down.
+// Logs contain no keys, tokens or cookies of clients.
 func TestLogsHoldNoSecrets(t *testing.T) {
 	d := start(t, setup{upstream: nowhere(t)})
 	req := d.request(t, "GET", "/orders?api_key=hunter2&token=hunter2", nil)
@@ -205,10 +205,10 @@ func TestLogsHoldNoSecrets(t *testing.T) {
 	}
 }
 
-// A client that leaves takes its request with it, and that's no news.
+// If a client hangs up, its request to the upstream is canceled, and nothing is logged.
 func TestClientHangsUp(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
-		for _, late := range []bool{false, true} { // before the answer, or in the middle of it
+		for _, late := range []bool{false, true} { // before the response, or in the middle of it
 			begun, ended := make(chan struct{}), make(chan struct{})
 			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 				if late {
@@ -246,7 +246,7 @@ func TestClientHangsUp(t *testing.T) {
 	}
 }
 
-// Whoever hangs up before the answer has still used an attempt.
+// A client that hangs up before the response has still used one attempt.
 func TestHangUpsCount(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -276,7 +276,7 @@ func TestHangUpsCount(t *testing.T) {
 	}
 }
 
-// A client that leaves in the middle of its upload isn't the upstream's failure.
+// A client that hangs up in the middle of an upload isn't logged as a failure of the upstream.
 func TestClientHangsUpWhileUploading(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -300,7 +300,7 @@ func TestClientHangsUpWhileUploading(t *testing.T) {
 	}
 }
 
-// A body that can't be read is the client's fault.
+// A malformed request body gets 400, because it is the client's fault.
 func TestBrokenBody(t *testing.T) {
 	up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	d := start(t, setup{upstream: up.URL})
@@ -311,7 +311,7 @@ func TestBrokenBody(t *testing.T) {
 	}
 }
 
-// Credentials before a body that breaks, stops or ends too early are a guess like any other: the upstream has seen them.
+// A login whose body breaks off, stalls or ends early counts as an attempt, because the upstream has seen its headers.
 func TestBrokenBodiesCount(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -340,7 +340,7 @@ func TestBrokenBodiesCount(t *testing.T) {
 	}
 }
 
-// A connection that never was carried no guess: neither an upstream that is down nor one with a bad certificate costs an attempt.
+// If no connection to the upstream was made, the attempt is given back. The upstream is down, or has a bad certificate.
 func TestWhatWasNeverSentIsGivenBack(t *testing.T) {
 	stranger := httptest.NewTLSServer(nil)
 	t.Cleanup(stranger.Close)

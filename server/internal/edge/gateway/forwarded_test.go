@@ -11,14 +11,15 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// loopback in its three spellings.
+// The network of this test's clients, as IPv4 and as IPv4-mapped IPv6, and a network that they aren't in.
 var (
 	loopback4  = netip.MustParsePrefix("127.0.0.0/8")
 	loopback46 = netip.MustParsePrefix("::ffff:127.0.0.0/104")
 	elsewhere  = netip.MustParsePrefix("10.0.0.0/8")
 )
 
-// What a stranger claims is replaced; what a trusted proxy says is passed on and added to.
+// Forwarding headers from untrusted clients are replaced. Those from a trusted proxy are forwarded, with the proxy's
+// address added.
 func TestForwardedHeaders(t *testing.T) {
 	forged := http.Header{
 		"X-Forwarded-For":    {"203.0.113.7, 10.0.0.1", "10.0.0.2"},
@@ -88,12 +89,12 @@ func TestForwardedHeaders(t *testing.T) {
 	}
 }
 
-// Whom the limiter counts and whom the upstream is told of is the same client.
+// The limiter counts the same client address that the upstream is told.
 func TestClientBehindTrustedProxyIsCounted(t *testing.T) {
 	up := startUpstream(t, nil)
 	for _, c := range []struct {
 		trusted []netip.Prefix
-		want    int // of three clients with one request each, against a limit of one
+		want    int // how many of three requests pass: each names another client, and the limit is one per client
 	}{{[]netip.Prefix{loopback4}, 3}, {nil, 1}} {
 		d := start(t, setup{upstream: up.URL, opts: Options{TrustedProxies: c.trusted}, limiter: limiterOf(t, weir.Options{}, few("one", "/", 1))})
 		admitted := 0
@@ -121,7 +122,8 @@ func TestForwardedProtoOverTLS(t *testing.T) {
 	}
 }
 
-// Headers of one connection end with it, and a client can't name the gateway's own among them.
+// The gateway forwards no hop-by-hop headers, and a client can't make it drop its own headers by listing them in
+// Connection.
 func TestHopByHopHeaders(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "X-Private, X-RateLimit-Limit")

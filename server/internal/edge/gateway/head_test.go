@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// wire is an upstream that keeps the bytes that it is sent, and answers with 200.
+// wire starts an upstream that records the bytes it receives and answers 200.
 func wire(t *testing.T) (url string, got <-chan string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,15 +52,15 @@ func wire(t *testing.T) (url string, got <-chan string) {
 	return "http://" + l.Addr().String(), c
 }
 
-// chatOnly counts tokens of chats with a key.
+// chatOnly returns a rule that counts tokens of chats that carry an API key.
 func chatOnly() weir.Rule {
 	r := daily("tokens", 100_000)
 	r.Match = weir.Match{Endpoint: "POST /v1/chat/completions", APIKeyPattern: "sk_*"}
 	return r
 }
 
-// Requests whose amounts no rule counts reach the upstream byte for byte as without such rules; those of chats but for what they
-// are asked to tell.
+// Requests that no rule meters reach the upstream byte for byte as they do without metering. Metered chats differ only
+// in the option that asks for usage.
 func TestWhatIsNotMeteredIsUntouched(t *testing.T) {
 	url, got := wire(t)
 	streamed := `{"model":"m","stream":true,"messages":[]}`
@@ -81,7 +81,7 @@ func TestWhatIsNotMeteredIsUntouched(t *testing.T) {
 	bare := start(t, setup{upstream: url})
 	metering := start(t, setup{upstream: url, limiter: limiterOf(t, weir.Options{}, plenty, chatOnly())})
 	for _, head := range []string{
-		"POST /v1/orders", "PUT /v1/chat/completions", "POST /v1/chat/completions", // without a key
+		"POST /v1/orders", "PUT /v1/chat/completions", "POST /v1/chat/completions", // the path that is metered, but without a key
 		"POST /v1/embeddings",
 	} {
 		for _, body := range []string{counted, chunked} {
@@ -108,7 +108,7 @@ func TestWhatIsNotMeteredIsUntouched(t *testing.T) {
 	}
 }
 
-// metering is a gateway that counts tokens.
+// metering starts a gateway with an upstream, and, unless s has a limiter, a rule that counts tokens.
 func metering(t *testing.T, h http.HandlerFunc, s setup) (*door, *upstream) {
 	t.Helper()
 	up := startUpstream(t, h)
@@ -126,13 +126,14 @@ func metering(t *testing.T, h http.HandlerFunc, s setup) (*door, *upstream) {
 	return d, up
 }
 
-// repeat answers with the request's body.
+// repeat responds with the body of the request.
 func repeat(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	_, _ = w.Write(body)
 }
 
-// Bodies of any length pass whole, counted or not, over HTTP/1 and HTTP/2; connections are kept.
+// Bodies of any length arrive complete, with or without Content-Length, over HTTP/1 and HTTP/2, and connections are
+// kept.
 func TestMeteredBodiesAreWhole(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		d, _ := metering(t, repeat, setup{tls: h2})
@@ -147,7 +148,7 @@ func TestMeteredBodiesAreWhole(t *testing.T) {
 			for _, counted := range []bool{true, false} {
 				var body io.Reader = bytes.NewReader(text)
 				if !counted {
-					body = io.MultiReader(body) // whose length nobody sees
+					body = io.MultiReader(body) // hides the length
 				}
 				req := d.request(t, "POST", "/v1/messages", body)
 				req.Header.Set("Content-Type", "application/json")
@@ -165,7 +166,8 @@ func TestMeteredBodiesAreWhole(t *testing.T) {
 	}
 }
 
-// Where a body is read ahead, a client that waits to be told to send it is told so, once, and the upstream needn't say it again.
+// If the gateway reads a body ahead, it answers Expect: 100-continue itself, once. The upstream's own 100 isn't
+// forwarded.
 func TestMeteredExpectContinue(t *testing.T) {
 	d, up := metering(t, repeat, setup{})
 	conn := d.dial(t)
@@ -187,7 +189,8 @@ func TestMeteredExpectContinue(t *testing.T) {
 	}
 }
 
-// A client that stops in the middle of what is read ahead gets 408, and neither a limit nor the upstream hears of it.
+// A client that stalls while its body is read ahead gets 408. The request isn't counted, and the upstream doesn't see
+// it.
 func TestMeteredStall(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
@@ -224,16 +227,17 @@ func TestMeteredStall(t *testing.T) {
 	}
 }
 
-// A body that comes slowly, but comes, may take longer than a stall, and longer than the rest of a refused one.
+// A body that arrives slowly but steadily may take longer than the stall timeout, and longer than the gateway would
+// read the rest of a refused one.
 func TestMeteredSlowBody(t *testing.T) {
 	t.Parallel()
-	d, _ := metering(t, repeat, setup{opts: Options{StallTimeout: 2 * stall}}) // four times what it pauses: the machine may be busy
+	d, _ := metering(t, repeat, setup{opts: Options{StallTimeout: 2 * stall}}) // 4 times the pause between parts, because the machine may be busy
 	conn := d.dial(t)
 	part := strings.Repeat(" ", minBodyRate)
 	const parts = 10
 	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n", parts*len(part))
 	for range parts {
-		time.Sleep(stall / 2) // the slowness itself
+		time.Sleep(stall / 2) // slow on purpose
 		io.WriteString(conn, part)
 	}
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -245,7 +249,8 @@ func TestMeteredSlowBody(t *testing.T) {
 	}
 }
 
-// A client whose body was read ahead, and who waits in a queue for longer than a stall, hasn't stalled.
+// A client whose body was read ahead, and whose request waits in a queue for longer than the stall timeout, isn't taken
+// for a stalled client.
 func TestMeteredBodyInAQueue(t *testing.T) {
 	t.Parallel()
 	queue := weir.Rule{ID: "queue", By: []string{"ip"}, Algorithm: weir.LeakyQueue, MaxDelay: time.Minute, Limits: []weir.Limit{{Count: 2, Window: 4 * stall}}}
@@ -253,7 +258,7 @@ func TestMeteredBodyInAQueue(t *testing.T) {
 		l := limiterOf(t, weir.Options{}, queue, daily("tokens", 1_000_000))
 		d, _ := metering(t, repeat, setup{tls: h2, limiter: l, opts: Options{StallTimeout: stall}})
 		body := chat[:len(chat)-1] + strings.Repeat(" ", 100_000) + "}"
-		for range 2 { // the second waits for twice as long
+		for range 2 { // the second request waits twice as long as the stall timeout
 			if a := d.ask(t, "/v1/chat/completions", body); a.StatusCode != 200 || a.body != body {
 				t.Errorf("HTTP/2 %t: %s, %d bytes", h2, a.Status, len(a.body))
 			}
@@ -261,7 +266,7 @@ func TestMeteredBodyInAQueue(t *testing.T) {
 	}
 }
 
-// Once the answer has begun, a body whose beginning was read ahead may pause for as long as it likes.
+// Once the response has begun, the client may pause for any time in a body whose beginning was read ahead.
 func TestMeteredConversation(t *testing.T) {
 	t.Parallel()
 	up := echo(t)
@@ -280,13 +285,13 @@ func TestMeteredConversation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.CopyN(io.Discard, res.Body, int64(len(first)-1)); err != nil { // the last byte is held back
+		if _, err := io.CopyN(io.Discard, res.Body, int64(len(first)-1)); err != nil { // without the last byte, which the gateway holds back
 			t.Fatalf("HTTP/2 %t: %v", h2, err)
 		}
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		time.Sleep(2 * stall) // the pause itself
+		time.Sleep(2 * stall) // the pause under test
 		go func() {
 			_, _ = io.WriteString(pw, `more"`)
 			pw.Close()
@@ -297,7 +302,7 @@ func TestMeteredConversation(t *testing.T) {
 	}
 }
 
-// A body that breaks is answered as one that isn't read ahead is.
+// A malformed body gets the same response whether or not it is read ahead.
 func TestMeteredBodyThatBreaks(t *testing.T) {
 	for name, text := range map[string]string{
 		"a bad chunk":        "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":\r\nrubbish\r\n",
@@ -316,7 +321,8 @@ func TestMeteredBodyThatBreaks(t *testing.T) {
 			t.Error(d.log)
 		}
 	}
-	// A client that hangs up in the middle asks the upstream for nothing whole, either.
+	// If a client hangs up in the middle of its body, the upstream doesn't get what looks like a complete request,
+	// either.
 	handled := make(chan struct{}, 1)
 	d, _ := metering(t, func(_ http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err == nil {
@@ -329,7 +335,8 @@ func TestMeteredBodyThatBreaks(t *testing.T) {
 	await(t, handled, "the end at the gateway")
 }
 
-// A refused client whose body is longer than what is read ahead is answered without the rest, and let go.
+// A refused request whose body is longer than the gateway reads ahead gets its response without reading the rest, and
+// the connection is closed.
 func TestMeteredRefusal(t *testing.T) {
 	t.Parallel()
 	l := limiterOf(t, weir.Options{}, daily("tokens", 1000), few("api", "/", 1))
@@ -355,7 +362,7 @@ func TestMeteredRefusal(t *testing.T) {
 	}
 }
 
-// What was read ahead is let go as soon as the upstream has it, however long the answer takes.
+// The buffer of a body that was read ahead is released once the upstream has it, however long the response takes.
 func TestHeadsAreReleasedOnceSent(t *testing.T) {
 	arrived, end := make(chan struct{}), make(chan struct{})
 	d, _ := metering(t, func(w http.ResponseWriter, r *http.Request) {

@@ -23,10 +23,10 @@ import (
 
 const blocked = "sk_blocked"
 
-// reading is what an upstream makes of a request: every value that a service of its kind could take for the API key.
+// reading is how an upstream reads a request: every value that a service of its kind might take for the API key.
 type reading []string
 
-// keyed reports whether one of them is the blocked key. Services trim what they read.
+// keyed reports whether one of the values is the blocked key. Services trim values, so it does, too.
 func (r reading) keyed() bool {
 	for _, v := range r {
 		if v, _, _ = strings.Cut(v, "\x00"); strings.TrimSpace(v) == blocked {
@@ -38,7 +38,7 @@ func (r reading) keyed() bool {
 
 var bearerIn = regexp.MustCompile(`(?i)bearer[\s\x{a0}]+([^\s,\x{a0}]+)`)
 
-// bearerReadings is how services cut a token out of an Authorization header.
+// bearerReadings returns the tokens that different services would take from an Authorization header.
 func bearerReadings(value string) (r reading) {
 	words := strings.Fields(value)
 	r = append(r, strings.Replace(value, "Bearer ", "", 1))
@@ -51,7 +51,7 @@ func bearerReadings(value string) (r reading) {
 	return r
 }
 
-// goUpstream reads as Go's net/http and net/http/cgi do.
+// goUpstream starts an upstream that reads keys like Go's net/http and net/http/cgi.
 func goUpstream(t *testing.T) string {
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		var got reading
@@ -69,7 +69,8 @@ func goUpstream(t *testing.T) string {
 	return up.URL
 }
 
-// nginxUpstream reads as nginx' variables do; underscores in headers are on, as many have it.
+// nginxUpstream starts an upstream that reads keys through nginx's variables, with underscores_in_headers on, a common
+// setting.
 func nginxUpstream(t *testing.T) string {
 	dir, addr := t.TempDir(), strings.TrimPrefix(nowhere(t), "http://")
 	config := filepath.Join(dir, "nginx.conf")
@@ -86,7 +87,7 @@ http {
 	return "http://" + addr
 }
 
-// nodeUpstream reads as Node's own modules do.
+// nodeUpstream starts an upstream that reads keys with Node's own modules.
 func nodeUpstream(t *testing.T) string {
 	addr := strings.TrimPrefix(nowhere(t), "http://")
 	host, port, _ := strings.Cut(addr, ":")
@@ -138,9 +139,9 @@ func run(t *testing.T, addr string, cmd *exec.Cmd) {
 	}
 }
 
-// spelling is a random request that names the blocked key somehow.
+// spelling returns a random request that contains the blocked key in some spelling.
 func spelling(rnd *rand.Rand) (target, lines string) {
-	pick := func(of ...string) string { // mostly the first, so that what is odd is seldom odd twice
+	pick := func(of ...string) string { // mostly the first, so that few requests are odd in two ways
 		if rnd.IntN(4) > 0 {
 			return of[0]
 		}
@@ -174,7 +175,8 @@ func spelling(rnd *rand.Rand) (target, lines string) {
 	return target, lines
 }
 
-// However a blocked key is spelled, no upstream that reads it gets the request: Weir has read it, too, or refused to guess.
+// No upstream that reads the blocked key gets the request, however the key is spelled: Weir reads the key, too, or
+// refuses the request as ambiguous.
 func TestBlockedKeysStayOut(t *testing.T) {
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{plenty}, Deny: []string{blocked}})
 	if err != nil {

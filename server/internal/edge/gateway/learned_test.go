@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// A client whose answers are very short or very long doesn't decide what the calls of others reserve.
+// One client with very short or very long responses doesn't change how much is reserved for the calls of others.
 func TestOneClientCantBendWhatIsLearned(t *testing.T) {
 	for _, length := range []int64{1, 1_000_000} {
 		var l Learned
@@ -27,7 +27,7 @@ func TestOneClientCantBendWhatIsLearned(t *testing.T) {
 	}
 }
 
-// The newest answers of a client take the place of its oldest ones.
+// A client's newest responses replace its oldest ones.
 func TestLearnedFromOneClient(t *testing.T) {
 	var l Learned
 	for i := range int64(100) {
@@ -47,7 +47,7 @@ func TestLearnedFromOneClient(t *testing.T) {
 	}
 }
 
-// A client that makes up keys is one client.
+// A client that makes up API keys still counts as one client.
 func TestMadeUpKeysLearnAsOne(t *testing.T) {
 	l := limiterOf(t, weir.Options{}, daily("tokens", 1_000_000))
 	d, _ := metering(t, jsonAnswer(`{"usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}}`), setup{limiter: l})

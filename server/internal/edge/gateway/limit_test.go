@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// A burst of 500 against a bucket of 100: exactly 100 pass, and no more reach the upstream.
+// In a burst of 500 requests against a bucket of 100, exactly 100 pass, and no more reach the upstream.
 func TestBurst(t *testing.T) {
 	var served atomic.Int64
 	up := startUpstream(t, func(http.ResponseWriter, *http.Request) { served.Add(1) })
@@ -64,15 +64,15 @@ func TestRefusalsNeverReachTheUpstream(t *testing.T) {
 	}
 }
 
-// The body of a refused request is none of the gateway's business. A client that waits for leave to send it is never given any.
+// The gateway doesn't ask for the body of a refused request: a client that waits for 100 Continue never gets it.
 func TestRefusedBodiesAreNotAskedFor(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("api", "/", 1))})
 	d.get(t, "/")
 	for _, head := range []string{
-		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n",                         // more than is worth reading
-		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n",         // asks first
-		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n", // asks first, without an end
+		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n",                         // too long to read
+		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n",         // waits for 100 Continue
+		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n", // waits for 100 Continue, and has no length
 	} {
 		if a := d.raw(t, head); a.StatusCode != 429 || !a.Close {
 			t.Errorf("%q: %s, connection kept: %t", head, a.Status, !a.Close)
@@ -83,7 +83,7 @@ func TestRefusedBodiesAreNotAskedFor(t *testing.T) {
 	}
 }
 
-// A short body of a refused request is read, so that the connection serves the next request.
+// The gateway reads the short body of a refused request, so that the connection can serve the next one.
 func TestRefusalsKeepTheConnection(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("login", "/login", 1))})
@@ -100,7 +100,7 @@ func TestRefusalsKeepTheConnection(t *testing.T) {
 	}
 }
 
-// Clients see the limits of one limiter. It is Weir's if the upstream has more left.
+// A response has the headers of one limiter only: Weir's, if the upstream has more left.
 func TestUpstreamRateLimitHeaders(t *testing.T) {
 	theirs := func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -121,7 +121,7 @@ func TestUpstreamRateLimitHeaders(t *testing.T) {
 		upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("mine", "/limited/", 100)),
 		limit: httplimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{httplimit.XRateLimit}, Expose: true}},
 	})
-	// After a 103, too: the proxy forgets what stood in the answer before it.
+	// The same after a 103: httputil.ReverseProxy removes the headers that were set before it.
 	for i, path := range []string{"/limited/plain", "/limited/hint"} {
 		h := d.get(t, path).Header
 		want := map[string][]string{
@@ -143,14 +143,14 @@ func TestUpstreamRateLimitHeaders(t *testing.T) {
 			t.Errorf("%s: exposed: %s", path, got)
 		}
 	}
-	// Where no limit applies, the upstream's own are all there is.
+	// If no limit of Weir's applies, the response keeps the upstream's headers.
 	h := d.get(t, "/free").Header
 	if h.Get("X-RateLimit-Limit") != "7" || h.Get("RateLimit") == "" || len(h.Values("X-RateLimit-Limit")) != 1 {
 		t.Errorf("without a limit: %v", h)
 	}
 }
 
-// Requests of a queue wait for their turn, and those who leave it make room.
+// Queued requests wait for their turn, and a client that leaves the queue makes room for another.
 func TestQueue(t *testing.T) {
 	decided := make(chan weir.Decision, 10)
 	observe := func(o *weir.Observation) { decided <- *o.Decision }

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/gateway"
 )
 
-// door listens, and answers a byte to each connection that it lets in.
+// door starts a listener behind d, which sends one byte on each connection that it lets in. It returns its address.
 func door(t *testing.T, d *gateway.Door) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,9 +29,9 @@ func door(t *testing.T, d *gateway.Door) string {
 			}
 			go func() {
 				_, _ = c.Write([]byte("x"))
-				_, _ = io.Copy(io.Discard, c) // until the client closes it
+				_, _ = io.Copy(io.Discard, c) // until the client closes the connection
 				_ = c.Close()
-				_ = c.Close() // counts once
+				_ = c.Close() // closing twice must count once
 			}()
 		}
 	}()
@@ -42,12 +42,12 @@ func door(t *testing.T, d *gateway.Door) string {
 	return l.Addr().String()
 }
 
-// let reports whether a connection is let in, and returns it.
+// let connects, and reports whether the connection is let in.
 func let(t *testing.T, addr string) (net.Conn, bool) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
-		return nil, false // it was closed that soon
+		return nil, false // the listener has closed it already
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
@@ -55,7 +55,7 @@ func let(t *testing.T, addr string) (net.Conn, bool) {
 	return c, err == nil
 }
 
-// An address may have so many connections open, and another one when one is closed.
+// An address may have PerIP connections open. When it closes one, it may open another.
 func TestConnectionsPerIP(t *testing.T) {
 	d := &gateway.Door{PerIP: 3}
 	addr := door(t, d)
@@ -72,10 +72,10 @@ func TestConnectionsPerIP(t *testing.T) {
 	if got := d.TooMany.Load(); got != 7 {
 		t.Errorf("%d were too many", got)
 	}
-	for range 3 { // again and again, so that none is counted for ever
+	for range 3 { // several times, to show that each closed connection is subtracted
 		_ = open[0].Close()
 		for {
-			c, in := let(t, addr) // once its end has been seen
+			c, in := let(t, addr) // succeeds once the listener has noticed the close
 			if in {
 				open = append(open[1:], c)
 				break
@@ -87,7 +87,7 @@ func TestConnectionsPerIP(t *testing.T) {
 	}
 }
 
-// Trusted proxies carry many clients: neither bound is for them.
+// Connections of trusted proxies are exempt from both checks, because they carry the requests of many clients.
 func TestTrustedProxiesAreLetIn(t *testing.T) {
 	d := &gateway.Door{PerIP: 1, Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Unwelcome: func(netip.Addr) bool { return true }}
 	addr := door(t, d)

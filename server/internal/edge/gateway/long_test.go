@@ -15,8 +15,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// A long body that turns out to be unreadable at its very end was never sent whole, not even its document: a server that reads no
-// further than that would have answered it.
+// A long body that proves unreadable at its very end never reaches the upstream whole. Even the JSON document in it is
+// incomplete, because a server that stops reading at its end would otherwise have answered.
 func TestUnreadableBodiesNeverArriveWhole(t *testing.T) {
 	picture := `{"model": "large", "x": "` + strings.Repeat("A", 2*mebibyte) + `"`
 	for name, body := range map[string]string{
@@ -65,8 +65,8 @@ func TestUnreadableBodiesNeverArriveWhole(t *testing.T) {
 	}
 }
 
-// A long body that can be metered is forwarded byte for byte, however its parts arrive, and gets its stream_options before the bracket
-// that ends it.
+// A long body that can be metered is forwarded byte for byte, however it is split into reads. If the gateway adds
+// stream_options, it adds them before the closing brace.
 func TestLongBodiesArriveWhole(t *testing.T) {
 	const start, end = `{"messages": [{"content": "hi {} [] \" "}], "stream": true`, "}" + "\r\n \t"
 	for _, body := range []string{start + end, "{}", " [1, 2]\n", "7", "{}" + strings.Repeat(" ", maxHeld-1), start + strings.Repeat(", \"x\": 1", 10_000) + end} {
@@ -95,7 +95,7 @@ func TestLongBodiesArriveWhole(t *testing.T) {
 	}
 }
 
-// A body that breaks off is one of the client's, and not an unreadable one.
+// If reading the client's body fails, the error is passed on, and the body isn't reported as unreadable.
 func TestALongBodyThatBreaks(t *testing.T) {
 	broken := errors.New("broken")
 	l := &long{ReadCloser: io.NopCloser(io.MultiReader(strings.NewReader(`{"x": 1`), iotest.ErrReader(broken))), body: usage.NewBody(), most: assumedOutput}
@@ -104,13 +104,13 @@ func TestALongBodyThatBreaks(t *testing.T) {
 	}
 }
 
-// A limit behind the first MiB allows no more output than was reserved before it was read.
+// The output reserved before a body's first MiB is read also bounds a limit that comes later in the body.
 func TestLateLimitsCantRaiseTheReservation(t *testing.T) {
 	const limit = 1_000_000
 	picture := `"x": "` + strings.Repeat("A", 2*mebibyte) + `"`
 	for name, c := range map[string]struct {
 		before, after string
-		reserved      int64 // 0: refused
+		reserved      int64 // zero if the request is refused
 	}{
 		"none":                    {"", "", lateOutput},
 		"a low one":               {"", `, "max_tokens": 100`, lateOutput},

@@ -11,8 +11,8 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// An answer that lies about what it took, or breaks off, is booked by the most that it told, by what was reserved or by its length.
-// The call reserves 2 tokens of input and 100 of output.
+// If a response reports wrong usage or breaks off, the gateway books the most that it reported, what was reserved, or
+// an estimate from its length. The call reserves 2 tokens of input and 100 of output.
 func TestAnswersThatLie(t *testing.T) {
 	const (
 		openAI    = "data: {\"choices\":[{\"delta\":{\"content\":\"word\"}}]}\n\n"
@@ -92,7 +92,7 @@ func TestAnswersThatLie(t *testing.T) {
 				}
 			})
 			d := start(t, setup{upstream: up.URL, limiter: l, handled: handled})
-			limit := `"max_tokens": 100` // as each API has it
+			limit := `"max_tokens": 100` // the names that each API has for it
 			switch {
 			case strings.HasSuffix(c.path, "Content"):
 				limit = `"generationConfig": {"maxOutputTokens": 100}`

@@ -26,13 +26,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what should come at once, before it reports that it didn't.
+// patience is how long a test waits for something that should happen at once before it fails.
 const patience = 30 * time.Second
 
-// plenty admits whatever a test sends.
+// plenty is a rule that admits every request of a test.
 var plenty = weir.Rule{ID: "plenty", By: []string{"ip"}, Limits: []weir.Limit{weir.PerHour(1_000_000)}}
 
-// few admits n requests of a client, and the next one tomorrow.
+// few returns a rule that admits n requests per client. The next one would have to wait for a day.
 func few(id, endpoint string, n int64) weir.Rule {
 	return weir.Rule{
 		ID: id, Match: weir.Match{Endpoint: endpoint}, By: []string{"ip"},
@@ -49,7 +49,7 @@ func limiterOf(t *testing.T, opts weir.Options, rules ...weir.Rule) *weir.Limite
 	return weir.NewLimiter(memstore.New(memstore.Options{}), set, opts)
 }
 
-// upstream is a server that remembers what it was asked.
+// upstream is a server that records the requests it receives.
 type upstream struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -87,7 +87,7 @@ func (u *upstream) last(t *testing.T) *http.Request {
 	return seen[len(seen)-1]
 }
 
-// journal is what was logged, a line each.
+// journal records log lines.
 type journal struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -105,19 +105,19 @@ func (j *journal) String() string {
 	return j.buf.String()
 }
 
-// loud reports whether anything was logged that would wake someone up.
+// loud reports whether a warning or an error was logged.
 func (j *journal) loud() bool {
 	s := j.String()
 	return strings.Contains(s, "level=WARN") || strings.Contains(s, "level=ERROR")
 }
 
-// door is a gateway on a real server, and a client of it.
+// door is a gateway on a real server, with a client for it.
 type door struct {
 	*httptest.Server
 	gateway *Gateway
 	client  *http.Client
 	log     *journal
-	asked   sync.Map // of X-Ask, to a channel that is closed when the gateway is done with the request: see doWhole
+	asked   sync.Map // by X-Ask, a channel that is closed when the gateway is done with the request: see doWhole
 }
 
 type setup struct {
@@ -126,8 +126,8 @@ type setup struct {
 	limit    httplimit.Options
 	opts     Options
 	tls      bool
-	handled  chan<- struct{} // told when the gateway is done with a request
-	header   http.Header     // set by what stands in front of the gateway
+	handled  chan<- struct{} // receives a value when the gateway is done with a request
+	header   http.Header     // response headers that are set before the gateway runs
 }
 
 func start(t *testing.T, s setup) *door {
@@ -179,7 +179,7 @@ func start(t *testing.T, s setup) *door {
 
 func (d *door) addr() string { return d.Listener.Addr().String() }
 
-// answer is a response that was read whole.
+// answer is a response whose body was read.
 type answer struct {
 	*http.Response
 	body string
@@ -194,7 +194,8 @@ func (d *door) do(t *testing.T, req *http.Request) answer {
 	return read(t, res)
 }
 
-// doWhole is do until the gateway is done, too: a client may have the whole answer a moment before.
+// doWhole is like do, but also waits until the gateway is done. The client may have the whole response a moment
+// earlier.
 func (d *door) doWhole(t *testing.T, req *http.Request) answer {
 	t.Helper()
 	done := make(chan struct{})
@@ -230,7 +231,7 @@ func (d *door) request(t *testing.T, method, path string, body io.Reader) *http.
 	return req
 }
 
-// dial opens a connection on which a test can send what no client library would.
+// dial opens a connection for bytes that no client library would send.
 func (d *door) dial(t *testing.T) net.Conn {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", d.addr())
@@ -244,7 +245,7 @@ func (d *door) dial(t *testing.T) net.Conn {
 	return conn
 }
 
-// raw sends a request byte for byte.
+// raw sends a request byte for byte, and returns the response.
 func (d *door) raw(t *testing.T, text string) answer {
 	t.Helper()
 	conn := d.dial(t)
@@ -252,13 +253,13 @@ func (d *door) raw(t *testing.T, text string) answer {
 	return exchangeRaw(t, conn, text)
 }
 
-// rawPath asks for a path, spelled as it is.
+// rawPath requests a path exactly as it is spelled.
 func (d *door) rawPath(t *testing.T, path string) answer {
 	t.Helper()
 	return d.raw(t, "GET "+path+" HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n")
 }
 
-// await waits for something that should happen at once. Any goroutine may call it.
+// await receives from a channel on which a value should arrive at once. Any goroutine may call it.
 func await[T any](t *testing.T, c <-chan T, what string) (v T) {
 	t.Helper()
 	select {
@@ -269,7 +270,7 @@ func await[T any](t *testing.T, c <-chan T, what string) (v T) {
 	return v
 }
 
-// exchangeRaw sends a request on a connection that stays open.
+// exchangeRaw sends a request on a connection, and leaves the connection open.
 func exchangeRaw(t *testing.T, conn net.Conn, text string) answer {
 	t.Helper()
 	if _, err := io.WriteString(conn, text); err != nil {

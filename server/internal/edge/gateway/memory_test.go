@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector has memory of its own, so this runs without it.
+// This runs without the race detector, which uses memory of its own.
 
 package gateway
 
@@ -14,26 +14,28 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// While 20 MB pass each way, the client, the gateway and the upstream together allocate far less than that.
+// While 20 MB are transferred in each direction, the client, the gateway and the upstream together allocate far less
+// than that.
 func TestMemoryOfLargeBodies(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		up, received := startWarehouse(t)
 		d := start(t, setup{upstream: up.URL, tls: h2})
-		carry(t, d, received) // fills the pools
+		carry(t, d, received) // fill the pools
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		carry(t, d, received)
 		runtime.ReadMemStats(&after)
 		grown := after.TotalAlloc - before.TotalAlloc
 		t.Logf("HTTP/2 %t: %d KB allocated", h2, grown>>10)
-		// Buffered even once, either body would be twice as much.
+		// Buffering either body once would exceed this bound.
 		if grown > big/2 {
 			t.Errorf("HTTP/2 %t: %d MB allocated for 40 MB that passed", h2, grown>>20)
 		}
 	}
 }
 
-// A stream of 256 MB is read for its usage without being kept: neither the heap nor what is allocated grows with it.
+// The gateway reads the usage of a stream of 256 MB without keeping the stream: neither the heap nor the allocations
+// grow with it.
 func TestMemoryOfMeteredStreams(t *testing.T) {
 	const long = 256 << 20
 	event := "data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("word ", 6000) + "\"}}]}\n\n"
@@ -52,7 +54,7 @@ func TestMemoryOfMeteredStreams(t *testing.T) {
 		})
 		handled := make(chan struct{}, 2)
 		d := start(t, setup{upstream: up.URL, limiter: l, tls: h2, handled: handled})
-		d.ask(t, "/short", chat) // fills the pools
+		d.ask(t, "/short", chat) // fill the pools
 		await(t, handled, "the end at the gateway")
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// The first byte of a stream, and each one after it, arrives before the next is sent.
+// The client receives each part of a stream before the upstream sends the next one, from the first byte on.
 func TestMeteringHoldsNothingBack(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		seen, handled := make(chan struct{}), make(chan struct{}, 1)
@@ -53,19 +53,19 @@ func TestMeteringHoldsNothingBack(t *testing.T) {
 	}
 }
 
-// However a call is dressed up, what its answer says is booked.
+// However a client disguises a call, the gateway books the usage in its response.
 func TestCallsInDisguise(t *testing.T) {
 	const used = `{"usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}}`
 	for name, c := range map[string]struct {
 		header  [2]string
 		body    string
-		reserve string // left while the model thinks
+		reserve string // tokens left while the call is in flight
 	}{
 		"as text":                {[2]string{"Content-Type", "text/plain;charset=UTF-8"}, chat, "9898"},
 		"as nothing":             {[2]string{"Content-Type", ""}, chat, "9898"},
 		"as a form":              {[2]string{"Content-Type", "multipart/form-data; boundary=x"}, chat, "9898"},
 		"as bytes":               {[2]string{"Content-Type", "application/octet-stream"}, chat, "9898"},
-		"padded":                 {[2]string{"X", "y"}, chat[:len(chat)-1] + strings.Repeat(" ", maxHead) + "}", "9875"}, // a quarter of what wasn't read
+		"padded":                 {[2]string{"X", "y"}, chat[:len(chat)-1] + strings.Repeat(" ", maxHead) + "}", "9875"}, // a quarter of the blanks is reserved as input
 		"with a picture":         {[2]string{"X", "y"}, strings.Replace(chat, `}]`, `, "image": "`+strings.Repeat("A", maxHead)+`"}]`, 1), "9898"},
 		"with a media type of x": {[2]string{"Content-Type", "application/vnd.x+json"}, chat, "9898"},
 	} {
@@ -91,10 +91,10 @@ func TestCallsInDisguise(t *testing.T) {
 	}
 }
 
-// Of an answer that its client leaves, what it had told counts if that is more than was thought.
+// If a client leaves during a response, the gateway books the input reported so far if it is more than was estimated.
 func TestClientThatLeavesPaysForItsInput(t *testing.T) {
 	for name, c := range map[string]struct{ start, left string }{
-		"more than was thought": {`{"input_tokens":500,"output_tokens":1}`, "9400"}, // 100 of output stay reserved
+		"more than was thought": {`{"input_tokens":500,"output_tokens":1}`, "9400"}, // the 100 tokens of output stay reserved
 		"less":                  {`{"input_tokens":1,"output_tokens":1}`, "9898"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestClientThatLeavesPaysForItsInput(t *testing.T) {
 	}
 }
 
-// What a model refuses gives everything back that was reserved for it, and counts as a request.
+// If the upstream refuses a call, all of its reservation is given back, and it still counts as a request.
 func TestRefusedCallsAreFree(t *testing.T) {
 	standard := daily("pictures", 10)
 	standard.Default = counter.Whole(2)
@@ -141,7 +141,7 @@ func TestRefusedCallsAreFree(t *testing.T) {
 	}
 }
 
-// An error that the upstream reports after the model has run is booked by the usage in it.
+// If the upstream reports an error after the model has run, the gateway books the usage in the error.
 func TestErrorsWithAUsageAreBooked(t *testing.T) {
 	const used = `"usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}`
 	for answer, want := range map[string]string{
@@ -164,8 +164,8 @@ func TestErrorsWithAUsageAreBooked(t *testing.T) {
 	}
 }
 
-// The gateway doesn't know which limit an API obeys whose path it doesn't know. So it reserves as much as without a limit, and at
-// least what the limits allow.
+// On a path that it doesn't know, the gateway can't tell which limit in the body the API obeys. So it reserves as much
+// as it would without a limit, or what the limits allow if that is more.
 func TestLimitsOnUnknownPaths(t *testing.T) {
 	byDefault := daily("tokens", 10_000)
 	byDefault.Default = counter.Whole(500)
@@ -173,7 +173,7 @@ func TestLimitsOnUnknownPaths(t *testing.T) {
 		path, limit string
 		rule        weir.Rule
 		learned     int64
-		left        string // while the model thinks
+		left        string // tokens left while the call is in flight
 	}{
 		"a known path":     {"/v1/chat/completions", `"max_tokens": 100`, daily("tokens", 10_000), 0, "9898"},
 		"low":              {"/llm", `"max_tokens": 100`, daily("tokens", 10_000), 0, "5902"},
@@ -203,7 +203,7 @@ func TestLimitsOnUnknownPaths(t *testing.T) {
 	}
 }
 
-// A call that waits in a queue, where its body is read ahead a second time, is asked for its usage all the same.
+// A call that waits in a queue has its body read ahead a second time. The upstream is still asked for its usage.
 func TestUsageBehindAQueue(t *testing.T) {
 	queue := weir.Rule{ID: "queue", By: []string{"ip"}, Algorithm: weir.LeakyQueue, MaxDelay: time.Minute, Limits: []weir.Limit{{Count: 20, Window: time.Second}}}
 	bodies := make(chan string, 10)
@@ -219,7 +219,7 @@ func TestUsageBehindAQueue(t *testing.T) {
 	}
 }
 
-// An answer that breaks off says nothing of what it took: the estimate stands.
+// A response that breaks off reports no usage, so the estimate stays booked.
 func TestUpstreamThatBreaksOffKeepsTheEstimate(t *testing.T) {
 	handled := make(chan struct{}, 1)
 	l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))
@@ -243,7 +243,7 @@ func TestUpstreamThatBreaksOffKeepsTheEstimate(t *testing.T) {
 	}
 }
 
-// A WebSocket has its slot until it is closed.
+// A WebSocket holds its slot until it is closed.
 func TestSlotsOfWebSockets(t *testing.T) {
 	done, handled := make(chan error, 1), make(chan struct{}, 10)
 	up := startUpstream(t, echoing(t, done))
@@ -266,8 +266,8 @@ func TestSlotsOfWebSockets(t *testing.T) {
 	}
 }
 
-// A stream that doesn't tell what it took is booked by its length, however the request is written that brought it about: a client
-// would be served for nothing otherwise.
+// A stream that reports no usage is booked by its length, whatever request caused it. Otherwise a client could get the
+// output for free.
 func TestStreamsThatTellNothing(t *testing.T) {
 	const events = 3000
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -320,7 +320,7 @@ func TestStreamsThatTellNothing(t *testing.T) {
 	}
 }
 
-// A guess by earlier answers that is more than a limit holds keeps nobody out.
+// If the estimate learned from earlier responses exceeds the limit's capacity, the request is still admitted.
 func TestLearnedMoreThanALimitHolds(t *testing.T) {
 	up := startUpstream(t, jsonAnswer(`{"usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}}`))
 	l := limiterOf(t, weir.Options{}, daily("tokens", 1_000))

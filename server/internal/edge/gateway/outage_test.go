@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// An upstream that is down is a line at once and a line a minute, whatever the load, and one when it is back.
+// When the upstream is down, the gateway logs one line at once, then one a minute, whatever the load, and one when it
+// is back.
 func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &journal{}
@@ -46,7 +47,7 @@ func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
 		o.answered()
 		o.answered()
 		says(`level=INFO msg="the upstream answers again" failed=1500 after=1m0s`)
-		// One that comes and goes doesn't make more of it.
+		// An upstream that alternates between failures and responses causes no more lines.
 		for range 100 {
 			fails(2)
 			o.answered()
@@ -55,7 +56,7 @@ func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
 		time.Sleep(time.Minute)
 		fails(1)
 		says(`level=WARN msg="no answer from the upstream" status=502 failed=201`)
-		o.answered() // a single failure is a line by itself
+		o.answered() // after a single failure, the gateway doesn't log that the upstream is back
 		time.Sleep(time.Minute)
 		fails(1)
 		says(`level=WARN msg="no answer from the upstream" status=502`)
@@ -65,7 +66,7 @@ func TestAnOutageIsLoggedOnceWithACount(t *testing.T) {
 	})
 }
 
-// Answers that break off are a line at once, and no line for each.
+// Responses that break off are logged like an outage: one line at once, not one for each.
 func TestBrokenAnswersAreLoggedOnce(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
@@ -84,7 +85,7 @@ func TestBrokenAnswersAreLoggedOnce(t *testing.T) {
 		}
 		await(t, handled, "the end at the gateway")
 	}
-	if n := strings.Count(d.log.String(), "level=WARN"); n > 3 { // one, and one more for each minute that this takes
+	if n := strings.Count(d.log.String(), "level=WARN"); n > 3 { // one, and one more for each minute that the test takes
 		t.Errorf("%d lines for 20 answers: %s", n, d.log)
 	}
 	if !strings.Contains(d.log.String(), `msg="the upstream broke off its answer" error="unexpected EOF"`) {

@@ -26,11 +26,12 @@ func (r *room) held() int64 {
 	return r.clients.All()
 }
 
-// attackers is more clients than there is room for, if each sends 1 MiB.
+// attackers is the number of clients whose bodies of 1 MiB together exceed the room.
 const attackers = maxRoom/maxHead + 2
 
-// priced is a gateway with a budget of 100 usd for all clients together. The model small costs 1 usd per million tokens, and large 100.
-// All other models cost as much as large, or have no price. The key sk_blocked is on the deny list.
+// priced starts a gateway with a budget of 100 usd that all clients share. The model small costs 1 usd per million
+// tokens, and large 100. Other models cost as much as large if others is set, and otherwise have no price. The key
+// sk_blocked is on the deny list.
 func priced(t *testing.T, others bool, handled chan<- struct{}) (d *door, budget func() string) {
 	t.Helper()
 	price := func(model string, usd int64) weir.Sum {
@@ -62,20 +63,20 @@ func priced(t *testing.T, others bool, handled chan<- struct{}) (d *door, budget
 	return d, func() string { return left(t, l)["budget"] }
 }
 
-// stallBodies opens connections that send all but the last byte of nearly 1 MiB of JSON, and wait.
+// stallBodies opens connections that send nearly 1 MiB of JSON, all but the last byte, and then stall.
 func stallBodies(t *testing.T, d *door, header func(i int) string) {
 	t.Helper()
 	body := `{"messages": "` + strings.Repeat("a", maxHead)
 	for i := range attackers {
 		conn := d.dial(t)
-		go func() { // the gateway may not take all of it
+		go func() { // in a goroutine, because the gateway may stop reading
 			fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
 				header(i), maxHead-1, body[:maxHead-2])
 		}()
 	}
 }
 
-// callAs asks the model small for an answer of 12 tokens, or large where there is no price for other models.
+// callAs calls a model with chat's body, and returns the response.
 func (d *door) callAs(t *testing.T, model, key, ip string) answer {
 	t.Helper()
 	req := d.request(t, "POST", "/v1/chat/completions", strings.NewReader(strings.Replace(chat, "gpt-small", model, 1)))
@@ -85,7 +86,7 @@ func (d *door) callAs(t *testing.T, model, key, ip string) answer {
 	return d.doWhole(t, req)
 }
 
-// A blocked client is refused before anything of its body is read, so it can't take the room that other clients' calls need.
+// A blocked client is refused before any of its body is read, so it can't take the room that other clients' calls need.
 func TestBlockedClientsTakeNoRoom(t *testing.T) {
 	for _, others := range []bool{true, false} {
 		handled := make(chan struct{}, 2*attackers)
@@ -95,7 +96,7 @@ func TestBlockedClientsTakeNoRoom(t *testing.T) {
 			await(t, handled, "the refusal of a blocked client")
 		}
 		d.gateway.room.mu.Lock()
-		if !reflect.ValueOf(&d.gateway.room.addresses).Elem().IsZero() { // it remembers that it was ever used
+		if !reflect.ValueOf(&d.gateway.room.addresses).Elem().IsZero() { // any use leaves a trace
 			t.Error("a blocked client's body was read")
 		}
 		d.gateway.room.mu.Unlock()
@@ -108,8 +109,8 @@ func TestBlockedClientsTakeNoRoom(t *testing.T) {
 	}
 }
 
-// One address that stalls as many bodies as it can, with a new key for each, leaves room for other addresses and for clients that
-// are verified. Their calls are booked at the price of their model.
+// If one address stalls as many bodies as it can, each with a new key, other addresses and verified clients still find
+// room. Their calls are billed at the price of their model.
 func TestStalledBodiesLeaveRoom(t *testing.T) {
 	for _, others := range []bool{true, false} {
 		handled := make(chan struct{}, 2*attackers)
@@ -146,12 +147,13 @@ type pipeWriter struct {
 
 func (w pipeWriter) Write(p []byte) (int, error) { return w.ResponseRecorder.Write(p) }
 
-// A large body that stops arriving, or hardly arrives, soon loses its room. Small ones, and large ones that make progress, don't.
+// A large body that stalls or only drips soon loses its room. Small bodies have longer, and large ones that make
+// progress keep their room.
 func TestLargeBodiesLoseTheirRoomSoon(t *testing.T) {
 	for name, c := range map[string]struct {
-		begin, part int // bytes
+		begin, part int // bytes sent at first, and then in each part
 		every       time.Duration
-		lasts       time.Duration // until the gateway gives up, to a second; 0 if it doesn't
+		lasts       time.Duration // until the gateway gives up, in whole seconds, or zero if it doesn't
 	}{
 		"stalls":            {maxHead - 1000, 0, 0, headStall},
 		"drips":             {maxHead - 1000, 1, time.Second, headStall},
@@ -199,7 +201,7 @@ func TestLargeBodiesLoseTheirRoomSoon(t *testing.T) {
 	}
 }
 
-// A call for which there is no room is refused. It never goes on without having been read.
+// A call for which there is no room is refused. It is never forwarded unread.
 func TestNoRoomForABody(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		var told []weir.Reason
@@ -227,7 +229,7 @@ func TestNoRoomForABody(t *testing.T) {
 	}
 }
 
-// However many addresses and keys attackers have, a newcomer finds some room.
+// However many addresses and keys attackers have, a new client finds some room.
 func TestSharesOfTheRoom(t *testing.T) {
 	var r room
 	address := func(i int) netip.Prefix {

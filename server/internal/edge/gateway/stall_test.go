@@ -19,10 +19,10 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// stall is short, but not so short that a busy machine would seem to stall.
+// stall is a short timeout, but long enough that a busy machine doesn't seem to stall.
 const stall = 500 * time.Millisecond
 
-// A client that stops in the middle of its body doesn't hold the upstream for ever.
+// A client that stalls in the middle of its body doesn't hold the upstream forever.
 func TestStalledUpload(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
@@ -54,7 +54,7 @@ func TestStalledUpload(t *testing.T) {
 	}
 }
 
-// Nor does one that takes nothing of its answer.
+// Nor does a client that stops reading its response.
 func TestStalledDownload(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
@@ -82,7 +82,7 @@ func TestStalledDownload(t *testing.T) {
 	}
 }
 
-// Pauses of the upstream are no stalling of the client, however long.
+// If the upstream pauses, the client isn't taken to be stalled, however long the pause.
 func TestPausesAreNotStalls(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
@@ -94,7 +94,7 @@ func TestPausesAreNotStalls(t *testing.T) {
 				fmt.Fprintln(w, i)
 				http.NewResponseController(w).Flush()
 				select {
-				case <-time.After(2 * stall): // the pause itself
+				case <-time.After(2 * stall): // the pause under test
 				case <-r.Context().Done():
 					t.Error("cut off")
 				}
@@ -108,7 +108,8 @@ func TestPausesAreNotStalls(t *testing.T) {
 	}
 }
 
-// An upstream that answers without reading isn't held by a body that never comes, and its client gets the answer.
+// If the upstream responds without reading the body, the client gets the response, and the gateway doesn't wait for the
+// rest of the body.
 func TestAnswerBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -133,7 +134,8 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 		if a := read(t, res); a.StatusCode != 401 || !a.Close {
 			t.Errorf("%s, connection kept: %t", a.Status, !a.Close)
 		}
-		// What comes late is no request of its own, and what never comes isn't waited for.
+		// Bytes that arrive late aren't taken for another request, and the gateway doesn't wait for bytes that never
+		// arrive.
 		_, _ = io.WriteString(conn, c.late)
 		rest, err := io.ReadAll(in)
 		var network net.Error
@@ -146,7 +148,7 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 	}
 }
 
-// A refused client that announces a body and doesn't send it is answered, and let go.
+// A refused client that announces a body and doesn't send it gets its response, and the connection is closed.
 func TestRefusedStall(t *testing.T) {
 	for name, refusal := range map[string]httplimit.Template{"short": {}, "long": {Body: strings.Repeat("no ", 10_000)}} {
 		t.Run(name, func(t *testing.T) {
@@ -174,8 +176,8 @@ func TestRefusedStall(t *testing.T) {
 	}
 }
 
-// Clients that send their headers a byte at a time, or a megabyte of them, are
-// shown the door, and nobody else notices.
+// Clients that send their headers a byte at a time, or a megabyte of them, are disconnected, without an effect on
+// others.
 func TestSlowAndHugeHeaders(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, nil)
@@ -191,7 +193,7 @@ func TestSlowAndHugeHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		wg.Go(func() {
-			got, err := io.ReadAll(conn) // until the server closes it
+			got, err := io.ReadAll(conn) // until the server closes the connection
 			if err != nil || strings.HasPrefix(string(got), "HTTP/1.1 200") {
 				t.Errorf("a slow client got %q, %v", got, err)
 			}
@@ -201,7 +203,7 @@ func TestSlowAndHugeHeaders(t *testing.T) {
 		conn := d.dial(t)
 		wg.Go(func() {
 			io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\nX-Huge: ")
-			_, _ = io.CopyN(conn, letters{}, 1<<20) // the server may close it before the end
+			_, _ = io.CopyN(conn, letters{}, 1<<20) // the server may close the connection first
 		})
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
@@ -232,17 +234,17 @@ func (letters) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A client that sends a byte whenever it would be given up on doesn't hold the upstream for ever, either.
+// A client that sends a byte just before each timeout doesn't hold the upstream forever, either.
 func TestDrippedUpload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		up, down := net.Pipe() // the client's body, and the gateway's end of it
+		up, down := net.Pipe() // the client's end of the body, and the gateway's end
 		defer down.Close()
 		r := httptest.NewRequest("POST", "/", down)
 		ctx, cancel := context.WithCancel(t.Context())
 		w := httptest.NewRecorder()
 		begin := time.Now()
 		b := newRequestBody(r, &client{ResponseWriter: w, control: http.NewResponseController(w), patience: time.Minute}, cancel)
-		context.AfterFunc(ctx, func() { up.Close() }) // as the server's read deadline would
+		context.AfterFunc(ctx, func() { up.Close() }) // as the server's read deadline would do
 		var sent int
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -264,11 +266,11 @@ func TestDrippedUpload(t *testing.T) {
 	})
 }
 
-// An upload that makes progress may take for ever, and so may an upstream that takes it slowly.
+// An upload that makes progress may take any time, and so may an upstream that reads it slowly.
 func TestSlowUploadThatProgresses(t *testing.T) {
 	for name, c := range map[string]struct {
-		bytes     int           // of each part
-		send, use time.Duration // between parts
+		bytes     int           // in each part
+		send, use time.Duration // the client's pause after each part, and the upstream's
 		parts     int
 	}{
 		"a slow client":   {20_000, 30 * time.Second, 0, 1000},
@@ -329,7 +331,7 @@ func TestDripEndsTheUpstreamsRequest(t *testing.T) {
 			if _, err := conn.Write([]byte("x")); err != nil {
 				return
 			}
-			time.Sleep(stall / 10) // the drip itself
+			time.Sleep(stall / 10) // the drip under test
 		}
 	}()
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)

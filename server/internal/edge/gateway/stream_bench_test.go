@@ -17,7 +17,8 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// streaming is a model that streams events, and a gateway before it that counts tokens and requests in flight.
+// streaming starts a model that streams events, and a gateway in front of it that counts tokens and requests in flight.
+// It returns their URLs.
 func streaming(b *testing.B, events int) (direct, through string) {
 	event := "data: {\"choices\": [{\"delta\": {\"content\": \"" + strings.Repeat("word ", 200) + "\"}}]}\n\n"
 	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -63,8 +64,8 @@ func ask(b *testing.B, to string) io.ReadCloser {
 	return res.Body
 }
 
-// BenchmarkFirstByte compares the time to the first byte of a stream through the gateway with that of the model alone, in turns: ms at
-// the median and at p99.
+// BenchmarkFirstByte compares the time to the first byte of a stream from the model alone and through the gateway,
+// alternating between them. It reports the median and p99 in ms.
 func BenchmarkFirstByte(b *testing.B) {
 	direct, through := streaming(b, 3)
 	took := map[string][]time.Duration{}
@@ -75,7 +76,7 @@ func BenchmarkFirstByte(b *testing.B) {
 			if _, err := body.Read(make([]byte, 1)); err != nil {
 				b.Fatal(err)
 			}
-			if i > 0 { // but for the connection
+			if i > 0 { // not the first, which includes connecting
 				took[to] = append(took[to], time.Since(begun))
 			}
 			_, _ = io.Copy(io.Discard, body)
@@ -92,8 +93,8 @@ func BenchmarkFirstByte(b *testing.B) {
 	b.ReportMetric(at(through, 0.5)-at(direct, 0.5), "more-ms")
 }
 
-// BenchmarkLongStream reads a gigabyte through the gateway, and tells how large the heap of the process became: with the model and
-// the client in it.
+// BenchmarkLongStream reads a gigabyte through the gateway, and reports the largest heap of the process, including the
+// model and the client.
 func BenchmarkLongStream(b *testing.B) {
 	_, through := streaming(b, 1<<20)
 	most, read := uint64(0), int64(0)

@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Server-sent events arrive one by one: the next is sent only once the last has been seen.
+// The client receives each server-sent event before the upstream sends the next.
 func TestServerSentEvents(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		seen := make(chan struct{})
@@ -49,7 +49,7 @@ func TestServerSentEvents(t *testing.T) {
 	}
 }
 
-// The head of an answer doesn't wait for its body.
+// The client receives the headers of a response before its body.
 func TestAnswerHeadComesAtOnce(t *testing.T) {
 	gotHead := make(chan struct{})
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -69,7 +69,7 @@ func TestAnswerHeadComesAtOnce(t *testing.T) {
 	}
 }
 
-// An upload reaches the upstream part by part: the next is sent only once the last has arrived.
+// The upstream receives each part of an upload before the client sends the next.
 func TestUploadStreams(t *testing.T) {
 	arrived := make(chan string)
 	up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -110,7 +110,7 @@ func TestUploadStreams(t *testing.T) {
 	}
 }
 
-// echo is an upstream that answers while it is still listening.
+// echo starts an upstream that responds with what it reads, while it is still reading.
 func echo(t *testing.T) *upstream {
 	t.Helper()
 	return startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -134,7 +134,7 @@ func echo(t *testing.T) *upstream {
 	})
 }
 
-// Request and answer may stream at the same time, and each wait for the other.
+// A request and its response may stream at the same time, each waiting for the other.
 func TestConversation(t *testing.T) {
 	up := echo(t)
 	for _, h2 := range []bool{false, true} {
@@ -145,7 +145,7 @@ func TestConversation(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer res.Body.Close()
-		if res.Close == h2 { // over HTTP/1, where the next request begins would be anyone's guess
+		if res.Close == h2 { // over HTTP/1, the next request's start couldn't be found reliably
 			t.Errorf("HTTP/%d, connection kept: %t", res.ProtoMajor, !res.Close)
 		}
 		lines := bufio.NewScanner(res.Body)
@@ -162,7 +162,7 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// trailing is a body that knows its trailer at its end.
+// trailing is a body that sets its trailer when it ends.
 type trailing struct {
 	io.Reader
 	set func()
@@ -212,7 +212,7 @@ func TestTrailers(t *testing.T) {
 	}
 }
 
-// Whether a body is wanted is the upstream's to say.
+// The upstream decides whether it wants a body: the gateway forwards Expect: 100-continue.
 func TestExpectContinue(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/unwanted" {
@@ -235,7 +235,7 @@ func TestExpectContinue(t *testing.T) {
 	}
 	io.WriteString(conn, "hello")
 	res, err := http.ReadResponse(in, nil)
-	for err == nil && res.StatusCode == http.StatusContinue { // the upstream's own may come as well
+	for err == nil && res.StatusCode == http.StatusContinue { // the upstream may send one, too
 		res, err = http.ReadResponse(in, nil)
 	}
 	if err != nil {
@@ -249,7 +249,7 @@ func TestExpectContinue(t *testing.T) {
 	}
 }
 
-// What a body is packed in is between the client and the upstream.
+// The gateway leaves Content-Encoding and Accept-Encoding to the client and the upstream.
 func TestEncodingIsLeftAlone(t *testing.T) {
 	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
@@ -278,7 +278,8 @@ func TestHTTP2Client(t *testing.T) {
 	}
 }
 
-// An upstream with a certificate of one's own authority, over HTTP/2, which spells paths differently on the wire.
+// The upstream's certificate is from a private authority, and the upstream uses HTTP/2, over which Go spells paths
+// differently.
 func TestHTTPSUpstream(t *testing.T) {
 	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%d %s", r.ProtoMajor, r.RequestURI)

@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// disguises are spellings of /login that reach the upstream, each as it is.
+// disguises are spellings of /login that reach the upstream unchanged.
 var disguises = []string{
 	"/login",
 	"//login",
@@ -47,7 +47,7 @@ var disguises = []string{
 	"/login?a;b=%zz&&c#d",
 }
 
-// unsafe are spellings of /login that are refused.
+// unsafe are spellings of /login that are refused, with the reason.
 var unsafe = map[string]string{
 	`/a%2f..%2flogin`: "encoded slash",
 	`/a%2F..%2Flogin`: "encoded slash",
@@ -84,7 +84,7 @@ func TestPathsInDisguise(t *testing.T) {
 			t.Errorf("%s reached the upstream as %s", path, got)
 		}
 	}
-	for _, path := range disguises { // the limit is used up, for all of them
+	for _, path := range disguises { // the limit is used up, whatever the spelling
 		if a := d.rawPath(t, path); a.StatusCode != 429 {
 			t.Errorf("%s escaped: %s", path, a.Status)
 		}
@@ -104,7 +104,7 @@ func TestUnsafePathsAreRefused(t *testing.T) {
 			t.Errorf("%s: %s %q", path, a.Status, a.body)
 		}
 	}
-	if a := d.rawPath(t, "/search?q=a%2Fb%5C%00"); a.StatusCode != 200 { // a query may hold them
+	if a := d.rawPath(t, "/search?q=a%2Fb%5C%00"); a.StatusCode != 200 { // these are allowed in a query
 		t.Errorf("in the query: %s", a.Status)
 	}
 	if n := len(up.requests()); n != 1 {
@@ -112,7 +112,7 @@ func TestUnsafePathsAreRefused(t *testing.T) {
 	}
 }
 
-// Whoever allows them has them forwarded as they came, and counted as well as can be.
+// With AllowUnsafePaths, the gateway forwards unsafe paths unchanged, and still limits those that it can read.
 func TestUnsafePathsCanBeAllowed(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{
@@ -134,7 +134,8 @@ func TestUnsafePathsCanBeAllowed(t *testing.T) {
 	}
 }
 
-// Behind the path of an upstream's URL, .. could lead out of it and back in, so that /login is not what it seems.
+// If the upstream's URL has a path, a request's .. could leave that path and enter it again, so such requests are
+// refused.
 func TestUpstreamPathIsAFence(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL + "/base", limiter: limiterOf(t, weir.Options{}, few("login", "/login", 1000))})
@@ -150,7 +151,7 @@ func TestUpstreamPathIsAFence(t *testing.T) {
 	}
 }
 
-// Frameworks that route by a header of a proxy don't get one from a stranger.
+// The gateway removes headers through which a client could make a framework route to another path.
 func TestPathsInHeaders(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL})
@@ -164,7 +165,7 @@ func TestPathsInHeaders(t *testing.T) {
 	}
 }
 
-// Ordinary escapes are nobody's disguise.
+// Ordinary escapes are forwarded unchanged.
 func TestOrdinaryEscapesAreForwarded(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL})
@@ -177,7 +178,7 @@ func TestOrdinaryEscapesAreForwarded(t *testing.T) {
 	}
 }
 
-// Characters that have no place in a URL are still the client's to send.
+// Characters that aren't allowed in a URL are forwarded anyway.
 func TestOddCharactersAreForwarded(t *testing.T) {
 	for _, c := range []struct{ prefix, path, want string }{
 		{"", `/a|b`, `/a|b`},
@@ -185,7 +186,7 @@ func TestOddCharactersAreForwarded(t *testing.T) {
 		{"", "/caf\xe9/%7c", "/caf\xe9/%7c"},
 		{"", "/a%7Cb|c", "/a%7Cb|c"},
 		{"", "/[1]!$&'()*+,=:@", "/[1]!$&'()*+,=:@"},
-		{"", "//a|b%2e", "//a%7Cb%2e"}, // the one spelling that the standard library can't send
+		{"", "//a|b%2e", "//a%7Cb%2e"}, // the one spelling that the standard library can't send unchanged
 		{"/base", "//a|b%2e", "/base//a|b%2e"},
 		{"/base/", "/x", "/base/x"},
 		{"/base/", "//x", "/base//x"},
@@ -205,7 +206,7 @@ func TestOddCharactersAreForwarded(t *testing.T) {
 	}
 }
 
-// HTTP/2 carries methods that can't be forwarded. They don't make the upstream look broken.
+// HTTP/2 can carry methods that can't be forwarded over HTTP/1. They get 400, not an error that blames the upstream.
 func TestBadMethods(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("all", "/", 1000))})
@@ -220,7 +221,7 @@ func TestBadMethods(t *testing.T) {
 	}
 }
 
-// Announced trailers that can't be forwarded don't make the upstream look broken, either.
+// Announced trailers that can't be forwarded get 400, not an error that blames the upstream.
 func TestBadTrailers(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("all", "/", 1000))})
@@ -232,7 +233,7 @@ func TestBadTrailers(t *testing.T) {
 	}
 }
 
-// What isn't a path, or would be read as a shorter one, goes nowhere.
+// A target that isn't a path, or that a server might read as a shorter path, is refused.
 func TestBadTargets(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, few("all", "/", 1000))})
@@ -248,7 +249,7 @@ func TestBadTargets(t *testing.T) {
 	if n := len(up.requests()); n != 0 {
 		t.Errorf("the upstream saw %d requests", n)
 	}
-	// A target with a host is a path all the same, and one without a path is limited as /.
+	// A target with a host is forwarded as its path, and a target without a path is limited as /.
 	for _, c := range []struct{ target, want string }{
 		{"http://other.example/a//b%2e?q=1", "/a//b%2e?q=1"},
 		{"http://other.example", "/"},
@@ -261,7 +262,7 @@ func TestBadTargets(t *testing.T) {
 	}
 }
 
-// HTTP/2 has no request line that a space could end. The upstream's HTTP/1 has.
+// HTTP/2 allows a space in a path, but in the upstream's HTTP/1 a space would end the path.
 func TestSpacesOverHTTP2(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL, tls: true})
@@ -279,7 +280,7 @@ func TestSpacesOverHTTP2(t *testing.T) {
 	}
 }
 
-// FuzzTarget holds that the upstream is never asked for a path that is another one to the limiter.
+// FuzzTarget checks that the upstream and the limiter always see the same path.
 func FuzzTarget(f *testing.F) {
 	for _, path := range disguises {
 		f.Add(path, "")

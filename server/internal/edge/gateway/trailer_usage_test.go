@@ -16,7 +16,7 @@ func TestClientsDontSayWhatTheyUsed(t *testing.T) {
 	const body = `{"model": "small", "stream": true, "max_tokens": 100, "messages": []}`
 	for name, c := range map[string]struct {
 		headers, trailers string
-		arrives           string // of the headers and trailers
+		arrives           string // the headers and trailers that reach the upstream
 	}{
 		"a header":                 {"X-Usage: 1\r\n", "", ""},
 		"in lower case":            {"x-usage: 1\r\n", "", ""},
@@ -49,7 +49,7 @@ func TestClientsDontSayWhatTheyUsed(t *testing.T) {
 				w.Header().Set("Content-Type", "text/event-stream")
 				w.Header().Set("Trailer", "X-Usage")
 				io.WriteString(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":50}}\n\ndata: [DONE]\n\n")
-				w.Header().Set("X-Usage", "1") // a trailer, which isn't read
+				w.Header().Set("X-Usage", "1") // a trailer, which the gateway doesn't read
 			})
 			d := start(t, setup{upstream: up.URL, limiter: l, handled: handled, opts: Options{UsageHeader: "X-Usage"}})
 			d.raw(t, fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: shop.example\r\nTransfer-Encoding: chunked\r\n%s\r\n%x\r\n%s\r\n0\r\n%s\r\n",

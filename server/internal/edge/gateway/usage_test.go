@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// daily counts an amount by address, in windows of a day.
+// daily returns a rule that counts an amount per address, in windows of a day.
 func daily(amount string, n int64) weir.Rule {
 	return weir.Rule{
 		ID: amount, By: []string{"ip"}, Amount: amount, Algorithm: weir.FixedWindow,
@@ -23,10 +23,10 @@ func daily(amount string, n int64) weir.Rule {
 	}
 }
 
-// requests counts requests as such, in windows of a day.
+// requests is a rule that counts requests, in windows of a day.
 var requests = weir.Rule{ID: "requests", By: []string{"ip"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 1000, Window: 24 * time.Hour}}}
 
-// left is what remains of a client's limits, by amount.
+// left returns what is left of a client's limits, by amount.
 func left(t *testing.T, l *weir.Limiter) map[string]string {
 	t.Helper()
 	return leftAt(t, l, "")
@@ -62,7 +62,7 @@ func jsonAnswer(text string) http.HandlerFunc {
 	}
 }
 
-// What an answer says was used is what is booked, and what others count stays one request.
+// The gateway books the usage that a response reports. Rules that count requests still count one.
 func TestUsageIsSettled(t *testing.T) {
 	for name, tt := range map[string]struct {
 		path, body string
@@ -79,7 +79,7 @@ func TestUsageIsSettled(t *testing.T) {
 		}, "9970"},
 		"gemini": {"/v1beta/models/gemini-pro:generateContent", `{"contents": [{"parts": [{"text": "hi"}]}], "generationConfig": {"maxOutputTokens": 50}}`,
 			jsonAnswer(`{"usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 4, "totalTokenCount": 7}}`), "9993"},
-		"nothing said of it":       {"/v1/chat/completions", chat, jsonAnswer(`{"choices": []}`), "9898"}, // 2 of input and 100 of output
+		"nothing said of it":       {"/v1/chat/completions", chat, jsonAnswer(`{"choices": []}`), "9898"}, // the reservation: 2 of input and 100 of output
 		"a refusal of the model's": {"/v1/chat/completions", chat, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }, "10000"},
 		"a failure of the model's": {"/v1/chat/completions", chat, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, "9898"},
 		"in a header":              {"/v1/chat/completions", chat, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Usage", "tokens=33, usd=0.5") }, "9967"},
@@ -101,7 +101,7 @@ func TestUsageIsSettled(t *testing.T) {
 	}
 }
 
-// A budget is reserved before the model is asked, so parallel requests don't pass it together.
+// Tokens are reserved before the model is called, so parallel requests can't exceed a budget together.
 func TestUsageIsReserved(t *testing.T) {
 	begun, end := make(chan struct{}, 10), make(chan struct{})
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -109,7 +109,7 @@ func TestUsageIsReserved(t *testing.T) {
 		<-end
 		jsonAnswer(`{"usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}}`)(w, r)
 	})
-	l := limiterOf(t, weir.Options{}, daily("tokens", 250)) // two and a half requests
+	l := limiterOf(t, weir.Options{}, daily("tokens", 250)) // enough for two requests of 102 tokens, but not for three
 	handled := make(chan struct{}, 10)
 	d := start(t, setup{upstream: up.URL, limiter: l, handled: handled})
 	answers := make(chan int, 3)
@@ -149,7 +149,7 @@ func TestUsageIsReserved(t *testing.T) {
 	}
 }
 
-// A chat that is streamed is made to tell its usage, and its body is otherwise as the client sent it.
+// A streamed chat asks the upstream for its usage, and is otherwise forwarded as the client sent it.
 func TestStreamedChatTellsItsUsage(t *testing.T) {
 	bodies := make(chan string, 1)
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -185,7 +185,7 @@ func TestStreamedChatTellsItsUsage(t *testing.T) {
 	}
 }
 
-// A client that leaves has used what it had reserved: nobody knows better.
+// If a client leaves during a response, its reservation stays booked, because the real usage is unknown.
 func TestClientThatLeavesKeepsItsEstimate(t *testing.T) {
 	gone := make(chan struct{})
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -217,7 +217,7 @@ func TestClientThatLeavesKeepsItsEstimate(t *testing.T) {
 	}
 }
 
-// Requests that set no limit are estimated by what the model's answers were like.
+// If a request sets no limit, the gateway estimates its output from the model's earlier responses.
 func TestEstimateIsLearned(t *testing.T) {
 	output := 40
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -249,8 +249,8 @@ func TestEstimateIsLearned(t *testing.T) {
 	}
 }
 
-// The gateway doesn't learn from an answer that a limit of another API cut, since the server may have obeyed it, nor from one of
-// several choices, since the server may have ignored n.
+// The gateway doesn't learn from a response to a request with another API's limit, because the server may have obeyed
+// it, nor from a response to a request for several choices, because the server may have ignored n.
 func TestDoubtfulAnswersArentLearned(t *testing.T) {
 	l := limiterOf(t, weir.Options{}, daily("output", 1_000_000))
 	during := make(chan string, 1)
@@ -267,7 +267,7 @@ func TestDoubtfulAnswersArentLearned(t *testing.T) {
 	}
 }
 
-// The gateway learns how long one choice is. A call reserves that length for each choice that it asks for.
+// The gateway learns the length of one choice. A call reserves that length for each choice that it asks for.
 func TestEstimateCountsChoices(t *testing.T) {
 	during := make(chan string, 1)
 	l := limiterOf(t, weir.Options{}, daily("tokens", 10_000))
@@ -292,7 +292,7 @@ func TestEstimateCountsChoices(t *testing.T) {
 	}
 }
 
-// Slots are free again however a request ends.
+// A slot is released however the request ends.
 func TestSlotsAreReleased(t *testing.T) {
 	begun, end := make(chan struct{}, 10), make(chan string)
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -314,7 +314,7 @@ func TestSlotsAreReleased(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			req := d.request(t, "POST", "/", nil).WithContext(ctx) // which isn't sent again
+			req := d.request(t, "POST", "/", nil).WithContext(ctx) // POST, which the client doesn't retry
 			if res, err := d.client.Do(req); err == nil {
 				res.Body.Close()
 			}
@@ -338,7 +338,7 @@ func TestSlotsAreReleased(t *testing.T) {
 	}
 }
 
-// What other nodes have learned counts until this one knows better.
+// The gateway uses other nodes' estimates for a model until it has enough of its own.
 func TestLearnedElsewhere(t *testing.T) {
 	var here, there Learned
 	for i := range 40 {
@@ -346,7 +346,7 @@ func TestLearnedElsewhere(t *testing.T) {
 			there.learn(fmt.Sprint("model-", i), 1, int64(100+i))
 		}
 	}
-	there.learn("model-39", 1, 139) // once more than the others
+	there.learn("model-39", 1, 139) // one response more than the others have
 	there.learn(strings.Repeat("long", 100), 1, 1)
 	said := there.Say()
 	if len(said) != maxTold || said["model-39"] != 139 || said["model-0"] != 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// echoing is a WebSocket server that says what it hears, and tells when it is done.
+// echoing returns a WebSocket server that echoes messages, and sends on done when it ends.
 func echoing(t *testing.T, done chan<- error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-RateLimit-Limit", "7")
@@ -46,7 +46,7 @@ func dialWebSocket(t *testing.T, d *door) (*websocket.Conn, *http.Response, erro
 func TestWebSocket(t *testing.T) {
 	done := make(chan error, 1)
 	up := startUpstream(t, echoing(t, done))
-	// Counting by status, so that the hijacking passes through everything that may stand in between.
+	// The rule counts by status, so that every wrapper of the ResponseWriter must support hijacking.
 	rule := few("chat", "/chat", 1)
 	rule.Statuses = []int{101}
 	d := start(t, setup{upstream: up.URL, limiter: limiterOf(t, weir.Options{}, rule)})
@@ -81,7 +81,8 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// A server that drains says so in every answer; where the protocol changes, the connection has another use.
+// A draining server sets Connection: close in every response, but not when it switches protocols, where Connection has
+// another use.
 func TestWebSocketWhileDraining(t *testing.T) {
 	done := make(chan error, 1)
 	up := startUpstream(t, echoing(t, done))
@@ -99,7 +100,8 @@ func TestWebSocketWhileDraining(t *testing.T) {
 	}
 }
 
-// A protocol that carries requests would be a way around the limiter, so it isn't offered to the upstream.
+// The gateway doesn't forward upgrades to protocols that carry requests, because those requests would bypass the
+// limiter.
 func TestOtherUpgradesAreNotOffered(t *testing.T) {
 	up := startUpstream(t, nil)
 	d := start(t, setup{upstream: up.URL})
@@ -112,7 +114,7 @@ func TestOtherUpgradesAreNotOffered(t *testing.T) {
 	}
 }
 
-// A client that vanishes takes the upstream's connection with it.
+// If a client vanishes, the gateway closes the connection to the upstream.
 func TestWebSocketHangUp(t *testing.T) {
 	done := make(chan error, 1)
 	up := startUpstream(t, echoing(t, done))
@@ -130,7 +132,7 @@ func TestWebSocketHangUp(t *testing.T) {
 	}
 }
 
-// Close ends what a server's Shutdown doesn't know of.
+// Close ends WebSockets, which a server's Shutdown ignores.
 func TestCloseEndsWebSockets(t *testing.T) {
 	done := make(chan error, 1)
 	up := startUpstream(t, echoing(t, done))
