@@ -1,13 +1,13 @@
--- The token bucket that most people write first: a hash of what is left and of
--- when that was so.
+-- The token bucket that most people write first: a hash with the number of
+-- tokens and the time when it was computed.
 --
 -- KEYS[1]  the counter
--- ARGV[1]  tokens that the bucket holds
--- ARGV[2]  tokens that come back per second
--- ARGV[3]  now, in seconds, by the client's clock
--- ARGV[4]  tokens asked for
+-- ARGV[1]  capacity of the bucket, in tokens
+-- ARGV[2]  refill rate, in tokens per second
+-- ARGV[3]  current time in seconds, by the client's clock
+-- ARGV[4]  tokens to take
 --
--- Returns 1 if they were taken, else 0; and what is left, rounded down.
+-- Returns 1 if the tokens were taken and 0 if not, and the remaining tokens, rounded down.
 local capacity, rate = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now, wanted = tonumber(ARGV[3]), tonumber(ARGV[4])
 

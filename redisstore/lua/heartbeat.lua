@@ -1,8 +1,9 @@
--- Notes that a node lives. Returns how many nodes live, the secret that they share, whether a
--- spoiled secret had to be replaced, and the time in seconds and microseconds. KEYS the nodes, by when they were last heard (s); what they
--- say; the secret ARGV the node's name; how long (s) a silent node counts as living; a secret, for
--- when there is none, or nothing, if
---       it needs none; how long a secret must be; what the node says, or nothing
+-- Records that a node is alive.
+-- KEYS  the nodes, scored by the time of their last heartbeat (s); their reports about themselves; the shared secret
+-- ARGV  the node's name; for how long (s) a silent node counts as alive; a secret to store if there is none, or '' if the node
+--       needs none; the minimum length of a secret; the node's report, or ''
+-- Returns the number of live nodes, the secret that they share, 1 if an invalid secret had to be replaced and else 0, and the
+-- time in seconds and microseconds.
 local t = redis.call('TIME')
 local now = t[1] + t[2] / 1e6
 -- Deletes come first: then even a Redis that is out of memory accepts the writes that follow.

@@ -1,10 +1,10 @@
--- Holds: what single charges leave behind, until they are given back or their time is over. See weir.Holds, whose
--- arithmetic this is.
+-- Holds: the reservations and slots that charges leave behind until they are given back or expire. The arithmetic is that of
+-- weir.Holds.
 --
--- A counter's holds are a hash of records by id, each a form, how many tokens it stands for, and the slot that they were
--- debited in; and a sorted set of ids by when they end (µs). The hash of a Concurrency limit has the sum of its slots as
--- well. Nothing here looks at more than 128 holds at once: those that end first, the one that ends last, and the charge's
--- own. A client chooses how many there are.
+-- A counter's holds consist of a hash of records by id and a sorted set of ids scored by when they end (µs). A record has a
+-- form, a number of tokens, and the slot in which they were debited. For a concurrency limit, the hash also has the sum of its
+-- slots. Clients determine how many holds there are, so no function here reads more than about 128 of them: those that end
+-- first, the one that ends last, and the charge's own.
 --
 -- If Redis' clock steps back, holds would last too long. A slot that ends more than the limit's window from now is shortened to
 -- that. For other holds, the hash has a field that says when the last one was made, and the longest lifetime of each form. If a
@@ -14,26 +14,26 @@
 local hold = false
 if holds then
   hold = {}
-  local KEPT, RETURNS, RETURNED = 246, 247, 248 -- forms: it stays taken at its end, goes back then, or has done so
+  local KEPT, RETURNS, RETURNED = 246, 247, 248 -- forms: at the hold's end, tokens stay taken, or go back, or went back already
   local RECORD, SIZE = '<BI7I7', 15
   local SUM, SUM_RECORD, SUM_FORM, SUM_SIZE = 's', '<BI7', 249, 8
   local SEEN, SEEN_RECORD, SEEN_FORM, SEEN_SIZE = 'l', '<BI7I7I7I7', 250, 29
-  local MOST = 128               -- that end in one act
+  local MOST = 128               -- holds that end in one act, at most
   local DAY = 86400000000        -- µs for which a reservation that went back is remembered
-  local DECADE = 316224000000000 -- µs: no bucket is booked deeper than refills in that time
+  local DECADE = 316224000000000 -- µs: no bucket gets a debt that takes longer than this to refill
   local HUGE = 2 ^ 53
 
-  local keys = #KEYS -- how many of them are left
-  local expired = {} -- in which act, by key
+  local keys = #KEYS -- how many keys are left to use: holds use them from the end
+  local expired = {} -- by key: the act in which its holds were expired
   local spread = _G.unpack
 
-  -- Drops holds that make no sense: the counter has none.
+  -- Drops holds that aren't valid: the counter then has none.
   local function drop(h)
     call('UNLINK', h.records, h.ends)
     dropped[#dropped + 1] = h.records
   end
 
-  -- Reads a key. One of another type isn't ours: the holds are dropped, and nothing is returned.
+  -- Runs a command that reads a key. If the key has another type, Weir didn't write it: drops the holds and returns false.
   local function read(h, ...)
     local r = pcall(...)
     if not r or not r.err then return r end
@@ -42,7 +42,7 @@ if holds then
     return false
   end
 
-  -- Reads a record. Returns its form, or nothing if it isn't there or makes no sense, the tokens and the slot.
+  -- Reads a record. Returns its form, its tokens and its slot. The form is nil if the record is missing or not valid.
   local function record(h, id)
     local v = read(h, 'HGET', h.records, id)
     if v and #v == SIZE then
@@ -52,7 +52,7 @@ if holds then
     return nil, 0, 0
   end
 
-  -- Reads the field that says when a hold was last made and how long holds last, and the charge's own record.
+  -- Reads the field that says when the last hold was made and how long holds last, and the charge's own record.
   local function recall(h)
     local v, _ = read(h, 'HGET', h.records, SEEN)
     h.seen, h.kept, h.returns, h.cursor = 0, 0, 0, 0
@@ -64,7 +64,7 @@ if holds then
 
   local function seen(h) return pack(SEEN_RECORD, SEEN_FORM, h.seen, h.kept, h.returns, h.cursor) end
 
-  -- How many slots are taken.
+  -- Returns how many slots are in use.
   local function sum(h)
     local v = read(h, 'HGET', h.records, SUM)
     if not v or #v ~= SUM_SIZE then return 0 end
@@ -72,12 +72,12 @@ if holds then
     return form == SUM_FORM and n or 0
   end
 
-  -- When the hold at a place in the order of ends does so, or 0.
+  -- Returns when the hold at a given place in the order of ends will end, or 0 if there is none.
   local function end_at(h, place)
     return min(HUGE, tonumber(call('ZRANGE', h.ends, place, place, 'WITHSCORES')[2] or 0))
   end
 
-  -- Updates how many slots are taken after n were freed. The hash must be there: a new one would have no TTL.
+  -- Updates the number of slots in use after n were freed. The hash must exist: a new one would have no TTL.
   local function free(h, n)
     local left = sum(h) - n
     if left > 0 then
@@ -87,10 +87,10 @@ if holds then
     end
   end
 
-  -- Removes the holds whose ids are in gone, and subtracts freed from the slots that are taken. With the last hold, both keys are
-  -- deleted by one command. A key that is empty is gone, and while its hash slot moves to another server of a Cluster, the next
-  -- command that names it is an error. The script would end there, with the holds removed and their tokens not given back.
-  -- Deletes come before other writes, which then succeed even if Redis is out of memory.
+  -- Removes the holds whose ids are in gone, and subtracts freed from the number of slots in use. When the last hold goes, one
+  -- command deletes both keys. Otherwise Redis would delete a key when it becomes empty. While a Cluster moves the key's hash
+  -- slot to another server, the next command with that key would fail, and the script would end after it removed the holds and
+  -- before it gave back their tokens. Deletes come before other writes, which then succeed even if Redis is out of memory.
   local function remove(h, p, gone, freed)
     if #gone > 0 and call('ZCARD', h.ends) == #gone and (#gone > 1 or call('ZRANGE', h.ends, 0, 0)[1] == gone[1]) then
       call('UNLINK', h.records, h.ends)
@@ -101,8 +101,8 @@ if holds then
     if p.algorithm == CONCURRENCY and freed > 0 then free(h, freed) end
   end
 
-  -- The window that it is now: its beginning, its count, and that of the window before. See main.lua, which has no time for a
-  -- function.
+  -- Returns the current window: its beginning, its count, and the count of the previous window. main.lua does the same without a
+  -- function, to save time.
   local function window(p, time, level, prev)
     if p.calendar then
       local t, ends = p.b, p.c
@@ -116,17 +116,17 @@ if holds then
     return min(time, now), level, prev
   end
 
-  -- Gives back what reservations stood for, to the slots that they were debited in. The field's TTL is right already: the
-  -- counter is full no later than before. With ahead, a counter is written only if its time lies in the future.
-  -- Returns its time before and after.
+  -- Gives back the tokens of reservations to the slots in which they were debited. The field's TTL can stay, because the counter
+  -- is full again no later than before. With ahead, the counter is written only if its time lies in the future.
+  -- Returns the counter's time before and after.
   local function give_back(key, p, returns, ahead)
     local algorithm = p.algorithm
     local v = algorithm ~= SLIDING_LOG and pcall('HGET', key, p.field)
-    if not v or v.err then return end -- untouched; or of another type, which the charge finds
+    if not v or v.err then return end -- untouched, or the key has another type: then the charge will find out
     local form, prev, code, time, level = byte(v), 0
     if form == SMALL and #v == 13 then
       form, code, time, level = unpack(SMALL_FIELD, v)
-    elseif form == LARGE and #v == 16 or form == ACCOUNT and #v == 37 then -- of an account, the same: it no longer lends
+    elseif form == LARGE and #v == 16 or form == ACCOUNT and #v == 37 then -- drops the account: the bucket no longer lends
       form, code, time, level = unpack(LARGE_FIELD, v)
     elseif form == PAIR and #v == 17 then
       form, code, time, level, prev = unpack(PAIR_FIELD, v)
@@ -166,8 +166,8 @@ if holds then
     return before, time
   end
 
-  -- Shortens slots that end more than the limit's window from now, since the clock has stepped back or the window was shortened.
-  -- Finds when the last one ends.
+  -- Shortens slots that end more than the limit's window from now, which happens after the clock steps back or the window is
+  -- shortened. Finds when the last slot ends.
   local function anchor_slots(h, p)
     local latest = now + p.b
     h.latest = end_at(h, -1)
@@ -179,8 +179,8 @@ if holds then
     h.latest = end_at(h, -1)
   end
 
-  -- Shortens other holds after the clock has stepped back. If the counter's window lies in the future, it moves to now, and so do
-  -- holds that were debited in it.
+  -- Shortens holds other than slots after the clock has stepped back. If the counter's window lies in the future, moves that window
+  -- and the holds that were debited in it to now.
   local function anchor(h, key, p)
     local from, to
     if now < h.seen then
@@ -202,14 +202,14 @@ if holds then
       if moved then call('ZADD', h.ends, latest, id) end
       if form and from and slot == from then call('HSET', h.records, id, pack(RECORD, form, n, to)) end
     end
-    -- If the last one was shortened, others with the same end may be left.
+    -- If the last hold was shortened, there may be more with the same end.
     h.cursor = #some == 2 * MOST and some[2 * MOST] - (moved and 1 or 0) or 0
     call('HSET', h.records, SEEN, seen(h))
     if h.id then h.form, h.n, h.slot = record(h, h.id) end
   end
 
-  -- Ends the holds whose time is over, in the order of their ends. Of reservations that go back, the record stays for a day,
-  -- and ends in the same act if that is over, too.
+  -- Ends the holds that have expired, in the order of their ends. The record of a reservation that goes back stays for another
+  -- day. If that day is also over, the record is removed in the same act.
   local function expire(h, key, p)
     local due = read(h, 'ZRANGE', h.ends, '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST, 'WITHSCORES')
     if not due or #due == 0 then return false end
@@ -240,8 +240,8 @@ if holds then
     return true
   end
 
-  -- Reads what a charge says of its hold, ends those whose time is over, and finds its own. Returns the holds, with the
-  -- form of its own, if that is there; and where the body goes on.
+  -- Reads the charge's fields about its hold, ends the counter's expired holds, and finds the charge's own hold. Returns the
+  -- holds, with the form of the charge's own if that exists, and the position at which the body continues.
   function hold.look(key, p, kind, first, held, n, at, act)
     local h = {records = KEYS[keys - 1], ends = KEYS[keys], id = false, form = nil}
     keys = keys - 2
@@ -253,7 +253,7 @@ if holds then
     local slots = p.algorithm == CONCURRENCY
     if kind == RESET or not first or not (held or p.gives_back or slots) then return h, at end
     if not slots then recall(h) end
-    if expired[h.ends] ~= act then -- once, also if several charges name the counter
+    if expired[h.ends] ~= act then -- only once per act, even if several charges name the counter
       expired[h.ends] = act
       if not slots then anchor(h, key, p) end
       if expire(h, key, p) and not slots then recall(h) end
@@ -262,10 +262,10 @@ if holds then
       anchor_slots(h, p)
       if held then h.form, h.n, h.slot = record(h, h.id) end
     end
-    if h.form == RETURNED and kind == TAKE then h.form = nil end -- taken anew
+    if h.form == RETURNED and kind == TAKE then h.form = nil end -- the charge makes a new hold
     if slots and kind == TAKE then
       h.sum = sum(h)
-      -- Holds that have lost one of their keys would be taken for ever, while others come and go.
+      -- If one of the two keys was lost, its slots would stay in use forever while other slots come and go. So drop the holds.
       if not h.form and n > p.a - h.sum and h.sum > 0 and call('HLEN', h.records) ~= call('ZCARD', h.ends) + 1 then
         drop(h)
         h.sum, h.latest = 0, 0
@@ -274,8 +274,8 @@ if holds then
     return h, at
   end
 
-  -- Makes the hold of a charge that is taken. One that is there stays as it is; a slot is renewed. Returns false if there is
-  -- no memory for it.
+  -- Makes the hold of a charge that takes. An existing reservation stays as it is, and an existing slot is renewed. Returns
+  -- false if there is no memory for the hold.
   function hold.put(h, p, n, slot, guest)
     local slots, ends = p.algorithm == CONCURRENCY, now + h.length
     if h.form and not slots then return true end
@@ -317,8 +317,8 @@ if holds then
     return true
   end
 
-  -- Ends the hold of what is given back. Returns how many tokens go back, or, below zero, how many more are taken; and the
-  -- slot that they go back to.
+  -- Ends the hold of a charge that is given back. Returns how many tokens go back (if negative, how many more are taken), and the
+  -- slot to which they go back.
   function hold.settle(h, p, n)
     if h.form then
       remove(h, p, {h.id}, h.n)
@@ -340,8 +340,8 @@ if holds then
     return n, h.slot
   end
 
-  -- Frees n slots, of those that end first, for who can't name the hold that it ends. A hold of more slots than that keeps the
-  -- rest.
+  -- Frees the n slots that end first, for callers that can't name the hold. If the last hold has more slots than needed, it keeps
+  -- the rest.
   function hold.free(h, p, n)
     local gone, freed, id, rest = {}, 0, nil, nil
     for _, first in ipairs(read(h, 'ZRANGE', h.ends, 0, min(n, MOST) - 1) or {}) do
@@ -356,11 +356,11 @@ if holds then
     if rest then call('HSET', h.records, id, rest) end
   end
 
-  -- How far from full a bucket may be booked.
+  -- Returns how many millionths of tokens below full a bucket may be booked.
   function hold.deepest(p) return max(p.a, min(MAX_TOKENS * 1000000, refill(p, DECADE))) end
 
-  -- What there is to say of slots: when the last one ends, how many are taken, and, where n doesn't fit, when the first one
-  -- ends, or, where it was taken, when the last one before it did.
+  -- Returns when the last slot ends, how many slots are in use, and a third time: when the first slot ends, if the charge doesn't
+  -- fit; or, if it was taken, when the last slot before it ends.
   function hold.report(h, fits, taken)
     return h.last or h.latest or end_at(h, -1), h.sum, taken and h.before or fits and 0 or end_at(h, 0)
   end

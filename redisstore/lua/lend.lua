@@ -1,28 +1,28 @@
--- Accounts: buckets that lend, or may soon. See package ledger, whose arithmetic this is. Levels are in millionths
--- of a token, of a leaky bucket, too: what may be taken, not what was.
+-- Accounts: buckets that lend, or may soon. The arithmetic is that of package ledger. Levels are in millionths of a token and
+-- say how much may be taken, even for a leaky bucket.
 
 local SHORT_INTERVAL = 45000 -- µs
 local LONG_STREAK = 12
 
--- What a bucket gains in a time.
+-- Returns how much a bucket refills in a time.
 local function refill(p, dt)
   local part = dt % p.c
   return (dt - part) / p.c * p.b + floor(part * p.b / p.c)
 end
 
--- When the interval of a moment began.
+-- Returns when the interval that contains a moment began.
 local function start(p, a, at)
   return at - max(0, at - a.since) % p.d
 end
 
--- How far a bucket may refill while that many of its tokens are out.
+-- Returns the level up to which a bucket may refill while a number of its tokens is out on loan.
 local function ceiling(p, out)
   p.slack = p.slack or min(refill(p, 2 * SHORT_INTERVAL), 2 ^ 53)
   return min(p.a, p.a + p.slack - out * 1000000)
 end
 
--- What may be taken now. Refill that was held back while tokens were out doesn't come at once when
--- their interval ends.
+-- Returns how much may be taken now. The refill that was held back while tokens were out doesn't arrive all at once when their
+-- interval ends.
 local function level(p, a)
   local l = a.time == 0 and p.a or min(p.a, a.level + refill(p, now - a.time))
   local out = a.lent + a.before
@@ -33,7 +33,7 @@ local function level(p, a)
   return l
 end
 
--- Brings the intervals to now.
+-- Moves the account to the current interval, and drops loans from intervals that have ended.
 local function roll(p, a)
   if a.lent + a.before == 0 then return end
   local passed = start(p, a, now) - start(p, a, a.time)
@@ -45,8 +45,8 @@ local function roll(p, a)
   if a.lent + a.before == 0 and a.node == 0 then a.since = 0 end
 end
 
--- Replaces the account by a node's claim, if nothing has happened since the state that the claim is
--- based on. Returns whether it holds.
+-- Replaces the account with a node's claim, if the account hasn't changed since the state that the claim is based on. Returns
+-- whether it did so.
 local function accept(p, a, claim)
   local holds = claim and claim.base == a.time and a.time < now and node ~= 0 and node == a.node or false
   a.time, a.since = min(a.time, now), min(a.since, now)
@@ -59,7 +59,7 @@ local function accept(p, a, claim)
   return holds
 end
 
--- Notes the node that asks. Returns whether it has been the only one for long.
+-- Records which node asks. Returns whether this node has long been the only one.
 local function alone(p, a, n, want)
   local small = 16000000 * n <= p.a and a.time < now
   if a.node == node and node ~= 0 and small and (want > 0 or a.lent + a.before > 0) then
@@ -74,7 +74,7 @@ local function alone(p, a, n, want)
   return false
 end
 
--- Takes n and lends some more. Returns whether n fits, how many were lent, and whether that changed the account.
+-- Takes n tokens and lends more. Returns whether n fits, how many tokens were lent, and whether the account changed.
 local function lend(p, a, n, waiting, want, claim)
   local accepted = accept(p, a, claim)
   local left = level(p, a) - n * 1000000
@@ -95,7 +95,7 @@ local function lend(p, a, n, waiting, want, claim)
   return true, lent, true
 end
 
--- Takes back n lent tokens that weren't spent. Returns whether that changed the account.
+-- Takes back n lent tokens that weren't spent. Returns whether the account changed.
 local function take_back(p, a, n, interval, claim)
   if accept(p, a, claim) then return true end
   local left = level(p, a)
@@ -120,9 +120,9 @@ end
 -- Gives back n tokens that were spent.
 local function refund(p, a, n)
   a.time, a.since = min(a.time, now), min(a.since, now)
-  if a.lent + a.before == 0 then -- without refilling, as without an account
+  if a.lent + a.before == 0 then -- no refill is computed, as for a bucket without an account
     a.level = max(a.level, min(a.level + n * 1000000, p.a))
-    a.since, a.node, a.streak = 0, 0, 0 -- no claim knows of it
+    a.since, a.node, a.streak = 0, 0, 0 -- no claim includes this refund
     return
   end
   local left = level(p, a)

@@ -1,10 +1,11 @@
--- Sliding log: a hash of what was admitted in the window, as records of a moment and an amount, oldest first.
+-- Sliding log: a hash of the amounts that were admitted in the window, as records of a time and an amount, oldest first.
 --
--- Field 'h' holds where the log begins, its sum, and the newest records, up to FAN of them: the tail. A tail that is full
--- becomes leaf 0, then 1, 2 and so on, each a field of its own. A record of level 1 stands for a leaf: the moment of its
--- newest record, and the sum of its amounts. FAN of those make a node, which a record of level 2 stands for, and so on
--- up. So a search passes whole nodes over, and an amount is taken off anywhere, in a few reads however long the log is:
--- a client chooses how long it is, what it asks for and when it comes back, and Redis does nothing else meanwhile.
+-- Field 'h', the header, says where the log begins, and has its sum and the tail: the newest records, up to FAN of them. When
+-- the tail is full, it becomes a leaf in a field of its own. Leaves are numbered from 0. A record of level 1 stands for a leaf:
+-- it has the time of the leaf's newest record, and the sum of its amounts. FAN such records form a node, which one record of
+-- level 2 stands for, and so on. So a search can skip whole nodes, and an amount can be subtracted anywhere, with a few reads
+-- however long the log is. That matters because clients determine how long a log gets and what is searched for, and Redis
+-- serves no other command meanwhile.
 
 local log = {}
 if logs then
@@ -15,14 +16,14 @@ if logs then
 
   local function name(level, number) return pack('<BI5', level, number) end
 
-  -- Drops a log that makes no sense: it starts empty.
+  -- Drops a log that isn't valid: the counter starts with an empty one.
   local function drop(key)
     call('UNLINK', key)
     dropped[#dropped + 1] = key
     return nil
   end
 
-  -- Writes a field of a log that is there, whether Redis has memory or not.
+  -- Writes a field of an existing log, even if Redis is out of memory.
   local function set(key, field, value)
     local r = pcall('HSET', key, field, value)
     if r == 0 or r == 1 then return end
@@ -38,14 +39,15 @@ if logs then
     if v.err and not v.err:find('^WRONGTYPE') then error(v) end
     if #v < HEAD + SIZE or (#v - HEAD) % SIZE > 0 then return drop(key) end
     local h = {tail = sub(v, HEAD + 1)}
-    -- leaves: how many there are; head: the leaf, or else the tail, that the window begins in, after offset records that
-    -- have left it; dropped: how many leaves were deleted; first: the moment of the oldest record; sum: of the window.
+    -- leaves: how many leaves there are. head: the leaf in which the window begins, or leaves if it begins in the tail. offset:
+    -- how many records of the head have left the window. dropped: how many leaves were deleted. first: the time of the
+    -- oldest record. sum: the sum of the window's amounts.
     h.leaves, h.head, h.offset, h.dropped, h.first, h.sum = unpack(HEADER, v)
-    h.time, h.amount = unpack(RECORD, v, #v - SIZE + 1) -- of the newest
+    h.time, h.amount = unpack(RECORD, v, #v - SIZE + 1) -- the newest record
     return h
   end
 
-  -- Writes the header, and deletes a few of the leaves that have left the window: more than are added meanwhile.
+  -- Writes the header, and deletes up to four leaves that have left the window. That is more than are added in the same time.
   local function write(key, h)
     for _ = 1, min(4, h.head - h.dropped) do
       call('HDEL', key, name(0, h.dropped))
@@ -65,9 +67,9 @@ if logs then
     if call('PTTL', key) < ms then call('PEXPIRE', key, max(ms + floor(ms / 8) + 1000, least_ttl)) end
   end
 
-  -- Finds the first record in the window that is newer than a moment, or with which the sum reaches an amount; it may be
-  -- told to look in the tail only. Returns its leaf, where it stands there, its moment, its amount, the sum of those
-  -- passed over, and the leaf's text.
+  -- Finds the first record in the window that is newer than `after`, or at which the running sum reaches `reach`. With in_tail,
+  -- it looks only in the tail. Returns the record's leaf, its position there, its time, its amount, the sum of the records
+  -- before it, and the leaf's text.
   local function seek(key, h, after, reach, in_tail)
     local p, at, sum = h.head, 1 + SIZE * h.offset, 0
     if in_tail and p < h.leaves then p, at = h.leaves, 1 end
@@ -79,7 +81,7 @@ if logs then
         sum = sum + amount
       end
       if p >= h.leaves then return nil end
-      -- On to the next leaf that may hold it: up where whole nodes lie ahead, and down where one can't be passed over.
+      -- Go to the next leaf that may have the record: up a level when a whole node lies ahead, down when a node can't be skipped.
       local level, q, up, node, held = 1, p + 1, true
       while true do
         local count = floor(h.leaves / FAN ^ (level - 1))
@@ -105,7 +107,7 @@ if logs then
     end
   end
 
-  -- Makes the tail a leaf, and enters it in the levels above.
+  -- Turns the tail into a leaf, and records it in the levels above.
   local function flush(key, h)
     local level, number, node, time = 0, h.leaves, h.tail, h.time
     set(key, name(0, number), node)
@@ -119,15 +121,15 @@ if logs then
       level = level + 1
       local at, field = number % FAN, name(level, floor(number / FAN))
       node = at > 0 and call('HGET', key, field) or ''
-      node = sub(node, 1, at * SIZE) -- what is behind that was cut off
+      node = sub(node, 1, at * SIZE) -- drops records of leaves that no longer exist
       node = node .. string.rep('\0', at * SIZE - #node) .. pack(RECORD, time, sum)
       set(key, field, node)
       number = floor(number / FAN)
     until at < FAN - 1
   end
 
-  -- Reads a log, brings what is in the future to now, as one record, and drops what has left the window. Returns nothing
-  -- if nothing is left.
+  -- Reads a log, merges records in the future into one record at the current time, and drops records that have left the window.
+  -- Returns nil if none are left.
   local function load(key, p)
     local h, changed = read(key), false
     if not h then return nil end
@@ -147,20 +149,20 @@ if logs then
       if not leaf or before >= h.sum then return drop(key) end
       h.head, h.offset, h.first, h.sum, changed = leaf, (at - 1) / SIZE, time, h.sum - before, true
     end
-    if changed then write(key, h) end -- at once: a call may name a log twice
+    if changed then write(key, h) end -- now, since another charge of this call may read the same log
     return h
   end
 
-  -- Whether n fits, the log, and its sum.
+  -- Returns whether n fits, the log, and its sum.
   function log.look(key, p, n)
     local h = load(key, p)
     local sum = h and h.sum or 0
     return n <= p.a - sum, h, sum
   end
 
-  -- Takes n, or doesn't. Returns the newest record's moment, the sum, and, where n doesn't fit, the moment of the
-  -- record whose leaving makes room, or, where it was taken, that of the newest record before; or nothing, where there is
-  -- no memory for a new log.
+  -- Takes n if taken is set. Returns the time of the newest record, the sum, and a third time: if n doesn't fit, the time of
+  -- the record that must leave the window before n fits; if n was taken, the time of the newest record before it. Returns nil
+  -- if there is no memory for a new log.
   function log.settle(key, p, n, fits, h, sum, taken, guest)
     local newest = h and h.time or 0
     if taken then
@@ -190,9 +192,8 @@ if logs then
     return newest, sum, moment or now
   end
 
-  -- Takes an amount off a leaf, whose text is then the given one, and off what stands for it above.
-  -- Of a leaf or node that becomes empty, only its record above stays: clients that take and give
-  -- back leave next to nothing behind.
+  -- Subtracts an amount from a leaf by writing its new text, and from the records above it. If a leaf or node becomes empty, it
+  -- is deleted and only the record above it stays. So clients that take and give back leave almost nothing behind.
   local function reduce(key, h, leaf, text, part)
     if text ~= '' then set(key, name(0, leaf), text) end
     local level, number, count = 1, leaf, h.leaves
@@ -207,7 +208,7 @@ if logs then
     end
   end
 
-  -- Takes n off what was admitted at the slot's moment.
+  -- Subtracts n from the amount that was admitted at the slot's time.
   function log.give_back(key, p, n, slot)
     local h = load(key, p)
     if not h then return end

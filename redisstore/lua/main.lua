@@ -2,7 +2,7 @@
 
 local reply, replies, k = {pack('<I7', now)}, 1, 0
 
--- The times that codes stand for, filled in as they are met, and the grid of TTLs for each.
+-- The durations that codes stand for, computed when they are first needed, and for each the grid to which TTLs are rounded.
 local cells = {}
 local spans = setmetatable({}, {__index = function(spans, code)
   local octave = floor(code / 4)
@@ -13,7 +13,7 @@ end})
 
 for _ = 1, acts do
   local kind, low, high = byte(body, at, at + 2)
-  -- gate: nil before the first charge that is RECORDED, then whether its record was there
+  -- gate: nil before the first RECORDED charge, then whether its record existed
   local count, once, first, gate = low + 256 * high, 0, true, nil
   at = at + 3
   if kind == GIVE_BACK then
@@ -26,24 +26,24 @@ for _ = 1, acts do
       end
     end
   end
-  -- A take's charges are decided together. Others may name a counter twice, and go one by one.
+  -- The charges of a take are decided together. Other acts may name a counter twice, so their charges are decided one by one.
   local size = kind == TAKE and count or 1
   for from = k, k + count - 1, size > 0 and size or 1 do
     local refused, several = false, size > 1 and {}
     local p, key, n, slot, flags, past, guest, fits, v, time, level, prev, code, time2, level2, prev2
-    local account, changed, lent, claim -- of a bucket that lends; whether it is another now; what the charge was lent
+    local account, changed, lent, claim -- for a bucket that lends: its account, whether it changed, tokens lent, the node's claim
     local held                          -- the counter's holds, and the charge's own
 
-    -- All charges are looked at before any is written.
+    -- First read all charges, then write.
     for i = 1, size do
       local number, waiting, want
       number, n, flags, at = unpack('<I2I7B', body, at)
-      past, flags = flags - flags % COUNT_REFUSED, flags % COUNT_REFUSED -- what is taken past the limit, too
+      past, flags = flags - flags % COUNT_REFUSED, flags % COUNT_REFUSED -- past: flags of charges that count beyond the limit
       local again, holding = false, false
       if past >= AGAIN then
         holding = past >= HOLD
         if holding then past = past - HOLD end
-        again = past >= AGAIN -- another charge takes for this one
+        again = past >= AGAIN -- another charge for the same counter pays for this one
         if again then past = past - AGAIN end
       end
       guest = number >= GUEST
@@ -92,7 +92,7 @@ for _ = 1, acts do
             form, code, time, level, out, before, since, alone, streak = unpack(ACCOUNT_FIELD, v)
             account = {time = time, level = level, lent = out, before = before, since = since, node = alone, streak = streak}
           else
-            -- It makes no sense. Only this counter is affected: it starts untouched.
+            -- The field isn't valid. Only this counter is affected: it starts over as untouched.
             if v.err and not v.err:find('^WRONGTYPE') then error(v) end
             if v.err then call('UNLINK', key) else call('HDEL', key, p.field) end
             dropped[#dropped + 1], v = key, false
@@ -141,7 +141,7 @@ for _ = 1, acts do
           elseif n < 0 then -- more was used than was taken
             left = max(left + n * unit, capacity - hold.deepest(p))
             time2, level2 = now, algorithm == TOKEN_BUCKET and left or capacity - left
-          elseif kind == GIVE_BACK then -- without refilling: others may be the numbers in force
+          elseif kind == GIVE_BACK then -- without refilling, because the limit in force may have other numbers
             if algorithm == TOKEN_BUCKET then
               level2 = max(level, min(level + n * unit, capacity))
             else
@@ -150,9 +150,9 @@ for _ = 1, acts do
           end
         else
           local limit, window, tick, ticks = p.a, p.b, p.c, p.d
-          local t, l, q, booked = time2, level, prev, false -- the window that it is now, and what is taken whatever is left
+          local t, l, q, booked = time2, level, prev, false -- the current window, and the amount to take even if it doesn't fit
           if p.calendar then
-            -- Whoever is off by more than the node allowed for counts in the first or the last of the three windows.
+            -- The node sends three windows. If its clock is further off than they allow for, the first or last one is used.
             local ends = tick
             t, tick = window, 1
             if now >= ends then t, ends = ends, ticks end
@@ -194,7 +194,7 @@ for _ = 1, acts do
         end
       end
       if held then
-        if kind == GIVE_BACK and holding and n == 0 or held.form and kind == TAKE then -- nothing goes back, or is taken
+        if kind == GIVE_BACK and holding and n == 0 or held.form and kind == TAKE then -- nothing to give back, or to take
           fits, time2, level2, prev2, changed, lent = true, time, level, prev, false, 0
         end
       end
@@ -217,7 +217,7 @@ for _ = 1, acts do
       local taken = fits and kind == TAKE and (not refused or past == BOOK) and flags % 2 ~= PEEK
       local unwritten, debited = false, taken
       if taken and held and held.id then
-        -- The hold comes first: if there is no memory for it, nothing is debited.
+        -- Write the hold first: if there is no memory for it, nothing is debited.
         local counts_windows = algorithm == FIXED_WINDOW or algorithm == SLIDING_COUNTER
         unwritten = not hold.put(held, p, n, counts_windows and time2 or now, guest)
         debited = not unwritten and not held.form
@@ -249,15 +249,14 @@ for _ = 1, acts do
           local rest = units % num
           whole = (gone - part) / num * den + (units - rest) / num
           if rest > 0 then whole = whole + 1 end
-          if account then whole = whole + 2 * p.d end -- for which leases may be out
+          if account then whole = whole + 2 * p.d end -- leases may be out for that long
         elseif algorithm == SLIDING_COUNTER then
           whole = 2 * whole
         elseif p.calendar then
-          whole = p.d - whole -- to the next window's end: a clock that runs back stays in the one that it had reached
+          whole = p.d - whole -- until the end of the next window: the window is still known if the clock steps back
         end
-        -- How long it takes to be full again is rounded up, to four times as much while the counter
-        -- is young: that time grows, and each new one costs a command. It is kept as long as it
-        -- isn't far too long.
+        -- The time until the counter is full again is rounded up, for a young counter to as much as four times the value: that
+        -- time grows, and each change of it costs a command. The old value stays unless it is too short or far too long.
         local code2, old = code, spans[code]
         if whole > old or 8 * whole < old then
           if algorithm <= LEAKY_QUEUE then whole = max(whole, min(4 * whole, p.a / p.b * p.c)) end
@@ -286,25 +285,23 @@ for _ = 1, acts do
           end
         end
         grown = grown == 1
-        -- The key lives until a bit after the counter is full again, rounded up to a grid. If the
-        -- old state ends in the same cell of that grid, the TTL is right already, so few checks
-        -- have to set it.
+        -- The key expires soon after the counter is full again, at a time rounded up to a grid. If the old state ends in the
+        -- same cell of that grid, the TTL is already right, so few checks have to set it.
         local before, ends, cell = time + old, time2 + spans[code2], cells[code2]
         ends = ends - ends % cell
         if not unwritten and (code == 0 or cells[code] ~= cell or before - before % cell ~= ends) then
           local ms = ceil((ends + cell - now) / 1000)
-          ms = format('%d', min(max(ms, least_ttl), 1e13)) -- Redis doesn't take any number for a TTL
+          ms = format('%d', min(max(ms, least_ttl), 1e13)) -- Redis rejects larger TTLs
           if not grown or call('PEXPIRE', key, ms, 'NX') == 0 then
             call('PEXPIRE', key, ms, 'GT')
-            -- A hash that grows by eight fields looks at 17 random ones and drops those that can't
-            -- matter any more. So it returns to about as many as matter, and no call reads all of a
-            -- large hash.
+            -- After every eight new fields, look at 17 random fields of the hash and drop those of counters that are full again.
+            -- So the hash shrinks to about the fields that still matter, and no call reads all of a large hash.
             local fields = grown and call('HLEN', key) or 0
             if fields > 8 and fields % 8 == 1 then
               local some = call('HRANDFIELD', key, 17, 'WITHVALUES')
               for j = 1, #some, 2 do
                 local text = some[j + 1]
-                if #text < 9 then text = '\0\0\0\0\0\0\0\0\0' end -- it makes no sense
+                if #text < 9 then text = '\0\0\0\0\0\0\0\0\0' end -- the field isn't valid
                 local _, c, t = unpack('<BBI7', text)
                 if t + spans[c] < now then call('HDEL', key, some[j]) end
               end

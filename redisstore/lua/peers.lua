@@ -1,7 +1,7 @@
--- Lists the nodes that live.
--- KEYS  the nodes, by when they were last heard (s); what they say
--- ARGV  how long (s) a silent node counts as living
--- Returns for each, in turn, its name, what it says, or nothing, and how many seconds ago it was heard.
+-- Lists the live nodes.
+-- KEYS  the nodes, scored by the time of their last heartbeat (s); their reports about themselves
+-- ARGV  for how long (s) a silent node counts as alive
+-- Returns three values for each node: its name, its report (or ''), and how many seconds ago its last heartbeat was.
 local t = redis.call('TIME')
 local now = t[1] + t[2] / 1e6
 local function number(n) return string.format('%.6f', n) end

@@ -1,14 +1,14 @@
--- Lists the slots of a Concurrency limit that are taken, or finds those of one hold. It writes nothing.
+-- Lists the slots of a concurrency limit that are in use, or finds one hold. It writes nothing.
 -- KEYS  the counter's holds: their records, and their ends. See hold.lua
--- ARGV  the time (µs), or 0 for Redis' own; how many at most; the id of a hold, or '' for those that end first
--- Returns for each, in turn, its id, its record, and when it ends (µs), which of a single one is ''.
+-- ARGV  the time (µs), or 0 for Redis' own clock; the maximum number of holds; the id of a hold, or '' for those that end first
+-- Returns three values for each hold: its id, its record, and when it ends (µs), or '' if a single hold was asked for.
 local now, most, id = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 if now == 0 then
   local t = redis.call('TIME')
   now = t[1] * 1000000 + t[2]
 end
 
--- A key of another type isn't ours: the counter has no slots.
+-- If the key has another type, Weir didn't write it, and the counter has no slots.
 local function read(...)
   local r = redis.pcall(...)
   if type(r) ~= 'table' or not r.err then return r end

@@ -1,4 +1,5 @@
--- KEYS: a count of each client. ARGV: for each, what to add, and the ms until it is forgotten.
+-- Adds to counts, and returns the new ones.
+-- KEYS: one count for each client. ARGV: for each key, the number to add, and the TTL of a new count in ms.
 local sums = {}
 for i, key in ipairs(KEYS) do
   local add = tonumber(ARGV[2 * i - 1])

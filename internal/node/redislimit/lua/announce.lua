@@ -1,5 +1,6 @@
--- KEYS: the announcements, then a count of each client that they are about. ARGV: how many
--- announcements are kept, for how many seconds, then the announcements.
+-- Appends announcements to a stream, and deletes the counts of the clients that they are about.
+-- KEYS: the stream, then the count of each client. ARGV: how many announcements the stream keeps, its TTL
+-- in seconds, then the announcements.
 for i = 3, #ARGV do
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'c', ARGV[i])
 end

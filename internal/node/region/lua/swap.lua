@@ -1,8 +1,9 @@
--- Writes values if the old ones are still there.
+-- Compare-and-swap: writes new values if all keys still have the expected old ones.
 --
--- KEYS     of the values
--- ARGV     the old ones, or none to read; then for each the new one, empty to delete it, and its TTL (ms)
--- Reply    now (µs), and, if nothing was written, the values that are there
+-- KEYS     the keys of the values
+-- ARGV     nothing, to only read the values; otherwise the expected old value of each key, then for each key
+--          its new value (empty to delete the key) and its TTL (ms)
+-- Reply    the current time (µs), and, if nothing was written, the current values
 local t = redis.call('TIME')
 local reply = {string.format('%.0f', t[1] * 1000000 + t[2])}
 local old, same = {}, #ARGV > 0
@@ -14,7 +15,8 @@ end
 if not same then
   return reply
 end
--- A full Redis refuses a new value, unless the script has written before. So new ones are first: either nothing is written, or all.
+-- A full Redis refuses to create a key, unless the script has already written something. So new keys are written first: then
+-- the script writes either everything or nothing.
 for i = 1, #KEYS do
   local new, ttl = ARGV[#KEYS + 2 * i - 1], ARGV[#KEYS + 2 * i]
   if old[i] == '' and new ~= '' then
@@ -26,8 +28,8 @@ for i = 1, #KEYS do
   if new == '' then
     redis.call('DEL', KEYS[i])
   elseif new ~= old[i] and old[i] ~= '' then
-    -- The TTL first: that is allowed when Redis is full, and then so is the value. Never shorten it: the caller may have
-    -- worked it out from an old receipt's numbers.
+    -- Set the TTL first: a full Redis allows that command, and after it also the write of the value. Never shorten the TTL:
+    -- the caller may have computed it from the numbers of an old receipt.
     redis.call('PEXPIRE', KEYS[i], ttl, 'GT')
     redis.call('SET', KEYS[i], new, 'KEEPTTL')
   end

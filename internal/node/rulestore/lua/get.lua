@@ -1,7 +1,7 @@
 -- Gets a version.
--- KEYS  what is known of each version, by number, or number-hash; texts, likewise; orphans
--- ARGV  number; how an orphan's hash begins, or '' for the version that isn't one
--- Returns what is known of it and its text, or nothing if it isn't there.
+-- KEYS  metadata by number, or by number-hash for orphans; texts, likewise; orphans
+-- ARGV  the number; a prefix of an orphan's hash, or '' for the version that isn't an orphan
+-- Returns the version's text and metadata, or an empty reply if it doesn't exist.
 local field = ARGV[1]
 if ARGV[2] ~= '' then
   field = nil

@@ -1,7 +1,7 @@
--- Lists versions, the newest first, without their texts, and behind them the orphans among their numbers.
--- KEYS  numbers; what is known of each version; orphans
--- ARGV  below which number, or +inf; how many
--- Returns numbers, or numbers-hashes, and what is known of each, in turn.
+-- Lists versions, newest first, without their texts, and after them the orphans in the same range of numbers.
+-- KEYS  version numbers; metadata by number, or by number-hash for orphans; orphans
+-- ARGV  the highest number to list, as ZRANGE takes it, or +inf; the maximum number of versions
+-- Returns pairs: the number (of an orphan, number-hash), and the metadata.
 local found = {}
 local count, last = 0, nil
 local members = read('ZRANGE', KEYS[1], ARGV[1], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[2] + 16, 'WITHSCORES') or {}

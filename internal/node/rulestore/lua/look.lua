@@ -1,11 +1,12 @@
--- Tells the newest version, and what is here of others.
--- KEYS  numbers; what is known of each version; texts
--- ARGV  number and hash of each version that is asked for
--- Returns the newest number, or 0, what is known of it, and for each version in ARGV: 0 nothing is here, 1 that
--- version, 2 an orphan, 3 that version without its text; or nothing, if there are entries, and none is a version.
+-- Returns the newest version, and whether Redis has certain others.
+-- KEYS  version numbers; metadata by number, or by number-hash for orphans; texts
+-- ARGV  the number and the hash of each version to look for
+-- Returns the newest number, or 0 if there is none; its metadata; and for each version in ARGV: 0 if it is missing, 1 if it
+-- is here, 2 if it is here as an orphan, 3 if it is here without its text. Returns an empty reply if there are entries, but
+-- none of them is a version.
 local function textless(number)
   local there = redis.pcall('HEXISTS', KEYS[3], number)
-  -- Without permission to look, it is there.
+  -- If Weir has no permission to run HEXISTS, assume that the text exists.
   return there == 0 or type(there) == 'table' and string.find(there.err, 'WRONGTYPE', 1, true)
 end
 local head, _, text = newest(KEYS[1], KEYS[2])

@@ -1,7 +1,7 @@
--- Puts a version back that was lost, or keeps it as an orphan, and tells everyone of the former.
--- KEYS  numbers; what is known of each version; texts; orphans
--- ARGV  number; hash; what is known of it, JSON; its text; channel; 1 if it is to be an orphan
--- Returns 1 if the version is here now as it should be, and 0 if another has its number, or it is an orphan already.
+-- Restores a version that was lost and publishes its number, or stores it as an orphan.
+-- KEYS  version numbers; metadata by number, or by number-hash for orphans; texts; orphans
+-- ARGV  the number; the hash; the metadata (JSON); the text; the channel; 1 to store it as an orphan
+-- Returns 1 if Redis now has the version as requested, and 0 if another version has its number, or it already is an orphan.
 local orphan = ARGV[1] .. '-' .. ARGV[2]
 local v = written(KEYS[1], KEYS[2], ARGV[1])
 if same(v, ARGV[2]) then

@@ -1,7 +1,7 @@
--- What scripts have in common that look for versions. Entries that Weir didn't write are passed over: a
--- member that isn't a number, a score that isn't the member's, a version of which nothing is known.
+-- Functions shared by the scripts that look up versions. They skip entries that Weir didn't write: members that aren't
+-- numbers, members with another number as their score, and versions without metadata.
 
--- read returns what a command does, or nil where the key is of another type: then nothing in it is from Weir.
+-- read returns the reply to a command, or nil if the key has another type, because then Weir didn't write it.
 local function read(...)
   local reply = redis.pcall(...)
   if type(reply) ~= 'table' or not reply.err then return reply end
@@ -9,15 +9,17 @@ local function read(...)
   return nil
 end
 
--- ours makes keys fit to be written: one of another type makes way. To remove what isn't there needs no memory, and once a script has
--- written, a Redis that is out of memory lets it go on: the key that fills it may be the one to block.
+-- ours prepares keys for writes: it deletes those that have another type. It also runs a command that removes nothing, which
+-- needs no memory. After such a write, a Redis that is out of memory lets the script continue. That matters because the key that
+-- fills Redis may be the one to block.
 local function ours(remove, ...)
   for _, key in ipairs({...}) do
     if read(remove, key, '') == nil then redis.call('UNLINK', key) end
   end
 end
 
--- known returns what is known of a version, by its number, or by number-hash if it is an orphan; or nil.
+-- known returns the metadata of a version, decoded and as text, by its number, or by number-hash if it is an orphan. It
+-- returns nil if there is none, or if it isn't valid.
 local function known(about, field)
   local text = read('HGET', about, field)
   if not text then return nil end
@@ -30,7 +32,8 @@ local function isNumber(member, score)
   return #member <= 15 and string.find(member, '^[1-9]%d*$') and tonumber(member) == tonumber(score)
 end
 
--- newest returns the newest number, and what is known of it; '0' if there is none; nil if there are entries, and none is a version.
+-- newest returns the newest number and its metadata. It returns '0' if there are no entries, and nil if there are entries,
+-- but none of them is a version.
 local function newest(numbers, about)
   for from = 0, 1023, 16 do
     local members = read('ZRANGE', numbers, from, from + 15, 'REV', 'WITHSCORES')
@@ -49,7 +52,7 @@ local function newest(numbers, about)
   return nil
 end
 
--- written returns what is known of the version that has a number, or nil.
+-- written returns the metadata of the version with a given number, or nil.
 local function written(numbers, about, number)
   for _, member in ipairs(read('ZRANGE', numbers, number, number, 'BYSCORE') or {}) do
     if member == number then return known(about, number) end
@@ -57,5 +60,5 @@ local function written(numbers, about, number)
   return nil
 end
 
--- same: a hash that isn't known is from before there were hashes.
+-- same reports whether a version has a given hash. Versions that were written before there were hashes match every hash.
 local function same(v, hash) return v and (v.hash == nil or v.hash == '' or v.hash == hash) end
