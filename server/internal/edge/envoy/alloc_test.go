@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// large is a configuration of many descriptors in one domain.
+// large returns a configuration with n descriptors in one domain.
 func large(tb testing.TB, n int) *Config {
 	tb.Helper()
 	text := []byte("domain: d\ndescriptors:\n  - key: tenant\n    descriptors:\n")
@@ -33,7 +33,8 @@ func routed(n int) *rls.RateLimitRequest {
 	}}}}
 }
 
-// TestAllocsOfMatching: from a request's descriptors to charges, the lists of both, and the subject.
+// TestAllocsOfMatching checks that turning a request's descriptors into charges takes at most 5 allocations: among them
+// the two lists and the subject.
 func TestAllocsOfMatching(t *testing.T) {
 	config, req := large(t, 1000), routed(777)
 	var c evaluation
@@ -50,7 +51,7 @@ func TestAllocsOfMatching(t *testing.T) {
 	}
 }
 
-// BenchmarkMatch is flat in the number of descriptors.
+// BenchmarkMatch shows that the time doesn't depend on the number of descriptors.
 func BenchmarkMatch(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -68,7 +69,7 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-// BenchmarkShouldRateLimit is a request without gRPC, and what protobuf takes to write the answer.
+// BenchmarkShouldRateLimit measures a request without gRPC, and the encoding of its response.
 func BenchmarkShouldRateLimit(b *testing.B) {
 	s := New(weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{}), Options{Configured: true, MaxInFlight: 100})
 	config, _, err := Parse([]File{{Name: "a.yaml", Text: []byte("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n")}}, Modes{})
@@ -89,7 +90,7 @@ func BenchmarkShouldRateLimit(b *testing.B) {
 	}
 }
 
-// TestAllocsOfLinkedRules: finding that a rule is for a descriptor takes no more.
+// TestAllocsOfLinkedRules checks that finding the rule for a descriptor takes no more allocations.
 func TestAllocsOfLinkedRules(t *testing.T) {
 	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "ruled", Descriptor: []string{"d", "tenant", "route=r777"}}}})
 	if err != nil {
@@ -113,7 +114,7 @@ func TestAllocsOfLinkedRules(t *testing.T) {
 	}
 }
 
-// BenchmarkRelink is what the first request after a change of many rules waits for.
+// BenchmarkRelink measures how long the first request waits after many rules have changed.
 func BenchmarkRelink(b *testing.B) {
 	var doc weir.Rules
 	for i := range 10_000 {

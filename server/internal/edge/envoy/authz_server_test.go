@@ -22,7 +22,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// TestFaultsOfTheConfigurationAreLogged once.
+// TestFaultsOfTheConfigurationAreLogged checks that a fault in Envoy's configuration is logged once.
 func TestFaultsOfTheConfigurationAreLogged(t *testing.T) {
 	b := newAuthNode(t, authRules, httplimit.Options{}, envoy.ServerOptions{})
 	for range 3 {
@@ -33,7 +33,8 @@ func TestFaultsOfTheConfigurationAreLogged(t *testing.T) {
 	}
 }
 
-// TestRefusalsOfTheOperatorsOwn: a status that Envoy's enumeration lacks, and a body that isn't text.
+// TestRefusalsOfTheOperatorsOwn checks the operator's own refusal: a status that Envoy's enumeration lacks, and a body
+// that isn't valid UTF-8.
 func TestRefusalsOfTheOperatorsOwn(t *testing.T) {
 	for status, want := range map[int]int{503: 503, 420: 429} {
 		b := newAuthNode(t, weir.Rules{Rules: []weir.Rule{{ID: "r", Algorithm: weir.FixedWindow, Limits: aYear(1)}}}, httplimit.Options{Answers: httplimit.Answers{
@@ -47,7 +48,8 @@ func TestRefusalsOfTheOperatorsOwn(t *testing.T) {
 	}
 }
 
-// TestChecksAreShed as requests to the rate limit service are: with an error, which isn't a refusal.
+// TestChecksAreShed checks that an overloaded node sheds ext_authz checks with an error, not a refusal, like requests
+// to the rate limit service.
 func TestChecksAreShed(t *testing.T) {
 	store := &stalled{Store: memstore.New(memstore.Options{}), inside: make(chan struct{}, 1), release: make(chan struct{})}
 	set, err := weir.Compile(authRules)
@@ -76,7 +78,7 @@ func TestChecksAreShed(t *testing.T) {
 		first <- err
 	}()
 	<-store.inside
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // of which it waits for a second
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the check waits for only a second of this
 	defer cancel()
 	if _, err := client.Check(ctx, req); status.Code(err) != codes.Unavailable || told.Load() != 1 {
 		t.Error(err, told.Load())
@@ -87,7 +89,8 @@ func TestChecksAreShed(t *testing.T) {
 	}
 }
 
-// TestQueuesHoldTheAnswer: for as long as the caller's time allows, and then the client is told.
+// TestQueuesHoldTheAnswer checks that a queued request is held for as long as the caller's deadline allows, and refused
+// if its turn comes later.
 func TestQueuesHoldTheAnswer(t *testing.T) {
 	b := newAuthNode(t, weir.Rules{Rules: []weir.Rule{{ID: "q", Algorithm: weir.LeakyQueue, Limits: []weir.Limit{{Count: 20, Window: time.Second}}, MaxDelay: time.Hour}}}, httplimit.Options{}, envoy.ServerOptions{})
 	req := authQuestion{"GET", "/", "a", "203.0.113.7", nil}.joined()
@@ -102,7 +105,7 @@ func TestQueuesHoldTheAnswer(t *testing.T) {
 	}
 	slow := newAuthNode(t, weir.Rules{Rules: []weir.Rule{{ID: "q", Algorithm: weir.LeakyQueue, Limits: []weir.Limit{{Count: 2, Window: time.Hour}}, MaxDelay: time.Hour}}}, httplimit.Options{}, envoy.ServerOptions{})
 	slow.overGRPC(t, req)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // its turn comes in half an hour
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the request's turn comes in half an hour
 	defer cancel()
 	res, err := slow.Check(ctx, req)
 	if err != nil {
@@ -113,7 +116,8 @@ func TestQueuesHoldTheAnswer(t *testing.T) {
 	}
 }
 
-// TestTheTokenIsAskedForByBoth services, by the same metadata, and health knows both.
+// TestTheTokenIsAskedForByBoth checks that both services require the token in the same metadata. The health service
+// knows both.
 func TestTheTokenIsAskedForByBoth(t *testing.T) {
 	tokens, err := guard.OneToken("http", "a-good-token-0123456789")
 	if err != nil {
@@ -129,7 +133,8 @@ func TestTheTokenIsAskedForByBoth(t *testing.T) {
 	}
 }
 
-// TestHealthOfEachService: what the rate limit service waits for doesn't hold up the other one.
+// TestHealthOfEachService checks that each service is ready on its own: one doesn't wait for what the other still
+// lacks.
 func TestHealthOfEachService(t *testing.T) {
 	for _, c := range []struct{ limits, gateways bool }{{true, false}, {false, true}} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,7 +160,7 @@ func TestHealthOfEachService(t *testing.T) {
 			})
 		}()
 		<-looked
-		<-looked // what the first look said has been told by now
+		<-looked // by now, the result of the first look is in force
 		client := healthpb.NewHealthClient(connect(t, l))
 		for name, ready := range map[string]bool{"": c.limits, "ratelimit": c.limits, "envoy.service.auth.v3.Authorization": c.gateways} {
 			got, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})

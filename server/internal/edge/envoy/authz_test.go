@@ -31,14 +31,14 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/forwardauth"
 )
 
-// authNode is a node that Envoy asks over both protocols.
+// authNode is a node that is asked through both protocols: ext_authz over gRPC and over HTTP.
 type authNode struct {
 	auth.AuthorizationClient
 	health healthpb.HealthClient
 	url    string
 
 	mu   sync.Mutex
-	seen []string // what was decided, of which client
+	seen []string // decisions, with their clients
 	log  strings.Builder
 }
 
@@ -88,7 +88,7 @@ func newAuthNode(t *testing.T, rules weir.Rules, limit httplimit.Options, more e
 	return b
 }
 
-// last is what was decided since the last time.
+// last returns the decisions since the previous call.
 func (b *authNode) last() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,7 +97,7 @@ func (b *authNode) last() string {
 	return seen
 }
 
-// authQuestion is a client's request, with a line for each header.
+// authQuestion is a client's request. A header that occurs twice has two entries.
 type authQuestion struct {
 	method, target, host, peer string
 	headers                    [][2]string
@@ -114,7 +114,8 @@ func socket(ip string) *core.Address {
 	return &core.Address{Address: &core.Address_SocketAddress{SocketAddress: &core.SocketAddress{Address: ip, PortSpecifier: &core.SocketAddress_PortValue{PortValue: 1234}}}}
 }
 
-// joined is the request as Envoy sends it by default: names in lower case, the lines of one joined, and pseudo-headers among them.
+// joined returns the request as Envoy sends it by default: header names in lower case, repeated headers joined,
+// pseudo-headers included.
 func (a authQuestion) joined() *auth.CheckRequest {
 	req := a.attributes()
 	h := map[string]string{":method": a.method, ":path": a.target, ":authority": a.host, ":scheme": "http"}
@@ -129,7 +130,7 @@ func (a authQuestion) joined() *auth.CheckRequest {
 	return req
 }
 
-// raw is the request as Envoy sends it with encode_raw_headers.
+// raw returns the request as Envoy sends it with encode_raw_headers.
 func (a authQuestion) raw() *auth.CheckRequest {
 	req := a.attributes()
 	all := &core.HeaderMap{Headers: []*core.HeaderValue{{Key: ":path", RawValue: []byte(a.target)}, {Key: ":authority", RawValue: []byte(a.host)}}}
@@ -140,7 +141,7 @@ func (a authQuestion) raw() *auth.CheckRequest {
 	return req
 }
 
-// authAnswer is an answer, whichever way it came.
+// authAnswer is a response through either protocol.
 type authAnswer struct {
 	status  int
 	headers map[string]string
@@ -208,7 +209,7 @@ func (b *authNode) overHTTP(t *testing.T, a authQuestion) authAnswer {
 	return out
 }
 
-// timeless leaves out of an answer what depends on when it was given, and what is left.
+// timeless returns the response without what depends on the time or on what is left.
 func (a authAnswer) timeless() string {
 	h := maps.Clone(a.headers)
 	for _, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Reset", "Ratelimit", "Retry-After"} {
@@ -233,8 +234,8 @@ func (a authAnswer) timeless() string {
 	return fmt.Sprint(a.status, h, body)
 }
 
-// TestBothWaysAreOne: whatever a client sends, Envoy's question over gRPC, in both of its forms, is the same as over HTTP: the
-// same client, the same counters, the same answer.
+// TestBothWaysAreOne checks that a request over gRPC, in either form, and the same request over HTTP get the same
+// client, the same counters and the same response.
 func TestBothWaysAreOne(t *testing.T) {
 	b := newAuthNode(t, authRules, httplimit.Options{Identity: httplimit.Identity{
 		APIKey: httplimit.Source{Header: "X-API-Key", Bearer: true, Query: "key"}, User: httplimit.Source{Header: "X-User"}, KnownKeys: knownKey("k2"),
@@ -256,7 +257,7 @@ func TestBothWaysAreOne(t *testing.T) {
 		for range rng.IntN(4) {
 			name := pick(names...)
 			if used[strings.ToLower(name)] {
-				continue // Envoy joins what comes twice; see the hostile ones below
+				continue // Envoy joins repeated headers; TestHostileChecks has cases of these
 			}
 			used[strings.ToLower(name)] = true
 			a.headers = append(a.headers, [2]string{name, pick(values...)})
@@ -266,7 +267,7 @@ func TestBothWaysAreOne(t *testing.T) {
 		decided := b.last()
 		for form, req := range map[string]*auth.CheckRequest{"joined": a.joined(), "raw": a.raw()} {
 			got := b.overGRPC(t, req)
-			// The request before this one may have taken the last of a limit.
+			// The statuses may differ, because the previous request may have taken the last token of a limit.
 			if seen := b.last(); got.timeless() != want.timeless() && got.status == want.status || seen != decided && got.status == want.status {
 				t.Fatalf("seed %d, %s: %+v\nover gRPC %s\n          %s\nover HTTP %s\n          %s", seed, form, a, got.timeless(), seen, want.timeless(), decided)
 			} else if got.status != want.status && got.status != 429 {
@@ -293,12 +294,13 @@ func TestBothWaysAreOne(t *testing.T) {
 	}
 }
 
-// knownKey is the one key that is genuine.
+// knownKey is a set with a single known key.
 type knownKey string
 
 func (k knownKey) Contains(key string) bool { return key == string(k) }
 
-// TestExactlyAHundred: 500 requests at once, and the headers of each.
+// TestExactlyAHundred sends 500 requests at a limit of 100, and checks that exactly 100 are allowed, with the right
+// headers.
 func TestExactlyAHundred(t *testing.T) {
 	b := newAuthNode(t, authRules, httplimit.Options{MaxInFlight: 8}, envoy.ServerOptions{})
 	var allowed, refused atomic.Int64
@@ -327,7 +329,7 @@ func TestExactlyAHundred(t *testing.T) {
 	}
 }
 
-// TestHostileChecks: whatever is made up, the request is counted as its client's, or refused without being counted.
+// TestHostileChecks checks that a crafted request is counted for its real client, or refused without being counted.
 func TestHostileChecks(t *testing.T) {
 	b := newAuthNode(t, authRules, httplimit.Options{}, envoy.ServerOptions{})
 	base := authQuestion{"POST", "/login", "shop.example", "203.0.113.7", nil}
@@ -385,8 +387,8 @@ func TestHostileChecks(t *testing.T) {
 			t.Errorf("%s: %d %q\n%s", name, got.status, got.body, seen)
 		}
 	}
-	// What can't be decoded, or is larger than all the headers that Envoy lets its clients send, is an error: Envoy does as it is
-	// told for those.
+	// A message that can't be decoded, or that is larger than all headers that Envoy accepts from a client, gets an
+	// error. What Envoy then does is up to its configuration.
 	for name, req := range map[string]*auth.CheckRequest{"a huge message": with([2]string{"X-Junk", strings.Repeat("x", 1<<20)}).raw()} {
 		if _, err := b.Check(t.Context(), req); status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("%s: %v", name, err)
@@ -395,7 +397,7 @@ func TestHostileChecks(t *testing.T) {
 	if got := b.overGRPC(t, base.joined()); got.status != 200 {
 		t.Errorf("after all that: %+v", got)
 	}
-	// The host is Envoy's, whatever headers say.
+	// The host comes from Envoy, not from a header.
 	for i, host := range []string{"a.example", "b.example", "c.example"} {
 		a := with([2]string{"X-Tenant", "t"}, [2]string{"Host", host})
 		a.target = "/tenant/1"

@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// silent is a store that never answers: a caller gets no further than its context.
+// silent is a store that never answers. Its calls end with their context.
 type silent struct{ counter.Store }
 
 func (silent) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
@@ -29,8 +29,8 @@ func (silent) GiveBack(ctx context.Context, _ counter.Once, _ time.Duration, _ [
 	return ctx.Err()
 }
 
-// TestTheStoresTime: the store has the caller's time less a margin, all its calls for a request together, and without a
-// deadline less than the 20 ms that Envoy waits.
+// TestTheStoresTime checks that all store calls of a request together get the caller's deadline less a margin, and
+// without a deadline less than Envoy's default timeout of 20 ms.
 func TestTheStoresTime(t *testing.T) {
 	const file = "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n"
 	for _, descriptors := range [][]string{{"k=1"}, {"back k=1"}, {"k=1", "back k=2"}} {
@@ -60,8 +60,8 @@ func TestTheStoresTime(t *testing.T) {
 	}
 }
 
-// TestALateNodesTime: without a caller's deadline, the store's time isn't over before every goroutine that is ready, such as one that
-// reads replies, has had several turns, however long they take.
+// TestALateNodesTime checks that without a deadline from the caller, the store's time doesn't run out before every
+// runnable goroutine, such as one that reads replies, has had several turns, however long the turns take.
 func TestALateNodesTime(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var stop atomic.Bool
@@ -90,7 +90,7 @@ func TestALateNodesTime(t *testing.T) {
 			t.Errorf("the time is over, and goroutine %d has had no turn", i)
 		}
 	}
-	// On a busy machine a turn is now and then cut in two, and begins as one and ends as another.
+	// On a busy machine, a turn is sometimes cut in two, so not every turn is counted.
 	if many := int64(len(turns)); all < 2*many {
 		t.Errorf("the time is over, and %d goroutines have had %d turns", many, all)
 	}

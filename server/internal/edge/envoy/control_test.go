@@ -28,15 +28,15 @@ import (
 
 const configType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// control is an xDS server that answers as the snapshot cache of go-control-plane does, which gateways use: a request
-// with another version than the newest is answered at once, others when there is a newer one.
+// control is an xDS server that behaves like the snapshot cache of go-control-plane, which gateways use. It answers a
+// request at once if the request's version isn't the newest, and otherwise when there is a newer one.
 type control struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	heard   chan *discovery.DiscoveryRequest
 	headers chan metadata.MD
 
 	mu      sync.Mutex
-	newest  *discovery.DiscoveryResponse // guarded by mu, as what follows
+	newest  *discovery.DiscoveryResponse // guarded by mu, like the fields below
 	changed chan struct{}                // closed when newest changes
 	nonce   int
 }
@@ -45,7 +45,7 @@ func newControl() *control {
 	return &control{heard: make(chan *discovery.DiscoveryRequest, 1000), headers: make(chan metadata.MD, 100), changed: make(chan struct{})}
 }
 
-// set has clients told of a newer configuration.
+// set publishes a newer configuration.
 func (c *control) set(version string, resources ...*anypb.Any) {
 	c.send(&discovery.DiscoveryResponse{VersionInfo: version, TypeUrl: configType, Resources: resources})
 }
@@ -104,7 +104,7 @@ func (c *control) StreamAggregatedResources(stream discovery.AggregatedDiscovery
 	}
 }
 
-// next is what a client says next.
+// next returns the next request of a client.
 func (c *control) next(t *testing.T) *discovery.DiscoveryRequest {
 	t.Helper()
 	select {
@@ -116,7 +116,7 @@ func (c *control) next(t *testing.T) *discovery.DiscoveryRequest {
 	}
 }
 
-// listen serves an xDS server at an address, until it is stopped.
+// listen serves the xDS server at an address until stop is called.
 func (c *control) listen(t *testing.T, addr string, options ...grpc.ServerOption) (at string, stop func()) {
 	t.Helper()
 	return serve(t, c, addr, options...)
@@ -143,7 +143,7 @@ func serve(t *testing.T, ads discovery.AggregatedDiscoveryServiceServer, addr st
 	return l.Addr().String(), stop
 }
 
-// follow makes a service that follows an xDS server for as long as the test lasts, and leaves nothing behind.
+// follow returns a service that follows an xDS server until the test ends, and checks that no goroutines are left.
 func follow(t *testing.T, x envoy.XDS, opts envoy.Options) (*envoy.Service, *envoy.Feed) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -167,7 +167,7 @@ func follow(t *testing.T, x envoy.XDS, opts envoy.Options) (*envoy.Service, *env
 	return s, f
 }
 
-// until waits for a source to be so.
+// until waits for a condition on the source.
 func until(t *testing.T, s *envoy.Service, what string, so func(envoy.Source) bool) envoy.Source {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -179,7 +179,7 @@ func until(t *testing.T, s *envoy.Service, what string, so func(envoy.Source) bo
 	}
 }
 
-// described is a descriptor in envoyproxy/ratelimit's language.
+// described is a descriptor in the format of envoyproxy/ratelimit's files.
 type described struct {
 	Key, Value string
 	RateLimit  *struct {
@@ -194,12 +194,12 @@ type described struct {
 	QuotaMode      bool `yaml:"quota_mode"`
 	DetailedMetric bool `yaml:"detailed_metric"`
 	Metadata       map[string]any
-	// What the messages don't have.
+	// Keys that the messages lack.
 	ValueToMetric  bool `yaml:"value_to_metric"`
 	ShareThreshold bool `yaml:"share_threshold"`
 }
 
-// message is the descriptor as a server sends it whose messages are newer than the module that is used here.
+// message returns the descriptor as sent by a server whose messages are newer than the module used here.
 func (d *described) message(t *testing.T) *conf.RateLimitDescriptor {
 	t.Helper()
 	out := &conf.RateLimitDescriptor{Key: d.Key, Value: d.Value, ShadowMode: d.ShadowMode, DetailedMetric: d.DetailedMetric}
@@ -235,7 +235,7 @@ func (d *described) message(t *testing.T) *conf.RateLimitDescriptor {
 	return out
 }
 
-// resource is a configuration as an xDS server sends it. Its name is that of its domain.
+// resource returns a configuration as an xDS server sends it, named after its domain.
 func resource(t *testing.T, text string) *anypb.Any {
 	t.Helper()
 	var file struct {

@@ -1,6 +1,6 @@
 package envoy
 
-// Internals that tests look at.
+// Internals for tests.
 var (
 	WithBudget     = withBudget
 	ParseResources = parseResources

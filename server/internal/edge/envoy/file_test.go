@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// request is one of some descriptors, each a list of keys and values: "user=ann action=read".
+// request returns a request of descriptors, each a list of keys and values: "user=ann action=read".
 func request(domain string, descriptors ...string) *rls.RateLimitRequest {
 	req := &rls.RateLimitRequest{Domain: domain}
 	for _, text := range descriptors {
@@ -30,7 +30,7 @@ func request(domain string, descriptors ...string) *rls.RateLimitRequest {
 				d.HitsAddend = wrapperspb.UInt64(n)
 			case "back":
 				d.IsNegativeHits = true
-			case "limit": // an hour's
+			case "limit": // per hour
 				d.Limit = &ratelimit.RateLimitDescriptor_RateLimitOverride{Unit: typev3.RateLimitUnit_HOUR}
 				fmt.Sscan(value, &d.Limit.RequestsPerUnit)
 			default:
@@ -42,7 +42,7 @@ func request(domain string, descriptors ...string) *rls.RateLimitRequest {
 	return req
 }
 
-// brief is an answer in a line: the code, and each status as limit-remaining.
+// brief returns a response on one line: the code, and for each status its limit and what is left.
 func brief(a *rls.RateLimitResponse) string {
 	out := a.GetOverallCode().String()
 	for _, st := range a.GetStatuses() {
@@ -54,7 +54,7 @@ func brief(a *rls.RateLimitResponse) string {
 	return out
 }
 
-// TestFileErrors has what is wrong with files, and where.
+// TestFileErrors checks the errors about invalid files, with their positions.
 func TestFileErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "f.yaml:1:1: domain: is missing"},
@@ -90,7 +90,7 @@ func TestFileErrors(t *testing.T) {
 	}
 }
 
-// unwrapped is an error with its hints on the same line.
+// unwrapped returns an error with its hints on the same line.
 func unwrapped(err error) string {
 	text := err.Error()
 	if i := strings.Index(text, "^ "); i > 0 {
@@ -100,7 +100,8 @@ func unwrapped(err error) string {
 	return text
 }
 
-// TestMisplacedKeyIsAWarning: envoyproxy/ratelimit takes its keys anywhere, and ignores them where they mean nothing.
+// TestMisplacedKeyIsAWarning checks that a misplaced key is a warning: envoyproxy/ratelimit accepts keys anywhere, and
+// ignores them where they mean nothing.
 func TestMisplacedKeyIsAWarning(t *testing.T) {
 	text := "domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}\n"
 	_, warnings, err := envoy.Parse([]envoy.File{{Name: "f.yaml", Text: []byte(text)}}, envoy.Modes{})
@@ -109,7 +110,7 @@ func TestMisplacedKeyIsAWarning(t *testing.T) {
 	}
 }
 
-// everyKey has every key of the language, anchors and merges included.
+// everyKey uses every key of the format, and anchors and merges.
 const everyKey = `
 domain: all
 descriptors:
@@ -160,21 +161,21 @@ func TestEveryKey(t *testing.T) {
 		{"merged=x; free=x", "OK OK OK"}, // replaced, and unlimited
 		{"merged=x", "OK OK:3/MINUTE-1"},
 		{"host=a.example.com path=/v1/o/items/1", "OK OK:1/YEAR-0"},
-		{"host=b.example.org path=/v1/o/items/1", "OVER_LIMIT OVER_LIMIT:1/YEAR-0"}, // shares the host's counter
-		{"host=b.example.org path=/v1/o/items/2", "OK OK:1/YEAR-0"},                 // but not the path's
+		{"host=b.example.org path=/v1/o/items/1", "OVER_LIMIT OVER_LIMIT:1/YEAR-0"}, // shares the counter of host
+		{"host=b.example.org path=/v1/o/items/2", "OK OK:1/YEAR-0"},                 // has a counter of its own for path
 		{"host=b.example.org path=/", "OK OK:1/HOUR-0"},
-		{"host=b.example.org path=/", "OK OK:1/HOUR-0"}, // in shadow
-		{"host=b.example.org", "OK OK"},                 // no limit so far down
-		{"host=b.example.org path=/ more=x", "OK OK"},   // nor so far
+		{"host=b.example.org path=/", "OK OK:1/HOUR-0"}, // in shadow mode
+		{"host=b.example.org", "OK OK"},                 // no limit at this level
+		{"host=b.example.org path=/ more=x", "OK OK"},   // no limit at this level, either
 		{"host=example path=/", "OK OK"},
 		{"never=x", "OVER_LIMIT OVER_LIMIT:0/SECOND-0"},
 		{"hits=3 plain=z", "OVER_LIMIT OVER_LIMIT:2/MINUTE-0"},
 		{"a=1; b=1", "OK OK:1/WEEK-0 OK:2/MONTH-1"},
-		{"a=1; b=1", "OK OVER_LIMIT:1/WEEK-0 OK:2/MONTH-0"},                                        // a quota is spent, and the other has some
-		{"a=1; b=1; plain=q", "OVER_LIMIT OVER_LIMIT:1/WEEK-0 OVER_LIMIT:2/MONTH-0 OK:2/MINUTE-1"}, // both are
-		{"plain=q", "OK OK:2/MINUTE-1"},                                                            // and nothing was taken of the third
+		{"a=1; b=1", "OK OVER_LIMIT:1/WEEK-0 OK:2/MONTH-0"},                                        // one quota is spent, but the other isn't
+		{"a=1; b=1; plain=q", "OVER_LIMIT OVER_LIMIT:1/WEEK-0 OVER_LIMIT:2/MONTH-0 OK:2/MINUTE-1"}, // both quotas are spent
+		{"plain=q", "OK OK:2/MINUTE-1"},                                                            // nothing was taken from the third limit
 		{"plain=q; back plain=q", "OK OK:2/MINUTE-0 OK"},
-		{"plain=q", "OK OK:2/MINUTE-0"}, // as much as was given back
+		{"plain=q", "OK OK:2/MINUTE-0"}, // one token, because one was given back
 	} {
 		req := request("all", strings.Split(c.ask, ";")...)
 		got, err := s.ShouldRateLimit(t.Context(), req)
@@ -195,16 +196,16 @@ func TestEveryKey(t *testing.T) {
 	}
 }
 
-// TestGlobalModes are envoyproxy/ratelimit's SHADOW_MODE and QUOTA_MODE. A request that they let pass counts at all its
-// limits. They hold for limits that a request carries, too, and in QUOTA_MODE a descriptor without a limit is a quota that
-// has room.
+// TestGlobalModes checks envoyproxy/ratelimit's SHADOW_MODE and QUOTA_MODE. A request that they let pass counts toward
+// all its limits. The modes also apply to limits that a request carries. In QUOTA_MODE, a descriptor without a limit
+// counts as a quota that isn't spent.
 func TestGlobalModes(t *testing.T) {
 	file := envoy.File{Name: "f.yaml", Text: []byte("domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n  - {key: l, rate_limit: {unit: day, requests_per_unit: 9}}\n")}
 	shadow := newService(t, memstore.New(memstore.Options{}), envoy.Options{Modes: envoy.Modes{Shadow: true}}, file)
 	quota := newService(t, memstore.New(memstore.Options{}), envoy.Options{Modes: envoy.Modes{Quota: true}}, file)
 	for _, c := range []struct {
 		ask, want string
-		spent     bool // of all quotas
+		spent     bool // all quotas are spent
 	}{
 		{"k=1", "OK:1/DAY-0", false},
 		{"k=1", "OVER_LIMIT:1/DAY-0", true},
@@ -229,7 +230,8 @@ func TestGlobalModes(t *testing.T) {
 	}
 }
 
-// FuzzParse: no file breaks the reader, what it takes can be asked for, and what is wrong has a place.
+// FuzzParse checks that no file crashes the parser, that an accepted file can answer requests, and that an error has a
+// position.
 func FuzzParse(f *testing.F) {
 	f.Add(everyKey)
 	for _, name := range []string{"bank", "mesh", "shop"} {

@@ -13,13 +13,13 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// TestFolder: files may be in folders of the folder, which may be a link, as envoyproxy/ratelimit takes them. A file that it
-// would read and Weir doesn't is told of.
+// TestFolder checks that files may be in subfolders, and that the folder may be a link, as in envoyproxy/ratelimit. A
+// file that envoyproxy/ratelimit would read but Weir doesn't is logged.
 func TestFolder(t *testing.T) {
 	dir := t.TempDir()
 	for name, domain := range map[string]string{
-		"top.yaml": "top", "team/a.yml": "a", "team/deeper/b.yaml": "b", // are read
-		"team/.c.yaml": "c", ".git/d.yaml": "d", "..data/e.yaml": "e", "team/f.conf": "f", // aren't
+		"top.yaml": "top", "team/a.yml": "a", "team/deeper/b.yaml": "b", // read
+		"team/.c.yaml": "c", ".git/d.yaml": "d", "..data/e.yaml": "e", "team/f.conf": "f", // not read
 	} {
 		path := filepath.Join(dir, "real", name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

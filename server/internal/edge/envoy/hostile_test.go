@@ -25,8 +25,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// TestHostileRequests: what can't be a request of Envoy's is refused, with what is wrong, and the next request is
-// answered.
+// TestHostileRequests checks that a request that Envoy can't have sent is refused with an explanation, and that the
+// next request is answered.
 func TestHostileRequests(t *testing.T) {
 	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
 	client := rls.NewRateLimitServiceClient(dial(t, s))
@@ -73,8 +73,8 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
-// TestLongValues: a client that sends all the headers that Envoy takes doesn't get past its limits by that. Envoy lets a
-// request pass that its service doesn't read.
+// TestLongValues checks that a client can't bypass its limits by sending the longest headers that Envoy accepts. The
+// service must read such requests, because Envoy lets a request pass if its check fails.
 func TestLongValues(t *testing.T) {
 	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
 	long := strings.Repeat("x", 60<<10)
@@ -89,8 +89,8 @@ func TestLongValues(t *testing.T) {
 	}
 }
 
-// TestEndlessStreams: a connection that opens streams and never ends them gets no more than its share, and takes
-// little memory; other connections are served.
+// TestEndlessStreams checks that a connection that opens streams and never ends them gets only its share of streams and
+// takes little memory, and that other connections are served.
 func TestEndlessStreams(t *testing.T) {
 	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -104,8 +104,8 @@ func TestEndlessStreams(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	before := heap()
-	for range 250 { // beyond what the server lets it open, the client itself waits
-		// A stream that ends with nothing.
+	for range 250 { // some wait in the client, because the server allows fewer streams
+		// A stream whose request is sent but never ended.
 		stream, err := hostile.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, rls.RateLimitService_ShouldRateLimit_FullMethodName)
 		if err == nil {
 			err = stream.SendMsg(&rls.RateLimitRequest{})
@@ -120,7 +120,7 @@ func TestEndlessStreams(t *testing.T) {
 	if got, err := rls.NewRateLimitServiceClient(good).ShouldRateLimit(t.Context(), request("all", "plain=x")); err != nil || got.OverallCode != rls.RateLimitResponse_OK {
 		t.Error(got, err)
 	}
-	// Envoy's own stream of health isn't in the way of a drain that has an end.
+	// Envoy's open health stream doesn't prevent a graceful stop.
 	watch, err := healthpb.NewHealthClient(good).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestEndlessStreams(t *testing.T) {
 	}
 }
 
-// hurried is a store that notes how much time it has.
+// hurried is a store that records how much time its caller has left.
 type hurried struct {
 	counter.Store
 	left time.Duration
@@ -150,8 +150,9 @@ func (h *hurried) Take(ctx context.Context, charges []counter.Charge, results []
 	h.Store.Take(ctx, charges, results)
 }
 
-// TestSilentStreams: where there are many, a stream whose request doesn't come is ended, whatever time its caller gives it; where
-// there are thousands, at once. Requests that come have no less time, and the store no more; who watches the node's health isn't ended.
+// TestSilentStreams checks that if the node has thousands of goroutines, a stream without a request is ended after 10
+// s, whatever its deadline, and if it has many thousands, after 100 ms. Requests that arrive and their store calls keep
+// their usual time, and health watches stay open.
 func TestSilentStreams(t *testing.T) {
 	store := &hurried{Store: memstore.New(memstore.Options{})}
 	s := newService(t, store, envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
@@ -220,7 +221,8 @@ func TestSilentStreams(t *testing.T) {
 	})
 }
 
-// TestManyWatches: as many as there may be connections are served, and others told so.
+// TestManyWatches checks that the node serves 4,096 health watches, as many as there may be connections, and refuses
+// more.
 func TestManyWatches(t *testing.T) {
 	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -241,7 +243,7 @@ func TestManyWatches(t *testing.T) {
 		return w.Recv()
 	}
 	for i := range 4096 {
-		if i%250 == 0 { // a connection has at most 256
+		if i%250 == 0 { // the server allows 256 streams on a connection
 			last = healthpb.NewHealthClient(connect(t, l))
 		}
 		if _, err := watch(); err != nil {
@@ -263,7 +265,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// TestReflectionIsOff unless it is asked for.
+// TestReflectionIsOff checks that reflection is off by default.
 func TestReflectionIsOff(t *testing.T) {
 	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
 	for _, on := range []bool{false, true} {
@@ -275,7 +277,7 @@ func TestReflectionIsOff(t *testing.T) {
 	}
 }
 
-// stalled is a store that answers when it is told to.
+// stalled is a store that doesn't answer until it is released.
 type stalled struct {
 	counter.Store
 	inside, release chan struct{}
@@ -287,8 +289,8 @@ func (s *stalled) Take(ctx context.Context, charges []counter.Charge, results []
 	s.Store.Take(ctx, charges, results)
 }
 
-// TestShedding: more requests than are decided at a time wait as long as their time allows, and are then told that the
-// node can't, so that Envoy does what its failure mode says.
+// TestShedding checks that requests beyond those in flight wait for as long as their deadline allows, and then get an
+// error, so that Envoy applies its failure mode.
 func TestShedding(t *testing.T) {
 	var seen []weir.Reason
 	store := &stalled{Store: memstore.New(memstore.Options{}), inside: make(chan struct{}, 1), release: make(chan struct{})}

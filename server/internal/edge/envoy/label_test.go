@@ -9,7 +9,8 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// TestLabels: a limit is known by its keys, and by a value only where the configuration asks for that: a value may be a client's key.
+// TestLabels checks that a limit's label consists of its keys, and includes a value only if the configuration asks for
+// it, because a value may be a client's API key.
 func TestLabels(t *testing.T) {
 	for _, c := range []struct{ text, value, want string }{
 		{"domain: d\ndescriptors: [{key: tok, value: sk_live_SECRET, RATE}]", "sk_live_SECRET", "d.tok"},
@@ -38,7 +39,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// TestWhoAsks: what observers are told of a descriptor's client.
+// TestWhoAsks checks which client observers see for a descriptor.
 func TestWhoAsks(t *testing.T) {
 	for key, want := range map[string]string{"api_key": "v  ", "user": " v ", "remote_address": "  203.0.113.7", "tenant": "v  "} {
 		var req weir.Request

@@ -35,7 +35,7 @@ func compiled(t *testing.T, text string) *weir.RuleSet {
 	return f.Set
 }
 
-// ruledService is a service with a configuration, and a limiter that has no rules yet.
+// ruledService returns a service with a configuration, and its limiter, which has no rules yet.
 func ruledService(t *testing.T, opts envoy.Options, files ...envoy.File) (*weir.Limiter, *envoy.Service) {
 	t.Helper()
 	opts.Configured = true
@@ -49,7 +49,7 @@ func ruledService(t *testing.T, opts envoy.Options, files ...envoy.File) (*weir.
 	return l, s
 }
 
-// asked is a table of requests and what they are answered, in order.
+// asked is a table of requests and their expected responses, in order.
 type asked []struct {
 	after     time.Duration
 	ask, want string
@@ -82,7 +82,7 @@ descriptors:
     descriptors: [{key: b, rate_limit: {unit: hour, requests_per_unit: 3}}]
 `
 
-// TestRuleForDescriptor gives descriptors of a configuration other algorithms.
+// TestRuleForDescriptor checks that rules give descriptors of a configuration other algorithms.
 func TestRuleForDescriptor(t *testing.T) {
 	const rules = `
 rules:
@@ -101,25 +101,25 @@ rules:
 		list.run(t, s, "edge")
 		l.SetRules(compiled(t, rules))
 		asked{
-			{0, "tenant=acme", "OK OK:60/MINUTE-2"}, // another algorithm begins anew
+			{0, "tenant=acme", "OK OK:60/MINUTE-2"}, // a new algorithm starts with a new counter
 			{0, "hits=2 tenant=acme", "OK OK:60/MINUTE-0"},
 			{0, "tenant=acme", "OVER_LIMIT OVER_LIMIT:60/MINUTE-0"},
 			{0, "hits=0 tenant=acme", "OVER_LIMIT OVER_LIMIT:60/MINUTE-0"},
 			{time.Second, "tenant=acme", "OK OK:60/MINUTE-0"}, // the refusals took nothing
-			{0, "tenant=other", "OK OK:60/MINUTE-58"},         // the neighbour is a window still
+			{0, "tenant=other", "OK OK:60/MINUTE-58"},         // the other tenants still have a fixed window
 			{0, "tenant=abc", "OK OK:2/MINUTE-1"},
-			{0, "tenant=abd", "OK OK:2/MINUTE-1"}, // which counts by itself
+			{0, "tenant=abd", "OK OK:2/MINUTE-1"}, // each value has a counter of its own
 			{50 * time.Second, "tenant=abc", "OK OK:2/MINUTE-0"},
 			{9 * time.Second, "tenant=abc", "OVER_LIMIT OVER_LIMIT:2/MINUTE-0"},
-			{time.Second, "tenant=abc", "OK OK:2/MINUTE-0"}, // the first of the two has left the log
+			{time.Second, "tenant=abc", "OK OK:2/MINUTE-0"}, // the first of the two entries has left the log
 			{0, "hits=0 user=ann", "OK OK:100/DAY-100"},
 			{0, "hits=150 user=ann", "OK OK:100/DAY-0"},
 			{0, "hits=0 user=ann", "OVER_LIMIT OVER_LIMIT:100/DAY-0"},
 			{0, "hits=60 back user=ann", "OK OK"},
 			{0, "hits=0 user=ann", "OK OK:100/DAY-10"},
-			{0, "closed=x", "OK OK:2/MINUTE-1"}, // per 5 minutes, which no unit is
+			{0, "closed=x", "OK OK:2/MINUTE-1"}, // per 5 minutes, which is no unit of the protocol
 			{0, "hits=3 a=1 b=2", "OK OK:3/HOUR-0"},
-			{0, "a=1 b=2", "OK OK:3/HOUR-0"}, // in shadow
+			{0, "a=1 b=2", "OK OK:3/HOUR-0"}, // in shadow mode
 			{0, "free=x", "OK OK"},
 			{0, "tenant=acme; tenant=acme2; user=bob", "OK OK:60/MINUTE-2 OK:60/MINUTE-59 OK:100/DAY-99"},
 		}.run(t, s, "edge")
@@ -128,7 +128,7 @@ rules:
 			t.Fatal(err)
 		}
 		if got.Statuses[0].CurrentLimit.Name != "acme" || got.Statuses[1].CurrentLimit.Name != "own" || got.Statuses[1].CurrentLimit.UnitMultiplier.GetValue() != 5 {
-			t.Error(got.Statuses) // a limit keeps its name, by which others may replace it
+			t.Error(got.Statuses) // a limit keeps its name, through which others may replace it
 		}
 		if got, err = s.ShouldRateLimit(t.Context(), request("edge", "hits=3 tenant=acme")); err != nil {
 			t.Fatal(err)
@@ -139,7 +139,8 @@ rules:
 	})
 }
 
-// TestNeighboursOfARuledDescriptor answer as envoyproxy/ratelimit did.
+// TestNeighboursOfARuledDescriptor checks that descriptors beside one with a rule still get the responses of
+// envoyproxy/ratelimit.
 func TestNeighboursOfARuledDescriptor(t *testing.T) {
 	l, s := ruledService(t, envoy.Options{Answers: envoy.Answers{Headers: true}}, readFiles(t, "testdata/recorded/config/*.yaml")...)
 	l.SetRules(compiled(t, "rules:\n  - {id: noted, match: {descriptor: [shop, noted]}, algorithm: token_bucket, burst: 2}\n"))
@@ -181,7 +182,8 @@ func TestNeighboursOfARuledDescriptor(t *testing.T) {
 	}
 }
 
-// TestRulesAloneForDescriptors: without a configuration they are one, and decide what they name by themselves.
+// TestRulesAloneForDescriptors checks that without a configuration, rules with descriptors decide on these, and the
+// other rules on everything else.
 func TestRulesAloneForDescriptors(t *testing.T) {
 	s := byRules(t, `
 rules:
@@ -200,17 +202,18 @@ rules:
 		{0, "hits=3 tenant=x", "OVER_LIMIT OVER_LIMIT:3/HOUR-0"},
 		{0, "tenant=x", "OVER_LIMIT OVER_LIMIT:3/HOUR-0"}, // the refusal counted
 		{0, "tenant=x route=r", "OK OK:4/HOUR-3"},
-		{0, "tenant=acme route=r", "OK OK:5/DAY-4"}, // there is no way back from acme: the other rules decide
+		{0, "tenant=acme route=r", "OK OK:5/DAY-4"}, // matching doesn't backtrack from acme, so the other rules decide
 		{0, "remote_address=203.0.113.7", "OK OK:5/DAY-4"},
 		{0, "remote_address=203.0.113.7; tenant=y", "OK OK:5/DAY-3 OK:3/HOUR-2"},
 		{0, "remote_address=203.0.113.7; tenant=acme", "OVER_LIMIT OK:5/DAY-3 OVER_LIMIT:1/HOUR-0"},
 		{0, "hits=9 remote_address=203.0.113.7; tenant=y", "OVER_LIMIT OVER_LIMIT:5/DAY-0 OK:3/HOUR-2"},
-		{0, "remote_address=203.0.113.7; tenant=y", "OK OK:5/DAY-2 OK:3/HOUR-1"}, // what was refused took nothing
+		{0, "remote_address=203.0.113.7; tenant=y", "OK OK:5/DAY-2 OK:3/HOUR-1"}, // the refused request took nothing
 	}.run(t, s, "edge")
-	asked{{0, "tenant=acme", "OK OK:5/DAY-3"}}.run(t, s, "elsewhere") // another domain: no address, so all as one
+	asked{{0, "tenant=acme", "OK OK:5/DAY-3"}}.run(t, s, "elsewhere") // another domain without an address, so all share one counter
 }
 
-// TestRulesThatNameNothing are told of in the log, without what may be a client's key.
+// TestRulesThatNameNothing checks that rules for descriptors that the configuration lacks are logged, without values,
+// which may be API keys.
 func TestRulesThatNameNothing(t *testing.T) {
 	var log bytes.Buffer
 	l, s := ruledService(t, envoy.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, envoy.File{Name: "edge.yaml", Text: []byte(edge)})
@@ -235,7 +238,8 @@ rules:
 	}
 }
 
-// TestRulesComeAndGo while requests are decided: each sees the rule or doesn't. A fixed window of the same length keeps its counter.
+// TestRulesComeAndGo adds and removes a rule during requests: each request sees the rule or doesn't. A fixed window of
+// the same length keeps its counter.
 func TestRulesComeAndGo(t *testing.T) {
 	config := envoy.File{Name: "c.yaml", Text: []byte("domain: edge\ndescriptors:\n  - {key: k, rate_limit: {unit: year, requests_per_unit: 1000000}}\n")}
 	l, s := ruledService(t, envoy.Options{}, config)
@@ -279,7 +283,8 @@ func TestRulesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestFailureModeOfADescriptor: what its rule says while Redis doesn't answer. The neighbour allows, as the configuration's limits do.
+// TestFailureModeOfADescriptor checks that a descriptor's rule decides what happens if Redis doesn't answer.
+// Descriptors without a rule allow requests, like limits of the configuration.
 func TestFailureModeOfADescriptor(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	shared, err := redislimit.New(redisstore.Options{URL: "redis://" + server.Addr, Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)},

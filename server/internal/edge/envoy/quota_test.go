@@ -10,8 +10,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// TestSpentQuotasAreTold: observers are told of a request that all its quotas refuse together as of one that is refused, by the
-// quota that lasts the longest, and what its other limits took goes back.
+// TestSpentQuotasAreTold checks that if all quotas refuse a request, observers see a refusal by the quota with the
+// longest window, and the request's other limits get their tokens back.
 func TestSpentQuotasAreTold(t *testing.T) {
 	var told []string
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{Observe: func(o *weir.Observation) {

@@ -26,7 +26,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// recordings are answers of envoyproxy/ratelimit: see testdata/recorded/README.md.
+// recordings lists recorded responses of envoyproxy/ratelimit: see testdata/recorded/README.md.
 var recordings = []struct {
 	file     string
 	metadata bool
@@ -37,10 +37,10 @@ var recordings = []struct {
 	{"answers-quota.jsonl", true, 100},
 }
 
-// ask sends a request in some way.
+// ask sends a request through one of the protocols.
 type ask func(context.Context, *rls.RateLimitRequest) (*rls.RateLimitResponse, error)
 
-// over are the ways to ask a service.
+// over has an ask for each protocol.
 var over = map[string]func(*testing.T, *envoy.Service) ask{
 	"grpc": func(t *testing.T, s *envoy.Service) ask {
 		client := rls.NewRateLimitServiceClient(dial(t, s))
@@ -57,8 +57,8 @@ var over = map[string]func(*testing.T, *envoy.Service) ask{
 	},
 }
 
-// patient gives each request more time than a busy machine needs: the service would otherwise answer in 15 ms, whether
-// the store has or not.
+// patient gives each request a long deadline, because without one the service answers after 15 ms even if the store
+// hasn't, which may happen on a busy machine.
 func patient(a ask) ask {
 	return func(ctx context.Context, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -143,7 +143,7 @@ func readFiles(t *testing.T, pattern string) []envoy.File {
 	return files
 }
 
-// newService makes a service over an empty store, with a configuration.
+// newService returns a service with a configuration.
 func newService(t *testing.T, store counter.Store, opts envoy.Options, files ...envoy.File) *envoy.Service {
 	t.Helper()
 	opts.Configured = true
@@ -156,7 +156,7 @@ func newService(t *testing.T, store counter.Store, opts envoy.Options, files ...
 	return s
 }
 
-// TestRecordedAnswers replays what envoyproxy/ratelimit answered.
+// TestRecordedAnswers compares responses with recorded ones of envoyproxy/ratelimit.
 func TestRecordedAnswers(t *testing.T) {
 	files := readFiles(t, "testdata/recorded/config/*.yaml")
 	for _, r := range recordings {
@@ -203,7 +203,7 @@ func replay(t *testing.T, file string, requests int, ask ask) {
 	}
 }
 
-// timeless removes what depends on the hour, as the recordings have done, and what envoyproxy/ratelimit doesn't send.
+// timeless removes what depends on the time, as in the recordings, and what envoyproxy/ratelimit doesn't send.
 func timeless(t *testing.T, got *rls.RateLimitResponse) {
 	t.Helper()
 	for _, st := range got.Statuses {

@@ -13,8 +13,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// TestRecordedAnswersThroughRedis replays what envoyproxy/ratelimit answered on counters in Redis, with leases, as a node
-// has them.
+// TestRecordedAnswersThroughRedis compares responses with the recorded ones, with counters in Redis and leases, as on a
+// node.
 func TestRecordedAnswersThroughRedis(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	files := readFiles(t, "testdata/recorded/config/*.yaml")

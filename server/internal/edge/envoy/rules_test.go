@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// byRules makes a service that has rules decide.
+// byRules returns a service without a configuration, where rules decide.
 func byRules(t *testing.T, rules string, opts envoy.Options) *envoy.Service {
 	t.Helper()
 	doc, err := rulefile.Parse("rules.yaml", []byte(rules))
@@ -60,12 +60,12 @@ rules:
     limit: 1000/day
 `
 
-// TestRulesDecide: without a configuration, descriptors are attributes of a request.
+// TestRulesDecide checks that without a configuration, descriptors are attributes of a request.
 func TestRulesDecide(t *testing.T) {
 	s := byRules(t, rules, envoy.Options{Attributes: map[string]string{"jwt_sub": "user"}})
 	for i, c := range []struct{ ask, want string }{
 		{"api_key=a", "OK OK:3/DAY-2"},
-		{"api_key=a; remote_address=203.0.113.7", "OK OK:3/DAY-1 OK:3/DAY-1"}, // two descriptors, one request
+		{"api_key=a; remote_address=203.0.113.7", "OK OK:3/DAY-1 OK:3/DAY-1"}, // two descriptors of one request
 		{"remote_address=203.0.113.7; method=POST path=/login?next=/", "OK OK:43/SECOND-42 OK:43/SECOND-42"},
 		{"hits=0 api_key=a", "OK OK:3/DAY-1"},
 		{"hits=2 api_key=a", "OVER_LIMIT OVER_LIMIT:3/DAY-0"},
@@ -74,11 +74,11 @@ func TestRulesDecide(t *testing.T) {
 		{"hits=2 back api_key=a", "OK OK"},
 		{"hits=0 api_key=a", "OK OK:3/DAY-2"},
 		{"hits=100 back api_key=a", "OK OK"},
-		{"hits=0 api_key=a", "OK OK:3/DAY-3"}, // no more than was taken
+		{"hits=0 api_key=a", "OK OK:3/DAY-3"}, // gives back no more than was taken
 		{"tenant=x", "OK OK:2/HOUR-1"},
-		{"tenant=x; tenant=y", "OK OK:2/HOUR-0 OK:2/HOUR-1"}, // which contradict each other: two requests
+		{"tenant=x; tenant=y", "OK OK:2/HOUR-0 OK:2/HOUR-1"}, // contradicting descriptors are two requests
 		{"tenant=y; tenant=x", "OVER_LIMIT OK:2/HOUR-1 OVER_LIMIT:2/HOUR-0"},
-		{"tenant=y", "OK OK:2/HOUR-0"}, // and the first took nothing, as the answer said
+		{"tenant=y", "OK OK:2/HOUR-0"}, // the first descriptor took nothing, as the response said
 		{"jwt_sub=ann", "OK OK:9/HOUR-8"},
 		{"user=ann", "OK OK:9/HOUR-7"},
 	} {
@@ -102,17 +102,18 @@ func TestRulesDecide(t *testing.T) {
 	}
 }
 
-// TestChargeAtTheEndOfAStream is booked past the limit, since nobody can be refused by it any more.
+// TestChargeAtTheEndOfAStream checks that a charge after a response is counted past the limit, because it is too late
+// to refuse the request.
 func TestChargeAtTheEndOfAStream(t *testing.T) {
 	s := byRules(t, "rules:\n  - {id: tokens, by: [user], algorithm: fixed_window, limit: 100/day, past_limit: book}\n", envoy.Options{})
 	for i, c := range []struct{ ask, want string }{
 		{"hits=0 user=ann", "OK OK:100/DAY-100"}, // the request
-		{"hits=90 user=ann", "OK OK:100/DAY-10"}, // its end
+		{"hits=90 user=ann", "OK OK:100/DAY-10"}, // the end of its response
 		{"hits=0 user=ann", "OK OK:100/DAY-10"},
 		{"hits=250 user=ann", "OK OK:100/DAY-0"},
 		{"hits=0 user=ann", "OVER_LIMIT OVER_LIMIT:100/DAY-0"},
 		{"hits=200 back user=ann", "OK OK"},
-		{"hits=0 user=ann", "OVER_LIMIT OVER_LIMIT:100/DAY-0"}, // 140 are still booked
+		{"hits=0 user=ann", "OVER_LIMIT OVER_LIMIT:100/DAY-0"}, // 140 are still counted
 		{"hits=50 back user=ann", "OK OK"},
 		{"hits=0 user=ann", "OK OK:100/DAY-10"},
 	} {
@@ -126,7 +127,7 @@ func TestChargeAtTheEndOfAStream(t *testing.T) {
 	}
 }
 
-// TestRefusalByRules carries what Weir's other edges answer.
+// TestRefusalByRules checks that a refusal has the headers and body of Weir's other edges.
 func TestRefusalByRules(t *testing.T) {
 	s := byRules(t, rules, envoy.Options{})
 	got, err := s.ShouldRateLimit(t.Context(), request("edge", "hits=4 api_key=b"))
@@ -146,7 +147,8 @@ func TestRefusalByRules(t *testing.T) {
 	}
 }
 
-// TestDegradedByRules: a client whose counter can't be read is still told its limit, and the latest time of its reset.
+// TestDegradedByRules checks that a client whose counter can't be read still gets its limit and the latest possible
+// time of reset.
 func TestDegradedByRules(t *testing.T) {
 	compiled, err := weir.Compile(weir.Rules{Rules: []weir.Rule{
 		{ID: "login", Match: weir.Match{Endpoint: "/login"}, By: []string{"api_key"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 3, Window: time.Hour}}, OnStoreFailure: weir.FailRefuse},
@@ -155,7 +157,7 @@ func TestDegradedByRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) { // in which it is midnight
+	synctest.Test(t, func(t *testing.T) { // virtual time starts at midnight
 		s := envoy.New(weir.NewLimiter(silent{}, compiled, weir.Options{}), envoy.Options{})
 		for path, code := range map[string]rls.RateLimitResponse_Code{"/login": rls.RateLimitResponse_OVER_LIMIT, "/feed": rls.RateLimitResponse_OK} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -183,7 +185,8 @@ func header(a *rls.RateLimitResponse, name string) string {
 	return ""
 }
 
-// TestCarriedLimit: a limit that a descriptor carries goes before the rules, and has one counter whatever its number.
+// TestCarriedLimit checks that a limit carried by a descriptor takes precedence over rules, and has one counter
+// whatever its number.
 func TestCarriedLimit(t *testing.T) {
 	s := byRules(t, rules, envoy.Options{})
 	for i, c := range []struct {
@@ -195,7 +198,7 @@ func TestCarriedLimit(t *testing.T) {
 		{5, "", "OK OK:5/HOUR-3"},
 		{2, "", "OVER_LIMIT OVER_LIMIT:2/HOUR-0"},
 		{9, "hits=4 api_key=c", "OVER_LIMIT OK:9/HOUR-7 OVER_LIMIT:3/DAY-0"},
-		{9, "", "OK OK:9/HOUR-6"}, // the refused one took nothing
+		{9, "", "OK OK:9/HOUR-6"}, // the refused request took nothing
 	} {
 		req := request("edge", "plan=x")
 		req.Descriptors[0].Limit = &ratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: c.number, Unit: typev3.RateLimitUnit_HOUR}

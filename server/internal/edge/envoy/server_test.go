@@ -21,7 +21,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// TestHealthFollows: clients are told that a node isn't ready, that it is, and that it ends, which doesn't wait for them.
+// TestHealthFollows checks that clients learn that a node isn't ready, is ready, and is stopping. The node doesn't wait
+// for health watches when it stops.
 func TestHealthFollows(t *testing.T) {
 	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -46,7 +47,7 @@ func TestHealthFollows(t *testing.T) {
 		})
 	}()
 	<-looked
-	<-looked // what the first look said has been told by now
+	<-looked // by now, the result of the first look is in force
 	watch, err := healthpb.NewHealthClient(connect(t, l)).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "envoy.service.ratelimit.v3.RateLimitService"})
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +78,7 @@ func TestHealthFollows(t *testing.T) {
 	}
 }
 
-// TestAToken: without it nobody uses up a client's limit, and health is for everybody.
+// TestAToken checks that nobody can use up a client's limit without the token, and that health checks need none.
 func TestAToken(t *testing.T) {
 	tokens, err := guard.OneToken("http", "a-good-token-0123456789")
 	if err != nil {
@@ -109,7 +110,8 @@ func TestAToken(t *testing.T) {
 	}
 }
 
-// TestPanicEndsARequestAlone: a bug that a request finds doesn't end the node, and its text isn't told to the caller.
+// TestPanicEndsARequestAlone checks that a panic ends only its request, and that the caller doesn't see the panic's
+// text.
 func TestPanicEndsARequestAlone(t *testing.T) {
 	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{Logger: slog.New(slog.DiscardHandler)}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// pipes is a listener whose connections have deadlines of a bubble's time.
+// pipes is a listener of in-memory connections, whose deadlines follow the bubble's time.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -34,7 +34,8 @@ func (p pipes) dial(context.Context, string) (net.Conn, error) {
 	return here, nil
 }
 
-// Connections over which no client has spoken don't delay the end of a node, and those that speak in time are served.
+// TestSilentConnectionsAtTheEnd checks that connections on which no client has sent anything don't delay a node's stop,
+// and that those on which a client sends something in time are served.
 func TestSilentConnectionsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, memstore.New(memstore.Options{}), envoy.Options{}, envoy.File{Name: "all.yaml", Text: []byte(everyKey)})

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// standing is the codes of an answer, and what is left.
+// standing returns the codes of a response, and what is left.
 func standing(a *rls.RateLimitResponse) string {
 	out := a.GetOverallCode().String()
 	for _, st := range a.GetStatuses() {
@@ -21,8 +21,8 @@ func standing(a *rls.RateLimitResponse) string {
 	return out
 }
 
-// TestSlots of a rule with algorithm: concurrency end by themselves, or when hits are given back: the protocol has no end of a request, and nobody has
-// a receipt.
+// TestSlots checks that slots of a concurrency rule expire, or become free when hits are given back. The protocol has
+// no end of a request and no receipts.
 func TestSlots(t *testing.T) {
 	const rules = `
 rules:
@@ -39,20 +39,20 @@ rules:
 			{time.Second, "tenant=x", "OK OK-0"},
 			{0, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"},
 			{0, "hits=0 tenant=x", "OVER_LIMIT OVER_LIMIT-0"},
-			{0, "tenant=y", "OK OK-1"},      // its own
-			{0, "back tenant=x", "OK OK-0"}, // whose slot, nobody knows: that of the first
+			{0, "tenant=y", "OK OK-1"},      // the other tenant has its own slots
+			{0, "back tenant=x", "OK OK-0"}, // gives back the oldest slot, because the protocol can't say which
 			{0, "tenant=x", "OK OK-0"},
 			{0, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"},
-			{9 * time.Second, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"}, // the first would have ended
-			{time.Second, "hits=2 tenant=x", "OK OK-0"},              // the others have
+			{9 * time.Second, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"}, // the slot that was given back would have expired now
+			{time.Second, "hits=2 tenant=x", "OK OK-0"},              // the other two have expired
 			{0, "hits=2 back tenant=x", "OK OK-0"},
 			{0, "hits=2 tenant=x", "OK OK-0"},
 			{0, "tenant=x", "OVER_LIMIT OVER_LIMIT-0"},
 			{10 * time.Second, "hits=2 tenant=x", "OK OK-0"},
-			{10 * time.Second, "hits=0 tenant=x", "OK OK-2"},  // all are
-			{0, "hits=3 tenant=x", "OVER_LIMIT OVER_LIMIT-0"}, // which is never
+			{10 * time.Second, "hits=0 tenant=x", "OK OK-2"},  // all slots have expired
+			{0, "hits=3 tenant=x", "OVER_LIMIT OVER_LIMIT-0"}, // three never fit
 			{0, "user=ann", "OK OK-0"},
-			{0, "tenant=x; tenant=z user=ann", "OVER_LIMIT OK-2 OVER_LIMIT-0"}, // the first takes no slot
+			{0, "tenant=x; tenant=z user=ann", "OVER_LIMIT OK-2 OVER_LIMIT-0"}, // takes no slots, because the second descriptor is refused
 			{0, "hits=0 tenant=x", "OK OK-2"},
 			{0, "hits=0 tenant=z", "OK OK-2"},
 		} {

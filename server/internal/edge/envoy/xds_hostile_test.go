@@ -19,7 +19,7 @@ import (
 
 type adsStream = discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer
 
-// hostile is an xDS server that does as it likes.
+// hostile is an xDS server that handles streams as a test wants.
 type hostile struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	stream func(adsStream) error
@@ -27,7 +27,7 @@ type hostile struct {
 
 func (h *hostile) StreamAggregatedResources(s adsStream) error { return h.stream(s) }
 
-// many is a configuration of n descriptors.
+// many returns a configuration of n descriptors.
 func many(t *testing.T, n int) *anypb.Any {
 	t.Helper()
 	out := &conf.RateLimitConfig{Name: "many", Domain: "many"}
@@ -38,8 +38,8 @@ func many(t *testing.T, n int) *anypb.Any {
 	return packed(t, out)
 }
 
-// TestXDSHugeConfigurations: a large one is taken in, within bounds of memory; a larger one than was agreed upon is
-// rejected before it is read, and the one in force stays.
+// TestXDSHugeConfigurations checks that a large configuration is applied within bounded memory, and that one larger
+// than the operator's limit is rejected before it is read, while the last good one stays in force.
 func TestXDSHugeConfigurations(t *testing.T) {
 	const n = 100_000
 	c := newControl()
@@ -65,7 +65,7 @@ func TestXDSHugeConfigurations(t *testing.T) {
 	until(t, s, "it doesn't recover", func(now envoy.Source) bool { return now.Version == "3" && now.Rejected == "" })
 }
 
-// TestXDSBoundOfMessages: it is the operator's.
+// TestXDSBoundOfMessages checks that the operator sets the largest size of a message.
 func TestXDSBoundOfMessages(t *testing.T) {
 	c := newControl()
 	c.set("1", many(t, 1000)) // about 27 KB
@@ -78,7 +78,7 @@ func TestXDSBoundOfMessages(t *testing.T) {
 	until(t, s, "it is rejected", func(now envoy.Source) bool { return now.Limits == 1000 })
 }
 
-// TestXDSEndlessUpdates: a server that never stops sending is read at a walking pace, and waits.
+// TestXDSEndlessUpdates checks that a server that never stops sending is slowed down to one configuration per 100 ms.
 func TestXDSEndlessUpdates(t *testing.T) {
 	big := many(t, 3000) // about 80 KB
 	var sent atomic.Int64
@@ -94,7 +94,7 @@ func TestXDSEndlessUpdates(t *testing.T) {
 	s, _ := follow(t, envoy.XDS{Server: addr}, envoy.Options{})
 	applied, n := int64(0), int64(0)
 	until(t, s, "few are applied", func(envoy.Source) bool {
-		n = sent.Load() // before the client takes more
+		n = sent.Load() // read before Version, so that n isn't too high
 		applied, _ = strconv.ParseInt(s.Source().Version, 10, 64)
 		return applied >= 5
 	})
@@ -112,7 +112,8 @@ func TestXDSEndlessUpdates(t *testing.T) {
 	}
 }
 
-// TestXDSHostileAnswers: what isn't a configuration is rejected with a reason, each time, and the last good one stays.
+// TestXDSHostileAnswers checks that invalid configurations are rejected, each with a reason, and that the last good one
+// stays in force.
 func TestXDSHostileAnswers(t *testing.T) {
 	good := resource(t, shared)
 	answer := func(version string, list ...*anypb.Any) *discovery.DiscoveryResponse {
@@ -122,7 +123,7 @@ func TestXDSHostileAnswers(t *testing.T) {
 	foreign.TypeUrl = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	steps := []struct {
 		send *discovery.DiscoveryResponse
-		want string // what is wrong
+		want string // the start of the error
 	}{
 		{answer("1", good), ""},
 		{answer("2", &anypb.Any{TypeUrl: "type.googleapis.com/google.protobuf.Empty"}), `resources[0]: is a "type.googleapis.com/google.protobuf.Empty": it must be a ` + configType},
@@ -174,7 +175,7 @@ func TestXDSHostileAnswers(t *testing.T) {
 	}
 }
 
-// TestHostileResources: none takes much memory, and what is wrong is told in few words.
+// TestHostileResources checks that hostile resources take little memory and get short errors.
 func TestHostileResources(t *testing.T) {
 	nested := &conf.RateLimitDescriptor{Key: "k"}
 	for range 5000 {
@@ -217,7 +218,7 @@ func TestHostileResources(t *testing.T) {
 	}
 }
 
-// TestXDSNewerFields: a server that is newer still limits, and what it means that nobody here knows is warned of.
+// TestXDSNewerFields checks that a newer server's unknown fields cause a warning, and that its limits still apply.
 func TestXDSNewerFields(t *testing.T) {
 	d := &conf.RateLimitDescriptor{Key: "k", RateLimit: &conf.RateLimitPolicy{Unit: conf.RateLimitUnit_DAY, RequestsPerUnit: 1}}
 	d.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 9, protowire.VarintType), 1))
@@ -227,7 +228,7 @@ func TestXDSNewerFields(t *testing.T) {
 	}
 }
 
-// FuzzResources: no resource breaks the reader.
+// FuzzResources checks that no resource crashes the parser.
 func FuzzResources(f *testing.F) {
 	f.Add([]byte("\x0a\x01n\x12\x01d\x1a\x08\x0a\x01k\x38\x01\x42\x01\x0a"))
 	f.Fuzz(func(t *testing.T, raw []byte) {

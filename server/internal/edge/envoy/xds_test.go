@@ -20,7 +20,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// listener is shaped as Envoy Gateway sends the limits of a listener's routes.
+// listener is a configuration in the form that Envoy Gateway sends for the routes of a listener.
 const listener = `
 domain: eg/listener-80
 descriptors:
@@ -60,7 +60,7 @@ descriptors:
         rate_limit: {unit: YEAR, requests_per_unit: 5}
 `
 
-// answered asks a service, and is the answer in a line.
+// answered sends a request to a service, and returns the response on one line.
 func answered(t *testing.T, s *envoy.Service, domain string, descriptors ...string) string {
 	t.Helper()
 	got, err := s.ShouldRateLimit(t.Context(), request(domain, descriptors...))
@@ -70,14 +70,14 @@ func answered(t *testing.T, s *envoy.Service, domain string, descriptors ...stri
 	return brief(got)
 }
 
-// chain is the descriptor of a request from an address that the first rule of listener is for.
+// chain returns the descriptor of a request from an address that matches the first rule of listener.
 func chain(address string) string {
 	return "httproute/default/orders/rule/0=httproute/default/orders/rule/0 rule-0-match-0=rule-0-match-0 rule-0-method=rule-0-method " +
 		"rule-0-path=rule-0-path masked_remote_address=192.168.0.0/16 remote_address=" + address
 }
 
-// TestXDSOfEnvoyGateway: what the server sends is put in force whole and acknowledged; what is wrong is rejected with a
-// reason, and the last good configuration stays.
+// TestXDSOfEnvoyGateway checks that a valid configuration is applied as a whole and acknowledged, and that an invalid
+// one is rejected with a reason while the last good one stays in force.
 func TestXDSOfEnvoyGateway(t *testing.T) {
 	c := newControl()
 	addr, _ := c.listen(t, "127.0.0.1:0")
@@ -106,7 +106,7 @@ func TestXDSOfEnvoyGateway(t *testing.T) {
 		{"eg/listener-80", chain("192.168.1.1"), "OVER_LIMIT OVER_LIMIT:2/HOUR-0"},
 		{"eg/listener-80", chain("192.168.1.2"), "OK OK:2/HOUR-1"},
 		{"eg/listener-80", route + "rule-1-match-0=ann", "OK OK:1/MONTH-0"},
-		{"eg/listener-80", route + "rule-1-match-0=ann", "OK OK:1/MONTH-0"}, // in shadow
+		{"eg/listener-80", route + "rule-1-match-0=ann", "OK OK:1/MONTH-0"}, // in shadow mode
 		{"eg/listener-80", route + "rule-2-match--1=rule-2-match--1", "OK OK:3/WEEK-2"},
 		{"default/shared", "default/shared/rule/0=default/shared/rule/0 rule-0-match-0=x", "OK OK:5/YEAR-4"},
 		{"eg/listener-81", chain("192.168.1.1"), "OK OK"},
@@ -133,7 +133,7 @@ func TestXDSOfEnvoyGateway(t *testing.T) {
 	}
 
 	c.set("3", resource(t, shared))
-	for ack := c.next(t); ack.VersionInfo != "3"; ack = c.next(t) { // the server may have sent the second again
+	for ack := c.next(t); ack.VersionInfo != "3"; ack = c.next(t) { // the server may have sent version 2 again
 		if ack.ErrorDetail.GetMessage() != why {
 			t.Fatal(ack)
 		}
@@ -153,7 +153,8 @@ func TestXDSOfEnvoyGateway(t *testing.T) {
 	}
 }
 
-// quota is shaped as Envoy AI Gateway sends quotas. Its messages are newer than the module that is used here.
+// quota is a configuration in the form that Envoy AI Gateway sends for quotas. Its messages are newer than the module
+// used here.
 const quota = `
 domain: ai-gateway-quota
 descriptors:
@@ -177,7 +178,7 @@ descriptors:
         rate_limit: {unit: minute, requests_per_unit: 7}
 `
 
-// TestXDSOfEnvoyAIGateway: quota_mode and metadata are kept, which the module's messages don't have.
+// TestXDSOfEnvoyAIGateway checks that quota_mode and metadata work, although the module's messages lack them.
 func TestXDSOfEnvoyAIGateway(t *testing.T) {
 	c := newControl()
 	c.set("1", resource(t, quota))
@@ -191,7 +192,7 @@ func TestXDSOfEnvoyAIGateway(t *testing.T) {
 	team, user := model+"rule-0-x-team|^a.*b$-match-0=rule-0-x-team|^a.*b$-match-0", model+"rule-1-x-user-match-0=ann"
 	for i, want := range []string{
 		"OK OK:1/DAY-0 OK:2/HOUR-1",
-		"OK OVER_LIMIT:1/DAY-0 OK:2/HOUR-0", // one quota is spent, and the other has some
+		"OK OVER_LIMIT:1/DAY-0 OK:2/HOUR-0", // one quota is spent, but the other isn't
 		"OVER_LIMIT OVER_LIMIT:1/DAY-0 OVER_LIMIT:2/HOUR-0",
 	} {
 		got, err := s.ShouldRateLimit(t.Context(), request("ai-gateway-quota", team, user))
@@ -207,8 +208,8 @@ func TestXDSOfEnvoyAIGateway(t *testing.T) {
 	}
 }
 
-// TestRecordedAnswersOverXDS: an xDS server's limits are those of files. The messages have no share_threshold, so one of the
-// recordings isn't here.
+// TestRecordedAnswersOverXDS checks that limits from an xDS server behave like those from files. One recording is left
+// out, because the messages lack share_threshold.
 func TestRecordedAnswersOverXDS(t *testing.T) {
 	for _, r := range recordings {
 		if r.file == "answers-newer-keys.jsonl" {
@@ -232,8 +233,8 @@ func TestRecordedAnswersOverXDS(t *testing.T) {
 	}
 }
 
-// TestXDSReconnects: while the server is away the last good configuration stays. One that has started again counts its
-// versions from the beginning: another configuration that has the version in force is taken in, too.
+// TestXDSReconnects checks that the last good configuration stays while the server is away. A restarted server may
+// count versions from the start, so another configuration under the same version is applied, too.
 func TestXDSReconnects(t *testing.T) {
 	c := newControl()
 	c.set("1", resource(t, shared))
@@ -263,7 +264,7 @@ func TestXDSReconnects(t *testing.T) {
 	}
 }
 
-// TestResourceErrors has what is wrong with resources, and where.
+// TestResourceErrors checks the errors about invalid resources, with their positions.
 func TestResourceErrors(t *testing.T) {
 	deep := "domain: a\ndescriptors:\n"
 	for i := range 33 {
@@ -296,7 +297,7 @@ func TestResourceErrors(t *testing.T) {
 	}
 }
 
-// TestXDSSettings has what is wrong with settings.
+// TestXDSSettings checks the errors about invalid settings.
 func TestXDSSettings(t *testing.T) {
 	dir := t.TempDir()
 	empty := filepath.Join(dir, "empty.pem")
@@ -323,7 +324,7 @@ func TestXDSSettings(t *testing.T) {
 	}
 }
 
-// lines is a log that a test reads.
+// lines collects log lines.
 type lines struct {
 	mu   sync.Mutex
 	list []string
@@ -336,7 +337,8 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestXDSReasonIsLoggedOnce: errors of connections name this side's port, which is another one for each try.
+// TestXDSReasonIsLoggedOnce checks that a repeated connection error is logged once, although its text has a different
+// local port each time.
 func TestXDSReasonIsLoggedOnce(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -349,8 +351,8 @@ func TestXDSReasonIsLoggedOnce(t *testing.T) {
 			if err != nil {
 				return
 			}
-			io.ReadFull(c, make([]byte, 24)) // all that a client says before the server does
-			c.(*net.TCPConn).SetLinger(0)    // a reset, whose error names both ports
+			io.ReadFull(c, make([]byte, 24)) // all that a client sends before the server does
+			c.(*net.TCPConn).SetLinger(0)    // send a reset, whose error contains both ports
 			c.Close()
 		}
 	}()

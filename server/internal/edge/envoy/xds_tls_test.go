@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// certs writes an authority's certificates.
+// certs writes certificates of a new authority.
 func certs(t *testing.T) *redistest.Certs {
 	t.Helper()
 	c, err := redistest.NewCerts(t.TempDir())
@@ -26,7 +26,7 @@ func certs(t *testing.T) *redistest.Certs {
 	return c
 }
 
-// asks is TLS of a server that asks its clients for certificates.
+// asks returns the TLS of a server that requires client certificates.
 func asks(t *testing.T, c *redistest.Certs) grpc.ServerOption {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(c.ServerCert, c.ServerKey)
@@ -42,7 +42,7 @@ func asks(t *testing.T, c *redistest.Certs) grpc.ServerOption {
 	return grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}))
 }
 
-// install puts the client's files where they are looked for, as a rotation does: each is replaced at once.
+// install replaces the client's files, as a rotation does, each atomically.
 func install(t *testing.T, dir string, c *redistest.Certs) {
 	t.Helper()
 	for name, from := range map[string]string{"ca.crt": c.CA, "tls.crt": c.ClientCert, "tls.key": c.ClientKey} {
@@ -60,12 +60,12 @@ func install(t *testing.T, dir string, c *redistest.Certs) {
 	}
 }
 
-// TestXDSOverTLS: each side asks for the other's certificate, and both rotate to another authority.
+// TestXDSOverTLS checks mutual TLS, and that both sides can rotate to another authority.
 func TestXDSOverTLS(t *testing.T) {
 	old, fresh := certs(t), certs(t)
 	dir := t.TempDir()
 	install(t, dir, old)
-	// The certificates are for localhost and 127.0.0.1, and the server needs its port again.
+	// The certificates are for localhost and 127.0.0.1, and the server needs the same port again.
 	files := &envoy.TLSFiles{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), ServerName: "localhost"}
 
 	c := newControl()
@@ -86,7 +86,7 @@ func TestXDSOverTLS(t *testing.T) {
 	until(t, s, "the new certificates aren't used", func(now envoy.Source) bool { return now.Connected && now.Version == "2" })
 }
 
-// TestXDSOverTLSRefuses: neither side takes another for the one that it should be.
+// TestXDSOverTLSRefuses checks that neither side accepts a peer that it can't verify.
 func TestXDSOverTLSRefuses(t *testing.T) {
 	ours, theirs := certs(t), certs(t)
 	for name, c := range map[string]struct {
@@ -115,7 +115,7 @@ func TestXDSOverTLSRefuses(t *testing.T) {
 	control := newControl()
 	control.set("1", resource(t, shared))
 	addr, _ := control.listen(t, "127.0.0.1:0", asks(t, ours))
-	for _, name := range []string{"", "localhost"} { // the certificate has the address as well
+	for _, name := range []string{"", "localhost"} { // the certificate also covers the address
 		s, _ := follow(t, envoy.XDS{Server: addr, TLS: &envoy.TLSFiles{CA: ours.CA, Cert: ours.ClientCert, Key: ours.ClientKey, ServerName: name}}, envoy.Options{})
 		until(t, s, "the right name is refused", func(now envoy.Source) bool { return now.Version == "1" })
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// TestReadAsTheirs has YAML that envoyproxy/ratelimit takes, and the limits that it makes of it.
+// TestReadAsTheirs checks YAML that envoyproxy/ratelimit accepts, and that Weir reads the same limits from it.
 func TestReadAsTheirs(t *testing.T) {
 	const base = "  - &base {key: a, rate_limit: &rate {unit: day, requests_per_unit: 5, name: five}}\n"
 	for _, c := range []struct{ what, text, ask, want string }{
@@ -35,7 +35,7 @@ func TestReadAsTheirs(t *testing.T) {
 	}
 }
 
-// once asks a new service with one file.
+// once sends one request to a new service with one file.
 func once(t *testing.T, file, descriptor string) *rls.RateLimitResponse {
 	t.Helper()
 	s := newService(t, memstore.New(memstore.Options{}), envoy.Options{Answers: envoy.Answers{DynamicMetadata: true}}, envoy.File{Name: "f.yaml", Text: []byte(file)})
@@ -46,7 +46,8 @@ func once(t *testing.T, file, descriptor string) *rls.RateLimitResponse {
 	return got
 }
 
-// TestMetadataAsTheirs: metadata may use YAML's merges and words, and all of it can be told over JSON.
+// TestMetadataAsTheirs checks that metadata may use YAML's merges and YAML 1.1's words, and that JSON can represent all
+// of it.
 func TestMetadataAsTheirs(t *testing.T) {
 	for text, want := range map[string]string{
 		"{on: yes, off: No, word: 'yes', day: 2024-01-01}":               "map[day:2024-01-01 off:false on:true word:yes]",
@@ -67,7 +68,8 @@ func TestMetadataAsTheirs(t *testing.T) {
 	}
 }
 
-// TestMergedOverIsAWarning: it isn't what YAML says, and seldom what is meant.
+// TestMergedOverIsAWarning checks the warning about a merge key after another key: envoyproxy/ratelimit lets the merge
+// win, unlike YAML, which is seldom meant.
 func TestMergedOverIsAWarning(t *testing.T) {
 	text := "domain: d\ndescriptors:\n  - {key: a, rate_limit: &r {unit: day, requests_per_unit: 5}}\n  - {key: b, rate_limit: {requests_per_unit: 3, <<: *r}}\n"
 	_, warnings, err := envoy.Parse([]envoy.File{{Name: "f.yaml", Text: []byte(text)}}, envoy.Modes{})
@@ -76,7 +78,7 @@ func TestMergedOverIsAWarning(t *testing.T) {
 	}
 }
 
-// TestMetadataOfNoLimit is looked at all the same.
+// TestMetadataOfNoLimit checks that metadata is validated even without a limit.
 func TestMetadataOfNoLimit(t *testing.T) {
 	_, _, err := envoy.Parse([]envoy.File{{Name: "f.yaml", Text: []byte("domain: d\ndescriptors: [{key: a, metadata: x}]\n")}}, envoy.Modes{})
 	if err == nil || !strings.Contains(err.Error(), "f.yaml:2:34: descriptors[0].metadata: must be a map") {
