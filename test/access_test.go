@@ -17,14 +17,15 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// send posts a body with these headers, and no others.
+// send posts a body with only the given headers.
 func send(t testing.TB, url, body string, headers ...string) (int, string) {
 	t.Helper()
 	res, text := call(t, http.MethodPost, url, body, headers...)
 	return res.StatusCode, text
 }
 
-// What browsers send for pages of other sites spends nothing of anybody's quota, and what services and curl send is served.
+// Requests that browsers send for pages of other sites don't count against any quota. Requests of services and curl are
+// served.
 func TestWebPagesSpendNothing(t *testing.T) {
 	t.Parallel()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: quota, limit: 1000/week}\n")
@@ -93,7 +94,8 @@ func TestWebPagesSpendNothing(t *testing.T) {
 	}
 }
 
-// A node that other machines reach may be called by any name, but not by a browser. It says that it is open, unless it asks for a token.
+// A node with a public address serves requests for any host name, except those of browsers. Unless it requires a token,
+// it logs a warning that the check API is open to everybody.
 func TestCheckAPIOnAPublicAddress(t *testing.T) {
 	t.Parallel()
 	const open = "anybody who reaches the check API can use it: give it --http-token or --http-client-ca, or an address that only your services reach"
@@ -115,7 +117,7 @@ func TestCheckAPIOnAPublicAddress(t *testing.T) {
 	}
 }
 
-// With --http-token only those who send it are answered, and the token is in no log.
+// With --http-token, only requests with the token are served, and the token appears in no log.
 func TestTokenOfTheCheckAPI(t *testing.T) {
 	const token = "correct-horse-battery-staple"
 	t.Setenv("WEIR_HTTP_TOKEN", token)
@@ -127,11 +129,11 @@ func TestTokenOfTheCheckAPI(t *testing.T) {
 			}
 		}
 	}
-	// No page of another site knows it: whoever sends it is trusted, whatever headers of its own clients it passes on.
+	// A page of another site can't know the token. So a request with the token is served, even with an Origin header.
 	if status, text := send(t, n.HTTP+"/v1/check", `{"key": "k"}`, "Authorization: Bearer "+token, "Origin: https://shop.example", "Host: weir.internal"); status != http.StatusOK {
 		t.Errorf("%d %s", status, text)
 	}
-	for i := range 20 { // bad tokens from an address don't keep good ones out
+	for i := range 20 { // failed attempts from an address don't lock out the right token
 		send(t, n.HTTP+"/v1/check", `{"key": "k"}`, "Authorization: Bearer guess"+string(rune('a'+i)))
 	}
 	if status, text := send(t, n.HTTP+"/v1/check", `{"key": "k"}`, "Authorization: bearer "+token); status != http.StatusOK {
@@ -153,7 +155,7 @@ func TestTokenOfTheCheckAPI(t *testing.T) {
 	}
 }
 
-// Whoever asks without a token learns that the store is lost, and not where it is.
+// Without a token, /readyz reports that the store is lost, but not its address.
 func TestReadyzTellsNoAddresses(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -172,7 +174,7 @@ func TestReadyzTellsNoAddresses(t *testing.T) {
 	r.Kill()
 	write(t, rules, "rules:\n  - {id: quota, limit: none}\n")
 	until(t, func() error {
-		// A node notices by its checks that the store is lost.
+		// The node finds out that the store is lost when a check fails.
 		send(t, n.HTTP+"/v1/check", `{"key": "k"}`, "Authorization: Bearer correct-horse-battery-staple")
 		if text := get(n.HTTP, ""); !strings.Contains(text, "degraded") || !strings.Contains(text, "rules_rejected") {
 			return errors.New(text)
@@ -197,7 +199,7 @@ func TestReadyzTellsNoAddresses(t *testing.T) {
 	}
 }
 
-// Who changed the rules, and who was refused, is logged whatever the level.
+// The audit log has every change of the rules and every refused one, at any log level.
 func TestAuditIsAlwaysLogged(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"warn", "error"} {
@@ -238,7 +240,7 @@ func TestAuditIsAlwaysLogged(t *testing.T) {
 	}
 }
 
-// Each listener asks for the certificates of its own CA.
+// Each listener accepts only client certificates of its own CA.
 func TestClientCertificatesByListener(t *testing.T) {
 	t.Parallel()
 	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}

@@ -12,8 +12,8 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// The rules that people start with give verified clients what their tier and their override say, whatever their address, and
-// limit the addresses of clients that invent keys.
+// With the rules of the README and the starter file, verified clients get the limits of their tier and override
+// whatever their address is. The addresses of clients that make up keys are limited.
 func TestAddressesDontCapClients(t *testing.T) {
 	t.Parallel()
 	starter, err := os.ReadFile("../server/internal/serve/starter.yaml")

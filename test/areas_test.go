@@ -15,26 +15,28 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// area is a region whose limits are shared with others: nodes with a store, and a way of its own from each other region to it.
+// area is a region that shares limits with other regions. It has nodes, a store, and a proxy for each other region's
+// requests.
 type area struct {
 	name  string
 	nodes []*node
-	redis *redistest.Server // nil if it has another store
+	redis *redistest.Server // nil if the area has another store
 	ways  map[string][]*redistest.Proxy
 	args  []string
-	at    []string // where its nodes listen for other regions, once they do
-	rules string   // the file
+	at    []string // addresses where its nodes listen for other regions, once they do
+	rules string   // path of the rule file
 }
 
-// place is what an area is made of.
+// place describes an area to start.
 type place struct {
 	name  string
-	nodes int               // 0 means 1
-	redis *redistest.Server // nil: a new one
-	store string            // the URL of another store
+	nodes int               // zero means 1
+	redis *redistest.Server // nil means a new server
+	store string            // URL of another store
 }
 
-// areas starts regions with the same rules, 150 ms apart. The first one is home. Asks are waited for up to a time.
+// areas starts regions with the same rules and a round trip of 150 ms between them. The first region is the home. The
+// timeout applies to requests between regions.
 func areas(t *testing.T, rules string, timeout time.Duration, places ...place) map[string]*area {
 	t.Helper()
 	dir := t.TempDir()
@@ -89,7 +91,7 @@ func areas(t *testing.T, rules string, timeout time.Duration, places ...place) m
 	return all
 }
 
-// serves waits until a node does, and leads the ways to it.
+// serves waits until node i serves, and connects the proxies to it.
 func (a *area) serves(t *testing.T, i int) {
 	t.Helper()
 	a.nodes[i].serves()
@@ -101,7 +103,8 @@ func (a *area) serves(t *testing.T, i int) {
 	}
 }
 
-// each does something to all ways to an area, and with it to those from it to the others, if all is given.
+// each calls a function for all proxies to an area. If all is given, it also calls it for the proxies from this area to
+// the others.
 func (a *area) each(t *testing.T, all map[string]*area, do func(*redistest.Proxy) error) {
 	t.Helper()
 	var ways []*redistest.Proxy
@@ -118,13 +121,13 @@ func (a *area) each(t *testing.T, all map[string]*area, do func(*redistest.Proxy
 	}
 }
 
-// far makes all answers of an area take so long.
+// far delays all responses of an area by a round-trip time.
 func (a *area) far(t *testing.T, rtt time.Duration) {
 	t.Helper()
 	a.each(t, nil, func(w *redistest.Proxy) error { w.Heal(); return w.Delay(rtt) })
 }
 
-// mend takes all faults away, and makes ways long again. Those that are down stay so.
+// mend removes all faults and restores the delay of 150 ms. Proxies to dead nodes stay down.
 func mend(t *testing.T, all map[string]*area) {
 	t.Helper()
 	for _, a := range all {
@@ -133,7 +136,7 @@ func mend(t *testing.T, all map[string]*area) {
 	hear(t, all)
 }
 
-// hear waits until all nodes hear of all regions, by the same rules.
+// hear waits until all nodes have heard from all regions, and all regions have the same rules.
 func hear(t *testing.T, all map[string]*area) {
 	t.Helper()
 	until(t, func() error {
@@ -150,7 +153,7 @@ func hear(t *testing.T, all map[string]*area) {
 	})
 }
 
-// upAgain waits until a node has its store.
+// upAgain waits until an area's first node can reach its store again.
 func (a *area) upAgain(t *testing.T) {
 	t.Helper()
 	until(t, func() error {
@@ -161,24 +164,24 @@ func (a *area) upAgain(t *testing.T) {
 	})
 }
 
-// asking is how requests of these tests are sent: many at once, on connections that are kept.
+// asking is the HTTP client of these tests. It keeps many idle connections, for many concurrent requests.
 var asking = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: 30 * time.Second}
 
-// oracle counts what all regions admit, and knows when.
+// oracle records what all regions admit, and when.
 type oracle struct {
-	of   string // the attribute that is counted, and its value
-	more string // of the requests
+	of   string // the counted attribute
+	more string // more fields of each request, as JSON
 	cost int64
-	pace time.Duration // between requests of a client
+	pace time.Duration // pause between a client's requests
 
 	mu       sync.Mutex
 	admitted []admission
 	refused  []admission
-	statuses map[string]map[int]int // by region
-	degraded map[string]int         // answers by region
+	statuses map[string]map[int]int // how many responses had each status, by region
+	degraded map[string]int         // how many responses were degraded, by region
 }
 
-// admission is what was answered at some moment between two.
+// admission is a response whose decision was made between two times.
 type admission struct {
 	region         string
 	sent, answered time.Time
@@ -189,7 +192,7 @@ func oracleOf(of string) *oracle {
 	return &oracle{of: of, cost: 1, statuses: map[string]map[int]int{}, degraded: map[string]int{}}
 }
 
-// ask sends one request, and returns its status.
+// ask sends one request and returns the response's status.
 func (o *oracle) ask(t *testing.T, a *area, i int) int {
 	begun := time.Now()
 	status, text := post(t, asking, a.nodes[i%len(a.nodes)].HTTP+"/v1/check", fmt.Sprintf(`{"attributes": {%q: "x"}, "cost": %d%s}`, o.of, o.cost, strings.ReplaceAll(o.more, "%d", fmt.Sprint(i))))
@@ -215,7 +218,7 @@ func (o *oracle) ask(t *testing.T, a *area, i int) int {
 	return status
 }
 
-// total is what was admitted so far, in some regions or in all.
+// total returns how much the given regions have admitted so far, or all regions if none are given.
 func (o *oracle) total(in ...string) (n int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -227,7 +230,7 @@ func (o *oracle) total(in ...string) (n int64) {
 	return n
 }
 
-// status is how often regions have answered so.
+// status returns how many responses had a status for which the function returns true.
 func (o *oracle) status(is func(status int) bool) (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -243,7 +246,7 @@ func (o *oracle) status(is func(status int) bool) (n int) {
 
 func failed(status int) bool { return status != http.StatusOK && status != http.StatusTooManyRequests }
 
-// unfailing fails if requests were neither admitted nor refused, or not by what is counted.
+// unfailing fails the test if a response was degraded, or if a request was neither admitted nor refused.
 func (o *oracle) unfailing(t *testing.T) {
 	t.Helper()
 	o.mu.Lock()
@@ -256,8 +259,8 @@ func (o *oracle) unfailing(t *testing.T) {
 	}
 }
 
-// falsely is how many requests were refused although others, sent later, were admitted: a counter that never gets
-// anything back had room.
+// falsely returns how many requests were refused although later ones were admitted. If a counter never gets tokens
+// back, these refusals were wrong.
 func (o *oracle) falsely() (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -275,8 +278,8 @@ func (o *oracle) falsely() (n int) {
 	return n
 }
 
-// bucket fails if more was admitted in any time t than burst + rate·(t + 0.1 s), and extra. Whatever was sent and
-// answered between two moments was admitted between them.
+// bucket fails the test if, in any time t, more than burst + rate·(t + 0.1 s) + extra was admitted. A request counts
+// for a time if it was sent and answered within it.
 func (o *oracle) bucket(t *testing.T, burst, rate, extra float64) {
 	t.Helper()
 	o.mu.Lock()
@@ -298,7 +301,7 @@ func (o *oracle) bucket(t *testing.T, burst, rate, extra float64) {
 	}
 }
 
-// flood has clients in each of some regions ask until enough is true.
+// flood runs clients in each given region that send requests until enough returns true.
 func (o *oracle) flood(t *testing.T, clients int, enough func() bool, in ...*area) {
 	var all sync.WaitGroup
 	var stop atomic.Bool
@@ -317,7 +320,8 @@ func (o *oracle) flood(t *testing.T, clients int, enough func() bool, in ...*are
 	all.Wait()
 }
 
-// spent asks all regions until so much is admitted, and then some more, which nobody may admit.
+// spent sends requests to all given regions until the limit is used up, and then a few more. It fails the test unless
+// exactly the limit is admitted.
 func (o *oracle) spent(t *testing.T, limit int64, clients int, in ...*area) {
 	t.Helper()
 	end := time.Now().Add(time.Minute)
@@ -332,7 +336,7 @@ func (o *oracle) spent(t *testing.T, limit int64, clients int, in ...*area) {
 	}
 }
 
-// values are areas in the order of their names.
+// values returns areas in the order of the given names.
 func values(all map[string]*area, names ...string) (list []*area) {
 	for _, name := range names {
 		list = append(list, all[name])
@@ -340,7 +344,7 @@ func values(all map[string]*area, names ...string) (list []*area) {
 	return list
 }
 
-// awayFromMidnight waits if a day ends in the next two minutes, so that no window of a day ends while a test counts it.
+// awayFromMidnight waits if the UTC day ends within two minutes, so that no daily window ends during a test.
 func awayFromMidnight(t *testing.T) {
 	t.Helper()
 	now := time.Now().UTC()

@@ -26,7 +26,7 @@ import (
 	"github.com/weirhq/weir/server/test/oteltest"
 )
 
-// envoysQuestion is what Envoy asks over gRPC about a request from 203.0.113.7.
+// envoysQuestion returns Envoy's gRPC request about an HTTP request from 203.0.113.7.
 func envoysQuestion(method, target string, headers map[string]string) *auth.CheckRequest {
 	return &auth.CheckRequest{Attributes: &auth.AttributeContext{
 		Source: &auth.AttributeContext_Peer{Address: &core.Address{Address: &core.Address_SocketAddress{SocketAddress: &core.SocketAddress{
@@ -36,7 +36,7 @@ func envoysQuestion(method, target string, headers map[string]string) *auth.Chec
 	}}
 }
 
-// extAuthz is a filter as the page on ext_authz has it.
+// extAuthz returns a filter from a YAML block of the guide to ext_authz.
 func extAuthz(t *testing.T, block int) *extauthz.ExtAuthz {
 	t.Helper()
 	var conf struct {
@@ -63,8 +63,8 @@ func extAuthz(t *testing.T, block int) *extauthz.ExtAuthz {
 	return &authz
 }
 
-// Envoy's filter over gRPC, as its page has it, is one that Envoy knows. With a fixed window of 100 a day, 500 requests are exactly
-// 100 that are admitted and 400 that aren't, with the headers; and the counter is that of the same request over HTTP.
+// The gRPC filter in the guide is valid for Envoy. With a fixed window of 100 a day, exactly 100 of 500 requests are
+// admitted and 400 refused, with the right headers. The same request over HTTP uses the same counter.
 func TestEnvoysExtAuthzOverGRPC(t *testing.T) {
 	t.Parallel()
 	filter := extAuthz(t, 1)
@@ -110,7 +110,7 @@ func TestEnvoysExtAuthzOverGRPC(t *testing.T) {
 	}
 	all.Wait()
 	if key != fmt.Sprint("k", time.Now().UTC().Day()) {
-		return // the window has ended in between
+		return // the window ended during the test
 	}
 	if admitted.Load() != 100 || refused.Load() != 400 {
 		t.Errorf("%d were admitted, %d refused", admitted.Load(), refused.Load())
@@ -129,8 +129,8 @@ func TestEnvoysExtAuthzOverGRPC(t *testing.T) {
 	}
 }
 
-// TestTracesOverGRPC: what Envoy asks is in the caller's trace, whichever service it asks, and a traceparent that can't be read
-// begins a new one.
+// TestTracesOverGRPC checks that Envoy's requests to both services join the caller's trace, and that an invalid
+// traceparent starts a new trace.
 func TestTracesOverGRPC(t *testing.T) {
 	c := oteltest.HTTP(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)

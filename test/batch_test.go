@@ -14,8 +14,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// The checks of a batch travel to Redis together, whether they are leased or not: a round trip for each would make a batch of
-// a thousand take a tenth of a second.
+// The checks of a batch share calls to Redis, whether they are leased or not. With a round trip for each check, a batch
+// of a thousand would take a tenth of a second.
 func TestBatchesTravelTogether(t *testing.T) {
 	t.Parallel()
 	const checks, most = checkapi.MaxChecks, 100
@@ -38,7 +38,7 @@ rules:
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, round := range []string{"first", "again"} { // a key that came before may be leased
+		for _, round := range []string{"first", "again"} { // in the second round, a key may be leased
 			before := scripts(t, r)
 			status, text := post(t, http.DefaultClient, n.HTTP+"/v1/checks", string(body))
 			var got checkapi.BatchResponse
@@ -61,7 +61,7 @@ rules:
 
 var scriptCalls = regexp.MustCompile(`^calls=(\d+),`)
 
-// scripts is how many script calls a server has run.
+// scripts returns how many script calls a server has run.
 func scripts(t *testing.T, r *redistest.Server) (calls int) {
 	t.Helper()
 	info, err := r.Info(context.Background(), "commandstats")

@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// command runs a command against a node's admin port, and returns what it prints.
+// command runs a weir command against a node's admin port and returns its output.
 func command(t testing.TB, n *node, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), binary, append(args, "--admin", n.Admin)...).CombinedOutput()
@@ -20,7 +20,7 @@ func command(t testing.TB, n *node, args ...string) string {
 	return string(out)
 }
 
-// blocked waits until nodes refuse the stolen key, or don't any more.
+// blocked waits until all nodes refuse the stolen key, or, if want is false, until all accept it.
 func blocked(t testing.TB, want bool, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
@@ -33,7 +33,8 @@ func blocked(t testing.TB, want bool, nodes ...*node) {
 	}
 }
 
-// A block works with rules in a file, with a rule store, with and without Redis; and nodes follow it, whichever rules they have.
+// Blocking a key works with a rule file and with a rule store, with and without Redis, and all nodes follow it,
+// whatever rules they have.
 func TestABlockAlwaysWorks(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -65,12 +66,13 @@ whitelist: [sk_stolen]
 		t.Errorf("lint: %s", out)
 	}
 
-	// It survives the ends of the node and of Redis.
+	// The block survives crashes of the node and of Redis.
 	crash(n)
 	r.Kill()
 	n = serve(t, file...)
 	wantStatus(t, n, stolen, 403)
-	// While Redis is away, a block and its end apply on the node that was asked, and reach the other when it is back.
+	// While Redis is down, blocking and unblocking a key take effect on the node that got the command. The other node
+	// follows when Redis is back.
 	if out := command(t, other, "keys", "block", "sk_late"); !strings.Contains(out, "Redis can't be reached") {
 		t.Errorf("it says %s", out)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/internal/loopback"
 )
 
-// The command line, as scripts: each file in testdata/script is one.
+// TestCommands runs the scripts in testdata/script against the command line.
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -43,7 +43,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// await URL: until it answers 200.
+// await requests a URL until the response is 200.
 func await(ts *testscript.TestScript, _ bool, args []string) {
 	deadline := time.Now().Add(30 * time.Second)
 	for time.Now().Before(deadline) {

@@ -13,8 +13,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// An hour between the clocks of a node and of Redis: what nodes share is dated by Redis'. To the node, a Redis whose clock is
-// ahead looks like this: its heartbeats tell another time.
+// If the clocks of a node and Redis differ by an hour, times that nodes share are Redis' times. The test simulates a
+// Redis clock that is ahead by changing the time in replies to heartbeats.
 func TestSharedTimeIsRedis(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -27,7 +27,7 @@ func TestSharedTimeIsRedis(t *testing.T) {
 			return err == nil && (ahead-time.Hour).Abs() < time.Minute
 		})
 
-	// A fixed window of a second is full again within one.
+	// A fixed window of one second resets within a second.
 	before := time.Now()
 	a := check(t, n, `{"key": "k"}`)
 	after := time.Now()
@@ -49,10 +49,11 @@ func TestSharedTimeIsRedis(t *testing.T) {
 	}
 }
 
-// heartbeat is the reply to one, as far as it is the same length whatever the time.
+// heartbeat matches the reply to a heartbeat. The reply has the same length for every time.
 var heartbeat = regexp.MustCompile(`(?s)\*5\r\n:\d+\r\n.*?\$10\r\n(\d{10})\r\n\$\d\r\n\d+\r\n`)
 
-// anHourAhead is a way to a Redis on which heartbeats are told a time that is an hour later.
+// anHourAhead starts a proxy to Redis that adds an hour to the time in replies to heartbeats, and returns the proxy's
+// address.
 func anHourAhead(t *testing.T, server string) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

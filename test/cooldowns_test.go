@@ -9,8 +9,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// A node that has just started refuses, from its first answer, a client that another node keeps out. On a machine that is too
-// busy to read the announcements in time, a later node does.
+// From its first response, a node that has just started refuses a client that is in a cooldown on another node. If the
+// machine is too busy for a node to read the announcements in time, the test tries again with another node.
 func TestACooldownHoldsOnAFreshNode(t *testing.T) {
 	t.Parallel()
 	store := "redis://" + redistest.New(t, redistest.Options{}).Addr
@@ -23,7 +23,7 @@ func TestACooldownHoldsOnAFreshNode(t *testing.T) {
 	}
 	first, second := serve(t, "--rules", rules, "--store", store), serve(t, "--rules", rules, "--store", store)
 	until(t, func() error { return keptOut(first) })
-	until(t, func() error { return keptOut(second) }) // it is announced
+	until(t, func() error { return keptOut(second) }) // the cooldown is announced
 	until(t, func() error {
 		fresh := serve(t, "--rules", rules, "--store", store)
 		defer func() {

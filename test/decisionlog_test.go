@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Refusals are written down, by the file's owner alone to be read; SIGHUP opens the file again, and what waits at the end is written.
+// The decision log has refusals, and only the file's owner can read it. SIGHUP makes the node reopen the file, and the
+// node writes waiting lines before it exits.
 func TestDecisionLogOfANode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -29,7 +30,7 @@ func TestDecisionLogOfANode(t *testing.T) {
 		}
 		return len(line.FindAll(text, -1))
 	}
-	check() // is admitted
+	check() // this one is admitted
 	check()
 	until(t, func() error {
 		if lines(path) != 1 {

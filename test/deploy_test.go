@@ -18,7 +18,7 @@ import (
 
 const deploy = "../deploy/"
 
-// alert is one of deploy/prometheus/alerts.yaml.
+// alert is an alert of deploy/prometheus/alerts.yaml.
 type alert struct {
 	Alert, Expr         string
 	Labels, Annotations map[string]string
@@ -53,7 +53,7 @@ func readYAML(t *testing.T, file string, into any) {
 	}
 }
 
-// prometheusTool finds promtool or prometheus.
+// prometheusTool returns the path of promtool or prometheus.
 func prometheusTool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -63,7 +63,8 @@ func prometheusTool(t *testing.T, name string) string {
 	return path
 }
 
-// Every alert fires when it should and not just beside that: alerts_test.yaml has the cases, and each alert has both kinds.
+// Each alert fires when it should, and doesn't fire just below its threshold. alerts_test.yaml has both cases for each
+// alert.
 func TestAlertsFire(t *testing.T) {
 	t.Parallel()
 	promtool := prometheusTool(t, "promtool")
@@ -104,7 +105,7 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// Whoever is woken up finds the alert's section in the runbooks, and it says what to look at and what to do.
+// Each alert has a section in the runbooks that says what to look at and what to do.
 func TestAlertsHaveRunbooks(t *testing.T) {
 	_, runbooks, found := strings.Cut(read(t, "../docs/guides/runbooks.md"), "\n## Runbooks\n")
 	if !found {
@@ -137,7 +138,7 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 	}
 }
 
-// What the compose file names is there: files, flags, ports, volumes.
+// The files, flags, ports and volumes that the compose file names exist.
 func TestComposeFits(t *testing.T) {
 	var file struct {
 		Services map[string]struct {
@@ -207,7 +208,7 @@ func TestComposeFits(t *testing.T) {
 	if nodes != 3 {
 		t.Errorf("%d nodes", nodes)
 	}
-	// Prometheus scrapes each node's admin port, and calls it as a browser outside does.
+	// Prometheus scrapes each node's admin port, at the address at which a browser on the host reaches it.
 	targets := regexp.MustCompile(`"(weir-\d):8082"\], labels: \{instance: "(127\.0\.0\.1:\d+)"`).FindAllStringSubmatch(read(t, deploy+"prometheus/prometheus.yaml"), -1)
 	for _, m := range targets {
 		if !slices.Contains(file.Services[m[1]].Ports, m[2]+":8082") {
@@ -232,7 +233,7 @@ func TestComposeFits(t *testing.T) {
 	}
 }
 
-// queries are all PromQL expressions of the dashboard, by panel, with Grafana's variables filled in.
+// queries returns all PromQL expressions of the dashboard by panel, with Grafana's variables filled in.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	var d struct {
@@ -294,7 +295,7 @@ func queries(t *testing.T) map[string]string {
 	return all
 }
 
-// Nothing that git doesn't have, and nothing that it has in vain.
+// The docs, the compose file or Prometheus' configuration name every file below deploy.
 func TestDeployFilesAreUsed(t *testing.T) {
 	var text strings.Builder
 	for _, file := range []string{deploy + "compose.yaml", "../docs/guides/monitoring.md", deploy + "prometheus/prometheus.yaml"} {

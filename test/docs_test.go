@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// Every example of a rule file passes weir rules lint --strict.
+// All rule files in the docs pass weir rules lint --strict.
 func TestRuleExamplesPassLint(t *testing.T) {
 	seen := 0
 	lint := func(file, text string) {
@@ -52,7 +52,7 @@ func TestRuleExamplesPassLint(t *testing.T) {
 	}
 }
 
-// pages are all the documents under docs, as seen from the project's folder.
+// pages returns the paths of all documents below docs, relative to the project's folder.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var files []string
@@ -68,7 +68,7 @@ func pages(t *testing.T) []string {
 	return files
 }
 
-// Links between documents lead somewhere: to a file that is there, and to a heading that it has.
+// All links between documents point to existing files and headings.
 func TestLinksLead(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
 	for _, file := range append(pages(t), "README.md", "CONTRIBUTING.md") {
@@ -91,7 +91,7 @@ func TestLinksLead(t *testing.T) {
 	}
 }
 
-// prose is a document without its blocks of code.
+// prose returns a document without its code blocks.
 func prose(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile("../" + file)
@@ -110,7 +110,7 @@ func prose(t *testing.T, file string) string {
 	return kept.String()
 }
 
-// anchors are the names that a document's headings have in links.
+// anchors returns the anchors of a document's headings.
 func anchors(t *testing.T, file string) (names []string) {
 	t.Helper()
 	for line := range strings.Lines(prose(t, file)) {
@@ -129,7 +129,7 @@ func anchors(t *testing.T, file string) (names []string) {
 	return names
 }
 
-// Prose is wrapped at 100 columns. Tables, headings and lines that are little but a link can't be.
+// Prose is wrapped at 100 columns, except in tables, headings and lines with links.
 func TestProseIsWrapped(t *testing.T) {
 	for _, file := range pages(t) {
 		for line := range strings.Lines(prose(t, file)) {
@@ -141,7 +141,7 @@ func TestProseIsWrapped(t *testing.T) {
 	}
 }
 
-// Every flag of every command is in the docs.
+// The docs describe every flag of every command.
 func TestFlagsAreInTheDocs(t *testing.T) {
 	text, err := os.ReadFile("../docs/reference/cli.md")
 	if err != nil {
@@ -152,9 +152,9 @@ func TestFlagsAreInTheDocs(t *testing.T) {
 		name, body, _ := strings.Cut(part, "\n")
 		sections[name] = body
 	}
-	sections["explain"] += sections["check"] // it takes the request as that does
+	sections["explain"] += sections["check"] // explain takes the same flags for a request as check
 	flag := regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z0-9-]+)`)
-	sections["keys"] += sections["check"] // so do some of these
+	sections["keys"] += sections["check"] // some keys commands take these flags, too
 	for _, command := range []string{
 		"demo", "serve", "check", "explain", "regions", "bench", "version",
 		"rules lint", "rules show", "rules apply", "rules diff", "rules history", "rules rollback",

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// A node that ends goes on accepting for as long as its balancer needs to hear of it, and says so.
+// During the drain notice, a node that shuts down still accepts connections, and reports that it is draining.
 func TestDrainNotice(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "--drain-notice", "1h")
 	n.stop()
 	n.await("draining", func(map[string]any) bool { return true })
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // each on a connection of its own
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // a new connection for each request
 	until(t, func() error {
 		res, err := client.Get(n.HTTP + "/readyz")
 		if err != nil {

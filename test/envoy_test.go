@@ -32,7 +32,8 @@ func dialEnvoy(t *testing.T, addr string, creds credentials.TransportCredentials
 	return conn
 }
 
-// unhurried is more time than a busy machine needs: a caller that gives none is answered within 15 ms, whether Redis has been or not.
+// unhurried returns a context with more time than even a busy machine needs. Without a deadline, a caller gets a
+// response within 15 ms, even if Redis hasn't replied by then.
 func unhurried(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -40,7 +41,7 @@ func unhurried(t *testing.T) context.Context {
 	return ctx
 }
 
-// shouldLimit asks for one descriptor.
+// shouldLimit sends a request with one descriptor.
 func shouldLimit(ctx context.Context, c grpc.ClientConnInterface, key, value string) (*rls.RateLimitResponse, error) {
 	return rls.NewRateLimitServiceClient(c).ShouldRateLimit(ctx, &rls.RateLimitRequest{Domain: "edge",
 		Descriptors: []*ratelimit.RateLimitDescriptor{{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: key, Value: value}}}}})
@@ -50,8 +51,8 @@ func envoyConfig(n string) string {
 	return "domain: edge\ndescriptors:\n  - key: api_key\n    rate_limit: {unit: day, requests_per_unit: " + n + "}\n"
 }
 
-// TestEnvoyConfiguration: a node serves envoyproxy/ratelimit's files, takes in a new one, keeps the last good one, and
-// tells of it.
+// TestEnvoyConfiguration checks that a node reads envoyproxy/ratelimit's files, applies changes, keeps the last valid
+// configuration, and reports both.
 func TestEnvoyConfiguration(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -77,7 +78,7 @@ func TestEnvoyConfiguration(t *testing.T) {
 		t.Errorf("the limit is %d", l)
 	}
 	write(envoyConfig("7"))
-	applied := 0 // at the start, and now
+	applied := 0 // at the start, and on each change
 	n.await("envoy configuration applied", func(map[string]any) bool { applied++; return applied == 2 })
 	if l := limit(); l != 7 {
 		t.Errorf("the limit is %d", l)
@@ -116,7 +117,7 @@ func TestEnvoyConfiguration(t *testing.T) {
 	}
 }
 
-// TestEnvoyOverTLS asks clients for certificates on the gRPC port alone.
+// TestEnvoyOverTLS checks that only the gRPC port requires client certificates.
 func TestEnvoyOverTLS(t *testing.T) {
 	t.Parallel()
 	dirs := []string{t.TempDir(), t.TempDir()}
@@ -143,7 +144,8 @@ func TestEnvoyOverTLS(t *testing.T) {
 	}
 }
 
-// TestEnvoyDrains: balancers hear of the end before the port is closed, and requests go on meanwhile.
+// TestEnvoyDrains checks that balancers learn of the shutdown before the port closes, and that requests are served in
+// the meantime.
 func TestEnvoyDrains(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "--drain-notice", "500ms")
@@ -168,8 +170,8 @@ func TestEnvoyDrains(t *testing.T) {
 	}
 }
 
-// TestEnvoyWhileRedisIsStopped: an answer comes within Envoy's own time-out, by the failure modes, whatever time the store has
-// otherwise.
+// TestEnvoyWhileRedisIsStopped checks that responses come within Envoy's own timeout, according to the failure modes,
+// even if the store's timeout is longer.
 func TestEnvoyWhileRedisIsStopped(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -188,7 +190,7 @@ func TestEnvoyWhileRedisIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Cont()
-	ask := func(patience time.Duration) error { // which is the store's, less a margin
+	ask := func(patience time.Duration) error { // patience, less a margin, is the store's timeout
 		ctx, cancel := t.Context(), func() {}
 		if patience > 0 {
 			ctx, cancel = context.WithTimeout(ctx, patience)
@@ -207,12 +209,12 @@ func TestEnvoyWhileRedisIsStopped(t *testing.T) {
 		if err := ask(0); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took > time.Minute { // 15 ms, on a machine that isn't busy; 2 minutes if the store's time-out held
+		if took := time.Since(begun); took > time.Minute { // 15 ms on an idle machine; 2 minutes if the store's timeout applied
 			t.Errorf("a caller without a deadline is answered after %s", took)
 		}
 	}
 	var err error
-	for range 50 { // the margin is 5 ms, which a busy machine may be late by
+	for range 50 { // the margin is 5 ms; a busy machine may exceed it
 		if err = ask(time.Second); err == nil {
 			break
 		}
@@ -220,7 +222,7 @@ func TestEnvoyWhileRedisIsStopped(t *testing.T) {
 	if err != nil {
 		t.Errorf("a caller's deadline of a second is never met: %v", err)
 	}
-	// What is known to be spent stays refused.
+	// A counter that is known to be used up keeps refusing.
 	if got, err := shouldLimit(t.Context(), conn, "api_key", "spent"); err != nil || got.OverallCode != rls.RateLimitResponse_OVER_LIMIT {
 		t.Error(got, err)
 	}

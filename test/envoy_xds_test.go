@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// gatewayXDS is an xDS server that sends what it is given, and says what it is answered.
+// gatewayXDS is an xDS server that sends the responses in one channel, and passes on the client's requests in another.
 type gatewayXDS struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	send chan *discovery.DiscoveryResponse
@@ -47,7 +47,7 @@ func (x *gatewayXDS) StreamAggregatedResources(s discovery.AggregatedDiscoverySe
 	}
 }
 
-// limits is a configuration of n requests a day for each key.
+// limits sends a configuration of n requests per unit for each key.
 func (x *gatewayXDS) limits(t *testing.T, version string, unit conf.RateLimitUnit, n uint32) {
 	t.Helper()
 	res, err := anypb.New(&conf.RateLimitConfig{Name: "edge", Domain: "edge", Descriptors: []*conf.RateLimitDescriptor{
@@ -59,8 +59,8 @@ func (x *gatewayXDS) limits(t *testing.T, version string, unit conf.RateLimitUni
 	x.send <- &discovery.DiscoveryResponse{VersionInfo: version, Nonce: version, TypeUrl: res.TypeUrl, Resources: []*anypb.Any{res}}
 }
 
-// TestEnvoyXDS: a node isn't ready before the first configuration, and says where it has it from, what it rejected, and
-// that the server is gone.
+// TestEnvoyXDS checks that a node isn't ready before its first configuration, and that it reports where its
+// configuration is from, which one it rejected, and that the server is gone.
 func TestEnvoyXDS(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -17,16 +17,16 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/tail"
 )
 
-// stream is what somebody who watches a node has got so far.
+// stream is what a client that watches a node has received so far.
 type stream struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	decisions []tail.Decision
 	seen      uint64
-	last      string // event
+	last      string // name of the last event
 	ended     chan error
 }
 
-// watch watches a node until it ends.
+// watch reads a node's events until the stream ends.
 func watch(t *testing.T, n *node, query string) *stream {
 	t.Helper()
 	res, err := http.Get(n.Admin + "/v1/events?" + query)
@@ -77,8 +77,8 @@ func (s *stream) await(t *testing.T, seen uint64) (all []tail.Decision) {
 	return all
 }
 
-// Whoever watches a node sees what it decides, and how many there were is what the metrics have. A client that doesn't read
-// disturbs nobody, and a node that ends doesn't wait for those who watch.
+// A client that watches a node sees its decisions, and their number matches the metrics. A client that doesn't read
+// doesn't affect others, and a node that shuts down doesn't wait for watching clients.
 func TestWatchingANode(t *testing.T) {
 	t.Parallel()
 	store := "redis://" + redistest.New(t, redistest.Options{}).Addr
@@ -115,7 +115,7 @@ func TestWatchingANode(t *testing.T) {
 		t.Errorf("%d decisions are shown, and %v counted", len(shown), counted)
 	}
 	post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "sk_prod_0123456789", "path": "/orders/17"}`)
-	got = refused.await(t, 3) // by now the node knows the secret that nodes share, and has its clients' last fingerprints
+	got = refused.await(t, 3) // by now, the node knows the shared secret and uses the clients' final fingerprints
 	byClient := watch(t, n, "client="+got[2].Fingerprint)
 	post(t, http.DefaultClient, n.HTTP+"/v1/checks", `{"checks": [{"key": "sk_prod_0123456789", "path": "/"}, {"key": "sk_other", "path": "/"}]}`)
 	if got := byClient.await(t, 1); len(got) != 1 || got[0].Client != "sk_p…89" {
@@ -132,7 +132,7 @@ func TestWatchingANode(t *testing.T) {
 	}
 }
 
-// weir tail prints decisions, says when it can't print all, and leaves quietly.
+// weir tail prints decisions, reports when it can't print all of them, and exits cleanly.
 func TestTailOnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: orders, limit: 3/hour}\n"))
@@ -154,7 +154,7 @@ func TestTailOnTheCommandLine(t *testing.T) {
 	ask := func() {
 		post(t, http.DefaultClient, n.HTTP+"/v1/check", `{"key": "sk_prod_0123456789", "method": "GET", "path": "/orders/17"}`)
 	}
-	// It may connect late: each line is asked for until it comes.
+	// tail may connect late, so the action is repeated until its line arrives.
 	next := func(s *bufio.Scanner, what func()) string {
 		t.Helper()
 		line := make(chan string)
@@ -183,7 +183,7 @@ func TestTailOnTheCommandLine(t *testing.T) {
 	}
 	batch := `{"checks": [` + strings.Repeat(`{"key": "sk_prod_0123456789", "path": "/"},`, 399) + `{"path": "/"}]}`
 	go func() {
-		for out.Scan() { // so that it isn't held up
+		for out.Scan() { // so that tail isn't blocked
 		}
 	}()
 	if line := next(words, func() { post(t, http.DefaultClient, n.HTTP+"/v1/checks", batch) }); !strings.HasPrefix(line, "sampled: ") || !strings.HasSuffix(line, " decisions in the last second are shown") {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Scripts branch on exit codes: 0 allowed or good, 1 refused or bad, 2 a mistake in the command or its token, 3 nothing
-// answers.
+// Exit codes for scripts: 0 means allowed or valid, 1 refused or invalid, 2 a mistake in the command or its token, and
+// 3 that no node responds.
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -19,7 +19,7 @@ func TestExitCodes(t *testing.T) {
 	bad := write(t, filepath.Join(dir, "bad.yaml"), "rules:\n  - {id: one, limit: 0/day}\n")
 	strict := write(t, filepath.Join(dir, "strict.yaml"), "rules:\n  - {id: one, by: [ip], limit: 1/day}\n")
 	n := serve(t, "--rules", good)
-	const nobody = "127.0.0.1:1" // a freed port could be another test's by now
+	const nobody = "127.0.0.1:1" // port 1, because a freed port could belong to another test by now
 	asks := serve(t, "--rules", good, "--http-token", "correct-horse-battery", "--admin-token", "correct-horse-battery")
 	token := write(t, filepath.Join(dir, "token"), "wrong-horse-battery")
 	other := httptest.NewServer(http.NotFoundHandler())
@@ -37,7 +37,7 @@ func TestExitCodes(t *testing.T) {
 		{"check --nonsense", 2},
 		{"check --key k --http 8080", 2},
 		{"check --key k --http ftp://127.0.0.1", 2},
-		{"check --key k --http " + asks.HTTP, 2}, // it wants a token
+		{"check --key k --http " + asks.HTTP, 2}, // the node requires a token
 		{"check --key k --http-token-file " + token + " --http " + asks.HTTP, 2},
 		{"check one two", 2},
 		{"check k --key k --http " + n.HTTP, 2},
@@ -49,7 +49,7 @@ func TestExitCodes(t *testing.T) {
 		{"rules lint " + bad, 1},
 		{"rules lint " + good + " " + bad, 1},
 		{"rules lint --json " + bad, 1},
-		{"rules lint --strict " + good, 1}, // nobody is limited by address: applying it needs --force
+		{"rules lint --strict " + good, 1}, // the rules don't limit addresses, so applying them needs --force
 		{"rules lint --strict " + strict, 0},
 		{"rules lint " + filepath.Join(dir, "none.yaml"), 2},
 		{"rules lint", 2},
@@ -80,7 +80,7 @@ func TestExitCodes(t *testing.T) {
 		{"rules nonsense", 2},
 		{"rules nonsense --help", 2},
 		{"help nonsense", 2},
-		{"rules apply " + good + " --admin " + n.HTTP, 2}, // the check port
+		{"rules apply " + good + " --admin " + n.HTTP, 2}, // it is the check port
 		{"keys", 0},
 		{"keys nonsense", 2},
 		{"keys block", 2},
@@ -104,7 +104,7 @@ func TestExitCodes(t *testing.T) {
 		{"serve --rules " + filepath.Join(dir, "none.yaml"), 2},
 		{"serve --seed-rules " + filepath.Join(dir, "none.yaml"), 2},
 		{"serve --admin-tokens " + filepath.Join(dir, "none"), 2},
-		{"serve --http " + strings.TrimPrefix(n.HTTP, "http://"), 1}, // in use
+		{"serve --http " + strings.TrimPrefix(n.HTTP, "http://"), 1}, // the address is in use
 		{"serve --upstream http://127.0.0.1:9", 2},
 		{"serve --memory-cap lots", 2},
 		{"serve --store nonsense", 2},
@@ -130,7 +130,7 @@ func TestExitCodes(t *testing.T) {
 		{"--help", 0},
 	} {
 		cmd := exec.CommandContext(t.Context(), binary, strings.Fields(c.args)...)
-		cmd.Dir = dir // no weir.yaml there
+		cmd.Dir = dir // this folder has no weir.yaml
 		out, err := cmd.CombinedOutput()
 		got := 0
 		var exit *exec.ExitError

@@ -21,8 +21,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The golden files of httplimit hold every kind of answer, as it was sent. A parser of structured fields (RFC 9651) reads RateLimit and
-// RateLimit-Policy in each of them.
+// The golden files of httplimit contain every kind of response, as sent. A parser of structured fields (RFC 9651) can
+// read RateLimit and RateLimit-Policy in all of them.
 func TestGoldenAnswersHaveStructuredFields(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../httplimit/testdata/*.http")
@@ -35,7 +35,7 @@ func TestGoldenAnswersHaveStructuredFields(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Lines of requests begin with "> ", so a line that begins with the version begins an answer.
+		// Request lines start with "> ", so a line that starts with the HTTP version starts a response.
 		for _, answer := range strings.Split(string(text), "\nHTTP/1.1 ")[1:] {
 			resp, err := http.ReadResponse(bufio.NewReader(strings.NewReader("HTTP/1.1 "+answer)), nil)
 			if err != nil {
@@ -56,7 +56,8 @@ func TestGoldenAnswersHaveStructuredFields(t *testing.T) {
 	}
 }
 
-// checkFields reads the structured fields of an answer and returns the names of its policies. It returns nil if there are none.
+// checkFields parses the structured fields of a response and returns the names of its policies, or nil if it has no
+// such fields.
 func checkFields(t rapid.TB, h http.Header) (policies []string) {
 	t.Helper()
 	all, one := h.Values("RateLimit-Policy"), h.Values("RateLimit")
@@ -73,8 +74,8 @@ func checkFields(t rapid.TB, h http.Header) (policies []string) {
 	return policies
 }
 
-// fieldNames reads a field, which is a list of strings with parameters, and returns the strings. The parameters are integers, but for
-// the unit of a policy.
+// fieldNames parses a field, which is a list of strings with parameters, and returns the strings. All parameters are
+// integers, except for a policy's unit.
 func fieldNames(t rapid.TB, h http.Header, field string, params ...string) (names []string) {
 	t.Helper()
 	list, err := httpsfv.UnmarshalList(h.Values(field))
@@ -101,7 +102,7 @@ func fieldNames(t rapid.TB, h http.Header, field string, params ...string) (name
 	return names
 }
 
-// lostStore is a store that can't be reached.
+// lostStore is a store whose calls all fail.
 type lostStore struct{ *memstore.Store }
 
 func (lostStore) Take(_ context.Context, _ []counter.Charge, results []counter.Result) {
@@ -110,8 +111,8 @@ func (lostStore) Take(_ context.Context, _ []counter.Charge, results []counter.R
 	}
 }
 
-// Rule files allow few characters in an id, but programs name policies as they like. Whatever the name, clients can read the fields: in
-// them it has a question mark for each byte that isn't printable ASCII.
+// Rule files allow only some characters in an id, but programs can give policies any name. Clients can parse the fields
+// anyway: each byte that isn't printable ASCII is sent as a question mark.
 func TestFieldsOfAnyPolicyName(t *testing.T) {
 	t.Parallel()
 	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "orders", Limits: []weir.Limit{weir.PerMinute(2)}}}})

@@ -16,12 +16,12 @@ import (
 	"github.com/weirhq/weir/server/test/gateways"
 )
 
-// forger makes up what clients might send to pass for somebody else.
+// forger generates requests with which a client may try to pass for another client.
 type forger struct{ *rand.Rand }
 
 func (f forger) pick(list ...string) string { return list[f.IntN(len(list))] }
 
-// name is the name of a header, in one of the spellings that some server takes for it.
+// name returns a header's name in one of the spellings that some servers accept.
 func (f forger) name(name string) string {
 	switch f.IntN(6) {
 	case 0:
@@ -41,7 +41,7 @@ func (f forger) name(name string) string {
 	return name
 }
 
-// headers are some that gateways set themselves, or that somebody might believe, of values that would be of use to a client.
+// headers returns headers that gateways set or that a server might trust, with values that would help an attacker.
 func (f forger) headers() (lines [][2]string) {
 	for range 1 + f.IntN(4) {
 		name := f.name(f.pick(
@@ -59,7 +59,7 @@ func (f forger) headers() (lines [][2]string) {
 		switch f.IntN(8) {
 		case 0:
 			lines = append(lines, [2]string{"Connection", name})
-		case 1: // those that gateways set
+		case 1: // headers that gateways set
 			lines = append(lines, [2]string{"connection", f.pick("keep-alive", "te") + ", " + f.pick("X-Forwarded-Uri, X-Forwarded-Method, X-Forwarded-For",
 				"x-original-uri, x-original-method, x-real-ip", "X-Real-IP", "X-Weir-Token, x-forwarded-host")})
 		}
@@ -67,7 +67,8 @@ func (f forger) headers() (lines [][2]string) {
 	return lines
 }
 
-// Whatever a client makes up, it is counted as who it is, for what it asks: or the request is refused, and nobody is counted.
+// Whatever headers a client sends, its requests are either counted for its own address and the real path, or refused
+// without being counted.
 func TestGatewaysThatAskAreNotDeceived(t *testing.T) {
 	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
@@ -105,14 +106,15 @@ func TestGatewaysThatAskAreNotDeceived(t *testing.T) {
 				t.Errorf("%s: only %d of %d were served", protocol, served, all)
 			}
 		}
-		// The counter is that of the address: the same through Weir's own gateway.
+		// The counter is that of the address, which Weir's own gateway also uses.
 		if res, _ := call(t, "POST", a.node.Gateway+"/login", ""); res.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left-1) {
 			t.Errorf("Weir's gateway has %s left, %s had %d", res.Header.Get("X-RateLimit-Remaining"), a.gateway.Name, left)
 		}
 	})
 }
 
-// http1 sends POST /login with headers that are written as they are, on one connection while that lasts.
+// http1 returns a function that sends POST /login with the headers exactly as given, on one connection as long as it
+// stays open.
 func (a *asked) http1(t *testing.T, f forger) func([][2]string) (*http.Response, error) {
 	var conn net.Conn
 	var in *bufio.Reader
@@ -137,7 +139,7 @@ func (a *asked) http1(t *testing.T, f forger) func([][2]string) (*http.Response,
 	}
 }
 
-// http2 sends the same over HTTP/2, which has no Connection header.
+// http2 returns a function that does the same over HTTP/2, which has no Connection header.
 func (a *asked) http2(t *testing.T) func([][2]string) (*http.Response, error) {
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
@@ -160,7 +162,7 @@ func (a *asked) http2(t *testing.T) func([][2]string) (*http.Response, error) {
 	}
 }
 
-// The key that the service sees is the one that was charged, however often and in whatever spelling a client sends it.
+// The service gets the same key that was charged, however often and in whatever spelling a client sends the header.
 func TestGatewaysThatAskChargeTheKeyThatTheyForward(t *testing.T) {
 	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
@@ -206,7 +208,8 @@ func TestGatewaysThatAskChargeTheKeyThatTheyForward(t *testing.T) {
 	})
 }
 
-// rawRequests are requests that servers disagree on, or that gateways and what they ask might not agree on.
+// rawRequests returns requests that servers interpret differently, so that a gateway and the server that it asks might
+// disagree.
 func rawRequests() map[string]string {
 	const (
 		host    = "Host: shop.example\r\n"
@@ -279,7 +282,8 @@ func rawRequests() map[string]string {
 	return all
 }
 
-// Nothing reaches the service that Weir hasn't admitted, even where requests pass while Weir is away: no client makes it so.
+// Only requests that Weir has admitted reach the service, even if the gateway lets requests pass while Weir is down: a
+// client can't cause that.
 func TestGatewaysThatAskForwardNothingUncounted(t *testing.T) {
 	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
@@ -288,7 +292,7 @@ func TestGatewaysThatAskForwardNothingUncounted(t *testing.T) {
 				if change == nil {
 					continue
 				}
-				if a.gateway == gateways.HAProxy { // or it refuses what Weir would
+				if a.gateway == gateways.HAProxy { // without this, HAProxy refuses requests that Weir should refuse
 					change = append(change, "global\n", "global\n    tune.bufsize 65536\n")
 				}
 				a.start(t, strings.TrimPrefix(a.node.HTTP, "http://"), change...)
@@ -296,13 +300,13 @@ func TestGatewaysThatAskForwardNothingUncounted(t *testing.T) {
 			begun := a.served.Load()
 			for what, text := range rawRequests() {
 				conn := dial(t, a.url)
-				if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil { // some wait for more
+				if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil { // some gateways wait for more data
 					t.Fatal(err)
 				}
 				sent := make(chan struct{})
 				go func() {
 					defer close(sent)
-					_, _ = io.WriteString(conn, text) // which they may not read to the end
+					_, _ = io.WriteString(conn, text) // the gateway may not read it all
 					if strings.Contains(what, "short") {
 						_ = conn.(*net.TCPConn).CloseWrite()
 					}
@@ -325,7 +329,7 @@ func TestGatewaysThatAskForwardNothingUncounted(t *testing.T) {
 
 var admittedLine = regexp.MustCompile(`(?m)^weir_decisions_total\{edge="forwardauth",outcome="allowed",.*\} (\d+)$`)
 
-// admitted is how many requests Weir has admitted to the gateway.
+// admitted returns how many of the gateway's requests Weir has admitted.
 func (a *asked) admitted(t *testing.T) (n int64) {
 	t.Helper()
 	_, metrics := call(t, "GET", a.node.Admin+"/metrics", "")
@@ -339,8 +343,7 @@ func (a *asked) admitted(t *testing.T) (n int64) {
 	return n
 }
 
-// Of protocols to switch to, the service is offered WebSocket alone: requests over HTTP/2 that came on such a connection would
-// pass uncounted.
+// The gateway passes on upgrades to WebSocket only. HTTP/2 requests on an upgraded connection would pass uncounted.
 func TestGatewaysThatAskOfferWebSocketAlone(t *testing.T) {
 	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
@@ -357,14 +360,15 @@ func TestGatewaysThatAskOfferWebSocketAlone(t *testing.T) {
 			if got != "" && !strings.EqualFold(got, "websocket") {
 				t.Errorf("%q: %s, and the service is offered %q", protocol, res.Status, got)
 			}
-			if strings.EqualFold(protocol, "websocket") && got == "" && a.gateway != gateways.Nginx { // whose page has no lines for it
+			if strings.EqualFold(protocol, "websocket") && got == "" && a.gateway != gateways.Nginx { // nginx's guide doesn't configure WebSocket
 				t.Errorf("%s: %s, and the service isn't offered it", protocol, res.Status)
 			}
 		}
 	})
 }
 
-// With --http-token, gateways send it as their pages say: in place of what a client sends, and not to the service.
+// With --http-token, gateways configured as in the docs send the token to Weir instead of any token from the client,
+// and never to the service.
 func TestGatewaysThatAskSendTheToken(t *testing.T) {
 	t.Parallel()
 	const secret = "secret-of-the-port"

@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/server/test/gateways"
 )
 
-// The rules of the node behind every gateway.
+// askedRules are the rules of the node behind each gateway.
 const askedRules = `
 blacklist: ["blocked_*"]
 rules:
@@ -29,16 +29,16 @@ rules:
   - {id: queue, match: {endpoint: "/queue"}, algorithm: leaky_bucket, mode: queue, limit: 20/second, burst: 100}
 `
 
-// asked is a gateway with Weir and a service.
+// asked is a gateway that asks Weir, and the service behind it.
 type asked struct {
 	node    *node
 	url     string
-	service string       // where the service listens
-	served  atomic.Int64 // requests that reached the service
+	service string       // the service's address
+	served  atomic.Int64 // number of requests that reached the service
 	gateway *gateways.Gateway
 }
 
-// askAll runs a test for each gateway, side by side.
+// askAll runs a test for each gateway, in parallel.
 func askAll(t *testing.T, test func(t *testing.T, a *asked)) {
 	for _, g := range gateways.All() {
 		t.Run(g.Name, func(t *testing.T) {
@@ -48,14 +48,14 @@ func askAll(t *testing.T, test func(t *testing.T, a *asked)) {
 	}
 }
 
-// startAsked starts a gateway with a service and a node, with changes in the gateway's configuration.
+// startAsked starts a gateway, a service and a node, with changes to the gateway's configuration.
 func startAsked(t *testing.T, g *gateways.Gateway, change ...string) *asked {
 	a := startBehind(t, g)
 	a.start(t, strings.TrimPrefix(a.node.HTTP, "http://"), change...)
 	return a
 }
 
-// startBehind starts what is behind a gateway: a service, and a node with further flags.
+// startBehind starts the service and the node behind a gateway, with additional flags for the node.
 func startBehind(t *testing.T, g *gateways.Gateway, flags ...string) *asked {
 	a := &asked{gateway: g}
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -63,12 +63,12 @@ func startBehind(t *testing.T, g *gateways.Gateway, flags ...string) *asked {
 		n, _ := io.Copy(io.Discard, r.Body)
 		w.Header().Set("Got-Length", strconv.FormatInt(n, 10))
 		for name, values := range r.Header {
-			if g.Mute && strings.Contains(name, "Ratelimit") { // as its page tells services to do
+			if g.Mute && strings.Contains(name, "Ratelimit") { // the gateway's guide tells services to do so
 				w.Header()[name] = values
 			}
 		}
 		for name, values := range r.Header {
-			if strings.EqualFold(strings.NewReplacer("_", "-", ".", "-").Replace(name), "X-API-Key") { // as services might read it
+			if strings.EqualFold(strings.NewReplacer("_", "-", ".", "-").Replace(name), "X-API-Key") { // services might read any of these spellings
 				w.Header()["Got-Key"] = append(w.Header()["Got-Key"], values...)
 			}
 		}
@@ -83,7 +83,7 @@ func startBehind(t *testing.T, g *gateways.Gateway, flags ...string) *asked {
 	return a
 }
 
-// start starts the gateway alone.
+// start starts only the gateway.
 func (a *asked) start(t *testing.T, weir string, change ...string) {
 	t.Helper()
 	listen, stop, err := a.gateway.Start("../docs", a.service, weir, change...)
@@ -94,11 +94,11 @@ func (a *asked) start(t *testing.T, weir string, change ...string) {
 	a.url = "http://" + listen
 }
 
-// With a fixed window of 100 a day, 500 requests give exactly 100 times 200, and 400 refusals as clients of Weir know them.
+// With a fixed window of 100 a day, exactly 100 of 500 requests get a 200, and 400 get Weir's usual refusal.
 func TestGatewaysThatAskAreExact(t *testing.T) {
 	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
-		for day := -1; day != time.Now().UTC().Day(); { // a window may end in between
+		for day := -1; day != time.Now().UTC().Day(); { // repeated if the window ends in the middle
 			day = time.Now().UTC().Day()
 			a.served.Store(0)
 			key := fmt.Sprint("exact-", day)
@@ -109,7 +109,7 @@ func TestGatewaysThatAskAreExact(t *testing.T) {
 			if refused != 400 || a.served.Load() != 100 {
 				t.Errorf("%d were refused, %d served", refused, a.served.Load())
 			}
-			// It is the same counter as that of Weir's own gateway.
+			// Weir's own gateway uses the same counter.
 			if res, _ := call(t, "GET", a.node.Gateway+"/window", "", "X-API-Key: "+key); res.StatusCode != 429 {
 				t.Errorf("Weir's gateway: %d", res.StatusCode)
 			}
@@ -123,7 +123,7 @@ func TestGatewaysThatAskAreExact(t *testing.T) {
 	})
 }
 
-// flood sends 500 requests, some at a time, looks at the answers, and returns how many were refused.
+// flood sends 500 requests, four at a time, checks the responses, and returns how many were refused.
 func (a *asked) flood(t *testing.T, path, key string) int {
 	t.Helper()
 	var refused atomic.Int64
@@ -171,7 +171,7 @@ func (a *asked) flood(t *testing.T, path, key string) int {
 	return int(refused.Load())
 }
 
-// Other answers than those of limits reach clients, too.
+// Clients also get Weir's other responses, not only refusals by limits.
 func TestGatewaysThatAskPassOnRefusals(t *testing.T) {
 	t.Parallel()
 	askAll(t, func(t *testing.T, a *asked) {
@@ -189,12 +189,12 @@ func TestGatewaysThatAskPassOnRefusals(t *testing.T) {
 			{"POST", "/status", 200, "POST /status", []string{"X-API-Key: s"}},
 			{"POST", "/status", 200, "POST /status", []string{"X-API-Key: s"}},
 			{"POST", "/status", 200, "POST /status", []string{"X-API-Key: s"}},
-			{"POST", "/status", 429, "RATE_LIMIT_EXCEEDED", []string{"X-API-Key: s"}}, // whose answers nobody tells of
+			{"POST", "/status", 429, "RATE_LIMIT_EXCEEDED", []string{"X-API-Key: s"}}, // Weir doesn't learn the status of the service's responses
 			{"GET", "/queue", 200, "GET /queue", nil},
-			{"GET", "/queue", 200, "GET /queue", nil}, // after a while
+			{"GET", "/queue", 200, "GET /queue", nil}, // queued first
 		} {
 			body := ""
-			if c.method == "POST" && c.status == 200 { // of a refusal the client may see nothing if it still sends
+			if c.method == "POST" && c.status == 200 { // a client that is still sending may not see the refusal
 				body = strings.Repeat("a body that Weir never sees ", 10_000)
 			}
 			res, text := call(t, c.method, a.url+c.path, body, c.headers...)
@@ -217,7 +217,8 @@ func TestGatewaysThatAskPassOnRefusals(t *testing.T) {
 	})
 }
 
-// letPass is what a gateway's page says to change so that requests pass while Weir is away: pairs, for a service's address.
+// letPass returns the change from a gateway's guide that lets requests pass while Weir is down, as pairs of old and new
+// text.
 func letPass(t *testing.T, g *gateways.Gateway, service string) []string {
 	page := func(language string, n int) string {
 		return fences(t, "../docs/guides/"+g.Name+".md", language)[n]
@@ -236,10 +237,10 @@ func letPass(t *testing.T, g *gateways.Gateway, service string) []string {
 				"    http-request deny deny_status 503 unless { var(txn.weir) -m found }\n", page("haproxy", 1),
 		}
 	}
-	return nil // it has no such setting
+	return nil // this gateway has no such setting
 }
 
-// Without Weir, gateways answer with an error, or let requests pass where they are told to, as their pages say.
+// If Weir is down, gateways respond with an error, or let requests pass if configured to, as their guides say.
 func TestGatewaysThatAskWithoutWeir(t *testing.T) {
 	t.Parallel()
 	closed := map[*gateways.Gateway]int{gateways.Nginx: 500, gateways.Caddy: 502, gateways.HAProxy: 503, gateways.Traefik: 500}
@@ -260,7 +261,8 @@ func TestGatewaysThatAskWithoutWeir(t *testing.T) {
 	})
 }
 
-// HAProxy goes on with requests whose script fails. What the page has behind it refuses them.
+// HAProxy continues with a request if its script fails. The next line in the guide's configuration then refuses the
+// request.
 func TestHAProxysScriptFails(t *testing.T) {
 	t.Parallel()
 	a := startAsked(t, gateways.HAProxy, "  local headers = {}\n", "  error(\"broken\")\n  local headers = {}\n")
@@ -269,7 +271,7 @@ func TestHAProxysScriptFails(t *testing.T) {
 	}
 }
 
-// Caddy's short form refuses what the long one does.
+// Caddy's short form refuses the same requests as the long one.
 func TestCaddysForwardAuth(t *testing.T) {
 	t.Parallel()
 	a := startAsked(t, gateways.CaddyShort)
@@ -284,8 +286,8 @@ func TestCaddysForwardAuth(t *testing.T) {
 	}
 }
 
-// Envoy's filter, as its page has it, is one that Envoy knows, and its requests count for what is behind the path, however that
-// is spelled.
+// The filter in the guide is valid for Envoy, and requests through it count for the path behind the prefix, in any
+// spelling.
 func TestEnvoysExtAuthz(t *testing.T) {
 	t.Parallel()
 	authz := extAuthz(t, 0)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What a newcomer sees of the library fits on a screen, and the whole of it can be read.
+// go doc's summary of the library fits on a screen, and the full text is short enough to read.
 func TestTheLibraryFitsOnAScreen(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -15,16 +15,16 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// claim is what a node says of its store in one place.
+// claim is the store's status as one endpoint of a node reports it.
 type claim struct {
 	up    bool
-	since int64    // Unix ms; 0 while it is up
-	lost  []string // servers, sorted; nil where they aren't told
+	since int64    // Unix milliseconds; 0 while the store is up
+	lost  []string // servers, sorted; nil if the endpoint doesn't list them
 }
 
 func (c claim) String() string { return fmt.Sprint(c.up, c.since, c.lost) }
 
-// status is the store in answers of several routes.
+// status is the store's status as several endpoints return it.
 type status struct {
 	Status string
 	Since  time.Time
@@ -48,7 +48,7 @@ func (s status) claim() claim {
 	return c
 }
 
-// nodesAnswer is what GET /v1/nodes says.
+// nodesAnswer is the response of GET /v1/nodes.
 type nodesAnswer struct {
 	Nodes []struct {
 		Name, Store string
@@ -70,7 +70,7 @@ func nodesOf(t *testing.T, n *node) (out nodesAnswer) {
 	return out
 }
 
-// claims is what a node says of its store, by place.
+// claims returns what a node reports about its store, by endpoint.
 func claims(t *testing.T, n *node) map[string]claim {
 	t.Helper()
 	all := map[string]claim{}
@@ -81,7 +81,7 @@ func claims(t *testing.T, n *node) map[string]claim {
 		}
 		all[name] = out.Store.claim()
 	}
-	r := ready(t, n.HTTP+"/readyz") // which strangers may ask
+	r := ready(t, n.HTTP+"/readyz") // this port needs no token
 	c := status{Status: r.Store.Status, Since: r.Store.Since}.claim()
 	c.lost = nil
 	all["public readyz"] = c
@@ -112,7 +112,7 @@ func claims(t *testing.T, n *node) map[string]claim {
 	return all
 }
 
-// agree waits until a node says the same of its store everywhere, and returns it.
+// agree waits until all endpoints of a node report the same status of the store, and returns it.
 func agree(t *testing.T, n *node, up bool) (said claim) {
 	t.Helper()
 	until(t, func() error {
@@ -131,8 +131,8 @@ func agree(t *testing.T, n *node, up bool) (said claim) {
 	return said
 }
 
-// TestStoreHealthIsTrue: nodes that nobody asks anything know that Redis is lost, and since when, and that it is back. All that they
-// tell of it agrees, and they still list each other.
+// TestStoreHealthIsTrue checks that idle nodes notice that Redis is lost, since when, and that it is back. All
+// endpoints agree, and the nodes still list each other.
 func TestStoreHealthIsTrue(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -168,7 +168,8 @@ func TestStoreHealthIsTrue(t *testing.T) {
 				agree(t, n, true)
 				until(t, list(n, false))
 			}
-			// On a busy machine, calls may have failed in the last seconds, and an outage begins with the first failure.
+			// On a busy machine, calls may have failed in the last few seconds, and an outage starts with the first
+			// failure.
 			before := time.Now().Add(-5 * time.Second)
 			if err := fault.lose(); err != nil {
 				t.Fatal(err)
@@ -195,14 +196,15 @@ func TestStoreHealthIsTrue(t *testing.T) {
 	for _, n := range nodes {
 		agree(t, n, true)
 	}
-	// A slow machine may miss the first try of all; that line names the store, not a shard.
+	// On a slow machine, the first attempt may fail. Its log line names the store, not a shard.
 	line := nodes[0].await("redis can't be reached", func(line map[string]any) bool { return line["shard"] != nil })
 	if keys, _ := line["keys_affected"].(float64); line["shard"] != proxy.Addr || line["since"] == nil || keys < 1 {
 		t.Errorf("%v", line)
 	}
 }
 
-// TestALostShardIsNamed: of a Cluster that loses one of three, in every place, also by the other nodes.
+// TestALostShardIsNamed checks that if a Cluster loses one of three shards, every endpoint names it, also for other
+// nodes.
 func TestALostShardIsNamed(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage no", "cluster-replica-no-failover yes"}})
@@ -241,7 +243,7 @@ func TestALostShardIsNamed(t *testing.T) {
 	}
 }
 
-// TestPprof: profiles are for operators of a node that was told to give them.
+// TestPprof checks that profiles are served only with --pprof, and only to operators.
 func TestPprof(t *testing.T) {
 	t.Parallel()
 	const operate, read = "an-operators-long-token", "a-readers-long-token"
@@ -279,8 +281,9 @@ func TestPprof(t *testing.T) {
 	}
 }
 
-// TestAnEvictingRedisIsTold: a Redis that evicts counters frees blocked clients, so a node says so at its start, in /readyz, in
-// /v1/now and in its metrics, until Redis is set right.
+// TestAnEvictingRedisIsTold checks that a node warns of a Redis that evicts counters, because eviction resets the
+// counters of blocked clients. The warning is in the log at startup, and in /readyz, /v1/now and the metrics until
+// Redis is configured correctly.
 func TestAnEvictingRedisIsTold(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{"allkeys-lru", "volatile-lru"} {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// dial opens a connection to a port of a node, and gives up on it some time after any of the node's timeouts.
+// dial opens a connection to a port of a node, with a deadline well after all of the node's timeouts.
 func dial(t *testing.T, url string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -28,7 +28,8 @@ func dial(t *testing.T, url string) net.Conn {
 	return conn
 }
 
-// Clients that are slow or send too much get a clear error on every port of a node, and nobody else notices.
+// Slow clients and clients that send too much get a clear error on every port of a node, and don't affect other
+// clients.
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +54,8 @@ func TestHostileClients(t *testing.T) {
 		}
 	}
 
-	// Half a body, and then nothing; half of the headers, and then nothing. The node's time for either runs while the rest happens.
+	// These clients send half a body or half of the headers, and then nothing. The node's timeouts run while the test
+	// continues.
 	var slow sync.WaitGroup
 	for range 20 {
 		for _, url := range []string{n.HTTP + " /v1/check", n.HTTP + " /v1/checks", n.Admin + " /v1/explain"} {
@@ -87,7 +89,7 @@ func TestHostileClients(t *testing.T) {
 	for _, base := range []string{n.HTTP, n.Admin, n.Gateway} {
 		conn := dial(t, base)
 		slow.Go(func() {
-			_, _ = fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Huge: %s\r\n\r\n", strings.Repeat("x", 1<<20)) // it may be closed before the end
+			_, _ = fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Huge: %s\r\n\r\n", strings.Repeat("x", 1<<20)) // the node may close the connection before the end
 		})
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
@@ -102,7 +104,7 @@ func TestHostileClients(t *testing.T) {
 
 	large := strings.Repeat("x", 10<<20)
 	for _, url := range []string{n.HTTP + "/v1/check", n.HTTP + "/v1/checks", n.HTTP + "/v1/take", n.HTTP + "/v1/refund", n.Admin + "/v1/explain"} {
-		for _, length := range []int64{int64(len(large)), -1} { // announced, and in chunks
+		for _, length := range []int64{int64(len(large)), -1} { // with Content-Length, and chunked
 			status, body := postLarge(t, url, large, length)
 			if status != http.StatusRequestEntityTooLarge || !strings.Contains(body, `"BODY_TOO_LARGE"`) {
 				t.Errorf("%s with 10 MB: %d %s", url, status, body)
@@ -110,7 +112,7 @@ func TestHostileClients(t *testing.T) {
 		}
 	}
 	if status, body := post(t, http.DefaultClient, n.Gateway+"/", large); status != 200 || body != fmt.Sprintln(len(large), nil) {
-		t.Errorf("10 MB through the gateway: %d %s", status, body) // whether that is too much is the upstream's business
+		t.Errorf("10 MB through the gateway: %d %s", status, body) // the gateway leaves the body's size to the upstream
 	}
 	for _, url := range []string{n.HTTP + "/v1/check", n.Admin + "/v1/explain"} {
 		if status, body := post(t, http.DefaultClient, url, `{"kye": "k"}`); status != 400 || !strings.Contains(body, `there is no field \"kye\": did you mean \"key\"?`) {
@@ -122,7 +124,7 @@ func TestHostileClients(t *testing.T) {
 	others()
 }
 
-// postLarge sends a body whose end the node may not wait for, and reads the answer.
+// postLarge sends a body without waiting for the node to read it all, and returns the response.
 func postLarge(t *testing.T, url, body string, length int64) (int, string) {
 	t.Helper()
 	base, path, _ := strings.Cut(strings.TrimPrefix(url, "http://"), "/")

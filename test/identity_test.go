@@ -20,7 +20,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// tiers shows by a gateway's headers who was taken for what: 5 is nobody in particular, 50 is pro, none is a bypass.
+// tiers shows which tier a client got: the gateway's headers have a limit of 5 for an unknown client, 50 for pro, and
+// none for a client on the allow list.
 const tiers = `
 tiers: {free: 5/hour, pro: 50/hour}
 keys: {"sk_prod_*": pro}
@@ -29,7 +30,8 @@ rules:
 whitelist: ["sk_internal_*"]
 `
 
-// gatewayWith starts a node with a gateway and settings, and returns what a request with these headers is limited to.
+// gatewayWith starts a node with a gateway and settings. It returns a function that sends a request with the given
+// headers and returns its limit.
 func gatewayWith(t *testing.T, settings string) (*node, func(headers ...string) string) {
 	t.Helper()
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -59,7 +61,7 @@ func gatewayWith(t *testing.T, settings string) (*node, func(headers ...string) 
 	}
 }
 
-// A key is what it looks like once the file of known keys has its hash, and not before.
+// A key's pattern assigns a tier or the allow list only if the file of known keys has the key's hash.
 func TestKnownKeysOfAGateway(t *testing.T) {
 	t.Parallel()
 	hash := func(key string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(key))) }
@@ -73,7 +75,8 @@ func TestKnownKeysOfAGateway(t *testing.T) {
 	}
 }
 
-// Tokens are verified with what the settings name: a secret, a public key, or an identity provider, also one that comes late.
+// Tokens are verified with a secret, a public key, or an identity provider, as configured, even if the provider is down
+// at first.
 func TestTokensOfAGateway(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -137,7 +140,7 @@ func TestTokensOfAGateway(t *testing.T) {
 	}
 }
 
-// A caller that leaves out the address is told once, if a rule counts by it.
+// If checks come without an address, and a rule counts by address, the node warns once.
 func TestChecksWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -178,7 +181,7 @@ func TestChecksWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
 	}
 }
 
-// A node counts addresses by its prefixes, and a rule by its own; explain says by which.
+// A node counts addresses by its own prefix lengths, unless a rule sets others. explain says which ones apply.
 func TestNetworksOfANode(t *testing.T) {
 	t.Parallel()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), `rules:

@@ -16,14 +16,15 @@ import (
 	"testing"
 )
 
-// Checks under way share policies, so nothing may assign to one that exists: whoever needs another policy defines it.
+// Checks in flight share policies, so no code may assign to an existing policy. Code that needs another policy defines
+// a new one.
 func TestNobodyChangesAPolicy(t *testing.T) {
 	for _, at := range policyWrites(t, readPackages(t)) {
 		t.Errorf("%s: changes a counter.Policy: make another one with counter.Define", at)
 	}
 }
 
-// The scan itself finds every way to write.
+// The scan finds all kinds of assignment.
 func TestPolicyWritesAreFound(t *testing.T) {
 	dir := t.TempDir()
 	planted := filepath.Join(dir, "planted.go")
@@ -95,7 +96,7 @@ func readPackages(t *testing.T) packages {
 	}
 }
 
-// policyWrites are the places at which packages write to a policy.
+// policyWrites returns the places where packages write to a policy.
 func policyWrites(t *testing.T, all packages) (places []string) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -115,7 +116,8 @@ func policyWrites(t *testing.T, all packages) (places []string) {
 				continue
 			}
 			info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
-			// Tests may use what only tests need, which isn't there: what else they do is still looked at.
+			// Files that exist only for tests are missing here, so type errors are ignored. All other code in tests is
+			// still checked.
 			conf := types.Config{Importer: imports, Error: func(error) {}}
 			_, _ = conf.Check(p.ImportPath, fset, files, info)
 			seen += len(info.Types)
@@ -137,7 +139,7 @@ func policyWrites(t *testing.T, all packages) (places []string) {
 	return places
 }
 
-// targets are what a node writes to.
+// targets returns the expressions that a node of the syntax tree assigns to.
 func targets(n ast.Node) []ast.Expr {
 	switch n := n.(type) {
 	case *ast.AssignStmt:
@@ -150,7 +152,7 @@ func targets(n ast.Node) []ast.Expr {
 	return nil
 }
 
-// ofPolicy reports whether an expression is a part of a policy, or all of it.
+// ofPolicy reports whether an expression is a policy or part of one.
 func ofPolicy(info *types.Info, e ast.Expr) bool {
 	whole := false
 	for first := true; ; first = false {

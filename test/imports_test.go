@@ -1,4 +1,4 @@
-// Package test holds what concerns the project as a whole.
+// Package test contains tests of the whole project.
 package test
 
 import (
@@ -13,8 +13,8 @@ import (
 
 const module = "github.com/weirhq/weir"
 
-// mayImport lists what each package of the library may import of ours: counter nothing, stores counter alone, and siblings not
-// each other.
+// mayImport lists which of our packages each library package may import. Package counter imports none, stores import
+// only counter, and packages of the same kind don't import each other.
 var mayImport = map[string][]string{
 	"":                       {"/counter", "/memstore", "/internal/pattern", "/internal/private/link"},
 	"/counter":               {},
@@ -43,8 +43,8 @@ var mayImport = map[string][]string{
 	"/internal/node/stake":   {"/counter"},
 }
 
-// foreign lists who may import the packages of others whose path begins like that. The library itself, the module at the
-// root, has only these two; each of the others enters through a module that needs it.
+// foreign maps prefixes of third-party import paths to the packages that may import them. The root module has only the
+// first two; the others come in through the modules that need them.
 var foreign = map[string][]string{
 	"github.com/felixge/httpsnoop":        {"/httplimit", "/tracing"},
 	"pgregory.net/rapid":                  {"/storetest"},
@@ -52,7 +52,7 @@ var foreign = map[string][]string{
 	"go.opentelemetry.io/otel/sdk":        {"/server/internal/observe/otlp"},
 	"go.opentelemetry.io/otel/exporters/": {"/server/internal/observe/otlp"},
 	"go.opentelemetry.io/":                {"/tracing", "/server/internal/observe/otlp"},
-	module + "/internal/redistest":        {}, // it is for tests
+	module + "/internal/redistest":        {}, // only for tests
 	module + "/internal/loopback":         {"/internal/redistest"},
 }
 
@@ -124,7 +124,7 @@ func TestForeignPackagesEnterWhereTheyAreNeeded(t *testing.T) {
 	}
 }
 
-// The core does no I/O. All that it logs is a warning about a request or a key that names no client.
+// The core does no I/O. It only logs warnings about requests or keys that don't identify a client.
 func TestCoreKnowsNothingOfTheWorld(t *testing.T) {
 	t.Parallel()
 	for _, p := range list(t) {

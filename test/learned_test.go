@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestEstimatesAreShared: a node reserves what another has learned of a model's answers.
+// TestEstimatesAreShared checks that a node reserves as many tokens as another node learned from a model's responses.
 func TestEstimatesAreShared(t *testing.T) {
 	t.Parallel()
 	begun, end := make(chan struct{}), make(chan struct{})
@@ -22,7 +22,7 @@ func TestEstimatesAreShared(t *testing.T) {
 		if r.Header.Get("X-Wait") != "" {
 			begun <- struct{}{}
 			<-end
-			fmt.Fprint(w, `{}`) // which teaches nothing
+			fmt.Fprint(w, `{}`) // without any usage to learn from
 			return
 		}
 		fmt.Fprint(w, `{"usage": {"prompt_tokens": 1, "completion_tokens": 40, "total_tokens": 41}}`)

@@ -20,22 +20,23 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// limited is a limit that a load runs against, and what it was seen to admit.
+// limited is a limit under load, with the number of requests that it admitted and refused.
 type limited struct {
 	path     string
 	capacity int64
-	rate     float64 // a second
+	rate     float64 // per second
 	admitted atomic.Int64
 	refused  atomic.Int64
 }
 
-// most is what a bucket on four nodes may admit in a time: what it would alone, in that time and one lease's.
+// most returns the most that a bucket on four nodes may admit in a given time: the bucket's own bound for that time
+// plus one lease.
 func (l *limited) most(elapsed time.Duration) int64 {
 	return l.capacity + int64(l.rate*(elapsed+ledger.MaxLease).Seconds())
 }
 
-// Four nodes spend what they borrow of one bucket, and one of them is killed with tokens in its hands: they are lost, and none is
-// admitted twice.
+// Four nodes spend tokens that they borrow from one bucket, and one node is killed while it holds some. Those tokens
+// are lost, but no token is admitted twice.
 func TestLeasesHoldWhenANodeIsKilled(t *testing.T) {
 	t.Parallel()
 	quick := &limited{path: "/quick", capacity: 100, rate: 100}
@@ -66,14 +67,15 @@ rules:
 				if at == 0 && killed.Load() {
 					continue
 				}
-				// What the killed node doesn't answer isn't counted, whatever it had decided.
+				// Requests to the killed node that get no response aren't counted, whatever it decided.
 				if err := ask(client, nodes[at], limits[i%len(limits)]); err != nil && (at != 0 || !killed.Load()) {
 					t.Errorf("node %d: %v", at, err)
 				}
 			}
 		})
 	}
-	// The load goes on for a second before and after the node dies, or for what a busy machine needs to see the limits bind.
+	// The load runs for a second before and after the kill, or longer if a busy machine needs more time to reach the
+	// limits.
 	under := func(d time.Duration, enough func() bool) {
 		begun := time.Now()
 		until(t, func() error {
@@ -103,7 +105,7 @@ rules:
 	}
 }
 
-// ask makes a check of one client, and counts what became of it.
+// ask sends one client's check and counts the result.
 func ask(c *http.Client, n *node, l *limited) error {
 	res, err := c.Post(n.HTTP+"/v1/check", "application/json", strings.NewReader(fmt.Sprintf(`{"key": "one", "path": %q}`, l.path)))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// make check fails on a known vulnerability, and on a scanner that doesn't work, but not on a machine without a network.
+// make check fails if there is a known vulnerability or the scanner is broken, but not if there is no network.
 func TestVulnerabilitiesFailTheCheck(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -42,7 +42,8 @@ func TestVulnerabilitiesFailTheCheck(t *testing.T) {
 	}
 }
 
-// make install puts the binary where PREFIX says, and tells how if it can't. It builds nothing: it may be run by root.
+// make install puts the binary where PREFIX says, and explains how to proceed if it can't. It builds nothing, so root
+// can run it.
 func TestMakeInstall(t *testing.T) {
 	t.Parallel()
 	dir := makefileAlone(t)
@@ -71,8 +72,8 @@ func TestMakeInstall(t *testing.T) {
 	}
 }
 
-// make build does without the console where it can't be had, and says so. A console that is broken fails it, and make ui,
-// which CI runs, fails in either case.
+// make build leaves out the console where it can't be built, and says so. If the console is broken, make build fails.
+// make ui, which CI runs, fails in both cases.
 func TestMakeBuildsWithTheConsoleIfItCan(t *testing.T) {
 	t.Parallel()
 	const node, old = "#!/bin/sh\nexit 0\n", "#!/bin/sh\nexit 1\n"
@@ -86,7 +87,7 @@ mkdir -p node_modules dist/app && touch node_modules/.package-lock.json
 		args      []string
 		want      string
 		not       string
-		built, ui bool // make build succeeds, make ui does
+		built, ui bool // whether make build and make ui succeed
 	}{
 		"all is there":           {node, npm, nil, "npm run build", "without the console", true, true},
 		"not wanted":             {node, npm, []string{"CONSOLE="}, "go build", "npm", true, true},
@@ -105,7 +106,7 @@ mkdir -p node_modules dist/app && touch node_modules/.package-lock.json
 		for _, file := range []string{"go.mod", "go.sum", "server/ui/package.json", "server/ui/package-lock.json", "lib/wasm/wasm_exec.js"} {
 			write(t, filepath.Join(dir, file), "{}")
 		}
-		// What make needs, and none of the machine's Node.
+		// The folder has the tools that make needs, but not the machine's Node.
 		for _, tool := range []string{"sh", "cat", "cp", "expr", "find", "getconf", "git", "grep", "gzip", "id", "make", "mkdir", "mv", "rm", "sed", "touch", "uname"} {
 			path, err := exec.LookPath(tool)
 			if err != nil {
@@ -144,7 +145,7 @@ mkdir -p node_modules dist/app && touch node_modules/.package-lock.json
 		if out, err := run("build", "CONSOLE=yes"); err != nil || strings.Contains(out, "npm") {
 			t.Errorf("%s, again: %v\n%s", name, err, out)
 		}
-		// Without Node the console of before goes into the binary, and that is told.
+		// Without Node, the binary gets the console of the last build, and make says so.
 		for _, tool := range []string{"node", "npm"} {
 			if err := os.Remove(filepath.Join(tools, tool)); err != nil {
 				t.Fatal(err)
@@ -156,7 +157,7 @@ mkdir -p node_modules dist/app && touch node_modules/.package-lock.json
 	}
 }
 
-// The playground is built again after a change of any Go code that is in it.
+// The playground is rebuilt after a change to any Go code that it contains.
 func TestThePlaygroundFollowsTheCore(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.Dir}}/{{index $.GoFiles 0}}{{end}}{{end}}", "./server/ui/play")
@@ -185,7 +186,7 @@ func TestThePlaygroundFollowsTheCore(t *testing.T) {
 	}
 }
 
-// makefileAlone is a folder with the Makefile, and nothing else.
+// makefileAlone returns a folder that contains only the Makefile.
 func makefileAlone(t *testing.T) string {
 	t.Helper()
 	makefile, err := os.ReadFile("../Makefile")
@@ -197,7 +198,7 @@ func makefileAlone(t *testing.T) string {
 	return dir
 }
 
-// script writes a command.
+// script writes an executable file.
 func script(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o700); err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/weirhq/weir/metrics"
 )
 
-// scrape asks for metrics as Prometheus does, and returns them parsed and as they came.
+// scrape requests metrics like Prometheus, and returns them both parsed and as text.
 func scrape(t *testing.T, url, accept, token string) (map[string]*dto.MetricFamily, string) {
 	t.Helper()
 	res, body := call(t, "GET", url+"/metrics", "", "Accept: "+accept, bearer(token))
@@ -51,7 +51,7 @@ const (
 	asProtobuf = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 )
 
-// series are the values of one metric, by their labels, in the order of the labels' names.
+// series returns the values of one metric by the values of their labels, ordered by the labels' names.
 func series(f *dto.MetricFamily) map[string]float64 {
 	out := map[string]float64{}
 	for _, m := range f.GetMetric() {
@@ -70,7 +70,7 @@ rules:
   - {id: trial, match: {endpoint: /orders}, by: [ip], limit: 1/hour, shadow: true}
 `
 
-// TestMetricsOfANode: every edge, in both formats, and what isn't enforced, too.
+// TestMetricsOfANode checks the metrics of every edge in both formats, including decisions that aren't enforced.
 func TestMetricsOfANode(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.NotFoundHandler())
@@ -118,7 +118,7 @@ func TestMetricsOfANode(t *testing.T) {
 	}
 }
 
-// TestMetricsNeedAToken like all that may be read on the admin port.
+// TestMetricsNeedAToken checks that metrics need a token, like everything else that can be read on the admin port.
 func TestMetricsNeedAToken(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "--admin-token", "an-admin-token-of-some-length")
@@ -135,7 +135,8 @@ func TestMetricsNeedAToken(t *testing.T) {
 	}
 }
 
-// TestNoSecretInMetrics: whatever clients send, wherever they send it, and whatever the node was given.
+// TestNoSecretInMetrics checks that metrics contain no secrets, whatever clients send and however the node is
+// configured.
 func TestNoSecretInMetrics(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr3t"
@@ -177,7 +178,7 @@ blacklist: [`+secret+`]
 			if err != nil {
 				t.Fatal(err)
 			}
-			clean := strings.ToValidUTF8(strings.ReplaceAll(v, "\n", ""), "") // what net/http sends
+			clean := strings.ToValidUTF8(strings.ReplaceAll(v, "\n", ""), "") // the text that net/http sends
 			req.Header.Set("X-Api-Key", clean)
 			req.Header.Set("X-Tenant", clean)
 			req.Header.Set("Authorization", "Bearer "+secret+"-of-the-check-api")
@@ -204,7 +205,7 @@ blacklist: [`+secret+`]
 	}
 }
 
-// TestMetricsOfRules: newer rules that are invalid, and a rule store that is lost.
+// TestMetricsOfRules checks the metrics of rejected rules and of a lost rule store.
 func TestMetricsOfRules(t *testing.T) {
 	t.Parallel()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), metricRules)

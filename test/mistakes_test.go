@@ -17,10 +17,10 @@ import (
 
 var update = flag.Bool("update", false, "write the answers into testdata/mistakes instead of comparing")
 
-// TestMistakes makes mistakes that people make, in rules, in weir.yaml and in flags. Each file in
-// testdata/mistakes is one: the command, the files around it, and the answer, which -update
-// rewrites. The lines before were written by hand: parts of the answer that say where the mistake
-// is, what is wrong, and what to write instead.
+// TestMistakes makes mistakes that people commonly make in rules, in weir.yaml and in flags. Each file in
+// testdata/mistakes is one: the command, the files that it reads, and the output, which -update rewrites. The lines at
+// the top are written by hand. They are parts of the output that say where the mistake is, what is wrong, and what to
+// write instead.
 //
 //	place: --http
 //	reason: must be an address and a port
@@ -66,7 +66,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// readMistake reads what stands above the files of a mistake.
+// readMistake parses the lines above the files of a mistake.
 func readMistake(t *testing.T, text string) (wants map[string]string, args, env []string) {
 	t.Helper()
 	wants = map[string]string{}
@@ -86,7 +86,7 @@ func readMistake(t *testing.T, text string) (wants map[string]string, args, env 
 	return wants, args, env
 }
 
-// answerTo runs a command that fails, and returns its exit code and all that it says.
+// answerTo runs a command that fails, and returns its exit code and its output.
 func answerTo(t *testing.T, dir string, args, env []string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -19,7 +19,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// mixedRules has a rule for each feature. All refuse while the store is away, so that every request that is admitted was counted.
+// mixedRules has a rule for each feature. All rules refuse while the store is lost, so every admitted request was
+// counted.
 const mixedRules = `
 rules:
   - {id: leased, match: {endpoint: /leased}, algorithm: fixed_window, limit: 1000000/365d, on_store_failure: refuse}
@@ -32,19 +33,19 @@ rules:
   - {id: abused, match: {endpoint: /abused}, algorithm: fixed_window, limit: 1/365d, on_store_failure: refuse, abuse: {refusals: 20/minute, cooldown: 1h}}
 `
 
-// mixed is a load of all features at once on several nodes, and the books of an exact limiter beside it.
+// mixed runs a load that uses all features at once on several nodes, and records what an exact limiter would count.
 type mixed struct {
 	t      *testing.T
 	client *http.Client
 	number atomic.Int64
 
 	mu    sync.RWMutex // guards nodes
-	nodes []*node      // that live
+	nodes []*node      // nodes that are alive
 
-	// What clients were told.
+	// These are counted by clients.
 	leased, scarce, strict, tight    atomic.Int64 // admitted
 	tokens                           atomic.Int64 // settled
-	refunds                          atomic.Int64 // admitted, and not refunded
+	refunds                          atomic.Int64 // admitted and not refunded
 	held                             atomic.Int64 // slots
 	unanswered, uncertain, abandoned atomic.Int64
 }
@@ -55,7 +56,7 @@ func (m *mixed) pick() *node {
 	return m.nodes[rand.IntN(len(m.nodes))]
 }
 
-// call sends a request to any node. The status is 0 if there is no answer.
+// call sends a request to any node. The status is 0 if there is no response.
 func (m *mixed) call(path, body string) (status int, text []byte) {
 	res, err := m.client.Post(m.pick().HTTP+path, "application/json", strings.NewReader(body))
 	if err != nil {
@@ -69,7 +70,7 @@ func (m *mixed) call(path, body string) (status int, text []byte) {
 	return res.StatusCode, text
 }
 
-// surely sends a request until a node answers it. It gives up, and reports false, when an id has lost its meaning.
+// surely sends a request until a node responds. It gives up, and reports false, before the request's id expires.
 func (m *mixed) surely(path, body string) (status int, text []byte, ok bool) {
 	for begun := time.Now(); time.Since(begun) < 45*time.Second; time.Sleep(20 * time.Millisecond) {
 		if status, text = m.call(path, body); status != 0 && status != http.StatusServiceUnavailable {
@@ -81,7 +82,7 @@ func (m *mixed) surely(path, body string) (status int, text []byte, ok bool) {
 	return 0, nil, false
 }
 
-// take asks for a request under an id of its own, so that it is charged once however often it is sent.
+// take sends a check with its own id, so that it is charged only once, however often it is sent.
 func (m *mixed) take(path, more string) (receipt string, admitted bool) {
 	status, text, ok := m.surely("/v1/check", fmt.Sprintf(`{"key": "k", "path": %q, "id": "%d"%s}`, path, m.number.Add(1), more))
 	if !ok {
@@ -94,14 +95,14 @@ func (m *mixed) take(path, more string) (receipt string, admitted bool) {
 	return a.Receipt, a.Allowed
 }
 
-// finish settles, releases or refunds.
+// finish settles, releases or refunds a request.
 func (m *mixed) finish(how, receipt, more string, also int) {
 	if status, text, ok := m.surely("/v1/"+how, fmt.Sprintf(`{"receipt": %q%s}`, receipt, more)); ok && status != 200 && status != also {
 		m.t.Errorf("%s: %d %s", how, status, text)
 	}
 }
 
-// step is one client's request of one feature, to its end.
+// step runs one client's request for one random feature from start to end.
 func (m *mixed) step() {
 	switch rand.IntN(7) {
 	case 0:
@@ -142,13 +143,13 @@ func (m *mixed) step() {
 			return
 		}
 		if m.refunds.Add(1)%2 == 0 {
-			m.finish("refund", receipt, "", http.StatusConflict) // an earlier try has done it
+			m.finish("refund", receipt, "", http.StatusConflict) // an earlier attempt may already have refunded it
 			m.refunds.Add(-1)
 		}
 	}
 }
 
-// once asks without an id, as nodes decide from leases.
+// once sends a check without an id, so that nodes can decide it from leases.
 func (m *mixed) once(path string, admitted *atomic.Int64) {
 	switch status, text := m.call("/v1/check", fmt.Sprintf(`{"key": "k", "path": %q}`, path)); status {
 	case 200:
@@ -161,7 +162,7 @@ func (m *mixed) once(path string, admitted *atomic.Int64) {
 	}
 }
 
-// passes waits until so many more requests of each kind were answered.
+// passes waits until n more requests of each kind were admitted.
 func (m *mixed) passes(n int64) {
 	m.t.Helper()
 	was := []int64{m.leased.Load(), m.strict.Load(), m.tokens.Load(), m.refunds.Load()}
@@ -175,7 +176,7 @@ func (m *mixed) passes(n int64) {
 	})
 }
 
-// used is what the store has counted of a rule.
+// used returns how much the store has counted for a rule.
 func (m *mixed) used(path string, limit int64) (used int64) {
 	m.t.Helper()
 	until(m.t, func() error {
@@ -189,7 +190,7 @@ func (m *mixed) used(path string, limit int64) (used int64) {
 	return used
 }
 
-// keptOut fails the test unless every node keeps the abusive client out.
+// keptOut fails the test unless every node refuses the abusive client because of its cooldown.
 func (m *mixed) keptOut(when string) {
 	m.t.Helper()
 	for _, n := range m.nodes {
@@ -199,7 +200,8 @@ func (m *mixed) keptOut(when string) {
 	}
 }
 
-// begin starts nodes on a store, an abusive client's cooldown, and the load. The returned function ends the load.
+// begin starts nodes on a store, puts an abusive client into a cooldown, and starts the load. The returned function
+// ends the load.
 func (m *mixed) begin(store string) (end func()) {
 	t := m.t
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), mixedRules)
@@ -233,7 +235,7 @@ func (m *mixed) begin(store string) (end func()) {
 	return end
 }
 
-// killNode kills a node with leases in its hands.
+// killNode kills a node that holds leases.
 func (m *mixed) killNode() {
 	m.mu.Lock()
 	dead := m.nodes[0]
@@ -245,8 +247,8 @@ func (m *mixed) killNode() {
 	<-dead.exited
 }
 
-// killReplicated kills a primary whose replica has everything that was acknowledged: what asynchronous replication loses is
-// another test's concern.
+// killReplicated kills a primary once its replica has all acknowledged writes. Another test covers the losses of
+// asynchronous replication.
 func (m *mixed) killReplicated(primary, replica *redistest.Server) {
 	m.t.Helper()
 	ctx := m.t.Context()
@@ -257,7 +259,7 @@ func (m *mixed) killReplicated(primary, replica *redistest.Server) {
 	primary.Kill()
 }
 
-// audit compares what clients were told with what an exact limiter admits, and looks for keys that are stuck.
+// audit compares what clients counted with what an exact limiter admits, and looks for stuck keys.
 func (m *mixed) audit() {
 	t := m.t
 	t.Logf("admitted: %d leased, %d scarce, %d strict, %d tight; %d tokens settled, %d not refunded; %d sent again, %d uncertain, %d abandoned",
@@ -280,7 +282,7 @@ func (m *mixed) audit() {
 	if used, told := m.used("/leased", 1_000_000), m.leased.Load(); used < told {
 		t.Errorf("/leased: %d are counted, and clients were admitted %d times", used, told)
 	}
-	// What is left can be used up, and no more.
+	// The rest of the limit can be used up, and no more.
 	until(t, func() error {
 		if _, admitted := m.take("/tight", ""); admitted {
 			m.tight.Add(1)
@@ -294,11 +296,11 @@ func (m *mixed) audit() {
 	for range 200 {
 		m.once("/scarce", &m.scarce)
 	}
-	if n := m.scarce.Load(); n > 300 || n < 150 { // a killed node takes its lease along
+	if n := m.scarce.Load(); n > 300 || n < 150 { // the lease of a killed node is lost
 		t.Errorf("/scarce: %d of 300 were admitted", n)
 	}
-	// All slots are free, and all of them can be taken. A renewal that its node gave up may reach Redis after the release, and
-	// takes the slot again; then it is free when slot_ttl is over.
+	// All slots are free and can be taken. If a node gave up on a renewal, it may reach Redis after the release and
+	// take the slot again. Then the slot is free after slot_ttl.
 	until(t, func() error {
 		if n := m.used("/slots", 3); n != 0 {
 			return fmt.Errorf("%d slots are stuck", n)
@@ -319,9 +321,9 @@ func (m *mixed) audit() {
 	for _, r := range receipts {
 		m.finish("release", r, "", 0)
 	}
-	// A client whose cooldown is ended is decided by its limit again, on all nodes.
+	// When a cooldown is ended, the client's limit decides its requests again, on all nodes.
 	m.keptOut("at the end")
-	until(t, func() error { // both ask Redis
+	until(t, func() error { // both requests ask Redis
 		_, text := call(t, "GET", m.nodes[0].Admin+"/v1/cooldowns", "")
 		var kept struct{ Cooldowns []struct{ ID string } }
 		if err := json.Unmarshal([]byte(text), &kept); err != nil || len(kept.Cooldowns) != 1 {
@@ -342,8 +344,8 @@ func (m *mixed) audit() {
 	})
 }
 
-// All features are used at once, on three nodes, while a Cluster moves slots, fails over, and loses a primary, and a node dies:
-// no request counts twice or is forgotten, no limit is passed, and nothing is stuck.
+// A load uses all features at once on three nodes while a Cluster moves slots, fails over and loses a primary, and a
+// node dies. No request is counted twice or forgotten, no limit is exceeded, and nothing gets stuck.
 func TestMixedFeaturesOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.NewCluster(t, redistest.Options{})
@@ -356,7 +358,7 @@ func TestMixedFeaturesOnACluster(t *testing.T) {
 		m.passes(30)
 		m.keptOut(after)
 	}
-	// owner is the primary that has the most keys, and its replica.
+	// owner returns the primary with the most keys, its replica, and the keys.
 	owner := func() (primary, replica *redistest.Server, keys []any) {
 		t.Helper()
 		until(t, func() error {
@@ -386,7 +388,7 @@ func TestMixedFeaturesOnACluster(t *testing.T) {
 		return primary, replica, keys
 	}
 
-	// Every key of the busiest server moves to another.
+	// All keys of the busiest server move to another one.
 	primary, _, keys := owner()
 	primaries, err := cluster.Primaries(ctx)
 	if err != nil {
@@ -438,7 +440,7 @@ func TestMixedFeaturesOnACluster(t *testing.T) {
 	m.audit()
 }
 
-// The same with Sentinels, which promote a replica when the primary dies.
+// TestMixedFeaturesWithSentinels does the same with Sentinels, which promote a replica when the primary dies.
 func TestMixedFeaturesWithSentinels(t *testing.T) {
 	t.Parallel()
 	group := redistest.NewSentinel(t, redistest.Options{})

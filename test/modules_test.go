@@ -19,7 +19,7 @@ import (
 	modzip "golang.org/x/mod/zip"
 )
 
-// The library stays small in the build lists of those who import it.
+// The library adds few modules to the build lists of programs that import it.
 func TestBuildLists(t *testing.T) {
 	t.Parallel()
 	env := publish(t)
@@ -40,7 +40,7 @@ func TestBuildLists(t *testing.T) {
 		t.Errorf("a program with the library has %d modules in its build list, at most 6 are wanted: %s", len(library), strings.Join(library, " "))
 	}
 
-	// With Redis only rueidis is added, and what rueidis needs.
+	// The Redis store adds only rueidis and its dependencies.
 	dir := t.TempDir()
 	version := required(t, "../redisstore", "github.com/redis/rueidis")
 	write(t, filepath.Join(dir, "main.go"), "package main\n\nimport _ \"github.com/redis/rueidis\"\n\nfunc main() {}\n")
@@ -54,7 +54,7 @@ func TestBuildLists(t *testing.T) {
 	}
 }
 
-// The command can be installed once the modules are tagged.
+// go install works once the modules are tagged.
 func TestGoInstall(t *testing.T) {
 	t.Parallel()
 	env := append(publish(t), "GOBIN="+t.TempDir())
@@ -65,8 +65,8 @@ func TestGoInstall(t *testing.T) {
 	}
 }
 
-// publish fills a module proxy with the modules of this work tree, as if they had been tagged, and returns the environment
-// for a go command that fetches from it. What others have published comes from where this test's own modules come from.
+// publish fills a module proxy with the modules of this work tree as if they were tagged, and returns the environment
+// for a go command that uses it. Third-party modules come from the same source as this test's own.
 func publish(t *testing.T) []string {
 	t.Helper()
 	proxy, version := t.TempDir(), releaseVersion(t)
@@ -81,7 +81,7 @@ func publish(t *testing.T) []string {
 	for _, file := range tracked {
 		info, err := os.Stat("../" + file)
 		if err != nil {
-			continue // deleted, and not committed
+			continue // deleted but not committed
 		}
 		if info.Size() > 1<<20 {
 			t.Errorf("%s has %d bytes: what is built doesn't belong in a module", file, info.Size())
@@ -100,7 +100,7 @@ func publish(t *testing.T) []string {
 		gomod := read(t, "../"+root+"/go.mod")
 		name := modfile.ModulePath([]byte(gomod))
 		if name != path.Join(module, root) {
-			continue // its path says that nobody imports it
+			continue // its path says that it is never imported
 		}
 		dir := filepath.Join(proxy, name, "@v")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -124,7 +124,7 @@ func publish(t *testing.T) []string {
 	return []string{
 		"GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOMODCACHE=" + t.TempDir(), "GOTOOLCHAIN=local",
 		"GOPROXY=file://" + proxy + ",file://" + had[0] + "/cache/download," + had[1],
-		"GOSUMDB=off", // nobody has summed these versions of ours
+		"GOSUMDB=off", // these versions have no checksums
 	}
 }
 
@@ -134,7 +134,7 @@ func (f trackedFile) Path() string                 { return f.path }
 func (f trackedFile) Lstat() (fs.FileInfo, error)  { return os.Lstat(f.on) }
 func (f trackedFile) Open() (io.ReadCloser, error) { return os.Open(f.on) }
 
-// releaseVersion is the version in which our modules require each other.
+// releaseVersion returns the version in which our modules require each other.
 func releaseVersion(t *testing.T) string {
 	t.Helper()
 	return required(t, "../server", module)
@@ -149,7 +149,7 @@ func required(t *testing.T, folder, name string) string {
 	return m[1]
 }
 
-// in runs a command in a folder, and returns what it prints.
+// in runs a command in a folder and returns its output.
 func in(t *testing.T, dir string, env []string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
