@@ -23,11 +23,11 @@ import (
 // binary is the weir command, built once for all tests.
 var binary string
 
-// perCore is how many tests run at a time on each core: most of them wait for processes and clocks.
+// perCore is the number of tests that run at the same time per core. Most tests wait for processes and clocks.
 const perCore = 3
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", strconv.Itoa(perCore*runtime.GOMAXPROCS(0))); err != nil { // -parallel takes precedence
+	if err := flag.Set("test.parallel", strconv.Itoa(perCore*runtime.GOMAXPROCS(0))); err != nil { // -parallel on the command line takes precedence
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	if err := build.Run(); err != nil {
 		os.Exit(1)
 	}
-	os.Setenv("WEIR_GRPC", "127.0.0.1:0")     // nodes of tests run side by side, on free ports
-	os.Setenv("GORACE", "atexit_sleep_ms=10") // a second for each process, otherwise, for the race detector to say goodbye
+	os.Setenv("WEIR_GRPC", "127.0.0.1:0")     // tests run nodes in parallel, on free ports
+	os.Setenv("GORACE", "atexit_sleep_ms=10") // by default, the race detector makes each process sleep for a second at exit
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)
@@ -59,18 +59,18 @@ type node struct {
 
 	mu   sync.Mutex // guards log and wake
 	log  []map[string]any
-	wake chan struct{}   // closed and replaced at each line
-	text strings.Builder // the log as it came; guarded by mu
-	out  strings.Builder // what it wrote to stdout, once it has exited
+	wake chan struct{}   // closed and replaced at each line of the log
+	text strings.Builder // the raw log; guarded by mu
+	out  strings.Builder // stdout, complete once the node has exited
 }
 
-// serve starts a node on free loopback ports and waits until it serves. It is stopped when the test ends.
+// serve starts a node on free loopback ports and waits until it serves. The node is stopped when the test ends.
 func serve(t testing.TB, args ...string) *node {
 	t.Helper()
 	return start(t, args...).serves()
 }
 
-// serves waits until the node does, and notes where.
+// serves waits until the node serves, and records its addresses.
 func (n *node) serves() *node {
 	n.t.Helper()
 	line := n.await("serving", func(map[string]any) bool { return true })
@@ -81,19 +81,19 @@ func (n *node) serves() *node {
 	return n
 }
 
-// start is serve without waiting.
+// start starts a node like serve, but doesn't wait until it serves.
 func start(t testing.TB, args ...string) *node {
 	t.Helper()
 	return startBinary(t, binary, args...)
 }
 
-// startBinary is start with a command of another version.
+// startBinary does the same with another version's binary.
 func startBinary(t testing.TB, binary string, args ...string) *node {
 	t.Helper()
 	return runNode(t, exec.Command(binary, append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)...))
 }
 
-// runNode starts a command that is a node, in a folder of its own.
+// runNode starts a command that runs a node, in its own temporary folder.
 func runNode(t testing.TB, cmd *exec.Cmd) *node {
 	t.Helper()
 	n := &node{t: t, cmd: cmd, exited: make(chan error, 1), wake: make(chan struct{})}
@@ -122,7 +122,7 @@ func (n *node) read(r io.Reader) {
 	for scan := bufio.NewScanner(r); scan.Scan(); {
 		line := map[string]any{}
 		if json.Unmarshal(scan.Bytes(), &line) != nil {
-			line["msg"] = scan.Text() // not from slog: a crash
+			line["msg"] = scan.Text() // not from slog, so probably a crash
 		}
 		n.mu.Lock()
 		n.log = append(n.log, line)
@@ -133,10 +133,10 @@ func (n *node) read(r io.Reader) {
 	}
 	err := n.cmd.Wait()
 	n.exited <- err
-	n.exited <- err // for whoever asked, and for the cleanup
+	n.exited <- err // once for the test and once for the cleanup
 }
 
-// await returns the first log line with this message that satisfies want, waiting for it generously.
+// await waits up to 30 seconds for a log line with this message for which want returns true, and returns the line.
 func (n *node) await(msg string, want func(map[string]any) bool) map[string]any {
 	n.t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -167,7 +167,7 @@ func (n *node) said(msg string) bool {
 
 func (n *node) stop() { _ = n.cmd.Process.Signal(syscall.SIGTERM) }
 
-// call sends a request with these headers, "Name: value", and no others, and returns the answer and its body.
+// call sends a request with only the given headers, each as "Name: value", and returns the response and its body.
 func call(t testing.TB, method, url, body string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -194,7 +194,7 @@ func call(t testing.TB, method, url, body string, headers ...string) (*http.Resp
 	return res, string(text)
 }
 
-// bearer is the header with a token; "" is that of nobody.
+// bearer returns the header for a token. For "" it returns a header that identifies no client.
 func bearer(token string) string {
 	if token == "" {
 		return "X-Nobody: 1"

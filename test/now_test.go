@@ -15,7 +15,7 @@ import (
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-// nowOf is how a node is, and is as its document says.
+// nowOf returns a node's GET /v1/now.
 func nowOf(t testing.TB, n *node) (now adminapi.Now) {
 	t.Helper()
 	res, text := call(t, "GET", n.Admin+"/v1/now", "")
@@ -25,7 +25,7 @@ func nowOf(t testing.TB, n *node) (now adminapi.Now) {
 	return now
 }
 
-// documented holds an answer against docs/reference/openapi.yaml.
+// documented checks a response against docs/reference/openapi.yaml.
 func documented(t testing.TB, path, text string) {
 	t.Helper()
 	doc := contractIn(t, "openapi.yaml")
@@ -63,7 +63,7 @@ rules:
   - {id: trial, by: [ip], limit: 1/hour, shadow: true, on_store_failure: refuse}
 `
 
-// What a node says of now is what its metrics have counted, under load and while Redis is lost.
+// The figures of GET /v1/now match the node's metrics, under load and while Redis is lost.
 func TestNowAgreesWithMetrics(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -89,7 +89,7 @@ func TestNowAgreesWithMetrics(t *testing.T) {
 	}
 	agrees := func() (now adminapi.Now) {
 		t.Helper()
-		until(t, func() error { // a second passes
+		until(t, func() error { // until the figures include the last second
 			now = nowOf(t, n)
 			all, _ := scrape(t, n.Admin, asText, "")
 			want := map[string]float64{}
@@ -110,7 +110,7 @@ func TestNowAgreesWithMetrics(t *testing.T) {
 	}
 	load(60)
 	now := agrees()
-	if time.Since(began) < 9*time.Second { // all of it is in the last ten seconds
+	if time.Since(began) < 9*time.Second { // the whole load is within the last ten seconds
 		decisions, refused := now.Totals.Decisions*now.Totals.Over, now.Totals.ByEdge["check"].Refused*now.Totals.Over
 		if math.Abs(decisions-total(now.Series.Decisions)) > 0.5 || math.Abs(refused-total(now.Series.Refused)) > 0.5 {
 			t.Errorf("%+v for %v decisions", now.Totals, total(now.Series.Decisions))
@@ -157,7 +157,7 @@ func TestNowAgreesWithMetrics(t *testing.T) {
 	})
 }
 
-// A node that is killed is missed by the others; one that ends isn't. Rules that can't be are told of.
+// Other nodes report a killed node as missing, but not a node that was stopped. They also report rejected rules.
 func TestTroubleWithNodesAndRules(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -182,7 +182,7 @@ func TestTroubleWithNodesAndRules(t *testing.T) {
 		}
 		return nil
 	})
-	until(t, func() error { // also when Redis has forgotten it
+	until(t, func() error { // the report stays after Redis has forgotten the node
 		if _, text := call(t, "GET", n.Admin+"/v1/nodes", ""); strings.Contains(text, name) {
 			return fmt.Errorf("%s is still known: %s", name, text)
 		}

@@ -31,13 +31,13 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// contract is a document that says what an API takes and answers.
+// contract is an OpenAPI document of one of the APIs.
 type contract struct {
 	*openapi3.T
 	router routers.Router
 }
 
-// contractIn loads a document from the folder docs.
+// contractIn loads a document from docs/reference.
 func contractIn(t testing.TB, name string) contract {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromFile("../docs/reference/" + name)
@@ -47,7 +47,7 @@ func contractIn(t testing.TB, name string) contract {
 	if err := doc.Validate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	doc.Servers = nil // any
+	doc.Servers = nil // any server
 	router, err := gorillamux.NewRouter(doc)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func contractIn(t testing.TB, name string) contract {
 	return contract{doc, router}
 }
 
-// exchange is a request and its answer.
+// exchange is a request and its response.
 type exchange struct {
 	method, path, body string
 	headers            []string // "Name: value"
@@ -64,15 +64,15 @@ type exchange struct {
 	answer             string
 }
 
-// ask makes the request.
+// ask sends the request and records the response.
 func (e *exchange) ask(t testing.TB, url string) {
 	t.Helper()
 	res, text := call(t, e.method, url+e.path, e.body, e.headers...)
 	e.status, e.answered, e.answer = res.StatusCode, res.Header, text
 }
 
-// holds holds an exchange against the document, and returns the method and the path there. The error is about the request, which
-// may be bad on purpose.
+// holds checks an exchange against the document and returns the method and path of its route. The error is about the
+// request, which may be invalid on purpose.
 func (c contract) holds(t testing.TB, e *exchange) (route string, bad error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), e.method, e.path, strings.NewReader(e.body))
@@ -101,7 +101,7 @@ func (c contract) holds(t testing.TB, e *exchange) (route string, bad error) {
 	return found.Method + " " + found.Path, bad
 }
 
-// The document of the admin API names every route, and no other.
+// The document of the admin API has exactly the routes of the API.
 func TestAdminOpenAPINamesEveryRoute(t *testing.T) {
 	t.Parallel()
 	there := map[string]bool{}
@@ -142,12 +142,12 @@ rules:
 blacklist: ["sk_revoked_*"]
 `
 
-// What is sent to the admin API and what comes back, good and bad, on every route.
+// On every route of the admin API, requests and responses match the document, for valid and invalid requests.
 func TestAdminAnswersAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	c := contractIn(t, "openapi.yaml")
 	n := serve(t, "--seed-rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), documentedRules))
-	until(t, func() error { // a client is kept out
+	until(t, func() error { // until a client is in a cooldown
 		_, text := call(t, "POST", n.HTTP+"/v1/check", `{"key": "sk_prod_2", "path": "/login"}`)
 		if !strings.Contains(text, `"COOLDOWN"`) {
 			return errors.New(text)
@@ -213,13 +213,13 @@ func TestAdminAnswersAreAsDocumented(t *testing.T) {
 		{"DELETE", "/v1/cooldowns/" + kept.Cooldowns[0].ID, "", 200},
 		{"DELETE", "/v1/cooldowns/" + kept.Cooldowns[0].ID, "", 404},
 		{"GET", "/v1/now", "", 200},
-		{"GET", "/v1/events?outcome=maybe", "", 400}, // one that is good doesn't end: see events_test.go
+		{"GET", "/v1/events?outcome=maybe", "", 400}, // a valid one doesn't end: see events_test.go
 		{"GET", "/v1/nodes", "", 200},
 		{"GET", "/v1/regions", "", 200},
 		{"GET", "/v1/top?by=refused&k=10&rule=search", "", 200},
 		{"GET", "/v1/top?k=0", "", 400},
 		{"GET", "/v1/top?rule=none", "", 404},
-		{"POST", "/v1/regions", `{"do": "drain", "region": "eu"}`, 409}, // without other regions
+		{"POST", "/v1/regions", `{"do": "drain", "region": "eu"}`, 409}, // this node has no other regions
 		{"POST", "/v1/regions", `{"do": "move", "region": "eu"}`, 400},
 		{"GET", "/v1/session", "", 200},
 		{"POST", "/v1/session", `{"token": "none is asked for"}`, 200},
@@ -269,7 +269,8 @@ const countedRules = `rules:
   - {id: calls, algorithm: fixed_window, limit: 1000000/hour, cost: 499999, shadow: true}
 `
 
-// What the admin API says of a client's budgets and slots, and of releasing one, whoever asks and while Redis is away.
+// The admin API's responses about a client's budgets and slots, and about releasing a slot, match the document for
+// every role, and also while Redis is lost.
 func TestCountersAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	c := contractIn(t, "openapi.yaml")
@@ -345,7 +346,7 @@ func TestCountersAreAsDocumented(t *testing.T) {
 	asked(counters, bob, client, 200, `"degraded":true`)
 }
 
-// The document of the check API names every route and every field, and no other.
+// The document of the check API has exactly the routes and fields of the API.
 func TestCheckOpenAPINamesEveryRouteAndField(t *testing.T) {
 	t.Parallel()
 	doc := contractIn(t, "openapi-check.yaml")
@@ -371,7 +372,7 @@ func TestCheckOpenAPINamesEveryRouteAndField(t *testing.T) {
 	}
 }
 
-// partlyGone is a store that can't reach the counters of the rule lost.
+// partlyGone is a store that can't reach the counters of the rule "lost".
 type partlyGone struct{ *memstore.Store }
 
 func (s partlyGone) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
@@ -379,12 +380,13 @@ func (s partlyGone) Take(ctx context.Context, charges []counter.Charge, results 
 		s.Store.Take(ctx, charges, results)
 		return
 	}
-	for i := range results { // no request of the test is for another rule as well
+	for i := range results { // requests for this rule match no other rule
 		results[i] = counter.Result{Err: errors.New("gone")}
 	}
 }
 
-// What is sent to the check API and what comes back, good and bad, on every route. A part of the store is gone.
+// On every route of the check API, requests and responses match the document, for valid and invalid requests. Part of
+// the store is lost.
 func TestCheckAnswersAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	c := contractIn(t, "openapi-check.yaml")
@@ -457,7 +459,7 @@ func TestCheckAnswersAreAsDocumented(t *testing.T) {
 		route, bad := c.holds(t, &x)
 		_, path, _ := strings.Cut(route, " ")
 		tried[path] = true
-		// The document refuses them as well.
+		// The document rejects these requests, too.
 		refused := e.status == 413 || strings.Contains(x.body, ": 7}") || strings.Contains(x.body, "checks\": 7") || strings.Contains(x.body, "9000000001")
 		if (bad != nil) != refused {
 			t.Errorf("%s %s: the request isn't as documented: %v", e.path, cut, bad)

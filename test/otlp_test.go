@@ -22,10 +22,10 @@ import (
 	"github.com/weirhq/weir/server/test/oteltest"
 )
 
-// collectors are by the protocols that they speak.
+// collectors start a collector for each protocol.
 var collectors = map[string]func(testing.TB) *oteltest.Collector{"http/protobuf": oteltest.HTTP, "grpc": oteltest.GRPC}
 
-// TestMetricsByOTLP: the same values as at /metrics, in both protocols, histograms among them.
+// TestMetricsByOTLP checks that a node sends the same values as at /metrics in both protocols, including histograms.
 func TestMetricsByOTLP(t *testing.T) {
 	for protocol, open := range collectors {
 		t.Run(protocol, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestMetricsByOTLP(t *testing.T) {
 				post(t, http.DefaultClient, n.HTTP+"/v1/check", fmt.Sprintf(`{"ip": "203.0.113.%d", "path": "/orders"}`, i%100))
 			}
 			scraped, _ := scrape(t, n.Admin, asProtobuf, "")
-			n.stop() // which sends them once more
+			n.stop() // a node sends its metrics once more when it stops
 			if err := <-n.exited; err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +68,7 @@ func TestMetricsByOTLP(t *testing.T) {
 	}
 }
 
-// points are the values of counters and gauges, by their labels.
+// points returns the values of counters and gauges by their labels.
 func points(m *metricspb.Metric) map[string]float64 {
 	out := map[string]float64{}
 	for _, p := range append(m.GetSum().GetDataPoints(), m.GetGauge().GetDataPoints()...) {
@@ -86,7 +86,7 @@ func points(m *metricspb.Metric) map[string]float64 {
 	return out
 }
 
-// histogramsAgree compares each bucket of an exponential histogram with the classic ones of a scrape a moment before.
+// histogramsAgree compares each bucket of an exponential histogram with the classic histogram of an earlier scrape.
 func histogramsAgree(t *testing.T, sent *metricspb.Metric, scraped *dto.MetricFamily) {
 	t.Helper()
 	got, want := sent.GetExponentialHistogram().GetDataPoints(), scraped.GetMetric()[0].GetHistogram()
@@ -95,9 +95,9 @@ func histogramsAgree(t *testing.T, sent *metricspb.Metric, scraped *dto.MetricFa
 	}
 	for _, b := range want.Bucket {
 		exponent := math.Round(math.Log2(b.GetUpperBound()))
-		if math.Abs(math.Ldexp(1, int(exponent))/b.GetUpperBound()-1) < 0.001 { // the scrape rounds them, and not all are powers of two
+		if math.Abs(math.Ldexp(1, int(exponent))/b.GetUpperBound()-1) < 0.001 { // the scrape rounds bounds, and not all bounds are powers of two
 			below := uint64(0)
-			for i, n := range got[0].Positive.BucketCounts { // bucket i has what is above 2^(offset+i) and up to twice that
+			for i, n := range got[0].Positive.BucketCounts { // bucket i has values above 2^(offset+i), up to twice that
 				if float64(int(got[0].Positive.Offset)+i+1) <= exponent {
 					below += n
 				}
@@ -109,7 +109,7 @@ func histogramsAgree(t *testing.T, sent *metricspb.Metric, scraped *dto.MetricFa
 	}
 }
 
-// TestOTLPInTheDocs: the variables and the settings that the docs show send metrics and traces.
+// TestOTLPInTheDocs checks that nodes with the docs' variables and settings send metrics and traces.
 func TestOTLPInTheDocs(t *testing.T) {
 	const page = "../docs/guides/opentelemetry.md"
 	var settings string
@@ -148,7 +148,7 @@ func TestOTLPInTheDocs(t *testing.T) {
 	}
 }
 
-// silent reports what is in a node's log and shouldn't.
+// silent fails the test if a secret is in the node's log.
 func (n *node) silent(t *testing.T, secret string) {
 	t.Helper()
 	n.mu.Lock()
@@ -158,7 +158,7 @@ func (n *node) silent(t *testing.T, secret string) {
 	}
 }
 
-// TestTracesByOTLP: from the client through the gateway, the check and Redis to the upstream.
+// TestTracesByOTLP checks that a trace covers the client, the gateway, the check, Redis and the upstream.
 func TestTracesByOTLP(t *testing.T) {
 	for protocol, open := range collectors {
 		t.Run(protocol, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestTracesByOTLP(t *testing.T) {
 			if err := <-n.exited; err != nil {
 				t.Fatal(err)
 			}
-			byName := map[string]oteltest.Span{} // of the first trace
+			byName := map[string]oteltest.Span{} // spans of the first trace
 			for _, s := range c.Received().Spans {
 				switch {
 				case s.Trace() == trace(0):
@@ -224,7 +224,7 @@ func TestTracesByOTLP(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if len(arrived) != 2 { // the third is over the limit
+			if len(arrived) != 2 { // the third request is over the limit
 				t.Fatalf("%d requests arrived", len(arrived))
 			}
 			if got, want := arrived[0].Get("Traceparent"), "00-"+trace(0)+"-"+request.ID()+"-01"; got != want || arrived[0].Get("Tracestate") != "vendor=x" {
@@ -237,7 +237,7 @@ func TestTracesByOTLP(t *testing.T) {
 	}
 }
 
-// TestNoTracesUnlessAskedFor: what a client sends then passes by.
+// TestNoTracesUnlessAskedFor checks that without tracing, the gateway passes on the client's trace headers unchanged.
 func TestNoTracesUnlessAskedFor(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan http.Header, 1)
@@ -259,8 +259,9 @@ func TestNoTracesUnlessAskedFor(t *testing.T) {
 	}
 }
 
-// TestCollectorAway: checks go on, the log says it once, and the end isn't held up. A collector that answers with
-// what it was sent brings no secret into the log.
+// TestCollectorAway checks that without a collector, checks go on, the log says so once for metrics and once for
+// traces, and shutdown isn't delayed. If a collector's response repeats what the node sent, no secret gets into the
+// log.
 func TestCollectorAway(t *testing.T) {
 	answer := func(status int) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -273,14 +274,14 @@ func TestCollectorAway(t *testing.T) {
 		t.Cleanup(s.Close)
 		return s.URL
 	}
-	var followed atomic.Int32 // requests that came from a redirect
+	var followed atomic.Int32 // number of redirected requests
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Add(1) }))
 	defer elsewhere.Close()
 	redirect := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1)+"/"+r.Header.Get("X-Key"), http.StatusTemporaryRedirect)
 	}))
 	defer redirect.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections but never responds
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +339,7 @@ func TestCollectorAway(t *testing.T) {
 	}
 }
 
-// TestNoSecretInSpans: whatever clients send, and through whichever port.
+// TestNoSecretInSpans checks that spans contain no secrets, whatever clients send on any port.
 func TestNoSecretInSpans(t *testing.T) {
 	const secret = "s3cr3t"
 	c := oteltest.HTTP(t)
@@ -380,7 +381,7 @@ blacklist: [`+secret+`-denied]
 		}
 	}
 	send()
-	server.Kill() // what spans tell of failures, too
+	server.Kill() // so that the spans include failures
 	send()
 	n.stop()
 	if err := <-n.exited; err != nil {
@@ -400,7 +401,7 @@ blacklist: [`+secret+`-denied]
 	n.silent(t, secret)
 }
 
-// TestMistakesInOTLP are told with what to write, and without secrets.
+// TestMistakesInOTLP checks that error messages about OTLP settings say what to write, without secrets.
 func TestMistakesInOTLP(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "127.0.0.1:4318")
 	if out := answerTo(t, t.TempDir(), []string{"serve"}, nil); !strings.Contains(out, "weir: OTEL_EXPORTER_OTLP_ENDPOINT: must be a URL") {

@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// readyz is what a node says of itself, whatever its status.
+// readyz returns a node's response to /readyz, whatever its status.
 func readyz(t testing.TB, n *node) (status int, body map[string]any) {
 	t.Helper()
 	status, text := settled(t, n.HTTP+"/readyz")
@@ -25,7 +25,7 @@ func readyz(t testing.TB, n *node) (status int, body map[string]any) {
 	return status, body
 }
 
-// settled is what a port says of its readiness once it doesn't hope to reach its store in a moment any more.
+// settled returns a port's response to /readyz once the node is no longer connecting to its store.
 func settled(t testing.TB, url string) (status int, text []byte) {
 	t.Helper()
 	until(t, func() error {
@@ -45,7 +45,7 @@ func settled(t testing.TB, url string) (status int, text []byte) {
 	return status, text
 }
 
-// asks for a check, and returns the status with the header that says when to come again.
+// asks sends a check and returns the status, the error code and Retry-After.
 func asks(t testing.TB, url, body string) (status int, code, retry string) {
 	t.Helper()
 	res, err := http.Post(url, "application/json", strings.NewReader(body))
@@ -58,7 +58,7 @@ func asks(t testing.TB, url, body string) (status int, code, retry string) {
 		t.Fatal(err)
 	}
 	var out struct {
-		Code  string // of a check
+		Code  string // code of a decision
 		Error struct{ Code string }
 	}
 	if err := json.Unmarshal(text, &out); err != nil {
@@ -76,14 +76,14 @@ func wantStatus(t testing.TB, n *node, body string, want int) {
 	}
 }
 
-// crash ends a node as a power cut does.
+// crash kills a node without warning, as a power failure would.
 func crash(n *node) {
 	_ = n.cmd.Process.Signal(syscall.SIGKILL)
 	<-n.exited
 }
 
-// A node that is restarted while Redis is away goes on with the last rules that it had: a blocked key stays blocked, and a rule that
-// refuses when its store is lost refuses. It has kept them however it ended.
+// A node that restarts while Redis is down uses the last rules that it had, even if it was killed: a blocked key stays
+// blocked, and a rule that refuses without its store refuses.
 func TestARestartWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -104,7 +104,7 @@ func TestARestartWhileRedisIsAway(t *testing.T) {
 	})
 	crash(n)
 	r.Kill()
-	n = serve(t, "--store", "redis://weir:another@"+r.Addr, "--data", data) // what was kept doesn't depend on who asks
+	n = serve(t, "--store", "redis://weir:another@"+r.Addr, "--data", data) // the copy on disk doesn't depend on the user
 	if status, body := readyz(t, n); status != 200 || body["rules_version"] != float64(version) || body["rules_stale"] == nil {
 		t.Errorf("ready: %d %v", status, body)
 	}
@@ -113,7 +113,7 @@ func TestARestartWhileRedisIsAway(t *testing.T) {
 	if status, text := admin(t, n, "GET", "/v1/rules", ""); status != 200 || !strings.Contains(text, "sk_stolen") {
 		t.Errorf("the rules: %d %s", status, text)
 	}
-	// The newest copy is damaged, too: the one before it serves, and the log says so.
+	// If the newest copy is damaged, too, the node uses the one before it, and logs that.
 	n.stop()
 	<-n.exited
 	kept, _ := filepath.Glob(filepath.Join(data, "redis-*", "*.yaml"))
@@ -131,7 +131,7 @@ func TestARestartWhileRedisIsAway(t *testing.T) {
 	if !n.said("part of the rules that this node has kept can't be used") {
 		t.Error("nobody says that the copy is damaged")
 	}
-	// Redis comes back without its data: what the node has is put back, since nobody else has anything.
+	// Redis comes back empty. The node restores its rules there, because no other node has any.
 	if err := r.RestartEmpty(); err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +146,8 @@ func TestARestartWhileRedisIsAway(t *testing.T) {
 	}
 }
 
-// A node that has nothing isn't ready and refuses checks, in every form. It never lets everybody in by starter rules. When the store is there, and
-// really empty, it begins.
+// A node without any rules isn't ready and refuses checks on all edges, rather than admit everybody with starter rules.
+// If the store becomes reachable and is really empty, the node starts to serve.
 func TestAStartWithNothing(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -179,7 +179,7 @@ func TestAStartWithNothing(t *testing.T) {
 		if status, text := admin(t, n, "POST", "/v1/counters/reset", stolen); status != 503 {
 			t.Errorf("a reset: %d %s", status, text)
 		}
-		for _, path := range []string{"/v1/explain", "/v1/counters", "/v1/rules/validate"} { // whatever they say, they answer
+		for _, path := range []string{"/v1/explain", "/v1/counters", "/v1/rules/validate"} { // only that they respond matters
 			admin(t, n, "POST", path, stolen)
 		}
 	}
@@ -193,7 +193,8 @@ func TestAStartWithNothing(t *testing.T) {
 	wantStatus(t, n, stolen, 200)
 }
 
-// Seed rules that were given serve while Redis is away, and become the first version of a Redis that is empty, or give way to what it has.
+// A node with seed rules uses them while Redis is down. When Redis is back, they become the first version if it is
+// empty; otherwise the node takes the rules from Redis.
 func TestSeedRulesWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -213,7 +214,7 @@ func TestSeedRulesWhileRedisIsAway(t *testing.T) {
 	wantStatus(t, other, stolen, 403)
 }
 
-// A folder that can't be written is a warning.
+// If the data folder can't be written, the node only logs a warning.
 func TestAFolderThatCantBeWritten(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -227,7 +228,8 @@ func TestAFolderThatCantBeWritten(t *testing.T) {
 	wantStatus(t, n, stolen, 403)
 }
 
-// Nor does a node alone fail to start: it serves by what the folder has, if it can be read, and changes of rules live as long as it does.
+// A node without Redis also starts if its data folder can't be written. Changes to its rules then last only until it
+// exits.
 func TestAFolderOfANodeAloneThatCantBeWritten(t *testing.T) {
 	t.Parallel()
 	data := write(t, filepath.Join(t.TempDir(), "data"), "this is no folder")
@@ -240,12 +242,13 @@ func TestAFolderOfANodeAloneThatCantBeWritten(t *testing.T) {
 	wantStatus(t, n, stolen, 403)
 }
 
-// But where the folder has rules, and they can't be read, they aren't the starter rules: a blocked key stays out.
+// If the data folder has rules that can't be read, the node doesn't use starter rules instead, so a blocked key stays
+// blocked.
 func TestAFolderOfANodeAloneThatCantBeRead(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	write(t, filepath.Join(data, "1.yaml"), "damaged")
-	if err := os.Symlink(write(t, filepath.Join(t.TempDir(), "file"), "")+"/lock", filepath.Join(data, "lock")); err != nil { // fails for root, too
+	if err := os.Symlink(write(t, filepath.Join(t.TempDir(), "file"), "")+"/lock", filepath.Join(data, "lock")); err != nil { // this makes reading fail even for root
 		t.Fatal(err)
 	}
 	n := serve(t, "--data", data)
@@ -259,7 +262,7 @@ func TestAFolderOfANodeAloneThatCantBeRead(t *testing.T) {
 	wantStatus(t, n, stolen, 403)
 }
 
-// Something odd among the versions, or rules that this node can't read, are no reason to begin anew.
+// Unexpected data among the rule versions, or rules that this node can't read, don't make it start over.
 func TestOddEntriesAreNoReasonToBeginAnew(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string][][]string{
@@ -291,7 +294,8 @@ func TestOddEntriesAreNoReasonToBeginAnew(t *testing.T) {
 	}
 }
 
-// FLUSHALL with nodes that run, and then a node with other seed rules: all decide by the rules that were in force, and say so.
+// After FLUSHALL, a node with other seed rules starts before the first one reconnects. In the end both nodes use the
+// same rules, and the rules that were in force before stay in the history.
 func TestFlushAllAndAnotherSeed(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -300,19 +304,19 @@ func TestFlushAllAndAnotherSeed(t *testing.T) {
 	n := serve(t, "--store", "redis://"+proxy.Addr, "--seed-rules", seed)
 	everywhere(t, []*node{n}, 1)
 	version := mustAdmin(t, n, "PUT", "/v1/denylist", `{"entries": ["sk_stolen"]}`)
-	proxy.Down() // so that it looks after the other one has
+	proxy.Down() // so that this node reconnects after the other has started
 	if _, err := r.Do(t.Context(), "FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
 	other := serve(t, "--store", "redis://"+r.Addr, "--seed-rules", write(t, filepath.Join(t.TempDir(), "other.yaml"), "rules: [{id: other, limit: 9/m}]"))
 	everywhere(t, []*node{other}, 1)
-	if status, text := admin(t, other, "PUT", "/v1/allowlist?force=true", `{"entries": ["sk_other"]}`); status != 200 { // so that both are at version 2
+	if status, text := admin(t, other, "PUT", "/v1/allowlist?force=true", `{"entries": ["sk_other"]}`); status != 200 { // so that both nodes are at version 2
 		t.Fatalf("%d %s", status, text)
 	}
 	if err := proxy.Up(); err != nil {
 		t.Fatal(err)
 	}
-	// What somebody wrote on the new store is in force, since that is what the store holds; what was in force before isn't lost.
+	// The rules that the new store holds are in force, and those that were in force before aren't lost.
 	until(t, func() error {
 		_, one := admin(t, n, "GET", "/v1/rules", "")
 		_, two := admin(t, other, "GET", "/v1/rules", "")
@@ -335,7 +339,7 @@ func TestFlushAllAndAnotherSeed(t *testing.T) {
 	}
 	for _, v := range list.Versions {
 		if v.Orphan && v.Version == version {
-			// It can be looked at, and put in force again.
+			// The orphaned version can be viewed, compared and rolled back to.
 			if _, text := admin(t, other, "GET", fmt.Sprintf("/v1/rules/versions/%d-%s", v.Version, v.Hash[:8]), ""); !strings.Contains(text, "sk_stolen") {
 				t.Errorf("the orphan: %s", text)
 			}

@@ -9,8 +9,9 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestANodeUnderTheDocumentedPermissions: a node whose user may do exactly what docs/reference/redis.md says counts, refunds, holds slots,
-// changes rules and tells other nodes, and Redis refuses it nothing: on one server, in a Cluster and under Sentinels.
+// TestANodeUnderTheDocumentedPermissions checks that a node whose Redis user has exactly the permissions in
+// docs/reference/redis.md can count, refund, hold slots, change rules and notify other nodes. Redis refuses none of its
+// commands on one server, in a Cluster or with Sentinels.
 func TestANodeUnderTheDocumentedPermissions(t *testing.T) {
 	t.Parallel()
 	_, line, found := strings.Cut(read(t, "../docs/reference/redis.md"), "\nuser weir on >PASSWORD ")

@@ -23,14 +23,14 @@ import (
 
 const scrapeToken = "a-token-for-whoever-scrapes"
 
-// scraper is a running Prometheus with the configuration of deploy/.
+// scraper is a running Prometheus with the configuration in deploy.
 type scraper struct {
 	t   *testing.T
 	url string
 }
 
-// startPrometheus starts one that scrapes these nodes five times a second. Alerts fire at once there: how long they wait
-// is what alerts_test.yaml tries.
+// startPrometheus starts a Prometheus that scrapes the nodes five times a second. Its alerts fire without waiting;
+// alerts_test.yaml tests how long they wait.
 func startPrometheus(t *testing.T, nodes ...*node) *scraper {
 	t.Helper()
 	addr, err := freeAddress()
@@ -52,7 +52,7 @@ func startPrometheus(t *testing.T, nodes ...*node) *scraper {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(prometheusTool(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+addr,
-		"--scrape.discovery-reload-interval=100ms") // or it begins to scrape five seconds later
+		"--scrape.discovery-reload-interval=100ms") // otherwise the first scrape is five seconds later
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func startPrometheus(t *testing.T, nodes ...*node) *scraper {
 	return p
 }
 
-// query returns how many series an expression has that are numbers.
+// query returns how many series with numeric values an expression has.
 func (p *scraper) query(expr string) (numbers int, err error) {
 	res, err := http.Get(p.url + "/api/v1/query?query=" + url.QueryEscape(expr))
 	if err != nil {
@@ -121,15 +121,15 @@ rules:
   - {id: queue, match: {endpoint: /queue}, by: [ip], algorithm: leaky_bucket, mode: queue, burst: 100, limit: 1/minute, max_delay: 1h}
 `
 
-// Every query of the dashboard and of the alerts finds data in a Prometheus that scrapes real nodes, and every metric that they
-// name is one of theirs. Then things break, and the alerts say so.
+// Every query of the dashboard and the alerts returns data in a Prometheus that scrapes real nodes, and every metric
+// that they use exists. Then parts fail one by one, and the alerts fire.
 func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	dir := t.TempDir()
 	rules := write(t, filepath.Join(dir, "rules.yaml"), deployRules)
 	secret := write(t, filepath.Join(dir, "secret"), strings.Repeat("x", 32))
-	config := write(t, filepath.Join(dir, "weir.yaml"), "regions: {name: eu, home: us, secret_file: "+secret+", peers: {us: [127.0.0.1:1]}}") // nobody is there
+	config := write(t, filepath.Join(dir, "weir.yaml"), "regions: {name: eu, home: us, secret_file: "+secret+", peers: {us: [127.0.0.1:1]}}") // there is no such peer
 	first := serve(t, "--config", config, "--seed-rules", rules, "--store", "redis://"+server.Addr, "--admin-token", scrapeToken,
 		"--gateway", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--max-waiting", "2",
 		"--decision-log", filepath.Join(dir, "decisions.log"))
@@ -137,7 +137,7 @@ func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 	gone := serve(t, "--admin-token", scrapeToken)
 	p := startPrometheus(t, first, file, gone)
 
-	// A node that nobody has asked yet has none of these series, so Prometheus sees them all begin.
+	// A node that has had no requests has none of these series yet, so Prometheus sees each series from its start.
 	p.has("the node", `weir_build_info{instance="127.0.0.1:8201"}`)
 	traffic(t, first)
 	for what, expr := range queries(t) {
@@ -156,7 +156,7 @@ func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 		fmt.Fprintln(&exprs, a.Expr)
 	}
 
-	// An expression of several metrics may hide that one of them is missing.
+	// An expression with several metrics may hide that one of them is missing.
 	for _, q := range queries(t) {
 		fmt.Fprintln(&exprs, q)
 	}
@@ -200,7 +200,7 @@ func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 	}
 }
 
-// traffic sends a node requests of every kind until the test ends.
+// traffic sends requests of all kinds to a node until the test ends.
 func traffic(t *testing.T, n *node) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -222,7 +222,7 @@ func traffic(t *testing.T, n *node) {
 			t.Error(err)
 		}
 	}
-	// One decision in 64 is timed.
+	// One decision in 64 is timed, so this batch has more than that.
 	checks := `{"checks": [` + strings.Repeat(`{"ip": "203.0.113.7", "path": "/busy"}, {"ip": "203.0.113.7", "path": "/orders"}, `, 25) + `{"path": "/free"}]}`
 	every := time.NewTicker(20 * time.Millisecond)
 	wg.Go(func() {
@@ -233,10 +233,10 @@ func traffic(t *testing.T, n *node) {
 				return
 			case <-every.C:
 				send("POST", n.HTTP+"/v1/checks", checks)
-				// Each is a client that the node doesn't know yet: without Redis it passes uncounted.
+				// Each request is from a new client, which the node admits without counting while Redis is lost.
 				send("POST", n.HTTP+"/v1/check", fmt.Sprintf(`{"ip": "10.%d.%d.%d", "path": "/orders"}`, rand.IntN(256), rand.IntN(256), rand.IntN(256)))
-				send("GET", n.Gateway+"/free", "", "sk_1", "sk_2") // one too many
-				// The first is forwarded, the second waits, and there is no room for others.
+				send("GET", n.Gateway+"/free", "", "sk_1", "sk_2") // one key too many
+				// The first request is forwarded, the second waits, and more don't fit in the queue.
 				wg.Go(func() { send("GET", n.Gateway+"/queue", "") })
 			}
 		}

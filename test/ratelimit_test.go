@@ -28,7 +28,8 @@ import (
 	"github.com/weirhq/weir/server/test/oteltest"
 )
 
-// ratelimitCommand is the command under envoyproxy/ratelimit's name, with these variables, NAME=value, and no others.
+// ratelimitCommand returns the command under envoyproxy/ratelimit's name, with only these variables, given as
+// NAME=value, and the test's own.
 func ratelimitCommand(t *testing.T, environ ...string) *exec.Cmd {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), "ratelimit")
@@ -40,13 +41,13 @@ func ratelimitCommand(t *testing.T, environ ...string) *exec.Cmd {
 	return cmd
 }
 
-// startRatelimit starts it on free ports, and waits until it serves.
+// startRatelimit starts the command on free ports and waits until it serves.
 func startRatelimit(t *testing.T, environ ...string) *node {
 	t.Helper()
 	return runNode(t, ratelimitCommand(t, environ...)).serves()
 }
 
-// runtimeFolder is a RUNTIME_ROOT with a limit of n a day for each api_key.
+// runtimeFolder creates a RUNTIME_ROOT with a limit of n a day for each api_key.
 func runtimeFolder(t *testing.T, n string) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
@@ -57,7 +58,7 @@ func runtimeFolder(t *testing.T, n string) string {
 	return root
 }
 
-// allowedOf is how many of n requests are.
+// allowedOf sends requests and returns how many were allowed.
 func allowedOf(t *testing.T, n *node, requests int) (ok int) {
 	t.Helper()
 	conn := dialEnvoy(t, n.GRPC, insecure.NewCredentials())
@@ -73,7 +74,8 @@ func allowedOf(t *testing.T, n *node, requests int) (ok int) {
 	return ok
 }
 
-// mounted is a folder as Kubernetes mounts a Secret: links to what a link leads to, which is replaced as a whole.
+// mounted is a folder in which files look as if Kubernetes had mounted a Secret: they are links through another link,
+// which is replaced to change them all at once.
 type mounted struct{ dir string }
 
 func (m mounted) put(t *testing.T, files map[string]string) {
@@ -104,15 +106,16 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// certificates puts a certificate of an authority there, with its key and the authority's own, as Envoy Gateway does.
+// certificates writes a certificate of an authority, its key and the authority's certificate, as Envoy Gateway does.
 func (m mounted) certificates(t *testing.T, a *authority, name string) {
 	t.Helper()
 	i := a.issue(t, t.TempDir(), name)
 	m.put(t, map[string]string{"tls.crt": read(t, i.cert), "tls.key": read(t, i.key), "ca.crt": read(t, a.file)})
 }
 
-// TestRatelimitForEnvoyGateway starts a node exactly as Envoy Gateway does, but for ports and paths. Limits come over xDS, with TLS both
-// ways, and Envoys ask over TLS with certificates of their own, which are renewed under the running node.
+// TestRatelimitForEnvoyGateway starts a node exactly as Envoy Gateway does, except for ports and paths. Limits arrive
+// over xDS with mutual TLS, and Envoys ask over TLS with their own certificates. Certificates are renewed while the
+// node runs.
 func TestRatelimitForEnvoyGateway(t *testing.T) {
 	t.Parallel()
 	redis := redistest.New(t, redistest.Options{Password: "sesame"})
@@ -143,8 +146,8 @@ func TestRatelimitForEnvoyGateway(t *testing.T) {
 		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+file("ca.crt"), "FORCE_START_WITHOUT_INITIAL_CONFIG=true",
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=redis://:sesame@"+redis.Addr,
 		"USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml",
-		"CACHE_KEY_PREFIX=eg:rl:", "WEIR_DATA="+data, // as the image has it
-		"WEIR_STORE_TIMEOUT=20s") // for a busy machine
+		"CACHE_KEY_PREFIX=eg:rl:", "WEIR_DATA="+data, // as the image sets it
+		"WEIR_STORE_TIMEOUT=20s") // for busy machines
 	if n.Admin != "" {
 		t.Errorf("the admin port is open: %s", n.Admin)
 	}
@@ -228,7 +231,8 @@ func TestRatelimitForEnvoyGateway(t *testing.T) {
 	}
 }
 
-// TestRatelimitStores counts in each kind of Redis that envoyproxy/ratelimit knows, by its variables.
+// TestRatelimitStores checks that limits are counted in each kind of Redis that envoyproxy/ratelimit supports,
+// configured through its variables.
 func TestRatelimitStores(t *testing.T) {
 	t.Parallel()
 	single := redistest.New(t, redistest.Options{TLS: true, ACL: []string{"user default off", "user limiter on >sesame ~* &* +@all"}})
@@ -244,7 +248,7 @@ func TestRatelimitStores(t *testing.T) {
 	} {
 		environ = append(environ, "RUNTIME_ROOT="+runtimeFolder(t, "5"), "RUNTIME_SUBDIRECTORY=ratelimit", "WEIR_STORE_TIMEOUT=20s")
 		one, other := runNode(t, ratelimitCommand(t, environ...)), runNode(t, ratelimitCommand(t, environ...))
-		for _, n := range []*node{one.serves(), other.serves()} { // or failure modes answer
+		for _, n := range []*node{one.serves(), other.serves()} { // otherwise failure modes would decide
 			until(t, func() error {
 				if r := ready(t, n.HTTP+"/readyz"); r.Store.Status != "up" {
 					return fmt.Errorf("%+v", r)
@@ -265,7 +269,8 @@ func TestRatelimitStores(t *testing.T) {
 	}
 }
 
-// TestRatelimitTraces: traces are sent as Envoy Gateway asks for them, under its names, and nothing else is.
+// TestRatelimitTraces checks that the node sends traces, under the names that Envoy Gateway configures, and nothing
+// else.
 func TestRatelimitTraces(t *testing.T) {
 	t.Parallel()
 	collector := oteltest.HTTP(t)
@@ -284,7 +289,8 @@ func TestRatelimitTraces(t *testing.T) {
 	}
 }
 
-// TestRatelimitWithoutRedis: where envoyproxy/ratelimit waits for Redis, or ends, a node starts, is healthy and answers.
+// TestRatelimitWithoutRedis checks that a node starts, is healthy and responds without Redis, where
+// envoyproxy/ratelimit would wait or exit.
 func TestRatelimitWithoutRedis(t *testing.T) {
 	t.Parallel()
 	free, err := net.Listen("tcp", loopback.Host()+":0")
@@ -302,8 +308,9 @@ func TestRatelimitWithoutRedis(t *testing.T) {
 	}
 }
 
-// TestRatelimitFolder: a folder that isn't there ends the node with the names of the variables, unless it may start without; one that
-// appears, and one that RUNTIME_ROOT is pointed at, is taken in.
+// TestRatelimitFolder checks that without a configuration folder, the node exits with an error that names the
+// variables, unless it may start without one. A folder that appears later is read, and so is one to which RUNTIME_ROOT
+// is redirected.
 func TestRatelimitFolder(t *testing.T) {
 	t.Parallel()
 	redis := redistest.New(t, redistest.Options{})
@@ -345,7 +352,8 @@ func TestRatelimitFolder(t *testing.T) {
 	}
 }
 
-// TestRatelimitTellsOfItself: its help, what it says of arguments, of variables that do nothing and of mistakes, none with a secret.
+// TestRatelimitTellsOfItself checks the help and the messages about arguments, variables without effect, and mistakes.
+// None of them contains a secret.
 func TestRatelimitTellsOfItself(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2"
@@ -378,7 +386,7 @@ func TestRatelimitTellsOfItself(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 0)
 	_, _ = shouldLimit(ctx, dialEnvoy(t, strings.Replace(n.GRPC, "[::]", "127.0.0.1", 1), insecure.NewCredentials()), "api_key", "a")
 	cancel()
-	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil { // it ends envoyproxy/ratelimit
+	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil { // SIGHUP would end envoyproxy/ratelimit
 		t.Fatal(err)
 	}
 	n.await("reading files again", always)

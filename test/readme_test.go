@@ -36,7 +36,7 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// The shorter Go examples of the README, as they stand there, compile, and the first one limits.
+// The short Go examples in the README compile as they are, and the first one limits requests.
 func TestReadmeExampleRuns(t *testing.T) {
 	t.Parallel()
 	examples := fences(t, "../README.md", "go")
@@ -68,8 +68,8 @@ func main() {
 	}
 }
 
-// The README's program with the README's rules: fewer than twenty lines for one limit on Redis,
-// verified keys with a tier, and rules that follow their file.
+// The README's program works with the README's rules. In fewer than twenty lines, it has a limit on Redis, verified
+// keys with a tier, and rules that follow their file.
 func TestReadmeProgram(t *testing.T) {
 	t.Parallel()
 	program := fences(t, "../README.md", "go")[2]
@@ -136,7 +136,7 @@ func TestReadmeProgram(t *testing.T) {
 	until("sk_prod_1", "1000;w=60")
 }
 
-// goRun builds or runs a program as part of the module. An overlay puts it there without writing into the tree.
+// goRun builds or runs a program as part of the module, through an overlay that leaves the work tree unchanged.
 func goRun(t *testing.T, command []string, program string) (string, error) {
 	t.Helper()
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// readiness is what /readyz says.
+// readiness is a response to /readyz.
 type readiness struct {
 	Status string
 	Store  struct {
@@ -36,7 +36,7 @@ type readiness struct {
 	}
 }
 
-// ready asks a port for its readiness, which is 200 whatever the store is like.
+// ready returns a port's readiness. The status is 200 whatever the store's state.
 func ready(t testing.TB, url string) (r readiness) {
 	t.Helper()
 	status, text := settled(t, url)
@@ -46,7 +46,7 @@ func ready(t testing.TB, url string) (r readiness) {
 	return r
 }
 
-// until waits generously for something to become true.
+// until waits up to a minute until a check returns no error.
 func until(t testing.TB, check func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -56,7 +56,7 @@ func until(t testing.TB, check func() error) {
 	}
 }
 
-// reached waits until all nodes have their store and know of each other.
+// reached waits until all nodes have reached their store and know each other.
 func reached(t testing.TB, nodes ...*node) {
 	t.Helper()
 	until(t, func() error {
@@ -69,7 +69,7 @@ func reached(t testing.TB, nodes ...*node) {
 	})
 }
 
-// answer is what a check was told.
+// answer is the response to a check.
 type answer struct {
 	checkapi.CheckResponse
 	status int
@@ -95,7 +95,7 @@ func check(t *testing.T, n *node, body string) (a answer) {
 	return a
 }
 
-// allowed counts how many of n checks are, asked in turn of the nodes. None may be degraded.
+// allowed sends n checks to the nodes in turn and returns how many were allowed. None may be degraded.
 func allowed(t *testing.T, nodes []*node, n int, body string) (count int) {
 	t.Helper()
 	for i := range n {
@@ -118,11 +118,12 @@ func serveAll(t testing.TB, n int, args ...string) (nodes []*node) {
 	return nodes
 }
 
-// patient is a budget for what is to be exact however busy the machine is.
+// patient is a store timeout for tests that need exact counts, however busy the machine is.
 var patient = []string{"--store-timeout", "20s"}
 
-// Four nodes, 64 clients spread over them, 1,000 a year: 1,000 of 3,000 requests are admitted, or fewer if nodes borrow tokens and a
-// busy machine lets their leases end before they are given back. And a receipt of one node is good on another, once.
+// With four nodes, 64 clients and a limit of 1,000 a year, 1,000 of 3,000 requests are admitted. If nodes borrow
+// tokens, fewer may be, because a busy machine may return leases late. Another node accepts a node's receipt, but only
+// once.
 func TestManyNodesOneLimit(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) string{
@@ -166,7 +167,8 @@ rules:
 	}
 }
 
-// burst sends requests of so many clients at once, each to a node of its own choice, and counts the answers' statuses. None may be degraded.
+// burst sends requests from several concurrent clients, each to a random node, and counts the responses by status. None
+// may be degraded.
 func burst(t *testing.T, nodes []*node, clients, requests int, body string) map[int]int {
 	t.Helper()
 	var mu sync.Mutex
@@ -203,7 +205,8 @@ rules:
   - {id: local, match: {endpoint: /local}, limit: 8/day, on_store_failure: local}
 `
 
-// lost fails the test unless a node that lost its store answers by the rules' failure modes, and local ones by their part of the limit.
+// lost fails the test unless a node without its store decides by the rules' failure modes, with the given part of the
+// limit for rules with mode local.
 func lost(t *testing.T, n *node, part int) {
 	t.Helper()
 	for range 10 {
@@ -219,7 +222,7 @@ func lost(t *testing.T, n *node, part int) {
 	got := map[int]int{}
 	for range 2 * part {
 		a := check(t, n, `{"key": "k", "path": "/local"}`)
-		if !a.Degraded || a.Limit != 8 || a.header.Get("X-RateLimit-Policy") != "degraded" { // what clients are shown stays what the rule says
+		if !a.Degraded || a.Limit != 8 || a.header.Get("X-RateLimit-Policy") != "degraded" { // clients still see the rule's limit
 			t.Fatalf("local: %d %+v %v", a.status, a.CheckResponse, a.header)
 		}
 		got[a.status]++
@@ -229,7 +232,8 @@ func lost(t *testing.T, n *node, part int) {
 	}
 }
 
-// degraded fails the test unless both ports say that the store is lost, and since when, and the admin port which one.
+// degraded fails the test unless both ports report since when the store is lost, and the admin port reports which
+// server.
 func degraded(t *testing.T, n *node, addr string) {
 	t.Helper()
 	if s := ready(t, n.HTTP+"/readyz").Store; s.Status != "degraded" || s.Since.IsZero() {
@@ -246,7 +250,7 @@ func degraded(t *testing.T, n *node, addr string) {
 	}
 }
 
-// Nodes that are started without Redis serve, find it when it comes, and are exact from then on.
+// Nodes that start without Redis serve requests, notice when Redis is up, and count exactly from then on.
 func TestStartWithoutRedis(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -254,7 +258,7 @@ func TestStartWithoutRedis(t *testing.T) {
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), modes)
 	nodes := serveAll(t, 2, append(patient, "--rules", rules, "--store", "redis://"+r.Addr)...)
 	for _, n := range nodes {
-		lost(t, n, 8) // of others it has never heard
+		lost(t, n, 8) // it doesn't know the other nodes yet, so its part is the whole limit
 		degraded(t, n, r.Addr)
 	}
 	if err := r.Restart(); err != nil {
@@ -268,7 +272,8 @@ func TestStartWithoutRedis(t *testing.T) {
 	}
 }
 
-// Redis dies under two nodes and comes back: the rules' failure modes answer meanwhile, and each loss and return is one line in the log.
+// Redis dies while two nodes run, and comes back. In the meantime, the rules' failure modes decide, and each node logs
+// one line for the loss and one for the return.
 func TestRedisDiesAndReturns(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -280,7 +285,7 @@ func TestRedisDiesAndReturns(t *testing.T) {
 		lost(t, n, 4)
 		degraded(t, n, r.Addr)
 	}
-	if err := r.Restart(); err != nil { // it kept nothing, and nodes bring the secret that they share
+	if err := r.Restart(); err != nil { // Redis has lost its data, and the nodes restore the shared secret
 		t.Fatal(err)
 	}
 	reached(t, nodes...)
@@ -294,7 +299,7 @@ func TestRedisDiesAndReturns(t *testing.T) {
 		n.mu.Lock()
 		count := map[any]int{}
 		for _, l := range n.log {
-			if l["msg"] != "redis can't be reached" || l["shard"] != nil { // a first try that a slow machine missed names no shard
+			if l["msg"] != "redis can't be reached" || l["shard"] != nil { // on a slow machine, a first failed attempt names no shard
 				count[l["msg"]]++
 			}
 		}
@@ -305,7 +310,7 @@ func TestRedisDiesAndReturns(t *testing.T) {
 	}
 }
 
-// The emergency limit holds for each address while Redis can't be reached, and not when it can.
+// The emergency limit applies to each address, but only while Redis can't be reached.
 func TestEmergencyLimit(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -331,7 +336,8 @@ func TestEmergencyLimit(t *testing.T) {
 	}
 }
 
-// A node that drains still gives back what an answer doesn't count, and then says goodbye to the others.
+// A node that drains still gives back tokens for responses that don't count, and then tells the other nodes that it
+// leaves.
 func TestDrainWithRedis(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -379,7 +385,7 @@ func TestDrainWithRedis(t *testing.T) {
 	}
 }
 
-// Whatever goes wrong, and wherever the URL was written: nobody is shown the password.
+// Redis' password is never shown, whatever goes wrong and wherever its URL was configured.
 func TestPasswordIsNeverShown(t *testing.T) {
 	const password = "hunter2secret"
 	r := redistest.New(t, redistest.Options{Password: password})
@@ -452,7 +458,7 @@ func TestPasswordIsNeverShown(t *testing.T) {
 	}
 }
 
-// Once a node says that it is ready, its checks are decided by Redis.
+// Once a node reports that it is ready, Redis decides its checks.
 func TestFirstChecksAreDecided(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})

@@ -14,19 +14,19 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// site is a region: a node with a Redis of its own, and the way to it, which may be slow or cut.
+// site is a region with one node, its own Redis, and a proxy for other regions' requests, which can be slow or cut off.
 type site struct {
 	*node
 	way *redistest.Proxy
 }
 
-// regions starts regions of one node each, with the same rules. The first one is home.
+// regions starts regions with one node each and the same rules. The first region is the home.
 func regions(t *testing.T, rules string, names ...string) map[string]*site {
 	t.Helper()
 	return regionsWith(t, nil, rules, names...)
 }
 
-// regionsWith is regions with flags.
+// regionsWith does the same with additional flags.
 func regionsWith(t *testing.T, flags []string, rules string, names ...string) map[string]*site {
 	t.Helper()
 	dir := t.TempDir()
@@ -66,7 +66,7 @@ func regionsWith(t *testing.T, flags []string, rules string, names ...string) ma
 	return all
 }
 
-// peersOf is how a region sees the others.
+// peersOf returns, for each other region, whether it is up and has the same rules.
 func (s *site) peersOf(t *testing.T) map[string]bool {
 	t.Helper()
 	status, text := admin(t, s.node, "GET", "/v1/regions", "")
@@ -87,7 +87,8 @@ func (s *site) peersOf(t *testing.T) map[string]bool {
 	return up
 }
 
-// check asks a region for a user, and returns the answer's status and whether it was degraded.
+// check sends a check for a user to a region. It returns the status and the receipt, and whether the response was
+// degraded.
 func (s *site) check(t *testing.T, user string, more string) (status int, degraded bool, receipt string) {
 	t.Helper()
 	return s.checkOf(t, "user", user, more)
@@ -112,7 +113,8 @@ rules:
   - {id: address, by: [ip], limit: 1000000/day, algorithm: fixed_window}
 `
 
-// TestOneLimitOverRegions: three regions, each with a Redis of its own, 150 ms apart, admit together what one would.
+// TestOneLimitOverRegions checks that three regions, each with its own Redis and 150 ms apart, together admit as many
+// requests as one region would.
 func TestOneLimitOverRegions(t *testing.T) {
 	t.Parallel()
 	all := regions(t, globalRules, "us", "eu", "ap")
@@ -141,7 +143,7 @@ func TestOneLimitOverRegions(t *testing.T) {
 	if n := allowed.Load(); n != 30 {
 		t.Errorf("%d were admitted of 30", n)
 	}
-	// What is given back in one region can be used in another.
+	// Tokens that are given back in one region can be used in another.
 	status, _, receipt := all["eu"].check(t, "bob", `, "cost": 30, "receipt": true`)
 	if status != http.StatusOK {
 		t.Fatalf("status %d", status)
@@ -152,7 +154,7 @@ func TestOneLimitOverRegions(t *testing.T) {
 	if status, text := post(t, http.DefaultClient, all["eu"].HTTP+"/v1/refund", fmt.Sprintf(`{"receipt": %q}`, receipt)); status != http.StatusOK {
 		t.Errorf("refund: %d %s", status, text)
 	}
-	until(t, func() error { // ap believes the refusal for a moment
+	until(t, func() error { // for a moment, ap still trusts the refusal
 		if status, _, _ := all["ap"].check(t, "bob", `, "cost": 30`); status != http.StatusOK {
 			return fmt.Errorf("status %d of what came back", status)
 		}
@@ -166,8 +168,8 @@ func TestOneLimitOverRegions(t *testing.T) {
 	}
 }
 
-// TestHomeThatIsCutOff: without the home, on_partition decides; nothing is admitted past what that says; and all is well
-// again by itself.
+// TestHomeThatIsCutOff checks that without the home region, on_partition decides and nothing more is admitted.
+// Afterward the regions recover by themselves.
 func TestHomeThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	all := regions(t, globalRules+`
@@ -208,7 +210,7 @@ func TestHomeThatIsCutOff(t *testing.T) {
 			}
 			return nil
 		})
-		for _, s := range all { // each the whole limit
+		for _, s := range all { // each region has the whole limit
 			if n, degraded := shop(s, name); n != 10 || degraded != (s == eu) {
 				t.Errorf("%s: %d were admitted of 10, degraded %v", name, n, degraded)
 			}
@@ -231,13 +233,14 @@ func TestHomeThatIsCutOff(t *testing.T) {
 				admitted++
 			}
 		}
-		if admitted > 30 || name == "down" && admitted != 30 { // of a way that loses answers, some were taken
+		if admitted > 30 || name == "down" && admitted != 30 { // if the connection loses replies, some tokens were taken
 			t.Errorf("%s: %d were admitted of 30", name, admitted)
 		}
 	}
 }
 
-// TestThoseThatWaitKeepNobodyOut: a client that asks for more than its region has, while the home doesn't answer, leaves the others some of its node's places.
+// TestThoseThatWaitKeepNobodyOut checks that if the home region doesn't respond, requests that need more tokens than
+// their own region has can't take all of the node's places for requests in flight.
 func TestThoseThatWaitKeepNobodyOut(t *testing.T) {
 	t.Parallel()
 	all := regionsWith(t, []string{"--max-in-flight", "16"}, `

@@ -22,7 +22,7 @@ import (
 
 func always(map[string]any) bool { return true }
 
-// A hangup has certificates, rules and known keys read again. It never ends a node, and no request notices it.
+// On SIGHUP, a node reads certificates, rules and known keys again. It never exits, and no request fails.
 func TestAHangupReadsFilesAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -47,7 +47,7 @@ func TestAHangupReadsFilesAgain(t *testing.T) {
 	trusting := func() *http.Client {
 		return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
 	}
-	served := func() string { // by whose certificate
+	served := func() string { // returns the common name in the node's certificate
 		t.Helper()
 		client := trusting()
 		defer client.CloseIdleConnections()
@@ -107,7 +107,7 @@ func TestAHangupReadsFilesAgain(t *testing.T) {
 	n.await("rules applied", func(l map[string]any) bool { return l["version"] == 2.0 })
 }
 
-// A client whose CA was taken away isn't let in any more, not even by a session that it had.
+// A client whose CA was removed can't connect any more, not even by resuming a TLS session.
 func TestAHangupReadsClientCAsAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -152,7 +152,8 @@ func TestAHangupReadsClientCAsAgain(t *testing.T) {
 	}
 }
 
-// A key is known as soon as its hash is saved, and no longer once it is taken out. A bad save changes nothing.
+// A key is known as soon as the file contains its hash, and no longer than that. If the file becomes invalid, nothing
+// changes.
 func TestKnownKeysAreFollowed(t *testing.T) {
 	t.Parallel()
 	line := func(key string) string { return fmt.Sprintf("%x\n", sha256.Sum256([]byte(key))) }
@@ -185,7 +186,8 @@ func TestKnownKeysAreFollowed(t *testing.T) {
 	expect("5", "50")
 }
 
-// A hangup while a node starts doesn't end it: hangups are caught before the packages that take long to initialize.
+// A SIGHUP during a node's start doesn't end the process, because the handler is installed before packages that take
+// long to initialize.
 func TestHangupsAreCaughtFromTheStart(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(binary, "version")
@@ -203,8 +205,8 @@ func TestHangupsAreCaughtFromTheStart(t *testing.T) {
 	}
 }
 
-// A password of Redis that is rotated as the docs say is followed, and so is a hangup. The log, /readyz and /v1/now tell of one that
-// Redis refuses. When connections are killed afterwards, the node goes on counting.
+// If Redis' password is rotated as the docs describe, the node uses the new one, also after SIGHUP. The log, /readyz
+// and /v1/now report a password that Redis refuses. If connections are killed afterward, the node keeps counting.
 func TestAPasswordOfRedisIsFollowed(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})

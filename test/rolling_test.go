@@ -17,10 +17,10 @@ import (
 	"github.com/weirhq/weir/server/test/gateways"
 )
 
-// proxied are workers that send POSTs through a proxy, each over a connection that it keeps.
+// proxied is a group of workers that send POST requests through a proxy, each on one connection.
 type proxied struct {
 	name, url, want string
-	served          sync.Map // address of a node to how many requests it has answered, an *atomic.Int64
+	served          sync.Map // node's address → number of requests that it served, an *atomic.Int64
 }
 
 func (p *proxied) count(node string) *atomic.Int64 {
@@ -52,8 +52,8 @@ func (p *proxied) work(t *testing.T, stop <-chan struct{}) {
 	}
 }
 
-// All nodes are restarted, one after the other, behind HAProxy and nginx with the settings of docs/guides/upgrade.md, and no client
-// notices.
+// All nodes restart, one after the other, behind HAProxy and nginx with the settings from docs/guides/upgrade.md. No
+// request fails.
 func TestRollingRestarts(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +62,7 @@ func TestRollingRestarts(t *testing.T) {
 	defer upstream.Close()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: all, limit: 1000000/second}\n")
 
-	// Addresses that no other process has: a node's port stays free while the node is away.
+	// These addresses aren't used by any other process, so a node's port stays free while the node is down.
 	network := loopback.Host()
 	network = network[:strings.LastIndexByte(network, '.')+1]
 	port := func() string {
@@ -140,7 +140,7 @@ func TestRollingRestarts(t *testing.T) {
 		for _, p := range all {
 			total := func() (n int64) {
 				p.served.Range(func(at, count any) bool {
-					// nginx names all that it has tried; the last has answered.
+					// nginx lists all the nodes that it has tried. The last one has responded.
 					tried := strings.Split(at.(string), ", ")
 					if last, _, _ := strings.Cut(tried[len(tried)-1], ":"); last == network+host {
 						n += count.(*atomic.Int64).Load()

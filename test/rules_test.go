@@ -25,7 +25,7 @@ func admin(t testing.TB, n *node, method, path, body string, headers ...string) 
 	return res.StatusCode, text
 }
 
-// mustAdmin insists on 200, and returns the version that is the newest then.
+// mustAdmin sends a request that must succeed, and returns the rule version in the response.
 func mustAdmin(t testing.TB, n *node, method, path, body string, headers ...string) int64 {
 	t.Helper()
 	status, text := admin(t, n, method, path, body, headers...)
@@ -39,7 +39,7 @@ func mustAdmin(t testing.TB, n *node, method, path, body string, headers ...stri
 	return out.Version
 }
 
-// rulesVersion is what a node decides by.
+// rulesVersion returns the version of the rules in force on a node.
 func rulesVersion(t testing.TB, n *node) int64 {
 	t.Helper()
 	res, err := http.Get(n.HTTP + "/readyz")
@@ -56,7 +56,7 @@ func rulesVersion(t testing.TB, n *node) int64 {
 	return out.Version
 }
 
-// everywhere waits until all nodes are at a version.
+// everywhere waits until all nodes use a rule version.
 func everywhere(t testing.TB, nodes []*node, version int64) {
 	t.Helper()
 	for _, n := range nodes {
@@ -69,14 +69,14 @@ func everywhere(t testing.TB, nodes []*node, version int64) {
 	}
 }
 
-// load is clients that ask all nodes for checks.
+// load runs clients that send checks to all nodes.
 type load struct {
 	stop                  chan struct{}
 	clients               sync.WaitGroup
 	sent, failed, dropped atomic.Int64
 }
 
-// watched is a connection that tells when the other side ends it.
+// watched is a connection that counts if the other side closes it.
 type watched struct {
 	net.Conn
 	dropped *atomic.Int64
@@ -92,7 +92,7 @@ func (c watched) Read(p []byte) (int, error) {
 
 const loadClients = 6
 
-// begin returns when requests flow.
+// begin starts a load and returns once requests are being sent.
 func begin(t testing.TB, nodes []*node) *load {
 	t.Helper()
 	l := &load{stop: make(chan struct{})}
@@ -128,7 +128,7 @@ func begin(t testing.TB, nodes []*node) *load {
 	return l
 }
 
-// end reports requests that failed, and connections that a node ended.
+// end stops the load. It fails the test if requests failed or a node closed connections.
 func (l *load) end(t testing.TB) {
 	t.Helper()
 	close(l.stop)
@@ -138,8 +138,8 @@ func (l *load) end(t testing.TB) {
 	}
 }
 
-// TestARuleChangesEverywhere: a tier is raised and cut while requests run, on all nodes, without a request that fails or a
-// connection that is dropped, and clients keep what they had.
+// TestARuleChangesEverywhere checks that a tier can be raised and lowered on all nodes under load. No request fails, no
+// connection is dropped, and clients keep the state of their counters.
 func TestARuleChangesEverywhere(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -161,7 +161,7 @@ func TestARuleChangesEverywhere(t *testing.T) {
 			t.Errorf("%s: %d %s", n.HTTP, status, text)
 		}
 	}
-	// The client's bucket of 200 was empty: what it has now refilled since.
+	// The client's bucket of 200 was empty, so it only has what was refilled since then.
 	if got := allowed(t, nodes, 300, body); got > 250 {
 		t.Errorf("%d of 300 allowed: a raised limit isn't a new bucket", got)
 	}
@@ -174,7 +174,8 @@ func TestARuleChangesEverywhere(t *testing.T) {
 	}
 }
 
-// TestRedisLosesTheRules: nodes keep what they have, put it back, and say so; what is written then is newer.
+// TestRedisLosesTheRules checks that if Redis loses the rules, nodes keep and restore them, and report it. The next
+// change gets a higher version.
 func TestRedisLosesTheRules(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -188,7 +189,7 @@ func TestRedisLosesTheRules(t *testing.T) {
 	if err := r.RestartEmpty(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() error { // by whichever node looks first
+	until(t, func() error { // either node may restore them
 		for _, n := range nodes {
 			if n.said("the rule store has lost versions: the rules in force stay, and are put back") {
 				return nil
@@ -241,7 +242,7 @@ func TestSeedRules(t *testing.T) {
 	}
 }
 
-// BenchmarkRuleChange is how long it takes from the write of a change until each of three nodes decides by it, under load.
+// BenchmarkRuleChange measures, under load, the time from a change to the rules until each of three nodes uses it.
 func BenchmarkRuleChange(b *testing.B) {
 	r := redistest.New(b, redistest.Options{})
 	nodes := serveAll(b, 3, "--store", "redis://"+r.Addr)
