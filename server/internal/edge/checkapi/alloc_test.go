@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector allocates by itself, so this runs without it.
+// This runs without the race detector, which causes allocations of its own.
 
 package checkapi_test
 
@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// What a request allocates: one string that holds all of its texts, and six times for the headers.
+// TestAllocsPerRequest checks that a request allocates one string for all its texts, and six times for the headers.
 func TestAllocsPerRequest(t *testing.T) {
 	h := checkapi.New(benchLimiter(t), nil, checkapi.Options{})
 	attributes := strings.Replace(benchBody, `"user"`, `"header:X-Tenant": "t", "region": "eu", "user"`, 1)
@@ -25,9 +25,9 @@ func TestAllocsPerRequest(t *testing.T) {
 		{"check", "/v1/check", benchBody, 7},
 		{"check with attributes", "/v1/check", attributes, 8},
 		{"take", "/v1/take", `{"key": "job:42", "limit": "100000000/second", "burst": 1000000000, "algorithm": "leaky_bucket"}`, 8},
-		// One for each check, and the Content-Length of the whole.
+		// One for each check, and one for the Content-Length of the batch.
 		{"batch of 100", "/v1/checks", batchOf(strings.TrimSuffix(strings.Repeat(benchBody+",", 100), ",")), 102},
-		// More for X-RateLimit-Rule and the message.
+		// The refused request has no path and no attributes, but X-RateLimit-Rule and a message.
 		{"refusal", "/v1/take", `{"key": "other", "limit": "1/day", "burst": 1, "cost": 2}`, 6},
 	} {
 		s := newSink(c.path, []byte(c.body))
@@ -38,7 +38,8 @@ func TestAllocsPerRequest(t *testing.T) {
 	}
 }
 
-// TestAllocsOfOneThatIsShed: fewer than of a check, which is the point of it.
+// TestAllocsOfOneThatIsShed checks that a request that is shed allocates less than a check. Otherwise shedding would
+// help little.
 func TestAllocsOfOneThatIsShed(t *testing.T) {
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: perHour(1000)}}})
@@ -57,7 +58,7 @@ func TestAllocsOfOneThatIsShed(t *testing.T) {
 	defer close(goOn)
 	s := newSink("/v1/check", []byte(benchBody))
 	gone, leave := context.WithCancel(t.Context())
-	leave() // so that it doesn't wait
+	leave() // so that the request doesn't wait
 	s.r = s.r.WithContext(gone)
 	s.serve(h)
 	got := testing.AllocsPerRun(1000, func() { s.serve(h) })

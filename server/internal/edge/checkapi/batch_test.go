@@ -28,7 +28,7 @@ func results(t *testing.T, w *httptest.ResponseRecorder) []checkapi.BatchResult 
 	return got.Results
 }
 
-// A batch answers what its checks, sent one by one, would have been answered.
+// A batch returns the results that its checks would get one by one.
 func TestBatchIsItsChecks(t *testing.T) {
 	var checks []string
 	for i := range checkapi.MaxChecks {
@@ -75,7 +75,7 @@ func TestBatchIsItsChecks(t *testing.T) {
 	}
 }
 
-// Decided by many at once, the results still stand in the order of the checks, and no limit admits more.
+// If a batch is decided by several goroutines, the results keep the order of the checks, and no limit admits more.
 func TestParallelBatch(t *testing.T) {
 	l := newLimiter(t, newStore(), weir.Rules{Rules: []weir.Rule{
 		{ID: "shared", Match: weir.Match{Endpoint: "/shared"}, By: []string{}, Limits: perHour(100)},
@@ -108,7 +108,8 @@ func (panickingStore) Take(context.Context, []counter.Charge, []counter.Result) 
 	panic("out of order")
 }
 
-// A panic belongs into the handler's goroutine, where the server catches it; in another it would end the process.
+// A panic must reach the handler's goroutine, where the server recovers from it. In another goroutine it would end the
+// process.
 func TestParallelBatchPanicsWhereItIsCaught(t *testing.T) {
 	l := newLimiter(t, panickingStore{newStore()}, weir.Rules{Rules: []weir.Rule{{ID: "r", Limits: perHour(1)}}})
 	h := checkapi.New(l, nil, checkapi.Options{Parallel: true})
@@ -121,7 +122,7 @@ func TestParallelBatchPanicsWhereItIsCaught(t *testing.T) {
 	t.Error("the panic was lost")
 }
 
-// A check of a batch may be as large as one alone.
+// A check in a batch may be as large as a single check.
 func TestLargeCheckInBatch(t *testing.T) {
 	h := newAPI(t, weir.Rule{ID: "r", Limits: perHour(10)})
 	fits := `{"key":"k","path":"` + strings.Repeat("x", checkapi.MaxBody-21) + `"}`
@@ -134,7 +135,7 @@ func TestLargeCheckInBatch(t *testing.T) {
 	}
 }
 
-// An error in a check ends where the check ends, whatever brackets and quotes it holds.
+// An invalid check in a batch doesn't affect the other checks, whatever brackets and quotes it contains.
 func TestErrorsStayInTheirCheck(t *testing.T) {
 	h := newAPI(t, weir.Rule{ID: "r", Limits: perHour(10)})
 	for _, bad := range []string{
@@ -172,7 +173,7 @@ func TestStoreErrorsAreToldOnce(t *testing.T) {
 		t.Error(told)
 	}
 
-	// A healthy limit speaks for itself beside one that is gone and refuses.
+	// One limit's store has failed, so it refuses the request. The healthy limit still reports its state.
 	var got checkapi.CheckResponse
 	w := post(h, "/v1/check", `{"key":"k","path":"/session"}`)
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// conn is a client that costs next to nothing, so that what is measured is the server.
+// conn is a client that costs next to nothing, so that the benchmark measures the server.
 type conn struct {
 	net.Conn
 	r *bufio.Reader
@@ -35,7 +35,7 @@ func dial(tb testing.TB, addr string) *conn {
 	return &conn{c, bufio.NewReaderSize(c, 64<<10)}
 }
 
-// do sends a request and reads the answer, and returns the answer's status line.
+// do sends a request, reads the response, and returns its status.
 func (c *conn) do(request []byte) (status string, err error) {
 	if _, err := c.Write(request); err != nil {
 		return "", err
@@ -68,7 +68,7 @@ type load struct {
 	name    string
 	handler http.Handler
 	request []byte
-	checks  int // per request
+	checks  int // in each request
 }
 
 func loads(tb testing.TB) []load {
@@ -92,7 +92,7 @@ func loads(tb testing.TB) []load {
 	}
 }
 
-// cost is what a load cost: time on the clock, and on all processors together.
+// cost is the cost of a load: elapsed time, and processor time.
 type cost struct{ wall, cpu time.Duration }
 
 func (c cost) per(n int) cost { return cost{c.wall / time.Duration(n), c.cpu / time.Duration(n)} }
@@ -105,7 +105,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// run sends n requests over several connections, and returns the cost of a check.
+// run sends n requests over several connections, and returns their cost.
 func (l load) run(tb testing.TB, conns []*conn, n int) cost {
 	var wg sync.WaitGroup
 	cpu, start := cpuTime(), time.Now()
@@ -124,9 +124,8 @@ func (l load) run(tb testing.TB, conns []*conn, n int) cost {
 	return cost{time.Since(start), cpuTime() - cpu}.per(n * l.checks)
 }
 
-// BenchmarkServe sends requests to a real server over loopback. Every round takes
-// each load in turn, so that ratios hold on a machine that does other things, too;
-// it reports medians over the rounds.
+// BenchmarkServe sends requests to a real server over loopback. Every round runs each load once, so that the ratios hold
+// on a busy machine, too. It reports medians over the rounds.
 //
 //	check/bare     requests/s of /v1/check beside a handler that does nothing; at least 0.7
 //	batch/single   checks/s in batches of 100 beside single calls; at least 10
@@ -181,7 +180,7 @@ func BenchmarkServe(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkHandler is the handler alone, without a server around it.
+// BenchmarkHandler measures the handler without a server around it.
 func BenchmarkHandler(b *testing.B) {
 	for _, l := range loads(b)[2:] {
 		b.Run(strings.ReplaceAll(l.name, " ", "-"), func(b *testing.B) {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// BenchmarkDecode is reading beside encoding/json, which is also told to refuse unknown fields. encoding/json would be
-// lenient where a limiter must not be: it takes the last of two fields of a name, folds the case of names, and turns
-// each byte that isn't UTF-8 into U+FFFD, which gives different keys one counter.
+// BenchmarkDecode compares the decoder with encoding/json, which is told to reject unknown fields. encoding/json is
+// more lenient than a limiter can afford: it takes the last of two fields with the same name, ignores the case of
+// names, and replaces invalid UTF-8 with U+FFFD, so that different keys would share a counter.
 func BenchmarkDecode(b *testing.B) {
 	const check = `{"key": "sk_prod_abc", "method": "GET", "path": "/v1/orders/17", "ip": "203.0.113.7",
  "attributes": {"user": "42", "org": "acme", "tier": "pro"}, "cost": 1}`

@@ -15,7 +15,7 @@ import (
 
 const notJSON = "not valid JSON at byte "
 
-// What can't be read is refused with words that say what to do.
+// An invalid request is refused with an error that says what to do.
 func TestErrors(t *testing.T) {
 	long := strings.Repeat("x", checkapi.MaxText+1)
 	many := func(n int, with string) string { return strings.TrimSuffix(strings.Repeat(with+",", n), ",") }
@@ -249,7 +249,7 @@ func TestErrors(t *testing.T) {
 		if w.Code != http.StatusBadRequest || got.Error.Code != jsonerror.BadRequest || got.Error.Message != c.want {
 			t.Errorf("%s %.80s\ngot  %d %s\nwant %s", c.path, c.body, w.Code, got.Error.Message, c.want)
 		}
-		// Whatever was understood before the fault, nothing was charged.
+		// Whatever was decoded before the error, nothing was charged.
 		if w := post(h, "/v1/check", `{"key":"k","cost":0}`); !strings.Contains(w.Body.String(), `"remaining":10`) {
 			t.Errorf("%s %.80s was charged: %s", c.path, c.body, w.Body)
 		}
@@ -274,7 +274,7 @@ func TestWrongMethodPathOrMedia(t *testing.T) {
 		{"GET", "/v1/check/", "", "", 404, jsonerror.NotFound},
 		{"POST", "/v1/nothing", "", "{}", 404, jsonerror.NotFound},
 		{"POST", "/v1/check", "Content-Type: text/plain", "{}", 415, jsonerror.UnsupportedMediaType},
-		{"POST", "/v1/check", "Content-Type: application/x-www-form-urlencoded", "{}", 200, ""}, // curl -d
+		{"POST", "/v1/check", "Content-Type: application/x-www-form-urlencoded", "{}", 200, ""}, // curl -d sends this
 		{"POST", "/v1/check", "Content-Type: application/x-www-form-urlencoded; a=b", "{}", 415, jsonerror.UnsupportedMediaType},
 		{"POST", "/v1/check", "Content-Type: application/json; charset=latin1", "{}", 415, jsonerror.UnsupportedMediaType},
 		{"POST", "/v1/check", "Content-Type: ;", "{}", 415, jsonerror.UnsupportedMediaType},
@@ -316,7 +316,7 @@ func TestWrongMethodPathOrMedia(t *testing.T) {
 	}
 }
 
-// An answer that is an error never repeats a value: it may be a key.
+// Error responses never contain a value from the request, because it may be a key.
 func TestErrorsRepeatNoValue(t *testing.T) {
 	h := newAPI(t)
 	for _, body := range []string{

@@ -17,7 +17,7 @@ import (
 
 var endpoints = []string{"/v1/check", "/v1/checks", "/v1/take", "/v1/refund", "/v1/settle", "/v1/release", "/v1/renew"}
 
-// fuzzAPIs are two that answer alike, on a clock that stands.
+// fuzzAPIs returns a function that makes two equal APIs, with a clock that doesn't advance.
 func fuzzAPIs(f *testing.F) func() (a, b http.Handler) {
 	set, err := weir.Compile(goldenRules())
 	if err != nil {
@@ -31,10 +31,9 @@ func fuzzAPIs(f *testing.F) func() (a, b http.Handler) {
 	return func() (http.Handler, http.Handler) { return one(), one() }
 }
 
-// FuzzCheck sends any bytes to any endpoint. Whatever they are, the answer is JSON
-// and no failure of the server; what is called invalid JSON is; and what is
-// accepted means to encoding/json what it meant here: encoded again from
-// the exported types, it is decided alike.
+// FuzzCheck sends arbitrary bytes to every endpoint. The response must be JSON, and not a server error. A body may be
+// called invalid JSON only if it is. An accepted body must mean the same to encoding/json: if it is decoded into the
+// exported types and encoded again, the response stays the same.
 func FuzzCheck(f *testing.F) {
 	for _, body := range []string{
 		``, `{}`, `null`, `{"key":"k"}`, benchBody, `{"key":"\u0000\ud83d\ude00<>&\u2028","path":"/v1/orders/%2e","cost":0,"receipt":true}`,
@@ -77,20 +76,20 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// stricter: what encoding/json lets pass.
+// stricter reports whether an error is about something that encoding/json accepts.
 func stricter(message string) bool {
 	return strings.Contains(message, "UTF-8") || strings.Contains(message, "surrogate") || strings.Contains(message, "exceeded max depth")
 }
 
-// unsealed is an answer without what differs from one moment to the next: receipts, and the second in which a limit is whole again.
+// unsealed returns a response without what varies between calls: receipts, and the time at which a limit is full again.
 func unsealed(w *httptest.ResponseRecorder) string {
 	return reset.ReplaceAllString(sealed.ReplaceAllString(dump(w), `"receipt":"SEALED"`), "X-Ratelimit-Reset: SOON")
 }
 
 var reset = regexp.MustCompile(`X-Ratelimit-Reset: \d+`)
 
-// reencode reads a body that was accepted with encoding/json and writes it
-// again. It reports false for what wasn't accepted, or grows too large by it.
+// reencode decodes an accepted body with encoding/json and encodes it again. It reports false if the body wasn't
+// accepted, or is too large when encoded again.
 func reencode(t *testing.T, path string, body []byte, w *httptest.ResponseRecorder) ([]byte, bool) {
 	t.Helper()
 	var v any

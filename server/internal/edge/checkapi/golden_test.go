@@ -95,7 +95,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// replay makes the call of a block, compares the answer, and returns the block with the answer that was given.
+// replay makes the call of a block, compares the response, and returns the block with the actual response.
 func replay(t *testing.T, h http.Handler, block string, receipt *string) string {
 	t.Helper()
 	head := ""
@@ -130,8 +130,7 @@ func replay(t *testing.T, h http.Handler, block string, receipt *string) string 
 
 var retryAfterMS = regexp.MustCompile(`"retry_after_ms":(-?\d+)`)
 
-// maskJitter checks that Retry-After is what the body says, with at most a fifth
-// added, and hides how much that was for this client.
+// maskJitter checks that Retry-After is the time in the body plus at most a fifth, and hides the random part.
 func maskJitter(t *testing.T, w *httptest.ResponseRecorder) {
 	t.Helper()
 	header := w.Header().Get("Retry-After")
@@ -157,8 +156,7 @@ func maskJitter(t *testing.T, w *httptest.ResponseRecorder) {
 	w.Header().Set("Retry-After", "JITTERED")
 }
 
-// checkWire reads an answer into the type that is exported for it, and
-// writes it again: every byte must come back.
+// checkWire decodes a response into its exported type and encodes it again. The bytes must be the same.
 func checkWire(t *testing.T, w *httptest.ResponseRecorder) {
 	t.Helper()
 	var v any = new(checkapi.CheckResponse)

@@ -13,13 +13,13 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// hostileKeys look alike, or look like something else; no two are the same.
+// hostileKeys are different keys that look alike, or that look like something other than a key.
 var hostileKeys = []string{
 	"a", "A", "a ", " a", "a\x00", "\x00a", "a\r\nX-Injected: 1", "a\n", "a\t", "a:b", "a", "{a}", "a}", "\"a\"", `\a`, `a\u0000`,
 	"é", "é", "ａ", "а", "\ufeffa", "\ufffd", "\u2028", "👩‍👩‍👧", "\U0010ffff", "a\u200b", "null", "*", "sk_*", strings.Repeat("a", 1024),
 }
 
-// Every key has a counter of its own, however it is written in JSON.
+// Every key has its own counter, however it is written in JSON.
 func TestHostileKeysAreThemselves(t *testing.T) {
 	seen := map[string]bool{}
 	for _, rule := range []weir.Rule{{ID: "key", Limits: perHour(2)}, {ID: "pair", By: []string{"user", "org"}, Limits: perHour(2)}} {
@@ -52,7 +52,7 @@ func TestHostileKeysAreThemselves(t *testing.T) {
 	}
 }
 
-// The parts of a subject can't be shifted into each other.
+// Two subjects with different parts are different, even if the joined parts are the same.
 func TestNoCollisionOfParts(t *testing.T) {
 	h := newAPI(t, weir.Rule{ID: "pair", By: []string{"user", "org"}, Limits: perHour(1)})
 	for _, pair := range [][2]string{{"a:b", "c"}, {"a", "b:c"}, {"ab", "c"}, {"a", "bc"}, {"a\x01", "c"}} {
@@ -66,7 +66,7 @@ func TestNoCollisionOfParts(t *testing.T) {
 	}
 }
 
-// The caller vouches: patterns grant what they grant to verified keys, and the tier counts.
+// The caller is trusted: key patterns apply as for verified keys, and the tier is accepted.
 func TestCallerIsTrusted(t *testing.T) {
 	l := newLimiter(t, newStore(), weir.Rules{
 		Tiers: []weir.Tier{{Name: "free", Limits: perHour(1)}, {Name: "pro", Limits: perHour(1000)}},
@@ -88,7 +88,7 @@ func TestCallerIsTrusted(t *testing.T) {
 	}
 }
 
-// The answerer picks the headers, and the body stays as it is.
+// The answerer's options decide the headers, but don't change the body.
 func TestHeaderDialects(t *testing.T) {
 	l := newLimiter(t, newStore(), weir.Rules{Rules: []weir.Rule{{ID: "r", Limits: perHour(1)}}})
 	for _, c := range []struct {
@@ -123,7 +123,7 @@ func TestHeaderDialects(t *testing.T) {
 	}
 }
 
-// DecodeCheck reads a check for others, as strictly.
+// DecodeCheck, which other packages use, is as strict as the API.
 func TestDecodeCheck(t *testing.T) {
 	req, err := checkapi.DecodeCheck([]byte(`{"key":"k","ip":"2001:db8::1%eth0","attributes":{"user":"u","region":"eu"},"cost":0}`))
 	if err != nil || req.APIKey != "k" || !req.KeyVerified || !req.TierVerified || req.IP.String() != "2001:db8::1" || req.User != "u" ||

@@ -32,7 +32,7 @@ func newLimiter(tb testing.TB, store counter.Store, rules weir.Rules) *weir.Limi
 
 func newStore() *memstore.Store { return memstore.New(memstore.Options{MemoryCap: 4 << 20}) }
 
-// newAPI is the check API over a store of its own.
+// newAPI returns the check API with its own store.
 func newAPI(tb testing.TB, rules ...weir.Rule) http.Handler {
 	return checkapi.New(newLimiter(tb, newStore(), weir.Rules{Version: 42, Rules: rules}), nil, checkapi.Options{})
 }
@@ -45,7 +45,7 @@ func post(h http.Handler, path, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// dump shows an answer whole: status, headers in the order of their names, body.
+// dump returns a whole response as text: status, sorted headers and body.
 func dump(w *httptest.ResponseRecorder) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, w.Code)
@@ -59,7 +59,7 @@ func dump(w *httptest.ResponseRecorder) string {
 
 var errGone = errors.New("the shard of sk_secret is gone")
 
-// brokenStore is a store of which a part is gone: the counters of some rules, or all receipts.
+// brokenStore is a store that fails for the counters of some rules, or for all receipts.
 type brokenStore struct {
 	*memstore.Store
 	rules    []string

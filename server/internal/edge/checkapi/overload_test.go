@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// held is the check API of which each request waits, once it is decided, until it is let go on.
+// held returns a check API where each request, once it is decided, signals deciding and then waits for goOn.
 func held(t *testing.T, most int) (h http.Handler, deciding, goOn chan struct{}) {
 	t.Helper()
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: perHour(1000)}}})
@@ -23,7 +23,7 @@ func held(t *testing.T, most int) (h http.Handler, deciding, goOn chan struct{})
 	deciding, goOn = make(chan struct{}, 100), make(chan struct{})
 	l := weir.NewLimiter(newStore(), set, weir.Options{Observe: func(o *weir.Observation) {
 		if o.Decision.Reason == weir.ReasonOverloaded {
-			return // it wasn't decided
+			return // the request was shed, not decided
 		}
 		if o.Request.APIKey == "panic" {
 			panic(http.ErrAbortHandler)
@@ -37,7 +37,8 @@ func held(t *testing.T, most int) (h http.Handler, deciding, goOn chan struct{})
 const shed = "503\nContent-Type: application/json\nRetry-After: 1\n" +
 	`{"error":{"code":"OVERLOADED","message":"this node is overloaded: try again shortly, or ask another"}}` + "\n"
 
-// TestRequestsInFlightAreBounded: however many come, so many are decided at a time, and the rest is shed, by every endpoint.
+// TestRequestsInFlightAreBounded checks that however many requests arrive, only so many are decided at a time. Every
+// endpoint sheds the rest.
 func TestRequestsInFlightAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, deciding, goOn := held(t, 2)
@@ -50,7 +51,7 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 			"/v1/check": `{"key":"c"}`, "/v1/checks": `{"checks":[{"key":"c"}]}`,
 			"/v1/take": `{"key":"c","limit":"1/hour"}`, "/v1/refund": `{"receipt":"c"}`,
 			"/v1/settle": `{"receipt":"c","unknown":true}`, "/v1/release": `{"receipt":"c"}`, "/v1/renew": `{"receipts":["c"]}`,
-			"/v1/check?": `{`, // it isn't even read
+			"/v1/check?": `{`, // shed before it is read
 		} {
 			go ask(path, body)
 		}
@@ -74,7 +75,8 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 	})
 }
 
-// TestSlowClientsHoldNoPlace: those whose body hasn't arrived, whose answer isn't taken, or that end in a panic.
+// TestSlowClientsHoldNoPlace checks that a client holds no place while its body hasn't arrived or while it doesn't read
+// its response, nor after a panic.
 func TestSlowClientsHoldNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, goOn := held(t, 1)
@@ -97,7 +99,7 @@ func TestSlowClientsHoldNoPlace(t *testing.T) {
 	})
 }
 
-// slowTaker is a client that doesn't take its answer.
+// slowTaker is a client that doesn't read its response.
 type slowTaker struct {
 	http.ResponseWriter
 	to *io.PipeWriter
@@ -105,7 +107,7 @@ type slowTaker struct {
 
 func (s *slowTaker) Write(b []byte) (int, error) { return s.to.Write(b) }
 
-// TestAClientThatLeavesTheLineIsNotDecided.
+// TestAClientThatLeavesTheLineIsNotDecided checks that a waiting request whose client leaves isn't decided.
 func TestAClientThatLeavesTheLineIsNotDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, deciding, goOn := held(t, 1)
@@ -128,7 +130,7 @@ func TestAClientThatLeavesTheLineIsNotDecided(t *testing.T) {
 	})
 }
 
-// TestShedIsTold: whoever observes decisions is told once of each request that is shed, a batch among them.
+// TestShedIsTold checks that observers see each request that is shed once, including batches.
 func TestShedIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: perHour(1000)}}})

@@ -8,7 +8,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// Whatever limits callers bring, the policies in use stay, and what is no limit isn't kept.
+// However many limits callers use, policies in use stay cached, and invalid limits aren't cached.
 func TestPolicies(t *testing.T) {
 	var p edge.Cache[policyKey, *counter.Policy]
 	get := func(limit string, burst int64, algorithm counter.Algorithm) (*counter.Policy, error) {

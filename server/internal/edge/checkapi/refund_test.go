@@ -41,7 +41,7 @@ func wantError(t *testing.T, w *httptest.ResponseRecorder, status int, code stri
 	}
 }
 
-// Two nodes share a store and a secret: a receipt of one is good on the other, once.
+// Two nodes with the same store and secret accept each other's receipts, each receipt once.
 func TestReceiptsOnTwoNodes(t *testing.T) {
 	store := newStore()
 	rules := weir.Rules{Rules: []weir.Rule{
@@ -69,7 +69,7 @@ func TestReceiptsOnTwoNodes(t *testing.T) {
 	}
 }
 
-// However many nodes are handed one receipt at the same moment, one gives back.
+// If many nodes use a receipt at the same time, only one of them refunds it.
 func TestReceiptIsGoodOnce(t *testing.T) {
 	h := newAPI(t, weir.Rule{ID: "r", Limits: perHour(100)})
 	receipt := decision(t, post(h, "/v1/check", `{"key":"k","cost":10,"receipt":true}`)).Receipt
@@ -132,7 +132,7 @@ func TestBadReceipts(t *testing.T) {
 		other := weir.NewLimiter(store, mustCompile(t, rules), weir.Options{Secret: []byte("of others")})
 		wantError(t, refund(checkapi.New(other, nil, checkapi.Options{}), receipt), http.StatusBadRequest, jsonerror.ReceiptInvalid)
 
-		// The store can't be reached: nothing is known to have been given back, so trying again is right.
+		// The store can't be reached, so it isn't known to have refunded anything, and the caller may retry.
 		store.receipts = true
 		w := refund(h, receipt)
 		wantError(t, w, http.StatusServiceUnavailable, jsonerror.LimiterUnavailable)

@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// The first of each list is a check, and the others are the same one, however they are written.
+// sameChecks has lists of bodies. All bodies in a list are the same check, written in different ways.
 var sameChecks = [][]string{
 	{`{"key":"k","id":"1"}`, ` { "id" : "\u0031" , "cost" : 1, "key": "\u006b" } `, `{"key":"k","id":"1","receipt":true}`, `{"key":"k","id":"1","amounts":{},"reserve":null,"attributes":{"user":"","region":null}}`},
 	{`{"key":"k","id":"1","attributes":{"region":"eu","header:X-A":"x","user":"u"}}`, `{"id":"1","attributes":{"user":"u","header:x-a":"x","attr:region":"eu"},"key":"k"}`},
@@ -21,7 +21,7 @@ var sameChecks = [][]string{
 	{`{"key":"k","id":"1","ip":"203.0.113.7"}`, `{"key":"k","id":"1","ip":"::ffff:203.0.113.7"}`},
 }
 
-// No two of these are the same check.
+// otherChecks are bodies of which no two are the same check.
 var otherChecks = []string{
 	`{"key":"k","id":"1"}`, `{"key":"k","id":"2"}`, `{"key":"j","id":"1"}`, `{"key":"k","id":"1","method":"GET"}`, `{"key":"k","id":"1","path":"/a"}`,
 	`{"key":"k","id":"1","ip":"203.0.113.7"}`, `{"key":"k","id":"1","ip":"203.0.113.8"}`, `{"key":"k","id":"1","cost":2}`, `{"key":"k","id":"1","ip":"::"}`,
@@ -62,13 +62,13 @@ func TestRepeatNamesOneCheck(t *testing.T) {
 	if req, err := checkapi.DecodeCheck([]byte(`{"key":"k","id":null}`)); err != nil || req.Repeat != (counter.Once{}) {
 		t.Error(req.Repeat, err)
 	}
-	// Nodes of different versions share a store: what names a check doesn't change.
+	// Nodes of different versions share a store, so the name of a check must not change.
 	if got := fmt.Sprintf("%x", repeatOf(t, sameChecks[1][0])); got != "5926a1a3bd32054ca042dc1939b7ccf4" {
 		t.Errorf("the name of a check is now %s", got)
 	}
 }
 
-// In a batch, an id is of its own check.
+// In a batch, an id belongs to its own check.
 func TestRepeatInABatch(t *testing.T) {
 	h := newAPI(t, weir.Rule{ID: "r", By: []string{"api_key", "attr:region"}, Limits: perHour(10)})
 	one, two := `{"key":"k","id":"1","attributes":{"region":"eu"}}`, `{"key":"k","id":"1","attributes":{"region":"us"}}`
@@ -79,7 +79,7 @@ func TestRepeatInABatch(t *testing.T) {
 	}
 }
 
-// A check that is sent again is charged once, whichever node it reaches, on every limit; after a minute it is another.
+// A repeated check is charged once to every limit, whichever node it reaches. After a minute, it counts as a new check.
 func TestRepeatedChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
@@ -99,7 +99,7 @@ func TestRepeatedChecks(t *testing.T) {
 		if d := decision(t, post(a, "/v1/check", strings.Replace(body, `"cost":2`, `"cost":1`, 1))); !d.Allowed || left(t, a, "requests") != 7 || left(t, a, "tokens") != 400 {
 			t.Errorf("another check under the same id: %+v", d)
 		}
-		// Whichever receipt came through: what was taken once goes back once.
+		// Whichever receipts the caller uses, the check is settled or refunded only once.
 		for range 2 {
 			settle(t, b, receipts[1], `"amounts":{"tokens":100}`)
 		}
@@ -118,7 +118,7 @@ func TestRepeatedChecks(t *testing.T) {
 	})
 }
 
-// A refusal has taken nothing, so there is nothing to repeat: the check is decided anew.
+// A refused check has taken nothing, so a repeat of it is decided again.
 func TestRepeatOfARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newAPI(t, weir.Rule{ID: "r", Limits: []weir.Limit{{Count: 60, Window: time.Minute, Burst: 1}}})
@@ -139,7 +139,8 @@ func TestRepeatOfARefusal(t *testing.T) {
 	})
 }
 
-// A check with an id can be refunded for as long as any other: for a minute by its record, and then by what the receipt says.
+// A check with an id can be refunded for as long as any other: within a minute through the record of the check, and
+// later through the receipt's own contents.
 func TestRefundsOfRepeatedChecks(t *testing.T) {
 	for _, after := range []time.Duration{0, 59 * time.Second, 61 * time.Second, 30 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {

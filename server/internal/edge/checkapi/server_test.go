@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// serve runs a handler behind a real server.
+// serve runs a handler in a real server, and returns its address.
 func serve(t *testing.T, h http.Handler) (addr string) {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -26,7 +26,7 @@ func serve(t *testing.T, h http.Handler) (addr string) {
 	return srv.Listener.Addr().String()
 }
 
-// 500 requests at once against a bucket of 100: 100 pass, whoever they are.
+// Of 500 concurrent requests against a bucket of 100, exactly 100 pass.
 func TestBurstOverHTTP(t *testing.T) {
 	h := newAPI(t, weir.Rule{ID: "burst", Limits: []weir.Limit{{Count: 1, Window: time.Hour, Burst: 100}}})
 	addr := serve(t, h)
@@ -62,7 +62,7 @@ func TestBurstOverHTTP(t *testing.T) {
 	}
 }
 
-// exchange sends raw bytes, piece by piece, and returns the answer.
+// exchange sends raw bytes, piece by piece, and returns the response.
 func exchange(t *testing.T, addr string, send func(io.Writer)) (*http.Response, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -80,12 +80,12 @@ func exchange(t *testing.T, addr string, send func(io.Writer)) (*http.Response, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Close() // a sender that nobody reads any more stops here
+	c.Close() // ends send, if it still writes
 	<-sent
 	return resp, string(body)
 }
 
-// pipes is a listener whose connections are pipes, so that a whole server lives on virtual time.
+// pipes is a listener of in-memory connections, so that a whole server runs in virtual time.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -97,7 +97,7 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
-// A client that stops in the middle of its body is told so when the server's time is up, and charges nobody.
+// A client that stalls in the middle of its body gets an error after the server's read timeout, and nothing is charged.
 func TestSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newAPI(t, weir.Rule{ID: "r", Limits: perHour(10)})
@@ -128,7 +128,7 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// One that hangs up in the middle is answered, should it still listen.
+// A client that hangs up in the middle of its body gets an error, if it still reads.
 func TestShortBody(t *testing.T) {
 	addr := serve(t, newAPI(t))
 	resp, body := exchange(t, addr, func(w io.Writer) {
@@ -142,7 +142,7 @@ func TestShortBody(t *testing.T) {
 	}
 }
 
-// One that sends its body byte by byte, but in time, is served.
+// A client that sends its body byte by byte, but in time, is served.
 func TestPatientClient(t *testing.T) {
 	addr := serve(t, newAPI(t, weir.Rule{ID: "r", Limits: perHour(10)}))
 	resp, body := exchange(t, addr, func(w io.Writer) {
@@ -157,7 +157,7 @@ func TestPatientClient(t *testing.T) {
 	}
 }
 
-// A body that is announced to be too large is not waited for.
+// The server doesn't wait for a body whose Content-Length is too large.
 func TestAnnouncedHugeBody(t *testing.T) {
 	addr := serve(t, newAPI(t))
 	for path, n := range map[string]int64{"/v1/check": checkapi.MaxBody + 1, "/v1/checks": checkapi.MaxBatchBody + 1, "/v1/take": 1 << 62} {
@@ -170,7 +170,7 @@ func TestAnnouncedHugeBody(t *testing.T) {
 	}
 }
 
-// One that never ends is cut off where it gets too large.
+// The server stops reading an endless body once it is too large.
 func TestEndlessBody(t *testing.T) {
 	addr := serve(t, newAPI(t))
 	chunk := "1000\r\n" + strings.Repeat("[", 0x1000) + "\r\n"
@@ -189,7 +189,7 @@ func TestEndlessBody(t *testing.T) {
 	}
 }
 
-// Chunked bodies of the right size are as good as any.
+// A chunked body is accepted like any other.
 func TestChunkedBody(t *testing.T) {
 	addr := serve(t, newAPI(t, weir.Rule{ID: "r", Limits: perHour(10)}))
 	resp, body := exchange(t, addr, func(w io.Writer) {
@@ -200,7 +200,7 @@ func TestChunkedBody(t *testing.T) {
 	}
 }
 
-// Over a real connection an answer is one piece, with its length, and the connection stays.
+// A response has a Content-Length, and the connection is kept.
 func TestKeepAlive(t *testing.T) {
 	addr := serve(t, newAPI(t, weir.Rule{ID: "r", Limits: perHour(1)}))
 	c, err := net.Dial("tcp", addr)

@@ -19,7 +19,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// chat has a limit on requests, and one on tokens.
+// chat returns rules with a limit on requests, one on tokens, and one on failed logins.
 func chat(give bool) weir.Rules {
 	return weir.Rules{Rules: []weir.Rule{
 		{ID: "requests", Limits: perHour(10)},
@@ -28,7 +28,7 @@ func chat(give bool) weir.Rules {
 	}}
 }
 
-// left is what a peek says is left of a limit.
+// left returns what is left of a limit, according to a peek.
 func left(t *testing.T, h http.Handler, rule string) float64 {
 	t.Helper()
 	for _, l := range decision(t, post(h, "/v1/check", `{"key":"k","cost":0}`)).Limits {
@@ -60,7 +60,7 @@ func settle(t *testing.T, h http.Handler, receipt, what string) checkapi.SettleR
 	return got
 }
 
-// Two nodes share a store: what one reserved, the other settles, once, and books the truth.
+// Two nodes share a store. A check's reservation on one can be settled on the other, once, with the actual amounts.
 func TestSettle(t *testing.T) {
 	for _, c := range []struct {
 		what           string
@@ -71,8 +71,8 @@ func TestSettle(t *testing.T) {
 		{`"amounts":{"tokens":400.000001}`, 599.999999, 4},
 		{`"amounts":{"tokens":999}`, 1, 4},
 		{`"amounts":{"tokens":5000}`, 0, 4},
-		{`"amounts":{"other":7}`, 600, 4},                  // of tokens nothing is known
-		{`"status":200`, 600, 5},                           // logins count refusals alone
+		{`"amounts":{"other":7}`, 600, 4},                  // doesn't say how many tokens were used
+		{`"status":200`, 600, 5},                           // logins count only failures
 		{`"status":403`, 600, 4},                           //
 		{`"amounts":{"tokens":1},"status":204`, 999, 5},    //
 		{`"amounts":{"tokens":1},"unknown":false`, 999, 4}, //
@@ -102,7 +102,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// However many settle one receipt at the same moment, one books.
+// If many callers settle a receipt at the same time, only one of them succeeds.
 func TestSettledOnce(t *testing.T) {
 	h := checkapi.New(newLimiter(t, newStore(), chat(false)), nil, checkapi.Options{})
 	receipt := reserve(t, h, "400")
@@ -121,7 +121,8 @@ func TestSettledOnce(t *testing.T) {
 	}
 }
 
-// A reservation that nobody settles stays, or goes back when its time is over, as the rule says; a late truth is booked all the same.
+// An unsettled reservation is kept or given back when it expires, depending on the rule. A late settlement is booked in
+// either case.
 func TestLateSettlement(t *testing.T) {
 	for _, give := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -145,7 +146,7 @@ func TestLateSettlement(t *testing.T) {
 	}
 }
 
-// What is asked of a receipt that is no good is answered alike everywhere.
+// All endpoints give the same errors for receipts that can't be used.
 func TestReceiptsThatAreNoGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &brokenStore{Store: newStore()}
@@ -206,7 +207,7 @@ func renewals(t *testing.T, h http.Handler, receipts ...string) []checkapi.Renew
 	return got.Results
 }
 
-// A slot lasts as long as it is renewed, by the receipt it came with, also for hours; and no longer.
+// A slot lasts as long as it is renewed with its receipt, even for hours, and no longer.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
@@ -217,13 +218,13 @@ func TestSlots(t *testing.T) {
 		if a.Receipt == "" || a.SlotTTLMS != 10_000 || b.Receipt == "" || b.Remaining != 0 {
 			t.Fatalf("%+v\n%+v", a, b)
 		}
-		for range 4000 { // eleven hours
+		for range 4000 { // 11 hours
 			time.Sleep(9900 * time.Millisecond)
 			if w := post(other, "/v1/renew", `{"receipt":"`+a.Receipt+`"}`); w.Code != 200 || w.Body.String() != "{\"renewed\":true}\n" {
 				t.Fatal(dump(w))
 			}
 		}
-		c := decision(t, post(h, "/v1/check", stream)) // b has ended long ago
+		c := decision(t, post(h, "/v1/check", stream)) // b's slot expired long ago
 		if !c.Allowed || c.Remaining != 0 || decision(t, post(h, "/v1/check", stream)).Allowed {
 			t.Errorf("%+v", c)
 		}
@@ -243,7 +244,7 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// A receipt that wasn't asked for is for the slot: it gives nothing else back. One that was asked for gives back all.
+// A slot's receipt frees the slot and refunds nothing else, whether or not the check asked for a receipt.
 func TestReceiptsOfSlots(t *testing.T) {
 	h := newAPI(t, weir.Rule{ID: "slots", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 5}}}, weir.Rule{ID: "requests", Limits: perHour(10)})
 	for _, c := range []struct {
@@ -267,7 +268,8 @@ func TestReceiptsOfSlots(t *testing.T) {
 	}
 }
 
-// While the store is gone, a node counts slots by itself. No other node could release those, so there is no receipt.
+// If the store fails, a node counts slots by itself. No other node could release such a slot, so the response has no
+// receipt.
 func TestSlotsOfANodeAlone(t *testing.T) {
 	store := &brokenStore{Store: newStore(), rules: []string{"slots"}}
 	rules := weir.Rules{Rules: []weir.Rule{
@@ -284,7 +286,7 @@ func TestSlotsOfANodeAlone(t *testing.T) {
 	}
 }
 
-// Of amounts that couldn't be counted nothing is said to be left, and nobody knows when their window ends.
+// If an amount can't be counted, the response has neither its remainder nor the end of its window.
 func TestAmountsOfAStoreThatIsGone(t *testing.T) {
 	store := &brokenStore{Store: newStore(), rules: []string{"tokens"}}
 	h := checkapi.New(newLimiter(t, store, chat(false)), nil, checkapi.Options{})
@@ -294,7 +296,7 @@ func TestAmountsOfAStoreThatIsGone(t *testing.T) {
 	}
 }
 
-// meeting is a store whose calls wait until so many are under way.
+// meeting is a store whose calls wait until a number of calls are in flight.
 type meeting struct {
 	counter.Store
 	want    int
@@ -315,10 +317,10 @@ func (m *meeting) Take(ctx context.Context, charges []counter.Charge, results []
 	m.Store.Take(ctx, charges, results)
 }
 
-// Slots of one call are renewed side by side, so that a store that is a round trip away gets them together.
+// The slots in one request are renewed concurrently, so that together they take about one round trip to the store.
 func TestRenewalsGoTogether(t *testing.T) {
 	const slots = 1000
-	synctest.Test(t, func(t *testing.T) { // which ends where all wait
+	synctest.Test(t, func(t *testing.T) { // fails if all goroutines wait forever
 		store := &meeting{Store: newStore(), met: make(chan struct{})}
 		l := newLimiter(t, store, weir.Rules{Rules: []weir.Rule{{ID: "slots", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: slots}}}}})
 		h := checkapi.New(l, nil, checkapi.Options{Parallel: true})
@@ -335,7 +337,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 	})
 }
 
-// Each of a list has its own fate, and a store that is gone is told of once.
+// Each receipt in a list has its own result, and a failure of the store is reported once.
 func TestRenewalsOfAStoreThatIsGone(t *testing.T) {
 	store := &brokenStore{Store: newStore()}
 	var told []error
@@ -348,7 +350,7 @@ func TestRenewalsOfAStoreThatIsGone(t *testing.T) {
 	}
 }
 
-// Amounts that nothing was reserved of can't be settled, and who tries is told. The receipt is as good as before.
+// Amounts that weren't reserved can't be settled: the caller gets an error, and the receipt stays valid.
 func TestSettlingWhatWasNotReserved(t *testing.T) {
 	h := checkapi.New(newLimiter(t, newStore(), chat(false)), nil, checkapi.Options{})
 	d := decision(t, post(h, "/v1/check", `{"key":"k","amounts":{"tokens":300},"receipt":true}`))

@@ -11,18 +11,18 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// The request of the documentation.
+// benchBody is the request in the documentation.
 const benchBody = `{"key": "sk_prod_abc", "method": "GET", "path": "/v1/orders/17", "ip": "203.0.113.7",
  "attributes": {"user": "42", "org": "acme", "tier": "pro"}, "cost": 1}`
 
-// benchLimiter has room for as many of them as a benchmark can send.
+// benchLimiter has a limit high enough for any number of requests that a benchmark can send.
 func benchLimiter(tb testing.TB) *weir.Limiter {
 	return newLimiter(tb, memstore.New(memstore.Options{}), weir.Rules{Rules: []weir.Rule{
 		{ID: "orders", Match: weir.Match{Endpoint: "/v1/orders/{id}"}, Limits: []weir.Limit{weir.PerSecond(1_000_000_000)}},
 	}})
 }
 
-// sink is a request that is sent again and again, and a writer that keeps nothing.
+// sink is a request that is sent again and again, and a ResponseWriter that discards the response.
 type sink struct {
 	r      *http.Request
 	body   *bytes.Reader

@@ -12,31 +12,31 @@ import (
 type TakeRequest struct {
 	// Key names the counter.
 	Key string `json:"key"`
-	// Limit is a count and a window: "100/minute", "5/15m". The same key keeps its counter when the
-	// numbers change; another algorithm, or another window of one that counts by windows, has another counter.
+	// Limit is a count and a window: "100/minute", "5/15m". If the numbers change, the key keeps its counter. Another
+	// algorithm has another counter, and so has another window if the algorithm counts by windows.
 	Limit string `json:"limit"`
 	// Burst is the capacity of a bucket, or the length of a queue. 0 means the limit's count.
 	Burst int64 `json:"burst,omitempty"`
-	// Cost and Receipt are as in CheckRequest.
+	// Cost and Receipt mean the same as in CheckRequest.
 	Cost    *int64 `json:"cost,omitempty"`
 	Receipt bool   `json:"receipt,omitempty"`
-	// Algorithm is a name of the rule language; "" means token_bucket.
+	// Algorithm is a name as in rule files. "" means token_bucket.
 	Algorithm string `json:"algorithm,omitempty"`
-	// Mode of a leaky_bucket: meter, which "" means, or queue.
+	// Mode of a leaky_bucket is meter, the default, or queue.
 	Mode string `json:"mode,omitempty"`
 }
 
-// RefundResponse answers POST /v1/refund with status 200.
+// RefundResponse is the body of a successful response to POST /v1/refund.
 type RefundResponse struct {
 	Refunded bool `json:"refunded"`
 }
 
-// ReleaseResponse answers POST /v1/release with status 200.
+// ReleaseResponse is the body of a successful response to POST /v1/release.
 type ReleaseResponse struct {
 	Released bool `json:"released"`
 }
 
-// SettleRequest is the body of POST /v1/settle: amounts, a status or both, or that neither is known.
+// SettleRequest is the body of POST /v1/settle: amounts, a status or both, or Unknown if neither is known.
 type SettleRequest struct {
 	Receipt string                    `json:"receipt"`
 	Amounts map[string]counter.Amount `json:"amounts,omitempty"`
@@ -44,9 +44,10 @@ type SettleRequest struct {
 	Unknown bool                      `json:"unknown,omitempty"`
 }
 
-// SettleResponse answers it with status 200.
+// SettleResponse is the body of a successful response to POST /v1/settle.
 type SettleResponse struct {
-	// Settled: this call has booked it. Already: an earlier one has, or has given it back.
+	// Settled means that this call has settled the receipt. Already means that the receipt was settled or refunded
+	// before.
 	Settled bool `json:"settled"`
 	Already bool `json:"already,omitempty"`
 }
@@ -57,19 +58,19 @@ type RenewRequest struct {
 	Receipts []string `json:"receipts,omitempty"`
 }
 
-// RenewResponse answers a list, with status 200, in the order of the receipts.
+// RenewResponse is the body of a successful response to a list of receipts. Results are in the order of the receipts.
 type RenewResponse struct {
 	Results []Renewal `json:"results"`
 }
 
-// Renewal answers one receipt.
+// Renewal is the result for one receipt.
 type Renewal struct {
 	Renewed bool `json:"renewed"`
-	// Reason, of one that wasn't renewed: slot_lost, receipt_invalid, receipt_expired or unavailable.
+	// Reason says why a slot wasn't renewed: slot_lost, receipt_invalid, receipt_expired or unavailable.
 	Reason string `json:"reason,omitempty"`
 }
 
-// UnmarshalJSON reads a time as it is written, or a number of seconds.
+// UnmarshalJSON reads a time such as "2m", or a number of seconds.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	text, quoted := string(b), false
 	if quoted = strings.HasPrefix(text, `"`); quoted {

@@ -19,7 +19,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// world is a handler whose decisions are noted.
+// world is a handler with its decisions and its log.
 type world struct {
 	http.Handler
 	decided []string // edge, method, path, address, key, reason
@@ -45,7 +45,7 @@ func newWorld(t *testing.T, opts forwardauth.Options) *world {
 	return w
 }
 
-// ask sends a gateway's request from an address, and returns the answer.
+// ask sends a gateway's request from an address, and returns the response.
 func (w *world) ask(from, method, target string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, "http://weir"+target, nil)
 	r.RemoteAddr, r.RequestURI = from, target
@@ -64,15 +64,15 @@ func (w *world) ask(from, method, target string, headers ...string) *httptest.Re
 
 const local = "127.0.0.1:999"
 
-// way is how a gateway tells of POST /login?a=b from 203.0.113.7, a header each.
+// way is how a gateway describes a client's POST /login?a=b from 203.0.113.7. control has one header per entry.
 type way struct {
 	path    string
 	method  string // of the gateway's own request
 	target  string
 	edge    string
 	control []string
-	refused int    // the status of refusals by a limit
-	host    string // the header of the client's Host, if there is one
+	refused int    // the status of a refusal by a limit
+	host    string // the header with the client's Host, if the gateway sends one
 }
 
 var ways = []way{
@@ -83,7 +83,7 @@ var ways = []way{
 	{"/check/envoy", "POST", "/check/envoy/login?a=b", "extauthz", []string{"X-Real-IP: 203.0.113.7"}, 429, ""},
 }
 
-// Each gateway's request counts as its client's.
+// Each gateway's request is counted for the gateway's client.
 func TestTheClientIsCounted(t *testing.T) {
 	for _, g := range ways {
 		w := newWorld(t, forwardauth.Options{})
@@ -107,7 +107,7 @@ func TestTheClientIsCounted(t *testing.T) {
 	}
 }
 
-// A peer that isn't trusted is refused, whatever it says. Trusted are loopback and --trusted-proxies.
+// A peer that isn't trusted is refused, whatever it claims. Loopback addresses and --trusted-proxies are trusted.
 func TestStrangersMayNotSpeakForClients(t *testing.T) {
 	opts := forwardauth.Options{Limit: httplimit.Options{TrustedProxies: []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::ffff:172.16.0.0/108"),
@@ -129,7 +129,8 @@ func TestStrangersMayNotSpeakForClients(t *testing.T) {
 	}
 }
 
-// Without one of a gateway's headers, or with two of it, nobody is counted: the answer, and the log, once, name the line to write.
+// If a header of the gateway is missing or repeated, no client is counted. The response names the header and, once, so
+// does the log.
 func TestControlHeadersAreGivenOnce(t *testing.T) {
 	for _, g := range ways {
 		for i, h := range g.control {
@@ -160,7 +161,7 @@ func TestControlHeadersAreGivenOnce(t *testing.T) {
 	}
 }
 
-// A chain of proxies is followed as far as it is trusted, from the client that the gateway saw.
+// X-Forwarded-For is followed back through trusted proxies, starting at the address that the gateway saw.
 func TestProxiesBeforeTheGateway(t *testing.T) {
 	opts := forwardauth.Options{Limit: httplimit.Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 	for _, g := range ways {
@@ -182,7 +183,7 @@ func TestProxiesBeforeTheGateway(t *testing.T) {
 	}
 }
 
-// With a token, the gateway must send it. Authorization stays the client's.
+// If a token is configured, the gateway must send it in X-Weir-Token. Authorization belongs to the client.
 func TestTheTokenIsAskedFor(t *testing.T) {
 	tokens, err := guard.OneToken("http", "secret-of-the-port")
 	if err != nil {
@@ -210,8 +211,8 @@ func TestTheTokenIsAskedFor(t *testing.T) {
 	}
 }
 
-// What a gateway says is no part of its client's request: neither the port's token nor a header that tells of the request can
-// become the client's key.
+// The gateway's own headers aren't part of its client's request: neither the port's token nor a header that describes
+// the request can become the client's key.
 func TestWhatGatewaysSayIsNotTheClients(t *testing.T) {
 	tokens, err := guard.OneToken("http", "secret-of-the-port")
 	if err != nil {
@@ -242,7 +243,7 @@ func TestWhatGatewaysSayIsNotTheClients(t *testing.T) {
 	}
 }
 
-// A refused HEAD has its body all the same, if the gateway asks with a GET, and targets that can't be read are the client's fault.
+// A refused HEAD request has a body if the gateway asks with a GET. An invalid target is the client's fault.
 func TestAnswersFitTheGatewaysRequest(t *testing.T) {
 	for _, g := range ways {
 		w := newWorld(t, forwardauth.Options{})
@@ -260,7 +261,7 @@ func TestAnswersFitTheGatewaysRequest(t *testing.T) {
 	}
 }
 
-// As many as may be are decided at a time, and others are shed.
+// Only so many requests are decided at a time, and the rest is shed.
 func TestOverload(t *testing.T) {
 	for _, g := range ways {
 		synctest.Test(t, func(t *testing.T) {
@@ -300,7 +301,7 @@ func TestOtherPathsAreNotFound(t *testing.T) {
 	}
 }
 
-// Envoy puts the client's target, however it is spelled, behind the path at which it asks.
+// Envoy appends the client's target to the path of its own request. The target is kept, however it is spelled.
 func TestEnvoysTargetIsKept(t *testing.T) {
 	w := newWorld(t, forwardauth.Options{})
 	for _, target := range []string{"/", "//login", "/a/../login", "/login%2Fx", "/check/envoy/x", "/a;b=c?d=e"} {

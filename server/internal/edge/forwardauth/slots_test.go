@@ -12,7 +12,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/forwardauth"
 )
 
-// Slots end by themselves: no gateway says when a request is over. Each asks for the second while the first is in flight.
+// Slots expire, because no gateway reports the end of a request. Each gateway asks a second time while the first
+// request is in flight.
 func TestSlotsEndByThemselves(t *testing.T) {
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 		ID: "flight", By: []string{"ip"}, Algorithm: weir.Concurrency, SlotTTL: 10 * time.Second, Limits: []weir.Limit{{Count: 1}},

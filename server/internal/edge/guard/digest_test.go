@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestDigest is the same for the same operating tokens alone: nodes seal under it what Redis mustn't know.
+// TestDigest checks that two sets of tokens have the same digest if and only if their operating tokens are the same.
 func TestDigest(t *testing.T) {
 	sum := func(n byte) (sum [32]byte) { sum[0] = n; return sum }
 	of := func(ts ...token) []byte { return Tokens(ts).Digest() }

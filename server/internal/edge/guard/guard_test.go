@@ -37,15 +37,15 @@ func try(g *Guard, from, token string) string {
 
 func TestBadTokensAreThrottledByNetwork(t *testing.T) {
 	for _, c := range []struct {
-		guesses string // an address for each number
-		same    string // is throttled with them
-		other   string // isn't
+		guesses string // the address of each guess, with its number
+		same    string // an address that is throttled together with them
+		other   string // an address that isn't
 	}{
 		{"192.0.2.1:%d", "[::ffff:192.0.2.1]:5", "192.0.2.2:5"},
 		{"[::ffff:192.0.2.1]:%d", "192.0.2.1:5", "[::ffff:192.0.2.2]:5"},
 		{"[2001:db8:0:1::%x]:9", "[2001:db8:0:1:ffff:ffff:ffff:ffff]:9", "[2001:db8:0:2::1]:9"},
 		{"[fe80::%x%%eth0]:9", "[fe80::99%%eth1]:9", "[fe80:0:0:1::1%%eth0]:9"},
-		{"@", "@", "127.0.0.1:5"}, // a socket without addresses
+		{"@", "@", "127.0.0.1:5"}, // a socket without an address
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			g := New(Options{Tokens: tokens(t)})
@@ -78,7 +78,8 @@ func TestBadTokensAreThrottledByNetwork(t *testing.T) {
 	}
 }
 
-// An attacker with many addresses and many guesses grows neither the memory nor the log beyond its bound.
+// Neither the memory nor the log of bad tokens grows beyond its bound, however many addresses and guesses an attacker
+// has.
 func TestMemoryOfBadTokens(t *testing.T) {
 	g := New(Options{Tokens: tokens(t)})
 	lines, began := 0, time.Now()
@@ -98,12 +99,12 @@ func TestMemoryOfBadTokens(t *testing.T) {
 	if got := g.store.Stats().Bytes; got > memory {
 		t.Errorf("%d bytes, and the bound is %d", got, memory)
 	}
-	if minutes := 2 + int(time.Since(began).Minutes()); lines > maxLines*minutes { // begun ones count whole
+	if minutes := 2 + int(time.Since(began).Minutes()); lines > maxLines*minutes { // the current minute counts as a whole one
 		t.Errorf("%d lines in the log, in %d minutes", lines, minutes)
 	}
 }
 
-// A good token costs a check no allocation, however long it is.
+// Checking a good token allocates nothing, however long the token is.
 func TestAdmitAllocatesNothing(t *testing.T) {
 	long := strings.Repeat("x", 64)
 	ts, err := OneToken("http", long)
@@ -147,7 +148,7 @@ func TestTokenFilesThatCantBe(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadTokens("", pipe); err == nil || !strings.Contains(err.Error(), "is a pipe") { // which would wait for a writer
+	if _, err := LoadTokens("", pipe); err == nil || !strings.Contains(err.Error(), "is a pipe") { // reading it would wait for a writer
 		t.Errorf("a pipe: %v", err)
 	}
 }

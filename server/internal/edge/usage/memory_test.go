@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector has memory of its own, so this runs without it.
+// This runs without the race detector, which uses memory of its own.
 
 package usage
 
@@ -23,7 +23,7 @@ func repeat(w io.Writer, text string, n int) {
 	}
 }
 
-// Answers of 64 MB cost a Reader no more memory than short ones: one string, many events, many values.
+// A Reader of a response of 64 MB uses no more memory than of a short one, whatever the response consists of.
 func TestMemoryOfLongAnswers(t *testing.T) {
 	const used = `"usage":{"prompt_tokens":5,"completion_tokens":6000000}`
 	for _, c := range []struct{ name, contentType, begin, middle, end string }{
@@ -51,7 +51,7 @@ func TestMemoryOfLongAnswers(t *testing.T) {
 			if want := "m 5+?+6000000=6000005"; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
-			if grown > 256<<10 { // one copy of a part, a few names, and the test's own
+			if grown > 256<<10 { // a copy of a part, a few names, and the test's own allocations
 				t.Errorf("%d KB allocated for %d MB", grown>>10, long>>20)
 			}
 		})
@@ -61,7 +61,7 @@ func TestMemoryOfLongAnswers(t *testing.T) {
 	}
 }
 
-// Events cost no allocation once the model is known.
+// Once the model is known, events cause no allocations.
 func TestMemoryOfEvents(t *testing.T) {
 	_, body := load(t, "anthropic.sse")
 	r := NewReader(typeEvents, "")
@@ -71,7 +71,7 @@ func TestMemoryOfEvents(t *testing.T) {
 	}
 }
 
-// One pass over a body, as the gateway makes it.
+// BenchmarkReader reads a body once, as the gateway does.
 func BenchmarkReader(b *testing.B) {
 	_, chat := load(b, "openai-chat.sse")
 	for _, c := range []struct{ name, contentType, body string }{

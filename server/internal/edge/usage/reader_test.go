@@ -15,7 +15,7 @@ const (
 	typeLines  = "application/x-ndjson"
 )
 
-// describe is a usage in one line: model, then input+cached+output=tokens, and what is special.
+// describe returns a usage on one line: model, then input+cached+output=tokens, then what is special about it.
 func describe(u Usage, ok bool) string {
 	if !ok {
 		return strings.TrimSpace("nothing " + u.Model)
@@ -33,7 +33,7 @@ func describe(u Usage, ok bool) string {
 	return strings.TrimSpace(s)
 }
 
-// readParts reads a body in parts of the sizes that next returns.
+// readParts reads a body in parts whose sizes come from next.
 func readParts(contentType, body string, next func() int) string {
 	r := NewReader(contentType, "")
 	for len(body) > 0 {
@@ -50,7 +50,7 @@ func read(contentType, body string) string {
 	return readParts(contentType, body, func() int { return len(body) })
 }
 
-// wantUsage reads a body whole, byte by byte, in two parts cut anywhere, and in random ones.
+// wantUsage reads a body as a whole, byte by byte, in two parts with every possible cut, and in random parts.
 func wantUsage(t *testing.T, contentType, body, want string) {
 	t.Helper()
 	if got := read(contentType, body); got != want {
@@ -127,8 +127,7 @@ func TestRecordedAnswers(t *testing.T) {
 	}
 }
 
-// However early an answer breaks off, what is left of it either tells nothing, or tells that it is
-// partial, or is the truth.
+// Wherever a response breaks off, the reader reports no usage, a partial usage, or the right one.
 func TestAnswersThatBreakOff(t *testing.T) {
 	for name, want := range recorded {
 		contentType, body := load(t, name)
@@ -262,7 +261,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A Reader that nobody made reads nothing.
+// The zero Reader reads nothing.
 func TestZeroReader(t *testing.T) {
 	var r Reader
 	_, _ = r.Write([]byte(`{"usage":{"prompt_tokens":5}}`))

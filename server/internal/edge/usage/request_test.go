@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// describeAsked is a request in one line: model, estimated input, limit of a choice × choices.
+// describeAsked returns a request on one line: model, estimated input, limit per choice × choices.
 func describeAsked(a Asked) string {
 	s := fmt.Sprintf("%s %d %s×%d", a.Model, a.Input, a.MaxOutput, a.Choices)
 	if a.Stream {
@@ -23,7 +23,7 @@ func describeAsked(a Asked) string {
 	return strings.TrimSpace(s)
 }
 
-// readRequest reads the whole body of a request.
+// readRequest reads a complete request body.
 func readRequest(body []byte) (Asked, error) {
 	b := NewBody()
 	if _, err := b.Read(body); err != nil {
@@ -35,7 +35,7 @@ func readRequest(body []byte) (Asked, error) {
 	return b.Asked(), nil
 }
 
-// describeRead is the same, or the reason for which a request is refused.
+// describeRead returns a request on one line, or the reason for its refusal.
 func describeRead(a Asked, err error) string {
 	if err != nil {
 		return "refused: " + err.Error()
@@ -98,7 +98,7 @@ func TestReadRequest(t *testing.T) {
 	}
 }
 
-// What stands before the cut counts.
+// If a body is cut off, what comes before the cut counts.
 func TestAskedSoFar(t *testing.T) {
 	for _, c := range []struct{ name, body, want string }{
 		{"a whole one", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"12345678"}]}`, "m 2 5×1"},
@@ -127,7 +127,7 @@ func TestAskedSoFar(t *testing.T) {
 	}
 }
 
-// Bodies that servers could read in more than one way are refused, wherever in them that shows.
+// A body that servers could read in more than one way is refused, wherever in the body the ambiguity is.
 func TestAmbiguousRequests(t *testing.T) {
 	blanks := strings.Repeat(" ", 1<<20)
 	for name, body := range map[string]string{
@@ -369,7 +369,7 @@ func TestWithUsage(t *testing.T) {
 	}
 }
 
-// FuzzRequest checks that WithUsage adds what it says and nothing else.
+// FuzzRequest checks that WithUsage adds include_usage and changes nothing else.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"stream":true,"messages":[]}`, `{"stream":true,"stream_options": null ,"messages":[]}`, `{"stream":true,"messages":[],"stream_options":{ }}`,
@@ -427,7 +427,7 @@ func decode(t *testing.T, body []byte) map[string]any {
 	return v
 }
 
-// A limit counts only in the field in which the API at the path takes it.
+// A limit counts only in the field from which the API at the path reads it.
 func TestIsLimited(t *testing.T) {
 	for path, body := range map[string]string{
 		"/v1/chat/completions":                `{"max_completion_tokens": 1}`,
@@ -451,7 +451,7 @@ func TestIsLimited(t *testing.T) {
 	}
 }
 
-// Of counts, sums and products none overflows.
+// Sums of counts don't overflow.
 func TestCountsFit(t *testing.T) {
 	sum := new(big.Int).Mul(big.NewInt(maxCount), big.NewInt(int64(countsEnd-countsBegin)))
 	if !sum.IsInt64() {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// transcript writes down all that a scanner tells it.
+// transcript records every call of a scanner.
 type transcript struct{ bytes.Buffer }
 
 func (tr *transcript) member(_ place, name []byte) place {
@@ -24,7 +24,7 @@ func (tr *transcript) scalar(_ place, v scalar) {
 	fmt.Fprintf(tr, "%c%q@%d-%d#%d ", v.kind, v.text, v.from, v.to, v.size)
 }
 
-// scan reads a document in parts, and reports whether it is one.
+// scan reads a document in parts, and reports whether it is valid.
 func scan(parts ...[]byte) (string, bool) {
 	var tr transcript
 	s := scanner{visitor: &tr}
@@ -35,7 +35,7 @@ func scan(parts ...[]byte) (string, bool) {
 			return tr.String(), s.state == finished && len(bytes.Trim(rest, " \t\r\n")) == 0
 		}
 	}
-	s.feed([]byte{'\n'}) // which ends a number
+	s.feed([]byte{'\n'}) // ends a number
 	return tr.String(), s.state == finished
 }
 
@@ -45,13 +45,13 @@ func TestScanner(t *testing.T) {
 	if got, ok := scan([]byte(doc)); got != want || !ok {
 		t.Errorf("%t\n%s\nwant\n%s", ok, got, want)
 	}
-	// Halves of a pair in two strings are no pair.
+	// The halves of a surrogate pair in two strings don't form a pair.
 	if got, _ := scan([]byte(`["\ud83d","\ude00"]`)); got != "[@1 \"\"�\"@1-9#3 \"\"�\"@10-18#3 ] " {
 		t.Error(got)
 	}
 }
 
-// decoded is the text of a document that is one string.
+// decoded is the text of a document that consists of one string.
 type decoded struct {
 	transcript
 	text string
@@ -60,8 +60,8 @@ type decoded struct {
 
 func (d *decoded) scalar(_ place, v scalar) { d.text, d.size = string(v.text), v.size }
 
-// FuzzScanner compares the scanner with the standard library's, and with itself where the
-// document comes in three parts.
+// FuzzScanner compares the scanner with encoding/json, and the result for a whole document with the result for three
+// parts of it.
 func FuzzScanner(f *testing.F) {
 	for _, seed := range []string{
 		`{"a":[1,2.5,-0,1e9,"x",true,false,null],"b":{}}`, `[[[]]]`, `"\ud83d\ude00\ud83d\u0041\ude00\ud83d\ud83d\ude00"`,
@@ -92,7 +92,7 @@ func FuzzScanner(f *testing.F) {
 	})
 }
 
-// depth is how deeply a valid document is nested.
+// depth returns how deeply a valid document is nested.
 func depth(doc []byte) int {
 	most, now, quoted := 0, 0, false
 	for i := 0; i < len(doc); i++ {
@@ -112,7 +112,7 @@ func depth(doc []byte) int {
 	return most
 }
 
-// FuzzReader feeds the same bytes at once and in parts.
+// FuzzReader compares the usage in a whole body with the usage in its parts.
 func FuzzReader(f *testing.F) {
 	types := []string{typeJSON, typeEvents, typeLines}
 	for name := range recorded {

@@ -2,7 +2,7 @@ package usage
 
 import "testing"
 
-// However a body is cut into parts, it is refused if and only if it isn't in UTF-8.
+// A body is refused if and only if it isn't valid UTF-8, however it is split into parts.
 func TestBodiesAreInUTF8(t *testing.T) {
 	for text, good := range map[string]bool{
 		`{"model":"small","x":"é€😀"}`:          true,
@@ -10,7 +10,7 @@ func TestBodiesAreInUTF8(t *testing.T) {
 		"{\"x\":\"\xc3\",\"model\":\"small\"}": false,
 		"{\"x\":\"\xe2\x82\"}":                 false,
 		"{\"x\":\"\xed\xa0\x80\"}":             false, // half of a surrogate pair
-		"{\"x\":\"\xc0\xaf\"}":                 false, // a slash, too long
+		"{\"x\":\"\xc0\xaf\"}":                 false, // an overlong encoding of a slash
 		"{\"x\":1}\xe2":                        false,
 		"{\"x\":\"\x80\x80\x80\x80\x80\x80\"}": false,
 	} {
