@@ -28,17 +28,17 @@ import (
 	"github.com/weirhq/weir/server/test/oteltest"
 )
 
-// leaks gathers what comes out of a node and of commands, and looks for secrets in it. Whatever else a node sends somewhere
-// is one more thing to gather.
+// leaks collects the output of a node and of commands, and looks for secrets in it. Output that a node sends anywhere
+// else should be added here, too.
 type leaks struct {
 	t       *testing.T
-	secrets map[string]string // by what they are
-	out     map[string]string // by where it came out
+	secrets map[string]string // by description
+	out     map[string]string // by source
 }
 
 func (l *leaks) gather(where, text string) { l.out[where] += text + "\n" }
 
-// call gathers an answer. It isn't for what an operator with a token is shown of the rules that are asked for.
+// call sends a request and collects the response. It isn't for responses with rules that an operator may see.
 func (l *leaks) call(method, url, body string, headers ...string) {
 	l.t.Helper()
 	res, text := call(l.t, method, url, body, headers...)
@@ -46,7 +46,7 @@ func (l *leaks) call(method, url, body string, headers ...string) {
 	l.gather(where, fmt.Sprint(res.Status, " ", res.Header, "\n", text))
 }
 
-// watch gathers what a stream shows until it ends.
+// watch collects a stream's output until the stream ends.
 func (l *leaks) watch(url string, header string) (ended chan string) {
 	l.t.Helper()
 	name, value, _ := strings.Cut(header, ": ")
@@ -68,7 +68,7 @@ func (l *leaks) watch(url string, header string) (ended chan string) {
 	return ended
 }
 
-// raw sends bytes as they are to a port, and gathers what is answered.
+// raw sends raw bytes to a port and collects the response.
 func (l *leaks) raw(base, request string) {
 	l.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
@@ -87,7 +87,7 @@ func (l *leaks) raw(base, request string) {
 	}
 }
 
-// command runs weir and gathers what it prints, whatever its exit code.
+// command runs weir and collects its output, whatever its exit code.
 func (l *leaks) command(args ...string) {
 	l.t.Helper()
 	cmd := exec.CommandContext(l.t.Context(), binary, args...)
@@ -99,7 +99,7 @@ func (l *leaks) command(args ...string) {
 	l.gather("weir "+args[0], string(text))
 }
 
-// forms are the ways in which a secret could come out.
+// forms returns the encodings in which a secret could appear.
 func forms(secret string) []string {
 	quoted, _ := json.Marshal(secret)
 	all := []string{
@@ -131,8 +131,8 @@ func (l *leaks) check() {
 
 const forged = "\n{\"time\":\"2026-01-01T00:00:00Z\",\"level\":\"ERROR\",\"msg\":\"forged\",\"outcome\":\"forged\"}\r\n\x1b[2J"
 
-// No key, token or password comes out of a node in a log, a metric or an error, whichever way it came in; nor does what a client
-// sends make lines of its own.
+// No key, token or password appears in a node's logs, metrics or errors, however it was sent. Clients can't inject
+// lines into logs either.
 func TestNoSecretComesOut(t *testing.T) {
 	dir := t.TempDir()
 	signing := "the-jwt-signing-secret-9d1f/+&%41?x"
@@ -221,7 +221,7 @@ decision_log_sample: 1
 			body := fmt.Sprintf(`{"key": %s, "method": %s, "path": %s, "ip": "203.0.113.7", "attributes": {"user": %s, "header:X-Tenant": %s}}`,
 				quote(s[key]), quote(s["secret method"]), quote("/reset/"+s["secret in a path"]+forged), quote(s["user of a check"]), quote(s["tenant of a check"]))
 			l.call("POST", n.HTTP+"/v1/check", body, asService)
-			l.call("POST", n.HTTP+"/v1/check", body[:len(body)-3], asService) // is cut off
+			l.call("POST", n.HTTP+"/v1/check", body[:len(body)-3], asService) // cut off
 			l.call("POST", n.HTTP+"/v1/check", strings.Replace(body, `"ip"`, `"pi"`, 1), asService)
 		}
 		l.call("POST", n.HTTP+"/v1/checks", `{"checks": [{"key": `+quote(s["key in a batch"])+`}, {"key": `+quote(s["key in a batch"])+`, "cost": -1}, {"nonsense": "`+s["key in a batch"]+`"}]}`, asService)
@@ -232,7 +232,7 @@ decision_log_sample: 1
 	l.call("POST", n.HTTP+"/v1/check", strings.Replace(reservation, "1500", "-1", 1), asService)
 	l.call("POST", n.HTTP+"/v1/check", strings.Replace(reservation, `"id"`, `"di"`, 1), asService)
 	l.call("POST", n.HTTP+"/v1/checks", `{"checks": [`+strings.Replace(reservation, "2m", s["id of a check"][:8], 1)+`]}`, asService)
-	_, reserved := call(t, "POST", n.HTTP+"/v1/check", reservation, asService) // it may have its receipt
+	_, reserved := call(t, "POST", n.HTTP+"/v1/check", reservation, asService) // this response may have the receipt
 	var taken struct{ Receipt string }
 	if err := json.Unmarshal([]byte(reserved), &taken); err != nil || taken.Receipt == "" || strings.Contains(reserved, "id_0123") {
 		t.Fatal(reserved, err)
@@ -290,7 +290,7 @@ decision_log_sample: 1
 		}
 	}
 
-	// What an operator writes is neither logged nor repeated in errors.
+	// Input from operators is neither logged nor repeated in errors.
 	mustAdmin(t, n, "PUT", "/v1/rules/key", `{"key": `+quote(s["key that is given"])+`, "rule": "quota", "limit": "9/hour"}`, asAdmin)
 	l.call("PUT", n.Admin+"/v1/rules/key", `{"key": `+quote(s["key that is given"])+`, "rule": "no-such", "limit": "9/hour"}`, asAdmin)
 	l.call("PUT", n.Admin+"/v1/rules/key", `{"key": `+quote(s["key that is given"])+`, "rule": "quota", "limit": "9/hour"}`, asReader)
@@ -304,7 +304,7 @@ decision_log_sample: 1
 	}
 	l.call("GET", n.HTTP+"/readyz", "")
 
-	// (Whoever has weir look at a file of theirs, as in weir rules lint, is shown the lines that are wrong.)
+	// (Commands that check an operator's own file, such as weir rules lint, do show the faulty lines.)
 	l.command("keys", "override", s["key that is given"], "--rule", "no-such", "--limit", "9/hour", "--admin", n.Admin)
 	l.command("check", "--http", n.HTTP, s["key in a check"], "--path", "/reset/"+s["secret in a path"])
 	l.command("nodes", "--admin", n.Admin)
@@ -367,7 +367,7 @@ decision_log_sample: 1
 	}
 	l.check()
 
-	// It has told what it may: a test of silence would prove nothing.
+	// The decision log and the metrics aren't empty; otherwise the test would prove nothing.
 	for _, want := range []string{
 		`"key":"sk_hea…ef"`, `"key":"sk_sta…ef"`, `"reason":"denied"`, `"reason":"identity"`, `"path":"/orders/{id}"`, `"method":"other"`,
 		`"identity":"the token has expired"`, `"identity":"the token's signature or algorithm is wrong"`, `"identity":"the token has another issuer"`,
@@ -382,7 +382,7 @@ decision_log_sample: 1
 	}
 }
 
-// An upstream that sends more than it announced doesn't get that into the log.
+// If an upstream sends more bytes than it announced, they don't appear in the log.
 func TestWhatFollowsAnAnswerStaysOutOfTheLog(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -393,7 +393,7 @@ func TestWhatFollowsAnAnswerStaysOutOfTheLog(t *testing.T) {
 		}
 		defer conn.Close()
 		fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokSECRET-OF-AN-ANSWER")
-		_, _ = io.Copy(io.Discard, conn) // until the node hangs up
+		_, _ = io.Copy(io.Discard, conn) // until the node closes the connection
 	}))
 	defer upstream.Close()
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: all, by: [], limit: 1000000/hour}\n")

@@ -24,7 +24,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// With nothing told, a node serves and decides, by rules that show what there is.
+// Without flags and files, a node serves requests with starter rules that show Weir's features.
 func TestServeWithoutFlagsAndFiles(t *testing.T) {
 	t.Parallel()
 	n := serve(t)
@@ -32,7 +32,7 @@ func TestServeWithoutFlagsAndFiles(t *testing.T) {
 	if status != 200 || !strings.Contains(body, `"rule":"quota"`) || !strings.Contains(body, `"remaining":99`) {
 		t.Errorf("%d %s", status, body)
 	}
-	// The starter rules show tiers, a login rule, an IP rule and a blocked key.
+	// The starter rules have tiers, a login rule, an IP rule and a blocked key.
 	for request, want := range map[string]string{
 		`{"key": "sk_free_1", "ip": "203.0.113.1"}`:                                "true quota 100, address 6000",
 		`{"key": "sk_prod_1", "ip": "203.0.113.1"}`:                                "true quota 1000",
@@ -66,7 +66,7 @@ func TestServeWithoutFlagsAndFiles(t *testing.T) {
 	}
 }
 
-// The README's first curl, as curl sends it, shows a decision with headers; and it is what a node that starts says to try.
+// The README's first curl command gets a decision with headers, and a node suggests the same command when it starts.
 func TestFirstCurl(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../README.md")
@@ -120,7 +120,8 @@ func TestFirstCurl(t *testing.T) {
 	}
 }
 
-// S1: of 500 requests at once against a bucket of 100 that doesn't refill meanwhile, 100 pass, through the API and the gateway alike.
+// Of 500 concurrent requests to a bucket of 100 that doesn't refill during the test, exactly 100 pass, both through the
+// check API and the gateway.
 func TestBurst(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int64
@@ -174,7 +175,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// Saving the rule file applies it, however it is saved; a bad save changes nothing and is reported with its place.
+// When the rule file is saved, in any way, its rules are applied. If it is invalid, the rules stay, and the error is
+// logged with its position.
 func TestRulesFollowTheFile(t *testing.T) {
 	t.Parallel()
 	rules := func(limit int) string { return fmt.Sprintf("rules:\n  - {id: quota, limit: %d/hour}\n", limit) }
@@ -221,7 +223,7 @@ func TestRulesFollowTheFile(t *testing.T) {
 		}
 	})
 
-	// A ConfigMap is a folder of symlinks through ..data, which is swapped.
+	// A ConfigMap is mounted as a folder of symlinks that lead through ..data, which is replaced as a whole.
 	t.Run("a ConfigMap", func(t *testing.T) {
 		dir := t.TempDir()
 		put := func(stamp, text string) {
@@ -250,7 +252,8 @@ func TestRulesFollowTheFile(t *testing.T) {
 	})
 }
 
-// Hundreds of saves under load, half of them broken: no request fails, none sees a mixture, every broken one is reported with its place.
+// The rule file is saved hundreds of times under load, and half of the saves are invalid. No request fails or sees a
+// mixture of versions, and each invalid save is logged with its position.
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel()
 	doc := func(v int) string {
@@ -289,7 +292,7 @@ func TestReloadUnderLoad(t *testing.T) {
 			n.await("rules applied", func(l map[string]any) bool { return l["version"] == float64(good) })
 			continue
 		}
-		// The fault moves from line to line, and so does the report.
+		// The error moves from line to line, and so must the position in the log.
 		line := 2 + i%100
 		write(t, file, strings.Repeat("#\n", line-2)+fmt.Sprintf("rules:\n  - {id: c, limit: %d}\n", -i))
 		n.await("rules rejected: the ones in force stay", func(l map[string]any) bool {
@@ -301,7 +304,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	t.Logf("%d checks during 300 saves", checks.Load())
 }
 
-// A node that is ended under load answers every request that a connection carried, also when hangups come meanwhile.
+// A node that is stopped under load responds to every request that it received, even if SIGHUPs arrive in the meantime.
 func TestDrainLosesNothing(t *testing.T) {
 	t.Parallel()
 	for _, sent := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
@@ -324,7 +327,7 @@ func drains(t *testing.T, sent syscall.Signal) {
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: all, limit: 1000000/second}\n")
 	n := serve(t, "--rules", rules, "--gateway", "127.0.0.1:0", "--upstream", upstream.URL)
 
-	// Of POSTs, since net/http sends a GET again by itself when a connection breaks.
+	// The requests are POSTs because net/http would retry a GET if its connection breaks.
 	send := func(c *http.Client, url, want string) error {
 		res, err := c.Post(url, "application/json", strings.NewReader(`{"key": "k"}`))
 		if err != nil {
@@ -356,7 +359,7 @@ func drains(t *testing.T, sent syscall.Signal) {
 			for {
 				err := send(client, url, want)
 				if errors.Is(err, syscall.ECONNREFUSED) {
-					return // the node is gone; nothing was in flight
+					return // the node has exited, and nothing was in flight
 				}
 				if err != nil {
 					t.Errorf("a request was lost: %v", err)
@@ -368,7 +371,7 @@ func drains(t *testing.T, sent syscall.Signal) {
 	}
 	inside.Wait()
 	_ = n.cmd.Process.Signal(sent)
-	// New requests go on until the port is closed; then the slow ones may end.
+	// New requests are sent until the port closes. Then the slow requests may finish.
 	for {
 		c, err := net.Dial("tcp", strings.TrimPrefix(n.Gateway, "http://"))
 		if err != nil {
@@ -387,7 +390,7 @@ func drains(t *testing.T, sent syscall.Signal) {
 	}
 }
 
-// What can't be is refused at the start, in words that say what to do.
+// Invalid settings are rejected at startup, with an error that says what to do.
 func TestServeRefusesBadSettings(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -441,7 +444,7 @@ func TestServeRefusesBadSettings(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		cmd := exec.CommandContext(ctx, binary, append([]string{"serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, strings.Fields(c.args)...)...)
-		cmd.Dir = t.TempDir() // no weir.yaml there
+		cmd.Dir = t.TempDir() // this folder has no weir.yaml
 		out, err := cmd.CombinedOutput()
 		cancel()
 		if err == nil || !strings.Contains(string(out), c.want) {

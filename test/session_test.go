@@ -20,19 +20,20 @@ const (
 	bobToken = "token-of-bob-91d24aa0"
 )
 
-// tokenLine is a line of a file of tokens.
+// tokenLine returns a line for a file of tokens.
 func tokenLine(name, role, token string) string {
 	return fmt.Sprintf("%s %s %x\n", name, role, sha256.Sum256([]byte(token)))
 }
 
-// guarded starts a node that asks for the tokens of ada, who operates, and of bob, who reads.
+// guarded starts a node with two admin tokens: ada may operate, bob may only read.
 func guarded(t *testing.T, args ...string) (n *node, file string) {
 	t.Helper()
 	file = write(t, filepath.Join(t.TempDir(), "tokens"), tokenLine("ada", "operate", adaToken)+tokenLine("bob", "read", bobToken))
 	return serve(t, append([]string{"--admin-tokens", file, "--log-level", "debug"}, args...)...), file
 }
 
-// login begins a session, and returns the headers that it takes to use it: the cookie, and the proof. Set is how the cookie was.
+// login starts a session and returns the headers that requests in it need, which are the cookie and the proof. It also
+// returns the cookie as it was set.
 func login(t *testing.T, n *node, token string, headers ...string) (session []string, set *http.Cookie) {
 	t.Helper()
 	res, text := call(t, http.MethodPost, n.Admin+"/v1/session", `{"token": "`+token+`"}`, headers...)
@@ -44,10 +45,10 @@ func login(t *testing.T, n *node, token string, headers ...string) (session []st
 	return []string{"Cookie: " + set.Name + "=" + set.Value, "X-Weir-Session: " + in.Proof}, set
 }
 
-// also are more headers for a request.
+// also adds headers to a session's headers.
 func also(session []string, headers ...string) []string { return slices.Concat(session, headers) }
 
-// own is what a browser sends with the requests of a page of the node's own.
+// own is the header that browsers send with requests from the node's own pages.
 const own = "Sec-Fetch-Site: same-origin"
 
 func TestSessionByCookie(t *testing.T) {
@@ -78,7 +79,7 @@ func TestSessionByCookie(t *testing.T) {
 			t.Errorf("%v: %s %s", headers, res.Status, text)
 		}
 	}
-	// What is written by a session is written by its owner.
+	// A change in a session is attributed to the session's user.
 	if res, text := call(t, http.MethodPut, n.Admin+"/v1/denylist?force=true", `{"entries": ["sk_leaked_key"]}`, also(session, own)...); res.StatusCode != http.StatusOK {
 		t.Fatalf("%s %s", res.Status, text)
 	}
@@ -93,7 +94,7 @@ func TestSessionByCookie(t *testing.T) {
 	if res, text := call(t, http.MethodPut, n.Admin+"/v1/denylist?force=true", `{"entries": []}`, also(reader, own)...); res.StatusCode != http.StatusForbidden || !strings.Contains(text, "the token of bob may only read") {
 		t.Errorf("%s %s", res.Status, text)
 	}
-	// A bearer token is what counts beside a cookie: a program sends it on purpose.
+	// If a request has both a bearer token and a cookie, the token decides, because only programs send tokens.
 	if _, text := call(t, http.MethodGet, n.Admin+"/v1/session", "", also(session, bearer(bobToken))...); !strings.Contains(text, `"name":"bob"`) {
 		t.Error(text)
 	}
@@ -150,7 +151,8 @@ func TestCookieOverTLS(t *testing.T) {
 	}
 }
 
-// A token that is taken out of its file ends its sessions at once, and they stay ended if it comes back. A role that changes does for them, too.
+// When a token is removed from the file, its sessions end at once, and stay ended if the token is added again. A change
+// of role also ends them.
 func TestSessionsEndWithTheirToken(t *testing.T) {
 	t.Parallel()
 	n, file := guarded(t)
@@ -178,13 +180,13 @@ func TestSessionsEndWithTheirToken(t *testing.T) {
 	status(bob, http.StatusForbidden)
 	status(ada, http.StatusUnauthorized)
 	for text, why := range map[string]string{"": "holds no token", "ada boss 00": "the role must be read or operate"} {
-		write(t, file, text) // and the ones in use stay
+		write(t, file, text) // the sessions in use stay
 		n.await("admin-tokens rejected: the ones in use stay", func(l map[string]any) bool { return strings.Contains(fmt.Sprint(l["error"]), why) })
 		status(bob, http.StatusForbidden)
 	}
 }
 
-// A token has a bounded number of sessions. Who begins more ends their own.
+// Each token can have a limited number of sessions. New sessions end the oldest ones of the same token.
 func TestSessionsAreBounded(t *testing.T) {
 	t.Parallel()
 	n, _ := guarded(t)
@@ -211,7 +213,8 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// A guess at the login is one at the API: both together are throttled, and a good token is let in all the same.
+// Wrong tokens at the login count like wrong tokens at the API. Both are throttled together, but a valid token is
+// always accepted.
 func TestGuessesAtTheLoginAreThrottled(t *testing.T) {
 	t.Parallel()
 	n, _ := guarded(t)
@@ -238,19 +241,19 @@ func TestGuessesAtTheLoginAreThrottled(t *testing.T) {
 	}
 }
 
-// pathOf is a route's path with something in the place of its parameters.
+// pathOf returns a route's path with its parameters filled in.
 func pathOf(r api.Route) string {
 	return strings.NewReplacer("{id}", "quota", "{tier}", "free", "{version}", "1", "{profile}", "heap").Replace(r.Path)
 }
 
-// Cookies don't know of ports: whatever listens on the host gets them, and sets them. One that it took is worth nothing without its
-// proof. One that it set beside the browser's own neither takes the session's place nor ends it, and a login helps where it took the
-// cookie's place.
+// Cookies are shared between ports, so any server on the same host can read and set them. A stolen cookie is useless
+// without its proof. A cookie that another server sets beside the browser's own neither replaces the session nor ends
+// it. If it overwrote the browser's cookie, a new login helps.
 func TestOtherPortsCookies(t *testing.T) {
 	t.Parallel()
 	n, _ := guarded(t)
 	ada, set := login(t, n, adaToken)
-	evil, _ := login(t, n, bobToken) // whoever has a session may want another to work in it
+	evil, _ := login(t, n, bobToken) // an attacker might want others to work in the attacker's session
 	own, its := strings.TrimPrefix(ada[0], "Cookie: "), strings.TrimPrefix(evil[0], "Cookie: ")
 	who := func(want string, headers ...string) {
 		t.Helper()
@@ -265,17 +268,17 @@ func TestOtherPortsCookies(t *testing.T) {
 	}
 	who("", "Cookie: "+its, ada[1])
 	who("", "Cookie: "+own, evil[1])
-	// A browser without a session doesn't get into the one that was foisted on it.
+	// A browser without a session can't be made to use a planted one.
 	who("", "Cookie: "+its)
 	again, _ := login(t, n, adaToken, "Cookie: "+its)
 	who("ada", "Cookie: "+its+"; "+strings.TrimPrefix(again[0], "Cookie: "), again[1])
 	who("bob", evil...)
-	// A stolen cookie doesn't end the session either.
+	// A stolen cookie can't end the session either.
 	if res, text := call(t, http.MethodDelete, n.Admin+"/v1/session", "", ada[0], "Sec-Fetch-Site: same-origin"); res.StatusCode != http.StatusNoContent {
 		t.Errorf("%s %s", res.Status, text)
 	}
 	who("ada", ada...)
-	// With a stolen cookie nobody sees more than without.
+	// A stolen cookie gives access to nothing.
 	for _, path := range []string{"/v1/events", "/metrics", "/v1/rules"} {
 		if res, _ := call(t, http.MethodGet, n.Admin+path, "", ada[0]); res.StatusCode != http.StatusUnauthorized {
 			t.Errorf("%s: %s", path, res.Status)
@@ -283,8 +286,8 @@ func TestOtherPortsCookies(t *testing.T) {
 	}
 }
 
-// Whatever a page of another origin makes a browser send is refused: with the cookie of a session, which browsers attach to requests
-// of another port of this host; without; and on a node without tokens.
+// Requests that other origins make a browser send are refused. That is so with a session's cookie, which browsers also
+// send to other ports of the host, without the cookie, and on a node without tokens.
 func TestOtherPagesNeitherReadNorWrite(t *testing.T) {
 	t.Parallel()
 	asks, _ := guarded(t, "--pprof")
@@ -315,7 +318,7 @@ func TestOtherPagesNeitherReadNorWrite(t *testing.T) {
 		for kind, headers := range evil {
 			for _, r := range api.Routes {
 				if r.Path == "/v1/session" && r.Method != http.MethodGet {
-					continue // below
+					continue // tested below
 				}
 				res, text := call(t, r.Method, c.Admin+pathOf(r)+"?force=true", `{"entries": [], "version": 1, "limit": 1, "key": "k", "rule": "quota"}`,
 					slices.Concat(c.headers, headers, []string{"If-Match: *"})...)
@@ -327,7 +330,7 @@ func TestOtherPagesNeitherReadNorWrite(t *testing.T) {
 				}
 			}
 			if strings.HasPrefix(kind, "a name") {
-				continue // to its page a browser attaches no cookie of ours
+				continue // for another host name, browsers don't send our cookie
 			}
 			for _, method := range []string{http.MethodPost, http.MethodDelete} {
 				if res, text := call(t, method, c.Admin+"/v1/session", `{"token": "`+adaToken+`"}`, slices.Concat(c.headers, headers)...); res.StatusCode != http.StatusForbidden || len(res.Cookies()) > 0 {
@@ -342,8 +345,8 @@ func TestOtherPagesNeitherReadNorWrite(t *testing.T) {
 		if !strings.Contains(text, `"version":1`) || strings.Contains(text, `"version":2`) {
 			t.Errorf("%s: somebody wrote: %s", name, text)
 		}
-		// The node's own pages do both; and a browser that says nothing, on a name without TLS, may read: it attaches the cookie for
-		// this site alone.
+		// The node's own pages may read and write. A browser without Sec-Fetch-Site, on an origin without TLS, may
+		// read, because it sends the cookie only from this site.
 		for _, headers := range [][]string{{own}, {own, "Origin: " + c.Admin}, {"Sec-Fetch-Site: none"}, {}} {
 			if res, text := call(t, http.MethodGet, c.Admin+"/v1/rules", "", slices.Concat(c.headers, headers)...); res.StatusCode != http.StatusOK {
 				t.Errorf("%s, %v: %s %s", name, headers, res.Status, text)
@@ -355,7 +358,7 @@ func TestOtherPagesNeitherReadNorWrite(t *testing.T) {
 			}
 		}
 	}
-	// With a cookie a write must come from a page, since nothing else has cookies.
+	// A write with a cookie must come from a page, because only browsers have cookies.
 	if status, text := send(t, asks.Admin+"/v1/counters/reset", `{"key": "k"}`, session...); status != http.StatusForbidden {
 		t.Errorf("%d %s", status, text)
 	}
@@ -364,7 +367,7 @@ func TestOtherPagesNeitherReadNorWrite(t *testing.T) {
 	}
 }
 
-// Every answer of the admin port tells browsers to keep it to the port's own pages, whatever it is.
+// All responses of the admin port tell browsers not to let other sites' pages use them.
 func TestAdminAnswersAreForTheirOwnPages(t *testing.T) {
 	t.Parallel()
 	n := serve(t)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Flag before environment before weir.yaml.
+// Flags take precedence over the environment, and the environment over weir.yaml.
 func TestSettingsPrecedence(t *testing.T) {
 	dir := t.TempDir()
 	config := write(t, filepath.Join(dir, "weir.yaml"), `

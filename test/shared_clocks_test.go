@@ -11,20 +11,20 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// skewed is the clock of a Redis, which is wrong and may step.
+// skewed is the clock of a Redis server. It is off by some time, and can be stepped.
 type skewed struct {
 	clock *redistest.Clock
 	mu    sync.Mutex
 	steps []step
 }
 
-// step is by how much a clock is wrong from some moment between two on.
+// step is a change of a clock's error. It happened at some time between from and by.
 type step struct {
 	from, by time.Time
 	skew     time.Duration
 }
 
-// to makes the clock wrong by so much.
+// to changes the clock's error.
 func (c *skewed) to(t *testing.T, skew time.Duration) {
 	t.Helper()
 	c.mu.Lock()
@@ -34,7 +34,7 @@ func (c *skewed) to(t *testing.T, skew time.Duration) {
 	c.steps = append(c.steps, step{begun, time.Now(), skew})
 }
 
-// between is how wrong the clock may have been between two moments: at least, and at most.
+// between returns the smallest and the largest error that the clock may have had between two times.
 func (c *skewed) between(from, to time.Time) (least, most time.Duration) {
 	least, most = math.MaxInt64, math.MinInt64
 	for i, s := range c.steps {
@@ -46,7 +46,7 @@ func (c *skewed) between(from, to time.Time) (least, most time.Duration) {
 	return least, most
 }
 
-// newSkewed starts a Redis with a clock that is wrong.
+// newSkewed starts a Redis server whose clock is off by skew.
 func newSkewed(t *testing.T, skew time.Duration) (*redistest.Server, *skewed) {
 	t.Helper()
 	c := &skewed{clock: redistest.NewClock(t, skew)}
@@ -63,9 +63,10 @@ func newSkewed(t *testing.T, skew time.Duration) (*redistest.Server, *skewed) {
 	return redis, c
 }
 
-// sharedAndClocks: one region's clock is a second behind, one's a second ahead, and two step while tokens are lent. No window
-// admits more than its limit, whichever region is in it first, a budget is spent to its last token, and a bucket admits no more than what
-// clocks that step forward refill too early.
+// sharedAndClocks checks shared limits with wrong clocks: one region's clock is a second behind, one's is a second
+// ahead, and two are stepped while tokens are lent. No window admits more than its limit, whichever region enters it
+// first. A budget is used up to the last token. A bucket admits only as much extra as clocks that step forward refill
+// too early.
 func sharedAndClocks(t *testing.T) {
 	const limit = 200
 	clocks := map[string]*skewed{}
@@ -99,14 +100,15 @@ rules:
 		clocks[s.region].to(t, s.skew*time.Second)
 	}
 	wait.Wait()
-	rate.bucket(t, 300, 5, 5*(0.85+2*0.05)) // us steps forward once, and sa twice
+	rate.bucket(t, 300, 5, 5*(0.85+2*0.05)) // us steps forward once, sa twice
 	daily.pace = 0
 	daily.spent(t, 2000, 2, in...)
 	for _, o := range []*oracle{short, daily, rate} {
 		o.unfailing(t)
 	}
 
-	// A window is known if the clock can't have been at its edge. One that a region has begun stays, if its clock steps back.
+	// An admission counts for a window if the clock certainly wasn't at the window's edge. A window that a region has
+	// entered stays current if its clock steps back.
 	windows, latest := map[int64]int{}, map[string]int64{}
 	first, last := int64(math.MaxInt64), int64(0)
 	everything := slices.Concat(short.admitted, short.refused)

@@ -11,8 +11,9 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestSharedLimitsSurviveFailovers: the home's Redis dies, and Sentinels promote its replica. If that had everything, regions admit
-// what the limit says, to the token. If it hadn't, they admit at most what was admitted in the moment before once more.
+// TestSharedLimitsSurviveFailovers checks failovers of the home's Redis with Sentinel. If the replica was up to date,
+// the regions admit exactly the limit. If not, they admit at most as much extra as was admitted just before the primary
+// died.
 func TestSharedLimitsSurviveFailovers(t *testing.T) {
 	t.Parallel()
 	awayFromMidnight(t)
@@ -27,8 +28,8 @@ rules:
 		place{name: "eu"}, place{name: "ap"})
 	in := values(all, "us", "eu", "ap")
 	rate, calm, busy := oracleOf("rate"), oracleOf("calm"), oracleOf("busy")
-	// But for the failovers that are meant, Sentinels are patient: on a busy machine they would take the new primary for dead and
-	// promote the one that has just come back empty.
+	// Except for intended failovers, the Sentinels wait long. On a busy machine they might otherwise believe that the
+	// new primary is dead, and promote the old one, which has just restarted empty.
 	downAfter := func(ms string) {
 		t.Helper()
 		for _, s := range group.Sentinels {
@@ -83,7 +84,7 @@ rules:
 			}
 		}
 	})
-	if err := dead.Restart(); err != nil { // not before: it is empty
+	if err := dead.Restart(); err != nil { // not earlier, because it restarts empty
 		t.Fatal(err)
 	}
 	until(t, func() error { return group.Healthy(t.Context()) })
@@ -101,12 +102,12 @@ rules:
 		}
 		return nil
 	})
-	followed := time.Now() // what was answered by then, the replica has
+	followed := time.Now() // the replica has all that was answered by then
 	replicated()
 	var died time.Time
 	failOver(func() { died = time.Now() })
 	since := died.Add(-time.Second)
-	if followed.Before(since) { // on a busy machine
+	if followed.Before(since) { // only on a busy machine
 		since = followed
 	}
 	enough.Store(true)

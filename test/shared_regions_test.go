@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// sharedRules are limits that regions share: buckets, budgets of a day and of a month, and one of tokens.
+// sharedRules are limits that regions share: a bucket, budgets per day and per month, and budgets of tokens.
 const sharedRules = `
 rules:
   - {id: rate, by: ["attr:rate"], missing: skip, scope: global, limit: 300/minute}
@@ -25,7 +25,8 @@ rules:
   - {id: held, by: ["attr:held"], missing: skip, amount: tokens, scope: global, limit: 3000/month}
 `
 
-// TestSharedLimits: three regions, 150 ms apart, of which one has two nodes, admit together what one would.
+// TestSharedLimits checks that three regions, 150 ms apart, one of them with two nodes, together admit as much as a
+// single region would.
 func TestSharedLimits(t *testing.T) {
 	t.Parallel()
 	awayFromMidnight(t)
@@ -36,7 +37,8 @@ func TestSharedLimits(t *testing.T) {
 	t.Run("reservations", func(t *testing.T) { reservations(t, all) })
 }
 
-// spentExactly: under load in all regions at once, budgets are spent to the last token and no more, and a bucket within its bound.
+// spentExactly checks that, under load in all regions, budgets are used up to the last token and no further, and a
+// bucket stays within its bound.
 func spentExactly(t *testing.T, in []*area) {
 	rate, daily, monthly := oracleOf("rate"), oracleOf("daily"), oracleOf("monthly")
 	var wait sync.WaitGroup
@@ -54,8 +56,9 @@ func spentExactly(t *testing.T, in []*area) {
 	t.Logf("in the budgets' last moments, %d and %d were refused while others were admitted", daily.falsely(), monthly.falsely())
 }
 
-// hotKey: hundreds of requests at once for one counter, on two nodes with one Redis, and in the other regions. None fails, and none is
-// refused while there is enough, whether or not they are reservations that may be repeated.
+// hotKey sends hundreds of concurrent requests for one counter to two nodes that share a Redis, and to the other
+// regions. None fails, and none is refused while tokens are left. That also holds for reservations with ids, which can
+// be repeated.
 func hotKey(t *testing.T, in []*area) {
 	hot, held := oracleOf("hot"), oracleOf("held")
 	held.more = `, "amounts": {"tokens": 5}, "reserve": "1h", "id": "%d"`
@@ -75,7 +78,8 @@ func hotKey(t *testing.T, in []*area) {
 	hot.spent(t, 600, 1, in...)
 }
 
-// reservations: what is reserved in one region is counted in all, is charged once under one id, and can be settled on any node of it.
+// reservations checks that a reservation in one region counts in all regions, is charged once per id, and can be
+// settled on any node of its region.
 func reservations(t *testing.T, all map[string]*area) {
 	type reply struct {
 		Receipt string
@@ -95,14 +99,14 @@ func reservations(t *testing.T, all map[string]*area) {
 	}
 	us, eu, ap := all["us"], all["eu"], all["ap"]
 	first := reserve(eu, 0, 6000, "a", 200)
-	reserve(eu, 1, 6000, "a", 200) // the same
+	reserve(eu, 1, 6000, "a", 200) // the same id is charged once
 	reserve(ap, 0, 4001, "b", 429)
 	settle := fmt.Sprintf(`{"receipt": %q, "amounts": {"tokens": 1000}}`, first)
 	if send(eu, 1, "/v1/settle", settle, 200).Already || !send(eu, 0, "/v1/settle", settle, 200).Already {
 		t.Error("it is settled once, and the second time already")
 	}
 	var last string
-	until(t, func() error { // those that found nothing wait before they ask again
+	until(t, func() error { // regions that found no tokens wait before they ask again
 		status, text := post(t, asking, ap.nodes[0].HTTP+"/v1/check", `{"attributes": {"tokens": "x"}, "amounts": {"tokens": 9000}, "reserve": "1h", "id": "c"}`)
 		var got reply
 		if err := json.Unmarshal([]byte(text), &got); err != nil || status != 200 {
@@ -115,7 +119,7 @@ func reservations(t *testing.T, all map[string]*area) {
 		reserve(a, 0, 1, "d", 429)
 	}
 	send(ap, 0, "/v1/refund", fmt.Sprintf(`{"receipt": %q}`, last), 200)
-	send(ap, 0, "/v1/refund", fmt.Sprintf(`{"receipt": %q}`, last), 409) // not again
+	send(ap, 0, "/v1/refund", fmt.Sprintf(`{"receipt": %q}`, last), 409) // a second refund fails
 	until(t, func() error {
 		if status, text := post(t, asking, us.nodes[0].HTTP+"/v1/check", `{"attributes": {"tokens": "x"}, "amounts": {"tokens": 9000}}`); status != 200 {
 			return fmt.Errorf("%d: %s", status, text)
@@ -127,7 +131,7 @@ func reservations(t *testing.T, all map[string]*area) {
 	}
 }
 
-// cutRules have what becomes of limits while a region is cut off.
+// cutRules are limits that show what happens while a region is cut off.
 const cutRules = `
 rules:
   - {id: rate, by: ["attr:rate"], missing: skip, scope: global, limit: 300/minute}
@@ -137,7 +141,7 @@ rules:
   - {id: closed, by: ["attr:closed"], missing: skip, scope: global, on_partition: refuse, algorithm: fixed_window, limit: 100/day}
 `
 
-// TestSharedLimitsUnderFaults runs what mostly waits at the same time, however many cores there are.
+// TestSharedLimitsUnderFaults runs its tests concurrently, however many cores there are, because they mostly wait.
 func TestSharedLimitsUnderFaults(t *testing.T) {
 	t.Parallel()
 	awayFromMidnight(t)
@@ -154,8 +158,8 @@ func TestSharedLimitsUnderFaults(t *testing.T) {
 	all.Wait()
 }
 
-// sharedUnderCuts: one region is far, one is cut off, what one says is lost, and what one is told. Nothing is admitted past the
-// bound, each lives on what its rules leave it, and in the end a budget is spent to its last token.
+// sharedUnderCuts delays one region, cuts off another, drops a third one's requests, and drops the replies to a fourth.
+// No bound is exceeded, each region uses what its rules leave it, and in the end a budget is used up to the last token.
 func sharedUnderCuts(t *testing.T) {
 	all := areas(t, cutRules, 500*time.Millisecond, place{name: "us"}, place{name: "eu"}, place{name: "ap"}, place{name: "sa"})
 	in := values(all, "us", "eu", "ap", "sa")
@@ -216,7 +220,7 @@ func sharedUnderCuts(t *testing.T) {
 		}
 		floor, whole := int64(10), int64(100)
 		if a == us {
-			floor, whole = 170, 95 // what isn't the others', and what ap and sa, which still answer it, don't use
+			floor, whole = 170, 95 // tokens that don't belong to other regions, or that ap and sa don't use, which still reply to us
 		}
 		if n := own.total(a.name); n != floor && a != us || n > floor {
 			t.Errorf("%s: %d were admitted of its own %d", a.name, n, floor)
@@ -246,8 +250,8 @@ func sharedUnderCuts(t *testing.T) {
 	t.Logf("rate: %d admitted; daily: %d before it was mended: %v; closed: %v", rate.total(), atCut, daily.statuses, closed.statuses)
 }
 
-// storesThatForget: a region's Redis is emptied, the home's is, it comes back as it was some time ago, and the home's node dies.
-// Nobody hangs, and no more is admitted than the limit and what was forgotten.
+// storesThatForget loses data: a region's Redis is emptied, then the home's, the home's Redis restarts from an older
+// snapshot, and the home's node dies. No request hangs, and at most the limit plus the forgotten tokens are admitted.
 func storesThatForget(t *testing.T) {
 	rules := "rules:\n  - {id: rate, by: [\"attr:rate\"], missing: skip, scope: global, limit: 300/minute}\n"
 	for _, name := range []string{"eu", "us", "snapshot", "killed"} {
@@ -266,7 +270,8 @@ func storesThatForget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// what is left is asked for until all regions have refused for longer than they wait before they ask others again
+	// exhaust sends requests until all regions have refused for longer than they wait before they ask other regions
+	// again
 	exhaust := func(o *oracle, bound func() int64) {
 		t.Helper()
 		o.pace = 5 * time.Millisecond
@@ -279,26 +284,26 @@ func storesThatForget(t *testing.T) {
 			}
 			return time.Since(at) > 4500*time.Millisecond
 		}, in...)
-		// A Redis that was just started has connections that end with the first request on them, which on_store_failure decides.
+		// After a restart of Redis, old connections fail on their first request, which on_store_failure then decides.
 		uncounted := int64(0)
 		for _, n := range o.degraded {
 			uncounted += int64(n)
 		}
 		clear(o.degraded)
 		o.unfailing(t)
-		if n, most := o.total(), bound()+uncounted; n > most || n < 600 { // what a region had borrowed may be lost with its memory
+		if n, most := o.total(), bound()+uncounted; n > most || n < 600 { // tokens that a region had borrowed may be lost
 			t.Errorf("%s: %d were admitted, at most %d may be: %v", o.of, n, most, o.statuses)
 		} else {
 			t.Logf("%s: %d were admitted, at most %d may be", o.of, n, most)
 		}
 	}
-	// eu forgets that it has spent its floor, or lent it: 50 of 1000, 15 of 300. What it had borrowed is lost.
+	// eu forgets that it has spent or lent its floor: 50 of 1000, and 15 of 300. The tokens that it borrowed are lost.
 	rate, inEU := oracleOf("rate"), oracleOf("eu")
 	use(inEU, 600, in...)
 	use(rate, 250, in...)
 	do(eu, "FLUSHALL")
 
-	// The node dies, and its Redis stays: nothing is forgotten.
+	// The node dies, but its Redis stays up, so nothing is forgotten.
 	killed := oracleOf("killed")
 	use(killed, 500, in...)
 	_ = us.nodes[0].cmd.Process.Signal(syscall.SIGKILL)
@@ -315,7 +320,7 @@ func storesThatForget(t *testing.T) {
 	killed.spent(t, 1000, 1, in...)
 	killed.unfailing(t)
 
-	// The home is as it was when it was saved: it forgets what it has admitted since, and what it has lent.
+	// The home's Redis restarts from a snapshot. It forgets what it has admitted and lent since.
 	snapshot := oracleOf("snapshot")
 	use(snapshot, 400, in...)
 	do(us, "SAVE")
@@ -333,7 +338,7 @@ func storesThatForget(t *testing.T) {
 	})
 	wait.Wait()
 
-	// The home forgets what it has spent and lent of its own: 900 of 1000, 270 of 300.
+	// The home forgets what it has spent and lent of its own tokens: 900 of 1000, and 270 of 300.
 	home := oracleOf("us")
 	use(home, 600, in...)
 	do(us, "FLUSHALL")
@@ -343,8 +348,8 @@ func storesThatForget(t *testing.T) {
 	rate.unfailing(t)
 }
 
-// numbersThatChange: a limit that is lowered, and raised, in one region after the other admits at most the larger of
-// both, and when all have the new one and loans are over, that.
+// numbersThatChange lowers and raises a limit in one region after the other. Meanwhile at most the larger limit is
+// admitted. Once all regions have the new limit and the loans have ended, at most the new one is admitted.
 func numbersThatChange(t *testing.T) {
 	rules := func(rate, daily int) string {
 		return fmt.Sprintf(`
@@ -384,7 +389,7 @@ rules:
 	daily.flood(t, 2, func() bool { return daily.total() >= 300 }, in...)
 	apply(120, 600)
 	lowered := time.Now()
-	// Floors are 30 instead of 50: eu and ap may have used 20 more already, which the home doesn't know.
+	// Floors are now 30 instead of 50. eu and ap may each have used 20 more before, which the home doesn't know.
 	daily.flood(t, 2, func() bool { return daily.total() >= 600 }, in...)
 	daily.pace = 20 * time.Millisecond
 	daily.flood(t, 1, func() bool { return time.Since(lowered) > 6*time.Second }, in...)
@@ -392,7 +397,7 @@ rules:
 	if n := daily.total(); n > 600+2*20 {
 		t.Errorf("%d were admitted of 600, and 40 that were in use", n)
 	}
-	time.Sleep(time.Until(lowered.Add(13 * time.Second))) // a term and its margin, which are part of what is promised
+	time.Sleep(time.Until(lowered.Add(13 * time.Second))) // the guarantee allows a term and its margin
 	later := time.Now()
 	time.Sleep(3 * time.Second)
 	close(over)
@@ -412,7 +417,7 @@ rules:
 	daily.unfailing(t)
 }
 
-// TestSharedLimitsOnACluster: a region's stakes may be in a Redis Cluster.
+// TestSharedLimitsOnACluster checks that a region can keep its stakes in a Redis Cluster.
 func TestSharedLimitsOnACluster(t *testing.T) {
 	t.Parallel()
 	awayFromMidnight(t)
@@ -423,7 +428,7 @@ func TestSharedLimitsOnACluster(t *testing.T) {
 	hot.unfailing(t)
 	us, eu := all["us"], all["eu"]
 	held := `{"attributes": {"tokens": "x"}, "amounts": {"tokens": 9000}, "reserve": "1h", "id": "a"}`
-	for range 2 { // charged once
+	for range 2 { // repeated, but charged once
 		if status, text := post(t, asking, eu.nodes[0].HTTP+"/v1/check", held); status != 200 {
 			t.Errorf("%d %s", status, text)
 		}
@@ -445,8 +450,8 @@ rules:
   - {id: day, by: ["attr:day"], missing: skip, scope: global, algorithm: fixed_window, limit: 1000/day}
 `
 
-// homeThatMoves: the home dies, and another takes its place. It owns no more than its floor at first, and then all, empty. The old one
-// comes back and steps down. Nothing is admitted past the bound.
+// homeThatMoves kills the home and moves it to another region. At first the new home has only its floor; later it owns
+// the rest, starting from an empty bucket. The old home comes back and steps down. No bound is exceeded.
 func homeThatMoves(t *testing.T) {
 	all := areas(t, movedRules, 500*time.Millisecond, place{name: "us"}, place{name: "eu"}, place{name: "ap"})
 	us, eu, ap := all["us"], all["eu"], all["ap"]

@@ -18,20 +18,21 @@ import (
 	"time"
 )
 
-// shellBlock is what the test knows of a ```sh block.
+// shellBlock says how to test a ```sh block.
 type shellBlock struct {
-	// cannot run here, and why.
+	// cannot says why the block can't run here; empty if it can.
 	cannot string
-	// answers are URLs: the block runs on, as if in another terminal, and has begun when these answer.
+	// answers has URLs. The block runs in the background, as if in another terminal, and the script continues once
+	// these URLs respond.
 	answers string
-	// instead are pairs: what only the reader has, and what stands for it.
+	// instead has pairs of text to replace: something that only the reader has, and a substitute.
 	instead []string
-	// stdout and stderr are expressions that it must print.
+	// stdout and stderr have regular expressions that the output must match.
 	stdout, stderr []string
 }
 
-// shellBlocks are all that the README and the docs have, by file and heading, in the order of the text.
-// Those of a file run in one shell, in one folder, as a reader would type them.
+// shellBlocks has all shell blocks of the README and the docs by file and heading, in the order of the text. The blocks
+// of a file run in one shell and one folder, as if a reader typed them.
 var shellBlocks = map[string][]shellBlock{
 	"README.md: Start": {
 		{answers: "http://127.0.0.1:8080/readyz"},
@@ -102,7 +103,7 @@ var shellBlocks = map[string][]shellBlock{
 	},
 	"docs/reference/cli.md: weir bench": {
 		{
-			// The same load for a moment each, and no verdict on a machine that does other things, too.
+			// This runs the same load for a short time, and without a verdict, because the machine may be busy.
 			instead: []string{"weir bench", "weir bench --quiet --warmup 0s --duration 2s", "--keys 1000000", "--keys 100000", "--poisson --duration 1m", "--poisson", " --max-p99 10ms", ""},
 			stdout:  []string{`(?s)(?:checks .*){5}`, `"checks": \d`},
 		},
@@ -159,7 +160,7 @@ var shellBlocks = map[string][]shellBlock{
 	},
 }
 
-// folder is the full path of one.
+// folder returns a path's absolute form.
 func folder(path string) string {
 	full, err := filepath.Abs(path)
 	if err != nil {
@@ -168,7 +169,7 @@ func folder(path string) string {
 	return full
 }
 
-// before is what a reader of the page has: a node, a Redis, files.
+// before has what readers of a page already have: a node, Redis, files.
 var before = map[string]string{
 	"docs/reference/admin-api.md": `
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out cert.pem -days 2 \
@@ -271,8 +272,8 @@ func TestShellBlocks(t *testing.T) {
 
 type fence struct{ name, text string }
 
-// shellFences are the shell blocks of a file, each with the heading above it. A block must say what it is, so that none is
-// left out unseen.
+// shellFences returns the shell blocks of a file with their headings. Every block must name its language, so that none
+// is skipped by accident.
 func shellFences(t *testing.T, file string) (all []fence) {
 	t.Helper()
 	text, err := os.ReadFile("../" + file)
@@ -302,11 +303,11 @@ func shellFences(t *testing.T, file string) (all []fence) {
 	return all
 }
 
-// shell is a script of the blocks of a file.
+// shell is a script made of a file's blocks.
 type shell struct {
 	t      *testing.T
-	dir    string // where it runs
-	outs   string // where its blocks' output goes
+	dir    string // folder in which the script runs
+	outs   string // folder for the blocks' output
 	script strings.Builder
 	ports  *strings.Replacer
 	env    []string
@@ -332,14 +333,15 @@ func newShell(t *testing.T, file string) *shell {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It has no variable for its port.
+	// redis-cli has no variable for its port.
 	script(t, filepath.Join(tools, "redis-cli"), s.ports.Replace(fmt.Sprintf("#!/bin/sh\ncase \" $*\" in *' -p '*) exec %[1]s \"$@\";; esac\nexec %[1]s -p 6379 \"$@\"\n", cli)))
 	s.env = append(os.Environ(),
 		"PATH="+tools+string(os.PathListSeparator)+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"),
 		s.ports.Replace("WEIR_HTTP=127.0.0.1:8080"), s.ports.Replace("WEIR_GRPC=127.0.0.1:8081"), s.ports.Replace("WEIR_ADMIN=127.0.0.1:8082"),
 	)
-	if file == "README.md" { // its reader is in a fresh clone
-		// The console takes a minute to build, and make console has built it just so for the tests that use it.
+	if file == "README.md" { // the reader is in a fresh clone
+		// Building the console takes a minute, and make console has already built the same one for the tests that use
+		// it.
 		s.env = append(s.env, "CONSOLE=")
 		if err := os.CopyFS(s.dir, tree{os.DirFS("..")}); err != nil {
 			t.Fatal(err)
@@ -349,7 +351,7 @@ func newShell(t *testing.T, file string) *shell {
 	return s
 }
 
-// tree is the project without what git doesn't have.
+// tree is the project without files that aren't in git.
 type tree struct{ fs.FS }
 
 func (f tree) ReadDir(name string) ([]fs.DirEntry, error) {
@@ -359,10 +361,10 @@ func (f tree) ReadDir(name string) ([]fs.DirEntry, error) {
 	}), err
 }
 
-// decadesTaken are those that a script has, which needn't listen on them yet.
+// decadesTaken are the decades that scripts have reserved, even if nothing listens there yet.
 var decadesTaken sync.Map
 
-// freeDecade finds ten ports from 0 to 9 that nobody listens on, below those that the kernel gives to connections.
+// freeDecade finds ten free ports that differ only in the last digit, below the kernel's range of ephemeral ports.
 func freeDecade(t *testing.T) string {
 	t.Helper()
 search:
@@ -384,7 +386,8 @@ search:
 	return ""
 }
 
-// add appends a block, in the same shell as the others, so that what it exports and starts is there for the next.
+// add appends a block to the script. All blocks run in the same shell, so later blocks see what earlier ones export and
+// start.
 func (s *shell) add(name, text string, b shellBlock) {
 	s.names, s.blocks = append(s.names, name), append(s.blocks, b)
 	if b.cannot != "" {
@@ -399,25 +402,25 @@ func (s *shell) add(name, text string, b shellBlock) {
 	fmt.Fprintf(&s.script, "{\n%s} >%s.out 2>%s.err%s", text, out, out, end)
 }
 
-// mistakes are what no block prints to stderr: the commands' own errors, and the shell's.
+// mistakes matches messages that no block may print to stderr: errors of the commands and of the shell.
 var mistakes = regexp.MustCompile(`(?m)^weir: .*|.*(?:command not found|No such file|syntax error|unbound variable).*|^make: \*\*\*.*`)
 
 func (s *shell) run() {
-	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Minute) // a busy machine may build for minutes
+	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Minute) // a build may take minutes on a busy machine
 	defer cancel()
-	defer func() { // which are no children any more
+	defer func() { // these servers aren't child processes any more
 		for _, port := range []string{"6379", "6390"} {
 			_ = exec.Command("redis-cli", "-p", s.ports.Replace(port), "shutdown", "nosave").Run()
 		}
 	}()
 	cmd := exec.CommandContext(ctx, "bash", "-u", "-c", s.script.String())
 	cmd.Dir, cmd.Env = s.dir, s.env
-	// What it leaves behind ends with it.
+	// Processes that the script leaves behind are killed with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.CombinedOutput()
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // nodes that it started
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // stops nodes that the script started
 	if ctx.Err() != nil {
 		s.t.Errorf("it doesn't end: %v\n%s", err, out)
 	}

@@ -17,7 +17,7 @@ import (
 
 const oneClient = `{"key": "one", "path": "/chat"}`
 
-// slotsAt is what a node says of a client's requests in flight.
+// slotsAt returns a node's view of a client's requests in flight.
 func slotsAt(t *testing.T, n *node) adminapi.Counter {
 	t.Helper()
 	status, text := post(t, http.DefaultClient, n.Admin+"/v1/counters", oneClient)
@@ -28,8 +28,8 @@ func slotsAt(t *testing.T, n *node) adminapi.Counter {
 	return all.Counters[0]
 }
 
-// A slot that was taken at one node is listed at the other, which releases it. A caller that still renews it takes it again, if
-// one is free; if none is, it is told, and its release frees nothing of others.
+// A slot that was taken on one node is listed on the other, which can release it. A client that still renews the slot
+// gets it back if one is free. If none is, the client gets an error, and its release doesn't free other clients' slots.
 func TestSlotsReleasedAtAnotherNode(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) string{
@@ -98,7 +98,8 @@ func TestSlotsReleasedAtAnotherNode(t *testing.T) {
 	}
 }
 
-// A request that a gateway serves takes its slot again, and releases it when it ends.
+// If an operator releases the slot of a request that the gateway is still serving, the request takes a slot again, and
+// releases it at its end.
 func TestAReleasedSlotOfALivingRequest(t *testing.T) {
 	t.Parallel()
 	arrived, proceed := make(chan struct{}), make(chan struct{})

@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// piped starts a node that somebody reads the log of until it serves.
+// piped starts a node and reads its log from a pipe until the node serves.
 func piped(t *testing.T, args ...string) (n *node, r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -41,7 +41,7 @@ func piped(t *testing.T, args ...string) (n *node, r, w *os.File) {
 	return n, r, w
 }
 
-// unread starts a node whose log nobody reads once it serves: its pipe is full.
+// unread starts a node whose log isn't read once it serves, and fills the log's pipe.
 func unread(t *testing.T, args ...string) *node {
 	t.Helper()
 	n, _, w := piped(t, args...)
@@ -53,14 +53,14 @@ func unread(t *testing.T, args ...string) *node {
 	if !errors.Is(err, syscall.EAGAIN) {
 		t.Fatal(err)
 	}
-	if err := syscall.SetNonblock(fd, false); err != nil { // the node has it, too
+	if err := syscall.SetNonblock(fd, false); err != nil { // the node shares this descriptor
 		t.Fatal(err)
 	}
 	return n
 }
 
-// Whoever doesn't read a node's log stops nothing: neither checks while Redis is away, nor that it is found again, nor the gateway, nor
-// operators, nor the end.
+// If nothing reads a node's log, the node still works: checks while Redis is lost, the reconnection to Redis, the
+// gateway, the admin API and the shutdown.
 func TestALogThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -104,20 +104,20 @@ func TestALogThatNobodyReads(t *testing.T) {
 	ends(t, n)
 }
 
-// Whoever read a node's log may end, and the node goes on without.
+// If the process that reads a node's log exits, the node goes on without it.
 func TestALogWhoseReaderHasEnded(t *testing.T) {
 	t.Parallel()
 	n, r, w := piped(t, "--drain-notice", "0s")
 	if err := errors.Join(w.Close(), r.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := admin(t, n, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_a"]}`); status != 200 { // which is logged
+	if status, text := admin(t, n, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_a"]}`); status != 200 { // this change is logged
 		t.Errorf("a change: %d %s", status, text)
 	}
 	ends(t, n)
 }
 
-// ends stops a node, which must drain and end without an error.
+// ends stops a node, which must drain and exit without an error.
 func ends(t *testing.T, n *node) {
 	t.Helper()
 	n.stop()
@@ -126,7 +126,7 @@ func ends(t *testing.T, n *node) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(time.Minute): // far more than draining and the last lines may take
+	case <-time.After(time.Minute): // far longer than draining and the last log lines take
 		t.Error("it doesn't end")
 	}
 }

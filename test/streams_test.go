@@ -25,10 +25,11 @@ import (
 
 const (
 	slotsOfAUser = 20
-	slotTTL      = 15 * time.Second // a node that the machine holds up for two thirds of it loses its slots, rightly
+	slotTTL      = 15 * time.Second // a node that is stalled for two thirds of this rightly loses its slots
 )
 
-// streamRules count tokens of all, money of an org, and what a user has in flight. Months begin on a day that isn't near.
+// streamRules count everybody's tokens, each org's spending, and each user's requests in flight. The months don't begin
+// during the test.
 func streamRules() string {
 	return fmt.Sprintf(`
 abuse: false # the clients ask again sooner than they are told to
@@ -40,48 +41,48 @@ rules:
 `, (time.Now().UTC().Day()+13)%28+1, slotsOfAUser, slotTTL)
 }
 
-// What becomes of a stream.
+// These are the ways in which a stream can end.
 const (
-	finishes   = "finishes"    // with its usage
-	rejected   = "rejected"    // 400
-	fails      = "fails"       // 500
-	unanswered = "unanswered"  // the model hangs up
-	silent     = "silent"      // ends without a usage
-	breaks     = "breaks"      // in the midst of it
-	leaves     = "leaves"      // its client does, in the midst of it
-	leavesLate = "leaves late" // when it has the usage, and before the end
-	killed     = "killed"      // its node is, in the midst of it
+	finishes   = "finishes"    // normally, with its usage
+	rejected   = "rejected"    // with status 400
+	fails      = "fails"       // with status 500
+	unanswered = "unanswered"  // the model closes the connection without a response
+	silent     = "silent"      // normally, but without its usage
+	breaks     = "breaks"      // the model closes the connection in the middle
+	leaves     = "leaves"      // the client closes the connection in the middle
+	leavesLate = "leaves late" // the client closes the connection after the usage, but before the end
+	killed     = "killed"      // its node is killed in the middle
 )
 
-// fates are those of each user's streams.
+// fates says how many of each user's streams end in each way.
 var fates = map[string]int{
 	finishes: 13, rejected: 3, fails: 3, unanswered: 3, silent: 4, breaks: 4, leaves: 6, leavesLate: 4, killed: 10,
 }
 
-// used is what a model counts.
+// used is what a model counts for a request.
 type used struct{ input, output int64 }
 
 func (u used) tokens() counter.Amount { return counter.Whole(u.input + u.output) }
-func (u used) usd() counter.Amount    { return counter.Amount(u.input + 3*u.output) } // in millionths, as streamRules has it
+func (u used) usd() counter.Amount    { return counter.Amount(u.input + 3*u.output) } // in millionths, by the prices in streamRules
 func (u used) json() string {
 	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, u.input, u.output, u.input+u.output)
 }
 
-// modelCall is one stream, and all that is decided about it beforehand.
+// modelCall is one stream. Everything about it is chosen beforehand.
 type modelCall struct {
 	id        int
 	user, org string
 	fate      string
-	victim    int  // which node is killed, if its fate is that
-	waits     bool // for the first node's death, on another node
+	victim    int  // the node that is killed, if that is the stream's fate
+	waits     bool // the stream waits, on another node, until the first node is dead
 	events    int
-	estimate  used  // of more tokens than there are events, by which streams are booked that tell nothing
-	told      *used // with the first event, if it tells anything
+	estimate  used  // charged if the stream doesn't report its usage; always more tokens than events
+	told      *used // the usage in the first event, if any
 	truth     used
-	rnd       *rand.Rand // of its client
+	rnd       *rand.Rand // the client's source of randomness
 }
 
-// makeCalls decides all streams.
+// makeCalls chooses all streams.
 func makeCalls(rnd *rand.Rand) (all []*modelCall) {
 	upTo := func(n int64) int64 { return 1 + rnd.Int64N(n) }
 	for _, user := range []string{"ada", "ben", "cy", "dee"} {
@@ -95,13 +96,13 @@ func makeCalls(rnd *rand.Rand) (all []*modelCall) {
 				case fate == silent:
 				case told == 0: // less than was reserved
 					c.told = &used{rnd.Int64N(c.estimate.input), rnd.Int64N(c.estimate.output)}
-				case told == 1: // more
+				case told == 1: // more than was reserved
 					c.told = &used{c.estimate.input + upTo(50), c.estimate.output + upTo(400)}
 				}
 				if fate == killed && i >= fates[killed]*6/10 {
 					c.victim = 1
 				}
-				c.waits = fate == finishes && i < 5 // few enough for the others to have slots
+				c.waits = fate == finishes && i < 5 // few enough to leave slots for the others
 				all = append(all, c)
 			}
 		}
@@ -113,11 +114,11 @@ func makeCalls(rnd *rand.Rand) (all []*modelCall) {
 	return all
 }
 
-// books is what docs/guides/ai.md promises to book for a stream.
+// books returns what must be charged for the stream, as docs/guides/ai.md describes it.
 func (c *modelCall) books() used {
 	switch c.fate {
 	case finishes, leavesLate:
-		if c.told != nil { // the highest counts of a stream
+		if c.told != nil { // the highest counts in the stream
 			return used{max(c.told.input, c.truth.input), max(c.told.output, c.truth.output)}
 		}
 		return c.truth
@@ -131,7 +132,7 @@ func (c *modelCall) books() used {
 	return c.estimate
 }
 
-// says is how many events its client gets before something happens to the stream.
+// says returns how many events the client gets before the stream is cut.
 func (c *modelCall) says() int {
 	if c.fate == leavesLate {
 		return 1 + c.events + 2
@@ -139,23 +140,23 @@ func (c *modelCall) says() int {
 	return 1 + c.events
 }
 
-func (c *modelCall) body() string { // four bytes are a token
+func (c *modelCall) body() string { // four bytes per token
 	return fmt.Sprintf(`{"model": "m", "stream": true, "max_tokens": %d, "messages": [{"role": "user", "content": %q}]}`,
 		c.estimate.output, strings.Repeat("word", int(c.estimate.input)))
 }
 
-// fakeModel is the server behind the gateways. It counts what is in flight, and no stream is before it has a slot, or after it
-// has given that back.
+// fakeModel is the server behind the gateways. It counts streams in flight: a stream never counts before it has a slot,
+// nor after its slot was given back.
 type fakeModel struct {
 	t      *testing.T
 	calls  []*modelCall
-	opened chan struct{} // lets one stream go on; closed when all may
+	opened chan struct{} // each value lets one stream continue; closed when all may
 	killed chan struct{} // closed when the first node is dead
 
 	mu       sync.Mutex
-	begun    map[int]int // how often, by the stream's id
+	begun    map[int]int // number of starts, by the stream's id
 	over     map[int]bool
-	passed   map[int]*modelCall // what was let go on
+	passed   map[int]*modelCall // streams that were let through
 	inFlight map[string]int64
 }
 
@@ -171,7 +172,7 @@ func (m *fakeModel) begin(c *modelCall) {
 	}
 }
 
-// end is called before anything tells a gateway that the stream is over.
+// end is called before the gateway can learn that the stream is over.
 func (m *fakeModel) end(c *modelCall) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,7 +182,8 @@ func (m *fakeModel) end(c *modelCall) {
 	}
 }
 
-// now is what is in flight, by its user, and how many streams went on and have got as far as they get by themselves.
+// now returns the streams in flight by user, and how many streams were let through and have got as far as they can on
+// their own.
 func (m *fakeModel) now() (inFlight map[string]int64, gone int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -256,14 +258,14 @@ func (m *fakeModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	say("[DONE]")
 }
 
-// mortal is a node that is killed while nothing is in flight on it but what is to be killed with it.
+// mortal is a node that is killed once only the streams that are meant to die with it are in flight.
 type mortal struct {
 	*node
-	busy sync.RWMutex // held for reading by all others; guards dead
+	busy sync.RWMutex // other streams hold it for reading; guards dead
 	dead bool
 }
 
-// streaming is 200 clients, and what they ask.
+// streaming is a test with 200 clients and the nodes that they use.
 type streaming struct {
 	*testing.T
 	redis  *redistest.Server
@@ -271,10 +273,10 @@ type streaming struct {
 	nodes  []*mortal
 	client *http.Client
 	mu     sync.Mutex
-	held   map[int]int // by the node: streams that only its death ends; guarded by mu
+	held   map[int]int // by node: streams that only its death ends; guarded by mu
 }
 
-// finds a living node for a stream. It stays alive until done is called.
+// finds chooses a live node for a stream. The node stays alive until done is called.
 func (s *streaming) finds(c *modelCall) (n *mortal, done func()) {
 	if c.fate == killed {
 		return s.nodes[c.victim], func() {}
@@ -292,7 +294,7 @@ func (s *streaming) finds(c *modelCall) (n *mortal, done func()) {
 	}
 }
 
-// run is a client: it asks until it is admitted.
+// run is a client that sends its request until it is admitted.
 func (s *streaming) run(c *modelCall) {
 	for s.Context().Err() == nil {
 		again, err := s.ask(c)
@@ -302,7 +304,7 @@ func (s *streaming) run(c *modelCall) {
 		if !again {
 			return
 		}
-		select { // as clients do
+		select { // clients retry after a while
 		case <-time.After(time.Duration(200+c.rnd.IntN(300)) * time.Millisecond):
 		case <-s.Context().Done():
 		}
@@ -342,7 +344,7 @@ func (s *streaming) ask(c *modelCall) (again bool, err error) {
 			if err != nil {
 				return false, fmt.Errorf("after %d events: %w", seen, err)
 			}
-			if line == "\n" { // what it has got, the gateway has seen
+			if line == "\n" { // the gateway has seen everything that the client got
 				seen++
 			}
 		}
@@ -368,7 +370,7 @@ func (s *streaming) ask(c *modelCall) (again bool, err error) {
 	return false, nil
 }
 
-// clock is Redis'.
+// clock returns Redis' time.
 func (s *streaming) clock() time.Time {
 	s.Helper()
 	reply, err := s.redis.Do(s.Context(), "TIME")
@@ -383,7 +385,7 @@ func (s *streaming) clock() time.Time {
 	return time.Unix(seconds, 1000*micros)
 }
 
-// counters are how a user and an org stand, by the last node, which isn't killed.
+// counters returns the state of a user's and an org's counters from the last node, which is never killed.
 func (s *streaming) counters(user, org string) map[string]adminapi.Counter {
 	s.Helper()
 	status, text := admin(s.T, s.nodes[2].node, "POST", "/v1/counters",
@@ -402,7 +404,7 @@ func (s *streaming) counters(user, org string) map[string]adminapi.Counter {
 	return out
 }
 
-// inFlight is what users have, by the limiter.
+// inFlight returns the limiter's number of requests in flight for each user.
 func (s *streaming) inFlight(of map[string]int64) map[string]int64 {
 	s.Helper()
 	out := map[string]int64{}
@@ -412,7 +414,8 @@ func (s *streaming) inFlight(of map[string]int64) map[string]int64 {
 	return out
 }
 
-// idle waits until a node has finished all but some streams: it has settled them then, and released their slots.
+// idle waits until only the given number of streams is left on a node. All others are then settled, and their slots
+// released.
 func (s *streaming) idle(n *mortal, but int) {
 	s.Helper()
 	until(s, func() error {
@@ -424,8 +427,8 @@ func (s *streaming) idle(n *mortal, but int) {
 	})
 }
 
-// kill ends a node once nothing is in flight on it but the streams that it takes along. It returns
-// the time by Redis' clock at which nothing of the node can reach it any more.
+// kill kills a node once only the streams that are meant to die with it are in flight. It returns the time by Redis'
+// clock after which nothing from the node can reach Redis.
 func (s *streaming) kill(i int) (at time.Time) {
 	s.Helper()
 	var last []*modelCall
@@ -451,12 +454,12 @@ func (s *streaming) kill(i int) (at time.Time) {
 	}
 	crash(n.node)
 	n.dead = true
-	s.clock() // Redis reads what the node has sent no later than this
+	s.clock() // by now, Redis has read everything that the node sent
 	return s.clock()
 }
 
-// freed waits until nothing is in flight but what is said. A slot of a node that was killed at some time ends within its TTL, by
-// Redis' clock.
+// freed waits until the requests in flight are as wanted. After a node is killed, its slots must be free within their
+// TTL, by Redis' clock.
 func (s *streaming) freed(at time.Time, want map[string]int64) {
 	s.Helper()
 	until(s, func() error {
@@ -492,9 +495,9 @@ func (s *streaming) booked() {
 	}
 }
 
-// 200 streams at once over three nodes, two of which are killed: a user never has more in flight than allowed, and the slots
-// of a dead node are free again in time. What is booked in the end is what streams have used if they were settled, and what was
-// reserved for the others, to the token.
+// Runs 200 concurrent streams on three nodes, and kills two nodes. No user ever exceeds the limit of streams in flight,
+// and a dead node's slots are free in time. In the end, the charges are exact: what each settled stream used, and what
+// was reserved for each other stream.
 func TestStreamsAreBookedToTheToken(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -508,7 +511,7 @@ func TestStreamsAreBookedToTheToken(t *testing.T) {
 	redis := redistest.New(t, redistest.Options{})
 	s := &streaming{
 		T: t, redis: redis, model: model, held: map[int]int{},
-		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, // a POST on one that is closed just then fails
+		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, // a POST on a connection that is just being closed would fail
 	}
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), streamRules())
 	nodes := serveAll(t, 3, append(patient, "--rules", rules, "--store", "redis://"+redis.Addr,
@@ -535,13 +538,13 @@ func TestStreamsAreBookedToTheToken(t *testing.T) {
 		clients.Go(func() { s.run(c) })
 	}
 
-	// Every slot is taken, and stays so for longer than one lasts without being renewed, while the others ask for it.
+	// Users take all slots and hold them for longer than a slot lasts without renewal, while other streams wait.
 	full := map[string]int64{"ada": slotsOfAUser, "ben": slotsOfAUser, "cy": slotsOfAUser, "dee": slotsOfAUser}
 	fill := func(again int) {
 		t.Helper()
 		until(t, func() error {
 			if t.Failed() {
-				t.FailNow() // there won't be as many
+				t.FailNow() // the counts can't be reached after a failure
 			}
 			if got, gone := model.now(); gone != again || !maps.Equal(got, full) {
 				return fmt.Errorf("%v are in flight, %d have gone, of %d", got, gone, again)
@@ -556,7 +559,7 @@ func TestStreamsAreBookedToTheToken(t *testing.T) {
 	for since := s.clock(); s.clock().Sub(since) < slotTTL*5/4; {
 		fill(0)
 	}
-	// Those that go make room for as many, and no more.
+	// When streams end, exactly as many others start.
 	for again := 8; again <= 64; again += 8 {
 		for range 8 {
 			model.opened <- struct{}{}
