@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// TLS with client certificates: without one, no connection.
+// With --tls-client-ca, connections without a client certificate fail.
 func TestTLSWithClientCertificates(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -50,8 +50,8 @@ func TestTLSWithClientCertificates(t *testing.T) {
 	}
 }
 
-// The gRPC port may have a certificate, a CA and a name of its own, while the others have none. All of them are followed: new
-// connections get what the files hold, without a hangup.
+// The gRPC port can have its own certificate, CA and name, while the other ports have none. The files are watched: new
+// connections use their current contents, without a SIGHUP.
 func TestCertificatesOfGRPCAreFollowed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -96,7 +96,7 @@ func TestCertificatesOfGRPCAreFollowed(t *testing.T) {
 		res.Body.Close()
 	}
 
-	// A pair that doesn't match, as between two writes, changes nothing.
+	// While the certificate and the key don't match, as between two writes, the old pair stays in use.
 	write(t, key, read(t, first.issue(t, t.TempDir(), "server").key))
 	n.await("certificates rejected: the ones in use stay", func(l map[string]any) bool {
 		return strings.HasPrefix(l["error"].(string), "--grpc-tls-cert: ")
@@ -114,7 +114,8 @@ func TestCertificatesOfGRPCAreFollowed(t *testing.T) {
 	}
 }
 
-// clientTLS trusts an authority's servers, and shows a certificate of another for a name, if there is one.
+// clientTLS trusts one authority's servers and, if of isn't nil, presents a certificate from that authority for the
+// name.
 func clientTLS(t *testing.T, trusts, of *authority, name string) *tls.Config {
 	t.Helper()
 	c := &tls.Config{RootCAs: x509.NewCertPool()}

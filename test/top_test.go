@@ -28,7 +28,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// hot asks a node who is hot.
+// hot asks a node for the clients with the most requests.
 func hot(t testing.TB, n *node, query string) (a top.Answer) {
 	t.Helper()
 	res, err := http.Get(n.Admin + "/v1/top?" + query)
@@ -43,7 +43,8 @@ func hot(t testing.TB, n *node, query string) (a top.Answer) {
 	return a
 }
 
-// zipf sends checks of keys by Zipf's law to nodes, at most for three seconds, and returns how often each key came.
+// zipf sends nodes checks whose keys follow Zipf's law, for at most three seconds, and returns the number of checks by
+// key.
 func zipf(t *testing.T, nodes []*node) map[string]int {
 	counts := make([]map[string]int, len(nodes))
 	ends := time.Now().Add(3 * time.Second)
@@ -58,7 +59,7 @@ func zipf(t *testing.T, nodes []*node) map[string]int {
 				b.WriteString(`{"checks": [`)
 				batch := map[string]int{}
 				for j := range 1000 {
-					// What a mask shows of a key is its rank.
+					// The part of a key that stays visible when masked is its rank.
 					key := fmt.Sprintf("sk%05d_SECRET_of_a_client_of_ours", keys.Uint64())
 					batch[key[:7]]++
 					fmt.Fprintf(&b, `%s{"key": %q, "path": "/v1/orders"}`, strings.Repeat(",", min(j, 1)), key)
@@ -87,12 +88,13 @@ func zipf(t *testing.T, nodes []*node) map[string]int {
 	return all
 }
 
-// told is how many requests a client is said to have sent, and by how many that may be off.
+// told returns a client's number of requests according to an answer, and how far off that may be.
 func told(c top.Client, a *top.Answer) (sum, off float64) {
 	return c.Requests * a.WindowSeconds, (c.PlusMinus+c.LowBy)*a.WindowSeconds + 2 // rates are rounded
 }
 
-// TestTopAgreesWithAnExactCount: the top 20 of a Zipf load over three nodes, in order up to the error that the answer states.
+// TestTopAgreesWithAnExactCount compares the top 20 of a Zipf load on three nodes with exact counts. Counts and order
+// may differ by the error that the answer states.
 func TestTopAgreesWithAnExactCount(t *testing.T) {
 	redis := redistest.New(t, redistest.Options{})
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: orders, limit: 50/second, burst: 200}]")
@@ -101,7 +103,8 @@ func TestTopAgreesWithAnExactCount(t *testing.T) {
 		nodes = append(nodes, serve(t, "--store", "redis://"+redis.Addr, "--rules", rules))
 	}
 	reached(t, nodes...)
-	// Whatever was sent must still be in the window when it is answered. On a machine too busy for that, it is tried again.
+	// All requests must still be within the window when the node responds. If the machine is too busy for that, the
+	// test tries again.
 	for try := 1; ; try++ {
 		began := time.Now()
 		exact := zipf(t, nodes)
@@ -135,7 +138,7 @@ func TestTopAgreesWithAnExactCount(t *testing.T) {
 	})
 }
 
-// agrees compares what nodes tell with an exact count.
+// agrees compares the nodes' answers with an exact count.
 func agrees(t *testing.T, nodes []*node, exact map[string]int) error {
 	ranks := slices.SortedFunc(maps.Keys(exact), func(a, b string) int { return exact[b] - exact[a] })[:20]
 	got := hot(t, nodes[0], "k=40")
@@ -152,7 +155,7 @@ func agrees(t *testing.T, nodes []*node, exact map[string]int) error {
 		if math.Abs(float64(exact[key])-sum) > off {
 			return fmt.Errorf("%s has sent %d, and is said to have sent %.0f ± %.0f", key, exact[key], sum, off)
 		}
-		// Whoever is before it has sent at least as much, up to what both may be off.
+		// Clients that are listed earlier have sent at least as many requests, up to both clients' errors.
 		for _, before := range got.Clients[:i] {
 			_, more := told(before, &got)
 			if n := exact[before.Client[:7]]; float64(n)+off+more < float64(exact[key]) {
@@ -211,7 +214,7 @@ func openScreen(t *testing.T, n *node, args ...string) *screen {
 	return s
 }
 
-// shows waits for a frame that has a text, or hasn't.
+// shows waits for a frame that contains a text or, if want is false, doesn't contain it.
 func (s *screen) shows(text string, want bool) string {
 	s.t.Helper()
 	last := ""
@@ -235,7 +238,7 @@ func (s *screen) press(keys string) {
 	}
 }
 
-// ended waits for the end, and looks whether the terminal is as it was.
+// ended waits until weir top exits, and checks that the terminal is restored.
 func (s *screen) ended() {
 	s.t.Helper()
 	if err := s.cmd.Wait(); err != nil {
@@ -247,7 +250,7 @@ func (s *screen) ended() {
 	}
 }
 
-// stopped waits until the process has stopped, and looks whether it has given the terminal back.
+// stopped waits until the process is stopped, and checks that the terminal is restored.
 func (s *screen) stopped() {
 	s.t.Helper()
 	until(s.t, func() error {
@@ -264,7 +267,7 @@ func (s *screen) stopped() {
 	})
 }
 
-// TestTopOnATerminal in a real one.
+// TestTopOnATerminal runs weir top in a pseudoterminal.
 func TestTopOnATerminal(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "--rules", write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules:\n  - {id: orders, limit: 2/minute}\n  - {id: quiet, match: {endpoint: /quiet}, limit: 9/minute}"))
@@ -278,7 +281,7 @@ func TestTopOnATerminal(t *testing.T) {
 			rediscall.Sleep(ctx, 100*time.Millisecond)
 		}
 	})
-	until(t, func() error { // when the first slot is over
+	until(t, func() error { // once the first time slot is over
 		if len(hot(t, n, "").Clients) == 0 {
 			return fmt.Errorf("nobody is there yet")
 		}
@@ -324,7 +327,7 @@ func TestTopOnATerminal(t *testing.T) {
 		func(s *screen) { _ = s.cmd.Process.Signal(syscall.SIGHUP) },
 		func(s *screen) { _ = s.cmd.Process.Signal(syscall.SIGQUIT) },
 		func(s *screen) { _ = s.cmd.Process.Signal(syscall.SIGABRT) },
-		func(s *screen) { // Ctrl-Z, and fg
+		func(s *screen) { // Ctrl-Z and fg
 			s.press("\x1a")
 			s.stopped()
 			if err := s.cmd.Process.Signal(syscall.SIGCONT); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// A Redis that is full is up, and so is one that is slow: a node says that checks are made without it, and why.
+// If Redis is full or slow, it is still up. The node reports that checks are made without it, and why.
 func TestChecksWithoutAStoreThatIsUp(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -45,7 +45,7 @@ func TestChecksWithoutAStoreThatIsUp(t *testing.T) {
 	}
 }
 
-// A node that died while Redis was lost is missed when Redis is back; one that lives isn't.
+// A node that died while Redis was lost is reported as missing once Redis is back. A live node isn't.
 func TestANodeThatDiesWhileRedisIsLost(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
@@ -62,14 +62,14 @@ func TestANodeThatDiesWhileRedisIsLost(t *testing.T) {
 		return nil
 	})
 	dead, lives := nowOf(t, b).Node, nowOf(t, c).Node
-	until(t, func() error { // until it has heard of them
+	until(t, func() error { // until node a knows the others
 		if _, text := call(t, "GET", a.Admin+"/v1/nodes", ""); !strings.Contains(text, dead) || !strings.Contains(text, lives) {
 			return fmt.Errorf("%s", text)
 		}
 		return nil
 	})
 	looked := nowOf(t, a).At
-	until(t, func() error { // and has looked at it
+	until(t, func() error { // until node a has refreshed its status since
 		if at := nowOf(t, a).At; !at.After(looked.Add(time.Second)) {
 			return fmt.Errorf("it is %s", at)
 		}
@@ -85,7 +85,7 @@ func TestANodeThatDiesWhileRedisIsLost(t *testing.T) {
 	if err := b.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() error { // until the nodes aren't heard
+	until(t, func() error { // until the list of nodes is stale
 		_, text := call(t, "GET", a.Admin+"/v1/nodes", "")
 		if !strings.Contains(text, `"stale":true`) && !strings.Contains(text, `"stale": true`) {
 			return fmt.Errorf("%s", text)
@@ -93,7 +93,7 @@ func TestANodeThatDiesWhileRedisIsLost(t *testing.T) {
 		return nil
 	})
 	looked = nowOf(t, a).At
-	until(t, func() error { // and it has looked at that
+	until(t, func() error { // until node a has refreshed its status again
 		if at := nowOf(t, a).At; !at.After(looked) {
 			return fmt.Errorf("it is %s", at)
 		}

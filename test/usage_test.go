@@ -13,8 +13,9 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// TestTheHourAgreesWithAnExactCount over three nodes: by rule and by client; and a client that one node has seen can be blocked at another, by its
-// fingerprint. Nodes tell each other keys under their tokens.
+// TestTheHourAgreesWithAnExactCount compares the last hour over three nodes with exact counts, by rule and by client. A
+// client that only one node has seen can be blocked on another node by its fingerprint, because nodes with a token tell
+// each other keys.
 func TestTheHourAgreesWithAnExactCount(t *testing.T) {
 	t.Parallel()
 	redis := redistest.New(t, redistest.Options{})
@@ -35,7 +36,7 @@ func TestTheHourAgreesWithAnExactCount(t *testing.T) {
 	sent, refused := map[string]uint64{}, uint64(0)
 	key := func(i int) string { return fmt.Sprintf("sk%05d_SECRET_of_a_client_of_ours", i) }
 	for i := range 300 {
-		k := key(i % 7 * (i % 3)) // some come often, and all to every node
+		k := key(i % 7 * (i % 3)) // some keys are frequent, and all reach every node
 		status, text := post(t, http.DefaultClient, nodes[i/2%3].HTTP+"/v1/check", fmt.Sprintf(`{"key": %q, "path": "/v1/orders", "ip": "203.0.113.7"}`, k))
 		switch status {
 		case http.StatusTooManyRequests:
@@ -93,7 +94,7 @@ func TestTheHourAgreesWithAnExactCount(t *testing.T) {
 		}
 		return nil
 	})
-	// Node 2 alone has seen this one.
+	// Only node 2 has seen this client.
 	var page top.HourOfClient
 	ask(nodes[0], "POST", "/v1/clients", fmt.Sprintf(`{"key": %q}`, key(99)), &page)
 	client := `{"client": "` + page.Fingerprint + `"}`

@@ -15,13 +15,13 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// versionBefore is the commit of the version before this one: that of the last release. As long as there is
-// none, it is one whose fields in Redis have the forms of today, and whose scripts are others.
+// versionBefore is the commit of the previous version, which is the last release. Until there is a release, it is a
+// commit whose fields in Redis have today's format, but whose scripts differ.
 //
 //go:embed testdata/version-before
 var versionBefore string
 
-// buildBefore builds the version before this one from git.
+// buildBefore builds the previous version from git.
 func buildBefore(t *testing.T) string {
 	t.Helper()
 	commit, dir := strings.TrimSpace(versionBefore), t.TempDir()
@@ -33,21 +33,22 @@ func buildBefore(t *testing.T) string {
 		}
 		return nil
 	}
-	if err := run("..", "git", "read-tree", commit); err != nil { // the forms in Redis are tested in redisstore, too
+	if err := run("..", "git", "read-tree", commit); err != nil { // redisstore's tests also test the formats in Redis
 		t.Skipf("the version before this one can't be tested beside it, since its commit %s isn't here; in a shallow clone run `git fetch --unshallow`: %v", commit, err)
 	}
 	src, older := filepath.Join(dir, "src"), filepath.Join(dir, "weir")
 	if err := run("..", "git", "checkout-index", "--all", "--prefix="+src+"/"); err != nil {
 		t.Fatal(err)
 	}
-	// Without paths in it, so that packages that are the same come from the cache.
+	// Without paths in the binary, unchanged packages come from the build cache.
 	if err := run(src, "go", "build", "-trimpath", "-o", older, "./cmd/weir"); err != nil {
 		t.Fatal(err)
 	}
 	return older
 }
 
-// A limit of a thousand that nothing refills while the test runs, by every algorithm, and a bucket whose tokens are borrowed.
+// versionRules has a limit of 1,000 for each algorithm, none of which refills during the test, and a bucket whose
+// tokens are borrowed.
 const versionRules = `
 rules:
   - {id: bucket, match: {endpoint: /bucket}, limit: 1000/366d}
@@ -60,8 +61,8 @@ rules:
   - {id: quick, match: {endpoint: /quick}, limit: 100/second, burst: 20}
 `
 
-// TestTwoVersionsOnOneRedis: nodes of this version take the place of nodes of the version before, one by one and
-// under load, and one of them goes back. All of them keep one limit, and take each other's receipts.
+// TestTwoVersionsOnOneRedis replaces nodes of the previous version with nodes of this version, one by one and under
+// load, and then downgrades one of them. All of them share one limit and accept each other's receipts.
 func TestTwoVersionsOnOneRedis(t *testing.T) {
 	t.Parallel()
 	older := buildBefore(t)
@@ -119,7 +120,7 @@ func TestTwoVersionsOnOneRedis(t *testing.T) {
 		receipts(t, nodes[1], nodes[0])
 	}
 	for _, path := range append(slow, "moving") {
-		// On a busy machine leases end before they are given back, which strands tokens, and mints none.
+		// On a busy machine, leases may end before they are given back. That loses tokens but never creates any.
 		leased := path != "strict" && path != "log"
 		if got := admitted[path]; got > 1000 || got < 1000 && !leased {
 			t.Errorf("%s: %d were admitted of a limit of 1,000", path, got)
@@ -136,7 +137,7 @@ func TestTwoVersionsOnOneRedis(t *testing.T) {
 	}
 }
 
-// receipts fails the test unless what one node took is given back by another, once.
+// receipts fails the test unless another node accepts a node's receipt for a refund, exactly once.
 func receipts(t *testing.T, from, to *node) {
 	t.Helper()
 	taken := check(t, from, `{"key": "receipts", "path": "/bucket", "receipt": true}`)

@@ -15,8 +15,8 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// WebSockets work behind a middleware that hands the handler the server's own writer, behind one that watches the answer's status, and
-// behind one that has to know when the connection ends.
+// WebSockets work behind middleware that passes the server's own writer to the handler, that watches the response's
+// status, or that must know when the connection ends.
 func TestWebSocketsBehindTheMiddleware(t *testing.T) {
 	t.Parallel()
 	const year = 366 * 24 * time.Hour
@@ -65,7 +65,7 @@ func TestWebSocketsBehindTheMiddleware(t *testing.T) {
 	}
 }
 
-// shouting is a WebSocket server that answers in capitals.
+// shouting is a WebSocket server that echoes messages in capitals.
 func shouting(t *testing.T) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(w, r, nil)

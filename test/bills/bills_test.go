@@ -1,4 +1,4 @@
-// Package bills compares what the gateway meters with what servers would bill that read the same body in their own ways.
+// Package bills compares the gateway's metering with the bills of servers that parse the same body differently.
 package bills
 
 import (
@@ -24,10 +24,10 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// budget is of dollars, and more than any call may cost.
+// budget is in dollars, and more than any call can cost.
 const budget = 1_000_000_000
 
-// price is that of a model, in dollars per million tokens. Servers may know it by its name in another case.
+// price returns a model's price in dollars per million tokens. Servers may ignore the case of its name.
 func price(model string) int64 {
 	if strings.EqualFold(strings.TrimSpace(model), "large") {
 		return 100
@@ -35,18 +35,18 @@ func price(model string) int64 {
 	return 1
 }
 
-// unlimited is how long an answer is if nothing limits it.
+// unlimited is the length of a response without a limit.
 const unlimited = 1000
 
-// market is a gateway, and a server behind it that bills by the reader that makes the most of a call.
+// market is a gateway, and a server behind it that bills each call by its most expensive interpretation.
 type market struct {
 	limiter *weir.Limiter
 	handler http.Handler
-	mu      sync.Mutex // guards the rest: a handler may outlive its call, which the gateway broke off
+	mu      sync.Mutex // guards the fields below, because a handler may outlive a call that the gateway canceled
 	run     int
 	call    call
 	fault   error
-	billed  counter.Amount // in millionths of a dollar; 0 if the server never had the call
+	billed  counter.Amount // in millionths of a dollar; 0 if the server didn't get the call
 	how     string
 }
 
@@ -57,7 +57,7 @@ func open(t testing.TB) *market {
 	}
 	set, err := weir.Compile(weir.Rules{
 		Rules: []weir.Rule{{ID: "usd", By: []string{"ip"}, Amount: "usd", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: budget, Window: 24 * time.Hour}}}},
-		// A model of another name has no price: a server may take it for any.
+		// Other model names have no price, because a server may take them for any model.
 		Prices: []weir.Sum{sum("small", 1), sum("large", 100)},
 	})
 	if err != nil {
@@ -81,7 +81,7 @@ func open(t testing.TB) *market {
 
 var client = &weir.Request{IP: netip.MustParseAddr("192.0.2.1"), Peek: true}
 
-// booked is what the limiter has counted, in millionths of a dollar.
+// booked returns what the limiter has counted, in millionths of a dollar.
 func (m *market) booked() (counter.Amount, error) {
 	d, err := m.limiter.Check(context.Background(), client)
 	if err != nil {
@@ -90,11 +90,11 @@ func (m *market) booked() (counter.Amount, error) {
 	return counter.Whole(budget) - d.Limits()[0].Left(), nil
 }
 
-// serve is the server behind the gateway.
+// serve handles requests to the server behind the gateway.
 func (m *market) serve(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // the gateway broke off
+		return // the gateway canceled the call
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,7 +118,7 @@ func (m *market) serve(w http.ResponseWriter, r *http.Request) {
 			models = []string{b.Model}
 		}
 		if models[0] == "" {
-			continue // it would refuse it
+			continue // this reader would refuse the call
 		}
 		tokens := b.Tokens
 		if tokens == 0 {
@@ -141,7 +141,7 @@ func (m *market) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// try sends a call through the gateway. The error says by how much it was underbilled.
+// try sends a call through the gateway. The error says if the call was underbilled, and by how much.
 func (m *market) try(c call) (status int, err error) {
 	if _, err := m.limiter.Reset(context.Background(), client); err != nil {
 		return 0, err
@@ -182,7 +182,7 @@ func (c call) String() string {
 
 // FuzzBills checks that no server bills more for a call than the gateway has metered, unless the gateway refused the call.
 func FuzzBills(f *testing.F) {
-	const blanks = "\x1e" // stands for a MiB of them, which a fuzzer would take long to make shorter
+	const blanks = "\x1e" // stands for a MiB of spaces, which a fuzzer would take long to shorten
 	for _, body := range []string{
 		`{"model":"small","max_tokens":100}`,
 		`{"model":"small",` + blanks + `"model":"large"}`,
@@ -201,7 +201,7 @@ func FuzzBills(f *testing.F) {
 	} {
 		f.Add([]byte(body), true)
 	}
-	for i := range 500 { // by choices that are spread over all of them
+	for i := range 500 { // choices are spread evenly
 		choices := make([]byte, 48)
 		for j := range choices {
 			choices[j] = byte((i*48 + j) * 2654435761 >> 13)
@@ -221,7 +221,7 @@ func FuzzBills(f *testing.F) {
 	})
 }
 
-// Calls that are written as they should be are served, and what they are billed for is what was metered.
+// Ordinary calls are served, and the bill matches the metering.
 func TestPlainCallsAreServed(t *testing.T) {
 	m := open(t)
 	for body, want := range map[string]int64{

@@ -14,15 +14,15 @@ import (
 	"testing"
 )
 
-// bill is what a server makes of a body. The zero value means that it is no call.
+// bill is a server's interpretation of a body. The zero value means that the body isn't a valid call.
 type bill struct {
 	Model  string
-	Tokens int64 // that the answer may have at most; 0 means no limit
+	Tokens int64 // the most tokens that the response may have; 0 means no limit
 }
 
 const most = 1e9
 
-// reader is a server's way to read a body.
+// reader parses a body in the way of one kind of server.
 type reader func(body []byte) (bill, error)
 
 var readers map[string]reader
@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// process starts a reader in another language. It reads one body after the other, so that a fuzzer isn't held up by starting it.
+// process starts a reader in another language. One process reads all bodies, so that fuzzing isn't slowed by process
+// starts.
 func process(name, script string) (r reader, stop func()) {
 	cmd := exec.Command(name, script)
 	cmd.Stderr = os.Stderr
@@ -69,7 +70,7 @@ func process(name, script string) (r reader, stop func()) {
 		}
 }
 
-// goReader is encoding/json with a struct: names in any case, and what follows the first document is ignored.
+// goReader uses encoding/json with a struct: it ignores the case of names, and anything after the first document.
 func goReader(body []byte) (bill, error) {
 	var call struct {
 		Model               any
@@ -95,7 +96,7 @@ func goReader(body []byte) (bill, error) {
 	return bill{}, nil
 }
 
-// goExact is encoding/json with a map.
+// goExact uses encoding/json with a map.
 func goExact(body []byte) (bill, error) {
 	var call map[string]any
 	if json.Unmarshal(body, &call) != nil {
@@ -132,7 +133,7 @@ func number(v any) float64 {
 	return min(math.Ceil(f), most)
 }
 
-// The readers differ where they should, or they would prove nothing.
+// The readers must differ in these cases; otherwise FuzzBills would prove nothing.
 func TestReadersDiffer(t *testing.T) {
 	small, large := bill{"small", 5}, bill{"large", 5}
 	for body, want := range map[string]map[string]bill{

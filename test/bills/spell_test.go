@@ -7,7 +7,7 @@ import (
 	"unicode/utf16"
 )
 
-// speller writes calls in odd ways. Each of its choices is a byte, so that a fuzzer can change them one by one.
+// speller writes calls with odd spellings. Each choice is one byte, so that a fuzzer can change choices one by one.
 type speller struct{ choices []byte }
 
 func (s *speller) pick(n int) int {
@@ -21,12 +21,12 @@ func (s *speller) pick(n int) int {
 
 func (s *speller) of(list ...string) string { return list[s.pick(len(list))] }
 
-// call is a request as a client sends it.
+// call is a client's request.
 type call struct {
 	method, path, contentType string
 	body                      []byte
 	chunked                   bool
-	tells                     bool // the answer has a usage
+	tells                     bool // the response reports its usage
 }
 
 func (s *speller) call() call {
@@ -41,7 +41,7 @@ func (s *speller) call() call {
 	return c
 }
 
-// document is a call in JSON, or nearly.
+// document returns a call in JSON, or almost JSON.
 func (s *speller) document() string {
 	members := []string{s.name("model") + s.blank() + ":" + s.blank() + s.model()}
 	for range s.pick(8) {
@@ -85,7 +85,7 @@ func (s *speller) object(names ...string) string {
 	return "{" + strings.Join(members, ",") + "}"
 }
 
-// name is the name of a member.
+// name returns a member's name.
 func (s *speller) name(name string) string {
 	switch s.pick(12) {
 	case 8:
@@ -100,7 +100,7 @@ func (s *speller) name(name string) string {
 	return s.string(name)
 }
 
-// string is a string of JSON.
+// string returns a JSON string.
 func (s *speller) string(text string) string {
 	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text)
 	switch s.pick(4) {
@@ -143,7 +143,7 @@ func (s *speller) blank() string {
 	return s.of("", "", " ", "\n")
 }
 
-// encode is a text in an encoding.
+// encode returns a text in some character encoding.
 func (s *speller) encode(text string) []byte {
 	var order binary.AppendByteOrder = binary.LittleEndian
 	switch s.pick(20) {

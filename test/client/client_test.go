@@ -1,4 +1,4 @@
-// Package client_test has the client's tests against the check API itself.
+// Package client_test tests the client against the real check API.
 package client_test
 
 import (
@@ -41,7 +41,7 @@ func perHour(n int64) weir.Rule {
 	return weir.Rule{ID: "orders", Limits: []weir.Limit{weir.PerHour(n)}}
 }
 
-// node is the check API over HTTP.
+// node serves the check API over HTTP.
 func node(t testing.TB, h http.Handler) string {
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
@@ -51,7 +51,7 @@ func node(t testing.TB, h http.Handler) string {
 func open(t testing.TB, opts client.Options) *client.Client {
 	t.Helper()
 	if opts.Timeout == 0 {
-		opts.Timeout = 10 * time.Second // a busy machine is no dead one
+		opts.Timeout = 10 * time.Second // so that a busy machine doesn't look like a dead node
 	}
 	c, err := client.New(opts)
 	if err != nil {
@@ -70,7 +70,7 @@ func check(t *testing.T, c *client.Client, req client.Request) client.Decision {
 	return d
 }
 
-// TestChecksAreAsTheAPIAnswersThem, the fallback's as well.
+// TestChecksAreAsTheAPIAnswersThem checks that the client, and its fallback, return the same decisions as the API.
 func TestChecksAreAsTheAPIAnswersThem(t *testing.T) {
 	rules := []weir.Rule{
 		{ID: "orders", Match: weir.Match{Endpoint: "GET /v1/orders/{id}"}, By: []string{"api_key", "user", "header:X-Tenant"},
@@ -139,13 +139,13 @@ func TestChecksAreAsTheAPIAnswersThem(t *testing.T) {
 	}
 }
 
-// TestBatchesFit: neither more checks nor more bytes than the API takes.
+// TestBatchesFit checks that batches have neither more checks nor more bytes than the API accepts.
 func TestBatchesFit(t *testing.T) {
 	c := open(t, client.Options{URL: node(t, checkapi.New(limiter(perHour(1e6)), nil, checkapi.Options{}))})
 	var wg sync.WaitGroup
 	for i := range 3000 {
 		wg.Go(func() {
-			cost := int64(1 + i%7) // so that each is seen to get its own answer
+			cost := int64(1 + i%7) // so that each caller's own response can be recognized
 			req := client.Request{Key: fmt.Sprint(i), Cost: cost, Attributes: map[string]string{"a": strings.Repeat("x", 1000), "b": strings.Repeat("y", 900)}}
 			if d, err := c.Check(t.Context(), &req); err != nil || !d.Allowed || d.Remaining != 1e6-cost {
 				t.Error(d, err)
@@ -212,7 +212,7 @@ func tokens(n int64) weir.Rule {
 	return weir.Rule{ID: "tokens", Amount: "tokens", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: n, Fraction: 500_000, Window: time.Hour}}}
 }
 
-// TestAmounts: what a check takes, reserves and settles, as Weir and as the fallback have it.
+// TestAmounts checks that amounts can be charged, reserved and settled, both by Weir and by the fallback.
 func TestAmounts(t *testing.T) {
 	rules := []weir.Rule{perHour(10), tokens(1000)}
 	c := open(t, client.Options{URL: node(t, checkapi.New(limiter(rules...), nil, checkapi.Options{}))})
@@ -264,7 +264,7 @@ func TestAmounts(t *testing.T) {
 	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{Abandoned: true}) || left() != "100" {
 		t.Errorf("%s left of one that was abandoned", left())
 	}
-	// Of what the fallback has decided, or of a check that has taken nothing, there is nothing to settle.
+	// A decision of the fallback, or a check that charged nothing, has no receipt to settle.
 	if settle(dead, "", used) || c.Release(t.Context(), "") != nil || c.Renew(t.Context(), "") != nil {
 		t.Error("there is no receipt")
 	}
@@ -281,7 +281,7 @@ func TestAmounts(t *testing.T) {
 	}
 }
 
-// goneStore can't be reached.
+// goneStore is a store whose calls fail.
 type goneStore struct{ counter.Store }
 
 func (goneStore) Take(_ context.Context, _ []counter.Charge, results []counter.Result) {
@@ -290,7 +290,7 @@ func (goneStore) Take(_ context.Context, _ []counter.Charge, results []counter.R
 	}
 }
 
-// TestNotCounted: what isn't known is -1.
+// TestNotCounted checks that numbers that aren't known are -1.
 func TestNotCounted(t *testing.T) {
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{perHour(10), tokens(1000)}})
 	if err != nil {
@@ -306,7 +306,7 @@ func TestNotCounted(t *testing.T) {
 	}
 }
 
-// TestIDs: a check that is sent again under its id is charged once.
+// TestIDs checks that a check that is repeated with the same id is charged once.
 func TestIDs(t *testing.T) {
 	c := open(t, client.Options{URL: node(t, checkapi.New(limiter(perHour(10)), nil, checkapi.Options{}))})
 	for range 3 {
@@ -322,8 +322,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestASlotThatIsLost: another request has it, and it is back once there is room. The store's clock stands still, so that no slot
-// ends by itself while the machine is busy.
+// TestASlotThatIsLost gives a request's slot to another request, and checks that the first one gets a slot again once
+// one is free. The store's clock stands still, so no slot expires while the machine is busy.
 func TestASlotThatIsLost(t *testing.T) {
 	at := time.Now()
 	now := func() time.Time { return at }
@@ -340,7 +340,7 @@ func TestASlotThatIsLost(t *testing.T) {
 	}
 	slot := c.Hold(&d)
 	var taken client.Decision
-	for !taken.Allowed { // unless it was renewed in between
+	for !taken.Allowed { // repeated if a renewal took the slot again in between
 		if err := other.Release(t.Context(), d.Receipt); err != nil {
 			t.Fatal(err)
 		}
@@ -355,7 +355,7 @@ func TestASlotThatIsLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Millisecond)
-		taken = check(t, other, client.Request{Key: "a"}) // refused once the request that is still in flight is counted again
+		taken = check(t, other, client.Request{Key: "a"}) // refused once the first request has a slot again
 	}
 	if !taken.RetryIsGuess {
 		t.Errorf("%+v", taken)
@@ -368,7 +368,8 @@ func TestASlotThatIsLost(t *testing.T) {
 	}
 }
 
-// TestAChat: its slot is held while it runs, and the tokens that it has reserved are settled before the next one.
+// TestAChat checks that a chat holds its slot while it runs, and that its reserved tokens are settled before the next
+// chat.
 func TestAChat(t *testing.T) {
 	checks := open(t, client.Options{URL: node(t, checkapi.New(limiter(
 		weir.Rule{ID: "streams", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 1}}},
@@ -391,7 +392,7 @@ func TestAChat(t *testing.T) {
 	}
 }
 
-// BenchmarkCheck is 256 goroutines that ask one node: joined, and one by one.
+// BenchmarkCheck measures 256 goroutines that ask one node, with joined checks and with one request per check.
 func BenchmarkCheck(b *testing.B) {
 	url := node(b, checkapi.New(limiter(perHour(1e9)), nil, checkapi.Options{}))
 	run := func(b *testing.B, check func() error) {

@@ -1,5 +1,5 @@
-// Package console tests the console and the playground in a real browser, over real nodes on a real Redis: the tests are those of
-// *.test.mjs, for Node's own runner, with Playwright.
+// Package console tests the console and the playground in a real browser, with real nodes on a real Redis. The tests
+// are in *.test.mjs, for Node's test runner with Playwright.
 package console
 
 import (
@@ -14,8 +14,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// They wait for heartbeats and pages more than they work, so more of them run at a time than there are cores. A -parallel takes
-	// precedence.
+	// The tests mostly wait for heartbeats and pages, so more of them run in parallel than there are cores. -parallel
+	// on the command line takes precedence.
 	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}

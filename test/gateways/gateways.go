@@ -70,8 +70,8 @@ var (
 	}
 )
 
-// All returns the gateways that have a page: those that Debian packages and, if the environment variable TRAEFIK names its
-// binary, as in make test-traefik, Traefik.
+// All returns the gateways that have a guide: those that Debian packages, and Traefik if the environment variable
+// TRAEFIK names its binary, as in make test-traefik.
 func All() []*Gateway {
 	all := []*Gateway{Nginx, Caddy, HAProxy}
 	if os.Getenv("TRAEFIK") != "" {
@@ -112,7 +112,7 @@ func (a addresses) in(conf string) string {
 	return strings.NewReplacer("127.0.0.1:3000", a.service, "127.0.0.1:8080", a.weir).Replace(conf)
 }
 
-// page is the text of a page of the docs.
+// page is the text of a guide.
 type page string
 
 // block returns the nth code block in a language.
@@ -142,7 +142,7 @@ func (g *Gateway) Start(docs, service, weir string, change ...string) (listen st
 	if err != nil {
 		return "", nil, err
 	}
-	for range 3 { // another process may take the port first
+	for range 3 { // retried because another process may take the port first
 		l, err := net.Listen("tcp", loopback.Host()+":0")
 		if err != nil {
 			return "", nil, err
@@ -183,7 +183,7 @@ func (g *Gateway) serves(listen string) bool {
 	if !g.late {
 		return true
 	}
-	// Weir rejects this key without counting the request.
+	// Weir refuses this key without counting the request.
 	fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: %s\r\nX-API-Key: a,b\r\n\r\n", listen)
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	return err == nil && res.StatusCode != http.StatusNotFound

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// plain are targets as an honest client sends them.
+// plain has paths as ordinary clients send them.
 var plain = []string{"/login", "/search/shoes", "/v1/x/y", "/v1/login", "/search/a.b"}
 
-// pieces are what spellings are made of, beside single characters.
+// pieces are inserted into spellings, beside single characters.
 var pieces = []string{
 	"/", "//", "\\", ".", "..", "./", "../", "/.", "/..", "x/../", "/x/..", "x/y/../../", "login", "search/", "v1/", "shoes",
 	";", ";a=b", "..;/", "..;x/", ".;/", "/;/", "/;x/..", ";/../", "%", "%25", "%2525", "25", "2e", "2f",
@@ -20,10 +20,11 @@ var pieces = []string{
 	"%c0%af", "%c0%ae", "%ef%bc%8f", "%e2%84%aa", "\u212a", "%u002f", "%%32%65", "|", "{", "~", "^", "\xff",
 }
 
-// slashes are what may stand in the place of one.
+// slashes are replacements for a slash.
 var slashes = []string{"//", "\\", "%2f", "%5c", "%252f", "/./", "/x/../", "/;/", ";/", "/%2e/", "/%252e/", "/..;/", "///", "%2f/", "/%2f"}
 
-// spell makes a target of a recipe: a plain one, and what two bytes each do to it. Any recipe is good.
+// spell makes a target from a recipe: the first byte chooses a plain target, and each two further bytes change it.
+// Every recipe is valid.
 func spell(recipe []byte) string {
 	next := func() int {
 		if len(recipe) == 0 {
@@ -39,26 +40,26 @@ func spell(recipe []byte) string {
 		at := n % (len(s) + 1)
 		char := n % max(1, len(s))
 		switch do % 8 {
-		case 0, 1: // somewhere
+		case 0, 1: // insert a piece anywhere
 			s = s[:at] + pieces[(do/8*2+do%2)%len(pieces)] + s[at:]
-		case 2: // in the beginning of a segment
+		case 2: // insert a piece at the start of a segment
 			cuts := indexes(s, '/')
 			if len(cuts) > 0 {
 				at = cuts[n%len(cuts)] + 1
 			}
 			s = s[:at] + pieces[(do/8+n/8*7)%len(pieces)] + s[at:]
-		case 3: // at the end, or in the beginning
+		case 3: // insert a piece at the end or the start
 			if piece := pieces[n%len(pieces)]; do/8%4 == 0 {
 				s = piece + s
 			} else {
 				s += piece
 			}
-		case 4: // instead of a slash
+		case 4: // replace a slash
 			if cuts := indexes(s, '/'); len(cuts) > 0 {
 				at = cuts[n%len(cuts)]
 				s = s[:at] + slashes[do/8%len(slashes)] + s[at+1:]
 			}
-		case 5: // a character, encoded
+		case 5: // encode a character
 			if s != "" {
 				hex := strconv.FormatUint(0x100|uint64(s[char]), 16)[1:]
 				if do&8 != 0 {
@@ -66,7 +67,7 @@ func spell(recipe []byte) string {
 				}
 				s = s[:char] + "%" + hex + s[char+1:]
 			}
-		case 6: // a %, encoded again, or all of them
+		case 6: // encode one % again, or all of them
 			cuts := indexes(s, '%')
 			switch {
 			case len(cuts) == 0:
@@ -76,7 +77,7 @@ func spell(recipe []byte) string {
 				at = cuts[n%len(cuts)]
 				s = s[:at] + "%25" + s[at+1:]
 			}
-		case 7: // upper case, one character less, or one segment twice
+		case 7: // remove a character, repeat a segment, or change a character to upper case
 			switch {
 			case s == "":
 			case do&24 == 0:
@@ -93,7 +94,7 @@ func spell(recipe []byte) string {
 	return s
 }
 
-// recipe draws what changes a target up to so many times.
+// recipe returns a random recipe that changes a target at most the given number of times.
 func recipe(random *rand.Rand, most int) []byte {
 	r := make([]byte, 1+2*random.IntN(most+1))
 	for i := range r {
@@ -102,7 +103,7 @@ func recipe(random *rand.Rand, most int) []byte {
 	return r
 }
 
-// indexes are where a byte stands in s.
+// indexes returns the positions of a byte in s.
 func indexes(s string, c byte) (at []int) {
 	for i := range len(s) {
 		if s[i] == c {
@@ -112,13 +113,13 @@ func indexes(s string, c byte) (at []int) {
 	return at
 }
 
-// known are spellings that once got past a limit.
+// known are spellings that used to get past a limit.
 var known = []string{
 	"/x%252fy/../login", "/login/;/..", "/login/%252e/..", "/search/;shoes", "/search/..;shoes", "/search/%252e%252e%252fshoes",
 	"/v1/x/..;/..;/y", "/v1/x/%252e%252e/%252e%252e/y", "/login//..", "//h/login", `/\h/login`, "/search/..", "/search/a%2fb", "/../base/login", "/login#x", "/login%0a",
 }
 
-// TestSpellings tries a few thousand targets on every server. FuzzSpellings goes on from there.
+// TestSpellings sends a few thousand targets to every server. FuzzSpellings tries more.
 func TestSpellings(t *testing.T) {
 	doors, err := open()
 	if err != nil {
@@ -140,7 +141,7 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// FuzzSpellings runs for as long as make fuzz-paths says.
+// FuzzSpellings runs as long as make fuzz-paths tells it.
 func FuzzSpellings(f *testing.F) {
 	random := rand.New(rand.NewPCG(22, 7))
 	for range 100 {

@@ -1,5 +1,5 @@
-// Package paths tries spellings of paths on real servers: whatever route one of
-// them takes a request to, Weir must have charged the limit of that route.
+// Package paths sends paths in many spellings to real servers. To whatever route a server takes a request, Weir must
+// have charged that route's limit.
 package paths
 
 import (
@@ -34,13 +34,14 @@ import (
 	"github.com/weirhq/weir/server/test/gateways"
 )
 
-// patience is how long a server may take to answer before that counts as a failure. Fuzzing itself waits 10 s.
+// patience is how long a server may take to respond before the test fails. The fuzzer itself waits for 10 s.
 const patience = 9 * time.Second
 
-// routes are what every server has, by the names that it gives in X-Route.
+// routes are the routes of every server. A server reports a request's route in X-Route.
 var routes = []string{"login", "search", "v1"}
 
-// rules are what must apply where a server takes a request to a route: each of those whose id begins with its name.
+// rules returns the rules of the test. If a server takes a request to a route, all rules whose ids begin with the
+// route's name must have applied.
 func rules() weir.Rules {
 	of := func(id, layer string, m weir.Match) weir.Rule {
 		return weir.Rule{ID: id, Layer: layer, Match: m, By: []string{"ip"}, Limits: []weir.Limit{{Count: 1e9, Window: time.Hour}}}
@@ -60,19 +61,19 @@ func rules() weir.Rules {
 	}}
 }
 
-// door is a way to a server, past Weir. It takes one request at a time.
+// door is a path to a server through Weir. It carries one request at a time.
 type door struct {
 	name    string
 	addr    string
 	conn    net.Conn
 	in      *bufio.Reader
-	h2      *http.Transport               // instead of conn, over HTTP/2
-	decided atomic.Pointer[weir.Decision] // by Weir, of the last request
-	reached map[string]int                // how often each route was
-	refused int                           // how often Weir refused to read the path
+	h2      *http.Transport               // used instead of conn for HTTP/2
+	decided atomic.Pointer[weir.Decision] // Weir's decision about the last request
+	reached map[string]int                // number of requests by route
+	refused int                           // number of requests whose path Weir refused to read
 }
 
-// limiter is that of a door.
+// limiter returns a limiter that records the door's decisions.
 func (d *door) limiter(set *weir.RuleSet) *weir.Limiter {
 	return weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{Observe: func(o *weir.Observation) {
 		c := *o.Decision
@@ -80,12 +81,12 @@ func (d *door) limiter(set *weir.RuleSet) *weir.Limiter {
 	}})
 }
 
-// limit is the middleware of a door.
+// limit returns the door's middleware.
 func (d *door) limit(set *weir.RuleSet) *httplimit.Middleware {
 	return httplimit.New(d.limiter(set), httplimit.Options{})
 }
 
-// open starts the servers, and Weir in front of each, once in a process: fuzzing runs in several.
+// open starts the servers, with Weir in front of each, once per process. Fuzzing uses several processes.
 var open = sync.OnceValues(func() (doors []*door, err error) {
 	set, err := weir.Compile(rules())
 	if err != nil {
@@ -132,7 +133,8 @@ var open = sync.OnceValues(func() (doors []*door, err error) {
 	d := &door{name: "servemux behind the middleware", reached: map[string]int{}}
 	d.addr = serve(d.limit(set).Wrap(serveMux("")))
 	doors = append(doors, d)
-	// Others' gateways, which ask Weir. What they forward is what they asked about, so two upstreams are enough.
+	// These are third-party gateways that ask Weir. They forward the path that they asked about, so two upstreams are
+	// enough.
 	for _, g := range gateways.All() {
 		for _, name := range []string{"express", "path.Clean"} {
 			d := &door{name: g.Name + ", which asks, before " + name, reached: map[string]int{}}
@@ -155,13 +157,13 @@ var open = sync.OnceValues(func() (doors []*door, err error) {
 	return doors, nil
 })
 
-// closer is what ends a gateway: with this process, if not before.
+// closer stops a gateway. The gateway also stops when this process ends.
 type closer func()
 
 func (c closer) Close() error { c(); return nil }
 
-// children are the processes that were started. Each ends when its standard input does: with
-// this process, however that ends, or if nobody held on to it.
+// children are the standard inputs of processes that were started. Each process ends when its input closes, which also
+// happens when this process ends in any way.
 var children []io.Closer
 
 func start(cmd *exec.Cmd) error {
@@ -174,7 +176,7 @@ func start(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// serve starts a server in this process, which ends with it.
+// serve starts a server in this process.
 func serve(h http.Handler) string {
 	s := httptest.NewUnstartedServer(h)
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -195,7 +197,7 @@ func serveMux(prefix string) http.Handler {
 	return mux
 }
 
-// byCleanPath is a router that looks at the decoded path, as many do.
+// byCleanPath is a router that uses the decoded path, like many routers.
 var byCleanPath = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	p := path.Clean(r.URL.Path)
 	q, search := strings.CutPrefix(p, "/search/")
@@ -209,13 +211,13 @@ var byCleanPath = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) 
 	}
 })
 
-// startNode starts upstreams.js and returns where its servers listen.
+// startNode starts upstreams.js and returns its servers' addresses.
 func startNode() (map[string]string, error) {
 	if _, err := os.Stat("node_modules/express"); err != nil {
 		return nil, fmt.Errorf("express isn't there: run `make upstreams`, which installs it: %w", err)
 	}
 	cmd := exec.Command("node", "upstreams.js")
-	cmd.Env = append(os.Environ(), "NODE_ENV=test") // in which Express doesn't print its errors
+	cmd.Env = append(os.Environ(), "NODE_ENV=test") // so that Express doesn't print its errors
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -254,13 +256,13 @@ location ~ ^/search/[^/]+/?$ { add_header X-Route search; return 200; }
 location /v1/ { add_header X-Route v1; return 200; }
 location / { return 404; }`
 
-// startNginx starts nginx with routes of its own, and in front of other upstreams.
+// startNginx starts nginx with its own routes, and also in front of other upstreams.
 func startNginx(behind map[string]string) (map[string]string, error) {
 	dir, err := os.MkdirTemp("", "weir-nginx-")
 	if err != nil {
 		return nil, err
 	}
-	// nginx inherits the sockets that it listens on, so that no other process can take its ports.
+	// nginx inherits its listening sockets, so that no other process can take its ports.
 	var ports []string
 	var sockets []*os.File
 	for range 4 {
@@ -281,7 +283,7 @@ func startNginx(behind map[string]string) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	// The shell ends it with its own input.
+	// The shell stops nginx when its own input closes.
 	cmd := exec.Command("sh", "-c", `PATH=$PATH:/usr/sbin; nginx -p "$0" -c nginx.conf -e /dev/null </dev/null & read -r _; kill $!; wait; rm -rf "$0"`, dir)
 	cmd.Env, cmd.ExtraFiles = append(os.Environ(), "NGINX=3;4;5;6;"), sockets
 	if err := start(cmd); err != nil {
@@ -290,7 +292,7 @@ func startNginx(behind map[string]string) (map[string]string, error) {
 	return map[string]string{"nginx": ports[0], "nginx, slashes kept": ports[1], "nginx before express": ports[2], "nginx before servemux": ports[3]}, nil
 }
 
-// send asks for a target, byte for byte, and returns the route that it was taken to, or "".
+// send sends a target exactly as given, and returns the name of the route that it reached, or "".
 func (d *door) send(target string) (string, error) {
 	if d.h2 != nil {
 		return d.send2(target)
@@ -319,10 +321,10 @@ func (d *door) send(target string) (string, error) {
 	return res.Header.Get("X-Route"), nil
 }
 
-// send2 is send over HTTP/2.
+// send2 does the same over HTTP/2.
 func (d *door) send2(target string) (string, error) {
 	if !strings.HasPrefix(target, "/") || strings.HasPrefix(target, "//") || strings.Contains(target, "#") || !utf8.ValidString(target) {
-		return "", nil // which package http doesn't send, or HAProxy doesn't answer
+		return "", nil // net/http doesn't send these, or HAProxy doesn't respond to them
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -342,7 +344,7 @@ func (d *door) hangUp() error {
 	return err
 }
 
-// try sends targets, and reports those that get past a limit.
+// try sends targets and reports those that get past a limit.
 func (d *door) try(t testing.TB, targets ...string) {
 	for _, target := range targets {
 		d.decided.Store(&weir.Decision{})
@@ -365,11 +367,11 @@ func (d *door) try(t testing.TB, targets ...string) {
 	}
 }
 
-// tryAll sends targets through every door, side by side.
+// tryAll sends targets through all doors in parallel.
 func tryAll(t testing.TB, doors []*door, targets ...string) {
 	targets = slices.DeleteFunc(targets, func(target string) bool {
 		_, err := url.ParseRequestURI(target)
-		return err != nil // which net/http answers before Weir sees it, and with the end of the connection
+		return err != nil // net/http refuses these before Weir sees them, and closes the connection
 	})
 	var all sync.WaitGroup
 	for _, d := range doors {
@@ -378,7 +380,7 @@ func tryAll(t testing.TB, doors []*door, targets ...string) {
 	all.Wait()
 }
 
-// missing is the first rule of a route that a decision didn't charge, or "".
+// missing returns the first rule of a route that a decision didn't charge, or "".
 func missing(route string, d *weir.Decision) string {
 	charged := map[string]bool{}
 	for _, s := range d.Limits() {

@@ -34,7 +34,7 @@ func TestClusterPromotesAReplica(t *testing.T) {
 	}
 	soon(t, c.Healthy)
 
-	// The old primary comes back as a replica of its heir.
+	// The old primary comes back as a replica of its successor.
 	if err := old.Restart(); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestClusterPromotesAReplica(t *testing.T) {
 func TestMoveSlots(t *testing.T) {
 	c := redistest.NewCluster(t, redistest.Options{Password: "secret"})
 	from, to := c.Nodes[0], c.Nodes[1]
-	const tag = "{06S}" // its slot is 0, the first that the first node serves
+	const tag = "{06S}" // its slot is 0, the first slot of the first node
 	if slot, err := c.Slot(t.Context(), tag); err != nil || slot != 0 {
 		t.Fatalf("slot of %s: got %d, %v", tag, slot, err)
 	}
@@ -63,7 +63,7 @@ func TestMoveSlots(t *testing.T) {
 		must(t, from, "SET", tag+strconv.Itoa(i), strconv.Itoa(i), "EX", "1000")
 	}
 
-	// While the slot moves, clients go on writing and follow redirections.
+	// While the slot moves, clients keep writing and follow redirections.
 	wrote := make(chan error)
 	moved := make(chan struct{})
 	go func() {
@@ -107,8 +107,8 @@ func TestMoveSlots(t *testing.T) {
 	soon(t, c.Healthy)
 }
 
-// setAnywhere sets a key at whichever primary accepts it. One of them does, sooner or later. If the key is being moved, its
-// destination has to be asked with ASKING.
+// setAnywhere sets a key on whichever primary accepts it, and retries until one does. While a key is being moved, its
+// destination only accepts it after ASKING.
 func setAnywhere(ctx context.Context, c *redistest.Cluster, key string, n int) error {
 	return redistest.Until(ctx, func(ctx context.Context) error {
 		var errs []error

@@ -27,7 +27,7 @@ func dial(t *testing.T, p *redistest.Proxy) net.Conn {
 	return conn
 }
 
-// send sends a command and waits for the reply, at most as long as wait unless that is 0.
+// send sends a command and waits for the reply. Zero means to wait without a limit.
 func send(t *testing.T, conn net.Conn, wait time.Duration, args ...string) (string, error) {
 	t.Helper()
 	var deadline time.Time
@@ -40,7 +40,7 @@ func send(t *testing.T, conn net.Conn, wait time.Duration, args ...string) (stri
 	return ask(conn, args...)
 }
 
-// ask sends a command and reads the reply: a text, or the digits of a number. An error reply is also returned as a text.
+// ask sends a command and returns the reply: a text, or a number's digits. An error reply is also returned as text.
 func ask(conn net.Conn, args ...string) (string, error) {
 	if _, err := fmt.Fprintf(conn, "%s\r\n", strings.Join(args, " ")); err != nil {
 		return "", err
@@ -50,14 +50,14 @@ func ask(conn net.Conn, args ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if reply[0] == '$' { // the text's length
+	if reply[0] == '$' { // followed by the text's length
 		reply, err = r.ReadString('\n')
 		return strings.TrimSpace(reply), err
 	}
 	return strings.TrimSpace(reply[1:]), nil
 }
 
-// count reads the counter n without the proxy.
+// count reads the counter n directly, not through the proxy.
 func count(t *testing.T, s *redistest.Server) any {
 	t.Helper()
 	return must(t, s, "GET", "n")
@@ -177,7 +177,7 @@ func TestProxyDown(t *testing.T) {
 	}
 }
 
-// Replies that are held back for an hour arrive in order as soon as the fault ends, and a proxy that holds replies can be
+// Replies that are delayed by an hour arrive in order as soon as the fault ends. A proxy that delays replies can be
 // closed.
 func TestProxyHolds(t *testing.T) {
 	s := redistest.New(t, redistest.Options{})
@@ -199,7 +199,7 @@ func TestProxyHolds(t *testing.T) {
 		})
 	}
 	const n = 50
-	for i := range n { // one by one, so that each reply is held for itself
+	for i := range n { // one by one, so that each reply is delayed separately
 		incr(i + 1)
 	}
 	p.Heal()
@@ -210,7 +210,7 @@ func TestProxyHolds(t *testing.T) {
 		}
 	}
 
-	// A fault that begins meanwhile loses the data that is being held.
+	// If another fault starts in the meantime, the delayed replies are lost.
 	if err := p.Delay(time.Hour); err != nil {
 		t.Fatal(err)
 	}

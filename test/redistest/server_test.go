@@ -20,7 +20,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// With the flag orphan, the test's program starts a server, prints its socket, and waits to be killed.
+// If this variable is set, the test's program starts a server, prints its socket, and waits to be killed.
 const orphan = "REDISTEST_ORPHAN"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// must is Do for commands that must succeed.
+// must sends a command that has to succeed.
 func must(t *testing.T, s *redistest.Server, args ...string) any {
 	t.Helper()
 	v, err := s.Do(t.Context(), args...)
@@ -96,7 +96,7 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
-// The environment names the binary.
+// WEIR_TEST_REDIS sets the path of the binary.
 func TestBinary(t *testing.T) {
 	t.Setenv("WEIR_TEST_REDIS", "/nowhere/redis-server")
 	if _, err := redistest.Start(redistest.Options{}); err == nil || !strings.Contains(err.Error(), "/nowhere/redis-server isn't installed") {
@@ -125,7 +125,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		return
 	}
-	defer stranger.Close() // in TLS 1.3 a client learns of its rejection as it reads
+	defer stranger.Close() // in TLS 1.3, a client learns that it was rejected when it reads
 	if got, err := send(t, stranger, 0, "GET", "a"); err == nil {
 		t.Errorf("without a certificate: got %v", got)
 	}
@@ -249,7 +249,7 @@ func TestClosedIsGone(t *testing.T) {
 	}
 }
 
-// No server outlives a program that is killed before it can close anything.
+// If a program is killed before it can clean up, its servers stop, too.
 func TestNoOrphans(t *testing.T) {
 	program := exec.Command(os.Args[0])
 	program.Env = append(os.Environ(), orphan+"=1")

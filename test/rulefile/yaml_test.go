@@ -16,8 +16,8 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// TestRuleFilesAreYAML reads rule files, and thousands of texts that are nearly rule files, with rulefile's parser and with a
-// YAML library. Where both read a text, they read the same.
+// TestRuleFilesAreYAML parses rule files, and thousands of texts that are almost rule files, with package rulefile and
+// with a YAML library. If both accept a text, they get the same result.
 func TestRuleFilesAreYAML(t *testing.T) {
 	var seeds [][]byte
 	for _, pattern := range []string{"../../rulefile/testdata/*.yaml", "../../rulefile/testdata/broken/*.yaml", "../../examples/*/*.yaml"} {
@@ -65,11 +65,11 @@ func TestRuleFilesAreYAML(t *testing.T) {
 	}
 }
 
-// misread is what the library reads as nobody writes it: between brackets, it takes a "?" in a text for a mark, and the colon
-// in {name:[]} for a part of the name.
+// misread matches text that the library misreads and that people don't write: between brackets, it treats a "?" in a
+// text as an indicator, and the colon in {name:[]} as part of the name.
 var misread = regexp.MustCompile(`\?|:[\[\]{},]`)
 
-// plainYAML is a value as encoding/json reads it.
+// plainYAML converts a value to what encoding/json would return.
 func plainYAML(n *yaml.Node) any {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -1,4 +1,4 @@
-// Package traces_test has tests of traces that go through several packages.
+// Package traces_test has tests of traces that cross several packages.
 package traces_test
 
 import (
@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// traced is a tracer whose spans are kept.
+// traced returns a tracer, and an exporter that keeps its spans.
 func traced(t testing.TB) (*tracing.Tracer, *tracetest.InMemoryExporter) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
@@ -49,7 +49,7 @@ func compile(t testing.TB, rules ...weir.Rule) *weir.RuleSet {
 	return set
 }
 
-// attributes of a span, as text.
+// attributes returns a span's attributes as text.
 func attributes(s tracetest.SpanStub) string {
 	var all []string
 	for _, a := range s.Attributes {
@@ -58,7 +58,8 @@ func attributes(s tracetest.SpanStub) string {
 	return strings.Join(all, " ")
 }
 
-// TestSpansOfRedis: below the check, with the shard and what failed. What nobody traces has none.
+// TestSpansOfRedis checks that calls to Redis have spans below the check's span, with the shard and the error. Checks
+// that aren't traced have none.
 func TestSpansOfRedis(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	tracer, spans := traced(t)
@@ -105,7 +106,7 @@ func TestSpansOfRedis(t *testing.T) {
 		t.Errorf("a caller has gone: %s", attributes(got))
 	}
 	server.Kill()
-	for last := ""; last != "error.type=unavailable"; { // once the breaker is open
+	for last := ""; last != "error.type=unavailable"; { // until the breaker is open
 		spans.Reset()
 		if _, err := l.Check(t.Context(), &weir.Request{APIKey: "sk_1"}); err == nil {
 			t.Fatal("a killed Redis decides")
@@ -129,7 +130,7 @@ func (service) UnaryCall(context.Context, *testgrpc.SimpleRequest) (*testgrpc.Si
 	return &testgrpc.SimpleResponse{}, nil
 }
 
-// TestSpansOfGRPC: a check's span is in the caller's trace.
+// TestSpansOfGRPC checks that a check's span is part of the caller's trace.
 func TestSpansOfGRPC(t *testing.T) {
 	tracer, spans := traced(t)
 	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t), weir.Options{Trace: tracer.Check})

@@ -1,2 +1,2 @@
-// Package traefik is there to build Traefik for a test, by make test-traefik.
+// Package traefik exists so that make test-traefik can build Traefik for a test.
 package traefik
