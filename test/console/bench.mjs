@@ -1,5 +1,5 @@
-// make bench-console: how much the console loads, how soon it can be used, and how long a keystroke takes on a node with ten
-// thousand rules that has seen a million keys.
+// make bench-console: how much data the console loads, how soon it is usable, and how long a keystroke takes, on a node
+// with ten thousand rules that has seen a million keys.
 import { api, close, cluster, open, tokens } from './harness.mjs'
 import { keepBusy, manyKeys } from './traffic.mjs'
 
@@ -13,7 +13,8 @@ const [n] = c.nodes
 const kb = (b) => `${(b / 1024).toFixed(1)} KB`
 const ms = (x) => `${x.toFixed(0)} ms`
 
-// loads opens an address with an empty cache, and returns the bytes over the wire and when it could be used.
+// loads opens an address with an empty cache. It returns the number of bytes over the wire, and when the page was
+// usable.
 async function loads(path, ready, token = tokens.ada) {
   const page = await open(t, n, '/healthz', { token, allowed: [/./] })
   const cdp = await page.context().newCDPSession(page)
@@ -35,7 +36,7 @@ async function loads(path, ready, token = tokens.ada) {
   return { ...sum, usable }
 }
 
-// A view can be used when it shows what it is for: rows with their numbers, not only a heading.
+// A view is usable when it shows its data: rows with their numbers, not only a heading.
 const heading = (page) => page.getByRole('heading', { level: 1 }).first().waitFor()
 const row = (table) => (page) => page.getByRole('table', { name: table }).locator('tbody tr[data-index]').first().waitFor()
 const views = [
@@ -67,7 +68,7 @@ for (const [name, path] of [['Rules', '/console/rules'], ['Keys', '/console/keys
     console.log(`${name}: / focuses no field`)
     continue
   }
-  // From the key to the next painted frame, in the page's own clock.
+  // Measures from the keystroke to the next painted frame, by the page's clock.
   await page.evaluate(() => {
     globalThis.took = []
     addEventListener('keydown', (e) => {

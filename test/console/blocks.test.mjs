@@ -1,4 +1,4 @@
-// Blocks of a node whose rules are in a file.
+// Blocks on nodes whose rules are in a file.
 import assert from 'node:assert/strict'
 import { after } from 'node:test'
 import { accessible, api, close, cluster, flow, node, open, until } from './harness.mjs'
@@ -24,7 +24,7 @@ flow('a key is blocked and unblocked beside a rule file', async (t) => {
   assert.match(await row.innerText(), /by ada .*on a paste site/s)
   assert.ok(!(await page.content()).includes(key), 'the key is masked')
   await accessible(page, 'the emergency list')
-  // The other node follows, and says why it refuses.
+  // The other node applies the block, too, and says why it refuses.
   await until('the other node blocks it', async () => (await api(c.nodes[0], 'POST', '/v1/explain', { key })).emergency === true)
   await row.getByRole('button', { name: 'Unblock' }).click()
   await dialog.getByText('It comes off the emergency list').waitFor()

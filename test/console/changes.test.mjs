@@ -1,4 +1,4 @@
-// Changes of the rules that meet somebody else's, a session's end, or a slip of the hand.
+// Changes of the rules that collide with somebody else's change, the end of a session, or a user's mistake.
 import assert from 'node:assert/strict'
 import { after } from 'node:test'
 import { api, check, close, cluster, flow, keys, open, tokens, until } from './harness.mjs'
@@ -7,7 +7,7 @@ after(close)
 
 const textOf = async (n) => (await api(n, 'GET', '/v1/rules/versions/' + (await api(n, 'GET', '/v1/rules/versions')).versions[0].version)).text
 
-// asked opens Why of a key, and leads to one of the rules that apply.
+// asked opens Why for a key, and goes to one of the rules that apply.
 async function asked(page, key, rule) {
   await page.getByLabel('Key', { exact: true }).fill(key)
   await page.keyboard.press('Enter')
@@ -41,14 +41,14 @@ flow('of several limits the one that binds is raised, and undone as it was', asy
   await rule.getByRole('button', { name: 'Override' }).click()
   await dialog.getByText('It takes the place of all 3 limits of two').waitFor()
   assert.equal(await dialog.getByLabel('Limit', { exact: true }).inputValue(), '6/hour')
-  // A slip doesn't throw away what was typed.
+  // Pressing Esc by mistake doesn't discard typed text.
   await dialog.getByLabel('Limit', { exact: true }).fill('60/hour')
   await page.mouse.click(3, 3)
-  await page.keyboard.press('Escape') // the browser's question is answered with no
+  await page.keyboard.press('Escape') // the harness answers no to the browser's question
   assert.equal(await dialog.getByLabel('Limit', { exact: true }).inputValue(), '60/hour')
   await dialog.getByRole('button', { name: 'Cancel' }).click()
 
-  // An override of several limits comes back whole.
+  // Undo restores an override with several limits.
   await page.goto(`${n.admin}/console/keys?show=overrides`)
   await page.getByRole('row').filter({ hasText: 'two' }).getByRole('button', { name: 'Remove' }).click()
   await dialog.getByRole('button', { name: 'Remove the override' }).click()
@@ -72,14 +72,14 @@ flow('two operators who change the rules at once are told', async (t) => {
   assert.equal(await dialog.getByLabel('Message').inputValue(), 'one more')
   await dialog.getByRole('button', { name: 'Apply' }).click()
   await page.getByRole('dialog', { name: 'Applied' }).waitFor()
-  // Nor is what came after it undone with it.
+  // Undo doesn't revert a later change by somebody else.
   await api(n, 'PUT', '/v1/rules/tier/free?force=true', { limit: 130 })
   await dialog.getByRole('button', { name: 'Undo' }).click()
   await dialog.getByText('Somebody else has changed the rules since').waitFor()
   await dialog.getByRole('button', { name: 'Done' }).click()
   assert.match(await textOf(n), /free: 130\/minute[^]*limit: 4\/hour/)
 
-  // Going back undoes what somebody does meanwhile, which is to be confirmed.
+  // Restoring a version would undo another user's concurrent change, so the user has to confirm it.
   await page.goto(`${n.admin}/console/history?to=1`)
   await page.getByRole('button', { name: 'Roll back to this' }).click()
   await dialog.getByLabel('Your change').waitFor()

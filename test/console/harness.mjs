@@ -1,4 +1,4 @@
-// What the tests of the console stand on: real nodes on a real Redis, and a browser that is watched.
+// The harness of the console's tests: real nodes on a real Redis, and a browser whose pages are checked.
 import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -12,10 +12,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { chromium, request } from 'playwright-core'
 
-// How long a busy machine gets. Tests end their waits as soon as they can.
+// Timeout for busy machines. Tests stop waiting as soon as they can.
 export const patience = 120_000
 
-// flow is a test. One that fails tells what its pages show, and what was wrong with them.
+// flow defines a test. If the test fails, flow prints what its pages show, and the errors that they logged.
 export function flow(name, f) {
   test(name, { timeout: 4 * patience }, async (t) => {
     t.pages = []
@@ -37,9 +37,9 @@ export function flow(name, f) {
   })
 }
 
-export const tokens = { ada: 'token-of-ada-3c5e', bob: 'token-of-bob-77a1' } // ada operates, bob reads
+export const tokens = { ada: 'token-of-ada-3c5e', bob: 'token-of-bob-77a1' } // ada is an operator, bob can only read
 
-// Keys that must never get into an address, a storage or a referrer.
+// Keys that must never appear in an address, in storage or in a Referer header.
 export const keys = { refused: 'sk_live_Q7refused0000zzkq', busy: 'sk_live_B4busy000000qqmw', vip: 'sk_live_V9vip0000000wwxt' }
 
 export const rules = `tiers:
@@ -81,7 +81,8 @@ function freePort() {
   })
 }
 
-// startRedis waits until it serves. A port that was free a moment ago may be somebody else's by now: then it takes another.
+// startRedis starts a Redis and waits until it serves. If another process has taken the free port in the meantime, it
+// tries another port.
 async function startRedis(dir) {
   for (let tries = 1; ; tries++) {
     const port = await freePort()
@@ -93,7 +94,7 @@ async function startRedis(dir) {
   }
 }
 
-// cluster starts a Redis and nodes on it. It stops them when the test ends.
+// cluster starts a Redis and nodes on it. They are stopped when the test ends.
 export async function cluster(t, { nodes = 2, document = rules, args = [] } = {}) {
   const dir = mkdtempSync(join(tmpdir(), 'weir-console-'))
   const { redis, port } = await startRedis(dir)
@@ -115,7 +116,8 @@ export async function cluster(t, { nodes = 2, document = rules, args = [] } = {}
   for (let i = 0; i < nodes; i++) {
     c.nodes.push(await node(dir, ['--store', c.store, '--seed-rules', 'rules.yaml', '--admin-tokens', 'tokens', '--data', `data${i}`, ...args]))
   }
-  // With a heartbeat they learn of each other, and of the secret that fingerprints are made with. Until then each has its own.
+  // Nodes learn of each other, and of the secret behind fingerprints, with a heartbeat. Until then, each node has a
+  // secret of its own.
   await until('all nodes are heard', async () => (await Promise.all(c.nodes.map((n) => api(n, 'GET', '/v1/nodes')))).every((heard) => heard.nodes.length === nodes))
   await until('a client has one name on all nodes', async () => {
     const names = await Promise.all(c.nodes.map((n) => api(n, 'POST', '/v1/clients', { key: 'sk_any' })))
@@ -135,12 +137,12 @@ export async function node(dir, args) {
     })
     child.exited.then((how) => failed(new Error(`the node ended (${how}):\n${n.log.join('\n')}`)))
   })
-  serving.catch(() => {}) // it may end later, on purpose
+  serving.catch(() => {}) // it may exit later, on purpose
   const { http, admin } = await serving
   return Object.assign(n, { http, admin })
 }
 
-// api asks a node's admin API as curl would, with ada's token, and returns the JSON.
+// api sends a request to a node's admin API with ada's token, and returns the JSON.
 export async function api(n, method, path, body) {
   const answer = await fetch(n.admin + path, {
     method,
@@ -163,7 +165,7 @@ export async function check(n, times, request) {
   return statuses
 }
 
-// until waits for something to be true: it is asked again while it throws or returns false.
+// until waits until a condition holds. It retries as long as the condition throws or returns false.
 export async function until(what, holds) {
   let last
   for (const end = Date.now() + patience; Date.now() < end; await sleep(50)) {
@@ -179,7 +181,7 @@ export async function until(what, holds) {
 
 let launched
 
-// installed is the browser of this machine, as make chromium finds it.
+// installed returns the path of this machine's browser, as make chromium finds it.
 function installed() {
   const names = process.env.CHROMIUM ? [process.env.CHROMIUM] : ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable']
   try {
@@ -194,7 +196,7 @@ async function browser() {
   return launched
 }
 
-// launch starts a browser. On a busy machine one may crash as it starts: then another is tried.
+// launch starts a browser. On a busy machine, a browser may crash at the start, so launch retries.
 async function launch(tries) {
   try {
     return await chromium.launch({ executablePath: installed(), args: ['--disable-gpu', '--disable-dev-shm-usage'] })
@@ -210,7 +212,7 @@ export async function close() {
 
 const axe = readFileSync(fileURLToPath(import.meta.resolve('axe-core/axe.min.js')), 'utf8')
 
-// Seen is a page with what it must not do. When its test ends, all of it is held against the page.
+// Seen records a page's errors and violations. The test checks them at its end.
 class Seen {
   wrong = []
   constructor(page, origin, allowed) {
@@ -231,7 +233,7 @@ class Seen {
     })
   }
 
-  // check looks at the page's whole past.
+  // check fails if the page has ever done something wrong.
   async check() {
     const cdp = await this.page.context().newCDPSession(this.page)
     const { entries } = await cdp.send('Page.getNavigationHistory')
@@ -245,10 +247,10 @@ class Seen {
   }
 }
 
-// Answers that a page is meant to get before it is logged in.
+// Responses that a page is expected to get before the login.
 const unauthorized = /status of 401 .*\/v1\/session$/
 
-// loggedIn is what a browser keeps after a login.
+// loggedIn returns the state that a browser has after a login.
 async function loggedIn(n, token) {
   const client = await request.newContext()
   const answer = await client.post(`${n.admin}/v1/session`, { data: { token } })
@@ -259,8 +261,8 @@ async function loggedIn(n, token) {
   return { cookies, origins: [{ origin: n.admin, localStorage: [{ name: 'weir-session', value: proof }] }] }
 }
 
-// open shows an address of a node in a browser of its own. What the page does is watched to the flow's end; allowed are patterns of
-// errors in its console that are meant.
+// open opens an address of a node in a new browser context. The page is watched until the end of the flow. allowed
+// lists patterns of console errors that are expected.
 export async function open(t, n, path, { token = tokens.ada, theme = 'light', width = 1280, height = 900, allowed = [] } = {}) {
   const storageState = token ? await loggedIn(n, token) : undefined
   const context = await (await browser()).newContext({ viewport: { width, height }, colorScheme: theme, reducedMotion: 'reduce', storageState })
@@ -275,7 +277,7 @@ export async function open(t, n, path, { token = tokens.ada, theme = 'light', wi
   return page
 }
 
-// accessible fails with what axe finds serious.
+// accessible fails if axe finds serious violations.
 export async function accessible(page, what) {
   await page.evaluate(axe)
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }))

@@ -1,4 +1,4 @@
-// The console without a mouse, and for readers who aren't shown it.
+// The console without a mouse, and with a screen reader.
 import assert from 'node:assert/strict'
 import { after, before } from 'node:test'
 import { api, close, cluster, flow, keys, open, until } from './harness.mjs'
@@ -37,7 +37,7 @@ async function drawn(page) {
   await until('nothing is loading any more', () => page.evaluate(() => !document.querySelector('[aria-busy=true], .loading')))
 }
 
-// watchFocus gives a page __focus, which tells what has the focus, also inside shadow roots.
+// watchFocus gives a page the function __focus, which describes the element with the focus, even inside shadow roots.
 function watchFocus() {
   const walked = new Map()
   const parent = (e) => e.parentElement ?? e.getRootNode().host
@@ -46,7 +46,8 @@ function watchFocus() {
     while (e?.shadowRoot?.activeElement) e = e.shadowRoot.activeElement
     return e && e !== document.body ? e : null
   }
-  // place is where the layout puts an element: scrolling doesn't change it, content that grows above the element does.
+  // place returns an element's position in the layout. Scrolling doesn't change it, but content that grows above the
+  // element does.
   const place = (e) => {
     const box = e.getBoundingClientRect()
     let [x, y] = [box.x, box.y]
@@ -66,7 +67,7 @@ function watchFocus() {
     return { ring, seen: inSight && !(cover && !cover.contains(e)) }
   }
   const frame = () => new Promise((done) => requestAnimationFrame(done))
-  // settled waits until nothing is loading, and nothing moves from one frame to the next.
+  // settled waits until nothing is loading, and nothing moves between two frames.
   async function settled(e) {
     for (let last, same = 0; same < 2; ) {
       await frame()
@@ -76,14 +77,15 @@ function watchFocus() {
       last = now
     }
   }
-  let placed // where what has the focus was when it got it
+  let placed // the position of the focused element when it got the focus
   addEventListener('focusin', () => (placed = element() && place(element())), true)
   globalThis.__focus = async () => {
     const e = element()
     if (!e) return null
     let at = look(e)
-    // The browser scrolls when the focus moves, and live data may come later. So a page is blamed only once it has settled; and if
-    // the layout has moved the element meanwhile, only if scrolling to it again, as the browser does for the focus, doesn't show it.
+    // The browser scrolls when the focus moves, but live data may arrive later. So the test judges a page only after it
+    // has settled. If the layout has moved the element since then, the test scrolls to it again, as the browser does
+    // for the focus, and fails only if the element still isn't visible.
     while (!(at.ring && at.seen) && e === element()) {
       await settled(e)
       at = look(e)
@@ -93,7 +95,7 @@ function watchFocus() {
       await settled(e)
       at = look(e)
     }
-    if (e !== element()) return globalThis.__focus() // it was taken away, or moved on, meanwhile
+    if (e !== element()) return globalThis.__focus() // the element was removed, or the focus moved on
     if (!walked.has(e)) walked.set(e, walked.size)
     return { id: walked.get(e), says: `${e.tagName} ${e.getAttribute('aria-label') ?? e.textContent?.slice(0, 30) ?? ''}`, ...at }
   }
@@ -109,12 +111,13 @@ for (const width of [375, 1280]) {
       await drawn(page)
       await page.evaluate(() => document.activeElement?.blur())
       const stops = new Set()
-      for (let i = 0; i <= 90; i++) { // a long table goes on like that
+      for (let i = 0; i <= 90; i++) { // a long table has very many places to stop at
         await page.keyboard.press('Tab')
         const at = await focused()
         if (i === 0) assert.match(at?.says ?? 'nothing', /Skip to the content/, `${name}: the first stop`)
         if (!at) {
-          // The focus went to the browser, and comes back at the top. After an element that was taken away it would go on from there.
+          // The focus went to the browser's own controls, and returns at the top of the page. If the focused element
+          // was removed, Tab would continue from its place.
           await page.keyboard.press('Tab')
           assert.equal((await focused())?.id, 0, `${name}: the focus got lost after ${i} stops`)
           break
@@ -190,11 +193,11 @@ flow('a dialog gives the focus back, and keeps what was typed from a stray click
   await dialog.waitFor({ state: 'hidden' })
   await back('Esc')
 
-  // A dialog that is unmounted when it ends, and a reason that is told within it.
+  // A dialog that is unmounted when it closes, and a button inside that says why it is disabled.
   await page.goto(`${n.admin}/console/keys?show=deny`)
   const block = page.getByRole('button', { name: 'Block…' })
   await block.click()
-  await dialog.getByRole('button', { name: 'Block', exact: true }).click({ force: true }) // it can't be used yet, and says why
+  await dialog.getByRole('button', { name: 'Block', exact: true }).click({ force: true }) // the button is disabled, and says why
   await dialog.getByRole('status').filter({ hasText: 'Give a key' }).waitFor()
   await page.keyboard.press('Escape')
   await dialog.waitFor({ state: 'hidden' })

@@ -16,8 +16,8 @@ flow('a node that was killed, and a store that is lost, are shown', async (t) =>
 
   c.redis.kill('SIGKILL')
   await c.redis.exited
-  await check(n, 3, { key: 'sk_test', method: 'GET', path: '/v1/orders' }) // a check notices it at once
+  await check(n, 3, { key: 'sk_test', method: 'GET', path: '/v1/orders' }) // a check notices the lost store at once
   await page.getByText('The store is lost').first().waitFor()
-  // Each rule says what it does meanwhile: login refuses, the others let everybody pass.
+  // The page says what each rule does without the store: login refuses requests, and the others allow them.
   await page.getByText('answers 503').first().waitFor()
 })

@@ -4,7 +4,8 @@ import { accessible, close, cluster, flow, open, until } from './harness.mjs'
 
 after(close)
 
-// counts reads the table of what became of the requests: by algorithm, sent, admitted, refused, delayed and the most in a window.
+// counts reads the table of results: for each algorithm, requests sent, admitted, refused and delayed, and the most in
+// one window.
 async function counts(page) {
   const rows = await page.getByRole('table', { name: 'What became of the requests' }).locator('tbody tr').all()
   const out = {}
@@ -24,9 +25,9 @@ flow("the playground's boundary burst admits twice the limit", async (t) => {
   assert.deepEqual([got['Fixed window'].admitted, got['Fixed window'].peak], [20, 20], 'twice the limit of 10')
   for (const [name, c] of Object.entries(got)) if (/log/i.test(name)) assert.equal(c.peak, 10, `${name} holds the limit`)
   await accessible(page, 'the playground')
-  assert.match(page.url(), /show=/) // a link shows the same
+  assert.match(page.url(), /show=/) // the link shows the same demonstration
 
-  // Time can be rewound, and requests sent by hand.
+  // The user can go back in time, and send single requests.
   await page.getByRole('button', { name: /Back to the beginning/ }).click()
   await page.getByRole('button', { name: /^Reset/ }).click()
   await page.getByRole('button', { name: /^Burst of 10/ }).click()
@@ -35,7 +36,8 @@ flow("the playground's boundary burst admits twice the limit", async (t) => {
   assert.deepEqual((await counts(page))['Token bucket'].admitted, 10)
 })
 
-// Each button is one thing to see: by its number on the keyboard, with a sentence that is also read out, and the numbers of it.
+// Each button starts a demonstration. A number key does the same. It shows a sentence, which is also read out, and the
+// matching numbers.
 flow('demonstrations show what they say', async (t) => {
   const { nodes: [n] } = await cluster(t, { nodes: 1 })
   const page = await open(t, n, '/play', { token: '' })
@@ -51,21 +53,22 @@ flow('demonstrations show what they say', async (t) => {
     await until(`what ${key} shows is said`, async () => sentence.test(await page.locator('.story.done').innerText()) && sentence.test(await said.innerText()))
     assert.deepEqual((await counts(page))[name], want)
   }
-  // By keys alone: eleven requests, and back to the first.
+  // With the keyboard only: send eleven requests, and go back to the first.
   await page.keyboard.press('r')
   await page.keyboard.press('p')
-  await page.keyboard.press('p') // the time stands still
+  await page.keyboard.press('p') // stops the clock
   await page.keyboard.press('b')
   await page.keyboard.press(' ')
   await until('it is said', async () => /At [0-9.]+ s, of 11 sent: Token bucket admitted 10, refused 1; /.test(await said.innerText()))
 })
 
-// Thousands of rules that all apply, and more than it takes: the page says so, and goes on.
+// With thousands of rules that all apply, and with more rules than the engine accepts, the page shows a message and
+// keeps working.
 flow('rules by the thousand leave the playground usable', async (t) => {
   const { nodes: [n] } = await cluster(t, { nodes: 1 })
   const page = await open(t, n, '/play?rules=own', { token: '' })
   const rules = page.getByLabel('Rules, as YAML')
-  // As a paste does. Playwright's fill takes chromium half a minute for as many lines.
+  // Simulates a paste. Playwright's fill takes half a minute in Chromium for that many lines.
   const paste = (text) => rules.evaluate((area, text) => ((area.value = text), area.dispatchEvent(new InputEvent('input', { bubbles: true }))), text)
   await paste(`rules:\n${Array.from({ length: 2000 }, (_, i) => `- {id: r${i}, limit: 1/s}\n`).join('')}`)
   await page.getByText('r199', { exact: true }).waitFor()

@@ -4,7 +4,7 @@ import { accessible, api, check, close, cluster, flow, keys, open, tokens, until
 
 after(close)
 
-// limitOn is a limit as a node decides by it.
+// limitOn returns a limit that a node applies to a request.
 async function limitOn(n, request, rule) {
   const answer = await fetch(`${n.http}/v1/check`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ ...request, cost: 0 }) })
   return (await answer.json()).limits.find((l) => l.rule === rule)?.limit
@@ -27,7 +27,7 @@ flow("a tier's limit is changed, seen in force on three nodes, and rolled back",
   await diff.getByText('free: 100/minute').waitFor()
   await diff.getByText('free: 250/minute').waitFor()
   await accessible(page, 'the review')
-  await everywhere(c, free, 'quota', 100) // nothing is in force before it is applied
+  await everywhere(c, free, 'quota', 100) // no change is in force before it is applied
   await dialog.getByLabel('Message').fill('more for everybody')
   await dialog.getByRole('button', { name: 'Apply' }).click()
   dialog = page.getByRole('dialog', { name: 'Applied' })
@@ -46,7 +46,7 @@ flow("a tier's limit is changed, seen in force on three nodes, and rolled back",
   await page.getByRole('button', { name: 'Roll back to this' }).click()
   dialog = page.getByRole('dialog')
   await dialog.getByLabel('Your change').getByText('free: 100/minute').waitFor()
-  // Going back cuts the limit by more than half, which is to be confirmed where the node asks for it.
+  // Restoring the version cuts the limit by more than half, so the node asks the user to confirm it.
   const sure = dialog.getByLabel('I have read this, and mean it')
   if (await sure.isVisible()) await sure.check()
   await dialog.getByRole('button', { name: 'Roll back' }).click()
@@ -62,7 +62,7 @@ flow('a bad rule is shown at its place, and nothing of it is in force', async (t
   const page = await open(t, n, '/console/rules/search')
   const yaml = page.getByLabel('YAML of the rule')
   await yaml.getByText('3/hour').waitFor()
-  await page.getByLabel('Limit', { exact: true }).first().fill('0/hour') // the form writes into the text
+  await page.getByLabel('Limit', { exact: true }).first().fill('0/hour') // the form changes the text
   await yaml.getByText('0/hour').waitFor()
   const marks = page.getByRole('button', { name: /^Line \d+/ })
   await marks.filter({ hasText: /must be at least 1/ }).waitFor()
@@ -90,10 +90,10 @@ flow('what another limit would have refused, and a candidate', async (t) => {
   await check(n, 40, orders)
   const page = await open(t, n, '/console/rules/quota')
   const limit = page.getByRole('textbox', { name: 'Limit to try' })
-  // That of the first tier, since the rule has no numbers.
+  // The rule has no limit of its own, so the page starts with the limit of the first tier.
   await until('the limit to try is the one in force', async () => (await limit.inputValue()) === '100/minute')
   await limit.fill('10/hour')
-  // The hour is remembered in slots of ten seconds.
+  // The hour is recorded in slots of ten seconds.
   await page.getByText(/At 10\/hour, 1 of 1 key would have been refused in the last hour: \d+ of 40 requests/).waitFor()
   await page.getByRole('table', { name: 'Clients that would be refused' }).getByText(/^sk_/).waitFor()
   await page.getByText(/weir rules whatif quota/).waitFor()

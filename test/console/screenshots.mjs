@@ -1,4 +1,5 @@
-// make screenshots: every view at three widths in both themes into bin/screenshots, and the pictures of the README.
+// make screenshots: takes pictures of every view at three widths in both themes, into bin/screenshots, and the pictures
+// of the README.
 import { mkdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { api, close, cluster, keys, open } from './harness.mjs'
@@ -21,7 +22,7 @@ const { clients } = await api(n, 'GET', '/v1/top?by=refused&k=50')
 const hot = clients.find((one) => one.rule === 'search')
 const client = `client=${hot.fingerprint}&as=${encodeURIComponent(hot.client)}`
 
-// The fixed window's 2x at its edge, once it has been seen.
+// Waits until the demonstration has shown that a fixed window admits twice the limit at its edge.
 const demonstrated = async (page) => {
   await page.getByRole('group', { name: 'Demonstrations' }).getByRole('button').first().click()
   await page.locator('.story.done').waitFor()
@@ -37,10 +38,10 @@ const out = `${root}/bin/screenshots`
 rmSync(out, { recursive: true, force: true })
 mkdirSync(out, { recursive: true })
 
-// Their tables go on below, and draw only the rows that are in sight.
+// The tables of these views are longer than the window, and draw only visible rows.
 const long = new Set(['keys', 'tail'])
 
-// settle lets charts draw and live numbers come.
+// settle gives charts time to draw, and live numbers time to arrive.
 const settle = (page) => page.waitForTimeout(1500)
 
 for (const theme of ['light', 'dark']) {

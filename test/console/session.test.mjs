@@ -8,7 +8,7 @@ after(close)
 
 flow('log in, stay, log out', async (t) => {
   const { nodes: [n] } = await cluster(t)
-  const page = await open(t, n, '/', { token: '', allowed: [/status of 401/] }) // what it asks every second, too, as a session ends
+  const page = await open(t, n, '/', { token: '', allowed: [/status of 401/] }) // the page polls every second, so it sees the session end
   await page.waitForURL(/\/console\/login/)
   const token = page.getByLabel('Token')
   await token.fill('not-a-token')
@@ -23,7 +23,7 @@ flow('log in, stay, log out', async (t) => {
 
   await page.reload()
   await page.getByText('may operate').waitFor()
-  await page.goto(`${n.admin}/console/why?rule=search`) // a link leads to its view, also by way of the login
+  await page.goto(`${n.admin}/console/why?rule=search`) // a link leads to its view, even if the user has to log in first
   await page.context().clearCookies()
   await page.reload()
   await page.getByLabel('Token').fill(tokens.bob)
@@ -57,14 +57,15 @@ flow('tabs share a session, and another port of the host gets nothing out of its
 
   await tab.goto(`http://127.0.0.1:${other.address().port}/`)
   const name = `weir_session_${new URL(n.admin).port}`
-  assert.match(stolen[0], new RegExp(`^${name}=[A-Z0-9]+$`)) // browsers are like that
+  assert.match(stolen[0], new RegExp(`^${name}=[A-Z0-9]+$`)) // the browser sends the node's cookie to the other port, too
   for (const path of ['/v1/session', '/v1/rules', '/v1/events', '/metrics']) {
     assert.equal((await fetch(n.admin + path, { headers: { Cookie: stolen[0] } })).status, 401, path)
     assert.equal((await fetch(n.admin + path, { headers: { Cookie: stolen[0], 'Sec-Fetch-Site': 'same-origin' } })).status, 401, path)
   }
   assert.deepEqual(await tab.evaluate(() => Object.keys(localStorage)), [])
 
-  // It has a session of its own, and sets its cookie beside the page's, for paths that come first. Nobody works in bob's session unawares.
+  // The attacker logs in as bob and sets bob's cookie beside the page's own, for paths whose cookies browsers send
+  // first. The page keeps its own session, so nobody works in bob's session without noticing.
   const bob = await fetch(`${n.admin}/v1/session`, { method: 'POST', body: JSON.stringify({ token: tokens.bob }) })
   const foisted = bob.headers.getSetCookie()[0].split(';')[0]
   set.push(`${foisted}; Path=/v1`, `${name}=x; Path=/v1/rules`)
@@ -73,7 +74,7 @@ flow('tabs share a session, and another port of the host gets nothing out of its
   await page.getByText('may operate').waitFor()
   await page.goto(`${n.admin}/console/rules`)
   await page.getByRole('table', { name: 'Rules' }).waitFor()
-  // In the place of the page's own it ends the session. Logging in again helps.
+  // If the foisted cookie replaces the page's own, the session ends, and the user can log in again.
   set.push(`${foisted}; Path=/; HttpOnly`)
   await tab.reload()
   await page.reload()
@@ -98,7 +99,7 @@ flow('a page of another site, or of another port, neither reads nor writes', asy
   const { port } = evil.address()
   const page = await open(t, n, '/console/', { allowed: [/./] })
   await page.getByText('may operate').waitFor()
-  // The other port is the same site to browsers, and gets the cookie; localhost is another site.
+  // To browsers, the other port is the same site, so it gets the cookie. localhost is another site.
   for (const origin of [`http://127.0.0.1:${port}`, `http://localhost:${port}`]) {
     const other = await page.context().newPage()
     await other.goto(`${origin}/`)
@@ -130,7 +131,8 @@ flow('a page of another site, or of another port, neither reads nor writes', asy
         else if (kind === 'object') e.data = admin + path
         else e.src = admin + path
         document.body.append(e)
-        // A frame "loads" the browser's own page when it is refused; what matters is that the node's isn't in it.
+        // When a frame is refused, it "loads" the browser's own error page. What matters is that it doesn't contain the
+        // node's page.
         if ((await loads) && kind !== 'iframe' && kind !== 'object') out.push(`${kind} ${path} was loaded`)
       }
       const kinds = ['script', 'img', 'iframe', 'link', 'object']
@@ -151,5 +153,5 @@ flow('a page of another site, or of another port, neither reads nor writes', asy
   }
   assert.equal((await api(n, 'GET', '/v1/rules/versions')).versions.length, 1)
   await page.reload()
-  await page.getByText('may operate').waitFor() // nobody logged it out
+  await page.getByText('may operate').waitFor() // the attempts didn't log the user out
 })

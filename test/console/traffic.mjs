@@ -1,4 +1,4 @@
-// Clients of all kinds, so that there is something to see.
+// Traffic by many kinds of clients, so that the views have something to show.
 import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { keys } from './harness.mjs'
@@ -9,13 +9,14 @@ async function send(node, checks) {
   await answer.arrayBuffer()
 }
 
-// key is the same for a number each time, and looks like those that people have.
+// key returns a realistic key, always the same one for a number.
 const key = (i) => `sk_live_${'ABCDEFGHKLMNPQRSTUVWXYZ'[i % 23]}${createHash('sha256').update(`client ${i}`).digest('hex').slice(0, 20)}`
 const paths = ['/v1/orders', '/v1/orders/17', '/v1/users', '/v1/items', '/v1/carts/3', '/v1/invoices']
 
-// second is a second of traffic: many clients with a few requests each, some with many, one that is refused, and a guesser of passwords.
+// second returns a second of traffic: many clients with a few requests each, some with many, one that is refused, and
+// one that guesses passwords.
 function second(now) {
-  const swing = 1 + 0.5 * Math.sin(now / 9) // so that lines aren't flat
+  const swing = 1 + 0.5 * Math.sin(now / 9) // varies the load, so that lines aren't flat
   const checks = []
   for (let i = 0; i < 400 * swing; i++) {
     const rank = Math.floor(300 * Math.random() ** 4)
@@ -27,17 +28,17 @@ function second(now) {
   return checks
 }
 
-// keepBusy sends traffic to all nodes until the signal ends it.
+// keepBusy sends traffic to all nodes until the signal is aborted.
 export async function keepBusy(nodes, signal) {
   for (let n = 0; !signal.aborted; n++) {
     const checks = second(n)
     const share = (i) => checks.filter((_, j) => j % nodes.length === i)
-    await Promise.all(nodes.map((node, i) => send(node, share(i)).catch(() => {}))) // one may be dead by now
+    await Promise.all(nodes.map((node, i) => send(node, share(i)).catch(() => {}))) // a node may have been stopped
     await sleep(1000, undefined, { signal }).catch(() => {})
   }
 }
 
-// manyKeys has a node see that many clients, once each.
+// manyKeys sends one request for each of many clients to a node.
 export async function manyKeys(node, count) {
   for (let i = 0; i < count; i += 1000) {
     await send(node, Array.from({ length: 1000 }, (_, j) => ({ key: `sk_seen_${i + j}`, method: 'GET', path: '/v1/orders' })))

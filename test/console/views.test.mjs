@@ -1,4 +1,4 @@
-// What is true of every view, whatever it shows.
+// Properties that every view has, whatever it shows.
 import assert from 'node:assert/strict'
 import { after, before } from 'node:test'
 import { accessible, api, close, cluster, flow, keys, open, until } from './harness.mjs'
@@ -7,7 +7,7 @@ import { keepBusy } from './traffic.mjs'
 const ends = []
 let n, client
 
-// One node with traffic is enough for all of them.
+// All of these tests share one node with traffic.
 before(async () => {
   const c = await cluster({ after: (f) => ends.push(f) })
   n = c.nodes[0]
@@ -33,7 +33,7 @@ const views = () => ({
   'a key': `/console/keys/${client.fingerprint}?as=${encodeURIComponent(client.client)}`,
 })
 
-// drawn waits until a view shows what it has, and then it fits the window.
+// drawn waits until a view shows its data, and then checks that it fits the window.
 async function drawn(page, name) {
   await page.getByRole('heading', { level: 1 }).first().waitFor()
   await until('nothing is loading any more', () => page.evaluate(() => !document.querySelector('[aria-busy=true]')))

@@ -6,12 +6,12 @@ after(close)
 
 const search = { key: keys.refused, method: 'GET', path: '/v1/search' }
 
-// everywhere waits until all nodes answer a request with a status.
+// everywhere waits until all nodes answer a request with a given status.
 async function everywhere(c, request, status) {
   for (const n of c.nodes) await until(`${n.http} answers ${status}`, async () => (await check(n, 1, request))[0] === status)
 }
 
-// paste asks why of a key, as somebody does who has it in the clipboard.
+// paste pastes a key into Why.
 async function paste(page, key) {
   await page.getByLabel('Key', { exact: true }).waitFor()
   await page.keyboard.press('/')
@@ -33,7 +33,7 @@ flow('why a key was refused, and what to do', async (t) => {
   await rule.getByText('Refuses').waitFor()
   await rule.getByText('0 of 2 left').waitFor()
   await rule.getByText('2/hour').first().waitFor()
-  await rule.getByText(/too many crawlers/).waitFor() // who changed it last, and why
+  await rule.getByText(/too many crawlers/).waitFor() // who last changed the rule, and why
   await rule.getByText(/ada/).waitFor()
   await page.getByRole('listitem', { name: 'Rule quota' }).waitFor()
   await page.getByText(/rules? doesn't apply|rules don't apply/).waitFor()
@@ -41,7 +41,7 @@ flow('why a key was refused, and what to do', async (t) => {
   await page.getByText(/weir keys show/).first().waitFor()
   await accessible(page, 'Why')
 
-  // The address is all that a colleague needs.
+  // A colleague who opens the same address sees the same answer.
   const other = await open(t, c.nodes[1], new URL(page.url()).pathname + new URL(page.url()).search, { token: tokens.bob })
   await other.getByRole('listitem', { name: 'Rule search' }).getByText('Refuses').waitFor()
   await other.close()
@@ -100,9 +100,10 @@ flow('an override ends when it is to', async (t) => {
   await dialog.getByRole('button', { name: 'Done' }).click()
   await rule.getByText('36000/hour').first().waitFor()
   await rule.getByText(/Override ends in 1[45] min/).waitFor()
-  await everywhere(c, search, 200) // the bucket was empty, and refills ten a second now
+  await everywhere(c, search, 200) // the bucket was empty, and now refills at ten tokens per second
 
-  // One that ends within the test: the page shows it, and then that it is over. A page on a busy machine may learn of it too late.
+  // An override that expires during the test: the page shows it, and then that it has expired. On a busy machine, a
+  // page may learn of it too late, so the test retries.
   await until('the page shows an override that is about to end', async () => {
     await api(n, 'PUT', '/v1/rules/key?force=true', { key: keys.refused, rule: 'search', limit: '40/hour', expires_in: '4s' })
     return rule.getByText('40/hour').first().waitFor({ timeout: 4000 }).then(() => true, () => false)
@@ -124,7 +125,7 @@ flow('a token that may read is told why it may not write', async (t) => {
   }
   await page.getByText('Your token may only read.').first().waitFor()
   assert.equal(await page.getByRole('dialog').count(), 0)
-  // Nor does the node let it, whatever a page sends.
+  // The node refuses it, too, whatever the page sends.
   const statuses = await page.evaluate(async () => {
     const headers = { 'Content-Type': 'application/json', 'X-Weir-Session': localStorage.getItem('weir-session') }
     const send = (method, path, body) => fetch(path, { method, body: JSON.stringify(body), headers }).then((r) => r.status)
@@ -138,7 +139,7 @@ flow('a client that is kept out says so, and is let in again', async (t) => {
   const c = await cluster(t, { nodes: 2, document: rules.replace('limit: 3/hour', 'limit: 3/hour\n    abuse: {refusals: 5/minute, cooldown: 15m}') })
   const reason = async (n) => (await api(n, 'POST', '/v1/counters', search)).reason
   await until('it is kept out, on all nodes', async () => {
-    for (const n of c.nodes) await check(n, 1, search) // it doesn't stop
+    for (const n of c.nodes) await check(n, 1, search) // keeps sending
     return (await Promise.all(c.nodes.map(reason))).every((r) => r === 'cooldown')
   })
   const page = await open(t, c.nodes[1], '/console/why')

@@ -14,7 +14,7 @@ test('a request that an old session had sent is sent again by the new one, and n
   vi.stubGlobal('fetch', async (_: string, o: { headers: Record<string, string> }) => {
     sent.push(o.headers['X-Weir-Session']!)
     if (sent.length > 1) return new Response(JSON.stringify({ versions: [] }))
-    setProof('new') // somebody logs in while it is under way
+    setProof('new') // somebody logs in while the request is in flight
     return refused()
   })
   await api.versions({ limit: 1 })

@@ -16,7 +16,8 @@ export class ApiError extends Error {
   }
 }
 
-// The shell sets it: a request without a good session leads to the login. True says that there is a new session.
+// The shell sets this callback, which opens the login when a request has no valid session. It resolves to true once
+// there is a new session.
 let onUnauthorized = () => Promise.resolve(false)
 export const setUnauthorized = (f: () => Promise<boolean>) => void (onUnauthorized = f)
 
@@ -27,7 +28,7 @@ interface Options {
   ifMatch?: string
   signal?: AbortSignal
   accept?: string
-  once?: boolean // it changes something, and isn't sent again by itself
+  once?: boolean // the request changes something, so it isn't retried automatically
 }
 
 async function send(method: string, path: string, o: Options = {}): Promise<Response> {
@@ -59,7 +60,7 @@ async function send(method: string, path: string, o: Options = {}): Promise<Resp
   const error = await readError(answer)
   if (error.status === 401 && path !== '/v1/session') {
     const now = proof()
-    const renewed = Boolean(now) && now !== proves // while this was under way: there is nobody to ask
+    const renewed = Boolean(now) && now !== proves // somebody logged in while the request was in flight, so there is no need to ask
     if ((renewed || (await onUnauthorized())) && !o.once) return send(method, path, { ...o, once: true })
   }
   throw error
@@ -115,7 +116,7 @@ export interface EventHandlers {
   pulse: (p: wire.Pulse) => void
 }
 
-// events calls the handlers until the signal ends it, and rejects when the node does.
+// events calls the handlers until the signal aborts it, and rejects when the node ends the stream.
 export async function events(filter: wire.EventFilter, on: EventHandlers, signal: AbortSignal): Promise<void> {
   const answer = await send('GET', '/v1/events', { query: { ...filter }, accept: 'text/event-stream', signal })
   on.open?.()
@@ -172,7 +173,7 @@ export const document = async (signal?: AbortSignal) => {
   return { document: (await answer.json()) as wire.Document | null, version: Number.parseInt(etag(answer)) }
 }
 export const putRules = (yaml: string, o: wire.WriteOptions & { ifMatch: string }) => write('PUT', '/v1/rules', o, { yaml })
-// With rule, yaml is that rule alone.
+// If rule is set, yaml is the text of that rule alone.
 export const validate = (yaml: string, o: { rule?: string; signal?: AbortSignal } = {}) =>
   json<wire.Validation>('POST', '/v1/rules/validate', { yaml, query: { rule: o.rule }, signal: o.signal })
 
@@ -187,9 +188,9 @@ export const putTier = (name: string, numbers: wire.Numbers, o?: wire.WriteOptio
 
 export const versions = (o: { before?: number; limit?: number } = {}, signal?: AbortSignal) =>
   json<{ versions: wire.RuleVersion[] }>('GET', '/v1/rules/versions', { query: o, signal })
-// name is a number, or 42-abcdef12 for an orphan.
+// name is a version number, or number-hash (42-abcdef12) for an orphan.
 export const ruleVersion = (name: string | number) => json<wire.RuleVersion>('GET', `/v1/rules/versions/${id(name)}`)
-// from and to are such names, too.
+// from and to are names like those of ruleVersion.
 export const diff = (o: { from?: string | number; to?: string | number } = {}, signal?: AbortSignal) =>
   json<wire.VersionDiff>('GET', '/v1/rules/diff', { query: o, signal })
 export const rollback = (to: { version: number; hash?: string }, o?: wire.WriteOptions) => write('POST', '/v1/rules/rollback', o, { json: to })

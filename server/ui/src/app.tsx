@@ -23,8 +23,8 @@ export function App() {
   const route = useRoute()
   const [who, setWho] = useState<Who>({})
   const [help, setHelp] = useState(false)
-  const [ended, setEnded] = useState(false) // the session, while a view is open
-  const waiting = useRef<((again: boolean) => void)[]>([]) // for a new one
+  const [ended, setEnded] = useState(false) // the session ended while a view was open
+  const waiting = useRef<((again: boolean) => void)[]>([]) // requests that wait for a new session
   const known = useRef(false)
   known.current = Boolean(who.session) && route.view !== 'login'
 
@@ -45,10 +45,10 @@ export function App() {
     })
     if (route.view !== 'login') void ask()
     const view = views.find((v) => v.path === route.view)
-    if (view) fetchCode(view.load).catch(() => {}) // it comes while the session is asked for
+    if (view) fetchCode(view.load).catch(() => {}) // fetches the view's code while the session request is in flight
   }, [])
 
-  // The next Tab after a change of view goes into the view, unless it has put the focus somewhere itself.
+  // After a change of view, the next Tab moves into the view, unless the view has set the focus itself.
   useEffect(() => {
     const main = document.getElementById('main')
     if (!main?.contains(document.activeElement)) main?.focus({ preventScroll: true })
@@ -89,7 +89,7 @@ export function App() {
       </div>
       <Help open={help} onClose={() => setHelp(false)} />
       {ended && (
-        // Over the view, which keeps what was typed in it.
+        // Drawn over the view, which keeps what the user has typed.
         <Dialog open title="Your session has ended" onClose={() => location.assign(to('login'))} dirty>
           <LoginForm
             onLogin={(session) => {
@@ -111,7 +111,7 @@ function toLogin() {
   navigate(to('login', '', { next: here === to('') ? undefined : here }), { replace: true })
 }
 
-// A view that has no search of its own leaves it to Why, which finds out about keys, rules and requests.
+// In a view without a search of its own, the key opens Why, which can look up keys, rules and requests.
 function search() {
   const field = document.querySelector<HTMLElement>('[data-search]')
   if (field) field.focus()
@@ -122,7 +122,7 @@ export interface ViewProps {
   onLogin?: (s: Session) => void
 }
 
-// View is the one that an address names.
+// View draws the view that the address names.
 function View({ name, ...props }: { name: string } & ViewProps) {
   const view = views.find((v) => v.path === name)
   if (view) return <Later title={view.title} load={view.load} props={props} />

@@ -1,11 +1,11 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import * as cli from './cli'
 
-// The console itself runs in browsers, so the types of Node aren't there.
+// The console itself runs in browsers, so Node's types aren't installed.
 const node = 'node:child_process'
 const { execFileSync } = (await import(node)) as { execFileSync: (file: string, args: string[], o: { encoding: 'utf8' }) => string }
 
-// A shell says what a command line means: each argument, then what it reads.
+// run has a shell parse a command line. It returns each argument, and then the standard input.
 function run(line: string): string[] {
   const script = `weir() { for a in "$@"; do printf '%s\\0' "$a"; done; }\n${line.replace(' <<', ' && cat <<')}\n`
   return execFileSync('sh', ['-c', script], { encoding: 'utf8' }).split('\0')

@@ -1,5 +1,5 @@
-// The commands that do what the console does, each ready for a shell. A key is never in one: - reads it from standard input, and
-// --client names a client that the nodes remember.
+// Builds commands that do the same as the console, ready to paste into a shell. A command never contains a key: - reads
+// the key from standard input, and --client names a client that the nodes remember.
 import { sh } from './parts/cliline'
 import type { Check, EventFilter } from './wire'
 
@@ -8,14 +8,14 @@ export interface Said {
   force?: boolean
 }
 
-// flag is empty without a value, so that a line has only what matters.
+// flag returns '' if there is no value, so that a command has only the flags that matter.
 const flag = (name: string, value: string | number | undefined) => (value === undefined || value === '' ? '' : ` ${name} ${sh(String(value))}`)
 
-// arg quotes an argument. One that begins with - would be read as a flag, unless -- stands before it.
+// arg quotes an argument. If it begins with -, -- is put before it, so that it isn't read as a flag.
 export const arg = (text: string) => (text.startsWith('-') ? `-- ${sh(text)}` : sh(text))
 
-// weir is a command for the node that served the page. The command finds the usual address by itself. Behind -- nothing is a flag, so
-// arguments that have it come last.
+// weir builds a command for the node that served the page. If that node listens at the default address, the command
+// needs no flag for it. Arguments that begin with -- come last, because nothing after -- is read as a flag.
 function weir(command: string, args = '', flags = ''): string {
   const origin = globalThis.location?.origin ?? ''
   const all = `${flags}${/^http:\/\/(127\.0\.0\.1|localhost):8082$/.test(origin) ? '' : flag('--admin', origin.replace(/^http:\/\//, ''))}`
@@ -25,7 +25,7 @@ function weir(command: string, args = '', flags = ''): string {
 
 const change = (command: string, args: string, flags: string, o: Said) => weir(command, args, `${flags}${flag('-m', o.message)}${o.force ? ' --force' : ''}`)
 
-// who is a client's place in a command.
+// who returns the argument that names a client.
 export const who = (fingerprint: string, pasted: boolean) => (pasted ? '-' : `--client ${sh(fingerprint)}`)
 
 export const override = (client: string, n: { rule: string; limit: string; burst?: string; lasting?: string }, o: Said = {}) =>
@@ -37,7 +37,7 @@ export const listEntry = (list: 'denylist' | 'allowlist', entry: string, remove:
 export const cooldowns = () => weir('keys cooldowns')
 export const lift = (cooldown: string) => weir('keys lift', cooldown)
 
-// counters shows a request's counters, or resets them.
+// counters builds the command that shows or resets a request's counters.
 export function counters(verb: 'show' | 'reset', client: string, c: Check, unverified = false): string {
   const { user, org, tier, ...rest } = c.attributes ?? {}
   const attrs = Object.entries(rest).map(([name, value]) => flag('--attr', `${name}=${value}`))
@@ -45,8 +45,8 @@ export function counters(verb: 'show' | 'reset', client: string, c: Check, unver
   return weir(`keys ${verb}`, client, `${request}${unverified ? ' --unverified' : ''}`)
 }
 
-// putRule feeds the rule's text to the command, between lines that it doesn't have itself. A text with keys in it comes from a file: shells
-// keep what is typed.
+// putRule passes the rule's text to the command as a here-document, with a delimiter that the text doesn't contain. A
+// text that contains keys is read from a file, because shells keep a history.
 export function putRule(id: string, yaml: string, o: Said): string {
   if (/\boverride["']?\s*:/.test(yaml)) return `# Save the rule's YAML as ${id}.yaml first. It has keys in it, so it isn't shown here.\n${change('rules put', `${arg(id)} ${sh(`${id}.yaml`)}`, '', o)}`
   const lines = yaml.replace(/\n$/, '').split('\n')

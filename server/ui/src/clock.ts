@@ -1,4 +1,4 @@
-// The node's clock, by which its answers give times. A laptop's clock may be hours off.
+// The node's clock, which the times in its answers follow. The clock of a laptop may be hours off.
 let ahead = 0 // how many ms the node's clock is ahead of this browser's
 
 // heard sets the clock from an answer that has just arrived. It ignores small differences, which come from the network.

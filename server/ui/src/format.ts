@@ -1,15 +1,15 @@
-// Numbers and times as people read them. One place, so that a number looks the same in every view.
+// Formats numbers and times for people, in one place, so that they look the same in every view.
 
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 })
 
 // count: 1,234,567.
 export const count = (n: number) => whole.format(n)
 
-// decimal: 1,234.5, to the millionth that amounts are kept in.
+// decimal: 1,234.5, with at most six decimals, because amounts are kept in millionths.
 const decimals = new Intl.NumberFormat('en', { maximumFractionDigits: 6 })
 export const decimal = (n: number) => decimals.format(n)
 
-// short has at most four characters beside its unit: 0.4, 12, 1.2k, 35M.
+// short has at most four characters besides its unit: 0.4, 12, 1.2k, 35M.
 export function short(n: number): string {
   const abs = Math.abs(n)
   if (abs < 10) return trim(n.toFixed(1))
@@ -23,10 +23,10 @@ export function short(n: number): string {
 
 const trim = (s: string) => s.replace(/\.0$/, '')
 
-// rate: of something a second. A rate above 0 never reads as 0.
+// rate formats a number per second. A rate above 0 is never shown as 0.
 export const rate = (n: number) => (n > 0 && n < 0.05 ? '<0.1' : short(n))
 
-// percent of a share between 0 and 1. Only a whole share reads as 100%, only none as 0%.
+// percent formats a share between 0 and 1. Only 1 is shown as 100%, and only 0 as 0%.
 export function percent(share: number): string {
   const p = share * 100
   if (p > 0 && p < 0.1) return '<0.1%'
@@ -41,7 +41,7 @@ export function micros(us: number): string {
   return `${trim((us / 1e6).toFixed(1))} s`
 }
 
-// duration has its two largest units: 350 ms, 2.5 s, 3 min 20 s, 2 h, 5 d 3 h.
+// duration shows the two largest units: 350 ms, 2.5 s, 3 min 20 s, 2 h, 5 d 3 h.
 export function duration(ms: number): string {
   if (ms < 0) return 'never'
   if (ms < 1000) return `${Math.round(ms)} ms`
@@ -68,7 +68,7 @@ export function bytes(n: number): string {
   return `${n} B`
 }
 
-// ago: now, 12 s ago, 3 min ago, 5 h ago, 12 d ago; in 5 min for what is to come.
+// ago: now, 12 s ago, 3 min ago, 5 h ago, 12 d ago; or, for a time in the future, in 5 min.
 export function ago(at: number, now: number): string {
   const s = Math.round((now - at) / 1000)
   if (Math.abs(s) < 2) return 'now'
@@ -77,7 +77,7 @@ export function ago(at: number, now: number): string {
   return s > 0 ? `${text} ago` : `in ${text}`
 }
 
-// clock: 14:03:07, in the reader's own zone.
+// clock: 14:03:07, in the browser's time zone.
 const clockFormat = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' })
 export const clock = (at: number | string | Date) => clockFormat.format(new Date(at))
 
@@ -93,7 +93,7 @@ export function full(at: number | string | Date): string {
 // plural: 1 key, 2 keys.
 export const plural = (n: number, one: string, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`
 
-// sentence makes one of an error's text: errors of Go begin with a small letter and end without a full stop.
+// sentence makes a sentence of an error's text, because errors of Go begin with a lowercase letter and have no period.
 export function sentence(text: string): string {
   const first = /^[a-z]+[ ,]/.test(text) ? text[0]!.toUpperCase() + text.slice(1) : text
   return /[.!?:)]$/.test(first) ? first : `${first}.`

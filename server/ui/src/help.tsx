@@ -31,7 +31,7 @@ export function Help({ open, onClose }: { open: boolean; onClose: () => void }) 
   )
 }
 
-// all keys once: where two parts of a page take the same one, the later has it.
+// all lists every key once. If two parts of a page bind the same key, the later one wins.
 const all = () =>
   new Map([
     ...bindings().map((b): [string, string] => [b.keys, b.says]),

@@ -1,11 +1,11 @@
-// Keys of the whole console and of the view that is open. A key is one character, a name such as
-// Enter, or two characters after each other: 'g w'. Characters can be switched off: who speaks to a
-// computer, or hits keys by mistake, would set off a row of them with a word.
+// Keyboard shortcuts of the whole console and of the open view. A shortcut is one character, a name such as Enter, or
+// two characters in sequence: 'g w'. Shortcuts that are characters can be switched off, because people who use speech
+// input, or hit keys by mistake, would trigger several of them with one word.
 import { useEffect, useRef, useState } from 'preact/hooks'
 
 export interface Binding {
   keys: string
-  says: string // what it does, for the help
+  says: string // what it does, for the help dialog
   run: () => void
 }
 
@@ -14,7 +14,8 @@ const stack: { current: Binding[] }[] = []
 const kept = 'weir-keys'
 let on = true
 
-// useLetters is whether keys that are characters do something, and the switch for that. It is kept in localStorage.
+// useLetters returns whether shortcuts that are characters are on, and a function to switch them. The setting is kept
+// in localStorage.
 export function useLetters(): [boolean, (on: boolean) => void] {
   const [, again] = useState(0)
   const set = (now: boolean) => {
@@ -23,14 +24,14 @@ export function useLetters(): [boolean, (on: boolean) => void] {
       if (now) localStorage.removeItem(kept)
       else localStorage.setItem(kept, 'off')
     } catch {
-      // A browser that keeps nothing has them off until the page is closed.
+      // If the browser doesn't allow storage, they stay off until the page is closed.
     }
     again((n) => n + 1)
   }
   return [on, set]
 }
 
-// bindings that hold now, for the help.
+// bindings returns the shortcuts that are active now, for the help dialog.
 export const bindings = () => stack.flatMap((s) => s.current)
 
 export function useKeys(list: Binding[]) {
@@ -43,7 +44,7 @@ export function useKeys(list: Binding[]) {
 }
 
 const typing = (e: KeyboardEvent) => {
-  const t = e.composedPath()[0] as HTMLElement // within a shadow root, too
+  const t = e.composedPath()[0] as HTMLElement // the actual target, even within a shadow root
   return t.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(t.tagName)
 }
 
@@ -53,16 +54,16 @@ export function startKeyboard() {
   try {
     on = localStorage.getItem(kept) !== 'off'
   } catch {
-    // It is on, then.
+    // If the browser doesn't allow storage, shortcuts are on.
   }
   addEventListener('keydown', (e) => {
     if (e.defaultPrevented || e.isComposing || e.metaKey || e.ctrlKey || e.altKey || e.key === 'Shift' || typing(e)) return
     if (document.querySelector('dialog[open]') || (!on && e.key.length === 1)) return
-    const pressed = [...(first ? [`${first} ${e.key}`] : []), e.key] // the first of them that does something
+    const pressed = [...(first ? [`${first} ${e.key}`] : []), e.key] // possible shortcuts; the first that has an action is used
     first = ''
     clearTimeout(timer)
     const all = bindings()
-    // A button or a link that has the focus keeps its own Enter and Space.
+    // If a button or a link has the focus, Enter and Space keep their usual meaning.
     if ((e.key === 'Enter' || e.key === ' ') && (e.target as Element).closest('a,button,summary')) return
     const hit = pressed.map((keys) => all.findLast((b) => b.keys === keys)).find(Boolean)
     if (hit) {

@@ -10,7 +10,8 @@ const loaded = new Map<unknown, unknown>()
 
 export const fetchCode = <P,>(load: Load<P>) => load().then((m) => void loaded.set(load, m.default))
 
-// Later is a part of the console whose code comes when it is first opened. Load is the same function each time.
+// Later is a part of the console whose code is loaded when it is first opened. load must be the same function each
+// time.
 export function Later<P extends object>({ title, load, props }: { title: string; load: Load<P>; props: P }) {
   const Component = loaded.get(load) as ComponentType<P> | undefined
   const [, again] = useState(0)

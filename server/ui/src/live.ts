@@ -1,4 +1,5 @@
-// The node's own figures, asked for once for all that show them: every second while one wants that, else every five.
+// The node's own numbers, requested once for everything that shows them: every second if any part of the page needs
+// that, and every five seconds otherwise.
 import { useEffect, useState } from 'preact/hooks'
 import * as api from './api'
 import { heard } from './clock'
@@ -7,8 +8,8 @@ import type { Now } from './wire'
 
 export interface Live {
   data?: Now
-  at: number // when data was so, in ms, by the node's clock
-  error?: api.ApiError // of the last question
+  at: number // the time of data in ms, by the node's clock
+  error?: api.ApiError // the error of the last request
 }
 
 let live: Live = { at: 0 }

@@ -1,36 +1,37 @@
-// Loading and polling: what was asked last wins, and what was shown stays while the next is on its way.
+// Loading and polling. Only the response to the latest request is used, and the old data stays on screen until the next
+// arrives.
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks'
 import { ApiError } from './api'
 
 export interface Loaded<T> {
   data: T | undefined
-  error: ApiError | undefined // of the last question; data is then what was answered before
-  loading: boolean // no answer yet
-  at: number // when data came, in ms
+  error: ApiError | undefined // of the last request; data is then from an earlier one
+  loading: boolean // there is no response yet
+  at: number // when data arrived, in ms
   reload: () => void
 }
 
 export const asError = (e: unknown) => (e instanceof ApiError ? e : new ApiError(0, 'BUG', e instanceof Error ? e.message : String(e)))
 
-// useLoad asks once, and again when deps change; then data of the former deps is dropped.
+// useLoad requests once, and again when deps change. A change of deps drops the old data.
 export function useLoad<T>(ask: (signal: AbortSignal) => Promise<T>, deps: readonly unknown[]): Loaded<T> {
   return usePoll(ask, 0, deps)
 }
 
-// usePoll asks every so many ms, counted from the answer, and not while the page is hidden.
+// usePoll requests every `ms`, counted from the response, but not while the page is hidden.
 export function usePoll<T>(ask: (signal: AbortSignal) => Promise<T>, ms: number, deps: readonly unknown[]): Loaded<T> {
   const [state, setState] = useState<{ data?: T; error?: ApiError; at: number }>({ at: 0 })
   const asking = useRef(ask)
   asking.current = ask
   const every = useRef(ms)
-  every.current = ms // it may change without a new beginning
+  every.current = ms // the interval may change without a restart
   const kick = useRef(() => {})
 
   useEffect(() => {
     const end = new AbortController()
     let timer = 0
     let busy = false
-    let again = false // it was asked for while a question was on its way, whose answer may be older
+    let again = false // another load was requested while one was in flight, whose response may be outdated
     const once = async () => {
       clearTimeout(timer)
       if (busy) {

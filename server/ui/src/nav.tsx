@@ -60,7 +60,7 @@ export function Nav({ current, onHelp }: { current: string; onHelp: () => void }
   )
 }
 
-// Alarm tells in every view that something is wrong; Now says what.
+// Alarm indicates in every view that something is wrong. The view Now says what.
 function Alarm() {
   const { data, error } = useLive(5000)
   const n = data?.trouble.length ?? 0

@@ -1,12 +1,12 @@
-// A router on the history API. The address is the state: a view reads its part of the path and the
-// query, and what it shows can be sent to a colleague. Keys never get into an address; see wire.ClientName.
+// A router on the history API. The address is the state: a view reads its part of the path and the query, so a user can
+// send what the view shows to a colleague. Keys never get into an address; see wire.ClientName.
 import { useEffect, useState } from 'preact/hooks'
 
 export const base = '/console'
 
 export interface Route {
-  view: string // '' is Now
-  rest: string[] // what follows the view in the path, decoded
+  view: string // '' is the view Now
+  rest: string[] // the rest of the path after the view, decoded
   query: URLSearchParams
 }
 
@@ -23,7 +23,7 @@ function decode(s: string): string {
   }
 }
 
-// to makes an address of the console: to('keys', fingerprint), to('why', '', {rule: 'login'}).
+// to returns an address of the console: to('keys', fingerprint), to('why', '', {rule: 'login'}).
 export function to(view: string, rest = '', query: Record<string, string | undefined> = {}): string {
   const q = new URLSearchParams()
   for (const [name, value] of Object.entries(query)) if (value) q.set(name, value)
@@ -50,7 +50,7 @@ export function useRoute(): Route {
   return parse(location.pathname, location.search)
 }
 
-// useQuery is a piece of state that lives in the address; its first value stays out of it.
+// useQuery returns a piece of state that is stored in the address, unless it has its initial value.
 export function useQuery<T extends string = string>(name: string, first: NoInfer<T>): [T, (value: T) => void] {
   const { query } = useRoute()
   const set = (value: T) => {
@@ -62,14 +62,14 @@ export function useQuery<T extends string = string>(name: string, first: NoInfer
   return [(query.get(name) as T | null) ?? first, set]
 }
 
-// startRouter makes links within the console, and the browser's back button, change the view in place.
+// startRouter makes links within the console, and the browser's back button, change the view without loading a page.
 export function startRouter() {
   addEventListener('popstate', tell)
   document.addEventListener('click', (e) => {
     if (e.defaultPrevented || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return
     const a = (e.target as Element).closest?.('a')
     if (!a || a.target || a.hasAttribute('download') || a.origin !== location.origin) return
-    if (a.hash && a.pathname === location.pathname) return // a place on this page
+    if (a.hash && a.pathname === location.pathname) return // a link to an anchor on this page
     if (a.pathname !== base && !a.pathname.startsWith(`${base}/`)) return
     e.preventDefault()
     navigate(a.pathname + a.search + a.hash)

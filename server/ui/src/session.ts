@@ -1,4 +1,4 @@
-// Who is logged in, and what they may do.
+// Who is logged in, and which actions they may take.
 import { createContext } from 'preact'
 import { useContext } from 'preact/hooks'
 import type { Session } from './wire'
@@ -6,7 +6,8 @@ import type { Session } from './wire'
 export const SessionContext = createContext<Session | null>(null)
 export const useSession = () => useContext(SessionContext)
 
-// useMay says why an action isn't possible, or '' if it is: operate for counters, rules for writes of the rules.
+// useMay returns why the user may not do something, or '' if they may. 'operate' covers counters, 'rules' covers
+// changes of the rules.
 export function useMay(what: 'operate' | 'rules'): string {
   const s = useSession()
   if (!s) return 'You are not logged in.'
@@ -15,10 +16,11 @@ export function useMay(what: 'operate' | 'rules'): string {
   return ''
 }
 
-// A session is a cookie, which no script can read, and this proof, which goes with each request as a header. Browsers send the cookie
-// to every port of the host; what one origin keeps, ports included, no other can read. All tabs share it.
+// A session consists of a cookie, which no script can read, and this proof, which each request sends in a header.
+// Browsers send the cookie to every port of the host. The proof is in storage that only this origin, with its port, can
+// read. All tabs share it.
 const kept = 'weir-session'
-let unkept: string | null = null // in a browser that keeps nothing it lasts as long as the page
+let unkept: string | null = null // if the browser doesn't allow storage, the proof lasts as long as the page
 
 export function proof(): string | null {
   try {

@@ -1,7 +1,7 @@
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 
-// Server-Sent Events over fetch. EventSource hides the status and the message of an answer that is
-// an error, and those are what a person has to read.
+// Server-Sent Events over fetch. EventSource would hide the status and the message of an error response, which the user
+// needs to see.
 export async function readEvents(body: ReadableStream<Uint8Array>, onEvent: (e: EventSourceMessage) => void): Promise<void> {
   const reader = body.getReader()
   const decoder = new TextDecoder()

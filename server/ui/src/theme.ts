@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. The choice is kept in localStorage.
+// The theme: light, dark, or the system's. The choice is kept in localStorage.
 import { useEffect, useState } from 'preact/hooks'
 
 export type Theme = 'system' | 'light' | 'dark'
@@ -19,7 +19,7 @@ export function setTheme(t: Theme) {
     if (t === 'system') localStorage.removeItem(kept)
     else localStorage.setItem(kept, t)
   } catch {
-    // A browser that keeps nothing still shows the theme until the page is closed.
+    // If the browser doesn't allow storage, the theme lasts until the page is closed.
   }
   listeners.forEach((f) => f())
 }
@@ -33,7 +33,7 @@ export function startTheme() {
   dark.addEventListener('change', () => listeners.forEach((f) => f()))
 }
 
-// useTheme is the choice, and whether that is dark now. What is drawn on a canvas must be drawn again.
+// useTheme returns the choice, and whether the theme is dark now. Canvases must be redrawn when that changes.
 export function useTheme(): { choice: Theme; dark: boolean } {
   const [, again] = useState(0)
   useEffect(() => {
@@ -45,7 +45,7 @@ export function useTheme(): { choice: Theme; dark: boolean } {
   return { choice, dark: choice === 'system' ? dark.matches : choice === 'dark' }
 }
 
-// color resolves a token to what a canvas understands.
+// color resolves a design token to a color that a canvas understands.
 export function color(token: string): string {
   const probe = document.createElement('span')
   probe.style.color = `var(${token})`

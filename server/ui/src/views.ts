@@ -5,7 +5,7 @@ import type { ViewProps } from './app'
 export interface ViewEntry {
   path: string // after /console/
   title: string
-  key?: string // g and this key go there; a view without one isn't in the navigation
+  key?: string // the view opens with g and this key; a view without a key isn't in the navigation
   load: () => Promise<{ default: ComponentType<ViewProps> }>
 }
 

@@ -1,11 +1,11 @@
-// The admin API's requests and answers. Their types come from docs/reference/openapi.yaml, which a whole-system
-// test holds the API against: `npm run types` writes them into openapi.d.ts, and here they get names.
-// Only what the document leaves open, such as the form of rules, is written out.
+// The admin API's requests and responses. Their types come from docs/reference/openapi.yaml, and a whole-system test
+// compares the API with that document. `npm run types` generates openapi.d.ts, and this file gives the types names. It
+// spells out only what the document leaves open, such as the forms of rules.
 import type { components, paths } from './openapi'
 
 type Schemas = components['schemas']
 
-// Get and Post are what a path answers.
+// Get and Post are the response bodies of a path.
 type Answered<Operation> = Operation extends { responses: { 200: { content: { 'application/json': infer Body } } } } ? Body : never
 type Get<Path extends keyof paths> = Answered<paths[Path]['get']>
 type Post<Path extends keyof paths> = Answered<paths[Path]['post']>
@@ -45,16 +45,16 @@ export interface Decision {
   reason: string
   edge: string
   method: string
-  path: string // the pattern of the limit that binds
+  path: string // the pattern of the binding limit
   limit: number
   remaining: number
-  retry_after_ms: number // -1: waiting doesn't help
-  shadow: string[] // rules that would have refused it, were they enforced
+  retry_after_ms: number // -1 means that waiting doesn't help
+  shadow: string[] // rules in shadow that would have refused the request
 }
 
 // Pulse counts the decisions of the last second.
 export interface Pulse {
-  seen: number // that fit the filter
+  seen: number // the number of decisions that matched the filter
   sent: number
   left_out: number
   one_in: number
@@ -64,7 +64,7 @@ export type EventFilter = { outcome?: string; rule?: string; client?: string; ed
 
 // Clients
 
-// Kind is api_key, user or ip; of what a rule counts by also org, api_key+method and so on.
+// ClientKind is api_key, user or ip. A rule may also count by org, api_key+method and so on.
 export type ClientKind = string
 
 export type Top = Get<'/v1/top'>
@@ -72,15 +72,15 @@ export type TopClient = Top['clients'][number]
 export type TopRule = Top['rules'][number]
 export type History = Schemas['HourPast']
 
-// A client is named by its fingerprint, or by what was pasted, which stays in a request's body.
+// ClientName names a client by its fingerprint or by the pasted text, which goes only into the body of a request.
 export type ClientName = { client: string } | { key: string } | { user: string } | { ip: string }
 export type ClientInfo = Post<'/v1/clients'>
 export type OverrideOf = ClientInfo['overrides'][number]
 
-// Span is what hour an answer is about, and whose.
+// Span says which time an answer covers, and which nodes it includes.
 export type Span = Omit<RulesUsage, 'bytes' | 'rules'>
 
-// Check is a request as for /v1/check; client is a fingerprint in the place of key.
+// Check is a request as /v1/check takes it, except that client, a fingerprint, replaces key.
 export interface Check {
   key?: string
   client?: string
@@ -100,12 +100,12 @@ export type Cooldown = Schemas['Cooldown']
 // Rules
 
 export type Outcome = components['responses']['Outcome']['content']['application/json']
-// Block is an entry of the emergency list, which applies beside the rules.
+// Block is an entry of the emergency list, which applies in addition to the rules.
 export type Block = NonNullable<Schemas['Entries']['emergency']>[number]
 export type Validation = Post<'/v1/rules/validate'>
 export type RuleVersion = Schemas['Version']
 export type VersionDiff = Get<'/v1/rules/diff'>
-// RuleText has the version of the document that it is from, by the answer's ETag.
+// RuleText also has the version of the document, from the response's ETag.
 export type RuleText = Get<'/v1/rules/id/{id}'> & { version: number }
 
 export type RulesUsage = Get<'/v1/rules/usage'>
@@ -143,7 +143,7 @@ export interface DocumentRule {
 
 export type Numbers = Asked<paths['/v1/rules/tier/{tier}']['put']>
 
-// WriteOptions are what every write of the rules takes.
+// WriteOptions apply to every write of the rules.
 export interface WriteOptions {
   ifMatch?: string
   force?: boolean

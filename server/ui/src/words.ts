@@ -1,4 +1,4 @@
-// What the API's names mean, for people.
+// Human-readable texts for the names that the API uses.
 import type { Problem } from './wire'
 
 export const reasons: Record<string, string> = {
@@ -26,5 +26,5 @@ export const edges: Record<string, string> = {
   resp: 'the Redis protocol',
 }
 
-// says is a problem of the rules as a sentence, with what to write instead.
+// says turns a problem of the rules into a sentence, including the suggested fix.
 export const says = (p: Problem) => (p.hint ? `${p.text}. ${p.hint[0]!.toUpperCase()}${p.hint.slice(1)}` : p.text)

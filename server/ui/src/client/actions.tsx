@@ -1,4 +1,5 @@
-// What an operator can do to a client, each with its command, what it would change, and Undo.
+// The actions that an operator can take on a client. Each shows its command and what it would change, and can be
+// undone.
 import type { List } from '../api'
 import * as cli from '../cli'
 import type { Check, Counter } from '../wire'
@@ -15,7 +16,7 @@ export type Action = { what: 'override'; rule?: string } | { what: 'unoverride';
 export interface ActionsProps {
   action: Action
   target: Target | null
-  check: Check // whose counters are reset
+  check: Check // the request whose counters are reset
   unverified?: boolean
   counters: Counter[]
   limits: LimitOf[]

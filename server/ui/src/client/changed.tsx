@@ -3,7 +3,7 @@ import { Time } from '../parts/time'
 import { to } from '../router'
 import type { RuleText } from '../wire'
 
-// Changed says who changed a rule last.
+// Changed shows who last changed a rule.
 export function Changed({ loaded }: { loaded: Loaded<RuleText> }) {
   const r = loaded.data
   if (loaded.error && !r) return <span class="muted">Who changed it last can't be told{loaded.error.status === 404 ? '.' : `: ${loaded.error.message}`}</span>

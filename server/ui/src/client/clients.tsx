@@ -8,7 +8,7 @@ import type { TopClient } from '../wire'
 const kinds: Record<string, string> = { api_key: 'key', user: 'user', ip: 'address', none: 'no identity' }
 export const kindName = (kind: string) => kinds[kind] ?? kind.replaceAll('_', ' ')
 
-// ClientName is a client's mask with its fingerprint, which tells apart whose masks are the same.
+// ClientName shows a client's masked key with its fingerprint, because different clients may have the same mask.
 export function ClientName({ mask, fingerprint, href }: { mask: string; fingerprint: string; href?: string | undefined }) {
   const name = mask || '(none)'
   return (
@@ -25,7 +25,7 @@ export function ClientName({ mask, fingerprint, href }: { mask: string; fingerpr
   )
 }
 
-// Clients is a table of hot clients, live.
+// Clients is a live table of busy clients.
 export function Clients({ label, clients, href, empty }: { label: string; clients: TopClient[]; href: (c: TopClient) => string; empty?: ComponentChildren }) {
   const columns: Column<TopClient>[] = [
     { id: 'client', head: 'Client', cell: (c) => <ClientName mask={c.client} fingerprint={c.fingerprint} href={href(c)} /> },

@@ -12,12 +12,12 @@ const algorithms: Record<string, string> = {
   concurrency: 'requests in flight',
 }
 
-// CounterRow is one counter, counting down between the node's answers.
+// CounterRow shows one counter. Its times count down between two answers of the node.
 export function CounterRow({ counter: c, at, named }: { counter: Counter; at: number; named?: boolean }) {
   const now = useSecond()
   const name = algorithms[c.algorithm] ?? c.algorithm
   const stands = leftOf(c)
-  const slots = c.in_flight !== undefined // which are free again when their requests end, and nobody knows when
+  const slots = c.in_flight !== undefined // slots become free when their requests end, so there is no reset time
   return (
     <div class="counter">
       <div class="counter-name">

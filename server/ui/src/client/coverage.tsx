@@ -3,7 +3,7 @@ import { clock, percent, plural } from '../format'
 import type { Span } from '../wire'
 import './client.css'
 
-// Coverage says how much of all that happened an answer has in it, and of which nodes.
+// Coverage shows which share of the requests an answer covers, and from which nodes it comes.
 export function Coverage({ of, share, children }: { of: Pick<Span, 'nodes' | 'nodes_missing' | 'partial'> & Partial<Span>; share?: number; children?: ComponentChildren }) {
   const sampled = Math.round(Math.max(1, ...of.nodes.map((n) => n.sampled_one_in)))
   return (
@@ -28,7 +28,8 @@ export function Coverage({ of, share, children }: { of: Pick<Span, 'nodes' | 'no
   )
 }
 
-// WholeSince says since when all nodes are in an answer about the hour, unless they are in all of it.
+// WholeSince shows since when an answer about the last hour includes all nodes. It shows nothing if it includes them
+// for the whole hour.
 function WholeSince({ of }: { of: Pick<Span, 'nodes'> & Partial<Span> }) {
   if (!of.whole_since || !of.from || !of.nodes_gone || Date.parse(of.whole_since) <= Date.parse(of.from)) return null
   const from = Date.parse(of.from)

@@ -8,7 +8,8 @@ import { Field } from '../parts/field'
 import type { ClientInfo } from '../wire'
 import { openPasted, readPaste } from './known'
 
-// Forgotten stands where a link names a client that no node remembers: only its key says who it is. Other errors are shown as they are.
+// Forgotten is shown if a link names a client that no node remembers, so the user has to enter the key. Other errors
+// are shown as they are.
 export function Forgotten({ error, as, retry, onOpen }: { error: ApiError; as: string; retry: () => void; onOpen: (info: ClientInfo) => void }) {
   const [key, setKey] = useState('')
   const [wrong, setWrong] = useState('')

@@ -1,5 +1,5 @@
-// Who a client is. A key that was pasted is kept in this page's memory alone, by its fingerprint, until the
-// page is closed or loaded again: addresses, history and storage have the fingerprint and the mask.
+// Identifies clients. A pasted key is kept only in this page's memory, under its fingerprint, until the page is closed
+// or reloaded. Addresses, history and storage have only the fingerprint and the mask.
 import * as api from '../api'
 import { asError } from '../load'
 import type { ClientInfo, ClientKind, ClientName } from '../wire'
@@ -9,22 +9,22 @@ const pasted = new Map<string, ClientName>()
 export interface Target {
   fingerprint: string
   mask: string
-  kind?: ClientKind | undefined // unknown until a node has told
+  kind?: ClientKind | undefined // undefined until a node has answered
 }
 
-// recognise asks a node for the fingerprint of what was pasted, and keeps it for later questions.
+// recognise asks a node for the fingerprint of the pasted text, and remembers the text for later requests.
 export async function recognise(name: ClientName): Promise<ClientInfo> {
   const info = await api.client(name)
   if (!('client' in name)) pasted.set(info.fingerprint, name)
   return info
 }
 
-// nameOf is what a request's body names a client by.
+// nameOf returns the name of a client for the body of a request.
 export const nameOf = (fingerprint: string): ClientName => pasted.get(fingerprint) ?? { client: fingerprint }
 
 export const isPasted = (fingerprint: string) => pasted.has(fingerprint)
 
-// Entry is a client as an entry of a list, or of an override.
+// Entry names a client in a list or in an override.
 export type Entry = { key: string } | { client: string }
 
 export function entryOf(fingerprint: string): Entry {
@@ -35,8 +35,8 @@ export function entryOf(fingerprint: string): Entry {
 
 export type Pasted = { rule: string } | { ip: string } | { key: string } | { client: string }
 
-// readPaste finds out what somebody has pasted in the place of a key: a refusal's body, its header with the
-// rule, an address, a fingerprint, or the key.
+// readPaste finds out what the user pasted in place of a key: the body of a refusal, its header that names the rule, an
+// IP address, a fingerprint, or a key.
 export function readPaste(text: string): Pasted | null {
   text = text.trim()
   if (!text) return null
@@ -53,7 +53,8 @@ export function readPaste(text: string): Pasted | null {
   return { key: text }
 }
 
-// openPasted is recognise for what readPaste has found. What looks like a fingerprint, and is none that the nodes know, may be a key.
+// openPasted calls recognise with the result of readPaste. If the text looks like a fingerprint, but the nodes don't
+// know it, it may be a key.
 export const openPasted = (p: Exclude<Pasted, { rule: string }>) =>
   recognise(p).catch((e) => ('client' in p && asError(e).status === 404 ? recognise({ key: p.client }) : Promise.reject(e)))
 
@@ -62,7 +63,8 @@ export function isAddress(text: string): boolean {
   return /^[0-9a-f:]*:[0-9a-f:]*$/i.test(text) && text.length > 2 && text.includes(':', text.indexOf(':') + 1)
 }
 
-// mask shows how a key begins and ends, as the nodes do: at most a third, and twelve characters stay hidden.
+// mask shows the beginning and the end of a key, as the nodes do: at most a third of it, and at least 12 characters
+// stay hidden.
 export function mask(key: string): string {
   const all = [...key]
   const n = all.length
@@ -71,15 +73,16 @@ export function mask(key: string): string {
   return `${all.slice(0, shown - tail).join('')}…${tail ? all.slice(-tail).join('') : ''}`
 }
 
-// maskIn is what an address says that a client looks like, until a node has told: a mask or an IP address, and no other text that somebody
-// may have put into a link.
+// maskIn returns the mask in an address, to show until a node has answered. It accepts only a mask or an IP address,
+// and no other text that somebody may have put into a link.
 export function maskIn(query: URLSearchParams): string {
   const as = query.get('as') ?? ''
   return /^\S{0,12}…\S{0,4}$/.test(as) || isAddress(as.replace(/\/\d+$/, '')) ? as : ''
 }
 
-// maskEntry masks an entry of a list if it is a key. Addresses, ranges and patterns are no secrets.
+// maskEntry masks an entry of a list if it is a key. Addresses, ranges and patterns aren't secret.
 export const maskEntry = (entry: string) => (entry.includes('*') || isAddress(entry.replace(/\/\d+$/, '')) ? entry : mask(entry))
 
-// widerEntry says why a client can't be taken off a list by itself: a pattern or a range has others in it.
+// widerEntry returns why a client can't be removed from a list by itself: its entry is a pattern or a range that covers
+// others, too.
 export const widerEntry = (entry: string) => (entry.includes('*') || /\/\d+$/.test(entry) ? `The entry ${entry} covers others, too. Keys has the lists: take it off there.` : '')

@@ -10,7 +10,8 @@ import { Loading } from '../parts/loading'
 import { Time } from '../parts/time'
 import { toast } from '../parts/toast'
 
-// LiftDialog ends a client's cooldown before its time. Only rules that count by one thing alone name whom they keep out.
+// LiftDialog ends a client's cooldown early. Only rules that count by a single attribute name the clients that are in a
+// cooldown.
 export function LiftDialog({ name, fingerprint, rule, onClose, onDone }: { name: string; fingerprint: string; rule: string; onClose: () => void; onDone: () => void }) {
   const all = useLoad((signal) => api.cooldowns(signal), [])
   const [busy, setBusy] = useState(false)

@@ -33,12 +33,12 @@ interface Ends {
   onDone: () => void
 }
 
-// ListDialog puts a client on the deny list or the allow list, or takes it off.
+// ListDialog adds a client to the deny list or the allow list, or removes it.
 export const ListDialog = ({ list, name, entry, who, remove, ...ends }: { list: api.List; name: string; entry: Entry; who: string; remove: boolean } & Ends) => (
   <Review {...ends} change={changeOf(list, name, entry, who, remove)} />
 )
 
-// AddDialog puts an entry on a list that is typed: a key, a pattern, an address or a range of them.
+// AddDialog adds a typed entry to a list: a key, a pattern, an IP address or a range.
 export function AddDialog({ list, ...ends }: { list: api.List } & Ends) {
   const [text, setText] = useState('')
   const entry = text.trim()
@@ -55,5 +55,5 @@ export function AddDialog({ list, ...ends }: { list: api.List } & Ends) {
   )
 }
 
-// whoOf is an entry's place in a command: what is no secret itself, a key by -.
+// whoOf returns how a command names an entry: in full if it isn't secret, and as - if it is a key.
 export const whoOf = (entry: string) => (maskEntry(entry) === entry ? cli.arg(entry) : '-')

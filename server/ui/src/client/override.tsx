@@ -16,7 +16,7 @@ const ends = [
 ] as const
 type End = (typeof ends)[number][0]
 
-// OverrideDialog gives a key a limit of its own in a rule. It begins with the limit that binds.
+// OverrideDialog gives a key a limit of its own in a rule. It starts with the binding limit.
 export function OverrideDialog({ target, limits, rule: asked, onClose, onDone }: { target: Target; limits: LimitOf[]; rule?: string | undefined; onClose: () => void; onDone: () => void }) {
   const [chosen, choose] = useState(limits.find((l) => l.rule === asked) ?? limits[0])
   const [typed, setTyped] = useState(asked ?? '')
@@ -71,7 +71,7 @@ export function OverrideDialog({ target, limits, rule: asked, onClose, onDone }:
   )
 }
 
-// RemoveOverrideDialog takes a key's own limit in a rule away.
+// RemoveOverrideDialog removes a key's own limit from a rule.
 export function RemoveOverrideDialog({ name, entry, who, rule, onClose, onDone }: { name: string; entry: Entry; who: string; rule: string; onClose: () => void; onDone: () => void }) {
   return (
     <Review

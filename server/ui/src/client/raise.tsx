@@ -16,7 +16,8 @@ interface Ends {
   onDone: () => void
 }
 
-// RaiseDialog changes a limit for all that have it: a tier's, or a rule's. It begins with the one that binds.
+// RaiseDialog changes a limit for all of its clients: the limit of a tier or of a rule. It starts with the binding
+// limit.
 export function RaiseDialog({ limits, ...ends }: { limits: LimitOf[] } & Ends) {
   const [{ source, tier, limit, rule }] = limits as [LimitOf]
   if (source !== 'tier') return <OfRule limits={limits} {...ends} />

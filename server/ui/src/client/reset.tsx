@@ -9,7 +9,7 @@ import { toast } from '../parts/toast'
 import type { Check, Counter } from '../wire'
 import { leftOf } from './limits'
 
-// ResetDialog makes a request's counters full again. There is no way back, so it lists them first.
+// ResetDialog resets a request's counters. This can't be undone, so the dialog lists the counters first.
 export function ResetDialog({ name, check, unverified, counters, line, onClose, onDone }: { name: string; check: Check; unverified?: boolean; counters: Counter[]; line: string; onClose: () => void; onDone: () => void }) {
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState('')

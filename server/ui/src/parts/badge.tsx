@@ -2,7 +2,7 @@ import type { ComponentChildren } from 'preact'
 
 export type Tone = 'ok' | 'warn' | 'bad' | 'accent' | 'plain'
 
-// Each tone has a shape as well as a colour, for readers who don't tell the colours apart.
+// Each tone has a shape as well as a color, for readers who can't tell the colors apart.
 const shapes: Record<Tone, string> = {
   ok: 'M2 6.5 5 9.5 10 3',
   warn: 'M6 1.5 11 10.5H1ZM6 5v2.5M6 9v.2',

@@ -4,12 +4,12 @@ import { toast } from './toast'
 export interface ButtonProps {
   onClick?: () => void
   kind?: 'plain' | 'primary' | 'danger'
-  quiet?: boolean // no border, for tools beside content
+  quiet?: boolean // no border, for tools next to content
   small?: boolean
   submit?: boolean
   busy?: boolean
-  why?: string // why it can't be used now: it keeps the focus, and says so
-  label?: string // for a button that has an icon alone
+  why?: string // why the button is disabled: it can still have the focus, and shows this text
+  label?: string // for a button that has only an icon
   pressed?: boolean
   autoFocus?: boolean
   children: ComponentChildren

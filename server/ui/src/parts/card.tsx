@@ -1,7 +1,7 @@
 import type { ComponentChildren } from 'preact'
 import { useId } from 'preact/hooks'
 
-// Card is a part of a page with a heading. flush leaves out the padding, for tables.
+// Card is a section of a page with a heading. flush removes the padding, for tables.
 export function Card({ title, aside, flush, class: cls = '', children }: { title?: ComponentChildren; aside?: ComponentChildren; flush?: boolean; class?: string; children?: ComponentChildren }) {
   const id = useId()
   return (

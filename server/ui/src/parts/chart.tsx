@@ -8,13 +8,13 @@ import { alone, niceStep, niceTop } from './chart-scale'
 export interface Line {
   label: string
   values: (number | null)[]
-  token: string // its colour: --accent
+  token: string // the name of its color: --accent
   fill?: boolean
   dash?: boolean
 }
 
 export interface ChartProps {
-  label: string // what is seen, in words
+  label: string // a description of the chart
   end: number // the time of the newest value, in seconds
   step: number // seconds between values
   lines: Line[]
@@ -22,8 +22,9 @@ export interface ChartProps {
   format?: (n: number) => string
 }
 
-// Chart draws lines over time. The axis counts back from now and all sizes are fixed, so that only the lines move
-// while it is live. Where no value is known, there is a gap. Under the pointer the caption tells the time and its values, else the newest.
+// Chart draws lines over time. The axis counts back from now, and all sizes are fixed, so only the lines move while the
+// chart is live. Unknown values leave a gap. The caption shows the time and the values under the pointer, or else the
+// newest ones.
 export function Chart({ label, end, step, lines, height = 160, format = short }: ChartProps) {
   const box = useRef<HTMLDivElement>(null)
   const plot = useRef<uPlot | null>(null)
@@ -57,7 +58,7 @@ export function Chart({ label, end, step, lines, height = 160, format = short }:
             width: 1.5,
             ...(l.dash ? { dash: [4, 3] } : {}),
             ...(l.fill ? { fill: faint(color(l.token)) } : {}),
-            points: { show: false, size: 3, filter: (u: uPlot, i: number) => alone(u.data[i]!) }, // a value between two gaps is no line
+            points: { show: false, size: 3, filter: (u: uPlot, i: number) => alone(u.data[i]!) }, // a value between two gaps isn't part of a line, so it is drawn as a point
           })),
         ],
         hooks: { setCursor: [(u) => setAt(u.cursor.idx ?? null)] },
@@ -101,7 +102,7 @@ const value = (v: number | null | undefined, format: (n: number) => string) => (
 
 const faint = (rgb: string) => rgb.replace(/^rgb\((.*)\)$/, 'rgba($1, 0.14)')
 
-// back are the places of labels, counted from now: one for each 90 pixels at most.
+// back returns the places of labels, counted back from now: at most one for each 90 pixels.
 function back(span: number, width: number): number[] {
   const step = niceStep(span / Math.max(2, Math.floor(width / 90)))
   const at: number[] = []

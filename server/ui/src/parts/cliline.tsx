@@ -2,7 +2,7 @@ import { useState } from 'preact/hooks'
 import { Icon } from './icon'
 import { fail } from './toast'
 
-// CliLine is the command that does what the console does or shows, ready to be copied.
+// CliLine shows the command that does the same as the console, ready to copy.
 export function CliLine({ children }: { children: string }) {
   const [copied, setCopied] = useState(false)
   return (
@@ -27,7 +27,7 @@ export function CliLine({ children }: { children: string }) {
   )
 }
 
-// Pages that came over plain HTTP from another machine have no clipboard.
+// Browsers give no clipboard to pages that came over plain HTTP from another machine.
 export async function copy(text: string) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text)
   const area = document.createElement('textarea')

@@ -1,6 +1,6 @@
 import type { ComponentChildren } from 'preact'
 
-// Code is text as it is in a file; long lines scroll within it.
+// Code shows text as it is in a file. Long lines scroll inside it.
 export function Code({ children, label }: { children: ComponentChildren; label: string }) {
   return (
     <pre class="code" tabIndex={0} role="group" aria-label={label}>

@@ -4,15 +4,16 @@ import { Button } from './button'
 import { Icon } from './icon'
 import { Toasts } from './toast'
 
-// One dialog may lead to another. Then it is what opened the first that gets the focus back.
+// If one dialog leads to another, the focus returns to the element that opened the first.
 let opener: HTMLElement | null = null
 
-// Dialog is the browser's own, which holds the focus and closes with Esc. However it ends, the focus goes back to what opened it.
-// What was typed isn't dropped by a slip: a click beside it does nothing then, and if it is dirty, Esc asks.
+// Dialog is the browser's own, which traps the focus and closes with Esc. When it closes, the focus returns to the
+// element that opened it. To keep text from being lost by accident, a click outside does nothing once the user has
+// typed, and Esc asks first if the dialog is dirty.
 export function Dialog({ open, onClose, title, wide, dirty, footer, children }: { open: boolean; onClose: () => void; title: string; wide?: boolean; dirty?: boolean; footer?: ComponentChildren; children?: ComponentChildren }) {
   const ref = useRef<HTMLDialogElement>(null)
   const typed = useRef(false)
-  const shown = useRef(false) // as we know it: the browser closes a dialog by itself, too
+  const shown = useRef(false) // what this component believes: the browser may also close a dialog by itself
   const id = useId()
   useEffect(() => {
     if (!open) return
@@ -26,16 +27,16 @@ export function Dialog({ open, onClose, title, wide, dirty, footer, children }: 
     return () => {
       shown.current = false
       d.close()
-      back.forEach((e) => e?.focus({ preventScroll: true })) // the browser does that only for a dialog that is still on the page
+      back.forEach((e) => e?.focus({ preventScroll: true })) // the browser does that only for dialogs that are still on the page
     }
   }, [open])
 
   const beside = (e: TargetedMouseEvent<HTMLDialogElement>) => {
     if (e.target !== ref.current || typed.current || dirty) return
-    const box = ref.current!.getBoundingClientRect() // a click on its scrollbar is within
+    const box = ref.current!.getBoundingClientRect() // the box, since a click on the dialog's scrollbar is inside
     if (e.clientX < box.left || e.clientX > box.right || e.clientY < box.top || e.clientY > box.bottom) onClose()
   }
-  // The browser's close event comes a frame later. Until then, a press of the opener would open nothing.
+  // The browser's close event arrives a frame later. Until then, the button that opens the dialog would do nothing.
   const cancel = (e: Event) => {
     if (e.target !== ref.current) return
     if (dirty && !confirm('Discard what you have typed?')) return e.preventDefault()

@@ -1,6 +1,6 @@
 import type { ComponentChildren } from 'preact'
 
-// Empty is drawn where nothing is: it says why, and what to do next.
+// Empty is shown where there is no data. It says why, and what to do next.
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty">

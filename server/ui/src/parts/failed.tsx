@@ -2,7 +2,7 @@ import type { ApiError } from '../api'
 import { Button } from './button'
 import { Empty } from './empty'
 
-// Failed shows the server's own message in the place of what couldn't be loaded.
+// Failed shows the server's error message in place of data that couldn't be loaded.
 export function Failed({ error, retry }: { error: ApiError; retry?: () => void }) {
   return (
     <div role="alert">

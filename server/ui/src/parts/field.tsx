@@ -14,20 +14,21 @@ export interface FieldProps extends Common {
   type?: 'text' | 'password' | 'number' | 'search'
   placeholder?: string
   mono?: boolean
-  search?: boolean // the key / goes here
+  search?: boolean // the key / moves the focus here
   autoFocus?: boolean
   autocomplete?: string
   list?: string[] // suggestions
   disabled?: boolean
   name?: string
-  rows?: number // more than one line
+  rows?: number // more than 1 makes it a text area
   width?: 's' | 'm' | 'full'
 }
 
-// Field is an input with its label, a hint, and what is wrong with it. What is typed is never kept by the browser unless autocomplete says so.
+// Field is an input with its label, a hint, and its error. The browser doesn't store what is typed unless autocomplete
+// allows it.
 export function Field(p: FieldProps) {
   const id = useId()
-  const described = p.error ? `${id}-error` : p.hint ? `${id}-hint` : undefined // only one of them is there
+  const described = p.error ? `${id}-error` : p.hint ? `${id}-hint` : undefined // only one of the two is on the page
   const input = {
     id,
     name: p.name,
@@ -45,7 +46,7 @@ export function Field(p: FieldProps) {
     onInput: (e: TargetedEvent<HTMLInputElement | HTMLTextAreaElement>) => p.onInput(e.currentTarget.value),
     onKeyDown: (e: TargetedEvent<HTMLElement, KeyboardEvent>) => void (e.key === 'Escape' && e.currentTarget.blur()),
   }
-  // The types of JSX tie list and role to each type; none of that matters here.
+  // The types of JSX tie list and role to the type of the input, which doesn't matter here.
   const kind = { type: p.type ?? 'text', list: p.list && `${id}-list` } as { type: 'text'; list: string }
   return (
     <div class={`field ${p.width ?? 'full'}`}>
@@ -82,7 +83,7 @@ export interface ChoiceProps<T extends string> extends Common {
   disabled?: boolean
 }
 
-// Select is a choice from a list that is long, or that takes little room.
+// Select is a choice from a long list, or where there is little room.
 export function Select<T extends string>(p: ChoiceProps<T>) {
   const id = useId()
   return (
@@ -106,7 +107,7 @@ export function Select<T extends string>(p: ChoiceProps<T>) {
   )
 }
 
-// Segments is a choice among a few that are all seen.
+// Segments is a choice among a few options that are all visible.
 export function Segments<T extends string>(p: ChoiceProps<T>) {
   const id = useId()
   return (
@@ -124,7 +125,7 @@ export function Segments<T extends string>(p: ChoiceProps<T>) {
   )
 }
 
-// Check is a yes or no.
+// Check is a checkbox.
 export function Check({ label, hint, checked, onChange, disabled }: { label: string; hint?: ComponentChildren; checked: boolean; onChange: (checked: boolean) => void; disabled?: boolean }) {
   const id = useId()
   return (

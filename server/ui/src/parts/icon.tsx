@@ -1,4 +1,4 @@
-// Icons of 16 by 16, drawn with one stroke.
+// Icons of 16 by 16 pixels, drawn with one stroke.
 const paths: Record<string, string> = {
   weir: 'M1.5 5h4.6c3 0 2.4 6.5 5.4 6.5h3M6 8.5v5',
   now: 'M1.5 9h3l2-6 3 10 2-6 1 2h2',

@@ -1,4 +1,4 @@
-// Loading keeps the room that the content will take, so that nothing moves when it comes.
+// Loading takes up as much room as the content will, so that nothing moves when the content arrives.
 export function Loading({ rows = 6 }: { rows?: number }) {
   return (
     <div class="loading" role="status" aria-label="Loading">

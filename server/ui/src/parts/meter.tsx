@@ -1,6 +1,7 @@
 import { percent } from '../format'
 
-// Meter is how much of something is used, as a bar; above 80% it warns, when full it is red. Words beside it say the same.
+// Meter is a bar that shows how much of something is used. Above 80% it has the color of a warning, and at 100% it is
+// red. The text beside it says the same.
 export function Meter({ share, label }: { share: number; label: string }) {
   const used = Math.max(0, Math.min(1, share))
   return (

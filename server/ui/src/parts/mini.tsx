@@ -7,14 +7,14 @@ export interface MiniProps<T> {
   columns: Column<T>[]
   rowKey: (row: T) => string
   rowClass?: (row: T) => string
-  below?: (row: T) => ComponentChildren // under a row, over its whole width
-  foot?: ComponentChildren[] // a cell for each column
-  last?: ComponentChildren // in the place of rows that aren't there
+  below?: (row: T) => ComponentChildren // content below a row, over the full width
+  foot?: ComponentChildren[] // the cells of a footer, one for each column
+  last?: ComponentChildren // shown in place of rows that were left out
 }
 
 const hide = <T,>(c: Column<T>) => `${c.number ? 'number' : ''} ${c.wide ? `from-${c.wide}` : ''}`
 
-// Mini is a table of few rows: the look of Table without its work.
+// Mini is a table of a few rows. It looks like Table, but has none of its functions.
 export function Mini<T>(p: MiniProps<T>) {
   return (
     <table class="mini" aria-label={p.label}>

@@ -1,7 +1,7 @@
 import type { ComponentChildren } from 'preact'
 import { useEffect } from 'preact/hooks'
 
-// Page is a view: its title, what it is for in a sentence, its actions, and its content.
+// Page is a view: its title, one sentence about its purpose, its actions, and its content.
 export function Page({ title, lead, actions, children }: { title: string; lead?: ComponentChildren; actions?: ComponentChildren; children?: ComponentChildren }) {
   useEffect(() => {
     document.title = `${title} · Weir`

@@ -1,4 +1,4 @@
-// Spark is a small chart in a line of text or a cell: areas of one or two series, the second in front.
+// Spark is a small chart in a line of text or in a cell. It draws one or two series as areas, the second in front.
 export function Spark({ values, over, label, max }: { values: number[]; over?: number[]; label: string; max?: number }) {
   const top = max ?? Math.max(1e-9, ...values)
   return (

@@ -1,6 +1,6 @@
 import type { ComponentChildren } from 'preact'
 
-// Stat is one number with its name, large.
+// Stat shows one number in large type, with its name.
 export function Stat({ label, hint, children }: { label: string; hint?: ComponentChildren; children: ComponentChildren }) {
   return (
     <div class="stat">

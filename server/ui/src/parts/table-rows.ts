@@ -1,7 +1,8 @@
-// visible is the range of rows that a window of so many pixels sees, with some on both sides, in steps
-// of ten so that a scroll by one row draws nothing new. top is where the first row is in the window.
+// visible returns the range of rows to draw for a window of a given height, with some rows above and below. The range
+// changes in steps of ten, so that scrolling by one row draws nothing new. top is the position of the first row in the
+// window.
 export function visible(count: number, rowHeight: number, top: number, windowHeight: number): { from: number; to: number } {
-  if (count <= 60) return { from: 0, to: count } // a printer sees them all
+  if (count <= 60) return { from: 0, to: count } // so few are always drawn, so that they are printed, too
   const margin = 20
   const first = Math.floor(-top / rowHeight)
   const last = Math.ceil((windowHeight - top) / rowHeight)
@@ -13,7 +14,8 @@ export function visible(count: number, rowHeight: number, top: number, windowHei
 // One collator: making one for each comparison takes ten times as long.
 const names = new Intl.Collator('en', { numeric: true })
 
-// compare sorts a copy of the rows; equal ones keep their order, and those without a value come last either way.
+// compare sorts a copy of the rows. Equal rows keep their order, and rows without a value come last in either
+// direction.
 export function compare<T>(rows: T[], by: (row: T) => number | string | null, desc: boolean): T[] {
   const sign = desc ? -1 : 1
   return rows
@@ -26,6 +28,6 @@ export function compare<T>(rows: T[], by: (row: T) => number | string | null, de
     .map((r) => r.row)
 }
 
-// stay keeps rows in the order of places; those without one come last.
+// stay keeps rows in the order of their old places. New rows come last.
 export const stay = <T>(rows: T[], key: (row: T) => string, places: Map<string, number>): T[] =>
   compare(rows, (r) => places.get(key(r)) ?? null, false)

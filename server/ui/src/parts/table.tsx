@@ -8,12 +8,12 @@ import { compare, stay, visible } from './table-rows'
 export interface Column<T> {
   id: string
   head: ComponentChildren
-  title?: string // of the head
+  title?: string // the tooltip of the column's header
   cell: (row: T) => ComponentChildren
-  sort?: (row: T) => number | string | null // the column can be sorted by this; null comes last
+  sort?: (row: T) => number | string | null // makes the column sortable by this value; null comes last
   number?: boolean // right-aligned
-  width?: string // of the column: '8rem'. One column without it takes the rest
-  wide?: 640 | 960 | 1280 | 1600 // it is hidden below this width
+  width?: string // width of the column, such as '8rem'; one column without it takes the rest
+  wide?: 640 | 960 | 1280 | 1600 // hides the column below this window width
 }
 
 export interface Sort {
@@ -26,18 +26,18 @@ export interface TableProps<T> {
   rows: T[]
   columns: Column<T>[]
   rowKey: (row: T) => string
-  href?: (row: T) => string | undefined // where a row leads: Enter, or a click on it. A cell has the same as a link, for Tab and for new tabs
-  onOpen?: (row: T) => (() => void) | undefined // in the place of href, where no address is known yet: the first cell becomes a button
-  sort?: Sort // at first, or now if onSort is there
+  href?: (row: T) => string | undefined // where Enter or a click on the row leads; a cell should contain the same link, for Tab and for new tabs
+  onOpen?: (row: T) => (() => void) | undefined // in place of href, if the address isn't known yet: the first cell becomes a button
+  sort?: Sort // the initial sort order, or the current one if onSort is set
   onSort?: (s: Sort) => void
   empty?: ComponentChildren
-  minWidth?: string // below it the table scrolls sideways
-  stream?: boolean // rows come in at the top all the time
+  minWidth?: string // below this width, the table scrolls sideways
+  stream?: boolean // new rows keep arriving at the top
 }
 
 const rowHeight = 36
 
-// Table draws only the rows that are seen, so ten thousand cost as much as fifty. j and k move, Enter opens.
+// Table draws only visible rows, so ten thousand rows cost as much as fifty. j and k move, Enter opens.
 export function Table<T>(p: TableProps<T>) {
   const [own, setOwn] = useState<Sort | undefined>(p.sort)
   const sort = p.onSort ? p.sort : own
@@ -47,7 +47,7 @@ export function Table<T>(p: TableProps<T>) {
   const places = useRef(new Map<string, number>())
   const rows = useMemo(() => {
     const sorted = column?.sort ? compare(p.rows, column.sort, sort!.desc) : p.rows
-    // Rows keep their places while somebody goes through them with the keyboard, whatever their numbers do.
+    // Rows keep their places while the user moves through them with the keyboard, even if their numbers change.
     const held = !p.stream && body.current?.contains(document.activeElement)
     const rows = held ? stay(sorted, p.rowKey, places.current) : sorted
     places.current = new Map(rows.map((r, i) => [p.rowKey(r), i]))
@@ -102,7 +102,7 @@ export function Table<T>(p: TableProps<T>) {
   ])
 
   const click = (e: TargetedMouseEvent<HTMLElement>, row: T) => {
-    // Links and buttons in a row do their own, and marking text isn't a click.
+    // Links and buttons in a row keep their own actions, and selecting text isn't a click.
     if ((e.target as Element).closest('a,button,input,label') || getSelection()?.toString()) return
     const href = p.href?.(row)
     if (href && (e.metaKey || e.ctrlKey || e.button === 1)) window.open(href, '_blank')
@@ -147,7 +147,7 @@ export function Table<T>(p: TableProps<T>) {
             const act = p.onOpen?.(row)
             return (
               <tr
-                key={n} // rows that change places don't move: what is in them changes
+                key={n} // keyed by place: when rows change places, only their content changes
                 data-index={n}
                 aria-rowindex={n + 2}
                 tabIndex={-1}
@@ -180,7 +180,8 @@ export function Table<T>(p: TableProps<T>) {
 
 const hide = <T,>(c: Column<T>) => (c.wide ? `from-${c.wide}` : '')
 
-// Gap has the height of rows that aren't drawn. One cell is enough; more than are shown would widen the table.
+// Gap has the height of the rows that aren't drawn. It has a single cell: more cells than visible columns would widen
+// the table.
 function Gap({ rows }: { rows: number }) {
   return (
     <tr class="gap" aria-hidden="true">

@@ -20,7 +20,8 @@ export function useSecond(): number {
   return now
 }
 
-// Time is relative to the node's now; its title is the whole date. Without a time it says what none means.
+// Time shows a time relative to the node's clock, with the full date as its tooltip. If there is no time, it shows
+// `none`.
 export function Time({ at, none = 'never' }: { at: string | null | undefined; none?: string }) {
   const now = useSecond()
   if (!at) return <span class="muted">{none}</span>

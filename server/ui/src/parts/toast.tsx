@@ -4,18 +4,18 @@ import { Icon } from './icon'
 
 export interface Toast {
   text: string
-  tone?: 'ok' | 'bad' // a bad one stays until it is dismissed
+  tone?: 'ok' | 'bad' // a bad toast stays until it is dismissed
 }
 
 interface Item extends Toast {
   id: number
-  until: number // in ms; Infinity for what stays
+  until: number // in ms; Infinity if the toast stays
 }
 
 const most = 4
 let items: Item[] = []
 let last = 0
-let held = false // somebody reads: the pointer or the focus is on one
+let held = false // the user is reading: the pointer or the focus is on a toast
 let timer = 0
 const listeners = new Set<() => void>()
 
@@ -28,29 +28,30 @@ function change(next: Item[]) {
 }
 
 function drop(id: number) {
-  hold(false) // a button that goes away never loses the focus
+  hold(false) // removing a button that has the focus fires no focusout event
   change(items.filter((t) => t.id !== id))
 }
 
-// hold stops the time of all toasts; when it goes on, each has five seconds at least.
+// hold stops the timers of all toasts. When they continue, each toast stays for at least five more seconds.
 function hold(on: boolean) {
   if (on === held) return
   held = on
   change(on ? items : items.map((t) => ({ ...t, until: Math.max(t.until, Date.now() + 5000) })))
 }
 
-// toast tells of what has been done, in a corner, for some seconds.
+// toast shows a message about a completed action in a corner for a few seconds.
 export function toast(t: Toast) {
   const next = [...items.filter((o) => o.text !== t.text), { ...t, id: ++last, until: t.tone === 'bad' ? Infinity : Date.now() + 8000 }]
-  // Errors are the last to make room.
+  // If there are too many toasts, errors are dropped last.
   if (next.length > most) next.splice(Math.max(0, next.slice(0, -1).findIndex((o) => o.tone !== 'bad')), 1)
   change(next)
 }
 
-// fail tells of an action's error, in the server's own words.
+// fail shows the error of an action, in the server's own words.
 export const fail = (e: unknown) => toast({ tone: 'bad', text: e instanceof ApiError || e instanceof Error ? e.message : String(e) })
 
-// Toasts are in the page, and in each dialog: what is outside of an open one can be neither read nor clicked.
+// Toasts is part of the page and of each dialog, because text outside of an open dialog can be neither read nor
+// clicked.
 export function Toasts() {
   const [, again] = useState(0)
   useEffect(() => {

@@ -3,7 +3,8 @@ import { nodeTime } from '../clock'
 import { clock, full } from '../format'
 import { Icon } from './icon'
 
-// Trouble says at a page's top what is wrong now, since when, and what that means; or, in the same room, that nothing is.
+// Trouble is the status line at the top of a page. It says what is wrong, since when, and what that means, or that
+// nothing is wrong.
 export function Trouble({ tone = 'warn', title, since, children }: { tone?: 'ok' | 'warn' | 'bad'; title: string; since?: string; children?: ComponentChildren }) {
   return (
     <div class={`trouble ${tone}`}>

@@ -1,4 +1,4 @@
-// The playground: requests on one axis of time, and what each algorithm makes of them.
+// The playground: requests on a time axis, and what each algorithm decides about them.
 import { useEffect, useLayoutEffect, useMemo, useState } from 'preact/hooks'
 import { Help } from '../help'
 import { useKeys } from '../keyboard'
@@ -67,15 +67,15 @@ export function App() {
 function Playground() {
   const first = useMemo(() => parse(location.search), [])
   const [state, setState] = useState<State>(first)
-  const [ready, setReady] = useState(true) // own rules are good
-  const [explained, setExplained] = useState<Explanation>() // which of them apply
+  const [ready, setReady] = useState(true) // the user's own rules are valid
+  const [explained, setExplained] = useState<Explanation>() // which of those rules apply
   const [, again] = useState(0)
   const player = useMemo(() => new Player(), [])
   const demos = useMemo(() => {
     try {
       player.open(call('compare', first.numbers))
     } catch {
-      first.numbers = { limit: 10, window: 10_000, burst: 10, max_delay: 0 } // the address had impossible ones
+      first.numbers = { limit: 10, window: 10_000, burst: 10, max_delay: 0 } // the address had invalid numbers
       player.open(call('compare', first.numbers))
     }
     player.speed = first.speed
@@ -104,7 +104,7 @@ function Playground() {
   const apply = (numbers: Numbers) => {
     try {
       compare(numbers)
-      if (state.show) player.show(state.show) // its arrivals depend on the numbers
+      if (state.show) player.show(state.show) // the demonstration's arrivals depend on the numbers
       change({ numbers })
       return ''
     } catch (e) {
@@ -116,7 +116,7 @@ function Playground() {
     change({ show: '' })
   }
 
-  useLayoutEffect(() => player.onChange(() => again((n) => n + 1)), []) // before any part tells of a change
+  useLayoutEffect(() => player.onChange(() => again((n) => n + 1)), []) // subscribes before the children do, so that no part of the page misses a change
   useEffect(() => {
     if (!first.own && demos.some((d) => d.id === first.show)) player.show(first.show)
   }, [])
@@ -161,7 +161,7 @@ function Playground() {
         <Demos list={demos} current={state.own ? '' : state.show} show={show} />
       </section>
       <p class={`story ${player.done ? 'done' : ''}`}>{story}</p>
-      {/* Read out once the time stands still: before that, one sentence would interrupt the other. */}
+      {/* Read out only while the clock is stopped. Otherwise one sentence would interrupt the other. */}
       <p class="hidden" role="status">
         {player.done ? player.text : player.playing ? '' : summary(player, state.own)}
       </p>

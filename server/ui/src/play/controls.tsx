@@ -1,4 +1,4 @@
-// What moves the time, what sends requests, and the numbers.
+// The controls: for the clock, for sending requests, and for the numbers.
 import { useEffect, useState } from 'preact/hooks'
 import { Button } from '../parts/button'
 import { Field, Select } from '../parts/field'
@@ -25,13 +25,13 @@ export function Demos({ list, current, show }: { list: Demo[]; current: string |
 
 export interface StageProps {
   player: Player
-  burst: number // how many b sends
-  act: (f: () => void) => void // tells of what goes wrong
-  why: string // why nothing can be sent, or ''
+  burst: number // how many requests the key b sends
+  act: (f: () => void) => void // runs f, and shows its error
+  why: string // why no requests can be sent, or ''
   clear: () => void
 }
 
-// Bar is above the lanes: what sends, and what moves the time.
+// Bar is above the lanes. Its buttons send requests and control the clock.
 export function Bar({ player, burst, act, why, clear }: StageProps) {
   return (
     <div class="bar">
@@ -133,16 +133,17 @@ const fields: { name: keyof Numbers; label: string; unit: number; }[] = [
   { name: 'max_delay', label: 'Longest wait, seconds', unit: 1000 },
 ]
 
-// NumberFields are the numbers of all algorithms. What can't be is said beside them, and isn't applied.
+// NumberFields edits the numbers of all algorithms. It shows errors next to the fields, and doesn't apply invalid
+// numbers.
 export function NumberFields({ numbers, apply }: { numbers: Numbers; apply: (n: Numbers) => string }) {
-  // No longest wait is shown as none.
+  // Without a maximum delay, its field is empty.
   const shown = (n: Numbers) => Object.fromEntries(fields.map((f) => [f.name, f.name === 'max_delay' && !n.max_delay ? '' : String((f.name === 'burst' ? n.burst || n.limit : n[f.name]) / f.unit)]))
   const [typed, setTyped] = useState(() => shown(numbers))
   const [error, setError] = useState('')
   useEffect(() => setTyped(shown(numbers)), [numbers])
   const change = (name: keyof Numbers, text: string) => {
     const now = { ...typed, [name]: text }
-    // A bucket that held as much as the limit goes on to.
+    // If the burst was equal to the limit, it follows the limit.
     if (name === 'limit' && typed.burst === typed.limit) now.burst = text
     setTyped(now)
     if (fields.some((f) => !/^\d+(\.\d+)?$/.test(now[f.name]!.trim() || (f.name === 'max_delay' ? '0' : '')))) return setError('Numbers, please.')

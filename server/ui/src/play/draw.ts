@@ -1,5 +1,5 @@
-// Drawing on a canvas: one lane, and the axis with the arrivals. Everything comes from the engine; here it gets its place,
-// colour and shape.
+// Draws a lane, or the axis with the arrivals, on a canvas. All values come from the engine; this file gives them a
+// position, a color and a shape.
 import { color } from '../theme'
 import type { Lane } from './player'
 import { first, ticks, type View } from './time'
@@ -20,12 +20,12 @@ export const palette = () => ({
   bad: color('--bad'),
 })
 
-// Verdicts, as the engine numbers them.
+// Verdicts, with the numbers that the engine uses.
 const refused = 0
 const admitted = 1
 const delayed = 2
 
-// Lines of marks, from above. A queue has one more, on which requests leave.
+// Vertical positions of the rows of marks. A queue has one more row, for requests that leave it.
 const admittedAt = 10
 const leavesAt = 36
 const refusedAt = (lane: Lane) => (isQueue(lane) ? 51 : 24)
@@ -33,7 +33,7 @@ const isQueue = (lane: Lane) => lane.info.algorithm === 'leaky_queue'
 const font = '11px system-ui, sans-serif'
 const bold = '600 11px system-ui, sans-serif'
 
-// prepare makes the canvas as fine as the screen, and returns what maps moments to it.
+// prepare sets the canvas to the screen's resolution, and returns the function that maps times to positions.
 function prepare(c: HTMLCanvasElement, v: View) {
   const [w, h, fine] = [c.clientWidth, c.clientHeight, devicePixelRatio || 1]
   if (c.width !== Math.round(w * fine) || c.height !== Math.round(h * fine)) {
@@ -75,7 +75,7 @@ export function drawAxis(c: HTMLCanvasElement, v: View, arrivals: number[], comi
     before = at
   }
   g.stroke()
-  // What is coming is dotted.
+  // Future arrivals are dotted.
   g.strokeStyle = p.strong
   g.lineWidth = 1
   g.setLineDash([2, 2])
@@ -100,7 +100,7 @@ export function drawLane(c: HTMLCanvasElement, v: View, lane: Lane, arrivals: nu
   const now = x(v.now)
   background(g, lane, v, x, w, h, p)
   if (!plain) level(g, lane, v, x, top, h - 2, p)
-  g.fillStyle = p.sunken // the time to come
+  g.fillStyle = p.sunken // the future
   g.globalAlpha = 0.55
   g.fillRect(now, 0, w - now, h)
   g.globalAlpha = 1
@@ -109,7 +109,7 @@ export function drawLane(c: HTMLCanvasElement, v: View, lane: Lane, arrivals: nu
   nowLine(g, now, 0, h, p)
 }
 
-// background shows where windows begin, and the time in which requests count at this moment.
+// background shows where windows begin, and the time span whose requests count now.
 function background(g: CanvasRenderingContext2D, lane: Lane, v: View, x: (t: number) => number, w: number, h: number, p: Palette) {
   const { offset, window } = lane.info
   if (lane.from < v.now && (offset >= 0 || lane.info.algorithm === 'sliding_window_log')) {
@@ -133,7 +133,8 @@ function background(g: CanvasRenderingContext2D, lane: Lane, v: View, x: (t: num
   g.setLineDash([])
 }
 
-// level fills the area below the value; of a sliding counter, the part that is the window before's is drawn apart.
+// level fills the area below the value. For a sliding counter, the part that comes from the previous window is drawn
+// separately.
 function level(g: CanvasRenderingContext2D, lane: Lane, v: View, x: (t: number) => number, top: number, bottom: number, p: Palette) {
   const { points, info } = lane
   const y = (n: number) => bottom - (Math.min(Math.max(n, 0), info.max) / info.max) * (bottom - top)
@@ -149,7 +150,7 @@ function level(g: CanvasRenderingContext2D, lane: Lane, v: View, x: (t: number) 
   const area = (of: 1 | 2, last: number) => {
     const line = new Path2D()
     line.moveTo(x(points[begin]!), y(points[begin + of]!))
-    // Of points that share a pixel's column, the first, the highest, the lowest and the last are enough.
+    // Of the points in one column of pixels, the first, highest, lowest and last are enough.
     for (let i = begin + 3; i < points.length; ) {
       const from = x(points[i]!)
       let [at, end] = [from, y(points[i + of]!)]
@@ -200,17 +201,17 @@ function level(g: CanvasRenderingContext2D, lane: Lane, v: View, x: (t: number) 
   g.textBaseline = 'alphabetic'
 }
 
-// Cluster is some requests of one verdict that are too close to be drawn each for itself.
+// Cluster is a group of requests with the same verdict that are too close together to be drawn one by one.
 interface Cluster {
   at: number
   kind: number
   n: number
 }
 
-// roomOf is how wide a cluster is drawn.
+// roomOf returns the width of a cluster, in pixels.
 const roomOf = (c: Cluster) => (c.n > 1 ? 13 + 7 * String(c.n).length : 9)
 
-// clusters are made from the beginning of time on, so that they stay as they are while the view moves.
+// clusters groups the marks from the beginning of time, so that groups stay the same while the view moves.
 function clusters(lane: Lane, v: View, arrivals: number[], perPixel: number): Cluster[] {
   const out: Cluster[] = []
   const last: (Cluster | undefined)[] = []
@@ -228,15 +229,15 @@ function clusters(lane: Lane, v: View, arrivals: number[], perPixel: number): Cl
   return out
 }
 
-// marks have a place, a colour and a shape each: a disc admitted, a diamond delayed, a ring refused by another limit, and below
-// them a cross refused.
+// marks draws each verdict with its own color and shape: a disc for admitted, a diamond for delayed, a ring for refused
+// by another limit, and, a row below, a cross for refused.
 function marks(g: CanvasRenderingContext2D, lane: Lane, v: View, arrivals: number[], x: (t: number) => number, p: Palette, w: number) {
   g.font = bold
   g.textAlign = 'left'
-  const ends = [-99, -99] // of the marks before, in either line
+  const ends = [-99, -99] // right edge of the previous mark, for each of the two rows
   for (const c of clusters(lane, v, arrivals, v.span / w)) {
     const row = c.kind === refused ? 1 : 0
-    // A mark beside one of another kind moves a little, so that both are seen.
+    // If the previous mark is too close, the mark moves a little, so that both are visible.
     const at = Math.min(Math.max(x(c.at), ends[row]!), x(c.at) + 10)
     ends[row] = at + roomOf(c)
     if (at < -40) continue
@@ -266,7 +267,7 @@ function marks(g: CanvasRenderingContext2D, lane: Lane, v: View, arrivals: numbe
   g.font = font
 }
 
-// leaving shows when a queue lets its requests go, and how far that is from when they came.
+// leaving shows when requests leave a queue, with a line from each request's arrival.
 function leaving(g: CanvasRenderingContext2D, lane: Lane, v: View, arrivals: number[], x: (t: number) => number, p: Palette) {
   const ways = new Path2D()
   const gone = new Path2D()

@@ -1,11 +1,11 @@
-// The engine is Weir's own Go code as WebAssembly (server/ui/play). What the page shows of levels, weights and decisions comes
-// from there; nothing of it is worked out in TypeScript. Times are microseconds.
+// The engine is Weir's own Go code, compiled to WebAssembly (server/ui/play). All levels, weights and decisions on the
+// page come from the engine, and TypeScript computes none of them. Times are in microseconds.
 
 export interface Numbers {
   limit: number
-  window: number // ms, as is max_delay
-  burst: number // 0: the limit
-  max_delay: number // 0: as long as the queue is
+  window: number // in ms, like max_delay
+  burst: number // 0 means the same as limit
+  max_delay: number // 0 means no maximum
 }
 
 export interface LaneInfo {
@@ -16,7 +16,7 @@ export interface LaneInfo {
   shadow: boolean
   max: number
   window: number
-  offset: number // when a window begins, or -1
+  offset: number // a time at which a window begins, or -1
 }
 
 export interface Scene {
@@ -34,8 +34,8 @@ export interface Counts {
 }
 
 export interface LaneFrame extends Counts {
-  marks: Float64Array // number of the arrival, verdict, delay
-  points: Float64Array // moment, value, part of it that is the window before's
+  marks: Float64Array // three numbers per mark: index of the arrival, verdict, delay
+  points: Float64Array // three numbers per point: time, value, and the part of the value that comes from the previous window
   value: number
   base: number
   text: string
@@ -109,12 +109,12 @@ interface GoRuntime {
 }
 
 declare global {
-  // Both are there once the engine is loaded.
+  // Both exist once the engine is loaded.
   var Go: new () => GoRuntime
   var weirPlay: (method: string, args: object) => { error?: string }
 }
 
-// call asks the engine. What it refuses is thrown, in its own words.
+// call calls a method of the engine. If the engine returns an error, call throws it with the engine's message.
 export function call<M extends keyof Methods>(method: M, args: Methods[M][0]): Methods[M][1] {
   const answer = globalThis.weirPlay(method, args)
   if (answer.error) throw new Error(answer.error)
@@ -132,5 +132,5 @@ export async function load() {
   })
   const go = new globalThis.Go()
   const { instance } = await WebAssembly.instantiateStreaming(fetch('/play/weir.wasm'), go.importObject)
-  void go.run(instance) // which goes on for as long as the page is open
+  void go.run(instance) // runs until the page is closed
 }

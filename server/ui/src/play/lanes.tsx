@@ -1,4 +1,4 @@
-// The lanes on one axis of time, and the table of what became of the requests.
+// The lanes on a common time axis, and the table of results.
 import { useEffect, useRef } from 'preact/hooks'
 import { useTheme } from '../theme'
 import { drawAxis, drawLane, palette, type Palette } from './draw'
@@ -6,7 +6,7 @@ import { names, titleOf } from './names'
 import type { Lane, Player } from './player'
 import { moment } from './time'
 
-// useCanvas draws whenever the player has something new, the theme changes, or the room does.
+// useCanvas redraws when the player has new data, and when the theme or the size changes.
 function useCanvas(player: Player, draw: (c: HTMLCanvasElement, p: Palette) => void, deps: unknown[]) {
   const ref = useRef<HTMLCanvasElement>(null)
   const { dark } = useTheme()
@@ -136,7 +136,7 @@ function Legend({ own }: { own: boolean }) {
   )
 }
 
-// summary is what the lanes show, as a sentence.
+// summary describes the lanes in one sentence.
 export function summary(player: Player, own: boolean): string {
   const sent = player.arrivals.length
   if (!sent) return ''
@@ -145,7 +145,7 @@ export function summary(player: Player, own: boolean): string {
   return `${player.full ? `${player.full}. ` : ''}At ${moment(Math.floor(player.now / 1e4) / 100)}, of ${sent} sent: ${lanes.join('; ')}.`
 }
 
-// Results is what the lanes show, for readers who don't see them and for everyone who wants the numbers.
+// Results is a table of what the lanes show, for users of screen readers and for everyone who wants the numbers.
 export function Results({ player, own }: { player: Player; own: boolean }) {
   const window = player.lanes[0]?.info.window ?? 0
   const same = player.lanes.every((l) => l.info.window === window)

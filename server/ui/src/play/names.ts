@@ -1,4 +1,4 @@
-// What each algorithm is called, and what it does in a line.
+// The name of each algorithm, with a one-line description.
 export const names: Record<string, { title: string; says: string }> = {
   token_bucket: { title: 'Token bucket', says: 'Refills steadily; each request takes a token.' },
   leaky_bucket: { title: 'Leaky bucket', says: 'Each request pours in; it drains steadily.' },

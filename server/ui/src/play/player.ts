@@ -1,4 +1,4 @@
-// The player moves the engine's clock and keeps what its frames have brought, for drawing.
+// The player advances the engine's clock, and keeps the frames that the engine returns, for drawing.
 import { viewAt, type View } from './time'
 import { call, type Counts, type Demo, type Frame, type LaneInfo, type Scene } from './engine'
 
@@ -30,7 +30,7 @@ export class Player {
   coming: Float64Array = new Float64Array()
   span = 1
   now = 0
-  reach = 0 // the furthest moment that was seen
+  reach = 0 // the latest time that was shown
   speed = 1
   playing = false
   text = ''
@@ -41,7 +41,7 @@ export class Player {
   private held = false // the user stopped the clock, so that sending doesn't start it
   private last = 0
   private told = 0
-  private pending: number | undefined // where the user drags the time to
+  private pending: number | undefined // the time to which the user drags the clock
   private drawers = new Set<() => void>()
   private listeners = new Set<() => void>()
 
@@ -53,14 +53,14 @@ export class Player {
     requestAnimationFrame(tick)
   }
 
-  // view is what is seen of the time: a demonstration as a whole, otherwise what happens around now.
+  // view returns the visible time span: a whole demonstration, or else the time around now.
   view(): View {
     if (!this.demo) return viewAt(this.now, this.span)
     const span = (this.demo.until - this.demo.from) * 1.1
     return { from: this.demo.from - span * 0.02, span, now: this.now }
   }
 
-  // onDraw is called once a frame while something changes; onChange at most ten times a second, for text.
+  // onDraw calls f once per frame while something changes. onChange does so at most ten times a second, for text.
   onDraw(f: () => void) {
     this.drawers.add(f)
     f()
@@ -79,7 +79,7 @@ export class Player {
   }
 
   private tick(time: number) {
-    // A page that was in the background doesn't catch up.
+    // A page that was in the background doesn't catch up on the time it missed.
     const passed = Math.min(time - this.last, 100)
     this.last = time
     if (this.pending !== undefined) {
@@ -116,7 +116,7 @@ export class Player {
     this.draw()
   }
 
-  // open shows other lanes.
+  // open switches to another set of lanes.
   open(s: Scene) {
     this.lanes = s.lanes.map(emptyLane)
     this.span = s.span
@@ -130,7 +130,7 @@ export class Player {
   play() {
     this.held = false
     this.playing = true
-    if (this.done) this.demo = undefined // it goes on from there
+    if (this.done) this.demo = undefined // after a demonstration, the clock continues from its end
     this.tell()
   }
   pause() {
@@ -182,7 +182,7 @@ export class Player {
     this.refresh()
   }
 
-  // show runs a demonstration within a few seconds, or at once for those who want no motion.
+  // show plays a demonstration within a few seconds, or shows its end at once for users who prefer reduced motion.
   show(id: string) {
     this.clear()
     const d = call('show', { id })

@@ -1,10 +1,11 @@
-// The page's state in its address: numbers, pattern, speed, and which demonstration runs. Rules and keys never get there.
+// The page's state in its address: numbers, pattern, speed, and the current demonstration. Rules and keys never go into
+// the address.
 import type { Pattern } from './controls'
 import type { Numbers } from './engine'
 
 export interface State {
   numbers: Numbers
-  own: boolean // the user's rules, not the algorithms
+  own: boolean // shows the user's rules instead of the algorithms
   show: string
   pattern: Pattern
   rate: string
@@ -20,7 +21,8 @@ export const initial: State = {
   speed: 1,
 }
 
-// parse reads an address. What isn't there, or can't be, is as at first; the engine has the last word on numbers.
+// parse reads an address. Missing and invalid values keep their defaults. The engine makes the final check of the
+// numbers.
 export function parse(search: string): State {
   const q = new URLSearchParams(search)
   const number = (name: string, first: number, unit = 1) => {
@@ -40,7 +42,7 @@ export function parse(search: string): State {
   }
 }
 
-// format writes what differs from the beginning.
+// format writes the values that differ from their defaults.
 export function format(s: State): string {
   const q = new URLSearchParams()
   const n = s.numbers

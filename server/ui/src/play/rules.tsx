@@ -1,4 +1,4 @@
-// Rules of one's own: YAML, a request, and which rules apply to it. Both stay in this page.
+// The user's own rules: YAML, a request, and which rules apply to it. Neither leaves this page.
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { Badge } from '../parts/badge'
 import { Card } from '../parts/card'
@@ -28,7 +28,7 @@ const requestFields: [keyof TypedRequest, string, string][] = [
   ['cost', 'Cost', '1'],
 ]
 
-// What is typed outlives a look at the algorithms, but not the page: it may have keys in it.
+// The text survives a switch to the algorithms and back, but not a reload, because it may contain keys.
 let text = example
 let request = Object.fromEntries(requestFields.map(([name, , value]) => [name, value]))
 
@@ -75,7 +75,7 @@ export function OwnRules({ player, onReady, onExplained }: { player: Player; onR
   useEffect(read, [])
   useEffect(() => {
     if (typed === text) return
-    const t = setTimeout(() => ((text = typed), read()), Math.max(250, 4 * took.current)) // long rules wait for a longer pause
+    const t = setTimeout(() => ((text = typed), read()), Math.max(250, 4 * took.current)) // long rules wait for a longer pause in typing
     return () => clearTimeout(t)
   }, [typed])
 

@@ -1,4 +1,4 @@
-// The axis of time: what part of it is seen, and its labels. Moments are microseconds.
+// The time axis: which part of it is visible, and its labels. Times are in microseconds.
 
 export interface View {
   from: number
@@ -6,16 +6,16 @@ export interface View {
   now: number
 }
 
-// viewAt shows the last part of the time before now, and some of what is coming. The moment 0 isn't quite at the side, so that
-// marks there are seen whole.
+// viewAt shows the most recent part of the past, and a little of the future. Time 0 isn't quite at the edge, so that
+// its marks are fully visible.
 export function viewAt(now: number, span: number): View {
   return { from: Math.max(-0.015 * span, now - span * 0.72), span, now }
 }
 
-// steps of the axis, in seconds.
+// steps between labels, in seconds
 const steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400]
 
-// ticks are the moments to label on an axis of some width.
+// ticks returns the times to label on an axis of a given width.
 export function ticks(v: View, width: number): { at: number; text: string }[] {
   const room = Math.max(2, width / 70)
   const step = steps.find((s) => v.span / 1e6 / s <= room) ?? 86400
@@ -33,7 +33,7 @@ export function moment(seconds: number): string {
   return s < 3600 ? `${m}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(m)}:${two(s % 60)}`
 }
 
-// first is the index of the first group of numbers that doesn't begin below at.
+// first returns the index of the first group of `size` numbers that begins with at least `at`.
 export function first(list: ArrayLike<number>, size: number, at: number): number {
   let [low, high] = [0, list.length / size]
   while (low < high) {

@@ -5,7 +5,7 @@ import { Badge } from '../parts/badge'
 import { useSecond } from '../parts/time'
 import { useState } from 'preact/hooks'
 
-// InForce says on which nodes a version of the rules is in force, until all have it.
+// InForce shows which nodes have applied a version of the rules, until all of them have.
 export function InForce({ version }: { version: number }) {
   const [began] = useState(Date.now)
   const [done, setDone] = useState(false)

@@ -1,4 +1,5 @@
-// A change of the rules as a dialog: its fields, if it has some, what it would change, its command; then Apply, on which nodes it is in force, and Undo.
+// A dialog for a change of the rules. It shows the change's fields, if any, its effects, and its command. After Apply,
+// it shows which nodes have applied the change, and offers Undo.
 import type { ComponentChildren } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import * as api from '../api'
@@ -19,15 +20,17 @@ import './review.css'
 
 export interface Change {
   title: string
-  verb: string // what the button says
+  verb: string // the text of the button
   danger?: boolean
   lead?: ComponentChildren
   send: (o: WriteOptions) => Promise<Outcome>
   cli: (o: cli.Said) => string
-  // The version that the user has looked at. If the rules have changed since, their change is shown; covers says whether the user's would undo it.
+  // The version that the user has seen. If the rules have changed since, the dialog shows that change; covers reports
+  // whether the user's change would undo it.
   since?: number
   covers?: () => Promise<boolean>
-  // Of a change that is typed in the dialog: its fields, a text that changes with what they say, and why that can't be tried.
+  // For a change that is edited in the dialog: its fields; a text that changes when their values do; and why the values
+  // can't be tried.
   fields?: ComponentChildren
   about?: string
   problem?: string
@@ -62,9 +65,9 @@ export function Review({ change: c, onClose, onDone }: { change: Change; onClose
   latest.current = c
   const since = useRef(c.since)
 
-  // What it would change is asked a moment after the last keystroke. What was said before stays until then.
+  // The effects are requested a moment after the last keystroke. The previous result stays until then.
   useEffect(() => {
-    setSure(false) // it is confirmed for what was shown
+    setSure(false) // the user confirmed the previous result, not the new one
     if (c.problem) return setTried({ busy: false })
     let over = false
     setTried((t) => ({ ...t, busy: true }))
@@ -97,7 +100,7 @@ export function Review({ change: c, onClose, onDone }: { change: Change; onClose
       setDone(await f())
     } catch (e) {
       const failed = asError(e)
-      if (failed.code === 'CONFLICT' && !done) setRound(round + 1) // somebody was faster: what would it change now?
+      if (failed.code === 'CONFLICT' && !done) setRound(round + 1) // somebody else changed the rules first, so ask for the effects again
       else setError(failed)
     }
     setBusy(false)
@@ -108,7 +111,8 @@ export function Review({ change: c, onClose, onDone }: { change: Change; onClose
       const out = await c.send({ ifMatch: String(before), ...said })
       return { version: out.version, before, cli: c.cli(said), ...(out.expires ? { expires: out.expires } : {}), ...(out.emergency ? { emergency: out.emergency } : {}) }
     })
-  // Undo goes back only if nobody has changed anything since: then nothing is lost but what was just made.
+  // Undo restores the previous version only if nobody has changed the rules since, so it reverts nothing but this
+  // change.
   const undo = ({ version, before, undone }: Done) =>
     void work(async () => {
       const out = await api.rollback({ version: before }, { ifMatch: String(version), force: true, message: undone ? `redo version ${before}` : `undo version ${version}` })
@@ -179,7 +183,7 @@ export function Review({ change: c, onClose, onDone }: { change: Change; onClose
   )
 }
 
-// tryOut asks what a change would do now, and what others have done since the user looked.
+// tryOut asks for the effects of a change, and for the changes that others have made since the user looked.
 async function tryOut(c: Change, since: number | undefined): Promise<Tried> {
   const dry = await c.send({ dryRun: true })
   if (since === undefined || dry.version <= since) return { busy: false, dry }
@@ -227,7 +231,7 @@ function Preview({ tried: { dry, theirs, error }, problem }: { tried: Tried; pro
   )
 }
 
-// Problems lists what a node has against a document, with the place in it.
+// Problems lists the problems that a node found in a document, with their positions.
 export function Problems({ list }: { list: Problem[] }) {
   if (!list.length) return null
   return (

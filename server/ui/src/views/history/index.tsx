@@ -22,7 +22,8 @@ import { useMay, useSession } from '../../session'
 import type { RuleVersion } from '../../wire'
 import './history.css'
 
-// nameOf is what a version is called: its number, and with the hash if the store went on without it.
+// nameOf returns the name of a version: its number, and for an orphan (a version that the store lost and replaced) also
+// its hash.
 export const nameOf = (v: RuleVersion) => (v.orphan ? `${v.version}-${v.hash.slice(0, 8)}` : String(v.version))
 
 const page = 50
@@ -126,10 +127,10 @@ const columns = (chosen: string, inForce: RuleVersion | undefined): Column<RuleV
   { id: 'message', head: 'Message', cell: (v) => <span title={v.message}>{v.message}</span> },
 ]
 
-// A damaged version has no time.
+// timeOf returns null for a damaged version, which has no time.
 const timeOf = (v: RuleVersion) => (v.time.startsWith('0001-') ? null : v.time)
 
-// One is one version: what it changed, or how it differs from any other, its text, and the way back to it.
+// One shows one version: what it changed, how it differs from any other version, its text, and a button to restore it.
 function One({ name, version, all, inForce, onDone }: { name: string; version: RuleVersion | undefined; all: RuleVersion[]; inForce: RuleVersion | undefined; onDone: () => void }) {
   const may = useMay('rules')
   const [show, setShow] = useQuery<'change' | 'text'>('show', 'change')

@@ -30,7 +30,7 @@ import { complete } from '../../client/hour'
 
 type RuleHour = ClientInfo['rules'][number]
 
-// Client is one client's page: what it did in the last hour by rule, how its counters stand, and what was done for it.
+// Client is the page of one client: its last hour by rule, its counters, and the actions that were taken on it.
 export function Client({ fingerprint, as }: { fingerprint: string; as: string }) {
   const [rule] = useQuery('rule', '')
   const inRule = (rule: string) => to('keys', fingerprint, { as, rule })
@@ -74,14 +74,15 @@ export function Client({ fingerprint, as }: { fingerprint: string; as: string })
     .map((o) => ({ ...o, limit: c.overrides.filter((p) => p.rule === o.rule).map((p) => p.limit).join(', ') }))
   const user = c.kind === 'user' ? 'The lists have keys and addresses, and this client is a user.' : ''
   const held = (on: boolean) => may || user || (on ? widerEntry(entry) : '')
-  // A block always works, and so does the end of one on the emergency list: the rules need not change.
+  // Blocking is always possible, and so is removing an entry of the emergency list, because neither changes the rules.
   const blocking = c.blocked && !x?.emergency ? held(true) : operate || user || (c.blocked ? widerEntry(entry) : '')
   const reload = () => {
     info.reload()
     now.reload()
     counters.reload()
   }
-  // In a cooldown no counter is asked: the one that is told says which rule keeps the client out, and how long.
+  // During a cooldown, no counters are checked. The only counter in the answer says which rule started the cooldown,
+  // and how long it lasts.
   const out = counters.data?.reason === 'cooldown' ? counters.data.counters.find((n) => !n.shadow) : undefined
   const own = out ? [] : (counters.data?.counters ?? []).filter((n) => !n.shared_address)
 
@@ -216,7 +217,7 @@ export function Client({ fingerprint, as }: { fingerprint: string; as: string })
   )
 }
 
-// overridable are rules that apply, and those that the client has an override in.
+// overridable returns the rules that apply, and those that have an override for the client.
 function overridable(c: ClientInfo, applied: LimitOf[]): LimitOf[] {
   const others = c.overrides.filter((o) => !applied.some((l) => l.rule === o.rule))
   return [...applied, ...others.map((o, i) => ({ rule: o.rule, policy: `${o.rule} ${i}`, limit: o.limit, at: 0, of: 1 }))]

@@ -21,7 +21,8 @@ const orders = [
   ['refused', 'By refusals'],
 ] as const
 
-// Hot is who sends the most, or is refused the most, now. What is typed to find a client may be its key, so it isn't in the address.
+// Hot lists the clients that currently send the most requests, or are refused the most. The search text may be a key,
+// so it isn't in the address.
 export function Hot() {
   const [by, setBy] = useQuery<'requests' | 'refused'>('by', 'requests')
   const [rule, setRule] = useQuery('rule', '')
@@ -40,7 +41,7 @@ export function Hot() {
   const ids = t?.rules.map((r) => r.rule).slice(0, 500) ?? []
   const page = (fingerprint: string, as: string) => to('keys', fingerprint, { as, rule })
 
-  // Enter opens the only client that is left, or the one whose key was pasted.
+  // Enter opens the only client that matches, or the client whose key was pasted.
   const open = async () => {
     setError('')
     const pasted = readPaste(find)

@@ -17,7 +17,8 @@ const parts = [
 ] as const
 type Part = (typeof parts)[number][0]
 
-// Keys is about clients: who is hot, one of them, and the lists of what was done by hand.
+// Keys is the view about clients: the busiest ones, a single client, and the lists of overrides, blocks and allowed
+// clients.
 export default function Keys() {
   const { rest, query } = useRoute()
   const [part, setPart] = useQuery<Part>('show', 'hot')

@@ -26,7 +26,7 @@ test('overrides that hold now, by their ends', () => {
 })
 
 test('the slot that runs still is left out of a chart', () => {
-  // Slots of 10 s; the newest began at 12:00:40 and is 7 s old.
+  // Slots of 10 s. The newest began at 12:00:40 and is 7 s old.
   const past = { requests: [1, 2, 3], refused: [0, 1, 2] }
   expect(complete(past, '2026-01-05T12:00:47Z', 10)).toEqual({ requests: [1, 2], refused: [0, 1], end: Date.parse('2026-01-05T12:00:30Z') / 1000 })
 })

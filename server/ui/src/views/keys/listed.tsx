@@ -25,13 +25,13 @@ const words = {
   allowlist: { title: 'Allowed', add: 'Allow', off: 'Stop allowing', none: 'Nobody passes without limits', what: 'Requests of these keys, if verified, and addresses pass without limits.' },
 }
 
-// Row is an entry of the rules' list, or of the emergency list.
+// Row is an entry of a list in the rules, or of the emergency list.
 interface Row {
   entry: string
   block?: Block
 }
 
-// Listed is the deny list or the allow list. Keys are masked; a row opens the client's page.
+// Listed shows the deny list or the allow list. Keys are masked. A row opens the client's page.
 export function Listed({ list }: { list: api.List }) {
   const w = words[list]
   const loaded = useLoad(() => api.list(list), [list])

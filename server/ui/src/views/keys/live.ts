@@ -9,7 +9,8 @@ export interface LiveOverride {
   expires: string | null
 }
 
-// liveOverrides are those that hold now, the first to end first, and those without an end last.
+// liveOverrides returns the overrides that apply now. Those that end first come first, and those without an end come
+// last.
 export function liveOverrides(doc: Document, now: number): LiveOverride[] {
   const all: LiveOverride[] = []
   for (const rule of doc.rules ?? []) {

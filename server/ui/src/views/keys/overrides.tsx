@@ -19,7 +19,7 @@ import { navigate, to } from '../../router'
 import { useMay } from '../../session'
 import { liveOverrides, type LiveOverride } from './live'
 
-// Overrides are keys' own limits that hold now, the first to end first.
+// Overrides lists the overrides that apply now. Those that end first come first.
 export function Overrides() {
   const loaded = useLoad((signal) => api.document(signal).then(({ document }) => liveOverrides(document ?? {}, nodeTime())), [])
   const may = useMay('rules')

@@ -5,7 +5,7 @@ import { Button } from '../../parts/button'
 import { Field } from '../../parts/field'
 import type { Session } from '../../wire'
 
-// The token is posted once. What stays is a cookie that scripts can't read.
+// LoginForm posts the token once. The response sets a cookie that scripts can't read.
 export function LoginForm({ onLogin }: { onLogin: (s: Session) => void }) {
   const [token, setToken] = useState('')
   const [error, setError] = useState('')

@@ -1,6 +1,7 @@
 import { base, to } from '../../router'
 
-// next is where to go after a login. Anybody can write an address with a next in it, so only the console's own count.
+// next returns where to go after a login. Anybody can craft a link with a `next` parameter, so only addresses of the
+// console are accepted.
 export function next(asked: string | null, origin: string): string {
   if (!asked?.startsWith(`${base}/`)) return to('')
   const url = new URL(asked, origin)

@@ -8,12 +8,12 @@ interface HealthProps {
   now: Now
   rows: NodeRow[]
   nodes: Nodes | undefined
-  unheard: ApiError | undefined // of the question for the nodes
-  error: ApiError | undefined // of the question for this node
+  unheard: ApiError | undefined // the error of the request for the list of nodes
+  error: ApiError | undefined // the error of the request to this node
   at: number
 }
 
-// Health is always there, so that the page doesn't move when all is well again.
+// Health is always on the page, so that the page doesn't move when problems end.
 export function Health({ now, rows, nodes, unheard, error, at }: HealthProps) {
   const others = differ(rows)
   const lost = rows.filter((n) => !n.self && !n.gone && n.store === 'degraded')
@@ -26,7 +26,7 @@ export function Health({ now, rows, nodes, unheard, error, at }: HealthProps) {
   const titles = [error && 'No answer from this node', ...now.trouble.map(titleOf), lost.length && lostTitle, others.length && differTitle].filter(Boolean)
   return (
     <div class="stack health">
-      {/* Figures change every second. What is read aloud changes only with the state. */}
+      {/* The numbers change every second. The text for screen readers changes only with the state. */}
       <p class="hidden" role="status">
         {troubled ? titles.join('. ') : slow || !known.well ? word : 'No trouble'}
       </p>

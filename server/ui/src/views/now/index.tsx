@@ -1,4 +1,4 @@
-// Now: what this node does at the moment, how its store and the other nodes are, and what is wrong.
+// Now: what this node is doing, the state of its store and of the other nodes, and what is wrong.
 import { useEffect, useRef, useState } from 'preact/hooks'
 import * as api from '../../api'
 import * as cli from '../../cli'
@@ -31,7 +31,7 @@ import './now.css'
 export default function Now() {
   const live = useLive(1000)
   const nodes = usePoll((signal) => api.nodes(signal), 2000, [])
-  // The answer has every rule in it, so many rules are asked for less often.
+  // The answer lists every rule, so with many rules it is requested less often.
   const [many, setMany] = useState(false)
   const top = usePoll((signal) => api.top({ k: 1 }, signal), many ? 10_000 : 2000, [])
   useEffect(() => setMany((top.data?.rules.length ?? 0) > 1000), [top.data])
@@ -69,7 +69,7 @@ export default function Now() {
   )
 }
 
-// useRemembered lists the nodes, with those that have left since the page was opened.
+// useRemembered lists the nodes, including those that have left since the page was opened.
 function useRemembered(nodes: Nodes | undefined): NodeRow[] {
   const kept = useRef<{ of?: Nodes; rows: NodeRow[] }>({ rows: [] })
   if (nodes && kept.current.of !== nodes) kept.current = { of: nodes, rows: remember(kept.current.rows, nodes, nodeTime()) }
@@ -117,7 +117,7 @@ function Figures({ now }: { now: Figures }) {
 
 const figure = (n: number) => (n < 10 ? rate(n) : n < 100_000 ? count(n) : rate(n))
 
-// One text with its unit: apart, the unit would move with each digit that comes and goes.
+// The number and its unit are one text, because a separate unit would move when the number of digits changes.
 const latency = (us: number | null) => (us === null ? '–' : micros(us))
 
 function Charts({ now }: { now: Figures }) {
@@ -154,7 +154,8 @@ function Charts({ now }: { now: Figures }) {
   )
 }
 
-// Where decisions are asked for, and how they are. What was seen once keeps its row, so that nothing moves.
+// Where counts decisions by edge and by reason. An edge or a reason that was seen once keeps its row, so that nothing
+// moves.
 function Where({ now }: { now: Figures }) {
   const { by_edge: byEdge, by_reason: byReason } = now.totals
   const seen = useRef({ edges: new Set<string>(), reasons: new Set<string>() }).current

@@ -8,7 +8,7 @@ import { modes } from './words'
 const tones: Record<string, Tone> = { refuse: 'bad', local: 'warn', allow: 'plain' }
 const shown = 12
 
-// Meanwhile says what each rule does while the store can't be reached, now or if it should come to that.
+// Meanwhile shows what each rule does while the store can't be reached, whether or not that is the case now.
 export function Meanwhile({ now }: { now: Now }) {
   const lost = now.store.status !== 'up'
   const groups = modes(now)

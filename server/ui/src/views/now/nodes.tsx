@@ -8,7 +8,7 @@ import { Mini } from '../../parts/mini'
 import type { Nodes } from '../../wire'
 import { few, rest, type NodeRow } from './words'
 
-// NodesCard lists the nodes, also those that have fallen silent.
+// NodesCard lists the nodes, including those that are no longer heard from.
 export function NodesCard({ rows, nodes, error }: { rows: NodeRow[]; nodes: Nodes | undefined; error: ApiError | undefined }) {
   const self = rows.find((n) => n.self)
   const list = few(rows, (n) => !n.self && !n.gone && n.store === 'up' && !n.warning)

@@ -9,7 +9,7 @@ import type { Top, TopRule } from '../../wire'
 
 const shown = 8
 
-// RulesNow has the busiest rules over all nodes, and their sum.
+// RulesNow shows the busiest rules across all nodes, and their sum.
 export function RulesNow({ top, error }: { top: Top | undefined; error: ApiError | undefined }) {
   const rules = top?.rules ?? []
   const sum = rules.reduce((s, r) => ({ requests: s.requests + r.requests, refused: s.refused + r.refused }), { requests: 0, refused: 0 })
@@ -34,7 +34,7 @@ export function RulesNow({ top, error }: { top: Top | undefined; error: ApiError
   )
 }
 
-// busiest rules change places only when a rate doubles, so that rows can be read.
+// busiest sorts rules by their rate, rounded to powers of two, so that rows rarely change places.
 function busiest(rules: TopRule[]): TopRule[] {
   const rank = (r: TopRule) => Math.floor(Math.log2(r.requests + 1))
   const busy = rules.filter((r) => r.requests > 0).sort((a, b) => rank(b) - rank(a) || a.rule.localeCompare(b.rule))

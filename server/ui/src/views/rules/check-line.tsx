@@ -2,7 +2,7 @@ import { plural } from '../../format'
 import { Badge } from '../../parts/badge'
 import type { Mark } from './problems'
 
-// CheckLine says how the text stands. It is read out when it changes.
+// CheckLine shows whether the text is valid. Screen readers announce it when it changes.
 export function CheckLine({ dirty, checking, marks, elsewhere, failed }: { dirty: boolean; checking: boolean; marks: Mark[]; elsewhere: number; failed?: string }) {
   const problems = marks.filter((m) => m.kind === 'problem').length
   const warnings = marks.length - problems + elsewhere
@@ -25,7 +25,7 @@ export function CheckLine({ dirty, checking, marks, elsewhere, failed }: { dirty
   )
 }
 
-// Marks lists problems and warnings; each leads to its line.
+// Marks lists problems and warnings. Each links to its line.
 export function Marks({ marks, onJump }: { marks: Mark[]; onJump: (m: Mark) => void }) {
   if (!marks.length) return null
   return (

@@ -18,7 +18,7 @@ import { inDocument } from './problems'
 
 type Base = { text: string; etag: string }
 
-// WholeDocument is all rules, tiers, keys and lists as one YAML.
+// WholeDocument edits all rules, tiers, keys and lists as one YAML document.
 export default function WholeDocument() {
   const may = useMay('rules')
   const loaded = useLoad((signal) => api.rules(signal), [])
@@ -41,7 +41,7 @@ export default function WholeDocument() {
     setReview({
       title: 'Change the rules',
       verb: 'Apply',
-      // The dry run is against whatever is the newest: the review shows what somebody else has changed since.
+      // The dry run is against the newest version. The review shows what others have changed since.
       send: (o) => api.putRules(text, { ...o, ifMatch: o.ifMatch ?? '*' }),
       cli: (o) => cli.apply(since, o),
       since,

@@ -1,8 +1,9 @@
-// What was typed and isn't applied yet. It outlives a change of the view and a login, and is kept in memory alone: rules have keys in them.
+// Text that the user has typed but not applied. It survives a change of view and a login, and is kept only in memory,
+// because rules may contain keys.
 import { useEffect, useState } from 'preact/hooks'
 
 export interface Draft<Base> {
-  base: Base // what the text began as
+  base: Base // the version on which the draft is based
   text: string
 }
 
@@ -12,7 +13,7 @@ addEventListener('beforeunload', (e) => {
   if (drafts.size) e.preventDefault()
 })
 
-// useDraft is the draft of a name; undefined drops it.
+// useDraft returns the draft with a name, and a function to set it. Setting it to undefined drops it.
 export function useDraft<Base>(name: string): [Draft<Base> | undefined, (d: Draft<Base> | undefined) => void] {
   const [, again] = useState(0)
   const set = (d: Draft<Base> | undefined) => {
@@ -24,12 +25,12 @@ export function useDraft<Base>(name: string): [Draft<Base> | undefined, (d: Draf
 }
 
 export interface Checked<T> {
-  text: string // that was looked at
+  text: string // the text that was checked
   value?: T
   error?: unknown
 }
 
-// useCheck asks about a text when nobody has typed for a moment. What it says is of the text that it names.
+// useCheck checks a text when the user has stopped typing for a moment. The result names the text that it is about.
 export function useCheck<T>(text: string | undefined, ask: (text: string, signal: AbortSignal) => Promise<T>): Checked<T> | undefined {
   const [checked, set] = useState<Checked<T>>()
   useEffect(() => {

@@ -14,8 +14,8 @@ export interface EditorProps {
   value: string
   onChange: (value: string) => void
   marks: Mark[]
-  tall?: boolean // it takes the window's height
-  jump?: { line: number; column: number } // a new object moves the cursor there
+  tall?: boolean // fills the window's height
+  jump?: { line: number; column: number } // passing a new object moves the cursor there
 }
 
 const fromOutside = Annotation.define<boolean>()
@@ -29,7 +29,7 @@ const colours = HighlightStyle.define([
 
 const look = EditorView.theme({
   '&': { minHeight: '16rem', height: 'var(--editor-height, auto)', maxHeight: 'var(--editor-max, 36rem)', color: 'var(--text)', backgroundColor: 'var(--surface)', fontSize: '13px' },
-  '&.cm-focused': { outline: 'none' }, // the frame around it has one
+  '&.cm-focused': { outline: 'none' }, // the frame around the editor has an outline
   '.cm-scroller': { overflow: 'auto', fontFamily: 'var(--mono)', lineHeight: '1.55' },
   '.cm-content': { caretColor: 'var(--text)', padding: '8px 0' },
   '.cm-cursor': { borderLeftColor: 'var(--text)' },
@@ -46,7 +46,8 @@ const look = EditorView.theme({
   '.cm-lintRange-warning': { backgroundImage: 'none', textDecoration: 'underline wavy var(--warn)' },
 })
 
-// Editor is CodeMirror with YAML. It lives in a shadow root: there its styles are adopted sheets, which the content security policy allows.
+// Editor is CodeMirror for YAML. It is in a shadow root, where its styles are adopted stylesheets, which the content
+// security policy allows.
 export function Editor(p: EditorProps) {
   const host = useRef<HTMLDivElement>(null)
   const view = useRef<EditorView | null>(null)
@@ -67,7 +68,7 @@ export function Editor(p: EditorProps) {
       syntaxHighlighting(colours),
       lintGutter(),
       search({ top: true }),
-      // Tab leaves the editor, as it leaves every field: a page must not hold the focus.
+      // Tab leaves the editor like any other field, because a page must not trap the focus.
       keymap.of([{ key: 'Escape', run: (v) => (v.contentDOM.blur(), true) }, ...defaultKeymap, ...historyKeymap, ...searchKeymap]),
       EditorView.contentAttributes.of({ 'aria-label': p.label, tabindex: '0', spellcheck: 'false', autocapitalize: 'off' }),
       EditorView.updateListener.of((u) => {
@@ -115,12 +116,13 @@ function offset(state: EditorState, line: number, column: number): number {
 function diagnostic(state: EditorState, m: Mark): Diagnostic {
   const l = state.doc.line(Math.max(1, Math.min(state.doc.lines, m.line)))
   const from = offset(state, l.number, m.column)
-  // To the end of the value, as far as a line tells.
+  // The mark extends to the end of the value, as far as this line shows it.
   const rest = /^("[^"]*"|'[^']*'|[^\s,\]}#]+)?/.exec(l.text.slice(from - l.from))![0].length
   return { from, to: from + rest, severity: m.kind === 'problem' ? 'error' : 'warning', message: m.text }
 }
 
-// difference is one replacement between what two texts have in common before and behind it, so that the cursor and undo stay.
+// difference returns one replacement between the common beginning and the common end of two texts, so that the cursor
+// and the undo history are kept.
 function difference(a: string, b: string): { from: number; to: number; insert: string } {
   const most = Math.min(a.length, b.length)
   let head = 0

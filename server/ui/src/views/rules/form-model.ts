@@ -1,4 +1,4 @@
-// What the form shows of a rule's text, and what a change of the form does to the text.
+// What the form shows of a rule's text, and how changes in the form change the text.
 import { isMap, isScalar, isSeq, type Document, type Node } from 'yaml'
 import { isFault, list, readYaml, replaceScalar, scalar, set, type Fault } from './yaml-edit'
 
@@ -32,18 +32,18 @@ export type FieldName = (typeof fields)[number]
 
 export interface Form {
   values: Record<FieldName, string>
-  // What is written in a way that the form can't show, such as params: it is changed in the YAML.
+  // Fields that the form can't show as they are written, such as params. They are edited in the YAML.
   held: Partial<Record<FieldName, string>>
-  tiers: string[] // that have numbers of their own in the rule
+  tiers: string[] // tiers for which the rule has its own numbers
   overrides: number
 }
 
 const inMatch = new Set<FieldName>(['endpoint', 'endpoint_regex', 'api_key_pattern', 'api_key'])
 
-// pathOf is where a field stands in the text.
+// pathOf returns the path of a field in the text.
 export const pathOf = (f: FieldName): string[] => (inMatch.has(f) ? ['match', f] : f === 'status' ? ['count', 'status'] : [f])
 
-// fieldAt is the field that shows what a path leads to, if one does.
+// fieldAt returns the form field that shows the value at a path, if there is one.
 export function fieldAt(path: string): FieldName | undefined {
   const [first = '', second = ''] = path.split(/[.[]/)
   if (first === 'match') return inMatch.has(second as FieldName) ? (second as FieldName) : 'endpoint'
@@ -95,7 +95,7 @@ function names(doc: Document, name: string): string[] {
   return isMap(map) ? map.items.map((p) => String((p.key as { value: unknown }).value)) : []
 }
 
-// shown is a scalar, or a list of scalars with commas; undefined is what can't be written so.
+// shown returns a scalar, or a list of scalars separated by commas. It returns undefined for other values.
 function shown(node: Node | undefined): string | undefined {
   if (node === undefined) return ''
   if (isScalar(node)) return node.value === null ? '' : String(node.value)
@@ -105,7 +105,7 @@ function shown(node: Node | undefined): string | undefined {
 
 const items = (value: string) => value.split(/[\s,]+/).filter(Boolean)
 
-// change is the text with another value in a field. An empty one takes the field away.
+// change returns the text with a new value for a field. An empty value removes the field.
 export function change(text: string, f: FieldName, value: string): string {
   const v = value.trim()
   switch (f) {
@@ -128,12 +128,13 @@ export function change(text: string, f: FieldName, value: string): string {
     case 'shadow':
       return set(text, [f], v === 'true' ? 'true' : undefined)
     case 'abuse':
-      return set(text, [f], v || undefined) // true and false are no texts
+      return set(text, [f], v || undefined) // so that true and false aren't read as text
     case 'burst':
     case 'cost':
       return set(text, [f], v === '' ? undefined : /^[\d_]+$/.test(v) ? v : scalar(v))
     case 'candidate': {
-      // The enforced rule's burst isn't the candidate's, and a candidate's own stays when its limit changes.
+      // The burst of the enforced rule doesn't apply to the candidate. A candidate keeps its own burst when its limit
+      // changes.
       const read = readYaml(text)
       const inner = !isFault(read) && isMap(get(read.doc, ['candidate']))
       return v === '' ? set(text, ['candidate'], undefined) : set(text, inner ? ['candidate', 'limit'] : ['candidate'], inner ? scalar(v) : `{limit: ${scalar(v)}}`)
@@ -143,21 +144,22 @@ export function change(text: string, f: FieldName, value: string): string {
   }
 }
 
-// withLimit is a rule's text with another number in one of its limits, or of those that it has for a tier; null where they aren't written as limits.
+// withLimit returns a rule's text with a new number for one of its limits, or of its limits for a tier. It returns null
+// if they aren't written as limits.
 export function withLimit(text: string, at: number, limit: string, tier?: string): string | null {
   const numbers = tier ? ['tiers', tier] : []
   const places = [[...numbers, 'limits', at], [...numbers, 'limits', at, 'limit'], ...(at === 0 ? [[...numbers, 'limit'], numbers] : [])]
   return places.reduce<string | null>((done, path) => done ?? replaceScalar(text, path, scalar(limit)), null)
 }
 
-// candidateOf is the limit of a rule's candidate, or '' if it has none.
+// candidateOf returns the limit of a rule's candidate, or '' if the rule has none.
 export function candidateOf(text: string): string {
   const read = readYaml(text)
   if (isFault(read)) return ''
   return shown(get(read.doc, ['candidate'])) ?? shown(get(read.doc, ['candidate', 'limit'])) ?? ''
 }
 
-// enforceCandidate makes the candidate's numbers the rule's own.
+// enforceCandidate replaces the rule's numbers with the candidate's.
 export function enforceCandidate(text: string): string {
   const read = readYaml(text)
   if (isFault(read)) return text

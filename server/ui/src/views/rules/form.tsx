@@ -23,7 +23,7 @@ export interface RuleFormProps {
   onChange: (field: FieldName, value: string) => void
 }
 
-// RuleForm has the fields of a rule that most people change. The rest is in the YAML beside it.
+// RuleForm has the fields of a rule that people change most. All others are in the YAML next to it.
 export function RuleForm({ form, marks, tiers, isNew, disabled, onChange }: RuleFormProps) {
   const text = (name: FieldName, label: string, o: { hint?: string; placeholder?: string; list?: string[] } = {}) => (
     <Field
@@ -149,5 +149,5 @@ export function RuleForm({ form, marks, tiers, isNew, disabled, onChange }: Rule
   )
 }
 
-// The field says by its place what the path says.
+// bare removes the path from a mark's text, because the mark is shown at its field.
 const bare = (m: Mark) => m.text.replace(/^[\w.[\]]+: /, '')

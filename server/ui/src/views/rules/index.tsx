@@ -6,7 +6,7 @@ import './rules.css'
 const rule = () => import('./rule')
 const document = () => import('./document')
 
-// The list is there at once. The editor comes with the YAML library when it is first needed.
+// The list appears at once. The editor and the YAML library are loaded when they are first needed.
 export default function Rules() {
   const { rest, query } = useRoute()
   const view = query.get('view')

@@ -9,7 +9,7 @@ import { Stat } from '../../parts/stat'
 import { Time } from '../../parts/time'
 import type { RuleUsage } from '../../wire'
 
-// LastHour is what a rule did in the last hour, over all nodes.
+// LastHour shows a rule's last hour across all nodes.
 export function LastHour({ usage, error, retry }: { usage: RuleUsage | undefined; error: ApiError | undefined; retry: () => void }) {
   if (!usage && error) return <Card title="The last hour">{<Failed error={error} retry={retry} />}</Card>
   const lines: Line[] = [

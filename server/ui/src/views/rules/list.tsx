@@ -59,7 +59,7 @@ export function List() {
   const usage = usePoll((signal) => api.rulesUsage(signal), 10_000, [])
   const [kept, keep] = useQuery<string>('q', '')
   const [typed, type] = useState(kept)
-  // The address follows a moment after the last keystroke, and not into another view.
+  // The address is updated a moment after the last keystroke, and not if the user has gone to another view.
   useEffect(() => {
     if (typed === kept) return
     const timer = setTimeout(() => keep(typed), 400)

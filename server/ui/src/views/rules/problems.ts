@@ -1,4 +1,4 @@
-// Where a node's problems and warnings stand in the text of one rule.
+// Maps the problems and warnings of a node to positions in the text of one rule.
 import type { Problem } from '../../wire'
 import { says } from '../../words'
 import { fieldAt, type FieldName } from './form-model'
@@ -6,14 +6,15 @@ import { placeOf } from './yaml-edit'
 
 export interface Mark {
   kind: 'problem' | 'warning'
-  line: number // from 1; 0 is the text as a whole
+  line: number // counted from 1; 0 means the text as a whole
   column: number
   field?: FieldName
-  text: string // with the hint
+  text: string // including the hint
 }
 
-// inRule tells apart what stands in the rule's own text and what stands elsewhere in the document. A node counts the lines
-// of the text that it was sent while it can't read that alone, and then those of the document, where only the path helps.
+// inRule separates problems in the rule's own text from those elsewhere in the document. If the node can't parse the
+// rule's text, its line numbers are those of that text. Otherwise they are those of the document, so the place in the
+// rule's text is found by the problem's path.
 export function inRule(list: Problem[], kind: Mark['kind'], text: string, id: string): { here: Mark[]; elsewhere: Problem[] } {
   const here: Mark[] = []
   const elsewhere: Problem[] = []
@@ -27,12 +28,12 @@ export function inRule(list: Problem[], kind: Mark['kind'], text: string, id: st
   return { here, elsewhere }
 }
 
-// inDocument is for a text that is the whole document.
+// inDocument maps the problems of a text that is the whole document.
 export const inDocument = (list: Problem[], kind: Mark['kind']): Mark[] => list.map((p) => ({ kind, line: p.line, column: p.column, text: said(p.path ?? '', p) }))
 
 const said = (path: string, p: Problem) => (path ? `${path}: ${says(p)}` : says(p))
 
-// byField is what the form's fields say: the first problem of each, or else its first warning.
+// byField returns the mark of each form field: the first problem, or else the first warning.
 export function byField(marks: Mark[]): Partial<Record<FieldName, Mark>> {
   const out: Partial<Record<FieldName, Mark>> = {}
   for (const m of marks) if (m.field && (!out[m.field] || (out[m.field]!.kind === 'warning' && m.kind === 'problem'))) out[m.field] = m

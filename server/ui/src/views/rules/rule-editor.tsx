@@ -18,8 +18,8 @@ import type { Doc } from './rules-doc'
 
 export const blank = 'limit: 100/minute\n'
 
-// RuleEditor has the form and the YAML of one rule side by side. The text is the truth: the form reads it and changes single fields of it.
-// Without a base it is a new rule.
+// RuleEditor shows the form and the YAML of one rule side by side. The text is the source: the form reads it, and
+// changes single fields of it. Without a base, the rule is a new one.
 export function RuleEditor({ base, newest, doc, onDone }: { base?: RuleText; newest?: RuleText; doc: Doc | undefined; onDone: (id: string) => void }) {
   const may = useMay('rules')
   const [draft, setDraft] = useDraft<RuleText | undefined>(base ? `rule ${base.rule}` : 'new rule')
@@ -36,7 +36,7 @@ export function RuleEditor({ base, newest, doc, onDone }: { base?: RuleText; new
   const id = base?.rule ?? (form?.values.id ?? '').trim()
 
   const checked = useCheck(dirty && id && isForm(read) ? text : undefined, (text, signal) => api.validate(text, { rule: id, signal }))
-  // A new rule must not take the place of one that is there.
+  // A new rule must not replace an existing one.
   const taken = !base && doc?.rules.some((r) => r.id === id.toLowerCase())
   const { marks, elsewhere } = useMemo(() => {
     if (!isForm(read)) return { marks: [{ kind: 'problem', line: read.line, column: read.column, text: read.text } as Mark], elsewhere: [] }

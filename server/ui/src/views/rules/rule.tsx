@@ -42,7 +42,7 @@ function OneRule({ id }: { id: string }) {
   const loaded = useLoad((signal) => api.rule(id, signal), [id])
   const usage = usePoll((signal) => api.ruleUsage(id, { k: 50 }, signal), 10_000, [id])
   const [removal, remove] = useState<Change>()
-  // Somebody's change of the rules, or one of our own, is a reason to look again.
+  // Load the rule again after every change of the rules, by others or by this page.
   useEffect(() => {
     if (doc && loaded.data && doc.version > loaded.data.version) loaded.reload()
   }, [doc?.version])

@@ -1,4 +1,5 @@
-// The rules in force as the list shows them. They are asked for again only when their version changes: there may be ten thousand.
+// The rules in force, as the list shows them. They are loaded again only when their version changes, because there may
+// be ten thousand.
 import * as api from '../../api'
 import { usePoll } from '../../load'
 import type { DocumentRule, LimitForm } from '../../wire'
@@ -10,15 +11,15 @@ export interface RuleRow {
   by: string
   candidate: string
   shadow: boolean
-  text: string // what a search looks at
+  text: string // the text that a search looks at
 }
 
 export interface Tier {
   name: string
   limit: string
   burst: number | undefined
-  simple: boolean // one limit, which the console can change
-  first: boolean // requests without a tier have this one
+  simple: boolean // the rule has a single limit, which the console can change
+  first: boolean // the tier for requests without one
 }
 
 export interface Doc {
@@ -27,7 +28,7 @@ export interface Doc {
   tiers: Tier[]
 }
 
-// limitText writes numbers in any of their forms on one line.
+// limitText formats a limit, in any of its forms, on one line.
 export function limitText(l: LimitForm | undefined): string {
   if (l === undefined || l === null) return ''
   if (typeof l !== 'object') return String(l)

@@ -5,7 +5,8 @@ import { Button } from '../../parts/button'
 import { Card } from '../../parts/card'
 import type { Tier } from './rules-doc'
 
-// Tiers are the numbers that rules without their own take. Changing one is a change of all of those rules.
+// Tiers lists the limits of tiers, for rules that have no limits of their own. A change of a tier affects all of those
+// rules.
 export function Tiers({ tiers, may, onDone }: { tiers: Tier[] | undefined; may: string; onDone: () => void }) {
   const [editing, edit] = useState<Tier>()
   if (tiers && !tiers.length) return null

@@ -27,7 +27,8 @@ const columns: Column<Client>[] = [
   { id: 'was', head: 'Was refused', number: true, width: '7rem', wide: 640, sort: (c) => c.was_refused, cell: (c) => <Num value={c.was_refused} /> },
 ]
 
-// WhatIf holds the last hour against another limit, lets that run as a candidate beside the one in force, and then makes it the limit.
+// WhatIf compares the last hour with another limit. The user can then run that limit as a candidate beside the enforced
+// one, and finally enforce it.
 export function WhatIf({ rule, usage, onDone }: { rule: RuleText; usage: RuleUsage | undefined; onDone: () => void }) {
   const may = useMay('rules')
   const candidate = candidateOf(rule.yaml)

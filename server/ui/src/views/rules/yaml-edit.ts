@@ -1,7 +1,7 @@
-// Changes of one field in the text of a rule that leave every other byte as it is, comments included.
+// Edits one field in the text of a rule and leaves every other byte unchanged, including comments.
 import { isMap, isScalar, isSeq, LineCounter, parseDocument, type Document, type Node, type Pair, type YAMLMap } from 'yaml'
 
-// The failsafe schema reads every scalar as text: what a number or a word means is for the node to say.
+// The failsafe schema reads every scalar as text. The node decides what numbers and words mean.
 const options = { schema: 'failsafe', uniqueKeys: true, prettyErrors: false } as const
 
 export interface Read {
@@ -29,13 +29,14 @@ export function readYaml(text: string): Read | Fault {
 
 export const isFault = (r: Read | Fault): r is Fault => 'text' in r
 
-// scalar writes a text so that it is read as that text wherever it stands.
+// scalar quotes a text if necessary, so that YAML reads it as that text in any position.
 export const scalar = (s: string) => (/^[\w/][\w./-]*$/.test(s) && !/^(true|false|yes|no|on|off|null|y|n)$/i.test(s) ? s : JSON.stringify(s))
 
-// list writes several in one line: [ip, path].
+// list writes several scalars on one line: [ip, path].
 export const list = (items: string[]) => `[${items.map(scalar).join(', ')}]`
 
-// set puts a value, as it is written in YAML, at a path of one or two names; undefined takes the field away. The text is one that can be read.
+// set writes a value, given as YAML, at a path of one or two names. undefined removes the field. The text must be
+// valid.
 export function set(text: string, path: string[], source: string | undefined): string {
   const read = readYaml(text)
   if (isFault(read)) return text
@@ -46,12 +47,12 @@ export function set(text: string, path: string[], source: string | undefined): s
   }
   const edited = splice(text, read.doc, path, source)
   if (same(edited)) return edited
-  // A layout that the small edit doesn't understand: write the document anew, which keeps the comments but not all spaces.
+  // If the small edit can't handle the layout, write the document anew, which keeps the comments but not all spaces.
   change(read.doc, path, source)
   return read.doc.toString({ lineWidth: 0 })
 }
 
-// replaceScalar writes a value over the one at a path; null if there is none, or it is a list or a map.
+// replaceScalar overwrites the scalar at a path. It returns null if there is none, or if the value is a list or a map.
 export function replaceScalar(text: string, path: (string | number)[], source: string): string | null {
   const read = readYaml(text)
   const node = isFault(read) || !path.length ? undefined : read.doc.getIn(path, true)
@@ -68,7 +69,7 @@ function change(doc: Document, path: string[], source: string | undefined) {
   if (source !== undefined) {
     const value = parseDocument(source, options).contents
     const outer = path.length > 1 ? doc.get(path[0]!) : undefined
-    // A name that has nothing behind it, or not a map, gives way to one.
+    // If the outer name has no value, or one that isn't a map, replace it with a map.
     if (path.length > 1 && !isMap(outer)) doc.set(path[0]!, doc.createNode({ [path[1]!]: value }, { flow: true }))
     else doc.setIn(path, value)
     return
@@ -116,7 +117,7 @@ function replace(text: string, pair: Pair, source: string): string {
   const empty = !value?.range || (isScalar(value) && value.range[0] === value.range[1])
   if (empty) return `${text.slice(0, colon)} ${source}${text.slice(colon)}`
   const end = endOf(pair)
-  // A value on the lines below its name moves up beside it.
+  // A value on the lines below its name moves to the line of the name.
   const from = text.slice(colon, value.range![0]).includes('\n') ? colon : value.range![0]
   return `${text.slice(0, from)}${from === colon ? ' ' : ''}${source}${text.slice(end)}`
 }
@@ -140,7 +141,7 @@ function addLine(text: string, after: number, indent: string, name: string, sour
 const start = (p: Pair) => (p.key as Node).range![0]
 const lineStart = (text: string, at: number) => text.lastIndexOf('\n', at - 1) + 1
 
-// endOf is where what is written of a pair ends, without comments and empty lines behind it.
+// endOf returns the end of a pair's text, without the comments and empty lines after it.
 function endOf(p: Pair): number {
   const value = p.value as Node | null
   if (!value?.range) return (p.key as Node).range![1] + 1
@@ -157,7 +158,8 @@ function endOfNode(n: Node): number {
   return n.range![1]
 }
 
-// placeOf is where a path such as match.endpoint or limits[1] leads in a text, or as far as it leads.
+// placeOf returns the position of a path such as match.endpoint or limits[1] in a text, or of the part of the path that
+// exists.
 export function placeOf(text: string, path: string): { line: number; column: number } {
   const read = readYaml(text)
   if (isFault(read)) return { line: 1, column: 1 }
@@ -166,7 +168,7 @@ export function placeOf(text: string, path: string): { line: number; column: num
   let rest = path
   while (node && rest) {
     if (isMap(node)) {
-      // Names may have dots and brackets in them: the longest that fits is meant.
+      // Names may contain dots and brackets, so the longest name that matches is used.
       const pair = (node.items as Pair[])
         .filter((p) => isScalar(p.key) && follows(rest, String(p.key.value)))
         .sort((a, b) => String((b.key as { value: unknown }).value).length - String((a.key as { value: unknown }).value).length)[0]

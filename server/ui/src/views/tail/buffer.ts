@@ -1,8 +1,8 @@
-// Decisions as they come. What arrives while somebody reads is kept and counted, and shown when they go on.
+// Decisions as they arrive. While the user reads, new ones are kept and counted, and shown when the user continues.
 import type { Decision } from '../../wire'
 
 export interface Row extends Decision {
-  id: string // in the order of arrival
+  id: string // numbered in the order of arrival
 }
 
 export const kept = 500
@@ -11,7 +11,7 @@ export class Buffer {
   private last = 0
   private waiting: Row[] = []
   rows: Row[] = [] // newest first
-  missed = 0 // of those that waited: too many to keep
+  missed = 0 // how many waiting decisions were dropped because there were too many
 
   get waits(): number {
     return this.waiting.length + this.missed
@@ -25,7 +25,7 @@ export class Buffer {
     }
   }
 
-  // show moves what waits to the rows, and reports whether there was something.
+  // show moves the waiting decisions to the rows, and reports whether there were any.
   show(): boolean {
     if (!this.waiting.length) return false
     this.rows = [...this.waiting.reverse(), ...this.rows].slice(0, kept)

@@ -103,7 +103,7 @@ export default function Tail() {
   )
 }
 
-// RuleField asks the stream anew only when somebody has stopped typing.
+// RuleField restarts the stream only when the user has stopped typing.
 function RuleField({ rule, setRule }: { rule: string; setRule: (r: string) => void }) {
   const [text, setText] = useState(rule)
   useEffect(() => setText(rule), [rule])
@@ -198,14 +198,14 @@ function Waiting({ n, paused, hidden, onResume }: { n: number; paused: boolean; 
   )
 }
 
-// A node has few places for viewers, and a tab that nobody sees doesn't keep one.
+// A node serves only a few viewers, so a hidden tab gives up its place.
 interface Hidden {
   from: number
   to: number
 }
 
-// useEvents follows the stream, and shows what has come four times a second: not while paused,
-// nor while somebody reads further down or has the focus on a row.
+// useEvents follows the stream, and shows new decisions four times a second, unless the stream is paused, or the user
+// has scrolled down or has the focus on a row.
 function useEvents(filter: EventFilter, paused: boolean) {
   const buffer = useRef(new Buffer()).current
   const [, again] = useState(0)
@@ -220,7 +220,7 @@ function useEvents(filter: EventFilter, paused: boolean) {
     const timer = setInterval(() => {
       const before = buffer.waits
       if (still.current || scrollY > 160 || document.activeElement?.closest('tbody')) {
-        if (before) again((n) => n + 1) // the number of those that wait
+        if (before) again((n) => n + 1) // redraws the number of waiting decisions
       } else if (buffer.show()) again((n) => n + 1)
     }, 250)
     return () => clearInterval(timer)
@@ -229,7 +229,7 @@ function useEvents(filter: EventFilter, paused: boolean) {
   useEffect(() => {
     let end = new AbortController()
     let timer = 0
-    let since = 0 // when it was hidden
+    let since = 0 // when the tab was hidden
     const follow = () => {
       const { signal } = (end = new AbortController())
       api.events(filter, { open: () => (setConnected(true), setError(undefined)), decision: (d) => buffer.add(d), pulse: setPulse }, signal).catch((e) => {

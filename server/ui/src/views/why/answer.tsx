@@ -24,7 +24,7 @@ import { Verdict } from './verdict-card'
 
 interface Answered extends Explained {
   info: ClientInfo | null
-  focus: string // the rule that the question is about: the one that was named, or the one that has refused the client the most
+  focus: string // the rule that the question names, or else the rule that has refused the client the most
 }
 
 const nameIn = (q: Question): ClientName | null => (q.client ? nameOf(q.client) : q.ip ? { ip: q.ip } : null)
@@ -48,7 +48,7 @@ export function Answer({ question: q, secrets }: { question: Question; secrets: 
   )
   const hour = usePoll((signal) => (nameIn(q) && a ? api.client(nameIn(q)!, signal) : Promise.resolve(null)), 10_000, [about, Boolean(a)])
   const [action, setAction] = useState<Action | null>(null)
-  // The node knows what the client looks like; the address may be anybody's.
+  // Use the node's mask, since anybody may have written the one in the address.
   const mask = a?.info?.client
   useEffect(() => {
     if (q.client && mask && mask !== q.as) navigate(to('why', '', queryOf({ ...q, as: mask })), { replace: true })
@@ -77,7 +77,7 @@ export function Answer({ question: q, secrets }: { question: Question; secrets: 
   const all = told.counters
   const v = verdict(told)
   const applied = x.rules.filter((r) => r.applies)
-  // The one that binds first, those whose counters weren't asked last.
+  // The binding rule comes first, and rules whose counters weren't checked come last.
   const order = (r: ExplainedRule) => {
     const i = all.findIndex((c) => c.rule === r.rule)
     return i < 0 ? all.length : i

@@ -22,13 +22,14 @@ export interface AppliedProps {
   asked: boolean
   hour: ClientInfo['rules'][number] | undefined
   at: number
-  asOf: number // when the rules were last asked for
+  asOf: number // when the rules were last loaded
   override: OverrideOf | undefined
   kind: string | undefined
   onAction: (a: Action) => void
 }
 
-// AppliedRule is a rule that the request was counted by: its counters, its hour, its author, and what can be done.
+// AppliedRule shows a rule that counted the request: its counters, its last hour, who changed it, and the possible
+// actions.
 export function AppliedRule({ rule: r, counters, binding, refusing, asked, hour, at, asOf, override, kind, onAction }: AppliedProps) {
   const text = useLoad((signal) => api.rule(r.rule, signal), [r.rule, asOf])
   const may = useMay('rules')

@@ -11,7 +11,7 @@ import { nothing, type Question, type Secrets } from './question'
 
 const methods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'HEAD', 'OPTIONS']
 
-// Ask is the question's form. What is typed as a key is posted, and then leaves the field.
+// Ask is the form for a question. A key is sent in a POST body, and then removed from the field.
 export function Ask({ question, secrets, rules, onAsk }: { question: Question; secrets: Secrets; rules: string[]; onAsk: (q: Question, s: Secrets) => void }) {
   const [q, setQ] = useState(question)
   const [s, setS] = useState(secrets)

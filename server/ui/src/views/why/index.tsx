@@ -11,7 +11,8 @@ import { Start } from './start'
 import '../../client/client.css'
 import './why.css'
 
-// Why answers "why was I refused?": from a key, from a refusal's rule, or for a request that is typed.
+// Why answers "why was I refused?" for a key, for the rule named in a refusal, or for a request that the user
+// describes.
 export default function Why() {
   const { query } = useRoute()
   const q = readQuestion(query)

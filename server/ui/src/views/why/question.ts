@@ -1,4 +1,5 @@
-// What Why is asked about. The address has all of it but the key, the user and the attributes, which may be secrets.
+// The question that Why answers. The address contains all of it except the key, the user and the attributes, which may
+// be secret.
 import { maskIn } from '../../client/known'
 import type { Check, ClientName } from '../../wire'
 
@@ -33,25 +34,26 @@ export function readQuestion(query: URLSearchParams): Question {
   }
 }
 
-// queryOf is the part of an address that readQuestion reads. A path's own query stays out: rules don't see it, and it may have a secret.
+// queryOf returns the query string that readQuestion reads. It leaves out the query of the request's path: rules don't
+// see it, and it may contain a secret.
 export function queryOf(q: Question): Record<string, string | undefined> {
   const { unverified, ...rest } = q
   return { ...rest, path: rest.path.replace(/[?#].*$/s, ''), as: rest.client ? rest.as : '', unverified: unverified ? 'true' : undefined }
 }
 
-// asked says what an address asks for: a request, a rule alone, or nothing yet.
+// asked returns what an address asks about: a request, only a rule, or nothing yet.
 export function asked(q: Question): 'request' | 'rule' | 'nothing' {
   if (q.client || q.method || q.path || q.ip || q.org || q.tier) return 'request'
   return q.rule ? 'rule' : 'nothing'
 }
 
-// Secrets are what a question has beside its address; they are in the page's memory alone.
+// Secrets are the parts of a question that aren't in the address. They are kept only in the page's memory.
 export interface Secrets {
   user: string
   attributes: string // lines of NAME=VALUE
 }
 
-// checkOf is the question as the API takes it.
+// checkOf returns the question in the form that the API takes.
 export function checkOf(q: Question, name: ClientName | null, s: Secrets): Check {
   const attributes: Record<string, string> = {}
   for (const line of s.attributes.split('\n')) {

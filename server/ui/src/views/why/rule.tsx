@@ -20,10 +20,10 @@ import type { RuleUsage } from '../../wire'
 
 type Row = RuleUsage['clients'][number]
 
-// A client of a rule can be asked about if it is one: not a combination of things that the rule counts by.
+// Only a single key, user or IP address can be asked about, not a combination of attributes that the rule counts by.
 const whyOf = (rule: string, c: Row) => (['api_key', 'user', 'ip'].includes(c.kind) ? to('why', '', { rule, client: c.fingerprint, as: c.client }) : undefined)
 
-// RuleAnswer is for a refusal of which only the rule is known: what the rule says, and whom it refuses.
+// RuleAnswer is the answer if only the rule of a refusal is known: what the rule says, and which clients it refuses.
 export function RuleAnswer({ id }: { id: string }) {
   const rule = useLoad((signal) => api.rule(id, signal), [id])
   const usage = usePoll((signal) => api.ruleUsage(id, { by: 'refused', k: 100 }, signal), 10_000, [id])

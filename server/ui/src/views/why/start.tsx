@@ -7,7 +7,8 @@ import { Failed } from '../../parts/failed'
 import { Loading } from '../../parts/loading'
 import { to } from '../../router'
 
-// Start is what Why shows before it is asked: who is being refused, one click from the answer.
+// Start is shown before there is a question. It lists the clients that are being refused, each with a link to the
+// answer.
 export function Start() {
   const top = usePoll((signal) => api.top({ by: 'refused', k: 20 }, signal), 2000, [])
   const refused = top.data?.clients.filter((c) => c.refused > 0) ?? []

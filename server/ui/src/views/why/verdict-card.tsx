@@ -25,14 +25,15 @@ export interface VerdictProps {
   onAction: (a: Action) => void
 }
 
-// Verdict is the answer itself: whether such a request passes now, by which rule, and what can be done.
+// Verdict is the short answer: whether such a request is allowed now, which rule decides, and which actions are
+// possible.
 export function Verdict(p: VerdictProps) {
   const { verdict: v, info } = p
   const operate = useMay('operate')
   const rules = useMay('rules')
   const unfit = !info ? 'Name a client first.' : info.kind === 'user' ? 'The lists have keys and addresses, and this client is a user.' : ''
   const off = (on: boolean | undefined) => rules || unfit || (on ? widerEntry(p.x.pattern ?? '') : '')
-  // A block always works, and so does the end of one on the emergency list: the rules need not change.
+  // Blocking is always possible, and so is removing an entry of the emergency list, because neither changes the rules.
   const blocking = info?.blocked && !p.x.emergency ? off(true) : operate || unfit || (info?.blocked ? widerEntry(p.x.pattern ?? '') : '')
   return (
     <Card class={`verdict ${v.tone}`}>
@@ -136,7 +137,8 @@ function Sentence({ verdict: v, x, at }: VerdictProps) {
   }
 }
 
-// Headline is about the last hour if the client was refused then: who asks why was refused a while ago, and may not be now.
+// Headline is about the last hour if the client was refused in it, because a client that asks why may no longer be
+// refused.
 function Headline(p: VerdictProps) {
   const { verdict: v, info } = p
   const refusing = (info?.rules ?? []).filter((r) => r.refused).sort((a, b) => b.refused - a.refused)

@@ -1,4 +1,4 @@
-// The node's answer in a word.
+// The node's answer in one word.
 import type { Tone } from '../../parts/badge'
 import type { Counter, Counters } from '../../wire'
 
@@ -6,7 +6,7 @@ export interface Verdict {
   tone: Tone
   word: 'Refused' | 'Blocked' | 'Allowed' | 'Unknown'
   kind: 'denied' | 'bypassed' | 'identity_required' | 'unreadable_path' | 'none' | 'address' | 'unknown' | 'cooldown' | 'limited' | 'within'
-  binding?: Counter // that refuses, or that leaves the least
+  binding?: Counter // the counter that refuses, or else the one with the least left
 }
 
 const uncounted: Record<string, Verdict> = {
@@ -16,11 +16,11 @@ const uncounted: Record<string, Verdict> = {
   unreadable_path: { tone: 'bad', word: 'Refused', kind: 'unreadable_path' },
 }
 
-// verdict is by the counter that binds, which the node has put first.
+// verdict depends on the binding counter, which the node lists first.
 export function verdict({ reason, counters }: Pick<Counters, 'reason' | 'counters'>): Verdict {
   const binding = counters.find((c) => !c.shadow)
   if (uncounted[reason]) return uncounted[reason]
-  // The others weren't asked: what is told of this one is how long the client is kept out.
+  // No other counter was checked. The only one in the answer says how long the cooldown lasts.
   if (reason === 'cooldown') return { tone: 'bad', word: 'Refused', kind: 'cooldown', ...(binding ? { binding } : {}) }
   if (!binding) return { tone: 'ok', word: 'Allowed', kind: 'none' }
   if (binding.shared_address) return { tone: 'warn', word: 'Unknown', kind: 'address', binding }

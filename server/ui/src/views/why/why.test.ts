@@ -90,7 +90,8 @@ test('the verdict is by the counter that the node puts first', () => {
   expect(of('within', counter('a', { used: 0.6 }), counter('b'))).toMatchObject({ word: 'Allowed', tone: 'ok', binding: { policy: 'a' } })
   expect(of('within', counter('a', { used: 0.9 }))).toMatchObject({ word: 'Allowed', tone: 'warn' })
   expect(of('within', counter('a', { degraded: true, used: null }), counter('b'))).toMatchObject({ word: 'Unknown', binding: { policy: 'a' } })
-  // The counter of all whose address isn't known is nobody's own, and what only counts refuses nobody.
+  // The shared counter of all clients without a known address says nothing about one client, and a counter that only
+  // counts refuses no request.
   expect(of('limited', counter('a', { shared_address: true, refuses: true }))).toMatchObject({ word: 'Unknown', kind: 'address' })
   expect(of('within', counter('a', { shadow: true, refuses: true }))).toMatchObject({ word: 'Allowed', kind: 'none' })
 })
