@@ -127,10 +127,10 @@ func (l load) run(tb testing.TB, conns []*conn, n int) cost {
 // BenchmarkServe sends requests to a real server over loopback. Every round runs each load once, so that the ratios hold
 // on a busy machine, too. It reports medians over the rounds.
 //
-//	check/bare     requests/s of /v1/check beside a handler that does nothing; at least 0.7
-//	batch/single   checks/s in batches of 100 beside single calls; at least 10
+//	check/bare     requests/s of /v1/check divided by those of a handler that does nothing; at least 0.7
+//	batch/single   checks/s in batches of 100, divided by those of single calls; at least 10
 //
-// The ratios with cpu count processor time, the client's included, instead of time on the clock.
+// The ratios with cpu compare processor time, including the client's, instead of elapsed time.
 func BenchmarkServe(b *testing.B) {
 	const rounds, perRound, connections = 15, 3000, 16
 	all := loads(b)

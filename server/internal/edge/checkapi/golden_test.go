@@ -56,16 +56,17 @@ var update = flag.Bool("update", false, "write what is answered into testdata in
 
 var sealed = regexp.MustCompile(`"receipt":"[A-Za-z0-9_-]{100,}"`)
 
-// Each file in testdata is a series of calls to one handler, in blocks of lines:
+// TestAnswers runs the files in testdata. Each is a series of calls to one handler, in blocks of lines:
 //
-//	# what this shows
+//	# what the call shows
 //	wait 1s
 //	POST /v1/check {"key": "k"}
 //	200
 //	Content-Type: application/json
 //	{"allowed": …}
 //
-// What stands below the call is the answer, whole. Time only passes by wait. RECEIPT in a call is the last that was answered.
+// The whole response follows the call. Time passes only through wait. RECEIPT in a call stands for the last receipt that
+// was returned.
 func TestAnswers(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

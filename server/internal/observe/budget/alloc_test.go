@@ -12,14 +12,15 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
-// TestAllocsOfWhatWasToldAreNone. (Race detectors allocate by themselves.)
+// TestAllocsOfWhatWasToldAreNone checks that a check of a budget whose threshold was reported allocates nothing. It
+// runs without the race detector, which causes allocations of its own.
 func TestAllocsOfWhatWasToldAreNone(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	calls := weir.Rule{ID: "calls", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 1000, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}}}
 	n := open(t, store, budget.Options{}, calls)
 	defer n.watcher.Close(time.Second)
 	req := &weir.Request{APIKey: spendKey}
-	for range 600 { // past the half
+	for range 600 { // more than half of the budget
 		_, _ = n.Check(t.Context(), req)
 	}
 	if got := testing.AllocsPerRun(100, func() { _, _ = n.Check(t.Context(), req) }); got != 0 {

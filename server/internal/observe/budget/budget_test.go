@@ -17,7 +17,7 @@ func TestForecast(t *testing.T) {
 		name        string
 		used, limit counter.Amount
 		passed      time.Duration
-		want        time.Duration // since the beginning; 0: none
+		want        time.Duration // since the beginning, or zero if it doesn't run out
 	}{
 		{"half in a quarter of the time", counter.Whole(25), counter.Whole(50), 7 * day, 14 * day},
 		{"a fraction of a cent at once", 1, counter.Whole(50), time.Nanosecond, 50_000_000 * time.Nanosecond},
@@ -74,7 +74,7 @@ func TestWhatABudgetIs(t *testing.T) {
 	}
 }
 
-// A decision belongs to the window that it was made in, also when that is over by the time that anybody looks.
+// A decision belongs to the window in which it was made, even if that window is over when the decision is looked at.
 func TestWindowOfADecision(t *testing.T) {
 	p := policy(t, "", month)
 	berlin, err := time.LoadLocation("Europe/Berlin")
@@ -83,14 +83,14 @@ func TestWindowOfADecision(t *testing.T) {
 	}
 	march, april, may := time.Date(2026, 3, 15, 0, 0, 0, 0, berlin), time.Date(2026, 4, 15, 0, 0, 0, 0, berlin), time.Date(2026, 5, 15, 0, 0, 0, 0, berlin)
 	for _, c := range []struct {
-		decided, late time.Duration // since the beginning of April's window
+		decided, late time.Duration // decided: since the start of April's window; late: until the decision is looked at
 		start, end    time.Time
 	}{
 		{-time.Millisecond, 0, march, april},
-		{-time.Millisecond, 2 * time.Second, march, april}, // looked at when it is over
+		{-time.Millisecond, 2 * time.Second, march, april}, // looked at when March's window is over
 		{0, 0, april, may},
 		{0, 2 * time.Second, april, may},
-		{time.Hour, -2 * time.Hour, april, may}, // by a clock that is behind
+		{time.Hour, -2 * time.Hour, april, may}, // looked at by a clock that is behind
 		{20 * 24 * time.Hour, 0, april, may},
 	} {
 		decided := april.Add(c.decided)

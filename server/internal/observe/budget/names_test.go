@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
-// Users and organizations are named in full if the operator wants it. Keys never are.
+// With FullNames, users and organizations are named in full. Keys never are.
 func TestFullNames(t *testing.T) {
 	rule := daily
 	rule.By = []string{"api_key", "user", "org"}
@@ -27,7 +27,7 @@ func TestFullNames(t *testing.T) {
 	}
 }
 
-// A key that is sent as the user, too, stays masked.
+// A key that is also sent as the user or the organization stays masked.
 func TestKeysAsNames(t *testing.T) {
 	rule := daily
 	rule.By = []string{"user", "org"}

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// lines is a log that many may write to.
+// lines is a log with concurrent writers.
 type lines struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
@@ -42,7 +42,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// told are the thresholds of the lines so far, in their order.
+// told returns the thresholds of all lines so far, in order.
 func (l *lines) told() (all []string) {
 	for line := range strings.Lines(l.String()) {
 		_, rest, ok := strings.Cut(line, "msg=budget ")
@@ -54,7 +54,7 @@ func (l *lines) told() (all []string) {
 	return all
 }
 
-// node is one that watches budgets.
+// node is a limiter whose budgets are watched.
 type node struct {
 	*weir.Limiter
 	t       *testing.T
@@ -124,7 +124,7 @@ func TestEachThresholdIsToldOnceAWindow(t *testing.T) {
 		n.expect("used up", "50", "80", "100")
 		spend(50, 0.1) // refused
 		n.expect("beyond", "50", "80", "100")
-		for hours := range 23 { // the whole window through: nobody forgets
+		for hours := range 23 { // nothing is reported again during the whole window
 			time.Sleep(time.Hour)
 			spend(1, 0.1)
 			n.expect(fmt.Sprint("after more hours: ", hours), "50", "80", "100")
@@ -141,7 +141,7 @@ func TestEachThresholdIsToldOnceAWindow(t *testing.T) {
 	})
 }
 
-// The in-process store knows what was told for the whole window, also when this node has forgotten it.
+// The in-process store remembers reported thresholds for the whole window, even if the watcher has forgotten them.
 func TestWhatIsForgottenIsNotToldAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -150,7 +150,7 @@ func TestWhatIsForgottenIsNotToldAgain(t *testing.T) {
 		time.Sleep(time.Second)
 		n.expect("at first", "50")
 		n.watcher.Close(time.Second)
-		for range 20 { // each a node that knows nothing
+		for range 20 { // each is a new watcher
 			time.Sleep(time.Hour)
 			m := open(t, store, budget.Options{}, daily)
 			m.take(spendKey, usd(0.01))
@@ -191,18 +191,18 @@ func TestOneNodeOfManyTells(t *testing.T) {
 	}
 }
 
-// No line has a key in clear, and each has what people need.
+// A line contains no key in clear, and everything that an operator needs.
 func TestALine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := open(t, memstore.New(memstore.Options{}), budget.Options{Fingerprint: func(v [][2]string) string { return fmt.Sprint("fp", len(v)) }}, daily)
 		defer n.watcher.Close(time.Second)
-		time.Sleep(6 * time.Hour) // it is midnight when a bubble begins
+		time.Sleep(6 * time.Hour) // virtual time starts at midnight, and so does the window
 		n.take(spendKey, usd(5.012))
 		time.Sleep(time.Second)
 		line := n.log.String()
 		for _, want := range []string{
 			" level=INFO msg=budget rule=spend threshold=50 ", " used=5.012 limit=10 ", " subject=sk_prod_", " amount=usd", " fingerprint=fp1",
-			" window_end=2000-01-02T00:00:00.000Z", " runs_out_at=2000-01-01T11:58:", // a day has twice as much as it takes
+			" window_end=2000-01-02T00:00:00.000Z", " runs_out_at=2000-01-01T11:58:", // at this rate, the budget lasts for half a day
 		} {
 			if !strings.Contains(line, want) {
 				t.Errorf("it lacks %q: %s", want, line)
@@ -214,7 +214,7 @@ func TestALine(t *testing.T) {
 	})
 }
 
-// failing is a store whose GiveBack does as it is told.
+// failing is a store whose GiveBack is given by the test.
 type failing struct {
 	counter.Store
 	giveBack func(context.Context) error
@@ -240,7 +240,7 @@ func TestAStoreThatFailsKeepsNothingSecret(t *testing.T) {
 	})
 }
 
-// A check never waits, whatever the store does. What is dropped is told with a later decision.
+// A check never waits, whatever the store does. An event that was dropped is reported with a later decision.
 func TestChecksDontWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -260,13 +260,13 @@ func TestChecksDontWait(t *testing.T) {
 			t.Errorf("checks waited for %v", took)
 		}
 		synctest.Wait()
-		if s := n.watcher.Stats(); s.Events != 0 || s.Dropped != 3000-1024-1 && s.Dropped != 3000-1024 { // one is with the store
+		if s := n.watcher.Stats(); s.Events != 0 || s.Dropped != 3000-1024-1 && s.Dropped != 3000-1024 { // one event is with the store
 			t.Errorf("%+v", s)
 		}
 		close(goOn)
 		time.Sleep(time.Minute)
-		n.take("sk_2999", usd(0.1)) // was dropped
-		n.take("sk_0", usd(0.1))    // was told
+		n.take("sk_2999", usd(0.1)) // its event was dropped
+		n.take("sk_0", usd(0.1))    // its event was reported
 		time.Sleep(time.Second)
 		if s := n.watcher.Stats(); s.Events != 3000-s.Dropped+1 {
 			t.Errorf("%+v", s)
@@ -275,7 +275,7 @@ func TestChecksDontWait(t *testing.T) {
 	})
 }
 
-// What says nothing about a budget is no event: peeks, requests that are larger than all of it, cooldowns, other limits.
+// Peeks, requests larger than the whole budget, and refusals by other limits cause no events.
 func TestWhatIsNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		requests := weir.Rule{ID: "requests", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 1, Window: time.Hour}}}
@@ -288,7 +288,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 			t.Error(d, err)
 		}
 		n.take(spendKey, usd(4))
-		if d := n.take(spendKey, usd(4)); d.Allowed { // by the limit of requests
+		if d := n.take(spendKey, usd(4)); d.Allowed { // refused by the limit on requests
 			t.Error("the second request was allowed")
 		}
 		if d, err := n.Check(t.Context(), &weir.Request{APIKey: spendKey, Amounts: usd(7), Peek: true}); err != nil || d.Allowed {
@@ -297,7 +297,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 		time.Sleep(time.Second)
 		n.expect("so far")
 		time.Sleep(time.Hour)
-		n.take(spendKey, usd(7)) // now it is the budget that refuses
+		n.take(spendKey, usd(7)) // refused by the budget
 		time.Sleep(time.Second)
 		n.expect("refused", "0")
 		if !strings.Contains(n.log.String(), "used=4 ") || !strings.Contains(n.log.String(), "refused=true") {
@@ -306,7 +306,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 	})
 }
 
-// A cooldown refuses without asking the counters: what it says of them says nothing.
+// A cooldown refuses without asking the counters, so the counters in its decision cause no event.
 func TestACooldownIsNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rule := daily
@@ -331,14 +331,14 @@ func TestACooldownIsNoEvent(t *testing.T) {
 	})
 }
 
-// keepsOut is a guard that lets nobody in.
+// keepsOut is a guard that refuses every client.
 type keepsOut struct{}
 
 func (keepsOut) Cooldown(*counter.Charge) time.Duration              { return time.Minute }
 func (keepsOut) Decided(*counter.Charge, time.Duration) bool         { return false }
 func (keepsOut) Forgive(_ context.Context, _ *counter.Counter) error { return nil }
 
-// A flood of made-up clients makes no more than a hundred events a second.
+// A flood of made-up clients causes at most 100 events a second.
 func TestAFloodOfClientsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := open(t, memstore.New(memstore.Options{}), budget.Options{}, daily)
@@ -355,7 +355,7 @@ func TestAFloodOfClientsIsBounded(t *testing.T) {
 	})
 }
 
-// Only a budget that is used up is told of as 100 %: neither a refusal nor a reservation makes it so.
+// A budget is reported as 100 % used only if it is used up. A refusal or a reservation alone doesn't make it so.
 func TestAHundredPercentIsAllOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := open(t, memstore.New(memstore.Options{}), budget.Options{}, daily)

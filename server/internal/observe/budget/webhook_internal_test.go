@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// place is where a webhook sends to, without a network.
+// place is the server of a webhook, without a network.
 type place func(*http.Request) (*http.Response, error)
 
 func (p place) RoundTrip(r *http.Request) (*http.Response, error) { return p(r) }
@@ -45,7 +45,7 @@ func closeHook(h *Webhook, atMost time.Duration) {
 func TestAttempts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		answers []int // 0: no connection
+		answers []int // zero means no connection
 		tries   int
 		stats   WebhookStats
 	}{
@@ -83,7 +83,7 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// The backoff doubles, and attempts don't last for longer than five seconds.
+// The backoff doubles, and an attempt lasts no longer than five seconds.
 func TestTimesOfAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -102,7 +102,8 @@ func TestTimesOfAttempts(t *testing.T) {
 	})
 }
 
-// One event is sent at a time; what is too much is dropped; and the end of a node doesn't wait for a webhook that hangs.
+// Events are sent one at a time, events that don't fit into the queue are dropped, and a node's stop doesn't wait for a
+// webhook that hangs.
 func TestAWebhookThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -140,7 +141,7 @@ func TestAWebhookThatHangs(t *testing.T) {
 	})
 }
 
-// Over a real connection an event arrives whole, and a node that ends sends what waits.
+// Over a real connection an event arrives complete, and a node that stops sends the queued events.
 func TestEventsArrive(t *testing.T) {
 	got := make(chan Event, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -187,7 +188,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// What is told is remembered until many others have been told, and raised only by more.
+// A threshold that was reported is remembered until many others were reported, and only a higher one replaces it.
 func TestTold(t *testing.T) {
 	var x told
 	yes := func(int) bool { return true }

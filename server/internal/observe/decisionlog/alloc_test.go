@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// What is left out, and what is admitted and not in the sample, allocates nothing.
+// A decision that is left out, or admitted and not sampled, allocates nothing.
 func TestAllocsPerDecisionAreNone(t *testing.T) {
 	b := newBed(t, start(io.Discard, "", Options{Sample: 1e-12}), weir.Rules{Rules: []weir.Rule{orders}})
 	refused := &weir.Request{APIKey: "k", Method: "GET", Path: "/v1/orders/1"}

@@ -15,8 +15,8 @@ import (
 	"github.com/weirhq/weir/server/internal/cputime"
 )
 
-// What the log takes of the CPU while 200,000 requests a second are refused, against the same flood without it. Both take turns of
-// a second, with lines that go to a file.
+// BenchmarkFlood measures the log's share of the CPU while 200,000 requests a second are refused, compared with the
+// same flood without a log. Both alternate every second, and lines go to a file.
 func BenchmarkFlood(b *testing.B) {
 	const rate, step = 200_000, time.Millisecond
 	log, err := Open(filepath.Join(b.TempDir(), "decisions.log"), Options{})
@@ -34,7 +34,7 @@ func BenchmarkFlood(b *testing.B) {
 		log.Observe(o)
 	}})
 	req := &weir.Request{APIKey: "sk_prod_00000000", Method: "GET", Path: "/v1/orders/1"}
-	var used [2][]float64 // of a core
+	var used [2][]float64 // share of a core
 	for b.Loop() {
 		for i, l := range []*weir.Limiter{without, with} {
 			began, cpu := time.Now(), cputime.Used()
@@ -59,7 +59,7 @@ func BenchmarkFlood(b *testing.B) {
 	}
 }
 
-// BenchmarkLeftOut is what a decision costs that has no line.
+// BenchmarkLeftOut measures a decision that gets no line.
 func BenchmarkLeftOut(b *testing.B) {
 	log := start(io.Discard, "", Options{})
 	o := &weir.Observation{Request: &weir.Request{}, Decision: &weir.Decision{Rule: "orders", Reason: weir.ReasonLimited}}

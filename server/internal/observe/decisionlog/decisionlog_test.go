@@ -20,7 +20,7 @@ import (
 	"github.com/weirhq/weir/metrics"
 )
 
-// bed is a limiter whose decisions are counted and written down.
+// bed is a limiter whose decisions are counted and logged.
 type bed struct {
 	t        testing.TB
 	log      *Log
@@ -51,7 +51,7 @@ func (b *bed) check(req weir.Request) weir.Decision {
 	return d
 }
 
-// decisions is what weir_decisions_total says of an outcome.
+// decisions returns the value of weir_decisions_total for an outcome.
 func (b *bed) decisions(outcome string) (sum uint64) {
 	b.t.Helper()
 	families, err := b.registry.Gather()
@@ -68,7 +68,7 @@ func (b *bed) decisions(outcome string) (sum uint64) {
 	return sum
 }
 
-// read takes a log apart: what its lines say, and how many decisions were left out, by outcome.
+// read parses a log, and returns its lines, and the number of decisions that it left out, by outcome.
 func read(t testing.TB, text string) (lines []map[string]any, leftOut map[string]uint64) {
 	t.Helper()
 	leftOut = map[string]uint64{}
@@ -106,7 +106,7 @@ func TestLines(t *testing.T) {
 		})
 		ip := netip.MustParseAddr("203.0.113.7")
 		req := weir.Request{Edge: "gateway", APIKey: "sk_prod_secretsecret_c123", User: "ada@example.com", Method: "GET", Path: "/v1/orders/17", IP: ip}
-		b.check(req) // admitted, and so without a line
+		b.check(req) // admitted, so it gets no line
 		b.check(req)
 		req.Peek = true
 		b.check(req)
@@ -127,8 +127,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// A flood has a bounded number of lines a second, all others are told as left out, and nothing is lost: together they are
-// what the metrics have counted.
+// A flood gets a bounded number of lines per second, and all others are counted as left out. Together, they add up to
+// the counts in the metrics.
 func TestFlood(t *testing.T) {
 	const seconds, perCore = 3, 25_000
 	var out bytes.Buffer
@@ -147,7 +147,7 @@ func TestFlood(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if s == 1 { // another rule's refusals aren't hidden by the flood
+			if s == 1 { // the flood doesn't hide another rule's refusals
 				b.check(weir.Request{APIKey: "x", User: "u", Path: "/quiet"})
 				b.check(weir.Request{APIKey: "y", User: "u", Path: "/quiet"})
 			}
@@ -172,7 +172,7 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// All rules together are bounded, too, and admitted requests leave half of the lines to refusals.
+// The lines of all rules together are bounded, too, and admitted requests leave half of them to refusals.
 func TestBoundOfAllRules(t *testing.T) {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestBoundOfAllRules(t *testing.T) {
 	})
 }
 
-// More rules than are told apart share a tally, and are still counted one by one.
+// If there are more rules than tallies, the rest share one tally, and their decisions are still counted.
 func TestManyRules(t *testing.T) {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestManyRules(t *testing.T) {
 				private.Tell(b.limiter, t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: fmt.Sprint("r", i)})
 			}
 		}
-		b.log.mu.RLock() // decisions that share a tally don't write
+		b.log.mu.RLock() // decisions that share a tally only need the read lock
 		private.Tell(b.limiter, t.Context(), &weir.Request{}, weir.Decision{Reason: weir.ReasonOverloaded, Rule: "yet another"})
 		tallies := len(b.log.tallies)
 		b.log.mu.RUnlock()
@@ -222,7 +222,7 @@ func TestManyRules(t *testing.T) {
 	})
 }
 
-// Rules that decide nothing any more, such as those that were removed, make room for others. What they left out still counts.
+// A rule without decisions, such as a removed one, makes room for others. Its left-out decisions are still reported.
 func TestIdleRulesLeave(t *testing.T) {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestIdleRulesLeave(t *testing.T) {
 	})
 }
 
-// The sample is of the decisions that their Spread chooses, as that of other observers.
+// A decision is sampled by its Spread, so that all observers sample the same decisions.
 func TestSample(t *testing.T) {
 	for _, c := range []struct {
 		sample float64
@@ -274,7 +274,7 @@ func TestSample(t *testing.T) {
 	}
 	b.close()
 	lines, leftOut := read(t, out.String())
-	if n := uint64(len(lines)) + leftOut["allowed"]; n < 50 || n > 200 { // 5 standard deviations and more
+	if n := uint64(len(lines)) + leftOut["allowed"]; n < 50 || n > 200 { // more than 5 standard deviations
 		t.Errorf("%d of 10,000 with a rate of 0.01", n)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// A line names the trace of its request and the client as /v1/top has them, so that one leads to the others. What has no
-// line isn't asked for either.
+// A line has the trace of its request, and the same client name and fingerprint as /v1/top, so that an operator can go
+// from one to the other. A decision without a line asks for neither.
 func TestLinesNameTraceAndClient(t *testing.T) { synctest.Test(t, linesNameTraceAndClient) }
 
 func linesNameTraceAndClient(t *testing.T) {
@@ -50,8 +50,8 @@ func linesNameTraceAndClient(t *testing.T) {
 	if err := l.Close(time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	clients.Hottest()            // counts them
-	time.Sleep(10 * time.Second) // rates are of slots that have ended
+	clients.Hottest()            // makes it count
+	time.Sleep(10 * time.Second) // rates are computed over slots that have ended
 	hot := top.NewCluster(clients, "n", nil, nil).Hot(ctx, top.Query{K: 10}).Clients[0].Fingerprint
 	lines, leftOut := read(t, out.String())
 	if len(lines) != perReason+1 || asked != perReason+1 || leftOut["refused"] != 9 {

@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// stuck is a pipe that nobody reads from, until it is released.
+// stuck is a pipe that nothing reads from until it is released.
 type stuck struct {
 	bytes.Buffer
 	release chan struct{}
@@ -29,7 +29,8 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// Whoever checks never waits for a disk or a pipe: what it doesn't take is left out. Nor does a node that ends wait for long.
+// A check never waits for a disk or a pipe: lines that can't be written are left out. A node that stops waits for only
+// a moment.
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &stuck{release: make(chan struct{})}
@@ -53,7 +54,7 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// narrow takes as many bytes as there is room, and then fails, as a disk does.
+// narrow accepts as many bytes as it has room for, and then fails, like a full disk.
 type narrow struct {
 	bytes.Buffer
 	room int
@@ -69,9 +70,9 @@ func (n *narrow) Write(p []byte) (int, error) {
 	return fits, nil
 }
 
-// A line that was cut in the middle spoils no other, and counts as left out.
+// A line that was cut off doesn't damage the next one, and counts as left out.
 func TestTornLine(t *testing.T) {
-	for room := range 700 { // two lines, and whatever fits
+	for room := range 700 { // from no room to two lines and more
 		var told bytes.Buffer
 		synctest.Test(t, func(t *testing.T) {
 			out := &narrow{room: room}
@@ -102,7 +103,7 @@ func TestTornLine(t *testing.T) {
 	}
 }
 
-// A torn line spoils no other after SIGHUP either, if nobody has moved the file.
+// A torn line doesn't damage the next one after SIGHUP either, if the file wasn't moved.
 func TestTornLineAndReopen(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		path := filepath.Join(t.TempDir(), "decisions")
@@ -134,7 +135,7 @@ func TestTornLineAndReopen(t *testing.T) {
 	}
 }
 
-// A disk that is full is told once, costs no check anything, and what it didn't take is told afterwards.
+// A full disk is logged once and doesn't delay checks. Later, the log says how many decisions were left out.
 func TestFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "decisions.log")
 	if err := os.Symlink("/dev/full", path); err != nil {
@@ -156,7 +157,7 @@ func TestFullDisk(t *testing.T) {
 		if l.Stats().Failures == 0 {
 			t.Error("no write has failed")
 		}
-		if err := os.Remove(path); err != nil { // as whoever makes room does
+		if err := os.Remove(path); err != nil { // as an operator does to make room
 			t.Fatal(err)
 		}
 		l.Reopen()
@@ -179,7 +180,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A log that was moved is begun anew, and one that is there is appended to. If the name can't be opened, the old file stays.
+// After SIGHUP, the log writes a new file if the old one was moved, and appends if a file exists. If the file can't be
+// opened, the old one stays in use.
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()
 	path, moved := filepath.Join(dir, "d.log"), filepath.Join(dir, "d.log.1")
@@ -197,7 +199,7 @@ func TestReopen(t *testing.T) {
 			b.check(weir.Request{APIKey: "k", Method: "GET", Path: "/v1/orders/1"})
 			synctest.Wait()
 		}
-		refuse() // is admitted
+		refuse() // admitted
 		refuse()
 		if err := os.Rename(path, moved); err != nil {
 			t.Fatal(err)
@@ -238,7 +240,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// A named pipe that nobody reads any more is told of, and written again when somebody does.
+// If a named pipe has no reader, that is logged, and the log goes on when the pipe has a reader again.
 func TestAPipeThatNobodyReads(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {

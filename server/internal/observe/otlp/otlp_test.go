@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestMistakesInVariables are told with what to write, and without secrets.
+// TestMistakesInVariables checks that an error about a variable says what to write, and contains no secret.
 func TestMistakesInVariables(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317", "did you mean http://collector:4317?"},
@@ -48,7 +48,7 @@ func TestMistakesInVariables(t *testing.T) {
 	}
 }
 
-// TestWhatIsSent by which settings.
+// TestWhatIsSent checks which settings turn on metrics and traces.
 func TestWhatIsSent(t *testing.T) {
 	no := false
 	for _, c := range []struct {
@@ -78,7 +78,7 @@ func TestWhatIsSent(t *testing.T) {
 	}
 }
 
-// TestTargets: a variable comes before weir.yaml.
+// TestTargets checks that a variable takes precedence over weir.yaml.
 func TestTargets(t *testing.T) {
 	c := Config{Endpoint: "http://127.0.0.1:4318/otlp/", Protocol: "grpc"}
 	to := func(s signal) string { return strings.Join(target(&c, s, func(url string) string { return url }), " ") }
@@ -92,7 +92,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestTracesAreBounded: in a flood, and whatever clients ask for.
+// TestTracesAreBounded checks that the number of traces per second is bounded, also for traces that clients ask for.
 func TestTracesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := (&Config{}).sampler()
@@ -121,7 +121,7 @@ func TestTracesAreBounded(t *testing.T) {
 	}
 }
 
-// TestOutagesAreToldOnceAMinute, and their end.
+// TestOutagesAreToldOnceAMinute checks that an outage is logged once a minute, and its end once.
 func TestOutagesAreToldOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder

@@ -9,7 +9,8 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/tail"
 )
 
-// Decisions that nobody is shown allocate nothing, whoever watches. (Race detectors allocate by themselves.)
+// A decision that no viewer is shown allocates nothing, whatever viewers watch. This runs without the race detector,
+// which causes allocations of its own.
 func TestAllocsOfWhatIsntShownAreNone(t *testing.T) {
 	l, h := open(t)
 	req := &weir.Request{APIKey: "sk_a", IP: home, Path: "/"}
@@ -18,7 +19,7 @@ func TestAllocsOfWhatIsntShownAreNone(t *testing.T) {
 		watch(t, h, tail.Filter{Rule: "none"})
 	}
 	v := watch(t, h, tail.Filter{})
-	check(t, l, 2*tail.PerSecond, *req) // no more until the next pulse
+	check(t, l, 2*tail.PerSecond, *req) // no more are shown until the next pulse
 	if got := testing.AllocsPerRun(1000, func() { _, _ = l.Check(t.Context(), req) }); got != 0 {
 		t.Errorf("%v allocations a check", got)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// open makes a limiter whose decisions can be watched.
+// open returns a limiter whose decisions can be watched.
 func open(t testing.TB) (*weir.Limiter, *tail.Hub) {
 	t.Helper()
 	rules, err := weir.Compile(weir.Rules{
@@ -54,7 +54,7 @@ func watch(t testing.TB, h *tail.Hub, f tail.Filter) *tail.Viewer {
 	return v
 }
 
-// taken are the decisions that wait for a viewer.
+// taken returns the decisions that are waiting for a viewer.
 func taken(v *tail.Viewer) (all []*tail.Decision) {
 	for range len(v.Decisions()) {
 		all = append(all, <-v.Decisions())
@@ -64,7 +64,7 @@ func taken(v *tail.Viewer) (all []*tail.Decision) {
 
 var home = netip.MustParseAddr("203.0.113.7")
 
-// A decision is shown with all that people may see of it, and nothing else.
+// A decision is shown with all that people may see of it, and no more.
 func TestADecisionIsShown(t *testing.T) {
 	l, h := open(t)
 	v := watch(t, h, tail.Filter{})
@@ -113,9 +113,9 @@ func TestFilters(t *testing.T) {
 		{tail.Filter{Edge: "gateway"}, 5},
 		{tail.Filter{Client: print(ask), ByClient: true}, 4},
 		{tail.Filter{Client: print(other), ByClient: true}, 5},
-		{tail.Filter{Client: print(weir.Request{IP: home}), ByClient: true}, 5}, // nobody has verified the key
+		{tail.Filter{Client: print(weir.Request{IP: home}), ByClient: true}, 5}, // the key isn't verified
 		{tail.Filter{Client: print(weir.Request{APIKey: "sk_c"}), ByClient: true}, 0},
-		{tail.Filter{ByClient: true}, 0}, // though some requests have no second fingerprint
+		{tail.Filter{ByClient: true}, 0}, // although some requests have no second fingerprint
 	}
 	for _, c := range cases {
 		viewers = append(viewers, watch(t, h, c.filter))
@@ -129,11 +129,12 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// A flood is sampled, and the viewer is told how many there were. What it doesn't take is left out, and nobody waits.
+// A flood is sampled, and the viewer learns how many decisions there were. What the viewer doesn't read is left out,
+// and no check waits.
 func TestAFloodIsSampled(t *testing.T) {
 	l, h := open(t)
 	v, asleep := watch(t, h, tail.Filter{Rule: "all"}), watch(t, h, tail.Filter{})
-	const flood = 3300 // of which one in 64 are about 50
+	const flood = 3300 // of which one in 64 is about 50
 	if check(t, l, flood, weir.Request{Path: "/"}); len(taken(v)) != tail.PerSecond {
 		t.Error("not the first of them")
 	}
@@ -153,7 +154,7 @@ func TestAFloodIsSampled(t *testing.T) {
 	if check(t, l, 50, weir.Request{Path: "/"}); len(taken(v)) != 50 || v.Pulse().OneIn != 1 {
 		t.Error("not all of a few are shown")
 	}
-	for range 5 { // it has pulses, and takes nothing
+	for range 5 { // the viewer reads its pulses, but no decisions
 		check(t, l, 90, weir.Request{Path: "/"})
 		asleep.Pulse()
 	}
@@ -162,7 +163,7 @@ func TestAFloodIsSampled(t *testing.T) {
 	}
 }
 
-// However many decisions are made at once, and whoever comes and goes, each is counted once.
+// Each decision is counted once, however many are made at the same time and however many viewers come and go.
 func TestEveryDecisionCountsOnce(t *testing.T) {
 	l, h := open(t)
 	v := watch(t, h, tail.Filter{})
@@ -218,7 +219,7 @@ func TestSoManyMayWatch(t *testing.T) {
 			t.Errorf("%q: %v, want %q", name, err, want)
 		}
 	}
-	// One name doesn't take all the seats.
+	// One name can't take all seats.
 	for range tail.MaxOfOne {
 		watch("ada", "")
 	}
@@ -229,7 +230,7 @@ func TestSoManyMayWatch(t *testing.T) {
 	watch("ada", "")
 	watch("ada", "the token of ada")
 	for len(all) < tail.MaxViewers {
-		watch("", "") // nobody's
+		watch("", "") // a viewer without a name
 	}
 	watch("", "16 watch this node's decisions already")
 	watch("bob", "16 watch this node's decisions already")

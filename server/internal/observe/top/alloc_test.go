@@ -1,6 +1,7 @@
 //go:build !race
 
-// The race detector allocates by itself, and takes a minute for millions of decisions. So these run without it.
+// These run without the race detector, which causes allocations of its own, and needs a minute for millions of
+// decisions.
 
 package top_test
 
@@ -18,11 +19,11 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// TestAMillionKeys: memory is bounded, whatever clients send, and who is hot among them still shows.
+// TestAMillionKeys checks that memory is bounded, whatever clients send, and that hot clients still show.
 func TestAMillionKeys(t *testing.T) {
 	before := heap()
 	run(t, top.Options{}, func(b *bed) {
-		b.limiter.SetRules(nil) // every request is refused, and memstore holds none of them
+		b.limiter.SetRules(nil) // every request is refused, so memstore holds no counters
 		long := strings.Repeat("x", 16<<10)
 		for i := range 1_000_000 {
 			key := fmt.Sprint("sk_", i)
@@ -58,7 +59,8 @@ func TestAMillionKeys(t *testing.T) {
 	})
 }
 
-// TestTheHourIsBounded: ten thousand rules and a million keys of them take no more than is said, and those that send the most are known.
+// TestTheHourIsBounded checks that 10,000 rules with a million keys take no more memory than their bound, and that the
+// busiest keys are known.
 func TestTheHourIsBounded(t *testing.T) {
 	rules := make([]weir.Rule, 10_000)
 	for i := range rules {
@@ -111,7 +113,8 @@ func TestTheHourIsBounded(t *testing.T) {
 	})
 }
 
-// TestAHotKeyInAFlood: far above what is looked at one by one, the hottest key's rate is right within a few percent.
+// TestAHotKeyInAFlood checks that the rate of the hottest key is right within a few percent, even in a flood of which
+// only a sample is counted.
 func TestAHotKeyInAFlood(t *testing.T) {
 	run(t, top.Options{}, func(b *bed) {
 		hot := weir.Request{APIKey: "hot"}

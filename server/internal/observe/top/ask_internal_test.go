@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestAnswersHaveTheirSize: whatever a node remembers, an answer has no more bytes than it may, and what is left out is what matters the least.
+// TestAnswersHaveTheirSize checks that an answer doesn't exceed its size, however much a node remembers, and that it
+// leaves out the least important part.
 func TestAnswersHaveTheirSize(t *testing.T) {
 	top := New(Options{})
 	now := time.Now()
@@ -57,7 +58,8 @@ func TestAnswersHaveTheirSize(t *testing.T) {
 	}
 }
 
-// TestKeysOverNodesAreCountedOnce, also where only a part of them is told.
+// TestKeysOverNodesAreCountedOnce checks that a key on several nodes is counted once, even if the nodes report only a
+// part of their keys.
 func TestKeysOverNodesAreCountedOnce(t *testing.T) {
 	nodes := make([][]uint32, 5)
 	k := newKey([]byte("0123456789abcdef"))
@@ -85,7 +87,7 @@ func TestKeysOverNodesAreCountedOnce(t *testing.T) {
 	}
 }
 
-// TestNamesAreBelievedByTheirHash: whoever can write to Redis can't have another key taken for a client's.
+// TestNamesAreBelievedByTheirHash checks that a client with access to Redis can't have another key shown as a client's.
 func TestNamesAreBelievedByTheirHash(t *testing.T) {
 	k := newKey([]byte("0123456789abcdef"))
 	mine, theirs := newBox([]byte("mine"), k.secret), newBox([]byte("theirs"), k.secret)
@@ -111,7 +113,7 @@ func TestNamesAreBelievedByTheirHash(t *testing.T) {
 			t.Errorf("%s: %q is believed", name, got)
 		}
 	}
-	// A client that was told for another fingerprint isn't the one that was asked for.
+	// An answer with a client for another fingerprint isn't accepted.
 	id := k.hash(who)
 	for q, good := range map[question]bool{{ofClient, fingerprint(id)}: true, {ofClient, fingerprint(id + 1<<32)}: false, {ofRule, "r"}: false} {
 		if name := sealed(mine, who.Value).Names[0]; name.sane(q) != good {
@@ -124,7 +126,8 @@ func TestNamesAreBelievedByTheirHash(t *testing.T) {
 	}
 }
 
-// TestTheClock: what is older than an hour is forgotten, a step back by some seconds does nothing, and one by more takes all with it.
+// TestTheClock checks that counts older than an hour are forgotten, that a clock that steps back by some seconds
+// changes nothing, and that a larger step forgets everything.
 func TestTheClock(t *testing.T) {
 	h, k := newHour(), newKey(nil)
 	now := time.Unix(2_000_000_000, 0)
@@ -134,7 +137,7 @@ func TestTheClock(t *testing.T) {
 	}
 	count(now)
 	count(now.Add(30 * time.Minute))
-	count(now.Add(30*time.Minute - 20*time.Second)) // it counts as now
+	count(now.Add(30*time.Minute - 20*time.Second)) // counts as now
 	r := h.rules["r"]
 	if got := h.sumOf(&r.total).Requests; got != 3 {
 		t.Errorf("%d requests", got)
@@ -151,7 +154,7 @@ func TestTheClock(t *testing.T) {
 	if got := h.sumOf(&h.rules["r"].total).Requests; got != 1 || h.rows != 1 {
 		t.Errorf("after a step of weeks there are %d requests", got)
 	}
-	// The busiest stay the busiest when what counts is made smaller.
+	// The busiest keys stay the busiest when counts are scaled down.
 	for i := range 2 * 64 * halved / 100 {
 		at := now.Add(1000*time.Hour + time.Duration(i)*100*HourSlot)
 		count(at)

@@ -22,20 +22,20 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// member is a node that uses a Redis and remembers an hour.
+// member is a node that uses a Redis and remembers the last hour.
 type member struct {
 	limiter *weir.Limiter
 	hour    *top.Cluster
 	top     *top.Top
 }
 
-// joinHour makes one that has its tokens in common with the others, and has it run until the test ends.
+// joinHour returns a member that has the same tokens as the others, and runs until the test ends.
 func joinHour(t *testing.T, r *redistest.Server, name string, rs *weir.RuleSet) *member {
 	t.Helper()
 	return joinWith(t, r, name, rs, "of the tokens that all have")
 }
 
-// joinWith makes one that has tokens of this digest, or none.
+// joinWith returns a member whose tokens have the given digest. It has no tokens if digest is "".
 func joinWith(t *testing.T, r *redistest.Server, name string, rs *weir.RuleSet, digest string) *member {
 	t.Helper()
 	return joinAt(t, "redis://"+r.Addr, name, rs, digest)
@@ -86,9 +86,10 @@ func compile(t *testing.T, rules ...weir.Rule) *weir.RuleSet {
 	return rs
 }
 
-// TestTheHourOverThreeNodes is an exact count of all of them together, whichever is asked; and no key can be read in Redis.
+// TestTheHourOverThreeNodes checks that every node returns exact counts over all nodes together, and that Redis
+// contains no key in clear.
 func TestTheHourOverThreeNodes(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	rs := compile(t, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerHour(30)}}, weir.Rule{ID: "org", By: []string{"org"}, Limits: []weir.Limit{weir.PerHour(1_000_000)}})
 	nodes := []*member{joinHour(t, r, "a", rs), joinHour(t, r, "b", rs), joinHour(t, r, "c", rs)}
@@ -99,7 +100,7 @@ func TestTheHourOverThreeNodes(t *testing.T) {
 	for range 3000 {
 		i, at := int(random.ExpFloat64()*20), random.IntN(3)
 		if i == 7 {
-			at = 2 // so that node a has never seen it
+			at = 2 // so that node a never sees this key
 		}
 		q := weir.Request{APIKey: key(i), KeyVerified: true, Org: fmt.Sprintf("organisation_%d", i%4)}
 		d, err := nodes[at].limiter.Check(t.Context(), &q)
@@ -112,9 +113,9 @@ func TestTheHourOverThreeNodes(t *testing.T) {
 			k.refused, refused = k.refused+1, refused+1
 		}
 		keys[q.APIKey], orgs[q.Org] = k, o
-		if all%100 == 0 { // a node that is kept from counting for long estimates what it has missed
+		if all%100 == 0 { // a node that counts too seldom has to estimate what it missed
 			for _, n := range nodes {
-				n.top.Hottest() // has it count
+				n.top.Hottest() // makes the node count
 			}
 		}
 	}
@@ -146,7 +147,7 @@ func TestTheHourOverThreeNodes(t *testing.T) {
 		if len(usage.Rules) != 2 || usage.Rules[0].Requests != all || usage.Rules[0].Keys != len(keys) || usage.Rules[1].Keys != 4 || usage.Rules[1].Coverage != 1 {
 			t.Errorf("node %d: %+v", i, usage.Rules)
 		}
-		// At node c 30 of an hour are less than a third of what it sent: it is above on that node alone.
+		// On node c, 30 an hour are less than a third of what it received, so that node alone is above its limit.
 		if usage.Rules[0].Above100 == 0 || usage.Rules[0].Above100 > len(keys) {
 			t.Errorf("node %d: %+v", i, usage.Rules[0])
 		}
@@ -161,7 +162,7 @@ func TestTheHourOverThreeNodes(t *testing.T) {
 		if would.Requests != all || would.WasRefused != refused || would.WouldRefuse != want || would.Keys != len(keys) || len(would.Nodes) != 3 {
 			t.Errorf("node %d: %+v, want %d", i, would, want)
 		}
-		// A client that one node alone has seen is known to all.
+		// All nodes know a client that only one node has seen.
 		print := n.top.Fingerprint(&weir.Request{APIKey: key(7)})
 		if who, err := n.resolve(t, print); err != nil || who.Value != key(7) {
 			t.Errorf("node %d: %v: %q", i, err, who.Kind)
@@ -192,9 +193,10 @@ func TestTheHourOverThreeNodes(t *testing.T) {
 	}
 }
 
-// TestWhoHasRedisAlone can't learn a key: a node with other tokens knows all that is in Redis, and asks as nodes ask.
+// TestWhoHasRedisAlone checks that a node with other tokens can't learn a key, although it reads all of Redis and asks
+// like a node.
 func TestWhoHasRedisAlone(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	rs := compile(t, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerHour(30)}})
 	nodes := map[string]*member{}
@@ -216,7 +218,7 @@ func TestWhoHasRedisAlone(t *testing.T) {
 			t.Errorf("%s: %+v", name, page)
 		}
 	}
-	// Nodes without tokens tell nobody.
+	// A node without tokens tells no other node its keys.
 	if _, err := nodes["open"].limiter.Check(t.Context(), &weir.Request{APIKey: key + "2", KeyVerified: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +230,7 @@ func TestWhoHasRedisAlone(t *testing.T) {
 	}
 }
 
-// whole asks until so many nodes are in the answer: on a busy machine some are late.
+// whole repeats a question until the given number of nodes have answered, because nodes on a busy machine may be late.
 func whole[T any](t *testing.T, nodes int, ask func() (T, top.Span)) T {
 	t.Helper()
 	for {
@@ -237,11 +239,11 @@ func whole[T any](t *testing.T, nodes int, ask func() (T, top.Span)) T {
 			return answer
 		}
 		t.Logf("without %v: %s", span.NodesMissing, span.Partial)
-		time.Sleep(500 * time.Millisecond) // an answer is remembered for some seconds
+		time.Sleep(500 * time.Millisecond) // answers are cached for a few seconds
 	}
 }
 
-// resolve asks until all nodes have answered.
+// resolve repeats a question until all nodes have answered.
 func (m *member) resolve(t *testing.T, print string) (top.Identity, error) {
 	for {
 		who, err := m.hour.Resolve(t.Context(), print)
@@ -252,7 +254,7 @@ func (m *member) resolve(t *testing.T, print string) (top.Identity, error) {
 	}
 }
 
-// page is a client's, of so many nodes.
+// page returns the page of a client from the given number of nodes.
 func (m *member) page(t *testing.T, nodes int, who top.Identity, print string) top.HourOfClient {
 	return whole(t, nodes, func() (top.HourOfClient, top.Span) {
 		page, _, err := m.hour.Client(t.Context(), who, print)
@@ -263,7 +265,7 @@ func (m *member) page(t *testing.T, nodes int, who top.Identity, print string) t
 	})
 }
 
-// must is an answer to a question that nodes have time for.
+// must returns an answer, and panics on an error.
 func must[T any](answer T, err error) T {
 	if err != nil {
 		panic(err)
@@ -293,9 +295,10 @@ func gunzip(t *testing.T, packed string) string {
 	return string(text)
 }
 
-// TestToldThatNoNodeHasWritten isn't in the answer, which says so, and does no harm to it.
+// TestToldThatNoNodeHasWritten checks that an answer leaves out invalid answers of nodes, says so, and is otherwise
+// right.
 func TestToldThatNoNodeHasWritten(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	rs := compile(t, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerHour(30)}})
 	a, b := joinHour(t, r, "a", rs), joinHour(t, r, "b", rs)
@@ -304,7 +307,7 @@ func TestToldThatNoNodeHasWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := redistest.Until(t.Context(), func(context.Context) error { // b may take its time
+	err := redistest.Until(t.Context(), func(context.Context) error { // b may be late
 		if got := must(a.hour.Rule(t.Context(), top.Query{Rule: "api", K: 10})); got.Requests != 5 || len(got.Clients) != 1 {
 			return fmt.Errorf("%d requests of %d clients", got.Requests, len(got.Clients))
 		}
@@ -313,7 +316,7 @@ func TestToldThatNoNodeHasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What b has told, changed, as that of nodes that can't write it again.
+	// What b has told, changed in many ways, as the answers of nodes that can't overwrite it.
 	names, err := r.Do(t.Context(), "KEYS", "weir{top}told*:b")
 	if err != nil || len(names.([]any)) != 1 {
 		t.Fatal(err, names)
@@ -406,7 +409,7 @@ func TestToldThatNoNodeHasWritten(t *testing.T) {
 	}
 	c := joinHour(t, r, "c", rs)
 	var got top.HourOfRule
-	err = redistest.Until(t.Context(), func(context.Context) error { // a and b may take their time
+	err = redistest.Until(t.Context(), func(context.Context) error { // a and b may be late
 		if got = must(c.hour.Rule(t.Context(), top.Query{Rule: "api", K: 10})); len(got.Nodes) != 3 {
 			return fmt.Errorf("only %v have answered", got.Nodes)
 		}
@@ -417,9 +420,9 @@ func TestToldThatNoNodeHasWritten(t *testing.T) {
 	}
 }
 
-// TestABadListIsReadOnce: what no node has written isn't unpacked again while others are waited for.
+// TestABadListIsReadOnce checks that an invalid list isn't read again while the node waits for others.
 func TestABadListIsReadOnce(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	a := joinHour(t, r, "a", compile(t))
 	join(t, r, "bad", top.Options{})
@@ -444,9 +447,9 @@ func TestABadListIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestThePermissionsInTheDocs are enough to ask and to answer.
+// TestThePermissionsInTheDocs checks that the Redis permissions in the docs are enough to ask and to answer.
 func TestThePermissionsInTheDocs(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	text, err := os.ReadFile("../../../../docs/reference/redis.md")
 	if err != nil {
 		t.Fatal(err)
@@ -473,9 +476,10 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 	}
 }
 
-// TestForgedQuestions do no harm to those that nodes ask, and without Redis a node answers for itself.
+// TestForgedQuestions checks that forged questions don't affect those of nodes, and that a node without Redis answers
+// from its own data.
 func TestForgedQuestions(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	rs := compile(t, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerHour(30)}})
 	a, b := joinHour(t, r, "a", rs), joinHour(t, r, "b", rs)

@@ -13,8 +13,8 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// TestQuestionsAreBounded: of those that wait for nodes there are some, and not as many as somebody likes to ask; those that nobody waits for
-// any more are gone.
+// TestQuestionsAreBounded checks that the number of questions that wait for nodes is bounded, and that a question that
+// no caller waits for any longer is dropped.
 func TestQuestionsAreBounded(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	open := func(name string) *redisstore.Store {
@@ -49,7 +49,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	// Nobody gets a turn, so that they stay.
+	// All seats are taken, so that the questions wait.
 	for range atOnce {
 		s.seats <- struct{}{}
 	}
@@ -69,7 +69,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	if a := s.askOthers(t.Context(), question{ofRule, "one more"}); a.err != ErrBusy {
 		t.Errorf("one more: %v", a.err)
 	}
-	ask("0") // it shares
+	ask("0") // shares the first question
 	until(func() bool { return s.asks[question{ofRule, "0"}].waiting == 2 })
 	if _, err := s.Resolve(t.Context(), "00000001"); err != ErrBusy {
 		t.Errorf("resolve: %v", err)
@@ -91,7 +91,8 @@ func TestQuestionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAnswersAreForgotten after some seconds, and at once if they are large or the question failed; then there is room for others.
+// TestAnswersAreForgotten checks that an answer is cached for a few seconds, or not at all if it is large or the
+// question failed, and that its room is then free.
 func TestAnswersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewCluster(New(Options{}), "a", nil, nil)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// newTestHour is an hour in a slot, without rules.
+// newTestHour returns an hour without rules.
 func newTestHour() (h *hour, now time.Time) {
 	all := newHour()
 	now = time.Unix(2_000_000_000, 0)
@@ -18,12 +18,12 @@ func newTestHour() (h *hour, now time.Time) {
 	return &all, now
 }
 
-// lowest is the key of a rule that has the lowest count.
+// lowest returns the key of a rule with the lowest count.
 func (h *hour) lowest(rule string) *row {
 	return slices.MinFunc(slices.Collect(maps.Values(h.rules[rule].rows)), func(a, b *row) int { return cmp.Compare(a.count, b.count) })
 }
 
-// TestNumbersAreClamped: whatever is counted, a slot's numbers can be packed and read again.
+// TestNumbersAreClamped checks that whatever is counted, a slot's numbers can be packed and read again.
 func TestNumbersAreClamped(t *testing.T) {
 	var s series
 	held := 0
@@ -41,7 +41,7 @@ func TestNumbersAreClamped(t *testing.T) {
 	}
 }
 
-// TestNothingIsLost of the memory, whoever makes way for whom.
+// TestNothingIsLost checks that the sums of keys, bytes and rules stay right when keys replace others.
 func TestNothingIsLost(t *testing.T) {
 	h, now := newTestHour()
 	for i := range 40 {
@@ -68,7 +68,7 @@ func TestNothingIsLost(t *testing.T) {
 	if h.rows != 0 || h.held != 0 {
 		t.Errorf("of nothing %d rows and %d bytes are left", h.rows, h.held)
 	}
-	// An hour of silence, in which buffers are emptied many times, forgets as well.
+	// An hour without requests, in which buffers are emptied many times, forgets them all.
 	now = now.Add(40 * HourSlot)
 	h.advance(now, h.key, nil)
 	h.count(&charged{rule: "r", tokens: 1}, []byte("\x00a"), 1, now)
@@ -80,7 +80,7 @@ func TestNothingIsLost(t *testing.T) {
 	if h.rows != 0 {
 		t.Errorf("%d rows of hours ago are left", h.rows)
 	}
-	// A key that never pauses takes no more memory than an hour does, and one that pauses gives it back.
+	// A key that never pauses takes no more memory than one hour needs, and a pause frees the memory.
 	var s series
 	bytes := 0
 	for i := range 10 * HourSlots {
@@ -97,8 +97,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestWhoTheBusiestAre: a new key takes over the count of the one that makes way, older requests count less, and there is room for more keys
-// again when there is memory.
+// TestWhoTheBusiestAre checks that a new key takes over the count of the key that it replaces, that older requests
+// count less, and that more keys are kept once there is memory again.
 func TestWhoTheBusiestAre(t *testing.T) {
 	h, now := newTestHour()
 	count := func(key string, n int) {
@@ -119,7 +119,7 @@ func TestWhoTheBusiestAre(t *testing.T) {
 	}
 	now = now.Add((2*halved - 1) * HourSlot) // a is just within the hour
 	h.advance(now, h.key, nil)
-	count("c", 2) // as many as a
+	count("c", 2) // as many requests as a
 	if id, _ := lowest(); id != h.key.subject([]byte("\x00a")) {
 		t.Error("what was sent an hour ago counts as much as what was sent now")
 	}
@@ -132,7 +132,8 @@ func TestWhoTheBusiestAre(t *testing.T) {
 	}
 }
 
-// TestCountsAreMadeSmaller after half a day and more, in proportion: whoever is new isn't the last for it.
+// TestCountsAreMadeSmaller checks that counts are scaled down in proportion when they grow too large, so that a new key
+// doesn't rank last because of it.
 func TestCountsAreMadeSmaller(t *testing.T) {
 	h, now := newTestHour()
 	for range 64*halved/100 + 2 {
@@ -148,7 +149,8 @@ func TestCountsAreMadeSmaller(t *testing.T) {
 	}
 }
 
-// TestSketchesInPart count by the names that all of them would tell, each in the highest class that any has.
+// TestSketchesInPart checks that sketches of different sizes are merged over the part that all of them cover, each key
+// in the highest class that any sketch has.
 func TestSketchesInPart(t *testing.T) {
 	each := float64(1<<32) / 12
 	n := union([]sketched{{100, []uint32{4 | 3, 8 | 1}}, {100, []uint32{4 | 1, 8 | 1, 12 | 1, 16 | 1}}})
@@ -163,7 +165,8 @@ func TestSketchesInPart(t *testing.T) {
 	}
 }
 
-// TestKeptIsNoMoreThanAll, though each number is rounded by itself.
+// TestKeptIsNoMoreThanAll checks that the kept keys don't have more requests than the rule, although each number is
+// rounded.
 func TestKeptIsNoMoreThanAll(t *testing.T) {
 	h, now := newTestHour()
 	for _, key := range []string{"a", "b", "c"} {
@@ -172,13 +175,14 @@ func TestKeptIsNoMoreThanAll(t *testing.T) {
 	if got, _ := h.tell(h.rules["r"], question{ofRule, "r"}, alone, alone, now); got.Kept != 2 || got.Sum.Requests != 2 || len(got.Rows) != 3 {
 		t.Errorf("%+v", got)
 	}
-	// And no more than there is room for.
+	// An answer also has no more rows than fit.
 	if got, _ := h.tell(h.rules["r"], question{ofRule, "r"}, 1, alone, now); len(got.Rows) != 1 || got.Keys.N != 3 {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestKeysOfSeveralNodes are one, with what all of them have seen, and what any knows.
+// TestKeysOfSeveralNodes checks that a key on several nodes becomes one row with the sums of all and with what any of
+// them knows.
 func TestKeysOfSeveralNodes(t *testing.T) {
 	past := func(slot uint32) []byte {
 		var s series

@@ -14,10 +14,10 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// runHour runs a test with a bed that knows its rules.
+// runHour runs a test with a bed whose Top knows the limiter's rules.
 func runHour(t *testing.T, test func(*bed, *top.Cluster), rules ...weir.Rule) {
 	t.Helper()
-	var b atomic.Pointer[bed] // the bed has the options, and the options the bed
+	var b atomic.Pointer[bed] // a pointer, because the options refer to the bed, which needs the options
 	run(t, top.Options{Rules: func() *weir.RuleSet {
 		if b.Load() == nil {
 			return nil
@@ -29,7 +29,7 @@ func runHour(t *testing.T, test func(*bed, *top.Cluster), rules ...weir.Rule) {
 	}, rules...)
 }
 
-// count is an exact count of what a test has sent: by rule, client and slot.
+// count counts exactly what a test has sent, by rule, client and slot.
 type count map[[3]string][2]uint64
 
 func (c count) add(rule, client string, refused bool) {
@@ -42,7 +42,7 @@ func (c count) add(rule, client string, refused bool) {
 	c[name] = n
 }
 
-// of is what a client has in a rule, in the hour that a span is about.
+// of returns the requests of a client that a rule counted, in the hour of a span.
 func (c count) of(rule, client string, s top.Span) (past top.Past, requests, refused uint64) {
 	past = top.Past{Requests: make([]uint64, s.Slots), Refused: make([]uint64, s.Slots)}
 	for i := range past.Requests {
@@ -53,7 +53,8 @@ func (c count) of(rule, client string, s top.Span) (past top.Past, requests, ref
 	return past, requests, refused
 }
 
-// TestTheHourIsAnExactCount: of every rule that applies, by what it counts, in each slot of the last hour and in none before.
+// TestTheHourIsAnExactCount checks that every rule that applies has exact counts for each of its clients, in each slot
+// of the last hour, and that older slots are forgotten.
 func TestTheHourIsAnExactCount(t *testing.T) {
 	runHour(t, func(b *bed, hour *top.Cluster) {
 		sent, random := count{}, rand.New(rand.NewPCG(1, 2))
@@ -68,7 +69,7 @@ func TestTheHourIsAnExactCount(t *testing.T) {
 				}
 				for i, l := range d.Limits() {
 					if i > 0 && d.Limits()[i-1].Policy.Rule == l.Policy.Rule {
-						continue // another limit of the rule
+						continue // another limit of the same rule
 					}
 					client := map[string]string{"key": r.APIKey, "org": r.Org, "ip": r.IP.String(), "pair": r.APIKey + " " + r.Method, "all": "(everybody)"}[l.Policy.Rule]
 					sent.add(l.Policy.Rule, client, !l.Allowed)
@@ -89,7 +90,7 @@ func TestTheHourIsAnExactCount(t *testing.T) {
 			if !slices.Equal(got.Series.Requests, want.Requests) || !slices.Equal(got.Series.Refused, want.Refused) {
 				t.Errorf("%s: the series is\n%v, want\n%v", rule, got.Series, want)
 			}
-			clients := map[string]string{} // as they are shown
+			clients := map[string]string{} // client names, as they are shown
 			for name := range sent {
 				if name[0] == rule && name[1] != "" {
 					clients[name[1]] = shownOf[name[1]]
@@ -108,14 +109,14 @@ func TestTheHourIsAnExactCount(t *testing.T) {
 				}
 			}
 		}
-		// A client's page has what the rules count by it.
+		// A client's page lists the rules that count by that client.
 		key := fmt.Sprintf("sk_prod_%016d", 7)
 		page, _, err := hour.Client(t.Context(), top.Identity{Kind: "api_key", Value: key}, "")
 		if err != nil || len(page.Rules) != 2 || page.Client != mask(key) {
 			t.Fatalf("%v: %+v", err, page)
 		}
 		for _, in := range page.Rules {
-			_, want, _ := sent.of("key", key, page.Span) // both rules have all of its requests
+			_, want, _ := sent.of("key", key, page.Span) // both rules count all requests of the client
 			if in.Requests != want {
 				t.Errorf("%s has %d requests of the client, want %d", in.Rule, in.Requests, want)
 			}
@@ -137,7 +138,8 @@ func TestTheHourIsAnExactCount(t *testing.T) {
 
 func mask(s string) string { return top.Identity{Kind: "api_key", Value: s}.Shown() }
 
-// TestHowMuchIsUsed comes from what decisions said was left, whatever the algorithm, while the counter isn't full again.
+// TestHowMuchIsUsed checks the used part of a limit, for every algorithm: it comes from what decisions said was left,
+// until the counter is full again.
 func TestHowMuchIsUsed(t *testing.T) {
 	var rules []weir.Rule
 	for a := weir.TokenBucket; a <= weir.SlidingCounter; a++ {
@@ -169,7 +171,8 @@ func TestHowMuchIsUsed(t *testing.T) {
 	}, rules...)
 }
 
-// TestARuleThatCountsBySomethingElse forgets its keys: nobody could tell who they were.
+// TestARuleThatCountsBySomethingElse checks that a rule whose by changes forgets its clients, because their names could
+// no longer be read.
 func TestARuleThatCountsBySomethingElse(t *testing.T) {
 	runHour(t, func(b *bed, hour *top.Cluster) {
 		b.check(weir.Request{APIKey: "sk_1", User: "ada"})
@@ -192,7 +195,7 @@ func TestARuleThatCountsBySomethingElse(t *testing.T) {
 	}, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerSecond(5)}})
 }
 
-// TestLongKeys are known by their fingerprints, and have to be pasted.
+// TestLongKeys checks that a long key is shown only by its fingerprint, so that an operator has to paste the key.
 func TestLongKeys(t *testing.T) {
 	runHour(t, func(b *bed, hour *top.Cluster) {
 		long, fits := strings.Repeat("k", 300), strings.Repeat("k", 191)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Addresses are shown as the network that a rule counts, and each is somebody else.
+// Networks are shown in the form in which a rule counts them, and each is a client of its own.
 func TestNetworksAreShown(t *testing.T) {
 	binary := func(network string) string {
 		b, err := netip.MustParsePrefix(network).MarshalBinary()

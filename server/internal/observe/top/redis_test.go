@@ -19,7 +19,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// join makes a node that uses a Redis, and waits until it is known there.
+// join returns a node that uses a Redis, once the node is registered there.
 func join(t *testing.T, r *redistest.Server, name string, o top.Options) *top.Cluster {
 	t.Helper()
 	s, err := redisstore.New(redisstore.Options{URL: "redis://" + r.Addr, Name: name, Timeout: 5 * time.Second})
@@ -35,16 +35,16 @@ func join(t *testing.T, r *redistest.Server, name string, o top.Options) *top.Cl
 	}
 }
 
-// still is a clock that doesn't move: lists don't grow old while a busy machine runs the test.
+// still has a clock that doesn't move, so that lists don't grow old while a busy machine runs the test.
 func still(at time.Time) top.Options { return top.Options{Now: func() time.Time { return at }} }
 
-// toldKey is where a node answers a question.
+// toldKey is the key under which a node answers a question.
 func toldKey(question, node string) string {
 	sum := sha256.Sum256([]byte(question))
 	return "weir{top}told:" + hex.EncodeToString(sum[:8]) + ":" + node
 }
 
-// tells has a node tell who is hot, as one does that is asked at that time, until another has the answer.
+// tells lets a node write its answer about hot clients at the given time, and keeps the answer from expiring.
 func tells(t *testing.T, c *top.Cluster, r *redistest.Server, name string, at time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -70,7 +70,7 @@ func names(a top.Answer) (all []string) {
 	return all
 }
 
-// TestNodesThatCantBeRead are missing, and nobody else is.
+// TestNodesThatCantBeRead checks that only nodes whose answers can't be read are missing.
 func TestNodesThatCantBeRead(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	at := time.Now()
@@ -92,7 +92,8 @@ func TestNodesThatCantBeRead(t *testing.T) {
 	}
 }
 
-// TestAnOldListIsTheLastResort: the first question waits for one that is new.
+// TestAnOldListIsTheLastResort checks that a question first waits for a new list, and uses an old one only if none
+// comes.
 func TestAnOldListIsTheLastResort(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	now := time.Now()
@@ -108,7 +109,7 @@ func TestAnOldListIsTheLastResort(t *testing.T) {
 	}
 }
 
-// TestQuestionsShareAnAnswer: the nodes are asked once a second, by however many.
+// TestQuestionsShareAnAnswer checks that the nodes are asked once a second, however many questions there are.
 func TestQuestionsShareAnAnswer(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	a := join(t, r, "a", top.Options{})
@@ -137,7 +138,7 @@ func TestQuestionsShareAnAnswer(t *testing.T) {
 	}
 }
 
-// TestListsThatNoNodeHasWritten aren't in the answer, which says so, and do no harm to it.
+// TestListsThatNoNodeHasWritten checks that an answer leaves out invalid lists, says so, and is otherwise right.
 func TestListsThatNoNodeHasWritten(t *testing.T) {
 	now := time.Now().UTC()
 	good := fmt.Sprintf(`{"node": "x", "at": %q, "since": %q, "one_in": 1, "clients": {"missing": {"requests": 0, "refused": 0}}}

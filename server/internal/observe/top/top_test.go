@@ -18,14 +18,14 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// bed is a limiter whose decisions a Top looks at.
+// bed is a limiter whose decisions a Top observes.
 type bed struct {
 	t       testing.TB
 	limiter *weir.Limiter
 	top     *top.Top
 }
 
-// run runs a test with a bed, in time of its own.
+// run runs a test with a bed, in virtual time.
 func run(t *testing.T, o top.Options, test func(*bed), rules ...weir.Rule) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,11 +63,11 @@ func (b *bed) answer(q top.Query) top.Answer {
 	return top.NewCluster(b.top, "n1", nil, nil).Hot(b.t.Context(), q)
 }
 
-// TestRatesAreOfNow: what is counted, by client and rule, shows as long as it is recent.
+// TestRatesAreOfNow checks that rates by client and rule show as long as they are recent.
 func TestRatesAreOfNow(t *testing.T) {
 	run(t, top.Options{}, func(b *bed) {
 		ip := netip.MustParseAddr("2001:db8::17")
-		for range 10 { // seconds, as many as a window has
+		for range 10 { // seconds, the length of the window
 			for range 30 {
 				b.check(weir.Request{APIKey: "sk_prod_0123456789abcdef", KeyVerified: true, IP: ip})
 			}
@@ -121,8 +121,8 @@ func TestRatesAreOfNow(t *testing.T) {
 			Algorithm: weir.FixedWindow, Limits: []weir.Limit{weir.PerSecond(5)}})
 }
 
-// TestAKeyPerRequest: a flood of made-up keys shows by its address, with keys that send less than it, and the answer says
-// what it can't show. A verified key is no address.
+// TestAKeyPerRequest checks that a flood of made-up keys shows as its address, that slower keys still show, and that
+// the answer says below which rate clients may be missing. A verified key isn't shown as its address.
 func TestAKeyPerRequest(t *testing.T) {
 	run(t, top.Options{}, func(b *bed) {
 		flood, home := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("198.51.100.1")
@@ -154,7 +154,8 @@ func TestAKeyPerRequest(t *testing.T) {
 	})
 }
 
-// TestKeysThatLookTheSame stay two, and nothing that comes out holds one of them.
+// TestKeysThatLookTheSame checks that keys that look the same when masked stay apart, and that no output contains one
+// of them.
 func TestKeysThatLookTheSame(t *testing.T) {
 	keys := []string{"sk_prod_AAAA_SECRET_1_zzzz", "sk_prod_AAAA_SECRET_2_zzzz", "sk_*_SECRET", "10.1.2.3_SECRET", strings.Repeat("x", 20) + strings.Repeat("SECRET", 3000) + strings.Repeat("x", 20), "\x1b[31mSECRET\xff\n"}
 	run(t, top.Options{}, func(b *bed) {
@@ -182,11 +183,11 @@ func TestKeysThatLookTheSame(t *testing.T) {
 	})
 }
 
-// TestFingerprints are the same on nodes that share a secret, and others elsewhere.
+// TestFingerprints checks that nodes with the same secret have the same fingerprints, and other nodes don't.
 func TestFingerprints(t *testing.T) {
 	of := func(secret string) (fingerprint string) {
 		run(t, top.Options{Secret: func() []byte { return []byte(secret) }}, func(b *bed) {
-			time.Sleep(time.Second + time.Millisecond) // by now it has asked for the secret
+			time.Sleep(time.Second + time.Millisecond) // by now the node has read the secret
 			b.check(weir.Request{APIKey: "sk_1"})
 			time.Sleep(2 * top.Slot)
 			if c := b.answer(top.Query{}).Clients; len(c) == 1 {
@@ -201,7 +202,8 @@ func TestFingerprints(t *testing.T) {
 	}
 }
 
-// TestLastUse: a rule's last hit and refusal are known, also of one that applies and doesn't bind.
+// TestLastUse checks that a rule's last hit and last refusal are known, including for a rule that applies but doesn't
+// decide.
 func TestLastUse(t *testing.T) {
 	run(t, top.Options{}, func(b *bed) {
 		time.Sleep(time.Minute)
@@ -229,7 +231,8 @@ func TestLastUse(t *testing.T) {
 		weir.Rule{ID: "shadow", Shadow: true, Limits: []weir.Limit{weir.PerMinute(1)}})
 }
 
-// TestManyRules: a rule that made way for others, and is known again, has no requests that it had before.
+// TestManyRules checks that a rule that was dropped to make room, and is tracked again, doesn't count its earlier
+// requests again.
 func TestManyRules(t *testing.T) {
 	var busy uint64
 	totals := func(tell func(string, metrics.Total)) {
@@ -240,9 +243,9 @@ func TestManyRules(t *testing.T) {
 		}
 	}
 	run(t, top.Options{Totals: totals}, func(b *bed) {
-		time.Sleep(2 * time.Minute)           // what was counted before the node began to look is out of sight
-		b.check(weir.Request{APIKey: "sk_1"}) // of yet another rule, for which others make way
-		time.Sleep(3 * time.Second)           // by now some of them are known again
+		time.Sleep(2 * time.Minute)           // by now, totals from before the node started don't show any longer
+		b.check(weir.Request{APIKey: "sk_1"}) // of another rule, for which others are dropped
+		time.Sleep(3 * time.Second)           // by now, some of the dropped rules are tracked again
 		rules := b.answer(top.Query{}).Rules
 		for _, r := range rules {
 			want := 0.
@@ -259,7 +262,8 @@ func TestManyRules(t *testing.T) {
 	})
 }
 
-// TestAClientIsOneRow, whichever rules bind its requests. Of one rule alone, it is what that binds.
+// TestAClientIsOneRow checks that a client is one row, whichever rules decide its requests. In the answer for a single
+// rule, the row counts only the requests that the rule decided.
 func TestAClientIsOneRow(t *testing.T) {
 	run(t, top.Options{}, func(b *bed) {
 		for range 10 { // seconds
@@ -292,7 +296,7 @@ func TestAClientIsOneRow(t *testing.T) {
 		weir.Rule{ID: "b", Match: weir.Match{Endpoint: "/b"}, Algorithm: weir.FixedWindow, Limits: []weir.Limit{weir.PerSecond(2)}})
 }
 
-// TestARuleInShadow has refused nobody.
+// TestARuleInShadow checks that a rule in shadow mode has no refusals.
 func TestARuleInShadow(t *testing.T) {
 	var all metrics.Total
 	totals := func(tell func(string, metrics.Total)) {
@@ -309,7 +313,8 @@ func TestARuleInShadow(t *testing.T) {
 	})
 }
 
-// TestFingerprintsStay: a node that knows the nodes' secret shows no other fingerprints than theirs, from its first answer on.
+// TestFingerprintsStay checks that once a node can learn the shared secret, its answers have only fingerprints that
+// other nodes have, too.
 func TestFingerprintsStay(t *testing.T) {
 	var secret atomic.Pointer[[]byte]
 	options := top.Options{Secret: func() []byte {
@@ -320,7 +325,7 @@ func TestFingerprintsStay(t *testing.T) {
 	}}
 	r := weir.Request{APIKey: "sk_prod_1"}
 	early, late := top.New(options), top.New(options)
-	alone := early.Fingerprint(&r) // the store isn't reached yet
+	alone := early.Fingerprint(&r) // the store hasn't been reached yet
 	secret.Store(&[]byte{15: 1})
 	page, _, err := top.NewCluster(early, "a", nil, nil).Client(t.Context(), top.Identity{Kind: "api_key", Value: r.APIKey}, "")
 	late.Learn()

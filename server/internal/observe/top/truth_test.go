@@ -13,7 +13,8 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// TestWhatOtherRulesRefused takes no token of a rule, so that another limit of it wouldn't have refused it. A candidate of that limit says the same.
+// TestWhatOtherRulesRefused checks that a request that another rule refused takes no token of this rule, so it isn't
+// one that a lower limit of this rule would have refused. A candidate gives the same number.
 func TestWhatOtherRulesRefused(t *testing.T) {
 	candidate := []weir.Limit{weir.PerMinute(20)}
 	runHour(t, func(b *bed, hour *top.Cluster) {
@@ -28,7 +29,7 @@ func TestWhatOtherRulesRefused(t *testing.T) {
 		if got.WouldRefuse != usage.WouldRefuse || got.WouldRefuse != 0 || got.Elsewhere != 90 || got.Requests != 101 || got.LeftOut != 0 {
 			t.Errorf("of %d requests, of which others refused %d, %d would have been refused; the candidate says %d", got.Requests, got.Elsewhere, got.WouldRefuse, usage.WouldRefuse)
 		}
-		// Of 10 and one of 5 tokens, six fit into a bucket of 6, and the one that comes a minute later.
+		// Of the 10 requests, 6 fit into a bucket of 6. The one with 5 tokens, a minute later, doesn't fit.
 		if got := must(hour.Arrivals(t.Context(), "api")).Under(t.Context(), policy(t, weir.PerHour(6))); got.WouldRefuse != 5 {
 			t.Errorf("at 6 an hour %d would have been refused", got.WouldRefuse)
 		}
@@ -37,7 +38,8 @@ func TestWhatOtherRulesRefused(t *testing.T) {
 		weir.Rule{ID: "api", Match: weir.Match{Endpoint: "/x"}, Limits: []weir.Limit{weir.PerMinute(1000)}, Candidate: candidate})
 }
 
-// TestManyLimits: of a request with more rules than are written down each has its turn, however many limits it has.
+// TestManyLimits checks that if a request has more rules than are recorded, each rule is recorded in its turn, however
+// many limits it has.
 func TestManyLimits(t *testing.T) {
 	rules := []weir.Rule{{ID: "many", Limits: []weir.Limit{weir.PerSecond(1e6), weir.PerMinute(1e8), weir.PerHour(1e9)}}}
 	for i := range 10 {
@@ -60,10 +62,11 @@ func TestManyLimits(t *testing.T) {
 	}, rules...)
 }
 
-// TestABucketRefills also while nobody asks for its tokens; a window doesn't.
+// TestABucketRefills checks that the used part of a bucket shrinks without requests, and that of a window doesn't.
 func TestABucketRefills(t *testing.T) {
 	runHour(t, func(b *bed, hour *top.Cluster) {
-		// Not when it counts: all checks are of one instant, and some of them would be counted before the others.
+		// Start between two counts: all checks happen at one instant, and a count in the middle would see only some of
+		// them.
 		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + 50*time.Millisecond)))
 		for range 60 {
 			b.check(weir.Request{APIKey: "sk_1"})
@@ -83,7 +86,7 @@ func TestABucketRefills(t *testing.T) {
 		weir.Rule{ID: "window", Algorithm: weir.FixedWindow, Limits: []weir.Limit{weir.PerMinute(60)}})
 }
 
-// TestKeysThatWereForgotten: what is said of a key is too low by no more than is said.
+// TestKeysThatWereForgotten checks that a key's count is too low by no more than the answer says.
 func TestKeysThatWereForgotten(t *testing.T) {
 	runHour(t, func(b *bed, hour *top.Cluster) {
 		sent := map[string]uint64{}
@@ -125,7 +128,7 @@ func TestKeysThatWereForgotten(t *testing.T) {
 		}
 		send(3000)
 		short, low := look()
-		if short == 0 || low < short || low > 999 { // one was never forgotten
+		if short == 0 || low < short || low > 999 { // k0001 was never forgotten
 			t.Errorf("of 3,000 keys %d are too low, and %d said to be", short, low)
 		}
 		page, _, err := hour.Client(t.Context(), top.Identity{Kind: "api_key", Value: fmt.Sprintf("k%04d_%020d", 1, 0)}, "")
@@ -135,16 +138,17 @@ func TestKeysThatWereForgotten(t *testing.T) {
 	})
 }
 
-// TestNodesThatEnded leave a gap, and so does one that has just begun: the answer says since when it is whole.
+// TestNodesThatEnded checks that a node that has ended or has just begun leaves a gap, and that the answer says since
+// when it is complete.
 func TestNodesThatEnded(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	rs := compile(t, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerHour(30)}})
 	a := joinHour(t, r, "a", rs)
 	second := time.Now().Truncate(time.Second)
 	joinHour(t, r, "b", rs)
 	asked := 0
-	ask := func() top.Span { // each time another question, so that none is answered from memory
+	ask := func() top.Span { // each question is a new one, so that none is answered from the cache
 		asked++
 		return must(a.hour.Rule(t.Context(), top.Query{Rule: fmt.Sprint("r", asked), K: 1})).Span
 	}
@@ -159,7 +163,7 @@ func TestNodesThatEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for !slices.Contains(s.NodesMissing, "c") { // it lives, and doesn't answer
+	for !slices.Contains(s.NodesMissing, "c") { // c is alive, but doesn't answer
 		s = ask()
 	}
 	if s.WholeSince != nil {
@@ -175,9 +179,9 @@ func TestNodesThatEnded(t *testing.T) {
 	}
 }
 
-// TestWhyNodesAreMissing is what Redis says, if it says something.
+// TestWhyNodesAreMissing checks that an answer gives Redis' reason for missing nodes, if there is one.
 func TestWhyNodesAreMissing(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	rs := compile(t, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerHour(30)}})
 	a := joinHour(t, r, "a", rs)
@@ -210,9 +214,9 @@ func TestWhyNodesAreMissing(t *testing.T) {
 	}
 }
 
-// TestManyQuestions: those that others ask later don't keep a node from the ones that it hasn't answered yet.
+// TestManyQuestions checks that later questions of others don't keep a node from answering earlier ones.
 func TestManyQuestions(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	rs := compile(t, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerHour(30)}})
 	a := joinHour(t, r, "a", rs)

@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// exact replays arrivals one by one, at the moments at which they came, and counts those that are refused.
+// exact replays arrivals one by one, at their exact times, and counts the refused ones.
 func exact(p *counter.Policy, moments []int64, cost int64) (refused uint64) {
 	var s counter.State
 	var l counter.Log
@@ -28,7 +28,7 @@ func exact(p *counter.Policy, moments []int64, cost int64) (refused uint64) {
 	return refused
 }
 
-// counts are the same arrivals as they are remembered.
+// counts returns the same arrivals as the hour remembers them.
 func counts(moments []int64, cost int64) (out []tick) {
 	for _, now := range moments {
 		slot := uint32(now / HourSlot.Microseconds())
@@ -44,7 +44,7 @@ func counts(moments []int64, cost int64) (out []tick) {
 
 var hourBegins = time.Date(2026, 11, 16, 19, 0, 0, 0, time.UTC).UnixMicro()
 
-// patterns are an hour of arrivals each.
+// patterns returns arrivals of one hour, in several patterns.
 func patterns() map[string][]int64 {
 	random := rand.New(rand.NewPCG(7, 7))
 	hour, out := time.Hour.Microseconds(), map[string][]int64{}
@@ -69,8 +69,8 @@ func patterns() map[string][]int64 {
 	return out
 }
 
-// TestWhatIfIsTheRealArithmetic: for arrivals that are spread evenly it says what an exact replay does. For all others it is off by what
-// refills in the time by which they were moved: a slot, for each in which any arrived.
+// TestWhatIfIsTheRealArithmetic checks that the estimate for evenly spread arrivals equals an exact replay. For other
+// arrivals, it may differ by what refills in one slot, for each slot with arrivals.
 func TestWhatIfIsTheRealArithmetic(t *testing.T) {
 	for a := counter.TokenBucket; a <= counter.SlidingCounter; a++ {
 		for _, l := range []counter.Limit{{Count: 50, Window: time.Minute}, {Count: 5, Window: time.Second}, {Count: 600, Window: time.Hour}, {Count: 20, Window: 5 * time.Minute, Burst: 60}} {
@@ -92,7 +92,7 @@ func TestWhatIfIsTheRealArithmetic(t *testing.T) {
 					moved := 0.
 					if name[0] != 'e' {
 						refills := float64(l.Count) * HourSlot.Seconds() / l.Window.Seconds()
-						moved = (refills/float64(cost) + 1) * float64(len(ticks)) // and one for rounding
+						moved = (refills/float64(cost) + 1) * float64(len(ticks)) // plus one for rounding
 					}
 					if off := float64(got) - float64(want); off > moved || off < -moved {
 						t.Errorf("%s %s burst %d, %s of %d tokens: %d would be refused of %d, want %d ± %.0f", a, l, l.Burst, name, cost, got, len(moments), want, moved)
@@ -103,8 +103,8 @@ func TestWhatIfIsTheRealArithmetic(t *testing.T) {
 	}
 }
 
-// TestWhatIfOfBursts: bursts refuse more than requests that are spread over their slots. What is said of them is exact for a
-// burst, also for one that falls into two slots, and never less than what even arrivals would be refused.
+// TestWhatIfOfBursts checks that a burst counts more refusals than the same requests spread over their slots. The
+// estimate for a burst is exact, even if the burst falls into two slots.
 func TestWhatIfOfBursts(t *testing.T) {
 	p, err := counter.NewPolicy("x", counter.PerMinute(20))
 	if err != nil {
@@ -123,7 +123,8 @@ func TestWhatIfOfBursts(t *testing.T) {
 	}
 }
 
-// TestWhatIfInSteps: with far more requests than there are steps, they arrive in groups, and as many fit.
+// TestWhatIfInSteps checks that if there are far more requests than steps, requests are replayed in groups, with nearly
+// the same result.
 func TestWhatIfInSteps(t *testing.T) {
 	for a := counter.TokenBucket; a <= counter.SlidingCounter; a++ {
 		p, err := counter.NewPolicy("x", counter.Limit{Algorithm: a, Count: 3000, Window: time.Minute})
@@ -144,7 +145,7 @@ func TestWhatIfInSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = p.With(func(d *counter.Definition) { d.CountRefused = true })
-	// Of 8, 8 and 2 tokens the first fits; what the second is refused counts, so that the third doesn't.
+	// Of 8, 8 and 2 tokens, the first 8 fit. The refused 8 count, too, so that the 2 don't fit.
 	if got := replay(p, []tick{{slot: 6, requests: 2, tokens: 16}, {slot: 7, requests: 1, tokens: 2}, {slot: 12, requests: 1, tokens: 10}}, 10); got != 2 {
 		t.Errorf("%d would be refused, want 2", got)
 	}

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TestBombs: however much a small value in Redis unpacks to, reading it takes no more memory than a list of a node may.
+// TestBombs checks that reading a small compressed value from Redis takes no more memory than a node's list may,
+// however much it unpacks to.
 func TestBombs(t *testing.T) {
 	now := time.Now().UTC()
 	head := fmt.Sprintf(`{"at": %q, "since": %q, "one_in": 1}`+"\n", now.Format(time.RFC3339), now.Format(time.RFC3339))
@@ -49,7 +50,8 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestOldAnswersAreNotRead beyond their first line: nodes look for new ones many times a second.
+// TestOldAnswersAreNotRead checks that only the first line of an old answer is read, because nodes poll for new ones
+// many times a second.
 func TestOldAnswersAreNotRead(t *testing.T) {
 	now := time.Now().UTC()
 	answer := told{At: now, OneIn: 1, Rules: make([]toldRule, 1)}
@@ -74,7 +76,8 @@ func TestOldAnswersAreNotRead(t *testing.T) {
 	}
 }
 
-// TestAllAnswersTogether have a bound, too: there may be as many nodes in Redis as somebody writes there.
+// TestAllAnswersTogether checks that all answers together are bounded, too, because anyone with access to Redis can
+// make up nodes.
 func TestAllAnswersTogether(t *testing.T) {
 	now := time.Now().UTC()
 	out := told{At: now, OneIn: 1}
