@@ -52,22 +52,22 @@ rules:
 blacklist: ["sk_revoked_*"]
 `
 
-// port is an admin port with what is behind it.
+// port is an admin port and the parts behind it.
 type port struct {
 	*httptest.Server
 	limiter   *weir.Limiter
 	cooldowns *cooldown.Guard
 	top       *top.Top
 	source    *inforce.Rules
-	dir       *rulestore.Dir // nil with a file
-	data      string         // its folder
+	dir       *rulestore.Dir // nil if the rules are in a file
+	data      string         // the folder of dir
 	heard     redisstore.Heard
 	log       *lockedBuffer
-	noSlots   error // why nobody knows who holds them
+	noSlots   error // if set, listing slots fails with it
 	regions   admin.Regions
 }
 
-// slotsOrNot lists slots, while it can.
+// slotsOrNot lists slots, or fails with an error if one is set.
 type slotsOrNot struct {
 	from  admin.Slots
 	fails *error
@@ -104,7 +104,7 @@ func (b *lockedBuffer) String() string {
 	return b.Buffer.String()
 }
 
-// open starts a port over a data folder, or over a file that is the truth.
+// open starts a port with rules in a data folder, or in a file if file isn't "".
 func open(t *testing.T, tokens guard.Tokens, file string) *port {
 	t.Helper()
 	p := &port{log: &lockedBuffer{}, regions: admin.Regions{Peers: []region.Status{}}}
@@ -172,7 +172,7 @@ func open(t *testing.T, tokens guard.Tokens, file string) *port {
 	return p
 }
 
-// keptOut has one client that is.
+// keptOut returns a guard in which one client is in a cooldown.
 func keptOut(t *testing.T) *cooldown.Guard {
 	t.Helper()
 	now := time.Now()
@@ -191,7 +191,7 @@ func keptOut(t *testing.T) *cooldown.Guard {
 	return g
 }
 
-// answer is what came back.
+// answer is a response.
 type answer struct {
 	status int
 	header http.Header
@@ -207,7 +207,7 @@ func (a answer) json(t *testing.T) map[string]any {
 	return v
 }
 
-// code is that of an error, or "".
+// code returns the code of an error response, or "".
 func (a answer) code(t *testing.T) string {
 	t.Helper()
 	e, _ := a.json(t)["error"].(map[string]any)
@@ -215,7 +215,7 @@ func (a answer) code(t *testing.T) string {
 	return code
 }
 
-// do sends a request; header lines are "Name: value".
+// do sends a request. Header lines are "Name: value".
 func (p *port) do(t *testing.T, method, path, body string, headers ...string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, p.URL+path, strings.NewReader(body))
@@ -306,7 +306,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 
 func TestBadTokensAreThrottled(t *testing.T) {
 	p := open(t, tokens(t), "")
-	for range 20 { // a job whose token is an old one guesses nothing
+	for range 20 { // a job that still uses an old token isn't guessing
 		p.want(t, p.do(t, "GET", "/v1/rules", "", "Authorization: Bearer old"), 401, "UNAUTHORIZED")
 	}
 	last := answer{}
@@ -317,7 +317,7 @@ func TestBadTokensAreThrottled(t *testing.T) {
 	if last.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
-	// Good ones are let in: nobody locks out the others behind an address.
+	// Good tokens still work: a client can't lock out others behind the same address.
 	p.want(t, p.do(t, "GET", "/v1/rules", "", "Authorization: Bearer secret-ada"), 200, "")
 	p.want(t, p.do(t, "GET", "/v1/rules", "", "Authorization: Bearer guess"), 429, "TOO_MANY_ATTEMPTS")
 }
@@ -334,7 +334,8 @@ func TestPagesOfOtherSitesAreRefused(t *testing.T) {
 	}
 }
 
-// TestListsForEverybody: an entry for every address is rejected, and one for very many needs force, each time.
+// TestListsForEverybody checks that an entry that matches all addresses is rejected, and that one that matches very
+// many needs force, each time.
 func TestListsForEverybody(t *testing.T) {
 	for _, list := range []string{"/v1/allowlist", "/v1/denylist"} {
 		p := open(t, nil, "")
@@ -409,7 +410,7 @@ func TestCountersByRequest(t *testing.T) {
 	}
 	const body = `{"key": "k", "method": "GET", "path": "/v1/search"}`
 	counters := p.do(t, "POST", "/v1/counters", body).json(t)["counters"].([]any)
-	// The one that binds comes first, whatever the order of the rules.
+	// The most restrictive limit comes first, whatever the order of the rules.
 	if c := counters[0].(map[string]any); c["rule"] != "search" || c["remaining"] != 25.0 || c["max"] != 30.0 {
 		t.Errorf("got %v", counters)
 	}
@@ -422,7 +423,8 @@ func TestCountersByRequest(t *testing.T) {
 	}
 }
 
-// TestCountersInOrder: what refuses comes first, and the counter of all whose address isn't known isn't the client's.
+// TestCountersInOrder checks that refusing limits come first, and that the counter that clients without an address
+// share isn't shown as the client's.
 func TestCountersInOrder(t *testing.T) {
 	p := open(t, nil, "")
 	const doc = `
@@ -441,7 +443,7 @@ rules:
 	if !last.Allowed {
 		t.Fatal(last)
 	}
-	for range 3 { // of all whose address isn't known
+	for range 3 { // counted for all clients without an address
 		if _, err := p.limiter.Check(t.Context(), &weir.Request{APIKey: "other"}); err != nil {
 			t.Fatal(err)
 		}

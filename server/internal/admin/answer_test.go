@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Large answers are compressed for those who take that, and say the same.
+// A large response is compressed if the client accepts that, with the same content.
 func TestLargeAnswersAreCompressed(t *testing.T) {
 	p := open(t, nil, "")
 	var doc strings.Builder
@@ -21,7 +21,7 @@ func TestLargeAnswersAreCompressed(t *testing.T) {
 	if a := p.do(t, "PUT", "/v1/rules?force=true", doc.String(), "If-Match: *"); a.status != http.StatusOK {
 		t.Fatal(a.text)
 	}
-	// get sends what the transport wouldn't unpack by itself.
+	// get requests an encoding itself, so that the transport doesn't decompress the response.
 	get := func(path string, headers ...string) (http.Header, []byte) {
 		t.Helper()
 		a := p.do(t, "GET", path, "", headers...)
@@ -41,7 +41,7 @@ func TestLargeAnswersAreCompressed(t *testing.T) {
 			t.Fatalf("%s: %v", c.path, err)
 		}
 		text, err := io.ReadAll(z)
-		if c.path == "/v1/rules/usage" { // it has the time in it
+		if c.path == "/v1/rules/usage" { // the response contains the time
 			if err != nil || len(text) < 16<<10 || len(packed) > len(whole)/4 {
 				t.Errorf("%s: %v, %d bytes, packed %d", c.path, err, len(text), len(packed))
 			}
@@ -54,7 +54,7 @@ func TestLargeAnswersAreCompressed(t *testing.T) {
 			t.Errorf("%s: %v", accept, header)
 		}
 	}
-	if header, _ := get("/v1/version", "Accept-Encoding: gzip"); header.Get("Content-Encoding") != "" { // it is small
+	if header, _ := get("/v1/version", "Accept-Encoding: gzip"); header.Get("Content-Encoding") != "" { // small
 		t.Errorf("%v", header)
 	}
 }

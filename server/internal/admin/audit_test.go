@@ -18,8 +18,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// However often callers repeat what needs no change, the log grows by a hundred lines a minute for each of them. The next line says how
-// many there were.
+// However often a caller repeats a request that changes nothing, the audit log grows by at most 100 lines a minute per
+// caller. The next line says how many requests were left out.
 func TestTheAuditIsBounded(t *testing.T) {
 	line := func(name, role string) string {
 		return fmt.Sprintf("%s %s %x\n", name, role, sha256.Sum256([]byte("token-of-"+name)))
@@ -84,7 +84,7 @@ func TestTheAuditIsBounded(t *testing.T) {
 				t.Errorf("%s: %s", what, log.String())
 			}
 		}
-		// One's noise hides nobody else, and no write.
+		// One caller's repeated requests don't hide those of others, or writes.
 		for range 200 {
 			login("bob")
 		}

@@ -21,7 +21,7 @@ func (p *port) denied(t *testing.T, key string) bool {
 	return d.Reason == weir.ReasonDenied
 }
 
-// A key with an override, one on the allow list, and a range that deserves a warning are blocked like others.
+// A key with an override, a key on the allow list, and a range that causes a warning can be blocked without force.
 func TestABlockNeedsNoForce(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "`+leaked+`", "rule": "search", "limit": "3000/minute"}`), 200, "")
@@ -38,7 +38,8 @@ func TestABlockNeedsNoForce(t *testing.T) {
 	p.want(t, p.do(t, "POST", "/v1/denylist/entries?force=true", `{"key": "*"}`), 422, "RULES_INVALID")
 }
 
-// Rules in a file are changed in the file, but for blocks: these apply at once, and every view shows them.
+// If the rules are in a file, they are changed only there, except for blocks: these apply at once, and all views show
+// them.
 func TestTheEmergencyList(t *testing.T) {
 	p := open(t, nil, "rules.yaml")
 	const body = `{"key": "` + leaked + `"}`
@@ -97,7 +98,7 @@ func TestTheEmergencyList(t *testing.T) {
 	}
 }
 
-// A rule store that can't be written, or whose newest version can't be read here, doesn't keep a key in.
+// A key can be blocked even if the rule store can't be written or its newest version can't be read.
 func TestABlockWithoutTheRuleStore(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "POST", "/v1/denylist/entries", `{"key": "sk_before"}`), 200, "")
@@ -109,7 +110,7 @@ func TestABlockWithoutTheRuleStore(t *testing.T) {
 	if p.want(t, a, 200, ""); !strings.Contains(a.text, `"emergency":"added"`) || !p.denied(t, leaked) || !p.denied(t, "sk_before") {
 		t.Errorf("the block: %s", a.text)
 	}
-	// An entry of the rules stays, and one of the emergency list goes.
+	// An entry in the rules can't be removed now, but one in the emergency list can.
 	p.want(t, p.do(t, "POST", "/v1/denylist/entries", `{"key": "sk_before", "remove": true}`), 503, "RULES_UNAVAILABLE")
 	a = p.do(t, "POST", "/v1/denylist/entries", `{"key": "`+leaked+`", "remove": true}`)
 	if p.want(t, a, 200, ""); p.denied(t, leaked) {

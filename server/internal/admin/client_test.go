@@ -8,7 +8,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// send sends a request through the node, and returns the fingerprint of its client.
+// send checks a request on the node, and returns the fingerprint of its client.
 func (p *port) send(t *testing.T, r weir.Request) string {
 	t.Helper()
 	if _, err := p.limiter.Check(t.Context(), &r); err != nil {
@@ -17,7 +17,8 @@ func (p *port) send(t *testing.T, r weir.Request) string {
 	return p.top.Fingerprint(&r)
 }
 
-// TestAClientByItsFingerprint can be looked at, given more, blocked and reset; and nobody learns its key from the answers or the log.
+// TestAClientByItsFingerprint checks that a client can be shown, given a higher limit, blocked and reset by its
+// fingerprint, without its key in a response or the log.
 func TestAClientByItsFingerprint(t *testing.T) {
 	const key = "sk_prod_0123456789abcdef"
 	p := open(t, nil, "")
@@ -69,7 +70,8 @@ func TestAClientByItsFingerprint(t *testing.T) {
 	}
 }
 
-// TestKeysThatReadAsSomethingElse: a client chooses what it sends as its key, and must not have others blocked, or allowed, in its place.
+// TestKeysThatReadAsSomethingElse checks that a client can't have others blocked or allowed by sending a key that looks
+// like an address or a pattern.
 func TestKeysThatReadAsSomethingElse(t *testing.T) {
 	p := open(t, nil, "")
 	for _, key := range []string{"203.0.113.7", "203.0.113.0/24", "sk_prod_*", " sk_prod_1 ", "sk: [x]", `"quoted"`, "a\nb", "ключ"} {
@@ -88,7 +90,7 @@ func TestKeysThatReadAsSomethingElse(t *testing.T) {
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"client": "`+user+`", "rule": "search", "limit": "5/s"}`), 400, "BAD_REQUEST")
 }
 
-// TestShortKeysInAnswers: masking a key leaves the other words alone.
+// TestShortKeysInAnswers checks that masking a short key doesn't change other words that contain it.
 func TestShortKeysInAnswers(t *testing.T) {
 	p := open(t, nil, "")
 	print := p.send(t, weir.Request{APIKey: "search", Path: "/v1/search"})
@@ -99,7 +101,7 @@ func TestShortKeysInAnswers(t *testing.T) {
 	}
 }
 
-// TestAddressesByFingerprint are blocked as they are counted.
+// TestAddressesByFingerprint checks that an address is blocked as the network by which it is counted.
 func TestAddressesByFingerprint(t *testing.T) {
 	p := open(t, nil, "")
 	print := p.send(t, weir.Request{IP: netip.MustParseAddr("2001:db8::17"), Path: "/v1/search"})

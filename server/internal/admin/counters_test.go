@@ -17,7 +17,7 @@ const budgets = `rules:
   - {id: calls, algorithm: fixed_window, limit: 1000000/hour, cost: 499999, shadow: true}
 `
 
-// countersOf asks, and returns the answer by rule.
+// countersOf requests counters, and returns the response, also by rule.
 func (p *port) countersOf(t *testing.T, body string, headers ...string) (admin.Counters, map[string]admin.Counter) {
 	t.Helper()
 	a := p.do(t, "POST", "/v1/counters", body, headers...)
@@ -32,7 +32,8 @@ func (p *port) countersOf(t *testing.T, body string, headers ...string) (admin.C
 	return out, by
 }
 
-// Limits on amounts are told as decimals, budgets with when they end and when they run out, and slots as what is in flight.
+// Limits on amounts are shown as decimals, budgets with the end of their window and when they run out, and slots as
+// requests in flight.
 func TestCountersOfAmountsAndSlots(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", budgets, "If-Match: *", "Content-Type: application/yaml"), 200, "")
@@ -90,7 +91,7 @@ func TestCountersOfAmountsAndSlots(t *testing.T) {
 	}
 }
 
-// A reset is for budgets, too, of a request that names no amount.
+// A reset also resets budgets, although its request names no amount.
 func TestBudgetsAreReset(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", budgets, "If-Match: *", "Content-Type: application/yaml"), 200, "")

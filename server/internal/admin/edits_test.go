@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An override that ends keeps its end when it is given other numbers, unless the caller says otherwise.
+// An override that expires keeps its end when its numbers change, unless the caller sets another end.
 func TestAnOverrideKeepsItsEnd(t *testing.T) {
 	p := open(t, nil, "")
 	put := func(body string) (text string, ends time.Time) {
@@ -41,11 +41,11 @@ func TestAnOverrideKeepsItsEnd(t *testing.T) {
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_vip", "rule": "search", "limit": 5, "expires_in": "soon"}`), 400, "BAD_REQUEST")
 }
 
-// One that is over is a new one: it gets no end that has passed.
+// An expired override counts as a new one when it is written: it doesn't inherit an end in the past.
 func TestAnOverrideThatIsOverIsNew(t *testing.T) {
 	p := open(t, nil, "")
 	over := "rules:\n  - id: search\n    limit: 5/s\n    override:\n"
-	for i := range 50 { // more than one write drops
+	for i := range 50 { // more than a single write removes
 		over += "      sk_" + string(rune('a'+i%26)) + string(rune('a'+i/26)) + ": {limit: 9/s, expires: 2020-01-01T00:00:00Z}\n"
 	}
 	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", over, "If-Match: *"), 200, "")
@@ -61,7 +61,8 @@ func TestAnOverrideThatIsOverIsNew(t *testing.T) {
 	}
 }
 
-// An override names an API key. In a rule that counts by something else it is refused, and the answer says what to write.
+// An override names an API key. In a rule that counts by something else it is refused, and the error says what to write
+// instead.
 func TestNoOverrideInARuleThatCountsByNoKey(t *testing.T) {
 	p := open(t, nil, "")
 	for _, c := range []struct{ path, body string }{
@@ -76,7 +77,7 @@ func TestNoOverrideInARuleThatCountsByNoKey(t *testing.T) {
 	}
 }
 
-// The history says what was done as a person would, and shows no key whole.
+// The history describes changes in words, and never shows a whole key.
 func TestTheHistoryIsInWords(t *testing.T) {
 	p := open(t, nil, "")
 	newest := func() string {

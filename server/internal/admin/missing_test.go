@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// cutOff is a store of a region that can't ask the home of global limits.
+// cutOff is the store of a region that can't reach the home of global limits.
 type cutOff struct{ *memstore.Store }
 
 func (s cutOff) Take(_ context.Context, charges []counter.Charge, results []counter.Result) {
@@ -24,7 +24,8 @@ func (s cutOff) Take(_ context.Context, charges []counter.Charge, results []coun
 	}
 }
 
-// TestCountersOfAMissingHome name it. Of a region's own limits there is nobody else to name.
+// TestCountersOfAMissingHome checks that the counters of a global limit name the home that can't be reached, and that
+// those of a region's own limit name none.
 func TestCountersOfAMissingHome(t *testing.T) {
 	a, h := newAPI(t)
 	set, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{
@@ -57,7 +58,7 @@ func TestCountersOfAMissingHome(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatIsNoJSON is an error, not an empty 200.
+// TestAnAnswerThatIsNoJSON checks that a response that can't be encoded as JSON is an error, not an empty 200.
 func TestAnAnswerThatIsNoJSON(t *testing.T) {
 	a, h := newAPI(t)
 	a.Self = func() rulestore.Node { return rulestore.Node{} }

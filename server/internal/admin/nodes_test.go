@@ -13,7 +13,8 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// TestNodesFromMemory: the list is what was heard last, with its age. How the stores of nodes are that aren't heard any more is unknown.
+// TestNodesFromMemory checks that the list has the last report of each node, with its age. If a node hasn't been heard
+// lately, the state of its store is unknown.
 func TestNodesFromMemory(t *testing.T) {
 	p := open(t, nil, "")
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -52,7 +53,7 @@ func TestNodesFromMemory(t *testing.T) {
 	if !slices.Equal(rows(got), want) || got.Stale || got.AsOf == nil || *got.AgeSeconds < 1 || *got.AgeSeconds > 60 || got.Store.URL == "" {
 		t.Errorf("got %v, want %v: %+v", rows(got), want, got)
 	}
-	// With many nodes lists come seldom. A list that isn't stale is as good as it can be.
+	// With many nodes, lists come less often. A list that isn't stale is treated as current.
 	const late = 20 * time.Second
 	p.heard.At = p.heard.At.Add(-late)
 	p.heard.Peers = slices.Clone(peers)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A key that is pasted into a field that isn't for keys, or in the place of a name, comes back neither in an error nor in the log.
+// A key that is pasted into a wrong field, or in place of a name, appears neither in the error nor in the log.
 func TestPastedKeysArentRepeated(t *testing.T) {
 	p := open(t, nil, "")
 	const key = "sk_live_0123456789abcdef0123456789"
@@ -61,7 +61,7 @@ func TestPastedKeysArentRepeated(t *testing.T) {
 	if strings.Contains(p.log.String(), key) {
 		t.Errorf("the log has it:\n%s", p.log.String())
 	}
-	// A name that somebody has misspelt is said.
+	// A misspelled name does appear in the error.
 	if a := p.do(t, "GET", "/v1/rules/usage/serch", ""); !strings.Contains(a.text, `there is no rule \"serch\"`) {
 		t.Error(a.text)
 	}

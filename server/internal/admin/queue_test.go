@@ -33,7 +33,7 @@ func newAPI(t *testing.T) (*API, http.Handler) {
 	return a, mux
 }
 
-// ask sends a request that ends with ctx, and returns the status and the body.
+// ask sends a request with a context, and returns the status and the body.
 func ask(ctx context.Context, h http.Handler, method, path string) (int, string) {
 	w := httptest.NewRecorder()
 	answerTo(ctx, w, h, method, path)
@@ -53,19 +53,19 @@ func answerTo(ctx context.Context, w http.ResponseWriter, h http.Handler, method
 	h.ServeHTTP(w, r)
 }
 
-// looking is what a token that may only read can ask for, and costs a parse, a compilation or a comparison.
+// looking lists the requests that a read-only token may send and that cost a parse, a compilation or a comparison.
 var looking = []struct{ method, path string }{
 	{"POST", "/v1/rules/validate"}, {"POST", "/rules/validate"}, {"PUT", "/v1/rules?dry_run=true"}, {"GET", "/v1/rules"},
 }
 
-// An explanation takes its turn, and needs no seat: clients whose documents come slowly don't keep it out.
+// An explanation waits for its turn but needs no seat, so clients that send documents slowly don't keep it out.
 func TestAnExplanationNeedsNoSeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, h := newAPI(t)
 		for range lookSeats {
 			a.looks.seats <- struct{}{}
 		}
-		a.looks.turn <- struct{}{} // somebody is at it
+		a.looks.turn <- struct{}{} // another request has the turn
 		status := 0
 		var wg sync.WaitGroup
 		wg.Go(func() { status, _ = ask(t.Context(), h, "POST", "/v1/explain") })
@@ -81,13 +81,14 @@ func TestAnExplanationNeedsNoSeat(t *testing.T) {
 	})
 }
 
-// While one looks, others wait; who finds no seat is told to come back; and who leaves is forgotten.
+// Only one request is processed at a time, and others wait. A request without a seat gets 503, and a waiting request
+// whose client leaves gives up its seat.
 func TestOneLookAtATime(t *testing.T) {
 	for _, c := range looking {
 		synctest.Test(t, func(t *testing.T) {
 			a, h := newAPI(t)
 			a.looks.seats <- struct{}{}
-			a.looks.turn <- struct{}{} // somebody is at it
+			a.looks.turn <- struct{}{} // another request has the turn
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			var wg sync.WaitGroup
@@ -114,7 +115,7 @@ func TestOneLookAtATime(t *testing.T) {
 			if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), "BUSY") {
 				t.Errorf("%s %s: the ninth gets %d %v %s", c.method, c.path, w.Code, w.Header(), w.Body)
 			}
-			leave() // one that waits
+			leave() // one of the waiting clients
 			synctest.Wait()
 			if len(a.looks.seats) != lookSeats-1 || statuses[http.StatusServiceUnavailable] != 1 {
 				t.Errorf("%s %s: a client that has left has still a seat: %v", c.method, c.path, statuses)
@@ -129,7 +130,8 @@ func TestOneLookAtATime(t *testing.T) {
 	}
 }
 
-// Clients that don't send all of their bodies keep nobody out. Those with large documents keep out such documents alone.
+// Clients that send their bodies slowly keep no other client out. Those with large documents keep out only other large
+// documents.
 func TestHalfSentBodiesHaveNoSeat(t *testing.T) {
 	for _, c := range looking {
 		if c.method == http.MethodGet {
@@ -193,7 +195,7 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A client that is slow to read its answer keeps nobody waiting.
+// A client that reads its response slowly doesn't make others wait.
 func TestSlowReadersHaveNoTurn(t *testing.T) {
 	for _, c := range looking {
 		synctest.Test(t, func(t *testing.T) {
@@ -211,7 +213,7 @@ func TestSlowReadersHaveNoTurn(t *testing.T) {
 	}
 }
 
-// Readers, however many, hold up no write.
+// Readers don't delay writes, however many there are.
 func TestWritesDontWaitForReaders(t *testing.T) {
 	a, h := newAPI(t)
 	for range lookSeats {
@@ -226,7 +228,7 @@ func TestWritesDontWaitForReaders(t *testing.T) {
 	}
 }
 
-// A client that has left has nothing compared for it.
+// Nothing is compared for a client that has left.
 func TestNothingIsComparedForThoseWhoLeft(t *testing.T) {
 	_, h := newAPI(t)
 	ctx, leave := context.WithCancel(t.Context())
@@ -242,7 +244,8 @@ func TestNothingIsComparedForThoseWhoLeft(t *testing.T) {
 	}
 }
 
-// TestAnswersAboutTheHourHaveSeats: they are large, and wait for other nodes.
+// TestAnswersAboutTheHourHaveSeats checks that the number of concurrent responses about the last hour is limited,
+// because they are large and wait for other nodes.
 func TestAnswersAboutTheHourHaveSeats(t *testing.T) {
 	a, h := newAPI(t)
 	for range hourSeats {
@@ -264,7 +267,7 @@ func TestAnswersAboutTheHourHaveSeats(t *testing.T) {
 	}
 }
 
-// An answer about the last hour keeps its seat while its client reads it, since such answers take up memory until then.
+// A response about the last hour keeps its seat while its client reads it, because it takes up memory until then.
 func TestAnswersAboutTheHourKeepTheirSeats(t *testing.T) {
 	for method, path := range map[string]string{"GET": "/v1/rules/usage", "POST": "/v1/clients"} {
 		synctest.Test(t, func(t *testing.T) {

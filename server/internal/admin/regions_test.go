@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// warned are the paths and the hints of warnings in an answer, of fields that are about regions.
+// warned returns the warnings in a response about regions, as path and hint.
 func warned(t *testing.T, a answer) (out []string) {
 	t.Helper()
 	var v struct {
@@ -31,8 +31,8 @@ func warned(t *testing.T, a answer) (out []string) {
 	return out
 }
 
-// TestRulesInTheseRegions: a node warns of homes that it doesn't know, and of limits that its regions can't share, when rules are looked at and
-// written, and once.
+// TestRulesInTheseRegions checks that when rules are validated or written, a node warns once about homes that it
+// doesn't know and about limits too small for its regions to share.
 func TestRulesInTheseRegions(t *testing.T) {
 	const (
 		homeless = `rules[3].home: no region is named "eu-wset": the regions that this node knows are ap, eu-west, us; did you mean "eu-west"?`
@@ -47,7 +47,7 @@ func TestRulesInTheseRegions(t *testing.T) {
 	for _, c := range []struct {
 		name, rule string
 		regions    admin.Regions
-		want       []string // how they begin
+		want       []string // how the warnings begin
 	}{
 		{"a known home", "{id: near, by: [user], limit: 100/minute, scope: global, home: eu-west}", three, nil},
 		{"an unknown one", far, three, []string{homeless}},
@@ -79,7 +79,7 @@ func TestRulesInTheseRegions(t *testing.T) {
 			p.want(t, a, 200, "")
 			says("apply", a, c.want)
 
-			other := strings.Replace(next, "30/minute", "25/minute", 1) // of what the text before had nothing is said
+			other := strings.Replace(next, "30/minute", "25/minute", 1) // nothing is said about what was in the previous text
 			says("dry run of another change", p.do(t, "PUT", "/v1/rules?dry_run=true", other, `If-Match: "2"`), nil)
 			p.want(t, p.do(t, "PUT", "/v1/rules", other, `If-Match: "2"`), 200, "")
 			says("validate all", p.do(t, "POST", "/v1/rules/validate", other), c.want)

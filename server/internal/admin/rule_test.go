@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/internal/node/rulestore"
 )
 
-// lastChange is who changed a rule last: version, author and message.
+// lastChange returns who changed a rule last: version, author and message.
 func lastChange(t *testing.T, p *port, id string) string {
 	t.Helper()
 	a := p.do(t, "GET", "/v1/rules/id/"+id, "", "Authorization: Bearer secret-ada")
@@ -47,7 +47,7 @@ func TestOneRule(t *testing.T) {
 	if v := p.do(t, "GET", "/rules/id/quota", "", "Authorization: Bearer secret-ada").json(t); fmt.Sprint(v["limits"]) != "[free 100/minute pro 1000/minute burst 200]" || fmt.Sprint(v["numbers"]) != "[map[limit:100/minute tier:free] map[burst:200 limit:1000/minute tier:pro]]" || v["yaml"] != "id: quota          # by tier\n" {
 		t.Errorf("%v", v)
 	}
-	wantChange("search", "1 weir: seed, searched 1") // never changed since the first
+	wantChange("search", "1 weir: seed, searched 1") // unchanged since the first version
 
 	put("secret-ada", "PUT", "/v1/rules/id/search?message=nightly+jobs", `{"match": {"endpoint": "/v1/search"}, "limit": "31/minute"}`)
 	put("secret-all", "PUT", "/v1/rules/tier/pro?message=pro+pays+more", `{"limit": 1100}`)
@@ -62,11 +62,11 @@ func TestOneRule(t *testing.T) {
 	wantChange("address", "7 admin: and back, searched 1")
 	put("secret-ada", "POST", "/v1/rules/rollback?force=true", `{"version": 1, "message": "as it was"}`)
 	wantChange("search", "8 ada: as it was, searched 1")
-	wantChange("address", "7 admin: and back, searched 2") // the rollback changed nothing of it
+	wantChange("address", "7 admin: and back, searched 2") // the rollback didn't change this rule
 	p.want(t, p.do(t, "GET", "/v1/rules/id/serch", "", "Authorization: Bearer secret-ada"), 404, "NOT_FOUND")
 	p.want(t, p.do(t, "GET", "/v1/rules/id/search", ""), 401, "UNAUTHORIZED")
 
-	// What was found is remembered: versions don't change, and the next one needs no more than itself compared.
+	// The search remembers what it has found: versions don't change, so only the new one is compared.
 	if err := os.Remove(filepath.Join(p.data, "7.yaml")); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestOneRule(t *testing.T) {
 	wantChange("address", "7 admin: and back, searched 3")
 }
 
-// A history is searched so far, and the answer says how far.
+// A long history is searched in parts, and the response says how far.
 func TestARuleThatNobodyChanges(t *testing.T) {
 	p := open(t, nil, "")
 	v, err := p.dir.Get(t.Context(), 1)
@@ -98,7 +98,7 @@ func TestARuleThatNobodyChanges(t *testing.T) {
 	if !strings.HasPrefix(first, "it is the same in the last ") || !strings.Contains(first, " versions, back to ") {
 		t.Error(first)
 	}
-	for range 20 { // on a busy machine each look compares fewer
+	for range 20 { // on a busy machine, each request searches fewer versions
 		if first = lastChange(t, p, "search"); first == "1 weir: seed, searched 521" {
 			return
 		}

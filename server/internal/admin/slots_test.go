@@ -16,8 +16,8 @@ const inFlight = `rules:
   - {id: calls, limit: 1000/minute}
 `
 
-// An operator sees who holds which slot since when, and releases one: in all of the request's limits, or in one. Whoever may only
-// read may only look.
+// An operator sees which slots a client holds and since when, and can release one, in all limits of its request or in a
+// single one. A read-only token can only look.
 func TestSlotsOfAClient(t *testing.T) {
 	p := open(t, tokens(t), "")
 	const ada, bob = "Authorization: Bearer secret-ada", "Authorization: Bearer secret-bob"

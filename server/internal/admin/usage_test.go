@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// TestWhatIf: what a lower limit would have refused, by key, and what isn't known.
+// TestWhatIf checks what a lower limit would have refused, by key, and that the response says what isn't known.
 func TestWhatIf(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_special", "rule": "search", "limit": "100/minute"}`), 200, "")
@@ -37,7 +37,7 @@ func TestWhatIf(t *testing.T) {
 		}
 		return out, a.text
 	}
-	// Of sk_busy's 40 requests 10 fit under the other limit, whichever slots they fell into.
+	// Of sk_busy's 40 requests, 10 fit under the other limit, whichever slots they fell into.
 	got, text := ask(`{"rule": "search", "limit": "10/hour"}`, 200)
 	if got.Requests != 93 || got.WasRefused != refused || refused == 0 || got.WouldRefuse != 30 || got.Keys != 3 || got.KeysRefused != 1 || got.KeysSpecial != 1 || got.Coverage != 1 {
 		t.Errorf("%s", text)
@@ -85,7 +85,7 @@ func TestWhatIf(t *testing.T) {
 	if got, text := ask(`{"rule": "search", "limit": "10/month"}`, 200); got.Algorithm != "fixed_window" || got.Limit != "10/month" {
 		t.Errorf("%s", text)
 	}
-	// Numbers keep their kind.
+	// The kinds of numbers stay the same.
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_special", "rule": "spend", "limit": 99.75}`), 200, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_special", "rule": "slots", "limit": 30}`), 200, "")
 	if a := p.do(t, "GET", "/v1/rules/id/spend", ""); !strings.Contains(a.text, `sk_special: 99.75/month`) || !strings.Contains(a.text, `"limits":["12.5/month"]`) {
@@ -96,7 +96,7 @@ func TestWhatIf(t *testing.T) {
 	}
 }
 
-// TestUsageNamesEveryRule, also those that nobody has hit.
+// TestUsageNamesEveryRule checks that the list includes rules without requests.
 func TestUsageNamesEveryRule(t *testing.T) {
 	p := open(t, nil, "")
 	for i := range 3 {

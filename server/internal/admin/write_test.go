@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/internal/node/rulestore"
 )
 
-// JSON is written once per document, and is never that of another.
+// The rules as JSON are those in force, although the JSON is generated only once per document.
 func TestRulesAsJSONAreThoseInForce(t *testing.T) {
 	p := open(t, nil, "")
 	is := func(tag, limit string) {
@@ -69,7 +69,7 @@ func TestWarningsNeedForce(t *testing.T) {
 		t.Error("it was written all the same")
 	}
 	p.want(t, p.do(t, "PUT", "/v1/rules/tier/pro?force=true", `{"limit": 100}`), 200, "")
-	// What was accepted once isn't asked for again.
+	// A warning that was accepted once doesn't need force again.
 	p.want(t, p.do(t, "PUT", "/v1/rules/id/search", `{"match": {"endpoint": "/v1/search"}, "limit": "31/minute"}`), 200, "")
 }
 
@@ -90,11 +90,11 @@ func TestRollbackIsANewVersion(t *testing.T) {
 	}
 }
 
-// A block, an allowance or an override that was made by hand isn't lost by going back, by applying an older
-// file, or by who writes a list without having read it, unless that is meant.
+// A rollback, an older file, or a list that was written without reading it first doesn't silently remove a block, an
+// allow-list entry or an override that an operator made. It needs force.
 func TestWhatWasMadeByHandIsNotLostUnseen(t *testing.T) {
 	p := open(t, nil, "")
-	p.want(t, p.do(t, "PUT", "/v1/rules/tier/pro?force=true", `{"limit": 100}`), 200, "") // a cut is no reason to stay
+	p.want(t, p.do(t, "PUT", "/v1/rules/tier/pro?force=true", `{"limit": 100}`), 200, "") // lowering a limit by force doesn't prevent a rollback
 	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 1}`), 200, "")
 	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 2}`), 200, "")
 	p.want(t, p.do(t, "PUT", "/v1/denylist", `{"entries": ["sk_revoked_*", "sk_prod_leaked_4711"]}`, `If-Match: "4"`), 200, "")
@@ -127,7 +127,7 @@ func TestWhatWasMadeByHandIsNotLostUnseen(t *testing.T) {
 	if got := p.do(t, "GET", "/v1/rules", ""); got.text != hand {
 		t.Fatalf("in force is\n%s", got.text)
 	}
-	// Other numbers of a key's own are lost by going back, too.
+	// A rollback needs force also if it would change the numbers of an override.
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_prod_customer_1", "rule": "search", "limit": "2/minute"}`), 200, "")
 	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 8}`), 422, "RULES_WARN")
 	p.want(t, p.do(t, "POST", "/v1/rules/rollback?force=true", `{"version": 4}`), 200, "")
@@ -136,7 +136,7 @@ func TestWhatWasMadeByHandIsNotLostUnseen(t *testing.T) {
 	}
 }
 
-// What is named is taken away without another question.
+// Removing something by its name needs no force.
 func TestWhatIsTakenAwayByName(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_vip", "rule": "search", "limit": "100/minute"}`), 200, "")
@@ -146,7 +146,7 @@ func TestWhatIsTakenAwayByName(t *testing.T) {
 	p.want(t, p.do(t, "PUT", "/v1/denylist", `{"entries": []}`, `If-Match: "5"`), 200, "")
 }
 
-// TestWriters: of those who change the same version one wins, and no version is lost.
+// TestWriters checks that of several writers that change the same version, one succeeds, and that no version is lost.
 func TestWriters(t *testing.T) {
 	p := open(t, nil, "")
 	const writers, each = 50, 3
@@ -212,7 +212,8 @@ func TestBadDocuments(t *testing.T) {
 	}
 }
 
-// TestOneRuleIsLookedAt in its place: what is wrong with its own text has its own lines, and what the rest of the rules makes of it has a path.
+// TestOneRuleIsLookedAt checks that an error in a single rule's own text has line numbers of that text, and that an
+// error that comes from the rest of the rules has those of the whole document.
 func TestOneRuleIsLookedAt(t *testing.T) {
 	p := open(t, nil, "")
 	look := func(id, rule string) string { return p.do(t, "POST", "/v1/rules/validate?rule="+id, rule).text }
@@ -232,7 +233,8 @@ func TestOneRuleIsLookedAt(t *testing.T) {
 	}
 }
 
-// TestRejectedRulesAreNotQuoted: their places are told, and not what stands there.
+// TestRejectedRulesAreNotQuoted checks that an error about a rejected file says where the fault is, but doesn't quote
+// the text.
 func TestRejectedRulesAreNotQuoted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
@@ -258,8 +260,8 @@ func TestRejectedRulesAreNotQuoted(t *testing.T) {
 	}
 }
 
-// TestTheNewestRulesAreRejected: a node of an older release, or a younger one, wrote what this one doesn't take. Whoever
-// changes the rules is told so, and how to get out of it.
+// TestTheNewestRulesAreRejected checks a node that can't apply the newest rules, because an older or newer release
+// wrote them. The error for an operator who changes the rules says so, and what to do.
 func TestTheNewestRulesAreRejected(t *testing.T) {
 	p := open(t, nil, "")
 	if _, err := p.dir.Append(t.Context(), 0, rulestore.Version{Parent: 1, Author: "ada", Text: []byte("rules: [{id: a, limit: 5/s, match: {endpoint: /v1/*}}]")}); err != nil {
@@ -288,7 +290,7 @@ func TestTheNewestRulesAreRejected(t *testing.T) {
 	p.want(t, p.do(t, "PUT", "/v1/rules", rules+"# newer", `If-Match: "2"`), 412, "CONFLICT")
 }
 
-// Rules that this node can't read are replaced: a block in those that are in force here isn't lost unseen.
+// If rules that this node can't read are replaced, a block in the rules that are in force here isn't silently lost.
 func TestABlockIsntLostWithRulesThatCantBeRead(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_prod_leaked_4711"]}`, `If-Match: "1"`), 200, "")

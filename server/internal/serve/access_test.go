@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A certificate is for the names in it: of DNS, with wildcards, of the network, and URIs, which are compared as a whole.
+// A certificate's names are DNS names, with wildcards, IP addresses, and URIs, which are compared as a whole.
 func TestNamesOfCertificates(t *testing.T) {
 	cert := &x509.Certificate{
 		DNSNames: []string{"*.envoy-gateway-system", "envoy.test"}, IPAddresses: []net.IP{net.IPv4(192, 0, 2, 1)},

@@ -20,9 +20,9 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
-// sharedLog is a log that many may write to.
+// sharedLog is a log with concurrent writers.
 type sharedLog struct {
-	draining chan struct{} // closed when the node is
+	draining chan struct{} // closed when the node drains
 	mu       sync.Mutex    // guards text
 	text     bytes.Buffer
 }
@@ -56,10 +56,11 @@ const budgetRules = `rules:
   - {id: flight, algorithm: concurrency, limit: 5, slot_ttl: 1h}
 `
 
-// A node tells its log and a webhook of a budget that runs low, shows it in its counters and metrics, and its end loses no event.
+// A node reports a budget that runs low in its log, to a webhook, in its counters and in its metrics. Stopping the node
+// loses no event.
 func TestANodeTellsOfBudgets(t *testing.T) {
 	others := goleak.IgnoreCurrent()
-	defer func() { goleak.VerifyNone(t, others) }() // what watches ends with the node
+	defer func() { goleak.VerifyNone(t, others) }() // the watcher's goroutines end with the node
 	const key, token = "sk_prod_0123456789abcdefghijkl", "token-0123456789"
 	events, log := make(chan budget.Event, 10), &sharedLog{draining: make(chan struct{})}
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -67,7 +68,7 @@ func TestANodeTellsOfBudgets(t *testing.T) {
 		if err != nil || r.Header.Get("Authorization") != "Bearer "+token || strings.Contains(string(body), key) {
 			t.Errorf("the webhook got %s, %v, %v", body, r.Header, err)
 		}
-		<-log.draining // no check waits for it: an event that is kept waiting for too long is dropped
+		<-log.draining // no check waits for the webhook; an event that is delayed for too long is dropped
 		var e budget.Event
 		if err := json.Unmarshal(body, &e); err != nil {
 			t.Error(err)
@@ -116,8 +117,8 @@ func TestANodeTellsOfBudgets(t *testing.T) {
 	check := func(more string) string {
 		return ask(at.HTTP.String(), "/v1/check", `{"key": "`+key+`", "path": "/"`+more+`}`)
 	}
-	for range 17 { // the third takes it past 50 %, and so on
-		check(`, "amounts": {"usd": 0.5}, "id": "the same request"`) // which counts once, and holds one slot
+	for range 17 { // one request, repeated
+		check(`, "amounts": {"usd": 0.5}, "id": "the same request"`) // counts once, and holds one slot
 	}
 	check(`, "amounts": {"usd": 5}, "id": "another request"`)
 	var answer struct {

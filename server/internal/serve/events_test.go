@@ -24,7 +24,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/tail"
 )
 
-// pipes is a listener whose connections have no buffers, and whose deadlines are of a bubble's time.
+// pipes is a listener of unbuffered in-memory connections, whose deadlines follow the bubble's time.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -67,7 +67,7 @@ func openWatched(t *testing.T, tokens guard.Tokens) *watchedNode {
 	return w
 }
 
-// ask sends a request, and returns the connection and what is answered.
+// ask sends a request, and returns the connection and the response.
 func (w *watchedNode) ask(path, token string) (net.Conn, *http.Response) {
 	w.t.Helper()
 	here, there := net.Pipe()
@@ -83,7 +83,7 @@ func (w *watchedNode) ask(path, token string) (net.Conn, *http.Response) {
 	return here, res
 }
 
-// A stream goes on for as long as its client reads, though the port's deadlines are for answers that come at once.
+// A stream goes on for as long as its client reads, beyond the port's deadlines, which are for ordinary responses.
 func TestAStreamOutlivesThePortsDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := openWatched(t, nil)
@@ -116,7 +116,7 @@ func TestAStreamOutlivesThePortsDeadlines(t *testing.T) {
 	})
 }
 
-// A client that doesn't read is dropped, and until then nobody waits for it.
+// A viewer that doesn't read is dropped, and until then nothing waits for it.
 func TestAViewerThatDoesntReadIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := openWatched(t, nil)
@@ -134,7 +134,7 @@ func TestAViewerThatDoesntReadIsDropped(t *testing.T) {
 	})
 }
 
-// A node that ends doesn't wait for those who watch.
+// A node's stop doesn't wait for viewers.
 func TestStreamsEndWithTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := openWatched(t, nil)
@@ -155,7 +155,7 @@ func TestStreamsEndWithTheNode(t *testing.T) {
 	})
 }
 
-// A stream ends with the token by which it was let in. Of the seats, a token has a part.
+// A stream ends when its token is removed. A token may use only a part of the seats.
 func TestStreamsEndWithTheirToken(t *testing.T) {
 	load := func(secret string) guard.Tokens {
 		sum := sha256.Sum256([]byte(secret))
@@ -181,7 +181,7 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 				t.Error(more.Status)
 			}
 		}
-		_, more := w.ask("/v1/events", "secret-old") // which would leave too few for the others
+		_, more := w.ask("/v1/events", "secret-old") // one more would leave too few for others
 		if text, err := io.ReadAll(more.Body); more.StatusCode != 503 || err != nil || !strings.Contains(string(text), "the token of ada") {
 			t.Errorf("%s, %v: %s", more.Status, err, text)
 		}
@@ -200,7 +200,7 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 	})
 }
 
-// So many may watch, and filters that can't be are refused.
+// The number of viewers is limited, and invalid filters are refused.
 func TestWhoMayWatchWhat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := openWatched(t, nil)

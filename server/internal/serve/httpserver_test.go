@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// client is a client's end of a connection.
+// client is the client's end of a connection.
 type client struct {
 	t *testing.T
 	net.Conn
@@ -28,7 +28,7 @@ func (c *client) send(text string) {
 	}
 }
 
-// answer reads an answer, which must be OK, and returns whether the connection ends with it.
+// answer reads a response, which must be 200, and reports whether the server closes the connection after it.
 func (c *client) answer() (last bool) {
 	c.t.Helper()
 	res, err := http.ReadResponse(c.in, nil)
@@ -41,14 +41,14 @@ func (c *client) answer() (last bool) {
 		c.t.Error(res.Status, string(text), err)
 	}
 	if res.Close {
-		_, _ = io.Copy(io.Discard, c.in) // TLS waits for a client that doesn't read its last alert
+		_, _ = io.Copy(io.Discard, c.in) // the server's TLS waits until its last alert is read
 	}
 	return res.Close
 }
 
 const plainRequest = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-// Connections without a request don't delay the end of a node, and requests that come late are answered still.
+// Connections without a request don't delay a node's stop, and requests that arrive late are still answered.
 func TestConnectionsWithoutARequestAtTheEnd(t *testing.T) {
 	secure := httptest.NewTLSServer(nil)
 	certificates := secure.TLS.Certificates
@@ -100,7 +100,7 @@ func endWithoutRequests(t *testing.T, withTLS bool, certificates []tls.Certifica
 	}
 	unused, kept, half := open(), idle(), open()
 	half.send("GET / HTTP/1.1\r\nHost: loc")
-	late := []*client{open(), idle()} // their requests come after the port is closed
+	late := []*client{open(), idle()} // they send their requests after the port is closed
 	slow := open()
 	slow.send("GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	body := open()
@@ -141,7 +141,7 @@ func endWithoutRequests(t *testing.T, withTLS bool, certificates []tls.Certifica
 	}
 }
 
-// A node that drains ends connections with their next answer, while it goes on accepting.
+// A draining node still accepts connections, and closes each of them after its next response.
 func TestADrainingNodeEndsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conns := make(pipes)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestTooManyKnownKeys aren't read into memory to find that out.
+// TestTooManyKnownKeys checks that a file of known keys that is too large is rejected without reading all of it.
 func TestTooManyKnownKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -24,7 +24,7 @@ func TestTooManyKnownKeys(t *testing.T) {
 	}
 }
 
-// A pipe to which nobody writes, in place of a key or a certificate, is an error, and doesn't stop the start.
+// A pipe without a writer in place of a key or a certificate is an error, and doesn't block the start.
 func TestKeysInAPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {

@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector has memory of its own, so this runs without it.
+// This runs without the race detector, which uses memory of its own.
 
 package serve
 
@@ -18,8 +18,8 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// TestMemoryOfGarbageBesideCounters: with the store at its cap, garbage takes a fixed amount, and not as
-// much again as the counters.
+// TestMemoryOfGarbageBesideCounters checks that when the store is at its cap, garbage takes a fixed amount of memory,
+// not as much again as the counters.
 func TestMemoryOfGarbageBesideCounters(t *testing.T) {
 	const cap = 64 << 20
 	store := memstore.New(memstore.Options{MemoryCap: cap})
@@ -74,15 +74,15 @@ func TestGarbagePercent(t *testing.T) {
 		live, counters int64
 		want           int
 	}{
-		{4 * mib, 0, 900},           // a small heap would be collected all the time
+		{4 * mib, 0, 900},           // otherwise a small heap would be collected all the time
 		{4 * mib, 3 * mib, 825},     //
-		{400 * mib, 0, 108},         // large, and nothing of it counters: as Go has it
+		{400 * mib, 0, 108},         // a large heap without counters: Go's default, nearly
 		{256 * mib, 224 * mib, 25},  // a flood
 		{1024 * mib, 1000 * mib, 5}, // a large cap
 		{100 * mib, 200 * mib, 32},  // counters that the last collection hasn't seen
-		{0, 0, 1000},                // before the first
-		{64 << 30, 64 << 30, 1},     // never all the time
-		{1000 * mib, 500 * mib, 53}, // half of it
+		{0, 0, 1000},                // before the first collection
+		{64 << 30, 64 << 30, 1},     // never 0, which would collect all the time
+		{1000 * mib, 500 * mib, 53}, // half of the heap is counters
 	} {
 		if got := garbagePercent(c.live, c.counters); got != c.want {
 			t.Errorf("%d MiB live, %d MiB of counters: %d%%, want %d%%", c.live/mib, c.counters/mib, got, c.want)

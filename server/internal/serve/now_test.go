@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/metrics"
 )
 
-// inMemory is a node with an in-process store, which nobody serves.
+// inMemory returns a node with an in-process store and no ports.
 func inMemory(t testing.TB, rules string) *node {
 	t.Helper()
 	n := &node{began: time.Now(), metrics: metrics.New(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler)}
@@ -40,7 +40,7 @@ func (n *node) checks(t testing.TB, times int, req weir.Request) {
 	}
 }
 
-// Each second has what was decided in it, and the answer is right within a second.
+// Each second has the decisions made in it, and the answer is less than a second old.
 func TestSecondsOfANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := inMemory(t, "rules: [{id: all, limit: 10/day, algorithm: fixed_window}]")
@@ -48,7 +48,7 @@ func TestSecondsOfANode(t *testing.T) {
 		done := make(chan error)
 		n.tick()
 		go func() { done <- n.followLive(ctx) }()
-		time.Sleep(500 * time.Millisecond) // between two ends of a second
+		time.Sleep(500 * time.Millisecond) // between two ticks
 		n.checks(t, 4, weir.Request{APIKey: "a", Edge: "check"})
 		time.Sleep(slot)
 		n.checks(t, 9, weir.Request{APIKey: "a", Edge: "gateway"})
@@ -95,7 +95,8 @@ func TestSecondsOfANode(t *testing.T) {
 	})
 }
 
-// A machine that was too busy to look every second spreads what it finds over those that have passed. Nothing is lost.
+// If a busy machine misses some ticks, what was counted is spread over the seconds that have passed, and nothing is
+// lost.
 func TestSecondsThatWereMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := inMemory(t, "rules: [{id: all, limit: 10/day}]")
@@ -138,7 +139,7 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-// Whatever is asked for, nothing is limited by what isn't there.
+// A node with an in-process store reports no lease, no shards and no failure modes.
 func TestNowOfAnInProcessStore(t *testing.T) {
 	n := inMemory(t, "rules: [{id: all, limit: 10/day, on_store_failure: refuse}]")
 	n.tick()

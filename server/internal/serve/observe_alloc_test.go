@@ -10,7 +10,8 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/decisionlog"
 )
 
-// TestAllocsWithAllObserversAreNone, of admitted requests. (Race detectors allocate by themselves.)
+// TestAllocsWithAllObserversAreNone checks that an admitted request allocates nothing with all observers. It runs
+// without the race detector, which causes allocations of its own.
 func TestAllocsWithAllObserversAreNone(t *testing.T) {
 	log, err := decisionlog.Open(filepath.Join(t.TempDir(), "decisions"), decisionlog.Options{})
 	if err != nil {

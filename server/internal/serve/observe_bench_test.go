@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
-// recording is a node with all observers that are on by default, and a limiter of its own for each.
+// recording returns a limiter with the observer that observe picks from a node with all default observers.
 func recording(tb testing.TB, observe func(*node) func(*weir.Observation)) *weir.Limiter {
 	rs, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "api", Limits: []weir.Limit{{Count: 1_000_000_000, Window: time.Minute}}}}})
 	if err != nil {
@@ -30,8 +30,9 @@ func recording(tb testing.TB, observe func(*node) func(*weir.Observation)) *weir
 	return n.limiter
 }
 
-// What recording adds to a whole check in this process. All take turns, a thousand checks each, and the lower tenth of the
-// turns is reported: so all see the same machine, and none its other work.
+// BenchmarkRecording measures what observers add to a check in this process. The limiters take turns of 1,000 checks
+// each, so that they run under the same conditions, and the benchmark reports the fastest tenth of the turns, to ignore
+// other load on the machine.
 func BenchmarkRecording(b *testing.B) {
 	const turn = 1000
 	limiters := []*weir.Limiter{

@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// shouter is a server that isn't HTTP: it answers each line with the line in capitals, once it may.
+// shouter is a server of another protocol than HTTP: once goOn is closed, it returns each line in capitals.
 type shouter struct {
 	goOn  chan struct{}
 	asked chan struct{}
@@ -65,7 +65,7 @@ func (s *shouter) Shutdown(ctx context.Context) error {
 	}
 }
 
-// TestAPortOfAnotherProtocol is opened, served and drained as those of HTTP are.
+// TestAPortOfAnotherProtocol checks that a port of another protocol is opened, served and drained like those of HTTP.
 func TestAPortOfAnotherProtocol(t *testing.T) {
 	for _, inTime := range []bool{true, false} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -113,7 +113,7 @@ func TestAPortOfAnotherProtocol(t *testing.T) {
 	}
 }
 
-// noticed is a listener that tells when it is closed.
+// noticed is a listener that calls closed before it closes.
 type noticed struct {
 	net.Listener
 	closed func()
@@ -124,7 +124,7 @@ func (l *noticed) Close() error {
 	return l.Listener.Close()
 }
 
-// TestPortsOpenTogetherOrNotAtAll.
+// TestPortsOpenTogetherOrNotAtAll checks that if one port can't be opened, the others are closed.
 func TestPortsOpenTogetherOrNotAtAll(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,14 +140,14 @@ func TestPortsOpenTogetherOrNotAtAll(t *testing.T) {
 		t.Errorf("the first port is still open: %v", err)
 	}
 	_, err = openAll(t.Context(), &Config{}, []*port{{name: "region", addr: taken.Addr().String()}})
-	if err == nil || !strings.HasPrefix(err.Error(), "regions.listen: "+taken.Addr().String()+" is in use") { // it has no flag
+	if err == nil || !strings.HasPrefix(err.Error(), "regions.listen: "+taken.Addr().String()+" is in use") { // this port has no flag
 		t.Errorf("got %v", err)
 	}
 	_, err = openAll(t.Context(), &Config{}, []*port{{name: "region", addr: "192.0.2.1:0"}})
 	if err == nil || !strings.HasPrefix(err.Error(), "regions.listen: ") {
 		t.Errorf("an address of another machine: %v", err)
 	}
-	for onlyEnvoy, canClose := range map[bool]bool{false: true, true: false} { // variables of envoyproxy/ratelimit can't close a port
+	for onlyEnvoy, canClose := range map[bool]bool{false: true, true: false} { // variables of envoyproxy/ratelimit can't turn off a port
 		_, err := openAll(t.Context(), &Config{OnlyEnvoy: onlyEnvoy}, []*port{{name: "http", addr: taken.Addr().String()}})
 		if err == nil || strings.Contains(err.Error(), "to open none") != canClose {
 			t.Errorf("with OnlyEnvoy %v: %v", onlyEnvoy, err)
@@ -155,7 +155,7 @@ func TestPortsOpenTogetherOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestOptionsOfAServer: a request for no path is bad on every port, and not answered behind a handler's back.
+// TestOptionsOfAServer checks that OPTIONS * gets 400 from the handler, and not net/http's own response.
 func TestOptionsOfAServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// brief is how long requests on a port with profiles may take.
+// brief is the timeout of requests on the port with profiles.
 const brief = 3 * time.Second
 
-// profiled is a port with profiles alone.
+// profiled starts a port that serves only profiles.
 func profiled(t *testing.T, ctx context.Context) (get func(path string) (int, []byte)) {
 	t.Helper()
 	p, mux := &profiler{ending: ctx}, http.NewServeMux()
@@ -48,7 +48,7 @@ func TestProfiles(t *testing.T) {
 	zipped := []byte{0x1f, 0x8b}
 	for path, begins := range map[string][]byte{
 		"heap": zipped, "allocs": zipped, "goroutine": zipped, "threadcreate": zipped, "goroutine?debug=1": []byte("goroutine profile:"), "trace?seconds=1": []byte("go 1."),
-		// It takes longer than requests on this port may.
+		// This takes longer than the port's timeout.
 		"profile?seconds=4": zipped,
 	} {
 		if status, body := get(path); status != http.StatusOK || !bytes.HasPrefix(body, begins) {
@@ -65,14 +65,14 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestOneProfileAtATime, which a node that ends doesn't wait for.
+// TestOneProfileAtATime checks that only one profile runs at a time, and that a node's stop ends it.
 func TestOneProfileAtATime(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	get := profiled(t, ctx)
 	done := make(chan []byte)
 	go func() {
 		for {
-			if status, body := get("profile?seconds=60"); status != http.StatusServiceUnavailable { // which is another's turn
+			if status, body := get("profile?seconds=60"); status != http.StatusServiceUnavailable { // while threadcreate is being served
 				done <- body
 				return
 			}
@@ -88,7 +88,7 @@ func TestOneProfileAtATime(t *testing.T) {
 		}
 	}
 	end()
-	if body := <-done; len(body) == 0 { // within the time that a test has
+	if body := <-done; len(body) == 0 { // before the test times out
 		t.Error("what was recorded is lost")
 	}
 	if status, body := get("threadcreate"); status != http.StatusOK {

@@ -17,8 +17,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// A node that has just started isn't ready while it may still reach its store. It is once it has, or when it has tried for long
-// enough: rules say what happens without a store.
+// A node that has just started isn't ready while it may still reach its store. It is ready once it has reached the
+// store, or has tried for long enough, because rules say what happens without a store.
 func TestReadiness(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	r.Kill()
@@ -41,7 +41,7 @@ func TestReadiness(t *testing.T) {
 		}
 		return w.Code, body.Status
 	}
-	started, longAgo := time.Now().Add(time.Hour), time.Now().Add(-time.Hour) // neither passes while this runs
+	started, longAgo := time.Now().Add(time.Hour), time.Now().Add(-time.Hour) // neither is reached during the test
 	for _, c := range []struct {
 		began  time.Time
 		status int
@@ -72,7 +72,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// Whoever opens the admin port learns what is there, profiles among it.
+// The admin port lists its endpoints, including profiles.
 func TestTheAdminPortSaysWhatItHas(t *testing.T) {
 	n := &node{config: Config{Pprof: true}, registry: prometheus.NewRegistry()}
 	h := n.admin(t.Context(), nil)

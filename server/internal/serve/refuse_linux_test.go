@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// stalled is an HTTP server that accepts nothing until it may.
+// stalled is an HTTP server that accepts no connection until goOn is closed.
 type stalled struct {
 	*httpServer
 	goOn chan struct{}
@@ -27,7 +27,8 @@ func (s *stalled) Drain() {
 	close(s.goOn)
 }
 
-// Connections that the kernel has accepted, and the node hasn't yet, are answered: closing the port would reset them.
+// Connections that the kernel has accepted but the node hasn't are served before the port is closed, because closing it
+// would reset them.
 func TestQueuedConnectionsAreAnswered(t *testing.T) {
 	n := &node{config: Config{DrainTimeout: time.Minute}}
 	s := &stalled{newHTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), bodyTimeout, slog.New(slog.DiscardHandler)), make(chan struct{})}
@@ -46,7 +47,7 @@ func TestQueuedConnectionsAreAnswered(t *testing.T) {
 		fmt.Fprint(c, plainRequest)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // the end comes at once
+	cancel() // the node stops at once
 	if err := p.serve(ctx, n); err != nil {
 		t.Error(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// TestNamesOfRegions that can't be are blamed on both ways to give them.
+// TestNamesOfRegions checks that the error about an invalid name mentions both the setting and the flag.
 func TestNamesOfRegions(t *testing.T) {
 	for name, fits := range map[string]bool{"eu-west": true, "9": true, "EU": false, "eu_west": false, "-": false, strings.Repeat("x", 33): false} {
 		err := (&Region{Name: name}).validate()
@@ -22,7 +22,7 @@ func TestNamesOfRegions(t *testing.T) {
 	}
 }
 
-// linkedNode is a node of region eu that knows ap and us, its home, and hears neither.
+// linkedNode returns a node of region eu that knows the regions ap and us, its home, but hears from neither.
 func linkedNode(t *testing.T, listen string) (n *node, log *bytes.Buffer) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "secret")
@@ -38,7 +38,7 @@ func linkedNode(t *testing.T, listen string) (n *node, log *bytes.Buffer) {
 	return n, log
 }
 
-// TestNodesThatOthersCannotReach say so when they start.
+// TestNodesThatOthersCannotReach checks that a node without regions.listen warns about it when it starts.
 func TestNodesThatOthersCannotReach(t *testing.T) {
 	const says = "other regions can't reach this node: set regions.listen"
 	for listen, warned := range map[string]bool{"": true, "127.0.0.1:0": false} {
@@ -48,7 +48,8 @@ func TestNodesThatOthersCannotReach(t *testing.T) {
 	}
 }
 
-// TestHomesThatAreNotHeard: a home that no region is isn't one that will be heard again. Both are told, each with its rules.
+// TestHomesThatAreNotHeard checks that a node reports homes that are no known region apart from regions that it just
+// doesn't hear, each with the rules concerned.
 func TestHomesThatAreNotHeard(t *testing.T) {
 	n, _ := linkedNode(t, "127.0.0.1:0")
 	rule := func(id, home string) weir.Rule {

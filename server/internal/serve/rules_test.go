@@ -6,7 +6,7 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// What a node has kept is found with other credentials.
+// The folder with a node's copy of the rules doesn't depend on the credentials for Redis.
 func TestTheFolderOfARedis(t *testing.T) {
 	data := t.TempDir()
 	folder := func(url string) string {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A slow Redis doesn't fill the log: metrics count requests whose time is over. What else fails is told.
+// A slow Redis doesn't fill the log: metrics count requests that time out. Other errors are logged.
 func TestRequestsWithoutTimeArentLogged(t *testing.T) {
 	var out strings.Builder
 	n := &node{log: slog.New(slog.NewTextHandler(&out, nil))}

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// What clients get while the store is lost is said in words that fit the number of rules, and the flags.
+// The text about what happens while the store is lost fits the number of rules and the flags.
 func TestWordsWithoutTheStore(t *testing.T) {
 	rule := func(mode counter.FailureMode) weir.Rule { return weir.Rule{ID: "r", OnStoreFailure: mode} }
 	emergency := &weir.Limit{Count: 10, Window: time.Second}
@@ -34,7 +34,7 @@ func TestWordsWithoutTheStore(t *testing.T) {
 	}
 }
 
-// Of many rules some are named, those that refuse first, and all are counted.
+// If there are many rules, only some are named, those that refuse first, and all are counted.
 func TestFailureModesOfManyRules(t *testing.T) {
 	var rules []weir.Rule
 	for i := range 2500 {
