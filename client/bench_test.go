@@ -12,8 +12,9 @@ import (
 	"github.com/weirhq/weir/client"
 )
 
-// BenchmarkAThousandGoroutines is for make bench-client: ten seconds of real HTTP against a limit of 500 a second, after
-// two in which the client learns it, with a plain client and with a Transport.
+// BenchmarkAThousandGoroutines, run by make bench-client, compares a plain client with a Transport over real HTTP
+// against a limit of 500 requests per second. It measures ten seconds, after two seconds in which the client learns the
+// limit.
 func BenchmarkAThousandGoroutines(b *testing.B) {
 	plain := &http.Transport{MaxIdleConnsPerHost: 1000, MaxConnsPerHost: 1000}
 	defer plain.CloseIdleConnections()
@@ -53,7 +54,7 @@ func (c *counting) WriteHeader(status int) {
 	c.ResponseWriter.WriteHeader(status)
 }
 
-// BenchmarkRoundTrip is what a Transport adds to a request that needn't wait.
+// BenchmarkRoundTrip measures what a Transport adds to a request that doesn't have to wait.
 func BenchmarkRoundTrip(b *testing.B) {
 	base := answers(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, Body: http.NoBody, Header: http.Header{

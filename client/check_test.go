@@ -35,14 +35,14 @@ func perHour(n int64) weir.Rule {
 	return weir.Rule{ID: "orders", Limits: []weir.Limit{weir.PerHour(n)}}
 }
 
-// node is the check API over HTTP.
+// node starts an HTTP server with the handler and returns its URL.
 func node(t testing.TB, h http.Handler) string {
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
 	return srv.URL
 }
 
-// checkAPI answers as the check API does, as far as the tests of this package look. See test/client for what the real one answers.
+// checkAPI is a small check API, with the fields that these tests read. The tests in test/client use the real one.
 func checkAPI(l *weir.Limiter) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/checks", func(w http.ResponseWriter, r *http.Request) {
@@ -108,7 +108,7 @@ func read(r *http.Request, v any) {
 	}
 }
 
-// about answers what was asked of a receipt.
+// about responds to a renewal or a release of a receipt.
 func about(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, weir.ErrSlotLost):
@@ -130,7 +130,7 @@ func write(w http.ResponseWriter, status int, v any) {
 func open(t testing.TB, opts client.Options) *client.Client {
 	t.Helper()
 	if opts.Timeout == 0 {
-		opts.Timeout = 10 * time.Second // a busy machine is no dead one
+		opts.Timeout = 10 * time.Second // a busy machine must not count as an unreachable node
 	}
 	c, err := client.New(opts)
 	if err != nil {
@@ -140,7 +140,8 @@ func open(t testing.TB, opts client.Options) *client.Client {
 	return c
 }
 
-// TestConcurrentChecksAreJoined: the first goes alone, and those that come while it is under way go together.
+// TestConcurrentChecksAreJoined checks that the first check is sent at once, and that checks that arrive while it is in
+// flight share the next call.
 func TestConcurrentChecksAreJoined(t *testing.T) {
 	api := checkAPI(limiter(perHour(1e6)))
 	var mu sync.Mutex
@@ -183,7 +184,7 @@ func TestConcurrentChecksAreJoined(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	leave()
-	cancel() // of the one whose call it is
+	cancel() // cancels the check whose call is in flight
 	close(goOn)
 	wg.Wait()
 	if fmt.Sprint(sizes) != "[1 700]" {
@@ -204,7 +205,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestFallback: what doesn't answer as Weir does, or not in time, is out of reach.
+// TestFallback checks that a node counts as unreachable if its response isn't Weir's, or comes too late. Then the
+// fallback decides.
 func TestFallback(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"overloaded": func(w http.ResponseWriter, _ *http.Request) {
@@ -216,7 +218,7 @@ func TestFallback(t *testing.T) {
 		"garbage": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `results`) },
 		"broken":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		"slow": func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // so that the server notices when the client leaves
+			_, _ = io.Copy(io.Discard, r.Body) // lets the server notice when the client disconnects
 			<-r.Context().Done()
 		},
 	} {
@@ -238,7 +240,8 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestADeadWeirIsAskedSeldom, and found again.
+// TestADeadWeirIsAskedSeldom checks that the client rarely asks an unreachable node, and finds it again once it is
+// back.
 func TestADeadWeirIsAskedSeldom(t *testing.T) {
 	var calls atomic.Int64
 	var alive atomic.Bool
@@ -248,7 +251,7 @@ func TestADeadWeirIsAskedSeldom(t *testing.T) {
 			api.ServeHTTP(w, r)
 			return
 		}
-		time.Sleep(time.Hour) // in virtual time
+		time.Sleep(time.Hour) // virtual time
 	})
 	synctest.Test(t, func(t *testing.T) {
 		c, err := client.New(client.Options{URL: "http://weir", Fallback: limiter(perHour(1e6))})
@@ -291,6 +294,6 @@ func TestADeadWeirIsAskedSeldom(t *testing.T) {
 		if d, err := c.Check(t.Context(), &client.Request{Key: "a"}); err != nil || d.Degraded {
 			t.Error(d, err)
 		}
-		time.Sleep(2 * time.Hour) // the handlers end
+		time.Sleep(2 * time.Hour) // lets the handlers end
 	})
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// An http.Client that waits its turn. Give it to whatever takes one: the SDK of the service that you call.
+// An http.Client that paces its requests. Pass it to any code that accepts an http.Client, such as the SDK of the
+// service that you call.
 func ExampleTransport() {
 	service := httptest.NewServer(limited(weir.Limit{Count: 20, Window: time.Second, Burst: 2}))
 	defer service.Close()
@@ -51,7 +52,7 @@ func ExampleTransport() {
 	// 200
 }
 
-// A service asks a node of Weir before it works, and goes by limits of its own while none answers.
+// A service asks a Weir node before it serves a request. While no node responds, it applies limits of its own.
 func ExampleClient() {
 	node := httptest.NewServer(checkAPI(limiter(weir.Rule{ID: "orders", Limits: []weir.Limit{weir.PerMinute(2)}}))) // weir serve
 	defer node.Close()
@@ -87,7 +88,8 @@ func ExampleClient() {
 	// 429 without-weir degraded: true
 }
 
-// A request whose price is known only at its end: its tokens are reserved, its slot is held while it runs, and the truth is settled.
+// A request whose cost is known only when it ends. The service reserves tokens, holds a slot while the request runs,
+// and then settles the actual cost.
 func ExampleClient_Hold() {
 	checks, err := client.New(client.Options{URL: "http://127.0.0.1:8080"}) // weir serve
 	if err != nil {
@@ -106,14 +108,14 @@ func ExampleClient_Hold() {
 			return
 		}
 		slot := checks.Hold(&d)
-		defer func() { _ = slot.Release() }() // one that isn't released ends by itself
+		defer func() { _ = slot.Release() }() // a slot that isn't released expires
 		fmt.Println(d.Limits[1].Left, "tokens left while it runs")
 		used := weir.Outcome{Amounts: map[string]counter.Amount{"tokens": counter.Whole(1900)}}
 		if _, err := checks.Settle(ctx, d.Receipt, used); err != nil {
 			log.Fatal(err)
 		}
 	}
-	// By a limit of 2,000 tokens an hour, the first finds 500 left while it runs, and the second is refused.
+	// The limit is 2,000 tokens per hour. While the first request runs, 500 are left; the second request is refused.
 	chat()
 	chat()
 }

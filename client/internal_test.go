@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Sizes is how much is remembered: of hosts, and of the policies and places of the host that has the most.
+// Sizes returns how many hosts the Transport remembers, and how many policies and paths of the host that has the most.
 func (t *Transport) Sizes() (hosts, quotas, places int) {
 	for _, h := range t.hosts {
 		quotas, places = max(quotas, len(h.quotas)), max(places, len(h.places))
@@ -97,12 +97,12 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// Waiting is how many checks gather for the next call.
+// Waiting returns how many checks wait for the next call.
 func (c *Client) Waiting() int {
 	c.checks.mu.Lock()
 	defer c.checks.mu.Unlock()
 	return len(c.checks.queue)
 }
 
-// Through has calls go another way.
+// Through sends the client's calls through rt.
 func (c *Client) Through(rt http.RoundTripper) { c.http = rt }

@@ -20,16 +20,16 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// service is a handler behind a wire that takes its time, for tests in virtual time. It keeps a record of what
-// it was sent and what it has answered.
+// service is a handler behind a simulated network delay, for tests in virtual time. It records the requests that it
+// received and the responses that it sent.
 type service struct {
 	handler  http.Handler
-	min, max time.Duration // there and back
+	min, max time.Duration // round-trip time
 
 	mu     sync.Mutex
 	rand   *rand.Rand
 	sent   []exchange
-	pauses map[string]time.Time // by policy: no request may be sent until then
+	pauses map[string]time.Time // by policy: the time until which no request may be sent
 	broken []string
 }
 
@@ -73,7 +73,7 @@ func (s *service) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// outcome is what happened from a moment on.
+// outcome counts requests from some time on.
 type outcome struct{ sent, refused int }
 
 func (s *service) since(from time.Time) (o outcome) {
@@ -107,7 +107,7 @@ func newService(h http.Handler, min, max time.Duration, seed uint64) *service {
 	return &service{handler: h, min: min, max: max, rand: rand.New(rand.NewPCG(1, seed)), pauses: map[string]time.Time{}}
 }
 
-// flood has n goroutines send one request after the other for a time.
+// flood has n goroutines send one request after another until ctx ends.
 func flood(ctx context.Context, url string, n int, transports ...http.RoundTripper) {
 	var wg sync.WaitGroup
 	for i := range n {
@@ -118,7 +118,7 @@ func flood(ctx context.Context, url string, n int, transports ...http.RoundTripp
 				req.Header.Set("X-API-Key", "sk_1")
 				res, err := c.Do(req)
 				if err != nil {
-					return // the deadline lies before the next turn
+					return // the deadline is before the request's turn
 				}
 				_, _ = io.Copy(io.Discard, res.Body)
 				res.Body.Close()
@@ -135,8 +135,8 @@ var loads = []struct {
 	limits []weir.Limit
 	rate   float64 // requests per second
 	run    time.Duration
-	learn  time.Duration // of it, not measured
-	shared float64       // of the limit that two processes use at least
+	learn  time.Duration // part of run that isn't measured
+	shared float64       // share of the limit that two processes use, at least
 }{
 	{"token bucket 100/s", []weir.Limit{{Count: 100, Window: time.Second}}, 100, time.Minute, 5 * time.Second, 0.95},
 	{"token bucket 1000/s", []weir.Limit{{Count: 1000, Window: time.Second}}, 1000, 30 * time.Second, 5 * time.Second, 0.95},
@@ -152,7 +152,8 @@ var loads = []struct {
 	{"100/s and 3000 in a fixed minute", []weir.Limit{{Count: 100, Window: time.Second}, {Algorithm: weir.FixedWindow, Count: 3000, Window: time.Minute}}, 50, 5 * time.Minute, 2 * time.Minute, 0.9},
 }
 
-// measure has a thousand goroutines send for a time, and tells what came of it once they have had a while to learn.
+// measure has a thousand goroutines send requests for a while. It returns the results from the time after they have
+// learned the limit.
 func measure(t *testing.T, s *service, run, learn time.Duration, rate float64, transports ...http.RoundTripper) (refused, used float64) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), run)
@@ -162,8 +163,8 @@ func measure(t *testing.T, s *service, run, learn time.Duration, rate float64, t
 	return float64(o.refused) / float64(o.sent), float64(o.sent-o.refused) / (run - learn).Seconds() / rate
 }
 
-// TestAThousandGoroutines against a limited server: no request is sent during a pause, less than one in a hundred is
-// refused once the pace is known, and 95% of the limit is used.
+// TestAThousandGoroutines checks a thousand goroutines against a limited server: no request is sent during a pause,
+// less than 1% of requests are refused once the pace is known, and at least 95% of the limit is used.
 func TestAThousandGoroutines(t *testing.T) {
 	for _, l := range loads {
 		t.Run(l.name, func(t *testing.T) {
@@ -185,8 +186,9 @@ func TestAThousandGoroutines(t *testing.T) {
 	}
 }
 
-// TestTwoProcesses that share a key know nothing of each other. They come to terms, and pay with some throughput where
-// the burst is small: whoever is refused waits a whole second, and nobody else knows that there is more for them.
+// TestTwoProcesses checks two processes that share a key and don't know about each other. They find a common pace. With
+// a small burst, they lose some throughput: a process that is refused waits a whole second, and the other doesn't know
+// that it could send more.
 func TestTwoProcesses(t *testing.T) {
 	for _, l := range loads {
 		t.Run(l.name, func(t *testing.T) {
@@ -206,7 +208,7 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestAPlainClient is what the others are compared with.
+// TestAPlainClient measures a client without a Transport, for comparison.
 func TestAPlainClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(limited(weir.PerSecond(100)), 10*ms, 40*ms, 2)
@@ -218,8 +220,8 @@ func TestAPlainClient(t *testing.T) {
 	})
 }
 
-// TestRandomServers is the same with limits and wires of all kinds. A window of a second costs a round trip each, and
-// a counter of a few requests what is held in reserve.
+// TestRandomServers does the same as TestAThousandGoroutines with random limits and delays. With a window of a second,
+// each window loses a round trip; with a small count, the Transport's reserve is a larger share.
 func TestRandomServers(t *testing.T) {
 	for seed := range uint64(*worlds) {
 		r := rand.New(rand.NewPCG(7, seed))

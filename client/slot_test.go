@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/client"
 )
 
-// inProcess is a handler that is called without a network, so that it lives on virtual time.
+// inProcess is a transport that calls a handler without a network, so that it works in virtual time.
 type inProcess struct{ http.Handler }
 
 func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -48,7 +48,7 @@ func check(t *testing.T, c *client.Client, req client.Request) client.Decision {
 	return d
 }
 
-// calls counts those of each path.
+// calls counts the requests for each path.
 type calls struct {
 	http.Handler
 	mu    sync.Mutex
@@ -70,7 +70,7 @@ func (c *calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.Handler.ServeHTTP(w, r)
 }
 
-// TestHold: slots are renewed as long as they are held, many in one call, and free once they are released.
+// TestHold checks that slots are renewed while they are held, many in one call, and are free after they are released.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots = 1200
@@ -83,7 +83,7 @@ func TestHold(t *testing.T) {
 				t.Fatalf("%+v", d)
 			}
 			held = append(held, c.Hold(&d))
-			time.Sleep(time.Millisecond) // one call renews what is due at about the same time
+			time.Sleep(time.Millisecond) // one call renews all slots that are due at about the same time
 		}
 		time.Sleep(time.Minute)
 		d := check(t, c, client.Request{Key: "a"})
@@ -117,7 +117,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// TestHoldWithoutASlot needs nothing, and asks nobody.
+// TestHoldWithoutASlot checks that holding a decision without a slot sends no requests.
 func TestHoldWithoutASlot(t *testing.T) {
 	api := &calls{Handler: checkAPI(limiter(perHour(1)))}
 	c := open(t, client.Options{URL: node(t, api)})
@@ -132,7 +132,8 @@ func TestHoldWithoutASlot(t *testing.T) {
 	}
 }
 
-// TestLost: a slot that ended while Weir was out of reach, and was taken by another, is lost; once there is room, it is back.
+// TestLost checks that a slot is lost if it expires while Weir is unreachable and another client takes it. Once there
+// is room, the client gets a slot again.
 func TestLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(slotsOf(1))
@@ -181,20 +182,21 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// TestReleaseWaitsForARenewal that is under way: behind the release, it would take the slot again.
+// TestReleaseWaitsForARenewal checks that a release waits for a renewal in flight. If the renewal arrived after the
+// release, it would take the slot again.
 func TestReleaseWaitsForARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(slotsOf(1))
 		api := checkAPI(l)
 		c := through(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/v1/renew" {
-				time.Sleep(100 * time.Millisecond) // the store takes its time
+				time.Sleep(100 * time.Millisecond) // simulates a slow store
 			}
 			api.ServeHTTP(w, r)
 		}), client.Options{})
 		d := check(t, c, client.Request{Key: "a"})
 		slot := c.Hold(&d)
-		time.Sleep(3*time.Second + time.Millisecond) // it is being renewed
+		time.Sleep(3*time.Second + time.Millisecond) // a renewal is now in flight
 		if err := slot.Release(); err != nil {
 			t.Error(err)
 		}
@@ -205,7 +207,7 @@ func TestReleaseWaitsForARenewal(t *testing.T) {
 	})
 }
 
-// TestHoldOfTheFallback: its slots are renewed and released in this process.
+// TestHoldOfTheFallback checks that slots of the fallback are renewed and released in this process.
 func TestHoldOfTheFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := through(t, http.NotFoundHandler(), client.Options{Fallback: limiter(slotsOf(1))})

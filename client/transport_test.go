@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/client"
 )
 
-// answers is a Base that is a function.
+// answers is a function that serves as a Transport's Base.
 type answers func(*http.Request) (*http.Response, error)
 
 func (f answers) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -27,7 +27,7 @@ func (f answers) RoundTrip(req *http.Request) (*http.Response, error) {
 	return f(req)
 }
 
-// answer is a response with headers in pairs.
+// answer returns a response with the given headers, as pairs of names and values.
 func answer(status int, headers ...string) *http.Response {
 	res := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("words"))}
 	for i := 0; i < len(headers); i += 2 {
@@ -45,7 +45,7 @@ func request(t *testing.T, ctx context.Context, method, path string, body io.Rea
 	return req
 }
 
-// get sends a request, reads its answer and returns the status.
+// get sends a request, reads the response, and returns its status.
 func get(t *testing.T, rt http.RoundTripper, ctx context.Context, path string) (int, error) {
 	t.Helper()
 	res, err := rt.RoundTrip(request(t, ctx, "GET", path, nil))
@@ -56,7 +56,7 @@ func get(t *testing.T, rt http.RoundTripper, ctx context.Context, path string) (
 	return res.StatusCode, res.Body.Close()
 }
 
-// once refuses the first request, and no other.
+// once returns a Base that refuses only the first request.
 func once(status int, headers ...string) (answers, *atomic.Int64) {
 	var n atomic.Int64
 	return func(*http.Request) (*http.Response, error) {
@@ -68,7 +68,7 @@ func once(status int, headers ...string) (answers, *atomic.Int64) {
 }
 
 func TestARefusedRequestComesBackWhenItIsTold(t *testing.T) {
-	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // of a bubble
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // the start of a synctest bubble
 	for _, c := range []struct {
 		name    string
 		status  int
@@ -101,7 +101,7 @@ func TestARefusedRequestComesBackWhenItIsTold(t *testing.T) {
 	}
 }
 
-// TestBackOff where nobody says how long to wait: some time, and not always the same.
+// TestBackOff checks the wait after a refusal that doesn't say how long to wait: it is limited, and random.
 func TestBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := map[time.Duration]bool{}
@@ -161,7 +161,8 @@ func TestWhatIsntRepeated(t *testing.T) {
 	}
 }
 
-// TestBudget: a service that refuses everything gets a tenth more than what it is sent, and a few.
+// TestBudget checks that retries are limited to a tenth of the requests plus a few, even if a service refuses every
+// request.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -228,8 +229,8 @@ func TestOnePauseForAll(t *testing.T) {
 	})
 }
 
-// TestWaitersLeave: those in line when a pause begins that is too long for them don't wait for its end, though the
-// first in line does.
+// TestWaitersLeave checks requests that wait in line when a pause begins. Those whose deadline is before its end fail
+// at once, although the first in line waits.
 func TestWaitersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int64
@@ -260,7 +261,8 @@ func TestWaitersLeave(t *testing.T) {
 	})
 }
 
-// TestLearnFirst: until a host has answered, it gets one request, and another for each second that it doesn't answer.
+// TestLearnFirst checks that until a host has responded, it gets one request, and one more for each second without a
+// response.
 func TestLearnFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int64
@@ -304,7 +306,8 @@ func TestMaxWait(t *testing.T) {
 	})
 }
 
-// TestPoliciesPauseTheirOwn: what is known to be counted by another policy goes on.
+// TestPoliciesPauseTheirOwn checks that a pause of one policy doesn't stop requests that are known to be counted by
+// another.
 func TestPoliciesPauseTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refuse := false
@@ -338,7 +341,8 @@ func TestPoliciesPauseTheirOwn(t *testing.T) {
 	})
 }
 
-// TestOtherUnits: a limit on tokens says nothing about how many requests may go. It pauses requests only once it refuses one.
+// TestOtherUnits checks that a limit on tokens says nothing about the number of requests. It pauses requests only after
+// it refuses one.
 func TestOtherUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		headers := []string{
@@ -424,7 +428,8 @@ type closer struct {
 
 func (c *closer) Close() error { c.closed = true; return nil }
 
-// TestContract of http.RoundTripper: a request that isn't sent has its body closed, too, and its context ends a wait.
+// TestContract checks the contract of http.RoundTripper: the body is closed even if a request isn't sent, and the
+// request's context ends a wait.
 func TestContract(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base, _ := once(429, "Retry-After", "30")
@@ -443,7 +448,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestHostile: what servers say doesn't grow what is kept of them.
+// TestHostile checks that hostile responses can't make the Transport remember an unlimited number of hosts, policies or
+// paths.
 func TestHostile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0

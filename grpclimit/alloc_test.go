@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector allocates by itself, so these run without it.
+// The race detector makes allocations of its own, so these tests run without it.
 
 package grpclimit_test
 
@@ -21,14 +21,14 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// incoming is the context of a call as a server has it.
+// incoming returns the context of a call as a server receives it.
 func incoming(ctx context.Context) context.Context {
 	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1234}})
 	ctx = grpc.NewContextWithServerTransportStream(ctx, sink{})
 	return metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", "shop.example", "content-type", "application/grpc", "user-agent", "grpc-go", "x-api-key", "sk_prod_1"))
 }
 
-// sink is a stream that keeps nothing, so that what is counted is the interceptor's.
+// sink is a stream that drops everything, so that only the interceptor's allocations are counted.
 type sink struct{}
 
 func (sink) Method() string               { return unary }
@@ -47,7 +47,8 @@ func interceptor(t testing.TB, answers httplimit.Answers) func(context.Context) 
 	}
 }
 
-// TestAllocsPerCall: the call as an HTTP request, and, where clients are told of their limits, the metadata.
+// TestAllocsPerCall limits the allocations of a call: for the HTTP request that stands for it and, if clients are told
+// their limits, for the metadata.
 func TestAllocsPerCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers httplimit.Answers
@@ -68,7 +69,7 @@ func TestAllocsPerCall(t *testing.T) {
 	}
 }
 
-// BenchmarkUnary is what the interceptor adds to a call, and a call with it and without.
+// BenchmarkUnary measures the interceptor alone, and a call with and without it.
 func BenchmarkUnary(b *testing.B) {
 	b.Run("interceptor", func(b *testing.B) {
 		call, ctx := interceptor(b, httplimit.Answers{}), incoming(b.Context())

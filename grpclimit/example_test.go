@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// Two calls of a method an hour for each key, and a third.
+// A limit of 2 calls per hour for each method and key. The third call is refused.
 func Example() {
 	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 		ID: "calls", Match: weir.Match{Endpoint: "/grpc.testing.TestService/UnaryCall"},
@@ -30,7 +30,7 @@ func Example() {
 	limit := grpclimit.New(weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{}), grpclimit.Options{})
 	server := grpc.NewServer(grpc.UnaryInterceptor(limit.Unary), grpc.StreamInterceptor(limit.Stream))
 	defer server.Stop()
-	testgrpc.RegisterTestServiceServer(server, &service{}) // yours
+	testgrpc.RegisterTestServiceServer(server, &service{}) // your service
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)

@@ -24,7 +24,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// TestEndpoints: a rule is for a method, with and without POST, or for a service.
+// TestEndpoints checks that a rule's endpoint may be a method, with or without POST, or a whole service.
 func TestEndpoints(t *testing.T) {
 	for endpoint, limited := range map[string][2]bool{
 		unary: {true, false}, "POST " + unary: {true, false}, "/grpc.testing.TestService/": {true, true}, "/grpc.testing.TestService/{method}": {true, true},
@@ -45,7 +45,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestARefusal has all that a client wants to know, in the trailers, and nothing of its key.
+// TestARefusal checks that the trailers of a refusal have everything that a client needs, and not the client's key.
 func TestARefusal(t *testing.T) {
 	const secret = "sk_prod_s3cr3t"
 	w := newWorld(t, compile(t, weir.Rules{Rules: []weir.Rule{
@@ -91,7 +91,7 @@ func TestARefusal(t *testing.T) {
 	}
 }
 
-// TestCodes of refusals, and what they say of coming back.
+// TestCodes checks the status codes of refusals, and what they say about retries.
 func TestCodes(t *testing.T) {
 	rules := weir.Rules{Deny: []string{"blocked"}, Rules: []weir.Rule{
 		{ID: "user", Match: weir.Match{Endpoint: unary}, By: []string{"user"}, Missing: weir.MissingRefuse, Limits: per(10)},
@@ -107,7 +107,7 @@ func TestCodes(t *testing.T) {
 		},
 	}
 	w := newWorld(t, compile(t, rules), opts)
-	without := newWorld(t, nil, opts) // a node that has just started
+	without := newWorld(t, nil, opts) // a node that has just started, and has no rules
 	for name, c := range map[string]struct {
 		got      called
 		code     codes.Code
@@ -134,7 +134,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestRetriesOfClients: those that gRPC's own clients make come when there is room, and not at all when that takes too long.
+// TestRetriesOfClients checks the automatic retries of gRPC clients: they arrive when there is room, and aren't sent if
+// that takes too long.
 func TestRetriesOfClients(t *testing.T) {
 	policy := grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
 		"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`)
@@ -146,7 +147,7 @@ func TestRetriesOfClients(t *testing.T) {
 			t.Errorf("%v", got.Status)
 		}
 	}
-	if n := checks.Load(); n < 4 || n > 9 { // one for each call, and a retry or two for the second and third
+	if n := checks.Load(); n < 4 || n > 9 { // one check for each call, and one or two retries of the second and third
 		t.Errorf("%d checks", n)
 	}
 	checks.Store(0)
@@ -159,7 +160,8 @@ func TestRetriesOfClients(t *testing.T) {
 	}
 }
 
-// TestWhoIsCounted: by the peer's address, unless a proxy that is trusted says otherwise, and by what Identify says.
+// TestWhoIsCounted checks that calls are counted by the peer's address, unless a trusted proxy gives another, and by
+// what Identify returns.
 func TestWhoIsCounted(t *testing.T) {
 	var seen atomic.Pointer[weir.Request]
 	observe := weir.Options{Observe: func(o *weir.Observation) { r := *o.Request; seen.Store(&r) }}
@@ -186,7 +188,7 @@ func TestWhoIsCounted(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	// Headers that rules count by are looked up in the metadata, and those of a later version of the rules, too.
+	// Headers that rules count by are read from the metadata, even if only a later version of the rules uses them.
 	w := newWorld(t, compile(t, weir.Rules{Rules: []weir.Rule{{ID: "r", By: []string{"header:X-Tenant"}, Algorithm: weir.FixedWindow, Limits: per(1)}}}), grpclimit.Options{})
 	for i, tenant := range []string{"a", "b", "a"} {
 		if got := w.call(t, "x-tenant", tenant, "x-group", "g"); got.is(codes.OK) != (i < 2) {
@@ -205,7 +207,7 @@ func TestWhoIsCounted(t *testing.T) {
 	}
 }
 
-// TestStreams are checked once, however many messages they have.
+// TestStreams checks that a stream is checked once, however many messages it has.
 func TestStreams(t *testing.T) {
 	w := newWorld(t, compile(t, weir.Rules{Rules: []weir.Rule{{ID: "r", Match: weir.Match{Endpoint: duplex}, Algorithm: weir.FixedWindow, Limits: per(1)}}}), grpclimit.Options{
 		Cost: func(_ context.Context, _ string, message any) int64 {
@@ -243,7 +245,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestHealthIsNotLimited unless one wants it.
+// TestHealthIsNotLimited checks that health checks are limited only if the options ask for it.
 func TestHealthIsNotLimited(t *testing.T) {
 	rules := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "r", By: []string{}, Algorithm: weir.FixedWindow, Limits: per(1)}}})
 	for _, c := range []struct {
@@ -258,7 +260,8 @@ func TestHealthIsNotLimited(t *testing.T) {
 	}
 }
 
-// TestCountByCode: what a rule doesn't count goes back, and what got no answer doesn't.
+// TestCountByCode checks that a charge goes back if the rule doesn't count the call's status, but not if the call was
+// canceled.
 func TestCountByCode(t *testing.T) {
 	rules := compile(t, weir.Rules{Rules: []weir.Rule{{ID: "login", Algorithm: weir.FixedWindow, Limits: per(2), Statuses: []int{401, 403}}}})
 	gone := errors.New("gone")
@@ -298,7 +301,7 @@ func TestCountByCode(t *testing.T) {
 	}
 }
 
-// TestPanics: an attempt that ends in a panic counts, and the next call is served.
+// TestPanics checks that a call that ends in a panic counts, and that the next call is served.
 func TestPanics(t *testing.T) {
 	recovers := grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 		defer func() {
@@ -321,7 +324,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// TestQueues hold calls until their turn, and refuse at once those whose deadline comes before it.
+// TestQueues checks that a queue holds calls until their turn, and refuses at once those whose deadline is earlier.
 func TestQueues(t *testing.T) {
 	queue := func(n int64, window time.Duration, places int64) *weir.RuleSet {
 		return compile(t, weir.Rules{Rules: []weir.Rule{{ID: "q", Algorithm: weir.LeakyQueue, MaxDelay: time.Hour, Limits: []weir.Limit{{Count: n, Window: window, Burst: places}}}}})
@@ -338,14 +341,15 @@ func TestQueues(t *testing.T) {
 	}
 	w = newWorld(t, queue(2, time.Hour, 2), grpclimit.Options{})
 	w.call(t, "x-api-key", "k")
-	for range 5 { // there are two places, which they leave at once
+	for range 5 { // the queue has two places; refused calls leave them at once
 		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "k"), time.Minute)
 		got := w.callWith(ctx)
 		if cancel(); !got.is(codes.DeadlineExceeded) || detail[*errdetails.ErrorInfo](got).GetReason() != "QUEUE_TIMEOUT" {
 			t.Errorf("%v", got.Proto())
 		}
 	}
-	// A client that leaves the queue makes room. Of the two that may wait, a rule has one.
+	// A client that leaves the queue makes room for another. Two calls may wait, and a single rule may use only one of
+	// these places.
 	w = newWorld(t, queue(2, time.Hour, 10), grpclimit.Options{MaxWaiting: 2})
 	w.call(t, "x-api-key", "k")
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "k"))
@@ -370,7 +374,7 @@ func TestQueues(t *testing.T) {
 	until("QUEUE_TIMEOUT")
 }
 
-// TestOverload: beyond what is decided at a time, calls are refused.
+// TestOverload checks that calls are refused if too many are being decided at the same time.
 func TestOverload(t *testing.T) {
 	inside, goOn := make(chan struct{}, 1), make(chan struct{})
 	w := newWorld(t, compile(t, weir.Rules{}), grpclimit.Options{MaxInFlight: 1, Identify: func(context.Context, string, *weir.Request) {
@@ -389,7 +393,7 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// TestOptionsThatCannotBe panic, as those of httplimit do.
+// TestOptionsThatCannotBe checks that invalid options panic, as in httplimit.
 func TestOptionsThatCannotBe(t *testing.T) {
 	defer func() {
 		if recover() == nil {
@@ -399,7 +403,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	grpclimit.New(nil, grpclimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{"esperanto"}}})
 }
 
-// slow is a store that never decides in time.
+// slow is a store that never responds before the deadline.
 type slow struct{ counter.Store }
 
 func (slow) Take(ctx context.Context, _ []counter.Charge, results []counter.Result) {
@@ -409,7 +413,8 @@ func (slow) Take(ctx context.Context, _ []counter.Charge, results []counter.Resu
 	}
 }
 
-// TestShortDeadlines: a client can't get past its limits by a deadline in which the store can't decide, nor by leaving.
+// TestShortDeadlines checks that a client can't avoid its limits with a deadline that is too short for the store, or by
+// disconnecting.
 func TestShortDeadlines(t *testing.T) {
 	limit := grpclimit.New(weir.NewLimiter(slow{}, compile(t, weir.Rules{Rules: []weir.Rule{{ID: "all", Limits: per(1)}}}), weir.Options{}), grpclimit.Options{})
 	hurried, cancel := context.WithTimeout(t.Context(), time.Millisecond)

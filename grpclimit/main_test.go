@@ -32,7 +32,7 @@ const (
 	duplex = "/grpc.testing.TestService/FullDuplexCall"
 )
 
-// per is n calls a year, so that no window ends during a test.
+// per allows n calls per year, so that no window ends during a test.
 func per(n int64) []weir.Limit { return []weir.Limit{{Count: n, Window: 366 * 24 * time.Hour}} }
 
 func compile(t testing.TB, rules weir.Rules) *weir.RuleSet {
@@ -44,7 +44,7 @@ func compile(t testing.TB, rules weir.Rules) *weir.RuleSet {
 	return set
 }
 
-// service answers with what it is told to.
+// service returns the answer that the test sets.
 type service struct {
 	testgrpc.UnimplementedTestServiceServer
 	answer func(context.Context) error
@@ -83,7 +83,7 @@ func (s *service) FullDuplexCall(stream grpc.BidiStreamingServer[testgrpc.Stream
 	}
 }
 
-// world is a server behind a limiter, and a client of it.
+// world is a server with a limiter, and a client connected to it.
 type world struct {
 	testgrpc.TestServiceClient
 	conn    *grpc.ClientConn
@@ -139,13 +139,13 @@ func (w *world) dial(t testing.TB, opts ...grpc.DialOption) {
 	w.conn, w.TestServiceClient = conn, testgrpc.NewTestServiceClient(conn)
 }
 
-// called is what became of a call.
+// called is the result of a call.
 type called struct {
 	*status.Status
 	header, trailer metadata.MD
 }
 
-// call makes a call with metadata, a name and a value in turn.
+// call makes a call with metadata, given as pairs of names and values.
 func (w *world) call(t testing.TB, kv ...string) called {
 	t.Helper()
 	return w.callWith(metadata.AppendToOutgoingContext(t.Context(), kv...))
@@ -158,7 +158,7 @@ func (w *world) callWith(ctx context.Context) called {
 	return c
 }
 
-// detail is the detail of a type that a status has, or nil.
+// detail returns the status detail of type T, or nil.
 func detail[T any](c called) (found T) {
 	for _, d := range c.Details() {
 		if d, ok := d.(T); ok {

@@ -22,12 +22,12 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// slots is a rule for n calls in flight, of all clients together.
+// slots returns a rule that allows n calls in flight, for all clients together.
 func slots(n int64) weir.Rule {
 	return weir.Rule{ID: "slots", By: []string{}, Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: n}}}
 }
 
-// left is what remains of a rule.
+// left returns how much is left of a rule's limit.
 func left(t testing.TB, l *weir.Limiter, rule string) int64 {
 	t.Helper()
 	d, err := l.Check(t.Context(), &weir.Request{Peek: true})
@@ -43,7 +43,7 @@ func left(t testing.TB, l *weir.Limiter, rule string) int64 {
 	return 0
 }
 
-// around tells of each call that the interceptors behind it are done with, whatever became of it, and survives panics.
+// around returns interceptors that send on done whenever a call has ended, and that turn a panic into an error.
 func around() (opts []any, done chan struct{}) {
 	done = make(chan struct{}, 2000)
 	after := func(err *error) {
@@ -64,14 +64,14 @@ func around() (opts []any, done chan struct{}) {
 	}, done
 }
 
-// However a call ends, its slot is free then, and wasn't before.
+// The slot of a call becomes free when the call ends, however it ends, and not before.
 func TestSlotsEndWithTheirCalls(t *testing.T) {
 	gone := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for name, c := range map[string]struct {
 		answer func(context.Context) error
 		leaves bool
 		code   codes.Code
-		counts bool // by a rule that counts UNAUTHENTICATED
+		counts bool // a rule that counts UNAUTHENTICATED counts the call
 	}{
 		"with an answer":   {func(context.Context) error { return nil }, false, codes.OK, false},
 		"unauthenticated":  {func(context.Context) error { return status.Error(codes.Unauthenticated, "who?") }, false, codes.Unauthenticated, true},
@@ -128,7 +128,7 @@ func TestSlotsEndWithTheirCalls(t *testing.T) {
 	}
 }
 
-// A stream keeps its slot however long it is, and there are never more calls in flight than slots.
+// A stream keeps its slot until it ends, and there are never more calls in flight than slots.
 func TestSlotsBoundWhatIsInFlight(t *testing.T) {
 	w := newWorld(t, compile(t, weir.Rules{Rules: []weir.Rule{slots(7)}}), grpclimit.Options{})
 	var in, highest atomic.Int64
@@ -156,7 +156,7 @@ func TestSlotsBoundWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// A call that takes long keeps its slot.
+// A long call keeps its slot.
 func TestSlotsAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rules{Rules: []weir.Rule{slots(1)}}), weir.Options{})
@@ -176,7 +176,7 @@ func TestSlotsAreRenewed(t *testing.T) {
 	})
 }
 
-// lame is a store that can't be reached for one rule.
+// lame is a store that fails for one rule.
 type lame struct{ *memstore.Store }
 
 func (s lame) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
@@ -189,7 +189,7 @@ func (s lame) Take(ctx context.Context, charges []counter.Charge, results []coun
 	}
 }
 
-// A client that has left while the store failed isn't served, and keeps no slot.
+// If a client disconnects and the store fails for a rule, the call isn't served, and keeps no slot.
 func TestSlotsOfThoseWhoHaveLeft(t *testing.T) {
 	set := compile(t, weir.Rules{Rules: []weir.Rule{slots(1), {ID: "other", By: []string{}, Limits: per(1)}}})
 	store := memstore.New(memstore.Options{})

@@ -22,7 +22,7 @@ import (
 	"github.com/weirhq/weir/httplimit"
 )
 
-// authority issues certificates.
+// authority issues certificates for tests.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -53,8 +53,8 @@ func (a *authority) issue(t *testing.T, template *x509.Certificate) tls.Certific
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: cert}
 }
 
-// TestCertificates: the user is the one that a verified certificate names, unless the options say where users come from. A
-// certificate that nobody has verified names nobody.
+// TestCertificates checks that a verified certificate names the user, unless the options name another source of users.
+// An unverified certificate names no user.
 func TestCertificates(t *testing.T) {
 	var ca authority
 	ca.issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/jwt"
 )
 
-// Users and their tiers come from signed tokens. What a client says about itself without a signature grants nothing.
+// Users and their tiers come from signed tokens. What a client claims without a signature grants nothing.
 func Example() {
 	tokens, err := jwt.NewVerifier(context.Background(), jwt.Options{
 		Secret: []byte("a secret that two parties share!"), Issuer: "https://login.example.com",

@@ -21,7 +21,7 @@ import (
 	"github.com/weirhq/weir/jwt"
 )
 
-// identify returns what a check learns from a request with these credentials.
+// identify returns the request that a check sees for these credentials.
 func identify(t testing.TB, id httplimit.Identity, authorization string) *weir.Request {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -33,7 +33,7 @@ func identify(t testing.TB, id httplimit.Identity, authorization string) *weir.R
 	return req
 }
 
-// Each claim of a genuine token can be an identity, and no claim of a forged one.
+// Each claim of a valid token can be an identity. The claims of a forged token can't.
 func TestClaimsAreIdentities(t *testing.T) {
 	type source = httplimit.Source
 	v := verifier(t, jwt.Options{Secret: secret})
@@ -68,7 +68,8 @@ func TestClaimsAreIdentities(t *testing.T) {
 	}
 }
 
-// A token that isn't verified comes with a reason that doesn't repeat it, whether an identity or a rule asks for a claim.
+// A token that fails verification is rejected with a reason, which doesn't contain the token. That holds whether the
+// identity or a rule needs a claim.
 func TestRejectedTokens(t *testing.T) {
 	v := verifier(t, jwt.Options{Secret: secret, Issuer: "https://id.example", Audience: "api"})
 	hour := time.Now().Add(time.Hour).Unix()
@@ -111,8 +112,8 @@ func TestRejectedTokens(t *testing.T) {
 	}
 }
 
-// FuzzIdentity sends what clients may send in the Authorization header, and compares what is made of it with a second opinion, written
-// without regard to speed: no claim exists without proof.
+// FuzzIdentity sends random Authorization headers, and compares the result with a simple, slow implementation: no claim
+// exists without proof.
 func FuzzIdentity(f *testing.F) {
 	v := verifier(f, jwt.Options{Secret: secret, Issuer: "idp"})
 	who := httplimit.NewIdentifier(httplimit.Identity{
@@ -132,7 +133,7 @@ func FuzzIdentity(f *testing.F) {
 		r.Header["Authorization"] = []string{authorization}
 		var req weir.Request
 		if who.Identify(r, &req) != nil {
-			return // and so refused
+			return // and so the request is refused
 		}
 		proof := proven(bearerOf(authorization))
 		for name, got := range map[string]string{"key": req.APIKey, "sub": req.User, "plan": req.Tier} {
@@ -166,7 +167,7 @@ func bearerOf(authorization string) string {
 	return ""
 }
 
-// proven returns the claims of a token if its signature holds, it is in force, and it is of the right issuer.
+// proven returns the claims of a token if its signature is valid, it hasn't expired, and it has the right issuer.
 func proven(token string) map[string]any {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/jwt"
 )
 
-// published is a key as an identity provider shows it.
+// published is a key in the form that an identity provider publishes.
 type published struct {
 	id  string
 	key crypto.PublicKey
@@ -43,7 +43,7 @@ func keySet(t testing.TB, keys ...published) []byte {
 	return text
 }
 
-// provider is an identity provider whose answer can be changed. A nil answer is a failure.
+// provider is an identity provider whose response a test can change. If the response is nil, requests fail.
 type provider struct {
 	answer  atomic.Pointer[[]byte]
 	fetches atomic.Int64
@@ -102,7 +102,7 @@ func TestKeysFromAProvider(t *testing.T) {
 	}
 }
 
-// A provider that can't be reached blocks nobody: until it is there, tokens prove nothing.
+// An unreachable provider blocks no clients. Until it is back, tokens are unverified.
 func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
 	l, err := net.Listen("tcp", loopback.Host()+":0")
 	if err != nil {
@@ -135,7 +135,7 @@ func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
 	}
 }
 
-// The rest has to do with time, so it happens in a bubble.
+// The tests below depend on time, so they run in synctest bubbles.
 
 func TestKeysAreKeptFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestKeysAreKeptFresh(t *testing.T) {
 		expect("out of order", 1, false, false)
 		time.Sleep(time.Second)
 		expect("a second later", 2, false, false)
-		time.Sleep(62 * time.Second) // 2, 4, 8, 16, 32
+		time.Sleep(62 * time.Second) // fetched after 2, 4, 8, 16 and 32 s
 		expect("a minute later", 7, false, false)
 		time.Sleep(time.Hour)
 		expect("an hour later", 67, false, false)
@@ -173,7 +173,7 @@ func TestKeysAreKeptFresh(t *testing.T) {
 
 		p.publish(keySet(t, oldKey))
 		time.Sleep(time.Minute)
-		expect("in order", 68, true, false) // the new token's key is asked for once ten seconds have passed
+		expect("in order", 68, true, false) // an unknown key is fetched at most every ten seconds
 		time.Sleep(9 * time.Second)
 		expect("nine seconds later", 68, true, false)
 		p.publish(keySet(t, oldKey, newKey))
@@ -220,7 +220,7 @@ func TestKeysAreKeptFresh(t *testing.T) {
 	})
 }
 
-// Keys that nobody asks for are fetched again after an hour.
+// The key set is fetched again every hour, even if no token needs a new key.
 func TestKeysAreFetchedEveryHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &provider{}
@@ -242,7 +242,7 @@ func TestKeysAreFetchedEveryHour(t *testing.T) {
 	})
 }
 
-// A key set of 1 MiB is read, and no longer one.
+// A key set may have up to 1 MiB.
 func TestLongestKeySet(t *testing.T) {
 	set := string(keySet(t, published{id: "ed", key: edKey().Public()}))
 	token := signAs(t, gojwt.SigningMethodEdDSA, edKey(), claims{"sub": "u"}, "ed")
@@ -259,7 +259,7 @@ func TestLongestKeySet(t *testing.T) {
 	}
 }
 
-// A provider that accepts connections and says nothing is given up on.
+// If a provider accepts connections and doesn't respond, the fetch times out.
 func TestProviderThatSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := servePipes(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
@@ -279,7 +279,7 @@ func TestProviderThatSaysNothing(t *testing.T) {
 	})
 }
 
-// Whatever goes wrong with a provider, its password and tokens in its URL reach no message.
+// Errors about a provider never contain the password or the tokens in its URL.
 func TestProviderSecretsAreNotTold(t *testing.T) {
 	const user, password, token = "us3r", "hunter2", "t0ken"
 	hide := func(address string) string {

@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pipes is a network in memory, for servers in a synctest bubble: a goroutine that reads from a socket would keep the bubble's clock
-// from advancing.
+// pipes is an in-memory network, for servers in a synctest bubble. A goroutine that reads from a real socket would keep
+// the bubble's clock from advancing.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -49,7 +49,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// servePipes runs a handler on a network in memory and returns a client of that network.
+// servePipes runs a handler on an in-memory network and returns a client for it.
 func servePipes(t testing.TB, h http.Handler) *http.Client {
 	t.Helper()
 	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}

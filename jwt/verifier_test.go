@@ -57,7 +57,7 @@ func claimsOf(v *jwt.Verifier, token string) httplimit.Claims {
 	return claims
 }
 
-// sign makes a token with the method that is usual for a key.
+// sign makes a token, signed with the usual method for its key.
 func sign(t testing.TB, key any, c claims) string {
 	t.Helper()
 	var m gojwt.SigningMethod
@@ -87,7 +87,7 @@ func signAs(t testing.TB, m gojwt.SigningMethod, key any, c claims, kid string) 
 	return s
 }
 
-// unsigned makes a token that says it needs no signature.
+// unsigned makes a token whose header says that it has no signature.
 func unsigned(t testing.TB, c claims) string {
 	return signAs(t, gojwt.SigningMethodNone, gojwt.UnsafeAllowNoneSignatureType, c, "")
 }
@@ -121,7 +121,7 @@ func TestEachKindOfKeyVerifies(t *testing.T) {
 	}
 }
 
-// Whatever a token says of itself, its claims don't exist unless the right key signed it.
+// The claims of a token are ignored unless the right key signed it, whatever the token says about itself.
 func TestForgedTokens(t *testing.T) {
 	rsaPEM := publicPEM(rsaKey().Public())
 	verifiers := map[string]*jwt.Verifier{
@@ -170,7 +170,8 @@ func TestForgedTokens(t *testing.T) {
 	}
 }
 
-// What libraries take for the same signature is the same token: else its user would be nobody to the limiter, and somebody to the service.
+// Libraries accept several spellings of the same signature, so the verifier must, too. Otherwise the limiter would see
+// no user in a token that the service accepts.
 func TestSignaturesSpelledOtherwise(t *testing.T) {
 	c := claims{"sub": "u"}
 	plain := sign(t, rsaKey(), c)
@@ -194,7 +195,7 @@ func TestSignaturesSpelledOtherwise(t *testing.T) {
 	}
 }
 
-// A token of 16 KiB is read, and no longer one.
+// A token may have up to 16 KiB.
 func TestLongestToken(t *testing.T) {
 	v := verifier(t, jwt.Options{Secret: secret})
 	token := sign(t, secret, claims{"sub": "u"})
@@ -206,7 +207,8 @@ func TestLongestToken(t *testing.T) {
 	}
 }
 
-// Tokens that ask for an extension, known to others or not, aren't verified (RFC 7515, section 4.1.11).
+// A token with critical extensions isn't verified, whether or not others know these extensions (RFC 7515, section
+// 4.1.11).
 func TestCriticalExtensions(t *testing.T) {
 	v := verifier(t, jwt.Options{Secret: secret})
 	for name, c := range map[string]struct {
@@ -232,7 +234,7 @@ func TestCriticalExtensions(t *testing.T) {
 	}
 }
 
-// loosen spells the same signature otherwise: the last character of 342 holds four bits that decode to nothing.
+// loosen spells the same signature differently: four bits of the last of its 342 characters aren't used.
 func loosen(token string) string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	last := strings.IndexByte(alphabet, token[len(token)-1])

@@ -1,6 +1,7 @@
 //go:build !race
 
-// The race detector allocates by itself, and takes a minute for a million clients. So these run without it.
+// The race detector makes allocations of its own, and takes a minute for a million clients. So these tests run without
+// it.
 
 package metrics_test
 
@@ -33,7 +34,7 @@ func TestAllocsPerDecisionAreNone(t *testing.T) {
 	}
 }
 
-// TestAMillionClients: series depend on the rules, not on what clients send.
+// TestAMillionClients checks that the number of series depends on the rules, not on what clients send.
 func TestAMillionClients(t *testing.T) {
 	b := inMemory(t, weir.Rule{ID: "orders", By: []string{"api_key", "ip", "path"}, Limits: limit(1)})
 	b.metrics.Watch(metrics.Sources{Limiter: b.limiter})

@@ -18,7 +18,7 @@ func benchLimiter(b *testing.B, observe func(*weir.Observation)) *weir.Limiter {
 	return weir.NewLimiter(memstore.New(memstore.Options{}), rs, weir.Options{Observe: observe})
 }
 
-// Checks on all cores, each with clients of its own: what the cores share is what metrics add.
+// Checks on all cores, each core with clients of its own. So the cores share nothing but the metrics.
 func BenchmarkParallel(b *testing.B) {
 	for name, observe := range map[string]func(*weir.Observation){"none": nil, "metrics": metrics.New(prometheus.NewRegistry()).Observe} {
 		b.Run("observe="+name, func(b *testing.B) {

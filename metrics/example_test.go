@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/metrics"
 )
 
-// A program that serves its metrics with promhttp.Handler passes prometheus.DefaultRegisterer, and is done.
+// A program that serves its metrics with promhttp.Handler only has to pass prometheus.DefaultRegisterer.
 func Example() {
 	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "api", Limits: []weir.Limit{weir.PerMinute(2)}}}})
 	if err != nil {
@@ -23,7 +23,7 @@ func Example() {
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry)
 	limiter := weir.NewLimiter(store, rules, weir.Options{Observe: m.Observe})
-	m.Watch(metrics.Sources{Limiter: limiter, Memory: store}) // if wanted: the rules' version, the store's memory
+	m.Watch(metrics.Sources{Limiter: limiter, Memory: store}) // optional: adds the rules' version and the store's memory
 
 	for range 3 {
 		if _, err := limiter.Check(context.Background(), &weir.Request{APIKey: "sk_1"}); err != nil {

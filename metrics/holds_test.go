@@ -18,7 +18,8 @@ import (
 
 var flight = weir.Rule{ID: "flight", Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 5}}, SlotTTL: 30 * time.Second}
 
-// holding is a limiter whose slots and reservations are counted. Those with the same secret take each other's receipts.
+// holding returns a limiter whose slots and reservations are counted. All such limiters have the same secret, so they
+// accept each other's receipts.
 func holding(t testing.TB, store counter.Store, rules ...weir.Rule) *bed {
 	t.Helper()
 	b := &bed{t: t, reg: prometheus.NewPedanticRegistry()}
@@ -60,7 +61,7 @@ func TestSlotsInUse(t *testing.T) {
 		first, second := b.take(weir.Request{APIKey: "a"}), b.take(weir.Request{APIKey: "a", Cost: 3})
 		other := b.take(weir.Request{APIKey: "b"})
 		b.wantSlots("three requests", 5)
-		if d := b.take(weir.Request{APIKey: "a", Cost: 2}); d.Allowed { // there is one left
+		if d := b.take(weir.Request{APIKey: "a", Cost: 2}); d.Allowed { // only one slot is left
 			t.Error("six of five slots")
 		}
 		b.take(weir.Request{APIKey: "a", Peek: true})
@@ -74,7 +75,7 @@ func TestSlotsInUse(t *testing.T) {
 		}
 		b.wantSlots("three released", 2)
 		if err := errors.Join(b.limiter.Release(ctx, second), b.limiter.Finish(ctx, second, weir.Outcome{})); err != nil {
-			t.Error(err) // it may be repeated
+			t.Error(err) // a call may be repeated
 		}
 		b.wantSlots("one renewed, three released", 2)
 		time.Sleep(20 * time.Second)
@@ -91,7 +92,7 @@ func TestSlotsInUse(t *testing.T) {
 	})
 }
 
-// A slot is counted where it was taken or renewed last, and is over everywhere once it isn't renewed.
+// The node that last took or renewed a slot counts it. A slot that isn't renewed is no longer counted anywhere.
 func TestSlotsOfOtherNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
@@ -120,7 +121,7 @@ func TestSlotsOfOtherNodes(t *testing.T) {
 	})
 }
 
-// Clients that take slots and never give them back don't fill the memory.
+// Clients that take slots and never give them back can't fill the memory.
 func TestSlotsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := holding(t, memstore.New(memstore.Options{}), flight)
@@ -141,7 +142,7 @@ func TestSlotsAreBounded(t *testing.T) {
 	})
 }
 
-// lost is a store that takes, and can't be reached for what goes back.
+// lost is a store that takes tokens, but fails when they are given back.
 type lost struct{ counter.Store }
 
 func (lost) GiveBack(context.Context, counter.Once, time.Duration, []counter.Return) error {
@@ -172,7 +173,7 @@ func TestReservations(t *testing.T) {
 		d := reserve(b)
 		finish(b, d, weir.Outcome{Amounts: map[string]counter.Amount{"tokens": 1, "usd": 1}}, nil)
 		finish(b, d, weir.Outcome{Amounts: map[string]counter.Amount{"tokens": 1, "usd": 1}}, counter.ErrUsed)
-		finish(b, reserve(b), weir.Outcome{Amounts: map[string]counter.Amount{"tokens": 1}}, nil) // of the other nobody knows
+		finish(b, reserve(b), weir.Outcome{Amounts: map[string]counter.Amount{"tokens": 1}}, nil) // the other amount stays unknown
 		finish(b, reserve(b), weir.Outcome{}, nil)
 		finish(b, reserve(b), weir.Outcome{Abandoned: true}, nil)
 		reserve(b) // never settled
@@ -188,7 +189,7 @@ func TestReservations(t *testing.T) {
 	})
 }
 
-// Of a limit on an amount less than a fifth is less than a fifth, not of whole numbers.
+// For a limit on an amount, "less than a fifth is left" is computed with fractions, not with whole numbers.
 func TestNearTheLimitOfAnAmount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := holding(t, memstore.New(memstore.Options{}), weir.Rule{ID: "usd", Amount: "usd", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Fraction: 500_000, Window: time.Hour}}})

@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/metrics"
 )
 
-// bed is a limiter whose decisions are counted.
+// bed is a limiter with metrics.
 type bed struct {
 	t       testing.TB
 	metrics *metrics.Metrics
@@ -55,7 +55,7 @@ func (b *bed) check(req weir.Request) {
 	}
 }
 
-// series are all that a scrape shows, as they are written: name{label="value",…}.
+// series returns all series of a scrape, by name with labels: name{label="value",…}.
 func (b *bed) series() map[string]*dto.Metric {
 	b.t.Helper()
 	families, err := b.reg.Gather()
@@ -75,7 +75,7 @@ func (b *bed) series() map[string]*dto.Metric {
 	return all
 }
 
-// want compares counters and gauges with what a scrape shows of the metrics with that beginning, all of them.
+// want compares all counters and gauges whose names begin with `begin` with the expected values.
 func (b *bed) want(begin string, want map[string]float64) {
 	b.t.Helper()
 	got := b.series()
@@ -130,8 +130,7 @@ func TestEveryDecisionIsCounted(t *testing.T) {
 	})
 }
 
-// TestDecisionsAreExact: however many goroutines decide, and also while rules begin and scrapes come.
-// An identity that is rejected is counted beside the decision, which is one all the same.
+// A rejected identity is counted in addition to the decision, and the decision is counted once.
 func TestRejectedIdentitiesAreCounted(t *testing.T) {
 	b := inMemory(t, weir.Rule{ID: "login", By: []string{"user"}, Missing: weir.MissingRefuse, Limits: limit(2)})
 	b.check(weir.Request{Edge: "gateway", Rejected: "the token has expired"})
@@ -191,7 +190,7 @@ func TestShadowAndNearLimits(t *testing.T) {
 		`weir_shadow_refusals_total{kind="candidate",rule="orders"}`: 8,
 		`weir_shadow_refusals_total{kind="shadow",rule="trial"}`:     5,
 	})
-	// The 9th left 1 of 10, and the 10th none: less than a fifth. The rest was refused.
+	// The 9th request left 1 of 10 and the 10th none, which is less than a fifth. The others were refused.
 	b.want("weir_near_limit_total", map[string]float64{`weir_near_limit_total{rule="orders"}`: 2})
 	b.metrics.Totals(func(rule string, got metrics.Total) {
 		want := map[string]metrics.Total{"orders": {Decisions: 12, Refusals: 2, Events: got.Events}, "trial": {Shadow: 5, Events: got.Events}}[rule]
@@ -201,7 +200,7 @@ func TestShadowAndNearLimits(t *testing.T) {
 	})
 }
 
-// TestEveryReasonHasALabel, so that no decision is out of the table's bounds.
+// TestEveryReasonHasALabel checks that every reason has an entry in the table of labels.
 func TestEveryReasonHasALabel(t *testing.T) {
 	b := inMemory(t)
 	known := func(r weir.Reason) (yes bool) {
@@ -218,7 +217,7 @@ func TestEveryReasonHasALabel(t *testing.T) {
 	}
 }
 
-// TestTimesAreSampled: about one decision in 64, and in both kinds of histogram.
+// TestTimesAreSampled checks that about one decision in 64 is measured, in both kinds of histograms.
 func TestTimesAreSampled(t *testing.T) {
 	b := inMemory(t)
 	const n = 256_000
@@ -226,7 +225,7 @@ func TestTimesAreSampled(t *testing.T) {
 		b.check(weir.Request{Edge: "http", Path: "/"})
 	}
 	h := b.series()[`weir_check_duration_seconds{edge="http"}`].GetHistogram()
-	// About 4,000. The race detector has limiters forget more often where they are in their counting.
+	// About 4,000. With the race detector, limiters often lose their place in the sampling.
 	if got := h.GetSampleCount(); got < 1500 || got > 6000 {
 		t.Errorf("%d of %d decisions were measured", got, n)
 	}
@@ -238,8 +237,8 @@ func TestTimesAreSampled(t *testing.T) {
 	}
 }
 
-// TestLabelsAreBounded: a program that names its policies after its clients makes a mistake, but not one that fills
-// Prometheus.
+// TestLabelsAreBounded checks that a program can't fill Prometheus with series, even if it names its policies after its
+// clients.
 func TestLabelsAreBounded(t *testing.T) {
 	b := inMemory(t)
 	for i := range 5_000 {
@@ -260,7 +259,8 @@ func TestLabelsAreBounded(t *testing.T) {
 	}
 }
 
-// TestRemovedRulesLeave: after a while in which whoever scrapes sees their last decisions.
+// TestRemovedRulesLeave checks that the series of a removed rule disappear after ten minutes, which gives scrapers time
+// to read its last decisions.
 func TestRemovedRulesLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		both := []weir.Rule{{ID: "old", Limits: limit(100)}, {ID: "kept", Limits: limit(1000)}}

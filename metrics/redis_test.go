@@ -16,7 +16,7 @@ import (
 
 func overRedis(t *testing.T, url string, rules ...weir.Rule) (*bed, *redisstore.Store) {
 	t.Helper()
-	store, err := redisstore.New(redisstore.Options{URL: url, Timeout: 300 * time.Millisecond}) // a server on a busy machine keeps it, too
+	store, err := redisstore.New(redisstore.Options{URL: url, Timeout: 300 * time.Millisecond}) // long enough for a server on a busy machine
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestWhatRedisAndLeasesTell(t *testing.T) {
 	if h.GetSampleCount() == 0 || h.GetSampleSum() <= 0 || acts.GetSampleCount() != h.GetSampleCount() || acts.GetSampleSum() < 1 {
 		t.Errorf("calls: %v, acts: %v", h, acts)
 	}
-	// The native buckets hold each call once, as the classic ones do.
+	// The native histogram counts each call once, like the classic one.
 	native, in := uint64(0), int64(0)
 	for _, delta := range h.GetPositiveDelta() {
 		in += delta
@@ -77,7 +77,7 @@ func TestWhatRedisAndLeasesTell(t *testing.T) {
 	}
 }
 
-// TestDecidedWithoutRedis: each failure mode is counted as what it did.
+// TestDecidedWithoutRedis checks that each failure mode is counted by the outcome that it had.
 func TestDecidedWithoutRedis(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	server.Kill()
@@ -113,10 +113,11 @@ func TestDecidedWithoutRedis(t *testing.T) {
 	}
 }
 
-// TestWhatIsLost: the metrics tell what the store's health does, of servers and of slots that have none.
+// TestWhatIsLost checks that the metrics show lost servers, and hash slots without a server, as the store's health
+// does.
 func TestWhatIsLost(t *testing.T) {
 	c := redistest.NewCluster(t, redistest.Options{Config: []string{"cluster-require-full-coverage no", "cluster-replica-no-failover yes"}})
-	b, store := overRedis(t, "redis-cluster://"+c.Addrs()[0], weir.Rule{ID: "api", Limits: []weir.Limit{{Count: 100, Window: 24 * time.Hour}}}) // so that counters outlast the test
+	b, store := overRedis(t, "redis-cluster://"+c.Addrs()[0], weir.Rule{ID: "api", Limits: []weir.Limit{{Count: 100, Window: 24 * time.Hour}}}) // a long window, so that counters outlast the test
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := store.Ready(ctx); err != nil {
@@ -161,7 +162,7 @@ func TestWhatIsLost(t *testing.T) {
 		}
 	}
 	until(agree(0, 0))
-	until(func(context.Context) error { // heartbeats ask how many keys there are
+	until(func(context.Context) error { // heartbeats count the keys
 		for _, sh := range store.Health().Shards {
 			if sh.Keys < 10 {
 				return fmt.Errorf("%+v", sh)
@@ -178,7 +179,7 @@ func TestWhatIsLost(t *testing.T) {
 	}
 	until(agree(0, 0))
 	until(c.Healthy)
-	slot, err := c.Slot(ctx, "{0}") // the first of the hash tags that keys have
+	slot, err := c.Slot(ctx, "{0}") // the first of the keys' hash tags
 	if err != nil {
 		t.Fatal(err)
 	}

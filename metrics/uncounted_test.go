@@ -24,8 +24,8 @@ func (away) Take(_ context.Context, charges []counter.Charge, results []counter.
 	}
 }
 
-// TestUncounted: operators learn how many requests passed uncounted, and from about how many keys, until five minutes after the
-// last one. Refused requests don't count.
+// TestUncounted checks that operators see how many requests were allowed uncounted, and an estimate of the number of
+// their keys, until five minutes after the last one. Refused requests don't count.
 func TestUncounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, away{}, weir.Options{}, weir.Rules{Rules: []weir.Rule{
@@ -66,7 +66,7 @@ func TestUncounted(t *testing.T) {
 	})
 }
 
-// TestRuleInfo: what a rule counts by is one series for each rule.
+// TestRuleInfo checks that each rule has one series, which shows what it counts by.
 func TestRuleInfo(t *testing.T) {
 	b := inMemory(t,
 		weir.Rule{ID: "orders", Match: weir.Match{Endpoint: "GET /orders"}, Algorithm: weir.SlidingLog, Limits: limit(5)},
