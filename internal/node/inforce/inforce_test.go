@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestAnOverrideExpires by itself, under the same version.
+// TestAnOverrideExpires checks that an override expires by itself, under the same rule version.
 func TestAnOverrideExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := fmt.Sprintf("rules: [{id: all, limit: 5/hour, override: {vip: {limit: 50/hour, expires: %q}}}]", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
@@ -53,8 +53,8 @@ func TestAnOverrideExpires(t *testing.T) {
 	})
 }
 
-// TestAnOverrideExpiresByTheSharedClock, whatever this node's own clock says, and also when the node learns the time only after
-// it has read the rules.
+// TestAnOverrideExpiresByTheSharedClock checks that an override expires by the shared clock, whatever the node's own
+// clock says, even if the node learns the shared time only after it has read the rules.
 func TestAnOverrideExpiresByTheSharedClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := fmt.Sprintf("rules: [{id: all, limit: 5/hour, override: {vip: {limit: 50/hour, expires: %q}}}]", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
@@ -81,13 +81,13 @@ func TestAnOverrideExpiresByTheSharedClock(t *testing.T) {
 	})
 }
 
-// A node whose own clock is ahead never treats an override as expired: neither rules of a file nor seeds, which it reads before
-// it knows the time of the others.
+// If a node's own clock is ahead, no override expires early. That holds for rules from a file and for seeds, which the
+// node reads before it knows the shared time.
 func TestAClockThatIsAheadExpiresNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := fmt.Sprintf("rules: [{id: all, limit: 5/hour, override: {vip: {limit: 50/hour, expires: %q}}}]", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 		shared := time.Now()
-		time.Sleep(2 * time.Hour) // by this node's clock it has expired
+		time.Sleep(2 * time.Hour) // the override has expired by this node's clock
 		doc, err := inforce.Parse("rules", []byte(text), 7)
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +100,8 @@ func TestAClockThatIsAheadExpiresNothing(t *testing.T) {
 	})
 }
 
-// A node alone whose folder is empty, and can't be written, decides by its seed all the same: nobody has blocked anything there.
+// A node without Redis uses its seed rules if its data folder is empty, even if the folder can't be written, because
+// nobody can have blocked anything there.
 func TestAnEmptyFolderThatCantBeWritten(t *testing.T) {
 	seed, err := inforce.Parse("rules", []byte("rules: [{id: all, limit: 5/hour}]"), 0)
 	if err != nil {
@@ -113,7 +114,7 @@ func TestAnEmptyFolderThatCantBeWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer dir.Close()
-		if err := os.RemoveAll(path); err != nil { // as a disk that is full
+		if err := os.RemoveAll(path); err != nil { // makes writes fail, as on a full disk
 			t.Fatal(err)
 		}
 		limiter := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{})
@@ -125,8 +126,8 @@ func TestAnEmptyFolderThatCantBeWritten(t *testing.T) {
 	}
 }
 
-// What lint warns of is logged when a file is put in force, at the start and when it is saved: no more of it than people
-// read, and no keys.
+// When a file's rules come into force, at the start and on each save, the log has lint's warnings. It has no more of
+// them than people would read, and no keys.
 func TestWarningsAreLogged(t *testing.T) {
 	const key = "sk_live_abcdefgh12345678"
 	var many strings.Builder
@@ -177,7 +178,7 @@ func TestWarningsAreLogged(t *testing.T) {
 	}
 }
 
-// lines are those of a log.
+// lines receives the lines of a log.
 type lines chan string
 
 func (l lines) Write(p []byte) (int, error) {
@@ -185,7 +186,8 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A node has kept rules that block a key, and the rule store has gone on without them: it says so until the key is blocked again.
+// If a node has kept rules that block a key, and the rule store has gone on without them, the node warns until the key
+// is blocked again.
 func TestBlocksThatWereGivenUp(t *testing.T) {
 	dir, err := rulestore.OpenDir(t.TempDir())
 	if err != nil {
@@ -206,7 +208,7 @@ func TestBlocksThatWereGivenUp(t *testing.T) {
 		}
 	}
 	write(open)
-	write("blacklist: [192.0.0.0/16]\nrules: []\n") // which is wider
+	write("blacklist: [192.0.0.0/16]\nrules: []\n") // this block covers one of the two
 	kept := rulestore.Copy{Path: t.TempDir()}
 	if err := kept.Save(rulestore.Version{Number: 9, Parent: 8, ParentHash: "8888", Author: "ann", Time: time.Now(), Text: []byte(blocked)}); err != nil {
 		t.Fatal(err)
@@ -249,11 +251,11 @@ func TestBlocksThatWereGivenUp(t *testing.T) {
 	}
 	publish("blacklist: [sk_leaked_*, 192.0.2.0/24]\nrules: []\n")
 	warned("")
-	publish(open) // as somebody wants it now
+	publish(open) // now the key is unblocked on purpose
 	warned("")
 }
 
-// reports is a store that keeps what the node has reported about itself.
+// reports is a store that keeps the node's last report about itself.
 type reports struct {
 	rulestore.Store
 	last rulestore.Node

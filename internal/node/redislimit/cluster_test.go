@@ -19,8 +19,8 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// nodes are limiters on one Cluster, which wait long for answers. The secret is fixed, so that the parts of a client always lie in
-// the same slots.
+// nodes returns limiters on one Cluster with long timeouts. The secret is fixed, so that the parts of a client's
+// counter are always in the same slots.
 func nodes(t testing.TB, c *redistest.Cluster, n int) (all []*Limiter) {
 	t.Helper()
 	for range n {
@@ -39,7 +39,7 @@ func nodes(t testing.TB, c *redistest.Cluster, n int) (all []*Limiter) {
 	return all
 }
 
-// acts is what each server was asked, by all nodes, since the last look.
+// acts has each server's number of calls from all nodes, as of the last reading.
 type acts map[string]uint64
 
 func (a acts) since(all []*Limiter) (new []uint64) {
@@ -56,7 +56,7 @@ func (a acts) since(all []*Limiter) (new []uint64) {
 	return new
 }
 
-// unevenness is by how much the busiest and the idlest server differ from the mean, as parts of it.
+// unevenness returns how far the busiest and the least busy server are from the mean, as fractions of the mean.
 func unevenness(n []uint64) (more, less float64) {
 	sum := uint64(0)
 	for _, x := range n {
@@ -66,8 +66,8 @@ func unevenness(n []uint64) (more, less float64) {
 	return float64(slices.Max(n))/mean - 1, 1 - float64(slices.Min(n))/mean
 }
 
-// TestSplitOnACluster: three servers share the work of one busy counter evenly, and two nodes at full load never admit more than
-// the limit, in any window and any interval of a bucket.
+// TestSplitOnACluster checks that three servers share the load of one busy counter evenly, and that two nodes at full
+// load never admit more than the limit, in any window or, for buckets, any interval.
 func TestSplitOnACluster(t *testing.T) {
 	const limit, requests, callers = 10_000, 30_000, 64
 	all := nodes(t, redistest.NewCluster(t, redistest.Options{}), 2)
@@ -113,7 +113,8 @@ func TestSplitOnACluster(t *testing.T) {
 	}
 }
 
-// most says by what admissions exceed a limit, if they do. Slots name windows, and in buckets moments of Redis' clock.
+// most says by how much admissions exceed a limit, or "". An admission's time is the window for windows, and Redis'
+// time for buckets.
 func most(p *counter.Policy, admitted []admission) string {
 	if p.Limit.Algorithm > weir.LeakyBucket {
 		windows := map[int64]int64{}
@@ -129,7 +130,7 @@ func most(p *counter.Policy, admitted []admission) string {
 	}
 	slices.SortFunc(admitted, func(a, b admission) int { return cmp.Compare(a.at, b.at) })
 	rate := float64(p.Limit.Count) / p.Limit.Window.Seconds() / 1e6
-	// Of all intervals that end here, the one that exceeds by the most began where this was the lowest.
+	// Of all intervals that end here, the one with the largest excess began where this value was lowest.
 	sum, lowest := 0.0, 0.0
 	for i, a := range admitted {
 		at := float64(a.at - admitted[0].at)
@@ -144,7 +145,8 @@ func most(p *counter.Policy, admitted []admission) string {
 	return ""
 }
 
-// TestSplitReceiptsOnACluster: on another node, a receipt finds the slots from which it was taken, and people see the whole limit.
+// TestSplitReceiptsOnACluster checks that another node can give back a receipt's tokens to the parts from which they
+// were taken, and that people see the whole limit.
 func TestSplitReceiptsOnACluster(t *testing.T) {
 	all := nodes(t, redistest.NewCluster(t, redistest.Options{}), 2)
 	rs := compiled(t, weir.Rule{ID: "hot", Strict: true, Split: 9, Limits: []weir.Limit{weir.PerHour(9000)}}, weir.Rule{ID: "other", By: []string{}, Strict: true, Limits: []weir.Limit{weir.PerHour(1_000_000)}})
@@ -176,7 +178,7 @@ func TestSplitReceiptsOnACluster(t *testing.T) {
 	}
 }
 
-// oracle is one exact bucket, in this process.
+// oracle is one exact bucket in this process.
 type oracle struct {
 	mu     sync.Mutex // guards state
 	policy *counter.Policy
@@ -190,9 +192,10 @@ func (o *oracle) take() (ok bool) {
 	return ok
 }
 
-// BenchmarkSplit is one counter of 10,000 a second on a Cluster, asked by three nodes at once and at a given load: by its one
-// server, and in nine parts, from an empty bucket on. It prints what was refused that an exact limiter in this process admitted of the same arrivals, and the
-// share of the busiest server.
+// BenchmarkSplit measures one counter of 10,000 a second on a Cluster. Three nodes use it at the same time at a given
+// load, once with a single part on one server and once with nine parts, starting from an empty bucket. It prints the
+// share of requests that were refused but that an exact limiter in this process admits, and the busiest server's share
+// of the load.
 func BenchmarkSplit(b *testing.B) {
 	const limit = 10_000
 	c := redistest.NewCluster(b, redistest.Options{})
@@ -205,14 +208,14 @@ func BenchmarkSplit(b *testing.B) {
 				if parts == 1 {
 					whole := p.Definition
 					whole.Split = 0
-					p, _ = counter.Define(whole) // it is one with parts, too
+					p, _ = counter.Define(whole) // the same definition is valid with parts, too
 				}
 				subject := []byte(b.Name() + fmt.Sprint(b.N))
 				var stores []counter.Store
 				for _, l := range all {
 					stores = append(stores, newSplitter(l.Leases, time.Second))
 				}
-				// A full bucket would admit all for seconds.
+				// A full bucket would admit everything for seconds.
 				if r := take(stores[0], []counter.Charge{{Counter: counter.Counter{Policy: p, Subject: subject}, N: limit}}); !r.Allowed {
 					b.Fatal(r)
 				}
@@ -255,8 +258,8 @@ func BenchmarkSplit(b *testing.B) {
 	}
 }
 
-// TestFinishedOnceOnACluster: a check that may be repeated, and whose limits lie on several servers, is settled or given back, and not
-// both.
+// TestFinishedOnceOnACluster checks that a check with an id, whose limits are on several servers, can be settled or
+// given back, but not both.
 func TestFinishedOnceOnACluster(t *testing.T) {
 	c := redistest.NewCluster(t, redistest.Options{})
 	l := nodes(t, c, 1)[0]
@@ -268,7 +271,7 @@ func TestFinishedOnceOnACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.SetRules(set)
-	for i := range 30 { // on all servers
+	for i := range 30 { // enough to reach all servers
 		req := &weir.Request{
 			APIKey: fmt.Sprint("key ", i), Org: fmt.Sprint("org ", i), Receipt: true,
 			Amounts: map[string]counter.Amount{"tokens": counter.Whole(100)}, Reserve: time.Minute, Repeat: counter.Once{byte(i), 1},

@@ -23,7 +23,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The client of a Cluster sleeps for seconds before it closes connections, and for one before it looks again who owns which slot.
+		// A Cluster's client sleeps for seconds before it closes connections, and for a second before it looks up the
+		// owners of slots again.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
@@ -71,8 +72,8 @@ func check(t *testing.T, l *Limiter, key string) weir.Decision {
 
 const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 60/hour, cooldown: 1h}}]"
 
-// An offender who goes around three nodes, and is refused too seldom by each of them, is kept out by all. The second
-// cooldown is twice the first, wherever it begins. A node that starts later knows, and one that lifts it lifts it everywhere.
+// If a client is refused on three nodes, too seldom on each for a cooldown but often enough in total, all nodes keep it
+// out, with one cooldown. A node that starts later knows the cooldown, and lifting it on one node lifts it everywhere.
 func TestCooldownsAreShared(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/reference/redis.md")
 	if err != nil {
@@ -148,8 +149,8 @@ func TestCooldownsAreShared(t *testing.T) {
 	}
 }
 
-// A node knows of cooldowns from its start, before it has seen a request. After Redis has lost its data, by a flush or a
-// failover, nodes put back the cooldowns that they know, so that nodes that start later know them, too.
+// A node knows existing cooldowns from its start, before its first request. If Redis loses its data in a flush or
+// failover, nodes restore the cooldowns that they know, so later nodes know them, too.
 func TestCooldownsAfterALoss(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	url := "redis://" + server.Addr
@@ -166,7 +167,7 @@ func TestCooldownsAfterALoss(t *testing.T) {
 	known := func(when string, n *Limiter) {
 		t.Helper()
 		until(t, func() error {
-			if st := n.Guard.Stats(); st.InForce != 1 { // All would have the node listen
+			if st := n.Guard.Stats(); st.InForce != 1 { // calling All would make the node listen
 				return fmt.Errorf("%s: %+v", when, st)
 			}
 			return nil
@@ -178,7 +179,7 @@ func TestCooldownsAfterALoss(t *testing.T) {
 		if _, err := server.Do(t.Context(), "FLUSHALL"); err != nil {
 			t.Fatal(err)
 		}
-		until(t, func() error { // a node that came before that would make up another secret, and with it other names
+		until(t, func() error { // until the nodes have restored the secret; a node that starts earlier makes a new secret, which changes the clients' names
 			if n, err := server.Do(t.Context(), "EXISTS", "weir{nodes}secret"); err != nil || n != int64(1) {
 				return fmt.Errorf("%v secrets, %v", n, err)
 			}
@@ -196,7 +197,7 @@ func TestCooldownsAfterALoss(t *testing.T) {
 	}
 }
 
-// What nobody has written who is a node is ignored, and no client's name is in Redis.
+// Forged or invalid announcements are ignored, and Redis has no client's name in plain text.
 func TestForgedAnnouncements(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	l := open(t, "redis://"+server.Addr, rules)
@@ -223,7 +224,7 @@ func TestForgedAnnouncements(t *testing.T) {
 		return nil
 	})
 	other := open(t, "redis://"+server.Addr, rules)
-	check(t, other, "somebody") // from then on it listens
+	check(t, other, "somebody") // the node listens from its first check on
 	until(t, func() error {
 		if all := other.Guard.All(); len(all) != 1 || strings.Contains(all[0].Client, "0123") {
 			return fmt.Errorf("%+v", all)
@@ -247,7 +248,7 @@ func untilKeptOut(t *testing.T, l *Limiter) {
 	})
 }
 
-// A node that has just started keeps out, from its first check, the clients that the others keep out.
+// A node that has just started keeps out the clients that are in a cooldown on other nodes, from its first check.
 func TestAFreshNodeKnowsCooldowns(t *testing.T) {
 	url := "redis://" + redistest.New(t, redistest.Options{}).Addr
 	const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 4/hour, cooldown: 1h}}]"
@@ -267,8 +268,8 @@ func TestAFreshNodeKnowsCooldowns(t *testing.T) {
 	}
 }
 
-// When nodes get another secret, since a node that has just started made one before the others could put theirs back, clients stay
-// kept out, and the nodes that never knew the former secret learn of them.
+// If a node starts before the others have restored the secret, it makes a new secret. When all nodes use the new one,
+// clients stay in their cooldowns, and nodes that never knew the old secret learn of them.
 func TestCooldownsOutliveTheSecret(t *testing.T) {
 	url := "redis://" + redistest.New(t, redistest.Options{}).Addr
 	const rules = "rules: [{id: api, limit: 5/day, abuse: {refusals: 4/hour, cooldown: 1h}}]"

@@ -22,14 +22,14 @@ rules:
   - {id: abused, match: {endpoint: /abused}, algorithm: fixed_window, limit: 1/365d, abuse: {refusals: 20/minute, cooldown: 1h}, on_store_failure: refuse}
 `
 
-// cut is a limiter on a primary whose replica takes over without the last charges.
+// cut is a limiter on a primary. Its replica is promoted without the last charges.
 type cut struct {
 	*pair
 	l     *Limiter
 	names uint64
 }
 
-// take makes n requests, which must be allowed, and returns their receipts.
+// take sends n requests, which must be allowed, and returns their receipts.
 func (c *cut) take(n int, r weir.Request) (receipts []string) {
 	c.t.Helper()
 	r.Receipt = true
@@ -39,14 +39,14 @@ func (c *cut) take(n int, r weir.Request) (receipts []string) {
 	return receipts
 }
 
-// name gives a request an id of its own.
+// name gives a request its own id.
 func (c *cut) name(r weir.Request) weir.Request {
 	c.names++
 	binary.LittleEndian.PutUint64(r.Repeat[:], c.names)
 	return r
 }
 
-// finish ends a request in some way, and expects an error.
+// finish finishes a request with some outcome and checks the error.
 func (c *cut) finish(what, receipt string, o weir.Outcome, want error) {
 	c.t.Helper()
 	if err := c.l.Finish(c.t.Context(), &weir.Decision{Receipt: receipt}, o); !errors.Is(err, want) {
@@ -61,7 +61,7 @@ func (c *cut) refund(what string, receipts []string, want error) {
 	}
 }
 
-// left fails the test unless the client of a request has so much left.
+// left fails the test unless a request's client has exactly this much left.
 func (c *cut) left(when string, r weir.Request, want int64) {
 	c.t.Helper()
 	r.Peek, r.Amounts = true, nil
@@ -73,7 +73,7 @@ func (c *cut) left(when string, r weir.Request, want int64) {
 	}
 }
 
-// drain takes all that a client has left, and returns how much that was.
+// drain uses up all that a client has left and returns how much that was.
 func (c *cut) drain(r weir.Request) (n int) {
 	c.t.Helper()
 	for decided(c.t, c.l, r).Allowed {
@@ -82,9 +82,10 @@ func (c *cut) drain(r weir.Request) (n int) {
 	return n
 }
 
-// Replication is cut, requests are charged, and then the replica takes over, which doesn't know of them. They are settled,
-// renewed, refunded and repeated like those that it knows. A refund of a plain charge that was lost mints a token, so clients
-// may get as many more as were lost. Nothing else is minted, and nothing is stuck.
+// Replication is cut, more requests are charged, and then the replica, which lacks those charges, is promoted. The
+// requests can be settled, renewed, refunded and repeated like those that the replica knows. A refund of a lost plain
+// charge creates a token, so clients may get up to as many extra tokens as charges were lost. No other tokens are
+// created, and nothing gets stuck.
 func TestReplicationIsCut(t *testing.T) {
 	t.Parallel()
 	c := &cut{pair: newPair(t, redistest.Options{})}
@@ -97,11 +98,11 @@ func TestReplicationIsCut(t *testing.T) {
 	}
 	paths := []string{"/kept", "/back"}
 
-	// charges are those of one time: before the cut, or after it.
+	// charges are the receipts from before the cut, or from after it.
 	type charges struct {
 		plain, idle, named, slots []string
-		requests                  []weir.Request                 // of named
-		reserved                  map[string]map[string][]string // by path, and by key
+		requests                  []weir.Request                 // the requests of named
+		reserved                  map[string]map[string][]string // by path and by key
 	}
 	charge := func(plains, idles, slots int) (made charges) {
 		t.Helper()
@@ -160,7 +161,7 @@ func TestReplicationIsCut(t *testing.T) {
 		var again []string
 		for _, r := range requests {
 			again = append(again, c.take(1, r)...)
-			c.take(1, r) // which isn't charged
+			c.take(1, r) // a repeat isn't charged
 		}
 		c.left("after repeats of checks "+when, named, 10)
 		c.refund("a repeated check", again, nil)
@@ -173,10 +174,10 @@ func TestReplicationIsCut(t *testing.T) {
 	outcomes := []weir.Outcome{{Amounts: tokens(3)}, {Amounts: tokens(10)}, {Amounts: tokens(15)}, {Abandoned: true}}
 	for _, path := range paths {
 		for key, row := range map[string]struct {
-			lost error // of settlements of what was lost
+			lost error // error of settling a lost reservation
 			left int64
 		}{
-			"plain": {nil, 1000 - 3 - 10 - 15 - 5}, // of what was lost, what is beyond the reservation is booked
+			"plain": {nil, 1000 - 3 - 10 - 15 - 5}, // for lost reservations, only the use beyond the reservation is charged
 			"named": {counter.ErrUsed, 1000 - 3 - 10 - 15},
 		} {
 			c.left("after the loss", reserve(path, key), 1000-4*10)

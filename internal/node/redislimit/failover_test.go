@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// pair is a primary and its replica, behind one address that leads to the one in charge.
+// pair is a primary and its replica behind a proxy that leads to the server in charge.
 type pair struct {
 	t                *testing.T
 	primary, replica *redistest.Server
@@ -42,7 +42,8 @@ func (p *pair) tell(command ...string) {
 	}
 }
 
-// promote kills the primary and puts the replica in its place. It waits until no connection of a node leads to the old one.
+// promote kills the primary and promotes the replica. It waits until all of a node's connections lead to the new
+// primary.
 func (p *pair) promote(l *Limiter) {
 	p.t.Helper()
 	p.primary.Kill()
@@ -52,7 +53,7 @@ func (p *pair) promote(l *Limiter) {
 	}
 	until(p.t, func() error {
 		c, err := l.Redis.Client()
-		for range 100 { // each uses one of a few connections, at random
+		for range 100 { // each call uses one of a few connections at random
 			if err == nil {
 				_, err = c.Do(p.t.Context(), c.B().Echo().Message("hello").Build()).ToString()
 			}
@@ -61,7 +62,7 @@ func (p *pair) promote(l *Limiter) {
 	})
 }
 
-// decided is the answer to a request once Redis has given one.
+// decided returns the decision about a request, and retries until Redis has made it.
 func decided(t *testing.T, l *Limiter, r weir.Request) (d weir.Decision) {
 	t.Helper()
 	until(t, func() (err error) {
@@ -73,7 +74,7 @@ func decided(t *testing.T, l *Limiter, r weir.Request) (d weir.Decision) {
 	return d
 }
 
-// allowed is the answer to a request that must be allowed.
+// allowed returns the decision about a request that must be allowed.
 func allowed(t *testing.T, l *Limiter, r weir.Request) weir.Decision {
 	t.Helper()
 	d := decided(t, l, r)
@@ -83,7 +84,7 @@ func allowed(t *testing.T, l *Limiter, r weir.Request) weir.Decision {
 	return d
 }
 
-// offend has a client kept out.
+// offend sends requests until the client is in a cooldown.
 func offend(t *testing.T, l *Limiter) {
 	t.Helper()
 	until(t, func() error {
@@ -98,8 +99,8 @@ func tokens(n int64) map[string]counter.Amount {
 	return map[string]counter.Amount{"tokens": counter.Whole(n)}
 }
 
-// A replica is promoted whose clock is an hour behind, or ahead. Slots, reservations and cooldowns that are held then last no
-// longer than their own length from there, and can be renewed, settled and released.
+// The clock of a promoted replica is an hour behind or ahead. Slots, reservations and cooldowns that exist then last no
+// longer than their own length from there. They can still be renewed, settled and released.
 func TestThePromotedReplicasClockIsWrong(t *testing.T) {
 	for _, off := range []time.Duration{-time.Hour, time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
@@ -159,7 +160,7 @@ rules:
 			}
 
 			nodes := []*Limiter{l}
-			if off < 0 { // else the cooldown is over to those that hear of it now
+			if off < 0 { // if the clock is ahead, nodes that learn of the cooldown now see it as over
 				nodes = append(nodes, open(t, p.url(), rules))
 			}
 			for i, n := range nodes {

@@ -9,11 +9,11 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestKnownCountersOutliveRedis: by default rules allow requests while Redis is gone, but not those of clients that the node
-// knows to have used their limit up, whatever the algorithm. Clients that it doesn't know pass.
+// TestKnownCountersOutliveRedis checks that while Redis is lost, default rules still refuse clients that the node knows
+// to have used up their limit, for all algorithms. Clients that the node doesn't know pass.
 func TestKnownCountersOutliveRedis(t *testing.T) {
 	t.Parallel()                        // the first check after the loss waits for its timeout
-	const window = 300 * 24 * time.Hour // nothing refills while the test runs
+	const window = 300 * 24 * time.Hour // nothing refills during the test
 	shapes := map[string]func(*weir.Rule){
 		"token_bucket":   func(*weir.Rule) {},
 		"leaky_bucket":   func(r *weir.Rule) { r.Algorithm = weir.LeakyBucket },
@@ -46,7 +46,7 @@ func TestKnownCountersOutliveRedis(t *testing.T) {
 		if n == 0 {
 			t.Fatalf("%s: nothing was admitted", id)
 		}
-		healthy(t, l, request("half", id)) // which leaves most of it, or, of 1, nothing
+		healthy(t, l, request("half", id)) // this leaves most of the limit, or, for a limit of 1, nothing
 		healthy(t, l, request("half", id))
 	}
 	server.Kill()
@@ -66,7 +66,7 @@ func TestKnownCountersOutliveRedis(t *testing.T) {
 		n := 0
 		for ; n < 100; n++ {
 			d, _ := l.Check(t.Context(), request("half", id))
-			// Redis has refused the client of "one" itself, and a node believes a refusal for a second.
+			// Redis itself has refused the client of "one", and a node trusts a refusal for a second.
 			if !d.Degraded && id != "one" {
 				t.Errorf("%s: not degraded: %+v", id, d)
 			}
@@ -82,7 +82,7 @@ func TestKnownCountersOutliveRedis(t *testing.T) {
 		case "one":
 			want = 0
 		case "by_status":
-			want = 100 // it counts none of these answers
+			want = 100 // the rule counts none of these responses
 		}
 		if n != want {
 			t.Errorf("%s: %d more requests of a client that had 18 left, want %d", id, n, want)

@@ -17,7 +17,7 @@ import (
 	"github.com/weirhq/weir/storetest"
 )
 
-// clock is virtual time.
+// clock is a virtual clock.
 type clock struct{ now time.Time }
 
 func (c *clock) store() *memstore.Store {
@@ -42,7 +42,7 @@ func compiled(t fataler, r ...weir.Rule) *weir.RuleSet {
 
 var splitAlgorithms = []counter.Algorithm{weir.TokenBucket, weir.LeakyBucket, weir.FixedWindow, weir.SlidingCounter}
 
-// policyOf is the policy of a rule that is split.
+// policyOf returns the policy of a split rule.
 func policyOf(t fataler, parts int, l weir.Limit) *counter.Policy {
 	t.Helper()
 	r := weir.Rule{ID: "hot", By: []string{}, Strict: true, Split: parts, Algorithm: l.Algorithm, Limits: []weir.Limit{l}}
@@ -59,8 +59,8 @@ func take(s counter.Store, c []counter.Charge) counter.Result {
 	return results[0]
 }
 
-// TestSplitNeverAdmitsMore: whatever is asked, in whatever steps of time, given back and asked again, parts together admit what the
-// whole limit could have admitted.
+// TestSplitNeverAdmitsMore checks that, for any sequence of requests, returns and time steps, the parts together never
+// admit more than the whole limit could.
 func TestSplitNeverAdmitsMore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		parts := rapid.IntRange(2, 64).Draw(t, "parts")
@@ -96,13 +96,13 @@ func TestSplitNeverAdmitsMore(t *testing.T) {
 
 type admission struct{ at, n int64 }
 
-// truth is all that was admitted.
+// truth is the list of everything that was admitted.
 type truth []admission
 
-// over says by what the newest admission exceeds the limit, if it does.
+// over says by how much the newest admission exceeds the limit, or "".
 func (t truth) over(p *counter.Policy) string {
 	switch p.Limit.Algorithm {
-	case weir.TokenBucket, weir.LeakyBucket: // in any time T: burst + rate · T
+	case weir.TokenBucket, weir.LeakyBucket: // in any time T, at most burst + rate · T
 		rate := p.Limit.Refill
 		if rate == 0 {
 			rate = float64(p.Limit.Count) / p.Limit.Window.Seconds()
@@ -114,7 +114,7 @@ func (t truth) over(p *counter.Policy) string {
 				return fmt.Sprintf("%d admitted in %d µs, and %f may be", sum, last-t[i].at, most)
 			}
 		}
-	default: // the whole limit admits it all, too
+	default: // the whole limit must admit all of it, too
 		var s counter.State
 		for _, a := range t {
 			var ok bool
@@ -126,7 +126,7 @@ func (t truth) over(p *counter.Policy) string {
 	return ""
 }
 
-// TestSplitAdmitsAll: clients that come one by one get all of the limit, whichever parts they meet.
+// TestSplitAdmitsAll checks that clients that send one request at a time get the whole limit, whichever parts they use.
 func TestSplitAdmitsAll(t *testing.T) {
 	for _, a := range splitAlgorithms {
 		for _, cost := range []int64{1, 7, 100} {
@@ -149,8 +149,8 @@ func TestSplitAdmitsAll(t *testing.T) {
 	}
 }
 
-// TestSplitFalseRefusals: what a limit of 10,000 a second in nine parts, asked by three nodes, refuses of what the same limit in one
-// part admits, of the same arrivals.
+// TestSplitFalseRefusals measures how much a limit of 10,000 a second in nine parts, used by three nodes, refuses of
+// what the same limit in one part admits, with the same arrivals.
 func TestSplitFalseRefusals(t *testing.T) {
 	const seconds, parts = 2, 9
 	for _, a := range splitAlgorithms {
@@ -164,7 +164,7 @@ func TestSplitFalseRefusals(t *testing.T) {
 				for i := range nodes {
 					nodes[i] = newSplitter(inner, time.Second)
 				}
-				if a <= weir.LeakyBucket { // a full bucket would admit all for seconds
+				if a <= weir.LeakyBucket { // a full bucket would admit everything for seconds
 					take(exact, charge(p, 10_000))
 					take(nodes[0], charge(p, 10_000))
 				}
@@ -173,7 +173,7 @@ func TestSplitFalseRefusals(t *testing.T) {
 				for c.now.Sub(begin) < seconds*time.Second {
 					gap := random.ExpFloat64() / (load * 10_000)
 					n := 1
-					if bursty { // fifty at a time
+					if bursty { // bursts of fifty requests
 						gap, n = gap*50, 50
 					}
 					c.now = c.now.Add(time.Duration(gap * 1e9))
@@ -196,7 +196,8 @@ func TestSplitFalseRefusals(t *testing.T) {
 	}
 }
 
-// TestSplitParts: the parts of every number add up to it, or of a rate to no more, and each is a counter of its own.
+// TestSplitParts checks that the parts of a limit's numbers add up to the whole, or, for rates, to no more than that,
+// and that each part is a separate counter.
 func TestSplitParts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 64).Draw(t, "parts")
@@ -241,7 +242,7 @@ func TestSplitParts(t *testing.T) {
 	})
 }
 
-// scripted is a store that refuses some parts, or can't reach them.
+// scripted is a store in which some parts refuse and some can't be reached.
 type scripted struct {
 	counter.Store
 	refuse, lose map[uint64]bool
@@ -276,8 +277,8 @@ func (s *scripted) Take(ctx context.Context, charges []counter.Charge, results [
 
 var errLost = errors.New("lost")
 
-// TestSplitSecondPart: a part that refuses isn't the last word, one that is lost after it is no way past the limit, and a limit
-// that isn't split is.
+// TestSplitSecondPart checks that if one part refuses, a second one is asked, and that a second part that is lost
+// doesn't let a request pass the limit. A refused request takes nothing from a limit that isn't split.
 func TestSplitSecondPart(t *testing.T) {
 	enforced := policyOf(t, 2, weir.PerHour(1000))
 	plain, err := counter.NewPolicy("plain", weir.PerHour(1000))
@@ -289,14 +290,14 @@ func TestSplitSecondPart(t *testing.T) {
 		name         string
 		refuse, lose []uint64
 		shadow       bool
-		allowed      int // of 10 requests, or -1 for some
-		most         int // asks of one
+		allowed      int // of 10 requests; -1 means any number
+		most         int // the most asks for one request
 	}{
 		{"nothing is wrong", nil, nil, false, 10, 1},
 		{"one part refuses", []uint64{one}, nil, false, 10, 2},
 		{"both do", []uint64{one, two}, nil, false, 0, 2},
 		{"one refuses, the other is lost", []uint64{one}, []uint64{two}, false, -1, 2},
-		{"the other limit refuses", []uint64{plain.ID}, nil, false, 10, 1}, // it would have fit
+		{"the other limit refuses", []uint64{plain.ID}, nil, false, 10, 1}, // the split limit would have allowed them
 		{"all refuse", []uint64{plain.ID, one, two}, nil, false, 0, 1},
 		{"one part refuses, in shadow", []uint64{one}, nil, true, 10, 2},
 		{"both do, in shadow", []uint64{one, two}, nil, true, 0, 2},
@@ -343,8 +344,8 @@ func TestSplitSecondPart(t *testing.T) {
 	}
 }
 
-// TestSplitHolds: a request that is repeated is charged once, and one that is refused after all, since a part of its limit is
-// lost, keeps no slot of another limit.
+// TestSplitHolds checks that a repeated request is charged once, and that a request that is refused because a part of
+// its limit is lost keeps no slot of another limit.
 func TestSplitHolds(t *testing.T) {
 	p := policyOf(t, 3, weir.PerHour(900))
 	slots, err := counter.NewPolicy("slots", weir.Limit{Algorithm: weir.Concurrency, Count: 1000, Window: time.Minute})
@@ -381,7 +382,7 @@ func TestSplitHolds(t *testing.T) {
 	refused := 0
 	for i := range 50 {
 		switch r := request(100 + i)[0]; {
-		case r.Err != nil: // it goes on without this limit
+		case r.Err != nil: // the request continues without this limit
 			back := counter.Return{Counter: charge(slots, 1)[0].Counter, N: 1, Hold: hold(100 + i)}
 			if err := s.GiveBack(t.Context(), counter.Once{}, 0, []counter.Return{back}); err != nil {
 				t.Fatal(err)
@@ -400,7 +401,7 @@ func TestSplitHolds(t *testing.T) {
 	}
 }
 
-// TestSplitWhole: people see the whole of a split limit, and give back and reset the whole.
+// TestSplitWhole checks that people see a split limit as a whole, and that giving back and resetting affect the whole.
 func TestSplitWhole(t *testing.T) {
 	for _, a := range splitAlgorithms {
 		for _, cost := range []int64{1, 7, 300} {

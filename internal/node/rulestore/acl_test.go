@@ -9,8 +9,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// The permissions in the docs are enough for what a node does about rules, and those
-// that stand there for rules alone are used.
+// The permissions in the docs suffice for everything that a node does about rules. All of those that are listed for
+// rules are used.
 func TestThePermissionsInTheDocs(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/reference/redis.md")
 	if err != nil {
@@ -30,7 +30,7 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.Look(t.Context()) // those of its own come when they come
+		n.Look(t.Context()) // the node's own polls come at unknown times
 		if err := s.PutBack(t.Context(), Version{Number: v.Number + 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func TestThePermissionsInTheDocs(t *testing.T) {
 				t.Errorf("%s isn't in the docs, or isn't used", command)
 			}
 		}
-		// A node without the one that is new in this release follows all the same.
+		// A node without the permission that is new in this release still follows changes.
 		do(t, r, "ACL", "SETUSER", "weir", "-hexists")
 		n := newNode(overRedis(t, "redis://weir:secret@"+r.Addr), "n", never, Version{})
 		if n.Look(t.Context()); n.Current().Number == 0 || n.log.count("can't be reached") > 0 {

@@ -22,13 +22,13 @@ func entries(b *Blocks) (all []string) {
 	return all
 }
 
-// blocksOver opens an emergency list that a Redis and a folder keep.
+// blocksOver opens an emergency list that is kept in Redis and in a file.
 func blocksOver(t testing.TB, url, file string) *Blocks {
 	t.Helper()
 	return OpenBlocks(t.Context(), BlockOptions{Redis: overRedis(t, url).store, File: file})
 }
 
-// synced has lists looked at until they have certain entries.
+// synced syncs lists until they have exactly the wanted entries.
 func synced(t testing.TB, want string, lists ...*Blocks) {
 	t.Helper()
 	until(t, func(ctx context.Context) error {
@@ -75,12 +75,12 @@ func shareBlocks(t *testing.T, url string) {
 		t.Error("an entry is taken off once")
 	}
 	synced(t, "203.0.113.0/24", b, a)
-	// A block after that is a new one.
+	// Blocking the key again creates a new entry.
 	a.Put("sk_leaked", "ada", "")
 	synced(t, "203.0.113.0/24 sk_leaked", a, b)
 }
 
-// Nodes look often enough to follow within two seconds.
+// Nodes poll often enough to follow changes within two seconds.
 func TestTheEmergencyListIsFollowedInTime(t *testing.T) {
 	if blocksPoll > time.Second {
 		t.Errorf("they look every %s", blocksPoll)
@@ -107,8 +107,8 @@ func TestTheEmergencyListIsFollowedInTime(t *testing.T) {
 	})
 }
 
-// A block that was made while Redis was away is kept on disk, applies after a restart, and reaches the others when Redis is back; and
-// blocks that Redis has lost are put back.
+// A block that was made while Redis was down is kept on disk, applies after a restart, and reaches other nodes once
+// Redis is back. Blocks that Redis has lost are restored.
 func TestBlocksWithoutRedis(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	url, file := "redis://"+r.Addr, filepath.Join(t.TempDir(), "data", "blocks.json")
@@ -131,7 +131,7 @@ func TestBlocksWithoutRedis(t *testing.T) {
 	synced(t, "sk_first sk_leaked", a, b, blocksOver(t, url, ""))
 }
 
-// A key that isn't blocked any more isn't kept, and nobody else may read the file.
+// The file has no keys that were unblocked, and only its owner can read it.
 func TestTheFileOfTheEmergencyList(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "blocks.json")
 	now := time.Now()
@@ -142,7 +142,7 @@ func TestTheFileOfTheEmergencyList(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	now = now.Add(-time.Hour) // a clock that is set back keeps no block in force
+	now = now.Add(-time.Hour) // if the clock is set back, removing a block still works
 	b.Remove("sk_leaked", "bob")
 	synced(t, "", b, a)
 	text, err := os.ReadFile(file)

@@ -13,13 +13,13 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// side is a node that reaches a Redis through a proxy, which may lead it elsewhere.
+// side is a node that reaches Redis through a proxy, which can be redirected to another server.
 type side struct {
 	*node
 	proxy *redistest.Proxy
 }
 
-// newSide makes a node that runs. An empty store begins with its seed, if it has one.
+// newSide starts a node. If it has a seed, it writes the seed to an empty store.
 func newSide(t *testing.T, r *redistest.Server, name, seed string) *side {
 	t.Helper()
 	s := &side{proxy: redistest.NewProxy(t, r.Addr)}
@@ -28,7 +28,7 @@ func newSide(t *testing.T, r *redistest.Server, name, seed string) *side {
 	return s
 }
 
-// seeded makes a node that doesn't run yet, with a seed.
+// seeded returns a node with a seed that isn't running yet.
 func seeded(s Store, name string, poll time.Duration, seed string) *node {
 	n := &node{log: &journal{}}
 	o := Options{Store: s, Node: Node{Name: name}, Apply: n.apply, GivenUp: func(Version) {}, Poll: poll, Logger: slog.New(slog.NewTextHandler(n.log, nil))}
@@ -39,7 +39,7 @@ func seeded(s Store, name string, poll time.Duration, seed string) *node {
 	return n
 }
 
-// publish changes the rules by a node, which must be told that it did.
+// publish changes the rules through a node, and fails the test unless it succeeds.
 func (n *node) publish(t *testing.T, text string) Version {
 	t.Helper()
 	v, err := n.Publish(t.Context(), n.change(text))
@@ -49,14 +49,14 @@ func (n *node) publish(t *testing.T, text string) Version {
 	return v
 }
 
-// change is a version after the one in force on a node.
+// change returns a version that follows the one in force on a node.
 func (n *node) change(text string) Version {
 	v := n.Current().Next()
 	v.Author, v.Message, v.Text = n.o.Node.Name, "why", []byte(text)
 	return v
 }
 
-// decidesBy waits until all nodes decide by the same document.
+// decidesBy waits until all nodes use the same version, with this text.
 func decidesBy(t *testing.T, text string, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
@@ -77,7 +77,7 @@ func decidesBy(t *testing.T, text string, nodes ...*node) {
 	}
 }
 
-// history lists the versions as 3-text, and orphans as 3-text*.
+// history lists the versions in the form 3-text, and orphans in the form 3-text*.
 func history(t testing.TB, s Store) (all []string) {
 	t.Helper()
 	list, err := s.List(t.Context(), 0, 1000)
@@ -106,7 +106,7 @@ func wantHistory(t *testing.T, s Store, want ...string) {
 	}
 }
 
-// pair is a primary with a replica that has all it has.
+// pair starts a primary and a replica that is in sync.
 func pair(t *testing.T) (primary, replica *redistest.Server) {
 	t.Helper()
 	primary, replica = redistest.New(t, redistest.Options{}), redistest.New(t, redistest.Options{})
@@ -121,7 +121,7 @@ func follow(t *testing.T, replica, primary *redistest.Server) {
 	inSync(t, replica, primary)
 }
 
-// inSync waits until a replica has all that its primary had.
+// inSync waits until a replica has everything that its primary had.
 func inSync(t *testing.T, replica, primary *redistest.Server) {
 	t.Helper()
 	do(t, primary, "SET", "marker", fmt.Sprint(time.Now().UnixNano()))
@@ -134,8 +134,8 @@ func inSync(t *testing.T, replica, primary *redistest.Server) {
 	})
 }
 
-// A failover loses a version that was acknowledged, and the next one gets its number: all nodes decide by the new one, and
-// the lost one is in the history with its author.
+// A failover loses an acknowledged version, and the next version gets the same number. All nodes use the new version,
+// and the lost one is in the history with its author.
 func TestAFailoverThatLostAVersion(t *testing.T) {
 	a, b := pair(t)
 	n1, n2 := newSide(t, a, "n1", "first"), newSide(t, a, "n2", "first")
@@ -143,7 +143,7 @@ func TestAFailoverThatLostAVersion(t *testing.T) {
 	n1.publish(t, "second")
 	decidesBy(t, "second", n1.node, n2.node)
 	inSync(t, b, a)
-	do(t, b, "REPLICAOF", "NO", "ONE") // what comes now isn't replicated
+	do(t, b, "REPLICAOF", "NO", "ONE") // later versions aren't replicated
 	n1.publish(t, "lost")
 	decidesBy(t, "lost", n1.node, n2.node)
 	for _, n := range []*side{n1, n2} {
@@ -153,7 +153,7 @@ func TestAFailoverThatLostAVersion(t *testing.T) {
 	s := overRedis(t, "redis://"+b.Addr)
 	n3 := newNode(s, "n3", never, Version{})
 	n3.Look(t.Context())
-	until(t, func(context.Context) error { // as long as they may still live, nobody goes on without what they have
+	until(t, func(context.Context) error { // as long as the other nodes may be alive, nobody can publish without the versions that they have
 		_, err := n3.Publish(t.Context(), n3.change("third"))
 		if err != nil && !errors.Is(err, ErrAwaited) {
 			t.Fatal(err)
@@ -185,7 +185,8 @@ func TestAFailoverThatLostAVersion(t *testing.T) {
 	decidesBy(t, "fourth", n1.node, n2.node)
 }
 
-// A failover loses versions, and nobody has gone on without them: they are put back, each under its number.
+// A failover loses versions, and no new version was published since. Nodes restore the lost versions under their
+// numbers.
 func TestAFailoverWithNothingSince(t *testing.T) {
 	a, b := pair(t)
 	n1, n2 := newSide(t, a, "n1", "first"), newSide(t, a, "n2", "first")
@@ -195,7 +196,7 @@ func TestAFailoverWithNothingSince(t *testing.T) {
 	n1.publish(t, "second")
 	n1.publish(t, "third")
 	decidesBy(t, "third", n1.node, n2.node)
-	for _, n := range []*side{n2, n1} { // who has but the last comes first, perhaps
+	for _, n := range []*side{n2, n1} { // the node that only has the last version may come first
 		if err := n.proxy.Redirect(b.Addr); err != nil {
 			t.Fatal(err)
 		}
@@ -212,8 +213,8 @@ func TestAFailoverWithNothingSince(t *testing.T) {
 	wantHistory(t, s, "4-fourth", "3-third", "2-second", "1-first")
 }
 
-// A network is divided, and rules are changed on both sides. When it is whole again, what the primary holds is in force, and
-// what was written on the other side is in the history.
+// During a network partition, rules are changed on both sides. Afterward, the versions on the primary are in force, and
+// those of the other side are in the history.
 func TestAPartitionWithAWriteOnEachSide(t *testing.T) {
 	a, b := pair(t)
 	n1, n2 := newSide(t, a, "n1", "first"), newSide(t, a, "n2", "first")
@@ -223,13 +224,13 @@ func TestAPartitionWithAWriteOnEachSide(t *testing.T) {
 	inSync(t, b, a)
 	n2.proxy.Down()
 	do(t, b, "REPLICAOF", "NO", "ONE")
-	do(t, b, "DEL", "weir{nodes}", "weir{nodes}said") // ten seconds pass
+	do(t, b, "DEL", "weir{nodes}", "weir{nodes}said") // as if ten seconds had passed
 	if err := n2.proxy.Redirect(b.Addr); err != nil {
 		t.Fatal(err)
 	}
 	n1.publish(t, "third here")
 	n1.publish(t, "fourth here")
-	until(t, func(ctx context.Context) error { // its connection is new
+	until(t, func(ctx context.Context) error { // the node needs a new connection first
 		_, err := n2.Publish(ctx, n2.change("third there"))
 		return err
 	})
@@ -241,7 +242,7 @@ func TestAPartitionWithAWriteOnEachSide(t *testing.T) {
 	s := overRedis(t, "redis://"+b.Addr)
 	wantHistory(t, s, "4-fourth here*", "3-third there", "3-third here*", "2-second", "1-first")
 	var v Version
-	until(t, func(ctx context.Context) (err error) { // n1 has said that it is at 4, and says so no more in a moment
+	until(t, func(ctx context.Context) (err error) { // n1 has reported that it is at version 4, and stops doing so soon
 		v, err = n1.Publish(ctx, n1.change("both"))
 		return err
 	})
@@ -251,8 +252,8 @@ func TestAPartitionWithAWriteOnEachSide(t *testing.T) {
 	decidesBy(t, "both", n1.node, n2.node)
 }
 
-// FLUSHALL while nodes run, and a node with other seed rules is the first to find the store empty: the rules of
-// those that ran stay in force, also if nobody has ever changed them.
+// After FLUSHALL, a node with other seed rules is the first to find the store empty. The rules of the running nodes
+// stay in force, even if they were never changed.
 func TestFlushAllAndANodeWithAnotherSeed(t *testing.T) {
 	for name, changes := range map[string]int{"never changed": 0, "changed once": 1, "changed": 3} {
 		t.Run(name, func(t *testing.T) {
@@ -292,7 +293,8 @@ func TestFlushAllAndANodeWithAnotherSeed(t *testing.T) {
 	}
 }
 
-// And if rules were changed on the seed before the others looked, that is what somebody was told is in force. What the others had is an orphan.
+// If someone changes the new seed rules before the other nodes reconnect, that change was acknowledged and stays in
+// force. The other nodes' rules become an orphan.
 func TestFlushAllAndAChangeOfAnotherSeed(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	n1 := newSide(t, r, "n1", "ours")

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestStores is what every store does.
+// TestStores checks the contract of every store.
 func TestStores(t *testing.T) {
 	everyStore(t, func(t *testing.T, open func() Store) {
 		s, ctx := open(), t.Context()
@@ -66,7 +66,7 @@ func TestStores(t *testing.T) {
 			}
 		}
 
-		// Numbers are above what anyone has had.
+		// New numbers are higher than any that a node has had.
 		if v, err := s.Append(ctx, 9, Version{Parent: 2}); err != nil || v.Number != 10 {
 			t.Errorf("append above 9: %v, %v", v.Number, err)
 		}
@@ -158,7 +158,8 @@ func TestStores(t *testing.T) {
 	})
 }
 
-// orphans: what lost its number, or its place, stays in the history beside what has it.
+// orphans checks that versions that lost their number or their place stay in the history, beside the versions that
+// replaced them.
 func orphans(t *testing.T, s, view Store) {
 	t.Helper()
 	ctx := t.Context()
@@ -234,13 +235,13 @@ func orphans(t *testing.T, s, view Store) {
 		t.Errorf("another version 19 is there: %v", err)
 	}
 	until(t, says(s, 19))
-	// No number is given twice.
+	// No number is used twice.
 	if v, err := s.Append(ctx, 0, Version{Parent: head.Number, ParentHash: head.Hash}); err != nil || v.Number != 101 {
 		t.Errorf("append above an orphan: %v, %v", v.Number, err)
 	}
 }
 
-// watch watches a store until the test ends, and returns what waits to be told of a version.
+// watchStore watches a store until the test ends. It returns a function that waits for the message about a version.
 func watchStore(t *testing.T, s Store) (told func(n int64)) {
 	t.Helper()
 	var mu sync.Mutex
@@ -259,7 +260,7 @@ func watchStore(t *testing.T, s Store) (told func(n int64)) {
 		watching.Wait()
 	})
 	r, over := s.(*Redis)
-	if !over { // no other process writes there
+	if !over { // other processes can't write to a folder
 		return func(int64) {}
 	}
 	until(t, r.watched)
@@ -276,18 +277,18 @@ func watchStore(t *testing.T, s Store) (told func(n int64)) {
 	}
 }
 
-// nodes are the living nodes that report their rules.
+// nodes returns the live nodes that report their rules.
 func (r *Redis) nodes(ctx context.Context) ([]Node, error) {
 	peers, err := r.store.Peers(ctx)
 	return NodesOf(peers), err
 }
 
-// says returns nil when the only node of a store has said that it has a version.
+// says returns a check that fails until a store's only node has reported that it has a version.
 func says(s Store, n int64) func(context.Context) error {
 	return func(ctx context.Context) error {
 		r, over := s.(*Redis)
 		if !over {
-			return nil // it is heard at once
+			return nil // a folder has the report at once
 		}
 		nodes, err := r.nodes(ctx)
 		if err == nil && (len(nodes) != 1 || nodes[0].RulesVersion != n) {
@@ -297,7 +298,7 @@ func says(s Store, n int64) func(context.Context) error {
 	}
 }
 
-// watched returns nil when someone has subscribed.
+// watched returns nil if a node has subscribed.
 func (r *Redis) watched(ctx context.Context) error {
 	c, err := r.store.Client()
 	if err != nil {
@@ -315,13 +316,13 @@ func (r *Redis) watched(ctx context.Context) error {
 	return errors.New("nobody has subscribed")
 }
 
-// Of many who write at once one wins each version, and the history has no gap.
+// If many nodes write at the same time, each version has one winner, and the history has no gaps.
 func TestOneWriterWinsEachVersion(t *testing.T) {
 	const writers, wins = 50, 4
 	everyStore(t, func(t *testing.T, open func() Store) {
 		views := []Store{open(), open(), open(), open()}
 		var mu sync.Mutex
-		won := map[int64]string{} // by number, the text
+		won := map[int64]string{} // number → text
 		var all sync.WaitGroup
 		for w := range writers {
 			s := views[w%len(views)]

@@ -12,8 +12,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// Whatever is lost, and whoever looks when: in the end all nodes decide by one version, it is the
-// store's, and what anybody was told is in force is in the history.
+// Whatever data is lost, and in whatever order nodes look, in the end all nodes use the store's newest version, and all
+// acknowledged versions are in the history.
 func TestNodesConverge(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
@@ -37,8 +37,9 @@ func TestNodesConverge(t *testing.T) {
 			nodes = append(nodes, seeded(s, fmt.Sprint("n", i), never, fmt.Sprint("seed ", i)))
 		}
 		acked := map[string]bool{}
-		var replica map[string]string // what a replica has that is behind
-		// held drops what is only in the history that is about to be lost: nodes remember what led to what is in force on them, no more.
+		var replica map[string]string // the data of a replica that lags behind
+		// held forgets acknowledged texts that exist only in the history that is about to be lost. A node only
+		// remembers the versions that led to its own.
 		held := func() {
 			for text := range acked {
 				if !remembered(nodes, text) {
@@ -73,7 +74,7 @@ func TestNodesConverge(t *testing.T) {
 				}
 			case 7:
 				replica = snapshot()
-			case 8: // a failover to that replica, after the nodes have been silent for a while, or not
+			case 8: // a failover to that replica
 				held()
 				do("FLUSHALL")
 				for key, dump := range replica {
@@ -84,7 +85,7 @@ func TestNodesConverge(t *testing.T) {
 			case 9:
 				held()
 				do("FLUSHALL")
-			case 10: // it is started again, with what it has kept
+			case 10: // the node restarts with the version that it has kept
 				i := slices.Index(nodes, n)
 				nodes[i] = newNode(s, n.o.Node.Name, never, n.Current())
 				nodes[i].o.Seed = n.o.Seed
@@ -106,7 +107,7 @@ func TestNodesConverge(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range nodes {
-			for range 20 { // a look has 50 ms, in which a busy machine may fail
+			for range 20 { // a poll has 50 ms, which a busy machine may exceed
 				if n.Current().Is(head) {
 					break
 				}
@@ -125,7 +126,7 @@ func TestNodesConverge(t *testing.T) {
 	})
 }
 
-// remembered: a node would put the text back.
+// remembered reports whether a node would restore the text.
 func remembered(nodes []*node, text string) bool {
 	return slices.ContainsFunc(nodes, func(n *node) bool {
 		n.Follower.mu.Lock()
@@ -134,7 +135,7 @@ func remembered(nodes []*node, text string) bool {
 	})
 }
 
-// texts are those of the history, with its orphans.
+// texts returns all texts in the history, including orphans.
 func texts(ctx context.Context, t *rapid.T, s Store) (all []string) {
 	list, err := s.List(ctx, 0, 1000)
 	if err != nil {

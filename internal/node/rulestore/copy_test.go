@@ -12,7 +12,7 @@ import (
 
 func good(Version) error { return nil }
 
-// What was saved last is loaded, whatever its number, and only a few are kept.
+// Load returns the version that was saved last, whatever its number. Only a few versions are kept.
 func TestACopy(t *testing.T) {
 	c := Copy{Path: filepath.Join(t.TempDir(), "data", "redis")}
 	if v, err := c.Load(good); v.Number != 0 || err != nil {
@@ -44,7 +44,7 @@ func TestACopy(t *testing.T) {
 	}
 }
 
-// A file that is damaged, or rules that can't be used, give way to the copy before them, and are told.
+// If a file is damaged, or its rules can't be used, Load returns the copy before it and reports the problem.
 func TestADamagedCopy(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, path string){
 		"empty":     func(t *testing.T, path string) { put(t, path, nil) },
@@ -103,7 +103,7 @@ func TestADamagedCopy(t *testing.T) {
 	}
 }
 
-// A process that ended while it wrote leaves the copy as it was, and its file is swept away some time.
+// If a process dies while it writes, the copy is unchanged, and the temporary file is removed later.
 func TestACopyAfterACrash(t *testing.T) {
 	c := Copy{Path: t.TempDir()}
 	v := dated(Version{Number: 1, Text: []byte("text")})
@@ -130,7 +130,7 @@ func TestACopyAfterACrash(t *testing.T) {
 	}
 }
 
-// A folder of versions that can't be written any more still has the newest one.
+// The newest version can be loaded from a folder of versions that can't be written any more.
 func TestACopyThatIsOnlyRead(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	write(t, d, "one")

@@ -59,7 +59,7 @@ func TestAFolderIsThereAgain(t *testing.T) {
 		t.Errorf("the folder: %v, %v", info.Mode(), err)
 	}
 	entries, err := os.ReadDir(path)
-	if err != nil || len(entries) != 4 { // and the lock
+	if err != nil || len(entries) != 4 { // three versions and the lock
 		t.Errorf("%d files, %v", len(entries), err)
 	}
 	for _, e := range entries {
@@ -69,7 +69,7 @@ func TestAFolderIsThereAgain(t *testing.T) {
 	}
 }
 
-// A process that ended between writing a file and renaming it has written nothing.
+// If a process dies after writing a temporary file and before renaming it, the versions are unchanged.
 func TestACrashLeavesTheOldVersion(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path)
@@ -139,7 +139,7 @@ func TestADamagedFileIsNamed(t *testing.T) {
 	}
 }
 
-// A version of long ago that is damaged, or was removed, takes nothing from the history but itself.
+// If an old version is damaged or removed, the rest of the history stays.
 func TestADamagedFileOfLongAgo(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	for _, text := range []string{"one", "two", "three", "four"} {
@@ -161,12 +161,12 @@ func TestADamagedFileOfLongAgo(t *testing.T) {
 	}
 }
 
-// A folder that refuses a write says so, and nothing has changed.
+// If writing to the folder fails, Append returns an error and nothing changes.
 func TestAFailedWriteChangesNothing(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path)
 	write(t, d, "one")
-	if err := os.Mkdir(d.file(Version{Number: 2}), 0o700); err != nil { // which can't be renamed over
+	if err := os.Mkdir(d.file(Version{Number: 2}), 0o700); err != nil { // a file can't be renamed over a folder
 		t.Fatal(err)
 	}
 	if _, err := d.Append(t.Context(), 0, Version{Parent: 1}); err == nil {

@@ -15,10 +15,11 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// never is a time between polls that no test lives to see.
+// never is a poll interval longer than any test.
 const never = 24 * time.Hour
 
-// Whatever a node is told, late, twice, out of order or made up, its versions only rise, and it ends with the newest.
+// Whatever messages and heads a node gets, late, repeated, out of order or made up, the versions that it applies only
+// rise, and in the end it has the newest.
 func TestVersionsOnlyRise(t *testing.T) {
 	path := t.TempDir()
 	round := 0
@@ -47,7 +48,7 @@ func TestVersionsOnlyRise(t *testing.T) {
 				}
 			case 2:
 				n.Wake()
-			case 3: // what a look found that took its time
+			case 3: // the result of a slow poll
 				old, err := d.Get(ctx, rapid.Int64Range(1, head.Number+3).Draw(t, "number"))
 				if err == nil && string(old.Text) == "good" {
 					_ = n.Follower.apply(old, Version{Number: rapid.Int64Range(0, head.Number).Draw(t, "in place of")}, nil)
@@ -90,7 +91,7 @@ func TestPublishAppliesHereAtOnce(t *testing.T) {
 	}
 }
 
-// A version that can't be applied is told once, and the next one is tried.
+// If a version can't be applied, the node logs that once, and tries the next version.
 func TestABadVersionIsRejected(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +100,7 @@ func TestABadVersionIsRejected(t *testing.T) {
 		go n.Run(ctx)
 		write(t, d, "good")
 		bad := write(t, d, "bad rule")
-		time.Sleep(time.Minute) // virtual
+		time.Sleep(time.Minute) // virtual time
 		synctest.Wait()
 		if got := n.Current().Number; got != 1 {
 			t.Errorf("%d is in force", got)
@@ -124,7 +125,7 @@ func TestABadVersionIsRejected(t *testing.T) {
 	})
 }
 
-// A node that was away while a good version and then a bad one came has the good one.
+// If a good version and then a bad one were written while a node was down, the node applies the good one.
 func TestTheLastGoodVersionIsFound(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	for _, text := range []string{"good", "good too", "bad", "bad as well"} {
@@ -141,9 +142,8 @@ func TestTheLastGoodVersionIsFound(t *testing.T) {
 	}
 }
 
-// twoHundred are nodes on twenty connections, that poll never, and one who writes.
-// A node that can't read what replaced the starter rules doesn't go back to them: it has none. What an operator wrote before
-// is another matter.
+// If a node can't read the rules that replaced the starter rules, it has no rules, rather than the starter rules again. It
+// does go back to rules that an operator wrote.
 func TestStarterRulesDontComeBack(t *testing.T) {
 	for message, want := range map[string]int64{StarterMessage: 0, "seeded from ours.yaml": 1} {
 		d := openDir(t, t.TempDir())
@@ -160,6 +160,7 @@ func TestStarterRulesDontComeBack(t *testing.T) {
 	}
 }
 
+// twoHundred starts 200 nodes on 20 connections that never poll, and returns them with a store to write to.
 func twoHundred(t testing.TB) (nodes []*node, writer *Redis) {
 	r := redistest.New(t, redistest.Options{})
 	for i := range 20 {
@@ -175,7 +176,7 @@ func twoHundred(t testing.TB) (nodes []*node, writer *Redis) {
 	return nodes, writer
 }
 
-// A message reaches nodes that poll never.
+// Messages reach nodes that never poll.
 func TestAMessageReachesEveryNode(t *testing.T) {
 	nodes, writer := twoHundred(t)
 	for i := range 5 {
@@ -191,7 +192,7 @@ func TestAMessageReachesEveryNode(t *testing.T) {
 	}
 }
 
-// BenchmarkTwoHundredNodes is how long it takes until the last of them has a version.
+// BenchmarkTwoHundredNodes measures the time until the last node has a new version.
 func BenchmarkTwoHundredNodes(b *testing.B) {
 	nodes, writer := twoHundred(b)
 	var took []time.Duration
@@ -208,7 +209,7 @@ func BenchmarkTwoHundredNodes(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }
 
-// deaf is a store that watches through another, which may be cut off.
+// deaf is a store that gets messages through another store, which can be cut off.
 type deaf struct {
 	Store
 	ear Store
@@ -216,7 +217,7 @@ type deaf struct {
 
 func (d deaf) Watch(ctx context.Context, f func(int64)) { d.ear.Watch(ctx, f) }
 
-// Without messages a change arrives by polling, and with them again by itself.
+// Without messages, polling finds a change. Once messages work again, nodes get them again.
 func TestPollsFindWhatMessagesDont(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	proxy := redistest.NewProxy(t, r.Addr)
@@ -238,7 +239,7 @@ func TestPollsFindWhatMessagesDont(t *testing.T) {
 		t.Errorf("who doesn't poll has %d", got)
 	}
 	proxy.Heal()
-	until(t, func(context.Context) error { // it is told of one that comes after it has subscribed again
+	until(t, func(context.Context) error { // the node gets a message about a version that was written after it has subscribed again
 		if waiting.Current().Number > v.Number {
 			return nil
 		}
@@ -247,7 +248,7 @@ func TestPollsFindWhatMessagesDont(t *testing.T) {
 	})
 }
 
-// A Redis that comes back empty is given what the nodes have, and says so; a new version comes after it.
+// If Redis comes back empty, nodes restore their rules and log that. The next version follows them.
 func TestARedisThatLostItsData(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	var nodes []*node
@@ -298,7 +299,7 @@ func TestARedisThatLostItsData(t *testing.T) {
 	}
 }
 
-// Who publishes on a Redis that lost its data hasn't to wait until a poll finds out.
+// After Redis has lost its data, publishing doesn't have to wait for the next poll.
 func TestPublishOnARedisThatLostItsData(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
@@ -319,7 +320,7 @@ func TestPublishOnARedisThatLostItsData(t *testing.T) {
 	}
 }
 
-// A node that others seed anew, while it has more than they know, wins.
+// If a store was seeded again, and another node has a higher version, that version wins.
 func TestTheHighestVersionWins(t *testing.T) {
 	s := overRedis(t, "redis://"+redistest.New(t, redistest.Options{}).Addr)
 	first := Version{Number: 42, Parent: 41, Author: "ann", Text: []byte("rules"), Time: time.Now()}
@@ -338,7 +339,7 @@ func TestTheHighestVersionWins(t *testing.T) {
 	}
 }
 
-// A node that is new doesn't seed a Redis that lost its data over the heads of those that have rules.
+// If Redis has lost its data, a new node doesn't write its seed while other nodes have rules.
 func TestASeedIsNoRivalOfWhatNodesHave(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
@@ -349,7 +350,7 @@ func TestASeedIsNoRivalOfWhatNodesHave(t *testing.T) {
 		}
 	}
 	do(t, r, "FLUSHALL")
-	if p, err := s.Beat(t.Context(), Node{Name: "old", RulesVersion: 3}); p.Head.Number != 0 || err != nil { // and is about to restore
+	if p, err := s.Beat(t.Context(), Node{Name: "old", RulesVersion: 3}); p.Head.Number != 0 || err != nil { // the old node is about to restore its version
 		t.Fatal(p, err)
 	}
 	until(t, says(s, 3))
@@ -364,7 +365,8 @@ func TestASeedIsNoRivalOfWhatNodesHave(t *testing.T) {
 	}
 }
 
-// While Redis is away the rules stay; a change made meanwhile elsewhere arrives when it is back.
+// While Redis is down, the rules stay in force. A change that another node made in the meantime arrives when Redis is
+// back.
 func TestRulesStayWhileRedisIsAway(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	proxy := redistest.NewProxy(t, r.Addr)
@@ -392,7 +394,7 @@ func TestRulesStayWhileRedisIsAway(t *testing.T) {
 	}
 }
 
-// timeout is a context that ends in a moment.
+// timeout returns a context that ends after 200 ms.
 func timeout(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	t.Cleanup(cancel)

@@ -19,7 +19,7 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// With holder set, the test's program is another process, which opens the folder of that name.
+// If this variable is set, the test's program acts as another process that opens the folder in it.
 const holder = "RULESTORE_HOLDER"
 
 func TestMain(m *testing.M) {
@@ -32,14 +32,14 @@ func TestMain(m *testing.M) {
 		return
 	}
 	goleak.VerifyTestMain(m,
-		// The client of a Cluster sleeps for seconds before it closes connections to a server that is gone.
+		// A Cluster's client sleeps for seconds before it closes connections to a lost server.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
-		// And for one before it looks again who owns which slot.
+		// It sleeps for a second before it looks up the owners of slots again.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
 }
 
-// overRedis opens a store of rules by a Redis URL.
+// overRedis opens a rule store for a Redis URL.
 func overRedis(t testing.TB, url string) *Redis {
 	t.Helper()
 	s, err := redisstore.New(redisstore.Options{URL: url, Timeout: 5 * time.Second})
@@ -69,11 +69,11 @@ func openDir(t testing.TB, path string) *Dir {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.Close() }) // a test may have closed it
+	t.Cleanup(func() { _ = d.Close() }) // a test may already have closed it
 	return d
 }
 
-// everyStore runs a test on every kind of store there is. Open gives one more view of the same versions.
+// everyStore runs a test with every kind of store. open returns another view of the same versions.
 func everyStore(t *testing.T, f func(t *testing.T, open func() Store)) {
 	t.Run("Dir", func(t *testing.T) {
 		d := openDir(t, t.TempDir())
@@ -93,7 +93,7 @@ func everyStore(t *testing.T, f func(t *testing.T, open func() Store)) {
 	})
 }
 
-// until polls for what should take milliseconds, and bears a machine that is busy.
+// until polls a check that should succeed within milliseconds, for up to a minute.
 func until(t testing.TB, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -103,7 +103,7 @@ func until(t testing.TB, check func(context.Context) error) {
 	}
 }
 
-// write appends a version to the head.
+// write appends a version after the head.
 func write(t testing.TB, s Store, text string) (v Version) {
 	t.Helper()
 	until(t, func(ctx context.Context) error {
@@ -114,7 +114,7 @@ func write(t testing.TB, s Store, text string) (v Version) {
 		next := head.Next()
 		next.Author, next.Message, next.Text = "ann", "why", []byte(text)
 		v, err = s.Append(ctx, 0, next)
-		if err != nil && !errors.Is(err, ErrAwaited) { // of a node whose next heartbeat will say that it has given up its version
+		if err != nil && !errors.Is(err, ErrAwaited) { // until a node's next heartbeat no longer reports a version that was given up
 			t.Fatal(err)
 		}
 		return err
@@ -122,11 +122,11 @@ func write(t testing.TB, s Store, text string) (v Version) {
 	return v
 }
 
-// listening waits until nodes that never poll are told of what is written.
+// listening waits until nodes get messages about new versions.
 func listening(t testing.TB, s Store, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
-		until(t, func(context.Context) error { // what it has when it has looked once isn't by a message
+		until(t, func(context.Context) error { // versions from the first poll don't prove that messages arrive
 			if !n.beaten.Load() {
 				return fmt.Errorf("%s hasn't looked yet", n.o.Node.Name)
 			}
@@ -144,7 +144,7 @@ func listening(t testing.TB, s Store, nodes ...*node) {
 	}
 }
 
-// node is a follower with what it applied, and what it logged.
+// node is a follower that records what it applies and logs.
 type node struct {
 	*Follower
 	log    *journal
@@ -154,7 +154,7 @@ type node struct {
 	applied []int64
 }
 
-// heard is a store that knows whether a node has beaten.
+// heard is a store that records whether a node has sent a heartbeat.
 type heard struct {
 	Store
 	beaten *atomic.Bool
@@ -165,7 +165,7 @@ func (h heard) Beat(ctx context.Context, n Node, kept ...Version) (Pulse, error)
 	return h.Store.Beat(ctx, n, kept...)
 }
 
-// journal collects what is logged.
+// journal collects log lines.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -199,7 +199,7 @@ func (n *node) numbers() []int64 {
 	return n.applied
 }
 
-// newNode makes a node that doesn't run yet.
+// newNode returns a node that isn't running yet.
 func newNode(s Store, name string, poll time.Duration, first Version) *node {
 	n := &node{log: &journal{}}
 	n.Follower = Follow(Options{

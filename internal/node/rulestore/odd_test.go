@@ -9,13 +9,13 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// Whatever stands in Redis beside versions, or in place of them, nodes go on with what they have, new ones
-// never begin with their seed, and the rules can be changed.
+// Whatever unexpected data Redis has beside or instead of versions, nodes keep their rules, new nodes never start over
+// with their seed, and the rules can be changed.
 func TestOddEntriesInRedis(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil   []string // a command; %s is the number of the newest version
-		healed  bool     // by a node that has the version
-		without string   // what a new node has, if nobody heals it; "": nothing
+		spoil   []string // a command
+		healed  bool     // a node that has the version repairs the store
+		without string   // the rules of a new node if no node repairs the store; "" means none
 	}{
 		"a member that is no number":  {[]string{"ZADD", "weir{rules}numbers", "99", "abc"}, true, "two"},
 		"a negative member":           {[]string{"ZADD", "weir{rules}numbers", "-7", "-7"}, true, "two"},
@@ -53,7 +53,7 @@ func TestOddEntriesInRedis(t *testing.T) {
 			do(t, r, c.spoil...)
 
 			alone := seeded(s, "alone", never, "seed")
-			if c.without != "seed" { // a store without a number is empty, as far as anybody can tell: but a node that lives has said what it has
+			if c.without != "seed" { // a store without numbers looks empty to a new node, except that a live node has reported a version
 				alone.Look(t.Context())
 			}
 			if got := string(alone.Current().Text); c.without != "seed" && got != c.without {
@@ -85,7 +85,7 @@ func TestOddEntriesInRedis(t *testing.T) {
 	}
 }
 
-// Versions that were written before there were hashes are fetched once, and rejected once, as others are.
+// Versions from before there were hashes are fetched once and rejected once, like all others.
 func TestVersionsWithoutAHash(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
@@ -106,7 +106,7 @@ func TestVersionsWithoutAHash(t *testing.T) {
 	look := func() int {
 		n.Look(t.Context())
 		gets := math.MaxInt
-		for range 3 { // the store's own beat may fall into one
+		for range 3 { // the store's own heartbeat may run during one of them
 			before := fetched()
 			n.Look(t.Context())
 			gets = min(gets, fetched()-before)
@@ -114,7 +114,7 @@ func TestVersionsWithoutAHash(t *testing.T) {
 		return gets
 	}
 	old(1, 0, "good")
-	if gets := look(); n.Current().Number != 1 || gets > 2 { // two are the beat's own
+	if gets := look(); n.Current().Number != 1 || gets > 2 { // two are reads of the heartbeat itself
 		t.Errorf("version %d is in force, and a look reads %d fields", n.Current().Number, gets)
 	}
 	old(2, 1, "bad")
@@ -124,7 +124,7 @@ func TestVersionsWithoutAHash(t *testing.T) {
 	if got := n.log.count("rules rejected"); got != 1 {
 		t.Errorf("logged %d times", got)
 	}
-	// A version that was lost is put back, also if the one before it has no hash.
+	// A lost version is restored even if the version before it has no hash.
 	old(3, 2, "good again")
 	n.Look(t.Context())
 	n.publish(t, "newest")

@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// A change whose answer was lost is one that happened, not a conflict.
+// If Redis' reply to a change is lost, the change still succeeded. It isn't a conflict.
 func TestALostAnswerIsNoConflict(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	addr, heal := losesAnAnswer(t, r.Addr, "the second")
@@ -39,7 +39,7 @@ func TestALostAnswerIsNoConflict(t *testing.T) {
 		}
 		return nil
 	})
-	write(t, other, "three") // also when others have gone on since
+	write(t, other, "three") // this holds even if another change followed
 	heal()
 	if got := <-done; got.error != nil || got.Number != 2 {
 		t.Errorf("got %d, %v", got.Number, got.error)
@@ -49,8 +49,8 @@ func TestALostAnswerIsNoConflict(t *testing.T) {
 	}
 }
 
-// losesAnAnswer is a way to a server that ends behind the first request with a certain text in it, before
-// the answer. Until it is healed there is no other.
+// losesAnAnswer starts a proxy that forwards the first request that contains a certain text, and then closes the
+// connection before the reply. Until it is healed, it accepts no other connections.
 func losesAnAnswer(t *testing.T, server, text string) (addr string, heal func()) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -96,12 +96,12 @@ func losesAnAnswer(t *testing.T, server, text string) (addr string, heal func())
 	return l.Addr().String(), func() { healed.Store(true) }
 }
 
-// A large document on a slow line takes its time.
+// A large document can be written and read over a slow connection.
 func TestALargeDocumentOnASlowLine(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	proxy := redistest.NewProxy(t, r.Addr)
 	s := overRedis(t, "redis://"+proxy.Addr)
-	if err := proxy.Throttle(700); err != nil { // more than a second: four times what the client gives a check
+	if err := proxy.Throttle(700); err != nil { // takes more than a second, four times the client's timeout for a check
 		t.Fatal(err)
 	}
 	text := strings.Repeat("# a long document\n", 50_000)
@@ -126,7 +126,7 @@ func TestBeforeRedisIsReached(t *testing.T) {
 	}
 }
 
-// Versions stay; what is known of nodes doesn't.
+// Versions never expire, but the keys about nodes do.
 func TestWhatLasts(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
@@ -141,12 +141,12 @@ func TestWhatLasts(t *testing.T) {
 		t.Errorf("without a TTL: %v, %v", keys, err)
 	}
 	all := slices.DeleteFunc(do(t, r, "KEYS", "*").([]any), func(key any) bool { return strings.HasSuffix(key.(string), "}probe") })
-	if len(all) != len(keys)+2 { // the nodes, and what they say
+	if len(all) != len(keys)+2 { // the two others are the list of nodes and their reports
 		t.Errorf("keys: %v", all)
 	}
 }
 
-// After a failover nodes go on with the new primary: they write, they listen, they follow.
+// After a failover, nodes use the new primary: they publish, get messages and follow changes.
 func TestAFailover(t *testing.T) {
 	set := redistest.NewSentinel(t, redistest.Options{})
 	s := overRedis(t, sentinelURL(set))
@@ -178,7 +178,7 @@ func TestAFailover(t *testing.T) {
 	until(t, other.has(4))
 }
 
-// Nodes find the rules when their slot moves, and when its owner dies.
+// In a Cluster, nodes still find the rules after their slot moves, and after its owner dies.
 func TestACluster(t *testing.T) {
 	c := redistest.NewCluster(t, redistest.Options{})
 	n := newNode(overRedis(t, clusterURL(c)), "n", 100*time.Millisecond, Version{})
@@ -230,7 +230,7 @@ func TestACluster(t *testing.T) {
 	}
 }
 
-// What another wrote under our names is named in the error, and isn't listed.
+// Data under our names that Weir didn't write causes an error that names it, and isn't listed.
 func TestWhatIsntOursIsNamed(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
@@ -242,7 +242,7 @@ func TestWhatIsntOursIsNamed(t *testing.T) {
 	if all, err := s.List(t.Context(), 0, 1); len(all) != 0 || err != nil {
 		t.Errorf("listed: %v, %v", all, err)
 	}
-	// It isn't empty: nobody may begin anew there.
+	// The store isn't empty, so a node can't start over with a seed.
 	if _, err := s.Head(t.Context()); !errors.Is(err, ErrDamaged) {
 		t.Errorf("the head: %v", err)
 	}
@@ -251,7 +251,7 @@ func TestWhatIsntOursIsNamed(t *testing.T) {
 	}
 }
 
-// TestARedisThatIsFull: whoever fills Redis must not keep a key from being blocked, nor a node from starting.
+// TestARedisThatIsFull checks that a full Redis prevents neither blocking a key nor starting a node.
 func TestARedisThatIsFull(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
@@ -264,7 +264,7 @@ func TestARedisThatIsFull(t *testing.T) {
 	if got := string(fresh.Current().Text); got != "two" {
 		t.Errorf("a new node decides by %q", got)
 	}
-	until(t, func(ctx context.Context) error { // what a node says goes with the next heartbeat
+	until(t, func(ctx context.Context) error { // a node's report is sent with its next heartbeat
 		if all, err := s.nodes(ctx); err != nil || len(all) != 1 {
 			return fmt.Errorf("nodes: %v, %w", all, err)
 		}
@@ -284,7 +284,7 @@ func do(t testing.TB, r *redistest.Server, args ...string) any {
 	return v
 }
 
-// While Redis is lost, a call fails before its caller has given up on it, and says why. So does the next one.
+// While Redis is lost, calls fail before their callers' deadlines, and the error says why.
 func TestALostRedisIsTold(t *testing.T) {
 	for name, lose := range map[string]func(*redistest.Server) error{
 		"gone":   func(r *redistest.Server) error { r.Kill(); return nil },

@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWhatIsNoFile is refused at once, where a plain read would wait forever, or never come to an end.
+// TestWhatIsNoFile checks that pipes, devices and directories are refused at once. A plain read of one would block
+// forever or never end.
 func TestWhatIsNoFile(t *testing.T) {
 	folder := t.TempDir()
 	pipe, device, link := filepath.Join(folder, "pipe"), filepath.Join(folder, "device"), filepath.Join(folder, "link")
@@ -37,7 +38,8 @@ func TestWhatIsNoFile(t *testing.T) {
 	}
 }
 
-// TestOnlyTheBoundIsRead, and a byte more, of a file that is far larger, also behind the links of a Kubernetes mount.
+// TestOnlyTheBoundIsRead checks that a file that is far too large is read only up to the bound plus one byte, also
+// through the links of a Kubernetes mount.
 func TestOnlyTheBoundIsRead(t *testing.T) {
 	folder := t.TempDir()
 	if err := os.Mkdir(filepath.Join(folder, "..data"), 0o700); err != nil {
@@ -60,7 +62,8 @@ func TestOnlyTheBoundIsRead(t *testing.T) {
 	}
 }
 
-// TestAPipeInPlaceOfAFile is told, the watch goes on with the next file, and ends when it should.
+// TestAPipeInPlaceOfAFile checks that a watch reports a pipe that replaces the file, goes on with the next file, and
+// ends when it should.
 func TestAPipeInPlaceOfAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	put := func(make func(path string) error) {
