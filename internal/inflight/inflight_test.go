@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestNoMoreThanPlaces: however many come, so many are in at a time, and all who wait get in when places are free in time.
+// TestNoMoreThanPlaces checks that no more requests than places are in at a time, and that all waiting requests get in
+// if places are freed in time.
 func TestNoMoreThanPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places = 4
@@ -41,7 +42,8 @@ func TestNoMoreThanPlaces(t *testing.T) {
 	})
 }
 
-// TestNobodyWaitsForEver: who gets no place in time is shed, and one whose client has left goes.
+// TestNobodyWaitsForEver checks that a request that gets no place in time is shed, and that a request whose client has
+// disconnected stops waiting.
 func TestNobodyWaitsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(1)
@@ -66,7 +68,7 @@ func TestNobodyWaitsForEver(t *testing.T) {
 	})
 }
 
-// TestFirstComeFirstServed: one who comes while others wait doesn't slip in before them.
+// TestFirstComeFirstServed checks that a new request doesn't overtake waiting ones.
 func TestFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(1)

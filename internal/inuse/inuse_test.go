@@ -16,7 +16,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestPlaces has a bound for all keys together and one for each, and gives places back.
+// TestPlaces checks the bound for all keys together, the bound for each key, and that places can be given back.
 func TestPlaces(t *testing.T) {
 	var p inuse.Places[string]
 	for i, step := range []struct {

@@ -21,7 +21,7 @@ func TestAppendStringEscapesAsEncodingJSON(t *testing.T) {
 	}
 }
 
-// What is written is what the type says, and what clients read back with it.
+// Write sends the documented JSON, and clients can parse it.
 func TestWrite(t *testing.T) {
 	e := jsonerror.New(http.StatusConflict, jsonerror.Conflict, "version %d <is> newer", 43)
 	e.Header = http.Header{"Retry-After": {"1"}}

@@ -15,7 +15,7 @@ func ruleFor(m weir.Match) weir.Rules {
 	return weir.Rules{Rules: []weir.Rule{{ID: "a", By: []string{"ip"}, Match: m, Limits: per(10, time.Minute)}, {ID: "all", By: []string{"ip"}, Limits: per(10, time.Minute)}}}
 }
 
-// verdict is the error of a document with such a rule, or else its warnings.
+// verdict returns a document's error or, if it compiles, its warnings.
 func verdict(doc weir.Rules) (bad, warnings string) {
 	rs, err := Compile(doc)
 	if err != nil {
@@ -28,7 +28,8 @@ func verdict(doc weir.Rules) (bad, warnings string) {
 	return "", strings.Join(all, "\n")
 }
 
-// TestForeignEndpoints: patterns of other languages, which would limit nothing, and what to write in their place.
+// TestForeignEndpoints checks endpoint patterns in other languages, which would match nothing, and the advice on what
+// to write instead.
 func TestForeignEndpoints(t *testing.T) {
 	for endpoint, instead := range map[string]string{
 		"/v1/*":                `write "/v1/"`,
@@ -107,7 +108,7 @@ func TestForeignEndpoints(t *testing.T) {
 			t.Errorf("%s: got %q, want %s", endpoint, bad, instead)
 			continue
 		}
-		if advice, ok := strings.CutPrefix(instead, "write \""); ok && !strings.Contains(instead, "for each") { // which must be good
+		if advice, ok := strings.CutPrefix(instead, "write \""); ok && !strings.Contains(instead, "for each") { // the advice must itself be valid
 			if bad, warnings := verdict(ruleFor(weir.Match{Endpoint: strings.TrimSuffix(advice, `"`)})); bad+warnings != "" {
 				t.Errorf("%s: the advice %s is wrong itself: %s%s", endpoint, instead, bad, warnings)
 			}
@@ -136,7 +137,7 @@ func TestForeignEndpoints(t *testing.T) {
 	}
 }
 
-// TestForeignRegexes: expressions that match no path.
+// TestForeignRegexes checks regular expressions that match no path.
 func TestForeignRegexes(t *testing.T) {
 	for _, regex := range []string{
 		"^v1/", "^v1", "^https?://x", "^(v1|v2)/", "/login$ ", " ^/x", "/login$/", "/x^/y", `/x\?y=1`, `^/x\?`, "/x#top", "^//x", "/x//y", `^[?#]`, "^$", "a^", "^/login$x",
@@ -157,7 +158,8 @@ func TestForeignRegexes(t *testing.T) {
 	}
 }
 
-// TestRegexesThatMatchAreTaken: an expression that matches a path is never taken for one that matches none.
+// TestRegexesThatMatchAreTaken checks that an expression that matches some path is never rejected as one that matches
+// none.
 func TestRegexesThatMatchAreTaken(t *testing.T) {
 	pieces := []string{"^", "$", "/", "/", "a", "b1", ".", ".*", "[^/]+", "x?", "(a|/b)", "|", "(", ")", `\d`, "-", "[a/]", "+", "*", "//", `\b`, "{2}"}
 	segments := []string{"a", "b1", "x", "ab", "1-2", "b"}
@@ -182,7 +184,7 @@ func TestRegexesThatMatchAreTaken(t *testing.T) {
 	}
 }
 
-// TestForeignKeys: patterns of keys in other languages, wherever keys are named.
+// TestForeignKeys checks key patterns in other languages, in all places where keys are named.
 func TestForeignKeys(t *testing.T) {
 	limits := per(10, time.Minute)
 	places := func(key string) map[string]weir.Rules {
@@ -245,7 +247,7 @@ func TestForeignKeys(t *testing.T) {
 	}
 }
 
-// TestForeignAttributes: names of headers that no request can have.
+// TestForeignAttributes checks header names that no request can have.
 func TestForeignAttributes(t *testing.T) {
 	for by, good := range map[string]bool{
 		"header:X-Tenant": true, "header:x_tenant": true, "claim:https://x.test/plan": true, "claim:a b": true, "attr:region": true,
@@ -258,7 +260,7 @@ func TestForeignAttributes(t *testing.T) {
 	}
 }
 
-// TestListsForEverybody: entries that cover all clients, or nearly.
+// TestListsForEverybody checks list entries that cover all clients or nearly all.
 func TestListsForEverybody(t *testing.T) {
 	for _, c := range []struct {
 		entry, bad, warning string

@@ -22,7 +22,8 @@ func compiled(t *testing.T, doc weir.Rules) *weir.RuleSet {
 	return rs
 }
 
-// most is what one step of a search may look at beyond its bound: a rule against a whole layer, or against a whole document.
+// most is how far one step of a search may exceed the budget: by comparing one rule with a whole layer or a whole
+// document.
 const most = -maxCompared / 4
 
 func warnings(rs *weir.RuleSet) []counter.Problem { return Warnings(rs.Rules(), rs) }
@@ -31,14 +32,14 @@ func said(rs *weir.RuleSet, text string) bool {
 	return slices.ContainsFunc(warnings(rs), func(p counter.Problem) bool { return strings.Contains(p.Text, text) })
 }
 
-// left is what a search leaves of its budget.
+// left returns what a search leaves of its budget.
 func left(rs *weir.RuleSet, search func(*document)) pattern.Budget {
 	d := open(rs)
 	search(d)
 	return d.budget
 }
 
-// What a document can make Compile look at is bounded, whatever is in it, and it says what it hasn't looked at.
+// The work that a document can cause is bounded, whatever it contains, and a warning says what wasn't checked.
 func TestSearchesForMistakesAreBounded(t *testing.T) {
 	stars := strings.Repeat("*a", 40)
 	tiers := []weir.Tier{{Name: "free", Limits: []weir.Limit{weir.PerMinute(1)}}, {Name: "pro", Limits: []weir.Limit{weir.PerMinute(2)}}}
@@ -116,7 +117,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 	}
 }
 
-// Large documents of people who mean no harm are looked at whole.
+// Large but ordinary documents are checked completely.
 func TestLargeDocumentsAreLookedAtWhole(t *testing.T) {
 	doc := weir.Rules{Tiers: []weir.Tier{{Name: "free", Limits: []weir.Limit{weir.PerMinute(1)}}, {Name: "pro", Limits: []weir.Limit{weir.PerMinute(2)}}}}
 	for i := range 20 {
@@ -142,7 +143,8 @@ func TestLargeDocumentsAreLookedAtWhole(t *testing.T) {
 	}
 }
 
-// A sliding counter of a small limit is warned about, with what it loses; the log isn't, nor is a counter from 50 up.
+// Sliding counters with limits below 50 are warned about, with the amount that they may lose. Sliding logs and larger
+// limits aren't.
 func TestWarnsOfSmallCounters(t *testing.T) {
 	small := []weir.Tier{{Name: "free", Limits: []weir.Limit{weir.PerMinute(10)}}, {Name: "pro", Limits: []weir.Limit{weir.PerMinute(1000)}}}
 	for _, c := range []struct {
@@ -166,7 +168,7 @@ func TestWarnsOfSmallCounters(t *testing.T) {
 	}
 }
 
-// An override for a key that its rule isn't for, or for something other than a key, is a mistake.
+// Overrides for keys to which a rule doesn't apply, or for something other than a key, are reported.
 func TestOverridesThatNeverApply(t *testing.T) {
 	for _, c := range []struct {
 		rule weir.Rule
@@ -189,7 +191,7 @@ func TestOverridesThatNeverApply(t *testing.T) {
 	}
 }
 
-// A rule by address that is below what a tier or an override gives a client refuses that client first.
+// A rule per address with a lower limit than a client's tier or override refuses that client first.
 func TestAddressesThatCapClients(t *testing.T) {
 	tiers := []weir.Tier{{Name: "free", Limits: []weir.Limit{weir.PerMinute(100)}}, {Name: "pro", Limits: []weir.Limit{{Count: 1000, Window: time.Minute, Burst: 200}}}}
 	for name, c := range map[string]struct {
@@ -285,7 +287,7 @@ func checkWarnings(t *testing.T, name string, doc weir.Rules, want []string) {
 	}
 }
 
-// TestNobody: what a document says about tiers and keys that nobody can have.
+// TestNobody checks warnings about tiers and keys that no client can have.
 func TestNobody(t *testing.T) {
 	limits := per(10, time.Minute)
 	tiers := []weir.Tier{{Name: "free", Limits: limits}, {Name: "pro", Limits: limits}, {Name: "max", Limits: limits}}
@@ -317,7 +319,7 @@ func TestNobody(t *testing.T) {
 	}
 }
 
-// A condition that covers doesn't know would make lint call rules unreachable that apply to other requests.
+// If covers doesn't know a condition, lint would call a rule unreachable although it applies to other requests.
 func TestConditionsTellRulesApart(t *testing.T) {
 	limits := per(10, time.Minute)
 	for i := range reflect.TypeFor[weir.Match]().NumField() {
@@ -342,7 +344,8 @@ func TestConditionsTellRulesApart(t *testing.T) {
 	}
 }
 
-// TestUnreachable: rules of a layer that never apply, and those that give more to an invented key.
+// TestUnreachable checks warnings about rules of a layer that never apply, and about rules that give more to made-up
+// keys.
 func TestUnreachable(t *testing.T) {
 	limits, more := per(10, time.Minute), per(100, time.Minute)
 	rule := func(id string, m weir.Match, limits []weir.Limit) weir.Rule {
@@ -387,7 +390,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestDroppedDescriptor: a limit that is gone is told of, and one whose numbers are a configuration's isn't.
+// TestDroppedDescriptor checks that a removed limit is reported, except if its numbers came from a configuration.
 func TestDroppedDescriptor(t *testing.T) {
 	compile := func(rules ...weir.Rule) *weir.RuleSet {
 		t.Helper()
@@ -409,13 +412,14 @@ func TestDroppedDescriptor(t *testing.T) {
 	}
 }
 
-// TestDescriptorsAndGaps: a rule for a descriptor of Envoy neither fills a gap nor stands behind one.
+// TestDescriptorsAndGaps checks that a document with only rules for Envoy's descriptors isn't warned about requests
+// without a rule.
 func TestDescriptorsAndGaps(t *testing.T) {
 	named := weir.Rule{ID: "named", Descriptor: []string{"edge", "tenant=acme"}, Limits: []weir.Limit{weir.PerMinute(1)}}
 	if w := warnings(compiled(t, weir.Rules{Rules: []weir.Rule{named}})); len(w) > 0 {
 		t.Errorf("a document for Envoy alone is warned about: %v", w)
 	}
-	// Beside another rule, it neither fills a gap nor stands behind one.
+	// Next to another rule, it neither fills a gap nor is it a fallback.
 	beside, err := weir.Compile(weir.Rules{Rules: []weir.Rule{named, {ID: "paths", By: []string{"path"}, Match: weir.Match{Endpoint: "/x/"}, Limits: []weir.Limit{weir.PerMinute(1)}}}})
 	if err != nil {
 		t.Fatal(err)

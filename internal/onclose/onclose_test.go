@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pair is the two ends of a connection.
+// pair returns both ends of a connection.
 func pair(t *testing.T, network, address string) (here, there net.Conn) {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -36,7 +36,7 @@ func pair(t *testing.T, network, address string) (here, there net.Conn) {
 	return here, there
 }
 
-// halfPipe is a connection of someone else's that can be closed in one direction.
+// halfPipe is a foreign connection type that can be closed in one direction.
 type halfPipe struct {
 	net.Conn
 	closed bool
@@ -44,7 +44,7 @@ type halfPipe struct {
 
 func (p *halfPipe) CloseWrite() error { p.closed = true; return nil }
 
-// What a connection can do, it can do when it is wrapped, and what it can't, it can't.
+// A wrapped connection implements exactly the optional interfaces of the original one.
 func TestNothingIsHidden(t *testing.T) {
 	tcp, _ := pair(t, "tcp", "127.0.0.1:0")
 	unix, _ := pair(t, "unix", filepath.Join(t.TempDir(), "s"))
@@ -72,7 +72,7 @@ func TestNothingIsHidden(t *testing.T) {
 	}
 }
 
-// It is told once, before the other end sees it.
+// The function is called once, before the other end sees that the connection closes.
 func TestToldOnce(t *testing.T) {
 	here, there := pair(t, "tcp", "127.0.0.1:0")
 	var mu sync.Mutex
@@ -81,7 +81,7 @@ func TestToldOnce(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		told++
-		_, _ = io.WriteString(here, "bye") // while it is still open
+		_, _ = io.WriteString(here, "bye") // the connection is still open
 	})
 	w.Close()
 	w.Close()
@@ -93,7 +93,7 @@ func TestToldOnce(t *testing.T) {
 	}
 }
 
-// A connection that nobody has any more counts as closed.
+// If a connection is garbage-collected, it counts as closed.
 func TestForgotten(t *testing.T) {
 	told := make(chan struct{})
 	func() {

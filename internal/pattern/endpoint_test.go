@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestEmptySegmentsAreCheap: any of them may be a wildcard's, and there are more ways to choose them than anyone has time for.
+// TestEmptySegmentsAreCheap checks a path with many empty segments. A wildcard may match any of them, so trying all
+// combinations would take forever.
 func TestEmptySegmentsAreCheap(t *testing.T) {
 	var root Endpoints
 	for i, endpoint := range []string{"/{a}/{b}/{c}", "/{a}/{b}/{c}/", "/{a}/x"} {
@@ -25,7 +26,8 @@ func TestEmptySegmentsAreCheap(t *testing.T) {
 	}
 }
 
-// TestWildcardsAreFew: with empty segments, each doubles the ways in which a path may match.
+// TestWildcardsAreFew checks the limit on wildcards. If a path has empty segments, each wildcard doubles the number of
+// ways to match it.
 func TestWildcardsAreFew(t *testing.T) {
 	pattern := strings.Repeat("/{%}", maxWildcards)
 	for i := range maxWildcards {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A bounded search finds what an unbounded one does.
+// A bounded search returns the same result as an unbounded one.
 func TestFirstWithin(t *testing.T) {
 	random := func() string {
 		b := make([]byte, 1+rand.IntN(4))

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Ranks are those of the definition: of the endpoints that are left, the first that none is more specific than.
+// Ranks match their definition: the next endpoint is the first one left such that no other one left is more specific.
 func TestRanks(t *testing.T) {
 	paths := []string{"", "/", "/a/", "/a", "/{x}", "/{x}/", "/a/b", "/a/{y}", "/{x}/b", "GET /a/", "GET /{x}/b", "HEAD /a/b", "/a/b/"}
 	everything := &Endpoint{Subtree: true}
@@ -23,7 +23,7 @@ func TestRanks(t *testing.T) {
 			}
 			all, left = append(all, given), append(left, e)
 		}
-		order := make([]int, len(all)) // the indexes of all that are left
+		order := make([]int, len(all)) // indexes of the endpoints that are left
 		for i := range order {
 			order[i] = i
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// readingsOf are a path's readings as people write them, or nil if it can't be read.
+// readingsOf returns a path's readings as text, or nil if it can't be read.
 func readingsOf(path string) (out []string) {
 	var p Readings
 	if !p.Read(path) {
@@ -20,7 +20,7 @@ func readingsOf(path string) (out []string) {
 
 func TestReadings(t *testing.T) {
 	for path, want := range map[string]string{
-		// Most paths have one, however they are spelled.
+		// Most paths have one reading, however they are spelled.
 		"":               "/",
 		"/":              "/",
 		"/login":         "/login",
@@ -44,7 +44,7 @@ func TestReadings(t *testing.T) {
 		"/a/...":         "/a/...",
 		"/.well-known/x": "/.well-known/x",
 
-		// What servers disagree on is read in every way, and in every order.
+		// If servers disagree on something, the path is read in every way and in every order.
 		"/a//b":                           "/a//b | /a/b",
 		"/100%25":                         "/100%25 | /100%",
 		"/%256cogin":                      "/%256cogin | /login",
@@ -85,7 +85,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// A path that passes for plain is one that no step changes.
+// If a path counts as plain, no step changes it.
 func FuzzReadings(f *testing.F) {
 	for _, path := range []string{
 		"", "/", "//", "/a", "/a/", "/A/b.c", "/a//b", "/.", "/a/..", "/a/.b", "/a. /b", "a/b", "/a%62", "/%2e%252f", "/a;x/..;y", `/a\b`, "/a?b", "/a#b",
@@ -113,7 +113,7 @@ func FuzzReadings(f *testing.F) {
 			if !strings.HasPrefix(text, "/") || !strings.HasSuffix(text, "/") || len(text) > 1 && strings.HasSuffix(text, "//") {
 				t.Errorf("%q is read as %q", path, text)
 			}
-			// Every step from it leads to another one.
+			// Every step from this reading leads to another one in the list.
 			before := len(p.list)
 			if p.reread(r); len(p.list) != before || p.over {
 				t.Errorf("%q: %q leads to %q, which isn't among its readings", path, text, p.At(before))

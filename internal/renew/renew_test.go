@@ -15,13 +15,13 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// diary is a store that notes what it is asked, and when.
+// diary is a store that records renewals and releases with their times.
 type diary struct {
 	*memstore.Store
-	fail func(context.Context) error // what a renewal fails with; nil means that none does
+	fail func(context.Context) error // error of each renewal; nil means that none fails
 
 	mu       sync.Mutex
-	begun    bool // guarded by mu, as what follows: the slot was taken, and what comes are renewals
+	begun    bool // the slot was taken, and later calls are renewals; mu guards this and the fields below
 	renewed  []time.Time
 	released []time.Time
 }
@@ -62,7 +62,7 @@ func (s *diary) renewals() []time.Time {
 
 var client = netip.MustParseAddr("192.0.2.1")
 
-// taken is a limiter with one slot, which lasts for ttl and is taken.
+// taken returns a limiter with one slot of length ttl, and the decision that took the slot.
 func taken(t *testing.T, s *diary, ttl time.Duration) (*weir.Limiter, weir.Decision) {
 	t.Helper()
 	s.Store = memstore.New(memstore.Options{})
@@ -93,7 +93,7 @@ func never(t *testing.T) func(error) {
 	return func(err error) { t.Errorf("a renewal failed: %v", err) }
 }
 
-// Slots are renewed every third of the time that they last, at whole seconds if there are any, and not released by anyone.
+// Keep renews a slot after every third of its TTL, at whole seconds if possible, and never releases it.
 func TestKeep(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 30 * time.Second, time.Hour} {
 		for _, odd := range []time.Duration{0, time.Millisecond, 345_678_901, time.Second - 1} {
@@ -111,7 +111,7 @@ func TestKeep(t *testing.T) {
 				}
 				stop()
 				all := s.renewals()
-				if n := len(all); n < 27 || n > 46 { // each third, or up to a third sooner
+				if n := len(all); n < 27 || n > 46 { // after each third of the TTL, or up to a third sooner
 					t.Errorf("%d renewals in ten times %s", n, ttl)
 				}
 				last := begun
@@ -119,7 +119,7 @@ func TestKeep(t *testing.T) {
 					if gap := at.Sub(last); gap > ttl/3 || gap < ttl/3*2/3 {
 						t.Errorf("%s: a renewal comes %s after the last", ttl, gap)
 					}
-					if ttl >= 9*grid && !at.Equal(at.Truncate(grid)) { // a grid in the last third of the wait
+					if ttl >= 9*grid && !at.Equal(at.Truncate(grid)) { // there is a whole second in the last third of the wait
 						t.Errorf("%s: a renewal at %s, beside the grid", ttl, at)
 					}
 					last = at
@@ -132,7 +132,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// Once stop has returned, nothing renews a slot: one that was released stays so.
+// Once stop has returned, the slot isn't renewed any more, so a released slot stays free.
 func TestNoRenewalAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &diary{}
@@ -140,7 +140,7 @@ func TestNoRenewalAfterStop(t *testing.T) {
 		stop := Keep(t.Context(), l, &d, never(t))
 		time.Sleep(25 * time.Second)
 		stop()
-		stop() // may be repeated
+		stop() // a second call is allowed
 		if err := l.Finish(t.Context(), &d, weir.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func TestNoRenewalAfterStop(t *testing.T) {
 	})
 }
 
-// Nor does one whose time came at the moment of the stop.
+// That also holds if a renewal was due exactly when stop was called.
 func TestStopWhenARenewalIsDue(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestStopWhenARenewalIsDue(t *testing.T) {
 	}
 }
 
-// A renewal that is under way when the request ends is waited for: the release comes behind it.
+// If a renewal is in flight when the request ends, stop waits for it, so that the release comes after it.
 func TestStopWaitsForARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &diary{fail: func(context.Context) error {
@@ -184,7 +184,7 @@ func TestStopWaitsForARenewal(t *testing.T) {
 		l, d := taken(t, s, 30*time.Second)
 		begun := time.Now()
 		stop := Keep(t.Context(), l, &d, never(t))
-		time.Sleep(11 * time.Second) // it began at 10
+		time.Sleep(11 * time.Second) // the renewal began at 10 s
 		stop()
 		if took := time.Since(begun); took != 13*time.Second {
 			t.Errorf("stop returned after %s", took)
@@ -199,7 +199,7 @@ func TestStopWaitsForARenewal(t *testing.T) {
 	})
 }
 
-// A store that fails is told of and tried again, in time to keep the slot.
+// If the store fails, the error is reported and the renewal is retried in time to keep the slot.
 func TestFailuresAreToldAndTriedAgain(t *testing.T) {
 	gone := errors.New("gone")
 	for name, c := range map[string]struct {
@@ -207,7 +207,7 @@ func TestFailuresAreToldAndTriedAgain(t *testing.T) {
 		want error
 	}{
 		"at once": {func(context.Context) error { return gone }, gone},
-		"silently": {func(ctx context.Context) error { // without an answer
+		"silently": {func(ctx context.Context) error { // without a response
 			<-ctx.Done()
 			return ctx.Err()
 		}, context.DeadlineExceeded},
@@ -242,7 +242,7 @@ func TestFailuresAreToldAndTriedAgain(t *testing.T) {
 	}
 }
 
-// A request may end while someone is still being told of a failure.
+// stop doesn't wait for a callback that is still handling an error.
 func TestStopDoesNotWaitForWhomItTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &diary{fail: func(context.Context) error { return errors.New("gone") }}
@@ -258,7 +258,8 @@ func TestStopDoesNotWaitForWhomItTells(t *testing.T) {
 	})
 }
 
-// The request's own end doesn't end its renewals, stop does; and the limiter's copy of the decision isn't theirs.
+// Renewals continue after the request's context has ended, until stop is called. They don't use the caller's copy of
+// the decision.
 func TestContextOfTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &diary{}
@@ -274,7 +275,7 @@ func TestContextOfTheRequest(t *testing.T) {
 	})
 }
 
-// A request without slots isn't renewed.
+// Keep does nothing for a request without slots.
 func TestNothingToKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := Keep(t.Context(), nil, &weir.Decision{}, never(t))

@@ -19,7 +19,7 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// Keys are pasted into fields that are for names.
+// People sometimes paste keys into fields for names.
 func TestName(t *testing.T) {
 	for name, want := range map[string]string{
 		"orders": "orders", "login-v2": "login-v2", "": "", "sk_live_0123456789abcdef0123456789": "sk_live_…789", "a rule sk_live_0123456789abcdef0123456789, or two": "a rule sk_live_…789, or two",
@@ -31,7 +31,7 @@ func TestName(t *testing.T) {
 	}
 }
 
-// A client may send anything for its key: what would be no secret in a list is one there.
+// Clients may send anything as a key, so text that would be harmless in a list is masked here.
 func TestKey(t *testing.T) {
 	for key, want := range map[string]string{
 		"sk_prod_abcdefghijklmnopqrstuvwxc123": "sk_prod_…c123", "pa*sword": "p…", "203.0.113.7": "2…", "\nb\x1b[2J_____": "\ufffd…", "": "…",
@@ -44,7 +44,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// However long a key is, two thirds of it stay hidden, and twelve characters if it has that many and two more.
+// At least two thirds of a key stay hidden, and at least 12 characters if it has 14 or more.
 func TestAKeyIsHiddenEnough(t *testing.T) {
 	for n := range 200 {
 		visible := utf8.RuneCountInString(shown.Key(strings.Repeat("k", n))) - 1

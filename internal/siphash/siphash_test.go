@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The reference vectors of SipHash's authors: for the key 00 01 … 0f, the 64-bit and the 128-bit hash of the
-// bytes 00 01 02 …, as many as the line's number, counted from 0.
+// vectors are the reference vectors of SipHash's authors. The key is 00 01 … 0f. Line n, counted from 0, has the 64-bit
+// and the 128-bit hash of n bytes 00 01 02 ….
 const vectors = `
 310e0edd47db6f72 a3817f04ba25a8e66df67214c7550293
 fd67dc93c539f874 da87c1d86b99af44347659119b22fc45
@@ -100,7 +100,7 @@ func TestReferenceVectors(t *testing.T) {
 	}
 }
 
-// The length ends the input modulo 256.
+// Inputs of more than 255 bytes are hashed correctly. The last block has the length modulo 256.
 func TestLongInput(t *testing.T) {
 	if got, want := Hash(1, 2, make([]byte, 300)), uint64(0xab22b604633e32f9); got != want {
 		t.Errorf("got %#x, want %#x", got, want)
