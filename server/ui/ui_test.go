@@ -44,7 +44,7 @@ func get(t *testing.T, method, url string, headers ...string) (*http.Response, s
 		req.Header.Set(name, value)
 	}
 	if req.Header.Get("Accept-Encoding") == "" {
-		req.Header.Set("Accept-Encoding", "identity") // or the client would ask for gzip, and hide it
+		req.Header.Set("Accept-Encoding", "identity") // otherwise the transport would ask for gzip and decompress it
 	}
 	res, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
@@ -73,7 +73,7 @@ func TestFilesOfTheUI(t *testing.T) {
 		"/console/rules/a.b":              {"<console>", html, asked, policy},
 		"/console/rules/x.js":             {"<console>", html, asked, policy},
 		"/console/index.html":             {"<console>", html, asked, policy},
-		"/console/play.html":              {"<console>", html, asked, policy}, // not without its own policy
+		"/console/play.html":              {"<console>", html, asked, policy}, // with its own policy
 		"/console/favicon.svg":            {"<svg>", "image/svg+xml", asked, filePolicy},
 		"/console/assets/app-1a2b.js":     {"app()", js, forever, filePolicy},
 		"/console/assets/app-1a2b.css":    {"a{}", "text/css; charset=utf-8", forever, filePolicy},
@@ -129,7 +129,7 @@ func TestFilesOfTheUI(t *testing.T) {
 
 func TestLargeFilesAreSentInTheirSmallestForm(t *testing.T) {
 	s := serve(t, fstest.MapFS{"index.html.gz": gz(t, "<console>"), "play/weir.wasm.gz": gz(t, "\x00asm"), "play/weir.wasm.br": {Data: []byte("small")}})
-	tags := map[string]string{} // by the coding
+	tags := map[string]string{} // by encoding
 	for accepted, want := range map[string]string{
 		"gzip, deflate, br, zstd": "br", "br": "br", "BR": "br", "*": "br", "gzip, *": "br", "br;q=0.5, identity;q=0": "br", "br;q=7, gzip": "br",
 		"gzip": "gzip", "br;q=0, gzip": "gzip", "br;q=0.1, gzip;q=0.2": "gzip", "*;q=0, gzip": "gzip", "gzip, identity": "gzip", "gzip;q=0.001": "gzip", "br; Q=0, gzip;q=1": "gzip",
@@ -147,7 +147,7 @@ func TestLargeFilesAreSentInTheirSmallestForm(t *testing.T) {
 			t.Errorf("%s: %s, and %s before", accepted, h.Get("ETag"), tag)
 		}
 		tags[want] = h.Get("ETag")
-		// A part of a file isn't had, and asked for it is sent whole.
+		// Ranges aren't supported, so the whole file is sent.
 		if part, text := get(t, "GET", s.URL+"/play/weir.wasm", "Accept-Encoding: "+accepted, "Range: bytes=1-2"); part.StatusCode != http.StatusOK || text != body {
 			t.Errorf("%s, a range: %s %q", accepted, part.Status, text)
 		}
@@ -160,7 +160,7 @@ func TestLargeFilesAreSentInTheirSmallestForm(t *testing.T) {
 			t.Errorf("%s: %s %q", accepted, res.Status, body)
 		}
 	}
-	// What a cache has of one form is no answer for another.
+	// A cached form of a file isn't valid for a request for another form.
 	for coding, tag := range tags {
 		for asked, own := range tags {
 			for given, want := range map[string]bool{tag: tag == own, "W/" + tag: tag == own, `"x", ` + tag: tag == own, "*": true, `"x"`: false, strings.Trim(tag, `"`): false} {
@@ -176,7 +176,7 @@ func TestLargeFilesAreSentInTheirSmallestForm(t *testing.T) {
 	}
 }
 
-// Without Node, Go builds a binary whose dist holds nothing but what git needs.
+// Without Node, Go builds a binary whose dist contains only the file that git needs.
 func TestWithoutTheUI(t *testing.T) {
 	for name, files := range map[string]fstest.MapFS{"nothing": {}, "half of it": {"assets/app.js.gz": gz(t, "app()")}} {
 		s := serve(t, files)

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// asked is a request that a node got.
+// asked is a request that a node received.
 type asked struct {
 	method, uri, body string
 	header            http.Header
@@ -29,10 +29,10 @@ type asked struct {
 
 func (a asked) line() string { return a.method + " " + a.uri }
 
-// answers are what a node answers, by method and path.
+// answers has a node's responses, by method and path.
 type answers map[string]func(w http.ResponseWriter, r *http.Request)
 
-// text answers with a status, a version of the rules and a body.
+// text responds with a status, a version of the rules and a body.
 func text(status int, version, body string) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if version != "" {
@@ -43,7 +43,7 @@ func text(status int, version, body string) func(http.ResponseWriter, *http.Requ
 	}
 }
 
-// shell runs commands against an admin port that answers as it is told.
+// shell runs commands against an admin port with prepared responses.
 type shell struct {
 	t     *testing.T
 	url   string
@@ -80,14 +80,14 @@ func newShell(t *testing.T, by answers) *shell {
 	return s
 }
 
-// done is what a command did.
+// done is the result of a command.
 type done struct {
 	stdout, stderr string
 	code           int
 	asked          []asked
 }
 
-// run runs a command. What it would print of its error is in stderr.
+// run runs a command. The error that it would print is in stderr.
 func (s *shell) run(args ...string) done {
 	s.t.Helper()
 	s.asked = nil
@@ -96,7 +96,7 @@ func (s *shell) run(args ...string) done {
 	return d
 }
 
-// runWith runs a command with that standard input.
+// runWith runs a command with the given standard input.
 func runWith(t *testing.T, stdin string, args ...string) done {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -130,7 +130,7 @@ func (d done) lines() []string {
 	return out
 }
 
-// expect checks the exit code, and that texts are somewhere in what was printed.
+// expect checks the exit code, and that the output contains the given texts.
 func (d done) expect(t *testing.T, code int, stdout, stderr string) {
 	t.Helper()
 	if d.code != code || !strings.Contains(d.stdout, stdout) || !strings.Contains(d.stderr, stderr) {
@@ -224,7 +224,7 @@ func TestNodeThatHasNoVersionYetCannotBeChanged(t *testing.T) {
 	s.run("rules", "apply", file(t, "rules: []")).expect(t, exitUnavailable, "", "hasn't reached its rule store yet")
 }
 
-// A redirect would take the token, and the document, to wherever it leads.
+// The CLI follows no redirect, because that would send the token and the document to another server.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	other := newShell(t, answers{})
 	s := newShell(t, answers{"GET /v1/rules": func(w http.ResponseWriter, r *http.Request) {
@@ -253,7 +253,7 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// The first bytes of HTTP/2, which a gRPC port sends, aren't printed.
+// The first bytes of HTTP/2, which a gRPC port sends, aren't printed in the error.
 func TestAPortThatSpeaksNoHTTP1(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -276,7 +276,7 @@ func TestAPortThatSpeaksNoHTTP1(t *testing.T) {
 	s.run("nodes").expect(t, exitUnavailable, "", "weir: --admin: this port doesn't speak HTTP/1.1; a node's --grpc port doesn't either: malformed HTTP response")
 }
 
-// Every command has help with an example, and those that talk to the admin port have JSON.
+// Every command has help with an example, and commands that use the admin port have --json.
 func TestEveryCommandHasHelp(t *testing.T) {
 	described := strings.Count("\n"+helpText, "\n# ")
 	var walk func(cmd *cobra.Command)
@@ -299,7 +299,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	}
 	walk(root())
 	walk(helpCommand())
-	if described != 1 { // ratelimit's, which isn't a subcommand
+	if described != 1 { // the one of ratelimit, which isn't a subcommand
 		t.Errorf("help.txt describes %d commands that don't exist", described-1)
 	}
 }
@@ -320,7 +320,7 @@ func TestCompletion(t *testing.T) {
 			t.Error(err)
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		return lines[:len(lines)-1] // the last is a directive
+		return lines[:len(lines)-1] // the last line is a directive
 	}
 	if got := offered("keys", "override", "k", "--rule", ""); !slices.Equal(got, []string{"quota\tnumbers of its tiers", "search\t30/minute"}) {
 		t.Errorf("rules: %q", got)

@@ -25,14 +25,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-// benched is what weir bench did.
+// benched is the result of weir bench.
 type benched struct {
 	stdout, stderr string
 	code           int
 	err            error
 }
 
-// runBench runs weir bench in this process, for as short a time as it is told.
+// runBench runs weir bench in this process.
 func runBench(ctx context.Context, args ...string) benched {
 	var stdout, stderr bytes.Buffer
 	cmd := root()
@@ -90,7 +90,7 @@ func TestBenchInProcessByRules(t *testing.T) {
 	}
 }
 
-// Over one Redis, what Redis used is measured; of several servers the report says that it isn't.
+// With a single Redis, the CPU time of Redis is measured. With several servers, the report says that it isn't.
 func TestBenchOverRedis(t *testing.T) {
 	short := []string{"--duration", "1s", "--warmup", "10ms", "--concurrency", "2"}
 	single, watched := redistest.New(t, redistest.Options{}), redistest.NewSentinel(t, redistest.Options{})
@@ -103,7 +103,7 @@ func TestBenchOverRedis(t *testing.T) {
 	if b := runBench(t.Context(), append(short, "--store", url)...); !strings.Contains(b.stdout, "in process, "+url+", a rule that refuses nobody") || !strings.Contains(b.stdout, "in the store's server") {
 		t.Errorf("exit %d, %v:\n%s", b.code, b.err, b.stdout)
 	}
-	// Neither counters nor nodes of those who serve are touched.
+	// The benchmark doesn't touch the counters and nodes of others who use this Redis.
 	if n, err := single.Do(t.Context(), "EXISTS", "weir{nodes}", "weir{nodes}secret", "weir-bench{nodes}secret"); err != nil || n != int64(0) {
 		t.Errorf("%v keys, %v", n, err)
 	}
@@ -114,14 +114,14 @@ func TestBenchOverRedis(t *testing.T) {
 	}
 }
 
-// Nodes that share a Redis admit what one exact limiter admits, and the report tells what they asked Redis for.
+// Nodes that share a Redis admit what one exact limiter admits, and the report has their calls to Redis.
 func TestBenchOfNodesOnOneRedis(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	few := []string{"--store", "redis://" + server.Addr, "--duration", "500ms", "--warmup", "100ms", "--concurrency", "8", "--keys", "3", "--limit", "20/day"}
-	for range 2 { // the second run finds nothing of the first
-		// Refusals are remembered: the more checks there are, the smaller is the share for which Redis is asked. A slow machine
-		// makes few of them in half a second.
+	for range 2 { // the second run starts with fresh counters
+		// Refusals are cached: the more checks there are, the fewer of them ask Redis. A slow machine makes only a few
+		// checks in half a second.
 		for length := 500 * time.Millisecond; ; length *= 2 {
 			b := runBench(t.Context(), append(few, "--nodes", "3", "--oracle", "--json", "--duration", length.String())...)
 			r := b.report(t)
@@ -178,7 +178,7 @@ func TestBenchOfANode(t *testing.T) {
 	if o := r.OpenLoop; r.Loop != "open" || !r.Poisson || o == nil || o.Due != o.Sent+o.Dropped || o.Sent != r.Checks {
 		t.Errorf("%+v, %+v", r, o)
 	}
-	// With the whole URL, method and path are those of the checks. One is taken by the first look at the node.
+	// With a whole URL, --method and --path belong to the checks. One token is taken by the first look at the node.
 	b = runBench(t.Context(), node.URL+"/v1/check", "--method", "POST", "--path", "/v1/orders", "--keys", "1",
 		"--duration", "250ms", "--warmup", "0s", "--concurrency", "2", "--json")
 	if r = b.report(t); r.Allowed != 2 || r.Refused == 0 || r.Statuses[http.StatusTooManyRequests] != r.Refused {
@@ -266,7 +266,7 @@ func TestBenchOfWhatIsNoNode(t *testing.T) {
 	}
 }
 
-// A target that goes away while it is measured.
+// The target goes away during the measurement.
 func TestBenchWhenAnswersEnd(t *testing.T) {
 	var n atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {

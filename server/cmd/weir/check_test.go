@@ -8,7 +8,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// What is left is left of the burst, and of what nobody counted nothing is said to be left.
+// What is left is shown relative to the burst, and not at all if the request wasn't counted.
 func TestWordsOfADecision(t *testing.T) {
 	for want, d := range map[string]checkapi.CheckResponse{
 		"allowed: no limit applies":                                                                 {Allowed: true, Limit: -1, Remaining: -1},
@@ -36,7 +36,7 @@ func TestWordsOfADecision(t *testing.T) {
 	}
 }
 
-// Of amounts, what is left is exact, and every limit on one has its line.
+// What is left of an amount is shown exactly, and every limit on an amount has a line.
 func TestWordsOfAmounts(t *testing.T) {
 	spend := checkapi.LimitStatus{Rule: "spend", Amount: "usd", Limit: 1.5, Remaining: 0.088, WindowEnd: time.Date(2026, 12, 14, 23, 0, 0, 0, time.UTC)}
 	tokens := checkapi.LimitStatus{Rule: "tokens", Amount: "tokens", Limit: 2000, Burst: 5000, Remaining: 4500}

@@ -28,7 +28,7 @@ func TestDiffsCannotCommandATerminal(t *testing.T) {
 }
 
 func TestColourIsForTerminals(t *testing.T) {
-	terminal, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // is a device, as a terminal is
+	terminal, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // a device, like a terminal
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,8 @@ package main
 
 import "testing"
 
-// TestExplainAmounts: what a rule counts, how much of it this request takes, or why none of it.
+// TestExplainAmounts checks that explain says what a rule counts, and how much of it this request takes or why it takes
+// none.
 func TestExplainAmounts(t *testing.T) {
 	rules := file(t, `rules:
   - {id: requests, by: [ip], limit: 60/minute}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A list is changed by one entry, so that what others put on it at the same time stays.
+// A command changes only one entry of a list, so that concurrent changes of other entries aren't lost.
 func TestListsAreChangedByOneEntry(t *testing.T) {
 	for command, path := range map[string]string{"block": "/v1/denylist", "allow": "/v1/allowlist"} {
 		s := newShell(t, answers{"POST " + path + "/entries": text(200, "43", applied)})
@@ -45,7 +45,7 @@ func TestNothingToDoIsNoError(t *testing.T) {
 	s.run("keys", "block", "sk_good", "--remove", "--json").expect(t, 0, `"version": 7`, "")
 }
 
-// Given a fingerprint in place of a key, block blocks its client, and allow refuses it.
+// If a fingerprint is given in place of a key, block blocks its client, and allow refuses.
 func TestAFingerprintInPlaceOfAKey(t *testing.T) {
 	s := newShell(t, answers{
 		"POST /v1/clients":           text(200, "", `{"fingerprint": "1a2b3c4d"}`),
@@ -115,7 +115,7 @@ func TestOverride(t *testing.T) {
 	}
 }
 
-// A key that comes from standard input is in no URL either.
+// A key from standard input doesn't appear in a URL, either.
 func TestKeysFromStandardInput(t *testing.T) {
 	s := newShell(t, answers{
 		"PUT /v1/rules/key": text(200, "43", applied), "POST /v1/counters/reset": text(200, "", `{"reset": 2}`),
@@ -184,7 +184,7 @@ login     9/s         unknown: its home, region us, can't be asked
 	s.run("keys", "show", "sk_1", "--ip", "nonsense").expect(t, exitUsage, "", "ip")
 }
 
-// Amounts are decimals, budgets say when they run out, and slots how many are in flight.
+// Amounts are shown as decimals, budgets with the time when they run out, and slots as requests in flight.
 func TestCountersOfBudgets(t *testing.T) {
 	s := newShell(t, answers{
 		"POST /v1/explain": text(200, "", `{"reason": "limits", "rules": []}`),
@@ -213,7 +213,7 @@ idle     3 in flight  3 of 3 (0 in flight)  now            now           -
 	}
 }
 
-// Requests in flight are listed by the node's clock, whatever this machine's says, and one is released.
+// The ages of requests in flight are computed by the node's clock, not this machine's, and one request can be released.
 func TestSlotsOfAClient(t *testing.T) {
 	const one, two = "5f0c4b1d9a7e3c2240d1e8b7a6f59312", "c1a9e07d4b3f48e29d5a6b7c8d9e0f11"
 	s := newShell(t, answers{

@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// fullPipe is a pipe that takes no more.
+// fullPipe returns a pipe whose buffer is full.
 func fullPipe(t *testing.T) (r, w *os.File, held int) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -37,8 +37,8 @@ func fullPipe(t *testing.T) (r, w *os.File, held int) {
 	return r, w, held
 }
 
-// A log that nobody reads keeps nobody waiting. What is read later is in whole lines and in order, and together with what was left out
-// it is everything; the audit has room of its own.
+// A log without a reader doesn't block anyone. What is read later consists of whole lines in order, and together with
+// the number of lines left out it is complete. Audit lines have room of their own.
 func TestALogThatNobodyReads(t *testing.T) {
 	r, w, held := fullPipe(t)
 	log, err := newLogger(w, "json", slog.LevelInfo)
@@ -90,7 +90,8 @@ func TestALogThatNobodyReads(t *testing.T) {
 	}
 }
 
-// After a line that is left out, a shorter one isn't written either, though there would be room: lines stay in order.
+// After a line was left out, a shorter one isn't written either, even if there is room, so that no line overtakes
+// another.
 func TestLinesThatAreLeftOut(t *testing.T) {
 	w := &logWriter{wake: watch.NewBell()}
 	audit := (*auditWriter)(w)
@@ -114,7 +115,7 @@ func TestLinesThatAreLeftOut(t *testing.T) {
 	}
 }
 
-// What was logged is written by the end, and the end doesn't wait for a reader who never comes.
+// close writes what was logged, and doesn't wait for a reader that never comes.
 func TestTheEndOfALog(t *testing.T) {
 	var text strings.Builder
 	log, err := newLogger(&text, "text", slog.LevelInfo)

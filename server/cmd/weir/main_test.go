@@ -34,7 +34,7 @@ func TestCommandsThatDoNotExist(t *testing.T) {
 	}
 }
 
-// Help shows every flag of serve among those that it belongs to.
+// Every flag of serve is in one of the groups that help shows.
 func TestFlagsOfServeAreInGroups(t *testing.T) {
 	d := runWith(t, "", "serve", "--help")
 	d.expect(t, 0, "\nPorts:\n      --http ", "")

@@ -18,7 +18,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// asRatelimit is a node as envoyproxy/ratelimit's variables have it, NAME=value each, and the log of what does nothing.
+// asRatelimit returns a node configured by envoyproxy/ratelimit's variables, each as NAME=value, and the log of
+// variables without effect.
 func asRatelimit(t *testing.T, environ ...string) (*serving, string, error) {
 	t.Helper()
 	v, flags, env := &serving{}, pflag.NewFlagSet("", pflag.ContinueOnError), newTheirs(environ)
@@ -36,10 +37,10 @@ func asRatelimit(t *testing.T, environ ...string) (*serving, string, error) {
 	return v, log.String(), nil
 }
 
-// tcp is what most begin with.
+// tcp has the variables that most configurations start with.
 var tcp = []string{"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=redis:6379"}
 
-// Each variable has its effect, and without any of them a node is as envoyproxy/ratelimit is.
+// Each variable has its effect, and without any variable a node behaves like envoyproxy/ratelimit.
 func TestRatelimitVariables(t *testing.T) {
 	certs := redistest.New(t, redistest.Options{TLS: true}).Certs
 	xds := []string{"CONFIG_TYPE=GRPC_XDS_SOTW"}
@@ -100,7 +101,7 @@ func TestRatelimitVariables(t *testing.T) {
 		{append(grpcTLS[:3:3], "GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt", "GRPC_CLIENT_TLS_CACERT=/other.crt", "GRPC_CLIENT_TLS_SAN=envoy"), "/other.crt envoy", func(v *serving) any {
 			return v.GRPCClientCA + " " + v.GRPCClientSAN
 		}},
-		{grpcTLS, "", func(v *serving) any { return v.TLSCert }}, // HTTP has none
+		{grpcTLS, "", func(v *serving) any { return v.TLSCert }}, // for gRPC only, not for HTTP
 
 		{xds, " {Server:localhost:18000 Node:default NodeMetadata:map[] Headers:map[] TLS:<nil> MaxMessage:0 Retry:0s MaxRetry:0s}", func(v *serving) any {
 			return fmt.Sprintf("%s %+v", v.EnvoyConfig, *v.Envoy.XDS)
@@ -145,7 +146,8 @@ func TestRatelimitVariables(t *testing.T) {
 	}
 }
 
-// Weir's own variables go before theirs, and open what theirs has no variable for.
+// Weir's own variables take precedence over envoyproxy/ratelimit's, and open ports for which the latter has no
+// variable.
 func TestRatelimitTakesWeirsVariables(t *testing.T) {
 	t.Setenv("WEIR_GRPC", "127.0.0.1:9")
 	t.Setenv("WEIR_ADMIN", "127.0.0.1:8082")
@@ -163,7 +165,7 @@ func TestRatelimitTakesWeirsVariables(t *testing.T) {
 	}
 }
 
-// What can't be read is an error that names the variable and what to write, and shows no password.
+// An invalid value is an error that names the variable, says what to write, and shows no password.
 func TestRatelimitMistakes(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
@@ -228,7 +230,8 @@ func TestRatelimitMistakes(t *testing.T) {
 	}
 }
 
-// Variables that do nothing are named, without their values: those that are known, and those that look like them. Others aren't.
+// Variables without effect are named, without their values, if they are known or look like known ones. Other variables
+// aren't.
 func TestRatelimitWarnsOfVariables(t *testing.T) {
 	const secret = "hunter2"
 	for _, c := range []struct{ environ, want string }{
@@ -267,7 +270,7 @@ func TestRatelimitWarnsOfVariables(t *testing.T) {
 	}
 }
 
-// What Envoy Gateway sets, with everything switched on, brings no warning.
+// The variables that Envoy Gateway sets, with all features switched on, cause no warning.
 func TestRatelimitAsEnvoyGatewayStartsIt(t *testing.T) {
 	certs := redistest.New(t, redistest.Options{TLS: true}).Certs
 	environ := []string{
@@ -297,7 +300,7 @@ func TestRatelimitAsEnvoyGatewayStartsIt(t *testing.T) {
 	}
 }
 
-// The docs list every variable, and the table has each once.
+// The docs list every variable, and the table has each of them once.
 func TestRatelimitVariablesAreInTheDocs(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/guides/envoy-gateway.md")
 	if err != nil {

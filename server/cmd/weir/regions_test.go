@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestRegionsAsANodeKnowsThem: a new home waits, also if it is another region, and one that was never heard has no round trip.
+// TestRegionsAsANodeKnowsThem checks that a move that isn't complete shows as "soon", and that a region that was never
+// heard has no round-trip time.
 func TestRegionsAsANodeKnowsThem(t *testing.T) {
 	for _, c := range []struct{ body, want string }{
 		{`{"name": "us", "home": "eu", "epoch": 2, "peers": [
@@ -38,7 +39,7 @@ eu      yes   152.4 ms  the same      yes
 	}
 }
 
-// TestMovesSayWhatTheyCost, and other changes have nothing to say.
+// TestMovesSayWhatTheyCost checks that a move of the home explains its cost, and that other changes print no such text.
 func TestMovesSayWhatTheyCost(t *testing.T) {
 	s := newShell(t, answers{"POST /v1/regions": text(200, "", `{"name": "us", "home": "eu", "grace": false, "peers": []}`)})
 	const says = "Until eu owns what us did, all regions have no more than their floors: of buckets for 25 s, of windows that have begun to their end.\n"

@@ -34,7 +34,7 @@ func TestApplyIsForTheVersionInForce(t *testing.T) {
 	if put.body != document || put.header.Get("If-Match") != `"42"` || put.header.Get("Content-Type") != "application/yaml" {
 		t.Errorf("%q, %v", put.body, put.header)
 	}
-	// A version of one's own is taken at its word.
+	// With --if-version, the given version is sent as it is.
 	d = s.run("rules", "apply", file(t, document), "--if-version", "41")
 	if len(d.asked) != 1 || d.asked[0].header.Get("If-Match") != `"41"` || d.asked[0].uri != "/v1/rules" {
 		t.Errorf("%+v", d.asked)
@@ -75,7 +75,7 @@ func TestApplyOutcomes(t *testing.T) {
 	}
 }
 
-// A node that rejects the newest rules has nothing to compare with those in force there.
+// If a node rejects the newest rules, apply doesn't suggest comparing them with the ones in force there.
 func TestApplyWhereTheNewestAreRejected(t *testing.T) {
 	s := newShell(t, answers{"GET /v1/rules": text(200, "42", "a"), "PUT /v1/rules": text(412, "", `{"error": {"code": "NEWEST_REJECTED", "message": "go back"}}`)})
 	d := s.run("rules", "apply", file(t, "b"))
@@ -85,7 +85,7 @@ func TestApplyWhereTheNewestAreRejected(t *testing.T) {
 	}
 }
 
-// A dry run asks with force: otherwise the warnings would hide the difference.
+// A dry run uses force, because otherwise the warnings would hide the difference.
 func TestDryRunChangesNothing(t *testing.T) {
 	s := newShell(t, answers{"GET /v1/rules": text(200, "42", "a"), "PUT /v1/rules": text(200, "42", warned)})
 	for _, args := range [][]string{{"rules", "apply", "--dry-run"}, {"rules", "diff"}} {
@@ -157,7 +157,7 @@ func TestDiffOfVersions(t *testing.T) {
 	}
 }
 
-// versions answers with pages of two, as a node may that lists fewer than it is asked for.
+// versions lists versions in pages of two, like a node that returns fewer than asked for.
 func versions(newest int) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, r *http.Request) {
 		n := newest
@@ -181,7 +181,7 @@ func TestHistoryAsksForAllPages(t *testing.T) {
 	if len(lines) != 4 || !strings.HasPrefix(lines[0], "VERSION  HASH      WHEN") || !strings.HasPrefix(lines[3], "3        abcdef12  2026-01-0") {
 		t.Errorf("%q", lines)
 	}
-	// What others wrote stays on its line.
+	// A message that others wrote can't break its line.
 	if !strings.HasSuffix(lines[1], "  ada  change 5\uFFFD[2J") {
 		t.Errorf("%q", lines[1])
 	}
@@ -190,7 +190,7 @@ func TestHistoryAsksForAllPages(t *testing.T) {
 	}
 }
 
-// Orphans are listed beside what was asked for, and nobody goes back to one who doesn't name it.
+// Orphans are listed in addition to the versions asked for, and a rollback goes to an orphan only if it is named.
 func TestHistoryWithOrphans(t *testing.T) {
 	s := newShell(t, answers{"POST /v1/rules/rollback": text(200, "43", applied), "GET /v1/rules/versions": text(200, "", `{"versions": [
 		{"version": 9, "hash": "0009", "orphan": true}, {"version": 3, "hash": "aaaaaaaa11"}, {"version": 3, "hash": "bbbbbbbb22", "orphan": true, "author": "bob", "message": "mine"},
@@ -230,7 +230,7 @@ func TestRollback(t *testing.T) {
 		d.asked[0].header.Get("If-Match") != "" {
 		t.Errorf("%+v", d.asked)
 	}
-	// A version that would unblock somebody needs a second look, and a limit that is cut doesn't.
+	// A rollback that would unblock a client needs force, and one that lowers a limit doesn't.
 	if d = s.run("rules", "rollback", "40", "--force"); d.asked[0].uri != "/v1/rules/rollback?force=true" {
 		t.Errorf("%+v", d.asked)
 	}

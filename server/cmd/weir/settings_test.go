@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// Messages about weir.yaml show its lines, but no token and no password.
+// Errors about weir.yaml show its lines, but no token and no password.
 func TestMessagesAboutSettingsShowNoSecret(t *testing.T) {
 	for _, text := range []string{
 		"admin_token: [hunter2\nhttp: x\n",
@@ -42,7 +42,7 @@ func TestMessagesAboutSettingsShowNoSecret(t *testing.T) {
 	}
 }
 
-// What the docs show can be written.
+// The settings in the docs are valid.
 func TestSettingsOfTheDocsAreRead(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/reference/cli.md")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestSettingsOfTheDocsAreRead(t *testing.T) {
 	}
 }
 
-// Settings that are right are read as they were by the YAML library: lists, blocks of text, aliases, null, nothing at all.
+// Valid settings are read correctly: lists, block scalars, aliases, null and empty files.
 func TestSettingsAreRead(t *testing.T) {
 	flags := serveCommand().Flags()
 	s, err := readSettings("weir.yaml", []byte(`# all of it
@@ -115,7 +115,7 @@ refusal:
 	}
 }
 
-// A mistyped variable is told, with what was meant and without its value; those that Kubernetes sets aren't.
+// A mistyped variable is logged, with a hint and without its value. Variables that Kubernetes sets aren't.
 func TestUnknownVariablesAreWarnedOf(t *testing.T) {
 	var log strings.Builder
 	warnOfVariables(slog.New(slog.NewTextHandler(&log, nil)), serveCommand().Flags(), []string{
@@ -132,7 +132,7 @@ func TestUnknownVariablesAreWarnedOf(t *testing.T) {
 	}
 }
 
-// What is on is told at the start, with addresses that can be copied.
+// When a node starts, it logs what is switched on, with addresses that can be copied.
 func TestTheStartSaysWhatIsOn(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "https://collector:4317/hunter2")
 	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc")

@@ -17,7 +17,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// secured starts a node whose certificate is of a private CA, and which asks for one of its clients if so told.
+// secured starts a node with a certificate from a private CA, which requires client certificates if asks is set.
 func secured(t *testing.T, certs *redistest.Certs, asks bool) string {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(certs.ServerCert, certs.ServerKey)
@@ -47,7 +47,8 @@ func secured(t *testing.T, certs *redistest.Certs, asks bool) string {
 	return strings.TrimPrefix(s.URL, "https://")
 }
 
-// Commands talk to nodes with a private CA, and with client certificates; without, they say what to give.
+// Commands can talk to nodes with a private CA, and with client certificates. If a certificate is missing, the error
+// says which flag to use.
 func TestCertificates(t *testing.T) {
 	t.Setenv("WEIR_ADMIN_TOKEN", "")
 	for _, name := range clientVariables {
@@ -69,9 +70,9 @@ func TestCertificates(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		code int
-		want string // of stderr
+		want string // part of stderr
 	}{
-		{"rules show --admin " + open + ca, 0, ""}, // with certificates, https is meant
+		{"rules show --admin " + open + ca, 0, ""}, // https is the default if there are certificates
 		{"rules show --admin https://" + open + ca, 0, ""},
 		{"rules show --admin " + asks + ca + client, 0, ""},
 		{"check k --http " + asks + ca + strings.Replace(client, "--key", "--cert-key", 1), 0, ""},
@@ -122,7 +123,8 @@ func TestCertificates(t *testing.T) {
 	runWith(t, "", "check", "k", "--http", asks).expect(t, 0, "allowed", "")
 }
 
-// In TLS 1.3 a node refuses a certificate when the request may be on its way. However that fails, the message is about the certificate.
+// With TLS 1.3, a node may refuse a certificate while the request is already on its way. However the request then
+// fails, the error is about the certificate.
 func TestARefusedCertificateIsTold(t *testing.T) {
 	certs, err := redistest.NewCerts(t.TempDir())
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	toplist "github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// A request that was just made isn't in the rates yet, so an empty table says when it will be.
+// A new request isn't in the rates yet, so an empty table says when it will be.
 func TestAnEmptyTable(t *testing.T) {
 	for want, a := range map[string]toplist.Answer{
 		"No client in the last 10 seconds; a new request shows up after about 2 s.":             {WindowSeconds: 10, SlotSeconds: 2},

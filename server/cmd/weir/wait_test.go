@@ -13,7 +13,7 @@ import (
 
 const away = `{"error": {"code": "RULES_UNAVAILABLE", "message": "the rule store can't be reached"}}`
 
-// A change waits for the rule store if it is told to, and applies when that is back.
+// With --wait, a change waits for the rule store, and is applied when the store is back.
 func TestChangesWaitForTheRuleStore(t *testing.T) {
 	var asked atomic.Int32
 	s := newShell(t, answers{"PUT /v1/rules/tier/pro": func(w http.ResponseWriter, r *http.Request) {

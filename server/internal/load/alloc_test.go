@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector allocates by itself, so these tests run without it.
+// These tests run without the race detector, which causes allocations of its own.
 
 package load
 

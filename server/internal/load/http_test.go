@@ -77,7 +77,7 @@ func TestHTTPCountsStatuses(t *testing.T) {
 		to := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			mu.Lock()
 			defer mu.Unlock()
-			w.Header().Set("Location", "/elsewhere") // and not followed
+			w.Header().Set("Location", "/elsewhere") // isn't followed
 			w.WriteHeader(statuses[n%len(statuses)])
 			n++
 		}, HTTPOptions{Check: Check{Method: http.MethodGet}})

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// target makes a function a target.
+// target turns a function into a target.
 type target func(ctx context.Context, n uint32) Answer
 
 func (t target) String() string                            { return "a function" }

@@ -78,7 +78,7 @@ func TestInProcessPeekTakesNothing(t *testing.T) {
 	}
 }
 
-// Each of several limiters gets requests.
+// Requests are spread over all limiters.
 func TestInProcessSpreadsOverLimiters(t *testing.T) {
 	set := compile(t, weir.Rule{ID: "ten", Limits: []weir.Limit{weir.PerHour(10)}})
 	sender := NewInProcess([]*weir.Limiter{limiter(set), limiter(set), limiter(set)}, "in process", 1, Check{Cost: 1}).Sender()
@@ -128,8 +128,8 @@ func TestInProcessWithManyWorkers(t *testing.T) {
 	}
 }
 
-// This shows what generating load costs besides the checks: Loop minus Bare, or Nothing. On a busy machine, the CPU time says
-// more than the clock.
+// BenchmarkClosedLoop measures what generating load costs in addition to the checks: Loop minus Bare, or Nothing. On a
+// busy machine, the CPU time is more reliable than elapsed time.
 func BenchmarkClosedLoop(b *testing.B) {
 	set, err := GenerousRules()
 	if err != nil {

@@ -43,7 +43,7 @@ func TestVerdict(t *testing.T) {
 		name   string
 		change func(*Report)
 		goal   Goal
-		missed string // nothing: the verdict is good
+		missed string // empty if the verdict is good
 	}{
 		{"reached", nil, Goal{MaxP99: time.Second, MinRate: 100}, ""},
 		{"slow", nil, Goal{MaxP99: 900 * time.Millisecond}, "p99 is 990ms, more than 900ms"},

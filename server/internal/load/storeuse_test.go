@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The store's figures count from when the measured time begins.
+// The store's figures count from the start of the measured time.
 func TestStoreUseIsThatOfTheMeasuredTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent atomic.Int64

@@ -23,7 +23,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// sides are two services: one has a configuration, the other the rules that it was imported to.
+// sides has two services: one with a configuration, the other with the rules imported from it.
 type sides struct{ configured, imported *envoy.Service }
 
 func newSides(t *testing.T, files []envoy.File, r *Result) sides {
@@ -45,7 +45,7 @@ func newSides(t *testing.T, files []envoy.File, r *Result) sides {
 	return s
 }
 
-// codes are those of an answer.
+// codes returns the codes of a response.
 func codes(t *testing.T, s *envoy.Service, req *rls.RateLimitRequest) string {
 	t.Helper()
 	a, err := s.ShouldRateLimit(t.Context(), req)
@@ -59,7 +59,7 @@ func codes(t *testing.T, s *envoy.Service, req *rls.RateLimitRequest) string {
 	return out
 }
 
-// compare asks both sides the same, and returns how many requests were refused.
+// compare sends the same requests to both sides, and returns how many were refused.
 func (s sides) compare(t *testing.T, n int, random func() *rls.RateLimitRequest, rnd *rand.Rand, r *Result) (refused int) {
 	t.Helper()
 	for range n {
@@ -76,7 +76,7 @@ func (s sides) compare(t *testing.T, n int, random func() *rls.RateLimitRequest,
 	return refused
 }
 
-// generator writes configurations of what is one to one, and requests to them.
+// generator writes configurations that can be imported exactly, and requests for them.
 type generator struct {
 	*rand.Rand
 	names int
@@ -104,7 +104,7 @@ func (g *generator) descriptors(b *strings.Builder, indent string, depth int) {
 			fmt.Fprintf(b, "%s  value: %q\n", indent, value)
 		}
 		switch g.IntN(10) {
-		case 0, 1: // none
+		case 0, 1: // no limit
 		case 2:
 			fmt.Fprintf(b, "%s  rate_limit: {unlimited: true}\n", indent)
 		default:
@@ -141,7 +141,8 @@ func (g *generator) request(domain string) *rls.RateLimitRequest {
 	return req
 }
 
-// TestImportedEnvoyDecidesTheSame, for generated configurations.
+// TestImportedEnvoyDecidesTheSame checks that generated configurations and the rules imported from them decide the
+// same.
 func TestImportedEnvoyDecidesTheSame(t *testing.T) {
 	refused := 0
 	for seed := range uint64(300) {
@@ -169,7 +170,8 @@ func TestImportedEnvoyDecidesTheSame(t *testing.T) {
 	}
 }
 
-// TestImportedRecordedConfigDecidesTheSame, wherever the report doesn't say otherwise.
+// TestImportedRecordedConfigDecidesTheSame checks that the recorded configurations and the rules imported from them
+// decide the same, except where the report says that they differ.
 func TestImportedRecordedConfigDecidesTheSame(t *testing.T) {
 	files := recorded(t)
 	r, err := Envoy(files)
@@ -182,7 +184,8 @@ func TestImportedRecordedConfigDecidesTheSame(t *testing.T) {
 			differs[label] = true
 		}
 	}
-	// account: it is what plan=gold replaces. The rest has keys that no rule knows.
+	// bank.plan differs because plan=gold replaces the limit of account. The others use keys or numbers that rules
+	// can't express.
 	want := []string{"bank.plan", "mesh.model", "mesh.path", "mesh.user.action", "shop.closed"}
 	for _, w := range want {
 		if !differs[w] {
@@ -234,7 +237,7 @@ func recorded(t *testing.T) []envoy.File {
 	return files
 }
 
-// TestEnvoyReport has what isn't one to one.
+// TestEnvoyReport checks the report on what can't be imported exactly.
 func TestEnvoyReport(t *testing.T) {
 	text := `
 domain: edge
@@ -282,7 +285,8 @@ descriptors:
 	}
 }
 
-// TestEnvoyWindows: units are lengths of time there, aligned to the epoch, and never the calendar's.
+// TestEnvoyWindows checks that units are fixed lengths of time, aligned to the epoch and not to the calendar, as in
+// envoyproxy/ratelimit.
 func TestEnvoyWindows(t *testing.T) {
 	const day = 24 * time.Hour
 	for unit, length := range map[string]time.Duration{
@@ -304,7 +308,7 @@ func TestEnvoyWindows(t *testing.T) {
 	}
 }
 
-// TestEnvoyMerges: an import reads YAML's merges as envoyproxy/ratelimit does, where the last number wins.
+// TestEnvoyMerges checks that an import reads YAML's merges like envoyproxy/ratelimit, where the last number wins.
 func TestEnvoyMerges(t *testing.T) {
 	text := "domain: a\ndescriptors:\n  - {key: k, rate_limit: &rate {unit: day, requests_per_unit: 5}}\n  - {key: l, rate_limit: {requests_per_unit: 3, <<: *rate}}\n"
 	r, err := Envoy([]envoy.File{{Name: "a.yaml", Text: []byte(text)}})
@@ -313,7 +317,7 @@ func TestEnvoyMerges(t *testing.T) {
 	}
 }
 
-// TestHugeEnvoyConfig is told that it can't be one document, soon.
+// TestHugeEnvoyConfig checks that a configuration that is too large for one document is refused quickly.
 func TestHugeEnvoyConfig(t *testing.T) {
 	text := []byte("domain: a\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n")
 	for i := range 20_000 {

@@ -50,7 +50,8 @@ items:
     metadata: {name: bad, annotations: {nginx.ingress.kubernetes.io/limit-rps: "many", nginx.ingress.kubernetes.io/limit-rate: "1"}}
 `
 
-// TestIngress: limit-rps admits 1 + the limit times the multiplier at once, as the template of ingress-nginx has nginx do.
+// TestIngress checks that limit-rps admits the limit times the multiplier plus 1 at once, as nginx does with the
+// template of ingress-nginx.
 func TestIngress(t *testing.T) {
 	r, err := Ingress("ingress.yaml", []byte(manifests))
 	if err != nil {
@@ -83,7 +84,7 @@ func TestIngress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) { // in which nothing refills
+	synctest.Test(t, func(t *testing.T) { // virtual time, so nothing refills
 		l := weir.NewLimiter(memstore.New(memstore.Options{}), f.Set, weir.Options{})
 		admitted := map[string]int{}
 		for range 200 {
@@ -112,7 +113,7 @@ func TestHostileIngress(t *testing.T) {
 		"bomb": bomb, "tabs": "kind: Ingress\n\tpassword: hunter2", "large": strings.Repeat("#", MaxConf+1), "brackets": "a: [hunter2",
 	} {
 		r, err := Ingress("i.yaml", []byte(text))
-		if name == "bomb" && err == nil { // what isn't asked for needn't be unfolded
+		if name == "bomb" && err == nil { // aliases that aren't needed don't have to be expanded
 			if r.Rules > 0 {
 				t.Error(r)
 			}
@@ -122,7 +123,7 @@ func TestHostileIngress(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// One value of another type isn't the end of the whole list.
+	// A value of the wrong type doesn't prevent the rest of the list from being imported.
 	r, err := Ingress("i.yaml", []byte(`kind: List
 items:
   - {kind: Ingress, metadata: {name: a, annotations: {nginx.ingress.kubernetes.io/limit-rps: 2}}}

@@ -21,10 +21,10 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// startNginx runs nginx with what stands in http { }, and returns its address.
+// startNginx runs nginx with a configuration inside http { }, and returns its address.
 func startNginx(t *testing.T, inHTTP string) (addr, conf string) {
 	t.Helper()
-	// At an address of its own: the port of another might be given away again before nginx has it.
+	// An IP address of its own, because the port of a shared one might be given away again before nginx has it.
 	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.N(254), rand.N(256), 1+rand.N(254)))
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func startNginx(t *testing.T, inHTTP string) (addr, conf string) {
 	}
 }
 
-// imported is a limiter with the rules that a configuration was imported to.
+// imported returns a limiter with the imported rules of a configuration.
 func imported(t *testing.T, conf string) (*weir.Limiter, *Result) {
 	t.Helper()
 	r, err := Nginx(conf, nil)
@@ -81,11 +81,12 @@ limit_req_zone $http_x_api_key zone=keys:1m rate=1r/m;
 limit_req_zone $http_x_api_key$binary_remote_addr zone=both:1m rate=1r/m;
 `
 
-// TestNginxAdmitsAsMany sends the same requests to nginx, and to its limits as rules. The rates are so slow that bursts are all that counts.
+// TestNginxAdmitsAsMany sends the same requests to nginx and to the imported rules. The rates are so low that only
+// bursts matter.
 func TestNginxAdmitsAsMany(t *testing.T) {
 	for name, c := range map[string]struct {
 		conf string
-		asks []string // path, and a key behind a blank
+		asks []string // path, and a key after a space
 	}{
 		"bursts": {zones + `server { listen 80;
 			location /none { limit_req zone=one; }
@@ -122,7 +123,7 @@ func TestNginxAdmitsAsMany(t *testing.T) {
 			}
 			want, got := map[string]int{}, map[string]int{}
 			for range 12 {
-				for _, ask := range c.asks { // in turn, so that limits that are shared are seen
+				for _, ask := range c.asks { // in turn, so that shared limits show
 					path, key, _ := strings.Cut(ask, " ")
 					if status := get(t, t.Context(), addr, path, key); status != http.StatusTooManyRequests {
 						want[ask]++
@@ -171,7 +172,8 @@ func get(t *testing.T, ctx context.Context, addr, path, key string) int {
 	return res.StatusCode
 }
 
-// TestNginxQueuesAsMany: without nodelay what is beyond the first waits, and what is beyond the burst is refused.
+// TestNginxQueuesAsMany checks that without nodelay, requests beyond the first wait, and requests beyond the burst are
+// refused.
 func TestNginxQueuesAsMany(t *testing.T) {
 	addr, conf := startNginx(t, zones+"server { listen 80; limit_req zone=one burst=3; }")
 	l, r := imported(t, conf)
@@ -211,7 +213,7 @@ func TestNginxQueuesAsMany(t *testing.T) {
 	}
 }
 
-// TestNginxReport has what isn't one to one.
+// TestNginxReport checks the report on what can't be imported exactly.
 func TestNginxReport(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -261,7 +263,8 @@ http {
 	}
 }
 
-// TestHostileNginx is refused with what is wrong and where, and without what stands there.
+// TestHostileNginx checks that a hostile file is refused with an error that says what is wrong and where, without
+// quoting the file.
 func TestHostileNginx(t *testing.T) {
 	dir := t.TempDir()
 	loop := filepath.Join(dir, "loop.conf")
@@ -329,7 +332,7 @@ func FuzzNginx(f *testing.F) {
 	f.Add([]byte(`map $a $b { "~^x" ${c}; } geo $a { } server { location = / { } location @x { } location { } if ($a) { } }`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if strings.Contains(string(text), "include") {
-			return // of whatever is on this machine
+			return // it would read files of this machine
 		}
 		if r, err := Nginx("n.conf", text); err == nil && r.Rules > 0 {
 			if _, err := rulefile.Parse("rules.yaml", r.Text); err != nil {

@@ -28,7 +28,7 @@ func start(t testing.TB, n Numbers) *Engine {
 
 var ten = Numbers{Limit: 10, Window: 10_000}
 
-// counts are those of the lanes, in their order.
+// counts returns the counts of the lanes, in order.
 func counts(f Frame) (admitted, refused, delayed [6]int) {
 	for i, l := range f.Lanes {
 		admitted[i], refused[i], delayed[i] = l.Admitted, l.Refused, l.Delayed
@@ -86,7 +86,8 @@ func TestDemonstrations(t *testing.T) {
 	}
 }
 
-// Whatever the numbers, the fixed window admits exactly twice its limit around its edge, and the log never more than the limit.
+// Whatever its numbers, a fixed window admits exactly twice its limit around its edge, and a sliding log never more
+// than its limit.
 func TestTheEdgeAdmitsTwice(t *testing.T) {
 	for _, n := range []Numbers{{Limit: 1, Window: 100}, {Limit: 7, Window: 3000, Burst: 2}, {Limit: 1000, Window: 60_000}, {Limit: 100, Window: 24 * 3600_000}} {
 		e := start(t, n)
@@ -113,7 +114,7 @@ func TestPeakIsOfOneWindow(t *testing.T) {
 	e.Advance(10 * second)
 	_ = e.Send(9, 0)
 	f := e.Advance(10 * second)
-	// Requests a window's length apart aren't within one; a queue's count when they are let go.
+	// Requests that are one window apart aren't within one window. A queue's requests count when they are let go.
 	for i, want := range []int{10, 10, 10, 10, 10, 10} {
 		if got := f.Lanes[i].Peak; got != want {
 			t.Errorf("%s: peak %d, want %d", e.lanes[i].policy.Name, got, want)
@@ -124,7 +125,7 @@ func TestPeakIsOfOneWindow(t *testing.T) {
 	}
 }
 
-// act does something that a user might do.
+// act does something that a user could do.
 func act(t *rapid.T, e *Engine) {
 	switch rapid.IntRange(0, 9).Draw(t, "act") {
 	case 0, 1, 2:
@@ -152,7 +153,7 @@ var someNumbers = rapid.Custom(func(t *rapid.T) Numbers {
 	}
 })
 
-// Going back in time ends in the states of that time, whatever way led there.
+// Going back in time leads to the same states as replaying up to that time.
 func TestRewindingIsReplaying(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := someNumbers.Draw(t, "numbers")
@@ -176,7 +177,7 @@ func TestRewindingIsReplaying(t *testing.T) {
 	})
 }
 
-// The engine decides what a Limiter decides that knows nothing of the engine, and the states that it draws are the store's.
+// The engine decides like an independent Limiter, and the states that it draws are the store's.
 func TestDecisionsAreTheLimiters(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := someNumbers.Draw(t, "numbers")
@@ -192,7 +193,7 @@ func TestDecisionsAreTheLimiters(t *testing.T) {
 		for i, l := range e.lanes {
 			limit := l.policy.Limit
 			rule := weir.Rule{ID: "one", By: []string{}, Algorithm: limit.Algorithm, Limits: []weir.Limit{limit}}
-			if limit.Algorithm == weir.LeakyQueue { // whose rules have a longest delay in any case
+			if limit.Algorithm == weir.LeakyQueue { // rules with a queue always have a longest delay
 				rule.MaxDelay = cmp.Or(limit.MaxDelay, time.Hour)
 			}
 			rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{rule}})
@@ -229,7 +230,7 @@ func TestDecisionsAreTheLimiters(t *testing.T) {
 	})
 }
 
-// What is drawn between two points is what the core says of any moment between them.
+// Between two points, the line that is drawn has the values that the core computes for that time.
 func TestPointsAreTheCoresValues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e, err := New(someNumbers.Draw(t, "numbers"))
@@ -302,7 +303,7 @@ func TestPatterns(t *testing.T) {
 	if got := moments("steady", 2, 3*second); !slices.Equal(got, []float64{1e6, 1.5e6, 2e6, 2.5e6, 3e6}) {
 		t.Errorf("steady: %v", got)
 	}
-	// For 5 s, and then not for 5 s.
+	// On for 5 s, then off for 5 s.
 	if got := moments("onoff", 1, 12*second); !slices.Equal(got, []float64{1e6, 2e6, 3e6, 4e6, 5e6, 11e6, 12e6}) {
 		t.Errorf("onoff: %v", got)
 	}
@@ -321,7 +322,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// A pattern that begins too late for the next edge waits for the one after.
+// If a boundary burst can't reach the next edge in time, it waits for the one after.
 func TestBoundaryBurstIsNeverInThePast(t *testing.T) {
 	e := start(t, ten)
 	e.Advance(10*second - 1000)
@@ -343,7 +344,7 @@ func TestStopTakesBackWhatIsComing(t *testing.T) {
 	}
 }
 
-// Other numbers decide the same arrivals anew.
+// When the numbers change, the same arrivals are decided again.
 func TestNumbersCanBeChangedWhileItRuns(t *testing.T) {
 	e := start(t, ten)
 	_ = e.Send(10, 0)
@@ -366,7 +367,8 @@ func TestStepsGoFromArrivalToArrival(t *testing.T) {
 	for range 4 {
 		at = append(at, e.Step().At)
 	}
-	// The second request; the bucket is full again after 2 s of refill; the window's edge; the first entry leaves the log.
+	// The steps are: the second request, the time when the bucket is full again after 2 s of refill, the edge of the
+	// window, and the time when the first entry leaves the log.
 	if want := []float64{1e6, 2e6, 10e6, 11e6}; !slices.Equal(at, want) {
 		t.Errorf("steps to %v, want %v", at, want)
 	}
@@ -406,7 +408,7 @@ func TestWhatIsAskedForIsBounded(t *testing.T) {
 	}
 }
 
-// A page calls Advance sixty times a second, and rewinds by a replay of everything.
+// BenchmarkReplay measures going back in time, which replays everything. A page calls Advance 60 times a second.
 func BenchmarkReplay(b *testing.B) {
 	e := start(b, Numbers{Limit: 100, Window: 10_000})
 	_ = e.Pattern("poisson", 20)

@@ -68,7 +68,7 @@ func TestOwnRulesAreExplained(t *testing.T) {
 	}
 }
 
-// All rules decide together: what one of them refuses, the others aren't charged for.
+// All rules decide together: a request that one rule refuses isn't charged to the others.
 func TestOwnRulesDecideTogether(t *testing.T) {
 	e := own(t, twoRules)
 	ask(t, e, login)
@@ -89,7 +89,7 @@ func TestOwnRulesDecideTogether(t *testing.T) {
 	}
 }
 
-// A request of another client has counters of its own, and coming back finds those of the first.
+// A request of another client has its own counters, and those of the first client are kept.
 func TestOwnRulesCountEachClient(t *testing.T) {
 	e := own(t, twoRules)
 	ask(t, e, login)
@@ -147,7 +147,7 @@ func TestRequestsThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-// Own rules can be left again, and nothing of them stays.
+// After going back from own rules to the algorithms, nothing of the rules remains.
 func TestFromOwnRulesBackToTheAlgorithms(t *testing.T) {
 	e := own(t, twoRules)
 	ask(t, e, login)
@@ -161,7 +161,7 @@ func TestFromOwnRulesBackToTheAlgorithms(t *testing.T) {
 	}
 }
 
-// A burst around the edge admits twice the limit of a rule with a fixed window as well.
+// A burst around the edge also admits twice the limit of a user's rule with a fixed window.
 func TestBoundaryBurstUnderOwnRules(t *testing.T) {
 	e := own(t, "rules: [{id: one, algorithm: fixed_window, limit: 3/7s}]")
 	ask(t, e, Request{Key: "sk_1"})
@@ -173,7 +173,7 @@ func TestBoundaryBurstUnderOwnRules(t *testing.T) {
 	}
 }
 
-// A page stands still while the engine works, so what many rules make of many requests is bounded: by charges, not by requests.
+// The page freezes while the engine works, so the work for many rules is bounded, by charges and not by requests.
 func TestManyOwnRulesDontStopThePage(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("rules:\n")
@@ -199,7 +199,7 @@ func TestManyOwnRulesDontStopThePage(t *testing.T) {
 		t.Errorf("%d sent, %q", f.Whole.Sent, f.Full)
 	}
 
-	// A request that fewer rules apply to finds room again, and so does one after a reset.
+	// A request to which fewer rules apply finds room again, and so does one after a reset.
 	e.Clear()
 	if err := e.Send(maxCharges/rules, 0); err != nil {
 		t.Error(err)
@@ -210,7 +210,7 @@ func TestManyOwnRulesDontStopThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Advance(second)
-	e.Stop() // gives the room of those to come back
+	e.Stop() // frees the room of scheduled requests
 	if want := 2 * len(e.schedule); e.charges != want {
 		t.Errorf("%d charges, want %d", e.charges, want)
 	}
@@ -220,7 +220,7 @@ func TestManyOwnRulesDontStopThePage(t *testing.T) {
 	}
 }
 
-// What is pasted may be anything: it is refused at its place, and quickly.
+// Invalid rules are refused quickly, with the position of the error, whatever was pasted.
 func TestHostileRulesAreRefused(t *testing.T) {
 	e := start(t, ten)
 	for name, text := range map[string]string{
@@ -236,7 +236,7 @@ func TestHostileRulesAreRefused(t *testing.T) {
 			t.Errorf("%s: %d problems", name, len(r.Problems))
 		}
 	}
-	// As large as limits can be, with costs as large.
+	// The largest possible limits and costs.
 	if r := e.Rules("rules: [{id: r, limit: 1000000000/s, burst: 1000000000, cost: 1000000000}, {id: l, limit: 10000/day, algorithm: sliding_window_log}]", today); len(r.Problems) > 0 {
 		t.Fatal(r.Problems)
 	}
