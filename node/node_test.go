@@ -37,7 +37,7 @@ func open(t *testing.T, o Options) *Node {
 	}
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
-			t.Log(err) // leases end by themselves
+			t.Log(err) // the leases will expire by themselves
 		}
 	})
 	return n
@@ -52,13 +52,13 @@ func (n *Node) allows(t *testing.T) bool {
 		if err == nil {
 			return d.Allowed
 		}
-		t.Log(err) // a busy machine: it may have been counted, and nobody was told
+		t.Log(err) // on a busy machine, the check may have been counted although its response was lost
 	}
 	t.Fatal("Redis doesn't answer")
 	return false
 }
 
-// until waits for what other goroutines are to bring about.
+// until waits until a condition that depends on other goroutines is true.
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -73,7 +73,7 @@ func until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// Two programs on one Redis have one limit, and follow their file.
+// Two programs on one Redis share one limit, and follow their rule file.
 func TestNodesShareOneLimit(t *testing.T) {
 	redis := redistest.New(t, redistest.Options{})
 	file := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: one, limit: 10/day, strict: true}]")
@@ -94,7 +94,7 @@ func TestNodesShareOneLimit(t *testing.T) {
 	}
 }
 
-// Without a file that is the truth they follow the rules that the nodes share.
+// Without a rule file of their own, programs follow the rules that the nodes share.
 func TestNodesFollowSharedRules(t *testing.T) {
 	redis := redistest.New(t, redistest.Options{})
 	seed := write(t, filepath.Join(t.TempDir(), "seed.yaml"), "rules: [{id: one, limit: 200/day}]")
@@ -117,7 +117,7 @@ func TestNodesFollowSharedRules(t *testing.T) {
 	}
 }
 
-// A Redis that isn't there doesn't keep a program from starting.
+// A program starts even if Redis can't be reached.
 func TestRedisIsAway(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: one, limit: 1/day}, {id: two, limit: 2/day, on_store_failure: local}]")
 	n, err := Open(Options{Store: "redis://127.0.0.1:1", Rules: file, Logger: slog.New(slog.DiscardHandler)})

@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// What is left out is as usual, and a rule's own goes before that of all.
+// Fields of abuse that are left out have their defaults, and a rule's own abuse takes precedence over the document's.
 func TestAbuse(t *testing.T) {
 	usual := counter.Abuse{Refusals: 100, Window: time.Minute, Cooldown: time.Minute, Grow: 2, Most: 24 * time.Hour, Forgive: time.Hour}
 	own := usual
@@ -50,7 +50,7 @@ rules:
 	}
 }
 
-// One for all rules that none of them can begin is warned of, too.
+// An abuse for all rules gets a warning if none of the rules can begin a cooldown.
 func TestAbuseThatNeverBegins(t *testing.T) {
 	for rules, want := range map[string]bool{
 		"abuse: true\nrules: [{id: a, limit: 1/hour, shadow: true}, {id: b, limit: 1/hour, abuse: false}]":                             true,

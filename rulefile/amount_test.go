@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata" // where the machine has none
+	_ "time/tzdata" // for machines without time zone data
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
@@ -17,14 +17,14 @@ import (
 
 const testDay = 24 * time.Hour
 
-// onMonth is a limit over the calendar's month.
+// onMonth returns a limit of n per calendar month.
 func onMonth(n int64) weir.Limit {
 	return weir.Limit{Count: n, Window: 31 * testDay, Calendar: counter.Calendar{Unit: counter.Month}}
 }
 
 func slots(n int64) weir.Limit { return weir.Limit{Algorithm: weir.Concurrency, Count: n} }
 
-// TestAmountRules reads rules that count something else than requests over a length of time.
+// TestAmountRules reads rules that count amounts, calendar windows or requests in flight.
 func TestAmountRules(t *testing.T) {
 	tests := []struct {
 		name, rule string
@@ -72,7 +72,8 @@ func TestAmountRules(t *testing.T) {
 	}
 }
 
-// TestAmountsFile holds the example to what it says: which limits there are, and how each is counted.
+// TestAmountsFile checks that the example file means what its comments say: which limits apply, and how each is
+// counted.
 func TestAmountsFile(t *testing.T) {
 	src, err := os.ReadFile("testdata/amounts.yaml")
 	if err != nil {
@@ -83,7 +84,7 @@ func TestAmountsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, w := range f.Warnings {
-		if w.Path != "tiers.team" { // in which requests are that carry it
+		if w.Path != "tiers.team" { // the warning says which requests are in this tier
 			t.Errorf("warned of %s", w)
 		}
 	}
@@ -138,7 +139,7 @@ func TestAmountsFile(t *testing.T) {
 	}
 }
 
-// TestEach reads what one of an amount counts, exactly.
+// TestEach checks that weights and prices are read exactly.
 func TestEach(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "0.000/1B": 0, "1": 1e12, "007": 7e12, "0.5": 5e11, "2.50/1M": 2_500_000, `"2.50/1M"`: 2_500_000, "10/1K": 1e10, "1_000/1B": 1e6,
@@ -163,7 +164,7 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// TestPriceWarnings: prices that no model gets to, and models that nobody is charged for.
+// TestPriceWarnings checks the warnings about prices that no model reaches, and about models without a price.
 func TestPriceWarnings(t *testing.T) {
 	const spend, address = "{id: spend, amount: usd, by: [ip], limit: 5/month}", "{id: address, by: [ip], limit: 5/s}"
 	const uncharged = `the gateway charges a model without a price the highest price in the list; the other edges don't charge it by "spend", ` +
@@ -193,7 +194,7 @@ func TestPriceWarnings(t *testing.T) {
 	}
 }
 
-// TestUnpricedModels: what the warning about models without a price says is what happens.
+// TestUnpricedModels checks that models without a price are charged as the warning says.
 func TestUnpricedModels(t *testing.T) {
 	f, err := Parse("rules.yaml", []byte("rules: [{id: spend, amount: usd, by: [ip], limit: 5/month}]\nprices: {small: {input: 1/1M}, large: {input: 2/1M}}"))
 	if err != nil {
@@ -211,7 +212,7 @@ func TestUnpricedModels(t *testing.T) {
 	}
 }
 
-// TestEditAmounts: numbers keep their kind when they change.
+// TestEditAmounts checks that edited numbers keep their kind: amounts, calendar windows and slots.
 func TestEditAmounts(t *testing.T) {
 	src, err := os.ReadFile("testdata/amounts.yaml")
 	if err != nil {
@@ -270,7 +271,8 @@ func TestEditAmounts(t *testing.T) {
 	}
 }
 
-// TestTierOfRequests: a tier's numbers are of requests, and rules for the tier that count something else keep theirs.
+// TestTierOfRequests checks that changing a tier, whose numbers are requests, doesn't change rules for that tier that
+// count something else.
 func TestTierOfRequests(t *testing.T) {
 	const text = `tiers: {pro: 5/minute}
 rules:
@@ -282,7 +284,7 @@ rules:
 	if want := strings.NewReplacer("5/minute", "9/minute", "6/minute", "9/minute").Replace(text); err != nil || string(got) != want {
 		t.Errorf("%v\n%s", err, got)
 	}
-	// One of several, by its window; a bucket is no month.
+	// With several limits, the window selects the one to change. A bucket can't become a monthly limit.
 	const several = "tiers: {t: {limits: [5/s, 100/month, 50/31d]}, b: {capacity: 5, refill_rate: 1}}\nrules: [{id: q}]"
 	got, err = SetTier([]byte(several), "t", Numbers{Limit: "200/month"})
 	if err != nil || string(got) != strings.Replace(several, "100/month", "200/month", 1) {
@@ -305,7 +307,7 @@ rules:
 	}
 }
 
-// TestCompareAmounts shows what changes of amounts, months and slots are warned of.
+// TestCompareAmounts checks the warnings about changes of amounts, months and slots.
 func TestCompareAmounts(t *testing.T) {
 	const old = `rules:
   - id: spend
@@ -346,7 +348,7 @@ weights: {points: {output: 4}}
 		}
 		checkComparison(t, tt.name, old, strings.Replace(old, tt.from, tt.to, 1), tt.want)
 	}
-	// A rule that counts tokens doesn't limit requests that have none.
+	// A rule that counts tokens doesn't limit requests without tokens.
 	checkComparison(t, "tokens in place of requests", "rules: [{id: a, limit: 5/m}]", "rules: [{id: a, limit: 5/m, amount: tokens}]",
 		`rules.yaml:1:9: rules[0] "a": the rule is for less than it was, and no other limits the rest`)
 	checkComparison(t, "tokens with a default", "rules: [{id: a, limit: 5/m}]", "rules: [{id: a, limit: 5/m, amount: tokens, default: 1}]", "")

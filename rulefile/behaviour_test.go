@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// bench is a limiter over a rule file, with a clock that stands still until it is told otherwise.
+// bench is a limiter with the rules of a file, and a clock that only the test advances.
 type bench struct {
 	*testing.T
 	file    *rulefile.File
@@ -40,7 +40,7 @@ func (b *bench) check(req weir.Request) weir.Decision {
 	return d
 }
 
-// allows checks that n such requests are allowed, and that the next one is refused by the rule.
+// allows checks that n such requests are allowed, and that the rule refuses the next one.
 func (b *bench) allows(n int, req weir.Request, rule string) weir.Decision {
 	b.Helper()
 	for i := range n {
@@ -55,7 +55,7 @@ func (b *bench) allows(n int, req weir.Request, rule string) weir.Decision {
 	return d
 }
 
-// status is how the limit of a rule stands after a request.
+// status returns the state of a rule's limit after a request.
 func (b *bench) status(req weir.Request, rule string) weir.LimitStatus {
 	b.Helper()
 	d := b.check(req)
@@ -80,7 +80,7 @@ func at(req weir.Request, method, path string) weir.Request {
 	return req
 }
 
-// TestDesign holds the example that the language was designed with to its own comments.
+// TestDesign checks that the example with which the language was designed does what its comments say.
 func TestDesign(t *testing.T) {
 	const path = "testdata/design.yaml"
 
@@ -125,7 +125,7 @@ func TestDesign(t *testing.T) {
 			t.Errorf("the limit is %+v", d.Policy)
 		}
 		login.User = "bob"
-		b.allows(5, login, "login") // guesses in parallel: none has been answered yet
+		b.allows(5, login, "login") // parallel guesses: none of them has a response yet
 		b.now = b.now.Add(15 * time.Minute)
 		b.allows(5, login, "login")
 		if r := b.file.Rules.Rules[1]; r.OnStoreFailure != weir.FailRefuse {
@@ -144,7 +144,7 @@ func TestDesign(t *testing.T) {
 			t.Errorf("key: %d of %d left", s.Remaining, s.Policy.Limit.Count)
 		}
 		unproven := vip
-		unproven.KeyVerified = false // an exact override counts all the same
+		unproven.KeyVerified = false // an exact override applies even to an unverified key
 		if s = b.status(at(unproven, "GET", "/v1/search"), "search"); s.Policy.Limit.Count != 3000 {
 			t.Errorf("override of an unverified key: %d", s.Policy.Limit.Count)
 		}
@@ -198,7 +198,8 @@ func TestDesign(t *testing.T) {
 	})
 }
 
-// checkOrders holds a rule to {capacity: 100, refill_rate: 1.67, window: 60}, and its override to ten times that.
+// checkOrders checks that a rule has {capacity: 100, refill_rate: 1.67, window: 60}, and that its override has ten
+// times that.
 func checkOrders(t *testing.T, b *bench, rule string) {
 	t.Helper()
 	s := b.status(at(pro, "GET", "/v1/orders/1"), rule)
@@ -206,7 +207,7 @@ func checkOrders(t *testing.T, b *bench, rule string) {
 	if s.Policy.Limit != want {
 		t.Errorf("limit %+v", s.Policy.Limit)
 	}
-	b.allows(99, at(pro, "GET", "/v1/orders/2"), rule) // one counter for the rule, not for the path
+	b.allows(99, at(pro, "GET", "/v1/orders/2"), rule) // the rule has one counter, not one per path
 	b.now = b.now.Add(3 * time.Second)                 // 5.01 tokens
 	b.allows(5, at(pro, "POST", "/v1/orders"), rule)
 	s = b.status(at(vip, "GET", "/v1/orders/1"), rule)
@@ -222,7 +223,8 @@ func checkOrders(t *testing.T, b *bench, rule string) {
 	}
 }
 
-// checkLists checks what both examples say of keys: allowed if they are proven, denied in any case.
+// checkLists checks what both examples say about lists: allowed keys are allowed only if they are verified, and denied
+// keys are always denied.
 func checkLists(t *testing.T, b *bench) {
 	t.Helper()
 	for _, key := range []string{"sk_internal_1", "sk_monitoring_1"} {
@@ -243,7 +245,7 @@ func checkLists(t *testing.T, b *bench) {
 	}
 }
 
-// TestLongForm loads the long form of the language as operators of other limiters write it.
+// TestLongForm loads the long form of the language, as operators who come from other limiters write it.
 func TestLongForm(t *testing.T) {
 	const path = "testdata/long-form.yaml"
 	b := load(t, path)
@@ -252,7 +254,7 @@ func TestLongForm(t *testing.T) {
 	}
 	checkOrders(t, b, "rule_001")
 
-	// "free" is a label beside the key pattern: nobody has to be in a tier of that name.
+	// "free" is only a label beside the key pattern: clients don't have to be in a tier of that name.
 	other := at(free, "GET", "/anything")
 	other.APIKey = "sk_free_2"
 	d := b.allows(100, other, "rule_002")

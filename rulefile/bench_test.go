@@ -2,7 +2,7 @@ package rulefile
 
 import "testing"
 
-// BenchmarkParse reads documents that are as large as they get: 60,000 keys on lines of their own, and 10,000 rules.
+// BenchmarkParse reads documents of the largest size: 60,000 keys on separate lines, and 10,000 rules.
 func BenchmarkParse(b *testing.B) {
 	for name, text := range map[string]string{
 		"60000Keys":  numbered("tiers: {free: 5/minute}\nrules: [{id: quota}]\nkeys:\n", "  sk_%05d: free\n", 60_000),

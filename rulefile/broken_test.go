@@ -12,13 +12,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata/broken")
 
-// TestBroken reads files that are wrong. Each begins with a line for every
-// problem that it has, in order: where it is and a part of what is said about it.
+// TestBroken reads invalid files. Each file begins with one line for each of its problems, in order: the position and a
+// part of the message.
 //
 //	# want: 4:12 must be at least 1
 //
-// The place is left out for what is wrong with a file as a whole. These lines
-// were written by hand; beside each file stands the whole message, which -update rewrites.
+// A problem with the file as a whole has no position. These lines are written by hand. Next to each file is its whole
+// message, which -update rewrites.
 func TestBroken(t *testing.T) {
 	files, err := filepath.Glob("testdata/broken/*.yaml")
 	if err != nil || len(files) < 50 {
@@ -45,7 +45,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// wants returns the expectations at the head of a broken file.
+// wants returns the expected problems from the first lines of an invalid file.
 func wants(src []byte) []string {
 	var list []string
 	for line := range strings.Lines(string(src)) {
@@ -111,7 +111,7 @@ func checkGolden(t *testing.T, path, got string) {
 	}
 }
 
-// TestStrictGlobalRules need no on_partition.
+// TestStrictGlobalRules checks that strict global rules don't need on_partition.
 func TestStrictGlobalRules(t *testing.T) {
 	f, err := Parse("rules.yaml", []byte("rules:\n  - {id: a, by: [user], limit: 10/day, scope: global, strict: true}\n"))
 	if err != nil || len(f.Rules.Rules) != 1 || !f.Rules.Rules[0].Strict {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestCompare shows what each change to a document is warned of.
+// TestCompare checks the warning about each change to a document.
 func TestCompare(t *testing.T) {
 	const old = `tiers:
   free: 100/minute
@@ -71,7 +71,7 @@ rules:
 		`rules.yaml:1:12: tiers.b: requests without a tier were in "a" and are in "b" now, which cuts them from 100/minute to 10/minute; write default_tier: a`)
 }
 
-// TestCompareDropped: requests that no rule limits after a change.
+// TestCompareDropped checks the warning about requests that no rule limits after a change.
 func TestCompareDropped(t *testing.T) {
 	const all, a, b = "{id: all, limit: 5/m}", "{id: a, match: {endpoint: /a}, limit: 5/m}", "{id: b, match: {endpoint: /b/}, limit: 5/m}"
 	tests := []struct{ name, old, new, want string }{

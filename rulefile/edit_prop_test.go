@@ -15,9 +15,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// TestEditsUndone makes random edits on random documents, in every layout and with
-// comments everywhere: each means what it says and nothing else, loses no
-// comment, and can be undone to the byte.
+// TestEditsUndone makes random edits to random documents, in every layout and with comments everywhere. Each edit must
+// have its effect and no other, keep all comments, and be reversible to the byte.
 func TestEditsUndone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		doc := drawDocument(t)
@@ -59,8 +58,8 @@ func TestEditsUndone(t *testing.T) {
 	})
 }
 
-// TestPutRuleInPlace replaces random rules by others: what stands before and behind them stays, and the
-// new rule means what it means alone. A rule that is put where it is already changes nothing.
+// TestPutRuleInPlace replaces random rules. The text before and after a rule must stay the same, and the new rule must
+// mean the same as in a document of its own. Putting a rule that is already there changes nothing.
 func TestPutRuleInPlace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		doc := object{{"rules", []any{}}}
@@ -122,7 +121,7 @@ func mustEdit(t *rapid.T, text string, edit func([]byte) ([]byte, error)) []byte
 	return out
 }
 
-// drawComments puts comments behind lines and between them.
+// drawComments adds comments at the ends of lines and between lines.
 func drawComments(t *rapid.T, text string) string {
 	var b strings.Builder
 	n := 0
@@ -142,7 +141,7 @@ func drawComments(t *rapid.T, text string) string {
 	return b.String()
 }
 
-// drawEdit draws an edit, what undoes it, and what it does to the document.
+// drawEdit draws an edit, its inverse, and its effect on the rules.
 func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean func(*weir.Rules)) {
 	rules := f.Rules.Rules
 	kind := rapid.IntRange(0, 4).Draw(t, "edit")
@@ -170,7 +169,7 @@ func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean 
 			n.Expires = noon.AddDate(1000, 0, 0)
 		}
 		do = setOverride(rules[i].ID, key, n)
-		if once := do; rapid.Bool().Draw(t, "again") { // over one that expires
+		if once := do; rapid.Bool().Draw(t, "again") { // replaces an override that expires
 			do = func(text []byte) ([]byte, error) {
 				text, err := setOverride(rules[i].ID, key, Numbers{Limit: earlier, Expires: noon.AddDate(1000, 0, 0)})(text)
 				if err != nil {
@@ -193,7 +192,7 @@ func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean 
 				Override: map[string][]weir.Limit{"x": {{Count: 5, Window: 60e9}}}})
 		}
 	case 2:
-		// To 1,000 times as many, and back.
+		// Multiplies the numbers by 1,000, and back.
 		for _, tier := range f.Rules.Tiers {
 			l := tier.Limits[0]
 			if len(tier.Limits) > 1 || l.Refill > 0 || slices.ContainsFunc(rules, func(r weir.Rule) bool { return r.Tier == tier.Name && len(r.Limits) > 0 }) {
@@ -217,8 +216,8 @@ func drawEdit(t *rapid.T, f *File) (do, undo func([]byte) ([]byte, error), mean 
 	return same, same, func(*weir.Rules) {}
 }
 
-// FuzzEdit: whatever the text and the edit are, what comes out is a document
-// that has the edit in it, or an error; and what was added can be taken away.
+// FuzzEdit checks that any edit of any text results either in a document that contains the edit, or in an error, and
+// that an added entry can be removed again.
 func FuzzEdit(f *testing.F) {
 	for i, text := range []string{document, "rules: []", `{"tiers":{"pro":"5/m"},"rules":[{"id":"orders","limit":"7/m","tier":"pro"}],"blacklist":["a"]}`,
 		"tiers: {pro: {capacity: 5, refill_rate: 1.5}}\r\nrules:\r\n- id: orders\r\n  tier: pro\r\n  limits: [5/m, {limit: 6/h}]\r\n"} {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// edits are written as tests name them.
+// These functions write edits in a short form for the tests' tables.
 func setTier(tier string, n Numbers) func([]byte) ([]byte, error) {
 	return func(text []byte) ([]byte, error) { return SetTier(text, tier, n) }
 }
@@ -34,7 +34,7 @@ func setList(list List, entries ...string) func([]byte) ([]byte, error) {
 
 var noon = time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)
 
-// document has comments wherever people put them.
+// document has comments in all the places where people put them.
 const document = `# Limits of the shop.
 tiers:            # see the price list
   free: 100/minute
@@ -65,7 +65,7 @@ whitelist:
 blacklist: ["sk_revoked_*", 203.0.113.0/24] # abuse
 `
 
-// TestEdits shows of each edit which lines it removes and adds: all others stay.
+// TestEdits checks which lines each edit removes and adds. All other lines must stay.
 func TestEdits(t *testing.T) {
 	tests := []struct {
 		name string
@@ -209,10 +209,10 @@ func TestEdits(t *testing.T) {
 	}
 }
 
-// lineDiff shows the lines that differ, as few as can be.
+// lineDiff returns the lines that differ, in a minimal diff.
 func lineDiff(a, b string) string {
 	x, y := strings.SplitAfter(a, "\n"), strings.SplitAfter(b, "\n")
-	common := make([][]int, len(x)+1) // of the lines from here on
+	common := make([][]int, len(x)+1) // lengths of the longest common sequences of the lines from here on
 	for i := range common {
 		common[i] = make([]int, len(y)+1)
 	}
@@ -242,7 +242,7 @@ func lineDiff(a, b string) string {
 	return out.String()
 }
 
-// TestEditShapes: the same edits in other shapes of text.
+// TestEditShapes makes the same edits in texts of other layouts.
 func TestEditShapes(t *testing.T) {
 	tests := []struct {
 		name, text string
@@ -313,7 +313,7 @@ func TestEditShapes(t *testing.T) {
 	}
 }
 
-// TestEditRefusals: what can't be done is said, with what can.
+// TestEditRefusals checks the errors of impossible edits, which say what is possible instead.
 func TestEditRefusals(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -354,14 +354,14 @@ func TestEditRefusals(t *testing.T) {
 	if _, err := DeleteRule([]byte("rules: []"), "a"); !errors.Is(err, ErrNotFound) || err.Error() != `there is no rule "a": there are none` {
 		t.Errorf("no rules: %v", err)
 	}
-	// A window that others inherit can't change for one of them alone.
+	// If others inherit a window, it can't be changed for just one of them.
 	inherited := "tiers: {t: 5/m}\nrules: [{id: a, tier: t, params: {limit: 5, window: 60}, override: {k: 7}}]"
 	if _, err := SetTier([]byte(inherited), "t", Numbers{Limit: "5/h"}); err == nil || !strings.Contains(err.Error(), "something else would change with it") {
 		t.Errorf("an inherited window: %v", err)
 	}
 }
 
-// TestExpiredOverridesAreDropped, and nothing else.
+// TestExpiredOverridesAreDropped checks that expired overrides are dropped, and nothing else.
 func TestExpiredOverridesAreDropped(t *testing.T) {
 	const text = `rules:
   - id: a   # one

@@ -32,7 +32,7 @@ rules:
 	// false 0
 }
 
-// What is wrong is told all at once, with the place and what to write instead.
+// Parse reports all problems at once, each with its position and a suggestion.
 func ExampleParse_problems() {
 	_, err := rulefile.Parse("rules.yaml", []byte(`
 rules:
@@ -50,7 +50,7 @@ rules:
 	//     |            ^
 }
 
-// An edit changes what it is about, and leaves all else as people wrote it.
+// An edit changes only its own field, and leaves everything else as people wrote it.
 func ExampleSetOverride() {
 	text, err := rulefile.SetOverride([]byte(`rules:
   - id: search       # expensive
@@ -71,7 +71,7 @@ func ExampleSetOverride() {
 	//   # more to come
 }
 
-// A change that is probably not meant is told before it is made.
+// Compare warns about changes that are probably mistakes, before they are made.
 func ExampleCompare() {
 	before, _ := rulefile.Parse("before.yaml", []byte("rules: [{id: api, limit: 100/minute}]"))
 	after, _ := rulefile.Parse("after.yaml", []byte("rules: [{id: api, limit: 100/hour}]"))

@@ -14,8 +14,8 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// FuzzParse: whatever the text is, Parse comes back soon, with a file that means
-// the same every time, or with problems that lead to places in the text.
+// FuzzParse checks that Parse returns soon for any text, either with a file that means the same every time, or with
+// problems whose positions are in the text.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/*.yaml", "testdata/broken/*.yaml"} {
 		files, err := filepath.Glob(pattern)
@@ -63,7 +63,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// checkAlone: the text of a rule, alone, is that rule.
+// checkAlone checks that the text of each rule, parsed by itself, means the same rule.
 func checkAlone(t *testing.T, src []byte, file *File) {
 	t.Helper()
 	for i, r := range file.Rules.Rules[:min(len(file.Rules.Rules), 5)] {
@@ -81,7 +81,7 @@ func checkAlone(t *testing.T, src []byte, file *File) {
 	}
 }
 
-// soon runs f, and ends the test if it takes for ever, as a text that is made to be slow would.
+// soon runs f, and ends the test if f takes too long, as with a text that is designed to be slow.
 func soon(t *testing.T, f func()) {
 	t.Helper()
 	watchdog := time.AfterFunc(2*time.Minute, func() { panic("reading takes for ever") })
@@ -89,7 +89,7 @@ func soon(t *testing.T, f func()) {
 	f()
 }
 
-// checkProblems: every problem has a text and a place that exists, and they are in order.
+// checkProblems checks that problems are sorted, and that each has a text and a valid position.
 func checkProblems(t *testing.T, src []byte, err error) {
 	t.Helper()
 	ps, ok := err.(Problems)
@@ -119,7 +119,7 @@ func checkProblems(t *testing.T, src []byte, err error) {
 	}
 }
 
-// checkPlaces: every text of the document stands where its node says.
+// checkPlaces checks that each text of the document is at the position that its node has.
 func checkPlaces(t *testing.T, src []byte) {
 	t.Helper()
 	list := &problems{}

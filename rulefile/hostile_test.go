@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// repeat makes a text of about the given size.
+// repeat returns a text of about the given size.
 func repeat(before, unit, after string, size int) string {
 	return before + strings.Repeat(unit, (size-len(before)-len(after))/len(unit)) + after
 }
 
-// numbered makes n lines of a format with a number in it.
+// numbered returns n lines, each with a number in it.
 func numbered(before, format string, n int) string {
 	var b strings.Builder
 	b.WriteString(before)
@@ -26,7 +26,7 @@ func numbered(before, format string, n int) string {
 	return b.String()
 }
 
-// hostileText is made to be wrong, or to cost far more than its length.
+// hostileText is invalid on purpose, or takes much more work than its length suggests.
 type hostileText struct{ name, text, want string }
 
 func hostileTexts() []hostileText {
@@ -101,8 +101,8 @@ func hostileTexts() []hostileText {
 	}
 }
 
-// TestHostile reads texts that are made to cost far more than their length. Each
-// is refused in a small part of the time that is allowed here, with a reason.
+// TestHostile reads texts that are designed to take much more work than their length suggests. Each must be refused,
+// with a reason. That takes a small part of the time that the test allows.
 func TestHostile(t *testing.T) {
 	for _, tt := range hostileTexts() {
 		t.Run(tt.name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestManyKeys: files as large as people write them are read.
+// TestManyKeys checks that files as large as real ones are accepted.
 func TestManyKeys(t *testing.T) {
 	keys := numbered("tiers: {free: 5/minute}\nrules: [{id: quota}]\nkeys:\n", "  sk_%05d: free\n", 60_000)
 	soon(t, func() {
@@ -137,7 +137,7 @@ func TestManyKeys(t *testing.T) {
 	}
 }
 
-// TestHostileEdits: no edit makes anything of such a text.
+// TestHostileEdits checks that every edit of such a text fails.
 func TestHostileEdits(t *testing.T) {
 	for _, tt := range hostileTexts() {
 		if len(tt.text) > 10_000 && len(tt.text) < MaxSize+1 {
@@ -151,7 +151,7 @@ func TestHostileEdits(t *testing.T) {
 	}
 }
 
-// TestLargeEdits: documents as large as they can be are edited in a small part of the time that is allowed here.
+// TestLargeEdits edits documents of the largest size. That takes a small part of the time that the test allows.
 func TestLargeEdits(t *testing.T) {
 	overrides := numbered("rules:\n  - id: a\n    limit: 5/minute\n    override:\n", "      sk_%05d: {limit: 3000/minute, burst: 500} # ä\n", 10_000)
 	rules := numbered("{tiers: {t: 5/m}, rules: [{id: ä, match: {endpoint: /ä}", "}, {id: r%d, tier: t, limit: 5/m", 4_000) + "}]}"
@@ -245,7 +245,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// A search for mistakes that would take minutes is given up, and says so.
+// If comparing all patterns would take minutes, the check is skipped, and a warning says so.
 func TestHostilePatternsAreWarnedOf(t *testing.T) {
 	text := numbered("tiers: {a: 1/s, b: 2/s}\nrules: [{id: quota}]\nkeys: {\n", `"`+strings.Repeat("*a", 40)+`b%d*c": a,`+"\n", 999) +
 		numbered("", `"`+strings.Repeat("a", 60)+`%d": b,`+"\n", 38_000) + "}\n"
@@ -259,7 +259,7 @@ func TestHostilePatternsAreWarnedOf(t *testing.T) {
 	}
 }
 
-// Rules by the thousand that have all changed are compared as far as is affordable.
+// If thousands of rules have changed, Compare stops early, and a warning says so.
 func TestHostileChangesAreWarnedOf(t *testing.T) {
 	parse := func(path string) *File {
 		t.Helper()

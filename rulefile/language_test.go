@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// TestRule reads single rules, in every form that a field has.
+// TestRule reads single rules, with every form of each field.
 func TestRule(t *testing.T) {
 	minute := func(n int64) weir.Limit { return weir.Limit{Count: n, Window: time.Minute} }
 	tests := []struct {
@@ -102,7 +102,7 @@ func TestRule(t *testing.T) {
 	}
 }
 
-// TestDocument reads what stands beside the rules.
+// TestDocument reads the parts of a document other than rules.
 func TestDocument(t *testing.T) {
 	f, err := Parse("rules.yaml", []byte(`---
 tiers:
@@ -138,7 +138,7 @@ blacklist:
 	}
 }
 
-// TestLayout reads one rule in many layouts that mean the same.
+// TestLayout reads one rule in many equivalent layouts.
 func TestLayout(t *testing.T) {
 	layouts := map[string]string{
 		"block":                 "rules:\n  - id: a\n    by:\n      - user\n      - ip\n    limit: 5/minute\n",

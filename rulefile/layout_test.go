@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// object is a map that keeps its order, as a test writes it out.
+// object is a map that keeps the order in which a test wrote it.
 type object []member
 
 type member struct {
@@ -18,8 +18,8 @@ type member struct {
 	value any // string, bool, int, float64, object or []any
 }
 
-// TestLayoutsAgree writes random documents as indented YAML, as YAML between
-// braces, and as JSON: all must mean the same, and say so if they are wrong.
+// TestLayoutsAgree writes random documents as indented YAML, as YAML with braces, and as JSON. All three must mean the
+// same, or have the same problems.
 func TestLayoutsAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		doc := drawDocument(t)
@@ -47,7 +47,7 @@ func TestLayoutsAgree(t *testing.T) {
 	})
 }
 
-// paths are the problems without their places.
+// paths returns the problems without their positions.
 func paths(err error) string {
 	var b strings.Builder
 	for _, p := range err.(Problems) {
@@ -56,7 +56,7 @@ func paths(err error) string {
 	return b.String()
 }
 
-// mostly draws one of the good values, and now and then the bad one.
+// mostly draws one of the good values, and occasionally the bad one.
 func mostly[T any](t *rapid.T, bad T, good ...T) T {
 	if rapid.IntRange(0, 39).Draw(t, "bad") == 0 {
 		return bad
@@ -88,7 +88,8 @@ func drawParts(t *rapid.T) object {
 	}
 }
 
-// drawTier draws what a tier of the document can have, and a rule that counts requests by the second can't.
+// drawTier draws the limit of a tier: one on requests, or one that only other rules can use, such as a fraction or a
+// calendar window.
 func drawTier(t *rapid.T) any {
 	if rapid.Bool().Draw(t, "of requests") {
 		return drawLimit(t)
@@ -115,7 +116,7 @@ func drawRule(t *rapid.T, id string, tier func() string) object {
 			{"override", object{{"one", 7}, {"two", object{{"limit", mostly(t, 0, 8, 9)}}}}},
 			{"candidate", object{{"limit", 6}}},
 		}, "burst", "split", "count", "slot_ttl")
-	case 3: // on the calendar
+	case 3: // a calendar window
 		limit := mostly[any](t, "5/hour", "50/month", "7 per week", "100/day", object{{"limits", []any{"5/second", "100/month"}}})
 		one, several := limit.(object)
 		if !several {
@@ -141,7 +142,7 @@ func drawRule(t *rapid.T, id string, tier func() string) object {
 	return r
 }
 
-// with is an object with other values for some fields, and without others.
+// with returns a copy of an object with some fields replaced and others removed.
 func with(o, fields object, without ...string) object {
 	gone := map[string]bool{}
 	for _, name := range without {
@@ -199,7 +200,7 @@ func drawLimit(t *rapid.T) any {
 	return object{{"limits", []any{"5/second", object{{"limit", "100/hour"}}}}}
 }
 
-// draw keeps some of an object's fields.
+// draw keeps a random subset of an object's fields.
 func draw(t *rapid.T, o object) object {
 	var kept object
 	for _, m := range o {
@@ -253,7 +254,7 @@ func writeFlow(v any) string {
 	return fmt.Sprint(v)
 }
 
-// quote puts quotes around text that needs them.
+// quote quotes a text if necessary.
 func quote(s string) string {
 	if strings.ContainsAny(s[:1], "*#-'\"") || strings.ContainsAny(s, "{}[],") || strings.Contains(s+" ", ": ") {
 		return "'" + strings.ReplaceAll(s, "'", "''") + "'"

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What single clients would lose by a change is told, with their keys masked.
+// Lost lists what single clients would lose by a change, with their keys masked.
 func TestLost(t *testing.T) {
 	const old = `rules:
   - id: search
@@ -75,7 +75,7 @@ blacklist: ["sk_prod_leaked_4711", "203.0.113.9", "sk_old_*"]
 	}
 }
 
-// However much is lost, the list is one that people read.
+// The list stays short, however much is lost.
 func TestLostIsShort(t *testing.T) {
 	before, err := Parse("rules", []byte("rules: [{id: all, limit: 5/m}]\nblacklist: ["+strings.Repeat("a, ", 1000)+"a]"))
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestHostileMemory: what a text makes the process ask for is bounded, and nothing of it stays.
+// TestHostileMemory checks that parsing a hostile text allocates a limited amount of memory, and retains none of it.
 func TestHostileMemory(t *testing.T) {
 	heap := func() (held, asked uint64) {
 		runtime.GC()

@@ -42,7 +42,7 @@ func find(t *testing.T, text, id string, now time.Time) *rulefile.One {
 
 var newYear = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// A rule is found with its comments, as people wrote it, and can be put back as it is.
+// A single rule is found with its comments, as people wrote it, and can be put back unchanged.
 func TestFindsOneRule(t *testing.T) {
 	inJSON := `{"rules": [{"id": "a", "limit": "1/s"},` + "\n" + `{"id": "b", "limit": "2/s"}]}`
 	for _, c := range []struct {
@@ -90,7 +90,7 @@ override:
 	}
 }
 
-// Whether a rule is the same is a question of what it means.
+// Two rules are the same if they mean the same.
 func TestTheSameRule(t *testing.T) {
 	for _, c := range []struct {
 		what, id, old, new string

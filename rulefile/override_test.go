@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestExpiry: an override is there until its time, and a document says when to look again.
+// TestExpiry checks that an override applies until it expires, and that a document says when its next override does.
 func TestExpiry(t *testing.T) {
 	const text = `rules:
   - id: a
@@ -49,7 +49,7 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestExpiryMistakes: only overrides expire, at a time.
+// TestExpiryMistakes checks that only overrides may expire, and that the time must be valid.
 func TestExpiryMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"override: {k: {limit: 5/m, expires: 2026-11-16}}":                 `override.k.expires: must be a time such as 2026-01-31T12:00:00Z, got "2026-11-16"`,
@@ -69,7 +69,7 @@ func TestExpiryMistakes(t *testing.T) {
 	}
 }
 
-// The numbers of a tier are a client's. A rule for the tier that counts by address keeps its own.
+// The numbers of a tier are per client. A rule for the tier that counts by address keeps its own numbers.
 func TestSetTierLeavesAddressesAlone(t *testing.T) {
 	text := "tiers: {free: 100/minute}\nrules:\n  - {id: quota}\n  - {id: address, tier: free, by: [ip], limit: 6000/minute}\n"
 	got, err := SetTier([]byte(text), "free", Numbers{Limit: "200/minute"})

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestInRegions: a home that is no region that the node knows is told, with the name that may have been meant, and a limit that they can't share.
+// TestInRegions checks the problems with homes that aren't known regions, including a suggestion, and with limits that
+// are too small to be shared.
 func TestInRegions(t *testing.T) {
 	f, err := Parse("rules.yaml", []byte(`rules:
   - {id: own, by: [ip], limit: 100/minute}

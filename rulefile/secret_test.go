@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Problems are printed in terminals and in the logs of builds. No key in a document is among them, whatever is wrong with it.
+// Problems are printed in terminals and in build logs. They never contain a key of the document.
 func TestProblemsHideKeys(t *testing.T) {
 	const key = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
 	head := "tiers: {free: 1/s}\nrules:\n  - id: quota\n    limit: 5/m\n"
@@ -51,7 +51,7 @@ func TestProblemsHideKeys(t *testing.T) {
 	}
 }
 
-// The caret stays under the fault, and line and column lead to the key that isn't shown.
+// The caret points at the fault, and line and column are those of the key that isn't shown.
 func TestCaretBesideHiddenKey(t *testing.T) {
 	_, err := Parse("rules.yaml", []byte("rules:\n  - id: a\n    limit: 5/m\n    override: {\"sk_live_4eC39HqLyjWDarjtT1zdp7dc\": 5/s, 10.0.0.1: 5/q, sk_live_é4eC39HqLyjWDarjtT1zdp: 6/q}\n"))
 	want := `rules.yaml:4:67: rules[0] "a": override.10.0.0.1: must be a time such as second, minute, hour, day, 15m or 1h30m, got "q"

@@ -12,7 +12,7 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// A check in this process: without traces, with traces that aren't sampled, and with those that are.
+// A check in this process without a trace, with a trace that isn't sampled, and with one that is.
 func BenchmarkCheck(b *testing.B) {
 	provider := func(s sdktrace.Sampler) func(context.Context) (context.Context, func(*weir.Observation)) {
 		p := sdktrace.NewTracerProvider(sdktrace.WithSampler(s), sdktrace.WithBatcher(tracetest.NewNoopExporter()))

@@ -16,9 +16,9 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// A program with a TracerProvider of its own. Where otelhttp makes spans of its requests, it leaves out Handler.
+// A program that has its own TracerProvider. If otelhttp already creates spans for requests, leave out Handler.
 func Example() {
-	spans := tracetest.NewInMemoryExporter() // or that of your collector
+	spans := tracetest.NewInMemoryExporter() // or the exporter for your collector
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
 	defer provider.Shutdown(context.Background())
 	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "orders", Limits: []weir.Limit{weir.PerMinute(100)}}}})

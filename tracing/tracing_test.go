@@ -29,7 +29,7 @@ const (
 	unchosen = "00-" + caller + "-" + parent + "-00"
 )
 
-// traced is a tracer whose spans are kept.
+// traced returns a tracer, and the exporter that keeps its spans.
 func traced(t testing.TB) (*tracing.Tracer, *tracetest.InMemoryExporter) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
@@ -51,7 +51,7 @@ func compile(t testing.TB, rules ...weir.Rule) *weir.RuleSet {
 	return set
 }
 
-// attributes of a span, as text.
+// attributes returns the attributes of a span, as text.
 func attributes(s tracetest.SpanStub) string {
 	var all []string
 	for _, a := range s.Attributes {
@@ -102,7 +102,8 @@ func TestSpanOfACheck(t *testing.T) {
 	}
 }
 
-// TestContextOfRequests: the middleware passes on what came, and what can't be read is ignored.
+// TestContextOfRequests checks that the middleware passes on the trace of a request, and ignores a trace that isn't
+// valid.
 func TestContextOfRequests(t *testing.T) {
 	tracer, spans := traced(t)
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), compile(t, weir.Rule{ID: "all", Limits: []weir.Limit{weir.PerHour(1000)}}), weir.Options{Trace: tracer.Check})
@@ -123,7 +124,7 @@ func TestContextOfRequests(t *testing.T) {
 		{"ff-" + caller + "-" + parent + "-01", "", false, true},
 		{"00-" + strings.ToUpper(caller) + "-" + parent + "-01", "", false, true},
 		{strings.Repeat("00-", 3000), strings.Repeat("a=b,", 2000), false, true},
-		{sampled, strings.Repeat("a=b,", 2000), true, true}, // the state is dropped, and not the trace
+		{sampled, strings.Repeat("a=b,", 2000), true, true}, // the tracestate is dropped, but the trace isn't
 	} {
 		spans.Reset()
 		req, err := http.NewRequest(http.MethodGet, server.URL+"/orders/17?key=s3cr3t", nil)
@@ -163,7 +164,7 @@ func TestContextOfRequests(t *testing.T) {
 	}
 }
 
-// TestRequestsThatEndBadly have a span all the same.
+// TestRequestsThatEndBadly checks that requests get a span even if they fail.
 func TestRequestsThatEndBadly(t *testing.T) {
 	tracer, spans := traced(t)
 	mux := http.NewServeMux()
@@ -176,7 +177,7 @@ func TestRequestsThatEndBadly(t *testing.T) {
 	defer server.Close()
 	for path, want := range map[string]string{
 		"/busy":  "_OTHER /busy http.request.method=_OTHER http.response.status_code=503 http.route=/busy",
-		"/panic": "_OTHER /panic http.request.method=_OTHER http.route=/panic", // with no status: there was no answer
+		"/panic": "_OTHER /panic http.request.method=_OTHER http.route=/panic", // no status, because there was no response
 	} {
 		spans.Reset()
 		req, err := http.NewRequest("BREW", server.URL+path, nil)
@@ -193,7 +194,7 @@ func TestRequestsThatEndBadly(t *testing.T) {
 	}
 }
 
-// TestInject: a new trace replaces the whole of the old one, and without a trace nothing changes.
+// TestInject checks that a new trace replaces the old one completely, and that nothing changes without a trace.
 func TestInject(t *testing.T) {
 	tracer, _ := traced(t)
 	h := http.Header{"Traceparent": {"nonsense"}, "Tracestate": {"vendor=x"}}
@@ -209,7 +210,8 @@ func TestInject(t *testing.T) {
 	end(&weir.Observation{Request: &weir.Request{}, Decision: &weir.Decision{}})
 }
 
-// A span keeps its tracestate until it is sent, so a client doesn't decide how long that is. The trace goes on in any case.
+// A span keeps its tracestate in memory until it is sent, so a long tracestate of a client is dropped. The trace
+// continues in any case.
 func TestLongTracestatesAreLeftOut(t *testing.T) {
 	entry := func(name string, n int) string { return name + "=" + strings.Repeat("x", n) }
 	for state, kept := range map[string]bool{

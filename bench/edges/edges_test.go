@@ -1,4 +1,4 @@
-// Package edges compares what a refusal costs in every edge with what an admission costs.
+// Package edges compares the cost of a refusal with that of an admission, for every edge.
 package edges
 
 import (
@@ -35,8 +35,8 @@ const (
 	refused = "sk_refused" // a key whose quota is used up
 )
 
-// BenchmarkEdges measures an edge's own work and the check, without the network and without the work that an admitted
-// request asks for. make bench-storm prints what a proxied request costs, with its connection.
+// BenchmarkEdges measures the check and the edge's own work, without the network and without the work that an admitted
+// request causes. make bench-storm prints the cost of a proxied request, including its connection.
 func BenchmarkEdges(b *testing.B) {
 	for _, e := range all(b) {
 		var admission float64 // ns
@@ -61,7 +61,7 @@ func BenchmarkEdges(b *testing.B) {
 	}
 }
 
-// all makes every edge, each with a limiter of its own in which one key has nothing left.
+// all returns every edge, each with a limiter of its own in which one key has used up its limit.
 func all(tb testing.TB) []edge {
 	rules, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{
 		ID: "api", Limits: []weir.Limit{weir.PerSecond(1_000_000_000)},
@@ -129,7 +129,7 @@ func overHTTP(name string, h http.Handler, ask func(key string) *http.Request) e
 func request(method, path, body string, headers ...string) *http.Request {
 	r, err := http.NewRequest(method, "http://127.0.0.1"+path, bytes.NewReader([]byte(body)))
 	if err != nil {
-		panic(err) // all are written above
+		panic(err) // all of these requests are valid
 	}
 	r.RemoteAddr = "127.0.0.1:1234"
 	for i := 0; i < len(headers); i += 2 {
@@ -138,7 +138,7 @@ func request(method, path, body string, headers ...string) *http.Request {
 	return r
 }
 
-// sink is a ResponseWriter that keeps only the status.
+// sink is a ResponseWriter that keeps only the status code.
 type sink struct {
 	header http.Header
 	status int
@@ -148,7 +148,7 @@ func (w *sink) Header() http.Header         { return w.header }
 func (w *sink) WriteHeader(status int)      { w.status = status }
 func (w *sink) Write(b []byte) (int, error) { return len(b), nil }
 
-// stream is a gRPC call's stream that keeps nothing.
+// stream is a gRPC stream that drops everything.
 type stream struct{}
 
 func (stream) Method() string               { return "" }

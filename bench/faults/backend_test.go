@@ -98,7 +98,7 @@ func (b *backend) exhaust() error {
 		b.idle = append(b.idle, conn)
 		reply := make([]byte, 4)
 		_ = conn.SetDeadline(time.Now().Add(patience))
-		_, _ = io.WriteString(conn, "PING\r\n") // only the answer tells
+		_, _ = io.WriteString(conn, "PING\r\n") // whether the connection works shows only in the answer
 		if _, err := io.ReadFull(conn, reply); err != nil || string(reply) != "+PON" {
 			return nil
 		}

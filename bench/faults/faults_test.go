@@ -1,6 +1,7 @@
-// Package faults breaks Redis under load in every way that Weir promises to survive, and prints what clients see of it.
-// Each scenario starts a Redis, a node on it and a steady load over HTTP, causes one fault, ends it, and waits until limits
-// are exact again. make faults holds the node to its promises; other runs have a low rate and time to spare.
+// Package faults breaks Redis under load in every way that Weir promises to survive, and prints what clients notice.
+// Each scenario starts a Redis, a node on it and a steady load over HTTP. It then causes one fault, ends it, and waits
+// until limits are exact again. make faults compares the results with what Weir promises; other runs use a low rate and
+// lenient bounds.
 package faults
 
 import (
@@ -21,7 +22,7 @@ import (
 
 var promises = flag.Bool("promises", false, "hold the node to its promises, at the full rate; for a machine that does nothing else")
 
-// promised are the figures that a node must keep.
+// promised has the bounds that a node promises to keep.
 var promised = bounds{
 	slowest:  100 * time.Millisecond,
 	factor:   2,

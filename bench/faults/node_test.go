@@ -15,8 +15,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// The rules of a node: one for each failure mode, and one whose limit shows whether counting is exact. Each has an
-// endpoint of its name.
+// ruleNames are the rules of a node: one for each failure mode, and one whose limit shows whether counting is exact.
+// Each applies to an endpoint with its name.
 var ruleNames = []string{"allow", "refuse", "local", "tight"}
 
 const (

@@ -103,7 +103,7 @@ func (t *experiment) prepare(ctx context.Context) error {
 	for i := range t.traffic.keys {
 		k := &t.traffic.keys[i]
 		k.spared = spared[i]
-		if t.backend.cluster && k.rule == "allow" { // keeps has used it
+		if t.backend.cluster && k.rule == "allow" { // keeps used this key
 			k.sent, k.counted = 1, 1
 		}
 	}
@@ -116,7 +116,7 @@ func (t *experiment) prepare(ctx context.Context) error {
 	return nil
 }
 
-// underLoad makes the load while the fault comes and goes.
+// underLoad generates the load while the fault begins and ends.
 func (t *experiment) underLoad(ctx context.Context) error {
 	plan := load.Plan{Duration: time.Hour, Workers: t.config.workers, Rate: t.config.rate, Keys: loadKeys}
 	loading, enough := context.WithCancel(ctx)
@@ -193,7 +193,7 @@ func (t *experiment) breakAndHeal(ctx context.Context) error {
 	return t.untilExact(ctx, time.Now())
 }
 
-// untilExact notes when limits are exact again, counted from a moment.
+// untilExact records when limits are exact again, and how long that took since `from`.
 func (t *experiment) untilExact(ctx context.Context, from time.Time) error {
 	t.from = from
 	for began := time.Now(); len(t.fresh) > 1 && time.Since(began) < patience; {
@@ -209,11 +209,12 @@ func (t *experiment) untilExact(ctx context.Context, from time.Time) error {
 			return err
 		}
 	}
-	t.again = time.Now().Add(patience) // as good as never
+	t.again = time.Now().Add(patience) // so far in the future that it means never
 	return nil
 }
 
-// exact takes a fresh key to its limit and beyond, and returns an error unless it was held exactly.
+// exact uses up the limit of a fresh key and sends more requests. It returns an error unless exactly the limit was
+// allowed.
 func (t *experiment) exact() error {
 	name := t.fresh[0]
 	t.fresh = t.fresh[1:]

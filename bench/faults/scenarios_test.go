@@ -13,14 +13,14 @@ import (
 type scenario struct {
 	name     string
 	hold     time.Duration // how long the fault lasts
-	failover bool          // Redis replaces the lost server by itself while the fault lasts
+	failover bool          // Redis replaces the lost server on its own during the fault
 
 	on      func(t *testing.T, config ...string) *backend
-	redis   []string // lines of its configuration
-	early   bool     // the fault comes before the node starts
+	redis   []string // lines of its configuration file
+	early   bool     // the fault begins before the node starts
 	forgets bool     // counters may be lost
 	unseen  bool     // clients may not notice
-	planned bool     // a few charges may be lost
+	planned bool     // a planned failover, which may lose a few charges
 	fault   func(b *backend, budget time.Duration) error
 	heal    func(b *backend) error // returns when Redis is back
 }

@@ -20,10 +20,10 @@ type traffic struct {
 
 	mu    sync.Mutex // guards what follows, and the counts of keys
 	wrong map[string]int64
-	first time.Time // of the degraded answers since the fault
+	first time.Time // time of the first degraded answer after the fault
 	last  time.Time
 	fault time.Time // zero before the fault
-	most  int       // goroutines of this process
+	most  int       // the most goroutines of this process
 }
 
 // key is one client of the load.
@@ -47,7 +47,7 @@ func newTraffic(addr string, names []string) *traffic {
 	return t
 }
 
-// begin marks the beginning of the fault. From now on, answers may be degraded.
+// begin records the time of the fault. From now on, answers may be degraded.
 func (t *traffic) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,7 +70,7 @@ func (t *traffic) outcome(n uint32, raw rawhttp.Answer, err error) load.Answer {
 	return load.Answer{Degraded: a.degraded, Status: uint16(a.status)}
 }
 
-// note counts an answer, and records what is wrong with it.
+// note counts an answer, and records its errors.
 func (t *traffic) note(k *key, a answer, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +106,7 @@ func (t *traffic) note(k *key, a answer, err error) {
 type answer struct {
 	status   int
 	degraded bool
-	told     bool // the header that clients see says that the answer is degraded
+	told     bool // the header for clients says that the answer is degraded
 	body     []byte
 }
 
@@ -121,7 +121,7 @@ func (a answer) left() (int64, error) {
 	return d.Remaining, err
 }
 
-// fault returns what is wrong with an answer on its own, or "".
+// fault returns why an answer is wrong by itself, or "".
 func (a answer) fault(rule string) string {
 	right := a.status == http.StatusOK
 	switch rule {

@@ -12,10 +12,10 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
-// TestRun goes through everything once, with few keys.
+// TestRun runs every measurement once, with few keys.
 func TestRun(t *testing.T) {
 	c := &compare.Config{Rounds: 2, Time: 20 * time.Millisecond, Warmup: time.Millisecond, Keys: 1000}
-	c.Register(flag.NewFlagSet("", flag.PanicOnError), "") // for the expressions that match everything
+	c.Register(flag.NewFlagSet("", flag.PanicOnError), "") // registers the default expressions, which match everything
 	var out bytes.Buffer
 	var r *results
 	if err := command.Do(t.Context(), &out, io.Discard, func(m *command.Run) { r = run(m, c) }); err != nil {

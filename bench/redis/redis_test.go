@@ -14,11 +14,11 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
-// TestRun goes through everything once, with few keys. It looks at what is there, not at how fast it was.
+// TestRun runs every measurement once, with few keys. It checks that the results are complete, not how fast they are.
 func TestRun(t *testing.T) {
 	c := &config{Config: compare.Config{Rounds: 2, Time: 50 * time.Millisecond, Warmup: time.Millisecond, Keys: 100},
 		goroutines: 8, clients: 50, rivals: 100, timeout: time.Minute}
-	c.Register(flag.NewFlagSet("", flag.PanicOnError), "") // for the expressions that match everything
+	c.Register(flag.NewFlagSet("", flag.PanicOnError), "") // registers the default expressions, which match everything
 	var out bytes.Buffer
 	var r *results
 	if err := command.Do(t.Context(), &out, io.Discard, func(m *command.Run) { r = run(m, c) }); err != nil {

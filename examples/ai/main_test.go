@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAnswers: a key's burst of 20,000 tokens has room for 19 requests that reserve a little over 1,000 each, and for many more that
-// have settled for what they took.
+// TestAnswers checks that requests settle their reservations. A key's burst of 20,000 tokens has room for only 19
+// requests that reserve a little over 1,000 tokens each, but for many more after they have settled their actual use.
 func TestAnswers(t *testing.T) {
 	handler, err := answers()
 	if err != nil {

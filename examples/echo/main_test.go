@@ -18,7 +18,7 @@ func TestLimit(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("X-Forwarded-For", forwarded)
-		r.RemoteAddr = "10.0.0.1:1234" // the load balancer's
+		r.RemoteAddr = "10.0.0.1:1234" // the load balancer's address
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
 		return w.Code
@@ -29,7 +29,7 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	for i, want := range []int{401, 401, 401, 429} {
-		forged := strings.Repeat("9.9.9.9, ", i) // what the client claims doesn't count
+		forged := strings.Repeat("9.9.9.9, ", i) // addresses that the client forged, which must not count
 		if got := login("guess", forged+"198.51.100.1"); got != want {
 			t.Errorf("guess %d: %d, want %d", i+1, got, want)
 		}

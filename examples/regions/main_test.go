@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestWay: what passes takes the round trip, and waits while either region is cut off.
+// TestWay checks that data is delayed by the round trip, and waits while either region is cut off.
 func TestWay(t *testing.T) {
 	echo := listen(t)
 	go func() {

@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// row makes a row whose samples took so many nanoseconds a check.
+// row returns a row whose samples have these times per check, in nanoseconds.
 func row(ns ...float64) *Row {
 	r := &Row{}
 	for _, x := range ns {
@@ -24,7 +24,7 @@ func near(a, b report.Spread) bool {
 	return math.Abs(a.Median-b.Median)+math.Abs(a.Low-b.Low)+math.Abs(a.High-b.High) < 1e-9
 }
 
-// The machine slowed down threefold in the second round, which no ratio may show.
+// The machine was three times slower in the second round, which must not affect any ratio.
 func TestRatioIsWithinRounds(t *testing.T) {
 	base, r := row(100, 300, 110), row(50, 150, 66)
 	if got := r.Ratio(base, Nanoseconds); !near(got, report.Spread{Median: 0.5, Low: 0.5, High: 0.6}) {
@@ -50,7 +50,7 @@ func TestDisturbedSamplesCountOnlyAlone(t *testing.T) {
 	}
 }
 
-// Samples with unexpected answers are never used, and disturbed ones only if no others are left.
+// Samples with unexpected answers are never used. Disturbed samples are used only if there are no others.
 func TestUnexpectedAnswersNeverCount(t *testing.T) {
 	base, r := row(10, 30, 10, 10), row(20, 60, 1, 90)
 	r.Samples[2].Errors, r.Samples[3].Others = 5, 0.5
