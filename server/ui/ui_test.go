@@ -73,7 +73,7 @@ func TestFilesOfTheUI(t *testing.T) {
 		"/console/rules/a.b":              {"<console>", html, asked, policy},
 		"/console/rules/x.js":             {"<console>", html, asked, policy},
 		"/console/index.html":             {"<console>", html, asked, policy},
-		"/console/play.html":              {"<console>", html, asked, policy}, // with its own policy
+		"/console/play.html":              {"<console>", html, asked, policy}, // the console instead, because the playground has its own policy
 		"/console/favicon.svg":            {"<svg>", "image/svg+xml", asked, filePolicy},
 		"/console/assets/app-1a2b.js":     {"app()", js, forever, filePolicy},
 		"/console/assets/app-1a2b.css":    {"a{}", "text/css; charset=utf-8", forever, filePolicy},

@@ -184,7 +184,7 @@ func TestHalfSentBodiesHaveNoSeat(t *testing.T) {
 	}
 }
 
-// stuck is a client that doesn't read its answer.
+// stuck is a client that doesn't read its response.
 type stuck struct {
 	*httptest.ResponseRecorder
 	written chan struct{}
