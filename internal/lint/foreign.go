@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strings"
 	"unicode"
@@ -206,6 +205,7 @@ func name(found []string) string { return strings.Join(found[1:], "") }
 
 var (
 	regexMethod = regexp.MustCompile(`^\^?\(?[A-Z]{3,}[A-Z|)]* +\^?/`)
+	regexSlash  = regexp.MustCompile(`^\^\w[^|?*{]*$`)
 	regexBraces = regexp.MustCompile(`[^pPx\\]\{` + wildName + `(?:\.\.\.)?\}`)
 	regexColon  = regexp.MustCompile(`/:` + wildName + `(?:[/$]|$)`)
 	regexEscape = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+`)
@@ -221,6 +221,8 @@ func foreignRegex(s string) (wrong, odd string) {
 		return fmt.Sprintf("has spaces around it: write %q", strings.TrimSpace(s)), ""
 	case regexMethod.MatchString(s):
 		return `is matched against the path alone: leave the method out, or use endpoint, as in "POST /login"`, ""
+	case regexSlash.MatchString(s):
+		return `matches no path: a path begins with "/"; write it as in "^/v1/orders"`, ""
 	case regexBraces.MatchString(s) || regexColon.MatchString(s):
 		return "has a wildcard of endpoint's, which an expression matches letter by letter: write [^/]+ for a segment, or use endpoint", ""
 	}
@@ -229,91 +231,7 @@ func foreignRegex(s string) (wrong, odd string) {
 			return fmt.Sprintf("%q stands in no path, since paths are decoded before they are matched: write %q", escapes, regexp.QuoteMeta(text)), ""
 		}
 	}
-	re, err := syntax.Parse(s, syntax.Perl|syntax.FoldCase|syntax.DotNL)
-	if err != nil {
-		return "", "" // weir.Compile reports this
-	}
-	prog, err := syntax.Compile(re.Simplify())
-	if err != nil || matchesAPath(prog) {
-		return "", ""
-	}
-	return `matches no path: a path begins with "/", has no "//" and no query, and nothing comes before ^ or after $; write it as in "^/v1/orders"`, ""
-}
-
-// Positions in a path. They determine which characters can come next.
-const (
-	atStart = iota
-	afterSlash
-	inSegment
-	atEnd
-	positions
-)
-
-// matchesAPath reports whether the expression matches any path. It follows the expression along all possible paths at once, and
-// returns true if in doubt.
-func matchesAPath(prog *syntax.Prog) bool {
-	type step struct {
-		pc uint32
-		at int
-	}
-	seen := make([]bool, positions*len(prog.Inst))
-	var next []step
-	follow := func(pc uint32, at int) {
-		if i := int(pc)*positions + at; !seen[i] {
-			seen[i] = true
-			next = append(next, step{pc, at})
-		}
-	}
-	for at := atStart; at < atEnd; at++ { // a match may begin anywhere
-		follow(uint32(prog.Start), at)
-	}
-	for len(next) > 0 {
-		s := next[len(next)-1]
-		next = next[:len(next)-1]
-		switch i := &prog.Inst[s.pc]; i.Op {
-		case syntax.InstMatch:
-			return true
-		case syntax.InstAlt, syntax.InstAltMatch:
-			follow(i.Out, s.at)
-			follow(i.Arg, s.at)
-		case syntax.InstCapture, syntax.InstNop:
-			follow(i.Out, s.at)
-		case syntax.InstEmptyWidth:
-			begins, ends := syntax.EmptyOp(i.Arg)&syntax.EmptyBeginText != 0, syntax.EmptyOp(i.Arg)&syntax.EmptyEndText != 0
-			switch {
-			case begins && s.at != atStart, ends && s.at == atStart: // no path is empty
-			case ends:
-				follow(i.Out, atEnd)
-			default:
-				follow(i.Out, s.at)
-			}
-		case syntax.InstRune, syntax.InstRune1, syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
-			if (s.at == atStart || s.at == inSegment) && i.MatchRune('/') {
-				follow(i.Out, afterSlash)
-			}
-			if (s.at == afterSlash || s.at == inSegment) && hasText(i) {
-				follow(i.Out, inSegment)
-			}
-		}
-	}
-	return false
-}
-
-// hasText reports whether the instruction accepts a character that a segment can have.
-func hasText(i *syntax.Inst) bool {
-	if i.Op != syntax.InstRune && i.Op != syntax.InstRune1 {
-		return true
-	}
-	runes := rune(0)
-	for j := 0; j < len(i.Rune); j += 2 {
-		runes += i.Rune[min(j+1, len(i.Rune)-1)] - i.Rune[j] + 1
-	}
-	for _, r := range "/?#" {
-		if i.MatchRune(r) {
-			runes--
-		}
-	}
-	return runes > 0
+	return "", ""
 }
 
 // foreignKey returns what is wrong with a key or a pattern of keys, or else what is probably not meant. A key can look like

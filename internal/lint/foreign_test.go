@@ -137,11 +137,11 @@ func TestForeignEndpoints(t *testing.T) {
 	}
 }
 
-// TestForeignRegexes checks regular expressions that match no path.
+// TestForeignRegexes checks regular expressions in the syntax of other products, and those that no path begins with.
 func TestForeignRegexes(t *testing.T) {
 	for _, regex := range []string{
-		"^v1/", "^v1", "^https?://x", "^(v1|v2)/", "/login$ ", " ^/x", "/login$/", "/x^/y", `/x\?y=1`, `^/x\?`, "/x#top", "^//x", "/x//y", `^[?#]`, "^$", "a^", "^/login$x",
-		"GET /x", "^POST /login", "^(GET|POST) /x", "/v1/{id}", "^/v1/{id}/x", "/v1/{rest...}", "/v1/:id", "^/v1/:id/x$", `/^\/v1\/orders/`,
+		"^v1/", "^v1", "^v1/orders$", "/login$ ", " ^/x", "^users/[^/]+",
+		"GET /x", "^POST /login", "^(GET|POST) /x", "/v1/{id}", "^/v1/{id}/x", "/v1/{rest...}", "/v1/:id", "^/v1/:id/x$",
 		"^/x%20y", "^/caf%C3%A9$", "^/%6cogin", "/a%2b(b|c)",
 	} {
 		if bad, _ := verdict(ruleFor(weir.Match{EndpointRegex: regex})); !strings.Contains(bad, "rules[0].match.endpoint_regex: ") {
