@@ -21,7 +21,8 @@ var (
 	oneSeed = flag.Uint64("seed", 0, "simulate only this one")
 )
 
-// TestRegionsKeepTheBound: whatever networks, clocks and clients do, all regions together admit no more than the limit.
+// TestRegionsKeepTheBound checks that all regions together admit no more than the limit, whatever networks, clocks and
+// clients do.
 func TestRegionsKeepTheBound(t *testing.T) {
 	if *oneSeed != 0 {
 		if broken := simulate(t, *oneSeed, nil); broken != "" {
@@ -34,8 +35,8 @@ func TestRegionsKeepTheBound(t *testing.T) {
 	}
 }
 
-// worlds simulates worlds with the seeds from 1 to most, until limits broke in enough of them, and returns how they broke, by
-// seed.
+// worlds simulates the worlds with seeds 1 to most, until limits were broken in enough of them. It returns the
+// violations by seed.
 func worlds(t *testing.T, most, enough int, b func() *bug) map[uint64]string {
 	var next atomic.Uint64
 	var mu sync.Mutex
@@ -62,17 +63,17 @@ func worlds(t *testing.T, most, enough int, b func() *bug) map[uint64]string {
 	return found
 }
 
-// luck is chance. Goroutines have some of their own each, so that a seed's world is much the same every time.
+// luck is a source of random choices. Each goroutine has its own, so that a seed's world is nearly the same every time.
 type luck struct{ *rand.Rand }
 
 func (l luck) fork() luck { return luck{rand.New(rand.NewPCG(l.Uint64(), 0))} }
 
 func (l luck) one(in int) bool { return l.IntN(in) == 0 }
 
-// upTo is a time below d.
+// upTo returns a duration below d.
 func (l luck) upTo(d time.Duration) time.Duration { return time.Duration(l.Float64() * float64(d)) }
 
-// pick is one of several, as likely as its part.
+// pick returns a random index, weighted by parts.
 func (l luck) pick(parts []float64) int {
 	sum := 0.0
 	for _, p := range parts {
@@ -87,12 +88,12 @@ func (l luck) pick(parts []float64) int {
 	return len(parts) - 1
 }
 
-// simulate runs the world of a seed, with a bug or nil, and tells how it broke a limit, or "".
+// simulate runs a seed's world, with a bug unless b is nil, and returns how a limit was broken, or "".
 func simulate(t *testing.T, seed uint64, b func() *bug) (broken string) {
 	synctest.Test(t, func(t *testing.T) {
 		l := luck{rand.New(rand.NewPCG(seed, 0))}
 		if l.one(3) {
-			time.Sleep(24*time.Hour - l.upTo(40*time.Second)) // a day ends soon
+			time.Sleep(24*time.Hour - l.upTo(40*time.Second)) // shortly before the end of a day
 		}
 		s := newSimulation(t, 2+l.IntN(5))
 		if b != nil {
@@ -138,7 +139,7 @@ func simulate(t *testing.T, seed uint64, b func() *bug) (broken string) {
 	return broken
 }
 
-// weather draws a network: every message and answer may be lost, doubled or late.
+// weather sets random conditions of the network: messages and responses may be lost, duplicated or late.
 func (s *simulation) weather(l luck) {
 	rtt := 50*time.Millisecond + l.upTo(150*time.Millisecond)
 	loss, double, late := 0.0, 0.0, 0.1*float64(l.IntN(2))
@@ -171,7 +172,7 @@ func (s *simulation) weather(l luck) {
 		}
 		if l.Float64() < double {
 			ways = append(ways, way{out: one(l), back: one(l)})
-			if l.one(2) { // later
+			if l.one(2) { // the response arrives again later
 				ways[1].out += l.upTo(10 * time.Second)
 			}
 		}
@@ -179,10 +180,10 @@ func (s *simulation) weather(l luck) {
 	}
 }
 
-// trouble cuts regions off from each other, has some die and come back, and moves clocks.
+// trouble cuts regions off from each other, makes some die and come back, and steps clocks.
 func (s *simulation) trouble(l luck, until time.Time) {
 	for i := range s.sites {
-		if l.one(2) { // its clock steps: not twice within a loan's term
+		if l.one(2) { // its clock steps, but not twice within a loan's term
 			l := l.fork()
 			s.running.Go(func() {
 				for time.Sleep(l.upTo(20 * time.Second)); time.Now().Before(until); time.Sleep(15*time.Second + l.upTo(15*time.Second)) {
@@ -218,7 +219,7 @@ func (s *simulation) trouble(l luck, until time.Time) {
 	}
 }
 
-// forgets has stores lose what they know, or what they learned in the last seconds, as after a failover.
+// forgets makes stores lose all their data, or the last seconds of it, as after a failover.
 func (s *simulation) forgets(l luck, until time.Time) {
 	for i := range s.sites {
 		for _, key := range slices.Sorted(maps.Keys(s.counters)) {
@@ -261,7 +262,7 @@ func (s *simulation) isDead(i int) bool {
 	return s.dead[i]
 }
 
-// drawLimit draws a limit that so many regions can share. A busy one has 30 requests a second.
+// drawLimit returns a random limit that this many regions can share. A busy one gets 30 requests a second.
 func drawLimit(l luck, regions int) counter.Limit {
 	count := int64(16*regions + l.IntN(300))
 	window := 5*time.Second + l.upTo(20*time.Second).Truncate(time.Second)
@@ -278,8 +279,8 @@ func drawLimit(l luck, regions int) counter.Limit {
 	return counter.Limit{Algorithm: counter.SlidingCounter, Count: count, Window: window}
 }
 
-// demand is requests for a counter that jump between regions: sometimes too many, sometimes few, and sometimes many at once. Some are
-// given back.
+// demand sends requests for a counter from changing regions, sometimes too many, sometimes few, and sometimes in
+// bursts. Some are given back.
 func (s *simulation) demand(l luck, c *counted, until time.Time) {
 	rate := min(30, float64(c.whole)/10)
 	most := 1 + l.IntN(2)*int(c.whole/8)
@@ -290,7 +291,7 @@ func (s *simulation) demand(l luck, c *counted, until time.Time) {
 			parts[i] = l.Float64() * float64(l.IntN(2))
 		}
 		parts[l.IntN(len(parts))] = 1
-		if l.one(4) { // nobody comes
+		if l.one(4) { // a pause without requests
 			time.Sleep(l.upTo(20 * time.Second))
 		}
 		burst := 0

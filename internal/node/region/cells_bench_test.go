@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// BenchmarkCells changes stakes in a Redis, each client its own.
+// BenchmarkCells changes stakes in Redis, a different one for each client.
 func BenchmarkCells(b *testing.B) {
 	for _, clients := range []int{1, 16, 400} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {

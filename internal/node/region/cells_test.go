@@ -14,13 +14,14 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// TestCells is what each place for stakes does: values change together, and are kept at least as long as somebody has asked for.
+// TestCells checks the contract of all kinds of cells: values change together, and are kept at least as long as
+// requested.
 func TestCells(t *testing.T) {
 	redis, store := openRedis(t)
 	memory := MemoryCells().(*memoryCells)
 	for name, c := range map[string]struct {
 		Cells
-		left func(key string) time.Duration // how long it is kept
+		left func(key string) time.Duration // how long a value is kept
 	}{
 		"memory": {memory, func(key string) time.Duration {
 			return time.Duration(memory.values[key].until-memory.clock()) * time.Microsecond
@@ -58,7 +59,8 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// TestCellsOfAProcess have an end: in time, and in number. Those that are there may change all the same.
+// TestCellsOfAProcess checks that cells in memory expire, and that their number is limited. At the limit, existing
+// cells can still change.
 func TestCellsOfAProcess(t *testing.T) {
 	c, now := MemoryCells().(*memoryCells), int64(1)
 	c.clock = func() int64 { return now }
@@ -89,7 +91,8 @@ func TestCellsOfAProcess(t *testing.T) {
 	}
 }
 
-// TestCellsShareConnections: many changes at once need but some connections. Those that wait for one keep to their deadlines.
+// TestCellsShareConnections checks that many concurrent changes use only a few connections, and that changes that wait
+// for a connection observe their deadlines.
 func TestCellsShareConnections(t *testing.T) {
 	redis, store := openRedis(t)
 	cells := RedisCells(store)
@@ -115,7 +118,7 @@ func TestCellsShareConnections(t *testing.T) {
 		})
 	}
 	all.Wait()
-	const own = 4 // at most, that the store opens as it needs them
+	const own = 4 // the most that the store opens on demand
 	if n := connections(); n > before+maxUpdates+own {
 		t.Errorf("%d connections, and %d before", n, before)
 	}
@@ -134,7 +137,7 @@ func TestCellsShareConnections(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if d := time.Since(begun); d > 45*time.Second { // each has 100 ms; in one pipe they wait for its own time-out, a minute
+	if d := time.Since(begun); d > 45*time.Second { // each has 100 ms; if all shared one pipe, they would wait for its timeout of a minute
 		t.Errorf("they waited for %v", d)
 	}
 	if err := redis.Cont(); err != nil {

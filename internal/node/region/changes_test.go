@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// secondNode is another node of a region, on the same cells. It doesn't run, so it looks at nothing by itself.
+// secondNode returns another node of a region with the same cells. It doesn't run, so it reads nothing by itself.
 func secondNode(t *testing.T, s *site) *Link {
 	t.Helper()
 	peers := map[string][]string{}
@@ -40,8 +40,8 @@ func move(t *testing.T, l *Link, from, to string) {
 	time.Sleep(3 * beatEvery)
 }
 
-// TestOneTopologyHolds: of two that differ, exactly one is newer, in whichever region they meet. When each region learned of its
-// homes doesn't count, as that isn't told.
+// TestOneTopologyHolds checks that of two different topologies, exactly one is newer, in whichever regions they meet.
+// When a region adopted a home doesn't matter, because regions don't tell each other.
 func TestOneTopologyHolds(t *testing.T) {
 	eu, ap := map[string]string{"us": "eu"}, map[string]string{"us": "ap"}
 	drained, forgotten := map[string]string{"sa": Drained}, map[string]string{"sa": Forgotten}
@@ -67,7 +67,8 @@ func TestOneTopologyHolds(t *testing.T) {
 	}
 }
 
-// TestConflictingChanges: both sides of a cut are changed. When it heals, all regions have one of the two, and one home.
+// TestConflictingChanges makes a change on each side of a partition. When it heals, all regions have the same one of
+// the two changes, and one home.
 func TestConflictingChanges(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		eu.cut.Store(true)
@@ -89,7 +90,8 @@ func TestConflictingChanges(t *testing.T) {
 	})
 }
 
-// TestChangesOfOneMoment: of two nodes of a region that are told different things, one says that it didn't do it.
+// TestChangesOfOneMoment makes different changes on two nodes of a region at the same time. One node reports that its
+// change failed.
 func TestChangesOfOneMoment(t *testing.T) {
 	inTime(t, func(t *testing.T, us, _, _ *site) {
 		other := secondNode(t, us)
@@ -109,7 +111,8 @@ func TestChangesOfOneMoment(t *testing.T) {
 	})
 }
 
-// TestNodesOfARegion agree: one that is behind neither takes its region back nor undoes what another was told.
+// TestNodesOfARegion checks that nodes of a region agree. A node that is behind neither makes its region the home again
+// nor undoes changes made on another node.
 func TestNodesOfARegion(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -146,7 +149,7 @@ func TestNodesOfARegion(t *testing.T) {
 			{`no region is named "x"`, func(l *Link) error { return l.SetState(t.Context(), "x", Drained, false) }},
 			{`no region is named "x"`, func(l *Link) error { return l.SetState(t.Context(), "x", "", false) }},
 		} {
-			node := secondNode(t, us) // it hasn't looked yet
+			node := secondNode(t, us) // this node hasn't read the topology yet
 			if err := c.do(node); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %q", err, c.says)
 			}
@@ -172,7 +175,8 @@ func TestNodesOfARegion(t *testing.T) {
 	})
 }
 
-// TestStoreThatForgetsTheTopology: nodes go on by what they know, and aren't home again.
+// TestStoreThatForgetsTheTopology checks that if the store loses the topology, nodes keep the one they know, and an old
+// home doesn't become home again.
 func TestStoreThatForgetsTheTopology(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		move(t, us.link, "us", "eu")
@@ -184,15 +188,15 @@ func TestStoreThatForgetsTheTopology(t *testing.T) {
 		if h := us.link.Here(); h.Home != "eu" || h.Epoch != 2 {
 			t.Errorf("us: %+v", h)
 		}
-		again := secondNode(t, us) // it starts, and hears it of the others
+		again := secondNode(t, us) // a node that starts now learns the topology from other regions
 		if _, err := again.peers["ap"].say(t.Context(), &message{}); err != nil || again.Here().Home != "eu" {
 			t.Errorf("a node that starts: %+v, %v", again.Here(), err)
 		}
 	})
 }
 
-// TestStoreGetsTheTopologyBack: nodes write what their store has forgotten, with when they learned of it. A node that starts then
-// doesn't take an old home for a new one.
+// TestStoreGetsTheTopologyBack checks that nodes restore a topology that their store has lost, with the times at which
+// they adopted homes. A node that starts then doesn't treat an old home as a new one.
 func TestStoreGetsTheTopologyBack(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		cells := eu.stakes.cells.(*memoryCells)
@@ -207,7 +211,7 @@ func TestStoreGetsTheTopologyBack(t *testing.T) {
 		restarted := func(epoch int64) *Link {
 			t.Helper()
 			l := secondNode(t, eu)
-			for range 2 { // its store, and what another region says
+			for range 2 { // once from its store, once from another region
 				if err := l.learn(t.Context(), nil, 0); err != nil {
 					t.Fatal(err)
 				}
@@ -230,14 +234,15 @@ func TestStoreGetsTheTopologyBack(t *testing.T) {
 			restarted(2)
 		}
 
-		// A change that is made before the store has it back.
+		// A change is made before the topology is restored.
 		lose(nil)
 		if err := eu.link.SetState(t.Context(), "ap", Drained, false); err != nil {
 			t.Fatal(err)
 		}
 		restarted(3)
 
-		// A store that was put back to an older state. A node that is behind neither undoes the change nor makes its own of what was before.
+		// The store goes back to an older state. A node that is behind neither undoes the change nor makes one based on
+		// the old state.
 		behind := secondNode(t, eu)
 		drain := func(seen *Topology) error {
 			if err := eu.link.SetState(t.Context(), "ap", "", false); err != nil {
@@ -261,7 +266,8 @@ func TestStoreGetsTheTopologyBack(t *testing.T) {
 	})
 }
 
-// TestSharesAddUp to the limit, whatever was said of regions, and however large the floor is. What a dead region owned is the home's.
+// TestSharesAddUp checks that the regions' shares add up to the limit, whatever the topology and however large the
+// floor. The home owns a forgotten region's share.
 func TestSharesAddUp(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu", "ap", "sa")
 	now := time.Now().UnixMicro()
@@ -269,7 +275,7 @@ func TestSharesAddUp(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		said *Topology
-		less bool // somebody waits for its share
+		less bool // a region still waits for its share
 	}{
 		{"nothing", &Topology{Epoch: 1}, false},
 		{"drained", &Topology{Away: map[string]string{"ap": Drained}}, false},
@@ -300,12 +306,13 @@ func TestSharesAddUp(t *testing.T) {
 	}
 }
 
-// TestUntouchedBucketsAtANewHome: it doesn't know what the old home has admitted, so they begin with its floor.
+// TestUntouchedBucketsAtANewHome checks buckets that the new home hasn't used. It doesn't know what the old home
+// admitted, so they start with its floor.
 func TestUntouchedBucketsAtANewHome(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		bucket := sharedPolicy(t, "b", counter.Limit{Count: 3600, Window: 20 * time.Minute, Burst: 1000})
 		begun := time.Now()
-		if r := take(us, asks(bucket, "a", 900))[0]; !r.Allowed { // all that us owns: nobody else hears of it
+		if r := take(us, asks(bucket, "a", 900))[0]; !r.Allowed { // all that us owns; the other regions don't learn of it
 			t.Fatalf("%+v", r)
 		}
 		move(t, ap.link, "us", "eu")
@@ -321,7 +328,7 @@ func TestUntouchedBucketsAtANewHome(t *testing.T) {
 	})
 }
 
-// TestHomesMoveOn: a home that has moved takes along what had moved to it.
+// TestHomesMoveOn checks that if the home moves twice, the last home has all limits.
 func TestHomesMoveOn(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		window, bucket := sharedPolicy(t, "w", budget), sharedPolicy(t, "b", counter.PerHour(1000))
@@ -343,7 +350,7 @@ func TestHomesMoveOn(t *testing.T) {
 			}
 		}
 		own(window, 50)
-		own(bucket, 50) // loans of eu aren't over
+		own(bucket, 50) // eu's loans haven't ended yet
 		time.Sleep(grace)
 		own(window, 50)
 		own(bucket, 900)
@@ -352,7 +359,7 @@ func TestHomesMoveOn(t *testing.T) {
 	})
 }
 
-// TestHomeOfRulesMoves: rules name a home of their own, which isn't that of the others.
+// TestHomeOfRulesMoves moves the home that some rules name, which isn't the home of the other rules.
 func TestHomeOfRulesMoves(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		rules, err := weir.Compile(weir.Rules{Version: 1, Rules: []weir.Rule{{ID: "w", Global: true, Home: "ap", Limits: []counter.Limit{counter.PerMinute(100)}}}})
@@ -369,7 +376,8 @@ func TestHomeOfRulesMoves(t *testing.T) {
 	})
 }
 
-// TestDrainedRegionsKeepWhatTheyUsed: their share stays theirs until they are forgotten, or left out.
+// TestDrainedRegionsKeepWhatTheyUsed checks that a drained region's share stays reserved until it is forgotten or
+// removed.
 func TestDrainedRegionsKeepWhatTheyUsed(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		window := sharedPolicy(t, "w", budget)

@@ -15,7 +15,8 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestRepeatedReservationsStay: a check that is repeated, and that another limit refuses, doesn't end what the first one reserved.
+// TestRepeatedReservationsStay checks that if a check is repeated and another limit refuses it, the first reservation
+// stays.
 func TestRepeatedReservationsStay(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		money, rate := sharedPolicy(t, "money", budget), sharedPolicy(t, "rate", counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Hour})
@@ -39,7 +40,7 @@ func TestRepeatedReservationsStay(t *testing.T) {
 	})
 }
 
-// TestOwnReservationsStay: likewise of a region's own limit, beside a global one that refuses.
+// TestOwnReservationsStay checks the same for a region's own limit, next to a global limit that refuses.
 func TestOwnReservationsStay(t *testing.T) {
 	for _, travels := range []bool{false, true} {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
@@ -60,7 +61,8 @@ func TestOwnReservationsStay(t *testing.T) {
 	}
 }
 
-// TestSlidingHomeMoves: the new home doesn't know what the old one counted in the window before.
+// TestSlidingHomeMoves moves the home of a sliding counter. The new home doesn't know what the old one counted in the
+// previous window.
 func TestSlidingHomeMoves(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p := sharedPolicy(t, "s", counter.Limit{Algorithm: counter.SlidingCounter, Count: 1000, Window: 20 * time.Minute})
@@ -77,7 +79,8 @@ func TestSlidingHomeMoves(t *testing.T) {
 	})
 }
 
-// TestRetryTimesAreNeverTooShort, if nobody else comes.
+// TestRetryTimesAreNeverTooShort checks that, without other requests, a client that waits as long as it was told is
+// admitted.
 func TestRetryTimesAreNeverTooShort(t *testing.T) {
 	for _, n := range []int64{1, 2, 5, 30} {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
@@ -111,7 +114,8 @@ func asks(p *counter.Policy, subject string, n int64) counter.Charge {
 	return counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte(subject)}, N: n}
 }
 
-// TestHomeOfSomeRules: a region that rules name as their home can't be drained, and if it was before they did, it counts them once.
+// TestHomeOfSomeRules checks that a region that rules name as their home can't be drained. If it was drained before the
+// rules named it, it still admits no more than the limit.
 func TestHomeOfSomeRules(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p := sharedPolicy(t, "w", budget)
@@ -135,7 +139,8 @@ func TestHomeOfSomeRules(t *testing.T) {
 	})
 }
 
-// TestRefusalsAreRemembered: a client that a home has refused doesn't make it work at every check. What is smaller is asked for.
+// TestRefusalsAreRemembered checks that a region doesn't ask the home again right after a refusal, except for requests
+// that need fewer tokens.
 func TestRefusalsAreRemembered(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		eu.refusals.believed = believeFor
@@ -146,7 +151,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 			t.Fatalf("%+v", first)
 		}
 		time.Sleep(100 * time.Millisecond)
-		take(us, counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("a")}, N: 1}) // the home goes on
+		take(us, counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("a")}, N: 1}) // the home's counter changes
 		if r := take(eu, asks(p, "a", 6))[0]; r.Allowed || r.Remaining != first.Remaining || r.RetryAfter != first.RetryAfter-100*time.Millisecond {
 			t.Errorf("it was asked again: %+v after %+v", r, first)
 		}
@@ -160,7 +165,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 	})
 }
 
-// tighten has a Redis nearly full.
+// tighten fills Redis almost to its limit.
 func tighten(t *testing.T, redis *redistest.Server) {
 	t.Helper()
 	if _, err := redis.Do(t.Context(), "SET", "large", strings.Repeat("x", 16<<20)); err != nil {
@@ -189,7 +194,8 @@ func untilTight(t *testing.T, cells Cells) {
 	}
 }
 
-// TestGuestsMakeNoStakes where there is little room: names can be made up. Those that have one keep it, and so do other clients.
+// TestGuestsMakeNoStakes checks that when cells are nearly full, guests, whose names may be made up, can't create new
+// stakes. Guests that have a stake keep it, and other clients can still create one.
 func TestGuestsMakeNoStakes(t *testing.T) {
 	redis, store := openRedis(t)
 	memory := MemoryCells().(*memoryCells)
@@ -214,7 +220,7 @@ func TestGuestsMakeNoStakes(t *testing.T) {
 		}
 		fill[name]()
 		untilTight(t, cells)
-		for range 2 { // the first hasn't made one
+		for range 2 { // the first attempt hasn't created one
 			if r := take(s, guest("invented"))[0]; !errors.Is(r.Err, counter.ErrNoRoom) || r.Allowed {
 				t.Errorf("%s: a guest with a new name: %+v", name, r)
 			}
@@ -229,7 +235,8 @@ func TestGuestsMakeNoStakes(t *testing.T) {
 	}
 }
 
-// TestGuestsOfOtherRegions make no counters at a home with little room, either. Clients of these regions that are no guests do.
+// TestGuestsOfOtherRegions checks that guests of other regions can't create counters at a home that is nearly full
+// either. Other clients of those regions can.
 func TestGuestsOfOtherRegions(t *testing.T) {
 	redis, store := openRedis(t)
 	sites := world(t, time.Now, "us", "eu")
@@ -263,7 +270,8 @@ func TestGuestsOfOtherRegions(t *testing.T) {
 	}
 }
 
-// TestShadowLimitsRefuseNobody, wherever they are counted: the other limits of a request are charged all the same.
+// TestShadowLimitsRefuseNobody checks that a shadow limit doesn't refuse a request, wherever it is counted, and that
+// the request's other limits are charged.
 func TestShadowLimitsRefuseNobody(t *testing.T) {
 	for _, travels := range []bool{false, true} {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
@@ -293,15 +301,15 @@ func TestShadowLimitsRefuseNobody(t *testing.T) {
 	}
 }
 
-// noReset is a store that can't be reset.
+// noReset is a store whose Reset fails.
 type noReset struct{ counter.Store }
 
 func (noReset) Reset(context.Context, []counter.Counter) error {
 	return errors.New("the own store is lost")
 }
 
-// TestResetsOverRegions: each gives back what was used there, wherever the reset is asked for. Those that can't be asked are named, and the others
-// are reset. One that was forgotten isn't waited for.
+// TestResetsOverRegions checks that a reset in any region resets the counters of all regions. The error names the
+// regions that can't be reached, and the others are reset. Forgotten regions aren't waited for.
 func TestResetsOverRegions(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		own, window := policyOf(t, "o", budget, false), sharedPolicy(t, "w", budget)
@@ -375,7 +383,7 @@ func TestResetsOverRegions(t *testing.T) {
 		reset(eu, ap)
 		ap.cut.Store(false)
 		all = all[:2]
-		for range 2 { // ap hears that it was forgotten, and is drained then: it has no stakes of its own
+		for range 2 { // the first time, ap learns that it was forgotten; the second time it is drained, and has no stakes
 			time.Sleep(3 * beatEvery)
 			spend()
 			if err := ap.Reset(t.Context(), both); err != nil || used(us) != 0 || used(eu) != 0 {

@@ -22,19 +22,19 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// mail is what carries messages between regions: it doubles and delays them, so that they overtake each other, and answers with what
-// was said before.
+// mail delivers messages between regions. It duplicates, delays and reorders them, and sometimes responds with the
+// previous response.
 type mail struct {
-	late    sync.WaitGroup // messages that come when nobody waits for them
+	late    sync.WaitGroup // deliveries whose senders have given up
 	mu      sync.Mutex
 	calm    bool
-	said    map[string][]byte // the answer before, by the way that it went and how much it answers
+	said    map[string][]byte // the previous response, by sender, receiver and number of operations
 	doubled int
 	delayed int
 	stale   int
 }
 
-// carry is a round trip of one message.
+// carry delivers a message and returns the response.
 func (m *mail) carry(from string, to *site, r *http.Request) (*http.Response, error) {
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -55,7 +55,7 @@ func (m *mail) carry(from string, to *site, r *http.Request) (*http.Response, er
 	if calm {
 		return arrive(r.Context()).Result(), nil
 	}
-	if rand.IntN(4) == 0 { // it comes again, once or twice, soon or when it is long forgotten
+	if rand.IntN(4) == 0 { // delivered again once or twice, up to 3 s later
 		for range 1 + rand.IntN(2) {
 			m.late.Go(func() {
 				time.Sleep(rand.N(3 * time.Second))
@@ -65,7 +65,7 @@ func (m *mail) carry(from string, to *site, r *http.Request) (*http.Response, er
 		m.count(&m.doubled)
 	}
 	wait := rand.N(300 * time.Millisecond)
-	if rand.IntN(8) == 0 { // it comes when its sender has given up
+	if rand.IntN(8) == 0 { // delivered after the sender has given up
 		wait = DefaultTimeout + rand.N(2*time.Second)
 		m.late.Go(func() {
 			time.Sleep(wait)
@@ -83,7 +83,7 @@ func (m *mail) carry(from string, to *site, r *http.Request) (*http.Response, er
 	key := from + " " + to.link.name + string(rune(len(sent.Acts)))
 	before, new := m.said[key], bytes.Clone(w.Body.Bytes())
 	m.said[key] = new
-	if before != nil && rand.IntN(6) == 0 { // the answer before overtakes this one, which is lost
+	if before != nil && rand.IntN(6) == 0 { // the previous response replaces this one, which is lost
 		m.stale++
 		w.Body = bytes.NewBuffer(before)
 	}
@@ -96,7 +96,7 @@ func (m *mail) count(n *int) {
 	m.mu.Unlock()
 }
 
-// openRedis starts a Redis, and opens a store on it.
+// openRedis starts a Redis server and opens a store on it.
 func openRedis(t testing.TB) (*redistest.Server, *redisstore.Store) {
 	t.Helper()
 	redis := redistest.New(t, redistest.Options{})
@@ -109,7 +109,7 @@ func openRedis(t testing.TB) (*redistest.Server, *redisstore.Store) {
 	return redis, store
 }
 
-// onRedis makes regions whose stakes are in a Redis each. The first one is home.
+// onRedis creates regions that keep their stakes in a separate Redis each. The first region is the home.
 func onRedis(t *testing.T, m *mail, names ...string) []*site {
 	sites := world(t, time.Now, names...)
 	ctx, stop := context.WithCancel(context.Background())
@@ -134,7 +134,8 @@ func onRedis(t *testing.T, m *mail, names ...string) []*site {
 	return sites
 }
 
-// TestDoubledLateAndReorderedMessages move no token twice, and lose none of a budget for good.
+// TestDoubledLateAndReorderedMessages checks that duplicated, late and reordered messages move no token twice, and that
+// no token of a budget is lost for good.
 func TestDoubledLateAndReorderedMessages(t *testing.T) {
 	m := &mail{said: map[string][]byte{}}
 	sites := onRedis(t, m, "us", "eu", "ap")
@@ -157,7 +158,7 @@ func TestDoubledLateAndReorderedMessages(t *testing.T) {
 	ask := func(s *site, p *counter.Policy) {
 		begun := time.Now()
 		r := take(s, on(p, 1))[0]
-		if r.Err != nil { // Redis was late, on a busy machine: it may have been taken
+		if r.Err != nil { // Redis was slow, as on a busy machine, so the token may have been taken
 			late.Add(1)
 		}
 		if r.Allowed {
@@ -223,7 +224,7 @@ func TestDoubledLateAndReorderedMessages(t *testing.T) {
 	}
 }
 
-// slowCells are cells that take their time, whoever waits.
+// slowCells are cells whose updates block until hold is closed, even if the caller gives up.
 type slowCells struct {
 	Cells
 	hold chan struct{}
@@ -234,7 +235,8 @@ func (c slowCells) Update(ctx context.Context, keys []string, change func([][]by
 	return c.Cells.Update(ctx, keys, change)
 }
 
-// TestAskerThatIsGone: what another region says is heard, though nobody waits for the answer any more.
+// TestAskerThatIsGone checks that a region processes another region's message even if that region no longer waits for
+// the response.
 func TestAskerThatIsGone(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	hold := make(chan struct{})
@@ -254,7 +256,7 @@ func TestAskerThatIsGone(t *testing.T) {
 	s.close()
 }
 
-// TestFlightsAreShared: requests may join an ask at any moment.
+// TestFlightsAreShared has requests join asks at arbitrary times.
 func TestFlightsAreShared(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	p := policyOf(t, "p", counter.PerHour(1000), true)
@@ -279,8 +281,8 @@ func counterOf(p *counter.Policy) *counter.Counter {
 	return &counter.Counter{Policy: p, Subject: []byte("s")}
 }
 
-// TestManyReservationsOfOneCounter: hundreds at once, on two nodes 2 ms from one Redis. None fails, and each is charged once, however often it is
-// sent.
+// TestManyReservationsOfOneCounter makes hundreds of concurrent reservations on two nodes that are 2 ms from their
+// Redis. None fails, and each is charged once, however often it is sent.
 func TestManyReservationsOfOneCounter(t *testing.T) {
 	redis := redistest.NewProxy(t, redistest.New(t, redistest.Options{}).Addr)
 	if err := redis.Delay(2 * time.Millisecond); err != nil {
@@ -301,7 +303,7 @@ func TestManyReservationsOfOneCounter(t *testing.T) {
 	p = p.With(func(d *counter.Definition) { d.Travels, d.Floor = false, 5 })
 	var all sync.WaitGroup
 	for i := range 600 {
-		for _, node := range nodes { // the same on both
+		for _, node := range nodes { // the same reservation on both nodes
 			all.Go(func() {
 				c := on(p, 1)
 				c.Hold = &counter.Hold{For: time.Hour}
@@ -323,7 +325,7 @@ func TestManyReservationsOfOneCounter(t *testing.T) {
 	}
 }
 
-// TestGivenBackAgainAndAgain: what was given back once is remembered, and so is what was used.
+// TestGivenBackAgainAndAgain checks that a region remembers both what was given back and what was used.
 func TestGivenBackAgainAndAgain(t *testing.T) {
 	s := world(t, time.Now, "us", "eu")[0]
 	p := policyOf(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: 1000 * time.Hour}, true)

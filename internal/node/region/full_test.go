@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// fill leaves servers no memory, or gives it back.
+// fill makes servers run out of memory, or undoes that.
 func fill(t *testing.T, full bool, servers ...*redistest.Server) {
 	t.Helper()
 	for _, r := range servers {
@@ -23,7 +23,8 @@ func fill(t *testing.T, full bool, servers ...*redistest.Server) {
 	}
 }
 
-// TestCellsOfAFullRedis: values that are there change, and keep their TTLs. If one would be new, none changes.
+// TestCellsOfAFullRedis checks that in a full Redis, existing values can change, with their TTLs. If a call would also
+// add a value, nothing changes.
 func TestCellsOfAFullRedis(t *testing.T) {
 	one, alone := openRedis(t)
 	cluster := redistest.NewCluster(t, redistest.Options{})
@@ -97,7 +98,7 @@ func TestCellsOfAFullRedis(t *testing.T) {
 	}
 }
 
-// keptFor is how long the server keeps a key that has it.
+// keptFor returns a key's TTL from the server that has it.
 func keptFor(t *testing.T, servers []*redistest.Server, key string) time.Duration {
 	t.Helper()
 	for _, r := range servers {
@@ -109,7 +110,8 @@ func keptFor(t *testing.T, servers []*redistest.Server, key string) time.Duratio
 	return 0
 }
 
-// TestSharedLimitsOfAFullRedis hold for clients that have a stake. What is new fails alone, and is held against nobody.
+// TestSharedLimitsOfAFullRedis checks that in a full Redis, shared limits still hold for clients that have a stake.
+// Requests that need a new stake fail, without affecting others.
 func TestSharedLimitsOfAFullRedis(t *testing.T) {
 	redis, store := openRedis(t)
 	us := world(t, time.Now, "us", "eu")[0]
@@ -152,7 +154,8 @@ func TestSharedLimitsOfAFullRedis(t *testing.T) {
 	}
 }
 
-// TestChangesTogetherInAFullRedis: one that needs a new record fails, and those that are made with it don't.
+// TestChangesTogetherInAFullRedis checks that of changes that share a call, one that needs a new record fails, and the
+// others succeed.
 func TestChangesTogetherInAFullRedis(t *testing.T) {
 	redis, store := openRedis(t)
 	us := world(t, time.Now, "us", "eu")[0]
@@ -173,7 +176,7 @@ func TestChangesTogetherInAFullRedis(t *testing.T) {
 	for _, records := range [][]string{nil, {"{k}:new"}, nil} {
 		list = append(list, &change{p, records, take, make(chan error, 1)})
 	}
-	s.mu.Lock() // the change before may not have left the queue yet
+	s.mu.Lock() // the previous change may not have left the queue yet
 	s.queues["{k}"] = list
 	s.mu.Unlock()
 	s.work("{k}")

@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// bookings are reservations of one limit in one region, all under the same id.
+// bookings makes reservations for one limit in one region, all with the same id.
 type bookings struct {
 	*site
 	of *counter.Policy
@@ -25,18 +25,18 @@ func (b *bookings) held(n int64) counter.Charge {
 
 func (b *bookings) reserve(n int64) counter.Result { return take(b.site, b.held(n))[0] }
 
-// back settles what a receipt says, of which some was used. A mark of 0 is none.
+// back settles a reservation of n, of which some was used. A mark of zero means none.
 func (b *bookings) back(mark byte, n, used int64) error {
 	return b.GiveBack(context.Background(), counter.Once{mark}, time.Hour, []counter.Return{{Counter: b.held(n).Counter, N: n, Used: used, Hold: booking}})
 }
 
-// TestWhatComesBackOfHolds of limits that regions share: no more than was reserved, and that once. Whatever was never taken doesn't
-// come back.
+// TestWhatComesBackOfHolds checks that settling a reservation of a shared limit gives back at most what was reserved,
+// and only once. A charge that was never made gives nothing back.
 func TestWhatComesBackOfHolds(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, b *bookings)
-		left int64 // of the 900 that the region owns. 100 are used before
+		left int64 // of the 900 that the region owns; 100 are used before
 	}{
 		{"all of it", func(t *testing.T, b *bookings) {
 			b.reserve(500)
@@ -104,7 +104,7 @@ func TestWhatComesBackOfHolds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inTime(t, func(t *testing.T, us, eu, ap *site) {
-				eu.cut.Store(true) // us has what it owns
+				eu.cut.Store(true) // us only has what it owns
 				ap.cut.Store(true)
 				time.Sleep(2 * silentAfter)
 				p := sharedPolicy(t, "money", budget)
@@ -120,7 +120,8 @@ func TestWhatComesBackOfHolds(t *testing.T) {
 	}
 }
 
-// TestMarksOfSeveralLimits: what was given back of one is tried again of the others alone.
+// TestMarksOfSeveralLimits checks that if only one of several limits was given back, a retry gives back the others
+// only.
 func TestMarksOfSeveralLimits(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p, q := sharedPolicy(t, "p", budget), sharedPolicy(t, "q", budget)

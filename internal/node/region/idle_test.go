@@ -9,12 +9,13 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// TestNothingIsLostOfIdleLoans: what a region has borrowed and doesn't use goes back, whether its requests were admitted, refused or only looked.
+// TestNothingIsLostOfIdleLoans checks that tokens that a region borrowed and doesn't use go back, whether its requests
+// were admitted, refused or only peeked.
 func TestNothingIsLostOfIdleLoans(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		times      int
-		cost, used int64 // used by the home's clients before
+		cost, used int64 // tokens that the home's clients used before
 		peek       bool
 		every      time.Duration
 	}{
@@ -63,7 +64,8 @@ func TestNothingIsLostOfIdleLoans(t *testing.T) {
 	}
 }
 
-// TestLargeRequestsInTwoRegions: after a large request in one region there is enough for one in another.
+// TestLargeRequestsInTwoRegions checks that after a large request in one region, a large request in another region is
+// still admitted.
 func TestLargeRequestsInTwoRegions(t *testing.T) {
 	for _, l := range []counter.Limit{
 		{Algorithm: counter.FixedWindow, Count: 1000, Window: time.Hour},
@@ -91,7 +93,8 @@ func TestLargeRequestsInTwoRegions(t *testing.T) {
 	}
 }
 
-// TestHopelessRequestsStarveNobody: requests for more than there is draw all tokens to their region. Small ones elsewhere get theirs back.
+// TestHopelessRequestsStarveNobody sends requests for more tokens than are left, which move all tokens to their region.
+// Small requests in other regions get tokens back.
 func TestHopelessRequestsStarveNobody(t *testing.T) {
 	for _, l := range []counter.Limit{
 		{Algorithm: counter.FixedWindow, Count: 300, Window: 24 * time.Hour},
@@ -118,7 +121,7 @@ func TestHopelessRequestsStarveNobody(t *testing.T) {
 							refused++
 						}
 					}
-					if refused > 1 { // all that there is may be under way
+					if refused > 1 { // all tokens may be in flight once
 						t.Errorf("%v, every %v: %d of 16 are refused in %s", l.Algorithm, every, refused, s.names[small])
 					}
 					s.end()

@@ -11,7 +11,7 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// late has answers come so much later, unless nobody waits for them.
+// late delays responses, unless the caller gives up first.
 func late(of http.RoundTripper, by time.Duration) roundTripper {
 	return func(r *http.Request) (*http.Response, error) {
 		w, err := of.RoundTrip(r)
@@ -24,13 +24,14 @@ func late(of http.RoundTripper, by time.Duration) roundTripper {
 	}
 }
 
-// hangs never answers.
+// hangs never responds.
 func hangs(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
 }
 
-// TestLateAnswersAreHeard: a request doesn't wait for longer than it may, but what its ask brings is there for the next one.
+// TestLateAnswersAreHeard checks that a request waits only as long as it may, and that tokens from its ask are there
+// for the next request.
 func TestLateAnswersAreHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sites := world(t, time.Now, "us", "eu")
@@ -52,16 +53,16 @@ func TestLateAnswersAreHeard(t *testing.T) {
 		if rest := restOf(eu, p, "b", "us"); rest != 0 || asksOf(eu) != 2 {
 			t.Errorf("us had nothing, which is no news when it says so late: it rests for %v more", rest)
 		}
-		take(eu, asks(p, "c", 60)) // it is asked for now
+		take(eu, asks(p, "c", 60)) // this ask is in flight when the node stops
 		closing := time.Now()
 		if eu.stakes.close(); time.Since(closing) > 0 {
 			t.Errorf("a node that stops waits for an answer for %v", time.Since(closing))
 		}
-		time.Sleep(beatEvery) // until the message is over
+		time.Sleep(beatEvery) // until the message has timed out
 	})
 }
 
-// lateCells are slow to change.
+// lateCells are cells with slow updates.
 type lateCells struct {
 	Cells
 	by time.Duration
@@ -72,14 +73,14 @@ func (c lateCells) Update(ctx context.Context, keys []string, change func([][]by
 	return c.Cells.Update(ctx, keys, change)
 }
 
-// TestOwnStoreIsSlow: that isn't held against a region which has answered in time.
+// TestOwnStoreIsSlow checks that a lender that responded in time doesn't rest because the region's own store was slow.
 func TestOwnStoreIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
 		eu.link.timeout = DefaultTimeout
 		eu.stakes.cells = lateCells{eu.stakes.cells, 200 * time.Millisecond}
 		p := sharedPolicy(t, "w", budget)
-		take(eu, asks(p, "a", 60)) // 0.2 s to find that there is too little, 0.2 s to ask: the answer is written too late
+		take(eu, asks(p, "a", 60)) // 0.2 s to find that there are too few tokens, and 0.2 s to ask, so the response is written too late
 		time.Sleep(150 * time.Millisecond)
 		if rest := restOf(eu, p, "a", "us"); rest != 0 || asksOf(eu) == 0 {
 			t.Errorf("us rests for %v after %d asks", rest, asksOf(eu))
@@ -88,7 +89,8 @@ func TestOwnStoreIsSlow(t *testing.T) {
 	})
 }
 
-// TestRegionsThatHangRest when a request has waited for as long as it may, though an answer may come yet.
+// TestRegionsThatHangRest checks that a lender rests once a request has waited for it as long as it may, even if a
+// response may still arrive.
 func TestRegionsThatHangRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
@@ -100,7 +102,7 @@ func TestRegionsThatHangRest(t *testing.T) {
 		if rest := restOf(eu, p, "a", "us"); rest < 200*time.Millisecond || rest > 250*time.Millisecond {
 			t.Errorf("us rests for %v", rest)
 		}
-		time.Sleep(beatEvery) // the message is over: that is no news
+		time.Sleep(beatEvery) // the message has timed out, which changes nothing
 		if rest := restOf(eu, p, "a", "us"); rest != 0 {
 			t.Errorf("us rests for %v more", rest)
 		}
@@ -108,8 +110,8 @@ func TestRegionsThatHangRest(t *testing.T) {
 	})
 }
 
-// TestHowLongAnswersAreWaitedFor: a check's for as long as it may wait; what is said of stakes and resets for a second at least, in a message with
-// both, too.
+// TestHowLongAnswersAreWaitedFor checks the timeouts of messages: for checks, as long as a check may wait; for stakes
+// and resets, at least a second, also if the message has both.
 func TestHowLongAnswersAreWaitedFor(t *testing.T) {
 	for timeout, long := range map[time.Duration]time.Duration{DefaultTimeout: time.Second, 3 * time.Second: 3 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -153,7 +155,8 @@ func TestHowLongAnswersAreWaitedFor(t *testing.T) {
 	}
 }
 
-// TestTalksThatHangLeaveRoomForChecks: messages about stakes that nobody answers don't keep checks of limits that travel from being sent.
+// TestTalksThatHangLeaveRoomForChecks checks that unanswered messages about stakes don't keep checks for the home from
+// being sent.
 func TestTalksThatHangLeaveRoomForChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
@@ -164,7 +167,7 @@ func TestTalksThatHangLeaveRoomForChecks(t *testing.T) {
 			return hangs(r)
 		})
 		c := counterOf(sharedPolicy(t, "w", budget))
-		for range 19 { // each in a message of its own
+		for range 19 { // each in a separate message
 			go func() { _, _ = eu.link.talk(t.Context(), "us", c, &stake.Message{}) }()
 			time.Sleep(talkEvery + time.Millisecond)
 		}
@@ -179,7 +182,8 @@ func TestTalksThatHangLeaveRoomForChecks(t *testing.T) {
 	})
 }
 
-// TestAddressesThatHang: one that doesn't answer for as long as a check waits is left for the next, though its answer may come yet.
+// TestAddressesThatHang checks that if an address doesn't respond for as long as a check waits, the next one is tried,
+// even if a response may still arrive.
 func TestAddressesThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
@@ -197,7 +201,7 @@ func TestAddressesThatHang(t *testing.T) {
 		if take(eu, asks(p, "a", 60))[0].Allowed {
 			t.Error("a hole has answered")
 		}
-		time.Sleep(2 * talkEvery) // the message left that much later than the request came
+		time.Sleep(2 * talkEvery) // the message was sent that much after the request
 		if r, d := timed(eu, asks(p, "b", 60)); !r[0].Allowed || d > DefaultTimeout/2 {
 			t.Errorf("%+v after %v", r[0], d)
 		}

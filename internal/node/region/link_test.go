@@ -28,7 +28,7 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// TestHandshakes: both ends must prove that they have the secret, under TLS 1.3.
+// TestHandshakes checks that both ends must prove that they have the secret, with TLS 1.3.
 func TestHandshakes(t *testing.T) {
 	of := func(s *Secret, change func(*tls.Config)) *tls.Config {
 		config, err := s.TLS()
@@ -56,7 +56,7 @@ func TestHandshakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	stolen := of(secret, nil).Certificates[0].Certificate[0] // anybody who looks at a connection's end has it
+	stolen := of(secret, nil).Certificates[0].Certificate[0] // anyone who connects can see this
 	for _, c := range []struct {
 		name           string
 		client, server *tls.Config
@@ -93,7 +93,7 @@ func TestHandshakes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = io.ReadFull(tls.Client(a, c.client), make([]byte, 1)) // it learns here that the server has refused it
+		_, err = io.ReadFull(tls.Client(a, c.client), make([]byte, 1)) // the client learns here that the server refused it
 		a.Close()
 		if fits := errors.Join(err, <-server) == nil; fits != c.fits {
 			t.Errorf("%s: they understand each other: %v; %v", c.name, fits, err)
@@ -101,7 +101,7 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// TestSecretsOfFiles: blanks don't count, neither as a part of it nor for its length.
+// TestSecretsOfFiles checks that blanks around a secret are ignored, also for its length.
 func TestSecretsOfFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
 	for text, fits := range map[string]bool{
@@ -124,7 +124,7 @@ func TestSecretsOfFiles(t *testing.T) {
 	}
 }
 
-// TestNamesNeedTheSecret: whoever doesn't have it can't find out who a name belongs to.
+// TestNamesNeedTheSecret checks that without the secret, a name can't be linked to a client.
 func TestNamesNeedTheSecret(t *testing.T) {
 	name := func(s *Secret, policy uint64, subject string) string {
 		return string(s.name(policy, []byte(subject)))
@@ -141,7 +141,7 @@ func TestNamesNeedTheSecret(t *testing.T) {
 	}
 }
 
-// TestAnswersThatMakeNoSense are errors: those of another version, or of a region that has refused.
+// TestAnswersThatMakeNoSense checks that responses from another version, and refusals of other regions, are errors.
 func TestAnswersThatMakeNoSense(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	eu := sites[1]
@@ -173,7 +173,8 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// TestMessagesAreSentOnce: what may have been carried out isn't sent again, wherever an answer points.
+// TestMessagesAreSentOnce checks that a message that may have been processed isn't sent again, even if the response is
+// a redirect.
 func TestMessagesAreSentOnce(t *testing.T) {
 	eu := world(t, time.Now, "us", "eu")[1]
 	sent := 0
@@ -186,7 +187,8 @@ func TestMessagesAreSentOnce(t *testing.T) {
 	}
 }
 
-// TestLimitsThatArentShared aren't talked about: a region that knows fewer others would share what is counted at its home here.
+// TestLimitsThatArentShared checks that regions don't exchange messages about limits that aren't shared. A region that
+// knows fewer peers might share a limit that others count at its home.
 func TestLimitsThatArentShared(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu", "ap")
 	for limit, shared := range map[int64]bool{47: false, 48: true} {
@@ -207,8 +209,8 @@ func TestLimitsThatArentShared(t *testing.T) {
 	}
 }
 
-// TestSameRules: regions notice what differs in their global rules, in the homes of these, and in the regions they know. What is a
-// region's own may differ.
+// TestSameRules checks that regions notice differences in their global rules, in the rules' homes, and in the regions
+// that they know. Rules without a global scope may differ.
 func TestSameRules(t *testing.T) {
 	search := weir.Rule{ID: "search", Global: true, Limits: []counter.Limit{counter.PerMinute(100)}}
 	own := weir.Rule{ID: "own", Limits: []counter.Limit{counter.PerMinute(100)}}
@@ -251,7 +253,7 @@ func TestSameRules(t *testing.T) {
 	}
 }
 
-// TestRulesThatChange are compared anew with every answer.
+// TestRulesThatChange checks that rules are compared again with every response.
 func TestRulesThatChange(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	us, eu := sites[0], sites[1]
@@ -279,7 +281,7 @@ func TestRulesThatChange(t *testing.T) {
 	}
 }
 
-// TestBothEndsLearn what was said of regions: from a message, and from the answer to one.
+// TestBothEndsLearn checks that regions learn a new topology both from a message and from a response.
 func TestBothEndsLearn(t *testing.T) {
 	for _, teller := range []int{0, 1} {
 		sites := world(t, time.Now, "us", "eu")
@@ -300,7 +302,7 @@ func TestBothEndsLearn(t *testing.T) {
 	}
 }
 
-// TestNextAddress: a node that doesn't answer is left for the next one, and that is kept.
+// TestNextAddress checks that if a node doesn't respond, the next address is tried, and used from then on.
 func TestNextAddress(t *testing.T) {
 	us := world(t, time.Now, "us", "eu")[0]
 	link, err := NewLink(Options{Name: "eu", Home: "us", Secret: secret, Peers: map[string][]string{"us": {"a", "b", "c"}}})
@@ -327,7 +329,8 @@ func TestNextAddress(t *testing.T) {
 	}
 }
 
-// TestRegionsFarApart connect, though a handshake takes longer than a heartbeat may, if checks may wait for as long.
+// TestRegionsFarApart checks that regions can connect even if a handshake takes longer than a heartbeat's timeout, as
+// long as checks may wait that long.
 func TestRegionsFarApart(t *testing.T) {
 	us := world(t, time.Now, "us", "eu")[0]
 	server := httptest.NewUnstartedServer(us.link)

@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// journal is a log that a test reads.
+// journal is a log that tests can read.
 type journal struct {
 	mu   sync.Mutex
 	text strings.Builder // guarded by mu
@@ -30,7 +30,7 @@ func (j *journal) Write(b []byte) (int, error) {
 	return j.text.Write(b)
 }
 
-// with are its lines that have all of some texts.
+// with returns the lines that contain all of the given texts.
 func (j *journal) with(texts ...string) (found []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -46,14 +46,15 @@ lines:
 	return found
 }
 
-// listen has a link write its log into a journal. It doesn't run yet.
+// listen makes a link that isn't running yet log to a journal.
 func listen(l *Link) *journal {
 	j := &journal{}
 	l.log = slog.New(slog.NewTextHandler(j, nil))
 	return j
 }
 
-// TestRegionsThatWereNeverHeard are logged once, when nobody waits for them any more, with the reason.
+// TestRegionsThatWereNeverHeard checks that a region that never responds is logged once, with the reason, as soon as it
+// counts as silent.
 func TestRegionsThatWereNeverHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sites := world(t, time.Now, "us", "eu")
@@ -87,7 +88,7 @@ func TestRegionsThatWereNeverHeard(t *testing.T) {
 	})
 }
 
-// TestStrangers: a region that isn't a peer is logged with its first message. A log has room for sixteen such names.
+// TestStrangers checks that the first message from a region that isn't a peer is logged, for up to sixteen names.
 func TestStrangers(t *testing.T) {
 	us := world(t, time.Now, "us", "eu")[0]
 	log := listen(us.link)
@@ -118,7 +119,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestRulesWithoutAHome are logged once for each rule set, however often and by how many its fingerprint is wanted.
+// TestRulesWithoutAHome checks that rules with an unknown home are logged once per rule set, however often the
+// fingerprint is computed.
 func TestRulesWithoutAHome(t *testing.T) {
 	us := world(t, time.Now, "us", "eu")[0]
 	log := listen(us.link)

@@ -16,14 +16,15 @@ import (
 
 var everyCell = flag.Bool("cells", false, "run every cell of the table of lost admissions, not some")
 
-// load is requests for a counter in several regions.
+// load describes requests for a counter in several regions.
 type load struct {
 	name string
-	// rate is how many a second come at a moment, in parts of the limit's rate, and parts how they are spread over regions.
+	// rate returns the requests a second at some time, as a multiple of the limit's rate. parts returns how they are
+	// spread over the regions.
 	rate  func(at time.Duration) float64
 	parts func(at time.Duration, regions int) []float64
-	costs []int64       // of a request, each as likely as the others; nil is 1
-	rtt   time.Duration // 0 is 150 ms
+	costs []int64       // costs of requests, all equally likely; nil means 1
+	rtt   time.Duration // zero means 150 ms
 }
 
 func steady(times float64) load {
@@ -32,19 +33,19 @@ func steady(times float64) load {
 	}}
 }
 
-// mixed is a load whose requests cost 1, 3 and 10.
+// mixed returns the load with requests of cost 1, 3 and 10.
 func mixed(of load) load {
 	of.name, of.costs = of.name+", costs 1, 3 and 10", []int64{1, 3, 10}
 	return of
 }
 
-// slow is a load on regions that are further apart than a request waits.
+// slow returns the load with regions that are farther apart than a request waits.
 func slow(of load) load {
 	of.name, of.rtt = of.name+", 600 ms there and back", 600*time.Millisecond
 	return of
 }
 
-// moves has all requests come to one region, and to the next one after a time.
+// moves sends all requests to one region, and after some time to the next one.
 func moves(every time.Duration) load {
 	return load{name: fmt.Sprintf("moves every %v, 0.9×", every), rate: func(time.Duration) float64 { return 0.9 }, parts: func(at time.Duration, regions int) []float64 {
 		parts := make([]float64, regions)
@@ -53,14 +54,14 @@ func moves(every time.Duration) load {
 	}}
 }
 
-// alone is one region, which isn't the home.
+// alone sends all requests to one region that isn't the home.
 func alone(times float64) load {
 	return load{name: fmt.Sprintf("one region, not the home, %v×", times), rate: func(time.Duration) float64 { return times }, parts: func(_ time.Duration, regions int) []float64 {
 		return []float64{0, 1, 0, 0, 0, 0}[:regions]
 	}}
 }
 
-// sun has every region busy in turn, for 20 s.
+// sun makes each region busy in turn, for 20 s.
 var sun = load{name: "follows the sun, 0.9×", rate: func(time.Duration) float64 { return 0.9 }, parts: func(at time.Duration, regions int) []float64 {
 	parts := make([]float64, regions)
 	for i := range parts {
@@ -70,7 +71,8 @@ var sun = load{name: "follows the sun, 0.9×", rate: func(time.Duration) float64
 	return parts
 }}
 
-// bursts are half of what a bucket holds within 2 s, once a minute, in regions in turn that are cold but for that. The home has a little to do.
+// bursts sends half of a bucket's capacity within 2 s, once a minute, to one region after the other, each of which is
+// idle otherwise. The home has a few requests in between.
 func bursts(p *counter.Policy) load {
 	perSecond := float64(p.Refill(1e9)) / 1e9
 	inBurst := float64(p.Limit.Max()) / 2 / 2 / perSecond
@@ -90,18 +92,18 @@ func bursts(p *counter.Policy) load {
 	}}
 }
 
-// figures are what a load came to, in units that were asked for.
+// figures are the results of a load. Amounts are in requested units.
 type figures struct {
 	exact, admitted    int64
-	entries            float64 // a second: asks and answers
-	messages           float64 // a second, of the region that sends the most
+	entries            float64 // asks and responses a second
+	messages           float64 // messages a second, by the region that sends the most
 	waited, mostWaited time.Duration
 }
 
 func (f figures) lost() float64 { return float64(f.exact-f.admitted) / float64(max(1, f.exact)) }
 
-// measure has regions decide a load beside one limiter that is exact, until that has admitted enough, or for so long. What
-// they say to each other is counted once they are warm.
+// measure runs a load against regions and against one exact limiter, until that limiter has admitted enough, or for the
+// time most. Messages between regions are counted after the warm-up.
 func measure(t *testing.T, regions, keys int, l counter.Limit, of load, enough int64, warm, most time.Duration) (f figures) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(t, regions)
@@ -131,8 +133,8 @@ func measure(t *testing.T, regions, keys int, l counter.Limit, of load, enough i
 		perSecond *= float64(len(costs)) / float64(sum)
 		start, begun := time.Now(), time.Now()
 		at := time.Duration(0)
-		whole := func() bool { return l.Algorithm != counter.FixedWindow || time.Now().Truncate(l.Window) != begun } // a budget is spent to the end
-		exact, admitted := map[int64]int64{}, map[int64]int64{}                                                      // by window: a request may wait into the next one
+		whole := func() bool { return l.Algorithm != counter.FixedWindow || time.Now().Truncate(l.Window) != begun } // a budget must be used up to the end
+		exact, admitted := map[int64]int64{}, map[int64]int64{}                                                      // by window, because a request may wait until the next one
 		last := int64(0)
 		windowOf := func(slot int64) int64 {
 			if l.Algorithm == counter.FixedWindow {
@@ -183,7 +185,7 @@ func measure(t *testing.T, regions, keys int, l counter.Limit, of load, enough i
 		}
 		time.Sleep(time.Second)
 		s.end()
-		if l.Algorithm == counter.FixedWindow { // the last window has just begun
+		if l.Algorithm == counter.FixedWindow { // ignores the last window, which has just started
 			delete(exact, last)
 			f.exact, f.admitted = 0, 0
 			for window, n := range exact {
@@ -194,8 +196,8 @@ func measure(t *testing.T, regions, keys int, l counter.Limit, of load, enough i
 	return f
 }
 
-// TestManyHotKeys: a thousand busy counters cost each region a bounded number of messages, and a few asks and answers each, of all regions
-// together.
+// TestManyHotKeys checks that a thousand busy counters cost each region a bounded number of messages, and only a few
+// asks and responses per counter over all regions.
 func TestManyHotKeys(t *testing.T) {
 	keys := 60
 	if *everyCell {
@@ -204,7 +206,7 @@ func TestManyHotKeys(t *testing.T) {
 	for _, c := range []struct {
 		load
 		from, to time.Duration
-		lost     float64 // at most
+		lost     float64 // highest accepted loss
 	}{
 		{steady(0.9), 0, 3 * time.Second, 0.001},
 		{steady(0.9), 10 * time.Second, 13 * time.Second, 0.001},
@@ -221,7 +223,7 @@ func TestManyHotKeys(t *testing.T) {
 	}
 }
 
-// TestLostAdmissions prints what regions refuse that one exact limiter admits, and what they say to each other meanwhile.
+// TestLostAdmissions prints how much regions refuse that one exact limiter admits, and how many messages they exchange.
 func TestLostAdmissions(t *testing.T) {
 	perSecond, perMinute, slower := counter.PerSecond(100), counter.PerMinute(1000), counter.PerMinute(100)
 	window := func(n int64) counter.Limit {
@@ -232,7 +234,7 @@ func TestLostAdmissions(t *testing.T) {
 		regions int
 		limit   counter.Limit
 		load    load
-		most    float64 // that may be lost, or 0 where nothing is promised
+		most    float64 // highest accepted loss; 0 if there is no promise
 		ci      bool
 	}{
 		{3, perSecond, steady(0.5), 0.001, true},

@@ -10,12 +10,12 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// planted are mistakes that are easily made where tokens move between regions. Each has a schedule in which it is always found.
+// planted are bugs that are easy to make when tokens move between regions. Each has a schedule that always finds it.
 var planted = []struct {
 	name     string
 	bug      func() *bug
 	schedule func(*simulation)
-	least    int // the percentage of random worlds in which it is found, at least
+	least    int // least percentage of random worlds that find the bug
 }{
 	{"capacity that comes back brings tokens", func() *bug {
 		return &bug{wrote: func(_ *simulation, c *counted, _ int, before, after *stake.Stake, _ int64) {
@@ -84,7 +84,7 @@ var planted = []struct {
 	{"void loans keep their tokens", func() *bug {
 		return &bug{wrote: func(_ *simulation, c *counted, _ int, before, after *stake.Stake, _ int64) {
 			for of := range before.Held {
-				if after.Held[of] == nil && before.Time == after.Time && !c.isBucket() { // a bucket can't hold more than its capacity
+				if after.Held[of] == nil && before.Time == after.Time && !c.isBucket() { // a bucket's level is limited by its capacity anyway
 					after.Level = before.Level
 				}
 			}
@@ -126,7 +126,7 @@ func (c *counted) raise(k *stake.Stake, n int64) {
 	}
 }
 
-// differences: every answer brings what was given since the one before.
+// differences is a bug in which each response has the tokens given since the last response, instead of their total.
 func differences() *bug {
 	type pair struct {
 		c        *counted
@@ -181,19 +181,20 @@ func (s *simulation) limit(l counter.Limit) *counted {
 	return s.count(p, "s")
 }
 
-// slowly is a bucket of 100 of which the home owns 90, and hardly refills. Who borrows 45 of it is lent all that there is.
+// slowly adds a bucket of 100, of which the home owns 90, that hardly refills. A region that borrows 45 is lent all
+// that the home has.
 func slowly(s *simulation) *counted {
 	return s.limit(counter.Limit{Count: 1, Window: time.Second, Burst: 100})
 }
 
 const home, away, third = 0, 1, 2
 
-// until sleeps to so long after the beginning.
+// until sleeps until a time after the start.
 func (s *simulation) until(after time.Duration) {
 	time.Sleep(after - time.Since(s.clocks[0].start))
 }
 
-// eager has a region keep what it has borrowed, to so long after the beginning: requests come for more than that.
+// eager makes a region keep what it has borrowed until a time after the start, through requests for more than that.
 func (s *simulation) eager(i int, c *counted, until time.Duration) {
 	for time.Since(s.clocks[0].start) < until-time.Second {
 		s.take(i, c, 100)
@@ -202,7 +203,7 @@ func (s *simulation) eager(i int, c *counted, until time.Duration) {
 	s.until(until)
 }
 
-// asks sets the fate of what one region says to the home. All else is quick.
+// asks sets what happens to messages from region away to the home. All other messages are fast.
 func (s *simulation) asks(ways ...way) {
 	quick := []way{{out: 75 * time.Millisecond, back: 75 * time.Millisecond}}
 	s.fate = func(from, to int) []way {
@@ -213,17 +214,17 @@ func (s *simulation) asks(ways ...way) {
 	}
 }
 
-// spent: a region spends what it has borrowed, and says so.
+// spent: a region spends what it has borrowed, and reports it.
 func spent(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
 	s.take(away, c, 50)
-	s.until(3 * time.Second) // the home rests
+	s.until(3 * time.Second) // until the home rests (isn't asked)
 	s.take(away, c, 1)
 	s.take(home, c, 20)
 }
 
-// half: the home has spent some, and lends most of the rest.
+// half: the home has spent some tokens, and lends most of the rest.
 func half(s *simulation) {
 	c := slowly(s)
 	s.take(home, c, 50)
@@ -232,7 +233,7 @@ func half(s *simulation) {
 	s.take(home, c, 39)
 }
 
-// doubled: an answer comes twice.
+// doubled: a response arrives twice.
 func doubled(s *simulation) {
 	c := slowly(s)
 	s.asks(way{out: 75 * time.Millisecond, back: 75 * time.Millisecond, again: time.Second})
@@ -240,7 +241,7 @@ func doubled(s *simulation) {
 	s.until(3 * time.Second)
 }
 
-// reordered: the answer of a loan that is over comes after that of the next.
+// reordered: the response about a loan that has ended arrives after the next loan's response.
 func reordered(s *simulation) {
 	c := slowly(s)
 	s.asks(way{out: 75 * time.Millisecond, back: 75 * time.Millisecond, again: 20 * time.Second})
@@ -251,7 +252,7 @@ func reordered(s *simulation) {
 	s.until(21 * time.Second)
 }
 
-// silent: a borrower is cut off, and spends the rest in the last moment.
+// silent: a borrower is cut off, and spends the rest of its loan at the last moment.
 func silent(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
@@ -262,7 +263,7 @@ func silent(s *simulation) {
 	s.take(home, c, 50)
 }
 
-// lateAnswer: an answer comes when the term is nearly over.
+// lateAnswer: a response arrives when the loan's term is almost over.
 func lateAnswer(s *simulation) {
 	c := slowly(s)
 	s.asks(way{out: 75 * time.Millisecond, back: 9 * time.Second})
@@ -272,7 +273,7 @@ func lateAnswer(s *simulation) {
 	s.take(home, c, 1)
 }
 
-// steps: the borrower's clock steps back, and the lender's forward.
+// steps: the borrower's clock steps back, and the lender's steps forward.
 func steps(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
@@ -291,34 +292,34 @@ func forgetful(s *simulation) {
 	c.excused = true
 	s.mu.Unlock()
 	s.edit(home, c, func(k *stake.Stake) { *k = stake.Stake{} })
-	s.take(away, c, 51) // and hears that its loan isn't known
+	s.take(away, c, 51) // the response says that the loan is unknown
 	s.mu.Lock()
 	c.excused = false
 	s.mu.Unlock()
 	s.take(home, c, 1)
 }
 
-// askedBack: the home asks for what it has lent.
+// askedBack: the home asks for tokens that it has lent.
 func askedBack(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
-	s.until(time.Second) // who has asked isn't asked
+	s.until(time.Second) // a region that has just asked isn't asked itself
 	s.take(home, c, 20)
 }
 
-// lentOn: what is lent on is still out when the loan that it came from is over.
+// lentOn: borrowed tokens are lent on, and still out when the original loan ends.
 func lentOn(s *simulation) {
 	c := s.limit(counter.Limit{Count: 100, Window: time.Second})
 	s.take(away, c, 45)
 	s.cutOff(true, [2]int{away, home}, [2]int{home, away})
 	s.eager(away, c, 5*time.Second)
-	s.take(home, c, 36)  // what it has kept
+	s.take(home, c, 36)  // what the home has kept
 	s.take(third, c, 80) // more than it gets
 	s.eager(third, c, 14*time.Second)
 	s.take(home, c, 1)
 }
 
-// TestPlantedBugsAreFound in their schedules every time, and in worlds by chance.
+// TestPlantedBugsAreFound checks that each bug is always found by its schedule, and often enough in random worlds.
 func TestPlantedBugsAreFound(t *testing.T) {
 	for _, p := range planted {
 		t.Run(p.name, func(t *testing.T) {
@@ -337,7 +338,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	}
 }
 
-// scheduled runs a schedule in three regions, and tells how it broke the limit, or "".
+// scheduled runs a schedule with three regions and returns how it broke the limit, or "".
 func scheduled(t *testing.T, schedule func(*simulation), b *bug) (broken string) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(t, 3)

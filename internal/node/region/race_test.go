@@ -4,7 +4,8 @@ package region
 
 import "flag"
 
-// Random sequences run in one goroutine, and the detector makes them ten times slower: make plain runs all of them.
+// Random sequences run in one goroutine, and the race detector makes them ten times slower, so this runs only a few.
+// make plain runs all of them.
 func init() {
 	if err := flag.Set("rapid.checks", "20"); err != nil {
 		panic(err)

@@ -8,7 +8,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// TestRefusalsThatArentBelieved: some checks ask the home, whatever it has refused a moment ago.
+// TestRefusalsThatArentBelieved checks cases in which a check asks the home although it has just refused.
 func TestRefusalsThatArentBelieved(t *testing.T) {
 	small := counter.Limit{Algorithm: counter.FixedWindow, Count: 10, Window: time.Hour}
 	for _, c := range []struct {
@@ -92,7 +92,7 @@ func TestRefusalsThatArentBelieved(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreBounded: clients may make up names, and a node remembers no more than it has room for.
+// TestRefusalsAreBounded checks that a node remembers a limited number of refusals, because clients may make up names.
 func TestRefusalsAreBounded(t *testing.T) {
 	r, p := refusals{believed: believeFor}, policyOf(t, "p", counter.PerHour(10), true)
 	for i := range maxRefusals + 10 {

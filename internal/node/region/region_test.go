@@ -28,21 +28,21 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A closed client of a Cluster keeps a goroutine for some seconds.
+	// A closed Cluster client keeps a goroutine for some seconds.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
 }
 
 var secret = NewSecret([]byte(strings.Repeat("s", 32)))
 
-// site is a region in a test: its own store, its link, and what its limiter counts in.
+// site is a region in a test: its own store, its link, and the store with which its limiter counts.
 type site struct {
 	own  *memstore.Store
 	link *Link
 	*Store
-	cut atomic.Bool // nobody reaches it
+	cut atomic.Bool // the region can't be reached
 }
 
-// world makes regions that reach each other without a network. The first one is home.
+// world creates regions that reach each other without a network. The first region is the home.
 func world(tb storetest.TB, now func() time.Time, names ...string) []*site {
 	tb.Helper()
 	sites := make([]*site, len(names))
@@ -66,7 +66,7 @@ func world(tb storetest.TB, now func() time.Time, names ...string) []*site {
 		sites[i].refusals.believed = 0
 		link.Serve(weir.NewLimiter(own, nil, weir.Options{}), own)
 		for _, p := range link.peers {
-			p.heard = time.Now().Add(time.Hour) // however late it is heard first
+			p.heard = time.Now().Add(time.Hour) // so that no region counts as silent before its first message
 			p.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 				to := sites[slices.Index(names, r.URL.Host)]
 				if to.cut.Load() || sites[i].cut.Load() {
@@ -85,7 +85,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// global makes limits that a test hasn't made global so, and asks one region after the other.
+// global is a store that makes all limits global and uses the regions in turn.
 type global struct {
 	sites    []*site
 	turn     atomic.Int64
@@ -130,7 +130,7 @@ func (g *global) Reset(ctx context.Context, counters []counter.Counter) error {
 	return g.site().Reset(ctx, counters)
 }
 
-// TestRegionsAreOneStore: asked in turn, regions do what one store does.
+// TestRegionsAreOneStore checks that regions that are used in turn behave like one store.
 func TestRegionsAreOneStore(t *testing.T) {
 	storetest.Run(t, func(tb storetest.TB, now func() time.Time) counter.Store {
 		return &global{sites: world(tb, now, "us", "eu", "ap"), policies: map[*counter.Policy]*counter.Policy{}}
@@ -162,8 +162,8 @@ func (s *site) left(p *counter.Policy) int64 {
 	return take(s, c)[0].Remaining
 }
 
-// TestAllOrNothingOverRegions: whatever refuses, and wherever that is counted, nothing is taken, or all is. The home is cut off
-// now and then.
+// TestAllOrNothingOverRegions checks that a request is charged to all of its limits or to none, whichever limit refuses
+// and wherever it is counted. The home is cut off from time to time.
 func TestAllOrNothingOverRegions(t *testing.T) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -180,7 +180,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 	for i, s := range sites {
 		limiters[i] = weir.NewLimiter(s, nil, weir.Options{})
 	}
-	used := map[string]int64{} // by limit, and by region where each has its own
+	used := map[string]int64{} // by limit, and also by region if each region has its own counter
 	unheard := func(i int, p *counter.Policy) bool {
 		home := sites[i].link.homeOf(p)
 		return sites[0].cut.Load() && home != "" && (home == "us" || i == 0)
@@ -194,7 +194,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 	for step := range 4000 {
 		i := rnd.IntN(len(sites))
 		sites[0].cut.Store(rnd.IntN(4) == 0)
-		for _, s := range sites { // nobody is taken for silent
+		for _, s := range sites { // so that no region counts as silent
 			for _, p := range s.link.peers {
 				p.mu.Lock()
 				p.Up, p.heard = true, time.Now()
@@ -261,7 +261,7 @@ func TestAllOrNothingOverRegions(t *testing.T) {
 	}
 }
 
-// TestGivenBackInParts: what one home has given back and another hasn't may be tried again.
+// TestGivenBackInParts checks that if only one of two homes could give back, the call can be repeated.
 func TestGivenBackInParts(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu", "ap")
 	p, q := policyOf(t, "p", counter.PerHour(10), true), policyOf(t, "q", counter.PerHour(10), true)
@@ -269,7 +269,7 @@ func TestGivenBackInParts(t *testing.T) {
 	take(sites[1], on(p, 4), on(q, 4))
 	back := []counter.Return{{Counter: on(p, 1).Counter, N: 4}, {Counter: on(q, 1).Counter, N: 4}}
 	sites[2].cut.Store(true)
-	for i, want := range []bool{false, true, false} { // ap comes back for the second
+	for i, want := range []bool{false, true, false} { // ap is back for the second attempt
 		err := sites[1].GiveBack(t.Context(), counter.Once{1}, time.Hour, back)
 		if (err == nil) != want || i == 2 && err != counter.ErrUsed {
 			t.Errorf("%d: %v", i, err)
@@ -281,7 +281,7 @@ func TestGivenBackInParts(t *testing.T) {
 	}
 }
 
-// TestHomeThatIsSilent isn't waited for.
+// TestHomeThatIsSilent checks that requests don't wait for a silent home.
 func TestHomeThatIsSilent(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	p := policyOf(t, "p", counter.PerHour(10), true)
@@ -309,7 +309,7 @@ func TestHomeThatIsSilent(t *testing.T) {
 	}
 }
 
-// TestConcurrentChecksShareMessages: however many wait, few messages are under way.
+// TestConcurrentChecksShareMessages checks that only a few messages are in flight, however many checks wait.
 func TestConcurrentChecksShareMessages(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	p := policyOf(t, "p", counter.PerHour(100), true)
@@ -353,7 +353,7 @@ func TestConcurrentChecksShareMessages(t *testing.T) {
 	}
 }
 
-// TestStrangersAreRefused over a real connection, before they can say anything.
+// TestStrangersAreRefused checks that a real connection without the secret fails before any message is sent.
 func TestStrangersAreRefused(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	server := httptest.NewUnstartedServer(sites[0].link)
@@ -391,7 +391,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 }
 
-// TestHostileMessages get an answer, and do nothing.
+// TestHostileMessages checks that invalid messages get an error response and change nothing.
 func TestHostileMessages(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	many := message{To: "us", Acts: make([]operation, maxActs+1)}
@@ -431,7 +431,8 @@ func TestHostileMessages(t *testing.T) {
 	}
 }
 
-// TestNamesStayInTheirRegion: what is sent to a home names no client, and two limits name one client differently.
+// TestNamesStayInTheirRegion checks that messages to a home don't contain clients' names, and that the same client has
+// different names for different limits.
 func TestNamesStayInTheirRegion(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	home := sites[1].link.peers["us"]

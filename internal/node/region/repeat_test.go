@@ -9,8 +9,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// TestRepeatedAfterARefund: a check of a limit of the region's own, one that regions share, one that travels, and slots is
-// charged anew when it is repeated with its id after a refund, and can be refunded again.
+// TestRepeatedAfterARefund checks that a check with an id that is repeated after a refund is charged again and can be
+// refunded again, for a region's own limit, a shared limit, a limit counted at its home, and slots.
 func TestRepeatedAfterARefund(t *testing.T) {
 	hourly := []counter.Limit{{Count: 900, Window: time.Hour}}
 	kinds := map[string]weir.Rule{
@@ -70,8 +70,9 @@ func TestRepeatedAfterARefund(t *testing.T) {
 	}
 }
 
-// TestALateRefundHappensOnce, also of a limit without a record, beside one that regions share. The record of the one decides for
-// both when marks of refunds are forgotten, which is after an hour.
+// TestALateRefundHappensOnce checks that a second refund is refused even after an hour, when marks of refunds are
+// forgotten. That holds for a limit without a record, too, if it is charged together with a shared limit, because the
+// shared limit's record decides for both.
 func TestALateRefundHappensOnce(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		daily := []counter.Limit{{Count: 900, Window: 24 * time.Hour}}
@@ -103,7 +104,7 @@ func TestALateRefundHappensOnce(t *testing.T) {
 		before := left()
 		receipt := check(weir.Request{Reserve: time.Hour, Receipt: true}).Receipt
 		for i := range 3 {
-			for _, s := range []*site{eu, ap} { // hours of messages that say nothing take their time
+			for _, s := range []*site{eu, ap} { // so that hours of empty messages don't take long to simulate
 				s.cut.Store(true)
 			}
 			time.Sleep(80 * time.Minute)

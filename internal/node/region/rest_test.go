@@ -10,7 +10,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// TestNothingIsLeft when demand ends: no cell, no ask, no goroutine.
+// TestNothingIsLeft checks that once requests stop, no cells, asks or goroutines are left.
 func TestNothingIsLeft(t *testing.T) {
 	for _, l := range []counter.Limit{
 		counter.PerSecond(100),
@@ -34,7 +34,7 @@ func TestNothingIsLeft(t *testing.T) {
 				i := luck.IntN(3)
 				s.running.Go(func() { s.take(i, c, 1) })
 			}
-			time.Sleep(25 * time.Second) // until all loans are over
+			time.Sleep(25 * time.Second) // until all loans have ended
 			for i, site := range s.sites {
 				site.stakes.mu.Lock()
 				if len(site.stakes.queues)+len(site.stakes.flights)+len(site.stakes.tidies) > 0 {
@@ -58,13 +58,13 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// TestKeptNoLonger: how long a region remembers a counter that nobody uses any more.
+// TestKeptNoLonger checks how long a region keeps the cell of an unused counter.
 func TestKeptNoLonger(t *testing.T) {
 	for _, c := range []struct {
 		limit counter.Limit
 		most  time.Duration
 	}{
-		{counter.PerSecond(100), 30 * time.Second}, // a loan's term and margin, and what refills then
+		{counter.PerSecond(100), 30 * time.Second}, // a loan's term and margin, and the time to refill
 		{counter.Limit{Algorithm: counter.FixedWindow, Count: 200, Window: 10 * time.Second}, 11 * time.Second},
 		{counter.Limit{Algorithm: counter.SlidingCounter, Count: 200, Window: 10 * time.Second}, 21 * time.Second},
 	} {

@@ -9,7 +9,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// TestForgottenRegionsArentAsked, though they are heard again: nobody waits for what they can't give.
+// TestForgottenRegionsArentAsked checks that a forgotten region isn't asked for tokens, even if it is up again, so that
+// no request waits for it.
 func TestForgottenRegionsArentAsked(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p := sharedPolicy(t, "w", budget)
@@ -35,7 +36,8 @@ func TestForgottenRegionsArentAsked(t *testing.T) {
 	})
 }
 
-// TestOneNodesLink: a node that can't reach the home doesn't keep the others of its region from asking it.
+// TestOneNodesLink checks that a node that can't reach the home doesn't keep other nodes of its region from asking the
+// home.
 func TestOneNodesLink(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		link, err := NewLink(Options{Name: "eu", Home: "us", Secret: secret, Peers: map[string][]string{"us": {"us"}, "ap": {"ap"}}})
@@ -49,7 +51,7 @@ func TestOneNodesLink(t *testing.T) {
 		defer bad.stakes.close()
 		time.Sleep(4 * time.Second)
 		p := sharedPolicy(t, "w", budget)
-		for range 60 { // eu owns 50: then the bad node can't borrow, for some seconds
+		for range 60 { // eu owns 50; after that, the bad node can't borrow for some seconds
 			take(bad, asks(p, "a", 1))
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -71,7 +73,7 @@ func TestOneNodesLink(t *testing.T) {
 	})
 }
 
-// TestNobodyWaitsForASilentHome, once it was silent for 3 s.
+// TestNobodyWaitsForASilentHome checks that no request waits for a home that has been silent for 3 s.
 func TestNobodyWaitsForASilentHome(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p := sharedPolicy(t, "w", budget)
@@ -103,7 +105,8 @@ func TestNobodyWaitsForASilentHome(t *testing.T) {
 	})
 }
 
-// TestRetryTimesWhileLendersRest are never too short, after a time in which all were asked in vain.
+// TestRetryTimesWhileLendersRest checks that retry times are never too short after a period in which all lenders had
+// nothing.
 func TestRetryTimesWhileLendersRest(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		b := sharedPolicy(t, "b", counter.Limit{Count: 60, Window: time.Minute, Burst: 100})
@@ -122,7 +125,7 @@ func TestRetryTimesWhileLendersRest(t *testing.T) {
 				continue
 			}
 			tries++
-			time.Sleep(r.RetryAfter + 200*time.Millisecond) // nobody else comes
+			time.Sleep(r.RetryAfter + 200*time.Millisecond) // without other requests
 			if q := take(eu, asks(b, "a", 1))[0]; !q.Allowed {
 				short++
 				t.Logf("refused after a RetryAfter of %v; now %v", r.RetryAfter, q.RetryAfter)

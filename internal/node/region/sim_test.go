@@ -17,35 +17,35 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// simulation is regions in virtual time: the real stores and links, over a network that is made of fates, each with a clock of its own.
-// Whatever a region writes into its cells is looked at. It runs in a bubble of synctest.
+// simulation runs regions in virtual time: real stores and links, with a simulated network and a separate clock for
+// each region. It checks everything that a region writes into its cells. It must run in a synctest bubble.
 type simulation struct {
 	t        testing.TB
 	names    []string
 	sites    []*site
 	clocks   []*clock
-	counters map[string]*counted // by key, as cells have it
+	counters map[string]*counted // by the key of the cell
 	fate     func(from, to int) []way
 	bug      *bug
 	stop     context.CancelFunc
-	running  sync.WaitGroup // all that was begun
-	over     atomic.Bool    // nothing arrives any more
-	messages []atomic.Int64 // by sender, without heartbeats
-	entries  atomic.Int64   // asks and answers
+	running  sync.WaitGroup // all goroutines that were started
+	over     atomic.Bool    // no more messages arrive
+	messages []atomic.Int64 // by sender; without heartbeats
+	entries  atomic.Int64   // asks and their responses
 
-	mu     sync.Mutex // guards what follows, and counters
+	mu     sync.Mutex // guards the fields below, and counters
 	cut    map[[2]int]bool
 	dead   []bool
-	broken string // how the bound broke first
+	broken string // the first violation of a bound
 }
 
-// way is what becomes of a message, and of the answer to it: when each arrives, or never, if that is below 0, and how much later the answer
-// comes again, if that isn't 0. A message with several ways is served several times.
+// way is the fate of a message and its response: how long each takes, or never if negative. If again isn't zero, the
+// response arrives a second time after that much more time. A message with several ways is served several times.
 type way struct{ out, back, again time.Duration }
 
 const never = -1
 
-// clock is that of a region's store, which drifts and steps.
+// clock is the clock of a region's store. It can drift and step.
 type clock struct {
 	start  time.Time
 	drift  float64
@@ -57,7 +57,7 @@ func (c *clock) now() int64 {
 	return c.start.UnixMicro() + elapsed + int64(float64(elapsed)*c.drift) + c.offset.Load()
 }
 
-// newSimulation makes regions. The first one is home.
+// newSimulation creates regions. The first region is the home.
 func newSimulation(t testing.TB, regions int) *simulation {
 	s := &simulation{t: t, names: []string{"us", "eu", "ap", "sa", "af", "oc"}[:regions], counters: map[string]*counted{}, cut: map[[2]int]bool{},
 		dead: make([]bool, regions), messages: make([]atomic.Int64, regions), bug: &bug{}}
@@ -80,7 +80,7 @@ func newSimulation(t testing.TB, regions int) *simulation {
 	return s
 }
 
-// run has regions keep in touch, until end.
+// run makes the regions exchange messages until end is called.
 func (s *simulation) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
@@ -93,10 +93,11 @@ func (s *simulation) end() {
 	s.over.Store(true)
 	s.stop()
 	s.running.Wait()
-	time.Sleep(2 * DefaultTimeout) // messages that nobody waits for
+	time.Sleep(2 * DefaultTimeout) // for messages whose senders have given up
 }
 
-// carry takes a message from one region to another, as its fate is. Answers that come too late, or twice, are heard all the same.
+// carry delivers a message from one region to another, as its fate says. Responses that arrive late or twice are
+// processed, too.
 func (s *simulation) carry(from, to int, r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -107,7 +108,7 @@ func (s *simulation) carry(from, to int, r *http.Request) (*http.Response, error
 		s.messages[from].Add(1)
 		s.entries.Add(2 * int64(bytes.Count(body, []byte(`"talk"`))))
 	}
-	got := make(chan []byte, 2) // two may come at once
+	got := make(chan []byte, 2) // two may arrive at the same time
 	for _, w := range s.fate(from, to) {
 		if w.out < 0 {
 			continue
@@ -150,7 +151,7 @@ func (s *simulation) reaches(from, to int) bool {
 	return !s.over.Load() && !s.dead[from] && !s.dead[to] && !s.cut[[2]int{from, to}]
 }
 
-// serve has a region answer a message.
+// serve makes a region respond to a message.
 func (s *simulation) serve(from, to int, body []byte, beat bool) []byte {
 	if beat {
 		text, _ := json.Marshal(answer{From: s.names[to], Rules: s.sites[to].link.rules()})
@@ -182,7 +183,7 @@ func (s *simulation) serve(from, to int, body []byte, beat bool) []byte {
 	return text
 }
 
-// about is the counter that an act is about, if it is watched.
+// about returns the counter of an operation, if the simulation watches it.
 func (s *simulation) about(a *operation) *counted {
 	if a.Talk == nil {
 		return nil
@@ -196,7 +197,7 @@ func (s *simulation) about(a *operation) *counted {
 	return s.counters[keyOf(&counted)]
 }
 
-// twist changes an answer, as the bug says.
+// twist applies the planted bug to a response.
 func (s *simulation) twist(from, to int, body, text []byte, beat bool) []byte {
 	if beat || s.bug.heard == nil {
 		return text
@@ -213,7 +214,7 @@ func (s *simulation) twist(from, to int, body, text []byte, beat bool) []byte {
 	return text
 }
 
-// hearLate has a region hear an answer for which nobody waits.
+// hearLate makes a region process a response for which nobody waits any more.
 func (s *simulation) hearLate(from, to int, body, text []byte, beat bool) {
 	var m message
 	var a answer
@@ -230,7 +231,7 @@ func (s *simulation) hearLate(from, to int, body, text []byte, beat bool) {
 	}
 }
 
-// take has a region decide a charge, and notes what it admits.
+// take makes a region decide a charge, and records what it admits.
 func (s *simulation) take(i int, c *counted, n int64) counter.Result {
 	charges := []counter.Charge{{Counter: c.Counter, N: n}}
 	var results [1]counter.Result
@@ -245,7 +246,8 @@ func (s *simulation) take(i int, c *counted, n int64) counter.Result {
 	return r
 }
 
-// giveBack returns what a region has admitted. It is noted before, so that nobody has it earlier than it was returned.
+// giveBack gives back what a region has admitted. It records that first, because another region may use the tokens at
+// once.
 func (s *simulation) giveBack(i int, c *counted, n, slot int64) {
 	s.mu.Lock()
 	c.admit(s, -n, slot)
@@ -262,7 +264,7 @@ func (s *simulation) step(i int, by time.Duration) {
 		c.meter = max(0, c.meter-c.rates[i]*max(0, by.Seconds()))
 	}
 	s.clocks[i].offset.Add(by.Microseconds())
-	for _, c := range s.counters { // as it is written: what was over may not be any more
+	for _, c := range s.counters { // decoded again, because something that had ended by the clock may not have ended now
 		c.stakes[i] = stake.Decode(c.written[i])
 	}
 }
@@ -273,7 +275,7 @@ func (s *simulation) breaks(c *counted, format string, args ...any) {
 	}
 }
 
-// watched are the cells of a region, whose changes are looked at.
+// watched wraps a region's cells and checks their changes.
 type watched struct {
 	*memoryCells
 	sim *simulation
@@ -292,11 +294,11 @@ func (w *watched) Update(ctx context.Context, keys []string, change func([][]byt
 	})
 }
 
-// bug is a mistake that is planted into what regions hear and write. Each may be nil.
+// bug is a planted bug in what regions hear and write. Each function may be nil.
 type bug struct {
-	// heard changes a message before a region hears it.
+	// heard changes a message before a region processes it.
 	heard func(s *simulation, c *counted, by, from int, m *stake.Message)
-	// served changes what a region has answered. It may change its stake, too.
+	// served changes a region's response. It may also change its stake.
 	served func(s *simulation, c *counted, by, from int, ask, answer *stake.Message)
 	// wrote changes what a region writes.
 	wrote func(s *simulation, c *counted, i int, before, after *stake.Stake, now int64)

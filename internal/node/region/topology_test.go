@@ -13,7 +13,7 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// take asks a region for n units until it refuses, and returns how many it had.
+// drainOf takes tokens from a region one by one until it refuses, and returns how many it took.
 func drainOf(t *testing.T, s *site, p *counter.Policy, subject string) (n int64) {
 	t.Helper()
 	for {
@@ -35,7 +35,7 @@ func sharedPolicy(t testing.TB, name string, l counter.Limit) *counter.Policy {
 	return p
 }
 
-// inTime runs regions in virtual time, until f has returned.
+// inTime runs three regions in virtual time until f returns.
 func inTime(t *testing.T, f func(t *testing.T, us, eu, ap *site)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -53,11 +53,11 @@ func inTime(t *testing.T, f func(t *testing.T, us, eu, ap *site)) {
 	})
 }
 
-// budget has a short window: regions send each other messages every second, and tests wait for the next one.
+// budget has a short window. Regions exchange messages every second, and tests wait for the next window.
 var budget = counter.Limit{Algorithm: counter.FixedWindow, Count: 1000, Window: 10 * time.Minute}
 
-// TestHomeMoves: the old home steps down at once, and the new one owns the rest later: of a bucket empty, of a window with the next
-// one. Nobody admits anything twice.
+// TestHomeMoves checks that the old home steps down at once, and that the new one owns the rest later: a bucket starts
+// empty then, and a window counts from its next start. No token is admitted twice.
 func TestHomeMoves(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		window, bucket := sharedPolicy(t, "w", budget), sharedPolicy(t, "b", counter.Limit{Count: 3600, Window: time.Hour, Burst: 1000})
@@ -99,7 +99,8 @@ func TestHomeMoves(t *testing.T) {
 		if n := drainOf(t, us, window, "fresh") + drainOf(t, ap, window, "fresh"); n != 0 {
 			t.Errorf("and the others %d more", n)
 		}
-		// And back: what eu admitted in this window isn't admitted again, and what is said of others doesn't begin anew.
+		// The home moves back. What eu admitted in this window isn't admitted again, and changing the state of another
+		// region doesn't restart the grace period.
 		if err := us.link.Move(t.Context(), "eu", "us", false); err != nil {
 			t.Fatal(err)
 		}
@@ -148,11 +149,12 @@ func TestHomeThatCannotBeMoved(t *testing.T) {
 	})
 }
 
-// TestHomeThatHasJustDied still counts as heard. A move asks it all the same, and the new home.
+// TestHomeThatHasJustDied checks moves of the home while a region that has just died still counts as up. A move asks
+// both the old and the new home, so it notices.
 func TestHomeThatHasJustDied(t *testing.T) {
 	for _, c := range []struct{ died, to, says string }{
 		{"us", "ap", "us can't be reached. If it is only cut off"},
-		{"us", "eu", "us can't be reached. If it is only cut off"}, // eu is the one that is asked to do it
+		{"us", "eu", "us can't be reached. If it is only cut off"}, // the move is requested at eu itself
 		{"ap", "ap", "ap can't be reached"},
 	} {
 		inTime(t, func(t *testing.T, us, eu, ap *site) {
@@ -172,7 +174,7 @@ func TestHomeThatHasJustDied(t *testing.T) {
 				t.Errorf("%s has died: %+v", c.died, h)
 			}
 			err = eu.link.Move(t.Context(), "us", c.to, true)
-			if c.died == c.to { // force is of no use there
+			if c.died == c.to { // force doesn't help here
 				if !errors.Is(err, ErrRefused) {
 					t.Errorf("the home was moved to one that has died: %v", err)
 				}
@@ -185,7 +187,7 @@ func TestHomeThatHasJustDied(t *testing.T) {
 	}
 }
 
-// TestNewHomeAsOthersKnowIt: it waits for what it owns, and then has it.
+// TestNewHomeAsOthersKnowIt checks that other regions know about the new home's grace period, and when it ends.
 func TestNewHomeAsOthersKnowIt(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		known := func(grace bool) {
@@ -207,7 +209,8 @@ func TestNewHomeAsOthersKnowIt(t *testing.T) {
 	})
 }
 
-// TestMissingHomes: of a limit that wasn't decided, it is known whether its home couldn't be asked, or this region's store.
+// TestMissingHomes checks that, for a limit that couldn't be decided, a region can tell whether the home or its own
+// store was missing.
 func TestMissingHomes(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		travels, shared, refuses := policyOf(t, "t", counter.PerHour(10), true), sharedPolicy(t, "s", budget), sharedPolicy(t, "r", budget)
@@ -239,7 +242,8 @@ func TestMissingHomes(t *testing.T) {
 	})
 }
 
-// TestRegionsLeave: checks of one that is drained ask the home, and what it has is borrowed. One that is forgotten loses what it has.
+// TestRegionsLeave checks that a drained region asks the home for every token, and that a forgotten region loses what
+// it has.
 func TestRegionsLeave(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		window := sharedPolicy(t, "w", budget)
@@ -254,7 +258,7 @@ func TestRegionsLeave(t *testing.T) {
 			t.Errorf("the others have %d more", n)
 		}
 
-		ap.cut.Store(true) // it dies, with what it has borrowed
+		ap.cut.Store(true) // ap dies with what it has borrowed
 		if err := us.link.SetState(t.Context(), "ap", "", false); err != nil {
 			t.Fatal(err)
 		}
@@ -285,8 +289,8 @@ func TestRegionsLeave(t *testing.T) {
 	})
 }
 
-// TestRetryTimesOfOneThatIsCutOff are those of what refills in the region. While the home can be asked, it is the home that says
-// when.
+// TestRetryTimesOfOneThatIsCutOff checks that a region that is cut off returns retry times from its own refill rate.
+// While it can ask the home, the home's times apply.
 func TestRetryTimesOfOneThatIsCutOff(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		bucket := sharedPolicy(t, "b", counter.Limit{Count: 100, Window: time.Hour, Burst: 100})

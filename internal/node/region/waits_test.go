@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// asksOf is how often a region has asked others for tokens.
+// asksOf returns how often a region has asked others for tokens.
 func asksOf(s *site) (n uint64) {
 	for _, p := range s.link.Peers() {
 		n += p.Asks
@@ -26,13 +26,15 @@ func asksOf(s *site) (n uint64) {
 	return n
 }
 
-// timed is take, and how long that took.
+// timed calls take and also returns how long it took.
 func timed(s *site, charges ...counter.Charge) ([]counter.Result, time.Duration) {
 	begun := time.Now()
 	return take(s, charges...), time.Since(begun)
 }
 
-// TestRequestsWaitForOneThatRests, for a quarter of a second. If all rest for longer, they are refused at once, and nobody is asked.
+// TestRequestsWaitForOneThatRests checks that requests wait up to a quarter of a second for a lender that rests, which
+// means that it isn't asked for a while. If all lenders rest for longer, requests are refused at once, and no lender is
+// asked.
 func TestRequestsWaitForOneThatRests(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p := sharedPolicy(t, "w", budget)
@@ -46,7 +48,7 @@ func TestRequestsWaitForOneThatRests(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for restOf(eu, p, "a", "us", "ap") <= patience { // they rest for longer each time
+		for restOf(eu, p, "a", "us", "ap") <= patience { // lenders rest longer each time
 			if r, d := timed(eu, asks(p, "a", 1)); r[0].Allowed || d == 0 || d > DefaultTimeout {
 				t.Fatalf("%+v after %v", r[0], d)
 			}
@@ -63,7 +65,7 @@ func TestRequestsWaitForOneThatRests(t *testing.T) {
 	})
 }
 
-// restOf is how long it is until a region may ask one of the others.
+// restOf returns the time until a region may ask one of the given regions.
 func restOf(s *site, p *counter.Policy, subject string, of ...string) time.Duration {
 	named := counter.Counter{Policy: p, Subject: secret.name(p.ID, []byte(subject))}
 	rest := int64(math.MaxInt64)
@@ -76,8 +78,8 @@ func restOf(s *site, p *counter.Policy, subject string, of ...string) time.Durat
 	return time.Duration(rest) * time.Microsecond
 }
 
-// TestNobodyWaitsInVain: for more than all of a limit, for a shadow rule, or for a request that another limit has refused. The
-// others aren't asked for these, and neither are they for peeks.
+// TestNobodyWaitsInVain checks requests that don't wait for other regions: those for more than the whole limit, those
+// of shadow rules, and those that another limit refuses. Only shadow rules ask other regions. Peeks don't ask either.
 func TestNobodyWaitsInVain(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p, own, shadow := sharedPolicy(t, "w", budget), policyOf(t, "own", counter.PerHour(1), false), sharedPolicy(t, "s", budget)
@@ -103,7 +105,7 @@ func TestNobodyWaitsInVain(t *testing.T) {
 
 		us.cut.Store(true)
 		ap.cut.Store(true)
-		take(eu, asks(p, "b", 45)) // it would ask ahead
+		take(eu, asks(p, "b", 45)) // this would ask ahead
 		time.Sleep(time.Second)
 		us.cut.Store(false)
 		ap.cut.Store(false)
@@ -118,7 +120,7 @@ func TestNobodyWaitsInVain(t *testing.T) {
 	})
 }
 
-// TestRegionsThatDontAnswer rest: a request doesn't ask them again and again.
+// TestRegionsThatDontAnswer checks that a region that doesn't respond isn't asked again and again by one request.
 func TestRegionsThatDontAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
@@ -136,8 +138,8 @@ func TestRegionsThatDontAnswer(t *testing.T) {
 	})
 }
 
-// TestFewWait: requests that wait for other regions keep places that others could have. So few do, and of a client for whom the others had too little
-// a quarter of them.
+// TestFewWait checks that only some requests may wait for other regions, because they hold places that other requests
+// could use. If the others just had too little for a client, only a quarter of the places is for that client.
 func TestFewWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
@@ -186,7 +188,7 @@ func TestFewWait(t *testing.T) {
 	})
 }
 
-// TestCutOff: what becomes of shared limits when their home is silent for longer than loans last.
+// TestCutOff checks what happens to shared limits if their home is silent for longer than loans last.
 func TestCutOff(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		at := func(on counter.FailureMode) *counter.Policy {
@@ -196,7 +198,7 @@ func TestCutOff(t *testing.T) {
 		}
 		share, refuse, local := at(counter.FailAllow), at(counter.FailRefuse), at(counter.FailLocal)
 		eu.cut.Store(true)
-		time.Sleep(9 * time.Second) // loans may be there yet
+		time.Sleep(9 * time.Second) // loans may still exist
 		for _, p := range []*counter.Policy{share, refuse, local} {
 			if r := take(eu, asks(p, "a", 10))[0]; !r.Allowed || r.Local || r.Remaining != 40 {
 				t.Errorf("after 9 s: %d: %+v", p.OnPartition, r)
@@ -225,7 +227,7 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// TestAsksAreCounted, and those among them that brought less than half of what requests waited for.
+// TestAsksAreCounted checks the numbers of asks, and of asks that brought less than half of what requests waited for.
 func TestAsksAreCounted(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p := sharedPolicy(t, "w", budget)
@@ -248,7 +250,7 @@ func TestAsksAreCounted(t *testing.T) {
 	})
 }
 
-// TestNodesThatHaveStopped change nothing any more, and say so.
+// TestNodesThatHaveStopped checks that nodes that have stopped return errors and change nothing.
 func TestNodesThatHaveStopped(t *testing.T) {
 	us := world(t, time.Now, "us", "eu")[0]
 	us.stakes.close()
@@ -257,7 +259,8 @@ func TestNodesThatHaveStopped(t *testing.T) {
 	}
 }
 
-// TestActsThatNobodyWaitsFor aren't sent, unless they give something back.
+// TestActsThatNobodyWaitsFor checks that operations whose callers have given up aren't sent, except those that give
+// something back.
 func TestActsThatNobodyWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
@@ -303,7 +306,7 @@ func TestActsThatNobodyWaitsFor(t *testing.T) {
 		do(back, 100*time.Millisecond, false)
 		do(take, time.Hour, true)
 		all.Wait()
-		time.Sleep(time.Second) // what was sent, and nobody waited for
+		time.Sleep(time.Second) // for operations that were sent although their callers had given up
 		if n := acts.Load(); n != maxMessages+2 {
 			t.Errorf("%d acts were sent, want those of %d that wait, and what is given back", n, maxMessages+1)
 		}

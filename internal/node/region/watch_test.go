@@ -8,25 +8,25 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// counted is a counter of a simulation, as one sees it who sees all regions.
+// counted is a counter of a simulation, seen from outside all regions.
 type counted struct {
 	counter.Counter
 	whole, unit int64
 	shares      []stake.Share
-	written     [][]byte // by region: what is in its cell
-	until       []int64  // and when that is forgotten
+	written     [][]byte // by region: the value in its cell
+	until       []int64  // by region: when that value expires
 	stakes      []*stake.Stake
-	meter       float64 // of a bucket: what was admitted and hasn't drained
+	meter       float64 // for a bucket: what was admitted and hasn't drained yet
 	rates       []float64
 	last        time.Time
-	used        map[int64]int64 // of windows, by when they begin
-	latest      int64           // the latest that any clock has shown
-	excused     bool            // a store has forgotten something
-	let         []int64         // by region: what it has admitted, lent and given back since the beginning
-	forgotten   map[int64]int64 // what stores have forgotten since then, by window, or of a bucket all
+	used        map[int64]int64 // for windows: what was used, by the window's start
+	latest      int64           // the latest time that any clock has shown
+	excused     bool            // a store has lost data
+	let         []int64         // by region: what it has admitted, lent and given back since the start
+	forgotten   map[int64]int64 // what stores have lost in that time, by window, or under 0 for a bucket
 }
 
-// tolerance is for what is rounded: clocks to µs, and refill to millionths.
+// tolerance is for rounding: clocks to µs, and refill to millionths.
 const tolerance = 0.01
 
 func (s *simulation) count(p *counter.Policy, subject string) *counted {
@@ -60,7 +60,7 @@ func (s *simulation) count(p *counter.Policy, subject string) *counted {
 
 func (c *counted) isBucket() bool { return c.Policy.Limit.Algorithm <= counter.LeakyBucket }
 
-// drain lets the meter run to now: each region's part of the rate by its own clock.
+// drain lowers the meter up to now, with each region's share of the rate by its own clock.
 func (c *counted) drain(s *simulation) {
 	passed := time.Since(c.last).Seconds()
 	c.last = time.Now()
@@ -70,8 +70,8 @@ func (c *counted) drain(s *simulation) {
 	c.meter = max(0, c.meter)
 }
 
-// admit notes an admission, or, below 0, what was given back, and whether it is one too many. The meter is the most that was admitted
-// in any interval that ends now, beyond what refilled in it.
+// admit records an admission or, if n is negative, a return, and reports a violation if the limit is exceeded. The
+// meter is the largest excess over the refill of all intervals that end now.
 func (c *counted) admit(s *simulation, n, slot int64) {
 	if c.isBucket() {
 		c.drain(s)
@@ -97,7 +97,7 @@ func (c *counted) admit(s *simulation, n, slot int64) {
 	}
 }
 
-// wrote takes in what a region has written, and looks at all regions.
+// wrote records what a region has written, and checks all regions.
 func (c *counted) wrote(s *simulation, i int, before []byte, cell *Cell, now int64) {
 	if s.bug.wrote != nil {
 		k := stake.Decode(cell.Value)
@@ -122,8 +122,8 @@ func (c *counted) wrote(s *simulation, i int, before []byte, cell *Cell, now int
 	c.check(s)
 }
 
-// forget has a region's store lose all, or go back to how it was so long ago. What can be admitted once more is what the region owns, or
-// what it has let go of since.
+// forget makes a region's store lose everything, or go back to its state some time ago. What the region owns, or what
+// it has let go since then, can be admitted again.
 func (s *simulation) forget(i int, c *counted, key string, ago time.Duration) {
 	s.mu.Lock()
 	old, let, until := c.written[i], c.let[i], c.until[i]
@@ -147,19 +147,20 @@ func (s *simulation) forget(i int, c *counted, key string, ago time.Duration) {
 	})
 }
 
-// at is a region's stake now.
+// at returns a region's stake as of now.
 func (c *counted) at(s *simulation, i int) *stake.Stake {
 	now := s.clocks[i].now()
 	if now >= c.until[i] {
 		c.written[i], c.stakes[i] = nil, &stake.Stake{}
 	}
-	c.stakes[i].Fits(c.Policy, c.shares[i], now, 1) // settles it
+	c.stakes[i].Fits(c.Policy, c.shares[i], now, 1) // settles the stake
 	return c.stakes[i]
 }
 
 func out(l *stake.Loan) int64 { return max(0, l.Given-l.Spent-l.Back) }
 
-// check: what is left in all regions and under way between them is no more than the limit, and nobody has borrowed what isn't lent.
+// check checks that what is left in all regions and in flight between them is at most the limit, and that no region has
+// borrowed more than was lent.
 func (c *counted) check(s *simulation) {
 	if c.excused {
 		return
@@ -175,7 +176,7 @@ func (c *counted) check(s *simulation) {
 			left += k.Level
 		case k.Time == window:
 			left += c.shares[i].Own - k.Level
-		default: // it isn't there yet
+		default: // this region hasn't reached the window yet
 			left += c.shares[i].Own
 			continue
 		}

@@ -7,7 +7,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// TestOldReceipts: tokens that were taken under other numbers come back without refilling by those.
+// TestOldReceipts checks that tokens that were taken before the limit's numbers changed come back as they are, and
+// don't refill at the new rate.
 func TestOldReceipts(t *testing.T) {
 	old := policy(t, counter.Limit{Count: 100, Window: time.Second, Burst: 100})
 	p := policy(t, counter.Limit{Count: 100, Window: 24 * time.Hour, Burst: 100})
@@ -21,7 +22,7 @@ func TestOldReceipts(t *testing.T) {
 	}
 }
 
-// TestGarbage in a store, or from another region, makes no node fall over.
+// TestGarbage checks that invalid data in a store, or from another region, doesn't make a node panic.
 func TestGarbage(t *testing.T) {
 	for _, l := range []counter.Limit{{Algorithm: counter.LeakyQueue, Count: 100, Window: time.Second, MaxDelay: time.Second}, {Algorithm: counter.SlidingLog, Count: 100, Window: time.Second}, {Algorithm: counter.Concurrency, Count: 100, Window: time.Minute}} {
 		func() {
@@ -73,7 +74,7 @@ func TestSlidingReset(t *testing.T) {
 	}
 }
 
-// TestOverdraw: however much more than reserved is settled, the level doesn't wrap.
+// TestOverdraw checks that the level doesn't overflow, however much more is settled than was reserved.
 func TestOverdraw(t *testing.T) {
 	p, s := policy(t, counter.Limit{Count: 100, Window: time.Second, Burst: 100}), Share{Own: 90, Rate: 900}
 	k := &Stake{}
@@ -91,8 +92,8 @@ func TestOverdraw(t *testing.T) {
 	}
 }
 
-// TestAsksAheadAreApart: a region that gave all that was wanted may be asked at once for what requests wait for, but for what they will
-// only after a while.
+// TestAsksAheadAreApart checks that a lender that gave everything that was wanted can be asked again at once if
+// requests wait, but only after a while to ask ahead.
 func TestAsksAheadAreApart(t *testing.T) {
 	p, s, k := policy(t, counter.PerSecond(100)), Share{Own: 5, Rate: 50}, &Stake{}
 	if !k.MayAskAhead("us", start) {
@@ -113,7 +114,8 @@ func TestAsksAheadAreApart(t *testing.T) {
 	}
 }
 
-// TestLendersRest: who had some is asked again when it says, and who had nothing later each time.
+// TestLendersRest checks how long a lender rests after its response. If it gave something, it sets the time itself. If
+// it had nothing, the time grows with each attempt.
 func TestLendersRest(t *testing.T) {
 	p := policy(t, counter.PerSecond(100))
 	s := Share{Own: 5, Rate: 50}
@@ -121,7 +123,7 @@ func TestLendersRest(t *testing.T) {
 	now := start
 	for i, c := range []struct {
 		brings int64
-		says   int64 // for how long it needn't be asked
+		says   int64 // how long the lender wants not to be asked
 		rests  int64
 		little bool
 	}{
@@ -155,7 +157,7 @@ func TestLendersRest(t *testing.T) {
 		k.Take(p, s, now, min(c.brings, k.left(p, s, now)/scale(p)))
 		now += max(1, c.rests)
 	}
-	// The ask of another node came before, so that this one brings nothing.
+	// Another node asked first, so this ask brings nothing.
 	ask := k.Ask(p, s, now, "us", 20)
 	if k.Heard(p, s, now, "us", ask, &Message{Late: true, Lent: &Loan{ID: k.Held["us"].ID, Given: k.Held["us"].Given, Sent: k.Held["us"].Sent}}); k.Rests("us", now) != 0 {
 		t.Error("a region rests that wasn't asked")
@@ -170,10 +172,10 @@ func TestLendersRest(t *testing.T) {
 	}
 }
 
-// TestRetryTimesAfterARest: nobody is told to come back before the lender has rested.
+// TestRetryTimesAfterARest checks that no client is told to retry before the lender has rested.
 func TestRetryTimesAfterARest(t *testing.T) {
 	p := policy(t, counter.Limit{Count: 60, Window: time.Minute, Burst: 100})
-	s := Share{Own: 5, Rate: 50} // one in 20 s
+	s := Share{Own: 5, Rate: 50} // one token in 20 s
 	k := &Stake{}
 	now := start
 	k.Take(p, s, now, 5)
@@ -190,7 +192,8 @@ func TestRetryTimesAfterARest(t *testing.T) {
 	}
 }
 
-// TestAnswersThatOvertakeEachOther: two nodes ask, and the lender gives to both. It doesn't rest because the second answer brought all.
+// TestAnswersThatOvertakeEachOther checks two asks whose responses arrive in reverse order. The lender gave tokens to
+// both, so it doesn't rest because the first response to arrive already brought everything.
 func TestAnswersThatOvertakeEachOther(t *testing.T) {
 	p := policy(t, counter.PerSecond(100))
 	s, home := Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
@@ -209,7 +212,8 @@ func TestAnswersThatOvertakeEachOther(t *testing.T) {
 	}
 }
 
-// TestWindowsThatDiffer: a window has begun here, and 0.8 s later there. Soon after that it lends.
+// TestWindowsThatDiffer checks that if the lender's window starts 0.8 s after the borrower's, the lender lends soon
+// after that.
 func TestWindowsThatDiffer(t *testing.T) {
 	p := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute})
 	s, home := Share{Own: 5}, Share{Own: 90}

@@ -12,7 +12,7 @@ var (
 	window = counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}
 )
 
-// TestAsksThatComeLate, or twice, are answered, and lend nothing more.
+// TestAsksThatComeLate checks that asks that arrive late or twice get a response but lend nothing more.
 func TestAsksThatComeLate(t *testing.T) {
 	for _, l := range []counter.Limit{rate, window} {
 		p, s, home := policy(t, l), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
@@ -35,15 +35,15 @@ func TestAsksThatComeLate(t *testing.T) {
 	}
 }
 
-// TestLateAnswersBringTokens, and end a rest of a lender that was thought to have nothing. They say no more of when to ask again: newer ones may
-// have said so.
+// TestLateAnswersBringTokens checks that late responses bring tokens, and end the rest of a lender that seemed to have
+// nothing. They don't change when to ask again, because newer responses may have set that.
 func TestLateAnswersBringTokens(t *testing.T) {
 	p, s := policy(t, rate), Share{Own: 5, Rate: 50}
 	for _, c := range []struct {
 		name        string
 		given, rest int64
-		next        int64 // as a newer answer has said
-		want        int64 // rest
+		next        int64 // set by a newer response
+		want        int64 // rest that is left afterward
 	}{
 		{"tokens", 7, 0, 0, 0},
 		{"nothing", 0, 0, 0, 249_000},
@@ -63,16 +63,17 @@ func TestLateAnswersBringTokens(t *testing.T) {
 	}
 }
 
-// TestWhatLendersSayOfThemselves: that they had less than half, and for how long they needn't be asked.
+// TestWhatLendersSayOfThemselves checks what lenders report in a response: whether they had less than half of what was
+// needed, and for how long they don't want to be asked.
 func TestWhatLendersSayOfThemselves(t *testing.T) {
 	slow := counter.Limit{Count: 60, Window: time.Minute, Burst: 100}
 	window := counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}
 	for _, c := range []struct {
 		name       string
 		limit      counter.Limit
-		own        int64 // of the lender
-		used       int64 // of that by its own clients
-		asked      int64 // of it a second by its own clients
+		own        int64 // the lender's share
+		used       int64 // what the lender's clients have used of it
+		asked      int64 // what the lender's clients ask for per second
 		need, want int64
 		short      bool
 		rest       int64
@@ -110,8 +111,9 @@ func TestWhatLendersSayOfThemselves(t *testing.T) {
 	}
 }
 
-// TestAskersArentAskedAhead for a while: they have too little themselves. Requests that wait may have what there is. One that only tells how its
-// loan stands may be asked, and so may one whose ask came late.
+// TestAskersArentAskedAhead checks that a region that has just asked for tokens isn't asked ahead for a while, because
+// it has too few itself. It may still be asked for requests that wait. A region that only reported on its loan may be
+// asked ahead.
 func TestAskersArentAskedAhead(t *testing.T) {
 	p, s, home := policy(t, rate), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
 	k, us := &Stake{}, &Stake{}
@@ -119,11 +121,11 @@ func TestAskersArentAskedAhead(t *testing.T) {
 	if us.Hear(p, home, start, "eu", told); told.Want > 0 || !us.MayAskAhead("eu", start) {
 		t.Errorf("%+v: it may not be asked", told)
 	}
-	for _, need := range []int64{0, 1} { // ahead, and for a request
+	for _, need := range []int64{0, 1} { // asking ahead, and asking for a request
 		k.Take(p, s, start+need, 3)
 		ask := k.Ask(p, s, start+1+need, "us", need)
 		now := start + 10*second*need
-		for _, at := range []int64{now, now + 700_000} { // the second time it is an old one
+		for _, at := range []int64{now, now + 700_000} { // the second time, the ask is an old one
 			us.Hear(p, home, at, "eu", ask)
 		}
 		for after, may := range map[int64]bool{0: false, 999_999: false, 1_000_000: true, -4 * second: true} {
@@ -137,7 +139,8 @@ func TestAskersArentAskedAhead(t *testing.T) {
 	}
 }
 
-// TestDemandThatBegins: a stream is taken to go on as it began. A request or two, or many at one moment, aren't one.
+// TestDemandThatBegins checks the estimate of demand: a stream of requests is expected to continue at its rate. One or
+// two requests, or many at the same moment, aren't a stream.
 func TestDemandThatBegins(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -170,7 +173,7 @@ func TestDemandThatBegins(t *testing.T) {
 		}
 	}
 	p := policy(t, rate)
-	for after, anew := range map[int64]bool{1_900_000: false, 2_100_000: true, -second: true} { // a pause, and a clock that ran backwards
+	for after, anew := range map[int64]bool{1_900_000: false, 2_100_000: true, -second: true} { // a pause, and a clock that runs backward
 		k, now := &Stake{}, start
 		for range 20 {
 			k.note(p, now, 1)
@@ -199,7 +202,8 @@ func TestDemandThatBegins(t *testing.T) {
 	}
 }
 
-// TestWhatIsOwed: what nobody asks for goes back before its term is over. Until then it is renewed.
+// TestWhatIsOwed checks that borrowed tokens without demand go back before the loan's term ends. Until then, the loan
+// is renewed.
 func TestWhatIsOwed(t *testing.T) {
 	p, s, home := policy(t, counter.Limit{Count: 100, Window: time.Hour, Burst: 100}), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
 	k, us := &Stake{}, &Stake{}
@@ -209,7 +213,7 @@ func TestWhatIsOwed(t *testing.T) {
 	if out := k.Held["us"].out(); out < 60 {
 		t.Fatalf("it has borrowed %d", out)
 	}
-	k.Asked = 2000 // more than it has, for two seconds
+	k.Asked = 2000 // demand for more than it has, for two seconds
 	for after, want := range map[int64]bool{second: false, 2 * second: false, 3_400_000: true, 7_100_000: true} {
 		if to, borrowed := Decode(k.Encode()).Owed(p, s, start+after); (len(to) > 0) != want || !borrowed {
 			t.Errorf("after %d µs: %v is owed something, borrowed: %v", after, to, borrowed)
@@ -226,7 +230,7 @@ func TestWhatIsOwed(t *testing.T) {
 		t.Error("nobody is owed what nobody asks for")
 	}
 	now := start + 1_100_000
-	for _, left := range []int64{1, 0} { // one is kept, until nobody has asked for a while
+	for _, left := range []int64{1, 0} { // one token is kept until there has been no demand for a while
 		tell := k.Ask(p, s, now, "us", 0)
 		k.Heard(p, s, now, "us", tell, us.Hear(p, home, now, "eu", tell))
 		if out := k.Held["us"].out(); out != left {
@@ -247,7 +251,8 @@ func TestWhatIsOwed(t *testing.T) {
 	}
 }
 
-// TestOwnersGetBackWhatTheirRequestsNeed, though the borrower would like to keep it.
+// TestOwnersGetBackWhatTheirRequestsNeed checks that an owner gets back what its requests need, even if the borrower
+// has demand, too.
 func TestOwnersGetBackWhatTheirRequestsNeed(t *testing.T) {
 	for _, l := range []counter.Limit{rate, {Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}} {
 		p, s, home := policy(t, l), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
@@ -255,7 +260,7 @@ func TestOwnersGetBackWhatTheirRequestsNeed(t *testing.T) {
 		k.Take(p, s, start, 5)
 		ask := k.Ask(p, s, start, "us", 80)
 		k.Heard(p, s, start, "us", ask, us.Hear(p, home, start, "eu", ask))
-		k.note(p, start, 200) // it wants more than there is
+		k.note(p, start, 200) // the borrower wants more than there is
 		us.Take(p, home, start, us.left(p, home, start)/scale(p))
 		for _, need := range []int64{7, 1000} {
 			had := k.Held["us"].out()
@@ -272,12 +277,13 @@ func TestOwnersGetBackWhatTheirRequestsNeed(t *testing.T) {
 	}
 }
 
-// TestRetryTimesAreForOneRequest, not for all that wait together.
+// TestRetryTimesAreForOneRequest checks that a retry time is for a single request, not for all requests that wait
+// together.
 func TestRetryTimesAreForOneRequest(t *testing.T) {
 	p, s, home := policy(t, counter.PerMinute(60)), Share{Own: 5, Rate: 50}, Share{Own: 45, Rate: 900}
 	us, eu := &Stake{}, &Stake{}
 	us.Take(p, home, start, 45)
-	ask := eu.Ask(p, s, start, "us", 90) // more than there ever is
+	ask := eu.Ask(p, s, start, "us", 90) // more than there will ever be
 	for most, retry := range map[int64]int64{9: 10 * second, 0: -1} {
 		ask.Most = most
 		ask.Held.Sent++
@@ -287,8 +293,8 @@ func TestRetryTimesAreForOneRequest(t *testing.T) {
 	}
 }
 
-// TestDeadRegions: what was lent to them is here again, what was borrowed of them is another's now, and should one of them ask, it hears
-// that it has nothing.
+// TestDeadRegions checks that what was lent to a dead region is back with its owner, and what was borrowed from one
+// belongs to another region. If a dead region asks, the response says that it has nothing.
 func TestDeadRegions(t *testing.T) {
 	for _, l := range []counter.Limit{rate, window} {
 		p, home := policy(t, l), Share{Own: 90, Rate: 900}
@@ -312,7 +318,7 @@ func TestDeadRegions(t *testing.T) {
 			t.Errorf("%v: a dead region borrows anew: %+v", l.Algorithm, answer)
 		}
 
-		// The other way round: eu is the lender, and us has 85 of it.
+		// Now eu is the lender, and us has borrowed 85.
 		_, us = lendAll(t, p, Share{Own: 85, Rate: 850}, start)
 		us.Held["eu"] = us.Held["us"]
 		delete(us.Held, "us")
@@ -323,10 +329,11 @@ func TestDeadRegions(t *testing.T) {
 	}
 }
 
-// TestWhenLendersHaveMore: what a lender said counts for as much as it was asked for, from when its answer came, and isn't passed on.
+// TestWhenLendersHaveMore checks how a lender's retry time is used: only for the amount that was asked for, counted
+// from the arrival of the response, and not passed on to other regions.
 func TestWhenLendersHaveMore(t *testing.T) {
 	p := policy(t, counter.Limit{Count: 60, Window: time.Minute, Burst: 100})
-	s := Share{Own: 5, Rate: 50} // one in 20 s
+	s := Share{Own: 5, Rate: 50} // one token in 20 s
 	k := &Stake{}
 	k.Take(p, s, start, 5)
 	ask := k.Ask(p, s, start, "us", 2)
@@ -347,9 +354,9 @@ func TestWhenLendersHaveMore(t *testing.T) {
 	}{
 		{now, 1, 3 * time.Second},
 		{now, 2, 3 * time.Second},
-		{now, 3, own(3)}, // it has said nothing of so much
+		{now, 3, own(3)}, // the lender gave no time for this many
 		{now + second, 2, 2 * time.Second},
-		{now + 3*second, 2, own(2) - 3*time.Second}, // others may have taken it
+		{now + 3*second, 2, own(2) - 3*time.Second}, // other regions may have taken them
 	} {
 		if r := k.Report(p, s, c.at, c.n, false); r.RetryAfter != c.after {
 			t.Errorf("%d at %d µs: retry after %v, want %v", c.n, c.at-now, r.RetryAfter, c.after)
@@ -357,7 +364,7 @@ func TestWhenLendersHaveMore(t *testing.T) {
 	}
 }
 
-// TestWhenWindowsHaveMore: a sliding counter tells others what it tells its own clients.
+// TestWhenWindowsHaveMore checks that a sliding counter gives other regions the same retry time as its own clients.
 func TestWhenWindowsHaveMore(t *testing.T) {
 	p, s := policy(t, counter.Limit{Algorithm: counter.SlidingCounter, Count: 100, Window: time.Minute}), Share{Own: 90}
 	us := &Stake{Time: start, Prev: 80, Level: 30}
@@ -369,8 +376,9 @@ func TestWhenWindowsHaveMore(t *testing.T) {
 	}
 }
 
-// TestWhenToAskAgain: one that gave all that was wanted, or wasn't asked for any, may be asked at once, and one that had little when it says.
-// One in another window will be there soon.
+// TestWhenToAskAgain checks when a lender may be asked again. If it gave all that was wanted, or wasn't asked for
+// tokens, that is at once. If it had too little, it sets the time. If it is in another window, it will soon be in the
+// same one.
 func TestWhenToAskAgain(t *testing.T) {
 	p, s := policy(t, rate), Share{Own: 5, Rate: 50}
 	for _, c := range []struct {

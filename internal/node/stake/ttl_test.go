@@ -18,10 +18,10 @@ func policy(t *testing.T, l counter.Limit) *counter.Policy {
 
 const second = 1_000_000 // µs
 
-// start is when windows of a second, a minute and a day begin.
+// start is the start of a window of a second, of a minute and of a day.
 var start = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
-// lendAll has a region that owns the most of a limit lend another all that it has.
+// lendAll makes a region that owns most of a limit lend all of that to another region.
 func lendAll(t *testing.T, p *counter.Policy, s Share, now int64) (lender, borrower *Stake) {
 	t.Helper()
 	lender, borrower = &Stake{}, &Stake{}
@@ -33,13 +33,13 @@ func lendAll(t *testing.T, p *counter.Policy, s Share, now int64) (lender, borro
 	return lender, borrower
 }
 
-// TestKeptAsLongAsItMatters: a stake that is forgotten at the end of its TTL is as one that is kept.
+// TestKeptAsLongAsItMatters checks that when a stake's TTL ends, forgetting the stake is the same as keeping it.
 func TestKeptAsLongAsItMatters(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		limit counter.Limit
-		at    int64 // when all is lent
-		then  int64 // what the clock shows at the last change
+		at    int64 // when everything is lent
+		then  int64 // the clock's time at the last change
 	}{
 		{"a bucket's loan comes back empty when the term is over, and refills then", counter.Limit{Count: 5, Window: time.Second, Burst: 100}, start, start},
 		{"a sliding counter weighs a window to the end of the next", counter.Limit{Algorithm: counter.SlidingCounter, Count: 100, Window: time.Minute}, start, start},
@@ -59,7 +59,7 @@ func TestKeptAsLongAsItMatters(t *testing.T) {
 	}
 }
 
-// TestLentBesideHeld: what a region owns and has lent is missing, however much it has of others.
+// TestLentBesideHeld checks that tokens that a region has lent count as missing, even if it has borrowed others.
 func TestLentBesideHeld(t *testing.T) {
 	p, s := policy(t, counter.Limit{Count: 5, Window: time.Second, Burst: 100}), Share{Own: 20, Rate: 200}
 	k := &Stake{Time: start, Level: 60 * second, Lent: map[string]*Loan{"eu": {Given: 20, Until: start + 5*second}}, Held: map[string]*Loan{"us": {Given: 60, Until: start + 8*second}}}
@@ -69,7 +69,8 @@ func TestLentBesideHeld(t *testing.T) {
 	}
 }
 
-// TestRetryAfter of refusals: when a window ends, and of a sliding counter when the one before weighs little enough.
+// TestRetryAfter checks the retry times of refusals: the end of the window or, for a sliding counter, when the previous
+// window weighs little enough.
 func TestRetryAfter(t *testing.T) {
 	s := Share{Own: 90}
 	fixed := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute})
@@ -85,7 +86,7 @@ func TestRetryAfter(t *testing.T) {
 		{fixed, Stake{Time: start, Level: 90}, start - second, 1, 61 * time.Second},
 		{fixed, Stake{Time: start, Level: 90}, start + 20*second, 101, counter.Never},
 		{sliding, Stake{Time: start, Prev: 90}, start + 15*second, 45, 15 * time.Second},
-		{sliding, Stake{Time: start, Level: 90}, start + 15*second, 45, 45*time.Second + 27*time.Second}, // if all others are as full
+		{sliding, Stake{Time: start, Level: 90}, start + 15*second, 45, 45*time.Second + 27*time.Second}, // if all other regions are equally full
 	} {
 		k := c.k
 		if r := k.Report(c.p, s, c.now, c.n, false); r.RetryAfter < c.after-time.Millisecond || r.RetryAfter > c.after+time.Second {
@@ -94,7 +95,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestGiveBackMintsNothing: what a window has lent stays lent, whatever comes back.
+// TestGiveBackMintsNothing checks that tokens that a window has lent stay lent, whatever is given back.
 func TestGiveBackMintsNothing(t *testing.T) {
 	p, s := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}), Share{Own: 90}
 	k, borrower := lendAll(t, p, s, start)
