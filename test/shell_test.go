@@ -98,7 +98,7 @@ var shellBlocks = map[string][]shellBlock{
 	"docs/reference/cli.md: weir import": {
 		{
 			instead: []string{"/srv/runtime_data/current/ratelimit/config", "config", "/etc/nginx/nginx.conf", "nginx.conf"},
-			stdout:  []string{`envoy.yaml: ok, 1 rule`, `nginx.yaml: ok, 1 rule`, `ingress.yaml: ok, 1 rule`}, stderr: []string{`1 rule; not one to one: 0`},
+			stdout:  []string{`envoy.yaml: ok, 1 rule`, `nginx.yaml: ok, 1 rule`}, stderr: []string{`1 rule; not one to one: 0`},
 		},
 	},
 	"docs/reference/cli.md: weir bench": {
@@ -183,7 +183,6 @@ pass() { echo sk_stolen; }
 mkdir config
 echo '{domain: edge, descriptors: [{key: api_key, rate_limit: {unit: day, requests_per_unit: 2}}]}' > config/edge.yaml
 echo 'http { limit_req_zone $remote_addr zone=one:1m rate=1r/s; server { limit_req zone=one; } }' > nginx.conf
-kubectl() { echo '{apiVersion: v1, kind: Ingress, metadata: {name: api, annotations: {nginx.ingress.kubernetes.io/limit-rps: "5"}}}'; }
 `,
 	"docs/reference/check-api.md": aNode,
 	"docs/guides/envoy.md":        aNode,

@@ -51,12 +51,11 @@ func importNginxCommand() *cobra.Command {
 		if err != nil {
 			return nil, "", err
 		}
-		read, none := imports.Nginx, "there is no limit_req, or each of them was left out"
-		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || name == "-" && manifest.Match(text) {
-			read, none = imports.Ingress, "no Ingress has limit-rps or limit-rpm; weir import envoy reads envoyproxy/ratelimit's files"
+		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) || manifest.Match(text) {
+			return nil, "", rejected(fmt.Errorf("%s: is not a configuration of nginx; annotations of ingress-nginx aren't read, and weir import envoy reads envoyproxy/ratelimit's files", name))
 		}
-		r, err := read(name, text)
-		return r, none, rejected(err)
+		r, err := imports.Nginx(name, text)
+		return r, "there is no limit_req, or each of them was left out", rejected(err)
 	})
 }
 

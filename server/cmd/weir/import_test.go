@@ -43,12 +43,12 @@ func TestImport(t *testing.T) {
 	runWith(t, "", "import", "nginx", conf).expect(t, 0, "limit: 3/second\n    burst: 5\n", "differs: nginx.conf:1: limit_conn")
 	either := "http { map $http_x_key $k { default $http_x_key; '' $binary_remote_addr; } limit_req_zone $k zone=z:1m rate=3r/s; server { limit_req zone=z; } }"
 	runWith(t, either, "import", "nginx", "-").expect(t, exitRefused, "", `a map has several values (a header, or else the address, is by: ["header:NAME"] in a rule): it is left out`)
-	ingress := "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: api, annotations: {nginx.ingress.kubernetes.io/limit-rps: '2'}}\n"
-	runWith(t, ingress, "import", "nginx", "-").expect(t, 0, "limits: [{limit: 2/second, burst: 11}]", "1 rule; not one to one: 0")
-	runWith(t, "", "import", "nginx", write("i.yml", ingress)).expect(t, 0, "id: api", "")
+	ingress := "apiVersion: networking.k8s.io/v1\nkind: Ingress\n"
+	runWith(t, ingress, "import", "nginx", "-").expect(t, exitRefused, "", "-: is not a configuration of nginx; annotations of ingress-nginx aren't read")
+	runWith(t, "", "import", "nginx", write("i.conf", ingress)).expect(t, exitRefused, "", "annotations of ingress-nginx aren't read")
 	runWith(t, "http { password hunter2", "import", "nginx", "-").expect(t, exitRefused, "", "-:1: is not nginx's syntax")
 	runWith(t, "", "import", "nginx", dir).expect(t, exitUsage, "", "is a directory")
-	runWith(t, "", "import", "nginx", edge).expect(t, exitRefused, "", "no Ingress has limit-rps or limit-rpm; weir import envoy reads")
+	runWith(t, "", "import", "nginx", edge).expect(t, exitRefused, "", "annotations of ingress-nginx aren't read, and weir import envoy reads")
 	runWith(t, "http { }", "import", "nginx", "-").expect(t, exitRefused, "", "there is no limit_req")
 	runWith(t, "", "import", "envoy", t.TempDir()).expect(t, exitUsage, "", "has no *.yaml: name the folder")
 	runWith(t, "", "import", "nginx").expect(t, exitUsage, "", "FILE")

@@ -1,5 +1,5 @@
-// Package imports converts the limits of other limiters into Weir rules: envoy.go those of envoyproxy/ratelimit, nginx.go
-// those of nginx's limit_req, whose files conf.go parses, and ingress.go the annotations of ingress-nginx.
+// Package imports converts the limits of other limiters into Weir rules: envoy.go those of envoyproxy/ratelimit, and
+// nginx.go those of nginx's limit_req, whose files conf.go parses.
 //
 // If a rule differs from the original, that is explained twice: in a comment in the rules, and in a [Note] for the
 // operator.
