@@ -78,9 +78,9 @@ func refundable(p *counter.Policy) time.Duration {
 	return min(max(p.Memory(), time.Minute), refundTime)
 }
 
-// keep records what was taken if it may have to go back later: by a receipt, because of the response's status, because it was
-// reserved, or because the request is queued. If takeApart refused the request after the store took tokens for it, they go
-// back at once.
+// keep records the charges if they may have to go back later: because of a receipt, of the response's status, of a
+// reservation, or because the request is queued. If takeApart refused the request after the store took tokens for it,
+// they go back at once.
 func (l *Limiter) keep(ctx context.Context, req *Request, m *match, d *Decision) {
 	undo := !d.Allowed
 	if undo && m.refused() {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// quota is a model of one policy of a host: how many requests are left now, according to what answers have said. It is pure
+// quota models one policy of a host: how many requests are left now, according to the responses so far. It is pure
 // arithmetic: time is an argument, and the host's lock guards it.
 //
 // A response says how much of the quota remained when the server counted its request. The client has sent other requests since.
@@ -289,7 +289,7 @@ func (q *quota) compare(now time.Time, t *ticket, r *reading) {
 		q.span(now)
 		q.next = time.Time{}
 		if proof > 0 && r.reset >= 0 {
-			q.reset, q.moves = now.Add(r.reset), q.beyond(r) // forget what was known of the last window
+			q.reset, q.moves = now.Add(r.reset), q.beyond(r) // forget the last window
 		}
 		return
 	}

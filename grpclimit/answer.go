@@ -121,8 +121,9 @@ func code(x *httplimit.Refused) codes.Code {
 // errPanic stands for the error of a handler that panics.
 var errPanic = errors.New("panic")
 
-// last serves a call whose decision is unfinished, keeps its slots meanwhile, and tells the limiter
-// how it ended. A call without an answer keeps its charge, whatever the cause; its slots are freed.
+// last serves a call whose decision is unfinished, and keeps its slots while it runs. Then it tells
+// the limiter how the call ended. A call without an answer keeps its charge, whatever the cause,
+// but its slots are freed.
 func (i *Interceptors) last(ctx context.Context, method string, d weir.Decision, serve func() error) (err error) {
 	fail := func(err error) {
 		if err != nil && i.opts.OnError != nil {

@@ -24,8 +24,8 @@ type Options struct {
 	// Identity says where identities come from. Headers are metadata; a call has no query. If
 	// no source of the user is set, the user is the one that a verified client certificate names.
 	Identity httplimit.Identity
-	// Identify, if set, may change the call to check last. What it marks as verified is trusted. It
-	// must not keep the request.
+	// Identify, if set, is called last, and may change the request to check. Values that it marks
+	// as verified are trusted. It must not keep the request.
 	Identify func(ctx context.Context, method string, req *weir.Request)
 	// TrustedProxies are the proxies whose x-forwarded-for is believed. If empty, the peer is the
 	// client.
@@ -147,7 +147,7 @@ func (i *Interceptors) admit(ctx context.Context, method string, message any) (w
 	return v.Decision, nil
 }
 
-// call is a call in the form in which it is checked: the HTTP request that it is on the wire, with
+// call is a gRPC call in the form in which it is checked: as the HTTP request that carries it, with
 // the headers that identify its client. limits are the headers that describe its limits. Calls are
 // reused.
 type call struct {

@@ -28,11 +28,12 @@ type Estimate struct {
 	Choices int64
 	// Model is the model whose prices apply.
 	Model string
-	// Reserve is how long the estimate stands if nobody calls [Settle]; see [weir.Request.Reserve].
-	// Zero means that the amounts aren't an estimate but what the request takes.
+	// Reserve is for how long the estimate is reserved if [Settle] isn't called; see
+	// [weir.Request.Reserve]. Zero means that the amounts are exact, not an estimate.
 	Reserve time.Duration
-	// Guess says that the amounts are guesses, for example from what earlier requests took. Each is
-	// capped at the limit's capacity, because a guess must not lock a client out for ever.
+	// Guess says that the amounts are guesses, for example from the amounts that earlier requests
+	// used. Each is capped at the limit's capacity, because a guess must not lock a client out
+	// forever.
 	Guess bool
 }
 

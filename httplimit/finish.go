@@ -17,11 +17,10 @@ import (
 	"github.com/weirhq/weir/internal/renew"
 )
 
-// serveAndFinish serves a request. Then it gives back what rules that count certain statuses took,
-// unless the answer has one of these. It does that once the handler has returned, or when a stream or
-// a WebSocket has begun. A request without an answer keeps its charge, whatever the cause: the
-// service may have done what it asked for, and a client may learn in other ways whether a guess was
-// right.
+// serveAndFinish serves a request. If a rule counts only certain statuses and the response has another one, it then
+// gives back that rule's charge. It does so when the handler has returned, or when a stream or a WebSocket has begun. A
+// request without a response keeps its charge, whatever the cause: the service may have done the work, and a client may
+// learn in other ways whether a guess was right.
 func (m *Middleware) serveAndFinish(w http.ResponseWriter, r *http.Request, next http.Handler, d weir.Decision) {
 	a := &answer{m: m, r: r, d: d}
 	a.reserved = private.Reserved(&a.d)
@@ -82,9 +81,9 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 
 type answerKey struct{}
 
-// NoAnswer tells the limiter in front of a handler that what the handler writes isn't the service's
-// own answer, as when a proxy has lost that answer. Rules that count by status then keep their
-// charge. Without such rules NoAnswer does nothing.
+// NoAnswer tells the limiter in front of a handler that the handler's response isn't the service's own, for example
+// because a proxy has lost that response. Rules that count by status then keep their charge. Without such rules,
+// NoAnswer does nothing.
 func NoAnswer(r *http.Request) {
 	if a, ok := r.Context().Value(answerKey{}).(*answer); ok {
 		a.lost.Store(true)
@@ -97,7 +96,7 @@ type answer struct {
 	r        *http.Request
 	d        weir.Decision
 	status   int         // 0 until known
-	lost     atomic.Bool // what is written isn't the service's answer
+	lost     atomic.Bool // the response isn't the service's own
 	broken   atomic.Bool // reading the request's body failed
 	finished bool
 

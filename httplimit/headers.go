@@ -85,7 +85,7 @@ func (ts *texts) quota(d *weir.Decision) string {
 	if !d.Allowed {
 		next = d.RetryAfter
 	}
-	if next >= 0 && !(d.Allowed && isSlots(d.Policy)) { // otherwise waiting doesn't help, or nobody knows how long
+	if next >= 0 && !(d.Allowed && isSlots(d.Policy)) { // otherwise waiting doesn't help, or the time isn't known
 		b = strconv.AppendInt(append(b, ";t="...), seconds(next), 10)
 	}
 	return string(b)

@@ -20,8 +20,8 @@ import (
 type Options struct {
 	// Identity says where the client's key, user, organization and tier come from.
 	Identity Identity
-	// Identify, if set, may change the request to check before the limiter sees it. The middleware
-	// trusts what it marks as verified. It must not keep either argument.
+	// Identify, if set, may change the request to check before the limiter sees it. The middleware trusts the values
+	// that it marks as verified. It must not keep either argument.
 	Identify func(*http.Request, *weir.Request)
 	// TrustedProxies lists the proxies whose X-Forwarded-For is believed. If empty, the peer is the
 	// client.

@@ -402,9 +402,9 @@ func (x *borrower) refuse(e *entry, now int64) {
 	x.refusal.Store(r)
 }
 
-// stretch returns how much longer a counter that has refused for a while goes on refusing, so that the store isn't asked for
-// every single token. The tokens that refill in this time are lost only if the client stops, and are few compared to what was
-// admitted before.
+// stretch returns how much longer a counter that has refused for a while keeps refusing, so that the store isn't asked
+// for every single token. The tokens that refill in this time are lost only if the client stops, and are few compared
+// to what was admitted before.
 func (x *borrower) stretch(now int64) int64 {
 	p := x.policy.Load()
 	if a := p.Limit.Algorithm; a == counter.FixedWindow || a == counter.SlidingCounter {

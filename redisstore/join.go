@@ -324,9 +324,10 @@ func (l *joiner) send(f *flight, self *waiter) {
 	}
 }
 
-// call has the acts of a flight decided, in one script call if possible. It returns one error for all acts, or one for each. If
-// a waiter has left, its act isn't sent: the caller was told that the act may or may not happen, and it is better if it
-// doesn't. For the same reason, nothing is sent after the deadline, and that isn't a failure of the shard.
+// call sends the acts of a flight to Redis, in one script call if possible. It returns one error for all acts, or one
+// for each. If a waiter has left, its act isn't sent: its caller was told that the act may or may not happen, and it is
+// better if it doesn't. For the same reason, nothing is sent after the deadline, and that doesn't count as a failure of
+// the shard.
 func (l *joiner) call(f *flight, self *waiter) (each []error, err error) {
 	if f.waiters[0] != self {
 		l.mu.Lock()

@@ -136,7 +136,7 @@ func scattered(err error) bool {
 // one.
 var joined = rediscall.Once.Unless(scattered)
 
-// lose logs that a shard was lost, and has it looked for.
+// lose logs that a shard was lost, and starts the search for it.
 func (s *Store) lose(sh *shard) {
 	if s.life.Err() != nil {
 		return // the store was closed; Redis isn't lost

@@ -223,9 +223,9 @@ func (s *Store) Cluster() bool { return s.address.cluster }
 // joiner returns the joiner of a tag. Without a Cluster, all tags share one joiner.
 func (s *Store) joiner(tag int) *joiner { return &s.joiners[tag%len(s.joiners)] }
 
-// GiveBack returns tokens. The tokens of the first hash slot change together with the mark that they were returned; tokens of
-// other hash slots follow. Returns that end holds are marked in each hash slot, so that a repeated call completes what was left
-// undone. Recorded returns need no mark.
+// GiveBack returns tokens. The tokens of the first hash slot change together with the mark that they were returned, and
+// tokens of other hash slots follow. Returns that end holds are marked in each hash slot, so that a repeated call can
+// finish an incomplete one. Recorded returns need no mark.
 func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	parts, err := s.split(nil, kindGiveBack, len(returns), func(i int) *counter.Counter { return &returns[i].Counter })
 	if err != nil {

@@ -278,7 +278,7 @@ func (p *parser) close(c byte) bool {
 	return true
 }
 
-// endPair ends what stands between two commas. In a list, a name with a value is a map.
+// endPair ends the pair before a comma or a bracket. In a list, a name with a value is a map.
 func (p *parser) endPair() {
 	if l := p.top(); l.colon && l.open == '[' {
 		l.last().value.to = p.end

@@ -41,8 +41,8 @@ func readSource(src []byte, list *problems) *source {
 	return s
 }
 
-// checkLine adds problems for invisible characters, and for what no rule file has. In JSON, indentation means nothing and may
-// consist of tabs.
+// checkLine adds problems for invisible characters, and for characters that no rule file has. In JSON, indentation
+// means nothing and may consist of tabs.
 func (s *source) checkLine(begin int, json bool, list *problems) {
 	line := s.text[begin:s.lineEnd(begin)]
 	fail := func(offset int, format string, args ...any) { list.add(begin+offset, "", format, args...) }

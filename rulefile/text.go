@@ -35,8 +35,8 @@ func (p *parser) endsName(n int) bool {
 	return p.ends(n) || p.inFlow() && strings.IndexByte(brackets, p.line[n]) >= 0
 }
 
-// scalar handles a text, and the colon behind it if the text is a name. written includes the
-// quotes, and text is what it means.
+// scalar handles a text, and the colon after it if the text is a name. written is the text as
+// written, with its quotes, and text is its value.
 func (p *parser) scalar(written, text string) bool {
 	flow, first := p.inFlow(), p.first
 	behind := strings.TrimLeft(p.line[len(written):], " ")

@@ -192,7 +192,7 @@ const holdNames = 12
 
 func (w *walk) name() byte { return byte(rapid.IntRange(1, holdNames).Draw(w.T, "hold")) }
 
-// charge compares the results of charges, and remembers what was taken.
+// charge compares the results of charges, and remembers the tokens that were taken.
 func (w *walk) charge(charges ...counter.Charge) {
 	t := w.T
 	if w.nodes == nil {
@@ -293,8 +293,8 @@ func (w *walk) pause() time.Duration {
 	return time.Duration(rapid.Int64Range(0, most.Microseconds()).Draw(w.T, "µs")) * time.Microsecond
 }
 
-// giveBack returns, settles or releases what was taken, or what never was. Of an amount, a part may have been used, or more
-// than was taken.
+// giveBack returns, settles or releases earlier charges, or charges that were never made. For amounts, a request may
+// have used a part, or more than it was charged.
 func (w *walk) giveBack() {
 	t, ctx := w.T, context.Background()
 	back := counter.Return{Counter: w.pick()}

@@ -1,5 +1,5 @@
-// Command ai limits what calls to a model cost: tokens of a key, dollars of a team by the month, and requests of a user in
-// flight, by the rules in rules.yaml.
+// Command ai limits the cost of calls to a model by the rules in rules.yaml: tokens per key, dollars per team and
+// month, and requests in flight per user.
 //
 //	go run ./ai model 127.0.0.1:9000    a fake of a model's server, for a gateway in front of it
 //	go run ./ai                         a server of its own that answers questions, with the limiter inside
@@ -15,7 +15,7 @@ import (
 	"time"
 
 	_ "embed"
-	_ "time/tzdata" // months begin in the rules' time zone, whatever this machine knows of it
+	_ "time/tzdata" // the time zones of the rules, for machines without time zone data
 
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
@@ -27,8 +27,8 @@ import (
 //go:embed rules.yaml
 var rules []byte
 
-// answers is a server that has a question answered, limited by what the answer takes. Nobody knows that before, so each request
-// reserves what it may take at the most, and settles for what it took.
+// answers returns a server that answers questions and limits their cost. The cost is known only when the answer is
+// complete, so each request reserves the most that it may cost, and then settles what it did cost.
 func answers() (http.Handler, error) {
 	file, err := rulefile.Parse("rules.yaml", rules)
 	if err != nil {
@@ -56,7 +56,7 @@ func answers() (http.Handler, error) {
 	}), nil
 }
 
-// question is what a request asks: ?q=…
+// question returns the question in a request: ?q=…
 func question(r *http.Request) string { return r.URL.Query().Get("q") }
 
 func main() {

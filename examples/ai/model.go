@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// chat is a request as OpenAI's API has it, as far as this model reads it.
+// chat is the part of an OpenAI chat request that this fake model reads.
 type chat struct {
 	Model     string `json:"model"`
 	MaxTokens int    `json:"max_tokens"`
@@ -18,7 +18,7 @@ type chat struct {
 	} `json:"messages"`
 }
 
-// words are how many words the messages have: to this model, a word is a token.
+// words counts the words in the messages. This model has one token per word.
 func (c *chat) words() (n int) {
 	for _, m := range c.Messages {
 		n += len(strings.Fields(m.Content))
@@ -32,8 +32,8 @@ type tokens struct {
 	Total      int `json:"total_tokens"`
 }
 
-// model is a fake of a model's server. It answers with as many words as it was asked with, and no more than it may; streamed, word
-// for word, if the request says so.
+// model returns a fake model server. It answers with as many words as the request has, up to max_tokens. If the request
+// asks for a stream, it sends one word per event.
 func model(pause time.Duration) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "POST /v1/chat/completions") })
@@ -56,7 +56,7 @@ func model(pause time.Duration) http.Handler {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		send := func(event any) {
-			text, _ := json.Marshal(event) // which can be JSON
+			text, _ := json.Marshal(event) // can't fail for these types
 			fmt.Fprintf(w, "data: %s\n\n", text)
 			_ = http.NewResponseController(w).Flush()
 		}

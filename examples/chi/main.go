@@ -1,5 +1,5 @@
-// Command chi is a server of chi that reads its rules from a file: five failed
-// logins a quarter of an hour, and a quota for each client's tier.
+// Command chi is a chi server that reads its rules from a file: five failed logins per quarter of
+// an hour, and a quota for each tier.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 func newHandler(rules string) (http.Handler, error) {
 	file, err := rulefile.Load(rules)
 	if err != nil {
-		return nil, err // with line, column, and what to write instead
+		return nil, err // the error has line, column, and a suggestion
 	}
 	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), file.Set, weir.Options{})
 	limit := httplimit.New(limiter, httplimit.Options{

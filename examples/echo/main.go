@@ -1,5 +1,5 @@
-// Command echo is a server of Echo behind a load balancer, which counts failed
-// logins by the client's true address.
+// Command echo is an Echo server behind a load balancer. It limits failed logins by the client's
+// real address.
 package main
 
 import (
@@ -24,7 +24,7 @@ func newHandler() (http.Handler, error) {
 	}
 	limiter := weir.NewLimiter(memstore.New(memstore.Options{}), rules, weir.Options{})
 	limit := httplimit.New(limiter, httplimit.Options{
-		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, // whose X-Forwarded-For is true
+		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, // proxies whose X-Forwarded-For is trusted
 	})
 
 	e := echo.New()
@@ -34,8 +34,8 @@ func newHandler() (http.Handler, error) {
 		}
 		return c.String(http.StatusOK, "welcome")
 	})
-	// In front of Echo, not inside as echo.WrapMiddleware would have it: there, errors that
-	// handlers return have no status yet, and failed logins would look like good ones.
+	// Wrap Echo from outside, instead of with echo.WrapMiddleware. Inside Echo, the errors that
+	// handlers return have no status yet, so failed logins would look successful.
 	return limit.Wrap(e), nil
 }
 

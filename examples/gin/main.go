@@ -1,4 +1,4 @@
-// Command gin is a server of Gin in which users are told apart by signed tokens.
+// Command gin is a Gin server that identifies users by signed tokens.
 package main
 
 import (
@@ -33,8 +33,8 @@ func newHandler(ctx context.Context, secret []byte) (http.Handler, error) {
 
 	engine := gin.New()
 	engine.GET("/search", func(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"found": 0}) })
-	// The limiter stands in front of the whole engine: rules pick the routes, and a
-	// refusal is sent before Gin does any work.
+	// The limiter wraps the whole engine: rules select the routes, and refusals are sent before Gin
+	// does any work.
 	return limit.Wrap(engine), nil
 }
 

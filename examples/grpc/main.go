@@ -1,4 +1,4 @@
-// Command grpc is a gRPC server that greets each API key five times a minute, and the client to try it with.
+// Command grpc is a gRPC server that greets each API key five times per minute, and a client to try it with.
 //
 //	go run ./grpc &
 //	go run ./grpc me
@@ -48,11 +48,11 @@ func newServer() (*grpc.Server, error) {
 
 	server := grpc.NewServer(grpc.UnaryInterceptor(limit.Unary), grpc.StreamInterceptor(limit.Stream))
 	pb.RegisterGreeterServer(server, greeter{})
-	healthpb.RegisterHealthServer(server, health.NewServer()) // which isn't limited
+	healthpb.RegisterHealthServer(server, health.NewServer()) // health checks aren't limited
 	return server, nil
 }
 
-// greet calls the server six times, and writes what it says.
+// greet calls the server six times and prints its answers.
 func greet(out io.Writer, addr, key string) error {
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

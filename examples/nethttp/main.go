@@ -1,5 +1,5 @@
-// Command nethttp is a server of net/http that allows each API key five orders a
-// minute, and each address ten requests a second.
+// Command nethttp is a net/http server that allows five orders per minute for each API key, and ten
+// requests per second for each IP address.
 package main
 
 import (

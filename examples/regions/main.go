@@ -1,9 +1,11 @@
-// Command regions is the network between the regions of run.sh: proxies that hold back what passes, and a switch for each region.
+// Command regions simulates the network between the regions of run.sh. It has a proxy for each direction that delays
+// data, and a switch to cut off each region.
 //
 //	regions -rtt 150ms -cuts DIR FROM,TO,LISTEN,TARGET...
 //
-// Each FROM,TO,LISTEN,TARGET is the way from one region to another: who connects to LISTEN talks to TARGET. While DIR has a file
-// with the name of either region, nothing passes, and nothing is lost: it arrives when the file is gone, as over TCP.
+// Each FROM,TO,LISTEN,TARGET is a proxy from one region to another: it accepts connections on LISTEN and forwards them
+// to TARGET. While DIR contains a file with the name of either region, no data passes. Data isn't lost: as with TCP, it
+// arrives after the file is removed.
 package main
 
 import (
@@ -28,7 +30,7 @@ func main() {
 	}
 }
 
-// run carries on until a listener fails.
+// run serves until a listener fails.
 func run(rtt time.Duration, cuts string, ways []string) error {
 	if len(ways) == 0 {
 		return errors.New("say which ways there are: FROM,TO,LISTEN,TARGET")
@@ -49,11 +51,11 @@ func run(rtt time.Duration, cuts string, ways []string) error {
 	return <-failed
 }
 
-// way leads from one region to another.
+// way is a proxy from one region to another.
 type way struct {
 	target string
-	delay  time.Duration // each way
-	cuts   []string      // files: while there is one, nothing passes
+	delay  time.Duration // delay of one direction
+	cuts   []string      // files: while one of them exists, no data passes
 }
 
 func (w *way) serve(l net.Listener) error {
@@ -77,7 +79,7 @@ func (w *way) serve(l net.Listener) error {
 	}
 }
 
-// pass hands on what it reads, each piece when its time has come, and the end as well.
+// pass forwards data, each piece after its delay, and finally the end of the stream.
 func (w *way) pass(to, from net.Conn) {
 	type piece struct {
 		bytes []byte
@@ -103,7 +105,7 @@ func (w *way) pass(to, from net.Conn) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		if _, err := to.Write(p.bytes); err != nil {
-			_ = from.Close() // the reader ends, and the rest is thrown away
+			_ = from.Close() // ends the reader; the remaining data is dropped
 			for range pieces {
 			}
 			return

@@ -1,4 +1,4 @@
-// Package guess finds the name that somebody who misspelled one probably meant.
+// Package guess finds the name that a misspelled one probably stands for.
 package guess
 
 import (

@@ -155,7 +155,8 @@ var (
 	wildRest  = regexp.MustCompile(`^(?:\*{1,2}|\.{3}|\.\*|\(\.\*\)|:(` + wildName + `)[*+]|\*(` + wildName + `)|<path:(` + wildName + `)>|\[{1,2}\.{3}(` + wildName + `)\]{1,2}|\{\*{1,2}(` + wildName + `)\}|\{(` + wildName + `)(?:\*|:\.[*+]|:path|=\*\*)\})$`)
 )
 
-// foreignPath returns an error text if a path has wildcards in another product's syntax, or what no path has.
+// foreignPath returns an error text if a path has wildcards in another product's syntax, or characters that no path can
+// have.
 func foreignPath(method, path string) string {
 	if !strings.HasPrefix(path, "/") {
 		if strings.HasPrefix(path, "^") {

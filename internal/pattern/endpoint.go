@@ -121,8 +121,8 @@ func (e *Endpoint) Within(f *Endpoint) bool {
 // Endpoints finds which of many endpoints match a path, in time that depends on the path's depth and not on how many endpoints
 // there are. It ignores methods.
 type Endpoints struct {
-	literal map[string]*Endpoints // what continues behind a segment without a wildcard
-	wild    *Endpoints            // what continues behind a wildcard
+	literal map[string]*Endpoints // patterns that continue after a segment without a wildcard
+	wild    *Endpoints            // patterns that continue after a wildcard
 	exact   []int32               // the ids of endpoints that end here
 	subtree []int32               // the ids of endpoints for here and below
 }

@@ -317,7 +317,7 @@ func (p *Readings) resolve(src []byte) (from int) {
 	}
 }
 
-// merge begins a reading with src, with one slash in place of several.
+// merge adds a reading: src with each run of slashes merged into one.
 func (p *Readings) merge(src []byte) (from int) {
 	from = len(p.text)
 	for {

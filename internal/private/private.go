@@ -35,8 +35,8 @@ var (
 	// serve the emergency limit. Receipt, Reserve and Repeat have no effect.
 	CheckTogether = link.CheckTogether.(func(l *weir.Limiter, ctx context.Context, client *weir.Request, own []counter.Charge, requests []*weir.Request, each []weir.Decision) (weir.Decision, error))
 
-	// Credit gives a request's cost back to every counter that the request would be charged to, for callers that have kept
-	// nothing of the requests that took it. The current window gets the tokens, up to what it has taken.
+	// Credit gives a request's cost back to every counter that the request would be charged to, for callers that kept
+	// no receipt of the requests that took it. The tokens go back to the current window, up to what it has taken.
 	Credit = link.Credit.(func(*weir.Limiter, context.Context, *weir.Request) error)
 
 	// Seal returns a receipt for a decision that has slots, if it has none yet, so that the caller can renew and release them.
@@ -50,8 +50,8 @@ var (
 	// Reserved reports whether a request has reserved an amount, which Finish settles.
 	Reserved = link.Reserved.(func(*weir.Decision) bool)
 
-	// Guess marks a request's amounts as guesses, for example from what earlier requests took. They are capped at the limit's
-	// capacity, because a guess must not lock a client out for ever.
+	// Guess marks a request's amounts as guesses, for example from the amounts that earlier requests used. They are
+	// capped at the limit's capacity, because a guess must not lock a client out forever.
 	Guess = link.Guess.(func(*weir.Request))
 
 	// Attributes lists the names that the rules ask [weir.Request.Attr] for. Edges fetch only these, and check only these headers

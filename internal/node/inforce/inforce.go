@@ -252,7 +252,7 @@ func (r *Rules) Newest(ctx context.Context) (rulestore.Version, error) {
 		if mine := r.follower.Current(); mine.Number > 0 && head.Is(mine) {
 			return mine, nil
 		}
-		r.follower.Look(ctx) // restores what the store has lost, and keeps what it doesn't have
+		r.follower.Look(ctx) // restores versions that the store has lost, and versions that it never had
 	}
 	head, err := r.store.Head(ctx)
 	if err != nil {

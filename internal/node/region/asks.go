@@ -82,10 +82,10 @@ func (s *stakes) reachable() (names []string) {
 	return names
 }
 
-// ask asks other regions for the tokens that a check needs, or with need 0 for what will be needed
-// soon. It doesn't block: done is closed when they have answered. If a request for this counter is
-// under way, ask joins it. It adds need to that request only if the request hasn't been sent yet;
-// otherwise, what it brings may be enough anyway.
+// ask asks other regions for the tokens that a check needs, or, if need is 0, for those that will be needed soon. It
+// doesn't block: done is closed when they have answered. If a request for this counter is already in flight, ask joins
+// it. It adds need to that request only if the request hasn't been sent yet; otherwise, the tokens that it brings may
+// be enough anyway.
 func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +117,8 @@ func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (d
 	return f.done
 }
 
-// tidyEvery is how often a node checks whether its region still needs what it borrowed, when no
-// requests come that would check it.
+// tidyEvery is how often a node checks whether its region still needs the tokens that it borrowed, while there are no
+// requests that would check it.
 const tidyEvery = 2 * time.Second
 
 // tidy returns borrowed tokens that aren't needed, before their term ends and they are lost. It stops

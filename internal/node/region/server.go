@@ -98,7 +98,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *operation) (out res
 			case errors.Is(err, counter.ErrNoRoom): // the home was reached: the caller counts guests by their address instead
 				out.Results[i], out.NoRoom = counter.Result{}, append(out.NoRoom, i)
 			default:
-				return result{}, err // what the other charges took stays debited
+				return result{}, err // the other charges stay debited
 			}
 		}
 	case len(a.Returns) > 0:

@@ -326,8 +326,8 @@ func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Durat
 	return err
 }
 
-// Reset makes counters untouched wherever they are. For a shared limit each region gives back what
-// it has used itself; a region that can't be reached is an error.
+// Reset makes counters untouched in all regions. For a shared limit, each region gives back the tokens that it has used
+// itself. If a region can't be reached, Reset returns an error.
 func (s *Store) Reset(ctx context.Context, counters []counter.Counter) (err error) {
 	counters = slices.Clone(counters)
 	for i := range counters {

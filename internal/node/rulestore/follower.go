@@ -66,7 +66,7 @@ type Follower struct {
 	status   Status
 	recent   []Version // versions that were in force here, ascending; the last is current
 	rejected Version   // the newest version that couldn't be applied; Number 0 if none
-	told     string    // what was logged about the version in force here while the store lacks it
+	told     string    // the last log message about a version that is in force here but missing in the store
 }
 
 // Follow creates a follower. It follows while [Follower.Run] runs.
@@ -198,7 +198,7 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	case mine.Number == 0 && head.Number == 0:
 		return f.seed(ctx, f.o.Seed)
 	case mine.Number == 0:
-	case has == InLine, has == Absent && head.after(mine) == ancestor: // another node has put back what it had
+	case has == InLine, has == Absent && head.after(mine) == ancestor: // another node has restored its version
 		if err := f.putBack(ctx, p.Lost...); err != nil {
 			return err
 		}
@@ -223,7 +223,7 @@ func (f *Follower) seed(ctx context.Context, v Version) error {
 	}
 	written, err := f.o.Store.Append(ctx, v.Parent, v)
 	if errors.Is(err, ErrConflict) {
-		return nil // another node was faster, or is about to put back what was lost
+		return nil // another node was faster, or is about to restore a lost version
 	}
 	if err == nil {
 		_ = f.apply(written, written, nil) // apply has logged the error

@@ -60,8 +60,8 @@ type Redis struct {
 	away atomic.Bool // the last call failed
 }
 
-// OverRedis creates a Redis that keeps versions where a store keeps counters. What nodes report
-// about their rules goes with that store's heartbeat.
+// OverRedis creates a Redis that keeps versions beside a store's counters. Reports of nodes about
+// their rules are sent with that store's heartbeat.
 func OverRedis(s *redisstore.Store) *Redis {
 	key := s.Prefix() + "{rules}"
 	return &Redis{

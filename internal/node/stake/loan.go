@@ -372,7 +372,7 @@ func (k *Stake) giveUp(p *counter.Policy, s Share, now int64, l *Loan, need int6
 	return n
 }
 
-// lend gives a region what it needs. Of what it wants, it gives as much as leaves this region its
+// lend gives a region what it needs. It gives as much of want as leaves this region enough for its
 // own likely demand, or half of what is free.
 func (k *Stake) lend(p *counter.Policy, s Share, now int64, to string, need, want int64) (n int64) {
 	free := k.left(p, s, now) / scale(p)

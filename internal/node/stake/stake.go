@@ -94,7 +94,8 @@ type Loan struct {
 	// may ask the borrower ahead of need.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
-	// Again is when the lender expects to have what was missing, and For how much that was.
+	// Again is when the lender expects to have the missing tokens, and For is how many were
+	// missing.
 	Again int64 `json:"r,omitempty"`
 	For   int64 `json:"f,omitempty"`
 }
@@ -130,8 +131,8 @@ func (l loans) out() (n int64) {
 	return n
 }
 
-// Message is what one region tells another about a counter: how both loans between them stand, and
-// what it asks for.
+// Message is sent by one region to another about a counter. It reports both loans between them, and
+// may ask for tokens.
 type Message struct {
 	// Window is when the window in question began, or 0.
 	Window int64 `json:"window,omitempty"`
@@ -411,7 +412,7 @@ func (k *Stake) GiveBack(p *counter.Policy, s Share, now, n, slot int64) {
 	k.settle(p, s, now)
 	switch {
 	case n < 0 || slot == 0 || slot == k.Time:
-		k.Level = min(max(k.Level-n, min(k.Level, k.unused())), most) // what is lent stays lent
+		k.Level = min(max(k.Level-n, min(k.Level, k.unused())), most) // lent tokens stay lent
 	case p.Limit.Algorithm == counter.SlidingCounter && slot == k.Time-p.Limit.Window.Microseconds():
 		k.Prev = max(0, k.Prev-n)
 	}

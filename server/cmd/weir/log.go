@@ -56,7 +56,8 @@ func (l strayLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// logWriter writes lines in the background, so that a pipe that nobody reads doesn't block checks. It bounds what waits.
+// logWriter writes lines in the background, so that a pipe without a reader doesn't block checks. It limits the lines
+// that wait.
 type logWriter struct {
 	to   io.Writer
 	tell *slog.Logger // writes to the same output, without waiting

@@ -83,7 +83,7 @@ func (n *node) tick() {
 // recently returns the two snapshots that rates are computed between: the one from ten seconds ago, and the newest.
 func (l *live) recently() (first, last *moment) { return &l.past[0], &l.past[len(l.past)-1] }
 
-// count distributes what was counted since the last call over the seconds that have passed, usually one.
+// count distributes the decisions since the last call over the seconds that have passed, usually one.
 func (l *live) count(sum *metrics.Sum, now int64) {
 	s, passed := &l.series, now-l.slot
 	if s.Decisions == nil {

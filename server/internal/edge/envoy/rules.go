@@ -21,8 +21,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// attributes maps descriptor keys to what they mean in rules by default. Any other key is the
-// attribute attr:KEY. The domain is attr:domain.
+// attributes maps descriptor keys to the request fields that they set by default. Any other key
+// sets the attribute attr:KEY. The domain sets attr:domain.
 var attributes = map[string]string{
 	"api_key": "api_key", "user": "user", "org": "org", "tier": "tier", "method": "method", "path": "path",
 	"remote_address": "ip", "masked_remote_address": "ip",

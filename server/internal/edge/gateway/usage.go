@@ -15,9 +15,9 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// What a call to an AI model costs is known only when its answer is complete. If a rule may count
-// amounts, the gateway reads what a request asks for, reserves that much, and settles by the usage
-// that the answer reports. It rejects calls that can't be metered.
+// The cost of a call to an AI model is known only when its response is complete. If a rule may
+// count amounts, the gateway reads how much a request asks for, reserves that much, and settles by
+// the usage that the response reports. It rejects calls that can't be metered.
 
 const (
 	// reserveFor is how long a reservation lasts if this node dies before the answer is complete.

@@ -54,8 +54,8 @@ const (
 	// waiting is how many crossings may wait for their events. If there are more, they are dropped, and the client's next
 	// decision tries again.
 	waiting = 1024
-	// pace is the time between two events: somebody who makes up clients and uses up their budgets causes at most 100 a
-	// second.
+	// pace is the time between two events. An attacker who makes up clients and uses up their budgets causes at most
+	// 100 events a second.
 	pace = 10 * time.Millisecond
 	// asking is how long the store may take to say whether an event was sent already.
 	asking = 2 * time.Second

@@ -22,7 +22,7 @@ type tallyKey struct {
 type tally struct {
 	left    atomic.Int64  // how many more lines may be written
 	leftOut atomic.Uint64 // decisions that got no line
-	untold  uint64        // decisions that got no line earlier, of which no line tells; only the writer uses it
+	untold  uint64        // decisions without a line that no summary line has counted yet; only the writer uses it
 }
 
 // tally returns this second's tally for a rule and a reason, which it creates if necessary. It leaves mu locked for reading, so

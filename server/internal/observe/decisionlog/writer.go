@@ -83,7 +83,7 @@ type leftOutLine struct {
 
 func text(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// unread is how long a write to a named pipe may block before it fails, so that somebody hears of a pipe that nobody reads.
+// unread is how long a write to a named pipe may block before it fails and is logged, in case the pipe has no reader.
 const unread = time.Second
 
 // write writes a line, and reports whether it succeeded.

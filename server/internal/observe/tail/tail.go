@@ -1,6 +1,6 @@
 // Package tail streams decisions to viewers as they are made.
 //
-// While nobody watches, a decision costs one look at a pointer. A viewer gets at most a hundred decisions a second, and the
+// Without viewers, a decision costs one look at a pointer. A viewer gets at most a hundred decisions a second, and the
 // number of all decisions. Checks never wait for a viewer: if it is slow, decisions are left out.
 //
 // Nothing that is shown holds a secret: keys are masked, and paths are replaced by the rule's pattern.

@@ -88,8 +88,8 @@ type toldName struct {
 // alone is the limit on rules and keys for an answer that stays on this node.
 const alone = 1 << 30
 
-// packTold encodes an answer in at most the given number of bytes. What doesn't fit is left out:
-// first the clients and rules with the fewest requests.
+// packTold encodes an answer in at most the given number of bytes. If it doesn't fit, the clients
+// and rules with the fewest requests are left out.
 func (t *Top) packTold(q question, node string, bytes int, box cipher.AEAD) ([]byte, error) {
 	for most := hourRules; ; {
 		out := t.tell(q, node, most)
