@@ -214,7 +214,7 @@ func (s *simulation) asks(ways ...way) {
 	}
 }
 
-// spent: a region spends what it has borrowed, and reports it.
+// spent makes a region spend what it has borrowed and report it.
 func spent(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
@@ -224,7 +224,7 @@ func spent(s *simulation) {
 	s.take(home, c, 20)
 }
 
-// half: the home has spent some tokens, and lends most of the rest.
+// half makes the home lend most of what it has left after it has spent some tokens.
 func half(s *simulation) {
 	c := slowly(s)
 	s.take(home, c, 50)
@@ -233,7 +233,7 @@ func half(s *simulation) {
 	s.take(home, c, 39)
 }
 
-// doubled: a response arrives twice.
+// doubled makes a response arrive twice.
 func doubled(s *simulation) {
 	c := slowly(s)
 	s.asks(way{out: 75 * time.Millisecond, back: 75 * time.Millisecond, again: time.Second})
@@ -241,7 +241,7 @@ func doubled(s *simulation) {
 	s.until(3 * time.Second)
 }
 
-// reordered: the response about a loan that has ended arrives after the next loan's response.
+// reordered makes the response about an ended loan arrive after the next loan's response.
 func reordered(s *simulation) {
 	c := slowly(s)
 	s.asks(way{out: 75 * time.Millisecond, back: 75 * time.Millisecond, again: 20 * time.Second})
@@ -252,7 +252,7 @@ func reordered(s *simulation) {
 	s.until(21 * time.Second)
 }
 
-// silent: a borrower is cut off, and spends the rest of its loan at the last moment.
+// silent cuts off a borrower, which then spends the rest of its loan at the last moment.
 func silent(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
@@ -263,7 +263,7 @@ func silent(s *simulation) {
 	s.take(home, c, 50)
 }
 
-// lateAnswer: a response arrives when the loan's term is almost over.
+// lateAnswer makes a response arrive when the loan's term is almost over.
 func lateAnswer(s *simulation) {
 	c := slowly(s)
 	s.asks(way{out: 75 * time.Millisecond, back: 9 * time.Second})
@@ -273,7 +273,7 @@ func lateAnswer(s *simulation) {
 	s.take(home, c, 1)
 }
 
-// steps: the borrower's clock steps back, and the lender's steps forward.
+// steps sets the borrower's clock back and the lender's clock forward.
 func steps(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
@@ -284,7 +284,7 @@ func steps(s *simulation) {
 	s.take(home, c, 1)
 }
 
-// forgetful: the lender's store forgets a loan.
+// forgetful makes the lender's store forget a loan.
 func forgetful(s *simulation) {
 	c := s.limit(counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute})
 	s.take(away, c, 45)
@@ -299,7 +299,7 @@ func forgetful(s *simulation) {
 	s.take(home, c, 1)
 }
 
-// askedBack: the home asks for tokens that it has lent.
+// askedBack makes the home ask for tokens that it has lent.
 func askedBack(s *simulation) {
 	c := slowly(s)
 	s.take(away, c, 45)
@@ -307,7 +307,7 @@ func askedBack(s *simulation) {
 	s.take(home, c, 20)
 }
 
-// lentOn: borrowed tokens are lent on, and still out when the original loan ends.
+// lentOn lends borrowed tokens on, so that they are still out when the original loan ends.
 func lentOn(s *simulation) {
 	c := s.limit(counter.Limit{Count: 100, Window: time.Second})
 	s.take(away, c, 45)

@@ -7,11 +7,11 @@ import (
 	"github.com/weirhq/weir/internal/redistest"
 )
 
-// disk makes a node that has been started with what it kept.
+// disk returns a node that starts with the version it has kept.
 func disk(s Store, v Version) *node { return newNode(s, "disk", never, v) }
 
-// What a node has kept never takes the place of what the store has, be its number higher; but it is put back where the store
-// has lost it.
+// A version that a node has kept never replaces a version in the store, even if its number is higher. It is only
+// restored if the store has lost it.
 func TestWhatANodeHasKept(t *testing.T) {
 	kept := dated(Version{Number: 100, Parent: 99, ParentHash: "99", Author: "ann", Message: "why", Text: []byte("kept")})
 	open := func(t *testing.T) *Redis {
@@ -79,11 +79,12 @@ func TestWhatANodeHasKept(t *testing.T) {
 	})
 }
 
-// Redis comes back from a snapshot without the newest versions, and nodes are started again before anybody
-// looks: they put back what they have kept, since it comes after what the snapshot holds. Nobody follows Redis back.
+// Redis restarts from a snapshot that lacks the newest versions, and some nodes restart before any node has noticed.
+// They restore the versions that they have kept, because those follow the snapshot's newest version. No node goes back
+// to the snapshot's rules.
 func TestRedisComesBackFromASnapshot(t *testing.T) {
 	for name, c := range map[string]struct {
-		again []int // nodes that are started again, by the order in which they look
+		again []int // nodes that restart, in the order in which they poll
 		want  []string
 	}{
 		"none is started again": {nil, []string{"5-five", "4-four", "3-three", "2-two", "1-one"}},
@@ -100,7 +101,7 @@ func TestRedisComesBackFromASnapshot(t *testing.T) {
 			for i, text := range []string{"one", "two", "three", "four", "five"} {
 				nodes[0].publish(t, text)
 				for _, n := range nodes {
-					if n != nodes[2] || text != "five" { // which it never hears of
+					if n != nodes[2] || text != "five" { // node 2 never gets the last version
 						n.Look(t.Context())
 					}
 				}
@@ -112,7 +113,7 @@ func TestRedisComesBackFromASnapshot(t *testing.T) {
 			if err := r.Restart(); err != nil {
 				t.Fatal(err)
 			}
-			until(t, func(ctx context.Context) error { // its connection is new
+			until(t, func(ctx context.Context) error { // the client needs a new connection first
 				head, err := s.Head(ctx)
 				if err == nil && head.Number != 2 {
 					t.Fatalf("the snapshot is at %s", head.Name())
@@ -140,13 +141,13 @@ func TestRedisComesBackFromASnapshot(t *testing.T) {
 	}
 }
 
-// A line tells which versions led to one, also if it has grown too long.
+// A version's line lists the versions that led to it, even if some are cut off because it is too long.
 func TestLine(t *testing.T) {
 	var all []Version
 	v := Version{}
 	for n := range int64(lineLength + 20) {
 		v = v.Next()
-		v.Number = 2*n + 1 // gaps, as orphans make them
+		v.Number = 2*n + 1 // with gaps, as after orphans
 		v.Text = []byte("text")
 		v = dated(v)
 		all = append(all, v)
@@ -167,7 +168,7 @@ func TestLine(t *testing.T) {
 		if got := last.after(old); want == ancestor && got != stranger {
 			t.Errorf("%s, of another hash: %d", old.Name(), got)
 		}
-		old.Hash = "" // from before there were hashes
+		old.Hash = "" // as in versions from before there were hashes
 		if got := last.after(old); got != want {
 			t.Errorf("%s without a hash: %d, want %d", old.Name(), got, want)
 		}
@@ -179,7 +180,7 @@ func TestLine(t *testing.T) {
 	if last.after(last) == ancestor || all[0].after(Version{Number: 7, Hash: "x"}) != stranger {
 		t.Error("a version led to itself, or another to the first")
 	}
-	// One that was written before versions had a line knows its parent.
+	// A version from before versions had lines only knows its parent.
 	old := Version{Number: 9, Parent: 8, ParentHash: "0123456789"}
 	if old.after(Version{Number: 8, Hash: "0123456789"}) != ancestor || old.after(Version{Number: 7}) != unknown || old.after(Version{Number: 8, Hash: "9"}) != stranger {
 		t.Error("a version without a line doesn't know its parent")
