@@ -157,47 +157,19 @@ func zoneHint(name string) string {
 	return guess.Hint(name, zones)
 }
 
-// checkCalendars finds problems that need the whole document: a rule without numbers of its own has those of the tiers.
-func (d *decoder) checkCalendars(doc *weir.Rules) {
-	for i := range doc.Rules {
-		r, path := &doc.Rules[i], index("rules", i)
-		_, named := d.places[path+".algorithm"]
-		_, weekday := d.places[path+".calendar.weekday"]
-		if !named && !weekday || d.blames(path) || d.blames("tiers") {
+// checkMonths adds problems for rules that name the token bucket and take calendar months from a tier. Compile doesn't know
+// that the rule names it, and would make them fixed windows.
+func (d *decoder) checkMonths(doc *weir.Rules) {
+	for i, r := range doc.Rules {
+		path := index("rules", i) + ".algorithm"
+		if _, named := d.places[path]; !named || r.Algorithm != weir.TokenBucket || len(r.Limits) > 0 {
 			continue
 		}
-		limits := slices.Concat(r.Limits, r.Candidate)
-		for _, t := range r.Tiers {
-			limits = append(limits, t.Limits...)
-		}
-		for _, own := range r.Override {
-			limits = append(limits, own...)
-		}
-		if len(r.Limits) == 0 && r.Descriptor == nil && r.Algorithm != weir.Concurrency {
-			for _, t := range doc.Tiers {
-				limits = append(limits, t.Limits...)
-				if named {
-					d.checkMonths(path, r, &t)
-				}
+		for _, t := range doc.Tiers {
+			own := slices.ContainsFunc(r.Tiers, func(o weir.Tier) bool { return o.Name == t.Name })
+			if !own && slices.ContainsFunc(t.Limits, func(l weir.Limit) bool { return l.Calendar.Unit == counter.Month }) {
+				d.failAt(path, "the tier %q has a limit over a month: %s", t.Name, noBudget(r.Algorithm))
 			}
-		}
-		isWeek := func(l weir.Limit) bool { return l.Window == 7*24*time.Hour }
-		if weekday && !slices.ContainsFunc(limits, isWeek) {
-			d.failAt(path+".calendar.weekday", "is the day on which weeks begin, and the rule has no limit over a week: leave it out")
-		}
-	}
-}
-
-// checkMonths finds rules that name an algorithm that isn't a fixed window, and take calendar months from a tier.
-func (d *decoder) checkMonths(path string, r *weir.Rule, t *weir.Tier) {
-	if r.Algorithm == weir.FixedWindow || slices.ContainsFunc(r.Tiers, func(o weir.Tier) bool { return o.Name == t.Name }) {
-		return
-	}
-	for _, l := range t.Limits {
-		if l.Calendar.Unit == counter.Month {
-			// This is the path of the limit, where Compile finds the same problem.
-			d.add(d.find(path+".algorithm"), path+".limit", "the tier %q has %s: %s", t.Name, l, noBudget(r.Algorithm))
-			return
 		}
 	}
 }
@@ -209,9 +181,4 @@ func noBudget(a counter.Algorithm) string {
 		why = "a bucket is no budget, since it refills all the time"
 	}
 	return why + ": write algorithm: fixed_window, or 30d for that length of time"
-}
-
-// blames reports whether a problem was found at a path, or below it.
-func (d *decoder) blames(path string) bool {
-	return slices.ContainsFunc(d.list, func(p Problem) bool { return within(p.Path, path) })
 }

@@ -215,7 +215,7 @@ func (d *decoder) document(root *node) weir.Rules {
 		doc.Rules = append(doc.Rules, d.rule(v))
 	}
 	d.checkTiers(&doc)
-	d.checkCalendars(&doc)
+	d.checkMonths(&doc)
 	return doc
 }
 
