@@ -237,7 +237,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestNoNodeAnswers(t *testing.T) {
 	s := newShell(t, nil)
 	s.url = "127.0.0.1:1"
 	for _, args := range []string{

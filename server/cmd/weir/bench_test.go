@@ -256,7 +256,7 @@ func TestBenchWhereNothingAnswers(t *testing.T) {
 	}
 }
 
-func TestBenchOfWhatIsNoNode(t *testing.T) {
+func TestBenchOfAnotherServer(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer goleak.VerifyNone(t)
 	defer s.Close()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestDiffsHaveColours(t *testing.T) {
+func TestDiffsHaveColors(t *testing.T) {
 	const diff = "--- version 1\n+++ new\n@@ -1,4 +1,4 @@\n rules:\n--- a comment\n+++ another\n-  - a\n+  - b"
 	const want = "\x1b[1m--- version 1\x1b[0m\n\x1b[1m+++ new\x1b[0m\n\x1b[36m@@ -1,4 +1,4 @@\x1b[0m\n rules:\n" +
 		"\x1b[31m--- a comment\x1b[0m\n\x1b[32m+++ another\x1b[0m\n\x1b[31m-  - a\x1b[0m\n\x1b[32m+  - b\x1b[0m"
@@ -27,7 +27,7 @@ func TestDiffsCannotCommandATerminal(t *testing.T) {
 	}
 }
 
-func TestColourIsForTerminals(t *testing.T) {
+func TestColorIsForTerminals(t *testing.T) {
 	terminal, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // a device, like a terminal
 	if err != nil {
 		t.Fatal(err)

@@ -39,7 +39,7 @@ func fullPipe(t *testing.T) (r, w *os.File, held int) {
 
 // A log without a reader doesn't block anyone. What is read later consists of whole lines in order, and together with
 // the number of lines left out it is complete. Audit lines have room of their own.
-func TestALogThatNobodyReads(t *testing.T) {
+func TestALogWithoutAReader(t *testing.T) {
 	r, w, held := fullPipe(t)
 	log, err := newLogger(w, "json", slog.LevelInfo)
 	if err != nil {

@@ -39,8 +39,8 @@ eu      yes   152.4 ms  the same      yes
 	}
 }
 
-// TestMovesSayWhatTheyCost checks that a move of the home explains its cost, and that other changes print no such text.
-func TestMovesSayWhatTheyCost(t *testing.T) {
+// TestMovesExplainTheirCost checks that a move of the home explains its cost, and that other changes print no such text.
+func TestMovesExplainTheirCost(t *testing.T) {
 	s := newShell(t, answers{"POST /v1/regions": text(200, "", `{"name": "us", "home": "eu", "grace": false, "peers": []}`)})
 	const says = "Until eu owns what us did, all regions have no more than their floors: of buckets for 25 s, of windows that have begun to their end.\n"
 	s.run("regions", "move", "us", "eu").expect(t, 0, says, "")

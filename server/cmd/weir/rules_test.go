@@ -135,7 +135,7 @@ func TestDiffExitsAsDiffDoes(t *testing.T) {
 	}
 }
 
-func TestDiffOfAVersionThatIsntThere(t *testing.T) {
+func TestDiffOfAMissingVersion(t *testing.T) {
 	s := newShell(t, answers{"GET /v1/rules/diff": text(404, "", `{"error": {"code": "VERSION_NOT_FOUND", "message": "there is no such version of the rules: 9"}}`)})
 	s.run("rules", "diff", "--from", "1", "--to", "9").expect(t, 2, "", "there is no such version of the rules: 9")
 }

@@ -133,7 +133,7 @@ func TestUnknownVariablesAreWarnedOf(t *testing.T) {
 }
 
 // When a node starts, it logs what is switched on, with addresses that can be copied.
-func TestTheStartSaysWhatIsOn(t *testing.T) {
+func TestTheStartLogsWhatIsOn(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "https://collector:4317/hunter2")
 	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc")
 	c := serve.Config{DecisionLog: "decisions.log"}

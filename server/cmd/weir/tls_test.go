@@ -125,7 +125,7 @@ func TestCertificates(t *testing.T) {
 
 // With TLS 1.3, a node may refuse a certificate while the request is already on its way. However the request then
 // fails, the error is about the certificate.
-func TestARefusedCertificateIsTold(t *testing.T) {
+func TestARefusedCertificateIsReported(t *testing.T) {
 	certs, err := redistest.NewCerts(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

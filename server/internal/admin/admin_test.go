@@ -267,7 +267,7 @@ func tokens(t *testing.T) guard.Tokens {
 	return ts
 }
 
-func TestWhoMayDoWhat(t *testing.T) {
+func TestPermissionsOfTokens(t *testing.T) {
 	p := open(t, tokens(t), "")
 	const write = `{"entries": ["sk_bad"]}`
 	for _, c := range []struct {
@@ -334,9 +334,9 @@ func TestPagesOfOtherSitesAreRefused(t *testing.T) {
 	}
 }
 
-// TestListsForEverybody checks that an entry that matches all addresses is rejected, and that one that matches very
+// TestListsThatMatchEveryAddress checks that an entry that matches all addresses is rejected, and that one that matches very
 // many needs force, each time.
-func TestListsForEverybody(t *testing.T) {
+func TestListsThatMatchEveryAddress(t *testing.T) {
 	for _, list := range []string{"/v1/allowlist", "/v1/denylist"} {
 		p := open(t, nil, "")
 		for _, entry := range []string{"0.0.0.0/0", "::/0", "*"} {

@@ -70,9 +70,9 @@ func TestAClientByItsFingerprint(t *testing.T) {
 	}
 }
 
-// TestKeysThatReadAsSomethingElse checks that a client can't have others blocked or allowed by sending a key that looks
+// TestKeysThatLookLikeOtherEntries checks that a client can't have others blocked or allowed by sending a key that looks
 // like an address or a pattern.
-func TestKeysThatReadAsSomethingElse(t *testing.T) {
+func TestKeysThatLookLikeOtherEntries(t *testing.T) {
 	p := open(t, nil, "")
 	for _, key := range []string{"203.0.113.7", "203.0.113.0/24", "sk_prod_*", " sk_prod_1 ", "sk: [x]", `"quoted"`, "a\nb", "ключ"} {
 		print := p.send(t, weir.Request{APIKey: key, Path: "/v1/search"})

@@ -42,7 +42,7 @@ func TestAnOverrideKeepsItsEnd(t *testing.T) {
 }
 
 // An expired override counts as a new one when it is written: it doesn't inherit an end in the past.
-func TestAnOverrideThatIsOverIsNew(t *testing.T) {
+func TestAnExpiredOverrideIsNew(t *testing.T) {
 	p := open(t, nil, "")
 	over := "rules:\n  - id: search\n    limit: 5/s\n    override:\n"
 	for i := range 50 { // more than a single write removes

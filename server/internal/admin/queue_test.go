@@ -229,7 +229,7 @@ func TestWritesDontWaitForReaders(t *testing.T) {
 }
 
 // Nothing is compared for a client that has left.
-func TestNothingIsComparedForThoseWhoLeft(t *testing.T) {
+func TestNothingIsComparedForClientsThatLeft(t *testing.T) {
 	_, h := newAPI(t)
 	ctx, leave := context.WithCancel(t.Context())
 	leave()

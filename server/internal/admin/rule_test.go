@@ -76,7 +76,7 @@ func TestOneRule(t *testing.T) {
 }
 
 // A long history is searched in parts, and the response says how far.
-func TestARuleThatNobodyChanges(t *testing.T) {
+func TestARuleThatWasNeverChanged(t *testing.T) {
 	p := open(t, nil, "")
 	v, err := p.dir.Get(t.Context(), 1)
 	if err != nil {
@@ -113,7 +113,7 @@ func TestOneRuleOfAFile(t *testing.T) {
 	}
 }
 
-func TestCountersSayWhatBinds(t *testing.T) {
+func TestCountersShowTheBindingLimit(t *testing.T) {
 	p := open(t, nil, "")
 	const check = `{"key": "sk_x", "method": "GET", "path": "/v1/search", "ip": "203.0.113.7"}`
 	counters := func(body string) map[string]any { return p.do(t, "POST", "/v1/counters", body).json(t) }

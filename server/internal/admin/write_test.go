@@ -92,7 +92,7 @@ func TestRollbackIsANewVersion(t *testing.T) {
 
 // A rollback, an older file, or a list that was written without reading it first doesn't silently remove a block, an
 // allow-list entry or an override that an operator made. It needs force.
-func TestWhatWasMadeByHandIsNotLostUnseen(t *testing.T) {
+func TestManualChangesAreNotLostSilently(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules/tier/pro?force=true", `{"limit": 100}`), 200, "") // lowering a limit by force doesn't prevent a rollback
 	p.want(t, p.do(t, "POST", "/v1/rules/rollback", `{"version": 1}`), 200, "")
@@ -137,7 +137,7 @@ func TestWhatWasMadeByHandIsNotLostUnseen(t *testing.T) {
 }
 
 // Removing something by its name needs no force.
-func TestWhatIsTakenAwayByName(t *testing.T) {
+func TestRemovalsByNameNeedNoForce(t *testing.T) {
 	p := open(t, nil, "")
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_vip", "rule": "search", "limit": "100/minute"}`), 200, "")
 	p.want(t, p.do(t, "DELETE", "/v1/rules/key", `{"key": "sk_vip", "rule": "search"}`), 200, "")

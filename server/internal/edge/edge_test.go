@@ -44,7 +44,7 @@ func TestAnErrorIsNotKept(t *testing.T) {
 
 // The cache stores a value under the key that the maker returned, also when the value moves from the old generation to
 // the young one. The key of the request may be part of a larger text.
-func TestTheKeyThatWasMadeIsKept(t *testing.T) {
+func TestTheCacheKeepsTheMakersKey(t *testing.T) {
 	var c Cache[string, bool]
 	mine := strings.Clone("mine")
 	if _, err := c.Get("mine", func(string) (string, bool, error) { return mine, true, nil }); err != nil {

@@ -45,7 +45,7 @@ func TestHTTPLatencyCountsFromTheDueTime(t *testing.T) {
 	})
 }
 
-func TestHTTPStallHoldsUpWhatIsDue(t *testing.T) {
+func TestHTTPStallDelaysDueRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		n := 0

@@ -93,7 +93,7 @@ func TestInProcessSpreadsOverLimiters(t *testing.T) {
 	}
 }
 
-func TestGenerousRulesRefuseNobody(t *testing.T) {
+func TestGenerousRulesRefuseNoClient(t *testing.T) {
 	set, err := GenerousRules()
 	if err != nil {
 		t.Fatal(err)

@@ -126,7 +126,7 @@ func TestStallShowsInAnOpenLoop(t *testing.T) {
 	})
 }
 
-func TestOpenLoopBoundsWhatIsInFlight(t *testing.T) {
+func TestOpenLoopBoundsRequestsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64
 		busy := target(func(context.Context, uint32) Answer {
@@ -281,7 +281,7 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-func TestPlansThatCannotBe(t *testing.T) {
+func TestInvalidPlans(t *testing.T) {
 	good := Plan{Duration: time.Second, Workers: 1, Keys: 1}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ func TestStoreUseIsThatOfTheMeasuredTime(t *testing.T) {
 
 // A busy server answers INFO late. Requests sent while weir bench waits for that answer aren't counted, since they would raise
 // the rate.
-func TestStoreUseThatIsToldLate(t *testing.T) {
+func TestStoreUseThatIsReportedLate(t *testing.T) {
 	for _, warmup := range []time.Duration{0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			cpu := func(ctx context.Context) (time.Duration, error) {

@@ -58,7 +58,7 @@ const budgetRules = `rules:
 
 // A node reports a budget that runs low in its log, to a webhook, in its counters and in its metrics. Stopping the node
 // loses no event.
-func TestANodeTellsOfBudgets(t *testing.T) {
+func TestANodeReportsBudgets(t *testing.T) {
 	others := goleak.IgnoreCurrent()
 	defer func() { goleak.VerifyNone(t, others) }() // the watcher's goroutines end with the node
 	const key, token = "sk_prod_0123456789abcdefghijkl", "token-0123456789"

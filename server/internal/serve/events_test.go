@@ -201,7 +201,7 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 }
 
 // The number of viewers is limited, and invalid filters are refused.
-func TestWhoMayWatchWhat(t *testing.T) {
+func TestLimitsOfWatching(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := openWatched(t, nil)
 		for path, want := range map[string]int{

@@ -97,7 +97,7 @@ func TestSecondsOfANode(t *testing.T) {
 
 // If a busy machine misses some ticks, what was counted is spread over the seconds that have passed, and nothing is
 // lost.
-func TestSecondsThatWereMissed(t *testing.T) {
+func TestMissedSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := inMemory(t, "rules: [{id: all, limit: 10/day}]")
 		n.tick()

@@ -73,7 +73,7 @@ func TestReadiness(t *testing.T) {
 }
 
 // The admin port lists its endpoints, including profiles.
-func TestTheAdminPortSaysWhatItHas(t *testing.T) {
+func TestTheAdminPortListsItsEndpoints(t *testing.T) {
 	n := &node{config: Config{Pprof: true}, registry: prometheus.NewRegistry()}
 	h := n.admin(t.Context(), nil)
 	for path, want := range map[string]struct {

@@ -38,9 +38,9 @@ func TestAllocsPerRequest(t *testing.T) {
 	}
 }
 
-// TestAllocsOfOneThatIsShed checks that a request that is shed allocates less than a check. Otherwise shedding would
+// TestAllocsOfAShedRequest checks that a request that is shed allocates less than a check. Otherwise shedding would
 // help little.
-func TestAllocsOfOneThatIsShed(t *testing.T) {
+func TestAllocsOfAShedRequest(t *testing.T) {
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: perHour(1000)}}})
 	if err != nil {

@@ -29,7 +29,7 @@ func results(t *testing.T, w *httptest.ResponseRecorder) []checkapi.BatchResult 
 }
 
 // A batch returns the results that its checks would get one by one.
-func TestBatchIsItsChecks(t *testing.T) {
+func TestABatchEqualsItsChecks(t *testing.T) {
 	var checks []string
 	for i := range checkapi.MaxChecks {
 		switch i % 7 {
@@ -149,7 +149,7 @@ func TestErrorsStayInTheirCheck(t *testing.T) {
 	}
 }
 
-func TestStoreErrorsAreToldOnce(t *testing.T) {
+func TestStoreErrorsAreLoggedOnce(t *testing.T) {
 	store := &brokenStore{Store: newStore(), rules: []string{"login", "feed", "session", "take"}, receipts: true}
 	var told []error
 	l := newLimiter(t, store, goldenRules())

@@ -107,8 +107,8 @@ type slowTaker struct {
 
 func (s *slowTaker) Write(b []byte) (int, error) { return s.to.Write(b) }
 
-// TestAClientThatLeavesTheLineIsNotDecided checks that a waiting request whose client leaves isn't decided.
-func TestAClientThatLeavesTheLineIsNotDecided(t *testing.T) {
+// TestAWaitingClientThatLeavesIsNotDecided checks that a waiting request whose client leaves isn't decided.
+func TestAWaitingClientThatLeavesIsNotDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, deciding, goOn := held(t, 1)
 		go post(h, "/v1/check", `{"key":"a"}`)
@@ -130,8 +130,8 @@ func TestAClientThatLeavesTheLineIsNotDecided(t *testing.T) {
 	})
 }
 
-// TestShedIsTold checks that observers see each request that is shed once, including batches.
-func TestShedIsTold(t *testing.T) {
+// TestShedRequestsAreObserved checks that observers see each request that is shed once, including batches.
+func TestShedRequestsAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set, err := weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "a", Limits: perHour(1000)}}})
 		if err != nil {

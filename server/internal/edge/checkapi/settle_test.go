@@ -147,7 +147,7 @@ func TestLateSettlement(t *testing.T) {
 }
 
 // All endpoints give the same errors for receipts that can't be used.
-func TestReceiptsThatAreNoGood(t *testing.T) {
+func TestUnusableReceipts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &brokenStore{Store: newStore()}
 		l := newLimiter(t, store, goldenRules())
@@ -270,7 +270,7 @@ func TestReceiptsOfSlots(t *testing.T) {
 
 // If the store fails, a node counts slots by itself. No other node could release such a slot, so the response has no
 // receipt.
-func TestSlotsOfANodeAlone(t *testing.T) {
+func TestSlotsWithoutTheStore(t *testing.T) {
 	store := &brokenStore{Store: newStore(), rules: []string{"slots"}}
 	rules := weir.Rules{Rules: []weir.Rule{
 		{ID: "slots", OnStoreFailure: weir.FailLocal, Algorithm: weir.Concurrency, Limits: []weir.Limit{{Count: 1}}},
@@ -287,7 +287,7 @@ func TestSlotsOfANodeAlone(t *testing.T) {
 }
 
 // If an amount can't be counted, the response has neither its remainder nor the end of its window.
-func TestAmountsOfAStoreThatIsGone(t *testing.T) {
+func TestAmountsWithoutTheStore(t *testing.T) {
 	store := &brokenStore{Store: newStore(), rules: []string{"tokens"}}
 	h := checkapi.New(newLimiter(t, store, chat(false)), nil, checkapi.Options{})
 	d := decision(t, post(h, "/v1/check", `{"key":"k","amounts":{"tokens":1}}`))
@@ -338,7 +338,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 }
 
 // Each receipt in a list has its own result, and a failure of the store is reported once.
-func TestRenewalsOfAStoreThatIsGone(t *testing.T) {
+func TestRenewalsWithoutTheStore(t *testing.T) {
 	store := &brokenStore{Store: newStore()}
 	var told []error
 	h := checkapi.New(newLimiter(t, store, goldenRules()), nil, checkapi.Options{OnError: func(_ *http.Request, err error) { told = append(told, err) }})
@@ -351,7 +351,7 @@ func TestRenewalsOfAStoreThatIsGone(t *testing.T) {
 }
 
 // Amounts that weren't reserved can't be settled: the caller gets an error, and the receipt stays valid.
-func TestSettlingWhatWasNotReserved(t *testing.T) {
+func TestSettlingWithoutAReservation(t *testing.T) {
 	h := checkapi.New(newLimiter(t, newStore(), chat(false)), nil, checkapi.Options{})
 	d := decision(t, post(h, "/v1/check", `{"key":"k","amounts":{"tokens":300},"receipt":true}`))
 	w := post(h, "/v1/settle", `{"receipt":"`+d.Receipt+`","amounts":{"tokens":100}}`)

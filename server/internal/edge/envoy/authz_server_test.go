@@ -33,9 +33,9 @@ func TestFaultsOfTheConfigurationAreLogged(t *testing.T) {
 	}
 }
 
-// TestRefusalsOfTheOperatorsOwn checks the operator's own refusal: a status that Envoy's enumeration lacks, and a body
+// TestRefusalsWithTheOperatorsTemplate checks the operator's own refusal: a status that Envoy's enumeration lacks, and a body
 // that isn't valid UTF-8.
-func TestRefusalsOfTheOperatorsOwn(t *testing.T) {
+func TestRefusalsWithTheOperatorsTemplate(t *testing.T) {
 	for status, want := range map[int]int{503: 503, 420: 429} {
 		b := newAuthNode(t, weir.Rules{Rules: []weir.Rule{{ID: "r", Algorithm: weir.FixedWindow, Limits: aYear(1)}}}, httplimit.Options{Answers: httplimit.Answers{
 			Refusal: httplimit.Template{Status: status, ContentType: "text/html", Body: "<p>{{.Rule}}\xff"},

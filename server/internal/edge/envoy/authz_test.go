@@ -234,9 +234,9 @@ func (a authAnswer) timeless() string {
 	return fmt.Sprint(a.status, h, body)
 }
 
-// TestBothWaysAreOne checks that a request over gRPC, in either form, and the same request over HTTP get the same
+// TestBothProtocolsDecideTheSame checks that a request over gRPC, in either form, and the same request over HTTP get the same
 // client, the same counters and the same response.
-func TestBothWaysAreOne(t *testing.T) {
+func TestBothProtocolsDecideTheSame(t *testing.T) {
 	b := newAuthNode(t, authRules, httplimit.Options{Identity: httplimit.Identity{
 		APIKey: httplimit.Source{Header: "X-API-Key", Bearer: true, Query: "key"}, User: httplimit.Source{Header: "X-User"}, KnownKeys: knownKey("k2"),
 	}}, envoy.ServerOptions{})

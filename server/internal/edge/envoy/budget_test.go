@@ -60,9 +60,9 @@ func TestTheStoresTime(t *testing.T) {
 	}
 }
 
-// TestALateNodesTime checks that without a deadline from the caller, the store's time doesn't run out before every
+// TestTheStoresTimeOnABusyNode checks that without a deadline from the caller, the store's time doesn't run out before every
 // runnable goroutine, such as one that reads replies, has had several turns, however long the turns take.
-func TestALateNodesTime(t *testing.T) {
+func TestTheStoresTimeOnABusyNode(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var stop atomic.Bool
 	defer stop.Store(true)

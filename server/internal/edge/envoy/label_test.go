@@ -39,8 +39,8 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// TestWhoAsks checks which client observers see for a descriptor.
-func TestWhoAsks(t *testing.T) {
+// TestObservedClients checks which client observers see for a descriptor.
+func TestObservedClients(t *testing.T) {
 	for key, want := range map[string]string{"api_key": "v  ", "user": " v ", "remote_address": "  203.0.113.7", "tenant": "v  "} {
 		var req weir.Request
 		value := "v"

@@ -139,9 +139,9 @@ rules:
 	})
 }
 
-// TestNeighboursOfARuledDescriptor checks that descriptors beside one with a rule still get the responses of
+// TestDescriptorsBesideOneWithARule checks that descriptors beside one with a rule still get the responses of
 // envoyproxy/ratelimit.
-func TestNeighboursOfARuledDescriptor(t *testing.T) {
+func TestDescriptorsBesideOneWithARule(t *testing.T) {
 	l, s := ruledService(t, envoy.Options{Answers: envoy.Answers{Headers: true}}, readFiles(t, "testdata/recorded/config/*.yaml")...)
 	l.SetRules(compiled(t, "rules:\n  - {id: noted, match: {descriptor: [shop, noted]}, algorithm: token_bucket, burst: 2}\n"))
 	text, err := os.ReadFile("testdata/recorded/answers.jsonl")
@@ -212,9 +212,9 @@ rules:
 	asked{{0, "tenant=acme", "OK OK:5/DAY-3"}}.run(t, s, "elsewhere") // another domain without an address, so all share one counter
 }
 
-// TestRulesThatNameNothing checks that rules for descriptors that the configuration lacks are logged, without values,
+// TestRulesForUnknownDescriptors checks that rules for descriptors that the configuration lacks are logged, without values,
 // which may be API keys.
-func TestRulesThatNameNothing(t *testing.T) {
+func TestRulesForUnknownDescriptors(t *testing.T) {
 	var log bytes.Buffer
 	l, s := ruledService(t, envoy.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, envoy.File{Name: "edge.yaml", Text: []byte(edge)})
 	l.SetRules(compiled(t, `

@@ -10,9 +10,9 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// TestSpentQuotasAreTold checks that if all quotas refuse a request, observers see a refusal by the quota with the
+// TestSpentQuotasAreObserved checks that if all quotas refuse a request, observers see a refusal by the quota with the
 // longest window, and the request's other limits get their tokens back.
-func TestSpentQuotasAreTold(t *testing.T) {
+func TestSpentQuotasAreObserved(t *testing.T) {
 	var told []string
 	l := weir.NewLimiter(memstore.New(memstore.Options{}), nil, weir.Options{Observe: func(o *weir.Observation) {
 		d := o.Decision

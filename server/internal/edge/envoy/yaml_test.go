@@ -11,8 +11,8 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// TestReadAsTheirs checks YAML that envoyproxy/ratelimit accepts, and that Weir reads the same limits from it.
-func TestReadAsTheirs(t *testing.T) {
+// TestFilesAreReadLikeRatelimit checks YAML that envoyproxy/ratelimit accepts, and that Weir reads the same limits from it.
+func TestFilesAreReadLikeRatelimit(t *testing.T) {
 	const base = "  - &base {key: a, rate_limit: &rate {unit: day, requests_per_unit: 5, name: five}}\n"
 	for _, c := range []struct{ what, text, ask, want string }{
 		{"a word of YAML 1.1", "  - {key: a, rate_limit: {unit: day}, shadow_mode: Yes}\n", "a=1", "OK OK:0/DAY-0"},
@@ -46,9 +46,9 @@ func once(t *testing.T, file, descriptor string) *rls.RateLimitResponse {
 	return got
 }
 
-// TestMetadataAsTheirs checks that metadata may use YAML's merges and YAML 1.1's words, and that JSON can represent all
+// TestMetadataIsReadLikeRatelimit checks that metadata may use YAML's merges and YAML 1.1's words, and that JSON can represent all
 // of it.
-func TestMetadataAsTheirs(t *testing.T) {
+func TestMetadataIsReadLikeRatelimit(t *testing.T) {
 	for text, want := range map[string]string{
 		"{on: yes, off: No, word: 'yes', day: 2024-01-01}":               "map[day:2024-01-01 off:false on:true word:yes]",
 		"{<<: {x: 1, y: 1}, y: 2}":                                       "map[x:1 y:2]",
@@ -78,8 +78,8 @@ func TestMergedOverIsAWarning(t *testing.T) {
 	}
 }
 
-// TestMetadataOfNoLimit checks that metadata is validated even without a limit.
-func TestMetadataOfNoLimit(t *testing.T) {
+// TestMetadataWithoutALimit checks that metadata is validated even without a limit.
+func TestMetadataWithoutALimit(t *testing.T) {
 	_, _, err := envoy.Parse([]envoy.File{{Name: "f.yaml", Text: []byte("domain: d\ndescriptors: [{key: a, metadata: x}]\n")}}, envoy.Modes{})
 	if err == nil || !strings.Contains(err.Error(), "f.yaml:2:34: descriptors[0].metadata: must be a map") {
 		t.Error(err)

@@ -108,7 +108,7 @@ func TestTheClientIsCounted(t *testing.T) {
 }
 
 // A peer that isn't trusted is refused, whatever it claims. Loopback addresses and --trusted-proxies are trusted.
-func TestStrangersMayNotSpeakForClients(t *testing.T) {
+func TestUntrustedPeersAreRefused(t *testing.T) {
 	opts := forwardauth.Options{Limit: httplimit.Options{TrustedProxies: []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::ffff:172.16.0.0/108"),
 	}}}
@@ -213,7 +213,7 @@ func TestTheTokenIsAskedFor(t *testing.T) {
 
 // The gateway's own headers aren't part of its client's request: neither the port's token nor a header that describes
 // the request can become the client's key.
-func TestWhatGatewaysSayIsNotTheClients(t *testing.T) {
+func TestGatewayHeadersAreNotTheClients(t *testing.T) {
 	tokens, err := guard.OneToken("http", "secret-of-the-port")
 	if err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ const mebibyte = 1 << 20
 
 // If a request may mean two models, the gateway bills the more expensive one, or refuses the request before the
 // upstream has the whole body.
-func TestTheDearerModelIsBilled(t *testing.T) {
+func TestTheMoreExpensiveModelIsBilled(t *testing.T) {
 	blanks := strings.Repeat(" ", mebibyte+1)
 	for name, c := range map[string]struct {
 		path, body, answer string

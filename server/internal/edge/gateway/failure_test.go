@@ -341,7 +341,7 @@ func TestBrokenBodiesCount(t *testing.T) {
 }
 
 // If no connection to the upstream was made, the attempt is given back. The upstream is down, or has a bad certificate.
-func TestWhatWasNeverSentIsGivenBack(t *testing.T) {
+func TestUnsentRequestsAreGivenBack(t *testing.T) {
 	stranger := httptest.NewTLSServer(nil)
 	t.Cleanup(stranger.Close)
 	stranger.Config.ErrorLog = log.New(io.Discard, "", 0)

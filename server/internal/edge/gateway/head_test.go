@@ -61,7 +61,7 @@ func chatOnly() weir.Rule {
 
 // Requests that no rule meters reach the upstream byte for byte as they do without metering. Metered chats differ only
 // in the option that asks for usage.
-func TestWhatIsNotMeteredIsUntouched(t *testing.T) {
+func TestUnmeteredRequestsAreUntouched(t *testing.T) {
 	url, got := wire(t)
 	streamed := `{"model":"m","stream":true,"messages":[]}`
 	chunked := fmt.Sprintf("Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n%x\r\n%s\r\n0\r\nX-Sum: 7\r\n\r\n", len(streamed), streamed)

@@ -12,7 +12,7 @@ import (
 )
 
 // One client with very short or very long responses doesn't change how much is reserved for the calls of others.
-func TestOneClientCantBendWhatIsLearned(t *testing.T) {
+func TestOneClientCantSkewTheEstimate(t *testing.T) {
 	for _, length := range []int64{1, 1_000_000} {
 		var l Learned
 		for i := range uint64(100) {

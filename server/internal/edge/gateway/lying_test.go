@@ -13,7 +13,7 @@ import (
 
 // If a response reports wrong usage or breaks off, the gateway books the most that it reported, what was reserved, or
 // an estimate from its length. The call reserves 2 tokens of input and 100 of output.
-func TestAnswersThatLie(t *testing.T) {
+func TestResponsesThatReportWrongUsage(t *testing.T) {
 	const (
 		openAI    = "data: {\"choices\":[{\"delta\":{\"content\":\"word\"}}]}\n\n"
 		anthropic = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"word\"}}\n\n"

@@ -268,7 +268,7 @@ func TestSlotsOfWebSockets(t *testing.T) {
 
 // A stream that reports no usage is booked by its length, whatever request caused it. Otherwise a client could get the
 // output for free.
-func TestStreamsThatTellNothing(t *testing.T) {
+func TestStreamsWithoutUsage(t *testing.T) {
 	const events = 3000
 	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

@@ -12,7 +12,7 @@ import (
 
 // The gateway drops the usage header of requests, also from trailers: an upstream that echoes headers would let a client choose its
 // bill. It also drops digests of a body that it has changed.
-func TestClientsDontSayWhatTheyUsed(t *testing.T) {
+func TestClientsCantReportUsage(t *testing.T) {
 	const body = `{"model": "small", "stream": true, "max_tokens": 100, "messages": []}`
 	for name, c := range map[string]struct {
 		headers, trailers string

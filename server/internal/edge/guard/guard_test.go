@@ -129,7 +129,7 @@ func TestAdmitAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestTokenFilesThatCantBe(t *testing.T) {
+func TestInvalidTokenFiles(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                      "holds no token",
 		"ada operate":                           ":1: must be a name",

@@ -99,7 +99,7 @@ func TestReadRequest(t *testing.T) {
 }
 
 // If a body is cut off, what comes before the cut counts.
-func TestAskedSoFar(t *testing.T) {
+func TestRequestsThatAreCutOff(t *testing.T) {
 	for _, c := range []struct{ name, body, want string }{
 		{"a whole one", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"12345678"}]}`, "m 2 5×1"},
 		{"cut behind a value", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"12345678"}`, "m 2 5×1"},

@@ -12,9 +12,9 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/budget"
 )
 
-// TestAllocsOfWhatWasToldAreNone checks that a check of a budget whose threshold was reported allocates nothing. It
+// TestAllocsOfReportedBudgetsAreNone checks that a check of a budget whose threshold was reported allocates nothing. It
 // runs without the race detector, which causes allocations of its own.
-func TestAllocsOfWhatWasToldAreNone(t *testing.T) {
+func TestAllocsOfReportedBudgetsAreNone(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	calls := weir.Rule{ID: "calls", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 1000, Window: 31 * 24 * time.Hour, Calendar: counter.Calendar{Unit: counter.Month}}}}
 	n := open(t, store, budget.Options{}, calls)

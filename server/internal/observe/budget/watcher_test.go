@@ -102,7 +102,7 @@ func (n *node) expect(when string, want ...string) {
 	}
 }
 
-func TestEachThresholdIsToldOnceAWindow(t *testing.T) {
+func TestEachThresholdIsReportedOnceAWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := open(t, memstore.New(memstore.Options{}), budget.Options{}, daily)
 		defer n.watcher.Close(time.Second)
@@ -142,7 +142,7 @@ func TestEachThresholdIsToldOnceAWindow(t *testing.T) {
 }
 
 // The in-process store remembers reported thresholds for the whole window, even if the watcher has forgotten them.
-func TestWhatIsForgottenIsNotToldAgain(t *testing.T) {
+func TestForgottenThresholdsAreNotReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
 		n := open(t, store, budget.Options{}, daily)
@@ -161,7 +161,7 @@ func TestWhatIsForgottenIsNotToldAgain(t *testing.T) {
 	})
 }
 
-func TestOneNodeOfManyTells(t *testing.T) {
+func TestOneOfManyNodesReports(t *testing.T) {
 	redis := redistest.New(t, redistest.Options{})
 	var nodes []*node
 	for i := range 3 {
@@ -224,7 +224,7 @@ func (f *failing) GiveBack(ctx context.Context, _ counter.Once, _ time.Duration,
 	return f.giveBack(ctx)
 }
 
-func TestAStoreThatFailsKeepsNothingSecret(t *testing.T) {
+func TestBudgetsAreReportedWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
 		n := open(t, store, budget.Options{Store: &failing{store, func(context.Context) error { return errors.New("lost") }}}, daily)
@@ -276,7 +276,7 @@ func TestChecksDontWait(t *testing.T) {
 }
 
 // Peeks, requests larger than the whole budget, and refusals by other limits cause no events.
-func TestWhatIsNoEvent(t *testing.T) {
+func TestDecisionsWithoutAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		requests := weir.Rule{ID: "requests", Algorithm: weir.FixedWindow, Limits: []weir.Limit{{Count: 1, Window: time.Hour}}}
 		n := open(t, memstore.New(memstore.Options{}), budget.Options{}, daily, requests)
@@ -356,7 +356,7 @@ func TestAFloodOfClientsIsBounded(t *testing.T) {
 }
 
 // A budget is reported as 100 % used only if it is used up. A refusal or a reservation alone doesn't make it so.
-func TestAHundredPercentIsAllOfIt(t *testing.T) {
+func TestOnlyAUsedUpBudgetIsAt100Percent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := open(t, memstore.New(memstore.Options{}), budget.Options{}, daily)
 		defer n.watcher.Close(time.Second)

@@ -189,7 +189,7 @@ func TestURLs(t *testing.T) {
 }
 
 // A threshold that was reported is remembered until many others were reported, and only a higher one replaces it.
-func TestTold(t *testing.T) {
+func TestReportedThresholds(t *testing.T) {
 	var x told
 	yes := func(int) bool { return true }
 	x.raise(window{policy: 1}, 1, yes)

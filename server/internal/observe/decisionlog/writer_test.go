@@ -241,7 +241,7 @@ func TestOpenErrors(t *testing.T) {
 }
 
 // If a named pipe has no reader, that is logged, and the log goes on when the pipe has a reader again.
-func TestAPipeThatNobodyReads(t *testing.T) {
+func TestAPipeWithoutAReader(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)

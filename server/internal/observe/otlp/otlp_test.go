@@ -121,8 +121,8 @@ func TestTracesAreBounded(t *testing.T) {
 	}
 }
 
-// TestOutagesAreToldOnceAMinute checks that an outage is logged once a minute, and its end once.
-func TestOutagesAreToldOnceAMinute(t *testing.T) {
+// TestOutagesAreLoggedOnceAMinute checks that an outage is logged once a minute, and its end once.
+func TestOutagesAreLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
 		o := newOutage(&Config{}, traces, slog.New(slog.NewTextHandler(&text, nil)))

@@ -11,7 +11,7 @@ import (
 
 // A decision that no viewer is shown allocates nothing, whatever viewers watch. This runs without the race detector,
 // which causes allocations of its own.
-func TestAllocsOfWhatIsntShownAreNone(t *testing.T) {
+func TestAllocsOfUnshownDecisionsAreNone(t *testing.T) {
 	l, h := open(t)
 	req := &weir.Request{APIKey: "sk_a", IP: home, Path: "/"}
 	for range 2 {

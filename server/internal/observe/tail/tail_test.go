@@ -206,7 +206,7 @@ func TestEveryDecisionCountsOnce(t *testing.T) {
 	}
 }
 
-func TestSoManyMayWatch(t *testing.T) {
+func TestTheNumberOfViewersIsBounded(t *testing.T) {
 	l, h := open(t)
 	var all []*tail.Viewer
 	watch := func(name, want string) {

@@ -87,8 +87,8 @@ func TestKeysOverNodesAreCountedOnce(t *testing.T) {
 	}
 }
 
-// TestNamesAreBelievedByTheirHash checks that a client with access to Redis can't have another key shown as a client's.
-func TestNamesAreBelievedByTheirHash(t *testing.T) {
+// TestNamesMustMatchTheirHash checks that a client with access to Redis can't have another key shown as a client's.
+func TestNamesMustMatchTheirHash(t *testing.T) {
 	k := newKey([]byte("0123456789abcdef"))
 	mine, theirs := newBox([]byte("mine"), k.secret), newBox([]byte("theirs"), k.secret)
 	who := Identity{"api_key", "sk_prod_1"}

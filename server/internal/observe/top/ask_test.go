@@ -193,9 +193,9 @@ func TestTheHourOverThreeNodes(t *testing.T) {
 	}
 }
 
-// TestWhoHasRedisAlone checks that a node with other tokens can't learn a key, although it reads all of Redis and asks
+// TestRedisAloneRevealsNoKey checks that a node with other tokens can't learn a key, although it reads all of Redis and asks
 // like a node.
-func TestWhoHasRedisAlone(t *testing.T) {
+func TestRedisAloneRevealsNoKey(t *testing.T) {
 	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	rs := compile(t, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerHour(30)}})
@@ -295,9 +295,9 @@ func gunzip(t *testing.T, packed string) string {
 	return string(text)
 }
 
-// TestToldThatNoNodeHasWritten checks that an answer leaves out invalid answers of nodes, says so, and is otherwise
+// TestForgedAnswers checks that an answer leaves out invalid answers of nodes, says so, and is otherwise
 // right.
-func TestToldThatNoNodeHasWritten(t *testing.T) {
+func TestForgedAnswers(t *testing.T) {
 	t.Parallel() // the test mostly waits
 	r := redistest.New(t, redistest.Options{})
 	rs := compile(t, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerHour(30)}})

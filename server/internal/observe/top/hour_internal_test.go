@@ -41,8 +41,8 @@ func TestNumbersAreClamped(t *testing.T) {
 	}
 }
 
-// TestNothingIsLost checks that the sums of keys, bytes and rules stay right when keys replace others.
-func TestNothingIsLost(t *testing.T) {
+// TestSumsStayRight checks that the sums of keys, bytes and rules stay right when keys replace others.
+func TestSumsStayRight(t *testing.T) {
 	h, now := newTestHour()
 	for i := range 40 {
 		at := now.Add(time.Duration(i) * HourSlot)
@@ -97,9 +97,9 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestWhoTheBusiestAre checks that a new key takes over the count of the key that it replaces, that older requests
+// TestTheBusiestKeys checks that a new key takes over the count of the key that it replaces, that older requests
 // count less, and that more keys are kept once there is memory again.
-func TestWhoTheBusiestAre(t *testing.T) {
+func TestTheBusiestKeys(t *testing.T) {
 	h, now := newTestHour()
 	count := func(key string, n int) {
 		for range n {
@@ -132,9 +132,9 @@ func TestWhoTheBusiestAre(t *testing.T) {
 	}
 }
 
-// TestCountsAreMadeSmaller checks that counts are scaled down in proportion when they grow too large, so that a new key
+// TestCountsAreScaledDown checks that counts are scaled down in proportion when they grow too large, so that a new key
 // doesn't rank last because of it.
-func TestCountsAreMadeSmaller(t *testing.T) {
+func TestCountsAreScaledDown(t *testing.T) {
 	h, now := newTestHour()
 	for range 64*halved/100 + 2 {
 		now = now.Add(100 * HourSlot)
@@ -165,9 +165,9 @@ func TestSketchesInPart(t *testing.T) {
 	}
 }
 
-// TestKeptIsNoMoreThanAll checks that the kept keys don't have more requests than the rule, although each number is
+// TestKeptRequestsAreNoMoreThanAll checks that the kept keys don't have more requests than the rule, although each number is
 // rounded.
-func TestKeptIsNoMoreThanAll(t *testing.T) {
+func TestKeptRequestsAreNoMoreThanAll(t *testing.T) {
 	h, now := newTestHour()
 	for _, key := range []string{"a", "b", "c"} {
 		h.count(&charged{rule: "r", tokens: 1}, []byte("\x00"+key), 0.6, now)

@@ -171,9 +171,9 @@ func TestHowMuchIsUsed(t *testing.T) {
 	}, rules...)
 }
 
-// TestARuleThatCountsBySomethingElse checks that a rule whose by changes forgets its clients, because their names could
+// TestARuleThatChangesWhatItCountsBy checks that a rule whose by changes forgets its clients, because their names could
 // no longer be read.
-func TestARuleThatCountsBySomethingElse(t *testing.T) {
+func TestARuleThatChangesWhatItCountsBy(t *testing.T) {
 	runHour(t, func(b *bed, hour *top.Cluster) {
 		b.check(weir.Request{APIKey: "sk_1", User: "ada"})
 		time.Sleep(time.Second)

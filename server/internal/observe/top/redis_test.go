@@ -138,8 +138,8 @@ func TestQuestionsShareAnAnswer(t *testing.T) {
 	}
 }
 
-// TestListsThatNoNodeHasWritten checks that an answer leaves out invalid lists, says so, and is otherwise right.
-func TestListsThatNoNodeHasWritten(t *testing.T) {
+// TestForgedLists checks that an answer leaves out invalid lists, says so, and is otherwise right.
+func TestForgedLists(t *testing.T) {
 	now := time.Now().UTC()
 	good := fmt.Sprintf(`{"node": "x", "at": %q, "since": %q, "one_in": 1, "clients": {"missing": {"requests": 0, "refused": 0}}}
 c{"id": 1, "client": "sk…1", "kind": "api_key", "rule": "api", "rates": {"requests": 5, "refused": 0}, "lacks": 0}

@@ -63,8 +63,8 @@ func (b *bed) answer(q top.Query) top.Answer {
 	return top.NewCluster(b.top, "n1", nil, nil).Hot(b.t.Context(), q)
 }
 
-// TestRatesAreOfNow checks that rates by client and rule show as long as they are recent.
-func TestRatesAreOfNow(t *testing.T) {
+// TestRatesAreRecent checks that rates by client and rule show as long as they are recent.
+func TestRatesAreRecent(t *testing.T) {
 	run(t, top.Options{}, func(b *bed) {
 		ip := netip.MustParseAddr("2001:db8::17")
 		for range 10 { // seconds, the length of the window

@@ -13,9 +13,9 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// TestWhatOtherRulesRefused checks that a request that another rule refused takes no token of this rule, so it isn't
+// TestRequestsRefusedByOtherRules checks that a request that another rule refused takes no token of this rule, so it isn't
 // one that a lower limit of this rule would have refused. A candidate gives the same number.
-func TestWhatOtherRulesRefused(t *testing.T) {
+func TestRequestsRefusedByOtherRules(t *testing.T) {
 	candidate := []weir.Limit{weir.PerMinute(20)}
 	runHour(t, func(b *bed, hour *top.Cluster) {
 		for range 100 {

@@ -178,7 +178,7 @@ func TestRewindingIsReplaying(t *testing.T) {
 }
 
 // The engine decides like an independent Limiter, and the states that it draws are the store's.
-func TestDecisionsAreTheLimiters(t *testing.T) {
+func TestTheEngineDecidesLikeALimiter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := someNumbers.Draw(t, "numbers")
 		e, err := New(n)
@@ -334,7 +334,7 @@ func TestBoundaryBurstIsNeverInThePast(t *testing.T) {
 	}
 }
 
-func TestStopTakesBackWhatIsComing(t *testing.T) {
+func TestStopCancelsScheduledRequests(t *testing.T) {
 	e := start(t, ten)
 	_ = e.Pattern("steady", 1)
 	e.Advance(3 * second)
@@ -380,7 +380,7 @@ func TestStepsGoFromArrivalToArrival(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedForIsBounded(t *testing.T) {
+func TestNumbersAndRequestsAreBounded(t *testing.T) {
 	for _, n := range []Numbers{{}, {Limit: 1001, Window: 1000}, {Limit: 1, Window: 99}, {Limit: 1, Window: math.MaxInt64}, {Limit: 1, Window: 1000, Burst: -1}, {Limit: 1, Window: 1000, MaxDelay: -1}} {
 		if _, err := New(n); err == nil {
 			t.Errorf("%+v is accepted", n)

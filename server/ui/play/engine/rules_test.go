@@ -131,7 +131,7 @@ func TestOwnRulesWithMistakesAreShownAtTheirPlace(t *testing.T) {
 	}
 }
 
-func TestRequestsThatCannotBeAreRefused(t *testing.T) {
+func TestImpossibleRequestsAreRefused(t *testing.T) {
 	e := start(t, ten)
 	if _, err := e.Ask(login); err == nil {
 		t.Error("a request without rules is accepted")
