@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,7 +14,6 @@ import (
 	"github.com/weirhq/weir"
 	"github.com/weirhq/weir/counter"
 	"github.com/weirhq/weir/internal/guess"
-	"github.com/weirhq/weir/internal/lint"
 	"github.com/weirhq/weir/internal/private"
 )
 
@@ -57,9 +55,11 @@ var matchFields = fieldSet{
 	of:    "match",
 	names: []string{"endpoint", "endpoint_regex", "api_key_pattern", "api_key", "descriptor"},
 	wrong: map[string]string{
-		"tier":  "write tier: beside match, not in it",
-		"regex": `write "endpoint_regex"`,
-		"ip":    "no rule is for an address: write allow or deny beside the rules, or by: [ip]",
+		"tier":   "write tier: beside match, not in it",
+		"path":   `write endpoint: "/v1/orders"`,
+		"method": `write endpoint: "POST /v1/orders"`,
+		"regex":  `write "endpoint_regex"`,
+		"ip":     "no rule is for an address: write allow or deny beside the rules, or by: [ip]",
 	},
 }
 
@@ -134,13 +134,7 @@ func (d *decoder) match(v value) (m weir.Match, descriptor []string) {
 	if v.node == nil {
 		return m, nil
 	}
-	set := matchFields
-	if v.kind == mapping && !d.full() && slices.ContainsFunc(v.children, func(f child) bool { return f.name == "path" || f.name == "method" }) {
-		hint := endpointHint(v)
-		set.wrong = maps.Clone(set.wrong)
-		set.wrong["path"], set.wrong["method"] = hint, hint
-	}
-	f := d.fields(v, &set)
+	f := d.fields(v, &matchFields)
 	d.hide(f["api_key_pattern"])
 	m = weir.Match{
 		Endpoint:      d.text(f["endpoint"]),
@@ -163,37 +157,6 @@ func (d *decoder) match(v value) (m weir.Match, descriptor []string) {
 		descriptor = append(descriptor, d.texts(v, "[edge, tenant=acme, route]")...)
 	}
 	return m, descriptor
-}
-
-// These match what the errors of an endpoint say to write instead.
-var (
-	writeText  = regexp.MustCompile(`write ("(?:[^"\\]|\\.)*")`)
-	writeRegex = regexp.MustCompile(`write endpoint_regex: "(?:[^"\\]|\\.)*"`)
-)
-
-// endpointHint suggests the endpoint for a match with a path or a method.
-func endpointHint(v value) string {
-	written := map[string]string{}
-	for _, f := range v.children {
-		if f.value.kind == scalar && len(f.value.text) < 100 {
-			written[f.name] = f.value.text
-		}
-	}
-	endpoint := cmp.Or(written["path"], written["endpoint"], "/") // a method alone is for all paths
-	if m := written["method"]; m != "" && !strings.Contains(endpoint, " ") {
-		endpoint = m + " " + endpoint
-	}
-	_, err := lint.Compile(weir.Rules{Rules: []weir.Rule{{ID: "hint", Match: weir.Match{Endpoint: endpoint}, Limits: []weir.Limit{{Count: 1, Window: time.Second}}}}})
-	var wrong counter.Problems
-	switch errors.As(err, &wrong); {
-	case len(wrong) == 0:
-		return fmt.Sprintf("write endpoint: %q", endpoint)
-	case writeRegex.MatchString(wrong[0].Text):
-		return writeRegex.FindString(wrong[0].Text)
-	case writeText.MatchString(wrong[0].Text):
-		return "write endpoint: " + writeText.FindStringSubmatch(wrong[0].Text)[1]
-	}
-	return "write endpoint: …, but " + wrong[0].Text
 }
 
 // otherDimensions maps names that people use to what a rule counts by.
