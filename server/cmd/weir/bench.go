@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -50,7 +49,6 @@ type benchFlags struct {
 	limit        string
 	nodes        int
 	leases       bool
-	oracle       bool
 	header       []string
 	port         nodePort // without an address, which is an argument
 	keyHeader    string
@@ -81,7 +79,6 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&b.limit, "limit", "", "without a URL: limit of each client, such as 100/minute, instead of --rules")
 	f.IntVar(&b.nodes, "nodes", 1, "with a Redis as --store: how many limiters share it")
 	f.BoolVar(&b.leases, "leases", true, "with a Redis as --store: decide hot keys from tokens borrowed of it")
-	f.BoolVar(&b.oracle, "oracle", false, "with a Redis as --store: compare with an exact limiter; costs some time")
 	f.StringVar(&b.keyHeader, "key-header", "X-API-Key", "header that carries the key to an endpoint; empty sends none")
 	f.StringArrayVar(&b.header, "header", nil, "another header, 'NAME: VALUE'; repeatable")
 	b.port.registerAccess(f, "http", "check API of a node")
@@ -113,8 +110,8 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 		why   string
 	}{
 		{[]string{"header", "key-header", "timeout"}, b.url != nil, "needs a URL"},
-		{[]string{"rules", "store", "limit", "nodes", "leases", "oracle"}, b.url == nil, "is for checks in this process: a node has its own"},
-		{[]string{"nodes", "leases", "oracle"}, b.overRedis(), "needs a Redis as --store, such as redis://127.0.0.1:6379"},
+		{[]string{"rules", "store", "limit", "nodes", "leases"}, b.url == nil, "is for checks in this process: a node has its own"},
+		{[]string{"nodes", "leases"}, b.overRedis(), "needs a Redis as --store, such as redis://127.0.0.1:6379"},
 		{[]string{"cost"}, b.url == nil || b.node, "is for checks, and this URL is of another endpoint"},
 		{[]string{b.port.tokenFlag()}, b.node, "needs the URL of a node"},
 		{[]string{"key-header"}, !b.node, "is for endpoints: a check has its key in the body"},
@@ -208,9 +205,6 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 	if b.overRedis() {
 		report.Nodes = b.nodes
 	}
-	if oracle, is := target.(*load.Oracle); is {
-		report.Oracle = oracle.Compare()
-	}
 	if report.Interrupted && report.Checks == 0 {
 		return &exit{exitUnavailable, errors.New("stopped before anything was measured")}
 	}
@@ -296,24 +290,16 @@ func (b *benchFlags) inProcess(ctx context.Context) (load.Target, func(), error)
 	if err != nil {
 		return nil, nil, badRules(err)
 	}
-	exact := func(name string, memory int64) *load.InProcess {
-		store := memstore.New(memstore.Options{MemoryCap: memory})
-		return load.NewInProcess([]*weir.Limiter{weir.NewLimiter(store, set, weir.Options{})}, name, b.plan.Keys, b.check)
-	}
 	if !b.overRedis() {
-		return exact("in process, "+rules, 0), func() {}, nil
+		limiter := weir.NewLimiter(memstore.New(memstore.Options{}), set, weir.Options{})
+		return load.NewInProcess([]*weir.Limiter{limiter}, "in process, "+rules, b.plan.Keys, b.check), func() {}, nil
 	}
 	limiters, name, done, err := b.shareRedis(ctx, set)
 	if err != nil {
 		done()
 		return nil, nil, err
 	}
-	target := load.Target(load.NewInProcess(limiters, "in process, "+name+", "+rules, b.plan.Keys, b.check))
-	if b.oracle {
-		// The oracle's store must be large enough that no counter is evicted.
-		target = load.NewOracle(target, exact("oracle", max(memstore.DefaultMemoryCap, int64(b.plan.Keys)*1024)), b.plan.Keys)
-	}
-	return target, done, nil
+	return load.NewInProcess(limiters, "in process, "+name+", "+rules, b.plan.Keys, b.check), done, nil
 }
 
 func (b *benchFlags) ruleSet() (*weir.RuleSet, string, error) {
@@ -353,13 +339,9 @@ func (b *benchFlags) shareRedis(ctx context.Context, set *weir.RuleSet) (limiter
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	secret := []byte("weir bench")
-	if b.oracle {
-		secret = []byte(rand.Text()) // counters of earlier runs must not be used, because the oracle doesn't know them
-	}
 	for range b.nodes {
 		// Use a separate prefix, so that real nodes on the same Redis see neither these counters nor these nodes.
-		store, err := redisstore.New(redisstore.Options{URL: b.store, Prefix: "weir-bench", Secret: secret})
+		store, err := redisstore.New(redisstore.Options{URL: b.store, Prefix: "weir-bench", Secret: []byte("weir bench")})
 		if err != nil {
 			return nil, "", done, fmt.Errorf("--store: %w", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -114,22 +115,22 @@ func TestBenchOverRedis(t *testing.T) {
 	}
 }
 
-// Nodes that share a Redis admit what one exact limiter admits, and the report has their calls to Redis.
+// Nodes that share a Redis admit at most the limit, and the report has their calls to Redis.
 func TestBenchOfNodesOnOneRedis(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	few := []string{"--store", "redis://" + server.Addr, "--duration", "500ms", "--warmup", "100ms", "--concurrency", "8", "--keys", "3", "--limit", "20/day"}
-	for range 2 { // the second run starts with fresh counters
+	few := []string{"--store", "redis://" + server.Addr, "--duration", "500ms", "--warmup", "0s", "--concurrency", "8", "--keys", "3", "--limit", "20/day"}
+	for run := range 2 { // each with fresh counters
 		// Refusals are cached: the more checks there are, the fewer of them ask Redis. A slow machine makes only a few
 		// checks in half a second.
 		for length := 500 * time.Millisecond; ; length *= 2 {
-			b := runBench(t.Context(), append(few, "--nodes", "3", "--oracle", "--json", "--duration", length.String())...)
+			b := runBench(t.Context(), append(few, "--nodes", "3", "--json", "--duration", length.String(), "--key-prefix", fmt.Sprint(run, length))...)
 			r := b.report(t)
 			if b.code != 0 || r.Nodes != 3 || !strings.Contains(r.Target, "3 nodes, redis://") || !strings.Contains(r.Target, "20/day for each client") {
 				t.Fatalf("exit %d, %v: %+v", b.code, b.err, r)
 			}
-			if o := r.Oracle; o == nil || o.Exact != 3*20 || o.Degraded == 0 && o.Over != 0 || o.Over-o.Lost != o.Admitted-o.Exact || o.Checks < r.Checks {
-				t.Errorf("%+v", r.Oracle)
+			if r.Degraded == 0 && r.Allowed > 3*20 {
+				t.Errorf("%d allowed: %+v", r.Allowed, r)
 			}
 			l, c := r.Leases, r.StoreCalls
 			if l != nil && c != nil && l.LocalShare >= 0.5 && l.AskedPerCheck <= 0.5 && c.PerCheck <= 0.5 {
@@ -140,13 +141,13 @@ func TestBenchOfNodesOnOneRedis(t *testing.T) {
 			}
 		}
 	}
-	b := runBench(t.Context(), append(few, "--leases=false", "--oracle", "--json")...)
+	b := runBench(t.Context(), append(few, "--leases=false", "--json")...)
 	r := b.report(t)
-	if o := r.Oracle; b.code != 0 || r.Leases != nil || o.Degraded == 0 && (o.Admitted != o.Exact || o.Over != 0 || o.Lost != 0) || r.StoreCalls.PerCheck <= 0 {
-		t.Errorf("exit %d, %v: %+v %+v %+v", b.code, b.err, r.Leases, r.Oracle, r.StoreCalls)
+	if b.code != 0 || r.Leases != nil || r.Degraded == 0 && r.Allowed != 3*20 || r.StoreCalls.PerCheck <= 0 {
+		t.Errorf("exit %d, %v: %+v %+v", b.code, b.err, r, r.StoreCalls)
 	}
-	text := runBench(t.Context(), append(few, "--nodes", "2", "--oracle")...).stdout
-	for _, want := range []string{"2 nodes, redis://", "of charges decided without the store", "store calls", "store CPU", "oracle ", "over ", "lost "} {
+	text := runBench(t.Context(), append(few, "--nodes", "2")...).stdout
+	for _, want := range []string{"2 nodes, redis://", "of charges decided without the store", "store calls", "store CPU"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -303,7 +304,6 @@ func TestBenchMistakes(t *testing.T) {
 		"--nodes: must be from 1 to 100":                                   {"--store", "redis://127.0.0.1", "--nodes", "0"},
 		"--nodes: is for checks in this process":                           {"127.0.0.1:1", "--nodes", "2"},
 		"--leases: needs a Redis as --store":                               {"--leases=false"},
-		"--oracle: needs a Redis as --store":                               {"--oracle"},
 		"--limit: is for checks in this process":                           {"127.0.0.1:1", "--limit", "5/s"},
 		"--limit: must be a count and a window":                            {"--limit", "5"},
 		"--limit: limit: must be at least 1":                               {"--limit", "0/s"},

@@ -60,8 +60,6 @@ type Report struct {
 	StoreCalls *StoreCalls `json:"store_calls,omitempty"`
 	// Leases is set if nodes decide some charges by themselves.
 	Leases *Leases `json:"leases,omitempty"`
-	// Oracle is set if the target was an [Oracle].
-	Oracle *Comparison `json:"oracle,omitempty"`
 
 	// Verdict is set if there was a [Goal].
 	Verdict *Verdict `json:"verdict,omitempty"`

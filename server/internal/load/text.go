@@ -69,9 +69,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.TimedOneIn > 1 {
 		t.row("timed", fmt.Sprintf("1 check in %d", r.TimedOneIn))
 	}
-	if r.Oracle != nil {
-		r.Oracle.write(t)
-	}
 	switch v := r.Verdict; {
 	case v == nil:
 	case v.OK:
