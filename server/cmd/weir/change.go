@@ -148,9 +148,8 @@ func applyCommand() *cobra.Command {
 		}
 		return err
 	}, &c)
-	cmd.ValidArgsFunction = each(ruleFiles)
+	cmd.ValidArgsFunction = ruleFiles
 	cmd.Flags().Int64Var(&version, "if-version", 0, "only if this version is in force (default: whichever is)")
-	complete(cmd, "if-version", c.versions)
 	return cmd
 }
 
@@ -171,12 +170,10 @@ func diffCommand() *cobra.Command {
 		}
 		return nil
 	}, &c.colour, &c.adminPort)
-	cmd.ValidArgsFunction = each(ruleFiles)
+	cmd.ValidArgsFunction = ruleFiles
 	f := cmd.Flags()
 	f.Int64Var(&from, "from", 0, "version to compare with --to, instead of a file")
 	f.Int64Var(&to, "to", 0, "the version to compare it with (default: the one in force)")
-	complete(cmd, "from", c.versions)
-	complete(cmd, "to", c.versions)
 	return cmd
 }
 
@@ -245,7 +242,7 @@ func putRuleCommand() *cobra.Command {
 		// A problem may be in the rule or in the document around it, so keep the file name that the node reports.
 		return c.run(cmd, http.MethodPut, "/v1/rules/id/"+url.PathEscape(args[0]), text, nil, "")
 	}, &c)
-	cmd.ValidArgsFunction = each(c.ruleIDs, ruleFiles)
+	cmd.ValidArgsFunction = ruleFiles
 	return cmd
 }
 
@@ -254,7 +251,7 @@ func removeRuleCommand() *cobra.Command {
 	cmd := command("rules remove", func(cmd *cobra.Command, args []string) error {
 		return c.run(cmd, http.MethodDelete, "/v1/rules/id/"+url.PathEscape(args[0]), nil, nil, "")
 	}, &c)
-	cmd.ValidArgsFunction = each(c.ruleIDs)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
 }
 

@@ -2,20 +2,14 @@ package main
 
 import (
 	"cmp"
-	"context"
 	_ "embed"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/weirhq/weir/internal/guess"
-	"github.com/weirhq/weir/rulefile"
-	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
 // flagError rewrites an error of pflag so that it says what to do.
@@ -206,9 +200,6 @@ func serveUsage(cmd *cobra.Command) error {
 	return nil
 }
 
-// completionTime is how long shell completion waits for a node's response.
-const completionTime = time.Second
-
 // complete sets the function that completes the values of a flag. It panics if there is no such flag.
 func complete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
@@ -222,58 +213,4 @@ func fixed(values ...string) cobra.CompletionFunc {
 
 func ruleFiles(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return []cobra.Completion{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt
-}
-
-// each completes each argument with its own function, and doesn't complete further arguments.
-func each(functions ...cobra.CompletionFunc) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, written string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) >= len(functions) {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return functions[len(args)](cmd, args, written)
-	}
-}
-
-// soon limits how long the command may run, because completion must not block the shell.
-func soon(cmd *cobra.Command) (cancel func()) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
-	cmd.SetContext(ctx)
-	return cancel
-}
-
-func (n *adminPort) ruleIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	var f *rulefile.File
-	defer soon(cmd)()
-	a, err := n.call(cmd, http.MethodGet, "/v1/rules", nil, nil)
-	if err == nil {
-		f, err = rulefile.Parse("rules", a.body)
-	}
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var out []cobra.Completion
-	for _, r := range f.Rules.Rules {
-		var limits []string
-		for _, l := range r.Limits {
-			if l.Count > 0 {
-				limits = append(limits, l.String())
-			}
-		}
-		words := cmp.Or(strings.Join(limits, " and "), given(r.Descriptor != nil, "numbers of Envoy's configuration"), "numbers of its tiers")
-		out = append(out, cobra.CompletionWithDesc(r.ID, words))
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
-}
-
-func (n *adminPort) versions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	var out []cobra.Completion
-	defer soon(cmd)()
-	page, _, _ := get[adminapi.Versions](n, cmd, http.MethodGet, "/v1/rules/versions?limit=20", nil, nil) // without a response, there is nothing to complete
-	for _, v := range page.Versions {
-		if !v.Orphan {
-			words := strings.Join([]string{clock(v.Time), v.Author, v.Message}, " ")
-			out = append(out, cobra.CompletionWithDesc(strconv.FormatInt(v.Number, 10), cell(words)))
-		}
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }

@@ -94,7 +94,6 @@ func overrideCommand() *cobra.Command {
 	f.Int64Var(&body.Capacity, "burst", 0, "how much of it at once (default: as the key's override has it, or as much as the limit)")
 	f.StringVar(&lasting, "for", "", "how long, such as 90m, 1h or 7d, or good (default: as the key's override has it, or for good)")
 	f.BoolVar(&remove, "remove", false, "take the key's override away")
-	complete(cmd, "rule", c.ruleIDs)
 	return cmd
 }
 
@@ -401,6 +400,5 @@ func keysReleaseCommand() *cobra.Command {
 	})
 	cmd.Flags().StringVar(&slot, "slot", "", "id of the slot, as weir keys show lists it")
 	cmd.Flags().StringVar(&rule, "rule", "", "id of the rule (default: all that limit requests in flight)")
-	complete(cmd, "rule", node.ruleIDs)
 	return cmd
 }

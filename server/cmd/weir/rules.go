@@ -139,9 +139,8 @@ func showCommand() *cobra.Command {
 		}
 		return err
 	}, &node)
-	cmd.ValidArgsFunction = each(ruleFiles)
+	cmd.ValidArgsFunction = ruleFiles
 	cmd.Flags().StringVar(&version, "version", "", "print this version instead of the one in force: 41, or 41-abcdef12 for an orphan")
-	complete(cmd, "version", node.versions)
 	return cmd
 }
 
@@ -258,7 +257,7 @@ func rollbackCommand() *cobra.Command {
 		body.Message, c.message = c.message, ""
 		return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
 	}, &c)
-	cmd.ValidArgsFunction = each(c.versions)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
 }
 
@@ -293,7 +292,7 @@ func usageCommand() *cobra.Command {
 			printTable(cmd.OutOrStdout(), "lllrrr", rows)
 		})
 	}, &node)
-	cmd.ValidArgsFunction = each(node.ruleIDs)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.Flags().StringVar(&by, "by", "requests", "sort keys by requests or refused")
 	cmd.Flags().IntVar(&clients, "clients", 50, "how many keys, up to 1000")
 	complete(cmd, "by", fixed("requests", "refused"))
@@ -324,7 +323,7 @@ func whatIfCommand() *cobra.Command {
 			printTable(cmd.OutOrStdout(), "lllrrr", rows)
 		})
 	}, &node)
-	cmd.ValidArgsFunction = each(node.ruleIDs)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	f := cmd.Flags()
 	f.StringVar(&limit, "limit", "", "the other limit, such as 50/minute, or 50, which keeps the rule's window")
 	f.Int64Var(&body.Capacity, "burst", 0, "how much of it at once (default: as much as the limit)")

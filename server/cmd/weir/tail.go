@@ -37,7 +37,6 @@ func tailCommand() *cobra.Command {
 	} {
 		v.filter[filter.name] = cmd.Flags().String(filter.name, "", filter.usage)
 	}
-	complete(cmd, "rule", v.node.ruleIDs)
 	complete(cmd, "outcome", fixed("allowed", "refused"))
 	cmd.Flags().Lookup("json").Usage = "print a line of JSON for each decision"
 	return cmd

@@ -77,7 +77,6 @@ func topCommand() *cobra.Command {
 	f.StringVar(&by, "by", "requests", "sort by requests or refused")
 	complete(cmd, "by", fixed("requests", "refused"))
 	f.StringVar(&v.rule, "rule", "", "only what this rule has decided")
-	complete(cmd, "rule", v.node.ruleIDs)
 	f.BoolVar(&v.rules, "rules", false, "show rules in place of clients: rates, last hit, last refusal")
 	f.IntVar(&v.k, "clients", 50, "how many clients, up to 200")
 	f.DurationVar(&v.every, "interval", time.Second, "time between looks, on a terminal")
