@@ -67,9 +67,8 @@ type API struct {
 	Ending <-chan struct{}
 	// Metrics answers scrapes.
 	Metrics http.Handler
-	// Profiles writes the profile at a path. If it returns an error, it has written nothing. If
-	// nil, there are no profiles.
-	Profiles func(http.ResponseWriter, *http.Request) *jsonerror.Error
+	// Profiles writes the profile at a path. If nil, there are no profiles.
+	Profiles http.HandlerFunc
 
 	changes lastChanges
 	shown   atomic.Pointer[shownRules]

@@ -168,7 +168,8 @@ func (a *API) profile(r *call) (any, *jsonerror.Error) {
 		return nil, jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "this node gives no profiles: start it with --pprof")
 	}
 	a.audit(r, "profile", "profile", shown.Name(r.PathValue("profile")))
-	return nil, a.Profiles(r.w, r.Request)
+	a.Profiles(r.w, r.Request)
+	return nil, nil
 }
 
 func (a *API) metrics(r *call) (any, *jsonerror.Error) {

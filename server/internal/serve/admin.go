@@ -34,7 +34,7 @@ func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 		api.Standing, api.Missing = n.link.Standing, n.link.Missing
 	}
 	if n.config.Pprof {
-		api.Profiles = (&profiler{ending: ctx}).serve
+		api.Profiles = profiles(ctx)
 	}
 	api.Register(mux)
 	console := ui.New()
