@@ -156,7 +156,7 @@ func TestTokenOfTheCheckAPI(t *testing.T) {
 }
 
 // Without a token, /readyz reports that the store is lost, but not its address.
-func TestReadyzTellsNoAddresses(t *testing.T) {
+func TestReadyzHasNoAddresses(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	bad := "rules:\n  - {id: quota, limit: 5/minute}\n"

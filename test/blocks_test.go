@@ -26,7 +26,7 @@ func blocked(t testing.TB, want bool, nodes ...*node) {
 	for _, n := range nodes {
 		until(t, func() error {
 			if status, code, _ := asks(t, n.HTTP+"/v1/check", stolen); (status == 403) != want {
-				return fmt.Errorf("it gets %d %s", status, code)
+				return fmt.Errorf("the stolen key gets %d %s", status, code)
 			}
 			return nil
 		})
@@ -86,7 +86,7 @@ whitelist: [sk_stolen]
 	blocked(t, false, other)
 	until(t, func() error {
 		if status, _, _ := asks(t, n.HTTP+"/v1/check", `{"key": "sk_late", "path": "/"}`); status != 403 {
-			return fmt.Errorf("it gets %d", status)
+			return fmt.Errorf("sk_late gets %d", status)
 		}
 		return nil
 	})

@@ -69,7 +69,7 @@ func pages(t *testing.T) []string {
 }
 
 // All links between documents point to existing files and headings.
-func TestLinksLead(t *testing.T) {
+func TestLinksWork(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
 	for _, file := range append(pages(t), "README.md", "CONTRIBUTING.md") {
 		for _, m := range link.FindAllStringSubmatch(prose(t, file), -1) {

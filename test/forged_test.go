@@ -156,7 +156,7 @@ func (a *asked) http2(t *testing.T) func([][2]string) (*http.Response, error) {
 		}
 		res, err := transport.RoundTrip(req)
 		if err == nil && res.ProtoMajor != 2 {
-			err = fmt.Errorf("it is %s", res.Proto)
+			err = fmt.Errorf("the protocol is %s", res.Proto)
 		}
 		return res, err
 	}

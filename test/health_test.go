@@ -280,10 +280,10 @@ func TestPprof(t *testing.T) {
 	}
 }
 
-// TestAnEvictingRedisIsTold checks that a node warns of a Redis that evicts counters, because eviction resets the
+// TestAnEvictingRedisIsReported checks that a node warns of a Redis that evicts counters, because eviction resets the
 // counters of blocked clients. The warning is in the log at startup, and in /readyz, /v1/now and the metrics until
 // Redis is configured correctly.
-func TestAnEvictingRedisIsTold(t *testing.T) {
+func TestAnEvictingRedisIsReported(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{"allkeys-lru", "volatile-lru"} {
 		r := redistest.New(t, redistest.Options{Config: []string{"maxmemory 100mb", "maxmemory-policy " + policy}})

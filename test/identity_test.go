@@ -141,7 +141,7 @@ func TestTokensOfAGateway(t *testing.T) {
 }
 
 // If checks come without an address, and a rule counts by address, the node warns once.
-func TestChecksWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
+func TestChecksWithoutAnAddressAreWarnedAboutOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	rules := write(t, filepath.Join(dir, "rules.yaml"), "rules: [{id: quota, limit: 9/s}]\n")
@@ -158,7 +158,7 @@ func TestChecksWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
 	n.await("rules applied", func(map[string]any) bool { return true })
 	check(`{"key": "b", "ip": "203.0.113.7"}`)
 	if n.said(warning) {
-		t.Error("it is said where it isn't so")
+		t.Error("the node warns although the check has an address")
 	}
 	check(`{"key": "c"}`)
 	check(`{"key": "d"}`)
@@ -177,7 +177,7 @@ func TestChecksWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
 		}
 	}
 	if said != 1 {
-		t.Errorf("it is said %d times", said)
+		t.Errorf("the node warns %d times", said)
 	}
 }
 

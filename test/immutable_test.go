@@ -18,7 +18,7 @@ import (
 
 // Checks in flight share policies, so no code may assign to an existing policy. Code that needs another policy defines
 // a new one.
-func TestNobodyChangesAPolicy(t *testing.T) {
+func TestPoliciesAreNeverChanged(t *testing.T) {
 	for _, at := range policyWrites(t, readPackages(t)) {
 		t.Errorf("%s: changes a counter.Policy: make another one with counter.Define", at)
 	}

@@ -125,7 +125,7 @@ func TestForeignPackagesEnterWhereTheyAreNeeded(t *testing.T) {
 }
 
 // The core does no I/O. It only logs warnings about requests or keys that don't identify a client.
-func TestCoreKnowsNothingOfTheWorld(t *testing.T) {
+func TestCoreDoesNoIO(t *testing.T) {
 	t.Parallel()
 	for _, p := range list(t) {
 		if p.ImportPath != module {

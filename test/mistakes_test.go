@@ -97,7 +97,7 @@ func answerTo(t *testing.T, dir string, args, env []string) string {
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || ctx.Err() != nil {
-		t.Fatalf("it ends with %v\n%s", err, out)
+		t.Fatalf("the command ends with %v\n%s", err, out)
 	}
 	return fmt.Sprintf("exit %d\n%s", exit.ExitCode(), out)
 }

@@ -195,7 +195,7 @@ func (m *mixed) keptOut(when string) {
 	m.t.Helper()
 	for _, n := range m.nodes {
 		if a := check(m.t, n, `{"key": "k", "path": "/abused"}`); a.status != 429 || a.Reason != "cooldown" {
-			m.t.Errorf("%s: a client in a cooldown is told %d %+v", when, a.status, a.CheckResponse)
+			m.t.Errorf("%s: a client in a cooldown gets %d %+v", when, a.status, a.CheckResponse)
 		}
 	}
 }
@@ -286,7 +286,7 @@ func (m *mixed) audit() {
 	until(t, func() error {
 		if _, admitted := m.take("/tight", ""); admitted {
 			m.tight.Add(1)
-			return errors.New("there is more")
+			return errors.New("there are tokens left")
 		}
 		return nil
 	})

@@ -132,7 +132,7 @@ func TestOTLPInTheDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Received().Metrics["weir_decisions_total"] == nil || len(c.Received().Spans) != 2 {
-			t.Errorf("it sends %s", c.Received().Text)
+			t.Errorf("the node sends %s", c.Received().Text)
 		}
 	}
 	c := oteltest.HTTP(t)
@@ -144,7 +144,7 @@ func TestOTLPInTheDocs(t *testing.T) {
 	}
 	sends(c, "")
 	if of := c.Received().Resource; of["service.name"] != "weir-eu" || of["deployment.environment.name"] != "prod" {
-		t.Errorf("it is of %v", of)
+		t.Errorf("the reports are from %v", of)
 	}
 }
 
@@ -228,10 +228,10 @@ func TestTracesByOTLP(t *testing.T) {
 				t.Fatalf("%d requests arrived", len(arrived))
 			}
 			if got, want := arrived[0].Get("Traceparent"), "00-"+trace(0)+"-"+request.ID()+"-01"; got != want || arrived[0].Get("Tracestate") != "vendor=x" {
-				t.Errorf("the upstream is told %s, %s, want %s", got, arrived[0].Get("Tracestate"), want)
+				t.Errorf("the upstream gets %s, %s, want %s", got, arrived[0].Get("Tracestate"), want)
 			}
 			if got := arrived[1].Get("Traceparent"); !strings.HasPrefix(got, "00-"+trace(1)+"-") || !strings.HasSuffix(got, "-00") || strings.Contains(got, parent) {
-				t.Errorf("of a trace that isn't sampled the upstream is told %s", got)
+				t.Errorf("for a trace that isn't sampled, the upstream gets %s", got)
 			}
 		})
 	}
@@ -255,7 +255,7 @@ func TestNoTracesUnlessAskedFor(t *testing.T) {
 	}
 	res.Body.Close()
 	if got := (<-arrived).Get("Traceparent"); got != "of somebody" {
-		t.Errorf("the upstream is told %q", got)
+		t.Errorf("the upstream gets %q", got)
 	}
 }
 

@@ -129,7 +129,7 @@ func TestARestartWhileRedisIsAway(t *testing.T) {
 		t.Errorf("with a damaged copy: %v", body)
 	}
 	if !n.said("part of the rules that this node has kept can't be used") {
-		t.Error("nobody says that the copy is damaged")
+		t.Error("the log doesn't say that the copy is damaged")
 	}
 	// Redis comes back empty. The node restores its rules there, because no other node has any.
 	if err := r.RestartEmpty(); err != nil {
@@ -235,7 +235,7 @@ func TestAFolderOfANodeAloneThatCantBeWritten(t *testing.T) {
 	data := write(t, filepath.Join(t.TempDir(), "data"), "this is no folder")
 	n := serve(t, "--data", data)
 	if !n.said("--data can't be written: changes of rules are lost with the end of this node") {
-		t.Error("nobody says so")
+		t.Error("the log has no warning")
 	}
 	version := mustAdmin(t, n, "PUT", "/v1/denylist?force=true", `{"entries": ["sk_stolen"]}`)
 	everywhere(t, []*node{n}, version)
@@ -263,7 +263,7 @@ func TestAFolderOfANodeAloneThatCantBeRead(t *testing.T) {
 }
 
 // Unexpected data among the rule versions, or rules that this node can't read, don't make it start over.
-func TestOddEntriesAreNoReasonToBeginAnew(t *testing.T) {
+func TestOddEntriesDontMakeANodeStartOver(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string][][]string{
 		"an odd member":             {{"ZADD", "weir{rules}numbers", "999", "odd"}},
@@ -352,5 +352,5 @@ func TestFlushAllAndAnotherSeed(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("the block is in nobody's history: %s", text)
+	t.Errorf("the history doesn't have the block: %s", text)
 }

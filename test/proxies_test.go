@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestTrustingEverybodyIsWarnedOf checks the warning about trusting X-Forwarded-For from everybody, with which clients
-// could choose their addresses.
-func TestTrustingEverybodyIsWarnedOf(t *testing.T) {
+// TestTrustingEverybodyIsWarnedAbout checks the warning about trusting X-Forwarded-For from everybody, with which
+// clients could choose their addresses.
+func TestTrustingEverybodyIsWarnedAbout(t *testing.T) {
 	t.Parallel()
 	for proxies, want := range map[string]bool{"0.0.0.0/0": true, "10.0.0.0/8,::/0": true, "10.0.0.0/8": false} {
 		n := serve(t, "--trusted-proxies", proxies)

@@ -175,7 +175,7 @@ func TestRatelimitForEnvoyGateway(t *testing.T) {
 		}
 		for _, h := range got.ResponseHeadersToAdd {
 			if strings.HasPrefix(h.GetKey(), "RateLimit") {
-				t.Errorf("a header that nobody asked for: %v", h)
+				t.Errorf("an unexpected header: %v", h)
 			}
 		}
 	}
@@ -216,10 +216,10 @@ func TestRatelimitForEnvoyGateway(t *testing.T) {
 		t.Error(err)
 	}
 	if left, err := os.ReadDir(n.cmd.Dir); err != nil || len(left) > 0 {
-		t.Errorf("it has written %v, %v", left, err)
+		t.Errorf("files in the node's folder: %v, %v", left, err)
 	}
 	if exists(data) {
-		t.Error("it has written to WEIR_DATA")
+		t.Error("the node has written to WEIR_DATA")
 	}
 	for _, line := range n.log {
 		if level := line["level"]; level != "INFO" {
@@ -352,9 +352,9 @@ func TestRatelimitFolder(t *testing.T) {
 	}
 }
 
-// TestRatelimitTellsOfItself checks the help and the messages about arguments, variables without effect, and mistakes.
-// None of them contains a secret.
-func TestRatelimitTellsOfItself(t *testing.T) {
+// TestRatelimitMessages checks the help and the messages about arguments, variables without effect, and mistakes. None
+// of them contains a secret.
+func TestRatelimitMessages(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2"
 	for _, c := range []struct {

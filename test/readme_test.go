@@ -74,7 +74,7 @@ func TestReadmeProgram(t *testing.T) {
 	t.Parallel()
 	program := fences(t, "../README.md", "go")[2]
 	if n := strings.Count(program, "\n"); n >= 20 {
-		t.Errorf("it has %d lines", n)
+		t.Errorf("the program has %d lines", n)
 	}
 	addr, err := freeAddress()
 	if err != nil {

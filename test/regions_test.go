@@ -206,7 +206,7 @@ func TestHomeThatIsCutOff(t *testing.T) {
 		}
 		until(t, func() error {
 			if _, text := admin(t, eu.node, "GET", "/v1/now", ""); !strings.Contains(text, "region_lost") {
-				return fmt.Errorf("%s: nobody is told", name)
+				return fmt.Errorf("%s: no trouble is reported", name)
 			}
 			return nil
 		})
@@ -239,9 +239,9 @@ func TestHomeThatIsCutOff(t *testing.T) {
 	}
 }
 
-// TestThoseThatWaitKeepNobodyOut checks that if the home region doesn't respond, requests that need more tokens than
+// TestWaitingRequestsLeaveRoom checks that if the home region doesn't respond, requests that need more tokens than
 // their own region has can't take all of the node's places for requests in flight.
-func TestThoseThatWaitKeepNobodyOut(t *testing.T) {
+func TestWaitingRequestsLeaveRoom(t *testing.T) {
 	t.Parallel()
 	all := regionsWith(t, []string{"--max-in-flight", "16"}, `
 rules:

@@ -195,7 +195,7 @@ func TestRedisLosesTheRules(t *testing.T) {
 				return nil
 			}
 		}
-		return errors.New("nobody says that the rules were lost")
+		return errors.New("no node logs that the rules were lost")
 	})
 	everywhere(t, nodes, version)
 	next := int64(0)

@@ -383,7 +383,7 @@ decision_log_sample: 1
 }
 
 // If an upstream sends more bytes than it announced, they don't appear in the log.
-func TestWhatFollowsAnAnswerStaysOutOfTheLog(t *testing.T) {
+func TestExtraBytesOfAnUpstreamArentLogged(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()

@@ -343,7 +343,7 @@ func TestOtherPagesNeitherReadNorWrite(t *testing.T) {
 		}
 		_, text := call(t, http.MethodGet, c.Admin+"/v1/rules/versions", "", c.headers...)
 		if !strings.Contains(text, `"version":1`) || strings.Contains(text, `"version":2`) {
-			t.Errorf("%s: somebody wrote: %s", name, text)
+			t.Errorf("%s: the rules were changed: %s", name, text)
 		}
 		// The node's own pages may read and write. A browser without Sec-Fetch-Site, on an origin without TLS, may
 		// read, because it sends the cookie only from this site.

@@ -103,7 +103,7 @@ func reservations(t *testing.T, all map[string]*area) {
 	reserve(ap, 0, 4001, "b", 429)
 	settle := fmt.Sprintf(`{"receipt": %q, "amounts": {"tokens": 1000}}`, first)
 	if send(eu, 1, "/v1/settle", settle, 200).Already || !send(eu, 0, "/v1/settle", settle, 200).Already {
-		t.Error("it is settled once, and the second time already")
+		t.Error("only the second settlement must be reported as repeated")
 	}
 	var last string
 	until(t, func() error { // regions that found no tokens wait before they ask again
@@ -220,7 +220,7 @@ func sharedUnderCuts(t *testing.T) {
 		}
 		floor, whole := int64(10), int64(100)
 		if a == us {
-			floor, whole = 170, 95 // tokens that don't belong to other regions, or that ap and sa don't use, which still reply to us
+			floor, whole = 170, 95 // us owns 170; ap and sa, which still respond to us, don't use all of theirs
 		}
 		if n := own.total(a.name); n != floor && a != us || n > floor {
 			t.Errorf("%s: %d were admitted of its own %d", a.name, n, floor)

@@ -421,7 +421,7 @@ func (s *shell) run() {
 	out, err := cmd.CombinedOutput()
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // stops nodes that the script started
 	if ctx.Err() != nil {
-		s.t.Errorf("it doesn't end: %v\n%s", err, out)
+		s.t.Errorf("the script doesn't end: %v\n%s", err, out)
 	}
 	for i, b := range s.blocks {
 		if b.cannot != "" {

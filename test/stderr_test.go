@@ -61,7 +61,7 @@ func unread(t *testing.T, args ...string) *node {
 
 // If nothing reads a node's log, the node still works: checks while Redis is lost, the reconnection to Redis, the
 // gateway, the admin API and the shutdown.
-func TestALogThatNobodyReads(t *testing.T) {
+func TestAnUnreadLog(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	n := unread(t, "--store", "redis://"+r.Addr, "--gateway", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--pprof", "--decision-log", "stderr", "--drain-notice", "0s")
@@ -127,6 +127,6 @@ func ends(t *testing.T, n *node) {
 			t.Error(err)
 		}
 	case <-time.After(time.Minute): // far longer than draining and the last log lines take
-		t.Error("it doesn't end")
+		t.Error("the node doesn't exit")
 	}
 }

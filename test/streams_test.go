@@ -361,9 +361,9 @@ func (s *streaming) ask(c *modelCall) (again bool, err error) {
 	text, err := io.ReadAll(body)
 	switch cut := c.fate == breaks || c.fate == killed; {
 	case cut && err == nil:
-		return false, fmt.Errorf("it was cut off, and its client thinks that it is whole: %s", text)
+		return false, fmt.Errorf("the stream was cut off, and its client didn't notice: %s", text)
 	case !cut && err == nil && known == strings.HasSuffix(string(text), "data: [DONE]\n\n"):
-		return false, fmt.Errorf("it got %s", text)
+		return false, fmt.Errorf("the client got %s", text)
 	case !cut:
 		return false, err
 	}
@@ -495,7 +495,7 @@ func (s *streaming) booked() {
 	}
 }
 
-// Runs 200 concurrent streams on three nodes, and kills two nodes. No user ever exceeds the limit of streams in flight,
+// TestStreamsAreBookedToTheToken runs 200 concurrent streams on three nodes, and kills two nodes. No user ever exceeds the limit of streams in flight,
 // and a dead node's slots are free in time. In the end, the charges are exact: what each settled stream used, and what
 // was reserved for each other stream.
 func TestStreamsAreBookedToTheToken(t *testing.T) {

@@ -148,7 +148,7 @@ func agrees(t *testing.T, nodes []*node, exact map[string]int) error {
 	for _, key := range ranks {
 		i := slices.IndexFunc(got.Clients, func(c top.Client) bool { return c.Client[:7] == key })
 		if i < 0 {
-			return fmt.Errorf("%s isn't there", key)
+			return fmt.Errorf("%s isn't listed", key)
 		}
 		c := got.Clients[i]
 		sum, off := told(c, &got)
@@ -256,7 +256,7 @@ func (s *screen) stopped() {
 	until(s.t, func() error {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 		if err == nil && !strings.Contains(string(stat), ") T ") {
-			err = errors.New("it runs")
+			err = errors.New("weir top is still running")
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -283,7 +283,7 @@ func TestTopOnATerminal(t *testing.T) {
 	})
 	until(t, func() error { // once the first time slot is over
 		if len(hot(t, n, "").Clients) == 0 {
-			return fmt.Errorf("nobody is there yet")
+			return fmt.Errorf("no clients are listed yet")
 		}
 		return nil
 	})

@@ -12,7 +12,7 @@ import (
 )
 
 // If Redis is full or slow, it is still up. The node reports that checks are made without it, and why.
-func TestChecksWithoutAStoreThatIsUp(t *testing.T) {
+func TestAStoreThatIsUpButFails(t *testing.T) {
 	t.Parallel()
 	r := redistest.New(t, redistest.Options{})
 	rules := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: login, limit: 1000/hour, on_store_failure: refuse}]")
@@ -71,7 +71,7 @@ func TestANodeThatDiesWhileRedisIsLost(t *testing.T) {
 	looked := nowOf(t, a).At
 	until(t, func() error { // until node a has refreshed its status since
 		if at := nowOf(t, a).At; !at.After(looked.Add(time.Second)) {
-			return fmt.Errorf("it is %s", at)
+			return fmt.Errorf("the status is of %s", at)
 		}
 		return nil
 	})
@@ -95,7 +95,7 @@ func TestANodeThatDiesWhileRedisIsLost(t *testing.T) {
 	looked = nowOf(t, a).At
 	until(t, func() error { // until node a has refreshed its status again
 		if at := nowOf(t, a).At; !at.After(looked) {
-			return fmt.Errorf("it is %s", at)
+			return fmt.Errorf("the status is of %s", at)
 		}
 		return nil
 	})

@@ -114,7 +114,7 @@ func TestTheHourAgreesWithAnExactCount(t *testing.T) {
 	until(t, func() error {
 		ask(nodes[1], "GET", "/v1/rules/usage", "", &rules)
 		if rules.Partial == "" || len(rules.Nodes) != 1 {
-			return errors.New("it says nothing of Redis")
+			return errors.New("the response isn't partial")
 		}
 		return nil
 	})

@@ -42,13 +42,13 @@ func TestNoMoreThanPlaces(t *testing.T) {
 	})
 }
 
-// TestNobodyWaitsForEver checks that a request that gets no place in time is shed, and that a request whose client has
+// TestWaitingIsBounded checks that a request that gets no place in time is shed, and that a request whose client has
 // disconnected stops waiting.
-func TestNobodyWaitsForEver(t *testing.T) {
+func TestWaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(1)
 		if !g.Enter(t.Context()) {
-			t.Fatal("shed with nobody there")
+			t.Fatal("shed although all places were free")
 		}
 		begun := time.Now()
 		if g.Enter(t.Context()) || time.Since(begun) != Patience {
@@ -96,7 +96,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-func TestWithoutAGateAllComeIn(t *testing.T) {
+func TestWithoutAGateAllRequestsEnter(t *testing.T) {
 	g := New(0)
 	if g != nil || !g.Enter(t.Context()) {
 		t.Error("shed without a bound")

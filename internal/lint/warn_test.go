@@ -287,8 +287,8 @@ func checkWarnings(t *testing.T, name string, doc weir.Rules, want []string) {
 	}
 }
 
-// TestNobody checks warnings about tiers and keys that no client can have.
-func TestNobody(t *testing.T) {
+// TestTiersAndKeysOfNoClient checks warnings about tiers and keys that no client can have.
+func TestTiersAndKeysOfNoClient(t *testing.T) {
 	limits := per(10, time.Minute)
 	tiers := []weir.Tier{{Name: "free", Limits: limits}, {Name: "pro", Limits: limits}, {Name: "max", Limits: limits}}
 	rules := func(more ...weir.Rule) []weir.Rule {

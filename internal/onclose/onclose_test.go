@@ -45,7 +45,7 @@ type halfPipe struct {
 func (p *halfPipe) CloseWrite() error { p.closed = true; return nil }
 
 // A wrapped connection implements exactly the optional interfaces of the original one.
-func TestNothingIsHidden(t *testing.T) {
+func TestWrappedConnectionsKeepTheirInterfaces(t *testing.T) {
 	tcp, _ := pair(t, "tcp", "127.0.0.1:0")
 	unix, _ := pair(t, "unix", filepath.Join(t.TempDir(), "s"))
 	pipe, other := net.Pipe()
@@ -73,7 +73,7 @@ func TestNothingIsHidden(t *testing.T) {
 }
 
 // The function is called once, before the other end sees that the connection closes.
-func TestToldOnce(t *testing.T) {
+func TestCalledOnce(t *testing.T) {
 	here, there := pair(t, "tcp", "127.0.0.1:0")
 	var mu sync.Mutex
 	told := 0
@@ -94,7 +94,7 @@ func TestToldOnce(t *testing.T) {
 }
 
 // If a connection is garbage-collected, it counts as closed.
-func TestForgotten(t *testing.T) {
+func TestGarbageCollectedConnections(t *testing.T) {
 	told := make(chan struct{})
 	func() {
 		here, _ := pair(t, "tcp", "127.0.0.1:0")

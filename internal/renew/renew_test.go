@@ -200,7 +200,7 @@ func TestStopWaitsForARenewal(t *testing.T) {
 }
 
 // If the store fails, the error is reported and the renewal is retried in time to keep the slot.
-func TestFailuresAreToldAndTriedAgain(t *testing.T) {
+func TestFailuresAreReportedAndRetried(t *testing.T) {
 	gone := errors.New("gone")
 	for name, c := range map[string]struct {
 		took func(context.Context) error
@@ -243,7 +243,7 @@ func TestFailuresAreToldAndTriedAgain(t *testing.T) {
 }
 
 // stop doesn't wait for a callback that is still handling an error.
-func TestStopDoesNotWaitForWhomItTells(t *testing.T) {
+func TestStopDoesNotWaitForTheCallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &diary{fail: func(context.Context) error { return errors.New("gone") }}
 		l, d := taken(t, s, 30*time.Second)

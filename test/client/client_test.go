@@ -70,8 +70,8 @@ func check(t *testing.T, c *client.Client, req client.Request) client.Decision {
 	return d
 }
 
-// TestChecksAreAsTheAPIAnswersThem checks that the client, and its fallback, return the same decisions as the API.
-func TestChecksAreAsTheAPIAnswersThem(t *testing.T) {
+// TestChecksMatchTheAPI checks that the client, and its fallback, return the same decisions as the API.
+func TestChecksMatchTheAPI(t *testing.T) {
 	rules := []weir.Rule{
 		{ID: "orders", Match: weir.Match{Endpoint: "GET /v1/orders/{id}"}, By: []string{"api_key", "user", "header:X-Tenant"},
 			Limits: []weir.Limit{{Count: 3, Window: time.Hour, Burst: 5}}},
@@ -252,7 +252,7 @@ func TestAmounts(t *testing.T) {
 		t.Errorf("%s left", left())
 	}
 	if settle(c, receipt, weir.Outcome{Abandoned: true}) {
-		t.Error("it was given back after all")
+		t.Error("a settled charge was given back")
 	}
 	if receipt = check(t, c, req).Receipt; !settle(c, receipt, weir.Outcome{}) || left() != "500.25" {
 		t.Errorf("%s left of one of which nothing is known", left())

@@ -89,7 +89,7 @@ func TestSingle(t *testing.T) {
 func TestBadConfiguration(t *testing.T) {
 	s, err := redistest.Start(redistest.Options{Config: []string{"nonsense yes"}})
 	if err == nil {
-		t.Fatal(errors.Join(errors.New("it started"), s.Close()))
+		t.Fatal(errors.Join(errors.New("the server started"), s.Close()))
 	}
 	if !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("the error doesn't show Redis' own: %v", err)
@@ -229,7 +229,7 @@ func TestMeasures(t *testing.T) {
 	}
 }
 
-func TestClosedIsGone(t *testing.T) {
+func TestCloseStopsTheServer(t *testing.T) {
 	s, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestClosedIsGone(t *testing.T) {
 		t.Errorf("the folder is there: %v", err)
 	}
 	if _, err := s.Do(t.Context(), "PING"); err == nil {
-		t.Error("it answers")
+		t.Error("the server responds")
 	}
 }
 

@@ -247,7 +247,7 @@ func TestBlocksThatWereGivenUp(t *testing.T) {
 	publish(open)
 	warned("2 of the entries that it blocks pass now: weir rules show --version 9-")
 	if !strings.Contains(told.last.Warning, "version 9-") {
-		t.Errorf("others are told %v", told.last)
+		t.Errorf("the node reports %v", told.last)
 	}
 	publish("blacklist: [sk_leaked_*, 192.0.2.0/24]\nrules: []\n")
 	warned("")

@@ -139,7 +139,7 @@ func TestSplitAdmitsAll(t *testing.T) {
 					admitted += cost
 				}
 				if left := 10_000 - admitted; r.Remaining > left+50*cost || r.Allowed && r.Remaining < left-50*cost || r.Allowed == (r.RetryAfter > 0) {
-					t.Fatalf("%s, cost %d: %d are left, and %+v is told", a, cost, left, r)
+					t.Fatalf("%s, cost %d: %d are left, and the result is %+v", a, cost, left, r)
 				}
 			}
 			if admitted > 10_000 || admitted < 10_000-9*cost {

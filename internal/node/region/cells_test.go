@@ -74,11 +74,11 @@ func TestCellsOfAProcess(t *testing.T) {
 	_, _ = update("a", 1)
 	now += 999_999
 	if was, _ := update("a", 2); len(was) == 0 {
-		t.Error("it was forgotten too early")
+		t.Error("the value expired too early")
 	}
 	now += 1_000_000
 	if was, _ := update("a", 3); len(was) > 0 {
-		t.Error("it is remembered for too long")
+		t.Error("the value is kept for too long")
 	}
 	for i := range maxCells - 1 {
 		c.values[fmt.Sprint(i)] = kept{until: math.MaxInt64}

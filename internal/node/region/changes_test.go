@@ -90,9 +90,9 @@ func TestConflictingChanges(t *testing.T) {
 	})
 }
 
-// TestChangesOfOneMoment makes different changes on two nodes of a region at the same time. One node reports that its
+// TestConcurrentChanges makes different changes on two nodes of a region at the same time. One node reports that its
 // change failed.
-func TestChangesOfOneMoment(t *testing.T) {
+func TestConcurrentChanges(t *testing.T) {
 	inTime(t, func(t *testing.T, us, _, _ *site) {
 		other := secondNode(t, us)
 		drain := func(seen *Topology) error {
@@ -103,7 +103,7 @@ func TestChangesOfOneMoment(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		if away := other.topology().Away; away["ap"] != Drained || away["eu"] != "" {
-			t.Errorf("it knows of %v", away)
+			t.Errorf("the other node knows of %v", away)
 		}
 		if err := other.SetState(t.Context(), "eu", Drained, false); err != nil || other.topology().Away["ap"] != Drained {
 			t.Errorf("again: %v, %v", err, other.topology().Away)
@@ -131,7 +131,7 @@ func TestNodesOfARegion(t *testing.T) {
 		}
 		old := &Topology{Epoch: 2, Homes: map[string]string{"us": "ap"}}
 		if err := behind.learn(t.Context(), old, 0); err != nil || behind.Here().Home != "eu" || behind.Here().Epoch != 3 {
-			t.Errorf("it heard what is old, and not what its region knows: %+v, %v", behind.Here(), err)
+			t.Errorf("the node learned an old topology instead of its region's: %+v, %v", behind.Here(), err)
 		}
 		time.Sleep(3 * beatEvery)
 		if h := us.link.Here(); h.Home != "eu" || h.Epoch != 3 {

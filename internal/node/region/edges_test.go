@@ -153,14 +153,14 @@ func TestRefusalsAreRemembered(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		take(us, counter.Charge{Counter: counter.Counter{Policy: p, Subject: []byte("a")}, N: 1}) // the home's counter changes
 		if r := take(eu, asks(p, "a", 6))[0]; r.Allowed || r.Remaining != first.Remaining || r.RetryAfter != first.RetryAfter-100*time.Millisecond {
-			t.Errorf("it was asked again: %+v after %+v", r, first)
+			t.Errorf("the home was asked again: %+v after %+v", r, first)
 		}
 		if r := take(eu, asks(p, "a", 1))[0]; !r.Allowed {
 			t.Errorf("one fits: %+v", r)
 		}
 		time.Sleep(believeFor)
 		if r := take(eu, asks(p, "a", 5))[0]; r.Allowed || r.Remaining != 0 {
-			t.Errorf("it isn't believed any more: %+v", r)
+			t.Errorf("the home wasn't asked again: %+v", r)
 		}
 	})
 }

@@ -235,9 +235,9 @@ func (c slowCells) Update(ctx context.Context, keys []string, change func([][]by
 	return c.Cells.Update(ctx, keys, change)
 }
 
-// TestAskerThatIsGone checks that a region processes another region's message even if that region no longer waits for
-// the response.
-func TestAskerThatIsGone(t *testing.T) {
+// TestAskersThatHaveGivenUp checks that a region processes another region's message even if that region no longer waits
+// for the response.
+func TestAskersThatHaveGivenUp(t *testing.T) {
 	sites := world(t, time.Now, "us", "eu")
 	hold := make(chan struct{})
 	s := newStakes(sites[0].link, slowCells{MemoryCells(), hold})

@@ -30,9 +30,9 @@ func (b *bookings) back(mark byte, n, used int64) error {
 	return b.GiveBack(context.Background(), counter.Once{mark}, time.Hour, []counter.Return{{Counter: b.held(n).Counter, N: n, Used: used, Hold: booking}})
 }
 
-// TestWhatComesBackOfHolds checks that settling a reservation of a shared limit gives back at most what was reserved,
+// TestSettledReservations checks that settling a reservation of a shared limit gives back at most what was reserved,
 // and only once. A charge that was never made gives nothing back.
-func TestWhatComesBackOfHolds(t *testing.T) {
+func TestSettledReservations(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, b *bookings)

@@ -55,7 +55,7 @@ func TestNothingIsLostOfIdleLoans(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			for i, site := range s.sites {
 				if site.stakes.mu.Lock(); len(site.stakes.tidies) > 0 {
-					t.Errorf("%s: %s still looks at a counter that nobody asks for", c.name, s.names[i])
+					t.Errorf("%s: %s still polls an unused counter", c.name, s.names[i])
 				}
 				site.stakes.mu.Unlock()
 			}

@@ -110,9 +110,9 @@ func TestRegionsThatHangRest(t *testing.T) {
 	})
 }
 
-// TestHowLongAnswersAreWaitedFor checks the timeouts of messages: for checks, as long as a check may wait; for stakes
-// and resets, at least a second, also if the message has both.
-func TestHowLongAnswersAreWaitedFor(t *testing.T) {
+// TestTimeoutsOfMessages checks the timeouts of messages: for checks, as long as a check may wait; for stakes and
+// resets, at least a second, also if the message has both.
+func TestTimeoutsOfMessages(t *testing.T) {
 	for timeout, long := range map[time.Duration]time.Duration{DefaultTimeout: time.Second, 3 * time.Second: 3 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			eu := world(t, time.Now, "us", "eu")[1]

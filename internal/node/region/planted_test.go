@@ -324,11 +324,11 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	for _, p := range planted {
 		t.Run(p.name, func(t *testing.T) {
 			if broken := scheduled(t, p.schedule, &bug{}); broken != "" {
-				t.Errorf("without it: %s", broken)
+				t.Errorf("without the bug: %s", broken)
 			}
 			broken := scheduled(t, p.schedule, p.bug())
 			if t.Log(broken); broken == "" {
-				t.Error("it isn't found")
+				t.Error("the bug isn't found")
 			}
 			enough := (p.least**seeds + 99) / 100
 			if found := len(worlds(t, *seeds, enough, p.bug)); found < enough {

@@ -36,9 +36,9 @@ func TestForgottenRegionsArentAsked(t *testing.T) {
 	})
 }
 
-// TestOneNodesLink checks that a node that can't reach the home doesn't keep other nodes of its region from asking the
-// home.
-func TestOneNodesLink(t *testing.T) {
+// TestOneNodeThatCantReachTheHome checks that a node that can't reach the home doesn't keep other nodes of its region
+// from asking the home.
+func TestOneNodeThatCantReachTheHome(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		link, err := NewLink(Options{Name: "eu", Home: "us", Secret: secret, Peers: map[string][]string{"us": {"us"}, "ap": {"ap"}}})
 		if err != nil {
@@ -99,7 +99,7 @@ func TestNobodyWaitsForASilentHome(t *testing.T) {
 			}
 			t.Logf("%d of 400 waited for a silent home, up to %v", slow, most)
 			if slow > 0 {
-				t.Error("docs: after 3 s without a word nobody waits for it")
+				t.Error("the docs say that requests don't wait for a home that is silent for 3 s")
 			}
 		}
 	})

@@ -187,8 +187,8 @@ func TestHomeThatHasJustDied(t *testing.T) {
 	}
 }
 
-// TestNewHomeAsOthersKnowIt checks that other regions know about the new home's grace period, and when it ends.
-func TestNewHomeAsOthersKnowIt(t *testing.T) {
+// TestOthersKnowTheGracePeriod checks that other regions know about the new home's grace period, and when it ends.
+func TestOthersKnowTheGracePeriod(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		known := func(grace bool) {
 			t.Helper()
@@ -289,9 +289,9 @@ func TestRegionsLeave(t *testing.T) {
 	})
 }
 
-// TestRetryTimesOfOneThatIsCutOff checks that a region that is cut off returns retry times from its own refill rate.
-// While it can ask the home, the home's times apply.
-func TestRetryTimesOfOneThatIsCutOff(t *testing.T) {
+// TestRetryTimesWhileCutOff checks that a region that is cut off returns retry times from its own refill rate. While it
+// can ask the home, the home's times apply.
+func TestRetryTimesWhileCutOff(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		bucket := sharedPolicy(t, "b", counter.Limit{Count: 100, Window: time.Hour, Burst: 100})
 		drainOf(t, eu, bucket, "a")

@@ -78,9 +78,10 @@ func restOf(s *site, p *counter.Policy, subject string, of ...string) time.Durat
 	return time.Duration(rest) * time.Microsecond
 }
 
-// TestNobodyWaitsInVain checks requests that don't wait for other regions: those for more than the whole limit, those
-// of shadow rules, and those that another limit refuses. Only shadow rules ask other regions. Peeks don't ask either.
-func TestNobodyWaitsInVain(t *testing.T) {
+// TestRequestsThatDontWait checks requests that don't wait for other regions: those for more than the whole limit,
+// those of shadow rules, and those that another limit refuses. Only shadow rules ask other regions. Peeks don't ask
+// either.
+func TestRequestsThatDontWait(t *testing.T) {
 	inTime(t, func(t *testing.T, us, eu, ap *site) {
 		p, own, shadow := sharedPolicy(t, "w", budget), policyOf(t, "own", counter.PerHour(1), false), sharedPolicy(t, "s", budget)
 		shadow = shadow.With(func(d *counter.Definition) { d.Shadow, d.ID = true, 1 })
@@ -138,9 +139,10 @@ func TestRegionsThatDontAnswer(t *testing.T) {
 	})
 }
 
-// TestFewWait checks that only some requests may wait for other regions, because they hold places that other requests
-// could use. If the others just had too little for a client, only a quarter of the places is for that client.
-func TestFewWait(t *testing.T) {
+// TestWaitingRequestsAreBounded checks that only some requests may wait for other regions, because they hold places
+// that other requests could use. If the others just had too little for a client, only a quarter of the places is for
+// that client.
+func TestWaitingRequestsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
 		eu.link.timeout, eu.link.maxWaiting = DefaultTimeout, 8
@@ -259,9 +261,9 @@ func TestNodesThatHaveStopped(t *testing.T) {
 	}
 }
 
-// TestActsThatNobodyWaitsFor checks that operations whose callers have given up aren't sent, except those that give
+// TestAbandonedActsArentSent checks that operations whose callers have given up aren't sent, except those that give
 // something back.
-func TestActsThatNobodyWaitsFor(t *testing.T) {
+func TestAbandonedActsArentSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eu := world(t, time.Now, "us", "eu")[1]
 		p := eu.link.peers["us"]

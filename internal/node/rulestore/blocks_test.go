@@ -66,7 +66,7 @@ func shareBlocks(t *testing.T, url string) {
 	b.Put("203.0.113.0/24", "bob", "")
 	synced(t, "203.0.113.0/24 sk_leaked", a, b, a)
 	if told != 2 {
-		t.Errorf("the node was told %d times of 2 changes", told)
+		t.Errorf("the node was notified %d times of 2 changes", told)
 	}
 	if got := b.all[blockID("sk_leaked")]; got.By != "ada" || got.Message != "on a paste site" {
 		t.Errorf("the other node has %+v", got)
@@ -150,7 +150,7 @@ func TestTheFileOfTheEmergencyList(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 	if now = now.Add(removedFor + 2*time.Hour); len(a.snapshot()) > 0 {
-		t.Error("it is remembered for ever")
+		t.Error("the removal is never forgotten")
 	}
 	if err := os.WriteFile(file, []byte("no JSON"), 0o600); err != nil {
 		t.Fatal(err)

@@ -161,7 +161,7 @@ func TestAFailoverThatLostAVersion(t *testing.T) {
 		return err
 	})
 	if got := n3.Current().Number; got != 3 {
-		t.Fatalf("it has number %d, as if nothing had been lost", got)
+		t.Fatalf("the next version has number %d", got)
 	}
 	for _, n := range []*side{n1, n2} {
 		if err := n.proxy.Redirect(b.Addr); err != nil {
@@ -247,7 +247,7 @@ func TestAPartitionWithAWriteOnEachSide(t *testing.T) {
 		return err
 	})
 	if v.Number != 5 {
-		t.Errorf("the next is %s, and 4 was somebody's", v.Name())
+		t.Errorf("the next version is %s, but 4 is taken", v.Name())
 	}
 	decidesBy(t, "both", n1.node, n2.node)
 }
@@ -273,7 +273,7 @@ func TestFlushAllAndANodeWithAnotherSeed(t *testing.T) {
 			n3 := seeded(s, "n3", 100*time.Millisecond, "theirs")
 			n3.Look(t.Context())
 			if got := string(n3.Current().Text); got != "theirs" {
-				t.Fatalf("it begins with %q", got)
+				t.Fatalf("the node starts with %q", got)
 			}
 			n3.run(t)
 			for _, n := range []*side{n1, n2} {

@@ -26,7 +26,7 @@ func TestStores(t *testing.T) {
 			t.Errorf("get from an empty store: %v", err)
 		}
 		if _, err := s.Append(ctx, 0, Version{Parent: 1}); !errors.Is(err, ErrConflict) {
-			t.Errorf("append after a version that isn't there: %v", err)
+			t.Errorf("append after a version that doesn't exist: %v", err)
 		}
 
 		told := watchStore(t, s)
@@ -313,7 +313,7 @@ func (r *Redis) watched(ctx context.Context) error {
 			return nil
 		}
 	}
-	return errors.New("nobody has subscribed")
+	return errors.New("no node has subscribed")
 }
 
 // If many nodes write at the same time, each version has one winner, and the history has no gaps.

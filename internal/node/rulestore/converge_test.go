@@ -120,7 +120,7 @@ func TestNodesConverge(t *testing.T) {
 		all := texts(ctx, t, s)
 		for text := range acked {
 			if !slices.Contains(all, text) {
-				t.Errorf("%q is in nobody's history, which is %v", text, all)
+				t.Errorf("%q isn't in the history, which is %v", text, all)
 			}
 		}
 	})

@@ -16,7 +16,7 @@ func good(Version) error { return nil }
 func TestACopy(t *testing.T) {
 	c := Copy{Path: filepath.Join(t.TempDir(), "data", "redis")}
 	if v, err := c.Load(good); v.Number != 0 || err != nil {
-		t.Errorf("a folder that isn't there: %v, %v", v, err)
+		t.Errorf("a folder that doesn't exist: %v, %v", v, err)
 	}
 	var last Version
 	for i, n := range []int64{1, 2, 100, 3, 4, 4, 5} {

@@ -22,24 +22,24 @@ func another(t *testing.T, path string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func TestAFolderIsOneProcessesOwn(t *testing.T) {
+func TestAFolderBelongsToOneProcess(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path)
 	if got := another(t, path); !strings.HasPrefix(got, path+" is in use by another process: give each node") {
-		t.Errorf("another process was told %q", got)
+		t.Errorf("another process got %q", got)
 	}
 	if _, err := OpenDir(path); err == nil {
-		t.Error("it was opened twice")
+		t.Error("the folder was opened twice")
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if got := another(t, path); got != "opened" {
-		t.Errorf("after it was closed, another process was told %q", got)
+		t.Errorf("after the folder was closed, another process got %q", got)
 	}
 }
 
-func TestAFolderIsThereAgain(t *testing.T) {
+func TestAFolderIsOpenedAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data", "rules")
 	d := openDir(t, path)
 	write(t, d, "one")
@@ -170,7 +170,7 @@ func TestAFailedWriteChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.Append(t.Context(), 0, Version{Parent: 1}); err == nil {
-		t.Error("it was written")
+		t.Error("the version was written")
 	}
 	if err := os.Remove(d.file(Version{Number: 2})); err != nil {
 		t.Fatal(err)

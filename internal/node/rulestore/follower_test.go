@@ -340,7 +340,7 @@ func TestTheHighestVersionWins(t *testing.T) {
 }
 
 // If Redis has lost its data, a new node doesn't write its seed while other nodes have rules.
-func TestASeedIsNoRivalOfWhatNodesHave(t *testing.T) {
+func TestASeedDoesntReplaceTheRulesOfNodes(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
 	old := newNode(s, "old", never, Version{})

@@ -12,7 +12,7 @@ func disk(s Store, v Version) *node { return newNode(s, "disk", never, v) }
 
 // A version that a node has kept never replaces a version in the store, even if its number is higher. It is only
 // restored if the store has lost it.
-func TestWhatANodeHasKept(t *testing.T) {
+func TestKeptVersions(t *testing.T) {
 	kept := dated(Version{Number: 100, Parent: 99, ParentHash: "99", Author: "ann", Message: "why", Text: []byte("kept")})
 	open := func(t *testing.T) *Redis {
 		return overRedis(t, "redis://"+redistest.New(t, redistest.Options{}).Addr)
@@ -23,7 +23,7 @@ func TestWhatANodeHasKept(t *testing.T) {
 		write(t, s, "two")
 		n := disk(s, kept)
 		if !n.Status().FromDisk {
-			t.Error("nobody would know")
+			t.Error("the status doesn't say that the rules are from the disk")
 		}
 		n.Look(t.Context())
 		if got := n.Current(); got.Number != 2 || n.Status().FromDisk {

@@ -19,7 +19,7 @@ import (
 )
 
 // If Redis' reply to a change is lost, the change still succeeded. It isn't a conflict.
-func TestALostAnswerIsNoConflict(t *testing.T) {
+func TestALostReplyIsNoConflict(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	addr, heal := losesAnAnswer(t, r.Addr, "the second")
 	s, other := overRedis(t, "redis://"+addr), overRedis(t, "redis://"+r.Addr)
@@ -127,7 +127,7 @@ func TestBeforeRedisIsReached(t *testing.T) {
 }
 
 // Versions never expire, but the keys about nodes do.
-func TestWhatLasts(t *testing.T) {
+func TestKeysWithoutATTL(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
 	write(t, s, "text")
@@ -231,7 +231,7 @@ func TestACluster(t *testing.T) {
 }
 
 // Data under our names that Weir didn't write causes an error that names it, and isn't listed.
-func TestWhatIsntOursIsNamed(t *testing.T) {
+func TestForeignDataIsNamed(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	s := overRedis(t, "redis://"+r.Addr)
 	write(t, s, "text")
@@ -285,7 +285,7 @@ func do(t testing.TB, r *redistest.Server, args ...string) any {
 }
 
 // While Redis is lost, calls fail before their callers' deadlines, and the error says why.
-func TestALostRedisIsTold(t *testing.T) {
+func TestCallsFailInTimeWithoutRedis(t *testing.T) {
 	for name, lose := range map[string]func(*redistest.Server) error{
 		"gone":   func(r *redistest.Server) error { r.Kill(); return nil },
 		"silent": (*redistest.Server).Stop,

@@ -92,9 +92,9 @@ func TestOverdraw(t *testing.T) {
 	}
 }
 
-// TestAsksAheadAreApart checks that a lender that gave everything that was wanted can be asked again at once if
-// requests wait, but only after a while to ask ahead.
-func TestAsksAheadAreApart(t *testing.T) {
+// TestAskingAheadAgain checks that a lender that gave everything that was wanted can be asked again at once if requests
+// wait, but only after a while to ask ahead.
+func TestAskingAheadAgain(t *testing.T) {
 	p, s, k := policy(t, counter.PerSecond(100)), Share{Own: 5, Rate: 50}, &Stake{}
 	if !k.MayAskAhead("us", start) {
 		t.Error("one that was never asked may not be asked")
@@ -102,7 +102,7 @@ func TestAsksAheadAreApart(t *testing.T) {
 	k.Take(p, s, start, 5)
 	ask := k.Ask(p, s, start, "us", 0)
 	if brought := k.Heard(p, s, start, "us", ask, &Message{Lent: &Loan{ID: start, Given: ask.Want, Sent: start}}); brought != ask.Want || brought == 0 {
-		t.Fatalf("it brought %d of %d", brought, ask.Want)
+		t.Fatalf("the ask brought %d of %d", brought, ask.Want)
 	}
 	for after, may := range map[int64]bool{-second: true, 0: false, 399_999: false, 400_000: true} {
 		if got := k.MayAskAhead("us", start+after); got != may || k.Rests("us", start+after) != 0 {
@@ -168,7 +168,7 @@ func TestLendersRest(t *testing.T) {
 		}
 	}
 	if k.Unheard("ap", now); k.Rests("ap", now) != 0 || k.HadLittle("ap") {
-		t.Error("one that nobody has asked rests")
+		t.Error("a region that wasn't asked rests")
 	}
 }
 
@@ -230,6 +230,6 @@ func TestWindowsThatDiffer(t *testing.T) {
 		now += max(1, k.Rests("us", now))
 	}
 	if now > begun+1_100_000 {
-		t.Errorf("it lends %d µs after its window has begun", now-800_000-begun)
+		t.Errorf("us lends %d µs after its window has started", now-800_000-begun)
 	}
 }

@@ -63,9 +63,9 @@ func TestLateAnswersBringTokens(t *testing.T) {
 	}
 }
 
-// TestWhatLendersSayOfThemselves checks what lenders report in a response: whether they had less than half of what was
-// needed, and for how long they don't want to be asked.
-func TestWhatLendersSayOfThemselves(t *testing.T) {
+// TestReportsOfLenders checks what lenders report in a response: whether they had less than half of what was needed,
+// and for how long they don't want to be asked.
+func TestReportsOfLenders(t *testing.T) {
 	slow := counter.Limit{Count: 60, Window: time.Minute, Burst: 100}
 	window := counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute}
 	for _, c := range []struct {
@@ -134,14 +134,14 @@ func TestAskersArentAskedAhead(t *testing.T) {
 			}
 		}
 		if us.HadLittle("eu") {
-			t.Error("it had little, and nobody has asked it")
+			t.Error("eu counts as having little, but it wasn't asked")
 		}
 	}
 }
 
-// TestDemandThatBegins checks the estimate of demand: a stream of requests is expected to continue at its rate. One or
+// TestDemandEstimates checks the estimate of demand: a stream of requests is expected to continue at its rate. One or
 // two requests, or many at the same moment, aren't a stream.
-func TestDemandThatBegins(t *testing.T) {
+func TestDemandEstimates(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		limit       counter.Limit
@@ -181,7 +181,7 @@ func TestDemandThatBegins(t *testing.T) {
 		}
 		now += after - 10_000
 		if k.note(p, now, 1); (k.Since == now) != anew || (k.Stream == 1) != anew {
-			t.Errorf("after %d µs a stream begins: %v", after, !anew)
+			t.Errorf("after %d µs, a new stream starts: %v", after, !anew)
 		}
 	}
 	window := policy(t, counter.Limit{Algorithm: counter.FixedWindow, Count: 100, Window: time.Minute})
@@ -197,21 +197,21 @@ func TestDemandThatBegins(t *testing.T) {
 	own := Share{Own: 5, Rate: 50}
 	for i, low := range []bool{false, false, false, true} {
 		if k.Take(p, own, start, 1); k.Low(p, own, start) != low {
-			t.Errorf("it is low after %d of 5", i+1)
+			t.Errorf("Low is wrong after %d of 5", i+1)
 		}
 	}
 }
 
-// TestWhatIsOwed checks that borrowed tokens without demand go back before the loan's term ends. Until then, the loan
-// is renewed.
-func TestWhatIsOwed(t *testing.T) {
+// TestUnusedLoansGoBack checks that borrowed tokens without demand go back before the loan's term ends. Until then, the
+// loan is renewed.
+func TestUnusedLoansGoBack(t *testing.T) {
 	p, s, home := policy(t, counter.Limit{Count: 100, Window: time.Hour, Burst: 100}), Share{Own: 5, Rate: 50}, Share{Own: 90, Rate: 900}
 	k, us := &Stake{}, &Stake{}
 	k.Take(p, s, start, 5)
 	ask := k.Ask(p, s, start, "us", 60)
 	k.Heard(p, s, start, "us", ask, us.Hear(p, home, start, "eu", ask))
 	if out := k.Held["us"].out(); out < 60 {
-		t.Fatalf("it has borrowed %d", out)
+		t.Fatalf("eu has borrowed %d", out)
 	}
 	k.Asked = 2000 // demand for more than it has, for two seconds
 	for after, want := range map[int64]bool{second: false, 2 * second: false, 3_400_000: true, 7_100_000: true} {
@@ -227,7 +227,7 @@ func TestWhatIsOwed(t *testing.T) {
 		t.Errorf("%v is owed something 0.9 s after a request", to)
 	}
 	if to, _ := k.Owed(p, s, start+1_100_000); len(to) != 1 {
-		t.Error("nobody is owed what nobody asks for")
+		t.Error("unused tokens don't go back")
 	}
 	now := start + 1_100_000
 	for _, left := range []int64{1, 0} { // one token is kept until there has been no demand for a while
@@ -315,7 +315,7 @@ func TestDeadRegions(t *testing.T) {
 		}
 		left := us.left(p, dead, start+1000)
 		if answer := us.Hear(p, dead, start+1000, "eu", (&Stake{}).Ask(p, Share{}, start+1000, "us", 10)); us.left(p, dead, start+1000) != left || len(us.Lent) > 0 || !answer.Void {
-			t.Errorf("%v: a dead region borrows anew: %+v", l.Algorithm, answer)
+			t.Errorf("%v: a dead region borrows again: %+v", l.Algorithm, answer)
 		}
 
 		// Now eu is the lender, and us has borrowed 85.
@@ -329,9 +329,9 @@ func TestDeadRegions(t *testing.T) {
 	}
 }
 
-// TestWhenLendersHaveMore checks how a lender's retry time is used: only for the amount that was asked for, counted
+// TestRetryTimesOfLenders checks how a lender's retry time is used: only for the amount that was asked for, counted
 // from the arrival of the response, and not passed on to other regions.
-func TestWhenLendersHaveMore(t *testing.T) {
+func TestRetryTimesOfLenders(t *testing.T) {
 	p := policy(t, counter.Limit{Count: 60, Window: time.Minute, Burst: 100})
 	s := Share{Own: 5, Rate: 50} // one token in 20 s
 	k := &Stake{}
@@ -343,10 +343,10 @@ func TestWhenLendersHaveMore(t *testing.T) {
 	ap := &Stake{}
 	answer := k.Hear(p, s, now, "ap", ap.Ask(p, s, now, "eu", 2))
 	if answer.Retry != own(2).Microseconds() || answer.For != 2 {
-		t.Errorf("it tells another region that it has %d in %d µs", answer.For, answer.Retry)
+		t.Errorf("eu tells ap that %d are available in %d µs", answer.For, answer.Retry)
 	}
 	if answer := k.Hear(p, s, now, "ap", ap.Ask(p, s, now+1, "eu", 0)); answer.Retry != 0 || answer.For != 0 {
-		t.Errorf("nobody waits: %+v", answer)
+		t.Errorf("no request waits: %+v", answer)
 	}
 	for _, c := range []struct {
 		at, n int64
@@ -364,8 +364,9 @@ func TestWhenLendersHaveMore(t *testing.T) {
 	}
 }
 
-// TestWhenWindowsHaveMore checks that a sliding counter gives other regions the same retry time as its own clients.
-func TestWhenWindowsHaveMore(t *testing.T) {
+// TestRetryTimesOfSlidingLenders checks that a sliding counter gives other regions the same retry time as its own
+// clients.
+func TestRetryTimesOfSlidingLenders(t *testing.T) {
 	p, s := policy(t, counter.Limit{Algorithm: counter.SlidingCounter, Count: 100, Window: time.Minute}), Share{Own: 90}
 	us := &Stake{Time: start, Prev: 80, Level: 30}
 	now := start + 15*second

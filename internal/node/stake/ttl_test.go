@@ -59,8 +59,9 @@ func TestKeptAsLongAsItMatters(t *testing.T) {
 	}
 }
 
-// TestLentBesideHeld checks that tokens that a region has lent count as missing, even if it has borrowed others.
-func TestLentBesideHeld(t *testing.T) {
+// TestLentTokensCountAsMissing checks that tokens that a region has lent count as missing, even if it has borrowed
+// others.
+func TestLentTokensCountAsMissing(t *testing.T) {
 	p, s := policy(t, counter.Limit{Count: 5, Window: time.Second, Burst: 100}), Share{Own: 20, Rate: 200}
 	k := &Stake{Time: start, Level: 60 * second, Lent: map[string]*Loan{"eu": {Given: 20, Until: start + 5*second}}, Held: map[string]*Loan{"us": {Given: 60, Until: start + 8*second}}}
 	at := start + k.TTL(p, s, start).Microseconds()

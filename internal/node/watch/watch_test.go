@@ -17,9 +17,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWhatIsNoFile checks that pipes, devices and directories are refused at once. A plain read of one would block
-// forever or never end.
-func TestWhatIsNoFile(t *testing.T) {
+// TestPipesAndDevicesAreRefused checks that pipes, devices and directories are refused at once. A plain read of one
+// would block forever or never end.
+func TestPipesAndDevicesAreRefused(t *testing.T) {
 	folder := t.TempDir()
 	pipe, device, link := filepath.Join(folder, "pipe"), filepath.Join(folder, "device"), filepath.Join(folder, "link")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
