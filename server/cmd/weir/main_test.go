@@ -26,7 +26,7 @@ func TestCommandsThatDoNotExist(t *testing.T) {
 		d := runWith(t, "", c.args...)
 		d.expect(t, exitUsage, "", c.want)
 		if d.stdout != "" {
-			t.Errorf("%v prints help of something else:\n%s", c.args, d.stdout)
+			t.Errorf("%v prints the help of another command:\n%s", c.args, d.stdout)
 		}
 	}
 	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "rules"}, {"rules", "--help"}, {"help", "rules", "apply"}, {"rules", "apply", "x", "--help"}, {"help", "help"}, {"completion", "bash", "--help"}} {

@@ -315,7 +315,7 @@ func TestRatelimitVariablesAreInTheDocs(t *testing.T) {
 		}
 	}
 	if len(known) != all {
-		t.Errorf("of %d variables, some are there twice", all)
+		t.Errorf("%d variables are listed, some of them twice", all)
 	}
 	for name := range known {
 		if !bytes.Contains(text, []byte("`"+name+"`")) {

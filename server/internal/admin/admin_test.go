@@ -296,7 +296,7 @@ func TestPermissionsOfTokens(t *testing.T) {
 	log := p.log.String()
 	for _, want := range []string{"who=ada", "who=bob", "why=FORBIDDEN", "why=UNAUTHORIZED", "msg=audit", "before=1 after=2", "from=127.0.0.1:"} {
 		if !strings.Contains(log, want) {
-			t.Errorf("the log doesn't tell %s:\n%s", want, log)
+			t.Errorf("the log doesn't contain %s:\n%s", want, log)
 		}
 	}
 	if strings.Contains(log, "secret-") || strings.Contains(log, "wrong") || strings.Contains(log, "sk_bad") {

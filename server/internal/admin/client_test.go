@@ -66,7 +66,7 @@ func TestAClientByItsFingerprint(t *testing.T) {
 	do("POST", "/v1/denylist/entries", `, "key": "x"`, 400)
 	answers += p.do(t, "GET", "/v1/rules/versions", "").text + p.log.String()
 	if i := strings.Index(answers, key[4:]); i >= 0 {
-		t.Errorf("somebody can read the key: %s", answers[max(0, i-200):i+50])
+		t.Errorf("the key can be read: %s", answers[max(0, i-200):i+50])
 	}
 }
 
@@ -80,7 +80,7 @@ func TestKeysThatLookLikeOtherEntries(t *testing.T) {
 			a := p.do(t, "POST", path, `{"client": "`+print+`"}`)
 			p.want(t, a, 400, "BAD_REQUEST")
 			if strings.Contains(a.text, key) {
-				t.Errorf("it says the key: %s", a.text)
+				t.Errorf("the error contains the key: %s", a.text)
 			}
 		}
 		p.want(t, p.do(t, "POST", "/v1/counters", `{"client": "`+print+`", "path": "/v1/search"}`), 200, "")

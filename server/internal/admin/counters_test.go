@@ -54,7 +54,7 @@ func TestCountersOfAmountsAndSlots(t *testing.T) {
 	spend(nil)
 	all, by = p.countersOf(t, asked)
 	if !all.Allowed {
-		t.Errorf("something is left, and it is refused: %+v", all)
+		t.Errorf("refused although something is left: %+v", all)
 	}
 	s := by["spend"]
 	berlin, err := time.LoadLocation("Europe/Berlin")
@@ -84,10 +84,10 @@ func TestCountersOfAmountsAndSlots(t *testing.T) {
 		t.Errorf("used up: %v by %s, %+v", all.Allowed, all.Binding, s)
 	}
 	if c := by["flight"]; c.InFlight == nil || *c.InFlight != 2 {
-		t.Errorf("one has ended, and one begun: %+v", c)
+		t.Errorf("after one request has ended and another begun: %+v", c)
 	}
 	if all, _ = p.countersOf(t, `{"key": "sk_2", "amounts": {"usd": 10.6}}`); all.Allowed {
-		t.Error("more than there is at all is allowed")
+		t.Error("a cost above the limit is allowed")
 	}
 }
 

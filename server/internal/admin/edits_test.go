@@ -36,7 +36,7 @@ func TestAnOverrideKeepsItsEnd(t *testing.T) {
 		t.Errorf("never: ends at %s\n%s", ends, text)
 	}
 	if _, ends := put(`"limit": "400/minute"`); !ends.IsZero() {
-		t.Errorf("what had no end ends at %s", ends)
+		t.Errorf("an override without an end ends at %s", ends)
 	}
 	p.want(t, p.do(t, "PUT", "/v1/rules/key", `{"key": "sk_vip", "rule": "search", "limit": 5, "expires_in": "soon"}`), 400, "BAD_REQUEST")
 }

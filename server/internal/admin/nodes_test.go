@@ -45,7 +45,7 @@ func TestNodesFromMemory(t *testing.T) {
 		return all
 	}
 	if got := list(); !got.Stale && got.AsOf != nil || len(got.Nodes) != 1 {
-		t.Errorf("heard from nobody: %+v", got)
+		t.Errorf("before a list was heard: %+v", got)
 	}
 	p.heard = redisstore.Heard{Peers: peers, At: time.Now().Add(-time.Second)}
 	got := list()

@@ -59,7 +59,7 @@ func TestPastedKeysArentRepeated(t *testing.T) {
 	ask("POST", "/v1/session", `{"KEY": 1}`)
 	ask("GET", "/debug/pprof/KEY", "")
 	if strings.Contains(p.log.String(), key) {
-		t.Errorf("the log has it:\n%s", p.log.String())
+		t.Errorf("the log contains the key:\n%s", p.log.String())
 	}
 	// A misspelled name does appear in the error.
 	if a := p.do(t, "GET", "/v1/rules/usage/serch", ""); !strings.Contains(a.text, `there is no rule \"serch\"`) {

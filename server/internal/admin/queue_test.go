@@ -263,7 +263,7 @@ func TestAnswersAboutTheHourHaveSeats(t *testing.T) {
 		}
 	}
 	if len(a.looks.seats) != 0 || len(a.hours.seats) != hourSeats {
-		t.Error("one has taken a seat")
+		t.Error("a request took a seat")
 	}
 }
 

@@ -103,7 +103,7 @@ func TestARuleThatWasNeverChanged(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("the next looks don't go further: %s", first)
+	t.Errorf("repeated requests don't search further: %s", first)
 }
 
 func TestOneRuleOfAFile(t *testing.T) {
@@ -122,7 +122,7 @@ func TestCountersShowTheBindingLimit(t *testing.T) {
 		t.Errorf("%v", v)
 	}
 	if v := counters(strings.Replace(check, "{", `{"cost": 31, `, 1)); v["allowed"] != false || v["binding"] != "search" {
-		t.Errorf("what costs more than is left: %v", v)
+		t.Errorf("a check that costs more than is left: %v", v)
 	}
 	for range 30 {
 		p.send(t, weir.Request{APIKey: "sk_x", Method: "GET", Path: "/v1/search", IP: netip.MustParseAddr("203.0.113.7")})

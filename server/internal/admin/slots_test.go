@@ -55,7 +55,7 @@ func TestSlotsOfAClient(t *testing.T) {
 		t.Errorf("renewed: %+v, before %+v", by["flight"].Slots[1], other)
 	}
 	if _, by = p.countersOf(t, `{"key": "sk_2", "path": "/v1/search"}`, bob); by["flight"].Slots != nil || *by["flight"].InFlight != 0 {
-		t.Errorf("of another client: %+v", by["flight"])
+		t.Errorf("for another client: %+v", by["flight"])
 	}
 
 	release := func(status int, want, body string, token string) {
@@ -76,7 +76,7 @@ func TestSlotsOfAClient(t *testing.T) {
 	release(404, "no slot with this id is taken", `"key": "sk_2", "slot": "`+first.ID+`"`, ada)
 	release(404, "rule: no rule of this id limits", slot+`, "rule": "calls"`, ada)
 	if _, by = p.countersOf(t, "{"+client+"}", bob); len(by["flight"].Slots) != 2 || len(by["search"].Slots) != 1 {
-		t.Fatalf("refused, and something is released: %+v", by)
+		t.Fatalf("the refused request released a slot: %+v", by)
 	}
 	release(200, `{"released":["search"]}`, slot+`, "rule": "SEARCH"`, ada)
 	if _, by = p.countersOf(t, "{"+client+"}", bob); len(by["flight"].Slots) != 2 || by["search"].Slots != nil || *by["search"].InFlight != 0 {
@@ -91,7 +91,7 @@ func TestSlotsOfAClient(t *testing.T) {
 	third := by["flight"].Slots[1]
 	release(200, `{"released":["flight","search"]}`, client+`, "slot": "`+third.ID+`"`, ada)
 	if _, by = p.countersOf(t, "{"+client+"}", bob); len(by["flight"].Slots) != 1 || by["flight"].Slots[0].ID != other.ID || *by["flight"].InFlight != 2 || by["search"].Slots != nil {
-		t.Fatalf("of two, the one that ends last was to be released: %+v", by)
+		t.Fatalf("the slot that ends last wasn't the one released: %+v", by)
 	}
 	log := p.log.String()
 	if n := strings.Count(log, `what="release a slot"`); n != 3 || !strings.Contains(log, `who=ada`) || !strings.Contains(log, `limits=flight slot=`+first.ID) || strings.Contains(log, "sk_1") {

@@ -66,7 +66,7 @@ func TestWarningsNeedForce(t *testing.T) {
 	a := p.do(t, "PUT", "/v1/rules/tier/pro", `{"limit": 100}`)
 	p.want(t, a, 422, "RULES_WARN")
 	if p.source.InForce().Version != 1 {
-		t.Error("it was written all the same")
+		t.Error("it was written in spite of the warning")
 	}
 	p.want(t, p.do(t, "PUT", "/v1/rules/tier/pro?force=true", `{"limit": 100}`), 200, "")
 	// A warning that was accepted once doesn't need force again.
@@ -117,7 +117,7 @@ func TestManualChangesAreNotLostSilently(t *testing.T) {
 		p.want(t, a, 422, "RULES_WARN")
 		for _, masked := range c.want {
 			if !strings.Contains(a.text, `"text":"`+masked+" ") {
-				t.Errorf("%s %s doesn't tell of %s: %s", c.method, c.path, masked, a.text)
+				t.Errorf("%s %s doesn't mention %s: %s", c.method, c.path, masked, a.text)
 			}
 		}
 		if dry := p.do(t, c.method, c.path+"?dry_run=true", c.body, "If-Match: "+c.ifMatch).json(t); dry["needs_force"] != true {
@@ -178,7 +178,7 @@ func TestWriters(t *testing.T) {
 			t.Errorf("version %v of parent %v at place %v of the history", v["version"], v["parent"], n)
 		}
 		if _, ok := won.Load(n); n > 1 && !ok {
-			t.Errorf("nobody was told that they wrote version %v", n)
+			t.Errorf("no writer's response has version %v", n)
 		}
 	}
 }
@@ -283,7 +283,7 @@ func TestTheNewestRulesAreRejected(t *testing.T) {
 	}
 	p.want(t, p.do(t, "PUT", "/v1/rules?force=true", rules+"# new", `If-Match: "2"`), 200, "")
 	if a := p.do(t, "GET", "/v1/rules/versions/3-abcd", ""); a.status != 404 || !strings.Contains(a.text, "no such version of the rules: 3-abcd") {
-		t.Errorf("an orphan that isn't there: %d %s", a.status, a.text)
+		t.Errorf("an orphan that doesn't exist: %d %s", a.status, a.text)
 	}
 	p.want(t, p.do(t, "GET", "/v1/rules/diff?from=1&to=3-abcd", ""), 404, "NOT_FOUND")
 	p.want(t, p.do(t, "GET", "/v1/rules/diff?from=one", ""), 400, "BAD_REQUEST")

@@ -71,6 +71,6 @@ func TestShutdownEndsARecording(t *testing.T) {
 	}
 	end()
 	if body := <-done; !bytes.HasPrefix(body, []byte("go 1.")) { // before the test times out
-		t.Errorf("what was recorded is lost: %.40q", body)
+		t.Errorf("the recorded trace is lost: %.40q", body)
 	}
 }

@@ -19,9 +19,9 @@ func TestTheFolderOfARedis(t *testing.T) {
 	}
 	first := folder("redis://ann:x@127.0.0.1:1")
 	if other := folder("redis://bob:y@127.0.0.1:1/0"); other != first {
-		t.Errorf("%s and %s are of one Redis", first, other)
+		t.Errorf("%s and %s are folders of the same Redis", first, other)
 	}
 	if other := folder("redis://ann:x@127.0.0.1:1/1"); other == first {
-		t.Errorf("%s is of two databases", first)
+		t.Errorf("%s is the folder of two databases", first)
 	}
 }

@@ -18,6 +18,6 @@ func TestRequestsWithoutTimeArentLogged(t *testing.T) {
 	}
 	n.storeFailed(nil, errors.New("rubbish"))
 	if !strings.Contains(out.String(), "rubbish") {
-		t.Error("an error isn't told")
+		t.Error("an error isn't logged")
 	}
 }

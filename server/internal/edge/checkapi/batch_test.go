@@ -71,7 +71,7 @@ func TestABatchEqualsItsChecks(t *testing.T) {
 		}
 	}
 	if statuses[200] < 100 || statuses[429] < 100 || statuses[400] < 100 {
-		t.Errorf("of each kind there should be some: %v", statuses)
+		t.Errorf("some kinds are missing: %v", statuses)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 		close(goOn)
 		for range 2 {
 			if got := <-answers; !strings.HasPrefix(got, "200\n") {
-				t.Errorf("one that was in flight: %s", got)
+				t.Errorf("a request in flight: %s", got)
 			}
 		}
 		if w := post(h, "/v1/check", `{"key":"d"}`); w.Code != 200 {
@@ -125,7 +125,7 @@ func TestAWaitingClientThatLeavesIsNotDecided(t *testing.T) {
 		close(goOn)
 		synctest.Wait()
 		if n := len(deciding); n != 1 {
-			t.Errorf("%d were decided of one who stayed and one who left", n)
+			t.Errorf("%d requests were decided, want 1: the other client had left", n)
 		}
 	})
 }

@@ -21,7 +21,7 @@ func TestPolicies(t *testing.T) {
 	for i := range 10 * edge.Generation {
 		made, err := get(fmt.Sprintf("%d/hour", i+1), 0, counter.TokenBucket)
 		if err != nil || made.ID != used.ID {
-			t.Fatalf("%v: the numbers of a limit are not to change whose counter it is", err)
+			t.Fatalf("%v: other numbers changed the limit's counter", err)
 		}
 		if i%edge.Generation == 0 {
 			if again, _ := get("1/second", 0, counter.TokenBucket); again != used {
@@ -31,11 +31,11 @@ func TestPolicies(t *testing.T) {
 	}
 	for i := range 10 * edge.Generation {
 		if _, err := get(fmt.Sprintf("%d/nothing", i), 0, counter.TokenBucket); err == nil {
-			t.Fatal("this is no limit")
+			t.Fatal("an invalid limit is accepted")
 		}
 	}
 	if again, _ := get("1/second", 0, counter.TokenBucket); again != used {
-		t.Error("what is no limit was kept")
+		t.Error("the cache kept an invalid limit")
 	}
 	if other, _ := get("1/second", 5, counter.TokenBucket); other == used || other.Limit.Burst != 5 {
 		t.Error("another burst is another policy")

@@ -65,7 +65,7 @@ func TestReceiptsOnTwoNodes(t *testing.T) {
 	}
 	now := decision(t, post(a, "/v1/check", `{"key":"k","attributes":{"org":"acme"},"cost":0}`))
 	if now.Remaining != 6 || now.Limits[1].Remaining != 96 {
-		t.Errorf("what the first took should be back, and only that: %+v", now)
+		t.Errorf("not exactly the first check's tokens are back: %+v", now)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestReceiptsOfTakeAndBatch(t *testing.T) {
 	take := decision(t, post(h, "/v1/take", `{"key":"job","limit":"10/hour","cost":7,"receipt":true}`))
 	batch := results(t, post(h, "/v1/checks", batchOf(`{"key":"k","cost":30,"receipt":true}`, `{"key":"k","cost":30}`)))
 	if batch[1].Receipt != "" {
-		t.Error("a receipt that nobody asked for")
+		t.Error("a receipt that wasn't asked for")
 	}
 	for _, receipt := range []string{take.Receipt, batch[0].Receipt} {
 		if w := refund(h, receipt); w.Code != 200 {

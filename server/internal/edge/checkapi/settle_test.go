@@ -261,7 +261,7 @@ func TestReceiptsOfSlots(t *testing.T) {
 	}
 	d := decision(t, post(h, "/v1/check", `{"key":"k"}`))
 	if settle(t, h, d.Receipt, `"unknown":true`); left(t, h, "slots") != 5 {
-		t.Error("whoever settles a request has ended it, and its slot is free")
+		t.Error("the slot of a settled request isn't free")
 	}
 	if d := decision(t, post(h, "/v1/check", `{"key":"k","cost":0}`)); d.Receipt != "" || d.SlotTTLMS != 0 {
 		t.Errorf("a peek takes no slot: %+v", d)
@@ -361,6 +361,6 @@ func TestSettlingWithoutAReservation(t *testing.T) {
 	}
 	settle(t, h, d.Receipt, `"status":200`)
 	if n := left(t, h, "logins"); n != 5 {
-		t.Errorf("%v left of what only failures count for", n)
+		t.Errorf("%v logins left, want 5: only failures count", n)
 	}
 }

@@ -172,7 +172,7 @@ func unpack(t *testing.T, res *auth.CheckResponse) authAnswer {
 	}
 	for _, h := range list {
 		if h.AppendAction != core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD {
-			t.Errorf("%v would stand beside another's", h)
+			t.Errorf("%v would be appended to another filter's header", h)
 		}
 		a.headers[h.Header.Key] = h.Header.Value
 	}
@@ -395,7 +395,7 @@ func TestHostileChecks(t *testing.T) {
 		}
 	}
 	if got := b.overGRPC(t, base.joined()); got.status != 200 {
-		t.Errorf("after all that: %+v", got)
+		t.Errorf("after the hostile checks: %+v", got)
 	}
 	// The host comes from Envoy, not from a header.
 	for i, host := range []string{"a.example", "b.example", "c.example"} {

@@ -87,11 +87,11 @@ func TestTheStoresTimeOnABusyNode(t *testing.T) {
 	for i := range turns {
 		n := turns[i].Load()
 		if all += n; n == 0 {
-			t.Errorf("the time is over, and goroutine %d has had no turn", i)
+			t.Errorf("the time is up, and goroutine %d has had no turn", i)
 		}
 	}
 	// On a busy machine, a turn is sometimes cut in two, so not every turn is counted.
 	if many := int64(len(turns)); all < 2*many {
-		t.Errorf("the time is over, and %d goroutines have had %d turns", many, all)
+		t.Errorf("the time is up, and %d goroutines have had %d turns", many, all)
 	}
 }

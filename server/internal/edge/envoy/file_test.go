@@ -248,7 +248,7 @@ func FuzzParse(f *testing.F) {
 		c, _, err := envoy.Parse([]envoy.File{{Name: "f.yaml", Text: []byte(text)}}, envoy.Modes{})
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "f.yaml:") {
-				t.Errorf("an error without a place: %v", err)
+				t.Errorf("an error without a position: %v", err)
 			}
 			return
 		}

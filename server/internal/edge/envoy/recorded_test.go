@@ -208,7 +208,7 @@ func timeless(t *testing.T, got *rls.RateLimitResponse) {
 	t.Helper()
 	for _, st := range got.Statuses {
 		if (st.CurrentLimit != nil) != (st.GetDurationUntilReset().GetSeconds() > 0) {
-			t.Errorf("a limit without the time until it is full again, or the other way round: %v", st)
+			t.Errorf("a limit without its reset time, or the reverse: %v", st)
 		}
 		st.DurationUntilReset = nil
 	}

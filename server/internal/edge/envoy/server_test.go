@@ -71,10 +71,10 @@ func TestHealthFollows(t *testing.T) {
 	patience, enough := context.WithTimeout(t.Context(), 10*time.Second)
 	defer enough()
 	if err := server.Shutdown(patience); err != nil {
-		t.Error("a server waits for those who watch its health:", err)
+		t.Error("a server's stop waits for health watches:", err)
 	}
 	if got, err := watch.Recv(); err == nil {
-		t.Error("a server that has ended says", got)
+		t.Error("a watch of a stopped server received", got)
 	}
 }
 

@@ -320,7 +320,7 @@ func TestParallelCallsCantPassABudget(t *testing.T) {
 				await(t, answered, "an answer")
 			}
 			if through < c.min || through > c.max {
-				t.Errorf("%d of %d went on, want %d to %d", through, calls, c.min, c.max)
+				t.Errorf("%d of %d reached the upstream, want %d to %d", through, calls, c.min, c.max)
 			}
 		})
 	}

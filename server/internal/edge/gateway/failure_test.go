@@ -135,7 +135,7 @@ func TestUpstreamThatFails(t *testing.T) {
 			d := start(t, setup{upstream: "http://" + l.Addr().String(), limiter: limiterOf(t, weir.Options{}, byStatus(200))})
 			wantError(t, d.get(t, "/"), 502, "UPSTREAM_UNAVAILABLE")
 			if a := d.get(t, "/"); a.StatusCode != 429 {
-				t.Errorf("what the upstream got without answering wasn't counted: %s", a.Status)
+				t.Errorf("a request that the upstream received but didn't answer wasn't counted: %s", a.Status)
 			}
 		})
 	}
@@ -177,7 +177,7 @@ func TestSlowUpstream(t *testing.T) {
 	})
 	wantError(t, d.get(t, "/"), 504, "UPSTREAM_TIMEOUT")
 	if a := d.get(t, "/"); a.StatusCode != 429 {
-		t.Errorf("what the upstream got without answering wasn't counted: %s", a.Status)
+		t.Errorf("a request that the upstream received but didn't answer wasn't counted: %s", a.Status)
 	}
 	if len(up.requests()) != 1 || !d.log.loud() {
 		t.Errorf("%d requests upstream, log %s", len(up.requests()), d.log)

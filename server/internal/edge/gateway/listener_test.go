@@ -70,7 +70,7 @@ func TestConnectionsPerIP(t *testing.T) {
 		}
 	}
 	if got := d.TooMany.Load(); got != 7 {
-		t.Errorf("%d were too many", got)
+		t.Errorf("%d connections were refused, want 7", got)
 	}
 	for range 3 { // several times, to show that each closed connection is subtracted
 		_ = open[0].Close()

@@ -255,7 +255,7 @@ func TestSlotsOfWebSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, res, err := dialWebSocket(t, d); err == nil || res == nil || res.StatusCode != 429 {
-		t.Errorf("a second one: %v, %v", res, err)
+		t.Errorf("a second WebSocket: %v, %v", res, err)
 	}
 	await(t, handled, "the refusal")
 	conn.CloseNow()
@@ -337,6 +337,6 @@ func TestLearnedMoreThanALimitHolds(t *testing.T) {
 		t.Errorf("%s tokens left", got)
 	}
 	if a := d.ask(t, "/v1/chat/completions", strings.Replace(chat, `100`, `20000`, 1)); a.StatusCode != 429 {
-		t.Errorf("%d of a request that says itself that it may take more than there is", a.StatusCode)
+		t.Errorf("a request whose own limit exceeds the budget got %d", a.StatusCode)
 	}
 }

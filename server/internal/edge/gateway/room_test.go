@@ -257,6 +257,6 @@ func TestSharesOfTheRoom(t *testing.T) {
 		fill(&httplimit.Client{Address: address(2 + i)})
 	}
 	if !r.take(&httplimit.Client{Address: address(200)}, 64<<10) {
-		t.Error("there is no room for a newcomer")
+		t.Error("there is no room for a new client")
 	}
 }

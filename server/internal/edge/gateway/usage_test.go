@@ -359,16 +359,16 @@ func TestLearnedElsewhere(t *testing.T) {
 		}
 	}
 	if got := here.Say(); len(got) != 0 {
-		t.Errorf("it repeats what it has heard: %v", got)
+		t.Errorf("it passes on the estimates of others: %v", got)
 	}
 	for range enough {
 		here.learn("other", 1, 50)
 	}
 	if got, _ := here.estimate("other"); got != 50 {
-		t.Errorf("it knows better, and says %d", got)
+		t.Errorf("with responses of its own, it still estimates %d", got)
 	}
 	here.Hear(nil)
 	if got, known := here.estimate("model-39"); known {
-		t.Errorf("of a node that is gone: %d", got)
+		t.Errorf("an estimate of a node that is gone: %d", got)
 	}
 }

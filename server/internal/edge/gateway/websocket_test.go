@@ -68,7 +68,7 @@ func TestWebSocket(t *testing.T) {
 		}
 	}
 	if _, res, err := dialWebSocket(t, d); err == nil || res == nil || res.StatusCode != 429 {
-		t.Errorf("a second one: %v, %v", res, err)
+		t.Errorf("a second WebSocket: %v, %v", res, err)
 	}
 	if err := conn.Close(websocket.StatusNormalClosure, "bye"); err != nil {
 		t.Error(err)

@@ -26,6 +26,6 @@ func TestDigest(t *testing.T) {
 		}
 	}
 	if got := of(token{"c", Read, sum(3)}); got != nil || of() != nil {
-		t.Errorf("without tokens that operate there is %x", got)
+		t.Errorf("without operating tokens, the digest is %x", got)
 	}
 }

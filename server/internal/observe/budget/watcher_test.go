@@ -187,7 +187,7 @@ func TestOneOfManyNodesReports(t *testing.T) {
 		all = append(all, n.log.told()...)
 	}
 	if got := fmt.Sprint(len(all), strings.Count(strings.Join(all, " "), "50"), strings.Count(strings.Join(all, " "), "80")); got != "3 1 1" {
-		t.Errorf("all nodes told %v", all)
+		t.Errorf("all nodes together reported %v", all)
 	}
 }
 
@@ -205,11 +205,11 @@ func TestALine(t *testing.T) {
 			" window_end=2000-01-02T00:00:00.000Z", " runs_out_at=2000-01-01T11:58:", // at this rate, the budget lasts for half a day
 		} {
 			if !strings.Contains(line, want) {
-				t.Errorf("it lacks %q: %s", want, line)
+				t.Errorf("the line lacks %q: %s", want, line)
 			}
 		}
 		if strings.Contains(line, spendKey) || strings.Contains(line, spendKey[:20]) {
-			t.Errorf("it has the key: %s", line)
+			t.Errorf("the line contains the key: %s", line)
 		}
 	})
 }
@@ -235,7 +235,7 @@ func TestBudgetsAreReportedWithoutTheStore(t *testing.T) {
 		}
 		n.expect("without the store", "50", "80", "100")
 		if strings.Count(n.log.String(), "unconfirmed=true") != 3 {
-			t.Errorf("it doesn't say that others may tell it, too: %s", n.log)
+			t.Errorf("the log doesn't say that other nodes may report the budget, too: %s", n.log)
 		}
 	})
 }
@@ -282,7 +282,7 @@ func TestDecisionsWithoutAnEvent(t *testing.T) {
 		n := open(t, memstore.New(memstore.Options{}), budget.Options{}, daily, requests)
 		defer n.watcher.Close(time.Second)
 		if d := n.take(spendKey, usd(11)); d.Allowed {
-			t.Error("more than there is was allowed")
+			t.Error("a cost above the budget was allowed")
 		}
 		if d, err := n.Check(t.Context(), &weir.Request{APIKey: spendKey, Amounts: usd(10), Peek: true}); err != nil || !d.Allowed {
 			t.Error(d, err)

@@ -208,7 +208,7 @@ func TestReportedThresholds(t *testing.T) {
 		return false
 	})
 	if x.count(window{policy: 1}) != 1 {
-		t.Error("it remembers what wasn't told")
+		t.Error("an unreported threshold is remembered")
 	}
 	for i := range uint64(5 * generation) {
 		x.raise(window{policy: 3, subject: i}, 1, yes)

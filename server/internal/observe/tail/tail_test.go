@@ -136,7 +136,7 @@ func TestAFloodIsSampled(t *testing.T) {
 	v, asleep := watch(t, h, tail.Filter{Rule: "all"}), watch(t, h, tail.Filter{})
 	const flood = 3300 // of which one in 64 is about 50
 	if check(t, l, flood, weir.Request{Path: "/"}); len(taken(v)) != tail.PerSecond {
-		t.Error("not the first of them")
+		t.Error("the first decisions of the flood aren't shown")
 	}
 	if p := v.Pulse(); p != (tail.Pulse{Seen: flood, Sent: tail.PerSecond, LeftOut: flood - tail.PerSecond, OneIn: 1}) {
 		t.Errorf("the first second: %+v", p)
@@ -148,7 +148,7 @@ func TestAFloodIsSampled(t *testing.T) {
 	}
 	check(t, l, 50, weir.Request{Path: "/"})
 	if p := v.Pulse(); p.OneIn != 64 || p.Seen != 50 {
-		t.Errorf("the flood is over: %+v", p)
+		t.Errorf("after the flood: %+v", p)
 	}
 	taken(v)
 	if check(t, l, 50, weir.Request{Path: "/"}); len(taken(v)) != 50 || v.Pulse().OneIn != 1 {
@@ -159,7 +159,7 @@ func TestAFloodIsSampled(t *testing.T) {
 		asleep.Pulse()
 	}
 	if check(t, l, 90, weir.Request{Path: "/"}); asleep.Pulse().LeftOut != 90 {
-		t.Error("what isn't taken must be left out")
+		t.Error("decisions that weren't read don't count as left out")
 	}
 }
 

@@ -103,11 +103,11 @@ func TestTheHourIsBounded(t *testing.T) {
 			keys += r.Keys
 		}
 		if keys < 50_000 {
-			t.Errorf("no more than %d keys are remembered", keys)
+			t.Errorf("only %d keys are remembered", keys)
 		}
 		r := must(hour.Rule(ctx, top.Query{Rule: "r17", K: 1}))
 		if c := r.Clients[0]; c.Requests != 1000 || r.Requests != 1100 || r.Coverage < 0.9 || r.Coverage >= 1 {
-			t.Errorf("the busiest has %d of %d requests, and all that are known %v", c.Requests, r.Requests, r.Coverage)
+			t.Errorf("the busiest key has %d of the rule's %d requests, and the coverage is %v", c.Requests, r.Requests, r.Coverage)
 		}
 		runtime.KeepAlive(known)
 	})

@@ -44,7 +44,7 @@ func TestAnswersHaveTheirSize(t *testing.T) {
 			t.Logf("%s within %d: %d bytes for %d rules and %d keys", q, most, len(b), len(got.Rules), len(got.Rules[0].Rows))
 			if q.kind == ofRules {
 				if got.Left+len(got.Rules) != 9001 || len(got.Rules) < 30 || most == mostTold && got.Left > 0 {
-					t.Errorf("%d rules are told, and %d left out", len(got.Rules), got.Left)
+					t.Errorf("%d rules are reported, and %d left out", len(got.Rules), got.Left)
 				}
 				if got.Left > 0 && !slices.ContainsFunc(got.Rules, func(r toldRule) bool { return r.Rule == "busy" }) {
 					t.Error("the busiest rule is left out")
@@ -83,7 +83,7 @@ func TestKeysOverNodesAreCountedOnce(t *testing.T) {
 		}
 	}
 	if n := union([]sketched{{N: 5}, {N: 2, Low: []uint32{4, 8}}}); n[0] != 0 {
-		t.Errorf("who tells none makes %v", n)
+		t.Errorf("a node that reports no names makes it %v", n)
 	}
 }
 

@@ -189,7 +189,7 @@ func TestTheHourOverThreeNodes(t *testing.T) {
 		sealed += strings.Count(text, `"sealed"`)
 	}
 	if sealed == 0 {
-		t.Error("nobody has told a name")
+		t.Error("no node has reported a name")
 	}
 }
 

@@ -44,7 +44,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 				return
 			}
 			if t.Context().Err() != nil {
-				t.Fatal("it never was")
+				t.Fatal("the state was never reached")
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -81,7 +81,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 		<-s.seats
 	}
 	if n, err := r.Do(t.Context(), "EXISTS", "weir{top}questions"); err != nil || n != int64(0) {
-		t.Errorf("%v: %v of the questions that nobody waited for were asked", err, n)
+		t.Errorf("%v: %v of the abandoned questions were asked", err, n)
 	}
 	if a := s.askOthers(t.Context(), question{ofRule, "0"}); a.err != nil || !slices.Equal(a.missing, []string{"silent"}) {
 		t.Errorf("afterwards: %v, without %v", a.err, a.missing)

@@ -37,7 +37,7 @@ func TestNumbersAreClamped(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	if b := s.past(102); !tells(b, &sum{9, 3}) {
-		t.Errorf("%x can't be told", b)
+		t.Errorf("other nodes would reject %x", b)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestSumsStayRight(t *testing.T) {
 		h.forgetRules()
 	}
 	if h.rows != 0 || h.held != 0 {
-		t.Errorf("of nothing %d rows and %d bytes are left", h.rows, h.held)
+		t.Errorf("after all rules were forgotten, %d rows and %d bytes are left", h.rows, h.held)
 	}
 	// An hour without requests, in which buffers are emptied many times, forgets them all.
 	now = now.Add(40 * HourSlot)
@@ -87,13 +87,13 @@ func TestSumsStayRight(t *testing.T) {
 		s.add(&bytes, uint32(i), amount{1, 0, 0, 1})
 	}
 	if bytes != cap(s.entries) || bytes > 2*HourSlots {
-		t.Errorf("%d bytes for an hour, and %d are counted", cap(s.entries), bytes)
+		t.Errorf("an hour takes %d bytes, but %d are counted", cap(s.entries), bytes)
 	}
 	s.add(&bytes, 12*HourSlots, amount{1, 0, 0, 1})
 	s.add(&bytes, 12*HourSlots+1, amount{1, 0, 0, 1})
 	s.add(&bytes, 14*HourSlots, amount{1, 0, 0, 1})
 	if bytes != cap(s.entries) || bytes > HourSlots/4 {
-		t.Errorf("%d bytes after a pause, and %d are counted", cap(s.entries), bytes)
+		t.Errorf("%d bytes are used after a pause, but %d are counted", cap(s.entries), bytes)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestTheBusiestKeys(t *testing.T) {
 	h.advance(now, h.key, nil)
 	count("c", 2) // as many requests as a
 	if id, _ := lowest(); id != h.key.subject([]byte("\x00a")) {
-		t.Error("what was sent an hour ago counts as much as what was sent now")
+		t.Error("requests of an hour ago count as much as new ones")
 	}
 	if h.keep != 3 {
 		t.Errorf("%d keys are kept, want one more", h.keep)
@@ -215,6 +215,6 @@ func TestKeysOfSeveralNodes(t *testing.T) {
 		t.Errorf("5 of 4 are %v", got)
 	}
 	if got := coverage(4, 4, true); got != 0.999 {
-		t.Errorf("4 of 4 are %v, where not all were looked at", got)
+		t.Errorf("the coverage of 4 of 4 is %v, although not all were looked at", got)
 	}
 }

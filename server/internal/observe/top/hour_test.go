@@ -208,7 +208,7 @@ func TestLongKeys(t *testing.T) {
 				t.Errorf("%d bytes: %v: %+v", len(key), err, page.Rules)
 			}
 			if got := b.top.Fingerprint(&weir.Request{APIKey: key}); got != page.Fingerprint {
-				t.Errorf("it is %s here and %s there", got, page.Fingerprint)
+				t.Errorf("the fingerprint is %s here, and %s on the page", got, page.Fingerprint)
 			}
 			if _, err := hour.Resolve(t.Context(), page.Fingerprint); err != want {
 				t.Errorf("%d bytes: %v", len(key), err)

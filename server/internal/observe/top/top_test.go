@@ -104,7 +104,7 @@ func TestRatesAreRecent(t *testing.T) {
 			t.Errorf("by refusals: %+v", got.Clients)
 		}
 		if got := b.answer(top.Query{Rule: "login"}); len(got.Clients) != 1 || got.Clients[0].Rule != "login" {
-			t.Errorf("of a rule: %+v", got.Clients)
+			t.Errorf("for one rule: %+v", got.Clients)
 		}
 		if got := b.answer(top.Query{K: 2}); len(got.Clients) != 2 {
 			t.Errorf("two of them: %+v", got.Clients)
@@ -114,7 +114,7 @@ func TestRatesAreRecent(t *testing.T) {
 		}
 		time.Sleep(15 * time.Second)
 		if got := b.answer(top.Query{}); len(got.Clients) != 0 {
-			t.Errorf("nobody has come for a window, and there is %+v", got.Clients)
+			t.Errorf("after a window without requests, these clients are shown: %+v", got.Clients)
 		}
 	}, weir.Rule{ID: "api", Limits: []weir.Limit{weir.PerMinute(100_000)}},
 		weir.Rule{ID: "login", By: []string{"user"}, Match: weir.Match{Endpoint: "/login"}, Missing: weir.MissingSkip,

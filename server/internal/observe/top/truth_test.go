@@ -198,12 +198,12 @@ func TestWhyNodesAreMissing(t *testing.T) {
 		func() string { return a.hour.Hot(t.Context(), top.Query{K: 1}).Partial },
 	} {
 		if got := partial(); !strings.HasPrefix(got, `Redis answers "OOM `) {
-			t.Errorf("of a Redis that is full: %s", got)
+			t.Errorf("with a full Redis: %s", got)
 		}
 	}
 	set("0")
 	if got := must(a.hour.Rules(t.Context())); strings.Contains(got.Partial, "OOM") {
-		t.Errorf("of one that isn't any more: %s", got.Partial)
+		t.Errorf("once Redis has room again: %s", got.Partial)
 	}
 	r.Kill()
 	for {

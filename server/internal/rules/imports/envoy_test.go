@@ -189,7 +189,7 @@ func TestImportedRecordedConfigDecidesTheSame(t *testing.T) {
 	want := []string{"bank.plan", "mesh.model", "mesh.path", "mesh.user.action", "shop.closed"}
 	for _, w := range want {
 		if !differs[w] {
-			t.Errorf("%s isn't said to differ", w)
+			t.Errorf("the report doesn't say that %s differs", w)
 		}
 	}
 	if len(differs) != len(want) {

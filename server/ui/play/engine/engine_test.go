@@ -80,7 +80,7 @@ func TestDemonstrations(t *testing.T) {
 				t.Errorf("later it says %q", later.Text)
 			}
 			if again := e.Advance(int64(d.From)); again.Done {
-				t.Error("rewound, it is still over")
+				t.Error("after going back, the demonstration is still over")
 			}
 		})
 	}
