@@ -92,7 +92,7 @@ func TestResponsesThatReportWrongUsage(t *testing.T) {
 				}
 			})
 			d := start(t, setup{upstream: up.URL, limiter: l, handled: handled})
-			limit := `"max_tokens": 100` // the names that each API has for it
+			limit := `"max_tokens": 100` // each API has its own name for it
 			switch {
 			case strings.HasSuffix(c.path, "Content"):
 				limit = `"generationConfig": {"maxOutputTokens": 100}`

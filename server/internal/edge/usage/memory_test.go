@@ -23,7 +23,7 @@ func repeat(w io.Writer, text string, n int) {
 	}
 }
 
-// A Reader of a response of 64 MB uses no more memory than of a short one, whatever the response consists of.
+// Reading a response of 64 MB takes no more memory than reading a short one, whatever the response contains.
 func TestMemoryOfLongAnswers(t *testing.T) {
 	const used = `"usage":{"prompt_tokens":5,"completion_tokens":6000000}`
 	for _, c := range []struct{ name, contentType, begin, middle, end string }{

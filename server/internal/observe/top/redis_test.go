@@ -70,7 +70,7 @@ func names(a top.Answer) (all []string) {
 	return all
 }
 
-// TestNodesThatCantBeRead checks that only nodes whose answers can't be read are missing.
+// TestNodesThatCantBeRead checks that exactly the nodes whose answers can't be read are reported as missing.
 func TestNodesThatCantBeRead(t *testing.T) {
 	r := redistest.New(t, redistest.Options{})
 	at := time.Now()
