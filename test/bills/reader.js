@@ -1,4 +1,4 @@
-// Reads bodies from stdin, each behind its length, and says in a line what a server in Node would bill for it.
+// Reads bodies from stdin, each preceded by its length. For each it prints a line with what a server in Node would bill.
 const most = 1e9;
 
 function number(v) {

@@ -1,17 +1,17 @@
-// Servers that say by which route they handled a request, in X-Route. They listen on ports of their own choice, which
-// they print as JSON, and end with their standard input.
+// These servers report in X-Route which route handled a request. They listen on free ports, print the ports as JSON, and
+// exit when their standard input closes.
 "use strict";
 const http = require("node:http");
 const express = require("express");
 
-// Express, as it comes: case doesn't matter, a slash at the end neither, and parameters are decoded segment by segment.
+// Express with its defaults ignores case and a trailing slash, and decodes parameters segment by segment.
 const app = express();
 const route = (name) => (req, res) => res.set("X-Route", name).end();
 app.get("/login", route("login"));
 app.get("/search/:q", route("search"));
 app.use("/v1/", route("v1"));
 
-// What people write without a framework.
+// byPathname is a handler as people write it without a framework.
 const byPathname = (read) => (req, res) => {
   let path;
   try {
