@@ -79,8 +79,8 @@ func TestUsageIsSettled(t *testing.T) {
 		}, "9970"},
 		"gemini": {"/v1beta/models/gemini-pro:generateContent", `{"contents": [{"parts": [{"text": "hi"}]}], "generationConfig": {"maxOutputTokens": 50}}`,
 			jsonAnswer(`{"usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 4, "totalTokenCount": 7}}`), "9993"},
-		"nothing said of it":       {"/v1/chat/completions", chat, jsonAnswer(`{"choices": []}`), "9898"}, // the reservation: 2 of input and 100 of output
-		"a refusal of the model's": {"/v1/chat/completions", chat, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }, "10000"},
+		"no usage":                 {"/v1/chat/completions", chat, jsonAnswer(`{"choices": []}`), "9898"}, // the reservation: 2 of input and 100 of output
+		"a refusal by the model":   {"/v1/chat/completions", chat, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }, "10000"},
 		"a failure of the model's": {"/v1/chat/completions", chat, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, "9898"},
 		"in a header":              {"/v1/chat/completions", chat, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Usage", "tokens=33, usd=0.5") }, "9967"},
 	} {
