@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"/grpclimit":             {"", "/httplimit", "/internal/jsonerror", "/internal/renew"},
 	"/client":                {"", "/counter", "/internal/jsonerror", "/internal/private", "/internal/renew"},
 	"/internal/jsonerror":    {},
-	"/internal/lint":         {"", "/counter", "/internal/pattern", "/internal/private"},
+	"/internal/lint":         {"", "/counter", "/internal/guess", "/internal/pattern", "/internal/private"},
 	"/internal/onclose":      {},
 	"/internal/patient":      {},
 	"/internal/pattern":      {},
