@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"github.com/weirhq/weir/internal/guess"
 )
 
 // address is a parsed store URL.
@@ -56,8 +54,6 @@ var (
 	}
 )
 
-func (s scheme) String() string { return s.name + "://" }
-
 // parseAddress parses a store URL, and reads the files that it names.
 //
 // We don't use net/url: it reads a list of hosts with ports as one host with a bad port, and its errors quote the URL. Errors
@@ -67,36 +63,13 @@ func parseAddress(url string) (address, error) {
 	name, rest, found := strings.Cut(url, "://")
 	i := slices.IndexFunc(schemes, func(s scheme) bool { return s.name == name })
 	if !found || i < 0 {
-		return address{}, unknownScheme(name, found)
+		return address{}, fmt.Errorf("store URL: must begin with redis://, rediss://, redis-sentinel://, redis-cluster:// or unix:// (example: %s)", schemes[0].example)
 	}
 	p := parser{scheme: schemes[i], given: map[string]string{}}
 	if err := p.parse(rest); err != nil {
 		return address{}, fmt.Errorf("store URL: %w (example: %s)", err, p.example)
 	}
 	return p.address, nil
-}
-
-func unknownScheme(name string, found bool) error {
-	var names []string
-	for _, s := range schemes {
-		names = append(names, s.name)
-	}
-	if i := slices.Index(names, guess.Closest(name, names)); found && i >= 0 {
-		return fmt.Errorf("store URL: unknown scheme: did you mean %s? (example: %s)", schemes[i], schemes[i].example)
-	}
-	return fmt.Errorf("store URL: must begin with %s (example: %s)", listed(schemes), schemes[0].example)
-}
-
-// listed joins the names of schemes: "a, b or c".
-func listed(all []scheme) string {
-	text := all[0].String()
-	for _, s := range all[1:] {
-		text += ", " + s.String()
-	}
-	if i := strings.LastIndex(text, ", "); i >= 0 {
-		text = text[:i] + " or " + text[i+2:]
-	}
-	return text
 }
 
 // parser reads the store URL of one scheme into an address.
@@ -122,7 +95,7 @@ func (p *parser) parse(rest string) (err error) {
 		return err
 	}
 
-	p.address = address{option: clientOption(), cluster: p.name == "redis-cluster", shown: p.String(), files: map[string]string{}}
+	p.address = address{option: clientOption(), cluster: p.name == "redis-cluster", shown: p.name + "://", files: map[string]string{}}
 	o := &p.option
 	if who, hosts, found := strings.Cut(authority, "@"); found {
 		authority = hosts
@@ -192,8 +165,11 @@ func (p *parser) query(query string) (public string, err error) {
 	}
 	for pair := range strings.SplitSeq(query, "&") {
 		name, escaped, _ := strings.Cut(pair, "=")
-		if err := p.takes(name); err != nil {
-			return "", err
+		if !slices.Contains(p.parameters, name) {
+			if name == "tls" && p.name == "redis" {
+				return "", errors.New("tls: write rediss:// instead of redis://")
+			}
+			return "", fmt.Errorf(`a parameter is unknown: there are %s; within a password write %%26 for "&"`, strings.Join(p.parameters, ", "))
 		}
 		if _, twice := p.given[name]; twice {
 			return "", fmt.Errorf("%s: is given twice", name)
@@ -211,27 +187,6 @@ func (p *parser) query(query string) (public string, err error) {
 		}
 	}
 	return strings.Replace(public, "&", "?", 1), nil
-}
-
-// takes returns an error unless the scheme has a parameter of this name.
-func (s scheme) takes(name string) error {
-	takes := func(s scheme) bool { return slices.Contains(s.parameters, name) }
-	if takes(s) {
-		return nil
-	}
-	others := slices.DeleteFunc(slices.Clone(schemes), func(s scheme) bool { return !takes(s) })
-	switch {
-	case name == "tls" && s.name == "redis":
-		return errors.New("tls: write rediss:// instead of redis://")
-	case name == "db" && s.name == "redis-cluster":
-		return errors.New("db: remove it: a Cluster has but one database")
-	case len(others) > 0:
-		return fmt.Errorf("%s: is for %s, not for %s", name, listed(others), s)
-	}
-	if meant := guess.Closest(name, s.parameters); meant != "" {
-		return fmt.Errorf("a parameter is unknown: did you mean %q?", meant)
-	}
-	return fmt.Errorf(`a parameter is unknown: there are %s; within a password write %%26 for "&"`, strings.Join(s.parameters, ", "))
 }
 
 // target sets the address of the server, and the database.

@@ -157,16 +157,22 @@ func TestAddressRefused(t *testing.T) {
 	}
 	missing := filepath.Join(dir, "missing")
 	const (
-		oneOf  = "must begin with redis://, rediss://, redis-sentinel://, redis-cluster:// or unix://"
-		escape = `within a user or password write %2F for "/", %3F for "?", %23 for "#", and anywhere but before the hosts %40 for "@"`
-		space  = "has a space or a line break: remove it, or write %20 if it belongs to a password or a path"
-		digits = `after "%" must follow two hexadecimal digits; for "%" itself write %25`
-		name   = "must be a name or an IP address"
-		port   = "the port must be a number from 1 to 65535"
-		v6     = "an IPv6 address must be in brackets: [::1]"
-		inside = "between brackets must be an IPv6 address: [::1]"
-		number = "the database must be a number from 0"
-		needs  = "a user needs a password: write user:password@, or :password@ for the default user, or add password_file=FILE"
+		and    = `; within a password write %26 for "&"`
+		plain  = "a parameter is unknown: there are db, password_file" + and
+		byTLS  = "a parameter is unknown: there are db, password_file, ca, cert, key, server_name, verify_name" + and
+		behind = "a parameter is unknown: there are db, password_file, tls, ca, cert, key, server_name, verify_name, " +
+			"sentinel_user, sentinel_password, sentinel_password_file" + and
+		ofCluster = "a parameter is unknown: there are password_file, tls, ca, cert, key, server_name, verify_name" + and
+		oneOf     = "must begin with redis://, rediss://, redis-sentinel://, redis-cluster:// or unix://"
+		escape    = `within a user or password write %2F for "/", %3F for "?", %23 for "#", and anywhere but before the hosts %40 for "@"`
+		space     = "has a space or a line break: remove it, or write %20 if it belongs to a password or a path"
+		digits    = `after "%" must follow two hexadecimal digits; for "%" itself write %25`
+		name      = "must be a name or an IP address"
+		port      = "the port must be a number from 1 to 65535"
+		v6        = "an IPv6 address must be in brackets: [::1]"
+		inside    = "between brackets must be an IPv6 address: [::1]"
+		number    = "the database must be a number from 0"
+		needs     = "a user needs a password: write user:password@, or :password@ for the default user, or add password_file=FILE"
 	)
 	for _, c := range []struct {
 		url, want string
@@ -178,10 +184,10 @@ func TestAddressRefused(t *testing.T) {
 		{"weir:hunter2@localhost", oneOf, 0},
 		{"http://weir:hunter2@localhost", oneOf, 0},
 		{"hunter2://localhost", oneOf, 0},
-		{"reddis://weir:hunter2@h", "unknown scheme: did you mean redis://?", 0},
-		{"REDISS://weir:hunter2@h", "unknown scheme: did you mean rediss://?", 1},
-		{"redis+sentinel://h/main", "unknown scheme: did you mean redis-sentinel://?", 2},
-		{"redis_cluster://h", "unknown scheme: did you mean redis-cluster://?", 3},
+		{"reddis://weir:hunter2@h", oneOf, 0},
+		{"REDISS://weir:hunter2@h", oneOf, 0},
+		{"redis+sentinel://h/main", oneOf, 0},
+		{"redis_cluster://h", oneOf, 0},
 
 		// If a password isn't escaped, parts of it can end up anywhere.
 		{"redis://weir:hun/ter2@h", escape, 0},
@@ -200,8 +206,7 @@ func TestAddressRefused(t *testing.T) {
 		{"redis://:hunter2", "host 1: " + name, 0},
 		{"redis://hunter2@h", needs, 0},
 		{"redis://@h", needs, 0},
-		{"redis-sentinel://h/main?sentinel_password=hun&ter2",
-			`a parameter is unknown: there are db, password_file, tls, ca, cert, key, server_name, verify_name, sentinel_user, sentinel_password, sentinel_password_file; within a password write %26 for "&"`, 2},
+		{"redis-sentinel://h/main?sentinel_password=hun&ter2", behind, 2},
 		{"redis-sentinel://h/main?sentinel_password=hunter2%", "sentinel_password: " + digits, 2},
 
 		{"redis://", "host 1: " + name, 0},
@@ -228,20 +233,19 @@ func TestAddressRefused(t *testing.T) {
 		{"redis://weir:hunter2@h?db=1&db=1", "db: is given twice", 0},
 		{"redis://weir:hunter2@h?db", "db: has no value: write db=VALUE, or remove it", 0},
 		{"redis://weir:hunter2@h?db=", "db: has no value: write db=VALUE, or remove it", 0},
-		{"redis://weir:hunter2@h?database=1", `a parameter is unknown: there are db, password_file; within a password write %26 for "&"`, 0},
-		{"redis://weir@h?password=hunter2", `a parameter is unknown: did you mean "password_file"?`, 0},
+		{"redis://weir:hunter2@h?database=1", plain, 0},
+		{"redis://weir@h?password=hunter2", plain, 0},
 		{"redis://weir:hunter2@h?tls=true", "tls: write rediss:// instead of redis://", 0},
-		{"redis://weir:hunter2@h?ca=x", "ca: is for rediss://, redis-sentinel:// or redis-cluster://, not for redis://", 0},
-		{"redis://weir:hunter2@h?sentinel_user=x", "sentinel_user: is for redis-sentinel://, not for redis://", 0},
+		{"redis://weir:hunter2@h?ca=x", plain, 0},
+		{"redis://weir:hunter2@h?sentinel_user=x", plain, 0},
 		{"redis://weir:hunter2@h?password_file=" + missing, "the password is given twice: remove it, or password_file", 0},
 		{"redis://weir@h?password_file=" + missing, "password_file: open " + missing + ": no such file or directory", 0},
 		{"redis://weir@h?password_file=" + empty, "password_file: " + empty + ": must hold the password, but is empty", 0},
 
-		{"rediss://weir:hunter2@h?tls=true", "tls: is for redis-sentinel:// or redis-cluster://, not for rediss://", 1},
-		{"rediss://weir:hunter2@h?insecure=true",
-			`a parameter is unknown: there are db, password_file, ca, cert, key, server_name, verify_name; within a password write %26 for "&"`, 1},
+		{"rediss://weir:hunter2@h?tls=true", byTLS, 1},
+		{"rediss://weir:hunter2@h?insecure=true", byTLS, 1},
 		{"rediss://weir:hunter2@h?verify_name=no", "verify_name: must be true or false", 1},
-		{"rediss://weir:hunter2@h?servername=x", `a parameter is unknown: did you mean "server_name"?`, 1},
+		{"rediss://weir:hunter2@h?servername=x", byTLS, 1},
 		{"rediss://weir:hunter2@h?ca=" + missing, "ca: open " + missing + ": no such file or directory", 1},
 		{"rediss://weir:hunter2@h?ca=" + empty, "ca: " + empty + ": must hold certificates in PEM", 1},
 		{"rediss://weir:hunter2@h?cert=" + empty, "cert and key must be given together", 1},
@@ -262,10 +266,10 @@ func TestAddressRefused(t *testing.T) {
 		{"redis-sentinel://h/main?sentinel_password=hunter2&sentinel_password_file=" + missing,
 			"the password is given twice: remove it, or sentinel_password_file", 2},
 		{"redis-sentinel://h/main?sentinel_password_file=" + missing, "sentinel_password_file: open " + missing + ": no such file or directory", 2},
-		{"redis-sentinel://weir:hunter2@h/main?sentinel_passwort=hunter2", `a parameter is unknown: did you mean "sentinel_password"?`, 2},
+		{"redis-sentinel://weir:hunter2@h/main?sentinel_passwort=hunter2", behind, 2},
 
 		{"redis-cluster://weir:hunter2@h1,h2/1", "nothing may follow the hosts: a Cluster has but one database", 3},
-		{"redis-cluster://weir:hunter2@h1?db=0", "db: remove it: a Cluster has but one database", 3},
+		{"redis-cluster://weir:hunter2@h1?db=0", ofCluster, 3},
 		{"redis-cluster://weir:hunter2@h1;h2", "host 1: " + name, 3},
 
 		{"unix://run/redis.sock", "after unix:// must follow a path that begins with /", 4},
@@ -274,7 +278,7 @@ func TestAddressRefused(t *testing.T) {
 		{"unix:///run/redis@1.sock", escape, 4},
 		{"unix:///run/%", "path: " + digits, 4},
 		{"unix:///run/redis.sock?db=x", number, 4},
-		{"unix:///run/redis.sock?ca=x", "ca: is for rediss://, redis-sentinel:// or redis-cluster://, not for unix://", 4},
+		{"unix:///run/redis.sock?ca=x", plain, 4},
 	} {
 		a, err := parseAddress(c.url)
 		if err == nil {
@@ -309,7 +313,7 @@ func FuzzAddressKeepsPassword(f *testing.F) {
 			host = ""
 		}
 		password := before + "hunter2" + after
-		a, err := parseAddress(schemes[i].String() + "weir:" + password + "@" + host + tails[i])
+		a, err := parseAddress(schemes[i].name + "://weir:" + password + "@" + host + tails[i])
 		if err != nil {
 			if strings.Contains(err.Error(), "hunter2") {
 				t.Fatal(err)
@@ -317,7 +321,7 @@ func FuzzAddressKeepsPassword(f *testing.F) {
 		} else if plain, _ := url.PathUnescape(password); a.option.Password != plain || strings.Contains(a.shown, "hunter2") {
 			t.Fatalf("%q is taken for %q, shown as %q", plain, a.option.Password, a.shown)
 		}
-		a, err = parseAddress(schemes[i].String() + url.UserPassword("weir", password).String() + "@" + host + tails[i])
+		a, err = parseAddress(schemes[i].name + "://" + url.UserPassword("weir", password).String() + "@" + host + tails[i])
 		if err != nil || a.option.Password != password {
 			t.Fatalf("%q, escaped, is taken for %q: %v", password, a.option.Password, err)
 		}

@@ -416,7 +416,7 @@ func TestServeRefusesBadSettings(t *testing.T) {
 		{"--drain-timeout -1s", "--drain-timeout: must be at least 0s, such as 30s, got -1s"},
 		{"--trusted-proxies 10.0.0.0/99", "--trusted-proxies: must be CIDRs"},
 		{"--store nonsense", "--store: must be memory, or a URL such as redis://127.0.0.1:6379"},
-		{"--store reddis://127.0.0.1", "--store: store URL: unknown scheme: did you mean redis://?"},
+		{"--store reddis://127.0.0.1", "--store: store URL: must begin with redis://, rediss://"},
 		{"--store redis://127.0.0.1:99999", "--store: store URL: host 1: the port must be a number from 1 to 65535 (example: redis://user:password@host:6379/0)"},
 		{"--store rediss://127.0.0.1?ca=none.pem", "--store: store URL: ca: open none.pem"},
 		{"--store redis://127.0.0.1 --store-timeout -1s", "--store-timeout: must be more than 0"},
