@@ -14,8 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	toplist "github.com/weirhq/weir/server/internal/observe/top"
@@ -35,7 +33,6 @@ type topView struct {
 	at      time.Time // when the response arrived
 	trouble string    // why there is no newer response
 	paused  bool
-	typing  *string // what the user has typed so far to choose a rule; nil if the user isn't typing
 	out     io.Writer
 }
 
@@ -213,31 +210,15 @@ func (s *screen) leave() {
 	_ = term.Restore(int(s.in.Fd()), s.before)
 }
 
-// suspend stops the process. When it is resumed, suspend sets up the terminal again.
-func (s *screen) suspend(resumed <-chan os.Signal) error {
-	s.leave()
-	select {
-	case <-resumed: // discard the signal of an earlier stop
-	default:
-	}
-	if err := stopSelf(); err != nil {
-		return err
-	}
-	<-resumed
-	return s.enter()
-}
-
 // show displays the list until the user leaves, or the process is told to end.
 func (v *topView) show(cmd *cobra.Command, s *screen) error {
 	if err := s.enter(); err != nil {
 		return err
 	}
 	defer s.leave()
-	signals, resumed := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGABRT, stop)
-	signal.Notify(resumed, resume)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGABRT)
 	defer signal.Stop(signals)
-	defer signal.Stop(resumed)
 
 	keys := make(chan []byte)
 	go read(s.in, keys)
@@ -258,13 +239,8 @@ func (v *topView) show(cmd *cobra.Command, s *screen) error {
 		select {
 		case <-cmd.Context().Done():
 			return nil
-		case sig := <-signals:
-			if sig != stop {
-				return nil
-			}
-			if err := s.suspend(resumed); err != nil {
-				return err
-			}
+		case <-signals:
+			return nil
 		case typed, open := <-keys:
 			if !open {
 				return nil // the terminal is closed
@@ -283,7 +259,7 @@ func (v *topView) show(cmd *cobra.Command, s *screen) error {
 			asking = false
 			if next.trouble != "" {
 				v.trouble = next.trouble
-			} else if next.refused == v.refused && next.rule == v.rule { // ignore the response if the user has asked for a different list since
+			} else if next.refused == v.refused { // ignore the response if the user has asked for a different list since
 				v.answer, v.at, v.trouble = next.answer, next.at, ""
 			}
 		}
@@ -315,37 +291,19 @@ func read(in *os.File, keys chan<- []byte) {
 // press handles typed keys. done says that the user wants to leave, and ask that the node must be asked again.
 func (v *topView) press(typed []byte) (done, ask bool) {
 	if typed[0] == 0x1b { // an escape sequence, for example of an arrow key: ignore it
-		v.typing = nil
 		return false, false
 	}
-	for len(typed) > 0 {
-		r, n := utf8.DecodeRune(typed)
-		typed = typed[n:]
-		switch {
-		case r == 3: // Ctrl-C
+	for _, key := range typed {
+		switch key {
+		case 'q', 3: // 3 is Ctrl-C
 			return true, false
-		case r == 26: // in raw mode, the terminal doesn't handle Ctrl-Z itself
-			stopJob()
-		case v.typing != nil && r == '\r':
-			v.rule, v.typing, ask = strings.TrimSpace(*v.typing), nil, true
-		case v.typing != nil && (r == 0x7f || r == '\b'):
-			_, last := utf8.DecodeLastRuneInString(*v.typing)
-			*v.typing = (*v.typing)[:len(*v.typing)-last]
-		case v.typing != nil:
-			if unicode.IsPrint(r) && len(*v.typing) < 100 {
-				*v.typing += string(r)
-			}
-		case r == 'q':
-			return true, false
-		case r == 'r' || r == 'x':
-			v.refused, v.rules, ask = r == 'x', false, true
-		case r == 'p' || r == ' ':
+		case 'r', 'x':
+			v.refused, v.rules, ask = key == 'x', false, true
+		case 'p', ' ':
 			v.paused = !v.paused
 			ask = !v.paused
-		case r == 't':
+		case 't':
 			v.rules = !v.rules
-		case r == 'f' || r == '/':
-			v.typing = new(string)
 		}
 	}
 	return done, ask
@@ -356,10 +314,7 @@ func (v *topView) draw(width, height int) string {
 	if v.trouble != "" {
 		below = v.colour.paint(v.out, red, v.trouble)
 	}
-	foot := "r requests  x refused  p pause  f one rule  t rules  q leave"
-	if v.typing != nil {
-		foot = "rule (empty: every rule): " + *v.typing + "_"
-	}
+	const foot = "r requests  x refused  p pause  t rules  q leave"
 	lines := v.table(width)
 	lines[0] = v.colour.paint(v.out, bold, lines[0])
 	lines = slices.Concat([]string{v.colour.paint(v.out, bold, v.title())}, lines[:max(0, min(len(lines), height-3))], []string{below, v.colour.paint(v.out, cyan, foot)})
