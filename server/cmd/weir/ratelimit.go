@@ -141,8 +141,6 @@ func (e *theirs) xds() (*envoy.XDS, error) {
 	x := &envoy.XDS{
 		Server: e.text("CONFIG_GRPC_XDS_SERVER_URL"), Node: e.text("CONFIG_GRPC_XDS_NODE_ID"),
 		NodeMetadata: pairs(e.text("CONFIG_GRPC_XDS_NODE_METADATA"), "="), Headers: pairs(e.text("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"), ":"),
-		MaxMessage: e.whole("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"),
-		Retry:      e.time("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"), MaxRetry: e.time("XDS_CLIENT_BACKOFF_MAX_INTERVAL"),
 	}
 	if err := x.Validate(); err != nil {
 		return nil, fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL: %w", err)

@@ -103,12 +103,11 @@ func TestRatelimitVariables(t *testing.T) {
 		}},
 		{grpcTLS, "", func(v *serving) any { return v.TLSCert }}, // for gRPC only, not for HTTP
 
-		{xds, " {Server:localhost:18000 Node:default NodeMetadata:map[] Headers:map[] TLS:<nil> MaxMessage:0 Retry:0s MaxRetry:0s}", func(v *serving) any {
+		{xds, " {Server:localhost:18000 Node:default NodeMetadata:map[] Headers:map[] TLS:<nil> Retry:0s MaxRetry:0s}", func(v *serving) any {
 			return fmt.Sprintf("%s %+v", v.EnvoyConfig, *v.Envoy.XDS)
 		}},
-		{append(xds[:1:1], "CONFIG_GRPC_XDS_SERVER_URL=eg:18001", "CONFIG_GRPC_XDS_NODE_ID=n", "CONFIG_GRPC_XDS_NODE_METADATA=a=b=c,d=e,f", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=x:1,y:2",
-			"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=100", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=2s"),
-			"{Server:eg:18001 Node:n NodeMetadata:map[a:b=c d:e] Headers:map[x:1 y:2] TLS:<nil> MaxMessage:100 Retry:1s MaxRetry:2s}", func(v *serving) any { return fmt.Sprintf("%+v", *v.Envoy.XDS) }},
+		{append(xds[:1:1], "CONFIG_GRPC_XDS_SERVER_URL=eg:18001", "CONFIG_GRPC_XDS_NODE_ID=n", "CONFIG_GRPC_XDS_NODE_METADATA=a=b=c,d=e,f", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=x:1,y:2"),
+			"{Server:eg:18001 Node:n NodeMetadata:map[a:b=c d:e] Headers:map[x:1 y:2] TLS:<nil> Retry:0s MaxRetry:0s}", func(v *serving) any { return fmt.Sprintf("%+v", *v.Envoy.XDS) }},
 		{append(xds[:1:1], "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT="+certs.ClientCert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY="+certs.ClientKey,
 			"CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+certs.CA, "CONFIG_GRPC_XDS_SERVER_TLS_SAN=eg"),
 			fmt.Sprint(envoy.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, ServerName: "eg"}), func(v *serving) any { return *v.Envoy.XDS.TLS }},
@@ -250,6 +249,7 @@ func TestRatelimitWarnsOfVariables(t *testing.T) {
 		{"REDIS_TLS_CACERT=/ca", `needs="REDIS_TLS=true"`},
 		{"PROMETHEUS_ADDR=:1", `needs="USE_PROMETHEUS=true"`},
 		{"CONFIG_GRPC_XDS_NODE_ID=x", `needs="CONFIG_TYPE=GRPC_XDS_SOTW"`},
+		{"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=100", `variable=XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES reason="a configuration has at most 4 MiB"`},
 
 		{"USE_STATSD=false", ""}, {"USE_STATSD=0 STATSD_HOST=x STATSD_PORT=9125", ""}, {"REDIS_PERSECOND=false REDIS_PERSECOND_URL=x", ""}, {"MEMCACHE_HOST_PORT=x", ""},
 		{"RUNTIME_IGNOREDOTFILES=true RUNTIME_WATCH_ROOT=false", ""}, {"NEAR_LIMIT_RATIO=0.8", ""}, {"LOCAL_CACHE_SIZE_IN_BYTES=0", ""}, {"XDS_CLIENT_BACKOFF_JITTER=true", ""},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,7 +18,7 @@ import (
 // theirVariable describes a variable of envoyproxy/ratelimit, or several similar ones.
 type theirVariable struct {
 	names  string // names of the variables, separated by spaces
-	normal string // their default in envoyproxy/ratelimit; for the pauses between attempts to reach an xDS server, it is Weir's
+	normal string // their default in envoyproxy/ratelimit
 	// kind says which values are valid; the zero value accepts any.
 	kind valueKind
 	// needs is another variable with its value. Without that, this variable has no effect.
@@ -60,10 +59,9 @@ var theirVariables = []theirVariable{
 	{names: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", kind: aMap, needs: overXDS},
 	{names: "CONFIG_GRPC_XDS_SERVER_USE_TLS", normal: "false", kind: aBool, needs: overXDS},
 	{names: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT CONFIG_GRPC_XDS_SERVER_TLS_SAN", needs: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
-	{names: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER", needs: overXDS,
-		nothing: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL say how often it is tried, with jitter"},
-	{names: "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL", normal: "0s", kind: aTime, needs: overXDS},
-	{names: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", normal: "0", kind: aSize, needs: overXDS},
+	{names: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER",
+		needs: overXDS, nothing: "pauses between attempts double from 500ms to 30s, with jitter"},
+	{names: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", needs: overXDS, nothing: "a configuration has at most 4 MiB"},
 
 	{names: "BACKEND_TYPE", normal: "redis"},
 	{names: "CACHE_KEY_PREFIX REDIS_AUTH REDIS_SENTINEL_AUTH"},
@@ -130,7 +128,6 @@ type valueKind struct {
 var (
 	aBool     = valueKind{"true or false", func(s string) bool { return readable(strconv.ParseBool(s)) }}
 	aPort     = valueKind{"a port's number, such as 8081", func(s string) bool { return isWhole(s, 1<<16-1) }}
-	aSize     = valueKind{"a number of bytes, such as 4194304", func(s string) bool { return isWhole(s, math.MaxInt32) }}
 	aTime     = valueKind{"a time with its unit, such as 24h or 30s", func(s string) bool { return readable(time.ParseDuration(s)) && s[0] != '-' }}
 	aNumber   = valueKind{"a number from 0 to 1, such as 0.1", func(s string) bool { return readable(strconv.ParseFloat(s, 64)) && !strings.EqualFold(s, "nan") }}
 	aLevel    = valueKind{"debug, info, warn or error", func(s string) bool { return level(s) != "" }}

@@ -43,10 +43,8 @@ type XDS struct {
 	Headers map[string]string `yaml:"-"`
 	// TLS names the files for TLS; nil means plain text.
 	TLS *TLSFiles
-	// MaxMessage is the maximum size of a configuration in bytes. Zero means DefaultMaxConfig.
-	MaxMessage int `yaml:"max_message_bytes"`
 	// Retry is the pause before the second attempt to connect. It doubles with each attempt, up to
-	// MaxRetry, and is shortened at random by up to a half. Zero means half a second, and 30 seconds.
+	// MaxRetry, and is shortened at random by up to a half. Zero means half a second, and 30 seconds; only tests set them.
 	Retry, MaxRetry time.Duration `yaml:"-"`
 }
 
@@ -67,10 +65,9 @@ const DefaultNode = "default"
 
 // Limits on what an xDS server can make a node do.
 const (
-	// DefaultMaxConfig is the default limit of gRPC, and of envoyproxy/ratelimit.
-	DefaultMaxConfig = 4 << 20
-	maxResources     = 10_000
-	maxReason        = 8 << 10 // bytes of an error to report
+	maxConfig    = 4 << 20 // bytes of a configuration: the default limit of gRPC, and of envoyproxy/ratelimit
+	maxResources = 10_000
+	maxReason    = 8 << 10 // bytes of an error to report
 
 	configWindow = 1 << 20 // bytes in flight
 	connectTime  = 5 * time.Second
@@ -93,10 +90,6 @@ func (x *XDS) Validate() error {
 		return errors.New("server: is missing: write the xDS server's host and port, such as envoy-gateway:18001")
 	case err != nil || host == "" || strings.Contains(host, "/"):
 		return fmt.Errorf("server: must be a host and a port, such as envoy-gateway:18001, got %q", clip(x.Server))
-	case x.MaxMessage < 0:
-		return fmt.Errorf("max_message_bytes: must be at least 1, or 0 for %d, got %d", DefaultMaxConfig, x.MaxMessage)
-	case x.Retry < 0 || x.MaxRetry < 0:
-		return fmt.Errorf("the pauses between tries must be at least 0s, got %s and %s", x.Retry, x.MaxRetry)
 	case x.TLS != nil && (x.TLS.Cert == "") != (x.TLS.Key == ""):
 		return errors.New("tls: cert and key go together")
 	}
@@ -146,7 +139,7 @@ func (s *Service) Subscribe(x XDS) (*Feed, error) {
 	for key, value := range x.NodeMetadata {
 		f.node.Metadata.Fields[key] = structpb.NewStringValue(value)
 	}
-	f.MaxMessage, f.Retry, f.MaxRetry = cmp.Or(x.MaxMessage, DefaultMaxConfig), cmp.Or(x.Retry, time.Second/2), cmp.Or(x.MaxRetry, 30*time.Second)
+	f.Retry, f.MaxRetry = cmp.Or(x.Retry, time.Second/2), cmp.Or(x.MaxRetry, 30*time.Second)
 	s.note(func(n *Source) { n.Name, n.Lost = x.Server, "not connected yet" })
 	return f, nil
 }
@@ -259,7 +252,7 @@ func (f *Feed) dial() (*grpc.ClientConn, error) {
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTime}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(f.MaxMessage)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxConfig)),
 		grpc.WithMaxHeaderListSize(maxHeaders),
 		grpc.WithInitialWindowSize(configWindow),
 		grpc.WithInitialConnWindowSize(configWindow),
@@ -292,7 +285,7 @@ func (f *Feed) apply(got *discovery.DiscoveryResponse) (err error) {
 // ended returns why a stream ended. If a configuration was too large, the server can't be told.
 func (f *Feed) ended(err error) error {
 	if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
-		err = fmt.Errorf("the configuration has more than %d bytes: raise max_message_bytes, or XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", f.MaxMessage)
+		err = fmt.Errorf("the configuration has more than %d bytes", maxConfig)
 		f.service.reject(err)
 	}
 	return err
