@@ -87,10 +87,12 @@ PLAIN = Memory|^Test(PlantedBugsAreFound|RegionsKeepTheBound|LostAdmissions|AtTh
 PLAIN := $(PLAIN)|SearchesForMistakesAreBounded|LargeDocumentsAreLookedAtWhole|Hostile|ManyKeys|ManyHotKeys|LargeEdits
 PLAIN := $(PLAIN)|HostilePatternsAreWarnedOf|HostileChangesAreWarnedOf|PutRuleInPlace
 PLAIN := $(PLAIN)|HostileSubjectsHaveNamesOfTheirOwn|RawSubjectsHaveNamesOfTheirOwn|TagsFillAClusterEvenly|AHashThatGrowsIsntReadWhole|ALogOfRubbishEnds
-PLAIN := $(PLAIN)|TwoProcesses|RandomServers|APlainClient|NothingLeaksSimulated|AtTheCapSlotsInUseStay|AMillionOffenders|Bombs)$$
+PLAIN := $(PLAIN)|TwoProcesses|RandomServers|APlainClient|NothingLeaksSimulated|AtTheCapSlotsInUseStay|AMillionOffenders|Bombs|FastLimits|ABurstBeginsNone
+PLAIN := $(PLAIN)|RegionsAreOneStore|AnswersHaveTheirSize|TheHourIsAnExactCount|WhatIfIsTheRealArithmetic|PointsAreTheCoresValues|HugeEnvoyConfig
+PLAIN := $(PLAIN)|ImportedEnvoyDecidesTheSame|SlotsSimulated)$$
 
 # What plain runs. The last ones test random sequences, and run five times as many of them without the race detector.
-PLAIN_TESTS = $(PLAIN)|Alloc|^Test(Bound|Contract|StoreOnOneServer|RegionsAreOneStore|HoldsAgainstASlice|PageAgreesWithMap|SlotRoundTrip|RepliesPassWhole|TheClockFollowsRedis)$$
+PLAIN_TESTS = $(PLAIN)|Alloc|^Test(Bound|Contract|StoreOnOneServer|HoldsAgainstASlice|PageAgreesWithMap|SlotRoundTrip|RepliesPassWhole|TheClockFollowsRedis)$$
 # The packages with any of these tests. Two thirds have none, and needn't be built again.
 PLAIN_PACKAGES = $(shell grep -rE --include='*_test.go' --exclude-dir=node_modules '^func (Test|Fuzz|Example)' . | \
 	sed -E 's|/[^/]*:func ([A-Za-z0-9_]*).*| \1|' | awk -v tests='$(PLAIN_TESTS)' '$$2 ~ tests {print $$1}' | sort -u)

@@ -31,7 +31,7 @@ func TestConsole(t *testing.T) {
 		}
 	}
 	weir := filepath.Join(t.TempDir(), "weir")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", weir, "../../server/cmd/weir").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", weir, "../../server/cmd/weir").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	files, err := filepath.Glob("*.test.mjs")
