@@ -7,8 +7,8 @@ import (
 	"math/big"
 )
 
-// MinPerPart is how many requests a part of a limit should hold. Requests that cost more are charged to several parts.
-const MinPerPart = 16
+// minPerPart is how many requests a part of a limit should hold. Requests that cost more are charged to several parts.
+const minPerPart = 16
 
 // divide makes the parts of a limit. Their counts and bursts add up to the limit's; their rates add up to at most its rate.
 func (p *Policy) divide(parts int) error {
@@ -47,7 +47,7 @@ func (p *Policy) divide(parts int) error {
 func (p *Policy) Portion(first, i int, n int64) int64 {
 	parts := len(p.Parts)
 	least := p.Parts[parts-1].Limit.Max()
-	if n <= max(1, least/MinPerPart) {
+	if n <= max(1, least/minPerPart) {
 		if i == first {
 			return n
 		}

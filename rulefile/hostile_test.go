@@ -253,7 +253,7 @@ func TestHostilePatternsAreWarnedOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "rules.yaml:3:7: keys: there are too many patterns to hold them all against each other"
+	const want = "rules.yaml:3:7: keys: there are too many to hold them all against each other"
 	if !strings.Contains(fmt.Sprint(f.Warnings), want) {
 		t.Errorf("want %q in %v", want, f.Warnings)
 	}

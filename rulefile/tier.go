@@ -50,9 +50,6 @@ func (d *decoder) checkTiers(doc *weir.Rules) {
 
 // warnOfTiers warns of rules with numbers for a tier that isn't listed, if its name resembles one that is.
 func (d *decoder) warnOfTiers(doc *weir.Rules) {
-	if len(doc.Tiers) > guess.MaxCandidates {
-		return
-	}
 	var names []string
 	for _, t := range doc.Tiers {
 		names = append(names, t.Name)

@@ -9,8 +9,8 @@ import (
 const (
 	// maxLength is the length up to which words are compared. Longer ones aren't typing mistakes.
 	maxLength = 64
-	// MaxCandidates bounds the time that a suggestion may take. Candidates beyond it are ignored.
-	MaxCandidates = 1000
+	// maxCandidates bounds the time that a suggestion may take. Candidates beyond it are ignored.
+	maxCandidates = 1000
 )
 
 // Closest returns the candidate with the fewest typing mistakes, or "" if none is close. It accepts
@@ -19,7 +19,7 @@ const (
 func Closest(written string, candidates []string) string {
 	written = strings.ToLower(written)
 	best, fewest := "", maxLength
-	for _, c := range candidates[:min(len(candidates), MaxCandidates)] {
+	for _, c := range candidates[:min(len(candidates), maxCandidates)] {
 		lower := strings.ToLower(c)
 		n := Mistakes(written, lower)
 		if n < fewest && (n <= max(1, len(written)/3) || leavesOut(written, lower)) {

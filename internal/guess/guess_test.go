@@ -30,7 +30,7 @@ func TestClosest(t *testing.T) {
 // Candidates come from files and may be any text, but the cost of a guess is bounded.
 func TestOddCandidates(t *testing.T) {
 	odd := strings.Repeat("\xff", maxLength) // three times as long in lower case
-	many := make([]string, MaxCandidates, MaxCandidates+1)
+	many := make([]string, maxCandidates, maxCandidates+1)
 	for written, candidates := range map[string][]string{
 		odd: {odd}, "pro": append(many, "pro"), "İstanbul": {strings.Repeat("İ", maxLength/2)},
 	} {

@@ -3,7 +3,6 @@ package lint
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -17,13 +16,13 @@ import (
 func Warnings(doc weir.Rules, set *weir.RuleSet) []counter.Problem {
 	d := open(set)
 	d.warnOfSpelling(doc)
-	for _, search := range []func(){d.warnOfGaps, d.warnOfTiers, d.warnOfAbuse, d.warnOfSplits, d.warnOfScopes, d.warnOfCounters, d.warnOfUnpriced} {
+	for _, search := range []func(){d.warnOfGaps, d.warnOfTiers, d.warnOfAbuse, d.warnOfScopes, d.warnOfCounters, d.warnOfUnpriced} {
 		search()
 	}
 	for _, s := range searches {
 		d.budget = maxCompared
 		if s.search(d); d.budget < 0 {
-			d.warnf(s.path, "%s", s.tooMany)
+			d.warnf(s.path, "there are too many to hold them all against each other: mistakes further down aren't found; write fewer patterns with an asterisk before their end, or more layers")
 		}
 	}
 	return d.warnings
@@ -31,16 +30,11 @@ func Warnings(doc weir.Rules, set *weir.RuleSet) []counter.Problem {
 
 // searches compare many things with many others. Each has a budget, and adds a warning if that wasn't enough.
 var searches = []struct {
-	search        func(*document)
-	path, tooMany string
+	search func(*document)
+	path   string
 }{
-	{(*document).warnOfKeys, "keys", "there are too many patterns to hold them all against each other: those further down may come after one that matches the same keys; write fewer with an asterisk before their end"},
-	{(*document).warnOfLists, "rules", "there are too many patterns on the deny list and the allow list to hold every rule against them: those further down may be for keys that the lists decide about; write fewer with an asterisk before their end"},
-	{(*document).warnOfOverrides, "rules", "there are too many overrides to hold them all against their rules: those further down may never apply; write fewer, or shorter patterns"},
-	{(*document).warnOfLayers, "rules", "too many rules share a layer to hold them all against each other: those further down may never apply; give them more layers"},
-	{(*document).warnOfPaths, "rules", "too many rules count by path to hold them all against the others: those further down may not limit a client that makes up paths; add a rule without `match` and without `path`"},
-	{(*document).warnOfPrices, "prices", "there are too many to hold them all against each other: those further down may come after one that matches the same models; write fewer"},
-	{(*document).warnOfAddresses, "rules", "too many rules count by address to hold them all against the others: those further down may cap a tier; write fewer"},
+	{(*document).warnOfKeys, "keys"}, {(*document).warnOfLists, "rules"}, {(*document).warnOfOverrides, "rules"}, {(*document).warnOfLayers, "rules"},
+	{(*document).warnOfPaths, "rules"}, {(*document).warnOfPrices, "prices"}, {(*document).warnOfAddresses, "rules"},
 }
 
 // maxCompared bounds how much each search looks at, in bytes of patterns and paths. Otherwise a document of a few megabytes
@@ -152,25 +146,6 @@ func (d *document) warnOfSpelling(written weir.Rules) {
 		if was := written.Rules[i].ID; r.ID != was {
 			d.warnf(r.path()+".id", "%q is read as %q: ids are in lower case", was, r.ID)
 		}
-	}
-	for i, entry := range d.Allow {
-		d.warnOfWideRange(fmt.Sprintf("allow[%d]", i), entry, "none of them would be limited")
-	}
-	for i, entry := range d.Deny {
-		d.warnOfWideRange(fmt.Sprintf("deny[%d]", i), entry, "all of them would be refused")
-	}
-}
-
-// publicIPv6 are the IPv6 addresses of the public internet.
-var publicIPv6 = netip.MustParsePrefix("2000::/3")
-
-func (d *document) warnOfWideRange(path, entry, consequence string) {
-	net, err := new(pattern.List).Add(entry)
-	if err != nil || !net.IsValid() {
-		return
-	}
-	if net.Addr().Is4() && net.Bits() < 8 || net.Addr().Is6() && net.Bits() < 16 && net.Overlaps(publicIPv6) {
-		d.warnf(path, "%q covers a large part of all addresses, and %s: name those that are meant, as in 203.0.113.0/24", strings.TrimSpace(entry), consequence)
 	}
 }
 
@@ -328,24 +303,6 @@ func (d *document) warnOfPaths() {
 		if !slices.ContainsFunc(d.rules, behind) {
 			d.warnf(r.path()+".by", "no rule without `path` stands behind it: a client that makes up a path for each request is not limited; add one, with what it may take of all paths together")
 		}
-	}
-}
-
-// warnOfSplits finds split limits with parts so small that two parts will refuse requests while others have room.
-func (d *document) warnOfSplits() {
-	for _, r := range d.rules {
-		if r.Split == 0 {
-			continue
-		}
-		least := smallest(r.All())
-		if least.Max()/int64(r.Split)/r.cost >= counter.MinPerPart {
-			continue
-		}
-		advice := "leave it out"
-		if most := least.Max() / r.cost / counter.MinPerPart; most >= 2 {
-			advice = fmt.Sprintf("write %d or less", most)
-		}
-		d.warnf(r.path()+".split", "a part of %s holds fewer than %d requests: clients will be refused while other parts have room; %s", least, counter.MinPerPart, advice)
 	}
 }
 

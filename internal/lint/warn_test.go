@@ -54,11 +54,11 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		lists.Rules[0].Override[name] = []weir.Limit{weir.PerMinute(9)}
 	}
 	rs := compiled(t, keys)
-	if c := left(rs, (*document).warnOfKeys); c >= 0 || c < most || !said(rs, "too many patterns to hold them all against each other") {
+	if c := left(rs, (*document).warnOfKeys); c >= 0 || c < most || !said(rs, "too many to hold them all against each other") {
 		t.Errorf("keys: %d left of %d: %v", c, maxCompared, warnings(rs))
 	}
 	rs = compiled(t, lists)
-	if c := left(rs, (*document).warnOfLists); c >= 0 || c < most || !said(rs, "too many patterns on the deny list") {
+	if c := left(rs, (*document).warnOfLists); c >= 0 || c < most || !said(rs, "too many to hold them all against each other") {
 		t.Errorf("lists: %d left of %d: %v", c, maxCompared, warnings(rs))
 	}
 
@@ -67,7 +67,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		paths.Rules = append(paths.Rules, weir.Rule{ID: fmt.Sprint("r", i), By: []string{"path"}, Limits: []weir.Limit{weir.PerMinute(1)}, Match: weir.Match{Endpoint: fmt.Sprint("/a/", i)}})
 	}
 	rs = compiled(t, paths)
-	if c := left(rs, (*document).warnOfPaths); c >= 0 || c < most || !said(rs, "too many rules count by path") {
+	if c := left(rs, (*document).warnOfPaths); c >= 0 || c < most || !said(rs, "too many to hold them all against each other") {
 		t.Errorf("paths: %d left of %d", c, maxCompared)
 	}
 
@@ -76,7 +76,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		overrides.Rules[0].Override[fmt.Sprint("k", i)] = []weir.Limit{weir.PerMinute(1)}
 	}
 	rs = compiled(t, overrides)
-	if c := left(rs, (*document).warnOfOverrides); c >= 0 || c < most || !said(rs, "too many overrides") {
+	if c := left(rs, (*document).warnOfOverrides); c >= 0 || c < most || !said(rs, "too many to hold them all against each other") {
 		t.Errorf("overrides: %d left of %d", c, maxCompared)
 	}
 
@@ -88,7 +88,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 		})
 	}
 	rs = compiled(t, layers)
-	if c := left(rs, (*document).warnOfLayers); c >= 0 || c < most || !said(rs, "too many rules share a layer") {
+	if c := left(rs, (*document).warnOfLayers); c >= 0 || c < most || !said(rs, "too many to hold them all against each other") {
 		t.Errorf("layers: %d left of %d: %v", c, maxCompared, warnings(rs))
 	}
 
@@ -98,7 +98,7 @@ func TestSearchesForMistakesAreBounded(t *testing.T) {
 			weir.Rule{ID: fmt.Sprint("k", i), Match: weir.Match{Endpoint: "/" + fmt.Sprint(i)}, Limits: []weir.Limit{weir.PerMinute(1)}})
 	}
 	rs = compiled(t, addresses)
-	if c := left(rs, (*document).warnOfAddresses); c >= 0 || c < most || !said(rs, "too many rules count by address") {
+	if c := left(rs, (*document).warnOfAddresses); c >= 0 || c < most || !said(rs, "too many to hold them all against each other") {
 		t.Errorf("addresses: %d left of %d", c, maxCompared)
 	}
 
@@ -253,8 +253,6 @@ func TestCompileWarnings(t *testing.T) {
 		{"no ip rule", []weir.Rule{{ID: "a", Limits: ok}}, []string{"rules[0]: no rule counts by ip behind it"}},
 		{"gaps", []weir.Rule{{ID: "a", By: []string{"ip"}, Match: weir.Match{Endpoint: "/a"}, Limits: ok}}, []string{"rules: a request can match no rule"}},
 		{"shadow is no rule", []weir.Rule{{ID: "a", By: []string{"ip"}, Shadow: true, Limits: ok}}, []string{"rules: a request can match no rule"}},
-		{"small parts", []weir.Rule{ip, {ID: "a", By: []string{"ip"}, Strict: true, Split: 9, Limits: per(100, time.Minute)}, {ID: "b", By: []string{"ip"}, Strict: true, Split: 7, Cost: 10, Limits: per(1000, time.Minute)}, {ID: "c", By: []string{"ip"}, Strict: true, Split: 2, Limits: per(32, time.Minute)}}, []string{
-			"rules[1].split: a part of 100/minute holds fewer than 16 requests: clients will be refused while other parts have room; write 6 or less", "rules[2].split: a part of 1000/minute holds fewer than 16 requests: clients will be refused while other parts have room; write 6 or less"}},
 		{"networks of no address", []weir.Rule{ip, {ID: "a", By: []string{}, IPv4Prefix: 24, Limits: ok}, {ID: "b", Missing: weir.MissingSkip, IPv6Prefix: 48, Limits: ok}, {ID: "c", IPv6Prefix: 48, Limits: ok}}, []string{"rules[1]: `ipv4_prefix` and `ipv6_prefix` change nothing", "rules[2]: `ipv4_prefix` and"}},
 		{"its own endpoint", []weir.Rule{ip, {ID: "a", By: []string{"ip", "endpoint"}, Match: weir.Match{Endpoint: "/a/"}, Limits: ok}}, []string{"rules[1].by: `endpoint` in `by` changes nothing: it stands for the rule's own `match`"}},
 		{"its own regex", []weir.Rule{ip, {ID: "a", By: []string{"endpoint"}, Match: weir.Match{EndpointRegex: "^/a"}, Limits: ok}}, []string{"rules[1].by: `endpoint` in `by` changes nothing: it stands for the rule's own"}},
