@@ -40,11 +40,6 @@ func ratelimitCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		for name, value := range env.tracing() {
-			if err := os.Setenv(name, value); err != nil {
-				return err
-			}
-		}
 		return v.run(cmd, s, func(log *slog.Logger) {
 			if n := len(os.Args) - 1; n > 0 {
 				log.Warn("arguments do nothing under this name: its settings are variables, see ratelimit --help; weir serve takes flags", "arguments", n)
@@ -130,10 +125,7 @@ func (e *theirs) answer(s *sections) {
 	}
 	s.OTLP = otlp.Config{
 		Metrics: new(false), Traces: new(e.on("TRACING_ENABLED")), Sample: new(e.share("TRACING_SAMPLING_RATE")),
-		Endpoint: "https://localhost:4318", Protocol: "http/protobuf", // OTEL_EXPORTER_OTLP_ENDPOINT takes precedence
-	}
-	if e.text("TRACING_EXPORTER_PROTOCOL") == "grpc" {
-		s.OTLP.Endpoint, s.OTLP.Protocol = "https://localhost:4317", "grpc"
+		Endpoint: "https://localhost:4318", // OTEL_EXPORTER_OTLP_ENDPOINT takes precedence
 	}
 }
 
@@ -186,27 +178,6 @@ func (e *theirs) files(cert, key, ca string) error {
 
 // age returns the maximum age of a connection. In envoyproxy/ratelimit, 0 means no limit.
 func (e *theirs) age(name string) time.Duration { return cmp.Or(e.time(name), math.MaxInt64) }
-
-// tracing converts envoyproxy/ratelimit's variables to OpenTelemetry's standard ones, unless those are set.
-func (e *theirs) tracing() map[string]string {
-	if !e.on("TRACING_ENABLED") {
-		return nil
-	}
-	all := map[string]string{}
-	if e.given["OTEL_SERVICE_NAME"] == "" {
-		all["OTEL_SERVICE_NAME"] = e.text("TRACING_SERVICE_NAME")
-	}
-	if e.given["OTEL_RESOURCE_ATTRIBUTES"] == "" {
-		var attributes []string
-		for _, a := range []struct{ name, from string }{{"service.namespace", "TRACING_SERVICE_NAMESPACE"}, {"service.instance.id", "TRACING_SERVICE_INSTANCE_ID"}} {
-			if value := e.text(a.from); value != "" {
-				attributes = append(attributes, a.name+"="+url.PathEscape(value))
-			}
-		}
-		all["OTEL_RESOURCE_ATTRIBUTES"] = strings.Join(attributes, ",")
-	}
-	return all
-}
 
 // logFormat returns "json" or, for any other value, "text", as envoyproxy/ratelimit does.
 func (e *theirs) logFormat() string {

@@ -99,9 +99,8 @@ var theirVariables = []theirVariable{
 	{names: "DISABLE_STATS", nothing: "metrics are served where USE_PROMETHEUS asks for them, and cost nothing else", silent: "false"},
 
 	{names: "TRACING_ENABLED", normal: "false", kind: aBool},
-	{names: "TRACING_SERVICE_NAME", normal: "RateLimit", needs: traced},
-	{names: "TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID", needs: traced},
-	{names: "TRACING_EXPORTER_PROTOCOL", normal: "http", kind: aProtocol, needs: traced},
+	{names: "TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID", needs: traced, nothing: "OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES name the service in traces"},
+	{names: "TRACING_EXPORTER_PROTOCOL", needs: traced, nothing: "OTEL_EXPORTER_OTLP_PROTOCOL chooses", silent: "http"},
 	{names: "TRACING_SAMPLING_RATE", normal: "1", kind: aNumber, needs: traced},
 }
 
@@ -126,14 +125,13 @@ type valueKind struct {
 }
 
 var (
-	aBool     = valueKind{"true or false", func(s string) bool { return readable(strconv.ParseBool(s)) }}
-	aPort     = valueKind{"a port's number, such as 8081", func(s string) bool { return isWhole(s, 1<<16-1) }}
-	aTime     = valueKind{"a time with its unit, such as 24h or 30s", func(s string) bool { return readable(time.ParseDuration(s)) && s[0] != '-' }}
-	aNumber   = valueKind{"a number from 0 to 1, such as 0.1", func(s string) bool { return readable(strconv.ParseFloat(s, 64)) && !strings.EqualFold(s, "nan") }}
-	aLevel    = valueKind{"debug, info, warn or error", func(s string) bool { return level(s) != "" }}
-	aSource   = valueKind{"FILE or GRPC_XDS_SOTW", func(s string) bool { return s == "FILE" || s == "GRPC_XDS_SOTW" }}
-	aProtocol = valueKind{"http or grpc", func(s string) bool { return s == "http" || s == "grpc" || s == "" }}
-	aMap      = valueKind{"name:value,name:value", isMap} // values may be tokens, so errors don't show them
+	aBool   = valueKind{"true or false", func(s string) bool { return readable(strconv.ParseBool(s)) }}
+	aPort   = valueKind{"a port's number, such as 8081", func(s string) bool { return isWhole(s, 1<<16-1) }}
+	aTime   = valueKind{"a time with its unit, such as 24h or 30s", func(s string) bool { return readable(time.ParseDuration(s)) && s[0] != '-' }}
+	aNumber = valueKind{"a number from 0 to 1, such as 0.1", func(s string) bool { return readable(strconv.ParseFloat(s, 64)) && !strings.EqualFold(s, "nan") }}
+	aLevel  = valueKind{"debug, info, warn or error", func(s string) bool { return level(s) != "" }}
+	aSource = valueKind{"FILE or GRPC_XDS_SOTW", func(s string) bool { return s == "FILE" || s == "GRPC_XDS_SOTW" }}
+	aMap    = valueKind{"name:value,name:value", isMap} // values may be tokens, so errors don't show them
 )
 
 func readable[T any](_ T, err error) bool { return err == nil }
