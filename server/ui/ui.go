@@ -13,6 +13,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -99,10 +100,14 @@ func (u *UI) play(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forms are the forms in which a file can be sent, smallest first. The identity form is unpacked from gzip.
-var forms = []struct{ coding, ext string }{{"br", ".br"}, {"gzip", ".gz"}, {"identity", ".gz"}}
+type form struct{ coding, ext string }
 
-// file serves a file of the UI. Among the forms that the client prefers equally, it sends the smallest.
+// forms are the forms in which a file can be sent, smallest first. The identity form is unpacked from gzip, for clients that
+// name neither of the others.
+var forms = []form{{"br", ".br"}, {"gzip", ".gz"}, {"identity", ".gz"}}
+
+// file serves a file of the UI, in the smallest form that the client accepts. A coding with a weight, which may be 0, doesn't
+// count as accepted.
 func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 	if info, err := fs.Stat(u.files, name+".gz"); err != nil || info.IsDir() {
 		http.NotFound(w, r)
@@ -110,19 +115,12 @@ func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 	}
 	h := w.Header()
 	h.Set("Vary", "Accept-Encoding")
-	accepted := strings.Join(r.Header.Values("Accept-Encoding"), ",")
-	form, best := forms[0], 0.0
-	for _, f := range forms {
-		if q := weight(accepted, f.coding); q > best {
-			if _, err := fs.Stat(u.files, name+f.ext); err == nil {
-				form, best = f, q
-			}
-		}
-	}
-	if best == 0 {
-		http.Error(w, "Accept-Encoding: this file is there as gzip and as identity, and both are refused", http.StatusNotAcceptable)
-		return
-	}
+	accepted := strings.ToLower(strings.ReplaceAll(strings.Join(r.Header.Values("Accept-Encoding"), ","), " ", ""))
+	codings := append(strings.Split(accepted, ","), "identity")
+	form := forms[slices.IndexFunc(forms, func(f form) bool {
+		_, err := fs.Stat(u.files, name+f.ext)
+		return err == nil && slices.Contains(codings, f.coding)
+	})]
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Content-Type", cmp.Or(contentTypes[path.Ext(name)], mime.TypeByExtension(path.Ext(name)), "application/octet-stream"))
 	h.Set("Cache-Control", "public, max-age=31536000, immutable") // the names of assets contain hashes
@@ -152,31 +150,6 @@ func unpack(packed []byte) ([]byte, error) {
 		return nil, err
 	}
 	return io.ReadAll(z)
-}
-
-// weight returns how much a client prefers a coding, from 0 to 1. Clients accept identity, too, unless they exclude it.
-func weight(accepted, coding string) float64 {
-	weight := 0.0
-	if coding == "identity" {
-		weight = 0.0001 // lower than any weight that a client can state
-	}
-	for one := range strings.SplitSeq(accepted, ",") {
-		name, params, _ := mime.ParseMediaType(one) // codings have the same syntax as media types
-		if name != "*" && name != coding {
-			continue
-		}
-		value, err := strconv.ParseFloat(params["q"], 64)
-		if err != nil || !(value >= 0 && value <= 1) {
-			value = 1
-		}
-		if name != "*" {
-			return value
-		}
-		if coding != "identity" || value == 0 {
-			weight = value
-		}
-	}
-	return weight
 }
 
 // contentTypes are listed here because the tables of the machine may differ.
