@@ -4,14 +4,12 @@ package admin
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -253,32 +251,7 @@ func (r *call) writeJSON(v any) {
 	r.write("application/json", b.Bytes())
 }
 
-// packFrom is the size from which responses are compressed. Ten thousand rules take megabytes, and
-// the console fetches them again and again.
-const packFrom = 16 << 10
-
-// write sends a body, compressed if it is large and the client accepts that. Compressing a secret
-// together with an attacker's text leaks the secret through the length of the response. That can't
-// happen here: pages of other origins get only refusals, and responses with whole keys, which are
-// the rules and the lists, contain nothing that clients sent.
 func (r *call) write(contentType string, body []byte) {
-	h := r.w.Header()
-	h.Set("Content-Type", contentType)
-	h.Add("Vary", "Accept-Encoding")
-	if len(body) >= packFrom && takesGzip(r.Request) {
-		var b bytes.Buffer
-		z, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed) // fails only for a level that doesn't exist
-		_, _ = z.Write(body)                            // writing to memory can't fail
-		_ = z.Close()
-		body = b.Bytes()
-		h.Set("Content-Encoding", "gzip")
-	}
+	r.w.Header().Set("Content-Type", contentType)
 	_, _ = r.w.Write(body) // the client may have left
-}
-
-// takesGzip reports whether a client accepts gzip, as every browser does. If Accept-Encoding gives
-// gzip a weight, which may be 0, it returns false.
-func takesGzip(r *http.Request) bool {
-	codings := strings.Split(strings.Join(r.Header["Accept-Encoding"], ","), ",")
-	return slices.ContainsFunc(codings, func(c string) bool { return strings.EqualFold(strings.TrimSpace(c), "gzip") })
 }
