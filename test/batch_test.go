@@ -30,7 +30,9 @@ rules:
 	n := serve(t, append(patient, "--rules", rules, "--store", "redis://"+r.Addr)...)
 	reached(t, n)
 	for _, path := range []string{"/leased", "/strict", "/layers"} {
-		var batch checkapi.BatchRequest
+		var batch struct {
+			Checks []checkapi.CheckRequest `json:"checks"`
+		}
 		for i := range checks {
 			batch.Checks = append(batch.Checks, checkapi.CheckRequest{Key: fmt.Sprint("k", i), Path: path})
 		}
@@ -41,7 +43,12 @@ rules:
 		for _, round := range []string{"first", "again"} { // in the second round, a key may be leased
 			before := scripts(t, r)
 			status, text := post(t, http.DefaultClient, n.HTTP+"/v1/checks", string(body))
-			var got checkapi.BatchResponse
+			var got struct {
+				Results []struct {
+					Status   int
+					Degraded bool
+				}
+			}
 			if err := json.Unmarshal([]byte(text), &got); err != nil || status != 200 || len(got.Results) != checks {
 				t.Fatalf("%s: %d, %v, %d results", path, status, err, len(got.Results))
 			}
