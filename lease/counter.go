@@ -99,8 +99,8 @@ func (x *borrower) adopt(p *counter.Policy, now int64) (back ledger.Unspent) {
 	return back
 }
 
-// forget drops what the node believes of the counter, except the tokens that it holds. The state is still used if the store
-// can't be reached.
+// forget drops the node's knowledge of the counter's state, except the tokens that it holds. The state is still used if
+// the store can't be reached.
 func (x *borrower) forget() {
 	x.known, x.fresh, x.base = min(x.known, 1), 0, 0
 	x.refusal.Store(nil)

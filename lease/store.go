@@ -171,8 +171,8 @@ func repeats(charges []counter.Charge) bool {
 	return false
 }
 
-// takeSums passes charges to the store if several of them name the same counter. The store decides and reports each as if it
-// asked for their sum. Held tokens go back first, since the sum may need them.
+// takeSums passes charges to the store if several of them name the same counter. The store decides and reports each of
+// them as if it asked for their sum. First, held tokens go back to the store, because the sum may need them.
 func (s *Store) takeSums(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	now := s.now()
 	var unspent []ledger.Unspent

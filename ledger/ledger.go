@@ -247,7 +247,7 @@ func (a *Account) alone(p *counter.Policy, now int64, node uint32, ask *Ask) boo
 	}
 	a.Node, a.Streak = 0, 0
 	switch {
-	case a.out() > 0: // the intervals must go on until the tokens' lease is over
+	case a.out() > 0: // the intervals must continue until the lease of the tokens ends
 	case ask.Want > 0 && small:
 		a.Node, a.Since = node, now
 	default:

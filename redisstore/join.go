@@ -42,8 +42,8 @@ type joiner struct {
 	ticks atomic.Int64 // the joiner's clock: see tick
 }
 
-// maxFlying is how many calls of a joiner may be under way: enough to keep Redis busy while a node reads the last reply.
-// maxJoined is how much work one call carries, because Redis does nothing else meanwhile.
+// maxFlying is how many calls of a joiner may be in flight: enough to keep Redis busy while a node reads the last
+// reply. maxJoined limits the work of one call, because Redis does nothing else while the call runs.
 const (
 	maxFlying = 3
 	maxJoined = 64
@@ -80,7 +80,7 @@ type flight struct {
 
 var _ context.Context = (*flight)(nil)
 
-// Deadline is when the flight is over if nothing delays the node from now on.
+// Deadline returns when the flight ends, if nothing delays the node.
 func (f *flight) Deadline() (time.Time, bool) {
 	left := f.deadline - f.joiner.ticks.Load()
 	return time.Now().Add(time.Duration(left) * f.joiner.store.timeout / patient.Parts), true
@@ -197,7 +197,8 @@ func (l *joiner) join(ctx context.Context, a *act) error {
 	return l.wait(ctx, w, hurried)
 }
 
-// wait blocks until the waiter's act is done. If the waiter is chosen, it sends for others meanwhile.
+// wait blocks until the waiter's act is done. If the waiter is chosen as the sender, it sends for others while it
+// waits.
 func (l *joiner) wait(ctx context.Context, w *waiter, hurried bool) error {
 	for {
 		if gone := ctx.Done(); gone == nil {

@@ -129,7 +129,7 @@ func (c *call) encode(acts []*act, now, leastTTL int64, node uint32) {
 			case ch.policy.CountRefused && ch.policy.Limit.Algorithm == counter.FixedWindow:
 				flags |= flagCountRefused
 			}
-			// Its peek must not write over what the paying charge takes.
+			// The peek of such a charge must not overwrite the debit of the paying charge.
 			flags |= bit(ch.again && flags&(flagCountRefused|flagBook) != 0, flagAgain)
 			if (ch.hold != nil || a.kind == kindReset) && !slices.Contains(c.held, ch.policy) {
 				c.held = append(c.held, ch.policy)

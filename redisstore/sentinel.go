@@ -45,11 +45,10 @@ func newSentinels(o rueidis.ClientOption, current func() *rueidis.ClientOption) 
 	return s
 }
 
-// find returns a client of the primary if the primary has moved, and otherwise nil. It asks one Sentinel after another until
-// one names a server that calls itself a primary.
-//
-// If a Sentinel has selected a replica, find waits until the replica is a primary, which takes about 100 ms. The Sentinels name
-// it only about a second later, and what is written to the old primary meanwhile is lost.
+// find returns a client of the primary if the primary has moved, and otherwise nil. It asks one Sentinel after another
+// until one names a server that calls itself a primary. If a Sentinel has selected a replica, find waits until the
+// replica is a primary, which takes about 100 ms. The Sentinels name it only about a second later, and writes to the
+// old primary in that second are lost.
 func (s *sentinels) find(ctx context.Context) (client rueidis.Client, err error) {
 	if addr := s.selected.Swap(nil); addr != nil && *addr != s.primary {
 		return s.use(ctx, *addr, true)

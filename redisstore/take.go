@@ -284,7 +284,7 @@ func (c *charge) giveBack(n, slot int64) {
 	}
 }
 
-// settle sets what a return gives back, and which hold ends with it.
+// settle sets how much a return gives back, and which hold ends with it.
 func (c *charge) settle(r *counter.Return) {
 	c.giveBack(r.N, r.Slot)
 	if r.Hold != nil {
@@ -293,8 +293,8 @@ func (c *charge) settle(r *counter.Return) {
 	}
 }
 
-// undo gives back what a part took for a request that another part refused. If Redis is lost meanwhile, the tokens stay
-// debited. undo goes on after the caller has left, or has no time left to wait for it.
+// undo gives back the tokens that a part took for a request that another part refused. If Redis is lost in the
+// meantime, the tokens stay debited. undo continues after the caller has left, or has no time left to wait for it.
 func (s *Store) undo(ctx context.Context, p *part, to outcomes, begun time.Time) {
 	spent, lent := act{kind: kindGiveBack}, act{kind: kindTakeBack}
 	for j, i := range p.indices {

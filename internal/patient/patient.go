@@ -73,7 +73,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(now.Add(part))
 }
 
-// again reports whether an error means only that one part of the time is over.
+// again reports whether an error only means that one part of the timeout has passed.
 func (c *Conn) again(err error) bool {
 	part := c.part.Load()
 	if err == nil || part == 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.left.Add(-1) <= 0 {

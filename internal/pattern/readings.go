@@ -67,7 +67,7 @@ type kind uint8
 const (
 	kindText   kind = iota
 	kindSlash       // ends a segment
-	kindMeans       // has a meaning where it stands, raw or decoded
+	kindMeans       // has a meaning in its place, raw or decoded
 	kindEscape      // %
 	kindUpper       // an upper-case letter
 	kindWide        // part of a character that isn't ASCII
@@ -335,7 +335,7 @@ func (p *Readings) merge(src []byte) (from int) {
 type decoding uint8
 
 const (
-	decodeText     decoding = iota // only those that can't change where the path leads
+	decodeText     decoding = iota // only escapes that can't change where the path leads
 	decodeButSlash                 // all but %2f, like routers that split a path before they decode it
 	decodeAll
 )

@@ -29,10 +29,10 @@ var (
 	// GiveBack returns tokens that Take took. A Slot of 0 stands for the current window. A return with a Hold ends the hold.
 	GiveBack = link.GiveBack.(func(*weir.Limiter, context.Context, []counter.Return) error)
 
-	// CheckTogether decides several requests by the rules, together with charges that an edge makes by policies of its own: all
-	// or nothing. It writes the part of the decision about requests[i] into each[i]. The limits of the edge's own charges come
-	// first in the decision, but the decision of a cooldown has none of them. The IP of client, or else its APIKey, and its Cost
-	// serve the emergency limit. Receipt, Reserve and Repeat have no effect.
+	// CheckTogether decides several requests by the rules, together with charges that an edge makes by policies of its
+	// own: all or nothing. It writes the part of the decision about requests[i] into each[i]. The limits of the edge's
+	// own charges come first in the decision; a refusal by a cooldown doesn't list them. The IP of client, or else its
+	// APIKey, and its Cost are used for the emergency limit. Receipt, Reserve and Repeat have no effect.
 	CheckTogether = link.CheckTogether.(func(l *weir.Limiter, ctx context.Context, client *weir.Request, own []counter.Charge, requests []*weir.Request, each []weir.Decision) (weir.Decision, error))
 
 	// Credit gives a request's cost back to every counter that the request would be charged to, for callers that kept

@@ -30,8 +30,8 @@ func NewSentinel(tb TB, o Options) *Sentinel {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// Start the Sentinels last: they ask for replicas when they start, and then only every ten seconds. And so they are closed
-	// first. Otherwise, they would react to the end of the others.
+	// Start the Sentinels last, because they ask for replicas when they start, and after that only every ten seconds.
+	// So they are also closed first, and don't react when the other servers end.
 	check(tb, Until(ctx, s.Servers[1].linked))
 	s.Sentinels = newServers(tb, Options{}, 3, func(one *Server) {
 		one.sentinel = true

@@ -121,8 +121,8 @@ func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (d
 // requests that would check it.
 const tidyEvery = 2 * time.Second
 
-// tidy returns borrowed tokens that aren't needed, before their term ends and they are lost. It stops
-// once nothing is borrowed, unless a request that may have borrowed more has ended meanwhile.
+// tidy returns borrowed tokens that aren't needed, before their term ends and they are lost. It stops once nothing is
+// borrowed, unless another request ended in the meantime and may have borrowed more.
 func (s *stakes) tidy(key string, c *counter.Counter) {
 	more := true
 	for more && rediscall.Sleep(s.life, tidyEvery) {
@@ -208,7 +208,7 @@ func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *
 	return 0
 }
 
-// heard records a region's answer and returns how many tokens it brought.
+// heard records a region's answer and returns how many tokens came with it.
 func (s *stakes) heard(key string, c *counter.Counter, p *peer, ask, answer *stake.Message) int64 {
 	p.mu.Lock()
 	p.Asks++

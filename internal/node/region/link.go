@@ -197,11 +197,12 @@ func (l *Link) Run(ctx context.Context) error {
 type Status struct {
 	Region string `json:"region"`
 	Home   bool   `json:"home,omitempty"` // of rules that name none
-	// Grace reports that the region became a home recently, as far as this node knows, and still
-	// owns no more than its floor.
+	// Grace reports that, as far as this node knows, the region has recently become a home, and
+	// still owns no more than its floor.
 	Grace bool `json:"grace,omitempty"`
 	Up    bool `json:"up"`
-	// Since is when Up last changed, or when this node started if the region was never heard.
+	// Since is when Up last changed, or when this node started if it has never heard from the
+	// region.
 	Since time.Time `json:"since,omitzero"`
 	// RTTMS is how many milliseconds the last heartbeat and its answer took.
 	RTTMS float64 `json:"rtt_ms"`

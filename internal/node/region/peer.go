@@ -20,9 +20,9 @@ const (
 	beatEvery = time.Second
 	// silentAfter is how long a region may go unheard before checks no longer wait for it.
 	silentAfter = 3 * time.Second
-	// maxMessages bounds how many messages to one region are in flight. Operations that arrive
-	// meanwhile share the next message. Messages about stakes alone, one per talkEvery, must not
-	// use up all of these when no answers come.
+	// maxMessages bounds how many messages to one region are in flight. Further operations share
+	// the next message. Messages about stakes alone, one per talkEvery, must not use up all of
+	// these when there are no answers.
 	maxMessages = 32
 	// talkEvery is the shortest time between two messages about stakes.
 	talkEvery = 50 * time.Millisecond
@@ -41,7 +41,7 @@ type peer struct {
 	talks   []*pendingOperation // messages about stakes that wait for a timer to queue them
 	sending int
 	missed  bool      // silent, and that was logged
-	heard   time.Time // when this node started, if the region was never heard
+	heard   time.Time // when the region last answered, or when this node started if it never has
 	err     error
 }
 
@@ -241,8 +241,8 @@ func (p *peer) run(ctx context.Context) {
 	}
 }
 
-// silentFor returns how long ago the region was last heard, or how long this node has waited to
-// hear it.
+// silentFor returns how long ago the region was last heard from, or how long this node has waited
+// for its first message.
 func (p *peer) silentFor() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,6 +268,6 @@ func (p *peer) silent() bool {
 	return p.silentLocked()
 }
 
-// silentLocked is silent with the lock held. A region that was never heard may be starting, as this
-// node is.
+// silentLocked is silent with the lock held. A region that was never heard from may still be
+// starting, like this node.
 func (p *peer) silentLocked() bool { return !p.Up && time.Since(p.heard) > silentAfter }

@@ -15,17 +15,17 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// stakes decides limits that regions share: from what this region owns and has borrowed and, if
-// that is too little, by asking the others.
+// stakes decides limits that regions share. It uses the tokens that this region owns or has
+// borrowed and, if they aren't enough, asks the other regions.
 type stakes struct {
 	link    *Link
 	cells   Cells
 	waiting inuse.Places[string] // checks that wait for other regions, by key
 
 	mu      sync.Mutex
-	queues  map[string][]*change // by key: changes that wait for the one under way
-	flights map[string]*flight   // by key: requests to other regions under way
-	tidies  map[string]bool      // by key: counters that tidy looks after; true if a request has ended since it looked
+	queues  map[string][]*change // by key: changes that wait for the change in progress
+	flights map[string]*flight   // by key: requests to other regions in flight
+	tidies  map[string]bool      // by key: counters that tidy watches; true if a request has ended since it last looked
 	running sync.WaitGroup       // after close, only running work adds to it
 	life    context.Context      // done once closed
 	end     context.CancelFunc
@@ -171,8 +171,8 @@ type chargeRecord struct {
 	Slot int64 `json:"slot"`
 }
 
-// take decides a charge. If this region has too little, it asks the others and waits for them up to
-// the given time.
+// take decides a charge. If this region has too few tokens, it asks the others, and waits for them
+// up to the given time.
 func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration) counter.Result {
 	p, key := c.Policy, keyOf(&c.Counter)
 	home, tight := s.link.homeOf(p), c.Guest && s.cells.Tight()
@@ -275,8 +275,8 @@ func recordOf(key string, h *counter.Hold) string {
 	return key + ":hold:" + hex.EncodeToString(h.ID[:])
 }
 
-// giveBack returns tokens, or settles a reservation, once. A mark beside the stake prevents a second
-// time, or the record of the hold does, which is deleted with the return.
+// giveBack returns tokens, or settles a reservation, only once. A mark beside the stake prevents a
+// second time, or else the hold's record does, which is deleted with the return.
 func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Duration, r *counter.Return) error {
 	if r.Recorded {
 		once = counter.Once{}
@@ -323,7 +323,7 @@ func (s *stakes) reset(ctx context.Context, c *counter.Counter) error {
 	return s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) { k.Reset(c.Policy, share, now) })
 }
 
-// Standing is what a region has of a shared limit, in the units of a check's cost.
+// Standing is a region's part of a shared limit, in the units of a check's cost.
 type Standing struct {
 	Home     string
 	Own      int64 // this region's own part of the limit

@@ -91,7 +91,7 @@ type taking struct {
 	asked   []counter.Charge
 	charges []counter.Charge // under the names that all regions share
 	results []counter.Result
-	home    []string      // where each charge is counted: see placeOf
+	home    []string      // where each charge is counted; see placeOf
 	wait    time.Duration // how long other regions may take
 	taken   []int         // charges that were taken, and go back if another is refused
 	refused bool
@@ -205,7 +205,7 @@ func (t *taking) ask(ctx context.Context, home string) {
 			local = append(local, i)
 			continue
 		}
-		t.results[i] = counter.Result{Err: errors.Join(counter.ErrPartition, err)} // the limiter gives back what the other charges took
+		t.results[i] = counter.Result{Err: errors.Join(counter.ErrPartition, err)} // the limiter gives back the tokens of the other charges
 	}
 	t.own(ctx, local, true)
 }
@@ -228,7 +228,7 @@ func (t *taking) decided(ctx context.Context, of []int, charges []counter.Charge
 	}
 }
 
-// refuse gives back what the request has taken so far, and reads how its counters stand then.
+// refuse gives back the tokens that the request has taken so far, and then reads the state of its counters.
 func (t *taking) refuse(ctx context.Context) {
 	if t.refused {
 		return

@@ -58,7 +58,7 @@ func (t *Topology) same(old *Topology) bool {
 	return maps.Equal(t.Homes, old.Homes) && maps.Equal(t.Away, old.Away)
 }
 
-// told is the part that other regions receive.
+// told returns the part of the topology that other regions receive.
 func (t *Topology) told() *Topology { return &Topology{Epoch: t.Epoch, Homes: t.Homes, Away: t.Away} }
 
 func (t *Topology) text() []byte {
@@ -75,10 +75,10 @@ const topologyKey = "{topology}"
 // keepTopology is the topology's TTL.
 const keepTopology = 10 * 365 * 24 * time.Hour
 
-// learn stores a topology if it is newer than the stored one, and adopts what is stored. With nil
-// it only reads. If the store has an older topology than this node, or none, it gets the node's.
-// For an operator's change, of is the epoch that the change is based on: learn refuses the change if
-// the store has moved on since.
+// learn stores a topology if it is newer than the stored one, and then adopts the stored one. With
+// nil it only reads. If the store has an older topology than this node, or none, it gets the
+// node's. For an operator's change, of is the epoch that the change is based on: learn refuses the
+// change if the store has a newer topology by now.
 func (l *Link) learn(ctx context.Context, heard *Topology, of int64) error {
 	s := l.stakes.Load()
 	if s == nil || heard != nil && of == 0 && !heard.newer(l.topology()) {
@@ -172,8 +172,8 @@ func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 	return all
 }
 
-// ErrRefused means that an operator's request was refused. Where the message says so, force
-// overrides it.
+// ErrRefused means that an operator's request was refused. If the message says so, force overrides
+// the refusal.
 var ErrRefused = errors.New("not done")
 
 // change has edit change the topology for an operator, and stores it unless edit returns an error.
@@ -283,7 +283,8 @@ type Here struct {
 	Home  string `json:"home"` // of limits that name none
 	// State is drained, forgotten, or "".
 	State string `json:"state,omitempty"`
-	// Grace reports that this region became a home recently and still owns no more than its floor.
+	// Grace reports that this region has recently become a home, and still owns no more than its
+	// floor.
 	Grace bool `json:"grace,omitempty"`
 }
 

@@ -24,7 +24,7 @@ type answer struct {
 	Done     []result  `json:"done,omitempty"`
 }
 
-// operation is what one region asks another to do: a call of the other region's store, or a message about a stake.
+// operation is a call of another region's store, or a message about a stake.
 type operation struct {
 	Charges []charge     `json:"charges,omitempty"`
 	Returns []charge     `json:"returns,omitempty"`
@@ -55,7 +55,7 @@ type charge struct {
 	Recorded bool `json:"recorded,omitempty"`
 }
 
-// policy carries what a store needs of a counter.Policy.
+// policy contains the parts of a counter.Policy that a store needs.
 type policy struct {
 	ID           uint64        `json:"id"`
 	Name         string        `json:"name"`

@@ -27,8 +27,8 @@ import (
 type Block struct {
 	// ID is a hash of the entry.
 	ID string `json:"id"`
-	// Entry is what is blocked. It is "" if Removed is set, so that lifted blocks don't keep a
-	// client's key.
+	// Entry is the blocked key, address or pattern. It is "" if Removed is set, so that lifted
+	// blocks don't keep a client's key.
 	Entry   string    `json:"entry,omitempty"`
 	By      string    `json:"by,omitempty"`
 	Message string    `json:"message,omitempty"`
@@ -38,8 +38,8 @@ type Block struct {
 	Removed bool `json:"removed,omitempty"`
 }
 
-// supersedes reports whether b replaces the other block of the same entry. The later one wins, and
-// of two at the same time the one that blocks.
+// supersedes reports whether b replaces the other block of the same entry. The later block wins; if
+// both have the same time, the one that blocks wins.
 func (b Block) supersedes(o Block) bool {
 	if !b.Time.Equal(o.Time) {
 		return b.Time.After(o.Time)
@@ -64,9 +64,10 @@ func (s blockSet) add(o blockSet) (news bool) {
 // block back, which shows in every list.
 const removedFor = 90 * 24 * time.Hour
 
-// Blocks is the emergency list: blocks that apply beside the rules, whether those are in a file or
-// in a rule store that can't be written. The list is kept in a file, and in Redis where nodes share
-// one. Copies are merged, so a block that one of them couldn't take reaches it later.
+// Blocks is the emergency list: blocks that apply in addition to the rules, when the rules are in a
+// file or in a rule store that can't be written. The list is kept in a file, and in Redis if nodes
+// share one. Copies are merged, so if a block couldn't be written to one of them, it is written
+// later.
 type Blocks struct {
 	o BlockOptions
 

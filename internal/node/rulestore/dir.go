@@ -154,7 +154,7 @@ func (d *Dir) Append(_ context.Context, floor int64, v Version) (Version, error)
 	return v, d.write(v)
 }
 
-// PutBack writes a version, or an orphan, unless it is there.
+// PutBack writes a version or an orphan, unless it already exists.
 func (d *Dir) PutBack(_ context.Context, v Version) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()

@@ -18,15 +18,16 @@ import (
 type Options struct {
 	Store Store
 	Node  Node // its name and version
-	// Report fills in what other nodes should know of this one beside its name and its rules. It may
-	// be nil.
+	// Report, if not nil, adds the information that other nodes need about this one, besides its
+	// name and its rules.
 	Report func(*Node)
 	// First is the version in force at the start, from this node's disk. Its number is 0 if there
 	// is none.
 	First Version
 	// Seed is the first version of an empty store. Without a text, the store stays empty.
 	Seed Version
-	// Apply puts a version in force, or returns what is wrong with it. Calls never overlap.
+	// Apply puts a version in force, or returns an error that says why the version is invalid.
+	// Calls never overlap.
 	Apply func(Version) error
 	// GivenUp is called with a version that was in force here and becomes an orphan, before another
 	// replaces it.
@@ -44,9 +45,9 @@ type Status struct {
 	// FromDisk means that Current is from this node's disk, and that the store hasn't been reached
 	// since the start.
 	FromDisk bool
-	// Rejected is what is wrong with the newest version, if an older one is in force because of it.
+	// Rejected is the error of the newest version, if that is why an older one is in force.
 	Rejected error
-	// Rejections counts versions that couldn't be applied, each as often as it was tried.
+	// Rejections counts failed attempts to apply a version, including repeated ones.
 	Rejections uint64
 	// Failures is how often in a row the store couldn't be reached.
 	Failures int
@@ -309,9 +310,9 @@ func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
 	return nil
 }
 
-// part gives up the version in force here, since the store has gone on without it. It first keeps
-// it as an orphan, together with earlier versions that the store lacks: once another version is in
-// force here, no node may have them any more.
+// part replaces the version in force here, because the store has continued without it. First it
+// stores that version as an orphan, together with earlier versions that the store lacks: once
+// another version is in force here, there may be no node left that has them.
 func (f *Follower) part(ctx context.Context, mine, head Version, lost []Version) error {
 	for _, v := range lost {
 		v.Orphan = true
@@ -336,7 +337,7 @@ func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 		got, err := f.o.Store.Get(ctx, v.Number)
 		switch {
 		case errors.Is(err, ErrNotFound):
-			return nil // it was lost meanwhile
+			return nil // it was lost in the meantime
 		case errors.Is(err, ErrDamaged):
 			got.Number, got.Hash = v.Number, v.Hash
 		case err != nil:

@@ -231,7 +231,7 @@ func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, er
 	return Version{}, conflict(v, Version{Number: number, Hash: reply[2]})
 }
 
-// PutBack writes a version, or an orphan, unless it is there.
+// PutBack writes a version or an orphan, unless it already exists.
 func (r *Redis) PutBack(ctx context.Context, v Version) error {
 	v = dated(v)
 	known, err := json.Marshal(v)

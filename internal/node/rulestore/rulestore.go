@@ -180,7 +180,7 @@ type Pulse struct {
 	Lost []Version // versions that the store lacks, or of which it lacks the text
 }
 
-// Presence is what a store has of a version.
+// Presence says whether, and how, a store has a version.
 type Presence uint8
 
 const (
@@ -194,7 +194,7 @@ var (
 	_ Store = (*Redis)(nil)
 )
 
-// Node is what other nodes know of a node. As JSON it is what the node reports about itself.
+// Node is the information that other nodes have about a node. As JSON, it is the node's report about itself.
 type Node struct {
 	Name         string           `json:"-"`
 	Region       string           `json:"region,omitempty"`  // "" if unknown

@@ -39,13 +39,13 @@ const (
 	idle = 7_000_000
 )
 
-// lately returns how many units were asked for within about the last second.
+// lately returns how many units were requested within about the last second.
 func (k *Stake) lately(now int64) float64 {
 	return k.Asked * math.Exp(-float64(max(0, now-k.At))/1e6)
 }
 
-// demand estimates how many units per second will be asked for: as many as lately. A stream that
-// began within the last second is assumed to continue at its rate.
+// demand estimates how many units will be requested per second: as many as lately. It assumes that
+// a stream that began within the last second continues at its rate.
 func (k *Stake) demand(p *counter.Policy, now int64) float64 {
 	d, age := k.lately(now), now-k.Since
 	if k.Stream >= stream && age >= shortest {
@@ -54,7 +54,7 @@ func (k *Stake) demand(p *counter.Policy, now int64) float64 {
 	return min(d, 2*float64(Whole(p)))
 }
 
-// note counts n units as asked for, up to twice the limit.
+// note counts n units as requested, up to twice the limit.
 func (k *Stake) note(p *counter.Policy, now, n int64) {
 	asked := k.lately(now) + float64(n)
 	if now-k.At > pause || now < k.Since {
@@ -91,8 +91,8 @@ func (l Loan) rests(now int64) int64 {
 // HadLittle reports whether a region had too little when it was last asked.
 func (k *Stake) HadLittle(of string) bool { return k.Held.of(of).Next != 0 }
 
-// Stale returns a region that should hear how its loan stands, or "": because the loan is in use
-// and should be renewed, or because much of it is no longer needed.
+// Stale returns a region that should get a message about its loan, or "": because the loan is in
+// use and should be renewed, or because much of it is no longer needed.
 func (k *Stake) Stale(p *counter.Policy, s Share, now int64) string {
 	for of, l := range k.Held {
 		if l.Until == 0 || l.out() == 0 {
@@ -224,8 +224,8 @@ func (k *Stake) Hear(p *counter.Policy, s Share, now int64, from string, m *Mess
 	return answer
 }
 
-// returned records what a borrower has let go of. fresh reports whether the message is newer than
-// all before, and void whether this region doesn't know its loan.
+// returned records the tokens that a borrower has given back or spent. fresh reports whether the
+// message is newer than all earlier ones, and void whether this region doesn't know the loan.
 func (k *Stake) returned(p *counter.Policy, s Share, now int64, from string, held *Loan) (fresh, void bool) {
 	if held == nil {
 		return false, false
@@ -260,7 +260,7 @@ func (k *Stake) returned(p *counter.Policy, s Share, now int64, from string, hel
 	return fresh, false
 }
 
-// borrow records what a lender has given.
+// borrow records the tokens that a lender has given.
 func (k *Stake) borrow(p *counter.Policy, s Share, now int64, from string, m *Message) {
 	l := k.Held[from]
 	switch {
@@ -293,9 +293,9 @@ func (k *Stake) borrow(p *counter.Policy, s Share, now int64, from string, m *Me
 	}
 }
 
-// rest returns how long, in µs, a region that wants so much should wait before it asks this bucket
-// again: zero if the bucket refills fast enough to serve it, longer the less the bucket can spare.
-// Asking more often would bring no more.
+// rest returns how long, in µs, a region with the given demand should wait before it asks this
+// bucket again: zero if the bucket refills fast enough for it, and longer the less the bucket can
+// spare. Asking more often wouldn't bring more tokens.
 func (k *Stake) rest(p *counter.Policy, s Share, now, want int64) int64 {
 	if !isBucket(p) {
 		return 0
@@ -310,9 +310,9 @@ func (k *Stake) rest(p *counter.Policy, s Share, now, want int64) int64 {
 	return max(leastRest, int64(min(float64(want)/perSecond*float64(leastRest)/15, float64(longestRest))))
 }
 
-// Heard handles the reply to Ask and returns how many tokens it brought. A lender that had nothing
-// isn't asked again for a while, longer each time; a lender that had little isn't asked for as long
-// as it says.
+// Heard handles the reply to Ask and returns how many tokens it brought. A lender that had no
+// tokens isn't asked again for a while, longer each time. A lender that had few isn't asked for the
+// time that its reply gives.
 func (k *Stake) Heard(p *counter.Policy, s Share, now int64, of string, ask, answer *Message) (brought int64) {
 	given, back := k.Held.of(of).Given, k.Lent.of(of).Back
 	k.Hear(p, s, now, of, answer)
@@ -361,8 +361,8 @@ func (l *Loan) vain(now int64) {
 	l.Vain++
 }
 
-// giveUp gives back borrowed tokens that aren't needed here, and those that checks of the lender
-// wait for if they are left. It returns how many.
+// giveUp returns borrowed tokens that aren't needed here and, if there are any left, tokens that
+// checks of the lender wait for. It returns how many.
 func (k *Stake) giveUp(p *counter.Policy, s Share, now int64, l *Loan, need int64) (n int64) {
 	if l != nil {
 		n = max(k.surplus(p, s, now, l), min(need, l.out(), k.left(p, s, now)/scale(p)))

@@ -82,7 +82,8 @@ type Loan struct {
 	ID int64 `json:"i"`
 	// Given is how much was lent.
 	Given int64 `json:"g,omitempty"`
-	// Spent and Back are what the borrower has used of it, and given back.
+	// Spent and Back are how many tokens of the loan the borrower has spent, and how many it has
+	// given back.
 	Spent int64 `json:"s,omitempty"`
 	Back  int64 `json:"b,omitempty"`
 	// Until is when a bucket's loan ends, by this region's own clock.
@@ -103,7 +104,7 @@ type Loan struct {
 // out returns how much of the loan is neither spent nor given back.
 func (l *Loan) out() int64 { return max(0, l.Given-l.Spent-l.Back) }
 
-// loans are loans by the name of the other region.
+// loans maps the names of other regions to the loans between them and this region.
 type loans map[string]*Loan
 
 // of returns the loan of a region; the zero Loan if there is none.
@@ -196,12 +197,12 @@ func (s *Share) wait(p *counter.Policy, amount int64) int64 {
 	return p.Wait((min(amount, math.MaxInt64/1001)*1000 + s.Rate - 1) / s.Rate)
 }
 
-// capacity returns what a bucket may hold now.
+// capacity returns how many tokens a bucket may have now.
 func (k *Stake) capacity(p *counter.Policy, s Share) int64 {
 	return (s.Own - k.Lent.out() + k.Held.out()) * scale(p)
 }
 
-// drop drops what a bucket holds beyond its capacity.
+// drop removes tokens above the bucket's capacity.
 func (k *Stake) drop(p *counter.Policy, s Share) {
 	k.Level = min(k.Level, max(0, k.capacity(p, s)))
 }
@@ -278,7 +279,7 @@ func (k *Stake) roll(p *counter.Policy, now int64) {
 	*k = Stake{Time: begun, Prev: prev, Asked: k.Asked, At: k.At, Since: k.Since, Stream: k.Stream}
 }
 
-// left returns what may be taken now, in units of Level.
+// left returns how much may be taken now, in units of Level.
 func (k *Stake) left(p *counter.Policy, s Share, now int64) int64 {
 	if isBucket(p) {
 		return k.Level

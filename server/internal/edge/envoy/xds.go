@@ -282,7 +282,7 @@ func (f *Feed) apply(got *discovery.DiscoveryResponse) (err error) {
 	return nil
 }
 
-// ended returns why a stream ended. If a configuration was too large, the server can't be told.
+// ended returns why a stream ended. If a configuration was too large, the server gets no message about it.
 func (f *Feed) ended(err error) error {
 	if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
 		err = fmt.Errorf("the configuration has more than %d bytes", maxConfig)

@@ -146,8 +146,8 @@ func (h *head) releaseLocked() {
 const (
 	// minBodyRate is how many bytes per second a client must send after its patience is used up.
 	minBodyRate = 500
-	// A body that holds more than smallHead bytes of the room loses them sooner than the client is given up
-	// on otherwise: after headStall, and below minHeadRate.
+	// If a body occupies more than smallHead bytes of the room, the gateway gives up on the client sooner: after
+	// headStall, and below minHeadRate.
 	smallHead   = 64 << 10
 	headStall   = 5 * time.Second
 	minHeadRate = 16 << 10

@@ -54,8 +54,8 @@ func (s *series) add(held *int, slot uint32, n amount) {
 	s.tokens += n.tokens
 }
 
-// amount is what is counted in a slot. Elsewhere are requests that another rule refused, so that
-// they took no tokens here; tokens doesn't include theirs.
+// amount is what a slot counts. elsewhere counts requests that another rule refused, so they took
+// no tokens here; tokens doesn't include those requests.
 type amount struct{ requests, refused, elsewhere, tokens float64 }
 
 // flush packs the current slot. If there are enough slots older than an hour, it forgets them.

@@ -52,7 +52,7 @@ type nginxConf struct {
 	limited bool                  // a rule has a limit from nginx
 }
 
-// Limits on what is compared with each other, far above what people write.
+// Limits on how many items are compared with each other, far more than people write.
 const (
 	maxPlaces = 2000 // servers and locations
 	maxLimits = 16   // limits in one server or location
