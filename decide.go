@@ -212,44 +212,44 @@ func (l *Limiter) conclude(m *match, d *Decision) (byStatus bool) {
 
 // concludePart is like conclude, but looks only at the charges in [from, to) and from last on.
 func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (byStatus bool) {
-	var statuses []LimitStatus
-	if n := to - from + len(m.results) - last; n <= len(d.few) {
-		d.n, statuses = uint8(n), d.few[:n]
-	} else {
+	n := to - from + len(m.results) - last
+	d.n = uint8(n)
+	statuses := d.few[:min(n, len(d.few))]
+	if n > len(d.few) {
 		d.many = make([]LimitStatus, n)
 		statuses = d.many
 	}
-	allowed, degraded, binding, bound := true, false, -1, 0
+	allowed, degraded, binding, bound := true, false, (*LimitStatus)(nil), 0
 	for j := range statuses {
 		i := from + j
 		if i >= to {
 			i += last - to
 		}
 		r, c, s := &m.results[i], &m.charges[i], &statuses[j]
+		p := c.Policy
 		if r.Err != nil {
-			r.ResetAfter = c.Policy.LatestReset(l.opts.Now())
+			r.ResetAfter = p.LatestReset(l.opts.Now())
 		}
-		s.set(c.Policy, r)
-		byStatus = byStatus || len(c.Policy.Statuses) > 0
+		s.set(p, r)
+		byStatus = byStatus || len(p.Statuses) > 0
 		if len(m.apart) > 0 {
 			s.Local = s.Local || slices.Contains(m.local, i)
 			degraded = degraded || slices.Contains(m.apart, i)
 		}
-		if c.Policy.Shadow {
+		if p.Shadow {
 			continue
 		}
 		allowed, degraded = allowed && r.Allowed, degraded || s.Degraded || s.Local
 		d.Delay = max(d.Delay, r.Delay)
-		if binding < 0 || m.binds(i, bound) {
-			binding, bound = j, i
+		if binding == nil || m.binds(i, bound) {
+			binding, bound = s, i
 		}
 	}
 	d.Allowed, d.Degraded = allowed, degraded
 	if !allowed {
 		d.Reason, d.Delay = ReasonLimited, 0
 	}
-	if binding >= 0 {
-		s := &statuses[binding]
+	if s := binding; s != nil {
 		if d.bind(s); s.Degraded && !s.Allowed {
 			d.Reason = ReasonUnavailable
 		}

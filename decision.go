@@ -85,10 +85,12 @@ type LimitStatus struct {
 
 // set describes a limit by the result of its charge.
 func (s *LimitStatus) set(p *counter.Policy, r *counter.Result) {
-	left := p.Exact(r.Remaining)
 	s.Policy, s.Allowed, s.Degraded, s.Local = p, r.Allowed, r.Err != nil, r.Local
-	s.Remaining, s.RetryAfter, s.ResetAfter = left.Tokens(), r.RetryAfter, r.ResetAfter
-	s.fraction = int32(left % counter.Whole(1))
+	s.Remaining, s.RetryAfter, s.ResetAfter = r.Remaining, r.RetryAfter, r.ResetAfter
+	if p.Limit.Decimal {
+		left := counter.Amount(r.Remaining)
+		s.Remaining, s.fraction = left.Tokens(), int32(left%counter.Whole(1))
+	}
 }
 
 // bind makes a limit the one that binds.

@@ -97,8 +97,8 @@ func NewLimiter(store counter.Store, rules *RuleSet, opts Options) *Limiter {
 	}
 	l.opts.Preflight = opts.Preflight.With(func(d *counter.Definition) { d.OnStoreFailure = FailLocal })
 	l.scratch.New = func() any {
-		m := &match{observation: Observation{Stripe: l.stripes.Add(1), Spread: rand.Uint64()}}
-		m.observation.Decision = &m.decision
+		m := newMatch()
+		m.observation.Stripe, m.observation.Spread = l.stripes.Add(1), rand.Uint64()
 		return m
 	}
 	l.setSecret(opts.Secret)

@@ -36,11 +36,28 @@ type match struct {
 	nameless bool   // the request is counted by address but has none, and no key, user or organization either
 	key      string // replaces a missing address in a limit by address
 
+	few struct { // where the slices above begin: close together, and in place for most checks
+		charges  [4]counter.Charge
+		results  [4]counter.Result
+		owners   [4]*rule
+		chosen   [4]*rule
+		found    [8]int32
+		subjects [128]byte
+	}
+
 	// These are for observers.
 	traced      func(*Observation) // ends the span of the decision, or nil
 	began       time.Time          // when a decision began that is timed
 	decision    Decision
 	observation Observation
+}
+
+func newMatch() *match {
+	m := new(match)
+	m.charges, m.results, m.owners = m.few.charges[:0], m.few.results[:0], m.few.owners[:0]
+	m.chosen, m.found, m.subjects = m.few.chosen[:0], m.few.found[:0], m.few.subjects[:0]
+	m.observation.Decision = &m.decision
+	return m
 }
 
 // Reasons why a rule doesn't apply. Explain replaces the placeholders in braces.
@@ -148,8 +165,8 @@ func (rs *RuleSet) resolveTier(req *Request, m *match) {
 
 // candidates finds the rules whose indexed condition holds, in the order of the file.
 func (rs *RuleSet) candidates(req *Request, m *match) {
-	if len(rs.always) > 0 {
-		m.found = append(m.found, rs.always...)
+	for _, i := range rs.always {
+		m.found = append(m.found, i)
 	}
 	if req.APIKey != "" && !rs.byKey.Empty() {
 		m.found = rs.byKey.Find(req.APIKey, m.found)
@@ -158,14 +175,12 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 		m.found = rs.endpoints.Find(m.path[1:], m.found)
 		m.found = pattern.FindPrefixes(&rs.regexes, m.path, m.found)
 	}
-	if len(m.found) > 1 {
-		// Insertion sort: the candidates are few, and nearly in order.
-		for i := 1; i < len(m.found); i++ {
-			for j := i; j > 0 && m.found[j] < m.found[j-1]; j-- {
-				m.found[j], m.found[j-1] = m.found[j-1], m.found[j]
-			}
+	for i := 1; i < len(m.found); i++ {
+		if m.found[i-1] >= m.found[i] { // a path with empty segments may lead to the same rule twice
+			slices.Sort(m.found)
+			m.found = slices.Compact(m.found)
+			break
 		}
-		m.found = slices.Compact(m.found) // a path with empty segments may lead to the same rule twice
 	}
 }
 
@@ -199,18 +214,22 @@ func (r *rule) matchesMethod(req *Request) bool {
 
 // choose adds a rule that applies. Of the rules in a layer, it keeps only the most specific.
 func (m *match) choose(r *rule) {
-	if r.Layer != "" {
-		for i, o := range m.chosen {
-			if o.Layer == r.Layer {
-				if r.rank > o.rank {
-					return
-				}
-				m.chosen = slices.Delete(m.chosen, i, i+1)
-				break
-			}
-		}
+	if r.Layer == "" || m.leads(r) {
+		m.chosen = append(m.chosen, r)
 	}
-	m.chosen = append(m.chosen, r)
+}
+
+// leads reports whether a rule is more specific than the chosen one of its layer, which it removes.
+func (m *match) leads(r *rule) bool {
+	i := slices.IndexFunc(m.chosen, func(o *rule) bool { return o.Layer == r.Layer })
+	if i < 0 {
+		return true
+	}
+	if r.rank > m.chosen[i].rank {
+		return false
+	}
+	m.chosen = slices.Delete(m.chosen, i, i+1)
+	return true
 }
 
 // numbers returns the rule's policies for this request: those of its key, else those of its tier, else the default.
@@ -240,16 +259,27 @@ func (rs *RuleSet) charge(r *rule, req *Request, subject []byte, m *match) {
 	case req.Cost > 1:
 		n *= min(req.Cost, 2*counter.MaxTokens/r.cost) // may exceed any limit, but not overflow
 	}
-	for _, policies := range [2][]*counter.Policy{r.numbers(req, m.tier), r.Candidates} {
-		for _, p := range policies {
-			c := counter.Charge{
-				Counter: counter.Counter{Policy: p, Subject: subject}, N: n, Peek: req.Peek || n == 0,
-				Guest: r.invented && (m.guest || r.byPath), Returnable: req.Receipt || r.returnable,
-			}
-			if req.guess && p.Amount != "" {
-				c.N = min(n, int64(p.Limit.Capacity()))
-			}
-			m.charges, m.owners = append(m.charges, c), append(m.owners, r)
+	from := len(m.charges)
+	for _, p := range r.numbers(req, m.tier) {
+		m.add(p, r)
+	}
+	for _, p := range r.Candidates {
+		m.add(p, r)
+	}
+	charges, guest := m.charges[from:], r.invented && (m.guest || r.byPath)
+	for i := range charges {
+		c := &charges[i]
+		c.Subject, c.N, c.Peek = subject, n, req.Peek || n == 0
+		c.Guest, c.Returnable = guest, req.Receipt || r.returnable
+		if req.guess && c.Policy.Amount != "" {
+			c.N = min(n, int64(c.Policy.Limit.Capacity()))
 		}
 	}
+}
+
+// add adds a charge to one of a rule's policies. The caller fills in the rest, in place: to copy a charge right after it was
+// written takes as long as 50 instructions.
+func (m *match) add(p *counter.Policy, r *rule) {
+	m.owners, m.charges = append(m.owners, r), append(m.charges, counter.Charge{})
+	m.charges[len(m.charges)-1].Policy = p
 }
