@@ -172,7 +172,7 @@ func (rs *RuleSet) candidates(req *Request, m *match) {
 		m.found = rs.byKey.Find(req.APIKey, m.found)
 	}
 	if len(m.path) > 0 {
-		m.found = rs.endpoints.Find(m.path[1:], m.found)
+		m.found = rs.endpoints.Find(m.path, m.found)
 		m.found = pattern.FindPrefixes(&rs.regexes, m.path, m.found)
 	}
 	for i := 1; i < len(m.found); i++ {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/bits"
 	"regexp"
 	"slices"
 	"strings"
@@ -121,31 +122,25 @@ func (e *Endpoint) Within(f *Endpoint) bool {
 // Endpoints finds which of many endpoints match a path, in time that depends on the path's depth and not on how many endpoints
 // there are. It ignores methods.
 type Endpoints struct {
-	literal map[string]*Endpoints // patterns that continue after a segment without a wildcard
-	wild    *Endpoints            // patterns that continue after a wildcard
-	exact   []int32               // the ids of endpoints that end here
-	subtree []int32               // the ids of endpoints for here and below
+	segment string       // the segment that leads here, unless it is a wildcard
+	literal []*Endpoints // patterns that continue after a segment without a wildcard: a hash table with linear probing
+	used    int          // how many places in literal are taken: at most half
+	wild    *Endpoints   // patterns that continue after a wildcard
+	exact   []int32      // the ids of endpoints that end here
+	subtree []int32      // the ids of endpoints for here and below
 }
 
 // Add adds an endpoint.
 func (t *Endpoints) Add(e *Endpoint, id int32) {
 	for _, seg := range e.Segs {
-		next := t.wild
 		if seg != wildcard {
-			next = t.literal[seg]
+			t = t.addLiteral(seg)
+			continue
 		}
-		if next == nil {
-			next = &Endpoints{}
-			if seg == wildcard {
-				t.wild = next
-			} else {
-				if t.literal == nil {
-					t.literal = map[string]*Endpoints{}
-				}
-				t.literal[seg] = next
-			}
+		if t.wild == nil {
+			t.wild = &Endpoints{}
 		}
-		t = next
+		t = t.wild
 	}
 	if e.Subtree {
 		t.subtree = append(t.subtree, id)
@@ -154,29 +149,82 @@ func (t *Endpoints) Add(e *Endpoint, id int32) {
 	}
 }
 
-// Find appends the ids of the endpoints that match a reading of a path. rest is the reading's segments, each followed by a
-// slash. An id may be appended several times.
-func (t *Endpoints) Find(rest []byte, found []int32) []int32 {
+// addLiteral returns the patterns that continue after a segment without a wildcard.
+func (t *Endpoints) addLiteral(seg string) *Endpoints {
+	if 2*t.used >= len(t.literal) {
+		old := t.literal
+		t.literal = make([]*Endpoints, 2*len(old)+2)
+		for _, next := range old {
+			if next != nil {
+				*t.place([]byte(next.segment), hashOf(next.segment)) = next
+			}
+		}
+	}
+	place := t.place([]byte(seg), hashOf(seg))
+	if *place == nil {
+		*place = &Endpoints{segment: seg}
+		t.used++
+	}
+	return *place
+}
+
+// place returns the place of a segment in t.literal. It holds nil if no pattern has the segment.
+func (t *Endpoints) place(seg []byte, hash uint64) **Endpoints {
+	const golden = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
+	i, _ := bits.Mul64(hash*golden, uint64(len(t.literal)))
+	for {
+		if next := t.literal[i]; next == nil || next.segment == string(seg) {
+			return &t.literal[i]
+		}
+		if i++; i == uint64(len(t.literal)) {
+			i = 0
+		}
+	}
+}
+
+// addToHash adds a byte to the hash of a segment. A simple hash is enough: clients can't choose which segments are in a table.
+func addToHash(hash uint64, c byte) uint64 { return bits.RotateLeft64(hash, 5) ^ uint64(c) }
+
+func hashOf(seg string) (hash uint64) {
+	for i := range len(seg) {
+		hash = addToHash(hash, seg[i])
+	}
+	return hash
+}
+
+// Find appends the ids of the endpoints that match a reading of a path. An id may be appended several times.
+func (t *Endpoints) Find(path []byte, found []int32) []int32 { return t.find(path, 1, found) }
+
+// find is Find for a node of the tree and the part of the path behind it, which consists of segments and a slash after each.
+func (t *Endpoints) find(path []byte, from int, found []int32) []int32 {
 	for {
 		if len(t.subtree) > 0 {
 			found = append(found, t.subtree...)
 		}
-		if len(rest) > 0 && rest[0] == '/' {
+		if from < len(path) && path[from] == '/' {
 			// Most servers ignore an empty segment, but in some it matches a wildcard. If there are several in a row, it is
 			// enough to try the first: what a later one leads to, the first leads to as well.
 			if t.wild != nil {
-				found = t.wild.Find(rest[1:], found)
+				found = t.wild.find(path, from+1, found)
 				slices.Sort(found) // several ways may lead to the same endpoint
 				found = slices.Compact(found)
 			}
-			rest = bytes.TrimLeft(rest, "/")
+			for from < len(path) && path[from] == '/' {
+				from++
+			}
 		}
-		if len(rest) == 0 {
+		if from == len(path) {
 			return append(found, t.exact...)
 		}
-		end := bytes.IndexByte(rest, '/')
-		next := t.literal[string(rest[:end])]
-		rest = rest[end+1:]
+		end, hash := from, uint64(0)
+		for ; path[end] != '/'; end++ {
+			hash = addToHash(hash, path[end])
+		}
+		var next *Endpoints
+		if len(t.literal) > 0 {
+			next = *t.place(path[from:end], hash)
+		}
+		from = end + 1
 		switch {
 		case t.wild == nil && next == nil:
 			return found
@@ -185,7 +233,7 @@ func (t *Endpoints) Find(rest []byte, found []int32) []int32 {
 		case next == nil:
 			t = t.wild
 		default:
-			found = next.Find(rest, found)
+			found = next.find(path, from, found)
 			t = t.wild
 		}
 	}

@@ -126,31 +126,31 @@ func (p *Readings) Read(path string) bool {
 // plain reads a path that all servers read alike, as most paths are. It returns false for other paths.
 func (p *Readings) plain(path string) bool {
 	p.text = append(p.text[:0], path...)
-	if len(path) == 0 || path[0] != '/' {
+	if path == "" || path[0] != '/' {
 		return false
 	}
-	last := byte('/')
-	text := p.text
-	for i := 1; i < len(text); i++ {
-		c := text[i]
-		switch kinds[c] {
+	for i := range len(path) {
+		switch c := path[i]; kinds[c] {
 		case kindText:
 		case kindUpper:
-			text[i] = c + 'a' - 'A'
+			p.text[i] = c + 'a' - 'A'
 		case kindSlash:
-			if last == '/' || last == '.' || last == ' ' {
+			if i > 0 && readDifferently(path[i-1]) {
 				return false
 			}
 		default:
 			return false
 		}
-		last = c
 	}
+	last := path[len(path)-1]
 	if last != '/' {
 		p.text = append(p.text, '/')
 	}
-	return last != '.' && last != ' '
+	return last == '/' || !readDifferently(last)
 }
+
+// readDifferently reports whether servers read a slash or the path's end in different ways behind the byte.
+func readDifferently(last byte) bool { return last == '/' || last == '.' || last == ' ' }
 
 // scheme matches the scheme of a URL, with its colon.
 var scheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
