@@ -240,9 +240,9 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestADeadWeirIsAskedSeldom checks that the client rarely asks an unreachable node, and finds it again once it is
+// TestUnreachableNodesAreRarelyAsked checks that the client rarely asks an unreachable node, and finds it again once it is
 // back.
-func TestADeadWeirIsAskedSeldom(t *testing.T) {
+func TestUnreachableNodesAreRarelyAsked(t *testing.T) {
 	var calls atomic.Int64
 	var alive atomic.Bool
 	api := checkAPI(limiter(perHour(1e6)))
@@ -284,7 +284,7 @@ func TestADeadWeirIsAskedSeldom(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := calls.Load(); n < 10 || n > 30 || slow != int(n) {
-			t.Errorf("it was asked %d times in a minute, and %d checks waited", n, slow)
+			t.Errorf("the node was asked %d times in a minute, and %d checks waited", n, slow)
 		}
 		alive.Store(true)
 		time.Sleep(5 * time.Second)

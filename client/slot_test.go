@@ -88,7 +88,7 @@ func TestHold(t *testing.T) {
 		time.Sleep(time.Minute)
 		d := check(t, c, client.Request{Key: "a"})
 		if d.Allowed || !d.RetryIsGuess || d.RetryAfter > 9*time.Second {
-			t.Errorf("all are in flight: %+v", d)
+			t.Errorf("all slots are in use, but got %+v", d)
 		}
 		if n := api.paths["/v1/renew"]; n < 2*19 || n > 2*24 {
 			t.Errorf("%d calls for %d slots, each of which was due 20 times", n, slots)
@@ -112,7 +112,7 @@ func TestHold(t *testing.T) {
 			t.Errorf("%d renewals after the last release", n-before)
 		}
 		if d := check(t, c, client.Request{Key: "a", Cost: slots}); !d.Allowed {
-			t.Errorf("they should be free: %+v", d)
+			t.Errorf("all slots should be free, but got %+v", d)
 		}
 	})
 }
@@ -146,7 +146,7 @@ func TestLost(t *testing.T) {
 		api.gone.Store(false)
 		time.Sleep(2 * time.Second)
 		if d := check(t, other, client.Request{Key: "a"}); d.Allowed {
-			t.Fatal("it is tried again while there is time left")
+			t.Fatal("the slot wasn't renewed in time after a failed renewal")
 		}
 		api.gone.Store(true)
 		time.Sleep(12 * time.Second)
@@ -156,7 +156,7 @@ func TestLost(t *testing.T) {
 		}
 		select {
 		case <-slot.Lost():
-			t.Fatal("while Weir can't be reached, nobody knows")
+			t.Fatal("the slot was reported as lost while Weir was unreachable")
 		default:
 		}
 		api.gone.Store(false)
@@ -171,7 +171,7 @@ func TestLost(t *testing.T) {
 		}
 		time.Sleep(4 * time.Second)
 		if d := check(t, other, client.Request{Key: "a"}); d.Allowed {
-			t.Error("the request that is still in flight is counted again")
+			t.Error("the request in flight didn't get a slot again")
 		}
 		if err := slot.Release(); err != nil {
 			t.Error(err)

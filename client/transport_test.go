@@ -67,7 +67,7 @@ func once(status int, headers ...string) (answers, *atomic.Int64) {
 	}, &n
 }
 
-func TestARefusedRequestComesBackWhenItIsTold(t *testing.T) {
+func TestRefusedRequestsAreRetried(t *testing.T) {
 	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // the start of a synctest bubble
 	for _, c := range []struct {
 		name    string
@@ -122,7 +122,7 @@ func TestBackOff(t *testing.T) {
 	})
 }
 
-func TestWhatIsntRepeated(t *testing.T) {
+func TestRequestsThatArentRetried(t *testing.T) {
 	body := func() io.Reader { return io.MultiReader(strings.NewReader("once")) } // without GetBody
 	for _, c := range []struct {
 		name   string
@@ -216,7 +216,7 @@ func TestOnePauseForAll(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if time.Since(began) != 5*time.Second {
-			t.Errorf("that took %v", time.Since(began)-5*time.Second)
+			t.Errorf("the request took %v to fail", time.Since(began)-5*time.Second)
 		}
 		wg.Wait()
 		kinds := map[client.EventKind]int{}
@@ -224,7 +224,7 @@ func TestOnePauseForAll(t *testing.T) {
 			kinds[e.Kind]++
 		}
 		if kinds[client.Refused] != 1 || kinds[client.Repeated] != 1 || kinds[client.GaveUp] != 1 || kinds[client.Waited] != 20 {
-			t.Errorf("told of %v", kinds)
+			t.Errorf("events: %v", kinds)
 		}
 	})
 }
@@ -282,7 +282,7 @@ func TestLearnFirst(t *testing.T) {
 		for i, want := range []int64{1, 2, 3, 20} {
 			time.Sleep(800 * ms) // 0.8, 1.6, 2.4 and 3.2 s
 			if got := n.Load(); got != want {
-				t.Errorf("at look %d %d were sent, want %d", i, got, want)
+				t.Errorf("at look %d, %d requests were sent, want %d", i, got, want)
 			}
 		}
 		wg.Wait()
@@ -362,7 +362,7 @@ func TestOtherUnits(t *testing.T) {
 			}
 		}
 		if took := time.Since(began); took != 0 {
-			t.Errorf("19 requests took %v: the tokens that are left were read as requests", took)
+			t.Errorf("19 requests took %v: remaining tokens were taken for remaining requests", took)
 		}
 		if status, err := get(t, rt, t.Context(), "/"); status != 200 || err != nil || time.Since(began) != 9*time.Second {
 			t.Errorf("%d, %v after %v, want 200 after 9s", status, err, time.Since(began))
@@ -398,7 +398,7 @@ func TestInFlight(t *testing.T) {
 					res, err := rt.RoundTrip(req)
 					switch {
 					case errors.Is(err, context.DeadlineExceeded):
-						t.Fatalf("there is no room after the one before %q", kind)
+						t.Fatalf("the request before %q still counts as in flight", kind)
 					case kind == "closed":
 						_ = res.Body.Close()
 						_ = res.Body.Close()
@@ -415,7 +415,7 @@ func TestInFlight(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := get(t, rt, ctx, "/"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a second one is sent beside the first: %v", err)
+			t.Errorf("a second request was sent while the first was in flight: %v", err)
 		}
 		res.Body.Close()
 	})

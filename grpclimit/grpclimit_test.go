@@ -40,7 +40,7 @@ func TestEndpoints(t *testing.T) {
 			got[1] = status.Code(err) == codes.ResourceExhausted
 		}
 		if got != limited {
-			t.Errorf("%s: limited are %v, want %v", endpoint, got, limited)
+			t.Errorf("%s limits %v, want %v", endpoint, got, limited)
 		}
 	}
 }
@@ -66,11 +66,11 @@ func TestARefusal(t *testing.T) {
 		t.Errorf("%v", got.Status)
 	}
 	if wait := retry.GetRetryDelay().AsDuration(); wait <= 0 || wait > 366*24*time.Hour {
-		t.Errorf("it is to return after %s", wait)
+		t.Errorf("the retry delay is %s", wait)
 	}
 	if len(quota.GetViolations()) != 2 || quota.Violations[0].Subject != "rule:orders" || quota.Violations[1].QuotaId != "address" || quota.Violations[1].QuotaValue != 2 ||
 		quota.Violations[1].Description != got.Message() {
-		t.Errorf("violated are %v", quota)
+		t.Errorf("violations: %v", quota)
 	}
 	if info.GetReason() != "RATE_LIMIT_EXCEEDED" || info.Domain != "weir" || info.Metadata["rule"] != "orders" {
 		t.Errorf("%v", info)
@@ -84,7 +84,7 @@ func TestARefusal(t *testing.T) {
 		t.Errorf("trailer %v, header %v", got.trailer, got.header)
 	}
 	if text := fmt.Sprint(got.Proto(), got.trailer); strings.Contains(text, secret) || strings.Contains(text, "127.0.0.1") {
-		t.Errorf("the client is named: %s", text)
+		t.Errorf("the refusal names the client: %s", text)
 	}
 	if w.service.served.Load() != 2 {
 		t.Errorf("%d were served", w.service.served.Load())
@@ -101,7 +101,7 @@ func TestCodes(t *testing.T) {
 		Identity: httplimit.Identity{APIKey: httplimit.Source{Header: "X-API-Key", Bearer: true}, User: httplimit.Source{Header: "X-User"}},
 		Cost: func(_ context.Context, method string, message any) int64 {
 			if _, ok := message.(*testgrpc.SimpleRequest); !ok || method != unary {
-				t.Errorf("the cost of %s %T is asked for", method, message)
+				t.Errorf("Cost was called for %s %T", method, message)
 			}
 			return 3
 		},
@@ -337,7 +337,7 @@ func TestQueues(t *testing.T) {
 		}
 	}
 	if waited := time.Since(begun); waited < 55*time.Millisecond {
-		t.Errorf("four turns of 20 ms came in %s", waited)
+		t.Errorf("four turns of 20 ms took only %s", waited)
 	}
 	w = newWorld(t, queue(2, time.Hour, 2), grpclimit.Options{})
 	w.call(t, "x-api-key", "k")
@@ -359,7 +359,7 @@ func TestQueues(t *testing.T) {
 		t.Helper()
 		for got, deadline := "", time.Now().Add(time.Minute); got != reason; {
 			if time.Now().After(deadline) {
-				t.Fatalf("calls are answered with %s, not %s", got, reason)
+				t.Fatalf("calls got %s, want %s", got, reason)
 			}
 			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "k"), time.Minute)
 			got = detail[*errdetails.ErrorInfo](w.callWith(ctx)).GetReason()
@@ -393,11 +393,11 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// TestOptionsThatCannotBe checks that invalid options panic, as in httplimit.
-func TestOptionsThatCannotBe(t *testing.T) {
+// TestInvalidOptions checks that invalid options panic, as in httplimit.
+func TestInvalidOptions(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("an unknown dialect is taken")
+			t.Error("an unknown dialect was accepted")
 		}
 	}()
 	grpclimit.New(nil, grpclimit.Options{Answers: httplimit.Answers{Dialects: []httplimit.Dialect{"esperanto"}}})

@@ -109,7 +109,7 @@ func TestSlotsEndWithTheirCalls(t *testing.T) {
 			go func() { code <- call(ctx) }()
 			<-inside
 			if got := call(t.Context()); got != codes.ResourceExhausted {
-				t.Errorf("%s, stream %t: beside it, %s", name, streams, got)
+				t.Errorf("%s, stream %t: a second call got %s", name, streams, got)
 			}
 			<-done
 			if c.leaves {
@@ -190,7 +190,7 @@ func (s lame) Take(ctx context.Context, charges []counter.Charge, results []coun
 }
 
 // If a client disconnects and the store fails for a rule, the call isn't served, and keeps no slot.
-func TestSlotsOfThoseWhoHaveLeft(t *testing.T) {
+func TestSlotsOfDisconnectedClients(t *testing.T) {
 	set := compile(t, weir.Rules{Rules: []weir.Rule{slots(1), {ID: "other", By: []string{}, Limits: per(1)}}})
 	store := memstore.New(memstore.Options{})
 	limit := grpclimit.New(weir.NewLimiter(lame{store}, set, weir.Options{}), grpclimit.Options{})

@@ -103,7 +103,7 @@ func TestKeysFromAProvider(t *testing.T) {
 }
 
 // An unreachable provider blocks no clients. Until it is back, tokens are unverified.
-func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
+func TestProviderIsDownAtStart(t *testing.T) {
 	l, err := net.Listen("tcp", loopback.Host()+":0")
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
 	v := verifier(t, jwt.Options{JWKSURL: "http://" + address, OnFetch: func(err error) { fetched <- err }})
 	token := sign(t, edKey(), claims{"sub": "u"})
 	if err := <-fetched; err == nil || claimsOf(v, token) != nil {
-		t.Fatalf("the provider isn't there: %v, %v", err, claimsOf(v, token))
+		t.Fatalf("the provider is down, but got %v, %v", err, claimsOf(v, token))
 	}
 	p := &provider{}
 	p.publish(keySet(t, published{id: "ed", key: edKey().Public()}))
@@ -131,7 +131,7 @@ func TestProviderThatIsNotThereAtTheStart(t *testing.T) {
 		}
 	}
 	if claimsOf(v, token).Text("sub") != "u" {
-		t.Error("the provider is back, and the token isn't verified")
+		t.Error("the provider is back, but the token isn't verified")
 	}
 }
 
@@ -168,7 +168,7 @@ func TestKeysAreKeptFresh(t *testing.T) {
 		time.Sleep(time.Hour)
 		expect("an hour later", 67, false, false)
 		if got := failures.Load(); got != 67 {
-			t.Errorf("%d failures were told", got)
+			t.Errorf("%d failures were reported, want 67", got)
 		}
 
 		p.publish(keySet(t, oldKey))
@@ -195,14 +195,14 @@ func TestKeysAreKeptFresh(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			if claimsOf(v, old) == nil {
-				t.Errorf("%s: keys that were good are gone", name)
+				t.Errorf("%s: valid keys were dropped", name)
 			}
 		}
 		p.publish([]byte(strings.Repeat(" ", 2<<20)))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if claimsOf(v, old) == nil {
-			t.Error("an answer without end: keys that were good are gone")
+			t.Error("an endless response: valid keys were dropped")
 		}
 
 		p.publish(keySet(t, newKey))
@@ -215,7 +215,7 @@ func TestKeysAreKeptFresh(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		if claimsOf(v, young) != nil {
-			t.Error("all keys were withdrawn, and one still verifies")
+			t.Error("all keys were withdrawn, but one still verifies")
 		}
 	})
 }
@@ -253,14 +253,14 @@ func TestLongestKeySet(t *testing.T) {
 		fetched := make(chan error, 10)
 		v := verifier(t, jwt.Options{JWKSURL: srv.URL, OnFetch: func(err error) { fetched <- err }})
 		if err := <-fetched; (err == nil) != (want != "") || claimsOf(v, token).Text("sub") != want {
-			t.Errorf("of %d bytes: %v, sub is %q, want %q", length, err, claimsOf(v, token).Text("sub"), want)
+			t.Errorf("%d bytes: %v, sub is %q, want %q", length, err, claimsOf(v, token).Text("sub"), want)
 		}
 		srv.Close()
 	}
 }
 
 // If a provider accepts connections and doesn't respond, the fetch times out.
-func TestProviderThatSaysNothing(t *testing.T) {
+func TestProviderDoesNotRespond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := servePipes(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 		begin, fetched := time.Now(), make(chan error)
@@ -271,7 +271,7 @@ func TestProviderThatSaysNothing(t *testing.T) {
 			}
 		}})
 		if claimsOf(v, sign(t, edKey(), claims{})) != nil || time.Since(begin) != 0 {
-			t.Error("a token was verified, or waited")
+			t.Error("a token was verified, or its check waited")
 		}
 		if err := <-fetched; err == nil || time.Since(begin) != 10*time.Second {
 			t.Errorf("%v after %s", err, time.Since(begin))
@@ -280,7 +280,7 @@ func TestProviderThatSaysNothing(t *testing.T) {
 }
 
 // Errors about a provider never contain the password or the tokens in its URL.
-func TestProviderSecretsAreNotTold(t *testing.T) {
+func TestErrorsHideProviderSecrets(t *testing.T) {
 	const user, password, token = "us3r", "hunter2", "t0ken"
 	hide := func(address string) string {
 		return strings.Replace(address, "http://", "http://"+user+":"+password+"@", 1) + "?token=" + token

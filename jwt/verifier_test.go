@@ -165,14 +165,14 @@ func TestForgedTokens(t *testing.T) {
 	}
 	for kind, v := range verifiers {
 		if got := claimsOf(v, genuine); (got != nil) != (kind == "rsa") {
-			t.Errorf("the genuine token, held against %s: %v", kind, got)
+			t.Errorf("the genuine token, verified with %s: %v", kind, got)
 		}
 	}
 }
 
 // Libraries accept several spellings of the same signature, so the verifier must, too. Otherwise the limiter would see
 // no user in a token that the service accepts.
-func TestSignaturesSpelledOtherwise(t *testing.T) {
+func TestSignatureEncodings(t *testing.T) {
 	c := claims{"sub": "u"}
 	plain := sign(t, rsaKey(), c)
 	at := strings.LastIndexByte(plain, '.') + 1
@@ -202,7 +202,7 @@ func TestLongestToken(t *testing.T) {
 	for length, want := range map[int]string{16 << 10: "u", 16<<10 + 1: ""} {
 		padded := token + strings.Repeat("=", length-len(token))
 		if got := claimsOf(v, padded).Text("sub"); got != want {
-			t.Errorf("of %d bytes: sub is %q, want %q", length, got, want)
+			t.Errorf("%d bytes: sub is %q, want %q", length, got, want)
 		}
 	}
 }
@@ -241,7 +241,7 @@ func loosen(token string) string {
 	return token[:len(token)-1] + alphabet[last^1:last^1+1]
 }
 
-func TestTokensThatAreNotInForce(t *testing.T) {
+func TestTokensOutsideTheirTime(t *testing.T) {
 	now := time.Now()
 	in := func(d time.Duration) int64 { return now.Add(d).Unix() }
 	v := verifier(t, jwt.Options{Secret: secret, Issuer: "https://idp.example", Audience: "weir"})

@@ -62,7 +62,7 @@ func TestSlotsInUse(t *testing.T) {
 		other := b.take(weir.Request{APIKey: "b"})
 		b.wantSlots("three requests", 5)
 		if d := b.take(weir.Request{APIKey: "a", Cost: 2}); d.Allowed { // only one slot is left
-			t.Error("six of five slots")
+			t.Error("a request got slots beyond the limit")
 		}
 		b.take(weir.Request{APIKey: "a", Peek: true})
 		b.wantSlots("refused, and peeked", 5)
@@ -156,7 +156,7 @@ func TestReservations(t *testing.T) {
 		store := memstore.New(memstore.Options{})
 		b, broken := holding(t, store, tokens, usd), holding(t, lost{store}, tokens, usd)
 		if b.gauge(`weir_reservations{state="reserved"}`) != -1 {
-			t.Error("there are reservations before any")
+			t.Error("there is a series of reservations before the first one")
 		}
 		amounts := map[string]counter.Amount{"tokens": counter.Whole(10), "usd": counter.Whole(1)}
 		reserve := func(b *bed) *weir.Decision {
@@ -184,7 +184,7 @@ func TestReservations(t *testing.T) {
 			}
 		}
 		if broken.gauge(`weir_reservations{state="failed"}`) != 1 || broken.gauge(`weir_reservations{state="unknown"}`) != 0 {
-			t.Error("what the store wasn't told counts as settled")
+			t.Error("a settlement that failed counts as settled")
 		}
 	})
 }
@@ -196,11 +196,11 @@ func TestNearTheLimitOfAnAmount(t *testing.T) {
 		near := func() float64 { return b.series()[`weir_near_limit_total{rule="usd"}`].GetCounter().GetValue() }
 		b.take(weir.Request{APIKey: "a", Amounts: map[string]counter.Amount{"usd": 390_000}})
 		if near() != 0 {
-			t.Error("0.11 of 0.5 is near")
+			t.Error("0.11 of 0.5 left counts as near the limit")
 		}
 		b.take(weir.Request{APIKey: "a", Amounts: map[string]counter.Amount{"usd": 20_000}})
 		if near() != 1 {
-			t.Error("0.09 of 0.5 isn't near")
+			t.Error("0.09 of 0.5 left doesn't count as near the limit")
 		}
 	})
 }

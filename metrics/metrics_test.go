@@ -88,7 +88,7 @@ func (b *bed) want(begin string, want map[string]float64) {
 	}
 	for name, m := range got {
 		if _, there := want[name]; strings.HasPrefix(name, begin) && !there {
-			b.t.Errorf("%s is there, and %v", name, m)
+			b.t.Errorf("%s shouldn't exist, but is %v", name, m)
 		}
 	}
 }
@@ -233,7 +233,7 @@ func TestTimesAreSampled(t *testing.T) {
 		t.Errorf("a histogram must be classic and native: %v", h)
 	}
 	if b.series()[`weir_check_duration_seconds{edge="grpc"}`] != nil {
-		t.Error("an edge is shown that nobody has used")
+		t.Error("an unused edge has a series")
 	}
 }
 
@@ -297,7 +297,7 @@ func TestRemovedRulesLeave(t *testing.T) {
 		sum := b.metrics.Sum()
 		sum.Decisions(func(_ string, _ weir.Reason, _ bool, n uint64) { all += n })
 		if all != 2 {
-			t.Errorf("%d decisions in all, want 2: what was counted is never less than before", all)
+			t.Errorf("%d decisions in all, want 2: totals must never fall", all)
 		}
 		b.limiter.SetRules(compile(t, weir.Rules{Rules: both}))
 		check()

@@ -86,7 +86,7 @@ func TestNodesShareOneLimit(t *testing.T) {
 		}
 	}
 	if allowed > 10 || allowed < 5 {
-		t.Errorf("%d of 10 were allowed", allowed)
+		t.Errorf("%d of 10 requests were allowed", allowed)
 	}
 	write(t, file, "rules: [{id: two, limit: 1000/day}]")
 	for _, n := range nodes {
@@ -100,13 +100,13 @@ func TestNodesFollowSharedRules(t *testing.T) {
 	seed := write(t, filepath.Join(t.TempDir(), "seed.yaml"), "rules: [{id: one, limit: 200/day}]")
 	n := open(t, Options{Store: "redis://" + redis.Addr, SeedRules: seed})
 	if r := n.Rules().Rules().Rules; !n.allows(t) || len(r) != 1 || r[0].ID != "one" {
-		t.Fatalf("the rules that were given aren't in force, but %+v", r)
+		t.Fatalf("the seed rules aren't in force, but %+v", r)
 	}
 	until(t, "the store isn't seeded", func() bool { return n.Rules().Version() == 1 })
 	store := rulestore.OverRedis(n.shared.Redis)
 	head, err := store.Head(t.Context())
 	if err != nil || head.Number != 1 {
-		t.Fatalf("the store begins with %+v, %v", head, err)
+		t.Fatalf("the store's first version is %+v, %v", head, err)
 	}
 	if _, err := store.Append(t.Context(), 0, rulestore.Version{Parent: 1, ParentHash: head.Hash, Author: "ada", Text: []byte("rules: [{id: two, limit: 50/day}]")}); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestNodesFollowSharedRules(t *testing.T) {
 }
 
 // A program starts even if Redis can't be reached.
-func TestRedisIsAway(t *testing.T) {
+func TestOpenWithoutRedis(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: one, limit: 1/day}, {id: two, limit: 2/day, on_store_failure: local}]")
 	n, err := Open(Options{Store: "redis://127.0.0.1:1", Rules: file, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -135,11 +135,11 @@ func TestRedisIsAway(t *testing.T) {
 func TestInThisProcess(t *testing.T) {
 	n := open(t, Options{Rules: write(t, filepath.Join(t.TempDir(), "rules.yaml"), "rules: [{id: one, limit: 1/day}]")})
 	if !n.allows(t) || n.allows(t) {
-		t.Error("one a day isn't one")
+		t.Error("a limit of one a day doesn't allow exactly one request")
 	}
 }
 
-func TestWhatIsWrong(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	bad := write(t, filepath.Join(t.TempDir(), "bad.yaml"), "rules:\n  - {id: one, limt: 1/day}\n")
 	good := write(t, filepath.Join(t.TempDir(), "good.yaml"), "rules: [{id: one, limit: 1/day}]")
 	for want, o := range map[string]Options{

@@ -29,7 +29,7 @@ rules:
 		t.Fatal(err)
 	}
 	if f.Rules.Abuse == nil || *f.Rules.Abuse != usual {
-		t.Errorf("of all: %+v", f.Rules.Abuse)
+		t.Errorf("the document's abuse: %+v", f.Rules.Abuse)
 	}
 	for i, want := range []*counter.Abuse{nil, &usual, {}, &own, &usual} {
 		if got := f.Rules.Rules[i].Abuse; (got == nil) != (want == nil) || got != nil && *got != *want {

@@ -85,7 +85,7 @@ func TestAmountsFile(t *testing.T) {
 	}
 	for _, w := range f.Warnings {
 		if w.Path != "tiers.team" { // the warning says which requests are in this tier
-			t.Errorf("warned of %s", w)
+			t.Errorf("unexpected warning: %s", w)
 		}
 	}
 	got := map[string]string{}

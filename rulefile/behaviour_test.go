@@ -89,7 +89,7 @@ func TestDesign(t *testing.T) {
 		b.allows(100, free, "quota")
 		d := b.allows(200, pro, "quota") // the burst
 		if d.Policy.Limit.Count != 1000 {
-			t.Errorf("clients of the tier pro are shown %d", d.Policy.Limit.Count)
+			t.Errorf("clients of the tier pro see the limit %d", d.Policy.Limit.Count)
 		}
 	})
 	t.Run("a key that isn't verified is in the default tier", func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestDesign(t *testing.T) {
 		nobody := weir.Request{IP: home, Method: "GET", Path: "/"}
 		d := b.allows(20, nobody, "anonymous")
 		if d.Policy.Name != "anonymous-1s" || d.Policy.Limit.Window != time.Second {
-			t.Errorf("bound by %s", d.Policy.Name)
+			t.Errorf("the binding limit is %s", d.Policy.Name)
 		}
 		var names []string
 		for _, s := range d.Limits() {

@@ -225,7 +225,7 @@ func (t *experiment) exact() error {
 		case err != nil:
 			return err
 		case a.degraded:
-			return fmt.Errorf("a degraded answer, %d", a.status)
+			return fmt.Errorf("a degraded answer with status %d", a.status)
 		case a.status == http.StatusOK:
 			allowed++
 		default:
@@ -233,7 +233,7 @@ func (t *experiment) exact() error {
 		}
 	}
 	if allowed != tight {
-		return fmt.Errorf("%d of %d were allowed, and %d refused", allowed, tight, refused)
+		return fmt.Errorf("%d requests of a limit of %d were allowed, and %d refused", allowed, tight, refused)
 	}
 	return nil
 }

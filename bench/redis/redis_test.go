@@ -62,7 +62,7 @@ func TestInterrupted(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if lines != len(contenders)+1 {
-		t.Errorf("it went on for %d steps", lines)
+		t.Errorf("it continued for %d steps after the interrupt", lines)
 	}
 }
 

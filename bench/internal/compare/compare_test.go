@@ -31,18 +31,18 @@ func TestRatioIsWithinRounds(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	if got := r.Ratio(nil, Nanoseconds); !math.IsNaN(got.Median) {
-		t.Errorf("a ratio to nothing is %v", got)
+		t.Errorf("the ratio without a base is %v, want NaN", got)
 	}
 }
 
-func TestDisturbedSamplesCountOnlyAlone(t *testing.T) {
+func TestDisturbedSamplesAreTheLastResort(t *testing.T) {
 	base, r := row(100, 100), row(900, 50)
 	r.Samples[0].Others = 0.5
 	if got := r.Ratio(base, Nanoseconds); math.Abs(got.High-0.5) > 1e-9 {
-		t.Errorf("ratio %v, want 0.5 alone", got)
+		t.Errorf("ratio %v, want only 0.5", got)
 	}
 	if got := r.Spread(Nanoseconds); math.Abs(got.High-50) > 1e-9 {
-		t.Errorf("ns %v, want 50 alone", got)
+		t.Errorf("ns %v, want only 50", got)
 	}
 	r.Samples = r.Samples[:1]
 	if got := r.Ratio(base, Nanoseconds); math.Abs(got.Median-9) > 1e-9 {
@@ -55,18 +55,18 @@ func TestUnexpectedAnswersNeverCount(t *testing.T) {
 	base, r := row(10, 30, 10, 10), row(20, 60, 1, 90)
 	r.Samples[2].Errors, r.Samples[3].Others = 5, 0.5
 	if got := r.Ratio(base, P50); !near(got, report.Spread{Median: 2, Low: 2, High: 2}) {
-		t.Errorf("got %v, want 2 alone", got)
+		t.Errorf("got %v, want only 2", got)
 	}
 	r.Samples = r.Samples[2:]
 	base.Samples = base.Samples[2:]
 	if got := r.Ratio(base, P50); !near(got, report.Spread{Median: 9, Low: 9, High: 9}) {
-		t.Errorf("got %v, want 9 alone", got)
+		t.Errorf("got %v, want only 9", got)
 	}
 	r.Samples = r.Samples[:1]
 	if got := r.Ratio(base, P50); !math.IsNaN(got.Median) {
-		t.Errorf("a ratio of failures is %v", got)
+		t.Errorf("the ratio of failed samples is %v, want NaN", got)
 	}
 	if got := r.Ratio(nil, P50); !math.IsNaN(got.Median) {
-		t.Errorf("a ratio to nothing is %v", got)
+		t.Errorf("the ratio without a base is %v, want NaN", got)
 	}
 }
