@@ -90,7 +90,7 @@ func zipf(t *testing.T, nodes []*node) map[string]int {
 
 // told returns a client's number of requests according to an answer, and how far off that may be.
 func told(c top.Client, a *top.Answer) (sum, off float64) {
-	return c.Requests * a.WindowSeconds, (c.PlusMinus+c.LowBy)*a.WindowSeconds + 2 // rates are rounded
+	return c.Requests * a.WindowSeconds, (c.PlusMinus+a.MissingBelow)*a.WindowSeconds + 2 // rates are rounded
 }
 
 // TestTopAgreesWithAnExactCount compares the top 20 of a Zipf load on three nodes with exact counts. Counts and order

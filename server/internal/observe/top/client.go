@@ -56,9 +56,6 @@ func (c *Cluster) Client(ctx context.Context, who Identity, print string) (HourO
 		for _, r := range parts {
 			rule.add(r.Sum)
 			ruleKept += r.Kept
-			if len(r.Rows) == 0 {
-				in.LowBy += r.Lacks
-			}
 			for i := range r.Rows {
 				in.add(&r.Rows[i])
 			}

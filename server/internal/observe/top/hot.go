@@ -44,10 +44,9 @@ type past struct {
 
 type hotClient struct {
 	named
-	Rule  string  `json:"rule"`
-	Rates Rates   `json:"rates"`
-	Lacks float64 `json:"lacks"` // how much too low the rates may be
-	Past  past    `json:"past"`
+	Rule  string `json:"rule"`
+	Rates Rates  `json:"rates"`
+	Past  past   `json:"past"`
 }
 
 // tellHotLocked adds to an answer the hottest clients, and the rules that were used last.
@@ -99,7 +98,7 @@ func (t *Top) hotLocked(by *[2]sketch, most int) (out hotList) {
 	}
 	for n, h := range found {
 		out.Hot = append(out.Hot, hotClient{
-			named: h.named(), Rule: n.rule, Rates: h.rates, Lacks: lacking(h.unknown),
+			named: h.named(), Rule: n.rule, Rates: h.rates,
 			Past: past{whole(h.requests.last(t.slot)), whole(h.refused.last(t.slot))},
 		})
 	}
@@ -144,7 +143,7 @@ type Answer struct {
 	Covered
 	Partial string `json:"partial,omitempty"` // why other nodes may be missing
 	// MissingBelow is the highest rate of a client that may be missing from the answer even if K is
-	// large enough.
+	// large enough. The rates of listed clients may be too low by as much.
 	MissingBelow float64   `json:"missing_below"`
 	Clients      []Client  `json:"clients"`
 	Rules        []RuleUse `json:"rules"`
@@ -160,7 +159,6 @@ type Client struct {
 	MoreRules int    `json:"more_rules"` // how many rules decided the others
 	Rates
 	PlusMinus float64 `json:"plus_minus"` // sampling error of Requests: 95 % of the time, it is no larger
-	LowBy     float64 `json:"low_by"`     // how much too low both rates may be, in addition to PlusMinus
 	History   past    `json:"history"`    // newest last
 }
 
@@ -196,7 +194,6 @@ func merge(q Query, all []told) Answer {
 	type sum struct {
 		Client
 		variance float64
-		covered  float64 // the part of MissingBelow that comes from lists which have this client
 		bound    float64 // requests by Rule
 	}
 	clients, rules := map[uint64]*sum{}, map[string]*RuleUse{}
@@ -214,8 +211,7 @@ func merge(q Query, all []told) Answer {
 		if q.Rule != "" {
 			list = &t.Pairs
 		}
-		missing := list.Missing.by(q.Refused)
-		out.MissingBelow += missing
+		out.MissingBelow += list.Missing.by(q.Refused)
 		for i := range list.Hot {
 			c := &list.Hot[i]
 			if q.Rule != "" && c.Rule != q.Rule {
@@ -228,8 +224,6 @@ func merge(q Query, all []told) Answer {
 			}
 			s.add(c.Rates)
 			s.variance += c.Rates.Requests * (t.OneIn - 1) / out.WindowSeconds
-			s.LowBy += c.Lacks
-			s.covered += missing
 			for k := range s.History.Requests {
 				s.History.Requests[k] += c.Past.Requests[k]
 				s.History.Refused[k] += c.Past.Refused[k]
@@ -265,7 +259,6 @@ func merge(q Query, all []told) Answer {
 		}
 		s.MoreRules = max(0, s.MoreRules) // nodes may have sent no rules
 		s.Requests, s.Refused, s.PlusMinus = tenth(s.Requests), tenth(s.Refused), tenth(2*math.Sqrt(s.variance))
-		s.LowBy = tenth(s.LowBy + out.MissingBelow - s.covered)
 		out.Clients = append(out.Clients, s.Client)
 	}
 	slices.SortFunc(out.Clients, func(a, b Client) int {

@@ -69,22 +69,18 @@ type hourRule struct {
 	total        series // all requests to which the rule applied
 	would        series // requests that the rule would have refused if it weren't in shadow
 	rows         map[uint64]*row
-	// lost is the highest count of a forgotten key, with which new keys start. Forgot is the last
-	// slot in which the rule forgot a key that had sent requests within the hour.
-	lost   float64
-	forgot uint32
+	lost         float64 // the highest count of a forgotten key, with which new keys start
 }
 
 type row struct {
 	series
 	count   float64 // requests, which weigh more the newer they are
 	id      uint64
-	subject []byte  // the subject, or the parts of it that are kept
-	full    uint32  // when its counter is full again, in Unix seconds
-	lost    float32 // how many requests the key may have sent at most before it got this row
-	at      uint32  // time of the last request: the low bits of Unix milliseconds, which cover an hour
-	cut     bool    // only parts of the subject are kept
-	used    uint8   // how much of its limit was used after its last request, in units of 1/usedAll
+	subject []byte // the subject, or the parts of it that are kept
+	full    uint32 // when its counter is full again, in Unix seconds
+	at      uint32 // time of the last request: the low bits of Unix milliseconds, which cover an hour
+	cut     bool   // only parts of the subject are kept
+	used    uint8  // how much of its limit was used after its last request, in units of 1/usedAll
 }
 
 const usedAll = 250
@@ -291,7 +287,7 @@ func (h *hour) insert(r *hourRule, id uint64, subject []byte, cut bool) *row {
 	if len(r.rows) >= h.keep {
 		h.shorten(r, h.keep-max(1, h.keep/4))
 	}
-	k := &row{id: id, count: r.lost, cut: cut, lost: h.lost(r), subject: slices.Clone(subject)}
+	k := &row{id: id, count: r.lost, cut: cut, subject: slices.Clone(subject)}
 	r.rows[id] = k
 	h.rows++
 	h.held += cap(k.subject)
@@ -303,7 +299,7 @@ func (h *hour) insert(r *hourRule, id uint64, subject []byte, cut bool) *row {
 func (h *hour) evict(r *hourRule, k *row) {
 	delete(r.rows, k.id)
 	if k.slot+HourSlots > h.slot {
-		r.lost, r.forgot = max(r.lost, k.count), h.slot
+		r.lost = max(r.lost, k.count)
 	}
 	h.rows--
 	h.held -= cap(k.subject) + cap(k.entries)
@@ -333,15 +329,6 @@ func (h *hour) shrink() {
 			h.shorten(r, h.keep)
 		}
 	}
-}
-
-// lost returns how many requests of the hour a forgotten key of a rule may have sent at most. It
-// multiplies the count by 4, since requests an hour ago weigh a quarter of new ones.
-func (h *hour) lost(r *hourRule) float32 {
-	if r.forgot == 0 || r.forgot+HourSlots <= h.slot {
-		return 0
-	}
-	return float32(math.Ceil(r.lost / h.weight * (1 << (HourSlots / halved))))
 }
 
 // rarest returns the highest sampling weight of a decision in the hour.

@@ -44,7 +44,6 @@ type name struct {
 type entry struct {
 	client
 	count    float64 // with decay
-	unknown  float64 // the part of count that may not be this client's, with the same decay
 	requests history
 	refused  history
 }
@@ -64,7 +63,7 @@ func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 			k.shrink()
 		}
 		n.rule = strings.Clone(rule) // a copy, because the name may be part of a large text
-		e = &entry{client: s.client, count: k.forgot, unknown: k.forgot}
+		e = &entry{client: s.client, count: k.forgot}
 		k.entries[n] = e
 	}
 	e.count += weight
@@ -89,7 +88,6 @@ func (k *sketch) decay(slots int64) {
 	k.forgot *= factor
 	for _, e := range k.entries {
 		e.count *= factor
-		e.unknown *= factor
 	}
 }
 

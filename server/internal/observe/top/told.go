@@ -33,8 +33,7 @@ type told struct {
 type toldRule struct {
 	Rule    string    `json:"rule"`
 	Sum     sum       `json:"sum,omitzero"`
-	Kept    uint64    `json:"kept"`            // requests from the keys that are remembered
-	Lacks   uint64    `json:"lacks,omitempty"` // how many requests a key that isn't in Rows may have sent at most
+	Kept    uint64    `json:"kept"` // requests from the keys that are remembered
 	Would   uint64    `json:"would"`
 	Hit     time.Time `json:"hit,omitzero"`
 	Refusal time.Time `json:"refusal,omitzero"`
@@ -72,7 +71,6 @@ type toldRow struct {
 	Used    uint8  `json:"used"`
 	At      int64  `json:"at"`                // Unix milliseconds of its last request
 	Special bool   `json:"special,omitempty"` // an override in the rule gives it limits of its own
-	LowBy   uint64 `json:"low_by,omitempty"`  // how many of its requests may be missing at most
 	Past    []byte `json:"past"`              // the number of the first slot in four bytes, and then the entries
 }
 
@@ -130,7 +128,7 @@ func (t *Top) tell(q question, node string, most int) told {
 		t.mu.Lock()
 		if r := t.hour.rules[id]; r != nil { // the rule may have been forgotten since
 			rule, names := t.hour.tell(r, q, most, max(8, 8*most/len(rules)), t.now)
-			if q.kind != ofClient || len(rule.Rows) > 0 || rule.Lacks > 0 { // the client may be a forgotten key
+			if q.kind != ofClient || len(rule.Rows) > 0 || rule.Kept < rule.Sum.Requests { // the client may be a forgotten key
 				out.Rules = append(out.Rules, rule)
 			}
 			out.Names = append(out.Names, names...)
@@ -195,15 +193,10 @@ func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (o
 		}
 		out.Rows = append(out.Rows, toldRow{
 			named: who.named, Sum: sum, Past: k.past(h.oldest()), Used: used, At: k.last(now).UnixMilli(),
-			Special: who.special, LowBy: uint64(k.lost),
+			Special: who.special,
 		})
 	}
 	out.Kept = min(out.Kept, out.Sum.Requests) // both were rounded separately
-	forgotten := out.Sum.Requests - out.Kept
-	out.Lacks = min(uint64(h.lost(r)), forgotten)
-	for i := range out.Rows {
-		out.Rows[i].LowBy = min(out.Rows[i].LowBy, forgotten)
-	}
 	if q.kind == ofClient {
 		return out, names
 	}
@@ -214,12 +207,7 @@ func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (o
 			return cmp.Or(cmp.Compare(b.Sum.Requests, a.Sum.Requests), cmp.Compare(a.ID, b.ID))
 		})
 	}
-	if len(out.Rows) > most {
-		out.Rows, out.Lacks = out.Rows[:most], out.Sum.Requests
-		for i := range out.Rows {
-			out.Lacks -= min(out.Rows[i].Sum.Requests, out.Lacks)
-		}
-	}
+	out.Rows = out.Rows[:min(len(out.Rows), most)]
 	return out, nil
 }
 

@@ -67,8 +67,7 @@ type HourClient struct {
 // HourUse is how a client used a rule.
 type HourUse struct {
 	sum
-	LowBy   uint64  `json:"low_by"` // how many requests may be missing at most, because the key was forgotten for a while
-	Used    float64 `json:"used"`   // share of the limit in use, estimated for now from its last request
+	Used    float64 `json:"used"` // share of the limit in use, estimated for now from its last request
 	History Past    `json:"history"`
 }
 
@@ -170,26 +169,20 @@ func (m *merged) add(r *toldRow) {
 		m.Used, m.At = r.Used, r.At
 	}
 	m.Special = m.Special || r.Special
-	m.LowBy += r.LowBy
 	m.pasts = append(m.pasts, r.Past)
 }
 
 // mergeRows combines the rows with the same key, and returns the keys with the most requests.
 func mergeRows(parts []*toldRule) []*merged {
 	byID := map[uint64]*merged{}
-	lacks := uint64(0)
-	for _, p := range parts {
-		lacks += p.Lacks
-	}
 	for _, p := range parts {
 		for i := range p.Rows {
 			r := &p.Rows[i]
 			m := byID[r.ID]
 			if m == nil {
-				m = &merged{toldRow: toldRow{named: r.named, LowBy: lacks}}
+				m = &merged{toldRow: toldRow{named: r.named}}
 				byID[r.ID] = m
 			}
-			m.LowBy -= min(p.Lacks, m.LowBy) // this node has a row for the key, so it lacks none of its requests
 			m.add(r)
 		}
 	}
@@ -218,7 +211,7 @@ func (s *Span) addTo(p *Past, histories ...[]byte) {
 
 // use returns how a key used a rule.
 func (s *Span) use(m *merged) HourUse {
-	out := HourUse{m.Sum, m.LowBy, math.Round(float64(m.Used)/usedAll*1000) / 1000, newPast()}
+	out := HourUse{m.Sum, math.Round(float64(m.Used)/usedAll*1000) / 1000, newPast()}
 	s.addTo(&out.History, m.pasts...)
 	return out
 }

@@ -198,7 +198,7 @@ func (r Rates) sane() bool {
 func (n *named) sane() bool { return clean(n.Client) && clean(n.Kind) }
 
 func (c *hotClient) sane() bool {
-	return c.named.sane() && slices.Contains(kindNames[:], c.Kind) && clean(c.Rule) && c.Rates.sane() && c.Lacks >= 0 && c.Lacks <= mostRate
+	return c.named.sane() && slices.Contains(kindNames[:], c.Kind) && clean(c.Rule) && c.Rates.sane()
 }
 
 func (s sum) sane() bool { return s.Refused <= s.Requests && s.Requests <= mostSum }
@@ -212,12 +212,12 @@ func (n *toldName) sane(q question) bool {
 }
 
 func (r *toldRule) sane(now time.Time) bool {
-	return clean(r.Rule) && been(r.Hit, now) && been(r.Refusal, now) && r.Sum.sane() && r.Kept <= r.Sum.Requests && r.Lacks <= r.Sum.Requests && r.Would <= mostSum &&
+	return clean(r.Rule) && been(r.Hit, now) && been(r.Refusal, now) && r.Sum.sane() && r.Kept <= r.Sum.Requests && r.Would <= mostSum &&
 		r.Keys.sane() && r.Above.sane() && tells(r.Past, nil) && r.Rates.sane() && r.Shadow >= 0 && r.Shadow <= mostRate
 }
 
 func (w *toldRow) sane() bool {
-	return w.named.sane() && w.Used <= usedAll && w.LowBy <= mostSum && tells(w.Past, &w.Sum)
+	return w.named.sane() && w.Used <= usedAll && tells(w.Past, &w.Sum)
 }
 
 // tells reports whether an encoded history is well-formed and, unless of is nil, adds up to that
