@@ -21,7 +21,8 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-# Region n has the ports 77n0 (Redis), 77n1 (checks), 77n2 (admin) and 77n4 (other regions). 78nm leads from region n to m.
+# Region n has the ports 77n0 (Redis), 77n1 (checks), 77n2 (admin) and 77n4 (other regions). The proxy from region n to region m
+# has the port 78nm.
 regions=(us eu ap)
 ways=()
 openssl rand -hex 32 >"$dir/secret"

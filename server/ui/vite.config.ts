@@ -1,13 +1,13 @@
 import { defineConfig, loadEnv } from 'vite'
 
-// WEIR_ADMIN is the admin port of a running node that `npm run dev` sends the API's requests to.
+// WEIR_ADMIN is the admin port of the running node to which `npm run dev` sends API requests.
 const admin = `http://${loadEnv('', '.', 'WEIR_').WEIR_ADMIN ?? '127.0.0.1:8082'}`
 
 export default defineConfig({
   base: '/console/',
   plugins: [
     {
-      // Without it a page flashes in the system's theme before the script sets the chosen one.
+      // Without this, a page appears for a moment in the system's theme, before the script sets the chosen one.
       name: 'render-after-theme',
       transformIndexHtml: { order: 'post', handler: (html) => html.replace('<script type="module"', '<script type="module" blocking="render"') },
     },

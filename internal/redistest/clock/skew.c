@@ -1,5 +1,5 @@
-/* Preloaded before redis-server, it shifts the time of day by as many microseconds as the file says that SKEW_FILE names. The
-   file is mapped: whoever writes to it makes the clock step. */
+/* This library is preloaded into redis-server. It shifts the time of day by the number of microseconds in the file that
+   SKEW_FILE names. The file is mapped into memory, so writing to it makes the clock step at once. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
