@@ -210,7 +210,19 @@ func TestBlocksThatWereGivenUp(t *testing.T) {
 	write(open)
 	write("blacklist: [192.0.0.0/16]\nrules: []\n") // this block covers one of the two
 	kept := rulestore.Copy{Path: t.TempDir()}
-	if err := kept.Save(rulestore.Version{Number: 9, Parent: 8, ParentHash: "8888", Author: "ann", Time: time.Now(), Text: []byte(blocked)}); err != nil {
+	lost, err := rulestore.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lost.Close()
+	if err := lost.PutBack(t.Context(), rulestore.Version{Number: 9, Parent: 8, ParentHash: "8888", Author: "ann", Time: time.Now(), Text: []byte(blocked)}); err != nil {
+		t.Fatal(err)
+	}
+	v, err := lost.Get(t.Context(), 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kept.Save(v); err != nil {
 		t.Fatal(err)
 	}
 	seed, err := inforce.Parse("rules", []byte(open), 0)

@@ -168,10 +168,6 @@ func TestLine(t *testing.T) {
 		if got := last.after(old); want == ancestor && got != stranger {
 			t.Errorf("%s, of another hash: %d", old.Name(), got)
 		}
-		old.Hash = "" // as in versions from before there were hashes
-		if got := last.after(old); got != want {
-			t.Errorf("%s without a hash: %d, want %d", old.Name(), got, want)
-		}
 		old.Number++
 		if got := last.after(old); want == ancestor && got != stranger {
 			t.Errorf("%d, which is between two: %d", old.Number, got)

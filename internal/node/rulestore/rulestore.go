@@ -60,17 +60,8 @@ func (v Version) Name() string {
 // Short returns the first 8 characters of a hash.
 func Short(hash string) string { return hash[:min(8, len(hash))] }
 
-// Is reports whether both are the same version. Versions from before hashes existed have a known
-// hash only together with their text; without it, author and time are compared.
-func (v Version) Is(o Version) bool {
-	switch {
-	case v.Number != o.Number:
-		return false
-	case v.Hash == "" || o.Hash == "":
-		return v.Parent == o.Parent && v.Author == o.Author && v.Time.UnixMilli() == o.Time.UnixMilli()
-	}
-	return v.Hash == o.Hash
-}
+// Is reports whether both are the same version.
+func (v Version) Is(o Version) bool { return v.Number == o.Number && v.Hash == o.Hash }
 
 // sum returns the version's hash. It leaves out the number, which the store assigns, and the
 // message, which restoring extends.
@@ -122,7 +113,7 @@ func (v Version) after(old Version) descent {
 		return cmp.Compare(m, n)
 	})
 	switch {
-	case found && (line[i] == old.Name() || old.Hash == "" || !strings.Contains(line[i], "-")):
+	case found && (line[i] == old.Name() || !strings.Contains(line[i], "-")):
 		return ancestor
 	case i == 0 && !found && len(line) > 0:
 		return unknown
@@ -242,9 +233,7 @@ func dated(v Version) Version {
 // checked returns the version with its text, if that is what was written.
 func checked(v Version, text []byte) (Version, error) {
 	v.Text = text
-	if sum := v.sum(); v.Hash == "" {
-		v.Hash = sum // it was written before hashes existed
-	} else if sum != v.Hash {
+	if v.sum() != v.Hash {
 		v.Text = nil
 		return v, fmt.Errorf("%w: version %s isn't what was written", ErrDamaged, v.Name())
 	}

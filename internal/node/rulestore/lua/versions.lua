@@ -24,7 +24,7 @@ local function known(about, field)
   local text = read('HGET', about, field)
   if not text then return nil end
   local ok, v = pcall(cjson.decode, text)
-  if not ok or type(v) ~= 'table' or type(v.parent) ~= 'number' or type(v.hash or '') ~= 'string' then return nil end
+  if not ok or type(v) ~= 'table' or type(v.parent) ~= 'number' or type(v.hash) ~= 'string' then return nil end
   return v, text
 end
 
@@ -60,5 +60,5 @@ local function written(numbers, about, number)
   return nil
 end
 
--- same reports whether a version has a given hash. Versions that were written before there were hashes match every hash.
-local function same(v, hash) return v and (v.hash == nil or v.hash == '' or v.hash == hash) end
+-- same reports whether a version has a given hash.
+local function same(v, hash) return v and v.hash == hash end
