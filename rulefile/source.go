@@ -1,7 +1,6 @@
 package rulefile
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -23,10 +22,6 @@ const byteOrderMark = "\xef\xbb\xbf"
 // readSource finds the lines of a text, and adds problems for what isn't plain text.
 func readSource(src []byte, list *problems) *source {
 	s := &source{text: string(src)}
-	if strings.HasPrefix(s.text, "\xff\xfe") || strings.HasPrefix(s.text, "\xfe\xff") {
-		list.add(nowhere, "", "is UTF-16 text: save it as UTF-8")
-		return s
-	}
 	content := strings.TrimPrefix(s.text, byteOrderMark)
 	json := strings.HasPrefix(strings.TrimLeft(content, " \t\r\n"), "{")
 	s.begins = []int{len(s.text) - len(content)}
@@ -56,15 +51,12 @@ func (s *source) checkLine(begin int, json bool, list *problems) {
 	}
 	if i := strings.IndexFunc(line, isControl); i >= 0 {
 		r, _ := utf8.DecodeRuneInString(line[i:])
-		fail(i, "%s is not allowed here: remove it", controlName(r))
+		fail(i, "the control character U+%04X is not allowed here: remove it", r)
 		return
 	}
 	content := strings.TrimLeft(line, " \t")
 	if tab := strings.IndexByte(line[:len(line)-len(content)], '\t'); tab >= 0 && !json && content != "" && content[0] != '#' {
 		fail(tab, "lines are indented with spaces, not with tabs")
-	}
-	if strings.HasPrefix(line, "<<<<<<< ") || strings.HasPrefix(line, ">>>>>>> ") {
-		fail(0, "a merge conflict was left in the file: keep one of the two sides")
 	}
 }
 
@@ -111,16 +103,4 @@ func (s *source) column(at int) int { return utf8.RuneCountInString(s.text[s.lin
 // direction, so that a rule would mean something else than it shows.
 func isControl(r rune) bool {
 	return unicode.IsControl(r) && r != '\t' || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff || r == 0xfffe || r == 0xffff
-}
-
-func controlName(r rune) string {
-	switch r {
-	case 0:
-		return "a NUL character"
-	case '\r':
-		return "a carriage return without a line feed"
-	case 0x1b:
-		return "an escape character"
-	}
-	return fmt.Sprintf("the control character U+%04X", r)
 }
