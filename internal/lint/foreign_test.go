@@ -260,7 +260,7 @@ func TestForeignAttributes(t *testing.T) {
 	}
 }
 
-// TestListsForEverybody checks list entries that cover all clients, and other faulty ones.
+// TestListsForEverybody checks list entries that cover all clients or nearly all.
 func TestListsForEverybody(t *testing.T) {
 	for _, c := range []struct {
 		entry, bad, warning string
@@ -274,6 +274,12 @@ func TestListsForEverybody(t *testing.T) {
 		{"::ffff:0.0.0.0/95", "mixes IPv4 and IPv6", ""},
 		{"*", "matches every key", ""},
 		{"**", "matches every key", ""},
+		{"0.0.0.0/1", "", "a large part of all addresses"},
+		{"128.0.0.0/1", "", "a large part of all addresses"},
+		{"64.0.0.0/7", "", "a large part of all addresses"},
+		{"2000::/3", "", "a large part of all addresses"},
+		{"::/1", "", "a large part of all addresses"},
+		{"2a00::/12", "", "a large part of all addresses"},
 		{"203.0.113.1-203.0.113.9", "nor an IP range", ""},
 		{"203.0.113.1 - 9", "nor an IP range", ""},
 		{"203.0.113.0/255.255.255.0", "nor an IP range", ""},
@@ -282,7 +288,7 @@ func TestListsForEverybody(t *testing.T) {
 		{"203.0.113.7:8080", "write 203.0.113.7", ""},
 		{"[2001:db8::1]:80", "write 2001:db8::1", ""},
 		{"ip:203.0.113.7", "write 203.0.113.7", ""},
-		{"10.0.0.0/8", "", ""}, {"fc00::/7", "", ""}, {"128.0.0.0/1", "", ""}, {"fe80::/10", "", ""}, {"2001:db8::/32", "", ""}, {"203.0.113.7", "", ""}, {"sk_*", "", ""}, {"a/b", "", ""}, {"2024-10-01", "", ""},
+		{"10.0.0.0/8", "", ""}, {"fc00::/7", "", ""}, {"fe80::/10", "", ""}, {"2001:db8::/32", "", ""}, {"203.0.113.7", "", ""}, {"sk_*", "", ""}, {"a/b", "", ""}, {"2024-10-01", "", ""},
 	} {
 		for list, doc := range map[string]weir.Rules{"allow": {Allow: []string{"sk_1", c.entry}}, "deny": {Deny: []string{"sk_1", c.entry}}} {
 			doc.Rules = []weir.Rule{{ID: "all", By: []string{"ip"}, Limits: per(1, time.Minute)}}

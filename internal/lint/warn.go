@@ -3,6 +3,7 @@ package lint
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -147,7 +148,20 @@ func (d *document) warnOfSpelling(written weir.Rules) {
 			d.warnf(r.path()+".id", "%q is read as %q: ids are in lower case", was, r.ID)
 		}
 	}
+	wide := func(list string, entries []string, consequence string) {
+		for i, entry := range entries {
+			net, err := new(pattern.List).Add(entry)
+			if err == nil && net.IsValid() && (net.Addr().Is4() && net.Bits() < 8 || net.Addr().Is6() && net.Bits() < 16 && net.Overlaps(publicIPv6)) {
+				d.warnf(fmt.Sprintf("%s[%d]", list, i), "%q covers a large part of all addresses, and %s: name those that are meant, as in 203.0.113.0/24", strings.TrimSpace(entry), consequence)
+			}
+		}
+	}
+	wide("allow", d.Allow, "none of them would be limited")
+	wide("deny", d.Deny, "all of them would be refused")
 }
+
+// publicIPv6 are the IPv6 addresses of the public internet.
+var publicIPv6 = netip.MustParsePrefix("2000::/3")
 
 // warnOfGaps finds requests, and clients, that no rule limits.
 func (d *document) warnOfGaps() {
