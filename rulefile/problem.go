@@ -147,24 +147,17 @@ func (ps *problems) sorted(src *source) Problems {
 	return ps.list
 }
 
-// excerptWidth is how many characters of a long line are shown.
-const excerptWidth = 100
+// excerptWidth is how many characters of a line are shown at most, before the fault and from it on.
+const excerptWidth = 80
 
 // excerpt returns the printable part of a line around an offset, and how many of its characters come before
 // the offset.
 func excerpt(line string, offset int) (string, int) {
-	before, after := line[:offset], line[offset:]
-	head, tail := "", ""
-	if len(line) > 4*excerptWidth || utf8.RuneCountInString(line) > excerptWidth {
-		before, after = shown.Last(before, excerptWidth/2), shown.First(after, excerptWidth/2)
-		if len(before) < offset {
-			head = "…"
-		}
-		if offset+len(after) < len(line) {
-			tail = "…"
-		}
+	before, after := line[:offset], shown.Clip(strings.TrimRight(line[offset:], " \t"), excerptWidth)
+	if last := shown.Last(before, excerptWidth); len(last) < len(before) {
+		before = "…" + last
 	}
-	return head + shown.Printable(before) + shown.Printable(strings.TrimRight(after, " \t")) + tail, utf8.RuneCountInString(head + before)
+	return shown.Printable(before + after), utf8.RuneCountInString(before)
 }
 
 // maxListed is how many names a message lists.
