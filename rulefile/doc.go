@@ -7,11 +7,11 @@
 //
 // [SetTier], [PutRule], [SetOverride], [SetList] and similar functions change one thing in the text of a
 // document and leave every other byte as it was, including comments. They change the text at the places
-// that the parser found, and parse the result again. If it would mean anything else than it should, they
-// [SetTier], [PutRule], [SetOverride], [SetList] and similar functions change one thing in the text of a document and
-// leave every other byte as it was, including comments. They change the text at the places that the parser found, and
-// parse the result again. If the new document doesn't mean exactly what it should, they return an error. [Compare]
-// returns changes that are probably mistakes.
+// that the parser found, and parse the result again. If the new document doesn't mean
+// exactly what it should, they return an error. [Compare] returns changes that are probably mistakes.
+//
+// The language is a small part of YAML: maps, lists, and text on one line. Everything else in YAML
+// (anchors, aliases, merge keys, tags, block text, several documents) is an error that names it. None of
 // it helps to describe a limit, and some of it lets a short file expand into a huge one.
 //
 // Input isn't trusted. A document may have at most [MaxSize] bytes. First the text is checked (source.go). The
