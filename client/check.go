@@ -115,7 +115,7 @@ type Decision struct {
 	Delay time.Duration `json:"-"`
 	// Degraded means that a limit couldn't be counted, or that the fallback has decided.
 	Degraded bool `json:"degraded"`
-	// Unreached is why the fallback has decided, or nil.
+	// Unreached is the reason why the fallback has decided, or nil if a node has.
 	Unreached    error `json:"-"`
 	RulesVersion int64 `json:"rules_version"`
 	// Receipt is set if the request asked for one and something was taken, and always if a slot was taken.

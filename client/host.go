@@ -103,7 +103,7 @@ func (h *host) quotaOf(name string, now time.Time) *quota {
 		return q
 	}
 	if len(h.quotas) >= maxQuotas {
-		for k, old := range h.quotas { // forget one that has no effect any more
+		for k, old := range h.quotas { // forget one that has no effect anymore
 			if old.pending == 0 && h.placesOf(old) == 0 && !old.pause.After(now) {
 				delete(h.quotas, k)
 				break

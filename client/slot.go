@@ -50,9 +50,9 @@ func (c *Client) Hold(d *Decision) *Slot {
 	return s
 }
 
-// Lost returns a channel that is closed if the slot ended before it could be renewed, and no other was free. Then more requests
-// may be in flight than the limit allows. Renewing goes on, so that the request is counted again once there is room. While Weir
-// can't be reached, no slot counts as lost.
+// Lost returns a channel that is closed if the slot expired before it could be renewed, and no other slot was free. Then more
+// requests may be in flight than the limit allows. The client keeps trying to renew the slot, so that the request is counted
+// again once there is room. While Weir can't be reached, no slot counts as lost.
 func (s *Slot) Lost() <-chan struct{} { return s.lost }
 
 // Release ends the renewals and frees the slot, even if the request's own context is done. If that fails, the slot ends by

@@ -222,7 +222,7 @@ func (x *client) enforced() int64 {
 	return x.ends
 }
 
-// refused records a refusal, and reports whether it counts towards a cooldown.
+// refused records a refusal, and reports whether it counts toward a cooldown.
 func (x *client) refused(now int64, wait time.Duration, a *counter.Abuse) bool {
 	if wait < 0 {
 		return false // the cost never fits, so the client wasn't told to wait

@@ -80,7 +80,7 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 	} {
 		for protocol, start := range protocols {
 			if name == "with its goroutine" && protocol == "HTTP/1.1" {
-				continue // net/http then leaves the connection alone for ever
+				continue // net/http then leaves the connection alone forever
 			}
 			t.Run(name+", "+protocol, func(t *testing.T) {
 				l := limiter(t, rules(slots(1)))

@@ -37,7 +37,7 @@ type Store struct {
 	nodes  func() int
 	seed   maphash.Seed
 	now    func() int64 // the node's clock: ns since the store was made, plus 1, so never 0
-	closed atomic.Bool  // Close was called, so nothing is borrowed any more
+	closed atomic.Bool  // Close was called, so nothing is borrowed anymore
 	sights sightings
 	table  table
 	leases calendar

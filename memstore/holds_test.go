@@ -172,7 +172,7 @@ func TestAtTheCapSlotsInUseStay(t *testing.T) {
 			t.Fatalf("the slot of client %d was evicted", i)
 		}
 	}
-	// Tokens of reservations that can't be settled any more stay taken.
+	// Tokens of reservations that can't be settled anymore stay taken.
 	buf = subject(buf, 0)
 	was := s.takeN(amount, buf, 1).Remaining
 	s.settleN(amount, buf, 1_000_000, 0)

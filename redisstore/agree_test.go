@@ -338,7 +338,7 @@ func (w *walker) drawReturn() step {
 		w.receipts++
 		binary.LittleEndian.PutUint64(st.once[:], w.receipts)
 		w.once = append(w.once, st)              // a receipt names the same returns each time
-		w.once = w.once[max(0, len(w.once)-10):] // and isn't remembered for ever
+		w.once = w.once[max(0, len(w.once)-10):] // and isn't remembered forever
 	}
 	return st
 }

@@ -25,7 +25,7 @@ const settleFor = 20 * time.Millisecond
 // client certificate of the current option.
 func (s *Store) connectionOption(parsed rueidis.ClientOption, current func() *rueidis.ClientOption) rueidis.ClientOption {
 	o := parsed
-	// The client's own time-outs must not end before the caller's, also while it connects.
+	// The client's own timeouts must not end before the caller's, also while it connects.
 	o.ConnWriteTimeout = max(o.ConnWriteTimeout, s.timeout)
 	o.Dialer.Timeout = max(o.Dialer.Timeout, s.timeout)
 	o.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {

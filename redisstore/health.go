@@ -140,7 +140,7 @@ func (s *Store) CPU(ctx context.Context) (time.Duration, error) {
 		return 0, errors.New("not measured for Sentinels and Clusters: there are several servers")
 	}
 	o := s.address.option
-	if end, ok := ctx.Deadline(); ok { // the client's own time-outs must not end before the caller's, also while it connects
+	if end, ok := ctx.Deadline(); ok { // the client's own timeouts must not end before the caller's, also while it connects
 		left := time.Until(end)
 		o.ConnWriteTimeout, o.Dialer.Timeout = max(o.ConnWriteTimeout, left), max(o.Dialer.Timeout, left)
 	}

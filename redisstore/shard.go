@@ -56,7 +56,7 @@ func (s *Store) call(ctx context.Context, l *joiner, acts []*act) error {
 	if len(acts) > 1 {
 		policy = joined
 	}
-	c := call{clock: s.Now} // not reused: after a time-out the client may still be reading from it
+	c := call{clock: s.Now} // not reused: after a timeout the client may still be reading from it
 	c.encode(acts, s.time(), s.leastTTL, s.peers.id)
 	begun := time.Now()
 	reply, err := s.decide(ctx, sh, policy, c.keys, rueidis.BinaryString(c.body))
@@ -97,7 +97,7 @@ func (s *Store) decide(ctx context.Context, sh *shard, p rediscall.Policy, keys 
 		err   error
 	}
 	done := make(chan result, 1)
-	var told atomic.Pointer[error] // Redis' error explains more than the time-out of a retry
+	var told atomic.Pointer[error] // Redis' error explains more than the timeout of a retry
 	p = p.Unless(func(err error) bool {
 		told.Store(&err)
 		return false

@@ -25,7 +25,7 @@ func ofSlot(err error) bool {
 }
 
 // slotAtFault reports whether an error concerns the joiner's hash slot and not its server. If the hash slot has no owner, that
-// includes time-outs, since the client asks all servers for the owner, and any of them may be slow.
+// includes timeouts, since the client asks all servers for the owner, and any of them may be slow.
 func (l *joiner) slotAtFault(err error) bool { return ofSlot(err) || l.unowned.Load() }
 
 // lookAtSlots probes the hash slots that have no server, according to calls or to the servers. Many may be without an owner,

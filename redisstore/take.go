@@ -176,7 +176,7 @@ func (p *part) addUp() {
 	}
 }
 
-// do has the part decided. If a counter takes more than its limit, all charges that name it show that.
+// do has Redis decide the part. If a counter takes more than its limit, the results of all charges to it show that.
 func (p *part) do(ctx context.Context) {
 	if p.err = p.joiner.do(ctx, &p.act); p.err != nil {
 		return

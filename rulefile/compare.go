@@ -12,7 +12,7 @@ import (
 )
 
 // Compare returns what a change from one document to another probably does by mistake: limits that are cut by
-// more than half, and requests that no rule limits any more. Each problem has its place in the new document,
+// more than half, and requests that no rule limits anymore. Each problem has its place in the new document,
 // and a suggestion as its hint. Both files must come from [Parse].
 func Compare(old, new *File) []Problem {
 	c := &comparison{

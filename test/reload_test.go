@@ -107,7 +107,7 @@ func TestAHangupReadsFilesAgain(t *testing.T) {
 	n.await("rules applied", func(l map[string]any) bool { return l["version"] == 2.0 })
 }
 
-// A client whose CA was removed can't connect any more, not even by resuming a TLS session.
+// A client whose CA was removed can't connect anymore, not even by resuming a TLS session.
 func TestAHangupReadsClientCAsAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

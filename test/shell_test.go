@@ -407,7 +407,7 @@ var mistakes = regexp.MustCompile(`(?m)^weir: .*|.*(?:command not found|No such 
 func (s *shell) run() {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Minute) // a build may take minutes on a busy machine
 	defer cancel()
-	defer func() { // these servers aren't child processes any more
+	defer func() { // these servers aren't child processes anymore
 		for _, port := range []string{"6379", "6390"} {
 			_ = exec.Command("redis-cli", "-p", s.ports.Replace(port), "shutdown", "nosave").Run()
 		}

@@ -1,5 +1,5 @@
-// Package patient measures time-outs in the node's own time: time in which the node was held up
-// doesn't count. A time-out is cut into parts, and each part counts once, however late its timer fires.
+// Package patient measures timeouts in the node's own time: time in which the node was held up
+// doesn't count. A timeout is cut into parts, and each part counts once, however late its timer fires.
 // Before a part counts, every goroutine that is ready gets to run. So by the end, a goroutine that
 // reads replies has had several turns, and a server whose reply has arrived isn't taken for lost.
 package patient
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Parts is how many parts a time-out has. With more parts, a node may be later, but they cost more
+// Parts is how many parts a timeout has. With more parts, a node may be later, but they cost more
 // timers.
 const Parts = 8
 
@@ -56,7 +56,7 @@ func WithTimeout(parent context.Context, d time.Duration) (context.Context, cont
 // whether there is something to read or room to write.
 type Conn struct {
 	net.Conn
-	part atomic.Int64 // how long a part of the time-out is, in ns; 0 without a deadline
+	part atomic.Int64 // how long a part of the timeout is, in ns; 0 without a deadline
 	left atomic.Int32 // parts until the deadline
 }
 

@@ -149,7 +149,7 @@ func (p *Readings) plain(path string) bool {
 	return last == '/' || !readDifferently(last)
 }
 
-// readDifferently reports whether servers read a slash or the path's end in different ways behind the byte.
+// readDifferently reports whether servers disagree about how to read a slash, or the end of the path, after this byte.
 func readDifferently(last byte) bool { return last == '/' || last == '.' || last == ' ' }
 
 // scheme matches the scheme of a URL, with its colon.

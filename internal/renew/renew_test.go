@@ -132,7 +132,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// Once stop has returned, the slot isn't renewed any more, so a released slot stays free.
+// Once stop has returned, the slot isn't renewed anymore, so a released slot stays free.
 func TestNoRenewalAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &diary{}

@@ -59,7 +59,7 @@ type Document struct {
 // Name returns the name of the document's version.
 func (d *Document) Name() string { return rulestore.Version{Number: d.Version, Hash: d.Hash}.Name() }
 
-// none stands for the rules while there are none.
+// none is the document that is used while there are no rules.
 var none = func() *Document {
 	d, err := Parse("rules", []byte("rules: []\n"), 0)
 	if err != nil {

@@ -50,7 +50,7 @@ var errAnswer = errors.New("unexpected answer: does the region run another versi
 // pendingOperation is an operation that waits for its answer.
 type pendingOperation struct {
 	operation
-	ctx  context.Context // done when nobody waits for the answer any more
+	ctx  context.Context // done when nobody waits for the answer anymore
 	done chan struct{}   // closed when result and err are set
 	result
 	err error

@@ -214,7 +214,7 @@ func (s *simulation) twist(from, to int, body, text []byte, beat bool) []byte {
 	return text
 }
 
-// hearLate makes a region process a response for which nobody waits any more.
+// hearLate makes a region process a response for which nobody waits anymore.
 func (s *simulation) hearLate(from, to int, body, text []byte, beat bool) {
 	var m message
 	var a answer

@@ -130,7 +130,7 @@ func TestACopyAfterACrash(t *testing.T) {
 	}
 }
 
-// The newest version can be loaded from a folder of versions that can't be written any more.
+// The newest version can be loaded from a folder of versions that can't be written anymore.
 func TestACopyThatIsOnlyRead(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	write(t, d, "one")

@@ -141,7 +141,7 @@ func between(least, most uint64) string {
 	return whole(least) + " to " + whole(most)
 }
 
-// colour is the value of a flag that says when to use colours.
+// colour is the value of a flag that says when to use colors.
 type colour string
 
 var colours = []string{"auto", "always", "never"}
@@ -159,7 +159,7 @@ func parseColour(text string) (colour, error) {
 	return colour(text), nil
 }
 
-// on reports whether output to w should have colours.
+// on reports whether output to w should have colors.
 func (c *colour) on(w io.Writer) bool {
 	if *c == "auto" {
 		return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -167,7 +167,7 @@ func (c *colour) on(w io.Writer) bool {
 	return *c == "always"
 }
 
-// paint returns text in a style, if output to w has colours.
+// paint returns text in a style, if output to w has colors.
 func (c *colour) paint(w io.Writer, style, text string) string {
 	if !c.on(w) {
 		return text
@@ -175,7 +175,7 @@ func (c *colour) paint(w io.Writer, style, text string) string {
 	return style + text + plain
 }
 
-// verdict colours a word by whether it is good or bad news.
+// verdict colors a word by whether it is good or bad news.
 func (c *colour) verdict(w io.Writer, yes bool, word string) string {
 	if yes {
 		return c.paint(w, green, word)
@@ -192,7 +192,7 @@ const (
 	plain = "\x1b[0m"
 )
 
-// printDiff writes a unified diff, optionally in colours.
+// printDiff writes a unified diff, optionally in colors.
 func printDiff(w io.Writer, diff string, coloured bool) {
 	head := true // after the first @@, a line that begins with --- or +++ isn't a file name
 	for line := range strings.Lines(diff) {

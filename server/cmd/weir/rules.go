@@ -188,7 +188,7 @@ func historyCommand() *cobra.Command {
 	return cmd
 }
 
-// history lists versions page by page, because a node limits the size of a page. Orphans don't count towards the limit.
+// history lists versions page by page, because a node limits the size of a page. Orphans don't count toward the limit.
 func (n *adminPort) history(cmd *cobra.Command, limit int) ([]adminapi.Version, error) {
 	all := []adminapi.Version{}
 	var before int64

@@ -191,7 +191,7 @@ type Stats struct {
 // Stats returns the current counts.
 func (w *Watcher) Stats() Stats { return Stats{w.events.Load(), w.dropped.Load()} }
 
-// Close sends the waiting events, also to the webhook, for a limited time. Observe must not be called any more.
+// Close sends the waiting events, also to the webhook, for a limited time. Observe must not be called anymore.
 func (w *Watcher) Close(atMost time.Duration) {
 	late := time.AfterFunc(atMost, w.stop)
 	defer late.Stop()

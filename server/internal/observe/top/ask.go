@@ -50,7 +50,7 @@ type asked struct {
 var ErrBusy = errors.New("the nodes are being asked many other questions: try again in a second")
 
 // askOthers asks the other nodes a question, or joins the same question that was asked a moment
-// ago. It cancels a question when no caller waits for it any more.
+// ago. It cancels a question when no caller waits for it anymore.
 func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 	c.mu.Lock()
 	a := c.asks[q]
