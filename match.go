@@ -107,11 +107,11 @@ func (rs *RuleSet) run(req *Request, m *match) {
 // hold finds the rules that apply to the i-th reading of the path, since servers may read some paths in several ways. It decides
 // layers for each reading separately, so that the most specific rule is charged whichever way the server reads the path.
 func (rs *RuleSet) hold(req *Request, m *match, i int) {
-	m.path, m.found, m.chosen = nil, m.found[:0], m.chosen[:0]
+	m.path, m.chosen = nil, m.chosen[:0]
 	if i < m.readings.Len() {
 		m.path = m.readings.At(i)
 	}
-	rs.candidates(req, m)
+	m.found = rs.candidates(req, m.path, m.found[:0])
 	for _, i := range m.found {
 		if r := &rs.rules[i]; rs.check(r, req, m) == applies {
 			m.choose(r)
@@ -163,25 +163,26 @@ func (rs *RuleSet) resolveTier(req *Request, m *match) {
 	}
 }
 
-// candidates finds the rules whose indexed condition holds, in the order of the file.
-func (rs *RuleSet) candidates(req *Request, m *match) {
+// candidates appends the rules whose indexed condition holds, in the order of the file.
+func (rs *RuleSet) candidates(req *Request, path []byte, found []int32) []int32 {
+	//lint:ignore S1011 copying a few numbers one by one is faster
 	for _, i := range rs.always {
-		m.found = append(m.found, i)
+		found = append(found, i)
 	}
 	if req.APIKey != "" && !rs.byKey.Empty() {
-		m.found = rs.byKey.Find(req.APIKey, m.found)
+		found = rs.byKey.Find(req.APIKey, found)
 	}
-	if len(m.path) > 0 {
-		m.found = rs.endpoints.Find(m.path, m.found)
-		m.found = pattern.FindPrefixes(&rs.regexes, m.path, m.found)
+	if len(path) > 0 {
+		found = rs.endpoints.Find(path, found)
+		found = pattern.FindPrefixes(&rs.regexes, path, found)
 	}
-	for i := 1; i < len(m.found); i++ {
-		if m.found[i-1] >= m.found[i] { // a path with empty segments may lead to the same rule twice
-			slices.Sort(m.found)
-			m.found = slices.Compact(m.found)
-			break
+	for i := 1; i < len(found); i++ {
+		if found[i-1] >= found[i] { // a path with empty segments may lead to the same rule twice
+			slices.Sort(found)
+			return slices.Compact(found)
 		}
 	}
+	return found
 }
 
 // check returns the constant applies if a candidate's other conditions are met, or else why the rule doesn't apply.
@@ -266,9 +267,9 @@ func (rs *RuleSet) charge(r *rule, req *Request, subject []byte, m *match) {
 	for _, p := range r.Candidates {
 		m.add(p, r)
 	}
-	charges, guest := m.charges[from:], r.invented && (m.guest || r.byPath)
-	for i := range charges {
-		c := &charges[i]
+	guest := r.invented && (m.guest || r.byPath)
+	for i := from; i < len(m.charges); i++ {
+		c := &m.charges[i]
 		c.Subject, c.N, c.Peek = subject, n, req.Peek || n == 0
 		c.Guest, c.Returnable = guest, req.Receipt || r.returnable
 		if req.guess && c.Policy.Amount != "" {
