@@ -153,7 +153,8 @@ func (m *Metrics) dropRemovedLocked(now time.Time) {
 type Sum struct {
 	// Degraded counts decisions in which some limit was decided without the store, or that were made without rules.
 	Degraded uint64
-	// Times counts one decision in 64 by how long it took: up to each of [TimeBounds], and last those above all bounds.
+	// Times is a histogram of how long decisions took, for one decision in 64. Times[i] counts decisions that took up to
+	// TimeBounds[i] and longer than the previous bound. The last element counts decisions above all bounds.
 	Times [-firstTime + 2]uint64
 
 	counts counts

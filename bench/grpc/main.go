@@ -36,7 +36,7 @@ const (
 	warmUp      = 500 * time.Millisecond
 )
 
-// target is the lowest acceptable rate of Weir, as a share of the rate of the server that does nothing.
+// target is the lowest acceptable ratio of Weir's rate to the rate of the server that does nothing.
 const target = 0.85
 
 const (
@@ -90,7 +90,7 @@ func run(r *command.Run) (ok bool) {
 	return true
 }
 
-// measure puts load on a server over a few connections.
+// measure sends load to a server over a few connections, and returns the results.
 func measure(r *command.Run, server *node.Process, plan load.Plan) compare.Sample {
 	clients := &clients{addr: server.Addr}
 	for range connections {

@@ -20,7 +20,7 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/compare"
 )
 
-// contender is a limiter to compare. open creates it with a store.
+// contender is a limiter to compare. Its open function creates the limiter, with a new store.
 type contender struct {
 	name string
 	kind kind
@@ -37,7 +37,7 @@ const (
 
 var background = context.Background()
 
-// verdict returns the error for a check's result.
+// verdict returns nil if a check was allowed, and [compare.ErrRefused] otherwise.
 func verdict(allowed bool) error {
 	if allowed {
 		return nil
@@ -49,11 +49,12 @@ const (
 	allowName = "Weir Allow"
 	oneName   = "Weir check by one rule"
 	checkName = "Weir check by 100 rules, one of which applies"
-	// amountName is a check by rules that count an amount.
+	// amountName names a check by rules that count an amount, not requests.
 	amountName = "Weir check by 100 rules, with an amount"
 )
 
-// contenders are in the order of the tables. Each of Weir's contenders comes next to the rival that it is compared with.
+// contenders are listed in the order of the printed tables. Each of Weir's contenders comes next to the rival that it
+// is compared with.
 var contenders = []contender{
 	{allowName, weirs, openAllow},
 	{oneName, weirs, openCheck(compare.OneRule)},
@@ -95,12 +96,12 @@ func openFloor(*command.Run, compare.Limit, int) *compare.Limiter {
 	})
 }
 
-// openGoLimiter allocates its map in advance. It sweeps only every six hours.
+// openGoLimiter allocates its map in advance. The limiter sweeps it only every six hours.
 func openGoLimiter(r *command.Run, l compare.Limit, keys int) *compare.Limiter {
 	s := command.Must(memorystore.New(&memorystore.Config{
 		Tokens: uint64(l.Tokens), Interval: l.Window(), InitialAlloc: keys,
 	}))
-	r.Cleanup(func() { _ = s.Close(background) }) // otherwise its sweeper would keep the store alive
+	r.Cleanup(func() { _ = s.Close(background) }) // otherwise the sweeper would keep the store alive
 	return compare.Shared(func(key string) error {
 		_, _, _, ok, err := s.Take(background, key)
 		return verdict(ok && err == nil)

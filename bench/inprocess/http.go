@@ -44,7 +44,7 @@ func openHTTP(wrap func(http.Handler) http.Handler) func(*command.Run, compare.L
 	return func(r *command.Run, _ compare.Limit, _ int) *compare.Limiter {
 		server := httptest.NewServer(wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })))
 		r.Cleanup(server.Close)
-		var mu sync.Mutex // held to register a cleanup
+		var mu sync.Mutex // guards r.Cleanup
 		worker := func() compare.Check {
 			conn, err := net.Dial("tcp", server.Listener.Addr().String())
 			if err != nil {
@@ -83,7 +83,7 @@ func (c *client) get(key string) error {
 		}
 	}
 	if !allowed {
-		return compare.ErrRefused // also for any other response; the table has a warning then
+		return compare.ErrRefused // also for any other response; the table then prints a warning
 	}
 	_, err = c.reader.Discard(len(body))
 	return err

@@ -11,14 +11,14 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// footprint is how many bytes of memory each key takes.
+// footprint says how many bytes of memory a contender needs per key.
 type footprint struct {
 	contender string
 	keys      int
 	heap      float64 // bytes of live heap per key, including the key if the limiter keeps it
 	reported  float64 // bytes per key that the store itself reports; 0 if it doesn't
-	// worst is the highest size that the store reported while it grew, and worstHeap the largest heap during that time,
-	// with garbage.
+	// worst is the highest size that the store reported while it grew. worstHeap is the size of the largest heap during
+	// that time, including garbage.
 	worst, worstHeap float64
 }
 
@@ -35,8 +35,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// weigh fills a contender with n keys and measures its memory. Each key is a separate string, so that a limiter that keeps
-// it pays for it.
+// weigh fills a contender with n keys and measures its memory. Each key is a separate string, so a contender that keeps
+// a reference to the key keeps its memory alive, too.
 func weigh(r *command.Run, o contender, k compare.Keys, n int) footprint {
 	f := footprint{contender: o.name, keys: n}
 	base := liveHeap()
@@ -46,7 +46,7 @@ func weigh(r *command.Run, o contender, k compare.Keys, n int) footprint {
 	for i := range n {
 		key := k.At(uint32(i))
 		if in.Stats == nil {
-			key = strings.Clone(key) // Weir can't keep the key, because it gets bytes that the caller overwrites
+			key = strings.Clone(key) // rivals get a copy, which they may keep; Weir gets bytes that the caller overwrites, so it can't keep them
 		}
 		command.Check(check(key))
 		if in.Stats != nil && i+1 >= next {

@@ -49,9 +49,9 @@ func (g *group) add(workload string, c *compare.Config, keys int, d load.Distrib
 	g.workloads, g.plans = append(g.workloads, workload), append(g.plans, p)
 }
 
-// hotParts is how many shorter rounds replace one round when two cores compete for one counter. How fast they can do that
-// changes every few seconds: a rival's check took 48 ns for a while, and then 130 ns. With short rounds, all contenders
-// get the same share of slow times.
+// hotParts is how many shorter rounds replace one round when two cores compete for one counter. The speed of such a
+// workload changes every few seconds: a rival's check took 48 ns for a while, and then 130 ns. With short rounds, all
+// contenders get the same share of slow times.
 const hotParts = 10
 
 // groups returns the workloads to measure.

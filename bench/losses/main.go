@@ -24,7 +24,7 @@ import (
 // maxLost is the share of admissions that leases may lose at most.
 const maxLost = 0.001
 
-// rule is the index of a rule that decides each request.
+// rule is the index of one of the rules that decide each request.
 type rule int
 
 const (
@@ -73,17 +73,17 @@ refused for: how long clients were refused, from a refused request to the next o
 answered in: from when a request was sent until its answer arrived: p99, longest.
 `
 
-// late is how far sending may lag behind the schedule.
+// late is the longest that sending may lag behind the schedule.
 const late = time.Second
 
-// send starts four nodes, and sends all requests when they are due, each to its node and for every rule. It waits for the
-// decisions, and records them.
+// send starts four nodes, and sends every request at its scheduled time to its node, once for each rule. It waits for
+// the decisions and records them.
 func send(r *command.Run, w *workload, all []request) {
 	redis := redistest.New(r, redistest.Options{})
 	var clients [nodes][rules]*client.Client
 	for i := range clients {
 		n := node.Start(r, node.Options{Rules: w.ruleFile(), Store: "redis://" + redis.Addr,
-			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}}) // wait for late answers instead of letting the requests pass
+			Flags: []string{"--store-timeout", "10s", "--log-level", "error"}}) // with a long timeout, slow answers from Redis don't let requests pass
 		for by := range clients[i] {
 			clients[i][by] = command.Must(client.New(client.Options{URL: "http://" + n.Addr, Timeout: time.Minute}))
 			r.Cleanup(clients[i][by].Close)
@@ -120,10 +120,11 @@ func send(r *command.Run, w *workload, all []request) {
 	command.Check(context.Cause(ctx))
 }
 
-// compare returns the cells of a row about what the rules admitted, and whether leases lost little enough.
+// compare returns one row of the table, about what the rules admitted. ok reports whether leases lost few enough
+// admissions.
 func compare(all []request) (row []string, ok bool) {
 	var admitted [rules]int64
-	var lost [keys]float64 // by leases, for each client
+	var lost [keys]float64 // admissions that leases lost, for each client
 	var answers []time.Duration
 	for i := range all {
 		r := &all[i]
@@ -181,7 +182,7 @@ func refusals(all []request, by rule) (waits []time.Duration) {
 	return waits
 }
 
-// longest formats the 99th percentile and the maximum of times.
+// longest formats the 99th percentile and the maximum of some times.
 func longest(all []time.Duration) string {
 	if len(all) == 0 {
 		return "–"

@@ -13,17 +13,17 @@ const (
 	nodes = 4
 )
 
-// workload describes how clients send requests. Each client has a limit of its own.
+// workload describes how clients send requests. Each client has its own limit.
 type workload struct {
 	name      string
 	perMinute int64         // the limit per minute
-	first     int64         // cost of a client's first request, which isn't counted; 0 means that there is no such request
-	times     float64       // number of requests, as a multiple of what the limit refills
+	first     int64         // cost of a client's first request, which the results ignore; 0 means that there is no such request
+	times     float64       // the number of requests divided by what the limit refills in that time
 	spree     time.Duration // how long a client sends; 0 means all the time
 	route     func(*rand.Rand) func(at time.Duration) int
 }
 
-// loads are the workloads that lost the most when nodes held tokens which other nodes needed.
+// loads are the workloads in which leases lost the most, because nodes held tokens that other nodes needed.
 var loads = []workload{
 	{name: "a fresh 100/minute spent in 15 s, round robin", perMinute: 100, times: 6, spree: 15 * time.Second, route: roundRobin},
 	{name: "a fresh 100/minute spent in 15 s, random nodes", perMinute: 100, times: 6, spree: 15 * time.Second, route: random},
@@ -49,12 +49,13 @@ func moving(every time.Duration) func(*rand.Rand) func(time.Duration) int {
 	}
 }
 
-// alone is how long a client's first request is sent before its other requests, so that it is decided first.
+// alone is the time between a client's first request and its other requests, so that the first request is decided
+// first.
 const alone = 300 * time.Millisecond
 
 // request is a scheduled request and its decisions.
 type request struct {
-	at      time.Duration // when it is due; after it was sent, when that was
+	at      time.Duration // when the request is due; once it is sent, the time when it was sent
 	key     int
 	node    int
 	cost    int64

@@ -22,8 +22,8 @@ const rules = `rules:
   - {id: address, by: [ip], limit: 10000/hour}
 `
 
-// maxBeyondCap is how many MiB a node may use in addition to its cap: 64 for itself and garbage, and 64 for figures about
-// the last hour.
+// maxBeyondCap is how many MiB a node may use in addition to its memory cap: 64 for the program and garbage, and 64 for
+// statistics of the last hour.
 const maxBeyondCap = 64 + 64
 
 var (
@@ -50,7 +50,8 @@ func run(r *command.Run) (ok bool) {
 	return beyond <= maxBeyondCap
 }
 
-// flood sends the keys from one number up to another, in requests of batch checks each, over the given number of connections.
+// flood sends checks of the keys numbered from one number up to another, in requests of batch checks each, over the
+// given number of connections.
 func flood(r *command.Run, addr string, from, to, batch, connections int) {
 	flooding, stop := context.WithCancel(r)
 	defer stop()
@@ -76,8 +77,8 @@ func flood(r *command.Run, addr string, from, to, batch, connections int) {
 	}
 }
 
-// request returns the request that checks the keys from first up to last: with /v1/check for a single key, and otherwise
-// with a batch.
+// request returns the request that checks the keys from first up to last. For a single key it uses /v1/check, and for
+// more a batch.
 func request(first, last int) []byte {
 	checks := make([]string, 0, last-first)
 	for k := first; k < last; k++ {

@@ -25,14 +25,14 @@ import (
 const (
 	keys      = 1000
 	limit     = 10   // requests for each key; every load has its own keys
-	keeps     = 0.9  // of the share that the floor keeps
+	keeps     = 0.9  // as a share of what the floor keeps
 	tolerance = 0.01 // of the number of requests that the limits admit
 )
 
 // rules fail open, so that checks without the store show up as allowed.
 const rules = "rules:\n  - id: overload\n    algorithm: fixed_window\n    limit: 10/day\n"
 
-// measurement is one load, sent to the node and to the floor.
+// measurement holds the results of one load that is sent to both the node and the floor.
 type measurement struct {
 	name        string
 	connections int
@@ -82,7 +82,7 @@ func run(r *command.Run) (ok bool) {
 	return print(r.Out, all)
 }
 
-// makeLoad sends checks with keys that no other load has used.
+// makeLoad sends checks with keys that no other load uses.
 func makeLoad(r *command.Run, plan load.Plan, addr string, number int) *load.Report {
 	var requests [keys][]byte
 	for n := range requests {
@@ -95,7 +95,7 @@ func makeLoad(r *command.Run, plan load.Plan, addr string, number int) *load.Rep
 	return made
 }
 
-// goodput returns how many checks per second were decided by the store, or by leases from it.
+// goodput returns how many checks per second the store decided, either itself or through leases.
 func goodput(r *load.Report) float64 { return float64(r.Allowed+r.Refused-r.Degraded) / r.Seconds }
 
 // allow is the floor's handler: it reads a check and allows it.

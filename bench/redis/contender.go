@@ -35,11 +35,11 @@ const (
 	rueHash   = "rueidis, hash script"
 )
 
-// wide admits everything that a machine can check for one key during a run. It refills so slowly that no counter is full
-// again, and deleted, before the end.
+// wide is a limit that admits everything that a machine can check for one key during a run. It refills so slowly that
+// no counter is full again before the end. Redis would delete a full counter.
 var wide = compare.Limit{Tokens: 100_000, Every: 1000 * time.Second}
 
-// contenders are in the order of the tables.
+// contenders are listed in the order of the printed tables.
 var contenders = []contender{
 	{storeName, openCharges(wide)},
 	{checkName, openWeir(func(s *redisstore.Store) func() compare.Check {
@@ -62,12 +62,12 @@ var (
 	tenLarge = slices.Repeat([]compare.Limit{wide}, 10)
 )
 
-// openCharges opens the store alone: each check charges one counter per limit.
+// openCharges opens the store without rules. Each check charges one counter for each limit.
 func openCharges(limits ...compare.Limit) opener {
 	return openWeir(func(s *redisstore.Store) func() compare.Check { return compare.Charge(s, limits...) })
 }
 
-// openWeir opens a store with default options. A timeout other than 0 replaces the default.
+// openWeir opens a store with default options. If timeout isn't 0, it replaces the default.
 func openWeir(checks func(*redisstore.Store) func() compare.Check) opener {
 	return func(r *command.Run, addr string, timeout time.Duration) *compare.Limiter {
 		s := command.Must(redisstore.New(redisstore.Options{URL: "redis://" + addr, Secret: []byte("bench"), Timeout: timeout}))
@@ -109,8 +109,8 @@ func openRedisRate(r *command.Run, addr string, _ time.Duration) *compare.Limite
 }
 
 // openRueidisHash makes a client without client-side caching, which doesn't help here, and without pings. If a ping
-// coincides with a command, the client switches to pipelining for good, which doubles the latency of a single goroutine.
-// That would hit contenders at random.
+// coincides with a command, the client switches to pipelining permanently. That doubles the latency of a single
+// goroutine, and would happen to contenders at random.
 func openRueidisHash(r *command.Run, addr string, _ time.Duration) *compare.Limiter {
 	client := command.Must(rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{addr}, DisableCache: true, Dialer: net.Dialer{KeepAlive: -1},

@@ -14,7 +14,7 @@ import (
 // footprint is how much memory a contender's counters take in Redis after a number of checks, each with a different key.
 type footprint struct {
 	contender
-	each   int // how many counters one check charges
+	each   int // how many counters each check charges
 	checks int
 
 	keys   int64   // number of keys in Redis
@@ -54,8 +54,8 @@ func (f *footprint) measure(r *command.Run, c *config, keys compare.Keys) {
 	f.keys, _ = command.Must(server.Do(r, "DBSIZE")).(int64)
 }
 
-// settled returns the server's memory when it hasn't changed by more than a thousandth for half a second, because Redis
-// shrinks connections' buffers and rebuilds tables gradually.
+// settled waits until the server's memory hasn't changed by more than a thousandth for half a second, and returns it.
+// It waits because Redis shrinks connections' buffers and rebuilds tables gradually.
 func settled(r *command.Run, server *redistest.Server) int64 {
 	last, calm := int64(0), 0
 	for i := 0; i < 100 && calm < 5; i++ {

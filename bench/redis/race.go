@@ -62,8 +62,8 @@ func (o *contender) fill(r *command.Run, c *config, server *redistest.Server, ke
 	return o.open(r, server.Addr, c.timeout)
 }
 
-// inTurns measures the contenders one after the other, in random order, because each one finds what the previous one left
-// in caches.
+// inTurns measures the contenders one after the other. The order is random, because each contender finds what the
+// previous one left in the CPU's caches.
 func inTurns(r *command.Run, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) []compare.Sample {
 	samples := make([]compare.Sample, len(entries))
 	for _, n := range rng.Perm(len(entries)) {
@@ -73,9 +73,9 @@ func inTurns(r *command.Run, plan load.Plan, entries []entry, keys compare.Keys,
 	return samples
 }
 
-// interleave measures all contenders with one goroutine on the same server. They take turns at every check. Latency
-// depends much more on which cores the kernel chooses, and on whether the server is asleep, than on the contender. Taking
-// turns spreads this effect evenly.
+// interleave measures all contenders with one goroutine on the same server. The contenders take turns at every check,
+// because latency depends much more on which cores the kernel chooses, and on whether the server is asleep, than on the
+// contender. Taking turns spreads this effect evenly.
 func interleave(r *command.Run, plan load.Plan, entries []entry, keys compare.Keys, rng *rand.Rand) []compare.Sample {
 	t := &interleaved{keys: keys, rng: rng}
 	for n, e := range entries {
@@ -126,7 +126,7 @@ func (t *interleaved) Send(_ context.Context, key uint32) load.Answer {
 	return load.Answer{}
 }
 
-// sample returns the results of a contender. The CPU time isn't known, because the contenders share it.
+// sample returns the results of a contender. The contenders share the CPU time, so the CPU time of each is unknown.
 func (t *turn) sample(others float64) compare.Sample {
 	r := &load.Report{Checks: int64(len(t.took)), Allowed: int64(len(t.took)) - t.wrong}
 	for _, d := range t.took {

@@ -38,7 +38,7 @@ const (
 type clients struct {
 	path, from string
 	rate       float64
-	status     int // the expected status of responses; 0 means that the connection is closed
+	status     int // the expected status of responses; 0 means that the connection is closed without one
 }
 
 var (
@@ -62,8 +62,8 @@ const (
 	drop      = "an attempt of an address that is dropped, with its connection"
 )
 
-// besides measure the latency of the first clients, next to other clients. costs measure the server's CPU time per
-// request, with only one kind of clients.
+// The scenarios in besides measure the latency of well-behaved clients while other clients also send requests. The
+// scenarios in costs measure the server's CPU time per request with only one kind of client.
 var (
 	besides = []scenario{
 		{name: alone, clients: []clients{wellBehaved}},
@@ -128,7 +128,8 @@ func run(r *command.Run) (ok bool) {
 	return true
 }
 
-// closeAll closes every connection in the same way as the gateway drops them. Its cost is the least that dropping can cost.
+// closeAll closes every connection in the same way as the gateway closes those that it drops. No server can drop
+// connections for less CPU time.
 func closeAll(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -140,7 +141,7 @@ func closeAll(l net.Listener) error {
 	}
 }
 
-// measure sends the load of all clients at the same time, and returns the results of the first ones.
+// measure sends the load of all clients at the same time, and returns the results of the first clients.
 func (s *scenario) measure(r *command.Run, server *node.Process) compare.Sample {
 	var group sync.WaitGroup
 	samples, errs := make([]compare.Sample, len(s.clients)), make([]error, len(s.clients))
@@ -160,7 +161,7 @@ func (s *scenario) measure(r *command.Run, server *node.Process) compare.Sample 
 	return samples[0]
 }
 
-// target returns a target for the clients' requests. A response counts as allowed if it is the expected one.
+// target returns a target for the clients' requests. A response with the expected status counts as allowed.
 func (c clients) target(addr string) *rawhttp.Target {
 	request := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: well-behaved\r\nContent-Length: 0\r\n\r\n", c.path)
 	return &rawhttp.Target{

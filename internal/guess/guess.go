@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// maxLength is the length up to which words are compared. Longer ones aren't typing mistakes.
+	// maxLength is the length, in bytes, up to which words are compared. A longer word isn't a typing mistake.
 	maxLength = 64
 	// maxCandidates bounds the time that a suggestion may take. Candidates beyond it are ignored.
 	maxCandidates = 1000
 )
 
-// Closest returns the candidate with the fewest typing mistakes, or "" if none is close. It accepts
-// one mistake in three letters, or candidates from which something was left out: "que" for queue,
-// "sliding_log" for sliding_window_log.
+// Closest returns the candidate with the fewest typing mistakes, or "" if none is close. It accepts one mistake in
+// three letters. It also accepts candidates from which something was left out: "que" for queue, "sliding_log" for
+// sliding_window_log.
 func Closest(written string, candidates []string) string {
 	written = strings.ToLower(written)
 	best, fewest := "", maxLength
@@ -29,7 +29,7 @@ func Closest(written string, candidates []string) string {
 	return best
 }
 
-// Hint asks whether the closest candidate was meant. It returns "" if none is close.
+// Hint returns a question such as "did you mean …?" with the closest candidate, or "" if none is close.
 func Hint(written string, candidates []string) string {
 	if best := Closest(written, candidates); best != "" {
 		return fmt.Sprintf("did you mean %q?", best)

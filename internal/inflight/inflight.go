@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// PerCore is the default number of requests in flight for each core. A check is mostly CPU work, so
-// more of them would only wait for a core, and so would Redis' replies.
+// PerCore is the default number of requests in flight for each core. A check is mostly CPU work. Beyond this number,
+// checks would only wait for a core, and so would the code that reads Redis' replies.
 const PerCore = 256
 
 // Default returns PerCore times the number of cores that this process may use.
 func Default() int { return PerCore * runtime.GOMAXPROCS(0) }
 
-// Patience is the longest that a request waits for a place.
+// Patience is the longest that a request waits before it is refused.
 //
-// If nothing waited, refused clients would return at once, and a node busy with refusing them would
-// have no time for the rest: reading and refusing a request costs a fourth of a check. Waiting
+// If requests were refused without waiting, refused clients would return at once, and a node would be so busy refusing
+// them that it would have no time for other requests: reading and refusing a request costs a fourth of a check. Waiting
 // costs nothing.
 const Patience = time.Second
 
-// line is how many requests may wait for each place.
+// line is how many requests may wait for each request that may be in flight.
 const line = 32
 
-// Gate bounds the requests in flight. A nil Gate lets everything in. Make one with [New].
+// Gate bounds the requests in flight. A nil Gate has no bound. Make one with [New].
 type Gate struct {
 	places  chan struct{}
 	waiting atomic.Int64
 }
 
-// New returns a Gate with n places, or nil, which means no bound, if n is 0 or less.
+// New returns a Gate that admits up to n requests at a time. If n is 0 or less, it returns nil, which means no bound.
 func New(n int) *Gate {
 	if n <= 0 {
 		return nil
@@ -40,9 +40,9 @@ func New(n int) *Gate {
 	return &Gate{places: make(chan struct{}, n)}
 }
 
-// Enter takes a place, and waits for one if necessary, in order of arrival. It returns false if too
-// many requests wait, if no place becomes free in time, or if ctx ends. After true, the caller must
-// call Leave.
+// Enter admits a request. If n requests are in flight, it waits, and requests are admitted in order of arrival. It
+// returns false if too many requests are waiting already, if the wait exceeds Patience, or if ctx ends. If it returns
+// true, the caller must call Leave.
 func (g *Gate) Enter(ctx context.Context) bool {
 	if g == nil {
 		return true
@@ -75,7 +75,7 @@ func (g *Gate) In() int {
 	return len(g.places)
 }
 
-// Leave frees a place.
+// Leave says that an admitted request has ended.
 func (g *Gate) Leave() {
 	if g != nil {
 		<-g.places

@@ -3,14 +3,14 @@ package inuse
 
 import "sync"
 
-// Count is a total and each key's part of it. The zero Count is empty. It isn't safe for concurrent
-// use; see [Places] for a type that is.
+// Count counts what is in use, in total and for each key. The zero Count is empty. It isn't safe for concurrent use;
+// see [Places] for a type that is.
 type Count[K comparable] struct {
 	all int64
 	by  map[K]int64
 }
 
-// Add adds n for a key, or subtracts if n is negative. Keys that use nothing take no memory.
+// Add adds n for a key, or subtracts if n is negative. Keys with a count of 0 take no memory.
 func (c *Count[K]) Add(key K, n int64) {
 	if c.by == nil {
 		c.by = map[K]int64{}
@@ -27,15 +27,15 @@ func (c *Count[K]) All() int64 { return c.all }
 // Of returns what one key uses.
 func (c *Count[K]) Of(key K) int64 { return c.by[key] }
 
-// Places are taken one by one. Their number is limited in total and for each key. The zero Places
-// is empty. It is safe for concurrent use.
+// Places limits how many of something, such as connections, are in use at a time, in total and for each key. The zero
+// Places is empty. It is safe for concurrent use.
 type Places[K comparable] struct {
 	mu    sync.Mutex
 	taken Count[K] // guarded by mu
 }
 
-// Enter takes a place for a key unless all places, or each of those for the key, are taken. Each
-// Enter that returns true needs a Leave.
+// Enter takes one place for a key. It returns false if all places are taken in total, or if the key has taken each of
+// them. The caller must call Leave once for each Enter that returns true.
 func (p *Places[K]) Enter(key K, all, each int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,7 +46,7 @@ func (p *Places[K]) Enter(key K, all, each int64) bool {
 	return true
 }
 
-// Leave gives a place back.
+// Leave gives one of the key's places back.
 func (p *Places[K]) Leave(key K) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,7 +11,7 @@ const (
 	UnreadablePath     = "UNREADABLE_PATH"
 	LimiterUnavailable = "LIMITER_UNAVAILABLE" // 503: the store can't be reached, and a rule fails closed
 	Overloaded         = "OVERLOADED"          // 503: too many requests are being decided
-	QueueFull          = "QUEUE_FULL"          // 503: too many requests wait in queues
+	QueueFull          = "QUEUE_FULL"          // 503: too many requests are waiting in queues
 	QueueTimeout       = "QUEUE_TIMEOUT"       // 503: the request's time ran out in a queue
 
 	BadRequest           = "BAD_REQUEST"            // 400: the request can't be parsed
@@ -23,7 +23,7 @@ const (
 	MethodNotAllowed     = "METHOD_NOT_ALLOWED"     // 405: the method isn't POST
 	RequestTimeout       = "REQUEST_TIMEOUT"        // 408: the body didn't arrive in time
 	BodyTooLarge         = "BODY_TOO_LARGE"         // 413
-	UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE" // 415: the body isn't JSON, or is compressed
+	UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE" // 415: the body isn't JSON, or it is compressed
 	TooManyAttempts      = "TOO_MANY_ATTEMPTS"      // 429: too many wrong tokens from this address
 
 	ReceiptInvalid = "RECEIPT_INVALID" // 400: the receipt wasn't issued by this cluster
@@ -39,7 +39,7 @@ const (
 	AmbiguousClient  = "AMBIGUOUS_CLIENT"  // 409: several clients share the fingerprint
 	RulesInFile      = "RULES_IN_FILE"     // 409: the rules come from a file, which must be edited instead
 	RegionRefused    = "REGION_REFUSED"    // 409: the region can't be moved, drained or forgotten
-	Conflict         = "CONFLICT"          // 412: somebody else has changed the rules meanwhile
+	Conflict         = "CONFLICT"          // 412: somebody else has changed the rules in the meantime
 	NewestRejected   = "NEWEST_REJECTED"   // 412: this node can't apply the newest rules
 	RulesInvalid     = "RULES_INVALID"     // 422: the rules are invalid
 	RulesWarn        = "RULES_WARN"        // 422: the change causes warnings, and needs force

@@ -17,13 +17,13 @@ type Error struct {
 	Status  int    `json:"-"`
 	Code    string `json:"code"`
 	Message string `json:"message"`
-	// Details is further information for programs, marshaled as JSON. Nil means none.
+	// Details is further information for programs, which is marshaled as JSON. If nil, the response has no details.
 	Details any `json:"details,omitempty"`
 	// Header holds header fields to send besides Content-Type.
 	Header http.Header `json:"-"`
 }
 
-// New returns an Error whose message is formatted like fmt.Sprintf does.
+// New returns an Error. It formats the message like fmt.Sprintf does.
 func New(status int, code, format string, args ...any) *Error {
 	return &Error{Status: status, Code: code, Message: fmt.Sprintf(format, args...)}
 }
@@ -55,15 +55,15 @@ func (e *Error) Append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// AppendHead appends the member "error" up to its message. The caller may append details, and must
-// close the object.
+// AppendHead appends the member "error" up to and including its message. The caller may append details, and must close
+// the object.
 func AppendHead(b []byte, code, message string) []byte {
 	b = AppendString(append(b, `"error":{"code":`...), code)
 	return AppendString(append(b, `,"message":`...), message)
 }
 
-// AppendString appends a JSON string like encoding/json does. It escapes <, > and &, so that no
-// text is ever taken for markup. Strings that need no escaping, which most are, cost no allocation.
+// AppendString appends a JSON string like encoding/json does. It escapes <, > and &, so that browsers never read a text
+// as HTML. Strings that need no escaping, which most are, cost no allocation.
 func AppendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
@@ -76,7 +76,7 @@ func AppendString(b []byte, s string) []byte {
 func marshal(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // details are strings, numbers, and lists of those
+		panic(err) // can't happen: details are strings, numbers, and lists of these
 	}
 	return b
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// warnOfAddresses finds rules by address that refuse a client before it has used up what its tier or its override allows.
+// warnOfAddresses finds rules by address that refuse a client before the client has used up what its tier or its
+// override allows.
 func (d *document) warnOfAddresses() {
 	var quotas []*rule
 	for _, r := range d.rules {
@@ -29,12 +30,12 @@ func (d *document) warnOfAddresses() {
 			if !d.budget.Spend(a.size() + q.size() + 16*(len(q.ByTier)+len(q.ByKey))) {
 				return
 			}
-			untiered.Match.HasKey = a.Match.HasKey && !q.countsBy("api_key") // if q counts by key, all of its clients have one
+			untiered.Match.HasKey = a.Match.HasKey && !q.countsBy("api_key") // if q counts by key, each of its clients has a key
 			if a.Layer != "" && a.Layer == q.Layer || !untiered.covers(q) {
 				continue
 			}
 			if d.warnOfCappedTier(a, q) {
-				break // one warning for a rule is enough to find its mistake
+				break // a user who sees one warning for a rule can find its mistake
 			}
 			d.warnOfCappedOverride(a, q)
 		}
@@ -46,12 +47,13 @@ func (r *rule) capsAddresses() bool {
 	return len(r.by) == 1 && r.by[0] == "ip" && !r.Shadow && !r.Book && r.countsRequests()
 }
 
-// countsRequests reports whether the rule counts every request over a time, and not amounts, slots or certain answers.
+// countsRequests reports whether the rule counts every request over a time, as opposed to amounts, slots, or only
+// certain responses.
 func (r *rule) countsRequests() bool {
 	return r.Descriptor == nil && r.Amount == "" && r.Algorithm != weir.Concurrency && len(r.Statuses) == 0
 }
 
-// withoutTier returns a copy of the rule without its tier, and without conditions that all requests meet.
+// withoutTier returns a copy of the rule without its tier, and without conditions that are true for all requests.
 func (r *rule) withoutTier() *rule {
 	doc, c := *r.Rule, *r
 	doc.Tier, c.Rule = "", &doc
@@ -67,7 +69,7 @@ func (r *rule) withoutTier() *rule {
 	return &c
 }
 
-// numbers returns the rule's policies for a tier.
+// numbers returns the rule's policies for requests of a tier.
 func (r *rule) numbers(tier string) []*counter.Policy {
 	if p, ok := r.ByTier[tier]; ok {
 		return p
@@ -78,8 +80,8 @@ func (r *rule) numbers(tier string) []*counter.Policy {
 // isFor reports whether the rule can apply to requests of a tier.
 func (r *rule) isFor(tier string) bool { return r.tierCondition() == "" || r.tierCondition() == tier }
 
-// warnOfCappedTier finds tiers to which rule q gives more than rule a admits for an address. It names the tier with the highest
-// limit.
+// warnOfCappedTier finds tiers for which rule q admits more than rule a admits for an address. It warns of the one with
+// the highest limit.
 func (d *document) warnOfCappedTier(a, q *rule) bool {
 	fastest := func(x, y string) int {
 		return cmp.Or(cmp.Compare(PerSecond(slowest(q.ByTier[y])), PerSecond(slowest(q.ByTier[x]))), strings.Compare(x, y))
@@ -100,8 +102,8 @@ func (d *document) warnOfCappedTier(a, q *rule) bool {
 	return false
 }
 
-// warnOfCappedOverride finds overrides in rule q that give more than rule a admits for an address. It names the first by its
-// key.
+// warnOfCappedOverride finds overrides in rule q that admit more than rule a admits for an address. It warns of the
+// first one, in the order of their keys.
 func (d *document) warnOfCappedOverride(a, q *rule) {
 	for _, key := range q.keys {
 		tier := d.DefaultTier
@@ -121,7 +123,8 @@ func (d *document) warnOfCappedOverride(a, q *rule) {
 	}
 }
 
-// capped returns what rule a admits for an address, and what rule q gives a client, if a admits less. Otherwise it returns "".
+// capped compares what rule a admits for an address with what rule q admits for a client. If a admits less, it returns
+// both limits as texts; otherwise it returns "".
 func (a *rule) capped(address []*counter.Policy, q *rule, client []*counter.Policy) (admits, gives string) {
 	if len(address) == 0 || len(client) == 0 {
 		return "", ""
@@ -130,7 +133,7 @@ func (a *rule) capped(address []*counter.Policy, q *rule, client []*counter.Poli
 	if x, y := slowest(address), slowest(client); PerSecond(x)/float64(a.cost) < PerSecond(y)/float64(q.cost)*(1-1e-9) {
 		return x.String(), y.String()
 	}
-	const longest = time.Hour // quotas over a longer time aren't meant to be used at once
+	const longest = time.Hour // clients of a quota over a longer time aren't expected to use it all at once
 	if slowest(client).Window > longest {
 		return "", ""
 	}

@@ -7,11 +7,11 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// Move is a pattern of keys whose tier has changed.
+// Move says that the tier of keys that match a pattern has changed.
 type Move struct{ Pattern, From, To string }
 
-// Moved returns the patterns of the old rules whose verified keys have another tier under the new rules, as far as patterns
-// show. If there are very many patterns, it looks only at the first ones.
+// Moved returns the patterns of the old rules whose verified keys have another tier under the new rules. It compares
+// only the patterns. If there are very many patterns, it looks only at the first ones.
 func Moved(oldSet, newSet *weir.RuleSet) (moved []Move) {
 	old, new := open(oldSet), open(newSet)
 	for i, k := range old.Keys {
@@ -34,15 +34,17 @@ func Moved(oldSet, newSet *weir.RuleSet) (moved []Move) {
 	return moved
 }
 
-// Dropped returns the indexes of the old rules that limited requests which no new rule limits, as far as the conditions show.
-// If several such rules match the same requests, it returns the widest. all is false if there were too many rules to compare.
+// Dropped returns the indexes of the old rules that limited requests which no new rule limits. It compares only
+// conditions. If several such rules match the same requests, it returns the one that matches the most. all is false if
+// there were too many rules to compare.
 func Dropped(oldSet, newSet *weir.RuleSet) (rules []int, all bool) {
 	d := open(newSet)
 	return d.dropped(open(oldSet)), d.budget >= 0
 }
 
 func (d *document) dropped(old *document) (widest []int) {
-	// Most rules still exist, or are covered by a rule without conditions. These cases are cheap, so try them first.
+	// Most old rules still exist, or are covered by a rule without conditions. These cases are cheap, so try them
+	// first.
 	byID, wide, size := make(map[string]*rule, len(d.rules)), []*rule{}, 0
 	for _, r := range d.rules {
 		byID[r.ID] = r

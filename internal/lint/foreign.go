@@ -16,8 +16,9 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// Compile is [weir.Compile], but it also returns errors for patterns in the syntax of other products: globs, routers, regular
-// expressions, SQL. Weir would match those literally, so the limit would never apply. Each error says what to write instead.
+// Compile is [weir.Compile], but it also returns errors for patterns in the syntax of other products, such as globs,
+// regular expressions and the patterns of routers and SQL. Weir would match such patterns literally, so the limit would
+// never apply. Each error says what to write instead.
 func Compile(doc weir.Rules) (*weir.RuleSet, error) {
 	var found counter.Problems
 	eachPattern(doc, func(path, wrong, _ string) {
@@ -50,8 +51,8 @@ func Denied(rules *weir.RuleSet, entries ...string) (*weir.RuleSet, error) {
 	return private.WithDenied(rules, entries...)
 }
 
-// eachPattern calls found for each faulty pattern of a document: wrong says what is wrong with it, odd what is probably not
-// meant.
+// eachPattern calls found for each faulty pattern of a document. wrong is an error text for a pattern that can't be
+// meant, and odd is a warning about a pattern that is valid but probably a mistake.
 func eachPattern(doc weir.Rules, found func(path, wrong, odd string)) {
 	check := func(path string, look func(string) (wrong, odd string), s string) {
 		if wrong, odd := look(s); wrong != "" || odd != "" {
@@ -86,7 +87,7 @@ func eachPattern(doc weir.Rules, found func(path, wrong, odd string)) {
 	}
 }
 
-// foreignEntry is foreignKey for an entry of the allow or deny list, which may also be an address.
+// foreignEntry is like foreignKey, but for an entry of the allow or deny list, which may also be an address.
 func foreignEntry(s string) (wrong, odd string) {
 	s = strings.TrimSpace(s)
 	if net, err := new(pattern.List).Add(s); err != nil || net.IsValid() || strings.Trim(s, "*") == "" {
@@ -95,12 +96,12 @@ func foreignEntry(s string) (wrong, odd string) {
 	return foreignKey(s)
 }
 
-// registeredMethods are the methods in IANA's registry besides the common ones, and those of caches.
+// registeredMethods are the methods in IANA's registry besides the common ones, and the methods of caches.
 var registeredMethods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL
 	MKREDIRECTREF MKWORKSPACE MOVE ORDERPATCH PRI PROPFIND PROPPATCH QUERY REBIND REPORT SEARCH UNBIND UNCHECKOUT UNLINK UNLOCK
 	UPDATEREDIRECTREF VERSION-CONTROL PURGE BAN`)
 
-// foreignEndpoint returns what is wrong with an endpoint, or else what is probably not meant.
+// foreignEndpoint checks an endpoint. It returns an error text, or else a warning about a probable mistake.
 func foreignEndpoint(s string) (wrong, odd string) {
 	if trimmed := strings.TrimSpace(s); trimmed != s {
 		return fmt.Sprintf("has spaces around it: write %q", trimmed), ""
@@ -201,7 +202,7 @@ func foreignPath(method, path string) string {
 	return ""
 }
 
-// name returns the name of a wildcard that was found, if it has one.
+// name returns the name in a wildcard, or "" if it has none. found are the submatches of the wildcard's expression.
 func name(found []string) string { return strings.Join(found[1:], "") }
 
 var (
@@ -212,7 +213,8 @@ var (
 	regexEscape = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+`)
 )
 
-// foreignRegex returns what is wrong with a regular expression for paths.
+// foreignRegex checks a regular expression for paths. It returns an error text, or else a warning about a probable
+// mistake.
 func foreignRegex(s string) (wrong, odd string) {
 	if _, err := pattern.ParseRegex(s); s == "" || err != nil {
 		return "", "" // weir.Compile reports this
@@ -235,8 +237,9 @@ func foreignRegex(s string) (wrong, odd string) {
 	return "", ""
 }
 
-// foreignKey returns what is wrong with a key or a pattern of keys, or else what is probably not meant. A key can look like
-// anything, so few mistakes are certain. The texts go into logs: they quote patterns, but never a key.
+// foreignKey checks a key or a pattern of keys. It returns an error text, or else a warning about a probable mistake. A
+// key can look like anything, so few mistakes are certain. The texts go into logs, so they quote patterns, but never a
+// key.
 func foreignKey(s string) (wrong, odd string) {
 	const star = "* stands for any characters, and everything else for itself"
 	has := func(any ...string) bool {
@@ -270,7 +273,7 @@ func foreignKey(s string) (wrong, odd string) {
 	return "", ""
 }
 
-// foreignAttribute returns what is wrong with the name of a header, claim or attribute.
+// foreignAttribute checks the name of a header, claim or attribute, and returns an error text.
 func foreignAttribute(s string) (wrong, odd string) {
 	kind, name, named := strings.Cut(s, ":")
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// warnOfLayers finds rules that always lose to another rule of their layer, and rules that give more to a client that makes
-// up a matching key.
+// warnOfLayers finds rules that always lose to another rule of their layer, and rules that give a higher limit to a
+// client that makes up a matching key.
 func (d *document) warnOfLayers() {
 	layers, sizes := map[string][]*rule{}, map[string]int{} // the rules of each layer, and their total size
 	for _, r := range d.rules {
@@ -18,7 +18,7 @@ func (d *document) warnOfLayers() {
 			sizes[r.Layer] += r.size()
 		}
 	}
-	ranks := map[*rule]int{} // in a layer, lower ranks come first
+	ranks := map[*rule]int{} // within a layer, the rule with the lower rank is tried first
 	for _, layer := range layers {
 		endpoints := make([]*pattern.Endpoint, len(layer))
 		for i, r := range layer {

@@ -13,27 +13,27 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// document is a rule document that compiled, with the warnings about it.
+// document is a compiled rule document, with the warnings about it.
 type document struct {
 	weir.Rules
 	rules       []*rule
 	keys        pattern.Keys
 	allow, deny pattern.List
 	warnings    []counter.Problem
-	// budget is how much the current search may still look at.
+	// budget is how many more bytes the current search may look at.
 	budget pattern.Budget
 }
 
-// rule is a rule, prepared for the searches.
+// rule is a rule with its patterns parsed, for the searches.
 type rule struct {
 	*weir.Rule
 	private.Policies
 	index    int
 	by       []string
 	endpoint *pattern.Endpoint
-	regex    pattern.Regex // from Match.EndpointRegex, if it is set
+	regex    pattern.Regex // parsed Match.EndpointRegex, if that is set
 	cost     int64
-	keys     []string // keys with overrides, sorted
+	keys     []string // the keys of overrides, sorted
 }
 
 // open prepares the document of a compiled rule set.
@@ -46,7 +46,7 @@ func open(set *weir.RuleSet) *document {
 		d.keys.Add(k.Pattern, int32(i))
 	}
 	for _, entry := range d.Allow {
-		_, _ = d.allow.Add(entry) // it compiled
+		_, _ = d.allow.Add(entry) // no error: the document has compiled
 	}
 	for _, entry := range d.Deny {
 		_, _ = d.deny.Add(entry)
@@ -88,13 +88,13 @@ func isAttribute(dimension string) bool {
 	return named && kind != "path"
 }
 
-// covers reports whether the rule applies to every request that rule o applies to, as far as their conditions show.
+// covers reports whether the rule applies to every request that rule o applies to. It compares only their conditions.
 func (r *rule) covers(o *rule) bool {
 	if r == o || !slices.Equal(r.Descriptor, o.Descriptor) || r.endpoint != nil && (o.endpoint == nil || !o.endpoint.Within(r.endpoint)) {
 		return false
 	}
 	if o.endpoint != nil && o.endpoint.Method == "OPTIONS" && (r.endpoint == nil || r.endpoint.Method != "OPTIONS") {
-		return false // rules exempt preflights unless they are for OPTIONS
+		return false // rules exempt preflights unless their endpoint has the method OPTIONS
 	}
 	a, b := &r.Match, &o.Match
 	switch {
@@ -109,7 +109,8 @@ func (r *rule) covers(o *rule) bool {
 	return false
 }
 
-// tierCondition returns the tier that the rule is for. With a key pattern, the tier is only a label, so it returns "".
+// tierCondition returns the tier that a request must have for the rule to apply, or "" for any. It returns "" for a
+// rule with a key pattern, whose tier is only a label.
 func (r *rule) tierCondition() string {
 	if r.Match.APIKeyPattern != "" {
 		return ""
@@ -117,7 +118,7 @@ func (r *rule) tierCondition() string {
 	return r.Tier
 }
 
-// size estimates how many bytes of the rule [rule.covers] looks at.
+// size estimates how many bytes [rule.covers] looks at in the rule.
 func (r *rule) size() int {
 	n := 8 + len(r.Match.APIKeyPattern) + len(r.Match.EndpointRegex)/8
 	if r.endpoint != nil {
@@ -126,8 +127,8 @@ func (r *rule) size() int {
 	return n
 }
 
-// PerSecond returns how much a limit admits per second. For a concurrency limit, it returns the number of slots, which may be
-// compared only with that of another one.
+// PerSecond returns how much a limit admits per second. For a concurrency limit, it returns the number of slots, which
+// can be compared only with another concurrency limit.
 func PerSecond(l weir.Limit) float64 {
 	switch {
 	case l.Refill > 0:

@@ -12,8 +12,8 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// Warnings returns what a document allows but probably doesn't mean. Each warning says what to do about it. The set must be the
-// compiled document.
+// Warnings returns warnings about what a valid document allows but its author probably doesn't mean. Each warning says
+// what to do about it. set must be compiled from doc.
 func Warnings(doc weir.Rules, set *weir.RuleSet) []counter.Problem {
 	d := open(set)
 	d.warnOfSpelling(doc)
@@ -29,7 +29,8 @@ func Warnings(doc weir.Rules, set *weir.RuleSet) []counter.Problem {
 	return d.warnings
 }
 
-// searches compare many things with many others. Each has a budget, and adds a warning if that wasn't enough.
+// searches find mistakes by comparing many things with many others. Each search has a budget. If the budget isn't
+// enough, there is a warning at path.
 var searches = []struct {
 	search func(*document)
 	path   string
@@ -38,11 +39,11 @@ var searches = []struct {
 	{(*document).warnOfPaths, "rules"}, {(*document).warnOfPrices, "prices"}, {(*document).warnOfAddresses, "rules"},
 }
 
-// maxCompared bounds how much each search looks at, in bytes of patterns and paths. Otherwise a document of a few megabytes
+// maxCompared bounds how many bytes of patterns and paths each search looks at. Otherwise a document of a few megabytes
 // could keep a node busy for minutes. The bound is enough for thousands of rules, and takes some tenths of a second.
 const maxCompared = 1 << 26
 
-// accurateCounter is the limit from which a sliding counter admits at most 2% less than a sliding log.
+// accurateCounter is the smallest limit for which a sliding counter admits at most 2% less than a sliding log.
 const accurateCounter = 50
 
 // warnOfCounters finds sliding counters that admit less than their limit, because each request is a large part of it.
@@ -81,10 +82,10 @@ func (d *document) warnOfPrices() {
 	}
 }
 
-// warnOfUnpriced finds rules that count money while some models have no price. The gateway charges those models the highest price,
-// and the other edges charge nothing.
+// warnOfUnpriced finds rules that count money although some models have no price. The gateway charges those models the
+// highest price, and the other edges charge nothing.
 func (d *document) warnOfUnpriced() {
-	made := func(w weir.Sum) bool { return w.Name == "usd" } // where there is no price, usd is computed from weights
+	made := func(w weir.Sum) bool { return w.Name == "usd" } // without prices, usd is computed from weights
 	anyModel := func(p weir.Sum) bool { return strings.Trim(p.Name, "*") == "" }
 	if len(d.Prices) == 0 || slices.ContainsFunc(d.Weights, made) || slices.ContainsFunc(d.Prices, anyModel) {
 		return
@@ -109,7 +110,7 @@ func (d *document) warnOfAbuse() {
 	}
 }
 
-// mostRefusals is more refusals per second than any client can cause.
+// mostRefusals is the refusals per second that no client can exceed.
 const mostRefusals = 1_000_000
 
 // neverAbused returns why no client of the rule can start a cooldown, or "".
@@ -165,7 +166,7 @@ var publicIPv6 = netip.MustParsePrefix("2000::/3")
 
 // warnOfGaps finds requests, and clients, that no rule limits.
 func (d *document) warnOfGaps() {
-	// A document only for Envoy's descriptors has no gaps.
+	// A document that has only rules for Envoy's descriptors has no gaps.
 	catchAll := len(d.rules) > 0 && !slices.ContainsFunc(d.rules, func(r *rule) bool { return r.Descriptor == nil })
 	ipRule, identity := false, (*rule)(nil)
 	for _, r := range d.rules {
@@ -263,8 +264,8 @@ func (d *document) warnOfLists() {
 	}
 }
 
-// warnOfOverrides finds overrides for keys that their rule doesn't match, and overrides that probably name something other than
-// a key.
+// warnOfOverrides finds overrides for keys that their rule doesn't match, and overrides whose name is probably not a
+// key.
 func (d *document) warnOfOverrides() {
 	for _, r := range d.rules {
 		for _, key := range r.keys {
@@ -288,8 +289,8 @@ func (d *document) warnOfOverrides() {
 	}
 }
 
-// warnOfPaths finds rules that count by endpoint although they have only one, and rules whose limit a client escapes by making
-// up paths.
+// warnOfPaths finds rules that count by endpoint although they match only one, and rules whose limit a client can
+// escape by making up paths.
 func (d *document) warnOfPaths() {
 	named, size := false, 0
 	for _, r := range d.rules {
@@ -320,11 +321,11 @@ func (d *document) warnOfPaths() {
 	}
 }
 
-// leastPerRegion is how many tokens per region a global limit needs if regions are to share it.
+// leastPerRegion is the smallest number of tokens per region with which a global limit can be shared among regions.
 const leastPerRegion = 16
 
-// warnOfScopes finds global rules whose cost may surprise. It doesn't warn of slow checks if the rule has on_partition: refuse,
-// since its author knows that checks wait for the home.
+// warnOfScopes finds global rules whose checks may be unexpectedly slow. It doesn't warn if the rule has on_partition:
+// refuse, since its author knows that checks wait for the home.
 func (d *document) warnOfScopes() {
 	for _, r := range d.rules {
 		small := slices.ContainsFunc(r.Limits, func(l weir.Limit) bool { return l.Max() < 2*leastPerRegion })

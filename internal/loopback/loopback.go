@@ -1,4 +1,4 @@
-// Package loopback finds addresses for tests that close a port and need it again, or need it to stay closed.
+// Package loopback finds addresses for tests that close a port and later listen on it again, or need it to stay closed.
 package loopback
 
 import (
@@ -7,10 +7,10 @@ import (
 	"runtime"
 )
 
-// Host returns an IP address of this machine on which no other process listens, so that a port that was closed there stays free.
-// Ports of 127.0.0.1 go to the next process that asks for any.
+// Host returns an IP address of this machine on which no other process listens, so that a port that was closed there
+// stays free. On 127.0.0.1, the kernel would give the port to the next process that listens on any free port.
 func Host() string {
-	if runtime.GOOS != "linux" { // elsewhere 127.0.0.1 is the only one
+	if runtime.GOOS != "linux" { // other systems have only 127.0.0.1
 		return "127.0.0.1"
 	}
 	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))

@@ -1,5 +1,5 @@
-// Package observer holds what observers of decisions share: the words by which metrics, traces and
-// the decision log name the same things, and the number of stripes for counters.
+// Package observer has the code that observers of decisions share: the words that metrics, traces and the decision log
+// use for the same things, and the number of stripes of a counter.
 package observer
 
 import (
@@ -29,14 +29,14 @@ func Reason(r weir.Reason) string {
 	return r.String()
 }
 
-// Edge returns the name of the edge where a request arrived. Without one, it came from a program
-// that embeds Weir.
+// Edge returns the name of the edge at which a request arrived. If name is "", the request came from a program that
+// embeds Weir.
 func Edge(name string) string { return cmp.Or(name, "library") }
 
 // Edges lists all edges.
 var Edges = [...]string{"library", "http", "check", "gateway", "envoy", "extauthz", "forwardauth", "grpc", "resp"}
 
-// Method returns a known method, or "other", since clients can send any word.
+// Method returns the method if it is a known one, and "other" if not, since clients can send any word.
 func Method(m string) string {
 	switch m {
 	case "", http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
@@ -46,7 +46,7 @@ func Method(m string) string {
 	return "other"
 }
 
-// Path returns the binding limit's path pattern, never the client's own path, which may hold
+// Path returns the path pattern of the binding limit. It never returns the client's own path, which may contain
 // secrets.
 func Path(p *counter.Policy) string {
 	if p == nil {
@@ -55,7 +55,8 @@ func Path(p *counter.Policy) string {
 	return p.Endpoint[strings.LastIndexByte(p.Endpoint, ' ')+1:]
 }
 
-// Milliseconds rounds up. It returns -1 if waiting doesn't help.
+// Milliseconds converts a duration to milliseconds, rounded up. It returns -1 for a negative duration, which means that
+// waiting doesn't help.
 func Milliseconds(d time.Duration) int64 {
 	if d < 0 {
 		return -1
@@ -63,7 +64,7 @@ func Milliseconds(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// Stripes returns how many copies of a counter to keep, so that cores don't contend: a power of two.
+// Stripes returns how many copies of a counter to keep, so that cores don't contend for one. It is a power of two.
 func Stripes() int {
 	n := 1
 	for n < min(runtime.GOMAXPROCS(0), 16) {

@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// Wrap returns a connection that calls f once, before it is closed or when it is garbage-collected,
-// since the garbage collector closes forgotten connections. f must not reference the result.
+// Wrap returns a connection that calls f once: before the connection is closed, or when it is garbage-collected, since
+// the garbage collector closes forgotten connections. f must not reference the result.
 //
-// The result has the same methods as the connections that servers use. Callers look for them:
-// without CloseWrite, for example, a proxy ends both directions at once.
+// The result has the same methods as the connections that servers use, because callers look for these methods. For
+// example, without CloseWrite, a proxy ends both directions at once.
 func Wrap(c net.Conn, f func()) net.Conn {
 	f = sync.OnceFunc(f)
 	switch c := c.(type) {
@@ -28,7 +28,7 @@ func Wrap(c net.Conn, f func()) net.Conn {
 	return told(&conn{c, f}, f)
 }
 
-// told has f called when c is garbage-collected.
+// told arranges that f is called when c is garbage-collected.
 func told[T any](c *T, f func()) *T {
 	// in a goroutine, because f may be slow, and other cleanups wait
 	runtime.AddCleanup(c, func(f func()) { go f() }, f)

@@ -35,7 +35,7 @@ func Every(d time.Duration, tick func() bool) (stop func()) {
 	}
 }
 
-// WithTimeout is [context.WithTimeout] in the node's own time. The context's cause is then
+// WithTimeout is like [context.WithTimeout], but in the node's own time. When the timeout ends, the context's cause is
 // [os.ErrDeadlineExceeded].
 func WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
@@ -52,8 +52,8 @@ func WithTimeout(parent context.Context, d time.Duration) (context.Context, cont
 	}
 }
 
-// Conn is a connection whose deadlines count the node's own time. After each part, it checks again
-// whether there is something to read or room to write.
+// Conn is a connection whose deadlines are in the node's own time. After each part of a timeout, it tries again to read
+// or write.
 type Conn struct {
 	net.Conn
 	part atomic.Int64 // how long a part of the timeout is, in ns; 0 without a deadline
@@ -73,7 +73,8 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(now.Add(part))
 }
 
-// again reports whether an error only means that one part of the timeout has passed.
+// again reports whether an error only means that one part of the timeout has passed. If so, it sets the deadline of the
+// next part.
 func (c *Conn) again(err error) bool {
 	part := c.part.Load()
 	if err == nil || part == 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.left.Add(-1) <= 0 {

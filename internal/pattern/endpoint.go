@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Methods lists the methods that HTTP defines and every server knows: RFC 9110 and, for PATCH, RFC 5789.
+// Methods lists the methods that HTTP defines and that every server knows (RFC 9110 and, for PATCH, RFC 5789).
 var Methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
-// Endpoint is a parsed pattern of net/http.ServeMux. The zero Endpoint is "/{$}".
+// Endpoint is a parsed endpoint: a pattern in the syntax of net/http.ServeMux. The zero Endpoint is "/{$}".
 type Endpoint struct {
-	Method  string   // "" is any method
-	Segs    []string // "" is a wildcard
-	Subtree bool     // also matches everything below
+	Method  string   // "" means any method
+	Segs    []string // segments; "" is a wildcard
+	Subtree bool     // the pattern also matches everything below
 }
 
 const wildcard = ""
@@ -75,10 +75,10 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return e, nil
 }
 
-// maxWildcards bounds how many ways Endpoints has to try for one path: each wildcard may match an empty segment, or ignore it.
+// maxWildcards bounds how many ways Endpoints tries for one path: each wildcard may match an empty segment, or skip it.
 const maxWildcards = 10
 
-// decoded returns a pattern's segment as it is spelled in readings of a path.
+// decoded returns a segment of a pattern in the same spelling as in readings of a path.
 func decoded(seg string) string {
 	for text := unescape(nil, []byte(seg), decodeText); ; {
 		next := unescape(nil, text, decodeAll)
@@ -123,11 +123,11 @@ func (e *Endpoint) Within(f *Endpoint) bool {
 // there are. It ignores methods.
 type Endpoints struct {
 	segment string       // the segment that leads here, unless it is a wildcard
-	literal []*Endpoints // patterns that continue after a segment without a wildcard: a hash table with linear probing
-	used    int          // how many places in literal are taken: at most half
-	wild    *Endpoints   // patterns that continue after a wildcard
-	exact   []int32      // the ids of endpoints that end here
-	subtree []int32      // the ids of endpoints for here and below
+	literal []*Endpoints // the children whose segment isn't a wildcard, in a hash table with linear probing
+	used    int          // how many elements of literal are set: at most half
+	wild    *Endpoints   // the child for a wildcard
+	exact   []int32      // ids of the endpoints that end here
+	subtree []int32      // ids of the endpoints that match this path and everything below
 }
 
 // Add adds an endpoint.
@@ -149,7 +149,7 @@ func (t *Endpoints) Add(e *Endpoint, id int32) {
 	}
 }
 
-// addLiteral returns the patterns that continue after a segment without a wildcard.
+// addLiteral returns the child for a segment without a wildcard. If there is none, it adds one.
 func (t *Endpoints) addLiteral(seg string) *Endpoints {
 	if 2*t.used >= len(t.literal) {
 		old := t.literal
@@ -168,7 +168,7 @@ func (t *Endpoints) addLiteral(seg string) *Endpoints {
 	return *place
 }
 
-// place returns the place of a segment in t.literal. It holds nil if no pattern has the segment.
+// place returns the element of t.literal for a segment. The element is nil if no endpoint has the segment.
 func (t *Endpoints) place(seg []byte, hash uint64) **Endpoints {
 	const golden = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
 	i, _ := bits.Mul64(hash*golden, uint64(len(t.literal)))
@@ -195,15 +195,17 @@ func hashOf(seg string) (hash uint64) {
 // Find appends the ids of the endpoints that match a reading of a path. An id may be appended several times.
 func (t *Endpoints) Find(path []byte, found []int32) []int32 { return t.find(path, 1, found) }
 
-// find is Find for a node of the tree and the part of the path behind it, which consists of segments and a slash after each.
+// find is Find for a node of the tree and the rest of the path, which starts at from and consists of segments, each
+// followed by a slash.
 func (t *Endpoints) find(path []byte, from int, found []int32) []int32 {
 	for {
 		if len(t.subtree) > 0 {
 			found = append(found, t.subtree...)
 		}
 		if from < len(path) && path[from] == '/' {
-			// Most servers ignore an empty segment, but in some it matches a wildcard. If there are several in a row, it is
-			// enough to try the first: what a later one leads to, the first leads to as well.
+			// Most servers ignore an empty segment, but in some servers an empty segment matches a wildcard. If there
+			// are several empty segments in a row, it is enough to try the first one, because that finds every endpoint
+			// that the others would find.
 			if t.wild != nil {
 				found = t.wild.find(path, from+1, found)
 				slices.Sort(found) // several ways may lead to the same endpoint

@@ -1,5 +1,5 @@
-// Package command runs measurements. The first failure ends a measurement, as it ends a test: nothing that was measured
-// before would mean much.
+// Package command runs measurements. The first failure ends a measurement, just as t.Fatal ends a test, because the
+// results would mean little after it.
 package command
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Run is a measurement under way. It has what package redistest needs of a test.
+// Run is a measurement in progress. It has the methods of testing.TB that package redistest needs.
 type Run struct {
 	context.Context           // done when the measurement is interrupted
 	Out, Log        io.Writer // for results, and for progress
@@ -60,20 +60,21 @@ func (r *Run) TempDir() string {
 	return dir
 }
 
-// The methods below complete what redistest needs.
+// Package redistest needs the methods below, too.
 
 func (r *Run) Helper()           {}
 func (r *Run) Failed() bool      { return false }
 func (r *Run) Error(args ...any) { fmt.Fprintln(r.Log, args...) }
 
-// Part makes a part of the measurement, whose cleanups run at its end. Its name begins the text of a failure.
+// Part runs a part of the measurement, and then the cleanups that the part registered. If the part fails, the error
+// starts with its name.
 func (r *Run) Part(name string, measure func(*Run)) {
 	if err := Do(r.Context, r.Out, r.Log, measure); err != nil {
 		Check(fmt.Errorf("%s: %w", name, err))
 	}
 }
 
-// Do makes a measurement, and returns the error that ended it.
+// Do runs a measurement, and returns the error that ended it.
 func Do(ctx context.Context, out, log io.Writer, measure func(*Run)) (err error) {
 	r := &Run{Context: ctx, Out: out, Log: log}
 	defer func() {
@@ -94,7 +95,7 @@ func Do(ctx context.Context, out, log io.Writer, measure func(*Run)) (err error)
 	return nil
 }
 
-// Main parses the flags, makes a measurement, and exits: with 0 if all targets were met, 1 if one was missed, 2 if the
+// Main parses the flags, runs a measurement, and exits: with 0 if all targets were met, 1 if one was missed, 2 if the
 // measurement failed, and 130 if it was interrupted.
 func Main(measure func(*Run) (ok bool)) {
 	flag.Parse()

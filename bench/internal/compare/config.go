@@ -38,5 +38,5 @@ func (c *Config) Validate(r *command.Run) {
 	}
 }
 
-// Passes reports whether the targets are met that have to be.
+// Passes reports whether all targets are met. Without the flag -strict, it always returns true.
 func (c *Config) Passes(targets []report.Target) bool { return !c.Strict || report.AllMet(targets) }

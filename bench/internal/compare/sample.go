@@ -17,11 +17,11 @@ type Sample struct {
 	*load.Report
 	// Allocs is the number of memory allocations in this process.
 	Allocs float64
-	// Others is the share of CPU time that other processes used during the measurement.
+	// Others is the share of the machine's CPU time that other processes used during the measurement.
 	Others float64
 }
 
-// maxOthers is the largest share of CPU time that other processes may use.
+// maxOthers is the largest share of CPU time that other processes may use in a valid measurement.
 const maxOthers = 0.1
 
 // Calm reports whether other processes disturbed the measurement only a little.
@@ -94,13 +94,13 @@ func Measure(ctx context.Context, plan load.Plan, t load.Target) (Sample, error)
 	}, nil
 }
 
-// Reading is a reading of the machine's clocks.
+// Reading has the wall time, and the CPU time that the machine has used, at one moment.
 type Reading struct {
 	wall time.Time
-	busy time.Duration // time that all cores were busy, or withheld by a hypervisor; 0 if unknown
+	busy time.Duration // CPU time that all cores were busy, or that a hypervisor withheld; 0 if unknown
 }
 
-// ReadMachine reads the clocks.
+// ReadMachine reads the wall clock and the machine's CPU time.
 func ReadMachine() Reading {
 	r := Reading{wall: time.Now()}
 	text, _ := os.ReadFile("/proc/stat") // only Linux has this file
@@ -112,8 +112,9 @@ func ReadMachine() Reading {
 	return r
 }
 
-// Others returns the share of CPU time between two readings that went to processes other than the measured ones, which
-// used ours. This matters because a limiter that gets only one of two cores has half the throughput, and no contention.
+// Others returns the share of CPU time between two readings that went to other processes. ours is the CPU time of the
+// measured processes. The share matters because a limiter that gets only one of two cores has half the throughput, and
+// no contention.
 func (r Reading) Others(now Reading, ours time.Duration) float64 {
 	all := now.wall.Sub(r.wall) * time.Duration(runtime.NumCPU())
 	return max(0, float64(now.busy-r.busy-ours)/float64(all))

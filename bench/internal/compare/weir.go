@@ -10,20 +10,20 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/command"
 )
 
-// maxCharges is the maximum number of limits for [Charge].
+// maxCharges is the maximum number of limits that [Charge] accepts.
 const maxCharges = 10
 
-// padding separates the data of different goroutines, so that they don't share a cache line.
+// padding keeps the data of different goroutines on different cache lines.
 type padding [128]byte
 
-// Charge returns checks by a store without rules. Each check charges one counter per limit.
+// Charge returns checks by a store without rules. Each check charges one counter for each limit.
 func Charge(s counter.Store, limits ...Limit) (worker func() Check) {
 	policies := make([]*counter.Policy, len(limits))
 	for i, l := range limits {
 		policies[i] = command.Must(counter.NewPolicy(fmt.Sprintf("bench-%d", i), l.weir()))
 	}
 	return func() Check {
-		// w is the data that one goroutine writes in every check.
+		// w holds the data that one goroutine writes in every check.
 		w := &struct {
 			_       padding
 			charges [maxCharges]counter.Charge
@@ -95,7 +95,7 @@ func HundredRules(l Limit, amount string) []weir.Rule {
 func WholeCheck(s counter.Store, rules []weir.Rule) (worker func() Check) {
 	limiter := weir.NewLimiter(s, command.Must(weir.Compile(weir.Rules{Version: 1, Rules: rules})), weir.Options{})
 	return func() Check {
-		// w is the data that one goroutine writes in every check.
+		// w holds the data that one goroutine writes in every check.
 		w := &struct {
 			_   padding
 			req weir.Request

@@ -60,15 +60,17 @@ func Start(r *command.Run, o Options) *Process {
 	return p
 }
 
-// floorFlag is the argument with which this program serves a floor.
+// floorFlag is the argument that makes this program serve as a floor: see [StartFloor].
 const floorFlag = "-floor"
 
-// StartFloor starts this program again as a floor: a server that does only what every server must do, to compare with.
+// StartFloor starts this program again as a floor. A floor is a server that does only what every server must do; other
+// servers are compared with it.
 func StartFloor(r *command.Run, core string) *Process {
 	return start(r, core, command.Must(os.Executable()), floorFlag)
 }
 
-// ServeFloor serves a floor, and doesn't return, if this process was started by [StartFloor]. Call it first in main.
+// ServeFloor calls serve and doesn't return, if this process was started by [StartFloor]. Otherwise it does nothing.
+// Call it first in main.
 func ServeFloor(serve func(net.Listener) error) {
 	if len(os.Args) != 3 || os.Args[1] != floorFlag {
 		return
@@ -81,8 +83,8 @@ func ServeFloor(serve func(net.Listener) error) {
 	os.Exit(2)
 }
 
-// start runs a program with the address to listen on as its last argument, and waits until it listens. At the end of the
-// measurement, the program gets the time to drain.
+// start runs a program with the address to listen on as its last argument, and waits until the program listens. At the
+// end of the measurement, the program gets the time to drain.
 func start(r *command.Run, core, program string, args ...string) *Process {
 	listener := command.Must(net.Listen("tcp", "127.0.0.1:0"))
 	p := &Process{Addr: listener.Addr().String()}

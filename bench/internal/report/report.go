@@ -20,7 +20,7 @@ func Number(x float64, digits int) string {
 	return fmt.Sprintf("%.*f", digits, x)
 }
 
-// Amount formats a number like 10 M, 500 k or 37.
+// Amount formats a number in a short form, such as 10 M, 500 k or 37.
 func Amount(n int) string {
 	switch {
 	case n >= 1_000_000 && n%100_000 == 0:
@@ -59,10 +59,12 @@ func Percent(share float64, digits int) string { return Number(100*share, digits
 // Milliseconds formats a time in milliseconds with the given number of decimals, without the unit.
 func Milliseconds(d time.Duration, digits int) string { return Number(1e3*d.Seconds(), digits) }
 
-// Spread is the median and the range of several measurements.
+// Spread is the median and the range of several measurements. For more than 5 measurements, the range is from the first
+// to the third quartile.
 type Spread struct{ Median, Low, High float64 }
 
-// extremes is up to how many measurements Low and High are the extremes. For more, they are the quartiles.
+// extremes is the largest number of measurements for which Low and High are the minimum and the maximum. With more
+// measurements, they are the quartiles.
 const extremes = 5
 
 // SpreadOf returns the spread of numbers. It ignores NaN. The median of an even number of measurements is the mean of
@@ -89,7 +91,7 @@ func (s Spread) Range(digits int) string {
 	return "[" + Number(s.Low, digits) + "–" + Number(s.High, digits) + "]"
 }
 
-// Target is a target, and the measured value.
+// Target is a bound that a measured value should keep.
 type Target struct {
 	Name    string
 	Bound   float64

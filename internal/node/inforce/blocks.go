@@ -6,10 +6,10 @@ import (
 	"github.com/weirhq/weir/internal/node/rulestore"
 )
 
-// Join makes the emergency list apply beside the rules from now on. Call it before Run.
+// Join makes the emergency list apply in addition to the rules from now on. Call it before Run.
 func (r *Rules) Join(blocks *rulestore.Blocks) {
 	r.mu.Lock()
-	r.blocks = blocks // expire may be reading it
+	r.blocks = blocks // under the lock, because expire may be reading it
 	r.mu.Unlock()
 	blocks.OnChange(r.rejoin)
 	r.rejoin()
@@ -27,13 +27,12 @@ func (r *Rules) rejoin() {
 	}
 }
 
-// joined returns a document's rules together with the emergency list. Only this function combines
-// them.
+// joined returns a document's rules together with the emergency list. No other function combines them.
 func (r *Rules) joined(set *weir.RuleSet) *weir.RuleSet {
 	var entries []string
 	for _, b := range r.blocks.List() {
-		// Entries were checked when they were listed, so only one from another release can fail. It
-		// must not keep the others from being blocked.
+		// Entries are validated when they are added to the list, so only an entry that another release wrote can fail.
+		// A bad entry must not keep the others from being blocked.
 		if _, err := lint.Denied(new(weir.RuleSet), b.Entry); err != nil {
 			r.log.Error("an entry of the emergency list can't be used: the others apply", "since", b.Time, "by", b.By)
 			continue
@@ -45,7 +44,7 @@ func (r *Rules) joined(set *weir.RuleSet) *weir.RuleSet {
 	}
 	all, err := lint.Denied(set, entries...)
 	if err != nil {
-		panic(err) // each entry was checked, and the rules have been compiled
+		panic(err) // can't happen: each entry was checked, and the rules have been compiled
 	}
 	return all
 }

@@ -1,6 +1,6 @@
-// Package inforce keeps the rules by which a node decides: the document, its version, since when it
-// is in force, and where it came from. That is a file, or a rule store. Code that shows or changes
-// rules asks this package, which updates the limiter.
+// Package inforce keeps the rules by which a node decides: the document, its version, since when it has been in force,
+// and whether it came from a file or a rule store. Code that shows or changes rules calls this package, which updates
+// the limiter.
 package inforce
 
 import (
@@ -27,20 +27,20 @@ import (
 
 // Rules are the rules in force on a node. Create them with [FromFile] or [FromStore].
 type Rules struct {
-	file     string              // "" with a rule store
+	file     string              // path of the rule file; "" with a rule store
 	follower *rulestore.Follower // nil with a file
 	store    rulestore.Store
 	copy     *rulestore.Copy // nil if the node keeps no copy
-	waiting  string          // why there are no rules, as long as there are none
-	applied  watch.Bell      // rung when there is something to store in copy
+	waiting  string          // why there are no rules yet
+	applied  watch.Bell      // rung when there is a version to store in copy
 	limiter  *weir.Limiter
 	log      *slog.Logger
 	mu       sync.Mutex                       // held while rules are put in force
 	stop     func()                           // stops expire
 	inForce  atomic.Pointer[Document]         // nil until there are rules
-	read     atomic.Pointer[rulestore.Status] // of the file
-	givenUp  []*Document                      // the last few orphans that were in force here
-	warning  atomic.Pointer[string]           // about entries that they block and that now pass
+	read     atomic.Pointer[rulestore.Status] // status of the rule file
+	givenUp  []*Document                      // the last few orphaned versions that were in force here
+	warning  atomic.Pointer[string]           // warns of entries that orphaned versions block and that now pass
 	look     watch.Bell                       // rung to read the file now
 	blocks   *rulestore.Blocks                // the emergency list
 }
@@ -50,10 +50,10 @@ type Document struct {
 	Text    []byte
 	File    *rulefile.File
 	Version int64
-	Hash    string    // of the version, if it comes from a rule store
-	Since   time.Time // when it was put in force here; zero if it isn't
+	Hash    string    // hash of the version, if it comes from a rule store
+	Since   time.Time // when the document was put in force here; zero if it never was
 
-	read time.Time // overrides that had expired at this time are left out
+	read time.Time // the time at which the text was parsed; overrides that had expired then are left out
 }
 
 // Name returns the name of the document's version.
@@ -63,13 +63,13 @@ func (d *Document) Name() string { return rulestore.Version{Number: d.Version, H
 var none = func() *Document {
 	d, err := Parse("rules", []byte("rules: []\n"), 0)
 	if err != nil {
-		panic(err) // only if this constant is wrong
+		panic(err) // can't happen: the text is a constant
 	}
 	return d
 }()
 
-// Parse reads and compiles a document. It uses this node's clock; putting it in force corrects for
-// the shared clock.
+// Parse reads and compiles a document. It leaves out overrides that have expired by this node's own clock. When the
+// document is put in force, that is corrected by the clock that nodes share.
 func Parse(name string, text []byte, version int64) (*Document, error) {
 	return parseAt(name, text, version, time.Now())
 }
@@ -93,7 +93,7 @@ func (r *Rules) parse(v rulestore.Version) (*Document, error) {
 	return d, nil
 }
 
-// FromFile takes the rules in doc, which was read from file, and follows the file.
+// FromFile puts doc, which was read from file, in force and follows the file.
 func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logger) *Rules {
 	r := &Rules{file: file, limiter: limiter, log: log, look: watch.NewBell()}
 	r.read.Store(&rulestore.Status{})
@@ -103,7 +103,7 @@ func FromFile(file string, doc *Document, limiter *weir.Limiter, log *slog.Logge
 	return r
 }
 
-// begin joins an empty emergency list that isn't stored anywhere, and has expire watch the clock.
+// begin joins an empty emergency list that isn't stored anywhere, and starts the timer of expire.
 func (r *Rules) begin() {
 	r.Join(rulestore.OpenBlocks(context.Background(), rulestore.BlockOptions{Now: func() time.Time { return private.Now(r.limiter) }}))
 	r.stop = patient.Every(clockStep, r.expire)
@@ -111,22 +111,21 @@ func (r *Rules) begin() {
 
 // Start configures how a node with a rule store starts.
 type Start struct {
-	// Seed becomes the first version of an empty store, and Message its message.
+	// Seed becomes the first version of an empty store, with Message as its message.
 	Seed    *Document
 	Message string
-	// Given means that the operator named the seed, so it serves while the store can't be read.
-	// Starter rules don't: they would admit keys that an operator has blocked.
+	// Given means that the operator named the seed, so the seed is in force while the store can't be read. Starter
+	// rules aren't: they would admit keys that an operator has blocked.
 	Given bool
-	// Empty means that the store is this node's own and has no version, so the seed also serves
-	// while the store can't be written.
+	// Empty means that the store belongs to this node alone and has no version, so the seed is also in force while the
+	// store can't be written.
 	Empty bool
-	// Copy is where this node keeps a copy of the store's rules. If nil, it keeps none.
+	// Copy is this node's copy of the store's rules. If nil, the node keeps no copy.
 	Copy *rulestore.Copy
 }
 
-// FromStore takes the rules from a rule store. While the store can't be read, the node's copy is in
-// force, or else the seed if it was given. Otherwise there are no rules: checks are refused, and
-// the node isn't ready.
+// FromStore takes the rules from a rule store. While the store can't be read, the node's copy is in force, or else the
+// seed if the operator named one. Otherwise there are no rules: checks are refused, and the node isn't ready.
 func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *weir.Limiter) *Rules {
 	r := &Rules{store: o.Store, copy: start.Copy, applied: watch.NewBell(), limiter: limiter, log: o.Logger}
 	r.begin()
@@ -135,8 +134,8 @@ func FromStore(ctx context.Context, o rulestore.Options, start Start, limiter *w
 	if r.copy != nil {
 		var unread bool
 		if o.First, unread = r.load(); unread && r.copy.ReadOnly && !start.Given {
-			// The folder has rules, but none of them can be read. The store that stands in for it is empty,
-			// and must not be seeded.
+			// The folder has rules, but none of them can be read. An empty store stands in for it, and must not be
+			// seeded.
 			r.waiting, start.Empty, o.Seed = unreadable, false, rulestore.Version{}
 		}
 	}
@@ -165,8 +164,7 @@ const waiting = "there are no rules: the rule store can't be read, this node has
 
 const unreadable = "there are no rules: those in --data can't be read, and no --seed-rules were given; until that is mended and the node started again, checks are answered with 503"
 
-// load puts the node's copy in force. unread reports that a copy exists, or may exist, and none of
-// it can be used.
+// load puts the node's copy in force. unread reports that a copy exists, or may exist, but none can be used.
 func (r *Rules) load() (v rulestore.Version, unread bool) {
 	v, err := r.copy.Load(func(v rulestore.Version) error {
 		doc, err := r.parse(v)
@@ -182,8 +180,8 @@ func (r *Rules) load() (v rulestore.Version, unread bool) {
 	return v, err != nil && v.Number == 0
 }
 
-// InForce returns the document by which checks are decided. If there is none, it is one without
-// rules: see Waiting.
+// InForce returns the document by which checks are decided. If there are no rules yet (see Waiting), it returns a
+// document without rules.
 func (r *Rules) InForce() *Document {
 	if d := r.inForce.Load(); d != nil {
 		return d
@@ -199,7 +197,7 @@ func (r *Rules) Waiting() string {
 	return r.waiting
 }
 
-// Stale returns why the rules in force may not be those of the store, or "".
+// Stale returns why the rules in force may not be the store's newest, or "".
 func (r *Rules) Stale() string {
 	switch {
 	case r.follower == nil || r.inForce.Load() == nil:
@@ -211,7 +209,7 @@ func (r *Rules) Stale() string {
 	return ""
 }
 
-// Status returns the follower's status. For a file, it only says what is wrong with the file.
+// Status returns the follower's status. For a file, the status has only the file's error.
 func (r *Rules) Status() rulestore.Status {
 	if r.follower != nil {
 		return r.follower.Status()
@@ -219,8 +217,8 @@ func (r *Rules) Status() rulestore.Status {
 	return *r.read.Load()
 }
 
-// Rejected returns where rules newer than those in force are wrong, or "". Everyone may see it: it
-// quotes nothing of the rules.
+// Rejected returns the place of the error in rules that are newer than those in force, or "". Everyone may see it,
+// because it quotes nothing from the rules.
 func (r *Rules) Rejected() string {
 	if err := r.Status().Rejected; err != nil {
 		return err.Error()
@@ -237,8 +235,8 @@ func (r *Rules) Store() rulestore.Store { return r.store }
 // ErrEmpty is returned for a rule store that has no version yet.
 var ErrEmpty = errors.New("the rule store is empty")
 
-// Newest returns the version on which a change must be based: the store's, even if this node
-// doesn't have it yet. With rulestore.ErrDamaged it returns what is known of the version.
+// Newest returns the version that a change must be based on. It is the store's newest version, even if this node
+// doesn't have it yet. With the error rulestore.ErrDamaged, it returns what is known about that version.
 func (r *Rules) Newest(ctx context.Context) (rulestore.Version, error) {
 	if r.follower == nil {
 		doc := r.InForce()
@@ -252,7 +250,7 @@ func (r *Rules) Newest(ctx context.Context) (rulestore.Version, error) {
 		if mine := r.follower.Current(); mine.Number > 0 && head.Is(mine) {
 			return mine, nil
 		}
-		r.follower.Look(ctx) // restores versions that the store has lost, and versions that it never had
+		r.follower.Look(ctx) // restores versions that the store has lost, or never had
 	}
 	head, err := r.store.Head(ctx)
 	if err != nil {
@@ -288,8 +286,8 @@ func (r *Rules) Run(ctx context.Context) error {
 	})
 }
 
-// Look reads the source of the rules now instead of when a change is noticed. It doesn't wait for
-// the result.
+// Look makes the node read the rule file or the rule store now, without waiting until a change is noticed. It doesn't
+// wait for the result.
 func (r *Rules) Look() {
 	if r.follower != nil {
 		r.follower.Wake()
@@ -298,8 +296,8 @@ func (r *Rules) Look() {
 	}
 }
 
-// keep stores a copy of the rules whenever they change, to start without the store. If the folder
-// can't be written, that is logged once.
+// keep stores a copy of the rules whenever they change, so that the node can start without the store. If it can't write
+// to the folder, it logs that once.
 func (r *Rules) keep(ctx context.Context) {
 	failing := false
 	for {
@@ -353,8 +351,8 @@ func (r *Rules) apply(v rulestore.Version) error {
 func (r *Rules) enforce(d *Document) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The document may have been read by this node's own clock. If that is ahead, overrides seem to
-	// have expired, and the first check would cut the bucket of a key with an override to the usual limit.
+	// The document may have been parsed by this node's own clock. If that clock is ahead, overrides seem to have
+	// expired, and the first check would cut the bucket of a key with an override to the usual limit.
 	r.replace(r.byNow(d))
 }
 
@@ -368,7 +366,7 @@ func (r *Rules) replace(d *Document) {
 	r.compare(d)
 }
 
-// byNow returns the document as of the time that nodes share.
+// byNow returns the document parsed again at the time that nodes share, if other overrides apply then.
 func (r *Rules) byNow(d *Document) *Document {
 	now := private.Now(r.limiter)
 	if next := d.File.NextExpiry; !now.Before(d.read) && (next.IsZero() || now.Before(next)) {
@@ -383,12 +381,12 @@ func (r *Rules) byNow(d *Document) *Document {
 	return again
 }
 
-// clockStep is how often the node looks for what has expired. It may have read the rules before it
-// knew the time that nodes share, and that may be set, so it can't wait for the expiry itself.
+// clockStep is how often the node looks for overrides and blocks that have expired. It can't wait for the expiry
+// itself: it may have read the rules before it knew the time that nodes share, and that time may be set.
 const clockStep = 100 * time.Millisecond
 
-// expire parses the document in force again if other overrides apply by now. It always returns true,
-// so that it is called again.
+// expire parses the document in force again if other overrides apply by now. It always returns true, so that the timer
+// calls it again.
 func (r *Rules) expire() (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -428,13 +426,13 @@ func logWarnings(log *slog.Logger, f *rulefile.File) {
 
 var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 
-// masked returns a warning in a form that may be logged. It masks quoted list entries, because they may
-// be keys. Names of rules, layers and tiers stay readable.
+// masked returns a warning in a form that may be logged. It masks quoted list entries, because they may be keys. Names
+// of rules, layers and tiers stay readable.
 func masked(text string, rules *weir.Rules) string {
 	return quoted.ReplaceAllStringFunc(text, func(q string) string {
 		word, err := strconv.Unquote(q)
 		if err == nil && strings.Contains(word, "…") {
-			return q // it is masked already
+			return q // the warning has already masked it
 		}
 		if err == nil && slices.ContainsFunc(rules.Rules, func(r weir.Rule) bool {
 			return word == r.ID || word == r.Layer || word == r.Tier || slices.ContainsFunc(r.Tiers, func(t weir.Tier) bool { return word == t.Name })
@@ -445,10 +443,11 @@ func masked(text string, rules *weir.Rules) string {
 	})
 }
 
-// place returns where a problem is, without its path and line of text: both may contain a key.
+// place returns the file, line and column of a problem. It leaves out the problem's path and text, because both may
+// contain a key.
 func place(p rulefile.Problem) string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
-// summary says where rules are wrong, without quoting them.
+// summary says at which places rules are wrong, without quoting them.
 func summary(err error) error {
 	var problems rulefile.Problems
 	if !errors.As(err, &problems) {

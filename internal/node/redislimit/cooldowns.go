@@ -18,20 +18,20 @@ var (
 	announce = rediscall.NewScript(files, "announce")
 )
 
-// cooldowns shares between nodes which clients are in a cooldown. All of its keys lie in one hash
-// slot, because cooldowns are few, and no check waits for them.
+// cooldowns shares cooldowns of clients between nodes, through Redis. All of its keys are in one hash slot, because
+// cooldowns are few, and no check waits for them.
 type cooldowns struct{ *redisstore.Store }
 
 const (
-	mostAnnounced = 100_000             // roughly; the oldest are dropped, so nodes that start later don't hear of them
-	keptAnnounced = 2 * 366 * 24 * 3600 // in seconds after the last announcement
+	mostAnnounced = 100_000             // announcements that the stream keeps, roughly. Nodes that start later don't hear of older ones
+	keptAnnounced = 2 * 366 * 24 * 3600 // seconds that the stream is kept after the last announcement
 	page          = 1000                // announcements read in one call
 )
 
 func (s cooldowns) key(name string) string { return s.Prefix() + "{cooldowns}" + name }
 
-// AddUp adds counts to those of all nodes, and returns the sums. If Redis' answer is lost, a count
-// may be added twice.
+// AddUp adds counts to the totals of all nodes, and returns the new totals. If Redis' answer is lost, a count may be
+// added twice.
 func (s cooldowns) AddUp(ctx context.Context, counts []cooldown.Count) ([]int64, error) {
 	keys, args := make([]string, len(counts)), make([]string, 0, 2*len(counts))
 	for i, c := range counts {
@@ -63,7 +63,7 @@ func (s cooldowns) Announced(ctx context.Context, after string) (words []string,
 	}
 	from := "-"
 	if after != "" {
-		from = after // include the last entry, to see whether it still exists
+		from = after // include the last entry that was read, to see whether it still exists
 	}
 	entries, err := c.Do(ctx, c.B().Xrange().Key(s.key("said")).Start(from).End("+").Count(page).Build()).AsXRange()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package redislimit makes the limiter of a node that counts in Redis: with leases in front, local
-// counters for when Redis can't be reached, and Redis' clock and secret.
+// Package redislimit makes the limiter of a node that counts in Redis. The limiter uses leases, falls back to local
+// counters when Redis can't be reached, and uses Redis' clock and secret.
 package redislimit
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/weirhq/weir/redisstore"
 )
 
-// Limiter is a limiter with the stores it counts in. Create one with [New].
+// Limiter is a limiter with the stores that have its counters. Create one with [New].
 type Limiter struct {
 	*weir.Limiter
 	Redis  *redisstore.Store
@@ -28,9 +28,9 @@ type Limiter struct {
 	running sync.WaitGroup
 }
 
-// New creates a Limiter without rules. It doesn't wait for Redis. While Redis can't be reached,
-// local counts a share of each limit. fingerprint is as in [cooldown.Options]. link leads to other
-// regions; it is nil if there are none.
+// New creates a Limiter without rules. It doesn't wait for Redis. While Redis can't be reached, the store local counts,
+// with each node's share of the limits. See [cooldown.Options] for fingerprint. link connects to other regions; it is
+// nil if there are none.
 func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerprint func([][2]string) string, link *region.Link) (*Limiter, error) {
 	l := &Limiter{}
 	made := make(chan struct{})
@@ -51,7 +51,7 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 	if link != nil {
 		counters = region.NewStore(counters, link, region.RedisCells(store))
 	}
-	if store.Cluster() { // on a single server, splitting a limit would only cause false refusals
+	if store.Cluster() { // on a single server, splitting a limit would only refuse requests wrongly
 		counters = newSplitter(counters, cmp.Or(redis.Timeout, redisstore.DefaultTimeout))
 	}
 	l.Limiter = weir.NewLimiter(counters, nil, o)
@@ -65,8 +65,8 @@ func New(redis redisstore.Options, local counter.Store, o weir.Options, fingerpr
 	return l, nil
 }
 
-// Await waits until the first attempt to reach Redis has ended, but no longer than atMost. Otherwise
-// a node's first checks would follow failure modes although Redis is healthy.
+// Await waits until the first attempt to reach Redis has ended, but no longer than atMost. Without this wait, a node's
+// first checks would follow failure modes although Redis is healthy.
 func (l *Limiter) Await(atMost time.Duration) {
 	select {
 	case <-l.Redis.Tried():
@@ -74,8 +74,8 @@ func (l *Limiter) Await(atMost time.Duration) {
 	}
 }
 
-// Close gives borrowed tokens back if Redis can be reached, and closes the connections. Otherwise
-// their leases expire: the tokens stay debited, and their buckets refill as usual.
+// Close gives borrowed tokens back if Redis can be reached, and closes the connections. If Redis can't be reached, the
+// leases expire: the tokens stay debited, and their buckets refill as usual.
 func (l *Limiter) Close(atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), atMost)
 	defer cancel()

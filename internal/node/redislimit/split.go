@@ -20,14 +20,14 @@ var _ counter.Store = (*splitter)(nil)
 // so that the parts drain evenly.
 type splitter struct {
 	counter.Store
-	timeout time.Duration // for both attempts together
+	timeout time.Duration // for the first and the second attempt together
 	seed    maphash.Seed
-	turns   [64]atomic.Uint64 // by hash of the subject, so that busy clients don't share one
+	turns   [64]atomic.Uint64 // indexed by the hash of the subject, so that busy clients don't share a counter
 }
 
 func newSplitter(inner counter.Store, timeout time.Duration) *splitter {
 	s := &splitter{Store: inner, timeout: timeout, seed: maphash.MakeSeed()}
-	for i := range s.turns { // nodes should start with different parts
+	for i := range s.turns { // random, because nodes should start with different parts
 		s.turns[i].Store(rand.Uint64())
 	}
 	return s
@@ -41,12 +41,12 @@ func (s *splitter) next(subject []byte) uint64 {
 
 func isSplit(c *counter.Counter) bool { return len(c.Policy.Parts) > 0 }
 
-// alone reports whether a single part pays a cost of n, whichever part it is.
+// alone reports whether a cost of n is charged to a single part.
 func alone(p *counter.Policy, n int64) bool { return p.Portion(0, 0, n) == n }
 
-// partOf returns the part of a limit whose turn it is, or the part that comes further places after it.
-// Limits of one request with equally many parts use the same part number, so those of one client lie in
-// one hash slot.
+// partOf returns the part of a limit that is next in turn. If further isn't 0, it returns another part, at that
+// distance after the first. Limits of one request that are split into the same number of parts use the same part
+// number, so that those of one client lie in one hash slot.
 func partOf(p *counter.Policy, turn uint64, further int) int {
 	n := len(p.Parts)
 	at, _ := bits.Mul64(turn, uint64(n))
@@ -56,8 +56,8 @@ func partOf(p *counter.Policy, turn uint64, further int) int {
 	return (int(at) + further) % n
 }
 
-// Take decides the charges, all or nothing. If only parts of split limits refuse them, it tries other
-// parts once.
+// Take decides the charges: it debits all of them or none. If a request is refused only because parts of split limits
+// are empty, it tries other parts once.
 func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	at := slices.IndexFunc(charges, func(c counter.Charge) bool { return isSplit(&c.Counter) })
 	if at < 0 {
@@ -66,7 +66,7 @@ func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results [
 	}
 	begun := time.Now()
 	turn, hold := s.next(charges[at].Subject), charges[at].Hold
-	if hold != nil { // a repeated check must find the parts that were asked before
+	if hold != nil { // a repeated check must use the parts of the first attempt
 		turn = binary.LittleEndian.Uint64(hold.ID[:])
 	}
 	s.take(ctx, charges, results, turn, 0)
@@ -77,8 +77,7 @@ func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results [
 		}
 		by = s.again(ctx, begun.Add(s.timeout), charges, results, turn, further)
 	}
-	// Requests don't wait for shadow limits. If a shadow limit's part refuses, try a part that wasn't
-	// asked yet.
+	// Requests don't wait for shadow limits. If a part of a shadow limit refuses, try a part that hasn't been asked.
 	for i := range charges {
 		c, r := charges[i], &results[i]
 		if r.Allowed || r.Err != nil || c.Peek || !c.Policy.Shadow || !isSplit(&c.Counter) {
@@ -92,12 +91,12 @@ func (s *splitter) Take(ctx context.Context, charges []counter.Charge, results [
 	}
 }
 
-// refusal says what refused a request.
+// refusal says which limits refused a request.
 type refusal int
 
 const (
 	byNobody refusal = iota
-	byParts          // only parts of split limits: other parts may have room
+	byParts          // only parts of split limits, so other parts may have tokens
 	byLimits
 )
 
@@ -115,8 +114,8 @@ func refusedBy(charges []counter.Charge, results []counter.Result) (by refusal) 
 	return by
 }
 
-// again asks other parts. If one of them can't be reached, the refusal stands, because an unreachable
-// part must not be a way around the limit.
+// again asks other parts. If one of them can't be reached, the request stays refused, because an unreachable part must
+// not be a way around the limit.
 func (s *splitter) again(ctx context.Context, until time.Time, charges []counter.Charge, results []counter.Result, turn uint64, further int) refusal {
 	other := slices.Clone(results)
 	soon, cancel := context.WithDeadline(ctx, until)
@@ -143,11 +142,11 @@ func (s *splitter) again(ctx context.Context, until time.Time, charges []counter
 	return by
 }
 
-// take asks the inner store for parts of the charges, and returns what to give back to undo that. A
-// peek asks all parts, and so sees the whole limit.
+// take asks the inner store for parts of the charges, and returns what to give back to undo the debits. A peek asks all
+// parts, so it sees the whole limit.
 func (s *splitter) take(ctx context.Context, charges []counter.Charge, results []counter.Result, turn uint64, further int) (taken []counter.Return) {
 	var parts []counter.Charge
-	ends := make([]int, len(charges)) // where the parts of each charge end
+	ends := make([]int, len(charges)) // ends[i] is the end of charge i's parts in the list
 	for i, c := range charges {
 		if !isSplit(&c.Counter) {
 			parts = append(parts, c)
@@ -187,21 +186,20 @@ func (s *splitter) take(ctx context.Context, charges []counter.Charge, results [
 	return taken
 }
 
-// sum combines the results of the parts that were asked. It assumes that the other parts have as much
-// left as these.
+// sum combines the results of the parts that were asked. It assumes that the other parts have as many tokens left.
 func sum(c *counter.Charge, parts []counter.Result, r *counter.Result) {
 	any, all, left := false, true, int64(0)
 	for i := range parts {
 		p := &parts[i]
 		if p.Err != nil {
-			*r = counter.Result{Err: p.Err, Local: p.Local} // then the failure mode applies to the whole limit
+			*r = counter.Result{Err: p.Err, Local: p.Local} // the failure mode then applies to the whole limit
 			return
 		}
 		any, all, left = any || p.Allowed, all && p.Allowed, left+p.Remaining
 		r.ResetAfter = max(r.ResetAfter, p.ResetAfter)
-		r.Slot = min(r.Slot, p.Slot) // at worst that of a window that has passed, to which nothing goes back
+		r.Slot = min(r.Slot, p.Slot) // at worst, the slot is of a window that has passed, to which nothing is given back
 	}
-	either := c.Peek && alone(c.Policy, c.N) // each part was asked for the whole cost
+	either := c.Peek && alone(c.Policy, c.N) // each part was asked for the whole cost, so one is enough
 	r.Allowed = all || either && any
 	r.Remaining = min(left*int64(len(c.Policy.Parts))/int64(len(parts)), c.Policy.Limit.Max())
 	if r.RetryAfter = 0; !r.Allowed {
@@ -210,7 +208,7 @@ func sum(c *counter.Charge, parts []counter.Result, r *counter.Result) {
 	}
 }
 
-// wait returns the time until all refusing parts have room, or until one has if one is set.
+// wait returns how long until all refusing parts have enough tokens, or, if one is set, until the first of them has.
 func wait(parts []counter.Result, one bool) (d time.Duration) {
 	for i := range parts {
 		p := &parts[i]
@@ -225,7 +223,7 @@ func wait(parts []counter.Result, one bool) (d time.Duration) {
 	return d
 }
 
-// GiveBack returns tokens. If the part that they were taken from isn't known, any part gets them.
+// GiveBack returns tokens to the parts that they came from. If that part isn't known, any part gets them.
 func (s *splitter) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	var all []counter.Return
 	for _, r := range returns {
@@ -234,7 +232,7 @@ func (s *splitter) GiveBack(ctx context.Context, once counter.Once, keep time.Du
 			continue
 		}
 		whole, n := r.Policy, r.N
-		first := int(once[0]) % len(whole.Parts) // the same part for each attempt
+		first := int(once[0]) % len(whole.Parts) // the same part in each attempt
 		if once == (counter.Once{}) {
 			first = partOf(whole, s.next(r.Subject), 0)
 		}

@@ -13,33 +13,33 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// flight is a request to other regions for tokens. Checks wait for it.
+// flight is a request to other regions for tokens. Checks wait for its end.
 type flight struct {
 	done chan struct{}
-	// need is the sum of what the waiting checks need, and most the largest of them. stakes.mu
+	// need is the sum of the tokens that the waiting checks need, and most is the largest need of one check. stakes.mu
 	// guards both until the request is sent.
 	need, most int64
-	left       bool // the request was sent
+	left       bool // the request has been sent
 }
 
-// gather is how long a request waits before it is sent, so that checks which the last answer left
-// short can join it.
+// gather is the delay before a request is sent. In that time, checks that got too few tokens from the last answer can
+// join it.
 const gather = 5 * time.Millisecond
 
-// lenders are the regions to ask: all of first at once, then rest if first didn't bring enough. If
-// no region may be asked now, after is the time until one may. little reports that every region had
-// too little the last time.
+// lenders are the regions to ask: all regions in first at the same time, and then those in rest if the first ones
+// didn't lend enough. If no region may be asked now, after is the time until one may be. little reports that every
+// region had too few tokens the last time.
 type lenders struct {
 	first, rest []string
 	after       time.Duration
 	little      bool
 }
 
-// patience is the longest that a check waits until another region may be asked again.
+// patience is how long a check waits at most until another region may be asked again.
 const patience = 250 * time.Millisecond
 
-// toAsk chooses the regions to ask when checks need tokens now: the home first, or all at once if
-// the home had too little the last time.
+// toAsk chooses the regions to ask when checks need tokens now: the home first, or all regions at the same time if the
+// home had too few tokens the last time.
 func (s *stakes) toAsk(k *stake.Stake, home string, now int64) (who lenders) {
 	after := int64(math.MaxInt64 / 1000)
 	who.little = true
@@ -59,8 +59,8 @@ func (s *stakes) toAsk(k *stake.Stake, home string, now int64) (who lenders) {
 	return who
 }
 
-// toAskAhead chooses the regions to ask before a check has to wait: the home, or all of them if the
-// home had too little the last time. The home itself asks the regions that borrowed from it.
+// toAskAhead chooses the regions to ask before a check has to wait: the home, or all regions if the home had too few
+// tokens the last time. The home itself asks the regions that borrowed from it.
 func (s *stakes) toAskAhead(k *stake.Stake, home string, now int64) lenders {
 	names := []string{home}
 	if home == "" {
@@ -71,7 +71,7 @@ func (s *stakes) toAskAhead(k *stake.Stake, home string, now int64) lenders {
 	return lenders{first: slices.DeleteFunc(names, func(name string) bool { return !k.MayAskAhead(name, now) })}
 }
 
-// reachable lists the other regions, without those that are silent or forgotten.
+// reachable returns the names of the other regions, except silent and forgotten ones.
 func (s *stakes) reachable() (names []string) {
 	away := s.link.topology().Away
 	for name, p := range s.link.peers {
@@ -82,10 +82,10 @@ func (s *stakes) reachable() (names []string) {
 	return names
 }
 
-// ask asks other regions for the tokens that a check needs, or, if need is 0, for those that will be needed soon. It
-// doesn't block: done is closed when they have answered. If a request for this counter is already in flight, ask joins
-// it. It adds need to that request only if the request hasn't been sent yet; otherwise, the tokens that it brings may
-// be enough anyway.
+// ask asks other regions for the tokens that a check needs or, if need is 0, for tokens that will be needed soon. It
+// doesn't block: it returns a channel that is closed when the regions have answered. If a request for this counter is
+// already in flight, ask joins that request. It adds need to it only if the request hasn't been sent yet; otherwise,
+// the answer may bring enough tokens anyway.
 func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,12 +117,12 @@ func (s *stakes) ask(key string, c *counter.Counter, need int64, who lenders) (d
 	return f.done
 }
 
-// tidyEvery is how often a node checks whether its region still needs the tokens that it borrowed, while there are no
-// requests that would check it.
+// tidyEvery is how often a node checks whether its region still needs borrowed tokens of a counter that gets no
+// requests. With requests, each of them checks it.
 const tidyEvery = 2 * time.Second
 
-// tidy returns borrowed tokens that aren't needed, before their term ends and they are lost. It stops once nothing is
-// borrowed, unless another request ended in the meantime and may have borrowed more.
+// tidy returns borrowed tokens that aren't needed. If it waited until their term ends, they would be lost. It stops
+// once nothing is borrowed, unless another request to regions ended in the meantime and may have borrowed more.
 func (s *stakes) tidy(key string, c *counter.Counter) {
 	more := true
 	for more && rediscall.Sleep(s.life, tidyEvery) {
@@ -136,7 +136,7 @@ func (s *stakes) tidy(key string, c *counter.Counter) {
 			to, borrowed = k.Owed(c.Policy, share, now)
 		})
 		cancel()
-		more = err == nil && borrowed // after an error, the update may still be made
+		more = err == nil && borrowed // after an error, the update may still take effect
 		if more && len(to) > 0 {
 			s.ask(key, c, 0, lenders{first: to})
 		}
@@ -148,7 +148,7 @@ func (s *stakes) tidy(key string, c *counter.Counter) {
 	}
 }
 
-// fly sends a request to the lenders, after other checks have had time to join it.
+// fly sends a request to the lenders, after a delay in which other checks can join it.
 func (s *stakes) fly(key string, c *counter.Counter, f *flight, need int64, who lenders) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.link.timeout)
 	defer cancel()
@@ -170,11 +170,11 @@ func (s *stakes) fly(key string, c *counter.Counter, f *flight, need int64, who 
 	}
 }
 
-// askOne asks one region and returns how many tokens it brought before ctx ended. A later answer is
-// still recorded.
+// askOne asks one region, and returns how many tokens the region lent before ctx ended. If the answer comes later, it
+// is still recorded.
 func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *flight, of string) int64 {
 	p := s.link.peers[of]
-	if p == nil || p.silent() || ctx.Err() != nil { // send nothing: other nodes may still reach it
+	if p == nil || p.silent() || ctx.Err() != nil { // without recording a failure: other nodes may still reach the region
 		return 0
 	}
 	m, err := changed(ctx, s, key, c.Policy, func(k *stake.Stake, share stake.Share, now int64) *stake.Message {
@@ -184,7 +184,7 @@ func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *
 		return 0
 	}
 	m.Most = f.most
-	answers := make(chan *stake.Message, 1) // closed without a value if no answer came
+	answers := make(chan *stake.Message, 1) // closed without a value if there was no answer
 	s.running.Go(func() {
 		defer close(answers)
 		if answer, err := s.link.talk(s.life, of, c, m); err == nil {
@@ -208,7 +208,7 @@ func (s *stakes) askOne(ctx context.Context, key string, c *counter.Counter, f *
 	return 0
 }
 
-// heard records a region's answer and returns how many tokens came with it.
+// heard records a region's answer, and returns how many tokens the answer brought.
 func (s *stakes) heard(key string, c *counter.Counter, p *peer, ask, answer *stake.Message) int64 {
 	p.mu.Lock()
 	p.Asks++

@@ -21,18 +21,18 @@ import (
 
 // Cells stores a region's stakes: small values by key, each changed as a whole.
 type Cells interface {
-	// Update atomically replaces values with what change returns, given the time of the store's
-	// clock in µs. It calls change again if another writer was faster. A missing value is empty; a
-	// value that becomes empty is deleted; an unchanged value isn't written. All keys must share a
-	// hash slot. If there is no room for a new value, Update writes nothing and returns
-	// counter.ErrNoRoom; existing values can still change.
+	// Update atomically replaces the values of keys with those that change returns. It passes change the current
+	// values, and the time of the store's clock in µs. If another writer was faster, it calls change again. A missing
+	// value is empty; a value that becomes empty is deleted; an unchanged value isn't written. All keys must be in one
+	// hash slot. If a new value doesn't fit into the store, Update writes nothing and returns counter.ErrNoRoom;
+	// existing values can still change.
 	Update(ctx context.Context, keys []string, change func(values [][]byte, now int64) []Cell) error
-	// Tight reports whether memory is short. Clients that could choose their names freely then get
+	// Tight reports whether the store's memory is nearly full. If so, clients that could choose their names freely get
 	// no new stakes.
 	Tight() bool
 }
 
-// Cell is a value and how long to keep it.
+// Cell is a value, and how long the store keeps it.
 type Cell struct {
 	Value []byte
 	TTL   time.Duration
@@ -42,19 +42,18 @@ const maxTries = 100
 
 var errBusy = errors.New("too many nodes are changing this counter")
 
-// redisCells keeps values in Redis. Nodes do the arithmetic and Redis only compares and swaps, so
-// the arithmetic exists once, in Go.
+// redisCells keeps values in Redis. Redis only compares and swaps values. Nodes do the arithmetic, so that it exists
+// only once, in Go.
 type redisCells struct {
 	store *redisstore.Store
-	turns chan struct{} // one element per update under way
+	turns chan struct{} // holds one element for each update in progress
 }
 
-// maxUpdates bounds concurrent updates: each has a connection of its own, with buffers of 1 MiB.
-// Sharing a few connections would need less memory, but then the client misses deadlines when Redis
-// hangs.
+// maxUpdates bounds concurrent updates. Each of them uses its own connection, with buffers of 1 MiB. Sharing a few
+// connections would need less memory, but then the client misses deadlines when Redis hangs.
 const maxUpdates = 32
 
-// RedisCells keeps stakes in Redis, beside the counters of a store.
+// RedisCells keeps stakes in the Redis in which a store keeps its counters.
 func RedisCells(store *redisstore.Store) Cells {
 	return redisCells{store, make(chan struct{}, maxUpdates)}
 }
@@ -127,7 +126,7 @@ type kept struct {
 	until int64
 }
 
-// maxCells bounds how many values the process keeps, of a few hundred bytes each.
+// maxCells bounds how many values the process keeps. Each takes a few hundred bytes.
 const maxCells = 1 << 18
 
 // MemoryCells keeps stakes in this process.
@@ -164,7 +163,7 @@ func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]b
 	}
 	for i, cell := range change(old, now) {
 		if bytes.Equal(cell.Value, old[i]) {
-			continue // an unchanged value may come without a TTL
+			continue // an unchanged value may have no TTL
 		}
 		if len(cell.Value) == 0 {
 			delete(c.values, keys[i])

@@ -25,16 +25,16 @@ const DefaultTimeout = 500 * time.Millisecond
 
 // Options of a Link. Name and Secret are required.
 type Options struct {
-	// Name is this node's region. Home is the home of limits that name none; "" means this region.
+	// Name is this node's region. Home is the home of limits whose rules name none; "" means this region.
 	Name, Home string
 	Secret     *Secret
-	// Peers has the addresses of the other regions' nodes, by region.
+	// Peers maps each other region to the addresses of its nodes.
 	Peers map[string][]string
 	// Timeout is how long a check may wait for another region. Zero means DefaultTimeout.
 	Timeout time.Duration
-	// MaxWaiting bounds how many checks of shared limits may wait for other regions at once, a
-	// quarter of them for one client that is above its limit. Beyond it, checks are decided by what
-	// this region has. Zero means no bound.
+	// MaxWaiting bounds how many checks of shared limits may wait for other regions at once, and a quarter of it bounds
+	// those of a client that is probably above its limit. Checks beyond the bound use only the tokens that this region
+	// has. Zero means no bound.
 	MaxWaiting int
 	Logger     *slog.Logger
 }
@@ -54,11 +54,11 @@ type Link struct {
 
 	mu        sync.Mutex      // guards the fields below
 	strangers map[string]bool // regions that sent messages although they aren't peers
-	printed   *weir.RuleSet   // the rules whose fingerprint is print
+	printed   *weir.RuleSet   // print is the fingerprint of these rules
 	print     string
 }
 
-// NewLink creates a Link. It sends nothing until Run.
+// NewLink creates a Link. The link sends nothing until Run.
 func NewLink(o Options) (*Link, error) {
 	l := &Link{name: o.Name, home: cmp.Or(o.Home, o.Name), secret: o.Secret, peers: map[string]*peer{}, strangers: map[string]bool{}, timeout: cmp.Or(o.Timeout, DefaultTimeout), maxWaiting: cmp.Or(o.MaxWaiting, math.MaxInt), log: o.Logger}
 	l.topo.Store(&Topology{Epoch: firstEpoch})
@@ -78,7 +78,7 @@ func NewLink(o Options) (*Link, error) {
 // HomeOf returns the home of a rule.
 func (l *Link) HomeOf(rule *weir.Rule) string { return l.topology().home(cmp.Or(rule.Home, l.home)) }
 
-// homeOf returns the region that counts a limit, or "" if that is this one.
+// homeOf returns the name of the region that counts a limit, or "" for this region.
 func (l *Link) homeOf(p *counter.Policy) string {
 	if home := l.topology().home(cmp.Or(p.Home, l.home)); p.Global && home != l.name {
 		return home
@@ -89,7 +89,7 @@ func (l *Link) homeOf(p *counter.Policy) string {
 // Knows reports whether this node's settings name a region.
 func (l *Link) Knows(name string) bool { return name == l.name || l.peers[name] != nil }
 
-// meet logs, once per region, that a region which isn't a peer has sent a message.
+// meet logs that a region which isn't a peer has sent a message. It does so once for each region.
 func (l *Link) meet(name string) {
 	const most = 16
 	l.mu.Lock()
@@ -100,8 +100,8 @@ func (l *Link) meet(name string) {
 	}
 }
 
-// Serve sets the limiter whose rules are compared with other regions, and the store that answers
-// them: this region's own, without leases.
+// Serve sets the limiter whose rules are compared with those of other regions, and the store that decides other
+// regions' operations. That store is this region's own, without leases.
 func (l *Link) Serve(limiter *weir.Limiter, store counter.Store) {
 	l.limiter.Store(limiter)
 	l.store.Store(&store)
@@ -129,22 +129,21 @@ func (l *Link) rules() string {
 		return l.print
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, l.names()) // a region that others don't know changes the floors
+	fmt.Fprintln(h, l.names()) // if regions know different regions, they compute different floors
 	for _, r := range set.Rules().Rules {
 		if r.Global {
 			if home := l.HomeOf(&r); !l.Knows(home) {
 				l.log.Warn("a rule's home is a region that this node doesn't know: see regions.peers", "rule", r.ID, "home", home)
 			}
-			r.Home = cmp.Or(r.Home, l.home)  // regions that disagree about the home would use two counters
-			_ = json.NewEncoder(h).Encode(r) // it can't fail: rules hold nothing that JSON lacks
+			r.Home = cmp.Or(r.Home, l.home)  // if regions disagree about the home, they use two counters
+			_ = json.NewEncoder(h).Encode(r) // can't fail: everything in a rule can be written as JSON
 		}
 	}
 	l.printed, l.print = set, fmt.Sprintf("%x", h.Sum(nil)[:4])
 	return l.print
 }
 
-// Shares reports whether regions share all limits of a rule, instead of asking its home on every
-// check.
+// Shares reports whether regions share all limits of a rule. Otherwise they ask the rule's home on every check.
 func (l *Link) Shares(rule *weir.Rule) bool {
 	small := func(limit counter.Limit) bool { return limit.Max() < int64(stake.LeastPerRegion*(len(l.peers)+1)) }
 	return rule.Global && !rule.Strict && !rule.GiveBackUnsettled && !slices.ContainsFunc(rule.Limits, small)
@@ -153,14 +152,14 @@ func (l *Link) Shares(rule *weir.Rule) bool {
 // beatFor is how long a heartbeat waits for its answer. A slower region counts as silent.
 func (l *Link) beatFor() time.Duration { return max(beatEvery, l.timeout) }
 
-// cutOff reports whether a limit's home has been silent for so long that its loans have ended.
+// cutOff reports whether a limit's home has been silent for so long that the loans from it have ended.
 func (l *Link) cutOff(p *counter.Policy) bool {
 	home := l.homeOf(p)
 	return home != "" && (l.peers[home] == nil || l.peers[home].silentFor() > stake.Term)
 }
 
-// Missing returns the home that couldn't be asked about an undecided limit, or "" if it was this
-// region's own store that failed.
+// Missing returns the name of the home that couldn't be reached to decide a limit, or "" if this region's own store
+// failed.
 func (l *Link) Missing(p *counter.Policy) string {
 	if l.sharesHere(p) && !(l.cutOff(p) && p.OnPartition == counter.FailRefuse) {
 		return ""
@@ -168,7 +167,7 @@ func (l *Link) Missing(p *counter.Policy) string {
 	return l.homeOf(p)
 }
 
-// Reaches reports whether the home of a rule can be reached, or is this region.
+// Reaches reports whether this node can reach the home of a rule. It always reaches its own region.
 func (l *Link) Reaches(rule *weir.Rule) bool {
 	home := l.HomeOf(rule)
 	p := l.peers[home]
@@ -178,9 +177,9 @@ func (l *Link) Reaches(rule *weir.Rule) bool {
 // Run exchanges heartbeats with the other regions until ctx is done.
 func (l *Link) Run(ctx context.Context) error {
 	var running sync.WaitGroup
-	running.Go(func() { // keeps up with changes of the topology that other nodes of this region have stored
+	running.Go(func() { // learns of topology changes that other nodes of this region have stored
 		for ok := true; ok; ok = rediscall.Sleep(ctx, beatEvery) {
-			_ = l.learn(ctx, nil, 0) // an error is tried again
+			_ = l.learn(ctx, nil, 0) // after an error, the next round tries again
 		}
 	})
 	for _, p := range l.peers {
@@ -196,7 +195,7 @@ func (l *Link) Run(ctx context.Context) error {
 // Status is the state of a peer.
 type Status struct {
 	Region string `json:"region"`
-	Home   bool   `json:"home,omitempty"` // of rules that name none
+	Home   bool   `json:"home,omitempty"` // the home of rules that name none
 	// Grace reports that, as far as this node knows, the region has recently become a home, and
 	// still owns no more than its floor.
 	Grace bool `json:"grace,omitempty"`
@@ -206,13 +205,13 @@ type Status struct {
 	Since time.Time `json:"since,omitzero"`
 	// RTTMS is how many milliseconds the last heartbeat and its answer took.
 	RTTMS float64 `json:"rtt_ms"`
-	// Epoch is the epoch that the region reported. SameRules reports that its global rules, their
-	// homes and its peers equal this region's.
+	// Epoch is the epoch that the region reported. SameRules reports that the region has the same global rules, homes
+	// and peers as this region.
 	Epoch     int64  `json:"epoch,omitempty"`
 	SameRules bool   `json:"same_rules"`
 	State     string `json:"state,omitempty"` // drained or forgotten
-	// Asks counts answered requests of this node for the region's tokens. Short counts those where
-	// it had less than half of what was needed.
+	// Asks counts this node's requests for tokens that the region has answered. Short counts those to which the region
+	// lent less than half of what was needed.
 	Asks  uint64 `json:"asks"`
 	Short uint64 `json:"short"`
 	Error string `json:"error,omitempty"` // why it is down

@@ -18,11 +18,12 @@ import (
 
 const (
 	beatEvery = time.Second
-	// silentAfter is how long a region may go unheard before checks no longer wait for it.
+	// silentAfter is the time without an answer after which a region counts as silent, so that checks no longer wait
+	// for it.
 	silentAfter = 3 * time.Second
-	// maxMessages bounds how many messages to one region are in flight. Further operations share
-	// the next message. Messages about stakes alone, one per talkEvery, must not use up all of
-	// these when there are no answers.
+	// maxMessages bounds the messages to one region that are in flight. Once the bound is reached, further operations
+	// share the next message. Messages about stakes are sent every talkEvery, and must not use up the bound while the
+	// region doesn't answer.
 	maxMessages = 32
 	// talkEvery is the shortest time between two messages about stakes.
 	talkEvery = 50 * time.Millisecond
@@ -32,7 +33,7 @@ type peer struct {
 	link      *Link
 	name      string
 	addresses []string
-	at        atomic.Int64 // index into addresses of the one to use
+	at        atomic.Int64 // counts up; modulo their number, the index of the address to use
 	client    *http.Client
 
 	mu sync.Mutex // guards the fields below
@@ -40,14 +41,14 @@ type peer struct {
 	queue   []*pendingOperation
 	talks   []*pendingOperation // messages about stakes that wait for a timer to queue them
 	sending int
-	missed  bool      // silent, and that was logged
+	missed  bool      // the region is silent, and that was logged
 	heard   time.Time // when the region last answered, or when this node started if it never has
 	err     error
 }
 
 var errAnswer = errors.New("unexpected answer: does the region run another version of Weir?")
 
-// pendingOperation is an operation that waits for its answer.
+// pendingOperation is an operation whose answer hasn't arrived.
 type pendingOperation struct {
 	operation
 	ctx  context.Context // done when nobody waits for the answer anymore
@@ -71,9 +72,9 @@ func newPeer(l *Link, name string, addresses []string, config *tls.Config) *peer
 	}
 }
 
-// waits returns how long to wait for an operation's answer: for a check, the check's own timeout.
-// Messages about stakes and resets may take longer: late tokens are still useful, and an operator
-// would rather wait than not know.
+// waits returns how long to wait for an operation's answer. For a check, that is the check's own timeout. Messages
+// about stakes and resets wait longer: late tokens are still useful, and an operator wants to know whether a reset
+// succeeded.
 func (p *peer) waits(a *operation) time.Duration {
 	if a.Talk != nil || len(a.Resets) > 0 {
 		return p.link.beatFor()
@@ -94,7 +95,7 @@ func (p *peer) do(ctx context.Context, a operation) (result, error) {
 	if a.Talk == nil {
 		p.queue = append(p.queue, x)
 		p.flushLocked()
-	} else { // it can wait, and share a message
+	} else { // wait up to talkEvery, to share a message with others
 		if p.talks = append(p.talks, x); len(p.talks) == 1 {
 			time.AfterFunc(talkEvery, p.sendTalks)
 		}
@@ -115,8 +116,8 @@ func (p *peer) sendTalks() {
 	p.flushLocked()
 }
 
-// flushLocked sends queued operations while another message may be in flight. It drops those whose
-// caller has given up, since what they took would be lost, but still sends what is given back.
+// flushLocked sends queued operations in further messages, up to maxMessages in flight. It drops operations whose
+// caller has given up, because tokens that they took would be lost. It still sends those that give tokens back.
 func (p *peer) flushLocked() {
 	for p.sending < maxMessages && len(p.queue) > 0 {
 		n := min(len(p.queue), maxActs)
@@ -128,7 +129,7 @@ func (p *peer) flushLocked() {
 	}
 }
 
-// send sends operations in one message and hands out the answers.
+// send sends operations in one message, and passes the results to their callers.
 func (p *peer) send(batch []*pendingOperation) {
 	m := message{Acts: make([]operation, len(batch))}
 	wait := p.link.timeout
@@ -157,8 +158,8 @@ func (p *peer) send(batch []*pendingOperation) {
 // say sends a message and records whether the region answered.
 func (p *peer) say(ctx context.Context, m *message) (answer, error) {
 	begun, at := time.Now(), p.at.Load()
-	next := func() { p.at.CompareAndSwap(at, at+1) } // unless another message has already done so
-	late := time.AfterFunc(p.link.timeout, next)     // checks have given up by now
+	next := func() { p.at.CompareAndSwap(at, at+1) } // to the next address, unless another message has already moved on
+	late := time.AfterFunc(p.link.timeout, next)     // by then, checks have given up
 	a, err := p.post(ctx, p.addresses[at%int64(len(p.addresses))], m)
 	late.Stop()
 	if err == nil && a.Topology != nil {
@@ -209,7 +210,7 @@ func (p *peer) post(ctx context.Context, address string, m *message) (a answer, 
 	if err != nil {
 		return a, err
 	}
-	req.GetBody = nil // never resend: the region may have carried it out already
+	req.GetBody = nil // never resend: the region may have carried out the request
 	res, err := p.client.Do(req)
 	if err != nil {
 		return a, err
@@ -231,7 +232,7 @@ func (p *peer) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		beat, cancel := context.WithTimeout(ctx, p.link.beatFor())
-		_, _ = p.say(beat, &message{}) // say records the outcome
+		_, _ = p.say(beat, &message{}) // say records whether the region answered
 		cancel()
 		select {
 		case <-tick.C:
@@ -241,8 +242,7 @@ func (p *peer) run(ctx context.Context) {
 	}
 }
 
-// silentFor returns how long ago the region was last heard from, or how long this node has waited
-// for its first message.
+// silentFor returns how long ago the region last answered or, if it never has, how long this node has waited for it.
 func (p *peer) silentFor() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -261,13 +261,13 @@ func (p *peer) status() Status {
 	return s
 }
 
-// silent reports whether checks shouldn't wait for the region.
+// silent reports that the region hasn't answered for so long that checks shouldn't wait for it.
 func (p *peer) silent() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.silentLocked()
 }
 
-// silentLocked is silent with the lock held. A region that was never heard from may still be
-// starting, like this node.
+// silentLocked is silent with the lock held. A region that has never answered isn't silent for the first silentAfter:
+// like this node, it may still be starting.
 func (p *peer) silentLocked() bool { return !p.Up && time.Since(p.heard) > silentAfter }

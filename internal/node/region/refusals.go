@@ -8,17 +8,16 @@ import (
 )
 
 const (
-	// believeFor is how long a home's refusal is believed at most without asking again, since
-	// tokens may be given back there.
+	// believeFor is the longest that a home's refusal is repeated here without asking the home again, since tokens may
+	// be given back there.
 	believeFor = 250 * time.Millisecond
 	// maxRefusals bounds how many refusals are remembered.
 	maxRefusals = 1 << 14
 )
 
-// refusals remembers what homes refused recently, so that clients who keep trying cost the homes no
-// work.
+// refusals remembers recent refusals by homes, so that clients that keep trying don't load the homes.
 type refusals struct {
-	believed time.Duration // how long a refusal is believed
+	believed time.Duration // how long a refusal is repeated
 	mu       sync.Mutex
 	by       map[string]refusal
 }
@@ -29,10 +28,10 @@ type refusal struct {
 	counter.Result
 }
 
-// find returns a remembered refusal that was for the same cost or less, with its times moved on to
-// now.
+// find returns a remembered refusal of a charge with the same cost or less. It subtracts the time that has passed from
+// RetryAfter and ResetAfter.
 func (r *refusals) find(c *counter.Charge) (counter.Result, bool) {
-	if c.Peek || c.Hold != nil { // a repeated check may be known to the home already
+	if c.Peek || c.Hold != nil { // the home may know a repeated check already
 		return counter.Result{}, false
 	}
 	r.mu.Lock()

@@ -22,7 +22,7 @@ import (
 
 const leastSecret = 32
 
-// Secret is shared by all regions. The link's keys and the names of clients derive from it.
+// Secret is shared by all regions. The keys of the links and the pseudonyms of clients are derived from it.
 type Secret struct {
 	key     ed25519.PrivateKey
 	subject []byte
@@ -46,16 +46,15 @@ func NewSecret(text []byte) *Secret {
 	derive := func(what string, n int) []byte {
 		b, err := hkdf.Key(sha256.New, text, nil, "weir region "+what, n)
 		if err != nil {
-			panic(err) // only if n is too large
+			panic(err) // can't happen: n is small
 		}
 		return b
 	}
 	return &Secret{ed25519.NewKeyFromSeed(derive("link", ed25519.SeedSize)), derive("subjects", 32)}
 }
 
-// TLS returns the configuration for both ends of a link. Each end shows a certificate for the key
-// that all regions share and must prove that it has the key. No authority is consulted and no host
-// name is checked.
+// TLS returns the configuration for both ends of a link. Each end shows a certificate for the key that all regions
+// share, and proves that it has the private key. No authority is consulted, and no host name is checked.
 func (s *Secret) TLS() (*tls.Config, error) {
 	now := time.Now()
 	template := &x509.Certificate{
@@ -87,8 +86,8 @@ func (s *Secret) TLS() (*tls.Config, error) {
 
 var errSecret = errors.New("it has another secret: give all regions the same")
 
-// name returns the pseudonym of a client between regions, so that no region learns who another's
-// clients are.
+// name returns the pseudonym by which regions name a client to each other, so that no region learns who the clients of
+// another region are.
 func (s *Secret) name(policy uint64, subject []byte) []byte {
 	to := make([]byte, 0, 64)
 	h := hmac.New(sha256.New, s.subject)
@@ -97,7 +96,7 @@ func (s *Secret) name(policy uint64, subject []byte) []byte {
 	return h.Sum(to)[:16]
 }
 
-// rename gives a global counter the name that all regions know it by.
+// rename replaces the subject of a global counter with the name that all regions use for it.
 func (l *Link) rename(c *counter.Counter) {
 	if c.Policy.Global {
 		c.Subject = l.secret.name(c.Policy.ID, c.Subject)

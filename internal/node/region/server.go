@@ -59,7 +59,7 @@ func (l *Link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	all.Wait()
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(&out) // an error means that the caller has gone
+	_ = json.NewEncoder(w).Encode(&out) // an error means that the caller has disconnected
 }
 
 func (l *Link) carryOut(ctx context.Context, from string, a *operation) (out result, err error) {
@@ -79,7 +79,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *operation) (out res
 		out.Said, err = here.stakes.hear(ctx, from, &counted, &a.Talk.Message)
 		return out, err
 	}
-	of := slices.Concat(a.Charges, a.Returns, a.Resets) // an operation has one kind
+	of := slices.Concat(a.Charges, a.Returns, a.Resets) // an operation has only one of the three
 	counters, err := countersOf(of)
 	if err != nil {
 		return out, err
@@ -95,7 +95,7 @@ func (l *Link) carryOut(ctx context.Context, from string, a *operation) (out res
 		for i := range out.Results {
 			switch err := out.Results[i].Err; {
 			case err == nil:
-			case errors.Is(err, counter.ErrNoRoom): // the home was reached: the caller counts guests by their address instead
+			case errors.Is(err, counter.ErrNoRoom): // the home was reached, so the caller counts guests by their address instead
 				out.Results[i], out.NoRoom = counter.Result{}, append(out.NoRoom, i)
 			default:
 				return result{}, err // the other charges stay debited

@@ -15,25 +15,25 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// stakes decides limits that regions share. It uses the tokens that this region owns or has
-// borrowed and, if they aren't enough, asks the other regions.
+// stakes decides limits that regions share. It uses the tokens that this region owns or has borrowed. If they aren't
+// enough, it asks the other regions.
 type stakes struct {
 	link    *Link
 	cells   Cells
-	waiting inuse.Places[string] // checks that wait for other regions, by key
+	waiting inuse.Places[string] // checks that wait for other regions, by the counter's key
 
 	mu      sync.Mutex
-	queues  map[string][]*change // by key: changes that wait for the change in progress
-	flights map[string]*flight   // by key: requests to other regions in flight
-	tidies  map[string]bool      // by key: counters that tidy watches; true if a request has ended since it last looked
-	running sync.WaitGroup       // after close, only running work adds to it
-	life    context.Context      // done once closed
+	queues  map[string][]*change // changes that wait for the change in progress, by the counter's key
+	flights map[string]*flight   // requests to other regions in flight, by the counter's key
+	tidies  map[string]bool      // counters that tidy watches, by key; true if a request has ended since tidy last looked
+	running sync.WaitGroup       // once the node is stopping, only running work may add to it
+	life    context.Context      // done once the node is stopping
 	end     context.CancelFunc
 }
 
 type change struct {
 	of      *counter.Policy
-	records []string // keys of records beside the stake that change with it
+	records []string // keys of the records that change together with the stake
 	do      func(k *stake.Stake, s stake.Share, now int64, records []*Cell)
 	done    chan error
 }
@@ -61,21 +61,21 @@ func keyOf(c *counter.Counter) string {
 	return fmt.Sprintf("{stake:%016x:%s}", c.Policy.ID, hex.EncodeToString(c.Subject))
 }
 
-// shares reports whether regions share a limit, instead of asking its home on every check.
+// shares reports whether regions share a limit. Otherwise they ask its home on every check.
 func (l *Link) shares(p *counter.Policy) bool { return stake.Reaches(p, len(l.peers)+1) }
 
-// sharesHere reports whether this region decides a limit by its own stake. A region that was
-// drained or forgotten asks the home.
+// sharesHere reports whether this region decides a limit by its own stake. A region that was drained or forgotten asks
+// the home instead, unless it is the home.
 func (l *Link) sharesHere(p *counter.Policy) bool {
 	return p.Global && l.shares(p) && (l.homeOf(p) == "" || l.topology().Away[l.name] == "")
 }
 
-// update changes one stake. Changes that arrive while another is under way are made together.
+// update changes one stake. Changes that arrive while another change is in progress are made together.
 func (s *stakes) update(ctx context.Context, key string, p *counter.Policy, do func(k *stake.Stake, s stake.Share, now int64)) error {
 	return s.updateWith(ctx, key, p, nil, func(k *stake.Stake, s stake.Share, now int64, _ []*Cell) { do(k, s, now) })
 }
 
-// changed is update for a change with a result. It returns no result with an error, since the change
+// changed is update for a change that returns a result. If there is an error, it returns no result, because the change
 // may still be made later.
 func changed[T any](ctx context.Context, s *stakes, key string, p *counter.Policy, do func(k *stake.Stake, s stake.Share, now int64) T) (none T, err error) {
 	var out T
@@ -85,7 +85,7 @@ func changed[T any](ctx context.Context, s *stakes, key string, p *counter.Polic
 	return out, nil
 }
 
-// updateWith is update for changes that also need records beside the stake.
+// updateWith is update for changes that also read or write records, such as those of holds.
 func (s *stakes) updateWith(ctx context.Context, key string, p *counter.Policy, records []string, do func(*stake.Stake, stake.Share, int64, []*Cell)) error {
 	c := &change{p, records, do, make(chan error, 1)}
 	s.mu.Lock()
@@ -106,7 +106,7 @@ func (s *stakes) updateWith(ctx context.Context, key string, p *counter.Policy, 
 	}
 }
 
-// work makes the changes of one stake until none are left.
+// work makes the queued changes of one stake until none are left.
 func (s *stakes) work(key string) {
 	for {
 		s.mu.Lock()
@@ -122,7 +122,7 @@ func (s *stakes) work(key string) {
 		s.mu.Unlock()
 		err := s.makeAll(key, list)
 		for i, c := range list {
-			if errors.Is(err, counter.ErrNoRoom) && len(list) > 1 { // one of them had no room for its record: try each alone
+			if errors.Is(err, counter.ErrNoRoom) && len(list) > 1 { // one of them had no room for its record: make each separately
 				c.done <- s.makeAll(key, list[i:i+1])
 			} else {
 				c.done <- err
@@ -165,14 +165,14 @@ func (s *stakes) makeAll(key string, list []*change) error {
 	})
 }
 
-// chargeRecord is the record of a charge with a hold.
+// chargeRecord is stored for a charge with a hold.
 type chargeRecord struct {
 	N    int64 `json:"n"`
 	Slot int64 `json:"slot"`
 }
 
-// take decides a charge. If this region has too few tokens, it asks the others, and waits for them
-// up to the given time.
+// take decides a charge. If this region has too few tokens, it asks other regions, and waits for their tokens for at
+// most the given time.
 func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration) counter.Result {
 	p, key := c.Policy, keyOf(&c.Counter)
 	home, tight := s.link.homeOf(p), c.Guest && s.cells.Tight()
@@ -225,9 +225,9 @@ func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration
 		awaited = true
 		enough := time.NewTimer(wait)
 		defer enough.Stop()
-		// Ask until there is enough, or until no lender may be asked. A check that joins a request
-		// after it was sent waits for it, and then for another one that includes its need. Other
-		// checks may have taken what was brought for this one.
+		// Ask until there are enough tokens, or until no lender may be asked. If this check joins a request that has
+		// already been sent, other checks may use up the tokens that it brings. The check then asks again, with a
+		// request that includes its own need.
 		for short() {
 			var done <-chan struct{}
 			var rested <-chan time.Time
@@ -255,8 +255,8 @@ func (s *stakes) take(ctx context.Context, c *counter.Charge, wait time.Duration
 	return r
 }
 
-// charge has decide change a charge's stake. If the charge's hold exists already (there), the charge
-// takes nothing more.
+// charge calls decide to change a charge's stake. If there says that the charge's hold already exists, decide must take
+// nothing more. If decide returns true, charge records the hold.
 func (s *stakes) charge(ctx context.Context, key string, c *counter.Charge, decide func(k *stake.Stake, s stake.Share, now int64, there bool) bool) error {
 	p := c.Policy
 	if c.Hold == nil || c.Peek {
@@ -275,8 +275,8 @@ func recordOf(key string, h *counter.Hold) string {
 	return key + ":hold:" + hex.EncodeToString(h.ID[:])
 }
 
-// giveBack returns tokens, or settles a reservation, only once. A mark beside the stake prevents a
-// second time, or else the hold's record does, which is deleted with the return.
+// giveBack returns tokens or settles a reservation, and makes sure that this happens only once. For that, it stores a
+// mark for once. If the return depends on the record of a hold, deleting that record has the same effect.
 func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Duration, r *counter.Return) error {
 	if r.Recorded {
 		once = counter.Once{}
@@ -306,14 +306,14 @@ func (s *stakes) giveBack(ctx context.Context, once counter.Once, keep time.Dura
 			var h chargeRecord
 			if record := records[0].Value; len(record) > 0 && json.Unmarshal(record, &h) == nil {
 				n, slot = min(r.N, h.N)-r.Used, h.Slot
-			} else { // the charge may never have been taken
+			} else { // without a record, the charge may never have been taken
 				n, slot = min(r.N-r.Used, 0), 0
 			}
 			records[0].Value = nil
 		}
 		k.GiveBack(r.Policy, share, now, n, slot)
 	})
-	if err == nil && again { // after an error the update may still be applied
+	if err == nil && again { // after an error, the update may still be applied
 		return counter.ErrUsed
 	}
 	return err
@@ -323,19 +323,18 @@ func (s *stakes) reset(ctx context.Context, c *counter.Counter) error {
 	return s.update(ctx, keyOf(c), c.Policy, func(k *stake.Stake, share stake.Share, now int64) { k.Reset(c.Policy, share, now) })
 }
 
-// Standing is a region's part of a shared limit, in the units of a check's cost.
+// Standing describes a region's part of a shared limit, in the units of a check's cost.
 type Standing struct {
 	Home     string
 	Own      int64 // this region's own part of the limit
 	Borrowed int64
 	Lent     int64
-	// Until is when the first loan must be renewed, by the store's clock. Zero means that loans
-	// last as long as their window.
+	// Until is the time, by the store's clock, at which the first loan to this region ends unless it is renewed. Zero
+	// means that loans last as long as their window.
 	Until time.Time
 }
 
-// Standing returns what this region has of a counter, or nil if the region doesn't decide by a
-// stake.
+// Standing returns this region's part of a counter, or nil if the region doesn't decide the limit by a stake.
 func (l *Link) Standing(ctx context.Context, c *counter.Counter) (*Standing, error) {
 	s := l.stakes.Load()
 	if s == nil || !l.sharesHere(c.Policy) {

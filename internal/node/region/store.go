@@ -26,8 +26,8 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Store is the store of a region. It counts the region's own limits in the region's store, shared
-// limits in stakes, and other global limits in the store of their home.
+// Store is the store of a region. It counts the region's own limits in the region's store, shared limits in stakes, and
+// other global limits in the store of their home region.
 type Store struct {
 	own    counter.Store
 	link   *Link
@@ -38,18 +38,18 @@ type Store struct {
 
 var _ counter.Store = (*Store)(nil)
 
-// NewStore creates a Store from the region's own store, its link to other regions, and where it
-// keeps stakes.
+// NewStore creates a Store from the region's own store, its link to other regions, and the cells in which it keeps
+// stakes.
 func NewStore(own counter.Store, link *Link, cells Cells) *Store {
 	s := &Store{own: own, link: link, stakes: newStakes(link, cells), refusals: refusals{believed: believeFor}}
 	link.stakes.Store(s.stakes)
 	return s
 }
 
-// shared is the place of limits that regions share. It can't be a region's name.
+// shared is what placeOf returns for limits that regions share. It can't be the name of a region.
 const shared = "*"
 
-// placeOf returns where a limit is counted. "" means here.
+// placeOf returns where a limit is counted: "" for this region's store, shared, or the name of another region.
 func (s *Store) placeOf(p *counter.Policy) string {
 	if s.link.sharesHere(p) {
 		return shared
@@ -57,7 +57,7 @@ func (s *Store) placeOf(p *counter.Policy) string {
 	return s.link.homeOf(p)
 }
 
-// placeHere is placeOf for charges that come from another region, whose home is here.
+// placeHere is like placeOf, but for charges that another region has sent because this region is their home.
 func (s *Store) placeHere(p *counter.Policy) string {
 	if s.link.shares(p) {
 		return shared
@@ -65,8 +65,8 @@ func (s *Store) placeHere(p *counter.Policy) string {
 	return ""
 }
 
-// Take decides charges, all or nothing. The region's own charges come first: if those refuse, homes
-// are only asked how their counters stand.
+// Take decides charges: it debits all of them or none. The region's own charges come first. If they are refused, homes
+// are only asked for the state of their counters.
 func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	if !slices.ContainsFunc(charges, func(c counter.Charge) bool { return c.Policy.Global }) {
 		s.own.Take(ctx, charges, results)
@@ -80,7 +80,7 @@ func (s *Store) Take(ctx context.Context, charges []counter.Charge, results []co
 	t.run(ctx, s.placeOf)
 }
 
-// takeFor decides charges for another region, which waits for the answer.
+// takeFor decides charges for another region, which is waiting for the answer.
 func (s *Store) takeFor(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	t := &taking{Store: s, asked: charges, charges: charges, results: results, wait: s.link.timeout / 2}
 	t.run(ctx, s.placeHere)
@@ -89,11 +89,11 @@ func (s *Store) takeFor(ctx context.Context, charges []counter.Charge, results [
 type taking struct {
 	*Store
 	asked   []counter.Charge
-	charges []counter.Charge // under the names that all regions share
+	charges []counter.Charge // with the names that all regions use for clients
 	results []counter.Result
 	home    []string      // where each charge is counted; see placeOf
-	wait    time.Duration // how long other regions may take
-	taken   []int         // charges that were taken, and go back if another is refused
+	wait    time.Duration // how long to wait for other regions
+	taken   []int         // indexes of debited charges, which are given back if another charge is refused
 	refused bool
 }
 
@@ -101,13 +101,13 @@ func (t *taking) run(ctx context.Context, placeOf func(*counter.Policy) string) 
 	for _, c := range t.charges {
 		t.home = append(t.home, placeOf(c.Policy))
 	}
-	homes := slices.Clone(t.home) // t.home changes if one can't be reached
+	homes := slices.Clone(t.home) // a copy, because t.home changes if a home can't be reached
 	if !slices.ContainsFunc(homes, func(home string) bool { return home != "" }) {
 		t.Store.own.Take(ctx, t.charges, t.results)
 		return
 	}
 	for i := range t.charges {
-		t.charges[i].Returnable = true // in case a home refuses
+		t.charges[i].Returnable = true // a home may refuse later
 	}
 	t.own(ctx, t.at(""), false)
 	for _, i := range t.at(shared) {
@@ -129,7 +129,7 @@ func (t *taking) at(home string) (of []int) {
 	return of
 }
 
-// pick copies some charges, as peeks if the request is refused already.
+// pick copies the charges with the given indexes. If the request has already been refused, the copies are peeks.
 func (t *taking) pick(of []int) ([]counter.Charge, []counter.Result) {
 	charges := make([]counter.Charge, len(of))
 	for j, i := range of {
@@ -139,8 +139,8 @@ func (t *taking) pick(of []int) ([]counter.Charge, []counter.Result) {
 	return charges, make([]counter.Result, len(of))
 }
 
-// own has the region's own store decide charges. local marks charges whose home can't be reached:
-// they are counted as if the limit were this region's own.
+// own decides charges by the region's own store. local marks charges whose home can't be reached. They are counted as
+// if the limit were this region's own.
 func (t *taking) own(ctx context.Context, of []int, local bool) {
 	if len(of) == 0 {
 		return
@@ -180,7 +180,7 @@ func (t *taking) share(ctx context.Context, i int) {
 	t.decided(ctx, []int{i}, charges, results)
 }
 
-// ask has a home decide charges. If it can't be reached, each limit's on_partition decides.
+// ask asks a home to decide charges. If the home can't be reached, each limit's on_partition decides.
 func (t *taking) ask(ctx context.Context, home string) {
 	of := t.at(home)
 	charges, results := t.pick(of)
@@ -210,7 +210,8 @@ func (t *taking) ask(ctx context.Context, home string) {
 	t.own(ctx, local, true)
 }
 
-// decided records a store's results.
+// decided records the results of a store. If they refuse the request, it gives back what the request has taken
+// elsewhere.
 func (t *taking) decided(ctx context.Context, of []int, charges []counter.Charge, results []counter.Result) {
 	refuses := false
 	for j, i := range of {
@@ -265,7 +266,7 @@ func (t *taking) refuse(ctx context.Context) {
 	}
 }
 
-// GiveBack returns tokens to where they were counted.
+// GiveBack returns tokens to the stores that counted them.
 func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return) error {
 	if !slices.ContainsFunc(returns, func(r counter.Return) bool { return r.Policy.Global }) {
 		return s.own.GiveBack(ctx, once, keep, returns)
@@ -277,9 +278,9 @@ func (s *Store) GiveBack(ctx context.Context, once counter.Once, keep time.Durat
 	return s.giveBack(ctx, once, keep, returns, func(i int) string { return s.placeOf(returns[i].Policy) })
 }
 
-// giveBack returns tokens to the stores of their homes. Each store and each stake prevents a second time by itself,
-// with a mark or by the records of holds. If some returns depend on records, the stores without such returns come last,
-// and give back nothing but slots unless a record existed.
+// giveBack returns tokens to the stores at their homes. Each store and each stake prevents a second return by itself,
+// with a mark or by the records of holds. If some returns depend on records, stores without such returns come last. If
+// no record existed, those stores give back nothing but slots.
 func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Duration, returns []counter.Return, homeOf func(i int) string) (err error) {
 	by, recorded := map[string][]counter.Return{}, map[string]bool{}
 	for i, r := range returns {
@@ -326,8 +327,8 @@ func (s *Store) giveBack(ctx context.Context, once counter.Once, keep time.Durat
 	return err
 }
 
-// Reset makes counters untouched in all regions. For a shared limit, each region gives back the tokens that it has used
-// itself. If a region can't be reached, Reset returns an error.
+// Reset resets counters in all regions, as if they had never been used. For a shared limit, each region resets its own
+// use. If a region can't be reached, Reset returns an error.
 func (s *Store) Reset(ctx context.Context, counters []counter.Counter) (err error) {
 	counters = slices.Clone(counters)
 	for i := range counters {

@@ -16,28 +16,26 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// Topology is what operators have changed about regions since they were configured. Regions send it
-// with every message, and the one with the highest epoch wins.
+// Topology holds the changes that operators have made to the configured regions. Regions send it with every message,
+// and adopt the topology with the highest epoch.
 type Topology struct {
 	Epoch int64 `json:"epoch"`
-	// Homes maps a configured home to the region that took its place. A home that moved back maps
-	// to itself.
+	// Homes maps a configured home to the region that replaces it. A home that moved back maps to itself.
 	Homes map[string]string `json:"homes,omitempty"`
-	// Away lists regions that have no share of global limits, as Drained or Forgotten.
+	// Away maps regions that have no share of global limits to their state: Drained or Forgotten.
 	Away map[string]string `json:"away,omitempty"`
-	// Adopted is when this region learned of each entry of Homes, in µs of its store's clock. It
-	// isn't sent to others.
+	// Adopted is when this region learned of each entry of Homes, in µs of its store's clock. It isn't sent to other
+	// regions.
 	Adopted map[string]int64 `json:"adopted,omitempty"`
 }
 
-// States of a region that is away.
+// States of a region in Topology.Away.
 const (
 	Drained   = "drained"
 	Forgotten = "forgotten"
 )
 
-// grace is how long a new home owns no more than its floor. Loans of the old home have ended by
-// then.
+// grace is how long a new home owns no more than its floor. By the end, all loans of the old home have ended.
 const grace = 2 * (stake.Term + stake.Margin)
 
 // firstEpoch is the epoch before any change.
@@ -45,8 +43,7 @@ const firstEpoch = 1
 
 func (l *Link) topology() *Topology { return l.topo.Load() }
 
-// newer reports whether t replaces old. If both have the same epoch, every region picks the same
-// one.
+// newer reports whether t replaces old. If both have the same epoch, every region chooses the same one of the two.
 func (t *Topology) newer(old *Topology) bool {
 	if t.Epoch != old.Epoch {
 		return t.Epoch > old.Epoch
@@ -58,27 +55,27 @@ func (t *Topology) same(old *Topology) bool {
 	return maps.Equal(t.Homes, old.Homes) && maps.Equal(t.Away, old.Away)
 }
 
-// told returns the part of the topology that other regions receive.
+// told returns the part of the topology that is sent to other regions.
 func (t *Topology) told() *Topology { return &Topology{Epoch: t.Epoch, Homes: t.Homes, Away: t.Away} }
 
 func (t *Topology) text() []byte {
 	b, err := json.Marshal(t)
 	if err != nil {
-		panic(err) // it holds only strings and numbers
+		panic(err) // can't happen: there are only strings and numbers
 	}
 	return b
 }
 
-// topologyKey is where the topology is kept. Its braces keep it apart from stakes.
+// topologyKey is the key of the stored topology. Keys of stakes start with other braces.
 const topologyKey = "{topology}"
 
 // keepTopology is the topology's TTL.
 const keepTopology = 10 * 365 * 24 * time.Hour
 
-// learn stores a topology if it is newer than the stored one, and then adopts the stored one. With
-// nil it only reads. If the store has an older topology than this node, or none, it gets the
-// node's. For an operator's change, of is the epoch that the change is based on: learn refuses the
-// change if the store has a newer topology by now.
+// learn stores the topology heard if it is newer than the stored one, and then adopts the stored one. If heard is nil,
+// learn only reads. If the store's topology is older than this node's, or missing, learn stores this node's. For an
+// operator's change, of is the epoch that the change is based on. If the store has a newer topology by now, learn
+// refuses the change.
 func (l *Link) learn(ctx context.Context, heard *Topology, of int64) error {
 	s := l.stakes.Load()
 	if s == nil || heard != nil && of == 0 && !heard.newer(l.topology()) {
@@ -88,9 +85,9 @@ func (l *Link) learn(ctx context.Context, heard *Topology, of int64) error {
 	late := false
 	err := s.cells.Update(ctx, []string{topologyKey}, func(values [][]byte, now int64) []Cell {
 		kept = Topology{Epoch: firstEpoch}
-		_ = json.Unmarshal(values[0], &kept) // an unreadable value counts as none
+		_ = json.Unmarshal(values[0], &kept) // an unreadable value counts as a missing one
 		text := values[0]
-		if known := l.topology(); known.newer(&kept) { // the store has lost it: a starting node must not believe that nothing was changed
+		if known := l.topology(); known.newer(&kept) { // the store has lost it. Without it, a starting node would believe that no change was made
 			kept, text = *known, known.text()
 		}
 		late = of != 0 && kept.Epoch > of
@@ -122,9 +119,8 @@ func (l *Link) learn(ctx context.Context, heard *Topology, of int64) error {
 
 func (t *Topology) home(named string) string { return cmp.Or(t.Homes[named], named) }
 
-// inGrace reports whether a region became a home so recently that it doesn't own the limits yet.
-// For another region this is approximate, since it may have learned of the change at another
-// moment.
+// inGrace reports whether a region became a home so recently that it doesn't own the limits yet. For another region
+// this is approximate, because that region may have learned of the change at another time.
 func (l *Link) inGrace(region string, now int64) bool {
 	t := l.topology()
 	for name, home := range t.Homes {
@@ -160,9 +156,9 @@ func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 	if t.Homes[named] == "" {
 		return all
 	}
-	since := t.Adopted[named] + grace.Microseconds() // the limit moved here
+	since := t.Adopted[named] + grace.Microseconds() // when the limit moved here, plus the grace period
 	begun := stake.Begun(p, now)
-	if p.Limit.Algorithm == counter.SlidingCounter { // the old home's count of the previous window isn't known here
+	if p.Limit.Algorithm == counter.SlidingCounter { // this region doesn't know what the old home counted in the previous window
 		begun -= p.Limit.Window.Microseconds()
 	}
 	if begun < since {
@@ -172,13 +168,13 @@ func (l *Link) share(p *counter.Policy, now int64) stake.Share {
 	return all
 }
 
-// ErrRefused means that an operator's request was refused. If the message says so, force overrides
-// the refusal.
+// ErrRefused means that an operator's request was refused. If the message mentions force, the request can be repeated
+// with force.
 var ErrRefused = errors.New("not done")
 
-// change has edit change the topology for an operator, and stores it unless edit returns an error.
-// The named regions must be known. It starts from the store's topology, because another node may have
-// changed that a moment ago.
+// change applies an operator's change: it calls edit with a copy of the store's topology and stores the result, unless
+// edit returns an error. It doesn't use this node's topology, because another node may have made a change a moment ago.
+// All named regions must be known.
 func (l *Link) change(ctx context.Context, edit func(*Topology) error, names ...string) error {
 	for _, name := range names {
 		if !l.Knows(name) {
@@ -198,7 +194,7 @@ func (l *Link) change(ctx context.Context, edit func(*Topology) error, names ...
 	if err := l.learn(ctx, t, old.Epoch); err != nil {
 		return err
 	}
-	for name := range l.peers { // a region that misses this hears of it with the next heartbeat
+	for name := range l.peers { // a region that misses this message learns of the change with the next heartbeat
 		l.answers(ctx, name)
 	}
 	return nil
@@ -208,8 +204,8 @@ func (l *Link) names() []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq([]string{l.name}, maps.Keys(l.peers))))
 }
 
-// answers sends a heartbeat to a region and reports whether the region answers. Its status wouldn't
-// do: a region that has just died still counts as up for some seconds.
+// answers sends a heartbeat to a region and reports whether the region answers. The region's status can't replace this,
+// because a region that has just died still counts as up for some seconds.
 func (l *Link) answers(ctx context.Context, name string) bool {
 	if name == l.name {
 		return true
@@ -220,9 +216,8 @@ func (l *Link) answers(ctx context.Context, name string) bool {
 	return err == nil
 }
 
-// Move makes one region the home of all limits that another is home of. The old home keeps its
-// floor. The new home owns the rest after a grace period: a bucket starts empty then, and a window
-// starts with the next one.
+// Move moves all limits whose home is one region to another region. The old home keeps its floor. After a grace period,
+// the new home owns the rest: a bucket starts empty then, and a window limit starts with the next window.
 func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 	return l.change(ctx, func(t *Topology) error {
 		switch {
@@ -249,9 +244,9 @@ func (l *Link) Move(ctx context.Context, from, to string, force bool) error {
 	}, from, to)
 }
 
-// SetState drains a region, forgets it, or restores it if state is "". A drained region's checks of
-// global limits ask the home, and other regions borrow what it had. Forgetting is for a dead region:
-// the home owns its part of global limits at once.
+// SetState drains a region, forgets it, or, if state is "", restores it. A drained region asks the home to decide
+// checks of global limits, and other regions borrow what it had. Forgetting is for a dead region: the home owns that
+// region's part of global limits at once.
 func (l *Link) SetState(ctx context.Context, name, state string, force bool) error {
 	return l.change(ctx, func(t *Topology) error {
 		switch {
@@ -268,7 +263,7 @@ func (l *Link) SetState(ctx context.Context, name, state string, force bool) err
 	}, name)
 }
 
-// homeOfRules reports whether the region is home of a rule in force.
+// homeOfRules reports whether the region is the home of any rule in force.
 func (l *Link) homeOfRules(name string) bool {
 	limiter := l.limiter.Load()
 	if limiter == nil || limiter.Rules() == nil {
@@ -280,7 +275,7 @@ func (l *Link) homeOfRules(name string) bool {
 // Here is the state of this region.
 type Here struct {
 	Epoch int64  `json:"epoch"`
-	Home  string `json:"home"` // of limits that name none
+	Home  string `json:"home"` // the home of limits that name none
 	// State is drained, forgotten, or "".
 	State string `json:"state,omitempty"`
 	// Grace reports that this region has recently become a home, and still owns no more than its

@@ -8,7 +8,7 @@ import (
 	"github.com/weirhq/weir/internal/node/stake"
 )
 
-// message is what one region sends to another: operations to carry out, or none for a heartbeat.
+// message is what one region sends to another: operations to carry out. A heartbeat has none.
 type message struct {
 	From     string      `json:"from"`
 	To       string      `json:"to"`
@@ -24,7 +24,7 @@ type answer struct {
 	Done     []result  `json:"done,omitempty"`
 }
 
-// operation is a call of another region's store, or a message about a stake.
+// operation is a call of a method of another region's store, or a message about a stake.
 type operation struct {
 	Charges []charge     `json:"charges,omitempty"`
 	Returns []charge     `json:"returns,omitempty"`
@@ -51,7 +51,7 @@ type charge struct {
 	Slot    int64         `json:"slot,omitempty"`
 	Hold    *counter.Hold `json:"hold,omitempty"`
 	Used    int64         `json:"used,omitempty"`
-	// Recorded means that the charge goes back only if the hold's record exists: see [counter.Return].
+	// Recorded means that the charge is given back only if the hold's record exists: see [counter.Return].
 	Recorded bool `json:"recorded,omitempty"`
 }
 
@@ -79,7 +79,7 @@ type result struct {
 	Said *stake.Message `json:"said,omitempty"`
 }
 
-// Bounds of a message. A check has a handful of limits.
+// Bounds of a message. They are far above what checks need, which have a handful of limits each.
 const (
 	maxActs    = 256
 	maxCharges = 64
@@ -91,7 +91,7 @@ func wireCounter(c *counter.Counter) charge {
 	return charge{Policy: policy{p.ID, p.Name, p.Limit, p.Shadow, p.GivesBack, p.Book, p.CountRefused, p.Travels, p.Home, p.Floor}, Subject: c.Subject}
 }
 
-// counter rebuilds the counter with the numbers that came with it.
+// counter makes a counter with the policy that was sent.
 func (c *charge) counter() (counter.Counter, error) {
 	of := &c.Policy
 	p, err := counter.Define(counter.Definition{

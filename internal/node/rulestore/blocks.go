@@ -33,13 +33,13 @@ type Block struct {
 	By      string    `json:"by,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
-	// Removed marks a block that an operator has lifted, so that nodes which still have the block
-	// learn of it.
+	// Removed marks a block that an operator has lifted. The entry stays in the list, so that nodes which still block
+	// it learn of the change.
 	Removed bool `json:"removed,omitempty"`
 }
 
-// supersedes reports whether b replaces the other block of the same entry. The later block wins; if
-// both have the same time, the one that blocks wins.
+// supersedes reports whether b replaces o, a block of the same entry. The later one wins. If both have the same time,
+// one that blocks wins over one that was lifted.
 func (b Block) supersedes(o Block) bool {
 	if !b.Time.Equal(o.Time) {
 		return b.Time.After(o.Time)
@@ -47,10 +47,10 @@ func (b Block) supersedes(o Block) bool {
 	return !b.Removed && o.Removed
 }
 
-// blockSet is an emergency list, by the IDs of its entries.
+// blockSet is an emergency list. Its keys are the IDs of the entries.
 type blockSet map[string]Block
 
-// add takes over what another list has that this one lacks, and reports whether there was anything.
+// add adds the entries of o that s lacks or has in an older state, and reports whether there were any.
 func (s blockSet) add(o blockSet) (news bool) {
 	for id, b := range o {
 		if mine, ok := s[id]; !ok || b.supersedes(mine) {
@@ -60,53 +60,52 @@ func (s blockSet) add(o blockSet) (news bool) {
 	return news
 }
 
-// removedFor is how long a lifted block is remembered. A node that was away for longer brings the
-// block back, which shows in every list.
+// removedFor is how long a lifted block is remembered. A node that was away for longer brings the block back, and
+// operators see it in every list.
 const removedFor = 90 * 24 * time.Hour
 
-// Blocks is the emergency list: blocks that apply in addition to the rules, when the rules are in a
-// file or in a rule store that can't be written. The list is kept in a file, and in Redis if nodes
-// share one. Copies are merged, so if a block couldn't be written to one of them, it is written
-// later.
+// Blocks is the emergency list: blocks that apply in addition to the rules. It is for rules in a file, or in a rule
+// store that can't be written. The list is kept in a file, and in Redis if nodes share one. Copies are merged, so if a
+// block couldn't be written to one of them, it is written later.
 type Blocks struct {
 	o BlockOptions
 
-	// syncing is held while the list is read and written elsewhere, even if that takes long: two
+	// syncing is held while the list is read from or written to the file or Redis, even if that takes long: two
 	// concurrent writers would undo each other's changes. It guards the fields below it.
 	syncing     sync.Mutex
-	file, redis *copyOfBlocks // nil if the list isn't kept there
-	failing     bool          // the last attempt failed, and that was logged
+	file, redis *copyOfBlocks // nil if the list isn't kept in the file or in Redis
+	failing     bool          // the last attempt to sync failed, and that was logged
 
-	changed func() // is called after each change
+	changed func() // called after each change
 
 	mu  sync.Mutex
 	all blockSet // guarded by mu
 }
 
-// copyOfBlocks is the list as it was last read or written in one place.
+// copyOfBlocks is one copy of the list, in the file or in Redis, as it was last read or written.
 type copyOfBlocks struct {
 	where string // for error messages
 	text  string
 	all   blockSet
-	// swap returns the text that it finds. If that is seen, swap replaces it with next, unless next
-	// is "".
+	// swap replaces the stored text with next if the stored text is seen and next isn't "". It returns the text that it
+	// found.
 	swap func(ctx context.Context, seen, next string) (found string, err error)
 }
 
-// BlockOptions configures [OpenBlocks]. The zero value keeps the list in memory.
+// BlockOptions are the options of [OpenBlocks]. The zero value keeps the list in memory.
 type BlockOptions struct {
-	// File keeps the list across restarts. If empty, the list isn't kept.
+	// File is the path of a file that keeps the list across restarts. If empty, the list isn't kept in a file.
 	File string
-	// Redis is shared with other nodes, which then share the list. If nil, the node keeps its own.
+	// Redis is a store that nodes share, through which they share the list. If nil, the node has its own list.
 	Redis *redisstore.Store
 	// Now is the clock that nodes share. The default is this node's clock.
 	Now func() time.Time
-	// Logger logs a list that can't be read or written. If nil, nothing is logged.
+	// Logger logs errors of reading and writing the list. If nil, nothing is logged.
 	Logger *slog.Logger
 }
 
-// OpenBlocks reads the list; it waits for Redis no longer than ctx. A list that can't be read is
-// logged, and read later.
+// OpenBlocks reads the list. It waits for Redis until ctx is done. If it can't read a list, it logs that, and Run tries
+// again.
 func OpenBlocks(ctx context.Context, o BlockOptions) *Blocks {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -128,8 +127,8 @@ func OpenBlocks(ctx context.Context, o BlockOptions) *Blocks {
 	return b
 }
 
-// OnChange sets the function that is called after each change. There is one, and it must not block.
-// Call OnChange before Run, and before the first change.
+// OnChange sets the function that is called after each change. A second call would replace the function. The function
+// must not block. Call OnChange before Run, and before the first change.
 func (b *Blocks) OnChange(f func()) { b.changed = f }
 
 // List returns the blocked entries, newest first.
@@ -151,7 +150,7 @@ func (b *Blocks) Has(entry string) bool {
 
 func blockID(entry string) string { return fmt.Sprintf("%.16x", sha256.Sum256([]byte(entry))) }
 
-// Put blocks an entry, at once on this node. It reports whether the entry wasn't blocked before.
+// Put blocks an entry. On this node, the block applies at once. Put reports whether the entry wasn't blocked before.
 func (b *Blocks) Put(entry, by, message string) bool {
 	return b.set(entry, Block{Entry: entry, By: by, Message: message})
 }
@@ -169,7 +168,7 @@ func (b *Blocks) set(entry string, next Block) bool {
 		b.mu.Unlock()
 		return false
 	}
-	if ok && !next.Time.After(old.Time) { // the clock was set back, but this change is still the later one
+	if ok && !next.Time.After(old.Time) { // the clock was set back; this change must still win
 		next.Time = old.Time.Add(time.Millisecond)
 	}
 	b.all[next.ID] = next
@@ -178,19 +177,18 @@ func (b *Blocks) set(entry string, next Block) bool {
 	return true
 }
 
-// Run keeps the copies of the list in step until ctx is done.
+// Run keeps the copies of the list the same until ctx is done.
 func (b *Blocks) Run(ctx context.Context) {
 	for rediscall.Sleep(ctx, rediscall.Jittered(blocksPoll)) {
 		b.Sync(ctx)
 	}
 }
 
-// blocksPoll is the longest time between looks at the list. Other nodes must learn of a block
-// within two seconds.
+// blocksPoll is the longest time between two syncs of the list. Other nodes must learn of a block within two seconds.
 const blocksPoll = time.Second
 
-// Sync merges the list with those in the file and in Redis, and writes to each what it lacks. It
-// logs errors once; Run tries again.
+// Sync merges the list with the copies in the file and in Redis, and writes to each what it lacks. It logs the first of
+// several errors in a row. Run tries again.
 func (b *Blocks) Sync(ctx context.Context) (inFile, inRedis error) {
 	b.syncing.Lock()
 	defer b.syncing.Unlock()
@@ -210,10 +208,10 @@ func (b *Blocks) Sync(ctx context.Context) (inFile, inRedis error) {
 	return inFile, inRedis
 }
 
-// syncTries is how often a copy is read and written again when other nodes are faster.
+// syncTries is how often sync reads and writes a copy if other nodes change it in between.
 const syncTries = 10
 
-// sync merges the list with a copy, which also has what other processes have written.
+// sync merges the list with a copy. Other processes may have changed the copy.
 func (b *Blocks) sync(ctx context.Context, c *copyOfBlocks) error {
 	if c == nil {
 		return nil
@@ -234,7 +232,7 @@ func (b *Blocks) sync(ctx context.Context, c *copyOfBlocks) error {
 			return nil
 		}
 		there, err := decodeBlocks(found)
-		if err != nil { // don't overwrite it: an operator may be able to repair it
+		if err != nil { // leave it as it is: an operator may be able to repair it
 			return fmt.Errorf("%s: %w", c.where, err)
 		}
 		c.text, c.all = found, there
@@ -270,7 +268,7 @@ func swapFile(path, seen, next string) (string, error) {
 	return seen, writeWhole(path, []byte(next))
 }
 
-// snapshot returns the list without lifted blocks that are too old to matter.
+// snapshot returns the list without blocks that were lifted more than removedFor ago.
 func (b *Blocks) snapshot() blockSet {
 	now := b.o.Now()
 	b.mu.Lock()

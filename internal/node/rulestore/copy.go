@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// Copy is a folder in which a node keeps the rules of a store elsewhere, to start without that
-// store. It isn't a store itself: the version that was saved last counts, whatever its number.
-// Several processes may share it.
+// Copy is a folder in which a node keeps a copy of the store's rules, so that the node can start without the store. It
+// isn't a store itself: the version that was saved last counts, whatever its number. Several processes may share the
+// folder.
 type Copy struct {
 	Path string
-	// ReadOnly is for a folder that must not be written, such as that of a [Dir].
+	// ReadOnly is for a folder that must not be written to, such as that of a [Dir].
 	ReadOnly bool
 }
 
 const (
-	// copies is how many versions are kept: the last one, and earlier ones in case its file is
-	// damaged or this release can't read it.
+	// copies is how many versions are kept: the last one, and earlier ones in case the last file is damaged or this
+	// release can't read it.
 	copies = 3
-	// abandoned is the age at which no process can still be writing a file.
+	// abandoned is the age of a temporary file that no process can still be writing.
 	abandoned = time.Hour
 )
 
-// files returns the paths of the copies, the newest first, and the number for the next one.
+// files returns the paths of the copies, newest first, and the number for the next copy.
 func (c Copy) files() (paths []string, next int64, err error) {
 	all, err := folder(c.Path).files()
 	all = slices.DeleteFunc(all, func(v Version) bool { return v.Orphan })
@@ -40,8 +40,8 @@ func (c Copy) files() (paths []string, next int64, err error) {
 
 func (c Copy) file(n int64) string { return folder(c.Path).file(Version{Number: n}) }
 
-// Load returns the newest version that good accepts, or a version with number 0. The error says
-// what is wrong with newer versions, or with the folder.
+// Load returns the newest version for which good returns nil. If there is none, it returns a version with number 0. The
+// error says what is wrong with newer versions, or with the folder.
 func (c Copy) Load(good func(Version) error) (Version, error) {
 	paths, _, err := c.files()
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {

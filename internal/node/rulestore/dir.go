@@ -17,14 +17,14 @@ type Dir struct {
 	folder
 	lock    *os.File
 	writing sync.Mutex              // held while a version is written
-	newest  atomic.Pointer[Version] // without its text
-	held    atomic.Int64            // the number that is in force on this node, as of the last beat
+	newest  atomic.Pointer[Version] // the newest version, without its text
+	held    atomic.Int64            // number of the version in force on this node at the last beat
 }
 
 const lockName = "lock"
 
-// OpenDir opens a folder of versions and creates it if needed. Only one process at a time can open
-// it. The newest version must be intact.
+// OpenDir opens a folder of versions. If the folder doesn't exist, OpenDir creates it. Only one process at a time can
+// have it open. The newest version must be intact.
 func OpenDir(path string) (_ *Dir, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func OpenDir(path string) (_ *Dir, err error) {
 	return d, nil
 }
 
-// Close lets another process open the folder.
+// Close closes the folder, so that another process can open it.
 func (d *Dir) Close() error { return d.lock.Close() }
 
 // Head returns the newest version.
@@ -81,7 +81,7 @@ func (d *Dir) Orphan(_ context.Context, n int64, hash string) (Version, error) {
 	return Version{}, errors.Join(err, missing(n))
 }
 
-// List reads the first lines of versions.
+// List reads the first lines of versions: it returns versions without texts.
 func (d *Dir) List(_ context.Context, before int64, limit int) (all []Version, err error) {
 	names, err := d.files()
 	if err != nil || limit < 1 {
@@ -101,9 +101,9 @@ func (d *Dir) List(_ context.Context, before int64, limit int) (all []Version, e
 		v, err := d.read(name, false)
 		switch {
 		case errors.Is(err, ErrNotFound):
-			continue // it was removed meanwhile
+			continue // the file was removed in the meantime
 		case errors.Is(err, ErrDamaged):
-			v = name // the other versions are still good
+			v = name // list it, too: the other versions are still good
 			v.Message = err.Error()
 		case err != nil:
 			return nil, err
@@ -113,7 +113,7 @@ func (d *Dir) List(_ context.Context, before int64, limit int) (all []Version, e
 	return all, nil
 }
 
-// read reads a version. If whole is false, it reads the first line only and doesn't check the hash.
+// read reads a version. If whole is false, it reads only the first line and doesn't check the hash.
 func (d *Dir) read(want Version, whole bool) (Version, error) {
 	v, err := readFile(d.file(want), whole)
 	switch {
@@ -146,7 +146,7 @@ func (d *Dir) Append(_ context.Context, floor int64, v Version) (Version, error)
 	}
 	v = dated(v)
 	v.Number = max(head.Number, floor) + 1
-	for _, o := range all { // no number is given twice, not even an orphan's
+	for _, o := range all { // an orphan's number isn't used again either
 		if o.Orphan {
 			v.Number = max(v.Number, o.Number+1)
 		}
@@ -177,8 +177,8 @@ func (d *Dir) hasOrphan(v Version) bool {
 	return err == nil
 }
 
-// write stores a version before any node hears of it. Callers hold the writing lock even during the
-// I/O, so that no two versions get one number.
+// write stores a version on disk before any node can learn of it. Callers hold the lock writing even during the I/O, so
+// that no two versions get the same number.
 func (d *Dir) write(v Version) error {
 	if err := writeFile(d.file(v), v); err != nil {
 		return err
@@ -189,11 +189,11 @@ func (d *Dir) write(v Version) error {
 	return nil
 }
 
-// Watch only waits until ctx is done: no other process writes versions, and [Follower.Publish]
-// applies those of this one.
+// Watch only waits until ctx is done, since no other process writes to the folder. [Follower.Publish] applies the
+// versions that this process writes.
 func (d *Dir) Watch(ctx context.Context, _ func(n int64)) { <-ctx.Done() }
 
-// Beat records this node.
+// Beat records the version in force on this node.
 func (d *Dir) Beat(_ context.Context, n Node, kept ...Version) (Pulse, error) {
 	d.held.Store(n.RulesVersion)
 	p := Pulse{Head: *d.newest.Load()}

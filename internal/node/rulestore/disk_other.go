@@ -4,8 +4,9 @@ package rulestore
 
 import "os"
 
-// lockFile locks nothing on this system: without flock, a lock would outlive a killed process.
+// lockFile opens the file without locking it, because this system has no flock. Other locks would outlive a process
+// that was killed.
 func lockFile(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) }
 
-// syncDir does nothing on this system: not every system can sync folders.
+// syncDir does nothing, because not every system can sync folders.
 func syncDir(string) error { return nil }

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// lockFile takes a lock that ends with the process, however it ends.
+// lockFile locks a file. The kernel releases the lock when the process ends, even if the process is killed.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -27,7 +27,7 @@ func lockFile(path string) (*os.File, error) {
 	return nil, fmt.Errorf("locking %s: %w", path, err)
 }
 
-// syncDir makes the names of the files in a folder durable.
+// syncDir syncs a folder to disk, so that the names of new files survive a crash.
 func syncDir(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

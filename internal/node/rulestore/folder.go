@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// folder is the path of a folder of versions. Each version is a file: the document below a first
-// line with its author, time and reason.
+// folder is the path of a folder of versions. Each version is a file. Its first line has the author, the time and the
+// reason, and the document follows.
 type folder string
 
 const (
@@ -27,7 +27,7 @@ const (
 	mark      = "# weir "
 )
 
-// file returns the path of the file with a version's number, and for an orphan its hash.
+// file returns the path of a version's file. The file's name has the version's number and, for an orphan, its hash.
 func (f folder) file(v Version) string { return filepath.Join(string(f), fileName(v)) }
 
 func fileName(v Version) string {
@@ -38,8 +38,8 @@ func fileName(v Version) string {
 	return name + extension
 }
 
-// files returns the numbers in the names of files, and the hashes of orphans, as [Store.List] sorts
-// them.
+// files returns the versions that the names of files show: numbers, and hashes of orphans. They are sorted as in
+// [Store.List].
 func (f folder) files() (all []Version, err error) {
 	entries, err := os.ReadDir(string(f))
 	for _, e := range entries {
@@ -54,15 +54,13 @@ func (f folder) files() (all []Version, err error) {
 	return all, err
 }
 
-// header is the JSON in a file's first line. Before it come a mark and the hash of all that
-// follows.
+// header is the JSON in a file's first line. In front of it are a mark and the hash of everything that follows.
 type header struct {
 	Version
 	Number int64 `json:"number"`
 }
 
-// readFile reads a version. If whole is false, it reads the first line only and doesn't check the
-// hash.
+// readFile reads a version. If whole is false, it reads only the first line and doesn't check the hash.
 func readFile(path string, whole bool) (Version, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -111,7 +109,7 @@ func writeFile(path string, v Version) error {
 	return writeWhole(path, append(line, v.Text...))
 }
 
-// writeWhole writes a file durably, and completely or not at all. Only this user may read it.
+// writeWhole writes a file durably. After a crash, the file is either complete or missing. Only this user may read it.
 func writeWhole(path string, text []byte) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, tempName) // creates it with mode 0600
@@ -127,13 +125,13 @@ func writeWhole(path string, text []byte) error {
 		return err
 	}
 	if err := syncDir(dir); err != nil {
-		return errors.Join(err, os.Remove(path)) // its author is told that the write failed
+		return errors.Join(err, os.Remove(path)) // the author learns that the write failed, so the version must not exist
 	}
 	return nil
 }
 
-// sweep removes files of processes that ended while they wrote. No process has written to those for
-// at least the given time.
+// sweep removes temporary files of processes that ended while they were writing. It removes those that haven't changed
+// for at least the given time.
 func (f folder) sweep(idle time.Duration) error {
 	entries, err := os.ReadDir(string(f))
 	for _, e := range entries {

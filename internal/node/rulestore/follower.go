@@ -14,25 +14,23 @@ import (
 	"github.com/weirhq/weir/internal/rediscall"
 )
 
-// Options of a Follower. Store, Node.Name, Apply and GivenUp are required.
+// Options are the options of a Follower. Store, Node.Name, Apply and GivenUp are required.
 type Options struct {
 	Store Store
-	Node  Node // its name and version
-	// Report, if not nil, adds the information that other nodes need about this one, besides its
-	// name and its rules.
+	Node  Node // this node's name and the version of its binary
+	// Report, if not nil, fills in the fields of this node's report other than its name, version and rules.
 	Report func(*Node)
-	// First is the version in force at the start, from this node's disk. Its number is 0 if there
-	// is none.
+	// First is the version in force at the start, read from this node's disk. If there is none, its number is 0.
 	First Version
-	// Seed is the first version of an empty store. Without a text, the store stays empty.
+	// Seed is written as the first version of an empty store. If it has no text, the store stays empty.
 	Seed Version
 	// Apply puts a version in force, or returns an error that says why the version is invalid.
 	// Calls never overlap.
 	Apply func(Version) error
-	// GivenUp is called with a version that was in force here and becomes an orphan, before another
-	// replaces it.
+	// GivenUp is called with a version that was in force here when that version becomes an orphan, before another
+	// version replaces it.
 	GivenUp func(Version)
-	// Logger logs versions, and a store that is lost and back. If nil, nothing is logged.
+	// Logger logs applied and rejected versions, and when the store is lost and found again. If nil, nothing is logged.
 	Logger *slog.Logger
 	// Poll is the longest time between looks at the store. Zero means 2 s.
 	Poll time.Duration
@@ -45,32 +43,32 @@ type Status struct {
 	// FromDisk means that Current is from this node's disk, and that the store hasn't been reached
 	// since the start.
 	FromDisk bool
-	// Rejected is the error of the newest version, if that is why an older one is in force.
+	// Rejected is the error of the newest version if that version couldn't be applied, so that an older one is in
+	// force.
 	Rejected error
 	// Rejections counts failed attempts to apply a version, including repeated ones.
 	Rejections uint64
-	// Failures is how often in a row the store couldn't be reached.
+	// Failures is how many times in a row the store couldn't be reached.
 	Failures int
 }
 
-// Follower keeps a node at the newest version of its store.
+// Follower keeps the newest version of a store in force on a node.
 //
-// A version that can't be applied changes nothing, nor does a store that can't be reached or has
-// lost its data: the last good version stays in force, and if the store has lost it, the follower
-// puts it back. If the store has gone on without it, the store's version wins, and this node's
-// stays in the history as an orphan.
+// If a version can't be applied, if the store can't be reached, or if the store has lost its data, the last good
+// version stays in force. If the store has lost that version, the follower puts it back. If the store has continued
+// without it, the store's newest version replaces it, and it stays in the history as an orphan.
 type Follower struct {
 	o    Options
-	wake watch.Bell // rung when there is something to look at
+	wake watch.Bell // rung when there may be something new in the store
 
 	mu       sync.Mutex // guards the fields below, and is held while a version is applied
 	status   Status
-	recent   []Version // versions that were in force here, ascending; the last is current
+	recent   []Version // versions that were in force here, ascending; the last one is in force
 	rejected Version   // the newest version that couldn't be applied; Number 0 if none
-	told     string    // the last log message about a version that is in force here but missing in the store
+	told     string    // the last log message that the version in force here is missing in the store
 }
 
-// Follow creates a follower. It follows while [Follower.Run] runs.
+// Follow creates a follower. It looks at the store only while [Follower.Run] runs.
 func Follow(o Options) *Follower {
 	if o.Report == nil {
 		o.Report = func(*Node) {}
@@ -89,7 +87,7 @@ func Follow(o Options) *Follower {
 	return f
 }
 
-// unsettled is the longest time between looks while a node has no rules from the store yet, or its
+// unsettled is the longest time between two looks at the store while a node has no rules from the store yet, or if the
 // last look failed.
 const unsettled = 500 * time.Millisecond
 
@@ -97,7 +95,7 @@ const unsettled = 500 * time.Millisecond
 func (f *Follower) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	watching.Go(func() { f.o.Store.Watch(ctx, func(int64) { f.Wake() }) }) // its number may be old, or lost again
+	watching.Go(func() { f.o.Store.Watch(ctx, func(int64) { f.Wake() }) }) // only wake up: the number in the message may be old, or may be lost again
 	for {
 		f.Look(ctx)
 		select {
@@ -134,8 +132,8 @@ func (f *Follower) Publish(ctx context.Context, v Version) (Version, error) {
 	current := f.Current().Number
 	written, err := f.o.Store.Append(ctx, current, v)
 	if errors.Is(err, ErrConflict) && v.Parent == current {
-		// As far as this node knows, its version is the newest. If the store has lost it, put it
-		// back first.
+		// As far as this node knows, its version is the newest. If the store has lost that version, Look puts it back
+		// first.
 		f.Look(ctx)
 		written, err = f.o.Store.Append(ctx, current, v)
 	}
@@ -151,10 +149,10 @@ func (f *Follower) Publish(ctx context.Context, v Version) (Version, error) {
 // Wake makes the follower look at the store now. It doesn't block.
 func (f *Follower) Wake() { f.wake.Ring() }
 
-// beatTimeout is how long a look at the store waits for the answer.
+// beatTimeout is how long a look at the store may take.
 const beatTimeout = time.Second
 
-// Look asks for the newest version and acts on the answer. It logs errors.
+// Look asks the store for its newest version, and applies or restores versions as needed. It logs errors.
 func (f *Follower) Look(ctx context.Context) {
 	f.mu.Lock()
 	node, mine := f.o.Node, f.status.Current
@@ -176,17 +174,17 @@ func (f *Follower) Look(ctx context.Context) {
 	}
 	f.reached(ctx, err)
 	if now := f.Current(); now.Number <= mine.Number && !now.Is(mine) {
-		f.Wake() // don't wait for the next poll to put it back
+		f.Wake() // look again now: the version in force may be missing in the store
 	}
 }
 
-// meet compares the version in force here with the store's newest version, and acts on the
-// difference.
+// meet compares the version in force here with the store's newest version, and applies, restores or seeds versions as
+// needed.
 func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	head, has := p.Head, p.Mine
 	f.mu.Lock()
 	if head.Number <= f.rejected.Number && !head.Is(f.rejected) {
-		f.rejected, f.status.Rejected = Version{}, nil // the rejected version is lost
+		f.rejected, f.status.Rejected = Version{}, nil // the store has lost the rejected version
 	}
 	if has != Absent {
 		f.status.FromDisk = false
@@ -199,7 +197,7 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	case mine.Number == 0 && head.Number == 0:
 		return f.seed(ctx, f.o.Seed)
 	case mine.Number == 0:
-	case has == InLine, has == Absent && head.after(mine) == ancestor: // another node has restored its version
+	case has == InLine, has == Absent && head.after(mine) == ancestor: // the store has this node's version, or will have: another node has restored a version based on it
 		if err := f.putBack(ctx, p.Lost...); err != nil {
 			return err
 		}
@@ -217,7 +215,7 @@ func (f *Follower) meet(ctx context.Context, mine Version, p Pulse) error {
 	return f.catchUp(ctx, head, mine)
 }
 
-// seed writes a version unless a living node has a higher one.
+// seed writes a version, unless another node was faster or has a version to restore.
 func (f *Follower) seed(ctx context.Context, v Version) error {
 	if v.Text == nil {
 		return nil
@@ -232,8 +230,8 @@ func (f *Follower) seed(ctx context.Context, v Version) error {
 	return err
 }
 
-// outranks reports whether the store, which doesn't have this node's version, has lost it rather
-// than gone on without it.
+// outranks reports whether the store has lost this node's version, as opposed to having continued without it. The store
+// doesn't have the version now.
 func (f *Follower) outranks(mine, head Version) bool {
 	if head.Number == 0 {
 		return true
@@ -242,7 +240,7 @@ func (f *Follower) outranks(mine, head Version) bool {
 		return false
 	}
 	if head.Parent == 0 {
-		return true // the store had lost everything, and a node that knew of nothing has seeded it since
+		return true // the store had lost everything, and then a node without rules seeded it
 	}
 	switch mine.after(head) {
 	case ancestor:
@@ -250,13 +248,13 @@ func (f *Follower) outranks(mine, head Version) bool {
 	case unknown:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return !f.status.FromDisk // its age is unknown, and so is the store it is from
+		return !f.status.FromDisk // a version from disk may be old, or from another store
 	}
 	return false
 }
 
-// elder reports whether both are first versions of a store and this node's is the older one. Then
-// the store was emptied, and a newer node has seeded it.
+// elder reports whether both versions are first versions of a store, and this node's is older. In that case, the store
+// was emptied, and a newer node has seeded it.
 func elder(mine, head Version) bool {
 	return mine.Number == head.Number && mine.Parent == 0 && head.Parent == 0 && mine.Time.Before(head.Time)
 }
@@ -265,8 +263,8 @@ const restored = "restored: "
 
 func restoredMessage(v Version) string { return restored + strings.TrimPrefix(v.Message, restored) }
 
-// restore puts back the version in force here, which the store has lost, and those before it. If
-// several nodes do so, the highest version wins.
+// restore puts back the version in force here and earlier versions, all of which the store has lost. If several nodes
+// restore versions, the highest version becomes the newest.
 func (f *Follower) restore(ctx context.Context, mine, head Version, lost []Version) error {
 	news := f.first("lost " + mine.Name())
 	if news {
@@ -284,7 +282,8 @@ func (f *Follower) restore(ctx context.Context, mine, head Version, lost []Versi
 	return nil
 }
 
-// first reports whether something is news about the version in force here, to log it once.
+// first reports whether the last message that was logged about the version in force here is another one. It is used to
+// log each message once.
 func (f *Follower) first(news string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -293,8 +292,8 @@ func (f *Follower) first(news string) bool {
 	return was != news
 }
 
-// putBack puts versions back into the history: each under its number, or as an orphan if another
-// version has the number.
+// putBack puts versions back into the history. If another version already has the same number, the version that is put
+// back becomes an orphan.
 func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
 	for _, v := range versions {
 		v.Message = restoredMessage(v)
@@ -310,9 +309,9 @@ func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
 	return nil
 }
 
-// part replaces the version in force here, because the store has continued without it. First it
-// stores that version as an orphan, together with earlier versions that the store lacks: once
-// another version is in force here, there may be no node left that has them.
+// part gives up the version in force here, because the store has continued without it. First it stores that version as
+// an orphan, together with earlier versions that the store lacks. Once another version is in force here, no node may
+// have them any more.
 func (f *Follower) part(ctx context.Context, mine, head Version, lost []Version) error {
 	for _, v := range lost {
 		v.Orphan = true
@@ -328,16 +327,15 @@ func (f *Follower) part(ctx context.Context, mine, head Version, lost []Version)
 	return nil
 }
 
-// catchUp applies the newest version, unless it is in force. If it can't be applied, catchUp tries
-// the version that it is based on, which this node may have missed, but never goes back to starter
-// rules that a node seeded by itself: operators who replaced them don't want them back, and a node
-// without rules isn't ready.
+// catchUp applies the store's newest version, unless it is in force already. If the newest version can't be applied,
+// catchUp tries its parent, which this node may have missed. A node without rules never takes starter rules that way:
+// the operators who replaced them don't want them back. It stays without rules, and isn't ready.
 func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 	for v := head; f.news(v, head); {
 		got, err := f.o.Store.Get(ctx, v.Number)
 		switch {
 		case errors.Is(err, ErrNotFound):
-			return nil // it was lost in the meantime
+			return nil // the store has lost it in the meantime
 		case errors.Is(err, ErrDamaged):
 			got.Number, got.Hash = v.Number, v.Hash
 		case err != nil:
@@ -353,15 +351,17 @@ func (f *Follower) catchUp(ctx context.Context, head, mine Version) error {
 	return nil
 }
 
-// news reports whether a version is worth trying.
+// news reports whether a version should be tried: it is neither in force nor rejected, and it is higher than the
+// version in force, or the store's newest.
 func (f *Follower) news(v, head Version) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return v.Number > 0 && !v.Is(f.status.Current) && !v.Is(f.rejected) && (v.Number > f.status.Current.Number || v.Is(head))
 }
 
-// apply puts v in force if its number is higher than that of the version in force, or if the version in
-// force is instead. It rejects v if err says that v couldn't be read, or if v can't be applied.
+// apply puts v in force if its number is higher than that of the version in force, or if the version in force is the
+// one that v should replace. It rejects v if err isn't nil, which means that v couldn't be read, or if v can't be
+// applied.
 func (f *Follower) apply(v, instead Version, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -389,7 +389,7 @@ func (f *Follower) apply(v, instead Version, err error) error {
 	return nil
 }
 
-// Bounds on the versions remembered in case the store has lost more than one: their number, and the
+// Bounds on the versions that are remembered, in case the store loses more than one: the number of versions, and the
 // bytes of their texts.
 const (
 	recentVersions = 8
@@ -397,7 +397,7 @@ const (
 )
 
 func (f *Follower) remember(v Version) {
-	f.status.Current, f.recent = v, f.upTo(v) // versions above have become orphans
+	f.status.Current, f.recent = v, f.upTo(v) // versions with higher numbers have become orphans
 	bytes := 0
 	for i, kept := range slices.Backward(f.recent) {
 		bytes += len(kept.Text)
@@ -408,8 +408,7 @@ func (f *Follower) remember(v Version) {
 	}
 }
 
-// upTo returns the remembered versions below a given one, ascending, and that one. Callers hold the
-// lock.
+// upTo returns v and the remembered versions with lower numbers, ascending. Callers hold the lock.
 func (f *Follower) upTo(v Version) []Version {
 	if v.Number == 0 {
 		return nil

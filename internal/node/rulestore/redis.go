@@ -32,7 +32,7 @@ var (
 	blocksScript  = rediscall.NewScript(files, "blocks")
 )
 
-// apart returns a script that carries a document: see Apart in [rediscall.Script].
+// apart returns a script whose calls carry whole documents: see Apart in [rediscall.Script].
 func apart(names ...string) *rediscall.Script {
 	s := rediscall.NewScript(files, names...)
 	s.Apart = true
@@ -41,27 +41,27 @@ func apart(names ...string) *rediscall.Script {
 
 const (
 	patience   = 2 * time.Second        // how long a call waits for Redis
-	briefly    = 300 * time.Millisecond // the same after a failed call: an operator wants to know, not to wait
-	watchAgain = 200 * time.Millisecond // about how long to wait after a subscription was lost
+	briefly    = 300 * time.Millisecond // the same after a failed call, since operators want to know soon
+	watchAgain = 200 * time.Millisecond // about how long to wait before subscribing again
 )
 
 var errReply = errors.New("redis: the script's reply makes no sense: is another version of it in use?")
 
-// Redis is a [Store] beside the counters of a [redisstore.Store]. Its keys share a hash tag, so
-// that scripts work in a Cluster. Versions have no TTL.
+// Redis is a [Store] in the same Redis as the counters of a [redisstore.Store]. Its keys share a hash tag, so that
+// scripts work in a Redis Cluster. Versions have no TTL.
 type Redis struct {
 	store *redisstore.Store
 
 	numbers, about, texts string // a sorted set, and hashes by number, or by number-hash for orphans
-	orphans               string // a sorted set of number-hash
+	orphans               string // a sorted set of "number-hash"
 	blocks                string // the emergency list, as text
 	channel               string
 
 	away atomic.Bool // the last call failed
 }
 
-// OverRedis creates a Redis that keeps versions beside a store's counters. Reports of nodes about
-// their rules are sent with that store's heartbeat.
+// OverRedis creates a Redis that keeps versions in the same Redis as a store's counters. What nodes report about their
+// rules is sent with the heartbeats of that store.
 func OverRedis(s *redisstore.Store) *Redis {
 	key := s.Prefix() + "{rules}"
 	return &Redis{
@@ -92,7 +92,7 @@ func (r *Redis) call(caller context.Context, f func(context.Context) error) erro
 	defer cancel()
 	err := f(ctx)
 	if caller.Err() != nil {
-		return err // this says nothing about Redis
+		return err // the caller gave up, which says nothing about Redis
 	}
 	r.away.Store(err != nil)
 	_, answered := rueidis.IsRedisErr(err)
@@ -173,7 +173,7 @@ func decode(number, known string) (Version, error) {
 	return v, nil
 }
 
-// List lists versions without their texts. It leaves out what Weir didn't write.
+// List lists versions without their texts. It leaves out entries that Weir didn't write.
 func (r *Redis) List(ctx context.Context, before int64, limit int) ([]Version, error) {
 	below := "+inf"
 	if before > 0 {
@@ -190,8 +190,8 @@ func (r *Redis) List(ctx context.Context, before int64, limit int) ([]Version, e
 	return all, err
 }
 
-// Append writes a version. A lost answer doesn't cause a conflict: a second call with the same
-// nonce gets the number of the first.
+// Append writes a version. If the answer is lost, the caller can repeat the call with the same nonce, and gets the
+// number that the first call assigned.
 func (r *Redis) Append(ctx context.Context, floor int64, v Version) (Version, error) {
 	if v.Time.IsZero() {
 		v.Time = r.store.Now()
@@ -257,14 +257,14 @@ func (r *Redis) PutBack(ctx context.Context, v Version) error {
 
 type nodeReport struct {
 	Node
-	File int64 `json:"file,omitempty"` // set instead of Node.RulesVersion for rules from a file: other nodes don't wait for those
+	File int64 `json:"file,omitempty"` // set instead of Node.RulesVersion if the rules come from a file, because other nodes must not wait for their versions
 }
 
-// mostLost bounds how many unreachable servers a node names, since every other node hears them
-// every two seconds.
+// mostLost bounds how many unreachable servers a node reports, because all other nodes receive the report every two
+// seconds.
 const mostLost = 16
 
-// Say encodes what a node reports about itself, for [redisstore.Store.Say]. [NodesOf] decodes it.
+// Say encodes a node's report for [redisstore.Store.Say]. [NodesOf] decodes it.
 func Say(n Node) string {
 	s := nodeReport{Node: n}
 	s.Lost = n.Lost[:min(mostLost, len(n.Lost))]
@@ -273,12 +273,12 @@ func Say(n Node) string {
 	}
 	text, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // only strings and numbers
+		panic(err) // can't happen: there are only strings and numbers
 	}
 	return string(text)
 }
 
-// NodesOf decodes the reports of nodes, sorted by name.
+// NodesOf decodes the reports of nodes. It sorts them by name.
 func NodesOf(peers []redisstore.Peer) (all []Node) {
 	for _, p := range peers {
 		var s nodeReport
@@ -292,8 +292,8 @@ func NodesOf(peers []redisstore.Peer) (all []Node) {
 	return all
 }
 
-// Beat reports this node to the others with the next heartbeat of its counter store. It doesn't
-// retry.
+// Beat reports this node to the others with the next heartbeat of its counter store, and asks about versions. It
+// doesn't retry.
 func (r *Redis) Beat(ctx context.Context, n Node, kept ...Version) (p Pulse, err error) {
 	r.store.Say(Say(n))
 	var args []string
@@ -325,8 +325,8 @@ func (r *Redis) Beat(ctx context.Context, n Node, kept ...Version) (p Pulse, err
 	return p, nil
 }
 
-// highest returns the highest number that a living node has, or 0 if Redis can't be asked: rules
-// can still be changed then, and hashes tell versions of one number apart.
+// highest returns the highest version number that a living node has. If Redis doesn't answer, it returns 0. The rules
+// can then still be changed, and hashes tell versions with the same number apart.
 func (r *Redis) highest(ctx context.Context) (n int64) {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
@@ -342,7 +342,7 @@ func (r *Redis) highest(ctx context.Context) (n int64) {
 	return n
 }
 
-// Watch listens for the message that comes with every version.
+// Watch listens for the messages that announce new versions.
 func (r *Redis) Watch(ctx context.Context, f func(n int64)) {
 	for {
 		if c, err := r.store.Client(); err == nil {
@@ -350,7 +350,7 @@ func (r *Redis) Watch(ctx context.Context, f func(n int64)) {
 				if n, err := strconv.ParseInt(m.Message, 10, 64); err == nil {
 					f(n)
 				}
-			}) // whatever went wrong, the next poll finds the version
+			}) // ignore errors: the next poll finds the version
 		}
 		if !rediscall.Sleep(ctx, rediscall.Jittered(watchAgain)) {
 			return

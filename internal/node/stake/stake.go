@@ -1,19 +1,18 @@
 // Package stake is the arithmetic of a limit that several regions share. It is pure: the time is an
 // argument, and there is no I/O.
 //
-// Every region has a stake in the limit: tokens of its own, which refill there. The stakes of all
-// regions add up to the limit. A region that needs more borrows from another, mostly from the home,
-// which owns the most. Tokens only move: they leave the lender's stake before the borrower has them.
-// So tokens can get lost on the way, but none are created.
+// Every region has a stake in the limit: tokens of its own, which refill there. The stakes of all regions add up to the
+// limit. A region that needs more borrows from another region, usually from the home, which owns the most. Tokens only
+// move: they leave the lender's stake before the borrower has them. So tokens can get lost on the way, but none are
+// created.
 //
-// A bucket's capacity moves with its tokens. Lent tokens count as the lender's until the borrower
-// reports that they are spent or given back, so the lender doesn't refill them meanwhile, and all
-// levels together never exceed the burst. Loans of buckets have a term: a borrower that isn't heard
-// drops what is left of its loan [Term] after it sent the last message that was answered. The lender
-// waits [Margin] longer, counted from when that message arrived. No two clocks are compared.
+// A bucket's capacity moves with its tokens. Lent tokens count as the lender's until the borrower reports that they are
+// spent or given back, so the lender's bucket doesn't refill them in the meantime, and all levels together never exceed
+// the burst. Loans of buckets have a term: a borrower that gets no answers drops the rest of its loan when [Term] has
+// passed since it sent the last message that was answered. The lender ends the loan when [Term] plus [Margin] has
+// passed since that message arrived. So no two clocks are compared.
 //
-// Loans of windows last as long as the window and have no term. A region that is cut off keeps what
-// it has.
+// Loans of windows last as long as the window and have no term. A region that can't reach the others keeps what it has.
 //
 // Regions report totals, never differences, so a message that arrives twice, late or out of order
 // does no harm.
@@ -31,56 +30,55 @@ import (
 const (
 	// Term is how long a bucket's loan lasts unless it is renewed.
 	Term = 10 * time.Second
-	// Margin is how much longer than Term the lender waits, since each clock may step by a second,
-	// and drift.
+	// Margin is how much longer than Term the lender waits before it ends a loan. It is needed because each clock may
+	// drift, or step by a second.
 	Margin = 2500 * time.Millisecond
 
 	term, margin = int64(Term / time.Microsecond), int64(Margin / time.Microsecond)
 )
 
-// Share is a region's own part of a limit.
+// Share is the part of a limit that a region owns.
 type Share struct {
-	// Own is the number of tokens, in the units of a check's cost.
+	// Own is the number of tokens that the region owns, in the units of a check's cost.
 	Own int64
-	// Rate is the part of the refill rate, in thousandths.
+	// Rate is the region's part of the refill rate, in thousandths.
 	Rate int64
-	// Since is when the share became the region's own, in µs; zero means that it always was. Before is
-	// what the region owned until then. A counter that was never used here starts with Before, plus
-	// what has refilled since.
+	// Since is when the share became the region's own, in µs. Zero means that it always was. Before is what the region
+	// owned until then. A counter that was never used here starts with Before tokens, plus what has refilled since
+	// Since.
 	Since, Before int64
-	// Gone are dead regions: what they have borrowed belongs to this region again.
+	// Gone are dead regions. Tokens that they have borrowed belong to this region again.
 	Gone []string
 }
 
 // Stake is one region's part of a counter. The zero Stake is untouched.
 type Stake struct {
-	// Time is when Level was computed, or when the window began, in µs of the region's store's
-	// clock.
+	// Time is when Level was computed or, for a window, when the window began. It is in µs of the clock of the region's
+	// store.
 	Time int64 `json:"t"`
-	// Level is how many millionths of a token a bucket has, or how many units of a window are used:
-	// negative if more was borrowed than used.
+	// Level is, for a bucket, how many millionths of a token it has. For a window, it is how many units are used. It is
+	// negative if the region borrowed more than it used.
 	Level int64 `json:"l"`
-	// Prev is what was used in the previous window, for a sliding counter.
+	// Prev is, for a sliding counter, how many units were used in the previous window.
 	Prev int64 `json:"p,omitempty"`
-	// Lent is what other regions have borrowed from this one, and Held what this region has
-	// borrowed from others.
+	// Lent are the loans to other regions, and Held are the loans from other regions.
 	Lent loans `json:"o,omitempty"`
 	Held loans `json:"h,omitempty"`
-	// Asked is a decaying count of the units that were asked for within about a second, as of At.
-	// Since is when the current stream of requests began, and Stream counts them, up to the number
-	// that matters.
+	// Asked is a decaying count of the units that were requested within about the last second, as of At. Since is when
+	// the current stream of requests began. Stream is the number of requests in it, up to the number at which demand
+	// counts as a stream.
 	Asked  float64 `json:"d,omitempty"`
 	At     int64   `json:"a,omitempty"`
 	Since  int64   `json:"b,omitempty"`
 	Stream int     `json:"n,omitempty"`
 }
 
-// Loan is what one region has lent to another, as either of them knows it. Given, Spent and Back
-// are totals.
+// Loan is what one region has lent to another. Lender and borrower each keep a copy, as far as they know. Given, Spent
+// and Back are totals.
 type Loan struct {
 	// ID rises with each new loan between two regions. The borrower chooses it.
 	ID int64 `json:"i"`
-	// Given is how much was lent.
+	// Given is how many tokens were lent.
 	Given int64 `json:"g,omitempty"`
 	// Spent and Back are how many tokens of the loan the borrower has spent, and how many it has
 	// given back.
@@ -90,21 +88,20 @@ type Loan struct {
 	Until int64 `json:"u,omitempty"`
 	// Sent is when the borrower sent its newest message, by its own clock.
 	Sent int64 `json:"w,omitempty"`
-	// For the borrower, Next is when it may ask the lender again, or 0 if the lender had enough the
-	// last time, and Vain is how often in a row the lender had nothing. For the lender, Next is when it
-	// may ask the borrower ahead of need.
+	// For the borrower, Next is when it may ask the lender again, or 0 if the lender had enough the last time, and Vain
+	// is how often in a row the lender had nothing. For the lender, Next is when it may ask the borrower for tokens
+	// that no check waits for yet.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
-	// Again is when the lender expects to have the missing tokens, and For is how many were
-	// missing.
+	// Again is when the lender expects to have the tokens that were missing, and For is how many were missing.
 	Again int64 `json:"r,omitempty"`
 	For   int64 `json:"f,omitempty"`
 }
 
-// out returns how much of the loan is neither spent nor given back.
+// out returns how many tokens of the loan are neither spent nor given back.
 func (l *Loan) out() int64 { return max(0, l.Given-l.Spent-l.Back) }
 
-// loans maps the names of other regions to the loans between them and this region.
+// loans maps the name of another region to a loan between it and this region.
 type loans map[string]*Loan
 
 // of returns the loan of a region; the zero Loan if there is none.
@@ -124,7 +121,7 @@ func (l *loans) begin(region string, loan *Loan) *Loan {
 	return loan
 }
 
-// out returns how much of all loans is neither spent nor given back.
+// out returns how many tokens of all loans are neither spent nor given back.
 func (l loans) out() (n int64) {
 	for _, loan := range l {
 		n += loan.out()
@@ -135,34 +132,34 @@ func (l loans) out() (n int64) {
 // Message is sent by one region to another about a counter. It reports both loans between them, and
 // may ask for tokens.
 type Message struct {
-	// Window is when the window in question began, or 0.
+	// Window is when the window that the message is about began. It is 0 for buckets.
 	Window int64 `json:"window,omitempty"`
-	// Need is what waiting checks need, Most the largest of them, and Want what will probably be
-	// needed soon.
+	// Need is the sum of what waiting checks need, Most is the largest need of one check, and Want is what will
+	// probably be needed soon.
 	Need int64 `json:"need,omitempty"`
 	Most int64 `json:"most,omitempty"`
 	Want int64 `json:"want,omitempty"`
-	// Held is what the sender has borrowed from the receiver, and Lent what it has lent to it.
+	// Held is the loan from the receiver to the sender, and Lent the loan from the sender to the receiver.
 	Held *Loan `json:"held,omitempty"`
 	Lent *Loan `json:"lent,omitempty"`
-	// Void reports that the sender doesn't know the loan that Lent names; Short that it has less
-	// than half of Need; Late that it has already handled this message or a newer one.
+	// Void reports that the sender doesn't know the loan that Lent names. Short reports that the sender lent less than
+	// half of Need. Late reports that the sender has already handled this message or a newer one.
 	Void  bool `json:"void,omitempty"`
 	Late  bool `json:"late,omitempty"`
 	Short bool `json:"short,omitempty"`
-	// Rest is how long after this message, in µs, the sender needn't be asked again.
+	// Rest is how long, in µs, the sender asks not to be asked again.
 	Rest int64 `json:"rest,omitempty"`
-	// Retry is how long, in µs, until the sender itself would have what one check needs, and For
-	// how much that is.
+	// Retry is how long, in µs, until the sender itself would have the tokens that one check needs, and For is how many
+	// these are.
 	Retry int64 `json:"retry,omitempty"`
 	For   int64 `json:"for,omitempty"`
 }
 
-// LeastPerRegion is how many tokens per region a limit must have to be shared.
+// LeastPerRegion is the smallest number of tokens per region with which a limit can be shared.
 const LeastPerRegion = 16
 
-// Reaches reports whether that many regions can share a limit. Other limits are counted at their
-// home.
+// Reaches reports whether the given number of regions can share a limit. Limits that can't be shared are counted at
+// their home.
 func Reaches(p *counter.Policy, regions int) bool {
 	switch p.Limit.Algorithm {
 	case counter.TokenBucket, counter.LeakyBucket, counter.FixedWindow, counter.SlidingCounter:
@@ -173,7 +170,7 @@ func Reaches(p *counter.Policy, regions int) bool {
 
 func isBucket(p *counter.Policy) bool { return p.Limit.Algorithm <= counter.LeakyBucket }
 
-// scale is how many units of Level make one unit of a check's cost.
+// scale returns how many units of Level one unit of a check's cost is.
 func scale(p *counter.Policy) int64 {
 	if isBucket(p) && !p.Limit.Decimal {
 		return 1_000_000
@@ -184,14 +181,14 @@ func scale(p *counter.Policy) int64 {
 // Whole returns the whole limit, in units of a check's cost.
 func Whole(p *counter.Policy) int64 { return p.Numbers()[0] / scale(p) }
 
-// refill returns how much this share of a bucket gains in a time.
+// refill returns how much this share of a bucket refills in the given time.
 func (s *Share) refill(p *counter.Policy, time int64) int64 {
 	r := p.Refill(time)
 	return r/1000*s.Rate + r%1000*s.Rate/1000
 }
 
 func (s *Share) wait(p *counter.Policy, amount int64) int64 {
-	if s.Rate == 0 { // nothing refills here: tokens come from other regions
+	if s.Rate == 0 { // nothing refills here, so tokens can come only from other regions
 		return p.Wait(amount)
 	}
 	return p.Wait((min(amount, math.MaxInt64/1001)*1000 + s.Rate - 1) / s.Rate)
@@ -207,8 +204,7 @@ func (k *Stake) drop(p *counter.Policy, s Share) {
 	k.Level = min(k.Level, max(0, k.capacity(p, s)))
 }
 
-// settle brings a stake up to now: a bucket refills, a window begins, and loans end whose term is
-// over.
+// settle updates a stake to the time now: a bucket refills, a new window begins, and loans whose term is over end.
 func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 	if !isBucket(p) {
 		k.roll(p, now)
@@ -230,7 +226,7 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 			k.Level = min(k.Level, s.Before*scale(p)+s.refill(p, max(0, now-s.Since)))
 		}
 	}
-	k.Time = min(k.Time, now) // a clock that ran backwards
+	k.Time = min(k.Time, now) // the clock ran backwards
 	for {
 		var first loans
 		of, at := "", now
@@ -248,13 +244,13 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 		if first == nil {
 			return
 		}
-		delete(first, of) // what was lent comes back empty, since it may have been spent at the last moment
+		delete(first, of) // lent tokens don't come back, because the borrower may have spent them at the last moment
 		k.drop(p, s)
 	}
 }
 
-// settled returns a settled copy of a stake, for callers that only read it. Refill is rounded, so
-// settling the stake itself more often than needed would lose a little.
+// settled returns a settled copy of a stake, for callers that only read it. Refills are rounded down, so settling the
+// stake itself more often than needed would lose a little.
 func (k *Stake) settled(p *counter.Policy, s Share, now int64) *Stake {
 	k = Decode(k.Encode())
 	k.settle(p, s, now)
@@ -266,7 +262,7 @@ func Begun(p *counter.Policy, now int64) int64 {
 	return p.Report(counter.State{}, now, 1, counter.Fits).Slot
 }
 
-// roll starts the current window. A window that has begun stays, whatever the clock does.
+// roll starts the current window. If the clock runs backwards, the window that has begun continues.
 func (k *Stake) roll(p *counter.Policy, now int64) {
 	begun := Begun(p, now)
 	if k.Time != 0 && begun <= k.Time {
@@ -294,7 +290,7 @@ func (k *Stake) left(p *counter.Policy, s Share, now int64) int64 {
 	return free
 }
 
-// move adds n units, or takes them away if n is negative.
+// move adds n units to what may be taken, or removes them if n is negative.
 func (k *Stake) move(p *counter.Policy, n int64) {
 	if isBucket(p) {
 		k.Level += n * scale(p)
@@ -309,7 +305,7 @@ func (k *Stake) Fits(p *counter.Policy, s Share, now, n int64) bool {
 	return n <= Whole(p) && n*scale(p) <= k.left(p, s, now)
 }
 
-// Take takes n units if they are there.
+// Take takes n units if they are available. It counts them as demand.
 func (k *Stake) Take(p *counter.Policy, s Share, now, n int64) bool {
 	if n <= Whole(p) {
 		k.note(p, now, n)
@@ -317,8 +313,8 @@ func (k *Stake) Take(p *counter.Policy, s Share, now, n int64) bool {
 	return k.TakeAwaited(p, s, now, n)
 }
 
-// TakeAwaited is Take for a check that has tried before and waited for other regions: it isn't new
-// demand.
+// TakeAwaited is Take for a check that has tried before and waited for other regions. It doesn't count the check as
+// demand a second time.
 func (k *Stake) TakeAwaited(p *counter.Policy, s Share, now, n int64) bool {
 	fits := k.Fits(p, s, now, n)
 	if fits {
@@ -327,7 +323,7 @@ func (k *Stake) TakeAwaited(p *counter.Policy, s Share, now, n int64) bool {
 	return fits
 }
 
-// Slot returns what identifies the time at which tokens are taken now, for giving them back later.
+// Slot returns a number that identifies the time at which tokens are taken. GiveBack needs it.
 func (k *Stake) Slot(p *counter.Policy, now int64) int64 {
 	if isBucket(p) {
 		return now
@@ -335,7 +331,7 @@ func (k *Stake) Slot(p *counter.Policy, now int64) int64 {
 	return k.Time
 }
 
-// Reset gives this region back all that it has used. Loans stay.
+// Reset gives this region back all units that it has used. Loans don't change.
 func (k *Stake) Reset(p *counter.Policy, s Share, now int64) {
 	k.settle(p, s, now)
 	if k.Prev = 0; isBucket(p) {
@@ -366,12 +362,12 @@ func (k *Stake) Report(p *counter.Policy, s Share, now, n int64, allowed bool) c
 	case isBucket(p):
 		at := now + s.wait(p, n*scale(p)-left)
 		for _, l := range k.Held {
-			if l.Again > now && n <= l.For { // the lender said when it would have that much, and isn't asked while it rests
+			if l.Again > now && n <= l.For { // the lender said when it would have that many tokens, and it isn't asked before Next
 				at = min(at, max(l.Again, l.Next))
 			}
 		}
 		r.RetryAfter = micros(max(1, at-now))
-	case p.Limit.Algorithm == counter.SlidingCounter: // at the latest: as if the other regions had used their whole shares
+	case p.Limit.Algorithm == counter.SlidingCounter: // assume that the other regions have used their whole shares, so the result is the latest time
 		used := counter.State{Time: k.Time, Level: max(0, k.Level+Whole(p)-s.Own), Prev: k.Prev}
 		r.RetryAfter = max(time.Microsecond, p.Report(used, max(now, k.Time), n, counter.Refused).RetryAfter)
 	default:
@@ -380,8 +376,7 @@ func (k *Stake) Report(p *counter.Policy, s Share, now, n int64, allowed bool) c
 	return r
 }
 
-// end returns when the current window ends, in µs. A clock that ran backwards may show an earlier
-// window.
+// end returns when the current window ends, in µs. If the clock ran backwards, now may be in an earlier window.
 func (k *Stake) end(p *counter.Policy, now int64) int64 {
 	if p.Limit.Algorithm == counter.SlidingCounter {
 		return k.Time + p.Limit.Window.Microseconds()
@@ -394,14 +389,15 @@ func micros(us int64) time.Duration {
 	return time.Duration(min(us, math.MaxInt64/1000)) * time.Microsecond
 }
 
-// GiveBack returns n units that were taken in a slot. A negative n takes more, whatever is left.
+// GiveBack returns n units that were taken in a slot. If n is negative, it takes more units, even if they aren't
+// available.
 func (k *Stake) GiveBack(p *counter.Policy, s Share, now, n, slot int64) {
 	n = min(max(n, -most/scale(p)), most/scale(p))
 	if isBucket(p) {
 		if k.Time == 0 {
 			k.settle(p, s, now)
 		}
-		// Don't refill: the policy may come from an old receipt, and other numbers may be in force by
+		// Don't refill the bucket first: the policy may come from an old receipt, and other numbers may be in force by
 		// now.
 		n *= scale(p)
 		k.Level = max(k.Level+n, -most)
@@ -413,17 +409,16 @@ func (k *Stake) GiveBack(p *counter.Policy, s Share, now, n, slot int64) {
 	k.settle(p, s, now)
 	switch {
 	case n < 0 || slot == 0 || slot == k.Time:
-		k.Level = min(max(k.Level-n, min(k.Level, k.unused())), most) // lent tokens stay lent
+		k.Level = min(max(k.Level-n, min(k.Level, k.unused())), most) // lent units stay lent, so don't go below them
 	case p.Limit.Algorithm == counter.SlidingCounter && slot == k.Time-p.Limit.Window.Microseconds():
 		k.Prev = max(0, k.Prev-n)
 	}
 }
 
-// most is more than any limit has, in units of Level.
+// most is more than any limit can hold, in units of Level.
 const most = 2 * counter.MaxAmount
 
-// unused returns the level of a window in which nothing was used: what is lent, less what is
-// borrowed.
+// unused returns the level of a window in which nothing was used: the lent units minus the borrowed ones.
 func (k *Stake) unused() (n int64) {
 	for _, l := range k.Lent {
 		n += l.Given - l.Back
@@ -431,16 +426,17 @@ func (k *Stake) unused() (n int64) {
 	return n - k.Held.out()
 }
 
-// TTL returns how long a stake must be kept until it equals an untouched one.
+// TTL returns how long the stake must be kept. After that time, it equals an untouched one.
 func (k *Stake) TTL(p *counter.Policy, s Share, now int64) time.Duration {
 	if !isBucket(p) {
 		at := k.end(p, now)
 		if p.Limit.Algorithm == counter.SlidingCounter {
-			at += p.Limit.Window.Microseconds() // it still counts until the end of the next window
+			at += p.Limit.Window.Microseconds() // the window still counts until the end of the next one
 		}
 		return micros(max(0, at-now)) + time.Second
 	}
-	// What was lent comes back empty, so it starts to refill only when the last loan has ended.
+	// A lender gets no tokens back when a loan ends, so its bucket starts to refill fully only after the last loan has
+	// ended.
 	at := now
 	for _, all := range []loans{k.Lent, k.Held} {
 		for _, l := range all {
@@ -448,21 +444,21 @@ func (k *Stake) TTL(p *counter.Policy, s Share, now int64) time.Duration {
 		}
 	}
 	if missing := s.Own*scale(p) - min((s.Own-k.Lent.out())*scale(p), k.Level); missing > 0 {
-		at += min(s.wait(p, missing), (10 * 366 * 24 * time.Hour).Microseconds()) // no limit takes longer to fill
+		at += min(s.wait(p, missing), (10 * 366 * 24 * time.Hour).Microseconds()) // no limit takes longer than ten years to fill
 	}
 	return micros(at-now) + time.Second
 }
 
-// Encode returns the stake as a store keeps it.
+// Encode returns the stake in the form in which stores keep it.
 func (k *Stake) Encode() []byte {
 	b, err := json.Marshal(k)
 	if err != nil {
-		panic(err) // only a float that isn't a number fails
+		panic(err) // can't happen: only a NaN or an infinite float can't be encoded
 	}
 	return b
 }
 
-// Decode reads what Encode wrote. An unreadable value is an untouched stake.
+// Decode reads what Encode wrote. If the value is unreadable, it returns an untouched stake.
 func Decode(b []byte) *Stake {
 	k := &Stake{}
 	if len(b) > 0 && json.Unmarshal(b, k) != nil {

@@ -1,5 +1,5 @@
-// Package watch reads files and follows them however they are replaced: by an editor's save, a
-// rename, or the symlink swap of a Kubernetes ConfigMap.
+// Package watch reads files and follows their changes, whether a file is replaced by an editor's save, by a rename, or
+// by the symlink swap of a Kubernetes ConfigMap.
 package watch
 
 import (
@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// settle is how long a file must stay the same before it counts as complete: a plain save
-	// truncates it first.
+	// settle is how long a file's content must stay the same before it counts as complete. An editor that saves in
+	// place truncates the file first.
 	settle = 20 * time.Millisecond
-	// poll finds what no event reports: changes on network file systems, or behind a symlink into
-	// another folder.
+	// poll is the time between two looks at the file. They find changes without events, such as those on network file
+	// systems, or behind a symlink into another folder.
 	poll = 2 * time.Second
 )
 
-// File calls changed with the new content each time a file's content differs from last, until ctx
-// is done. A file that can't be read is left alone, and unreadable is called once each time that
-// begins. A value in now triggers a look at once, and another call of unreadable if needed. If the
-// file has more than most bytes, changed gets one byte more than most. The folder may not exist
-// yet. File returns an error only if it can't start to watch.
+// File calls changed with the new content each time the file's content changes, until ctx is done. The first content is
+// compared with last. If the file can't be read, File keeps the last content, and calls unreadable once each time that
+// this begins. A value in now makes File look at once, and call unreadable again if needed. If the file has more than
+// most bytes, changed gets one byte more than most. The folder may not exist yet. File returns an error only if it
+// can't start to watch.
 func File(ctx context.Context, path string, most int, last []byte, now <-chan struct{}, changed func([]byte), unreadable func(error)) error {
 	read := func() ([]byte, error) { return Read(path, most) }
 	// Watch the folder, not the file: a rename or swap replaces the file, and a watch on it would
@@ -40,8 +40,8 @@ func File(ctx context.Context, path string, most int, last []byte, now <-chan st
 	return Dir(ctx, filepath.Dir(path), read, bytes.Equal, last, now, changed, unreadable)
 }
 
-// Dir is File for anything that read gets from a folder. It calls changed each time the result
-// differs from last.
+// Dir is File for any content that the function read gets from a folder. It calls changed each time the result differs
+// from the last one.
 func Dir[T any](ctx context.Context, path string, read func() (T, error), same func(a, b T) bool, last T, now <-chan struct{}, changed func(T), unreadable func(error)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -67,7 +67,7 @@ func Dir[T any](ctx context.Context, path string, read func() (T, error), same f
 		case !same(found, last):
 			last, missing = found, false
 			changed(found)
-			continue // it may have changed again meanwhile
+			continue // it may have changed again in the meantime
 		default:
 			missing = false
 		}
@@ -77,13 +77,13 @@ func Dir[T any](ctx context.Context, path string, read func() (T, error), same f
 		case <-ticker.C:
 		case <-now:
 			missing = false
-		case <-w.Errors: // events were lost, so look
+		case <-w.Errors: // events may be missing, so look now
 		case <-w.Events:
 		}
 	}
 }
 
-// readStable reads until two reads, a moment apart, agree.
+// readStable reads until two successive reads return the same content.
 func readStable[T any](ctx context.Context, read func() (T, error), same func(a, b T) bool) (found T, err error) {
 	before, err := read()
 	for err == nil {
@@ -101,9 +101,9 @@ func readStable[T any](ctx context.Context, read func() (T, error), same func(a,
 	return found, err
 }
 
-// Read reads a regular file, or the file that a link leads to. It refuses everything else: a pipe
-// might never be written, and a device might never end. If the file has more than most bytes, Read
-// returns one byte more than most, so that the caller notices.
+// Read reads a regular file, or the regular file that a link leads to. It refuses anything else, because a pipe might
+// never be written to, and a device might never end. If the file has more than most bytes, Read returns one byte more
+// than most, so that the caller can tell.
 func Read(path string, most int) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a pipe would otherwise wait for a writer
 	if err != nil {
@@ -120,10 +120,10 @@ func Read(path string, most int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(most)+1))
 }
 
-// Small is how many bytes a file of keys, certificates or tokens may have.
+// Small is the largest size, in bytes, of a file of keys, certificates or tokens.
 const Small = 4 << 20
 
-// ReadSmall reads a regular file of keys, certificates or tokens. A larger file than Small is an
+// ReadSmall reads a regular file of keys, certificates or tokens. If the file is larger than Small, it returns an
 // error.
 func ReadSmall(path string) ([]byte, error) {
 	text, err := Read(path, Small)
@@ -173,7 +173,8 @@ func Authorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Bell wakes one goroutine, which receives from it. Rings that come before it does count as one.
+// Bell wakes one goroutine, which receives from the channel. If the bell is rung several times before the goroutine
+// receives, that counts as once.
 type Bell chan struct{}
 
 // NewBell creates a Bell.
@@ -183,6 +184,6 @@ func NewBell() Bell { return make(Bell, 1) }
 func (b Bell) Ring() {
 	select {
 	case b <- struct{}{}:
-	default: // it has been rung already
+	default: // it has already been rung
 	}
 }

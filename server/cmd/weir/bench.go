@@ -322,8 +322,8 @@ func (b *benchFlags) ruleSet() (*weir.RuleSet, string, error) {
 	return set, "a rule that refuses nobody", err
 }
 
-// shareRedis creates limiters that share a Redis, and returns what to call them. It waits until Redis can be reached,
-// because a measurement without it would be meaningless. Call done in any case.
+// shareRedis creates limiters that share a Redis, and returns them with a name for the report. It waits until Redis can
+// be reached, because a measurement without Redis would be meaningless. Call done even if there is an error.
 func (b *benchFlags) shareRedis(ctx context.Context, set *weir.RuleSet) (limiters []*weir.Limiter, name string, done func(), err error) {
 	var stores []*redisstore.Store
 	var leases []*lease.Store

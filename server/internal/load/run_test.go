@@ -47,7 +47,7 @@ func TestClosedLoopTimesOneRequestInMany(t *testing.T) {
 	})
 }
 
-// batcher refuses odd clients, and counts the requests that came in batches.
+// batcher is a target that accepts batches. It passes each request of a batch to the function target.
 type batcher struct{ target }
 
 func (b batcher) Sender() Sender { return b }

@@ -91,7 +91,7 @@ type JWT struct {
 	Audience      string `yaml:"audience"`
 }
 
-// when returns an error with that text if a setting is wrong, and nil otherwise.
+// when returns an error with the formatted text if wrong is true, and nil otherwise.
 func when(wrong bool, format string, args ...any) error {
 	if !wrong {
 		return nil

@@ -20,7 +20,7 @@ import (
 // the usage that the response reports. It rejects calls that can't be metered.
 
 const (
-	// reserveFor is how long a reservation lasts if this node dies before the answer is complete.
+	// reserveFor is the time after which an unsettled reservation is returned, for rules with `unsettled: give_back`.
 	reserveFor = 10 * time.Minute
 	// assumedOutput is the assumed maximum of tokens in an answer if nothing else is known.
 	assumedOutput = 4096

@@ -125,7 +125,7 @@ func (c *client) of(r *weir.Request, k *key) {
 	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, []byte(value))
 }
 
-// from makes the client the given address, if it is valid.
+// from makes addr the client's identity. If addr is invalid, from does nothing.
 func (c *client) from(addr netip.Addr, k *key) {
 	if !addr.IsValid() {
 		return
