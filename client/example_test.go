@@ -22,15 +22,8 @@ func ExampleTransport() {
 	defer service.Close()
 
 	calls := http.Client{
-		Timeout: 10 * time.Second,
-		Transport: &client.Transport{
-			MaxWait: 5 * time.Second,
-			Observe: func(e client.Event) {
-				if e.Kind == client.Refused {
-					log.Printf("%s refused a request by %q: all wait for %v", e.Host, e.Policy, e.Wait)
-				}
-			},
-		},
+		Timeout:   10 * time.Second,
+		Transport: &client.Transport{MaxWait: 5 * time.Second},
 	}
 	for range 5 {
 		res, err := calls.Get(service.URL + "/v1/orders")

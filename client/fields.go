@@ -37,7 +37,7 @@ func parseList(lines []string) []item {
 		if !ok {
 			return nil
 		}
-		if len(items) < maxPolicies {
+		if len(items) < maxItems {
 			items = append(items, it)
 		}
 		p.blank()

@@ -9,11 +9,11 @@ import (
 
 // Bounds for the headers of a server, which isn't trusted.
 const (
-	maxPolicies = 16             // in one answer
-	maxName     = 128            // bytes of a policy's name
-	maxField    = 4 << 10        // bytes of a header that are read
-	maxTime     = 24 * time.Hour // longer times are cut to this
-	maxNumber   = 1e12           // requests; parameters above this are ignored
+	maxItems  = 16             // policies in one answer
+	maxName   = 128            // bytes of a policy's name
+	maxField  = 4 << 10        // bytes of a header that are read
+	maxTime   = 24 * time.Hour // longer times are cut to this
+	maxNumber = 1e12           // requests; parameters above this are ignored
 )
 
 // reading is what an answer says about one policy. A number that it doesn't give is negative.
@@ -30,8 +30,6 @@ type reading struct {
 // readings is what an answer says about limits.
 type readings struct {
 	policies []reading
-	// complete means that policies lists every policy that counts the request.
-	complete bool
 	// retry is how long Retry-After asks to wait; negative without that header.
 	retry time.Duration
 }
@@ -59,8 +57,7 @@ func readHeaders(h http.Header, now time.Time) readings {
 //	RateLimit-Policy: "orders";q=100;w=60, "tokens";q=5000;qu="tokens";w=86400
 //	RateLimit: "orders";r=73;t=17
 func (rs *readings) ietf(h http.Header) {
-	listed := parseList(h["Ratelimit-Policy"])
-	for _, it := range listed {
+	for _, it := range parseList(h["Ratelimit-Policy"]) {
 		r := rs.named(&it)
 		if r == nil {
 			return // an older draft, without names, or too many policies
@@ -71,7 +68,6 @@ func (rs *readings) ietf(h http.Header) {
 		}
 		r.limit, r.window = it.number("q"), seconds(it.number("w"))
 	}
-	rs.complete = len(listed) > 0
 	for _, it := range parseList(h["Ratelimit"]) {
 		r := rs.named(&it)
 		if r == nil {
@@ -91,8 +87,7 @@ func (rs *readings) named(it *item) *reading {
 			return &rs.policies[i]
 		}
 	}
-	if len(rs.policies) == maxPolicies {
-		rs.complete = false
+	if len(rs.policies) == maxItems {
 		return nil
 	}
 	return rs.add(it.name)
@@ -108,7 +103,6 @@ var dialects = []struct{ limit, remaining, reset, name string }{
 	{"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", ""}, // IETF drafts up to -06
 	{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Resource"},
 	{"X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests", ""}, // OpenAI
-	{"X-Rate-Limit-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", ""},
 }
 
 // loose reads the dialects other than the current IETF draft.
@@ -140,9 +134,7 @@ func (rs *readings) loose(h http.Header, now time.Time) {
 		limit, _, _ := strings.Cut(h.Get(d.limit), ",")
 		limit, _, _ = strings.Cut(limit, ";")
 		r.limit = number(limit)
-		if r.reset = seconds(number(h.Get(d.reset + "-After"))); r.reset < 0 { // only Discord has that
-			r.reset = moment(h.Get(d.reset), now)
-		}
+		r.reset = moment(h.Get(d.reset), now)
 	}
 	for _, it := range parseList(h["Ratelimit-Policy"]) { // up to draft -07: 100;w=60
 		if len(rs.policies) == 1 && !it.quoted && rs.policies[0].limit >= 0 && number(it.name) == rs.policies[0].limit {
@@ -152,7 +144,7 @@ func (rs *readings) loose(h http.Header, now time.Time) {
 }
 
 // moment parses the time at which a quota is reset: seconds from now, Unix seconds or milliseconds (told apart by their size),
-// a duration as Go writes it, or a time of day.
+// or a duration as Go writes it.
 func moment(s string, now time.Time) time.Duration {
 	switch n := number(s); {
 	case n >= 1e11:
@@ -164,9 +156,6 @@ func moment(s string, now time.Time) time.Duration {
 	}
 	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
 		return bounded(d)
-	}
-	if at, err := time.Parse(time.RFC3339, s); err == nil {
-		return bounded(at.Sub(now))
 	}
 	return -1
 }

@@ -10,19 +10,29 @@ import (
 	"time"
 )
 
-// How many policies and places are remembered for a host.
+// How many hosts are remembered, and how many policies and routes of each. A forgotten one is learned again from its next answer.
 const (
-	maxQuotas = 64
-	maxPlaces = 1024
+	maxHosts    = 1024
+	maxPolicies = 64
+	maxRoutes   = 1024
 )
 
-// host is what a Transport knows about one host. Nothing is sent, waited for or reported while the lock is held.
+// relief is how long a request without an answer blocks others, where only a few may be sent at a time.
+const relief = time.Second
+
+// How many repeats a host allows at first, which is also the most that it saves up, and how often a request is sent at most.
+const (
+	budgetReserve = 10
+	maxTries      = 4
+)
+
+// host is what a Transport knows about one host. Nothing is sent or waited for while the lock is held.
 type host struct {
 	name string
 
 	mu       sync.Mutex
-	quotas   map[string]*quota
-	places   map[string]*place
+	policies map[string]*policy
+	routes   map[string]*route
 	pause    time.Time // no request is sent before this time
 	inFlight int       // requests whose answers haven't been read to the end
 	pending  int       // requests without an answer
@@ -30,59 +40,54 @@ type host struct {
 	lastSent time.Time
 	refusals int           // refusals in a row that didn't say how long to wait
 	budget   float64       // how many repeats are allowed now
-	users    int           // requests that use this host, so that it isn't forgotten
 	changed  chan struct{} // closed when waiting requests have to look again; nil if none waits
 	paused   chan struct{} // closed when a pause begins
 }
 
-// place is a method and a path, which decide which policies count a request. Requests to a place queue: the first waits until
+func newHost(name string) *host {
+	return &host{
+		name: name, policies: map[string]*policy{}, routes: map[string]*route{}, open: 1, budget: budgetReserve,
+		paused: make(chan struct{}),
+	}
+}
+
+// route is a method and a path, which decide which policies count a request. Requests to a route queue: the first waits until
 // the limits allow it, the others for their turn.
-type place struct {
+type route struct {
 	turn     chan struct{}
-	quotas   []*quota
-	known    bool // an answer has named these quotas
+	policies []*policy // those that the newest answer has named
+	answered bool
 	pending  int
 	lastSent time.Time
 }
 
-// placesOf returns how many places have requests that a policy counts.
-func (h *host) placesOf(q *quota) (n int) {
-	for _, p := range h.places {
-		if slices.Contains(p.quotas, q) {
-			n++
-		}
-	}
-	return n
-}
-
-// call is a request under way.
+// call is a request under way, with the policies that have counted it.
 type call struct {
-	place   *place
+	route   *route
 	tickets []ticket
+	at      time.Time
 }
 
-// placeOf returns the place of a request. /v1/orders/17 and /v1/orders/18 are the same place.
-func (h *host) placeOf(method, path string) *place {
-	key := method + " " + shape(path)
+// get returns a map's entry. It adds it if need be, in place of any other if the map is full.
+func get[V any](m map[string]*V, key string, most int, add func() *V) *V {
+	if v := m[key]; v != nil {
+		return v
+	}
+	for k := range m {
+		if len(m) < most {
+			break
+		}
+		delete(m, k)
+	}
+	m[key] = add()
+	return m[key]
+}
+
+// routeOf returns the route of a request. /v1/orders/17 and /v1/orders/18 are the same route.
+func (h *host) routeOf(req *http.Request) *route {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p := h.places[key]
-	if p == nil {
-		if len(h.places) >= maxPlaces {
-			for k := range h.places { // any of them: its next answer teaches it again
-				delete(h.places, k)
-				break
-			}
-		}
-		p = &place{turn: make(chan struct{}, 1)}
-		for _, q := range h.quotas {
-			if n := h.placesOf(q); n > 0 && n == len(h.places) { // it counts requests to all other places, so probably to this one
-				p.quotas = append(p.quotas, q)
-			}
-		}
-		h.places[key] = p
-	}
-	return p
+	return get(h.routes, req.Method+" "+shape(req.URL.Path), maxRoutes, func() *route { return &route{turn: make(chan struct{}, 1)} })
 }
 
 var withDigits = regexp.MustCompile("[^/]*[0-9][^/]*")
@@ -97,195 +102,115 @@ func shape(path string) string {
 	})
 }
 
-// quotaOf returns the quota of a policy, and adds it if need be. It returns nil if there are too many.
-func (h *host) quotaOf(name string, now time.Time) *quota {
-	if q := h.quotas[name]; q != nil {
-		return q
-	}
-	if len(h.quotas) >= maxQuotas {
-		for k, old := range h.quotas { // forget one that has no effect anymore
-			if old.pending == 0 && h.placesOf(old) == 0 && !old.pause.After(now) {
-				delete(h.quotas, k)
-				break
-			}
-		}
-		if len(h.quotas) >= maxQuotas {
-			return nil
-		}
-	}
-	q := &quota{name: strings.Clone(name), at: now}
-	h.quotas[q.name] = q
-	return q
-}
-
-// relief is how long a request without an answer blocks others, where only a few may be sent at a time.
-const relief = time.Second
-
-// ready returns when a request to a place may go, and which policy determines that. A time up to now means at once.
-func (h *host) ready(p *place, now time.Time) (at time.Time, policy string) {
+// ready returns when a request to a route may go, and which policy determines that. A time up to now means at once.
+func (h *host) ready(r *route, now time.Time) (at time.Time, by string) {
 	at = h.pause
-	for _, q := range p.quotas {
-		if t := q.ready(now); t.After(at) {
-			at, policy = t, q.name
+	for _, p := range r.policies {
+		if t := p.ready(now); t.After(at) {
+			at, by = t, p.name
 		}
 	}
-	if !p.known {
-		for _, q := range h.quotas { // any of them may count this request
-			if q.pause.After(at) {
-				at, policy = q.pause, q.name
+	if !r.answered {
+		for _, p := range h.policies { // any of them may count this request
+			if p.pause.After(at) {
+				at, by = p.pause, p.name
 			}
 		}
-		if p.pending > 0 {
-			at = later(at, p.lastSent.Add(relief))
+		if r.pending > 0 {
+			at = later(at, r.lastSent.Add(relief))
 		}
 	}
 	if h.pending >= h.open {
 		at = later(at, h.lastSent.Add(relief))
 	}
-	return at, policy
+	return at, by
 }
 
 // send counts a request that is sent now.
-func (h *host) send(p *place, now time.Time) *call {
-	c := &call{place: p, tickets: make([]ticket, len(p.quotas))}
-	for i, q := range p.quotas {
-		c.tickets[i] = q.send(now)
+func (h *host) send(r *route, now time.Time) *call {
+	c := &call{route: r, at: now, tickets: make([]ticket, len(r.policies))}
+	for i, p := range r.policies {
+		c.tickets[i] = p.send(now)
 	}
-	p.pending++
+	r.pending++
 	h.inFlight++
 	h.pending++
-	h.lastSent, p.lastSent = now, now
+	h.lastSent, r.lastSent = now, now
 	return c
 }
 
-// verdict is what an answer means for other requests.
-type verdict struct {
-	refused bool
-	wait    time.Duration
-	policy  string
-}
-
-// answer learns from an answer. res is nil if there was none.
-func (h *host) answer(c *call, res *http.Response, now time.Time) (v verdict) {
+// answer learns from an answer, or from its absence if res is nil. For a refusal, wait is how long requests pause.
+func (h *host) answer(c *call, res *http.Response, now time.Time) (wait time.Duration, refused bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pending--
-	c.place.pending--
-	for i := range c.tickets {
-		c.tickets[i].of.answer(now, &c.tickets[i])
-	}
 	defer h.wake()
+	h.pending--
+	c.route.pending--
+	for _, t := range c.tickets {
+		t.of.pending--
+	}
 	if res == nil {
-		return v
+		return 0, false
 	}
 	rs := readHeaders(res.Header, now)
-	v.refused = refused(res)
-	quotas := h.read(c, &rs, now, v.refused)
-	c.learnPlace(quotas, rs.complete)
-	if !v.refused {
-		h.refusals = 0
-		h.open++
-		if len(h.quotas) > 0 {
-			h.open = 1 << 30
-		}
-		return v
-	}
-	v.wait, v.policy = h.refuse(&rs, quotas, now)
-	return v
-}
-
-// read updates the quotas with what an answer says about policies, and returns these quotas.
-func (h *host) read(c *call, rs *readings, now time.Time, refused bool) []*quota {
-	quotas := make([]*quota, 0, len(rs.policies))
-	binding := -1.
+	named := make([]*policy, 0, len(rs.policies))
 	for i := range rs.policies {
 		r := &rs.policies[i]
-		q := h.quotaOf(r.name, now)
-		if q == nil {
-			continue
+		p := get(h.policies, r.name, maxPolicies, func() *policy { return &policy{name: strings.Clone(r.name)} })
+		var t *ticket
+		if i := slices.IndexFunc(c.tickets, func(t ticket) bool { return t.of == p }); i >= 0 {
+			t = &c.tickets[i]
 		}
-		quotas = append(quotas, q)
-		if r.other {
-			continue
-		}
-		t := c.ticket(q)
-		if !refused {
-			q.read(now, t, r)
-		} else {
-			if t != nil {
-				q.correct(1) // a refusal takes nothing
-			}
-			q.numbers(now, r)
-		}
-		if r.left >= 0 && (binding < 0 || r.left < binding) {
-			binding = r.left
-		}
+		p.read(t, c.at, now, r)
+		named = append(named, p)
 	}
-	for i := range rs.policies { // a policy without a number has at least as much left as the lowest number that is given
-		if q := h.quotas[rs.policies[i].name]; q != nil && q.told && rs.policies[i].left < 0 && binding > q.level {
-			q.correct(binding - q.level)
-		}
+	if len(named) > 0 || !c.route.answered {
+		c.route.policies, c.route.answered = named, true
 	}
-	return quotas
+	if asksToWait(res) {
+		return h.refuse(&rs, named, now), true
+	}
+	h.refusals = 0
+	h.open++
+	if len(named) > 0 {
+		h.open = 1 << 30
+		return 0, false
+	}
+	for _, t := range c.tickets { // perhaps the host sends numbers only with refusals
+		t.of.known = t.of.known && t.of.left >= 1
+	}
+	return 0, false
 }
 
-func (c *call) ticket(q *quota) *ticket {
-	for i := range c.tickets {
-		if c.tickets[i].of == q {
-			return &c.tickets[i]
-		}
+// refuse begins a pause, and returns how long it is.
+func (h *host) refuse(rs *readings, named []*policy, now time.Time) time.Duration {
+	wait, by := rs.retry, (*policy)(nil)
+	if len(named) == 1 {
+		by = named[0]
 	}
-	return nil
-}
-
-// learnPlace updates which policies count requests to a place, after an answer has named them.
-func (c *call) learnPlace(quotas []*quota, complete bool) {
-	p := c.place
-	if p.known && !complete { // the answer has named some of them
-		for _, q := range p.quotas {
-			if !slices.Contains(quotas, q) {
-				quotas = append(quotas, q)
-			}
-		}
-	}
-	for i := range c.tickets {
-		if q := c.tickets[i].of; !slices.Contains(quotas, q) {
-			q.correct(1) // it didn't count the request
-		}
-	}
-	p.quotas, p.known = quotas, true
-}
-
-// refuse begins a pause. It returns how long the pause is, and the policy that refused, if that is known.
-func (h *host) refuse(rs *readings, quotas []*quota, now time.Time) (time.Duration, string) {
-	wait, by := rs.retry, (*quota)(nil)
-	for i := range rs.policies {
-		r := &rs.policies[i]
-		if q := h.quotas[r.name]; q != nil && r.left >= 0 && r.left < 1 {
+	for i, r := range rs.policies {
+		if r.left >= 0 && r.left < 1 {
+			by = named[i]
 			if wait < 0 && r.reset > 0 {
 				wait = r.reset
 			}
-			if by == nil {
-				by = q
-			}
+			break
 		}
-	}
-	if by == nil && len(quotas) == 1 {
-		by = quotas[0]
 	}
 	if wait < 0 {
 		h.refusals++
 		most := min(time.Minute, 500*time.Millisecond<<min(h.refusals, 8))
 		wait = max(10*time.Millisecond, rand.N(most)) // exponential, with full jitter
 	}
-	defer func() { close(h.paused); h.paused = make(chan struct{}) }()
-	if by == nil {
+	h.open = 1
+	if by != nil {
+		by.refuse(now, wait)
+	} else {
 		h.pause = later(h.pause, now.Add(wait))
-		h.open = 1 // it isn't known which policy refused, so requests are sent one at a time
-		return wait, ""
 	}
-	by.refuse(now, wait)
-	return wait, by.name
+	close(h.paused)
+	h.paused = make(chan struct{})
+	return wait
 }
 
 // release ends a request whose answer was read to the end.
@@ -296,19 +221,6 @@ func (h *host) release() {
 	h.mu.Unlock()
 }
 
-func (h *host) idle() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.users == 0 && h.inFlight == 0
-}
-
-// leave ends a request's use of the host.
-func (h *host) leave() {
-	h.mu.Lock()
-	h.users--
-	h.mu.Unlock()
-}
-
 // wake has all waiting requests look again.
 func (h *host) wake() {
 	if h.changed != nil {
@@ -316,13 +228,6 @@ func (h *host) wake() {
 		h.changed = nil
 	}
 }
-
-// budgetReserve is how many repeats a host allows at first, and the most that it saves up. maxTries is how often a request is
-// sent at most.
-const (
-	budgetReserve = 10
-	maxTries      = 4
-)
 
 // mayRepeat takes a repeat from the budget if there is one.
 func (h *host) mayRepeat() bool {

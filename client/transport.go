@@ -23,51 +23,12 @@ type Transport struct {
 	MaxWait time.Duration
 	// RetryBudget is how many repeats there may be per request, on average. 0 means 0.1; below 0, nothing is repeated.
 	RetryBudget float64
-	// Observe is called with what happens to a request, in the request's goroutine. It may be nil.
-	Observe func(Event)
 
 	mu    sync.Mutex
 	hosts map[string]*host
 }
 
 var _ http.RoundTripper = (*Transport)(nil)
-
-// maxHosts is how many hosts are remembered.
-const maxHosts = 1024
-
-// Event is the argument of [Transport.Observe].
-type Event struct {
-	Kind    EventKind
-	Request *http.Request
-	Host    string
-	// Policy is the policy that a pause, a wait or a refusal comes from, or "".
-	Policy string
-	// Status is the status of a refusal.
-	Status int
-	// Wait is how long a request has waited, or how long the pause is that follows a refusal.
-	Wait time.Duration
-	// Err is why a request was given up without an answer.
-	Err error
-}
-
-// EventKind says what has happened.
-type EventKind uint8
-
-const (
-	// Waited means that a request has waited for its turn, and is sent now.
-	Waited EventKind = iota + 1
-	// Refused means that a request was refused. The other requests of its policy pause.
-	Refused
-	// Repeated means that a refused request is sent again when its pause is over.
-	Repeated
-	// GaveUp means that a request's refusal is returned, or that it fails because it would have to wait too long.
-	GaveUp
-)
-
-func (k EventKind) String() string {
-	names := [...]string{"", "waited", "refused", "repeated", "gave up"}
-	return names[min(int(k), len(names)-1)]
-}
 
 // PausedError means that a request wasn't sent, since it would have waited beyond its deadline or [Transport.MaxWait]. It wraps
 // context.DeadlineExceeded.
@@ -99,33 +60,32 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base().RoundTrip(req) // it returns the right error
 	}
 	h := t.host(req)
-	defer h.leave()
-	p := h.placeOf(req.Method, req.URL.Path)
+	r := h.routeOf(req)
 	last := time.Now().Add(cmp.Or(max(0, t.MaxWait), time.Minute)) // the latest time to send it
 	if d, ok := req.Context().Deadline(); ok && d.Before(last) {
 		last = d
 	}
 	for try := 1; ; try++ {
-		c, err := t.wait(h, p, req, last, try > 1)
+		c, err := t.wait(req.Context(), h, r, last, try > 1)
 		if err != nil {
 			if req.Body != nil {
 				_ = req.Body.Close()
 			}
 			return nil, err
 		}
-		res, v, err := t.send(h, c, req)
-		if err != nil || !v.refused {
+		res, wait, refused, err := t.send(h, c, req)
+		if err != nil || !refused {
 			return res, err
 		}
-		t.tell(Event{Kind: Refused, Request: req, Host: h.name, Policy: v.policy, Status: res.StatusCode, Wait: v.wait})
-		again := t.again(h, req, res, v, last, try)
+		again := (*http.Request)(nil)
+		if try < maxTries && !time.Now().Add(wait).After(last) {
+			again = t.again(h, req, res)
+		}
 		if again == nil {
-			t.tell(Event{Kind: GaveUp, Request: req, Host: h.name, Policy: v.policy, Status: res.StatusCode})
 			return res, nil
 		}
 		_, _ = io.CopyN(io.Discard, res.Body, 64<<10) // so that the connection can be used again
 		_ = res.Body.Close()
-		t.tell(Event{Kind: Repeated, Request: again, Host: h.name, Policy: v.policy, Wait: v.wait})
 		req = again
 	}
 }
@@ -142,88 +102,60 @@ func (t *Transport) base() http.RoundTripper {
 	return http.DefaultTransport
 }
 
-func (t *Transport) tell(e Event) {
-	if t.Observe != nil {
-		t.Observe(e)
-	}
-}
-
-// host returns what is known about a request's host, and marks it as in use.
+// host returns what is known about a request's host, and adds the request's share to its budget of repeats.
 func (t *Transport) host(req *http.Request) *host {
 	name := strings.ToLower(req.URL.Scheme + "://" + req.URL.Host)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := t.hosts[name]
-	if h == nil {
-		if t.hosts == nil {
-			t.hosts = map[string]*host{}
-		}
-		for name, other := range t.hosts { // forget a host without requests; its next answer teaches its limits again
-			if len(t.hosts) < maxHosts {
-				break
-			}
-			if other.idle() {
-				delete(t.hosts, name)
-			}
-		}
-		h = &host{
-			name: name, quotas: map[string]*quota{}, places: map[string]*place{}, open: 1, budget: budgetReserve,
-			paused: make(chan struct{}),
-		}
-		t.hosts[name] = h
+	if t.hosts == nil {
+		t.hosts = map[string]*host{}
 	}
+	h := get(t.hosts, name, maxHosts, func() *host { return newHost(name) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.users++
 	h.budget = min(h.budget+max(0, cmp.Or(t.RetryBudget, 0.1)), budgetReserve)
 	return h
 }
 
 // wait returns once a request may go, and counts it. Repeats don't queue a second time.
-func (t *Transport) wait(h *host, p *place, req *http.Request, last time.Time, repeat bool) (*call, error) {
-	ctx, came := req.Context(), time.Now()
+func (t *Transport) wait(ctx context.Context, h *host, r *route, last time.Time, repeat bool) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	first, waited, policy := repeat, false, "" // first: the request is the one of its place that may go next
+	first, waited := repeat, false // first: the request is the one of its route that may go next
 	if !repeat {
 		select {
-		case p.turn <- struct{}{}:
+		case r.turn <- struct{}{}:
 			first = true
 		default:
 			waited = true
 		}
 		defer func() {
 			if first {
-				<-p.turn
+				<-r.turn
 			}
 		}()
 	}
 	for {
 		now := time.Now()
 		h.mu.Lock()
-		at, by := h.ready(p, now)
+		at, by := h.ready(r, now)
 		due := !at.After(now)
 		switch {
 		case at.After(last), waited && !now.Before(last):
 			h.mu.Unlock()
-			err := &PausedError{Host: h.name, Policy: by, Until: later(at, now)}
-			t.tell(Event{Kind: GaveUp, Request: req, Host: h.name, Policy: by, Err: err})
-			return nil, err
+			return nil, &PausedError{Host: h.name, Policy: by, Until: later(at, now)}
 		case first && due && h.inFlight < cmp.Or(max(0, t.MaxInFlight), 256):
-			c := h.send(p, now)
+			c := h.send(r, now)
 			h.mu.Unlock()
-			if waited {
-				t.tell(Event{Kind: Waited, Request: req, Host: h.name, Policy: policy, Wait: now.Sub(came)})
-			}
 			return c, nil
 		}
-		turn, paused, changed, until := p.turn, h.paused, (chan struct{})(nil), last
+		turn, paused, changed, until := r.turn, h.paused, (chan struct{})(nil), last
 		if first {
 			if h.changed == nil {
 				h.changed = make(chan struct{})
 			}
-			turn, paused, changed, policy = nil, nil, h.changed, by
+			turn, paused, changed = nil, nil, h.changed
 			if !due {
 				until = at
 			}
@@ -247,8 +179,8 @@ func (t *Transport) wait(h *host, p *place, req *http.Request, last time.Time, r
 	}
 }
 
-// send sends a request that was counted.
-func (t *Transport) send(h *host, c *call, req *http.Request) (res *http.Response, v verdict, err error) {
+// send sends a request that was counted. For a refusal, wait is how long requests pause.
+func (t *Transport) send(h *host, c *call, req *http.Request) (res *http.Response, wait time.Duration, refused bool, err error) {
 	answered := false
 	defer func() {
 		if !answered { // there was an error, or Base has panicked
@@ -257,16 +189,16 @@ func (t *Transport) send(h *host, c *call, req *http.Request) (res *http.Respons
 		}
 	}()
 	if res, err = t.base().RoundTrip(req); err != nil {
-		return res, v, err
+		return res, 0, false, err
 	}
 	answered = true
-	v = h.answer(c, res, time.Now())
+	wait, refused = h.answer(c, res, time.Now())
 	if res.Body == nil || res.Body == http.NoBody || res.StatusCode == http.StatusSwitchingProtocols {
 		h.release() // after the switch, it is no longer a request
-		return res, v, nil
+	} else {
+		res.Body = &body{ReadCloser: res.Body, done: sync.OnceFunc(h.release)}
 	}
-	res.Body = &body{ReadCloser: res.Body, done: sync.OnceFunc(h.release)}
-	return res, v, nil
+	return res, wait, refused, nil
 }
 
 // body reports when the body of an answer was read.
@@ -288,8 +220,8 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// refused reports whether an answer asks to come back later: 429, and 503 or (GitHub) 403 with Retry-After.
-func refused(res *http.Response) bool {
+// asksToWait reports whether an answer asks to come back later: 429, and 503 or (GitHub) 403 with Retry-After.
+func asksToWait(res *http.Response) bool {
 	switch res.StatusCode {
 	case http.StatusTooManyRequests:
 		return true
@@ -300,11 +232,9 @@ func refused(res *http.Response) bool {
 }
 
 // again returns the request to send instead of one that was refused, or nil if it must not be repeated.
-func (t *Transport) again(h *host, req *http.Request, res *http.Response, v verdict, last time.Time, try int) *http.Request {
+func (t *Transport) again(h *host, req *http.Request, res *http.Response) *http.Request {
 	switch {
-	case try >= maxTries || t.RetryBudget < 0:
-		return nil
-	case time.Now().Add(v.wait).After(last):
+	case t.RetryBudget < 0:
 		return nil
 	case res.StatusCode == http.StatusServiceUnavailable && !idempotent(req):
 		return nil // the service may have begun to process it

@@ -184,13 +184,7 @@ func TestBudget(t *testing.T) {
 func TestOnePauseForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base, n := once(429, "Retry-After", "10")
-		var events []client.Event
-		var mu sync.Mutex
-		rt := &client.Transport{Base: base, Observe: func(e client.Event) {
-			mu.Lock()
-			events = append(events, e)
-			mu.Unlock()
-		}}
+		rt := &client.Transport{Base: base}
 		began := time.Now()
 		var wg sync.WaitGroup
 		for i := range 20 {
@@ -219,13 +213,6 @@ func TestOnePauseForAll(t *testing.T) {
 			t.Errorf("the request took %v to fail", time.Since(began)-5*time.Second)
 		}
 		wg.Wait()
-		kinds := map[client.EventKind]int{}
-		for _, e := range events {
-			kinds[e.Kind]++
-		}
-		if kinds[client.Refused] != 1 || kinds[client.Repeated] != 1 || kinds[client.GaveUp] != 1 || kinds[client.Waited] != 20 {
-			t.Errorf("events: %v", kinds)
-		}
 	})
 }
 
@@ -286,6 +273,34 @@ func TestLearnFirst(t *testing.T) {
 			}
 		}
 		wg.Wait()
+	})
+}
+
+// TestNumbersOnlyWithRefusals checks a host that sends numbers only when it refuses. After the pause, requests go one by
+// one at first, and then together.
+func TestNumbersOnlyWithRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int64
+		rt := &client.Transport{Base: answers(func(*http.Request) (*http.Response, error) {
+			if n.Add(1) == 1 {
+				return answer(429, "X-RateLimit-Limit", "100", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "5"), nil
+			}
+			time.Sleep(100 * ms)
+			return answer(200), nil
+		})}
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				if status, err := get(t, rt, t.Context(), "/"); status != 200 || err != nil {
+					t.Error(status, err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(began); took < 5*time.Second || took > 6*time.Second {
+			t.Errorf("100 requests took %v", took)
+		}
 	})
 }
 
@@ -468,8 +483,8 @@ func TestHostile(t *testing.T) {
 			}
 			res.Body.Close()
 		}
-		if hosts, quotas, places := rt.Sizes(); hosts > 1024 || quotas > 64 || places > 1024 {
-			t.Errorf("%d hosts, %d policies and %d places are remembered", hosts, quotas, places)
+		if hosts, policies, routes := rt.Sizes(); hosts > 1024 || policies > 64 || routes > 1024 {
+			t.Errorf("%d hosts, %d policies and %d routes are remembered", hosts, policies, routes)
 		}
 	})
 }
