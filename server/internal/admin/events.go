@@ -20,7 +20,11 @@ func (a *API) events(r *call) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	v, err := a.Tail.Watch(filter)
+	name := "" // without tokens, callers have no names
+	if a.Guard.Asks() {
+		name = r.who.Name
+	}
+	v, err := a.Tail.Watch(name, filter)
 	if err != nil {
 		return nil, retryLater(jsonerror.Busy, "5", "%v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,6 +176,15 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 			t.Errorf("a stranger gets %s", res.Status)
 		}
 		_, res := w.ask("/v1/events", "secret-old")
+		for range tail.MaxOfOne - 1 {
+			if _, more := w.ask("/v1/events", "secret-old"); more.StatusCode != 200 {
+				t.Error(more.Status)
+			}
+		}
+		_, more := w.ask("/v1/events", "secret-old") // one more would leave too few for others
+		if text, err := io.ReadAll(more.Body); more.StatusCode != 503 || err != nil || !strings.Contains(string(text), "the token of ada") {
+			t.Errorf("%s, %v: %s", more.Status, err, text)
+		}
 		pulses := 0
 		if err := tail.Read(res.Body, func(event string, data []byte) error {
 			if pulses++; pulses == 3 {

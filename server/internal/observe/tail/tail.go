@@ -22,6 +22,8 @@ import (
 const (
 	// MaxViewers is how many viewers there may be. Each of them costs every decision some nanoseconds.
 	MaxViewers = 16
+	// MaxOfOne is how many viewers may have the same name, which is that of their admin token.
+	MaxOfOne = 4
 	// PerSecond is how many decisions a viewer gets between two pulses at most.
 	PerSecond = 100
 	// Every is the time between pulses.
@@ -134,6 +136,7 @@ func (h *Hub) show(o *weir.Observation) *Decision {
 // Viewer receives decisions. It must be used by one goroutine at a time.
 type Viewer struct {
 	hub       *Hub
+	name      string
 	filter    Filter
 	decisions chan *Decision
 	below     atomic.Uint64 // decisions with a Spread up to this are sampled
@@ -145,9 +148,9 @@ type Viewer struct {
 	oneIn uint64
 }
 
-// Watch adds a viewer. If there are too many viewers, the error says what to do.
-func (h *Hub) Watch(f Filter) (*Viewer, error) {
-	v := &Viewer{hub: h, filter: f, decisions: make(chan *Decision, 2*PerSecond), oneIn: 1}
+// Watch adds a viewer. Name is that of its admin token, or "". If there are too many viewers, the error says what to do.
+func (h *Hub) Watch(name string, f Filter) (*Viewer, error) {
+	v := &Viewer{hub: h, name: name, filter: f, decisions: make(chan *Decision, 2*PerSecond), oneIn: 1}
 	v.below.Store(math.MaxUint64)
 	v.left.Store(PerSecond)
 	h.mu.Lock()
@@ -156,7 +159,16 @@ func (h *Hub) Watch(f Filter) (*Viewer, error) {
 	if now := h.viewers.Load(); now != nil {
 		all = *now
 	}
-	if len(all) >= MaxViewers {
+	same := 0
+	for _, other := range all {
+		if other.name == name {
+			same++
+		}
+	}
+	switch {
+	case name != "" && same >= MaxOfOne:
+		return nil, fmt.Errorf("the token of %s watches this node's decisions %d times already: close a page or a weir tail that does, or try again later", name, same)
+	case len(all) >= MaxViewers:
 		return nil, fmt.Errorf("%d watch this node's decisions already: close a page or a weir tail that does, or try again later", len(all))
 	}
 	all = append(slices.Clone(all), v)

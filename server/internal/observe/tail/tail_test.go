@@ -43,7 +43,7 @@ func check(t testing.TB, l *weir.Limiter, times int, r weir.Request) {
 
 func watch(t testing.TB, h *tail.Hub, f tail.Filter) *tail.Viewer {
 	t.Helper()
-	v, err := h.Watch(f)
+	v, err := h.Watch("", f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestEveryDecisionCountsOnce(t *testing.T) {
 			for i := range each {
 				check(t, l, 1, weir.Request{Path: "/"})
 				if i%100 == 0 {
-					if other, err := h.Watch(tail.Filter{Outcome: "refused"}); err == nil {
+					if other, err := h.Watch("", tail.Filter{Outcome: "refused"}); err == nil {
 						other.Close()
 					}
 				}
@@ -209,24 +209,31 @@ func TestEveryDecisionCountsOnce(t *testing.T) {
 func TestTheNumberOfViewersIsBounded(t *testing.T) {
 	l, h := open(t)
 	var all []*tail.Viewer
-	watch := func(want string) {
+	watch := func(name, want string) {
 		t.Helper()
-		v, err := h.Watch(tail.Filter{})
+		v, err := h.Watch(name, tail.Filter{})
 		if err == nil {
 			all = append(all, v)
 		}
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%v, want %q", err, want)
+			t.Errorf("%q: %v, want %q", name, err, want)
 		}
 	}
-	for range tail.MaxViewers {
-		watch("")
+	// One name can't take all seats.
+	for range tail.MaxOfOne {
+		watch("ada", "")
 	}
-	watch("16 watch this node's decisions already")
+	watch("ada", "the token of ada watches this node's decisions 4 times already")
+	watch("bob", "")
 	all[0].Close()
 	all = all[1:]
-	watch("")
-	watch("16 watch this node's decisions already")
+	watch("ada", "")
+	watch("ada", "the token of ada")
+	for len(all) < tail.MaxViewers {
+		watch("", "") // a viewer without a name
+	}
+	watch("", "16 watch this node's decisions already")
+	watch("bob", "16 watch this node's decisions already")
 	for i, v := range all {
 		if !h.Watched() {
 			t.Errorf("nobody watches, with %d there", len(all)-i)
@@ -237,6 +244,6 @@ func TestTheNumberOfViewersIsBounded(t *testing.T) {
 		t.Error("somebody watches")
 	}
 	check(t, l, 1, weir.Request{Path: "/"})
-	watch("")
+	watch("", "")
 	all[len(all)-1].Close()
 }
