@@ -236,12 +236,12 @@ func TestTheNumberOfViewersIsBounded(t *testing.T) {
 	watch("bob", "16 watch this node's decisions already")
 	for i, v := range all {
 		if !h.Watched() {
-			t.Errorf("nobody watches, with %d there", len(all)-i)
+			t.Errorf("Watched is false with %d viewers open", len(all)-i)
 		}
 		v.Close()
 	}
 	if h.Watched() {
-		t.Error("somebody watches")
+		t.Error("Watched is true after all viewers were closed")
 	}
 	check(t, l, 1, weir.Request{Path: "/"})
 	watch("", "")
