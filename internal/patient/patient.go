@@ -1,7 +1,7 @@
-// Package patient measures timeouts in the node's own time: time in which the node was held up
-// doesn't count. A timeout is cut into parts, and each part counts once, however late its timer fires.
-// Before a part counts, every goroutine that is ready gets to run. So by the end, a goroutine that
-// reads replies has had several turns, and a server whose reply has arrived isn't taken for lost.
+// Package patient measures timeouts in the node's own time, which stands still while the node is held up. A timeout is
+// split into parts, and each part counts once, however late its timer fires. Before a part counts, every goroutine that
+// is ready gets to run. So when the timeout ends, a goroutine that reads replies has had several chances to run, and a
+// server whose reply has arrived isn't reported as lost.
 package patient
 
 import (
@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Parts is how many parts a timeout has. With more parts, a node may be later, but they cost more
-// timers.
+// Parts is how many parts a timeout has. With more parts, the node may be held up for longer before a timeout ends
+// wrongly, but timers cost more.
 const Parts = 8
 
 // Every calls tick after each d until tick returns false or the caller calls stop.

@@ -208,7 +208,7 @@ func (t *Endpoints) find(path []byte, from int, found []int32) []int32 {
 			// that the others would find.
 			if t.wild != nil {
 				found = t.wild.find(path, from+1, found)
-				slices.Sort(found) // several ways may lead to the same endpoint
+				slices.Sort(found)
 				found = slices.Compact(found)
 			}
 			for from < len(path) && path[from] == '/' {
@@ -245,8 +245,8 @@ func (t *Endpoints) find(path []byte, from int, found []int32) []int32 {
 	}
 }
 
-// Ranks returns the position of each endpoint among all. An endpoint comes before another if it is more specific, or if neither
-// is and it is listed first. Nil stands for every path.
+// Ranks returns the rank of each endpoint. Of two endpoints, the more specific one comes first. If neither is more
+// specific, the one that is listed first comes first. A nil endpoint stands for one that matches every path.
 func Ranks(endpoints []*Endpoint) []int {
 	endpoints = slices.Clone(endpoints)
 	for i, e := range endpoints {
@@ -254,7 +254,7 @@ func Ranks(endpoints []*Endpoint) []int {
 			endpoints[i] = &Endpoint{Subtree: true}
 		}
 	}
-	above := make([]int, len(endpoints)) // how many more specific endpoints have no rank yet
+	above := make([]int, len(endpoints)) // for each endpoint, how many more specific endpoints have no rank yet
 	for i, e := range endpoints {
 		for _, o := range endpoints {
 			if o.MoreSpecific(e) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Keys finds which of many patterns match a key. A pattern is an exact key, a prefix (sk_prod_*), or has an asterisk elsewhere.
-// Only the time for the last kind grows with the number of patterns.
+// Keys finds which of many patterns match a key. A pattern is an exact key, a prefix such as sk_prod_*, or a text with
+// an asterisk elsewhere. Only the time for patterns of the last kind grows with their number.
 type Keys struct {
 	exact    map[string][]int32
 	prefixed Prefixes
@@ -19,7 +19,7 @@ type glob struct {
 	id      int32
 }
 
-// Add adds a pattern. First needs ids in ascending order.
+// Add adds a pattern. If First or FirstWithin will be called, add patterns in ascending order of their ids.
 func (k *Keys) Add(pattern string, id int32) {
 	switch star := strings.IndexByte(pattern, '*'); {
 	case star < 0:
@@ -45,16 +45,16 @@ func (k *Keys) Find(key string, found []int32) []int32 {
 	return found
 }
 
-// findSimple is Find for exact keys and prefixes.
+// findSimple is Find for exact keys and prefixes only.
 func (k *Keys) findSimple(key string, found []int32) []int32 {
 	return FindPrefixes(&k.prefixed, key, append(found, k.exact[key]...))
 }
 
-// Budget bounds a search by how many bytes of patterns and keys it may look at. A search that exceeds its budget stops, and may
-// not have found everything.
+// Budget is the number of bytes of patterns and keys that a search may still look at. A search that exceeds its budget
+// stops, and may not have found everything.
 type Budget int
 
-// Spend reports whether the search may look at n more bytes. A nil Budget is unlimited.
+// Spend subtracts n bytes from the budget, and reports whether it allows them. A nil Budget is unlimited.
 func (b *Budget) Spend(n int) bool {
 	if b == nil {
 		return true
@@ -63,11 +63,12 @@ func (b *Budget) Spend(n int) bool {
 	return *b >= 0
 }
 
-// First returns the lowest id whose pattern matches the key, or -1.
+// First returns the lowest id of a pattern that matches the key, or -1.
 func (k *Keys) First(key string) int32 { return k.FirstWithin(key, math.MaxInt32, nil) }
 
-// FirstWithin is First for ids below a given one, within a budget. The key may itself be a pattern: its asterisk counts as an
-// ordinary character, which only another pattern's asterisk matches. So a pattern that matches it matches all of its keys.
+// FirstWithin is like First, but returns only ids lower than below, and stops when the budget is used up. The key may
+// itself be a pattern. The pattern's asterisk then counts as an ordinary character, which only another pattern's
+// asterisk matches. So if a pattern matches another pattern, it matches all keys that the other one matches.
 func (k *Keys) FirstWithin(key string, below int32, b *Budget) int32 {
 	best := below
 	b.Spend(2 + len(k.prefixed.lengths))
@@ -89,7 +90,8 @@ func (k *Keys) FirstWithin(key string, below int32, b *Budget) int32 {
 	return best
 }
 
-// MatchGlob reports whether a pattern matches a text: * stands for any characters, everything else for itself.
+// MatchGlob reports whether a pattern matches a text. An asterisk stands for any characters, and every other character
+// for itself.
 func MatchGlob(pattern, s string) bool {
 	head, tail, star := strings.Cut(pattern, "*")
 	if !star {
@@ -112,7 +114,8 @@ func MatchGlob(pattern, s string) bool {
 	}
 }
 
-// Prefixes finds which of many prefixes a text has, in time that depends on how many different lengths they have.
+// Prefixes finds which of many prefixes a text starts with. The time depends on how many different lengths the prefixes
+// have.
 type Prefixes struct {
 	at      map[string][]int32
 	lengths []int
@@ -133,7 +136,7 @@ func add(ids *map[string][]int32, to string, id int32) {
 	(*ids)[to] = append((*ids)[to], id)
 }
 
-// FindPrefixes appends the ids of all prefixes of s.
+// FindPrefixes appends the ids of all prefixes that s starts with.
 func FindPrefixes[T string | []byte](p *Prefixes, s T, found []int32) []int32 {
 	for _, n := range p.lengths {
 		if n > len(s) {

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// List is an allow or deny list. Its entries are keys, patterns of keys, addresses and ranges of addresses.
+// List is an allow or deny list. Its entries are keys, patterns of keys, addresses, and ranges of addresses.
 type List struct {
 	keys    Keys
-	nets    map[netip.Prefix]string // entries by their range, as inIPv6 returns it
-	lengths []int                   // lengths of the ranges in nets
+	nets    map[netip.Prefix]string // the entries with addresses, by their range in IPv6
+	lengths []int                   // the different lengths of the prefixes in nets
 	entries []string
 }
 
 // Empty reports whether the list has no entries.
 func (l *List) Empty() bool { return len(l.entries) == 0 }
 
-// Add adds an entry. It returns the entry's range, or an invalid prefix for a pattern of keys.
+// Add adds an entry. It returns the entry's range of addresses, or an invalid prefix if the entry is a pattern of keys.
 func (l *List) Add(entry string) (netip.Prefix, error) {
 	entry = strings.TrimSpace(entry)
 	net, err := parseNet(entry)
@@ -42,8 +42,9 @@ func (l *List) Add(entry string) (netip.Prefix, error) {
 	return net, nil
 }
 
-// parseNet returns the range of an entry, or an invalid prefix for a pattern of keys. An entry that looks like an address
-// but isn't one is an error, so that it doesn't become a pattern that no key matches.
+// parseNet returns the range of addresses in an entry, or an invalid prefix if the entry is a pattern of keys. An entry
+// that looks like an address but isn't a valid one is an error. Otherwise it would become a pattern that no key
+// matches.
 func parseNet(entry string) (net netip.Prefix, err error) {
 	const ranges = "write ranges as 203.0.113.0/24 or 2001:db8::/32"
 	if net, err = netip.ParsePrefix(entry); err == nil {
@@ -83,13 +84,13 @@ func looksLikeAddress(s string) bool {
 	return strings.Count(s, ".") >= 2 && strings.Trim(s, "0123456789.*") == "" || strings.Count(s, ":") >= 2 && strings.Trim(s, "0123456789abcdefABCDEF:.*") == ""
 }
 
-// inIPv6 returns a range as a range of IPv6 addresses. IPv4 addresses are mapped into IPv6.
+// inIPv6 converts a range to a range of IPv6 addresses. It maps IPv4 addresses into IPv6.
 func inIPv6(n netip.Prefix) netip.Prefix {
 	ip := n.Addr()
 	return netip.PrefixFrom(netip.AddrFrom16(ip.As16()), n.Bits()+128-ip.BitLen()).Masked()
 }
 
-// Match returns the entry that matches the key or covers the address, or "".
+// Match returns an entry that matches the key or contains the address, or "".
 func (l *List) Match(key string, ip netip.Addr) string {
 	if entry := l.MatchKey(key); entry != "" || len(l.nets) == 0 || !ip.IsValid() {
 		return entry
@@ -97,7 +98,7 @@ func (l *List) Match(key string, ip netip.Addr) string {
 	return l.matchNet(inIPv6(netip.PrefixFrom(ip, ip.BitLen())))
 }
 
-// Covers reports whether the list has an entry, or one that includes it.
+// Covers reports whether the list has the given entry, or another one that includes it.
 func (l *List) Covers(entry string) bool {
 	entry = strings.TrimSpace(entry)
 	switch net, err := parseNet(entry); {
@@ -106,10 +107,10 @@ func (l *List) Covers(entry string) bool {
 	case net.IsValid():
 		return l.matchNet(inIPv6(net)) != ""
 	}
-	return l.MatchKey(entry) != "" // the entry may be a pattern: see FirstWithin
+	return l.MatchKey(entry) != "" // entry may be a pattern: see Keys.FirstWithin
 }
 
-// matchNet returns the entry that includes a range, or "".
+// matchNet returns an entry that includes the given range, or "".
 func (l *List) matchNet(net netip.Prefix) string {
 	for _, n := range l.lengths {
 		if n > net.Bits() || n < 96 && net.Addr().Is4In6() { // ranges of IPv6 addresses don't include IPv4 addresses
@@ -123,7 +124,7 @@ func (l *List) matchNet(net netip.Prefix) string {
 	return ""
 }
 
-// MatchKey returns the entry that matches the key, or "".
+// MatchKey returns an entry that matches the key, or "".
 func (l *List) MatchKey(key string) string {
 	if key == "" {
 		return ""
@@ -131,7 +132,7 @@ func (l *List) MatchKey(key string) string {
 	return l.MatchWithin(key, nil)
 }
 
-// MatchWithin is MatchKey within a budget.
+// MatchWithin is MatchKey with a budget.
 func (l *List) MatchWithin(key string, b *Budget) string {
 	if id := l.keys.FirstWithin(key, math.MaxInt32, b); id >= 0 {
 		return l.entries[id]

@@ -9,30 +9,31 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPath is how many bytes a path may have. Longer paths are refused, because finding all readings of them would cost too
+// MaxPath is how many bytes a path may have. A longer path is refused, because finding all its readings would cost too
 // much.
 const MaxPath = 4096
 
-// A path with more readings, or longer ones, is refused. Rules' expressions are matched with all readings, so all of them
-// together mustn't be much longer than the longest path.
+// Bounds of the readings of a path. A path that exceeds them is refused. The expressions of rules are matched with all
+// readings, so the readings together mustn't be much longer than the longest path.
 const (
 	maxReadings     = 32
 	maxReadingBytes = 3 * MaxPath // including the original path
 )
 
-// Readings are the ways in which servers may read a path. Servers differ: they decode once, twice, or segment by segment;
-// strip ;parameters or keep them; resolve dots before that, after it, or never. Rules are matched against each reading, and a
-// rule that matches one of them applies, so that no spelling of a path escapes its limit.
+// Readings are the ways in which servers may read a path. Servers differ: they decode once, twice, or segment by
+// segment; they strip ;parameters or keep them; and they resolve dots before the other steps, after them, or never.
+// Rules are matched with each reading. A rule applies if it matches any of them, so that a client can't avoid a limit
+// by spelling a path differently.
 //
-// The zero value has no reading. It is reused from path to path, so that reading allocates nothing.
+// The zero value has no reading. Reuse a value for the next path, so that reading allocates nothing.
 type Readings struct {
 	text []byte
 	list []reading
 	over bool // there are too many readings
 }
 
-// reading is the text from..to in Readings.text, in lower case and with a slash at both ends. Escapes that can't change where
-// a path leads, such as %6c, are decoded in all readings.
+// reading is the part of Readings.text between from and to. It is in lower case, and has a slash at both ends. Escapes
+// that can't change where a path leads, such as %6c, are decoded in all readings.
 type reading struct {
 	from, to int
 	odd      oddity
@@ -41,7 +42,7 @@ type reading struct {
 // Len returns how many readings there are.
 func (p *Readings) Len() int { return len(p.list) }
 
-// At returns the text of a reading: in lower case, and with a slash at both ends.
+// At returns the text of reading i. It is in lower case, and has a slash at both ends.
 func (p *Readings) At(i int) []byte { return p.text[p.list[i].from:p.list[i].to] }
 
 // Reset forgets all readings.
@@ -55,19 +56,19 @@ const (
 	oddSlash                         // %2f
 	oddParameters                    // ;
 	oddBackslash
-	oddCut   // a decoded ?, #, NUL or line end, at which some servers end the path
+	oddCut   // a decoded ?, #, NUL or line break, at which some servers end the path
 	oddDots  // a segment that is . or ..
 	oddEmpty // //
-	oddTail  // a segment that ends with a dot or space, which Windows drops
+	oddTail  // a segment that ends with a dot or a space, which Windows drops
 )
 
-// kind is what a byte of a path means to servers.
+// kind classifies the bytes of a path by what they mean to servers.
 type kind uint8
 
 const (
 	kindText   kind = iota
 	kindSlash       // ends a segment
-	kindMeans       // has a meaning in its place, raw or decoded
+	kindMeans       // has a meaning, whether raw or decoded
 	kindEscape      // %
 	kindUpper       // an upper-case letter
 	kindWide        // part of a character that isn't ASCII
@@ -90,13 +91,13 @@ var kinds = func() (k [256]kind) {
 	return k
 }()
 
-// structural reports whether decoding the byte can change where a path leads.
+// structural reports whether decoding an escape of the byte can change where a path leads.
 func structural(c byte) bool {
 	return c == '.' || kinds[c] >= kindSlash && kinds[c] <= kindEscape
 }
 
-// Read finds the ways in which servers may read a path. It returns false if the path is longer than MaxPath, or if there are
-// too many readings.
+// Read finds the readings of a path. It returns false if the path is longer than MaxPath, or if it has too many
+// readings.
 func (p *Readings) Read(path string) bool {
 	p.list, p.over = p.list[:0], false
 	if len(path) > MaxPath {
@@ -123,7 +124,8 @@ func (p *Readings) Read(path string) bool {
 	return !p.over
 }
 
-// plain reads a path that all servers read alike, as most paths are. It returns false for other paths.
+// plain adds the only reading of a path that all servers read alike, which most paths are. For other paths, it returns
+// false.
 func (p *Readings) plain(path string) bool {
 	p.text = append(p.text[:0], path...)
 	if path == "" || path[0] != '/' {
@@ -152,13 +154,13 @@ func (p *Readings) plain(path string) bool {
 // readDifferently reports whether servers disagree about how to read a slash, or the end of the path, after this byte.
 func readDifferently(last byte) bool { return last == '/' || last == '.' || last == ' ' }
 
-// scheme matches the scheme of a URL, with its colon.
+// scheme matches the scheme of a URL, including its colon.
 var scheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 
-// reread adds what each step that a server may take makes of a reading. New readings are reread in turn, so steps are taken
-// in every order, as by a chain of servers.
+// reread applies each step that a server may take to a reading, and adds the results. New readings are reread in turn,
+// so the steps are taken in every order, as in a chain of servers.
 func (p *Readings) reread(r reading) {
-	src := p.text[r.from:r.to] // appending to p.text leaves it as it is
+	src := p.text[r.from:r.to] // appending to p.text doesn't change it
 	if r.odd&oddEscape != 0 {
 		p.add(p.decode(src, decodeAll))
 		if r.odd&oddSlash != 0 {
@@ -189,7 +191,7 @@ func (p *Readings) reread(r reading) {
 	}
 	if r.odd&oddEmpty != 0 {
 		p.add(p.merge(src))
-		if src[1] == '/' { // servers that resolve it as a URL read //host/path
+		if src[1] == '/' { // some servers resolve //host/path as a URL
 			rest := bytes.TrimLeft(src, "/")
 			p.add(p.copy(rest[bytes.IndexByte(rest, '/'):]))
 		}
@@ -199,7 +201,7 @@ func (p *Readings) reread(r reading) {
 	}
 }
 
-// add makes a reading of p.text[from:], unless that reading exists already.
+// add adds the reading p.text[from:], unless it is known already.
 func (p *Readings) add(from int) {
 	end := len(p.text)
 	for end > from && p.text[end-1] == '/' {
@@ -257,7 +259,7 @@ func oddities(text []byte) (odd oddity) {
 	return odd
 }
 
-// copy begins a reading with a slash and src.
+// copy begins a reading with a slash and src. It returns where the reading starts in p.text.
 func (p *Readings) copy(src []byte) (from int) {
 	from = len(p.text)
 	if len(src) == 0 || src[0] != '/' {
@@ -267,7 +269,7 @@ func (p *Readings) copy(src []byte) (from int) {
 	return from
 }
 
-// withoutParameters begins a reading with src, without the ;parameters of each segment.
+// withoutParameters begins a reading with src, but leaves out the ;parameters of each segment.
 func (p *Readings) withoutParameters(src []byte) (from int) {
 	from = len(p.text)
 	for {
@@ -280,7 +282,8 @@ func (p *Readings) withoutParameters(src []byte) (from int) {
 	}
 }
 
-// withoutTails begins a reading with src, without the dots and spaces at the end of segments that have other characters, too.
+// withoutTails begins a reading with src, but leaves out the dots and spaces at the end of segments that also have
+// other characters.
 func (p *Readings) withoutTails(src []byte) (from int) {
 	from = p.copy(nil)
 	for rest := src[1:]; len(rest) > 0; {
@@ -295,7 +298,8 @@ func (p *Readings) withoutTails(src []byte) (from int) {
 	return from
 }
 
-// resolve begins a reading with src, with dot segments resolved as in RFC 3986, which counts an empty segment as a segment.
+// resolve begins a reading with src, and resolves dot segments as in RFC 3986, where an empty segment counts as a
+// segment.
 func (p *Readings) resolve(src []byte) (from int) {
 	from = len(p.text)
 	out := p.text
@@ -331,12 +335,12 @@ func (p *Readings) merge(src []byte) (from int) {
 	}
 }
 
-// decoding says which escapes are decoded. Escapes of text always are.
+// decoding says which escapes are decoded. Escapes that can't change where the path leads are always decoded.
 type decoding uint8
 
 const (
 	decodeText     decoding = iota // only escapes that can't change where the path leads
-	decodeButSlash                 // all but %2f, like routers that split a path before they decode it
+	decodeButSlash                 // all except %2f, as in routers that split a path before they decode it
 	decodeAll
 )
 
@@ -350,7 +354,8 @@ func (p *Readings) decode(src []byte, how decoding) (from int) {
 	return from
 }
 
-// Unescape decodes a text once, and returns it in lower case. Escapes that can change where a path leads stay encoded.
+// Unescape decodes a text once, and returns it in lower case. It doesn't decode escapes that can change where a path
+// leads.
 func Unescape(s string) string { return string(unescape(nil, []byte(s), decodeText)) }
 
 // unescape appends src to dst, decoded and in lower case.
@@ -388,7 +393,7 @@ func unescape(dst, src []byte, how decoding) []byte {
 	return dst
 }
 
-// digits maps bytes to their values as hexadecimal digits, and others to 255.
+// digits maps the bytes of hexadecimal digits to their values, and other bytes to 255.
 var digits = func() (d [256]byte) {
 	for c := range d {
 		if _, err := hex.Decode(d[c:c+1], []byte{'0', byte(c)}); err != nil {
@@ -398,7 +403,7 @@ var digits = func() (d [256]byte) {
 	return d
 }()
 
-// escaped returns the byte for the escape at the beginning of b.
+// escaped decodes the escape at the beginning of b. If there is none, it returns false.
 func escaped(b []byte) (byte, bool) {
 	if len(b) < 3 || b[0] != '%' {
 		return 0, false
@@ -414,7 +419,7 @@ func lower(c byte) byte {
 	return c
 }
 
-// appendFolded appends b in a form that is the same for all upper- and lower-case spellings.
+// appendFolded appends b in a form that doesn't depend on upper and lower case.
 func appendFolded(dst, b []byte) []byte {
 	for len(b) > 0 {
 		r, size := utf8.DecodeRune(b)

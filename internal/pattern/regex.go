@@ -5,16 +5,17 @@ import (
 	"regexp/syntax"
 )
 
-// Regex is a regular expression that is matched with readings of a path.
+// Regex is a regular expression that is matched with the readings of a path.
 type Regex struct {
 	// Prefix is the text that every match begins with.
 	Prefix string
 	re     *regexp.Regexp // nil if the expression is only a prefix
 }
 
-// ParseRegex compiles an expression. It ignores case.
+// ParseRegex compiles an expression, which ignores case.
 func ParseRegex(expr string) (Regex, error) {
-	// Compile it alone first: in the parentheses below, an expression such as "a)|(b" would mean something else.
+	// Compile the expression by itself first: in the parentheses below, an expression such as "a)|(b" would mean
+	// something else.
 	if _, err := regexp.Compile(expr); err != nil {
 		return Regex{}, err
 	}
@@ -37,8 +38,8 @@ func (r *Regex) Match(path []byte) bool {
 	return len(path) > 1 && r.re.Match(path[:len(path)-1]) || r.re.Match(path)
 }
 
-// regexPrefix returns the text that every match of an expression begins with. whole is true if the expression demands
-// nothing else.
+// regexPrefix returns the text that every match of an expression begins with. whole reports that every text with this
+// prefix matches.
 func regexPrefix(expr string) (prefix string, whole bool) {
 	re, err := syntax.Parse(expr, syntax.Perl|syntax.FoldCase|syntax.DotNL)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package rediscall runs scripts on Redis, by their hash, and retries where a [Policy] says that it
-// is safe. The caller's context is the budget.
+// Package rediscall runs scripts on Redis by their hashes. It retries calls if a [Policy] says that this is safe, until
+// the caller's context ends.
 package rediscall
 
 import (
@@ -17,21 +17,21 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Script is a Lua script with the hash by which Redis caches it.
+// Script is a Lua script, and the hash by which Redis caches it.
 type Script struct {
 	Body, SHA string
-	// Apart gives each call a connection of its own, so that checks don't wait behind large
-	// documents. The client treats it like a blocking command, which may take longer.
+	// Apart makes each call use its own connection, so that checks don't wait behind large documents. The client treats
+	// the call like a blocking command, which may take longer.
 	Apart bool
 }
 
-// NewScript joins files of the folder "lua" into a Script.
+// NewScript joins files of the folder "lua" to one Script.
 func NewScript(files embed.FS, names ...string) *Script {
 	var body []byte
 	for _, name := range names {
 		b, err := files.ReadFile("lua/" + name + ".lua")
 		if err != nil {
-			panic(err) // the files are embedded
+			panic(err) // can't happen: the files are embedded
 		}
 		body = append(body, b...)
 	}
@@ -39,27 +39,27 @@ func NewScript(files embed.FS, names ...string) *Script {
 	return &Script{Body: string(body), SHA: hex.EncodeToString(sum[:])}
 }
 
-// Policy says after which errors a script may be retried, and how soon.
+// Policy says after which errors a script is retried, and how soon.
 type Policy struct {
 	Again          func(error) bool
 	first, slowest time.Duration // pause between attempts
 }
 
-// Once is the policy for scripts that must not run twice, Twice for scripts that may.
+// Once is the policy for scripts that must not run twice, and Twice for scripts that may.
 var (
 	Once  = Policy{againOnce, time.Millisecond, 20 * time.Millisecond}
 	Twice = Policy{againTwice, 10 * time.Millisecond, 300 * time.Millisecond}
 )
 
-// Unless returns the policy without the retries after some errors.
+// Unless returns a policy that doesn't retry after errors for which given returns true.
 func (p Policy) Unless(given func(error) bool) Policy {
 	again := p.Again
 	p.Again = func(err error) bool { return !given(err) && again(err) }
 	return p
 }
 
-// againOnce retries only after errors that prove that the script didn't run. After any other error,
-// such as a lost connection or a timeout, it may have.
+// againOnce reports whether an error proves that the script didn't run, so that it may be retried. After any other
+// error, such as a lost connection or a timeout, the script may have run.
 func againOnce(err error) bool {
 	if re, is := rueidis.IsRedisErr(err); is {
 		return afterReply(re)
@@ -67,7 +67,7 @@ func againOnce(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, rueidis.ErrNoSlot)
 }
 
-// againTwice gives up only if Redis would answer the same again.
+// againTwice reports whether another attempt may succeed. It returns false only for replies that Redis would repeat.
 func againTwice(err error) bool {
 	re, is := rueidis.IsRedisErr(err)
 	return !is || afterReply(re)
@@ -80,7 +80,7 @@ func afterReply(re *rueidis.RedisError) bool {
 	return moved || ask || re.IsTryAgain() || re.IsClusterDown() || re.IsLoading() || code == "READONLY" || code == "MASTERDOWN"
 }
 
-// Redis provides the client. It is asked for each call, because Sentinels may have named another primary.
+// Redis provides the client. Client is called for each attempt, because Sentinels may have named another primary.
 type Redis interface {
 	Client() (rueidis.Client, error)
 }
@@ -88,7 +88,7 @@ type Redis interface {
 // Run runs the script on keys of one hash slot until Redis answers, the policy gives up, or ctx ends.
 func (s *Script) Run(ctx context.Context, redis Redis, p Policy, keys []string, args ...string) (rueidis.RedisMessage, error) {
 	body, pause := s.Apart, p.first
-	var told error // an earlier error of Redis explains more than a timeout during a retry
+	var told error // an earlier error from Redis; it explains more than a timeout during a retry
 	for {
 		c, err := redis.Client()
 		if err != nil {
@@ -102,7 +102,7 @@ func (s *Script) Run(ctx context.Context, redis Redis, p Policy, keys []string, 
 			return reply, told
 		}
 		if re, is := rueidis.IsRedisErr(err); is && re.IsNoScript() {
-			body = true // Redis hasn't cached the script
+			body = true // send the whole script: Redis hasn't cached it
 			continue
 		}
 		if !p.Again(err) || !Sleep(ctx, Jittered(pause)) {
@@ -135,5 +135,5 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Jittered returns a random duration from three quarters of d to d, so that nodes don't retry in step.
+// Jittered returns a random duration from three quarters of d to d, so that nodes don't retry at the same times.
 func Jittered(d time.Duration) time.Duration { return d - rand.N(d/4+1) }

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// Certs are PEM files of a certificate authority and of certificates that it signed. They are valid for a day.
+// Certs are PEM files: a certificate authority, and certificates that it signed. They are valid for a day.
 type Certs struct {
 	CA                    string
 	ServerCert, ServerKey string // for localhost, 127.0.0.1 and the hosts passed to NewCerts
 	ClientCert, ClientKey string
 }
 
-// Client returns the configuration with which a client can connect.
+// Client returns the TLS configuration of a client.
 func (c *Certs) Client() (*tls.Config, error) {
 	ca, errCA := os.ReadFile(c.CA)
 	pair, err := tls.LoadX509KeyPair(c.ClientCert, c.ClientKey)
@@ -32,7 +32,7 @@ func (c *Certs) Client() (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, errors.Join(errCA, err)
 }
 
-// NewCerts writes the files to a folder. hosts are more IP addresses that the server's certificate is for.
+// NewCerts writes the files to a folder. hosts are additional IP addresses in the server's certificate.
 func NewCerts(dir string, hosts ...string) (*Certs, error) {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	ca, err := issue(in("authority"), nil, nil)
@@ -49,8 +49,8 @@ type issued struct {
 	key  *ecdsa.PrivateKey
 }
 
-// issue writes a certificate and its key to file.pem and file.key. by signs it; if by is nil, it is an authority, and signs
-// itself.
+// issue writes a certificate and its key to file.pem and file.key. It is signed by the given issuer. If by is nil, the
+// certificate is an authority's, and signs itself.
 func issue(file string, by *issued, hosts []string) (*issued, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -74,7 +74,7 @@ func issue(file string, by *issued, hosts []string) (*issued, error) {
 		cert.IPAddresses = append(cert.IPAddresses, net.ParseIP(host))
 	}
 	if by == nil {
-		cert.Subject.CommonName += " " + serial.Text(16) // OpenSSL distinguishes authorities by their names
+		cert.Subject.CommonName += " " + serial.Text(16) // OpenSSL tells authorities apart by their names
 		cert.IsCA, cert.BasicConstraintsValid, cert.KeyUsage = true, true, x509.KeyUsageCertSign
 		by = &issued{cert, key}
 	}

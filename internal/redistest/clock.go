@@ -14,10 +14,10 @@ import (
 //go:embed clock/skew.c
 var skew string
 
-// Clock is a wrong time of day for servers. Start them with its Options.
+// Clock makes servers see a wrong time of day. Start the servers with its Options.
 type Clock struct{ library, file string }
 
-// NewClock makes a Clock that is off by a time. It needs a C compiler.
+// NewClock makes a Clock that differs from the true time by off. It needs a C compiler.
 func NewClock(tb testing.TB, off time.Duration) *Clock {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -35,13 +35,13 @@ func NewClock(tb testing.TB, off time.Duration) *Clock {
 func (c *Clock) Options() Options {
 	return Options{
 		Env: []string{"LD_PRELOAD=" + c.library, "SKEW_FILE=" + c.file},
-		// Jemalloc's thread computes when to wake up from this clock, but sleeps by the kernel's. If this clock is behind, it
-		// wouldn't sleep at all.
+		// Jemalloc's background thread computes when to wake up by this clock, but sleeps by the kernel's clock. If
+		// this clock is behind, the thread wouldn't sleep at all.
 		Config: []string{"jemalloc-bg-thread no"},
 	}
 }
 
-// Set changes by how much the clock is off.
+// Set changes the difference between the clock and the true time.
 func (c *Clock) Set(tb testing.TB, off time.Duration) {
 	tb.Helper()
 	f, err := os.OpenFile(c.file, os.O_CREATE|os.O_WRONLY, 0o600)

@@ -11,18 +11,18 @@ import (
 
 const slots = 16384
 
-// Cluster has three primaries with a third of the slots each, and a replica for each of them.
+// Cluster has three primaries, each with a third of the hash slots, and a replica of each primary.
 type Cluster struct {
-	Nodes []*Server // 0, 1, 2 began as primaries; 3, 4, 5 as their replicas in this order
+	Nodes []*Server // Nodes 0, 1 and 2 start as primaries, and 3, 4 and 5 as their replicas, in this order
 }
 
-// NewCluster starts six servers and joins them. When it returns, every node sees that all slots are served, and every
-// replica follows its primary. They are closed when the test ends.
+// NewCluster starts six servers and joins them. When it returns, every node sees that all hash slots are served, and
+// every replica follows its primary. The servers are closed when the test ends.
 func NewCluster(tb TB, o Options) *Cluster {
 	tb.Helper()
 	c := &Cluster{}
 	c.Nodes = newServers(tb, o, 6, func(node *Server) {
-		node.conf = slices.Insert(node.conf, 0, // before o.Config, whose lines win
+		node.conf = slices.Insert(node.conf, 0, // before the lines of o.Config, which take precedence
 			"cluster-enabled yes",
 			"cluster-port "+node.bus,
 			"cluster-announce-ip "+hostOf(node.Addr),
@@ -44,8 +44,8 @@ func NewCluster(tb TB, o Options) *Cluster {
 	for i, replica := range c.Nodes[3:] {
 		id, err := ask[string](ctx, c.Nodes[i], "CLUSTER", "MYID")
 		check(tb, err)
-		// The command is refused until the replica knows its primary. A busy node forgets an introduction that isn't answered
-		// in time, so repeat it.
+		// The command is refused until the replica knows its primary. A busy node forgets another node that doesn't
+		// answer its introduction in time, so repeat the introduction.
 		check(tb, Until(ctx, func(ctx context.Context) error {
 			if _, err := replica.Do(ctx, "CLUSTER", "REPLICATE", id); err != nil {
 				return errors.Join(err, c.meet(ctx))
@@ -57,7 +57,7 @@ func NewCluster(tb TB, o Options) *Cluster {
 	return c
 }
 
-// meet introduces every node to the first. That doesn't disturb nodes that it knows already.
+// meet introduces every node to the first one. If they know each other already, that has no effect.
 func (c *Cluster) meet(ctx context.Context) error {
 	for _, node := range c.Nodes[1:] {
 		if _, err := c.Nodes[0].Do(ctx, "CLUSTER", "MEET", hostOf(node.Addr), portOf(node.Addr), node.bus); err != nil {
@@ -67,8 +67,8 @@ func (c *Cluster) meet(ctx context.Context) error {
 	return nil
 }
 
-// Healthy returns nil if every node that is up sees that all slots are served, knows the others and their roles, and, if it is
-// a replica, follows its primary.
+// Healthy returns nil if every running node sees that all hash slots are served, knows the other nodes and their roles,
+// and, if it is a replica, follows its primary.
 func (c *Cluster) Healthy(ctx context.Context) error {
 	for node := range up(c.Nodes) {
 		text, err := ask[string](ctx, node, "CLUSTER", "INFO")
@@ -103,13 +103,13 @@ func (c *Cluster) Healthy(ctx context.Context) error {
 // Addrs returns the nodes' addresses.
 func (c *Cluster) Addrs() []string { return addrs(c.Nodes) }
 
-// Primaries returns the nodes that are up and serve slots.
+// Primaries returns the running nodes that serve hash slots.
 func (c *Cluster) Primaries(ctx context.Context) ([]*Server, error) {
 	owners, err := c.owners(ctx)
 	return slices.DeleteFunc(slices.Clone(c.Nodes), func(node *Server) bool { return !slices.Contains(owners, node) }), err
 }
 
-// Slot returns the slot of a key.
+// Slot returns the hash slot of a key.
 func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
 	for node := range up(c.Nodes) {
 		slot, err := ask[int64](ctx, node, "CLUSTER", "KEYSLOT", key)
@@ -118,7 +118,7 @@ func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
 	return 0, errors.New("no node is up")
 }
 
-// Owner returns the node that is up and serves a key. After a primary has died, it returns an error until the replica has
+// Owner returns the running node that serves a key. After a primary has died, it returns an error until the replica has
 // taken over.
 func (c *Cluster) Owner(ctx context.Context, key string) (*Server, error) {
 	slot, err := c.Slot(ctx, key)
@@ -135,8 +135,8 @@ func (c *Cluster) Owner(ctx context.Context, key string) (*Server, error) {
 	return owners[slot], nil
 }
 
-// owners returns the owner of each slot. Each node is asked only for its own slots. A primary that comes back may claim slots
-// that its replica has taken over, but with a lower epoch.
+// owners returns the node that serves each hash slot. It asks each node only for the node's own slots. A primary that
+// comes back may still claim slots that its replica has taken over, but with a lower epoch.
 func (c *Cluster) owners(ctx context.Context) ([]*Server, error) {
 	owners, epochs := make([]*Server, slots), make([]int, slots)
 	for node := range up(c.Nodes) {
@@ -160,12 +160,12 @@ func (c *Cluster) owners(ctx context.Context) ([]*Server, error) {
 	return owners, nil
 }
 
-// member is what a node says about a node of the Cluster, possibly itself.
+// member is what one node of the Cluster reports about a node, which may be itself.
 type member struct {
 	id, addr              string
 	self, replica, failed bool
 	epoch                 int
-	slots                 [][2]int // first and last slot of each range
+	slots                 [][2]int // first and last hash slot of each range
 }
 
 // members reads CLUSTER NODES:
@@ -193,7 +193,7 @@ func (s *Server) members(ctx context.Context) (members []member, err error) {
 		}
 		for _, span := range f[8:] {
 			var first, last int
-			switch n, _ := fmt.Sscanf(span, "%d-%d", &first, &last); n { // 0 if the slot is moving; its owner lists it again
+			switch n, _ := fmt.Sscanf(span, "%d-%d", &first, &last); n { // n is 0 for a slot that is moving, which its owner also lists in another form
 			case 1:
 				m.slots = append(m.slots, [2]int{first, first})
 			case 2:

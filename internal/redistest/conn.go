@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Error is an error reply of Redis: "READONLY You can't …".
+// Error is an error reply of Redis, such as "READONLY You can't …".
 type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Do sends a command over a connection of its own, and returns the reply: a string, an int64, a []any, or nil. An error reply
-// is an [Error]. A stopped server never answers, so ctx should have a deadline.
+// Do sends a command over a new connection, and returns the reply: a string, an int64, a []any, or nil. If Redis
+// replies with an error, Do returns an [Error]. A stopped server never answers, so ctx should have a deadline.
 func (s *Server) Do(ctx context.Context, args ...string) (any, error) {
 	reply, err := s.exchange(ctx, args)
 	if _, refused := err.(Error); err != nil && !refused {
@@ -27,7 +27,7 @@ func (s *Server) Do(ctx context.Context, args ...string) (any, error) {
 	return reply, err
 }
 
-// ask is Do for replies of type T.
+// ask is Do for a reply of type T.
 func ask[T any](ctx context.Context, s *Server, args ...string) (T, error) {
 	v, err := s.Do(ctx, args...)
 	reply, is := v.(T)
@@ -64,7 +64,7 @@ func (s *Server) exchange(ctx context.Context, args []string) (reply any, err er
 	return reply, nil
 }
 
-// read reads a reply of protocol version 2. It returns an error reply as an error.
+// read reads a reply in version 2 of the protocol. For an error reply, it returns an error.
 func read(r *bufio.Reader) (any, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// newServers starts n servers at the same time. configure changes the configuration of each of them first. The servers are
-// closed when the test ends.
+// newServers starts n servers at the same time. Before that, it calls configure for each server to change its
+// configuration. The servers are closed when the test ends.
 func newServers(tb TB, o Options, n int, configure func(*Server)) (all []*Server) {
 	tb.Helper()
 	for range n {
@@ -39,7 +39,7 @@ func addrs(servers []*Server) (all []string) {
 	return all
 }
 
-// up yields the servers whose process can answer, because it is neither gone nor stopped.
+// up yields the servers whose process is running and not stopped.
 func up(servers []*Server) iter.Seq[*Server] {
 	return func(yield func(*Server) bool) {
 		for _, s := range servers {

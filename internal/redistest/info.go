@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Info returns a section of INFO.
+// Info returns a section of Redis' INFO.
 func (s *Server) Info(ctx context.Context, section string) (map[string]string, error) {
 	text, err := ask[string](ctx, s, "INFO", section)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Server) CPU(ctx context.Context) (time.Duration, error) {
 	return sum, nil
 }
 
-// Memory returns how many bytes the server has allocated: used_memory.
+// Memory returns how many bytes the server has allocated: used_memory in INFO.
 func (s *Server) Memory(ctx context.Context) (int64, error) {
 	info, err := s.Info(ctx, "memory")
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Server) Memory(ctx context.Context) (int64, error) {
 	return strconv.ParseInt(info["used_memory"], 10, 64)
 }
 
-// linked returns nil if the server is a replica that follows its primary.
+// linked returns nil if the server is a replica that is connected to its primary.
 func (s *Server) linked(ctx context.Context) error {
 	info, err := s.Info(ctx, "replication")
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Server) linked(ctx context.Context) error {
 	return nil
 }
 
-// Follows returns nil if a replica has everything that its primary had at the time of the call.
+// Follows returns nil if a replica has received everything that its primary had at the time of the call.
 func (s *Server) Follows(ctx context.Context, primary *Server) error {
 	from, err := primary.Info(ctx, "replication")
 	if err != nil {
@@ -91,8 +91,8 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return found`
 
-// Lasting lists the keys with a prefix that never expire, on all given servers. A limiter that leaves such a key may lock a
-// user out forever. Keys for which allow returns true are left out; allow may be nil.
+// Lasting returns the keys with a prefix, on all given servers, that never expire. A limiter that creates such a key
+// may lock a user out forever. It leaves out keys for which allow returns true; allow may be nil.
 func Lasting(ctx context.Context, prefix string, allow func(key string) bool, servers ...*Server) (all []string, err error) {
 	for _, s := range servers {
 		found, err := ask[[]any](ctx, s, "EVAL", lasting, "0", prefix)

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// process is a child process that ends with this one.
+// process is a child process that the kernel kills when this process ends.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
@@ -31,14 +31,14 @@ func spawn(log string, env []string, name string, args ...string) (*process, err
 	started := make(chan error)
 	go func() {
 		defer close(p.done)
-		// The kernel binds the child to this thread, not to the process, and the runtime ends idle
-		// threads. So keep the thread until the child is gone.
+		// The kernel binds the child to this thread, not to the process, and the Go runtime ends idle threads. So keep
+		// the thread until the child has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
-			_ = p.cmd.Wait() // an error is expected: it is usually killed
+			_ = p.cmd.Wait() // an error is expected, because the process is usually killed
 		}
 	}()
 	if err := <-started; err != nil {
@@ -49,9 +49,9 @@ func spawn(log string, env []string, name string, args ...string) (*process, err
 
 func (p *process) signal(sig syscall.Signal) error { return p.cmd.Process.Signal(sig) }
 
-// kill ends the process, also if it is stopped, and waits until it is gone.
+// kill kills the process, even if it is stopped, and waits until it has ended.
 func (p *process) kill() {
-	_ = p.signal(syscall.SIGKILL) // fails only when it is gone already
+	_ = p.signal(syscall.SIGKILL) // fails only if the process has ended already
 	<-p.done
 }
 

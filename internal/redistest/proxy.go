@@ -10,36 +10,38 @@ import (
 	"github.com/weirhq/weir/internal/loopback"
 )
 
-// Proxy is an unreliable network in front of one server. It doesn't work for Sentinels or a Cluster, because they send
-// clients addresses that bypass it. Faults add up until [Proxy.Heal], and apply to open connections at once.
+// Proxy simulates an unreliable network in front of one server. It doesn't work for Sentinels or a Cluster, because
+// they send clients addresses that bypass it. Faults are cumulative until [Proxy.Heal], and apply to open connections
+// at once.
 //
 // Don't call Down, Up, Redirect and Close concurrently. All other methods are safe for concurrent use.
 type Proxy struct {
 	Addr string
 
-	running sync.WaitGroup // all goroutines since Up
+	running sync.WaitGroup // all goroutines started since Up
 
-	mu       sync.Mutex // guards what follows, and is held while a connection is closed by Heal or Down
+	mu       sync.Mutex // guards the fields below; Heal and Down hold it while they close connections
 	upstream string
 	listener net.Listener // nil while the proxy is down
 	links    map[*link]struct{}
-	faults   [2]faults // for commands and for replies
+	faults   [2]faults // indexed by commands and replies
 }
 
-// The two directions through a proxy.
+// The directions of data through a proxy.
 const (
 	commands = 0
 	replies  = 1
 )
 
-// faults are what happens to data in one direction. The zero value lets data pass.
+// faults say what happens to data in one direction. The zero value lets data pass.
 type faults struct {
 	delay       time.Duration
 	rate        int64 // kilobytes per second; 0 means unlimited
 	drop, reset bool
 }
 
-// link is a client's connection, where commands come from, and the connection to the server, where replies come from.
+// link has the two connections of a client: to the client, from which commands come, and to the server, from which
+// replies come.
 type link [2]net.Conn
 
 // close ends both connections. It may be called more than once.
@@ -48,16 +50,16 @@ func (l *link) close() {
 	l[replies].Close()
 }
 
-// chunk is data as read from a connection, and when it was read.
+// chunk is data that was read from a connection, and the time at which it was read.
 type chunk struct {
 	data []byte
 	at   time.Time
 }
 
-// ahead is how many chunks may be delayed at a time in one direction of a connection. The sender of more waits.
+// ahead is how many chunks may wait in one direction of a connection. If there are more, the sender has to wait.
 const ahead = 1024
 
-// NewProxy starts a proxy in front of an address, without faults. It ends with the test.
+// NewProxy starts a proxy in front of an address, without faults. The proxy is closed when the test ends.
 func NewProxy(tb TB, upstream string) *Proxy {
 	tb.Helper()
 	addrs, err := freeAddrs(loopback.Host(), 1)
@@ -73,7 +75,7 @@ func (p *Proxy) Delay(by time.Duration) error {
 	return p.change(func() { p.faults[replies].delay = by })
 }
 
-// Throttle lets that many kilobytes per second pass in each direction.
+// Throttle limits each direction to the given number of kilobytes per second.
 func (p *Proxy) Throttle(kilobytes int64) error {
 	return p.change(func() { p.faults[commands].rate, p.faults[replies].rate = kilobytes, kilobytes })
 }
@@ -81,18 +83,18 @@ func (p *Proxy) Throttle(kilobytes int64) error {
 // DropCommands drops what clients send, so commands never run. Connections stay open.
 func (p *Proxy) DropCommands() error { return p.change(func() { p.faults[commands].drop = true }) }
 
-// DropReplies drops what Redis answers: commands run, but clients don't learn of it. Connections stay open.
+// DropReplies drops the replies of Redis. Commands run, but clients don't learn of it. Connections stay open.
 func (p *Proxy) DropReplies() error { return p.change(func() { p.faults[replies].drop = true }) }
 
-// ResetCommands ends a connection at its next command, which doesn't run. Connections that were opened after this call are
-// reset; older ones are closed.
+// ResetCommands ends a connection when a command arrives, which then doesn't run. Connections that were opened after
+// this call end with a reset; older ones are closed.
 func (p *Proxy) ResetCommands() error { return p.change(func() { p.faults[commands].reset = true }) }
 
-// ResetReplies ends a connection at its next reply, after the command has run. See ResetCommands.
+// ResetReplies ends a connection when a reply arrives, after the command has run. See ResetCommands.
 func (p *Proxy) ResetReplies() error { return p.change(func() { p.faults[replies].reset = true }) }
 
-// Heal removes all faults. If data was being dropped, it closes all connections, because neither side could make sense of
-// what comes after a gap.
+// Heal removes all faults. If data was being dropped, Heal closes all connections, because neither side could parse
+// what follows a gap.
 func (p *Proxy) Heal() {
 	_ = p.change(func() {
 		if p.faults[commands].drop || p.faults[replies].drop {
@@ -102,8 +104,8 @@ func (p *Proxy) Heal() {
 	})
 }
 
-// change changes the faults under the lock. It returns nil, so that methods for faults have the same type as others that may
-// fail.
+// change changes the faults under the lock. It always returns nil, so that the methods for faults have the same type as
+// others that may fail.
 func (p *Proxy) change(f func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +120,7 @@ func (p *Proxy) closeLinks() {
 	}
 }
 
-// Down closes all connections and refuses new ones. No goroutine of the proxy is left when it returns.
+// Down closes all connections and refuses new ones. When it returns, all goroutines of the proxy have ended.
 func (p *Proxy) Down() {
 	p.mu.Lock()
 	if p.listener != nil {
@@ -135,7 +137,7 @@ func (p *Proxy) Up() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var listener net.Listener
-	// A child process that is being forked keeps the last listener open until it executes another program.
+	// Retry: a child process that is being forked keeps the last listener open until it executes another program.
 	err := Until(ctx, func(context.Context) (err error) {
 		listener, err = net.Listen("tcp", p.Addr)
 		return err
@@ -159,14 +161,14 @@ func (p *Proxy) Up() error {
 	return nil
 }
 
-// Redirect sends new connections to another server. The current ones end.
+// Redirect sends new connections to another server, and closes the current ones.
 func (p *Proxy) Redirect(upstream string) error {
 	p.Down()
-	p.upstream = upstream // no goroutine is left that reads it
+	p.upstream = upstream // no goroutine reads it now
 	return p.Up()
 }
 
-// serve connects a client to the server, until one of them closes its connection or a fault does.
+// serve connects a client to the server, until one of them closes its connection, or until a fault closes both.
 func (p *Proxy) serve(client net.Conn, upstream string) {
 	defer client.Close()
 	server, err := net.DialTimeout("tcp", upstream, time.Second)
@@ -184,7 +186,7 @@ func (p *Proxy) serve(client net.Conn, upstream string) {
 	p.links[l] = struct{}{}
 	if p.faults[commands].reset || p.faults[replies].reset {
 		for _, end := range l {
-			_ = end.(*net.TCPConn).SetLinger(0) // close it by a reset; fails only when it is closed
+			_ = end.(*net.TCPConn).SetLinger(0) // makes Close send a reset; fails only if the connection is closed
 		}
 	}
 	p.mu.Unlock()
@@ -218,18 +220,18 @@ func (l *link) read(way int, queue chan<- chunk) {
 	}
 }
 
-// write sends queued data to the other end, subject to the faults. The connection ends with the queue.
+// write sends queued data to the other end, subject to the faults. When the queue is closed, it closes the connections.
 func (p *Proxy) write(l *link, way int, queue <-chan chunk) {
 	defer func() {
 		l.close()
-		for range queue { // so that read doesn't wait
+		for range queue { // drain the queue, so that read doesn't block
 		}
 	}()
-	var free time.Time // when the last piece has passed a throttled line
+	var free time.Time // when the last piece of data has passed a throttled connection
 	for c := range queue {
 		for len(c.data) > 0 {
 			p.mu.Lock()
-			f, down := p.faults[way], p.listener == nil // once Heal has ended a drop, l is closed, so no data passes that had to be dropped
+			f, down := p.faults[way], p.listener == nil // once Heal has ended a drop, l is closed, so no data passes that should have been dropped
 			p.mu.Unlock()
 			if f.reset || down {
 				return
@@ -246,7 +248,7 @@ func (p *Proxy) write(l *link, way int, queue <-chan chunk) {
 				due = due.Add(time.Duration(len(piece)) * time.Millisecond / time.Duration(f.rate))
 			}
 			if wait := time.Until(due); wait > 0 {
-				time.Sleep(min(wait, 5*time.Millisecond)) // faults may change meanwhile
+				time.Sleep(min(wait, 5*time.Millisecond)) // faults may change in the meantime
 				continue
 			}
 			if _, err := l[1-way].Write(piece); err != nil {

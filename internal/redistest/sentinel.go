@@ -5,18 +5,18 @@ import (
 	"fmt"
 )
 
-// MasterName is the name under which Sentinels know the primary.
+// MasterName is the name of the primary in the Sentinels' configuration.
 const MasterName = "weir"
 
-// Sentinel is a primary and its replica, watched by three Sentinels. Two of them can replace the
-// primary when it has been silent for a second.
+// Sentinel has a primary and its replica, watched by three Sentinels. If the primary has been silent for a second, two
+// of the Sentinels can replace it.
 type Sentinel struct {
-	Servers   []*Server // the first one began as the primary
+	Servers   []*Server // the first one starts as the primary
 	Sentinels []*Server
 }
 
-// NewSentinel starts all five servers. When it returns, each Sentinel knows the other Sentinels
-// and the replica. They are closed when the test ends.
+// NewSentinel starts all five servers. When it returns, each Sentinel knows the other Sentinels and the replica. The
+// servers are closed when the test ends.
 func NewSentinel(tb TB, o Options) *Sentinel {
 	tb.Helper()
 	s := &Sentinel{}
@@ -30,12 +30,12 @@ func NewSentinel(tb TB, o Options) *Sentinel {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// Start the Sentinels last, because they ask for replicas when they start, and after that only every ten seconds.
-	// So they are also closed first, and don't react when the other servers end.
+	// Start the Sentinels last: they ask for replicas when they start, and then only every ten seconds. The server that
+	// starts last is closed first, so the Sentinels don't react when the other servers are closed.
 	check(tb, Until(ctx, s.Servers[1].linked))
 	s.Sentinels = newServers(tb, Options{}, 3, func(one *Server) {
 		one.sentinel = true
-		one.conf = append(one.conf[:4:4], // keep address and folder; the other lines are for servers that keep data
+		one.conf = append(one.conf[:4:4], // keep the lines with the address and the folder; the others are for servers that keep data
 			"sentinel announce-ip "+hostOf(one.Addr),
 			"sentinel monitor "+MasterName+" "+primary+" 2",
 			"sentinel down-after-milliseconds "+MasterName+" 1000",
@@ -52,8 +52,8 @@ func NewSentinel(tb TB, o Options) *Sentinel {
 // Addrs returns the Sentinels' addresses.
 func (s *Sentinel) Addrs() []string { return addrs(s.Sentinels) }
 
-// Primary returns the server that every running Sentinel names, and that calls itself the primary.
-// While they disagree, as during a failover, it returns an error.
+// Primary returns the server that every running Sentinel names as the primary, if the server also calls itself the
+// primary. While they disagree, for example during a failover, Primary returns an error.
 func (s *Sentinel) Primary(ctx context.Context) (*Server, error) {
 	addr := ""
 	for sentinel := range up(s.Sentinels) {
@@ -120,7 +120,7 @@ func (s *Sentinel) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// pairs makes a map of a list of alternating names and values.
+// pairs makes a map from a list of alternating names and values.
 func pairs(flat []any) map[string]string {
 	m := map[string]string{}
 	for i := 0; i+1 < len(flat); i += 2 {

@@ -15,33 +15,34 @@ import (
 	"github.com/weirhq/weir/internal/loopback"
 )
 
-// Options change a server from the default, which stores nothing on disk, never evicts keys and allows DEBUG.
+// Options change the configuration of a server. By default, a server stores nothing on disk, never evicts keys, and
+// allows DEBUG.
 type Options struct {
-	Config   []string // more lines for redis.conf: "maxmemory 10mb"
+	Config   []string // more lines of redis.conf, such as "maxmemory 10mb"
 	Password string   // of the default user; "" means no password
-	Env      []string // more environment variables: "LD_PRELOAD=…"
+	Env      []string // more environment variables, such as "LD_PRELOAD=…"
 
 	// The fields below are only for a single server.
-	ACL []string // lines of an ACL file: "user default off", "user weir on >secret ~* +@all"
+	ACL []string // lines of an ACL file, such as "user default off" and "user weir on >secret ~* +@all"
 	TLS bool     // also listen on TLSAddr, for clients with a certificate
 }
 
-// Server is a redis-server process or a Sentinel, with what stays when the process is gone: its address, folder and
-// configuration. Don't call Kill, Restart and Close concurrently. All other methods are safe for concurrent use.
+// Server is a redis-server process or a Sentinel, together with the address, folder and configuration, which outlast
+// the process. Don't call Kill, Restart and Close concurrently. All other methods are safe for concurrent use.
 type Server struct {
-	Addr    string // with an IP address of its own: see package loopback
+	Addr    string // its IP address isn't used by other processes: see package loopback
 	Socket  string // path of a Unix socket
-	TLSAddr string // with Options.TLS
-	Certs   *Certs // with Options.TLS
+	TLSAddr string // set with Options.TLS
+	Certs   *Certs // set with Options.TLS
 
-	dir      string // holds redis.conf, log, data/
+	dir      string // has redis.conf, log and data/
 	sentinel bool
 	conf     []string // redis.conf as it was first written; Redis may rewrite the file
 	auth     []string // the command with which Do authenticates
 	env      []string
-	bus      string // the port for the other nodes of a Cluster
+	bus      string // the port for other nodes of a Cluster
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	proc    *process
 	stopped bool
 }
@@ -58,7 +59,7 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// New is [Start] for a test. If the server doesn't start, the test fails. The server is closed when the test ends.
+// New is [Start] for tests. If the server doesn't start, the test fails. The server is closed when the test ends.
 func New(tb TB, o Options) *Server {
 	tb.Helper()
 	s, err := Start(o)
@@ -67,7 +68,7 @@ func New(tb TB, o Options) *Server {
 	return s
 }
 
-// newServer prepares a server without starting it. The caller must close it, also after an error.
+// newServer prepares a server without starting it. The caller must close the server, even if there is an error.
 func newServer(o Options) (s *Server, err error) {
 	s = &Server{env: o.Env}
 	// Don't use a test's folder: the path of a Unix socket has to be short.
@@ -98,7 +99,7 @@ func newServer(o Options) (s *Server, err error) {
 		s.auth = []string{"AUTH", o.Password}
 	}
 	if o.ACL != nil {
-		// A user for this package, in case a test turns the default user off.
+		// Add a user for this package, in case a test disables the default user.
 		users := append([]string{"user redistest on >redistest ~* &* +@all"}, o.ACL...)
 		if err := s.write("users.acl", users); err != nil {
 			return s, err
@@ -125,7 +126,7 @@ func freeAddrs(host string, n int) (addrs []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // only after all were found, so that they differ
+		defer l.Close() // close all listeners at the end, so that the ports differ
 		addrs = append(addrs, l.Addr().String())
 	}
 	return addrs, nil
@@ -147,8 +148,8 @@ func (s *Server) write(name string, lines []string) error {
 	return os.WriteFile(s.path(name), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 }
 
-// Restart kills the process if it runs, and starts it again on the same address. The files stay: a
-// dump after SAVE, a Cluster node's identity, and what Sentinel wrote into its configuration.
+// Restart kills the process if it is running, and starts it again on the same address. Its files remain: a dump written
+// by SAVE, the identity of a Cluster node, and what a Sentinel wrote into its configuration.
 func (s *Server) Restart() error {
 	s.Kill()
 	args := []string{s.path("redis.conf")}
@@ -179,8 +180,8 @@ func (s *Server) Restart() error {
 	return nil
 }
 
-// RestartEmpty is Restart without the files: the server is as it was when it first started. A
-// Cluster's node is no longer part of the Cluster.
+// RestartEmpty is Restart without the files: the server is as it was when it first started. A node of a Cluster is then
+// no longer part of the Cluster.
 func (s *Server) RestartEmpty() error {
 	s.Kill()
 	data := s.path("data")
@@ -190,7 +191,7 @@ func (s *Server) RestartEmpty() error {
 	return s.Restart()
 }
 
-// Kill ends the process with SIGKILL, also if it is stopped, and waits until it is gone.
+// Kill ends the process with SIGKILL, even if it is stopped, and waits until it has ended.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	proc := s.proc
@@ -203,12 +204,12 @@ func (s *Server) Kill() {
 // Stop freezes the process with SIGSTOP. Its connections stay open, but it doesn't answer.
 func (s *Server) Stop() error {
 	ran, err := s.up(), s.signal(syscall.SIGSTOP, true)
-	if err != nil || !ran { // if it was stopped before, Wait4 wouldn't return
+	if err != nil || !ran { // if the process was already stopped, Wait4 wouldn't return
 		return err
 	}
 	for {
 		if _, err := syscall.Wait4(s.Pid(), nil, syscall.WUNTRACED, nil); err != syscall.EINTR {
-			return err // the process has stopped
+			return err // nil if the process has stopped
 		}
 	}
 }
@@ -233,14 +234,14 @@ func (s *Server) Pid() int {
 	return s.proc.cmd.Process.Pid
 }
 
-// up reports whether the process can answer, because it is neither gone nor stopped.
+// up reports whether the process is running and not stopped.
 func (s *Server) up() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc != nil && !s.stopped && !s.proc.gone()
 }
 
-// Log returns what the server has printed since Start, including restarts.
+// Log returns the server's output since Start, including the output after restarts.
 func (s *Server) Log() string {
 	text, err := os.ReadFile(s.path("log"))
 	if err != nil {
@@ -252,5 +253,5 @@ func (s *Server) Log() string {
 // Close kills the process and removes its folder.
 func (s *Server) Close() error {
 	s.Kill()
-	return os.RemoveAll(s.dir) // "" removes nothing
+	return os.RemoveAll(s.dir) // if dir is "", this removes nothing
 }

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// MoveSlots moves a range of slots, with their keys, to a primary, while clients go on. When it
-// returns, all nodes that are up know the new owner.
+// MoveSlots moves a range of hash slots, with their keys, to a primary, while clients continue to send commands. When
+// it returns, all running nodes know the new owner.
 func (c *Cluster) MoveSlots(ctx context.Context, first, last int, to *Server) error {
 	owners, err := c.owners(ctx)
 	if err != nil {
@@ -46,7 +46,7 @@ func moveSlot(ctx context.Context, slot string, from, to *Server, ids map[*Serve
 	if err := set(from, "MIGRATING", to); err != nil {
 		return err
 	}
-	// A migrating slot takes no new keys, so this ends.
+	// A migrating slot accepts no new keys, so this loop ends.
 	for {
 		keys, err := ask[[]any](ctx, from, "CLUSTER", "GETKEYSINSLOT", slot, "100")
 		if err != nil {
@@ -59,8 +59,8 @@ func moveSlot(ctx context.Context, slot string, from, to *Server, ids map[*Serve
 			return err
 		}
 	}
-	// Tell the new owner first. If we end after that, the slot has two owners, and the one with the
-	// newer epoch wins. In the other order, it would have none.
+	// Tell the new owner first. If this program ends right after that, the slot has two owners, and the one with the
+	// newer epoch wins. In the other order, the slot would have no owner.
 	if err := set(to, "NODE", to); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func migrate(ctx context.Context, from, to *Server, keys []any) error {
 	return err
 }
 
-// agree returns nil if every node that is up says that the slots belong to id.
+// agree returns nil if every running node says that the slots belong to id.
 func (c *Cluster) agree(ctx context.Context, first, last int, id string) error {
 	for node := range up(c.Nodes) {
 		members, err := node.members(ctx)

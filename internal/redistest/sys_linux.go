@@ -2,5 +2,5 @@ package redistest
 
 import "syscall"
 
-// bound has the kernel kill the child when the thread that forked it ends.
+// bound makes the kernel kill the child when the thread that forked it ends.
 var bound = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -4,5 +4,5 @@ package redistest
 
 import "syscall"
 
-// bound is empty: without Linux's Pdeathsig, servers outlive a program that is killed.
+// bound is nil, because only Linux has Pdeathsig. So servers outlive a program that is killed.
 var bound *syscall.SysProcAttr

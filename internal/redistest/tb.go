@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TB is what this package needs of a test, or of a program that measures.
+// TB has the methods of testing.TB that this package needs, so that programs for measurements can implement it.
 type TB interface {
 	Helper()
 	Fatal(args ...any)
@@ -24,7 +24,7 @@ func check(tb TB, err error) {
 	}
 }
 
-// keep closes a server when the test ends, and shows the server's log if the test failed.
+// keep closes a server when the test ends. If the test failed, it also shows the server's log.
 func keep(tb TB, s *Server) {
 	tb.Cleanup(func() {
 		if tb.Failed() {
@@ -36,10 +36,10 @@ func keep(tb TB, s *Server) {
 	})
 }
 
-// patience is how long to wait for what should take a second or two. It ends what hangs, but tolerates a busy machine.
+// patience is how long to wait for things that should take a second or two. It is long enough for a busy machine.
 const patience = time.Minute
 
-// Until calls check again and again until check returns nil. If ctx ends first, it returns the last error of check.
+// Until calls check repeatedly until it returns nil. If ctx ends first, Until returns the last error of check.
 func Until(ctx context.Context, check func(context.Context) error) error {
 	var last error
 	for {
@@ -48,7 +48,7 @@ func Until(ctx context.Context, check func(context.Context) error) error {
 			return nil
 		}
 		if ctx.Err() == nil || last == nil {
-			last = err // an error because ctx has ended says nothing
+			last = err // ignore the error of a check that was cut short by the end of ctx
 		}
 		select {
 		case <-ctx.Done():

@@ -1,5 +1,4 @@
-// Package shown makes texts from clients and rule files safe to show in messages, logs and
-// terminals.
+// Package shown makes texts from clients and rule files safe to show in messages, logs and terminals.
 package shown
 
 import (
@@ -10,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Clip shortens text to n characters and an ellipsis.
+// Clip shortens a text of more than n characters to n characters and an ellipsis.
 func Clip(s string, n int) string {
 	if short := First(s, n); len(short) < len(s) {
 		return short + "…"
@@ -33,7 +32,7 @@ func Last(s string, n int) string {
 	return s[len(First(s, utf8.RuneCountInString(s)-n)):]
 }
 
-// Printable replaces characters that aren't printable, which could control a terminal.
+// Printable replaces characters that aren't printable, because some of them control terminals.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -46,10 +45,10 @@ func Printable(s string) string {
 	}, s)
 }
 
-// longWord matches words that may be API keys: they contain a digit.
+// longWord matches words that contain a digit, which may be API keys.
 var longWord = regexp.MustCompile(`[\pL\pN_-]*\pN[\pL\pN_-]*\*?`)
 
-// minKey is the shortest word that is taken for a key.
+// minKey is the length from which such a word is assumed to be a key.
 const minKey = 16
 
 // Keys returns the positions of words that look like keys.
@@ -73,12 +72,12 @@ func Hide(text string) string {
 	return out.String() + text[done:]
 }
 
-// Name returns a name from a caller with keys masked: people paste keys into wrong fields, and
-// answers end up in logs.
+// Name shortens a name from a caller, and masks keys in it: people paste keys into wrong fields, and responses end up
+// in logs.
 func Name(name string) string { return Clip(Hide(name), 64) }
 
-// Entry returns a list entry or a rule's key with secrets masked. Addresses, ranges and patterns
-// with an asterisk aren't secret.
+// Entry returns a list entry or a rule's key with secrets masked. Addresses, ranges and patterns with an asterisk
+// aren't secrets.
 func Entry(entry string) string {
 	entry = strings.TrimSpace(entry)
 	_, noAddr := netip.ParseAddr(entry)
@@ -89,8 +88,8 @@ func Entry(entry string) string {
 	return Key(entry)
 }
 
-// Value returns a value that a rule counts by, masked unless it can be no secret: addresses, whose
-// value is given in bytes, and values that clients don't choose.
+// Value returns a value that a rule counts by. It masks the value, unless it can't be a secret: it is an address, given
+// in bytes, or of a kind that clients don't choose.
 func Value(kind, value string) string {
 	kind, _, _ = strings.Cut(kind, ":")
 	switch kind {
@@ -109,8 +108,8 @@ func Value(kind, value string) string {
 	return Key(value)
 }
 
-// Network parses the value of a subject that is an address: 4 bytes of IPv4, 8 bytes of IPv6, or a
-// prefix in binary if the rule sets its own length.
+// Network parses the value of a subject that is an address: 4 bytes of IPv4, 8 bytes of IPv6, or a binary prefix if the
+// rule sets its length.
 func Network(value string) (p netip.Prefix, ok bool) {
 	switch len(value) {
 	case 4:
@@ -124,11 +123,11 @@ func Network(value string) (p netip.Prefix, ok bool) {
 	return p, err == nil && p.IsValid()
 }
 
-// Key returns a client's key with its middle masked. Even one that looks like a pattern or an
-// address may be a secret.
+// Key returns a client's key with its middle masked. It masks even a key that looks like a pattern or an address,
+// because that may be a secret.
 //
-// It shows at most a third of the key, and hides at least twelve characters, which can't be
-// guessed. Shorter keys show one or two characters.
+// It shows at most a third of the key, and hides at least twelve characters, so that nobody can guess them. For shorter
+// keys, it shows one or two characters.
 func Key(key string) string {
 	n := utf8.RuneCountInString(key)
 	shown := max(min(n/3, n-12, 12), min(n/6, 2))

@@ -1,6 +1,5 @@
-// Package siphash computes SipHash-2-4, a fast keyed hash for short inputs. Without the key, nobody
-// can predict hashes or construct collisions. Names of keys in Redis are made of these hashes, so
-// results must never change.
+// Package siphash computes SipHash-2-4, a fast keyed hash for short inputs. Without the key, nobody can predict hashes
+// or construct collisions. The names of keys in Redis contain these hashes, so the results must never change.
 package siphash
 
 import (
@@ -19,8 +18,8 @@ func Hash(k0, k1 uint64, b []byte) uint64 {
 	return v0 ^ v1 ^ v2 ^ v3
 }
 
-// Hash128 returns the 128-bit hash of b in two halves. The reference implementation writes the
-// first half first, both in little-endian order.
+// Hash128 returns the two halves of the 128-bit hash of b. The reference implementation writes them in this order, each
+// in little-endian order.
 func Hash128(k0, k1 uint64, b []byte) (uint64, uint64) {
 	v0, v1, v2, v3 := absorb(k0, k1, 0xee, b)
 	v2 ^= 0xee
@@ -35,13 +34,13 @@ func Hash128(k0, k1 uint64, b []byte) (uint64, uint64) {
 	return first, v0 ^ v1 ^ v2 ^ v3
 }
 
-// absorb returns the state after all of b. The 128-bit variant starts from a different state.
+// absorb returns the state after processing all of b. The 128-bit variant starts with a different state.
 func absorb(k0, k1, variant uint64, b []byte) (v0, v1, v2, v3 uint64) {
 	v0 = k0 ^ 0x736f6d6570736575
 	v1 = k1 ^ 0x646f72616e646f6d ^ variant
 	v2 = k0 ^ 0x6c7967656e657261
 	v3 = k1 ^ 0x7465646279746573
-	last := uint64(len(b)) << 56 // the length modulo 256 ends the input
+	last := uint64(len(b)) << 56 // the last block ends with the length modulo 256
 	for ; len(b) >= 8; b = b[8:] {
 		m := binary.LittleEndian.Uint64(b)
 		v3 ^= m

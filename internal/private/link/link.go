@@ -1,5 +1,5 @@
-// Package link lets package weir pass functions to package private, although private imports weir. Package weir sets the
-// variables when it is initialized, and package private gives them types.
+// Package link lets package weir pass functions to package private, although private imports weir. Package weir sets
+// the variables when it is initialized, and package private gives the functions their types.
 package link
 
 import (
@@ -16,13 +16,13 @@ var (
 
 // Policies are the policies of a compiled rule.
 type Policies struct {
-	Base       []*counter.Policy            // for requests whose tier has no numbers of its own
-	ByTier     map[string][]*counter.Policy // for tiers with numbers of their own
-	ByKey      map[string][]*counter.Policy // for keys with overrides
+	Base       []*counter.Policy            // for requests whose tier has no limits of its own in the rule
+	ByTier     map[string][]*counter.Policy // by tier, for tiers that have limits of their own
+	ByKey      map[string][]*counter.Policy // by key, for keys with overrides
 	Candidates []*counter.Policy
 }
 
-// All returns the policies of all kinds.
+// All returns all policies: those in Base, ByTier and ByKey.
 func (p *Policies) All() []*counter.Policy {
 	all := slices.Clone(p.Base)
 	for _, policies := range p.ByTier {

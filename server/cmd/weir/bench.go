@@ -50,7 +50,7 @@ type benchFlags struct {
 	nodes        int
 	leases       bool
 	header       []string
-	port         nodePort // without an address, which is an argument
+	port         nodePort // its address is unused: the address is an argument
 	keyHeader    string
 	timeout      time.Duration
 	quiet        bool
@@ -149,7 +149,7 @@ func (b *benchFlags) complete(f *pflag.FlagSet, args []string) error {
 	if !b.node || b.sent.Get("Authorization") != "" {
 		return nil
 	}
-	token, err := b.port.authorization() // only for a node: an ordinary endpoint must not get its token
+	token, err := b.port.authorization() // only a node gets its token, and other endpoints don't
 	maps.Copy(b.sent, token)
 	return err
 }
@@ -161,7 +161,7 @@ func (b *benchFlags) resolve(arg string, method, path bool) error {
 	text := b.port.withScheme(arg)
 	u, err := url.Parse(text)
 	switch {
-	case strings.HasPrefix(text, "redis") || strings.HasPrefix(text, "unix:"): // don't show the URL, which may contain a password
+	case strings.HasPrefix(text, "redis") || strings.HasPrefix(text, "unix:"): // don't show the URL, because it may contain a password
 		return errors.New("URL: must be that of a node or an endpoint: give a Redis as --store")
 	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("URL: must be such as http://127.0.0.1:8080, got %q", arg)
@@ -242,7 +242,7 @@ func (b *benchFlags) open(ctx context.Context) (load.Target, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// Send one request first, so that a wrong address is reported as such, and not as a table of errors.
+	// Send one request first, so that a wrong address causes one error, and not a table of errors.
 	a, body := t.Probe(ctx)
 	switch {
 	case a.Outcome == load.Unfinished:
@@ -331,7 +331,7 @@ func (b *benchFlags) shareRedis(ctx context.Context, set *weir.RuleSet) (limiter
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		for _, l := range leases {
-			_ = l.Close(ctx) // leases that aren't given back expire
+			_ = l.Close(ctx) // if this fails, the leases expire
 		}
 		for _, s := range stores {
 			s.Close()

@@ -17,7 +17,7 @@ import (
 	adminapi "github.com/weirhq/weir/server/internal/admin"
 )
 
-// change has the flags that all commands share which change the rules of a node.
+// change has the flags of all commands that change a node's rules.
 type change struct {
 	adminPort
 	dryRun, force bool
@@ -41,7 +41,8 @@ type changed struct {
 	sent any
 }
 
-// send makes the change. A dry run is sent with force, so that its response has the difference, too.
+// send makes the change. It sends a dry run with force, because the response then includes the difference even if there
+// are warnings.
 func (c *change) send(cmd *cobra.Command, method, path string, body any, header http.Header) (*changed, error) {
 	q := url.Values{}
 	if c.dryRun {
@@ -60,7 +61,7 @@ func (c *change) send(cmd *cobra.Command, method, path string, body any, header 
 	return &changed{out, sent}, err
 }
 
-// run makes the change and reports the outcome. If file isn't empty, problems are reported as being in that file.
+// run makes the change and reports the outcome. If file isn't empty, it reports problems as problems in that file.
 func (c *change) run(cmd *cobra.Command, method, path string, body any, header http.Header, file string) error {
 	out, err := c.send(cmd, method, path, body, header)
 	if err != nil {
@@ -106,7 +107,7 @@ func (c *change) print(cmd *cobra.Command, out *changed, file string) error {
 	return nil
 }
 
-// showProblems prints why the node rejects a document. It returns err.
+// showProblems prints why the node rejects a document. It returns err, so that the caller can return it.
 func (c *change) showProblems(cmd *cobra.Command, err error, file string) error {
 	switch r, rejected := refused(err, http.StatusUnprocessableEntity); {
 	case !rejected:
@@ -119,7 +120,7 @@ func (c *change) showProblems(cmd *cobra.Command, err error, file string) error 
 	return err
 }
 
-// printProblems prints problems under the name of the file on this machine, since the node doesn't know that name.
+// printProblems prints problems with the file's name on this machine, which the node doesn't know.
 func printProblems(w io.Writer, prefix string, problems []rulefile.Problem, file string) {
 	for _, p := range problems {
 		if file != "" {
@@ -204,7 +205,8 @@ func (c *change) compare(cmd *cobra.Command, args []string, from, to int64) (*ch
 	return c.send(cmd, http.MethodPut, "/v1/rules", text, ifMatch(to))
 }
 
-// trouble changes exit code 1 for commands in which 1 means something else, such as that there is a difference.
+// trouble replaces exit code 1 in errors of commands for which exit code 1 has another meaning, such as that there is a
+// difference.
 func trouble(err error) error {
 	var e *exit
 	if errors.As(err, &e) && e.code == exitRefused {
@@ -239,7 +241,7 @@ func putRuleCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		// A problem may be in the rule or in the document around it, so keep the file name that the node reports.
+		// A problem may be in the rule or in the document around it, so show the file name that the node reports.
 		return c.run(cmd, http.MethodPut, "/v1/rules/id/"+url.PathEscape(args[0]), text, nil, "")
 	}, &c)
 	cmd.ValidArgsFunction = ruleFiles

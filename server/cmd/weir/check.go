@@ -101,7 +101,7 @@ func words(d *checkapi.CheckResponse) (s string) {
 	return s + given(d.Degraded && !uncounted, " (degraded: the store can't be reached)")
 }
 
-// binds reports whether a limit on an amount is the one that the decision is about.
+// binds reports whether the decision is about this limit, which counts an amount.
 func binds(d *checkapi.CheckResponse, l checkapi.LimitStatus) bool {
 	return l.Amount != "" && l.Rule == d.Rule && int64(l.Limit) == d.Limit && int64(l.Remaining) == d.Remaining
 }
@@ -124,7 +124,7 @@ func printAmountsLeft(w io.Writer, d *checkapi.CheckResponse) {
 
 func decimal(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 
-// decisions are the statuses with which the check API sends a decision.
+// decisions are the statuses of the check API's responses that contain a decision.
 var decisions = []int{http.StatusOK, http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable}
 
 // noDecision returns the exit code for a response without a decision.
@@ -180,7 +180,7 @@ func (r *requestFlags) explain(file string) (x adminapi.Explanation, err error) 
 	return adminapi.Explain(f.Set, &req), err
 }
 
-// limitWords describes a limit. It leaves out the defaults, which are a token bucket without a burst.
+// limitWords describes a limit in words. It leaves out the defaults: the token bucket, and no burst.
 func limitWords(l *adminapi.ExplainedLimit) string {
 	var more []string
 	if l.Algorithm != weir.TokenBucket.String() {
@@ -241,12 +241,12 @@ func printExplanation(w io.Writer, x *adminapi.Explanation, colour *colour) {
 // requestFlags are the flags that describe a request.
 type requestFlags struct {
 	checkapi.CheckRequest
-	named          map[string]*string // attributes that have their own flags
+	named          map[string]*string // attributes with flags of their own, by the flag's name
 	attrs, amounts []string           // NAME=VALUE each
 	unverified     bool
 }
 
-// register adds the flags for the parts of a request that counters and rules depend on.
+// register adds the flags for the parts of a request on which counters and rules depend.
 func (r *requestFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&r.Method, "method", "GET", "HTTP method")
@@ -256,7 +256,7 @@ func (r *requestFlags) register(cmd *cobra.Command) {
 	f.StringArrayVar(&r.attrs, "attr", nil, "another attribute, NAME=VALUE; repeatable")
 }
 
-// registerCharge adds the flags for the key, and for what the request takes.
+// registerCharge adds the flags for the key, and for the cost and amounts of the request.
 func (r *requestFlags) registerCharge(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&r.Key, "key", "", "API key")
@@ -268,7 +268,7 @@ func (r *requestFlags) registerUnverified(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&r.unverified, "unverified", false, "treat the key and the tier as unverified, as the gateway does for a stranger")
 }
 
-// query returns the query parameter for --unverified.
+// query returns the query string, which is for --unverified.
 func (r *requestFlags) query() string {
 	if r.unverified {
 		return "?unverified=true"
@@ -300,7 +300,7 @@ func (r *requestFlags) check(cmd *cobra.Command, args []string) (*checkapi.Check
 	return r.wire()
 }
 
-// wire returns the request in the form of the check API.
+// wire returns the request in the format of the check API.
 func (r *requestFlags) wire() (*checkapi.CheckRequest, error) {
 	r.Attributes, r.Amounts = map[string]string{}, map[string]counter.Amount{}
 	for name, v := range r.named {
@@ -333,7 +333,7 @@ func (r *requestFlags) wire() (*checkapi.CheckRequest, error) {
 	return &r.CheckRequest, err
 }
 
-// decode decodes the request in the same way as a node.
+// decode decodes the request in the same way as a node does.
 func (r *requestFlags) decode() (weir.Request, error) {
 	body, err := json.Marshal(r.CheckRequest)
 	if err != nil {

@@ -29,10 +29,10 @@ func demoCommand() *cobra.Command {
 	}, &colour)
 }
 
-// demoTries is more requests than the starter rules allow, even with what refills during the demo.
+// demoTries is more requests than the starter rules allow, including what refills during the demo.
 const demoTries = 1000
 
-// demo starts a node with an API behind it, shows what a client sees, and stops them.
+// demo starts a node with an API behind it, shows what a client sees, and stops both.
 func demo(ctx context.Context, w io.Writer, colour *colour) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

@@ -31,7 +31,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// instead suggests the closest of the existing names for one that doesn't exist.
+// instead suggests the name that is closest to one that doesn't exist.
 func instead(cmd *cobra.Command, written string, names []string, prefix string) string {
 	if best := guess.Closest(written, names); best != "" {
 		return fmt.Sprintf("did you mean %s?", prefix+best)
@@ -39,7 +39,7 @@ func instead(cmd *cobra.Command, written string, names []string, prefix string) 
 	return fmt.Sprintf("see %s --help", cmd.CommandPath())
 }
 
-// wrongValue says which values a flag accepts.
+// wrongValue returns an error that says which values a flag accepts.
 func wrongValue(e *pflag.InvalidValueError) string {
 	kind, got, normally := e.GetFlag().Value.Type(), e.GetValue(), e.GetFlag().DefValue
 	want := map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}[kind]
@@ -50,7 +50,7 @@ func wrongValue(e *pflag.InvalidValueError) string {
 	case kind == "duration":
 		want = "a time with its unit, such as " + normally
 		hint = given(isNumber(got), ": did you mean "+got+strings.TrimLeft(normally, "0123456789.")+"?")
-	case want == "": // types of this package have their own error texts
+	case want == "": // flags with types of this package have their own error texts
 		return e.Unwrap().Error()
 	}
 	return fmt.Sprintf("must be %s, got %q%s", want, got, hint)
@@ -59,9 +59,9 @@ func wrongValue(e *pflag.InvalidValueError) string {
 // parsed is the value of a flag whose type pflag doesn't support.
 type parsed[T any] struct {
 	into  *T
-	kind  string // the name of the type in the help
+	kind  string // name of the type, for the help
 	parse func(text string) (T, error)
-	show  func(T) string // formats the default value; nil if there is none to show
+	show  func(T) string // formats the default value for the help; nil if there is none to show
 }
 
 func (p parsed[T]) Set(text string) (err error) {
@@ -98,7 +98,7 @@ func (j *jsonFlag) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar((*bool)(j), "json", false, "print JSON")
 }
 
-// takes checks the number of arguments. Its errors show the command's Use line.
+// takes returns a check of the number of arguments. Its errors show the command's Use line.
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		_, names, _ := strings.Cut(cmd.Use, " ")
@@ -126,21 +126,22 @@ func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// helpText has a section for each command: its path and arguments, a line for lists of commands, the text and examples.
+// helpText has a section for each command. A section has the command's path and arguments, a line for lists of
+// commands, the text, and examples.
 //
 //go:embed help.txt
 var helpText string
 
-// flagged is a set of flags that several commands share.
+// flagged is implemented by sets of flags that several commands share.
 type flagged interface{ register(*cobra.Command) }
 
-// command returns the command that help.txt describes under a path, with the arguments that are listed there.
+// command returns the command that help.txt describes for a path, with the arguments that are listed there.
 func command(path string, run func(*cobra.Command, []string) error, flags ...flagged) *cobra.Command {
 	cmd := &cobra.Command{RunE: run}
 	for section := range strings.SplitSeq(strings.TrimPrefix(helpText, "# "), "\n# ") {
 		head, text, _ := strings.Cut(section, "\n")
 		arguments, found := strings.CutPrefix(head, path)
-		if !found || arguments != strings.ToUpper(arguments) { // it is a subcommand
+		if !found || arguments != strings.ToUpper(arguments) { // arguments in lower case are a subcommand's name
 			continue
 		}
 		text, cmd.Example, _ = strings.Cut(strings.TrimRight(text, "\n"), "\n\nExamples:\n")

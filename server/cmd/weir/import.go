@@ -62,7 +62,8 @@ func importNginxCommand() *cobra.Command {
 // manifest matches Kubernetes manifests, but not configurations of nginx.
 var manifest = regexp.MustCompile(`(?m)^[\s{]*"?apiVersion"?:`)
 
-// importCommand returns a command that prints the rules and notes that read returns. The text none explains why there are no rules.
+// importCommand returns a command that calls read, and prints the rules and notes that it returns. If there are no
+// rules, the text none explains why.
 func importCommand(path string, read func(*cobra.Command, []string) (r *imports.Result, none string, err error)) *cobra.Command {
 	var asJSON jsonFlag
 	cmd := command(path, func(cmd *cobra.Command, args []string) error {

@@ -23,7 +23,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/checkapi"
 )
 
-// maxKey is larger than any key that a node accepts.
+// maxKey is more bytes than any key has that a node accepts.
 const maxKey = 64 << 10
 
 // keyOf returns the key in an argument or, if the argument is -, the first line of standard input.
@@ -38,21 +38,21 @@ func keyOf(cmd *cobra.Command, arg string) (string, error) {
 		}
 		arg = line
 	}
-	// Remove spaces, which pasting adds: headers can't have them, so the key would never match.
+	// Remove spaces, which may have been pasted with the key. Headers can't contain them, so the key would never match.
 	if arg = strings.TrimSpace(arg); arg == "" {
 		return "", errors.New("the key is empty")
 	}
 	return arg, nil
 }
 
-// clientFlag is a flag that identifies a client by its fingerprint instead of its key.
+// clientFlag is a flag that identifies a client by its fingerprint, instead of its key.
 type clientFlag string
 
 func (c *clientFlag) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar((*string)(c), "client", "", "fingerprint of the client, as weir top shows it, instead of its key")
 }
 
-// key returns the key in the arguments, or "" if the flag identifies the client.
+// key returns the key in the arguments, or "" if the flag is used.
 func (c clientFlag) key(cmd *cobra.Command, args []string) (string, error) {
 	switch {
 	case c == "" && len(args) == 0:
@@ -161,13 +161,13 @@ func listCommand(name, path string) *cobra.Command {
 
 var fingerprint = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// remembers reports whether the node remembers the client with a fingerprint.
+// remembers reports whether the node knows a client with the given fingerprint.
 func (c *change) remembers(cmd *cobra.Command, word string) bool {
 	_, err := c.call(cmd, http.MethodPost, "/v1/clients", map[string]string{"client": word}, nil)
 	return err == nil
 }
 
-// nothing prints that the list doesn't have the entry to remove.
+// nothing prints that the list doesn't contain the entry that should be removed.
 func (c *change) nothing(cmd *cobra.Command) error {
 	version, err := c.inForce(cmd)
 	if err != nil {
@@ -226,7 +226,7 @@ func keysLiftCommand() *cobra.Command {
 type clientRequest struct {
 	*checkapi.CheckRequest
 	Client string `json:"client,omitempty"`
-	Slot   string `json:"slot,omitempty"` // with Rule, says which slots to release
+	Slot   string `json:"slot,omitempty"` // the request in flight whose slots to release; needs Rule
 	Rule   string `json:"rule,omitempty"`
 }
 
@@ -293,7 +293,7 @@ func keysShowCommand() *cobra.Command {
 	return cmd
 }
 
-// limitName returns the name of a counter's limit. Nodes of older releases send only the rule.
+// limitName returns the name of a counter's limit. Nodes with an older release send only the rule's name.
 func limitName(c *adminapi.Counter) string { return cell(cmp.Or(c.Policy, c.Rule)) }
 
 func printCounters(w io.Writer, all []adminapi.Counter) {
@@ -324,7 +324,7 @@ func counterRow(c *adminapi.Counter, columns int) []string {
 	if s := c.Stake; s != nil {
 		left = fmt.Sprintf("%s here, of %s: own %s, borrowed %s, lent %s; home %s", c.Remaining, c.Max, s.Own, s.Borrowed, s.Lent, cell(s.Home))
 	}
-	if c.InFlight != nil { // the end of requests in flight is unknown
+	if c.InFlight != nil { // a request in flight ends at an unknown time
 		left += fmt.Sprintf(" (%d in flight)", *c.InFlight)
 		if c.RetryAfterMS > 0 {
 			next = "when one ends"
@@ -334,13 +334,13 @@ func counterRow(c *adminapi.Counter, columns int) []string {
 		}
 	}
 	runsOut := "-"
-	if c.RunsOutAt != nil && c.WindowEnd != nil { // compare with a time from the node, because this machine's clock may differ
+	if c.RunsOutAt != nil && c.WindowEnd != nil { // compare two times from the node, because this machine's clock may differ
 		runsOut = wait(ms(max(1, c.ResetAfterMS-c.WindowEnd.Sub(*c.RunsOutAt).Milliseconds())))
 	}
 	return []string{limitName(c), c.Limit, left, next, full, runsOut}[:columns]
 }
 
-// printSlots lists a client's requests in flight. The time is that of the node's clock when it answered.
+// printSlots prints a client's requests in flight. at is the time of the node's response by the node's clock.
 func printSlots(w io.Writer, all []adminapi.Counter, at time.Time) {
 	rows := [][]string{{"SLOT", "COUNTER", "HOLDS", "TAKEN", "ENDS IN"}}
 	var more strings.Builder

@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	// logWaits is how many bytes of the log may wait to be written. Lines beyond that are left out.
+	// logWaits is the number of bytes that may be queued to be written to the log. If the queue is full, lines are left
+	// out.
 	logWaits = 1 << 20
-	// auditWaits is how many bytes of the audit log may wait in addition to logWaits.
+	// auditWaits is the number of bytes that the audit log may queue in addition to logWaits.
 	auditWaits = 1 << 20
-	// flushWithin is how long a node waits at its end for the last lines to be written.
+	// flushWithin is how long a node that ends waits until the last lines are written.
 	flushWithin = 2 * time.Second
 )
 
@@ -46,8 +47,8 @@ func newLogger(to io.Writer, format string, level slog.Level) (*logger, error) {
 	return &logger{slog.New(handler(w, level)), slog.New(handler((*auditWriter)(w), slog.LevelInfo)), w}, nil
 }
 
-// strayLog logs what libraries write to Go's standard logger, at debug level. It cuts off what HTTP clients write there
-// about bytes that a server sends after its response, which may contain secrets.
+// strayLog logs, at debug level, what libraries write to Go's standard logger. If a server sends bytes after its
+// response, HTTP clients log them there. strayLog cuts them off, because they may contain secrets.
 type strayLog struct{ *slog.Logger }
 
 func (l strayLog) Write(line []byte) (int, error) {
@@ -56,24 +57,24 @@ func (l strayLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// logWriter writes lines in the background, so that a pipe without a reader doesn't block checks. It limits the lines
-// that wait.
+// logWriter writes lines in the background, so that a pipe without a reader doesn't block checks. It limits the bytes
+// that are queued.
 type logWriter struct {
 	to   io.Writer
-	tell *slog.Logger // writes to the same output, without waiting
+	tell *slog.Logger // writes directly to the same output, without the queue
 	wake watch.Bell
 
 	mu      sync.Mutex // guards the fields below
 	waiting []byte
 	leftOut int
-	audits  int // how many lines of leftOut belong to the audit log
+	audits  int // how many of the lines counted by leftOut belong to the audit log
 
 	closing, closed chan struct{}
 }
 
 func (w *logWriter) Write(lines []byte) (int, error) { return w.write(lines, logWaits, false) }
 
-// auditWriter is a logWriter that may queue more.
+// auditWriter is the same logWriter with a larger queue.
 type auditWriter logWriter
 
 func (w *auditWriter) Write(lines []byte) (int, error) {
@@ -83,7 +84,7 @@ func (w *auditWriter) Write(lines []byte) (int, error) {
 func (w *logWriter) write(lines []byte, most int, audit bool) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	full := w.leftOut > w.audits // a shorter line must not be written if an earlier one was left out
+	full := w.leftOut > w.audits // if an earlier line was left out, a shorter one mustn't be written
 	if audit {
 		full = w.audits > 0
 	}
@@ -109,13 +110,13 @@ func (w *logWriter) run() {
 	}
 }
 
-// flush writes the queued lines, and then how many were left out.
+// flush writes the queued lines, and then a line that says how many were left out.
 func (w *logWriter) flush() {
 	w.mu.Lock()
 	waiting, leftOut, audits := w.waiting, w.leftOut, w.audits
 	w.waiting, w.leftOut, w.audits = nil, 0, 0
 	w.mu.Unlock()
-	for line := range bytes.Lines(waiting) { // one by one, so that other writers to the same pipe don't split lines
+	for line := range bytes.Lines(waiting) { // one line per write, so that other writers to the same pipe don't split lines
 		_, _ = w.to.Write(line) // a failure can't be reported anywhere
 	}
 	if leftOut > 0 {
@@ -123,7 +124,7 @@ func (w *logWriter) flush() {
 	}
 }
 
-// close writes the queued lines, and reports whether that worked in time. Later lines are lost.
+// close writes the queued lines, and reports whether this succeeded within flushWithin. Lines that come later are lost.
 func (w *logWriter) close() bool {
 	close(w.closing)
 	select {

@@ -1,4 +1,4 @@
-// Command weir is the rate limiter as a service, and its tools.
+// Command weir runs nodes of the rate limiter, and has the tools for operators.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
-	_ "time/tzdata" // so that rules may name time zones which the machine doesn't know
+	_ "time/tzdata" // so that rules can name time zones even if the machine has no time zone data
 
 	"github.com/spf13/cobra"
 )
@@ -37,7 +37,7 @@ const (
 	exitUnavailable = 3
 )
 
-// exit is an error with an exit code. Its cause is nil if the error was already printed.
+// exit is an error with an exit code. If the error has already been printed, its cause is nil.
 type exit struct {
 	code  int
 	cause error
@@ -52,7 +52,7 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.cause }
 
-// rejected returns an error with the exit code for invalid rules and the like.
+// rejected returns an error with the exit code for rejected input, such as invalid rules.
 func rejected(err error) error {
 	if err == nil {
 		return nil
@@ -86,7 +86,7 @@ func run() int {
 	return e.code
 }
 
-// output is standard output. It remembers the first error, so that commands needn't check errors of printing.
+// output is standard output. It remembers the first error, so that commands needn't check each print for errors.
 type output struct {
 	*os.File
 	err error
@@ -98,7 +98,7 @@ func (o *output) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// execute runs a command. Unlike in cobra, help for a command that doesn't exist is an error.
+// execute runs a command. In contrast to cobra, it treats help for a nonexistent command as an error.
 func execute(ctx context.Context, cmd *cobra.Command) error {
 	done, err := cmd.ExecuteContextC(ctx)
 	if err == nil && done.Flags().Changed("help") {
@@ -107,7 +107,8 @@ func execute(ctx context.Context, cmd *cobra.Command) error {
 	return err
 }
 
-// redact removes passwords from URLs in an error, because libraries quote them, for example with lines of weir.yaml.
+// redact removes passwords from URLs in an error text. Errors of libraries contain URLs, for example in lines of
+// weir.yaml.
 func redact(text string) string {
 	const example = "://user:password@" // this example is not a secret
 	parts := strings.Split(text, example)
@@ -142,13 +143,13 @@ func root() *cobra.Command {
 	return cmd
 }
 
-// asProgram prepares a command that isn't a subcommand: main prints its errors.
+// asProgram configures a command that isn't a subcommand. main prints its errors.
 func asProgram(cmd *cobra.Command) {
 	cmd.SilenceUsage, cmd.SilenceErrors, cmd.Version = true, true, version
 	cmd.SetVersionTemplate("weir {{.Version}}\n")
 }
 
-// meant maps commands that people try to the commands that exist.
+// meant maps commands that people may try to the commands that they mean.
 var meant = map[string]string{
 	"weir keys unblock": "weir keys block KEY --remove", "weir keys undeny": "weir keys block KEY --remove",
 	"weir keys unallow": "weir keys allow PATTERN --remove", "weir keys disallow": "weir keys allow PATTERN --remove",
@@ -157,7 +158,7 @@ var meant = map[string]string{
 
 const removeRegion = "weir regions drain REGION, or weir regions forget REGION if it is dead"
 
-// unknown returns the error for arguments of a command that only has subcommands.
+// unknown returns the error for a command that only has subcommands but was given other arguments.
 func unknown(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 || !cmd.HasSubCommands() {
 		return nil
@@ -173,7 +174,7 @@ func unknown(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("there is no command %q: %s", path, instead(cmd, args[0], names, cmd.CommandPath()+" "))
 }
 
-// helpCommand is like cobra's, but treats help for an unknown command as an error.
+// helpCommand is like cobra's help command, but treats help for an unknown command as an error.
 func helpCommand() *cobra.Command {
 	cmd := command("help", func(cmd *cobra.Command, args []string) error {
 		found, rest, err := cmd.Root().Find(args)

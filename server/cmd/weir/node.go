@@ -25,20 +25,21 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// client doesn't follow redirects: nodes send none, and the token is only for the node.
+// client doesn't follow redirects: nodes send none, and the token must not be sent elsewhere.
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 const (
 	// patience is how long to wait for a node's response.
 	patience = 10 * time.Second
-	// maxAnswer is how many bytes of a response are read: enough for a rule document and its difference from another.
+	// maxAnswer is how many bytes of a response are read. It is enough for a rule document and its difference from
+	// another one.
 	maxAnswer = 32 << 20
 )
 
-// nodePort is a port of a running node, given by a command's flags. The token is read from a file or the environment,
-// because other users can see command lines.
+// nodePort describes how to reach a port of a running node, according to a command's flags. The token comes from a file
+// or the environment, because other users of the machine can see command lines.
 type nodePort struct {
-	name      string // "admin" or "http", as in the node's own flag
+	name      string // "admin" or "http", as in the name of the node's flag
 	addr      string
 	tokenFile string
 	tlsFlags
@@ -102,8 +103,9 @@ func (p *nodePort) ask(ctx context.Context, method, path string, body any, heade
 	return p.read(res)
 }
 
-// open sends a request, and returns the response with its body unread. A body that is a []byte is sent unchanged as YAML,
-// and any other body as JSON. Errors of the connection have an exit code, and name the flag with the node's address.
+// open sends a request, and returns the response without reading its body. A request body that is a []byte is sent
+// unchanged as YAML, and any other body as JSON. Errors of the connection have an exit code, and name the flag for the
+// node's address.
 func (p *nodePort) open(ctx context.Context, method, path string, body any, header http.Header) (*http.Response, error) {
 	h, err := p.authorization()
 	if err != nil {
@@ -170,8 +172,8 @@ func printJSON(cmd *cobra.Command, v any) error {
 
 type adminPort struct {
 	nodePort
-	wait   time.Duration // how long to retry while the node can't read or write its rules
-	asJSON jsonFlag      // print responses as the node sent them
+	wait   time.Duration // how long to retry if the node can't read or write its rules
+	asJSON jsonFlag      // print responses in the JSON that the node sent
 }
 
 func (n *adminPort) register(cmd *cobra.Command) {
@@ -180,7 +182,8 @@ func (n *adminPort) register(cmd *cobra.Command) {
 	cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 }
 
-// show sends a request to the node and prints the response: unchanged with --json, and otherwise with print.
+// show sends a request to the node and prints the response. With --json, it prints the response unchanged, and
+// otherwise it calls print.
 func show[T any](n *adminPort, cmd *cobra.Command, method, path string, body any, print func(*T)) error {
 	v, sent, err := get[T](n, cmd, method, path, body, nil)
 	switch {
@@ -193,7 +196,7 @@ func show[T any](n *adminPort, cmd *cobra.Command, method, path string, body any
 	return nil
 }
 
-// get sends a request to the node, and returns the response both decoded and unchanged.
+// get sends a request to the node, and returns the decoded response, and its unchanged text.
 func get[T any](n *adminPort, cmd *cobra.Command, method, path string, body any, header http.Header) (v T, sent json.RawMessage, err error) {
 	a, err := n.call(cmd, method, path, body, header)
 	if err != nil {
@@ -207,11 +210,11 @@ func get[T any](n *adminPort, cmd *cobra.Command, method, path string, body any,
 
 const (
 	retryEvery  = 500 * time.Millisecond // while the node can't read or write its rules
-	remindEvery = 5 * time.Second        // how often the command says on stderr what it waits for
+	remindEvery = 5 * time.Second        // how often to print on stderr what the command is waiting for
 )
 
-// call sends a request to the node. While the node can't read or write its rules, call retries until n.wait has
-// passed. For a status other than 2xx it returns a refusal, whose text says what to do.
+// call sends a request to the node. While the node can't read or write its rules, call retries until n.wait has passed.
+// If the status isn't 2xx, call returns a refusal, whose text says what to do.
 func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, header http.Header) (*answer, error) {
 	ctx := cmd.Context()
 	stopped := &exit{exitUnavailable, errors.New("stopped while waiting for the node's rules: as far as is known, nothing was changed")}
@@ -248,7 +251,7 @@ func (n *adminPort) call(cmd *cobra.Command, method, path string, body any, head
 
 func (a *answer) refused() error {
 	var e struct{ Error fault }
-	_ = json.Unmarshal(a.body, &e) // if the body isn't JSON, the error has only the status
+	_ = json.Unmarshal(a.body, &e) // if this fails, the error has only the status
 	r := &refusal{a, e.Error}
 	return &exit{r.exitCode(), r}
 }
@@ -308,19 +311,19 @@ func (r *refusal) Error() string {
 	return unexpected(url, status, r.body).Error()
 }
 
-// isWrongPort reports whether the response came from a different port of the node, which has other paths.
+// isWrongPort reports whether another port of the node sent the response, which has other paths.
 func (r *refusal) isWrongPort() bool {
 	return r.StatusCode == http.StatusNotFound && (r.Message == checkapi.NothingHere || strings.HasPrefix(r.Message, serve.AdminPort))
 }
 
-// rejections are statuses of requests that the node understood, but doesn't carry out.
+// rejections are the statuses of responses to requests that the node understood, but rejected.
 var rejections = []int{http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
 
 func (r *refusal) exitCode() int {
 	switch {
 	case r.isWrongPort():
 		return exitUsage
-	case r.StatusCode == http.StatusNotFound && r.Code != "": // a version or a rule doesn't exist; without a code, the response isn't from a node
+	case r.StatusCode == http.StatusNotFound && r.Code != "": // a version or a rule doesn't exist. Without a code, the response doesn't come from a node
 		return exitRefused
 	case slices.Contains(rejections, r.StatusCode):
 		return exitRefused
@@ -328,7 +331,7 @@ func (r *refusal) exitCode() int {
 	return noDecision(r.StatusCode)
 }
 
-// refused returns the refusal in err if it has that status.
+// refused returns the refusal in err if it has the given status.
 func refused(err error, status int) (*refusal, bool) {
 	r, ok := errors.AsType[*refusal](err)
 	return r, ok && r.StatusCode == status

@@ -49,7 +49,8 @@ func regionsCommand() *cobra.Command {
 	return cmd
 }
 
-// regionCommand returns a command that lists the regions. If do isn't "", it first makes that change to them.
+// regionCommand returns a command that lists the regions. If do isn't "", it first makes that change to the named
+// regions.
 func regionCommand(path, do string) *cobra.Command {
 	var node adminPort
 	var colour colour

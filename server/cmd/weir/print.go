@@ -15,7 +15,7 @@ import (
 	"github.com/weirhq/weir/server/internal/load"
 )
 
-// printTable prints the lines of aligned. If there is only a header, it prints nothing.
+// printTable aligns and prints rows. If there is only a header, it prints nothing.
 func printTable(w io.Writer, align string, rows [][]string) {
 	if len(rows) < 2 {
 		return
@@ -26,9 +26,9 @@ func printTable(w io.Writer, align string, rows [][]string) {
 	}
 }
 
-// aligned returns a line for each row, and the width of the widest line. The first row is the header. Align has a letter
-// for each column: r aligns to the right, and l or none to the left. The last cell of a row that is shorter than the
-// header is free text, which doesn't widen its column.
+// aligned returns a line for each row, and the width of the widest line. The first row is the header. align has a
+// letter for each column: r aligns it to the right, and l or a missing letter to the left. If a row is shorter than the
+// header, its last cell is free text, which doesn't widen its column.
 func aligned(align string, rows [][]string) (lines []string, width int) {
 	widths := map[int]int{}
 	for _, row := range rows {
@@ -41,7 +41,7 @@ func aligned(align string, rows [][]string) (lines []string, width int) {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, text := range row {
-			pad := -widths[i] // negative pads on the right
+			pad := -widths[i] // a negative width pads on the right
 			if i < len(align) && align[i] == 'r' {
 				pad = widths[i]
 			}
@@ -53,7 +53,7 @@ func aligned(align string, rows [][]string) (lines []string, width int) {
 	return lines, width
 }
 
-// cell returns a text from elsewhere in a form that fits into a table: on one line, without control characters.
+// cell converts a text that others have written to one that fits into a table: on one line, without control characters.
 func cell(text string) string { return printable(strings.Join(strings.Fields(text), " ")) }
 
 // orDash returns cell(text), or a dash if text is empty.
@@ -64,7 +64,7 @@ func orDash(text string) string {
 	return cell(text)
 }
 
-// given returns text if a condition is met, and otherwise "".
+// given returns text if met is true, and otherwise "".
 func given(met bool, text string) string {
 	if met {
 		return text
@@ -83,7 +83,7 @@ func clock(t time.Time) string { return t.Local().Format(time.DateTime) }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// wait formats a duration, with days if it is long enough.
+// wait formats a duration. Long durations have days.
 func wait(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -97,7 +97,7 @@ func wait(d time.Duration) string {
 	return d.String()
 }
 
-// roughly formats a duration like wait, but rounded to seconds or, below 10 s, to tenths of a second.
+// roughly formats a duration like wait, but rounds it to seconds or, below 10 s, to tenths of a second.
 func roughly(d time.Duration) string {
 	unit := 100 * time.Millisecond
 	if d >= 10*time.Second {
@@ -109,7 +109,7 @@ func roughly(d time.Duration) string {
 	return wait(d)
 }
 
-// ago describes how long ago something happened, or returns never if t is nil.
+// ago says how long ago t was. If t is nil, it returns never.
 func ago(now time.Time, t *time.Time, never string) string {
 	switch {
 	case t == nil:
@@ -120,7 +120,7 @@ func ago(now time.Time, t *time.Time, never string) string {
 	return roughly(now.Sub(*t)) + " ago"
 }
 
-// number formats a rate: below 100 with one decimal, and above with commas.
+// number formats a rate. Below 100 it has one decimal, and above it has commas.
 func number(v float64) string {
 	if v < 100 {
 		return fmt.Sprintf("%.1f", v)
@@ -130,10 +130,10 @@ func number(v float64) string {
 
 func whole(n uint64) string { return load.Thousands(int64(n)) }
 
-// percent formats a percentage. It rounds down, so that 100% means all.
+// percent formats a percentage. It rounds down, so that 100% is shown only for the whole.
 func percent(share float64) string { return fmt.Sprintf("%.0f%%", math.Floor(100*share)) }
 
-// between formats a number of which only bounds are known.
+// between formats a number whose exact value is unknown, from its lower and upper bounds.
 func between(least, most uint64) string {
 	if least == most {
 		return whole(least)
@@ -194,7 +194,7 @@ const (
 
 // printDiff writes a unified diff, optionally in colors.
 func printDiff(w io.Writer, diff string, coloured bool) {
-	head := true // after the first @@, a line that begins with --- or +++ isn't a file name
+	head := true // until the first @@; after that, a line that begins with --- or +++ isn't a file name
 	for line := range strings.Lines(diff) {
 		line, end := strings.CutSuffix(line, "\n")
 		line = printable(line)
@@ -219,7 +219,7 @@ func printDiff(w io.Writer, diff string, coloured bool) {
 	}
 }
 
-// printable replaces characters that could control a terminal. It keeps tabs, and the \r at the end of a line.
+// printable replaces characters that could control a terminal. It keeps tabs, and a \r at the end of the line.
 func printable(line string) string {
 	line, crlf := strings.CutSuffix(line, "\r")
 	line = strings.Map(func(r rune) rune {

@@ -22,7 +22,8 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// ratelimitName is the name under which weir takes the place of envoyproxy/ratelimit: the same variables and ports.
+// ratelimitName is the name of the program under which weir replaces envoyproxy/ratelimit: it then reads the same
+// variables and opens the same ports.
 const ratelimitName = "ratelimit"
 
 func isRatelimit(program string) bool {
@@ -54,10 +55,11 @@ func ratelimitCommand() *cobra.Command {
 	return cmd
 }
 
-// translate applies envoyproxy/ratelimit's variables to all settings that Weir's own variables don't set.
+// translate sets the flags and settings that envoyproxy/ratelimit's variables define, except those that Weir's own
+// variables set.
 func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, error) {
 	store, noStore := env.store()
-	if err := errors.Join(env.check(), noStore); err != nil { // report all errors at once, because each start of a Pod takes a while
+	if err := errors.Join(env.check(), noStore); err != nil { // report all errors together, because each start of a Pod takes a while
 		return nil, err
 	}
 	s, err := settings(flags, "", false)
@@ -66,7 +68,7 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 	}
 	set := func(flag, value, from string) {
 		if flags.Changed(flag) {
-			return // one of Weir's variables has set it
+			return // one of Weir's own variables has set it
 		}
 		if bad := flags.Set(flag, value); bad != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", from, bad))
@@ -93,7 +95,7 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 		take("grpc-tls-key", "GRPC_SERVER_TLS_KEY")
 		ca := "GRPC_CLIENT_TLS_CACERT"
 		if env.text(ca) == "" && env.text("GRPC_SERVER_TLS_CA_CERT") != "" {
-			ca = "GRPC_SERVER_TLS_CA_CERT" // Envoy Gateway sets this variable, which envoyproxy/ratelimit doesn't read
+			ca = "GRPC_SERVER_TLS_CA_CERT" // Envoy Gateway sets this variable, although envoyproxy/ratelimit doesn't read it
 		}
 		take("grpc-client-ca", ca)
 		take("grpc-client-san", "GRPC_CLIENT_TLS_SAN")
@@ -109,11 +111,11 @@ func (v *serving) translate(env *theirs, flags *pflag.FlagSet) (*settingsFile, e
 		return nil, noXDS
 	}
 	v.OnlyEnvoy = true
-	v.Data = "" // the rules are in Redis, and the file system may be read-only
+	v.Data = "" // don't write to a folder: the rules are in Redis, and the file system may be read-only
 	return s, err
 }
 
-// answer sets how requests are answered, and what is sent to OpenTelemetry.
+// answer sets how the node answers requests, and what it sends to OpenTelemetry.
 func (e *theirs) answer(s *sections) {
 	s.Envoy = serve.Envoy{
 		Headers:         new(e.on("LIMIT_RESPONSE_HEADERS_ENABLED")),
@@ -125,7 +127,7 @@ func (e *theirs) answer(s *sections) {
 	}
 	s.OTLP = otlp.Config{
 		Metrics: new(false), Traces: new(e.on("TRACING_ENABLED")), Sample: new(e.share("TRACING_SAMPLING_RATE")),
-		Endpoint: "https://localhost:4318", // OTEL_EXPORTER_OTLP_ENDPOINT takes precedence
+		Endpoint: "https://localhost:4318", // OTEL_EXPORTER_OTLP_ENDPOINT overrides this
 	}
 }
 
@@ -150,7 +152,7 @@ func (e *theirs) xds() (*envoy.XDS, error) {
 	return x, nil
 }
 
-// pairs parses a list of names and values. It ignores malformed items.
+// pairs parses a list of names and values. It skips malformed items.
 func pairs(text, between string) map[string]string {
 	all := map[string]string{}
 	for pair := range strings.SplitSeq(text, ",") {
@@ -161,7 +163,7 @@ func pairs(text, between string) map[string]string {
 	return all
 }
 
-// files checks the files in three variables: a certificate, its key and a CA.
+// files checks the files that three variables name: a certificate, its key, and a CA.
 func (e *theirs) files(cert, key, ca string) error {
 	if (e.text(cert) == "") != (e.text(key) == "") {
 		return fmt.Errorf("%s and %s go together: give the files of a certificate and of its key", cert, key)
@@ -176,10 +178,10 @@ func (e *theirs) files(cert, key, ca string) error {
 	return nil
 }
 
-// age returns the maximum age of a connection. In envoyproxy/ratelimit, 0 means no limit.
+// age returns the maximum age of a connection. In envoyproxy/ratelimit, 0 means that there is no limit.
 func (e *theirs) age(name string) time.Duration { return cmp.Or(e.time(name), math.MaxInt64) }
 
-// logFormat returns "json" or, for any other value, "text", as envoyproxy/ratelimit does.
+// logFormat returns "json" or "text". As in envoyproxy/ratelimit, any value other than json means "text".
 func (e *theirs) logFormat() string {
 	if strings.EqualFold(e.text("LOG_FORMAT"), "json") {
 		return "json"
@@ -187,7 +189,8 @@ func (e *theirs) logFormat() string {
 	return "text"
 }
 
-// store returns the URL of the Redis. Its errors quote only file names, since other values may contain passwords.
+// store returns the URL of the Redis. Its errors don't quote values other than file names, since they may contain
+// passwords.
 func (e *theirs) store() (string, error) {
 	if backend := e.text("BACKEND_TYPE"); backend != "redis" && backend != "" {
 		return "", errors.New("BACKEND_TYPE: must be redis: Weir doesn't count in memcached; start a Redis, and name it in REDIS_URL")
@@ -234,7 +237,7 @@ func (e *theirs) store() (string, error) {
 			path = server.Path
 		}
 	}
-	if primary != "" { // then users and passwords in the URLs are for the Sentinels
+	if primary != "" { // if so, users and passwords in the URLs are for the Sentinels
 		if auth := e.text("REDIS_SENTINEL_AUTH"); auth != "" {
 			user = parseLogin(auth)
 		}
@@ -253,7 +256,7 @@ func (e *theirs) store() (string, error) {
 	return text, nil
 }
 
-// checkSingle checks the variables for a single server, which REDIS_URL gives as an address or as the path of a socket.
+// checkSingle checks the variables for a single server. REDIS_URL has the server's address, or the path of its socket.
 func (e *theirs) checkSingle(hosts []string) error {
 	switch socket := e.text("REDIS_SOCKET_TYPE"); {
 	case socket == "unix" && !strings.HasPrefix(hosts[0], "/"):
@@ -289,7 +292,7 @@ func (e *theirs) redisTLS() (url.Values, error) {
 	return parameters, nil
 }
 
-// login returns the user and password for a URL. REDIS_AUTH takes precedence over those in REDIS_URL.
+// login returns the user and the password for a URL. Those in REDIS_AUTH take precedence over those in REDIS_URL.
 func (e *theirs) login(user *url.Userinfo) string {
 	name := user.Username()
 	password, _ := user.Password()

@@ -15,22 +15,24 @@ import (
 	"github.com/weirhq/weir/internal/guess"
 )
 
-// theirVariable describes a variable of envoyproxy/ratelimit, or several similar ones.
+// theirVariable describes one or several similar variables of envoyproxy/ratelimit.
 type theirVariable struct {
 	names  string // names of the variables, separated by spaces
 	normal string // their default in envoyproxy/ratelimit
 	// kind says which values are valid; the zero value accepts any.
 	kind valueKind
-	// needs is another variable with its value. Without that, this variable has no effect.
+	// needs is another variable and a value, as NAME=value. Unless that variable has that value, this one has no
+	// effect.
 	needs string
-	// nothing says why Weir ignores the variable. There is no warning if the value equals silent, or is "".
+	// If Weir ignores the variable, nothing says why, in a warning. There is no warning if the variable's value equals
+	// silent, or is "".
 	nothing, silent string
 }
 
 // anything is a value of silent that matches all values.
 const anything = "*"
 
-// theirVariables are all variables of envoyproxy/ratelimit, and GRPC_SERVER_TLS_CA_CERT, which only Envoy Gateway has.
+// theirVariables are all variables of envoyproxy/ratelimit, and GRPC_SERVER_TLS_CA_CERT, which only Envoy Gateway sets.
 var theirVariables = []theirVariable{
 	{names: "HOST GRPC_HOST", normal: "0.0.0.0"},
 	{names: "PORT", normal: "8080", kind: aPort},
@@ -90,11 +92,11 @@ var theirVariables = []theirVariable{
 	{names: "USE_PROMETHEUS", normal: "false", kind: aBool},
 	{names: "PROMETHEUS_ADDR", normal: ":9090", needs: "USE_PROMETHEUS=true"},
 	{names: "PROMETHEUS_PATH", nothing: "metrics are at /metrics", silent: "/metrics"},
-	{names: "PROMETHEUS_MAPPER_YAML", nothing: "Weir's metrics need no mapper", silent: anything}, // Envoy Gateway always sets it
+	{names: "PROMETHEUS_MAPPER_YAML", nothing: "Weir's metrics need no mapper", silent: anything}, // no warning, because Envoy Gateway always sets it
 	{names: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", nothing: "Weir's metrics are in seconds", silent: "false"},
 	{names: "USE_STATSD USE_DOG_STATSD", nothing: noStatsd, silent: "false"},
 	{names: "USE_DOG_STATSD_MOGRIFIERS", nothing: noStatsd, needs: "USE_DOG_STATSD=true"},
-	{names: "STATSD_HOST STATSD_PORT STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: anything}, // USE_STATSD causes the warning
+	{names: "STATSD_HOST STATSD_PORT STATS_FLUSH_INTERVAL", nothing: noStatsd, silent: anything}, // USE_STATSD causes the warning instead
 	{names: "EXTRA_TAGS", nothing: "Prometheus adds labels to what it scrapes"},
 	{names: "DISABLE_STATS", nothing: "metrics are served where USE_PROMETHEUS asks for them, and cost nothing else", silent: "false"},
 
@@ -110,7 +112,8 @@ const (
 	noStatsd = "there is no statsd: USE_PROMETHEUS=true serves metrics, and OTEL_METRICS_EXPORTER=otlp sends them to a collector"
 )
 
-// theirFamilies are prefixes of variables that Weir ignores. If they are used, another variable causes the warning.
+// theirFamilies are prefixes of variables that Weir ignores without a warning. If they are in use, another variable
+// causes the warning.
 var theirFamilies = []string{"REDIS_PERSECOND_", "MEMCACHE_"}
 
 // theirPrefixes are prefixes of variables that belong to envoyproxy/ratelimit.
@@ -118,9 +121,9 @@ var theirPrefixes = []string{
 	"REDIS_", "RUNTIME_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "GRPC_SERVER_", "GRPC_CLIENT_", "GRPC_MAX_", "LIMIT_", "TRACING_", "PROMETHEUS_", "STATSD_", "USE_DOG_STATSD",
 }
 
-// valueKind is a kind of values. They are readable as in envoyproxy/ratelimit.
+// valueKind says which values of a variable are valid. Values are parsed as in envoyproxy/ratelimit.
 type valueKind struct {
-	must  string // describes valid values for errors
+	must  string // describes the valid values, for errors
 	reads func(value string) bool
 }
 
@@ -131,7 +134,7 @@ var (
 	aNumber = valueKind{"a number from 0 to 1, such as 0.1", func(s string) bool { return readable(strconv.ParseFloat(s, 64)) && !strings.EqualFold(s, "nan") }}
 	aLevel  = valueKind{"debug, info, warn or error", func(s string) bool { return level(s) != "" }}
 	aSource = valueKind{"FILE or GRPC_XDS_SOTW", func(s string) bool { return s == "FILE" || s == "GRPC_XDS_SOTW" }}
-	aMap    = valueKind{"name:value,name:value", isMap} // values may be tokens, so errors don't show them
+	aMap    = valueKind{"name:value,name:value", isMap} // errors don't show values, which may be tokens
 )
 
 func readable[T any](_ T, err error) bool { return err == nil }
@@ -150,13 +153,13 @@ func isMap(s string) bool {
 	return true
 }
 
-// level converts a level of logrus to one of Weir's. It returns "" for unknown levels.
+// level converts a level of logrus to one of Weir's levels. For unknown levels, it returns "".
 func level(text string) string {
 	weirs := map[string]string{"trace": "debug", "debug": "debug", "info": "info", "warn": "warn", "warning": "warn", "error": "error", "fatal": "error", "panic": "error"}
 	return weirs[strings.ToLower(text)]
 }
 
-// theirs is the environment, read as envoyproxy/ratelimit reads it.
+// theirs gives access to the environment in the same way as envoyproxy/ratelimit reads it.
 type theirs struct {
 	given map[string]string
 	known map[string]*theirVariable
@@ -176,7 +179,8 @@ func newTheirs(environ []string) *theirs {
 	return e
 }
 
-// text returns a variable's value. As in envoyproxy/ratelimit, a variable that is set to "" doesn't get its default.
+// text returns a variable's value or, if it isn't set, its default. As in envoyproxy/ratelimit, a variable that is set
+// to "" doesn't get the default.
 func (e *theirs) text(name string) string {
 	v := e.known[name]
 	if v == nil {
@@ -190,7 +194,7 @@ func (e *theirs) text(name string) string {
 
 func (e *theirs) on(name string) bool { return sameValue(e.text(name), "true") }
 
-// sameValue reports whether two values are the same, even if they spell true or false differently.
+// sameValue reports whether two values mean the same, even if they spell true or false differently.
 func sameValue(a, b string) bool {
 	x, notX := strconv.ParseBool(a)
 	y, notY := strconv.ParseBool(b)
@@ -214,7 +218,7 @@ func (e *theirs) share(name string) float64 {
 	return min(1, max(0, n))
 }
 
-// check returns an error with all invalid values.
+// check returns one error that lists all invalid values.
 func (e *theirs) check() error {
 	var all []error
 	for _, name := range slices.Sorted(maps.Keys(e.known)) {
@@ -271,7 +275,7 @@ func (e *theirs) warn(log *slog.Logger) {
 // links matches the names of variables that Kubernetes sets in containers for each Service.
 var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$`)
 
-// serviceLink reports whether Kubernetes set the variable, for a Service with a name such as redis.
+// serviceLink reports whether Kubernetes has set the variable, for a Service with a name such as redis.
 func serviceLink(name, value string) bool {
 	return links.MatchString(name) || strings.HasSuffix(name, "PORT") && strings.Contains(value, "://")
 }

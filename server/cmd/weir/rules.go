@@ -63,7 +63,7 @@ type lintReport struct {
 	Warnings []rulefile.Problem `json:"warnings"`
 }
 
-// lint checks a rule file. It also warns about entries of an emergency list that the file lacks.
+// lint checks a rule file. It also warns of entries on the emergency list that are missing in the file.
 func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintReport, error) {
 	text, err := readFile(cmd, name, rulefile.MaxSize)
 	if err != nil {
@@ -83,7 +83,8 @@ func lint(cmd *cobra.Command, name string, emergency []adminapi.Block) (lintRepo
 	return r, nil
 }
 
-// badRules sets the exit code for an error of a rule file: the rules have problems, or the file can't be read.
+// badRules adds the exit code to an error about a rule file. The code shows whether the rules have problems, or the
+// file can't be read.
 func badRules(err error) error {
 	if is[rulefile.Problems](err) {
 		return rejected(err)
@@ -91,7 +92,8 @@ func badRules(err error) error {
 	return err
 }
 
-// readFile reads a file, a pipe or, for -, standard input. If there are more than most bytes, it returns one more than most.
+// readFile reads a file or a pipe or, if name is -, standard input. If there are more than most bytes, it returns
+// most+1 of them.
 func readFile(cmd *cobra.Command, name string, most int64) ([]byte, error) {
 	from := cmd.InOrStdin()
 	if name != "-" {
@@ -144,7 +146,7 @@ func showCommand() *cobra.Command {
 	return cmd
 }
 
-// rules returns a document: the file in the arguments, or a version, or the rules in force.
+// rules returns a document: the file in the arguments, a version, or the rules in force.
 func (n *adminPort) rules(cmd *cobra.Command, args []string, version string) ([]byte, error) {
 	given := cmd.Flags().Changed("version")
 	switch {
@@ -214,7 +216,7 @@ func (n *adminPort) history(cmd *cobra.Command, limit int) ([]adminapi.Version, 
 			count, before = count+1, v.Number
 		}
 		all = append(all, page.Versions...)
-		if before <= 1 || count == 0 { // a page that has only orphans is the only page
+		if before <= 1 || count == 0 { // a page that has only orphans is the last one
 			break
 		}
 	}
@@ -252,7 +254,7 @@ func rollbackCommand() *cobra.Command {
 			if len(all) < 2 {
 				return rejected(errors.New("there is no version before this one: nothing to roll back to"))
 			}
-			body.Version, header = all[1].Number, ifMatch(all[0].Number) // fail rather than undo a change that somebody else makes in the meantime
+			body.Version, header = all[1].Number, ifMatch(all[0].Number) // if somebody else makes a change in the meantime, fail instead of undoing it
 		}
 		body.Message, c.message = c.message, ""
 		return c.run(cmd, http.MethodPost, "/v1/rules/rollback", body, header, "")
@@ -332,7 +334,7 @@ func whatIfCommand() *cobra.Command {
 	return cmd
 }
 
-// missingNodes says which nodes are missing from a response, and why.
+// missingNodes returns texts that say which nodes are missing from a response, and why.
 func missingNodes(partial string, missing []string) (words []string) {
 	if partial != "" {
 		words = append(words, cell(partial))

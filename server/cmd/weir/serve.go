@@ -31,12 +31,12 @@ import (
 	"github.com/weirhq/weir/server/internal/serve"
 )
 
-// serving is a node to be started, with settings from flags or from other variables.
+// serving is a node that is to be started, with settings from flags or from other variables.
 type serving struct {
 	serve.Config
 	logFormat string
 	logLevel  slog.Level
-	// hints prints commands to try at the start of the log, if that is a terminal.
+	// hints prints commands to try after the node has started.
 	hints bool
 }
 
@@ -57,14 +57,15 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
-// takeSignals makes a hangup reload files instead of ending the node, as is usual for services.
+// takeSignals makes a hangup reload files, as is usual for services, instead of ending the node.
 func (v *serving) takeSignals() {
 	hangup.Catch()
 	v.Reload = hangup.Signals
 	signal.Ignore(syscall.SIGPIPE) // the process that reads the log may end before the node
 }
 
-// run runs the node until it is told to end. s has the settings without flags. warn logs variables that have no effect.
+// run runs the node until it is told to end. s has the settings that have no flags. warn logs variables that have no
+// effect.
 func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logger)) (err error) {
 	c := &v.Config
 	s.apply(c)
@@ -83,7 +84,7 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 	warn(log.Logger)
 	err = serve.Run(cmd.Context(), *c, version, log.Logger, func(l serve.Listening) {
 		announce(log.Logger, c, l)
-		if v.hints && v.logFormat == "text" && l.HTTP != nil { // operators who choose JSON don't need hints
+		if v.hints && v.logFormat == "text" && l.HTTP != nil { // operators who chose JSON don't need hints
 			fmt.Fprint(log.out, hints(os.Args[0], c, l))
 		}
 	})
@@ -94,8 +95,8 @@ func (v *serving) run(cmd *cobra.Command, s *settingsFile, warn func(*slog.Logge
 	case err == nil:
 		return nil
 	case !read:
-		return &exit{exitRefused, nil} // the log's reader is stuck, so writing the error to stderr would block
-	case errors.Is(err, fs.ErrNotExist): // a file that a flag names doesn't exist
+		return &exit{exitRefused, nil} // the process that reads the log is stuck, so writing the error to stderr would block
+	case errors.Is(err, fs.ErrNotExist): // the file is named by a flag
 		return s.blame(missing(err))
 	default:
 		return &exit{exitRefused, s.blame(err)}
@@ -189,7 +190,8 @@ func announce(log *slog.Logger, c *serve.Config, l serve.Listening) {
 	log.Info("serving", args...)
 }
 
-// urlOf returns the URL of a port, or "" if it isn't open. If the port is open on every address, the host is in everywhere.
+// urlOf returns the URL of a port, or "" if the port isn't open. If the port is open on every address, the URL has the
+// host everywhere.
 func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
 	if addr == nil {
 		return ""
@@ -204,7 +206,7 @@ func urlOf(c *serve.Config, addr net.Addr, everywhere string) string {
 	return scheme + text
 }
 
-// missing adds what to do to the error about a missing file.
+// missing adds what to do to an error about a missing file.
 func missing(err error) error {
 	var p *fs.PathError
 	switch {
@@ -218,14 +220,14 @@ func missing(err error) error {
 	return fmt.Errorf("%w: is the path right? It begins in the folder that weir is started in", err)
 }
 
-// hints returns commands to try on a node that has started.
+// hints returns the text with commands to try on a node that has started.
 func hints(weir string, c *serve.Config, l serve.Listening) string {
 	var b strings.Builder
 	b.WriteString("\nTry, in another terminal:\n")
 	http, token := urlOf(c, l.HTTP, "127.0.0.1"), given(c.HTTPToken != "", ` -H "Authorization: Bearer $WEIR_HTTP_TOKEN"`)
 	fmt.Fprintf(&b, "  curl -i %s/v1/check%s -d '{\"key\": \"sk_123\", \"method\": \"GET\", \"path\": \"/v1/orders\", \"ip\": \"203.0.113.7\"}'\n", http, token)
 	fmt.Fprintf(&b, "  %s check --http %s sk_123 --path /v1/orders --ip 203.0.113.7\n", weir, http)
-	if c.EnvoyConfig != "" || c.Envoy.XDS != nil { // then the node decides only requests of Envoy
+	if c.EnvoyConfig != "" || c.Envoy.XDS != nil { // this node decides only Envoy's requests
 		fmt.Fprintf(&b, "  curl -i %s/json%s -d '{\"domain\": \"edge\", \"descriptors\": [{\"entries\": [{\"key\": \"api_key\", \"value\": \"a\"}]}]}'    # with a domain and key of your configuration\n", http, token)
 	}
 	if l.Admin != nil && c.Rules == "" {
@@ -271,7 +273,7 @@ func parseUpstream(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// moreProxies adds addresses and CIDRs, separated by commas, to the trusted proxies.
+// moreProxies adds addresses and CIDRs, separated by commas, to the trusted proxies. It returns the result.
 func (v *serving) moreProxies(text string) ([]netip.Prefix, error) {
 	all := v.TrustedProxies
 	if text == "" {

@@ -24,7 +24,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// sections are the settings in weir.yaml without flags. Without a tag, TrustUnverified is called trust_unverified there.
+// sections are the settings in weir.yaml that have no flags. A field without a tag has its name in lower case with
+// underscores there: TrustUnverified is trust_unverified.
 type sections struct {
 	Identity serve.Identity
 	Headers  struct {
@@ -45,7 +46,8 @@ func (s *sections) apply(c *serve.Config) {
 	c.Answers = httplimit.Answers{Dialects: s.Headers.Dialects, Names: s.Headers.Names, Expose: s.Headers.Expose, Refusal: s.Refusal}
 }
 
-// settings sets the flags that weren't given on the command line. The environment takes precedence over weir.yaml.
+// settings sets the flags that weren't given on the command line, from the environment and from weir.yaml. The
+// environment takes precedence.
 func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !required {
@@ -77,7 +79,8 @@ func settings(flags *pflag.FlagSet, path string, required bool) (*settingsFile, 
 	return s, bad
 }
 
-// warnOfVariables logs warnings about variables that look like settings but aren't, such as misspelled ones.
+// warnOfVariables logs warnings about environment variables that look like settings but aren't, such as misspelled
+// ones.
 func warnOfVariables(log *slog.Logger, flags *pflag.FlagSet, environ []string) {
 	known := slices.Clone(clientVariables)
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -104,7 +107,7 @@ func isSetting(f *pflag.Flag) bool { return f.Name != "help" && f.Name != "confi
 
 func settingName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 
-// blame adds to an error about a flag or a section where it was set, unless that was on the command line.
+// blame adds to an error about a flag or a section where the value was set, unless that was on the command line.
 func (s *settingsFile) blame(err error) error {
 	text, isFlag := strings.CutPrefix(err.Error(), "--")
 	name, rest, ok := strings.Cut(text, ": ")
@@ -122,7 +125,8 @@ func (s *settingsFile) blame(err error) error {
 	if s.places[name] == nil {
 		return err
 	}
-	// An error that begins with "refusal: status:" is about the setting refusal.status.
+	// Strip names from the end until one is known: an error that begins with "refusal: status:" is about the setting
+	// refusal.status.
 	for {
 		part, after, ok := strings.Cut(rest, ": ")
 		if !ok || s.places[name+"."+part] == nil {
@@ -134,10 +138,12 @@ func (s *settingsFile) blame(err error) error {
 	return s.problems[len(s.problems)-1:]
 }
 
-// settingsFile is the content of weir.yaml: flags by their names, with _ instead of -, and sections, which have no flags.
+// settingsFile is the content of weir.yaml. It has flags, by their names with _ instead of -, and sections, which are
+// settings without flags.
 type settingsFile struct {
 	sections
-	// flags are the values that the file has for flags. variables are the environment variables that have set other flags.
+	// flags are the values of flags that the file sets. variables are the environment variables that set other flags,
+	// by flag.
 	flags, variables map[string]string
 	// places are the YAML nodes of values, by paths such as http or headers.dialects.
 	places map[string]*yaml.Node
@@ -147,7 +153,7 @@ type settingsFile struct {
 	problems rulefile.Problems
 }
 
-// readSettings parses weir.yaml. It returns all valid settings, and an error with all problems of the others.
+// readSettings parses weir.yaml. It returns all valid settings, and an error with the problems of all others.
 func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile, error) {
 	s := &settingsFile{
 		flags: map[string]string{}, variables: map[string]string{}, places: map[string]*yaml.Node{},
@@ -173,10 +179,11 @@ func readSettings(name string, text []byte, flags *pflag.FlagSet) (*settingsFile
 	return s, nil
 }
 
-// misread reports invalid YAML. Package rulefile finds the place of some errors more exactly than the YAML library.
+// misread reports invalid YAML. For some errors, package rulefile finds the line and column more exactly than the YAML
+// library.
 func (s *settingsFile) misread(text []byte, err error) {
 	for _, p := range rulefile.Layout(s.name, text) {
-		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // weir.yaml may use parts of YAML that rule files must not
+		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // skip what only rule files forbid: weir.yaml may use more of YAML
 			p.Text, p.Hint = secret.ReplaceAllString(p.Text, "$1…"), secret.ReplaceAllString(p.Hint, "$1…")
 			s.add(p)
 			return
@@ -194,7 +201,7 @@ func (s *settingsFile) fail(n *yaml.Node, path, hint, format string, args ...any
 	s.add(rulefile.Problem{File: s.name, Line: n.Line, Column: n.Column, Path: path, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// add reports a problem. It shows the line, unless that may contain a secret.
+// add adds a problem. It shows the line of the file, unless that may contain a secret.
 func (s *settingsFile) add(p rulefile.Problem) {
 	p.Excerpt, p.Caret = "", 0
 	if p.Line > 0 && p.Line <= len(s.lines) {
@@ -212,7 +219,7 @@ type setting struct {
 	key, value *yaml.Node
 }
 
-// settings returns the entries of a map. A repeated name is reported as a problem.
+// settings returns the entries of a map. It reports a repeated name as a problem.
 func (s *settingsFile) settings(n *yaml.Node, path, what string) []setting {
 	if n.Kind != yaml.MappingNode {
 		s.fail(n, path, "", "must be %s, got %s", what, describe(n))
@@ -254,12 +261,12 @@ func (s *settingsFile) unknown(e setting, path, in string, names []string) {
 		hint = "they hold secrets: put them into OTEL_EXPORTER_OTLP_HEADERS"
 	}
 	s.fail(e.key, path, hint, "there is no setting %q%s", e.name, in)
-	if p := &s.problems[len(s.problems)-1]; p.Excerpt != "" { // hide the value, which may be a secret
+	if p := &s.problems[len(s.problems)-1]; p.Excerpt != "" { // hide the value, because it may be a secret
 		p.Excerpt = strings.Repeat(" ", p.Caret) + e.name + ": …"
 	}
 }
 
-// flag reads the value of a flag. It joins the items of a list with commas.
+// flag sets a flag from the file. It joins the items of a list with commas.
 func (s *settingsFile) flag(e setting, flag *pflag.Flag) {
 	items := []*yaml.Node{e.value}
 	if e.value.Kind == yaml.SequenceNode {
@@ -277,10 +284,11 @@ func (s *settingsFile) flag(e setting, flag *pflag.Flag) {
 	s.flags[flag.Name] = strings.Join(parts, ",")
 }
 
-// wordEnd matches the end of a word in a Go name: TrustUnverified is trust_unverified, and APIKey is api_key.
+// wordEnd matches the end of a word in the name of a Go field: TrustUnverified becomes trust_unverified, and APIKey
+// becomes api_key.
 var wordEnd = regexp.MustCompile(`([a-z]|[A-Z]+)([A-Z][a-z])`)
 
-// fields returns functions that read the fields of a section, by their names in weir.yaml.
+// fields returns functions that set the fields of a section, by the fields' names in weir.yaml.
 func (s *settingsFile) fields(section reflect.Value, path string) map[string]func(setting) {
 	readers := map[string]func(setting){}
 	for f, v := range section.Fields() {
@@ -342,5 +350,5 @@ func (s *settingsFile) read(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// describe describes the value of a node, without showing a token.
+// describe describes the value of a node. It doesn't show a token.
 func describe(n *yaml.Node) string { return secret.ReplaceAllString(envoy.Describe(n), "$1…") }

@@ -22,8 +22,8 @@ type tailView struct {
 	filter map[string]*string // query parameters of GET /v1/events
 
 	seen, shown uint64
-	oneIn       uint64 // the last sampling rate that was reported; 0 while all decisions are shown
-	sampled     bool   // decisions have been sampled at some time
+	oneIn       uint64 // the sampling rate that was reported last; 0 while all decisions are shown
+	sampled     bool   // whether decisions have ever been sampled
 }
 
 func tailCommand() *cobra.Command {
@@ -52,7 +52,7 @@ func (v *tailView) run(cmd *cobra.Command) error {
 			q.Set(name, *value)
 		}
 	}
-	ctx := cmd.Context() // no timeout: the stream ends when the user leaves
+	ctx := cmd.Context() // no timeout: the stream lasts until the user ends the command
 	res, err := v.node.open(ctx, http.MethodGet, "/v1/events?"+q.Encode(), nil, http.Header{"Accept": {"text/event-stream"}})
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (v *tailView) run(cmd *cobra.Command) error {
 			return v.pulse(cmd.ErrOrStderr(), data)
 		case "end":
 			var e adminapi.End
-			_ = json.Unmarshal(data, &e) // if there is no reason, the stream has ended nevertheless
+			_ = json.Unmarshal(data, &e) // without a reason, the stream has ended nevertheless
 			ended = e.Text
 		}
 		return nil
@@ -127,7 +127,7 @@ func (v *tailView) line(out io.Writer, d *tail.Decision) string {
 	return b.String()
 }
 
-// pulse reports when sampling begins, changes or ends.
+// pulse prints a line when sampling begins, changes or ends.
 func (v *tailView) pulse(words io.Writer, data []byte) error {
 	var p tail.Pulse
 	if err := json.Unmarshal(data, &p); err != nil {

@@ -17,10 +17,10 @@ import (
 var Signals = make(chan os.Signal, 1)
 
 func init() {
-	if len(os.Args) < 2 || os.Args[1] == "serve" { // without arguments, it may be a node that is started by its program name
+	if len(os.Args) < 2 || os.Args[1] == "serve" { // a node may also be started by the name of the program, without arguments
 		Catch()
 	}
 }
 
-// Catch sends hangups to Signals, instead of letting them end the process.
+// Catch sends hangups to Signals. Without it, they would end the process.
 func Catch() { signal.Notify(Signals, syscall.SIGHUP) }
