@@ -202,7 +202,7 @@ func (h *host) refuse(rs *readings, named []*policy, now time.Time) time.Duratio
 		most := min(time.Minute, 500*time.Millisecond<<min(h.refusals, 8))
 		wait = max(10*time.Millisecond, rand.N(most)) // exponential, with full jitter
 	}
-	h.open = 1
+	h.open = 1 // until an answer gives numbers, requests start again one by one
 	if by != nil {
 		by.refuse(now, wait)
 	} else {
