@@ -135,13 +135,19 @@ var noRules = &RuleSet{}
 // isn't an error. An error means that the store couldn't be reached for some limit. Even then, follow the decision: it is what
 // the rules want in this case.
 func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err error) {
+	err = l.check(ctx, req, &d) // Check is short enough to be inlined, which saves a copy of the decision
+	return d, err
+}
+
+// check is like Check, but writes to d, which must be zero.
+func (l *Limiter) check(ctx context.Context, req *Request, d *Decision) (err error) {
 	rs := l.rules.Load()
 	ctx, m := l.begin(ctx)
 	if rs == nil {
 		m.reset()
-		d = withoutRules
-		l.end(req, m, &d, nil)
-		return d, nil
+		*d = withoutRules
+		l.end(req, m, d, nil)
+		return nil
 	}
 	rs.run(req, m)
 	if m.nameless {
@@ -155,15 +161,15 @@ func (l *Limiter) Check(ctx context.Context, req *Request) (d Decision, err erro
 	}
 	d.RulesVersion = rs.doc.Version
 	if m.reason != ReasonWithin {
-		m.decideUncounted(&d)
+		m.decideUncounted(d)
 	} else {
 		if rs.slots || req.Reserve > 0 || req.Repeat != (counter.Once{}) {
 			m.hold(req)
 		}
-		err = l.decide(ctx, req, m, &d)
+		err = l.decide(ctx, req, m, d)
 	}
-	l.end(req, m, &d, err)
-	return d, err
+	l.end(req, m, d, err)
+	return err
 }
 
 // withoutRules is the decision of a Limiter that has no rules yet.
