@@ -17,10 +17,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// tlsFlags are the flags for the TLS certificates that a command uses for requests to a node.
+// tlsFlags are the flags for the certificates that a command uses in requests to a node.
 type tlsFlags struct {
 	ca, cert, key string
-	keyFlag       string // the name of the flag for key
+	keyFlag       string // name of the flag for key
 
 	own *http.Client // created by the first call of client
 }
@@ -42,7 +42,7 @@ func (t *tlsFlags) register(f *pflag.FlagSet) {
 	}
 }
 
-// given reports whether any of the flags is set. If so, addresses without a scheme use https.
+// given reports whether any of the flags is set. If so, addresses without a scheme mean https.
 func (t *tlsFlags) given() bool { return t.ca != "" || t.cert != "" || t.key != "" }
 
 // withScheme adds a scheme to an address that has none: https if certificates are given, otherwise http.
@@ -128,7 +128,7 @@ func (t *tlsFlags) unreached(to, flag string, err error) error {
 	return fmt.Errorf("no node answers: %w: weir serve starts one, and --%s says where one is", err, flag)
 }
 
-// reason says why TLS failed, or returns "" for other failures. place is where the user wrote the URL.
+// reason returns a text that says why TLS failed, or "" for other failures. place is the argument or flag with the URL.
 func (t *tlsFlags) reason(to, place string, err error) (string, error) {
 	if alert := t.alert(to, err); alert != nil {
 		err = alert
@@ -162,9 +162,9 @@ func is[E error](err error) bool {
 	return found
 }
 
-// alert returns the alert with which a node rejects the client's certificate, or nil. In TLS 1.3, the node sends it after
-// the handshake, so the request may fail before the client reads the alert. So this function connects again, and only
-// reads.
+// alert returns the alert with which a node rejects the client's certificate, or nil. In TLS 1.3, the node sends the
+// alert after the handshake, so a request may fail before the client reads it. For that reason, this function connects
+// again, and only reads.
 func (t *tlsFlags) alert(to string, err error) error {
 	u, bad := url.Parse(to)
 	var op *net.OpError
@@ -179,7 +179,7 @@ func (t *tlsFlags) alert(to string, err error) error {
 	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")), c)
 	if err == nil {
 		defer conn.Close()
-		_ = conn.SetReadDeadline(time.Now().Add(patience)) // a node that accepts the certificate sends nothing before a request
+		_ = conn.SetReadDeadline(time.Now().Add(patience)) // a node that accepts the certificate sends nothing before it gets a request
 		_, err = conn.Read(make([]byte, 1))
 	}
 	if err == nil || !refusesCertificate(err) {
@@ -199,7 +199,7 @@ func wantsTLS(status int, body []byte) bool {
 	return status == http.StatusBadRequest && strings.Contains(string(body), "HTTP request to an HTTPS server")
 }
 
-// errWantsTLS returns the error for that response. place is where the user wrote the URL.
+// errWantsTLS returns the error for the response that wantsTLS recognizes. place is the argument or flag with the URL.
 func errWantsTLS(place string) error {
 	return fmt.Errorf("the node speaks TLS: write https:// in %s; --ca names the file of a CA that this machine doesn't know", place)
 }

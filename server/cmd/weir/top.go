@@ -25,13 +25,13 @@ type topView struct {
 	colour  colour
 	refused bool
 	rule    string // "" shows all rules
-	rules   bool   // show how rules are used instead of clients
+	rules   bool   // show the use of rules, not clients
 	k       int
 	every   time.Duration
 
 	answer  toplist.Answer
 	at      time.Time // when the response arrived
-	trouble string    // why there is no newer response
+	trouble string    // why the last request failed, or ""
 	paused  bool
 	out     io.Writer
 }
@@ -107,7 +107,7 @@ func (v *topView) title() string {
 		given(v.rule != "", "  rule "+cell(v.rule)) + given(v.paused, "  paused")
 }
 
-// limits says what is missing from the response, or returns "".
+// limits returns a text about what is missing in the response, or "".
 func (v *topView) limits() string {
 	out := missingNodes(v.answer.Partial, v.answer.NodesMissing)
 	for _, n := range v.answer.Nodes {
@@ -121,7 +121,8 @@ func (v *topView) limits() string {
 	return strings.Join(out, "; ")
 }
 
-// table returns a line for each client or rule, with at most width columns. 0 means no limit.
+// table returns a line for each client or rule. Lines have at most width characters; if width is 0, there is no
+// maximum.
 func (v *topView) table(width int) []string {
 	if v.rules {
 		rows := [][]string{{"RULE", "REQ/S", "REFUSED/S", "IN SHADOW/S", "LAST HIT", "LAST REFUSAL"}}
@@ -134,7 +135,7 @@ func (v *topView) table(width int) []string {
 	}
 	if len(v.answer.Clients) == 0 {
 		some := "No client" + given(v.answer.MissingBelow > 0, " above "+number(v.answer.MissingBelow)+"/s")
-		// Rates cover only completed slots, so they don't include requests of the last moments.
+		// The rates cover only completed slots of time, so a new request shows up a little later.
 		return []string{fmt.Sprintf("%s in the last %.0f seconds; a new request shows up after about %.0f s.", some, v.answer.WindowSeconds, v.answer.SlotSeconds)}
 	}
 	rows := [][]string{{"CLIENT", "", "REQ/S", "REFUSED/S", "RULE"}}
@@ -183,7 +184,8 @@ func sparkline(counts []uint32) string {
 const (
 	enter = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leave = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-	// A frame overwrites the last one. Terminals that support it show the frame all at once, so that nothing flickers.
+	// Each frame overwrites the previous one. Terminals that support this sequence show the frame all at once, so that
+	// nothing flickers.
 	frame    = "\x1b[?2026h\x1b[H"
 	frameEnd = "\x1b[K\x1b[J\x1b[?2026l"
 	lineEnd  = "\x1b[K\r\n"
@@ -195,7 +197,7 @@ const resized = 200 * time.Millisecond
 // screen is a terminal that displays weir top.
 type screen struct {
 	in, out *os.File
-	before  *term.State // the state to restore at the end
+	before  *term.State // the terminal's state, restored at the end
 }
 
 func (s *screen) enter() (err error) {
@@ -210,7 +212,7 @@ func (s *screen) leave() {
 	_ = term.Restore(int(s.in.Fd()), s.before)
 }
 
-// show displays the list until the user leaves, or the process is told to end.
+// show displays the list until the user ends the command, or the process is told to end.
 func (v *topView) show(cmd *cobra.Command, s *screen) error {
 	if err := s.enter(); err != nil {
 		return err
@@ -222,7 +224,7 @@ func (v *topView) show(cmd *cobra.Command, s *screen) error {
 
 	keys := make(chan []byte)
 	go read(s.in, keys)
-	answers := make(chan *topView, 1) // has room for the response to one request
+	answers := make(chan *topView, 1) // one request is in flight at a time
 	look, size := time.NewTicker(v.every), time.NewTicker(resized)
 	defer look.Stop()
 	defer size.Stop()
@@ -259,7 +261,7 @@ func (v *topView) show(cmd *cobra.Command, s *screen) error {
 			asking = false
 			if next.trouble != "" {
 				v.trouble = next.trouble
-			} else if next.refused == v.refused { // ignore the response if the user has asked for a different list since
+			} else if next.refused == v.refused { // otherwise, the user has asked for a different list in the meantime
 				v.answer, v.at, v.trouble = next.answer, next.at, ""
 			}
 		}
@@ -288,7 +290,8 @@ func read(in *os.File, keys chan<- []byte) {
 	}
 }
 
-// press handles typed keys. done says that the user wants to leave, and ask that the node must be asked again.
+// press handles typed keys. done reports that the user wants to end the command. ask reports that the node must be
+// asked again.
 func (v *topView) press(typed []byte) (done, ask bool) {
 	if typed[0] == 0x1b { // an escape sequence, for example of an arrow key: ignore it
 		return false, false

@@ -1,5 +1,5 @@
-// Package admin is the API with which operators look at a node and change its rules: who may do
-// what, the versions that changes make, and the warnings about changes.
+// Package admin implements the API with which operators look at a node and change its rules. It decides who may do
+// what, writes new versions of the rules, and warns about changes.
 package admin
 
 import (
@@ -29,50 +29,49 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// API is the API of a node's admin port.
+// API serves the admin port of a node.
 type API struct {
 	Rules   *inforce.Rules
 	Limiter *weir.Limiter
 	Guard   *guard.Guard
-	// Audit logs who changed what, and whose requests were refused. It must not block.
+	// Audit logs changes with their authors, and refused requests. It must not block.
 	Audit *slog.Logger
 	// Self describes this node.
 	Self func() rulestore.Node
-	// Regions returns the state of the other regions. If nil, there are none.
+	// Regions returns the state of the other regions. If the field is nil, there are no other regions.
 	Regions func() Regions
-	// Regroup moves, drains, forgets or restores a region. It fails with region.ErrRefused if that
-	// is impossible.
+	// Regroup moves, drains, forgets or restores a region. If that is impossible, the error is region.ErrRefused.
 	Regroup func(context.Context, RegionChange) error
 	Store   func() Store
 	// Top answers questions about clients, now and over the last hour.
 	Top *top.Cluster
-	// Cooldowns knows the clients that are in a cooldown.
+	// Cooldowns knows which clients are in a cooldown.
 	Cooldowns *cooldown.Guard
 	// Slots lists the requests that hold slots of concurrency limits.
 	Slots Slots
-	// Standing returns this region's share of a counter, or nil if regions don't share the counter.
-	// If nil, there are no other regions.
+	// Standing returns this region's part of a counter, or nil if regions don't share the counter. If the field is nil,
+	// there are no other regions.
 	Standing func(context.Context, *counter.Counter) (*region.Standing, error)
-	// Missing returns the home region of a limit if it couldn't be reached, or "" if the region's
-	// own store couldn't. If nil, there are no other regions.
+	// Missing returns the name of a limit's home region if that region couldn't be reached, or "" if the own region's
+	// store couldn't. If the field is nil, there are no other regions.
 	Missing func(*counter.Policy) string
-	// Heard returns what this node last read about the others, without calling Redis.
+	// Heard returns what this node last read about the other nodes. It doesn't call Redis.
 	Heard func() redisstore.Heard
-	// Now returns this node's state, without calling other nodes.
+	// Now returns this node's state. It doesn't call other nodes.
 	Now func() Now
 	// Tail streams decisions, until Ending is closed.
 	Tail   *tail.Hub
 	Ending <-chan struct{}
 	// Metrics answers scrapes.
 	Metrics http.Handler
-	// Profiles writes the profile at a path. If nil, there are no profiles.
+	// Profiles serves profiles of this process. If nil, there are none.
 	Profiles http.HandlerFunc
 
 	changes lastChanges
 	shown   atomic.Pointer[shownRules]
 
-	// looks, writes and hours queue expensive requests: those that read, those that write, and
-	// questions about the last hour. Reads never delay writes.
+	// looks, writes and hours are queues for expensive requests: requests that read, requests that change the rules,
+	// and questions about the last hour. They are separate, so that reads never delay writes.
 	looks, writes, hours *queue
 }
 
@@ -84,24 +83,21 @@ type Route struct {
 	does         work
 }
 
-// handler serves a call. It returns the value to send as JSON, or nil if it has sent the response
-// itself.
+// handler serves a call. It returns the value to send as JSON. If it has already sent the response, it returns nil.
 type handler func(*API, *call) (any, *jsonerror.Error)
 
-// with turns a function that takes a decoded JSON body into a handler. The body may have at most
-// that many bytes.
+// with makes a handler from a function that takes a decoded JSON body of at most most bytes.
 func with[T any](most int64, handle func(*API, *call, T) (any, *jsonerror.Error)) handler {
 	return needs(func(_ *API, r *call) (T, *jsonerror.Error) { return decode[T](r, most) }, handle)
 }
 
-// asks turns a function that takes a request in the form of /v1/check into a handler: see
-// [API.question].
+// asks makes a handler from a function that takes a request in the format of /v1/check: see [API.question].
 func asks(slot bool, handle func(*API, *call, question) (any, *jsonerror.Error)) handler {
 	return needs(func(a *API, r *call) (question, *jsonerror.Error) { return a.question(r, slot) }, handle)
 }
 
-// needs turns a function that takes the result of get into a handler. If get fails, its error is
-// the response.
+// needs makes a handler from a function that takes the result of get. If get returns an error, the handler returns that
+// error.
 func needs[T any](get func(*API, *call) (T, *jsonerror.Error), handle func(*API, *call, T) (any, *jsonerror.Error)) handler {
 	return func(a *API, r *call) (any, *jsonerror.Error) {
 		v, f := get(a, r)
@@ -125,10 +121,10 @@ type call struct {
 	*http.Request
 	w     http.ResponseWriter
 	who   guard.Who
-	queue *queue // where calls that parse wait for their turn
+	queue *queue // where expensive calls wait for their turn
 }
 
-// Routes are all endpoints. Those under /v1/rules also exist without /v1.
+// Routes lists all endpoints. Those under /v1/rules also exist without /v1.
 var Routes = []Route{
 	{"GET", "/v1/rules", guard.Read, needs((*API).inForce, (*API).rules), shows},
 	{"PUT", "/v1/rules", guard.Operate, needs(document, (*API).putRules), changes},
@@ -203,7 +199,7 @@ func (a *API) answer(route *Route, r *call) {
 	}
 }
 
-// body reads a call's body of at most that many bytes.
+// body reads a call's body, of at most most bytes.
 func (r *call) body(most int64) ([]byte, *jsonerror.Error) {
 	text, err := io.ReadAll(http.MaxBytesReader(r.w, r.Body, most))
 	var tooLarge *http.MaxBytesError
@@ -216,10 +212,11 @@ func (r *call) body(most int64) ([]byte, *jsonerror.Error) {
 	return text, nil
 }
 
-// document reads a rule document. It reads one more byte than allowed, so that the parser rejects larger ones.
+// document reads a rule document. It reads up to one byte more than allowed, so that the parser rejects documents that
+// are too large.
 func document(_ *API, r *call) ([]byte, *jsonerror.Error) { return r.body(rulefile.MaxSize + 1) }
 
-// decode reads a JSON body of at most that many bytes, and rejects unknown fields.
+// decode reads a JSON body of at most most bytes. It rejects unknown fields.
 func decode[T any](r *call, most int64) (in T, f *jsonerror.Error) {
 	text, f := r.body(most)
 	if f != nil {
@@ -244,7 +241,7 @@ func (r *call) writeJSON(v any) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil { // don't send half a response
+	if err := enc.Encode(v); err != nil { // encode everything before sending anything: a response mustn't end in the middle
 		jsonerror.New(http.StatusInternalServerError, jsonerror.Internal, "the answer can't be written as JSON: %v", err).Write(r.w)
 		return
 	}
@@ -253,5 +250,5 @@ func (r *call) writeJSON(v any) {
 
 func (r *call) write(contentType string, body []byte) {
 	r.w.Header().Set("Content-Type", contentType)
-	_, _ = r.w.Write(body) // the client may have left
+	_, _ = r.w.Write(body) // the client may have disconnected
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// block prepares a change of the deny list that always works: it needs no force, and an entry that
-// can't be added to the rules goes on the emergency list. Removing an entry also removes it from
-// the emergency list.
+// block prepares a change of the deny list in such a way that it always succeeds. It needs no force. An entry that
+// can't be added to the rules goes on the emergency list. If an entry is removed, it is removed from both lists.
 func (a *API) block(r *call, c *change, entry string, remove bool) *jsonerror.Error {
 	if remove {
 		c.then = func(out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
@@ -55,8 +54,8 @@ func (a *API) listed(entry string) bool {
 	return slices.Contains(a.Rules.InForce().File.Rules.Deny, entry)
 }
 
-// lift removes an entry from the emergency list, after the change to the rules. out and f are the
-// outcome of that change.
+// lift removes an entry from the emergency list, after the attempt to remove it from the rules. out and f are the
+// outcome of that attempt.
 func (a *API) lift(r *call, c *change, entry string, out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {
 	blocks, inFile := a.Rules.Blocks(), a.Rules.File() != ""
 	switch listed := a.listed(entry); {
@@ -64,7 +63,7 @@ func (a *API) lift(r *call, c *change, entry string, out *Changed, f *jsonerror.
 		return nil, noEntry("denylist", entry)
 	case !blocks.Has(entry):
 		return out, f
-	case f == nil: // the entry was also in the rules, and is removed
+	case f == nil: // the change has also removed the entry from the rules
 	case listed && !inFile:
 		return nil, f // the rules still block the entry, so it stays on both lists
 	default:
@@ -77,8 +76,8 @@ func (a *API) lift(r *call, c *change, entry string, out *Changed, f *jsonerror.
 	return out, nil
 }
 
-// edit changes the emergency list unless it is a dry run, and saves it to the file and to Redis. It
-// records in out what it changed and where it couldn't save.
+// edit makes a change of the emergency list, and saves the list to the file and to Redis. In a dry run, it makes no
+// change. It records in out what it changed, and where it couldn't save.
 func (a *API) edit(r *call, out *Changed, entry, what string, change func(*rulestore.Blocks) bool) {
 	blocks := a.Rules.Blocks()
 	if out.DryRun {
@@ -91,7 +90,7 @@ func (a *API) edit(r *call, out *Changed, entry, what string, change func(*rules
 		out.Emergency = what
 		a.audit(r, "emergency list: entry "+what, "entry", shown.Entry(entry))
 	}
-	inFile, inRedis := blocks.Sync(r.Context()) // saves even an unchanged list, since an earlier change may not have been saved everywhere
+	inFile, inRedis := blocks.Sync(r.Context()) // even if this changed nothing, an earlier change may not have been saved everywhere
 	if inFile != nil {
 		out.warn("the emergency list can't be kept in --data, which is tried again every second: %v", inFile)
 	}
@@ -100,8 +99,8 @@ func (a *API) edit(r *call, out *Changed, entry, what string, change func(*rules
 	}
 }
 
-// emergency returns the response to a change of only the emergency list, which makes no new version
-// of the rules.
+// emergency returns the response to a change that affected only the emergency list, so that there is no new version of
+// the rules.
 func (a *API) emergency(c *change) *Changed {
 	version := a.Rules.InForce().Version
 	return &Changed{Version: version, DryRun: c.dryRun, Warnings: []rulefile.Problem{}, before: version}
@@ -112,8 +111,8 @@ func (c *Changed) warn(format string, args ...any) {
 	c.Warnings = append(c.Warnings, rulefile.Problem{Text: fmt.Sprintf(format, args...)})
 }
 
-// Unlisted returns a warning for each entry of the emergency list that the rules don't block. Those
-// clients will be let through when an operator removes the entry.
+// Unlisted returns a warning for each entry of the emergency list that the rules don't block. When an operator removes
+// such an entry, the client is let through.
 func Unlisted(emergency []Block, set *weir.RuleSet) (all []rulefile.Problem) {
 	for _, b := range emergency {
 		if denied, _ := private.Covers(set, b.Entry); !denied {
@@ -130,7 +129,7 @@ func (a *API) emergencyList() (all []Block) {
 	return all
 }
 
-// NoEntry is part of the error for an entry that can't be removed because the list doesn't have it.
+// NoEntry is part of the error that the list doesn't have the entry to remove.
 const NoEntry = " has no entry "
 
 func noEntry(name, entry string) *jsonerror.Error {

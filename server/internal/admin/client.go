@@ -10,8 +10,8 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// keyOf returns the key that a change is for, given as the key or as a client's fingerprint. If it
-// was a fingerprint, hidden is the key too, which responses must not show.
+// keyOf returns the key that a change is about. The caller names it by key or by client, which is a fingerprint. With a
+// fingerprint, hidden is the key, too, and responses must not show it.
 func (a *API) keyOf(r *call, key, client, what string) (name, hidden string, f *jsonerror.Error) {
 	switch {
 	case client == "":
@@ -28,14 +28,13 @@ func (a *API) keyOf(r *call, key, client, what string) (name, hidden string, f *
 	case who.Kind != "api_key":
 		return "", "", jsonerror.Bad("client: it is known by its %s, and this is for API keys: look at what the rules count by", who.Kind)
 	case !plain(who.Value):
-		// Clients choose their keys. A key that reads as a range or a pattern would block other
-		// clients instead.
+		// Clients choose their keys. If a key looked like a range or a pattern, it would block other clients.
 		return "", "", jsonerror.Bad("client: its key has characters that a list or a rule might read as something else: paste the key, if it is meant")
 	}
 	return who.Value, who.Value, nil
 }
 
-// plain reports whether a key can't be read as an address, a network or a pattern.
+// plain reports whether a key can't be parsed as an address, a network or a pattern.
 func plain(key string) bool {
 	_, noAddr := netip.ParseAddr(key)
 	_, noNet := netip.ParsePrefix(key)
@@ -44,8 +43,7 @@ func plain(key string) bool {
 
 const keyBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.+/=:@~"
 
-// scrub masks a key in a text, since an operator who names a client by its fingerprint must not
-// learn its key.
+// scrub masks a key in a text. An operator who names a client by its fingerprint must not learn the client's key.
 func scrub(text, key string) string {
 	if key == "" {
 		return text
@@ -54,7 +52,7 @@ func scrub(text, key string) string {
 	out := parts[0]
 	for i, after := range parts[1:] {
 		before := parts[i]
-		if before != "" && within(before[len(before)-1]) || after != "" && within(after[0]) { // it is part of a longer word
+		if before != "" && within(before[len(before)-1]) || after != "" && within(after[0]) { // the match is part of a longer word
 			out += key + after
 		} else {
 			out += shown.Key(key) + after
@@ -63,7 +61,7 @@ func scrub(text, key string) string {
 	return out
 }
 
-// within reports whether a byte next to a key continues the same word.
+// within reports whether a byte before or after a key belongs to the same word as the key.
 func within(b byte) bool {
 	return b == '_' || b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z'
 }
@@ -75,7 +73,7 @@ func scrubAll(all []rulefile.Problem, key string) []rulefile.Problem {
 	for i := range all {
 		p := &all[i]
 		p.Text, p.Path, p.Hint = scrub(p.Text, key), scrub(p.Path, key), scrub(p.Hint, key)
-		p.Excerpt = "" // it may show part of the key
+		p.Excerpt = "" // the excerpt may show part of the key
 	}
 	return all
 }
@@ -89,8 +87,8 @@ func scrubFault(f *jsonerror.Error, key string) *jsonerror.Error {
 	return &out
 }
 
-// be changes a request to one from the client with a fingerprint, and returns the client's name,
-// which responses must not show.
+// be sets the client of a request to the one with a fingerprint. It returns the client's name, which responses must not
+// show.
 func (a *API) be(r *call, req *weir.Request, print string) (hidden string, f *jsonerror.Error) {
 	if req.APIKey != "" {
 		return "", jsonerror.Bad("give the key, or the client's fingerprint, and not both")

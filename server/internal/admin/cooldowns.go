@@ -10,14 +10,14 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Cooldowns is the answer of GET /v1/cooldowns.
+// Cooldowns is the response to GET /v1/cooldowns.
 type Cooldowns struct {
 	InForce   int                 `json:"in_force"`
 	Shadow    int                 `json:"shadow"`
-	Cooldowns []cooldown.Cooldown `json:"cooldowns"` // those that end last come first
+	Cooldowns []cooldown.Cooldown `json:"cooldowns"` // sorted by their ends, latest first
 }
 
-// usualCooldowns is how many cooldowns are listed by default, and mostCooldowns the maximum.
+// usualCooldowns is how many cooldowns are listed by default, and mostCooldowns is the maximum.
 const (
 	usualCooldowns = 100
 	mostCooldowns  = 10_000
@@ -28,7 +28,7 @@ func (a *API) cooldowns(r *call) (any, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	inForce := map[string]bool{} // only rules in force: cooldowns of removed rules refuse nothing
+	inForce := map[string]bool{} // whether each rule is in force; cooldowns of removed rules refuse nothing
 	for _, r := range a.Rules.InForce().File.Rules.Rules {
 		inForce[strings.ToLower(r.ID)] = true
 	}
@@ -49,8 +49,7 @@ func (a *API) cooldowns(r *call) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// liftTime is how long the store may take to lift a cooldown. The other nodes learn of it from the
-// store.
+// liftTime is how long the store may take to lift a cooldown. The other nodes learn from the store that it was lifted.
 const liftTime = 2 * time.Second
 
 func (a *API) liftCooldown(r *call) (any, *jsonerror.Error) {

@@ -23,7 +23,7 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 	req := &q.Request
 	req.Peek, req.Cost = true, max(1, req.Cost)
 	a.leastAmounts(req)
-	shared := map[string]bool{} // rules that count by address, if the request has no address
+	shared := map[string]bool{} // rules that count by address; filled only if the request has no address
 	if doc, f := a.inForce(r); f == nil && !req.IP.IsValid() {
 		if f := a.looks.work(r.Context(), func() {
 			for _, x := range doc.File.Set.Explain(req).Rules {
@@ -33,7 +33,7 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 			return nil, f
 		}
 	}
-	d, _ := a.Limiter.Check(r.Context(), req) // limits that couldn't be decided are marked as degraded, so ignore the error
+	d, _ := a.Limiter.Check(r.Context(), req) // ignore the error: limits that couldn't be decided are marked as degraded
 	out := Counters{Allowed: d.Allowed, Binding: d.Rule, Reason: observer.Reason(d.Reason), Counters: []Counter{}}
 	now := private.Now(a.Limiter)
 	out.At = *Moment(now)
@@ -46,7 +46,7 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 		}
 		return &all[i]
 	}
-	var unlisted error // why slots are missing from the list
+	var unlisted error // why the list of slots is incomplete
 	for i := range limits {
 		c := counterOf(&limits[i], now, d.Reason != weir.ReasonCooldown)
 		c.SharedAddress = shared[c.Rule]
@@ -70,8 +70,7 @@ func (a *API) counters(r *call, q question) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// stand fills in this region's share of a limit. How much all regions have used together isn't
-// known.
+// stand sets this region's part of a limit. How much all regions have used together is unknown.
 func (a *API) stand(ctx context.Context, c *Counter, of *counter.Counter) {
 	if of == nil {
 		return
@@ -83,8 +82,8 @@ func (a *API) stand(ctx context.Context, c *Counter, of *counter.Counter) {
 	}
 }
 
-// leastAmounts adds the least of each amount to a request that names no amounts, so that an
-// exhausted budget refuses it. It skips amounts for which a rule has a default.
+// leastAmounts adds the smallest possible value of each amount to a request that names no amounts, so that an exhausted
+// budget refuses the request. It skips amounts for which a rule has a default.
 func (a *API) leastAmounts(req *weir.Request) {
 	if len(req.Amounts) > 0 {
 		return
@@ -103,8 +102,7 @@ func (a *API) leastAmounts(req *weir.Request) {
 	}
 }
 
-// counterOf describes a limit. If it wasn't asked, only the time to wait is
-// meaningful.
+// counterOf describes a limit. If asked is false, the limit wasn't asked, and only its waiting time is meaningful.
 func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 	p := l.Policy
 	c := Counter{
@@ -113,7 +111,7 @@ func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 		ResetAfterMS: l.ResetAfter.Milliseconds(), RetryAfterMS: max(-1, l.RetryAfter.Milliseconds()), Degraded: l.Degraded,
 	}
 	if c.Remaining == c.Max {
-		c.ResetAfterMS = 0 // an unused window is full already, although it also has an end
+		c.ResetAfterMS = 0 // an unused window counts as full, although its end lies ahead
 	}
 	if c.Degraded || c.Max == 0 {
 		return c
@@ -121,7 +119,7 @@ func counterOf(l *weir.LimitStatus, now time.Time, asked bool) Counter {
 	used := min(1, max(0, float64(c.Max-c.Remaining)/float64(c.Max)))
 	c.Used = &used
 	switch {
-	case p.Limit.Algorithm == weir.Concurrency: // the end of requests in flight is unknown
+	case p.Limit.Algorithm == weir.Concurrency: // requests in flight end at unknown times
 		if asked {
 			n := p.Limit.Count - l.Remaining
 			c.InFlight = &n
@@ -148,9 +146,9 @@ func Moment(t time.Time) *time.Time {
 	return &t
 }
 
-// binds orders counters by importance to the client: first those that refuse it, with the longest
-// wait first; then those that can't be reached; then the others, with the most used first. Counters
-// that other clients share, and those that refuse nobody, come last.
+// binds sorts counters by importance to the client. First come the counters that refuse it, with the longest wait
+// first, then those that can't be reached, and then the others, with the most used first. Counters that other clients
+// share come next, and counters in shadow last.
 func binds(a, b Counter) int {
 	rank := func(c *Counter) int {
 		switch {
@@ -165,12 +163,12 @@ func binds(a, b Counter) int {
 		}
 		return 2
 	}
-	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // -1, which means never, becomes the longest wait
+	wait := func(c *Counter) uint64 { return uint64(c.RetryAfterMS) } // -1, which means that waiting doesn't help, becomes the longest wait
 	used := func(c *Counter) float64 { return *cmp.Or(c.Used, new(float64)) }
 	return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(wait(&b), wait(&a)), cmp.Compare(used(&b), used(&a)))
 }
 
-// Slots lists the requests that hold slots of a concurrency limit. The stores implement it.
+// Slots has the requests that hold slots of a concurrency limit. Stores implement it.
 type Slots interface {
 	Slots(ctx context.Context, c *counter.Counter, most int, each func(id counter.Once, n int64, since, ends time.Time)) error
 	Slot(ctx context.Context, c *counter.Counter, id counter.Once) (int64, error)
@@ -178,7 +176,7 @@ type Slots interface {
 
 const (
 	shownSlots = 100
-	// seenSlots is how many slots are read in order to find the oldest ones.
+	// seenSlots is how many slots are read to find the oldest ones.
 	seenSlots = 1000
 )
 
@@ -193,8 +191,8 @@ func (a *API) slotsOf(ctx context.Context, c *counter.Counter) (all []Slot, err 
 	return all[:min(len(all), shownSlots)], err
 }
 
-// releaseSlot frees the slots that one request holds in a client's counters. A request has the same
-// id in all of them.
+// releaseSlot releases the slots that one request holds in a client's counters. The request has the same id in all of
+// them.
 func (a *API) releaseSlot(r *call, q question) (any, *jsonerror.Error) {
 	raw, err := hex.DecodeString(q.slot)
 	if err != nil || len(raw) != len(counter.Once{}) {
@@ -207,7 +205,7 @@ func (a *API) releaseSlot(r *call, q question) (any, *jsonerror.Error) {
 	}
 	out := Released{}
 	var back []counter.Return
-	counts := false // whether a rule limits requests in flight
+	counts := false // whether any rule limits requests in flight
 	for _, c := range private.Counters(a.Limiter, &q.Request) {
 		if c.Policy.Limit.Algorithm != weir.Concurrency || rule != "" && !strings.EqualFold(rule, c.Policy.Rule) {
 			continue

@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// parameter parses a query parameter, or returns otherwise if it is missing.
+// parameter parses a query parameter. If it is missing, it returns otherwise.
 func parameter[T any](r *call, name, must string, otherwise T, parse func(string) (v T, ok bool)) (T, *jsonerror.Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
@@ -58,7 +58,7 @@ func (c *change) read(r *call) (f *jsonerror.Error) {
 	return nil
 }
 
-// ifMatch returns the version that the caller wants to change, or "" for any version.
+// ifMatch returns the version that must be the newest for the change to succeed, or "" for any version.
 func (r *call) ifMatch() string {
 	if tag := r.Header.Get("If-Match"); tag != "*" {
 		return tag
@@ -66,8 +66,7 @@ func (r *call) ifMatch() string {
 	return ""
 }
 
-// make makes a change, and logs its author. The text what describes the change in the audit log, so it must not
-// contain a key.
+// make makes a change and logs its author. what describes the change in the audit log, so it must not contain a key.
 func (a *API) make(r *call, what string, c *change) (any, *jsonerror.Error) {
 	if f := c.read(r); f != nil {
 		return nil, f
@@ -81,8 +80,8 @@ func (a *API) make(r *call, what string, c *change) (any, *jsonerror.Error) {
 		out, f = c.then(out, f)
 	}
 	if f != nil {
-		if !c.dryRun { // a dry run isn't logged, since readers may send it
-			a.audit(r, shown.Hide(what), "answer", f.Code) // an unknown name may be a key in the wrong place
+		if !c.dryRun { // dry runs aren't logged, because readers may send them
+			a.audit(r, shown.Hide(what), "answer", f.Code) // what may contain an unknown name, which may be a key in the wrong place
 		}
 		return nil, scrubFault(f, c.hidden)
 	}
@@ -94,8 +93,8 @@ func (a *API) make(r *call, what string, c *change) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// audit logs the author, the caller's address and the change, without keys. The version that the change made has
-// the keys.
+// audit logs the author, the caller's address and the change, without keys. The keys are in the version that the change
+// made.
 func (a *API) audit(r *call, what string, args ...any) {
 	a.Audit.Info("audit", append([]any{"who", r.who.Name, "from", r.RemoteAddr, "what", what}, args...)...)
 }
@@ -117,7 +116,7 @@ func (a *API) deleteRule(r *call) (any, *jsonerror.Error) {
 	return a.make(r, "delete rule "+id, &change{removes: true, edit: func(text []byte) ([]byte, error) { return rulefile.DeleteRule(text, id) }})
 }
 
-// read reads a limit. It is text such as "500/minute", or a number, which leaves the window unchanged.
+// read parses a limit. The limit is a text such as "500/minute", or a number, which leaves the window unchanged.
 func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	out := rulefile.Numbers{Capacity: n.Capacity}
 	if n.Capacity < 0 {
@@ -132,7 +131,7 @@ func (n *Numbers) read() (rulefile.Numbers, *jsonerror.Error) {
 	var text string
 	var number json.Number
 	switch {
-	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Keys(text)) == 0: // the parser's errors quote the text, so don't let it parse one that looks like a key
+	case json.Unmarshal(n.Limit, &text) == nil && len(shown.Keys(text)) == 0: // don't parse a text that looks like a key, because errors of the parser quote the text
 		out.Limit = text
 	case json.Unmarshal(n.Limit, &number) == nil && n.Limit[0] != '"':
 		out.Limit = number.String()
@@ -151,8 +150,8 @@ func (a *API) putTier(r *call, in Numbers) (any, *jsonerror.Error) {
 	return a.make(r, "put tier "+tier, &change{edit: func(text []byte) ([]byte, error) { return rulefile.SetTier(text, tier, n) }})
 }
 
-// resolve sets Key if the client is given by its fingerprint. In that case, hidden is the key, which responses
-// must not show.
+// resolve sets Key if the client is named by its fingerprint. In that case, it returns the key as hidden, and responses
+// must not show it.
 func (k *OverrideName) resolve(a *API, r *call) (hidden string, f *jsonerror.Error) {
 	k.Key, hidden, f = a.keyOf(r, k.Key, k.Client, "override")
 	switch {
@@ -187,8 +186,7 @@ func (a *API) putKey(r *call, in Override) (any, *jsonerror.Error) {
 	c.edit = func(text []byte) ([]byte, error) {
 		n := n
 		if in.ExpiresIn == "" {
-			// Keep the end of a temporary override: an operator who raises its limit doesn't mean to make it
-			// permanent.
+			// A temporary override keeps its end: an operator who raises its limit doesn't mean to make it permanent.
 			old, err := rulefile.ParseAt("rules", text, now)
 			if err != nil {
 				return nil, err
@@ -235,7 +233,7 @@ func (l keyList) put(a *API, r *call, in List) (any, *jsonerror.Error) {
 		return nil, jsonerror.Bad(`entries: must be the whole list, such as {"entries": ["sk_internal_*"]}`)
 	}
 	return a.make(r, "put "+l.name, &change{
-		removes: r.ifMatch() != "", // without If-Match, the caller may drop an entry that somebody has just added and that it hasn't seen
+		removes: r.ifMatch() != "", // without If-Match, the caller may remove an entry that somebody has just added, and that the caller hasn't seen
 		edit:    func(text []byte) ([]byte, error) { return rulefile.SetList(text, l.list, in.Entries) },
 	})
 }

@@ -40,11 +40,11 @@ func (a *API) events(r *call) (any, *jsonerror.Error) {
 	control := http.NewResponseController(r.w)
 	add := func(event string, v any) { tail.Write(&buf, event, v) }
 	flush := func() bool {
-		_ = control.SetWriteDeadline(time.Now().Add(unread)) // replaces the port's deadline, which is meant for ordinary responses
+		_ = control.SetWriteDeadline(time.Now().Add(unread)) // replaces the port's deadline, which is for ordinary responses
 		_, err := buf.WriteTo(r.w)
 		return err == nil && control.Flush() == nil
 	}
-	add("pulse", v.Pulse()) // shows that the stream works before the first decision
+	add("pulse", v.Pulse()) // shows the client that the stream works, even before the first decision
 	ticks := time.NewTicker(tail.Every)
 	defer ticks.Stop()
 	for flush() {
@@ -55,7 +55,7 @@ func (a *API) events(r *call) (any, *jsonerror.Error) {
 				add("decision", <-v.Decisions())
 			}
 		case <-ticks.C:
-			if _, refused := a.Guard.Admit(r.Request); refused != nil { // its token was removed, or its session ended
+			if _, refused := a.Guard.Admit(r.Request); refused != nil { // the token was removed, or the session has ended
 				add("end", End{refused.Message})
 				flush()
 				return nil, nil
@@ -69,15 +69,15 @@ func (a *API) events(r *call) (any, *jsonerror.Error) {
 			return nil, nil
 		}
 	}
-	return nil, nil // the client left or reads too slowly
+	return nil, nil // the client has disconnected, or reads too slowly
 }
 
-// End is the last event of a stream, if the node ends it.
+// End is the last event of a stream that the node ends.
 type End struct {
 	Text string `json:"text"`
 }
 
-// unread is how long a write may block before the client is considered gone.
+// unread is how long a write may block before the node assumes that the client is gone.
 const unread = 5 * time.Second
 
 func eventFilter(r *call) (f tail.Filter, _ *jsonerror.Error) {
@@ -105,7 +105,7 @@ func eventFilter(r *call) (f tail.Filter, _ *jsonerror.Error) {
 		case "client":
 			n, err := strconv.ParseUint(value, 16, 32)
 			if err != nil || len(value) != 8 {
-				return f, jsonerror.Bad("client: must be a fingerprint as GET /v1/top shows them, such as 1a2b3c4d") // don't quote the value: it may be a key
+				return f, jsonerror.Bad("client: must be a fingerprint as GET /v1/top shows them, such as 1a2b3c4d") // don't quote the value, because it may be a key
 			}
 			f.Client, f.ByClient = uint32(n), true
 		default:

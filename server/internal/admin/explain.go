@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Explain explains which rules apply to a request.
+// Explain says which rules apply to a request, and why.
 func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	x := rules.Explain(req)
 	out := Explanation{Explanation: x, Reason: x.Reason.String(), Rules: []RuleExplanation{}}
@@ -34,7 +34,7 @@ func Explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	return out
 }
 
-// beginning says where the windows of a calendar start, or returns "" if there is no calendar.
+// beginning says when the windows of a calendar start. Without a calendar, it returns "".
 func beginning(c counter.Calendar) string {
 	zone := cmp.Or(c.Zone, "UTC")
 	switch {
@@ -48,8 +48,7 @@ func beginning(c counter.Calendar) string {
 	return "in " + zone
 }
 
-// requestOf returns a request that matches an endpoint, if there is one. For each wildcard, it uses
-// the wildcard's name.
+// requestOf returns a request that matches an endpoint, or nil. In the path, each wildcard is replaced by its name.
 func requestOf(endpoint string) *EndpointRequest {
 	at := strings.Index(endpoint, "/")
 	if at < 0 {

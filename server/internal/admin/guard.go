@@ -11,12 +11,12 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// inTurn does the expensive part of a call when it is its turn. Sending the response isn't part of
-// it, because a slow client must not delay other calls.
+// inTurn waits for the call's turn, and then runs the expensive part of the call. Sending the response isn't part of
+// that, because a slow client must not delay other calls.
 func (r *call) inTurn(work func()) *jsonerror.Error { return r.queue.work(r.Context(), work) }
 
-// admit checks that the caller may make the call, and takes a seat in the queue for calls that
-// parse or recall. leave gives the seat up. Dry runs need only permission to read.
+// admit checks that the caller may make the call. For an expensive call, it also takes a seat in the call's queue, and
+// the caller must call leave to give the seat up. A dry run needs only permission to read.
 func (a *API) admit(route *Route, r *call) (leave func(), f *jsonerror.Error) {
 	leave = func() {}
 	if route.Role == guard.Anybody {
@@ -59,7 +59,7 @@ func (a *API) refused(r *call, why *jsonerror.Error) *jsonerror.Error {
 	return why
 }
 
-// line logs a message that callers can trigger at will, unless there were too many lately.
+// line logs a message that callers can cause at will. If there were too many such messages recently, it doesn't.
 func (a *API) line(r *call, level slog.Level, msg string, args ...any) {
 	log, leftOut := a.Guard.Line(r.who.Name)
 	if leftOut > 0 {
@@ -99,7 +99,7 @@ func (a *API) login(r *call, in credentials) (any, *jsonerror.Error) {
 	return a.sessionOf(who, proof), nil
 }
 
-// maxLogin is how many bytes of a login are read, since anybody may send one.
+// maxLogin is how many bytes of a login are read. It is small because anybody may send one.
 const maxLogin = 4 << 10
 
 func (a *API) logout(r *call) (any, *jsonerror.Error) {

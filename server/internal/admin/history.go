@@ -30,7 +30,7 @@ func parseName(text string) (v rulestore.Version, ok bool) {
 	return rulestore.Version{Number: n, Hash: hash}, err == nil && n > 0 && (!hashed || len(hash) >= 4)
 }
 
-// find returns the version, or the orphan, with that name.
+// find returns the version, or the orphan, with the given name.
 func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (rulestore.Version, *jsonerror.Error) {
 	v, err := store.Get(ctx, name.Number)
 	if name.Hash != "" && !strings.HasPrefix(v.Hash, name.Hash) {
@@ -45,7 +45,7 @@ func find(ctx context.Context, store rulestore.Store, name rulestore.Version) (r
 	return v, nil
 }
 
-// history returns the rule store, or an error if the rules are in a file, which has no versions.
+// history returns the rule store. If the rules are in a file, which has no versions, it returns an error.
 func (a *API) history(*call) (rulestore.Store, *jsonerror.Error) {
 	if file := a.Rules.File(); file != "" {
 		return nil, jsonerror.New(http.StatusConflict, jsonerror.RulesInFile, "the rules of this node are those of %s, which keeps no versions: ask the tool that keeps the file", file)
@@ -53,7 +53,7 @@ func (a *API) history(*call) (rulestore.Store, *jsonerror.Error) {
 	return a.Rules.Store(), nil
 }
 
-// number reads a number from 1 to most from the query.
+// number reads a number from 1 to most from the query. If the parameter is missing, it returns otherwise.
 func (r *call) number(name string, otherwise, most int64) (int64, *jsonerror.Error) {
 	must := "a number from 1 on"
 	if most < math.MaxInt64 {
@@ -65,8 +65,7 @@ func (r *call) number(name string, otherwise, most int64) (int64, *jsonerror.Err
 	})
 }
 
-// versionName reads the name of a version from the query: its number or, for an orphan, its number and
-// hash.
+// versionName reads the name of a version from the query: its number or, for an orphan, its number and hash.
 func (r *call) versionName(name string, otherwise int64) (rulestore.Version, *jsonerror.Error) {
 	return parameter(r, name, "a number from 1 on, or with its hash as in 42-abcdef12", rulestore.Version{Number: otherwise}, parseName)
 }
@@ -149,27 +148,26 @@ func (a *API) rollback(r *call, store rulestore.Store) (any, *jsonerror.Error) {
 	if v.Orphan {
 		what = "rollback to version " + v.Name()
 	}
-	// Operators who roll back are in a hurry, so only lost blocks and overrides need force.
+	// Operators who roll back are in a hurry, so warnings need force only if they are about lost blocks or overrides.
 	return a.make(r, what, &change{whole: true, back: true, message: in.Message, did: what, edit: func([]byte) ([]byte, error) { return v.Text, nil }})
 }
 
 // OneRule is the response to GET /v1/rules/id/{id}.
 type OneRule struct {
 	Rule   string   `json:"rule"`
-	YAML   string   `json:"yaml"` // the rule's text with its comments, in the form that PUT takes
-	Line   int      `json:"line"` // the rule's line in the document
+	YAML   string   `json:"yaml"` // the rule's text with its comments, as PUT accepts it
+	Line   int      `json:"line"` // line of the rule in the document
 	Limits []string `json:"limits"`
-	// Numbers has the same limits as Limits, split into their parts.
+	// Numbers are the limits, split into their parts.
 	Numbers []RuleNumbers `json:"numbers"`
-	// Changed is the version that last changed the rule. If it is nil, Reason says why it isn't
-	// known.
+	// Changed is the version that last changed the rule. If it is unknown, Changed is nil, and Reason says why.
 	Changed *Version `json:"changed"`
 	Reason  string   `json:"reason,omitempty"`
 	// Searched is how many versions were compared to find Changed.
 	Searched int `json:"searched"`
 }
 
-// RuleNumbers has the numbers of one limit of a rule. The rule may take them from a tier.
+// RuleNumbers has the numbers of one limit of a rule. They may come from a tier.
 type RuleNumbers struct {
 	Tier  string `json:"tier,omitempty"`
 	Limit string `json:"limit"`
@@ -216,7 +214,7 @@ func (a *API) rule(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// numbersOf returns a rule's numbers: its own, or those of tiers.
+// numbersOf returns the numbers in a rule: those of the rule itself, or those of its tiers.
 func numbersOf(one *rulefile.One) []RuleNumbers {
 	out := []RuleNumbers{}
 	add := func(tier string, limits []weir.Limit) {
@@ -240,15 +238,15 @@ func numbersOf(one *rulefile.One) []RuleNumbers {
 	return out
 }
 
-// mostCompared and the constants below limit the search for a rule's last change, which has to
-// parse a document for each version. Steps that an earlier search has made cost nothing.
+// mostCompared and longestWalk bound the search for a rule's last change, which has to parse a document for each
+// version. Steps that an earlier search has made are cached and don't count.
 const (
 	mostCompared = 500
 	longestWalk  = 2 * time.Second
 )
 
-// lastChange searches for the version that last changed a rule, from a version back through its
-// parents. If it isn't known, reason says why. searched is how many versions were compared.
+// lastChange searches for the version that last changed a rule. The search goes from v back through its parents. If the
+// version can't be found, reason says why. searched is how many versions were compared.
 func (a *API) lastChange(r *call, v rulestore.Version, is *rulefile.One, now time.Time) (changed *Version, searched int, reason string) {
 	store, begun, compared := a.Rules.Store(), time.Now(), 0
 	var loaded *rulestore.Version // v, with its text
@@ -299,7 +297,7 @@ func (a *API) lastChange(r *call, v rulestore.Version, is *rulefile.One, now tim
 	}
 }
 
-// lastChanges caches the steps of earlier searches. Versions never change, so steps stay valid.
+// lastChanges caches the steps of searches. Versions never change, so the steps stay valid.
 type lastChanges struct {
 	mu    sync.Mutex // guards steps
 	steps map[ruleIn]step
@@ -307,7 +305,7 @@ type lastChanges struct {
 
 type ruleIn struct{ id, version string }
 
-// step says whether a version changed a rule, or took it unchanged from its parent.
+// step says whether a version changed a rule, or has the same rule as its parent.
 type step struct {
 	changed *Version
 	parent  rulestore.Version // without its text

@@ -22,7 +22,7 @@ import (
 
 func (r *call) wants(what string) bool { return strings.Contains(r.Header.Get("Accept"), what) }
 
-// inForce returns the rules in force, if there are any.
+// inForce returns the rules in force. If there are none yet, it returns an error.
 func (a *API) inForce(*call) (*inforce.Document, *jsonerror.Error) {
 	if why := a.Rules.Waiting(); why != "" {
 		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%s", why)
@@ -44,14 +44,13 @@ func (a *API) rules(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	return nil, nil
 }
 
-// shownRules is the JSON of a document. For ten thousand rules, it takes some tenths of a second to
-// encode.
+// shownRules is a document encoded as JSON. Encoding ten thousand rules takes some tenths of a second.
 type shownRules struct {
 	of   *inforce.Document
 	json []byte
 }
 
-// rulesAsJSON returns a document's JSON. It encodes each document only once.
+// rulesAsJSON returns a document encoded as JSON. It encodes each document only once.
 func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *jsonerror.Error) {
 	if s := a.shown.Load(); s != nil && s.of == doc {
 		return s.json, nil
@@ -64,7 +63,7 @@ func (a *API) rulesAsJSON(ctx context.Context, doc *inforce.Document) ([]byte, *
 	var err error
 	f := a.looks.work(ctx, func() {
 		if before := a.shown.Load(); before != nil && before.of == doc {
-			s = before // another request made it while this one waited for its turn
+			s = before // another request encoded it while this one waited for its turn
 		} else if s.json, err = rulefile.JSON(doc.Text); err == nil {
 			a.shown.Store(s)
 		}
@@ -85,9 +84,9 @@ func (a *API) validate(r *call, text []byte) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// of validates a document and computes what it would change, until the client leaves. If the query
-// names a rule, the text is that rule alone, and replaces it in the rules in force. Warnings about
-// the rules in force aren't repeated.
+// of validates a document and computes what it would change, unless the client disconnects. If the query names a rule,
+// the text is only that rule, which replaces it in the rules in force. Warnings that the rules in force already have
+// aren't repeated.
 func (v *Validation) of(a *API, r *call, text []byte) *jsonerror.Error {
 	id, inForce, regions := r.URL.Query().Get("rule"), a.Rules.InForce(), a.regionNames()
 	var err error
@@ -127,12 +126,12 @@ func (l keyList) show(a *API, r *call, doc *inforce.Document) (any, *jsonerror.E
 	return out, nil
 }
 
-// silent is how long ago a node's last message may be, when the list of nodes was read, before its
-// store's state counts as unknown: two heartbeats, and a bit more. For the age of the list itself,
-// see [redisstore.Heard].
+// silent is the longest time between a node's last message and the moment at which the list of nodes was read. If that
+// time is longer, the state of the node's store counts as unknown. It is a little more than two heartbeats. For the age
+// of the list itself, see [redisstore.Heard].
 const silent = 5 * time.Second
 
-// nodes answers from memory, because operators ask when Redis is lost, too.
+// nodes responds from memory, because operators also ask while Redis is down.
 func (a *API) nodes(_ *call) (any, *jsonerror.Error) {
 	self, heard := a.Self(), a.Heard()
 	all := []rulestore.Node{self}
@@ -177,16 +176,16 @@ func (a *API) metrics(r *call) (any, *jsonerror.Error) {
 	return nil, nil
 }
 
-// question is a request in the form of /v1/check, and the fields that only one endpoint has.
+// question is a request in the format of /v1/check, with the fields that only some endpoints have.
 type question struct {
 	weir.Request
-	hidden     string // the key of a client that is named by its fingerprint, which responses must not show
+	hidden     string // the key of a client that the caller names by its fingerprint; responses must not show it
 	slot, rule string
 }
 
-// question reads a request in the form of /v1/check, in which the key and the tier count as
-// verified. If the field unverified is set, they don't, as in the gateway. The body may name a
-// client by its fingerprint and, if slot is true, a slot and a rule.
+// question reads a request in the format of /v1/check. Its key and tier count as verified unless the field unverified
+// is set, which treats them as the gateway would. The body may name a client by its fingerprint and, if slot is true, a
+// slot and a rule.
 func (a *API) question(r *call, slot bool) (q question, f *jsonerror.Error) {
 	text, f := r.body(checkapi.MaxBody)
 	if f != nil {
@@ -218,8 +217,7 @@ func (a *API) explain(r *call, q question) (any, *jsonerror.Error) {
 		return nil, f
 	}
 	var out Explanation
-	// This waits for a turn without a seat: the body is small, and a slow sender must not keep
-	// others out.
+	// This call waits for its turn without a seat: its body is small, and a slow sender must not keep others out.
 	if f := a.looks.work(r.Context(), func() { out = Explain(a.Limiter.Rules(), &q.Request) }); f != nil {
 		return nil, f
 	}
@@ -238,7 +236,7 @@ func (a *API) explain(r *call, q question) (any, *jsonerror.Error) {
 }
 
 func (a *API) resetCounters(r *call, q question) (any, *jsonerror.Error) {
-	a.leastAmounts(&q.Request) // otherwise rules that count an amount wouldn't apply to the request
+	a.leastAmounts(&q.Request) // without amounts, rules that count an amount wouldn't apply to the request
 	n, err := a.Limiter.Reset(r.Context(), &q.Request)
 	if err != nil {
 		a.audit(r, "reset counters", "answer", jsonerror.StoreUnavailable)

@@ -6,12 +6,12 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// Now is the response to GET /v1/now: the state of one node, and its last minutes.
+// Now is the response to GET /v1/now: the state of one node, and its history over some minutes.
 type Now struct {
 	Node        string    `json:"node"`
 	Version     string    `json:"version"`
 	Started     time.Time `json:"started"`
-	At          time.Time `json:"at"` // when the node computed it
+	At          time.Time `json:"at"` // when the node computed this response
 	SlotSeconds int       `json:"slot_seconds"`
 	Series      Series    `json:"series"`
 	Totals      Rates     `json:"totals"`
@@ -19,21 +19,19 @@ type Now struct {
 	Lease       *Lease    `json:"lease"` // nil if the node has no leases
 	Store       NowStore  `json:"store"`
 	Memory      Memory    `json:"memory"`
-	// InFlight is how many requests the busiest listener is deciding now. MaxInFlight is the
-	// maximum for each listener.
+	// InFlight is how many requests the busiest listener is deciding now. MaxInFlight is the maximum for each listener.
 	InFlight     int           `json:"in_flight"`
 	MaxInFlight  int           `json:"max_in_flight"`
 	RulesVersion int64         `json:"rules_version"`
 	RulesSince   *time.Time    `json:"rules_since"` // nil while there are no rules
 	Trouble      []Trouble     `json:"trouble"`
 	FailureModes []FailureMode `json:"failure_modes"`
-	// FailureTotals counts all rules, including those that FailureModes leaves out for lack of
-	// room.
+	// FailureTotals includes all rules, even those that FailureModes leaves out for lack of space.
 	FailureTotals []FailureTotal `json:"failure_totals"`
 }
 
-// Series are figures by slot, newest last. One in 64 decisions is timed; P50 and P99 are nil for
-// slots without one.
+// Series are figures for slots of time, the newest last. One in 64 decisions is timed; for slots without a timed
+// decision, P50 and P99 are nil.
 type Series struct {
 	Decisions []uint64   `json:"decisions"`
 	Refused   []uint64   `json:"refused"`
@@ -66,9 +64,9 @@ type Latency struct {
 	P99      *float64 `json:"p99_us"`
 }
 
-// Lease says how many calls to the store leases save.
+// Lease shows how many calls to the store are saved by leases.
 type Lease struct {
-	LocalShare *float64 `json:"local_share"` // share of charges that were decided in this process over the last seconds; nil if there were none
+	LocalShare *float64 `json:"local_share"` // share of charges over the last seconds that were decided in this process; nil if there were no charges
 	Tokens     int64    `json:"tokens"`
 	Counters   int64    `json:"counters"`
 }
@@ -84,10 +82,10 @@ type Memory struct {
 // Store is the state of the store.
 type Store struct {
 	URL string `json:"url,omitempty"` // without the password
-	// Status is "up", or "degraded" if a shard can't be reached, so that failure modes decide for
-	// the counters on it.
+	// Status is "up" or "degraded". It is "degraded" if a shard can't be reached, so that failure modes decide for the
+	// counters there.
 	Status string     `json:"status"`
-	Since  *time.Time `json:"since,omitempty"` // when it was lost; nil if it is up
+	Since  *time.Time `json:"since,omitempty"` // when the store was lost; nil if it is up
 	Nodes  int        `json:"nodes,omitempty"`
 	Shards []Shard    `json:"shards,omitempty"`
 	// Warning is a problem of a store that can be reached, or "".
@@ -118,21 +116,21 @@ type NowShard struct {
 	P99     *float64 `json:"p99_us"`
 }
 
-// Trouble is a problem that operators should know about, and what it means for clients.
+// Trouble is a problem that operators should know about, with its consequences for clients.
 type Trouble struct {
 	What  string    `json:"what"`
 	Since time.Time `json:"since"`
 	Text  string    `json:"text"`
 }
 
-// FailureMode is what a rule does while the store can't be reached.
+// FailureMode says what a rule does while the store can't be reached.
 type FailureMode struct {
 	Rule string `json:"rule"`
 	Mode string `json:"mode"` // allow, refuse or local
 	Text string `json:"text"`
 }
 
-// FailureTotal is how many rules do the same while the store can't be reached.
+// FailureTotal is how many rules do the same thing while the store can't be reached.
 type FailureTotal struct {
 	Mode  string `json:"mode"`
 	Text  string `json:"text"`

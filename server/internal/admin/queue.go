@@ -10,21 +10,21 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// queue lets one request at a time do work that may take up to some seconds of a core, such as
-// parsing and comparing documents. A few more requests may wait. Others get an error that tells
-// them to retry.
+// queue makes expensive requests, such as those that parse and compare documents, take turns. Each may use up to some
+// seconds of a core. A request needs a seat to wait in the queue. If no seat is free, it gets an error that says to
+// retry.
 //
-// A request takes its seat once its body has arrived, so that slow senders don't keep others out.
-// While a large body arrives, it needs a seat of another kind.
+// A request takes its seat after its body has arrived, so that slow senders don't keep others out. While a large body
+// arrives, the request needs a seat of another kind.
 type queue struct{ seats, turn, large chan struct{} }
 
-// The seats limit how many documents a queue holds in memory.
+// The numbers of seats bound how many documents a queue holds in memory.
 const (
 	lookSeats  = 8
 	writeSeats = 256
 	largeSeats = 8
-	// hourSeats limits how many answers about the last hour there are at a time. They keep a seat
-	// until they are sent, because some have ten megabytes.
+	// hourSeats limits how many responses about the last hour are in memory. Requests keep their seats until the
+	// response is sent, because some responses have ten megabytes.
 	hourSeats = 16
 	// small is how many bytes of a body are read without a seat. Few documents are larger.
 	small = 64 << 10
@@ -34,8 +34,8 @@ func newQueue(seats int) *queue {
 	return &queue{make(chan struct{}, seats), make(chan struct{}, 1), make(chan struct{}, largeSeats)}
 }
 
-// receive reads a request's body and takes a seat. leave gives up the seat. ok is false if no seat
-// is free. Errors of the body are left to the handler.
+// receive reads a request's body and takes a seat. If no seat is free, ok is false. leave gives the seat up. receive
+// ignores errors of the body, because the handler gets them, too.
 func (l *queue) receive(r *http.Request) (leave func(), ok bool) {
 	give := func() {} // gives up the seat of a large body
 	var text bytes.Buffer
@@ -66,7 +66,7 @@ func take(seats chan struct{}) bool {
 	}
 }
 
-// work calls work when it is the request's turn, unless the client leaves first.
+// work calls work when it is the request's turn. If the client disconnects first, it returns an error instead.
 func (l *queue) work(ctx context.Context, work func()) *jsonerror.Error {
 	select {
 	case l.turn <- struct{}{}:
@@ -84,7 +84,7 @@ func busy() *jsonerror.Error {
 	return retryLater(jsonerror.Busy, "1", "the node is busy checking the rules of other requests: try again in a second")
 }
 
-// left is the response to a client that has gone, which nobody reads.
+// left returns the response to a client that has disconnected. Nobody reads this response.
 func left() *jsonerror.Error {
 	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.Busy, "the client has left")
 }

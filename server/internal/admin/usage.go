@@ -30,9 +30,8 @@ func (a *API) usage(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// withUnused adds the rules in force that have no requests yet, and removes those that are no longer in
-// force and no longer used. It keeps limits without a rule, such as those of POST /v1/take, while they are
-// used.
+// withUnused adds the rules in force that have had no requests, and removes rules that are no longer in force and no
+// longer used. Limits without a rule, such as those of POST /v1/take, stay while they are used.
 func withUnused[T any](doc *inforce.Document, only string, all []T, about func(T) (id string, used bool), unused func(id string) T) []T {
 	inForce := map[string]bool{}
 	for _, r := range doc.File.Rules.Rules {
@@ -57,7 +56,7 @@ func withUnused[T any](doc *inforce.Document, only string, all []T, about func(T
 	return all
 }
 
-// mostUsage is the maximum number of keys of a rule in a response, each with its last hour.
+// mostUsage is the maximum number of a rule's keys in a response, each with its last hour.
 const mostUsage = 1000
 
 func (a *API) usageOf(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
@@ -116,7 +115,7 @@ func (a *API) client(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	}
 	out := ClientPage{HourOfClient: hour, Overrides: []OverrideOf{}}
 	if who.Value != "" && (who.Kind == "api_key" || who.Kind == "ip") {
-		out.Blocked, out.Allowed = private.Covers(a.Limiter.Rules(), who.Value) // includes the emergency list
+		out.Blocked, out.Allowed = private.Covers(a.Limiter.Rules(), who.Value) // Covers includes the emergency list
 	}
 	if who.Kind != "api_key" {
 		return out, nil
@@ -129,8 +128,8 @@ func (a *API) client(r *call, doc *inforce.Document) (any, *jsonerror.Error) {
 	return out, nil
 }
 
-// identity returns the client that the body names by a key, a user or an address. It is empty if the body
-// has a fingerprint.
+// identity returns the client that the body names by a key, a user or an address. If the body has a fingerprint, it
+// returns an empty identity.
 func (c *ClientName) identity() (top.Identity, *jsonerror.Error) {
 	all := []top.Identity{{Kind: "api_key", Value: c.Key}, {Kind: "user", Value: c.User}, {Kind: "ip", Value: c.IP}}
 	all = slices.DeleteFunc(all, func(i top.Identity) bool { return i.Value == "" })
@@ -157,7 +156,7 @@ func retryLater(code, seconds, format string, args ...any) *jsonerror.Error {
 	return f
 }
 
-// clientFault is the response to a fingerprint that doesn't identify one client.
+// clientFault returns the response to a fingerprint that doesn't identify exactly one client.
 func clientFault(err error) *jsonerror.Error {
 	switch {
 	case errors.Is(err, top.ErrBusy):
@@ -200,7 +199,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	if f != nil {
 		return nil, f
 	}
-	switch { // the last hour is remembered by cost, so the limit must count that
+	switch { // only the cost of requests is remembered for the last hour, so the limit must count that
 	case rule.Amount != "":
 		return nil, jsonerror.Bad("the rule counts %s, and only what requests cost is remembered: try the number as a `candidate`", rule.Amount)
 	case rule.Algorithm == weir.Concurrency:
@@ -210,7 +209,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	case n.Limit == "" && len(rule.Limits) > 0:
 		n.Limit = rule.Limits[0].String()
 	case n.Limit != "" && !strings.ContainsAny(n.Limit, "/ ") && len(rule.Limits) > 0:
-		n.Limit += "/" + strings.SplitAfterN(rule.Limits[0].String(), "/", 2)[1] // a number keeps the rule's window, as in other changes
+		n.Limit += "/" + strings.SplitAfterN(rule.Limits[0].String(), "/", 2)[1] // if there is only a number, the limit keeps the rule's window, as in other changes
 	}
 	limit, err := weir.ParseLimit(n.Limit)
 	if err != nil {
@@ -218,7 +217,7 @@ func (in *WhatIf) policy(rule *weir.Rule) (*counter.Policy, *jsonerror.Error) {
 	}
 	limit.Algorithm, limit.Burst, limit.MaxDelay = rule.Algorithm, n.Capacity, rule.MaxDelay
 	if limit.Calendar.Unit != counter.NoUnit {
-		limit.Algorithm = weir.FixedWindow // the only algorithm for calendars
+		limit.Algorithm = weir.FixedWindow // the only algorithm that supports calendars
 	}
 	if in.Algorithm != "" {
 		var names []string
@@ -260,7 +259,7 @@ func (out *WhatIfAnswer) note(rule *weir.Rule, asked weir.Limit) {
 	add(out.KeysSpecial > 0, "keys with an override keep it: they count with what was refused")
 }
 
-// usualTop is how many clients are listed by default, and mostTop the maximum: nodes send each other few
+// usualTop is how many clients are listed by default. mostTop is the maximum, because nodes don't send each other many
 // more.
 const (
 	usualTop = 50

@@ -28,32 +28,31 @@ import (
 // change is a change to the rules that a caller has asked for.
 type change struct {
 	edit    func(text []byte) ([]byte, error)
-	ifMatch rulestore.Version // the version to change; Number 0 means the newest, and Hash "" any version with the number
+	ifMatch rulestore.Version // the version that must be the newest; if Number is 0, any version, and if Hash is "", any version with the number
 	force   bool
 	dryRun  bool
-	whole   bool // the edit replaces the whole document, whatever it contains
-	removes bool // the caller names a client to remove something from, so warnings about that need no force
-	unasked bool // the change needs no force, whatever the warnings
-	back    bool // the change restores an earlier version: only warnings about what single clients lose need force
+	whole   bool // the edit replaces the whole document, whatever its content is
+	removes bool // the caller names a client to remove, so warnings about what that client loses need no force
+	unasked bool // the change needs no force, whatever its warnings are
+	back    bool // the change restores an earlier version, so only warnings about lost blocks and overrides need force
 	author  string
 	message string
 	hidden  string    // a key to mask in the response, because the caller named its client by a fingerprint
-	now     time.Time // when the change is tried, which decides which overrides have expired
+	now     time.Time // when the change is made, which determines which overrides have expired
 	regions []string  // the regions that the node knows
 
-	// then, if not nil, gets the outcome of the change, and returns the outcome for the caller.
+	// then, if not nil, is called with the outcome of the change, and returns the outcome for the caller.
 	then func(*Changed, *jsonerror.Error) (*Changed, *jsonerror.Error)
 
-	// did and ends are set by edit.
-	did  string    // what the change did, for the history; if "", the difference is described
-	ends time.Time // when the override that was set ends
+	// edit sets did and ends.
+	did  string    // what the change did, for the history; if "", the history describes the difference
+	ends time.Time // when the override that edit has set ends
 }
 
-// attempts is how often a change that isn't tied to a version is tried when others change the rules
-// first.
+// attempts is how often a change without If-Match is tried if other changes are faster.
 const attempts = 20
 
-// commit makes a new version from the newest one.
+// commit changes the newest version, and writes the result as a new version.
 func (a *API) commit(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	if a.Rules.File() != "" && !c.dryRun {
 		return nil, a.inFile()
@@ -80,7 +79,7 @@ func (a *API) inFile() *jsonerror.Error {
 func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	base, err := a.Rules.Newest(ctx)
 	switch {
-	case errors.Is(err, rulestore.ErrDamaged) && c.whole: // it has no text, and can only be replaced as a whole
+	case errors.Is(err, rulestore.ErrDamaged) && c.whole: // a damaged version has no text, so it can only be replaced as a whole
 	case errors.Is(err, rulestore.ErrDamaged):
 		return nil, jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "%v: ask another node, go back to a version before it, or put a whole document", err)
 	case errors.Is(err, inforce.ErrEmpty):
@@ -90,8 +89,8 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	}
 	if m := c.ifMatch; m.Number != 0 && (m.Number != base.Number || !strings.HasPrefix(base.Hash, m.Hash)) {
 		if why := a.Rules.Rejected(); why != "" && m.Number == a.Rules.InForce().Version {
-			// Explain why: an operator who looks for another change finds none, because the rules
-			// in force here are the ones that they have read.
+			// Explain the reason: the rules in force here are the ones that the operator has read, so the operator
+			// would look in vain for another change.
 			return nil, jsonerror.New(http.StatusPreconditionFailed, jsonerror.NewestRejected,
 				"this node rejects the newest rules and goes on with version %s (%s): put a whole document in their place, as weir rules apply --if-version %d does, or go back, with weir rules rollback",
 				m.Name(), why, base.Number)
@@ -148,9 +147,9 @@ func (a *API) try(ctx context.Context, c *change) (*Changed, *jsonerror.Error) {
 	return out, nil
 }
 
-// judge rejects invalid rules, and collects the warnings that the previous document didn't have.
-// What single clients would lose comes first. If this node can't parse the previous document, it
-// compares with the rules in force, which probably have the same blocks.
+// judge rejects invalid rules, and collects the warnings that the previous document didn't have. Warnings about what
+// single clients lose come first. If this node can't parse the previous document, judge compares with the rules in
+// force, which probably have the same blocks.
 func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulefile.File, out *Changed) *jsonerror.Error {
 	next, err := rulefile.ParseAt("rules", after, c.now)
 	if err != nil {
@@ -181,7 +180,7 @@ func (c *change) judge(ctx context.Context, before, after []byte, inForce *rulef
 
 // added returns the warnings of a document that the previous one didn't have.
 func added(regions []string, old, next *rulefile.File) []rulefile.Problem {
-	known := map[string]int{} // how often each warning occurs, since several entries may cause the same text
+	known := map[string]int{} // how often each warning occurs, because several entries may cause the same text
 	for _, w := range warnings(regions, old) {
 		known[w.Text]++
 	}
@@ -196,7 +195,7 @@ func warnings(regions []string, f *rulefile.File) []rulefile.Problem {
 	return slices.Concat(f.Warnings, rulefile.InRegions(f, regions, stake.LeastPerRegion))
 }
 
-// regionNames returns the regions that the node knows, or nil if there is only its own.
+// regionNames returns the names of the regions that the node knows, or nil if it knows only its own.
 func (a *API) regionNames() (names []string) {
 	all := a.Regions()
 	for _, p := range all.Peers {
@@ -229,7 +228,7 @@ func storeFault(err error) *jsonerror.Error {
 	return jsonerror.New(http.StatusServiceUnavailable, jsonerror.RulesUnavailable, "the rule store can't be reached: %v", err)
 }
 
-// diff compares two texts like diff -u. Version 0 is one that isn't written yet.
+// diff compares two texts like diff -u. Version 0 stands for a version that hasn't been written.
 func diff(from int64, before []byte, to int64, after []byte) string {
 	name := func(n int64) string {
 		if n == 0 {
@@ -240,7 +239,7 @@ func diff(from int64, before []byte, to int64, after []byte) string {
 	return udiff.Unified(name(from), name(to), normal(before), normal(after))
 }
 
-// normal ends a text with exactly one newline, so that a missing one doesn't show up in a diff.
+// normal makes a text end with exactly one newline, so that a missing newline doesn't show up in a diff.
 func normal(text []byte) string { return strings.TrimRight(string(text), "\n") + "\n" }
 
 func numbersText(n rulefile.Numbers) string {
@@ -254,7 +253,7 @@ func numbersText(n rulefile.Numbers) string {
 	return n.Limit
 }
 
-// describe summarizes a change to a document for the history. Keys are masked.
+// describe summarizes the difference between two documents for the history. It masks keys.
 func describe(old, new *weir.Rules) string {
 	itself := func(name string) string { return name }
 	of := func(what string) [3]string { return [3]string{"add " + what, "change " + what, "delete " + what} }
@@ -275,19 +274,19 @@ func describe(old, new *weir.Rules) string {
 	return cmp.Or(strings.Join(d, "; "), "change nothing but the text")
 }
 
-// compare describes which items were added, changed and deleted, with a verb for each. name
-// identifies an item.
+// compare describes which items were added, changed and deleted. verbs are the words for these three. name returns an
+// item's identity.
 func compare[T any](verbs [3]string, old, new []T, name func(T) string, show func(string) string) (parts []string) {
 	was, is := map[string]T{}, map[string]bool{}
 	for _, v := range old {
 		was[name(v)] = v
 	}
-	var names [3][]string // of the items that were added, changed and deleted
+	var names [3][]string // names of the items that were added, changed and deleted
 	for _, v := range new {
 		n := name(v)
 		before, there := was[n]
 		switch {
-		case is[n]: // the entry is listed twice
+		case is[n]: // the item is listed twice
 		case !there:
 			names[0] = append(names[0], show(n))
 		case !reflect.DeepEqual(before, v):

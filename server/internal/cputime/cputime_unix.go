@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package cputime reads the CPU time of this process.
+// Package cputime reads the CPU time of this process and its children.
 package cputime
 
 import (

@@ -19,20 +19,21 @@ func (h *handler) check(header http.Header, r *http.Request, c *workspace) error
 	if err := c.complete(); err != nil {
 		return err
 	}
-	now := private.Now(h.limiter) // read the time before the check, so that times in the response, which are computed from it, are never late
+	now := private.Now(h.limiter) // the time before the check: times in the response are computed from it, and must not be late
 	d, err := h.ask(r, &c.req)
 	h.report(r, err)
 	h.respond(header, c, &d, now)
 	return nil
 }
 
-// Text is a text in the body of another endpoint, beside the fields of a check.
+// Text is a field with a text in the body of another endpoint, in addition to the fields of a check.
 type Text struct {
 	Name  string
 	Value *string
 }
 
-// DecodeCheck reads a body with the fields of a check, and more, for other handlers. The error is a *[jsonerror.Error].
+// DecodeCheck is for other handlers. It reads a body that has the fields of a check, and the fields in more. The error
+// is a *[jsonerror.Error].
 func DecodeCheck(src []byte, more ...Text) (weir.Request, error) {
 	c, fields := new(workspace), slices.Clone(checkFields)
 	for _, m := range more {
@@ -47,13 +48,13 @@ func DecodeCheck(src []byte, more ...Text) (weir.Request, error) {
 
 type item struct {
 	req   weir.Request
-	fault *jsonerror.Error // why it can't be decided; nil if it can
+	fault *jsonerror.Error // why the check can't be decided; nil if it can
 	d     weir.Decision
-	err   error // the store's error
+	err   error // error of the store
 }
 
-// readItem reads one check of a batch. If it is JSON but invalid, the error belongs to this check
-// alone, and the others are still decided.
+// readItem reads one check of a batch. If the check is JSON but invalid, the error belongs to this check only, and the
+// others are still decided.
 func (c *workspace) readItem() error {
 	if len(c.items) == MaxChecks {
 		return jsonerror.Bad("checks: there may be at most %d: send the rest in another call", MaxChecks)
@@ -68,7 +69,7 @@ func (c *workspace) readItem() error {
 	if err != nil && !ok {
 		return err // the body isn't JSON
 	}
-	for c.json.StackDepth() > depth { // skip the rest of an invalid check
+	for c.json.StackDepth() > depth { // skip the rest of the invalid check
 		if _, err := c.json.ReadToken(); err != nil {
 			return err
 		}
@@ -106,7 +107,7 @@ func (h *handler) checks(_ http.Header, r *http.Request, c *workspace) error {
 		}
 		refused := httplimit.Refused{Status: http.StatusOK}
 		if !it.d.Allowed {
-			refused = httplimit.Describe(&it.req, &it.d, time.Time{}) // the time of day isn't shown
+			refused = httplimit.Describe(&it.req, &it.d, time.Time{}) // the response doesn't show a time of day
 		}
 		c.out = appendDecision(appendStatus(c.out, refused.Status), &it.d, &refused, now)
 		if first == nil {
@@ -157,7 +158,7 @@ func (h *handler) take(header http.Header, r *http.Request, c *workspace) error 
 	return nil
 }
 
-// algorithms are the names of weir's algorithms, by number.
+// algorithms are the names of weir's algorithms, indexed by their numbers.
 var algorithms = func() (names []string) {
 	for a := counter.TokenBucket; a <= counter.SlidingCounter; a++ {
 		names = append(names, a.String())
@@ -167,7 +168,7 @@ var algorithms = func() (names []string) {
 
 var modes = []string{"meter", "queue"}
 
-// oneOf returns the index of a word in words. For "", it returns 0.
+// oneOf returns the index of written in words. If written is "", it returns 0.
 func oneOf(field, written string, words []string) (int, error) {
 	if written == "" {
 		return 0, nil
@@ -181,23 +182,23 @@ func oneOf(field, written string, words []string) (int, error) {
 	return 0, jsonerror.Bad("%s: must be one of %s", field, strings.Join(words, ", "))
 }
 
-// policyKey is a limit as the caller wrote it. Recent policies are cached by it, because creating a
-// policy costs more than a decision.
+// policyKey is a limit as the caller wrote it. It is the key of a cache of policies, because creating a policy costs
+// more than a decision.
 type policyKey struct {
-	limit     string // for example "100/minute"
+	limit     string // such as "100/minute"
 	burst     int64
 	algorithm counter.Algorithm
 }
 
 // newPolicy creates a policy, or returns an error that doesn't quote the limit.
 func newPolicy(key policyKey) (policyKey, *counter.Policy, error) {
-	key.limit = strings.Clone(key.limit) // a copy, because the limit is part of a body with a client's key
+	key.limit = strings.Clone(key.limit) // the limit is part of a body that contains a client's key, so copy it
 	limit, err := counter.ParseLimit(key.limit)
 	if err != nil {
 		return key, nil, jsonerror.Bad(`limit: must be a count and a window such as "100/minute", "5/15m" or "20 per second"`)
 	}
 	limit.Algorithm, limit.Burst = key.algorithm, key.burst
-	// All policies have one name, so that a key keeps its counter when the limit changes.
+	// All policies have the same name, so that a key keeps its counter when the limit changes.
 	p, err := counter.Define(counter.Definition{Name: "take", Limit: limit, PerClient: true})
 	if wrong, ok := errors.AsType[counter.Problem](err); ok {
 		switch wrong.Path {

@@ -18,8 +18,8 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// body holds the fields of a request. Its strings are parts of one string, the received body: clone
-// the ones that you keep.
+// body holds the fields of a request. Its strings are parts of one large string, the received body, so clone those that
+// outlast the request.
 type body struct {
 	req             weir.Request
 	ip              string
@@ -30,7 +30,7 @@ type body struct {
 	id              string // the id of a check
 	amounts         bool   // the body has amounts, even if they are empty
 	receipt         string // receipt, status and unknown are fields of requests about receipts
-	many            bool   // the body has a list, of checks or receipts
+	many            bool   // the body has a list of checks or receipts
 	status          int64
 	unknown         bool
 }
@@ -62,15 +62,15 @@ func (c *workspace) document(src []byte, known []field) error {
 	return err
 }
 
-// The decoder doesn't check for repeated names and invalid UTF-8. The functions below do, so that
-// an error in one check of a batch doesn't affect the others.
+// The decoder doesn't check for repeated names or invalid UTF-8. The functions below do, so that an error in one check
+// of a batch doesn't affect the others.
 var options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 func notJSON(offset int, format string, args ...any) error {
 	return jsonerror.Bad("not valid JSON at byte %d: %s", offset+1, fmt.Sprintf(format, args...))
 }
 
-// object reads an object. It rejects repeated fields, and unknown ones unless other reads them.
+// object reads an object. It rejects repeated fields. It also rejects unknown fields, unless other reads them.
 func (c *workspace) object(in string, known []field, other func(name string) error) error {
 	var seen uint
 	return c.elements(in, '{', func() error {
@@ -94,7 +94,7 @@ func (c *workspace) object(in string, known []field, other func(name string) err
 	})
 }
 
-// label returns the name of a field for errors: that of a field in the body, or in its attributes.
+// label returns a name for a field in errors. If in is "attributes", the field is an attribute.
 func label(in, name string) string {
 	switch {
 	case in != "attributes":
@@ -105,7 +105,7 @@ func label(in, name string) string {
 	return fmt.Sprintf("attributes[%q]", clip(name))
 }
 
-// elements reads an object or a list. It calls each to read each member.
+// elements reads an object or a list, and calls each for every member.
 func (c *workspace) elements(field string, bracket jsontext.Kind, each func() error) error {
 	if c.json.PeekKind() != bracket {
 		value, err := c.value()
@@ -114,7 +114,7 @@ func (c *workspace) elements(field string, bracket jsontext.Kind, each func() er
 	_, err := c.json.ReadToken()
 	for err == nil {
 		switch c.json.PeekKind() {
-		case bracket + 2, jsontext.KindInvalid: // in ASCII, the closing bracket is the opening bracket + 2
+		case bracket + 2, jsontext.KindInvalid: // in ASCII, each closing bracket is its opening bracket + 2
 			_, err = c.json.ReadToken()
 			return err
 		}
@@ -127,8 +127,7 @@ var kinds = map[jsontext.Kind]string{
 	'n': "null", 't': "a boolean", 'f': "a boolean", '"': "a string", '0': "a number", '{': "an object", '[': "a list",
 }
 
-// mismatch returns an error about a value of the wrong type or, if err isn't nil, about a value
-// that can't be read.
+// mismatch returns the error for a value that has the wrong type or, if err isn't nil, that can't be read.
 func mismatch(field, want, value string, err error) error {
 	if err != nil {
 		return err
@@ -136,32 +135,30 @@ func mismatch(field, want, value string, err error) error {
 	return jsonerror.Bad("%s: must be %s, got %s", field, want, kinds[jsontext.Value(value).Kind()])
 }
 
-// value reads a value and returns its source text. For an object or a list, that is the opening
-// bracket.
+// value reads a value and returns its source text. For an object or a list, it returns only the opening bracket.
 func (c *workspace) value() (string, error) {
 	from := c.json.InputOffset()
 	_, err := c.json.ReadToken()
 	text := c.src[from:c.json.InputOffset()]
-	for text != "" && (text[0] <= ' ' || text[0] == ',' || text[0] == ':') { // bytes that the decoder skipped
+	for text != "" && (text[0] <= ' ' || text[0] == ',' || text[0] == ':') { // skip bytes that the decoder has skipped
 		text = text[1:]
 	}
 	return text, err
 }
 
-// text decodes a string that was just read. For a string without escapes, the result is a part of
-// the source.
+// text decodes a string that was just read. If the string has no escapes, the result is a part of the source text.
 func (c *workspace) text(quoted string) (string, error) {
 	if !strings.ContainsFunc(quoted, func(r rune) bool { return r == '\\' || r >= utf8.RuneSelf }) {
 		return quoted[1 : len(quoted)-1], nil
 	}
 	text, err := jsontext.AppendUnquote(nil, quoted)
-	if err != nil { // if invalid bytes became U+FFFD, different keys would share a counter
+	if err != nil { // reject invalid bytes: if they became U+FFFD, different keys would share a counter
 		return "", notJSON(int(c.json.InputOffset())-len(quoted), "the string that begins here isn't UTF-8, or has half of a surrogate pair")
 	}
 	return string(text), nil
 }
 
-// textOf reads a string. Null leaves it unset.
+// textOf reads a string. If the value is null, the field stays unset.
 func (c *workspace) textOf(in, name string, most int, into *string) error {
 	value, err := c.value()
 	switch {
@@ -176,7 +173,7 @@ func (c *workspace) textOf(in, name string, most int, into *string) error {
 	return err
 }
 
-// wholeOf reads a whole number from low to high. Null leaves it unset.
+// wholeOf reads a whole number from low to high. If the value is null, the field stays unset.
 func (c *workspace) wholeOf(field string, low, high int64, into *int64) error {
 	value, err := c.value()
 	switch {
@@ -209,7 +206,7 @@ func (c *workspace) boolOf(field string, into *bool) error {
 
 const edgeName = "check"
 
-// complete fills in the request from the fields of the body.
+// complete completes the request from the fields of the body.
 func (c *workspace) complete() error {
 	c.req.Edge, c.req.KeyVerified, c.req.TierVerified = edgeName, true, true
 	c.req.Cost, c.req.Peek = max(c.cost, 1), c.cost == 0
@@ -232,8 +229,8 @@ func (c *workspace) complete() error {
 	return nil
 }
 
-// elsewhere maps names that people often use by mistake to the right ones. Errors suggest the first
-// one that the body may have.
+// elsewhere maps wrong names that people often use to the right names. Errors suggest the first of them that the body
+// may have.
 var elsewhere = map[string][]string{
 	"api_key": {"key"}, "apikey": {"key"}, "id": {"key"},
 	"url": {"path"}, "uri": {"path"}, "endpoint": {"path"},
@@ -245,8 +242,7 @@ var elsewhere = map[string][]string{
 	"rate": {"limit"}, "capacity": {"burst"}, "requests": {"checks"}, "items": {"checks"},
 }
 
-// unknownField returns the error for an unknown field. It suggests the field that was probably
-// meant.
+// unknownField returns the error for an unknown field. It suggests the field that the caller probably meant.
 func unknownField(name string, known []string) error {
 	written := strconv.Quote(shown.Name(name))
 	meant := guess.Closest(name, known)

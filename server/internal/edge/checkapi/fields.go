@@ -14,13 +14,13 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// field is a field of a body, or of an object in the body that has the name in.
+// field is a field of the body or, if in isn't "", of the object with that name in the body.
 type field struct {
 	name string
 	read func(c *workspace, in, name string) error
 }
 
-// The fields of each body.
+// The fields of all bodies.
 var (
 	key     = textField("key", MaxText, func(b *body) *string { return &b.req.APIKey })
 	cost    = field{"cost", func(c *workspace, _, name string) error { return c.wholeOf(name, 0, MaxCost, &c.cost) }}
@@ -38,7 +38,7 @@ var (
 		{"reserve", orNull((*workspace).reserveOf)},
 		{"id", orNull((*workspace).idOf)},
 	}
-	subjectFields = []field{ // of attributes, which may have other names as well
+	subjectFields = []field{ // fields of attributes, which may have other fields as well
 		textField("user", MaxText, func(b *body) *string { return &b.req.User }),
 		textField("org", MaxText, func(b *body) *string { return &b.req.Org }),
 		textField("tier", MaxText, func(b *body) *string { return &b.req.Tier }),
@@ -52,7 +52,7 @@ var (
 		textField("mode", MaxText, func(b *body) *string { return &b.mode }),
 	}
 	batchFields   = []field{listField("checks", (*workspace).readItem)}
-	receiptFields = []field{receipt} // for a refund and a release
+	receiptFields = []field{receipt} // for refunds and releases
 	renewFields   = []field{receipt, listField("receipts", (*workspace).receiptOf)}
 	settleFields  = []field{
 		receipt, amounts,
@@ -65,7 +65,8 @@ func textField(name string, most int, into func(*body) *string) field {
 	return field{name, func(c *workspace, in, name string) error { return c.textOf(in, name, most, into(&c.body)) }}
 }
 
-// orNull returns a function that reads a field, or skips null, which leaves it unset.
+// orNull returns a function that calls read to read a field. If the value is null, the function skips it, and the field
+// stays unset.
 func orNull(read func(*workspace) error) func(c *workspace, in, name string) error {
 	return func(c *workspace, _, _ string) error {
 		if c.json.PeekKind() == 'n' {
@@ -90,12 +91,12 @@ func names(fields []field) (list []string) {
 	return list
 }
 
-// attribute is an attribute of a check other than user, org and tier.
+// attribute is an attribute of a check. User, org and tier have fields of their own.
 type attribute struct{ name, value string }
 
 type attributes []attribute
 
-// of returns the value of an attribute, given any of the names that rules have for it.
+// of returns the value of an attribute. name may be any of the names that rules have for it.
 func (as attributes) of(name string) string {
 	for _, a := range as {
 		if sameAttribute(a.name, name) {
@@ -130,8 +131,8 @@ func (c *workspace) attributeField(name string) error {
 	return nil
 }
 
-// sameAttribute reports whether rules treat two names as the same: attr:region is region, and header
-// names ignore case.
+// sameAttribute reports whether two names mean the same attribute in rules. For example, attr:region is region, and
+// names of headers ignore case.
 func sameAttribute(a, b string) bool {
 	a, b = strings.TrimPrefix(a, "attr:"), strings.TrimPrefix(b, "attr:")
 	x, isHeader := strings.CutPrefix(a, "header:")
@@ -189,7 +190,7 @@ func (c *workspace) reserveOf() error {
 func parseReserve(text string, seconds bool) (d time.Duration, ok bool) {
 	var err error
 	if seconds {
-		var s counter.Amount // in millionths
+		var s counter.Amount // the sum, in millionths
 		err = s.UnmarshalJSON([]byte(text))
 		d = time.Duration(s) * time.Microsecond
 	} else {
@@ -198,8 +199,7 @@ func parseReserve(text string, seconds bool) (d time.Duration, ok bool) {
 	return d, err == nil && d >= time.Millisecond && d <= MaxReserve
 }
 
-// idOf reads the id of a check. An empty id is an error, because the caller believes that a retry is
-// charged once.
+// idOf reads the id of a check. An empty id is an error, because the caller expects that a retry is charged only once.
 func (c *workspace) idOf() error {
 	if err := c.textOf("", "id", MaxBody, &c.id); err != nil {
 		return err
@@ -210,9 +210,8 @@ func (c *workspace) idOf() error {
 	return nil
 }
 
-// repeat returns a hash by which all nodes recognize a repeated check: of its id, and of everything
-// that decides who is charged, and how much. So a different request with the same id is charged
-// separately.
+// repeat returns a hash by which all nodes recognize a repeated check. It covers the id and everything that determines
+// who is charged, and how much. So a different request with the same id is charged separately.
 func (c *workspace) repeat() (name counter.Once) {
 	b := append(c.scratch[:0], "weir check 1\x00"...)
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
@@ -236,7 +235,7 @@ func (c *workspace) repeat() (name counter.Once) {
 	}
 	attrs := map[string]string{}
 	for _, a := range c.attrs[c.first:] {
-		if a.value != "" { // rules treat an empty attribute as missing
+		if a.value != "" { // to rules, an empty attribute is a missing one
 			attrs[plainName(a.name)] = a.value
 		}
 	}
@@ -250,7 +249,7 @@ func (c *workspace) repeat() (name counter.Once) {
 	return name
 }
 
-// plainName maps all names that rules treat as the same to one: see sameAttribute.
+// plainName returns the same name for all names that mean the same attribute: see sameAttribute.
 func plainName(name string) string {
 	name = strings.TrimPrefix(name, "attr:")
 	if strings.HasPrefix(name, "header:") {

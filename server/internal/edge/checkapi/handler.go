@@ -42,21 +42,21 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// Options of the check API. The zero value is useful.
+// Options are the options of the check API. The zero value is useful.
 type Options struct {
-	// Parallel decides the checks of a batch at the same time, in any order, so that their calls to a
-	// remote store are sent together. With an in-process store, leave it off.
+	// Parallel decides the checks of a batch concurrently, in any order, so that their calls to a remote store are sent
+	// together. Leave it off with an in-process store.
 	Parallel bool
-	// Guard admits callers. If nil, everybody who reaches the port is admitted, except web pages of
-	// other sites.
+	// Guard decides which callers are admitted. If nil, everybody who can reach the port is admitted, except web pages
+	// of other sites.
 	Guard *guard.Guard
-	// MaxInFlight bounds how many requests are decided at once. Others wait up to a second and then
-	// get 503. Receiving a body or sending a response doesn't count. Zero means no limit.
+	// MaxInFlight bounds how many requests are decided at once. Other requests wait for up to a second, and then get
+	// status 503. The bound doesn't include the time of receiving a body or sending a response. Zero means no bound.
 	MaxInFlight int
 	// OnError, if not nil, is called once for each request for which the store couldn't be reached.
 	OnError func(*http.Request, error)
-	// OnNoAddress, if not nil, is called for every check without an address. Rules that count by IP
-	// treat all these checks as one client.
+	// OnNoAddress, if not nil, is called for every check that has no address. Rules that count by IP treat all these
+	// checks as one client.
 	OnNoAddress func()
 }
 
@@ -70,7 +70,7 @@ type handler struct {
 
 var _ http.Handler = (*handler)(nil)
 
-// New returns a handler for the paths of the check API. a writes the rate-limit headers; if nil, the
+// New returns a handler for the paths of the check API. The Answerer writes the rate-limit headers. If it is nil, the
 // defaults apply.
 func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
 	if opts.Guard == nil {
@@ -79,11 +79,11 @@ func New(l *weir.Limiter, a *httplimit.Answerer, opts Options) http.Handler {
 	return &handler{limiter: l, answers: edge.DefaultAnswerer(a), opts: opts, gate: inflight.New(opts.MaxInFlight)}
 }
 
-// workspace holds the buffers for serving one request. It is reused.
+// workspace holds the buffers that serve one request. It is reused for other requests.
 type workspace struct {
 	src  string // the body
 	rest bytes.Buffer
-	json jsontext.Decoder // reads rest
+	json jsontext.Decoder // decodes rest
 	body
 	attrs    attributes // the attributes of all checks so far
 	first    int        // index in attrs of the first attribute of the current check
@@ -92,8 +92,8 @@ type workspace struct {
 	in       bytes.Buffer
 	limited  io.LimitedReader  // limits the size of the body
 	out      []byte            // the response
-	reply    int               // its status
-	scratch  []byte            // the counter's subject in /v1/take, or what a check's id is hashed with
+	reply    int               // status of the response
+	scratch  []byte            // for the subject of the counter in /v1/take, or the text that a check's id is hashed with
 	charge   [1]counter.Charge // the charge of /v1/take
 }
 
@@ -103,9 +103,9 @@ var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
 
 // endpoint serves one path.
 type endpoint struct {
-	most   int // bytes of a body
+	most   int // maximum number of bytes of a body
 	fields []field
-	// serve gets the decoded body, and sets headers and c.out.
+	// serve handles a request whose body is decoded. It sets headers and c.out.
 	serve func(h *handler, header http.Header, r *http.Request, c *workspace) error
 }
 
@@ -122,7 +122,7 @@ var endpoints = map[string]endpoint{
 // Paths are the paths of the check API.
 var Paths = slices.Sorted(maps.Keys(endpoints))
 
-// NothingHere is the error message at any other path.
+// NothingHere is the error message for any other path.
 const NothingHere = "there is nothing here: POST to /v1/check, /v1/checks, /v1/take, /v1/settle, /v1/release, /v1/renew or /v1/refund"
 
 // InFlight returns how many requests are being decided.
@@ -150,22 +150,22 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		fault, ok := errors.AsType[*jsonerror.Error](err)
 		if !ok {
-			fault = unavailable // other errors are internal errors of the store, which clients shouldn't see
+			fault = unavailable // other errors are internal errors of the store, which clients mustn't see
 		}
 		fault.Write(w)
 	}
 }
 
-// unread stands for requests that are shed before they are decoded.
+// unread is the request that observers see if a request is shed before its body is decoded.
 var unread = weir.Request{Edge: edgeName}
 
-// decide serves a request after its body has arrived, when fewer than MaxInFlight are being decided.
+// decide serves a request after its body has arrived, when fewer than MaxInFlight requests are being decided.
 func (h *handler) decide(header http.Header, r *http.Request, c *workspace, e endpoint) error {
 	if !h.gate.Enter(r.Context()) {
 		private.Tell(h.limiter, r.Context(), &unread, weir.Decision{Reason: weir.ReasonOverloaded})
 		return overloaded
 	}
-	defer h.gate.Leave() // before the response is sent, so that a client that reads slowly delays nobody
+	defer h.gate.Leave() // before the response is sent, so that a client that reads slowly doesn't delay others
 	c.out, c.reply = c.out[:0], http.StatusOK
 	if err := c.document(c.in.Bytes(), e.fields); err != nil {
 		return err
@@ -176,8 +176,8 @@ func (h *handler) decide(header http.Header, r *http.Request, c *workspace, e en
 	return e.serve(h, header, r, c)
 }
 
-// release returns a workspace to the pool. It clears the client's values, and drops a workspace that
-// has grown too large.
+// release returns a workspace to the pool. It clears the client's values. A workspace that has grown too large isn't
+// returned.
 func (c *workspace) release() {
 	if c.in.Cap()+cap(c.out) <= 4*MaxBody {
 		c.src, c.body, c.limited.R = "", body{}, nil
@@ -190,7 +190,7 @@ func (c *workspace) release() {
 
 var (
 	inASecond   = http.Header{"Retry-After": {"1"}}
-	lastAnswer  = http.Header{"Connection": {"close"}} // closes the connection, since the rest of the body may still arrive
+	lastAnswer  = http.Header{"Connection": {"close"}} // closes the connection, because the rest of the body may still arrive
 	overloaded  = &jsonerror.Error{Status: http.StatusServiceUnavailable, Code: jsonerror.Overloaded, Message: edge.Overloaded, Header: inASecond}
 	unavailable = &jsonerror.Error{Status: http.StatusServiceUnavailable, Code: jsonerror.LimiterUnavailable, Message: "the limiter can't reach its store: try again shortly", Header: inASecond}
 	wrongMethod = &jsonerror.Error{Status: http.StatusMethodNotAllowed, Code: jsonerror.MethodNotAllowed, Message: "use POST, with a JSON object as the body", Header: http.Header{"Allow": {http.MethodPost}}}
@@ -207,7 +207,7 @@ func (c *workspace) receive(r *http.Request, most int) error {
 	if r.ContentLength > int64(most) {
 		return tooLarge(most)
 	}
-	c.in.Reset() // grow with the bytes that arrive, so that a large Content-Length alone costs nothing
+	c.in.Reset() // the buffer grows with the bytes that arrive, so a large Content-Length alone doesn't cost memory
 	c.limited = io.LimitedReader{R: r.Body, N: int64(most) + 1}
 	n, err := c.in.ReadFrom(&c.limited)
 	switch {
@@ -227,15 +227,14 @@ func tooLarge(most int) *jsonerror.Error {
 	return e
 }
 
-// checkMedia rejects bodies whose headers say that they aren't JSON. A body without a Content-Type is
-// treated as JSON.
+// checkMedia rejects a body whose headers say that it isn't JSON. A body without a Content-Type is treated as JSON.
 func checkMedia(h http.Header) error {
 	if v := h["Content-Encoding"]; len(v) > 0 && !strings.EqualFold(v[0], "identity") {
 		return jsonerror.New(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "send the body as it is, without Content-Encoding")
 	}
 	v := h["Content-Type"]
-	// curl -d sends every body as a form. So do forms on other sites' pages, but the guard has already
-	// refused those.
+	// curl -d says that every body is a form. Forms on web pages of other sites say so, too, but the guard has already
+	// refused them.
 	if len(v) == 0 || v[0] == "application/json" || v[0] == "application/x-www-form-urlencoded" {
 		return nil
 	}
@@ -247,7 +246,7 @@ func checkMedia(h http.Header) error {
 	return nil
 }
 
-// ask decides a check by the rules. If the request got a slot, the decision has a receipt for it.
+// ask decides a check by the rules. If the request got a slot, the decision has a receipt for the slot.
 func (h *handler) ask(r *http.Request, req *weir.Request) (weir.Decision, error) {
 	if h.opts.OnNoAddress != nil && !req.IP.IsValid() {
 		h.opts.OnNoAddress()
@@ -265,7 +264,7 @@ func (h *handler) report(r *http.Request, err error) {
 	}
 }
 
-// respond answers with a decision. now is when it was made.
+// respond sends a decision. now is the time of the decision.
 func (h *handler) respond(header http.Header, c *workspace, d *weir.Decision, now time.Time) {
 	h.answers.SetHeaders(header, &c.req, d, now)
 	x := httplimit.Refused{Status: http.StatusOK}

@@ -39,7 +39,7 @@ var receiptErrors = []struct {
 	{weir.ErrSlotLost, jsonerror.New(http.StatusConflict, jsonerror.SlotLost, "the slot ended before it was renewed, and all others are taken: check again")},
 }
 
-// receiptError returns the response to an error about a receipt, or nil for errors of the store.
+// receiptError returns the response to an error about a receipt. For errors of the store, it returns nil.
 func receiptError(err error) *jsonerror.Error {
 	for _, e := range receiptErrors {
 		if errors.Is(err, e.err) {
@@ -49,7 +49,7 @@ func receiptError(err error) *jsonerror.Error {
 	return nil
 }
 
-// answer answers a call about one receipt with body, or returns the error to send.
+// answer responds to a call about one receipt. If err is nil, the response is body.
 func (h *handler) answer(c *workspace, r *http.Request, body string, err error) error {
 	if err == nil {
 		c.out = append(c.out, body...)
@@ -81,7 +81,7 @@ func (h *handler) settle(_ http.Header, r *http.Request, c *workspace) error {
 	}
 	o := weir.Outcome{Status: int(c.status), Amounts: c.req.Amounts}
 	err := h.limiter.Finish(r.Context(), &weir.Decision{Receipt: c.receipt}, o)
-	if errors.Is(err, counter.ErrUsed) { // the caller repeats the call because it missed the first response
+	if errors.Is(err, counter.ErrUsed) { // the caller missed the first response, and repeats the call
 		return h.answer(c, r, "{\"settled\":false,\"already\":true}\n", nil)
 	}
 	return h.answer(c, r, "{\"settled\":true}\n", err)
@@ -125,8 +125,8 @@ func (h *handler) renew(_ http.Header, r *http.Request, c *workspace) error {
 	return nil
 }
 
-// each calls do for 0 to n-1, in parallel if Options.Parallel is set. If do panics, each panics on
-// this goroutine, where net/http recovers.
+// each calls do for 0 to n-1, concurrently if Options.Parallel is set. If do panics, each panics in this goroutine,
+// where net/http recovers.
 func (h *handler) each(n int, do func(i int)) {
 	if !h.opts.Parallel || n == 1 {
 		for i := range n {

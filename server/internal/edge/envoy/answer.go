@@ -15,20 +15,20 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// Answers configures responses.
+// Answers are the options for responses.
 type Answers struct {
-	// Headers adds headers to the client's response: the limit, what is left of it, and when it is
-	// full again. Refusals always have Retry-After.
+	// Headers adds headers to the client's response: the limit, what is left of it, and when it is full again. Refusals
+	// have Retry-After even without this option.
 	Headers bool
-	// Limit, Remaining and Reset are the headers' names. The defaults are RateLimit-Limit,
-	// RateLimit-Remaining and RateLimit-Reset.
+	// Limit, Remaining and Reset are the names of the headers. The defaults are RateLimit-Limit, RateLimit-Remaining
+	// and RateLimit-Reset.
 	Limit, Remaining, Reset string
-	// DynamicMetadata adds the request and the limits' metadata for Envoy's other filters.
+	// DynamicMetadata adds the request, and the metadata of limits, for Envoy's other filters.
 	DynamicMetadata bool
 }
 
-// decided fills in the statuses of the request's charges, and reports whether one of them refuses
-// it. limits is empty if the charges weren't decided.
+// decided sets the statuses of the request's charges, and reports whether they refuse the request. If the charges
+// weren't decided, limits is empty.
 func (c *evaluation) decided(limits []weir.LimitStatus) (refused bool) {
 	least := uint32(math.MaxUint32)
 	quotas, spent := 0, 0
@@ -58,7 +58,7 @@ func (c *evaluation) decided(limits []weir.LimitStatus) (refused bool) {
 			if st.LimitRemaining < least {
 				c.binding, least = i, st.LimitRemaining
 			}
-		case !s.Allowed: // without the store, it has no numbers
+		case !s.Allowed: // decided without the store, so it has no numbers
 			c.wait = max(c.wait, time.Second)
 		}
 		if h.limit.quota {
@@ -168,7 +168,7 @@ func (c *evaluation) describe() {
 		fields["hitsAddend"] = h
 	}
 	all, err := structpb.NewStruct(fields)
-	if err == nil && c.metadata != nil { // can't fail, because protobuf strings are UTF-8
+	if err == nil && c.metadata != nil { // can't fail: protobuf strings are UTF-8
 		all.Fields["metadata"] = structpb.NewStructValue(c.metadata)
 	}
 	c.out.DynamicMetadata = all

@@ -18,7 +18,7 @@ import (
 )
 
 // authorization is Envoy's authorization service (ext_authz), version 3. It translates requests for package
-// forwardauth, which decides them as it does for /check/envoy over HTTP.
+// forwardauth, which decides them in the same way as requests to /check/envoy over HTTP.
 type authorization struct {
 	auth.UnimplementedAuthorizationServer
 	gateways *forwardauth.Handler
@@ -79,8 +79,8 @@ func original(a *auth.AttributeContext) *http.Request {
 	return o
 }
 
-// addHeader adds a line of the client's headers in the form of net/http, which has the method, target and
-// host in other fields.
+// addHeader adds a line of the client's headers to an http.Request, which has the method, the target and the host in
+// other fields.
 func addHeader(o *http.Request, name, value string) {
 	switch name = http.CanonicalHeaderKey(name); {
 	case strings.HasPrefix(name, ":"), name == "Host":
@@ -95,7 +95,7 @@ func addHeader(o *http.Request, name, value string) {
 	}
 }
 
-// headers returns the headers that Envoy adds to the client's response. They replace existing headers.
+// headers converts headers for the client's response. Envoy replaces existing headers with them.
 func headers(h http.Header) []*core.HeaderValueOption {
 	var out []*core.HeaderValueOption
 	for name, values := range h {
@@ -116,8 +116,7 @@ func headers(h http.Header) []*core.HeaderValueOption {
 	return out
 }
 
-// denial returns the gRPC code of a refusal, which appears in Envoy's logs. Envoy treats all codes except
-// OK alike.
+// denial returns the gRPC code of a refusal, which Envoy shows in its logs. Envoy treats all codes except OK alike.
 func denial(status int) codes.Code {
 	switch {
 	case status == http.StatusTooManyRequests:
@@ -130,7 +129,7 @@ func denial(status int) codes.Code {
 	return codes.PermissionDenied
 }
 
-// statusCode returns the HTTP status for the client. Envoy accepts only registered ones.
+// statusCode returns the HTTP status for the client. Envoy accepts only registered statuses.
 func statusCode(status int) types.StatusCode {
 	if _, known := types.StatusCode_name[int32(status)]; known {
 		return types.StatusCode(status)

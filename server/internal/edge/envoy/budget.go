@@ -9,31 +9,30 @@ import (
 	"github.com/weirhq/weir/internal/patient"
 )
 
-// Envoy waits 20 ms for an answer by default and then lets the request pass. So the store gets less
-// time than that: a decision by the failure modes is better than none.
+// By default, Envoy waits 20 ms for a response, and then lets the request pass. So the store gets less time than that:
+// a decision by the failure modes is better than no decision.
 const (
-	// unhurried is the store's time if the caller has no deadline.
+	// unhurried is how long the store may take if the caller has no deadline.
 	unhurried = 15 * time.Millisecond
-	// margin is how much of the caller's time is reserved for the response to travel back. If the
-	// deadline is short, it is a quarter of the time, but not less than least, which late timers
-	// and the network need, and not more than half.
+	// margin is how long before the caller's deadline the store's time ends, so that the response arrives in time. If
+	// less time is left than four margins, it is a quarter of the time that is left, but at least least, because timers
+	// may be late and the network takes time, and at most half of the time.
 	margin = 5 * time.Millisecond
 	least  = 2 * time.Millisecond
 )
 
-// budget is a context that ends when the store's time for a request is used up. Its timer starts when
-// the store first asks for it, because a decision in memory never does.
+// budget is a context that ends when the store's time for a request is used up. Its timer starts only when the store
+// uses the context, because a decision in memory doesn't need it.
 //
-// If the caller has a deadline, the time is real time, because later responses aren't read. Without a
-// deadline, the time excludes delays of this node, like the store's timeout. Otherwise, an
-// overloaded node would admit requests by failure modes although a refusal by Redis has already
-// arrived, but hasn't been read.
+// If the caller has a deadline, the budget is real time, because the caller doesn't read later responses. Without a
+// deadline, the budget excludes delays of this node, as the store's timeout does. Otherwise, an overloaded node would
+// admit requests by failure modes although a refusal by Redis has arrived, but hasn't been read.
 type budget struct {
-	context.Context // the caller's
+	context.Context // the caller's context
 	deadline        time.Time
 	hurried         bool // the caller has a deadline
 
-	once   sync.Once // guards the start of the timer
+	once   sync.Once // starts the timer
 	timed  context.Context
 	cancel context.CancelFunc
 }
@@ -61,11 +60,11 @@ func (b *budget) start() context.Context {
 }
 
 func (b *budget) end() {
-	b.once.Do(func() { b.timed, b.cancel = b.Context, func() {} }) // no timer is running
+	b.once.Do(func() { b.timed, b.cancel = b.Context, func() {} }) // the timer hasn't started, and won't
 	b.cancel()
 }
 
-// Deadline returns the time at which the budget ends if the node isn't late.
+// Deadline returns when the budget ends, provided that the node isn't held up.
 func (b *budget) Deadline() (time.Time, bool) { return b.deadline, true }
 
 func (b *budget) Done() <-chan struct{} { return b.start().Done() }

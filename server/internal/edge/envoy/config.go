@@ -14,11 +14,10 @@ import (
 	"github.com/weirhq/weir/internal/pattern"
 )
 
-// Config is an immutable set of limits in envoyproxy/ratelimit's format, prepared for deciding
-// requests.
+// Config is an immutable set of limits in envoyproxy/ratelimit's format, in a form that is quick to search.
 type Config struct {
 	domains   map[string]level
-	anyDomain bool // any domain may be used in requests that carry their own limits
+	anyDomain bool // requests that carry their own limits may be of any domain
 	limits    int  // number of limits
 }
 
@@ -29,26 +28,26 @@ func (c *Config) Domains() int { return len(c.domains) }
 type level map[string]*choices
 
 type choices struct {
-	exact map[string]*descriptor // by exact value; "" is for the descriptor without a value
-	wild  []*descriptor          // values with wildcards, in the order of the file
+	exact map[string]*descriptor // by value; "" is the key of the descriptor without a value
+	wild  []*descriptor          // descriptors whose values have wildcards, in the order of the file
 }
 
 type descriptor struct {
-	value string // as written, if it has wildcards
+	value string // the value as written, if it has wildcards
 	limit *limit // nil if it has none
 	below level
 }
 
 type limit struct {
-	// hard refuses requests; it is nil if the limit is unlimited. soft counts without refusing, for
-	// requests with several descriptors in quota_mode, which refuse only together. It is nil without
+	// hard refuses requests. It is nil if the limit is unlimited. soft counts without refusing. It is for requests with
+	// several descriptors in quota_mode, which are refused only if all of these are exhausted. It is nil without
 	// quota_mode.
 	hard, soft *counter.Policy
 	wire       *rls.RateLimitResponse_RateLimit // the limit as responses show it
 	shadow     bool
 	quota      bool
 	replaces   []string // names of the limits that this one replaces
-	patterns   []string // for each key of the descriptor, the pattern that replaces its value in the counter's name, or ""
+	patterns   []string // for each key of the descriptor, the pattern that replaces its value in the counter's subject, or ""
 	metadata   *structpb.Struct
 }
 
@@ -56,8 +55,8 @@ func (l *limit) unlimited() bool { return l.hard == nil }
 
 func (l *limit) closed() bool { return l.wire.RequestsPerUnit == 0 }
 
-// units are the lengths of the protocol's units. As in envoyproxy/ratelimit, weeks start on
-// Thursdays, because the Unix epoch did, months have 30 days, and years have 365.
+// units are the lengths of the protocol's units of time. As in envoyproxy/ratelimit, months have 30 days, years have
+// 365 days, and weeks start on Thursdays, because the Unix epoch was a Thursday.
 var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rls.RateLimitResponse_RateLimit_SECOND: time.Second,
 	rls.RateLimitResponse_RateLimit_MINUTE: time.Minute,
@@ -70,13 +69,13 @@ var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 
 const day = 24 * time.Hour
 
-// counterName is the name of all counters of descriptors. The subject identifies the descriptor, so
-// it keeps its counter when its limit changes.
+// counterName is the name of all counters of descriptors. The subject of a counter identifies its descriptor, so the
+// descriptor keeps its counter when its limit changes.
 const counterName = "envoy"
 
 func newLimit(rule, name string, perUnit uint32, unit rls.RateLimitResponse_RateLimit_Unit) (*limit, error) {
-	// A policy needs at least one token. If the limit refuses everything, each request asks for one
-	// token more than it has: see charge.
+	// A policy needs at least one token. If the limit is 0, charge makes each request ask for one token more than it
+	// would need.
 	p, err := counter.Define(counter.Definition{
 		Name: rule, CountedAs: counterName, CountRefused: true,
 		Limit: counter.Limit{Algorithm: counter.FixedWindow, Count: int64(max(perUnit, 1)), Window: units[unit]},
@@ -87,7 +86,7 @@ func newLimit(rule, name string, perUnit uint32, unit rls.RateLimitResponse_Rate
 	return &limit{hard: p, wire: &rls.RateLimitResponse_RateLimit{Name: name, RequestsPerUnit: perUnit, Unit: unit}}, nil
 }
 
-// soften completes the policies when the modes of the limit are known.
+// soften sets the policies of a limit. The limit's modes must be known by then.
 func (l *limit) soften(global Modes) {
 	if l.unlimited() {
 		return
@@ -101,8 +100,7 @@ func (l *limit) soften(global Modes) {
 
 // Modes are settings of envoyproxy/ratelimit that apply to all limits.
 type Modes struct {
-	// Shadow makes all limits refuse nothing (SHADOW_MODE). Statuses still show which limits are
-	// exhausted.
+	// Shadow makes limits count without refusing (SHADOW_MODE). Statuses still show which limits are exhausted.
 	Shadow bool
 	// Quota puts all limits into quota_mode (QUOTA_MODE).
 	Quota bool
@@ -110,8 +108,8 @@ type Modes struct {
 	MergeDomains bool
 }
 
-// find returns the descriptor at this level for a key and a value: preferably one with exactly this
-// value, then one whose wildcards match, then one without a value.
+// find returns the descriptor at this level for a key and a value. It prefers a descriptor with exactly this value,
+// then one whose wildcards match, then one without a value.
 func (l level) find(key, value string) *descriptor {
 	c := l[key]
 	if c == nil {
@@ -128,19 +126,19 @@ func (l level) find(key, value string) *descriptor {
 	return c.exact[""]
 }
 
-// Document is a configuration, as read from a file or received from an xDS server.
+// Document is a configuration that was read from a file or received from an xDS server.
 type Document struct {
 	Domain      string
 	Descriptors []Descriptor
 
-	at *yaml.Node // the position of the domain; nil without a file, like the other positions
+	at *yaml.Node // position of the domain; like the other positions, nil without a file
 }
 
 // Descriptor is a descriptor of a document.
 type Descriptor struct {
 	Key, Value                     string
 	Shadow, Quota, Share, Detailed bool
-	Limit                          *RateLimit // nil if it has none
+	Limit                          *RateLimit // nil if the descriptor has none
 	Metadata                       *structpb.Struct
 	Descriptors                    []Descriptor
 
@@ -164,10 +162,10 @@ type replacedLimit struct {
 	at   *yaml.Node
 }
 
-// inherited is what a descriptor passes on to its children.
+// inherited is what the children of a descriptor inherit.
 type inherited struct {
 	path     string   // domain.key_value.key_value
-	label    string   // the same, for metrics
+	label    string   // the same for metrics, where only detailed descriptors show values
 	patterns []string // as in limit
 }
 
@@ -175,7 +173,7 @@ func (up inherited) with(e *Descriptor) inherited {
 	here := inherited{path: up.path + "." + e.Key, label: up.label + "." + e.Key}
 	if e.Value != "" {
 		here.path += "_" + e.Value
-		if e.Detailed { // not by default: values may be clients' keys, and there may be many
+		if e.Detailed { // by default, metrics don't show values: there may be many, and they may be clients' keys
 			here.label += "_" + e.Value
 		}
 	}
@@ -203,7 +201,7 @@ func (r *reader) add(list []Descriptor, into level, up inherited) {
 		case e.Key == "":
 			r.fail(e.keyAt, e.path+".key", "", "is missing: a descriptor has a key, such as key: remote_address")
 			continue
-		case strings.Contains(e.Key, "*") && e.Key != e.Value: // gateways use the pattern as both key and value
+		case strings.Contains(e.Key, "*") && e.Key != e.Value: // gateways write the pattern as both key and value
 			r.fail(e.keyAt, e.path+".key", "put it into the value", "wildcards are for values, not for keys")
 			continue
 		case e.Share && !strings.Contains(e.Value, "*"):

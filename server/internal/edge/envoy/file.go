@@ -19,18 +19,17 @@ type File struct {
 // Limits on a configuration, so that a hostile file can't exhaust the node's memory.
 const (
 	MaxFile  = 16 << 20   // bytes of a file
-	maxNodes = 1_000_000  // values in a file; repeated by aliases, they count again
-	maxDepth = MaxEntries // levels of descriptors: requests can't have more
+	maxNodes = 1_000_000  // values in a file; those that an alias repeats count again
+	maxDepth = MaxEntries // levels of descriptors: a request can't have more
 )
 
-// Parse parses the files of a configuration. The error lists all problems with file, line and
-// column. Warnings are about keys that have no effect where they are.
+// Parse parses the files of a configuration. The error lists all problems with file, line and column. Warnings are
+// about keys that have no effect in their place.
 func Parse(files []File, modes Modes) (c *Config, warnings rulefile.Problems, err error) {
 	return compile(len(files), modes, func(r *reader, i int) *Document { return r.read(files[i]) })
 }
 
-// Documents parses configuration files, and returns a document for each of them. The error is that
-// of [Parse].
+// Documents parses configuration files, and returns a document for each of them. It returns the same errors as [Parse].
 func Documents(files []File, modes Modes) (docs []*Document, err error) {
 	_, _, err = compile(len(files), modes, func(r *reader, i int) *Document {
 		docs = append(docs, r.read(files[i]))
@@ -39,8 +38,7 @@ func Documents(files []File, modes Modes) (docs []*Document, err error) {
 	return docs, err
 }
 
-// compile makes a configuration of n documents. read returns the document with an index, or nil if
-// it can't be read.
+// compile makes a configuration of n documents. read returns the i-th document, or nil if it can't be read.
 func compile(n int, modes Modes, read func(r *reader, i int) *Document) (c *Config, warnings rulefile.Problems, err error) {
 	c = &Config{domains: map[string]level{}}
 	var wrong rulefile.Problems
@@ -62,7 +60,7 @@ func compile(n int, modes Modes, read func(r *reader, i int) *Document) (c *Conf
 	return c, warnings, nil
 }
 
-// reader reads one file, or one resource from an xDS server, which has no positions.
+// reader reads one file, or one resource from an xDS server. Resources have no positions.
 type reader struct {
 	config  *Config
 	modes   Modes
@@ -141,7 +139,7 @@ func (r *reader) read(file File) *Document {
 	return doc
 }
 
-// enter returns the level of a document's domain, or nil if the domain is invalid.
+// enter returns the level of a document's domain. If the domain is invalid, it returns nil.
 func (r *reader) enter(doc *Document) level {
 	r.domain = doc.Domain
 	if r.domain == "" {
@@ -164,11 +162,11 @@ func (r *reader) enter(doc *Document) level {
 	return below
 }
 
-// misread reports text that isn't YAML. It prefers the errors of package rulefile, which explain
-// more than those of the YAML library.
+// misread reports text that isn't valid YAML. It prefers errors of package rulefile, because they explain more than
+// those of the YAML library.
 func (r *reader) misread(err error) {
 	for _, p := range rulefile.Layout(r.file.Name, r.file.Text) {
-		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // rulefile also rejects parts of YAML that rules must not use, but that are allowed here
+		if p.Line > 0 && !strings.Contains(p.Text, "rule") { // rulefile also rejects YAML that only rules must not use
 			r.problems = append(r.problems, p)
 			return
 		}
@@ -195,7 +193,7 @@ func (r *reader) descriptors(n *yaml.Node, path string, depth int) (list []Descr
 
 func (r *reader) descriptor(n *yaml.Node, path string, depth int) Descriptor {
 	d := Descriptor{path: path, keyAt: n, shareAt: n}
-	var rates, metas []field // merged fields first, then the descriptor's own fields, which override them
+	var rates, metas []field // the merged fields, and then the descriptor's own fields, which override them
 	var below field
 	for _, f := range r.fields(n, path, descriptorKeys) {
 		switch f.name {
@@ -221,7 +219,7 @@ func (r *reader) descriptor(n *yaml.Node, path string, depth int) Descriptor {
 		case "share_threshold":
 			d.Share, d.shareAt = r.flag(f), f.value
 		case "detailed_metric", "value_to_metric":
-			d.Detailed = r.flag(f) || d.Detailed // both show only values of the configuration: clients' values must never become time series
+			d.Detailed = r.flag(f) || d.Detailed // value_to_metric shows only values of the configuration, too: clients' values must never become time series
 		}
 	}
 	if d.Metadata = r.metadata(metas); len(rates) > 0 {
@@ -233,7 +231,7 @@ func (r *reader) descriptor(n *yaml.Node, path string, depth int) Descriptor {
 	return d
 }
 
-// rate reads a rate_limit from its parts. Later parts override earlier ones.
+// rate reads a rate_limit, whose parts may be merged from several places. Later parts override earlier ones.
 func (r *reader) rate(parts []field) *RateLimit {
 	w := &RateLimit{path: parts[0].path, unitAt: parts[0].value}
 	for _, at := range parts {

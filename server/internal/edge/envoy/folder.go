@@ -14,23 +14,23 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// Folder is a folder of configuration files, whose changes the service follows. If a file is
-// invalid, the configuration in force stays.
+// Folder is a folder of configuration files. The service follows their changes. If a file is invalid, the configuration
+// in force stays.
 type Folder struct {
 	path    string
 	service *Service
-	look    watch.Bell // rings when the files should be read now
-	last    []File     // as Open read them
+	look    watch.Bell // rung when the files should be read now
+	last    []File     // the files as Open read them
 	ignored []string   // files without a YAML extension
 }
 
 const (
-	maxFiles  = 1000   // in a configuration
-	maxLooked = 10_000 // files of any type in the folder
+	maxFiles  = 1000   // maximum number of files in a configuration
+	maxLooked = 10_000 // maximum number of files of any type in the folder
 )
 
-// Open reads the files of a folder and puts them in force. With startWithout, it logs errors in
-// them instead of returning them; requests then get UNAVAILABLE until the files are valid.
+// Open reads the files of a folder and puts them in force. If startWithout is true, it only logs errors in the files;
+// requests then get UNAVAILABLE until the files are valid.
 func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	f := &Folder{path: path, service: s, look: watch.NewBell()}
 	files, err := f.read()
@@ -46,7 +46,7 @@ func (s *Service) Open(path string, startWithout bool) (*Folder, error) {
 	if !startWithout {
 		return nil, err
 	}
-	f.last = []File{{}} // differs from anything that Follow reads
+	f.last = []File{{}} // so that Follow applies the files that it reads
 	s.note(func(n *Source) { n.Name, n.Rejected = path, err.Error() })
 	s.opts.Logger.Warn("there is no envoy configuration yet", "error", err)
 	return f, nil
@@ -57,9 +57,8 @@ func (f *Folder) read() (files []File, err error) {
 	return files, err
 }
 
-// ReadFolder reads all *.yaml and *.yml files of a folder and its subfolders. It skips names that
-// start with a dot, which editors and Kubernetes create. ignored lists the other files, which
-// envoyproxy/ratelimit would read.
+// ReadFolder reads all *.yaml and *.yml files of a folder and its subfolders. It skips names that start with a dot,
+// which editors and Kubernetes create. ignored lists other files, which envoyproxy/ratelimit would read.
 func ReadFolder(folder string) (files []File, ignored []string, err error) {
 	looked := 0
 	err = fs.WalkDir(os.DirFS(folder), ".", func(name string, e fs.DirEntry, err error) error {
@@ -67,10 +66,10 @@ func ReadFolder(folder string) (files []File, ignored []string, err error) {
 		looked++
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && name != ".":
-			return nil // it was removed after the listing
+			return nil // the file was removed after the listing
 		case err != nil:
 			if e, ok := err.(*fs.PathError); ok {
-				e.Path = path // the whole path, not only the one below the folder
+				e.Path = path // the whole path, not only the part below the folder
 			}
 			return err
 		case looked > maxLooked:
@@ -128,5 +127,5 @@ func same(a, b []File) bool {
 	return slices.EqualFunc(a, b, func(a, b File) bool { return a.Name == b.Name && string(a.Text) == string(b.Text) })
 }
 
-// Look makes Follow read the files now.
+// Look makes Follow read the files now, without waiting for an event.
 func (f *Folder) Look() { f.look.Ring() }

@@ -23,22 +23,22 @@ type evaluation struct {
 	hits     []matched // one for each descriptor
 	charges  []counter.Charge
 	returns  []counter.Return
-	spent    bool          // the limiter has allowed the request, but all quotas together refuse it
+	spent    bool          // the limiter has allowed the request, but it is refused, because all of its quotas are exhausted
 	binding  int           // index of the status that headers describe, or -1
-	wait     time.Duration // the longest wait of the limits that refuse
+	wait     time.Duration // the longest wait among the limits that refuse
 	metadata *structpb.Struct
 }
 
-// matched is a descriptor of a request, with the limit that the configuration has for it.
+// matched is a descriptor of a request, and the limit that the configuration has for it.
 type matched struct {
-	limit    *limit // nil if it has none
-	n        int64  // the number of hits; 0 only peeks
-	back     bool   // the hits are given back
-	replaced bool   // another limit of the request replaces this one
-	at       int    // index of its charge + 1; 0 if it has none
+	limit    *limit // nil if the descriptor has none
+	n        int64  // number of hits; if 0, the limit is only read
+	back     bool   // the hits are given back, not taken
+	replaced bool   // another limit of the request replaces this limit
+	at       int    // index of the descriptor's charge + 1; 0 if it has none
 }
 
-// byConfig decides a request by the configuration. together says that it has several quotas.
+// byConfig decides a request by the configuration. together reports that the request has several quotas.
 func (s *Service) byConfig(ctx context.Context, c *evaluation, together bool) *rls.RateLimitResponse {
 	var override func(*weir.Decision)
 	if together {
@@ -58,8 +58,8 @@ func (s *Service) byConfig(ctx context.Context, c *evaluation, together bool) *r
 	return c.response()
 }
 
-// together decides a request with several quotas, which don't make the limiter refuse. If all of
-// them are exhausted, it changes the decision into a refusal by the quota with the longest wait.
+// together decides a request with several quotas, for which the limiter doesn't refuse. If all quotas are exhausted, it
+// changes the decision to a refusal by the quota with the longest wait.
 func (c *evaluation) together(d *weir.Decision) {
 	if refused := c.decided(d.Limits()); !refused || !d.Allowed {
 		return
@@ -99,7 +99,7 @@ func (s *Service) match(c *evaluation, config *Config, req *rls.RateLimitRequest
 }
 
 func (l level) limit(entries []*ratelimit.RateLimitDescriptor_Entry) *limit {
-	d := &descriptor{} // for a request's descriptor without entries
+	d := &descriptor{} // the result if the request's descriptor has no entries
 	for _, e := range entries {
 		if d = l.find(e.GetKey(), e.GetValue()); d == nil {
 			return nil
@@ -109,9 +109,8 @@ func (l level) limit(entries []*ratelimit.RateLimitDescriptor_Entry) *limit {
 	return d.limit
 }
 
-// replace drops limits that are replaced by others of the request. It returns how many descriptors
-// are in quota_mode. If all limits are in quota_mode, a descriptor without a limit counts as a
-// quota with room.
+// replace drops limits that other limits of the request replace. It returns how many descriptors are in quota_mode. If
+// all limits are in quota_mode, a descriptor without a limit counts as a quota that isn't exhausted.
 func (c *evaluation) replace(global Modes) (quotas int) {
 	for i := range c.hits {
 		if c.hits[i].limit == nil {
@@ -135,8 +134,8 @@ func (c *evaluation) replace(global Modes) (quotas int) {
 	return quotas
 }
 
-// charge makes charges for the matches, and returns those whose hits are given back. together says
-// that the request has several quotas.
+// charge makes the request's charges, and the returns for hits that are given back. together reports that the request
+// has several quotas.
 func (s *Service) charge(c *evaluation, req *rls.RateLimitRequest, together bool) {
 	c.req.Edge, c.req.Cost = edgeName, 1
 	for i := range c.hits {
@@ -155,10 +154,10 @@ func (s *Service) charge(c *evaluation, req *rls.RateLimitRequest, together bool
 			continue
 		}
 		n := h.n
-		if n == 0 && !of.Policy.CountRefused { // a limit with CountRefused can exceed itself; for the others, the peek asks whether one more hit fits
+		if n == 0 && !of.Policy.CountRefused { // a counter with CountRefused can be past its limit, which a peek for 0 finds out. For other counters, peek for 1
 			n = 1
 		}
-		if n > 0 && l.closed() { // its policy has one token, so that asking for more is always refused
+		if n > 0 && l.closed() { // the policy has one token, so a charge of more is always refused
 			n++
 		}
 		c.charges = append(c.charges, counter.Charge{Counter: of, N: n, Peek: h.n == 0})
@@ -167,19 +166,19 @@ func (s *Service) charge(c *evaluation, req *rls.RateLimitRequest, together bool
 	c.req.Peek = len(c.charges) > 0 && !slices.ContainsFunc(c.charges, func(ch counter.Charge) bool { return !ch.Peek })
 }
 
-// identify sets the client of a request: for the limit by address that applies while the store
-// can't be reached, and for lists of busy clients.
+// identify sets the client of a request. The client is used by the limit by address that applies while the store can't
+// be reached, and in lists of busy clients.
 func (s *Service) identify(req *weir.Request, d *ratelimit.RateLimitDescriptor) {
 	for _, e := range d.GetEntries() {
 		s.set(req, e.GetKey(), e.GetValue())
 	}
 	if e := d.GetEntries(); req.APIKey == "" && req.User == "" && !req.IP.IsValid() && len(e) > 0 {
-		req.APIKey = e[0].GetValue() // better than the same client for all requests
+		req.APIKey = e[0].GetValue() // otherwise, all these requests would count as one client
 	}
 }
 
-// subject returns the unambiguous subject of a descriptor's counter: the domain, and each key with
-// its value. If several values share the counter, it has their pattern instead of the value.
+// subject returns the unambiguous subject of a descriptor's counter. It has the domain, and each key with its value. If
+// several values share the counter, it has their pattern in place of the value.
 func subject(domain string, d *ratelimit.RateLimitDescriptor, l *limit) []byte {
 	b := appendText(make([]byte, 0, 64), 0, domain)
 	for i, e := range d.GetEntries() {
@@ -211,8 +210,8 @@ type override struct {
 	unit    rls.RateLimitResponse_RateLimit_Unit
 }
 
-// carried returns the limit that a request carries. With a configuration, it counts like the limits
-// there.
+// carried returns the limit that a request carries. If there is a configuration, the limit counts in the same way as
+// the configuration's limits.
 func (s *Service) carried(from *ratelimit.RateLimitDescriptor_RateLimitOverride) (*limit, error) {
 	key := override{from.GetRequestsPerUnit(), rls.RateLimitResponse_RateLimit_Unit(from.GetUnit())}
 	return s.overrides.Get(key, func(key override) (override, *limit, error) {

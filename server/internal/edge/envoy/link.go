@@ -8,13 +8,13 @@ import (
 	"github.com/weirhq/weir/internal/private"
 )
 
-// link combines the configuration with the rules that name its descriptors. Without a configuration,
-// it has only those rules. It is made again when either changes.
+// link combines the configuration with the rules that name its descriptors. Without a configuration, it contains only
+// those rules. When the configuration or the rules change, a new link is made.
 type link struct {
 	config *Config
 	rules  *weir.RuleSet
 	from   *Config           // the configuration in force, or nil
-	limits map[*limit]*limit // the limits of rules, by the configuration's limits that they replace
+	limits map[*limit]*limit // the rules' limits, by the limits of the configuration that they replace
 }
 
 func (s *Service) link() *link {
@@ -22,7 +22,7 @@ func (s *Service) link() *link {
 	switch {
 	case k == nil:
 		s.linking.Lock()
-	case k.rules == s.limiter.Rules() || !s.linking.TryLock(): // if it is locked, another request is making a new one
+	case k.rules == s.limiter.Rules() || !s.linking.TryLock(): // if it is locked, another request is already making a new link
 		return k
 	}
 	defer s.linking.Unlock()
@@ -35,7 +35,7 @@ func (s *Service) makeLinkLocked() *link {
 		return old // another request has just made it
 	}
 	if k.config = k.from; !s.opts.Configured {
-		k.config = &Config{domains: map[string]level{}, anyDomain: true} // requests of any domain may carry limits
+		k.config = &Config{domains: map[string]level{}, anyDomain: true} // requests that carry limits may be of any domain
 	}
 	rules, idle := k.rules.Rules().Rules, 0
 	for i := range rules {
@@ -82,10 +82,9 @@ func (k *link) add(r *weir.Rule, modes Modes) (wrong string) {
 	return wrong
 }
 
-// ruled returns the limit with the changes that a rule makes. Everything that rules don't have
-// stays.
+// ruled returns a copy of the limit with the changes that a rule makes. What the rule doesn't set stays.
 func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
-	var numbers weir.Limit // a policy needs numbers
+	var numbers weir.Limit // a policy needs a limit, even if it refuses nothing
 	if !l.unlimited() && !l.closed() {
 		numbers = weir.Limit{Count: l.hard.Limit.Count, Window: l.hard.Limit.Window}
 	}
@@ -106,14 +105,14 @@ func (l *limit) ruled(r *weir.Rule, modes Modes) (*limit, error) {
 	name := l.wire.GetName()
 	n := *l
 	n.hard, n.wire, n.shadow = p, wire(p), l.shadow || r.Shadow
-	if name != "" { // other limits may replace it by this name
+	if name != "" { // so that other limits can replace it by this name
 		n.wire.Name = name
 	}
 	n.soften(modes)
 	return &n, nil
 }
 
-// replace replaces limits of the configuration by those of rules.
+// replace replaces limits of the configuration with those of rules.
 func (k *link) replace(hits []matched) {
 	for i := range hits {
 		if l := k.limits[hits[i].limit]; l != nil {
@@ -122,8 +121,8 @@ func (k *link) replace(hits []matched) {
 	}
 }
 
-// find returns the descriptor with a path. If there is none, it returns nil or, with add, creates
-// what is missing, for a configuration that is made from rules.
+// find returns the descriptor with a path. If there is none, it returns nil. If add is set, it creates the missing
+// descriptors instead, for a configuration that is made from rules.
 func (c *Config) find(path []string, add bool) (d *descriptor) {
 	l := c.domains[path[0]]
 	if l == nil && add {

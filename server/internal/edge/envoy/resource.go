@@ -67,7 +67,7 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, depth int) D
 			d.Quota = protowire.DecodeBool(v)
 		case field == metadataField && kind == protowire.BytesType:
 			v, _ := protowire.ConsumeBytes(value)
-			// A nested map takes three levels of messages: a Struct, an entry and a Value.
+			// A nested map has three levels of messages: a Struct, an entry and a Value.
 			if err := (proto.UnmarshalOptions{Merge: true, RecursionLimit: 3 * maxDepth}).Unmarshal(v, meta); err != nil {
 				r.fail(nil, path+".metadata", "", "can't be read: %v", err)
 			}
@@ -82,7 +82,7 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, depth int) D
 	if w := from.GetRateLimit(); w != nil {
 		at := path + ".rate_limit"
 		r.unknown(w, at, nil)
-		// Convert by number, because the Go module lacks weeks, months and years.
+		// Convert the unit by its number, because the Go module lacks weeks, months and years.
 		unit := rls.RateLimitResponse_RateLimit_Unit(w.GetUnit()).String()
 		d.Limit = &RateLimit{Name: w.GetName(), Unit: unit, PerUnit: w.GetRequestsPerUnit(), Unlimited: w.GetUnlimited(), path: at}
 		for _, o := range w.GetReplaces() {
@@ -93,8 +93,7 @@ func (r *reader) entry(from *conf.RateLimitDescriptor, path string, depth int) D
 	return d
 }
 
-// unknown calls take for the unknown fields of a message, and adds a warning for each that take
-// doesn't accept.
+// unknown calls take for each unknown field of a message. If take returns false, it adds a warning.
 func (r *reader) unknown(m proto.Message, path string, take func(protowire.Number, protowire.Type, []byte) bool) {
 	for rest := m.ProtoReflect().GetUnknown(); len(rest) > 0; {
 		field, kind, tag := protowire.ConsumeTag(rest)
