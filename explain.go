@@ -63,8 +63,11 @@ func (rs *RuleSet) Explain(req *Request) Explanation {
 	if m.pattern != "" || m.reason == ReasonUnreadablePath {
 		return x
 	}
-	if x.Tier, x.TierWhy = m.tier, m.tierWhy; x.Tier == "" {
+	switch x.Tier, x.TierWhy = m.tier, m.tierWhy; {
+	case x.Tier == "":
 		x.TierWhy = "the rules have no tiers"
+	case x.TierWhy == "":
+		x.TierWhy = "the default tier"
 	}
 	x.Rules = make([]RuleExplanation, len(rs.rules))
 	misses := make([]string, len(rs.rules))

@@ -11,15 +11,9 @@ import (
 
 // match is the scratch space of a check. Checks reuse it, so that they don't allocate.
 type match struct {
-	reason  Reason // ReasonWithin, or the reason why a list, the path or a missing identity decided
-	pattern string // the list entry that decided
-	rule    *rule  // the rule that decided
-
-	tier    string
-	tierWhy string // where the tier comes from
+	ruling
 
 	readings pattern.Readings // the ways in which servers may read the path
-	path     []byte           // the reading of the path that is being matched
 	found    []int32          // the candidates for this reading: rules whose indexed condition holds
 	chosen   []*rule          // the rules that apply to this reading
 
@@ -29,12 +23,6 @@ type match struct {
 	subjects []byte  // the subjects of charges, one after another
 	apart    []int   // indexes of charges that were decided separately: in Options.Local, or by address
 	local    []int   // indexes of the charges that were decided in Options.Local
-
-	guest    bool   // the client's key isn't verified
-	watched  bool   // the guard must be asked
-	holds    bool   // some charge has a Hold
-	nameless bool   // the request is counted by address but has none, and no key, user or organization either
-	key      string // replaces a missing address in a limit by address
 
 	few struct { // where the slices above begin: close together, and in place for most checks
 		charges  [4]counter.Charge
@@ -50,6 +38,23 @@ type match struct {
 	began       time.Time          // when a decision began that is timed
 	decision    Decision
 	observation Observation
+}
+
+// ruling is the part of a match that is zero when a check begins.
+type ruling struct {
+	reason  Reason // ReasonWithin, or the reason why a list, the path or a missing identity decided
+	pattern string // the list entry that decided
+	rule    *rule  // the rule that decided
+
+	tier    string
+	tierWhy string // where the tier comes from; "" if it is the default
+	path    []byte // the reading of the path that is being matched
+	key     string // replaces a missing address in a limit by address
+
+	guest    bool // the client's key isn't verified
+	watched  bool // the guard must be asked
+	holds    bool // some charge has a Hold
+	nameless bool // the request is counted by address but has none, and no key, user or organization either
 }
 
 func newMatch() *match {
@@ -79,7 +84,7 @@ func (rs *RuleSet) run(req *Request, m *match) {
 	if !(rs.deny.Empty() && rs.allow.Empty()) && rs.listed(req, m) {
 		return
 	}
-	if m.tier = rs.defaultTier; len(rs.tiers) > 0 {
+	if len(rs.tiers) > 0 {
 		rs.resolveTier(req, m)
 	}
 	if rs.readsPaths && req.Path != "" && !m.readings.Read(req.Path) && rs.limitsPaths {
@@ -107,11 +112,10 @@ func (rs *RuleSet) run(req *Request, m *match) {
 // hold finds the rules that apply to the i-th reading of the path, since servers may read some paths in several ways. It decides
 // layers for each reading separately, so that the most specific rule is charged whichever way the server reads the path.
 func (rs *RuleSet) hold(req *Request, m *match, i int) {
-	m.path, m.chosen = nil, m.chosen[:0]
 	if i < m.readings.Len() {
 		m.path = m.readings.At(i)
 	}
-	m.found = rs.candidates(req, m.path, m.found[:0])
+	m.found, m.chosen = rs.candidates(req, m.path, m.found[:0]), m.chosen[:0]
 	for _, i := range m.found {
 		if r := &rs.rules[i]; rs.check(r, req, m) == applies {
 			m.choose(r)
@@ -130,11 +134,10 @@ func (m *match) charged(r *rule, subject []byte) bool {
 }
 
 func (m *match) reset() {
-	m.reason, m.pattern, m.rule, m.key, m.watched, m.holds, m.nameless = ReasonWithin, "", nil, "", false, false, false
-	m.tier, m.tierWhy = "", "the default tier"
+	m.ruling = ruling{}
 	m.readings.Reset()
-	m.subjects = m.subjects[:0]
-	m.owners, m.charges, m.apart, m.local = m.owners[:0], m.charges[:0], m.apart[:0], m.local[:0]
+	m.subjects, m.owners, m.charges = m.subjects[:0], m.owners[:0], m.charges[:0]
+	m.apart, m.local = m.apart[:0], m.local[:0]
 }
 
 // listed reports whether the deny list, or else the allow list, decides the request.
@@ -154,6 +157,7 @@ func (rs *RuleSet) listed(req *Request, m *match) bool {
 }
 
 func (rs *RuleSet) resolveTier(req *Request, m *match) {
+	m.tier = rs.defaultTier
 	if req.TierVerified && rs.tiers[req.Tier] {
 		m.tier, m.tierWhy = req.Tier, "the request carries it"
 	} else if req.KeyVerified && req.APIKey != "" {
