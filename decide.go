@@ -219,14 +219,14 @@ func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (bySta
 		d.many = make([]LimitStatus, n)
 		statuses = d.many
 	}
-	allowed, degraded, binding, bound := true, false, (*LimitStatus)(nil), 0
+	d.Allowed = true
+	binding, bound := (*LimitStatus)(nil), 0
 	for j := range statuses {
 		i := from + j
 		if i >= to {
 			i += last - to
 		}
-		r, c, s := &m.results[i], &m.charges[i], &statuses[j]
-		p := c.Policy
+		r, p, s := &m.results[i], m.charges[i].Policy, &statuses[j]
 		if r.Err != nil {
 			r.ResetAfter = p.LatestReset(l.opts.Now())
 		}
@@ -234,20 +234,24 @@ func (l *Limiter) concludePart(m *match, from, to, last int, d *Decision) (bySta
 		byStatus = byStatus || len(p.Statuses) > 0
 		if len(m.apart) > 0 {
 			s.Local = s.Local || slices.Contains(m.local, i)
-			degraded = degraded || slices.Contains(m.apart, i)
+			d.Degraded = d.Degraded || slices.Contains(m.apart, i)
 		}
 		if p.Shadow {
 			continue
 		}
-		allowed, degraded = allowed && r.Allowed, degraded || s.Degraded || s.Local
+		if s.Degraded || s.Local {
+			d.Degraded = true
+		}
+		if !s.Allowed {
+			d.Allowed, d.Reason = false, ReasonLimited
+		}
 		d.Delay = max(d.Delay, r.Delay)
 		if binding == nil || m.binds(i, bound) {
 			binding, bound = s, i
 		}
 	}
-	d.Allowed, d.Degraded = allowed, degraded
-	if !allowed {
-		d.Reason, d.Delay = ReasonLimited, 0
+	if !d.Allowed {
+		d.Delay = 0
 	}
 	if s := binding; s != nil {
 		if d.bind(s); s.Degraded && !s.Allowed {
