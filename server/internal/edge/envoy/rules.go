@@ -21,19 +21,19 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// attributes maps descriptor keys to the request fields that they set by default. Any other key
-// sets the attribute attr:KEY. The domain sets attr:domain.
+// attributes maps keys of descriptors to the request fields that they set by default. Any other key sets the attribute
+// attr:KEY. The domain sets attr:domain.
 var attributes = map[string]string{
 	"api_key": "api_key", "user": "user", "org": "org", "tier": "tier", "method": "method", "path": "path",
 	"remote_address": "ip", "masked_remote_address": "ip",
 }
 
-// Attributes are the meanings that can be configured for a key, in addition to attr:NAME,
-// header:NAME and claim:NAME.
+// Attributes are the fields of a request to which a key can be mapped, in addition to attr:NAME, header:NAME and
+// claim:NAME.
 var Attributes = []string{"api_key", "user", "org", "tier", "ip", "method", "path"}
 
-// part is a group of descriptors that are decided as one request. Descriptors that contradict each
-// other, or have different hits, are in different groups.
+// part is a group of descriptors that are decided together, as one request. Descriptors that contradict each other, or
+// have different numbers of hits, are in different groups.
 type part struct {
 	req     weir.Request
 	entries []*ratelimit.RateLimitDescriptor_Entry
@@ -41,8 +41,8 @@ type part struct {
 	weir.Decision
 }
 
-// byRules decides a request by the rules. A descriptor that carries a limit, or that a rule names,
-// is charged to that limit or rule alone. The others become requests that all rules decide.
+// byRules decides a request by the rules. If a descriptor carries a limit, or if a rule names it, only that limit or
+// rule is charged. The other descriptors become requests that all rules decide.
 func (s *Service) byRules(ctx context.Context, c *evaluation) *rls.RateLimitResponse {
 	now := private.Now(s.limiter)
 	c.req.KeyVerified, c.req.TierVerified = true, true
@@ -95,8 +95,8 @@ func (s *Service) byRules(ctx context.Context, c *evaluation) *rls.RateLimitResp
 	return c.out
 }
 
-// split turns the descriptors without a limit of their own into requests. back has those whose hits
-// are given back.
+// split makes requests from the descriptors that have no limit of their own. back has the requests whose hits are given
+// back.
 func (s *Service) split(c *evaluation) (parts, back []part) {
 	for i, d := range c.in.Descriptors {
 		if c.hits[i].limit != nil {
@@ -152,14 +152,14 @@ func (s *Service) set(req *weir.Request, key, value string) {
 	case "path": // Envoy's :path includes the query
 		req.Path, _, _ = strings.Cut(value, "?")
 	case "ip":
-		address, _, _ := strings.Cut(value, "/") // a masked address is a network
+		address, _, _ := strings.Cut(value, "/") // a masked address may be written as a network
 		if ip, err := netip.ParseAddr(address); err == nil {
 			req.IP = ip.WithZone("")
 		}
 	}
 }
 
-// attribute sets any other attribute that rules may count by.
+// attribute returns the value of any other attribute that rules may count by.
 func (s *Service) attribute(p *part, domain, name string) string {
 	bare := strings.TrimPrefix(name, "attr:")
 	for _, e := range p.entries {
@@ -186,8 +186,8 @@ func (p *part) status(st *rls.RateLimitResponse_DescriptorStatus) {
 	}
 }
 
-// wire converts a limit to the protocol's units: 43 in 10 s are 43 per SECOND with a multiplier of
-// 10. For concurrency limits, which have no unit, it returns nil.
+// wire converts a limit to the protocol's units. For example, 43 in 10 s become 43 per SECOND with a multiplier of 10.
+// Concurrency limits have no unit, so it returns nil for them.
 func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 	if p.Limit.Algorithm == weir.Concurrency {
 		return nil
@@ -208,7 +208,7 @@ func wire(p *counter.Policy) *rls.RateLimitResponse_RateLimit {
 	return out
 }
 
-// dress adds the headers that Weir's other edges send, and the body of a refusal.
+// dress adds the headers that Weir's other edges send and, to a refusal, the body.
 func (s *Service) dress(out *rls.RateLimitResponse, p *part, now time.Time) {
 	w := edge.Recorder{Head: http.Header{}}
 	s.opts.Rules.SetHeaders(w.Head, &p.req, &p.Decision, now)
@@ -225,6 +225,5 @@ func (s *Service) dress(out *rls.RateLimitResponse, p *part, now time.Time) {
 	slices.SortFunc(out.ResponseHeadersToAdd, func(a, b *core.HeaderValue) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// anyRequest stands for the client's request, because Envoy doesn't say which media types the
-// client accepts.
+// anyRequest is used in place of the client's request, because Envoy doesn't say which media types the client accepts.
 var anyRequest = &http.Request{Method: http.MethodGet, Header: http.Header{}}

@@ -40,10 +40,10 @@ const (
 	pingsEvery     = 5 * time.Second        // time between pings to clients
 	deadAfter      = 30 * time.Second       // time without a response to a ping before a connection is closed
 	idleTime       = 30 * time.Minute       // time without a request before a connection is closed
-	busy, crowded  = 1 << 10, 16 << 10      // number of goroutines; a stream needs one, and 12 KiB
-	streamTime     = 10 * time.Second       // time for a request to arrive and be answered on a busy node
+	busy, crowded  = 1 << 10, 16 << 10      // number of goroutines; a stream needs one goroutine, and 12 KiB
+	streamTime     = 10 * time.Second       // how long a request may take to arrive and be answered on a busy node
 	crowdedTime    = 100 * time.Millisecond // the same on a crowded node
-	maxWatches     = maxConnections         // endless streams over all connections: one health watch for each
+	maxWatches     = maxConnections         // endless streams on all connections together: enough for one health watch on each connection
 )
 
 // Server is a gRPC server with the rate limit service, the authorization service and the standard
@@ -51,43 +51,42 @@ const (
 type Server struct {
 	*grpc.Server
 	health  *health.Server
-	decides func() bool        // reports whether the authorization service can decide; nil if there is none
+	decides func() bool        // reports whether the authorization service can decide; nil if the service isn't offered
 	end     context.CancelFunc // ends endless streams
 	conns   bounded
 }
 
-// ServerOptions configure a Server.
+// ServerOptions are the options of a Server.
 type ServerOptions struct {
 	// Reflection lets clients list the services.
 	Reflection bool
-	// Guard admits callers by the metadata field authorization. Health checks are open to all. If it
-	// is nil or requires no token, all callers are admitted.
+	// Guard admits callers by the metadata field authorization. Health checks are open to all callers. If Guard is nil
+	// or requires no token, all callers are admitted.
 	Guard *guard.Guard
-	// Gateways decides requests of the authorization service (ext_authz). If nil, the service isn't
-	// offered.
+	// Gateways decides the requests of the authorization service (ext_authz). If nil, this service isn't offered.
 	Gateways *forwardauth.Handler
 	// GatewaysReady reports whether Gateways can decide. If nil, it always can.
 	GatewaysReady func() bool
-	// Trace returns a context that continues the caller's trace, from W3C's metadata. If nil, there
-	// are no traces.
+	// Trace returns a context that continues the caller's trace, which W3C's metadata describes. If nil, requests
+	// aren't traced.
 	Trace func(ctx context.Context, traceparent, tracestate string) context.Context
-	// MaxConnectionAge is how long a connection may last, and MaxConnectionAgeGrace how much longer
-	// its requests in flight may take. Zero means 24 hours and 10 seconds.
+	// MaxConnectionAge is how long a connection may last. MaxConnectionAgeGrace is how much longer requests in flight
+	// may take then. If zero, they are 24 hours and 10 seconds.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
-// NewServer creates a gRPC server. For TLS, its listener must do the handshake.
+// NewServer creates a gRPC server. For TLS, its listener must do the handshakes.
 func NewServer(s *Service, o ServerOptions) *Server {
 	running, end := context.WithCancel(context.Background())
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
-		grpc.InitialWindowSize(streamWindow), // fixed, because windows that adapt grow to megabytes
+		grpc.InitialWindowSize(streamWindow), // fixed, because adaptive windows grow to megabytes
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.InTapHandle(inTime),
-		grpc.NumStreamWorkers(maxStreams), // a new goroutine for each request would spend a fifth of its time growing its stack
+		grpc.NumStreamWorkers(maxStreams), // if each request had a new goroutine, it would spend a fifth of its time growing the stack
 		grpc.ChainStreamInterceptor(fewWatches(running)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsEvery, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -120,7 +119,8 @@ func NewServer(s *Service, o ServerOptions) *Server {
 	return out
 }
 
-// survive turns a panic into the error INTERNAL. Unlike net/http, gRPC would let it end the process.
+// survive turns a panic into the error INTERNAL. With net/http, a panic ends only the request, but gRPC would let it
+// end the process.
 func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -131,9 +131,9 @@ func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return handle(ctx, req)
 }
 
-// inTime sets a deadline for a stream when its headers arrive, which is shorter on a busier node.
-// Otherwise a caller could hold hundreds of silent streams per connection. Requests that arrive in one
-// piece, as Envoy's do, aren't affected.
+// inTime sets a deadline for a stream when its headers arrive. The busier the node is, the shorter is the deadline.
+// Without it, a caller could keep hundreds of silent streams open per connection. Requests that arrive as a whole, as
+// Envoy's do, aren't affected.
 func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	n, most := runtime.NumGoroutine(), streamTime
 	switch {
@@ -150,8 +150,8 @@ func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	return &bound{timed, ctx}, nil
 }
 
-// bound is the context of a request for which inTime has set a deadline. Deadline still returns the
-// caller's, from which the store's time is derived.
+// bound is the context of a request for which inTime has set a deadline. Its method Deadline still returns the caller's
+// deadline, from which the store's time is computed.
 type bound struct {
 	context.Context
 	caller context.Context
@@ -163,8 +163,8 @@ func endless(method string) bool {
 	return method == healthpb.Health_Watch_FullMethodName || strings.HasPrefix(method, "/grpc.reflection.")
 }
 
-// fewWatches limits the number of endless calls, and cancels them when running is done, so that
-// draining doesn't wait for them.
+// fewWatches limits the number of endless calls. When running is done, it cancels them, so that draining doesn't wait
+// for them.
 func fewWatches(running context.Context) grpc.StreamServerInterceptor {
 	var open atomic.Int64
 	return func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
@@ -186,7 +186,7 @@ type watched struct {
 
 func (w *watched) Context() context.Context { return w.ctx }
 
-// admitted admits the same callers that the guard would admit over HTTP.
+// admitted admits the same callers as the guard does over HTTP.
 func admitted(g *guard.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if _, health := info.Server.(*health.Server); !health {
@@ -220,7 +220,7 @@ func (s *Server) Serve(l net.Listener) error {
 
 const tellEvery = 250 * time.Millisecond
 
-// Follow updates the health service with the server's state until ctx is done, and then drains it.
+// Follow updates the health service with the server's state. When ctx is done, it drains the server.
 func (s *Server) Follow(ctx context.Context, ready func() bool) error {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
@@ -252,12 +252,12 @@ func (s *Server) tell(ready bool) {
 // Drain tells health checks that the server is about to stop.
 func (s *Server) Drain() { s.health.Shutdown() }
 
-// lastHandshake is how long handshakes may take after the listener is closed.
+// lastHandshake is how long handshakes may still take after the listener is closed.
 const lastHandshake = 250 * time.Millisecond
 
-// Shutdown waits for requests in flight, and cancels the rest when ctx is done. It closes connections
-// on which the client has never spoken after lastHandshake; gRPC alone would wait handshakeTime for
-// them, and drop those that it has just accepted.
+// Shutdown waits for requests in flight, and cancels those that remain when ctx is done. It closes connections whose
+// handshake isn't complete after lastHandshake. gRPC alone would wait handshakeTime for them, and would drop
+// connections that it has just accepted.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.end()
@@ -279,13 +279,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// bounded is a listener that immediately closes connections beyond maxConnections.
+// bounded is a listener that accepts at most maxConnections at a time. It immediately closes connections beyond that
+// number.
 type bounded struct {
 	net.Listener
 
 	mu    sync.Mutex        // guards the fields below
-	open  map[*counted]bool // true for connections in their handshake
-	until time.Time         // deadline for handshakes; zero means gRPC's own
+	open  map[*counted]bool // true for a connection whose handshake isn't complete
+	until time.Time         // deadline of handshakes; zero means that gRPC's own deadline applies
 }
 
 // Accept waits for the next connection.
@@ -312,7 +313,7 @@ func (b *bounded) enter(c *counted) bool {
 	return true
 }
 
-// hurry sets a deadline for handshakes, and reports whether any connection is in one.
+// hurry sets a deadline for handshakes, and reports whether any connection is still in its handshake.
 func (b *bounded) hurry(until time.Time) (greeting bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -331,7 +332,7 @@ type counted struct {
 	listener *bounded
 }
 
-// SetDeadline sets a deadline. gRPC calls it before the handshake, and again with zero after it.
+// SetDeadline sets a deadline. gRPC calls it before the handshake, and again, with the zero time, after it.
 func (c *counted) SetDeadline(t time.Time) error {
 	b := c.listener
 	b.mu.Lock()

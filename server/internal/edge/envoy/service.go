@@ -28,8 +28,8 @@ import (
 
 const edgeName = "envoy" // for metrics and logs
 
-// Limits on a request. Values come from clients, so they may have any length: if the service failed
-// to read a request, Envoy would let it pass.
+// Limits on a request. Clients choose the values, so they may have any length. If the service failed to read a request,
+// Envoy would let that request pass.
 const (
 	MaxMessage     = 256 << 10 // bytes: Envoy lets clients send 60 KiB of headers
 	MaxDescriptors = 64
@@ -37,20 +37,20 @@ const (
 	MaxText        = 4096 // bytes of a domain or a key
 )
 
-// Options of a Service. The zero value is useful.
+// Options are the options of a Service. The zero value is useful.
 type Options struct {
-	// Configured decides requests by configurations instead of by the limiter's rules. Until there
-	// is one, requests get UNAVAILABLE.
+	// Configured means that configurations decide requests, and not the limiter's rules. Until there is a
+	// configuration, requests get UNAVAILABLE.
 	Configured bool
-	Modes      Modes   // for all limits of a configuration
+	Modes      Modes   // apply to all limits of a configuration
 	Answers    Answers // what responses contain in addition to the decision
-	// Rules writes headers and refusals of decisions by rules. If nil, the defaults apply.
+	// Rules writes headers and refusals for decisions by rules. If nil, the defaults apply.
 	Rules *httplimit.Answerer
 	// Attributes maps descriptor keys to the names that rules use: api_key, user, org, tier, ip,
 	// method, path, attr:NAME, header:NAME or claim:NAME. It overrides the default meanings.
 	Attributes map[string]string
-	// MaxInFlight limits how many requests are decided at once. Others wait as long as their
-	// deadline allows. Zero means no limit.
+	// MaxInFlight bounds how many requests are decided at once. Other requests wait as long as their deadline allows.
+	// Zero means no bound.
 	MaxInFlight int
 	// OnError, if not nil, is called when the store couldn't be reached.
 	OnError func(error)
@@ -69,12 +69,12 @@ type Service struct {
 	source    Source                       // guarded by sourceMu
 	linked    atomic.Pointer[link]         // combines the configuration with the rules; nil before the first request
 	linking   sync.Mutex                   // held while a link is made
-	overrides edge.Cache[override, *limit] // limits that requests carry, since creating one costs more than a decision
+	overrides edge.Cache[override, *limit] // limits that requests carry; cached, because creating a limit costs more than a decision
 }
 
 var _ rls.RateLimitServiceServer = (*Service)(nil)
 
-// New creates a service over a limiter.
+// New creates a service that decides by a limiter.
 func New(l *weir.Limiter, opts Options) *Service {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
@@ -86,7 +86,7 @@ func New(l *weir.Limiter, opts Options) *Service {
 	return &Service{limiter: l, opts: opts, gate: inflight.New(opts.MaxInFlight)}
 }
 
-// SetConfig puts another configuration in force for new requests.
+// SetConfig puts a configuration in force for new requests.
 func (s *Service) SetConfig(c *Config) {
 	s.config.Store(c)
 	s.linking.Lock()
@@ -97,11 +97,10 @@ func (s *Service) SetConfig(c *Config) {
 // InFlight returns how many requests are being decided.
 func (s *Service) InFlight() int { return s.gate.In() }
 
-// overloaded is the error for requests that are shed. Envoy then follows its setting
-// failure_mode_deny.
+// overloaded is the error of requests that are shed. What Envoy does then depends on its setting failure_mode_deny.
 var overloaded = status.Error(codes.Unavailable, edge.Overloaded)
 
-// unconfigured is the error while there is no configuration, as in envoyproxy/ratelimit.
+// unconfigured is the error of requests while there is no configuration. envoyproxy/ratelimit returns the same code.
 var unconfigured = status.Error(codes.Unavailable, "this node has no configuration yet: /readyz says why")
 
 var undecided = weir.Request{Edge: edgeName}
@@ -184,12 +183,13 @@ func bad(format string, args ...any) error {
 
 func hits(req *rls.RateLimitRequest, d *ratelimit.RateLimitDescriptor) int64 {
 	if h := d.GetHitsAddend(); h != nil {
-		return int64(min(h.GetValue(), 2*counter.MaxTokens)) // more than any limit allows
+		return int64(min(h.GetValue(), 2*counter.MaxTokens)) // clamped, but still more than any limit allows
 	}
 	return int64(max(req.GetHitsAddend(), 1))
 }
 
-// JSON serves POST /json in protobuf's JSON, with status 200 for OK and 429 for OVER_LIMIT.
+// JSON serves POST /json, with requests and responses in protobuf's JSON. Its status is 200 for OK and 429 for
+// OVER_LIMIT.
 func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -227,25 +227,24 @@ func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 	if answer.GetOverallCode() == rls.RateLimitResponse_OVER_LIMIT {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
-	_, _ = w.Write(out) // the client may have left
+	_, _ = w.Write(out) // the client may have disconnected
 }
 
-// Source describes where a service's configuration comes from, and its state.
+// Source describes where a service gets its configuration, and the state of that configuration.
 type Source struct {
-	// Name is the folder, or the xDS server.
+	// Name is the path of the folder, or the address of the xDS server.
 	Name string
-	// Version is what the xDS server calls the configuration in force.
+	// Version is the version of the configuration in force, as the xDS server calls it.
 	Version string
-	// Since is when the configuration was put in force; zero if there is none yet.
+	// Since is when the configuration was put in force, or zero if there is none yet.
 	Since time.Time
-	// Domains and Limits are how many of them the configuration has.
+	// Domains and Limits are the numbers of domains and limits in the configuration.
 	Domains, Limits int
-	// Rejected is why the newest configuration isn't in force, or "".
+	// Rejected says why the newest configuration isn't in force. It is "" if that configuration is in force.
 	Rejected string
 	// Rejections counts newer configurations that were invalid.
 	Rejections uint64
-	// Connected reports whether there is a stream from the xDS server. If there isn't, Lost says
-	// why.
+	// Connected reports whether there is a stream from the xDS server. If there is none, Lost says why.
 	Connected bool
 	Lost      string
 }
@@ -263,7 +262,7 @@ func (s *Service) note(change func(*Source)) {
 	change(&s.source)
 }
 
-// accept puts a configuration in force, and logs it with more.
+// accept puts a configuration in force, and logs that with the attributes in more.
 func (s *Service) accept(c *Config, from, version string, more ...any) {
 	s.SetConfig(c)
 	s.note(func(n *Source) {
@@ -273,7 +272,7 @@ func (s *Service) accept(c *Config, from, version string, more ...any) {
 	s.opts.Logger.Info("envoy configuration applied", append(more, "domains", c.Domains(), "limits", c.limits)...)
 }
 
-// reject records that a configuration is invalid. It logs the same reason only once.
+// reject records that a configuration is invalid. It logs the same reason only once in a row.
 func (s *Service) reject(err error) {
 	again := false
 	s.note(func(n *Source) {

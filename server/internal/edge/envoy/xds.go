@@ -30,54 +30,52 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// XDS configures an xDS server that sends configurations. It must serve aggregated discovery, state of
-// the world, as Envoy Gateway and Envoy AI Gateway do.
+// XDS describes an xDS server that sends configurations. The server must support aggregated discovery (state of the
+// world), as Envoy Gateway and Envoy AI Gateway do.
 type XDS struct {
 	// Server is the server's host and port, such as envoy-gateway:18001.
 	Server string
-	// Node is this node's name, by which the server chooses the configuration. The default is
-	// DefaultNode. NodeMetadata is sent with the name.
+	// Node is this node's name. The server chooses the configuration by it. The default is DefaultNode. NodeMetadata is
+	// sent together with the name.
 	Node         string
 	NodeMetadata map[string]string `yaml:"-"`
-	// Headers are sent with each stream. They may contain secrets, so they are never shown.
+	// Headers are sent with each stream. They may contain secrets, so Weir never shows them.
 	Headers map[string]string `yaml:"-"`
-	// TLS names the files for TLS; nil means plain text.
+	// TLS names the files for TLS. If nil, the connection isn't encrypted.
 	TLS *TLSFiles
-	// Retry is the pause before the second attempt to connect. It doubles with each attempt, up to
-	// MaxRetry, and is shortened at random by up to a half. Zero means half a second, and 30 seconds; only tests set them.
+	// Retry is the pause before the second attempt to connect. The pause doubles with each attempt, up to MaxRetry, and
+	// is shortened at random by up to a half. If zero, they are half a second and 30 seconds. Only tests set them.
 	Retry, MaxRetry time.Duration `yaml:"-"`
 }
 
-// TLSFiles names the PEM files of a TLS client. They are read for each connection, so they may be
-// rotated.
+// TLSFiles names the PEM files of a TLS client. They are read again for each connection, so the files may be replaced.
 type TLSFiles struct {
-	// CA is the authority that signs the server's certificate. The default is the system's
-	// authorities.
+	// CA is the authority that signs the server's certificate. By default, the system's authorities apply.
 	CA string
 	// Cert and Key are the client's certificate and key, if the server requires one.
 	Cert, Key string
-	// ServerName is the name in the server's certificate. The default is the host.
+	// ServerName is the name in the server's certificate. By default, it is the host.
 	ServerName string
 }
 
 // DefaultNode is the default name of a node, as in envoyproxy/ratelimit.
 const DefaultNode = "default"
 
-// Limits on what an xDS server can make a node do.
+// Bounds on what an xDS server can make a node do.
 const (
-	maxConfig    = 4 << 20 // bytes of a configuration: the default limit of gRPC, and of envoyproxy/ratelimit
+	maxConfig    = 4 << 20 // bytes of a configuration; it is the default of gRPC and of envoyproxy/ratelimit
 	maxResources = 10_000
-	maxReason    = 8 << 10 // bytes of an error to report
+	maxReason    = 8 << 10 // bytes of an error that is reported to the server
 
 	configWindow = 1 << 20 // bytes in flight
 	connectTime  = 5 * time.Second
 
-	// leastPace is the shortest pause between two configurations. go-control-plane's servers send a
-	// rejected one again at once, so the pause doubles each time up to mostPace.
+	// leastPace is the shortest pause between two configurations. Servers that use go-control-plane immediately send a
+	// rejected configuration again, so the pause doubles each time, up to mostPace.
 	leastPace, mostPace = 100 * time.Millisecond, 2 * time.Second
 
-	// TCP probes detect a vanished server within a minute. gRPC pings detect one that hangs; gRPC
-	// servers treat them as an attack if they come more often than every five minutes.
+	// TCP probes detect within a minute that a server has vanished. Pings of gRPC detect that a server hangs. They are
+	// rare, because gRPC servers treat pings that come more often than every five minutes as an attack.
 	probeAfter, probeEvery, probes = 30 * time.Second, 10 * time.Second, 3
 	pingAfter, pingTimeout         = 6 * time.Minute, 20 * time.Second
 )
@@ -115,16 +113,16 @@ func (t *TLSFiles) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// Feed follows an xDS server and applies the configurations that it sends. If one is invalid, the
+// Feed follows an xDS server, and applies the configurations that the server sends. If one is invalid, the
 // configuration in force stays.
 type Feed struct {
 	XDS
 	service *Service
 	node    *core.Node
-	again   watch.Bell // rings to skip the pause
+	again   watch.Bell // rung to skip the pause
 }
 
-// Subscribe prepares a Feed. It returns errors in the settings and their files.
+// Subscribe prepares a Feed. It returns errors in the settings and in the files that they name.
 func (s *Service) Subscribe(x XDS) (*Feed, error) {
 	if err := x.Validate(); err != nil {
 		return nil, err
@@ -144,12 +142,12 @@ func (s *Service) Subscribe(x XDS) (*Feed, error) {
 	return f, nil
 }
 
-// Look makes Follow connect now if the server is unreachable.
+// Look makes Follow try to connect now if it isn't connected.
 func (f *Feed) Look() { f.again.Ring() }
 
 const maxTold = 100 // how many reasons are remembered
 
-// localPort matches this side's port in a connection error. It is different for each attempt.
+// localPort matches the local port in a connection error, which differs for each attempt.
 var localPort = regexp.MustCompile(`:\d+->`)
 
 // Follow applies what the server sends until ctx is done. While the server can't be reached, the last
@@ -169,13 +167,13 @@ func (f *Feed) Follow(ctx context.Context) error {
 		same := localPort.ReplaceAllString(why, "->")
 		f.service.note(func(n *Source) { n.Connected, n.Lost, none = false, why, n.Since.IsZero() })
 		switch {
-		case told[same]: // log each reason once
+		case told[same]: // this reason has been logged
 		case none:
 			log.Warn("the xDS server can't be reached: there is no configuration yet", "server", f.Server, "error", why)
 		default:
 			log.Warn("the xDS server is lost: the configuration in force stays", "server", f.Server, "error", why)
 		}
-		if len(told) == maxTold { // forget them, since a server could make up reasons
+		if len(told) == maxTold { // forget them, because a server could make up new reasons all the time
 			clear(told)
 		}
 		told[same] = true
@@ -189,11 +187,11 @@ func (f *Feed) Follow(ctx context.Context) error {
 	}
 }
 
-// stream connects to the server and applies what it sends, until the stream ends. answered says
-// whether it sent anything.
+// stream connects to the server and applies the configurations that it sends, until the stream ends. answered reports
+// whether the server has sent anything.
 //
-// It doesn't send a version. Servers number versions from 1 when they start, so another configuration
-// may have the version that is in force here, and wouldn't be sent.
+// The request for configurations doesn't include a version. Servers number versions from 1 when they start, so another
+// configuration may have the same version as the one in force here, and the server wouldn't send it.
 func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
 	conn, err := f.dial()
 	if err != nil {
@@ -209,7 +207,7 @@ func (f *Feed) stream(ctx context.Context) (answered bool, err error) {
 	f.service.note(func(n *Source) { n.Connected, n.Lost = true, "" })
 	version, rejected, pace, last := "", "", leastPace, time.Time{}
 	for ask := (&discovery.DiscoveryRequest{Node: f.node, TypeUrl: configType}); ; {
-		if err := stream.Send(ask); err != nil && !errors.Is(err, io.EOF) { // after EOF, Recv returns the reason
+		if err := stream.Send(ask); err != nil && !errors.Is(err, io.EOF) { // after io.EOF, Recv returns the reason
 			return answered, err
 		}
 		got, err := stream.Recv()
@@ -282,7 +280,7 @@ func (f *Feed) apply(got *discovery.DiscoveryResponse) (err error) {
 	return nil
 }
 
-// ended returns why a stream ended. If a configuration was too large, the server gets no message about it.
+// ended returns an error that says why a stream ended. If a configuration was too large, the server can't be told.
 func (f *Feed) ended(err error) error {
 	if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
 		err = fmt.Errorf("the configuration has more than %d bytes", maxConfig)
@@ -291,7 +289,7 @@ func (f *Feed) ended(err error) error {
 	return err
 }
 
-// reason returns the text of an error for the server and the operator, without gRPC's prefix.
+// reason returns the text of an error without gRPC's prefix, for the server and the operator.
 func reason(err error) string {
 	text := status.Convert(err).Message()
 	if len(text) > maxReason {

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Keys of the format, by where they are allowed.
+// The keys that are allowed in each part of a file.
 var (
 	rootKeys       = []string{"domain", "descriptors"}
 	descriptorKeys = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata"}
@@ -29,9 +29,8 @@ type field struct {
 	value      *yaml.Node
 }
 
-// fields returns the keys of a map, including those that it merges in, in the order of the file. If
-// several have the same name, the last one counts, even if it is merged in, as in
-// envoyproxy/ratelimit.
+// fields returns the keys of a map in the order of the file, including the keys that it merges in. If several have the
+// same name, the last one counts, even if it is merged in. envoyproxy/ratelimit does the same.
 func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 	var list []field
 	first := map[string]int{}
@@ -60,7 +59,7 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 		switch {
 		case slices.Contains(known, key.Value):
 			list = append(list, field{key.Value, at, value})
-		case slices.Contains(allKeys, key.Value): // envoyproxy/ratelimit accepts these keys anywhere, and ignores them here
+		case slices.Contains(allKeys, key.Value): // envoyproxy/ratelimit accepts these keys anywhere, and ignores them where they have no meaning
 			r.warn(key, at, "has no meaning here, as in envoyproxy/ratelimit: the keys here are %s", strings.Join(known, ", "))
 		default:
 			hint := cmp.Or(guess.Hint(key.Value, known), "write one of "+strings.Join(known, ", "))
@@ -74,7 +73,7 @@ func (r *reader) fields(n *yaml.Node, path string, known []string) []field {
 func (r *reader) merged(n *yaml.Node, path string, known []string) (list []field) {
 	r.merging++
 	defer func() { r.merging-- }()
-	if r.merging > maxDepth { // the maps merge each other
+	if r.merging > maxDepth { // the maps merge each other in a circle
 		r.fail(n, path, "", "is merged into itself")
 		return nil
 	}
@@ -84,8 +83,8 @@ func (r *reader) merged(n *yaml.Node, path string, known []string) (list []field
 	return list
 }
 
-// sources returns the maps that << merges in. The first map of a list comes last, so that it takes
-// precedence.
+// sources returns the maps that << merges into another map. The first map of a list comes last, because later maps
+// override earlier ones.
 func (r *reader) sources(n *yaml.Node, path string) (maps []*yaml.Node) {
 	list := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -100,8 +99,8 @@ func (r *reader) sources(n *yaml.Node, path string) (maps []*yaml.Node) {
 	return maps
 }
 
-// resolve follows an alias. It returns nil if there are too many values, because aliases of aliases
-// can turn a few lines into billions.
+// resolve returns the value that an alias stands for. It returns nil if there are too many values, because aliases of
+// aliases can turn a few lines into billions of values.
 func (r *reader) resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -123,7 +122,7 @@ func (r *reader) isMap(n *yaml.Node, path string) bool {
 	return true
 }
 
-// items returns the maps in a list. An empty value, as after "descriptors:", is an empty list.
+// items returns the maps in a list. If the value is empty, as after "descriptors:", the list is empty.
 func (r *reader) items(n *yaml.Node, path string) []*yaml.Node {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil
@@ -163,7 +162,7 @@ func (r *reader) flag(f field) bool {
 	return on
 }
 
-// boolean reads the words for true and false in YAML 1.1, as envoyproxy/ratelimit does.
+// boolean parses the words for true and false in YAML 1.1, which envoyproxy/ratelimit accepts.
 func boolean(n *yaml.Node) (on, ok bool) {
 	switch n.Value {
 	case "true", "True", "TRUE", "yes", "Yes", "YES", "y", "Y", "on", "On", "ON":
@@ -171,7 +170,7 @@ func boolean(n *yaml.Node) (on, ok bool) {
 	case "false", "False", "FALSE", "no", "No", "NO", "n", "N", "off", "Off", "OFF":
 		ok = true
 	}
-	bare := n.Tag == "!!bool" || n.Tag == "!!str" && n.Style == 0 // quoted words are text
+	bare := n.Tag == "!!bool" || n.Tag == "!!str" && n.Style == 0 // a word in quotes is text
 	return on && bare, ok && bare
 }
 
@@ -260,13 +259,13 @@ func (r *reader) value(n *yaml.Node, path string, depth int) (*structpb.Value, e
 		return nil, fmt.Errorf("%s can't be read", Describe(n))
 	}
 	out, err := structpb.NewValue(v)
-	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // keep what JSON doesn't have, such as a date, as text
+	if f := out.GetNumberValue(); err != nil || math.IsInf(f, 0) || math.IsNaN(f) { // if JSON has no such value, such as for a date, keep the text
 		return structpb.NewStringValue(n.Value), nil
 	}
 	return out, nil
 }
 
-// Describe describes a value for an error about its type.
+// Describe describes a value, for an error that says that it has the wrong type.
 func Describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -279,7 +278,7 @@ func Describe(n *yaml.Node) string {
 	return strconv.Quote(clip(n.Value))
 }
 
-// label makes a name printable and short, for metrics and logs.
+// label makes a name printable and short, for use in metrics and logs.
 func label(s string) string { return shown.Printable(shown.First(s, 200)) }
 
 func clip(s string) string { return shown.Clip(s, 64) }

@@ -2,13 +2,13 @@
 // (auth_request), Caddy and Traefik (forward auth), HAProxy (Lua), and Envoy (ext_authz over HTTP;
 // package envoy serves it over gRPC).
 //
-// A gateway describes its client's request in headers. From these, forwardauth reconstructs the
-// request as the gateway received it, and limits it like any other. A request has the same key
-// whether it comes this way, through package gateway, or through a middleware.
+// A gateway describes its client's request in headers. From these headers, forwardauth reconstructs the request as the
+// gateway received it, and limits it like any other request. The request counts for the same client as if it had come
+// through package gateway or through a middleware.
 //
-// Anybody who can write these headers can impersonate any client. So they are accepted only from
-// trusted peers, only if the gateway in question sets them itself, and only if each appears exactly
-// once: a second one would come from the client.
+// Anybody who can write these headers can impersonate any client. So the headers are accepted only from trusted peers,
+// and only those that the particular gateway sets itself. Each header must appear exactly once, because a second one
+// would come from the client.
 package forwardauth
 
 import (
@@ -30,22 +30,21 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/guard"
 )
 
-// Options of New. The zero value is useful.
+// Options are the options of New. The zero value is useful.
 type Options struct {
-	// Limit says how requests are identified and answered, as for the gateway; New sets its edge.
-	// Only its TrustedProxies and peers on loopback may ask.
+	// Limit says how clients are identified and how requests are answered, as in the gateway. New sets its Edge. Only
+	// peers in its TrustedProxies and peers on loopback are allowed to ask.
 	Limit httplimit.Options
-	// Guard checks the token in the header X-Weir-Token, if it requires one. The header Authorization
+	// Guard checks the token in the header X-Weir-Token, if the Guard requires a token. The header Authorization
 	// belongs to the client's request.
 	Guard *guard.Guard
-	// Logger logs gateways whose requests can't be decided, once for each kind of fault. If nil,
-	// nothing is logged.
+	// Logger logs that a gateway's requests can't be decided, once for each kind of fault. If nil, nothing is logged.
 	Logger *slog.Logger
 }
 
 const tokenHeader = "X-Weir-Token"
 
-// New returns a handler for the paths of all gateways.
+// New returns a handler for all paths at which gateways ask.
 func New(l *weir.Limiter, opts Options) *Handler {
 	h := &Handler{opts: opts, gateways: map[string]*gateway{}, limits: map[string]*httplimit.Middleware{}}
 	if h.opts.Logger == nil {
@@ -67,10 +66,10 @@ type Handler struct {
 	opts     Options
 	gateways map[string]*gateway              // by path
 	limits   map[string]*httplimit.Middleware // by edge
-	said     sync.Map                         // faults that were logged already
+	said     sync.Map                         // faults that have been logged
 }
 
-// InFlight returns how many requests are being decided for the busiest kind of gateway.
+// InFlight returns the number of requests that are being decided for the kind of gateway with the most requests.
 func (h *Handler) InFlight() (most int) {
 	for _, m := range h.limits {
 		most = max(most, m.InFlight())
@@ -104,14 +103,14 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, g *gateway) {
 		return
 	}
 	if g.masks {
-		in.Header.Del("Accept") // the body is copied into nginx' configuration, which sets its type
+		in.Header.Del("Accept") // nginx's configuration sets the type of the body, so the client's Accept has no effect
 	}
 	h.decide(r.Context(), reply, g, r.RemoteAddr, in)
 }
 
-// Envoy decides a client's request that Envoy asks about over gRPC, as at /check/envoy. The request
-// needs no URL; its RemoteAddr is the address that Envoy saw, and peer is Envoy's own. The reply's
-// status is 200 if the request is admitted. shed says that the node had no capacity for it.
+// Envoy decides a client's request about which Envoy asks over gRPC, in the same way as at /check/envoy. The request
+// needs no URL. Its RemoteAddr is the client's address as Envoy saw it, and peer is Envoy's own address. The reply has
+// status 200 if the request is admitted. shed reports that the node had no capacity for the request.
 func (h *Handler) Envoy(ctx context.Context, peer string, in *http.Request) (reply *edge.Recorder, shed bool) {
 	reply = &edge.Recorder{Status: http.StatusOK, Head: http.Header{}}
 	if _, err := netip.ParseAddr(in.RemoteAddr); err == nil {
@@ -122,11 +121,11 @@ func (h *Handler) Envoy(ctx context.Context, peer string, in *http.Request) (rep
 	return reply, shed
 }
 
-// decide decides a client's request, and reports whether the node had no capacity for it. Rules that
-// count by the service's response keep what they took, since forward auth never sees that response.
+// decide decides a client's request, and reports whether the node had no capacity for it. If rules count by the status
+// of the response, the charge stays, since forward auth never sees that response.
 func (h *Handler) decide(ctx context.Context, reply *edge.Recorder, g *gateway, peer string, in *http.Request) (shed bool) {
 	var err error
-	if in.URL, err = url.ParseRequestURI(in.RequestURI); err != nil { // parsed as net/http parses the target of a request
+	if in.URL, err = url.ParseRequestURI(in.RequestURI); err != nil { // in the same way as net/http parses the target of a request
 		h.refuse(reply, g.path, peer, jsonerror.New(http.StatusBadRequest, jsonerror.BadTarget, "The request target can't be read"))
 		return false
 	}
@@ -138,13 +137,13 @@ func (h *Handler) decide(ctx context.Context, reply *edge.Recorder, g *gateway, 
 }
 
 func (h *Handler) refuse(reply *edge.Recorder, at, peer string, fault *jsonerror.Error) {
-	if fault.Code == jsonerror.BadRequest { // a fault of the gateway's configuration, not of its client
+	if fault.Code == jsonerror.BadRequest { // the fault is in the gateway's configuration, and not the client's
 		h.warn(at, peer, fault)
 	}
 	fault.Write(reply)
 }
 
-// admit returns an error if a peer may not ask, or nil.
+// admit returns an error if the peer isn't allowed to ask, and otherwise nil.
 func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 	if peer := httplimit.ClientIP(r, nil); !peer.IsLoopback() && !edge.Trusts(h.opts.Limit.TrustedProxies, peer) {
 		return jsonerror.New(http.StatusForbidden, jsonerror.UntrustedPeer,
@@ -162,20 +161,19 @@ func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 func (h *Handler) warn(at, peer string, fault *jsonerror.Error) {
 	said := at + fault.Code
 	if fault.Code == jsonerror.BadRequest {
-		said += fault.Message // the message is about the configuration
+		said += fault.Message // this message is about the configuration, so it is part of what is logged once
 	}
 	if _, before := h.said.LoadOrStore(said, true); !before {
 		h.opts.Logger.Warn("a gateway asks in a way that can't be answered", "at", at, "peer", peer, "why", fault.Message)
 	}
 }
 
-// maxMasked is the longest body that is sent in a header: nginx reads response headers into a buffer
-// of 4 KiB.
+// maxMasked is the size of the longest body that is sent in a header. nginx reads response headers into a buffer of 4
+// KiB.
 const maxMasked = 2 << 10
 
-// send sends a complete response in the form that a gateway expects. It answers the gateway's
-// request, not the client's: a refused HEAD has no body, but a gateway that asks with GET waits for
-// one.
+// send sends a complete response in the form that a gateway expects. It is the response to the gateway's request, and
+// not the client's: even if a refused request has the method HEAD, a gateway that asks with GET waits for a body.
 func send(w http.ResponseWriter, a *edge.Recorder, g *gateway) {
 	body := a.Body.Bytes()
 	if g.marks {
@@ -189,5 +187,5 @@ func send(w http.ResponseWriter, a *edge.Recorder, g *gateway) {
 	}
 	a.Head["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(a.Status)
-	_, _ = w.Write(body) // the gateway may have left
+	_, _ = w.Write(body) // the gateway may have disconnected
 }

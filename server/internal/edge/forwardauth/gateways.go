@@ -9,22 +9,22 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// gateway says how one kind of gateway describes a request, and how it treats responses.
+// gateway says how one kind of gateway describes a client's request, and what it does with responses.
 type gateway struct {
-	path string // the path at which it asks
+	path string // the path at which the gateway asks
 	edge string
 
 	method, uri, peer control
-	host              control // the header with the client's Host, if the gateway's own request has another
-	behind            bool    // method and target are those of the gateway's own request, with the target after the path
-	chain             bool    // the peer is the last address of a list; the gateway reports the others
-	marks             bool    // responses repeat their status in X-Weir-Status, so that the gateway can recognize them
-	masks             bool    // the only refusal that the gateway passes on is 403, so the real response goes into headers
+	host              control // the header with the client's Host, if the gateway's own request has a different Host
+	behind            bool    // the gateway's own request has the client's method, and the client's target after the path
+	chain             bool    // the header for the peer is a list, whose last address is the peer's
+	marks             bool    // responses repeat their status in X-Weir-Status, by which the gateway recognizes them
+	masks             bool    // the gateway passes on no refusal except 403, so headers contain the actual response
 }
 
 // control is a header in which a gateway describes part of a request.
 type control struct {
-	name string // in canonical form
+	name string // the header's name, in canonical form
 	fix  string // how to configure the gateway if the header is missing
 }
 
@@ -72,11 +72,11 @@ const (
 	byTraefik = "Traefik's middleware forwardAuth sets it: ask at /check/traefik with that"
 )
 
-// envoyPath is the path at which Envoy asks over HTTP. The client's target follows it.
+// envoyPath is the path at which Envoy asks over HTTP. In a request, the client's target follows it.
 const envoyPath = "/check/envoy"
 
-// Behind reports whether a request comes from Envoy, with the client's target after its path. Don't
-// route it with a ServeMux, which redirects paths that aren't clean.
+// Behind reports whether a request comes from Envoy, so that the client's target follows the path. Don't route such
+// requests with a ServeMux, because it redirects paths that aren't clean.
 func Behind(r *http.Request) bool { return strings.HasPrefix(r.RequestURI, envoyPath+"/") }
 
 // Paths returns the paths at which gateways ask.
@@ -88,7 +88,7 @@ func Paths() []string {
 	return paths
 }
 
-// one returns the value of a header, or an error if the gateway hasn't set it exactly once.
+// one returns the value of a header that the gateway must set exactly once. Otherwise it returns an error.
 func (c *control) one(h http.Header) (string, *jsonerror.Error) {
 	v, fault := c.ifAny(h)
 	if v == "" && fault == nil {
@@ -97,7 +97,7 @@ func (c *control) one(h http.Header) (string, *jsonerror.Error) {
 	return v, fault
 }
 
-// ifAny returns the value of a header that may be missing.
+// ifAny returns the value of a header that may be missing, but must not be repeated.
 func (c *control) ifAny(h http.Header) (string, *jsonerror.Error) {
 	switch v := h[c.name]; len(v) {
 	case 0:
@@ -108,8 +108,7 @@ func (c *control) ifAny(h http.Header) (string, *jsonerror.Error) {
 	return "", jsonerror.Bad("the header %s appears twice, so one may be the client's: %s", c.name, c.fix)
 }
 
-// original returns the client's request as the gateway received it. Its URL isn't set: see
-// [Handler.decide].
+// original returns the client's request as the gateway received it. The URL isn't set: see [Handler.decide].
 func (g *gateway) original(r *http.Request) (*http.Request, *jsonerror.Error) {
 	o := &http.Request{Method: r.Method, Host: r.Host, ContentLength: r.ContentLength, Header: make(http.Header, len(r.Header)), Trailer: r.Trailer}
 	var fault *jsonerror.Error // the first fault

@@ -16,7 +16,7 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// unmetered returns why a request's path or headers keep it from being metered, or nil.
+// unmetered returns an error if a request can't be metered because of its path or its headers.
 func unmetered(r *http.Request) *jsonerror.Error {
 	media := mediaType(r.Header)
 	switch {
@@ -36,8 +36,8 @@ func unmetered(r *http.Request) *jsonerror.Error {
 	return nil
 }
 
-// masksAnswer reports whether a parameter of Google's APIs removes the usage from the answer or
-// changes its format.
+// masksAnswer reports whether the request has a parameter of Google's APIs that removes the usage from the response, or
+// changes the response's format.
 func masksAnswer(r *http.Request) bool {
 	if len(usage.ModelsFromPath(r.URL.Path)) == 0 {
 		return false
@@ -65,8 +65,8 @@ func isEncoded(h http.Header) bool {
 	})
 }
 
-// isUTF8 reports whether a server that decodes a body by the charset in its Content-Type reads the
-// same JSON as one that reads UTF-8. In UTF-7, +AG0-odel is model.
+// isUTF8 reports whether a server that decodes a body by the charset in its Content-Type reads the same JSON as a
+// server that decodes UTF-8. For example, +AG0-odel means model in UTF-7.
 func isUTF8(h http.Header) bool {
 	for _, t := range h["Content-Type"] {
 		_, params, _ := mime.ParseMediaType(t)
@@ -88,9 +88,9 @@ func mediaType(h http.Header) string {
 	return t
 }
 
-// read finds out what the body asks for, as far as it has arrived. It returns an error if servers
-// could read the body in different ways. It ignores the declared type, since many servers read JSON
-// under any type. A multipart form can't be mistaken for JSON.
+// read finds out what the call asks for, from the part of the body that has arrived. It returns an error if servers
+// could read the body in different ways. It doesn't rely on the declared type, because many servers read JSON whatever
+// the type is. A multipart form can't be mistaken for JSON.
 func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 	text := c.head.text
 	b := usage.NewBody()
@@ -115,7 +115,7 @@ func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 		if !b.IsLimited(r.URL.Path) {
 			c.foreign, c.asked.MaxOutput = c.asked.MaxOutput.N, usage.Amount{}
 		}
-		if rest := r.ContentLength - int64(len(text)); !c.head.whole() && rest > 0 && !b.InFile() { // a file that continues is most of the rest
+		if rest := r.ContentLength - int64(len(text)); !c.head.whole() && rest > 0 && !b.InFile() { // if a file continues, most of the rest is that file
 			c.asked.Input += rest / 4
 		}
 		c.unsized = !c.head.whole() && r.ContentLength < 0 && !b.InFile()
@@ -132,10 +132,10 @@ func (c *modelCall) read(r *http.Request) *jsonerror.Error {
 	return failure(http.StatusUnsupportedMediaType, jsonerror.UnsupportedMediaType, "A limit on tokens or money applies to this path, and only JSON can be metered: "+fault.Message)
 }
 
-// nameModels collects the models that a call may be for, and finds the one that rules count by: the
-// path's, or else the body's. It doesn't count by the query, nor by what .. removes from a path:
-// most upstreams ignore both, so a client could name a new model there in each call. complete says
-// that the rest of the body can't name a model.
+// nameModels collects the models that a call may be for, and chooses the one that rules count by: the model in the path
+// or else in the body. Models in the query, and in parts of the path that .. removes, don't count, because most
+// upstreams ignore them, and a client could name a different model there in each call. complete reports that the rest
+// of the body can't name a model.
 func (c *modelCall) nameModels(r *http.Request, complete bool) {
 	c.models = usage.ModelsFromPath(path.Clean(r.URL.Path))
 	if c.asked.Model != "" {
@@ -155,27 +155,27 @@ func unreadable(f *usage.Fault) *jsonerror.Error {
 	return failure(http.StatusBadRequest, jsonerror.BadRequest, "The call can't be metered: "+f.Message)
 }
 
-// long is a body that is too long to read before its request is decided. It is read on its way to
-// the upstream, and fails where it can't be metered. Until its end has been read, the last byte and
-// the bracket that closes the document are held back. Otherwise the upstream could have the whole
-// call before the gateway finds the body unreadable.
+// long is a body that is too long to be read before its request is decided. The gateway meters the body while it
+// forwards it. If the body can't be metered, reading it fails. The last byte, and from the bracket that closes the
+// document on everything, is held back until the whole body has been read. Otherwise the upstream might have the
+// complete call before the gateway finds that it can't be metered.
 type long struct {
 	io.ReadCloser
-	most  int64  // tokens of output that are reserved
-	other int    // models that may answer instead of the requested one; their prices are reserved, too
-	input int64  // tokens of input that are reserved if the length of the rest was unknown; else 0
-	edits bool   // a streamed chat is changed to report its usage
-	buf   []byte // bytes that were read but not forwarded yet: rest, then held
-	rest  []byte // bytes to forward next
-	held  []byte // bytes to hold back
-	ended bool   // held starts with the bracket that closes the document
-	err   error  // the error that ended reading
+	most  int64  // number of output tokens that are reserved
+	other int    // number of models that may answer instead of the requested one; amounts for them are reserved, too
+	input int64  // number of input tokens that are reserved if the length of the rest was unknown; otherwise 0
+	edits bool   // change a streamed chat, so that the response reports the usage
+	buf   []byte // bytes that were read but not forwarded: rest, followed by held
+	rest  []byte // the bytes to forward next
+	held  []byte // the bytes that are held back
+	ended bool   // held begins with the bracket that closes the document
+	err   error  // why reading has ended
 
 	mu   sync.Mutex
 	body *usage.Body // guarded by mu
 }
 
-const maxHeld = 4 << 10 // at most this many bytes are held back: the bracket and white space
+const maxHeld = 4 << 10 // maximum number of bytes that are held back: the bracket and white space
 
 func (l *long) Read(p []byte) (int, error) {
 	for len(p) > 0 && len(l.rest) == 0 && l.err == nil {
@@ -188,7 +188,7 @@ func (l *long) Read(p []byte) (int, error) {
 	return 0, l.err
 }
 
-// fill reads the next part and decides how much of it to forward.
+// fill reads the next part of the body, and determines how much of it may be forwarded.
 func (l *long) fill() {
 	if l.buf == nil {
 		l.buf = make([]byte, 32<<10)
@@ -197,7 +197,7 @@ func (l *long) fill() {
 	n, err := l.ReadCloser.Read(l.buf[held:])
 	all := l.buf[:held+n]
 	closing, end, fault := l.scan(all[held:], err == io.EOF)
-	from := len(all) // hold back everything from here on
+	from := len(all) // everything from this offset on is held back
 	switch {
 	case l.ended:
 		from = 0
@@ -220,8 +220,8 @@ func (l *long) fill() {
 	}
 }
 
-// scan meters the next part. closing is the offset in p of the bracket that closes the document, or
-// -1, and end is the text to insert before it.
+// scan meters the next part of the body. closing is the offset in p of the bracket that closes the document, or -1. end
+// is the text to insert before the bracket.
 func (l *long) scan(p []byte, isLast bool) (closing int, end string, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

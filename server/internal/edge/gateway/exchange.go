@@ -11,8 +11,8 @@ import (
 // exchange is an admitted request and its response.
 type exchange struct {
 	own    http.Header // headers of the response that were set before the request was forwarded
-	names  []string    // nonstandard headers that the gateway uses for limits
-	theirs bool        // the response has the upstream's limits instead of the gateway's
+	names  []string    // nonstandard headers in which the gateway sends limits
+	theirs bool        // the response has the upstream's limits, and not the gateway's
 	body   *requestBody
 }
 
@@ -20,10 +20,9 @@ type exchangeKey struct{}
 
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
-// merge adds the gateway's own headers to an upstream's response. The response has the limits of
-// only one limiter, the stricter one, so that a client never sees the limit of one next to the
-// remaining requests of the other. Retry-After always comes from the upstream: the gateway sends
-// none with admitted requests.
+// merge adds the gateway's own headers to an upstream's response. The response gets the limit headers of only one
+// limiter, the stricter one. Otherwise a client could see the limit of one limiter together with the remaining requests
+// of the other. Retry-After always comes from the upstream, because the gateway doesn't send it with admitted requests.
 func (x *exchange) merge(res *http.Response) {
 	x.theirs = !slices.ContainsFunc(slices.Collect(maps.Keys(x.own)), x.isLimit) || x.upstreamBinds(res)
 	x.dropLimits(res.Header)
@@ -36,7 +35,7 @@ func (x *exchange) merge(res *http.Response) {
 			continue
 		}
 		switch name {
-		case "Access-Control-Expose-Headers", "Vary", "Set-Cookie": // lists, so add to them
+		case "Access-Control-Expose-Headers", "Vary", "Set-Cookie": // these are lists, so keep both
 			res.Header[name] = append(values[:len(values):len(values)], res.Header[name]...)
 		case "Connection":
 			if res.StatusCode != http.StatusSwitchingProtocols { // in a 101, Connection must be Upgrade
@@ -48,8 +47,8 @@ func (x *exchange) merge(res *http.Response) {
 	}
 }
 
-// upstreamBinds reports whether the upstream's limiter refused the request, or leaves the client
-// fewer requests than the gateway's.
+// upstreamBinds reports whether the upstream's limiter is stricter: it has refused the request, or leaves the client
+// fewer requests than the gateway's limiter.
 func (x *exchange) upstreamBinds(res *http.Response) bool {
 	switch {
 	case res.StatusCode == http.StatusTooManyRequests, res.Header["X-Ratelimit-Rule"] != nil: // only refusals by Weir have this header
@@ -62,10 +61,10 @@ func (x *exchange) upstreamBinds(res *http.Response) bool {
 		return false
 	}
 	ours, known := remaining(x.own)
-	return known && theirs < ours || !known && x.own["X-Ratelimit-Policy"] != nil // the gateway's limiter is degraded
+	return known && theirs < ours || !known && x.own["X-Ratelimit-Policy"] != nil // in the second case, the gateway's limiter is degraded
 }
 
-// restore puts the gateway's own headers into a response that the upstream didn't send.
+// restore sets the gateway's own headers in a response that doesn't come from the upstream.
 func (x *exchange) restore(h http.Header) {
 	clear(h)
 	maps.Copy(h, x.own)
@@ -74,7 +73,7 @@ func (x *exchange) restore(h http.Header) {
 	}
 }
 
-// dropLimits removes the upstream's limits if the response has the gateway's.
+// dropLimits removes the upstream's limit headers if the response has the gateway's.
 func (x *exchange) dropLimits(h http.Header) {
 	maps.DeleteFunc(h, func(name string, _ []string) bool {
 		return !x.theirs && x.isLimit(strings.TrimPrefix(name, http.TrailerPrefix))
@@ -85,7 +84,7 @@ func (x *exchange) isLimit(name string) bool {
 	return isRateLimit(name) || slices.Contains(x.names, name)
 }
 
-// isRateLimit reports whether a header, in canonical form, is one that servers use for limits.
+// isRateLimit reports whether servers send limits in a header with this name, which must be in canonical form.
 func isRateLimit(name string) bool {
 	name, x := strings.CutPrefix(name, "X-")
 	rest, ok := strings.CutPrefix(name, "Ratelimit")
@@ -95,8 +94,8 @@ func isRateLimit(name string) bool {
 	return ok && (rest == "" || rest[0] == '-')
 }
 
-// remaining returns the number of remaining requests in a response's headers. A degraded limiter
-// doesn't send it.
+// remaining returns the number of remaining requests according to a response's headers. known is false if the headers
+// don't say, for example because the limiter is degraded.
 func remaining(h http.Header) (n int64, known bool) {
 	for _, name := range [...]string{"X-Ratelimit-Remaining", "Ratelimit-Remaining"} {
 		if v := h[name]; len(v) == 1 {
@@ -110,11 +109,10 @@ func remaining(h http.Header) (n int64, known bool) {
 	return 0, false
 }
 
-// remainingQuota returns the smallest r among the limits of a RateLimit header, such as
-// "orders";r=73;t=17.
+// remainingQuota returns the smallest r among the limits in a RateLimit header, such as "orders";r=73;t=17.
 func remainingQuota(field string) (least int64, known bool) {
 	parts := strings.Split(field, `"`)
-	for i := 0; i < len(parts); i += 2 { // the even parts are outside of quotes
+	for i := 0; i < len(parts); i += 2 { // the parts with even indexes are outside of quotes
 		for param := range strings.FieldsFuncSeq(parts[i], func(r rune) bool { return r == ';' || r == ',' || r == ' ' }) {
 			digits, ok := strings.CutPrefix(param, "r=")
 			if n, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && n >= 0 && (!known || n < least) {

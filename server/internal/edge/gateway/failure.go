@@ -17,11 +17,10 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/usage"
 )
 
-// statusClientGone is the status that other proxies log for "client closed request". It is never
-// sent.
+// statusClientGone is the status that other proxies log when the client closes a request. It is never sent.
 const statusClientGone = 499
 
-// failure returns an error of the gateway itself. It must not reveal what is behind the gateway.
+// failure returns the error response for a failure behind the gateway. The response must not reveal what is there.
 func failure(status int, code, message string) *jsonerror.Error {
 	return &jsonerror.Error{Status: status, Code: code, Message: message, Header: http.Header{"Cache-Control": {"no-store"}}}
 }
@@ -50,8 +49,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f.Write(w)
 }
 
-// neverSent reports whether the upstream received nothing of the request, because there was no
-// connection.
+// neverSent reports whether nothing of the request was sent to the upstream, because there was no connection.
 func neverSent(err error) bool {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	network, ok := errors.AsType[*net.OpError](err)
@@ -67,7 +65,7 @@ func (g *Gateway) diagnose(r *http.Request, x *exchange, err error) (*jsonerror.
 	case stalled:
 		return bodyStalled(), slog.LevelDebug
 	case errors.As(broken, &fault):
-		g.settleNothing(r) // the upstream never received the whole body
+		g.settleNothing(r) // the upstream never received the complete body
 		return unreadable(fault), slog.LevelDebug
 	case errors.As(broken, &tooLarge):
 		return failure(http.StatusRequestEntityTooLarge, jsonerror.BodyTooLarge, "The request body is too large"), slog.LevelDebug
@@ -81,18 +79,18 @@ func (g *Gateway) diagnose(r *http.Request, x *exchange, err error) (*jsonerror.
 	return failure(http.StatusBadGateway, jsonerror.UpstreamUnavailable, "The upstream could not be reached, or broke off"), slog.LevelWarn
 }
 
-// outage logs failures of the upstream: the first one at once, and then at most once a minute how
-// many requests have failed.
+// outage logs failures of the upstream. It logs the first failure at once, and then, at most once a minute, how many
+// requests have failed.
 type outage struct {
 	log     *slog.Logger
 	message string
-	open    atomic.Bool // the upstream has failed, and hasn't answered since
+	open    atomic.Bool // the upstream has failed, and hasn't responded since
 
 	mu         sync.Mutex // guards the fields below
-	failed     int        // failed requests since the last line in the log
-	all        int        // failed requests in this outage
+	failed     int        // number of failed requests since the last line in the log
+	all        int        // number of failed requests in this outage
 	since      time.Time  // when the outage began
-	told, back time.Time  // when the log last said that requests fail, and that the upstream is back
+	told, back time.Time  // when the last line about failures was logged, and the last line that the upstream is back
 }
 
 const outageReport = time.Minute
@@ -115,14 +113,14 @@ func (o *outage) fail(attrs ...slog.Attr) {
 	o.failed, o.told = 0, now
 }
 
-// answered records that the upstream has answered. It runs for every response, so it must be fast.
+// answered records that the upstream has responded. It is called for every response, so it must be fast.
 func (o *outage) answered() {
 	if !o.open.Load() || !o.open.Swap(false) {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if now := time.Now(); o.all > 1 && now.Sub(o.back) >= outageReport { // don't log recovery from a single failure
+	if now := time.Now(); o.all > 1 && now.Sub(o.back) >= outageReport { // a single failure needs no line about the recovery
 		o.log.Info("the upstream answers again", "failed", o.all, "after", now.Sub(o.since).Round(time.Millisecond))
 		o.back, o.failed = now, 0
 	}

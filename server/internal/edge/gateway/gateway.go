@@ -5,11 +5,10 @@
 //	…
 //	err = gateway.NewServer(g).Serve(listener)
 //
-// Requests that the limiter refuses never reach the upstream. Admitted requests are forwarded as they
-// came: path and query byte for byte, and bodies as they arrive, in both directions. The gateway
-// changes only what a proxy must (hop-by-hop headers), what would let a client lie about itself
-// (X-Forwarded-*), and the rate-limit headers of the answer, which are Weir's. The limiter refuses
-// queries in which an upstream could read another API key than it did.
+// Requests that the limiter refuses never reach the upstream. Admitted requests are forwarded as they came: path and
+// query byte for byte, and bodies as they arrive, in both directions. The gateway changes only what a proxy must
+// (hop-by-hop headers), what would let a client lie about itself (X-Forwarded-*), and the rate-limit headers of the
+// response. The limiter refuses queries in which an upstream could read another API key than it did.
 package gateway
 
 import (
@@ -35,36 +34,35 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// Options of a Gateway. Upstream and Limit are required.
+// Options are the options of a Gateway. Upstream and Limit are required.
 type Options struct {
-	// Upstream is where to forward requests: an http or https URL. If it has a path, that is put before the path
-	// of each request.
+	// Upstream is the http or https URL of the server to which requests are forwarded. If the URL has a path, the path
+	// of each request is appended to it.
 	Upstream *url.URL
 	// Limit decides which requests are forwarded.
 	Limit *httplimit.Middleware
-	// TrustedProxies are the proxies whose X-Forwarded-* and Forwarded headers are passed on. They should be the
-	// same as in Limit.
+	// TrustedProxies are the proxies whose X-Forwarded-* and Forwarded headers are passed on. Use the same proxies as
+	// in Limit.
 	TrustedProxies []netip.Prefix
-	// AllowUnsafePaths forwards paths with encoded slashes (%2F), backslashes (raw or %5C), NUL
-	// (%00), each of these or dots encoded twice (%252e), overlong UTF-8, dot segments with
-	// parameters (..;), and .. if Upstream has a path. By default these get 400, since servers read
-	// them in different ways.
+	// AllowUnsafePaths forwards paths that servers read in different ways. By default, such paths get status 400. They
+	// contain encoded slashes (%2F), backslashes (raw or %5C), NUL (%00), any of these or a dot encoded twice (%252e),
+	// overlong UTF-8, dot segments with parameters (..;), or, if Upstream has a path, dot segments (..).
 	AllowUnsafePaths bool
 
-	// DialTimeout limits the time for connecting to the upstream, including its TLS handshake. Zero means 5 s.
+	// DialTimeout bounds the time to connect to the upstream, including the TLS handshake. Zero means 5 s.
 	DialTimeout time.Duration
-	// ResponseTimeout limits the time until the upstream begins its response. Zero means 60 s.
+	// ResponseTimeout bounds the time until the upstream's response begins. Zero means 60 s.
 	ResponseTimeout time.Duration
-	// StallTimeout is how long a client may delay the upstream, by not sending the next part of its body before
-	// the response begins, or by not reading the next part of the response. It is also how far a body may fall
-	// behind 500 bytes per second. Zero means 60 s.
+	// StallTimeout is how long a client may hold up the upstream: by not sending the next part of its body before the
+	// response begins, or by not reading the next part of the response. It is also how far a body may fall behind a
+	// rate of 500 bytes per second. Zero means 60 s.
 	StallTimeout time.Duration
-	// UsageHeader names the header in which the upstream reports what a request used: "812", which means tokens,
-	// or "tokens=812, usd=0.012". If empty, the gateway reads the usage from the responses of AI models.
+	// UsageHeader names the header in which the upstream reports the amounts that a request used, such as "812", which
+	// means tokens, or "tokens=812, usd=0.012". If empty, the gateway reads the usage from the responses of AI models.
 	UsageHeader string
-	// Learned estimates the length of models' answers. If nil, the gateway creates one.
+	// Learned estimates how long models' answers will be. If nil, the gateway creates one.
 	Learned *Learned
-	// TLS configures an https upstream. If nil, the system's certificate authorities apply.
+	// TLS is the TLS configuration for an https upstream. If nil, the system's certificate authorities apply.
 	TLS *tls.Config
 
 	// Logger logs failures of the upstream, without queries and headers. If nil, nothing is logged.
@@ -72,11 +70,11 @@ type Options struct {
 }
 
 const (
-	// drainTimeout is how long the rest of an unwanted body may take to arrive, so that the connection can be
-	// reused. The server reads at most 256 KiB of it.
+	// drainTimeout is how long the rest of an unwanted body may take to arrive, so that its connection can be reused.
+	// The server reads at most 256 KiB of the rest.
 	drainTimeout = 5 * time.Second
-	// idlePerUpstream is how many idle connections are kept, for idleTime: enough for bursts, and few
-	// enough for an upstream's file descriptors.
+	// idlePerUpstream is how many idle connections are kept for up to idleTime. It is enough for bursts, but doesn't
+	// use up an upstream's file descriptors.
 	idlePerUpstream = 256
 	idleTime        = 90 * time.Second
 )
@@ -85,11 +83,11 @@ const (
 // [NewServer].
 type Gateway struct {
 	opts      Options
-	prefix    string // the path of the upstream, escaped
+	prefix    string // path of the upstream's URL, escaped
 	stall     time.Duration
 	log       *slog.Logger
-	outage    outage // requests without a response
-	broken    outage // responses that failed in the middle
+	outage    outage // failures without a response
+	broken    outage // failures in the middle of a response
 	room      room
 	limited   http.Handler
 	proxy     *httputil.ReverseProxy
@@ -100,7 +98,7 @@ type Gateway struct {
 
 var _ http.Handler = (*Gateway)(nil)
 
-// New creates a gateway. It doesn't check that the upstream is reachable.
+// New creates a gateway. It doesn't check whether the upstream can be reached.
 func New(opts Options) (*Gateway, error) {
 	if err := validate(&opts); err != nil {
 		return nil, err
@@ -121,7 +119,7 @@ func New(opts Options) (*Gateway, error) {
 	g.broken.log, g.broken.message = g.log, brokeAnswer
 	dial := cmp.Or(opts.DialTimeout, 5*time.Second)
 	g.transport = &http.Transport{
-		// Proxy isn't set, because the environment must not redirect requests.
+		// Proxy isn't set, because environment variables must not redirect requests.
 		DialContext:           (&net.Dialer{Timeout: dial, KeepAlive: 30 * time.Second}).DialContext,
 		TLSHandshakeTimeout:   dial,
 		TLSClientConfig:       opts.TLS.Clone(),
@@ -131,7 +129,7 @@ func New(opts Options) (*Gateway, error) {
 		IdleConnTimeout:       idleTime,
 		MaxIdleConns:          idlePerUpstream,
 		MaxIdleConnsPerHost:   idlePerUpstream,
-		DisableCompression:    true, // don't ask for compression unless the client does, and don't decompress
+		DisableCompression:    true, // only clients ask for compression, and the gateway doesn't decompress
 	}
 	g.proxy = &httputil.ReverseProxy{
 		Rewrite:        g.rewrite,
@@ -149,7 +147,7 @@ func New(opts Options) (*Gateway, error) {
 
 func validate(o *Options) error {
 	u := o.Upstream
-	switch { // errors leave out the URL, which may contain a secret
+	switch { // the errors leave out the URL, because it may contain a secret
 	case u == nil:
 		return errors.New("gateway: upstream: must be given")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
@@ -164,7 +162,7 @@ func validate(o *Options) error {
 	return nil
 }
 
-// Close closes WebSockets and idle connections to the upstream, which a server's Shutdown doesn't close.
+// Close closes WebSockets, and idle connections to the upstream. A server's Shutdown doesn't close them.
 func (g *Gateway) Close() {
 	g.close()
 	g.transport.CloseIdleConnections()
@@ -173,8 +171,8 @@ func (g *Gateway) Close() {
 // ServeHTTP forwards the requests that the limiter admits.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
-	// The server reads the rest of a refused request's body before it responds, and flushes the response after
-	// ServeHTTP returns. Both need deadlines.
+	// If the request is refused, the server reads the rest of the body before it responds, and flushes the response
+	// after ServeHTTP has returned. Both need deadlines.
 	drain := r.ProtoMajor == 1 && hasBody(r)
 	if drain {
 		_ = control.SetReadDeadline(time.Now().Add(drainTimeout))
@@ -211,8 +209,8 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 	if r.Header["Upgrade"] != nil {
 		defer context.AfterFunc(g.closing, cancel)()
 	}
-	// Move the headers set so far out of the way until the response comes. The proxy would add the upstream's
-	// headers to them, and drop all of them after a 103.
+	// Remove the headers that are set so far until the upstream's response arrives. Otherwise, the proxy would add the
+	// upstream's headers to them, and drop all of them after a status 103.
 	x := &exchange{own: maps.Clone(w.Header()), names: g.opts.Limit.OwnHeaders()}
 	clear(w.Header())
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: g.stall}
@@ -225,9 +223,9 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
 
 func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	p.Out.URL = g.target(p.In)
-	p.Out.Host = "" // the upstream gets its own Host, and the client's in X-Forwarded-Host
-	// Clients may switch only to WebSocket. Over h2c and other protocols that carry requests, a client could send
-	// further requests without the limiter.
+	p.Out.Host = "" // the upstream gets the Host of its own URL, and the client's Host in X-Forwarded-Host
+	// Clients may switch only to WebSocket. With h2c, and other protocols that carry requests, a client could bypass
+	// the limiter with further requests.
 	if up := p.Out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
 		for _, name := range []string{"Upgrade", "Connection", "Http2-Settings"} {
 			delete(p.Out.Header, name)
@@ -236,13 +234,13 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	guard.DropSessions(p.Out.Header)
 	g.setForwarded(p.In, p.Out.Header)
 	if c := callOf(p.In); c != nil && c.reserved {
-		p.Out.Header.Set("Accept-Encoding", "identity") // the gateway must be able to read the whole response
+		p.Out.Header.Set("Accept-Encoding", "identity") // otherwise the gateway couldn't read the usage
 		p.Out.Header.Del("Range")
 		if c.edited {
 			dropDigests(p.Out.Trailer)
 		}
 	}
-	if name := g.opts.UsageHeader; name != "" { // an upstream that echoes this header would report what the client claims
+	if name := g.opts.UsageHeader; name != "" { // otherwise the client could set the usage through an upstream that echoes this header
 		p.Out.Header.Del(name)
 		p.Out.Trailer.Del(name)
 	}
@@ -252,7 +250,7 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 
 func (g *Gateway) modify(res *http.Response) error {
 	if s := res.StatusCode; (s < 200 || s > 599) && s != http.StatusSwitchingProtocols {
-		return fmt.Errorf("the upstream's status can't be: %d", s) // net/http panics at a status below 100
+		return fmt.Errorf("the upstream's status can't be: %d", s) // net/http would panic at a status below 100
 	}
 	g.outage.answered()
 	x := exchangeOf(res.Request)
@@ -262,7 +260,7 @@ func (g *Gateway) modify(res *http.Response) error {
 	return nil
 }
 
-// buffers is the proxy's pool of copy buffers.
+// buffers is a pool of copy buffers for the proxy.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) Get() []byte {
@@ -274,29 +272,30 @@ func (b *buffers) Get() []byte {
 
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 
-// Limits of a server that faces the internet.
+// Bounds of a server that faces the internet.
 const (
-	// ReadHeaderTimeout limits the time for a request's headers, and for a TLS handshake.
+	// ReadHeaderTimeout bounds the time for a request's headers to arrive, and for a TLS handshake.
 	ReadHeaderTimeout = 5 * time.Second
-	// IdleTimeout is how long a connection may wait for its next request.
+	// IdleTimeout is how long a connection may stay open without a request.
 	IdleTimeout = 120 * time.Second
-	// MaxHeaderBytes limits the size of a request's headers. net/http adds 4 KiB. Larger headers get 431.
+	// MaxHeaderBytes bounds the size of a request's headers, to which net/http adds 4 KiB. Larger headers get status
+	// 431.
 	MaxHeaderBytes = 16 << 10
 	// MaxStreams is how many concurrent requests an HTTP/2 connection may have.
 	MaxStreams = 250
 )
 
-// NewServer creates a server for untrusted clients. It limits slow or large headers, idle connections and HTTP/2
-// streams. It doesn't limit the time for bodies and responses, which may stream for hours: a Gateway notices
-// clients that stall, and other handlers should set deadlines when they read bodies.
+// NewServer creates a server for untrusted clients. It bounds slow or large headers, idle connections and HTTP/2
+// streams. It doesn't bound the time for bodies and responses, which may stream for hours. A Gateway notices by itself
+// that a client stalls; other handlers should set deadlines when they read bodies.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: ReadHeaderTimeout, IdleTimeout: IdleTimeout, MaxHeaderBytes: MaxHeaderBytes,
-		// Without this, net/http would answer OPTIONS * itself, and bypass the limits.
+		// Without this, net/http would respond to OPTIONS * itself, and bypass the limits.
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: MaxStreams,
-			// A connection with open streams is never idle. Pings detect whether its client has vanished.
+			// A connection with open streams is never idle. Pings find out that its client has vanished.
 			SendPingTimeout:  30 * time.Second,
 			WriteByteTimeout: 60 * time.Second,
 		},

@@ -17,22 +17,22 @@ import (
 // maxHead is how many bytes of a body are read before its request is decided.
 const maxHead = 1 << 20
 
-// head is a body whose beginning is read before its request is decided.
+// head is a body whose beginning has been read before its request is decided.
 type head struct {
 	io.ReadCloser       // the rest of the body
-	err           error // why reading ended: io.EOF at the end of the body, nil if there is more
+	err           error // why reading has ended: io.EOF at the end of the body, nil if there is more to read
 	room          *room
-	client        httplimit.Client // the client for whom bytes of the room are reserved
-	held          atomic.Int64     // how many bytes of the room are reserved
+	client        httplimit.Client // the client for which bytes are reserved in room
+	held          atomic.Int64     // how many bytes are reserved in room
 
 	mu        sync.Mutex // guards the fields below
 	text      []byte
-	at        int  // how much of text was read by the upstream
+	at        int  // how much of text the upstream's request has read
 	forwarded bool // the body is being forwarded
 }
 
-// readHead reads the beginning of a request's body for the call, using memory of the room. If there
-// is no room, or if the client stalls, it sends an error and returns false.
+// readHead reads the beginning of a request's body for the call, into memory that it reserves in the gateway's room. If
+// no memory is left, or if the client stalls, it sends an error and returns false.
 func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httplimit.Client, c *modelCall) bool {
 	control := http.NewResponseController(w)
 	h := &head{ReadCloser: r.Body, room: &g.room, client: client}
@@ -64,15 +64,15 @@ func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httpli
 		return false
 	case errors.As(h.err, &network) && network.Timeout():
 		h.release()
-		_ = control.EnableFullDuplex() // otherwise the server waits for the rest before it responds
+		_ = control.EnableFullDuplex() // otherwise the server would read the rest before it responds
 		if r.ProtoMajor == 1 {
-			w.Header()["Connection"] = []string{"close"} // where the next request would begin is unknown
+			w.Header()["Connection"] = []string{"close"} // otherwise the server couldn't tell where the next request begins
 		}
 		bodyStalled().Write(w)
 		return false
 	}
 	var by time.Time
-	if !h.whole() && r.ProtoMajor == 1 { // for the case that the request is refused: see ServeHTTP
+	if !h.whole() && r.ProtoMajor == 1 { // in case the request is refused: see ServeHTTP
 		by = time.Now().Add(drainTimeout)
 	}
 	_ = control.SetReadDeadline(by)
@@ -80,8 +80,8 @@ func (g *Gateway) readHead(w http.ResponseWriter, r *http.Request, client httpli
 	return true
 }
 
-// grow makes the buffer larger if it is full. It grows with the bytes that arrive, so that a large
-// Content-Length alone costs nothing.
+// grow enlarges the buffer if it is full. The buffer grows with the bytes that arrive, so a large Content-Length alone
+// doesn't cost memory.
 func (h *head) grow(most int) bool {
 	if len(h.text) < cap(h.text) {
 		return true
@@ -111,8 +111,8 @@ func (h *head) Read(p []byte) (int, error) {
 	return h.ReadCloser.Read(p)
 }
 
-// readAgain reads from the text, and reports whether there is more of it. If the text is the whole
-// body, its memory is kept until the body is forwarded.
+// readAgain reads from text, and reports whether text has more. If text is the whole body, its memory is kept until the
+// body is forwarded.
 func (h *head) readAgain(p []byte) (n int, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,7 +125,7 @@ func (h *head) readAgain(p []byte) (n int, more bool) {
 	return n, more
 }
 
-// forward makes a body that was read as a whole readable from its beginning, with a new text.
+// forward makes the body, which was read as a whole, readable from its beginning, with a new text.
 func (h *head) forward(text []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,24 +146,24 @@ func (h *head) releaseLocked() {
 const (
 	// minBodyRate is how many bytes per second a client must send after its patience is used up.
 	minBodyRate = 500
-	// If a body occupies more than smallHead bytes of the room, the gateway gives up on the client sooner: after
-	// headStall, and below minHeadRate.
+	// If a body uses more than smallHead bytes of memory, the gateway waits less for its client: for at most headStall,
+	// and at least at minHeadRate.
 	smallHead   = 64 << 10
 	headStall   = 5 * time.Second
 	minHeadRate = 16 << 10
 )
 
-// grace is how long the gateway waits for a client: at most `most` for each part, and at most so much
-// longer in total than the bytes would take at the given rate. Time that a client saves by sending faster
-// doesn't count, or a fast beginning would buy time to stall.
+// grace says how long the gateway waits for a client. It waits for at most `most` for each part. In total, the parts
+// may take at most `most` longer than they would at the given rate. If a client is faster for a while, it gains no time
+// that way. Otherwise a fast beginning would buy time to stall.
 type grace struct {
 	most  time.Duration
 	rate  int           // bytes per second
-	since time.Time     // when the current wait began
-	late  time.Duration // how much longer the bytes have taken
+	since time.Time     // when the wait in progress began
+	late  time.Duration // how much longer the bytes have taken than at the rate
 }
 
-// begin starts a wait, and returns the time by which the next part must arrive.
+// begin begins to wait for a part, and returns the time by which it must arrive.
 func (p *grace) begin() (by time.Time) {
 	p.since = time.Now()
 	return p.since.Add(p.most - p.late)
@@ -176,21 +176,19 @@ func (p *grace) end(n int) {
 
 const maxRoom = 64 << 20 // bytes
 
-// room is the memory for bodies that are read before their requests are decided. The zero value is
-// empty.
+// room reserves memory for bodies that are read before their requests are decided. The zero value has nothing reserved.
 //
-// An address may use up to a quarter of the memory that remains free, which is a fifth of an
-// otherwise empty room. So each address leaves most of the rest to the next one. A client without a
-// verified key may use half as much as its address. A verified client has a share like an address's
-// and doesn't count toward its address, so strangers behind the same address can't use up what it
-// needs.
+// Clients of one address may use up to a quarter of the memory that is free then, which is a fifth of the memory if
+// nobody else uses any. So each address leaves most of the rest to other addresses. A client without a verified key may
+// use half as much as its address. A verified client may use as much as an address, and its use doesn't count for its
+// address. So strangers at the same address can't use up the memory that it needs.
 type room struct {
 	mu        sync.Mutex
 	addresses inuse.Count[netip.Prefix] // bytes used by clients without a verified key, by address; guarded by mu
-	clients   inuse.Count[string]       // bytes by client ID, and in total; guarded by mu
+	clients   inuse.Count[string]       // bytes by client ID, including those without one, and in total; guarded by mu
 }
 
-// take reserves n bytes for a client, and reports whether that was possible.
+// take reserves n bytes for a client. It reports whether there were enough.
 func (r *room) take(c *httplimit.Client, n int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,13 +14,13 @@ import (
 type Learned struct {
 	mu     sync.Mutex
 	models map[string]*recentOutputs // guarded by mu
-	heard  map[string]int64          // estimates of other nodes; guarded by mu
+	heard  map[string]int64          // estimates of other nodes, by model; guarded by mu
 }
 
 const (
-	maxModels  = 256 // limited, because clients choose the names of models
-	maxAnswers = 64  // remembered answers of a model
-	maxOfOne   = 6   // how many of a model's answers may be from one client: less than a tenth
+	maxModels  = 256 // bounded, because clients choose the names of models
+	maxAnswers = 64  // how many answers of a model are remembered
+	maxOfOne   = 6   // how many of them may be from one client: less than a tenth
 	enough     = 8   // how many answers an estimate needs
 	maxTold    = 16  // how many models to send to other nodes
 	maxName    = 64  // bytes of a model's name
@@ -37,9 +37,9 @@ type learned struct {
 	length int64
 }
 
-// learn records the length of an answer. A client's answer beyond maxOfOne replaces its oldest;
-// otherwise a client with very short or long answers could control how much the calls of all other
-// clients reserve. Answers that name no model are ignored.
+// learn records the length of an answer. If a client already has maxOfOne answers, the new one replaces its oldest.
+// Otherwise a client with very short or long answers could control how much is reserved for the calls of all other
+// clients. Answers that name no model are ignored.
 func (l *Learned) learn(model string, client uint64, length int64) {
 	if model == "" {
 		return
@@ -51,7 +51,7 @@ func (l *Learned) learn(model string, client uint64, length int64) {
 		if l.models == nil {
 			l.models = map[string]*recentOutputs{}
 		}
-		for other := range l.models { // an arbitrary one, in map order
+		for other := range l.models { // evict any model: the order of a map is random
 			if len(l.models) < maxModels {
 				break
 			}
@@ -78,8 +78,8 @@ func (l *Learned) learn(model string, client uint64, length int64) {
 
 var seed = maphash.MakeSeed()
 
-// learner identifies a client by its verified key or, since other keys may be made up, by its
-// address.
+// learner identifies a client by its key if that is verified, and otherwise by its address, because clients can make up
+// keys.
 func learner(c *httplimit.Client) uint64 {
 	if c.Verified {
 		return maphash.String(seed, c.ID)
@@ -87,9 +87,8 @@ func learner(c *httplimit.Client) uint64 {
 	return maphash.Comparable(seed, c.Address)
 }
 
-// estimate returns a length that 9 of 10 recent answers of a model didn't exceed. If this node has
-// seen too few answers, it returns the longest of them, or the highest estimate of another node if
-// that is higher.
+// estimate returns a length that 9 of 10 recent answers of a model didn't exceed. If this node has seen too few
+// answers, it returns either their maximum or another node's highest estimate, whichever is higher.
 func (l *Learned) estimate(model string) (output int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +103,7 @@ func (l *Learned) estimate(model string) (output int64, known bool) {
 	return output, known
 }
 
-// high returns a length that 9 of 10 answers didn't exceed or, of few answers, the longest.
+// high returns a length that 9 of 10 answers didn't exceed. If there are few answers, it returns the maximum.
 func (m *recentOutputs) high() int64 {
 	lengths := make([]int64, len(m.last))
 	for i, o := range m.last {
@@ -117,7 +116,7 @@ func (m *recentOutputs) high() int64 {
 	return lengths[len(lengths)*9/10]
 }
 
-// Say returns the estimates to send to other nodes: those of the models with the most answers.
+// Say returns the estimates that are sent to other nodes: those for the models with the most answers.
 func (l *Learned) Say() map[string]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,8 +136,8 @@ func (l *Learned) Say() map[string]int64 {
 	return out
 }
 
-// Hear replaces the estimates from other nodes. It keeps the highest one for each model, since
-// reserving too much is corrected when the answer is complete.
+// Hear replaces the estimates of other nodes. For each model it keeps the highest one, because if too much is reserved,
+// the excess is given back when the answer is complete.
 func (l *Learned) Hear(nodes []map[string]int64) {
 	heard := map[string]int64{}
 	for _, said := range nodes {

@@ -11,26 +11,25 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// Door is a listener that closes unwanted connections before their TLS handshake. It always accepts
-// trusted proxies, which carry many clients.
+// Door is a listener that closes unwanted connections before the TLS handshake. It accepts all connections from trusted
+// proxies, because they carry many clients.
 type Door struct {
 	net.Listener
 	// Trusted are the addresses of trusted proxies.
 	Trusted []netip.Prefix
-	// PerIP is the maximum number of open connections of an IPv4 address, or an IPv6 /64. Zero
-	// means no limit.
+	// PerIP is the maximum number of open connections from an IPv4 address or an IPv6 /64. Zero means no maximum.
 	PerIP int
-	// Unwelcome reports whether to close connections from an address. If nil, it is false for all.
+	// Unwelcome reports whether connections from an address should be closed. If nil, none are.
 	Unwelcome func(netip.Addr) bool
 
-	// TurnedAway counts connections that were closed because of Unwelcome, and TooMany those closed
-	// because of PerIP.
+	// TurnedAway counts the connections that were closed because of Unwelcome, and TooMany counts those that were
+	// closed because of PerIP.
 	TurnedAway, TooMany atomic.Uint64
 
 	open inuse.Places[netip.Prefix]
 }
 
-// Accept returns the next connection that isn't closed.
+// Accept returns the next connection that it doesn't close.
 func (d *Door) Accept() (net.Conn, error) {
 	for {
 		c, err := d.Listener.Accept()
@@ -63,7 +62,7 @@ func (d *Door) Accept() (net.Conn, error) {
 	}
 }
 
-// turnAway closes a connection at once, without waiting for the client.
+// turnAway closes a connection immediately, without waiting for the client.
 func turnAway(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

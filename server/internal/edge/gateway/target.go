@@ -14,19 +14,19 @@ import (
 	"github.com/weirhq/weir/server/internal/edge"
 )
 
-// checkTarget rejects requests that can't be forwarded unchanged, or whose path an upstream may
-// read differently than the limiter. It returns the request to serve, whose path isn't empty.
+// checkTarget rejects a request that can't be forwarded unchanged, or whose path the upstream might read differently
+// from the limiter. Otherwise it returns the request to serve, in which an empty path is replaced by /.
 func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error) {
 	if r.Method == http.MethodConnect {
 		return r, badTarget("CONNECT is not forwarded: the gateway is not a tunnel")
 	}
-	if notToken.MatchString(r.Method) { // HTTP/2 carries it, but forwarding it fails as if the upstream had failed
+	if notToken.MatchString(r.Method) { // HTTP/2 allows such a method, but forwarding it would fail, as if the upstream had failed
 		return r, failure(http.StatusBadRequest, jsonerror.BadRequest, "The method isn't a token of HTTP")
 	}
-	if r.URL.Opaque != "" { // GET http:login HTTP/1.1
+	if r.URL.Opaque != "" { // for example GET http:login HTTP/1.1
 		return r, badTarget("The request target must be a path")
 	}
-	if r.URL.Path == "" { // GET http://host HTTP/1.1: the upstream will be asked for /, so the limits of / apply
+	if r.URL.Path == "" { // GET http://host HTTP/1.1 asks the upstream for /, so the limits of / apply
 		u := *r.URL
 		u.Path = "/"
 		r = r.WithContext(r.Context())
@@ -37,8 +37,8 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error)
 	case path[0] != '/':
 		return r, badTarget("The request target must be a path")
 	case strings.ContainsAny(path, "# "), strings.Contains(r.URL.RawQuery, " "):
-		// An upstream might treat # as the beginning of a fragment, or a space (which HTTP/2 can
-		// carry) as the end of the path, and so see a shorter path than the limiter.
+		// An upstream might treat # as the beginning of a fragment, or a space (which HTTP/2 allows) as the end of the
+		// path. It would then see a shorter path than the limiter.
 		return r, badTarget("The request target holds a space or #, which must be sent as %20 and %23")
 	}
 	what := unsafePart(path)
@@ -60,17 +60,17 @@ func (g *Gateway) checkTarget(r *http.Request) (*http.Request, *jsonerror.Error)
 	return r, nil
 }
 
-// notToken matches what isn't a token of HTTP, as methods and names of fields are.
+// notToken matches a text that isn't a token as defined by HTTP. Methods and names of headers are tokens.
 var notToken = regexp.MustCompile("^$|[^0-9A-Za-z!#$%&'*+.^_`|~-]")
 
 func badTarget(message string) *jsonerror.Error {
 	return failure(http.StatusBadRequest, jsonerror.BadTarget, message)
 }
 
-// rawPath returns the path of a request as the client sent it, with its escapes.
+// rawPath returns the path of a request as the client sent it, including escapes.
 func rawPath(r *http.Request) string {
 	raw, _, _ := strings.Cut(r.RequestURI, "?")
-	// The target may have a scheme and a host, or may have been rewritten.
+	// The target may include a scheme and a host, or may have been rewritten.
 	if !strings.HasPrefix(raw, "/") {
 		return r.URL.EscapedPath()
 	}
@@ -81,19 +81,19 @@ func rawPath(r *http.Request) string {
 }
 
 var (
-	// unsafeEscape matches escapes that servers read differently: escapes of a slash, a backslash
-	// or a NUL; double escapes of these or of a dot; and invalid UTF-8 that careless decoders read
-	// as a slash or a dot, such as %c0%af.
+	// unsafeEscape matches escapes that servers read in different ways: escapes of a slash, a backslash or a NUL;
+	// double escapes of these or of a dot; and invalid UTF-8, such as %c0%af, which careless decoders read as a slash
+	// or a dot.
 	unsafeEscape = regexp.MustCompile(`(?i)%(?:(?:25)+(?:2f|5c|00|2e)|2f|5c|00|(?:25)*c[01]%[89a-f].)`)
-	// unsafeDots matches . or .. with parameters. Some servers resolve dots before they remove
-	// parameters, others afterwards.
+	// unsafeDots matches . or .. with parameters. Some servers resolve dots before they remove parameters, and others
+	// do so afterwards.
 	unsafeDots = regexp.MustCompile(`(?i)(?:^|/)(?:\.|%2e){1,2};`)
 	parent     = regexp.MustCompile(`(?i)(?:^|/)(?:\.|%2e){2}(?:/|$)`)
 )
 
 var escaped = map[string]string{"2f": "slash", "5c": "backslash", "00": "NUL", "2e": "dot"}
 
-// unsafePart returns the part of an escaped path that servers read differently, or "".
+// unsafePart returns a part of an escaped path that servers read in different ways, or "".
 func unsafePart(path string) string {
 	e := unsafeEscape.FindString(path)
 	switch {
@@ -111,23 +111,23 @@ func unsafePart(path string) string {
 	return ""
 }
 
-// target returns the upstream's URL for a request: the upstream's own path, then the request's path
-// byte for byte, and the query.
+// target returns the upstream's URL for a request. It consists of the upstream's own path, the request's path byte for
+// byte, and the query.
 func (g *Gateway) target(in *http.Request) *url.URL {
 	raw := strings.TrimSuffix(g.prefix, "/") + rawPath(in)
 	u := &url.URL{Scheme: g.opts.Upstream.Scheme, Host: g.opts.Upstream.Host, RawQuery: in.URL.RawQuery, ForceQuery: in.URL.ForceQuery}
-	// Package url would escape characters such as | or {. It leaves only opaque data unchanged, but would read opaque data that
-	// starts with // as a host. So such a path is escaped where it must be.
+	// Package url would escape characters such as | or {, except in opaque data. But if opaque data starts with //, it
+	// would be read as a host. So such a path is escaped where necessary.
 	if !strings.HasPrefix(raw, "//") {
 		u.Opaque = raw
 		return u
 	}
 	u.RawPath = escapeInvalid(raw)
-	u.Path, _ = url.PathUnescape(u.RawPath) // can't fail, because it was unescaped when the request was read
+	u.Path, _ = url.PathUnescape(u.RawPath) // can't fail: it was unescaped when the request was read
 	return u
 }
 
-// escapeInvalid escapes bytes that an escaped path must not contain.
+// escapeInvalid escapes the bytes of an escaped path that URLs don't allow.
 func escapeInvalid(raw string) string {
 	const (
 		valid = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~!$&'()*+,;=:@[]/%"
@@ -144,14 +144,14 @@ func escapeInvalid(raw string) string {
 	return string(b)
 }
 
-// setForwarded sets the headers that tell the upstream who the client is. It passes on what a
-// trusted proxy says, with the proxy's address appended. Otherwise it sends what the gateway sees.
+// setForwarded sets the headers that tell the upstream about the client. If the peer is a trusted proxy, they are what
+// the proxy says, with the proxy's address appended. Otherwise they describe the connection to the gateway.
 func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
-	peer := httplimit.ClientIP(in, nil) // with no trusted proxies, this is the other end of the connection
+	peer := httplimit.ClientIP(in, nil) // without trusted proxies, ClientIP returns the address of the connection's other end
 	trusted := edge.Trusts(g.opts.TrustedProxies, peer)
 	maps.DeleteFunc(out, func(name string, _ []string) bool {
-		// Some servers treat X_Forwarded_For, and some X.Forwarded.For, like X-Forwarded-For. A
-		// proxy that overwrites one spelling lets the others through.
+		// Some servers treat X_Forwarded_For, and some X.Forwarded.For, like X-Forwarded-For. A proxy that overwrites
+		// one spelling lets the others pass.
 		return isForwarding(name) && (!trusted || strings.ContainsFunc(name, notInHeader))
 	})
 	var prior http.Header
@@ -172,8 +172,8 @@ func (g *Gateway) setForwarded(in *http.Request, out http.Header) {
 	setOr(out, "X-Forwarded-Host", in.Host, prior)
 }
 
-// setOr sets a header to what a trusted proxy sent or, without that, to value. If value is "", it
-// removes the header.
+// setOr sets a header to what a trusted proxy sent. If the proxy didn't send the header, it sets it to value or, if
+// value is "", removes it.
 func setOr(out http.Header, name, value string, prior http.Header) {
 	if v := prior[name]; len(v) > 0 {
 		out[name] = v
@@ -199,8 +199,7 @@ func isForwarding(name string) bool {
 	case "forwarded", "x-real-ip":
 		return true
 	case "x-original-url", "x-original-uri", "x-rewrite-url":
-		// Some frameworks route by these headers, so a client could reach a path for which it
-		// wasn't limited.
+		// Some frameworks use these headers for routing, so a client could reach a path for which it wasn't limited.
 		return true
 	}
 	return strings.HasPrefix(name, "x-forwarded-")

@@ -24,11 +24,11 @@ const (
 	reserveFor = 10 * time.Minute
 	// assumedOutput is the assumed maximum of tokens in an answer if nothing else is known.
 	assumedOutput = 4096
-	// lateOutput is how many tokens of output a long body may ask for if its first MiB has no limit:
-	// clients may write max_tokens after their pictures.
+	// lateOutput is how many output tokens a long body may ask for if there is no output limit in its first MiB.
+	// Clients may write max_tokens after their pictures.
 	lateOutput = 32768
-	// unknownModel is the model of a call whose first MiB doesn't name one. Without any model, a
-	// rule with missing: skip would let the call pass.
+	// unknownModel is the model of a call whose first MiB doesn't name a model. If the call had no model at all, a rule
+	// with missing: skip would let it pass.
 	unknownModel = "unknown"
 )
 
@@ -37,18 +37,18 @@ type modelCall struct {
 	httplimit.Estimate
 	kind     kind
 	asked    usage.Asked
-	foreign  int64            // an output limit that the API at this path may or may not obey
+	foreign  int64            // an output limit that the API at this path may or may not respect
 	isCall   bool             // the body may be a call to a model
 	models   []string         // the models that the path, the query and the body name
 	model    string           // the model that rules count by; "" if unknown
-	others   int              // how many models may answer instead of the requested one
-	most     int64            // how many tokens of output are reserved; 0 if unknown
+	others   int              // how many other models may answer instead of the requested one
+	most     int64            // how many output tokens are reserved; 0 if unknown
 	fault    *jsonerror.Error // the response if the call can't be metered and a limit applies
 	head     *head            // nil if the body wasn't read
-	long     *long            // the body of an admitted call, if head doesn't have all of it
-	unsized  bool             // more text may follow than was reserved
-	edited   bool             // the upstream gets a different body than the client sent
-	reserved bool             // amounts are reserved, and must be settled
+	long     *long            // the body of an admitted call, if head doesn't have the whole body
+	unsized  bool             // the rest of the body may have more text than was reserved for
+	edited   bool             // the upstream gets a different body from the one that the client sent
+	reserved bool             // amounts are reserved, so they must be settled
 }
 
 type kind uint8
@@ -66,8 +66,8 @@ func callOf(r *http.Request) *modelCall {
 	return c
 }
 
-// estimate returns the request with the amounts that it will probably use. It sends an error itself
-// if the body is invalid, doesn't fit into memory, or stops arriving.
+// estimate returns the request with the amounts that it will probably use. If the body is invalid, doesn't fit into
+// memory, or stops arriving, it sends an error itself, and answered is true.
 func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Request, answered bool) {
 	if !hasBody(r) && r.Header["Upgrade"] == nil || !g.opts.Limit.CountsAmounts(r) {
 		return r, false
@@ -93,7 +93,7 @@ func (g *Gateway) estimate(w http.ResponseWriter, r *http.Request) (_ *http.Requ
 	return r.WithContext(context.WithValue(r.Context(), callKey{}, c)), false
 }
 
-// reserve estimates what a call will use, and sets the amounts to reserve.
+// reserve estimates what a call will use, and sets the amounts to be reserved.
 func (g *Gateway) reserve(c *modelCall) {
 	if c.kind == isFile || c.kind == isJSON && c.head.whole() && len(c.models) == 0 && !c.isCall {
 		return // not a call to a known model: the rules' defaults apply
@@ -127,7 +127,7 @@ func (g *Gateway) reserve(c *modelCall) {
 	}
 }
 
-// mostOutput returns how many tokens an answer is assumed to have at most.
+// mostOutput returns the maximum number of tokens that an answer is assumed to have.
 func mostOutput(a usage.Asked) int64 {
 	if output := a.Output(); output.Known {
 		return output.N
@@ -150,9 +150,8 @@ func (c *modelCall) release() {
 	}
 }
 
-// admitted is called when a call is forwarded. If amounts were reserved for a streamed chat, it
-// makes the upstream report the usage. It returns an error if a limit applies to the call and the
-// call can't be metered.
+// admitted is called before a call is forwarded. If amounts were reserved for a streamed chat, it makes the upstream
+// report the usage. If a limit applies to the call, and the call can't be metered, it returns an error.
 func (c *modelCall) admitted(r *http.Request) (fault *jsonerror.Error) {
 	if c == nil {
 		return nil
@@ -163,7 +162,7 @@ func (c *modelCall) admitted(r *http.Request) (fault *jsonerror.Error) {
 	if c.head == nil {
 		return nil
 	}
-	delete(r.Header, "Expect") // the client was told to continue when its body was read
+	delete(r.Header, "Expect") // the gateway told the client to continue when it read the body
 	meters := c.reserved && c.kind == isJSON
 	edits := meters && usage.TellsUsageIfAsked(r.URL.Path)
 	switch {
@@ -199,15 +198,15 @@ func lengthen(r *http.Request, n int) {
 	}
 }
 
-// dropDigests drops digests of a body that the gateway has changed. The gateway changes such bodies,
-// too: otherwise clients could avoid metering by a digest.
+// dropDigests removes the digests of a body that the gateway changes. The gateway also changes bodies that have
+// digests, because otherwise clients could use a digest to avoid metering.
 func dropDigests(h http.Header) {
 	for _, name := range []string{"Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
 		delete(h, name)
 	}
 }
 
-// all returns everything that was asked for, including the part of the body that arrived after the
+// all returns everything that the call asks for, including what is in the part of the body that arrived after the
 // decision.
 func (c *modelCall) all() (asked usage.Asked, models []string) {
 	if c.long == nil {
@@ -233,9 +232,9 @@ func (g *Gateway) watchUsage(res *http.Response) {
 	s := res.StatusCode
 	refused := s >= 400 && s < 500
 	switch {
-	case refused: // unless the answer has a usage, the model wasn't asked
+	case refused: // if the response reports a usage, it is settled at the end; otherwise the model wasn't called
 		g.settleNothing(res.Request)
-	case s < 200 || s > 299 || s == http.StatusAccepted: // unknown, or not known yet: what was reserved stands
+	case s < 200 || s > 299 || s == http.StatusAccepted: // the usage is unknown, or not known yet, so the reserved amounts stay charged
 		return
 	}
 	reader := usage.NewReader(res.Header.Get("Content-Type"), res.Header.Get("Content-Encoding"))
@@ -251,14 +250,14 @@ func (g *Gateway) settleNothing(r *http.Request) {
 	httplimit.Settle(r, nothing)
 }
 
-// metered wraps a response's body to read the usage that it reports.
+// metered wraps a response's body, to read the usage that the body reports.
 type metered struct {
 	io.ReadCloser
 	reader *usage.Reader
 	g      *Gateway
 	c      *modelCall
 	r      *http.Request
-	// refused says that the status is a 4xx. Such an answer costs nothing unless it has a usage.
+	// refused means that the status is a 4xx. Such a response costs nothing unless it reports a usage.
 	refused bool
 }
 
@@ -275,8 +274,7 @@ func (m *metered) Close() error {
 	switch {
 	case told && !u.Partial && (u.Output.Known || u.Tokens.Known):
 		httplimit.Settle(m.r, m.g.price(models, u.Model, booked(&u, asked)))
-		// Don't learn from answers that were cut off by a limit, or that had several choices: the
-		// server may have ignored n.
+		// Don't learn from answers that a limit cut off, or that had several choices: the server may have ignored n.
 		if u.Output.Known && !asked.MaxOutput.Known && m.c.foreign == 0 && asked.Choices <= 1 {
 			m.g.opts.Learned.learn(m.c.model, learner(&m.c.head.client), u.Output.N)
 		}
@@ -286,8 +284,8 @@ func (m *metered) Close() error {
 	return m.ReadCloser.Close()
 }
 
-// booked returns the usage that an answer reports. If the answer has only a total, the request's own
-// estimate of its input counts as input, and the rest as output.
+// booked returns the usage that an answer reports. If the answer reports only a total, the estimated input of the
+// request counts as input, and the rest as output.
 func booked(u *usage.Usage, asked usage.Asked) map[string]counter.Amount {
 	out := amountsOf(u)
 	if !u.Input.Known {
@@ -314,13 +312,13 @@ func amountsOf(u *usage.Usage) map[string]counter.Amount {
 	return out
 }
 
-// likely returns what a call has probably used if its answer was cut off or doesn't report its
-// usage: the maximum of what was reported, estimated and streamed. With less than that, a client
-// that suppresses the report would be served for free.
+// likely returns what a call has probably used if its answer was cut off or doesn't report the usage. It takes the
+// maximum of what was reported, estimated and streamed. If it took less, a client that suppresses the report would get
+// the call for free.
 func (c *modelCall) likely(u *usage.Usage, asked usage.Asked, streamed int64) map[string]counter.Amount {
 	out := amountsOf(u)
 	for name, estimated := range c.Amounts {
-		if name != "usd" { // usd is computed from the others
+		if name != "usd" { // usd is computed from the other amounts
 			out[name] = max(out[name], estimated)
 		}
 	}

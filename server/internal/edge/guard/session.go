@@ -15,22 +15,22 @@ import (
 	"github.com/weirhq/weir/internal/jsonerror"
 )
 
-// A session represents a token in a browser. It needs two secrets: a cookie, which scripts can't
-// read, and a proof, which the port's pages send as a header. A service on another port of the host
-// could steal the cookie or set its own, and a script injected into a page could steal the proof, but
-// neither gets both. Sessions are kept in the node's memory, by the hash of both secrets.
+// A session stands for a token in a browser. It needs two secrets: a cookie, which scripts can't read, and a proof,
+// which the port's pages send in a header. A service on another port of the host could steal the cookie or set its own,
+// and a script that is injected into a page could steal the proof, but neither gets both secrets. The node keeps
+// sessions in memory, by the hash of both secrets.
 
 const (
-	// sessionLife is how long a session lasts, whether it is used or not: a working day.
+	// sessionLife is how long a session lasts, whether or not it is used: a working day.
 	sessionLife = 12 * time.Hour
-	// maxSessions is the maximum number of sessions of one token. Another login ends the oldest one.
+	// maxSessions is the maximum number of sessions of one token. One more login ends the oldest session.
 	maxSessions = 32
-	// proofHeader carries the proof. Pages of other origins can't send it without a preflight.
+	// proofHeader is the header with the proof. Pages of other origins can't send it without a preflight.
 	proofHeader = "X-Weir-Session"
 )
 
 type session struct {
-	token [sha256.Size]byte // the hash of its token, which must still be valid
+	token [sha256.Size]byte // hash of the token, which must still be valid
 	host  string            // the host name that the browser used for the node at login
 	ends  time.Time
 }
@@ -70,8 +70,8 @@ func (s *sessions) begin(id [sha256.Size]byte, begun session) {
 	s.byID[id] = begun
 }
 
-// of returns a request's session. If services on other ports of the host have set the same cookie, it
-// returns the session whose proof was sent.
+// of returns the session of a request. Services on other ports of the host may have set cookies with the same name, so
+// it returns the session whose proof was sent.
 func (s *sessions) of(r *http.Request) (found session, ok bool) {
 	ids := sessionIDs(r)
 	s.mu.Lock()
@@ -100,16 +100,15 @@ func sessionIDs(r *http.Request) (ids [][sha256.Size]byte) {
 	return ids
 }
 
-// keep permanently ends the sessions of all tokens that aren't in ts, even if a token is added again
-// later.
+// keep ends the sessions of all tokens that aren't in ts. The sessions don't come back if a token is added again later.
 func (s *sessions) keep(ts Tokens) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.byID, func(_ [sha256.Size]byte, old session) bool { return ts.find(&old.token) == nil })
 }
 
-// Login starts a session for a caller with a valid token, and sets its cookie. proof is the session's
-// other secret; without one, the port requires no token. A bad token counts like a bad bearer token.
+// Login starts a session for a caller with a valid token, and sets the session's cookie. proof is the session's other
+// secret. It is "" if the port requires no token. A bad token is throttled like a bad bearer token.
 func (g *Guard) Login(w http.ResponseWriter, r *http.Request, secret string) (proof string, who Who, refused *jsonerror.Error) {
 	if !g.Asks() {
 		who, refused = g.Admit(r)
@@ -122,16 +121,16 @@ func (g *Guard) Login(w http.ResponseWriter, r *http.Request, secret string) (pr
 	if refused != nil {
 		return "", who, refused
 	}
-	g.sessions.end(r) // end the old session, because the browser replaces its cookie
+	g.sessions.end(r) // the browser replaces the old session's cookie, so end that session
 	cookie, ends := newCookie(r), time.Now().Add(sessionLife)
-	cookie.Value, cookie.MaxAge = rand.Text()+rand.Text(), int(sessionLife/time.Second) // 260 bits, like the proof
+	cookie.Value, cookie.MaxAge = rand.Text()+rand.Text(), int(sessionLife/time.Second) // 260 bits; the proof has the same number
 	proof = rand.Text() + rand.Text()
 	g.sessions.begin(sessionID(cookie.Value, proof), session{t.sum, r.Host, ends})
 	http.SetCookie(w, cookie)
 	return proof, Who{t.name, t.role, ends}, nil
 }
 
-// Logout ends a request's session, if it has one, and has the browser delete its cookie.
+// Logout ends the session of a request, if there is one, and makes the browser delete its cookie.
 func (g *Guard) Logout(w http.ResponseWriter, r *http.Request) *jsonerror.Error {
 	if g.otherPage(r) {
 		return crossSite(otherPage)
@@ -143,13 +142,13 @@ func (g *Guard) Logout(w http.ResponseWriter, r *http.Request) *jsonerror.Error 
 	return nil
 }
 
-// bySession admits a page of this port by cookie and proof. It also checks the request's origin.
+// bySession admits a request of the port's own pages by its cookie and its proof. It also checks the request's origin.
 func (g *Guard) bySession(r *http.Request) (Who, *jsonerror.Error) {
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if g.otherPage(r) || !reads && !fromBrowser(r.Header) {
 		return Who{}, crossSite("a session is for the pages of this port: a request that changes something needs their Origin or Sec-Fetch-Site; programs send a token as Authorization: Bearer TOKEN")
 	}
-	if s, ok := g.sessions.of(r); ok && s.host == r.Host { // the host must be the same: the cookie's host name may point to this node only since then
+	if s, ok := g.sessions.of(r); ok && s.host == r.Host { // require the host of the login: another name may have been pointed at this node since then
 		if t := g.tokens.Load().find(&s.token); t != nil {
 			return Who{t.name, t.role, s.ends}, nil
 		}
@@ -159,8 +158,8 @@ func (g *Guard) bySession(r *http.Request) (Who, *jsonerror.Error) {
 
 const cookiePrefix = "weir_session"
 
-// newCookie returns a session cookie without a value. It is Secure if the browser uses TLS, if only
-// up to a proxy.
+// newCookie returns a session cookie without a value. The cookie is Secure if the browser uses TLS, even if a proxy
+// ends the TLS connection.
 func newCookie(r *http.Request) *http.Cookie {
 	return &http.Cookie{
 		Name: cookieName(r), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
@@ -168,8 +167,8 @@ func newCookie(r *http.Request) *http.Cookie {
 	}
 }
 
-// cookieName includes the port, since browsers send cookies to all ports of a host: two nodes on
-// localhost would otherwise end each other's sessions.
+// cookieName returns a name that includes the port, because browsers send cookies to all ports of a host. Otherwise two
+// nodes on localhost would end each other's sessions.
 func cookieName(r *http.Request) string {
 	port, err := strconv.ParseUint((&url.URL{Host: r.Host}).Port(), 10, 16)
 	if err != nil {
@@ -178,8 +177,8 @@ func cookieName(r *http.Request) string {
 	return cookiePrefix + "_" + strconv.FormatUint(port, 10)
 }
 
-// DropSessions removes session cookies from a request's headers, and leaves every other byte
-// unchanged. Browsers also send these cookies to a gateway on another port of the same host.
+// DropSessions removes session cookies from a request's headers, and doesn't change any other byte. Browsers also send
+// these cookies to a gateway on another port of the same host.
 func DropSessions(h http.Header) {
 	lines := h["Cookie"]
 	if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, cookiePrefix) }) {
@@ -196,7 +195,7 @@ func DropSessions(h http.Header) {
 func withoutSessions(line string) string {
 	ours := func(cookie string) bool { return strings.HasPrefix(strings.TrimLeft(cookie, " \t"), cookiePrefix) }
 	kept := strings.Join(slices.DeleteFunc(strings.Split(line, ";"), ours), ";")
-	if ours(line) { // remove the space that separated the first kept cookie from a removed one
+	if ours(line) { // remove the space between a removed cookie and the first one that is kept
 		kept = strings.TrimLeft(kept, " \t")
 	}
 	return kept

@@ -24,12 +24,11 @@ const (
 	Operate
 )
 
-var roleNames = []string{"anybody", "read", "operate"} // by number
+var roleNames = []string{"anybody", "read", "operate"} // indexed by role
 
 func (r Role) String() string { return roleNames[r] }
 
-// Tokens are the tokens that a port accepts. Without tokens, every client that reaches the port may
-// use it.
+// Tokens are the tokens that a port accepts. If there are none, every client that can reach the port may use it.
 type Tokens []token
 
 type token struct {
@@ -38,8 +37,7 @@ type token struct {
 	sum  [sha256.Size]byte
 }
 
-// OneToken returns a single token with the role Operate, and a name for logs. The token must not be
-// blank.
+// OneToken returns a single token with the role Operate. The name is shown in logs. The token must not be blank.
 func OneToken(name, secret string) (Tokens, error) {
 	if secret = strings.TrimSpace(secret); secret == "" {
 		return nil, errors.New("the token is blank")
@@ -47,9 +45,8 @@ func OneToken(name, secret string) (Tokens, error) {
 	return Tokens{{name, Operate, sha256.Sum256([]byte(secret))}}, nil
 }
 
-// LoadTokens returns the token all, unless it is "", which gets the role Operate, and the tokens in
-// a file, if there is one. The file has one line per token: a name, a role and the token's SHA-256
-// in hex.
+// LoadTokens returns the token all, unless it is "", and the tokens in a file, if there is one. The token all has the
+// role Operate. The file has one line for each token, with a name, a role and the token's SHA-256 in hex.
 func LoadTokens(all, file string) (Tokens, error) {
 	var ts Tokens
 	var err error
@@ -82,8 +79,7 @@ func LoadTokens(all, file string) (Tokens, error) {
 	return ts, nil
 }
 
-// parseToken parses a line of the file. It also accepts the dash that sha256sum prints after the
-// hash.
+// parseToken parses the fields of a line. It also accepts the dash that sha256sum prints after a hash.
 func parseToken(fields []string) (t token, err error) {
 	if len(fields) == 4 && fields[3] == "-" {
 		fields = fields[:3]
@@ -105,8 +101,8 @@ func parseToken(fields []string) (t token, err error) {
 	return t, nil
 }
 
-// Digest returns a digest of the tokens with the role Operate. Nodes with the same tokens have the
-// same digest, whatever the order and names. It is as secret as the tokens, and nil if there are
+// Digest returns a digest of the tokens with the role Operate. Nodes with the same tokens have the same digest,
+// whatever the order and the names of the tokens are. The digest is as secret as the tokens. It is nil if there are
 // none.
 func (ts Tokens) Digest() []byte {
 	var sums []string
@@ -123,7 +119,7 @@ func (ts Tokens) Digest() []byte {
 	return all[:]
 }
 
-// find compares all tokens, so that its duration doesn't reveal which one matches.
+// find compares the hash with all tokens, so that the time it takes doesn't reveal which token matches.
 func (ts Tokens) find(sum *[sha256.Size]byte) *token {
 	var found *token
 	for i := range ts {

@@ -1,8 +1,8 @@
 package usage
 
-// Places in an answer: what the scanner is looking at.
+// Places in an answer. A place says what part of the document the scanner is reading.
 const (
-	atInner    = firstPlace + iota // a message or a response inside an event
+	atInner    = firstPlace + iota // a message or a response that is inside an event
 	atUsage                        // usage, usageMetadata
 	atInputs                       // details of the input
 	atModel                        // the model's name
@@ -10,19 +10,19 @@ const (
 	atChoices                      // choices, candidates
 	atDelta                        // Anthropic's message_delta
 	atFeedback                     // Gemini's feedback on a prompt that it blocks
-	atReason                       // why an answer ended; null or empty while it goes on
-	atDone                         // Ollama's sign that an answer is over
+	atReason                       // why an answer has ended; null or empty until then
+	atDone                         // Ollama's field that says that an answer is complete
 	countsBegin
 )
 
 // Places of token counts in an answer.
 const (
-	atPrompt       = countsBegin + iota // includes cached input
+	atPrompt       = countsBegin + iota // including cached input
 	atToolPrompt                        // Gemini's input from tools, which atPrompt excludes
-	atInput                             // includes cached input, except in Anthropic's answers
+	atInput                             // including cached input, except in Anthropic's answers
 	atCached                            // part of atPrompt
-	atCacheRead                         // Anthropic's; not part of atInput
-	atCacheCreated                      // Anthropic's; not part of atInput
+	atCacheRead                         // Anthropic's field, which isn't part of atInput
+	atCacheCreated                      // Anthropic's field, which isn't part of atInput
 	atOutput
 	atCandidates // Gemini's output without thoughts
 	atThoughts
@@ -30,7 +30,7 @@ const (
 	countsEnd
 )
 
-// answerFields has the relevant fields, by the place of the object that contains them.
+// answerFields has the fields that matter, by the place of the object that contains them.
 var answerFields = [countsBegin]map[string]place{
 	top: {
 		"usage":             atUsage,
@@ -64,7 +64,7 @@ var answerFields = [countsBegin]map[string]place{
 		"output_tokens":               atOutput,
 		"cache_read_input_tokens":     atCacheRead,
 		"cache_creation_input_tokens": atCacheCreated,
-		"inputTokens":                 atInput, // Bedrock's, which excludes cached input, too
+		"inputTokens":                 atInput, // Bedrock's field, which excludes cached input, too
 		"outputTokens":                atOutput,
 		"totalTokens":                 atTotal,
 		"cacheReadInputTokens":        atCacheRead,
@@ -82,10 +82,10 @@ var answerFields = [countsBegin]map[string]place{
 	atFeedback: {"blockReason": atReason},
 }
 
-// answer collects what an answer reports, from one document or from one for each event of a stream.
+// answer collects what an answer reports. An answer is one document or, if it is streamed, one document for each event.
 type answer struct {
 	told         // from complete documents
-	current told // from the current document; it counts when that is complete
+	current told // from the current document, which counts only when it is complete
 }
 
 type told struct {
@@ -104,7 +104,7 @@ func (a *answer) member(of place, name []byte) place {
 }
 
 func (a *answer) element(of place) place {
-	if of == top || of == atChoices { // Gemini streams an array whose elements are like events
+	if of == top || of == atChoices { // Gemini streams an array, each of whose elements is like an event
 		return of
 	}
 	return nowhere
@@ -115,7 +115,7 @@ func (a *answer) open(p place, bracket byte, _ int64) {
 	case p == top && bracket == '{':
 		a.current = told{}
 	case p == atUsage && bracket == '{':
-		a.current.counts = counts{} // if there are two, the last one counts
+		a.current.counts = counts{} // if the field occurs twice, the last one counts
 	case p >= countsBegin:
 		*a.current.counts.at(p) = count{told: true}
 	}
@@ -144,12 +144,12 @@ func (a *answer) scalar(p place, v scalar) {
 	case v.kind != '"':
 	case p == atModel:
 		a.current.model = a.model
-		if a.model != string(v.text) { // avoids a copy for each event, since every event of a stream has it
+		if a.model != string(v.text) { // every event of a stream has the model, so avoid a copy for each
 			a.current.model = string(v.text)
 		}
 	case p == atReason:
 		switch string(v.text) {
-		case "", "null", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED": // some servers write these before the end
+		case "", "null", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED": // some servers write these values before the end
 		default:
 			a.current.over = true
 		}

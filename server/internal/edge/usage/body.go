@@ -7,58 +7,56 @@ import (
 	"unicode/utf8"
 )
 
-// Fault is the reason why a request can't be metered, in words for the client.
+// Fault says why a request can't be metered, in words for the client.
 type Fault struct{ Message string }
 
 func (f *Fault) Error() string { return f.Message }
 
-// Body reads the body of a request as it passes, in parts that may end anywhere. It keeps only what
-// [Asked] has. It isn't safe for concurrent use.
+// Body reads the body of a request as it passes, in parts that may end anywhere. It keeps only what [Asked] contains.
+// It isn't safe for concurrent use.
 type Body struct {
 	scanner scanner
-	begun   bool   // the body has had more than white space
+	begun   bool   // the body has had something other than white space
 	ended   bool   // the document is complete
 	partial []byte // the beginning of a UTF-8 character that continues in the next part
 
 	asked    Asked
 	fault    *Fault
 	seen     []seenField
-	others   []string // models that may answer in place of the one that was asked for
-	holder   string   // the name of the last object that contains output limits, and a dot
-	limit    string   // the name of the last output limit, with its holder
-	limits   []string // the names of the output limits above 0
+	others   []string // models that may answer instead of the requested one
+	holder   string   // name of the last object that contains output limits, followed by a dot
+	limit    string   // name of the last output limit, preceded by holder
+	limits   []string // names of the output limits that are above 0
 	isCall   bool     // the body has a field that is typical of calls to models
 	isChat   bool
 	isPrompt bool
 	text     int64 // bytes of text
-	tokens   int64 // number of tokens that are sent instead of text
+	tokens   int64 // number of tokens in prompts that are sent as tokens, not as text
 	prompts  int64 // number of prompts, each of which gets an answer
-	unclear  bool  // an output limit isn't a number above 0, so servers may interpret it in any way
-	start    int64 // the offset of the object's first member
+	unclear  bool  // an output limit isn't a number above 0, so servers may read it in any way
+	start    int64 // offset of the object's first member
 	isObject bool
 	options  options
 }
 
-// NewBody returns a Body that has read nothing yet.
+// NewBody returns a Body that hasn't read anything yet.
 func NewBody() *Body {
 	b := &Body{}
 	b.scanner.visitor = b
 	return b
 }
 
-// refuse records why the request can't be metered. Only the first reason is kept.
+// refuse records why the request can't be metered. It keeps only the first reason.
 func (b *Body) refuse(format string, args ...any) {
 	if b.fault == nil {
 		b.fault = &Fault{fmt.Sprintf(format, args...)}
 	}
 }
 
-// Read reads the next part of the body. closing is the offset in p of the bracket that ends the
-// document, or -1.
+// Read reads the next part of the body. closing is the offset in p of the bracket that ends the document, or -1.
 //
-// The error is a [*Fault] if the body can't be metered. This is so if servers could read it in more
-// than one way: because it isn't strict JSON in UTF-8, or because a field that affects the cost
-// occurs twice or in an unusual spelling.
+// If the body can't be metered, the error is a [*Fault]. Such a body isn't strict JSON in UTF-8, or a field that
+// affects the cost occurs twice or in an unusual spelling, so that servers could read the body in more than one way.
 func (b *Body) Read(p []byte) (closing int, err error) {
 	closing = -1
 	if !b.isUTF8(p) {
@@ -88,7 +86,7 @@ func (b *Body) Read(p []byte) (closing int, err error) {
 	return closing, nil
 }
 
-// isUTF8 reports whether the next part is UTF-8. Servers differ in how they read other bytes.
+// isUTF8 reports whether the next part is valid UTF-8. Servers differ in how they read other bytes.
 func (b *Body) isUTF8(p []byte) bool {
 	for len(b.partial) > 0 && len(p) > 0 && !utf8.FullRune(b.partial) {
 		b.partial, p = append(b.partial, p[0]), p[1:]
@@ -114,16 +112,16 @@ func (b *Body) isUTF8(p []byte) bool {
 
 const blanks = " \t\r\n"
 
-// Others returns the models that may answer instead of the requested one. Requests to OpenRouter and
-// LiteLLM name such models.
+// Others returns the models that may answer instead of the requested one. Requests to OpenRouter and LiteLLM can name
+// such models.
 func (b *Body) Others() []string { return b.others }
 
-// IsCall reports whether the body may be a call to a model: it has a field that is typical of calls,
-// or isn't an object.
+// IsCall reports whether the body may be a call to a model. Such a body has a field that is typical of calls, or isn't
+// an object.
 func (b *Body) IsCall() bool { return b.begun && (b.isCall || !b.isObject) }
 
-// IsLimited reports whether the path is one of a known API, which obeys one of the output limits in the
-// body. Servers ignore the fields of other APIs.
+// IsLimited reports whether the path belongs to a known API that obeys one of the output limits in the body. Servers
+// ignore the limit fields of other APIs.
 func (b *Body) IsLimited(path string) bool {
 	for _, segments := range readings(path) {
 		names := limitsAt(segments)
@@ -134,9 +132,9 @@ func (b *Body) IsLimited(path string) bool {
 	return true
 }
 
-// End must be called at the end of the body. The error is a [*Fault] if the document isn't complete.
+// End must be called at the end of the body. If the document isn't complete, the error is a [*Fault].
 func (b *Body) End() error {
-	if _, err := b.Read([]byte{'\n'}); err != nil { // the newline completes a number
+	if _, err := b.Read([]byte{'\n'}); err != nil { // if the document is a number, the newline completes it
 		return err
 	}
 	if b.begun && !b.ended {
@@ -145,11 +143,11 @@ func (b *Body) End() error {
 	return nil
 }
 
-// Asked returns what the body has asked for so far.
+// Asked returns what the body asks for, as far as it has been read.
 func (b *Body) Asked() Asked {
 	text := b.text
 	if s := &b.scanner; s.isString() && (s.at == atText || s.at == atTexts || s.at == atPromptList || s.at == atAPrompt || s.at == atData) {
-		text += s.size // of a string that isn't complete yet
+		text += s.size // the length of a string that isn't complete yet
 	}
 	a := b.asked
 	a.Input = (text+bytesPerToken-1)/bytesPerToken + b.tokens
@@ -161,6 +159,5 @@ func (b *Body) Asked() Asked {
 	return a
 }
 
-// InFile reports whether the last part ended inside a string that isn't text: a picture, sound or
-// another file.
+// InFile reports whether the last part ended inside a string that isn't text, such as a picture, sound or another file.
 func (b *Body) InFile() bool { return b.scanner.isString() && b.scanner.at == anywhere }

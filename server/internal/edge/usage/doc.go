@@ -1,5 +1,5 @@
-// Package usage reads what a call to an AI model asks for, and what the answer says the call used. A
-// gateway reserves tokens by the former before the call, and settles by the latter after it.
+// Package usage reads what a call to an AI model asks for, and how much the call used according to its answer. A
+// gateway reserves tokens before the call by what it asks for, and settles after the call by what it used.
 //
 //	b := usage.NewBody()
 //	_, err := b.Read(body)
@@ -10,13 +10,13 @@
 //		… // settle u.Tokens
 //	}
 //
-// It reads the answers of OpenAI (chat, completions, responses, embeddings), Anthropic (messages),
-// Gemini and Ollama, and of the many servers that imitate one of them, whole or streamed.
+// It reads the answers of OpenAI (chat, completions, responses, embeddings), Anthropic (messages), Gemini and Ollama,
+// and of the many servers that imitate one of them. Answers may be whole or streamed.
 //
-// A [Reader] takes the same 2 KB for an answer of a gigabyte. Text in an answer can't pass for its
-// usage, because a field counts by its place in the JSON.
+// A [Reader] takes the same 2 KB for an answer of a gigabyte. A model's text can't be mistaken for the usage, because a
+// field counts only in the right place in the JSON.
 //
-// The package reads JSON and events with code of its own, since bodies pass through it in parts, and a
-// part may end anywhere. jsontext.Decoder starts over when a part ends in a string: for one of 4 MiB in
-// parts of 32 KiB it took 1.5 s and 16 MiB, where this package takes 9 ms and 2 KiB.
+// The package parses JSON and events with code of its own, because bodies pass through it in parts, and a part may end
+// anywhere. jsontext.Decoder starts over when a part ends in a string: for one of 4 MiB in parts of 32 KiB it took 1.5
+// s and 16 MiB, where this package takes 9 ms and 2 KiB.
 package usage

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// maxCount is the largest count that is accepted: 2⁵³, up to which every JSON parser is exact. Sums of
-// a few such counts fit in an int64.
+// maxCount is the largest count that is accepted: 2⁵³, up to which every JSON parser is exact. The sum of a few such
+// counts fits into an int64.
 const maxCount = 1 << 53
 
-// count reads a scalar as a token count. It must have only digits: no server writes token counts as
-// 1e3 or 5.0.
+// count parses a scalar as a token count. The scalar must have only digits: no server writes token counts as 1e3 or
+// 5.0.
 func (v scalar) count() Amount {
 	n, err := strconv.ParseUint(string(v.text), 10, 64)
 	if v.kind != '0' || err != nil || n > maxCount {
@@ -22,8 +22,8 @@ func (v scalar) count() Amount {
 	return Amount{int64(n), true}
 }
 
-// limit reads a scalar as a limit in a request: a number, or a string of digits, which some servers
-// accept as one. If the number isn't above 0, the limit is unknown. For anything else, ok is false.
+// limit parses a scalar as a limit in a request. The scalar must be a number, or a string of digits, which some servers
+// accept as a number. Otherwise, ok is false. If the number isn't above 0, the limit is unknown.
 func (v scalar) limit() (n Amount, ok bool) {
 	switch {
 	case v.kind != '0' && v.kind != '"' || v.text == nil:
@@ -41,7 +41,7 @@ func (v scalar) limit() (n Amount, ok bool) {
 	return Amount{int64(math.Ceil(min(f, maxCount))), true}, true
 }
 
-// isTrue reports whether any server might read a scalar as true.
+// isTrue reports whether any server might treat a scalar as true.
 func (v scalar) isTrue() bool {
 	switch v.kind {
 	case 't':
@@ -58,7 +58,7 @@ func (v scalar) isTrue() bool {
 	return false
 }
 
-// readNumber reads the part of a number that is in p.
+// readNumber reads as much of a number as p contains.
 func (s *scanner) readNumber(p []byte) int {
 	for n, c := range p {
 		if strings.IndexByte("+-.0123456789Ee", c) < 0 {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// readings returns the ways in which servers may read a path, as segments: unchanged and, if that differs, with . and
-// .. resolved. Empty segments, and what follows a semicolon in a segment, are left out, since many servers ignore
-// them.
+// readings returns the different ways in which servers may read a path, each as a list of segments: with . and .. left
+// in the path and, if that makes a difference, resolved. It leaves out empty segments, and what follows a semicolon in
+// a segment, because many servers ignore these.
 func readings(of string) [][]string {
 	out := [][]string{segments(of)}
 	if clean := segments(path.Clean("/" + of)); !slices.Equal(clean, out[0]) {
@@ -26,7 +26,7 @@ func segments(path string) []string {
 	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
 
-// ModelsFromPath returns the models that a path names, whatever the body says:
+// ModelsFromPath returns the models that a path names, independently of the body. It knows these paths:
 //
 //	Gemini     /v1beta/models/{model}:generateContent
 //	Vertex     /v1/projects/{p}/locations/{l}/publishers/{p}/models/{model}:rawPredict, .../endpoints/{model}:predict,
@@ -51,14 +51,14 @@ func modelsFrom(all []string) (models []string) {
 				models = append(models, name)
 			} else if called := strings.ToLower(strings.Join(all[i+2:], "/")); strings.HasSuffix(kind, "endpoints") &&
 				!strings.EqualFold(next, "openapi") && slices.Contains(calls, called) {
-				models = append(models, next) // openapi is no model: the body names it
+				models = append(models, next) // openapi isn't a model; the body names the model
 			}
 		case "deployments", "engines":
 			if i+2 < len(all) {
 				models = append(models, next)
 			}
 		case "model":
-			for j := len(all) - 1; j > i+1; j-- { // a model may be an ARN, which contains slashes
+			for j := len(all) - 1; j > i+1; j-- { // a model may be an ARN, which may contain slashes
 				switch strings.ToLower(all[j]) {
 				case "invoke", "invoke-with-response-stream", "invoke-with-bidirectional-stream", "converse", "converse-stream":
 					models = append(models, strings.Join(all[i+1:j], "/"))
@@ -70,7 +70,7 @@ func modelsFrom(all []string) (models []string) {
 	return models
 }
 
-// calls are the paths after a model's name that call the model.
+// calls lists what may follow a model's name in the path of a call.
 var calls = []string{"chat/completions", "invocations", "invocations-response-stream"}
 
 func cutLast(s string, sep byte) (before, after string, ok bool) {
@@ -81,15 +81,15 @@ func cutLast(s string, sep byte) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// TellsUsageIfAsked reports whether a path is one for chats or completions in OpenAI's API, wherever a server mounts
-// it. If streamed, their answers report the usage only if the request asks for it.
+// TellsUsageIfAsked reports whether a path belongs to the chats or completions of OpenAI's API, wherever a server
+// mounts it. Streamed answers of these report the usage only if the request asks for it.
 func TellsUsageIfAsked(path string) bool {
 	return slices.ContainsFunc(readings(path), func(all []string) bool {
 		return len(all) > 0 && strings.EqualFold(all[len(all)-1], "completions")
 	})
 }
 
-// limitFields maps the last segment of a path to the fields in which APIs there take output limits.
+// limitFields maps the last segment of a path to the fields of an API with this path that set output limits.
 var limitFields = map[string][]string{
 	"completions":           {"max_tokens", "max_completion_tokens"},
 	"messages":              {"max_tokens"},
@@ -105,7 +105,7 @@ var geminiLimits = []string{
 	"generation_config.maxOutputTokens", "generation_config.max_output_tokens",
 }
 
-// limitsAt returns the fields in which the API at a path takes output limits, or nil if the API is unknown.
+// limitsAt returns the fields that set output limits in the API at a path. If the API is unknown, it returns nil.
 func limitsAt(segments []string) []string {
 	if len(segments) == 0 {
 		return nil
@@ -120,10 +120,10 @@ func limitsAt(segments []string) []string {
 	return limitFields[last]
 }
 
-// files matches paths that accept files. No model answers there.
+// files matches paths that accept files. No model answers at such a path.
 var files = regexp.MustCompile(`(^|/)(files|uploads?)(/[^/]+/parts)?$`)
 
-// IsForFiles reports whether a path accepts files, in all ways in which servers may read it.
+// IsForFiles reports whether a path accepts files, however a server reads the path.
 func IsForFiles(path string) bool {
 	for _, all := range readings(path) {
 		if !files.MatchString(strings.ToLower(strings.Join(all, "/"))) {
@@ -133,13 +133,13 @@ func IsForFiles(path string) bool {
 	return len(ModelsFromPath(path)) == 0
 }
 
-// jobs matches segments of paths that start jobs which continue after the response.
+// jobs matches the segments of paths that start jobs. Jobs continue after the response.
 var jobs = regexp.MustCompile(`(?i)^(batch|batches|batchpredictionjobs|model-invocation-jobs?|async|async-invoke|fine_tuning|fine-tunes)$` +
 	`|^(embed-jobs|runs|realtime|auth_tokens)$|:(batchgeneratecontent|asyncbatchembedcontent|predictlongrunning)$`)
 
-// IsForJobs reports whether a path starts something that continues after the response, so that its usage isn't known:
-// batches of any provider, OpenAI's runs and fine-tuning, and sessions that the client then uses over another
-// connection.
+// IsForJobs reports whether a path starts a job that continues after the response, so that the usage isn't known then.
+// Such jobs are batches of any provider, OpenAI's runs and fine-tuning, and sessions that the client then uses over
+// another connection.
 func IsForJobs(path string) bool {
 	return slices.ContainsFunc(slices.Concat(readings(path)...), jobs.MatchString)
 }

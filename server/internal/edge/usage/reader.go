@@ -12,14 +12,14 @@ type format uint8
 
 const (
 	other  format = iota // not known yet
-	whole                // a JSON document, or several
+	whole                // one JSON document, or several in succession
 	lines                // a document in each line
 	events               // a document in each Server-Sent Event
-	packed               // a stream that can't be read: compressed, or in Bedrock's binary frames
+	packed               // a stream that can't be parsed: compressed, or in Bedrock's binary frames
 	sealed               // a compressed document
 )
 
-// formatOf reads the Content-Type and the Content-Encoding of an answer.
+// formatOf determines the format of an answer by its Content-Type and Content-Encoding.
 func formatOf(contentType, encoding string) (f format) {
 	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
 	switch media = strings.TrimSpace(media); {
@@ -45,8 +45,8 @@ var linesTypes = []string{
 	"application/x-ndjson", "application/ndjson", "application/stream+json", "application/jsonl", "application/x-jsonlines",
 }
 
-// Reader reads the usage from an answer's body as it passes. It never fails and never delays the body:
-// it skips data that it can't read.
+// Reader reads the usage from an answer's body as the body passes. It never fails and never delays the body: it skips
+// data that it can't parse.
 //
 // It isn't safe for concurrent use.
 type Reader struct {
@@ -58,11 +58,11 @@ type Reader struct {
 	head    [len(dataField)]byte
 	headLen int
 	isData  bool
-	mark    [len(doneMark) + 1]byte // the first bytes of the line's data, without leading spaces
+	mark    [len(doneMark) + 1]byte // the beginning of the line's data, without leading spaces
 	markLen int
 	afterCR bool
 	events  int64 // number of events so far
-	bytes   int64 // bytes of data in these events, or in a packed stream
+	bytes   int64 // bytes of data in these events, or all bytes of a packed stream
 }
 
 const (
@@ -72,17 +72,17 @@ const (
 
 var _ io.Writer = (*Reader)(nil)
 
-// NewReader returns a Reader for a body with the Content-Type: JSON, Server-Sent Events, or lines of
-// JSON. For any other type the first byte decides, since clients may influence the type. A body with a
-// Content-Encoding can't be read.
+// NewReader returns a Reader for a body with the given Content-Type. Known types are JSON, Server-Sent Events, and
+// lines of JSON. For any other type, the first byte of the body decides, because clients may influence the type. A body
+// with a Content-Encoding can't be parsed.
 func NewReader(contentType, encoding string) *Reader {
 	r := &Reader{format: formatOf(contentType, encoding)}
 	r.scanner.visitor = &r.answer
 	return r
 }
 
-// Usage returns the usage that the answer has reported so far, and whether it has reported any.
-// Before the end of the body it may be too low, which Partial says.
+// Usage returns the usage that the answer has reported so far, and whether it has reported any. If Partial is set, the
+// usage may be too low, for example because the body hasn't ended.
 func (r *Reader) Usage() (Usage, bool) {
 	u := r.answer.counts.usage()
 	u.Model = r.answer.model
@@ -95,16 +95,16 @@ func (r *Reader) Usage() (Usage, bool) {
 }
 
 const (
-	// eventsPerToken is how many events per token of output are plausible. A stream with more has
-	// sent text that it doesn't count. Most streams have fewer events than tokens.
+	// eventsPerToken is how many events per output token are plausible. If a stream has more, it has sent text that its
+	// usage doesn't include. Most streams have fewer events than tokens.
 	eventsPerToken = 10
-	frame          = 250 // about how many bytes of an event surround its text
+	frame          = 250 // the approximate size of an event without its text, in bytes
 )
 
-// Streamed estimates how many tokens a stream has had so far if it doesn't report them: one for each
-// event, and one for every four bytes by which events are longer than frame, which is the size of an
-// event with a short text. If it can't read the stream, it assumes a token for each byte. For answers
-// that aren't streams, it returns 0.
+// Streamed estimates how many tokens a stream has had so far, for streams that don't report a usage. It counts one
+// token for each event, and one for every four bytes by which events are longer than frame, which is the size of an
+// event with a short text. If it can't parse the stream, it counts one token for each byte. For answers that aren't
+// streams, it returns 0.
 func (r *Reader) Streamed() int64 {
 	if r.format == packed {
 		return r.bytes
@@ -124,7 +124,7 @@ func (r *Reader) Write(p []byte) (int, error) {
 		}
 	}
 	switch r.format {
-	case whole: // one document, or several in succession, such as a stream with the Content-Type of JSON
+	case whole: // one document or several, for example a stream whose Content-Type is that of JSON
 		for rest := p; len(rest) > 0 && r.scanner.state != broken; {
 			rest = rest[r.scanner.feed(rest):]
 			if r.scanner.state == finished {
@@ -140,7 +140,7 @@ func (r *Reader) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// readLines splits a body into lines, which end with LF, CR or both.
+// readLines splits a body into lines. Lines end with LF, CR or both.
 func (r *Reader) readLines(p []byte) {
 	for len(p) > 0 {
 		if p[0] == '\n' && r.afterCR {
@@ -159,7 +159,7 @@ func (r *Reader) readLines(p []byte) {
 	}
 }
 
-// readLine reads the next part of a line.
+// readLine reads a part of a line.
 func (r *Reader) readLine(p []byte) {
 	if r.format == lines {
 		r.isData = true
@@ -182,11 +182,11 @@ func (r *Reader) readLine(p []byte) {
 	r.scanner.feed(p)
 }
 
-// isDone reports whether the current line says that the stream is over.
+// isDone reports whether the current line is the one that ends the stream.
 func (r *Reader) isDone() bool { return string(r.mark[:r.markLen]) == doneMark }
 
-// endLine handles the end of a line, and of a document if it is complete. The data lines of an event
-// form one document. An empty line should end it, but some servers leave that line out.
+// endLine handles the end of a line and, if a document is complete, the end of that document. The data lines of an
+// event form one document. After them there should be an empty line, but some servers omit it.
 func (r *Reader) endLine() {
 	switch {
 	case r.isDone():

@@ -4,29 +4,28 @@ import "strings"
 
 // Asked is what a request asks a model for.
 type Asked struct {
-	// Model is the model's name, or "". Some APIs have it in the path: see [ModelsFromPath].
+	// Model is the model's name, or "". In some APIs, the path names the model: see [ModelsFromPath].
 	Model string
-	// Stream says that the client wants the answer streamed. Gemini's requests say so in the path.
+	// Stream means that the client wants a streamed answer. Gemini's requests say so in the path instead.
 	Stream bool
-	// NoUsage says that the answer will be streamed, and won't report its usage unless [WithUsage]
-	// changes the request. It is set only for OpenAI's chats and completions.
+	// NoUsage means that the answer will be streamed, and won't report its usage unless [WithUsage] changes the
+	// request. It is set only for OpenAI's chats and completions.
 	NoUsage bool
-	// Input estimates the input tokens: a quarter of the bytes of all text in the request, rounded up.
-	// Reserve this number until the answer reports the real one.
+	// Input is an estimate of the input tokens: a quarter of the bytes of all text in the request, rounded up. Reserve
+	// this number until the answer reports the real one.
 	//
-	// Four characters a token is the providers' rule of thumb, which fits English prose and is low
-	// for code. Other scripts have fewer characters a token but more bytes a character, so bytes are
-	// the better measure. Pictures, sound and files don't count. Texts that are sent as tokens count
-	// one for each token.
+	// Four characters per token is the providers' rule of thumb. It is right for English prose, and too low for code.
+	// Other scripts have fewer characters per token but more bytes per character, so bytes are the better measure.
+	// Pictures, sound and files don't count. Text that is sent as tokens counts one for each token.
 	Input int64
-	// MaxOutput is how many tokens each choice may have at most. If a request has several limits, it is
-	// the highest one, because servers differ in which one they obey.
+	// MaxOutput is how many tokens each choice may have at most. If a request has several limits, it is the highest of
+	// them, because servers differ in which limit they obey.
 	MaxOutput Amount
-	// Choices is how many answers the model writes: at least 1.
+	// Choices is how many answers the model should write. It is at least 1.
 	Choices int64
 }
 
-// maxOthers is how many substitutes for its model a request may name.
+// maxOthers is the maximum number of models that a request may name as substitutes for its model.
 const maxOthers = 16
 
 // bytesPerToken is how many bytes of text count as one token: see [Asked].
@@ -40,7 +39,7 @@ func (a Asked) Output() Amount {
 	return a.OutputOf(a.MaxOutput.N)
 }
 
-// OutputOf returns the tokens of the whole answer if each choice has the given number.
+// OutputOf returns the number of tokens in the whole answer if each choice has the given number.
 func (a Asked) OutputOf(each int64) Amount {
 	if each > maxCount/max(a.Choices, 1) {
 		return Amount{maxCount, true}
@@ -48,10 +47,10 @@ func (a Asked) OutputOf(each int64) Amount {
 	return Amount{each * max(a.Choices, 1), true}
 }
 
-// Places in a request: what the scanner is looking at.
+// Places in a request. A place says what part of the document the scanner is reading.
 const (
 	anywhere     = firstPlace + iota // in an object or array that may have text in it
-	atMessages                       // only OpenAI's chats have this field
+	atMessages                       // messages, a field that only OpenAI's chats have
 	atStream                         // whether to stream
 	atOptions                        // stream_options
 	atInclude                        // include_usage in stream_options
@@ -61,18 +60,18 @@ const (
 	atChoiceCount
 	atBackground // whether to run as a background job
 	atName       // the name of the model
-	atOthers     // models that may answer instead of it, as names or as requests
-	atOthersOf   // models that may answer instead of the one that the member's name says
-	atSubstitute // one of them
+	atOthers     // models that may answer instead of the requested one, as names or as requests
+	atOthersOf   // models that may answer instead of the one that is the member's name
+	atSubstitute // one of the models in atOthersOf
 	atText       // text, or an array that contains text
-	atTexts      // the same, or tokens instead of text
-	atPromptList // the same, where each text is answered separately
+	atTexts      // the same as atText, or tokens instead of text
+	atPromptList // the same as atTexts, but each text is a prompt with its own answer
 	atAPrompt    // one of several prompts
-	atData       // every string inside is text
+	atData       // any value, in which every string is text
 	requestPlaces
 )
 
-// requestFields has the relevant fields, by the place of the object that contains them.
+// requestFields has the fields that matter, by the place of the object that contains them.
 var requestFields = [requestPlaces]map[string]place{
 	top: {
 		"model":                 atName,
@@ -106,7 +105,7 @@ var requestFields = [requestPlaces]map[string]place{
 		"query":                 atText,
 		"documents":             atText,
 
-		"context_window_fallbacks": atOthers, // LiteLLM's
+		"context_window_fallbacks": atOthers, // LiteLLM's field
 		"content_policy_fallbacks": atOthers,
 	},
 	atOptions:    {"include_usage": atInclude},
@@ -123,8 +122,8 @@ var requestFields = [requestPlaces]map[string]place{
 	},
 }
 
-// foldedFields has the names of requestFields as read by a server that ignores case, dashes and
-// underscores. It leaves out fields of text, because missing one changes only an estimate.
+// foldedFields has the names of requestFields in the form that fold returns, for servers that ignore case, dashes and
+// underscores. It leaves out fields with text, because missing one of these affects only an estimate.
 var foldedFields = func() (out [requestPlaces]map[string]string) {
 	for p, fields := range requestFields {
 		for name, at := range fields {
@@ -142,27 +141,28 @@ var foldedFields = func() (out [requestPlaces]map[string]string) {
 
 var dashes = strings.NewReplacer("_", "", "-", "")
 
-// fold maps names that differ only in case (as in [strings.EqualFold]) and in dashes to one name.
+// fold returns the same name for all names that differ only in case (as in [strings.EqualFold]), dashes and
+// underscores.
 func fold(name string) string {
 	return dashes.Replace(strings.ToLower(strings.ToUpper(name)))
 }
 
-// textFields are fields of other objects that contain text.
+// textFields are fields with text that objects in any other place may have.
 var textFields = map[string]place{
 	"content":      atText,
 	"text":         atText,
 	"thinking":     atText,
 	"arguments":    atText, // of a tool call
-	"output":       atText, // the tool call's result
-	"description":  atText, // the description of a tool
-	"input":        atData, // the arguments of a tool call at Anthropic, as JSON
+	"output":       atText, // result of the tool call
+	"description":  atText, // description of a tool
+	"input":        atData, // arguments of a tool call in Anthropic's API, as JSON
 	"input_schema": atData,
 	"parameters":   atData,
-	"args":         atData, // the same at Gemini
+	"args":         atData, // arguments of a tool call in Gemini's API
 	"response":     atData,
 }
 
-// seenField is a field of requestFields that was read in an object that is still open.
+// seenField is a field of requestFields that has occurred in an object that is still open.
 type seenField struct {
 	name  string
 	depth int
@@ -170,18 +170,18 @@ type seenField struct {
 
 // options is the value of stream_options in a request.
 type options struct {
-	kind     byte  // '{', the kind of a scalar, or 0 if the field is missing
-	from, to int64 // offsets of a scalar
-	body     int64 // the offset of the first member of an object
+	kind     byte  // '{' for an object, or the kind of a scalar, or 0 if the field is missing
+	from, to int64 // offsets of the value if it is a scalar
+	body     int64 // offset of the first member if the value is an object
 	empty    bool
-	include  scalar // include_usage; its kind is 0 if it is missing
+	include  scalar // include_usage; its kind is 0 if the field is missing
 }
 
 var _ visitor = (*Body)(nil)
 
 func (b *Body) member(of place, name []byte) place {
 	if of == atData {
-		b.text += b.scanner.size // models read the names, too
+		b.text += b.scanner.size // models read the names of members, too
 		return atData
 	}
 	if of == atOptions {
@@ -218,8 +218,8 @@ func (b *Body) refuseFolded(of place, name []byte) {
 	}
 }
 
-// fallback returns the place of a member of a fallback. LiteLLM reads fallbacks as ["large"], as requests such as
-// [{"model": "large", "messages": [...]}], and as [{"small": ["large"]}].
+// fallback returns the place of an object's member inside a list of fallbacks. LiteLLM reads fallbacks in three forms:
+// as ["large"], as requests such as [{"model": "large", "messages": [...]}], and as [{"small": ["large"]}].
 func (b *Body) fallback(name []byte) place {
 	switch p := requestFields[top][string(name)]; p {
 	case atName, atOthers:
@@ -236,7 +236,7 @@ func (b *Body) fallback(name []byte) place {
 	return anywhere
 }
 
-// once records a field that must occur only once in an object.
+// once records a field, and refuses the body if the field occurs twice in the same object.
 func (b *Body) once(name string) {
 	for i := len(b.seen) - 1; i >= 0 && b.seen[i].depth == b.scanner.depth; i-- {
 		if b.seen[i].name == name {
@@ -276,7 +276,7 @@ func (b *Body) open(p place, bracket byte, at int64) {
 	case atBackground:
 		b.refuse(inBackground)
 	case atStream:
-		b.asked.Stream = true // some server may read the value as true
+		b.asked.Stream = true // some server may treat the value as true
 	case atOptions:
 		if b.options = (options{kind: bracket, body: at, empty: true}); bracket != '{' {
 			b.refuse(notOptions)

@@ -7,36 +7,36 @@ import (
 )
 
 const (
-	// maxKept is how many bytes of a name, a string or a number are kept. The names of models and of
-	// all relevant fields are shorter.
+	// maxKept is how many bytes of a name, a string or a number are kept. Names of models, and of all fields that
+	// matter, are shorter.
 	maxKept = 256
-	// maxDepth is how deeply values may be nested. Calls to models and their answers stay below 30.
+	// maxDepth is how deeply values may be nested. Calls to models and their answers have fewer than 30 levels.
 	maxDepth = 512
 )
 
-// place says where in a document a value is, as far as the visitor needs to know.
+// place says in what part of a document a value is, as far as this matters to the visitor.
 type place uint8
 
 const (
-	nowhere    place = iota // irrelevant, with everything inside
-	top                     // the document itself
-	firstPlace              // the first place that visitors define
+	nowhere    place = iota // a part that doesn't matter, and everything inside it
+	top                     // the document as a whole
+	firstPlace              // the first of the places that visitors define
 )
 
-// visitor receives the values that a scanner finds, except those at nowhere.
+// visitor receives the values that a scanner finds, except values whose place is nowhere.
 type visitor interface {
-	// member returns the place of an object's member. The name is nil if it is longer than maxKept.
+	// member returns the place of an object's member. If the name is longer than maxKept, it is nil.
 	member(of place, name []byte) place
-	// element returns the place of an array's elements.
+	// element returns the place of the elements of an array.
 	element(of place) place
-	// open and close receive the beginning and the end of an object or an array. at is the offset after
-	// the opening bracket.
+	// open and close are called at the beginning and at the end of an object or an array. at is the offset after the
+	// opening bracket.
 	open(p place, bracket byte, at int64)
 	close(p place, bracket byte)
 	scalar(p place, v scalar)
 }
 
-// scalar is a value that is neither object nor array.
+// scalar is a value that is neither an object nor an array.
 type scalar struct {
 	kind     byte   // '"' string, '0' number, 't' true, 'f' false, 'n' null
 	text     []byte // the decoded string or the number; nil if longer than maxKept; valid only during the call
