@@ -21,15 +21,17 @@ import (
 
 // HTTPOptions describe the requests to an HTTP server.
 type HTTPOptions struct {
-	// URL is where to send requests. {n} in its path or query is replaced by the client's number.
+	// URL is where to send requests. In its path and query, {n} is replaced by the client's number.
 	URL *url.URL
-	// Node says that the URL is the check API of a node, which takes checks as JSON. Otherwise it is an ordinary endpoint.
+	// Node means that the URL is the check API of a node, which accepts checks as JSON. Otherwise, it is an ordinary
+	// endpoint.
 	Node bool
-	// Check describes the checks. Requests to an ordinary endpoint have the check's method and its keys.
+	// Check describes the checks. For an ordinary endpoint, only its method and its keys are used.
 	Check Check
 	// Keys is how many clients there are.
 	Keys int
-	// KeyHeader is the header for the client's key in requests to an ordinary endpoint; "" sends no key.
+	// KeyHeader is the name of the header with the client's key in requests to an ordinary endpoint. If "", no key is
+	// sent.
 	KeyHeader string
 	// Header is sent with every request.
 	Header http.Header
@@ -37,24 +39,24 @@ type HTTPOptions struct {
 	Timeout time.Duration
 	// Connections is how many connections stay open: one for each worker.
 	Connections int
-	// TLS is for https URLs. If nil, Go's defaults apply.
+	// TLS is the TLS configuration for https URLs. If nil, Go's defaults apply.
 	TLS *tls.Config
 }
 
-// HTTP is an HTTP server as a target: the check API of a node, or an ordinary endpoint.
+// HTTP is a target that is an HTTP server: the check API of a node, or an ordinary endpoint.
 type HTTP struct {
 	HTTPOptions
 	transport *http.Transport
 	host      string
-	body      string // a check's JSON up to the address, with {n} for the client's number
+	body      string // JSON of a check up to the address, with {n} in place of the client's number
 }
 
 var _ Target = (*HTTP)(nil)
 
-// NewHTTP prepares a target. It doesn't connect yet.
+// NewHTTP prepares a target. It doesn't connect.
 func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	t := &HTTP{HTTPOptions: o, host: cmp.Or(o.Header.Get("Host"), o.URL.Host)}
-	// net/http takes the Host header from a field of the request.
+	// net/http takes the Host header from a field of the request, not from its headers.
 	t.Header = http.Header{"User-Agent": {"weir-bench"}}
 	maps.Copy(t.Header, o.Header)
 	t.Header.Del("Host")
@@ -87,26 +89,26 @@ func (t *HTTP) String() string { return t.Check.Method + " " + t.URL.Redacted() 
 // Close closes idle connections.
 func (t *HTTP) Close() { t.transport.CloseIdleConnections() }
 
-// Probe sends one request. It returns the answer and its body, cut to maxBody.
+// Probe sends one request. It returns the answer, and at most maxBody bytes of the response's body.
 func (t *HTTP) Probe(ctx context.Context) (Answer, []byte) {
 	s := t.Sender().(*httpSender)
 	a := s.Send(ctx, 0)
 	return a, s.answer.Bytes()
 }
 
-// Sender returns a sender.
+// Sender returns a sender for one worker.
 func (t *HTTP) Sender() Sender { return &httpSender{HTTP: t, number: newName("{n}", t.Keys)} }
 
 type httpSender struct {
 	*HTTP
 	number *name
-	answer bytes.Buffer // the body of the last answer, cut to maxBody
+	answer bytes.Buffer // body of the last response, at most maxBody bytes
 }
 
-// maxBody is how many bytes of an answer are kept. The rest is read and discarded.
+// maxBody is how many bytes of a response's body are kept. The rest is read and discarded.
 const maxBody = 16 << 10
 
-// Send sends one request, and reads the whole answer.
+// Send sends one request, and reads the whole response.
 func (s *httpSender) Send(ctx context.Context, n uint32) Answer {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, errTimeout)
 	defer cancel()
@@ -141,7 +143,8 @@ func (s *httpSender) exchange(ctx context.Context, n uint32) (status int, err er
 	return res.StatusCode, err
 }
 
-// request makes a new request for each check, because the transport may still be writing an abandoned one.
+// request creates a new request for each check, because the transport may still be writing an earlier one that was
+// abandoned.
 func (s *httpSender) request(ctx context.Context, n uint32) (*http.Request, error) {
 	var body io.Reader
 	if s.Node {
@@ -173,8 +176,8 @@ func (s *httpSender) url(n uint32) *url.URL {
 	return &c
 }
 
-// judge classifies an answer by its status. A node's refusals have several statuses, so for a node it looks at the body, in
-// order not to count a proxy's 503 as a refusal.
+// judge classifies a response by its status. A node's refusals have several statuses. So for a node, it also checks the
+// body, in order not to count a proxy's 503 as a refusal.
 func (s *httpSender) judge(status int) Answer {
 	a := Answer{Outcome: Other, Status: uint16(status)}
 	if s.Node && !bytes.Contains(s.answer.Bytes(), []byte(`"allowed":`)) {

@@ -20,13 +20,13 @@ const (
 	Hot Distribution = "hot"
 )
 
-// minSequence is the least length of a sequence, so that it doesn't repeat soon if there are few keys.
+// minSequence is the minimum length of a sequence, so that the sequence doesn't repeat soon if there are few clients.
 const minSequence = 1 << 16
 
-// sequence lists which client sends each request. It is drawn in advance, since drawing a client costs as much as a check.
+// sequence has the client of each request. It is drawn in advance, because drawing a client costs as much as a check.
 type sequence []uint32
 
-// newSequence draws the clients of requests: on average, four requests for each client.
+// newSequence draws the clients of requests. On average, each client gets four requests.
 func newSequence(d Distribution, keys int, exponent float64) sequence {
 	if d == Hot {
 		return make(sequence, 64*stretch) // long enough that workers seldom reach its end
@@ -39,7 +39,7 @@ func newSequence(d Distribution, keys int, exponent float64) sequence {
 		}
 		return s
 	}
-	// Scatter the ranks, because in reality popular clients don't have adjacent names.
+	// Shuffle the clients, because in reality popular clients don't have adjacent names.
 	client := rng.Perm(keys)
 	zipf := rand.NewZipf(rng, exponent, 1, uint64(keys-1))
 	for i := range s {
@@ -48,15 +48,16 @@ func newSequence(d Distribution, keys int, exponent float64) sequence {
 	return s
 }
 
-// name is a text that contains a client's number. Rewriting the number is faster than reading one of a million names
-// from memory.
+// name is a text that contains a client's number. To get the name of another client, only the number is rewritten. That
+// is faster than reading one of a million names from memory.
 type name struct {
 	text   []byte
-	ends   []int // where the number ends
+	ends   []int // offsets at which the number ends
 	digits int
 }
 
-// newName makes names for n clients from a pattern. Client numbers replace {n}, padded to the same number of digits.
+// newName makes the names of n clients from a pattern, in which the client's number replaces {n}. All numbers have the
+// same number of digits.
 func newName(pattern string, n int) *name {
 	s := &name{digits: len(strconv.Itoa(n - 1))}
 	for i, part := range strings.Split(pattern, "{n}") {
@@ -79,7 +80,7 @@ func (s *name) of(n uint32) string {
 	return unsafe.String(unsafe.SliceData(s.text), len(s.text))
 }
 
-// clientAddr returns the address of a client, from the range that RFC 2544 reserves for benchmarks.
+// clientAddr returns the address of a client, in the range that RFC 2544 reserves for benchmarks.
 func clientAddr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18 | byte(n>>16&1), byte(n >> 8), byte(n)})
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// nap sleeps for a few milliseconds, to within 50 µs, or returns early. It makes a system call that blocks a thread,
-// because the timers of Go's runtime are only accurate to milliseconds.
+// nap sleeps for a few milliseconds, with an accuracy of 50 µs. It may return early. It uses a system call that blocks
+// a thread, because the timers of Go's runtime are accurate only to milliseconds.
 func nap(d time.Duration) {
 	ts := syscall.NsecToTimespec(int64(d))
-	_ = syscall.Nanosleep(&ts, nil) // a signal ends it early, but the caller reads the clock anyway
+	_ = syscall.Nanosleep(&ts, nil) // a signal ends the sleep early, but the caller reads the clock anyway
 }

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// pacer hands out the requests of a schedule, each when it is due. The worker that has the turn waits until the next
-// request is due, passes the turn on, and sends the request itself, so that no time is lost by waking another worker. While
-// all workers are busy, the schedule lags behind the clock.
+// pacer distributes the requests of a schedule to workers. One worker at a time has the turn. It waits until the next
+// request is due, passes the turn to another worker, and sends the request itself, so that no time is lost by waking a
+// worker. While all workers are busy, the schedule lags behind the clock.
 type pacer struct {
-	turn     chan struct{} // holds a value while a worker has the turn; only that worker uses the other fields
+	turn     chan struct{} // holds a value while a worker has the turn; only the worker with the turn uses the other fields
 	schedule schedule
-	dropped  int64 // requests in the measured time that were never sent
+	dropped  int64 // requests of the measured time that were never sent
 	nap      func(time.Duration)
 }
 
@@ -24,13 +24,13 @@ func newPacer(p *Plan) *pacer {
 	return s
 }
 
-// next waits until the next request is due, and returns that time. It returns false if there are no more requests.
+// next waits until the next request is due, and returns that time. If there are no more requests, it returns false.
 func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	p.turn <- struct{}{}
 	defer func() { <-p.turn }()
 	due = p.schedule.next()
 	for due < r.plan.Warmup && r.now() >= r.plan.Warmup {
-		due = p.schedule.next() // requests that the warm-up didn't get to aren't measured, and mustn't delay those that are
+		due = p.schedule.next() // skip warm-up requests that are late: they aren't measured, and mustn't delay those that are
 	}
 	if due >= r.end() || !p.sleep(ctx, r, due) {
 		return 0, false
@@ -47,10 +47,11 @@ func (p *pacer) next(ctx context.Context, r *run) (due time.Duration, ok bool) {
 	return 0, false
 }
 
-// timerSlack is by how much timers are set too early, because the delay of a late timer would count as the target's latency.
+// timerSlack is how much too early timers are set. If a timer fired late, the delay would count as the target's
+// latency.
 const timerSlack = 2 * time.Millisecond
 
-// sleep waits until a time, and returns false if ctx is done first.
+// sleep waits until a time. If ctx is done first, it returns false.
 func (p *pacer) sleep(ctx context.Context, r *run, until time.Duration) bool {
 	for {
 		wait := until - r.now()
@@ -77,9 +78,9 @@ func (p *pacer) sleep(ctx context.Context, r *run, until time.Duration) bool {
 // schedule computes when the requests of an open loop are due, relative to the start.
 type schedule struct {
 	rate float64    // requests per second
-	n    int64      // evenly spaced: number of requests so far
-	rng  *rand.Rand // Poisson; nil means evenly spaced
-	last float64    // Poisson: when the last request was due, in seconds
+	n    int64      // if evenly spaced: number of requests so far
+	rng  *rand.Rand // source of random times for Poisson; nil means evenly spaced
+	last float64    // if Poisson: when the last request was due, in seconds
 }
 
 func newSchedule(rate float64, poisson bool) schedule {
@@ -96,7 +97,7 @@ func (s *schedule) next() time.Duration {
 		s.last += s.rng.ExpFloat64() / s.rate
 		return time.Duration(s.last * float64(time.Second))
 	}
-	// Compute this from n, because adding rounded intervals would drift.
+	// Compute the time from n, because adding rounded intervals would drift.
 	due := time.Duration(float64(s.n) / s.rate * float64(time.Second))
 	s.n++
 	return due

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits on a plan, so that a typo doesn't fill the memory.
+// Limits on a plan, so that a typo doesn't use up the memory.
 const (
 	MaxWorkers  = 10_000
 	MaxKeys     = 10_000_000
@@ -17,15 +17,15 @@ const (
 
 // Plan says what load to generate.
 type Plan struct {
-	// Duration is how long to measure.
+	// Duration is how long the load is measured.
 	Duration time.Duration
-	// Warmup is how long to generate the same load before measuring.
+	// Warmup is how long the same load is sent before it is measured.
 	Warmup time.Duration
 	// Workers is how many requests may be in flight at once.
 	Workers int
 	// Rate is how many requests are due per second in an open loop. 0 means a closed loop.
 	Rate float64
-	// Poisson makes an open loop's requests due at random times instead of evenly spaced.
+	// Poisson makes the requests of an open loop due at random times. Without it, they are evenly spaced.
 	Poisson bool
 	// Keys is how many clients there are.
 	Keys int
@@ -33,26 +33,26 @@ type Plan struct {
 	Distribution Distribution
 	// Exponent is the exponent of the Zipf distribution. It must be more than 1.
 	Exponent float64
-	// Sample is set for targets that answer faster than the clock can be read: a closed loop then times only one in this
-	// many requests. 0 means all.
+	// Sample is for targets that decide faster than the clock can be read. In a closed loop, only one in this many
+	// requests is timed. 0 means that all are.
 	Sample int
 
-	// The functions below are called when the measured time begins, and after the last answer. They may be nil.
+	// The functions below are called when the measured time begins, and again after the last answer. They may be nil.
 
 	// StoreCPU returns the CPU time that the store's server has used.
 	StoreCPU func(context.Context) (time.Duration, error)
-	// StoreCalls returns how many calls the nodes have made to the store's server.
+	// StoreCalls returns how many calls the nodes have sent to the store's server.
 	StoreCalls func() uint64
 	// Leases returns how many charges the nodes have decided by themselves, and how many they have sent to the store.
 	Leases func() (local, asked uint64)
-	// Mark lets the caller read its own clocks and counters.
+	// Mark is for callers that read clocks and counters of their own.
 	Mark func()
 
 	sequence sequence            // set by Prepare
-	nap      func(time.Duration) // replaced in tests with virtual clocks
+	nap      func(time.Duration) // replaced by tests with virtual clocks
 }
 
-// Validate returns an error about the first invalid field. It begins with the name of the flag.
+// Validate returns an error about the first invalid field. The error begins with the name of the field's flag.
 func (p *Plan) Validate() error {
 	switch {
 	case p.Duration <= 0 || p.Duration > MaxDuration:
@@ -75,12 +75,13 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-// Prepare draws the client of each request. [Run] otherwise does it, so call it to share the work between several runs.
+// Prepare draws the client of each request. If it isn't called, [Run] draws them. Call it to use the same clients in
+// several runs.
 func (p *Plan) Prepare() { p.sequence = newSequence(p.Distribution, p.Keys, p.Exponent) }
 
 func (p *Plan) open() bool { return p.Rate > 0 }
 
-// sample returns the n in "one in n requests is timed".
+// sample returns n if one in n requests is timed.
 func (p *Plan) sample() int {
 	if p.open() {
 		return 1

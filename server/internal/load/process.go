@@ -12,11 +12,11 @@ const InProcessSample = 16
 
 // Check describes the requests that a limiter decides.
 type Check struct {
-	// KeyPrefix is the beginning of keys. The client's number follows.
+	// KeyPrefix is the beginning of each key. The client's number follows.
 	KeyPrefix string
-	// Method and Path are the method and path of the request. {n} in the path is replaced by the client's number.
+	// Method and Path are the method and the path of the request. In the path, {n} is replaced by the client's number.
 	Method, Path string
-	// Cost is how many tokens each request takes; 0 only peeks.
+	// Cost is how many tokens each request takes. With 0, requests only peek.
 	Cost int64
 }
 
@@ -31,14 +31,14 @@ type InProcess struct {
 var _ Target = (*InProcess)(nil)
 
 // NewInProcess makes a target from limiters, for the given number of clients. Each request goes to a random limiter, as
-// if they were behind a balancer. The name is for reports.
+// if a load balancer were in front. The name is used in reports.
 func NewInProcess(l []*weir.Limiter, name string, keys int, c Check) *InProcess {
 	return &InProcess{limiters: l, name: name, keys: keys, check: c}
 }
 
 func (t *InProcess) String() string { return t.name }
 
-// Sender returns a sender that reuses one request for all its checks. Keys count as verified, as in the check API.
+// Sender returns a sender that uses one request for all its checks. Keys count as verified, as in the check API.
 func (t *InProcess) Sender() Sender {
 	request := weir.Request{KeyVerified: true, Method: t.check.Method, Cost: t.check.Cost, Peek: t.check.Cost == 0}
 	return &checker{t, request, newName(t.check.KeyPrefix+"{n}", t.keys), newName(t.check.Path, t.keys)}
@@ -50,7 +50,7 @@ type checker struct {
 	key, path *name
 }
 
-// Send checks a request. It doesn't allocate.
+// Send checks a request. It makes no allocations.
 func (c *checker) Send(ctx context.Context, n uint32) Answer {
 	c.request.APIKey = c.key.of(n)
 	c.request.Path = c.path.of(n)
@@ -67,7 +67,8 @@ func (c *checker) Send(ctx context.Context, n uint32) Answer {
 	return a
 }
 
-// GenerousRules return rules that refuse no client below a billion requests per second, so that the cost of checks is measured.
+// GenerousRules returns rules that refuse no client that sends less than a billion requests per second. They are for
+// measuring what checks cost.
 func GenerousRules() (*weir.RuleSet, error) {
 	return weir.Compile(weir.Rules{Rules: []weir.Rule{{ID: "bench", Limits: []weir.Limit{weir.PerSecond(1_000_000_000)}}}})
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// counts counts requests by outcome, and how many were degraded or late.
+// counts has the number of requests for each outcome, and the numbers of degraded and late requests.
 type counts [late + 1]int64
 
 const (
 	degraded = outcomes + iota
-	late     // in an open loop: sent too long after they were due
+	late     // in an open loop, sent too long after the request was due
 )
 
 func (c *counts) add(a *Answer) {
@@ -37,7 +37,7 @@ func (c *counts) failed() int64 { return c[Failed] + c[TimedOut] }
 // sent returns how many requests were sent.
 func (c *counts) sent() int64 { return c.answered() + c.failed() + c[Unfinished] }
 
-// longest is the upper end of histograms. The maximum is kept separately, and may be larger.
+// longest is the upper bound of histograms. The maximum is kept separately, and may be larger.
 const longest = time.Hour
 
 // histogram records times with three significant digits.
@@ -50,7 +50,7 @@ func newHistogram() histogram { return histogram{hdr: hdrhistogram.New(1, int64(
 
 func (h *histogram) record(d time.Duration) {
 	h.max = max(h.max, d)
-	_ = h.hdr.RecordValue(int64(min(max(d, 0), longest))) // within the bounds, so it can't fail
+	_ = h.hdr.RecordValue(int64(min(max(d, 0), longest))) // can't fail: the value is within the bounds
 }
 
 func (h *histogram) merge(o *histogram) {
@@ -58,20 +58,20 @@ func (h *histogram) merge(o *histogram) {
 	h.hdr.Merge(o.hdr)
 }
 
-// quantile returns the time that the given percentage of recorded times don't exceed.
+// quantile returns the time that the given percentage of the recorded times don't exceed.
 func (h *histogram) quantile(percent float64) time.Duration {
 	return min(time.Duration(h.hdr.ValueAtPercentile(percent)), h.max)
 }
 
-// maxRecorders limits the memory for histograms. If there are more workers, several share a recorder.
+// maxRecorders bounds the memory for histograms. If there are more workers than that, several workers share a recorder.
 const maxRecorders = 32
 
-// recorder records the answers of one worker, or of a few.
+// recorder records the answers of one or a few workers.
 type recorder struct {
 	mu       sync.Mutex // guards the fields below
 	counts   counts
-	latency  histogram // from when a request was due or, in a closed loop, sent
-	service  histogram // from when a request was sent; only in an open loop
+	latency  histogram // time since a request was due or, in a closed loop, sent
+	service  histogram // time since a request was sent; only in an open loop
 	statuses map[int]int64
 	faults   map[string]int64
 }
@@ -87,7 +87,7 @@ func newRecorder(open bool) *recorder {
 // maxFaults is how many different errors are counted separately.
 const maxFaults = 16
 
-// note records the status and the error of an answer.
+// note records the status or the error of an answer.
 func (t *recorder) note(a *Answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func (t *recorder) note(a *Answer) {
 	}
 }
 
-// faultText returns an error's text without the local port, which is different in every error.
+// faultText returns the text of an error without the local port, which differs in every error.
 func faultText(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -8,22 +8,24 @@ import (
 	"time"
 )
 
-// Report is the result of a run. In an open loop, due = sent + dropped, and sent = answered + failed + unfinished.
+// Report is the result of a run. In an open loop, the number of due requests is sent + dropped. The number of sent
+// requests is answered + failed + unfinished.
 type Report struct {
 	Target string `json:"target"`
-	// Nodes is how many limiters in this process shared a store; 0 if the store isn't shared.
+	// Nodes is how many limiters in this process shared a store, or 0 if the store wasn't shared.
 	Nodes int `json:"nodes,omitempty"`
 	// Loop is "closed" or "open".
 	Loop        string `json:"loop"`
 	Concurrency int    `json:"concurrency"`
-	// Rate is how many requests were due per second, and Poisson whether at random times. They are only set in an open loop.
+	// Rate is how many requests were due per second, and Poisson reports whether they were due at random times. Both
+	// are set only in an open loop.
 	Rate         float64      `json:"rate,omitempty"`
 	Poisson      bool         `json:"poisson,omitempty"`
 	Keys         int          `json:"keys"`
 	Distribution Distribution `json:"distribution"`
 	Exponent     float64      `json:"zipf,omitempty"`
 	Warmup       float64      `json:"warmup_seconds"`
-	// Seconds is how long was measured. Interrupted says that the run was stopped early.
+	// Seconds is how long the measured time was. Interrupted reports that the run was stopped early.
 	Seconds     float64 `json:"seconds"`
 	Interrupted bool    `json:"interrupted"`
 
@@ -32,36 +34,36 @@ type Report struct {
 	PerSecond float64 `json:"checks_per_second"`
 	Allowed   int64   `json:"allowed"`
 	Refused   int64   `json:"refused"`
-	// Other is how many answers were neither admissions nor refusals, by HTTP status.
+	// Other is the number of answers that neither allowed nor refused the request. They are counted by HTTP status.
 	Other    int64 `json:"other"`
 	Degraded int64 `json:"degraded"`
-	// Errors is how many requests got no answer. Timeouts is how many of them timed out.
+	// Errors is how many requests got no answer. Timeouts is how many of these timed out.
 	Errors     int64 `json:"errors"`
 	Timeouts   int64 `json:"timeouts"`
 	Unfinished int64 `json:"unfinished"`
-	// OpenLoop has additional figures for an open loop.
+	// OpenLoop has the additional figures of an open loop.
 	OpenLoop *OpenLoop `json:"open_loop,omitempty"`
 
 	Statuses map[int]int64 `json:"statuses,omitempty"`
 	Faults   []Fault       `json:"faults,omitempty"`
 
-	// Latency counts from when a request was due or, in a closed loop, sent. It includes requests that timed out.
+	// Latency is the time since a request was due or, in a closed loop, sent. It includes requests that timed out.
 	Latency Quantiles `json:"latency_ns"`
-	// TimedOneIn is the n in "one in n requests was timed".
+	// TimedOneIn is n if one in n requests was timed.
 	TimedOneIn int `json:"timed_one_in"`
 
-	// CPUSeconds is the CPU time that this process used on all cores; 0 if unknown.
+	// CPUSeconds is the CPU time that this process used on all cores, or 0 if unknown.
 	CPUSeconds    float64 `json:"cpu_seconds"`
 	CPUPerMillion float64 `json:"cpu_seconds_per_million_checks"`
 
-	// StoreCPU and StoreCalls are how much CPU time the store's server used and how often it was called. They are nil
-	// without such a server.
+	// StoreCPU has the CPU time that the store's server used, and StoreCalls has the number of calls to it. They are
+	// nil if there is no such server.
 	StoreCPU   *StoreCPU   `json:"store_cpu,omitempty"`
 	StoreCalls *StoreCalls `json:"store_calls,omitempty"`
 	// Leases is set if nodes decide some charges by themselves.
 	Leases *Leases `json:"leases,omitempty"`
 
-	// Verdict is set if there was a [Goal].
+	// Verdict is set if the run had a [Goal].
 	Verdict *Verdict `json:"verdict,omitempty"`
 
 	latency histogram
@@ -71,11 +73,12 @@ type Report struct {
 type OpenLoop struct {
 	Due  int64 `json:"due"`
 	Sent int64 `json:"sent"`
-	// Late requests were sent more than a millisecond after they were due, because all workers, or this machine, were busy.
+	// Late is the number of requests that were sent more than a millisecond after they were due, because all workers,
+	// or this machine, were busy.
 	Late int64 `json:"late"`
-	// Dropped requests were due but never sent, because the run ended before a worker was free.
+	// Dropped is the number of requests that were due but never sent, because the run ended before a worker was free.
 	Dropped int64 `json:"dropped"`
-	// Service is the latency since requests were sent.
+	// Service is the time since requests were sent.
 	Service Quantiles `json:"service_ns"`
 }
 
@@ -92,7 +95,7 @@ func (h *histogram) quantiles() Quantiles {
 	return Quantiles{h.quantile(50), h.quantile(90), h.quantile(99), h.quantile(99.9), h.max}
 }
 
-// Fault is a kind of error.
+// Fault is a kind of error, and how often it occurred.
 type Fault struct {
 	Text  string `json:"text"`
 	Count int64  `json:"count"`
@@ -142,20 +145,20 @@ func (r *run) report(t Target, measured, cpu time.Duration, interrupted bool) *R
 	return out
 }
 
-// Goal is what a run must reach. Zero fields set no goal.
+// Goal says what a run must reach. A field that is zero sets no goal.
 type Goal struct {
 	MaxP99  time.Duration
 	MinRate float64
 }
 
-// Verdict says whether a run reached its goal and, if it didn't, why.
+// Verdict says whether a run reached its goal and, if not, why.
 type Verdict struct {
 	OK     bool     `json:"ok"`
 	Missed []string `json:"missed"`
 }
 
-// Judge sets the report's verdict, unless the goal is empty. Requests that failed or were never sent count as slower than
-// any limit, because leaving them out would reward a target for not answering.
+// Judge sets the report's verdict, unless the goal is empty. Requests that failed or were never sent count as slower
+// than any limit. Otherwise, a target would be rewarded for not answering.
 func (r *Report) Judge(g Goal) {
 	if g == (Goal{}) {
 		return
@@ -166,7 +169,7 @@ func (r *Report) Judge(g Goal) {
 		timed := r.latency.hdr.TotalCount()
 		lost := (r.Errors - r.Timeouts) / int64(r.TimedOneIn)
 		if r.OpenLoop != nil {
-			lost += r.OpenLoop.Dropped // an open loop times every request
+			lost += r.OpenLoop.Dropped // in an open loop, every request is timed
 		}
 		percent := 99 * float64(timed+lost) / float64(max(timed, 1))
 		switch {
@@ -191,17 +194,18 @@ func (r *Report) Judge(g Goal) {
 type StoreCPU struct {
 	Seconds    float64 `json:"seconds"`
 	PerMillion float64 `json:"seconds_per_million_checks"`
-	// Unknown says why the time isn't known; "" if it is known.
+	// Unknown says why the time is unknown. It is "" if the time is known.
 	Unknown string `json:"unknown,omitempty"`
 }
 
-// StoreCalls is how many calls nodes made to the store's server for the measured checks, including calls that gave tokens back.
+// StoreCalls is the number of calls that nodes made to the store's server for the measured checks, including calls that
+// gave tokens back.
 type StoreCalls struct {
 	Calls    int64   `json:"calls"`
 	PerCheck float64 `json:"per_check"`
 }
 
-// Leases says how the charges of the measured checks were decided.
+// Leases shows how the charges of the measured checks were decided.
 type Leases struct {
 	// Local is how many charges the nodes decided by themselves.
 	Local      int64   `json:"local"`
@@ -211,18 +215,18 @@ type Leases struct {
 	AskedPerCheck float64 `json:"asked_per_check"`
 }
 
-// storeReading is the totals of a store's server and of the nodes in front of it at one moment.
+// storeReading has the totals of a store's server, and of the nodes that use it, at one moment.
 type storeReading struct {
 	cpu                 time.Duration
 	cpuErr              error
 	calls, local, asked uint64
 }
 
-// storePatience is how long to wait for the server's CPU time, which may take long under load.
+// storePatience is how long to wait for the server's CPU time. Under load, the server may respond late.
 const storePatience = 10 * time.Second
 
-// readStore reads the totals of the store and the nodes. It does so even when ctx is done, since an interrupted run has a
-// report, too.
+// readStore reads the totals of the store and the nodes. It does so even if ctx is done, because an interrupted run has
+// a report, too.
 func (p *Plan) readStore(ctx context.Context) *storeReading {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storePatience)
 	defer cancel()
@@ -242,7 +246,7 @@ func (p *Plan) readStore(ctx context.Context) *storeReading {
 	return r
 }
 
-// reportStore adds the differences between two readings to a report. The first reading is nil if nothing was measured.
+// reportStore adds the differences between two readings to a report. begin is nil if nothing was measured.
 func (p *Plan) reportStore(begin, end *storeReading, r *Report) {
 	if begin == nil {
 		return

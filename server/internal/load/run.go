@@ -18,14 +18,14 @@ const (
 	Warming Phase = iota
 	// Measuring means that requests are counted.
 	Measuring
-	// Finishing means that no more requests are sent, and the run waits for those in flight.
+	// Finishing means that no more requests are sent, and that the run waits for those in flight.
 	Finishing
 )
 
 // Progress is the state of a run.
 type Progress struct {
 	Phase Phase
-	// Elapsed is how much of the phase has passed. The whole phase takes Total.
+	// Elapsed is how much time of the phase has passed. Total is the length of the phase.
 	Elapsed, Total time.Duration
 	// Answered and Failed count requests in the measured time.
 	Answered, Failed int64
@@ -43,18 +43,18 @@ type run struct {
 	start     time.Time
 	phase     atomic.Int32
 	over      chan struct{} // closed when the measured time is over
-	finish    atomic.Int64  // when the measured time ends, relative to start; an interruption sets it to an earlier time
+	finish    atomic.Int64  // when the measured time ends, relative to start. An interruption sets it to an earlier time
 	watch     func(Progress)
 }
 
 // now returns the time since the start.
 func (r *run) now() time.Duration { return time.Since(r.start) }
 
-// end returns the time until which requests may be sent.
+// end returns when the measured time ends, relative to the start. No requests are sent after that.
 func (r *run) end() time.Duration { return time.Duration(r.finish.Load()) }
 
-// Run generates the load of a plan, and returns a report. When ctx is done, it stops early, and the report covers the
-// time until then. It calls watch, unless that is nil, with the progress every [ProgressInterval].
+// Run generates the load of a plan and returns a report. If ctx is done, it stops early, and the report covers the time
+// until then. Run calls watch, unless that is nil, with the progress every [ProgressInterval].
 func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 		r.pacer = newPacer(&p)
 	}
 	workers := r.workers(t)
-	// Read the store's totals before the first request, because that may take long.
+	// Read the store's totals before the first request, because reading them may take long.
 	var store *storeReading
 	if p.Warmup == 0 {
 		store = p.readStore(ctx)
@@ -72,11 +72,11 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	r.start = time.Now()
 	r.finish.Store(int64(p.Warmup + p.Duration))
 	if p.Warmup == 0 {
-		r.phase.Store(int32(Measuring)) // set it before the first request, which must be counted
+		r.phase.Store(int32(Measuring)) // before the first request, which must be counted
 	}
 
-	// Requests in flight continue after the measured time, and are canceled only when ctx is done. By then finish is set
-	// to an earlier time, so that workers don't count them as failures.
+	// Requests in flight continue after the measured time. They are canceled only when ctx is done. Before that, finish
+	// is set to an earlier time, so that workers don't count them as failures.
 	sending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	var group sync.WaitGroup
@@ -99,7 +99,7 @@ func Run(ctx context.Context, p Plan, t Target, watch func(Progress)) (*Report, 
 	began, cpu := min(r.now(), r.end()), cputime.Used()
 	if completed {
 		if p.open() || p.Warmup == 0 {
-			began = p.Warmup // use the exact time, since the timer fired a bit late
+			began = p.Warmup // the exact time, because the timer has fired a bit late
 		} else {
 			began = r.now()
 			r.finish.Store(int64(began + p.Duration))
@@ -143,7 +143,7 @@ func (r *run) workers(t Target) []*worker {
 	return workers
 }
 
-// wait waits until the end of a phase. It returns false if ctx was done first.
+// wait waits until the end of a phase. If ctx is done first, it returns false.
 func (r *run) wait(ctx context.Context, phase Phase, d time.Duration) bool {
 	begin := r.now()
 	timer := time.NewTimer(d)

@@ -12,24 +12,24 @@ type Target interface {
 
 // Sender sends one request at a time.
 type Sender interface {
-	// Send sends a request of client n, and waits for the answer or until ctx is done.
+	// Send sends a request of client n. It waits for the answer, or until ctx is done.
 	Send(ctx context.Context, n uint32) Answer
 }
 
-// Batcher is a Sender that can send many requests in one call. It is meant for limiters in this process, which decide
-// faster than a call takes. Its requests must not fail.
+// Batcher is a Sender that can send many requests in one call. It is for limiters in this process, whose decisions take
+// less time than a method call. Its requests must not fail.
 type Batcher interface {
 	Sender
-	// SendBatch sends a request of each of the clients, and returns how many were refused.
+	// SendBatch sends one request for each of the clients, and returns how many requests were refused.
 	SendBatch(clients []uint32) (refused int64)
 }
 
 // Answer is the result of one request.
 type Answer struct {
 	Outcome Outcome
-	// Degraded says that the request was decided without the store.
+	// Degraded means that the request was decided without the store.
 	Degraded bool
-	// Status is the HTTP status, or 0.
+	// Status is the HTTP status, or 0 if there is none.
 	Status uint16
 	// Err says why there is no answer, or why the answer is degraded.
 	Err error
@@ -45,7 +45,7 @@ const (
 	Refused
 	// Other means any other status.
 	Other
-	// Failed means that there was no answer.
+	// Failed means that there was no answer, because of an error.
 	Failed
 	// TimedOut means that there was no answer in time.
 	TimedOut
@@ -55,6 +55,6 @@ const (
 	outcomes
 )
 
-// timed reports whether a request's time counts as latency. That includes timeouts, because otherwise the slowest requests
+// timed reports whether a request's time counts as latency. Timeouts count, because otherwise the slowest requests
 // would be left out.
 func (o Outcome) timed() bool { return o <= Other || o == TimedOut }

@@ -148,7 +148,7 @@ func (t *table) times(name string, q Quantiles) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// percent formats a percentage. It never shows 100 % if some are missing, nor 0 % if there are some.
+// percent formats a percentage. It shows 100 % only for all, and 0 % only for none.
 func percent(n, of int64) string {
 	p := 100 * float64(n) / float64(of)
 	switch {
@@ -187,14 +187,14 @@ func Thousands(n int64) string {
 	return s
 }
 
-// lineInterval is how often a meter writes a line if the output isn't a terminal.
+// lineInterval is how often a Meter writes a line if the output isn't a terminal.
 const lineInterval = 5 * time.Second
 
-// Meter shows the progress of a run: as a line that changes on a terminal, or else as an occasional line.
+// Meter shows the progress of a run. On a terminal it updates one line, and elsewhere it writes a line now and then.
 type Meter struct {
 	W        io.Writer
 	Terminal bool
-	drawn    int      // the width of the line on the screen
+	drawn    int      // width of the line that is on the screen
 	told     Progress // the last progress that was shown
 }
 
@@ -223,7 +223,7 @@ func (m *Meter) Done() {
 	}
 }
 
-// draw replaces the line on the screen. It adds spaces to erase the rest of a longer text.
+// draw replaces the line on the screen. It adds spaces, to erase the rest of a longer line.
 func (m *Meter) draw(text string) {
 	fmt.Fprintf(m.W, "\r%-*s", m.drawn, text)
 	m.drawn = len(text)

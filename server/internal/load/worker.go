@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// lateAfter is how long after its due time a request must be sent to count as late.
+// lateAfter is how long after its due time a request must be sent in order to count as late.
 const lateAfter = time.Millisecond
 
 // worker sends one request at a time.
 type worker struct {
-	_        [128]byte // so that workers don't write to the same cache line
+	_        [128]byte // keeps the data of different workers on different cache lines
 	run      *run
 	sender   Sender
-	many     Batcher // the sender, if it is a Batcher
+	many     Batcher // the same as sender if that is a Batcher; otherwise nil
 	recorder *recorder
 	seq      sequence
 	rng      *rand.Rand
 	pos      int
-	left     int // how many requests to take before the next jump
+	left     int // how many requests to take before the next jump in seq
 	_        [128]byte
 }
 
-// stretch is how many requests a worker takes from one place of the sequence before it jumps to a random other place. If a
-// worker followed another one, it would find the other's data in the cache.
+// stretch is how many requests a worker takes from one part of the sequence before it jumps to a random other part. If
+// a worker followed another one through the sequence, it would find the other worker's data in the cache.
 const stretch = 16
 
 // take returns the clients of the next requests, at most n.
@@ -65,8 +65,8 @@ func (w *worker) sendMany(ctx context.Context, n int, c *counts, measured bool) 
 	}
 }
 
-// batch sends Plan.Sample requests, and times the first of them. In an open loop, due is when that was due. It doesn't
-// allocate, and costs little compared with a check of 100 ns.
+// batch sends Plan.Sample requests, and times the first of them. In an open loop, due is when the first request was
+// due. batch makes no allocations, and costs little compared with a check of 100 ns.
 func (w *worker) batch(ctx context.Context, due time.Duration, measured bool) Answer {
 	r, to := w.run, w.recorder
 	var c counts
@@ -96,18 +96,19 @@ func (w *worker) batch(ctx context.Context, due time.Duration, measured bool) An
 	return first
 }
 
-// After failures or decisions without the store, a worker pauses so that the target or the store can recover. firstPause
-// and maxPause are the shortest and the longest pause.
+// After failures, or decisions without the store, a worker pauses, so that the target or the store can recover. The
+// pauses are from firstPause to maxPause.
 const (
 	firstPause = time.Millisecond
 	maxPause   = time.Second
 )
 
-// yieldEvery is after how many batches a worker yields to workers that have received an answer from a server.
+// yieldEvery is the number of batches after which a worker yields to workers that have received an answer from a
+// server.
 const yieldEvery = 16
 
-// closed runs a closed loop: it sends the next request when the last one is answered. It counts requests that begin in the
-// measured time.
+// closed runs a closed loop: it sends each request when the previous one is answered. It counts the requests that begin
+// in the measured time.
 func (w *worker) closed(ctx context.Context) {
 	var pause time.Duration
 	for i := 0; ; i++ {
@@ -131,7 +132,8 @@ func (w *worker) closed(ctx context.Context) {
 	}
 }
 
-// open runs an open loop: it sends requests when they are due, or as soon as a worker is free.
+// open runs an open loop: it sends requests when they are due or, if all workers are busy then, as soon as a worker is
+// free.
 func (w *worker) open(ctx context.Context) {
 	for {
 		due, ok := w.run.pacer.next(ctx, w.run)

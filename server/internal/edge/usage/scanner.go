@@ -39,9 +39,9 @@ type visitor interface {
 // scalar is a value that is neither an object nor an array.
 type scalar struct {
 	kind     byte   // '"' string, '0' number, 't' true, 'f' false, 'n' null
-	text     []byte // the decoded string or the number; nil if longer than maxKept; valid only during the call
+	text     []byte // the decoded string, or the number; nil if longer than maxKept; valid only during the call
 	size     int64  // size of the text in bytes
-	from, to int64  // offsets in the document
+	from, to int64  // offsets of the value in the document
 }
 
 type state uint8
@@ -49,7 +49,7 @@ type state uint8
 const (
 	beforeValue state = iota
 	beforeElement
-	beforeMember // before the first member of an object; beforeName is for the others
+	beforeMember // before the first member of an object; beforeName is for the members after it
 	beforeName
 	beforeColon
 	afterValue
@@ -67,20 +67,21 @@ type level struct {
 	array bool
 }
 
-// scanner reads JSON as it arrives, in parts that may end anywhere. It keeps only the name or short
-// value that it is reading, so its size is fixed. It accepts the same input as [encoding/json.Valid],
-// up to a depth of maxDepth, except that it doesn't check numbers longer than maxKept. The zero value is ready when it has a visitor.
+// scanner parses JSON as it arrives, in parts that may end anywhere. It keeps only the name or the short value that it
+// is reading, so its size is fixed. It accepts the same input as [encoding/json.Valid], with two exceptions: values may
+// be nested only up to maxDepth, and numbers longer than maxKept aren't checked. The zero value is ready once it has a
+// visitor.
 type scanner struct {
 	visitor visitor
 	state   state
-	isName  bool // the string being read is a name
+	isName  bool // the string in progress is a name
 	at      place
 	depth   int
-	read    int64 // bytes of this document that were read
-	from    int64 // where the current scalar starts
+	read    int64 // bytes of this document that have been read
+	from    int64 // offset of the current scalar
 
 	size   int64  // size of the current scalar, decoded
-	word   string // the rest of true, false or null
+	word   string // the rest of the word true, false or null
 	kind   byte
 	digits int  // number of digits so far in a \u escape
 	code   rune // value of these digits
@@ -90,11 +91,11 @@ type scanner struct {
 	levels [maxDepth]level
 }
 
-// reset prepares for the next document.
+// reset prepares the scanner for the next document.
 func (s *scanner) reset() { s.state, s.depth, s.read = beforeValue, 0, 0 }
 
-// feed reads the next part. It stops after the end of a document, or at the first byte that isn't JSON.
-// It returns how many bytes it read.
+// feed reads the next part, and returns how many bytes it has read. It stops at the end of a document, or at the first
+// byte that isn't valid JSON.
 func (s *scanner) feed(p []byte) int {
 	i := 0
 	for i < len(p) && s.state < finished {
@@ -113,7 +114,7 @@ func (s *scanner) feed(p []byte) int {
 	return i
 }
 
-// step reads one byte that is neither part of a number nor plain text in a string.
+// step reads one byte that is neither part of a number nor an ordinary character in a string.
 func (s *scanner) step(c byte) {
 	if s.state <= afterValue && (c == ' ' || c == '\n' || c == '\r' || c == '\t') {
 		return
@@ -226,7 +227,7 @@ func (s *scanner) leave() {
 	s.visitor.close(in.place, bracket)
 }
 
-// ended marks a value as complete.
+// ended records that a value is complete.
 func (s *scanner) ended() {
 	s.state = afterValue
 	if s.depth == 0 {
@@ -234,7 +235,7 @@ func (s *scanner) ended() {
 	}
 }
 
-// scalar completes a scalar that ends n bytes after the bytes counted by read.
+// scalar completes a scalar. n is how many bytes after read the scalar ends.
 func (s *scanner) scalar(n int64) {
 	s.ended()
 	if s.at != nowhere {
@@ -280,8 +281,8 @@ var special = func() (t [256]bool) {
 	return t
 }()
 
-// readString reads the plain text at the start of p, and the byte after it. A scanner spends most of
-// its time here.
+// readString reads the ordinary characters of a string at the start of p, and the byte after them. A scanner spends
+// most of its time here.
 func (s *scanner) readString(p []byte) int {
 	n := 0
 	for n < len(p) && !special[p[n]] {
@@ -311,7 +312,7 @@ func (s *scanner) readString(p []byte) int {
 	return n + 1
 }
 
-// escapes has the letters of short escapes, and unescaped their meanings in the same order.
+// escapes has the letters of short escapes. unescaped has the characters that they stand for, in the same order.
 const escapes, unescaped = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 
 func (s *scanner) escape(c byte) {
@@ -347,7 +348,7 @@ func (s *scanner) hex(c byte) {
 	case !utf16.IsSurrogate(s.code):
 		s.keepRune(s.code)
 	case high != 0 && s.code >= 0xDC00:
-		s.size -= 3 // the size of what replaced the first half alone
+		s.size -= 3 // the size of the replacement character that stood for the first half
 		s.keepRune(utf16.DecodeRune(high, s.code))
 	default:
 		s.keepRune(utf8.RuneError)

@@ -8,7 +8,7 @@ type edit struct {
 	text     string
 }
 
-// usageEdit returns the edit that makes a request ask for its usage. It returns false if none is needed.
+// usageEdit returns the edit that makes a request ask for the usage. If the request needs no edit, it returns false.
 func (b *Body) usageEdit() (edit, bool) {
 	if !b.isChat && !b.isPrompt || !b.asked.Stream {
 		return edit{}, false
@@ -29,13 +29,13 @@ func (b *Body) usageEdit() (edit, bool) {
 	return edit{}, false
 }
 
-// WithUsage changes the body of a streamed chat or completion in OpenAI's API so that the answer
-// reports its usage. It returns the body with stream_options.include_usage set to true and every other
-// byte unchanged, and whether that is a change. It doesn't modify its argument.
+// WithUsage changes the body of a streamed chat or completion in OpenAI's API, so that the answer will report its
+// usage. In the body that it returns, stream_options.include_usage is true, and every other byte is unchanged. The
+// second result reports whether anything was changed. WithUsage doesn't modify its argument.
 //
-// A body with messages counts as a chat. Anthropic's bodies have messages, too, but its API rejects
-// stream_options, so call [TellsUsageIfAsked] first. A client that didn't ask for the usage gets one
-// additional event, with an empty list of choices.
+// A body with messages counts as a chat. Anthropic's bodies have messages, too, but Anthropic's API rejects
+// stream_options, so call [TellsUsageIfAsked] first. If the client didn't ask for the usage, it gets one additional
+// event, with an empty list of choices.
 func WithUsage(body []byte) ([]byte, bool) {
 	b := NewBody()
 	if _, err := b.Read(body); err != nil || b.End() != nil || !b.isObject {
@@ -48,15 +48,15 @@ func WithUsage(body []byte) ([]byte, bool) {
 	return slices.Concat(body[:e.from], []byte(e.text), body[e.to:]), true
 }
 
-// UsageAtEnd has the same effect as [WithUsage] if it is inserted before the closing bracket of a body
-// that isn't in memory. Blank has the same length and no effect.
+// UsageAtEnd has the same effect as [WithUsage] if it is inserted before the closing bracket of a body. It is for
+// bodies that aren't in memory. Blank has the same length and no effect.
 const (
 	UsageAtEnd = `,"stream_options":{"include_usage":true}`
 	Blank      = "                                        "
 )
 
-// AtEnd returns which of [UsageAtEnd] and [Blank] a body needs, after all of it was read. The error is
-// a [*Fault] if neither works.
+// AtEnd returns UsageAtEnd or Blank, whichever a body needs, after the whole body was read. If neither works, the error
+// is a [*Fault].
 func (b *Body) AtEnd() (string, error) {
 	switch _, edit := b.usageEdit(); {
 	case !b.isObject:

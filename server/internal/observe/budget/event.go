@@ -14,44 +14,46 @@ import (
 	"github.com/weirhq/weir/internal/shown"
 )
 
-// Event says that a client has used some percentage of a budget. It holds no secret.
+// Event says that a client has used some percentage of a budget. It contains no secrets.
 type Event struct {
-	// ID identifies the event. If it is sent again, it has the same ID.
+	// ID identifies the event. If the event is sent again, it has the same ID.
 	ID        string    `json:"id"`
 	Time      time.Time `json:"time"`
 	Node      string    `json:"node"`
 	Rule      string    `json:"rule"`
-	Policy    string    `json:"policy"`    // the limit's name: the rule's id, or id-month where the rule has several
-	Threshold int       `json:"threshold"` // the percentage that was reached; for a refusal below 100%, the last threshold before it, or 0
-	// Subject is the client that the rule counts, or "" if the rule counts all clients together. It is masked, except for
-	// users and organizations if FullNames is set. Fingerprint identifies the client in other tools, if the rule counts by
-	// one dimension alone.
+	Policy    string    `json:"policy"`    // the limit's name: the rule's id or, if the rule has several limits, a name such as id-month
+	Threshold int       `json:"threshold"` // the percentage that was reached; for a refusal below 100%, the last threshold that was reached, or 0
+	// Subject is the client that the rule counts, or "" if the rule counts all clients together. It is masked, but with
+	// FullNames, users and organizations aren't. Fingerprint identifies the client in other tools. It is set if the
+	// rule counts by a single dimension.
 	Subject     string         `json:"subject"`
 	Fingerprint string         `json:"fingerprint,omitempty"`
-	Amount      string         `json:"amount,omitempty"` // what is counted; "" means requests
+	Amount      string         `json:"amount,omitempty"` // the amount that the budget counts; "" means requests
 	Used        counter.Amount `json:"used"`
 	Limit       counter.Amount `json:"limit"`
 	WindowStart time.Time      `json:"window_start"`
 	WindowEnd   time.Time      `json:"window_end"`
-	// RunsOutAt is when the budget is used up at its pace so far. It is nil if the budget lasts, or is used up.
+	// RunsOutAt is when the budget will be used up if use continues at the same rate. It is nil if the budget lasts
+	// until the end of the window, or is used up.
 	RunsOutAt *time.Time `json:"runs_out_at,omitempty"`
-	// Refused says that the budget refused a request.
+	// Refused means that the budget refused a request.
 	Refused bool `json:"refused"`
-	// Shadow says that the limit is in shadow: it refuses nobody.
+	// Shadow means that the limit is in shadow: it counts but doesn't refuse.
 	Shadow bool `json:"shadow"`
-	// Unconfirmed says that the store couldn't be asked whether another node had sent this event, so it may be sent twice.
+	// Unconfirmed means that the store couldn't be asked whether another node has sent this event, so the event may be
+	// sent twice.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
 }
 
-// crossing is a budget that has reached thresholds for which this node hasn't sent events.
+// crossing says that a budget has reached thresholds for which this node hasn't sent events.
 type crossing struct {
-	counter  counter.Counter // its subject is a copy
+	counter  counter.Counter // with its own copy of the subject
 	at       time.Time
 	use      Use
-	from, to int  // a range of Thresholds
+	from, to int  // the thresholds are Thresholds[from:to]
 	refused  bool // a request was refused
-	below    bool // the event is about that refusal, since the budget isn't used up
-	keyed    bool // the user or the organization is also the API key, so its name is masked
+	below    bool // the event is about a refusal although the budget isn't used up
+	keyed    bool // the user or the organization is the same as the API key, so its name is masked
 }
 
 func (w *Watcher) event(c *crossing, threshold int) *Event {
@@ -75,9 +77,10 @@ func (w *Watcher) event(c *crossing, threshold int) *Event {
 // mostName is the maximum number of characters of a user or organization in an event.
 const mostName = 256
 
-// subject returns the client of a counter, masked. With full, users and organizations aren't masked.
+// subject returns the client of a counter. It masks the client, except that users and organizations aren't masked if
+// full is true.
 func subject(c *counter.Counter, values [][2]string, full bool) string {
-	if values == nil && len(c.Subject) > 0 { // no rule says what the subject consists of
+	if values == nil && len(c.Subject) > 0 { // no rule says which dimensions the subject consists of
 		return shown.Key(string(c.Subject))
 	}
 	var texts []string
@@ -91,7 +94,7 @@ func subject(c *counter.Counter, values [][2]string, full bool) string {
 	return strings.Join(texts, " ")
 }
 
-// once returns an ID that is the same on all nodes, so that only one of them sends the event.
+// once returns an ID for a kind of event that is the same on all nodes, so that only one node sends the event.
 func once(c *crossing, kind int) (id counter.Once) {
 	b := binary.BigEndian.AppendUint64([]byte("weir budget 1 "), c.counter.Policy.ID)
 	b = binary.BigEndian.AppendUint64(b, uint64(c.use.End.Round(time.Second).Unix()))
@@ -103,11 +106,11 @@ func once(c *crossing, kind int) (id counter.Once) {
 
 func newID() string {
 	var b [12]byte
-	_, _ = rand.Read(b[:]) // never fails
+	_, _ = rand.Read(b[:]) // can't fail
 	return hex.EncodeToString(b[:])
 }
 
-// log writes the event as a line of the log.
+// log writes the event to the log, as one line.
 func (e *Event) log(to *slog.Logger) {
 	args := []slog.Attr{
 		slog.String("rule", e.Rule), slog.Int("threshold", e.Threshold), slog.String("subject", e.Subject),

@@ -15,27 +15,27 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Options configure a Watcher.
+// Options are the options of a Watcher.
 type Options struct {
-	// Store is the store that all nodes share. It knows which events any node has sent. It must not be nil.
+	// Store is a store that all nodes share. It remembers which events any node has sent. It must not be nil.
 	Store counter.Store
-	// Now returns the time of the clock that nodes share. Nil means time.Now.
+	// Now returns the time by the clock that nodes share. If nil, it is time.Now.
 	Now func() time.Time
-	// Node is this node's name, for events.
+	// Node is this node's name, which events contain.
 	Node string
-	// Fingerprint returns the fingerprint under which other tools show a client, given the dimensions that a rule counts
-	// by. If nil, events have no fingerprints.
+	// Fingerprint returns the fingerprint by which other tools identify a client. values has the dimensions that a rule
+	// counts by. If nil, events have no fingerprints.
 	Fingerprint func(values [][2]string) string
-	// FullNames shows the names of users and organizations in full instead of masked. API keys stay masked.
+	// FullNames means that names of users and organizations aren't masked. API keys are always masked.
 	FullNames bool
-	// Logger gets a line for every event. Nil discards them.
+	// Logger logs every event. If nil, events aren't logged.
 	Logger *slog.Logger
-	// Webhook is sent every event, too. Nil means no webhook.
+	// Webhook gets every event. If nil, there is no webhook.
 	Webhook *Webhook
 }
 
-// Watcher sends events about budgets that run low: over all nodes, one for each client, window and threshold. Make one with
-// [New].
+// Watcher sends events about budgets that run low. Over all nodes, one event is sent for each client, window and
+// threshold. Make one with [New].
 type Watcher struct {
 	opts  Options
 	seed  maphash.Seed
@@ -47,21 +47,21 @@ type Watcher struct {
 	running sync.WaitGroup
 	closing chan struct{}
 	hurry   context.Context
-	stop    context.CancelFunc // cancels hurry, which ends calls that take too long
+	stop    context.CancelFunc // ends hurry, the context of calls, if closing takes too long
 }
 
 const (
-	// waiting is how many crossings may wait for their events. If there are more, they are dropped, and the client's next
+	// waiting is how many crossings may be queued. If the queue is full, a crossing is dropped, and the client's next
 	// decision tries again.
 	waiting = 1024
-	// pace is the time between two events. An attacker who makes up clients and uses up their budgets causes at most
-	// 100 events a second.
+	// pace is the time between two events. So an attacker who makes up clients and uses up their budgets can cause at
+	// most 100 events a second.
 	pace = 10 * time.Millisecond
-	// asking is how long the store may take to say whether an event was sent already.
+	// asking is how long the store may take to say whether an event has been sent.
 	asking = 2 * time.Second
 )
 
-// New starts a Watcher, which runs until it is closed.
+// New starts a Watcher, which runs until Close is called.
 func New(o Options) *Watcher {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
@@ -73,8 +73,8 @@ func New(o Options) *Watcher {
 	return w
 }
 
-// Observe is for [weir.Options]. It must be called for every decision, and never waits. A decision without budgets costs a
-// look at each limit, and one that crosses no threshold allocates nothing.
+// Observe is for [weir.Options]. It must be called with every decision, and never blocks. For a decision without
+// budgets, it looks only at each limit. If a decision crosses no threshold, it makes no allocations.
 func (w *Watcher) Observe(o *weir.Observation) {
 	limits := o.Decision.Limits()
 	for i := range limits {
@@ -84,10 +84,10 @@ func (w *Watcher) Observe(o *weir.Observation) {
 	}
 }
 
-// look handles a decision about a budget.
+// look handles a decision that was charged to a budget.
 func (w *Watcher) look(o *weir.Observation, l *weir.LimitStatus, c *counter.Charge) {
-	// In a cooldown, counters aren't read, and a peek uses nothing. A node that counts alone has only a share of the
-	// budget.
+	// In a cooldown, counters aren't read, and a peek uses nothing. A node that counts by itself has only a share of
+	// the budget.
 	if l.Degraded || l.Local || o.Request.Peek || o.Decision.Reason == weir.ReasonCooldown {
 		return
 	}
@@ -125,7 +125,7 @@ func (w *Watcher) raise(budget window, n int, c crossing) {
 	})
 }
 
-// run sends the events of the crossings in the queue, until the Watcher is closed and the queue is empty.
+// run sends the events of queued crossings, until the Watcher is closed and the queue is empty.
 func (w *Watcher) run() {
 	for {
 		select {
@@ -139,7 +139,7 @@ func (w *Watcher) run() {
 	}
 }
 
-// tell sends the events of a crossing that no node has sent.
+// tell sends the events of a crossing, except those that another node has sent.
 func (w *Watcher) tell(c *crossing) {
 	if c.below {
 		reached := 0
@@ -154,23 +154,24 @@ func (w *Watcher) tell(c *crossing) {
 	}
 }
 
-// tellOnce sends an event, unless a node has sent one of the same kind for this budget and window. The kind is a threshold,
-// or 0 for a refusal below 100%.
+// tellOnce sends an event, unless a node has already sent an event of the same kind for this budget and window. The
+// kind is the threshold, or 0 for a refusal below 100%.
 func (w *Watcher) tellOnce(c *crossing, threshold, kind int) {
 	if w.hurry.Err() != nil {
 		w.dropped.Add(1)
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.hurry, asking)
-	// Remember the event for a whole window, however much of it is left. The in-process store remembers it in a bucket that
-	// fills in this time. If later events used a shorter time, the bucket would be full before the window ends.
+	// Remember the event for the length of a whole window, however much of the window is left. The in-process store
+	// remembers it in a bucket that fills up in that time. If later events used a shorter time, the bucket would be
+	// full before the window ends.
 	err := w.opts.Store.GiveBack(ctx, once(c, kind), c.use.End.Sub(c.use.Start)+time.Minute, nil)
 	cancel()
 	if errors.Is(err, counter.ErrUsed) {
 		return
 	}
 	e := w.event(c, threshold)
-	e.Unconfirmed = err != nil // an event that is sent twice is better than none
+	e.Unconfirmed = err != nil // it is better to send an event twice than never
 	w.events.Add(1)
 	e.log(w.opts.Logger)
 	if w.opts.Webhook != nil {
@@ -182,10 +183,10 @@ func (w *Watcher) tellOnce(c *crossing, threshold, kind int) {
 	}
 }
 
-// Stats count what a Watcher has done so far.
+// Stats counts what a Watcher has done so far.
 type Stats struct {
 	Events  uint64 // events that were sent
-	Dropped uint64 // decisions that crossed a threshold while too many waited; the client's next decision tries again
+	Dropped uint64 // crossings that were dropped because the queue was full; the client's next decision tries again
 }
 
 // Stats returns the current counts.

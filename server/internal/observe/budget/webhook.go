@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// Webhook sends events to a URL, as JSON by POST, one at a time. Make one with [NewWebhook].
+// Webhook sends events to a URL, one at a time, as JSON with POST. Make one with [NewWebhook].
 type Webhook struct {
 	url, token string
-	place      string // the URL without its secrets, for messages
+	place      string // the URL without secrets, for messages
 	log        *slog.Logger
 	client     *http.Client
 	queue      chan *Event
@@ -28,20 +28,20 @@ type Webhook struct {
 	stopping context.Context
 	stop     context.CancelFunc
 	running  sync.WaitGroup
-	lost     int       // events in a row that couldn't be sent; only run uses it
-	told     time.Time // when that was last logged; only run uses it
+	lost     int       // how many events in a row couldn't be sent; only run uses it
+	told     time.Time // when failures were last logged; only run uses it
 }
 
 const (
-	sending     = 5 * time.Second // the longest time for an attempt
+	sending     = 5 * time.Second // the longest time that an attempt may take
 	backoff     = time.Second     // the pause before the second attempt; each further pause is twice as long
 	longestWait = 2 * backoff     // the pause before the last attempt
-	unsent      = 256             // how many events may wait
+	unsent      = 256             // how many events may be queued
 	tellEvery   = time.Minute
 )
 
-// CheckURL returns an error if a text can't be the URL of a webhook. The error doesn't quote the URL, which may contain
-// a secret.
+// CheckURL returns an error if a text isn't a valid URL of a webhook. The error doesn't quote the URL, because it may
+// contain a secret.
 func CheckURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -50,7 +50,7 @@ func CheckURL(text string) error {
 	return nil
 }
 
-// Place returns a webhook's URL without the parts that may contain a secret.
+// Place returns the URL of a webhook without the parts that may contain a secret.
 func Place(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -59,13 +59,14 @@ func Place(text string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// NewWebhook makes a webhook for a URL that [CheckURL] accepts. If token isn't "", requests send it as a bearer token.
+// NewWebhook makes a webhook for a URL that [CheckURL] accepts. If token isn't "", it is sent as a bearer token.
 func NewWebhook(to, token string, log *slog.Logger) *Webhook {
 	h := &Webhook{
 		url: to, token: token, place: Place(to), log: log, queue: make(chan *Event, unsent),
 		client: &http.Client{
 			Transport: http.DefaultTransport.(*http.Transport).Clone(),
-			// Don't follow redirects: the token is for this URL alone, and net/http turns most redirected POSTs into GETs.
+			// Don't follow redirects: the token is for this URL only, and net/http turns most redirected POSTs into
+			// GETs.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
@@ -78,7 +79,7 @@ func NewWebhook(to, token string, log *slog.Logger) *Webhook {
 	return h
 }
 
-// send queues an event. It doesn't wait.
+// send queues an event. It doesn't block.
 func (h *Webhook) send(e *Event) {
 	select {
 	case h.queue <- e:
@@ -87,7 +88,7 @@ func (h *Webhook) send(e *Event) {
 	}
 }
 
-// deliver sends an event, in up to three attempts.
+// deliver tries up to three times to send an event.
 func (h *Webhook) deliver(e *Event) {
 	body, err := json.Marshal(e)
 	if err != nil {
@@ -105,7 +106,7 @@ func (h *Webhook) deliver(e *Event) {
 	h.outcome(err)
 }
 
-// post makes one attempt. Again says whether another attempt may succeed.
+// post makes one attempt to send an event. again reports whether another attempt may succeed.
 func (h *Webhook) post(body []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(h.stopping, sending)
 	defer cancel()
@@ -122,11 +123,11 @@ func (h *Webhook) post(body []byte) (again bool, err error) {
 	if err != nil {
 		var with *url.Error
 		if errors.As(err, &with) {
-			err = with.Err // without the URL, which may contain a secret
+			err = with.Err // leave out the URL, because it may contain a secret
 		}
 		return h.stopping.Err() == nil, err
 	}
-	_, _ = io.CopyN(io.Discard, res.Body, 4096) // so that the connection can be used again
+	_, _ = io.CopyN(io.Discard, res.Body, 4096) // read the body, so that the connection can be reused
 	res.Body.Close()
 	switch code := res.StatusCode; {
 	case code >= 200 && code < 300:
@@ -156,11 +157,11 @@ func (h *Webhook) outcome(err error) {
 	h.failed.Add(1)
 }
 
-// WebhookStats count what a Webhook has done so far.
+// WebhookStats counts what a Webhook has done so far.
 type WebhookStats struct {
 	Sent    uint64
-	Failed  uint64 // events that weren't accepted in any attempt
-	Dropped uint64 // events that were dropped because too many waited
+	Failed  uint64 // events that were accepted in none of the attempts
+	Dropped uint64 // events that were dropped because the queue was full
 }
 
 // Stats returns the current counts.

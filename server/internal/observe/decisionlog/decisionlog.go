@@ -1,10 +1,10 @@
-// Package decisionlog logs refused requests, each as a line of JSON, and optionally a sample of admitted requests.
+// Package decisionlog logs refused requests, and optionally a sample of admitted requests, as lines of JSON.
 //
-// A check never waits for the log. In a flood, only the first refusals of each second are written. The others are counted,
-// and one line per rule and second says how many were left out. If the disk or pipe is slow, more are left out. The
-// refusals with a line and those left out add up to all refusals.
+// A check never waits for the log. In a flood, only the first refusals of each second are written. The others are
+// counted, and one line per rule and second says how many were left out. If the disk or the pipe is slow, more of them
+// are left out. The refusals that have a line and those that were left out add up to all refusals.
 //
-// No line holds a secret: keys are masked, and paths are replaced by the rule's pattern.
+// No line contains a secret: keys are masked, and paths are replaced by the rule's pattern.
 package decisionlog
 
 import (
@@ -25,53 +25,55 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// The most lines per second. Each rule and reason has a limit of its own, so that a flood on one rule doesn't hide refusals
-// by others. Samples of admitted requests get at most half of perSecond, so that they never displace refusals.
+// The maximum numbers of lines per second. Each combination of a rule and a reason has its own maximum, so that a flood
+// of refusals by one rule doesn't hide refusals by others. Sampled admitted requests get at most half of perSecond, so
+// that they never displace refusals.
 const (
 	perReason = 100 // for one rule and reason
 	perSecond = 1000
 )
 
-// Stderr as the destination means standard error instead of a file.
+// Stderr means, as the destination of the log, standard error instead of a file.
 const Stderr = "stderr"
 
-// Options configure a Log. The zero value logs only refusals.
+// Options are the options of a Log. With the zero value, only refusals are logged.
 type Options struct {
 	// Sample is the share of admitted requests that is logged, from 0 to 1.
 	Sample float64
-	// Fingerprint returns the fingerprint of a request's client, as /v1/top shows it. It is called only for decisions that
+	// Fingerprint returns the fingerprint of a request's client, as in /v1/top. It is called only for decisions that
 	// get a line. If nil, lines have no fingerprints.
 	Fingerprint func(*weir.Request) string
-	// Logger logs when writing to the log fails, and when it works again. Nil discards these messages.
+	// Logger logs when writing to the log begins to fail, and when it works again. If nil, nothing is logged.
 	Logger *slog.Logger
 }
 
 // Log writes decisions to a file or to standard error. Make one with [Open].
 type Log struct {
 	opts  Options
-	below uint64 // decisions with a Spread up to this are in the sample
+	below uint64 // decisions whose Spread is at most this are in the sample
 	queue chan entry
 	left  atomic.Int64 // how many more lines may be written in this second
 
 	mu      sync.RWMutex
 	tallies map[tallyKey]*tally // guarded by mu
-	leftOut uint64              // decisions without a line before this second; guarded by mu
+	leftOut uint64              // decisions that got no line, up to the last second; guarded by mu
 
 	written, failures atomic.Uint64
 
 	writer
-	reopen  chan struct{} // holds a value when the file should be reopened
+	reopen  chan struct{} // holds a value if the file should be reopened
 	closing chan struct{}
-	closed  chan struct{} // closed when everything is written
+	closed  chan struct{} // closed when all queued lines are written
 }
 
-// entry is a decision in the queue. It holds no secret.
+// entry is a queued decision. It contains no secrets.
 type entry struct {
 	tally tallyKey
 	line  decisionLine
 }
 
-// Open opens a log: Stderr, or a file, to which it appends. If it creates the file, only the owner may read it.
+// Open opens a log. to is Stderr or the path of a file, to which lines are appended. If Open creates the file, only the
+// owner may read it.
 func Open(to string, opts Options) (*Log, error) {
 	if to == Stderr {
 		return start(os.Stderr, "", opts), nil
@@ -83,7 +85,7 @@ func Open(to string, opts Options) (*Log, error) {
 	return start(f, to, opts), nil
 }
 
-// openFile opens a file without blocking. A named pipe that has no reader is an error.
+// openFile opens a file without blocking. If the file is a named pipe without a reader, it returns an error.
 func openFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
 }
@@ -103,8 +105,8 @@ func start(out io.Writer, path string, opts Options) *Log {
 	return l
 }
 
-// Observe is for [weir.Options]. It must be called for every decision, and never waits. A decision that is left out costs a
-// map lookup and a count, and allocates nothing.
+// Observe is for [weir.Options]. It must be called with every decision, and never blocks. For a decision that is left
+// out, it looks up a map and counts, and makes no allocations.
 func (l *Log) Observe(o *weir.Observation) {
 	req, d := o.Request, o.Decision
 	if req.Peek || d.Allowed && req.Rejected == "" && !l.sampled(o.Spread) {
@@ -113,7 +115,7 @@ func (l *Log) Observe(o *weir.Observation) {
 	k := tallyKey{d.Rule, d.Reason, d.Allowed}
 	t := l.tally(k)
 	defer l.mu.RUnlock()
-	reserved := int64(0) // lines of this second that are kept for refusals
+	reserved := int64(0) // how many lines of this second are reserved for refusals
 	if d.Allowed {
 		reserved = perSecond / 2
 	}
@@ -124,10 +126,11 @@ func (l *Log) Observe(o *weir.Observation) {
 
 func (l *Log) sampled(spread uint64) bool { return l.opts.Sample > 0 && spread <= l.below }
 
-// claim takes one from left if that is above least. Otherwise it only reads, so that cores don't contend for the cache line.
+// claim subtracts 1 from left if left is above least, and reports whether it did. Otherwise it only reads left, so that
+// cores don't contend for the cache line.
 func claim(left *atomic.Int64, least int64) bool { return left.Load() > least && left.Add(-1) >= least }
 
-// enqueue queues a decision for the writer. It returns false if the queue is full.
+// enqueue queues a decision for the writer. If the queue is full, it returns false.
 func (l *Log) enqueue(k tallyKey, o *weir.Observation) bool {
 	req, d := o.Request, o.Decision
 	e := entry{k, decisionLine{
@@ -162,18 +165,18 @@ func masked(key string) string {
 	return shown.Key(key)
 }
 
-// Reopen has the log opened again by its name, after log rotation has moved the file. It doesn't wait.
+// Reopen makes the log open its file again by name, after log rotation has moved the file. It doesn't block.
 func (l *Log) Reopen() {
 	select {
 	case l.reopen <- struct{}{}:
-	default: // a reopening is pending already
+	default: // the file is going to be reopened anyway
 	}
 }
 
-// Stats count lines and decisions since the log was opened.
+// Stats counts lines and decisions since the log was opened.
 type Stats struct {
-	Written  uint64 // lines that were written, including those about decisions that were left out
-	LeftOut  uint64 // decisions without a line: too many came, or their line couldn't be written
+	Written  uint64 // lines that were written, including the lines that count left-out decisions
+	LeftOut  uint64 // decisions without a line, because there were too many, or because the line couldn't be written
 	Failures uint64 // writes that failed
 }
 
@@ -188,7 +191,8 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Close writes the queued decisions for at most patience, and closes the file. Call it after the last decision.
+// Close writes the queued decisions, for at most the duration patience, and closes the file. Call it after the last
+// decision.
 func (l *Log) Close(patience time.Duration) error {
 	close(l.closing)
 	late := time.NewTimer(patience)

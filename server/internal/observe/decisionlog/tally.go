@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/internal/observer"
 )
 
-// maxTallies is how many tallies there are. Beyond it, rules share a tally with the name "other".
+// maxTallies is the maximum number of tallies. Beyond it, rules share a tally with the rule "other".
 const maxTallies = 1000
 
 type tallyKey struct {
@@ -18,28 +18,28 @@ type tallyKey struct {
 	allowed bool
 }
 
-// tally counts the decisions of a rule with one reason in one second.
+// tally counts the decisions with one rule and one reason in one second.
 type tally struct {
 	left    atomic.Int64  // how many more lines may be written
 	leftOut atomic.Uint64 // decisions that got no line
-	untold  uint64        // decisions without a line that no summary line has counted yet; only the writer uses it
+	untold  uint64        // decisions without a line that aren't in any summary line yet; only the writer uses it
 }
 
-// tally returns this second's tally for a rule and a reason, which it creates if necessary. It leaves mu locked for reading, so
-// that the second doesn't end before the decision is counted.
+// tally returns this second's tally for a rule and a reason. If there is none, it creates the tally. It returns with mu
+// locked for reading, so that the second doesn't end before the decision is counted.
 func (l *Log) tally(k tallyKey) *tally {
 	for {
 		l.mu.RLock()
 		t, full := l.tallies[k], len(l.tallies) >= maxTallies
 		if t == nil && full {
-			k.rule = "other" // there is at most one of these for each reason
+			k.rule = "other" // there is at most one such tally for each reason
 			t = l.tallies[k]
 		}
 		if t != nil {
 			return t
 		}
 		l.mu.RUnlock()
-		k.rule = strings.Clone(k.rule) // a copy, because the name may be part of a large text
+		k.rule = strings.Clone(k.rule) // the name may be part of a large text, so copy it
 		t = &tally{}
 		t.left.Store(perReason)
 		l.mu.Lock()
@@ -50,8 +50,8 @@ func (l *Log) tally(k tallyKey) *tally {
 	}
 }
 
-// endSecond writes a line for each rule of which decisions were left out, until a line can't be written, and lets each rule
-// have lines again.
+// endSecond begins a new second, in which each rule may have lines again. For each tally with decisions that were left
+// out, it writes a line with their number, until a line can't be written.
 func (l *Log) endSecond() {
 	l.mu.Lock()
 	ended := l.tallies

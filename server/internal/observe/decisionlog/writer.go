@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// writer holds what only the goroutine that writes the log uses.
+// writer has the fields that only the goroutine that writes the log uses.
 type writer struct {
 	out     io.Writer
 	path    string // "" if out isn't a file
@@ -37,7 +37,7 @@ func (l *Log) run() {
 			}
 			l.endSecond()
 			if c, ok := l.out.(io.Closer); ok && l.path != "" {
-				_ = c.Close() // write has counted lines that couldn't be written
+				_ = c.Close() // ignore the error: write has counted the lines that couldn't be written
 			}
 			return
 		}
@@ -51,7 +51,7 @@ func (l *Log) writeEntry(e *entry) {
 	}
 }
 
-// decisionLine is the line of a decision. docs/reference/events.md describes its fields.
+// decisionLine is the line about a decision. docs/reference/events.md describes the fields.
 type decisionLine struct {
 	Time         string     `json:"time"`
 	Outcome      string     `json:"outcome"`
@@ -83,36 +83,36 @@ type leftOutLine struct {
 
 func text(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// unread is how long a write to a named pipe may block before it fails and is logged, in case the pipe has no reader.
+// unread is how long a write to a named pipe may block before it fails. A write blocks if the pipe's reader is stuck.
 const unread = time.Second
 
 // write writes a line, and reports whether it succeeded.
 func (l *Log) write(v any) bool {
 	l.buf.Reset()
 	if l.torn {
-		l.buf.WriteByte('\n') // so that the torn line doesn't corrupt this one
+		l.buf.WriteByte('\n') // end the incomplete line, so that it doesn't corrupt this one
 	}
 	enc := json.NewEncoder(&l.buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		panic(err) // can't fail for strings and numbers
+		panic(err) // can't happen: there are only strings and numbers
 	}
 	if f, ok := l.out.(*os.File); ok && l.path != "" {
-		_ = f.SetWriteDeadline(time.Now().Add(unread)) // for pipes; regular files have no deadlines, and need none
+		_ = f.SetWriteDeadline(time.Now().Add(unread)) // for pipes; files have no deadlines, and need none
 	}
 	n, err := l.out.Write(l.buf.Bytes())
 	l.note(err)
 	if n > 0 {
 		l.torn = l.buf.Bytes()[n-1] != '\n'
 	}
-	if n < l.buf.Len()-1 { // a line that lacks only its newline is complete, because the next write adds that
+	if n < l.buf.Len()-1 { // a line that lacks only its newline counts as complete, because the next write adds the newline
 		return false
 	}
 	l.written.Add(1)
 	return true
 }
 
-// note logs the first failed write, and the first successful one after it.
+// note logs the first of several failed writes, and the first successful write after them.
 func (l *Log) note(err error) {
 	if err != nil {
 		l.failures.Add(1)
@@ -126,14 +126,14 @@ func (l *Log) note(err error) {
 	l.failing = err != nil
 }
 
-// sameFile reports whether two open files are the same. If it can't tell, it returns true.
+// sameFile reports whether two open files are the same file. If it can't tell, it returns true.
 func sameFile(a, b *os.File) bool {
 	x, errX := a.Stat()
 	y, errY := b.Stat()
 	return errX != nil || errY != nil || os.SameFile(x, y)
 }
 
-// openAgain opens the file that now has the log's name. If that fails, the old file stays in use.
+// openAgain opens the file that now has the log's name. If this fails, the log continues to write to the old file.
 func (l *Log) openAgain() {
 	if l.path == "" {
 		return
@@ -145,5 +145,5 @@ func (l *Log) openAgain() {
 	}
 	old := l.out.(*os.File)
 	l.out, l.torn = f, l.torn && sameFile(old, f)
-	_ = old.Close() // write has counted lines that couldn't be written
+	_ = old.Close() // ignore the error: write has counted the lines that couldn't be written
 }

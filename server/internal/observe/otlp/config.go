@@ -12,20 +12,21 @@ import (
 	"time"
 )
 
-// Config is the section `otlp:` of weir.yaml. OpenTelemetry's standard variables take precedence over it. Headers hold
-// secrets, so only the environment can set them.
+// Config is the section `otlp:` of weir.yaml. OpenTelemetry's standard variables override it. Headers contain secrets,
+// so they can be set only in the environment.
 type Config struct {
-	// Endpoint is the collector's URL, such as http://127.0.0.1:4318. If it is "", nothing is sent unless a variable names one.
+	// Endpoint is the collector's URL, such as http://127.0.0.1:4318. If it is "", and no variable names an endpoint,
+	// nothing is sent.
 	Endpoint string `yaml:"endpoint"`
 	// Protocol is grpc or http/protobuf. "" means http/protobuf.
 	Protocol string `yaml:"protocol"`
-	// Metrics and Traces turn each kind on or off. Nil means on.
+	// Metrics and Traces turn metrics and traces on or off. Nil means on.
 	Metrics *bool `yaml:"metrics"`
 	Traces  *bool `yaml:"traces"`
 	// Interval is the time between two reports of the metrics. Zero means one minute.
 	Interval time.Duration `yaml:"interval"`
-	// Sample is the share of requests to trace among those that arrive without a trace of their own. Nil means all, up to
-	// tracesPerSecond.
+	// Sample is the share of requests to trace, among those that arrive without a trace of their own. Nil means that
+	// all are traced, up to tracesPerSecond.
 	Sample *float64 `yaml:"sample"`
 }
 
@@ -34,7 +35,7 @@ const (
 	overHTTP = "http/protobuf"
 )
 
-// signal is a kind of telemetry, metrics or traces, spelled as in the names of variables.
+// signal is a kind of telemetry, metrics or traces. It is spelled as in the names of variables.
 type signal string
 
 const (
@@ -42,13 +43,13 @@ const (
 	traces  signal = "TRACES"
 )
 
-// variables returns the names of the variables for an exporter's setting: first the signal's own, which takes precedence,
-// then the one for both signals.
+// variables returns the names of the variables for a setting of an exporter: first the variable for this signal, which
+// takes precedence, and then the variable for both signals.
 func (s signal) variables(setting string) []string {
 	return []string{"OTEL_EXPORTER_OTLP_" + string(s) + "_" + setting, "OTEL_EXPORTER_OTLP_" + setting}
 }
 
-// variable returns the value of an exporter's setting, and the name of the variable that sets it.
+// variable returns the value of a setting of an exporter, and the name of the variable that sets it.
 func (s signal) variable(setting string) (name, value string) {
 	for _, name = range s.variables(setting) {
 		if value = strings.TrimSpace(os.Getenv(name)); value != "" {
@@ -76,7 +77,7 @@ func (c *Config) sends(s signal) bool {
 	return (wanted == nil || *wanted) && (endpoint != "" || c.Endpoint != "")
 }
 
-// Sending describes what is sent, where and how. It is "" if nothing is sent.
+// Sending says in words what is sent, where and how. It returns "" if nothing is sent.
 func (c *Config) Sending() string {
 	var all []string
 	for _, s := range []signal{metrics, traces} {
@@ -86,7 +87,7 @@ func (c *Config) Sending() string {
 		_, endpoint := s.variable("ENDPOINT")
 		host := "localhost"
 		if u, err := url.Parse(cmp.Or(endpoint, c.Endpoint)); err == nil && u.Host != "" {
-			host = u.Host // without the path, which may contain a key
+			host = u.Host // leave out the path, which may contain a key
 		}
 		all = append(all, fmt.Sprintf("%s to %s by %s", strings.ToLower(string(s)), host, c.protocol(s)))
 	}
@@ -98,8 +99,8 @@ func (c *Config) protocol(s signal) string {
 	return cmp.Or(value, c.Protocol, overHTTP)
 }
 
-// checks validate the settings of exporters. The exporters read a setting's variables for one signal and for both, so both
-// must be valid.
+// checks has a function for each setting of exporters that validates it. Exporters read the variables for one signal
+// and for both signals, so both must be valid.
 var checks = []struct {
 	setting string
 	valid   func(string) error
@@ -108,8 +109,8 @@ var checks = []struct {
 	{"CERTIFICATE", checkFile}, {"CLIENT_CERTIFICATE", checkFile}, {"CLIENT_KEY", checkFile},
 }
 
-// Validate returns an error if a setting of a signal that is sent is invalid. The error shows neither headers nor the users
-// and passwords of URLs.
+// Validate checks the settings of the signals that are sent. Its error shows neither headers nor the users and
+// passwords in URLs.
 func (c *Config) Validate() error {
 	if err := c.validateFile(); err != nil {
 		return fmt.Errorf("otlp: %w", err)
@@ -164,7 +165,7 @@ func (c *Config) validateFile() error {
 	return nil
 }
 
-// oneOf returns a check for one of some words.
+// oneOf returns a function that accepts only the given words.
 func oneOf(words ...string) func(string) error {
 	return func(text string) error {
 		if !slices.Contains(words, text) {
@@ -190,8 +191,8 @@ func checkEndpoint(text string) error {
 	return errors.New(want)
 }
 
-// checkHeaders validates the headers. Its error shows neither names nor values, since somebody may have put a secret in the
-// place of a name.
+// checkHeaders validates the headers. Its error shows neither names nor values, because a secret may have been written
+// in the place of a name.
 func checkHeaders(text string) error {
 	for i, header := range strings.Split(text, ",") {
 		name, value, ok := strings.Cut(header, "=")
@@ -203,7 +204,7 @@ func checkHeaders(text string) error {
 	return nil
 }
 
-// letters are the characters that a header's name may have.
+// letters are the characters that the name of a header may contain.
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.!#$%&'*+^`|~"
 
 func checkMilliseconds(text string) error {

@@ -1,8 +1,8 @@
-// Package otlp sends metrics and traces to an OpenTelemetry collector. The standard OTEL_* variables configure it, and so
-// does `otlp:` in weir.yaml.
+// Package otlp sends metrics and traces to an OpenTelemetry collector. It is configured by the standard OTEL_*
+// variables and by `otlp:` in weir.yaml.
 //
-// It sends the same metrics that Prometheus would scrape. While the collector is down, the node logs a line a minute. No
-// check waits for the collector: spans that it doesn't accept in time are dropped.
+// It sends the same metrics that Prometheus would scrape. While the collector is down, the node logs one line per
+// minute. No check waits for the collector: spans that it doesn't accept in time are dropped.
 //
 // The contrib module's autoexport isn't used, because it takes no options: we couldn't pass it the endpoint from weir.yaml,
 // the node's registry, the watch for outages, or the ban on redirects, which protects the headers. It would also add nine
@@ -46,11 +46,11 @@ type Sender struct {
 	stop []func(context.Context) error
 }
 
-// Node describes the node that metrics and traces come from.
+// Node describes the node whose metrics and traces are sent.
 type Node struct{ Name, Version string }
 
-// Start starts sending the gatherer's metrics and the spans of the Sender's Tracer, as far as they are configured. It
-// doesn't wait for the collector.
+// Start starts to send the gatherer's metrics, and the spans of the Sender's Tracer, if they are configured. It doesn't
+// wait for the collector.
 func Start(ctx context.Context, c Config, n Node, g prometheus.Gatherer, log *slog.Logger) (*Sender, error) {
 	s := &Sender{}
 	if !c.sends(metrics) && !c.sends(traces) {
@@ -78,8 +78,8 @@ func Start(ctx context.Context, c Config, n Node, g prometheus.Gatherer, log *sl
 	return s, nil
 }
 
-// quiet keeps the library's own messages out of the log, since they may contain headers. Validate has checked the settings, and
-// outage reports what fails later.
+// quiet keeps the library's own messages out of the log, because they may contain headers. Validate has checked the
+// settings, and outage logs later failures.
 func quiet() {
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
@@ -128,8 +128,9 @@ func (s *Sender) sendTraces(ctx context.Context, c *Config, of *resource.Resourc
 
 var errRedirect = errors.New("redirects aren't followed")
 
-// proxy returns the environment's proxy. An exporter calls it before each request to another host, so it is also where
-// redirects are stopped: they would carry the headers, and the secrets in them, to whatever host the collector names.
+// proxy returns the proxy that the environment defines. An exporter calls it before each request to another host, so it
+// also stops redirects: a redirected request would send the headers, and the secrets in them, to whatever host the
+// collector names.
 func proxy(r *http.Request) (*url.URL, error) {
 	if r.Response != nil {
 		return nil, errRedirect
@@ -137,7 +138,7 @@ func proxy(r *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(r)
 }
 
-// target appends the options for the endpoint in weir.yaml, unless a variable sets the endpoint.
+// target appends the option for the endpoint in weir.yaml, unless a variable sets the endpoint.
 func target[O any](c *Config, s signal, endpoint func(string) O, options ...O) []O {
 	if _, other := s.variable("ENDPOINT"); c.Endpoint == "" || other != "" {
 		return options
@@ -149,10 +150,10 @@ func target[O any](c *Config, s signal, endpoint func(string) O, options ...O) [
 	return append(options, endpoint(to))
 }
 
-// flushWithin is how long a node that shuts down waits for the collector to accept the last telemetry.
+// flushWithin is how long a node that shuts down waits until the collector has accepted the last telemetry.
 const flushWithin = 2 * time.Second
 
-// Close sends the remaining telemetry, if the collector accepts it within flushWithin.
+// Close sends the remaining telemetry. It waits for at most flushWithin.
 func (s *Sender) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushWithin)
 	defer cancel()
@@ -165,7 +166,7 @@ func (s *Sender) Close() error {
 	return errors.Join(errs...)
 }
 
-// metricExporter logs failed exports.
+// metricExporter is a metric exporter that logs failed exports.
 type metricExporter struct {
 	metric.Exporter
 	outage *outage
@@ -175,7 +176,7 @@ func (e *metricExporter) Export(ctx context.Context, m *metricdata.ResourceMetri
 	return e.outage.note(ctx, e.Exporter.Export(ctx, m))
 }
 
-// spanExporter logs failed exports.
+// spanExporter is a span exporter that logs failed exports.
 type spanExporter struct {
 	sdktrace.SpanExporter
 	outage *outage

@@ -16,7 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// outage logs that a collector can't be reached: once when it is lost, once a minute while it stays away, and once when it is back.
+// outage logs that a collector can't be reached: once when the collector is lost, once a minute while it is away, and
+// once when it is back.
 type outage struct {
 	log      *slog.Logger
 	what     string // "metrics" or "traces"
@@ -29,11 +30,11 @@ type outage struct {
 
 const tellEvery = time.Minute
 
-// note records the outcome of an export, and returns it.
+// note records the outcome of an export. It returns the same outcome.
 func (o *outage) note(ctx context.Context, outcome error) error {
 	err := outcome
 	if err != nil {
-		err = errors.Join(err, ctx.Err()) // exporters leave out the context's error if the context has a cause
+		err = errors.Join(err, ctx.Err()) // if the context has a cause, exporters leave out the context's error
 	}
 	if errors.Is(err, context.Canceled) {
 		return outcome // the node is shutting down
@@ -58,7 +59,7 @@ func (o *outage) note(ctx context.Context, outcome error) error {
 // statusCode matches the status in an HTTP exporter's error.
 var statusCode = regexp.MustCompile(`failed to send (?:metrics )?to \S+: (\d{3})\b`)
 
-// reason describes why an export failed. It doesn't repeat the collector's response, which may echo the headers.
+// reason says why an export failed. It doesn't repeat the collector's response, because that may contain the headers.
 func reason(err error) string {
 	var errno syscall.Errno
 	var timeout net.Error

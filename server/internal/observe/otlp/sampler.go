@@ -6,13 +6,14 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// tracesPerSecond limits how many traces a node starts per second, and how many traces of its callers it continues. Without
-// this limit, a flood, or a client that asks for traces, would make tracing cost more than the checks, on the node and on
-// the collector.
+// tracesPerSecond bounds how many traces a node starts per second, and how many traces of its callers it continues.
+// Without this bound, a flood of requests, or a client that asks for traces, would make tracing cost more than the
+// checks, both on the node and on the collector.
 const tracesPerSecond = 1000
 
-// sampler follows the sampling decision of the caller's trace if the request has one, and otherwise samples the configured
-// share. Both are limited, so that a client that marks all its requests as sampled can't choose the amount.
+// sampler returns a sampler. If a request has a trace, its caller has decided whether to sample it. Of the other
+// requests, the configured share is sampled. Both are bounded, so that a client can't have an unlimited number of
+// requests sampled.
 func (c *Config) sampler() sdktrace.Sampler {
 	root := sdktrace.AlwaysSample()
 	if c.Sample != nil {
@@ -23,7 +24,7 @@ func (c *Config) sampler() sdktrace.Sampler {
 	return sdktrace.ParentBased(begun, sdktrace.WithRemoteParentSampled(joined))
 }
 
-// bounded limits how many traces per second another sampler samples.
+// bounded limits how many of the traces that another sampler accepts are sampled per second.
 type bounded struct {
 	sdktrace.Sampler
 	limit *rate.Limiter

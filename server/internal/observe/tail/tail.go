@@ -1,9 +1,10 @@
 // Package tail streams decisions to viewers as they are made.
 //
-// Without viewers, a decision costs one look at a pointer. A viewer gets at most a hundred decisions a second, and the
-// number of all decisions. Checks never wait for a viewer: if it is slow, decisions are left out.
+// Without viewers, the only cost for a decision is to read a pointer. A viewer gets at most a hundred decisions a
+// second, and the number of all decisions. Checks never wait for a viewer: if the viewer is slow, decisions are left
+// out.
 //
-// Nothing that is shown holds a secret: keys are masked, and paths are replaced by the rule's pattern.
+// Decisions are shown without secrets: keys are masked, and paths are replaced by the rule's pattern.
 package tail
 
 import (
@@ -20,11 +21,11 @@ import (
 )
 
 const (
-	// MaxViewers is how many viewers there may be. Each of them costs every decision some nanoseconds.
+	// MaxViewers is the maximum number of viewers. Each viewer costs every decision some nanoseconds.
 	MaxViewers = 16
 	// MaxOfOne is how many viewers may have the same name, which is that of their admin token.
 	MaxOfOne = 4
-	// PerSecond is how many decisions a viewer gets between two pulses at most.
+	// PerSecond is how many decisions a viewer gets at most between two pulses.
 	PerSecond = 100
 	// Every is the time between pulses.
 	Every = time.Second
@@ -39,37 +40,37 @@ type Decision struct {
 	Reason    string   `json:"reason"`
 	Edge      string   `json:"edge"`
 	Method    string   `json:"method"`
-	Path      string   `json:"path"` // the pattern of the limit that decided
+	Path      string   `json:"path"` // pattern of the path of the limit that decided
 	Limit     int64    `json:"limit"`
 	Remaining int64    `json:"remaining"`
 	RetryMS   int64    `json:"retry_after_ms"` // -1 if waiting doesn't help
-	Shadow    []string `json:"shadow"`         // rules in shadow that would have refused it
+	Shadow    []string `json:"shadow"`         // rules in shadow that would have refused the request
 }
 
 // Pulse counts the decisions since the previous pulse.
 type Pulse struct {
-	Seen    uint64 `json:"seen"` // decisions that the filter accepts, including those left out
+	Seen    uint64 `json:"seen"` // decisions that the filter accepts, including those that weren't sent
 	Sent    uint64 `json:"sent"`
 	LeftOut uint64 `json:"left_out"`
-	OneIn   uint64 `json:"one_in"` // 1 in this many accepted decisions was sampled
+	OneIn   uint64 `json:"one_in"` // one in this many accepted decisions was sampled
 }
 
-// Filter says which decisions to show. The zero value shows all.
+// Filter says which decisions to show. The zero value shows all of them.
 type Filter struct {
 	Outcome string // "allowed" or "refused"; "" means both
-	Rule    string // the rule that decided
+	Rule    string // the rule that decided; "" means any rule
 	Edge    string
-	// Client is a client's fingerprint as in [top.Top.Prints]. It is used only if ByClient is set.
+	// Client is the fingerprint of a client as in [top.Top.Prints]. It is used only if ByClient is set.
 	Client   uint32
 	ByClient bool
 }
 
 // Hub sends decisions to viewers. Set Clients before the first viewer.
 type Hub struct {
-	viewers atomic.Pointer[[]*Viewer] // nil without viewers
+	viewers atomic.Pointer[[]*Viewer] // nil if there are no viewers
 
 	Clients *top.Top
-	mu      sync.Mutex // held while the list of viewers changes
+	mu      sync.Mutex // held while the list of viewers is changed
 }
 
 // Watched reports whether there are viewers.
@@ -81,7 +82,7 @@ func (h *Hub) Observe(o *weir.Observation) {
 	if viewers == nil || o.Request.Peek {
 		return
 	}
-	var shown *Decision // created only once, and shared by all viewers that get it
+	var shown *Decision // made once, and shared by all viewers that get it
 	for _, v := range *viewers {
 		if !v.wants(o, h.Clients) {
 			continue
@@ -114,7 +115,7 @@ func (v *Viewer) wants(o *weir.Observation, clients *top.Top) bool {
 	return f.Client != 0 && (f.Client == client || f.Client == address)
 }
 
-// show returns a decision without its secrets.
+// show converts a decision to one without secrets.
 func (h *Hub) show(o *weir.Observation) *Decision {
 	req, d := o.Request, o.Decision
 	out := &Decision{
@@ -139,7 +140,7 @@ type Viewer struct {
 	name      string
 	filter    Filter
 	decisions chan *Decision
-	below     atomic.Uint64 // decisions with a Spread up to this are sampled
+	below     atomic.Uint64 // decisions whose Spread is at most this are sampled
 	left      atomic.Int64  // how many more decisions may be sent before the next pulse
 	sent      atomic.Uint64
 	leftOut   atomic.Uint64
@@ -189,14 +190,15 @@ func (v *Viewer) Close() {
 	h.viewers.Store(&all)
 }
 
-// Decisions returns the channel of decisions to show.
+// Decisions returns the channel from which the viewer receives decisions.
 func (v *Viewer) Decisions() <-chan *Decision { return v.decisions }
 
-// claim takes one from left. If nothing is left, it only reads, so that cores don't contend for the cache line.
+// claim subtracts 1 from left if left is above 0, and reports whether it did. Otherwise it only reads left, so that
+// cores don't contend for the cache line.
 func (v *Viewer) claim() bool { return v.left.Load() > 0 && v.left.Add(-1) >= 0 }
 
-// Pulse returns the counts since the previous pulse. It sets the sampling rate so that about PerSecond decisions are sent,
-// spread evenly, before the next pulse if the rate of decisions stays the same.
+// Pulse returns the counts since the previous pulse. It adjusts the sampling rate: if decisions continue at the same
+// rate, about PerSecond of them, evenly spread, are sent before the next pulse.
 func (v *Viewer) Pulse() Pulse {
 	now := Pulse{Sent: v.sent.Load(), LeftOut: v.leftOut.Load()}
 	p := Pulse{Sent: now.Sent - v.told.Sent, LeftOut: now.LeftOut - v.told.LeftOut, OneIn: v.oneIn}

@@ -17,29 +17,29 @@ import (
 )
 
 const (
-	// patience is how long a question waits for the other nodes, and pollEvery how often it looks
-	// for their answers.
+	// patience is how long a question waits for the answers of the other nodes, and pollEvery is how often it looks for
+	// them.
 	patience, pollEvery = 2 * time.Second, 50 * time.Millisecond
 	// readAtOnce is how many answers are read at a time.
 	readAtOnce = 16
-	// old is the age from which an answer belongs to an earlier question. Such an answer is used if
-	// no newer one arrives, unless it is older than oldest.
+	// old is the age above which an answer belongs to an earlier question. Such an answer is used if there is no newer
+	// one, unless it is older than oldest.
 	old, oldest = 3 * time.Second, asking * time.Second
-	// unpacked is how many times larger an answer may be when it is unpacked, and heard is how many
-	// bytes of other nodes' answers a node holds at a time.
+	// unpacked is how many times larger than its packed form an answer may be. heard is how many bytes of other nodes'
+	// answers a node keeps in memory.
 	unpacked, heard = 4, 2 * 4 * allTold
-	// atOnce is how many questions a node asks at a time, and mostAsked includes those that wait
-	// for their turn. Further questions are refused, because each may wait for two seconds.
+	// atOnce is how many questions a node asks at a time. mostAsked also includes the questions that wait for their
+	// turn. Further questions are refused, because each of them may wait for two seconds.
 	atOnce, mostAsked = 4, 16
 )
 
-// asked is a question to the other nodes, and their answers to it.
+// asked is a question to the other nodes, and the answers to it.
 type asked struct {
-	done    chan struct{} // closed when the answers have arrived; the fields below don't change afterwards
+	done    chan struct{} // closed when all answers have arrived; the fields up to weight don't change after that
 	all     []told
 	missing []string
 	err     error
-	weight  int // the size of all answers
+	weight  int // size of all answers, in bytes
 
 	// The fields below are guarded by Cluster.mu. waiting is how many callers wait for the answers.
 	waiting int
@@ -60,12 +60,12 @@ func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 			return &asked{err: ErrBusy}
 		}
 		c.asking++
-		life, cancel := context.WithCancel(context.WithoutCancel(ctx)) // other callers may wait for it, too
+		life, cancel := context.WithCancel(context.WithoutCancel(ctx)) // not the caller's context, because other callers may wait for the question, too
 		a = &asked{done: make(chan struct{}), cancel: cancel}
 		c.asks[q] = a
 		wait := patience
 		if q.kind == hotNow && time.Since(c.hotAsked) < (asking-2)*time.Second {
-			wait = 0 // every node that can answer has done so
+			wait = 0 // every node that can answer has answered a moment ago
 		}
 		go c.askInTurn(life, q, wait, a)
 	}
@@ -80,7 +80,7 @@ func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 	defer c.mu.Unlock()
 	if a.waiting--; a.waiting == 0 {
 		a.cancel()
-		c.forgetLocked(q, a) // the next caller starts over
+		c.forgetLocked(q, a) // the next caller asks again
 	}
 	return &asked{err: ctx.Err()}
 }
@@ -91,7 +91,7 @@ func (c *Cluster) forgetLocked(q question, a *asked) {
 	}
 }
 
-// askInTurn asks a question when one of the atOnce seats is free.
+// askInTurn asks a question once fewer than atOnce other questions are being asked.
 func (c *Cluster) askInTurn(life context.Context, q question, wait time.Duration, a *asked) {
 	defer a.cancel()
 	var began time.Time
@@ -114,8 +114,8 @@ func (c *Cluster) askInTurn(life context.Context, q question, wait time.Duration
 	close(a.done)
 }
 
-// keep keeps the answers for some seconds, for other callers with the same question, unless the
-// question failed or the answers would leave little room for others.
+// keep keeps the answers for some seconds, for other callers with the same question. It doesn't if the question failed,
+// or if the answers would leave little memory for others.
 func (c *Cluster) keep(q question, a *asked, began time.Time) {
 	serves := 3 * time.Second
 	switch {
@@ -132,10 +132,10 @@ func (c *Cluster) keep(q question, a *asked, began time.Time) {
 	})
 }
 
-// collect asks the other nodes a question until all have answered, or the wait is over.
+// collect asks the other nodes a question. It returns when all of them have answered, or when the wait is over.
 func (c *Cluster) collect(ctx context.Context, q question, wait time.Duration, a *asked) error {
 	if !slices.ContainsFunc(c.redis.Health().Shards, func(s redisstore.ShardHealth) bool { return s.Up }) {
-		return redisstore.ErrUnavailable // if one server is up, it may be the one through which nodes exchange questions
+		return redisstore.ErrUnavailable // if any server is up, it may be the one through which nodes exchange questions
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait+callTime)
 	defer cancel()
@@ -181,13 +181,12 @@ func (c *Cluster) collect(ctx context.Context, q question, wait time.Duration, a
 	return err
 }
 
-// readAll reads the answers that have arrived, a few at a time, so that checks on the same
-// connection don't wait for megabytes. It returns the nodes to wait for. Why an answer can't be read
-// is the question's error.
+// readAll reads the answers that have arrived, a few at a time, so that checks on the same connection don't wait for
+// megabytes. It returns the nodes whose answers haven't arrived. If an answer can't be read, a.err says why.
 func (c *Cluster) readAll(
 	ctx context.Context, client rueidis.Client, q question, nodes []string, answers map[string]told, a *asked,
 ) (waiting []string, err error) {
-	most := 2 * budget(c.redis.Nodes()) // twice the budget, because other nodes may count fewer nodes, and so send more
+	most := 2 * budget(c.redis.Nodes()) // other nodes may know of fewer nodes, and send more than this node's budget
 	for some := range slices.Chunk(nodes, readAtOnce) {
 		var gets rueidis.Commands
 		for _, node := range some {
@@ -209,7 +208,7 @@ func (c *Cluster) readAll(
 				}
 			}
 			switch {
-			case err != nil && err != errUnwanted: // or it isn't a string, or this user may not read it
+			case err != nil && err != errUnwanted: // the value may also not be a string, or this user may not read it
 				a.err = cmp.Or(a.err, fmt.Errorf("the list of %q in Redis %w: %w", node, errBadList, err))
 			case c.top.options.Now().Sub(answers[node].At) > old:
 				waiting = append(waiting, node)
@@ -219,8 +218,8 @@ func (c *Cluster) readAll(
 	return waiting, nil
 }
 
-// unpackTold unpacks an answer, and returns its size, which it takes from the room. It unpacks one
-// at a time, because they may be large. there is the time of the answer that is already known.
+// unpackTold unpacks an answer and returns its size, which it subtracts from room. It unpacks one answer at a time,
+// because answers may be large. there is the time of the answer from the same node that is already known.
 func (c *Cluster) unpackTold(b []byte, q question, most int, there time.Time) (t told, size int, err error) {
 	if len(b) > most {
 		return t, 0, errTooLarge
@@ -231,7 +230,7 @@ func (c *Cluster) unpackTold(b []byte, q question, most int, there time.Time) (t
 	left := space
 	t, err = unpackTold(b, &left, q, c.top.options.Now(), there)
 	if err != nil {
-		return told{}, 0, err // discard the part that was read
+		return told{}, 0, err // discard the part that has been read
 	}
 	c.room.Add(int64(left - space))
 	k := c.top.key.Load()
@@ -239,7 +238,7 @@ func (c *Cluster) unpackTold(b []byte, q question, most int, there time.Time) (t
 	return t, space - left, nil
 }
 
-// partial says why nodes may be missing from an answer, in words for people.
+// partial returns a text for people that says why nodes may be missing in an answer.
 func partial(err error, nodes int) string {
 	switch {
 	case err == nil:
@@ -259,24 +258,23 @@ func partial(err error, nodes int) string {
 	return why + ", so this is what this node knows alone"
 }
 
-// Asked describes which nodes an answer covers.
+// Asked says which nodes an answer includes.
 type Asked struct {
 	Covered
-	NodesGone []Gone `json:"nodes_gone"`        // nodes that ended within the hour; what they had counted is lost
+	NodesGone []Gone `json:"nodes_gone"`        // nodes that have ended within the last hour; what they had counted is lost
 	Partial   string `json:"partial,omitempty"` // why other nodes may be missing
-	// WholeSince is the time from which the answer is complete: when the newest node began to
-	// count, or when the last of the nodes in NodesGone ended. It is nil while answers of live
-	// nodes are missing.
+	// WholeSince is the time from which on the answer is complete. It is when the newest node began to count, or when
+	// the last of the nodes in NodesGone ended. It is nil while the answers of live nodes are missing.
 	WholeSince *time.Time `json:"whole_since"`
 }
 
-// Covered are the nodes in an answer, and those that are missing.
+// Covered lists the nodes whose answers are included, and those that are missing.
 type Covered struct {
 	Nodes        []Node   `json:"nodes"`
 	NodesMissing []string `json:"nodes_missing"` // live nodes that haven't answered
 }
 
-// Node is a node in an answer.
+// Node is a node whose answer is included.
 type Node struct {
 	Name         string  `json:"name"`
 	Self         bool    `json:"self"`
@@ -286,8 +284,8 @@ type Node struct {
 	Since time.Time `json:"since"`
 }
 
-// ask returns this node's answer, and then those of the other nodes. It fails with ErrBusy if too
-// many questions are being asked.
+// ask returns this node's answer, followed by those of the other nodes. If too many questions are being asked, it
+// returns ErrBusy.
 func (c *Cluster) ask(ctx context.Context, q question) ([]told, Asked, error) {
 	all := []told{c.top.tell(q, c.node, alone)}
 	at := all[0].At
@@ -303,7 +301,7 @@ func (c *Cluster) ask(ctx context.Context, q question) ([]told, Asked, error) {
 	for i := range all {
 		t := &all[i]
 		if t.Since.IsZero() {
-			t.Since = t.At // other releases don't send it
+			t.Since = t.At // nodes with other releases don't send it
 		}
 		age := max(0, at.Sub(t.At).Milliseconds())
 		out.Nodes = append(out.Nodes, Node{t.Node, i == 0, age, t.OneIn, t.Since.UTC().Truncate(time.Second)})
@@ -314,7 +312,7 @@ func (c *Cluster) ask(ctx context.Context, q question) ([]told, Asked, error) {
 	return all, out, nil
 }
 
-// askHour asks about the last hour.
+// askHour asks all nodes about the last hour.
 func (c *Cluster) askHour(ctx context.Context, kind, name string) ([]told, Span, error) {
 	all, asked, err := c.ask(ctx, question{kind, name})
 	s := Span{SlotSeconds: HourSlot.Seconds(), Slots: HourSlots, Asked: asked, At: all[0].At.UTC()}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Errors for a fingerprint that doesn't lead to one client.
+// Errors for a fingerprint that doesn't identify exactly one client.
 var (
 	ErrUnknownClient   = errors.New("no node remembers a client with this fingerprint: paste the key")
 	ErrUnaskedClient   = errors.New("this node doesn't remember a client with this fingerprint, and not all others could be asked: paste the key")
@@ -19,11 +19,11 @@ var (
 	ErrFingerprint     = errors.New("a fingerprint is 8 hexadecimal digits, such as 1a2b3c4d")
 )
 
-// Client describes a client in all rules that count by it. The client is given as an identity or,
-// if who is empty, as a fingerprint.
+// Client describes a client in all rules that count it. The client is given as an identity or, if who is empty, as a
+// fingerprint.
 func (c *Cluster) Client(ctx context.Context, who Identity, print string) (HourOfClient, Identity, error) {
 	if who.Kind != "" {
-		c.top.Learn() // first, because the secret changes fingerprints
+		c.top.Learn() // first, because learning the secret changes fingerprints
 		print = fingerprint(c.top.key.Load().hash(who))
 	}
 	print = strings.ToLower(print)
@@ -48,7 +48,7 @@ func (c *Cluster) Client(ctx context.Context, who Identity, print string) (HourO
 		who = Identity{name.Kind, name.value}
 		out.Client, out.Kind = name.Client, name.Kind
 	}
-	var requests, kept uint64 // requests of all clients in these rules
+	var requests, kept uint64 // number of requests of all clients in these rules
 	for id, parts := range byRule(all) {
 		var in merged
 		var rule sum
@@ -72,7 +72,7 @@ func (c *Cluster) Client(ctx context.Context, who Identity, print string) (HourO
 	return out, who, nil
 }
 
-// nameOf returns the one client with the fingerprint.
+// nameOf returns the client that has the fingerprint. There must be exactly one.
 func nameOf(all []told) (toldName, error) {
 	var names []toldName
 	for _, t := range all {
@@ -87,9 +87,8 @@ func nameOf(all []told) (toldName, error) {
 	return names[0], ErrAmbiguousClient
 }
 
-// Resolve returns the identity of the client with a fingerprint, if a node knows it in full. It
-// asks the other nodes only if this node doesn't know the client, so that an operator who blocks a
-// client usually needn't wait.
+// Resolve returns the identity of the client with a fingerprint, if a node knows the whole identity. It asks the other
+// nodes only if this node doesn't know the client. So an operator who blocks a client usually doesn't have to wait.
 func (c *Cluster) Resolve(ctx context.Context, print string) (Identity, error) {
 	if _, err := parsePrint(print); err != nil {
 		return Identity{}, err

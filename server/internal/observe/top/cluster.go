@@ -19,48 +19,47 @@ import (
 )
 
 const (
-	// lookEvery is how often a node looks in Redis for questions.
+	// lookEvery is how often a node looks for questions in Redis.
 	lookEvery = time.Second
-	// asking is for how many seconds a question stays in Redis, and the answers to it.
+	// asking is for how many seconds questions and their answers stay in Redis.
 	asking = 10
-	// callTime is the longest that a call to Redis may take.
+	// callTime is the longest time that a call to Redis may take.
 	callTime = 500 * time.Millisecond
-	// allTold limits the compressed size of all answers to one question, which Redis keeps for ten
-	// seconds. Each node gets an equal share of it, but from leastTold to mostTold bytes.
+	// allTold bounds the compressed size of all answers to one question. Redis keeps them for ten seconds. Each node
+	// gets an equal share of it, but at least leastTold and at most mostTold bytes.
 	allTold, leastTold, mostTold = 16 << 20, 16 << 10, 2 << 20
-	// questions is how many questions a node answers in a second, and looked is how many it reads,
-	// since answered questions stay in Redis for a while.
+	// questions is how many questions a node answers per second. looked is how many it reads: more than it answers,
+	// because answered questions stay in Redis for a while.
 	questions, looked = 8, 64
 )
 
-// Cluster answers questions about the clients of all nodes: this one, and the other nodes on the
-// same Redis.
+// Cluster answers questions about the clients of all nodes: this node, and the other nodes that use the same Redis.
 //
-// Nodes exchange nothing until one of them is asked. That node writes the question to Redis, where
-// all nodes look once a second. Each of them answers with only what the question needs, so a node
-// never sends its whole hour.
+// Nodes exchange nothing until someone asks one of them a question. That node writes the question to Redis, where all
+// nodes look once a second. Each of them sends only what the answer needs, so a node never sends everything that it
+// remembers of the last hour.
 type Cluster struct {
 	top   *Top
 	node  string
 	redis *redisstore.Store // nil if there are no other nodes
-	// sealer encrypts clients' identities on their way through Redis.
+	// sealer encrypts clients' identities while they are in Redis.
 	sealer   sealer
-	answered map[string]float64 // when each question was asked that this node has answered; only Run uses it
+	answered map[string]float64 // when the questions were asked that this node has answered; only Run uses it
 	roster   roster
 
 	mu       sync.Mutex
-	asks     map[question]*asked // answers of other nodes, by question; guarded by mu
-	asking   int                 // questions without answers yet; guarded by mu
-	hotAsked time.Time           // when the others were last asked for hot clients; guarded by mu
+	asks     map[question]*asked // questions, with the answers of other nodes; guarded by mu
+	asking   int                 // number of questions that aren't answered yet; guarded by mu
+	hotAsked time.Time           // when the other nodes were last asked for hot clients; guarded by mu
 	seats    chan struct{}       // holds a value for each question that is being asked
-	room     atomic.Int64        // how many more bytes of answers may be held
-	reading  sync.Mutex          // held while an answer of another node is unpacked
-	merging  sync.Mutex          // held while answers are combined: some have a million numbers
+	room     atomic.Int64        // how many more bytes of answers may be kept in memory
+	reading  sync.Mutex          // held while another node's answer is unpacked
+	merging  sync.Mutex          // held while answers are merged, because some have a million numbers
 }
 
-// NewCluster makes a Cluster over a node's Top. Redis is nil if there are no other nodes. Digest
-// returns a digest of the admin tokens, which nodes have in common outside of Redis. If it returns
-// nil, nodes don't send each other the identity behind a fingerprint.
+// NewCluster makes a Cluster from a node's Top. redis is nil if there are no other nodes. digest returns a digest of
+// the admin tokens, which is a secret that nodes share without Redis. If it returns nil, nodes don't send each other
+// the identities of clients.
 func NewCluster(t *Top, node string, redis *redisstore.Store, digest func() []byte) *Cluster {
 	c := &Cluster{top: t, node: node, redis: redis, asks: map[question]*asked{}, seats: make(chan struct{}, atOnce)}
 	c.sealer.digest, c.roster.seen = digest, map[string]time.Time{}
@@ -70,13 +69,13 @@ func NewCluster(t *Top, node string, redis *redisstore.Store, digest func() []by
 
 // The kinds of questions.
 const (
-	hotNow   = "hot"    // the hottest clients at present
+	hotNow   = "hot"    // the hottest clients now
 	ofRules  = "rules"  // the last hour of all rules, without their keys
 	ofRule   = "rule"   // the last hour of one rule, with its keys
-	ofClient = "client" // the last hour of the client with a fingerprint: the rules that count it, and its identity
+	ofClient = "client" // the last hour of the client that has a fingerprint: the rules that count it, and its identity
 )
 
-// question is a question to all nodes.
+// question is a question that all nodes are asked.
 type question struct{ kind, name string }
 
 func (q question) String() string {
@@ -102,7 +101,7 @@ func parseQuestion(text string) (q question, ok bool) {
 
 // print returns the fingerprint in a question about a client.
 func (q question) print() uint32 {
-	n, _ := parsePrint(q.name) // whoever made the question has validated it
+	n, _ := parsePrint(q.name) // the fingerprint was validated when the question was made
 	return n
 }
 
@@ -115,13 +114,13 @@ func (c *Cluster) toldKey(question, node string) string {
 	return c.key("told:" + hex.EncodeToString(sum[:8]) + ":" + node)
 }
 
-// budget returns how many bytes a node's answer may have.
+// budget returns the maximum size of a node's answer, in bytes.
 func budget(nodes int) int { return min(mostTold, max(leastTold, allTold/max(1, nodes))) }
 
 // Run answers the questions of other nodes until ctx is done.
 func (c *Cluster) Run(ctx context.Context) error {
 	for {
-		c.sealer.box(c.top.key.Load()) // derive the cipher early, so that no question waits for it
+		c.sealer.box(c.top.key.Load()) // derive the cipher early, so that no question has to wait for it
 		if !rediscall.Sleep(ctx, rediscall.Jittered(lookEvery)) {
 			return nil
 		}
@@ -130,9 +129,9 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 }
 
-// answer answers the questions since the last look. While a question about hot clients stays in
-// Redis, it is answered at every look, because consoles repeat it every two seconds. Errors aren't
-// logged here: the node that asked reports missing answers.
+// answer answers the questions that were asked since the last look. A question about hot clients is answered at every
+// look, as long as it stays in Redis, because consoles repeat it every two seconds. Errors aren't logged here, because
+// the node that asked reports missing answers.
 func (c *Cluster) answer(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -156,7 +155,7 @@ func (c *Cluster) answer(ctx context.Context) {
 			answered[q.Member] = q.Score
 			continue
 		case left == 0:
-			continue // answered one second later
+			continue // it is answered at the next look, one second later
 		}
 		left--
 		b, err := c.top.packTold(parsed, c.node, budget(c.redis.Nodes()), c.sealer.box(c.top.key.Load()))
@@ -164,7 +163,7 @@ func (c *Cluster) answer(ctx context.Context) {
 			tell := client.B().Set().Key(c.toldKey(q.Member, c.node)).Value(rueidis.BinaryString(b)).ExSeconds(asking).Build()
 			err = client.Do(ctx, tell).Error()
 		}
-		if err == nil { // if it failed, try again at the next look
+		if err == nil { // after an error, try again at the next look
 			answered[q.Member] = q.Score
 		}
 	}
@@ -174,17 +173,17 @@ func (c *Cluster) answer(ctx context.Context) {
 // Gone is a node that has ended. Its counts are lost.
 type Gone struct {
 	Name string    `json:"name"`
-	Seen time.Time `json:"seen"` // when it last announced itself
+	Seen time.Time `json:"seen"` // when the node last announced itself
 }
 
-// roster remembers which nodes there were in the last hour. Answers lack the requests of those that
-// have ended.
+// roster remembers which nodes there were in the last hour. The requests that went to nodes which have ended are
+// missing in answers.
 type roster struct {
 	mu   sync.Mutex
-	seen map[string]time.Time // by node name; the times are of this node's clock
+	seen map[string]time.Time // by the node's name; the times are by this node's clock
 }
 
-// mostSeen limits the size of the roster, since anybody who can write to Redis can make up nodes.
+// mostSeen bounds the size of the roster, because anybody who can write to Redis can make up nodes.
 const mostSeen = 10_000
 
 func (r *roster) note(peers []redisstore.Peer, now time.Time) {
@@ -198,8 +197,7 @@ func (r *roster) note(peers []redisstore.Peer, now time.Time) {
 	}
 }
 
-// gone returns the nodes that are no longer live. At is the current time of the clock that nodes
-// share.
+// gone returns the nodes that are no longer live. at is the current time by the clock that nodes share.
 func (r *roster) gone(live []redisstore.Peer, at time.Time) []Gone {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// listed is how many clients of each kind a node sends in an answer.
+// listed is the maximum number of clients that a node sends in each list of an answer.
 const listed = 250
 
 // hotList lists the hottest clients of a node.
 type hotList struct {
-	Missing Rates       `json:"missing"` // the highest rates that a client may have without being listed
+	Missing Rates       `json:"missing"` // the highest rates that a client that isn't listed may have
 	Hot     []hotClient `json:"-"`
 }
 
@@ -36,7 +36,7 @@ func (r *Rates) add(o Rates) {
 	r.Refused += o.Refused
 }
 
-// past is the number of requests and refusals in each slot of the last minute, the newest last.
+// past has the numbers of requests and refusals in each slot of the last minute, the newest last.
 type past struct {
 	Requests [Slots]uint32 `json:"requests"`
 	Refused  [Slots]uint32 `json:"refused"`
@@ -49,13 +49,13 @@ type hotClient struct {
 	Past  past   `json:"past"`
 }
 
-// tellHotLocked adds to an answer the hottest clients, and the rules that were used last.
+// tellHotLocked adds the hottest clients, and the use of rules, to an answer.
 func (t *Top) tellHotLocked(out *told, most int) {
 	out.OneIn = max(1, t.oneIn)
 	out.Clients, out.Pairs = t.hotLocked(&t.clients, min(most, listed)), t.hotLocked(&t.pairs, min(most, listed))
 	for _, r := range t.hour.rules {
 		if r.id == "" {
-			continue // decisions without a deciding rule
+			continue // skip decisions that no rule made
 		}
 		out.Rules = append(out.Rules, toldRule{
 			Rule: r.id, Hit: r.hit, Refusal: r.refusal, Shadow: rate(r.rates.shadow.last(t.slot)),
@@ -66,7 +66,7 @@ func (t *Top) tellHotLocked(out *told, most int) {
 	out.Rules = out.Rules[:min(len(out.Rules), most)]
 }
 
-// hotLocked lists the hottest clients of two sketches, by requests and by refusals.
+// hotLocked lists the hottest clients of two sketches. One sketch is by requests, and the other by refusals.
 func (t *Top) hotLocked(by *[2]sketch, most int) (out hotList) {
 	type hot struct {
 		name
@@ -90,7 +90,7 @@ func (t *Top) hotLocked(by *[2]sketch, most int) (out hotList) {
 			all = all[:most]
 		}
 		for _, h := range all {
-			// If a client is in both sketches, use the entry that is older, and so has the higher rate.
+			// If a client is in both sketches, use the older entry, which has the higher rate.
 			if other, there := found[h.name]; !there || other.rates.Requests < h.rates.Requests {
 				found[h.name] = h
 			}
@@ -105,8 +105,8 @@ func (t *Top) hotLocked(by *[2]sketch, most int) (out hotList) {
 	return out
 }
 
-// lacking returns the highest rate in the window that a decayed count can stand for: within a
-// window, a count decays to half at the least.
+// lacking returns the highest rate in the window that a decayed count may correspond to. Within a window, a count
+// decays to no less than half.
 func lacking(count float64) float64 { return 2 * count / (window * Slot).Seconds() }
 
 func whole(all [Slots]float32) (out [Slots]uint32) {
@@ -116,7 +116,7 @@ func whole(all [Slots]float32) (out [Slots]uint32) {
 	return out
 }
 
-// Hottest returns the rate of the client with the most requests per second, over all rules.
+// Hottest returns the rate, over all rules, of the client with the most requests per second.
 func (t *Top) Hottest() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,18 +128,18 @@ func (t *Top) Hottest() float64 {
 	return hottest
 }
 
-// Query says which clients to list, and how.
+// Query says which clients to list, and in which order.
 type Query struct {
-	Refused bool // list the clients with the most refusals instead of those with the most requests
+	Refused bool // list the clients with the most refusals, and not those with the most requests
 	K       int
-	Rule    string // list only what this rule decided; "" means all rules
+	Rule    string // list only requests that this rule decided; "" means all rules
 }
 
-// Answer lists the hot clients of all nodes in Nodes.
+// Answer lists the hot clients of all nodes that it includes.
 type Answer struct {
 	By            string  `json:"by"`
-	WindowSeconds float64 `json:"window_seconds"` // the time over which rates are averaged
-	SlotSeconds   float64 `json:"slot_seconds"`   // the length of a slot of a history
+	WindowSeconds float64 `json:"window_seconds"` // over how many seconds rates are averaged
+	SlotSeconds   float64 `json:"slot_seconds"`   // the length of a slot in History
 	Covered
 	Partial string `json:"partial,omitempty"` // why other nodes may be missing
 	// MissingBelow is the highest rate of a client that may be missing from the answer even if K is
@@ -147,34 +147,32 @@ type Answer struct {
 	MissingBelow float64   `json:"missing_below"`
 	Clients      []Client  `json:"clients"`
 	Rules        []RuleUse `json:"rules"`
-	// RulesSince is when the node that has run the longest began. Earlier hits of rules aren't
-	// known.
+	// RulesSince is when the node that has run the longest was started. What rules did before that is unknown.
 	RulesSince time.Time `json:"rules_since"`
 }
 
 // Client is a client and its rates.
 type Client struct {
 	Shown
-	Rule      string `json:"rule"`       // the rule that decided most of its requests, or of its refusals, as far as is known
-	MoreRules int    `json:"more_rules"` // how many rules decided the others
+	Rule      string `json:"rule"`       // the rule that decided most of the client's requests, or of its refusals, as far as known
+	MoreRules int    `json:"more_rules"` // how many rules decided the other requests
 	Rates
-	PlusMinus float64 `json:"plus_minus"` // sampling error of Requests: 95 % of the time, it is no larger
+	PlusMinus float64 `json:"plus_minus"` // sampling error of Requests: in 95 % of cases, it is no larger
 	History   past    `json:"history"`    // newest last
 }
 
-// RuleUse tells how a rule is used.
+// RuleUse says how much a rule is used.
 type RuleUse struct {
 	Rule string `json:"rule"`
 	Rates
-	Shadow      float64    `json:"shadow_refused"` // what the rule would have refused if it weren't in shadow
+	Shadow      float64    `json:"shadow_refused"` // requests that the rule would have refused if it weren't in shadow
 	LastHit     *time.Time `json:"last_hit"`
 	LastRefusal *time.Time `json:"last_refusal"` // including refusals in shadow
 }
 
-// Hot lists the hot clients of all nodes that answer. It asks the other nodes at most once a
-// second.
+// Hot lists the hot clients of all nodes that answer. It asks the other nodes at most once a second.
 func (c *Cluster) Hot(ctx context.Context, q Query) Answer {
-	all, asked, _ := c.ask(ctx, question{kind: hotNow}) // out.Partial says if the others couldn't be asked
+	all, asked, _ := c.ask(ctx, question{kind: hotNow}) // if the others couldn't be asked, out.Partial says so
 	c.merging.Lock()
 	defer c.merging.Unlock()
 	out := merge(q, all)
@@ -182,7 +180,7 @@ func (c *Cluster) Hot(ctx context.Context, q Query) Answer {
 	return out
 }
 
-// merge combines the lists of several nodes into an answer.
+// merge merges the lists of several nodes into an answer.
 func merge(q Query, all []told) Answer {
 	out := Answer{
 		By: "requests", WindowSeconds: (window * Slot).Seconds(), SlotSeconds: Slot.Seconds(),
@@ -194,7 +192,7 @@ func merge(q Query, all []told) Answer {
 	type sum struct {
 		Client
 		variance float64
-		bound    float64 // requests by Rule
+		bound    float64 // requests that Rule decided
 	}
 	clients, rules := map[uint64]*sum{}, map[string]*RuleUse{}
 	bound := map[name]float64{}

@@ -15,58 +15,54 @@ import (
 )
 
 const (
-	// perRule is how many keys are remembered for a rule if there is room.
+	// perRule is how many keys are remembered for a rule if there is enough memory.
 	perRule = 1000
-	// hourRules is how many rules are remembered. To make room, those with the oldest hits are
-	// forgotten.
+	// hourRules is how many rules are remembered. If there are more, those that were hit longest ago are forgotten.
 	hourRules = 10_000
-	// hourRows is the maximum number of keys over all rules, and hourBytes the maximum size of
-	// their histories and subjects. Together with the keys and the rules themselves, that is at
-	// most 64 MiB.
+	// hourRows is the maximum number of keys in all rules together, and hourBytes is the maximum size of their
+	// histories and subjects. Together with the keys and the rules themselves, that is at most 64 MiB.
 	hourRows, hourBytes = 1 << 17, 32 << 20
-	// subjectBytes is the length of the longest subject that is kept whole. For longer ones, their
-	// hash, their beginning and their end are kept.
+	// subjectBytes is the maximum length of a subject that is kept as a whole. Of a longer subject, the hash, the
+	// beginning and the end are kept.
 	subjectBytes = 192
-	// halved is how many slots old a request is when its weight in finding the busiest keys has
-	// halved.
+	// halved is the number of slots after which the weight of a request has halved, for finding the busiest keys.
 	halved = HourSlots / 2
 )
 
-// hour remembers, for every rule, how many requests its busiest keys made in the last hour and how
-// many were refused. A key is what the rule counts by. A Space-Saving sketch for each rule, like
-// those for clients, finds the busiest keys: see [sketch].
+// hour remembers, for every rule, how many requests its busiest keys sent in the last hour, and how many of them were
+// refused. A key is a client as the rule counts it. Each rule has a Space-Saving sketch, which finds the busiest keys:
+// see [sketch].
 //
-// When memory runs out, all rules keep fewer keys, and those with the most keys lose the most.
+// If memory runs out, all rules keep fewer keys, and the rules with the most keys lose the most.
 type hour struct {
 	key   *key
 	slot  uint32 // the current slot
-	base  uint32 // the slot in which a request weighs 1 in the sketches
+	base  uint32 // the slot whose requests have the weight 1 in the sketches
 	rules map[string]*hourRule
-	rows  int // number of keys of all rules
+	rows  int // number of keys in all rules
 	held  int // bytes of all histories and subjects
-	keep  int // how many keys each rule may have now
-	// since is when the hour began to remember.
+	keep  int // how many keys each rule may have at present
+	// since is when the hour began to remember requests.
 	since time.Time
-	// oneIn is the highest sampling weight of a decision in each slot. Slot s is at index s %
-	// HourSlots.
+	// oneIn is, for each slot, the highest sampling weight of a decision. Slot s has the index s % HourSlots.
 	oneIn [HourSlots]float32
-	// evicted says that rules were forgotten, so a rule without an entry may have been used before.
+	// evicted means that rules were forgotten, so a rule without an entry may have been used before.
 	evicted bool
 	set     *weir.RuleSet
 	known   map[string]*weir.Rule // the rules of set, by id
-	// weight is how much a request weighs now in the sketches. It grows with each slot, so that
-	// older requests weigh less in comparison.
+	// weight is the present weight of a request in the sketches. It grows with each slot, so that older requests weigh
+	// less in comparison.
 	weight float64
 }
 
 type hourRule struct {
 	id           string
-	counted      string // the dimensions that the rule counts by; if they change, its keys are forgotten
+	counted      string // the dimensions that the rule counts by. If they change, the rule's keys are forgotten
 	hit, refusal time.Time
 	totals       metrics.Total
-	unknown      bool // totals isn't valid yet, because the rule's total when it was added isn't known
+	unknown      bool // totals isn't valid yet, because the total at the time when the rule was added is unknown
 	rates        struct{ requests, refused, shadow history }
-	total        series // all requests to which the rule applied
+	total        series // all requests that the rule applied to
 	would        series // requests that the rule would have refused if it weren't in shadow
 	rows         map[uint64]*row
 	lost         float64 // the highest count of a forgotten key, with which new keys start
@@ -74,7 +70,7 @@ type hourRule struct {
 
 type row struct {
 	series
-	count   float64 // requests, which weigh more the newer they are
+	count   float64 // number of requests; newer requests weigh more
 	id      uint64
 	subject []byte // the subject, or the parts of it that are kept
 	full    uint32 // when its counter is full again, in Unix seconds
@@ -89,21 +85,21 @@ func newHour() hour {
 	return hour{keep: perRule, weight: 1, rules: map[string]*hourRule{}}
 }
 
-// charged describes how a decision was charged to one rule.
+// charged describes the charge of a decision to one rule.
 type charged struct {
 	rule     string
 	from, to uint32 // the subject is written.text[from:to]
-	id       uint64 // the hash of a shortened subject; count hashes subjects that are kept whole
+	id       uint64 // hash of a shortened subject; if the subject is kept whole, count computes the hash
 	tokens   int64
 	full     time.Duration // how long until the counter is full again
 	cut      bool
 	refused  bool
-	takes    bool // the decision took tokens, because no other rule refused it
-	would    bool // the rule, in shadow, would have refused it
+	takes    bool // the decision took tokens: no other rule refused the request
+	would    bool // the rule is in shadow, and would have refused the request
 	used     uint8
 }
 
-// of records the state of a limit after the decision.
+// of records the state of one limit after the decision.
 func (c *charged) of(d *weir.Decision, l *weir.LimitStatus) {
 	refused := !l.Allowed && !l.Policy.Shadow && !d.Allowed
 	c.refused, c.takes = c.refused || refused, d.Allowed
@@ -120,8 +116,8 @@ func (c *charged) of(d *weir.Decision, l *weir.LimitStatus) {
 	}
 }
 
-// advance starts the current slot. If the clock was set back by more than drift can explain, it
-// forgets the hour, because the times of its requests are unknown.
+// advance makes the current slot the newest one. If the clock was set back by more than drift can explain, it forgets
+// the hour, because the times of the requests are unknown then.
 func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 	slot := uint32(max(0, now.Unix()) / int64(HourSlot/time.Second))
 	if key != h.key || slot+6 < h.slot || slot > h.slot+HourSlots {
@@ -162,7 +158,7 @@ func (h *hour) advance(now time.Time, key *key, set *weir.RuleSet) {
 	}
 }
 
-// reread forgets the keys of rules that now count by other dimensions.
+// reread forgets the keys of rules whose dimensions have changed.
 func (h *hour) reread() {
 	rules := h.set.Rules().Rules
 	h.known = make(map[string]*weir.Rule, len(rules))
@@ -177,7 +173,7 @@ func (h *hour) reread() {
 	}
 }
 
-// countedBy returns the dimensions that a rule counts by, as text.
+// countedBy returns the dimensions that a rule counts by, as a text.
 func (h *hour) countedBy(id string) string {
 	k := h.known[id]
 	switch {
@@ -189,7 +185,7 @@ func (h *hour) countedBy(id string) string {
 	return strings.Join(k.Descriptor, "\x00") + "\x00" + strings.Join(k.By, "\x00")
 }
 
-// find returns a rule, which it adds if necessary.
+// find returns the entry of a rule. If there is none, it adds one.
 func (h *hour) find(id string) *hourRule {
 	r := h.rules[id]
 	if r == nil {
@@ -202,8 +198,8 @@ func (h *hour) find(id string) *hourRule {
 	return r
 }
 
-// forgetRules forgets the tenth of the rules with the oldest hits. It forgets many at once because
-// finding the oldest is slow.
+// forgetRules forgets a tenth of the rules, those that were hit longest ago. It forgets many at a time because finding
+// them is slow.
 func (h *hour) forgetRules() {
 	h.evicted = true
 	oldest := slices.SortedFunc(maps.Values(h.rules), func(a, b *hourRule) int { return a.hit.Compare(b.hit) })
@@ -214,9 +210,8 @@ func (h *hour) forgetRules() {
 	}
 }
 
-// use records how often a rule was used since the node began. The increase since the last call
-// counts as requests of the current slot of rates. It never evicts a rule, because a rule that is
-// in use is also hit.
+// use records how often a rule has been used since the node was started. In rates, the increase since the last call
+// counts as requests of the given slot. It never evicts a rule, because a rule that is in use is also hit.
 func (h *hour) use(id string, t metrics.Total, slot int64, now time.Time) {
 	if h.rules[id] == nil && len(h.rules) >= hourRules {
 		return
@@ -226,9 +221,9 @@ func (h *hour) use(id string, t metrics.Total, slot int64, now time.Time) {
 	switch r.totals = t; {
 	case r.unknown:
 		r.unknown = false
-		return // most of the total may be older than the slot
+		return // most of these requests may be older than the slot
 	case t.Decisions < was.Decisions:
-		was = metrics.Total{} // the rule was removed and added again, so its total starts at 0
+		was = metrics.Total{} // the rule was removed and added again, so its total has started over at 0
 	}
 	if t.Decisions > was.Decisions || t.Events > was.Events {
 		r.hit = now
@@ -241,7 +236,7 @@ func (h *hour) use(id string, t metrics.Total, slot int64, now time.Time) {
 	r.rates.shadow.add(slot, float64(t.Shadow-min(was.Shadow, t.Shadow)))
 }
 
-// count counts a decision in one of the rules that it was charged to.
+// count counts a decision for one of the rules that it was charged to.
 func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) {
 	if h.held >= hourBytes || h.rows >= hourRows {
 		h.shrink()
@@ -273,16 +268,16 @@ func (h *hour) count(c *charged, subject []byte, weight float64, now time.Time) 
 		k = h.insert(r, id, subject, c.cut)
 	}
 	k.add(&h.held, h.slot, n)
-	// Decisions from different cores arrive out of order. Among those in the same millisecond, keep
-	// the highest use.
+	// Decisions from different cores arrive out of order. If several are from the same millisecond, keep the highest
+	// use.
 	if at := uint32(now.UnixMilli()); k.at != at || c.used >= k.used {
 		k.used, k.at, k.full = c.used, at, uint32(now.Add(max(0, c.full)+time.Second-1).Unix())
 	}
 	k.count += weight * h.weight
 }
 
-// insert adds a row for a new key. If the rule has all the keys that it may have, it forgets a
-// quarter of them first, because finding the lowest is slow.
+// insert adds a row for a new key. If the rule already has as many keys as it may have, insert first forgets a quarter
+// of them, because finding the lowest is slow.
 func (h *hour) insert(r *hourRule, id uint64, subject []byte, cut bool) *row {
 	if len(r.rows) >= h.keep {
 		h.shorten(r, h.keep-max(1, h.keep/4))
@@ -294,8 +289,7 @@ func (h *hour) insert(r *hourRule, id uint64, subject []byte, cut bool) *row {
 	return k
 }
 
-// evict forgets a key of a rule. It overwrites the subject, so that parts of API keys don't stay in
-// memory.
+// evict forgets a key of a rule. It overwrites the subject, so that no parts of API keys stay in memory.
 func (h *hour) evict(r *hourRule, k *row) {
 	delete(r.rows, k.id)
 	if k.slot+HourSlots > h.slot {
@@ -306,7 +300,7 @@ func (h *hour) evict(r *hourRule, k *row) {
 	clear(k.subject)
 }
 
-// shorten forgets the keys of a rule with the lowest counts until left keys remain.
+// shorten forgets the keys of a rule that have the lowest counts, until left keys remain.
 func (h *hour) shorten(r *hourRule, left int) {
 	if len(r.rows) <= left {
 		return
@@ -331,16 +325,16 @@ func (h *hour) shrink() {
 	}
 }
 
-// rarest returns the highest sampling weight of a decision in the hour.
+// rarest returns the highest sampling weight of a decision in the last hour.
 func (h *hour) rarest() float64 { return max(1, float64(slices.Max(h.oneIn[:]))) }
 
-// bytes returns the memory that the hour holds.
+// bytes returns how much memory the hour uses.
 func (h *hour) bytes() int {
-	const perRow, perRule = 48, 896 // sizes in the map and the heap, and of a rule with its name
+	const perRow, perRule = 48, 896 // sizes of a row in the map and the heap, and of a rule with its name
 	return h.held + h.rows*(int(unsafe.Sizeof(row{}))+perRow) + len(h.rules)*perRule
 }
 
 func (k *key) subject(s []byte) uint64 { return siphash.Hash(k.k0^subjectHash, k.k1, s) }
 
-// subjectHash separates the hashes of subjects from those of clients.
+// subjectHash makes the hashes of subjects differ from those of clients.
 const subjectHash = 0x7375626a

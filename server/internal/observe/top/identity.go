@@ -10,14 +10,14 @@ import (
 	"github.com/weirhq/weir/internal/siphash"
 )
 
-// Identity identifies a client. It must not be shown.
+// Identity identifies a client. It must not be shown to people.
 type Identity struct {
 	Kind  string // api_key, user, ip, or another dimension that a rule counts by, such as org or header:X-Tenant
 	Value string
 }
 
-// Shown returns the client in the form in which people may see it. Only values that clients can't
-// choose and that can't be secrets are shown in full.
+// Shown returns the client in a form that people may see. It shows a value in full only if clients can't choose it, and
+// if it can't be a secret.
 func (i Identity) Shown() string {
 	kind, _, _ := strings.Cut(i.Kind, ":")
 	switch kind {
@@ -29,7 +29,7 @@ func (i Identity) Shown() string {
 	return shown.Key(i.Value)
 }
 
-// NewIP returns the identity of an address. As in rules, an IPv6 address counts as its /64.
+// NewIP returns the identity of an address. As in rules, the identity of an IPv6 address is its /64.
 func NewIP(addr netip.Addr) Identity {
 	if addr = addr.Unmap().WithZone(""); addr.Is4() {
 		return Identity{"ip", addr.String()}
@@ -37,7 +37,7 @@ func NewIP(addr netip.Addr) Identity {
 	return Identity{"ip", netip.PrefixFrom(addr, 64).Masked().String()}
 }
 
-// counted returns the identity in one dimension of a subject.
+// counted returns the identity of one dimension in a subject.
 func counted(kind, value string) Identity {
 	if kind != "ip" {
 		return Identity{kind, value}
@@ -48,8 +48,8 @@ func counted(kind, value string) Identity {
 	return Identity{Kind: "ip"} // the request has no address
 }
 
-// FingerprintOf returns the fingerprint of a client that a rule counts by a single dimension, or ""
-// if the rule counts by several.
+// FingerprintOf returns the fingerprint of a client that a rule counts by a single dimension. If the rule counts by
+// several, it returns "".
 func (t *Top) FingerprintOf(values [][2]string) string {
 	if len(values) != 1 {
 		return ""
@@ -57,8 +57,7 @@ func (t *Top) FingerprintOf(values [][2]string) string {
 	return fingerprint(t.key.Load().hash(counted(values[0][0], values[0][1])))
 }
 
-// hash returns the keyed hash of a client. For API keys, users and addresses, it is the same hash
-// as [client] has.
+// hash returns the keyed hash of a client. For API keys, users and addresses, the hash is the same as in [client].
 func (k *key) hash(i Identity) uint64 {
 	switch i.Kind {
 	case "api_key":
@@ -78,27 +77,27 @@ func (k *key) hash(i Identity) uint64 {
 	return siphash.Hash(k.k0^uint64(other), k.k1, []byte(i.Kind+"\x00"+i.Value))
 }
 
-// person is the client of a row.
+// person is the client that a row counts.
 type person struct {
 	named
-	parts   []Identity // empty if only parts of the subject are kept
-	special bool       // an override in the rule gives it limits of its own
+	parts   []Identity // empty if the row keeps only parts of the subject
+	special bool       // an override in the rule gives the client its own limits
 }
 
-// names returns the client if it has the fingerprint, and those of its parts that have it.
+// names returns the client, and each of its parts, if they have the fingerprint.
 func (p *person) names(print uint32, k *key) (all []toldName) {
 	if len(p.parts) != 1 && uint32(p.ID>>32) == print {
 		all = append(all, toldName{named: p.named})
 	}
 	for _, part := range p.parts {
-		if id := k.hash(part); id != 0 && uint32(id>>32) == print { // the id 0 stands for requests without an address
+		if id := k.hash(part); id != 0 && uint32(id>>32) == print { // requests without an address have the id 0
 			all = append(all, toldName{named: named{id, part.Shown(), part.Kind}, value: part.Value})
 		}
 	}
 	return all
 }
 
-// who returns the client of a row.
+// who returns the client that a row counts.
 func (h *hour) who(r *hourRule, k *row) person {
 	rule := h.known[r.id]
 	p := person{named: named{k.id, shown.Key(string(k.subject)), "other"}}

@@ -9,7 +9,7 @@ import (
 	"github.com/weirhq/weir/internal/siphash"
 )
 
-// kind is what identifies a client.
+// kind says what identifies a client.
 type kind uint8
 
 const (
@@ -17,7 +17,7 @@ const (
 	apiKey
 	user
 	ip
-	other // another dimension that rules count by
+	other // any other dimension that rules count by
 )
 
 var kindNames = [...]string{"none", "api_key", "user", "ip", "other"}
@@ -26,29 +26,28 @@ func (k kind) String() string { return kindNames[k] }
 
 type sample struct {
 	client
-	address client // also counted if the API key is unverified, since attackers can send a new key with each request
-	key     *key   // the key of both hashes
+	address client // also counted if the API key is unverified, because attackers can send a new key with each request
+	key     *key   // the secret key of both hashes
 	rule    string
-	charges int     // how many elements of written.charges belong to this sample
-	weight  float64 // how many decisions the sample represents
+	charges int     // how many elements of buffer.charges belong to this sample
+	weight  float64 // how many decisions the sample stands for
 	refused bool
 }
 
-// client is the sender of a request. It has no pointers, so thousands of them cost the garbage
-// collector nothing.
+// client identifies the sender of a request. It has no pointers, so the garbage collector doesn't scan thousands of
+// clients.
 type client struct {
 	id   uint64 // a keyed hash
 	kind kind
 	n    uint8
-	cut  bool                        // text has only the beginning and the end
-	text [headBytes + tailBytes]byte // an address, or the parts of an API key that its mask shows
+	cut  bool                        // text has only the beginning and the end of the key
+	text [headBytes + tailBytes]byte // an address, or the parts of an API key that are shown when it is masked
 }
 
-// A mask shows up to eight characters at the beginning and four at the end, of up to four bytes
-// each.
+// A masked key shows up to eight characters at the beginning and four at the end. Each character has up to four bytes.
 const headBytes, tailBytes = 32, 16
 
-// from sets the client of a request and, if its API key is unverified, its address.
+// from sets the client of a request. If the request's API key is unverified, it also sets the address.
 func (s *sample) from(r *weir.Request, k *key) {
 	s.client.of(r, k)
 	if s.kind != ip && !r.KeyVerified {
@@ -61,15 +60,15 @@ func (s *sample) of(o *weir.Observation, k *key, weight float64) {
 	s.key, s.weight, s.rule, s.refused = k, weight, o.Decision.Rule, !o.Decision.Allowed
 }
 
-// mostCharges is how many limits of a decision are recorded at most.
+// mostCharges is the maximum number of limits that are recorded for a decision.
 const mostCharges = 256
 
-// charge records the rules that a decision was charged to, and their subjects. Successive limits of
-// one rule with the same subject are recorded once.
+// charge records the rules that a decision was charged to, and their subjects. If successive limits of one rule have
+// the same subject, they are recorded together.
 func (l *buffer) charge(s *sample, o *weir.Observation, k *key) {
 	limits, charges := o.Decision.Limits(), o.Charges
 	if len(limits) != len(charges) {
-		return // nothing was counted
+		return // the decision charged nothing
 	}
 	var last *charged
 	for i := range limits[:min(len(limits), mostCharges)] {
@@ -83,7 +82,7 @@ func (l *buffer) charge(s *sample, o *weir.Observation, k *key) {
 			} else {
 				l.write(now, c.Subject, k)
 				if now.cut && string(c.Subject[1:]) == o.Request.APIKey {
-					now.id = s.id // the subject is the client, whose hash is known
+					now.id = s.id // the subject is the client, so use the client's hash
 				}
 			}
 			last = now
@@ -133,13 +132,13 @@ func (c *client) from(addr netip.Addr, k *key) {
 	c.kind = ip
 	all := addr.As16()
 	if !addr.Unmap().Is4() {
-		clear(all[8:]) // rules count an IPv6 address as its /64, which belongs to one client
+		clear(all[8:]) // rules count an IPv6 address by its /64, which belongs to one client
 	}
 	c.n = uint8(copy(c.text[:], all[:]))
 	c.id = siphash.Hash(k.k0^uint64(c.kind), k.k1, all[:])
 }
 
-// identity returns the identity of the client, as far as text has it.
+// identity returns the identity of the client, as far as text contains it.
 func (c *client) identity() Identity {
 	if c.kind == ip {
 		return NewIP(netip.AddrFrom16([16]byte(c.text[:16])))
@@ -154,19 +153,19 @@ func (c *client) named() named {
 	return named{c.id, c.identity().Shown(), c.kind.String()}
 }
 
-// Fingerprint returns the fingerprint of a request's client, or "" if it has none.
+// Fingerprint returns the fingerprint of a request's client, or "" if the request has no client.
 func (t *Top) Fingerprint(r *weir.Request) string { return t.See(r).Fingerprint }
 
 func fingerprint(id uint64) string { return fmt.Sprintf("%08x", uint32(id>>32)) }
 
-// Shown is a client in the form in which people may see it.
+// Shown describes a client in a form that people may see.
 type Shown struct {
 	Client      string `json:"client"`      // masked
-	Fingerprint string `json:"fingerprint"` // distinguishes clients with the same mask; the same on all nodes
+	Fingerprint string `json:"fingerprint"` // distinguishes clients that look the same when they are masked; it is the same on all nodes
 	Kind        string `json:"kind"`
 }
 
-// See returns the client of a request as people may see it.
+// See returns the client of a request in a form that people may see.
 func (t *Top) See(r *weir.Request) Shown {
 	var c client
 	c.of(r, t.key.Load())
@@ -177,8 +176,8 @@ func (t *Top) See(r *weir.Request) Shown {
 	return out
 }
 
-// Prints returns the fingerprints under which a request is counted: that of its client and, if the
-// API key is unverified, that of its address. 0 means none. It doesn't allocate.
+// Prints returns the fingerprints under which a request is counted: that of its client and, if the API key is
+// unverified, that of its address. A fingerprint of 0 means that there is none. Prints makes no allocations.
 func (t *Top) Prints(r *weir.Request) (client, address uint32) {
 	var s sample
 	if s.from(r, t.key.Load()); s.kind == nobody {
